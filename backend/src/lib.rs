@@ -1,0 +1,1 @@
+//! Compiler and Device: compile, bind, launch, capture, replay, device memory.

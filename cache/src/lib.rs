@@ -1,0 +1,1 @@
+//! Content-addressed artifact store: bytes and keys, no graphs.

@@ -1,0 +1,1 @@
+//! Types, ops, regions, builder, pieces and plans as data and text, verifier, reference evaluator.

@@ -1,0 +1,1 @@
+//! Lowering of regions to kernels, attention, sampling, matmul, custom-op implementation traits.

@@ -1,0 +1,1 @@
+//! Pass manager, optimizations, fusion, splitter, destination passing, buffer planner, plan checker.

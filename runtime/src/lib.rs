@@ -1,0 +1,1 @@
+//! Compiled model: dispatch, capture, stitching, KV cache, statistics, capture planner.

@@ -1,0 +1,1 @@
+//! A graph-compilation framework for transformer inference with a piecewise splitter.

@@ -1,0 +1,3 @@
+//! The `piecewise` command line.
+
+fn main() {}
