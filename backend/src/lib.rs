@@ -1,1 +1,7 @@
-//! Compiler and Device: compile, bind, launch, capture, replay, device memory.
+//! Compiler and Device: compile, bind, launch, capture, replay and device memory.
+#![allow(unsafe_code, reason = "devices work on raw addresses; every block states why it is sound")]
+
+pub mod artifact;
+pub mod compiler;
+pub mod device;
+pub mod weights;

@@ -1,0 +1,5 @@
+//! The reference evaluator: every op in f64.
+
+mod array;
+
+pub use array::Array;
