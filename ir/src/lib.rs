@@ -1,6 +1,7 @@
 //! The tensor IR of piecewise: types, ops, regions, graphs, pieces and plans as data and text, the
 //! builder, the verifier and the reference evaluator. It depends on nothing else in the workspace.
 
+pub mod builder;
 pub mod custom;
 pub mod diagnostic;
 pub mod dim;
