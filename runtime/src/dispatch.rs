@@ -47,6 +47,15 @@ pub enum FallbackReason {
 }
 
 impl FallbackReason {
+    /// Every reason.
+    pub const ALL: [Self; 5] = [
+        Self::AboveLargestSize,
+        Self::NoExactSize,
+        Self::TooManyRows,
+        Self::NotCaptured,
+        Self::SeveralHeadCalls,
+    ];
+
     /// Its name in statistics.
     pub const fn name(self) -> &'static str {
         match self {

@@ -2,5 +2,8 @@
 
 pub mod dispatch;
 pub mod mode;
+pub mod model;
 pub mod roles;
 pub mod sizes;
+pub mod stats;
+pub mod symbols;
