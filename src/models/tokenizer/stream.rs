@@ -6,6 +6,8 @@ use super::{TextTokenizer, TokenizerError};
 const REPLACEMENT: char = char::REPLACEMENT_CHARACTER;
 /// Ids of a prompt that are decoded as context.
 const CONTEXT: usize = 8;
+/// Bytes, and so ids, that a character can have.
+const LONGEST_CHARACTER: usize = 4;
 /// Unprinted ids after which the stream stops waiting for the rest of a character.
 const LONGEST_WAIT: usize = 64;
 
@@ -37,7 +39,10 @@ impl<'a> TextStream<'a> {
         let mut start = prompt_ids.len().saturating_sub(CONTEXT);
         let mut printed = tokenizer.decode(&prompt_ids[start..])?;
         // A window that begins inside a character would change its meaning when more ids follow.
-        while start > 0 && printed.starts_with(REPLACEMENT) {
+        for _ in 0..LONGEST_CHARACTER.min(start) {
+            if !printed.starts_with(REPLACEMENT) {
+                break;
+            }
             start -= 1;
             printed = tokenizer.decode(&prompt_ids[start..])?;
         }
@@ -111,3 +116,6 @@ impl<'a> TextStream<'a> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;
