@@ -18,7 +18,10 @@ pub(super) enum ReadError {
 pub(super) fn read_bounded(path: &Path, limit: u64) -> Result<Vec<u8>, ReadError> {
     let metadata = fs::metadata(path).map_err(ReadError::Io)?;
     if !metadata.is_file() {
-        return Err(ReadError::Io(not_a_regular_file()));
+        return Err(ReadError::Io(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "not a regular file",
+        )));
     }
     if metadata.len() > limit {
         return Err(ReadError::TooLarge { bytes: metadata.len() });
@@ -32,9 +35,4 @@ pub(super) fn read_bounded(path: &Path, limit: u64) -> Result<Vec<u8>, ReadError
         return Err(ReadError::TooLarge { bytes: bytes.len() as u64 });
     }
     Ok(bytes)
-}
-
-/// The error for a path that is a directory, a pipe or a device.
-pub(super) fn not_a_regular_file() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")
 }

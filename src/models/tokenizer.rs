@@ -1,8 +1,11 @@
 //! Text to token ids and back, by the `tokenizer.json` of a model folder.
 
+mod contained;
 mod stream;
 
 use std::path::{Path, PathBuf};
+
+use self::contained::{check_json, contained};
 
 pub use self::stream::TextStream;
 use super::files::{ReadError, read_bounded};
@@ -124,7 +127,8 @@ impl TextTokenizer {
     /// [`TokenizerError::Invalid`] or [`TokenizerError::DoesNotFit`].
     pub fn parse(text: &[u8], vocab_size: usize, file: &Path) -> Result<Self, TokenizerError> {
         let invalid = |source| TokenizerError::Invalid { file: file.to_path_buf(), source };
-        let mut inner = tokenizers::Tokenizer::from_bytes(text).map_err(invalid)?;
+        check_json(text).map_err(invalid)?;
+        let mut inner = contained(|| tokenizers::Tokenizer::from_bytes(text)).map_err(invalid)?;
         inner.with_padding(None);
         inner.with_truncation(None).map_err(invalid)?;
         let highest = inner.get_vocab(true).into_iter().max_by_key(|(_, id)| *id);
@@ -164,7 +168,8 @@ impl TextTokenizer {
     /// [`TokenizerError::Decode`] if the tokenizer fails.
     pub fn decode(&self, ids: &[u32]) -> Result<String, TokenizerError> {
         check_range(ids, self.vocab_size)?;
-        self.inner.decode(ids, true).map_err(|source| TokenizerError::Decode { source })
+        contained(|| self.inner.decode(ids, true))
+            .map_err(|source| TokenizerError::Decode { source })
     }
 
     /// A stream that turns ids into text one by one, as if they followed `prompt_ids`.

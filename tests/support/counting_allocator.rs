@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 /// The system's allocator, counting.
-pub struct CountingAllocator;
+pub(crate) struct CountingAllocator;
 
 thread_local! {
     static LIVE: Cell<isize> = const { Cell::new(0) };
@@ -38,7 +38,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
 
 /// Runs `work` and gives, beside its result, the most bytes that this thread held at a time
 /// meanwhile, above what it held before.
-pub fn peak_bytes<T>(work: impl FnOnce() -> T) -> (T, usize) {
+pub(crate) fn peak_bytes<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = LIVE.get();
     PEAK.set(before);
     let result = work();

@@ -69,10 +69,11 @@ impl<'a> Fields<'a> {
         bounds: RangeInclusive<usize>,
     ) -> Result<Option<usize>, ConfigError> {
         let Some(value) = self.get(key) else { return Ok(None) };
-        if !value.is_number() || value.as_f64().is_none_or(|number| number.fract() != 0.0) {
+        let Some(float) = value.as_f64().filter(|float| float.fract() == 0.0) else {
             return Err(self.wrong_type(key, value, "a whole number"));
-        }
-        let number = value.as_u64().and_then(|number| usize::try_from(number).ok());
+        };
+        let exact_float = (0.0..=9e15).contains(&float).then_some(float as u64);
+        let number = value.as_u64().or(exact_float).and_then(|number| usize::try_from(number).ok());
         match number.filter(|number| bounds.contains(number)) {
             Some(number) => Ok(Some(number)),
             None => {

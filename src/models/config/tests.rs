@@ -216,6 +216,7 @@ fn options_that_change_the_maths_are_refused_by_name() {
             ("attention_chunk_size", json!(64)),
             ("use_qk_norm", json!(true)),
             ("no_rope_layers", json!([1])),
+            ("use_bias", json!(true)),
             ("auto_map", json!({"AutoModel": "custom.Model"})),
             ("vision_config", json!({"depth": 2})),
             ("add_cross_attention", json!(true)),
@@ -283,6 +284,12 @@ fn absurd_numbers_are_refused_with_field_and_value() {
         "tie_word_embeddings",
         "true or false",
     );
+}
+
+#[test]
+fn a_whole_number_may_be_written_as_a_float() {
+    let config = with(Family::Llama, json!({"hidden_size": 128.0})).unwrap();
+    assert_eq!(config.hidden_size, 128);
 }
 
 #[test]
