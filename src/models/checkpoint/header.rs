@@ -1,19 +1,18 @@
 //! The header of a safetensors file: which tensor lies where.
 //!
-//! The `safetensors` crate's parser has the last word on every file. Before it, a scan of the same
-//! bytes that stores nothing but names refuses what the crate would accept (a name twice, a type
-//! that we cannot declare), what it would need much memory to refuse (a shape of a million
-//! dimensions), and what it would refuse without naming the tensor.
+//! The header is read in one pass that keeps nothing but the tensors' descriptions, because the
+//! `safetensors` crate's parser needs up to twenty times a header's length to read or refuse it,
+//! does not say which tensor is wrong, and lets a name occur twice. Tests hold the two against each
+//! other: what that crate refuses is refused here.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 
-use safetensors::SafeTensors;
 use serde::Deserialize;
-use serde::de::{self, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 
 use super::TensorDtype;
 use super::error::{CheckpointError, shortened};
@@ -42,7 +41,7 @@ pub(super) struct TensorEntry {
 pub(super) fn read_header(
     contents: &[u8],
     file: &Path,
-) -> Result<Vec<(String, TensorEntry)>, CheckpointError> {
+) -> Result<BTreeMap<String, TensorEntry>, CheckpointError> {
     let available = contents.len() as u64;
     let truncated =
         |needed| CheckpointError::Truncated { file: file.to_path_buf(), needed, available };
@@ -64,22 +63,57 @@ pub(super) fn read_header(
 
     let invalid = |reason: String| CheckpointError::Header { file: file.to_path_buf(), reason };
     let text = std::str::from_utf8(header).map_err(|error| invalid(error.to_string()))?;
-    scan(text, data.len(), file)?;
-
-    let (_, metadata) =
-        SafeTensors::read_metadata(contents).map_err(|error| invalid(error.to_string()))?;
-    let start = needed as usize;
-    let names = metadata.offset_keys();
-    let mut entries = Vec::with_capacity(names.len());
-    for name in names {
-        let Some(info) = metadata.info(&name) else { continue };
-        let Some(dtype) = TensorDtype::from_safetensors(&info.dtype.to_string()) else {
-            return Err(unsupported(file, &name, &info.dtype.to_string()));
-        };
-        let bytes = start + info.data_offsets.0..start + info.data_offsets.1;
-        entries.push((name, TensorEntry { dtype, shape: info.shape.as_slice().into(), bytes }));
+    let data = Range { start: needed as usize, end: needed as usize + data.len() };
+    let mut scan = Scan { data: data.clone(), file, refused: None };
+    let mut json = serde_json::Deserializer::from_str(text);
+    let parsed = json.deserialize_map(&mut scan).and_then(|entries| json.end().map(|()| entries));
+    match (scan.refused, parsed) {
+        (Some(error), _) => Err(error),
+        (None, Err(error)) => Err(invalid(error.to_string())),
+        (None, Ok(entries)) => {
+            check_coverage(&entries, data, file)?;
+            Ok(entries)
+        }
     }
-    Ok(entries)
+}
+
+/// Checks that the tensors lie one after the other and fill `data`, the file after its header.
+fn check_coverage(
+    entries: &BTreeMap<String, TensorEntry>,
+    data: Range<usize>,
+    file: &Path,
+) -> Result<(), CheckpointError> {
+    let mut in_order: Vec<_> = entries.iter().collect();
+    in_order.sort_unstable_by_key(|(_, entry)| (entry.bytes.start, entry.bytes.end));
+    let mut end = data.start;
+    for (name, entry) in in_order {
+        if entry.bytes.start != end {
+            let fault = if entry.bytes.start < end { "overlaps" } else { "leaves a gap after" };
+            return Err(CheckpointError::Tensor {
+                file: file.to_path_buf(),
+                tensor: shortened(name),
+                reason: format!(
+                    "data_offsets [{}, {}]: it {fault} the tensor before it, which ends at offset {}",
+                    entry.bytes.start - data.start,
+                    entry.bytes.end - data.start,
+                    end - data.start
+                ),
+            });
+        }
+        end = entry.bytes.end;
+    }
+    if end != data.end {
+        return Err(CheckpointError::Header {
+            file: file.to_path_buf(),
+            reason: format!(
+                "the file is not fully covered: the tensors end at offset {}, but {} bytes of data \
+                 follow the header",
+                end - data.start,
+                data.len()
+            ),
+        });
+    }
+    Ok(())
 }
 
 fn unsupported(file: &Path, tensor: &str, dtype: &str) -> CheckpointError {
@@ -90,60 +124,79 @@ fn unsupported(file: &Path, tensor: &str, dtype: &str) -> CheckpointError {
     }
 }
 
-/// Checks each tensor of a header for itself against `data_len`, the bytes after the header.
-fn scan(text: &str, data_len: usize, file: &Path) -> Result<(), CheckpointError> {
-    let mut scan = Scan { data_len, file, refused: None };
-    let mut json = serde_json::Deserializer::from_str(text);
-    let parsed = json.deserialize_map(&mut scan).and_then(|()| json.end());
-    match (scan.refused, parsed) {
-        (Some(error), _) => Err(error),
-        (None, Ok(())) => Ok(()),
-        (None, Err(error)) => {
-            Err(CheckpointError::Header { file: file.to_path_buf(), reason: error.to_string() })
-        }
-    }
-}
-
 /// Visits the root object of a header.
 struct Scan<'a> {
-    data_len: usize,
+    /// Where the tensors' bytes lie in the file.
+    data: Range<usize>,
     file: &'a Path,
     /// The first tensor that is refused, which ends the visit.
     refused: Option<CheckpointError>,
 }
 
 impl<'de> Visitor<'de> for &mut Scan<'_> {
-    type Value = ();
+    type Value = BTreeMap<String, TensorEntry>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object of tensors")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let mut names = BTreeSet::new();
-        while let Some(name) = map.next_key::<Text<'de>>()? {
-            if name.0 == "__metadata__" {
-                map.next_value::<IgnoredAny>()?;
-            } else {
-                let described = map.next_value::<Described<'de>>().map_err(|error| {
-                    de::Error::custom(format!("tensor `{}`: {error}", shortened(&name.0)))
-                })?;
-                if let Err(error) = described.check(&name.0, self.data_len, self.file) {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut entries = BTreeMap::new();
+        let mut has_notes = false;
+        while let Some(Text(name)) = map.next_key::<Text<'de>>()? {
+            if name == NOTES {
+                if std::mem::replace(&mut has_notes, true) {
+                    return Err(de::Error::custom(format!("`{NOTES}` occurs twice")));
+                }
+                map.next_value::<Option<Notes>>()?;
+                continue;
+            }
+            let described = map.next_value::<Described<'de>>().map_err(|error| {
+                de::Error::custom(format!("tensor `{}`: {error}", shortened(&name)))
+            })?;
+            let entry = described.entry(&name, &self.data, self.file).and_then(|entry| {
+                if entries.contains_key(name.as_ref()) {
+                    return Err(CheckpointError::Tensor {
+                        file: self.file.to_path_buf(),
+                        tensor: shortened(&name),
+                        reason: "described twice in the header".to_owned(),
+                    });
+                }
+                Ok(entry)
+            });
+            match entry {
+                Ok(entry) => entries.insert(name.into_owned(), entry),
+                Err(error) => {
                     self.refused = Some(error);
                     return Err(de::Error::custom("a tensor is refused"));
                 }
-            }
-            if names.contains(&name.0) {
-                self.refused = Some(CheckpointError::Tensor {
-                    file: self.file.to_path_buf(),
-                    tensor: shortened(&name.0),
-                    reason: "described twice in the header".to_owned(),
-                });
-                return Err(de::Error::custom("a tensor is refused"));
-            }
-            names.insert(name.0);
+            };
         }
-        Ok(())
+        Ok(entries)
+    }
+}
+
+/// The key of the one field of a header that is no tensor.
+const NOTES: &str = "__metadata__";
+
+/// The value of `__metadata__`: an object of strings, which nothing here reads.
+struct Notes;
+
+impl<'de> Deserialize<'de> for Notes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        impl<'de> Visitor<'de> for Notes {
+            type Value = Notes;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of strings")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Notes, A::Error> {
+                while map.next_entry::<Text<'de>, Text<'de>>()?.is_some() {}
+                Ok(Notes)
+            }
+        }
+        deserializer.deserialize_map(Notes)
     }
 }
 
@@ -161,7 +214,13 @@ struct Described<'h> {
 }
 
 impl Described<'_> {
-    fn check(&self, name: &str, data_len: usize, file: &Path) -> Result<(), CheckpointError> {
+    /// Checks a tensor for itself against `data`, where all tensors' bytes lie in the file.
+    fn entry(
+        &self,
+        name: &str,
+        data: &Range<usize>,
+        file: &Path,
+    ) -> Result<TensorEntry, CheckpointError> {
         let refuse = |reason: String| {
             Err(CheckpointError::Tensor {
                 file: file.to_path_buf(),
@@ -186,10 +245,11 @@ impl Described<'_> {
         if begin > end {
             return refuse(format!("data_offsets [{begin}, {end}] end before they begin"));
         }
-        if end > data_len {
+        if end > data.len() {
             return refuse(format!(
-                "data_offsets [{begin}, {end}] end after the file's {data_len} bytes of data; the \
-                 file is truncated or not the one that the header was written for"
+                "data_offsets [{begin}, {end}] end after the file's {} bytes of data; the file is \
+                 truncated or not the one that the header was written for",
+                data.len()
             ));
         }
         if end - begin != size {
@@ -198,7 +258,8 @@ impl Described<'_> {
                 end - begin
             ));
         }
-        Ok(())
+        let bytes = data.start + begin..data.start + end;
+        Ok(TensorEntry { dtype, shape: shape.into(), bytes })
     }
 }
 
