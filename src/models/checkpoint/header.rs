@@ -1,7 +1,7 @@
 //! The header of a safetensors file: which tensor lies where.
 //!
 //! The header is read in one pass that keeps nothing but the tensors' descriptions, because the
-//! `safetensors` crate's parser needs up to twenty times a header's length to read or refuse it,
+//! `safetensors` crate's parser needs more than ten times a header's length to read or refuse it,
 //! does not say which tensor is wrong, and lets a name occur twice. Tests hold the two against each
 //! other: what that crate refuses is refused here.
 
@@ -184,19 +184,20 @@ struct Notes;
 
 impl<'de> Deserialize<'de> for Notes {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        impl<'de> Visitor<'de> for Notes {
-            type Value = Notes;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object of strings")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Notes, A::Error> {
-                while map.next_entry::<Text<'de>, Text<'de>>()?.is_some() {}
-                Ok(Notes)
-            }
-        }
         deserializer.deserialize_map(Notes)
+    }
+}
+
+impl<'de> Visitor<'de> for Notes {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of strings")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self, A::Error> {
+        while map.next_entry::<Text<'de>, Text<'de>>()?.is_some() {}
+        Ok(Self)
     }
 }
 
