@@ -4,4 +4,7 @@
 pub mod artifact;
 pub mod compiler;
 pub mod device;
+mod mapped_file;
 pub mod weights;
+
+pub use mapped_file::MappedFile;
