@@ -7,7 +7,8 @@ mod support;
 
 use std::path::Path;
 
-use piecewise::models::{Checkpoint, CheckpointError, TensorDtype};
+use piecewise::models::{Checkpoint, CheckpointError};
+use piecewise_ir::dtype::DType;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use support::counting_allocator::{CountingAllocator, peak_bytes};
@@ -46,11 +47,11 @@ fn a_well_formed_file_is_read() {
     let checkpoint = Checkpoint::open(folder.path()).unwrap();
     assert!(checkpoint.names().eq(["a.weight", "b", "empty", "scalar"]));
     let view = checkpoint.tensor("a.weight").unwrap();
-    assert_eq!((view.dtype, view.shape, view.bytes), (TensorDtype::F32, &[2, 3][..], &[7; 24][..]));
+    assert_eq!((view.dtype, view.shape, view.bytes), (DType::F32, &[2, 3][..], &[7; 24][..]));
     assert_eq!(checkpoint.tensor("scalar").unwrap().shape, [0_usize; 0]);
     assert_eq!(checkpoint.tensor("empty").unwrap().bytes, [0; 0]);
     assert_eq!(checkpoint.tensor("c"), None);
-    assert_eq!(checkpoint.dtype_of("b"), Some(TensorDtype::Bf16));
+    assert_eq!(checkpoint.dtype_of("b"), Some(DType::BF16));
 }
 
 #[test]
@@ -318,7 +319,7 @@ fn check_any(contents: &[u8]) -> Result<(), TestCaseError> {
             for (name, tensor) in reference.iter() {
                 let view = checkpoint.tensor(name).unwrap();
                 prop_assert_eq!((view.shape, view.bytes), (tensor.shape(), tensor.data()));
-                prop_assert_eq!(view.dtype.safetensors_name(), tensor.dtype().to_string());
+                prop_assert_eq!(view.dtype.name(), tensor.dtype().to_string().to_lowercase());
             }
         }
     }

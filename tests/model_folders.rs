@@ -4,9 +4,8 @@
 
 use std::path::{Path, PathBuf};
 
-use piecewise::models::{
-    Checkpoint, DecoderConfig, Family, RopeScaling, TensorDtype, TextTokenizer,
-};
+use piecewise::models::{Checkpoint, DecoderConfig, Family, RopeScaling, TextTokenizer};
+use piecewise_ir::dtype::DType;
 
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
@@ -64,7 +63,7 @@ fn the_weights_are_those_that_the_configuration_asks_for() {
     ] {
         let config = DecoderConfig::load(&folder(name)).unwrap();
         assert_eq!(config.family, family, "{name}");
-        assert_eq!(config.dtype, Some(TensorDtype::Bf16), "{name}");
+        assert_eq!(config.dtype, Some(DType::BF16), "{name}");
         assert_eq!((config.bos_token_id, &config.eos_token_ids), (Some(0), &vec![0]), "{name}");
         assert_eq!(config.ignored_keys, Vec::<String>::new(), "{name}");
         let checkpoint = Checkpoint::open(&folder(name)).unwrap();
@@ -73,7 +72,7 @@ fn the_weights_are_those_that_the_configuration_asks_for() {
         assert!(checkpoint.names().eq(expected.iter().map(|(weight, _)| weight)), "{name}");
         for (weight, shape) in &expected {
             let view = checkpoint.weight(weight, shape).unwrap();
-            assert_eq!(view.dtype, TensorDtype::Bf16, "{name}: {weight}");
+            assert_eq!(view.dtype, DType::BF16, "{name}: {weight}");
             assert_eq!(checkpoint.dtype_of(weight), Some(view.dtype));
             assert_eq!(view.bytes.len(), 2 * shape.iter().product::<usize>(), "{name}: {weight}");
         }

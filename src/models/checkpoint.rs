@@ -16,8 +16,8 @@ use piecewise_backend::MappedFile;
 pub use self::error::CheckpointError;
 use self::header::{TensorEntry, read_header};
 use self::index::read_index;
-use super::TensorDtype;
 use super::files::{ReadError, read_bounded};
+use piecewise_ir::dtype::DType;
 
 const SINGLE_FILE: &str = "model.safetensors";
 const INDEX_FILE: &str = "model.safetensors.index.json";
@@ -50,7 +50,7 @@ struct Placed {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TensorView<'a> {
     /// Type of the elements.
-    pub dtype: TensorDtype,
+    pub dtype: DType,
     /// Dimensions, outermost first; empty for a scalar.
     pub shape: &'a [usize],
     /// The elements, little-endian and in row-major order. They begin at any byte of the mapped
@@ -102,7 +102,7 @@ impl Checkpoint {
     }
 
     /// The element type of the tensor of that name.
-    pub fn dtype_of(&self, name: &str) -> Option<TensorDtype> {
+    pub fn dtype_of(&self, name: &str) -> Option<DType> {
         self.tensors.get(name).map(|placed| placed.entry.dtype)
     }
 

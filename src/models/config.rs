@@ -18,8 +18,9 @@ use serde_json::Value;
 pub use self::error::ConfigError;
 use self::fields::Fields;
 pub use self::rope::{RopeConfig, RopeScaling};
-use super::TensorDtype;
+use super::dtype_names;
 use super::files::{ReadError, read_bounded};
+use piecewise_ir::dtype::DType;
 
 /// An architecture, by the name of its code in transformers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -161,7 +162,7 @@ pub struct DecoderConfig {
     pub max_position_embeddings: usize,
     /// The type that activations and weights are meant to have (`f32`, `f16` or `bf16`), where the
     /// configuration states it. Each tensor of the checkpoint states its own.
-    pub dtype: Option<TensorDtype>,
+    pub dtype: Option<DType>,
     /// The id that begins a text, where there is one.
     pub bos_token_id: Option<u32>,
     /// The ids that end a text, each below `vocab_size`; may be empty.
@@ -375,10 +376,10 @@ fn read_head_dim(
     Ok(head_dim)
 }
 
-fn read_dtype(root: &Fields<'_>) -> Result<Option<TensorDtype>, ConfigError> {
+fn read_dtype(root: &Fields<'_>) -> Result<Option<DType>, ConfigError> {
     let parse = |key| match root.string(key)? {
         None => Ok(None),
-        Some(name) => TensorDtype::from_torch(name)
+        Some(name) => dtype_names::from_torch(name)
             .map(Some)
             .ok_or_else(|| root.unsupported(key, "use float32, float16 or bfloat16")),
     };

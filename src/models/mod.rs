@@ -10,11 +10,10 @@
 
 pub mod checkpoint;
 pub mod config;
+mod dtype_names;
 mod files;
-mod tensor_dtype;
 pub mod tokenizer;
 
 pub use checkpoint::{Checkpoint, CheckpointError, TensorView};
 pub use config::{ConfigError, DecoderConfig, Family, RopeConfig, RopeScaling};
-pub use tensor_dtype::TensorDtype;
 pub use tokenizer::{TextStream, TextTokenizer, TokenizerError};

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::TensorDtype;
+use piecewise_ir::dtype::DType;
 
 /// Why weights cannot be read. Each variant names the file and, where there is one, the tensor.
 #[derive(Debug, thiserror::Error)]
@@ -173,7 +173,7 @@ pub enum CheckpointError {
         /// The tensor.
         tensor: String,
         /// The type that it has.
-        dtype: TensorDtype,
+        dtype: DType,
     },
 }
 

@@ -14,8 +14,9 @@ use std::path::Path;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 
-use super::TensorDtype;
 use super::error::{CheckpointError, shortened};
+use crate::models::dtype_names;
+use piecewise_ir::dtype::DType;
 
 /// Bytes of the number that begins a file: the length of the header.
 const PREFIX: u64 = 8;
@@ -27,7 +28,7 @@ const MOST_DIMENSIONS: usize = 8;
 /// One tensor of a file.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct TensorEntry {
-    pub(super) dtype: TensorDtype,
+    pub(super) dtype: DType,
     pub(super) shape: Box<[usize]>,
     /// Where its bytes lie in the file.
     pub(super) bytes: Range<usize>,
@@ -229,16 +230,15 @@ impl Described<'_> {
                 reason,
             })
         };
-        let Some(dtype) = TensorDtype::from_safetensors(&self.dtype) else {
+        let Some(dtype) = dtype_names::from_safetensors(&self.dtype) else {
             return Err(unsupported(file, name, &self.dtype));
         };
         let shape = &self.shape.dimensions[..self.shape.rank.min(MOST_DIMENSIONS)];
         if self.shape.rank > MOST_DIMENSIONS {
             return refuse(format!("has {} dimensions, above {MOST_DIMENSIONS}", self.shape.rank));
         }
-        let size = shape
-            .iter()
-            .try_fold(dtype.size_in_bytes(), |size, dimension| size.checked_mul(*dimension));
+        let size =
+            shape.iter().try_fold(dtype.size(), |size, dimension| size.checked_mul(*dimension));
         let Some(size) = size else {
             return refuse(format!("the size of {dtype}{shape:?} in bytes overflows"));
         };

@@ -3,7 +3,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::{ConfigError, DecoderConfig, Family, RopeScaling};
-use crate::models::TensorDtype;
+use piecewise_ir::dtype::DType;
 
 fn base(family: Family) -> Value {
     json!({
@@ -342,11 +342,9 @@ fn the_generation_config_takes_precedence() {
 
 #[test]
 fn dtype_has_two_names() {
-    for (value, dtype) in [
-        ("bfloat16", TensorDtype::Bf16),
-        ("torch.float16", TensorDtype::F16),
-        ("float32", TensorDtype::F32),
-    ] {
+    for (value, dtype) in
+        [("bfloat16", DType::BF16), ("torch.float16", DType::F16), ("float32", DType::F32)]
+    {
         for key in ["dtype", "torch_dtype"] {
             assert_eq!(with(Family::Qwen2, json!({key: value})).unwrap().dtype, Some(dtype));
         }
