@@ -6,14 +6,18 @@
 //!
 //! - [`config`]: what the decoder is, as a typed [`DecoderConfig`];
 //! - [`checkpoint`]: the weights, memory-mapped, as a [`Checkpoint`];
+//! - [`decoder`]: the graph of the families, written with the builder;
 //! - [`tokenizer`]: text to token ids and back, as a [`TextTokenizer`].
 
 pub mod checkpoint;
 pub mod config;
+pub mod decoder;
 mod dtype_names;
 mod files;
+pub mod op_builders;
 pub mod tokenizer;
 
 pub use checkpoint::{Checkpoint, CheckpointError, TensorView};
 pub use config::{ConfigError, DecoderConfig, Family, RopeConfig, RopeScaling};
+pub use decoder::{DecoderLimits, decoder};
 pub use tokenizer::{TextStream, TextTokenizer, TokenizerError};
