@@ -135,7 +135,7 @@ fn step_inputs<'b>(b: &'b Builder, limits: &DecoderLimits) -> StepInputs<'b> {
     let rows = b.symbol("R", 1, limits.max_rows, Some(roles::ROWS));
     let sequences = b.symbol("S", 1, limits.max_sequences, Some(roles::SEQUENCES));
     let kv_rows = b.symbol("P", 0, limits.kv_rows, Some(roles::KV_ROWS));
-    let entries = b.symbol("Q", 1, limits.max_rows, Some(roles::SAMPLED_ROWS));
+    let entries = b.symbol("Q", 1, limits.max_sequences, Some(roles::SAMPLED_ROWS));
     let pages = limits.max_length.div_ceil(PAGE_ROWS);
     let input = |name: &str, dtype: DType, shape: &[Dim], padding: f64, role: &str| {
         let padding = Some(Scalar::new(dtype, padding));
