@@ -1,0 +1,38 @@
+//! CPU math over plain slices: conversions, matmul, attention, sampling.
+//!
+//! Nothing here knows the graph. Every function is pure: same inputs, same bits, whatever the
+//! number of threads, padding rows or other sequences in the call. Only a different instruction
+//! set ([`Isa`]) may change the last bits of a float result.
+//!
+//! Rules that every entry point keeps:
+//! - **No heap allocation.** Temporaries live in scratch that the caller gives (aligned to
+//!   [`SCRATCH_ALIGN`], sized by the `*_scratch_bytes` function beside each entry point). Rayon,
+//!   which spreads the blocks over threads, may allocate in its own queues when a call from
+//!   outside its pool enters it or when a worker's queue grows; a call that runs on one thread
+//!   never reaches rayon.
+//! - **Checked before read.** Shapes, lengths and page ids are checked first; a bad one is a
+//!   [`CpuMathError`] and no output byte has changed.
+//! - **Padding is not touched.** Rows past the true count are neither read nor written.
+//!
+//! Work is cut into blocks whose borders depend on the problem alone; threads of the current
+//! rayon pool take blocks one by one, and no sum is ever split between two blocks.
+
+mod element;
+mod error;
+mod parallel;
+mod scratch;
+#[cfg(test)]
+mod testing;
+
+pub mod attention;
+pub mod convert;
+pub mod dot;
+pub mod matmul;
+pub mod philox;
+pub mod sampling;
+pub mod simd;
+
+pub use element::{FloatSlice, FloatSliceMut, FloatType};
+pub use error::CpuMathError;
+pub use scratch::SCRATCH_ALIGN;
+pub use simd::Isa;
