@@ -33,7 +33,7 @@ fn run(threads: usize, rounds: usize) {
     let isa = Isa::detected();
     let weights: Vec<bf16> =
         (0..POOL_BYTES / 2).map(|i| bf16::from_f32((i % 251) as f32 / 251.0 - 0.5)).collect();
-    let peak = best(rounds, || read_all(&weights)) .recip() * POOL_BYTES as f64 / 1e9;
+    let peak = best(rounds, || read_all(&weights)).recip() * POOL_BYTES as f64 / 1e9;
     println!("isa {isa}, {threads} threads, read bandwidth {peak:.1} GB/s");
 
     println!("{:>8} {:>6} {:>3} {:>9} {:>7}", "n", "k", "m", "GB/s", "of read");

@@ -10,11 +10,7 @@ use super::{CpuMathError, FloatSlice, FloatSliceMut, Isa};
 ///
 /// # Errors
 /// [`CpuMathError::OperandTooShort`] if the lengths differ; nothing was written.
-pub fn convert(
-    isa: Isa,
-    from: FloatSlice<'_>,
-    to: FloatSliceMut<'_>,
-) -> Result<(), CpuMathError> {
+pub fn convert(isa: Isa, from: FloatSlice<'_>, to: FloatSliceMut<'_>) -> Result<(), CpuMathError> {
     if from.len() != to.len() {
         let operand = if from.len() < to.len() { "from" } else { "to" };
         return Err(CpuMathError::OperandTooShort {
@@ -176,8 +172,8 @@ mod tests {
 
     #[test]
     fn different_lengths_are_an_error() {
-        let error =
-            convert(Isa::detected(), FloatSlice::F32(&[1.0]), FloatSliceMut::F32(&mut [])).unwrap_err();
+        let error = convert(Isa::detected(), FloatSlice::F32(&[1.0]), FloatSliceMut::F32(&mut []))
+            .unwrap_err();
         assert!(error.to_string().contains("`to` has 0 elements"), "{error}");
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use half::{bf16, f16};
 
+use super::scratch::Shared;
 use super::simd::Simd;
 
 /// Float element types the CPU kernels read and write.
@@ -109,6 +110,53 @@ impl FloatSliceMut<'_> {
     }
 }
 
+/// The start of a slice of a run-time element type, for threads that each use a part of their own.
+/// One made by [`FloatAddress::of`] is only read through.
+#[derive(Clone, Copy)]
+pub(crate) enum FloatAddress {
+    F32(Shared<f32>),
+    F16(Shared<f16>),
+    Bf16(Shared<bf16>),
+}
+
+/// Runs `$body` with `$p` bound to the typed address of any variant.
+macro_rules! with_address {
+    ($value:expr, $p:ident => $body:expr) => {
+        match $value {
+            $crate::cpu::element::FloatAddress::F32($crate::cpu::scratch::Shared($p)) => $body,
+            $crate::cpu::element::FloatAddress::F16($crate::cpu::scratch::Shared($p)) => $body,
+            $crate::cpu::element::FloatAddress::Bf16($crate::cpu::scratch::Shared($p)) => $body,
+        }
+    };
+}
+pub(crate) use with_address;
+
+impl FloatAddress {
+    pub(crate) fn of(values: FloatSlice<'_>) -> FloatAddress {
+        match values {
+            FloatSlice::F32(s) => FloatAddress::F32(Shared(s.as_ptr().cast_mut())),
+            FloatSlice::F16(s) => FloatAddress::F16(Shared(s.as_ptr().cast_mut())),
+            FloatSlice::Bf16(s) => FloatAddress::Bf16(Shared(s.as_ptr().cast_mut())),
+        }
+    }
+
+    pub(crate) fn of_mut(values: FloatSliceMut<'_>) -> FloatAddress {
+        match values {
+            FloatSliceMut::F32(s) => FloatAddress::F32(Shared(s.as_mut_ptr())),
+            FloatSliceMut::F16(s) => FloatAddress::F16(Shared(s.as_mut_ptr())),
+            FloatSliceMut::Bf16(s) => FloatAddress::Bf16(Shared(s.as_mut_ptr())),
+        }
+    }
+
+    pub(crate) fn offset(self, elements: usize) -> FloatAddress {
+        match self {
+            FloatAddress::F32(p) => FloatAddress::F32(Shared(p.0.wrapping_add(elements))),
+            FloatAddress::F16(p) => FloatAddress::F16(Shared(p.0.wrapping_add(elements))),
+            FloatAddress::Bf16(p) => FloatAddress::Bf16(Shared(p.0.wrapping_add(elements))),
+        }
+    }
+}
+
 /// An element type that vectors load from and store to, converted to and from f32 on the way.
 pub(crate) trait Element: Copy + Send + Sync + 'static {
     /// Rounds to nearest, ties to even; NaN stays NaN.
@@ -160,6 +208,13 @@ macro_rules! element {
     };
 }
 
-element!(f32, std::convert::identity, std::convert::identity, load_f32, load_f32_partial, store_f32);
+element!(
+    f32,
+    std::convert::identity,
+    std::convert::identity,
+    load_f32,
+    load_f32_partial,
+    store_f32
+);
 element!(f16, f16::from_f32, f16::to_f32, load_f16, load_f16_partial, store_f16);
 element!(bf16, bf16::from_f32, bf16::to_f32, load_bf16, load_bf16_partial, store_bf16);

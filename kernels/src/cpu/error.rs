@@ -21,7 +21,9 @@ pub enum CpuMathError {
         have: usize,
     },
     /// The element type of a slice is not the one the problem states.
-    #[error("{call}: operand `{operand}` is {have}, the problem says {want}; build both from one type")]
+    #[error(
+        "{call}: operand `{operand}` is {have}, the problem says {want}; build both from one type"
+    )]
     TypeMismatch {
         /// The entry point.
         call: &'static str,

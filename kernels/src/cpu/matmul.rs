@@ -203,7 +203,8 @@ pub fn matmul(isa: Isa, args: MatmulArgs<'_>) -> Result<(), CpuMathError> {
                         b.multiply(isa, tile, start, out);
                     } else {
                         let panel = column_panels.get().add(worker * column_panel).cast::<f32>();
-                        let pack = PackColumns { first: start, count: columns, k, to: panel, stride };
+                        let pack =
+                            PackColumns { first: start, count: columns, k, to: panel, stride };
                         b.pack_columns(isa, pack);
                         blocks::multiply_panel(isa, tile, panel, stride, out);
                     }

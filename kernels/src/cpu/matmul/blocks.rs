@@ -2,11 +2,9 @@
 
 use std::marker::PhantomData;
 
-use half::{bf16, f16};
-
 use crate::cpu::convert::convert_row;
 use crate::cpu::dot::dot_tile;
-use crate::cpu::element::Element;
+use crate::cpu::element::{Element, FloatAddress, with_address};
 use crate::cpu::scratch::Shared;
 use crate::cpu::simd::{Kernel, Simd};
 use crate::cpu::{FloatSlice, FloatSliceMut, Isa};
@@ -35,37 +33,10 @@ pub(super) struct Columns {
     pub(super) columns: usize,
 }
 
-#[derive(Clone, Copy)]
-enum Start {
-    F32(Shared<f32>),
-    F16(Shared<f16>),
-    Bf16(Shared<bf16>),
-}
-
-impl Start {
-    fn offset(self, elements: usize) -> Start {
-        match self {
-            Start::F32(p) => Start::F32(Shared(p.0.wrapping_add(elements))),
-            Start::F16(p) => Start::F16(Shared(p.0.wrapping_add(elements))),
-            Start::Bf16(p) => Start::Bf16(Shared(p.0.wrapping_add(elements))),
-        }
-    }
-}
-
-macro_rules! with_start {
-    ($value:expr, $p:ident => $body:expr) => {
-        match $value {
-            Start::F32(Shared($p)) => $body,
-            Start::F16(Shared($p)) => $body,
-            Start::Bf16(Shared($p)) => $body,
-        }
-    };
-}
-
 /// The address and layout of an input matrix; only read through.
 #[derive(Clone, Copy)]
 pub(super) struct StoredMatrix<'a> {
-    start: Start,
+    start: FloatAddress,
     row_stride: usize,
     transposed: bool,
     borrow: PhantomData<FloatSlice<'a>>,
@@ -73,11 +44,7 @@ pub(super) struct StoredMatrix<'a> {
 
 impl<'a> StoredMatrix<'a> {
     pub(super) fn new(values: FloatSlice<'a>, stored: &Operand) -> Self {
-        let start = match values {
-            FloatSlice::F32(s) => Start::F32(Shared(s.as_ptr().cast_mut())),
-            FloatSlice::F16(s) => Start::F16(Shared(s.as_ptr().cast_mut())),
-            FloatSlice::Bf16(s) => Start::Bf16(Shared(s.as_ptr().cast_mut())),
-        };
+        let start = FloatAddress::of(values);
         let Operand { row_stride, transposed, .. } = *stored;
         StoredMatrix { start, row_stride, transposed, borrow: PhantomData }
     }
@@ -89,8 +56,10 @@ impl<'a> StoredMatrix<'a> {
     /// The rows from `first` on of a matrix stored as f32 rows, read in place.
     pub(super) fn f32_rows(self, first: usize) -> (Shared<f32>, usize) {
         match self.offset(first * self.row_stride).start {
-            Start::F32(rows) => (rows, self.row_stride),
-            Start::F16(_) | Start::Bf16(_) => unreachable!("only f32 rows need no panel"),
+            FloatAddress::F32(rows) => (rows, self.row_stride),
+            FloatAddress::F16(_) | FloatAddress::Bf16(_) => {
+                unreachable!("only f32 rows need no panel")
+            }
         }
     }
 
@@ -110,7 +79,7 @@ impl<'a> StoredMatrix<'a> {
 
     unsafe fn pack_lines(self, isa: Isa, pack: PackRows, contiguous: bool) {
         let stride = self.row_stride;
-        with_start!(self.start, from => {
+        with_address!(self.start, from => {
             if contiguous {
                 isa.dispatch(PackContiguous { from: from.cast_const(), from_stride: stride, pack });
             } else {
@@ -124,9 +93,15 @@ impl<'a> StoredMatrix<'a> {
     ///
     /// # Safety
     /// `tile` is valid, the matrix holds its columns, `out` is valid for its outputs.
-    pub(super) unsafe fn multiply(self, isa: Isa, tile: Columns, first: usize, out: Destination<'_>) {
+    pub(super) unsafe fn multiply(
+        self,
+        isa: Isa,
+        tile: Columns,
+        first: usize,
+        out: Destination<'_>,
+    ) {
         let w_stride = self.row_stride;
-        with_start!(self.offset(first * w_stride).start, w => {
+        with_address!(self.offset(first * w_stride).start, w => {
             let w = w.cast_const();
             isa.dispatch(Multiply { tile, w, w_stride, out });
         });
@@ -148,18 +123,14 @@ pub(super) unsafe fn multiply_panel(
 /// The address and layout of the output.
 #[derive(Clone, Copy)]
 pub(super) struct Destination<'a> {
-    start: Start,
+    start: FloatAddress,
     row_stride: usize,
     borrow: PhantomData<&'a ()>,
 }
 
 impl<'a> Destination<'a> {
     pub(super) fn new(values: FloatSliceMut<'a>, row_stride: usize) -> Self {
-        let start = match values {
-            FloatSliceMut::F32(s) => Start::F32(Shared(s.as_mut_ptr())),
-            FloatSliceMut::F16(s) => Start::F16(Shared(s.as_mut_ptr())),
-            FloatSliceMut::Bf16(s) => Start::Bf16(Shared(s.as_mut_ptr())),
-        };
+        let start = FloatAddress::of_mut(values);
         Destination { start, row_stride, borrow: PhantomData }
     }
 
@@ -172,7 +143,7 @@ impl<'a> Destination<'a> {
     #[inline(always)]
     unsafe fn store(self, row: usize, column: usize, values: &[f32]) {
         let at = row * self.row_stride + column;
-        with_start!(self.start, p => {
+        with_address!(self.start, p => {
             for (i, value) in values.iter().enumerate() {
                 // SAFETY: the caller's promise.
                 unsafe { *p.add(at + i) = Element::from_f32(*value) };
@@ -289,7 +260,12 @@ impl<W: Element> Multiply<'_, W> {
     /// # Safety
     /// `row + M` rows and `column` lie within the block, whose operands and output are valid.
     #[inline(always)]
-    unsafe fn tile<S: Simd, const M: usize, const R: usize>(&self, s: S, row: usize, column: usize) {
+    unsafe fn tile<S: Simd, const M: usize, const R: usize>(
+        &self,
+        s: S,
+        row: usize,
+        column: usize,
+    ) {
         let Columns { x, x_stride, k, columns, .. } = self.tile;
         let width = (columns - column).min(R);
         let mut w = [self.w; R];

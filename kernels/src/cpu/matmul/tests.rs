@@ -175,7 +175,8 @@ fn a_row_has_the_same_bits_at_every_row_count_and_padding() {
 #[test]
 fn layouts_and_types_that_hold_equal_values_give_equal_bits() {
     let dims = [1, 20, 40, 50];
-    let reference = Case::new(9, dims, [FloatType::Bf16, FloatType::Bf16, FloatType::F32], [false, true]);
+    let reference =
+        Case::new(9, dims, [FloatType::Bf16, FloatType::Bf16, FloatType::F32], [false, true]);
     for transposed in [[false, false], [true, true], [true, false]] {
         let mut other =
             Case::new(0, dims, [FloatType::F32, FloatType::F32, FloatType::F32], transposed);

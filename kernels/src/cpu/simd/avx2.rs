@@ -100,8 +100,7 @@ impl Simd for Avx2 {
                 _mm256_shuffle_ps::<0b01_00_01_00>(ab, cd),
                 _mm256_shuffle_ps::<0b11_10_11_10>(ab, cd),
             );
-            let sums =
-                _mm_add_ps(_mm256_castps256_ps128(abcd), _mm256_extractf128_ps::<1>(abcd));
+            let sums = _mm_add_ps(_mm256_castps256_ps128(abcd), _mm256_extractf128_ps::<1>(abcd));
             let mut out = [0.0; 4];
             _mm_storeu_ps(out.as_mut_ptr(), sums);
             out

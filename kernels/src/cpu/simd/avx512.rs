@@ -119,8 +119,7 @@ impl Simd for Avx512 {
             );
             let half =
                 _mm256_add_ps(_mm512_castps512_ps256(abcd), _mm512_extractf32x8_ps::<1>(abcd));
-            let sums =
-                _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps::<1>(half));
+            let sums = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps::<1>(half));
             let mut out = [0.0; 4];
             _mm_storeu_ps(out.as_mut_ptr(), sums);
             out
