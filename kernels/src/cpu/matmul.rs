@@ -5,7 +5,7 @@
 //! an operand is transposed or already f32. So padded equals unpadded bit for bit, and every
 //! capture size gives a row the same bits.
 //!
-//! Both paths of [`matmul_path`] run the one tile of [`dot`](super::dot), which reads rows
+//! Both paths of [`matmul_path`] run the one tile of `dot`, which reads rows
 //! contiguous in k; they differ only in where the rows come from:
 //! - `Direct` streams weights stored `[n, k]` once from memory, converted in registers;
 //! - `Panel` first converts a block of columns to f32 rows in scratch, which many rows of a reuse.

@@ -6,10 +6,11 @@
 //!
 //! Rules that every entry point keeps:
 //! - **No heap allocation.** Temporaries live in scratch that the caller gives (aligned to
-//!   [`SCRATCH_ALIGN`], sized by the `*_scratch_bytes` function beside each entry point). Rayon,
-//!   which spreads the blocks over threads, may allocate in its own queues when a call from
-//!   outside its pool enters it or when a worker's queue grows; a call that runs on one thread
-//!   never reaches rayon.
+//!   [`SCRATCH_ALIGN`], sized by the `*_scratch_bytes` function beside each entry point). What
+//!   allocates is rayon, which spreads the blocks over threads: the first call outside of any pool
+//!   starts the global one, a worker registers once with its queues' collector when it first
+//!   steals, and a call that enters a pool from outside takes one of its injector's cells, which
+//!   come 63 to an allocation. A call made inside a pool (`ThreadPool::install`) avoids the last.
 //! - **Checked before read.** Shapes, lengths and page ids are checked first; a bad one is a
 //!   [`CpuMathError`] and no output byte has changed.
 //! - **Padding is not touched.** Rows past the true count are neither read nor written.
@@ -17,20 +18,20 @@
 //! Work is cut into blocks whose borders depend on the problem alone; threads of the current
 //! rayon pool take blocks one by one, and no sum is ever split between two blocks.
 
+mod dot;
 mod element;
 mod error;
 mod parallel;
 mod scratch;
+mod simd;
 #[cfg(test)]
 mod testing;
 
 pub mod attention;
 pub mod convert;
-pub mod dot;
 pub mod matmul;
 pub mod philox;
 pub mod sampling;
-pub mod simd;
 
 pub use element::{FloatSlice, FloatSliceMut, FloatType};
 pub use error::CpuMathError;
