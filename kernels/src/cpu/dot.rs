@@ -10,14 +10,23 @@ use super::simd::Simd;
 
 /// `sums[i][r] = sum over k of x[i * x_stride + k] * w[r][k]`.
 ///
+/// With `AHEAD` each weight row is followed by a prefetch of what lies `ahead` elements after it.
+///
 /// # Safety
 /// `x` is valid for reading `M` rows of `k` elements at `x_stride`, each `w[r]` for `k` elements.
 #[inline(always)]
-pub(crate) unsafe fn dot_tile<S: Simd, W: Element, const M: usize, const R: usize>(
+pub(crate) unsafe fn dot_tile<
+    S: Simd,
+    W: Element,
+    const M: usize,
+    const R: usize,
+    const AHEAD: bool,
+>(
     s: S,
     x: *const f32,
     x_stride: usize,
     w: &[*const W; R],
+    ahead: usize,
     k: usize,
 ) -> [[f32; R]; M] {
     let mut acc = [[s.splat(0.0); R]; M];
@@ -30,6 +39,9 @@ pub(crate) unsafe fn dot_tile<S: Simd, W: Element, const M: usize, const R: usiz
             *row = unsafe { s.load_f32(x.add(i * x_stride + at)) };
         }
         for r in 0..R {
+            if AHEAD {
+                s.prefetch(w[r].wrapping_add(ahead + at));
+            }
             // SAFETY: at + LANES <= k.
             let weight = unsafe { W::load(s, w[r].add(at)) };
             for i in 0..M {
@@ -82,9 +94,10 @@ mod tests {
             let w = [0, 1, 2, 3].map(|r| self.w[r * self.k..].as_ptr());
             // SAFETY: x holds two rows and w four rows of k elements.
             unsafe {
-                let both = dot_tile::<S, bf16, 2, 4>(s, self.x.as_ptr(), self.k, &w, self.k);
+                let both =
+                    dot_tile::<S, bf16, 2, 4, false>(s, self.x.as_ptr(), self.k, &w, 0, self.k);
                 let second = self.x[self.k..].as_ptr();
-                (both, dot_tile::<S, bf16, 1, 4>(s, second, self.k, &w, self.k))
+                (both, dot_tile::<S, bf16, 1, 4, true>(s, second, self.k, &w, 9, self.k))
             }
         }
     }

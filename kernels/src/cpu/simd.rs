@@ -139,6 +139,10 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// The largest lane; lanes that are NaN may be passed over.
     fn max_lane(self, v: Self::V) -> f32;
 
+    /// Asks for the cache line at any address, valid or not.
+    #[inline(always)]
+    fn prefetch<T>(self, _p: *const T) {}
+
     /// # Safety
     /// `p` is valid for reading `LANES` elements.
     unsafe fn load_f32(self, p: *const f32) -> Self::V;

@@ -269,7 +269,7 @@ unsafe fn dot_rows<S: Simd, const R: usize>(
         *row = row.wrapping_add(r * stride);
     }
     // SAFETY: the caller's promise.
-    let [sums] = unsafe { dot_tile::<S, f32, 1, R>(s, query, 0, &rows, stride) };
+    let [sums] = unsafe { dot_tile::<S, f32, 1, R, false>(s, query, 0, &rows, 0, stride) };
     sums
 }
 

@@ -205,62 +205,73 @@ impl<W: Element> Kernel for Multiply<'_, W> {
             let mut column = 0;
             while column < columns {
                 // SAFETY: as above.
-                unsafe { self.tile::<S, 1, 8>(s, 0, column) };
+                unsafe { self.tile::<S, 1, 8, true>(s, 0, column) };
                 column += 8;
             }
         } else if rows <= DIRECT_ROWS {
+            // Tiles of even height; the first pass over four columns fetches the next four.
+            let height = rows.div_ceil(rows.div_ceil(S::TILE_ROWS));
             let mut column = 0;
             while column < columns {
-                let mut row = 0;
+                // SAFETY: as above.
+                unsafe { self.rows_from::<S, true>(s, 0, column, height) };
+                let mut row = height;
                 while row < rows {
+                    let height = height.min(rows - row);
                     // SAFETY: as above.
-                    row += unsafe { self.rows_from(s, row, column) };
+                    unsafe { self.rows_from::<S, false>(s, row, column, height) };
+                    row += height;
                 }
                 column += 4;
             }
         } else {
             let mut row = 0;
             while row < rows {
+                let height = S::TILE_ROWS.min(rows - row);
                 let mut column = 0;
-                let mut done = 0;
                 while column < columns {
                     // SAFETY: as above.
-                    done = unsafe { self.rows_from(s, row, column) };
+                    unsafe { self.rows_from::<S, false>(s, row, column, height) };
                     column += 4;
                 }
-                row += done;
+                row += height;
             }
         }
     }
 }
 
 impl<W: Element> Multiply<'_, W> {
-    /// One tile of four columns from `row` on, as tall as fits; returns its height.
+    /// One tile of four columns and `height` rows from `row` on.
     ///
     /// # Safety
-    /// `row` and `column` lie within the block, whose operands and output are valid.
+    /// The rows and `column` lie within the block, whose operands and output are valid; `height`
+    /// is 1 to `S::TILE_ROWS`.
     #[inline(always)]
-    unsafe fn rows_from<S: Simd>(&self, s: S, row: usize, column: usize) -> usize {
-        let height = (self.tile.rows - row).min(S::TILE_ROWS);
-        // SAFETY: the caller's promise; `height` rows remain.
+    unsafe fn rows_from<S: Simd, const AHEAD: bool>(
+        &self,
+        s: S,
+        row: usize,
+        column: usize,
+        height: usize,
+    ) {
+        // SAFETY: the caller's promise.
         unsafe {
             match height {
-                1 => self.tile::<S, 1, 4>(s, row, column),
-                2 => self.tile::<S, 2, 4>(s, row, column),
-                3 => self.tile::<S, 3, 4>(s, row, column),
-                4 if S::TILE_ROWS > 3 => self.tile::<S, 4, 4>(s, row, column),
-                5 if S::TILE_ROWS > 3 => self.tile::<S, 5, 4>(s, row, column),
-                _ if S::TILE_ROWS > 3 => self.tile::<S, 6, 4>(s, row, column),
+                1 => self.tile::<S, 1, 4, AHEAD>(s, row, column),
+                2 => self.tile::<S, 2, 4, AHEAD>(s, row, column),
+                3 => self.tile::<S, 3, 4, AHEAD>(s, row, column),
+                4 if S::TILE_ROWS > 3 => self.tile::<S, 4, 4, AHEAD>(s, row, column),
+                5 if S::TILE_ROWS > 3 => self.tile::<S, 5, 4, AHEAD>(s, row, column),
+                _ if S::TILE_ROWS > 3 => self.tile::<S, 6, 4, AHEAD>(s, row, column),
                 _ => unreachable!("a tile is at most TILE_ROWS high"),
             }
         }
-        height
     }
 
     /// # Safety
     /// `row + M` rows and `column` lie within the block, whose operands and output are valid.
     #[inline(always)]
-    unsafe fn tile<S: Simd, const M: usize, const R: usize>(
+    unsafe fn tile<S: Simd, const M: usize, const R: usize, const AHEAD: bool>(
         &self,
         s: S,
         row: usize,
@@ -268,6 +279,7 @@ impl<W: Element> Multiply<'_, W> {
     ) {
         let Columns { x, x_stride, k, columns, .. } = self.tile;
         let width = (columns - column).min(R);
+        let ahead = R * self.w_stride;
         let mut w = [self.w; R];
         for (r, w) in w.iter_mut().enumerate() {
             // Past the last column the last one is computed again and not stored.
@@ -275,7 +287,8 @@ impl<W: Element> Multiply<'_, W> {
         }
         // SAFETY: the caller's promise.
         unsafe {
-            let sums = dot_tile::<S, W, M, R>(s, x.add(row * x_stride), x_stride, &w, k);
+            let sums =
+                dot_tile::<S, W, M, R, AHEAD>(s, x.add(row * x_stride), x_stride, &w, ahead, k);
             for (i, sums) in sums.iter().enumerate() {
                 self.out.store(row + i, column, &sums[..width]);
             }

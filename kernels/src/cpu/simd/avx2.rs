@@ -115,6 +115,10 @@ impl Simd for Avx2 {
         })
     }
     #[inline(always)]
+    fn prefetch<T>(self, p: *const T) {
+        set!(_mm_prefetch::<_MM_HINT_T0>(p.cast()))
+    }
+    #[inline(always)]
     unsafe fn load_f32(self, p: *const f32) -> V {
         // SAFETY: the token, and the caller's promise of 8 readable elements.
         unsafe { _mm256_loadu_ps(p) }

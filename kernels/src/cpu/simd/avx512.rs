@@ -130,6 +130,10 @@ impl Simd for Avx512 {
         set!(_mm512_reduce_max_ps(v))
     }
     #[inline(always)]
+    fn prefetch<T>(self, p: *const T) {
+        set!(_mm_prefetch::<_MM_HINT_T0>(p.cast()))
+    }
+    #[inline(always)]
     unsafe fn load_f32(self, p: *const f32) -> V {
         // SAFETY: the token, and the caller's promise of 16 readable elements.
         unsafe { _mm512_loadu_ps(p) }
