@@ -8,9 +8,18 @@
 use super::element::Element;
 use super::simd::Simd;
 
+/// A stretch after each weight row that a tile fetches while it computes.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Ahead {
+    /// Elements from the start of the row to the start of the stretch.
+    pub(crate) start: usize,
+    /// The part of the row's length that the stretch has: one in so many.
+    pub(crate) share: usize,
+}
+
 /// `sums[i][r] = sum over k of x[i * x_stride + k] * w[r][k]`.
 ///
-/// With `AHEAD` each weight row is followed by a prefetch of what lies `ahead` elements after it.
+/// With `AHEAD`, what lies `ahead` elements after each weight row is fetched into the cache.
 ///
 /// # Safety
 /// `x` is valid for reading `M` rows of `k` elements at `x_stride`, each `w[r]` for `k` elements.
@@ -26,12 +35,14 @@ pub(crate) unsafe fn dot_tile<
     x: *const f32,
     x_stride: usize,
     w: &[*const W; R],
-    ahead: usize,
+    ahead: Ahead,
     k: usize,
 ) -> [[f32; R]; M] {
     let mut acc = [[s.splat(0.0); R]; M];
     let whole = k - k % S::LANES;
     let mut at = 0;
+    let mut fetch = ahead.start;
+    let fetch_step = if AHEAD { S::LANES / ahead.share.max(1) } else { 0 };
     while at < whole {
         let mut rows = [s.splat(0.0); M];
         for (i, row) in rows.iter_mut().enumerate() {
@@ -40,7 +51,7 @@ pub(crate) unsafe fn dot_tile<
         }
         for r in 0..R {
             if AHEAD {
-                s.prefetch(w[r].wrapping_add(ahead + at));
+                s.prefetch(w[r].wrapping_add(fetch));
             }
             // SAFETY: at + LANES <= k.
             let weight = unsafe { W::load(s, w[r].add(at)) };
@@ -49,6 +60,7 @@ pub(crate) unsafe fn dot_tile<
             }
         }
         at += S::LANES;
+        fetch += fetch_step;
     }
     if at < k {
         let rest = k - at;
@@ -94,10 +106,26 @@ mod tests {
             let w = [0, 1, 2, 3].map(|r| self.w[r * self.k..].as_ptr());
             // SAFETY: x holds two rows and w four rows of k elements.
             unsafe {
-                let both =
-                    dot_tile::<S, bf16, 2, 4, false>(s, self.x.as_ptr(), self.k, &w, 0, self.k);
+                let both = dot_tile::<S, bf16, 2, 4, false>(
+                    s,
+                    self.x.as_ptr(),
+                    self.k,
+                    &w,
+                    Ahead::default(),
+                    self.k,
+                );
                 let second = self.x[self.k..].as_ptr();
-                (both, dot_tile::<S, bf16, 1, 4, true>(s, second, self.k, &w, 9, self.k))
+                (
+                    both,
+                    dot_tile::<S, bf16, 1, 4, true>(
+                        s,
+                        second,
+                        self.k,
+                        &w,
+                        Ahead { start: 9, share: 2 },
+                        self.k,
+                    ),
+                )
             }
         }
     }

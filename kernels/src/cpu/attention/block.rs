@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::cpu::Isa;
 use crate::cpu::convert::convert_row;
-use crate::cpu::dot::dot_tile;
+use crate::cpu::dot::{Ahead, dot_tile};
 use crate::cpu::element::{FloatAddress, with_address};
 use crate::cpu::simd::{Kernel, MAX_LANES, Simd};
 
@@ -269,7 +269,8 @@ unsafe fn dot_rows<S: Simd, const R: usize>(
         *row = row.wrapping_add(r * stride);
     }
     // SAFETY: the caller's promise.
-    let [sums] = unsafe { dot_tile::<S, f32, 1, R, false>(s, query, 0, &rows, 0, stride) };
+    let [sums] =
+        unsafe { dot_tile::<S, f32, 1, R, false>(s, query, 0, &rows, Ahead::default(), stride) };
     sums
 }
 

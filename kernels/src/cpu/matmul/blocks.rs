@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use crate::cpu::convert::convert_row;
-use crate::cpu::dot::dot_tile;
+use crate::cpu::dot::{Ahead, dot_tile};
 use crate::cpu::element::{Element, FloatAddress, with_address};
 use crate::cpu::scratch::Shared;
 use crate::cpu::simd::{Kernel, Simd};
@@ -202,25 +202,27 @@ impl<W: Element> Kernel for Multiply<'_, W> {
         // SAFETY (all tiles): `dispatch` is only reached through `multiply` and `multiply_panel`,
         // whose callers promise the operands and the output.
         if rows == 1 {
+            let ahead = Ahead { start: 8 * self.w_stride, share: 1 };
             let mut column = 0;
             while column < columns {
                 // SAFETY: as above.
-                unsafe { self.tile::<S, 1, 8, true>(s, 0, column) };
+                unsafe { self.tile::<S, 1, 8, true>(s, 0, column, ahead) };
                 column += 8;
             }
         } else if rows <= DIRECT_ROWS {
-            // Tiles of even height; the first pass over four columns fetches the next four.
-            let height = rows.div_ceil(rows.div_ceil(S::TILE_ROWS));
+            // Tiles of even height; each pass over four columns fetches its share of the next four.
+            let passes = rows.div_ceil(S::TILE_ROWS);
+            let height = rows.div_ceil(passes);
             let mut column = 0;
             while column < columns {
-                // SAFETY: as above.
-                unsafe { self.rows_from::<S, true>(s, 0, column, height) };
-                let mut row = height;
-                while row < rows {
-                    let height = height.min(rows - row);
+                for pass in 0..rows.div_ceil(height) {
+                    let row = pass * height;
+                    let start = 4 * self.w_stride + pass * (self.tile.k / passes);
+                    let ahead = Ahead { start, share: passes };
                     // SAFETY: as above.
-                    unsafe { self.rows_from::<S, false>(s, row, column, height) };
-                    row += height;
+                    unsafe {
+                        self.rows_from::<S, true>(s, row, column, height.min(rows - row), ahead);
+                    }
                 }
                 column += 4;
             }
@@ -231,7 +233,7 @@ impl<W: Element> Kernel for Multiply<'_, W> {
                 let mut column = 0;
                 while column < columns {
                     // SAFETY: as above.
-                    unsafe { self.rows_from::<S, false>(s, row, column, height) };
+                    unsafe { self.rows_from::<S, false>(s, row, column, height, Ahead::default()) };
                     column += 4;
                 }
                 row += height;
@@ -253,16 +255,17 @@ impl<W: Element> Multiply<'_, W> {
         row: usize,
         column: usize,
         height: usize,
+        ahead: Ahead,
     ) {
         // SAFETY: the caller's promise.
         unsafe {
             match height {
-                1 => self.tile::<S, 1, 4, AHEAD>(s, row, column),
-                2 => self.tile::<S, 2, 4, AHEAD>(s, row, column),
-                3 => self.tile::<S, 3, 4, AHEAD>(s, row, column),
-                4 if S::TILE_ROWS > 3 => self.tile::<S, 4, 4, AHEAD>(s, row, column),
-                5 if S::TILE_ROWS > 3 => self.tile::<S, 5, 4, AHEAD>(s, row, column),
-                _ if S::TILE_ROWS > 3 => self.tile::<S, 6, 4, AHEAD>(s, row, column),
+                1 => self.tile::<S, 1, 4, AHEAD>(s, row, column, ahead),
+                2 => self.tile::<S, 2, 4, AHEAD>(s, row, column, ahead),
+                3 => self.tile::<S, 3, 4, AHEAD>(s, row, column, ahead),
+                4 if S::TILE_ROWS > 3 => self.tile::<S, 4, 4, AHEAD>(s, row, column, ahead),
+                5 if S::TILE_ROWS > 3 => self.tile::<S, 5, 4, AHEAD>(s, row, column, ahead),
+                _ if S::TILE_ROWS > 3 => self.tile::<S, 6, 4, AHEAD>(s, row, column, ahead),
                 _ => unreachable!("a tile is at most TILE_ROWS high"),
             }
         }
@@ -276,10 +279,10 @@ impl<W: Element> Multiply<'_, W> {
         s: S,
         row: usize,
         column: usize,
+        ahead: Ahead,
     ) {
         let Columns { x, x_stride, k, columns, .. } = self.tile;
         let width = (columns - column).min(R);
-        let ahead = R * self.w_stride;
         let mut w = [self.w; R];
         for (r, w) in w.iter_mut().enumerate() {
             // Past the last column the last one is computed again and not stored.
