@@ -282,10 +282,10 @@ impl Job<'_> {
                 size_function: "attention_scratch_bytes",
             });
         }
-        let mut threads = parallel::pool_threads().min(scratch.len() / need);
-        if self.work() < PARALLEL_WORK {
-            threads = 1;
-        }
+        let threads = match self.work() < PARALLEL_WORK {
+            true => 1,
+            false => parallel::pool_threads().min(scratch.len() / need),
+        };
         let out = FloatAddress::of_mut(out);
         let scratch = Shared(scratch.as_mut_ptr());
         let blocks = self.first_block(sequences) * shape.kv_heads;

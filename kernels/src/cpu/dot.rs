@@ -60,7 +60,7 @@ pub(crate) unsafe fn dot_tile<
             }
         }
         at += S::LANES;
-        fetch += fetch_step;
+        fetch = fetch.wrapping_add(fetch_step);
     }
     if at < k {
         let rest = k - at;

@@ -152,10 +152,8 @@ pub fn matmul(isa: Isa, args: MatmulArgs<'_>) -> Result<(), CpuMathError> {
     }
     let row_panel = row_panel_bytes(&problem, rows);
     let column_panel = column_panel_bytes(&problem, rows);
-    let mut threads = parallel::pool_threads();
-    if rows.saturating_mul(n).saturating_mul(k) < PARALLEL_WORK {
-        threads = 1;
-    }
+    let small = rows.saturating_mul(n).saturating_mul(k) < PARALLEL_WORK;
+    let mut threads = if small { 1 } else { parallel::pool_threads() };
     if let Some(served) = (scratch.len() - row_panel).checked_div(column_panel) {
         threads = threads.min(served);
     }
@@ -260,14 +258,15 @@ fn check(args: &MatmulArgs<'_>) -> Result<(), CpuMathError> {
 /// Elements from the first to the last one that a logical `[rows, columns]` batch touches.
 fn extent(stored: &Operand, batch: usize, rows: usize, columns: usize) -> usize {
     let (major, minor) = if stored.transposed { (columns, rows) } else { (rows, columns) };
-    if batch == 0 || major == 0 || minor == 0 {
-        return 0;
-    }
-    let last = (batch - 1)
+    let last = (batch.saturating_sub(1))
         .checked_mul(stored.batch_stride)
-        .zip((major - 1).checked_mul(stored.row_stride))
-        .and_then(|(a, b)| a.checked_add(b));
-    last.and_then(|last| last.checked_add(minor)).unwrap_or(usize::MAX)
+        .zip(major.saturating_sub(1).checked_mul(stored.row_stride))
+        .and_then(|(a, b)| a.checked_add(b)?.checked_add(minor));
+    match last {
+        Some(_) if batch == 0 || major == 0 || minor == 0 => 0,
+        Some(last) => last,
+        None => usize::MAX,
+    }
 }
 
 #[cfg(test)]

@@ -110,7 +110,10 @@ pub fn sample(isa: Isa, args: SampleArgs<'_>) -> Result<(), CpuMathError> {
             size_function: "sample_scratch_bytes",
         });
     }
-    let threads = parallel::pool_threads().min(args.scratch.len() / need);
+    let threads = match rows {
+        0 | 1 => 1,
+        _ => parallel::pool_threads().min(args.scratch.len() / need),
+    };
     let scratch = Shared(args.scratch.as_mut_ptr());
     let out = Shared(args.out.as_mut_ptr());
     parallel::for_each_block(threads, rows, |worker, row| {

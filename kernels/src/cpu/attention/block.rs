@@ -10,6 +10,8 @@ use crate::cpu::simd::{Kernel, MAX_LANES, Simd};
 
 use super::{AttentionShape, PAGE_ROWS, QUERY_VECTORS};
 
+const CACHE_LINE: usize = 64;
+
 /// Where the f32 temporaries of one worker lie in its part of the scratch.
 #[derive(Clone, Copy)]
 pub(super) struct Layout {
@@ -109,7 +111,7 @@ impl Kernel for Attend<'_> {
             }
             for tile in 0..seen.div_ceil(PAGE_ROWS) {
                 let start = tile * PAGE_ROWS;
-                self.load_tile(s, tile, (seen - start).min(PAGE_ROWS), keys, values);
+                self.load_tile(s, tile, seen, keys, values);
                 for i in 0..rows * group {
                     let visible = visible_to_first + i / group * visible_step;
                     if visible <= start {
@@ -139,8 +141,17 @@ impl Kernel for Attend<'_> {
 }
 
 impl Attend<'_> {
-    /// Brings the first `count` keys and values of a tile into f32; the rows after them keep what
-    /// they held, which no sum reads.
+    /// First row of k and v of a tile of positions.
+    #[inline(always)]
+    fn first_row(&self, tile: usize) -> usize {
+        match self.block.pages {
+            Some(pages) => pages[tile] as usize * PAGE_ROWS,
+            None => self.block.first_key + tile * PAGE_ROWS,
+        }
+    }
+
+    /// Brings the keys and values of a tile, the last at `seen`, into f32 and fetches the next
+    /// tile into the cache. Rows past `seen` keep what they held, which no sum reads.
     ///
     /// # Safety
     /// As for [`Block::run`].
@@ -149,23 +160,28 @@ impl Attend<'_> {
         &self,
         s: S,
         tile: usize,
-        count: usize,
+        seen: usize,
         keys: *mut f32,
         values: *mut f32,
     ) {
         let AttentionShape { kv_heads, head_dim, value_dim, .. } = self.block.shape;
-        let first = match self.block.pages {
-            Some(pages) => pages[tile] as usize * PAGE_ROWS,
-            None => self.block.first_key + tile * PAGE_ROWS,
-        };
-        for j in 0..count {
+        let Layout { key_stride, value_stride, .. } = self.layout;
+        let start = tile * PAGE_ROWS;
+        let first = self.first_row(tile);
+        let next = if start + PAGE_ROWS < seen { self.first_row(tile + 1) } else { first };
+        for j in 0..(seen - start).min(PAGE_ROWS) {
             let from = (first + j) * kv_heads + self.block.head;
+            let next = (next + j) * kv_heads + self.block.head;
             // SAFETY: the caller's promise.
             unsafe {
-                let key = keys.add(j * self.layout.key_stride);
-                let value = values.add(j * self.layout.value_stride);
-                with_address!(self.block.k, k => convert_row(s, k.add(from * head_dim), key, head_dim));
-                with_address!(self.block.v, v => convert_row(s, v.add(from * value_dim), value, value_dim));
+                with_address!(self.block.k, k => {
+                    prefetch_row(s, k.wrapping_add(next * head_dim), head_dim);
+                    convert_row(s, k.add(from * head_dim), keys.add(j * key_stride), head_dim);
+                });
+                with_address!(self.block.v, v => {
+                    prefetch_row(s, v.wrapping_add(next * value_dim), value_dim);
+                    convert_row(s, v.add(from * value_dim), values.add(j * value_stride), value_dim);
+                });
             }
         }
     }
@@ -252,6 +268,13 @@ impl Attend<'_> {
                 at += S::LANES;
             }
         }
+    }
+}
+
+#[inline(always)]
+fn prefetch_row<S: Simd, E>(s: S, row: *const E, len: usize) {
+    for at in (0..len).step_by(CACHE_LINE / size_of::<E>()) {
+        s.prefetch(row.wrapping_add(at));
     }
 }
 

@@ -202,7 +202,7 @@ impl<W: Element> Kernel for Multiply<'_, W> {
         // SAFETY (all tiles): `dispatch` is only reached through `multiply` and `multiply_panel`,
         // whose callers promise the operands and the output.
         if rows == 1 {
-            let ahead = Ahead { start: 8 * self.w_stride, share: 1 };
+            let ahead = Ahead { start: self.w_stride.wrapping_mul(8), share: 1 };
             let mut column = 0;
             while column < columns {
                 // SAFETY: as above.
@@ -217,7 +217,8 @@ impl<W: Element> Kernel for Multiply<'_, W> {
             while column < columns {
                 for pass in 0..rows.div_ceil(height) {
                     let row = pass * height;
-                    let start = 4 * self.w_stride + pass * (self.tile.k / passes);
+                    let start = self.w_stride.wrapping_mul(4);
+                    let start = start.wrapping_add(pass * (self.tile.k / passes));
                     let ahead = Ahead { start, share: passes };
                     // SAFETY: as above.
                     unsafe {

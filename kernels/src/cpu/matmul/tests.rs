@@ -213,6 +213,46 @@ fn nan_and_infinity_reach_only_their_own_row_and_column() {
     }
 }
 
+#[test]
+fn strides_that_nothing_steps_over_may_be_anything() {
+    for float_type in TYPES {
+        for rows in [1, 7] {
+            let mut problem =
+                MatmulProblem::linear(rows, 1, 20, FloatType::F32, float_type, FloatType::F32);
+            problem.b.row_stride = usize::MAX;
+            problem.b.batch_stride = usize::MAX;
+            let b = FloatVec::round_from(float_type, &[0.5; 20]);
+            let mut out = vec![0.0; rows];
+            let args = MatmulArgs {
+                problem,
+                rows,
+                a: FloatSlice::F32(&vec![1.0; rows * 20]),
+                b: b.as_slice(),
+                out: FloatSliceMut::F32(&mut out),
+                scratch: &mut [],
+            };
+            matmul(Isa::detected(), args).unwrap();
+            assert_eq!(out, vec![10.0; rows]);
+        }
+    }
+}
+
+#[test]
+fn an_empty_sum_is_zero() {
+    let problem = MatmulProblem::linear(2, 3, 0, FloatType::F32, FloatType::F32, FloatType::F32);
+    let mut out = [f32::NAN; 6];
+    let args = MatmulArgs {
+        problem,
+        rows: 2,
+        a: FloatSlice::F32(&[]),
+        b: FloatSlice::F32(&[]),
+        out: FloatSliceMut::F32(&mut out),
+        scratch: &mut [],
+    };
+    matmul(Isa::detected(), args).unwrap();
+    assert_eq!(out, [0.0; 6]);
+}
+
 fn error_of(change: impl FnOnce(&mut MatmulArgs<'_>)) -> CpuMathError {
     let problem = MatmulProblem::linear(2, 3, 4, FloatType::Bf16, FloatType::F32, FloatType::F32);
     let x = [bf16::ONE; 8];
