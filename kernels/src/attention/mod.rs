@@ -1,5 +1,10 @@
 //! Paged attention: its definition as a custom op.
 
+mod cpu;
+mod reference;
+
+pub use cpu::CpuPagedAttention;
+
 use piecewise_ir::custom::{Attr, Attrs, CustomOpDef};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
@@ -108,5 +113,3 @@ impl CustomOpDef for PagedAttention {
         reference::paged_attention(operands, attrs)
     }
 }
-
-mod reference;
