@@ -5,10 +5,15 @@
 //! described in `docs/ir.md`.
 
 mod canonical;
+mod error;
+mod lexer;
 mod names;
+mod parse;
 mod print;
 mod scalar;
 mod syntax;
 
 pub use canonical::canonical_piece;
+pub use error::{ParseError, ParseErrorKind, ParseErrors};
+pub use parse::{parse_graph, parse_module};
 pub use print::{print_graph, print_module};

@@ -7,6 +7,7 @@ mod recipe;
 mod writer;
 
 pub(super) use graph::Anchors;
+pub(super) use op::param_type;
 pub(super) use writer::{Mode, Printer};
 
 use crate::graph::Graph;
