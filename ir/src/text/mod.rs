@@ -10,6 +10,7 @@ mod lexer;
 mod names;
 mod parse;
 mod print;
+mod render;
 mod scalar;
 mod syntax;
 
@@ -17,3 +18,4 @@ pub use canonical::canonical_piece;
 pub use error::{ParseError, ParseErrorKind, ParseErrors};
 pub use parse::{parse_graph, parse_module};
 pub use print::{print_graph, print_module};
+pub use render::{Listing, render};

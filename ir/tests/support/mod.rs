@@ -35,7 +35,7 @@ const ODD_NAMES: [&str; 14] = [
 ];
 
 /// Splitmix64.
-pub struct Rng(pub u64);
+pub(crate) struct Rng(pub(crate) u64);
 
 impl Rng {
     fn next(&mut self) -> u64 {
@@ -46,7 +46,7 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    pub fn below(&mut self, n: usize) -> usize {
+    pub(crate) fn below(&mut self, n: usize) -> usize {
         (self.next() % n.max(1) as u64) as usize
     }
 
@@ -155,7 +155,7 @@ impl Rng {
     }
 
     /// A graph with regions and recipes nested up to `depth` levels.
-    pub fn graph(&mut self, depth: usize) -> Graph {
+    pub(crate) fn graph(&mut self, depth: usize) -> Graph {
         let mut graph = Graph::new(self.text());
         for i in 0..self.below(4) {
             let (min, max) = (self.next(), self.next());
@@ -299,7 +299,7 @@ impl Rng {
     }
 
     /// A module with a random number of its parts.
-    pub fn module(&mut self) -> Module {
+    pub(crate) fn module(&mut self) -> Module {
         let graph = self.graph(1);
         let values = values_in_order(&graph);
         let nodes: Vec<_> = graph.nodes().collect();

@@ -242,10 +242,9 @@ impl<'t> Parser<'t> {
     }
 
     fn opens_block(&self, index: usize) -> bool {
-        let after = self.tokens[index + 1..].iter().map(|(token, _)| token);
+        let mut after = self.tokens[index + 1..].iter().map(|(token, _)| token);
         self.tokens[index].0 == Token::Punct('{')
-            && after.skip_while(|t| matches!(t, Token::Hash(_) | Token::At(_))).next()
-                == Some(&Token::Newline)
+            && after.find(|t| !matches!(t, Token::Hash(_) | Token::At(_))) == Some(&Token::Newline)
     }
 
     /// Moves past the line that began at token `start` and past the block that it opens.

@@ -8,7 +8,7 @@ mod writer;
 
 pub(super) use graph::Anchors;
 pub(super) use op::param_type;
-pub(super) use writer::{Mode, Printer};
+pub(super) use writer::{Mode, Printer, Span};
 
 use crate::graph::Graph;
 use crate::module::Module;
