@@ -13,5 +13,6 @@ pub mod literal;
 pub mod module;
 pub mod op;
 pub mod region;
+pub mod text;
 pub mod types;
 pub mod weight;
