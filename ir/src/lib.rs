@@ -12,5 +12,6 @@ pub mod literal;
 pub mod module;
 pub mod op;
 pub mod region;
+pub mod text;
 pub mod types;
 pub mod weight;
