@@ -1,1 +1,13 @@
 //! Pass manager, optimizations, fusion, splitter, destination passing, buffer planner, plan checker.
+
+pub mod analysis;
+pub mod fuse;
+pub mod manager;
+pub mod optimize;
+pub mod pipeline;
+
+pub use manager::{
+    AfterPass, Observer, Pass, PassContext, PassError, PassManager, PassReport, PassRun, Registry,
+    Remark, RunReport,
+};
+pub use pipeline::{Pipeline, PipelineError};
