@@ -1,1 +1,4 @@
 //! Pass manager, optimizations, fusion, splitter, destination passing, buffer planner, plan checker.
+
+pub mod dedupe;
+pub mod split;
