@@ -2,5 +2,6 @@
 //! traits by which custom ops are implemented.
 #![allow(unsafe_code, reason = "kernels work on raw addresses; every block states why it is sound")]
 
+pub mod lower;
 pub mod op;
 pub mod step;
