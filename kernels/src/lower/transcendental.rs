@@ -47,7 +47,7 @@ pub(super) fn tanh(x: f32) -> f32 {
     p = p * s - 3.333_327_7e-1;
     let near = (p * s) * x + x;
     let far = 1.0 - 2.0 / (exp(2.0 * a) + 1.0);
-    if a < 0.625 { near } else { far.copysign(x) }
+    (if a < 0.625 { near } else { far }).copysign(x)
 }
 
 #[cfg(test)]
