@@ -1,7 +1,11 @@
 //! Lowering of regions to kernels, attention, sampling and matmul with their CPU twins, and the
 //! traits by which custom ops are implemented.
-#![allow(unsafe_code, reason = "kernels work on raw addresses; every block states why it is sound")]
+#![allow(
+    unsafe_code,
+    reason = "kernels work on raw addresses and vector instructions; each block states why it holds"
+)]
 
+pub mod cpu;
 pub mod lower;
 pub mod op;
 pub mod step;

@@ -5,6 +5,8 @@ use super::line::{Cursor, LINE};
 use super::reduce;
 use super::row_program::{Access, MapOp, Nest, PlaceKind, RowProgram, RowStep};
 use super::rows;
+use crate::cpu::Isa;
+use crate::cpu::simd::{Kernel, Simd};
 use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -94,13 +96,24 @@ pub unsafe fn run_rows(call: &RowCall<'_>) {
     });
 }
 
+/// A tile as a kernel, so that the whole pass is compiled for each instruction set.
+struct TilePass<'a>(Tile<'a>);
+
+impl Kernel for TilePass<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        // SAFETY: `run_tile` passed on its caller's promise.
+        unsafe { self.0.run() }
+    }
+}
+
 /// Runs one tile with the widest instruction set of the machine.
 ///
 /// # Safety
 /// As for [`run_rows`]; the tile's rows and scratch must be the caller's alone.
 unsafe fn run_tile(tile: Tile<'_>) {
-    // SAFETY: the caller's promise.
-    unsafe { tile.run() }
+    Isa::detected().dispatch(TilePass(tile));
 }
 
 /// Rows `first .. first + rows` of a call.
