@@ -3,5 +3,6 @@
 
 pub mod artifact;
 pub mod compiler;
+pub mod cpu;
 pub mod device;
 pub mod weights;

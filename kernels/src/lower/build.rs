@@ -6,6 +6,7 @@ use super::row_program::{
     Access, ArgDecl, ArgKind, MapOp, Place, PlaceKind, RowProgram, RowStep,
 };
 use super::view::{View, dense, nest_of};
+use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::{Entity, Symbol};
 use piecewise_ir::literal::Literal;
@@ -97,9 +98,13 @@ impl Builder {
         ty: &TensorType,
         state: bool,
     ) -> Result<View, LowerError> {
-        let table = mode != ParamMode::Row && ty.outer_symbol().is_some();
+        let mutated = mode == ParamMode::Mut && ty.rank() > 0;
+        let table = mutated || (mode != ParamMode::Row && ty.outer_symbol().is_some());
         let shape = if table { static_dims(&ty.row())? } else { static_dims(ty)? };
         let elements = shape.iter().product();
+        if table && ty.outer_symbol().is_none() && ty.shape[0].as_constant().is_none() {
+            return fail("a table whose extent is neither static nor one symbol");
+        }
         let kind = match mode {
             ParamMode::Row => ArgKind::Row,
             _ if table => ArgKind::Table,
@@ -111,6 +116,7 @@ impl Builder {
             elements,
             written: mode == ParamMode::Mut,
             extent: ty.outer_symbol().filter(|_| table),
+            rows: ty.shape.first().and_then(Dim::as_constant).filter(|_| table).unwrap_or(0),
             state,
         };
         let row_stride = if kind == ArgKind::Row { elements } else { 0 };
@@ -524,6 +530,7 @@ impl Builder {
                 elements: view.elements(),
                 written: true,
                 extent: None,
+                rows: 0,
                 state: false,
             });
             // A temporary that is exactly the result becomes it.

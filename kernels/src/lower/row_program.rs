@@ -2,7 +2,7 @@
 
 use super::elementwise::LINES_BYTES;
 use piecewise_ir::dtype::DType;
-use piecewise_ir::entity::Symbol;
+use piecewise_ir::entity::{Entity, Symbol};
 use piecewise_ir::op::{BinaryOp, CompareOp, ReduceOp, UnaryOp};
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +31,8 @@ pub struct ArgDecl {
     pub written: bool,
     /// For a [`ArgKind::Table`] of symbolic extent, the symbol that is its extent.
     pub extent: Option<Symbol>,
+    /// For a [`ArgKind::Table`] of static extent, that extent.
+    pub rows: u64,
     /// Whether it is a state, whose extent is its bound and not a count.
     pub state: bool,
 }
@@ -216,7 +218,33 @@ pub struct RowProgram {
     pub work: Work,
 }
 
+impl ArgDecl {
+    /// Bytes of the argument where symbols have these sizes and the program iterates over
+    /// `rows` rows; saturating.
+    pub fn bytes(&self, rows: u64, sizes: &[u64]) -> u64 {
+        let times = match self.kind {
+            ArgKind::Row => rows,
+            ArgKind::Whole => 1,
+            ArgKind::Table => self.table_rows(sizes),
+        };
+        times.saturating_mul(self.elements).saturating_mul(self.dtype.size() as u64)
+    }
+
+    /// The rows of a table where symbols have these sizes.
+    pub fn table_rows(&self, sizes: &[u64]) -> u64 {
+        match self.extent {
+            Some(symbol) => sizes.get(symbol.index()).copied().unwrap_or(0),
+            None => self.rows,
+        }
+    }
+}
+
 impl RowProgram {
+    /// The rows it iterates over where symbols have these sizes.
+    pub fn rows(&self, sizes: &[u64]) -> u64 {
+        self.over.map_or(1, |symbol| sizes.get(symbol.index()).copied().unwrap_or(0))
+    }
+
     /// Tiles of `rows` rows.
     pub fn tiles(&self, rows: u64) -> u64 {
         rows.div_ceil(self.work.tile_rows.max(1))
