@@ -104,8 +104,7 @@ impl CpuCompiler {
                 capture = op.capture_support();
                 let threads = self.workers as usize;
                 let (operands, results) = (operand_types, result_types);
-                let scratch =
-                    op.scratch_bytes(&operands, &results, &call.attrs, limits, threads);
+                let scratch = op.scratch_bytes(&operands, &results, &call.attrs, limits, threads);
                 let kernel = CustomKernel {
                     name: call.name.clone(),
                     attrs: call.attrs.clone(),
@@ -140,9 +139,9 @@ impl CpuCompiler {
         let args = read
             .chain(written)
             .map(|(value, access)| {
-                let position = operands.of(value).ok_or_else(|| {
-                    unsupported(format!("{value} is no operand of the piece"))
-                })?;
+                let position = operands
+                    .of(value)
+                    .ok_or_else(|| unsupported(format!("{value} is no operand of the piece")))?;
                 Ok(Arg { at: ArgRef::Operand(position), access })
             })
             .collect::<Result<_, CompileError>>()?;

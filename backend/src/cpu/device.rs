@@ -6,9 +6,7 @@ use super::materialize::materialize;
 use super::memory::{Memory, free_bytes};
 use super::program::{Binder, CpuProgram, Kernels};
 use crate::artifact::Artifact;
-use crate::device::{
-    Address, Binding, CaptureRule, Device, DeviceError, HostBlock, Region,
-};
+use crate::device::{Address, Binding, CaptureRule, Device, DeviceError, HostBlock, Region};
 use crate::weights::{WeightLayout, WeightSource};
 use piecewise_ir::weight::Recipe;
 use piecewise_kernels::cpu::Isa;

@@ -4,7 +4,7 @@ use crate::artifact::Digest;
 use piecewise_ir::custom::Attrs;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::{Entity, Symbol};
-use piecewise_ir::op::{Op, row_treatment, RowTreatment};
+use piecewise_ir::op::{Op, RowTreatment, row_treatment};
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::cpu::FloatType;
 use piecewise_kernels::cpu::matmul::{MatmulProblem, Operand};
@@ -165,8 +165,7 @@ impl MatMul {
     pub(super) fn problem(&self, sizes: &[u64], counts: &[u64]) -> Option<(MatmulProblem, usize)> {
         let (lhs, rhs) = (self.lhs.dims(sizes), self.rhs.dims(sizes));
         let (l, r) = (lhs.len(), rhs.len());
-        let (m_axis, k_axis) =
-            if self.transpose_lhs { (l - 1, l - 2) } else { (l - 2, l - 1) };
+        let (m_axis, k_axis) = if self.transpose_lhs { (l - 1, l - 2) } else { (l - 2, l - 1) };
         let n_axis = if self.transpose_rhs { r - 2 } else { r - 1 };
         let (m, k, n) = (lhs[m_axis], lhs[k_axis], rhs[n_axis]);
         let true_lhs = self.lhs.dims(counts);
@@ -175,9 +174,7 @@ impl MatMul {
         // One matrix on the right for dense rows on the left: the batch is more rows.
         let joined = shared && !self.transpose_lhs;
         let (m, rows, batch) = match joined {
-            true => {
-                (batch.checked_mul(m)?, true_batch.checked_mul(true_lhs[m_axis])?, 1)
-            }
+            true => (batch.checked_mul(m)?, true_batch.checked_mul(true_lhs[m_axis])?, 1),
             false => (m, true_lhs[m_axis], true_batch),
         };
         let size = |n: u64| usize::try_from(n).ok().filter(|n| *n <= 1 << 48);

@@ -112,7 +112,11 @@ fn check_stored(
     Err(WeightError::Mismatch {
         name: name.to_owned(),
         found: format!("{} bytes", stored.len()),
-        expected: format!("{:?} of {}, {bytes} bytes", ty.static_shape().unwrap_or_default(), ty.dtype),
+        expected: format!(
+            "{:?} of {}, {bytes} bytes",
+            ty.static_shape().unwrap_or_default(),
+            ty.dtype
+        ),
     })
 }
 

@@ -70,7 +70,8 @@ const PAGE: u64 = 4096;
 
 impl Memory {
     pub(super) fn reserve(&mut self, what: &str, bytes: u64) -> Result<Region, DeviceError> {
-        let short = |reason: String| DeviceError::OutOfMemory { what: what.to_owned(), bytes, reason };
+        let short =
+            |reason: String| DeviceError::OutOfMemory { what: what.to_owned(), bytes, reason };
         let rounded = bytes.max(1).checked_next_multiple_of(PAGE);
         let rounded = rounded.and_then(|bytes| usize::try_from(bytes).ok());
         let Some(rounded) = rounded else {

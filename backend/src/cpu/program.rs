@@ -155,8 +155,7 @@ impl Binder<'_> {
             .map(|launch| self.call(artifact, launch, &shared).map(Arc::new))
             .collect::<Result<Vec<_>, String>>()
             .map_err(fail)?;
-        let support =
-            calls.iter().map(|call| call.support).min().unwrap_or(CaptureSupport::Always);
+        let support = calls.iter().map(|call| call.support).min().unwrap_or(CaptureSupport::Always);
         Ok(CpuProgram { calls, support })
     }
 

@@ -2,9 +2,7 @@
 
 use super::LowerError;
 use super::finish;
-use super::row_program::{
-    Access, ArgDecl, ArgKind, MapOp, Place, PlaceKind, RowProgram, RowStep,
-};
+use super::row_program::{Access, ArgDecl, ArgKind, MapOp, Place, PlaceKind, RowProgram, RowStep};
 use super::view::{View, dense, nest_of};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
@@ -120,7 +118,8 @@ impl Builder {
             state,
         };
         let row_stride = if kind == ArgKind::Row { elements } else { 0 };
-        let place = self.place(PlaceKind::Arg(self.args.len() as u32), ty.dtype, elements, row_stride);
+        let place =
+            self.place(PlaceKind::Arg(self.args.len() as u32), ty.dtype, elements, row_stride);
         self.args.push(decl);
         let mut view = View::dense(place, &shape);
         if table {
@@ -251,7 +250,9 @@ impl Builder {
         }
         let one = |view| Ok(vec![view]);
         match op {
-            Op::Unary(unary) => one(self.map(MapOp::Unary(*unary), &[&operands[0]], &results[0])?),
+            Op::Unary(unary) => {
+                one(self.map(MapOp::Unary(*unary), &[&operands[0]], &results[0])?)
+            }
             Op::Binary(binary) => {
                 let inputs = [&operands[0], &operands[1]];
                 one(self.map(MapOp::Binary(*binary), &inputs, &results[0])?)
@@ -432,12 +433,7 @@ impl Builder {
         Ok(())
     }
 
-    fn concat(
-        &mut self,
-        axis: usize,
-        parts: &[View],
-        ty: &TensorType,
-    ) -> Result<View, LowerError> {
+    fn concat(&mut self, axis: usize, parts: &[View], ty: &TensorType) -> Result<View, LowerError> {
         let shape = static_dims(ty)?;
         let out = self.temp(ty.dtype, &shape);
         let mut start = 0;

@@ -291,9 +291,10 @@ impl RowProgram {
         for step in &self.steps {
             let RowStep::Scatter { table, .. } = step else { continue };
             let kind = self.places[*table as usize].kind;
-            let read = self.steps.iter().any(|s| {
-                s.reads().iter().any(|&p| self.places[p as usize].kind == kind)
-            });
+            let read = self
+                .steps
+                .iter()
+                .any(|s| s.reads().iter().any(|&p| self.places[p as usize].kind == kind));
             if read {
                 return fail("reads a state that it scatters into; split it into two regions");
             }

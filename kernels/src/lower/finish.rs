@@ -46,8 +46,7 @@ impl RowStep {
 
 pub(super) fn finish(builder: Builder) -> RowProgram {
     let Builder { over, args, mut places, mut steps, constants } = builder;
-    let mut live: Vec<bool> =
-        places.iter().map(|p| matches!(p.kind, PlaceKind::Arg(_))).collect();
+    let mut live: Vec<bool> = places.iter().map(|p| matches!(p.kind, PlaceKind::Arg(_))).collect();
     let mut kept = vec![false; steps.len()];
     for (i, step) in steps.iter().enumerate().rev() {
         kept[i] = step.writes().iter().any(|&p| live[p as usize]);

@@ -67,7 +67,12 @@ pub(super) trait Lane: Copy + PartialOrd + Default + 'static {
     ///
     /// # Safety
     /// The cursor's elements must be valid to write and not used by anyone else.
-    unsafe fn store(to: Cursor, n: usize, buffer: &mut [Self; LINE], fill: impl FnOnce(&mut [Self]));
+    unsafe fn store(
+        to: Cursor,
+        n: usize,
+        buffer: &mut [Self; LINE],
+        fill: impl FnOnce(&mut [Self]),
+    );
 
     /// Whether it is not a number.
     fn is_nan(self) -> bool;

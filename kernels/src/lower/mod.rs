@@ -12,8 +12,8 @@ mod finish;
 mod line;
 mod node;
 mod reduce;
-mod rows;
 mod row_program;
+mod rows;
 mod transcendental;
 mod view;
 

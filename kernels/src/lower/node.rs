@@ -6,7 +6,7 @@ use super::row_program::RowProgram;
 use super::view::View;
 use piecewise_ir::dim::Dim;
 use piecewise_ir::entity::Symbol;
-use piecewise_ir::op::{Op, row_treatment, RowTreatment};
+use piecewise_ir::op::{Op, RowTreatment, row_treatment};
 use piecewise_ir::region::ParamMode;
 use piecewise_ir::types::TensorType;
 

@@ -186,10 +186,8 @@ mod tests {
     fn elements(view: &View) -> Vec<u64> {
         let mut all = vec![view.offset];
         for d in &view.dims {
-            all = all
-                .iter()
-                .flat_map(|&at| (0..d.extent).map(move |i| at + i * d.stride))
-                .collect();
+            all =
+                all.iter().flat_map(|&at| (0..d.extent).map(move |i| at + i * d.stride)).collect();
         }
         all
     }
