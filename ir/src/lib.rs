@@ -12,5 +12,8 @@ pub mod literal;
 pub mod module;
 pub mod op;
 pub mod region;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod types;
+pub mod verify;
 pub mod weight;

@@ -1,0 +1,1 @@
+//! Random graphs and arrays for property tests.
