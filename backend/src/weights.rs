@@ -33,6 +33,16 @@ pub enum TensorSource<'a> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WeightError {
+    /// A tensor is not what the graph declares.
+    #[error("checkpoint tensor \"{name}\" is {found}, but the model declares {expected}")]
+    Mismatch {
+        /// Its name.
+        name: String,
+        /// What the source holds.
+        found: String,
+        /// What the graph declares.
+        expected: String,
+    },
     /// The source does not have what the graph declares.
     #[error(transparent)]
     Source(Box<dyn std::error::Error + Send + Sync>),
