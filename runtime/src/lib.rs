@@ -3,6 +3,7 @@
 pub mod dispatch;
 pub mod mode;
 pub mod model;
+pub mod pipeline;
 pub mod roles;
 pub mod sizes;
 pub mod stats;
