@@ -4,7 +4,7 @@ use piecewise_ir::text::{ParseErrorKind, parse_graph, parse_module};
 use std::fmt::Write;
 
 fn kinds(text: &str) -> Vec<ParseErrorKind> {
-    parse_graph(text).unwrap_err().items.into_iter().map(|e| e.kind).collect()
+    parse_graph(text).expect_err("hostile").items.into_iter().map(|e| e.kind).collect()
 }
 
 #[test]
