@@ -79,3 +79,12 @@ fn a_graph_is_not_a_module() {
     let message = parse_graph(text).unwrap_err().to_string();
     assert!(message.contains("this is the text of a module"), "{message}");
 }
+
+#[test]
+fn line_ends_of_other_systems_are_read() {
+    let text =
+        "graph {\r\n  input %x: f32[4] ; prose\r\n  v0: f32[4] = neg %x\r\n  ret v0\r\n}\r\n";
+    let graph = parse_graph(text).unwrap();
+    assert_eq!(graph.node_count(), 1);
+    assert_eq!(graph.inputs()[0].name, "x");
+}
