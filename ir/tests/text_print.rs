@@ -32,7 +32,6 @@ fn a_block() {
 fn a_compact_graph_parses_to_an_equal_one() {
     // `every_format` holds a NaN attribute, which equals nothing.
     let mut parsed = parse_graph(&print_graph(&block())).unwrap();
-    // The body of a region has no name of its own type: all of it comes back.
     assert_eq!(parsed, block());
     parsed.compact();
     assert_eq!(parsed, block());

@@ -37,7 +37,7 @@ pub enum ParseErrorKind {
         help: &'static str,
     },
     /// A name given twice.
-    #[error("{what} `{name}` is already defined; give each its own name")]
+    #[error("{what} `{name}` is given twice; drop or rename one of them")]
     Duplicate {
         /// What it names.
         what: &'static str,

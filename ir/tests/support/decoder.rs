@@ -85,7 +85,7 @@ pub(crate) fn block() -> Graph {
     let k = g.add_state("layers.0.k", kv_ty.clone(), Some("kv.key".to_owned()));
     let v = g.add_state("layers.0.v", kv_ty, Some("kv.value".to_owned()));
 
-    let over = t.as_symbol().unwrap();
+    let over = t.as_symbol().expect("one symbol");
     let params = vec![ParamMode::Row, ParamMode::Whole];
     let norm = Region { over, params, body: norm_body(&g, 64) };
     let h =

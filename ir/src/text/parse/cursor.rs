@@ -77,7 +77,19 @@ impl<'t> Parser<'t> {
             return Err(Failed);
         }
         let found = self.peek().describe();
-        self.fail(ParseErrorKind::Expected { expected: what.into(), found })
+        let kind = ParseErrorKind::Expected { expected: what.into(), found };
+        let span = match self.peek() {
+            Token::End => self.end_of_content(),
+            _ => self.span(),
+        };
+        self.fail_at(span, kind)
+    }
+
+    /// The place after the last token that is no line end.
+    fn end_of_content(&self) -> Range<usize> {
+        let content = |token: &Token<'_>| !matches!(token, Token::Newline | Token::End);
+        let last = self.tokens.iter().rev().find(|(token, _)| content(token));
+        last.map_or(0..0, |(_, span)| span.end..span.end)
     }
 
     pub(super) fn eat(&mut self, c: char) -> bool {
@@ -163,11 +175,14 @@ impl<'t> Parser<'t> {
         }
         loop {
             item(self)?;
+            let after_item = self.at;
             self.skip_newlines();
             if self.eat(close) {
                 return Ok(());
             }
             if !self.eat(',') {
+                // The next line is most likely a statement: this one lacks its end.
+                self.at = after_item;
                 return self.expected(format!("`,` or `{close}`"));
             }
             self.skip_newlines();
@@ -226,15 +241,16 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// The names that the line at token `start` would have defined: the words and inputs before
-    /// its `=`.
+    /// The names that the line at token `start` would have defined: those before a colon, and
+    /// the symbol of a `dim`.
     pub(super) fn names_defined_at(&self, start: usize) -> Vec<String> {
-        self.tokens[start..]
-            .iter()
-            .map(|(token, _)| token)
-            .take_while(|&token| !matches!(token, Token::Newline | Token::Punct('=')))
-            .filter_map(|token| match token {
+        let is_dim = self.tokens[start].0 == Token::Word("dim");
+        let line = self.tokens[start..].windows(2).enumerate();
+        line.take_while(|(_, pair)| !matches!(pair[0].0, Token::Newline | Token::Punct('=')))
+            .filter(|&(i, pair)| pair[1].0 == Token::Punct(':') || (is_dim && i == 1))
+            .filter_map(|(_, pair)| match &pair[0].0 {
                 Token::Word(word) => Some((*word).to_owned()),
+                Token::Str(name) => Some(name.clone().into_owned()),
                 Token::Percent(name) => Some(format!("%{name}")),
                 _ => None,
             })
