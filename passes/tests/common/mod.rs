@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 
 pub mod decoder;
+pub mod semantics;
 
 use piecewise_ir::custom::{Attrs, CustomCall};
 use piecewise_ir::dim::{Dim, SymbolDecl};
