@@ -86,6 +86,12 @@ pub enum EvalError {
         /// What went wrong.
         reason: String,
     },
+    /// A derived weight's recipe does not fit itself.
+    #[error("the recipe of a weight is faulty: {reason}")]
+    Recipe {
+        /// Which part does not fit.
+        reason: String,
+    },
     /// A constant graph declares something or has not exactly one output.
     #[error("the graph `{graph}` of a constant {problem}")]
     NotConstant {

@@ -13,6 +13,7 @@ mod frame;
 mod layout;
 mod matmul;
 mod node;
+mod recipe;
 mod reduce;
 mod rows;
 #[cfg(test)]
@@ -22,3 +23,4 @@ pub use array::Array;
 pub use constant::evaluate_constant;
 pub use error::EvalError;
 pub use evaluator::{Evaluator, Rounding};
+pub use recipe::evaluate_recipe;
