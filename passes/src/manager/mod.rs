@@ -21,6 +21,10 @@ use std::time::{Duration, Instant};
 /// Checks a module between passes.
 pub type Verifier<'a> = &'a dyn Fn(&Module) -> Result<(), Diagnostics>;
 
+fn verify_graph_of(module: &Module) -> Result<(), Diagnostics> {
+    piecewise_ir::verify::verify_graph(module.graph())
+}
+
 /// What one pass of a run did.
 #[derive(Clone, Debug)]
 pub struct PassRun {
@@ -74,10 +78,18 @@ impl<'a> PassManager<'a> {
     pub fn new(pipeline: &Pipeline, registry: &Registry) -> Result<Self, PipelineError> {
         let passes = pipeline.passes.iter().map(|spec| registry.make(spec));
         let passes = passes.collect::<Result<Vec<_>, _>>()?;
-        Ok(Self { passes, verifier: None, observers: Vec::new() })
+        Ok(Self { passes, verifier: Some(&verify_graph_of), observers: Vec::new() })
     }
 
-    /// Checks the module with `verifier` before the first pass and after each one.
+    /// Does not check the module between passes.
+    #[must_use]
+    pub fn unverified(mut self) -> Self {
+        self.verifier = None;
+        self
+    }
+
+    /// Checks the module with `verifier` before the first pass and after each one, instead of its
+    /// graph alone.
     #[must_use]
     pub fn verify_with(mut self, verifier: Verifier<'a>) -> Self {
         self.verifier = Some(verifier);

@@ -2,10 +2,11 @@
 //!
 //! Two nodes are one if they have the same op with the same attribute bits, operands and result
 //! types, mutate nothing, and read every state at the same version: a mutation in between keeps
-//! two reads of a state apart. The first in program order stays.
+//! two reads of a state apart. The first in program order stays. Two weights are one if they have
+//! the same recipe.
 
 use super::editor::Editor;
-use crate::analysis::StateVersions;
+use crate::analysis::{StateVersions, Users};
 use crate::manager::{Pass, PassContext, PassError, PassReport};
 use piecewise_ir::custom::Attr;
 use piecewise_ir::entity::{Node, Value};
@@ -33,7 +34,12 @@ impl Pass for Cse {
         let nodes = graph.order().to_vec();
         let mut seen: FxHashMap<Key, Vec<Node>> = FxHashMap::default();
         let mut versions = StateVersions::new(graph);
+        let same_weights = equal_weights(graph);
+        report.count_many("weight", same_weights.len());
         let mut editor = Editor::new(graph);
+        for (from, to) in same_weights {
+            editor.replace(from, to);
+        }
         for node in nodes {
             editor.resolve_operands(node);
             let graph = editor.graph();
@@ -81,4 +87,24 @@ fn same_attributes(graph: &Graph, a: Node, b: Node) -> bool {
         }
         (x, y) => x == y,
     }
+}
+
+/// Each used weight whose recipe an earlier one has, with that one.
+fn equal_weights(graph: &Graph) -> Vec<(Value, Value)> {
+    let users = Users::of(graph);
+    let mut seen: FxHashMap<(TensorType, Vec<String>), Vec<usize>> = FxHashMap::default();
+    let mut equal = Vec::new();
+    for (index, weight) in graph.weights().iter().enumerate() {
+        if users.nodes(weight.value).is_empty() && !users.is_returned(weight.value) {
+            continue;
+        }
+        let mut sources = Vec::new();
+        weight.recipe.visit_sources(&mut |name, _| sources.push(name.to_owned()));
+        let alike = seen.entry((graph.ty(weight.value).clone(), sources)).or_default();
+        match alike.iter().find(|&&i| graph.weights()[i].recipe == weight.recipe) {
+            Some(&first) => equal.push((weight.value, graph.weights()[first].value)),
+            None => alike.push(index),
+        }
+    }
+    equal
 }

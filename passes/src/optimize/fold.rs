@@ -1,5 +1,6 @@
 //! Folding: what no step can change is computed before the first step.
 
+mod constants;
 mod weights;
 
 use super::dce::remove_dead;
@@ -18,6 +19,8 @@ impl Pass for Fold {
     fn run(&self, module: &mut Module, _: &mut PassContext) -> Result<PassReport, PassError> {
         let mut report = PassReport::default();
         let graph = module.graph_mut();
+        constants::fold_literals(graph, &mut report);
+        constants::fold_tables(graph, &mut report);
         weights::fold(graph, &mut report);
         remove_dead(graph);
         Ok(report)

@@ -1,7 +1,9 @@
 //! A small builder of graphs for tests, and composites written with it.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
 
 pub mod decoder;
+pub mod semantics;
 
 use piecewise_ir::custom::{Attrs, CustomCall};
 use piecewise_ir::dim::{Dim, SymbolDecl};
