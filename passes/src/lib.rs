@@ -2,10 +2,12 @@
 
 pub mod analysis;
 pub mod dedupe;
+pub mod destination;
 pub mod fuse;
 pub mod manager;
 pub mod optimize;
 pub mod pipeline;
+pub mod plan;
 pub mod split;
 
 pub use manager::{
