@@ -83,11 +83,8 @@ pub(super) fn materialize(
             Ok(())
         }
         Recipe::Graph(graph) => {
-            let array: piecewise_ir::eval::Array = {
-                let _ = graph;
-                return Err(bad("small graphs need the evaluator"));
-            };
-            #[allow(unreachable_code, reason = "the evaluator is merged next")]
+            let array =
+                piecewise_ir::eval::evaluate_constant(graph).map_err(|e| bad(e.to_string()))?;
             let size = ty.dtype.size();
             if array.data.len() * size != out.len() {
                 return Err(bad("a graph whose value has another size than its type"));

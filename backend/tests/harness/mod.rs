@@ -1,6 +1,8 @@
 //! A piece with memory for every operand, bound and run.
 #![allow(dead_code, unreachable_pub, reason = "each test crate uses a part of it")]
 
+pub mod random;
+
 use piecewise_backend::artifact::{Artifact, Digest, PieceSize};
 use piecewise_backend::compiler::{Compiler, NoStore};
 use piecewise_backend::cpu::{CpuCompiler, CpuDevice, CpuProgram};
@@ -70,7 +72,7 @@ impl Bench {
             .map(|&v| Some(take("operand", piece.graph.ty(v).bytes(&bounds).max(1))))
             .collect();
         let counts = take("counts", 64);
-        let scratch_bytes = 8 << 20;
+        let scratch_bytes = 1 << 20;
         let scratch = take("scratch", scratch_bytes);
         Self { device, piece, bounds, operands, counts, scratch, scratch_bytes }
     }

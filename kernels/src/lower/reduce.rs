@@ -14,6 +14,8 @@ const PARTIALS: usize = 32;
 trait Reduce: Lane {
     fn identity(op: ReduceOp) -> Self;
     fn combine(op: ReduceOp, a: Self, b: Self) -> Self;
+    /// The reduction of no elements.
+    fn of_nothing(op: ReduceOp) -> Self;
     fn divide(self, count: u64) -> Self;
 }
 
@@ -31,6 +33,14 @@ impl Reduce for f32 {
             ReduceOp::Sum | ReduceOp::Mean => a + b,
             ReduceOp::Max => larger(a, b),
             ReduceOp::Min => smaller(a, b),
+        }
+    }
+    #[inline(always)]
+    fn of_nothing(op: ReduceOp) -> Self {
+        match op {
+            ReduceOp::Sum | ReduceOp::Mean => 0.0,
+            ReduceOp::Max => f32::NEG_INFINITY,
+            ReduceOp::Min => f32::INFINITY,
         }
     }
     #[inline(always)]
@@ -57,6 +67,10 @@ macro_rules! integer_reduce {
                     ReduceOp::Max => a.max(b),
                     ReduceOp::Min => a.min(b),
                 }
+            }
+            #[inline(always)]
+            fn of_nothing(op: ReduceOp) -> Self {
+                Self::identity(op)
             }
             #[inline(always)]
             fn divide(self, count: u64) -> Self {
@@ -172,6 +186,9 @@ unsafe fn reduce_lane<T: Reduce>(op: ReduceOp, from: Cursor, inner: Walk<'_>, to
         }
     });
     let mut result = accumulator.finish(op);
+    if inner.extents.contains(&0) {
+        result = T::of_nothing(op);
+    }
     if op == ReduceOp::Mean {
         result = result.divide(inner.extents.iter().product());
     }
