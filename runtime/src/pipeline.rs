@@ -3,7 +3,7 @@
 use crate::mode::Level;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
-use piecewise_ir::verify::verify_module;
+use piecewise_ir::verify::verify_graph;
 use piecewise_passes::{
     Observer, PassContext, PassError, PassManager, Pipeline, PipelineError, Registry, RunReport,
 };
@@ -62,7 +62,7 @@ fn run(
 ) -> Result<(Module, RunReport), PlanError> {
     let pipeline = Pipeline::parse(pipeline)?;
     let mut manager =
-        PassManager::new(&pipeline, &Registry::standard())?.verify_with(&verify_module);
+        PassManager::new(&pipeline, &Registry::standard())?.verify_with(&|module| verify_graph(module.graph()));
     for observer in observers {
         manager = manager.observe(observer);
     }
