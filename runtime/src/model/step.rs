@@ -247,12 +247,12 @@ impl<D: Device> CompiledModel<D> {
                 reason: dispatch.fallback.map_or("", FallbackReason::name),
             });
         }
-        if dispatch.mode == StepMode::Full {
-            if let Some(graph) = self.graphs.full(dispatch.sizes) {
-                self.device.replay(graph)?;
-                *self.stats.full_replays.entry(tokens.rows()).or_default() += 1;
-                return Ok(());
-            }
+        if dispatch.mode == StepMode::Full
+            && let Some(graph) = self.graphs.full(dispatch.sizes)
+        {
+            self.device.replay(graph)?;
+            *self.stats.full_replays.entry(tokens.rows()).or_default() += 1;
+            return Ok(());
         }
         let staged: SmallVec<[&[u8]; 32]> = self
             .staging
