@@ -1,7 +1,9 @@
 //! The runtime: a compiled model with its dispatch, capture, stitching, KV cache and statistics.
 
 pub mod batch;
+pub mod checks;
 pub mod dispatch;
+pub mod engine;
 pub mod kv;
 pub mod mode;
 pub mod model;

@@ -52,11 +52,12 @@ impl<D: Device> CompiledModel<D> {
             .iter()
             .map(|member| match (member.step, member.class) {
                 (Step::Piece(_), Some(class)) if pieces => {
-                    let sizes = match class {
-                        SymbolClass::Rows => self.dispatcher.batches.sizes(),
-                        _ => self.dispatcher.tokens.sizes(),
+                    let (sizes, bound) = match class {
+                        SymbolClass::Rows => (&self.dispatcher.batches, self.dispatcher.max_rows),
+                        _ => (&self.dispatcher.tokens, self.dispatcher.max_tokens),
                     };
-                    sizes.iter().map(|&size| (size, GraphSlot::empty())).collect()
+                    let fit = sizes.sizes().iter().filter(|&&size| size <= bound);
+                    fit.map(|&size| (size, GraphSlot::empty())).collect()
                 }
                 _ => Vec::new(),
             })

@@ -13,6 +13,7 @@ pub use build::{BuildOptions, Checks, Progress};
 pub use error::ModelError;
 pub use graphs::{GraphSlot, OnCaptureFailure};
 pub use memory::{Ledger, Memory};
+pub(crate) use staging::POISON;
 pub use step::{Outputs, StepInputs, StepReport, Ticket};
 
 use crate::dispatch::Dispatcher;
@@ -76,6 +77,16 @@ impl<D: Device> CompiledModel<D> {
     /// Addresses and bytes of everything on the device.
     pub fn memory(&self) -> &Memory {
         &self.memory
+    }
+
+    /// The checks that run with every step.
+    pub fn checks(&self) -> Checks {
+        self.checks
+    }
+
+    /// The most rows that a step may want logits for.
+    pub fn max_logit_rows(&self) -> u64 {
+        self.max_logit_rows
     }
 
     /// What was counted since the model was built.

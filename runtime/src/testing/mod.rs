@@ -4,9 +4,11 @@
 mod compiler;
 mod device;
 mod graph;
+mod model;
 mod ops;
 
 pub(crate) use compiler::FakeCompiler;
 pub(crate) use device::{FakeDevice, Faults};
 pub(crate) use graph::{Bounds, VOCAB, fake_graph, fake_module};
+pub(crate) use model::Setup;
 pub(crate) use ops::next_id;
