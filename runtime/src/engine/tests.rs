@@ -287,3 +287,24 @@ fn every_step_is_recorded() {
     }).collect();
     insta::assert_snapshot!(lines.join("\n"));
 }
+
+#[test]
+fn check_poison_shows_an_op_that_reads_past_the_length() {
+    let request = Request::new([1, 2, 3], 4);
+    let (expected, _) = simulate(&[1, 2, 3], &request, 1 << 20);
+    let run = |poison: bool, fault: bool| {
+        let mut setup = Setup::default();
+        setup.checks.poison = poison;
+        setup.faults.read_past_length.store(fault, std::sync::atomic::Ordering::Relaxed);
+        let mut engine = engine(&setup, true);
+        let id = engine.add(request.clone()).unwrap();
+        let mut events = Vec::new();
+        engine.run(&mut events).unwrap();
+        collect(&events, id).0
+    };
+    assert_eq!(run(true, false), expected);
+    let poisoned = run(true, true);
+    assert_ne!(poisoned, expected);
+    assert_eq!(poisoned[0], poisoned[1], "NaN makes every id the same");
+    assert_ne!(run(false, true), poisoned);
+}

@@ -102,6 +102,12 @@ impl<G> GraphSet<G> {
         self.full[i].1.ready()
     }
 
+    /// Every graph, ready or not.
+    pub(crate) fn slots_mut(&mut self) -> impl Iterator<Item = &mut GraphSlot<G>> {
+        let pieces = self.pieces.iter_mut().flatten().map(|(_, slot)| slot);
+        pieces.chain(self.full.iter_mut().map(|(_, slot)| slot))
+    }
+
     /// The number of graphs that are ready.
     pub(crate) fn ready_count(&self) -> usize {
         let pieces = self.pieces.iter().flatten().filter(|(_, slot)| slot.ready().is_some());

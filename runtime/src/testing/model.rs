@@ -3,7 +3,9 @@
 use super::{Bounds, FakeCompiler, FakeDevice, Faults, fake_module};
 use crate::dispatch::Dispatcher;
 use crate::mode::GraphMode;
-use crate::model::{BuildOptions, Checks, CompiledModel, ModelError, OnCaptureFailure};
+use crate::model::{
+    BuildOptions, CaptureWhen, Checks, CompiledModel, ModelError, OnCaptureFailure,
+};
 use crate::sizes::SizeList;
 use piecewise_backend::compiler::NoStore;
 use piecewise_kernels::step::CaptureSupport;
@@ -21,6 +23,7 @@ pub(crate) struct Setup {
     pub faults: Faults,
     pub split_support: CaptureSupport,
     pub on_capture_failure: OnCaptureFailure,
+    pub capture: CaptureWhen,
     pub strict: bool,
     pub padding: bool,
 }
@@ -37,6 +40,7 @@ impl Default for Setup {
             faults: Faults::default(),
             split_support: CaptureSupport::Always,
             on_capture_failure: OnCaptureFailure::Error,
+            capture: CaptureWhen::Startup,
             strict: false,
             padding: true,
         }
@@ -64,6 +68,7 @@ impl Setup {
             max_logit_rows: self.max_logit_rows,
             read_outputs: vec![0, 1],
             on_capture_failure: self.on_capture_failure,
+            capture: self.capture,
             strict: self.strict,
             checks: self.checks,
         };
