@@ -42,7 +42,7 @@ pub(crate) struct GenerateArgs {
     top_p: f32,
     /// The seed of the first prompt; each further prompt has the next one.
     #[arg(long, default_value_t = 0)]
-    seed: i64,
+    seed: u64,
     /// One JSON object for each prompt instead of text.
     #[arg(long)]
     json: bool,
@@ -79,7 +79,7 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
                 temperature: args.temperature,
                 top_k: args.top_k,
                 top_p: args.top_p,
-                seed: args.seed.wrapping_add(i as i64),
+                seed: args.seed.wrapping_add(i as u64),
             },
             ..Request::new(prompt_ids.clone(), args.max_tokens)
         };
