@@ -1,6 +1,7 @@
 //! Pass manager, optimizations, fusion, splitter, destination passing, buffer planner, plan checker.
 
 pub mod analysis;
+pub mod check;
 pub mod dedupe;
 pub mod destination;
 pub mod fuse;

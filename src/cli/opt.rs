@@ -3,7 +3,7 @@
 use super::dumps::DumpArgs;
 use anyhow::Context;
 use piecewise_ir::text::{parse_module, print_module};
-use piecewise_ir::verify::verify_module;
+use piecewise_runtime::pipeline::verify;
 use piecewise_passes::pipeline::DEFAULT_PIPELINE;
 use piecewise_passes::{PassContext, PassManager, Pipeline, Registry};
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ pub(crate) fn run(args: OptArgs) -> anyhow::Result<ExitCode> {
         parse_module(&text).with_context(|| format!("{} does not parse", args.file.display()))?;
     let pipeline = Pipeline::parse(&args.pipeline)?;
     let mut manager =
-        PassManager::new(&pipeline, &Registry::standard())?.verify_with(&verify_module);
+        PassManager::new(&pipeline, &Registry::standard())?.verify_with(&verify);
     for observer in args.dumps.observers()? {
         manager = manager.observe(observer);
     }
