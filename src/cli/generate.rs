@@ -202,7 +202,12 @@ fn show_statistics<D: Device>(
     let ledger = model.memory().ledger;
     writeln!(out, "device           {}", model.device().describe())?;
     writeln!(out, "pieces           {pieces} ({unique} unique), {split_ops} split ops")?;
-    writeln!(out, "graphs           {} ({})", model.captured_graphs(), model.dispatcher().mode.name())?;
+    writeln!(
+        out,
+        "graphs           {} ({})",
+        model.captured_graphs(),
+        model.dispatcher().mode.name()
+    )?;
     if let Some(reason) = model.lowered_mode() {
         writeln!(out, "graph mode       lowered: {reason}")?;
     }
@@ -214,8 +219,11 @@ fn show_statistics<D: Device>(
     let [launched, piecewise, full] = stats.steps_by_mode;
     writeln!(out, "steps            {full} full, {piecewise} piecewise, {launched} launched")?;
     let counted = |counts: &std::collections::BTreeMap<u64, u64>| {
-        let shown: Vec<_> =
-            counts.iter().filter(|(_, n)| **n > 0).map(|(size, n)| format!("{size}: {n}")).collect();
+        let shown: Vec<_> = counts
+            .iter()
+            .filter(|(_, n)| **n > 0)
+            .map(|(size, n)| format!("{size}: {n}"))
+            .collect();
         if shown.is_empty() { "none".to_owned() } else { shown.join(", ") }
     };
     writeln!(out, "full replays     by size {}", counted(&stats.full_replays))?;

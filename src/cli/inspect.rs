@@ -17,8 +17,8 @@ use piecewise_runtime::dispatch::Dispatcher;
 use piecewise_runtime::model::piece_sizes;
 use piecewise_runtime::symbols::SymbolTable;
 use serde_json::{Value as Json, json};
-use std::sync::Arc;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// Arguments of `inspect`.
 #[derive(Debug, clap::Args)]
@@ -137,12 +137,8 @@ fn report(
             })
         })
         .collect();
-    let kernels: usize = stitch
-        .steps
-        .iter()
-        .filter(is_piece)
-        .map(|step| stitch.uses[step.id()].nodes.len())
-        .sum();
+    let kernels: usize =
+        stitch.steps.iter().filter(is_piece).map(|step| stitch.uses[step.id()].nodes.len()).sum();
     Ok(json!({
         "graph": graph.name,
         "pieces": stitch.piece_count(),
@@ -220,14 +216,24 @@ fn lowered_row(lowered: &LoweredPiece) -> anyhow::Result<Json> {
 fn show(report: &Json) -> anyhow::Result<()> {
     let text = |value: &Json| match value {
         Json::String(text) => text.clone(),
-        Json::Array(items) => {
-            items.iter().map(|i| i.as_str().map_or(i.to_string(), str::to_owned)).collect::<Vec<_>>().join(" ")
-        }
+        Json::Array(items) => items
+            .iter()
+            .map(|i| i.as_str().map_or(i.to_string(), str::to_owned))
+            .collect::<Vec<_>>()
+            .join(" "),
         other => other.to_string(),
     };
     for key in [
-        "pieces", "unique_pieces", "eager_steps", "kernels", "regions", "matmuls", "arena_bytes",
-        "graph_mode", "capture_num_tokens", "decode_batch_sizes",
+        "pieces",
+        "unique_pieces",
+        "eager_steps",
+        "kernels",
+        "regions",
+        "matmuls",
+        "arena_bytes",
+        "graph_mode",
+        "capture_num_tokens",
+        "decode_batch_sizes",
     ] {
         super::print_line(&format!("{key:<20} {}", text(&report[key])))?;
     }

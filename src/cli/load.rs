@@ -18,9 +18,11 @@ use piecewise_kernels::op::OpRegistry;
 use piecewise_passes::RunReport;
 use piecewise_runtime::dispatch::Dispatcher;
 use piecewise_runtime::engine::{Engine, EngineOptions};
-use piecewise_runtime::mode::Level;
 use piecewise_runtime::mode::GraphMode;
-use piecewise_runtime::model::{BuildOptions, CaptureWhen, Checks, CompiledModel, OnCaptureFailure};
+use piecewise_runtime::mode::Level;
+use piecewise_runtime::model::{
+    BuildOptions, CaptureWhen, Checks, CompiledModel, OnCaptureFailure,
+};
 use piecewise_runtime::pipeline::plan;
 use piecewise_runtime::sizes::SizeList;
 use std::collections::BTreeMap;
@@ -90,11 +92,7 @@ fn size_list(
 }
 
 /// The lists and bounds of dispatch for at most `tokens` tokens and `seqs` sequences in a step.
-pub(crate) fn dispatcher(
-    args: &CompileArgs,
-    tokens: u64,
-    seqs: u64,
-) -> anyhow::Result<Dispatcher> {
+pub(crate) fn dispatcher(args: &CompileArgs, tokens: u64, seqs: u64) -> anyhow::Result<Dispatcher> {
     let mode = match Level::from(args.level) {
         Level::Piecewise => args.graph_mode,
         _ => GraphMode::None,
@@ -122,9 +120,10 @@ pub(crate) fn plan_graph(
     dumps: &DumpArgs,
     graph: Graph,
 ) -> anyhow::Result<(Module, RunReport)> {
-    let split_ops: Option<Vec<String>> = args.splitting_ops.as_ref().map(|list| {
-        list.split(',').filter(|op| !op.is_empty()).map(str::to_owned).collect()
-    });
+    let split_ops: Option<Vec<String>> = args
+        .splitting_ops
+        .as_ref()
+        .map(|list| list.split(',').filter(|op| !op.is_empty()).map(str::to_owned).collect());
     Ok(plan(graph, args.level.into(), split_ops.as_deref(), dumps.observers()?)?)
 }
 
@@ -215,6 +214,7 @@ pub(crate) fn load_decoder(
         bail!("the passes were stopped early; there is nothing to run");
     }
     let dispatcher = folder.dispatcher.clone();
-    let engine = engine(&args.compile, module, dispatcher, &checkpoint, read_outputs, max_logit_rows)?;
+    let engine =
+        engine(&args.compile, module, dispatcher, &checkpoint, read_outputs, max_logit_rows)?;
     Ok((folder, engine))
 }

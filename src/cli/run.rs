@@ -54,8 +54,7 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     let seqs = symbols.count(SymbolClass::Sequences, symbols.bounds());
     let mut dispatcher = dispatcher(&args.compile, tokens, seqs.max(1))?;
     dispatcher.max_rows = rows.max(1);
-    let mut engine =
-        engine(&args.compile, module, dispatcher, &checkpoint, vec![LOGITS], tokens)?;
+    let mut engine = engine(&args.compile, module, dispatcher, &checkpoint, vec![LOGITS], tokens)?;
     let vocab = engine.options().vocab as usize;
     let mut bytes = Vec::new();
     engine.logits(&args.ids, &mut |_, rows| bytes.extend_from_slice(rows))?;
@@ -80,8 +79,8 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn read_module(file: &Path) -> anyhow::Result<Module> {
-    let text = std::fs::read_to_string(file)
-        .with_context(|| format!("can't read {}", file.display()))?;
+    let text =
+        std::fs::read_to_string(file).with_context(|| format!("can't read {}", file.display()))?;
     parse_module(&text).with_context(|| format!("{} does not parse", file.display()))
 }
 
@@ -110,18 +109,15 @@ fn planned(args: &RunArgs) -> anyhow::Result<Module> {
         return Ok(planned);
     }
     piecewise_ir::verify::verify_graph(module.graph())?;
-    check_plan(&module).map_err(|found| {
-        anyhow::anyhow!("{}", piecewise_ir::text::render(&module, &found))
-    })?;
+    check_plan(&module)
+        .map_err(|found| anyhow::anyhow!("{}", piecewise_ir::text::render(&module, &found)))?;
     Ok(module)
 }
 
 /// The index of the largest logit of each row.
 fn greedy(bytes: &[u8], vocab: usize) -> Vec<usize> {
-    let logits: Vec<f32> = bytes
-        .chunks_exact(4)
-        .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
-        .collect();
+    let logits: Vec<f32> =
+        bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
     let top = |row: &[f32]| {
         row.iter().enumerate().fold((0, f32::NEG_INFINITY), |best, (i, &logit)| {
             if logit > best.1 { (i, logit) } else { best }
