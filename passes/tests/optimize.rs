@@ -344,6 +344,25 @@ fn what_a_kernel_reads_of_weights_alone_is_derived() {
     assert!(text(&module).contains("concat{axis=0}(slice"), "{}", text(&module));
 }
 
+/// A weight doubled forty times has a short text; a recipe of it must not outgrow memory.
+#[test]
+fn recipes_stay_small() {
+    let mut b = Builder::new();
+    let t = b.symbol("T");
+    let x = b.input("x", F32, dims![t, 1u64]);
+    let mut w = b.weight("w", F32, &[1, 1]);
+    for _ in 0..40 {
+        w = b.concat(&[w, w], 1);
+    }
+    let n = 1u64 << 40;
+    let op = Op::MatMul { transpose_lhs: false, transpose_rhs: false };
+    let y = b.typed(op, &[x, w], TensorType::new(F32, dims![t, n]));
+    let mut module = b.finish(&[y]);
+    run(&mut module, "canonicalize,fold,merge_matmuls,cse,dce,fuse");
+    assert_eq!(count(&module, "matmul"), 1);
+    assert_eq!(count(&module, "concat"), 40);
+}
+
 #[test]
 fn strides_fold_only_where_the_source_has_no_other_reader() {
     let row = |b: &mut Builder, x, w| {

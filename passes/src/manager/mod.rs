@@ -61,9 +61,8 @@ pub struct PassManager<'a> {
 
 impl std::fmt::Debug for PassManager<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let names: Vec<_> = self.passes.iter().map(|p| p.name()).collect();
         f.debug_struct("PassManager")
-            .field("passes", &names)
+            .field("passes", &self.pass_names())
             .field("verifies", &self.verifier.is_some())
             .field("observers", &self.observers.len())
             .finish()
@@ -79,6 +78,11 @@ impl<'a> PassManager<'a> {
         let passes = pipeline.passes.iter().map(|spec| registry.make(spec));
         let passes = passes.collect::<Result<Vec<_>, _>>()?;
         Ok(Self { passes, verifier: Some(&verify_graph_of), observers: Vec::new() })
+    }
+
+    /// The names of the passes in order, for checking what an observer is to wait for.
+    pub fn pass_names(&self) -> Vec<&'static str> {
+        self.passes.iter().map(|pass| pass.name()).collect()
     }
 
     /// Does not check the module between passes.
