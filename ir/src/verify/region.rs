@@ -40,7 +40,8 @@ pub(super) fn check(graph: &Graph, node: Node, region: &Region, found: &mut Diag
         );
         found.push("V0403", at, message);
     }
-    if body.symbols() != graph.symbols() {
+    let names = |g: &Graph| g.symbols().values().map(|s| s.name.clone()).collect::<Vec<_>>();
+    if names(body) != names(graph) {
         let message = "the region's body has other symbols than the graph around it";
         found.push("V0408", at, message);
         return;

@@ -1,0 +1,1 @@
+//! Every rule of modules, broken once.
