@@ -46,12 +46,14 @@ pub(super) fn check(graph: &Graph, node: Node, region: &Region, found: &mut Diag
         found.push("V0408", at, message);
         return;
     }
-    params(graph, node, region, found);
     outputs(graph, node, region, found);
-    statements(node, region, found);
+    if params(graph, node, region, found) {
+        statements(node, region, found);
+    }
 }
 
-fn params(graph: &Graph, node: Node, region: &Region, found: &mut Diagnostics) {
+/// Says whether there is one mode and one parameter for each operand.
+fn params(graph: &Graph, node: Node, region: &Region, found: &mut Diagnostics) -> bool {
     let operands = &graph.node(node).operands;
     let (modes, inputs) = (region.params.len(), region.body.inputs().len());
     if modes != operands.len() || inputs != operands.len() {
@@ -60,7 +62,7 @@ fn params(graph: &Graph, node: Node, region: &Region, found: &mut Diagnostics) {
             operands.len()
         );
         found.push("V0401", Anchor::Node(node), message);
-        return;
+        return false;
     }
     for (i, (&operand, mode)) in operands.iter().zip(&region.params).enumerate() {
         let ty = graph.ty(operand);
@@ -91,6 +93,7 @@ fn params(graph: &Graph, node: Node, region: &Region, found: &mut Diagnostics) {
             found.push("V0402", at, message);
         }
     }
+    true
 }
 
 fn outputs(graph: &Graph, node: Node, region: &Region, found: &mut Diagnostics) {
