@@ -21,10 +21,6 @@ use std::time::{Duration, Instant};
 /// Checks a module between passes.
 pub type Verifier<'a> = &'a dyn Fn(&Module) -> Result<(), Diagnostics>;
 
-fn verify_graph_of(module: &Module) -> Result<(), Diagnostics> {
-    piecewise_ir::verify::verify_graph(module.graph())
-}
-
 /// What one pass of a run did.
 #[derive(Clone, Debug)]
 pub struct PassRun {
@@ -77,7 +73,7 @@ impl<'a> PassManager<'a> {
     pub fn new(pipeline: &Pipeline, registry: &Registry) -> Result<Self, PipelineError> {
         let passes = pipeline.passes.iter().map(|spec| registry.make(spec));
         let passes = passes.collect::<Result<Vec<_>, _>>()?;
-        Ok(Self { passes, verifier: Some(&verify_graph_of), observers: Vec::new() })
+        Ok(Self { passes, verifier: Some(&piecewise_ir::verify::verify_module), observers: Vec::new() })
     }
 
     /// The names of the passes in order, for checking what an observer is to wait for.
@@ -92,8 +88,8 @@ impl<'a> PassManager<'a> {
         self
     }
 
-    /// Checks the module with `verifier` before the first pass and after each one, instead of its
-    /// graph alone.
+    /// Checks the module with `verifier` before the first pass and after each one, instead of by
+    /// [`piecewise_ir::verify::verify_module`].
     #[must_use]
     pub fn verify_with(mut self, verifier: Verifier<'a>) -> Self {
         self.verifier = Some(verifier);
