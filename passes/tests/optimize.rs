@@ -134,6 +134,18 @@ fn matmuls_take_transposed_and_widened_operands_as_they_are() {
 }
 
 #[test]
+fn rows_of_a_cast_table_are_cast_rows() {
+    let mut b = Builder::new();
+    let t = b.symbol("T");
+    let ids = b.input("ids", I32, dims![t]);
+    let table = b.weight("table", BF16, &[16, 4]);
+    let wide = b.cast(table, F32);
+    let y = b.gather(wide, ids);
+    let module = assert_keeps_bits(&b.finish(&[y]), "canonicalize,fold,dce", &[3], 1);
+    assert_eq!(ops(&module), ["gather", "cast"]);
+}
+
+#[test]
 fn equal_computations_are_one_unless_a_state_changed_in_between() {
     let mut b = Builder::new();
     let t = b.symbol("T");

@@ -73,7 +73,11 @@ impl<'a> PassManager<'a> {
     pub fn new(pipeline: &Pipeline, registry: &Registry) -> Result<Self, PipelineError> {
         let passes = pipeline.passes.iter().map(|spec| registry.make(spec));
         let passes = passes.collect::<Result<Vec<_>, _>>()?;
-        Ok(Self { passes, verifier: Some(&piecewise_ir::verify::verify_module), observers: Vec::new() })
+        Ok(Self {
+            passes,
+            verifier: Some(&piecewise_ir::verify::verify_module),
+            observers: Vec::new(),
+        })
     }
 
     /// The names of the passes in order, for checking what an observer is to wait for.
