@@ -4,7 +4,7 @@ use super::CompiledModel;
 use super::build::Progress;
 use super::error::ModelError;
 use super::graphs::{GraphSlot, OnCaptureFailure};
-use crate::dispatch::StepSizes;
+use crate::dispatch::{Dispatch, StepSizes};
 use crate::mode::{GraphMode, StepMode};
 use crate::symbols::SymbolClass;
 use piecewise_backend::artifact::PieceSize;
@@ -52,11 +52,12 @@ impl<D: Device> CompiledModel<D> {
             .iter()
             .map(|member| match (member.step, member.class) {
                 (Step::Piece(_), Some(class)) if pieces => {
-                    let sizes = match class {
-                        SymbolClass::Rows => self.dispatcher.batches.sizes(),
-                        _ => self.dispatcher.tokens.sizes(),
+                    let (sizes, bound) = match class {
+                        SymbolClass::Rows => (&self.dispatcher.batches, self.dispatcher.max_rows),
+                        _ => (&self.dispatcher.tokens, self.dispatcher.max_tokens),
                     };
-                    sizes.iter().map(|&size| (size, GraphSlot::empty())).collect()
+                    let fit = sizes.sizes().iter().filter(|&&size| size <= bound);
+                    fit.map(|&size| (size, GraphSlot::empty())).collect()
                 }
                 _ => Vec::new(),
             })
@@ -83,7 +84,8 @@ impl<D: Device> CompiledModel<D> {
         self.stats.prepare(&piece_sizes, &full_sizes);
     }
 
-    /// Captures every listed graph that is neither ready nor disabled, largest first.
+    /// Warms up and captures every listed graph that is neither ready nor disabled, largest
+    /// first.
     ///
     /// # Errors
     /// The first failure, if `on_failure` says so; the graphs captured before it stay.
@@ -110,6 +112,39 @@ impl<D: Device> CompiledModel<D> {
             }
         }
         Ok(())
+    }
+
+    /// Captures the graphs that a step would replay, as far as they are neither ready nor
+    /// disabled.
+    pub(super) fn capture_for(&mut self, dispatch: &Dispatch) -> Result<(), ModelError> {
+        let on_failure = self.on_capture_failure;
+        let StepSizes { tokens, rows, .. } = dispatch.sizes;
+        if dispatch.mode == StepMode::Full {
+            let at = self.graphs.full.binary_search_by_key(&dispatch.sizes, |(sizes, _)| *sizes);
+            return at.map_or(Ok(()), |i| self.capture_full(i, on_failure));
+        }
+        for member in 0..self.members.list.len() {
+            let size = match self.members.list[member].class {
+                Some(SymbolClass::Tokens) => tokens.rows(),
+                Some(SymbolClass::Rows) => rows.rows(),
+                _ => continue,
+            };
+            let at = self.graphs.pieces[member].binary_search_by_key(&size, |(size, _)| *size);
+            if let Ok(i) = at {
+                self.capture_piece(member, i, on_failure)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops every captured graph: steps are launched until [`Self::capture_all`] captures anew.
+    pub fn invalidate_graphs(&mut self) {
+        self.graphs.slots_mut().for_each(GraphSlot::invalidate);
+    }
+
+    /// Lets graphs that were disabled by failures be captured again.
+    pub fn enable_graphs(&mut self) {
+        self.graphs.slots_mut().for_each(GraphSlot::enable);
     }
 
     fn capture_full(&mut self, i: usize, on_failure: OnCaptureFailure) -> Result<(), ModelError> {
@@ -172,7 +207,7 @@ impl<D: Device> CompiledModel<D> {
     }
 
     /// Launches every program once on a dummy step: counts 0, slots -1, lengths 0.
-    fn warm_up(&mut self) -> Result<(), ModelError> {
+    pub(super) fn warm_up(&mut self) -> Result<(), ModelError> {
         let counts: Vec<u64> = (0..self.symbols.len())
             .map(|i| match self.symbols.class_at(i) {
                 SymbolClass::Fixed => self.symbols.bounds()[i],
