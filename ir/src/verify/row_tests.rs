@@ -1,0 +1,1 @@
+//! Row treatments against what evaluation shows.
