@@ -15,11 +15,11 @@ fn assert_verifies(module: &Module, what: &str, seed: u64) {
 }
 
 fn split_and_plan(mut module: Module, seed: u64) {
-    split(&mut module, &SplitOptions::default()).unwrap();
+    split(&mut module, &SplitOptions::default()).expect("splits");
     assert_verifies(&module, "split", seed);
-    assign_slots(&mut module, LifetimeRule::Moments).unwrap();
+    assign_slots(&mut module, LifetimeRule::Moments).expect("has an order");
     assert_verifies(&module, "destination", seed);
-    plan_arena(&mut module, &PlanOptions::default()).unwrap();
+    plan_arena(&mut module, &PlanOptions::default()).expect("fits");
     assert_verifies(&module, "plan", seed);
 }
 
