@@ -109,8 +109,6 @@ mod uses;
 mod graph_tests;
 #[cfg(test)]
 mod module_tests;
-#[cfg(test)]
-mod row_tests;
 
 use crate::custom::OpDefs;
 use crate::diagnostic::{Anchor, Diagnostics};

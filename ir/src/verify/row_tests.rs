@@ -1,1 +1,0 @@
-//! Row treatments against what evaluation shows.
