@@ -13,5 +13,8 @@ pub mod module;
 pub mod op;
 pub mod region;
 pub mod text;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod types;
+pub mod verify;
 pub mod weight;

@@ -5,10 +5,19 @@
 //! described in `docs/ir.md`.
 
 mod canonical;
+mod document;
+mod error;
+mod lexer;
 mod names;
+mod parse;
 mod print;
+mod render;
 mod scalar;
 mod syntax;
 
 pub use canonical::canonical_piece;
+pub use document::op_table_markdown;
+pub use error::{ParseError, ParseErrorKind, ParseErrors};
+pub use parse::{parse_graph, parse_module};
 pub use print::{print_graph, print_module};
+pub use render::{Listing, render};

@@ -7,7 +7,8 @@ mod recipe;
 mod writer;
 
 pub(super) use graph::Anchors;
-pub(super) use writer::{Mode, Printer};
+pub(super) use op::param_type;
+pub(super) use writer::{Mode, Printer, Span};
 
 use crate::graph::Graph;
 use crate::module::Module;

@@ -23,7 +23,11 @@ impl Printer {
         let data = scope.graph.node(node);
         self.put(data.op.mnemonic());
         match &data.op {
-            Op::Literal(literal) => self.literal(scope, literal, data),
+            Op::Literal(literal) => {
+                // Its elements may go on over several lines.
+                self.mark(anchor, start);
+                self.literal(scope, literal, data);
+            }
             Op::Region(region) => {
                 self.region_header(scope, node, region);
                 self.mark(anchor, start);

@@ -62,7 +62,7 @@ impl Printer {
             self.symbol(unique.graph.symbols(), over);
         }
         self.put(" hash ");
-        self.put(hex(&unique.hash));
+        self.put(format_args!("\"{}\"", hex(&unique.hash)));
         self.put(" {");
         self.end();
         self.graph_block(&unique.graph, Anchors::None);
