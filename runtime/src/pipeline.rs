@@ -4,7 +4,7 @@ use crate::mode::Level;
 use piecewise_ir::diagnostic::Diagnostics;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
-use piecewise_ir::verify::verify_graph;
+use piecewise_ir::verify::verify_module;
 use piecewise_passes::{
     Observer, PassContext, PassError, PassManager, Pipeline, PipelineError, Registry, RunReport,
 };
@@ -26,7 +26,7 @@ pub enum PlanError {
 /// # Errors
 /// Every finding.
 pub fn verify(module: &Module) -> Result<(), Diagnostics> {
-    verify_graph(module.graph())
+    verify_module(module)
 }
 
 /// The pipeline of a level, with the split ops as configured: `None` cuts at every op whose
