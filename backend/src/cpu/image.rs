@@ -25,6 +25,8 @@ pub(super) enum Kernel {
     Custom(CustomKernel),
     /// Row programs and a matmul as one launch.
     Absorbed(Absorbed),
+    /// Fills results of these types with NaNs (the largest value, for integers).
+    Poison(Vec<TensorType>),
 }
 
 /// A matrix product whose sizes are known when it runs.
@@ -97,6 +99,7 @@ impl Kernel {
             Self::Rows(program) => program.check().map_err(|e| e.to_string()),
             Self::MatMul(matmul) => matmul.check(),
             Self::Custom(custom) => custom.check(),
+            Self::Poison(_) => Ok(()),
             Self::Absorbed(absorbed) => absorbed.parts.iter().try_for_each(|part| {
                 if matches!(part.kernel, Self::Absorbed(_)) {
                     return Err("an absorbed launch inside another".to_owned());
