@@ -1,4 +1,5 @@
 //! No heap allocation on the stepping thread between entry and return of launch and replay.
+#![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
 #![allow(unsafe_code, reason = "an allocator that counts is an unsafe trait's implementation")]
 
 mod harness;

@@ -1,4 +1,5 @@
 //! Every recipe, made by the device.
+#![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
 
 mod harness;
 

@@ -20,7 +20,7 @@ pub(super) enum Kernel {
     /// A region or primitive.
     Rows(RowProgram),
     /// A matrix product.
-    MatMul(MatMul),
+    MatMul(Box<MatMul>),
     /// A custom op, found by name when the artifact is bound.
     Custom(CustomKernel),
     /// Row programs and a matmul as one launch.

@@ -296,7 +296,10 @@ impl Binder<'_> {
         }
         let own = scratch_need(&kernel, &shared.limits);
         let end = scratch.0.checked_add(scratch.1);
-        if own > scratch.1 || end.is_none_or(|end| end > shared.scratch) || scratch.0 % 64 != 0 {
+        if own > scratch.1
+            || end.is_none_or(|end| end > shared.scratch)
+            || !scratch.0.is_multiple_of(64)
+        {
             return Err(format!("needs {own} bytes of scratch, has {}", scratch.1));
         }
         let bound = match &*kernel {

@@ -8,13 +8,7 @@ pub(super) fn exp(x: f32) -> f32 {
     const LN2_LO: f32 = -2.121_944_4e-4;
     // Adding and subtracting 1.5 * 2^23 rounds to the nearest integer.
     const ROUND: f32 = 12_582_912.0;
-    let clamped = if x > 89.0 {
-        89.0
-    } else if x < -104.0 {
-        -104.0
-    } else {
-        x
-    };
+    let clamped = x.clamp(-104.0, 89.0);
     let n = (clamped * std::f32::consts::LOG2_E + ROUND) - ROUND;
     let r = (clamped - n * LN2_HI) - n * LN2_LO;
     let mut p = 1.0 / 5040.0;
