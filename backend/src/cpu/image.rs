@@ -246,7 +246,8 @@ mod tests {
     fn a_program_that_reaches_outside_its_memory_is_refused() {
         let good = program();
         let temp = good.places.iter().position(|p| matches!(p.kind, PlaceKind::Temp(_))).unwrap();
-        let faults: [(&str, fn(&mut RowProgram, usize)); 7] = [
+        type Fault = fn(&mut RowProgram, usize);
+        let faults: [(&str, Fault); 7] = [
             ("outside its memory", |p, _| p.args[0].elements -= 1),
             ("outside its memory", |p, temp| p.places[temp].kind = PlaceKind::Temp(1 << 20)),
             ("outside its memory", |p, temp| p.places[temp].kind = PlaceKind::Constant(0)),
