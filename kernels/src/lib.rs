@@ -2,5 +2,9 @@
 //! traits by which custom ops are implemented.
 #![allow(unsafe_code, reason = "kernels work on raw addresses; every block states why it is sound")]
 
+pub mod attention;
+pub mod cpu;
+pub mod lower;
 pub mod op;
+pub mod sampling;
 pub mod step;

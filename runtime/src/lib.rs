@@ -1,1 +1,10 @@
-//! Compiled model: dispatch, capture, stitching, KV cache, statistics, capture planner.
+//! The runtime: a compiled model with its dispatch, capture, stitching, KV cache and statistics.
+
+pub mod dispatch;
+pub mod mode;
+pub mod model;
+pub mod pipeline;
+pub mod roles;
+pub mod sizes;
+pub mod stats;
+pub mod symbols;

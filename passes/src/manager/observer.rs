@@ -29,6 +29,12 @@ pub trait Observer {
     fn after_pass(&mut self, after: &AfterPass<'_>) -> Result<ControlFlow<()>, PassError>;
 }
 
+impl Observer for Box<dyn Observer + '_> {
+    fn after_pass(&mut self, after: &AfterPass<'_>) -> Result<ControlFlow<()>, PassError> {
+        (**self).after_pass(after)
+    }
+}
+
 /// Ends the run after a pass.
 #[derive(Clone, Debug)]
 pub struct StopAfter(

@@ -9,7 +9,7 @@ pub struct Item {
     pub start: usize,
     /// The last position, inclusive.
     pub end: usize,
-    /// How many bytes.
+    /// How many bytes, or units of an alignment.
     pub size: u64,
 }
 
@@ -80,7 +80,7 @@ impl Conflicts {
 /// greedy orders, of searches below heights from the bound upwards, and of improvements within a
 /// fixed budget. Deterministic.
 ///
-/// Sizes must sum to less than `u64::MAX`.
+/// Sizes must sum to less than 2^58.
 pub fn pack(items: &[Item]) -> Packing {
     let bound = largest_live_sum(items);
     let conflicts = Conflicts::among(items);
@@ -94,7 +94,7 @@ pub fn pack(items: &[Item]) -> Packing {
     if items.len() <= exact::MOST_ITEMS {
         return exact::lowest(items, &conflicts, bound, best);
     }
-    let heights = STEPS.iter().map(|step| bound + bound / 64 * step);
+    let heights = STEPS.iter().map(|step| bound + (bound * step).div_ceil(64));
     let swept = heights
         .take_while(|&height| height < best.height)
         .find_map(|height| sweep::within(items, &conflicts, height));
