@@ -1,6 +1,7 @@
 //! Packing intervals of time into an address range (dynamic storage allocation).
 
-use super::{exact, greedy, sweep};
+use super::sweep::{self, Preference};
+use super::{exact, greedy};
 
 /// Bytes that are in use from one position to another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -9,7 +10,7 @@ pub struct Item {
     pub start: usize,
     /// The last position, inclusive.
     pub end: usize,
-    /// How many bytes.
+    /// How many bytes, or units of an alignment.
     pub size: u64,
 }
 
@@ -80,7 +81,7 @@ impl Conflicts {
 /// greedy orders, of searches below heights from the bound upwards, and of improvements within a
 /// fixed budget. Deterministic.
 ///
-/// Sizes must sum to less than `u64::MAX`.
+/// Sizes must sum to less than 2^58.
 pub fn pack(items: &[Item]) -> Packing {
     let bound = largest_live_sum(items);
     let conflicts = Conflicts::among(items);
@@ -94,10 +95,15 @@ pub fn pack(items: &[Item]) -> Packing {
     if items.len() <= exact::MOST_ITEMS {
         return exact::lowest(items, &conflicts, bound, best);
     }
-    let heights = STEPS.iter().map(|step| bound + bound / 64 * step);
-    let swept = heights
-        .take_while(|&height| height < best.height)
-        .find_map(|height| sweep::within(items, &conflicts, height));
+    let at_bound = Preference::ALL
+        .into_iter()
+        .find_map(|p| sweep::within(items, &conflicts, bound, p, AT_BOUND));
+    let heights = STEPS.iter().map(|step| bound + (bound * step).div_ceil(64));
+    let swept = at_bound.or_else(|| {
+        heights.take_while(|&height| height < best.height).find_map(|height| {
+            sweep::within(items, &conflicts, height, Preference::Tightest, ABOVE_BOUND)
+        })
+    });
     if let Some(packing) = swept {
         return packing;
     }
@@ -107,4 +113,10 @@ pub fn pack(items: &[Item]) -> Packing {
 }
 
 /// Heights above the bound at which a packing is sought, in 64ths of the bound.
-const STEPS: [u64; 8] = [0, 1, 2, 3, 4, 6, 8, 16];
+const STEPS: [u64; 7] = [1, 2, 3, 4, 6, 8, 16];
+
+/// Configurations of live items tried for one item's placement at the bound.
+const AT_BOUND: usize = 600;
+
+/// The same above the bound.
+const ABOVE_BOUND: usize = 100;
