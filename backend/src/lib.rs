@@ -3,5 +3,9 @@
 
 pub mod artifact;
 pub mod compiler;
+pub mod cpu;
 pub mod device;
+mod mapped_file;
 pub mod weights;
+
+pub use mapped_file::MappedFile;

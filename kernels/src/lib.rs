@@ -3,6 +3,8 @@
 #![allow(unsafe_code, reason = "kernels work on raw addresses; every block states why it is sound")]
 
 pub mod attention;
+pub mod cpu;
+pub mod lower;
 pub mod op;
 pub mod sampling;
 pub mod step;

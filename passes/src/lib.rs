@@ -1,1 +1,17 @@
 //! Pass manager, optimizations, fusion, splitter, destination passing, buffer planner, plan checker.
+
+pub mod analysis;
+pub mod dedupe;
+pub mod destination;
+pub mod fuse;
+pub mod manager;
+pub mod optimize;
+pub mod pipeline;
+pub mod plan;
+pub mod split;
+
+pub use manager::{
+    AfterPass, Observer, Pass, PassContext, PassError, PassManager, PassReport, PassRun, Registry,
+    Remark, RunReport,
+};
+pub use pipeline::{Pipeline, PipelineError};

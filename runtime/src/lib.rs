@@ -8,6 +8,7 @@ pub mod engine;
 pub mod kv;
 pub mod mode;
 pub mod model;
+pub mod pipeline;
 pub mod roles;
 pub mod sizes;
 pub mod stats;

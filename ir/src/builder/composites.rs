@@ -98,7 +98,7 @@ impl<'b> Tensor<'b> {
 
     /// Rotary position embedding of `self [T, heads, dim]` at `positions [T]` by a table of
     /// [`Builder::rope_table`]: the first half of each head is the real part, the second half the
-    /// imaginary part, as in the published checkpoints of Llama and Qwen (Su et al. 2021).
+    /// imaginary part (Su et al. 2021; halves instead of neighbours, as checkpoints store them).
     #[track_caller]
     pub fn rope(self, positions: Tensor<'b>, table: Tensor<'b>) -> Self {
         let shape = self.shape();

@@ -252,6 +252,20 @@ impl Builder {
         state.graph.node(node).results.iter().map(|&v| Tensor::new(self, v)).collect()
     }
 
+    /// [`Self::custom`] of an op with one result.
+    #[track_caller]
+    pub fn custom_one<'b>(
+        &'b self,
+        def: &dyn CustomOpDef,
+        operands: &[Tensor<'b>],
+        attrs: Attrs,
+    ) -> Tensor<'b> {
+        match self.custom(def, operands, attrs).as_slice() {
+            &[result] => result,
+            _ => Tensor::poison(self),
+        }
+    }
+
     /// The graph that returns `outputs`.
     ///
     /// # Errors

@@ -168,19 +168,15 @@ impl<D: Device> CompiledModel<D> {
         i: usize,
         on_failure: OnCaptureFailure,
     ) -> Result<(), ModelError> {
-        let Self { graphs, members, device, symbols, .. } = self;
-        let (size, slot) = &mut graphs.pieces[member][i];
+        let size = self.graphs.pieces[member][i].0;
+        let by_symbol = self.sizes_of(self.members.list[member].class, size);
+        let Self { graphs, members, device, .. } = self;
+        let slot = &mut graphs.pieces[member][i].1;
         if !slot.wants_capture() {
             return Ok(());
         }
         let member = &members.list[member];
-        let exact = PieceSize::Exact(*size);
-        let mut by_symbol = symbols.bounds().to_vec();
-        for (at, bound) in by_symbol.iter_mut().enumerate() {
-            if Some(symbols.class_at(at)) == member.class {
-                *bound = *size;
-            }
-        }
+        let exact = PieceSize::Exact(size);
         let label = format!("{} at {size} rows", member.label);
         let program = member.program(exact, exact);
         let result = slot.capture(|| device.capture(&label, &[program], &by_symbol));
@@ -237,14 +233,22 @@ impl<D: Device> CompiledModel<D> {
                 &self.staging.mirror[input.offset..input.offset + bytes]
             })
             .collect();
-        let context = StepContext { counts: &counts, sizes: &bounds, inputs: &staged };
         for member in &self.members.list {
-            for (_, program) in &member.exact {
+            for (size, program) in &member.exact {
+                let sizes = self.sizes_of(member.class, *size);
+                let context = StepContext { counts: &counts, sizes: &sizes, inputs: &staged };
                 self.device.launch(program, LaunchContext::Step(&context))?;
             }
+            let context = StepContext { counts: &counts, sizes: &bounds, inputs: &staged };
             self.device.launch(&member.general, LaunchContext::Step(&context))?;
         }
         Ok(())
+    }
+
+    /// The largest size of each symbol, by symbol index, but `size` where the class is `class`.
+    fn sizes_of(&self, class: Option<SymbolClass>, size: u64) -> Vec<u64> {
+        let of = |(i, &bound)| if Some(self.symbols.class_at(i)) == class { size } else { bound };
+        self.symbols.bounds().iter().enumerate().map(of).collect()
     }
 
     /// The number of graphs that are ready to replay.
