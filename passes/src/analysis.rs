@@ -109,8 +109,9 @@ pub fn dependences(graph: &Graph) -> DiGraph<Node, Dependence> {
         let here = deps.add_node(node);
         vertex[node.index()] = here;
         for &operand in &graph.node(node).operands {
-            if let Some(def) = graph.defining_node(operand) {
-                deps.update_edge(vertex[def.index()], here, Dependence::Data);
+            let def = graph.defining_node(operand).map(|def| vertex[def.index()]);
+            if let Some(def) = def.filter(|&def| def != NodeIndex::end()) {
+                deps.update_edge(def, here, Dependence::Data);
             }
         }
         let effect = |deps: &mut DiGraph<_, _>, from| {

@@ -230,6 +230,22 @@ fn constants_over_rows_are_kept_only_for_kernels() {
     assert_eq!(ops(&module), ["region", "matmul", "region"]);
 }
 
+/// A weight repeated for each row, for a matmul: the row program hands on the weight itself.
+#[test]
+fn a_repeated_weight_can_be_read_by_a_kernel() {
+    let mut b = Builder::new();
+    let t = b.symbol("T");
+    let x = b.input("x", F32, dims![t, 4u64]);
+    let w = b.weight("w", F32, &[4, 4]);
+    let row = b.weight("row", F32, &[1, 4]);
+    let rows = b.broadcast_like(row, x);
+    let m = b.linear(rows, w);
+    let y = b.add(x, rows);
+    let module = b.finish(&[m, y]);
+    let module = assert_keeps_bits(&module, OPTIMIZE, &[5], 2);
+    assert_eq!(ops(&module), ["region", "matmul", "region"]);
+}
+
 /// Top-k and argmax over inner axes, sliced and joined, are part of a row program.
 #[test]
 fn searches_along_a_row_fuse() {

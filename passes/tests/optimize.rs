@@ -134,6 +134,18 @@ fn matmuls_take_transposed_and_widened_operands_as_they_are() {
 }
 
 #[test]
+fn rows_of_a_cast_table_are_cast_rows() {
+    let mut b = Builder::new();
+    let t = b.symbol("T");
+    let ids = b.input("ids", I32, dims![t]);
+    let table = b.weight("table", BF16, &[16, 4]);
+    let wide = b.cast(table, F32);
+    let y = b.gather(wide, ids);
+    let module = assert_keeps_bits(&b.finish(&[y]), "canonicalize,fold,dce", &[3], 1);
+    assert_eq!(ops(&module), ["gather", "cast"]);
+}
+
+#[test]
 fn equal_computations_are_one_unless_a_state_changed_in_between() {
     let mut b = Builder::new();
     let t = b.symbol("T");
@@ -342,6 +354,25 @@ fn what_a_kernel_reads_of_weights_alone_is_derived() {
     // The cast that only elementwise readers see stays.
     assert_eq!(ops(&module), ["cast", "reduce_sum", "broadcast", "matmul", "add"]);
     assert!(text(&module).contains("concat{axis=0}(slice"), "{}", text(&module));
+}
+
+/// A weight doubled forty times has a short text; a recipe of it must not outgrow memory.
+#[test]
+fn recipes_stay_small() {
+    let mut b = Builder::new();
+    let t = b.symbol("T");
+    let x = b.input("x", F32, dims![t, 1u64]);
+    let mut w = b.weight("w", F32, &[1, 1]);
+    for _ in 0..40 {
+        w = b.concat(&[w, w], 1);
+    }
+    let n = 1u64 << 40;
+    let op = Op::MatMul { transpose_lhs: false, transpose_rhs: false };
+    let y = b.typed(op, &[x, w], TensorType::new(F32, dims![t, n]));
+    let mut module = b.finish(&[y]);
+    run(&mut module, "canonicalize,fold,merge_matmuls,cse,dce,fuse");
+    assert_eq!(count(&module, "matmul"), 1);
+    assert_eq!(count(&module, "concat"), 40);
 }
 
 #[test]

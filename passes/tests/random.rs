@@ -8,6 +8,7 @@ use piecewise_ir::module::Module;
 use piecewise_ir::op::Op;
 use piecewise_ir::region::ParamMode;
 use piecewise_ir::testing::RandomGraph;
+use piecewise_ir::text::parse_graph;
 use proptest::prelude::*;
 
 const PASSES: &str = "canonicalize,fold,merge_matmuls,cse,dce,fuse";
@@ -63,6 +64,17 @@ proptest! {
                 Op::MatMul { .. } | Op::Custom(_) | Op::Reshape => {}
                 op => prop_assert!(false, "{} is left:\n{}", op.mnemonic(), text(&module)),
             }
+        }
+    }
+
+    /// A dump after any pass can be fed back.
+    #[test]
+    fn what_passes_make_prints_and_parses(seed: u64) {
+        let mut module = random(seed, true);
+        for pass in PASSES.split(',') {
+            run(&mut module, pass);
+            let parsed = parse_graph(&text(&module));
+            prop_assert_eq!(parsed.map(|graph| text(&Module::new(graph))), Ok(text(&module)));
         }
     }
 

@@ -1,9 +1,10 @@
 //! From a graph to a planned module: the pipeline of each level.
 
 use crate::mode::Level;
+use piecewise_ir::diagnostic::Diagnostics;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
-use piecewise_ir::verify::verify_graph;
+use piecewise_ir::verify::verify_module;
 use piecewise_passes::{
     Observer, PassContext, PassError, PassManager, Pipeline, PipelineError, Registry, RunReport,
 };
@@ -18,6 +19,14 @@ pub enum PlanError {
     /// A pass failed.
     #[error(transparent)]
     Pass(#[from] PassError),
+}
+
+/// Verifies a module as the pass manager does between passes.
+///
+/// # Errors
+/// Every finding.
+pub fn verify(module: &Module) -> Result<(), Diagnostics> {
+    verify_module(module)
 }
 
 /// The pipeline of a level, with the split ops as configured: `None` cuts at every op whose
@@ -61,8 +70,7 @@ fn run(
     observers: Vec<Box<dyn Observer>>,
 ) -> Result<(Module, RunReport), PlanError> {
     let pipeline = Pipeline::parse(pipeline)?;
-    let mut manager =
-        PassManager::new(&pipeline, &Registry::standard())?.verify_with(&|module| verify_graph(module.graph()));
+    let mut manager = PassManager::new(&pipeline, &Registry::standard())?.verify_with(&verify);
     for observer in observers {
         manager = manager.observe(observer);
     }

@@ -1,8 +1,8 @@
 //! Flags that show what the passes do.
 
 use piecewise_ir::text::print_module;
-use piecewise_passes::manager::{DumpDir, PrintAfter, StopAfter};
 use piecewise_passes::Observer;
+use piecewise_passes::manager::{DumpDir, PrintAfter, StopAfter};
 use std::io::Write;
 use std::path::PathBuf;
 

@@ -42,7 +42,7 @@ pub(crate) struct GenerateArgs {
     top_p: f32,
     /// The seed of the first prompt; each further prompt has the next one.
     #[arg(long, default_value_t = 0)]
-    seed: i64,
+    seed: u64,
     /// One JSON object for each prompt instead of text.
     #[arg(long)]
     json: bool,
@@ -79,7 +79,7 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
                 temperature: args.temperature,
                 top_k: args.top_k,
                 top_p: args.top_p,
-                seed: args.seed.wrapping_add(i as i64),
+                seed: args.seed.wrapping_add(i as u64),
             },
             ..Request::new(prompt_ids.clone(), args.max_tokens)
         };
@@ -202,7 +202,12 @@ fn show_statistics<D: Device>(
     let ledger = model.memory().ledger;
     writeln!(out, "device           {}", model.device().describe())?;
     writeln!(out, "pieces           {pieces} ({unique} unique), {split_ops} split ops")?;
-    writeln!(out, "graphs           {} ({})", model.captured_graphs(), model.dispatcher().mode.name())?;
+    writeln!(
+        out,
+        "graphs           {} ({})",
+        model.captured_graphs(),
+        model.dispatcher().mode.name()
+    )?;
     if let Some(reason) = model.lowered_mode() {
         writeln!(out, "graph mode       lowered: {reason}")?;
     }
@@ -214,8 +219,11 @@ fn show_statistics<D: Device>(
     let [launched, piecewise, full] = stats.steps_by_mode;
     writeln!(out, "steps            {full} full, {piecewise} piecewise, {launched} launched")?;
     let counted = |counts: &std::collections::BTreeMap<u64, u64>| {
-        let shown: Vec<_> =
-            counts.iter().filter(|(_, n)| **n > 0).map(|(size, n)| format!("{size}: {n}")).collect();
+        let shown: Vec<_> = counts
+            .iter()
+            .filter(|(_, n)| **n > 0)
+            .map(|(size, n)| format!("{size}: {n}"))
+            .collect();
         if shown.is_empty() { "none".to_owned() } else { shown.join(", ") }
     };
     writeln!(out, "full replays     by size {}", counted(&stats.full_replays))?;

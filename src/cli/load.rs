@@ -1,7 +1,7 @@
 //! From the flags to a planned module and an engine.
 
 use super::dumps::DumpArgs;
-use super::model_args::{CheckArg, ModelArgs};
+use super::model_args::{CheckArg, CompileArgs, ModelArgs};
 use super::progress::BuildBars;
 use anyhow::{Context, bail};
 use piecewise::models::{
@@ -18,9 +18,11 @@ use piecewise_kernels::op::OpRegistry;
 use piecewise_passes::RunReport;
 use piecewise_runtime::dispatch::Dispatcher;
 use piecewise_runtime::engine::{Engine, EngineOptions};
-use piecewise_runtime::mode::Level;
 use piecewise_runtime::mode::GraphMode;
-use piecewise_runtime::model::{BuildOptions, Checks, CompiledModel, OnCaptureFailure};
+use piecewise_runtime::mode::Level;
+use piecewise_runtime::model::{
+    BuildOptions, CaptureWhen, Checks, CompiledModel, OnCaptureFailure,
+};
 use piecewise_runtime::pipeline::plan;
 use piecewise_runtime::sizes::SizeList;
 use std::collections::BTreeMap;
@@ -60,7 +62,7 @@ impl Folder {
             max_length,
             kv_rows: per_sequence.saturating_mul(args.max_num_seqs),
         };
-        let dispatcher = dispatcher(args)?;
+        let dispatcher = dispatcher(&args.compile, args.max_num_tokens, args.max_num_seqs)?;
         Ok(Self { config, limits, dispatcher })
     }
 
@@ -78,10 +80,9 @@ fn size_list(
     given: Option<&Vec<u64>>,
     bound_name: &'static str,
     bound: u64,
-    default: u64,
 ) -> anyhow::Result<SizeList> {
     Ok(match given.map(Vec::as_slice) {
-        None => SizeList::default_pattern(default),
+        None => SizeList::default_pattern(bound),
         Some(&[max]) => {
             SizeList::new(list, vec![max], bound_name, bound)?;
             SizeList::default_pattern(max)
@@ -90,31 +91,21 @@ fn size_list(
     })
 }
 
-fn dispatcher(args: &ModelArgs) -> anyhow::Result<Dispatcher> {
+/// The lists and bounds of dispatch for at most `tokens` tokens and `seqs` sequences in a step.
+pub(crate) fn dispatcher(args: &CompileArgs, tokens: u64, seqs: u64) -> anyhow::Result<Dispatcher> {
     let mode = match Level::from(args.level) {
         Level::Piecewise => args.graph_mode,
         _ => GraphMode::None,
     };
-    let (tokens, seqs) = (args.max_num_tokens, args.max_num_seqs);
     if tokens == 0 || seqs == 0 {
-        bail!("--max-num-tokens and --max-num-seqs must be at least 1");
+        bail!("max_num_tokens and max_num_seqs must be at least 1");
     }
+    let token_list = args.capture_num_tokens.as_ref();
+    let batch_list = args.decode_batch_sizes.as_ref();
     Ok(Dispatcher {
         mode,
-        tokens: size_list(
-            "capture_num_tokens",
-            args.capture_num_tokens.as_ref(),
-            "max_num_tokens",
-            tokens,
-            tokens,
-        )?,
-        batches: size_list(
-            "decode_batch_sizes",
-            args.decode_batch_sizes.as_ref(),
-            "max_num_seqs",
-            seqs,
-            seqs,
-        )?,
+        tokens: size_list("capture_num_tokens", token_list, "max_num_tokens", tokens)?,
+        batches: size_list("decode_batch_sizes", batch_list, "max_num_seqs", seqs)?,
         query_lengths: vec![1],
         max_tokens: tokens,
         max_rows: seqs,
@@ -125,19 +116,20 @@ fn dispatcher(args: &ModelArgs) -> anyhow::Result<Dispatcher> {
 
 /// Runs the passes over a graph.
 pub(crate) fn plan_graph(
-    args: &ModelArgs,
+    args: &CompileArgs,
     dumps: &DumpArgs,
     graph: Graph,
 ) -> anyhow::Result<(Module, RunReport)> {
-    let split_ops: Option<Vec<String>> = args.splitting_ops.as_ref().map(|list| {
-        list.split(',').filter(|op| !op.is_empty()).map(str::to_owned).collect()
-    });
+    let split_ops: Option<Vec<String>> = args
+        .splitting_ops
+        .as_ref()
+        .map(|list| list.split(',').filter(|op| !op.is_empty()).map(str::to_owned).collect());
     Ok(plan(graph, args.level.into(), split_ops.as_deref(), dumps.observers()?)?)
 }
 
 /// An engine over a planned module, with its weights loaded and its graphs captured.
 pub(crate) fn engine(
-    args: &ModelArgs,
+    args: &CompileArgs,
     module: Module,
     dispatcher: Dispatcher,
     weights: &dyn WeightSource,
@@ -153,6 +145,7 @@ pub(crate) fn engine(
         dispatcher,
         max_logit_rows,
         read_outputs,
+        capture: CaptureWhen::Startup,
         on_capture_failure: OnCaptureFailure::Error,
         strict: args.strict,
         checks,
@@ -175,11 +168,6 @@ pub(crate) fn engine(
     let model = model?;
     let options = EngineOptions::of(&model)?;
     Ok(Engine::new(model, options)?)
-}
-
-/// Opens the checkpoint of a folder and holds it against the graph that it is for.
-pub(crate) fn open_checkpoint(args: &ModelArgs) -> anyhow::Result<Checkpoint> {
-    Ok(Checkpoint::open(&args.model)?)
 }
 
 /// The types that a checkpoint stores its tensors in, by name.
@@ -217,15 +205,16 @@ pub(crate) fn load_decoder(
     max_logit_rows: u64,
 ) -> anyhow::Result<(Folder, Engine<CpuDevice>)> {
     let folder = Folder::open(args)?;
-    let checkpoint = open_checkpoint(args)?;
+    let checkpoint = Checkpoint::open(&args.model)?;
     let dtypes = stored_dtypes(&checkpoint);
     let graph = folder.graph(move |name| dtypes.get(name).copied())?;
     check_checkpoint(&graph, &checkpoint)?;
-    let (module, _) = plan_graph(args, dumps, graph)?;
+    let (module, _) = plan_graph(&args.compile, dumps, graph)?;
     if dumps.stops() {
         bail!("the passes were stopped early; there is nothing to run");
     }
     let dispatcher = folder.dispatcher.clone();
-    let engine = engine(args, module, dispatcher, &checkpoint, read_outputs, max_logit_rows)?;
+    let engine =
+        engine(&args.compile, module, dispatcher, &checkpoint, read_outputs, max_logit_rows)?;
     Ok((folder, engine))
 }

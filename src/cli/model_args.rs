@@ -5,23 +5,39 @@ use piecewise_ir::dtype::DType;
 use piecewise_runtime::mode::{GraphMode, Level};
 use std::path::PathBuf;
 
-/// Where a model comes from and how it is compiled.
+/// Where a model comes from and what it is made for.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ModelArgs {
     /// A Hugging Face model folder.
     #[arg(long, value_name = "DIR")]
     pub model: PathBuf,
-    /// The device to run on.
-    #[arg(long, value_enum, default_value_t = DeviceArg::Cpu)]
-    pub device: DeviceArg,
     /// The dtype of activations and of the KV cache; the checkpoint's own by default.
     #[arg(long, value_enum)]
     pub dtype: Option<DTypeArg>,
-    /// How far to compile: eager, trace, compile or piecewise.
+    /// The most tokens of a step; longer prompts are cut.
+    #[arg(long, default_value_t = 512)]
+    pub max_num_tokens: u64,
+    /// The most sequences of a step.
+    #[arg(long, default_value_t = 16)]
+    pub max_num_seqs: u64,
+    /// The longest sequence, prompt and reply together; the model's own limit by default.
+    #[arg(long)]
+    pub max_seq_len: Option<u64>,
+    #[command(flatten)]
+    pub compile: CompileArgs,
+}
+
+/// How a graph is compiled and run.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CompileArgs {
+    /// The device to run on.
+    #[arg(long, value_enum, default_value_t = DeviceArg::Cpu)]
+    pub device: DeviceArg,
+    /// How far to compile.
     #[arg(long, value_enum, default_value_t = LevelArg::Piecewise)]
     pub level: LevelArg,
     /// Which graphs to capture: none, piecewise, full, full_decode_only or full_and_piecewise.
-    #[arg(long, default_value = "full_and_piecewise")]
+    #[arg(long, default_value = "full_and_piecewise", value_name = "MODE")]
     pub graph_mode: GraphMode,
     /// Sizes in tokens to capture: a list, or one number for the default pattern up to it.
     #[arg(long, value_delimiter = ',', value_name = "N,..")]
@@ -32,15 +48,6 @@ pub(crate) struct ModelArgs {
     /// Ops to split at: a list of names; an empty string never splits.
     #[arg(long, value_name = "OP,..")]
     pub splitting_ops: Option<String>,
-    /// The most tokens of a step; longer prompts are cut.
-    #[arg(long, default_value_t = 512)]
-    pub max_num_tokens: u64,
-    /// The most sequences of a step.
-    #[arg(long, default_value_t = 16)]
-    pub max_num_seqs: u64,
-    /// The longest sequence, prompt and reply together; the model's own limit by default.
-    #[arg(long)]
-    pub max_seq_len: Option<u64>,
     /// Run every step at its exact count or launched, never padded.
     #[arg(long)]
     pub no_padding: bool,
@@ -48,7 +55,7 @@ pub(crate) struct ModelArgs {
     #[arg(long)]
     pub strict: bool,
     /// Checks that run with every step: poison, addresses, compare.
-    #[arg(long, value_delimiter = ',', value_name = "CHECK,..")]
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "CHECK,..")]
     pub check: Vec<CheckArg>,
 }
 

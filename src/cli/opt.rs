@@ -3,9 +3,9 @@
 use super::dumps::DumpArgs;
 use anyhow::Context;
 use piecewise_ir::text::{parse_module, print_module};
-use piecewise_ir::verify::verify_module;
 use piecewise_passes::pipeline::DEFAULT_PIPELINE;
 use piecewise_passes::{PassContext, PassManager, Pipeline, Registry};
+use piecewise_runtime::pipeline::verify;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -34,8 +34,7 @@ pub(crate) fn run(args: OptArgs) -> anyhow::Result<ExitCode> {
     let mut module =
         parse_module(&text).with_context(|| format!("{} does not parse", args.file.display()))?;
     let pipeline = Pipeline::parse(&args.pipeline)?;
-    let mut manager =
-        PassManager::new(&pipeline, &Registry::standard())?.verify_with(&verify_module);
+    let mut manager = PassManager::new(&pipeline, &Registry::standard())?.verify_with(&verify);
     for observer in args.dumps.observers()? {
         manager = manager.observe(observer);
     }

@@ -13,7 +13,8 @@ pub(super) struct BuildBars {
 impl BuildBars {
     pub(super) fn new() -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-        if let Ok(style) = ProgressStyle::with_template("{msg:>10} [{bar:30}] {pos}/{len} {elapsed}")
+        if let Ok(style) =
+            ProgressStyle::with_template("{msg:>10} [{bar:30}] {pos}/{len} {elapsed}")
         {
             bar.set_style(style);
         }

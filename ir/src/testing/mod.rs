@@ -6,6 +6,7 @@ mod draft;
 mod graph;
 mod mix;
 mod rng;
+mod row_probe;
 #[cfg(test)]
 mod tests;
 
@@ -13,6 +14,7 @@ pub use arrays::{RandomArrays, random_arrays, random_weight};
 pub use graph::RandomGraph;
 pub use mix::{MixOp, mix_ops};
 pub use rng::Rng;
+pub use row_probe::{RowProbe, row_probe};
 
 /// The norm-wise error `||a - b|| / ||b||` of `a` against the reference `b`, in the Euclidean
 /// norm. It is infinite where a NaN, an infinity or a difference in length is met, and `||a||`

@@ -73,7 +73,7 @@ fn padding(graph: &Graph, found: &mut Diagnostics) {
     }
 }
 
-fn recipes(graph: &Graph, found: &mut Diagnostics) {
+pub(super) fn recipes(graph: &Graph, found: &mut Diagnostics) {
     for (i, weight) in graph.weights().iter().enumerate() {
         let at = Anchor::Value(weight.value);
         if let Some(message) = recipe_graphs(&weight.recipe) {

@@ -40,17 +40,20 @@ pub(super) fn check(graph: &Graph, node: Node, region: &Region, found: &mut Diag
         );
         found.push("V0403", at, message);
     }
-    if body.symbols() != graph.symbols() {
+    let names = |g: &Graph| g.symbols().values().map(|s| s.name.clone()).collect::<Vec<_>>();
+    if names(body) != names(graph) {
         let message = "the region's body has other symbols than the graph around it";
         found.push("V0408", at, message);
         return;
     }
-    params(graph, node, region, found);
     outputs(graph, node, region, found);
-    statements(node, region, found);
+    if params(graph, node, region, found) {
+        statements(node, region, found);
+    }
 }
 
-fn params(graph: &Graph, node: Node, region: &Region, found: &mut Diagnostics) {
+/// Says whether there is one mode and one parameter for each operand.
+fn params(graph: &Graph, node: Node, region: &Region, found: &mut Diagnostics) -> bool {
     let operands = &graph.node(node).operands;
     let (modes, inputs) = (region.params.len(), region.body.inputs().len());
     if modes != operands.len() || inputs != operands.len() {
@@ -59,7 +62,7 @@ fn params(graph: &Graph, node: Node, region: &Region, found: &mut Diagnostics) {
             operands.len()
         );
         found.push("V0401", Anchor::Node(node), message);
-        return;
+        return false;
     }
     for (i, (&operand, mode)) in operands.iter().zip(&region.params).enumerate() {
         let ty = graph.ty(operand);
@@ -90,6 +93,7 @@ fn params(graph: &Graph, node: Node, region: &Region, found: &mut Diagnostics) {
             found.push("V0402", at, message);
         }
     }
+    true
 }
 
 fn outputs(graph: &Graph, node: Node, region: &Region, found: &mut Diagnostics) {

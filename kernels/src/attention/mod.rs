@@ -91,7 +91,8 @@ impl CustomOpDef for PagedAttention {
                 );
             }
         }
-        let (Some(heads), Some(width)) = (q.shape[1].as_constant(), v.shape[2].as_constant()) else {
+        let (Some(heads), Some(width)) = (q.shape[1].as_constant(), v.shape[2].as_constant())
+        else {
             return Err("the heads of q and the width of v must be static".to_owned());
         };
         let width = heads.saturating_mul(width);

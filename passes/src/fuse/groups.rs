@@ -60,15 +60,15 @@ impl Groups {
         }
         let group_of = (0..groups.len()).collect();
         let mut this = Self { deps, position, group_of, groups };
-        this.grow_along_values(graph);
+        this.grow_along_values(graph, recompute);
         this.grow_across_shared_rows(graph, recompute);
         this
     }
 
     /// Joins each node with the producers of its row operands.
-    fn grow_along_values(&mut self, graph: &Graph) {
+    fn grow_along_values(&mut self, graph: &Graph, recompute: &Recompute) {
         for consumer in graph.nodes() {
-            for producer in row_producers(graph, self, consumer) {
+            for producer in row_producers(graph, recompute, self, consumer) {
                 let (a, b) = (self.group(producer), self.group(consumer));
                 if a != b && self.obstacle(a, b).is_none() {
                     self.merge(a, b);
@@ -96,15 +96,40 @@ impl Groups {
         for (_, readers) in shared {
             let readers: Vec<usize> = readers.into_iter().collect();
             for (i, &first) in readers.iter().enumerate() {
+                // A group's number is its first member's, which stays with it.
+                let mut apart = self.kept_apart(self.group_of[first]);
                 for &second in &readers[i + 1..] {
-                    // A group's number is its first member's, which stays with it.
                     let [a, b] = [self.group_of[first], self.group_of[second]];
-                    if a != b && self.obstacle(a, b).is_none() {
+                    if a != b && !apart[b] && self.obstacle(a, b).is_none() {
                         self.merge(a, b);
+                        apart = self.kept_apart(self.group_of[first]);
                     }
                 }
             }
         }
+    }
+
+    /// For each group, whether a third one must run between it and `group`.
+    fn kept_apart(&self, group: usize) -> Vec<bool> {
+        let mut apart = vec![false; self.groups.len()];
+        for direction in [Direction::Incoming, Direction::Outgoing] {
+            let mut seen = vec![false; self.groups.len()];
+            seen[group] = true;
+            let mut pending = vec![group];
+            while let Some(at) = pending.pop() {
+                for &member in &self.groups[at].members {
+                    for next in self.deps.neighbors_directed(NodeIndex::new(member), direction) {
+                        let next = self.group_of[next.index()];
+                        apart[next] |= at != group && next != at;
+                        if !seen[next] {
+                            seen[next] = true;
+                            pending.push(next);
+                        }
+                    }
+                }
+            }
+        }
+        apart
     }
 
     fn merge(&mut self, a: usize, b: usize) {
@@ -261,7 +286,12 @@ impl Groups {
 }
 
 /// The nodes that produce rows that `consumer` reads, as rows of the group that it may join.
-fn row_producers(graph: &Graph, groups: &Groups, consumer: Node) -> Vec<Node> {
+fn row_producers(
+    graph: &Graph,
+    recompute: &Recompute,
+    groups: &Groups,
+    consumer: Node,
+) -> Vec<Node> {
     let Some(over) = groups.over(groups.group(consumer)) else { return Vec::new() };
     let data = graph.node(consumer);
     let rows = data
@@ -269,7 +299,8 @@ fn row_producers(graph: &Graph, groups: &Groups, consumer: Node) -> Vec<Node> {
         .iter()
         .enumerate()
         .filter(|&(i, _)| operand_mode(graph, consumer, i, over) == Some(ParamMode::Row));
-    rows.filter_map(|(_, &value)| graph.defining_node(value)).collect()
+    let read = rows.filter(|&(_, &value)| recompute.form(value).is_none());
+    read.filter_map(|(_, &value)| graph.defining_node(value)).collect()
 }
 
 fn is_recomputed_rows(graph: &Graph, recompute: &Recompute, node: Node) -> bool {
@@ -286,7 +317,9 @@ fn bypass(deps: &mut DiGraph<Node, Dependence>, vertex: NodeIndex) {
             deps.update_edge(from, to, Dependence::Data);
         }
     }
-    deps.retain_edges(|deps, edge| {
-        deps.edge_endpoints(edge).is_none_or(|(a, b)| a != vertex && b != vertex)
-    });
+    for direction in [Direction::Incoming, Direction::Outgoing] {
+        while let Some(edge) = deps.first_edge(vertex, direction) {
+            deps.remove_edge(edge);
+        }
+    }
 }

@@ -2,14 +2,14 @@
 //!
 //! One algorithm finds every region; it knows no model and no composite.
 //!
-//! 1. [`rows`] says which nodes have a form on one row: elementwise ops, reductions over inner
+//! 1. `rows` says which nodes have a form on one row: elementwise ops, reductions over inner
 //!    axes, index remaps that keep the outer symbol outermost, gathers of rows, scatters.
-//! 2. [`recompute`] says which values every reader computes for itself rather than read from
+//! 2. `recompute` says which values every reader computes for itself rather than read from
 //!    memory: what is the same for all rows, and rows that are smaller than what is computed
 //!    from them.
-//! 3. [`groups`] grows groups: along values first, then across groups that read the same rows.
+//! 3. `groups` grows groups: along values first, then across groups that read the same rows.
 //!    A group stays convex in data and in the order of effects.
-//! 4. [`body`] writes the row program of each group and puts it in the place of its nodes.
+//! 4. `body` writes the row program of each group and puts it in the place of its nodes.
 
 mod body;
 mod groups;

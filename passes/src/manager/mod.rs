@@ -21,10 +21,6 @@ use std::time::{Duration, Instant};
 /// Checks a module between passes.
 pub type Verifier<'a> = &'a dyn Fn(&Module) -> Result<(), Diagnostics>;
 
-fn verify_graph_of(module: &Module) -> Result<(), Diagnostics> {
-    piecewise_ir::verify::verify_graph(module.graph())
-}
-
 /// What one pass of a run did.
 #[derive(Clone, Debug)]
 pub struct PassRun {
@@ -61,9 +57,8 @@ pub struct PassManager<'a> {
 
 impl std::fmt::Debug for PassManager<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let names: Vec<_> = self.passes.iter().map(|p| p.name()).collect();
         f.debug_struct("PassManager")
-            .field("passes", &names)
+            .field("passes", &self.pass_names())
             .field("verifies", &self.verifier.is_some())
             .field("observers", &self.observers.len())
             .finish()
@@ -78,7 +73,16 @@ impl<'a> PassManager<'a> {
     pub fn new(pipeline: &Pipeline, registry: &Registry) -> Result<Self, PipelineError> {
         let passes = pipeline.passes.iter().map(|spec| registry.make(spec));
         let passes = passes.collect::<Result<Vec<_>, _>>()?;
-        Ok(Self { passes, verifier: Some(&verify_graph_of), observers: Vec::new() })
+        Ok(Self {
+            passes,
+            verifier: Some(&piecewise_ir::verify::verify_module),
+            observers: Vec::new(),
+        })
+    }
+
+    /// The names of the passes in order, for checking what an observer is to wait for.
+    pub fn pass_names(&self) -> Vec<&'static str> {
+        self.passes.iter().map(|pass| pass.name()).collect()
     }
 
     /// Does not check the module between passes.
@@ -88,8 +92,8 @@ impl<'a> PassManager<'a> {
         self
     }
 
-    /// Checks the module with `verifier` before the first pass and after each one, instead of its
-    /// graph alone.
+    /// Checks the module with `verifier` before the first pass and after each one, instead of by
+    /// [`piecewise_ir::verify::verify_module`].
     #[must_use]
     pub fn verify_with(mut self, verifier: Verifier<'a>) -> Self {
         self.verifier = Some(verifier);

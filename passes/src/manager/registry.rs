@@ -30,6 +30,7 @@ impl Registry {
         let mut registry = Self::default();
         crate::optimize::register(&mut registry);
         crate::fuse::register(&mut registry);
+        crate::stages::register(&mut registry);
         registry
     }
 

@@ -4,6 +4,7 @@ use super::editor::Editor;
 use super::simplify::{Simpler, simplify};
 use crate::manager::{Pass, PassContext, PassError, PassReport};
 use piecewise_ir::module::Module;
+use piecewise_ir::op::Op;
 
 /// Rewrites each node by local rules that keep every bit of the results.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,6 +36,12 @@ impl Pass for Canonicalize {
                     Simpler::Value(value) => {
                         editor.replace(result, value);
                         continue 'nodes;
+                    }
+                    Simpler::CastOf(inner, inner_operands, inner_ty) => {
+                        let loc = editor.graph().node(node).loc.clone();
+                        operands = vec![editor.insert(inner, inner_operands, inner_ty, loc)];
+                        op = Op::Cast;
+                        changed = true;
                     }
                     Simpler::Node(simpler_op, simpler_operands) => {
                         (op, operands) = (simpler_op, simpler_operands);

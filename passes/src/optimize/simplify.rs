@@ -4,7 +4,7 @@
 use crate::analysis::splat;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Value;
-use piecewise_ir::graph::Graph;
+use piecewise_ir::graph::{Graph, ValueDef};
 use piecewise_ir::literal::Scalar;
 use piecewise_ir::op::{BinaryOp, Op, UnaryOp};
 use piecewise_ir::types::TensorType;
@@ -15,6 +15,8 @@ pub(crate) enum Simpler {
     Value(Value),
     /// Another op on other operands with the same result type.
     Node(Op, Vec<Value>),
+    /// A cast of another op of this type.
+    CastOf(Op, Vec<Value>, TensorType),
 }
 
 /// The first rule that applies to `op` of `operands` with the result type `ty`, with its name.
@@ -49,6 +51,7 @@ pub(crate) fn simplify(
         Op::MatMul { transpose_lhs, transpose_rhs } => {
             matmul(graph, *transpose_lhs, *transpose_rhs, operands)
         }
+        Op::Gather => gather_of_cast(graph, operands, ty),
         _ => None,
     }
 }
@@ -213,6 +216,19 @@ fn matmul(
         return Some((rule, Simpler::Node(Op::MatMul { transpose_lhs, transpose_rhs }, operands)));
     }
     None
+}
+
+/// Rows of a cast weight are cast rows of the weight: only what is gathered is cast.
+fn gather_of_cast(
+    graph: &Graph,
+    operands: &[Value],
+    ty: &TensorType,
+) -> Option<(&'static str, Simpler)> {
+    let table = operand_of(graph, operands[0], |op| matches!(op, Op::Cast))?;
+    matches!(graph.def(table), ValueDef::Weight(_)).then(|| {
+        let rows = ty.with_dtype(graph.ty(table).dtype);
+        ("gather of cast", Simpler::CastOf(Op::Gather, vec![table, operands[1]], rows))
+    })
 }
 
 fn is_float_widening(graph: &Graph, from: Value, to: Value) -> bool {

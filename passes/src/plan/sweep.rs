@@ -10,7 +10,7 @@ use rustc_hash::FxHashSet;
 use std::cmp::Reverse;
 
 /// Configurations of live items that may be tried for the placement of one item.
-const CONFIGURATIONS: usize = 400;
+const CONFIGURATIONS: usize = 600;
 
 struct Choice {
     offsets: Vec<u64>,

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub(crate) mod launches;
+
 use piecewise_ir::custom::{Attrs, CustomCall};
 use piecewise_ir::dim::SymbolDecl;
 use piecewise_ir::dtype::DType;

@@ -178,7 +178,7 @@ impl<D: Device> CompiledModel<D> {
 }
 
 /// The sizes at which a unique piece has programs: those of its symbol's list, then any.
-fn piece_sizes(
+pub fn piece_sizes(
     stitch: &Stitch,
     unique: UniquePieceId,
     symbols: &SymbolTable,

@@ -18,10 +18,16 @@ use piecewise_ir::op::Op;
 use piecewise_ir::weight::Recipe;
 use rustc_hash::FxHashMap;
 
+/// The most links and sources of one recipe. Without a limit, a weight joined with itself again
+/// and again would have a recipe as large as its result.
+const MAX_RECIPE: usize = 4096;
+
 /// A value that depends on weights alone.
 #[derive(Clone)]
 struct Derived {
     recipe: Recipe,
+    /// The number of its links and sources.
+    size: usize,
     has_cast: bool,
     /// Whether nothing but this value reads any of its source weights.
     sole_reader: bool,
@@ -90,6 +96,7 @@ fn derive(
     let part = |&value: &Value| match graph.def(value) {
         ValueDef::Weight(index) => Some(Derived {
             recipe: graph.weights()[index].recipe.clone(),
+            size: 1,
             has_cast: false,
             sole_reader: users.nodes(value).len() == 1 && !users.is_returned(value),
         }),
@@ -102,6 +109,10 @@ fn derive(
     let mut parts = data.operands.iter().map(part).collect::<Option<Vec<_>>>()?;
     let has_cast = matches!(data.op, Op::Cast) || parts.iter().any(|p| p.has_cast);
     let sole_reader = parts.iter().all(|p| p.sole_reader);
+    let size = parts.iter().fold(1usize, |n, p| n.saturating_add(p.size));
+    if size > MAX_RECIPE {
+        return None;
+    }
     let ty = graph.ty(data.results[0]);
     let recipe = match &data.op {
         Op::Concat { axis } => {
@@ -120,5 +131,5 @@ fn derive(
             }
         }
     };
-    Some(Derived { recipe, has_cast, sole_reader })
+    Some(Derived { recipe, size, has_cast, sole_reader })
 }
