@@ -2,6 +2,7 @@
 
 pub mod batch;
 pub mod checks;
+pub mod config;
 pub mod dispatch;
 pub mod engine;
 pub mod kv;
