@@ -1,0 +1,120 @@
+//! The cheapest list of at most `r` graphs, for every `r` at once.
+//!
+//! `best[r][j]` is the cost of serving all steps above node `j` with at most `r` more graphs. The
+//! interval costs satisfy the quadrangle inequality (a larger size never serves a step cheaper),
+//! so the best next size never falls as `j` grows, and each of the K layers is filled by
+//! divide and conquer in O(N log N) (Yao 1980; the divide-and-conquer form after Galil & Park
+//! 1992).
+
+use super::axis::Axis;
+
+/// No list exists.
+pub(super) const INFEASIBLE: u128 = u128::MAX;
+
+const END: u32 = 0;
+
+/// The table of one axis.
+#[derive(Debug)]
+pub(super) struct Potentials {
+    /// Costs from each node, for each number of graphs; only the first node's where the table was
+    /// asked to forget.
+    pub(super) best: Vec<Vec<u128>>,
+    next: Vec<Vec<u32>>,
+    graphs_per_size: usize,
+}
+
+/// How much of a table is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keep {
+    /// Costs from every node.
+    All,
+    /// Costs from the first node.
+    First,
+}
+
+impl Potentials {
+    /// Fills the table for `0..after.len()` graphs. `charges` is what each candidate costs by
+    /// itself; `after[r]` is what the rest of the plan costs with `r` graphs left.
+    pub(super) fn solve(axis: &Axis, charges: &[u128], after: &[u128], keep: Keep) -> Self {
+        let nodes = axis.len() + 1;
+        let mut table =
+            Self { best: Vec::new(), next: Vec::new(), graphs_per_size: axis.graphs_per_size };
+        for (graphs, rest) in after.iter().enumerate() {
+            let mut best = vec![INFEASIBLE; nodes];
+            let mut next = vec![END; nodes];
+            for (node, best) in best.iter_mut().enumerate() {
+                if let Some(end) = axis.ending_at(node).filter(|_| *rest != INFEASIBLE) {
+                    *best = end + rest;
+                }
+            }
+            if let Some(fewer) = graphs.checked_sub(axis.graphs_per_size) {
+                let mut layer =
+                    LayerFill { axis, charges, fewer: &table.best[fewer], best, next };
+                layer.fill(0, nodes - 1, 1, nodes - 1);
+                (best, next) = (layer.best, layer.next);
+                if keep == Keep::First {
+                    table.best[fewer].truncate(1);
+                }
+            }
+            table.best.push(best);
+            table.next.push(next);
+        }
+        table
+    }
+
+    /// Whether every layer was kept whole, and what node `node` costs with `graphs` left.
+    pub(super) fn at(&self, graphs: usize, node: usize) -> u128 {
+        self.best[graphs][node]
+    }
+
+    /// The nodes of the cheapest list with at most `graphs` graphs, and the graphs left over.
+    pub(super) fn walk(&self, mut graphs: usize) -> (Vec<usize>, usize) {
+        let mut nodes = Vec::new();
+        let mut node = 0;
+        loop {
+            match self.next[graphs][node] {
+                END => return (nodes, graphs),
+                next => {
+                    node = next as usize;
+                    nodes.push(node);
+                    graphs -= self.graphs_per_size;
+                }
+            }
+        }
+    }
+}
+
+struct LayerFill<'a> {
+    axis: &'a Axis,
+    charges: &'a [u128],
+    fewer: &'a [u128],
+    best: Vec<u128>,
+    next: Vec<u32>,
+}
+
+impl LayerFill<'_> {
+    /// Fills rows `low..high` (nodes before the last), whose best next node is in `first..=last`.
+    fn fill(&mut self, low: usize, high: usize, first: usize, last: usize) {
+        if low >= high {
+            return;
+        }
+        let row = low + (high - low) / 2;
+        let mut cheapest = (INFEASIBLE, last);
+        for next in first.max(row + 1)..=last {
+            let rest = self.fewer[next];
+            if rest == INFEASIBLE {
+                continue;
+            }
+            let cost = self.axis.between(row, next) + self.charges[next - 1] + rest;
+            if cost < cheapest.0 {
+                cheapest = (cost, next);
+            }
+        }
+        if cheapest.0 < self.best[row] {
+            self.best[row] = cheapest.0;
+            self.next[row] = cheapest.1 as u32;
+        }
+        self.fill(low, row, first, cheapest.1);
+        self.fill(row + 1, high, cheapest.1, last);
+    }
+}
