@@ -213,94 +213,140 @@ impl Budgeted<'_> {
     }
 
     fn search(&self, priced: &Priced, plan: &mut BudgetedPlan) {
-        let worth = self.budget_worth(priced.prices);
-        let charge = |used: Resources| {
-            Self::charge(priced.prices[0], used[0]) + Self::charge(priced.prices[1], used[1])
+        let mut search = Search {
+            problem: self,
+            priced,
+            worth: self.budget_worth(priced.prices),
+            labels: Vec::new(),
+            open: self.axes.iter().map(|axis| vec![Vec::new(); axis.len() + 1]).collect(),
+            best: plan.cost,
+            finished: None,
+            work: 0,
         };
+        let proven = search.run();
+        if let Some(finished) = search.finished {
+            plan.cost = search.best;
+            plan.nodes = search.nodes_to(finished);
+        }
+        if proven {
+            plan.at_least = plan.cost;
+        }
+    }
+}
+
+struct Search<'a> {
+    problem: &'a Budgeted<'a>,
+    priced: &'a Priced,
+    worth: u128,
+    labels: Vec<Label>,
+    /// Labels that are not yet extended, by axis and node.
+    open: Vec<Vec<Vec<usize>>>,
+    best: u128,
+    finished: Option<usize>,
+    work: u64,
+}
+
+impl Search<'_> {
+    /// Whether it ended before its limit of work.
+    fn run(&mut self) -> bool {
         let root = Label {
             cost: 0,
-            graphs_left: self.max_graphs,
+            graphs_left: self.problem.max_graphs,
             used: [0; 2],
             parent: usize::MAX,
             node: 0,
             axis: 0,
         };
-        let mut labels = vec![root];
-        let mut open: Vec<Vec<Vec<usize>>> =
-            self.axes.iter().map(|axis| vec![Vec::new(); axis.len() + 1]).collect();
-        open[0][0].push(0);
-        let mut work = 0_u64;
-        let mut finished: Option<usize> = None;
-        for axis_index in 0..self.axes.len() {
-            let axis = &self.axes[axis_index];
-            for node in 0..=axis.len() {
-                for label_index in std::mem::take(&mut open[axis_index][node]) {
-                    let label = labels[label_index];
-                    if let Some(end) = axis.ending_at(node) {
-                        let ended = Label {
-                            cost: label.cost + end,
-                            parent: label_index,
-                            node: 0,
-                            axis: axis_index + 1,
-                            ..label
-                        };
-                        if axis_index + 1 == self.axes.len() {
-                            if ended.cost < plan.cost {
-                                plan.cost = ended.cost;
-                                finished = Some(labels.len());
-                                labels.push(ended);
-                            }
-                        } else {
-                            let rest = priced.tables[axis_index + 1].at(ended.graphs_left, 0);
-                            if reaches(ended.cost, charge(ended.used), rest, worth, plan.cost) {
-                                insert(&mut labels, &mut open[axis_index + 1][0], ended);
-                            }
-                        }
-                    }
-                    let Some(left) = label.graphs_left.checked_sub(axis.graphs_per_size) else {
-                        continue;
-                    };
-                    work += (axis.len() - node) as u64;
-                    if work > WORK_LIMIT || labels.len() > LABEL_LIMIT {
-                        self.settle(&labels, finished, plan);
-                        return;
-                    }
-                    for next in node + 1..=axis.len() {
-                        let used = [
-                            label.used[0].saturating_add(axis.memory[next - 1]),
-                            label.used[1].saturating_add(axis.capture[next - 1]),
-                        ];
-                        if !self.within(used) {
-                            continue;
-                        }
-                        let cost = label.cost
-                            + axis.between(node, next)
-                            + self.charges[axis_index][next - 1];
-                        let rest = priced.tables[axis_index].at(left, next);
-                        if reaches(cost, charge(used), rest, worth, plan.cost) {
-                            let extended = Label {
-                                cost,
-                                graphs_left: left,
-                                used,
-                                parent: label_index,
-                                node: next,
-                                axis: axis_index,
-                            };
-                            insert(&mut labels, &mut open[axis_index][next], extended);
-                        }
+        self.labels.push(root);
+        self.open[0][0].push(0);
+        for axis in 0..self.problem.axes.len() {
+            for node in 0..=self.problem.axes[axis].len() {
+                for index in std::mem::take(&mut self.open[axis][node]) {
+                    self.end_list(index);
+                    self.extend_list(index);
+                    if self.work > WORK_LIMIT || self.labels.len() > LABEL_LIMIT {
+                        return false;
                     }
                 }
             }
         }
-        self.settle(&labels, finished, plan);
-        plan.at_least = plan.cost;
+        true
     }
 
-    fn settle(&self, labels: &[Label], finished: Option<usize>, plan: &mut BudgetedPlan) {
-        let Some(mut index) = finished else { return };
-        let mut nodes = vec![Vec::new(); self.axes.len()];
+    /// Lets the list of this label end at its node.
+    fn end_list(&mut self, index: usize) {
+        let label = self.labels[index];
+        let Some(end) = self.problem.axes[label.axis].ending_at(label.node) else { return };
+        let next_axis = label.axis + 1;
+        let ended =
+            Label { cost: label.cost + end, parent: index, node: 0, axis: next_axis, ..label };
+        let Some(table) = self.priced.tables.get(next_axis) else {
+            if ended.cost < self.best {
+                self.best = ended.cost;
+                self.finished = Some(self.labels.len());
+                self.labels.push(ended);
+            }
+            return;
+        };
+        if self.reaches(&ended, table.at(ended.graphs_left, 0)) {
+            self.insert(ended);
+        }
+    }
+
+    /// Appends every further size to the list of this label.
+    fn extend_list(&mut self, index: usize) {
+        let label = self.labels[index];
+        let axis = &self.problem.axes[label.axis];
+        let charges = &self.problem.charges[label.axis];
+        let Some(graphs_left) = label.graphs_left.checked_sub(axis.graphs_per_size) else {
+            return;
+        };
+        self.work += (axis.len() - label.node) as u64;
+        for node in label.node + 1..=axis.len() {
+            let used = [
+                label.used[0].saturating_add(axis.memory[node - 1]),
+                label.used[1].saturating_add(axis.capture[node - 1]),
+            ];
+            if !self.problem.within(used) {
+                continue;
+            }
+            let cost = label.cost + axis.between(label.node, node) + charges[node - 1];
+            let extended = Label { cost, graphs_left, used, parent: index, node, axis: label.axis };
+            if self.reaches(&extended, self.priced.tables[label.axis].at(graphs_left, node)) {
+                self.insert(extended);
+            }
+        }
+    }
+
+    /// Whether a partial list, with `rest` as its bound on what follows, can still beat the best.
+    fn reaches(&self, label: &Label, rest: u128) -> bool {
+        let [memory, capture] = self.priced.prices;
+        let charged =
+            Budgeted::charge(memory, label.used[0]) + Budgeted::charge(capture, label.used[1]);
+        rest != INFEASIBLE && label.cost + charged + rest < self.best + self.worth
+    }
+
+    /// Adds a label unless one at the same node is as good in every respect; drops those it beats.
+    fn insert(&mut self, new: Label) {
+        let as_good = |a: &Label, b: &Label| {
+            a.cost <= b.cost
+                && a.graphs_left >= b.graphs_left
+                && a.used[0] <= b.used[0]
+                && a.used[1] <= b.used[1]
+        };
+        let at_node = &mut self.open[new.axis][new.node];
+        if at_node.iter().any(|index| as_good(&self.labels[*index], &new)) {
+            return;
+        }
+        at_node.retain(|index| !as_good(&new, &self.labels[*index]));
+        at_node.push(self.labels.len());
+        self.labels.push(new);
+    }
+
+    fn nodes_to(&self, mut index: usize) -> Vec<Vec<usize>> {
+        let mut nodes = vec![Vec::new(); self.problem.axes.len()];
         while index != usize::MAX {
-            let label = labels[index];
+            let label = self.labels[index];
             if label.node > 0 {
                 nodes[label.axis].push(label.node);
             }
@@ -309,29 +355,8 @@ impl Budgeted<'_> {
         for nodes in &mut nodes {
             nodes.reverse();
         }
-        plan.nodes = nodes;
+        nodes
     }
-}
-
-/// Whether a partial list can still beat the best plan known.
-fn reaches(cost: u128, charged: u128, rest: u128, worth: u128, best: u128) -> bool {
-    rest != INFEASIBLE && cost + charged + rest < best + worth
-}
-
-/// Adds a label unless one at the same node is as good in every respect; drops those it beats.
-fn insert(labels: &mut Vec<Label>, at_node: &mut Vec<usize>, new: Label) {
-    let as_good = |a: &Label, b: &Label| {
-        a.cost <= b.cost
-            && a.graphs_left >= b.graphs_left
-            && a.used[0] <= b.used[0]
-            && a.used[1] <= b.used[1]
-    };
-    if at_node.iter().any(|index| as_good(&labels[*index], &new)) {
-        return;
-    }
-    at_node.retain(|index| !as_good(&new, &labels[*index]));
-    at_node.push(labels.len());
-    labels.push(new);
 }
 
 fn amounts(axis: &Axis, resource: usize) -> &[u64] {

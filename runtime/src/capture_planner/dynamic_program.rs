@@ -48,8 +48,7 @@ impl Potentials {
                 }
             }
             if let Some(fewer) = graphs.checked_sub(axis.graphs_per_size) {
-                let mut layer =
-                    LayerFill { axis, charges, fewer: &table.best[fewer], best, next };
+                let mut layer = LayerFill { axis, charges, fewer: &table.best[fewer], best, next };
                 layer.fill(0, nodes - 1, 1, nodes - 1);
                 (best, next) = (layer.best, layer.next);
                 if keep == Keep::First {

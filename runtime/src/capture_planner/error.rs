@@ -71,7 +71,9 @@ pub enum PlannerError {
         missing: &'static str,
     },
     /// A number of graphs of zero.
-    #[error("--max-graphs is 0: a plan needs at least one graph; run with graph mode `none` to capture nothing")]
+    #[error(
+        "--max-graphs is 0: a plan needs at least one graph; run with graph mode `none` to capture nothing"
+    )]
     ZeroGraphs,
     /// A bound of zero.
     #[error("{what} is 0: give the scheduler's limit, 1 or more")]
@@ -217,7 +219,9 @@ pub enum PlannerError {
         expected: &'static str,
     },
     /// A key of the configuration is missing, or there twice.
-    #[error("the configuration has {count} keys `{key}`; give it once, at the top level or in one table")]
+    #[error(
+        "the configuration has {count} keys `{key}`; give it once, at the top level or in one table"
+    )]
     ConfigKeyCount {
         /// The key.
         key: &'static str,
@@ -236,7 +240,9 @@ pub enum PlannerError {
         reason: String,
     },
     /// A simulation that would not end.
-    #[error("the simulation was stopped after {steps} steps with {unfinished} of {requests} requests unfinished; lower --requests or the arrival rate")]
+    #[error(
+        "the simulation was stopped after {steps} steps with {unfinished} of {requests} requests unfinished; lower --requests or the arrival rate"
+    )]
     SimulationTooLong {
         /// Steps that were generated.
         steps: u64,

@@ -199,7 +199,12 @@ pub fn evaluate(
     }
     outcome.uses = uses
         .into_iter()
-        .map(|((list, size), (steps, padding_tokens))| SizeUse { list, size, steps, padding_tokens })
+        .map(|((list, size), (steps, padding_tokens))| SizeUse {
+            list,
+            size,
+            steps,
+            padding_tokens,
+        })
         .collect();
     outcome.memory_bytes = resources(traffic, sizes, costs, request, |path| &path.memory_bytes);
     outcome.capture_ns = resources(traffic, sizes, costs, request, |path| &path.capture_ns);

@@ -40,7 +40,8 @@ impl HistogramColumns {
 
     pub(super) fn read_line(&self, line: &[u8], traffic: &mut Traffic) -> Result<Line, String> {
         let line = std::str::from_utf8(line).map_err(|_| "no UTF-8")?;
-        let fields: Vec<&str> = line.split(',').map(|field| field.trim().trim_matches('"')).collect();
+        let fields: Vec<&str> =
+            line.split(',').map(|field| field.trim().trim_matches('"')).collect();
         let number = |index: usize, name: &str| -> Result<u64, String> {
             let field = fields.get(index).ok_or_else(|| format!("no column `{name}`"))?;
             match field.parse::<i64>() {

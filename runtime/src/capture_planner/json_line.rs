@@ -82,7 +82,9 @@ fn classify(
             return Err("`query_length` is 0".into());
         }
         if context > 0 {
-            return Err("a uniform decode has no context tokens, `query_length` is for those".into());
+            return Err(
+                "a uniform decode has no context tokens, `query_length` is for those".into()
+            );
         }
         if let Some(tokens) = tokens
             && u64::from(tokens) != u64::from(generation) * u64::from(query_length)

@@ -7,31 +7,43 @@
 
 mod axis;
 mod budget;
+mod check;
+mod comparison;
 mod costs;
+mod default_lists;
 mod dynamic_program;
 mod error;
 mod evaluate;
 mod histogram_csv;
 mod json_line;
+mod lengths;
 mod planner;
 mod problem;
 mod reader;
 mod record;
 mod request;
+mod simulator;
 mod sizes;
 mod tradeoff;
 mod traffic;
+mod worst_case;
 
+pub use check::{CheckReport, ConfiguredSizes, Finding, check, read_configured_sizes};
+pub use comparison::{Comparison, compare};
 pub use costs::{
     CostPath, CostPoint, ModelledCosts, MonotoneCurve, PathCosts, StepCosts, read_costs,
     read_costs_file,
 };
+pub use default_lists::Stack;
 pub use error::PlannerError;
 pub use evaluate::{Coverage, Outcome, Share, SizeList, SizeUse, evaluate};
+pub use lengths::Lengths;
 pub use planner::{DEFAULT_CURVE_GRAPHS, MAX_GRAPHS, Plan, PlanWarning, plan};
 pub use reader::{MalformedLine, ReadLog, ReadOptions, read_log, read_log_file};
 pub use record::{IterationLogWriter, IterationRecord, StepMode};
 pub use request::{GraphMode, Objective, PlanRequest};
+pub use simulator::{Simulation, TrafficShape};
 pub use sizes::CaptureSizes;
 pub use tradeoff::CurvePoint;
 pub use traffic::{MAX_STEP_TOKENS, MAX_STEPS, ObservedModes, StepKind, Traffic};
+pub use worst_case::{BoundedLists, bounded_lists, default_pattern};

@@ -165,12 +165,12 @@ fn curve(problem: &Problem, request: &PlanRequest) -> Result<Curve, PlannerError
     let mut costs = Vec::new();
     let one = unit(request.objective);
     let in_units = if request.objective == Objective::Time { 1e3 } else { 1.0 };
-    for graphs in problem.least_graphs().max(1)..=most {
-        if after[graphs] == INFEASIBLE {
+    for (graphs, packed) in after.iter().enumerate().skip(problem.least_graphs().max(1)) {
+        if *packed == INFEASIBLE {
             continue;
         }
         let sizes = problem.sizes(&walk(&tables, graphs));
-        let cost = after[graphs] / one;
+        let cost = packed / one;
         points.push(CurvePoint {
             graphs,
             token_sizes: sizes.capture_num_tokens.len(),

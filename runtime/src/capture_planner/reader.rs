@@ -110,10 +110,10 @@ pub fn read_log(mut input: impl BufRead, options: ReadOptions) -> Result<ReadLog
         let Some(complete) = more else { break };
         number += 1;
         let line = trim(&buffer);
-        if line.is_empty() {
+        if complete && line.is_empty() {
             continue;
         }
-        if matches!(dialect, Dialect::Unknown) {
+        if complete && matches!(dialect, Dialect::Unknown) {
             if line.starts_with(b"{") {
                 dialect = Dialect::JsonLines;
             } else {
@@ -269,7 +269,7 @@ mod tests {
         assert_eq!((log.lines, log.malformed, log.traffic.steps()), (63, 3, 60));
         let named: Vec<String> = log.first_malformed.iter().map(ToString::to_string).collect();
         assert_eq!(named[0], "line 61: `context_tokens` is -4: negative");
-        assert!(named[1].starts_with("line 62: no JSON: "), "{}", named[1]);
+        assert!(named[1].starts_with("line 62: no JSON of a step: "), "{}", named[1]);
         assert_eq!(named[2], "line 63: absurd: more than 16777216 tokens in a step");
     }
 
@@ -280,10 +280,7 @@ mod tests {
         assert!(text.contains("1 of 2 lines are malformed"), "{text}");
         assert!(text.contains("line 2: `context_tokens` is -5: negative"), "{text}");
         let strict = ReadOptions { max_malformed_percent: f64::NAN };
-        assert!(matches!(
-            read_log(&b"1,1"[..], strict),
-            Err(PlannerError::BadSetting { .. })
-        ));
+        assert!(matches!(read_log(&b"1,1"[..], strict), Err(PlannerError::BadSetting { .. })));
     }
 
     #[test]

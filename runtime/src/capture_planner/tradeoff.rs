@@ -41,7 +41,7 @@ mod tests {
 
     #[test]
     fn the_knee_is_where_the_curve_turns() {
-        assert_eq!(knee(&[100, 20, 10, 9, 8, 7, 6]), 2);
+        assert_eq!(knee(&[100, 60, 10, 9, 8, 7, 6]), 2);
         assert_eq!(knee(&[100, 20, 19, 18]), 1);
         assert_eq!(knee(&[7]), 0);
         assert_eq!(knee(&[7, 7, 7]), 0);

@@ -31,7 +31,7 @@ pub struct CostPoint {
 
 /// The longest step or capture that is believed, in microseconds (about 4 minutes); it also keeps
 /// every sum of costs within 128 bits.
-const MAX_US: f64 = 2.5e8;
+pub(super) const MAX_US: f64 = 2.5e8;
 
 /// More memory than any device has.
 const MAX_BYTES: u64 = 1 << 46;
@@ -103,8 +103,9 @@ fn path_costs(points: &[CostPoint], path: CostPath) -> Option<PathCosts> {
     let step_ns =
         MonotoneCurve::fit(of_path().map(|point| (point.tokens, nanoseconds(point.us))).collect())?;
     let memory = of_path().filter_map(|point| Some((point.tokens, point.memory_bytes?))).collect();
-    let capture =
-        of_path().filter_map(|point| Some((point.tokens, nanoseconds(point.capture_us?)))).collect();
+    let capture = of_path()
+        .filter_map(|point| Some((point.tokens, nanoseconds(point.capture_us?))))
+        .collect();
     Some(PathCosts {
         step_ns,
         memory_bytes: MonotoneCurve::fit(memory),

@@ -2,6 +2,7 @@
 
 use super::super::error::PlannerError;
 use super::super::traffic::MAX_STEP_TOKENS;
+use super::measured::MAX_US;
 use super::{MonotoneCurve, PathCosts, StepCosts};
 
 /// A dense decoder on one device. Attention is left out: it costs the same at every size that
@@ -114,7 +115,7 @@ impl ModelledCosts {
     }
 
     fn path(&self, us: &dyn Fn(f64) -> f64, nodes: f64, fixed_bytes: f64) -> Option<PathCosts> {
-        let nanoseconds = |us: f64| (us * 1e3).round() as u64;
+        let nanoseconds = |us: f64| (us.min(MAX_US) * 1e3).round() as u64;
         let sizes = sampled_tokens();
         let curve = |value: &dyn Fn(f64) -> u64| {
             MonotoneCurve::fit(sizes.iter().map(|n| (*n, value(f64::from(*n)))).collect())
@@ -151,12 +152,12 @@ impl ModelledCosts {
                 });
             }
         }
-        let longest = self.matmul_us(f64::from(MAX_STEP_TOKENS));
-        if longest > 2e8 {
+        let shortest = self.matmul_us(1.0);
+        if shortest > MAX_US {
             return Err(PlannerError::BadSetting {
-                what: "the modelled time of the largest step, in microseconds,",
-                value: longest,
-                expected: "at most 2e8; are the rates per second?",
+                what: "the modelled time of one token, in microseconds,",
+                value: shortest,
+                expected: "at most 2.5e8; are the rates per second?",
             });
         }
         Ok(())
