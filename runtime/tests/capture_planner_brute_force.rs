@@ -272,4 +272,41 @@ proptest! {
         };
         compare_with_brute_force(&traffic, &costs, &request)?;
     }
+
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    #[test]
+    fn equals_brute_force_within_tight_budgets(
+        mixed in proptest::collection::vec(0_u64..40, 10),
+        decode in proptest::collection::vec(0_u64..40, 4),
+        costs in costs(),
+        graphs in 4_usize..14,
+        time in any::<bool>(),
+        (memory, capture) in (0_u64..100, 0_u64..100),
+    ) {
+        let mut traffic = Traffic::default();
+        for (count, steps) in (1..).zip(mixed) {
+            traffic.add(StepKind::Mixed, count, steps).unwrap();
+        }
+        for (count, steps) in (1..).zip(decode) {
+            traffic.add(StepKind::Decode { query_length: 1 }, count, steps).unwrap();
+        }
+        prop_assume!(traffic.steps() > 0);
+        let free = PlanRequest {
+            objective: if time { Objective::Time } else { Objective::Padding },
+            max_graphs: Some(graphs),
+            ..PlanRequest::default()
+        };
+        let unlimited = plan(&traffic, &costs, &free).unwrap().outcome;
+        let part = |whole: Option<u64>, percent| Some(whole.unwrap() * (percent + 20) / 100);
+        let request = PlanRequest {
+            memory_budget: part(unlimited.memory_bytes, memory),
+            capture_budget_ns: part(unlimited.capture_ns, capture),
+            ..free
+        };
+        compare_with_brute_force(&traffic, &costs, &request)?;
+    }
 }
