@@ -50,6 +50,15 @@ pub struct Simulation {
 }
 
 impl TrafficShape {
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            TrafficShape::Chat => "chat",
+            TrafficShape::Retrieval => "retrieval",
+            TrafficShape::Batch => "batch",
+        }
+    }
+
     /// The settings of this shape, for a model of about eight billion parameters on one large GPU.
     pub fn simulation(self) -> Simulation {
         let (requests, rate, prompt, output, max_num_tokens, max_num_seqs) = match self {
