@@ -1,5 +1,7 @@
 //! `piecewise plan`, run as a program.
 
+#![allow(clippy::unwrap_used, reason = "a failed helper fails its test")]
+
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,7 @@
 //! The planner against every list there is, on small random logs.
 
+#![allow(clippy::unwrap_used, reason = "a failed helper fails its test")]
+
 use piecewise_runtime::capture_planner::{
     CaptureSizes, CostPath, GraphMode, MonotoneCurve, Objective, Outcome, PathCosts, PlanRequest,
     PlanWarning, PlannerError, StepCosts, StepKind, Traffic, evaluate, plan,

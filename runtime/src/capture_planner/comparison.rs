@@ -7,7 +7,7 @@ use super::default_lists::Stack;
 use super::error::PlannerError;
 use super::evaluate::{Outcome, evaluate};
 use super::planner::{MAX_GRAPHS, Plan, plan};
-use super::request::PlanRequest;
+use super::request::{Objective, PlanRequest};
 use super::sizes::CaptureSizes;
 use super::traffic::Traffic;
 
@@ -24,6 +24,8 @@ pub struct Comparison {
     pub our_sizes: CaptureSizes,
     /// What those cost.
     pub ours: Outcome,
+    /// The fewest graphs with which the planner is as good as the stack's lists.
+    pub graphs_to_match: Option<usize>,
     /// What the stack's lists cost when they end at its own default cap; what lies above is
     /// launched.
     pub shipped: Outcome,
@@ -58,14 +60,29 @@ pub fn compare(
             capture_price: 0.0,
             ..request.clone()
         };
-        let Plan { sizes: our_sizes, outcome: ours, .. } = match plan(traffic, costs, &equal) {
+        let Plan { sizes: our_sizes, outcome: ours, curve, .. } = match plan(traffic, costs, &equal)
+        {
             Ok(plan) => plan,
             Err(PlannerError::TooManyCandidates { .. }) => continue,
             Err(error) => return Err(error),
         };
+        let target = match request.objective {
+            Objective::Time => theirs.expected_ns.map(|ns| ns as f64 / 1e3),
+            Objective::Padding => Some(theirs.padding_tokens as f64),
+        };
+        let matching = curve.iter().find(|point| target.is_some_and(|cost| point.cost <= cost));
+        let graphs_to_match = matching.map(|point| point.graphs);
         let shipped = stack.shipped_lists(tokens, decode, query_length);
         let shipped = evaluate(traffic, &shipped, costs, request)?;
-        comparisons.push(Comparison { stack, sizes, theirs, our_sizes, ours, shipped });
+        comparisons.push(Comparison {
+            stack,
+            sizes,
+            theirs,
+            our_sizes,
+            ours,
+            graphs_to_match,
+            shipped,
+        });
     }
     Ok(comparisons)
 }

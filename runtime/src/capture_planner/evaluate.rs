@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::costs::{CostPath, StepCosts};
 use super::error::PlannerError;
-use super::request::{Objective, PlanRequest};
+use super::request::PlanRequest;
 use super::sizes::CaptureSizes;
 use super::traffic::{StepKind, Traffic};
 
@@ -156,45 +156,26 @@ pub fn evaluate(
     for size in &sizes.decode_batch_sizes {
         uses.insert((SizeList::Decode, *size), (0, 0));
     }
-    let may_launch = request.launched && request.objective == Objective::Time;
     for (kind, count, steps) in traffic.iter() {
         let tokens = kind.tokens(count);
-        let launched_ns = costs.launched.as_ref().map(|path| path.step_ns.at(tokens));
-        let mut replay = None;
-        if let Some((list, size)) = dispatch(kind, count, sizes, request) {
-            let (path, padded) = match list {
-                SizeList::Tokens => (request.graph_mode.token_path(), size),
-                SizeList::Decode => (CostPath::Full, kind.tokens(size)),
-            };
-            let ns = costs.path(path)?.step_ns.at(padded);
-            let padding = padded - tokens;
-            let cheaper_launched =
-                launched_ns.is_some_and(|launched| (launched, 0) < (ns, padding));
-            if !(may_launch && cheaper_launched) {
-                replay = Some((list, size, ns, padding));
-            }
-        }
+        let service = serve(kind, count, sizes, costs, request)?;
         let all_tokens = u64::from(tokens) * steps;
         outcome.real_tokens += all_tokens;
         let share = match kind {
             StepKind::Mixed => &mut outcome.coverage.mixed,
             StepKind::Decode { .. } => &mut outcome.coverage.decode,
         };
-        share.add(steps, all_tokens, replay.is_some());
-        let step_ns = match replay {
-            Some((list, size, ns, padding)) => {
-                let padding = u64::from(padding) * steps;
-                outcome.padding_tokens += padding;
-                let used = uses.entry((list, size)).or_default();
-                used.0 += steps;
-                used.1 += padding;
-                Some(ns)
-            }
-            None => launched_ns,
-        };
+        share.add(steps, all_tokens, service.replay.is_some());
+        if let Some(replay) = service.replay {
+            let padding = u64::from(replay.padding) * steps;
+            outcome.padding_tokens += padding;
+            let used = uses.entry((replay.list, replay.size)).or_default();
+            used.0 += steps;
+            used.1 += padding;
+        }
         outcome.expected_ns = outcome
             .expected_ns
-            .zip(step_ns)
+            .zip(service.ns)
             .map(|(sum, ns)| sum + u128::from(ns) * u128::from(steps));
     }
     outcome.uses = uses
@@ -209,6 +190,54 @@ pub fn evaluate(
     outcome.memory_bytes = resources(traffic, sizes, costs, request, |path| &path.memory_bytes);
     outcome.capture_ns = resources(traffic, sizes, costs, request, |path| &path.capture_ns);
     Ok(outcome)
+}
+
+/// How one step runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Service {
+    /// What it replays; `None` when it is launched.
+    pub replay: Option<Replay>,
+    /// Its nanoseconds; `None` when it is launched and that was not measured.
+    pub ns: Option<u64>,
+}
+
+/// What a step replays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Replay {
+    /// The list of the size.
+    pub list: SizeList,
+    /// The size.
+    pub size: u32,
+    /// Padding tokens of the step.
+    pub padding: u32,
+}
+
+/// Serves one step from the lists, by the rule of [`evaluate`].
+///
+/// # Errors
+/// [`PlannerError::CostsMissing`] for a path that is replayed but was not measured.
+pub fn serve(
+    kind: StepKind,
+    count: u32,
+    sizes: &CaptureSizes,
+    costs: &StepCosts,
+    request: &PlanRequest,
+) -> Result<Service, PlannerError> {
+    let tokens = kind.tokens(count);
+    let launched_ns = costs.launched.as_ref().map(|path| path.step_ns.at(tokens));
+    let launched = Service { replay: None, ns: launched_ns };
+    let Some((list, size)) = dispatch(kind, count, sizes, request) else { return Ok(launched) };
+    let (path, padded) = match list {
+        SizeList::Tokens => (request.graph_mode.token_path(), size),
+        SizeList::Decode => (CostPath::Full, kind.tokens(size)),
+    };
+    let ns = costs.path(path)?.step_ns.at(padded);
+    let padding = padded - tokens;
+    let cheaper_launched = launched_ns.is_some_and(|launched| (launched, 0) < (ns, padding));
+    if request.launched && cheaper_launched {
+        return Ok(launched);
+    }
+    Ok(Service { replay: Some(Replay { list, size, padding }), ns: Some(ns) })
 }
 
 fn dispatch(

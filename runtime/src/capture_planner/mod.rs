@@ -4,6 +4,24 @@
 //! cost of a step at a size ([`StepCosts`], measured or modelled) and a [`PlanRequest`], [`plan`]
 //! chooses `capture_num_tokens` and `decode_batch_sizes`; [`evaluate`] says what any lists cost.
 //! Pure functions of their arguments: nothing here runs a model or needs a device.
+//!
+//! ```
+//! use piecewise_runtime::capture_planner::{
+//!     ModelledCosts, Objective, PlanRequest, ReadOptions, plan, read_log,
+//! };
+//!
+//! let log = "tokens,steps\n16,5\n60,9\n64,1\n";
+//! let traffic = read_log(log.as_bytes(), ReadOptions::default())?.traffic;
+//! let request = PlanRequest {
+//!     objective: Objective::Padding,
+//!     max_graphs: Some(2),
+//!     ..PlanRequest::default()
+//! };
+//! let plan = plan(&traffic, &ModelledCosts::default().costs()?, &request)?;
+//! assert_eq!(plan.sizes.capture_num_tokens, [16, 64]);
+//! assert_eq!(plan.outcome.padding_tokens, 9 * 4);
+//! # Ok::<(), piecewise_runtime::capture_planner::PlannerError>(())
+//! ```
 
 mod axis;
 mod budget;
@@ -36,7 +54,7 @@ pub use costs::{
 };
 pub use default_lists::Stack;
 pub use error::PlannerError;
-pub use evaluate::{Coverage, Outcome, Share, SizeList, SizeUse, evaluate};
+pub use evaluate::{Coverage, Outcome, Replay, Service, Share, SizeList, SizeUse, evaluate, serve};
 pub use lengths::Lengths;
 pub use planner::{DEFAULT_CURVE_GRAPHS, MAX_GRAPHS, Plan, PlanWarning, plan};
 pub use reader::{MalformedLine, ReadLog, ReadOptions, read_log, read_log_file};

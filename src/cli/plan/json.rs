@@ -25,6 +25,7 @@ pub(super) fn plan(input: &Input, plan: &Plan, comparisons: &[Comparison]) -> Re
                 "stack": comparison.stack,
                 "theirs": described(&comparison.sizes, &comparison.theirs),
                 "ours": described(&comparison.our_sizes, &comparison.ours),
+                "graphs_to_match": comparison.graphs_to_match,
                 "as_shipped": outcome(&comparison.shipped),
             })
         })

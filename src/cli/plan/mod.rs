@@ -62,7 +62,7 @@ fn plan_for_traffic(args: &PlanArgs) -> Result<(String, Option<Coverage>)> {
     let found = plan(traffic, costs, request)?;
     let comparisons = compare(traffic, costs, request)?;
     if let Some(directory) = &args.pictures {
-        pictures::write(directory, args.theme, traffic, request, &found)?;
+        pictures::write(directory, args.theme, &input, &found)?;
     }
     let text = match args.json {
         true => json::plan(&input, &found, &comparisons)?,

@@ -8,18 +8,13 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use piecewise_runtime::capture_planner::{Plan, PlanRequest, Traffic};
+use piecewise_runtime::capture_planner::Plan;
 
 use super::args::Theme;
+use super::input::Input;
 
 /// Writes `histogram.svg`, and `tradeoff.svg` where there is a curve.
-pub(super) fn write(
-    directory: &Path,
-    theme: Theme,
-    traffic: &Traffic,
-    request: &PlanRequest,
-    plan: &Plan,
-) -> Result<()> {
+pub(super) fn write(directory: &Path, theme: Theme, input: &Input, plan: &Plan) -> Result<()> {
     fs::create_dir_all(directory)
         .with_context(|| format!("cannot create {}", directory.display()))?;
     let save = |name: &str, svg: String| {
@@ -27,9 +22,9 @@ pub(super) fn write(
         let themed = canvas::themed(&svg, theme);
         fs::write(&path, themed).with_context(|| format!("cannot write {}", path.display()))
     };
-    save("histogram.svg", histogram::draw(traffic, request, &plan.sizes)?)?;
+    save("histogram.svg", histogram::draw(input, &plan.sizes)?)?;
     if plan.curve.len() > 1 {
-        save("tradeoff.svg", tradeoff::draw(request.objective, plan)?)?;
+        save("tradeoff.svg", tradeoff::draw(input.request.objective, plan)?)?;
     }
     Ok(())
 }

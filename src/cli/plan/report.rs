@@ -36,7 +36,7 @@ pub(super) fn plan(input: &Input, plan: &Plan, comparisons: &[Comparison]) -> St
     if !comparisons.is_empty() {
         line(
             &mut text,
-            "\nDefault lists by their published rules, up to the same maxima, and the plan of equal count:\n",
+            "\nDefault lists by their published rules, up to the same maxima, the plan of equal count, and how many graphs it needs to be as good:\n",
         );
         text.push_str(&comparison(comparisons));
     }
@@ -199,6 +199,7 @@ fn comparison(comparisons: &[Comparison]) -> String {
         "ours",
         "us a step: theirs",
         "ours",
+        "ours needs",
         "as shipped: replayed",
         "us a step",
     ]);
@@ -213,6 +214,7 @@ fn comparison(comparisons: &[Comparison]) -> String {
             percent(comparison.ours.padding_share()),
             step(&comparison.theirs),
             step(&comparison.ours),
+            comparison.graphs_to_match.map_or("-".to_owned(), |graphs| graphs.to_string()),
             percent(comparison.shipped.coverage.all().of_steps()),
             step(&comparison.shipped),
         ]);

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use piecewise_runtime::capture_planner::{CaptureSizes, PlanRequest, StepKind, Traffic};
+use piecewise_runtime::capture_planner::{CaptureSizes, StepKind, serve};
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 
+use super::Input;
 use super::canvas::{
     Area, GRID, INK, PADDING, QUIET_INK, REAL, anchored, draw as on_canvas, drawing, font, grouped,
     key, short, text,
@@ -39,12 +40,8 @@ struct Bin {
     padding: u64,
 }
 
-pub(super) fn draw(
-    traffic: &Traffic,
-    request: &PlanRequest,
-    sizes: &CaptureSizes,
-) -> Result<String> {
-    let panels = panels(traffic, request, sizes);
+pub(super) fn draw(input: &Input, sizes: &CaptureSizes) -> Result<String> {
+    let panels = panels(input, sizes)?;
     let height = TITLE + PANEL * panels.len() as u32;
     on_canvas((WIDTH, height), |root| {
         text(
@@ -64,7 +61,8 @@ pub(super) fn draw(
     })
 }
 
-fn panels(traffic: &Traffic, request: &PlanRequest, sizes: &CaptureSizes) -> Vec<Panel> {
+fn panels(input: &Input, sizes: &CaptureSizes) -> Result<Vec<Panel>> {
+    let Input { traffic, costs, request, .. } = input;
     let own_list = |kind: StepKind| {
         matches!(kind, StepKind::Decode { .. })
             && request.graph_mode.has_decode_graphs()
@@ -74,13 +72,13 @@ fn panels(traffic: &Traffic, request: &PlanRequest, sizes: &CaptureSizes) -> Vec
     for decode in [false, true] {
         let list = if decode { &sizes.decode_batch_sizes } else { &sizes.capture_num_tokens };
         let mut steps: Vec<Served> = Vec::new();
-        for (kind, count, number) in traffic.iter().filter(|step| own_list(step.0) == decode) {
-            let tokens = kind.tokens(count);
-            let count = if decode { count } else { tokens };
-            let padded = CaptureSizes::cover(list, count)
-                .map_or(tokens, |size| if decode { kind.tokens(size) } else { size });
+        for (kind, own_count, number) in traffic.iter().filter(|step| own_list(step.0) == decode) {
+            let tokens = kind.tokens(own_count);
+            let count = if decode { own_count } else { tokens };
+            let replay = serve(kind, own_count, sizes, costs, request)?.replay;
             let real = number.saturating_mul(u64::from(tokens));
-            let padding = number.saturating_mul(u64::from(padded - tokens));
+            let padding =
+                number.saturating_mul(replay.map_or(0, |replay| u64::from(replay.padding)));
             steps.push(Served { count, steps: number, real, padding });
         }
         if steps.is_empty() {
@@ -101,7 +99,7 @@ fn panels(traffic: &Traffic, request: &PlanRequest, sizes: &CaptureSizes) -> Vec
         );
         panels.push(Panel { title, axis, steps, sizes: list.clone() });
     }
-    panels
+    Ok(panels)
 }
 
 fn bin_of(count: u32) -> i64 {
