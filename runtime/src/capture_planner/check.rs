@@ -4,13 +4,13 @@ use serde::Serialize;
 use toml::{Table, Value};
 
 use super::costs::StepCosts;
+use super::default_lists::default_pattern;
 use super::error::PlannerError;
 use super::evaluate::{Outcome, SizeList, SizeUse, evaluate};
 use super::planner::{MAX_GRAPHS, plan};
 use super::request::PlanRequest;
 use super::sizes::CaptureSizes;
 use super::traffic::{MAX_STEP_TOKENS, StepKind, Traffic};
-use super::worst_case::default_pattern;
 
 /// The lists and limits of a configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]

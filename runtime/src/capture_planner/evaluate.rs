@@ -116,7 +116,7 @@ pub struct Outcome {
 impl Outcome {
     /// Padding as a share of the rows that replays and launches compute.
     pub fn padding_share(&self) -> f64 {
-        self.padding_tokens as f64 / (self.padding_tokens + self.real_tokens).max(1) as f64
+        self.padding_tokens as f64 / (self.padding_tokens as f64 + self.real_tokens as f64).max(1.0)
     }
 
     /// Expected microseconds of a step, where known.

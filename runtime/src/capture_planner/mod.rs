@@ -52,7 +52,7 @@ pub use costs::{
     CostPath, CostPoint, ModelledCosts, MonotoneCurve, PathCosts, StepCosts, read_costs,
     read_costs_file,
 };
-pub use default_lists::Stack;
+pub use default_lists::{Stack, default_pattern};
 pub use error::PlannerError;
 pub use evaluate::{Coverage, Outcome, Replay, Service, Share, SizeList, SizeUse, evaluate, serve};
 pub use lengths::Lengths;
@@ -64,4 +64,4 @@ pub use simulator::{Simulation, TrafficShape};
 pub use sizes::CaptureSizes;
 pub use tradeoff::CurvePoint;
 pub use traffic::{MAX_STEP_TOKENS, MAX_STEPS, ObservedModes, StepKind, Traffic};
-pub use worst_case::{BoundedLists, bounded_lists, default_pattern};
+pub use worst_case::{BoundedLists, bounded_lists};

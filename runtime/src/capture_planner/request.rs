@@ -182,7 +182,7 @@ impl PlanRequest {
             return 0;
         }
         let longest = traffic.decode().keys().next_back().copied().unwrap_or(1);
-        let fits = self.max_num_tokens.map_or(u32::MAX, |tokens| tokens / longest);
+        let fits = self.max_num_tokens.unwrap_or(MAX_STEP_TOKENS) / longest;
         self.max_num_seqs.unwrap_or(observed).min(fits).max(observed)
     }
 

@@ -17,17 +17,18 @@ impl CaptureSizes {
         self.capture_num_tokens.len() + self.decode_batch_sizes.len() * query_lengths
     }
 
-    /// The two lines of a `piecewise.toml`.
+    /// The lines of a `piecewise.toml`; a list without sizes is a comment, since the
+    /// configuration has no empty lists.
     pub fn to_toml(&self) -> String {
-        let list = |sizes: &[u32]| {
+        let line = |key: &str, sizes: &[u32]| {
+            if sizes.is_empty() {
+                return format!("# {key}: none chosen\n");
+            }
             let sizes: Vec<String> = sizes.iter().map(u32::to_string).collect();
-            sizes.join(", ")
+            format!("{key} = [{}]\n", sizes.join(", "))
         };
-        format!(
-            "capture_num_tokens = [{}]\ndecode_batch_sizes = [{}]\n",
-            list(&self.capture_num_tokens),
-            list(&self.decode_batch_sizes)
-        )
+        line("capture_num_tokens", &self.capture_num_tokens)
+            + &line("decode_batch_sizes", &self.decode_batch_sizes)
     }
 
     /// The smallest size of an ascending list that holds `count`.

@@ -86,15 +86,6 @@ pub fn bounded_lists(
     Ok(BoundedLists { sizes, worst })
 }
 
-/// The worst padding share of [`default_pattern`], as a divisor: a quarter.
-const DEFAULT_SHARE: u64 = 4;
-
-/// The list that one number in the configuration stands for: the fewest sizes up to `maximum`
-/// with which no step is more than a quarter padding; empty for 0.
-pub fn default_pattern(maximum: u32) -> Vec<u32> {
-    sparsest_list(maximum, (1 << RESOLUTION) / DEFAULT_SHARE, usize::MAX).unwrap_or_default()
-}
-
 /// The list of fewest sizes whose worst padding share is at most `bound` / 2^50, or `None` when it
 /// has more than `most`.
 fn sparsest_list(maximum: u32, bound: u64, most: usize) -> Option<Vec<u32>> {
@@ -114,7 +105,7 @@ fn sparsest_list(maximum: u32, bound: u64, most: usize) -> Option<Vec<u32>> {
 }
 
 /// The worst padding of an ascending list, as padding rows and the size they are in.
-pub(super) fn worst_padding(sizes: &[u32]) -> (u32, u32) {
+fn worst_padding(sizes: &[u32]) -> (u32, u32) {
     let mut worst = (0, 1);
     let mut below = 0;
     for size in sizes {
@@ -188,15 +179,6 @@ mod tests {
             bounded_lists(MAX_GRAPHS, MAX_STEP_TOKENS, None).unwrap().sizes.graphs(1),
             MAX_GRAPHS
         );
-    }
-
-    #[test]
-    fn the_default_pattern_wastes_a_quarter_at_most() {
-        let sizes = default_pattern(8192);
-        assert_eq!((sizes.len(), sizes[0], sizes.last()), (28, 1, Some(&8192)));
-        let worst = worst_padding(&sizes);
-        assert!(4 * worst.0 <= worst.1, "{worst:?}");
-        assert_eq!(default_pattern(0), [0; 0]);
     }
 
     #[test]

@@ -241,7 +241,9 @@ fn describe_warning(warning: &PlanWarning) -> String {
             "no uniform decode in the traffic: no decode size was chosen".to_owned()
         }
         PlanWarning::DecodesShareTokenSizes => {
-            "too few graphs for two lists: decodes replay token sizes too".to_owned()
+            "too few graphs for two lists: decodes replay token sizes too; set the graph mode to \
+             piecewise"
+                .to_owned()
         }
         PlanWarning::MoreSequencesThanDecodeSizes { most_sequences, largest } => format!(
             "a step has {most_sequences} sequences, the largest decode size is {largest}: plan with \
