@@ -25,6 +25,7 @@ fn curve(most: u64) -> impl Strategy<Value = MonotoneCurve> {
 fn path() -> impl Strategy<Value = PathCosts> {
     // Few distinct values, so that equal costs and flat stretches are common.
     let step = prop_oneof![curve(5), curve(100), curve(1_000_000)];
+    // The first is the same at every size.
     let resource = prop_oneof![curve(2), curve(6), curve(1 << 32)];
     (step, resource.clone(), resource).prop_map(|(step_ns, memory, capture)| PathCosts {
         step_ns,

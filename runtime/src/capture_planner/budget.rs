@@ -8,6 +8,7 @@
 //! remaining difference to the bound is reported.
 
 use super::axis::Axis;
+use super::budget_by_count;
 use super::dynamic_program::{INFEASIBLE, Keep, Potentials};
 
 /// Bytes and nanoseconds.
@@ -25,14 +26,17 @@ pub(super) struct BudgetedPlan {
 }
 
 /// Extensions of partial lists that are tried before the search settles for what it has.
-const WORK_LIMIT: u64 = 60_000_000;
+const WORK_LIMIT: u64 = 20_000_000;
 
 /// Partial lists that are kept at once, over all nodes.
-const LABEL_LIMIT: usize = 1_000_000;
+const LABEL_LIMIT: usize = 100_000;
 
 /// Rounds of bisection on each price.
-const PRICE_ROUNDS: usize = 3;
-const BISECTIONS: usize = 40;
+const PRICE_ROUNDS: usize = 2;
+const BISECTIONS: usize = 24;
+
+/// A budget that was not set.
+pub(super) const UNLIMITED: u64 = u64::MAX >> 1;
 
 /// Keeps sums of charges within 128 bits; a smaller charge leaves a bound a bound.
 pub(super) const LARGEST_CHARGE: u128 = 1 << 112;
@@ -62,6 +66,9 @@ struct Label {
 impl Budgeted<'_> {
     /// Solves, from a plan that is known to be within the budgets.
     pub(super) fn solve(mut self, known: Vec<Vec<usize>>) -> BudgetedPlan {
+        if let Some(plan) = budget_by_count::solve(&self) {
+            return plan;
+        }
         for resource in 0..2 {
             self.budgets[resource] = self.reachable_budget(resource);
         }
@@ -79,7 +86,7 @@ impl Budgeted<'_> {
         let amounts = self.axes.iter().flat_map(|axis| amounts(axis, resource));
         let divisor = amounts.fold(0, |divisor, amount| gcd(divisor, *amount));
         let budget = self.budgets[resource];
-        if divisor == 0 { budget } else { budget - budget % divisor }
+        if divisor == 0 || budget == UNLIMITED { budget } else { budget - budget % divisor }
     }
 
     fn used(&self, nodes: &[Vec<usize>]) -> Resources {

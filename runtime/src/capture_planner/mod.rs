@@ -25,6 +25,7 @@
 
 mod axis;
 mod budget;
+mod budget_by_count;
 mod check;
 mod comparison;
 mod costs;

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::axis::unit;
-use super::budget::{Budgeted, BudgetedPlan};
+use super::budget::{Budgeted, BudgetedPlan, UNLIMITED};
 use super::costs::StepCosts;
 use super::dynamic_program::{INFEASIBLE, Keep, Potentials};
 use super::error::PlannerError;
@@ -221,14 +221,13 @@ fn within_budgets(
     if problem.axes.is_empty() {
         return Ok(BudgetedPlan { nodes: Vec::new(), cost: 0, at_least: 0 });
     }
-    let unlimited = u64::MAX >> 1;
     let search = Budgeted {
         axes: &problem.axes,
         charges: &problem.charges,
         max_graphs: graphs,
         budgets: [
-            request.memory_budget.unwrap_or(unlimited),
-            request.capture_budget_ns.unwrap_or(unlimited),
+            request.memory_budget.unwrap_or(UNLIMITED),
+            request.capture_budget_ns.unwrap_or(UNLIMITED),
         ],
     };
     Ok(search.solve(least))

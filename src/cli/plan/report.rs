@@ -250,8 +250,8 @@ fn describe_warning(warning: &PlanWarning) -> String {
              --max-num-seqs {most_sequences}, since rows and sequences use the decode sizes"
         ),
         PlanWarning::NotProvenOptimal { at_most_above } => format!(
-            "the search within the budgets was cut short: the plan is at most {} above the best",
-            percent(*at_most_above)
+            "the search within the budgets was cut short: the plan is at most {:.4} % above the best",
+            100.0 * at_most_above
         ),
         other => format!("{other:?}"),
     }
