@@ -21,6 +21,8 @@ pub(super) struct Potentials {
     pub(super) best: Vec<Vec<u128>>,
     next: Vec<Vec<u32>>,
     graphs_per_size: usize,
+    /// Interval costs that were computed.
+    evaluations: u64,
 }
 
 /// How much of a table is kept.
@@ -37,8 +39,12 @@ impl Potentials {
     /// itself; `after[r]` is what the rest of the plan costs with `r` graphs left.
     pub(super) fn solve(axis: &Axis, charges: &[u128], after: &[u128], keep: Keep) -> Self {
         let nodes = axis.len() + 1;
-        let mut table =
-            Self { best: Vec::new(), next: Vec::new(), graphs_per_size: axis.graphs_per_size };
+        let mut table = Self {
+            best: Vec::new(),
+            next: Vec::new(),
+            graphs_per_size: axis.graphs_per_size,
+            evaluations: 0,
+        };
         for (graphs, rest) in after.iter().enumerate() {
             let mut best = vec![INFEASIBLE; nodes];
             let mut next = vec![END; nodes];
@@ -48,11 +54,19 @@ impl Potentials {
                 }
             }
             if let Some(fewer) = graphs.checked_sub(axis.graphs_per_size) {
-                let mut layer = LayerFill { axis, charges, fewer: &table.best[fewer], best, next };
+                let mut layer = LayerFill {
+                    axis,
+                    charges,
+                    fewer: &table.best[fewer],
+                    best,
+                    next,
+                    evaluations: 0,
+                };
                 layer.fill(0, nodes - 1, 1, nodes - 1);
                 (best, next) = (layer.best, layer.next);
+                table.evaluations += layer.evaluations;
                 if keep == Keep::First {
-                    table.best[fewer].truncate(1);
+                    table.best[fewer] = vec![table.best[fewer][0]];
                 }
             }
             table.best.push(best);
@@ -61,7 +75,7 @@ impl Potentials {
         table
     }
 
-    /// Whether every layer was kept whole, and what node `node` costs with `graphs` left.
+    /// What the steps above `node` cost with `graphs` left.
     pub(super) fn at(&self, graphs: usize, node: usize) -> u128 {
         self.best[graphs][node]
     }
@@ -89,6 +103,7 @@ struct LayerFill<'a> {
     fewer: &'a [u128],
     best: Vec<u128>,
     next: Vec<u32>,
+    evaluations: u64,
 }
 
 impl LayerFill<'_> {
@@ -104,6 +119,7 @@ impl LayerFill<'_> {
             if rest == INFEASIBLE {
                 continue;
             }
+            self.evaluations += 1;
             let cost = self.axis.between(row, next) + self.charges[next - 1] + rest;
             if cost < cheapest.0 {
                 cheapest = (cost, next);
@@ -115,5 +131,41 @@ impl LayerFill<'_> {
         }
         self.fill(low, row, first, cheapest.1);
         self.fill(row + 1, high, cheapest.1, last);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::axis::{AxisLimits, Steps};
+    use super::super::costs::{CostPath, ModelledCosts};
+    use super::super::request::Objective;
+    use super::*;
+
+    #[test]
+    fn a_layer_takes_n_log_n_interval_costs() {
+        let costs = ModelledCosts::default().costs().unwrap();
+        let replay = &costs.path(CostPath::Piecewise).unwrap().step_ns;
+        const GRAPHS: u64 = 16;
+        for objective in [Objective::Time, Objective::Padding] {
+            for exponent in [6, 8, 10, 12, 14] {
+                let distinct = 1_u32 << exponent;
+                let steps = |count: u32| 1 + u64::from(count.wrapping_mul(2_654_435_761) % 97);
+                let by_count = (1..=distinct).map(|count| (count, steps(count))).collect();
+                let steps = vec![Steps { query_length: 1, by_count, replay, launched: None }];
+                let limits = AxisLimits {
+                    maximum: distinct,
+                    multiple_of: 1,
+                    launched: false,
+                    may_end_early: false,
+                };
+                let axis = Axis::new(objective, steps, &limits);
+                let free = vec![0; axis.len()];
+                let after = vec![0; GRAPHS as usize + 1];
+                let table = Potentials::solve(&axis, &free, &after, Keep::First);
+                // A level of the recursion reads each column once, and once more for each row.
+                let bound = GRAPHS * u64::from(distinct) * (exponent + 2);
+                assert!(table.evaluations <= bound, "{} above {bound}", table.evaluations);
+            }
+        }
     }
 }
