@@ -93,7 +93,8 @@ pub struct CheckReport {
     pub findings: Vec<Finding>,
     /// What the lists cost on the log.
     pub outcome: Outcome,
-    /// The lists to use instead, with at most as many graphs.
+    /// The lists to use instead, with at most as many graphs, or with the fewest that cover the
+    /// maxima where those are more.
     pub better_sizes: CaptureSizes,
     /// What those cost.
     pub better: Outcome,
@@ -197,7 +198,12 @@ pub fn check(
         });
     }
     let equal = PlanRequest { max_graphs: Some(outcome.graphs.max(1)), ..request };
-    let better = plan(traffic, costs, &equal)?;
+    let better = match plan(traffic, costs, &equal) {
+        Err(PlannerError::TooFewGraphs { least, .. }) => {
+            plan(traffic, costs, &PlanRequest { max_graphs: Some(least), ..equal })
+        }
+        found => found,
+    }?;
     let (better_sizes, better) = (better.sizes, better.outcome);
     Ok(CheckReport { sizes, findings, outcome, better_sizes, better })
 }
@@ -428,6 +434,15 @@ mod tests {
             largest_possible: 0
         }));
         assert_eq!(report.sizes.capture_num_tokens, default_pattern(4096));
+    }
+
+    #[test]
+    fn too_few_graphs_are_raised_to_the_fewest_that_cover() {
+        let request = PlanRequest { graph_mode: GraphMode::Full, ..PlanRequest::default() };
+        let report = report("decode_batch_sizes = [60]", &request);
+        assert_eq!(report.outcome.coverage.all().replayed_steps, 120);
+        assert_eq!(report.better_sizes.capture_num_tokens, [3000]);
+        assert_eq!(report.better_sizes.decode_batch_sizes, [60]);
     }
 
     #[test]
