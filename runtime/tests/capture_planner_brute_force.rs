@@ -243,8 +243,11 @@ fn compare_with_brute_force(
         let as_cheap = || plans.iter().filter(|plan| Some(plan.cost) == best);
         let fewest = as_cheap().map(|plan| plan.graphs).min().unwrap();
         prop_assert_eq!(found.outcome.graphs, fewest);
+        // Padding breaks ties of time; under the padding objective it is part of the cost itself.
         let padding = as_cheap().filter(|plan| plan.graphs == fewest).map(|plan| plan.padding);
-        prop_assert_eq!(Some(found.outcome.padding_tokens), padding.min());
+        if request.objective == Objective::Time {
+            prop_assert_eq!(Some(found.outcome.padding_tokens), padding.min());
+        }
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use super::costs::StepCosts;
 use super::default_lists::Stack;
 use super::error::PlannerError;
 use super::evaluate::{Outcome, evaluate};
-use super::planner::{MAX_GRAPHS, Plan, plan};
+use super::planner::plans_of_counts;
 use super::request::{Objective, PlanRequest};
 use super::sizes::CaptureSizes;
 use super::traffic::Traffic;
@@ -32,11 +32,11 @@ pub struct Comparison {
 }
 
 /// Compares with every stack. Budgets and prices of the request are left out: the number of graphs
-/// is what is held equal, and so are the maxima. A stack with more graphs than a plan can have is
+/// is what is held equal, and so are the maxima. A stack with more graphs than can be planned for is
 /// left out.
 ///
 /// # Errors
-/// Those of [`plan`] and [`evaluate`].
+/// Those of [`plan`](super::plan) and [`evaluate`].
 pub fn compare(
     traffic: &Traffic,
     costs: &StepCosts,
@@ -44,28 +44,29 @@ pub fn compare(
 ) -> Result<Vec<Comparison>, PlannerError> {
     let query_length = traffic.decode().keys().next_back().copied().unwrap_or(1);
     let (tokens, decode) = (request.token_maximum(traffic), request.decode_maximum(traffic));
-    let mut comparisons = Vec::with_capacity(Stack::ALL.len());
+    let unlimited = PlanRequest {
+        max_graphs: None,
+        multiple_of: 1,
+        memory_budget: None,
+        capture_budget_ns: None,
+        memory_price: 0.0,
+        capture_price: 0.0,
+        ..request.clone()
+    };
+    let mut defaults = Vec::with_capacity(Stack::ALL.len());
     for stack in Stack::ALL {
         let sizes = stack.lists(tokens, decode, query_length);
         let theirs = evaluate(traffic, &sizes, costs, request)?;
-        if theirs.graphs == 0 || theirs.graphs > MAX_GRAPHS {
-            continue;
+        if theirs.graphs > 0 {
+            defaults.push((stack, sizes, theirs));
         }
-        let equal = PlanRequest {
-            max_graphs: Some(theirs.graphs),
-            multiple_of: 1,
-            memory_budget: None,
-            capture_budget_ns: None,
-            memory_price: 0.0,
-            capture_price: 0.0,
-            ..request.clone()
-        };
-        let Plan { sizes: our_sizes, outcome: ours, curve, .. } = match plan(traffic, costs, &equal)
-        {
-            Ok(plan) => plan,
-            Err(PlannerError::TooManyCandidates { .. }) => continue,
-            Err(error) => return Err(error),
-        };
+    }
+    let counts: Vec<usize> = defaults.iter().map(|(_, _, theirs)| theirs.graphs).collect();
+    let (plans, curve) = plans_of_counts(traffic, costs, &unlimited, &counts)?;
+    let mut comparisons = Vec::with_capacity(defaults.len());
+    for ((stack, sizes, theirs), our_sizes) in defaults.into_iter().zip(plans) {
+        let Some(our_sizes) = our_sizes else { continue };
+        let ours = evaluate(traffic, &our_sizes, costs, request)?;
         let target = match request.objective {
             Objective::Time => theirs.expected_ns.map(|ns| ns as f64 / 1e3),
             Objective::Padding => Some(theirs.padding_tokens as f64),

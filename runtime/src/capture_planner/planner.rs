@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::axis::unit;
+use super::axis::{Axis, unit};
 use super::budget::{Budgeted, BudgetedPlan, UNLIMITED};
 use super::costs::StepCosts;
 use super::dynamic_program::{INFEASIBLE, Keep, Potentials};
@@ -123,6 +123,32 @@ pub fn plan(
     Ok(Plan { sizes, outcome, curve, knee_graphs, warnings })
 }
 
+/// The best lists for each of several numbers of graphs, without budgets, from one table, and the
+/// curve up to the largest of them; `None` where a number is too large to plan for.
+pub(super) fn plans_of_counts(
+    traffic: &Traffic,
+    costs: &StepCosts,
+    request: &PlanRequest,
+    counts: &[usize],
+) -> Result<(Vec<Option<CaptureSizes>>, Vec<CurvePoint>), PlannerError> {
+    request.validate(traffic)?;
+    let problem = Problem::new(traffic, costs, request)?;
+    let widest = problem.axes.iter().map(Axis::len).max().unwrap_or(0);
+    let can_plan = |count: usize| {
+        let graphs = count.max(DEFAULT_CURVE_GRAPHS).min(problem.most_graphs());
+        count >= problem.least_graphs() && widest.saturating_mul(graphs + 1) <= MAX_TABLE
+    };
+    let largest = counts.iter().copied().filter(|count| can_plan(*count)).max();
+    let up_to = PlanRequest { max_graphs: largest, ..request.clone() };
+    let (curve, curve_costs, tables) = curve(&problem, &up_to)?;
+    let sizes = |count: usize| {
+        let graphs = fewest_for(&curve_costs, &curve, count);
+        problem.sizes(&walk(&tables, graphs))
+    };
+    let plans = counts.iter().map(|count| can_plan(*count).then(|| sizes(*count))).collect();
+    Ok((plans, curve))
+}
+
 /// With too few graphs for both lists, every step uses the token sizes, as dispatch does for a
 /// decode that no decode size holds.
 fn plan_shared(
@@ -205,7 +231,7 @@ fn within_budgets(
     graphs: usize,
 ) -> Result<BudgetedPlan, PlannerError> {
     let least = problem.least_nodes();
-    let sum = |of: fn(&super::axis::Axis) -> &Vec<u64>| -> u64 {
+    let sum = |of: fn(&Axis) -> &Vec<u64>| -> u64 {
         let nodes = problem.axes.iter().zip(&least);
         nodes.flat_map(|(axis, nodes)| nodes.iter().map(move |n| of(axis)[n - 1])).sum()
     };
