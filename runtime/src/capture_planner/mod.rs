@@ -2,7 +2,7 @@
 //!
 //! A log of steps ([`IterationRecord`], [`read_log`]) becomes a histogram ([`Traffic`]). With the
 //! cost of a step at a size ([`StepCosts`], measured or modelled) and a [`PlanRequest`], [`plan`]
-//! chooses `capture_num_tokens` and `decode_batch_sizes`; [`evaluate`] says what any lists cost.
+//! chooses `capture_num_tokens` and `decode_batch_sizes`; [`evaluate()`] says what any lists cost.
 //! Pure functions of their arguments: nothing here runs a model or needs a device.
 //!
 //! ```
