@@ -1,0 +1,138 @@
+//! Artifacts: a piece lowered for a size, with no address in it.
+
+use piecewise_kernels::step::CaptureSupport;
+
+/// blake3 of what it names.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
+pub struct Digest(pub [u8; 32]);
+
+impl Digest {
+    /// The digest of `bytes`.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(*blake3::hash(bytes).as_bytes())
+    }
+}
+
+impl std::fmt::Display for Digest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl std::fmt::Debug for Digest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// For which row counts a piece is lowered.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum PieceSize {
+    /// Exactly this many rows, padding included.
+    Exact(u64),
+    /// Any number of rows up to this: grids are computed from the count at launch.
+    General(u64),
+}
+
+impl PieceSize {
+    /// The most rows it can hold.
+    pub fn rows(self) -> u64 {
+        match self {
+            Self::Exact(rows) | Self::General(rows) => rows,
+        }
+    }
+}
+
+/// What a launch works on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Serialize, serde::Deserialize)]
+pub enum ArgRef {
+    /// The operand at this position of the unique piece (see
+    /// [`piecewise_ir::module::UniquePiece::operands`]).
+    Operand(u32),
+    /// Bytes of the piece's scratch.
+    Scratch {
+        /// From the start of the scratch.
+        offset: u64,
+        /// How many.
+        bytes: u64,
+    },
+}
+
+/// How a launch uses an argument.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Access {
+    /// Read only.
+    Read,
+    /// Written without being read before.
+    Write,
+    /// Read and written: states.
+    ReadWrite,
+}
+
+/// An argument of a launch. The true counts are an implicit argument of every launch.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Serialize, serde::Deserialize)]
+pub struct Arg {
+    /// What it is.
+    pub at: ArgRef,
+    /// How it is used.
+    pub access: Access,
+}
+
+/// One launch of a kernel.
+#[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
+pub struct Launch {
+    /// A readable name: what it computes.
+    pub name: String,
+    /// The nodes of the unique piece that it computes, by position in program order.
+    pub nodes: Vec<u32>,
+    /// What it works on, in the order that the kernel expects.
+    pub args: Vec<Arg>,
+    /// The image of the kernel, in the store and in [`Artifact::images`].
+    pub image: Digest,
+    /// Blocks of work at the artifact's size, for people: a CUDA grid, or the CPU's tiles.
+    pub grid: [u32; 3],
+    /// In which batches it may be captured.
+    pub capture: CaptureSupport,
+}
+
+/// One way to run a piece.
+#[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
+pub struct Lowered {
+    /// The launches in order.
+    pub launches: Vec<Launch>,
+    /// Bytes of scratch that the launches share.
+    pub scratch: u64,
+}
+
+/// A unique piece lowered for a size: alternatives in a fixed order, and the images that they
+/// refer to. It names operands by position, never a slot, never an offset, and contains no
+/// weight bytes.
+#[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
+pub struct Artifact {
+    /// The hash of the unique piece.
+    pub piece: [u8; 32],
+    /// The size.
+    pub size: PieceSize,
+    /// At least one; the first is taken unless a tuning record picks another.
+    pub alternatives: Vec<Lowered>,
+    /// The images that the launches refer to: digest and bytes, each once.
+    pub images: Vec<(Digest, Vec<u8>)>,
+}
+
+impl Artifact {
+    /// The scratch need: the largest over alternatives, in bytes.
+    pub fn scratch(&self) -> u64 {
+        self.alternatives.iter().map(|lowered| lowered.scratch).max().unwrap_or(0)
+    }
+
+    /// The bytes of an image.
+    pub fn image(&self, digest: Digest) -> Option<&[u8]> {
+        self.images.iter().find(|(d, _)| *d == digest).map(|(_, bytes)| bytes.as_slice())
+    }
+}

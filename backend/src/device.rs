@@ -1,0 +1,298 @@
+//! The device interface: memory, binding, launching, capturing, replaying.
+
+use crate::artifact::Artifact;
+use crate::weights::{WeightError, WeightLayout, WeightSource};
+use piecewise_ir::module::UniquePiece;
+use piecewise_ir::weight::Recipe;
+use piecewise_kernels::step::{CaptureSupport, LaunchContext};
+
+/// An address in device memory.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Address(pub u64);
+
+impl Address {
+    /// The address `bytes` further on.
+    pub fn offset(self, bytes: u64) -> Self {
+        Self(self.0 + bytes)
+    }
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+impl std::fmt::Debug for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// A reserved address range whose backing can be dropped and mapped again at the same addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Region {
+    /// Its number on the device.
+    pub id: u32,
+    /// Where it starts; aligned to at least 256 bytes.
+    pub base: Address,
+    /// How many bytes it holds.
+    pub bytes: u64,
+}
+
+/// A block of host memory that the device copies to and from; pinned where that means something.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct HostBlock {
+    /// Its number on the device.
+    pub id: u32,
+    /// How many bytes it holds.
+    pub bytes: u64,
+}
+
+/// Where the operands of a unique piece lie for one of its uses.
+#[derive(Clone, Debug)]
+pub struct Binding<'a> {
+    /// What is bound.
+    pub piece: &'a UniquePiece,
+    /// The alternative of the artifact that is taken.
+    pub alternative: usize,
+    /// For each operand position, its address; `None` for a local that got no slot.
+    pub operands: &'a [Option<Address>],
+    /// Where the scratch lies.
+    pub scratch: Address,
+    /// How many bytes of scratch there are; at least what the artifact needs.
+    pub scratch_bytes: u64,
+    /// Where the true counts lie: one `i32` for each symbol.
+    pub counts: Address,
+    /// The largest size of each symbol, by symbol index.
+    pub bounds: &'a [u64],
+    /// For errors and address audits: what this use is called.
+    pub label: &'a str,
+}
+
+/// A rule that holds inside a capture.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CaptureRule {
+    /// Memory is neither reserved, backed nor dropped inside a capture.
+    #[error("no allocation inside a capture; reserve memory before it")]
+    NoAllocation,
+    /// The host does not wait, read or write inside a capture.
+    #[error("no synchronization inside a capture; stage before it and read back after it")]
+    NoSynchronization,
+    /// Every address that a captured launch uses lies in memory that the graph keeps alive.
+    #[error("no unretained memory inside a capture; bind operands to reserved regions")]
+    NoUnretained,
+    /// Every captured op supports capture for the batch.
+    #[error("an op that can't be captured for this batch; run it as a split op")]
+    UnsupportedOp,
+    /// A captured graph launches at least one kernel.
+    #[error("no empty capture; merge a piece without kernels away")]
+    NoEmpty,
+}
+
+/// What a device could not do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// There is not enough memory.
+    #[error("{what} needs {bytes} bytes, more than the device can give: {reason}")]
+    OutOfMemory {
+        /// What asked.
+        what: String,
+        /// How much.
+        bytes: u64,
+        /// What the device said.
+        reason: String,
+    },
+    /// An address outside the memory that was reserved and backed.
+    #[error("{what} at {address} (+{bytes} bytes) is outside reserved, backed memory")]
+    BadAddress {
+        /// What it is.
+        what: String,
+        /// Where.
+        address: Address,
+        /// How many bytes.
+        bytes: u64,
+    },
+    /// A program that does not fit what it is bound to.
+    #[error("{label} can't be bound: {reason}")]
+    Bind {
+        /// The use.
+        label: String,
+        /// What does not fit.
+        reason: String,
+    },
+    /// A launch failed.
+    #[error("launch `{launch}` of {label} failed: {reason}")]
+    Launch {
+        /// The launch's name.
+        launch: String,
+        /// The use.
+        label: String,
+        /// What went wrong.
+        reason: String,
+    },
+    /// A rule of captures was broken; nothing was captured.
+    #[error("capture of {label}: {rule}")]
+    Capture {
+        /// What was being captured, down to the launch.
+        label: String,
+        /// The rule.
+        rule: CaptureRule,
+    },
+    /// A weight could not be made.
+    #[error(transparent)]
+    Weight(#[from] WeightError),
+}
+
+/// A device: memory, programs and captured graphs. Used by one thread at a time.
+pub trait Device: Send {
+    /// An artifact bound to addresses.
+    type Program: Send;
+    /// A captured graph. It keeps alive everything it points to.
+    type Captured: Send;
+    /// A point in the stream.
+    type Event: Send;
+
+    /// What it is, for people: model, cores, instruction set.
+    fn describe(&self) -> String;
+
+    /// Bytes that can still be backed.
+    fn free_bytes(&self) -> u64;
+
+    /// Reserves an address range without backing.
+    ///
+    /// # Errors
+    /// When there are no addresses left, or inside a capture.
+    fn reserve(&mut self, what: &str, bytes: u64) -> Result<Region, DeviceError>;
+
+    /// Backs a reserved range with zeroed memory at its addresses; no-op where it is backed.
+    ///
+    /// # Errors
+    /// When memory is short, or inside a capture.
+    fn back(&mut self, region: Region) -> Result<(), DeviceError>;
+
+    /// Drops the backing, keeping the addresses.
+    ///
+    /// # Errors
+    /// Inside a capture.
+    fn drop_backing(&mut self, region: Region) -> Result<(), DeviceError>;
+
+    /// Writes bytes and waits.
+    ///
+    /// # Errors
+    /// When the range is not backed, or inside a capture.
+    fn write(&mut self, to: Address, bytes: &[u8]) -> Result<(), DeviceError>;
+
+    /// Waits for all work and reads bytes.
+    ///
+    /// # Errors
+    /// When the range is not backed, or inside a capture.
+    fn read(&mut self, from: Address, bytes: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// Enqueues filling `bytes` bytes with the repeated `pattern` (1, 2 or 4 bytes).
+    ///
+    /// # Errors
+    /// When the range is not backed, or inside a capture.
+    fn fill(&mut self, to: Address, bytes: u64, pattern: &[u8]) -> Result<(), DeviceError>;
+
+    /// Makes a weight's bytes in `layout` at `to`.
+    ///
+    /// # Errors
+    /// When the source does not have what the recipe reads, or the range is not backed.
+    fn materialize(
+        &mut self,
+        recipe: &Recipe,
+        layout: WeightLayout,
+        source: &dyn WeightSource,
+        to: Address,
+    ) -> Result<(), DeviceError>;
+
+    /// Makes a host block that copies can use; at load, never in a step.
+    ///
+    /// # Errors
+    /// When memory is short, or inside a capture.
+    fn host_block(&mut self, bytes: u64) -> Result<HostBlock, DeviceError>;
+
+    /// The bytes of a host block.
+    fn host_bytes(&self, block: HostBlock) -> &[u8];
+
+    /// The bytes of a host block, to be filled; no copy that uses them may be under way.
+    fn host_bytes_mut(&mut self, block: HostBlock) -> &mut [u8];
+
+    /// Enqueues a copy of the block's first `bytes` bytes to `to`.
+    ///
+    /// # Errors
+    /// When the range is not backed, or inside a capture.
+    fn copy_in(&mut self, block: HostBlock, bytes: u64, to: Address) -> Result<(), DeviceError>;
+
+    /// Enqueues a copy of `bytes` bytes at `from` to the block at `offset`.
+    ///
+    /// # Errors
+    /// When the range is not backed, or inside a capture.
+    fn copy_out(
+        &mut self,
+        from: Address,
+        bytes: u64,
+        block: HostBlock,
+        offset: u64,
+    ) -> Result<(), DeviceError>;
+
+    /// Marks the present end of the stream.
+    ///
+    /// # Errors
+    /// Inside a capture.
+    fn record(&mut self) -> Result<Self::Event, DeviceError>;
+
+    /// Waits until the stream has passed `event`.
+    ///
+    /// # Errors
+    /// When work before it failed, or inside a capture.
+    fn wait(&mut self, event: &Self::Event) -> Result<(), DeviceError>;
+
+    /// Binds an artifact to addresses.
+    ///
+    /// # Errors
+    /// When an operand that a launch uses has no address, or the scratch is too small.
+    fn bind(
+        &mut self,
+        artifact: &Artifact,
+        binding: &Binding<'_>,
+    ) -> Result<Self::Program, DeviceError>;
+
+    /// In which batches a program may be captured: the least of its launches.
+    fn capture_support(&self, program: &Self::Program) -> CaptureSupport;
+
+    /// Runs a program's launches one by one.
+    ///
+    /// # Errors
+    /// When a launch fails.
+    fn launch(
+        &mut self,
+        program: &Self::Program,
+        context: LaunchContext<'_>,
+    ) -> Result<(), DeviceError>;
+
+    /// Captures programs, in order, into one graph for these padded sizes by symbol index. No
+    /// kernel runs. On an error nothing is captured and the device is as before.
+    ///
+    /// # Errors
+    /// When a rule of captures is broken or the device can't capture.
+    fn capture(
+        &mut self,
+        label: &str,
+        programs: &[&Self::Program],
+        sizes: &[u64],
+    ) -> Result<Self::Captured, DeviceError>;
+
+    /// Replays a captured graph: it sees nothing but what it holds.
+    ///
+    /// # Errors
+    /// When a launch fails.
+    fn replay(&mut self, graph: &Self::Captured) -> Result<(), DeviceError>;
+
+    /// The addresses that a captured graph was built on: launch name, operand or `scratch` or
+    /// `counts`, address. For the address audit.
+    fn addresses<'a>(&'a self, graph: &'a Self::Captured) -> Vec<(&'a str, String, Address)>;
+}

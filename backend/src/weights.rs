@@ -1,0 +1,84 @@
+//! Weights: where their bytes come from and how they lie in device memory.
+
+use piecewise_ir::dtype::DType;
+use std::borrow::Cow;
+
+/// How a weight lies in device memory.
+#[derive(
+    Clone, Copy, PartialEq, Eq, Hash, Debug, Default, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum WeightLayout {
+    /// Dense, the last axis innermost.
+    #[default]
+    RowMajor,
+}
+
+/// The bytes of a checkpoint tensor.
+#[derive(Clone, Debug)]
+pub enum TensorSource<'a> {
+    /// Row-major little-endian bytes.
+    Bytes(Cow<'a, [u8]>),
+    /// Independent normal numbers of mean 0, made on the device from a seed and the tensor's
+    /// name.
+    Normal {
+        /// The standard deviation.
+        std: f32,
+        /// The seed.
+        seed: u64,
+    },
+}
+
+/// Why a checkpoint tensor can't be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WeightError {
+    /// A tensor is not what the graph declares.
+    #[error("checkpoint tensor \"{name}\" is {found}, but the model declares {expected}")]
+    Mismatch {
+        /// Its name.
+        name: String,
+        /// What the source holds.
+        found: String,
+        /// What the graph declares.
+        expected: String,
+    },
+    /// The source does not have what the graph declares.
+    #[error(transparent)]
+    Source(Box<dyn std::error::Error + Send + Sync>),
+    /// A derived weight's graph could not be evaluated.
+    #[error("a derived weight can't be evaluated: {reason}")]
+    Recipe {
+        /// What went wrong.
+        reason: String,
+    },
+}
+
+/// Checkpoint tensors by name.
+pub trait WeightSource: Send + Sync {
+    /// The tensor `name`, which the graph declares as `dtype` and `shape`.
+    ///
+    /// # Errors
+    /// When there is none of that name, dtype and shape.
+    fn tensor(
+        &self,
+        name: &str,
+        dtype: DType,
+        shape: &[u64],
+    ) -> Result<TensorSource<'_>, WeightError>;
+}
+
+/// Random weights of any name and shape: for benchmarks.
+#[derive(Clone, Copy, Debug)]
+pub struct NormalWeights {
+    /// The standard deviation.
+    pub std: f32,
+    /// The seed.
+    pub seed: u64,
+}
+
+impl WeightSource for NormalWeights {
+    fn tensor(&self, _: &str, _: DType, _: &[u64]) -> Result<TensorSource<'_>, WeightError> {
+        Ok(TensorSource::Normal { std: self.std, seed: self.seed })
+    }
+}

@@ -1,0 +1,434 @@
+//! The builder: how a model author writes a graph.
+//!
+//! [`Tensor`]s are `Copy` handles with operators; scopes prefix weight paths; every node records
+//! the author's source line. A mistake is noted with its line and gives a tensor that swallows
+//! what follows, so that [`Builder::finish`] returns all mistakes together.
+
+mod composites;
+mod error;
+mod operators;
+mod tensor;
+
+pub use error::{BuildError, BuildErrors};
+pub use tensor::Tensor;
+
+use crate::custom::{Attrs, CustomCall, CustomOpDef};
+use crate::dim::{Dim, SymbolDecl};
+use crate::dtype::DType;
+use crate::entity::{Symbol, Value};
+use crate::graph::{Graph, Loc};
+use crate::literal::{Literal, Scalar};
+use crate::op::{Op, check_types, infer_type};
+use crate::types::{Shape, TensorType};
+use crate::weight::Recipe;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::panic::Location;
+
+type WeightDTypes = Box<dyn Fn(&str) -> Option<DType>>;
+
+struct State {
+    graph: Graph,
+    scopes: Vec<String>,
+    weights: BTreeMap<String, Value>,
+    weight_dtype: DType,
+    weight_dtypes: Option<WeightDTypes>,
+    errors: Vec<BuildError>,
+}
+
+/// Builds a [`Graph`].
+pub struct Builder {
+    state: RefCell<State>,
+}
+
+impl std::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Builder").finish_non_exhaustive()
+    }
+}
+
+impl Builder {
+    /// A builder of an empty graph whose checkpoint weights are bf16.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            state: RefCell::new(State {
+                graph: Graph::new(name),
+                scopes: Vec::new(),
+                weights: BTreeMap::new(),
+                weight_dtype: DType::BF16,
+                weight_dtypes: None,
+                errors: Vec::new(),
+            }),
+        }
+    }
+
+    /// Declares checkpoint weights as `dtype` unless the checkpoint says otherwise.
+    #[must_use]
+    pub fn weight_dtype(self, dtype: DType) -> Self {
+        self.state.borrow_mut().weight_dtype = dtype;
+        self
+    }
+
+    /// Declares each checkpoint weight by what the checkpoint itself holds, where `dtype_of`
+    /// knows the tensor.
+    #[must_use]
+    pub fn weight_dtypes(self, dtype_of: impl Fn(&str) -> Option<DType> + 'static) -> Self {
+        self.state.borrow_mut().weight_dtypes = Some(Box::new(dtype_of));
+        self
+    }
+
+    /// Declares a symbol with inclusive bounds.
+    #[track_caller]
+    pub fn symbol(&self, name: &str, min: u64, max: u64, role: Option<&str>) -> Symbol {
+        if min > max {
+            self.error(format!("symbol {name} has no value in [{min}..{max}]"));
+        }
+        self.state.borrow_mut().graph.add_symbol(SymbolDecl {
+            name: name.to_owned(),
+            min,
+            max,
+            role: role.map(str::to_owned),
+        })
+    }
+
+    /// Declares an input. Padding rows hold `padding`.
+    #[track_caller]
+    pub fn input(
+        &self,
+        name: &str,
+        dtype: DType,
+        shape: impl IntoIterator<Item = Dim>,
+        padding: Option<Scalar>,
+        role: Option<&str>,
+    ) -> Tensor<'_> {
+        let ty = TensorType { dtype, shape: shape.into_iter().collect() };
+        let role = role.map(str::to_owned);
+        let value = self.state.borrow_mut().graph.add_input(name, ty, padding, role);
+        Tensor::new(self, value)
+    }
+
+    /// A checkpoint tensor of static shape under the current scope. The same path twice is one
+    /// weight.
+    #[track_caller]
+    pub fn weight<D: Into<Dim>>(
+        &self,
+        name: &str,
+        shape: impl IntoIterator<Item = D>,
+    ) -> Tensor<'_> {
+        let path = self.path(name);
+        let dtype = {
+            let state = self.state.borrow();
+            let stored = state.weight_dtypes.as_ref().and_then(|dtype_of| dtype_of(&path));
+            stored.unwrap_or(state.weight_dtype)
+        };
+        let ty = TensorType::new(dtype, shape);
+        let known = self.state.borrow().weights.get(&path).copied();
+        if let Some(value) = known {
+            if *self.state.borrow().graph.ty(value) != ty {
+                return self.fail(format!("weight \"{path}\" is used with two types"));
+            }
+            return Tensor::new(self, value);
+        }
+        let value = {
+            let mut state = self.state.borrow_mut();
+            let recipe = Recipe::Checkpoint { name: path.clone(), ty: ty.clone() };
+            let value = state.graph.add_weight(ty, recipe);
+            state.weights.insert(path, value);
+            value
+        };
+        Tensor::new(self, value)
+    }
+
+    /// A weight that `build` computes from nothing: evaluated once at load.
+    #[track_caller]
+    pub fn derived_weight(
+        &self,
+        name: &str,
+        build: impl FnOnce(&Builder) -> Result<Graph, BuildErrors>,
+    ) -> Tensor<'_> {
+        let inner = Self::new(name);
+        let recipe = match build(&inner) {
+            Ok(graph) => Recipe::Graph(Box::new(graph)),
+            Err(errors) => {
+                self.state.borrow_mut().errors.extend(errors.0);
+                return Tensor::poison(self);
+            }
+        };
+        match recipe.ty() {
+            Ok(ty) => {
+                let value = self.state.borrow_mut().graph.add_weight(ty, recipe);
+                Tensor::new(self, value)
+            }
+            Err(reason) => self.fail(format!("derived weight \"{name}\": {reason}")),
+        }
+    }
+
+    /// A state under the current scope: memory that lives from step to step.
+    #[track_caller]
+    pub fn state(
+        &self,
+        name: &str,
+        dtype: DType,
+        shape: impl IntoIterator<Item = Dim>,
+        role: Option<&str>,
+    ) -> Tensor<'_> {
+        let path = self.path(name);
+        let ty = TensorType { dtype, shape: shape.into_iter().collect() };
+        let role = role.map(str::to_owned);
+        let value = self.state.borrow_mut().graph.add_state(path, ty, role);
+        Tensor::new(self, value)
+    }
+
+    /// Enters a scope: until the returned guard is dropped, weight and state paths start with
+    /// `name` and nodes record it.
+    pub fn scope(&self, name: impl Into<String>) -> Scope<'_> {
+        self.state.borrow_mut().scopes.push(name.into());
+        Scope { builder: self }
+    }
+
+    /// A constant tensor of static shape.
+    #[track_caller]
+    pub fn literal<D: Into<Dim>>(
+        &self,
+        dtype: DType,
+        shape: impl IntoIterator<Item = D>,
+        values: impl IntoIterator<Item = f64>,
+    ) -> Tensor<'_> {
+        let ty = TensorType::new(dtype, shape);
+        self.node(Op::Literal(Literal::new(dtype, values)), &[], Some(ty))
+    }
+
+    /// A constant scalar.
+    #[track_caller]
+    pub fn scalar(&self, dtype: DType, value: f64) -> Tensor<'_> {
+        self.literal(dtype, [] as [u64; 0], [value])
+    }
+
+    /// A tensor whose elements are their index along `axis`.
+    #[track_caller]
+    pub fn iota<D: Into<Dim>>(
+        &self,
+        dtype: DType,
+        shape: impl IntoIterator<Item = D>,
+        axis: usize,
+    ) -> Tensor<'_> {
+        self.node(Op::Iota { axis }, &[], Some(TensorType::new(dtype, shape)))
+    }
+
+    /// The tensors one after the other along `axis`.
+    #[track_caller]
+    pub fn concat<'b>(&'b self, tensors: &[Tensor<'b>], axis: usize) -> Tensor<'b> {
+        self.node(Op::Concat { axis }, tensors, None)
+    }
+
+    /// A call of a custom op, with the types that its definition infers.
+    #[track_caller]
+    pub fn custom<'b>(
+        &'b self,
+        def: &dyn CustomOpDef,
+        operands: &[Tensor<'b>],
+        attrs: Attrs,
+    ) -> Vec<Tensor<'b>> {
+        let Some(values) = self.values(operands) else { return Vec::new() };
+        let types = self.types(&values);
+        let results = match def.infer(&types, &attrs) {
+            Ok(results) => results,
+            Err(reason) => {
+                self.error(format!("custom op `{}`: {reason}", def.name()));
+                return Vec::new();
+            }
+        };
+        let call = CustomCall {
+            name: def.name().to_owned(),
+            attrs,
+            mutates: def.mutates(),
+            rows: def.rows(),
+            splits: def.splits(),
+        };
+        let loc = self.loc(Location::caller());
+        let mut state = self.state.borrow_mut();
+        let node = state.graph.push_node(Op::Custom(Box::new(call)), values, results, loc);
+        state.graph.node(node).results.iter().map(|&v| Tensor::new(self, v)).collect()
+    }
+
+    /// [`Self::custom`] of an op with one result.
+    #[track_caller]
+    pub fn custom_one<'b>(
+        &'b self,
+        def: &dyn CustomOpDef,
+        operands: &[Tensor<'b>],
+        attrs: Attrs,
+    ) -> Tensor<'b> {
+        match self.custom(def, operands, attrs).as_slice() {
+            &[result] => result,
+            _ => Tensor::poison(self),
+        }
+    }
+
+    /// The graph that returns `outputs`.
+    ///
+    /// # Errors
+    /// Every mistake made on the way, each with its source line.
+    #[track_caller]
+    pub fn finish<'b>(
+        &'b self,
+        outputs: impl IntoIterator<Item = Tensor<'b>>,
+    ) -> Result<Graph, BuildErrors> {
+        let outputs: Vec<_> = outputs.into_iter().collect();
+        if outputs.is_empty() {
+            self.error("a graph needs at least one output".to_owned());
+        }
+        let values = self.values(&outputs);
+        let mut state = self.state.borrow_mut();
+        if !state.errors.is_empty() {
+            return Err(BuildErrors(std::mem::take(&mut state.errors)));
+        }
+        let mut graph = std::mem::take(&mut state.graph);
+        graph.set_outputs(values.unwrap_or_default());
+        Ok(graph)
+    }
+
+    /// Adds a node of one result and of the type `target`, or of the type that follows from the
+    /// operands.
+    #[track_caller]
+    pub(crate) fn node<'b>(
+        &'b self,
+        op: Op,
+        operands: &[Tensor<'b>],
+        target: Option<TensorType>,
+    ) -> Tensor<'b> {
+        match self.try_node(op, operands, target.map(|ty| vec![ty])) {
+            Some(results) if results.len() == 1 => results[0],
+            _ => Tensor::poison(self),
+        }
+    }
+
+    /// Adds a node; `None` after noting an error or where an operand is poisoned.
+    #[track_caller]
+    pub(crate) fn try_node<'b>(
+        &'b self,
+        op: Op,
+        operands: &[Tensor<'b>],
+        target: Option<Vec<TensorType>>,
+    ) -> Option<Vec<Tensor<'b>>> {
+        let values = self.values(operands)?;
+        let types = self.types(&values);
+        let results = match target {
+            Some(results) => Ok(results),
+            None => infer_type(&op, &types).map(|ty| ty.into_iter().collect()),
+        };
+        let checked = results.and_then(|results| {
+            check_types(&op, &types, &results)?;
+            Ok(results)
+        });
+        match checked {
+            Ok(results) => {
+                let loc = self.loc(Location::caller());
+                let mut state = self.state.borrow_mut();
+                let node = state.graph.push_node(op, values, results, loc);
+                Some(state.graph.node(node).results.iter().map(|&v| Tensor::new(self, v)).collect())
+            }
+            Err(error) => {
+                let given = types.iter().map(|ty| self.show(ty)).collect::<Vec<_>>().join(", ");
+                self.error(format!("{error} (operands: {given})"));
+                None
+            }
+        }
+    }
+
+    /// Notes a mistake at the caller's line and returns a poisoned tensor.
+    #[track_caller]
+    pub(crate) fn fail(&self, message: String) -> Tensor<'_> {
+        self.error(message);
+        Tensor::poison(self)
+    }
+
+    #[track_caller]
+    fn error(&self, message: String) {
+        let loc = self.loc(Location::caller());
+        self.state.borrow_mut().errors.push(BuildError { message, loc });
+    }
+
+    pub(crate) fn ty(&self, value: Value) -> TensorType {
+        self.state.borrow().graph.ty(value).clone()
+    }
+
+    pub(crate) fn show(&self, ty: &TensorType) -> String {
+        ty.display(self.state.borrow().graph.symbols()).to_string()
+    }
+
+    pub(crate) fn show_shape(&self, shape: &Shape) -> String {
+        let state = self.state.borrow();
+        let dims: Vec<_> =
+            shape.iter().map(|d| d.display(state.graph.symbols()).to_string()).collect();
+        format!("[{}]", dims.join(","))
+    }
+
+    fn values(&self, tensors: &[Tensor<'_>]) -> Option<Vec<Value>> {
+        tensors.iter().map(|t| t.value()).collect()
+    }
+
+    fn types(&self, values: &[Value]) -> Vec<TensorType> {
+        let state = self.state.borrow();
+        values.iter().map(|&v| state.graph.ty(v).clone()).collect()
+    }
+
+    fn path(&self, name: &str) -> String {
+        let state = self.state.borrow();
+        let parts = state.scopes.iter().map(String::as_str).chain([name]);
+        parts.filter(|p| !p.is_empty()).collect::<Vec<_>>().join(".")
+    }
+
+    fn loc(&self, caller: &Location<'_>) -> Loc {
+        Loc { scope: self.path(""), source: format!("{}:{}", caller.file(), caller.line()) }
+    }
+}
+
+/// A builder inside a scope, until it is dropped.
+#[derive(Debug)]
+pub struct Scope<'b> {
+    builder: &'b Builder,
+}
+
+impl<'b> Scope<'b> {
+    /// The builder, for tensors that outlive the scope.
+    pub fn builder(&self) -> &'b Builder {
+        self.builder
+    }
+
+    /// [`Builder::weight`], living as long as the builder.
+    #[track_caller]
+    pub fn weight<D: Into<Dim>>(
+        &self,
+        name: &str,
+        shape: impl IntoIterator<Item = D>,
+    ) -> Tensor<'b> {
+        self.builder.weight(name, shape)
+    }
+
+    /// [`Builder::state`], living as long as the builder.
+    #[track_caller]
+    pub fn state(
+        &self,
+        name: &str,
+        dtype: DType,
+        shape: impl IntoIterator<Item = Dim>,
+        role: Option<&str>,
+    ) -> Tensor<'b> {
+        self.builder.state(name, dtype, shape, role)
+    }
+}
+
+impl Deref for Scope<'_> {
+    type Target = Builder;
+    fn deref(&self) -> &Builder {
+        self.builder
+    }
+}
+
+impl Drop for Scope<'_> {
+    fn drop(&mut self) {
+        self.builder.state.borrow_mut().scopes.pop();
+    }
+}

@@ -1,0 +1,279 @@
+//! Tensors of the builder: primitives as methods.
+
+use super::Builder;
+use crate::dim::Dim;
+use crate::dtype::DType;
+use crate::entity::Value;
+use crate::op::{BinaryOp, CompareOp, Op, ReduceOp, UnaryOp};
+use crate::types::{Shape, TensorType};
+use std::ops::Range;
+
+/// A value under construction. Poisoned after a mistake: what follows from it is swallowed.
+#[derive(Clone, Copy, Debug)]
+pub struct Tensor<'b> {
+    builder: &'b Builder,
+    value: Option<Value>,
+}
+
+macro_rules! unary_methods {
+    ($($method:ident = $op:ident, $help:literal;)*) => {
+        $(#[doc = $help] #[track_caller] pub fn $method(self) -> Self {
+            self.builder.node(Op::Unary(UnaryOp::$op), &[self], None)
+        })*
+    };
+}
+
+macro_rules! binary_methods {
+    ($($method:ident = $op:expr, $help:literal;)*) => {
+        $(#[doc = $help] #[track_caller] pub fn $method(self, other: Self) -> Self {
+            self.elementwise($op, other)
+        })*
+    };
+}
+
+macro_rules! reduce_methods {
+    ($($method:ident = $op:ident, $help:literal;)*) => {
+        $(#[doc = $help] #[track_caller]
+        pub fn $method(self, axes: impl IntoIterator<Item = usize>) -> Self {
+            let mut axes: Vec<_> = axes.into_iter().collect();
+            axes.sort_unstable();
+            self.builder.node(Op::Reduce { op: ReduceOp::$op, axes }, &[self], None)
+        })*
+    };
+}
+
+impl<'b> Tensor<'b> {
+    pub(crate) fn new(builder: &'b Builder, value: Value) -> Self {
+        Self { builder, value: Some(value) }
+    }
+
+    pub(crate) fn poison(builder: &'b Builder) -> Self {
+        Self { builder, value: None }
+    }
+
+    /// The builder that it belongs to.
+    pub fn builder(self) -> &'b Builder {
+        self.builder
+    }
+
+    /// Its value in the graph; `None` after a mistake.
+    pub fn value(self) -> Option<Value> {
+        self.value
+    }
+
+    /// Its type; `None` after a mistake.
+    pub fn ty(self) -> Option<TensorType> {
+        self.value.map(|v| self.builder.ty(v))
+    }
+
+    /// Its dtype; f32 after a mistake.
+    pub fn dtype(self) -> DType {
+        self.ty().map_or(DType::F32, |ty| ty.dtype)
+    }
+
+    /// Its dimensions; none after a mistake.
+    pub fn shape(self) -> Shape {
+        self.ty().map_or_else(Shape::new, |ty| ty.shape)
+    }
+
+    /// Its number of dimensions; 0 after a mistake.
+    pub fn rank(self) -> usize {
+        self.shape().len()
+    }
+
+    unary_methods! {
+        abs = Abs, "`|x|`";
+        exp = Exp, "`e^x`";
+        log = Log, "The natural logarithm.";
+        sqrt = Sqrt, "The square root.";
+        rsqrt = Rsqrt, "`1 / sqrt(x)`";
+        sin = Sin, "The sine of radians.";
+        cos = Cos, "The cosine of radians.";
+        tanh = Tanh, "The hyperbolic tangent.";
+        erf = Erf, "The error function.";
+        floor = Floor, "The largest integer not above x.";
+        logical_not = Not, "Logical negation.";
+        negate = Neg, "`-x`; also written as the operator.";
+    }
+
+    binary_methods! {
+        maximum = Op::Binary(BinaryOp::Max), "The larger of the two, elementwise.";
+        minimum = Op::Binary(BinaryOp::Min), "The smaller of the two, elementwise.";
+        logical_and = Op::Binary(BinaryOp::And), "Logical and.";
+        logical_or = Op::Binary(BinaryOp::Or), "Logical or.";
+        equal = Op::Compare(CompareOp::Eq), "`a == b`, elementwise.";
+        not_equal = Op::Compare(CompareOp::Ne), "`a != b`, elementwise.";
+        less = Op::Compare(CompareOp::Lt), "`a < b`, elementwise.";
+        less_equal = Op::Compare(CompareOp::Le), "`a <= b`, elementwise.";
+        greater = Op::Compare(CompareOp::Gt), "`a > b`, elementwise.";
+        greater_equal = Op::Compare(CompareOp::Ge), "`a >= b`, elementwise.";
+    }
+
+    reduce_methods! {
+        reduce_sum = Sum, "The sum over `axes`, which stay with extent 1.";
+        reduce_mean = Mean, "The mean over `axes`, which stay with extent 1.";
+        reduce_max = Max, "The largest over `axes`, which stay with extent 1.";
+        reduce_min = Min, "The smallest over `axes`, which stay with extent 1.";
+    }
+
+    /// Elements of `a` where `self` is true, of `b` elsewhere.
+    #[track_caller]
+    pub fn select(self, a: Self, b: Self) -> Self {
+        let Some(shape) = self.common_shape(&[self, a, b]) else {
+            return Self::poison(self.builder);
+        };
+        // Not `map`: a closure would lose the author's line.
+        let operands = [
+            self.broadcast_to(shape.clone()),
+            a.broadcast_to(shape.clone()),
+            b.broadcast_to(shape),
+        ];
+        self.builder.node(Op::Select, &operands, None)
+    }
+
+    /// Each element rounded to `dtype`; itself where it has that dtype.
+    #[track_caller]
+    pub fn cast(self, dtype: DType) -> Self {
+        match self.ty() {
+            Some(ty) if ty.dtype != dtype => {
+                self.builder.node(Op::Cast, &[self], Some(ty.with_dtype(dtype)))
+            }
+            _ => self,
+        }
+    }
+
+    /// The i32 index of the largest element along `axis`, which is dropped.
+    #[track_caller]
+    pub fn argmax(self, axis: usize) -> Self {
+        self.builder.node(Op::ArgMax { axis }, &[self], None)
+    }
+
+    /// The `k` largest elements along `axis`, in descending order, and their i32 indices.
+    #[track_caller]
+    pub fn top_k(self, axis: usize, k: u64) -> (Self, Self) {
+        let poison = Self::poison(self.builder);
+        let Some(mut ty) = self.ty() else { return (poison, poison) };
+        if axis < ty.rank() {
+            ty.shape[axis] = k.into();
+        }
+        let indices = ty.with_dtype(DType::I32);
+        match self.builder.try_node(Op::TopK { axis }, &[self], Some(vec![ty, indices])) {
+            Some(results) => (results[0], results[1]),
+            None => (poison, poison),
+        }
+    }
+
+    /// Repeated to `shape`: axes of extent 1 grow and outer axes are added.
+    #[track_caller]
+    pub fn broadcast_to(self, shape: Shape) -> Self {
+        match self.ty() {
+            Some(ty) if ty.shape != shape => {
+                let target = TensorType { dtype: ty.dtype, shape };
+                self.builder.node(Op::Broadcast, &[self], Some(target))
+            }
+            _ => self,
+        }
+    }
+
+    /// The same elements in row-major order under `shape`.
+    #[track_caller]
+    pub fn reshape(self, shape: impl IntoIterator<Item = Dim>) -> Self {
+        let Some(ty) = self.ty() else { return self };
+        let target = TensorType { dtype: ty.dtype, shape: shape.into_iter().collect() };
+        if target == ty { self } else { self.builder.node(Op::Reshape, &[self], Some(target)) }
+    }
+
+    /// Axis `i` of the result is axis `perm[i]`.
+    #[track_caller]
+    pub fn permute(self, perm: impl IntoIterator<Item = usize>) -> Self {
+        let perm = perm.into_iter().collect();
+        self.builder.node(Op::Permute { perm }, &[self], None)
+    }
+
+    /// The elements of `range` along `axis`.
+    #[track_caller]
+    pub fn slice(self, axis: usize, range: Range<u64>) -> Self {
+        let Some(mut ty) = self.ty() else { return self };
+        if axis < ty.rank() {
+            ty.shape[axis] = range.end.saturating_sub(range.start).into();
+        }
+        self.builder.node(Op::Slice { axis, start: range.start }, &[self], Some(ty))
+    }
+
+    /// The rows of `self` at `indices`.
+    #[track_caller]
+    pub fn gather(self, indices: Self) -> Self {
+        self.builder.node(Op::Gather, &[self, indices], None)
+    }
+
+    /// Writes `rows` into the state `self` at `slots`; a slot of -1 writes nowhere.
+    #[track_caller]
+    pub fn scatter(self, slots: Self, rows: Self) {
+        let _ = self.builder.try_node(Op::Scatter, &[self, slots, rows], Some(Vec::new()));
+    }
+
+    /// `self [.., m, k] x rhs [.., k, n]`, rounded to `dtype`.
+    #[track_caller]
+    pub fn matmul(self, rhs: Self, dtype: DType) -> Self {
+        self.product(rhs, false, dtype)
+    }
+
+    /// `self [.., m, k] x rhs [.., n, k]` transposed, rounded to `dtype`: the layout of
+    /// checkpoint linears.
+    #[track_caller]
+    pub fn matmul_transposed(self, rhs: Self, dtype: DType) -> Self {
+        self.product(rhs, true, dtype)
+    }
+
+    #[track_caller]
+    fn product(self, rhs: Self, transpose_rhs: bool, dtype: DType) -> Self {
+        let (Some(mut ty), Some(right)) = (self.ty(), rhs.ty()) else {
+            return Self::poison(self.builder);
+        };
+        let op = Op::MatMul { transpose_lhs: false, transpose_rhs };
+        if ty.rank() >= 2 && right.rank() >= 2 {
+            let n = right.rank() - if transpose_rhs { 2 } else { 1 };
+            let last = ty.rank() - 1;
+            ty.shape[last] = right.shape[n].clone();
+        }
+        self.builder.node(op, &[self, rhs], Some(ty.with_dtype(dtype)))
+    }
+
+    /// An elementwise op on operands broadcast to their common shape.
+    #[track_caller]
+    pub(crate) fn elementwise(self, op: Op, other: Self) -> Self {
+        let Some(shape) = self.common_shape(&[self, other]) else {
+            return Self::poison(self.builder);
+        };
+        let operands = [self.broadcast_to(shape.clone()), other.broadcast_to(shape)];
+        self.builder.node(op, &operands, None)
+    }
+
+    /// A scalar of this dtype.
+    #[track_caller]
+    pub(crate) fn like(self, value: f64) -> Self {
+        if self.value.is_none() { self } else { self.builder.scalar(self.dtype(), value) }
+    }
+
+    /// The shape that all of `tensors` broadcast to, aligned at the innermost axis: numpy's rule.
+    #[track_caller]
+    fn common_shape(self, tensors: &[Self]) -> Option<Shape> {
+        let shapes =
+            tensors.iter().map(|t| t.ty().map(|ty| ty.shape)).collect::<Option<Vec<_>>>()?;
+        let rank = shapes.iter().map(|s| s.len()).max()?;
+        let mut common: Shape = (0..rank).map(|_| Dim::constant(1)).collect();
+        for shape in &shapes {
+            for (i, dim) in shape.iter().enumerate() {
+                let axis = rank - shape.len() + i;
+                if common[axis].as_constant() == Some(1) {
+                    common[axis] = dim.clone();
+                } else if *dim != common[axis] && dim.as_constant() != Some(1) {
+                    let shown: Vec<_> = shapes.iter().map(|s| self.builder.show_shape(s)).collect();
+                    self.builder.fail(format!("shapes {} don't broadcast", shown.join(" and ")));
+                    return None;
+                }
+            }
+        }
+        Some(common)
+    }
+}

@@ -1,0 +1,112 @@
+//! Custom ops: definitions that live outside the IR, and calls that carry their whole signature.
+
+use crate::dtype::DType;
+use crate::op::RowTreatment;
+use crate::types::TensorType;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// An attribute of a custom op call.
+#[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
+pub enum Attr {
+    /// `key=3`
+    Int(i64),
+    /// `key=0.125`, printed by shortest round trip.
+    Float(f64),
+    /// `key=true`
+    Bool(bool),
+    /// `key="text"`
+    Str(String),
+    /// `key=bf16`
+    DType(DType),
+}
+
+/// Attributes by name, in the order of names.
+pub type Attrs = BTreeMap<String, Attr>;
+
+/// A use of a custom op. It repeats what its definition says, so that a graph with an
+/// unregistered op still parses, verifies, splits and plans.
+#[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
+pub struct CustomCall {
+    /// The namespaced name: `piecewise.paged_attention`.
+    pub name: String,
+    /// Attributes by name.
+    pub attrs: Attrs,
+    /// The operand positions, ascending, that it mutates; each is a state.
+    pub mutates: Vec<usize>,
+    /// What it does with the rows of a symbol's dimension.
+    pub rows: RowTreatment,
+    /// Whether the splitter cuts here unless configured otherwise.
+    pub splits: bool,
+}
+
+/// What a custom op computes, as far as the IR needs to know.
+///
+/// Implementations for a backend are registered separately under the same name.
+pub trait CustomOpDef: Send + Sync + std::fmt::Debug {
+    /// The namespaced name: `piecewise.paged_attention`.
+    fn name(&self) -> &str;
+
+    /// The result types for these operand types and attributes.
+    ///
+    /// # Errors
+    /// A sentence that says which operand or attribute does not fit and what would.
+    fn infer(&self, operands: &[TensorType], attrs: &Attrs) -> Result<Vec<TensorType>, String>;
+
+    /// The operand positions that it mutates, ascending; each must be a state.
+    fn mutates(&self) -> Vec<usize> {
+        Vec::new()
+    }
+
+    /// What it does with rows.
+    fn rows(&self) -> RowTreatment;
+
+    /// Whether the splitter cuts here unless configured otherwise.
+    fn splits(&self) -> bool {
+        self.rows() == RowTreatment::Mixed
+    }
+
+    /// Evaluates it in f64 for the reference evaluator. `operands` are the values of all
+    /// operands; the returned vector holds the results, then the new values of the mutated
+    /// operands in the order of [`Self::mutates`]. `counts` are the true sizes by symbol.
+    ///
+    /// # Errors
+    /// A sentence that says what can't be evaluated; the default can evaluate nothing.
+    fn evaluate(
+        &self,
+        operands: &[crate::eval::Array],
+        attrs: &Attrs,
+        counts: &[u64],
+    ) -> Result<Vec<crate::eval::Array>, String> {
+        let _ = (operands, attrs, counts);
+        Err(format!("`{}` has no reference implementation", self.name()))
+    }
+}
+
+/// The custom op definitions known to a program, by name.
+#[derive(Clone, Default, Debug)]
+pub struct OpDefs {
+    defs: BTreeMap<String, Arc<dyn CustomOpDef>>,
+}
+
+impl OpDefs {
+    /// No definitions.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds `def` under its name; a definition of the same name is replaced and returned.
+    pub fn register(&mut self, def: Arc<dyn CustomOpDef>) -> Option<Arc<dyn CustomOpDef>> {
+        self.defs.insert(def.name().to_owned(), def)
+    }
+
+    /// The definition of `name`.
+    pub fn get(&self, name: &str) -> Option<&Arc<dyn CustomOpDef>> {
+        self.defs.get(name)
+    }
+
+    /// The definitions in the order of names.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<dyn CustomOpDef>> {
+        self.defs.values()
+    }
+}

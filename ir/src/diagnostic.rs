@@ -1,0 +1,76 @@
+//! Diagnostics: coded findings about a graph or a plan, shown inside its listing.
+
+use crate::entity::{Node, PieceId, Slot, Symbol, Value};
+
+/// What a finding is about: where the listing shows it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Anchor {
+    /// The graph as a whole.
+    Graph,
+    /// A symbol's declaration.
+    Symbol(Symbol),
+    /// A declared value: input, weight or state; or the result of a node.
+    Value(Value),
+    /// A node.
+    Node(Node),
+    /// A node's operand.
+    Operand(Node, usize),
+    /// A node of the body of a region: the region's node, then the body's.
+    Body(Node, Node),
+    /// The list of returned values.
+    Outputs,
+    /// A piece, split op or prologue op of the plan.
+    Piece(PieceId),
+    /// A slot of the plan.
+    Slot(Slot),
+}
+
+/// One finding.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Diagnostic {
+    /// Its stable code: `V0412`. `V` for graphs, `P` for pieces, `B` for buffers.
+    pub code: &'static str,
+    /// What it is about.
+    pub at: Anchor,
+    /// What is wrong, why, and what to try.
+    pub message: String,
+    /// Further facts: where an operand comes from.
+    pub notes: Vec<String>,
+}
+
+/// Findings in the order in which they were made.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Diagnostics {
+    /// The findings.
+    pub items: Vec<Diagnostic>,
+}
+
+impl Diagnostics {
+    /// Adds a finding without notes.
+    pub fn push(&mut self, code: &'static str, at: Anchor, message: impl Into<String>) {
+        self.items.push(Diagnostic { code, at, message: message.into(), notes: Vec::new() });
+    }
+
+    /// `Ok` if there is no finding.
+    ///
+    /// # Errors
+    /// All findings.
+    pub fn into_result(self) -> Result<(), Self> {
+        if self.items.is_empty() { Ok(()) } else { Err(self) }
+    }
+}
+
+impl std::fmt::Display for Diagnostics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (i, item) in self.items.iter().enumerate() {
+            let newline = if i == 0 { "" } else { "\n" };
+            write!(f, "{newline}error[{}] at {:?}: {}", item.code, item.at, item.message)?;
+            for note in &item.notes {
+                write!(f, "\n  note: {note}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Diagnostics {}

@@ -1,0 +1,176 @@
+//! Symbolic dimensions: affine expressions over symbols that the graph declares with bounds.
+
+use crate::entity::{Arena, Entity, Symbol};
+use smallvec::SmallVec;
+
+/// A symbol's declaration: `dim T in [1..8192] role "tokens"`.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+pub struct SymbolDecl {
+    /// Its name in text, unique in the graph.
+    pub name: String,
+    /// The smallest value it takes.
+    pub min: u64,
+    /// The largest value it takes.
+    pub max: u64,
+    /// What the runtime binds to it; carried and printed, never interpreted here.
+    pub role: Option<String>,
+}
+
+/// The symbols of a graph.
+pub type Symbols = Arena<Symbol, SymbolDecl>;
+
+/// An affine expression `constant + sum(coefficient * symbol)` with coefficients that are not 0,
+/// sorted by symbol.
+#[derive(
+    Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, serde::Serialize, serde::Deserialize,
+)]
+pub struct Dim {
+    constant: i64,
+    terms: SmallVec<[(Symbol, i64); 1]>,
+}
+
+impl Dim {
+    /// A dimension known at build time.
+    pub fn constant(value: u64) -> Self {
+        Self { constant: i64::try_from(value).unwrap_or(i64::MAX), terms: SmallVec::new() }
+    }
+
+    /// `constant + sum(coefficient * symbol)`; terms of one symbol are added, zeros dropped.
+    pub fn affine(constant: i64, terms: impl IntoIterator<Item = (Symbol, i64)>) -> Self {
+        let mut sum: SmallVec<[(Symbol, i64); 1]> = SmallVec::new();
+        for (symbol, coefficient) in terms {
+            match sum.binary_search_by_key(&symbol, |t| t.0) {
+                Ok(i) => sum[i].1 = sum[i].1.saturating_add(coefficient),
+                Err(i) => sum.insert(i, (symbol, coefficient)),
+            }
+        }
+        sum.retain(|t| t.1 != 0);
+        Self { constant, terms: sum }
+    }
+
+    /// The constant part.
+    pub fn constant_part(&self) -> i64 {
+        self.constant
+    }
+
+    /// The symbolic part: symbols in order with their coefficients, none of them 0.
+    pub fn terms(&self) -> &[(Symbol, i64)] {
+        &self.terms
+    }
+
+    /// Its value if no symbol occurs in it and it is not negative.
+    pub fn as_constant(&self) -> Option<u64> {
+        if self.terms.is_empty() { u64::try_from(self.constant).ok() } else { None }
+    }
+
+    /// The symbol, if the expression is exactly one symbol.
+    pub fn as_symbol(&self) -> Option<Symbol> {
+        match (self.constant, self.terms.as_slice()) {
+            (0, &[(symbol, 1)]) => Some(symbol),
+            _ => None,
+        }
+    }
+
+    /// Whether `symbol` occurs in it.
+    pub fn mentions(&self, symbol: Symbol) -> bool {
+        self.terms.iter().any(|t| t.0 == symbol)
+    }
+
+    /// Its value under `sizes`, indexed by symbol; a negative or overflowing value is 0 or
+    /// `u64::MAX`.
+    pub fn eval(&self, sizes: &[u64]) -> u64 {
+        let mut sum = i128::from(self.constant);
+        for &(symbol, coefficient) in &self.terms {
+            let size = sizes.get(symbol.index()).copied().unwrap_or(0);
+            sum += i128::from(coefficient) * i128::from(size);
+        }
+        u64::try_from(sum.max(0)).unwrap_or(u64::MAX)
+    }
+
+    /// Its largest value over the declared bounds.
+    pub fn max(&self, symbols: &Symbols) -> u64 {
+        let mut sum = i128::from(self.constant);
+        for &(symbol, coefficient) in &self.terms {
+            let Some(decl) = symbols.get(symbol) else { continue };
+            let at = if coefficient > 0 { decl.max } else { decl.min };
+            sum += i128::from(coefficient) * i128::from(at);
+        }
+        u64::try_from(sum.max(0)).unwrap_or(u64::MAX)
+    }
+
+    /// `self + other`.
+    pub fn plus(&self, other: &Self) -> Self {
+        Self::affine(
+            self.constant.saturating_add(other.constant),
+            self.terms.iter().chain(&other.terms).copied(),
+        )
+    }
+
+    /// `self * factor`.
+    pub fn times(&self, factor: i64) -> Self {
+        Self::affine(
+            self.constant.saturating_mul(factor),
+            self.terms.iter().map(|&(s, c)| (s, c.saturating_mul(factor))),
+        )
+    }
+
+    /// The same expression with every symbol replaced by `map` of it.
+    pub fn map_symbols(&self, mut map: impl FnMut(Symbol) -> Symbol) -> Self {
+        Self::affine(self.constant, self.terms.iter().map(|&(s, c)| (map(s), c)))
+    }
+
+    /// Writes it with the names of `symbols`: `T`, `2*T+1`, `1024`.
+    pub fn display<'a>(&'a self, symbols: &'a Symbols) -> impl std::fmt::Display + 'a {
+        DisplayDim { dim: self, symbols }
+    }
+}
+
+impl From<u64> for Dim {
+    fn from(value: u64) -> Self {
+        Self::constant(value)
+    }
+}
+
+impl From<usize> for Dim {
+    fn from(value: usize) -> Self {
+        Self::constant(value as u64)
+    }
+}
+
+impl From<i32> for Dim {
+    fn from(value: i32) -> Self {
+        Self::affine(i64::from(value), [])
+    }
+}
+
+impl From<Symbol> for Dim {
+    fn from(symbol: Symbol) -> Self {
+        Self::affine(0, [(symbol, 1)])
+    }
+}
+
+struct DisplayDim<'a> {
+    dim: &'a Dim,
+    symbols: &'a Symbols,
+}
+
+impl std::fmt::Display for DisplayDim<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut first = true;
+        for &(symbol, coefficient) in &self.dim.terms {
+            let name = self.symbols.get(symbol).map_or("?", |d| d.name.as_str());
+            match (first, coefficient) {
+                (_, 1) if first => write!(f, "{name}")?,
+                (_, 1) => write!(f, "+{name}")?,
+                (true, c) => write!(f, "{c}*{name}")?,
+                (false, c) => write!(f, "{c:+}*{name}")?,
+            }
+            first = false;
+        }
+        match (first, self.dim.constant) {
+            (true, c) => write!(f, "{c}"),
+            (false, 0) => Ok(()),
+            (false, c) => write!(f, "{c:+}"),
+        }
+    }
+}

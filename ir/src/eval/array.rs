@@ -1,0 +1,40 @@
+//! Values of the reference evaluator.
+
+use crate::dtype::DType;
+
+/// A tensor of concrete shape whose elements are held in f64.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Array {
+    /// The element type that `data` stands for.
+    pub dtype: DType,
+    /// The dimensions, outermost first.
+    pub shape: Vec<usize>,
+    /// Row-major elements.
+    pub data: Vec<f64>,
+}
+
+impl Array {
+    /// An array of `shape` whose element at flat index `i` is `element(i)`.
+    pub fn from_fn(dtype: DType, shape: Vec<usize>, element: impl FnMut(usize) -> f64) -> Self {
+        let n = shape.iter().product();
+        Self { dtype, shape, data: (0..n).map(element).collect() }
+    }
+
+    /// Zeros of `shape`.
+    pub fn zeros(dtype: DType, shape: Vec<usize>) -> Self {
+        Self::from_fn(dtype, shape, |_| 0.0)
+    }
+
+    /// The number of elements of one row: the product of all dimensions but the outermost.
+    pub fn row_len(&self) -> usize {
+        self.shape.iter().skip(1).product()
+    }
+
+    /// The same with every element rounded to the dtype.
+    pub fn rounded(mut self) -> Self {
+        for x in &mut self.data {
+            *x = self.dtype.round(*x);
+        }
+        self
+    }
+}

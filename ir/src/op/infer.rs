@@ -1,0 +1,409 @@
+//! Type rules: what result types an op may have for its operand types.
+
+use super::{BinaryOp, Op, ReduceOp, UnaryOp};
+use crate::dim::Dim;
+use crate::dtype::DType;
+use crate::types::{Shape, TensorType};
+
+/// Why an op does not fit its types: a sentence that says which operand and what would fit.
+/// Types in it are described without the graph's symbol names.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct TypeError(pub String);
+
+fn fail<T>(message: impl Into<String>) -> Result<T, TypeError> {
+    Err(TypeError(message.into()))
+}
+
+fn expect_operands(op: &Op, operands: &[TensorType], n: usize) -> Result<(), TypeError> {
+    if operands.len() == n {
+        return Ok(());
+    }
+    fail(format!("`{}` takes {n} operand(s), not {}", op.mnemonic(), operands.len()))
+}
+
+fn same_type(op: &Op, a: &TensorType, b: &TensorType) -> Result<(), TypeError> {
+    if a.dtype != b.dtype {
+        return fail(format!(
+            "`{}` needs operands of one dtype, not {} and {}; insert a cast",
+            op.mnemonic(),
+            a.dtype,
+            b.dtype
+        ));
+    }
+    if a.shape != b.shape {
+        return fail(format!(
+            "`{}` needs operands of one shape; broadcast the smaller one",
+            op.mnemonic()
+        ));
+    }
+    Ok(())
+}
+
+fn axis_in(op: &Op, axis: usize, rank: usize) -> Result<(), TypeError> {
+    if axis < rank {
+        return Ok(());
+    }
+    fail(format!("`{}` axis {axis} is outside rank {rank}", op.mnemonic()))
+}
+
+fn unary_dtype(op: UnaryOp, dtype: DType) -> bool {
+    match op {
+        UnaryOp::Neg | UnaryOp::Abs => dtype.is_float() || dtype.is_index(),
+        UnaryOp::Not => dtype == DType::Bool,
+        _ => dtype.is_float(),
+    }
+}
+
+fn binary_dtype(op: BinaryOp, dtype: DType) -> bool {
+    match op {
+        BinaryOp::And | BinaryOp::Or => dtype == DType::Bool,
+        _ => dtype != DType::Bool,
+    }
+}
+
+/// The result type of an op whose operands alone determine it and which has one result; `None`
+/// for ops whose result type says more than the operands (casts, broadcasts, reshapes, slices,
+/// matmul, iota, literals, top-k, regions, custom ops) or that have no result (scatter).
+///
+/// # Errors
+/// When the operands do not fit the op.
+pub fn infer_type(op: &Op, operands: &[TensorType]) -> Result<Option<TensorType>, TypeError> {
+    let ty = match op {
+        Op::Unary(unary) => {
+            expect_operands(op, operands, 1)?;
+            if !unary_dtype(*unary, operands[0].dtype) {
+                return fail(format!("`{}` does not take {}", op.mnemonic(), operands[0].dtype));
+            }
+            operands[0].clone()
+        }
+        Op::Binary(binary) => {
+            expect_operands(op, operands, 2)?;
+            same_type(op, &operands[0], &operands[1])?;
+            if !binary_dtype(*binary, operands[0].dtype) {
+                return fail(format!("`{}` does not take {}", op.mnemonic(), operands[0].dtype));
+            }
+            operands[0].clone()
+        }
+        Op::Compare(_) => {
+            expect_operands(op, operands, 2)?;
+            same_type(op, &operands[0], &operands[1])?;
+            operands[0].with_dtype(DType::Bool)
+        }
+        Op::Select => {
+            expect_operands(op, operands, 3)?;
+            same_type(op, &operands[1], &operands[2])?;
+            if operands[0] != operands[1].with_dtype(DType::Bool) {
+                return fail("`select` needs a bool condition of the operands' shape");
+            }
+            operands[1].clone()
+        }
+        Op::Reduce { op: reduce, axes } => {
+            expect_operands(op, operands, 1)?;
+            reduced(op, *reduce, axes, &operands[0])?
+        }
+        Op::ArgMax { axis } => {
+            expect_operands(op, operands, 1)?;
+            axis_in(op, *axis, operands[0].rank())?;
+            if operands[0].dtype == DType::Bool {
+                return fail("`argmax` does not take bool");
+            }
+            let mut ty = operands[0].with_dtype(DType::I32);
+            ty.shape.remove(*axis);
+            ty
+        }
+        Op::Permute { perm } => {
+            expect_operands(op, operands, 1)?;
+            let mut sorted = perm.clone();
+            sorted.sort_unstable();
+            if sorted != (0..operands[0].rank()).collect::<Vec<_>>() {
+                return fail(format!(
+                    "`permute` by {perm:?} is no permutation of the {} axes",
+                    operands[0].rank()
+                ));
+            }
+            let shape = perm.iter().map(|&axis| operands[0].shape[axis].clone()).collect();
+            TensorType { dtype: operands[0].dtype, shape }
+        }
+        Op::Concat { axis } => concatenated(op, *axis, operands)?,
+        Op::Gather => {
+            expect_operands(op, operands, 2)?;
+            let (table, indices) = (&operands[0], &operands[1]);
+            if table.rank() == 0 {
+                return fail("`gather` needs a table of at least one axis");
+            }
+            if !indices.dtype.is_index() {
+                return fail(format!("`gather` needs i32 or i64 indices, not {}", indices.dtype));
+            }
+            let shape = indices.shape.iter().chain(table.shape.iter().skip(1)).cloned().collect();
+            TensorType { dtype: table.dtype, shape }
+        }
+        _ => return Ok(None),
+    };
+    Ok(Some(ty))
+}
+
+fn reduced(
+    op: &Op,
+    reduce: ReduceOp,
+    axes: &[usize],
+    operand: &TensorType,
+) -> Result<TensorType, TypeError> {
+    if axes.is_empty() || !axes.is_sorted_by(|a, b| a < b) {
+        return fail(format!("`{}` needs ascending, distinct axes", op.mnemonic()));
+    }
+    if operand.dtype == DType::Bool || (reduce == ReduceOp::Mean && !operand.dtype.is_float()) {
+        return fail(format!("`{}` does not take {}", op.mnemonic(), operand.dtype));
+    }
+    let mut ty = operand.clone();
+    for &axis in axes {
+        axis_in(op, axis, operand.rank())?;
+        ty.shape[axis] = Dim::constant(1);
+    }
+    Ok(ty)
+}
+
+fn concatenated(op: &Op, axis: usize, operands: &[TensorType]) -> Result<TensorType, TypeError> {
+    let Some(first) = operands.first() else { return fail("`concat` needs an operand") };
+    axis_in(op, axis, first.rank())?;
+    let mut sum = first.clone();
+    for (i, ty) in operands.iter().enumerate().skip(1) {
+        let fits = ty.dtype == first.dtype
+            && ty.rank() == first.rank()
+            && (0..first.rank()).all(|a| a == axis || ty.shape[a] == first.shape[a]);
+        if !fits {
+            return fail(format!("`concat` operand {i} differs from operand 0 beyond axis {axis}"));
+        }
+        sum.shape[axis] = sum.shape[axis].plus(&ty.shape[axis]);
+    }
+    Ok(sum)
+}
+
+/// Checks the result types of an op against its operand types. Regions and custom ops are
+/// accepted as they are: the verifier checks a region's body, and a custom op's definition
+/// checks its call.
+///
+/// # Errors
+/// When operands or results do not fit the op.
+pub fn check_types(
+    op: &Op,
+    operands: &[TensorType],
+    results: &[TensorType],
+) -> Result<(), TypeError> {
+    let expected = match op {
+        Op::Region(_) | Op::Custom(_) => return Ok(()),
+        Op::Scatter => 0,
+        Op::TopK { .. } => 2,
+        _ => 1,
+    };
+    if results.len() != expected {
+        return fail(format!(
+            "`{}` has {expected} result(s), not {}",
+            op.mnemonic(),
+            results.len()
+        ));
+    }
+    if let Some(inferred) = infer_type(op, operands)? {
+        if results[0] != inferred {
+            return fail(format!(
+                "the result type of `{}` does not follow from its operands",
+                op.mnemonic()
+            ));
+        }
+        return Ok(());
+    }
+    match op {
+        Op::Cast => {
+            expect_operands(op, operands, 1)?;
+            if operands[0].shape != results[0].shape {
+                return fail("`cast` keeps the shape");
+            }
+            Ok(())
+        }
+        Op::Broadcast => {
+            expect_operands(op, operands, 1)?;
+            check_broadcast(&operands[0], &results[0])
+        }
+        Op::Reshape => {
+            expect_operands(op, operands, 1)?;
+            check_reshape(&operands[0], &results[0])
+        }
+        Op::Slice { axis, start } => {
+            expect_operands(op, operands, 1)?;
+            check_slice(op, *axis, *start, &operands[0], &results[0])
+        }
+        Op::Scatter => {
+            expect_operands(op, operands, 3)?;
+            check_scatter(&operands[0], &operands[1], &operands[2])
+        }
+        Op::MatMul { transpose_lhs, transpose_rhs } => {
+            expect_operands(op, operands, 2)?;
+            check_matmul(*transpose_lhs, *transpose_rhs, &operands[0], &operands[1], &results[0])
+        }
+        Op::TopK { axis } => {
+            expect_operands(op, operands, 1)?;
+            check_top_k(op, *axis, &operands[0], results)
+        }
+        Op::Iota { axis } => {
+            expect_operands(op, operands, 0)?;
+            axis_in(op, *axis, results[0].rank())
+        }
+        Op::Literal(literal) => {
+            expect_operands(op, operands, 0)?;
+            if !literal.fits(&results[0]) {
+                return fail(format!(
+                    "`literal` has {} elements of {}, which is not its type",
+                    literal.len(),
+                    literal.dtype()
+                ));
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_broadcast(from: &TensorType, to: &TensorType) -> Result<(), TypeError> {
+    if from.dtype != to.dtype {
+        return fail("`broadcast` keeps the dtype");
+    }
+    let Some(outer) = to.rank().checked_sub(from.rank()) else {
+        return fail("`broadcast` can't drop axes");
+    };
+    for (axis, dim) in from.shape.iter().enumerate() {
+        if *dim != to.shape[outer + axis] && dim.as_constant() != Some(1) {
+            return fail(format!("`broadcast` operand axis {axis} is neither 1 nor the result's"));
+        }
+    }
+    Ok(())
+}
+
+/// The product of dimensions as a constant times a sorted list of symbolic dimensions.
+fn factors(shape: &Shape) -> (u64, Vec<Dim>) {
+    let mut constant = 1u64;
+    let mut symbolic = Vec::new();
+    for dim in shape {
+        match dim.as_constant() {
+            Some(c) => constant = constant.saturating_mul(c),
+            None => {
+                // c * symbol counts as the constant c and the symbol.
+                let common = match dim.terms() {
+                    &[(_, c)] if dim.constant_part() == 0 && c > 0 => c,
+                    _ => 1,
+                };
+                constant = constant.saturating_mul(common as u64);
+                symbolic.push(if common == 1 {
+                    dim.clone()
+                } else {
+                    Dim::affine(0, [(dim.terms()[0].0, 1)])
+                });
+            }
+        }
+    }
+    symbolic.sort();
+    (constant, symbolic)
+}
+
+fn check_reshape(from: &TensorType, to: &TensorType) -> Result<(), TypeError> {
+    if from.dtype != to.dtype {
+        return fail("`reshape` keeps the dtype");
+    }
+    if factors(&from.shape) != factors(&to.shape) {
+        return fail("`reshape` keeps the number of elements");
+    }
+    Ok(())
+}
+
+fn check_slice(
+    op: &Op,
+    axis: usize,
+    start: u64,
+    from: &TensorType,
+    to: &TensorType,
+) -> Result<(), TypeError> {
+    axis_in(op, axis, from.rank())?;
+    if from.dtype != to.dtype
+        || from.rank() != to.rank()
+        || (0..from.rank()).any(|a| a != axis && from.shape[a] != to.shape[a])
+    {
+        return fail(format!("`slice` changes nothing but axis {axis}"));
+    }
+    let (Some(extent), Some(kept)) = (from.shape[axis].as_constant(), to.shape[axis].as_constant())
+    else {
+        return fail("`slice` needs an axis of static extent");
+    };
+    if start.checked_add(kept).is_none_or(|end| end > extent) || kept == 0 {
+        return fail(format!("`slice` {start}..+{kept} is outside an extent of {extent}"));
+    }
+    Ok(())
+}
+
+fn check_scatter(
+    state: &TensorType,
+    slots: &TensorType,
+    rows: &TensorType,
+) -> Result<(), TypeError> {
+    if state.rank() == 0 {
+        return fail("`scatter` needs a state of at least one axis");
+    }
+    if !slots.dtype.is_index() {
+        return fail(format!("`scatter` needs i32 or i64 slots, not {}", slots.dtype));
+    }
+    let shape: Shape = slots.shape.iter().chain(state.shape.iter().skip(1)).cloned().collect();
+    if rows.dtype != state.dtype || rows.shape != shape {
+        return fail("`scatter` rows must have the slots' axes, then a state row's, in its dtype");
+    }
+    Ok(())
+}
+
+fn check_matmul(
+    transpose_lhs: bool,
+    transpose_rhs: bool,
+    lhs: &TensorType,
+    rhs: &TensorType,
+    result: &TensorType,
+) -> Result<(), TypeError> {
+    if lhs.rank() < 2 || rhs.rank() < 2 {
+        return fail("`matmul` needs operands of at least two axes");
+    }
+    if !(lhs.dtype.is_float() && rhs.dtype.is_float() && result.dtype.is_float()) {
+        return fail("`matmul` takes and gives floats");
+    }
+    let (l, r) = (lhs.rank(), rhs.rank());
+    let (m, lk) = if transpose_lhs { (l - 1, l - 2) } else { (l - 2, l - 1) };
+    let (rk, n) = if transpose_rhs { (r - 1, r - 2) } else { (r - 2, r - 1) };
+    if lhs.shape[lk] != rhs.shape[rk] {
+        return fail("`matmul` inner dimensions differ");
+    }
+    if r != 2 && (r != l || lhs.shape[..l - 2] != rhs.shape[..r - 2]) {
+        return fail("`matmul` batch axes differ");
+    }
+    let expected: Shape =
+        lhs.shape[..l - 2].iter().chain([&lhs.shape[m], &rhs.shape[n]]).cloned().collect();
+    if result.shape != expected {
+        return fail("`matmul` result must be [..batch, m, n]");
+    }
+    Ok(())
+}
+
+fn check_top_k(
+    op: &Op,
+    axis: usize,
+    operand: &TensorType,
+    results: &[TensorType],
+) -> Result<(), TypeError> {
+    axis_in(op, axis, operand.rank())?;
+    if operand.dtype == DType::Bool {
+        return fail("`top_k` does not take bool");
+    }
+    let mut expected = operand.clone();
+    let k = results[0].shape.get(axis).and_then(Dim::as_constant);
+    match (k, operand.shape[axis].as_constant()) {
+        (Some(k), Some(extent)) if k >= 1 && k <= extent => expected.shape[axis] = k.into(),
+        _ => return fail("`top_k` needs a static extent and 1 to that many results"),
+    }
+    if results[0] != expected || results[1] != expected.with_dtype(DType::I32) {
+        return fail("`top_k` gives values of the operand's dtype and i32 indices, of one shape");
+    }
+    Ok(())
+}

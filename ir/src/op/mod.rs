@@ -1,0 +1,145 @@
+//! Operations: what a node computes.
+
+mod infer;
+#[cfg(test)]
+mod row_tests;
+mod rows;
+mod table;
+
+pub use infer::{TypeError, check_types, infer_type};
+pub use rows::{RowTreatment, row_treatment};
+pub use table::{BinaryOp, CompareOp, Format, OpInfo, ReduceOp, UnaryOp, op_info, op_table};
+
+use crate::custom::CustomCall;
+use crate::literal::Literal;
+use crate::region::Region;
+
+/// An operation with its attributes. What the result type alone says (the target of a cast, a
+/// broadcast or a reshape; the extent of a slice) is not repeated here.
+#[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
+pub enum Op {
+    /// Elementwise, one operand.
+    Unary(UnaryOp),
+    /// Elementwise, two operands of one type.
+    Binary(BinaryOp),
+    /// Elementwise comparison.
+    Compare(CompareOp),
+    /// Elementwise choice: operands condition, if true, if false.
+    Select,
+    /// Rounding to the result's dtype.
+    Cast,
+    /// Reduction; the axes are ascending and stay with extent 1.
+    Reduce {
+        /// What is computed.
+        op: ReduceOp,
+        /// Axes of the operand, ascending.
+        axes: Vec<usize>,
+    },
+    /// Index of the largest element.
+    ArgMax {
+        /// The axis searched and dropped.
+        axis: usize,
+    },
+    /// The largest elements and their indices.
+    TopK {
+        /// The axis searched.
+        axis: usize,
+    },
+    /// Repetition to the result's shape.
+    Broadcast,
+    /// The same elements under the result's shape.
+    Reshape,
+    /// Reordered axes.
+    Permute {
+        /// For each axis of the result, the axis of the operand.
+        perm: Vec<usize>,
+    },
+    /// A range of one axis; its extent is the result's.
+    Slice {
+        /// The axis cut.
+        axis: usize,
+        /// The first element kept.
+        start: u64,
+    },
+    /// Operands one after the other.
+    Concat {
+        /// The axis that grows.
+        axis: usize,
+    },
+    /// Rows of a table at indices.
+    Gather,
+    /// Rows written into a state at slots; no result.
+    Scatter,
+    /// Matrix product.
+    MatMul {
+        /// Whether the left operand is stored `[k, m]`.
+        transpose_lhs: bool,
+        /// Whether the right operand is stored `[n, k]`.
+        transpose_rhs: bool,
+    },
+    /// Indices along an axis.
+    Iota {
+        /// The axis counted.
+        axis: usize,
+    },
+    /// A constant.
+    Literal(Literal),
+    /// A row program.
+    Region(Box<Region>),
+    /// An op defined outside the IR.
+    Custom(Box<CustomCall>),
+}
+
+impl Op {
+    /// Its row of the op table.
+    pub fn format(&self) -> Format {
+        match self {
+            Self::Unary(op) => Format::Unary(*op),
+            Self::Binary(op) => Format::Binary(*op),
+            Self::Compare(op) => Format::Compare(*op),
+            Self::Select => Format::Select,
+            Self::Cast => Format::Cast,
+            Self::Reduce { op, .. } => Format::Reduce(*op),
+            Self::ArgMax { .. } => Format::ArgMax,
+            Self::TopK { .. } => Format::TopK,
+            Self::Broadcast => Format::Broadcast,
+            Self::Reshape => Format::Reshape,
+            Self::Permute { .. } => Format::Permute,
+            Self::Slice { .. } => Format::Slice,
+            Self::Concat { .. } => Format::Concat,
+            Self::Gather => Format::Gather,
+            Self::Scatter => Format::Scatter,
+            Self::MatMul { .. } => Format::MatMul,
+            Self::Iota { .. } => Format::Iota,
+            Self::Literal(_) => Format::Literal,
+            Self::Region(_) => Format::Region,
+            Self::Custom(_) => Format::Custom,
+        }
+    }
+
+    /// Its name in text; a custom op's is `custom`.
+    pub fn mnemonic(&self) -> &'static str {
+        let format = self.format();
+        op_table().find(|info| info.format == format).map_or("?", |info| info.mnemonic)
+    }
+
+    /// The operand positions that it mutates; they are states.
+    pub fn mutated_operands(&self) -> Vec<usize> {
+        match self {
+            Self::Scatter => vec![0],
+            Self::Region(region) => region.mutated_params(),
+            Self::Custom(call) => call.mutates.clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether it mutates a state, so that its place in the program order matters.
+    pub fn has_effect(&self) -> bool {
+        match self {
+            Self::Scatter => true,
+            Self::Region(region) => !region.mutated_params().is_empty(),
+            Self::Custom(call) => !call.mutates.is_empty(),
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Row treatment: what an op does with the rows of a symbol's dimension.
+//!
+//! Padding rows may hold anything. Whether they can reach a real row depends on this alone.
+
+use super::Op;
+use crate::entity::Symbol;
+use crate::types::TensorType;
+
+/// What an op does with the rows of a symbol's dimension.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum RowTreatment {
+    /// Row `i` of every result depends on row `i` of the operands only.
+    Independent,
+    /// Row `i` is written where a slot map says; a padding row's slot (-1) writes nowhere.
+    SlotMapped,
+    /// Rows mix, but padding rows are masked by true lengths read on the device.
+    Masked,
+    /// Rows mix, padding rows among them.
+    Mixed,
+}
+
+impl RowTreatment {
+    /// Its token in the textual IR.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Independent => "independent",
+            Self::SlotMapped => "slot_mapped",
+            Self::Masked => "masked",
+            Self::Mixed => "mixed",
+        }
+    }
+
+    /// Every treatment.
+    pub const ALL: [Self; 4] = [Self::Independent, Self::SlotMapped, Self::Masked, Self::Mixed];
+
+    /// Whether a padding row can never reach a real row.
+    pub const fn is_padding_safe(self) -> bool {
+        !matches!(self, Self::Mixed)
+    }
+}
+
+/// What `op` does with the rows of `symbol`, given its types.
+///
+/// A value is indexed by rows where its outermost dimension is `symbol`; a dimension further in,
+/// or an expression of it, makes rows mix.
+pub fn row_treatment(
+    op: &Op,
+    operands: &[TensorType],
+    results: &[TensorType],
+    symbol: Symbol,
+) -> RowTreatment {
+    use RowTreatment::{Independent, Mixed, SlotMapped};
+    let mentioned = operands.iter().chain(results).any(|ty| ty.mentions(symbol));
+    if !mentioned {
+        return Independent;
+    }
+    let aligned = |ty: &TensorType| {
+        !ty.mentions(symbol)
+            || (ty.outer_symbol() == Some(symbol)
+                && ty.shape.iter().skip(1).all(|d| !d.mentions(symbol)))
+    };
+    match op {
+        Op::Custom(call) => call.rows,
+        Op::Scatter => {
+            let whole = operands[1..].iter().all(|ty| ty.outer_symbol() == Some(symbol));
+            if whole && aligned(&operands[1]) && aligned(&operands[2]) { SlotMapped } else { Mixed }
+        }
+        Op::Region(region) => {
+            if region.over != symbol || region.params.len() != operands.len() {
+                return Mixed;
+            }
+            let rows_only = region.params.iter().zip(operands).all(|(mode, ty)| match mode {
+                super::super::region::ParamMode::Row => ty.outer_symbol() == Some(symbol),
+                _ => !ty.mentions(symbol),
+            });
+            match rows_only && results.iter().all(|ty| ty.outer_symbol() == Some(symbol)) {
+                false => Mixed,
+                true if op.has_effect() => SlotMapped,
+                true => Independent,
+            }
+        }
+        Op::Gather => {
+            // Indices choose rows; a table indexed by the symbol lets any row reach any other.
+            let table_is_free = !operands[0].mentions(symbol);
+            if table_is_free && aligned(&operands[1]) { Independent } else { Mixed }
+        }
+        _ if !operands.iter().chain(results).all(aligned) => Mixed,
+        Op::Reduce { axes, .. } if axes.contains(&0) => Mixed,
+        Op::ArgMax { axis: 0 } | Op::TopK { axis: 0 } | Op::Concat { axis: 0 } => Mixed,
+        Op::Slice { axis: 0, .. } => Mixed,
+        Op::Permute { perm } if perm.first() != Some(&0) => Mixed,
+        Op::Reshape => {
+            let both = operands[0].outer_symbol() == Some(symbol)
+                && results[0].outer_symbol() == Some(symbol);
+            if both { Independent } else { Mixed }
+        }
+        Op::MatMul { transpose_lhs, .. } => {
+            let (lhs, rhs) = (&operands[0], &operands[1]);
+            let batched = lhs.rank() > 2;
+            let lhs_rows = lhs.outer_symbol() == Some(symbol) && (batched || !transpose_lhs);
+            let rhs_rows = rhs.mentions(symbol);
+            if lhs_rows && (!rhs_rows || (batched && rhs.rank() == lhs.rank())) {
+                Independent
+            } else {
+                Mixed
+            }
+        }
+        _ => Independent,
+    }
+}

@@ -1,0 +1,248 @@
+//! The op table: one list gives the enums, mnemonics, text formats and documentation of every op.
+
+/// Declares a family of ops without attributes together with their mnemonics and docs.
+macro_rules! op_family {
+    ($(#[$doc:meta])* $family:ident { $($variant:ident = $mnemonic:literal, $help:literal;)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize)]
+        pub enum $family {
+            $(#[doc = $help] $variant,)*
+        }
+
+        impl $family {
+            /// Every op of the family, in table order.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            /// Its name in text.
+            pub const fn mnemonic(self) -> &'static str {
+                match self { $(Self::$variant => $mnemonic,)* }
+            }
+
+            /// What it computes.
+            pub const fn help(self) -> &'static str {
+                match self { $(Self::$variant => $help,)* }
+            }
+        }
+    };
+}
+
+op_family! {
+    /// Elementwise ops of one operand; the result has the operand's type.
+    UnaryOp {
+        Neg = "neg", "`-x`, for signed numbers";
+        Abs = "abs", "`|x|`, for signed numbers";
+        Exp = "exp", "`e^x`, for floats";
+        Log = "log", "natural logarithm, for floats";
+        Sqrt = "sqrt", "square root, for floats";
+        Rsqrt = "rsqrt", "`1 / sqrt(x)`, for floats";
+        Sin = "sin", "sine of radians, for floats";
+        Cos = "cos", "cosine of radians, for floats";
+        Tanh = "tanh", "hyperbolic tangent, for floats";
+        Erf = "erf", "error function, for floats";
+        Floor = "floor", "largest integer not above x, for floats";
+        Not = "not", "logical negation, for bool";
+    }
+}
+
+op_family! {
+    /// Elementwise ops of two operands of one type; the result has that type.
+    BinaryOp {
+        Add = "add", "`a + b`; integers wrap";
+        Sub = "sub", "`a - b`; integers wrap";
+        Mul = "mul", "`a * b`; integers wrap";
+        Div = "div", "`a / b`; integers truncate toward 0, and division by 0 gives 0";
+        Max = "max", "the larger; a NaN loses to a number";
+        Min = "min", "the smaller; a NaN loses to a number";
+        And = "and", "logical and, for bool";
+        Or = "or", "logical or, for bool";
+    }
+}
+
+op_family! {
+    /// Elementwise comparisons of two operands of one type; the result is bool of the same shape.
+    CompareOp {
+        Eq = "eq", "`a == b`; false with a NaN";
+        Ne = "ne", "`a != b`; true with a NaN";
+        Lt = "lt", "`a < b`; false with a NaN";
+        Le = "le", "`a <= b`; false with a NaN";
+        Gt = "gt", "`a > b`; false with a NaN";
+        Ge = "ge", "`a >= b`; false with a NaN";
+    }
+}
+
+op_family! {
+    /// Reductions over axes, which stay in the result with extent 1. bf16 and f16 accumulate in
+    /// f32 and round once.
+    ReduceOp {
+        Sum = "reduce_sum", "sum over the axes";
+        Mean = "reduce_mean", "sum over the axes divided by their extent, for floats";
+        Max = "reduce_max", "largest element over the axes; NaNs lose";
+        Min = "reduce_min", "smallest element over the axes; NaNs lose";
+    }
+}
+
+/// How an op's operands and attributes are written, and which [`super::Op`] they make.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Format {
+    /// `neg a`
+    Unary(UnaryOp),
+    /// `add a, b`
+    Binary(BinaryOp),
+    /// `lt a, b`
+    Compare(CompareOp),
+    /// `select c, a, b`
+    Select,
+    /// `cast a`
+    Cast,
+    /// `reduce_sum a {axes=[0, 1]}`
+    Reduce(ReduceOp),
+    /// `argmax a {axis=1}`
+    ArgMax,
+    /// `top_k a {axis=1}`
+    TopK,
+    /// `broadcast a`
+    Broadcast,
+    /// `reshape a`
+    Reshape,
+    /// `permute a {perm=[1, 0]}`
+    Permute,
+    /// `slice a {axis=1, start=64}`
+    Slice,
+    /// `concat a, b, c {axis=1}`
+    Concat,
+    /// `gather table, indices`
+    Gather,
+    /// `scatter mut state, slots, rows`
+    Scatter,
+    /// `matmul a, b {transpose_rhs}`
+    MatMul,
+    /// `iota {axis=0}`
+    Iota,
+    /// `literal [1.0, 2.0]`
+    Literal,
+    /// `region over T (%a: row v1, %w: w0, %s: mut s0) { ... ret v }`
+    Region,
+    /// `custom "ns.name" v1, mut s0 {key=1.0} rows mixed split`
+    Custom,
+}
+
+/// A row of the op table.
+#[derive(Clone, Copy, Debug)]
+pub struct OpInfo {
+    /// Its name in text.
+    pub mnemonic: &'static str,
+    /// How it is written.
+    pub format: Format,
+    /// What it computes, with the rule for its types.
+    pub help: &'static str,
+}
+
+/// The ops that are not in an elementwise or reduction family.
+const STRUCTURAL: &[OpInfo] = &[
+    OpInfo {
+        mnemonic: "select",
+        format: Format::Select,
+        help: "`c ? a : b` elementwise; `c` is bool, all shapes are equal",
+    },
+    OpInfo {
+        mnemonic: "cast",
+        format: Format::Cast,
+        help: "each element rounded to the result's dtype; floats to integers truncate and saturate, NaN becomes 0",
+    },
+    OpInfo {
+        mnemonic: "argmax",
+        format: Format::ArgMax,
+        help: "i32 index of the largest element along `axis`, which is dropped; the lowest index wins a tie, NaNs lose",
+    },
+    OpInfo {
+        mnemonic: "top_k",
+        format: Format::TopK,
+        help: "the largest elements along `axis` in descending order and their i32 indices; how many is the results' extent; ties and NaNs as in argmax",
+    },
+    OpInfo {
+        mnemonic: "broadcast",
+        format: Format::Broadcast,
+        help: "repeats axes of extent 1 and adds outer axes to reach the result's shape",
+    },
+    OpInfo {
+        mnemonic: "reshape",
+        format: Format::Reshape,
+        help: "the same elements in row-major order under the result's shape",
+    },
+    OpInfo {
+        mnemonic: "permute",
+        format: Format::Permute,
+        help: "axis `i` of the result is axis `perm[i]` of the operand",
+    },
+    OpInfo {
+        mnemonic: "slice",
+        format: Format::Slice,
+        help: "elements `start..start + n` along `axis`, where `n` is the result's extent",
+    },
+    OpInfo {
+        mnemonic: "concat",
+        format: Format::Concat,
+        help: "the operands one after the other along `axis`",
+    },
+    OpInfo {
+        mnemonic: "gather",
+        format: Format::Gather,
+        help: "rows of the table `[n, ..r]` at `indices [..i]`, giving `[..i, ..r]`; an index is clamped to the table",
+    },
+    OpInfo {
+        mnemonic: "scatter",
+        format: Format::Scatter,
+        help: "writes row `rows[i]` of `[..i, ..r]` into row `slots[i]` of the state `[n, ..r]`; a slot outside the state writes nowhere",
+    },
+    OpInfo {
+        mnemonic: "matmul",
+        format: Format::MatMul,
+        help: "`[..b, m, k] x [..b, k, n]`, or `[.., m, k] x [k, n]`; either side transposed; float operands of any two dtypes, products and sums in f32, rounded once to the result's dtype",
+    },
+    OpInfo {
+        mnemonic: "iota",
+        format: Format::Iota,
+        help: "each element is its index along `axis`",
+    },
+    OpInfo { mnemonic: "literal", format: Format::Literal, help: "a constant of static shape" },
+    OpInfo {
+        mnemonic: "region",
+        format: Format::Region,
+        help: "a row program: its body runs once for each row of the outer symbol",
+    },
+    OpInfo {
+        mnemonic: "custom",
+        format: Format::Custom,
+        help: "an op defined outside the IR; its whole signature is in the text",
+    },
+];
+
+/// Every op, in table order.
+pub fn op_table() -> impl Iterator<Item = OpInfo> {
+    let unary = UnaryOp::ALL.iter().map(|&op| OpInfo {
+        mnemonic: op.mnemonic(),
+        format: Format::Unary(op),
+        help: op.help(),
+    });
+    let binary = BinaryOp::ALL.iter().map(|&op| OpInfo {
+        mnemonic: op.mnemonic(),
+        format: Format::Binary(op),
+        help: op.help(),
+    });
+    let compare = CompareOp::ALL.iter().map(|&op| OpInfo {
+        mnemonic: op.mnemonic(),
+        format: Format::Compare(op),
+        help: op.help(),
+    });
+    let reduce = ReduceOp::ALL.iter().map(|&op| OpInfo {
+        mnemonic: op.mnemonic(),
+        format: Format::Reduce(op),
+        help: op.help(),
+    });
+    unary.chain(binary).chain(compare).chain(reduce).chain(STRUCTURAL.iter().copied())
+}
+
+/// The table row of `mnemonic`.
+pub fn op_info(mnemonic: &str) -> Option<OpInfo> {
+    op_table().find(|info| info.mnemonic == mnemonic)
+}

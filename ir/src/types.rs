@@ -1,0 +1,101 @@
+//! Tensor types: a dtype and a shape of affine dimensions.
+
+use crate::dim::{Dim, Symbols};
+use crate::dtype::DType;
+use crate::entity::Symbol;
+use smallvec::SmallVec;
+
+/// The dimensions of a tensor, outermost first; row-major.
+pub type Shape = SmallVec<[Dim; 4]>;
+
+/// The type of a value: `bf16[T,1024]`.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, serde::Serialize, serde::Deserialize)]
+pub struct TensorType {
+    /// The element type.
+    pub dtype: DType,
+    /// The dimensions, outermost first. Empty for a scalar.
+    pub shape: Shape,
+}
+
+impl TensorType {
+    /// The type of elements `dtype` and dimensions `shape`.
+    pub fn new<D: Into<Dim>>(dtype: DType, shape: impl IntoIterator<Item = D>) -> Self {
+        Self { dtype, shape: shape.into_iter().map(Into::into).collect() }
+    }
+
+    /// A scalar.
+    pub fn scalar(dtype: DType) -> Self {
+        Self { dtype, shape: Shape::new() }
+    }
+
+    /// The number of dimensions.
+    pub fn rank(&self) -> usize {
+        self.shape.len()
+    }
+
+    /// The same shape with another dtype.
+    pub fn with_dtype(&self, dtype: DType) -> Self {
+        Self { dtype, shape: self.shape.clone() }
+    }
+
+    /// The symbol that is exactly the outermost dimension, if there is one.
+    pub fn outer_symbol(&self) -> Option<Symbol> {
+        self.shape.first().and_then(Dim::as_symbol)
+    }
+
+    /// Whether any dimension mentions `symbol`.
+    pub fn mentions(&self, symbol: Symbol) -> bool {
+        self.shape.iter().any(|d| d.mentions(symbol))
+    }
+
+    /// The type of one row: the same without the outermost dimension.
+    pub fn row(&self) -> Self {
+        Self { dtype: self.dtype, shape: self.shape.iter().skip(1).cloned().collect() }
+    }
+
+    /// The dimensions, if none is symbolic.
+    pub fn static_shape(&self) -> Option<Vec<u64>> {
+        self.shape.iter().map(Dim::as_constant).collect()
+    }
+
+    /// The number of elements, if no dimension is symbolic and the product fits.
+    pub fn static_elements(&self) -> Option<u64> {
+        self.static_shape()?.into_iter().try_fold(1u64, u64::checked_mul)
+    }
+
+    /// The dimensions under `sizes`, indexed by symbol.
+    pub fn dims(&self, sizes: &[u64]) -> SmallVec<[u64; 4]> {
+        self.shape.iter().map(|d| d.eval(sizes)).collect()
+    }
+
+    /// Bytes under `sizes`, indexed by symbol; saturating.
+    pub fn bytes(&self, sizes: &[u64]) -> u64 {
+        self.dims(sizes).into_iter().fold(self.dtype.size() as u64, u64::saturating_mul)
+    }
+
+    /// Bytes at the largest value of every symbol; saturating.
+    pub fn max_bytes(&self, symbols: &Symbols) -> u64 {
+        self.shape.iter().fold(self.dtype.size() as u64, |n, d| n.saturating_mul(d.max(symbols)))
+    }
+
+    /// Writes it with the names of `symbols`.
+    pub fn display<'a>(&'a self, symbols: &'a Symbols) -> impl std::fmt::Display + 'a {
+        DisplayType { ty: self, symbols }
+    }
+}
+
+struct DisplayType<'a> {
+    ty: &'a TensorType,
+    symbols: &'a Symbols,
+}
+
+impl std::fmt::Display for DisplayType<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}[", self.ty.dtype)?;
+        for (i, dim) in self.ty.shape.iter().enumerate() {
+            let comma = if i == 0 { "" } else { "," };
+            write!(f, "{comma}{}", dim.display(self.symbols))?;
+        }
+        write!(f, "]")
+    }
+}

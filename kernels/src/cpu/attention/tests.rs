@@ -1,0 +1,348 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::cpu::FloatType;
+use crate::cpu::testing::{AlignedBytes, FloatVec, Rng, isas, on_threads};
+
+const TYPES: [FloatType; 3] = [FloatType::F32, FloatType::F16, FloatType::Bf16];
+
+/// Sequences of (query rows, total length) with their keys, values and pages; everything that no
+/// sequence owns is NaN or out of range.
+struct Batch {
+    shape: AttentionShape,
+    sequences: Vec<(usize, usize)>,
+    causal: bool,
+    q: FloatVec,
+    k: FloatVec,
+    v: FloatVec,
+    table: Vec<i32>,
+    max_blocks: usize,
+    seq_lens: Vec<i32>,
+    query_start: Vec<i32>,
+}
+
+const SCALE: f32 = 0.3;
+const PADDING_ROWS: usize = 2;
+
+impl Batch {
+    fn new(
+        seed: u64,
+        shape: AttentionShape,
+        sequences: &[(usize, usize)],
+        causal: bool,
+        [q_type, kv_type]: [FloatType; 2],
+    ) -> Batch {
+        let mut rng = Rng(seed);
+        let blocks: Vec<usize> = sequences.iter().map(|(_, len)| len.div_ceil(PAGE_ROWS)).collect();
+        let max_blocks = blocks.iter().max().copied().unwrap_or(0) + 1;
+        let pages = blocks.iter().sum::<usize>() + 2;
+        let mut free: Vec<i32> = (0..pages as i32).collect();
+        let mut table = vec![i32::MAX; sequences.len() * max_blocks];
+        let (k_row, v_row) = (shape.kv_heads * shape.head_dim, shape.kv_heads * shape.value_dim);
+        let mut k = vec![f32::NAN; pages * PAGE_ROWS * k_row];
+        let mut v = vec![f32::NAN; pages * PAGE_ROWS * v_row];
+        let mut query_start = vec![0];
+        for (s, (queries, len)) in sequences.iter().enumerate() {
+            query_start.push(query_start[s] + *queries as i32);
+            for entry in 0..blocks[s] {
+                table[s * max_blocks + entry] = free.swap_remove(rng.below(free.len()));
+            }
+            for position in 0..*len {
+                let page = table[s * max_blocks + position / PAGE_ROWS] as usize;
+                let slot = page * PAGE_ROWS + position % PAGE_ROWS;
+                k[slot * k_row..][..k_row].fill_with(|| rng.uniform() * 4.0 - 2.0);
+                v[slot * v_row..][..v_row].fill_with(|| rng.uniform() * 2.0 - 1.0);
+            }
+        }
+        let real = query_start[sequences.len()] as usize;
+        let q_row = shape.q_heads * shape.head_dim;
+        let mut q = vec![f32::NAN; (real + PADDING_ROWS) * q_row];
+        q[..real * q_row].fill_with(|| rng.uniform() * 4.0 - 2.0);
+        Batch {
+            shape,
+            sequences: sequences.to_vec(),
+            causal,
+            q: FloatVec::round_from(q_type, &q),
+            k: FloatVec::round_from(kv_type, &k),
+            v: FloatVec::round_from(kv_type, &v),
+            table,
+            max_blocks,
+            seq_lens: sequences.iter().map(|(_, len)| *len as i32).collect(),
+            query_start,
+        }
+    }
+
+    fn empty_out(&self) -> FloatVec {
+        let rows = self.q.len() / (self.shape.q_heads * self.shape.head_dim);
+        let len = rows * self.shape.q_heads * self.shape.value_dim;
+        FloatVec::round_from(self.q.as_slice().float_type(), &vec![f32::NAN; len])
+    }
+
+    fn run(&self, isa: Isa, threads: usize) -> FloatVec {
+        let mut out = self.empty_out();
+        let mut scratch = AlignedBytes::new(attention_scratch_bytes(self.shape, threads));
+        on_threads(threads, || self.try_run(isa, &mut out, scratch.get())).unwrap();
+        out
+    }
+
+    fn try_run(
+        &self,
+        isa: Isa,
+        out: &mut FloatVec,
+        scratch: &mut [u8],
+    ) -> Result<(), CpuMathError> {
+        let args = PagedAttention {
+            shape: self.shape,
+            q: self.q.as_slice(),
+            k: self.k.as_slice(),
+            v: self.v.as_slice(),
+            block_table: &self.table,
+            max_blocks: self.max_blocks,
+            seq_lens: &self.seq_lens,
+            query_start: &self.query_start,
+            scale: SCALE,
+            causal: self.causal,
+            out: out.as_slice_mut(),
+            scratch,
+        };
+        paged_attention(isa, args)
+    }
+
+    fn slot(&self, sequence: usize, position: usize) -> usize {
+        let page = self.table[sequence * self.max_blocks + position / PAGE_ROWS] as usize;
+        page * PAGE_ROWS + position % PAGE_ROWS
+    }
+
+    /// Keys and values in order of position, packed as the queries are.
+    fn packed(&self) -> (FloatVec, FloatVec) {
+        let gather = |pool: &FloatVec, width: usize| {
+            let rows = self.q.len() / (self.shape.q_heads * self.shape.head_dim);
+            let mut values = vec![f32::NAN; rows * width];
+            for (s, (_, len)) in self.sequences.iter().enumerate() {
+                for position in 0..*len {
+                    let row = self.query_start[s] as usize + position;
+                    for i in 0..width {
+                        values[row * width + i] = pool.get(self.slot(s, position) * width + i);
+                    }
+                }
+            }
+            FloatVec::round_from(pool.as_slice().float_type(), &values)
+        };
+        let AttentionShape { kv_heads, head_dim, value_dim, .. } = self.shape;
+        (gather(&self.k, kv_heads * head_dim), gather(&self.v, kv_heads * value_dim))
+    }
+
+    fn check(&self, out: &FloatVec) {
+        let AttentionShape { q_heads, kv_heads, head_dim, value_dim } = self.shape;
+        let step = match self.q.as_slice().float_type() {
+            FloatType::F32 => 2e-6,
+            FloatType::F16 => 1e-3,
+            FloatType::Bf16 => 8e-3,
+        };
+        let out_row = q_heads * value_dim;
+        for (s, (queries, len)) in self.sequences.iter().enumerate() {
+            for j in 0..*queries {
+                let row = self.query_start[s] as usize + j;
+                let visible =
+                    if self.causal { (len + j + 1).saturating_sub(*queries) } else { *len };
+                for head in 0..q_heads {
+                    let got = |i| out.get(row * out_row + head * value_dim + i);
+                    if *len == 0 {
+                        assert!((0..value_dim).all(|i| got(i).is_nan()), "padding was written");
+                        continue;
+                    }
+                    let key_head = head / (q_heads / kv_heads);
+                    let at = |pool: &FloatVec, position, width, i| {
+                        f64::from(
+                            pool.get((self.slot(s, position) * kv_heads + key_head) * width + i),
+                        )
+                    };
+                    let scores: Vec<f64> = (0..visible)
+                        .map(|p| {
+                            let query =
+                                |i| f64::from(self.q.get((row * q_heads + head) * head_dim + i));
+                            let dot: f64 =
+                                (0..head_dim).map(|i| query(i) * at(&self.k, p, head_dim, i)).sum();
+                            dot * f64::from(SCALE)
+                        })
+                        .collect();
+                    let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                    let weights: Vec<f64> = scores.iter().map(|x| (x - largest).exp()).collect();
+                    let sum: f64 = weights.iter().sum();
+                    for i in 0..value_dim {
+                        let want: f64 = weights
+                            .iter()
+                            .enumerate()
+                            .map(|(p, w)| w / sum * at(&self.v, p, value_dim, i))
+                            .sum();
+                        let error = (f64::from(got(i)) - want).abs();
+                        assert!(
+                            error <= step * (1.0 + want.abs()),
+                            "sequence {s} query {j} head {head}: {} is not {want}",
+                            got(i)
+                        );
+                    }
+                }
+            }
+        }
+        let real = self.query_start[self.sequences.len()] as usize * out_row;
+        assert!((real..out.len()).all(|i| out.get(i).is_nan()), "rows past the last were written");
+    }
+}
+
+fn shapes() -> impl Strategy<Value = AttentionShape> {
+    (1usize..4, 1usize..4, 1usize..40, 1usize..80).prop_map(
+        |(kv_heads, group, head_dim, value_dim)| AttentionShape {
+            q_heads: kv_heads * group,
+            kv_heads,
+            head_dim,
+            value_dim,
+        },
+    )
+}
+
+fn sequences() -> impl Strategy<Value = Vec<(usize, usize)>> {
+    let one = (1usize..6, 0usize..70, 0usize..8).prop_map(|(queries, past, kind)| match kind {
+        0 => (queries, 0),
+        1 => (queries * 20, queries * 20 + past),
+        _ => (queries, queries + past),
+    });
+    prop::collection::vec(one, 0..6)
+}
+
+fn float_type() -> impl Strategy<Value = FloatType> {
+    prop::sample::select(TYPES.to_vec())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn agrees_with_f64_over_batches_types_and_threads(
+        seed in any::<u64>(),
+        shape in shapes(),
+        sequences in sequences(),
+        causal in any::<bool>(),
+        types in (float_type(), float_type()),
+    ) {
+        let batch = Batch::new(seed, shape, &sequences, causal, [types.0, types.1]);
+        for isa in isas() {
+            let out = batch.run(isa, 1);
+            batch.check(&out);
+            prop_assert_eq!(out.bits(), batch.run(isa, 4).bits(), "1 and 4 threads, {}", isa);
+        }
+    }
+
+    #[test]
+    fn packed_equals_paged_bit_for_bit(
+        seed in any::<u64>(),
+        shape in shapes(),
+        lengths in prop::collection::vec(0usize..60, 0..5),
+        causal in any::<bool>(),
+        types in (float_type(), float_type()),
+    ) {
+        let sequences: Vec<_> = lengths.iter().map(|len| (*len, *len)).collect();
+        let batch = Batch::new(seed, shape, &sequences, causal, [types.0, types.1]);
+        let (k, v) = batch.packed();
+        for isa in isas() {
+            let mut out = batch.empty_out();
+            let mut scratch = AlignedBytes::new(attention_scratch_bytes(shape, 1));
+            let args = PackedAttention {
+                shape,
+                q: batch.q.as_slice(),
+                k: k.as_slice(),
+                v: v.as_slice(),
+                query_start: &batch.query_start,
+                scale: SCALE,
+                causal,
+                out: out.as_slice_mut(),
+                scratch: scratch.get(),
+            };
+            packed_attention(isa, args).unwrap();
+            batch.check(&out);
+            prop_assert_eq!(out.bits(), batch.run(isa, 1).bits());
+        }
+    }
+}
+
+const SMALL: AttentionShape =
+    AttentionShape { q_heads: 4, kv_heads: 2, head_dim: 24, value_dim: 20 };
+
+#[test]
+fn a_chunk_of_a_prompt_gets_the_bits_of_the_whole_prompt() {
+    let whole = Batch::new(7, SMALL, &[(100, 100)], true, [FloatType::Bf16; 2]);
+    let q_row = SMALL.q_heads * SMALL.head_dim;
+    let out_row = SMALL.q_heads * SMALL.value_dim;
+    for (first, last) in [(0, 1), (0, 37), (37, 90), (99, 100)] {
+        let mut chunk = Batch::new(7, SMALL, &[(100, 100)], true, [FloatType::Bf16; 2]);
+        let rows: Vec<f32> = (first * q_row..last * q_row).map(|i| whole.q.get(i)).collect();
+        chunk.q = FloatVec::round_from(FloatType::Bf16, &rows);
+        chunk.seq_lens = vec![last as i32];
+        chunk.query_start = vec![0, (last - first) as i32];
+        for isa in isas() {
+            let want = &whole.run(isa, 1).bits()[first * out_row..last * out_row];
+            assert_eq!(chunk.run(isa, 1).bits(), want, "{isa}, rows {first}..{last}");
+        }
+    }
+}
+
+#[test]
+fn minus_infinite_scores_weigh_nothing_and_later_values_do_not_leak_back() {
+    let mut batch = Batch::new(1, SMALL, &[(40, 40)], true, [FloatType::F32; 2]);
+    for i in 0..batch.q.len() {
+        batch.q.set(i, 1.0);
+    }
+    let k_row = SMALL.kv_heads * SMALL.head_dim;
+    for position in 0..20 {
+        batch.k.set(batch.slot(0, position) * k_row, f32::NEG_INFINITY);
+    }
+    let v_row = SMALL.kv_heads * SMALL.value_dim;
+    batch.v.set(batch.slot(0, 35) * v_row, f32::INFINITY);
+    for isa in isas() {
+        let out = batch.run(isa, 1);
+        let at = |row: usize| out.get(row * SMALL.q_heads * SMALL.value_dim);
+        assert!(at(19).is_nan(), "{isa}: a row with only -inf has no softmax");
+        for row in 20..35 {
+            assert!(at(row).is_finite(), "{isa}: row {row} is {}", at(row));
+        }
+        assert_eq!(at(35), f32::INFINITY, "{isa}");
+    }
+}
+
+fn error_of(change: impl FnOnce(&mut Batch)) -> CpuMathError {
+    let mut batch = Batch::new(1, SMALL, &[(2, 20), (1, 5)], true, [FloatType::F32; 2]);
+    let mut out = batch.empty_out();
+    change(&mut batch);
+    let mut scratch = AlignedBytes::new(attention_scratch_bytes(SMALL, 1));
+    let error = batch.try_run(Isa::detected(), &mut out, scratch.get()).unwrap_err();
+    assert!((0..out.len()).all(|i| out.get(i).is_nan()), "an error must leave the output alone");
+    error
+}
+
+#[test]
+fn bad_indices_are_typed_errors() {
+    use CpuMathError::*;
+    assert!(matches!(
+        error_of(|b| b.table[1] = -1),
+        PageOutOfPool { sequence: 0, entry: 1, page: -1, .. }
+    ));
+    assert!(matches!(
+        error_of(|b| b.table[b.max_blocks] = i32::MAX),
+        PageOutOfPool { sequence: 1, entry: 0, .. }
+    ));
+    assert!(matches!(
+        error_of(|b| b.seq_lens[0] = 1),
+        SequenceLength { sequence: 0, length: 1, queries: 2, .. }
+    ));
+    assert!(matches!(error_of(|b| b.seq_lens[1] = -5), SequenceLength { sequence: 1, .. }));
+    assert!(matches!(error_of(|b| b.seq_lens[1] = 49), SequenceLength { capacity: 48, .. }));
+    assert!(matches!(error_of(|b| b.query_start[0] = 1), QueryStart { index: 0, .. }));
+    assert!(matches!(error_of(|b| b.query_start[1] = -1), QueryStart { index: 1, .. }));
+    assert!(matches!(error_of(|b| b.query_start[2] = 99), QueryStart { index: 2, high: 5, .. }));
+    assert!(matches!(error_of(|b| b.shape.kv_heads = 3), BadShape { name: "q_heads", .. }));
+    assert!(matches!(error_of(|b| b.shape.value_dim = 0), BadShape { name: "value_dim", .. }));
+    assert!(matches!(
+        error_of(|b| b.table.truncate(3)),
+        OperandTooShort { operand: "block_table", .. }
+    ));
+}

@@ -1,0 +1,179 @@
+//! Conversions between float slices, to nearest with ties to even; NaN stays NaN.
+
+use half::{bf16, f16};
+
+use super::element::{Element, with_elements};
+use super::simd::{Kernel, Simd};
+use super::{CpuMathError, FloatSlice, FloatSliceMut, Isa};
+
+/// Converts `from` to `to`, element by element.
+///
+/// # Errors
+/// [`CpuMathError::OperandTooShort`] if the lengths differ; nothing was written.
+pub fn convert(isa: Isa, from: FloatSlice<'_>, to: FloatSliceMut<'_>) -> Result<(), CpuMathError> {
+    if from.len() != to.len() {
+        let operand = if from.len() < to.len() { "from" } else { "to" };
+        return Err(CpuMathError::OperandTooShort {
+            call: "convert",
+            operand,
+            need: from.len().max(to.len()),
+            have: from.len().min(to.len()),
+        });
+    }
+    with_elements!(FloatSlice, from, from => with_elements!(FloatSliceMut, to, to => {
+        isa.dispatch(Convert { from: from.as_ptr(), to: to.as_mut_ptr(), len: from.len() });
+    }));
+    Ok(())
+}
+
+/// Rounds each f32 to the nearest bf16 in place, as if it had been stored and read back.
+pub fn round_to_bf16_in_place(isa: Isa, values: &mut [f32]) {
+    isa.dispatch(RoundInPlace::<bf16> { values, through: [bf16::ZERO; 16] });
+}
+
+/// Rounds each f32 to the nearest f16 in place, as if it had been stored and read back.
+pub fn round_to_f16_in_place(isa: Isa, values: &mut [f32]) {
+    isa.dispatch(RoundInPlace::<f16> { values, through: [f16::ZERO; 16] });
+}
+
+struct Convert<A, B> {
+    from: *const A,
+    to: *mut B,
+    len: usize,
+}
+
+impl<A: Element, B: Element> Kernel for Convert<A, B> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        // SAFETY: built from two slices of `len` elements each.
+        unsafe { convert_row(s, self.from, self.to, self.len) }
+    }
+}
+
+/// Converts `len` elements.
+///
+/// # Safety
+/// `from` is valid for reading and `to` for writing `len` elements; they do not overlap.
+#[inline(always)]
+pub(crate) unsafe fn convert_row<S: Simd, A: Element, B: Element>(
+    s: S,
+    from: *const A,
+    to: *mut B,
+    len: usize,
+) {
+    let whole = len - len % S::LANES;
+    let mut i = 0;
+    while i < whole {
+        // SAFETY: i + LANES <= len.
+        unsafe { B::store(s, A::load(s, from.add(i)), to.add(i)) };
+        i += S::LANES;
+    }
+    while i < len {
+        // SAFETY: i < len.
+        unsafe { *to.add(i) = B::from_f32((*from.add(i)).to_f32()) };
+        i += 1;
+    }
+}
+
+struct RoundInPlace<'a, E> {
+    values: &'a mut [f32],
+    through: [E; 16],
+}
+
+impl<E: Element> Kernel for RoundInPlace<'_, E> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(mut self, s: S) {
+        let mut chunks = self.values.chunks_exact_mut(S::LANES);
+        for chunk in &mut chunks {
+            // SAFETY: the chunk has LANES elements and the buffer 16 >= LANES.
+            unsafe {
+                E::store(s, s.load_f32(chunk.as_ptr()), self.through.as_mut_ptr());
+                s.store_f32(E::load(s, self.through.as_ptr()), chunk.as_mut_ptr());
+            }
+        }
+        for value in chunks.into_remainder() {
+            *value = E::from_f32(*value).to_f32();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every f32 whose bits end in one of a few patterns around the rounding boundaries.
+    fn boundary_values() -> Vec<f32> {
+        let mut values = Vec::new();
+        for upper in 0..=u16::MAX {
+            for lower in [0u32, 1, 0x0fff, 0x1000, 0x1001, 0x7fff, 0x8000, 0x8001, 0xffff] {
+                values.push(f32::from_bits((u32::from(upper) << 16) | lower));
+            }
+        }
+        values.extend([1.0; 5]);
+        values
+    }
+
+    #[test]
+    fn narrowing_agrees_with_half_on_every_isa() {
+        let values = boundary_values();
+        for isa in Isa::available() {
+            let mut b = vec![bf16::ZERO; values.len()];
+            let mut h = vec![f16::ZERO; values.len()];
+            convert(isa, FloatSlice::F32(&values), FloatSliceMut::Bf16(&mut b)).unwrap();
+            convert(isa, FloatSlice::F32(&values), FloatSliceMut::F16(&mut h)).unwrap();
+            let mut rounded_b = values.clone();
+            round_to_bf16_in_place(isa, &mut rounded_b);
+            let mut rounded_h = values.clone();
+            round_to_f16_in_place(isa, &mut rounded_h);
+            for (i, x) in values.iter().enumerate() {
+                if x.is_nan() {
+                    assert!(b[i].is_nan() && h[i].is_nan(), "{isa}: NaN {:#x} lost", x.to_bits());
+                    assert!(rounded_b[i].is_nan() && rounded_h[i].is_nan());
+                    continue;
+                }
+                assert_eq!(b[i].to_bits(), bf16::from_f32(*x).to_bits(), "{isa}: bf16 of {x:e}");
+                assert_eq!(h[i].to_bits(), f16::from_f32(*x).to_bits(), "{isa}: f16 of {x:e}");
+                assert_eq!(rounded_b[i].to_bits(), bf16::from_f32(*x).to_f32().to_bits());
+                assert_eq!(rounded_h[i].to_bits(), f16::from_f32(*x).to_f32().to_bits());
+            }
+        }
+    }
+
+    #[test]
+    fn widening_is_exact_for_every_bit_pattern() {
+        let b: Vec<bf16> = (0..=u16::MAX).map(bf16::from_bits).collect();
+        let h: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
+        for isa in Isa::available() {
+            let mut from_b = vec![0.0; b.len()];
+            let mut from_h = vec![0.0; h.len()];
+            convert(isa, FloatSlice::Bf16(&b), FloatSliceMut::F32(&mut from_b)).unwrap();
+            convert(isa, FloatSlice::F16(&h), FloatSliceMut::F32(&mut from_h)).unwrap();
+            for i in 0..b.len() {
+                assert!(from_b[i] == b[i].to_f32() || (from_b[i].is_nan() && b[i].is_nan()));
+                assert!(from_h[i] == h[i].to_f32() || (from_h[i].is_nan() && h[i].is_nan()));
+            }
+        }
+    }
+
+    #[test]
+    fn short_and_odd_lengths_convert_every_element_and_no_more() {
+        for isa in Isa::available() {
+            for len in 0..40 {
+                let from: Vec<f32> = (0..len).map(|i| i as f32 + 0.5).collect();
+                let mut to = vec![f16::NAN; len + 3];
+                convert(isa, FloatSlice::F32(&from), FloatSliceMut::F16(&mut to[..len])).unwrap();
+                assert!(to[..len].iter().zip(&from).all(|(t, f)| t.to_f32() == *f));
+                assert!(to[len..].iter().all(|t| t.is_nan()));
+            }
+        }
+    }
+
+    #[test]
+    fn different_lengths_are_an_error() {
+        let error = convert(Isa::detected(), FloatSlice::F32(&[1.0]), FloatSliceMut::F32(&mut []))
+            .unwrap_err();
+        assert!(error.to_string().contains("`to` has 0 elements"), "{error}");
+    }
+}

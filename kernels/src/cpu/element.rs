@@ -1,0 +1,220 @@
+//! The three float element types, and slices whose element type is known at run time.
+
+use std::fmt;
+
+use half::{bf16, f16};
+
+use super::scratch::Shared;
+use super::simd::Simd;
+
+/// Float element types the CPU kernels read and write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FloatType {
+    /// IEEE binary32.
+    F32,
+    /// IEEE binary16.
+    F16,
+    /// bfloat16: the upper half of a binary32.
+    Bf16,
+}
+
+impl FloatType {
+    /// Bytes of one element.
+    pub const fn size(self) -> usize {
+        match self {
+            FloatType::F32 => 4,
+            FloatType::F16 | FloatType::Bf16 => 2,
+        }
+    }
+}
+
+impl fmt::Display for FloatType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            FloatType::F32 => "f32",
+            FloatType::F16 => "f16",
+            FloatType::Bf16 => "bf16",
+        })
+    }
+}
+
+/// A read-only slice of floats.
+#[derive(Debug, Clone, Copy)]
+#[allow(missing_docs, reason = "each variant is its element type")]
+pub enum FloatSlice<'a> {
+    F32(&'a [f32]),
+    F16(&'a [f16]),
+    Bf16(&'a [bf16]),
+}
+
+/// A mutable slice of floats.
+#[derive(Debug)]
+#[allow(missing_docs, reason = "each variant is its element type")]
+pub enum FloatSliceMut<'a> {
+    F32(&'a mut [f32]),
+    F16(&'a mut [f16]),
+    Bf16(&'a mut [bf16]),
+}
+
+/// Runs `$body` with `$s` bound to the typed slice of any variant.
+macro_rules! with_elements {
+    ($enum:ident, $value:expr, $s:ident => $body:expr) => {
+        match $value {
+            $crate::cpu::$enum::F32($s) => $body,
+            $crate::cpu::$enum::F16($s) => $body,
+            $crate::cpu::$enum::Bf16($s) => $body,
+        }
+    };
+}
+pub(crate) use with_elements;
+
+impl FloatSlice<'_> {
+    /// The element type.
+    pub fn float_type(&self) -> FloatType {
+        match self {
+            FloatSlice::F32(_) => FloatType::F32,
+            FloatSlice::F16(_) => FloatType::F16,
+            FloatSlice::Bf16(_) => FloatType::Bf16,
+        }
+    }
+
+    /// Elements.
+    pub fn len(&self) -> usize {
+        with_elements!(FloatSlice, self, s => s.len())
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl FloatSliceMut<'_> {
+    /// The element type.
+    pub fn float_type(&self) -> FloatType {
+        match self {
+            FloatSliceMut::F32(_) => FloatType::F32,
+            FloatSliceMut::F16(_) => FloatType::F16,
+            FloatSliceMut::Bf16(_) => FloatType::Bf16,
+        }
+    }
+
+    /// Elements.
+    pub fn len(&self) -> usize {
+        with_elements!(FloatSliceMut, self, s => s.len())
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The start of a slice of a run-time element type, for threads that each use a part of their own.
+/// One made by [`FloatAddress::of`] is only read through.
+#[derive(Clone, Copy)]
+pub(crate) enum FloatAddress {
+    F32(Shared<f32>),
+    F16(Shared<f16>),
+    Bf16(Shared<bf16>),
+}
+
+/// Runs `$body` with `$p` bound to the typed address of any variant.
+macro_rules! with_address {
+    ($value:expr, $p:ident => $body:expr) => {
+        match $value {
+            $crate::cpu::element::FloatAddress::F32($crate::cpu::scratch::Shared($p)) => $body,
+            $crate::cpu::element::FloatAddress::F16($crate::cpu::scratch::Shared($p)) => $body,
+            $crate::cpu::element::FloatAddress::Bf16($crate::cpu::scratch::Shared($p)) => $body,
+        }
+    };
+}
+pub(crate) use with_address;
+
+impl FloatAddress {
+    pub(crate) fn of(values: FloatSlice<'_>) -> FloatAddress {
+        match values {
+            FloatSlice::F32(s) => FloatAddress::F32(Shared(s.as_ptr().cast_mut())),
+            FloatSlice::F16(s) => FloatAddress::F16(Shared(s.as_ptr().cast_mut())),
+            FloatSlice::Bf16(s) => FloatAddress::Bf16(Shared(s.as_ptr().cast_mut())),
+        }
+    }
+
+    pub(crate) fn of_mut(values: FloatSliceMut<'_>) -> FloatAddress {
+        match values {
+            FloatSliceMut::F32(s) => FloatAddress::F32(Shared(s.as_mut_ptr())),
+            FloatSliceMut::F16(s) => FloatAddress::F16(Shared(s.as_mut_ptr())),
+            FloatSliceMut::Bf16(s) => FloatAddress::Bf16(Shared(s.as_mut_ptr())),
+        }
+    }
+
+    pub(crate) fn offset(self, elements: usize) -> FloatAddress {
+        match self {
+            FloatAddress::F32(p) => FloatAddress::F32(Shared(p.0.wrapping_add(elements))),
+            FloatAddress::F16(p) => FloatAddress::F16(Shared(p.0.wrapping_add(elements))),
+            FloatAddress::Bf16(p) => FloatAddress::Bf16(Shared(p.0.wrapping_add(elements))),
+        }
+    }
+}
+
+/// An element type that vectors load from and store to, converted to and from f32 on the way.
+pub(crate) trait Element: Copy + Send + Sync + 'static {
+    /// Rounds to nearest, ties to even; NaN stays NaN.
+    fn from_f32(x: f32) -> Self;
+
+    fn to_f32(self) -> f32;
+
+    /// # Safety
+    /// `p` is valid for reading `S::LANES` elements.
+    unsafe fn load<S: Simd>(s: S, p: *const Self) -> S::V;
+
+    /// Lanes past `n` are +0.
+    /// # Safety
+    /// `p` is valid for reading `n` elements, `n < S::LANES`.
+    unsafe fn load_partial<S: Simd>(s: S, p: *const Self, n: usize) -> S::V;
+
+    /// # Safety
+    /// `p` is valid for writing `S::LANES` elements.
+    unsafe fn store<S: Simd>(s: S, v: S::V, p: *mut Self);
+}
+
+macro_rules! element {
+    ($type:ty, $from:expr, $to:expr, $load:ident, $partial:ident, $store:ident) => {
+        impl Element for $type {
+            #[inline(always)]
+            fn from_f32(x: f32) -> Self {
+                $from(x)
+            }
+            #[inline(always)]
+            fn to_f32(self) -> f32 {
+                $to(self)
+            }
+            #[inline(always)]
+            unsafe fn load<S: Simd>(s: S, p: *const Self) -> S::V {
+                // SAFETY: the caller promises what the vector load needs.
+                unsafe { s.$load(p) }
+            }
+            #[inline(always)]
+            unsafe fn load_partial<S: Simd>(s: S, p: *const Self, n: usize) -> S::V {
+                // SAFETY: the caller promises what the partial load needs.
+                unsafe { s.$partial(p, n) }
+            }
+            #[inline(always)]
+            unsafe fn store<S: Simd>(s: S, v: S::V, p: *mut Self) {
+                // SAFETY: the caller promises what the vector store needs.
+                unsafe { s.$store(v, p) }
+            }
+        }
+    };
+}
+
+element!(
+    f32,
+    std::convert::identity,
+    std::convert::identity,
+    load_f32,
+    load_f32_partial,
+    store_f32
+);
+element!(f16, f16::from_f32, f16::to_f32, load_f16, load_f16_partial, store_f16);
+element!(bf16, bf16::from_f32, bf16::to_f32, load_bf16, load_bf16_partial, store_bf16);

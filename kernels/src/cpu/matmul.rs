@@ -1,0 +1,273 @@
+//! Matrix products of any float types with f32 accumulation.
+//!
+//! **Guarantee.** For one instruction set, output `(i, j)` depends on row `i` of a, column `j` of
+//! b and `k` alone: not on `m`, `rows`, `n`, the batch, the thread count, the path, nor on whether
+//! an operand is transposed or already f32. So padded equals unpadded bit for bit, and every
+//! capture size gives a row the same bits.
+//!
+//! Both paths of [`matmul_path`] run the one tile of `dot`, which reads rows
+//! contiguous in k; they differ only in where the rows come from:
+//! - `Direct` streams weights stored `[n, k]` once from memory, converted in registers;
+//! - `Panel` first converts a block of columns to f32 rows in scratch, which many rows of a reuse.
+//!
+//! The left operand is converted to f32 rows in scratch unless it already is.
+
+mod blocks;
+
+use super::scratch;
+use super::{CpuMathError, FloatSlice, FloatSliceMut, FloatType, Isa, parallel};
+use blocks::{Columns, Destination, PackColumns, PackRows, StoredMatrix};
+
+const CALL: &str = "matmul";
+
+/// Rows of a that are converted at a time: bounds the scratch, a multiple of every tile height.
+const ROW_BLOCK: usize = 240;
+/// Columns of b in one block, the unit of work of a thread.
+const COLUMN_BLOCK: usize = 32;
+/// Up to this many rows the weights are converted in registers instead of in a panel.
+const DIRECT_ROWS: usize = 12;
+/// Multiply-adds below which waking other threads costs more than it saves.
+const PARALLEL_WORK: usize = 1 << 16;
+
+/// How one matrix of a product is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Operand {
+    /// Element type.
+    pub float_type: FloatType,
+    /// Elements from one stored row to the next.
+    pub row_stride: usize,
+    /// Elements from one matrix of the batch to the next (0: all share one).
+    pub batch_stride: usize,
+    /// The stored rows are the columns of the matrix. Weights stored `[n, k]`, as in Hugging Face
+    /// checkpoints, are a transposed b.
+    pub transposed: bool,
+}
+
+/// `out[m, n] = a[m, k] * b[k, n]`, for each matrix of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MatmulProblem {
+    /// Rows of a and of the output, padding included.
+    pub m: usize,
+    /// Columns of b and of the output.
+    pub n: usize,
+    /// The contracted size.
+    pub k: usize,
+    /// Independent products.
+    pub batch: usize,
+    /// Left operand.
+    pub a: Operand,
+    /// Right operand.
+    pub b: Operand,
+    /// Output; not transposed, stored rows at least `n` apart.
+    pub out: Operand,
+}
+
+impl MatmulProblem {
+    /// `x[m, k] * w[n, k]^T` over dense row-major buffers: the linear layer of a checkpoint.
+    pub fn linear(m: usize, n: usize, k: usize, x: FloatType, w: FloatType, y: FloatType) -> Self {
+        let dense = |float_type, row_stride, transposed| Operand {
+            float_type,
+            row_stride,
+            batch_stride: 0,
+            transposed,
+        };
+        let (a, b, out) = (dense(x, k, false), dense(w, k, true), dense(y, n, false));
+        MatmulProblem { m, n, k, batch: 1, a, b, out }
+    }
+}
+
+/// Where the columns of b come from. Both give the same bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MatmulPath {
+    /// From the stored weights, converted in registers.
+    Direct,
+    /// From an f32 panel in scratch.
+    Panel,
+}
+
+/// The path that `rows` rows of a problem take.
+pub fn matmul_path(problem: &MatmulProblem, rows: usize) -> MatmulPath {
+    let reused = rows > DIRECT_ROWS && problem.b.float_type != FloatType::F32;
+    if reused || !problem.b.transposed { MatmulPath::Panel } else { MatmulPath::Direct }
+}
+
+/// Scratch bytes for [`matmul`] on up to `threads` threads, for any number of real rows.
+///
+/// With less, down to what one thread needs, the call uses fewer threads.
+pub fn matmul_scratch_bytes(problem: &MatmulProblem, threads: usize) -> usize {
+    let panel = column_panel_bytes(problem, problem.m).saturating_mul(threads.max(1));
+    row_panel_bytes(problem, problem.m).saturating_add(panel)
+}
+
+/// Elements from one panel row to the next: whole vectors, and an odd number of cache lines so
+/// that rows do not fall into the same cache set.
+fn panel_stride(k: usize) -> usize {
+    (k.div_ceil(16) | 1).saturating_mul(16)
+}
+
+fn row_panel_bytes(problem: &MatmulProblem, rows: usize) -> usize {
+    if problem.a.float_type == FloatType::F32 && !problem.a.transposed {
+        return 0;
+    }
+    rows.min(ROW_BLOCK).saturating_mul(panel_stride(problem.k)).saturating_mul(4)
+}
+
+fn column_panel_bytes(problem: &MatmulProblem, rows: usize) -> usize {
+    match matmul_path(problem, rows) {
+        MatmulPath::Direct => 0,
+        MatmulPath::Panel => {
+            problem.n.min(COLUMN_BLOCK).saturating_mul(panel_stride(problem.k)).saturating_mul(4)
+        }
+    }
+}
+
+/// Operands of one [`matmul`].
+#[derive(Debug)]
+pub struct MatmulArgs<'a> {
+    /// Shapes, types and strides.
+    pub problem: MatmulProblem,
+    /// Leading rows of a and of the output that are real; the others are neither read nor written.
+    pub rows: usize,
+    /// Left operand.
+    pub a: FloatSlice<'a>,
+    /// Right operand.
+    pub b: FloatSlice<'a>,
+    /// Output.
+    pub out: FloatSliceMut<'a>,
+    /// At least [`matmul_scratch_bytes`] bytes for as many threads as should work.
+    pub scratch: &'a mut [u8],
+}
+
+/// Computes the real rows of a matrix product, in f32, rounded once to the output type.
+///
+/// # Errors
+/// If a slice is too short for its shape, a type differs from the problem's, `rows` exceeds `m`,
+/// output rows overlap, or the scratch does not serve one thread; nothing was written.
+pub fn matmul(isa: Isa, args: MatmulArgs<'_>) -> Result<(), CpuMathError> {
+    check(&args)?;
+    let MatmulArgs { problem, rows, a, b, out, scratch } = args;
+    let MatmulProblem { n, k, .. } = problem;
+    if rows == 0 || n == 0 {
+        return Ok(());
+    }
+    let row_panel = row_panel_bytes(&problem, rows);
+    let column_panel = column_panel_bytes(&problem, rows);
+    let small = rows.saturating_mul(n).saturating_mul(k) < PARALLEL_WORK;
+    let mut threads = if small { 1 } else { parallel::pool_threads() };
+    if let Some(served) = (scratch.len() - row_panel).checked_div(column_panel) {
+        threads = threads.min(served);
+    }
+    let stride = panel_stride(k);
+    let panels = scratch::Shared(scratch.as_mut_ptr());
+    let column_panels = scratch::Shared(panels.get().wrapping_add(row_panel));
+    let a = StoredMatrix::new(a, &problem.a);
+    let b = StoredMatrix::new(b, &problem.b);
+    let out = Destination::new(out, problem.out.row_stride);
+
+    for batch in 0..problem.batch {
+        let a = a.offset(batch * problem.a.batch_stride);
+        let b = b.offset(batch * problem.b.batch_stride);
+        let out = out.offset(batch * problem.out.batch_stride);
+        let mut first = 0;
+        while first < rows {
+            let count = (rows - first).min(ROW_BLOCK);
+            let (x, x_stride) = if row_panel == 0 {
+                a.f32_rows(first)
+            } else {
+                let panel = scratch::Shared(panels.get().cast::<f32>());
+                let packers = if count <= DIRECT_ROWS { 1 } else { threads };
+                parallel::for_each_block(packers, count.div_ceil(16), |_, block| {
+                    let start = block * 16;
+                    let to = panel.get().wrapping_add(start * stride);
+                    let count = (count - start).min(16);
+                    // SAFETY: `check` proved that a holds these rows and that the row panel holds
+                    // min(rows, ROW_BLOCK) rows of `stride`; each block has rows of its own.
+                    unsafe { a.pack(isa, PackRows { first: first + start, count, k, to, stride }) }
+                });
+                (panel, stride)
+            };
+            let out = out.offset(first * problem.out.row_stride);
+            parallel::for_each_block(threads, n.div_ceil(COLUMN_BLOCK), |worker, block| {
+                let start = block * COLUMN_BLOCK;
+                let columns = (n - start).min(COLUMN_BLOCK);
+                let tile = Columns { x: x.get(), x_stride, rows: count, k, columns };
+                let out = out.offset(start);
+                // SAFETY: `check` proved that b holds these columns, that out holds `rows` rows
+                // that do not overlap (so blocks write disjoint columns), and that the scratch
+                // has a column panel for each worker when the path needs one; x was set up above
+                // with `count` rows of `k` elements.
+                unsafe {
+                    if column_panel == 0 {
+                        b.multiply(isa, tile, start, out);
+                    } else {
+                        let panel = column_panels.get().add(worker * column_panel).cast::<f32>();
+                        let pack =
+                            PackColumns { first: start, count: columns, k, to: panel, stride };
+                        b.pack_columns(isa, pack);
+                        blocks::multiply_panel(isa, tile, panel, stride, out);
+                    }
+                }
+            });
+            first += count;
+        }
+    }
+    Ok(())
+}
+
+fn check(args: &MatmulArgs<'_>) -> Result<(), CpuMathError> {
+    let MatmulArgs { problem: p, rows, a, b, out, scratch } = args;
+    let bad = |name, value, rule| Err(CpuMathError::BadShape { call: CALL, name, value, rule });
+    if *rows > p.m {
+        return bad("rows", *rows, "at most m");
+    }
+    if p.out.transposed {
+        return bad("out.transposed", 1, "false");
+    }
+    if *rows > 1 && p.out.row_stride < p.n {
+        return bad("out.row_stride", p.out.row_stride, "at least n");
+    }
+    let shapes = [
+        ("a", p.a, a.float_type(), a.len(), *rows, p.k),
+        ("b", p.b, b.float_type(), b.len(), p.k, p.n),
+        ("out", p.out, out.float_type(), out.len(), *rows, p.n),
+    ];
+    for (operand, stored, have_type, have, rows, columns) in shapes {
+        let want = stored.float_type;
+        if have_type != want {
+            let have = have_type;
+            return Err(CpuMathError::TypeMismatch { call: CALL, operand, want, have });
+        }
+        let need = extent(&stored, p.batch, rows, columns);
+        if have < need {
+            return Err(CpuMathError::OperandTooShort { call: CALL, operand, need, have });
+        }
+    }
+    let need = row_panel_bytes(p, *rows).saturating_add(column_panel_bytes(p, *rows));
+    if !scratch::fits(scratch, need) {
+        return Err(CpuMathError::Scratch {
+            call: CALL,
+            need,
+            have: scratch.len(),
+            align: scratch::alignment_of(scratch),
+            size_function: "matmul_scratch_bytes",
+        });
+    }
+    Ok(())
+}
+
+/// Elements from the first to the last one that a logical `[rows, columns]` batch touches.
+fn extent(stored: &Operand, batch: usize, rows: usize, columns: usize) -> usize {
+    let (major, minor) = if stored.transposed { (columns, rows) } else { (rows, columns) };
+    let last = (batch.saturating_sub(1))
+        .checked_mul(stored.batch_stride)
+        .zip(major.saturating_sub(1).checked_mul(stored.row_stride))
+        .and_then(|(a, b)| a.checked_add(b)?.checked_add(minor));
+    match last {
+        Some(_) if batch == 0 || major == 0 || minor == 0 => 0,
+        Some(last) => last,
+        None => usize::MAX,
+    }
+}
+
+#[cfg(test)]
+mod tests;

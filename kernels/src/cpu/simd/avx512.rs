@@ -1,0 +1,194 @@
+//! Sixteen lanes: AVX-512 F, BW, DQ and VL.
+//!
+//! The dot product instructions of AVX512-BF16 are not used: they flush subnormals and round
+//! between the two products of a pair, which the f32 accumulation of the contract does not.
+
+use std::arch::x86_64::*;
+
+use half::{bf16, f16};
+
+use super::{Kernel, Simd};
+
+/// Proof that the machine has the instruction set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Avx512(());
+
+impl Avx512 {
+    pub(super) fn detect() -> Option<Avx512> {
+        let found = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c");
+        found.then_some(Avx512(()))
+    }
+
+    #[inline(always)]
+    pub(super) fn enabled<K: Kernel>(self, kernel: K) -> K::Output {
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+        fn enabled<K: Kernel>(set: Avx512, kernel: K) -> K::Output {
+            kernel.run(set)
+        }
+        // SAFETY: the token proves that detection found these features.
+        unsafe { enabled(self, kernel) }
+    }
+}
+
+/// Intrinsics on values, which need nothing but the instruction set.
+macro_rules! set {
+    ($e:expr) => {{
+        // SAFETY: the token proves that detection found the features this intrinsic needs.
+        #[allow(unused_unsafe, reason = "some intrinsics are safe where the features are enabled")]
+        unsafe {
+            $e
+        }
+    }};
+}
+
+type V = __m512;
+
+#[inline(always)]
+fn first(n: usize) -> u16 {
+    ((1u32 << n) - 1) as u16
+}
+
+#[inline(always)]
+fn widen_bf16(v: __m256i) -> V {
+    set!(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(v))))
+}
+
+impl Simd for Avx512 {
+    type V = V;
+    const LANES: usize = 16;
+    const TILE_ROWS: usize = 6;
+    const KEY_ROWS: usize = 16;
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> V {
+        set!(_mm512_set1_ps(x))
+    }
+    #[inline(always)]
+    fn add(self, a: V, b: V) -> V {
+        set!(_mm512_add_ps(a, b))
+    }
+    #[inline(always)]
+    fn sub(self, a: V, b: V) -> V {
+        set!(_mm512_sub_ps(a, b))
+    }
+    #[inline(always)]
+    fn mul(self, a: V, b: V) -> V {
+        set!(_mm512_mul_ps(a, b))
+    }
+    #[inline(always)]
+    fn div(self, a: V, b: V) -> V {
+        set!(_mm512_div_ps(a, b))
+    }
+    #[inline(always)]
+    fn fma(self, a: V, b: V, c: V) -> V {
+        set!(_mm512_fmadd_ps(a, b, c))
+    }
+    #[inline(always)]
+    fn max(self, a: V, b: V) -> V {
+        set!(_mm512_max_ps(a, b))
+    }
+    #[inline(always)]
+    fn round(self, a: V) -> V {
+        set!(_mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a))
+    }
+    #[inline(always)]
+    fn pow2(self, a: V) -> V {
+        set!(_mm512_castsi512_ps(_mm512_slli_epi32::<23>(_mm512_add_epi32(
+            _mm512_cvtps_epi32(a),
+            _mm512_set1_epi32(127)
+        ))))
+    }
+    #[inline(always)]
+    fn zero_where_less(self, a: V, b: V, c: V) -> V {
+        set!(_mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_NLT_UQ>(a, b), c))
+    }
+    #[inline(always)]
+    fn sum4(self, [a, b, c, d]: [V; 4]) -> [f32; 4] {
+        set!({
+            let ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+            let cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+            let abcd = _mm512_add_ps(
+                _mm512_shuffle_ps::<0b01_00_01_00>(ab, cd),
+                _mm512_shuffle_ps::<0b11_10_11_10>(ab, cd),
+            );
+            let half =
+                _mm256_add_ps(_mm512_castps512_ps256(abcd), _mm512_extractf32x8_ps::<1>(abcd));
+            let sums = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps::<1>(half));
+            let mut out = [0.0; 4];
+            _mm_storeu_ps(out.as_mut_ptr(), sums);
+            out
+        })
+    }
+    #[inline(always)]
+    fn max_lane(self, v: V) -> f32 {
+        set!(_mm512_reduce_max_ps(v))
+    }
+    #[inline(always)]
+    fn prefetch<T>(self, p: *const T) {
+        set!(_mm_prefetch::<_MM_HINT_T0>(p.cast()))
+    }
+    #[inline(always)]
+    unsafe fn load_f32(self, p: *const f32) -> V {
+        // SAFETY: the token, and the caller's promise of 16 readable elements.
+        unsafe { _mm512_loadu_ps(p) }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(self, p: *const f16) -> V {
+        // SAFETY: the token, and the caller's promise of 16 readable elements.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(self, p: *const bf16) -> V {
+        // SAFETY: the token, and the caller's promise of 16 readable elements.
+        widen_bf16(unsafe { _mm256_loadu_si256(p.cast()) })
+    }
+    #[inline(always)]
+    unsafe fn load_f32_partial(self, p: *const f32, n: usize) -> V {
+        // SAFETY: the token; masked lanes are not read, the others are promised.
+        unsafe { _mm512_maskz_loadu_ps(first(n), p) }
+    }
+    #[inline(always)]
+    unsafe fn load_f16_partial(self, p: *const f16, n: usize) -> V {
+        // SAFETY: the token; masked lanes are not read, the others are promised.
+        unsafe { _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(n), p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16_partial(self, p: *const bf16, n: usize) -> V {
+        // SAFETY: the token; masked lanes are not read, the others are promised.
+        widen_bf16(unsafe { _mm256_maskz_loadu_epi16(first(n), p.cast()) })
+    }
+    #[inline(always)]
+    unsafe fn store_f32(self, v: V, p: *mut f32) {
+        // SAFETY: the token, and the caller's promise of 16 writable elements.
+        unsafe { _mm512_storeu_ps(p, v) }
+    }
+    #[inline(always)]
+    unsafe fn store_f16(self, v: V, p: *mut f16) {
+        // SAFETY: the token, and the caller's promise of 16 writable elements.
+        unsafe {
+            let half = _mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(v);
+            _mm256_storeu_si256(p.cast(), half);
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(self, v: V, p: *mut bf16) {
+        // SAFETY: the token, and the caller's promise of 16 writable elements.
+        unsafe {
+            let bits = _mm512_castps_si512(v);
+            let upper = _mm512_srli_epi32::<16>(bits);
+            let odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
+            let bias = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+            let rounded = _mm512_srli_epi32::<16>(_mm512_add_epi32(bits, bias));
+            let quiet = _mm512_or_si512(upper, _mm512_set1_epi32(0x40));
+            let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(v, v);
+            let out = _mm512_mask_mov_epi32(rounded, nan, quiet);
+            _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(out));
+        }
+    }
+}

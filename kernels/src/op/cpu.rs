@@ -1,0 +1,255 @@
+//! Custom ops on the CPU: addresses wrapped so that an implementation needs no `unsafe`.
+
+use crate::cpu::{FloatSlice, FloatSliceMut};
+use crate::step::{CaptureSupport, LaunchContext};
+use bytemuck::Pod;
+use piecewise_ir::custom::Attrs;
+use piecewise_ir::dtype::DType;
+use piecewise_ir::types::TensorType;
+use std::cell::Cell;
+use std::marker::PhantomData;
+
+/// Why an op could not run: a sentence that says which operand or attribute and what would fit.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("custom op `{op}`: {message}")]
+pub struct OpError {
+    /// The op's name.
+    pub op: String,
+    /// What is wrong and what would fit.
+    pub message: String,
+}
+
+/// An implementation of a custom op on the CPU.
+pub trait CpuOp: Send + Sync + std::fmt::Debug {
+    /// The name of its definition.
+    fn name(&self) -> &str;
+
+    /// In which batches it may be captured. An op that reads host values through
+    /// [`CpuOpArgs::context`] must say [`CaptureSupport::Never`].
+    fn capture_support(&self) -> CaptureSupport {
+        CaptureSupport::Always
+    }
+
+    /// Bytes of scratch that a launch needs at these sizes (by symbol index), with `threads`
+    /// threads.
+    fn scratch_bytes(
+        &self,
+        operands: &[TensorType],
+        results: &[TensorType],
+        attrs: &Attrs,
+        sizes: &[u64],
+        threads: usize,
+    ) -> u64 {
+        let _ = (operands, results, attrs, sizes, threads);
+        0
+    }
+
+    /// Computes the results in place. It must not allocate, must write only results, mutated
+    /// operands and scratch, and must leave rows past the true counts alone or write only them.
+    ///
+    /// # Errors
+    /// When an operand or attribute does not fit.
+    fn run(&self, args: &CpuOpArgs<'_>) -> Result<(), OpError>;
+}
+
+/// The operands, results and scratch of one launch.
+///
+/// Operand positions come first, then results: position `operands.len() + i` is result `i`.
+#[derive(Debug)]
+pub struct CpuOpArgs<'a> {
+    name: &'a str,
+    attrs: &'a Attrs,
+    types: &'a [TensorType],
+    writable: u64,
+    addresses: &'a [usize],
+    counts: &'a [u64],
+    context: LaunchContext<'a>,
+    scratch: (usize, usize),
+    scratch_taken: Cell<bool>,
+    taken: Cell<u64>,
+    memory: PhantomData<&'a mut [u8]>,
+}
+
+/// What [`CpuOpArgs::new`] binds together.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuOpBinding<'a> {
+    /// The op's name, for errors.
+    pub name: &'a str,
+    /// The call's attributes.
+    pub attrs: &'a Attrs,
+    /// Types of operands, then of results; at most 64.
+    pub types: &'a [TensorType],
+    /// Bit `i` is set where position `i` may be written: results and mutated operands.
+    pub writable: u64,
+    /// The address of each position.
+    pub addresses: &'a [usize],
+    /// The true size of each symbol, by symbol index.
+    pub counts: &'a [u64],
+    /// How the launch happens.
+    pub context: LaunchContext<'a>,
+    /// Address and bytes of the scratch.
+    pub scratch: (usize, usize),
+}
+
+impl<'a> CpuOpArgs<'a> {
+    /// Wraps the addresses of a launch.
+    ///
+    /// # Safety
+    /// For `'a`, each address must be aligned for its dtype and valid for the bytes of its type
+    /// at the context's sizes, initialized, not written by anyone else, and not even read by
+    /// anyone else where writable; the same holds for the scratch. No two positions may share
+    /// bytes where one is writable.
+    pub unsafe fn new(binding: CpuOpBinding<'a>) -> Self {
+        let CpuOpBinding { name, attrs, types, writable, addresses, counts, context, scratch } =
+            binding;
+        Self {
+            name,
+            attrs,
+            types,
+            writable,
+            addresses,
+            counts,
+            context,
+            scratch,
+            scratch_taken: Cell::new(false),
+            taken: Cell::new(0),
+            memory: PhantomData,
+        }
+    }
+
+    /// An error of this op.
+    pub fn error(&self, message: impl Into<String>) -> OpError {
+        OpError { op: self.name.to_owned(), message: message.into() }
+    }
+
+    /// The call's attributes.
+    pub fn attrs(&self) -> &'a Attrs {
+        self.attrs
+    }
+
+    /// How the launch happens: host values are there only in a step.
+    pub fn context(&self) -> LaunchContext<'a> {
+        self.context
+    }
+
+    /// The element type of a position.
+    pub fn dtype(&self, position: usize) -> DType {
+        self.types[position].dtype
+    }
+
+    /// The number of dimensions of a position.
+    pub fn rank(&self, position: usize) -> usize {
+        self.types[position].rank()
+    }
+
+    /// The padded extent of an axis: what the memory of the position holds.
+    pub fn dim(&self, position: usize, axis: usize) -> usize {
+        self.types[position].shape[axis].eval(self.context.sizes()) as usize
+    }
+
+    /// The true extent of an axis: what is real.
+    pub fn true_dim(&self, position: usize, axis: usize) -> usize {
+        self.types[position].shape[axis].eval(self.counts) as usize
+    }
+
+    /// The elements of an operand that the op does not mutate.
+    ///
+    /// # Errors
+    /// When the position is writable or `T` is not its element type.
+    pub fn read<T: Pod>(&self, position: usize) -> Result<&'a [T], OpError> {
+        if self.is_writable(position)? {
+            return Err(
+                self.error(format!("operand {position} is written; take it once by `write`"))
+            );
+        }
+        let len = self.elements::<T>(position)?;
+        // SAFETY: the caller of `new` vouches for address, alignment, bytes and initialization,
+        // and that nobody writes this position while `'a` lasts.
+        Ok(unsafe { std::slice::from_raw_parts(self.addresses[position] as *const T, len) })
+    }
+
+    /// The elements of a result or of a mutated operand; each position can be taken once.
+    ///
+    /// # Errors
+    /// When the position is not writable, was taken before, or `T` is not its element type.
+    pub fn write<T: Pod>(&self, position: usize) -> Result<&'a mut [T], OpError> {
+        if !self.is_writable(position)? {
+            return Err(
+                self.error(format!("position {position} is not a result or mutated operand"))
+            );
+        }
+        let bit = 1u64 << position;
+        if self.taken.get() & bit != 0 {
+            return Err(self.error(format!("position {position} was taken before")));
+        }
+        let len = self.elements::<T>(position)?;
+        self.taken.set(self.taken.get() | bit);
+        // SAFETY: the caller of `new` vouches for address, alignment, bytes and initialization,
+        // and that nobody else uses this position while `'a` lasts; `taken` gives it out once.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.addresses[position] as *mut T, len) })
+    }
+
+    /// [`Self::read`] of a float operand.
+    ///
+    /// # Errors
+    /// When the position is writable or does not hold floats.
+    pub fn read_floats(&self, position: usize) -> Result<FloatSlice<'a>, OpError> {
+        match self.types.get(position).map(|ty| ty.dtype) {
+            Some(DType::F32) => Ok(FloatSlice::F32(self.read(position)?)),
+            Some(DType::F16) => Ok(FloatSlice::F16(self.read(position)?)),
+            Some(DType::BF16) => Ok(FloatSlice::Bf16(self.read(position)?)),
+            _ => Err(self.error(format!("position {position} does not hold floats"))),
+        }
+    }
+
+    /// [`Self::write`] of a float result or mutated operand.
+    ///
+    /// # Errors
+    /// When the position is not writable, was taken before, or does not hold floats.
+    pub fn write_floats(&self, position: usize) -> Result<FloatSliceMut<'a>, OpError> {
+        match self.types.get(position).map(|ty| ty.dtype) {
+            Some(DType::F32) => Ok(FloatSliceMut::F32(self.write(position)?)),
+            Some(DType::F16) => Ok(FloatSliceMut::F16(self.write(position)?)),
+            Some(DType::BF16) => Ok(FloatSliceMut::Bf16(self.write(position)?)),
+            _ => Err(self.error(format!("position {position} does not hold floats"))),
+        }
+    }
+
+    /// The scratch that [`CpuOp::scratch_bytes`] asked for, aligned to 64 bytes; can be taken
+    /// once. It may hold anything.
+    ///
+    /// # Errors
+    /// When it was taken before.
+    pub fn scratch(&self) -> Result<&'a mut [u8], OpError> {
+        if self.scratch_taken.replace(true) {
+            return Err(self.error("the scratch was taken before"));
+        }
+        let (address, len) = self.scratch;
+        if len == 0 {
+            return Ok(&mut []);
+        }
+        // SAFETY: the caller of `new` vouches for address and bytes and that nobody else uses
+        // them while `'a` lasts; `scratch_taken` gives them out once.
+        Ok(unsafe { std::slice::from_raw_parts_mut(address as *mut u8, len) })
+    }
+
+    fn is_writable(&self, position: usize) -> Result<bool, OpError> {
+        if position >= self.types.len() {
+            return Err(self.error(format!("there is no position {position}")));
+        }
+        Ok(self.writable & (1 << position) != 0)
+    }
+
+    fn elements<T: Pod>(&self, position: usize) -> Result<usize, OpError> {
+        let ty = &self.types[position];
+        if size_of::<T>() != ty.dtype.size() || align_of::<T>() > ty.dtype.size() {
+            return Err(self.error(format!(
+                "position {position} holds {}, whose elements have {} bytes, not {}",
+                ty.dtype,
+                ty.dtype.size(),
+                size_of::<T>()
+            )));
+        }
+        Ok(ty.bytes(self.context.sizes()) as usize / ty.dtype.size())
+    }
+}

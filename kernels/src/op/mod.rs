@@ -1,0 +1,55 @@
+//! Implementations of custom ops: what a backend calls under an op's name.
+
+mod cpu;
+
+pub use cpu::{CpuOp, CpuOpArgs, CpuOpBinding, OpError};
+
+use piecewise_ir::custom::{CustomOpDef, OpDefs};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The custom ops of a program: definitions for the IR and implementations for the backends.
+#[derive(Clone, Default, Debug)]
+pub struct OpRegistry {
+    defs: OpDefs,
+    cpu: BTreeMap<String, Arc<dyn CpuOp>>,
+}
+
+impl OpRegistry {
+    /// No ops.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The ops that this crate defines.
+    pub fn builtin() -> Self {
+        let mut registry = Self::new();
+        registry.define(Arc::new(crate::attention::PagedAttention));
+        registry.define(Arc::new(crate::sampling::Sample));
+        registry.implement_cpu(Arc::new(crate::attention::CpuPagedAttention));
+        registry.implement_cpu(Arc::new(crate::sampling::CpuSample));
+        registry
+    }
+
+    /// Adds a definition; one of the same name is replaced.
+    pub fn define(&mut self, def: Arc<dyn CustomOpDef>) -> &mut Self {
+        self.defs.register(def);
+        self
+    }
+
+    /// Adds a CPU implementation; one of the same name is replaced.
+    pub fn implement_cpu(&mut self, op: Arc<dyn CpuOp>) -> &mut Self {
+        self.cpu.insert(op.name().to_owned(), op);
+        self
+    }
+
+    /// The definitions.
+    pub fn defs(&self) -> &OpDefs {
+        &self.defs
+    }
+
+    /// The CPU implementation of `name`.
+    pub fn cpu(&self, name: &str) -> Option<&Arc<dyn CpuOp>> {
+        self.cpu.get(name)
+    }
+}

@@ -1,0 +1,54 @@
+//! Sampling: its definition as a custom op.
+
+mod cpu;
+
+pub use cpu::CpuSample;
+
+use piecewise_ir::custom::{Attrs, CustomOpDef};
+use piecewise_ir::dim::Dim;
+use piecewise_ir::dtype::DType;
+use piecewise_ir::op::RowTreatment;
+use piecewise_ir::types::TensorType;
+
+/// One token id for each row of logits.
+///
+/// Operands: `logits f32 [R, V]`; per row `temperature f32 [R]` (0 = the largest logit),
+/// `top_k i32 [R]` (0 = off), `top_p f32 [R]` (1 = off), `seed i64 [R]`, `position i32 [R]`.
+/// Result: `i32 [R]`. The draw is keyed by seed and position alone, so that it depends neither on
+/// batch mates nor on how the step ran.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sample;
+
+impl Sample {
+    /// The op's name.
+    pub const NAME: &'static str = "piecewise.sample";
+}
+
+impl CustomOpDef for Sample {
+    fn name(&self) -> &str {
+        Self::NAME
+    }
+
+    fn infer(&self, operands: &[TensorType], _attrs: &Attrs) -> Result<Vec<TensorType>, String> {
+        let [logits, parameters @ ..] = operands else {
+            return Err("takes logits and five parameters".to_owned());
+        };
+        if logits.dtype != DType::F32 || logits.rank() != 2 {
+            return Err("logits must be f32 [R, V]".to_owned());
+        }
+        let rows: &Dim = &logits.shape[0];
+        let expected = [DType::F32, DType::I32, DType::F32, DType::I64, DType::I32]
+            .map(|dtype| TensorType { dtype, shape: std::iter::once(rows.clone()).collect() });
+        if parameters != expected {
+            return Err(
+                "the parameters are temperature f32, top_k i32, top_p f32, seed i64 and position i32, each [R]"
+                    .to_owned(),
+            );
+        }
+        Ok(vec![TensorType { dtype: DType::I32, shape: std::iter::once(rows.clone()).collect() }])
+    }
+
+    fn rows(&self) -> RowTreatment {
+        RowTreatment::Independent
+    }
+}

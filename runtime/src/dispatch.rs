@@ -1,0 +1,225 @@
+//! Dispatch: from what a step brings to the sizes that it runs at and how.
+//!
+//! A pure function of counts and lists, so that ranks that agree on the counts agree on the rest.
+
+use crate::mode::{GraphMode, StepMode};
+use crate::sizes::SizeList;
+use piecewise_backend::artifact::PieceSize;
+
+/// What a step brings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StepShape {
+    /// Tokens over all sequences.
+    pub tokens: u64,
+    /// Rows that want logits.
+    pub rows: u64,
+    /// Sequences.
+    pub sequences: u64,
+    /// The tokens of every sequence, if they are equal and each sequence wants one row.
+    pub query_length: Option<u64>,
+}
+
+/// The padded sizes of a step.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct StepSizes {
+    /// Tokens.
+    pub tokens: PieceSize,
+    /// Rows that want logits.
+    pub rows: PieceSize,
+    /// Sequences: only metadata is shaped by it.
+    pub sequences: u64,
+}
+
+/// Why a step that should have replayed was launched.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FallbackReason {
+    /// More tokens than the largest size.
+    AboveLargestSize,
+    /// Padding is off and no size is exact.
+    NoExactSize,
+    /// More rows or sequences than the graph of this size holds.
+    TooManyRows,
+    /// The graph was not captured: capture failed, is disabled, or is yet to come.
+    NotCaptured,
+    /// The rows run in several calls.
+    SeveralHeadCalls,
+}
+
+impl FallbackReason {
+    /// Every reason.
+    pub const ALL: [Self; 5] = [
+        Self::AboveLargestSize,
+        Self::NoExactSize,
+        Self::TooManyRows,
+        Self::NotCaptured,
+        Self::SeveralHeadCalls,
+    ];
+
+    /// Its name in statistics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::AboveLargestSize => "above_largest_size",
+            Self::NoExactSize => "no_exact_size",
+            Self::TooManyRows => "too_many_rows",
+            Self::NotCaptured => "not_captured",
+            Self::SeveralHeadCalls => "several_head_calls",
+        }
+    }
+}
+
+/// Where a step runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Dispatch {
+    /// How, provided that the graphs are there.
+    pub mode: StepMode,
+    /// At which sizes.
+    pub sizes: StepSizes,
+    /// Why it can't replay, where the mode would have it replay.
+    pub fallback: Option<FallbackReason>,
+}
+
+/// The lists and bounds that dispatch goes by.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Dispatcher {
+    /// Which graphs there are.
+    pub mode: GraphMode,
+    /// Sizes for tokens.
+    pub tokens: SizeList,
+    /// Sizes for decode batches, rows and sequences.
+    pub batches: SizeList,
+    /// Tokens per sequence for which full decode graphs exist, ascending.
+    pub query_lengths: Vec<u64>,
+    /// The bound on tokens.
+    pub max_tokens: u64,
+    /// The cap on rows of one head call.
+    pub max_rows: u64,
+    /// The bound on sequences.
+    pub max_sequences: u64,
+    /// Whether a step may run at a larger size than its count.
+    pub padding: bool,
+}
+
+impl Dispatcher {
+    /// Where a step of this shape runs.
+    pub fn dispatch(&self, shape: StepShape) -> Dispatch {
+        let uniform = shape.query_length.filter(|q| self.query_lengths.contains(q));
+        let decode = uniform.and_then(|q| self.decode_sizes(shape, q));
+        let wanted = if uniform.is_some() { self.mode.decode() } else { self.mode.mixed() };
+        if let (Some(sizes), StepMode::Full | StepMode::None) = (decode, wanted) {
+            return Dispatch { mode: wanted, sizes, fallback: None };
+        }
+        if wanted == StepMode::Full && self.mode.mixed() == StepMode::Full {
+            if let Some(sizes) = self.full_mixed_sizes(shape) {
+                return Dispatch { mode: StepMode::Full, sizes, fallback: None };
+            }
+            let sizes = self.mixed_sizes(shape);
+            let fallback = Some(self.fallback(shape, sizes));
+            return Dispatch { mode: StepMode::None, sizes, fallback };
+        }
+        let sizes = self.mixed_sizes(shape);
+        let mode = if wanted == StepMode::Full { self.mode.mixed() } else { wanted };
+        let general = [sizes.tokens, sizes.rows].iter().any(|s| matches!(s, PieceSize::General(_)));
+        let falls_back = match mode {
+            StepMode::None => wanted == StepMode::Full,
+            StepMode::Piecewise | StepMode::Full => general,
+        };
+        if !falls_back {
+            return Dispatch { mode, sizes, fallback: None };
+        }
+        let fallback = Some(self.fallback(shape, sizes));
+        Dispatch { mode: StepMode::None, sizes, fallback }
+    }
+
+    /// The sizes of the full decode graph of `b` sequences of `q` tokens: T = b * q, R = S = b.
+    fn decode_sizes(&self, shape: StepShape, q: u64) -> Option<StepSizes> {
+        let b = self.pad(&self.batches, shape.sequences)?;
+        let tokens = b.checked_mul(q)?;
+        if tokens > self.max_tokens || shape.rows > b || b > self.max_rows.min(self.max_sequences) {
+            return None;
+        }
+        Some(StepSizes {
+            tokens: PieceSize::Exact(tokens),
+            rows: PieceSize::Exact(b),
+            sequences: b,
+        })
+    }
+
+    /// The sizes of the full mixed graph of T tokens: R = S = min(T, their caps).
+    fn full_mixed_sizes(&self, shape: StepShape) -> Option<StepSizes> {
+        let tokens = self.pad(&self.tokens, shape.tokens)?;
+        let sizes = self.full_mixed(tokens);
+        (shape.rows <= sizes.rows.rows() && shape.sequences <= sizes.sequences).then_some(sizes)
+    }
+
+    /// The sizes of the full mixed graph of size `tokens`.
+    pub fn full_mixed(&self, tokens: u64) -> StepSizes {
+        StepSizes {
+            tokens: PieceSize::Exact(tokens),
+            rows: PieceSize::Exact(tokens.min(self.max_rows)),
+            sequences: tokens.min(self.max_sequences),
+        }
+    }
+
+    /// Sizes picked apart: tokens from their list, rows and sequences from the batch list.
+    fn mixed_sizes(&self, shape: StepShape) -> StepSizes {
+        let choose = |list: &SizeList, count: u64, bound: u64| {
+            let size = self.pad(list, count).filter(|&size| size <= bound);
+            size.map_or(PieceSize::General(count), PieceSize::Exact)
+        };
+        let rows = shape.rows.min(self.max_rows);
+        StepSizes {
+            tokens: choose(&self.tokens, shape.tokens, self.max_tokens),
+            rows: choose(&self.batches, rows, self.max_rows),
+            sequences: choose(&self.batches, shape.sequences, self.max_sequences).rows(),
+        }
+    }
+
+    /// The size for `count`; no size is 0, so that nothing always pads.
+    fn pad(&self, list: &SizeList, count: u64) -> Option<u64> {
+        list.padded(count).filter(|&size| self.padding || size == count || count == 0)
+    }
+
+    fn fallback(&self, shape: StepShape, sizes: StepSizes) -> FallbackReason {
+        match sizes.tokens {
+            _ if !self.padding => FallbackReason::NoExactSize,
+            PieceSize::Exact(_) => FallbackReason::TooManyRows,
+            PieceSize::General(_) if shape.tokens > self.tokens.max() => {
+                FallbackReason::AboveLargestSize
+            }
+            PieceSize::General(_) => FallbackReason::NoExactSize,
+        }
+    }
+
+    /// The sizes at which pieces that iterate over tokens have programs of their own, ascending.
+    pub fn token_sizes(&self) -> Vec<u64> {
+        let decode = self.decode_batches().map(|(b, q)| b * q);
+        let mut sizes: Vec<_> = self.tokens.sizes().iter().copied().chain(decode).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        sizes
+    }
+
+    /// The sizes at which pieces that iterate over rows have programs of their own, ascending.
+    pub fn row_sizes(&self) -> Vec<u64> {
+        let full = self.tokens.sizes().iter().map(|&t| t.min(self.max_rows));
+        let full = full.filter(|_| self.mode.mixed() == StepMode::Full);
+        let lists = self.batches.sizes().iter().copied().filter(|&b| b <= self.max_rows);
+        let mut sizes: Vec<_> = lists.chain(full).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        sizes
+    }
+
+    /// Batch sizes and query lengths of the full decode graphs.
+    pub fn decode_batches(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let cap = self.max_rows.min(self.max_sequences);
+        self.query_lengths.iter().flat_map(move |&q| {
+            let fits = move |b: &u64| *b <= cap && b.saturating_mul(q) <= self.max_tokens;
+            self.batches.sizes().iter().copied().filter(fits).map(move |b| (b, q))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

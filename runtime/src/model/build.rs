@@ -1,0 +1,320 @@
+//! Building a model: compile every unique piece at every size, close the arena, bind, capture.
+
+use super::CompiledModel;
+use super::error::ModelError;
+use super::graphs::{GraphSet, OnCaptureFailure};
+use super::memory::{Ledger, Memory};
+use super::programs::{Member, Members};
+use super::staging::Staging;
+use crate::dispatch::Dispatcher;
+use crate::stats::Statistics;
+use crate::symbols::{SymbolClass, SymbolTable};
+use piecewise_backend::artifact::{Artifact, PieceSize};
+use piecewise_backend::compiler::{Compiler, Store};
+use piecewise_backend::device::{Binding, Device};
+use piecewise_backend::weights::{WeightLayout, WeightSource};
+use piecewise_ir::entity::{Entity, UniquePieceId};
+use piecewise_ir::module::{Module, Step, Stitch};
+use piecewise_ir::op::Op;
+use rayon::prelude::*;
+use std::sync::Arc;
+
+/// What happens while a model is built.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Progress {
+    /// Unique pieces at sizes, compiled or taken from the store.
+    Compiling {
+        /// So many are there.
+        done: usize,
+        /// So many there will be.
+        total: usize,
+    },
+    /// Weights made on the device.
+    Loading {
+        /// So many are there.
+        done: usize,
+        /// So many there will be.
+        total: usize,
+    },
+    /// Graphs captured.
+    Capturing {
+        /// So many are there.
+        done: usize,
+        /// So many there will be.
+        total: usize,
+    },
+}
+
+/// How a model is built.
+#[derive(Clone, Debug)]
+pub struct BuildOptions {
+    /// Lists and bounds of dispatch, with the graph mode asked for.
+    pub dispatcher: Dispatcher,
+    /// The most rows that a step may want logits for; beyond the cap of one head call, the head
+    /// runs several times.
+    pub max_logit_rows: u64,
+    /// The outputs that are read back, by position.
+    pub read_outputs: Vec<usize>,
+    /// When graphs are captured.
+    pub capture: CaptureWhen,
+    /// What a failed capture does.
+    pub on_capture_failure: OnCaptureFailure,
+    /// Whether a step that does not replay, or a mode that can't be, is an error.
+    pub strict: bool,
+    /// Checks that run with every step.
+    pub checks: Checks,
+}
+
+/// When graphs are captured.
+#[derive(
+    Clone, Copy, PartialEq, Eq, Hash, Debug, Default, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum CaptureWhen {
+    /// All of them while the model is built.
+    #[default]
+    Startup,
+    /// Each one by the first step that would replay it.
+    Lazy,
+}
+
+/// Checks that run with every step, for debugging.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Checks {
+    /// Fill float padding and dead bytes with NaN before each step.
+    pub poison: bool,
+    /// Compare the addresses of each graph with the memory's before each replay.
+    pub addresses: bool,
+    /// Launch each step again and compare with its replay.
+    pub compare: bool,
+}
+
+/// The artifacts of a model: by unique piece, then in the order of its sizes.
+struct Compiled {
+    sizes: Vec<Vec<PieceSize>>,
+    artifacts: Vec<Vec<Artifact>>,
+    layouts: Vec<Vec<WeightLayout>>,
+}
+
+impl<D: Device> CompiledModel<D> {
+    /// Builds a model from a planned module.
+    ///
+    /// # Errors
+    /// When the module is not planned, a piece does not compile, the launches break the plan,
+    /// memory is short, a weight is missing, or a capture fails and `options` make that an error.
+    pub fn build(
+        module: Arc<Module>,
+        options: BuildOptions,
+        compiler: &dyn Compiler,
+        store: &dyn Store,
+        mut device: D,
+        weights: &dyn WeightSource,
+        progress: &mut (dyn FnMut(Progress) + Send),
+    ) -> Result<Self, ModelError> {
+        let stitch = module.stitch().ok_or(ModelError::Unplanned { part: "pieces" })?;
+        let layout = module.layout().ok_or(ModelError::Unplanned { part: "layout" })?;
+        let symbols = SymbolTable::new(module.graph().symbols())?;
+        let compiled = compile(stitch, &symbols, &options.dispatcher, compiler, store, progress)?;
+        let artifacts = compiled.artifacts.iter().flatten();
+        let scratch = artifacts.map(Artifact::scratch).max().unwrap_or(0);
+        let ledger = Ledger::new(module.graph(), layout, scratch, symbols.bounds());
+        let memory = Memory::reserve(&mut device, &module, layout, ledger)?;
+        load_weights(&mut device, &module, &memory, &compiled, weights, progress)?;
+        let members = bind(&mut device, &module, &symbols, &memory, &compiled)?;
+        let mut output_bounds = symbols.bounds().to_vec();
+        for (i, bound) in output_bounds.iter_mut().enumerate() {
+            if symbols.class_at(i) == SymbolClass::Rows {
+                *bound = options.max_logit_rows.max(*bound);
+            }
+        }
+        let read = |i: usize| options.read_outputs.contains(&i);
+        let staging = Staging::new(&mut device, module.graph(), &memory, &read, &output_bounds)?;
+        let read_counts = Vec::with_capacity(symbols.len());
+        let mut model = Self {
+            graphs: GraphSet { pieces: Vec::new(), full: Vec::new() },
+            members,
+            staging,
+            memory,
+            symbols,
+            dispatcher: options.dispatcher,
+            module,
+            stats: Statistics::default(),
+            strict: options.strict,
+            capture_when: options.capture,
+            on_capture_failure: options.on_capture_failure,
+            checks: options.checks,
+            max_logit_rows: options.max_logit_rows,
+            next_step: 0,
+            last: None,
+            read_counts,
+            lowered: None,
+            device,
+        };
+        let wanted = model.dispatcher.mode;
+        let (mode, reason) = model.supported_mode(wanted);
+        if let Some(reason) = reason {
+            if options.strict {
+                return Err(ModelError::Mode { mode: wanted.name(), reason });
+            }
+            tracing::warn!("graph mode {} lowered to {}: {reason}", wanted.name(), mode.name());
+            model.lowered = Some(reason);
+            model.dispatcher.mode = mode;
+        }
+        model.list_graphs();
+        match options.capture {
+            CaptureWhen::Startup => {
+                model.capture_all(options.on_capture_failure, &mut |p| progress(p))?;
+            }
+            CaptureWhen::Lazy => model.warm_up()?,
+        }
+        let states = model.memory.states;
+        model.device.back(states)?;
+        Ok(model)
+    }
+}
+
+/// The sizes at which a unique piece has programs: those of its symbol's list, then any.
+pub fn piece_sizes(
+    stitch: &Stitch,
+    unique: UniquePieceId,
+    symbols: &SymbolTable,
+    dispatcher: &Dispatcher,
+) -> Vec<PieceSize> {
+    let is_piece = stitch.unique_pieces().contains(&unique);
+    let over = stitch.unique[unique].over;
+    let class = over.filter(|_| is_piece).map(|s| symbols.class(s));
+    let exact = match class {
+        Some(SymbolClass::Tokens) => dispatcher.token_sizes(),
+        Some(SymbolClass::Rows) => dispatcher.row_sizes(),
+        _ => Vec::new(),
+    };
+    let bound = over.map_or(1, |s| symbols.bounds()[s.index()]);
+    exact.into_iter().map(PieceSize::Exact).chain([PieceSize::General(bound)]).collect()
+}
+
+fn compile(
+    stitch: &Stitch,
+    symbols: &SymbolTable,
+    dispatcher: &Dispatcher,
+    compiler: &dyn Compiler,
+    store: &dyn Store,
+    progress: &mut (dyn FnMut(Progress) + Send),
+) -> Result<Compiled, ModelError> {
+    let sizes: Vec<_> = stitch
+        .unique
+        .keys()
+        .map(|unique| piece_sizes(stitch, unique, symbols, dispatcher))
+        .collect();
+    let mut all: Vec<_> = sizes.iter().flatten().copied().collect();
+    all.sort_unstable();
+    all.dedup();
+    let layouts = compiler.weight_layouts(stitch, &all);
+    let jobs: Vec<_> = stitch
+        .unique
+        .keys()
+        .flat_map(|unique| sizes[unique.index()].iter().map(move |&size| (unique, size)))
+        .collect();
+    let total = jobs.len();
+    let done = std::sync::Mutex::new((0usize, progress));
+    let artifacts = jobs
+        .into_par_iter()
+        .map(|(unique, size)| {
+            let piece = &stitch.unique[unique];
+            let layouts = &layouts[unique.index()];
+            let artifact = compiler
+                .compile(piece, size, symbols.bounds(), layouts, store)
+                .map_err(|source| ModelError::Compile {
+                    piece: unique.to_string(),
+                    source: Box::new(source),
+                })?;
+            if let Ok(mut guard) = done.lock() {
+                guard.0 += 1;
+                let done = guard.0;
+                (guard.1)(Progress::Compiling { done, total });
+            }
+            Ok((unique, artifact))
+        })
+        .collect::<Result<Vec<_>, ModelError>>()?;
+    let mut by_unique: Vec<Vec<Artifact>> = stitch.unique.keys().map(|_| Vec::new()).collect();
+    for (unique, artifact) in artifacts {
+        by_unique[unique.index()].push(artifact);
+    }
+    Ok(Compiled { sizes, artifacts: by_unique, layouts })
+}
+
+fn load_weights<D: Device>(
+    device: &mut D,
+    module: &Module,
+    memory: &Memory,
+    compiled: &Compiled,
+    source: &dyn WeightSource,
+    progress: &mut (dyn FnMut(Progress) + Send),
+) -> Result<(), ModelError> {
+    let graph = module.graph();
+    let mut layouts = vec![WeightLayout::default(); graph.value_count()];
+    if let Some(stitch) = module.stitch() {
+        for usage in stitch.uses.values() {
+            let inputs = stitch.unique[usage.unique].graph.inputs().len();
+            for (i, layout) in compiled.layouts[usage.unique.index()].iter().enumerate() {
+                layouts[usage.operands[inputs + i].index()] = *layout;
+            }
+        }
+    }
+    let total = graph.weights().len();
+    for (i, weight) in graph.weights().iter().enumerate() {
+        let Some(to) = memory.address(graph, weight.value) else { continue };
+        device.materialize(&weight.recipe, layouts[weight.value.index()], source, to)?;
+        progress(Progress::Loading { done: i + 1, total });
+    }
+    Ok(())
+}
+
+fn bind<D: Device>(
+    device: &mut D,
+    module: &Module,
+    symbols: &SymbolTable,
+    memory: &Memory,
+    compiled: &Compiled,
+) -> Result<Members<D::Program>, ModelError> {
+    let graph = module.graph();
+    let stitch = module.stitch().ok_or(ModelError::Unplanned { part: "pieces" })?;
+    let mut list = Vec::with_capacity(stitch.steps.len());
+    for &step in &stitch.steps {
+        let usage = &stitch.uses[step.id()];
+        let piece = &stitch.unique[usage.unique];
+        let label = match (step, usage.nodes.first().map(|&n| &graph.node(n).op)) {
+            (Step::Prologue(_) | Step::Split(_), Some(Op::Custom(call))) => call.name.clone(),
+            _ => step.id().to_string(),
+        };
+        let class = match step {
+            Step::Piece(_) => piece.over.map(|s| symbols.class(s)),
+            _ => None,
+        };
+        let operands: Vec<_> =
+            usage.operands.iter().map(|&value| memory.address(graph, value)).collect();
+        let binding = Binding {
+            piece,
+            alternative: 0,
+            operands: &operands,
+            scratch: memory.scratch(),
+            scratch_bytes: memory.ledger.scratch,
+            counts: memory.counts(),
+            bounds: symbols.bounds(),
+            label: &label,
+        };
+        let mut exact = Vec::new();
+        let mut general = None;
+        let unique = usage.unique.index();
+        for (size, artifact) in compiled.sizes[unique].iter().zip(&compiled.artifacts[unique]) {
+            let program = device.bind(artifact, &binding)?;
+            match *size {
+                PieceSize::Exact(n) => exact.push((n, program)),
+                PieceSize::General(_) => general = Some(program),
+            }
+        }
+        let general = general.ok_or(ModelError::Unplanned { part: "general program" })?;
+        list.push(Member { step, label, class, exact, general });
+    }
+    Ok(Members { list })
+}

@@ -1,0 +1,131 @@
+//! Where everything of a model lies on the device, and the ledger that says so beforehand.
+
+use piecewise_backend::device::{Address, Device, DeviceError, Region};
+use piecewise_ir::entity::{Entity, Slot, Value};
+use piecewise_ir::graph::{Graph, ValueDef};
+use piecewise_ir::module::{ArenaLayout, Module};
+
+/// Alignment of weights and states, in bytes.
+const ALIGN: u64 = 256;
+
+/// Bytes that a model takes on the device, exact before anything is allocated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+pub struct Ledger {
+    /// Slots of the arena.
+    pub slots: u64,
+    /// Scratch of the arena: the largest need of any launch list.
+    pub scratch: u64,
+    /// Weights, derived ones included.
+    pub weights: u64,
+    /// States: the KV cache and sampled ids.
+    pub states: u64,
+}
+
+impl Ledger {
+    /// The ledger of a graph with its layout and the scratch need.
+    pub fn new(graph: &Graph, layout: &ArenaLayout, scratch: u64, bounds: &[u64]) -> Self {
+        let bytes = |value: Value| graph.ty(value).bytes(bounds).next_multiple_of(ALIGN);
+        Self {
+            slots: layout.bytes,
+            scratch: scratch.next_multiple_of(ALIGN),
+            weights: graph.weights().iter().map(|w| bytes(w.value)).sum(),
+            states: graph.states().iter().map(|s| bytes(s.value)).sum(),
+        }
+    }
+
+    /// The sum.
+    pub fn total(&self) -> u64 {
+        self.slots + self.scratch + self.weights + self.states
+    }
+}
+
+/// The address ranges of a model.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    /// Slots, then scratch.
+    pub arena: Region,
+    /// Weights in declaration order.
+    pub weights: Region,
+    /// States in declaration order.
+    pub states: Region,
+    /// What they hold.
+    pub ledger: Ledger,
+    layout: ArenaLayout,
+    weight_offsets: Vec<u64>,
+    state_offsets: Vec<u64>,
+    slot_of: Vec<Option<Slot>>,
+}
+
+impl Memory {
+    /// Reserves the ranges and backs arena and weights.
+    pub(super) fn reserve<D: Device>(
+        device: &mut D,
+        module: &Module,
+        layout: &ArenaLayout,
+        ledger: Ledger,
+    ) -> Result<Self, DeviceError> {
+        let graph = module.graph();
+        let bounds = &layout.bounds;
+        let offsets = |values: &mut dyn Iterator<Item = Value>| -> Vec<u64> {
+            values
+                .scan(0u64, |next, value| {
+                    let at = *next;
+                    *next += graph.ty(value).bytes(bounds).next_multiple_of(ALIGN);
+                    Some(at)
+                })
+                .collect()
+        };
+        let weight_offsets = offsets(&mut graph.weights().iter().map(|w| w.value));
+        let state_offsets = offsets(&mut graph.states().iter().map(|s| s.value));
+        let mut slot_of = vec![None; graph.value_count()];
+        for (slot, data) in module.slots().iter().flat_map(|table| table.slots.iter()) {
+            slot_of[data.value.index()] = Some(slot);
+        }
+        let arena = device.reserve("arena", (ledger.slots + ledger.scratch).max(ALIGN))?;
+        let weights = device.reserve("weights", ledger.weights.max(ALIGN))?;
+        let states = device.reserve("states", ledger.states.max(ALIGN))?;
+        device.back(arena)?;
+        device.back(weights)?;
+        let layout = layout.clone();
+        Ok(Self { arena, weights, states, ledger, layout, weight_offsets, state_offsets, slot_of })
+    }
+
+    /// The address of a value of the module's graph; `None` for a result without a slot.
+    pub fn address(&self, graph: &Graph, value: Value) -> Option<Address> {
+        match graph.def(value) {
+            ValueDef::Weight(i) => Some(self.weights.base.offset(self.weight_offsets[i])),
+            ValueDef::State(i) => Some(self.states.base.offset(self.state_offsets[i])),
+            ValueDef::Input(_) | ValueDef::Result { .. } => {
+                let slot = self.slot_of[value.index()]?;
+                Some(self.arena.base.offset(self.layout.offsets[slot.index()]))
+            }
+        }
+    }
+
+    /// Says that a value that has a slot lies `bytes` bytes into the arena from now on.
+    pub fn move_slot(&mut self, value: Value, bytes: u64) {
+        if let Some(slot) = self.slot_of.get(value.index()).copied().flatten() {
+            self.layout.offsets[slot.index()] = bytes;
+        }
+    }
+
+    /// The offset of a value's slot in the arena.
+    pub fn slot_offset(&self, value: Value) -> Option<u64> {
+        self.slot_of[value.index()].map(|slot| self.layout.offsets[slot.index()])
+    }
+
+    /// Where the true counts lie.
+    pub fn counts(&self) -> Address {
+        self.arena.base.offset(self.layout.counts)
+    }
+
+    /// Where the scratch starts.
+    pub fn scratch(&self) -> Address {
+        self.arena.base.offset(self.ledger.slots)
+    }
+
+    /// The layout of the slots.
+    pub fn layout(&self) -> &ArenaLayout {
+        &self.layout
+    }
+}

@@ -1,0 +1,129 @@
+//! The compiled model: programs bound to one arena, captured graphs, and steps over them.
+
+mod audit;
+mod build;
+mod capture;
+mod compare;
+mod error;
+mod graphs;
+mod memory;
+mod programs;
+mod staging;
+mod step;
+
+pub use build::{BuildOptions, CaptureWhen, Checks, Progress, piece_sizes};
+pub use error::ModelError;
+pub use graphs::{GraphSlot, OnCaptureFailure};
+pub use memory::{Ledger, Memory};
+pub(crate) use staging::POISON;
+pub use step::{Outputs, StepInputs, StepReport, Ticket};
+
+use crate::dispatch::Dispatcher;
+use crate::stats::Statistics;
+use crate::symbols::SymbolTable;
+use graphs::GraphSet;
+use piecewise_backend::device::Device;
+use piecewise_ir::module::Module;
+use programs::Members;
+use staging::Staging;
+use std::sync::Arc;
+
+/// A model compiled for a device: `Send`, used by one thread at a time, one stream, at most two
+/// steps submitted.
+pub struct CompiledModel<D: Device> {
+    // Captured graphs and programs go before the device that they live on.
+    graphs: GraphSet<D::Captured>,
+    members: Members<D::Program>,
+    staging: Staging<D::Event>,
+    memory: Memory,
+    symbols: SymbolTable,
+    dispatcher: Dispatcher,
+    module: Arc<Module>,
+    stats: Statistics,
+    strict: bool,
+    capture_when: CaptureWhen,
+    on_capture_failure: OnCaptureFailure,
+    checks: Checks,
+    max_logit_rows: u64,
+    next_step: u64,
+    last: Option<StepReport>,
+    read_counts: Vec<u64>,
+    lowered: Option<String>,
+    device: D,
+}
+
+impl<D: Device> CompiledModel<D> {
+    /// The module that it was compiled from.
+    pub fn module(&self) -> &Module {
+        &self.module
+    }
+
+    /// The device.
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// The device, to inspect or edit memory between steps.
+    pub fn device_mut(&mut self) -> &mut D {
+        &mut self.device
+    }
+
+    /// Classes and bounds of the symbols.
+    pub fn symbols(&self) -> &SymbolTable {
+        &self.symbols
+    }
+
+    /// Lists and bounds of dispatch.
+    pub fn dispatcher(&self) -> &Dispatcher {
+        &self.dispatcher
+    }
+
+    /// Addresses and bytes of everything on the device.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// The checks that run with every step.
+    pub fn checks(&self) -> Checks {
+        self.checks
+    }
+
+    /// The most rows that a step may want logits for.
+    pub fn max_logit_rows(&self) -> u64 {
+        self.max_logit_rows
+    }
+
+    /// Addresses, to move a value. What was bound or captured before goes on using the old
+    /// address, which the check `addresses` reports.
+    pub fn memory_mut(&mut self) -> &mut Memory {
+        &mut self.memory
+    }
+
+    /// What was counted since the model was built.
+    pub fn statistics(&self) -> &Statistics {
+        &self.stats
+    }
+
+    /// Why the graph mode is lower than asked for, if it is.
+    pub fn lowered_mode(&self) -> Option<&str> {
+        self.lowered.as_deref()
+    }
+
+    /// Forgets what was counted.
+    pub fn reset_statistics(&mut self) {
+        self.stats = Statistics::default();
+    }
+}
+
+impl<D: Device> std::fmt::Debug for CompiledModel<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CompiledModel")
+            .field("device", &self.device.describe())
+            .field("memory", &self.memory)
+            .field("graphs", &self.graphs.ready_count())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

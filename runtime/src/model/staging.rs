@@ -1,0 +1,217 @@
+//! Staging: a step's inputs go to the device in one copy, its outputs come back in another, each
+//! through one of two host blocks guarded by an event.
+
+use super::error::ModelError;
+use super::memory::Memory;
+use crate::symbols::SymbolTable;
+use piecewise_backend::device::{Address, Device, DeviceError, HostBlock};
+use piecewise_ir::graph::Graph;
+use piecewise_ir::types::TensorType;
+
+/// Host blocks in turn: while one is under way, the other can be filled.
+pub(crate) const BLOCKS: usize = 2;
+
+/// Where an input is staged.
+#[derive(Debug)]
+pub(crate) struct StagedInput {
+    pub name: String,
+    pub ty: TensorType,
+    /// Bytes from the start of the staged prefix.
+    pub offset: usize,
+    /// The bytes of a padding element, if the graph declares one.
+    padding: Option<Vec<u8>>,
+}
+
+/// Where an output comes back.
+#[derive(Debug)]
+pub(crate) struct ReadOutput {
+    pub ty: TensorType,
+    pub from: Address,
+    /// Bytes from the start of the host block; `None` for an output that is not read back.
+    pub offset: Option<u64>,
+}
+
+/// Host blocks, their layout and their events.
+#[derive(Debug)]
+pub(crate) struct Staging<E> {
+    pub inputs: Vec<StagedInput>,
+    pub outputs: Vec<ReadOutput>,
+    /// The staged prefix as the host sees it: what split ops may read.
+    pub mirror: Vec<u8>,
+    counts_offset: usize,
+    to: Address,
+    in_blocks: [HostBlock; BLOCKS],
+    out_blocks: [HostBlock; BLOCKS],
+    copied_in: [Option<E>; BLOCKS],
+    copied_out: [Option<E>; BLOCKS],
+}
+
+impl<E> Staging<E> {
+    /// Makes the host blocks. `read` says which outputs come back; `output_bounds` are the
+    /// largest counts of the rows that do.
+    pub(crate) fn new<D: Device<Event = E>>(
+        device: &mut D,
+        graph: &Graph,
+        memory: &Memory,
+        read: &dyn Fn(usize) -> bool,
+        output_bounds: &[u64],
+    ) -> Result<Self, ModelError> {
+        let layout = memory.layout();
+        let mut inputs = Vec::new();
+        for decl in graph.inputs() {
+            let offset = memory
+                .slot_offset(decl.value)
+                .ok_or(ModelError::Unplanned { part: "slot for an input" })?;
+            inputs.push(StagedInput {
+                name: decl.name.clone(),
+                ty: graph.ty(decl.value).clone(),
+                offset: offset as usize,
+                padding: decl.padding.map(|scalar| scalar.to_bytes()),
+            });
+        }
+        let mut host_bytes = 0u64;
+        let mut outputs = Vec::new();
+        for (i, &value) in graph.outputs().iter().enumerate() {
+            let ty = graph.ty(value).clone();
+            let from = memory
+                .address(graph, value)
+                .ok_or(ModelError::Unplanned { part: "slot for an output" })?;
+            let offset = read(i).then_some(host_bytes);
+            if offset.is_some() {
+                host_bytes += ty.bytes(output_bounds).next_multiple_of(64);
+            }
+            outputs.push(ReadOutput { ty, from, offset });
+        }
+        let block = |device: &mut D, bytes: u64| device.host_block(bytes.max(64));
+        let in_blocks = [block(device, layout.staged)?, block(device, layout.staged)?];
+        let out_blocks = [block(device, host_bytes)?, block(device, host_bytes)?];
+        Ok(Self {
+            inputs,
+            outputs,
+            mirror: vec![0; layout.staged as usize],
+            counts_offset: layout.counts as usize,
+            to: memory.arena.base,
+            in_blocks,
+            out_blocks,
+            copied_in: [None, None],
+            copied_out: [None, None],
+        })
+    }
+
+    /// Fills the mirror with the true counts, the real bytes of each input, and padding up to
+    /// the padded sizes.
+    pub(crate) fn fill(
+        &mut self,
+        inputs: &[&[u8]],
+        counts: &[u64],
+        sizes: &[u64],
+        poison: bool,
+    ) -> Result<(), ModelError> {
+        if poison {
+            self.mirror.fill(POISON);
+        }
+        if inputs.len() != self.inputs.len() {
+            let missing = self.inputs.get(inputs.len()).map_or("", |i| i.name.as_str());
+            return Err(ModelError::Input {
+                input: missing.to_owned(),
+                reason: format!("the step brings {} of {} inputs", inputs.len(), self.inputs.len()),
+            });
+        }
+        for (symbol, &count) in counts.iter().enumerate() {
+            let at = self.counts_offset + 4 * symbol;
+            let count = i32::try_from(count).unwrap_or(i32::MAX);
+            self.mirror[at..at + 4].copy_from_slice(&count.to_le_bytes());
+        }
+        for (input, real) in self.inputs.iter().zip(inputs) {
+            let expected = input.ty.bytes(counts) as usize;
+            if real.len() != expected {
+                return Err(ModelError::Input {
+                    input: input.name.clone(),
+                    reason: format!("holds {} bytes, but the counts make {expected}", real.len()),
+                });
+            }
+            let padded = input.ty.bytes(sizes) as usize;
+            let target = &mut self.mirror[input.offset..input.offset + padded.max(expected)];
+            target[..expected].copy_from_slice(real);
+            let rest = &mut target[expected..];
+            match &input.padding {
+                Some(element) if !(poison && input.ty.dtype.is_float()) => {
+                    for chunk in rest.chunks_exact_mut(element.len()) {
+                        chunk.copy_from_slice(element);
+                    }
+                }
+                _ => rest.fill(if poison { POISON } else { 0 }),
+            }
+        }
+        Ok(())
+    }
+
+    /// Enqueues the copy of the mirror through block `turn`.
+    pub(crate) fn copy_in<D: Device<Event = E>>(
+        &mut self,
+        device: &mut D,
+        turn: usize,
+    ) -> Result<(), DeviceError> {
+        if let Some(event) = self.copied_in[turn].take() {
+            device.wait(&event)?;
+        }
+        let block = self.in_blocks[turn];
+        device.host_bytes_mut(block)[..self.mirror.len()].copy_from_slice(&self.mirror);
+        device.copy_in(block, self.mirror.len() as u64, self.to)?;
+        self.copied_in[turn] = Some(device.record()?);
+        Ok(())
+    }
+
+    /// Enqueues the copies of the outputs that are read back into block `turn`: `counts` rows,
+    /// at `first_row` of outputs whose rows `symbols` counts as `Rows`.
+    pub(crate) fn copy_out<D: Device<Event = E>>(
+        &mut self,
+        device: &mut D,
+        turn: usize,
+        counts: &[u64],
+        first_row: u64,
+        rows_only: Option<&SymbolTable>,
+    ) -> Result<(), DeviceError> {
+        for output in &self.outputs {
+            let Some(offset) = output.offset else { continue };
+            let is_rows = rows_only.is_none_or(|table| {
+                output
+                    .ty
+                    .outer_symbol()
+                    .is_some_and(|s| table.class(s) == crate::symbols::SymbolClass::Rows)
+            });
+            let bytes = output.ty.bytes(counts);
+            if bytes == 0 || !is_rows {
+                continue;
+            }
+            let at = offset + first_row * output.ty.row().bytes(counts);
+            device.copy_out(output.from, bytes, self.out_blocks[turn], at)?;
+        }
+        Ok(())
+    }
+
+    /// Marks the outputs of block `turn` as complete once the stream gets here.
+    pub(crate) fn finish_out<D: Device<Event = E>>(
+        &mut self,
+        device: &mut D,
+        turn: usize,
+    ) -> Result<(), DeviceError> {
+        self.copied_out[turn] = Some(device.record()?);
+        Ok(())
+    }
+
+    /// Waits for the outputs of block `turn` and returns the block's bytes.
+    pub(crate) fn wait_out<'d, D: Device<Event = E>>(
+        &mut self,
+        device: &'d mut D,
+        turn: usize,
+    ) -> Result<&'d [u8], DeviceError> {
+        if let Some(event) = self.copied_out[turn].take() {
+            device.wait(&event)?;
+        }
+        Ok(device.host_bytes(self.out_blocks[turn]))
+    }
+}
+
+/// The byte that poisoned memory is filled with: NaN in every float type, -1 in every index.
+pub(crate) const POISON: u8 = 0xff;

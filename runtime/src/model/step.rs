@@ -1,0 +1,360 @@
+//! Steps: submit and read.
+
+use super::build::CaptureWhen;
+use super::compare::Trace;
+use super::error::ModelError;
+use super::staging::{BLOCKS, POISON};
+use super::{CompiledModel, graphs::GraphSet, programs::Members};
+use crate::dispatch::{Dispatch, FallbackReason, StepShape, StepSizes};
+use crate::mode::StepMode;
+use crate::symbols::SymbolClass;
+use piecewise_backend::artifact::PieceSize;
+use piecewise_backend::device::Device;
+use piecewise_ir::module::Step;
+use piecewise_ir::types::TensorType;
+use piecewise_kernels::step::{LaunchContext, StepContext};
+use smallvec::SmallVec;
+use std::time::Instant;
+
+/// What a step brings: true counts and the real bytes of each input.
+#[derive(Clone, Copy, Debug)]
+pub struct StepInputs<'a> {
+    /// The true size of each symbol, by symbol index; fixed symbols are ignored.
+    pub counts: &'a [u64],
+    /// For each input of the graph, its row-major little-endian bytes at the true counts.
+    pub inputs: &'a [&'a [u8]],
+    /// The tokens of every sequence, if they are equal and each sequence wants one row.
+    pub query_length: Option<u64>,
+}
+
+/// A submitted step.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Ticket {
+    step: u64,
+    counts: SmallVec<[u64; 8]>,
+}
+
+/// The outputs of a step: views of the real rows.
+#[derive(Clone, Copy, Debug)]
+pub struct Outputs<'a> {
+    block: &'a [u8],
+    outputs: &'a [super::staging::ReadOutput],
+    counts: &'a [u64],
+}
+
+impl<'a> Outputs<'a> {
+    /// The bytes of output `i` at the step's true counts.
+    ///
+    /// # Errors
+    /// When the model was not built to read it back.
+    pub fn bytes(&self, i: usize) -> Result<&'a [u8], ModelError> {
+        let output = self.outputs.get(i);
+        let (Some(output), Some(offset)) = (output, output.and_then(|o| o.offset)) else {
+            return Err(ModelError::NotRead { output: i });
+        };
+        let bytes = output.ty.bytes(self.counts) as usize;
+        Ok(&self.block[offset as usize..offset as usize + bytes])
+    }
+
+    /// The type of output `i`.
+    pub fn ty(&self, i: usize) -> Option<&'a TensorType> {
+        self.outputs.get(i).map(|output| &output.ty)
+    }
+}
+
+/// One way through the members of a step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    pub mode: StepMode,
+    pub sizes: StepSizes,
+    /// Only members that iterate over rows: the head once more.
+    pub head_only: bool,
+}
+
+/// How a submitted step ran.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StepReport {
+    /// How.
+    pub mode: StepMode,
+    /// At which sizes.
+    pub sizes: StepSizes,
+    /// Why it did not replay, where its mode would.
+    pub fallback: Option<FallbackReason>,
+}
+
+impl<D: Device> CompiledModel<D> {
+    /// Stages and enqueues a step. At most two steps may be submitted and not yet read.
+    ///
+    /// # Errors
+    /// When counts or inputs do not fit, a launch fails, or (strict) the step would not replay.
+    /// Nothing was enqueued where the step does not fit.
+    pub fn submit(&mut self, step: &StepInputs<'_>) -> Result<Ticket, ModelError> {
+        let started = Instant::now();
+        let counts = self.true_counts(step.counts)?;
+        let dispatch = self.dispatch_step(&counts, step.query_length)?;
+        let mut sizes: SmallVec<[u64; 8]> = SmallVec::from_elem(0, counts.len());
+        let StepSizes { tokens, rows, sequences } = dispatch.sizes;
+        self.symbols.fill(&mut sizes, tokens, rows, sequences);
+        let head_rows = self.symbols.count(SymbolClass::Rows, &counts);
+        let calls = head_rows.div_ceil(self.dispatcher.max_rows).max(1);
+        let turn = (self.next_step as usize) % BLOCKS;
+        if calls == 1 {
+            self.staging.fill(step.inputs, &counts, &sizes, self.checks.poison)?;
+        } else {
+            self.fill_head_call(step, &counts, &sizes, 0)?;
+        }
+        if self.checks.poison {
+            self.poison_dead_bytes()?;
+        }
+        self.staging.copy_in(&mut self.device, turn)?;
+        let first = self.call_counts(&counts, 0);
+        self.run(&dispatch, &first, &sizes, false)?;
+        self.staging.copy_out(&mut self.device, turn, &first, 0, None)?;
+        for call in 1..calls {
+            let call_counts = self.call_counts(&counts, call);
+            self.fill_head_call(step, &counts, &sizes, call)?;
+            self.device.write(self.memory.arena.base, &self.staging.mirror)?;
+            self.run(&dispatch, &call_counts, &sizes, true)?;
+            let first_row = call * self.dispatcher.max_rows;
+            let symbols = Some(&self.symbols);
+            self.staging.copy_out(&mut self.device, turn, &call_counts, first_row, symbols)?;
+        }
+        self.staging.finish_out(&mut self.device, turn)?;
+        let number = self.next_step;
+        self.next_step += 1;
+        let real = self.symbols.count(SymbolClass::Tokens, &counts);
+        self.stats.count_step(dispatch.mode, real, tokens.rows(), started.elapsed());
+        if let Some(reason) = dispatch.fallback {
+            self.stats.count_fallback(reason);
+        }
+        self.last = Some(StepReport {
+            mode: dispatch.mode,
+            sizes: dispatch.sizes,
+            fallback: dispatch.fallback,
+        });
+        Ok(Ticket { step: number, counts })
+    }
+
+    /// Waits for a step and returns its outputs; readable until the second submit after it.
+    ///
+    /// # Errors
+    /// When the outputs were overwritten, or work of the step failed.
+    pub fn read(&mut self, ticket: &Ticket) -> Result<Outputs<'_>, ModelError> {
+        let age = self.next_step.saturating_sub(ticket.step);
+        if age == 0 || age > BLOCKS as u64 {
+            return Err(ModelError::Expired { step: ticket.step });
+        }
+        let turn = (ticket.step as usize) % BLOCKS;
+        let block = self.staging.wait_out(&mut self.device, turn)?;
+        // The ticket's counts are copied so that the outputs borrow from the model alone.
+        self.read_counts.clear();
+        self.read_counts.extend_from_slice(&ticket.counts);
+        Ok(Outputs { block, outputs: &self.staging.outputs, counts: &self.read_counts })
+    }
+
+    /// How the last submitted step ran.
+    pub fn last_step(&self) -> Option<StepReport> {
+        self.last
+    }
+
+    fn true_counts(&self, given: &[u64]) -> Result<SmallVec<[u64; 8]>, ModelError> {
+        let bounds = self.symbols.bounds();
+        let mut counts: SmallVec<[u64; 8]> = SmallVec::from_slice(bounds);
+        for (i, count) in counts.iter_mut().enumerate() {
+            let class = self.symbols.class_at(i);
+            if class == SymbolClass::Fixed {
+                continue;
+            }
+            *count = given.get(i).copied().unwrap_or(0);
+            let (what, option, bound) = match class {
+                SymbolClass::Tokens => ("tokens", "max_num_tokens", bounds[i]),
+                SymbolClass::Sequences => ("sequences", "max_num_seqs", bounds[i]),
+                _ => ("rows", "max_logit_rows", self.max_logit_rows),
+            };
+            if *count > bound {
+                return Err(ModelError::TooMany { what, count: *count, bound, option });
+            }
+        }
+        Ok(counts)
+    }
+
+    fn dispatch_step(
+        &mut self,
+        counts: &[u64],
+        query_length: Option<u64>,
+    ) -> Result<Dispatch, ModelError> {
+        let shape = StepShape {
+            tokens: self.symbols.count(SymbolClass::Tokens, counts),
+            rows: self.symbols.count(SymbolClass::Rows, counts),
+            sequences: self.symbols.count(SymbolClass::Sequences, counts),
+            query_length,
+        };
+        let mut dispatch = self.dispatcher.dispatch(shape);
+        if dispatch.mode == StepMode::Full && shape.rows > self.dispatcher.max_rows {
+            dispatch.mode = StepMode::None;
+            dispatch.fallback = Some(FallbackReason::SeveralHeadCalls);
+        }
+        if self.is_missing(&dispatch) && self.capture_when == CaptureWhen::Lazy {
+            self.capture_for(&dispatch)?;
+        }
+        if self.is_missing(&dispatch) {
+            dispatch.mode = StepMode::None;
+            dispatch.fallback = Some(FallbackReason::NotCaptured);
+        }
+        Ok(dispatch)
+    }
+
+    /// Whether a graph that the step would replay is not ready.
+    fn is_missing(&self, dispatch: &Dispatch) -> bool {
+        match dispatch.mode {
+            StepMode::Full => self.graphs.full(dispatch.sizes).is_none(),
+            StepMode::Piecewise => !self.graphs.has_pieces(&self.members, dispatch.sizes),
+            StepMode::None => false,
+        }
+    }
+
+    /// The counts of one call of the head: rows are those of the call.
+    fn call_counts(&self, counts: &[u64], call: u64) -> SmallVec<[u64; 8]> {
+        let max = self.dispatcher.max_rows;
+        let mut of_call: SmallVec<[u64; 8]> = SmallVec::from_slice(counts);
+        for (i, count) in of_call.iter_mut().enumerate() {
+            if self.symbols.class_at(i) == SymbolClass::Rows {
+                *count = count.saturating_sub(call * max).min(max);
+            }
+        }
+        of_call
+    }
+
+    /// Stages the step for one call of the head: of inputs shaped by rows, those of the call.
+    fn fill_head_call(
+        &mut self,
+        step: &StepInputs<'_>,
+        counts: &[u64],
+        sizes: &[u64],
+        call: u64,
+    ) -> Result<(), ModelError> {
+        let of_call = self.call_counts(counts, call);
+        let first = call * self.dispatcher.max_rows;
+        let mut inputs: SmallVec<[&[u8]; 32]> = SmallVec::new();
+        for (input, bytes) in self.staging.inputs.iter().zip(step.inputs) {
+            let by_rows =
+                input.ty.outer_symbol().is_some_and(|s| self.symbols.class(s) == SymbolClass::Rows);
+            if !by_rows {
+                inputs.push(bytes);
+                continue;
+            }
+            if bytes.len() as u64 != input.ty.bytes(counts) {
+                return Err(ModelError::Input {
+                    input: input.name.clone(),
+                    reason: format!("holds {} bytes, which the counts don't make", bytes.len()),
+                });
+            }
+            let start = (first * input.ty.row().bytes(counts)) as usize;
+            inputs.push(&bytes[start..start + input.ty.bytes(&of_call) as usize]);
+        }
+        self.staging.fill(&inputs, &of_call, sizes, self.checks.poison)
+    }
+
+    fn run(
+        &mut self,
+        dispatch: &Dispatch,
+        counts: &[u64],
+        sizes: &[u64],
+        head_only: bool,
+    ) -> Result<(), ModelError> {
+        if dispatch.fallback.is_some() && self.strict {
+            return Err(ModelError::Strict {
+                tokens: dispatch.sizes.tokens.rows(),
+                reason: dispatch.fallback.map_or("", FallbackReason::name),
+            });
+        }
+        let run = Run { mode: dispatch.mode, sizes: dispatch.sizes, head_only };
+        if self.checks.compare && run.mode != StepMode::None {
+            return self.run_compared(run, counts, sizes);
+        }
+        self.run_as(run, counts, sizes, None)
+    }
+
+    /// Replays or launches the members of a step; `trace` gets what each one writes.
+    pub(super) fn run_as(
+        &mut self,
+        run: Run,
+        counts: &[u64],
+        sizes: &[u64],
+        mut trace: Option<&mut Trace>,
+    ) -> Result<(), ModelError> {
+        let StepSizes { tokens, rows, .. } = run.sizes;
+        if run.mode == StepMode::Full
+            && let Some(graph) = self.graphs.full(run.sizes)
+        {
+            if self.checks.addresses {
+                self.audit_addresses(graph, &self.members.list)?;
+            }
+            self.device.replay(graph)?;
+            *self.stats.full_replays.entry(tokens.rows()).or_default() += 1;
+            return Ok(());
+        }
+        let staged: SmallVec<[&[u8]; 32]> = self
+            .staging
+            .inputs
+            .iter()
+            .map(|input| {
+                let bytes = input.ty.bytes(sizes) as usize;
+                &self.staging.mirror[input.offset..input.offset + bytes]
+            })
+            .collect();
+        let context = StepContext { counts, sizes, inputs: &staged };
+        for (i, member) in self.members.list.iter().enumerate() {
+            if run.head_only && member.class != Some(SymbolClass::Rows) {
+                continue;
+            }
+            let size = match member.class {
+                Some(SymbolClass::Tokens) => tokens,
+                _ => rows,
+            };
+            let graph = match (run.mode, member.step, size) {
+                (StepMode::Piecewise, Step::Piece(_), PieceSize::Exact(n)) => {
+                    self.graphs.piece(i, n)
+                }
+                _ => None,
+            };
+            match graph {
+                Some(graph) => {
+                    if self.checks.addresses {
+                        self.audit_addresses(graph, std::slice::from_ref(member))?;
+                    }
+                    self.device.replay(graph)?;
+                    *self.stats.piece_replays.entry(size.rows()).or_default() += 1;
+                }
+                None => self
+                    .device
+                    .launch(member.program(tokens, rows), LaunchContext::Step(&context))?,
+            }
+            if let Some(trace) = &mut trace {
+                trace.add_results(&mut self.device, &self.module, &self.memory, member, counts)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills every byte of the arena that staging does not write.
+    fn poison_dead_bytes(&mut self) -> Result<(), ModelError> {
+        let staged = self.memory.layout().staged;
+        let rest = self.memory.ledger.slots + self.memory.ledger.scratch - staged;
+        Ok(self.device.fill(self.memory.arena.base.offset(staged), rest, &[POISON])?)
+    }
+}
+
+impl<G> GraphSet<G> {
+    /// Whether every piece has a graph for these sizes.
+    fn has_pieces<P>(&self, members: &Members<P>, sizes: StepSizes) -> bool {
+        members.list.iter().enumerate().all(|(i, member)| {
+            let size = match (member.step, member.class) {
+                (Step::Piece(_), Some(SymbolClass::Tokens)) => sizes.tokens,
+                (Step::Piece(_), Some(SymbolClass::Rows)) => sizes.rows,
+                _ => return true,
+            };
+            matches!(size, PieceSize::Exact(n) if self.piece(i, n).is_some())
+        })
+    }
+}

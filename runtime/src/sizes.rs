@@ -1,0 +1,102 @@
+//! Capture sizes: which token counts and decode batches have graphs.
+
+/// Why a list of sizes is refused.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SizeError {
+    /// The list is empty.
+    #[error("{list} is empty; give at least one size, or a single number for the default pattern")]
+    Empty {
+        /// The configuration key.
+        list: &'static str,
+    },
+    /// A size of 0.
+    #[error("{list} contains 0; a size is at least 1")]
+    Zero {
+        /// The configuration key.
+        list: &'static str,
+    },
+    /// The sizes do not ascend.
+    #[error("{list} is not ascending at {at}; sort it and drop repeated sizes")]
+    Unsorted {
+        /// The configuration key.
+        list: &'static str,
+        /// The first size that is not above the one before.
+        at: u64,
+    },
+    /// A size above the bound.
+    #[error("{list} contains {size}, above {bound_name} = {bound}; drop it or raise {bound_name}")]
+    AboveBound {
+        /// The configuration key.
+        list: &'static str,
+        /// The size.
+        size: u64,
+        /// The bound's configuration key.
+        bound_name: &'static str,
+        /// The bound.
+        bound: u64,
+    },
+}
+
+/// Ascending, distinct capture sizes, none above the bound.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SizeList {
+    sizes: Vec<u64>,
+}
+
+impl SizeList {
+    /// Checks a list given by a user.
+    ///
+    /// # Errors
+    /// When it is empty, contains 0, does not ascend, or passes the bound.
+    pub fn new(
+        list: &'static str,
+        sizes: Vec<u64>,
+        bound_name: &'static str,
+        bound: u64,
+    ) -> Result<Self, SizeError> {
+        if sizes.is_empty() {
+            return Err(SizeError::Empty { list });
+        }
+        if sizes.contains(&0) {
+            return Err(SizeError::Zero { list });
+        }
+        if let Some(pair) = sizes.windows(2).find(|pair| pair[0] >= pair[1]) {
+            return Err(SizeError::Unsorted { list, at: pair[1] });
+        }
+        if let Some(&size) = sizes.iter().find(|&&size| size > bound) {
+            return Err(SizeError::AboveBound { list, size, bound_name, bound });
+        }
+        Ok(Self { sizes })
+    }
+
+    /// The default pattern up to `max`: powers of two to 256, then steps of an eighth of the
+    /// power of two below, so that padding stays under a half for small sizes and under an
+    /// eighth for large ones; `max` is the last.
+    pub fn default_pattern(max: u64) -> Self {
+        let max = max.max(1);
+        let mut sizes = Vec::new();
+        let mut size = 1;
+        while size < max {
+            sizes.push(size);
+            size += if size < 256 { size } else { (1 << size.ilog2()) / 8 };
+        }
+        sizes.push(max);
+        Self { sizes }
+    }
+
+    /// The sizes, ascending.
+    pub fn sizes(&self) -> &[u64] {
+        &self.sizes
+    }
+
+    /// The largest size.
+    pub fn max(&self) -> u64 {
+        self.sizes.last().copied().unwrap_or(0)
+    }
+
+    /// The smallest size that holds `count`.
+    pub fn padded(&self, count: u64) -> Option<u64> {
+        self.sizes.get(self.sizes.partition_point(|&size| size < count)).copied()
+    }
+}

@@ -1,0 +1,72 @@
+//! What a model counts while it runs.
+
+use crate::dispatch::FallbackReason;
+use crate::mode::StepMode;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Counts since the model was built or reset.
+#[derive(Clone, PartialEq, Debug, Default, serde::Serialize)]
+pub struct Statistics {
+    /// Steps run.
+    pub steps: u64,
+    /// Steps by how they ran: launched, piecewise, full.
+    pub steps_by_mode: [u64; 3],
+    /// Steps launched although their mode would replay, by reason.
+    pub fallbacks: BTreeMap<&'static str, u64>,
+    /// Replays of pieces by size.
+    pub piece_replays: BTreeMap<u64, u64>,
+    /// Replays of whole steps by size in tokens.
+    pub full_replays: BTreeMap<u64, u64>,
+    /// Tokens that steps brought.
+    pub real_tokens: u64,
+    /// Tokens that steps ran, padding included.
+    pub padded_tokens: u64,
+    /// Time from entering a submit to leaving it.
+    pub submit_time: Duration,
+    /// Graphs captured.
+    pub captures: u64,
+    /// Captures that failed.
+    pub capture_failures: u64,
+}
+
+impl Statistics {
+    /// The share of tokens run that were padding.
+    pub fn padding_share(&self) -> f64 {
+        if self.padded_tokens == 0 {
+            return 0.0;
+        }
+        (self.padded_tokens - self.real_tokens) as f64 / self.padded_tokens as f64
+    }
+
+    /// Steps that replayed, piecewise or full.
+    pub fn replayed_steps(&self) -> u64 {
+        self.steps_by_mode[StepMode::Piecewise as usize]
+            + self.steps_by_mode[StepMode::Full as usize]
+    }
+
+    pub(crate) fn count_step(&mut self, mode: StepMode, real: u64, padded: u64, time: Duration) {
+        self.steps += 1;
+        self.steps_by_mode[mode as usize] += 1;
+        self.real_tokens += real;
+        self.padded_tokens += padded.max(real);
+        self.submit_time += time;
+    }
+
+    pub(crate) fn count_fallback(&mut self, reason: FallbackReason) {
+        *self.fallbacks.entry(reason.name()).or_default() += 1;
+    }
+
+    /// Makes the entries that steps count in, so that counting allocates nothing.
+    pub(crate) fn prepare(&mut self, piece_sizes: &[u64], full_sizes: &[u64]) {
+        for reason in FallbackReason::ALL {
+            self.fallbacks.entry(reason.name()).or_default();
+        }
+        for &size in piece_sizes {
+            self.piece_replays.entry(size).or_default();
+        }
+        for &size in full_sizes {
+            self.full_replays.entry(size).or_default();
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! What a decoder is, read from the `config.json` of a Hugging Face model folder.
+//!
+//! Four architectures are known: Qwen3, Qwen2, Llama and Mistral. A configuration that asks for
+//! anything that they do not compute here is an error that names the field; defaults are those of
+//! each architecture in transformers.
+
+mod error;
+mod fields;
+mod options;
+mod rope;
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::path::Path;
+
+use serde_json::Value;
+
+pub use self::error::ConfigError;
+use self::fields::Fields;
+pub use self::rope::{RopeConfig, RopeScaling};
+use super::dtype_names;
+use super::files::{ReadError, read_bounded};
+use piecewise_ir::dtype::DType;
+
+/// An architecture, by the name of its code in transformers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Family {
+    /// `Qwen3ForCausalLM`: q and k are normalized per head.
+    Qwen3,
+    /// `Qwen2ForCausalLM`, Qwen2.5 too: q, k and v have biases.
+    Qwen2,
+    /// `LlamaForCausalLM`: Llama 2 and 3 and the many models of the same shape.
+    Llama,
+    /// `MistralForCausalLM`.
+    Mistral,
+}
+
+impl Family {
+    const ALL: [Family; 4] = [Self::Qwen3, Self::Qwen2, Self::Llama, Self::Mistral];
+
+    /// The name of the architecture in the list `architectures`.
+    pub fn architecture(self) -> &'static str {
+        match self {
+            Self::Qwen3 => "Qwen3ForCausalLM",
+            Self::Qwen2 => "Qwen2ForCausalLM",
+            Self::Llama => "LlamaForCausalLM",
+            Self::Mistral => "MistralForCausalLM",
+        }
+    }
+
+    /// The value of `model_type`.
+    pub fn model_type(self) -> &'static str {
+        match self {
+            Self::Qwen3 => "qwen3",
+            Self::Qwen2 => "qwen2",
+            Self::Llama => "llama",
+            Self::Mistral => "mistral",
+        }
+    }
+
+    fn read(root: &Fields<'_>) -> Result<Self, ConfigError> {
+        let supported = || {
+            let names: Vec<_> = Self::ALL.iter().map(|family| family.architecture()).collect();
+            format!("the architectures are {}", names.join(", "))
+        };
+        let by_type = match root.string("model_type")? {
+            None => None,
+            Some(name) => Some(
+                Self::ALL
+                    .into_iter()
+                    .find(|family| family.model_type() == name)
+                    .ok_or_else(|| root.unsupported("model_type", supported()))?,
+            ),
+        };
+        let by_architecture = match root.strings("architectures")?.as_deref() {
+            None | Some([]) => None,
+            Some([name]) => Some(
+                Self::ALL
+                    .into_iter()
+                    .find(|family| family.architecture() == *name)
+                    .ok_or_else(|| root.unsupported("architectures", supported()))?,
+            ),
+            Some(_) => return Err(root.unsupported("architectures", "one architecture is")),
+        };
+        match (by_type, by_architecture) {
+            (Some(one), Some(other)) if one != other => {
+                Err(root.conflict("model_type", root, "architectures"))
+            }
+            (Some(family), _) | (None, Some(family)) => Ok(family),
+            (None, None) => Err(root.missing("architectures")),
+        }
+    }
+
+    /// `max_position_embeddings` where a configuration states none.
+    fn default_positions(self) -> usize {
+        match self {
+            Self::Qwen3 | Self::Qwen2 => 32_768,
+            Self::Llama => 2_048,
+            Self::Mistral => 131_072,
+        }
+    }
+
+    /// `num_key_value_heads` where a configuration does not state it; null means as many as heads.
+    fn default_kv_heads(self, heads: usize) -> usize {
+        match self {
+            Self::Qwen3 | Self::Qwen2 => 32,
+            Self::Llama => heads,
+            Self::Mistral => 8,
+        }
+    }
+
+    /// Ids that begin and end a text where a configuration states none.
+    fn default_bos_and_eos(self) -> Option<(u32, u32)> {
+        match self {
+            Self::Qwen3 | Self::Qwen2 => None,
+            Self::Llama | Self::Mistral => Some((1, 2)),
+        }
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Qwen3 => "Qwen3",
+            Self::Qwen2 => "Qwen2",
+            Self::Llama => "Llama",
+            Self::Mistral => "Mistral",
+        })
+    }
+}
+
+/// A decoder-only transformer: RMS norm before attention and before a `silu`-gated feed-forward,
+/// rotary positions, grouped-query causal attention over the whole context.
+///
+/// Every number is validated: none is zero, products of any few of them fit in 64 bits, and the
+/// weights that they describe number at most 2^42.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct DecoderConfig {
+    /// The architecture.
+    pub family: Family,
+    /// Width of the residual stream.
+    pub hidden_size: usize,
+    /// Width of the feed-forward's gate and up projections.
+    pub intermediate_size: usize,
+    /// Number of decoder layers.
+    pub num_layers: usize,
+    /// Number of query heads, a multiple of `num_kv_heads`.
+    pub num_heads: usize,
+    /// Number of key and value heads.
+    pub num_kv_heads: usize,
+    /// Width of a head, even; `num_heads * head_dim` need not be `hidden_size`.
+    pub head_dim: usize,
+    /// Number of rows of the embedding and of the head.
+    pub vocab_size: usize,
+    /// Added to the mean square in every RMS norm.
+    pub rms_norm_eps: f64,
+    /// Whether the head is the embedding (`model.embed_tokens.weight`), not `lm_head.weight`.
+    pub tie_word_embeddings: bool,
+    /// Positions that the model was made for: the longest sequence, prompt and reply together.
+    pub max_position_embeddings: usize,
+    /// The type that activations and weights are meant to have (`f32`, `f16` or `bf16`), where the
+    /// configuration states it. Each tensor of the checkpoint states its own.
+    pub dtype: Option<DType>,
+    /// The id that begins a text, where there is one.
+    pub bos_token_id: Option<u32>,
+    /// The ids that end a text, each below `vocab_size`; may be empty.
+    pub eos_token_ids: Vec<u32>,
+    /// Rotary positions.
+    pub rope: RopeConfig,
+    /// Whether q and k are normalized per head (`q_norm.weight`, `k_norm.weight`: `[head_dim]`).
+    pub qk_norm: bool,
+    /// Whether `q_proj`, `k_proj` and `v_proj` have a `bias`.
+    pub qkv_bias: bool,
+    /// Whether `o_proj` has a `bias`.
+    pub output_bias: bool,
+    /// Whether `gate_proj`, `up_proj` and `down_proj` have a `bias`.
+    pub mlp_bias: bool,
+    /// Keys of the file that are neither read nor known to be without effect; see [`Self::parse`].
+    pub ignored_keys: Vec<String>,
+}
+
+/// Bytes that a configuration file may have.
+const LARGEST_FILE: u64 = 4 << 20;
+/// Weights that a model may have.
+const MOST_WEIGHTS: usize = 1 << 42;
+/// Widths of a head.
+const HEAD_DIM: RangeInclusive<usize> = 1..=1 << 12;
+/// Lengths of a context.
+const POSITIONS: RangeInclusive<usize> = 1..=1 << 27;
+
+impl DecoderConfig {
+    /// Reads `config.json` of `folder`, then `generation_config.json` if there is one, whose
+    /// `bos_token_id` and `eos_token_id` take precedence.
+    ///
+    /// # Errors
+    /// A [`ConfigError`] that names the file and the field.
+    pub fn load(folder: &Path) -> Result<Self, ConfigError> {
+        let file = folder.join("config.json");
+        let mut config = Self::parse(&read(&file)?, &file)?;
+        let file = folder.join("generation_config.json");
+        if file.exists() {
+            config.apply_generation_config(&read(&file)?, &file)?;
+        }
+        Ok(config)
+    }
+
+    /// Reads the text of a `config.json`; `file` is only named in errors.
+    ///
+    /// Keys that this does not know are refused if their name says that they change the maths of
+    /// the network (experts, quantization, multipliers, ...); the others are listed in
+    /// `ignored_keys`.
+    ///
+    /// # Errors
+    /// A [`ConfigError`] that names the field.
+    pub fn parse(text: &[u8], file: &Path) -> Result<Self, ConfigError> {
+        let value = parse_json(text, file)?;
+        let root = Fields::root(file, &value)?;
+        let family = Family::read(&root)?;
+        let ignored_keys = options::sort_keys(&root)?;
+        options::check_activation(&root)?;
+
+        let num_layers = root.required_count("num_hidden_layers", 1..=1 << 12)?;
+        let num_heads = root.required_count("num_attention_heads", 1..=1 << 14)?;
+        let hidden_size = root.required_count("hidden_size", 1..=1 << 20)?;
+        let vocab_size = root.required_count("vocab_size", 1..=1 << 24)?;
+        let max_position_embeddings = root
+            .count("max_position_embeddings", POSITIONS)?
+            .unwrap_or_else(|| family.default_positions());
+        options::check_window(family, &root, num_layers, max_position_embeddings)?;
+        let biases = options::read_biases(family, &root)?;
+        let (default_bos, default_eos) = family.default_bos_and_eos().unzip();
+        let eos = read_eos(&root, vocab_size)?;
+        let config = Self {
+            family,
+            hidden_size,
+            intermediate_size: root.required_count("intermediate_size", 1..=1 << 22)?,
+            num_layers,
+            num_heads,
+            num_kv_heads: read_kv_heads(family, &root, num_heads)?,
+            head_dim: read_head_dim(family, &root, hidden_size, num_heads)?,
+            vocab_size,
+            rms_norm_eps: root.number("rms_norm_eps", 1e-30..=1.0)?.unwrap_or(1e-6),
+            tie_word_embeddings: root.boolean("tie_word_embeddings")?.unwrap_or(false),
+            max_position_embeddings,
+            dtype: read_dtype(&root)?,
+            bos_token_id: read_bos(&root, vocab_size)?.or(default_bos
+                .filter(|id| !root.is_present("bos_token_id") && (*id as usize) < vocab_size)),
+            eos_token_ids: eos.unwrap_or_else(|| {
+                default_eos
+                    .filter(|id| !root.is_present("eos_token_id") && (*id as usize) < vocab_size)
+                    .into_iter()
+                    .collect()
+            }),
+            rope: RopeConfig::read(&root)?,
+            qk_norm: family == Family::Qwen3,
+            qkv_bias: biases.qkv,
+            output_bias: biases.output,
+            mlp_bias: biases.mlp,
+            ignored_keys,
+        };
+        let weights = config.num_weights();
+        if weights > MOST_WEIGHTS {
+            return Err(root.bad_value(
+                "num_hidden_layers",
+                format!(
+                    "with these sizes the model would have {weights} weights, above {MOST_WEIGHTS}"
+                ),
+            ));
+        }
+        Ok(config)
+    }
+
+    /// Takes `bos_token_id` and `eos_token_id` from the text of a `generation_config.json`, where
+    /// it states them; `file` is only named in errors.
+    ///
+    /// # Errors
+    /// A [`ConfigError`] that names the field; the configuration is then unchanged.
+    pub fn apply_generation_config(&mut self, text: &[u8], file: &Path) -> Result<(), ConfigError> {
+        let value = parse_json(text, file)?;
+        let root = Fields::root(file, &value)?;
+        let bos = read_bos(&root, self.vocab_size)?;
+        let eos = read_eos(&root, self.vocab_size)?;
+        self.bos_token_id = bos.or(self.bos_token_id);
+        if let Some(ids) = eos {
+            self.eos_token_ids = ids;
+        }
+        Ok(())
+    }
+
+    /// Number of weights of the whole model, norms and biases left out; saturating.
+    pub fn num_weights(&self) -> usize {
+        let heads = self.num_heads.saturating_add(self.num_kv_heads);
+        let attention = heads.saturating_mul(self.head_dim).saturating_mul(2);
+        let mlp = self.intermediate_size.saturating_mul(3);
+        let layers = attention
+            .saturating_add(mlp)
+            .saturating_mul(self.hidden_size)
+            .saturating_mul(self.num_layers);
+        let tables = if self.tie_word_embeddings { 1 } else { 2 };
+        let embeddings = self.vocab_size.saturating_mul(self.hidden_size).saturating_mul(tables);
+        layers.saturating_add(embeddings)
+    }
+
+    /// The angles per position of the `head_dim / 2` rotated pairs, in radians and before rounding
+    /// to `f32`; see [`RopeConfig::inverse_frequencies`].
+    pub fn rope_inverse_frequencies(&self) -> Vec<f64> {
+        self.rope.inverse_frequencies(self.head_dim)
+    }
+}
+
+fn read(file: &Path) -> Result<Vec<u8>, ConfigError> {
+    read_bounded(file, LARGEST_FILE).map_err(|error| match error {
+        ReadError::Io(source) => ConfigError::Io { file: file.to_path_buf(), source },
+        ReadError::TooLarge { bytes } => {
+            ConfigError::TooLarge { file: file.to_path_buf(), bytes, limit: LARGEST_FILE }
+        }
+    })
+}
+
+fn parse_json(text: &[u8], file: &Path) -> Result<Value, ConfigError> {
+    serde_json::from_slice(text)
+        .map_err(|source| ConfigError::Json { file: file.to_path_buf(), source })
+}
+
+fn read_kv_heads(family: Family, root: &Fields<'_>, heads: usize) -> Result<usize, ConfigError> {
+    const KEY: &str = "num_key_value_heads";
+    let kv_heads = match root.count(KEY, 1..=1 << 14)? {
+        Some(stated) => stated,
+        None if root.is_present(KEY) => heads,
+        None => family.default_kv_heads(heads),
+    };
+    if !heads.is_multiple_of(kv_heads) {
+        return Err(root.bad_value(
+            KEY,
+            format!("{kv_heads} key-value heads do not divide `num_attention_heads` ({heads})"),
+        ));
+    }
+    Ok(kv_heads)
+}
+
+fn read_head_dim(
+    family: Family,
+    root: &Fields<'_>,
+    hidden_size: usize,
+    heads: usize,
+) -> Result<usize, ConfigError> {
+    let stated = root.count("head_dim", HEAD_DIM)?;
+    let head_dim = match (stated, family) {
+        (Some(head_dim), _) => head_dim,
+        (None, Family::Qwen3) if root.is_present("head_dim") => {
+            return Err(root.bad_value("head_dim", "Qwen3 needs a number here"));
+        }
+        (None, Family::Qwen3) => 128,
+        (None, _) if hidden_size.is_multiple_of(heads) => hidden_size / heads,
+        (None, _) => {
+            return Err(root.bad_value(
+                "hidden_size",
+                format!(
+                    "not a multiple of `num_attention_heads` ({heads}), and `head_dim` is not stated"
+                ),
+            ));
+        }
+    };
+    let key = if stated.is_some() { "head_dim" } else { "hidden_size" };
+    if !HEAD_DIM.contains(&head_dim) || !head_dim.is_multiple_of(2) {
+        return Err(root.bad_value(
+            key,
+            format!(
+                "the width of a head would be {head_dim}; it must be even (for rope) and at most {}",
+                HEAD_DIM.end()
+            ),
+        ));
+    }
+    Ok(head_dim)
+}
+
+fn read_dtype(root: &Fields<'_>) -> Result<Option<DType>, ConfigError> {
+    let parse = |key| match root.string(key)? {
+        None => Ok(None),
+        Some(name) => dtype_names::from_torch(name)
+            .map(Some)
+            .ok_or_else(|| root.unsupported(key, "use float32, float16 or bfloat16")),
+    };
+    match (parse("dtype")?, parse("torch_dtype")?) {
+        (Some(newer), Some(older)) if newer != older => {
+            Err(root.conflict("dtype", root, "torch_dtype"))
+        }
+        (newer, older) => Ok(newer.or(older)),
+    }
+}
+
+fn read_bos(root: &Fields<'_>, vocab_size: usize) -> Result<Option<u32>, ConfigError> {
+    match root.token_ids("bos_token_id", vocab_size)?.as_deref() {
+        None | Some([]) => Ok(None),
+        Some([id]) => Ok(Some(*id)),
+        Some(_) => Err(root.bad_value("bos_token_id", "a text begins with one token")),
+    }
+}
+
+fn read_eos(root: &Fields<'_>, vocab_size: usize) -> Result<Option<Vec<u32>>, ConfigError> {
+    root.token_ids("eos_token_id", vocab_size)
+}
+
+#[cfg(test)]
+mod tests;

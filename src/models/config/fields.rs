@@ -1,0 +1,240 @@
+//! Typed access to the fields of a JSON object, with errors that name the field.
+
+use std::ops::RangeInclusive;
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::error::{ConfigError, shown};
+
+/// A JSON object of a configuration file and where it stands in the file.
+///
+/// A field that is null counts as absent, as it does for transformers; where that differs, use
+/// [`Fields::is_present`].
+#[derive(Clone, Copy)]
+pub(super) struct Fields<'a> {
+    file: &'a Path,
+    /// Path of the object from the root: empty, or a field name.
+    parent: &'a str,
+    object: &'a Map<String, Value>,
+}
+
+impl<'a> Fields<'a> {
+    /// The root object of a file.
+    pub(super) fn root(file: &'a Path, value: &'a Value) -> Result<Self, ConfigError> {
+        match value {
+            Value::Object(object) => Ok(Self { file, parent: "", object }),
+            other => Err(ConfigError::Type {
+                file: file.to_path_buf(),
+                field: "(root)".to_owned(),
+                found: shown(other),
+                expected: "an object",
+            }),
+        }
+    }
+
+    /// The object in field `key`.
+    pub(super) fn child(&self, key: &'a str) -> Result<Option<Self>, ConfigError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::Object(object)) => Ok(Some(Self { file: self.file, parent: key, object })),
+            Some(other) => Err(self.wrong_type(key, other, "an object or null")),
+        }
+    }
+
+    /// The names and values of all fields, null ones included.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&'a str, &'a Value)> + use<'a> {
+        self.object.iter().map(|(key, value)| (key.as_str(), value))
+    }
+
+    /// Whether no field holds anything.
+    pub(super) fn is_empty(&self) -> bool {
+        self.object.is_empty()
+    }
+
+    /// Whether the field is there, even if null.
+    pub(super) fn is_present(&self, key: &str) -> bool {
+        self.object.contains_key(key)
+    }
+
+    /// The value of a field that is there and not null.
+    pub(super) fn get(&self, key: &str) -> Option<&'a Value> {
+        self.object.get(key).filter(|value| !value.is_null())
+    }
+
+    /// A whole number within `bounds`.
+    pub(super) fn count(
+        &self,
+        key: &str,
+        bounds: RangeInclusive<usize>,
+    ) -> Result<Option<usize>, ConfigError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let Some(float) = value.as_f64().filter(|float| float.fract() == 0.0) else {
+            return Err(self.wrong_type(key, value, "a whole number"));
+        };
+        let exact_float = (0.0..=9e15).contains(&float).then_some(float as u64);
+        let number = value.as_u64().or(exact_float).and_then(|number| usize::try_from(number).ok());
+        match number.filter(|number| bounds.contains(number)) {
+            Some(number) => Ok(Some(number)),
+            None => {
+                Err(self
+                    .bad_value(key, format!("must be from {} to {}", bounds.start(), bounds.end())))
+            }
+        }
+    }
+
+    /// A whole number within `bounds` that must be there.
+    pub(super) fn required_count(
+        &self,
+        key: &str,
+        bounds: RangeInclusive<usize>,
+    ) -> Result<usize, ConfigError> {
+        self.count(key, bounds)?.ok_or_else(|| self.missing(key))
+    }
+
+    /// A finite number within `bounds`.
+    pub(super) fn number(
+        &self,
+        key: &str,
+        bounds: RangeInclusive<f64>,
+    ) -> Result<Option<f64>, ConfigError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let Some(number) = value.as_f64() else {
+            return Err(self.wrong_type(key, value, "a number"));
+        };
+        if !bounds.contains(&number) {
+            return Err(self.bad_value(
+                key,
+                format!("must be from {:?} to {:?}", bounds.start(), bounds.end()),
+            ));
+        }
+        Ok(Some(number))
+    }
+
+    /// A finite number within `bounds` that must be there.
+    pub(super) fn required_number(
+        &self,
+        key: &str,
+        bounds: RangeInclusive<f64>,
+    ) -> Result<f64, ConfigError> {
+        self.number(key, bounds)?.ok_or_else(|| self.missing(key))
+    }
+
+    /// True or false.
+    pub(super) fn boolean(&self, key: &str) -> Result<Option<bool>, ConfigError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::Bool(flag)) => Ok(Some(*flag)),
+            Some(other) => Err(self.wrong_type(key, other, "true or false")),
+        }
+    }
+
+    /// A string.
+    pub(super) fn string(&self, key: &str) -> Result<Option<&'a str>, ConfigError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(other) => Err(self.wrong_type(key, other, "a string")),
+        }
+    }
+
+    /// A list of strings.
+    pub(super) fn strings(&self, key: &str) -> Result<Option<Vec<&'a str>>, ConfigError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        value
+            .as_array()
+            .and_then(|items| items.iter().map(Value::as_str).collect())
+            .map(Some)
+            .ok_or_else(|| self.wrong_type(key, value, "a list of strings"))
+    }
+
+    /// One token id below `vocab_size`, or a list of them.
+    pub(super) fn token_ids(
+        &self,
+        key: &str,
+        vocab_size: usize,
+    ) -> Result<Option<Vec<u32>>, ConfigError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let items = match value {
+            Value::Array(items) => items.as_slice(),
+            single => std::slice::from_ref(single),
+        };
+        let mut ids = Vec::with_capacity(items.len());
+        for item in items {
+            if !item.is_i64() && !item.is_u64() {
+                return Err(self.wrong_type(key, value, "a token id or a list of token ids"));
+            }
+            let id = item.as_u64().and_then(|id| u32::try_from(id).ok());
+            match id.filter(|id| (*id as usize) < vocab_size) {
+                Some(id) if ids.contains(&id) => {}
+                Some(id) => ids.push(id),
+                None => {
+                    return Err(self.bad_value(
+                        key,
+                        format!(
+                            "token ids must be from 0 to {} (`vocab_size` - 1)",
+                            vocab_size - 1
+                        ),
+                    ));
+                }
+            }
+        }
+        Ok(Some(ids))
+    }
+
+    /// The path of a field from the root of the file.
+    pub(super) fn path(&self, key: &str) -> String {
+        if self.parent.is_empty() { key.to_owned() } else { format!("{}.{key}", self.parent) }
+    }
+
+    pub(super) fn missing(&self, key: &str) -> ConfigError {
+        ConfigError::Missing { file: self.file.to_path_buf(), field: self.path(key) }
+    }
+
+    pub(super) fn wrong_type(
+        &self,
+        key: &str,
+        found: &Value,
+        expected: &'static str,
+    ) -> ConfigError {
+        ConfigError::Type {
+            file: self.file.to_path_buf(),
+            field: self.path(key),
+            found: shown(found),
+            expected,
+        }
+    }
+
+    pub(super) fn bad_value(&self, key: &str, reason: impl Into<String>) -> ConfigError {
+        ConfigError::Value {
+            file: self.file.to_path_buf(),
+            field: self.path(key),
+            value: self.shown(key),
+            reason: reason.into(),
+        }
+    }
+
+    pub(super) fn unsupported(&self, key: &str, supported: impl Into<String>) -> ConfigError {
+        ConfigError::Unsupported {
+            file: self.file.to_path_buf(),
+            field: self.path(key),
+            value: self.shown(key),
+            supported: supported.into(),
+        }
+    }
+
+    /// `key` here and `other_key` of `other` contradict each other.
+    pub(super) fn conflict(&self, key: &str, other: &Fields<'_>, other_key: &str) -> ConfigError {
+        ConfigError::Conflict {
+            file: self.file.to_path_buf(),
+            field: self.path(key),
+            value: self.shown(key),
+            other: other.path(other_key),
+            other_value: other.shown(other_key),
+        }
+    }
+
+    fn shown(&self, key: &str) -> String {
+        self.object.get(key).map_or_else(|| "absent".to_owned(), shown)
+    }
+}

@@ -1,0 +1,181 @@
+//! The decoder family: Qwen3, Qwen2, Llama and Mistral as one graph.
+
+use super::config::DecoderConfig;
+use super::op_builders::{
+    AttentionMeta, AttentionSpec, DecoderStates, KernelOps, KvState, SampleParameters,
+};
+use piecewise_ir::builder::{BuildErrors, Builder, Tensor};
+use piecewise_ir::dim::Dim;
+use piecewise_ir::dtype::DType;
+use piecewise_ir::entity::Symbol;
+use piecewise_ir::graph::Graph;
+use piecewise_ir::literal::Scalar;
+use piecewise_kernels::attention::PAGE_ROWS;
+use piecewise_runtime::roles;
+
+/// What a decoder graph is made for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DecoderLimits {
+    /// The dtype of activations and of the KV cache.
+    pub activations: DType,
+    /// The most tokens of a step.
+    pub max_tokens: u64,
+    /// The most rows of one head call.
+    pub max_rows: u64,
+    /// The most sequences of a step.
+    pub max_sequences: u64,
+    /// The longest sequence, prompt and reply together.
+    pub max_length: u64,
+    /// Rows of the KV pool, a multiple of [`PAGE_ROWS`].
+    pub kv_rows: u64,
+}
+
+struct StepInputs<'b> {
+    ids: Tensor<'b>,
+    positions: Tensor<'b>,
+    slots: Tensor<'b>,
+    attention: AttentionMeta<'b>,
+    logit_rows: Tensor<'b>,
+    sample_slots: Tensor<'b>,
+    sample: SampleParameters<'b>,
+    sampled: Tensor<'b>,
+    kv_rows: Symbol,
+}
+
+/// The graph of a decoder: from the inputs of a step to `(logits f32 [R, V], sampled i32 [R])`.
+/// `dtype_of` knows what the checkpoint stores a tensor as; unknown tensors are of the
+/// configuration's dtype.
+///
+/// # Errors
+/// Mistakes of this function, for configurations that it does not fit.
+pub fn decoder(
+    config: &DecoderConfig,
+    limits: &DecoderLimits,
+    dtype_of: impl Fn(&str) -> Option<DType> + 'static,
+) -> Result<Graph, BuildErrors> {
+    let b = Builder::new("decoder")
+        .weight_dtype(config.dtype.unwrap_or(DType::BF16))
+        .weight_dtypes(dtype_of);
+    let step = step_inputs(&b, limits);
+    let rope = b.rope_table(&config.rope_inverse_frequencies(), limits.max_length);
+    let vocab = config.vocab_size as u64;
+    let hidden = config.hidden_size as u64;
+    let embedding = b.weight("model.embed_tokens.weight", [vocab, hidden]);
+    let mut x = embedding.gather(step.ids).cast(limits.activations);
+    for layer in 0..config.num_layers {
+        let _scope = b.scope(format!("model.layers.{layer}"));
+        let h = x.rms_norm(b.weight("input_layernorm.weight", [hidden]), config.rms_norm_eps);
+        x = x + attention(&b, config, limits, &step, rope, h);
+        let norm = b.weight("post_attention_layernorm.weight", [hidden]);
+        x = x + feed_forward(&b, config, x.rms_norm(norm, config.rms_norm_eps));
+    }
+    let x = x.gather(step.logit_rows);
+    let x = x.rms_norm(b.weight("model.norm.weight", [hidden]), config.rms_norm_eps);
+    let head = match config.tie_word_embeddings {
+        true => embedding,
+        false => b.weight("lm_head.weight", [vocab, hidden]),
+    };
+    let logits = x.matmul_transposed(head, DType::F32);
+    let sampled = logits.sample(&step.sample);
+    step.sampled.scatter(step.sample_slots, sampled);
+    b.finish([logits, sampled])
+}
+
+fn attention<'b>(
+    b: &'b Builder,
+    config: &DecoderConfig,
+    limits: &DecoderLimits,
+    step: &StepInputs<'b>,
+    rope: Tensor<'b>,
+    h: Tensor<'b>,
+) -> Tensor<'b> {
+    let _scope = b.scope("self_attn");
+    let hidden = config.hidden_size as u64;
+    let dim = config.head_dim as u64;
+    let (heads, kv_heads) = (config.num_heads as u64, config.num_kv_heads as u64);
+    let kv: KvState<'b> = b.kv_state(step.kv_rows, kv_heads, dim, limits.activations);
+    let project = |name: &str, heads: u64| {
+        linear(b, name, h, [heads * dim, hidden], config.qkv_bias).heads(dim)
+    };
+    let (mut q, mut k) = (project("q_proj", heads), project("k_proj", kv_heads));
+    let v = project("v_proj", kv_heads);
+    if config.qk_norm {
+        q = q.rms_norm(b.weight("q_norm.weight", [dim]), config.rms_norm_eps);
+        k = k.rms_norm(b.weight("k_norm.weight", [dim]), config.rms_norm_eps);
+    }
+    kv.write(step.slots, k.rope(step.positions, rope), v);
+    let spec = AttentionSpec { scale: (dim as f64).powf(-0.5), causal: true };
+    let mixed = q.rope(step.positions, rope).paged_attention(kv, &step.attention, spec);
+    linear(b, "o_proj", mixed, [hidden, heads * dim], config.output_bias)
+}
+
+fn feed_forward<'b>(b: &'b Builder, config: &DecoderConfig, h: Tensor<'b>) -> Tensor<'b> {
+    let _scope = b.scope("mlp");
+    let (hidden, inner) = (config.hidden_size as u64, config.intermediate_size as u64);
+    let gate = linear(b, "gate_proj", h, [inner, hidden], config.mlp_bias);
+    let up = linear(b, "up_proj", h, [inner, hidden], config.mlp_bias);
+    linear(b, "down_proj", gate.swiglu(up), [hidden, inner], config.mlp_bias)
+}
+
+/// A checkpoint linear of `shape` `[out, in]`, with its bias if it has one.
+fn linear<'b>(
+    b: &'b Builder,
+    name: &str,
+    x: Tensor<'b>,
+    shape: [u64; 2],
+    bias: bool,
+) -> Tensor<'b> {
+    let _scope = b.scope(name);
+    let y = x.linear(b.weight("weight", shape));
+    if bias { y + b.weight("bias", [shape[0]]).cast(y.dtype()) } else { y }
+}
+
+fn step_inputs<'b>(b: &'b Builder, limits: &DecoderLimits) -> StepInputs<'b> {
+    let tokens = b.symbol("T", 1, limits.max_tokens, Some(roles::TOKENS));
+    let rows = b.symbol("R", 1, limits.max_rows, Some(roles::ROWS));
+    let sequences = b.symbol("S", 1, limits.max_sequences, Some(roles::SEQUENCES));
+    let kv_rows = b.symbol("P", 0, limits.kv_rows, Some(roles::KV_ROWS));
+    let entries = b.symbol("Q", 1, limits.max_sequences, Some(roles::SAMPLED_ROWS));
+    let pages = limits.max_length.div_ceil(PAGE_ROWS);
+    let input = |name: &str, dtype: DType, shape: &[Dim], padding: f64, role: &str| {
+        let padding = Some(Scalar::new(dtype, padding));
+        b.input(name, dtype, shape.iter().cloned(), padding, Some(role))
+    };
+    let (t, r, s) = ([tokens.into()], [rows.into()], [sequences.into()]);
+    let staged = input("ids", DType::I32, &t, 0.0, roles::TOKEN_IDS);
+    let feedback = input("feedback", DType::I32, &t, -1.0, roles::TOKEN_FEEDBACK);
+    let positions = input("positions", DType::I32, &t, 0.0, roles::TOKEN_POSITIONS);
+    let slots = input("slots", DType::I32, &t, -1.0, roles::KV_SLOTS);
+    let table = [sequences.into(), pages.into()];
+    let attention = AttentionMeta {
+        block_table: input("block_table", DType::I32, &table, 0.0, roles::KV_BLOCK_TABLE),
+        kv_lengths: input("kv_lengths", DType::I32, &s, 0.0, roles::KV_LENGTHS),
+        query_starts: input("query_starts", DType::I32, &s, 0.0, roles::QUERY_STARTS),
+        query_lengths: input("query_lengths", DType::I32, &s, 0.0, roles::QUERY_LENGTHS),
+    };
+    let logit_rows = input("logit_rows", DType::I32, &r, 0.0, roles::LOGIT_ROWS);
+    let sample_slots = input("sample_slots", DType::I32, &r, -1.0, roles::SAMPLE_SLOTS);
+    let sample = SampleParameters {
+        temperature: input("temperature", DType::F32, &r, 0.0, roles::SAMPLE_TEMPERATURE),
+        top_k: input("top_k", DType::I32, &r, 0.0, roles::SAMPLE_TOP_K),
+        top_p: input("top_p", DType::F32, &r, 1.0, roles::SAMPLE_TOP_P),
+        seed: input("seed", DType::I64, &r, 0.0, roles::SAMPLE_SEED),
+        position: input("sample_position", DType::I32, &r, 0.0, roles::SAMPLE_POSITION),
+    };
+    let sampled = b.state("sampled", DType::I32, [entries.into()], Some(roles::SAMPLED));
+    // Ids that the previous step sampled never leave the device: -1 takes the staged id.
+    let fed_back = sampled.gather(feedback);
+    let is_staged = feedback.less(b.scalar(DType::I32, 0.0));
+    let ids = is_staged.select(staged, fed_back);
+    StepInputs {
+        ids,
+        positions,
+        slots,
+        attention,
+        logit_rows,
+        sample_slots,
+        sample,
+        sampled,
+        kv_rows,
+    }
+}

@@ -1,0 +1,25 @@
+//! Ready model families, and reading them from Hugging Face model folders.
+//!
+//! A folder holds `config.json` (and maybe `generation_config.json`), the weights as safetensors
+//! (one file, or shards with an index) and `tokenizer.json`. Each is read by one module here, and
+//! whatever is wrong with it is an error that names the file and the field:
+//!
+//! - [`config`]: what the decoder is, as a typed [`DecoderConfig`];
+//! - [`checkpoint`]: the weights, memory-mapped, as a [`Checkpoint`];
+//! - [`decoder`]: the graph of the families, written with the builder;
+//! - [`tokenizer`]: text to token ids and back, as a [`TextTokenizer`].
+
+pub mod checkpoint;
+pub mod config;
+pub mod decoder;
+mod dtype_names;
+mod files;
+pub mod op_builders;
+pub mod tokenizer;
+pub mod weights;
+
+pub use checkpoint::{Checkpoint, CheckpointError, TensorView};
+pub use config::{ConfigError, DecoderConfig, Family, RopeConfig, RopeScaling};
+pub use decoder::{DecoderLimits, decoder};
+pub use tokenizer::{TextStream, TextTokenizer, TokenizerError};
+pub use weights::{UndeclaredDType, check_weights, unused_tensors};

@@ -1,0 +1,120 @@
+//! Builder methods of the ops that `kernels` defines, as extension traits.
+
+use piecewise_ir::builder::{Builder, Tensor};
+use piecewise_ir::custom::Attrs;
+use piecewise_ir::dim::Dim;
+use piecewise_ir::dtype::DType;
+use piecewise_ir::entity::Symbol;
+use piecewise_kernels::attention::PagedAttention;
+use piecewise_kernels::sampling::Sample;
+use piecewise_runtime::roles;
+
+/// The keys and values of a layer: two states, a row a token.
+#[derive(Clone, Copy, Debug)]
+pub struct KvState<'b> {
+    /// `[P, kv_heads, dim]`
+    pub keys: Tensor<'b>,
+    /// `[P, kv_heads, value_dim]`
+    pub values: Tensor<'b>,
+}
+
+impl<'b> KvState<'b> {
+    /// Writes `keys [T, kv_heads, dim]` and `values [T, kv_heads, value_dim]` at `slots i32 [T]`;
+    /// a slot of -1 writes nowhere.
+    #[track_caller]
+    pub fn write(self, slots: Tensor<'b>, keys: Tensor<'b>, values: Tensor<'b>) {
+        self.keys.scatter(slots, keys);
+        self.values.scatter(slots, values);
+    }
+}
+
+/// The metadata that paged attention reads.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionMeta<'b> {
+    /// `i32 [S, B]`: the pages of each sequence in order.
+    pub block_table: Tensor<'b>,
+    /// `i32 [S]`: the keys of each sequence.
+    pub kv_lengths: Tensor<'b>,
+    /// `i32 [S]`: the first row of each sequence.
+    pub query_starts: Tensor<'b>,
+    /// `i32 [S]`: the rows of each sequence.
+    pub query_lengths: Tensor<'b>,
+}
+
+/// How attention scores and masks.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct AttentionSpec {
+    /// Times each score; usually `1 / sqrt(dim)`.
+    pub scale: f64,
+    /// Whether a row sees only keys up to its own.
+    pub causal: bool,
+}
+
+/// How rows of logits become tokens.
+#[derive(Clone, Copy, Debug)]
+pub struct SampleParameters<'b> {
+    /// `f32 [R]`: 0 takes the largest logit.
+    pub temperature: Tensor<'b>,
+    /// `i32 [R]`: 0 is off.
+    pub top_k: Tensor<'b>,
+    /// `f32 [R]`: 1 is off.
+    pub top_p: Tensor<'b>,
+    /// `i64 [R]`: the seed of each sequence.
+    pub seed: Tensor<'b>,
+    /// `i32 [R]`: the position of the token that is sampled.
+    pub position: Tensor<'b>,
+}
+
+/// States of a decoder.
+pub trait DecoderStates {
+    /// The KV state of a layer, under the current scope: `rows` is the symbol of the pool.
+    fn kv_state(&self, rows: Symbol, kv_heads: u64, head_dim: u64, dtype: DType) -> KvState<'_>;
+}
+
+impl DecoderStates for Builder {
+    #[track_caller]
+    fn kv_state(&self, rows: Symbol, kv_heads: u64, head_dim: u64, dtype: DType) -> KvState<'_> {
+        let shape = || [rows.into(), kv_heads.into(), head_dim.into()] as [Dim; 3];
+        KvState {
+            keys: self.state("keys", dtype, shape(), Some(roles::KV_CACHE)),
+            values: self.state("values", dtype, shape(), Some(roles::KV_CACHE)),
+        }
+    }
+}
+
+/// Ops of `kernels` as methods of tensors.
+pub trait KernelOps<'b> {
+    /// Paged attention of `self [T, heads, dim]`: `[T, heads * value_dim]`.
+    fn paged_attention(
+        self,
+        kv: KvState<'b>,
+        meta: &AttentionMeta<'b>,
+        spec: AttentionSpec,
+    ) -> Tensor<'b>;
+
+    /// A token id for each row of `self f32 [R, V]`: `i32 [R]`.
+    fn sample(self, parameters: &SampleParameters<'b>) -> Tensor<'b>;
+}
+
+impl<'b> KernelOps<'b> for Tensor<'b> {
+    #[track_caller]
+    fn paged_attention(
+        self,
+        kv: KvState<'b>,
+        meta: &AttentionMeta<'b>,
+        spec: AttentionSpec,
+    ) -> Tensor<'b> {
+        let AttentionMeta { block_table, kv_lengths, query_starts, query_lengths } = *meta;
+        let operands =
+            [self, kv.keys, kv.values, block_table, kv_lengths, query_starts, query_lengths];
+        let attrs = PagedAttention::attrs(spec.scale, spec.causal);
+        self.builder().custom_one(&PagedAttention, &operands, attrs)
+    }
+
+    #[track_caller]
+    fn sample(self, parameters: &SampleParameters<'b>) -> Tensor<'b> {
+        let SampleParameters { temperature, top_k, top_p, seed, position } = *parameters;
+        let operands = [self, temperature, top_k, top_p, seed, position];
+        self.builder().custom_one(&Sample, &operands, Attrs::new())
+    }
+}

@@ -1,0 +1,200 @@
+//! Text to token ids and back, by the `tokenizer.json` of a model folder.
+
+mod contained;
+mod stream;
+
+use std::path::{Path, PathBuf};
+
+use self::contained::{check_json, contained};
+
+pub use self::stream::TextStream;
+use super::files::{ReadError, read_bounded};
+
+/// Bytes that a `tokenizer.json` may have; the largest have about 40 MB.
+const LARGEST_FILE: u64 = 256 << 20;
+
+/// Why text cannot be turned into token ids or back. Variants about the file name it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TokenizerError {
+    /// The file cannot be read.
+    #[error("{}: {source}; give token ids instead of text if there is no tokenizer", file.display())]
+    Io {
+        /// The file.
+        file: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// The file is far larger than any tokenizer.
+    #[error("{}: {bytes} bytes, but a tokenizer has at most {limit}", file.display())]
+    TooLarge {
+        /// The file.
+        file: PathBuf,
+        /// Its length.
+        bytes: u64,
+        /// The largest length that is read.
+        limit: u64,
+    },
+    /// The file is not a tokenizer.
+    #[error("{}: not a tokenizer: {source}", file.display())]
+    Invalid {
+        /// The file.
+        file: PathBuf,
+        /// What the `tokenizers` crate said.
+        source: tokenizers::Error,
+    },
+    /// The tokenizer has a token that the model does not know.
+    #[error(
+        "{}: token {token:?} has id {id}, but `vocab_size` of config.json is {vocab_size}: the \
+         tokenizer belongs to another model",
+        file.display()
+    )]
+    DoesNotFit {
+        /// The file.
+        file: PathBuf,
+        /// The token with the highest id, shortened.
+        token: String,
+        /// Its id.
+        id: u32,
+        /// Number of ids that the model knows.
+        vocab_size: usize,
+    },
+    /// A text became no token at all.
+    #[error("the prompt {prompt:?} has no tokens; a prompt needs at least one")]
+    EmptyPrompt {
+        /// The text.
+        prompt: String,
+    },
+    /// A list of token ids is empty.
+    #[error("the list of token ids is empty; at least one is needed")]
+    NoIds,
+    /// A token id is not one of the model's.
+    #[error("token id {id} at place {place} is out of range: `vocab_size` is {vocab_size}")]
+    IdOutOfRange {
+        /// The id.
+        id: u32,
+        /// Its place in the list, from 0.
+        place: usize,
+        /// Number of ids that the model knows.
+        vocab_size: usize,
+    },
+    /// A text could not be turned into ids.
+    #[error("cannot encode the prompt: {source}")]
+    Encode {
+        /// What the `tokenizers` crate said.
+        source: tokenizers::Error,
+    },
+    /// Ids could not be turned into text.
+    #[error("cannot decode token ids: {source}")]
+    Decode {
+        /// What the `tokenizers` crate said.
+        source: tokenizers::Error,
+    },
+}
+
+/// The tokenizer of a model with `vocab_size` token ids.
+#[derive(Debug, Clone)]
+pub struct TextTokenizer {
+    inner: tokenizers::Tokenizer,
+    vocab_size: usize,
+}
+
+impl TextTokenizer {
+    /// Reads `tokenizer.json` of `folder`, for a model with `vocab_size` token ids.
+    ///
+    /// Truncation and padding that the file asks for are switched off: they are meant for training
+    /// batches, and would shorten a prompt without a word.
+    ///
+    /// # Errors
+    /// [`TokenizerError::Io`], [`TokenizerError::TooLarge`], [`TokenizerError::Invalid`], or
+    /// [`TokenizerError::DoesNotFit`] if a token's id is `vocab_size` or more. Fewer tokens than
+    /// `vocab_size` are fine: models round it up.
+    pub fn load(folder: &Path, vocab_size: usize) -> Result<Self, TokenizerError> {
+        let file = folder.join("tokenizer.json");
+        let text = read_bounded(&file, LARGEST_FILE).map_err(|error| match error {
+            ReadError::Io(source) => TokenizerError::Io { file: file.clone(), source },
+            ReadError::TooLarge { bytes } => {
+                TokenizerError::TooLarge { file: file.clone(), bytes, limit: LARGEST_FILE }
+            }
+        })?;
+        Self::parse(&text, vocab_size, &file)
+    }
+
+    /// Reads the text of a `tokenizer.json`, as [`TextTokenizer::load`] does; `file` is only named
+    /// in errors.
+    ///
+    /// # Errors
+    /// [`TokenizerError::Invalid`] or [`TokenizerError::DoesNotFit`].
+    pub fn parse(text: &[u8], vocab_size: usize, file: &Path) -> Result<Self, TokenizerError> {
+        let invalid = |source| TokenizerError::Invalid { file: file.to_path_buf(), source };
+        check_json(text).map_err(invalid)?;
+        let mut inner = contained(|| tokenizers::Tokenizer::from_bytes(text)).map_err(invalid)?;
+        inner.with_padding(None);
+        inner.with_truncation(None).map_err(invalid)?;
+        let highest = inner.get_vocab(true).into_iter().max_by_key(|(_, id)| *id);
+        match highest {
+            Some((token, id)) if id as usize >= vocab_size => Err(TokenizerError::DoesNotFit {
+                file: file.to_path_buf(),
+                token: token.chars().take(40).collect(),
+                id,
+                vocab_size,
+            }),
+            _ => Ok(Self { inner, vocab_size }),
+        }
+    }
+
+    /// The token ids of a prompt, with the special tokens that the tokenizer's own post-processor
+    /// adds and no others.
+    ///
+    /// # Errors
+    /// [`TokenizerError::EmptyPrompt`] if there are none, [`TokenizerError::Encode`] if the
+    /// tokenizer fails.
+    pub fn encode(&self, prompt: &str) -> Result<Vec<u32>, TokenizerError> {
+        let encoding =
+            self.inner.encode(prompt, true).map_err(|source| TokenizerError::Encode { source })?;
+        let ids = encoding.get_ids();
+        if ids.is_empty() {
+            return Err(TokenizerError::EmptyPrompt { prompt: prompt.chars().take(80).collect() });
+        }
+        check_token_ids(ids, self.vocab_size)?;
+        Ok(ids.to_vec())
+    }
+
+    /// The text of token ids, without special tokens. An id that the model knows and the tokenizer
+    /// does not has no text.
+    ///
+    /// # Errors
+    /// [`TokenizerError::IdOutOfRange`] for an id that the model does not know,
+    /// [`TokenizerError::Decode`] if the tokenizer fails.
+    pub fn decode(&self, ids: &[u32]) -> Result<String, TokenizerError> {
+        check_range(ids, self.vocab_size)?;
+        contained(|| self.inner.decode(ids, true))
+            .map_err(|source| TokenizerError::Decode { source })
+    }
+
+    /// A stream that turns ids into text one by one, as if they followed `prompt_ids`.
+    ///
+    /// # Errors
+    /// As [`TextTokenizer::decode`] of `prompt_ids`.
+    pub fn stream_after(&self, prompt_ids: &[u32]) -> Result<TextStream<'_>, TokenizerError> {
+        TextStream::after(self, prompt_ids)
+    }
+}
+
+/// Checks that there is at least one token id and that a model with `vocab_size` knows each.
+///
+/// # Errors
+/// [`TokenizerError::NoIds`] or [`TokenizerError::IdOutOfRange`].
+pub fn check_token_ids(ids: &[u32], vocab_size: usize) -> Result<(), TokenizerError> {
+    if ids.is_empty() {
+        return Err(TokenizerError::NoIds);
+    }
+    check_range(ids, vocab_size)
+}
+
+fn check_range(ids: &[u32], vocab_size: usize) -> Result<(), TokenizerError> {
+    match ids.iter().position(|id| *id as usize >= vocab_size) {
+        Some(place) => Err(TokenizerError::IdOutOfRange { id: ids[place], place, vocab_size }),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,4 @@
+//! What several integration tests share.
+
+pub(crate) mod counting_allocator;
+pub(crate) mod safetensors_file;
