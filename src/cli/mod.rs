@@ -7,6 +7,7 @@ mod load;
 mod logits;
 mod model_args;
 mod opt;
+mod plan;
 mod progress;
 mod run;
 
@@ -30,6 +31,8 @@ enum Command {
     Logits(Box<logits::LogitsArgs>),
     /// Show pieces, slots and kernels of a model; needs only its config.json.
     Inspect(Box<inspect::InspectArgs>),
+    /// Choose capture sizes from an iteration log, from simulated traffic, or for a bound.
+    Plan(Box<plan::PlanArgs>),
     /// Run passes on a textual graph.
     Opt(Box<opt::OptArgs>),
     /// Run a textual graph with a checkpoint's weights.
@@ -41,6 +44,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Generate(args) => generate::run(*args),
         Command::Logits(args) => logits::run(*args),
         Command::Inspect(args) => inspect::run(*args),
+        Command::Plan(args) => plan::run(*args),
         Command::Opt(args) => opt::run(*args),
         Command::Run(args) => run::run(*args),
     }
