@@ -1,5 +1,7 @@
 //! The tiny model against the reference tokens and logits that are shipped with it.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 #[path = "support/cli.rs"]
 mod cli;
 
