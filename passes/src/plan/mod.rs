@@ -4,6 +4,7 @@
 //! packed by lifetime. The arena depends on bounds and lifetimes alone, never on capture sizes.
 
 mod exact;
+mod fold;
 mod greedy;
 mod pack;
 mod sweep;

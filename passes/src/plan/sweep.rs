@@ -29,15 +29,23 @@ struct Choice {
     next: usize,
 }
 
-/// A packing of at most `height`, if a search finds one that tries at most `configurations` of
-/// live items for the placement of one item.
+/// How far a search goes and where it looks first.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Effort {
+    /// Which choice is tried first.
+    pub(super) preference: Preference,
+    /// Configurations of live items tried for the placement of one item.
+    pub(super) configurations: usize,
+}
+
+/// A packing of at most `height`, if a search finds one.
 pub(super) fn within(
     items: &[Item],
     conflicts: &Conflicts,
     height: u64,
-    preference: Preference,
-    configurations: usize,
+    effort: Effort,
 ) -> Option<Packing> {
+    let Effort { preference, configurations } = effort;
     let length = |i: usize| items[i].end - items[i].start;
     let mut lengths: Vec<usize> = (0..items.len()).map(length).collect();
     lengths.sort_unstable();
@@ -50,8 +58,8 @@ pub(super) fn within(
     loop {
         let depth = choices.len();
         if let Some(&item) = order.get(depth) {
-            let live: Vec<u64> =
-                conflicts.of(item).iter().filter_map(|&i| placement.offset(i)).collect();
+            let live = conflicts.of(item).iter().chain(conflicts.twofold());
+            let live: Vec<u64> = live.filter_map(|&i| placement.offset(i)).collect();
             let fresh = tried[depth].len() < configurations && tried[depth].insert(live);
             let mut offsets = match fresh {
                 true => gap_ends(items, conflicts, &placement, item, height),
