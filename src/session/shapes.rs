@@ -20,7 +20,8 @@ impl StepSymbol {
     pub(super) fn of(graph: &Graph, table: &SymbolTable) -> Result<Option<Self>, SessionError> {
         let mut found: Option<Self> = None;
         for (symbol, decl) in graph.symbols().iter() {
-            let refuse = |reason: String| SessionError::Symbol { symbol: decl.name.clone(), reason };
+            let refuse =
+                |reason: String| SessionError::Symbol { symbol: decl.name.clone(), reason };
             match table.class(symbol) {
                 SymbolClass::Fixed => continue,
                 SymbolClass::Tokens => {}
@@ -47,12 +48,7 @@ impl StepSymbol {
                         .to_owned(),
                 ));
             }
-            found = Some(Self {
-                symbol,
-                name: decl.name.clone(),
-                min: decl.min,
-                max: decl.max,
-            });
+            found = Some(Self { symbol, name: decl.name.clone(), min: decl.min, max: decl.max });
         }
         Ok(found)
     }
@@ -66,9 +62,8 @@ impl StepSymbol {
         elements: usize,
     ) -> Result<Option<u64>, SessionError> {
         let Some(row) = row_elements(ty, self.symbol) else { return Ok(None) };
-        let refuse = |reason| {
-            Err(SessionError::InputLength { input: input.to_owned(), elements, reason })
-        };
+        let refuse =
+            |reason| Err(SessionError::InputLength { input: input.to_owned(), elements, reason });
         let elements = elements as u64;
         if !elements.is_multiple_of(row) {
             return refuse(format!("a row of it has {row}, so give a multiple of that"));
