@@ -3,6 +3,8 @@
 //! Each becomes one region, and so one kernel, without a kernel being written: the passes find
 //! regions by what ops do, not by their names.
 
+#![allow(clippy::print_stdout, reason = "an example shows what it did")]
+
 use piecewise::ir::op::Op;
 use piecewise::prelude::*;
 use std::error::Error;

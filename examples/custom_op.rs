@@ -4,6 +4,8 @@
 //! between two captured pieces. Because it masks padding rows and reads no host values, it can
 //! also run inside a piece; both give the same numbers.
 
+#![allow(clippy::print_stdout, reason = "an example shows what it did")]
+
 use piecewise::prelude::*;
 use std::error::Error;
 use std::sync::Arc;

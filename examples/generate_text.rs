@@ -1,15 +1,18 @@
 //! Loads a checkpoint and continues several prompts at once.
 
+#![allow(clippy::print_stdout, reason = "an example shows what it did")]
+
 use piecewise::prelude::*;
 use std::collections::BTreeMap;
 use std::error::Error;
 
 const PROMPTS: [&str; 2] = ["def __init__(self", "import numpy as"];
-const MAX_TOKENS: u64 = 24;
+const MAX_TOKENS: u64 = 32;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/tiny-qwen3");
     let LoadedDecoder { config, tokenizer, mut engine } = DecoderLoader::new(folder)
+        .activations(DType::F32)
         .max_num_seqs(4)
         .max_num_tokens(32)
         .max_seq_len(128)

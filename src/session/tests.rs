@@ -138,3 +138,63 @@ fn every_level_and_mode_gives_the_same_values() {
     }
     assert_eq!(run(Level::Piecewise, GraphMode::Full), (expected, StepMode::Full));
 }
+
+/// Adds how often it was launched, and ran before, to every row.
+#[derive(Debug)]
+struct CountLaunches;
+
+impl CustomOpDef for CountLaunches {
+    fn name(&self) -> &str {
+        "test.count_launches"
+    }
+    fn infer(&self, operands: &[TensorType], _: &Attrs) -> Result<Vec<TensorType>, String> {
+        Ok(vec![operands[0].clone()])
+    }
+    fn mutates(&self) -> Vec<usize> {
+        vec![1]
+    }
+    fn rows(&self) -> RowTreatment {
+        RowTreatment::Masked
+    }
+    fn splits(&self) -> bool {
+        true
+    }
+}
+
+impl CpuOp for CountLaunches {
+    fn name(&self) -> &str {
+        "test.count_launches"
+    }
+    fn run(&self, args: &CpuOpArgs<'_>) -> Result<(), OpError> {
+        let launches = args.write::<f32>(1)?;
+        launches[0] += 1.0;
+        let rows = args.true_dim(0, 0);
+        let (x, y) = (args.read::<f32>(0)?, args.write::<f32>(2)?);
+        for (y, x) in y.iter_mut().zip(x).take(rows) {
+            *y = x + launches[0];
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_state_that_a_custom_op_mutates_is_zero_before_the_first_step_in_every_mode() {
+    for mode in GraphMode::ALL {
+        for split_ops in [vec!["test.count_launches"], vec![]] {
+            let b = Builder::new("counting");
+            let t = b.symbol("T", 1, 4, None);
+            let x = b.input("x", DType::F32, [t.into()], None, None);
+            let state = b.state("launches", DType::F32, [1.into()], None);
+            let counted = b.custom_one(&CountLaunches, &[x * 2.0, state], Attrs::new());
+            let graph = b.finish([counted * 10.0]).unwrap();
+            let mut registry = OpRegistry::new();
+            registry.define(std::sync::Arc::new(CountLaunches));
+            registry.implement_cpu(std::sync::Arc::new(CountLaunches));
+            let builder = Session::cpu(graph).registry(registry).graph_mode(mode);
+            let mut session = builder.split_ops(split_ops).capture_sizes([1, 2]).build().unwrap();
+            let mut run = |x: &[f32]| session.step().input("x", x).run().unwrap().get(0).unwrap();
+            let steps: [Vec<f32>; 3] = [run(&[1.0]), run(&[1.0, 2.0]), run(&[0.0; 4])];
+            assert_eq!(steps, [vec![30.0], vec![40.0, 60.0], vec![30.0; 4]], "{mode:?}");
+        }
+    }
+}

@@ -167,16 +167,34 @@ impl<D: Device> CompiledModel<D> {
             model.dispatcher.mode = mode;
         }
         model.list_graphs();
+        let states = model.memory.states;
+        let backed_early = custom_ops_mutate_states(&model.module);
+        if backed_early {
+            model.device.back(states)?;
+        }
         match options.capture {
             CaptureWhen::Startup => {
                 model.capture_all(options.on_capture_failure, &mut |p| progress(p))?;
             }
             CaptureWhen::Lazy => model.warm_up()?,
         }
-        let states = model.memory.states;
+        if backed_early {
+            // What a warm-up wrote is not for the first step to find.
+            model.device.drop_backing(states)?;
+        }
         model.device.back(states)?;
         Ok(model)
     }
+}
+
+/// Whether a custom op writes to a state: unlike a scatter, it can't be launched or captured while
+/// the state has no backing.
+fn custom_ops_mutate_states(module: &Module) -> bool {
+    let graph = module.graph();
+    graph.nodes().any(|node| match &graph.node(node).op {
+        Op::Custom(call) => !call.mutates.is_empty(),
+        _ => false,
+    })
 }
 
 /// The sizes at which a unique piece has programs: those of its symbol's list, then any.
