@@ -28,7 +28,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 
     let mut events = Vec::new();
-    while engine.step(&mut events)? {
+    let mut has_more = true;
+    while has_more {
+        has_more = engine.step(&mut events)?;
         for event in events.drain(..) {
             if let Event::Token { request, id } = event
                 && let Some((text_stream, text)) = texts.get_mut(&request)
