@@ -141,6 +141,14 @@ pub enum DeviceError {
         /// The rule.
         rule: CaptureRule,
     },
+    /// The driver refused or failed; after some failures it refuses everything that follows.
+    #[error("could not {action}: {reason}")]
+    Driver {
+        /// What was being done.
+        action: String,
+        /// The driver function, its status and what it means.
+        reason: String,
+    },
     /// A weight could not be made.
     #[error(transparent)]
     Weight(#[from] WeightError),
