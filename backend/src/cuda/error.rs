@@ -1,6 +1,7 @@
 //! What can go wrong at the driver boundary.
 
 use super::library::LibraryError;
+use super::lt::LtError;
 use super::nvrtc::{Arch, NvrtcError};
 use crate::device::DeviceError;
 
@@ -38,6 +39,9 @@ pub enum CudaError {
     /// NVRTC does not work.
     #[error(transparent)]
     Nvrtc(#[from] NvrtcError),
+    /// cuBLASLt does not work on the device.
+    #[error("cuBLASLt can't be used: {0}; reinstall it for the driver's CUDA version")]
+    CublasLt(LtError),
     /// The driver is older than the functions that are used.
     #[error(
         "the CUDA driver supports CUDA {found}, and at least {needed} is needed; update the \
