@@ -1,3 +1,13 @@
 //! The `piecewise` command line.
 
-fn main() {}
+mod cli;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match cli::run(cli::Arguments::parse()) {
+        Ok(code) => code,
+        Err(error) => cli::fail(&error),
+    }
+}

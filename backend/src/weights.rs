@@ -30,25 +30,22 @@ pub enum TensorSource<'a> {
 }
 
 /// Why a checkpoint tensor can't be had.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WeightError {
-    /// There is no tensor of this name.
-    #[error("the checkpoint has no tensor \"{name}\"; does the config belong to these weights?")]
-    Missing {
-        /// Its name.
-        name: String,
-    },
-    /// The tensor is not what the graph declares.
+    /// A tensor is not what the graph declares.
     #[error("checkpoint tensor \"{name}\" is {found}, but the model declares {expected}")]
     Mismatch {
         /// Its name.
         name: String,
-        /// What the checkpoint holds.
+        /// What the source holds.
         found: String,
         /// What the graph declares.
         expected: String,
     },
+    /// The source does not have what the graph declares.
+    #[error(transparent)]
+    Source(Box<dyn std::error::Error + Send + Sync>),
     /// A derived weight's graph could not be evaluated.
     #[error("a derived weight can't be evaluated: {reason}")]
     Recipe {

@@ -74,3 +74,18 @@ fn several_threads_compile_at_once() {
         }
     });
 }
+
+/// The kernels that make weights, for every architecture that models are compiled for.
+#[test]
+fn the_kernels_that_make_weights_compile() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let source = Source {
+        name: "weights.cu",
+        text: piecewise_backend::cuda::WEIGHT_KERNELS,
+        headers: &[],
+        options: &[],
+    };
+    for number in [80, 87, 89, 90, 100, 120] {
+        nvrtc.compile(&source, Arch { number }).unwrap();
+    }
+}

@@ -114,19 +114,20 @@ impl Dispatcher {
                 return Dispatch { mode: StepMode::Full, sizes, fallback: None };
             }
             let sizes = self.mixed_sizes(shape);
-            let fallback = match sizes.tokens {
-                PieceSize::General(_) => self.token_fallback(shape.tokens),
-                PieceSize::Exact(_) => FallbackReason::TooManyRows,
-            };
-            return Dispatch { mode: StepMode::None, sizes, fallback: Some(fallback) };
+            let fallback = Some(self.fallback(shape, sizes));
+            return Dispatch { mode: StepMode::None, sizes, fallback };
         }
         let sizes = self.mixed_sizes(shape);
         let mode = if wanted == StepMode::Full { self.mode.mixed() } else { wanted };
         let general = [sizes.tokens, sizes.rows].iter().any(|s| matches!(s, PieceSize::General(_)));
-        if mode == StepMode::None || !general {
+        let falls_back = match mode {
+            StepMode::None => wanted == StepMode::Full,
+            StepMode::Piecewise | StepMode::Full => general,
+        };
+        if !falls_back {
             return Dispatch { mode, sizes, fallback: None };
         }
-        let fallback = Some(self.token_fallback(shape.tokens));
+        let fallback = Some(self.fallback(shape, sizes));
         Dispatch { mode: StepMode::None, sizes, fallback }
     }
 
@@ -162,27 +163,31 @@ impl Dispatcher {
 
     /// Sizes picked apart: tokens from their list, rows and sequences from the batch list.
     fn mixed_sizes(&self, shape: StepShape) -> StepSizes {
-        let choose = |list: &SizeList, count: u64| match self.pad(list, count) {
-            Some(size) => PieceSize::Exact(size),
-            None => PieceSize::General(count),
+        let choose = |list: &SizeList, count: u64, bound: u64| {
+            let size = self.pad(list, count).filter(|&size| size <= bound);
+            size.map_or(PieceSize::General(count), PieceSize::Exact)
         };
         let rows = shape.rows.min(self.max_rows);
         StepSizes {
-            tokens: choose(&self.tokens, shape.tokens),
-            rows: choose(&self.batches, rows),
-            sequences: self.pad(&self.batches, shape.sequences).unwrap_or(shape.sequences),
+            tokens: choose(&self.tokens, shape.tokens, self.max_tokens),
+            rows: choose(&self.batches, rows, self.max_rows),
+            sequences: choose(&self.batches, shape.sequences, self.max_sequences).rows(),
         }
     }
 
+    /// The size for `count`; no size is 0, so that nothing always pads.
     fn pad(&self, list: &SizeList, count: u64) -> Option<u64> {
-        list.padded(count).filter(|&size| self.padding || size == count)
+        list.padded(count).filter(|&size| self.padding || size == count || count == 0)
     }
 
-    fn token_fallback(&self, tokens: u64) -> FallbackReason {
-        if tokens > self.tokens.max() {
-            FallbackReason::AboveLargestSize
-        } else {
-            FallbackReason::NoExactSize
+    fn fallback(&self, shape: StepShape, sizes: StepSizes) -> FallbackReason {
+        match sizes.tokens {
+            _ if !self.padding => FallbackReason::NoExactSize,
+            PieceSize::Exact(_) => FallbackReason::TooManyRows,
+            PieceSize::General(_) if shape.tokens > self.tokens.max() => {
+                FallbackReason::AboveLargestSize
+            }
+            PieceSize::General(_) => FallbackReason::NoExactSize,
         }
     }
 
@@ -215,3 +220,6 @@ impl Dispatcher {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,9 +1,17 @@
 //! The runtime: a compiled model with its dispatch, capture, stitching, KV cache and statistics.
 
+pub mod batch;
+pub mod checks;
 pub mod dispatch;
+pub mod engine;
+pub mod kv;
 pub mod mode;
 pub mod model;
+pub mod pipeline;
 pub mod roles;
 pub mod sizes;
 pub mod stats;
 pub mod symbols;
+
+#[cfg(test)]
+mod testing;

@@ -106,7 +106,7 @@ fn attention<'b>(
     kv.write(step.slots, k.rope(step.positions, rope), v);
     let spec = AttentionSpec { scale: (dim as f64).powf(-0.5), causal: true };
     let mixed = q.rope(step.positions, rope).paged_attention(kv, &step.attention, spec);
-    linear(b, "o_proj", mixed.merge_heads(), [hidden, heads * dim], config.output_bias)
+    linear(b, "o_proj", mixed, [hidden, heads * dim], config.output_bias)
 }
 
 fn feed_forward<'b>(b: &'b Builder, config: &DecoderConfig, h: Tensor<'b>) -> Tensor<'b> {

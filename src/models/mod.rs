@@ -16,8 +16,10 @@ mod dtype_names;
 mod files;
 pub mod op_builders;
 pub mod tokenizer;
+pub mod weights;
 
 pub use checkpoint::{Checkpoint, CheckpointError, TensorView};
 pub use config::{ConfigError, DecoderConfig, Family, RopeConfig, RopeScaling};
 pub use decoder::{DecoderLimits, decoder};
 pub use tokenizer::{TextStream, TextTokenizer, TokenizerError};
+pub use weights::{UndeclaredDType, check_weights, unused_tensors};

@@ -84,7 +84,7 @@ impl DecoderStates for Builder {
 
 /// Ops of `kernels` as methods of tensors.
 pub trait KernelOps<'b> {
-    /// Paged attention of `self [T, heads, dim]`: `[T, heads, value_dim]`.
+    /// Paged attention of `self [T, heads, dim]`: `[T, heads * value_dim]`.
     fn paged_attention(
         self,
         kv: KvState<'b>,

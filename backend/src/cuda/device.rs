@@ -18,9 +18,7 @@ use super::probe::{DeviceReport, missing, open_driver};
 use super::program::{Binder, BoundLaunch, CudaProgram, Images, ParameterValue, Work};
 use super::stream::Stream;
 use crate::artifact::Artifact;
-use crate::device::{
-    Address, Binding, CaptureRule, Device, DeviceError, HostBlock, Region,
-};
+use crate::device::{Address, Binding, CaptureRule, Device, DeviceError, HostBlock, Region};
 use crate::weights::{WeightLayout, WeightSource};
 use piecewise_ir::weight::Recipe;
 use piecewise_kernels::op::OpRegistry;
@@ -204,8 +202,7 @@ impl CudaDevice {
                 let problem = bound.matmul.problem(sizes)?;
                 let lt = self.lt.as_ref().ok_or("cuBLASLt is not loaded")?;
                 let mut lt = lock(lt);
-                let plan =
-                    lt.plan(&problem, bound.workspace_bytes).map_err(|e| e.to_string())?;
+                let plan = lt.plan(&problem, bound.workspace_bytes).map_err(|e| e.to_string())?;
                 let call = LtCall {
                     lhs: bound.lhs,
                     rhs: bound.rhs,
@@ -279,11 +276,11 @@ impl CudaDevice {
         }
         let capture = StreamCapture::begin(&self.stream).map_err(call)?;
         for launch in &launches {
-            self.driver().scope(&format!("{label} / {} / {}", launch.label, launch.name), sizes);
+            self.driver().scope(&[label, &launch.label, &launch.name], sizes);
             self.enqueue(launch, LaunchContext::Capture(sizes))
                 .map_err(|reason| failed(Some(&launch.name), reason))?;
         }
-        self.driver().scope(label, sizes);
+        self.driver().scope(&[label], sizes);
         let rule = |rule| DeviceError::Capture { label: label.to_owned(), rule };
         let graph = capture.end().map_err(call)?.ok_or_else(|| rule(CaptureRule::NoEmpty))?;
         let summary = graph.inspect().map_err(call)?;
@@ -330,7 +327,7 @@ impl Device for CudaDevice {
 
     fn reserve(&mut self, what: &str, bytes: u64) -> Result<Region, DeviceError> {
         self.enter()?;
-        self.driver().scope(what, &[]);
+        self.driver().scope(&[what], &[]);
         self.memory.reserve(what, bytes)
     }
 
@@ -474,7 +471,7 @@ impl Device for CudaDevice {
         binding: &Binding<'_>,
     ) -> Result<CudaProgram, DeviceError> {
         self.enter()?;
-        self.driver().scope(binding.label, &[]);
+        self.driver().scope(&[binding.label], &[]);
         let mut binder = Binder {
             context: &self.context,
             memory: &self.memory,
@@ -503,7 +500,7 @@ impl Device for CudaDevice {
                 reason: format!("at sizes {sizes:?}: {reason}"),
             };
             launch.check(sizes).map_err(failed)?;
-            self.driver().scope(&format!("{} / {}", launch.label, launch.name), sizes);
+            self.driver().scope(&[&launch.label, &launch.name], sizes);
             self.enqueue(launch, context).map_err(failed)?;
             if self.options.synchronous {
                 self.stream.synchronize().map_err(|e| failed(e.to_string()))?;
@@ -522,7 +519,7 @@ impl Device for CudaDevice {
         sizes: &[u64],
     ) -> Result<CudaCaptured, DeviceError> {
         self.enter()?;
-        self.driver().scope(label, sizes);
+        self.driver().scope(&[label], sizes);
         let captured = self.record_graph(label, programs, sizes);
         // A custom op's library may have left another context.
         self.enter()?;
@@ -539,7 +536,7 @@ impl Device for CudaDevice {
         for launch in &graph.launches {
             launch.check_backing().map_err(failed)?;
         }
-        self.driver().scope(&graph.label, &graph.sizes);
+        self.driver().scope(&[&graph.label], &graph.sizes);
         graph.exec.launch().map_err(|e| failed(e.to_string()))?;
         if self.options.synchronous {
             self.stream.synchronize().map_err(|e| failed(e.to_string()))?;

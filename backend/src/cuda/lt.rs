@@ -132,9 +132,8 @@ impl LtLibrary {
     pub(super) fn open(dirs: &[PathBuf], major: Option<u32>) -> Result<Self, LibraryError> {
         let library = open(CudaLibrary::CublasLt, dirs, major)?;
         // SAFETY: this is the function's signature in every version.
-        let version = unsafe {
-            library.function::<unsafe extern "C" fn() -> usize>("cublasLtGetVersion")?
-        };
+        let version =
+            unsafe { library.function::<unsafe extern "C" fn() -> usize>("cublasLtGetVersion")? };
         // SAFETY: the function reads nothing.
         let version = unsafe { version() } as u64;
         Ok(Self { api: LtApi::resolve(&library)?, version })
@@ -456,7 +455,8 @@ impl CublasLt {
         let Descriptors { operation, a, b, d, .. } = plan.descriptors;
         let algorithm = lt::cublasLtMatmulAlgo_t { data: plan.candidates[candidate].words };
         let (alpha, beta) = (1.0f32, 0.0f32);
-        let address = |address: u64| std::ptr::with_exposed_provenance_mut::<c_void>(address as usize);
+        let address =
+            |address: u64| std::ptr::with_exposed_provenance_mut::<c_void>(address as usize);
         call!(
             self.library.api,
             plan.problem,

@@ -75,10 +75,8 @@ impl Matmul {
     /// # Errors
     /// A sentence that says what does not fit.
     pub fn check(&self) -> Result<(), String> {
-        let op = Op::MatMul {
-            transpose_lhs: self.transpose_lhs,
-            transpose_rhs: self.transpose_rhs,
-        };
+        let op =
+            Op::MatMul { transpose_lhs: self.transpose_lhs, transpose_rhs: self.transpose_rhs };
         let operands = [self.lhs.clone(), self.rhs.clone()];
         check_types(&op, &operands, std::slice::from_ref(&self.out)).map_err(|e| e.to_string())?;
         let (lhs, rhs, out) = (self.lhs.dtype, self.rhs.dtype, self.out.dtype);
@@ -88,7 +86,9 @@ impl Matmul {
             ));
         }
         if out != lhs && out != DType::F32 {
-            return Err(format!("cuBLASLt makes {lhs} or f32 of {lhs}, not {out}; cast the result"));
+            return Err(format!(
+                "cuBLASLt makes {lhs} or f32 of {lhs}, not {out}; cast the result"
+            ));
         }
         Ok(())
     }
@@ -172,13 +172,7 @@ mod tests {
 
     fn product(ta: bool, tb: bool, lhs: &[u64], rhs: &[u64], out: &[u64]) -> Matmul {
         let ty = |shape: &[u64]| TensorType::new(DType::F32, shape.iter().copied());
-        Matmul {
-            transpose_lhs: ta,
-            transpose_rhs: tb,
-            lhs: ty(lhs),
-            rhs: ty(rhs),
-            out: ty(out),
-        }
+        Matmul { transpose_lhs: ta, transpose_rhs: tb, lhs: ty(lhs), rhs: ty(rhs), out: ty(out) }
     }
 
     /// What the library would compute, in column-major terms.
@@ -192,8 +186,8 @@ mod tests {
         for z in 0..batch {
             for column in 0..view.d.columns {
                 for row in 0..view.d.rows {
-                    let terms = (0..k)
-                        .map(|i| at(&view.a, a, row, i, z) * at(&view.b, b, i, column, z));
+                    let terms =
+                        (0..k).map(|i| at(&view.a, a, row, i, z) * at(&view.b, b, i, column, z));
                     out.push(terms.sum());
                 }
             }

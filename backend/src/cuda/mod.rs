@@ -27,6 +27,8 @@ mod probe;
 mod program;
 mod recipe;
 mod stream;
+#[cfg(test)]
+mod tests;
 mod tuning;
 
 pub use device::{CudaCaptured, CudaDevice, CudaOptions};

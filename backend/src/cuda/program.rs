@@ -20,7 +20,6 @@ use std::sync::Arc;
 /// An artifact bound to addresses.
 #[derive(Debug)]
 pub struct CudaProgram {
-    pub(super) label: Arc<str>,
     pub(super) launches: Vec<Arc<BoundLaunch>>,
     pub(super) support: CaptureSupport,
 }
@@ -115,8 +114,7 @@ impl BoundLaunch {
 
     /// That what it points to is backed.
     pub(super) fn check_backing(&self) -> Result<(), String> {
-        let missing =
-            self.ranges.iter().find(|used| !used.is_state && !used.range.is_backed());
+        let missing = self.ranges.iter().find(|used| !used.is_state && !used.range.is_backed());
         match missing {
             Some(used) => Err(format!("the memory of {} is not backed", used.range.what)),
             None => Ok(()),
@@ -208,7 +206,7 @@ impl Binder<'_> {
             .collect::<Result<Vec<_>, DeviceError>>()?;
         let support = launches.iter().map(|launch| launch.support).min();
         let support = support.unwrap_or(CaptureSupport::Always);
-        Ok(CudaProgram { label, launches, support })
+        Ok(CudaProgram { launches, support })
     }
 
     fn image(&mut self, artifact: &Artifact, launch: &Launch) -> Result<Arc<CudaImage>, String> {
@@ -299,7 +297,10 @@ impl Binder<'_> {
             CudaImage::Kernel(kernel) => {
                 let device = self.context.device.arch;
                 if kernel.arch != device {
-                    return Err(format!("compiled for {}, and the device is {device}", kernel.arch));
+                    return Err(format!(
+                        "compiled for {}, and the device is {device}",
+                        kernel.arch
+                    ));
                 }
                 kernel.recipe.check(addresses.len(), launch.params.len())?;
                 let (shared, most) =
@@ -307,10 +308,10 @@ impl Binder<'_> {
                 if shared > most {
                     return Err(format!("{shared} bytes of shared memory, the device has {most}"));
                 }
-                let loaded = self
-                    .modules
-                    .kernel(&kernel.cubin, &kernel.recipe.entry, shared)
-                    .map_err(|e| format!("kernel `{}` can't be loaded: {e}", kernel.recipe.entry))?;
+                let loaded =
+                    self.modules.kernel(&kernel.cubin, &kernel.recipe.entry, shared).map_err(
+                        |e| format!("kernel `{}` can't be loaded: {e}", kernel.recipe.entry),
+                    )?;
                 let value = |parameter: &Parameter| match parameter {
                     Parameter::Argument(i) => ParameterValue::Fixed(addresses[*i as usize]),
                     Parameter::Counts => ParameterValue::Fixed(binding.counts.0),

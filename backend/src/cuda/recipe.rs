@@ -64,7 +64,7 @@ fn bad(reason: impl Into<String>) -> WeightError {
 }
 
 fn dense(shape: &[u64]) -> Vec<u64> {
-    let mut strides = vec![1; shape.len()];
+    let mut strides = vec![1u64; shape.len()];
     for axis in (1..shape.len()).rev() {
         strides[axis - 1] = strides[axis].saturating_mul(shape[axis]);
     }
@@ -343,8 +343,8 @@ mod tests {
                         for b in 0..copy.element {
                             let x = places[index(*from)]
                                 [(from_offset + source * copy.element + b) as usize];
-                            places[index(*to)]
-                                [(to_offset + target * copy.element + b) as usize] = x;
+                            places[index(*to)][(to_offset + target * copy.element + b) as usize] =
+                                x;
                         }
                     }
                 }
@@ -395,8 +395,7 @@ mod tests {
                 let other = if dtype == DType::U8 { tensor("z", &shape) } else { other };
                 Recipe::Concat { axis, parts: vec![of, other] }
             });
-            let cast = inner
-                .prop_map(|of| Recipe::Cast { to: DType::Bool, of: Box::new(of) });
+            let cast = inner.prop_map(|of| Recipe::Cast { to: DType::Bool, of: Box::new(of) });
             prop_oneof![transpose, slice, concat, cast]
         })
     }
@@ -427,7 +426,8 @@ mod tests {
 
     #[test]
     fn wide_rows_are_copied_sixteen_bytes_at_a_time() {
-        let slice = Recipe::Slice { axis: 1, start: 32, len: 64, of: Box::new(tensor("a", &[4, 96])) };
+        let slice =
+            Recipe::Slice { axis: 1, start: 32, len: 64, of: Box::new(tensor("a", &[4, 96])) };
         let plan = WeightPlan::new(&slice).unwrap();
         let WeightStep::Copy { copy, .. } = &plan.steps[1] else { panic!("{plan:?}") };
         assert_eq!((copy.element, copy.extents.as_slice()), (16, [4, 4].as_slice()));

@@ -122,7 +122,12 @@ impl<'b> Tensor<'b> {
         let Some(shape) = self.common_shape(&[self, a, b]) else {
             return Self::poison(self.builder);
         };
-        let operands = [self, a, b].map(|t| t.broadcast_to(shape.clone()));
+        // Not `map`: a closure would lose the author's line.
+        let operands = [
+            self.broadcast_to(shape.clone()),
+            a.broadcast_to(shape.clone()),
+            b.broadcast_to(shape),
+        ];
         self.builder.node(Op::Select, &operands, None)
     }
 
@@ -240,7 +245,7 @@ impl<'b> Tensor<'b> {
         let Some(shape) = self.common_shape(&[self, other]) else {
             return Self::poison(self.builder);
         };
-        let operands = [self, other].map(|t| t.broadcast_to(shape.clone()));
+        let operands = [self.broadcast_to(shape.clone()), other.broadcast_to(shape)];
         self.builder.node(op, &operands, None)
     }
 

@@ -1,6 +1,8 @@
 //! Operations: what a node computes.
 
 mod infer;
+#[cfg(test)]
+mod row_tests;
 mod rows;
 mod table;
 

@@ -1,5 +1,10 @@
 //! Paged attention: its definition as a custom op.
 
+mod cpu;
+mod reference;
+
+pub use cpu::CpuPagedAttention;
+
 use piecewise_ir::custom::{Attr, Attrs, CustomOpDef};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
@@ -14,7 +19,7 @@ pub const PAGE_ROWS: u64 = 16;
 /// Operands: `q [T, heads, dim]`; the states `k [P, kv_heads, dim]` and `v [P, kv_heads, vdim]`
 /// of any float dtype, a row a token; `block_table i32 [S, B]`, the pages of each sequence in
 /// order; `kv_lengths i32 [S]`, its keys, this step's among them; `query_starts i32 [S]` and
-/// `query_lengths i32 [S]`, its rows of `q`. Result: `[T, heads, vdim]` of q's dtype. Attributes:
+/// `query_lengths i32 [S]`, its rows of `q`. Result: `[T, heads * vdim]` of q's dtype. Attributes:
 /// `scale`, a float, times each score; `causal`, whether row `j` of `n` sees only the first
 /// `length - n + j + 1` keys. `heads` is a multiple of `kv_heads`; a key-value head serves that
 /// many neighbouring heads. A sequence of length 0 has no rows; rows that no sequence has are
@@ -86,9 +91,12 @@ impl CustomOpDef for PagedAttention {
                 );
             }
         }
-        let mut out = q.clone();
-        out.shape[2] = v.shape[2].clone();
-        Ok(vec![out])
+        let (Some(heads), Some(width)) = (q.shape[1].as_constant(), v.shape[2].as_constant())
+        else {
+            return Err("the heads of q and the width of v must be static".to_owned());
+        };
+        let width = heads.saturating_mul(width);
+        Ok(vec![TensorType::new(q.dtype, [q.shape[0].clone(), Dim::constant(width)])])
     }
 
     fn rows(&self) -> RowTreatment {
@@ -108,5 +116,3 @@ impl CustomOpDef for PagedAttention {
         reference::paged_attention(operands, attrs)
     }
 }
-
-mod reference;

@@ -16,7 +16,7 @@ pub(super) fn paged_attention(operands: &[Array], attrs: &Attrs) -> Result<Vec<A
     let (heads, dim) = (q.shape[1], q.shape[2]);
     let (kv_heads, value_dim) = (k.shape[1], v.shape[2]);
     let group = heads / kv_heads.max(1);
-    let mut out = Array::zeros(q.dtype, vec![q.shape[0], heads, value_dim]);
+    let mut out = Array::zeros(q.dtype, vec![q.shape[0], heads * value_dim]);
     for sequence in 0..lengths.data.len() {
         let length = lengths.data[sequence] as usize;
         let rows = query_lengths.data[sequence] as usize;

@@ -23,7 +23,7 @@ mod element;
 mod error;
 mod parallel;
 mod scratch;
-mod simd;
+pub(crate) mod simd;
 #[cfg(test)]
 mod testing;
 

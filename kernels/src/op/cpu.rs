@@ -1,5 +1,6 @@
 //! Custom ops on the CPU: addresses wrapped so that an implementation needs no `unsafe`.
 
+use crate::cpu::{FloatSlice, FloatSliceMut};
 use crate::step::{CaptureSupport, LaunchContext};
 use bytemuck::Pod;
 use piecewise_ir::custom::Attrs;
@@ -186,6 +187,32 @@ impl<'a> CpuOpArgs<'a> {
         // SAFETY: the caller of `new` vouches for address, alignment, bytes and initialization,
         // and that nobody else uses this position while `'a` lasts; `taken` gives it out once.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.addresses[position] as *mut T, len) })
+    }
+
+    /// [`Self::read`] of a float operand.
+    ///
+    /// # Errors
+    /// When the position is writable or does not hold floats.
+    pub fn read_floats(&self, position: usize) -> Result<FloatSlice<'a>, OpError> {
+        match self.types.get(position).map(|ty| ty.dtype) {
+            Some(DType::F32) => Ok(FloatSlice::F32(self.read(position)?)),
+            Some(DType::F16) => Ok(FloatSlice::F16(self.read(position)?)),
+            Some(DType::BF16) => Ok(FloatSlice::Bf16(self.read(position)?)),
+            _ => Err(self.error(format!("position {position} does not hold floats"))),
+        }
+    }
+
+    /// [`Self::write`] of a float result or mutated operand.
+    ///
+    /// # Errors
+    /// When the position is not writable, was taken before, or does not hold floats.
+    pub fn write_floats(&self, position: usize) -> Result<FloatSliceMut<'a>, OpError> {
+        match self.types.get(position).map(|ty| ty.dtype) {
+            Some(DType::F32) => Ok(FloatSliceMut::F32(self.write(position)?)),
+            Some(DType::F16) => Ok(FloatSliceMut::F16(self.write(position)?)),
+            Some(DType::BF16) => Ok(FloatSliceMut::Bf16(self.write(position)?)),
+            _ => Err(self.error(format!("position {position} does not hold floats"))),
+        }
     }
 
     /// The scratch that [`CpuOp::scratch_bytes`] asked for, aligned to 64 bytes; can be taken

@@ -55,12 +55,27 @@ pub struct BuildOptions {
     pub max_logit_rows: u64,
     /// The outputs that are read back, by position.
     pub read_outputs: Vec<usize>,
+    /// When graphs are captured.
+    pub capture: CaptureWhen,
     /// What a failed capture does.
     pub on_capture_failure: OnCaptureFailure,
     /// Whether a step that does not replay, or a mode that can't be, is an error.
     pub strict: bool,
     /// Checks that run with every step.
     pub checks: Checks,
+}
+
+/// When graphs are captured.
+#[derive(
+    Clone, Copy, PartialEq, Eq, Hash, Debug, Default, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum CaptureWhen {
+    /// All of them while the model is built.
+    #[default]
+    Startup,
+    /// Each one by the first step that would replay it.
+    Lazy,
 }
 
 /// Checks that run with every step, for debugging.
@@ -126,6 +141,8 @@ impl<D: Device> CompiledModel<D> {
             module,
             stats: Statistics::default(),
             strict: options.strict,
+            capture_when: options.capture,
+            on_capture_failure: options.on_capture_failure,
             checks: options.checks,
             max_logit_rows: options.max_logit_rows,
             next_step: 0,
@@ -145,7 +162,12 @@ impl<D: Device> CompiledModel<D> {
             model.dispatcher.mode = mode;
         }
         model.list_graphs();
-        model.capture_all(options.on_capture_failure, &mut |p| progress(p))?;
+        match options.capture {
+            CaptureWhen::Startup => {
+                model.capture_all(options.on_capture_failure, &mut |p| progress(p))?;
+            }
+            CaptureWhen::Lazy => model.warm_up()?,
+        }
         let states = model.memory.states;
         model.device.back(states)?;
         Ok(model)
@@ -153,7 +175,7 @@ impl<D: Device> CompiledModel<D> {
 }
 
 /// The sizes at which a unique piece has programs: those of its symbol's list, then any.
-fn piece_sizes(
+pub fn piece_sizes(
     stitch: &Stitch,
     unique: UniquePieceId,
     symbols: &SymbolTable,

@@ -4,7 +4,7 @@ use super::CompiledModel;
 use super::build::Progress;
 use super::error::ModelError;
 use super::graphs::{GraphSlot, OnCaptureFailure};
-use crate::dispatch::StepSizes;
+use crate::dispatch::{Dispatch, StepSizes};
 use crate::mode::{GraphMode, StepMode};
 use crate::symbols::SymbolClass;
 use piecewise_backend::artifact::PieceSize;
@@ -52,11 +52,12 @@ impl<D: Device> CompiledModel<D> {
             .iter()
             .map(|member| match (member.step, member.class) {
                 (Step::Piece(_), Some(class)) if pieces => {
-                    let sizes = match class {
-                        SymbolClass::Rows => self.dispatcher.batches.sizes(),
-                        _ => self.dispatcher.tokens.sizes(),
+                    let (sizes, bound) = match class {
+                        SymbolClass::Rows => (&self.dispatcher.batches, self.dispatcher.max_rows),
+                        _ => (&self.dispatcher.tokens, self.dispatcher.max_tokens),
                     };
-                    sizes.iter().map(|&size| (size, GraphSlot::empty())).collect()
+                    let fit = sizes.sizes().iter().filter(|&&size| size <= bound);
+                    fit.map(|&size| (size, GraphSlot::empty())).collect()
                 }
                 _ => Vec::new(),
             })
@@ -83,7 +84,8 @@ impl<D: Device> CompiledModel<D> {
         self.stats.prepare(&piece_sizes, &full_sizes);
     }
 
-    /// Captures every listed graph that is neither ready nor disabled, largest first.
+    /// Warms up and captures every listed graph that is neither ready nor disabled, largest
+    /// first.
     ///
     /// # Errors
     /// The first failure, if `on_failure` says so; the graphs captured before it stay.
@@ -112,6 +114,39 @@ impl<D: Device> CompiledModel<D> {
         Ok(())
     }
 
+    /// Captures the graphs that a step would replay, as far as they are neither ready nor
+    /// disabled.
+    pub(super) fn capture_for(&mut self, dispatch: &Dispatch) -> Result<(), ModelError> {
+        let on_failure = self.on_capture_failure;
+        let StepSizes { tokens, rows, .. } = dispatch.sizes;
+        if dispatch.mode == StepMode::Full {
+            let at = self.graphs.full.binary_search_by_key(&dispatch.sizes, |(sizes, _)| *sizes);
+            return at.map_or(Ok(()), |i| self.capture_full(i, on_failure));
+        }
+        for member in 0..self.members.list.len() {
+            let size = match self.members.list[member].class {
+                Some(SymbolClass::Tokens) => tokens.rows(),
+                Some(SymbolClass::Rows) => rows.rows(),
+                _ => continue,
+            };
+            let at = self.graphs.pieces[member].binary_search_by_key(&size, |(size, _)| *size);
+            if let Ok(i) = at {
+                self.capture_piece(member, i, on_failure)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops every captured graph: steps are launched until [`Self::capture_all`] captures anew.
+    pub fn invalidate_graphs(&mut self) {
+        self.graphs.slots_mut().for_each(GraphSlot::invalidate);
+    }
+
+    /// Lets graphs that were disabled by failures be captured again.
+    pub fn enable_graphs(&mut self) {
+        self.graphs.slots_mut().for_each(GraphSlot::enable);
+    }
+
     fn capture_full(&mut self, i: usize, on_failure: OnCaptureFailure) -> Result<(), ModelError> {
         let Self { graphs, members, device, symbols, .. } = self;
         let (sizes, slot) = &mut graphs.full[i];
@@ -133,19 +168,15 @@ impl<D: Device> CompiledModel<D> {
         i: usize,
         on_failure: OnCaptureFailure,
     ) -> Result<(), ModelError> {
-        let Self { graphs, members, device, symbols, .. } = self;
-        let (size, slot) = &mut graphs.pieces[member][i];
+        let size = self.graphs.pieces[member][i].0;
+        let by_symbol = self.sizes_of(self.members.list[member].class, size);
+        let Self { graphs, members, device, .. } = self;
+        let slot = &mut graphs.pieces[member][i].1;
         if !slot.wants_capture() {
             return Ok(());
         }
         let member = &members.list[member];
-        let exact = PieceSize::Exact(*size);
-        let mut by_symbol = symbols.bounds().to_vec();
-        for (at, bound) in by_symbol.iter_mut().enumerate() {
-            if Some(symbols.class_at(at)) == member.class {
-                *bound = *size;
-            }
-        }
+        let exact = PieceSize::Exact(size);
         let label = format!("{} at {size} rows", member.label);
         let program = member.program(exact, exact);
         let result = slot.capture(|| device.capture(&label, &[program], &by_symbol));
@@ -176,7 +207,7 @@ impl<D: Device> CompiledModel<D> {
     }
 
     /// Launches every program once on a dummy step: counts 0, slots -1, lengths 0.
-    fn warm_up(&mut self) -> Result<(), ModelError> {
+    pub(super) fn warm_up(&mut self) -> Result<(), ModelError> {
         let counts: Vec<u64> = (0..self.symbols.len())
             .map(|i| match self.symbols.class_at(i) {
                 SymbolClass::Fixed => self.symbols.bounds()[i],
@@ -202,14 +233,22 @@ impl<D: Device> CompiledModel<D> {
                 &self.staging.mirror[input.offset..input.offset + bytes]
             })
             .collect();
-        let context = StepContext { counts: &counts, sizes: &bounds, inputs: &staged };
         for member in &self.members.list {
-            for (_, program) in &member.exact {
+            for (size, program) in &member.exact {
+                let sizes = self.sizes_of(member.class, *size);
+                let context = StepContext { counts: &counts, sizes: &sizes, inputs: &staged };
                 self.device.launch(program, LaunchContext::Step(&context))?;
             }
+            let context = StepContext { counts: &counts, sizes: &bounds, inputs: &staged };
             self.device.launch(&member.general, LaunchContext::Step(&context))?;
         }
         Ok(())
+    }
+
+    /// The largest size of each symbol, by symbol index, but `size` where the class is `class`.
+    fn sizes_of(&self, class: Option<SymbolClass>, size: u64) -> Vec<u64> {
+        let of = |(i, &bound)| if Some(self.symbols.class_at(i)) == class { size } else { bound };
+        self.symbols.bounds().iter().enumerate().map(of).collect()
     }
 
     /// The number of graphs that are ready to replay.

@@ -2,7 +2,7 @@
 
 use crate::symbols::UnknownRole;
 use piecewise_backend::compiler::CompileError;
-use piecewise_backend::device::DeviceError;
+use piecewise_backend::device::{Address, DeviceError};
 use piecewise_ir::diagnostic::Diagnostics;
 
 /// Why a model could not be built or a step could not run.
@@ -81,5 +81,39 @@ pub enum ModelError {
         mode: &'static str,
         /// Why not.
         reason: String,
+    },
+    /// A graph holds an address at which nothing that it was captured for lies.
+    #[error(
+        "check addresses: launch `{launch}` was captured with {operand} at {address}, where \
+         {expected} lies now; a buffer was swapped after the capture: capture again"
+    )]
+    StaleAddress {
+        /// The launch.
+        launch: String,
+        /// What it reads or writes there.
+        operand: String,
+        /// The address that the graph holds.
+        address: Address,
+        /// What lies there.
+        expected: String,
+    },
+    /// A replay wrote something else than launches of the same step.
+    #[error(
+        "check compare: {value} differs between the {mode} replay and launches of the same step, \
+         first at byte {byte} (row {row}): {replayed:02x?} replayed, {launched:02x?} launched"
+    )]
+    ReplayDiffers {
+        /// What differs first: the value and who writes it, or the state.
+        value: String,
+        /// How the step was replayed.
+        mode: &'static str,
+        /// The first byte that differs.
+        byte: u64,
+        /// The row that it is in.
+        row: u64,
+        /// What the replay wrote.
+        replayed: u8,
+        /// What the launches wrote.
+        launched: u8,
     },
 }

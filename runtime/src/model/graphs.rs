@@ -102,9 +102,46 @@ impl<G> GraphSet<G> {
         self.full[i].1.ready()
     }
 
+    /// Every graph, ready or not.
+    pub(crate) fn slots_mut(&mut self) -> impl Iterator<Item = &mut GraphSlot<G>> {
+        let pieces = self.pieces.iter_mut().flatten().map(|(_, slot)| slot);
+        pieces.chain(self.full.iter_mut().map(|(_, slot)| slot))
+    }
+
     /// The number of graphs that are ready.
     pub(crate) fn ready_count(&self) -> usize {
         let pieces = self.pieces.iter().flatten().filter(|(_, slot)| slot.ready().is_some());
         pieces.count() + self.full.iter().filter(|(_, slot)| slot.ready().is_some()).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fail(slot: &mut GraphSlot<u32>) -> Result<(), &'static str> {
+        slot.capture(|| Err("planted"))
+    }
+
+    #[test]
+    fn three_failures_in_a_row_disable_until_enabled() {
+        let mut slot = GraphSlot::empty();
+        for _ in 0..2 {
+            assert_eq!(fail(&mut slot), Err("planted"));
+            assert!(slot.wants_capture());
+        }
+        assert_eq!(slot.capture(|| Ok::<_, ()>(7)), Ok(()));
+        assert_eq!((slot.ready(), slot.wants_capture()), (Some(&7), false));
+        slot.invalidate();
+        assert_eq!((slot.ready(), slot.wants_capture()), (None, true));
+        for _ in 0..3 {
+            assert!(!slot.is_disabled());
+            fail(&mut slot).unwrap_err();
+        }
+        assert!(slot.is_disabled() && !slot.wants_capture());
+        slot.enable();
+        assert!(slot.wants_capture());
+        slot.capture(|| Ok::<_, ()>(8)).unwrap();
+        assert_eq!(slot.ready(), Some(&8));
     }
 }

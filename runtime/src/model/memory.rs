@@ -102,6 +102,13 @@ impl Memory {
         }
     }
 
+    /// Says that a value that has a slot lies `bytes` bytes into the arena from now on.
+    pub fn move_slot(&mut self, value: Value, bytes: u64) {
+        if let Some(slot) = self.slot_of.get(value.index()).copied().flatten() {
+            self.layout.offsets[slot.index()] = bytes;
+        }
+    }
+
     /// The offset of a value's slot in the arena.
     pub fn slot_offset(&self, value: Value) -> Option<u64> {
         self.slot_of[value.index()].map(|slot| self.layout.offsets[slot.index()])

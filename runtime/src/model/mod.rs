@@ -1,7 +1,9 @@
 //! The compiled model: programs bound to one arena, captured graphs, and steps over them.
 
+mod audit;
 mod build;
 mod capture;
+mod compare;
 mod error;
 mod graphs;
 mod memory;
@@ -9,10 +11,11 @@ mod programs;
 mod staging;
 mod step;
 
-pub use build::{BuildOptions, Checks, Progress};
+pub use build::{BuildOptions, CaptureWhen, Checks, Progress, piece_sizes};
 pub use error::ModelError;
 pub use graphs::{GraphSlot, OnCaptureFailure};
 pub use memory::{Ledger, Memory};
+pub(crate) use staging::POISON;
 pub use step::{Outputs, StepInputs, StepReport, Ticket};
 
 use crate::dispatch::Dispatcher;
@@ -38,6 +41,8 @@ pub struct CompiledModel<D: Device> {
     module: Arc<Module>,
     stats: Statistics,
     strict: bool,
+    capture_when: CaptureWhen,
+    on_capture_failure: OnCaptureFailure,
     checks: Checks,
     max_logit_rows: u64,
     next_step: u64,
@@ -78,6 +83,22 @@ impl<D: Device> CompiledModel<D> {
         &self.memory
     }
 
+    /// The checks that run with every step.
+    pub fn checks(&self) -> Checks {
+        self.checks
+    }
+
+    /// The most rows that a step may want logits for.
+    pub fn max_logit_rows(&self) -> u64 {
+        self.max_logit_rows
+    }
+
+    /// Addresses, to move a value. What was bound or captured before goes on using the old
+    /// address, which the check `addresses` reports.
+    pub fn memory_mut(&mut self) -> &mut Memory {
+        &mut self.memory
+    }
+
     /// What was counted since the model was built.
     pub fn statistics(&self) -> &Statistics {
         &self.stats
@@ -103,3 +124,6 @@ impl<D: Device> std::fmt::Debug for CompiledModel<D> {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,7 @@
 //! Steps: submit and read.
 
+use super::build::CaptureWhen;
+use super::compare::Trace;
 use super::error::ModelError;
 use super::staging::{BLOCKS, POISON};
 use super::{CompiledModel, graphs::GraphSet, programs::Members};
@@ -60,6 +62,15 @@ impl<'a> Outputs<'a> {
     }
 }
 
+/// One way through the members of a step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    pub mode: StepMode,
+    pub sizes: StepSizes,
+    /// Only members that iterate over rows: the head once more.
+    pub head_only: bool,
+}
+
 /// How a submitted step ran.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StepReport {
@@ -80,7 +91,7 @@ impl<D: Device> CompiledModel<D> {
     pub fn submit(&mut self, step: &StepInputs<'_>) -> Result<Ticket, ModelError> {
         let started = Instant::now();
         let counts = self.true_counts(step.counts)?;
-        let dispatch = self.dispatch_step(&counts, step.query_length);
+        let dispatch = self.dispatch_step(&counts, step.query_length)?;
         let mut sizes: SmallVec<[u64; 8]> = SmallVec::from_elem(0, counts.len());
         let StepSizes { tokens, rows, sequences } = dispatch.sizes;
         self.symbols.fill(&mut sizes, tokens, rows, sequences);
@@ -167,7 +178,11 @@ impl<D: Device> CompiledModel<D> {
         Ok(counts)
     }
 
-    fn dispatch_step(&mut self, counts: &[u64], query_length: Option<u64>) -> Dispatch {
+    fn dispatch_step(
+        &mut self,
+        counts: &[u64],
+        query_length: Option<u64>,
+    ) -> Result<Dispatch, ModelError> {
         let shape = StepShape {
             tokens: self.symbols.count(SymbolClass::Tokens, counts),
             rows: self.symbols.count(SymbolClass::Rows, counts),
@@ -179,16 +194,23 @@ impl<D: Device> CompiledModel<D> {
             dispatch.mode = StepMode::None;
             dispatch.fallback = Some(FallbackReason::SeveralHeadCalls);
         }
-        let missing = match dispatch.mode {
-            StepMode::Full => self.graphs.full(dispatch.sizes).is_none(),
-            StepMode::Piecewise => !self.graphs.has_pieces(&self.members, dispatch.sizes),
-            StepMode::None => false,
-        };
-        if missing {
+        if self.is_missing(&dispatch) && self.capture_when == CaptureWhen::Lazy {
+            self.capture_for(&dispatch)?;
+        }
+        if self.is_missing(&dispatch) {
             dispatch.mode = StepMode::None;
             dispatch.fallback = Some(FallbackReason::NotCaptured);
         }
-        dispatch
+        Ok(dispatch)
+    }
+
+    /// Whether a graph that the step would replay is not ready.
+    fn is_missing(&self, dispatch: &Dispatch) -> bool {
+        match dispatch.mode {
+            StepMode::Full => self.graphs.full(dispatch.sizes).is_none(),
+            StepMode::Piecewise => !self.graphs.has_pieces(&self.members, dispatch.sizes),
+            StepMode::None => false,
+        }
     }
 
     /// The counts of one call of the head: rows are those of the call.
@@ -240,16 +262,34 @@ impl<D: Device> CompiledModel<D> {
         sizes: &[u64],
         head_only: bool,
     ) -> Result<(), ModelError> {
-        let StepSizes { tokens, rows, .. } = dispatch.sizes;
         if dispatch.fallback.is_some() && self.strict {
             return Err(ModelError::Strict {
-                tokens: tokens.rows(),
+                tokens: dispatch.sizes.tokens.rows(),
                 reason: dispatch.fallback.map_or("", FallbackReason::name),
             });
         }
-        if dispatch.mode == StepMode::Full
-            && let Some(graph) = self.graphs.full(dispatch.sizes)
+        let run = Run { mode: dispatch.mode, sizes: dispatch.sizes, head_only };
+        if self.checks.compare && run.mode != StepMode::None {
+            return self.run_compared(run, counts, sizes);
+        }
+        self.run_as(run, counts, sizes, None)
+    }
+
+    /// Replays or launches the members of a step; `trace` gets what each one writes.
+    pub(super) fn run_as(
+        &mut self,
+        run: Run,
+        counts: &[u64],
+        sizes: &[u64],
+        mut trace: Option<&mut Trace>,
+    ) -> Result<(), ModelError> {
+        let StepSizes { tokens, rows, .. } = run.sizes;
+        if run.mode == StepMode::Full
+            && let Some(graph) = self.graphs.full(run.sizes)
         {
+            if self.checks.addresses {
+                self.audit_addresses(graph, &self.members.list)?;
+            }
             self.device.replay(graph)?;
             *self.stats.full_replays.entry(tokens.rows()).or_default() += 1;
             return Ok(());
@@ -265,14 +305,14 @@ impl<D: Device> CompiledModel<D> {
             .collect();
         let context = StepContext { counts, sizes, inputs: &staged };
         for (i, member) in self.members.list.iter().enumerate() {
-            if head_only && member.class != Some(SymbolClass::Rows) {
+            if run.head_only && member.class != Some(SymbolClass::Rows) {
                 continue;
             }
             let size = match member.class {
                 Some(SymbolClass::Tokens) => tokens,
                 _ => rows,
             };
-            let graph = match (dispatch.mode, member.step, size) {
+            let graph = match (run.mode, member.step, size) {
                 (StepMode::Piecewise, Step::Piece(_), PieceSize::Exact(n)) => {
                     self.graphs.piece(i, n)
                 }
@@ -280,12 +320,18 @@ impl<D: Device> CompiledModel<D> {
             };
             match graph {
                 Some(graph) => {
+                    if self.checks.addresses {
+                        self.audit_addresses(graph, std::slice::from_ref(member))?;
+                    }
                     self.device.replay(graph)?;
                     *self.stats.piece_replays.entry(size.rows()).or_default() += 1;
                 }
                 None => self
                     .device
                     .launch(member.program(tokens, rows), LaunchContext::Step(&context))?,
+            }
+            if let Some(trace) = &mut trace {
+                trace.add_results(&mut self.device, &self.module, &self.memory, member, counts)?;
             }
         }
         Ok(())

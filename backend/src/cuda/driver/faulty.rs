@@ -4,6 +4,7 @@ use super::{Attribute, Driver, GraphEdge, GraphNode, Handle, KernelLaunch, Outco
 use crate::cuda::error::CallError;
 use crate::cuda::library::CudaLibrary;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A driver call that is to fail.
@@ -55,6 +56,8 @@ impl CallFault {
 #[derive(Clone, Default, Debug)]
 pub struct Faults {
     plan: Arc<Mutex<Plan>>,
+    /// Whether any call is planned to fail: with none, a call costs no lock.
+    armed: Arc<AtomicBool>,
 }
 
 #[derive(Default, Debug)]
@@ -81,13 +84,19 @@ impl Faults {
         self.plan().capability = Some(capability);
     }
 
+    fn is_armed(&self) -> bool {
+        self.armed.load(Ordering::Acquire)
+    }
+
     /// A driver call will fail.
     pub fn fail(&self, fault: CallFault) {
+        self.armed.store(true, Ordering::Release);
         self.plan().calls.push(fault);
     }
 
     /// Nothing will fail any more.
     pub fn clear(&self) {
+        self.armed.store(false, Ordering::Release);
         *self.plan() = Plan::default();
     }
 
@@ -96,6 +105,9 @@ impl Faults {
     }
 
     fn check(&self, call: &'static str) -> Outcome<()> {
+        if !self.is_armed() {
+            return Ok(());
+        }
         let mut plan = self.plan();
         let Plan { calls, label, sizes, .. } = &mut *plan;
         for fault in calls {
@@ -140,10 +152,10 @@ macro_rules! pass {
 }
 
 impl<D: Driver> Driver for FaultyDriver<D> {
-    fn scope(&self, label: &str, sizes: &[u64]) {
-        let mut plan = self.faults.plan();
-        if !plan.calls.is_empty() {
-            label.clone_into(&mut plan.label);
+    fn scope(&self, label: &[&str], sizes: &[u64]) {
+        if self.faults.is_armed() {
+            let mut plan = self.faults.plan();
+            plan.label = label.join(" / ");
             sizes.clone_into(&mut plan.sizes);
         }
     }
@@ -161,7 +173,6 @@ impl<D: Driver> Driver for FaultyDriver<D> {
     pass! {
         "cuDeviceGetCount" fn device_count() -> u32;
         "cuDeviceGetName" fn device_name(ordinal: u32) -> String;
-        "cuDeviceGetUuid_v2" fn device_uuid(ordinal: u32) -> [u8; 16];
         "cuDeviceTotalMem_v2" fn device_bytes(ordinal: u32) -> u64;
         "cuDevicePrimaryCtxRetain" fn retain_context(ordinal: u32) -> Handle;
         "cuDevicePrimaryCtxRelease_v2" fn release_context(ordinal: u32) -> ();
@@ -183,7 +194,6 @@ impl<D: Driver> Driver for FaultyDriver<D> {
             fn copy_in(to: u64, from: *const u8, bytes: u64, stream: Handle) -> ();
         "cuMemcpyDtoHAsync_v2"
             fn copy_out(to: *mut u8, from: u64, bytes: u64, stream: Handle) -> ();
-        "cuMemcpyDtoDAsync_v2" fn copy(to: u64, from: u64, bytes: u64, stream: Handle) -> ();
         "cuMemsetAsync"
             fn set(to: u64, value: u32, width: u32, count: u64, stream: Handle) -> ();
         "cuStreamCreate" fn create_stream() -> Handle;

@@ -2,6 +2,8 @@
 //! faults, and in tests one without a GPU.
 
 pub(super) mod faulty;
+#[cfg(test)]
+pub(super) mod simulated;
 pub(super) mod system;
 
 use super::error::CallError;
@@ -66,11 +68,10 @@ pub(super) struct GraphEdge {
 /// passed them: whoever enqueues keeps that memory.
 pub(super) trait Driver: Send + Sync + std::fmt::Debug {
     /// Tells a driver with planned faults what the next calls are for.
-    fn scope(&self, _label: &str, _sizes: &[u64]) {}
+    fn scope(&self, _label: &[&str], _sizes: &[u64]) {}
 
     fn device_count(&self) -> Outcome<u32>;
     fn device_name(&self, ordinal: u32) -> Outcome<String>;
-    fn device_uuid(&self, ordinal: u32) -> Outcome<[u8; 16]>;
     fn device_attribute(&self, ordinal: u32, attribute: Attribute) -> Outcome<i32>;
     fn device_bytes(&self, ordinal: u32) -> Outcome<u64>;
 
@@ -94,7 +95,6 @@ pub(super) trait Driver: Send + Sync + std::fmt::Debug {
 
     fn copy_in(&self, to: u64, from: *const u8, bytes: u64, stream: Handle) -> Outcome<()>;
     fn copy_out(&self, to: *mut u8, from: u64, bytes: u64, stream: Handle) -> Outcome<()>;
-    fn copy(&self, to: u64, from: u64, bytes: u64, stream: Handle) -> Outcome<()>;
     /// `width` is 1, 2 or 4; `count` elements are set.
     fn set(&self, to: u64, value: u32, width: u32, count: u64, stream: Handle) -> Outcome<()>;
 

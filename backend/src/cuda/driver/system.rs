@@ -12,14 +12,11 @@ use std::ptr::{null, null_mut};
 library_api! {
     /// The driver functions that are used.
     struct DriverApi from cudarc::driver::sys, status CUresult {
-        fn cuInit(c_uint);
-        fn cuDriverGetVersion(*mut c_int);
         fn cuGetErrorName(cu::CUresult, *mut *const c_char);
         fn cuGetErrorString(cu::CUresult, *mut *const c_char);
         fn cuDeviceGetCount(*mut c_int);
         fn cuDeviceGet(*mut cu::CUdevice, c_int);
         fn cuDeviceGetName(*mut c_char, c_int, cu::CUdevice);
-        fn cuDeviceGetUuid_v2(*mut cu::CUuuid, cu::CUdevice);
         fn cuDeviceGetAttribute(*mut c_int, cu::CUdevice_attribute, cu::CUdevice);
         fn cuDeviceTotalMem_v2(*mut usize, cu::CUdevice);
         fn cuDevicePrimaryCtxRetain(*mut cu::CUcontext, cu::CUdevice);
@@ -49,7 +46,6 @@ library_api! {
         fn cuMemFreeHost(*mut c_void);
         fn cuMemcpyHtoDAsync_v2(cu::CUdeviceptr, *const c_void, usize, cu::CUstream);
         fn cuMemcpyDtoHAsync_v2(*mut c_void, cu::CUdeviceptr, usize, cu::CUstream);
-        fn cuMemcpyDtoDAsync_v2(cu::CUdeviceptr, cu::CUdeviceptr, usize, cu::CUstream);
         fn cuMemsetD8Async(cu::CUdeviceptr, c_uchar, usize, cu::CUstream);
         fn cuMemsetD16Async(cu::CUdeviceptr, c_ushort, usize, cu::CUstream);
         fn cuMemsetD32Async(cu::CUdeviceptr, c_uint, usize, cu::CUstream);
@@ -339,13 +335,6 @@ impl Driver for SystemDriver {
         Ok(String::from_utf8_lossy(&name[..end]).into_owned())
     }
 
-    fn device_uuid(&self, ordinal: u32) -> Outcome<[u8; 16]> {
-        let device = self.device(ordinal)?;
-        let mut uuid = [0u8; 16];
-        call!(self, cuDeviceGetUuid_v2(uuid.as_mut_ptr().cast(), device))?;
-        Ok(uuid)
-    }
-
     fn device_attribute(&self, ordinal: u32, attribute: Attribute) -> Outcome<i32> {
         let device = self.device(ordinal)?;
         let mut value = 0;
@@ -454,10 +443,6 @@ impl Driver for SystemDriver {
 
     fn copy_out(&self, to: *mut u8, from: u64, bytes: u64, stream: Handle) -> Outcome<()> {
         call!(self, cuMemcpyDtoHAsync_v2(to.cast(), from, bytes as usize, pointer(stream)))
-    }
-
-    fn copy(&self, to: u64, from: u64, bytes: u64, stream: Handle) -> Outcome<()> {
-        call!(self, cuMemcpyDtoDAsync_v2(to, from, bytes as usize, pointer(stream)))
     }
 
     fn set(&self, to: u64, value: u32, width: u32, count: u64, stream: Handle) -> Outcome<()> {

@@ -1,5 +1,9 @@
 //! Sampling: its definition as a custom op.
 
+mod cpu;
+
+pub use cpu::CpuSample;
+
 use piecewise_ir::custom::{Attrs, CustomOpDef};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;

@@ -1,0 +1,107 @@
+//! Capture: freezing bound calls, under the rules that hold for every backend.
+
+use super::device::CpuDevice;
+use super::memory::Mapping;
+use super::program::{BoundCall, CpuProgram};
+use crate::device::{Address, CaptureRule, DeviceError};
+use piecewise_kernels::step::CaptureSupport;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+/// A captured graph: calls with raw addresses and the sizes they were captured for. It keeps
+/// alive the memory and kernels that it points to.
+#[derive(Debug)]
+pub struct CpuCaptured {
+    pub(super) calls: Vec<Arc<BoundCall>>,
+    pub(super) sizes: Vec<u64>,
+    /// What the addresses lie in.
+    pub(super) retained: Vec<Arc<Mapping>>,
+}
+
+/// A device inside a capture. What would allocate or wait fails; dropping it, also while
+/// unwinding, makes the device as it was before.
+#[derive(Debug)]
+pub struct CaptureScope<'a> {
+    device: &'a mut CpuDevice,
+}
+
+impl<'a> CaptureScope<'a> {
+    pub(super) fn begin(device: &'a mut CpuDevice) -> Self {
+        device.is_capturing = true;
+        Self { device }
+    }
+
+    /// Freezes programs after the rules.
+    pub(super) fn freeze(
+        &self,
+        label: &str,
+        programs: &[&CpuProgram],
+        sizes: &[u64],
+    ) -> Result<CpuCaptured, DeviceError> {
+        let broken = |label: String, rule| DeviceError::Capture { label, rule };
+        let calls: Vec<Arc<BoundCall>> =
+            programs.iter().flat_map(|program| program.calls.iter().cloned()).collect();
+        if calls.is_empty() {
+            return Err(broken(label.to_owned(), CaptureRule::NoEmpty));
+        }
+        let mut retained = Vec::new();
+        for call in &calls {
+            if call.support == CaptureSupport::Never {
+                let at = format!("{label}, launch `{}` of {}", call.name, call.label);
+                return Err(broken(at, CaptureRule::UnsupportedOp));
+            }
+            call.check_sizes(sizes)?;
+            for operand in &call.operands {
+                match &operand.mapping {
+                    Some(mapping) if operand.is_usable() => retained.push(mapping.clone()),
+                    _ => {
+                        let at = format!(
+                            "{label}, {} at {} of launch `{}` of {}",
+                            operand.name, operand.address, call.name, call.label
+                        );
+                        return Err(broken(at, CaptureRule::NoUnretained));
+                    }
+                }
+            }
+        }
+        retained.sort_by_key(|mapping| Arc::as_ptr(mapping).addr());
+        retained.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        Ok(CpuCaptured { calls, sizes: sizes.to_vec(), retained })
+    }
+}
+
+impl Deref for CaptureScope<'_> {
+    type Target = CpuDevice;
+    fn deref(&self) -> &CpuDevice {
+        self.device
+    }
+}
+
+impl DerefMut for CaptureScope<'_> {
+    fn deref_mut(&mut self) -> &mut CpuDevice {
+        self.device
+    }
+}
+
+impl Drop for CaptureScope<'_> {
+    fn drop(&mut self) {
+        self.device.is_capturing = false;
+    }
+}
+
+impl CpuCaptured {
+    pub(super) fn addresses(&self) -> Vec<(&str, String, Address)> {
+        let call = |call: &'_ Arc<BoundCall>| -> Vec<(String, Address)> {
+            call.operands.iter().map(|o| (o.name.clone(), o.address)).collect()
+        };
+        self.calls
+            .iter()
+            .flat_map(|c| call(c).into_iter().map(|(name, at)| (c.name.as_str(), name, at)))
+            .collect()
+    }
+
+    /// How many reserved ranges it keeps alive.
+    pub fn retained_regions(&self) -> usize {
+        self.retained.len()
+    }
+}

@@ -1,0 +1,299 @@
+//! The CPU device.
+
+use super::capture::{CaptureScope, CpuCaptured};
+use super::launch::{Workspace, run_calls};
+use super::materialize::materialize;
+use super::memory::{Memory, free_bytes};
+use super::program::{Binder, CpuProgram, Kernels};
+use crate::artifact::Artifact;
+use crate::device::{Address, Binding, CaptureRule, Device, DeviceError, HostBlock, Region};
+use crate::weights::{WeightLayout, WeightSource};
+use piecewise_ir::weight::Recipe;
+use piecewise_kernels::cpu::Isa;
+use piecewise_kernels::op::OpRegistry;
+use piecewise_kernels::step::{CaptureSupport, LaunchContext};
+use std::sync::Arc;
+
+/// The host's memory and cores as a device. Work is done when a call returns.
+#[derive(Debug)]
+pub struct CpuDevice {
+    registry: Arc<OpRegistry>,
+    pool: rayon::ThreadPool,
+    memory: Memory,
+    host: Vec<Box<[u8]>>,
+    kernels: Kernels,
+    workspace: Workspace,
+    pub(super) is_capturing: bool,
+    #[cfg(any(test, feature = "testing"))]
+    failing_captures: usize,
+}
+
+/// A point in the stream: all work before it is done.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuEvent(());
+
+impl CpuDevice {
+    /// A device of `threads` threads (0: one for each core) that runs the custom ops of
+    /// `registry`.
+    ///
+    /// # Errors
+    /// When the threads can't be started.
+    pub fn new(registry: Arc<OpRegistry>, threads: usize) -> Result<Self, DeviceError> {
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .thread_name(|i| format!("piecewise-cpu-{i}"))
+            .build()
+            .map_err(|error| DeviceError::OutOfMemory {
+                what: format!("a pool of {threads} threads"),
+                bytes: 0,
+                reason: error.to_string(),
+            })?;
+        Ok(Self {
+            registry,
+            pool,
+            memory: Memory::default(),
+            host: Vec::new(),
+            kernels: Kernels::default(),
+            workspace: Workspace::default(),
+            is_capturing: false,
+            #[cfg(any(test, feature = "testing"))]
+            failing_captures: 0,
+        })
+    }
+
+    /// The number of threads it computes with.
+    pub fn threads(&self) -> usize {
+        self.pool.current_num_threads()
+    }
+
+    /// Makes the next `n` captures fail as if memory were short.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn fail_captures(&mut self, n: usize) {
+        self.failing_captures = n;
+    }
+
+    /// Enters the state in which programs are captured: until the scope is dropped, whatever
+    /// allocates or waits is an error.
+    pub fn capture_scope(&mut self) -> CaptureScope<'_> {
+        CaptureScope::begin(self)
+    }
+
+    fn outside_capture(&self, what: &str, rule: CaptureRule) -> Result<(), DeviceError> {
+        match self.is_capturing {
+            false => Ok(()),
+            true => Err(DeviceError::Capture { label: what.to_owned(), rule }),
+        }
+    }
+
+    fn host_block_bytes(&self, block: HostBlock, offset: u64, bytes: u64) -> Option<&[u8]> {
+        let (from, to) = (usize::try_from(offset).ok()?, offset.checked_add(bytes)?);
+        self.host.get(block.id as usize)?.get(from..usize::try_from(to).ok()?)
+    }
+
+    fn bad_block(block: HostBlock, offset: u64, bytes: u64) -> DeviceError {
+        DeviceError::BadAddress {
+            what: format!("host block {} of {} bytes", block.id, block.bytes),
+            address: Address(offset),
+            bytes,
+        }
+    }
+}
+
+impl Device for CpuDevice {
+    type Program = CpuProgram;
+    type Captured = CpuCaptured;
+    type Event = CpuEvent;
+
+    fn describe(&self) -> String {
+        let model = std::fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
+            let line = text.lines().find(|line| line.starts_with("model name"))?;
+            Some(line.split_once(':')?.1.trim().to_owned())
+        });
+        let model = model.unwrap_or_else(|| std::env::consts::ARCH.to_owned());
+        format!("{model}, {} threads, {}", self.threads(), Isa::detected())
+    }
+
+    fn free_bytes(&self) -> u64 {
+        free_bytes()
+    }
+
+    fn reserve(&mut self, what: &str, bytes: u64) -> Result<Region, DeviceError> {
+        self.outside_capture(what, CaptureRule::NoAllocation)?;
+        self.memory.reserve(what, bytes)
+    }
+
+    fn back(&mut self, region: Region) -> Result<(), DeviceError> {
+        self.outside_capture("backing a region", CaptureRule::NoAllocation)?;
+        self.memory.back(region)
+    }
+
+    fn drop_backing(&mut self, region: Region) -> Result<(), DeviceError> {
+        self.outside_capture("dropping a region's backing", CaptureRule::NoAllocation)?;
+        self.memory.drop_backing(region)
+    }
+
+    fn write(&mut self, to: Address, bytes: &[u8]) -> Result<(), DeviceError> {
+        self.outside_capture("a write", CaptureRule::NoSynchronization)?;
+        let to = self.memory.backed("a write", to, bytes.len() as u64)?;
+        // SAFETY: the range is reserved and backed, nothing runs, and it is no Rust object's.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        Ok(())
+    }
+
+    fn read(&mut self, from: Address, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        self.outside_capture("a read", CaptureRule::NoSynchronization)?;
+        let from = self.memory.backed("a read", from, bytes.len() as u64)?;
+        // SAFETY: the range is reserved and backed, nothing runs, and it is no Rust object's.
+        unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    fn fill(&mut self, to: Address, bytes: u64, pattern: &[u8]) -> Result<(), DeviceError> {
+        self.outside_capture("a fill", CaptureRule::NoSynchronization)?;
+        let start = self.memory.backed("a fill", to, bytes)?;
+        if !matches!(pattern.len(), 1 | 2 | 4) || !bytes.is_multiple_of(pattern.len() as u64) {
+            return Err(DeviceError::BadAddress {
+                what: format!("a fill with a pattern of {} bytes", pattern.len()),
+                address: to,
+                bytes,
+            });
+        }
+        // SAFETY: the range is reserved and backed, nothing runs, and it is no Rust object's.
+        let range = unsafe { std::slice::from_raw_parts_mut(start, bytes as usize) };
+        range.chunks_exact_mut(pattern.len()).for_each(|chunk| chunk.copy_from_slice(pattern));
+        Ok(())
+    }
+
+    fn materialize(
+        &mut self,
+        recipe: &Recipe,
+        layout: WeightLayout,
+        source: &dyn WeightSource,
+        to: Address,
+    ) -> Result<(), DeviceError> {
+        self.outside_capture("a weight", CaptureRule::NoSynchronization)?;
+        let WeightLayout::RowMajor = layout;
+        let bytes = super::materialize::recipe_bytes(recipe)?;
+        let start = self.memory.backed("a weight", to, bytes)?;
+        // SAFETY: the range is reserved and backed, nothing runs, and it is no Rust object's.
+        let range = unsafe { std::slice::from_raw_parts_mut(start, bytes as usize) };
+        self.pool.install(|| materialize(recipe, source, range))?;
+        Ok(())
+    }
+
+    fn host_block(&mut self, bytes: u64) -> Result<HostBlock, DeviceError> {
+        self.outside_capture("a host block", CaptureRule::NoAllocation)?;
+        let short = |reason: String| DeviceError::OutOfMemory {
+            what: "a host block".to_owned(),
+            bytes,
+            reason,
+        };
+        let mut block = Vec::new();
+        let len = usize::try_from(bytes).map_err(|e| short(e.to_string()))?;
+        block.try_reserve_exact(len).map_err(|e| short(e.to_string()))?;
+        block.resize(len, 0);
+        self.host.push(block.into_boxed_slice());
+        Ok(HostBlock { id: (self.host.len() - 1) as u32, bytes })
+    }
+
+    fn host_bytes(&self, block: HostBlock) -> &[u8] {
+        self.host.get(block.id as usize).map_or(&[], |bytes| bytes)
+    }
+
+    fn host_bytes_mut(&mut self, block: HostBlock) -> &mut [u8] {
+        self.host.get_mut(block.id as usize).map_or(&mut [], |bytes| bytes)
+    }
+
+    fn copy_in(&mut self, block: HostBlock, bytes: u64, to: Address) -> Result<(), DeviceError> {
+        self.outside_capture("a copy in", CaptureRule::NoSynchronization)?;
+        let to = self.memory.backed("a copy in", to, bytes)?;
+        let Some(from) = self.host_block_bytes(block, 0, bytes) else {
+            return Err(Self::bad_block(block, 0, bytes));
+        };
+        // SAFETY: the range is reserved and backed, nothing runs, and it is no Rust object's.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
+        Ok(())
+    }
+
+    fn copy_out(
+        &mut self,
+        from: Address,
+        bytes: u64,
+        block: HostBlock,
+        offset: u64,
+    ) -> Result<(), DeviceError> {
+        self.outside_capture("a copy out", CaptureRule::NoSynchronization)?;
+        let from = self.memory.backed("a copy out", from, bytes)?;
+        if self.host_block_bytes(block, offset, bytes).is_none() {
+            return Err(Self::bad_block(block, offset, bytes));
+        }
+        let (start, end) = (offset as usize, (offset + bytes) as usize);
+        let to = &mut self.host_bytes_mut(block)[start..end];
+        // SAFETY: the range is reserved and backed, nothing runs, and it is no Rust object's.
+        unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
+        Ok(())
+    }
+
+    fn record(&mut self) -> Result<CpuEvent, DeviceError> {
+        self.outside_capture("an event", CaptureRule::NoSynchronization)?;
+        Ok(CpuEvent(()))
+    }
+
+    fn wait(&mut self, _: &CpuEvent) -> Result<(), DeviceError> {
+        self.outside_capture("a wait", CaptureRule::NoSynchronization)
+    }
+
+    fn bind(
+        &mut self,
+        artifact: &Artifact,
+        binding: &Binding<'_>,
+    ) -> Result<CpuProgram, DeviceError> {
+        self.outside_capture(binding.label, CaptureRule::NoAllocation)?;
+        let Self { memory, registry, kernels, .. } = self;
+        let program = Binder { memory, registry, kernels }.bind(artifact, binding)?;
+        program.calls.iter().for_each(|call| self.workspace.fit(call));
+        Ok(program)
+    }
+
+    fn capture_support(&self, program: &CpuProgram) -> CaptureSupport {
+        program.support
+    }
+
+    fn launch(
+        &mut self,
+        program: &CpuProgram,
+        context: LaunchContext<'_>,
+    ) -> Result<(), DeviceError> {
+        self.outside_capture("a launch", CaptureRule::NoSynchronization)?;
+        run_calls(&program.calls, context, &mut self.workspace, &self.pool)
+    }
+
+    fn capture(
+        &mut self,
+        label: &str,
+        programs: &[&CpuProgram],
+        sizes: &[u64],
+    ) -> Result<CpuCaptured, DeviceError> {
+        self.outside_capture(label, CaptureRule::NoAllocation)?;
+        #[cfg(any(test, feature = "testing"))]
+        if self.failing_captures > 0 {
+            self.failing_captures -= 1;
+            return Err(DeviceError::OutOfMemory {
+                what: format!("capture of {label}"),
+                bytes: 0,
+                reason: "a planted fault".to_owned(),
+            });
+        }
+        self.capture_scope().freeze(label, programs, sizes)
+    }
+
+    fn replay(&mut self, graph: &CpuCaptured) -> Result<(), DeviceError> {
+        self.outside_capture("a replay", CaptureRule::NoSynchronization)?;
+        let context = LaunchContext::Capture(&graph.sizes);
+        run_calls(&graph.calls, context, &mut self.workspace, &self.pool)
+    }
+
+    fn addresses<'a>(&'a self, graph: &'a CpuCaptured) -> Vec<(&'a str, String, Address)> {
+        graph.addresses()
+    }
+}

@@ -1,0 +1,199 @@
+//! Kernel images of the CPU: what a launch computes, as bytes without addresses or names.
+
+use crate::artifact::Digest;
+use piecewise_ir::custom::Attrs;
+use piecewise_ir::dtype::DType;
+use piecewise_ir::entity::{Entity, Symbol};
+use piecewise_ir::op::{Op, RowTreatment, row_treatment};
+use piecewise_ir::types::TensorType;
+use piecewise_kernels::cpu::FloatType;
+use piecewise_kernels::cpu::matmul::{MatmulProblem, Operand};
+use piecewise_kernels::lower::RowProgram;
+use serde::{Deserialize, Serialize};
+
+/// Changes when the meaning of image bytes changes.
+pub(super) const IMAGE_VERSION: u32 = 1;
+
+/// The kernel of a launch.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(super) enum Kernel {
+    /// A region or primitive.
+    Rows(RowProgram),
+    /// A matrix product.
+    MatMul(MatMul),
+    /// A custom op, found by name when the artifact is bound.
+    Custom(CustomKernel),
+    /// Row programs and a matmul as one launch.
+    Absorbed(Absorbed),
+}
+
+/// A matrix product whose sizes are known when it runs.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(super) struct MatMul {
+    pub(super) transpose_lhs: bool,
+    pub(super) transpose_rhs: bool,
+    pub(super) lhs: TensorType,
+    pub(super) rhs: TensorType,
+    pub(super) out: TensorType,
+}
+
+/// A custom op's call.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(super) struct CustomKernel {
+    pub(super) name: String,
+    pub(super) attrs: Attrs,
+    pub(super) operands: Vec<TensorType>,
+    pub(super) results: Vec<TensorType>,
+    pub(super) mutates: Vec<usize>,
+    /// Bytes of scratch.
+    pub(super) scratch: u64,
+}
+
+/// Parts that run one after the other as one launch. Each part's arguments are positions in the
+/// launch's arguments.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(super) struct Absorbed {
+    pub(super) parts: Vec<AbsorbedPart>,
+}
+
+/// A part of an absorbed launch.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(super) struct AbsorbedPart {
+    pub(super) kernel: Kernel,
+    /// Positions in the launch's arguments, in the order that the kernel expects.
+    pub(super) args: Vec<u32>,
+    /// Bytes of the launch's scratch before this part's own.
+    pub(super) scratch_at: u64,
+    /// Bytes of this part's own scratch.
+    pub(super) scratch: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Image {
+    version: u32,
+    kernel: Kernel,
+}
+
+impl Kernel {
+    /// Its bytes and their digest.
+    pub(super) fn to_image(&self) -> Result<(Digest, Vec<u8>), String> {
+        let image = Image { version: IMAGE_VERSION, kernel: self.clone() };
+        let bytes = postcard::to_allocvec(&image).map_err(|e| e.to_string())?;
+        Ok((Digest::of(&bytes), bytes))
+    }
+
+    /// The kernel of an image, checked so that it is safe to run.
+    pub(super) fn from_image(bytes: &[u8]) -> Result<Self, String> {
+        let image: Image = postcard::from_bytes(bytes).map_err(|e| e.to_string())?;
+        if image.version != IMAGE_VERSION {
+            return Err(format!("version {} where {IMAGE_VERSION} is known", image.version));
+        }
+        image.kernel.check()?;
+        Ok(image.kernel)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        match self {
+            Self::Rows(program) => program.check().map_err(|e| e.to_string()),
+            Self::MatMul(matmul) => matmul.check(),
+            Self::Custom(custom) => custom.check(),
+            Self::Absorbed(absorbed) => absorbed.parts.iter().try_for_each(|part| {
+                if matches!(part.kernel, Self::Absorbed(_)) {
+                    return Err("an absorbed launch inside another".to_owned());
+                }
+                part.kernel.check()
+            }),
+        }
+    }
+}
+
+impl CustomKernel {
+    fn check(&self) -> Result<(), String> {
+        let positions = self.operands.len() + self.results.len();
+        if positions > 64 {
+            return Err(format!("custom op `{}` has {positions} positions; at most 64", self.name));
+        }
+        if self.mutates.iter().any(|&m| m >= self.operands.len()) {
+            return Err(format!("custom op `{}` mutates no operand of its own", self.name));
+        }
+        Ok(())
+    }
+}
+
+/// The float type of a dtype.
+pub(super) fn float_type(dtype: DType) -> Option<FloatType> {
+    match dtype {
+        DType::F32 => Some(FloatType::F32),
+        DType::F16 => Some(FloatType::F16),
+        DType::BF16 => Some(FloatType::Bf16),
+        _ => None,
+    }
+}
+
+fn product(dims: &[u64]) -> u64 {
+    dims.iter().fold(1, |n, d| n.saturating_mul(*d))
+}
+
+impl MatMul {
+    fn op(&self) -> Op {
+        Op::MatMul { transpose_lhs: self.transpose_lhs, transpose_rhs: self.transpose_rhs }
+    }
+
+    /// Checks types, and that a symbol only counts independent rows.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let operands = [self.lhs.clone(), self.rhs.clone()];
+        let results = [self.out.clone()];
+        piecewise_ir::op::check_types(&self.op(), &operands, &results)
+            .map_err(|e| e.to_string())?;
+        let mut symbols: Vec<Symbol> = Vec::new();
+        for ty in operands.iter().chain(&results) {
+            symbols.extend(ty.shape.iter().flat_map(|d| d.terms().iter().map(|t| t.0)));
+        }
+        for symbol in symbols {
+            if row_treatment(&self.op(), &operands, &results, symbol) == RowTreatment::Mixed {
+                return Err(format!(
+                    "rows of symbol {} mix in a matmul; only the outermost axis of the left \
+                     operand (and the batch) may be symbolic",
+                    symbol.index()
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The problem with memory of `sizes` and work of `counts`, and how many rows are real.
+    pub(super) fn problem(&self, sizes: &[u64], counts: &[u64]) -> Option<(MatmulProblem, usize)> {
+        let (lhs, rhs) = (self.lhs.dims(sizes), self.rhs.dims(sizes));
+        let (l, r) = (lhs.len(), rhs.len());
+        let (m_axis, k_axis) = if self.transpose_lhs { (l - 1, l - 2) } else { (l - 2, l - 1) };
+        let n_axis = if self.transpose_rhs { r - 2 } else { r - 1 };
+        let (m, k, n) = (lhs[m_axis], lhs[k_axis], rhs[n_axis]);
+        let true_lhs = self.lhs.dims(counts);
+        let (batch, true_batch) = (product(&lhs[..l - 2]), product(&true_lhs[..l - 2]));
+        let shared = r == 2;
+        // One matrix on the right for dense rows on the left: the batch is more rows.
+        let joined = shared && !self.transpose_lhs;
+        let (m, rows, batch) = match joined {
+            true => (batch.checked_mul(m)?, true_batch.checked_mul(true_lhs[m_axis])?, 1),
+            false => (m, true_lhs[m_axis], true_batch),
+        };
+        let size = |n: u64| usize::try_from(n).ok().filter(|n| *n <= 1 << 48);
+        let (m, n, k) = (size(m)?, size(n)?, size(k)?);
+        let matrix = |ty: &TensorType, row: usize, all: usize, transposed: bool| {
+            Some(Operand {
+                float_type: float_type(ty.dtype)?,
+                row_stride: row,
+                batch_stride: if all == 0 { 0 } else { all },
+                transposed,
+            })
+        };
+        let a_row = if self.transpose_lhs { m } else { k };
+        let b_row = if self.transpose_rhs { k } else { n };
+        let a = matrix(&self.lhs, a_row, m.checked_mul(k)?, self.transpose_lhs)?;
+        let b_all = if shared { 0 } else { k.checked_mul(n)? };
+        let b = matrix(&self.rhs, b_row, b_all, self.transpose_rhs)?;
+        let out = matrix(&self.out, n, m.checked_mul(n)?, false)?;
+        let rows = size(rows)?.min(m);
+        Some((MatmulProblem { m, n, k, batch: size(batch)?, a, b, out }, rows))
+    }
+}

@@ -1,0 +1,19 @@
+//! The CPU backend: row programs, matmuls and custom ops over memory at fixed addresses.
+//!
+//! A captured graph is a frozen list of calls with raw addresses; replay sees nothing else, so
+//! an address bug shows in an ordinary test.
+
+mod capture;
+mod compiler;
+mod device;
+mod image;
+mod launch;
+mod materialize;
+mod memory;
+mod program;
+mod random;
+
+pub use capture::{CaptureScope, CpuCaptured};
+pub use compiler::CpuCompiler;
+pub use device::{CpuDevice, CpuEvent};
+pub use program::CpuProgram;

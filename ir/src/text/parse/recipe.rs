@@ -1,0 +1,104 @@
+//! Recipes of weights.
+
+use super::cursor::{Parsed, Parser};
+use super::graph::Scope;
+use crate::text::error::ParseErrorKind;
+use crate::text::lexer::Token;
+use crate::types::TensorType;
+use crate::weight::Recipe;
+
+impl<'t> Parser<'t> {
+    /// The recipe of a weight of type `declared`, which a plain checkpoint tensor need not repeat.
+    pub(super) fn weight_recipe(&mut self, scope: &Scope, declared: &TensorType) -> Parsed<Recipe> {
+        if matches!(self.peek(), Token::Str(_)) && *self.peek_at(1) != Token::Punct(':') {
+            let name = self.string("a checkpoint name")?;
+            return Ok(Recipe::Checkpoint { name, ty: declared.clone() });
+        }
+        self.recipe(scope)
+    }
+
+    fn recipe(&mut self, scope: &Scope) -> Parsed<Recipe> {
+        self.nested(|p| match *p.peek() {
+            Token::Str(_) => {
+                let name = p.string("a checkpoint name")?;
+                p.expect(':')?;
+                Ok(Recipe::Checkpoint { name, ty: p.ty(scope)? })
+            }
+            Token::Word("graph") => Ok(Recipe::Graph(Box::new(p.named_graph()?.graph))),
+            Token::Word("concat") => {
+                p.advance();
+                let axis = p.attributes(|p| p.key_index("axis"))?;
+                let mut parts = Vec::new();
+                p.expect('(')?;
+                p.list(')', |p| {
+                    parts.push(p.recipe(scope)?);
+                    Ok(())
+                })?;
+                Ok(Recipe::Concat { axis, parts })
+            }
+            Token::Word("slice") => {
+                p.advance();
+                let (axis, start, len) = p.attributes(|p| {
+                    let axis = p.key_index("axis")?;
+                    p.expect(',')?;
+                    let start = p.key_number("start")?;
+                    p.expect(',')?;
+                    Ok((axis, start, p.key_number("len")?))
+                })?;
+                Ok(Recipe::Slice { axis, start, len, of: p.only_part(scope)? })
+            }
+            Token::Word("transpose") => {
+                p.advance();
+                let perm = p.attributes(|p| {
+                    p.key("perm")?;
+                    p.indices()
+                })?;
+                Ok(Recipe::Transpose { perm, of: p.only_part(scope)? })
+            }
+            Token::Word("cast") => {
+                p.advance();
+                let to = p.attributes(|p| {
+                    p.key("to")?;
+                    p.dtype()
+                })?;
+                Ok(Recipe::Cast { to, of: p.only_part(scope)? })
+            }
+            Token::Word(word) => {
+                let known = "a recipe is a string, concat, slice, transpose, cast or graph";
+                p.fail(ParseErrorKind::Structure(format!("`{word}` is no recipe: {known}")))
+            }
+            _ => p.expected("a recipe"),
+        })
+    }
+
+    fn attributes<T>(&mut self, inner: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {
+        self.expect('{')?;
+        let value = inner(self)?;
+        self.expect('}')?;
+        Ok(value)
+    }
+
+    fn key(&mut self, key: &str) -> Parsed<()> {
+        self.expect_word(key)?;
+        self.expect('=')
+    }
+
+    fn key_index(&mut self, key: &str) -> Parsed<usize> {
+        self.key(key)?;
+        self.index("an integer")
+    }
+
+    fn key_number(&mut self, key: &str) -> Parsed<u64> {
+        self.key(key)?;
+        self.unsigned("an integer")
+    }
+
+    fn only_part(&mut self, scope: &Scope) -> Parsed<Box<Recipe>> {
+        self.expect('(')?;
+        self.skip_newlines();
+        let part = self.recipe(scope)?;
+        self.skip_newlines();
+        self.expect(')')?;
+        Ok(Box::new(part))
+    }
+}

@@ -1,0 +1,204 @@
+//! Types, dimensions, numbers, scalars.
+
+use super::cursor::{Parsed, Parser};
+use super::graph::Scope;
+use crate::dim::Dim;
+use crate::dtype::DType;
+use crate::entity::Symbol;
+use crate::literal::Scalar;
+use crate::text::error::ParseErrorKind;
+use crate::text::lexer::Token;
+use crate::text::scalar;
+use crate::types::{Shape, TensorType};
+use std::collections::BTreeMap;
+
+impl<'t> Parser<'t> {
+    pub(super) fn dtype(&mut self) -> Parsed<DType> {
+        if let Token::Word(word) = *self.peek()
+            && let Ok(dtype) = word.parse()
+        {
+            self.advance();
+            return Ok(dtype);
+        }
+        self.expected("a dtype (f32, f16, bf16, i32, i64, u8, bool)")
+    }
+
+    /// `bf16[T,64]`
+    pub(super) fn ty(&mut self, scope: &Scope) -> Parsed<TensorType> {
+        let dtype = self.dtype()?;
+        self.expect('[')?;
+        let mut shape = Shape::new();
+        self.list(']', |p| {
+            shape.push(p.dim(scope)?);
+            Ok(())
+        })?;
+        Ok(TensorType { dtype, shape })
+    }
+
+    /// `2*T+1`
+    fn dim(&mut self, scope: &Scope) -> Parsed<Dim> {
+        let start = self.span().start;
+        let mut constant = 0i64;
+        let mut terms: BTreeMap<Symbol, i64> = BTreeMap::new();
+        let mut negative = self.eat('-');
+        loop {
+            let (coefficient, symbol) = self.term(scope, negative)?;
+            let sum = match symbol {
+                Some(symbol) => terms.entry(symbol).or_insert(0),
+                None => &mut constant,
+            };
+            match sum.checked_add(coefficient) {
+                Some(value) => *sum = value,
+                None => {
+                    let span = start..self.span().start;
+                    let expected = "a dimension of 64 bits".to_owned();
+                    let kind = ParseErrorKind::Number { text: "this sum".to_owned(), expected };
+                    return self.fail_at(span, kind);
+                }
+            }
+            negative = match self.peek() {
+                Token::Punct('+') => false,
+                Token::Punct('-') => true,
+                _ => return Ok(Dim::affine(constant, terms)),
+            };
+            self.advance();
+        }
+    }
+
+    fn term(&mut self, scope: &Scope, negative: bool) -> Parsed<(i64, Option<Symbol>)> {
+        let sign = if negative { -1 } else { 1 };
+        let Token::Int(digits) = *self.peek() else {
+            return Ok((sign, Some(self.symbol(scope)?)));
+        };
+        let signed = if negative { format!("-{digits}") } else { digits.to_owned() };
+        let Ok(coefficient) = signed.parse() else {
+            let expected = "a dimension of 64 bits".to_owned();
+            return self.fail(ParseErrorKind::Number { text: signed, expected });
+        };
+        self.advance();
+        let symbol = if self.eat('*') { Some(self.symbol(scope)?) } else { None };
+        Ok((coefficient, symbol))
+    }
+
+    /// A symbol's name: a word or a string.
+    pub(super) fn symbol_name(&mut self) -> Parsed<String> {
+        match self.peek() {
+            Token::Word(word) => {
+                let name = (*word).to_owned();
+                self.advance();
+                Ok(name)
+            }
+            Token::Str(_) => self.string("a symbol"),
+            _ => self.expected("a dimension: a number or a symbol"),
+        }
+    }
+
+    pub(super) fn symbol(&mut self, scope: &Scope) -> Parsed<Symbol> {
+        let span = self.span();
+        let name = self.symbol_name()?;
+        match scope.symbols.get(&name) {
+            Some(&symbol) => Ok(symbol),
+            None if scope.failed.contains(&name) => Err(super::cursor::Failed),
+            None => {
+                let help = "declare it before its first use: `dim T in [1..8192]`";
+                self.fail_at(span, ParseErrorKind::Unknown { what: "symbol", name, help })
+            }
+        }
+    }
+
+    /// An integer in decimal or hexadecimal.
+    pub(super) fn unsigned(&mut self, what: &str) -> Parsed<u64> {
+        let (text, value) = match *self.peek() {
+            Token::Int(digits) => (digits.to_owned(), digits.parse().ok()),
+            Token::Hex(digits) => (format!("0x{digits}"), u64::from_str_radix(digits, 16).ok()),
+            _ => return self.expected(what),
+        };
+        match value {
+            Some(value) => {
+                self.advance();
+                Ok(value)
+            }
+            None => {
+                let expected = "an integer of 64 bits".to_owned();
+                self.fail(ParseErrorKind::Number { text, expected })
+            }
+        }
+    }
+
+    pub(super) fn index(&mut self, what: &str) -> Parsed<usize> {
+        let span = self.span();
+        let value = self.unsigned(what)?;
+        match usize::try_from(value) {
+            Ok(index) => Ok(index),
+            Err(_) => {
+                let expected = "an index of this machine".to_owned();
+                self.fail_at(span, ParseErrorKind::Number { text: value.to_string(), expected })
+            }
+        }
+    }
+
+    /// `[0, 1]`
+    pub(super) fn indices(&mut self) -> Parsed<Vec<usize>> {
+        self.expect('[')?;
+        let mut indices = Vec::new();
+        self.list(']', |p| {
+            indices.push(p.index("an axis")?);
+            Ok(())
+        })?;
+        Ok(indices)
+    }
+
+    /// An optional sign and a number, as text.
+    pub(super) fn decimal(&mut self, what: &str) -> Parsed<String> {
+        let sign = if self.eat('-') { "-" } else { "" };
+        match *self.peek() {
+            Token::Int(digits) | Token::Float(digits) => {
+                self.advance();
+                Ok(format!("{sign}{digits}"))
+            }
+            _ => self.expected(what),
+        }
+    }
+
+    /// A scalar: a number of `dtype`, `true` or `false`, or the bits of any dtype.
+    pub(super) fn scalar(&mut self, dtype: DType) -> Parsed<Scalar> {
+        let span = self.span();
+        if let Token::Word(word) = *self.peek() {
+            if dtype == DType::Bool && (word == "true" || word == "false") {
+                self.advance();
+                return Ok(Scalar::from_bits(dtype, u64::from(word == "true")));
+            }
+            let dtype = self.dtype()?;
+            self.expect(':')?;
+            let bits = self.bits(&format!("the bits of a {dtype}"))?;
+            return match scalar::from_bits(dtype, bits) {
+                Some(scalar) => Ok(scalar),
+                None => {
+                    let text = format!("0x{bits:x}");
+                    let expected = format!("the bits of a {dtype}: they are {}", 8 * dtype.size());
+                    self.fail_at(span, ParseErrorKind::Number { text, expected })
+                }
+            };
+        }
+        let what = match dtype {
+            DType::Bool => "`true` or `false`",
+            _ => "a number, or bits such as `f32:0x7fc00000`",
+        };
+        let text = self.decimal(what)?;
+        match scalar::parse_decimal(dtype, &text) {
+            Some(scalar) => Ok(scalar),
+            None => {
+                let expected = format!("a value of {dtype}");
+                self.fail_at(span, ParseErrorKind::Number { text, expected })
+            }
+        }
+    }
+
+    /// A hexadecimal integer.
+    pub(super) fn bits(&mut self, what: &str) -> Parsed<u64> {
+        match self.peek() {
+            Token::Hex(_) => self.unsigned(what),
+            _ => self.expected(format!("{what}, in hexadecimal")),
+        }
+    }
+}

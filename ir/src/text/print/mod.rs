@@ -1,0 +1,29 @@
+//! The printer: one statement a line, result types always on the left.
+
+mod graph;
+mod op;
+mod plan;
+mod recipe;
+mod writer;
+
+pub(super) use graph::Anchors;
+pub(super) use op::param_type;
+pub(super) use writer::{Mode, Printer, Span};
+
+use crate::graph::Graph;
+use crate::module::Module;
+
+/// The graph document.
+pub fn print_graph(graph: &Graph) -> String {
+    let mut printer = Printer::new(Mode::Listing);
+    printer.graph_document(graph);
+    printer.finish()
+}
+
+/// The graph document, then the plan document with as much as the module has: unique pieces, the
+/// order of pieces, slots, offsets. Without any of these it is the graph document alone.
+pub fn print_module(module: &Module) -> String {
+    let mut printer = Printer::new(Mode::Listing);
+    printer.module(module);
+    printer.finish()
+}

@@ -1,0 +1,138 @@
+//! Ids: what every other rule takes for granted.
+
+use crate::diagnostic::{Anchor, Diagnostics};
+use crate::entity::{Entity, Node, Value};
+use crate::graph::{Graph, ValueDef};
+use crate::op::Op;
+use crate::types::TensorType;
+
+/// Checks V0001 to V0004 and says whether they hold. Nodes outside the program order are dead and
+/// not looked at.
+pub(super) fn check(graph: &Graph, found: &mut Diagnostics) -> bool {
+    let before = found.items.len();
+    order(graph, found);
+    if found.items.len() == before {
+        values(graph, found);
+    }
+    if found.items.len() == before {
+        definitions(graph, found);
+        symbols(graph, found);
+    }
+    found.items.len() == before
+}
+
+fn order(graph: &Graph, found: &mut Diagnostics) {
+    let mut seen = vec![false; graph.node_count()];
+    for node in graph.nodes() {
+        match seen.get_mut(node.index()) {
+            Some(true) => found.push(
+                "V0001",
+                Anchor::Node(node),
+                format!("{node} is twice in the program order; an op runs once"),
+            ),
+            Some(seen) => *seen = true,
+            None => found.push(
+                "V0001",
+                Anchor::Graph,
+                format!("the program order names {node}, which the graph does not have"),
+            ),
+        }
+    }
+}
+
+fn values(graph: &Graph, found: &mut Diagnostics) {
+    let mut known = |value: Value, at: Anchor, what: &str| {
+        if !graph.has_value(value) {
+            let message = format!("{what} is {value}, which the graph does not have");
+            found.push("V0002", at, message);
+        }
+    };
+    for input in graph.inputs() {
+        known(input.value, Anchor::Graph, &format!("input %{}", input.name));
+    }
+    for (i, weight) in graph.weights().iter().enumerate() {
+        known(weight.value, Anchor::Graph, &format!("weight w{i}"));
+    }
+    for state in graph.states() {
+        known(state.value, Anchor::Graph, &format!("state \"{}\"", state.name));
+    }
+    for node in graph.nodes() {
+        let data = graph.node(node);
+        for (i, &operand) in data.operands.iter().enumerate() {
+            known(operand, Anchor::Operand(node, i), &format!("operand {i} of {node}"));
+        }
+        for (i, &result) in data.results.iter().enumerate() {
+            known(result, Anchor::Node(node), &format!("result {i} of {node}"));
+        }
+    }
+    for (i, &output) in graph.outputs().iter().enumerate() {
+        known(output, Anchor::Outputs, &format!("output {i}"));
+    }
+}
+
+fn definitions(graph: &Graph, found: &mut Diagnostics) {
+    let mut expect = |value: Value, def: ValueDef, at: Anchor| {
+        if graph.def(value) != def {
+            let actual = graph.def(value);
+            let message = format!("{value} is defined by {actual:?}, but {def:?} names it too");
+            found.push("V0003", at, message);
+        }
+    };
+    for (i, input) in graph.inputs().iter().enumerate() {
+        expect(input.value, ValueDef::Input(i), Anchor::Value(input.value));
+    }
+    for (i, weight) in graph.weights().iter().enumerate() {
+        expect(weight.value, ValueDef::Weight(i), Anchor::Value(weight.value));
+    }
+    for (i, state) in graph.states().iter().enumerate() {
+        expect(state.value, ValueDef::State(i), Anchor::Value(state.value));
+    }
+    for node in graph.nodes() {
+        for (index, &result) in graph.node(node).results.iter().enumerate() {
+            expect(result, ValueDef::Result { node, index }, Anchor::Node(node));
+        }
+    }
+}
+
+fn symbols(graph: &Graph, found: &mut Diagnostics) {
+    let declared = graph.symbols().len();
+    let mut known = |ty: &TensorType, value: Value, at: Anchor| {
+        for &(symbol, _) in ty.shape.iter().flat_map(|dim| dim.terms()) {
+            if symbol.index() >= declared {
+                let message = format!(
+                    "the type of {value} mentions the symbol {symbol}, which is not declared"
+                );
+                found.push("V0004", at, message);
+                return;
+            }
+        }
+    };
+    for value in declared_values(graph) {
+        known(graph.ty(value), value, Anchor::Value(value));
+    }
+    for node in graph.nodes() {
+        for &result in &graph.node(node).results {
+            known(graph.ty(result), result, Anchor::Node(node));
+        }
+    }
+    for node in graph.nodes() {
+        region_symbol(graph, node, found);
+    }
+}
+
+fn region_symbol(graph: &Graph, node: Node, found: &mut Diagnostics) {
+    if let Op::Region(region) = &graph.node(node).op
+        && region.over.index() >= graph.symbols().len()
+    {
+        let message =
+            format!("the region is over the symbol {}, which is not declared", region.over);
+        found.push("V0004", Anchor::Node(node), message);
+    }
+}
+
+/// Inputs, weights and states, in this order.
+pub(super) fn declared_values(graph: &Graph) -> impl Iterator<Item = Value> + '_ {
+    let inputs = graph.inputs().iter().map(|i| i.value);
+    let weights = graph.weights().iter().map(|w| w.value);
+    inputs.chain(weights).chain(graph.states().iter().map(|s| s.value))
+}

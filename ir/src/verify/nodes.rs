@@ -1,0 +1,114 @@
+//! Nodes: program order, types, literals, mutation.
+
+use super::{custom, integrity, region};
+use crate::custom::OpDefs;
+use crate::diagnostic::{Anchor, Diagnostic, Diagnostics};
+use crate::entity::{Entity, Node, Value};
+use crate::graph::{Graph, ValueDef};
+use crate::literal::Literal;
+use crate::op::{Op, check_types};
+
+/// Checks V02xx to V05xx.
+pub(super) fn check(graph: &Graph, ops: &OpDefs, found: &mut Diagnostics) {
+    let mut defined = vec![false; graph.value_count()];
+    for value in integrity::declared_values(graph) {
+        defined[value.index()] = true;
+    }
+    for node in graph.nodes() {
+        let data = graph.node(node);
+        for (i, &operand) in data.operands.iter().enumerate() {
+            if !defined[operand.index()] {
+                undefined_operand(graph, node, i, operand, found);
+            }
+        }
+        types(graph, node, found);
+        mutation(graph, node, found);
+        match &data.op {
+            Op::Region(r) => region::check(graph, node, r, found),
+            Op::Custom(call) => custom::check(graph, node, call, ops, found),
+            _ => {}
+        }
+        for &result in &data.results {
+            defined[result.index()] = true;
+        }
+    }
+    for (i, &output) in graph.outputs().iter().enumerate() {
+        if !defined[output.index()] {
+            let message = format!("output {i} is {output}, which no op of the program defines");
+            found.push("V0202", Anchor::Outputs, message);
+        }
+    }
+}
+
+fn undefined_operand(graph: &Graph, node: Node, i: usize, operand: Value, found: &mut Diagnostics) {
+    let later = graph.defining_node(operand).filter(|def| graph.order().contains(def));
+    let message = match later {
+        Some(def) if def == node => format!("{operand} is read by {node}, which defines it"),
+        Some(def) => {
+            format!("{operand} is read before {def} defines it; move {def} before {node}")
+        }
+        None => format!("{operand} is read, but the op that defines it is not in the program"),
+    };
+    found.push("V0201", Anchor::Operand(node, i), message);
+}
+
+fn types(graph: &Graph, node: Node, found: &mut Diagnostics) {
+    let data = graph.node(node);
+    if let Op::Literal(literal) = &data.op
+        && literal.len() > Literal::MAX_ELEMENTS
+    {
+        let message = format!(
+            "a literal of {} elements; at most {} stay exact and readable in text, so make it a weight or a recipe's graph",
+            literal.len(),
+            Literal::MAX_ELEMENTS
+        );
+        found.push("V0302", Anchor::Node(node), message);
+    }
+    if let Err(error) = check_types(&data.op, &graph.operand_types(node), &graph.result_types(node))
+    {
+        let symbols = graph.symbols();
+        let describe = |(i, &v): (usize, &Value)| {
+            let ty = graph.ty(v).display(symbols);
+            match graph.defining_node(v) {
+                Some(def) => format!(
+                    "operand {i} is {v}: {ty}, defined by `{}` at #\"{}\"",
+                    graph.node(def).op.mnemonic(),
+                    graph.node(def).loc.scope
+                ),
+                None => format!("operand {i} is {v}: {ty}"),
+            }
+        };
+        let mut notes: Vec<String> = data.operands.iter().enumerate().map(describe).collect();
+        for (i, &v) in data.results.iter().enumerate() {
+            notes.push(format!("result {i} is {v}: {}", graph.ty(v).display(symbols)));
+        }
+        found.items.push(Diagnostic {
+            code: "V0301",
+            at: Anchor::Node(node),
+            message: error.to_string(),
+            notes,
+        });
+    }
+}
+
+fn mutation(graph: &Graph, node: Node, found: &mut Diagnostics) {
+    let data = graph.node(node);
+    for i in data.op.mutated_operands() {
+        // A position out of range is a finding of the op's own rules.
+        let Some(&operand) = data.operands.get(i) else { continue };
+        let at = Anchor::Operand(node, i);
+        if !matches!(graph.def(operand), ValueDef::State(_)) {
+            let message = format!(
+                "`{}` mutates {operand}, which is no state; only states can be mutated",
+                data.op.mnemonic()
+            );
+            found.push("V0303", at, message);
+        } else if data.operands.iter().filter(|&&v| v == operand).count() > 1 {
+            let message = format!(
+                "`{}` mutates {operand} and has it as another operand too, so what it reads there is unclear; split the op",
+                data.op.mnemonic()
+            );
+            found.push("V0304", at, message);
+        }
+    }
+}

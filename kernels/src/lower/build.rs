@@ -1,0 +1,552 @@
+//! From a region's body to a row program.
+
+use super::LowerError;
+use super::finish;
+use super::row_program::{Access, ArgDecl, ArgKind, MapOp, Place, PlaceKind, RowProgram, RowStep};
+use super::view::{View, dense, nest_of};
+use piecewise_ir::dim::Dim;
+use piecewise_ir::dtype::DType;
+use piecewise_ir::entity::{Entity, Symbol};
+use piecewise_ir::literal::Literal;
+use piecewise_ir::op::{Op, ReduceOp};
+use piecewise_ir::region::{ParamMode, Region};
+use piecewise_ir::types::TensorType;
+
+pub(super) fn fail<T>(message: impl Into<String>) -> Result<T, LowerError> {
+    Err(LowerError(message.into()))
+}
+
+/// Lowers a region. `states[i]` says whether operand `i` of its node is a state.
+///
+/// # Errors
+/// When a statement has no row program: an inner dimension that is symbolic, a matmul, a region
+/// or a custom op inside, or a state that is both read and scattered into.
+pub fn lower_region(region: &Region, states: &[bool]) -> Result<RowProgram, LowerError> {
+    let body = &region.body;
+    if region.params.len() != body.inputs().len() || states.len() != region.params.len() {
+        return fail(format!(
+            "the region has {} parameters but its body {} inputs",
+            region.params.len(),
+            body.inputs().len()
+        ));
+    }
+    let mut builder = Builder::new(Some(region.over));
+    let mut values: Vec<Option<View>> = vec![None; body.value_count()];
+    for ((input, mode), &state) in body.inputs().iter().zip(&region.params).zip(states) {
+        values[input.value.index()] = Some(builder.param(*mode, body.ty(input.value), state)?);
+    }
+    for node in body.nodes() {
+        let data = body.node(node);
+        let operands = data
+            .operands
+            .iter()
+            .map(|v| match &values[v.index()] {
+                Some(view) => Ok(view.clone()),
+                None => fail(format!("{v} is used before it is defined")),
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let results = builder.op(&data.op, &operands, &body.result_types(node))?;
+        for (value, view) in data.results.iter().zip(results) {
+            values[value.index()] = Some(view);
+        }
+    }
+    let mut outputs = Vec::new();
+    for output in body.outputs() {
+        match &values[output.index()] {
+            Some(view) => outputs.push(view.clone()),
+            None => return fail(format!("{output} is returned but never defined")),
+        }
+    }
+    builder.finish(&outputs)
+}
+
+/// A row program under construction.
+pub(super) struct Builder {
+    pub(super) over: Option<Symbol>,
+    pub(super) args: Vec<ArgDecl>,
+    pub(super) places: Vec<Place>,
+    pub(super) steps: Vec<RowStep>,
+    pub(super) constants: Vec<u64>,
+}
+
+pub(super) fn static_dims(ty: &TensorType) -> Result<Vec<u64>, LowerError> {
+    let elements = ty.static_elements();
+    match (ty.static_shape(), elements) {
+        (Some(dims), Some(n)) if n <= 1 << 40 => Ok(dims),
+        (Some(_), _) => fail("a row of more than 2^40 elements; split the axis"),
+        _ => fail("a row has a symbolic extent; only the outermost axis may be symbolic"),
+    }
+}
+
+impl Builder {
+    pub(super) fn new(over: Option<Symbol>) -> Self {
+        Self {
+            over,
+            args: Vec::new(),
+            places: Vec::new(),
+            steps: Vec::new(),
+            constants: Vec::new(),
+        }
+    }
+
+    /// Declares the next operand; `ty` is what the body sees of it.
+    pub(super) fn param(
+        &mut self,
+        mode: ParamMode,
+        ty: &TensorType,
+        state: bool,
+    ) -> Result<View, LowerError> {
+        let mutated = mode == ParamMode::Mut && ty.rank() > 0;
+        let table = mutated || (mode != ParamMode::Row && ty.outer_symbol().is_some());
+        let shape = if table { static_dims(&ty.row())? } else { static_dims(ty)? };
+        let elements = shape.iter().product();
+        if table && ty.outer_symbol().is_none() && ty.shape[0].as_constant().is_none() {
+            return fail("a table whose extent is neither static nor one symbol");
+        }
+        let kind = match mode {
+            ParamMode::Row => ArgKind::Row,
+            _ if table => ArgKind::Table,
+            _ => ArgKind::Whole,
+        };
+        let decl = ArgDecl {
+            kind,
+            dtype: ty.dtype,
+            elements,
+            written: mode == ParamMode::Mut,
+            extent: ty.outer_symbol().filter(|_| table),
+            rows: ty.shape.first().and_then(Dim::as_constant).filter(|_| table).unwrap_or(0),
+            state,
+        };
+        let row_stride = if kind == ArgKind::Row { elements } else { 0 };
+        let place =
+            self.place(PlaceKind::Arg(self.args.len() as u32), ty.dtype, elements, row_stride);
+        self.args.push(decl);
+        let mut view = View::dense(place, &shape);
+        if table {
+            // Its outermost extent is known at the call only; gathers and scatters ask for it.
+            view.dims.insert(0, super::view::Axis { extent: 0, stride: elements });
+        }
+        Ok(view)
+    }
+
+    fn place(&mut self, kind: PlaceKind, dtype: DType, elements: u64, row_stride: u64) -> u32 {
+        self.places.push(Place { kind, dtype, row_stride, elements });
+        (self.places.len() - 1) as u32
+    }
+
+    /// A fresh temporary of a row; its offset is set when all steps are known.
+    fn temp(&mut self, dtype: DType, shape: &[u64]) -> View {
+        let elements = shape.iter().product();
+        let place = self.place(PlaceKind::Temp(0), dtype, elements, elements);
+        View::dense(place, shape)
+    }
+
+    pub(super) fn dtype(&self, view: &View) -> DType {
+        self.places[view.place as usize].dtype
+    }
+
+    fn is_table(&self, view: &View) -> bool {
+        match self.places[view.place as usize].kind {
+            PlaceKind::Arg(arg) => self.args[arg as usize].kind == ArgKind::Table,
+            _ => false,
+        }
+    }
+
+    fn map_into(&mut self, op: MapOp, inputs: &[&View], out: &View) {
+        let mut views = inputs.to_vec();
+        views.push(out);
+        let counted = matches!(op, MapOp::Index | MapOp::RowNumber);
+        let (nest, mut accesses, _) = nest_of(&self.places, &views, out.dims.len(), !counted);
+        if let Some(out) = accesses.pop() {
+            self.steps.push(RowStep::Map { op, nest, inputs: accesses, out });
+        }
+    }
+
+    fn map(&mut self, op: MapOp, inputs: &[&View], ty: &TensorType) -> Result<View, LowerError> {
+        let shape = static_dims(ty)?;
+        if inputs.iter().any(|view| self.is_table(view)) {
+            return fail("a whole operand of symbolic extent can only be gathered from");
+        }
+        if let Some(view) = inputs.iter().find(|view| view.shape() != shape) {
+            return fail(format!(
+                "elementwise operand of shape {:?} for a result of {shape:?}",
+                view.shape()
+            ));
+        }
+        let out = self.temp(ty.dtype, &shape);
+        self.map_into(op, inputs, &out);
+        Ok(out)
+    }
+
+    pub(super) fn contiguous(&mut self, view: &View) -> View {
+        if view.is_contiguous() {
+            return view.clone();
+        }
+        let out = self.temp(self.dtype(view), &view.shape());
+        self.map_into(MapOp::Cast, &[view], &out);
+        out
+    }
+
+    fn literal(&mut self, literal: &Literal, shape: &[u64]) -> View {
+        let size = literal.dtype().size();
+        let bytes = literal.bytes();
+        let uniform = bytes.chunks_exact(size).all(|chunk| chunk == &bytes[..size]);
+        let stored = if uniform { &bytes[..size.min(bytes.len())] } else { bytes };
+        let word = self.constants.len() as u64;
+        self.constants.extend(stored.chunks(8).map(|chunk| {
+            let mut bits = [0u8; 8];
+            bits[..chunk.len()].copy_from_slice(chunk);
+            u64::from_ne_bytes(bits)
+        }));
+        let elements = (stored.len() / size) as u64;
+        let place = self.place(PlaceKind::Constant(word), literal.dtype(), elements, 0);
+        let mut view = View::dense(place, shape);
+        if uniform {
+            view.dims.iter_mut().for_each(|axis| axis.stride = 0);
+        }
+        view
+    }
+
+    /// The numbers of the rows, as one element of a row.
+    pub(super) fn row_number(&mut self, dtype: DType) -> View {
+        let out = self.temp(dtype, &[1]);
+        self.map_into(MapOp::RowNumber, &[], &out);
+        out
+    }
+
+    /// Lowers one op on rows.
+    pub(super) fn op(
+        &mut self,
+        op: &Op,
+        operands: &[View],
+        results: &[TensorType],
+    ) -> Result<Vec<View>, LowerError> {
+        let needs = match op {
+            Op::Binary(_) | Op::Compare(_) | Op::Gather => 2,
+            Op::Select | Op::Scatter => 3,
+            Op::Iota { .. } | Op::Literal(_) => 0,
+            Op::Concat { .. } | Op::MatMul { .. } | Op::Region(_) | Op::Custom(_) => operands.len(),
+            _ => 1,
+        };
+        let gives = match op {
+            Op::Scatter => 0,
+            Op::TopK { .. } => 2,
+            _ => 1,
+        };
+        if operands.len() != needs || results.len() != gives {
+            return fail(format!(
+                "`{}` with {} operands and {} results",
+                op.mnemonic(),
+                operands.len(),
+                results.len()
+            ));
+        }
+        let tables = match op {
+            Op::Gather | Op::Scatter => &operands[1..],
+            _ => operands,
+        };
+        if tables.iter().any(|view| self.is_table(view)) {
+            return fail("a whole operand of symbolic extent can only be gathered from");
+        }
+        let one = |view| Ok(vec![view]);
+        match op {
+            Op::Unary(unary) => {
+                one(self.map(MapOp::Unary(*unary), &[&operands[0]], &results[0])?)
+            }
+            Op::Binary(binary) => {
+                let inputs = [&operands[0], &operands[1]];
+                one(self.map(MapOp::Binary(*binary), &inputs, &results[0])?)
+            }
+            Op::Compare(compare) => {
+                let inputs = [&operands[0], &operands[1]];
+                one(self.map(MapOp::Compare(*compare), &inputs, &results[0])?)
+            }
+            Op::Select => {
+                let inputs = [&operands[0], &operands[1], &operands[2]];
+                one(self.map(MapOp::Select, &inputs, &results[0])?)
+            }
+            Op::Cast if self.dtype(&operands[0]) == results[0].dtype => one(operands[0].clone()),
+            Op::Cast => one(self.map(MapOp::Cast, &[&operands[0]], &results[0])?),
+            Op::Reduce { op, axes } => one(self.reduce(*op, axes, &operands[0], &results[0])?),
+            Op::ArgMax { axis } => {
+                let shape = static_dims(&results[0])?;
+                let out = self.temp(DType::I32, &shape);
+                let mut wide = out.clone();
+                if *axis > shape.len() {
+                    return fail("an argmax axis outside its operand");
+                }
+                wide.dims.insert(*axis, super::view::Axis { extent: 1, stride: 1 });
+                self.top_k(*axis, &operands[0], None, Some(&wide), 1)?;
+                one(out)
+            }
+            Op::TopK { axis } => {
+                let shape = static_dims(&results[0])?;
+                let values = self.temp(self.dtype(&operands[0]), &shape);
+                let indices = self.temp(DType::I32, &shape);
+                let Some(&k) = shape.get(*axis) else {
+                    return fail("a top_k axis outside its operand");
+                };
+                self.top_k(*axis, &operands[0], Some(&values), Some(&indices), k)?;
+                Ok(vec![values, indices])
+            }
+            Op::Broadcast => {
+                let shape = static_dims(&results[0])?;
+                if shape.len() < operands[0].dims.len() {
+                    return fail("a broadcast that drops axes");
+                }
+                one(operands[0].broadcast(&shape))
+            }
+            Op::Reshape => {
+                let shape = static_dims(&results[0])?;
+                if shape.iter().product::<u64>() != operands[0].elements() {
+                    return fail("a reshape that changes the number of elements");
+                }
+                match operands[0].reshaped(&shape) {
+                    Some(view) => one(view),
+                    None => {
+                        let view = self.contiguous(&operands[0]);
+                        one(View { dims: dense(&shape), ..view })
+                    }
+                }
+            }
+            Op::Permute { perm } if perm.iter().all(|&a| a < operands[0].dims.len()) => {
+                one(operands[0].permuted(perm))
+            }
+            Op::Slice { axis, start } => {
+                let shape = static_dims(&results[0])?;
+                let from = operands[0].dims.get(*axis).map(|d| d.extent);
+                match (from, shape.get(*axis)) {
+                    (Some(from), Some(&kept))
+                        if start.checked_add(kept).is_some_and(|end| end <= from) =>
+                    {
+                        one(operands[0].sliced(*axis, *start, kept))
+                    }
+                    _ => fail("a slice outside its operand"),
+                }
+            }
+            Op::Concat { axis } => one(self.concat(*axis, operands, &results[0])?),
+            Op::Gather => one(self.gather(&operands[0], &operands[1], &results[0])?),
+            Op::Scatter => {
+                self.scatter(&operands[0], &operands[1], &operands[2])?;
+                Ok(Vec::new())
+            }
+            Op::Iota { axis } => {
+                let shape = static_dims(&results[0])?;
+                let Some(&extent) = shape.get(*axis) else {
+                    return fail("an iota axis outside its result");
+                };
+                let line = self.temp(results[0].dtype, &[extent]);
+                self.map_into(MapOp::Index, &[], &line);
+                let mut view = View::dense(line.place, &shape);
+                for (i, dim) in view.dims.iter_mut().enumerate() {
+                    dim.stride = u64::from(i == *axis);
+                }
+                one(view)
+            }
+            Op::Literal(literal) if literal.fits(&results[0]) => {
+                let shape = static_dims(&results[0])?;
+                one(self.literal(literal, &shape))
+            }
+            _ => fail(format!("`{}` has no row program", op.mnemonic())),
+        }
+    }
+
+    fn reduce(
+        &mut self,
+        op: ReduceOp,
+        axes: &[usize],
+        input: &View,
+        ty: &TensorType,
+    ) -> Result<View, LowerError> {
+        let rank = input.dims.len();
+        if axes.iter().any(|&a| a >= rank) {
+            return fail("a reduction over an axis outside its operand");
+        }
+        let kept: Vec<usize> = (0..rank).filter(|a| !axes.contains(a)).collect();
+        let perm: Vec<usize> = kept.iter().chain(axes).copied().collect();
+        let from = input.permuted(&perm);
+        let shape = static_dims(ty)?;
+        let kept_shape: Vec<u64> = kept.iter().map(|&a| input.dims[a].extent).collect();
+        if shape.iter().product::<u64>() != kept_shape.iter().product::<u64>() {
+            return fail("a reduction whose result has other extents than its operand");
+        }
+        let out = self.temp(ty.dtype, &kept_shape);
+        let (nest, mut accesses, loops) = nest_of(&self.places, &[&from, &out], kept.len(), false);
+        let (Some(mut to), Some(input)) = (accesses.pop(), accesses.pop()) else {
+            return fail("a reduction without operands");
+        };
+        to.strides.truncate(loops);
+        self.steps.push(RowStep::Reduce { op, nest, kept: loops as u32, input, out: to });
+        Ok(View { dims: dense(&shape), ..out })
+    }
+
+    fn top_k(
+        &mut self,
+        axis: usize,
+        input: &View,
+        values: Option<&View>,
+        indices: Option<&View>,
+        k: u64,
+    ) -> Result<(), LowerError> {
+        let rank = input.dims.len();
+        if axis >= rank || input.dims[axis].extent < k {
+            return fail("a search along an axis shorter than its results");
+        }
+        let perm: Vec<usize> = (0..rank).filter(|&a| a != axis).chain([axis]).collect();
+        let from = input.permuted(&perm);
+        let outs: Vec<(View, u64)> = [values, indices]
+            .into_iter()
+            .flatten()
+            .map(|view| {
+                let mut kept = view.clone();
+                let along = kept.dims.remove(axis).stride;
+                (kept, along)
+            })
+            .collect();
+        let mut views = vec![&from];
+        views.extend(outs.iter().map(|(view, _)| view));
+        let (nest, mut accesses, loops) = nest_of(&self.places, &views, rank - 1, false);
+        let input = accesses.remove(0);
+        for (access, (_, along)) in accesses.iter_mut().zip(&outs) {
+            access.strides.truncate(loops);
+            access.strides.push(*along);
+        }
+        let lane = match self.dtype(&from) {
+            dtype if dtype.is_float() => DType::F32,
+            DType::Bool => DType::U8,
+            dtype => dtype,
+        };
+        let whole = |view: View| Access { place: view.place, offset: 0, strides: vec![1] };
+        let best_values = whole(self.temp(lane, &[k]));
+        let best_indices = whole(self.temp(DType::I32, &[k]));
+        let indices = indices.and_then(|_| accesses.pop());
+        let values = values.and_then(|_| accesses.pop());
+        self.steps.push(RowStep::TopK {
+            nest,
+            k,
+            input,
+            values,
+            indices,
+            best_values,
+            best_indices,
+        });
+        Ok(())
+    }
+
+    fn concat(&mut self, axis: usize, parts: &[View], ty: &TensorType) -> Result<View, LowerError> {
+        let shape = static_dims(ty)?;
+        let out = self.temp(ty.dtype, &shape);
+        let mut start = 0;
+        for part in parts {
+            let extent = part.dims.get(axis).map_or(0, |d| d.extent);
+            let end = start + extent;
+            if shape.get(axis).is_none_or(|&all| end > all) {
+                return fail("a concat whose parts exceed its result");
+            }
+            let to = out.sliced(axis, start, extent);
+            if to.shape() != part.shape() {
+                return fail("a concat whose parts differ beyond the axis");
+            }
+            self.map_into(MapOp::Cast, &[part], &to);
+            start = end;
+        }
+        Ok(out)
+    }
+
+    fn gather(
+        &mut self,
+        table: &View,
+        indices: &View,
+        ty: &TensorType,
+    ) -> Result<View, LowerError> {
+        let shape = static_dims(ty)?;
+        if table.dims.is_empty() {
+            return fail("a gather from a scalar");
+        }
+        let symbolic = self.is_table(table);
+        let row: u64 = table.dims[1..].iter().map(|d| d.extent).product();
+        let dense_rows = View { dims: table.dims[1..].to_vec(), ..*table }.is_contiguous()
+            && (table.dims[0].stride == row || table.dims[0].extent == 1);
+        let table = match symbolic || dense_rows {
+            true => table.clone(),
+            false => self.contiguous(table),
+        };
+        let out = self.temp(ty.dtype, &shape);
+        if out.elements() != indices.elements() * row {
+            return fail("a gather whose result is not a row for each index");
+        }
+        let (nest, mut accesses, _) = nest_of(&self.places, &[indices], indices.dims.len(), false);
+        let Some(indices) = accesses.pop() else { return fail("a gather without indices") };
+        self.steps.push(RowStep::Gather {
+            table: table.place,
+            offset: table.offset,
+            extent: (!symbolic).then(|| table.dims[0].extent),
+            row,
+            nest,
+            indices,
+            out: out.place,
+        });
+        Ok(out)
+    }
+
+    fn scatter(&mut self, table: &View, slots: &View, rows: &View) -> Result<(), LowerError> {
+        let rows = self.contiguous(rows);
+        if table.dims.is_empty() {
+            return fail("a scatter into a scalar");
+        }
+        let row: u64 = table.dims[1..].iter().map(|d| d.extent).product();
+        if rows.elements() != slots.elements() * row {
+            return fail("a scatter whose rows are not one for each slot");
+        }
+        let (nest, mut accesses, _) = nest_of(&self.places, &[slots], slots.dims.len(), false);
+        let Some(slots) = accesses.pop() else { return fail("a scatter without slots") };
+        self.steps.push(RowStep::Scatter {
+            table: table.place,
+            extent: (!self.is_table(table)).then(|| table.dims[0].extent),
+            row,
+            nest,
+            slots,
+            rows: (rows.place, rows.offset),
+        });
+        Ok(())
+    }
+
+    /// Declares the results, in order, and closes the program.
+    pub(super) fn finish(mut self, outputs: &[View]) -> Result<RowProgram, LowerError> {
+        let mut taken = Vec::new();
+        for view in outputs {
+            if self.is_table(view) {
+                return fail("a whole operand of symbolic extent can't be a row of a result");
+            }
+            let place = self.places[view.place as usize];
+            let arg = self.args.len() as u32;
+            self.args.push(ArgDecl {
+                kind: ArgKind::Row,
+                dtype: place.dtype,
+                elements: view.elements(),
+                written: true,
+                extent: None,
+                rows: 0,
+                state: false,
+            });
+            // A temporary that is exactly the result becomes it.
+            let exact = matches!(place.kind, PlaceKind::Temp(_))
+                && view.offset == 0
+                && view.is_contiguous()
+                && view.elements() == place.elements
+                && !taken.contains(&view.place);
+            if exact {
+                taken.push(view.place);
+                self.places[view.place as usize].kind = PlaceKind::Arg(arg);
+            } else {
+                let elements = view.elements();
+                let to = self.place(PlaceKind::Arg(arg), place.dtype, elements, elements);
+                let to = View::dense(to, &view.shape());
+                self.map_into(MapOp::Cast, &[view], &to);
+            }
+        }
+        let program = finish::finish(self);
+        program.check()?;
+        Ok(program)
+    }
+}

@@ -1,0 +1,367 @@
+//! Execution of row programs: tiles of rows, each a pass over the steps.
+
+use super::elementwise::{AllLines, LINES_BYTES, cast, count, map_line};
+use super::line::{Cursor, LINE};
+use super::reduce;
+use super::row_program::{Access, MapOp, Nest, PlaceKind, RowProgram, RowStep};
+use super::rows;
+use crate::cpu::Isa;
+use crate::cpu::simd::{Kernel, Simd};
+use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The most loops of a nest: kept loops and reduced loops together.
+pub(super) const MAX_LOOPS: usize = 8;
+/// Element visits below which waking other threads costs more than it saves.
+const PARALLEL_ELEMENTS: u64 = 1 << 16;
+
+/// Where an argument lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RowArg {
+    /// Its address.
+    pub address: usize,
+    /// For a table, the number of its rows; else ignored.
+    pub extent: u64,
+}
+
+/// One execution of a program.
+#[derive(Clone, Copy, Debug)]
+pub struct RowCall<'a> {
+    /// What runs.
+    pub program: &'a RowProgram,
+    /// Its arguments in order.
+    pub args: &'a [RowArg],
+    /// How many rows are computed: the true count.
+    pub rows: u64,
+    /// Address of the scratch, aligned to 64 bytes.
+    pub scratch: usize,
+    /// Bytes of scratch; what they hold of [`super::Work::tile_bytes`] bounds the workers.
+    pub scratch_bytes: u64,
+}
+
+impl RowCall<'_> {
+    /// Whether this call is worth other threads.
+    pub fn is_parallel(&self) -> bool {
+        self.workers(u64::MAX) > 1
+    }
+
+    fn workers(&self, threads: u64) -> u64 {
+        let work = self.program.work;
+        if self.rows.saturating_mul(work.elements_per_row) < PARALLEL_ELEMENTS {
+            return 1;
+        }
+        let served = self.scratch_bytes.checked_div(work.tile_bytes()).unwrap_or(u64::MAX);
+        threads.min(served).min(self.program.tiles(self.rows)).max(1)
+    }
+}
+
+/// Computes the rows of a call. Every result row has the same bits whatever the number of rows
+/// and threads. Tiles are taken by the threads of the current rayon pool; small calls stay on
+/// the calling thread.
+///
+/// # Safety
+/// The program must have passed [`RowProgram::check`]. Each argument's address must be aligned
+/// for its dtype and valid for the elements that its declaration says (times `rows` or `extent`),
+/// nobody else may use the written ones meanwhile, and none of these may share bytes with another
+/// argument. Slots of one scatter must be distinct. The scratch must be the call's alone and hold
+/// at least [`super::Work::tile_bytes`].
+pub unsafe fn run_rows(call: &RowCall<'_>) {
+    let work = call.program.work;
+    let tiles = call.program.tiles(call.rows);
+    let workers = match call.is_parallel() {
+        true => call.workers(rayon::current_num_threads() as u64),
+        false => 1,
+    };
+    let tile = |worker: u64, tile: u64| {
+        let first = tile * work.tile_rows;
+        let rows = work.tile_rows.min(call.rows - first);
+        let scratch = call.scratch + (worker * work.tile_bytes()) as usize;
+        // SAFETY: the caller vouches for arguments and scratch; each worker has scratch of its
+        // own and no two tiles share a row.
+        unsafe { run_tile(Tile { call, first, rows: rows as usize, scratch }) };
+    };
+    if workers <= 1 {
+        (0..tiles).for_each(|t| tile(0, t));
+        return;
+    }
+    let next = AtomicU64::new(0);
+    (0..workers as usize).into_par_iter().with_max_len(1).for_each(|worker| {
+        loop {
+            let t = next.fetch_add(1, Ordering::Relaxed);
+            if t >= tiles {
+                break;
+            }
+            tile(worker as u64, t);
+        }
+    });
+}
+
+/// A tile as a kernel, so that the whole pass is compiled for each instruction set.
+struct TilePass<'a>(Tile<'a>);
+
+impl Kernel for TilePass<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        // SAFETY: `run_tile` passed on its caller's promise.
+        unsafe { self.0.run() }
+    }
+}
+
+/// Runs one tile with the widest instruction set of the machine.
+///
+/// # Safety
+/// As for [`run_rows`]; the tile's rows and scratch must be the caller's alone.
+unsafe fn run_tile(tile: Tile<'_>) {
+    Isa::detected().dispatch(TilePass(tile));
+}
+
+/// Rows `first .. first + rows` of a call.
+#[derive(Clone, Copy)]
+struct Tile<'a> {
+    call: &'a RowCall<'a>,
+    first: u64,
+    rows: usize,
+    scratch: usize,
+}
+
+/// Loops and the strides of one access for them.
+#[derive(Clone, Copy)]
+pub(super) struct Walk<'a> {
+    pub(super) extents: &'a [u64],
+    pub(super) strides: &'a [u64],
+}
+
+/// Calls `line` with the element offset of every iteration of all loops but the last.
+#[inline(always)]
+pub(super) fn walk(loops: Walk<'_>, mut line: impl FnMut(usize)) {
+    let outer = loops.extents.len().saturating_sub(1);
+    each(&loops.extents[..outer], |at| {
+        let offset: u64 = at.iter().zip(loops.strides).map(|(i, s)| i * s).sum();
+        line(offset as usize);
+    });
+}
+
+/// Calls `body` with every index tuple of `extents`, the last index fastest.
+#[inline(always)]
+fn each(extents: &[u64], mut body: impl FnMut(&[u64])) {
+    if extents.contains(&0) {
+        return;
+    }
+    let mut at = [0u64; MAX_LOOPS];
+    let at = &mut at[..extents.len()];
+    loop {
+        body(at);
+        let mut axis = extents.len();
+        loop {
+            if axis == 0 {
+                return;
+            }
+            axis -= 1;
+            at[axis] += 1;
+            if at[axis] < extents[axis] {
+                break;
+            }
+            at[axis] = 0;
+        }
+    }
+}
+
+impl Tile<'_> {
+    /// The place's first element for row `row` of the tile.
+    #[inline(always)]
+    fn place(&self, place: u32, row: usize) -> Cursor {
+        let place = &self.call.program.places[place as usize];
+        let row_stride = place.row_stride as usize;
+        let (base, row) = match place.kind {
+            PlaceKind::Arg(arg) => {
+                (self.call.args[arg as usize].address, self.first as usize + row)
+            }
+            PlaceKind::Temp(bytes) => {
+                let tile_rows = self.call.program.work.tile_rows as usize;
+                (self.scratch + LINES_BYTES as usize + bytes as usize * tile_rows, row)
+            }
+            PlaceKind::Constant(words) => {
+                (self.call.program.constants.as_ptr().expose_provenance() + 8 * words as usize, row)
+            }
+        };
+        let address = base as *mut u8;
+        Cursor { address, dtype: place.dtype, stride: 0 }.moved(row * row_stride)
+    }
+
+    /// The access at an index of the outer loops, its stride that of the line.
+    #[inline(always)]
+    fn cursor(&self, access: &Access, row: usize, outer: &[u64]) -> Cursor {
+        let offset: u64 = outer.iter().zip(&access.strides).map(|(i, s)| i * s).sum();
+        let stride = access.strides.last().map_or(0, |s| *s as usize);
+        let start = self.place(access.place, row).moved((access.offset + offset) as usize);
+        Cursor { stride, ..start }
+    }
+
+    /// Calls `line(row, outer index, extent)` for every line of a nest.
+    #[inline(always)]
+    fn lines(&self, nest: &Nest, mut line: impl FnMut(usize, &[u64], usize)) {
+        let last = nest.extents.len() - 1;
+        let extent = nest.extents[last] as usize;
+        if nest.fold_rows {
+            line(0, &[], extent * self.rows);
+            return;
+        }
+        for row in 0..self.rows {
+            each(&nest.extents[..last], |outer| line(row, outer, extent));
+        }
+    }
+
+    /// Runs all steps.
+    ///
+    /// # Safety
+    /// As for [`run_tile`].
+    #[inline(always)]
+    unsafe fn run(&self) {
+        // SAFETY: the scratch is the caller's alone, aligned to 64 bytes, and starts with room for
+        // the line buffers, for which any bytes are valid.
+        let lines = unsafe { &mut *(self.scratch as *mut AllLines) };
+        for step in &self.call.program.steps {
+            // SAFETY: the caller's promise.
+            unsafe { self.step(step, lines) };
+        }
+    }
+
+    /// Runs one step.
+    ///
+    /// # Safety
+    /// As for [`run_tile`].
+    #[inline(always)]
+    unsafe fn step(&self, step: &RowStep, lines: &mut AllLines) {
+        match step {
+            RowStep::Map { op, nest, inputs, out } => {
+                // SAFETY: the caller's promise.
+                unsafe { self.map(*op, nest, inputs, out, lines) };
+            }
+            RowStep::Reduce { op, nest, kept, input, out } => {
+                let kept = *kept as usize;
+                let inner =
+                    Walk { extents: &nest.extents[kept..], strides: &input.strides[kept..] };
+                for row in 0..self.rows {
+                    each(&nest.extents[..kept], |outer| {
+                        let from = self.cursor(input, row, outer);
+                        let to = self.cursor(out, row, outer);
+                        // SAFETY: the caller's promise; checked accesses stay inside their place.
+                        unsafe { reduce::reduce(*op, from, inner, to) };
+                    });
+                }
+            }
+            RowStep::TopK { nest, k, input, values, indices, best_values, best_indices } => {
+                let extent = nest.extents[nest.extents.len() - 1] as usize;
+                let k = *k as usize;
+                self.lines(nest, |row, outer, _| {
+                    let from = self.cursor(input, row, outer);
+                    let best = self.cursor(best_values, row, &[]);
+                    let at = self.cursor(best_indices, row, &[]);
+                    // SAFETY: the caller's promise; checked accesses stay inside their place.
+                    unsafe {
+                        reduce::top_k(from, extent, k, best, at);
+                        for (found, to) in [(best, values), (at, indices)] {
+                            let Some(to) = to else { continue };
+                            let to = self.cursor(to, row, outer);
+                            chunks(k, |start, n| {
+                                let found = Cursor { stride: 1, ..found };
+                                cast(found.advanced(start), to.advanced(start), n, lines);
+                            });
+                        }
+                    }
+                });
+            }
+            RowStep::Gather { table, offset, extent, row, nest, indices, out } => {
+                let rows = extent.unwrap_or_else(|| self.extent(*table));
+                let width = *row as usize;
+                for r in 0..self.rows {
+                    let table = self.place(*table, r).moved(*offset as usize);
+                    let mut to = self.place(*out, r);
+                    each(&nest.extents, |at| {
+                        let index = self.cursor(indices, r, at);
+                        // SAFETY: the caller's promise; `to` stays inside its place, which holds
+                        // a row for each index.
+                        unsafe { rows::gather(table, rows, width, index, to) };
+                        to = to.moved(width);
+                    });
+                }
+            }
+            RowStep::Scatter { table, extent, row, nest, slots, rows: (place, first) } => {
+                let extent = extent.unwrap_or_else(|| self.extent(*table));
+                let width = *row as usize;
+                let table = self.place(*table, 0);
+                for r in 0..self.rows {
+                    let mut from = self.place(*place, r).moved(*first as usize);
+                    each(&nest.extents, |at| {
+                        let slot = self.cursor(slots, r, at);
+                        // SAFETY: the caller's promise, distinct slots among it.
+                        unsafe { rows::scatter(table, extent, width, slot, from) };
+                        from = from.moved(width);
+                    });
+                }
+            }
+        }
+    }
+
+    /// Runs an elementwise step.
+    ///
+    /// # Safety
+    /// As for [`run_tile`].
+    #[inline(always)]
+    unsafe fn map(
+        &self,
+        op: MapOp,
+        nest: &Nest,
+        inputs: &[Access],
+        out: &Access,
+        lines: &mut AllLines,
+    ) {
+        let places = &self.call.program.places;
+        let operand = inputs.last().map(|a| places[a.place as usize].dtype);
+        self.lines(nest, |row, outer, extent| {
+            let to = self.cursor(out, row, outer);
+            let Some(dtype) = operand else {
+                let number = (self.first + row as u64) as i64;
+                chunks(extent, |start, n| {
+                    let (first, step) = match op {
+                        MapOp::RowNumber => (number, 0),
+                        _ => (start as i64, 1),
+                    };
+                    // SAFETY: the caller's promise; checked accesses stay inside their place.
+                    unsafe { count(to.advanced(start), n, first, step, lines) };
+                });
+                return;
+            };
+            let mut from = [to; 3];
+            for (cursor, access) in from.iter_mut().zip(inputs) {
+                *cursor = self.cursor(access, row, outer);
+            }
+            chunks(extent, |start, n| {
+                let from = from.map(|cursor| cursor.advanced(start));
+                // SAFETY: the caller's promise; checked accesses stay inside their place.
+                unsafe { map_line(op, dtype, &from, to.advanced(start), n, lines) };
+            });
+        });
+    }
+
+    /// The number of rows of a table argument.
+    #[inline(always)]
+    fn extent(&self, place: u32) -> u64 {
+        match self.call.program.places[place as usize].kind {
+            PlaceKind::Arg(arg) => self.call.args[arg as usize].extent,
+            _ => 0,
+        }
+    }
+}
+
+/// Calls `chunk(start, n)` for pieces of at most [`LINE`] of `extent`.
+#[inline(always)]
+fn chunks(extent: usize, mut chunk: impl FnMut(usize, usize)) {
+    let mut start = 0;
+    while start < extent {
+        let n = (extent - start).min(LINE);
+        chunk(start, n);
+        start += n;
+    }
+}

@@ -1,0 +1,257 @@
+//! Row programs as data: what a kernel image of a region holds.
+
+use super::elementwise::LINES_BYTES;
+use piecewise_ir::dtype::DType;
+use piecewise_ir::entity::{Entity, Symbol};
+use piecewise_ir::op::{BinaryOp, CompareOp, ReduceOp, UnaryOp};
+use serde::{Deserialize, Serialize};
+
+/// How a program sees an argument.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum ArgKind {
+    /// Row by row; one row has [`ArgDecl::elements`] elements.
+    Row,
+    /// As a whole of [`ArgDecl::elements`] elements.
+    Whole,
+    /// A table or state whose outermost extent is given at the call; [`ArgDecl::elements`] are
+    /// those of one of its rows.
+    Table,
+}
+
+/// An argument of a row program: operands in order, then results in order.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct ArgDecl {
+    /// How it is seen.
+    pub kind: ArgKind,
+    /// The element type in memory.
+    pub dtype: DType,
+    /// Elements, as the kind counts them.
+    pub elements: u64,
+    /// Whether the program writes it.
+    pub written: bool,
+    /// For a [`ArgKind::Table`] of symbolic extent, the symbol that is its extent.
+    pub extent: Option<Symbol>,
+    /// For a [`ArgKind::Table`] of static extent, that extent.
+    pub rows: u64,
+    /// Whether it is a state, whose extent is its bound and not a count.
+    pub state: bool,
+}
+
+/// Where the elements of a value lie.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum PlaceKind {
+    /// The argument at this position.
+    Arg(u32),
+    /// A temporary of the tile: byte offset for each row of the tile.
+    Temp(u64),
+    /// Constants: offset in 8-byte words.
+    Constant(u64),
+}
+
+/// Memory of one dtype that steps read or write.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Place {
+    /// Where.
+    pub kind: PlaceKind,
+    /// The element type.
+    pub dtype: DType,
+    /// Elements from one row to the next; 0 where all rows see the same.
+    pub row_stride: u64,
+    /// Elements of one row, or of the whole where `row_stride` is 0.
+    pub elements: u64,
+}
+
+/// The loops of a step inside one row, outermost first. The last is the line.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Nest {
+    /// Extents; at least one.
+    pub extents: Vec<u64>,
+    /// Whether all rows of a tile make one line: the nest is one loop, and every access goes on
+    /// from row to row with the stride of the line.
+    pub fold_rows: bool,
+}
+
+/// How a step walks over a place: strides for the loops of its nest.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Access {
+    /// Index of the place.
+    pub place: u32,
+    /// The first element.
+    pub offset: u64,
+    /// Elements from one iteration to the next, for each loop of the nest.
+    pub strides: Vec<u64>,
+}
+
+/// An elementwise operation.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum MapOp {
+    /// One operand.
+    Unary(UnaryOp),
+    /// Two operands of one dtype.
+    Binary(BinaryOp),
+    /// Two operands of one dtype; the result is bool.
+    Compare(CompareOp),
+    /// Condition, if true, if false.
+    Select,
+    /// Rounding to the result's dtype; a copy where the dtype is the same.
+    Cast,
+    /// The index along the line; no operand.
+    Index,
+    /// The number of the row; no operand.
+    RowNumber,
+}
+
+/// One step of a row program.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum RowStep {
+    /// Elementwise over a nest.
+    Map {
+        /// What is computed.
+        op: MapOp,
+        /// The loops.
+        nest: Nest,
+        /// What is read.
+        inputs: Vec<Access>,
+        /// What is written.
+        out: Access,
+    },
+    /// A reduction in f32 (or in the integer type): element `i` of the reduced loops in order
+    /// goes to partial `i % 32`, and the partials are added in a tree.
+    Reduce {
+        /// What is computed.
+        op: ReduceOp,
+        /// The loops that stay, then the loops that are reduced.
+        nest: Nest,
+        /// How many loops stay.
+        kept: u32,
+        /// What is read; strides for all loops.
+        input: Access,
+        /// What is written; strides for the loops that stay.
+        out: Access,
+    },
+    /// The largest elements along the last loop, in descending order.
+    TopK {
+        /// The loops that stay, then the one searched.
+        nest: Nest,
+        /// How many are found.
+        k: u64,
+        /// What is read; strides for all loops.
+        input: Access,
+        /// Where values go, if anywhere: strides for the loops that stay, then along k.
+        values: Option<Access>,
+        /// Where i32 indices go, if anywhere: strides for the loops that stay, then along k.
+        indices: Option<Access>,
+        /// An f32 or integer temporary of k elements for the values found so far.
+        best_values: Access,
+        /// An i32 temporary of k elements for their indices.
+        best_indices: Access,
+    },
+    /// Rows of a table, each of contiguous elements, at indices clamped to the table.
+    Gather {
+        /// The place of the table.
+        table: u32,
+        /// The first element of the table.
+        offset: u64,
+        /// Its static extent; `None` where the argument's extent is given at the call.
+        extent: Option<u64>,
+        /// Elements from one of its rows to the next, and of one row.
+        row: u64,
+        /// The loops over indices.
+        nest: Nest,
+        /// The indices.
+        indices: Access,
+        /// Place of the result, filled from its first element on.
+        out: u32,
+    },
+    /// Rows written into a table at slots; a slot outside it writes nowhere. Slots of one call
+    /// must be distinct.
+    Scatter {
+        /// The place of the table.
+        table: u32,
+        /// Its static extent; `None` where the argument's extent is given at the call.
+        extent: Option<u64>,
+        /// Elements of one of its rows.
+        row: u64,
+        /// The loops over slots.
+        nest: Nest,
+        /// The slots.
+        slots: Access,
+        /// The rows: place and first element, contiguous in the order of the slots.
+        rows: (u32, u64),
+    },
+}
+
+/// What a call of a program costs, for choosing tiles and threads.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Work {
+    /// Element visits of all steps for one row.
+    pub elements_per_row: u64,
+    /// Rows of one tile.
+    pub tile_rows: u64,
+    /// Bytes of temporaries for one row of a tile.
+    pub temp_bytes_per_row: u64,
+}
+
+impl Work {
+    /// Bytes of line buffers and temporaries that one worker needs, a multiple of 64.
+    pub fn tile_bytes(&self) -> u64 {
+        let temps = self.temp_bytes_per_row.saturating_mul(self.tile_rows).min(1 << 62);
+        LINES_BYTES + temps.next_multiple_of(64)
+    }
+}
+
+/// A row program: for each row, the steps in order. It contains no address, no size of its
+/// symbol, and no name.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct RowProgram {
+    /// The symbol whose rows it iterates over; `None` for a single row.
+    pub over: Option<Symbol>,
+    /// Operands, then results.
+    pub args: Vec<ArgDecl>,
+    /// Where values lie.
+    pub places: Vec<Place>,
+    /// What is computed.
+    pub steps: Vec<RowStep>,
+    /// Constants, in 8-byte words.
+    pub constants: Vec<u64>,
+    /// What it costs.
+    pub work: Work,
+}
+
+impl ArgDecl {
+    /// Bytes of the argument where symbols have these sizes and the program iterates over
+    /// `rows` rows; saturating.
+    pub fn bytes(&self, rows: u64, sizes: &[u64]) -> u64 {
+        let times = match self.kind {
+            ArgKind::Row => rows,
+            ArgKind::Whole => 1,
+            ArgKind::Table => self.table_rows(sizes),
+        };
+        times.saturating_mul(self.elements).saturating_mul(self.dtype.size() as u64)
+    }
+
+    /// The rows of a table where symbols have these sizes.
+    pub fn table_rows(&self, sizes: &[u64]) -> u64 {
+        match self.extent {
+            Some(symbol) => sizes.get(symbol.index()).copied().unwrap_or(0),
+            None => self.rows,
+        }
+    }
+}
+
+impl RowProgram {
+    /// The rows it iterates over where symbols have these sizes.
+    pub fn rows(&self, sizes: &[u64]) -> u64 {
+        self.over.map_or(1, |symbol| sizes.get(symbol.index()).copied().unwrap_or(0))
+    }
+
+    /// Tiles of `rows` rows.
+    pub fn tiles(&self, rows: u64) -> u64 {
+        rows.div_ceil(self.work.tile_rows.max(1))
+    }
+
+    /// Scratch bytes for up to `workers` workers and any number of rows up to `rows`.
+    pub fn scratch_bytes(&self, rows: u64, workers: u64) -> u64 {
+        self.work.tile_bytes().saturating_mul(self.tiles(rows).clamp(1, workers.max(1)))
+    }
+}

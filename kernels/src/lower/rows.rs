@@ -1,0 +1,59 @@
+//! Row gathers and scatters: whole rows copied at indices read on the device.
+
+use super::line::Cursor;
+use piecewise_ir::dtype::DType;
+
+/// The integer at the cursor; index dtypes only.
+///
+/// # Safety
+/// The element must be valid to read.
+#[inline(always)]
+unsafe fn index_at(from: Cursor) -> i64 {
+    // SAFETY: the caller's promise; programs are checked for index dtypes.
+    unsafe {
+        match from.dtype {
+            DType::I64 => *from.address.cast::<i64>(),
+            _ => i64::from(*from.address.cast::<i32>()),
+        }
+    }
+}
+
+/// Copies the row of `table` (of `extent` rows) at the index, clamped to the table. A table
+/// without rows gives nothing.
+///
+/// # Safety
+/// The index, `extent` rows of the table and one row at `to` must be valid; nobody else may use
+/// that at `to`.
+#[inline(always)]
+pub(super) unsafe fn gather(table: Cursor, extent: u64, row: usize, index: Cursor, to: Cursor) {
+    if extent == 0 {
+        return;
+    }
+    let last = i64::try_from(extent - 1).unwrap_or(i64::MAX);
+    // SAFETY: the caller's promise.
+    let at = unsafe { index_at(index) }.clamp(0, last) as usize;
+    let from = table.moved(at * row);
+    // SAFETY: `at` is inside the table, and the row at `to` is the caller's alone.
+    unsafe {
+        std::ptr::copy_nonoverlapping(from.address, to.address, row * to.dtype.size());
+    }
+}
+
+/// Copies a row into `table` (of `extent` rows) at the slot; one outside it writes nowhere.
+///
+/// # Safety
+/// The slot, the row and `extent` rows of the table must be valid; nobody else may use the row of
+/// the table at the slot.
+#[inline(always)]
+pub(super) unsafe fn scatter(table: Cursor, extent: u64, row: usize, slot: Cursor, from: Cursor) {
+    // SAFETY: the caller's promise.
+    let Ok(slot) = u64::try_from(unsafe { index_at(slot) }) else { return };
+    if slot >= extent {
+        return;
+    }
+    let to = table.moved(slot as usize * row);
+    // SAFETY: the slot is inside the table, and its row is the caller's alone.
+    unsafe {
+        std::ptr::copy_nonoverlapping(from.address, to.address, row * to.dtype.size());
+    }
+}

@@ -1,0 +1,92 @@
+//! When the bytes of a value are in use, by position in the order of the step.
+
+use piecewise_ir::entity::{Entity, Node, Value};
+use piecewise_ir::graph::Graph;
+use piecewise_ir::module::{LiveRange, Stitch};
+use piecewise_ir::op::Op;
+
+/// How long a value lives around the nodes that write and read it.
+#[derive(
+    Clone, Copy, PartialEq, Eq, Hash, Debug, Default, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum LifetimeRule {
+    /// A matmul, the regions of its piece that produce its operands and those that consume its
+    /// result are one moment: what any of them reads is live to the end of the last, what any
+    /// writes from the start of the first. Survives every lowering that is allowed.
+    #[default]
+    Moments,
+    /// From the writer to the last reader. **Wrong** as soon as a lowering gives a part of a
+    /// region to a matmul: it exists to show that the launch checker refuses such a plan.
+    NodeGranular,
+}
+
+/// The lifetimes of the results of a step.
+pub(super) struct Lifetimes {
+    live: Vec<Option<LiveRange>>,
+}
+
+impl Lifetimes {
+    /// The lifetimes of every result in `graph` under `rule`.
+    pub(super) fn of(graph: &Graph, stitch: &Stitch, rule: LifetimeRule) -> Self {
+        let order = stitch.node_order();
+        let mut spans = vec![LiveRange { start: 0, end: 0 }; graph.node_count()];
+        for (at, node) in order.iter().enumerate() {
+            spans[node.index()] = LiveRange { start: at, end: at };
+        }
+        if rule == LifetimeRule::Moments {
+            spans = spans_of_moments(graph, stitch, &spans);
+        }
+        let mut live: Vec<Option<LiveRange>> = vec![None; graph.value_count()];
+        for &node in &order {
+            let span = spans[node.index()];
+            let data = graph.node(node);
+            for &operand in &data.operands {
+                if let Some(range) = &mut live[operand.index()] {
+                    range.end = range.end.max(span.end);
+                }
+            }
+            data.results.iter().for_each(|&v| live[v.index()] = Some(span));
+        }
+        Self { live }
+    }
+
+    /// The lifetime of a result of the step.
+    pub(super) fn live(&self, value: Value) -> LiveRange {
+        self.live[value.index()].unwrap_or(LiveRange { start: 0, end: 0 })
+    }
+}
+
+/// For every node, from the first to the last position of the moments that it belongs to.
+fn spans_of_moments(graph: &Graph, stitch: &Stitch, at: &[LiveRange]) -> Vec<LiveRange> {
+    let mut spans = at.to_vec();
+    for usage in stitch.uses.values() {
+        for &matmul in &usage.nodes {
+            if !matches!(graph.node(matmul).op, Op::MatMul { .. }) {
+                continue;
+            }
+            let moment = moment(graph, &usage.nodes, matmul);
+            let positions = || moment.iter().map(|n| at[n.index()]);
+            let start = positions().map(|p| p.start).min().unwrap_or(0);
+            let end = positions().map(|p| p.end).max().unwrap_or(0);
+            for node in &moment {
+                let span = &mut spans[node.index()];
+                span.start = span.start.min(start);
+                span.end = span.end.max(end);
+            }
+        }
+    }
+    spans
+}
+
+/// The matmul with the regions among `nodes` right before and right after it.
+fn moment(graph: &Graph, nodes: &[Node], matmul: Node) -> Vec<Node> {
+    let data = graph.node(matmul);
+    let neighbours = nodes.iter().copied().filter(|&node| {
+        let other = graph.node(node);
+        let feeds = other.results.iter().any(|v| data.operands.contains(v));
+        let reads = other.operands.iter().any(|v| data.results.contains(v));
+        matches!(other.op, Op::Region(_)) && (feeds || reads)
+    });
+    std::iter::once(matmul).chain(neighbours).collect()
+}

@@ -1,0 +1,113 @@
+//! The row form: what a node looks like to one row of a symbol.
+
+use piecewise_ir::entity::{Node, Symbol, Value};
+use piecewise_ir::graph::Graph;
+use piecewise_ir::op::Op;
+use piecewise_ir::region::ParamMode;
+use piecewise_ir::types::TensorType;
+
+/// Whether a value of type `ty` is rows of `over`: the symbol exactly outermost, all else static.
+pub(super) fn is_rows(ty: &TensorType, over: Symbol) -> bool {
+    ty.outer_symbol() == Some(over) && ty.shape[1..].iter().all(|d| d.as_constant().is_some())
+}
+
+/// The number of elements of one row of `ty`; saturating.
+pub(super) fn row_elements(ty: &TensorType) -> u64 {
+    let extents = ty.shape.iter().skip(1).map(|d| d.as_constant().unwrap_or(u64::MAX));
+    extents.fold(1, u64::saturating_mul)
+}
+
+/// The symbol over whose rows `node` is a row program, or why it is none.
+pub(super) fn row_symbol(graph: &Graph, node: Node) -> Result<Symbol, &'static str> {
+    let data = graph.node(node);
+    match &data.op {
+        Op::MatMul { .. } => return Err("a matmul is a kernel of its own"),
+        Op::Custom(_) => return Err("a custom op is a kernel of its own"),
+        Op::Region(_) => return Err("it is a region already"),
+        _ => {}
+    }
+    let rows = match &data.op {
+        Op::Scatter => &data.operands[1..],
+        _ => data.results.as_slice(),
+    };
+    let over = rows.first().and_then(|&v| graph.ty(v).outer_symbol());
+    let over = over.ok_or("it has no symbol outermost")?;
+    if !rows.iter().all(|&v| is_rows(graph.ty(v), over)) {
+        return Err("a dimension further in is symbolic");
+    }
+    let keeps_rows = match &data.op {
+        Op::Reduce { axes, .. } => !axes.contains(&0),
+        Op::ArgMax { axis }
+        | Op::TopK { axis }
+        | Op::Slice { axis, .. }
+        | Op::Concat { axis }
+        | Op::Iota { axis } => *axis != 0,
+        Op::Permute { perm } => perm.first() == Some(&0),
+        _ => true,
+    };
+    if !keeps_rows {
+        return Err("it works along the rows themselves");
+    }
+    let modes = (0..data.operands.len()).map(|i| operand_mode(graph, node, i, over));
+    if modes.into_iter().any(|mode| mode.is_none()) {
+        return Err("a row of it needs other rows");
+    }
+    Ok(over)
+}
+
+/// How a row of `node` sees its operand at `position`; `None` if it sees other rows.
+pub(super) fn operand_mode(
+    graph: &Graph,
+    node: Node,
+    position: usize,
+    over: Symbol,
+) -> Option<ParamMode> {
+    let data = graph.node(node);
+    let ty = graph.ty(data.operands[position]);
+    match (&data.op, position) {
+        (Op::Gather, 0) => (!ty.mentions(over)).then_some(ParamMode::Whole),
+        (Op::Scatter, 0) => (!ty.mentions(over)).then_some(ParamMode::Mut),
+        (Op::Broadcast, 0) if !ty.mentions(over) => Some(ParamMode::Whole),
+        _ => is_rows(ty, over).then_some(ParamMode::Row),
+    }
+}
+
+/// Appends the row form of `node` to `body`, with `operands` in the place of its own, and
+/// returns its results.
+pub(super) fn push_row_form(
+    body: &mut Graph,
+    graph: &Graph,
+    node: Node,
+    operands: Vec<Value>,
+) -> Vec<Value> {
+    let data = graph.node(node);
+    let loc = data.loc.clone();
+    let op = match &data.op {
+        Op::Reduce { op, axes } => {
+            Op::Reduce { op: *op, axes: axes.iter().map(|a| a - 1).collect() }
+        }
+        Op::ArgMax { axis } => Op::ArgMax { axis: axis - 1 },
+        Op::TopK { axis } => Op::TopK { axis: axis - 1 },
+        Op::Slice { axis, start } => Op::Slice { axis: axis - 1, start: *start },
+        Op::Concat { axis } => Op::Concat { axis: axis - 1 },
+        Op::Iota { axis } => Op::Iota { axis: axis - 1 },
+        Op::Permute { perm } => Op::Permute { perm: perm[1..].iter().map(|a| a - 1).collect() },
+        Op::Broadcast => {
+            let (from, to) = (graph.ty(data.operands[0]), graph.ty(data.results[0]));
+            let mut value = operands[0];
+            // Without its outer extent of 1, an operand of full rank lines up with the row.
+            let inner = if from.rank() == to.rank() { from.row() } else { from.clone() };
+            if *body.ty(value) != inner {
+                value = body.push(Op::Reshape, vec![value], inner, loc.clone());
+            }
+            if *body.ty(value) != to.row() {
+                value = body.push(Op::Broadcast, vec![value], to.row(), loc);
+            }
+            return vec![value];
+        }
+        op => op.clone(),
+    };
+    let results = data.results.iter().map(|&v| graph.ty(v).row()).collect();
+    let node = body.push_node(op, operands, results, loc);
+    body.node(node).results.clone()
+}

@@ -1,0 +1,45 @@
+//! Dumps: the text and the remarks of every pass as files.
+
+use super::{AfterPass, Observer, PassError};
+use piecewise_ir::module::Module;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+/// Gives the text of a module.
+pub type PrintModule = fn(&Module) -> String;
+
+/// Writes `NN-name.pw` and `NN-name.remarks.json` into a directory after each pass.
+#[derive(Clone, Debug)]
+pub struct DumpDir {
+    dir: PathBuf,
+    print: PrintModule,
+}
+
+impl DumpDir {
+    /// A dump into `dir`, which is made when it is missing. Files of an earlier dump are replaced.
+    ///
+    /// # Errors
+    /// [`PassError::Dump`] when the directory can't be made.
+    pub fn new(dir: impl Into<PathBuf>, print: PrintModule) -> Result<Self, PassError> {
+        let dir = dir.into();
+        std::fs::create_dir_all(&dir)
+            .map_err(|source| PassError::Dump { path: dir.clone(), source })?;
+        Ok(Self { dir, print })
+    }
+
+    fn write(&self, name: String, contents: &str) -> Result<(), PassError> {
+        let path = self.dir.join(name);
+        std::fs::write(&path, contents).map_err(|source| PassError::Dump { path, source })
+    }
+}
+
+impl Observer for DumpDir {
+    fn after_pass(&mut self, after: &AfterPass<'_>) -> Result<ControlFlow<()>, PassError> {
+        let stem = format!("{:02}-{}", after.index, after.name);
+        self.write(format!("{stem}.pw"), &(self.print)(after.module))?;
+        let json = serde_json::to_string_pretty(after.report)
+            .map_err(|source| PassError::failed(after.name, source))?;
+        self.write(format!("{stem}.remarks.json"), &(json + "\n"))?;
+        Ok(ControlFlow::Continue(()))
+    }
+}

@@ -1,0 +1,58 @@
+//! Why a run of passes failed.
+
+use crate::pipeline::PipelineError;
+use piecewise_ir::diagnostic::Diagnostics;
+use std::path::PathBuf;
+
+/// Why a run of passes failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PassError {
+    /// The pipeline names something that does not exist.
+    #[error(transparent)]
+    Pipeline(#[from] PipelineError),
+    /// The module lacks what the pass works on.
+    #[error("pass `{pass}` needs {needs}, which the module does not have; run `{run_first}` first")]
+    Missing {
+        /// The pass.
+        pass: &'static str,
+        /// What is missing.
+        needs: &'static str,
+        /// The pass that makes it.
+        run_first: &'static str,
+    },
+    /// A pass failed.
+    #[error("pass `{pass}` failed: {source}")]
+    Failed {
+        /// The pass.
+        pass: &'static str,
+        /// Its own error.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The module does not verify.
+    #[error("the module is not valid after {after}; dump it to see where:\n{diagnostics}")]
+    Invalid {
+        /// The pass that ran last, or `the input`.
+        after: &'static str,
+        /// What is wrong.
+        diagnostics: Diagnostics,
+    },
+    /// A dump can't be written.
+    #[error("can't write the dump {}: {source}; choose another directory", .path.display())]
+    Dump {
+        /// The file or directory.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+impl PassError {
+    /// The failure of `pass` with its own error.
+    pub fn failed(
+        pass: &'static str,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        Self::Failed { pass, source: source.into() }
+    }
+}

@@ -1,0 +1,156 @@
+//! The pass manager: runs a pipeline over a module, verifies, times and reports each pass.
+
+mod dump;
+mod error;
+mod observer;
+mod pass;
+mod registry;
+
+pub use dump::{DumpDir, PrintModule};
+pub use error::PassError;
+pub use observer::{AfterPass, Observer, PrintAfter, StopAfter};
+pub use pass::{Pass, PassContext, PassReport, Remark};
+pub use registry::{OptionReader, PassConstructor, Registry};
+
+use crate::pipeline::{Pipeline, PipelineError};
+use piecewise_ir::diagnostic::Diagnostics;
+use piecewise_ir::module::Module;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+/// Checks a module between passes.
+pub type Verifier<'a> = &'a dyn Fn(&Module) -> Result<(), Diagnostics>;
+
+/// What one pass of a run did.
+#[derive(Clone, Debug)]
+pub struct PassRun {
+    /// The pass.
+    pub name: &'static str,
+    /// What it matched and remarked.
+    pub report: PassReport,
+    /// How long the pass itself took, without verification and observers.
+    pub elapsed: Duration,
+}
+
+/// What a run did, pass by pass.
+#[derive(Clone, Debug, Default)]
+pub struct RunReport {
+    /// The passes that ran, in order.
+    pub passes: Vec<PassRun>,
+    /// Whether an observer ended the run before the last pass.
+    pub stopped: bool,
+}
+
+impl RunReport {
+    /// The report of the last run of the pass `name`.
+    pub fn of(&self, name: &str) -> Option<&PassReport> {
+        self.passes.iter().rev().find(|run| run.name == name).map(|run| &run.report)
+    }
+}
+
+/// Runs passes in order over a module.
+pub struct PassManager<'a> {
+    passes: Vec<Box<dyn Pass>>,
+    verifier: Option<Verifier<'a>>,
+    observers: Vec<Box<dyn Observer + 'a>>,
+}
+
+impl std::fmt::Debug for PassManager<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PassManager")
+            .field("passes", &self.pass_names())
+            .field("verifies", &self.verifier.is_some())
+            .field("observers", &self.observers.len())
+            .finish()
+    }
+}
+
+impl<'a> PassManager<'a> {
+    /// A manager of the passes of `pipeline`, made by `registry`.
+    ///
+    /// # Errors
+    /// When the registry lacks a pass or a pass refuses an option.
+    pub fn new(pipeline: &Pipeline, registry: &Registry) -> Result<Self, PipelineError> {
+        let passes = pipeline.passes.iter().map(|spec| registry.make(spec));
+        let passes = passes.collect::<Result<Vec<_>, _>>()?;
+        Ok(Self {
+            passes,
+            verifier: Some(&piecewise_ir::verify::verify_module),
+            observers: Vec::new(),
+        })
+    }
+
+    /// The names of the passes in order, for checking what an observer is to wait for.
+    pub fn pass_names(&self) -> Vec<&'static str> {
+        self.passes.iter().map(|pass| pass.name()).collect()
+    }
+
+    /// Does not check the module between passes.
+    #[must_use]
+    pub fn unverified(mut self) -> Self {
+        self.verifier = None;
+        self
+    }
+
+    /// Checks the module with `verifier` before the first pass and after each one, instead of by
+    /// [`piecewise_ir::verify::verify_module`].
+    #[must_use]
+    pub fn verify_with(mut self, verifier: Verifier<'a>) -> Self {
+        self.verifier = Some(verifier);
+        self
+    }
+
+    /// Calls `observer` after each pass, after the observers added before.
+    #[must_use]
+    pub fn observe(mut self, observer: impl Observer + 'a) -> Self {
+        self.observers.push(Box::new(observer));
+        self
+    }
+
+    fn verify(&self, after: &'static str, module: &Module) -> Result<(), PassError> {
+        let Some(verifier) = self.verifier else { return Ok(()) };
+        verifier(module).map_err(|diagnostics| PassError::Invalid { after, diagnostics })
+    }
+
+    /// Runs the passes over `module`.
+    ///
+    /// # Errors
+    /// When a pass or an observer fails or the module is not valid between passes; the module is
+    /// then as the failed pass left it, and only good for a dump.
+    pub fn run(
+        &mut self,
+        module: &mut Module,
+        cx: &mut PassContext,
+    ) -> Result<RunReport, PassError> {
+        self.verify("the input", module)?;
+        let mut run = RunReport::default();
+        for index in 0..self.passes.len() {
+            let name = self.passes[index].name();
+            let span = tracing::info_span!("pass", name);
+            let _entered = span.enter();
+            let start = Instant::now();
+            let report = self.passes[index].run(module, cx)?;
+            if module.stitch().is_none() {
+                module.graph_mut().compact();
+            }
+            let elapsed = start.elapsed();
+            tracing::debug!(matched = report.total(), ?elapsed, "pass done");
+            let verified = self.verify(name, module);
+            let after = AfterPass { index, name, module, report: &report, elapsed };
+            let mut stopped = false;
+            for observer in &mut self.observers {
+                stopped |= observer.after_pass(&after)? == ControlFlow::Break(());
+            }
+            verified?;
+            run.passes.push(PassRun { name, report, elapsed });
+            if stopped {
+                run.stopped = index + 1 < self.passes.len();
+                break;
+            }
+        }
+        Ok(run)
+    }
+}
+
+#[cfg(test)]
+mod tests;

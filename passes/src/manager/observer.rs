@@ -1,0 +1,74 @@
+//! Observers: what dumps, prints and early stops are built on.
+
+use super::{PassError, PassReport, PrintModule};
+use piecewise_ir::module::Module;
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+/// The state of a run after one pass.
+#[derive(Clone, Copy, Debug)]
+pub struct AfterPass<'a> {
+    /// The position of the pass in the pipeline.
+    pub index: usize,
+    /// Its name.
+    pub name: &'static str,
+    /// The module as it left it, compacted. It may turn out invalid after observers saw it.
+    pub module: &'a Module,
+    /// What it did.
+    pub report: &'a PassReport,
+    /// How long it took.
+    pub elapsed: Duration,
+}
+
+/// Is told after each pass of a run.
+pub trait Observer {
+    /// Sees the module after a pass; `Break` ends the run here.
+    ///
+    /// # Errors
+    /// When it can't do its work, which fails the run.
+    fn after_pass(&mut self, after: &AfterPass<'_>) -> Result<ControlFlow<()>, PassError>;
+}
+
+impl Observer for Box<dyn Observer + '_> {
+    fn after_pass(&mut self, after: &AfterPass<'_>) -> Result<ControlFlow<()>, PassError> {
+        (**self).after_pass(after)
+    }
+}
+
+/// Ends the run after a pass.
+#[derive(Clone, Debug)]
+pub struct StopAfter(
+    /// The pass.
+    pub String,
+);
+
+impl Observer for StopAfter {
+    fn after_pass(&mut self, after: &AfterPass<'_>) -> Result<ControlFlow<()>, PassError> {
+        Ok(if after.name == self.0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    }
+}
+
+/// Hands the text of the module to a sink after one pass, or after every pass.
+pub struct PrintAfter<W> {
+    /// The pass; all passes if `None`.
+    pub pass: Option<String>,
+    /// Gives the text of a module.
+    pub print: PrintModule,
+    /// Takes the name of the pass and the text.
+    pub sink: W,
+}
+
+impl<W> std::fmt::Debug for PrintAfter<W> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PrintAfter").field("pass", &self.pass).finish_non_exhaustive()
+    }
+}
+
+impl<W: FnMut(&'static str, String)> Observer for PrintAfter<W> {
+    fn after_pass(&mut self, after: &AfterPass<'_>) -> Result<ControlFlow<()>, PassError> {
+        if self.pass.as_ref().is_none_or(|pass| pass == after.name) {
+            (self.sink)(after.name, (self.print)(after.module));
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+}

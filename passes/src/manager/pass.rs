@@ -1,0 +1,87 @@
+//! What a pass is, what it is given and what it reports.
+
+use super::PassError;
+use piecewise_ir::custom::OpDefs;
+use piecewise_ir::module::Module;
+use std::collections::BTreeMap;
+
+/// One rewriting of a module.
+pub trait Pass {
+    /// Its name in pipelines, dumps and reports.
+    fn name(&self) -> &'static str;
+
+    /// Rewrites `module`. Dead nodes may stay in the graph: the manager compacts it.
+    ///
+    /// # Errors
+    /// When the module lacks what the pass works on, or can't be rewritten; the module is then
+    /// only good for a dump.
+    fn run(&self, module: &mut Module, cx: &mut PassContext) -> Result<PassReport, PassError>;
+}
+
+/// What every pass of a run may use.
+#[derive(Clone, Default, Debug)]
+pub struct PassContext {
+    /// The known custom op definitions; a call carries its signature, so most passes do without.
+    pub defs: OpDefs,
+}
+
+/// What a pass matched, and why it left alone what it left.
+#[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize)]
+pub struct PassReport {
+    /// How often each kind of rewrite was done.
+    pub matched: BTreeMap<&'static str, usize>,
+    /// What a reader may wonder about, in the order of the graph.
+    pub remarks: Vec<Remark>,
+}
+
+impl PassReport {
+    /// Counts one rewrite of `kind`.
+    pub fn count(&mut self, kind: &'static str) {
+        self.count_many(kind, 1);
+    }
+
+    /// Counts `n` rewrites of `kind`.
+    pub fn count_many(&mut self, kind: &'static str, n: usize) {
+        if n > 0 {
+            *self.matched.entry(kind).or_default() += n;
+        }
+    }
+
+    /// How often `kind` was done.
+    pub fn matches(&self, kind: &str) -> usize {
+        self.matched.get(kind).copied().unwrap_or(0)
+    }
+
+    /// The number of rewrites of all kinds.
+    pub fn total(&self) -> usize {
+        self.matched.values().sum()
+    }
+
+    /// Adds a remark.
+    pub fn remark(
+        &mut self,
+        what: impl Into<String>,
+        place: impl Into<String>,
+        why: impl Into<String>,
+    ) {
+        self.remarks.push(Remark { what: what.into(), place: place.into(), why: why.into() });
+    }
+}
+
+/// One decision of a pass that its result alone does not explain.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, serde::Serialize)]
+pub struct Remark {
+    /// What was or was not done.
+    pub what: String,
+    /// To what: the op and its builder scope.
+    #[serde(rename = "where")]
+    pub place: String,
+    /// For what reason.
+    pub why: String,
+}
+
+impl std::fmt::Display for Remark {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}: {}", self.place, self.what, self.why)
+    }
+}

@@ -1,0 +1,153 @@
+//! The registry: which passes a pipeline may name, and how they are made from options.
+
+use super::Pass;
+use crate::pipeline::{OptionValue, PassSpec, PipelineError, nearest};
+use std::collections::BTreeMap;
+
+/// Makes a pass from the options that its pipeline entry gives.
+pub type PassConstructor = fn(&mut OptionReader<'_>) -> Result<Box<dyn Pass>, PipelineError>;
+
+struct Entry {
+    options: &'static [&'static str],
+    make: PassConstructor,
+}
+
+/// Passes by name.
+#[derive(Default)]
+pub struct Registry {
+    entries: BTreeMap<&'static str, Entry>,
+}
+
+impl std::fmt::Debug for Registry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.entries.keys()).finish()
+    }
+}
+
+impl Registry {
+    /// A registry of every pass of this crate.
+    pub fn standard() -> Self {
+        let mut registry = Self::default();
+        crate::optimize::register(&mut registry);
+        crate::fuse::register(&mut registry);
+        crate::stages::register(&mut registry);
+        registry
+    }
+
+    /// Adds a pass under `name`, with the names of the options it takes. A pass of the same name
+    /// is replaced.
+    pub fn add(
+        &mut self,
+        name: &'static str,
+        options: &'static [&'static str],
+        make: PassConstructor,
+    ) {
+        self.entries.insert(name, Entry { options, make });
+    }
+
+    /// The names of the passes, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> + '_ {
+        self.entries.keys().copied()
+    }
+
+    /// Makes the pass that `spec` names.
+    ///
+    /// # Errors
+    /// When no pass has that name, or the pass refuses an option.
+    pub fn make(&self, spec: &PassSpec) -> Result<Box<dyn Pass>, PipelineError> {
+        let Some(entry) = self.entries.get(spec.name.as_str()) else {
+            return Err(PipelineError::UnknownPass {
+                name: spec.name.clone(),
+                suggestion: nearest(&spec.name, self.names()),
+                known: self.names().map(str::to_owned).collect(),
+            });
+        };
+        for option in spec.options.keys() {
+            if !entry.options.contains(&option.as_str()) {
+                return Err(PipelineError::UnknownOption {
+                    pass: spec.name.clone(),
+                    option: option.clone(),
+                    suggestion: nearest(option, entry.options.iter().copied()),
+                    known: entry.options.iter().map(|&o| o.to_owned()).collect(),
+                });
+            }
+        }
+        (entry.make)(&mut OptionReader { spec })
+    }
+}
+
+/// Reads the options of one pipeline entry with their types.
+#[derive(Debug)]
+pub struct OptionReader<'a> {
+    spec: &'a PassSpec,
+}
+
+impl OptionReader<'_> {
+    /// Reads options of `spec`.
+    pub fn new(spec: &PassSpec) -> OptionReader<'_> {
+        OptionReader { spec }
+    }
+
+    fn bad(&self, option: &str, value: &OptionValue, expected: &str) -> PipelineError {
+        PipelineError::BadValue {
+            pass: self.spec.name.clone(),
+            option: option.to_owned(),
+            value: value.to_string(),
+            expected: expected.to_owned(),
+        }
+    }
+
+    /// Whether the flag `option` is given: bare, or as `true` or `false`.
+    ///
+    /// # Errors
+    /// [`PipelineError::BadValue`] for another value.
+    pub fn flag(&self, option: &str) -> Result<bool, PipelineError> {
+        match self.spec.options.get(option) {
+            None => Ok(false),
+            Some(OptionValue::Flag) => Ok(true),
+            Some(OptionValue::Word(w)) if w == "true" => Ok(true),
+            Some(OptionValue::Word(w)) if w == "false" => Ok(false),
+            Some(value) => Err(self.bad(option, value, "no value, `true` or `false`")),
+        }
+    }
+
+    /// The whole number `option`, if it is given; `_` may separate digits.
+    ///
+    /// # Errors
+    /// [`PipelineError::BadValue`] when it is no number.
+    pub fn number(&self, option: &str) -> Result<Option<u64>, PipelineError> {
+        match self.spec.options.get(option) {
+            None => Ok(None),
+            Some(value @ OptionValue::Word(w)) => match w.replace('_', "").parse() {
+                Ok(n) => Ok(Some(n)),
+                Err(_) => Err(self.bad(option, value, "a whole number")),
+            },
+            Some(value) => Err(self.bad(option, value, "a whole number")),
+        }
+    }
+
+    /// The word `option`, if it is given.
+    ///
+    /// # Errors
+    /// [`PipelineError::BadValue`] when it is no word.
+    pub fn word(&self, option: &str) -> Result<Option<String>, PipelineError> {
+        match self.spec.options.get(option) {
+            None => Ok(None),
+            Some(OptionValue::Word(w)) => Ok(Some(w.clone())),
+            Some(value) => Err(self.bad(option, value, "one word")),
+        }
+    }
+
+    /// The list `option`, if it is given; one word stands for a list of it.
+    ///
+    /// # Errors
+    /// [`PipelineError::BadValue`] when it is a bare flag.
+    pub fn list(&self, option: &str) -> Result<Option<Vec<String>>, PipelineError> {
+        match self.spec.options.get(option) {
+            None => Ok(None),
+            Some(OptionValue::List(words)) => Ok(Some(words.clone())),
+            Some(OptionValue::Word(w)) => Ok(Some(vec![w.clone()])),
+            Some(value) => Err(self.bad(option, value, "a list such as `[a,b]`")),
+        }
+    }
+}

@@ -1,0 +1,125 @@
+use super::*;
+use piecewise_ir::diagnostic::{Anchor, Diagnostics};
+use piecewise_ir::dtype::DType;
+use piecewise_ir::graph::{Graph, Loc};
+use piecewise_ir::op::{Op, UnaryOp};
+use piecewise_ir::types::TensorType;
+use std::cell::{Cell, RefCell};
+
+fn module_with_dead_node() -> Module {
+    let mut graph = Graph::new("g");
+    let ty = TensorType::new(DType::F32, [4u64]);
+    let x = graph.add_input("x", ty.clone(), None, None);
+    graph.push(Op::Unary(UnaryOp::Exp), vec![x], ty.clone(), Loc::default());
+    let y = graph.push(Op::Unary(UnaryOp::Neg), vec![x], ty, Loc::default());
+    graph.set_outputs(vec![y]);
+    Module::new(graph)
+}
+
+fn manager(text: &str) -> PassManager<'static> {
+    PassManager::new(&Pipeline::parse(text).unwrap(), &Registry::standard()).unwrap()
+}
+
+fn node_count(module: &Module) -> String {
+    format!("{} nodes\n", module.graph().order().len())
+}
+
+#[test]
+fn unknown_names_are_refused_with_the_nearest() {
+    let error = |text: &str| {
+        PassManager::new(&Pipeline::parse(text).unwrap(), &Registry::standard()).unwrap_err()
+    };
+    let message = error("canonicalise").to_string();
+    assert!(
+        message.starts_with("unknown pass `canonicalise`, did you mean `canonicalize`?; known")
+    );
+    assert_eq!(error("dce{deep}").to_string(), "pass `dce` has no option `deep`; it has none");
+}
+
+#[test]
+fn a_registered_pass_reads_its_options() {
+    #[derive(Debug)]
+    struct Limited(u64);
+    impl Pass for Limited {
+        fn name(&self) -> &'static str {
+            "limited"
+        }
+        fn run(&self, _: &mut Module, _: &mut PassContext) -> Result<PassReport, PassError> {
+            let mut report = PassReport::default();
+            report.count_many("limit", self.0 as usize);
+            Ok(report)
+        }
+    }
+    let mut registry = Registry::standard();
+    registry.add("limited", &["max", "at"], |options| {
+        Ok(Box::new(Limited(options.number("max")?.unwrap_or(7))))
+    });
+    let run = |text: &str| {
+        let mut manager = PassManager::new(&Pipeline::parse(text).unwrap(), &registry)?;
+        let report = manager.run(&mut module_with_dead_node(), &mut PassContext::default());
+        Ok::<_, PipelineError>(report.unwrap().of("limited").unwrap().matches("limit"))
+    };
+    assert_eq!(run("limited"), Ok(7));
+    assert_eq!(run("limited{max=1_000}"), Ok(1000));
+    assert_eq!(
+        run("limited{max=[]}").unwrap_err().to_string(),
+        "pass `limited`: option `max` has the value `[]`, expected a whole number"
+    );
+    assert_eq!(
+        run("limited{maks=1}").unwrap_err().to_string(),
+        "pass `limited` has no option `maks`, did you mean `max`?; it has: max, at"
+    );
+}
+
+#[test]
+fn each_pass_is_counted_verified_and_seen() {
+    let verified = Cell::new(0);
+    let verifier = |_: &Module| {
+        verified.set(verified.get() + 1);
+        Ok(())
+    };
+    let seen = RefCell::new(Vec::new());
+    let print = PrintAfter {
+        pass: None,
+        print: node_count,
+        sink: |name, text: String| seen.borrow_mut().push(format!("{name}: {text}")),
+    };
+    let mut module = module_with_dead_node();
+    let report = manager("cse,dce,cse")
+        .verify_with(&verifier)
+        .observe(print)
+        .observe(StopAfter("dce".into()))
+        .run(&mut module, &mut PassContext::default())
+        .unwrap();
+    assert_eq!(verified.get(), 3);
+    assert_eq!(*seen.borrow(), ["cse: 2 nodes\n", "dce: 1 nodes\n"]);
+    assert!(report.stopped);
+    assert_eq!(report.of("dce").unwrap().matches("dead node"), 1);
+    assert_eq!(module.graph().node_count(), 1, "the graph is compact");
+}
+
+#[test]
+fn an_invalid_module_is_dumped_and_named() {
+    let verifier = |module: &Module| {
+        let mut found = Diagnostics::default();
+        if module.graph().order().len() == 1 {
+            found.push("V0001", Anchor::Graph, "too small");
+        }
+        found.into_result()
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let dump = DumpDir::new(dir.path().join("deep/dump"), node_count).unwrap();
+    let error = manager("cse,dce,cse")
+        .verify_with(&verifier)
+        .observe(dump)
+        .run(&mut module_with_dead_node(), &mut PassContext::default())
+        .unwrap_err();
+    assert!(matches!(error, PassError::Invalid { after: "dce", .. }));
+    let read = |name: &str| std::fs::read_to_string(dir.path().join("deep/dump").join(name));
+    assert_eq!(read("00-cse.pw").unwrap(), "2 nodes\n");
+    assert_eq!(read("01-dce.pw").unwrap(), "1 nodes\n");
+    assert!(read("02-cse.pw").is_err());
+    let remarks: serde_json::Value =
+        serde_json::from_str(&read("01-dce.remarks.json").unwrap()).unwrap();
+    assert_eq!(remarks["matched"]["dead node"], 1);
+}

@@ -1,0 +1,330 @@
+//! Pipelines as text: `canonicalize,fold,split{at=[ns.op]},plan`.
+//!
+//! ```text
+//! pipeline := [pass ("," pass)*]
+//! pass     := name ["{" [option ("," option)*] "}"]
+//! option   := name ["=" value]
+//! value    := word | "[" [word ("," word)*] "]"
+//! word     := one or more of a-z A-Z 0-9 _ . : * - /  |  '"' any but '"' '"'
+//! ```
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// The order in which a model is compiled unless configured otherwise.
+pub const DEFAULT_PIPELINE: &str =
+    "canonicalize,fold,merge_matmuls,cse,dce,fuse,split,destination,plan,check";
+
+/// The text of the default pipeline.
+pub fn default_pipeline() -> &'static str {
+    DEFAULT_PIPELINE
+}
+
+/// The value of a pass option.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum OptionValue {
+    /// `name`: present without a value.
+    Flag,
+    /// `name=word`
+    Word(String),
+    /// `name=[word, word]`
+    List(Vec<String>),
+}
+
+/// The options of one pass, by name.
+pub type Options = BTreeMap<String, OptionValue>;
+
+/// A pass by name, with its options.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct PassSpec {
+    /// The name under which the registry knows it.
+    pub name: String,
+    /// Its options.
+    pub options: Options,
+}
+
+/// Passes in the order in which they run. Its `Display` is its canonical text, which parses back.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Pipeline {
+    /// The passes in order.
+    pub passes: Vec<PassSpec>,
+}
+
+/// Why a pipeline text can't be used.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PipelineError {
+    /// The text does not follow the grammar.
+    #[error("pipeline column {column}: expected {expected}, found {found}")]
+    Syntax {
+        /// 1-based column, in characters.
+        column: usize,
+        /// What would have been accepted.
+        expected: &'static str,
+        /// What is there instead.
+        found: String,
+    },
+    /// An option is given twice.
+    #[error("pass `{pass}`: option `{option}` is given twice; keep one")]
+    DuplicateOption {
+        /// The pass.
+        pass: String,
+        /// The option.
+        option: String,
+    },
+    /// No pass has this name.
+    #[error("unknown pass `{name}`{}; known passes: {}", did_you_mean(.suggestion), .known.join(", "))]
+    UnknownPass {
+        /// The name in the pipeline.
+        name: String,
+        /// The nearest known name, if one is near.
+        suggestion: Option<String>,
+        /// Every known name.
+        known: Vec<String>,
+    },
+    /// The pass has no such option.
+    #[error("pass `{pass}` has no option `{option}`{}; {}", did_you_mean(.suggestion), known_options(.known))]
+    UnknownOption {
+        /// The pass.
+        pass: String,
+        /// The name in the pipeline.
+        option: String,
+        /// The nearest known name, if one is near.
+        suggestion: Option<String>,
+        /// Every option of the pass.
+        known: Vec<String>,
+    },
+    /// An option's value is of the wrong kind.
+    #[error("pass `{pass}`: option `{option}` has the value `{value}`, expected {expected}")]
+    BadValue {
+        /// The pass.
+        pass: String,
+        /// The option.
+        option: String,
+        /// The value as written.
+        value: String,
+        /// What would have been accepted.
+        expected: String,
+    },
+}
+
+fn did_you_mean(suggestion: &Option<String>) -> String {
+    suggestion.as_ref().map(|s| format!(", did you mean `{s}`?")).unwrap_or_default()
+}
+
+fn known_options(known: &[String]) -> String {
+    if known.is_empty() { "it has none".into() } else { format!("it has: {}", known.join(", ")) }
+}
+
+/// The name among `known` that `name` was probably meant to be: the most similar one, if it is
+/// similar at all.
+pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    let similarity = |other: &str| similar::TextDiff::from_chars(name, other).ratio();
+    known
+        .into_iter()
+        .map(|other| (similarity(other), other))
+        .filter(|(ratio, _)| *ratio >= 0.5)
+        .max_by(|a, b| a.0.total_cmp(&b.0).then_with(|| b.1.cmp(a.1)))
+        .map(|(_, other)| other.to_owned())
+}
+
+impl Pipeline {
+    /// Parses a pipeline. Names are checked against a registry only when it is run.
+    ///
+    /// # Errors
+    /// [`PipelineError::Syntax`] and [`PipelineError::DuplicateOption`].
+    pub fn parse(text: &str) -> Result<Self, PipelineError> {
+        let mut parser = Parser { chars: text.chars().collect(), at: 0 };
+        let mut passes = Vec::new();
+        if parser.peek().is_none() {
+            return Ok(Self { passes });
+        }
+        loop {
+            passes.push(parser.pass()?);
+            match parser.peek() {
+                None => return Ok(Self { passes }),
+                Some(',') => parser.at += 1,
+                Some(_) => return Err(parser.expected("`,` or the end")),
+            }
+        }
+    }
+}
+
+impl std::str::FromStr for Pipeline {
+    type Err = PipelineError;
+    fn from_str(s: &str) -> Result<Self, PipelineError> {
+        Self::parse(s)
+    }
+}
+
+impl fmt::Display for Pipeline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, pass) in self.passes.iter().enumerate() {
+            let comma = if i == 0 { "" } else { "," };
+            write!(f, "{comma}{}", pass.name)?;
+            if !pass.options.is_empty() {
+                let options: Vec<String> = pass
+                    .options
+                    .iter()
+                    .map(|(name, value)| match value {
+                        OptionValue::Flag => name.clone(),
+                        _ => format!("{name}={value}"),
+                    })
+                    .collect();
+                write!(f, "{{{}}}", options.join(","))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for OptionValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flag => Ok(()),
+            Self::Word(word) => f.write_str(&quoted(word)),
+            Self::List(words) => {
+                let words: Vec<String> = words.iter().map(|w| quoted(w)).collect();
+                write!(f, "[{}]", words.join(","))
+            }
+        }
+    }
+}
+
+fn is_word_char(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "_.:*-/".contains(c)
+}
+
+fn quoted(word: &str) -> String {
+    if !word.is_empty() && word.chars().all(is_word_char) {
+        word.to_owned()
+    } else {
+        format!("\"{word}\"")
+    }
+}
+
+struct Parser {
+    chars: Vec<char>,
+    at: usize,
+}
+
+impl Parser {
+    fn peek(&mut self) -> Option<char> {
+        while self.chars.get(self.at).is_some_and(|c| c.is_whitespace()) {
+            self.at += 1;
+        }
+        self.chars.get(self.at).copied()
+    }
+
+    fn expected(&self, expected: &'static str) -> PipelineError {
+        let found = self.chars.get(self.at).map_or("the end".into(), |c| format!("`{c}`"));
+        PipelineError::Syntax { column: self.at + 1, expected, found }
+    }
+
+    fn eat(&mut self, c: char) -> bool {
+        let found = self.peek() == Some(c);
+        self.at += usize::from(found);
+        found
+    }
+
+    fn word(&mut self, expected: &'static str) -> Result<String, PipelineError> {
+        if self.eat('"') {
+            let start = self.at;
+            while self.chars.get(self.at).is_some_and(|&c| c != '"') {
+                self.at += 1;
+            }
+            let word = self.chars[start..self.at].iter().collect();
+            if self.at == self.chars.len() {
+                return Err(self.expected("a closing `\"`"));
+            }
+            self.at += 1;
+            return Ok(word);
+        }
+        self.peek();
+        let start = self.at;
+        while self.chars.get(self.at).is_some_and(|&c| is_word_char(c)) {
+            self.at += 1;
+        }
+        if start == self.at {
+            return Err(self.expected(expected));
+        }
+        Ok(self.chars[start..self.at].iter().collect())
+    }
+
+    fn pass(&mut self) -> Result<PassSpec, PipelineError> {
+        let name = self.word("a pass name")?;
+        let mut options = Options::new();
+        if self.eat('{') && !self.eat('}') {
+            loop {
+                let option = self.word("an option name")?;
+                let value = if self.eat('=') { self.value()? } else { OptionValue::Flag };
+                if options.insert(option.clone(), value).is_some() {
+                    return Err(PipelineError::DuplicateOption { pass: name, option });
+                }
+                if self.eat('}') {
+                    break;
+                }
+                if !self.eat(',') {
+                    return Err(self.expected("`,` or `}`"));
+                }
+            }
+        }
+        Ok(PassSpec { name, options })
+    }
+
+    fn value(&mut self) -> Result<OptionValue, PipelineError> {
+        if !self.eat('[') {
+            return Ok(OptionValue::Word(self.word("a value")?));
+        }
+        let mut words = Vec::new();
+        if self.eat(']') {
+            return Ok(OptionValue::List(words));
+        }
+        loop {
+            words.push(self.word("a list element")?);
+            if self.eat(']') {
+                return Ok(OptionValue::List(words));
+            }
+            if !self.eat(',') {
+                return Err(self.expected("`,` or `]`"));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prints_what_it_parses() {
+        let text = "canonicalize,split{at=[ns.op,\"a b\"],cap=4,quiet},plan{at=[]}";
+        let pipeline = Pipeline::parse(text).unwrap();
+        assert_eq!(pipeline.to_string(), text);
+        assert_eq!(pipeline.passes[1].options["cap"], OptionValue::Word("4".into()));
+        assert_eq!(pipeline.passes[2].options["at"], OptionValue::List(vec![]));
+        let spaced = Pipeline::parse(" canonicalize , split { at = [ ns.op ] } ").unwrap();
+        assert_eq!(spaced.to_string(), "canonicalize,split{at=[ns.op]}");
+        assert_eq!(Pipeline::parse("  ").unwrap(), Pipeline::default());
+        assert_eq!(Pipeline::parse(DEFAULT_PIPELINE).unwrap().to_string(), DEFAULT_PIPELINE);
+    }
+
+    #[test]
+    fn says_where_the_text_breaks() {
+        let error = |text: &str| Pipeline::parse(text).unwrap_err().to_string();
+        assert_eq!(error("a,"), "pipeline column 3: expected a pass name, found the end");
+        assert_eq!(error("a b"), "pipeline column 3: expected `,` or the end, found `b`");
+        assert_eq!(error("a{x=}"), "pipeline column 5: expected a value, found `}`");
+        assert_eq!(error("a{x=[b"), "pipeline column 7: expected `,` or `]`, found the end");
+        assert_eq!(error("a{x=\"b"), "pipeline column 7: expected a closing `\"`, found the end");
+        assert_eq!(error("a{x,x}"), "pass `a`: option `x` is given twice; keep one");
+    }
+
+    #[test]
+    fn suggests_only_what_is_near() {
+        let known = ["canonicalize", "fold", "fuse", "split"];
+        assert_eq!(nearest("canonicalise", known), Some("canonicalize".into()));
+        assert_eq!(nearest("fues", known), Some("fuse".into()));
+        assert_eq!(nearest("zzz", known), None);
+    }
+}

@@ -1,0 +1,120 @@
+//! The arena planner: one offset for every slot, at the bounds of all symbols, for every size.
+//!
+//! The true counts come first, then the inputs, so that one copy stages a step; what remains is
+//! packed by lifetime. The arena depends on bounds and lifetimes alone, never on capture sizes.
+
+mod exact;
+mod greedy;
+mod pack;
+mod sweep;
+
+pub use pack::{Item, Packing, largest_live_sum, pack};
+
+use piecewise_ir::entity::Value;
+use piecewise_ir::module::{ArenaLayout, Module, SlotKind};
+
+/// How the arena is laid out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+pub struct PlanOptions {
+    /// Alignment of every offset, in bytes; a power of two.
+    pub align: u64,
+}
+
+impl Default for PlanOptions {
+    fn default() -> Self {
+        Self { align: 256 }
+    }
+}
+
+/// What the planner did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+pub struct PlanReport {
+    /// Bytes of the arena.
+    pub bytes: u64,
+    /// The largest sum of aligned bytes that are live at one moment, counts and inputs included:
+    /// no arena can be smaller.
+    pub live_bytes: u64,
+    /// The sum over all slots: what the arena would be without reuse.
+    pub slot_bytes: u64,
+}
+
+/// Why the arena could not be laid out.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// The module has no slots.
+    #[error("the arena needs slots, which the module does not have; run `destination` first")]
+    NoSlots,
+    /// The alignment is no power of two.
+    #[error("the alignment {align} is not a power of two; use 256, or another power of two")]
+    Alignment {
+        /// What was asked for.
+        align: u64,
+    },
+    /// The slots are too large to address.
+    #[error(
+        "{value} takes {bytes} bytes at the bounds of its symbols, and all slots together would \
+         pass {limit} bytes; lower the bounds"
+    )]
+    TooLarge {
+        /// The value at which the sum passed the limit.
+        value: Value,
+        /// Its bytes at the bounds.
+        bytes: u64,
+        /// The limit.
+        limit: u64,
+    },
+}
+
+/// The most bytes that all slots together may take: far beyond any device, and far from overflow.
+const LIMIT: u64 = 1 << 48;
+
+/// Gives every slot its offset.
+///
+/// # Errors
+/// When the module has no slots, the alignment is no power of two, or the slots are too large to
+/// address.
+pub fn plan_arena(module: &mut Module, options: &PlanOptions) -> Result<PlanReport, PlanError> {
+    let align = options.align;
+    if !align.is_power_of_two() || align > LIMIT {
+        return Err(PlanError::Alignment { align });
+    }
+    let table = module.slots().ok_or(PlanError::NoSlots)?;
+    let symbols = module.graph().symbols();
+    let counts = (symbols.len() as u64 * 4).next_multiple_of(align);
+    let mut report = PlanReport { slot_bytes: counts, ..PlanReport::default() };
+    let mut sizes = Vec::with_capacity(table.slots.len());
+    for slot in table.slots.values() {
+        let bytes = module.graph().ty(slot.value).max_bytes(symbols);
+        let aligned = bytes.checked_next_multiple_of(align);
+        let sum = aligned.and_then(|b| report.slot_bytes.checked_add(b)).filter(|&s| s <= LIMIT);
+        let too_large = PlanError::TooLarge { value: slot.value, bytes, limit: LIMIT };
+        report.slot_bytes = sum.ok_or(too_large)?;
+        sizes.push(bytes);
+    }
+
+    let mut offsets = vec![0; sizes.len()];
+    let mut staged = counts;
+    let mut items = Vec::new();
+    let mut packed = Vec::new();
+    for (at, slot) in table.slots.values().enumerate() {
+        let size = sizes[at].next_multiple_of(align);
+        if slot.kind == SlotKind::Input {
+            offsets[at] = staged;
+            staged += size;
+        } else {
+            items.push(Item { start: slot.live.start, end: slot.live.end, size });
+            packed.push(at);
+        }
+    }
+    let packing = pack(&items);
+    for (&at, &offset) in packed.iter().zip(&packing.offsets) {
+        offsets[at] = staged + offset;
+    }
+    report.bytes = staged + packing.height;
+    report.live_bytes = staged + largest_live_sum(&items);
+    let bounds = symbols.values().map(|decl| decl.max).collect();
+    let bytes = report.bytes;
+    module.set_layout(ArenaLayout { bounds, align, counts: 0, staged, offsets, sizes, bytes });
+    Ok(report)
+}

@@ -1,0 +1,76 @@
+//! Packing below a given height: items are placed in the order in which they start, each at an
+//! end of a gap between what is live then, and a dead end is left for the last choice open.
+//!
+//! What is live determines what can follow, so a configuration is never tried twice, and a graph
+//! of many equal layers costs as many tries for each layer as one of few.
+
+use super::greedy::Placement;
+use super::pack::{Conflicts, Item, Packing};
+use rustc_hash::FxHashSet;
+use std::cmp::Reverse;
+
+/// Configurations of live items that may be tried for the placement of one item.
+const CONFIGURATIONS: usize = 600;
+
+struct Choice {
+    offsets: Vec<u64>,
+    next: usize,
+}
+
+/// A packing of at most `height`, if the search finds one.
+pub(super) fn within(items: &[Item], conflicts: &Conflicts, height: u64) -> Option<Packing> {
+    let mut order: Vec<usize> = (0..items.len()).collect();
+    order.sort_by_key(|&i| (items[i].start, Reverse(items[i].size), i));
+    let mut tried: Vec<FxHashSet<Vec<u64>>> = vec![FxHashSet::default(); items.len()];
+    let mut placement = Placement::new(items.len());
+    let mut choices: Vec<Choice> = Vec::with_capacity(items.len());
+    loop {
+        let depth = choices.len();
+        if let Some(&item) = order.get(depth) {
+            let live: Vec<u64> =
+                conflicts.of(item).iter().filter_map(|&i| placement.offset(i)).collect();
+            let fresh = tried[depth].len() < CONFIGURATIONS && tried[depth].insert(live);
+            let offsets =
+                if fresh { gap_ends(items, conflicts, &placement, item, height) } else { vec![] };
+            choices.push(Choice { offsets, next: 0 });
+        } else {
+            return Some(placement.packing(items));
+        }
+        // Takes the next choice of the deepest item that has one left.
+        loop {
+            let choice = choices.last_mut()?;
+            let Some(&offset) = choice.offsets.get(choice.next) else {
+                choices.pop();
+                if let Some(&item) = choices.len().checked_sub(1).and_then(|d| order.get(d)) {
+                    placement.set(item, None);
+                }
+                continue;
+            };
+            choice.next += 1;
+            placement.set(order[choices.len() - 1], Some(offset));
+            break;
+        }
+    }
+}
+
+/// The lowest and the highest offset for `item` in each gap that holds it, tightest gap first.
+fn gap_ends(
+    items: &[Item],
+    conflicts: &Conflicts,
+    placement: &Placement,
+    item: usize,
+    height: u64,
+) -> Vec<u64> {
+    let size = items[item].size;
+    let mut gaps = placement.gaps(items, conflicts, item, height);
+    gaps.retain(|(start, end)| end - start >= size);
+    gaps.sort_by_key(|(start, end)| (end - start, *start));
+    let mut ends = Vec::with_capacity(2 * gaps.len());
+    for (start, end) in gaps {
+        ends.push(start);
+        if end - size != start {
+            ends.push(end - size);
+        }
+    }
+    ends
+}

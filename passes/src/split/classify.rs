@@ -1,0 +1,92 @@
+//! What each node is to the splitter: a prologue op, a split op or part of a piece; and which
+//! symbol's rows it iterates over.
+
+use super::dependence::Dependence;
+use piecewise_ir::entity::{Entity, Node, Symbol, Value};
+use piecewise_ir::graph::{Graph, ValueDef};
+use piecewise_ir::op::Op;
+use piecewise_ir::types::TensorType;
+
+/// What a node is to the splitter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum NodeRole {
+    /// A custom op over inputs alone: runs at the start of the step.
+    Prologue,
+    /// Runs between pieces.
+    Split,
+    /// Part of a piece, and its place in the order of effects matters.
+    Effect,
+    /// Part of a piece.
+    Pure,
+}
+
+/// The role of every node by position.
+pub(super) fn roles(
+    graph: &Graph,
+    dependence: &Dependence,
+    split_ops: Option<&[String]>,
+) -> Vec<NodeRole> {
+    let mut from_inputs = vec![false; graph.value_count()];
+    for input in graph.inputs() {
+        from_inputs[input.value.index()] = true;
+    }
+    let mut roles = Vec::with_capacity(dependence.len());
+    for at in 0..dependence.len() {
+        let data = graph.node(dependence.node(at));
+        let role = match &data.op {
+            Op::Custom(call) => {
+                let inputs_alone = call.mutates.is_empty()
+                    && !data.operands.is_empty()
+                    && data.operands.iter().all(|v| from_inputs[v.index()]);
+                let splits = split_ops.map_or(call.splits, |names| names.contains(&call.name));
+                match (inputs_alone, splits) {
+                    (true, _) => NodeRole::Prologue,
+                    (false, true) => NodeRole::Split,
+                    (false, false) if data.op.has_effect() => NodeRole::Effect,
+                    (false, false) => NodeRole::Pure,
+                }
+            }
+            op if op.has_effect() => NodeRole::Effect,
+            _ => NodeRole::Pure,
+        };
+        if role == NodeRole::Prologue {
+            data.results.iter().for_each(|v| from_inputs[v.index()] = true);
+        }
+        roles.push(role);
+    }
+    roles
+}
+
+/// Whether a node computes something: neither a literal nor an index remap.
+pub(super) fn has_kernel(op: &Op) -> bool {
+    !matches!(
+        op,
+        Op::Literal(_)
+            | Op::Reshape
+            | Op::Broadcast
+            | Op::Permute { .. }
+            | Op::Slice { .. }
+            | Op::Concat { .. }
+    )
+}
+
+/// The symbol whose rows `node` iterates over: a region's own; else the outermost symbol of its
+/// results, or, where none mentions one, of what it reads. `None` where all is static.
+pub fn iteration_symbol(graph: &Graph, node: Node) -> Option<Symbol> {
+    let data = graph.node(node);
+    if let Op::Region(region) = &data.op {
+        return Some(region.over);
+    }
+    let varies = |v: &Value| !matches!(graph.def(*v), ValueDef::Weight(_) | ValueDef::State(_));
+    let results: Vec<&TensorType> = data.results.iter().map(|&v| graph.ty(v)).collect();
+    let read: Vec<&TensorType> =
+        data.operands.iter().filter(|v| varies(v)).map(|&v| graph.ty(v)).collect();
+    outermost_symbol(&results).or_else(|| outermost_symbol(&read))
+}
+
+fn outermost_symbol(types: &[&TensorType]) -> Option<Symbol> {
+    let outer = types.iter().find_map(|ty| ty.outer_symbol());
+    let mentioned =
+        || types.iter().flat_map(|ty| &ty.shape).find_map(|d| Some(d.terms().first()?.0));
+    outer.or_else(mentioned)
+}

@@ -1,0 +1,141 @@
+//! The stages after fusion as passes: `split`, `destination`, `plan`, `check`.
+
+use crate::check::check_plan;
+use crate::destination::{LifetimeRule, assign_slots};
+use crate::manager::{Pass, PassContext, PassError, PassReport, Registry};
+use crate::plan::{PlanOptions, plan_arena};
+use crate::split::{SplitOptions, split};
+use piecewise_ir::entity::Node;
+use piecewise_ir::module::Module;
+use piecewise_ir::op::Op;
+
+/// Adds the stages to `registry`: `split` with `at=[..]` (empty: never), `destination`, `plan` with
+/// `align=..`, `check`.
+pub(crate) fn register(registry: &mut Registry) {
+    registry.add("split", &["at"], |options| {
+        Ok(Box::new(SplitPass { options: SplitOptions { split_ops: options.list("at")? } }))
+    });
+    registry.add("destination", &[], |_| Ok(Box::new(DestinationPass)));
+    registry.add("plan", &["align"], |options| {
+        let default = PlanOptions::default();
+        let align = options.number("align")?.unwrap_or(default.align);
+        Ok(Box::new(PlanPass { options: PlanOptions { align } }))
+    });
+    registry.add("check", &[], |_| Ok(Box::new(CheckPass)));
+}
+
+fn place(module: &Module, node: Node) -> String {
+    let data = module.graph().node(node);
+    let op = match &data.op {
+        Op::Custom(call) => call.name.as_str(),
+        op => op.mnemonic(),
+    };
+    format!("{op} {}", data.loc.scope)
+}
+
+/// `split`: see [`split`].
+#[derive(Clone, Debug, Default)]
+pub struct SplitPass {
+    /// Where it cuts.
+    pub options: SplitOptions,
+}
+
+impl Pass for SplitPass {
+    fn name(&self) -> &'static str {
+        "split"
+    }
+
+    fn run(&self, module: &mut Module, _: &mut PassContext) -> Result<PassReport, PassError> {
+        let done = split(module, &self.options).map_err(|e| PassError::failed(self.name(), e))?;
+        let mut report = PassReport::default();
+        report.count_many("pieces", done.pieces);
+        report.count_many("unique_pieces", done.unique_pieces);
+        report.count_many("split_ops", done.split_ops);
+        report.count_many("prologue_ops", done.prologue_ops);
+        for &node in &done.moved {
+            let why = "fewer bytes cross the split ops";
+            report.remark("moved over a split op", place(module, node), why);
+        }
+        for &node in &done.joined {
+            let why = "alone it was a piece without a kernel";
+            report.remark("joined a neighbouring piece", place(module, node), why);
+        }
+        for name in &done.unmatched {
+            let why = "no custom op of the graph has this name";
+            report.remark("nothing to split at", name.clone(), why);
+        }
+        Ok(report)
+    }
+}
+
+/// `destination`: see [`assign_slots`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DestinationPass;
+
+impl Pass for DestinationPass {
+    fn name(&self) -> &'static str {
+        "destination"
+    }
+
+    fn run(&self, module: &mut Module, _: &mut PassContext) -> Result<PassReport, PassError> {
+        let done = assign_slots(module, LifetimeRule::Moments).map_err(|_| {
+            let (needs, run_first) = ("the order of the step", "split");
+            PassError::Missing { pass: self.name(), needs, run_first }
+        })?;
+        let mut report = PassReport::default();
+        report.count_many("inputs", done.inputs);
+        report.count_many("boundaries", done.boundaries);
+        report.count_many("locals", done.locals);
+        report.count_many("outputs", done.outputs);
+        for &node in &done.copies {
+            let why = "an index remap outside a region gets a slot of its own";
+            report.remark("copies its operand", place(module, node), why);
+        }
+        Ok(report)
+    }
+}
+
+/// `plan`: see [`plan_arena`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PlanPass {
+    /// How the arena is laid out.
+    pub options: PlanOptions,
+}
+
+impl Pass for PlanPass {
+    fn name(&self) -> &'static str {
+        "plan"
+    }
+
+    fn run(&self, module: &mut Module, _: &mut PassContext) -> Result<PassReport, PassError> {
+        if module.slots().is_none() {
+            let (needs, run_first) = ("slots", "destination");
+            return Err(PassError::Missing { pass: self.name(), needs, run_first });
+        }
+        let done =
+            plan_arena(module, &self.options).map_err(|e| PassError::failed(self.name(), e))?;
+        let mut report = PassReport::default();
+        report.count_many("slots", module.slots().map_or(0, |table| table.slots.len()));
+        let why = format!(
+            "at least {} are live at one moment; without reuse it would be {}",
+            done.live_bytes, done.slot_bytes
+        );
+        report.remark(format!("arena of {} bytes", done.bytes), "plan", why);
+        Ok(report)
+    }
+}
+
+/// `check`: see [`check_plan`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CheckPass;
+
+impl Pass for CheckPass {
+    fn name(&self) -> &'static str {
+        "check"
+    }
+
+    fn run(&self, module: &mut Module, _: &mut PassContext) -> Result<PassReport, PassError> {
+        check_plan(module).map_err(|diagnostics| PassError::failed(self.name(), diagnostics))?;
+        Ok(PassReport::default())
+    }
+}

@@ -1,0 +1,371 @@
+//! The checkers: each code with the planted fault that it finds.
+
+mod support;
+
+use piecewise_ir::diagnostic::Diagnostics;
+use piecewise_ir::dim::Dim;
+use piecewise_ir::dtype::DType;
+use piecewise_ir::entity::{Arena, Entity, PieceId, Value};
+use piecewise_ir::graph::{Graph, ValueDef};
+use piecewise_ir::module::{ArenaLayout, Module, SlotData, SlotKind, SlotTable};
+use piecewise_ir::op::{Op, RowTreatment, UnaryOp};
+use piecewise_ir::types::TensorType;
+use piecewise_passes::check::{
+    LaunchAccess, MemberLaunches, ScratchRange, check_launches, check_plan,
+};
+use piecewise_passes::destination::{LifetimeRule, assign_slots};
+use piecewise_passes::plan::{PlanOptions, plan_arena};
+use piecewise_passes::split::{SplitOptions, split};
+use support::launches::{absorbing, plain};
+use support::{Widths, custom, decoder, loc, matmul, symbol, unary, weight};
+
+fn planned_by(graph: Graph, rule: LifetimeRule) -> Module {
+    let mut module = Module::new(graph);
+    split(&mut module, &SplitOptions::default()).expect("splits");
+    assign_slots(&mut module, rule).expect("has an order");
+    plan_arena(&mut module, &PlanOptions::default()).expect("fits");
+    module
+}
+
+fn planned(graph: Graph) -> Module {
+    planned_by(graph, LifetimeRule::Moments)
+}
+
+fn codes(result: Result<(), Diagnostics>) -> Vec<&'static str> {
+    let mut codes: Vec<_> =
+        result.err().into_iter().flat_map(|d| d.items).map(|item| item.code).collect();
+    codes.sort_unstable();
+    codes.dedup();
+    codes
+}
+
+/// The codes after `fault` changed the slots and the layout of a planned decoder.
+fn planted(fault: impl FnOnce(&mut Vec<SlotData>, &mut ArenaLayout)) -> Vec<&'static str> {
+    let mut module = planned(decoder(Widths::tiny(2)));
+    let mut slots: Vec<SlotData> =
+        module.slots().expect("planned").slots.values().cloned().collect();
+    let mut layout = module.layout().expect("planned").clone();
+    fault(&mut slots, &mut layout);
+    module.set_slots(SlotTable { slots: slots.into_iter().collect::<Arena<_, _>>() });
+    module.set_layout(layout);
+    codes(check_plan(&module))
+}
+
+fn first_of(slots: &[SlotData], kind: SlotKind) -> usize {
+    slots.iter().position(|s| s.kind == kind).expect("a slot of the kind")
+}
+
+#[test]
+fn a_plan_without_a_fault_passes() {
+    for layers in [0, 1, 2, 6] {
+        assert_eq!(check_plan(&planned(decoder(Widths::tiny(layers)))), Ok(()));
+    }
+    assert_eq!(planted(|_, _| {}), [] as [&str; 0]);
+}
+
+#[test]
+fn a_part_of_the_plan_that_is_missing_is_b0101() {
+    let mut module = Module::new(decoder(Widths::tiny(1)));
+    assert_eq!(codes(check_plan(&module)), ["B0101"]);
+    assert_eq!(codes(check_launches(&module, &[])), ["B0101"]);
+    split(&mut module, &SplitOptions::default()).expect("splits");
+    assert_eq!(codes(check_plan(&module)), ["B0101"]);
+}
+
+#[test]
+fn names_of_nothing_are_b0102() {
+    assert_eq!(planted(|slots, _| slots[3].value = Value(99_999)), ["B0102"]);
+    let mut module = planned(decoder(Widths::tiny(1)));
+    let (slots, layout) = (module.slots().cloned(), module.layout().cloned());
+    let mut stitch = module.stitch().expect("split").clone();
+    stitch.uses[PieceId::new(0)].nodes.push(piecewise_ir::entity::Node(99_999));
+    module.set_stitch(stitch);
+    module.set_slots(slots.expect("planned"));
+    module.set_layout(layout.expect("planned"));
+    assert_eq!(codes(check_plan(&module)), ["B0102"]);
+}
+
+#[test]
+fn a_value_without_a_slot_is_b0103() {
+    let found = planted(|slots, layout| {
+        slots.pop();
+        layout.offsets.pop();
+        layout.sizes.pop();
+    });
+    assert_eq!(found, ["B0103"]);
+}
+
+#[test]
+fn a_value_with_two_slots_is_b0104() {
+    let found = planted(|slots, layout| {
+        slots.push(slots[slots.len() - 1].clone());
+        layout.offsets.push(layout.bytes);
+        layout.sizes.push(layout.sizes[layout.sizes.len() - 1]);
+        layout.bytes += 1 << 20;
+    });
+    assert_eq!(found, ["B0104"]);
+}
+
+#[test]
+fn a_slot_for_a_weight_is_b0105() {
+    let graph = decoder(Widths::tiny(2));
+    let weight = graph.weights()[0].value;
+    assert!(matches!(graph.def(weight), ValueDef::Weight(0)));
+    let found = planted(|slots, layout| {
+        let live = slots[0].live;
+        slots.push(SlotData { value: weight, kind: SlotKind::Local, live });
+        layout.offsets.push(layout.bytes);
+        layout.sizes.push(1 << 20);
+        layout.bytes += 1 << 20;
+    });
+    assert_eq!(found, ["B0105"]);
+}
+
+#[test]
+fn a_wrong_kind_is_b0106() {
+    let found = planted(|slots, _| {
+        let at = first_of(slots, SlotKind::Boundary);
+        slots[at].kind = SlotKind::Local;
+    });
+    assert_eq!(found, ["B0106"]);
+}
+
+#[test]
+fn a_short_lifetime_is_b0107() {
+    let found = planted(|slots, _| {
+        let at = slots.iter().position(|s| s.live.end > s.live.start + 1 && s.live.start > 0);
+        slots[at.expect("a long one")].live.end -= 1;
+    });
+    assert_eq!(found, ["B0107"]);
+}
+
+#[test]
+fn misalignment_is_b0201_or_b0202() {
+    assert_eq!(planted(|_, layout| layout.align = 192), ["B0201"]);
+    assert_eq!(planted(|_, layout| layout.bytes += 1), ["B0202"]);
+    let found = planted(|slots, layout| {
+        let at = first_of(slots, SlotKind::Output);
+        layout.offsets[at] += 16;
+        layout.bytes += 256;
+    });
+    assert!(found.contains(&"B0202"), "{found:?}");
+}
+
+#[test]
+fn an_end_outside_the_arena_is_b0203() {
+    assert_eq!(planted(|_, layout| layout.bytes -= layout.align), ["B0203"]);
+    let found = planted(|slots, layout| {
+        layout.offsets[first_of(slots, SlotKind::Output)] = u64::MAX & !255;
+    });
+    assert_eq!(found, ["B0203"]);
+}
+
+#[test]
+fn a_slot_too_small_for_its_value_is_b0204() {
+    assert_eq!(
+        planted(|slots, layout| layout.sizes[first_of(slots, SlotKind::Local)] -= 2),
+        ["B0204"]
+    );
+}
+
+#[test]
+fn lists_that_do_not_fit_are_b0205() {
+    assert_eq!(planted(|_, layout| layout.offsets.truncate(3)), ["B0205"]);
+    assert_eq!(planted(|_, layout| layout.bounds.push(1)), ["B0205"]);
+}
+
+#[test]
+fn a_layout_for_smaller_bounds_is_b0206() {
+    assert_eq!(planted(|_, layout| layout.bounds[0] -= 1), ["B0206"]);
+}
+
+#[test]
+fn an_edited_offset_that_overlaps_is_b0301() {
+    let found = planted(|slots, layout| {
+        // Two slots that are live together, the later put where the earlier is.
+        let pair = (0..slots.len()).flat_map(|a| (a + 1..slots.len()).map(move |b| (a, b))).find(
+            |&(a, b)| {
+                slots[a].kind != SlotKind::Input
+                    && slots[a].live.overlaps(slots[b].live)
+                    && layout.sizes[a] == layout.sizes[b]
+            },
+        );
+        let (a, b) = pair.expect("two live slots of one size");
+        layout.offsets[b] = layout.offsets[a];
+    });
+    assert_eq!(found, ["B0301"]);
+}
+
+#[test]
+fn a_slot_over_the_counts_is_b0302() {
+    assert_eq!(planted(|_, layout| layout.offsets[0] = 0), ["B0302"]);
+}
+
+#[test]
+fn what_is_staged_and_what_is_not_is_b0401_to_b0403() {
+    assert_eq!(planted(|_, layout| layout.counts = layout.bytes), ["B0401"]);
+    assert_eq!(planted(|_, layout| layout.counts = 2), ["B0401"]);
+    assert_eq!(planted(|_, layout| layout.staged -= 256), ["B0402"]);
+    assert_eq!(planted(|_, layout| layout.staged += 256), ["B0403"]);
+}
+
+fn launched(fault: impl FnOnce(&Module, &mut Vec<MemberLaunches>)) -> Vec<&'static str> {
+    let module = planned(decoder(Widths::tiny(2)));
+    let mut launches = plain(&module);
+    fault(&module, &mut launches);
+    codes(check_launches(&module, &launches))
+}
+
+#[test]
+fn launches_without_a_fault_pass() {
+    assert_eq!(launched(|_, _| {}), [] as [&str; 0]);
+    let module = planned(decoder(Widths::tiny(3)));
+    assert_eq!(check_launches(&module, &absorbing(&module)), Ok(()));
+}
+
+#[test]
+fn a_lowering_that_absorbs_launches_less() {
+    let module = planned(decoder(Widths::tiny(3)));
+    let count =
+        |members: &[MemberLaunches]| members.iter().map(|m| m.launches.len()).sum::<usize>();
+    assert!(count(&absorbing(&module)) < count(&plain(&module)));
+}
+
+#[test]
+fn reading_what_nothing_wrote_is_b0501() {
+    let found = launched(|_, members| {
+        let last = members.last_mut().expect("a member");
+        last.launches.swap(0, 1);
+    });
+    assert_eq!(found, ["B0501"]);
+}
+
+#[test]
+fn node_granular_lifetimes_under_absorbing_launches_are_refused() {
+    let module = planned_by(decoder(Widths::tiny(2)), LifetimeRule::NodeGranular);
+    assert_eq!(check_launches(&module, &plain(&module)), Ok(()), "op by op the plan holds");
+    let found = codes(check_launches(&module, &absorbing(&module)));
+    assert!(found.contains(&"B0502") || found.contains(&"B0503"), "{found:?}");
+    assert!(codes(check_plan(&module)).contains(&"B0107"), "the plan checker sees it as well");
+}
+
+#[test]
+fn overwritten_bytes_are_b0502_and_own_bytes_b0503() {
+    // x -> a -> b -> c in one piece: a and c may share bytes.
+    let mut g = Graph::new("chain");
+    let t = symbol(&mut g, "T", 64);
+    let x = g.add_input("x", TensorType::new(DType::F32, [t.into(), Dim::constant(8)]), None, None);
+    let a = unary(&mut g, t, UnaryOp::Neg, x);
+    let b = unary(&mut g, t, UnaryOp::Neg, a);
+    let c = unary(&mut g, t, UnaryOp::Neg, b);
+    let d = unary(&mut g, t, UnaryOp::Neg, c);
+    g.set_outputs(vec![d]);
+    let module = planned(g);
+    let offset = |v| {
+        module.layout().expect("planned").offsets
+            [module.slots().expect("planned").of(v).expect("a slot").index()]
+    };
+    assert_eq!(offset(a), offset(c), "the plan reuses the bytes");
+    let launch = |name: &str, reads: &[Value], writes: &[Value]| LaunchAccess {
+        name: name.into(),
+        reads: reads.to_vec(),
+        writes: writes.to_vec(),
+        ..LaunchAccess::default()
+    };
+    let run = |launches: Vec<LaunchAccess>| {
+        let member = MemberLaunches { member: PieceId::new(0), scratch: 0, launches };
+        codes(check_launches(&module, &[member]))
+    };
+    let (first, second) = (launch("a", &[x], &[a]), launch("b", &[a], &[b]));
+    let (third, fourth) = (launch("c", &[b], &[c]), launch("d", &[c], &[d]));
+    let all = |last: LaunchAccess| vec![first.clone(), second.clone(), third.clone(), last];
+    assert_eq!(run(all(fourth.clone())), [] as [&str; 0]);
+    assert_eq!(run(all(launch("late", &[c, a], &[d]))), ["B0502"]);
+    let fused = vec![first.clone(), launch("bc", &[a], &[c]), fourth.clone()];
+    assert_eq!(run(fused), ["B0503"]);
+    let both = vec![launch("ac", &[x], &[a, c]), second.clone(), third.clone(), fourth.clone()];
+    assert_eq!(run(both), ["B0502", "B0503"]);
+    assert_eq!(run(all(launch("input", &[c], &[d, x]))), ["B0504"]);
+}
+
+#[test]
+fn a_boundary_that_no_launch_writes_is_b0505() {
+    let found = launched(|module, members| {
+        let slots = module.slots().expect("planned");
+        let last = members.last_mut().expect("a member");
+        let sample = last.launches.last_mut().expect("a launch");
+        let output =
+            |v: &Value| slots.of(*v).is_some_and(|s| slots.slots[s].kind == SlotKind::Output);
+        assert!(sample.writes.iter().any(output));
+        sample.writes.retain(|v| !output(v));
+    });
+    assert_eq!(found, ["B0505"]);
+}
+
+#[test]
+fn an_output_overwritten_before_the_end_is_b0506() {
+    let mut module = planned(decoder(Widths::tiny(1)));
+    let mut layout = module.layout().expect("planned").clone();
+    let slots = module.slots().expect("planned");
+    let outputs: Vec<usize> = slots
+        .slots
+        .iter()
+        .filter(|(_, s)| s.kind == SlotKind::Output)
+        .map(|(slot, _)| slot.index())
+        .collect();
+    layout.offsets[outputs[1]] = layout.offsets[outputs[0]];
+    module.set_layout(layout);
+    let found = codes(check_launches(&module, &plain(&module)));
+    assert!(found.contains(&"B0506"), "{found:?}");
+}
+
+#[test]
+fn lists_of_other_members_are_b0507() {
+    assert_eq!(launched(|_, members| members.swap(1, 2)), ["B0507"]);
+    assert_eq!(launched(|_, members| members.truncate(2)), ["B0507"]);
+}
+
+#[test]
+fn a_launch_that_names_nothing_is_b0102() {
+    let found = launched(|_, members| members[1].launches[0].reads.push(Value(99_999)));
+    assert!(found.contains(&"B0102"), "{found:?}");
+}
+
+#[test]
+fn scratch_that_is_not_there_or_not_written_is_b0508() {
+    let range = |offset, bytes| ScratchRange { offset, bytes };
+    let with = |scratch, write: &[ScratchRange], read: &[ScratchRange]| {
+        launched(|_, members| {
+            members[1].scratch = scratch;
+            members[1].launches[0].scratch_writes = write.to_vec();
+            members[1].launches[1].scratch_reads = read.to_vec();
+        })
+    };
+    assert_eq!(with(64, &[range(0, 32), range(32, 32)], &[range(16, 48)]), [] as [&str; 0]);
+    assert_eq!(with(60, &[range(0, 64)], &[]), ["B0508"]);
+    assert_eq!(with(64, &[range(0, 16), range(32, 32)], &[range(8, 40)]), ["B0508"]);
+    assert_eq!(with(64, &[range(0, u64::MAX)], &[range(u64::MAX, u64::MAX)]), ["B0508"]);
+}
+
+#[test]
+fn a_users_op_with_a_mutated_state_is_planned_and_launched() {
+    let mut g = Graph::new("user");
+    let t = symbol(&mut g, "N", 32);
+    let x = g.add_input("x", TensorType::new(DType::F32, [t.into(), Dim::constant(8)]), None, None);
+    let state = g.add_state("memory", TensorType::new(DType::F32, [16, 8]), None);
+    let w = weight(&mut g, "w", DType::F32, [8, 8]);
+    let mut v = unary(&mut g, t, UnaryOp::Exp, x);
+    for _ in 0..3 {
+        let ty = g.ty(v).clone();
+        let op = custom("user.recur", vec![1], RowTreatment::Mixed, true);
+        v = g.push(op, vec![v, state], ty, loc("recur"));
+        v = matmul(&mut g, v, w, "mix");
+        v = unary(&mut g, t, UnaryOp::Exp, v);
+    }
+    g.set_outputs(vec![v]);
+    let module = planned(g);
+    assert_eq!(check_plan(&module), Ok(()));
+    assert_eq!(check_launches(&module, &plain(&module)), Ok(()));
+    assert_eq!(check_launches(&module, &absorbing(&module)), Ok(()));
+    assert!(module.graph().nodes().any(|n| matches!(module.graph().node(n).op, Op::Custom(_))));
+}

@@ -1,0 +1,103 @@
+//! What can go wrong while requests are served.
+
+use super::request::RequestId;
+use crate::batch::RoleError;
+use crate::kv::PoolFull;
+use crate::model::ModelError;
+use piecewise_backend::device::DeviceError;
+
+/// Why a request is refused or a step failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// The graph's roles do not fit.
+    #[error(transparent)]
+    Role(#[from] RoleError),
+    /// The model failed.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The device failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The pool can't hold even one sequence.
+    #[error(transparent)]
+    Pool(#[from] PoolFull),
+    /// An option beyond what the model was built for.
+    #[error("{option} = {value}, but {because}; it must be from 1 to {bound}")]
+    Option {
+        /// The configuration key.
+        option: &'static str,
+        /// Its value.
+        value: u64,
+        /// What bounds it.
+        because: &'static str,
+        /// The bound.
+        bound: u64,
+    },
+    /// No token to start from.
+    #[error("the prompt is empty; it needs at least one token, such as the one that begins a text")]
+    EmptyPrompt,
+    /// No room for a token after the prompt.
+    #[error(
+        "{length} tokens leave no room in the context: max_seq_len = {bound}, the next token \
+         included; shorten the prompt or raise max_seq_len (bounded by the model and the KV pool, \
+         see memory_budget)"
+    )]
+    TooLong {
+        /// Tokens of the prompt, with what was kept before it.
+        length: usize,
+        /// The longest sequence.
+        bound: u64,
+    },
+    /// An id that the model has not.
+    #[error(
+        "id {id} at position {position} of the prompt is not below the model's {vocab} ids; does \
+         the tokenizer belong to this model?"
+    )]
+    IdOutOfRange {
+        /// The id.
+        id: u32,
+        /// Where it is.
+        position: usize,
+        /// How many ids the model has.
+        vocab: u64,
+    },
+    /// A parameter of a request out of its range.
+    #[error("{parameter} = {value} is out of range; {expected}")]
+    Parameter {
+        /// Its name.
+        parameter: &'static str,
+        /// Its value.
+        value: String,
+        /// What would do.
+        expected: &'static str,
+    },
+    /// No request of this number.
+    #[error("there is no request {request}; it was removed, or finished without being kept")]
+    UnknownRequest {
+        /// The request.
+        request: RequestId,
+    },
+    /// A request that can't be continued.
+    #[error("request {request} can't be continued: only one that has finished and was kept can be")]
+    NotKept {
+        /// The request.
+        request: RequestId,
+    },
+    /// Logits were asked for while requests run.
+    #[error("logits of a prompt can't be computed while requests run; step until none do")]
+    Busy,
+    /// The model returned something that is no id.
+    #[error(
+        "request {request} sampled {id}, which is none of the model's {vocab} ids; run with \
+         checks.poison and checks.compare to find where it comes from"
+    )]
+    BadSample {
+        /// The request.
+        request: RequestId,
+        /// What was sampled.
+        id: i32,
+        /// How many ids the model has.
+        vocab: u64,
+    },
+}

@@ -1,0 +1,33 @@
+//! Pages of sequences that do not run: kept for later, taken when others need them.
+
+use super::Engine;
+use super::request::RequestId;
+use piecewise_backend::device::Device;
+
+impl<D: Device> Engine<D> {
+    /// Takes the pages of one sequence that does not run: the conversation idle for longest,
+    /// then the request that waits last. Its tokens will be computed again. Returns whether
+    /// there was one.
+    pub(super) fn reclaim_idle(&mut self, but: RequestId) -> bool {
+        self.reclaim(Some(but))
+    }
+
+    /// The same for whoever has no number.
+    pub(super) fn reclaim_any(&mut self) -> bool {
+        self.reclaim(None)
+    }
+
+    fn reclaim(&mut self, but: Option<RequestId>) -> bool {
+        let Self { kept, waiting, sequences, pool, .. } = self;
+        for id in kept.iter().chain(waiting.iter().rev()) {
+            let Some(sequence) = sequences.get_mut(id) else { continue };
+            if Some(*id) == but || sequence.table.pages().is_empty() {
+                continue;
+            }
+            sequence.table.release(pool);
+            sequence.computed = 0;
+            return true;
+        }
+        false
+    }
+}

@@ -1,0 +1,76 @@
+//! Logits of every position of a prompt.
+
+use super::request::check_ids;
+use super::{Engine, EngineError};
+use crate::batch::{Chunk, ChunkRows, ChunkTokens, RoleError, Sampling};
+use crate::kv::PageTable;
+use piecewise_backend::device::Device;
+
+impl<D: Device> Engine<D> {
+    /// Computes the logits of every position of `ids` and hands them out chunk by chunk: the
+    /// position of the first row, and the rows `f32 [rows, vocab]` as little-endian bytes. The
+    /// model must have been built to read its logits back.
+    ///
+    /// # Errors
+    /// When `ids` is empty, too long or out of range, requests run, the pool is too small, the
+    /// graph returns no logits, or the model fails.
+    pub fn logits(
+        &mut self,
+        ids: &[u32],
+        rows: &mut dyn FnMut(u64, &[u8]),
+    ) -> Result<(), EngineError> {
+        if self.has_work() {
+            return Err(EngineError::Busy);
+        }
+        if ids.is_empty() {
+            return Err(EngineError::EmptyPrompt);
+        }
+        check_ids(ids, self.options.vocab)?;
+        let bound = self.options.max_seq_len;
+        if ids.len() as u64 > bound {
+            return Err(EngineError::TooLong { length: ids.len(), bound });
+        }
+        let mut table = PageTable::default();
+        if self.roles.table_pages.is_some() {
+            while table.missing(ids.len() as u64) > self.pool.free_pages() && self.reclaim_any() {}
+            table.grow(&mut self.pool, ids.len() as u64)?;
+        }
+        let result = self.logits_with(ids, &table, rows);
+        table.release(&mut self.pool);
+        result
+    }
+
+    fn logits_with(
+        &mut self,
+        ids: &[u32],
+        table: &PageTable,
+        rows: &mut dyn FnMut(u64, &[u8]),
+    ) -> Result<(), EngineError> {
+        let (output, _) = self
+            .roles
+            .logits
+            .ok_or(RoleError::NoOutput { what: "logits", expected: "f32 [rows, vocabulary]" })?;
+        let most = self.options.max_num_tokens.min(self.model.max_logit_rows());
+        let mut start = 0;
+        for chunk in ids.chunks(most.max(1) as usize) {
+            if let Some(poison) = &self.poison {
+                let kept = self.sequences.values().map(|s| (&s.table, s.computed));
+                let live = kept.chain([(table, start)]);
+                poison.fill(self.model.device_mut(), &self.pool, live)?;
+            }
+            self.batch.clear();
+            self.batch.push(&Chunk {
+                tokens: ChunkTokens::Ids(chunk),
+                start,
+                table,
+                rows: ChunkRows::All,
+                entry: None,
+                sampling: Sampling::default(),
+            });
+            let ticket = self.model.submit(&self.batch.view().inputs())?;
+            rows(start, self.model.read(&ticket)?.bytes(output)?);
+            start += chunk.len() as u64;
+        }
+        Ok(())
+    }
+}

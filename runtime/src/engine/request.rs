@@ -1,0 +1,204 @@
+//! Requests, events and options.
+
+use super::error::EngineError;
+use crate::batch::{RoleMap, Sampling};
+use crate::model::CompiledModel;
+use crate::symbols::SymbolClass;
+use piecewise_backend::device::Device;
+
+/// A request's number; never used twice by an engine.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct RequestId(pub(super) u64);
+
+impl std::fmt::Display for RequestId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Request {
+    /// The ids to go on from; at least one.
+    pub prompt: Vec<u32>,
+    /// The most tokens to generate; the context may end it sooner.
+    pub max_tokens: u64,
+    /// Ids that end it; the id itself is still returned.
+    pub stop_ids: Vec<u32>,
+    /// Whether to go on past stop ids.
+    pub ignore_eos: bool,
+    /// How each token is chosen.
+    pub sampling: Sampling,
+    /// Whether ids and KV stay when it finishes, so that it can be continued.
+    pub keep: bool,
+}
+
+impl Request {
+    /// A greedy request without stop ids.
+    pub fn new(prompt: impl Into<Vec<u32>>, max_tokens: u64) -> Self {
+        Self {
+            prompt: prompt.into(),
+            max_tokens,
+            stop_ids: Vec::new(),
+            ignore_eos: false,
+            sampling: Sampling::default(),
+            keep: false,
+        }
+    }
+
+    pub(super) fn check(
+        &self,
+        options: &EngineOptions,
+        roles: &RoleMap,
+    ) -> Result<(), EngineError> {
+        if self.prompt.is_empty() {
+            return Err(EngineError::EmptyPrompt);
+        }
+        check_ids(&self.prompt, options.vocab)?;
+        let bad = |parameter, value: String, expected| {
+            Err(EngineError::Parameter { parameter, value, expected })
+        };
+        if self.max_tokens == 0 {
+            return bad("max_tokens", "0".to_owned(), "ask for at least one token");
+        }
+        let Sampling { temperature, top_k, top_p, .. } = self.sampling;
+        if !(temperature.is_finite() && temperature >= 0.0) {
+            let expected = "it must be a finite number, 0 (the largest logit) or above";
+            return bad("temperature", temperature.to_string(), expected);
+        }
+        if !(top_p > 0.0 && top_p <= 1.0) {
+            return bad("top_p", top_p.to_string(), "it must be above 0 and at most 1 (off)");
+        }
+        if i32::try_from(top_k).is_err() {
+            return bad("top_k", top_k.to_string(), "it must be below 2^31; 0 is off");
+        }
+        if temperature > 0.0 && !roles.has_sampling() {
+            let expected =
+                "this model's graph has no inputs of the roles sample.*, so only 0 works";
+            return bad("temperature", temperature.to_string(), expected);
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn check_ids(ids: &[u32], vocab: u64) -> Result<(), EngineError> {
+    match ids.iter().position(|&id| u64::from(id) >= vocab) {
+        Some(position) => Err(EngineError::IdOutOfRange { id: ids[position], position, vocab }),
+        None => Ok(()),
+    }
+}
+
+/// Why a request finished.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FinishReason {
+    /// A stop id.
+    Stop,
+    /// `max_tokens` or the end of the context.
+    Length,
+}
+
+/// What a step brought about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A token.
+    Token {
+        /// Whose.
+        request: RequestId,
+        /// Its id.
+        id: u32,
+    },
+    /// A request's end, after its last token.
+    Finished {
+        /// Which.
+        request: RequestId,
+        /// Why.
+        reason: FinishReason,
+    },
+}
+
+/// Bounds of an engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EngineOptions {
+    /// The most tokens of a step; longer prompts are cut into chunks.
+    pub max_num_tokens: u64,
+    /// The most sequences that run at once.
+    pub max_num_seqs: u64,
+    /// The most ids of a sequence, prompt and generated.
+    pub max_seq_len: u64,
+    /// Ids that the model has; taken from its logits where it returns them.
+    pub vocab: u64,
+    /// Whether a step may be submitted before the one before it is read.
+    pub run_ahead: bool,
+}
+
+impl EngineOptions {
+    /// All that a model was built for.
+    ///
+    /// # Errors
+    /// When the graph's roles do not fit.
+    pub fn of<D: Device>(model: &CompiledModel<D>) -> Result<Self, EngineError> {
+        let roles = RoleMap::resolve(model.module().graph(), model.symbols())?;
+        let limits = Limits::of(model, &roles);
+        Ok(Self {
+            max_num_tokens: limits.tokens,
+            max_num_seqs: limits.sequences,
+            max_seq_len: limits.positions,
+            vocab: limits.vocab,
+            run_ahead: true,
+        })
+    }
+
+    pub(super) fn checked<D: Device>(
+        mut self,
+        model: &CompiledModel<D>,
+        roles: &RoleMap,
+    ) -> Result<Self, EngineError> {
+        let limits = Limits::of(model, roles);
+        let check = |option, value: u64, bound, because| {
+            if (1..=bound).contains(&value) {
+                return Ok(());
+            }
+            Err(EngineError::Option { option, value, because, bound })
+        };
+        let built = "that is the bound that the model was built with";
+        check("max_num_tokens", self.max_num_tokens, limits.tokens, built)?;
+        let because = "sequences, rows and entries of sampled ids of the model bound it";
+        check("max_num_seqs", self.max_num_seqs, limits.sequences, because)?;
+        let because = "the block table and the KV pool bound it (see memory_budget)";
+        check("max_seq_len", self.max_seq_len, limits.positions, because)?;
+        let because = "the logits of the model bound it";
+        check("vocab", self.vocab, limits.vocab, because)?;
+        self.run_ahead &= roles.has_feedback();
+        Ok(self)
+    }
+}
+
+struct Limits {
+    tokens: u64,
+    sequences: u64,
+    positions: u64,
+    vocab: u64,
+}
+
+impl Limits {
+    fn of<D: Device>(model: &CompiledModel<D>, roles: &RoleMap) -> Self {
+        let symbols = model.symbols();
+        let tokens = symbols.count(SymbolClass::Tokens, symbols.bounds());
+        let has = |class| (0..symbols.len()).any(|i| symbols.class_at(i) == class);
+        let mut sequences = model.max_logit_rows().min(tokens);
+        if has(SymbolClass::Sequences) {
+            sequences = sequences.min(symbols.count(SymbolClass::Sequences, symbols.bounds()));
+        }
+        if roles.sampled_entries > 0 {
+            sequences = sequences.min(roles.sampled_entries);
+        }
+        let most = i32::MAX as u64;
+        Self {
+            tokens,
+            sequences,
+            positions: roles.max_positions().unwrap_or(most).min(most),
+            vocab: roles.logits.map_or(most, |(_, vocab)| vocab.min(most)),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! One request's tokens and how far they have been computed.
+
+use super::request::Request;
+use crate::batch::{ChunkRows, ChunkTokens, RoleMap, Sampling};
+use crate::kv::PageTable;
+
+/// Ids beyond the prompt that room is made for beforehand, so that decoding allocates nothing
+/// and a huge `max_tokens` does not either.
+const RESERVED_IDS: usize = 1 << 14;
+
+/// A request under way or kept.
+#[derive(Debug)]
+pub(super) struct Sequence {
+    /// Prompt and generated ids that are known on the host.
+    pub ids: Vec<u32>,
+    /// Positions that steps submitted so far write; rows past them are dead.
+    pub computed: u64,
+    /// Ids sampled by submitted steps and not read back yet.
+    pub pending: u64,
+    /// Ids generated in this turn and known.
+    pub generated: u64,
+    /// The most ids of this turn.
+    pub max_tokens: u64,
+    pub table: PageTable,
+    /// The entry of the state of sampled ids, while it runs.
+    pub entry: Option<u32>,
+    pub sampling: Sampling,
+    pub keep: bool,
+    /// Told apart from earlier turns, whose rows may still be in flight.
+    pub turn: u32,
+    stop_ids: Vec<u32>,
+}
+
+impl Sequence {
+    pub(super) fn new(request: Request, max_seq_len: u64, roles: &RoleMap) -> Self {
+        let rows = if roles.table_pages.is_some() { max_seq_len } else { 0 };
+        let mut sequence = Self {
+            ids: Vec::new(),
+            computed: 0,
+            pending: 0,
+            generated: 0,
+            max_tokens: 0,
+            table: PageTable::with_capacity(
+                rows.min(request.final_length(0, max_seq_len)).min(RESERVED_IDS as u64),
+            ),
+            entry: None,
+            sampling: request.sampling,
+            keep: false,
+            turn: 0,
+            stop_ids: Vec::new(),
+        };
+        sequence.extend(request, max_seq_len);
+        sequence
+    }
+
+    /// Begins another turn.
+    pub(super) fn extend(&mut self, request: Request, max_seq_len: u64) {
+        let length = request.final_length(self.ids.len(), max_seq_len);
+        let more = (length as usize).saturating_sub(self.ids.len());
+        self.ids.reserve_exact(more.min(request.prompt.len() + RESERVED_IDS));
+        self.ids.extend_from_slice(&request.prompt);
+        self.max_tokens = length - self.ids.len() as u64;
+        self.generated = 0;
+        self.sampling = request.sampling;
+        self.keep = request.keep;
+        self.stop_ids = if request.ignore_eos { Vec::new() } else { request.stop_ids };
+        self.turn += 1;
+    }
+
+    /// Tokens that it could bring to a step now.
+    pub(super) fn due(&self) -> u64 {
+        let known = self.ids.len() as u64;
+        if self.computed < known {
+            return known - self.computed;
+        }
+        u64::from(self.pending > 0 && self.generated + self.pending < self.max_tokens)
+    }
+
+    /// Whether one more token is all that it has to bring.
+    pub(super) fn is_decoding(&self) -> bool {
+        self.due() == 1
+    }
+
+    /// The next `count` tokens, and whether they end with a row that samples.
+    pub(super) fn chunk(&self, count: u64) -> (ChunkTokens<'_>, ChunkRows) {
+        let rows = if count == self.due() { ChunkRows::Last } else { ChunkRows::None };
+        let start = self.computed as usize;
+        let tokens = match (self.ids.get(start..start + count as usize), self.entry) {
+            (Some(ids), _) => ChunkTokens::Ids(ids),
+            (None, entry) => ChunkTokens::Feedback(entry.unwrap_or(0)),
+        };
+        (tokens, rows)
+    }
+
+    pub(super) fn stops_at(&self, id: u32) -> bool {
+        self.stop_ids.contains(&id)
+    }
+}
+
+impl Request {
+    /// The most ids that a sequence of `ids` has after this turn.
+    fn final_length(&self, ids: usize, max_seq_len: u64) -> u64 {
+        let prompt = (ids + self.prompt.len()) as u64;
+        prompt.saturating_add(self.max_tokens).min(max_seq_len)
+    }
+}

@@ -1,0 +1,173 @@
+//! A step: submit the next, read the one before.
+
+use super::record::StepRecord;
+use super::request::{Event, FinishReason, RequestId};
+use super::schedule::Schedule;
+use super::{Engine, EngineError};
+use crate::batch::{Chunk, ChunkRows};
+use crate::mode::StepMode;
+use crate::model::Ticket;
+use piecewise_backend::artifact::PieceSize;
+use piecewise_backend::device::Device;
+use std::time::{Duration, Instant};
+
+/// A submitted step that is not read yet.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    ticket: Ticket,
+    started: Instant,
+    record: StepRecord,
+    /// Whose each row is, and of which turn.
+    rows: Vec<(RequestId, u32)>,
+}
+
+impl<D: Device> Engine<D> {
+    /// Submits the next step, if anybody has tokens for one, and reads what is due; appends what
+    /// happened to `events`. Returns whether there is more to do.
+    ///
+    /// # Errors
+    /// When the model fails, the pool can't hold even one sequence, or what was sampled is no id
+    /// (then that request is removed and the others go on). Requests of a step that was refused
+    /// stay as they were; after a device failed, they are lost.
+    pub fn step(&mut self, events: &mut Vec<Event>) -> Result<bool, EngineError> {
+        while let Schedule::ReadFirst = self.schedule()? {
+            self.read_oldest(events)?;
+        }
+        let submitted = !self.plan.is_empty();
+        if submitted {
+            self.submit()?;
+        }
+        let ahead = usize::from(submitted && self.options.run_ahead);
+        while self.in_flight.len() > ahead {
+            self.read_oldest(events)?;
+        }
+        Ok(self.has_work())
+    }
+
+    /// Steps until nothing is left to do.
+    ///
+    /// # Errors
+    /// As for [`Self::step`].
+    pub fn run(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
+        while self.step(events)? {}
+        Ok(())
+    }
+
+    fn submit(&mut self) -> Result<(), EngineError> {
+        let started = Instant::now();
+        if let Some(poison) = &self.poison {
+            let sequences = self.sequences.values();
+            let live = sequences.map(|sequence| (&sequence.table, sequence.computed));
+            poison.fill(self.model.device_mut(), &self.pool, live)?;
+        }
+        let mut rows = self.spare.pop().map(|spare| spare.rows).unwrap_or_default();
+        rows.clear();
+        rows.reserve(self.options.max_num_seqs as usize);
+        let (mut context_tokens, mut generation_requests) = (0, 0);
+        self.batch.clear();
+        for planned in &self.plan {
+            let Some(sequence) = self.sequences.get(&planned.request) else { continue };
+            let (tokens, wanted) = sequence.chunk(planned.tokens);
+            self.batch.push(&Chunk {
+                tokens,
+                start: sequence.computed,
+                table: &sequence.table,
+                rows: wanted,
+                entry: sequence.entry,
+                sampling: sequence.sampling,
+            });
+            if sequence.is_decoding() {
+                generation_requests += 1;
+            } else {
+                context_tokens += planned.tokens;
+            }
+            if wanted == ChunkRows::Last {
+                rows.push((planned.request, sequence.turn));
+            }
+        }
+        let ticket = self.model.submit(&self.batch.view().inputs())?;
+        for planned in &self.plan {
+            let Some(sequence) = self.sequences.get_mut(&planned.request) else { continue };
+            let samples = planned.tokens == sequence.due();
+            sequence.computed += planned.tokens;
+            sequence.pending += u64::from(samples);
+        }
+        let query_length = self.batch.query_length().filter(|_| context_tokens == 0);
+        let report = self.model.last_step();
+        let size = report.and_then(|r| match (query_length, r.sizes.tokens) {
+            (Some(q), PieceSize::Exact(tokens)) => Some(tokens / q),
+            (None, PieceSize::Exact(tokens)) => Some(tokens),
+            (_, PieceSize::General(_)) => None,
+        });
+        let record = StepRecord {
+            context_tokens,
+            generation_requests,
+            sequences: self.batch.sequences(),
+            rows: self.batch.rows(),
+            tokens: self.batch.tokens(),
+            query_length,
+            mode: report.map_or(StepMode::None, |r| r.mode),
+            size,
+            fallback: report.and_then(|r| r.fallback).map(|reason| reason.name()),
+            wall: Duration::ZERO,
+        };
+        self.in_flight.push_back(InFlight { ticket, started, record, rows });
+        Ok(())
+    }
+
+    fn read_oldest(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
+        let Some(mut step) = self.in_flight.pop_front() else { return Ok(()) };
+        let outputs = self.model.read(&step.ticket)?;
+        let sampled = match self.roles.sampled {
+            Some(output) if !step.rows.is_empty() => outputs.bytes(output)?,
+            _ => &[],
+        };
+        let ended = Instant::now();
+        let vocab = self.options.vocab;
+        let mut bad = None;
+        for (&(request, turn), id) in step.rows.iter().zip(sampled.chunks_exact(4)) {
+            let id = i32::from_le_bytes([id[0], id[1], id[2], id[3]]);
+            let Some(sequence) = self.sequences.get_mut(&request) else { continue };
+            if sequence.turn != turn || sequence.pending == 0 {
+                continue;
+            }
+            let valid = u32::try_from(id).ok().filter(|&id| u64::from(id) < vocab);
+            let Some(id) = valid else {
+                bad = bad.or(Some(EngineError::BadSample { request, id, vocab }));
+                continue;
+            };
+            sequence.ids.push(id);
+            sequence.pending -= 1;
+            sequence.generated += 1;
+            events.push(Event::Token { request, id });
+            let reason = if sequence.stops_at(id) {
+                FinishReason::Stop
+            } else if sequence.generated >= sequence.max_tokens {
+                FinishReason::Length
+            } else {
+                continue;
+            };
+            sequence.pending = 0;
+            self.entries.extend(sequence.entry.take());
+            events.push(Event::Finished { request, reason });
+            self.running.retain(|&other| other != request);
+            if sequence.keep {
+                self.kept.push(request);
+            } else {
+                sequence.table.release(&mut self.pool);
+                self.sequences.remove(&request);
+            }
+        }
+        let since = self.last_done.map_or(step.started, |done| done.max(step.started));
+        step.record.wall = ended.saturating_duration_since(since);
+        self.last_done = Some(ended);
+        if let Some(observer) = &mut self.observer {
+            observer(&step.record);
+        }
+        self.spare.push(step);
+        if let Some(EngineError::BadSample { request, .. }) = bad {
+            self.remove(request)?;
+        }
+        bad.map_or(Ok(()), Err)
+    }
+}

@@ -1,0 +1,132 @@
+//! Replay-compare: a step is replayed, then launched from the same states and inputs, and
+//! everything that its members write is held against each other.
+
+use super::CompiledModel;
+use super::error::ModelError;
+use super::memory::Memory;
+use super::programs::Member;
+use super::step::Run;
+use crate::mode::StepMode;
+use piecewise_backend::device::{Device, DeviceError};
+use piecewise_ir::entity::Value;
+use piecewise_ir::module::Module;
+
+/// What a run of a step wrote, in order.
+#[derive(Debug, Default)]
+pub(super) struct Trace {
+    entries: Vec<Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    value: String,
+    row_bytes: u64,
+    bytes: Vec<u8>,
+}
+
+impl Trace {
+    /// Adds the real rows of what a member leaves for others.
+    pub(super) fn add_results<D: Device>(
+        &mut self,
+        device: &mut D,
+        module: &Module,
+        memory: &Memory,
+        member: &Member<D::Program>,
+        counts: &[u64],
+    ) -> Result<(), DeviceError> {
+        let Some(stitch) = module.stitch() else { return Ok(()) };
+        let usage = &stitch.uses[member.step.id()];
+        let piece = &stitch.unique[usage.unique];
+        let positions = piece.operands();
+        for output in piece.graph.outputs() {
+            let position = positions.iter().position(|value| value == output);
+            let Some(&value) = position.and_then(|i| usage.operands.get(i)) else { continue };
+            let name = format!("{value}, written by {}", member.label);
+            self.add(device, module, memory, value, name, counts)?;
+        }
+        Ok(())
+    }
+
+    fn add<D: Device>(
+        &mut self,
+        device: &mut D,
+        module: &Module,
+        memory: &Memory,
+        value: Value,
+        name: String,
+        counts: &[u64],
+    ) -> Result<(), DeviceError> {
+        let graph = module.graph();
+        let Some(address) = memory.address(graph, value) else { return Ok(()) };
+        let ty = graph.ty(value);
+        let mut bytes = vec![0; ty.bytes(counts) as usize];
+        if !bytes.is_empty() {
+            device.read(address, &mut bytes)?;
+        }
+        self.entries.push(Entry { value: name, row_bytes: ty.row().bytes(counts).max(1), bytes });
+        Ok(())
+    }
+
+    /// Adds what is left after the step: outputs and states.
+    fn add_end<D: Device>(
+        &mut self,
+        device: &mut D,
+        module: &Module,
+        memory: &Memory,
+        counts: &[u64],
+    ) -> Result<(), DeviceError> {
+        let graph = module.graph();
+        for (i, &value) in graph.outputs().iter().enumerate() {
+            self.add(device, module, memory, value, format!("{value}, output {i}"), counts)?;
+        }
+        for state in graph.states() {
+            let name = format!("state \"{}\"", state.name);
+            self.add(device, module, memory, state.value, name, counts)?;
+        }
+        Ok(())
+    }
+
+    /// The first entry of `self` that is another in `launched`.
+    fn hold_against(&self, launched: &Self, mode: StepMode) -> Result<(), ModelError> {
+        for (a, b) in self.entries.iter().zip(&launched.entries) {
+            let Some(byte) = a.bytes.iter().zip(&b.bytes).position(|(a, b)| a != b) else {
+                continue;
+            };
+            return Err(ModelError::ReplayDiffers {
+                value: a.value.clone(),
+                mode: mode.name(),
+                byte: byte as u64,
+                row: byte as u64 / a.row_bytes,
+                replayed: a.bytes[byte],
+                launched: b.bytes[byte],
+            });
+        }
+        Ok(())
+    }
+}
+
+impl<D: Device> CompiledModel<D> {
+    /// Replays a step, launches it again from a copy of its states, and compares. A full replay
+    /// is one unit, so only what it leaves is compared.
+    pub(super) fn run_compared(
+        &mut self,
+        run: Run,
+        counts: &[u64],
+        sizes: &[u64],
+    ) -> Result<(), ModelError> {
+        let states = self.memory.states;
+        let mut before = vec![0; states.bytes as usize];
+        self.device.read(states.base, &mut before)?;
+        let by_member = run.mode == StepMode::Piecewise;
+        let mut traces = [Trace::default(), Trace::default()];
+        for (trace, mode) in traces.iter_mut().zip([run.mode, StepMode::None]) {
+            if mode == StepMode::None {
+                self.device.write(states.base, &before)?;
+            }
+            let members = by_member.then_some(&mut *trace);
+            self.run_as(Run { mode, ..run }, counts, sizes, members)?;
+            trace.add_end(&mut self.device, &self.module, &self.memory, counts)?;
+        }
+        traces[0].hold_against(&traces[1], run.mode)
+    }
+}

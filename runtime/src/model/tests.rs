@@ -1,0 +1,224 @@
+use super::*;
+use crate::batch::{BatchBuffers, Chunk, ChunkRows, ChunkTokens, RoleMap, Sampling};
+use crate::dispatch::FallbackReason;
+use crate::kv::{PagePool, PageTable};
+use crate::mode::{GraphMode, StepMode};
+use crate::testing::{Bounds, FakeDevice, Setup, VOCAB, next_id};
+use piecewise_ir::entity::Value;
+use piecewise_kernels::step::CaptureSupport;
+use std::sync::atomic::Ordering;
+
+type Model = CompiledModel<FakeDevice>;
+
+/// Submits a prompt of its own pages and wants every row.
+fn submit(model: &mut Model, ids: &[u32]) -> Result<Ticket, ModelError> {
+    let roles = RoleMap::resolve(model.module().graph(), model.symbols()).unwrap();
+    let mut table = PageTable::default();
+    table.grow(&mut PagePool::new(roles.kv_rows), ids.len() as u64).unwrap();
+    let mut batch = BatchBuffers::new(roles);
+    batch.push(&Chunk {
+        tokens: ChunkTokens::Ids(ids),
+        start: 0,
+        table: &table,
+        rows: ChunkRows::All,
+        entry: None,
+        sampling: Sampling::default(),
+    });
+    model.submit(&batch.view().inputs())
+}
+
+fn sampled(model: &mut Model, ticket: &Ticket) -> Vec<u32> {
+    let bytes = model.read(ticket).unwrap().bytes(1).unwrap();
+    bytes.chunks(4).map(|c| u32::from_le_bytes(c.try_into().unwrap())).collect()
+}
+
+fn expected(ids: &[u32]) -> Vec<u32> {
+    (1..=ids.len()).map(|n| next_id(&ids[..n], Sampling::default())).collect()
+}
+
+/// The bytes of a value at the bounds.
+fn value_bytes(model: &mut Model, value: Value) -> Vec<u8> {
+    let graph = model.module().graph();
+    let address = model.memory().address(graph, value).unwrap();
+    let mut bytes = vec![0; graph.ty(value).bytes(model.symbols().bounds()) as usize];
+    model.device_mut().read(address, &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn a_step_runs_at_the_size_above_it_and_touches_no_row_past_it() {
+    let bounds = Bounds { rows: 16, ..Bounds::default() };
+    let mut setup = Setup { bounds, batch_sizes: vec![1, 4, 8], ..Setup::default() };
+    setup.token_sizes = vec![4, 8];
+    setup.mode = GraphMode::Piecewise;
+    setup.checks.poison = false;
+    let mut model = setup.build().unwrap();
+    let x = model.module().stitch().unwrap().uses.values().next().unwrap().operands[5];
+    let at = model.memory().address(model.module().graph(), x).unwrap();
+    model.device_mut().write(at, &[0xab; 4 * 16]).unwrap();
+    let ticket = submit(&mut model, &[1, 2, 3, 4, 5]).unwrap();
+    assert_eq!(sampled(&mut model, &ticket), expected(&[1, 2, 3, 4, 5]));
+    let report = model.last_step().unwrap();
+    assert_eq!((report.mode, report.sizes.tokens.rows()), (StepMode::Piecewise, 8));
+    let bytes = value_bytes(&mut model, x);
+    assert_eq!(bytes[4 * 8..], [0xab; 4 * 8]);
+    assert_ne!(bytes[4 * 7..4 * 8], [0xab; 4]);
+    assert_eq!(model.statistics().piece_replays[&8], 2);
+    assert!((model.statistics().padding_share() - 3.0 / 8.0).abs() < 1e-9);
+}
+
+#[test]
+fn inputs_are_padded_with_what_their_declaration_says() {
+    let mut setup = Setup::default();
+    setup.checks.poison = true;
+    let mut model = setup.build().unwrap();
+    submit(&mut model, &[7, 8, 9]).unwrap();
+    let inputs: Vec<_> = model.module().graph().inputs().to_vec();
+    let mut padding_of = |role: &str, element: usize, rows: std::ops::Range<usize>| {
+        let decl = inputs.iter().find(|i| i.role.as_deref() == Some(role)).unwrap();
+        value_bytes(&mut model, decl.value)[element * rows.start..element * rows.end].to_vec()
+    };
+    assert_eq!(padding_of("tokens.ids", 4, 2..4), [9, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(padding_of("kv.slots", 4, 2..4), [2, 0, 0, 0, 255, 255, 255, 255]);
+    assert_eq!(padding_of("kv.lengths", 4, 0..2), [3, 0, 0, 0, 255, 255, 255, 255]);
+    assert_eq!(padding_of("sample.seed", 8, 3..4), [0; 8]);
+    // Poison instead of the declared 0.
+    assert_eq!(padding_of("sample.temperature", 4, 2..4), [0, 0, 0, 0, 255, 255, 255, 255]);
+}
+
+#[test]
+fn inputs_and_counts_that_do_not_fit_are_named() {
+    let mut model = Setup::default().build().unwrap();
+    let error = submit(&mut model, &[1; 17]).unwrap_err();
+    assert!(matches!(error, ModelError::TooMany { option: "max_num_tokens", .. }), "{error}");
+    let step = StepInputs { counts: &[1, 1, 1], inputs: &[&[0; 4]], query_length: None };
+    let error = model.submit(&step).unwrap_err().to_string();
+    assert!(error.contains("tokens_feedback") && error.contains("1 of 15"), "{error}");
+    let inputs = vec![&[0u8; 3][..]; 15];
+    let step = StepInputs { counts: &[1, 1, 1], inputs: &inputs, query_length: None };
+    let error = model.submit(&step).unwrap_err().to_string();
+    assert!(error.contains("tokens_ids") && error.contains("3 bytes"), "{error}");
+}
+
+#[test]
+fn a_ticket_lasts_until_the_second_submit_after_it() {
+    let mut model = Setup::default().build().unwrap();
+    let a = submit(&mut model, &[1]).unwrap();
+    let b = submit(&mut model, &[2]).unwrap();
+    assert_eq!(sampled(&mut model, &a), expected(&[1]));
+    assert_eq!(sampled(&mut model, &a), expected(&[1]), "reading twice is fine");
+    submit(&mut model, &[3]).unwrap();
+    assert!(matches!(model.read(&a), Err(ModelError::Expired { step: 0 })));
+    assert_eq!(sampled(&mut model, &b), expected(&[2]));
+}
+
+#[test]
+fn rows_past_the_cap_run_the_head_again() {
+    let ids: Vec<u32> = (0..16).map(|i| i * 7 % VOCAB as u32).collect();
+    for mode in GraphMode::ALL {
+        let mut model = Setup { mode, ..Setup::default() }.build().unwrap();
+        let ticket = submit(&mut model, &ids).unwrap();
+        assert_eq!(sampled(&mut model, &ticket), expected(&ids), "{}", mode.name());
+    }
+}
+
+#[test]
+fn a_failed_capture_is_an_error_or_a_counted_fallback() {
+    let setup = Setup::default();
+    setup.faults.failing_captures.store(1, Ordering::Relaxed);
+    assert!(matches!(setup.build(), Err(ModelError::Device(_))));
+
+    let setup = Setup { on_capture_failure: OnCaptureFailure::Eager, ..Setup::default() };
+    setup.faults.failing_captures.store(u64::MAX, Ordering::Relaxed);
+    let mut model = setup.build().unwrap();
+    assert_eq!((model.captured_graphs(), model.statistics().captures), (0, 0));
+    let ticket = submit(&mut model, &[4, 5, 6]).unwrap();
+    assert_eq!(sampled(&mut model, &ticket), expected(&[4, 5, 6]));
+    assert_eq!(model.last_step().unwrap().fallback, Some(FallbackReason::NotCaptured));
+    for _ in 0..2 {
+        model.capture_all(OnCaptureFailure::Eager, &mut |_| {}).unwrap();
+    }
+    setup.faults.failing_captures.store(0, Ordering::Relaxed);
+    model.capture_all(OnCaptureFailure::Eager, &mut |_| {}).unwrap();
+    assert_eq!(model.captured_graphs(), 0, "disabled after three failures in a row");
+    model.enable_graphs();
+    model.capture_all(OnCaptureFailure::Error, &mut |_| {}).unwrap();
+    let all = model.captured_graphs();
+    submit(&mut model, &[4, 5, 6]).unwrap();
+    assert_eq!(model.last_step().unwrap().mode, StepMode::Piecewise);
+    model.invalidate_graphs();
+    assert_eq!(model.captured_graphs(), 0);
+    model.capture_all(OnCaptureFailure::Error, &mut |_| {}).unwrap();
+    assert_eq!(model.captured_graphs(), all);
+}
+
+#[test]
+fn lazy_capture_captures_what_the_step_needs_once() {
+    let mut model = Setup { capture: CaptureWhen::Lazy, ..Setup::default() }.build().unwrap();
+    assert_eq!(model.statistics().captures, 0);
+    for _ in 0..2 {
+        let ticket = submit(&mut model, &[4, 5, 6]).unwrap();
+        assert_eq!(sampled(&mut model, &ticket), expected(&[4, 5, 6]));
+        assert_eq!(model.last_step().unwrap().mode, StepMode::Piecewise);
+        assert_eq!(model.statistics().captures, 2);
+    }
+    submit(&mut model, &[4]).unwrap();
+    assert_eq!(model.last_step().unwrap().mode, StepMode::Full);
+    assert_eq!(model.statistics().captures, 3);
+}
+
+#[test]
+fn a_mode_that_the_split_ops_do_not_support_is_lowered_or_refused() {
+    let setup = Setup { split_support: CaptureSupport::Never, ..Setup::default() };
+    let model = setup.build().unwrap();
+    assert_eq!(model.dispatcher().mode, GraphMode::Piecewise);
+    assert!(model.lowered_mode().unwrap().contains("test.mix"));
+    let error = Setup { strict: true, ..setup }.build().unwrap_err();
+    assert!(matches!(error, ModelError::Mode { mode: "full_and_piecewise", .. }), "{error}");
+}
+
+#[test]
+fn strict_refuses_a_step_that_would_be_launched() {
+    let setup = Setup { strict: true, ..Setup::default() };
+    let mut model = setup.build().unwrap();
+    submit(&mut model, &[1, 2, 3]).unwrap();
+    let error = submit(&mut model, &[1; 9]).unwrap_err();
+    assert!(matches!(error, ModelError::Strict { reason: "above_largest_size", .. }), "{error}");
+}
+
+#[test]
+fn check_addresses_names_a_buffer_swapped_after_the_capture() {
+    for mode in [GraphMode::Piecewise, GraphMode::Full] {
+        let mut model = Setup { mode, ..Setup::default() }.build().unwrap();
+        submit(&mut model, &[1, 2, 3]).unwrap();
+        let ids = model.module().graph().inputs()[0].value;
+        let elsewhere = model.memory().layout().bytes - 64;
+        model.memory_mut().move_slot(ids, elsewhere);
+        let error = submit(&mut model, &[1, 2, 3]).unwrap_err();
+        let ModelError::StaleAddress { launch, operand, .. } = &error else {
+            panic!("{error}");
+        };
+        assert_eq!((launch.as_str(), operand.as_str()), ("test.embed", "0"));
+    }
+    let setup = Setup { mode: GraphMode::Full, ..Setup::default() };
+    setup.faults.wrong_address.store(true, Ordering::Relaxed);
+    let error = submit(&mut setup.build().unwrap(), &[1, 2, 3]).unwrap_err().to_string();
+    assert!(error.contains("test.mix") && error.contains(" 2 at "), "{error}");
+}
+
+#[test]
+fn check_compare_names_the_first_value_that_a_replay_writes_otherwise() {
+    for (mode, who) in [(GraphMode::Piecewise, "written by p2"), (GraphMode::Full, "output 0")] {
+        let mut setup = Setup { mode, ..Setup::default() };
+        setup.checks.compare = true;
+        let mut model = setup.build().unwrap();
+        let ticket = submit(&mut model, &[1, 2, 3]).unwrap();
+        assert_eq!(sampled(&mut model, &ticket), expected(&[1, 2, 3]));
+        setup.faults.wrong_replay.store(true, Ordering::Relaxed);
+        let error = submit(&mut model, &[1, 2, 3]).unwrap_err();
+        let ModelError::ReplayDiffers { value, row: 0, .. } = &error else {
+            panic!("{error}");
+        };
+        assert!(value.contains(who), "{error}");
+    }
+}

@@ -1,0 +1,304 @@
+//! A device that runs its stream only when somebody waits, so that reading early, or reusing a
+//! host block too soon, shows.
+
+use super::ops;
+use piecewise_backend::artifact::Artifact;
+use piecewise_backend::device::{
+    Address, Binding, CaptureRule, Device, DeviceError, HostBlock, Region,
+};
+use piecewise_backend::weights::{WeightLayout, WeightSource};
+use piecewise_ir::weight::Recipe;
+use piecewise_kernels::step::{CaptureSupport, LaunchContext};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Faults to plant, and counts; shared with the test.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Faults {
+    /// So many captures to come fail.
+    pub failing_captures: Arc<AtomicU64>,
+    /// Captures hold `test.mix`'s block table at another address.
+    pub wrong_address: Arc<AtomicBool>,
+    /// Replays of `test.head` write another logit than launches.
+    pub wrong_replay: Arc<AtomicBool>,
+    /// `test.mix` reads one row past the sequence's length.
+    pub read_past_length: Arc<AtomicBool>,
+}
+
+/// A bound op.
+#[derive(Clone, Debug)]
+pub(crate) struct FakeProgram {
+    pub op: String,
+    pub operands: Vec<Address>,
+    pub counts: Address,
+    pub table_pages: usize,
+    capture: CaptureSupport,
+    pub replayed: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct FakeCaptured {
+    programs: Vec<FakeProgram>,
+    sizes: Vec<u64>,
+}
+
+#[derive(Debug)]
+enum Command {
+    CopyIn(HostBlock, u64, Address),
+    CopyOut(Address, u64, HostBlock, u64),
+    Fill(Address, u64, Vec<u8>),
+    Run(FakeProgram, Vec<u64>),
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct FakeDevice {
+    regions: Vec<(Region, Option<Vec<u8>>)>,
+    blocks: Vec<Vec<u8>>,
+    queue: VecDeque<Command>,
+    done: u64,
+    pub faults: Faults,
+}
+
+impl FakeDevice {
+    fn bytes(&mut self, at: Address, bytes: u64) -> Result<&mut [u8], DeviceError> {
+        let bad = || DeviceError::BadAddress { what: "access".to_owned(), address: at, bytes };
+        let id = ((at.0 >> 32) as usize).checked_sub(1).ok_or_else(bad)?;
+        let (region, memory) = self.regions.get_mut(id).ok_or_else(bad)?;
+        let start = (at.0 - region.base.0) as usize;
+        let memory = memory.as_mut().ok_or_else(bad)?;
+        memory.get_mut(start..start + bytes as usize).ok_or_else(bad)
+    }
+
+    pub(crate) fn load<const N: usize>(
+        &mut self,
+        at: Address,
+        index: u64,
+    ) -> Result<[u8; N], DeviceError> {
+        let mut out = [0; N];
+        out.copy_from_slice(self.bytes(at.offset(index * N as u64), N as u64)?);
+        Ok(out)
+    }
+
+    pub(crate) fn store<const N: usize>(
+        &mut self,
+        at: Address,
+        index: u64,
+        bytes: [u8; N],
+    ) -> Result<(), DeviceError> {
+        self.bytes(at.offset(index * N as u64), N as u64)?.copy_from_slice(&bytes);
+        Ok(())
+    }
+
+    fn enqueue(&mut self, command: Command) {
+        self.queue.push_back(command);
+    }
+
+    fn run_until(&mut self, end: u64) -> Result<(), DeviceError> {
+        while self.done < end {
+            let Some(command) = self.queue.pop_front() else { break };
+            self.done += 1;
+            match command {
+                Command::CopyIn(block, bytes, to) => {
+                    let from = self.blocks[block.id as usize][..bytes as usize].to_vec();
+                    self.bytes(to, bytes)?.copy_from_slice(&from);
+                }
+                Command::CopyOut(from, bytes, block, at) => {
+                    let from = self.bytes(from, bytes)?.to_vec();
+                    let at = at as usize;
+                    self.blocks[block.id as usize][at..at + from.len()].copy_from_slice(&from);
+                }
+                Command::Fill(to, bytes, pattern) => {
+                    let target = self.bytes(to, bytes)?;
+                    target.iter_mut().zip(pattern.iter().cycle()).for_each(|(b, p)| *b = *p);
+                }
+                Command::Run(program, sizes) => ops::run(self, &program, &sizes)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&self) -> u64 {
+        self.done + self.queue.len() as u64
+    }
+
+    fn finish(&mut self) -> Result<(), DeviceError> {
+        self.run_until(self.end())
+    }
+
+    fn is_in_use(&self, block: HostBlock, reads: bool) -> bool {
+        self.queue.iter().any(|command| match command {
+            Command::CopyIn(b, ..) => reads && *b == block,
+            Command::CopyOut(_, _, b, _) => *b == block,
+            _ => false,
+        })
+    }
+}
+
+impl Device for FakeDevice {
+    type Program = FakeProgram;
+    type Captured = FakeCaptured;
+    type Event = u64;
+
+    fn describe(&self) -> String {
+        "fake".to_owned()
+    }
+
+    fn free_bytes(&self) -> u64 {
+        1 << 30
+    }
+
+    fn reserve(&mut self, _: &str, bytes: u64) -> Result<Region, DeviceError> {
+        let id = self.regions.len() as u32;
+        let region = Region { id, base: Address((u64::from(id) + 1) << 32), bytes };
+        self.regions.push((region, None));
+        Ok(region)
+    }
+
+    fn back(&mut self, region: Region) -> Result<(), DeviceError> {
+        let memory = &mut self.regions[region.id as usize].1;
+        memory.get_or_insert_with(|| vec![0; region.bytes as usize]);
+        Ok(())
+    }
+
+    fn drop_backing(&mut self, region: Region) -> Result<(), DeviceError> {
+        self.regions[region.id as usize].1 = None;
+        Ok(())
+    }
+
+    fn write(&mut self, to: Address, bytes: &[u8]) -> Result<(), DeviceError> {
+        self.finish()?;
+        self.bytes(to, bytes.len() as u64)?.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn read(&mut self, from: Address, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        self.finish()?;
+        bytes.copy_from_slice(self.bytes(from, bytes.len() as u64)?);
+        Ok(())
+    }
+
+    fn fill(&mut self, to: Address, bytes: u64, pattern: &[u8]) -> Result<(), DeviceError> {
+        self.enqueue(Command::Fill(to, bytes, pattern.to_vec()));
+        Ok(())
+    }
+
+    fn materialize(
+        &mut self,
+        _: &Recipe,
+        _: WeightLayout,
+        _: &dyn WeightSource,
+        _: Address,
+    ) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn host_block(&mut self, bytes: u64) -> Result<HostBlock, DeviceError> {
+        self.blocks.push(vec![0; bytes as usize]);
+        Ok(HostBlock { id: self.blocks.len() as u32 - 1, bytes })
+    }
+
+    fn host_bytes(&self, block: HostBlock) -> &[u8] {
+        assert!(!self.is_in_use(block, false), "a host block is read before its copies are done");
+        &self.blocks[block.id as usize]
+    }
+
+    fn host_bytes_mut(&mut self, block: HostBlock) -> &mut [u8] {
+        assert!(!self.is_in_use(block, true), "a host block is filled before its copies are done");
+        &mut self.blocks[block.id as usize]
+    }
+
+    fn copy_in(&mut self, block: HostBlock, bytes: u64, to: Address) -> Result<(), DeviceError> {
+        self.enqueue(Command::CopyIn(block, bytes, to));
+        Ok(())
+    }
+
+    fn copy_out(
+        &mut self,
+        from: Address,
+        bytes: u64,
+        block: HostBlock,
+        offset: u64,
+    ) -> Result<(), DeviceError> {
+        self.enqueue(Command::CopyOut(from, bytes, block, offset));
+        Ok(())
+    }
+
+    fn record(&mut self) -> Result<u64, DeviceError> {
+        Ok(self.end())
+    }
+
+    fn wait(&mut self, event: &u64) -> Result<(), DeviceError> {
+        self.run_until(*event)
+    }
+
+    fn bind(
+        &mut self,
+        artifact: &Artifact,
+        binding: &Binding<'_>,
+    ) -> Result<FakeProgram, DeviceError> {
+        let launch = &artifact.alternatives[binding.alternative].launches[0];
+        let pages = binding.piece.operands().into_iter().map(|v| binding.piece.graph.ty(v));
+        let pages = pages.filter(|ty| ty.rank() == 2).find_map(|ty| ty.shape[1].as_constant());
+        Ok(FakeProgram {
+            op: launch.name.clone(),
+            operands: binding.operands.iter().flatten().copied().collect(),
+            counts: binding.counts,
+            table_pages: pages.unwrap_or(0) as usize,
+            capture: launch.capture,
+            replayed: false,
+        })
+    }
+
+    fn capture_support(&self, program: &FakeProgram) -> CaptureSupport {
+        program.capture
+    }
+
+    fn launch(
+        &mut self,
+        program: &FakeProgram,
+        context: LaunchContext<'_>,
+    ) -> Result<(), DeviceError> {
+        self.enqueue(Command::Run(program.clone(), context.sizes().to_vec()));
+        Ok(())
+    }
+
+    fn capture(
+        &mut self,
+        label: &str,
+        programs: &[&FakeProgram],
+        sizes: &[u64],
+    ) -> Result<FakeCaptured, DeviceError> {
+        let failing = &self.faults.failing_captures;
+        let take = |n: u64| n.checked_sub(1);
+        if failing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
+            let label = label.to_owned();
+            return Err(DeviceError::Capture { label, rule: CaptureRule::UnsupportedOp });
+        }
+        let mut programs: Vec<_> = programs.iter().map(|&p| p.clone()).collect();
+        for program in &mut programs {
+            program.replayed = true;
+            if self.faults.wrong_address.load(Ordering::Relaxed) && program.op == "test.mix" {
+                program.operands[2] = program.operands[2].offset(4);
+            }
+        }
+        Ok(FakeCaptured { programs, sizes: sizes.to_vec() })
+    }
+
+    fn replay(&mut self, graph: &FakeCaptured) -> Result<(), DeviceError> {
+        for program in &graph.programs {
+            self.enqueue(Command::Run(program.clone(), graph.sizes.clone()));
+        }
+        Ok(())
+    }
+
+    fn addresses<'a>(&'a self, graph: &'a FakeCaptured) -> Vec<(&'a str, String, Address)> {
+        let programs = graph.programs.iter();
+        let of = |program: &'a FakeProgram| {
+            let operands = program.operands.iter().enumerate();
+            let operands = operands.map(|(i, &at)| (program.op.as_str(), i.to_string(), at));
+            operands.chain([(program.op.as_str(), "counts".to_owned(), program.counts)])
+        };
+        programs.flat_map(of).collect()
+    }
+}

@@ -1,0 +1,87 @@
+//! The small model, built.
+
+use super::{Bounds, FakeCompiler, FakeDevice, Faults, fake_module};
+use crate::dispatch::Dispatcher;
+use crate::mode::GraphMode;
+use crate::model::{
+    BuildOptions, CaptureWhen, Checks, CompiledModel, ModelError, OnCaptureFailure,
+};
+use crate::sizes::SizeList;
+use piecewise_backend::compiler::NoStore;
+use piecewise_kernels::step::CaptureSupport;
+use std::sync::Arc;
+
+/// How the small model is built.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    pub bounds: Bounds,
+    pub mode: GraphMode,
+    pub token_sizes: Vec<u64>,
+    pub batch_sizes: Vec<u64>,
+    pub max_logit_rows: u64,
+    pub checks: Checks,
+    pub faults: Faults,
+    pub split_support: CaptureSupport,
+    pub on_capture_failure: OnCaptureFailure,
+    pub capture: CaptureWhen,
+    pub strict: bool,
+    pub padding: bool,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            bounds: Bounds::default(),
+            mode: GraphMode::FullAndPiecewise,
+            token_sizes: vec![1, 2, 4, 8],
+            batch_sizes: vec![1, 2, 4],
+            max_logit_rows: 16,
+            checks: Checks { poison: true, addresses: true, compare: false },
+            faults: Faults::default(),
+            split_support: CaptureSupport::Always,
+            on_capture_failure: OnCaptureFailure::Error,
+            capture: CaptureWhen::Startup,
+            strict: false,
+            padding: true,
+        }
+    }
+}
+
+impl Setup {
+    pub(crate) fn dispatcher(&self) -> Dispatcher {
+        let list = |sizes: &[u64]| SizeList::new("sizes", sizes.to_vec(), "bound", 1 << 20);
+        Dispatcher {
+            mode: self.mode,
+            tokens: list(&self.token_sizes).unwrap(),
+            batches: list(&self.batch_sizes).unwrap(),
+            query_lengths: vec![1],
+            max_tokens: self.bounds.tokens,
+            max_rows: self.bounds.rows,
+            max_sequences: self.bounds.sequences,
+            padding: self.padding,
+        }
+    }
+
+    pub(crate) fn build(&self) -> Result<CompiledModel<FakeDevice>, ModelError> {
+        let options = BuildOptions {
+            dispatcher: self.dispatcher(),
+            max_logit_rows: self.max_logit_rows,
+            read_outputs: vec![0, 1],
+            on_capture_failure: self.on_capture_failure,
+            capture: self.capture,
+            strict: self.strict,
+            checks: self.checks,
+        };
+        let mut device = FakeDevice::default();
+        device.faults = self.faults.clone();
+        CompiledModel::build(
+            Arc::new(fake_module(self.bounds)),
+            options,
+            &FakeCompiler { split_support: self.split_support },
+            &NoStore,
+            device,
+            &FakeCompiler::WEIGHTS,
+            &mut |_| {},
+        )
+    }
+}

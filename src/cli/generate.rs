@@ -1,0 +1,237 @@
+//! `piecewise generate`: text from prompts.
+
+use super::dumps::DumpArgs;
+use super::load::{SAMPLED, load_decoder};
+use super::model_args::ModelArgs;
+use anyhow::Context;
+use piecewise::models::{TextStream, TextTokenizer};
+use piecewise_backend::device::Device;
+use piecewise_runtime::batch::Sampling;
+use piecewise_runtime::engine::{Engine, Event, FinishReason, Request, RequestId};
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Arguments of `generate`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  piecewise generate --model examples/tiny-qwen3 --prompt \"def __init__(self\"
+  piecewise generate --model DIR --prompt \"import\" --prompt \"class\" --max-tokens 32 --json
+  piecewise generate --model DIR --prompt \"def\" --temperature 0.8 --top-p 0.95 --seed 7
+  piecewise generate --model DIR --prompt \"def\" --graph-mode full --stats --check poison")]
+pub(crate) struct GenerateArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// A prompt; repeat it for several, which run in one batch.
+    #[arg(long, required = true, value_name = "TEXT")]
+    prompt: Vec<String>,
+    /// The most tokens to generate for each prompt.
+    #[arg(long, default_value_t = 64)]
+    max_tokens: u64,
+    /// Go on past the ids that end a text.
+    #[arg(long)]
+    ignore_eos: bool,
+    /// 0 takes the likeliest token.
+    #[arg(long, default_value_t = 0.0)]
+    temperature: f32,
+    /// Sample among the K likeliest tokens; 0 is off.
+    #[arg(long, default_value_t = 0, value_name = "K")]
+    top_k: u32,
+    /// Sample among the likeliest tokens that make up this share; 1 is off.
+    #[arg(long, default_value_t = 1.0)]
+    top_p: f32,
+    /// The seed of the first prompt; each further prompt has the next one.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// One JSON object for each prompt instead of text.
+    #[arg(long)]
+    json: bool,
+    /// Show what ran, on standard error (with --json: as one more object, on standard error).
+    #[arg(long)]
+    stats: bool,
+    #[command(flatten)]
+    dumps: DumpArgs,
+}
+
+/// A prompt on its way.
+struct Reply<'t> {
+    prompt: String,
+    prompt_ids: Vec<u32>,
+    ids: Vec<u32>,
+    text: String,
+    stream: TextStream<'t>,
+    finish: Option<FinishReason>,
+}
+
+pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
+    let (folder, mut engine) = load_decoder(&args.model, &args.dumps, vec![SAMPLED], args.model.max_num_seqs)?;
+    let tokenizer = TextTokenizer::load(&args.model.model, folder.config.vocab_size)?;
+    let mut replies: Vec<(RequestId, Reply<'_>)> = Vec::new();
+    for (i, prompt) in args.prompt.iter().enumerate() {
+        let prompt_ids = tokenizer
+            .encode(prompt)
+            .with_context(|| format!("prompt {} ({prompt:?}) can't be encoded", i + 1))?;
+        let request = Request {
+            max_tokens: args.max_tokens,
+            stop_ids: folder.config.eos_token_ids.clone(),
+            ignore_eos: args.ignore_eos,
+            sampling: Sampling {
+                temperature: args.temperature,
+                top_k: args.top_k,
+                top_p: args.top_p,
+                seed: args.seed.wrapping_add(i as u64),
+            },
+            ..Request::new(prompt_ids.clone(), args.max_tokens)
+        };
+        let id = engine.add(request).with_context(|| format!("prompt {} ({prompt:?})", i + 1))?;
+        let stream = tokenizer.stream_after(&prompt_ids)?;
+        let reply = Reply {
+            prompt: prompt.clone(),
+            prompt_ids,
+            ids: Vec::new(),
+            text: String::new(),
+            stream,
+            finish: None,
+        };
+        replies.push((id, reply));
+    }
+    let started = Instant::now();
+    serve(&args, &mut engine, &folder.config.eos_token_ids, &mut replies)?;
+    let elapsed = started.elapsed();
+    let generated = replies.iter().map(|(_, reply)| reply.ids.len()).sum();
+    for (_, reply) in replies {
+        finish(&args, reply)?;
+    }
+    if args.stats {
+        show_statistics(&args, &engine, generated, elapsed)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn serve<D: Device>(
+    args: &GenerateArgs,
+    engine: &mut Engine<D>,
+    stop_ids: &[u32],
+    replies: &mut [(RequestId, Reply<'_>)],
+) -> anyhow::Result<()> {
+    let streams = !args.json && replies.len() == 1;
+    if streams {
+        write!(std::io::stdout(), "{}", args.prompt[0])?;
+    }
+    let mut events = Vec::new();
+    let mut more = true;
+    while more {
+        more = engine.step(&mut events)?;
+        for event in events.drain(..) {
+            let (Event::Token { request, .. } | Event::Finished { request, .. }) = event;
+            let Some((_, reply)) = replies.iter_mut().find(|(id, _)| *id == request) else {
+                continue;
+            };
+            match event {
+                Event::Token { id, .. } => {
+                    reply.ids.push(id);
+                    if !args.ignore_eos && stop_ids.contains(&id) {
+                        continue;
+                    }
+                    let text = reply.stream.push(id)?;
+                    if streams {
+                        write!(std::io::stdout(), "{text}")?;
+                        std::io::stdout().flush()?;
+                    }
+                    reply.text.push_str(&text);
+                }
+                Event::Finished { reason, .. } => reply.finish = Some(reason),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn finish(args: &GenerateArgs, reply: Reply<'_>) -> anyhow::Result<()> {
+    let Reply { prompt, prompt_ids, ids, mut text, stream, finish } = reply;
+    let rest = stream.finish()?;
+    text.push_str(&rest);
+    if args.json {
+        let object = serde_json::json!({
+            "prompt": prompt,
+            "prompt_ids": prompt_ids,
+            "ids": ids,
+            "text": text,
+            "finish_reason": finish,
+        });
+        return super::print_line(&object.to_string());
+    }
+    if args.prompt.len() == 1 {
+        return super::print_line(&rest);
+    }
+    super::print_line(&format!("{prompt}{text}\n"))
+}
+
+fn show_statistics<D: Device>(
+    args: &GenerateArgs,
+    engine: &Engine<D>,
+    generated: usize,
+    elapsed: Duration,
+) -> anyhow::Result<()> {
+    let model = engine.model();
+    let stats = model.statistics();
+    let stitch = model.module().stitch();
+    let pieces = stitch.map_or(0, |s| s.piece_count());
+    let unique = stitch.map_or(0, |s| s.unique_pieces().len());
+    let split_ops = stitch.map_or(0, |s| s.split_op_count());
+    let rate = generated as f64 / elapsed.as_secs_f64().max(1e-9);
+    let mut out = std::io::stderr();
+    if args.json {
+        let object = serde_json::json!({
+            "pieces": pieces,
+            "unique_pieces": unique,
+            "split_ops": split_ops,
+            "graphs": model.captured_graphs(),
+            "graph_mode": model.dispatcher().mode.name(),
+            "lowered_mode": model.lowered_mode(),
+            "memory": model.memory().ledger,
+            "statistics": stats,
+            "padding_share": stats.padding_share(),
+            "preemptions": engine.preemptions(),
+            "generated_tokens": generated,
+            "tokens_per_second": rate,
+        });
+        writeln!(out, "{object}")?;
+        return Ok(());
+    }
+    let ledger = model.memory().ledger;
+    writeln!(out, "device           {}", model.device().describe())?;
+    writeln!(out, "pieces           {pieces} ({unique} unique), {split_ops} split ops")?;
+    writeln!(
+        out,
+        "graphs           {} ({})",
+        model.captured_graphs(),
+        model.dispatcher().mode.name()
+    )?;
+    if let Some(reason) = model.lowered_mode() {
+        writeln!(out, "graph mode       lowered: {reason}")?;
+    }
+    writeln!(
+        out,
+        "memory           arena {} + scratch {}, weights {}, states {} bytes",
+        ledger.slots, ledger.scratch, ledger.weights, ledger.states
+    )?;
+    let [launched, piecewise, full] = stats.steps_by_mode;
+    writeln!(out, "steps            {full} full, {piecewise} piecewise, {launched} launched")?;
+    let counted = |counts: &std::collections::BTreeMap<u64, u64>| {
+        let shown: Vec<_> = counts
+            .iter()
+            .filter(|(_, n)| **n > 0)
+            .map(|(size, n)| format!("{size}: {n}"))
+            .collect();
+        if shown.is_empty() { "none".to_owned() } else { shown.join(", ") }
+    };
+    writeln!(out, "full replays     by size {}", counted(&stats.full_replays))?;
+    writeln!(out, "piece replays    by size {}", counted(&stats.piece_replays))?;
+    for (reason, n) in stats.fallbacks.iter().filter(|(_, n)| **n > 0) {
+        writeln!(out, "fell back        {n} steps: {reason}")?;
+    }
+    writeln!(out, "padding          {:.1}% of tokens run", 100.0 * stats.padding_share())?;
+    writeln!(out, "generated        {generated} tokens, {rate:.1} per second")?;
+    Ok(())
+}

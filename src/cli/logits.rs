@@ -1,0 +1,72 @@
+//! `piecewise logits`: the logits of every position of a prompt.
+
+use super::dumps::DumpArgs;
+use super::load::{LOGITS, load_decoder};
+use super::model_args::ModelArgs;
+use anyhow::Context;
+use piecewise::models::TextTokenizer;
+use piecewise::models::tokenizer::check_token_ids;
+use safetensors::tensor::{Dtype, TensorView};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Arguments of `logits`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  piecewise logits --model DIR --prompt \"def __init__(self\" --out logits.safetensors
+  piecewise logits --model DIR --ids 326,680,596 --dtype f32 --out logits.safetensors")]
+pub(crate) struct LogitsArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// The text; needs the folder's tokenizer.json.
+    #[arg(long, value_name = "TEXT", required_unless_present = "ids", conflicts_with = "ids")]
+    prompt: Option<String>,
+    /// Token ids instead of text.
+    #[arg(long, value_delimiter = ',', value_name = "ID,..")]
+    ids: Option<Vec<u32>>,
+    /// The file to write: one tensor `logits` f32 [tokens, vocab].
+    #[arg(long, value_name = "FILE.safetensors")]
+    out: PathBuf,
+    /// Say what was written as JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    dumps: DumpArgs,
+}
+
+pub(crate) fn run(args: LogitsArgs) -> anyhow::Result<ExitCode> {
+    let rows = args.model.max_num_tokens;
+    let (folder, mut engine) = load_decoder(&args.model, &args.dumps, vec![LOGITS], rows)?;
+    let vocab = folder.config.vocab_size;
+    let ids = match (&args.ids, &args.prompt) {
+        (Some(ids), _) => {
+            check_token_ids(ids, vocab)?;
+            ids.clone()
+        }
+        (None, Some(prompt)) => TextTokenizer::load(&args.model.model, vocab)?.encode(prompt)?,
+        (None, None) => Vec::new(),
+    };
+    let mut bytes = Vec::new();
+    engine.logits(&ids, &mut |_, rows| bytes.extend_from_slice(rows))?;
+    write_logits(&args.out, ids.len(), vocab, &bytes)?;
+    let shown = args.out.display().to_string();
+    if args.json {
+        let object = serde_json::json!({"out": shown, "ids": ids, "shape": [ids.len(), vocab]});
+        super::print_line(&object.to_string())?;
+    } else {
+        super::print_line(&format!("wrote logits f32 [{}, {vocab}] to {shown}", ids.len()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes one tensor `logits` f32 `[tokens, vocab]`.
+pub(crate) fn write_logits(
+    out: &std::path::Path,
+    tokens: usize,
+    vocab: usize,
+    bytes: &[u8],
+) -> anyhow::Result<()> {
+    let view = TensorView::new(Dtype::F32, vec![tokens, vocab], bytes)?;
+    safetensors::serialize_to_file([("logits", view)], None, out)
+        .with_context(|| format!("can't write {}", out.display()))
+}

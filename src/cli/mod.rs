@@ -1,0 +1,70 @@
+//! The subcommands.
+
+mod dumps;
+mod generate;
+mod inspect;
+mod load;
+mod logits;
+mod model_args;
+mod opt;
+mod progress;
+mod run;
+
+use clap::{Parser, Subcommand};
+use std::io::Write;
+use std::process::ExitCode;
+
+/// A graph-compilation framework for transformer inference with a piecewise splitter.
+#[derive(Debug, Parser)]
+#[command(name = "piecewise", version, about)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Generate text from prompts.
+    Generate(Box<generate::GenerateArgs>),
+    /// Write the logits of every position of a prompt.
+    Logits(Box<logits::LogitsArgs>),
+    /// Show pieces, slots and kernels of a model; needs only its config.json.
+    Inspect(Box<inspect::InspectArgs>),
+    /// Run passes on a textual graph.
+    Opt(Box<opt::OptArgs>),
+    /// Run a textual graph with a checkpoint's weights.
+    Run(Box<run::RunArgs>),
+}
+
+pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    match arguments.command {
+        Command::Generate(args) => generate::run(*args),
+        Command::Logits(args) => logits::run(*args),
+        Command::Inspect(args) => inspect::run(*args),
+        Command::Opt(args) => opt::run(*args),
+        Command::Run(args) => run::run(*args),
+    }
+}
+
+/// Prints an error with its causes and gives the exit code of a failure.
+pub(crate) fn fail(error: &anyhow::Error) -> ExitCode {
+    let mut text = format!("error: {error}");
+    for cause in error.chain().skip(1) {
+        let cause = cause.to_string();
+        if !text.contains(&cause) {
+            text.push_str(&format!("\n  because: {cause}"));
+        }
+    }
+    // A closed standard error leaves nobody to tell.
+    let _ = writeln!(std::io::stderr(), "{text}");
+    ExitCode::FAILURE
+}
+
+/// Prints a line to standard output.
+///
+/// # Errors
+/// When standard output is closed.
+fn print_line(line: &str) -> anyhow::Result<()> {
+    writeln!(std::io::stdout(), "{line}")?;
+    Ok(())
+}

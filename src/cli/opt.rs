@@ -1,0 +1,59 @@
+//! `piecewise opt`: passes on a textual graph.
+
+use super::dumps::DumpArgs;
+use anyhow::Context;
+use piecewise_ir::text::{parse_module, print_module};
+use piecewise_passes::pipeline::DEFAULT_PIPELINE;
+use piecewise_passes::{PassContext, PassManager, Pipeline, Registry};
+use piecewise_runtime::pipeline::verify;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Arguments of `opt`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  piecewise opt model.pw --pipeline canonicalize,cse,dce
+  piecewise opt model.pw --pipeline fuse,split --print-after all
+  piecewise opt model.pw --json          # what each pass matched, and why not more")]
+pub(crate) struct OptArgs {
+    /// A textual graph, or a graph with its plan.
+    file: PathBuf,
+    /// Passes in order, with options in braces.
+    #[arg(long, default_value = DEFAULT_PIPELINE)]
+    pipeline: String,
+    /// Print a report of the passes as JSON instead of the module.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    dumps: DumpArgs,
+}
+
+pub(crate) fn run(args: OptArgs) -> anyhow::Result<ExitCode> {
+    let text = std::fs::read_to_string(&args.file)
+        .with_context(|| format!("can't read {}", args.file.display()))?;
+    let mut module =
+        parse_module(&text).with_context(|| format!("{} does not parse", args.file.display()))?;
+    let pipeline = Pipeline::parse(&args.pipeline)?;
+    let mut manager = PassManager::new(&pipeline, &Registry::standard())?.verify_with(&verify);
+    for observer in args.dumps.observers()? {
+        manager = manager.observe(observer);
+    }
+    let report = manager.run(&mut module, &mut PassContext::default())?;
+    if args.json {
+        let passes: Vec<_> = report
+            .passes
+            .iter()
+            .map(|run| {
+                serde_json::json!({
+                    "pass": run.name,
+                    "microseconds": run.elapsed.as_micros() as u64,
+                    "report": run.report,
+                })
+            })
+            .collect();
+        super::print_line(&serde_json::to_string_pretty(&passes)?)?;
+    } else {
+        super::print_line(print_module(&module).trim_end())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,127 @@
+//! `piecewise run`: a textual graph with a checkpoint's weights.
+
+use super::dumps::DumpArgs;
+use super::load::{LOGITS, check_checkpoint, dispatcher, engine, plan_graph};
+use super::logits::write_logits;
+use super::model_args::CompileArgs;
+use anyhow::{Context, bail};
+use piecewise::models::Checkpoint;
+use piecewise_ir::module::Module;
+use piecewise_ir::text::{parse_module, print_graph};
+use piecewise_passes::check::check_plan;
+use piecewise_runtime::symbols::{SymbolClass, SymbolTable};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Arguments of `run`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  piecewise inspect --model DIR --stop-after fuse > fused.pw
+  piecewise run fused.pw --weights DIR --ids 326,680,596 --out logits.safetensors
+  piecewise inspect --model DIR --stop-after check > planned.pw
+  piecewise run fused.pw --plan planned.pw --weights DIR --ids 326,680,596")]
+pub(crate) struct RunArgs {
+    /// A textual graph, as a dump after any pass has it.
+    file: PathBuf,
+    /// A textual module with the plan to use; its graph must be that of the file.
+    #[arg(long, value_name = "FILE")]
+    plan: Option<PathBuf>,
+    /// The folder of the checkpoint.
+    #[arg(long, value_name = "DIR")]
+    weights: PathBuf,
+    /// Token ids.
+    #[arg(long, value_delimiter = ',', required = true, value_name = "ID,..")]
+    ids: Vec<u32>,
+    /// Write the logits of every position: one tensor `logits` f32 [tokens, vocab].
+    #[arg(long, value_name = "FILE.safetensors")]
+    out: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    compile: CompileArgs,
+    #[command(flatten)]
+    dumps: DumpArgs,
+}
+
+pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
+    let module = planned(&args)?;
+    let checkpoint = Checkpoint::open(&args.weights)?;
+    check_checkpoint(module.graph(), &checkpoint)?;
+    let symbols = SymbolTable::new(module.graph().symbols())?;
+    let tokens = symbols.count(SymbolClass::Tokens, symbols.bounds());
+    let rows = symbols.count(SymbolClass::Rows, symbols.bounds());
+    let seqs = symbols.count(SymbolClass::Sequences, symbols.bounds());
+    let mut dispatcher = dispatcher(&args.compile, tokens, seqs.max(1))?;
+    dispatcher.max_rows = rows.max(1);
+    let mut engine = engine(&args.compile, module, dispatcher, &checkpoint, vec![LOGITS], tokens)?;
+    let vocab = engine.options().vocab as usize;
+    let mut bytes = Vec::new();
+    engine.logits(&args.ids, &mut |_, rows| bytes.extend_from_slice(rows))?;
+    if let Some(out) = &args.out {
+        write_logits(out, args.ids.len(), vocab, &bytes)?;
+    }
+    let next = greedy(&bytes, vocab);
+    let digest = blake3::hash(&bytes).to_hex();
+    if args.json {
+        let object = serde_json::json!({
+            "ids": args.ids,
+            "next": next,
+            "shape": [args.ids.len(), vocab],
+            "logits_blake3": digest.as_str(),
+        });
+        super::print_line(&object.to_string())?;
+    } else {
+        super::print_line(&format!("likeliest next id after each position: {next:?}"))?;
+        super::print_line(&format!("logits f32 [{}, {vocab}], blake3 {digest}", args.ids.len()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn read_module(file: &Path) -> anyhow::Result<Module> {
+    let text =
+        std::fs::read_to_string(file).with_context(|| format!("can't read {}", file.display()))?;
+    parse_module(&text).with_context(|| format!("{} does not parse", file.display()))
+}
+
+/// The module of the file with its plan: the one given, the file's own, or a new one.
+fn planned(args: &RunArgs) -> anyhow::Result<Module> {
+    let mut module = read_module(&args.file)?;
+    if let Some(file) = &args.plan {
+        let with_plan = read_module(file)?;
+        if print_graph(with_plan.graph()) != print_graph(module.graph()) {
+            bail!(
+                "the graph in {} is not that in {}: a plan belongs to one graph",
+                file.display(),
+                args.file.display()
+            );
+        }
+        if with_plan.layout().is_none() {
+            bail!("{} has no plan to its end; dump it after `check`", file.display());
+        }
+        module = with_plan;
+    }
+    if module.layout().is_none() {
+        let (planned, _) = plan_graph(&args.compile, &args.dumps, module.into_graph())?;
+        if args.dumps.stops() {
+            bail!("the passes were stopped early; there is nothing to run");
+        }
+        return Ok(planned);
+    }
+    piecewise_ir::verify::verify_graph(module.graph())?;
+    check_plan(&module)
+        .map_err(|found| anyhow::anyhow!("{}", piecewise_ir::text::render(&module, &found)))?;
+    Ok(module)
+}
+
+/// The index of the largest logit of each row.
+fn greedy(bytes: &[u8], vocab: usize) -> Vec<usize> {
+    let logits: Vec<f32> =
+        bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+    let top = |row: &[f32]| {
+        row.iter().enumerate().fold((0, f32::NEG_INFINITY), |best, (i, &logit)| {
+            if logit > best.1 { (i, logit) } else { best }
+        })
+    };
+    logits.chunks_exact(vocab.max(1)).map(|row| top(row).0).collect()
+}

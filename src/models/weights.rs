@@ -1,0 +1,74 @@
+//! A checkpoint as the source of a graph's weights.
+
+use super::checkpoint::{Checkpoint, CheckpointError};
+use piecewise_backend::weights::{TensorSource, WeightError, WeightSource};
+use piecewise_ir::dtype::DType;
+use piecewise_ir::graph::Graph;
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+impl WeightSource for Checkpoint {
+    fn tensor(
+        &self,
+        name: &str,
+        dtype: DType,
+        shape: &[u64],
+    ) -> Result<TensorSource<'_>, WeightError> {
+        let shape: Vec<usize> = shape.iter().map(|&extent| extent as usize).collect();
+        let view = self.weight(name, &shape).map_err(|error| WeightError::Source(error.into()))?;
+        if view.dtype != dtype {
+            return Err(WeightError::Source(Box::new(UndeclaredDType {
+                tensor: name.to_owned(),
+                stored: view.dtype,
+                declared: dtype,
+            })));
+        }
+        Ok(TensorSource::Bytes(Cow::Borrowed(view.bytes)))
+    }
+}
+
+/// A tensor stored in another type than the graph declares.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "checkpoint tensor \"{tensor}\" is stored as {stored}, but the graph declares {declared}; \
+     build the graph with the checkpoint's own types (`Builder::weight_dtypes`)"
+)]
+pub struct UndeclaredDType {
+    /// The tensor.
+    pub tensor: String,
+    /// What the checkpoint holds.
+    pub stored: DType,
+    /// What the graph declares.
+    pub declared: DType,
+}
+
+/// Holds the weights of `graph` against `checkpoint`, before anything is compiled.
+///
+/// # Errors
+/// The first tensor that is missing, of another shape, or not of floats.
+pub fn check_weights(graph: &Graph, checkpoint: &Checkpoint) -> Result<(), CheckpointError> {
+    let mut result = Ok(());
+    for weight in graph.weights() {
+        weight.recipe.visit_sources(&mut |name, ty| {
+            if result.is_err() {
+                return;
+            }
+            let shape = ty.static_shape().unwrap_or_default();
+            let shape: Vec<usize> = shape.iter().map(|&extent| extent as usize).collect();
+            result = checkpoint.weight(name, &shape).map(|_| ());
+        });
+    }
+    result
+}
+
+/// The tensors of `checkpoint` that `graph` reads nothing of, in alphabetical order. A bias among
+/// them means that the graph computes something else than the checkpoint was made for.
+pub fn unused_tensors<'c>(graph: &Graph, checkpoint: &'c Checkpoint) -> Vec<&'c str> {
+    let mut used = BTreeSet::new();
+    for weight in graph.weights() {
+        weight.recipe.visit_sources(&mut |name, _| {
+            used.insert(name.to_owned());
+        });
+    }
+    checkpoint.names().filter(|name| !used.contains(*name)).collect()
+}
