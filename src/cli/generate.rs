@@ -64,7 +64,8 @@ struct Reply<'t> {
 }
 
 pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
-    let (folder, mut engine) = load_decoder(&args.model, &args.dumps, vec![SAMPLED], args.model.max_num_seqs)?;
+    let (folder, mut engine) =
+        load_decoder(&args.model, &args.dumps, vec![SAMPLED], args.model.max_num_seqs)?;
     let tokenizer = TextTokenizer::load(&args.model.model, folder.config.vocab_size)?;
     let mut replies: Vec<(RequestId, Reply<'_>)> = Vec::new();
     for (i, prompt) in args.prompt.iter().enumerate() {

@@ -146,7 +146,7 @@ pub(super) fn open(
     let fits = |version: &str| {
         let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
         library == CudaLibrary::Driver
-            || !newest_major.zip(major).is_some_and(|(newest, major)| major > newest)
+            || newest_major.zip(major).is_none_or(|(newest, major)| major <= newest)
     };
     let mut tried = Vec::new();
     for dir in dirs {

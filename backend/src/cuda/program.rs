@@ -17,6 +17,9 @@ use piecewise_kernels::step::CaptureSupport;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
+/// The alignment of operands that the library assumes when it offers algorithms, in bytes.
+const MATMUL_ALIGN: u64 = 256;
+
 /// An artifact bound to addresses.
 #[derive(Debug)]
 pub struct CudaProgram {
@@ -48,8 +51,8 @@ struct UsedRange {
 /// What a launch runs.
 #[derive(Debug)]
 pub(super) enum Work {
-    Kernel(BoundKernel),
-    Matmul(BoundMatmul),
+    Kernel(Box<BoundKernel>),
+    Matmul(Box<BoundMatmul>),
     Host(BoundHost),
 }
 
@@ -321,26 +324,33 @@ impl Binder<'_> {
                     Parameter::I64(x) => ParameterValue::Fixed(x.cast_unsigned()),
                     Parameter::F32(x) => ParameterValue::Fixed(u64::from(x.to_bits())),
                 };
-                Ok(Work::Kernel(BoundKernel {
+                Ok(Work::Kernel(Box::new(BoundKernel {
                     kernel: loaded,
                     recipe: kernel.recipe.clone(),
                     grid: launch.grid,
                     values: kernel.recipe.parameters.iter().map(value).collect(),
-                }))
+                })))
             }
             CudaImage::Matmul(matmul) => {
                 let &[lhs, rhs, out, ..] = addresses.as_slice() else {
                     return Err(format!("{} arguments for a matmul", addresses.len()));
                 };
                 let (workspace, workspace_bytes) = arguments.scratch.unwrap_or((0, 0));
-                Ok(Work::Matmul(BoundMatmul {
+                let aligned = |at: &u64| at.is_multiple_of(MATMUL_ALIGN);
+                if let Some(at) = [lhs, rhs, out, workspace].iter().find(|at| !aligned(at)) {
+                    return Err(format!(
+                        "a matmul operand at {} is not aligned to {MATMUL_ALIGN} bytes",
+                        Address(*at)
+                    ));
+                }
+                Ok(Work::Matmul(Box::new(BoundMatmul {
                     matmul: matmul.clone(),
                     lhs,
                     rhs,
                     out,
                     workspace,
                     workspace_bytes,
-                }))
+                })))
             }
             CudaImage::Host(host) => {
                 let op = self.registry.cuda(&host.name).ok_or_else(|| {
