@@ -1,5 +1,7 @@
 //! The dependency direction between crates, and rules that hold for every source file.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

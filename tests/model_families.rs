@@ -1,5 +1,7 @@
 //! The fixtures of every family against logits of a float64 reference at every position.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 #[path = "support/cli.rs"]
 mod cli;
 

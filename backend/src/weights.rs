@@ -33,6 +33,12 @@ pub enum TensorSource<'a> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WeightError {
+    /// There is no tensor of this name.
+    #[error("the weights have no tensor \"{name}\"; does the config belong to them?")]
+    Missing {
+        /// Its name.
+        name: String,
+    },
     /// A tensor is not what the graph declares.
     #[error("checkpoint tensor \"{name}\" is {found}, but the model declares {expected}")]
     Mismatch {

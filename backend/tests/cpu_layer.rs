@@ -1,9 +1,11 @@
 //! A small layer, unfused and fused: norm, matmul, gate, row gather and state scatter.
+#![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
 
 mod harness;
 
-use harness::{Bench, CANARY, compile, pattern, registry, sizes_of, unique};
+use harness::{Bench, CANARY, compile, compile_with, pattern, registry, sizes_of, unique};
 use piecewise_backend::artifact::PieceSize;
+use piecewise_backend::cpu::AbsorbingCompiler;
 use piecewise_backend::device::Device;
 use piecewise_ir::dim::{Dim, SymbolDecl};
 use piecewise_ir::dtype::DType::{self, BF16, F16, F32, I32};
@@ -131,8 +133,14 @@ fn layer(dtype: DType, fused: bool) -> Layer {
     Layer { piece: unique(g, Some(t)), inputs: vec![x, slots, w0, w1], state }
 }
 
-fn run(layer: &Layer, threads: usize, size: PieceSize, rows: u64) -> (Vec<Vec<u8>>, Vec<u8>) {
+/// The layer's memory with its inputs written.
+fn bench(layer: &Layer, threads: usize) -> Bench {
     let mut bench = Bench::new(layer.piece.clone(), registry(), threads);
+    write_inputs(layer, &mut bench);
+    bench
+}
+
+fn write_inputs(layer: &Layer, bench: &mut Bench) {
     let bounds = bench.bounds.clone();
     for (i, &v) in layer.inputs.iter().enumerate() {
         let ty = layer.piece.graph.ty(v).clone();
@@ -143,6 +151,11 @@ fn run(layer: &Layer, threads: usize, size: PieceSize, rows: u64) -> (Vec<Vec<u8
         }
         bench.write(v, &array);
     }
+}
+
+fn run(layer: &Layer, threads: usize, size: PieceSize, rows: u64) -> (Vec<Vec<u8>>, Vec<u8>) {
+    let mut bench = bench(layer, threads);
+    let bounds = bench.bounds.clone();
     let artifact = compile(&layer.piece, size, &bounds);
     let program = bench.bind(&artifact).unwrap();
     let sizes = sizes_of(&layer.piece, size.rows());
@@ -180,17 +193,8 @@ fn unfused_fused_padded_and_parallel_layers_have_the_same_bits() {
 fn replay_equals_launch_after_everything_else_is_gone() {
     let layer = layer(BF16, true);
     let (reference, state) = run(&layer, 4, PieceSize::Exact(40), 37);
-    let mut bench = Bench::new(layer.piece.clone(), registry(), 4);
+    let mut bench = bench(&layer, 4);
     let bounds = bench.bounds.clone();
-    for (i, &v) in layer.inputs.iter().enumerate() {
-        let ty = layer.piece.graph.ty(v).clone();
-        let mut array = pattern(ty.dtype, &ty.dims(&bounds), i as u64);
-        if ty.dtype == I32 {
-            array.data.iter_mut().enumerate().for_each(|(i, x)| *x = 63.0 - i as f64);
-            array.data[1] = -1.0;
-        }
-        bench.write(v, &array);
-    }
     let sizes = sizes_of(&layer.piece, 40);
     let artifact = compile(&layer.piece, PieceSize::Exact(40), &bounds);
     let program = bench.bind(&artifact).unwrap();
@@ -202,4 +206,59 @@ fn replay_equals_launch_after_everything_else_is_gone() {
     bench.device.replay(&graph).unwrap();
     assert_eq!(bench.outputs(&bounds), reference);
     assert_eq!(bench.read_bytes(layer.state, &bounds), state);
+}
+
+/// Runs the fused layer by the absorbing lowering, with `out` at the address of another operand.
+fn absorb(layer: &Layer, out_at: Option<Value>) -> (Bench, Vec<Vec<u8>>) {
+    let mut bench = bench(layer, 4);
+    let bounds = bench.bounds.clone();
+    if let Some(other) = out_at {
+        let out = bench.position(layer.piece.graph.outputs()[0]);
+        bench.operands[out] = Some(bench.address(other));
+    }
+    let compiler = AbsorbingCompiler::new(registry(), 4);
+    let artifact = compile_with(&compiler, &layer.piece, PieceSize::Exact(40), &bounds);
+    assert_eq!(artifact.alternatives[0].launches.len(), 1, "one launch for three nodes");
+    assert_eq!(artifact.alternatives[0].launches[0].nodes, [0, 1, 2]);
+    let program = bench.bind(&artifact).unwrap();
+    bench.launch(&program, &sizes_of(&layer.piece, 40), &sizes_of(&layer.piece, 37));
+    let outputs = bench.outputs(&bounds);
+    (bench, outputs)
+}
+
+#[test]
+fn an_absorbing_lowering_has_the_same_bits_and_writes_no_locals() {
+    for dtype in [F32, BF16, F16] {
+        let layer = layer(dtype, true);
+        let (reference, state) = run(&layer, 1, PieceSize::Exact(40), 37);
+        let (mut bench, outputs) = absorb(&layer, None);
+        let real = 37 * M as usize * dtype.size();
+        assert_eq!(outputs[0][..real], reference[0][..real]);
+        let bounds = bench.bounds.clone();
+        assert_eq!(bench.read_bytes(layer.state, &bounds), state);
+        let graph = &layer.piece.graph;
+        let locals: Vec<Value> = graph.nodes().take(2).map(|n| graph.result(n)).collect();
+        for local in locals {
+            assert!(bench.read_bytes(local, &bounds).iter().all(|&b| b == CANARY), "{local}");
+        }
+    }
+}
+
+#[test]
+fn node_granular_lifetimes_corrupt_under_absorption_and_only_there() {
+    let layer = layer(F32, true);
+    let (reference, _) = run(&layer, 1, PieceSize::Exact(40), 37);
+    let real = 37 * M as usize * 4;
+    // By nodes, the input is dead once the norm has run, so the output could take its bytes.
+    let input = layer.inputs[0];
+    let (_, outputs) = absorb(&layer, Some(input));
+    assert_ne!(outputs[0][..real], reference[0][..real]);
+    let mut plain = bench(&layer, 1);
+    let bounds = plain.bounds.clone();
+    let out = plain.position(layer.piece.graph.outputs()[0]);
+    plain.operands[out] = Some(plain.address(input));
+    let artifact = compile(&layer.piece, PieceSize::Exact(40), &bounds);
+    let program = plain.bind(&artifact).unwrap();
+    plain.launch(&program, &sizes_of(&layer.piece, 40), &sizes_of(&layer.piece, 37));
+    assert_eq!(plain.outputs(&bounds)[0][..real], reference[0][..real]);
 }

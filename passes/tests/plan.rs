@@ -77,7 +77,9 @@ fn items(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(600))]
+    #![proptest_config(ProptestConfig {
+        cases: 600, failure_persistence: None, ..ProptestConfig::default()
+    })]
 
     #[test]
     fn up_to_seven_values_take_the_least_height(items in items(0..=7, 8, 5)) {
@@ -85,6 +87,12 @@ proptest! {
         assert_disjoint(&items, &packing);
         prop_assert_eq!(packing.height, brute_force(&items));
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 100, failure_persistence: None, ..ProptestConfig::default()
+    })]
 
     #[test]
     fn nothing_overlaps_and_packing_is_deterministic(items in items(0..60, 40, 1000)) {
@@ -94,19 +102,42 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 60, failure_persistence: None, ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn nothing_overlaps_where_items_repeat(
+        before in items(0..6, 6, 9), layer in items(1..8, 6, 9), after in items(0..6, 6, 9),
+        layers in 3usize..12, period in 4usize..9,
+    ) {
+        let shifted = |items: &[Item], by: usize| -> Vec<Item> {
+            items.iter().map(|i| Item { start: i.start + by, end: i.end + by, ..*i }).collect()
+        };
+        let mut all = before.clone();
+        (0..layers).for_each(|n| all.extend(shifted(&layer, 6 + n * period)));
+        all.extend(shifted(&after, 6 + layers * period));
+        let end = all.iter().map(|i| i.end).max().unwrap_or(0);
+        all.push(Item { start: 0, end, size: 2 });
+        let packing = pack(&all);
+        assert_disjoint(&all, &packing);
+        prop_assert!(packing.height >= largest_live_sum(&all));
+    }
+}
+
 #[test]
-fn a_thousand_random_sets_pack_close_to_the_largest_live_sum() {
+fn random_sets_pack_close_to_the_largest_live_sum() {
     let mut runner = TestRunner::deterministic();
     let strategy = items(8..50, 40, 64);
-    let mut ratios: Vec<f64> = (0..1000)
+    let mut ratios: Vec<f64> = (0..200)
         .map(|_| {
             let items = strategy.new_tree(&mut runner).expect("a value").current();
             pack(&items).height as f64 / largest_live_sum(&items) as f64
         })
         .collect();
     ratios.sort_by(f64::total_cmp);
-    let (median, worst) = (ratios[500], ratios[999]);
-    println!("median {median} worst {worst} 99% {} 90% {}", ratios[990], ratios[900]);
+    let (median, worst) = (ratios[100], ratios[199]);
     assert!(median <= 1.1, "median {median}");
     assert!(worst <= 1.5, "worst {worst}");
 }
@@ -142,29 +173,31 @@ fn the_layout_is_that_of_the_bounds() {
     assert!(bytes(256) < bytes(512));
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
-
-    #[test]
-    fn the_arena_does_not_depend_on_the_number_of_layers(
-        hidden in 1u64..40,
-        heads in 1u64..5,
-        kv_heads in 1u64..5,
-        head_dim in 1u64..24,
-        intermediate in 1u64..120,
-        vocab in 1u64..400,
-        max_rows in 1u64..80,
-    ) {
-        let bytes = |layers| {
-            let widths = Widths {
-                layers, hidden: hidden * 8, heads, kv_heads, head_dim: head_dim * 4,
-                intermediate: intermediate * 4, vocab, max_tokens: 128, max_rows,
-            };
-            planned(decoder(widths)).1
-        };
-        let two = bytes(2);
-        prop_assert_eq!(two.bytes, bytes(6).bytes);
-        prop_assert_eq!(two.bytes, bytes(60).bytes);
+#[test]
+fn the_arena_does_not_depend_on_the_number_of_layers() {
+    let small = Widths::tiny(2);
+    let shapes = [
+        small,
+        Widths { head_dim: 32, ..small },
+        Widths { hidden: 256, head_dim: 64, intermediate: 768, vocab: 2048, ..small },
+        Widths { kv_heads: 4, max_tokens: 128, max_rows: 8, ..small },
+        Widths { hidden: 128, heads: 8, head_dim: 32, intermediate: 384, vocab: 2048, ..small },
+        Widths {
+            hidden: 1024,
+            heads: 16,
+            kv_heads: 8,
+            head_dim: 128,
+            intermediate: 3072,
+            vocab: 151_936,
+            max_tokens: 8192,
+            max_rows: 256,
+            ..small
+        },
+    ];
+    for shape in shapes {
+        let bytes = |layers| planned(decoder(Widths { layers, ..shape })).1.bytes;
+        assert_eq!(bytes(2), bytes(6), "{shape:?}");
+        assert_eq!(bytes(2), bytes(60), "{shape:?}");
     }
 }
 

@@ -1,7 +1,9 @@
 //! The runtime: a compiled model with its dispatch, capture, stitching, KV cache and statistics.
 
 pub mod batch;
+pub mod capture_planner;
 pub mod checks;
+pub mod config;
 pub mod dispatch;
 pub mod engine;
 pub mod kv;

@@ -70,7 +70,7 @@ fn run(
     observers: Vec<Box<dyn Observer>>,
 ) -> Result<(Module, RunReport), PlanError> {
     let pipeline = Pipeline::parse(pipeline)?;
-    let mut manager = PassManager::new(&pipeline, &Registry::standard())?.verify_with(&verify);
+    let mut manager = PassManager::new(&pipeline, &Registry::standard())?;
     for observer in observers {
         manager = manager.observe(observer);
     }

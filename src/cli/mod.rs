@@ -8,6 +8,7 @@ mod load;
 mod logits;
 mod model_args;
 mod opt;
+mod plan;
 mod progress;
 mod run;
 
@@ -33,6 +34,8 @@ enum Command {
     Inspect(Box<inspect::InspectArgs>),
     /// Show what this machine has for running models, and what is missing.
     Doctor(doctor::DoctorArgs),
+    /// Choose capture sizes from an iteration log, from simulated traffic, or for a bound.
+    Plan(Box<plan::PlanArgs>),
     /// Run passes on a textual graph.
     Opt(Box<opt::OptArgs>),
     /// Run a textual graph with a checkpoint's weights.
@@ -45,6 +48,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Logits(args) => logits::run(*args),
         Command::Inspect(args) => inspect::run(*args),
         Command::Doctor(args) => doctor::run(args),
+        Command::Plan(args) => plan::run(*args),
         Command::Opt(args) => opt::run(*args),
         Command::Run(args) => run::run(*args),
     }

@@ -4,17 +4,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// The repository.
-pub fn root() -> &'static Path {
+pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// Runs the binary in the repository.
-pub fn piecewise(args: &[&str]) -> Output {
+pub(crate) fn piecewise(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_piecewise")).args(args).current_dir(root()).output().unwrap()
 }
 
 /// Runs the binary and returns its standard output; its failure fails the test.
-pub fn stdout_of(args: &[&str]) -> String {
+pub(crate) fn stdout_of(args: &[&str]) -> String {
     let output = piecewise(args);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "piecewise {} failed:\n{errors}", args.join(" "));
@@ -23,7 +23,7 @@ pub fn stdout_of(args: &[&str]) -> String {
 
 /// Runs the binary, which must fail, and returns its standard error.
 #[allow(dead_code, reason = "not every test binary expects failures")]
-pub fn error_of(args: &[&str]) -> String {
+pub(crate) fn error_of(args: &[&str]) -> String {
     let output = piecewise(args);
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success(), "piecewise {} should have failed", args.join(" "));
@@ -33,7 +33,7 @@ pub fn error_of(args: &[&str]) -> String {
 
 /// The logits `f32 [tokens, vocab]` that `piecewise logits` writes for `ids`.
 #[allow(dead_code, reason = "not every test binary looks at logits")]
-pub fn logits(model: &str, ids: &[i64], extra: &[&str]) -> (Vec<usize>, Vec<f32>) {
+pub(crate) fn logits(model: &str, ids: &[i64], extra: &[&str]) -> (Vec<usize>, Vec<f32>) {
     let folder = tempfile::tempdir().unwrap();
     let out: PathBuf = folder.path().join("logits.safetensors");
     let ids: Vec<String> = ids.iter().map(i64::to_string).collect();
@@ -46,7 +46,7 @@ pub fn logits(model: &str, ids: &[i64], extra: &[&str]) -> (Vec<usize>, Vec<f32>
 
 /// Reads the tensor `logits` of a file.
 #[allow(dead_code, reason = "not every test binary looks at logits")]
-pub fn read_logits(file: &Path) -> (Vec<usize>, Vec<f32>) {
+pub(crate) fn read_logits(file: &Path) -> (Vec<usize>, Vec<f32>) {
     let bytes = std::fs::read(file).unwrap();
     let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     let tensor = tensors.tensor("logits").unwrap();
@@ -56,7 +56,7 @@ pub fn read_logits(file: &Path) -> (Vec<usize>, Vec<f32>) {
 
 /// ||a - b|| / ||b||; infinite where a NaN is.
 #[allow(dead_code, reason = "not every test binary compares vectors")]
-pub fn norm_error(a: &[f32], b: &[f32]) -> f64 {
+pub(crate) fn norm_error(a: &[f32], b: &[f32]) -> f64 {
     assert_eq!(a.len(), b.len());
     let sum = |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>();
     let difference = sum(&mut a.iter().zip(b).map(|(a, b)| f64::from(*a) - f64::from(*b)));

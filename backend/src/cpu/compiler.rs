@@ -91,7 +91,7 @@ impl CpuCompiler {
                 };
                 matmul.check().map_err(unsupported)?;
                 let scratch = matmul_scratch(&matmul, limits, self.workers as usize);
-                (Kernel::MatMul(matmul), scratch, 1)
+                (Kernel::MatMul(Box::new(matmul)), scratch, 1)
             }
             Op::Custom(call) => {
                 let Some(op) = self.registry.cpu(&call.name) else {

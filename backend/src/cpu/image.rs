@@ -20,11 +20,13 @@ pub(super) enum Kernel {
     /// A region or primitive.
     Rows(RowProgram),
     /// A matrix product.
-    MatMul(MatMul),
+    MatMul(Box<MatMul>),
     /// A custom op, found by name when the artifact is bound.
     Custom(CustomKernel),
     /// Row programs and a matmul as one launch.
     Absorbed(Absorbed),
+    /// Fills results of these types with NaNs (the largest value, for integers).
+    Poison(Vec<TensorType>),
 }
 
 /// A matrix product whose sizes are known when it runs.
@@ -97,6 +99,7 @@ impl Kernel {
             Self::Rows(program) => program.check().map_err(|e| e.to_string()),
             Self::MatMul(matmul) => matmul.check(),
             Self::Custom(custom) => custom.check(),
+            Self::Poison(_) => Ok(()),
             Self::Absorbed(absorbed) => absorbed.parts.iter().try_for_each(|part| {
                 if matches!(part.kernel, Self::Absorbed(_)) {
                     return Err("an absorbed launch inside another".to_owned());
@@ -195,5 +198,93 @@ impl MatMul {
         let out = matrix(&self.out, n, m.checked_mul(n)?, false)?;
         let rows = size(rows)?.min(m);
         Some((MatmulProblem { m, n, k, batch: size(batch)?, a, b, out }, rows))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use piecewise_ir::graph::{Graph, Loc};
+    use piecewise_ir::op::{BinaryOp, ReduceOp};
+    use piecewise_ir::region::{ParamMode, Region};
+    use piecewise_kernels::lower::{PlaceKind, RowStep, lower_region};
+
+    fn program() -> RowProgram {
+        let mut body = Graph::new("body");
+        let ty = TensorType::new(DType::BF16, [4u64, 6]);
+        let x = body.add_input("x", ty.clone(), None, None);
+        let ids = body.add_input("ids", TensorType::new(DType::I32, [4u64]), None, None);
+        let y = body.push(Op::Binary(BinaryOp::Mul), vec![x, x], ty.clone(), Loc::default());
+        let rows = body.push(Op::Gather, vec![y, ids], ty, Loc::default());
+        let sum = Op::Reduce { op: ReduceOp::Sum, axes: vec![1] };
+        let one = TensorType::new(DType::BF16, [4u64, 1]);
+        let sum = body.push(sum, vec![rows], one, Loc::default());
+        body.set_outputs(vec![sum]);
+        let region = Region { over: Symbol(0), params: vec![ParamMode::Row; 2], body };
+        lower_region(&region, &[false, false]).unwrap()
+    }
+
+    #[test]
+    fn an_image_of_any_bytes_is_a_kernel_that_is_safe_or_an_error() {
+        let kernel = Kernel::Rows(program());
+        let (digest, bytes) = kernel.to_image().unwrap();
+        assert_eq!(Kernel::from_image(&bytes), Ok(kernel.clone()));
+        assert_eq!(kernel.to_image().unwrap().0, digest);
+        let mut refused = 0;
+        for at in 0..bytes.len() {
+            for change in [1u8, 0x80, 0xff] {
+                let mut other = bytes.clone();
+                other[at] ^= change;
+                refused += usize::from(Kernel::from_image(&other).is_err());
+            }
+            assert!(Kernel::from_image(&bytes[..at]).is_err(), "cut at {at}");
+        }
+        assert!(refused > bytes.len(), "{refused} of {} changes", 3 * bytes.len());
+    }
+
+    #[test]
+    fn a_program_that_reaches_outside_its_memory_is_refused() {
+        let good = program();
+        let temp = good.places.iter().position(|p| matches!(p.kind, PlaceKind::Temp(_))).unwrap();
+        type Fault = fn(&mut RowProgram, usize);
+        let faults: [(&str, Fault); 7] = [
+            ("outside its memory", |p, _| p.args[0].elements -= 1),
+            ("outside its memory", |p, temp| p.places[temp].kind = PlaceKind::Temp(1 << 20)),
+            ("outside its memory", |p, temp| p.places[temp].kind = PlaceKind::Constant(0)),
+            ("only be read", |p, _| p.args.iter_mut().for_each(|a| a.written = false)),
+            ("no rows", |p, _| p.work.tile_rows = 0),
+            ("access up to", |p, _| {
+                if let RowStep::Map { inputs, .. } = &mut p.steps[0] {
+                    inputs[0].offset += 1;
+                }
+            }),
+            ("rows outside", |p, _| {
+                for step in &mut p.steps {
+                    if let RowStep::Gather { extent, .. } = step {
+                        *extent = Some(5);
+                    }
+                }
+            }),
+        ];
+        for (expected, plant) in faults {
+            let mut bad = good.clone();
+            plant(&mut bad, temp);
+            let error = bad.check().unwrap_err().to_string();
+            assert!(error.contains(expected), "{error} for {expected}");
+        }
+    }
+
+    #[test]
+    fn a_matmul_over_padding_rows_is_refused() {
+        let symbolic = |axes: [piecewise_ir::dim::Dim; 2]| TensorType::new(DType::F32, axes);
+        let t = || piecewise_ir::dim::Dim::from(Symbol(0));
+        let matmul = MatMul {
+            transpose_lhs: true,
+            transpose_rhs: false,
+            lhs: symbolic([t(), 4u64.into()]),
+            rhs: symbolic([t(), 5u64.into()]),
+            out: symbolic([4u64.into(), 5u64.into()]),
+        };
+        assert!(matmul.check().unwrap_err().contains("rows of symbol 0 mix"));
     }
 }

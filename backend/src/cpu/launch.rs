@@ -71,6 +71,7 @@ impl BoundCall {
             BoundKernel::Custom(_) => true,
             BoundKernel::Own(kernel) => match &**kernel {
                 Kernel::Rows(program) => part.row_call(program, &[], sizes).is_parallel(),
+                Kernel::Poison(_) => false,
                 _ => true,
             },
         })
@@ -91,6 +92,7 @@ impl BoundCall {
                 BoundKernel::Own(kernel) => match &**kernel {
                     Kernel::Rows(program) => self.rows(part, program, counts, row_args),
                     Kernel::MatMul(matmul) => self.matmul(part, matmul, context.sizes(), counts)?,
+                    Kernel::Poison(types) => poison(part, types, context.sizes()),
                     Kernel::Custom(_) | Kernel::Absorbed(_) => {}
                 },
                 BoundKernel::Custom(custom) => self.custom(part, custom, context, counts)?,
@@ -196,6 +198,14 @@ impl BoundPart {
             scratch: self.scratch,
             scratch_bytes: self.scratch_bytes,
         }
+    }
+}
+
+/// Fills results with bytes that are a NaN in every float type.
+fn poison(part: &BoundPart, types: &[TensorType], sizes: &[u64]) {
+    for (ty, &address) in types.iter().zip(&part.addresses) {
+        // SAFETY: as for row programs.
+        unsafe { bytes_at(address, ty.bytes(sizes)) }.fill(0xff);
     }
 }
 

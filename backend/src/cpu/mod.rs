@@ -3,6 +3,8 @@
 //! A captured graph is a frozen list of calls with raw addresses; replay sees nothing else, so
 //! an address bug shows in an ordinary test.
 
+#[cfg(any(test, feature = "testing"))]
+mod absorbing;
 mod capture;
 mod compiler;
 mod device;
@@ -13,6 +15,8 @@ mod memory;
 mod program;
 mod random;
 
+#[cfg(any(test, feature = "testing"))]
+pub use absorbing::AbsorbingCompiler;
 pub use capture::{CaptureScope, CpuCaptured};
 pub use compiler::CpuCompiler;
 pub use device::{CpuDevice, CpuEvent};

@@ -296,7 +296,10 @@ impl Binder<'_> {
         }
         let own = scratch_need(&kernel, &shared.limits);
         let end = scratch.0.checked_add(scratch.1);
-        if own > scratch.1 || end.is_none_or(|end| end > shared.scratch) || scratch.0 % 64 != 0 {
+        if own > scratch.1
+            || end.is_none_or(|end| end > shared.scratch)
+            || !scratch.0.is_multiple_of(64)
+        {
             return Err(format!("needs {own} bytes of scratch, has {}", scratch.1));
         }
         let bound = match &*kernel {
@@ -317,7 +320,7 @@ impl Binder<'_> {
                 })
             }
             Kernel::Absorbed(_) => return Err("an absorbed launch inside another".to_owned()),
-            Kernel::Rows(_) | Kernel::MatMul(_) => BoundKernel::Own(kernel),
+            Kernel::Rows(_) | Kernel::MatMul(_) | Kernel::Poison(_) => BoundKernel::Own(kernel),
         };
         let start = shared.binding.scratch.offset(scratch.0);
         Ok(BoundPart {
@@ -375,7 +378,7 @@ fn is_only_scattered(kernel: &Kernel, position: u32) -> bool {
             let mut uses = part.args.iter().zip(0..).filter(|(arg, _)| **arg == position);
             uses.all(|(_, own)| is_only_scattered(&part.kernel, own))
         }),
-        Kernel::MatMul(_) | Kernel::Custom(_) => false,
+        Kernel::MatMul(_) | Kernel::Custom(_) | Kernel::Poison(_) => false,
     }
 }
 
@@ -410,6 +413,7 @@ fn argument_needs(kernel: &Kernel, limits: &[u64]) -> Result<Vec<Need>, String> 
             let operands = operands.map(|(i, ty)| typed(ty, custom.mutates.contains(&i)));
             operands.chain(custom.results.iter().map(|ty| typed(ty, true))).collect()
         }
+        Kernel::Poison(types) => types.iter().map(|ty| typed(ty, true)).collect(),
         Kernel::Absorbed(_) => return Err("an absorbed launch has no arguments of its own".into()),
     })
 }
@@ -420,6 +424,6 @@ fn scratch_need(kernel: &Kernel, limits: &[u64]) -> u64 {
         Kernel::Rows(program) => program.scratch_bytes(program.rows(limits), 1),
         Kernel::MatMul(matmul) => super::compiler::matmul_scratch(matmul, limits, 1),
         Kernel::Custom(custom) => custom.scratch,
-        Kernel::Absorbed(_) => 0,
+        Kernel::Absorbed(_) | Kernel::Poison(_) => 0,
     }
 }

@@ -1,5 +1,12 @@
 //! A piece with memory for every operand, bound and run.
-#![allow(dead_code, unreachable_pub, reason = "each test crate uses a part of it")]
+#![allow(
+    dead_code,
+    missing_docs,
+    missing_debug_implementations,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "each test crate uses a part of it, and what fails here fails a test"
+)]
 
 pub mod random;
 

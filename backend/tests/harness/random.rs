@@ -191,7 +191,7 @@ impl Draft {
             10 => {
                 let mut to: Vec<u64> = match self.rng.below(3) {
                     0 => vec![size],
-                    1 if size % 2 == 0 => vec![2, size / 2],
+                    1 if size.is_multiple_of(2) => vec![2, size / 2],
                     _ => shape.iter().rev().copied().collect(),
                 };
                 if self.rng.below(2) == 0 {

@@ -3,6 +3,8 @@
 use super::line::{Cursor, LINE, Lane, Line, integer_to_float};
 use super::row_program::MapOp;
 use super::transcendental;
+use crate::cpu::Isa;
+use crate::cpu::simd::{Kernel, Simd};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::op::{BinaryOp, CompareOp, UnaryOp};
 
@@ -256,7 +258,7 @@ unsafe fn cast_line<T: Lane>(
 /// # Safety
 /// All cursors' elements must be valid; nobody else may use those of `to`.
 #[inline(always)]
-pub(super) unsafe fn cast(from: Cursor, to: Cursor, n: usize, lines: &mut AllLines) {
+unsafe fn cast(from: Cursor, to: Cursor, n: usize, lines: &mut AllLines) {
     if from.dtype == to.dtype && from.stride == 1 && to.stride == 1 {
         let bytes = n * from.dtype.size();
         // SAFETY: the caller vouches for `n` consecutive elements on both sides, and nobody else
@@ -318,12 +320,58 @@ pub(super) unsafe fn cast(from: Cursor, to: Cursor, n: usize, lines: &mut AllLin
 /// # Safety
 /// The cursor's elements must be valid and used by nobody else.
 #[inline(always)]
-pub(super) unsafe fn count(to: Cursor, n: usize, first: i64, step: i64, lines: &mut AllLines) {
+pub(super) unsafe fn count(
+    isa: Isa,
+    to: Cursor,
+    n: usize,
+    first: i64,
+    step: i64,
+    lines: &mut AllLines,
+) {
     let mut numbers = [0i64; LINE];
     numbers[..n].iter_mut().enumerate().for_each(|(i, x)| *x = first + i as i64 * step);
     let from = Cursor { address: numbers.as_mut_ptr().cast(), dtype: DType::I64, stride: 1 };
     // SAFETY: `numbers` holds n elements; the caller vouches for `to`.
-    unsafe { cast(from, to, n, lines) };
+    unsafe { map_line(isa, MapOp::Cast, DType::I64, &[from; 3], to, n, lines) };
+}
+
+/// One line of an op as a kernel, so that it is compiled for each instruction set.
+struct MapLine<'a> {
+    op: MapOp,
+    dtype: DType,
+    inputs: &'a [Cursor; 3],
+    out: Cursor,
+    n: usize,
+    lines: &'a mut AllLines,
+}
+
+impl Kernel for MapLine<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        let Self { op, dtype, inputs, out, n, lines } = self;
+        if op == MapOp::Cast {
+            // SAFETY: the promise of the caller of `map_line`.
+            unsafe { cast(inputs[0], out, n, lines) };
+            return;
+        }
+        let AllLines { floats, longs, ints, bytes, results } = lines;
+        let flags = (bytes, &mut results.bytes);
+        // SAFETY: the promise of the caller of `map_line`.
+        unsafe {
+            match dtype {
+                DType::F32 | DType::F16 | DType::BF16 => {
+                    same_dtype::<f32>(op, inputs, out, n, floats, &mut results.floats, flags);
+                }
+                DType::I32 => same_dtype(op, inputs, out, n, ints, &mut results.ints, flags),
+                DType::I64 => same_dtype(op, inputs, out, n, longs, &mut results.longs, flags),
+                DType::U8 | DType::Bool => {
+                    let (mut own, mut result) = (Lines::<u8>::zeroed(), [0u8; LINE]);
+                    same_dtype(op, inputs, out, n, &mut own, &mut result, flags);
+                }
+            }
+        }
+    }
 }
 
 /// Computes one line of `op`, whose operands have `dtype` (the condition of a select aside).
@@ -332,6 +380,7 @@ pub(super) unsafe fn count(to: Cursor, n: usize, first: i64, step: i64, lines: &
 /// All cursors' elements must be valid; nobody else may use those of `out`.
 #[inline(always)]
 pub(super) unsafe fn map_line(
+    isa: Isa,
     op: MapOp,
     dtype: DType,
     inputs: &[Cursor; 3],
@@ -339,25 +388,5 @@ pub(super) unsafe fn map_line(
     n: usize,
     lines: &mut AllLines,
 ) {
-    if op == MapOp::Cast {
-        // SAFETY: the caller's promise.
-        unsafe { cast(inputs[0], out, n, lines) };
-        return;
-    }
-    let AllLines { floats, longs, ints, bytes, results } = lines;
-    let flags = (bytes, &mut results.bytes);
-    // SAFETY: the caller's promise.
-    unsafe {
-        match dtype {
-            DType::F32 | DType::F16 | DType::BF16 => {
-                same_dtype::<f32>(op, inputs, out, n, floats, &mut results.floats, flags);
-            }
-            DType::I32 => same_dtype(op, inputs, out, n, ints, &mut results.ints, flags),
-            DType::I64 => same_dtype(op, inputs, out, n, longs, &mut results.longs, flags),
-            DType::U8 | DType::Bool => {
-                let (mut own, mut result) = (Lines::<u8>::zeroed(), [0u8; LINE]);
-                same_dtype(op, inputs, out, n, &mut own, &mut result, flags);
-            }
-        }
-    }
+    isa.dispatch(MapLine { op, dtype, inputs, out, n, lines });
 }

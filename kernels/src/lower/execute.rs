@@ -1,12 +1,11 @@
 //! Execution of row programs: tiles of rows, each a pass over the steps.
 
-use super::elementwise::{AllLines, LINES_BYTES, cast, count, map_line};
+use super::elementwise::{AllLines, LINES_BYTES, count, map_line};
 use super::line::{Cursor, LINE};
 use super::reduce;
 use super::row_program::{Access, MapOp, Nest, PlaceKind, RowProgram, RowStep};
 use super::rows;
 use crate::cpu::Isa;
-use crate::cpu::simd::{Kernel, Simd};
 use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -72,13 +71,14 @@ pub unsafe fn run_rows(call: &RowCall<'_>) {
         true => call.workers(rayon::current_num_threads() as u64),
         false => 1,
     };
+    let isa = Isa::detected();
     let tile = |worker: u64, tile: u64| {
         let first = tile * work.tile_rows;
         let rows = work.tile_rows.min(call.rows - first);
         let scratch = call.scratch + (worker * work.tile_bytes()) as usize;
         // SAFETY: the caller vouches for arguments and scratch; each worker has scratch of its
         // own and no two tiles share a row.
-        unsafe { run_tile(Tile { call, first, rows: rows as usize, scratch }) };
+        unsafe { Tile { call, first, rows: rows as usize, scratch, isa }.run() };
     };
     if workers <= 1 {
         (0..tiles).for_each(|t| tile(0, t));
@@ -96,26 +96,6 @@ pub unsafe fn run_rows(call: &RowCall<'_>) {
     });
 }
 
-/// A tile as a kernel, so that the whole pass is compiled for each instruction set.
-struct TilePass<'a>(Tile<'a>);
-
-impl Kernel for TilePass<'_> {
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
-        // SAFETY: `run_tile` passed on its caller's promise.
-        unsafe { self.0.run() }
-    }
-}
-
-/// Runs one tile with the widest instruction set of the machine.
-///
-/// # Safety
-/// As for [`run_rows`]; the tile's rows and scratch must be the caller's alone.
-unsafe fn run_tile(tile: Tile<'_>) {
-    Isa::detected().dispatch(TilePass(tile));
-}
-
 /// Rows `first .. first + rows` of a call.
 #[derive(Clone, Copy)]
 struct Tile<'a> {
@@ -123,6 +103,7 @@ struct Tile<'a> {
     first: u64,
     rows: usize,
     scratch: usize,
+    isa: Isa,
 }
 
 /// Loops and the strides of one access for them.
@@ -130,16 +111,6 @@ struct Tile<'a> {
 pub(super) struct Walk<'a> {
     pub(super) extents: &'a [u64],
     pub(super) strides: &'a [u64],
-}
-
-/// Calls `line` with the element offset of every iteration of all loops but the last.
-#[inline(always)]
-pub(super) fn walk(loops: Walk<'_>, mut line: impl FnMut(usize)) {
-    let outer = loops.extents.len().saturating_sub(1);
-    each(&loops.extents[..outer], |at| {
-        let offset: u64 = at.iter().zip(loops.strides).map(|(i, s)| i * s).sum();
-        line(offset as usize);
-    });
 }
 
 /// Calls `body` with every index tuple of `extents`, the last index fastest.
@@ -215,7 +186,7 @@ impl Tile<'_> {
     /// Runs all steps.
     ///
     /// # Safety
-    /// As for [`run_tile`].
+    /// As for [`run_rows`]; the tile's rows and scratch must be the caller's alone.
     #[inline(always)]
     unsafe fn run(&self) {
         // SAFETY: the scratch is the caller's alone, aligned to 64 bytes, and starts with room for
@@ -230,7 +201,7 @@ impl Tile<'_> {
     /// Runs one step.
     ///
     /// # Safety
-    /// As for [`run_tile`].
+    /// As for [`Self::run`].
     #[inline(always)]
     unsafe fn step(&self, step: &RowStep, lines: &mut AllLines) {
         match step {
@@ -247,7 +218,7 @@ impl Tile<'_> {
                         let from = self.cursor(input, row, outer);
                         let to = self.cursor(out, row, outer);
                         // SAFETY: the caller's promise; checked accesses stay inside their place.
-                        unsafe { reduce::reduce(*op, from, inner, to) };
+                        unsafe { reduce::reduce(self.isa, *op, from, inner, to) };
                     });
                 }
             }
@@ -260,13 +231,21 @@ impl Tile<'_> {
                     let at = self.cursor(best_indices, row, &[]);
                     // SAFETY: the caller's promise; checked accesses stay inside their place.
                     unsafe {
-                        reduce::top_k(from, extent, k, best, at);
+                        reduce::top_k(self.isa, from, extent, k, best, at);
                         for (found, to) in [(best, values), (at, indices)] {
                             let Some(to) = to else { continue };
                             let to = self.cursor(to, row, outer);
                             chunks(k, |start, n| {
                                 let found = Cursor { stride: 1, ..found };
-                                cast(found.advanced(start), to.advanced(start), n, lines);
+                                map_line(
+                                    self.isa,
+                                    MapOp::Cast,
+                                    found.dtype,
+                                    &[found.advanced(start); 3],
+                                    to.advanced(start),
+                                    n,
+                                    lines,
+                                );
                             });
                         }
                     }
@@ -307,7 +286,7 @@ impl Tile<'_> {
     /// Runs an elementwise step.
     ///
     /// # Safety
-    /// As for [`run_tile`].
+    /// As for [`Self::run`].
     #[inline(always)]
     unsafe fn map(
         &self,
@@ -329,7 +308,7 @@ impl Tile<'_> {
                         _ => (start as i64, 1),
                     };
                     // SAFETY: the caller's promise; checked accesses stay inside their place.
-                    unsafe { count(to.advanced(start), n, first, step, lines) };
+                    unsafe { count(self.isa, to.advanced(start), n, first, step, lines) };
                 });
                 return;
             };
@@ -340,7 +319,7 @@ impl Tile<'_> {
             chunks(extent, |start, n| {
                 let from = from.map(|cursor| cursor.advanced(start));
                 // SAFETY: the caller's promise; checked accesses stay inside their place.
-                unsafe { map_line(op, dtype, &from, to.advanced(start), n, lines) };
+                unsafe { map_line(self.isa, op, dtype, &from, to.advanced(start), n, lines) };
             });
         });
     }

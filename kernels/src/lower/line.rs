@@ -261,7 +261,7 @@ impl Lane for f32 {
 
     #[inline(always)]
     fn is_nan(self) -> bool {
-        self != self
+        f32::is_nan(self)
     }
 }
 

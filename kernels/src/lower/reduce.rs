@@ -2,8 +2,10 @@
 //! the tile, the row count, the thread count, nor of how the operand lies in memory.
 
 use super::elementwise::{larger, smaller};
-use super::execute::{Walk, walk};
+use super::execute::{MAX_LOOPS, Walk};
 use super::line::{Cursor, LINE, Lane, Line};
+use crate::cpu::Isa;
+use crate::cpu::simd::{Kernel, Simd};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::op::ReduceOp;
 
@@ -160,6 +162,28 @@ impl<T: Reduce> Accumulator<T> {
     }
 }
 
+/// Adds the elements of one line.
+///
+/// # Safety
+/// All elements must be valid.
+#[inline(always)]
+unsafe fn add_line<T: Reduce>(
+    op: ReduceOp,
+    line: Cursor,
+    extent: usize,
+    accumulator: &mut Accumulator<T>,
+    buffer: &mut [T; LINE],
+) {
+    let mut at = 0;
+    while at < extent {
+        let n = (extent - at).min(LINE);
+        // SAFETY: the caller vouches for all elements of the line.
+        let elements = unsafe { T::load(line.advanced(at), n, buffer) };
+        accumulator.add(op, elements, n);
+        at += n;
+    }
+}
+
 /// Reduces the elements of `inner` from `from` on into the one element of `to`.
 ///
 /// # Safety
@@ -173,18 +197,23 @@ unsafe fn reduce_lane<T: Reduce>(op: ReduceOp, from: Cursor, inner: Walk<'_>, to
     };
     let mut buffer = [T::default(); LINE];
     let last = inner.extents.len() - 1;
-    walk(inner, |offset| {
-        let line = Cursor { stride: inner.strides[last] as usize, ..from.moved(offset) };
-        let extent = inner.extents[last] as usize;
-        let mut at = 0;
-        while at < extent {
-            let n = (extent - at).min(LINE);
-            // SAFETY: the caller vouches for all elements of the walk.
-            let elements = unsafe { T::load(line.advanced(at), n, &mut buffer) };
-            accumulator.add(op, elements, n);
-            at += n;
+    let extent = inner.extents[last] as usize;
+    let from = Cursor { stride: inner.strides[last] as usize, ..from };
+    let mut at = [0u64; MAX_LOOPS];
+    let outer = inner.extents[..last].iter().product::<u64>();
+    for _ in 0..outer {
+        let offset: u64 = at[..last].iter().zip(inner.strides).map(|(i, s)| i * s).sum();
+        let line = from.moved(offset as usize);
+        // SAFETY: the caller vouches for all elements of the loops.
+        unsafe { add_line(op, line, extent, &mut accumulator, &mut buffer) };
+        for axis in (0..last).rev() {
+            at[axis] += 1;
+            if at[axis] < inner.extents[axis] {
+                break;
+            }
+            at[axis] = 0;
         }
-    });
+    }
     let mut result = accumulator.finish(op);
     if inner.extents.contains(&0) {
         result = T::of_nothing(op);
@@ -192,9 +221,33 @@ unsafe fn reduce_lane<T: Reduce>(op: ReduceOp, from: Cursor, inner: Walk<'_>, to
     if op == ReduceOp::Mean {
         result = result.divide(inner.extents.iter().product());
     }
-    let mut buffer = [T::default(); LINE];
     // SAFETY: the caller vouches for the element of `to`.
     unsafe { T::store(Cursor { stride: 1, ..to }, 1, &mut buffer, |out| out[0] = result) };
+}
+
+/// A reduction as a kernel, so that it is compiled for each instruction set.
+struct ReduceLoops<'a> {
+    op: ReduceOp,
+    from: Cursor,
+    inner: Walk<'a>,
+    to: Cursor,
+}
+
+impl Kernel for ReduceLoops<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        let Self { op, from, inner, to } = self;
+        // SAFETY: the promise of the caller of `reduce`.
+        unsafe {
+            match from.dtype {
+                DType::F32 | DType::F16 | DType::BF16 => reduce_lane::<f32>(op, from, inner, to),
+                DType::I32 => reduce_lane::<i32>(op, from, inner, to),
+                DType::I64 => reduce_lane::<i64>(op, from, inner, to),
+                DType::U8 | DType::Bool => reduce_lane::<u8>(op, from, inner, to),
+            }
+        }
+    }
 }
 
 /// Reduces with the arithmetic of the dtype.
@@ -202,16 +255,8 @@ unsafe fn reduce_lane<T: Reduce>(op: ReduceOp, from: Cursor, inner: Walk<'_>, to
 /// # Safety
 /// All elements must be valid; nobody else may use that of `to`.
 #[inline(always)]
-pub(super) unsafe fn reduce(op: ReduceOp, from: Cursor, inner: Walk<'_>, to: Cursor) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match from.dtype {
-            DType::F32 | DType::F16 | DType::BF16 => reduce_lane::<f32>(op, from, inner, to),
-            DType::I32 => reduce_lane::<i32>(op, from, inner, to),
-            DType::I64 => reduce_lane::<i64>(op, from, inner, to),
-            DType::U8 | DType::Bool => reduce_lane::<u8>(op, from, inner, to),
-        }
-    }
+pub(super) unsafe fn reduce(isa: Isa, op: ReduceOp, from: Cursor, inner: Walk<'_>, to: Cursor) {
+    isa.dispatch(ReduceLoops { op, from, inner, to });
 }
 
 /// Finds the `k` largest elements of a line of `extent`, in descending order with ties in the
@@ -255,19 +300,46 @@ unsafe fn top_k_lane<T: Lane>(from: Cursor, extent: usize, k: usize, best: Curso
     }
 }
 
+/// A search as a kernel, so that it is compiled for each instruction set.
+struct Search {
+    from: Cursor,
+    extent: usize,
+    k: usize,
+    best: Cursor,
+    at: Cursor,
+}
+
+impl Kernel for Search {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        let Self { from, extent, k, best, at } = self;
+        // SAFETY: the promise of the caller of `top_k`.
+        unsafe {
+            match from.dtype {
+                DType::F32 | DType::F16 | DType::BF16 => {
+                    top_k_lane::<f32>(from, extent, k, best, at);
+                }
+                DType::I32 => top_k_lane::<i32>(from, extent, k, best, at),
+                DType::I64 => top_k_lane::<i64>(from, extent, k, best, at),
+                DType::U8 | DType::Bool => top_k_lane::<u8>(from, extent, k, best, at),
+            }
+        }
+    }
+}
+
 /// Finds the `k` largest elements of the line at `from`.
 ///
 /// # Safety
 /// As for the lanes.
 #[inline(always)]
-pub(super) unsafe fn top_k(from: Cursor, extent: usize, k: usize, best: Cursor, at: Cursor) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match from.dtype {
-            DType::F32 | DType::F16 | DType::BF16 => top_k_lane::<f32>(from, extent, k, best, at),
-            DType::I32 => top_k_lane::<i32>(from, extent, k, best, at),
-            DType::I64 => top_k_lane::<i64>(from, extent, k, best, at),
-            DType::U8 | DType::Bool => top_k_lane::<u8>(from, extent, k, best, at),
-        }
-    }
+pub(super) unsafe fn top_k(
+    isa: Isa,
+    from: Cursor,
+    extent: usize,
+    k: usize,
+    best: Cursor,
+    at: Cursor,
+) {
+    isa.dispatch(Search { from, extent, k, best, at });
 }

@@ -8,14 +8,9 @@ pub(super) fn exp(x: f32) -> f32 {
     const LN2_LO: f32 = -2.121_944_4e-4;
     // Adding and subtracting 1.5 * 2^23 rounds to the nearest integer.
     const ROUND: f32 = 12_582_912.0;
-    let clamped = if x > 89.0 {
-        89.0
-    } else if x < -104.0 {
-        -104.0
-    } else {
-        x
-    };
-    let n = (clamped * std::f32::consts::LOG2_E + ROUND) - ROUND;
+    let clamped = x.clamp(-104.0, 89.0);
+    let shifted = clamped * std::f32::consts::LOG2_E + ROUND;
+    let n = shifted - ROUND;
     let r = (clamped - n * LN2_HI) - n * LN2_LO;
     let mut p = 1.0 / 5040.0;
     p = p * r + 1.0 / 720.0;
@@ -25,14 +20,15 @@ pub(super) fn exp(x: f32) -> f32 {
     p = p * r + 0.5;
     let y = (p * r) * r + r + 1.0;
     // Two factors, so that results near the ends of the range stay exact powers of two away.
-    let n = n as i32;
+    // The low bits of `shifted` are n; of a NaN they are anything, and y is NaN.
+    let n = (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
     let half = n >> 1;
-    y * power_of_two(half) * power_of_two(n - half)
+    y * power_of_two(half) * power_of_two(n.wrapping_sub(half))
 }
 
 #[inline(always)]
 fn power_of_two(n: i32) -> f32 {
-    f32::from_bits(((n + 127) as u32) << 23)
+    f32::from_bits((n.wrapping_add(127) as u32) << 23)
 }
 
 /// Hyperbolic tangent: an odd polynomial near 0 (Cephes `tanhf`), else `1 - 2 / (e^2x + 1)`.

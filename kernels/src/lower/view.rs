@@ -132,8 +132,8 @@ pub(super) fn nest_of(
     let extents: Vec<u64> =
         full.map(|v| v.dims.iter().map(|d| d.extent).collect()).unwrap_or_default();
     let mut loops: Vec<(u64, Vec<Option<u64>>, bool)> = Vec::new();
-    for axis in 0..rank {
-        if extents[axis] == 1 {
+    for (axis, &axis_extent) in extents.iter().enumerate() {
+        if axis_extent == 1 {
             continue;
         }
         let is_kept = axis < kept;
@@ -142,15 +142,15 @@ pub(super) fn nest_of(
         if let Some((extent, outer, outer_kept)) = loops.last_mut()
             && *outer_kept == is_kept
             && outer.iter().zip(&strides).all(|(outer, inner)| match (outer, inner) {
-                (Some(outer), Some(inner)) => *outer == inner * extents[axis],
+                (Some(outer), Some(inner)) => *outer == inner * axis_extent,
                 (outer, inner) => outer == inner,
             })
         {
-            *extent *= extents[axis];
+            *extent *= axis_extent;
             *outer = strides;
             continue;
         }
-        loops.push((extents[axis], strides, is_kept));
+        loops.push((axis_extent, strides, is_kept));
     }
     let kept_loops = loops.iter().filter(|l| l.2).count();
     if loops.len() == kept_loops && kept < rank {

@@ -1,9 +1,9 @@
 //! Lifetimes for the checker, from the rule alone and by its own way: for a node, look at the
 //! matmuls that it is, feeds or reads, one node at a time.
 
-use piecewise_ir::entity::{Entity, Node, Value};
+use piecewise_ir::entity::{Entity, Node, Symbol, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
-use piecewise_ir::module::{LiveRange, Module, Stitch};
+use piecewise_ir::module::{LiveRange, Module, Step, Stitch};
 use piecewise_ir::op::Op;
 
 /// The order of the step with who reads what, and the lifetimes that follow.
@@ -12,6 +12,8 @@ pub(super) struct StepOrder<'a> {
     position: Vec<Option<usize>>,
     member: Vec<Option<usize>>,
     readers: Vec<Vec<Node>>,
+    /// For each member, the symbol whose rows it iterates over, if it is a piece.
+    over: Vec<Option<Symbol>>,
     len: usize,
 }
 
@@ -23,9 +25,12 @@ impl<'a> StepOrder<'a> {
             position: vec![None; graph.node_count()],
             member: vec![None; graph.node_count()],
             readers: vec![Vec::new(); graph.value_count()],
+            over: Vec::new(),
             len: 0,
         };
         for (m, step) in stitch.steps.iter().enumerate() {
+            let over = stitch.unique[stitch.uses[step.id()].unique].over;
+            order.over.push(over.filter(|_| matches!(step, Step::Piece(_))));
             for &node in &stitch.uses[step.id()].nodes {
                 order.position[node.index()] = Some(order.len);
                 order.member[node.index()] = Some(m);
@@ -64,8 +69,20 @@ impl<'a> StepOrder<'a> {
         let own = self.moment(writer)?;
         let reads = self.readers(value).iter().filter_map(|&n| self.moment(n)).map(|m| m.end);
         let returned = self.graph.outputs().contains(&value).then(|| self.last());
-        let end = reads.chain(returned).fold(own.end, usize::max);
+        let again = self.is_read_again(value, writer).then(|| self.last());
+        let end = reads.chain(returned).chain(again).fold(own.end, usize::max);
         Some(LiveRange { start: own.start, end })
+    }
+
+    /// Whether a piece over another symbol than the value's rows reads it: that piece may run
+    /// several times in a step.
+    fn is_read_again(&self, value: Value, writer: Node) -> bool {
+        let Some(rows) = self.graph.ty(value).outer_symbol() else { return false };
+        self.readers(value).iter().any(|&reader| {
+            let member = self.member(reader);
+            let over = member.and_then(|m| self.over[m]);
+            member != self.member(writer) && over.is_some_and(|symbol| symbol != rows)
+        })
     }
 
     /// From the first to the last position of what may become one launch with `node`.

@@ -2,7 +2,7 @@
 
 use piecewise_ir::entity::{Entity, Node, Value};
 use piecewise_ir::graph::Graph;
-use piecewise_ir::module::{LiveRange, Stitch};
+use piecewise_ir::module::{LiveRange, Step, Stitch};
 use piecewise_ir::op::Op;
 
 /// How long a value lives around the nodes that write and read it.
@@ -48,6 +48,11 @@ impl Lifetimes {
             }
             data.results.iter().for_each(|&v| live[v.index()] = Some(span));
         }
+        for value in read_by_repeated_pieces(graph, stitch) {
+            if let Some(range) = &mut live[value.index()] {
+                range.end = order.len() - 1;
+            }
+        }
         Self { live }
     }
 
@@ -55,6 +60,28 @@ impl Lifetimes {
     pub(super) fn live(&self, value: Value) -> LiveRange {
         self.live[value.index()].unwrap_or(LiveRange { start: 0, end: 0 })
     }
+}
+
+/// Results that a piece reads whose rows are another symbol's than its own. Such a piece may run
+/// several times in a step, for some of its rows at a time, so that what it reads must outlast
+/// what it writes.
+fn read_by_repeated_pieces(graph: &Graph, stitch: &Stitch) -> Vec<Value> {
+    let mut values = Vec::new();
+    for step in &stitch.steps {
+        let usage = &stitch.uses[step.id()];
+        let (Step::Piece(_), Some(over)) = (step, stitch.unique[usage.unique].over) else {
+            continue;
+        };
+        for &node in &usage.nodes {
+            values.extend(graph.node(node).operands.iter().copied().filter(|&operand| {
+                let writer = graph.defining_node(operand);
+                let rows = graph.ty(operand).outer_symbol();
+                writer.is_some_and(|n| !usage.nodes.contains(&n))
+                    && rows.is_some_and(|symbol| symbol != over)
+            }));
+        }
+    }
+    values
 }
 
 /// For every node, from the first to the last position of the moments that it belongs to.

@@ -5,7 +5,7 @@ use super::pack::{Conflicts, Item, Packing};
 use std::cmp::Reverse;
 
 /// Placements that the improvement of one packing may try.
-const IMPROVEMENTS: usize = 200;
+const IMPROVEMENTS: usize = 1000;
 
 /// Which gap an item goes into.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

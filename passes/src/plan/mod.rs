@@ -4,6 +4,7 @@
 //! packed by lifetime. The arena depends on bounds and lifetimes alone, never on capture sizes.
 
 mod exact;
+mod fold;
 mod greedy;
 mod pack;
 mod sweep;
@@ -103,16 +104,17 @@ pub fn plan_arena(module: &mut Module, options: &PlanOptions) -> Result<PlanRepo
             offsets[at] = staged;
             staged += size;
         } else {
-            items.push(Item { start: slot.live.start, end: slot.live.end, size });
+            // Packed in units of the alignment, so that every offset is a multiple of it.
+            items.push(Item { start: slot.live.start, end: slot.live.end, size: size / align });
             packed.push(at);
         }
     }
     let packing = pack(&items);
     for (&at, &offset) in packed.iter().zip(&packing.offsets) {
-        offsets[at] = staged + offset;
+        offsets[at] = staged + offset * align;
     }
-    report.bytes = staged + packing.height;
-    report.live_bytes = staged + largest_live_sum(&items);
+    report.bytes = staged + packing.height * align;
+    report.live_bytes = staged + largest_live_sum(&items) * align;
     let bounds = symbols.values().map(|decl| decl.max).collect();
     let bytes = report.bytes;
     module.set_layout(ArenaLayout { bounds, align, counts: 0, staged, offsets, sizes, bytes });

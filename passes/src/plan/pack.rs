@@ -1,6 +1,8 @@
 //! Packing intervals of time into an address range (dynamic storage allocation).
 
-use super::{exact, greedy, sweep};
+use super::fold::fold;
+use super::sweep::{self, Effort, Preference};
+use super::{exact, greedy};
 
 /// Bytes that are in use from one position to another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -9,7 +11,7 @@ pub struct Item {
     pub start: usize,
     /// The last position, inclusive.
     pub end: usize,
-    /// How many bytes.
+    /// How many bytes, or units of an alignment.
     pub size: u64,
 }
 
@@ -50,6 +52,7 @@ pub fn largest_live_sum(items: &[Item]) -> u64 {
 #[derive(Debug)]
 pub(super) struct Conflicts {
     of: Vec<Vec<usize>>,
+    twofold: Vec<usize>,
 }
 
 impl Conflicts {
@@ -68,43 +71,111 @@ impl Conflicts {
             }
             active.push(i);
         }
-        Self { of }
+        Self { of, twofold: Vec::new() }
     }
 
     pub(super) fn of(&self, item: usize) -> &[usize] {
         &self.of[item]
     }
+
+    /// The items that stand for two, in use at two times.
+    pub(super) fn twofold(&self) -> &[usize] {
+        &self.twofold
+    }
+
+    /// The second of each pair made one with the first: the items left, what they are in use
+    /// together with, and for each item the one that it became.
+    pub(super) fn merge(
+        &self,
+        items: &[Item],
+        pairs: &[(usize, usize)],
+    ) -> (Vec<Item>, Self, Vec<usize>) {
+        let mut first: Vec<usize> = (0..items.len()).collect();
+        pairs.iter().for_each(|&(i, j)| first[j] = i);
+        let mut merged = vec![0; items.len()];
+        let mut left: Vec<Item> = Vec::new();
+        for i in (0..items.len()).filter(|&i| first[i] == i) {
+            merged[i] = left.len();
+            left.push(items[i]);
+        }
+        let mut twofold = Vec::new();
+        for &(i, j) in pairs {
+            merged[j] = merged[i];
+            let item = &mut left[merged[i]];
+            item.start = item.start.min(items[j].start);
+            item.end = item.end.max(items[j].end);
+            twofold.push(merged[i]);
+        }
+        let mut of = vec![Vec::new(); left.len()];
+        for (i, others) in self.of.iter().enumerate() {
+            of[merged[i]].extend(others.iter().map(|&other| merged[other]));
+        }
+        for list in &mut of {
+            list.sort_unstable();
+            list.dedup();
+        }
+        (left, Self { of, twofold }, merged)
+    }
 }
 
 /// A low packing of `items`: the lowest for up to [`exact::MOST_ITEMS`], otherwise the best of
 /// greedy orders, of searches below heights from the bound upwards, and of improvements within a
-/// fixed budget. Deterministic.
+/// fixed budget. Where items repeat, what repeats is packed once. Deterministic.
 ///
-/// Sizes must sum to less than `u64::MAX`.
+/// Sizes must sum to less than 2^58.
 pub fn pack(items: &[Item]) -> Packing {
     let bound = largest_live_sum(items);
+    let folded = fold(items);
+    if let Some(folded) = &folded {
+        let packing = pack_below(&folded.items, &folded.conflicts, bound);
+        if packing.height <= bound {
+            return folded.unfold(&packing);
+        }
+    }
     let conflicts = Conflicts::among(items);
-    let attempts = greedy::attempts(items, &conflicts, bound);
+    let packing = pack_below(items, &conflicts, bound);
+    match folded.map(|f| f.unfold(&pack_below(&f.items, &f.conflicts, bound))) {
+        Some(repeated) if repeated.height <= packing.height => repeated,
+        _ => packing,
+    }
+}
+
+fn pack_below(items: &[Item], conflicts: &Conflicts, bound: u64) -> Packing {
+    let attempts = greedy::attempts(items, conflicts, bound);
     let Some(best) = attempts.first().map(|attempt| attempt.packing.clone()) else {
         return Packing::default();
     };
     if best.height <= bound {
         return best;
     }
-    if items.len() <= exact::MOST_ITEMS {
-        return exact::lowest(items, &conflicts, bound, best);
-    }
-    let heights = STEPS.iter().map(|step| bound + bound / 64 * step);
-    let swept = heights
-        .take_while(|&height| height < best.height)
-        .find_map(|height| sweep::within(items, &conflicts, height));
-    if let Some(packing) = swept {
-        return packing;
+    if items.len() <= exact::MOST_ITEMS && conflicts.twofold().is_empty() {
+        return exact::lowest(items, conflicts, bound, best);
     }
     let improved =
-        attempts.into_iter().take(3).map(|a| greedy::improve(items, &conflicts, bound, a));
-    improved.min_by_key(|packing| packing.height).unwrap_or(best)
+        attempts.into_iter().take(STARTS).map(|a| greedy::improve(items, conflicts, bound, a));
+    let best = improved.min_by_key(|packing| packing.height).unwrap_or(best);
+    if best.height <= bound {
+        return best;
+    }
+    let heights = STEPS.iter().map(|step| bound + (bound * step).div_ceil(64));
+    let swept = heights.take_while(|&height| height < best.height).find_map(|height| {
+        Preference::ALL.into_iter().find_map(|preference| {
+            let configurations = if height == bound { AT_BOUND } else { ABOVE_BOUND };
+            let effort = Effort { preference, configurations };
+            sweep::within(items, conflicts, height, effort)
+        })
+    });
+    swept.unwrap_or(best)
 }
 
-/// Heights above the bound at which a packing is sought, in 64ths of the bound.
-const STEPS: [u64; 8] = [0, 1, 2, 3, 4, 6, 8, 16];
+/// How many greedy packings are improved.
+const STARTS: usize = 3;
+
+/// Heights at which a search is tried, in 64ths of the bound above it.
+const STEPS: [u64; 6] = [0, 1, 2, 4, 8, 16];
+
+/// Configurations of live items that a search tries for one item's placement at the bound.
+const AT_BOUND: usize = 1000;
+
+/// The same above the bound.
+const ABOVE_BOUND: usize = 60;

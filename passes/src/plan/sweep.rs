@@ -9,16 +9,47 @@ use super::pack::{Conflicts, Item, Packing};
 use rustc_hash::FxHashSet;
 use std::cmp::Reverse;
 
-/// Configurations of live items that may be tried for the placement of one item.
-const CONFIGURATIONS: usize = 600;
+/// Which choice is tried first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Preference {
+    /// The tightest gap.
+    Tightest,
+    /// Low for what lives longer than most, high for the rest.
+    LongLow,
+    /// High for what lives longer than most, low for the rest.
+    LongHigh,
+}
+
+impl Preference {
+    pub(super) const ALL: [Self; 3] = [Self::Tightest, Self::LongLow, Self::LongHigh];
+}
 
 struct Choice {
     offsets: Vec<u64>,
     next: usize,
 }
 
-/// A packing of at most `height`, if the search finds one.
-pub(super) fn within(items: &[Item], conflicts: &Conflicts, height: u64) -> Option<Packing> {
+/// How far a search goes and where it looks first.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Effort {
+    /// Which choice is tried first.
+    pub(super) preference: Preference,
+    /// Configurations of live items tried for the placement of one item.
+    pub(super) configurations: usize,
+}
+
+/// A packing of at most `height`, if a search finds one.
+pub(super) fn within(
+    items: &[Item],
+    conflicts: &Conflicts,
+    height: u64,
+    effort: Effort,
+) -> Option<Packing> {
+    let Effort { preference, configurations } = effort;
+    let length = |i: usize| items[i].end - items[i].start;
+    let mut lengths: Vec<usize> = (0..items.len()).map(length).collect();
+    lengths.sort_unstable();
+    let usual = lengths.get(items.len() * 3 / 4).copied().unwrap_or(0);
     let mut order: Vec<usize> = (0..items.len()).collect();
     order.sort_by_key(|&i| (items[i].start, Reverse(items[i].size), i));
     let mut tried: Vec<FxHashSet<Vec<u64>>> = vec![FxHashSet::default(); items.len()];
@@ -27,11 +58,17 @@ pub(super) fn within(items: &[Item], conflicts: &Conflicts, height: u64) -> Opti
     loop {
         let depth = choices.len();
         if let Some(&item) = order.get(depth) {
-            let live: Vec<u64> =
-                conflicts.of(item).iter().filter_map(|&i| placement.offset(i)).collect();
-            let fresh = tried[depth].len() < CONFIGURATIONS && tried[depth].insert(live);
-            let offsets =
-                if fresh { gap_ends(items, conflicts, &placement, item, height) } else { vec![] };
+            let live = conflicts.of(item).iter().chain(conflicts.twofold());
+            let live: Vec<u64> = live.filter_map(|&i| placement.offset(i)).collect();
+            let fresh = tried[depth].len() < configurations && tried[depth].insert(live);
+            let mut offsets = match fresh {
+                true => gap_ends(items, conflicts, &placement, item, height),
+                false => vec![],
+            };
+            let low = (preference == Preference::LongLow) == (length(item) > usual);
+            if preference != Preference::Tightest {
+                offsets.sort_unstable_by_key(|&at| if low { at } else { u64::MAX - at });
+            }
             choices.push(Choice { offsets, next: 0 });
         } else {
             return Some(placement.packing(items));

@@ -1,8 +1,10 @@
 //! How many rows of the KV pool fit in what a memory budget leaves.
 
+use crate::model::Ledger;
 use crate::roles;
-use piecewise_ir::entity::Symbol;
+use piecewise_ir::entity::{Entity, Symbol};
 use piecewise_ir::graph::Graph;
+use piecewise_ir::module::ArenaLayout;
 use piecewise_kernels::attention::PAGE_ROWS;
 
 /// Alignment of states in bytes, which rounds each one up.
@@ -88,6 +90,15 @@ impl KvShape {
         Ok(shape)
     }
 
+    /// Bytes that a model takes besides KV: slots, scratch, weights and other states.
+    pub fn fixed_bytes(&self, graph: &Graph, layout: &ArenaLayout, scratch: u64) -> u64 {
+        let mut bounds: Vec<u64> = graph.symbols().values().map(|decl| decl.max).collect();
+        if let Some(rows) = self.rows {
+            bounds[rows.index()] = 0;
+        }
+        Ledger::new(graph, layout, scratch, &bounds).total()
+    }
+
     /// Bytes that `rows` rows take, alignment included; saturating.
     pub fn bytes(&self, rows: u64) -> u64 {
         let state = |row: &u64| row.saturating_mul(rows).checked_next_multiple_of(ALIGN);
@@ -130,6 +141,7 @@ impl KvShape {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{Bounds, fake_module};
     use proptest::prelude::*;
 
     fn shape(row_bytes: Vec<u64>) -> KvShape {
@@ -159,6 +171,21 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_model_of_these_rows_takes_the_budget_to_the_page() {
+        let mut bounds = Bounds::default();
+        let module = fake_module(bounds);
+        let layout = module.layout().unwrap();
+        let kv = KvShape::of(module.graph()).unwrap();
+        let fixed = kv.fixed_bytes(module.graph(), layout, 1000);
+        bounds.kv_rows = kv.rows_within(fixed + 10_000, fixed, 100, 1 << 20).unwrap();
+        assert_eq!(bounds.kv_rows, 10_000 / 256 * 64);
+        let module = fake_module(bounds);
+        let maxima = &module.layout().unwrap().bounds;
+        let ledger = Ledger::new(module.graph(), module.layout().unwrap(), 1000, maxima);
+        assert_eq!(ledger.total(), fixed + kv.bytes(bounds.kv_rows));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::CompiledModel;
 use super::error::ModelError;
 use super::graphs::{GraphSet, OnCaptureFailure};
+use super::head::HeadInputs;
 use super::memory::{Ledger, Memory};
 use super::programs::{Member, Members};
 use super::staging::Staging;
@@ -51,7 +52,7 @@ pub struct BuildOptions {
     /// Lists and bounds of dispatch, with the graph mode asked for.
     pub dispatcher: Dispatcher,
     /// The most rows that a step may want logits for; beyond the cap of one head call, the head
-    /// runs several times.
+    /// runs several times. At least that cap.
     pub max_logit_rows: u64,
     /// The outputs that are read back, by position.
     pub read_outputs: Vec<usize>,
@@ -123,14 +124,17 @@ impl<D: Device> CompiledModel<D> {
         load_weights(&mut device, &module, &memory, &compiled, weights, progress)?;
         let members = bind(&mut device, &module, &symbols, &memory, &compiled)?;
         let mut output_bounds = symbols.bounds().to_vec();
+        let mut max_logit_rows = options.max_logit_rows;
         for (i, bound) in output_bounds.iter_mut().enumerate() {
             if symbols.class_at(i) == SymbolClass::Rows {
-                *bound = options.max_logit_rows.max(*bound);
+                max_logit_rows = max_logit_rows.max(*bound);
+                *bound = max_logit_rows;
             }
         }
         let read = |i: usize| options.read_outputs.contains(&i);
         let staging = Staging::new(&mut device, module.graph(), &memory, &read, &output_bounds)?;
         let read_counts = Vec::with_capacity(symbols.len());
+        let head_inputs = HeadInputs::at_risk(&module, &memory, &members);
         let mut model = Self {
             graphs: GraphSet { pieces: Vec::new(), full: Vec::new() },
             members,
@@ -144,7 +148,8 @@ impl<D: Device> CompiledModel<D> {
             capture_when: options.capture,
             on_capture_failure: options.on_capture_failure,
             checks: options.checks,
-            max_logit_rows: options.max_logit_rows,
+            max_logit_rows,
+            head_inputs,
             next_step: 0,
             last: None,
             read_counts,

@@ -67,8 +67,18 @@ impl<'a> Outputs<'a> {
 pub(super) struct Run {
     pub mode: StepMode,
     pub sizes: StepSizes,
-    /// Only members that iterate over rows: the head once more.
-    pub head_only: bool,
+    pub head: Head,
+}
+
+/// Which call of the head a run of the members is part of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Head {
+    /// The only one.
+    Only,
+    /// The first of several: what the head reads is kept for the others.
+    First,
+    /// A further one: only members that iterate over rows run.
+    Again,
 }
 
 /// How a submitted step ran.
@@ -108,13 +118,14 @@ impl<D: Device> CompiledModel<D> {
         }
         self.staging.copy_in(&mut self.device, turn)?;
         let first = self.call_counts(&counts, 0);
-        self.run(&dispatch, &first, &sizes, false)?;
+        let head = if calls == 1 { Head::Only } else { Head::First };
+        self.run(&dispatch, &first, &sizes, head)?;
         self.staging.copy_out(&mut self.device, turn, &first, 0, None)?;
         for call in 1..calls {
             let call_counts = self.call_counts(&counts, call);
             self.fill_head_call(step, &counts, &sizes, call)?;
             self.device.write(self.memory.arena.base, &self.staging.mirror)?;
-            self.run(&dispatch, &call_counts, &sizes, true)?;
+            self.run(&dispatch, &call_counts, &sizes, Head::Again)?;
             let first_row = call * self.dispatcher.max_rows;
             let symbols = Some(&self.symbols);
             self.staging.copy_out(&mut self.device, turn, &call_counts, first_row, symbols)?;
@@ -260,7 +271,7 @@ impl<D: Device> CompiledModel<D> {
         dispatch: &Dispatch,
         counts: &[u64],
         sizes: &[u64],
-        head_only: bool,
+        head: Head,
     ) -> Result<(), ModelError> {
         if dispatch.fallback.is_some() && self.strict {
             return Err(ModelError::Strict {
@@ -268,7 +279,7 @@ impl<D: Device> CompiledModel<D> {
                 reason: dispatch.fallback.map_or("", FallbackReason::name),
             });
         }
-        let run = Run { mode: dispatch.mode, sizes: dispatch.sizes, head_only };
+        let run = Run { mode: dispatch.mode, sizes: dispatch.sizes, head };
         if self.checks.compare && run.mode != StepMode::None {
             return self.run_compared(run, counts, sizes);
         }
@@ -304,9 +315,17 @@ impl<D: Device> CompiledModel<D> {
             })
             .collect();
         let context = StepContext { counts, sizes, inputs: &staged };
+        if run.head == Head::Again {
+            self.head_inputs.restore(&mut self.device)?;
+        }
+        let mut keep_head_inputs = run.head == Head::First;
         for (i, member) in self.members.list.iter().enumerate() {
-            if run.head_only && member.class != Some(SymbolClass::Rows) {
+            let is_head = member.class == Some(SymbolClass::Rows);
+            if run.head == Head::Again && !is_head {
                 continue;
+            }
+            if is_head && std::mem::take(&mut keep_head_inputs) {
+                self.head_inputs.keep(&mut self.device, counts)?;
             }
             let size = match member.class {
                 Some(SymbolClass::Tokens) => tokens,

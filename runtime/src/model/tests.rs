@@ -115,10 +115,13 @@ fn a_ticket_lasts_until_the_second_submit_after_it() {
 #[test]
 fn rows_past_the_cap_run_the_head_again() {
     let ids: Vec<u32> = (0..16).map(|i| i * 7 % VOCAB as u32).collect();
-    for mode in GraphMode::ALL {
-        let mut model = Setup { mode, ..Setup::default() }.build().unwrap();
-        let ticket = submit(&mut model, &ids).unwrap();
-        assert_eq!(sampled(&mut model, &ticket), expected(&ids), "{}", mode.name());
+    for head_overwrites in [false, true] {
+        for mode in GraphMode::ALL {
+            let bounds = Bounds { head_overwrites, ..Bounds::default() };
+            let mut model = Setup { mode, bounds, ..Setup::default() }.build().unwrap();
+            let ticket = submit(&mut model, &ids).unwrap();
+            assert_eq!(sampled(&mut model, &ticket), expected(&ids), "{}", mode.name());
+        }
     }
 }
 

@@ -135,9 +135,13 @@ fn head(
         unreachable!()
     };
     let wrong = program.replayed && device.faults.wrong_replay.load(Ordering::Relaxed);
+    // Logits may take the bytes of what is read here.
+    let mut hashes = Vec::new();
     for r in 0..size {
         let row = int(device, rows, r)? as u64;
-        let hash = i64::from_le_bytes(device.load(h, row)?);
+        hashes.push(i64::from_le_bytes(device.load(h, row)?));
+    }
+    for (r, hash) in (0..size).zip(hashes) {
         let sampling = Sampling {
             temperature: f32::from_le_bytes(device.load(temperature, r)?),
             top_k: int(device, top_k, r)? as u32,

@@ -1,0 +1,181 @@
+//! Statements with loops of their own: reductions, searches, concats, row gathers and scatters.
+
+use super::LowerError;
+use super::build::{Builder, fail, static_dims};
+use super::row_program::{Access, MapOp, RowStep};
+use super::view::{View, dense, nest_of};
+use piecewise_ir::dtype::DType;
+use piecewise_ir::op::ReduceOp;
+use piecewise_ir::types::TensorType;
+
+impl Builder {
+    pub(super) fn reduce(
+        &mut self,
+        op: ReduceOp,
+        axes: &[usize],
+        input: &View,
+        ty: &TensorType,
+    ) -> Result<View, LowerError> {
+        let rank = input.dims.len();
+        if axes.iter().any(|&a| a >= rank) {
+            return fail("a reduction over an axis outside its operand");
+        }
+        let kept: Vec<usize> = (0..rank).filter(|a| !axes.contains(a)).collect();
+        let perm: Vec<usize> = kept.iter().chain(axes).copied().collect();
+        let from = input.permuted(&perm);
+        let shape = static_dims(ty)?;
+        let kept_shape: Vec<u64> = kept.iter().map(|&a| input.dims[a].extent).collect();
+        if shape.iter().product::<u64>() != kept_shape.iter().product::<u64>() {
+            return fail("a reduction whose result has other extents than its operand");
+        }
+        let out = self.temp(ty.dtype, &kept_shape);
+        let (nest, mut accesses, loops) = nest_of(&self.places, &[&from, &out], kept.len(), false);
+        let (Some(mut to), Some(input)) = (accesses.pop(), accesses.pop()) else {
+            return fail("a reduction without operands");
+        };
+        to.strides.truncate(loops);
+        self.steps.push(RowStep::Reduce { op, nest, kept: loops as u32, input, out: to });
+        Ok(View { dims: dense(&shape), ..out })
+    }
+
+    pub(super) fn top_k(
+        &mut self,
+        axis: usize,
+        input: &View,
+        values: Option<&View>,
+        indices: Option<&View>,
+        k: u64,
+    ) -> Result<(), LowerError> {
+        let rank = input.dims.len();
+        if axis >= rank || input.dims[axis].extent < k {
+            return fail("a search along an axis shorter than its results");
+        }
+        let perm: Vec<usize> = (0..rank).filter(|&a| a != axis).chain([axis]).collect();
+        let from = input.permuted(&perm);
+        let outs: Vec<(View, u64)> = [values, indices]
+            .into_iter()
+            .flatten()
+            .map(|view| {
+                let mut kept = view.clone();
+                let along = kept.dims.remove(axis).stride;
+                (kept, along)
+            })
+            .collect();
+        let mut views = vec![&from];
+        views.extend(outs.iter().map(|(view, _)| view));
+        let (nest, mut accesses, loops) = nest_of(&self.places, &views, rank - 1, false);
+        let input = accesses.remove(0);
+        for (access, (_, along)) in accesses.iter_mut().zip(&outs) {
+            access.strides.truncate(loops);
+            access.strides.push(*along);
+        }
+        let lane = match self.dtype(&from) {
+            dtype if dtype.is_float() => DType::F32,
+            DType::Bool => DType::U8,
+            dtype => dtype,
+        };
+        let whole = |view: View| Access { place: view.place, offset: 0, strides: vec![1] };
+        let best_values = whole(self.temp(lane, &[k]));
+        let best_indices = whole(self.temp(DType::I32, &[k]));
+        let indices = indices.and_then(|_| accesses.pop());
+        let values = values.and_then(|_| accesses.pop());
+        self.steps.push(RowStep::TopK {
+            nest,
+            k,
+            input,
+            values,
+            indices,
+            best_values,
+            best_indices,
+        });
+        Ok(())
+    }
+
+    pub(super) fn concat(
+        &mut self,
+        axis: usize,
+        parts: &[View],
+        ty: &TensorType,
+    ) -> Result<View, LowerError> {
+        let shape = static_dims(ty)?;
+        let out = self.temp(ty.dtype, &shape);
+        let mut start = 0;
+        for part in parts {
+            let extent = part.dims.get(axis).map_or(0, |d| d.extent);
+            let end = start + extent;
+            if shape.get(axis).is_none_or(|&all| end > all) {
+                return fail("a concat whose parts exceed its result");
+            }
+            let to = out.sliced(axis, start, extent);
+            if to.shape() != part.shape() {
+                return fail("a concat whose parts differ beyond the axis");
+            }
+            self.map_into(MapOp::Cast, &[part], &to);
+            start = end;
+        }
+        Ok(out)
+    }
+
+    pub(super) fn gather(
+        &mut self,
+        table: &View,
+        indices: &View,
+        ty: &TensorType,
+    ) -> Result<View, LowerError> {
+        let shape = static_dims(ty)?;
+        if table.dims.is_empty() {
+            return fail("a gather from a scalar");
+        }
+        let symbolic = self.is_table(table);
+        let row: u64 = table.dims[1..].iter().map(|d| d.extent).product();
+        let dense_rows = View { dims: table.dims[1..].to_vec(), ..*table }.is_contiguous()
+            && (table.dims[0].stride == row || table.dims[0].extent == 1);
+        let table = match symbolic || dense_rows {
+            true => table.clone(),
+            false => self.contiguous(table),
+        };
+        let out = self.temp(ty.dtype, &shape);
+        if out.elements() != indices.elements() * row {
+            return fail("a gather whose result is not a row for each index");
+        }
+        let (nest, mut accesses, _) = nest_of(&self.places, &[indices], indices.dims.len(), false);
+        let Some(indices) = accesses.pop() else { return fail("a gather without indices") };
+        self.steps.push(RowStep::Gather {
+            table: table.place,
+            offset: table.offset,
+            extent: (!symbolic).then(|| table.dims[0].extent),
+            row,
+            nest,
+            indices,
+            out: out.place,
+        });
+        Ok(out)
+    }
+
+    pub(super) fn scatter(
+        &mut self,
+        table: &View,
+        slots: &View,
+        rows: &View,
+    ) -> Result<(), LowerError> {
+        let rows = self.contiguous(rows);
+        if table.dims.is_empty() {
+            return fail("a scatter into a scalar");
+        }
+        let row: u64 = table.dims[1..].iter().map(|d| d.extent).product();
+        if rows.elements() != slots.elements() * row {
+            return fail("a scatter whose rows are not one for each slot");
+        }
+        let (nest, mut accesses, _) = nest_of(&self.places, &[slots], slots.dims.len(), false);
+        let Some(slots) = accesses.pop() else { return fail("a scatter without slots") };
+        self.steps.push(RowStep::Scatter {
+            table: table.place,
+            extent: (!self.is_table(table)).then(|| table.dims[0].extent),
+            row,
+            nest,
+            slots,
+            rows: (rows.place, rows.offset),
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,207 @@
+//! Layers: later ones override earlier ones, and every value remembers its layer.
+
+use super::error::ConfigError;
+use super::values::RuntimeConfig;
+use std::collections::BTreeMap;
+use toml::{Table, Value};
+
+/// Where a value came from.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// Nobody set it.
+    Default,
+    /// A file.
+    File(String),
+    /// A flag of the command line.
+    Flag(String),
+}
+
+impl std::fmt::Display for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File(path) => f.write_str(path),
+            Self::Flag(flag) => f.write_str(flag),
+        }
+    }
+}
+
+/// Layers put on each other.
+#[derive(Clone, Debug, Default)]
+pub struct ConfigLayers {
+    merged: Table,
+    sources: BTreeMap<&'static str, Source>,
+}
+
+/// A configuration and where its values came from.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Configured {
+    /// The values.
+    pub config: RuntimeConfig,
+    sources: BTreeMap<&'static str, Source>,
+}
+
+/// One key for people.
+#[derive(Clone, PartialEq, Debug, serde::Serialize)]
+pub struct ConfigEntry {
+    /// The key; those of tables with a dot.
+    pub key: &'static str,
+    /// The value as TOML; `None` where it is unset.
+    pub value: Option<String>,
+    /// Where it came from.
+    pub source: Source,
+}
+
+impl ConfigLayers {
+    /// The defaults alone.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Puts a file's text on top; `name` is what errors call it.
+    ///
+    /// # Errors
+    /// When it is not TOML, or a key or value is not one.
+    pub fn file(mut self, name: &str, text: &str) -> Result<Self, ConfigError> {
+        let table: Table = text.parse().map_err(|e: toml::de::Error| ConfigError::Syntax {
+            file: name.to_owned(),
+            reason: e.to_string().trim_end().to_owned(),
+        })?;
+        let source = Source::File(name.to_owned());
+        for (key, value) in flatten(table) {
+            self.put(&key, value, source.clone())?;
+        }
+        Ok(self)
+    }
+
+    /// Puts a flag on top: `key` as in a file, `flag` as it was written.
+    ///
+    /// # Errors
+    /// When the key does not exist or the value is not one of it.
+    pub fn flag(
+        mut self,
+        key: &str,
+        value: impl Into<Value>,
+        flag: &str,
+    ) -> Result<Self, ConfigError> {
+        self.put(key, value.into(), Source::Flag(flag.to_owned()))?;
+        Ok(self)
+    }
+
+    /// The result.
+    ///
+    /// # Errors
+    /// When the values do not make a configuration; every value alone was accepted before.
+    pub fn finish(self) -> Result<Configured, ConfigError> {
+        let config = self.merged.try_into().map_err(|e: toml::de::Error| ConfigError::Syntax {
+            file: "configuration".to_owned(),
+            reason: e.message().to_owned(),
+        })?;
+        Ok(Configured { config, sources: self.sources })
+    }
+
+    fn put(&mut self, key: &str, value: Value, from: Source) -> Result<(), ConfigError> {
+        let Some(&known) = RuntimeConfig::KEYS.iter().find(|&&known| known == key) else {
+            let (key, nearest) = (key.to_owned(), nearest_key(key));
+            return Err(ConfigError::UnknownKey { from, key, nearest });
+        };
+        let shown = value.to_string();
+        let alone = nested(known, value.clone());
+        if let Err(error) = alone.try_into::<RuntimeConfig>() {
+            let (key, reason) = (key.to_owned(), error.message().to_owned());
+            return Err(ConfigError::Value { from, key, value: shown, reason });
+        }
+        match known.split_once('.') {
+            None => {
+                self.merged.insert(known.to_owned(), value);
+            }
+            Some((table, leaf)) => {
+                let table = self.merged.entry(table).or_insert_with(|| Table::new().into());
+                if let Value::Table(table) = table {
+                    table.insert(leaf.to_owned(), value);
+                }
+            }
+        }
+        self.sources.insert(known, from);
+        Ok(())
+    }
+}
+
+impl Configured {
+    /// Where a key's value came from.
+    pub fn source(&self, key: &str) -> Source {
+        self.sources.get(key).cloned().unwrap_or(Source::Default)
+    }
+
+    /// Every key with its value and where it came from.
+    pub fn entries(&self) -> Vec<ConfigEntry> {
+        let values: BTreeMap<_, _> =
+            Table::try_from(&self.config).map(flatten).unwrap_or_default().into_iter().collect();
+        let entry = |key| ConfigEntry {
+            key,
+            value: values.get(key).map(Value::to_string),
+            source: self.source(key),
+        };
+        RuntimeConfig::KEYS.map(entry).into()
+    }
+}
+
+impl std::fmt::Display for Configured {
+    /// Writes TOML that gives the same configuration, each line with its source.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for ConfigEntry { key, value, source } in self.entries() {
+            match value {
+                Some(value) => writeln!(f, "{key} = {value}  # {source}")?,
+                None => writeln!(f, "# {key} is unset  # {source}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Leaves by dotted key; a key that should be a table but is not stays as it is.
+fn flatten(table: Table) -> Vec<(String, Value)> {
+    let mut leaves = Vec::new();
+    for (key, value) in table {
+        match value {
+            Value::Table(inner) => {
+                leaves.extend(flatten(inner).into_iter().map(|(k, v)| (format!("{key}.{k}"), v)));
+            }
+            value => leaves.push((key, value)),
+        }
+    }
+    leaves
+}
+
+fn nested(key: &str, value: Value) -> Table {
+    match key.split_once('.') {
+        None => Table::from_iter([(key.to_owned(), value)]),
+        Some((table, leaf)) => {
+            let inner = Table::from_iter([(leaf.to_owned(), value)]);
+            Table::from_iter([(table.to_owned(), Value::Table(inner))])
+        }
+    }
+}
+
+fn nearest_key(key: &str) -> &'static str {
+    let inside = |known: &&str| known.strip_prefix(key).is_some_and(|rest| rest.starts_with('.'));
+    let nearest = || RuntimeConfig::KEYS.into_iter().min_by_key(|known| edits(key, known));
+    RuntimeConfig::KEYS.into_iter().find(inside).or_else(nearest).unwrap_or("")
+}
+
+/// The fewest insertions, deletions and replacements from `a` to `b` (Levenshtein distance).
+fn edits(a: &str, b: &str) -> usize {
+    // Names are short; a longer one is cut so that the work stays bounded.
+    let a: Vec<char> = a.chars().take(64).collect();
+    let mut row: Vec<usize> = (0..=b.chars().count()).collect();
+    for (i, &from) in a.iter().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, to) in b.chars().enumerate() {
+            let replaced = diagonal + usize::from(from != to);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row.last().copied().unwrap_or(0)
+}

@@ -1,0 +1,15 @@
+//! Configuration: defaults, then `piecewise.toml`, then flags; each value knows where it came
+//! from.
+
+mod error;
+mod layers;
+mod resolve;
+mod values;
+
+pub use error::{ConfigError, ConfigWarning};
+pub use layers::{ConfigEntry, ConfigLayers, Configured, Source};
+pub use resolve::Purpose;
+pub use values::{CacheConfig, DumpConfig, RuntimeConfig, Sizes};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,247 @@
+//! From keys to what a model is built and served with.
+
+use super::error::{ConfigError, ConfigWarning};
+use super::values::{RuntimeConfig, Sizes};
+use crate::batch::RoleMap;
+use crate::dispatch::Dispatcher;
+use crate::engine::{EngineError, EngineOptions};
+use crate::mode::{GraphMode, Level, StepMode};
+use crate::model::{BuildOptions, CompiledModel};
+use crate::roles;
+use crate::sizes::SizeList;
+use piecewise_backend::device::Device;
+use piecewise_ir::graph::Graph;
+use piecewise_kernels::attention::PAGE_ROWS;
+
+/// Indices are `i32` on the device.
+const MOST: u64 = i32::MAX as u64;
+
+/// Bytes of logits that one step may bring back.
+const LOGIT_BYTES: u64 = 256 << 20;
+
+/// What a model is built for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Purpose {
+    /// Sampled ids are read back.
+    Generate,
+    /// Logits of every position are read back too.
+    Logits,
+}
+
+impl RuntimeConfig {
+    /// The graph mode in force: levels below `piecewise` capture nothing.
+    pub fn effective_graph_mode(&self) -> GraphMode {
+        if self.level == Level::Piecewise { self.graph_mode } else { GraphMode::None }
+    }
+
+    /// The columns of a block table.
+    pub fn table_pages(&self) -> u64 {
+        self.max_seq_len.div_ceil(PAGE_ROWS)
+    }
+
+    /// Checks values and lists, and makes the dispatcher.
+    ///
+    /// # Errors
+    /// When a bound is 0 or too large, a size list is empty, has a 0, does not ascend or passes
+    /// its bound, or keys contradict each other.
+    pub fn dispatcher(&self) -> Result<Dispatcher, ConfigError> {
+        self.check_bounds()?;
+        let tokens = size_list(
+            "capture_num_tokens",
+            &self.capture_num_tokens,
+            ("max_num_tokens", self.max_num_tokens),
+            self.max_num_tokens,
+        )?;
+        let batch_bound = self.max_num_seqs().min(self.max_num_rows());
+        let batches = size_list(
+            "decode_batch_sizes",
+            &self.decode_batch_sizes,
+            ("max_num_seqs", self.max_num_seqs()),
+            batch_bound,
+        )?;
+        let lengths = self.decode_query_lengths.clone();
+        if !lengths.is_empty() {
+            let bound = ("max_num_tokens", self.max_num_tokens);
+            SizeList::new("decode_query_lengths", lengths.clone(), bound.0, bound.1)?;
+        }
+        Ok(Dispatcher {
+            mode: self.effective_graph_mode(),
+            tokens,
+            batches,
+            query_lengths: lengths,
+            max_tokens: self.max_num_tokens,
+            max_rows: self.max_num_rows(),
+            max_sequences: self.max_num_seqs(),
+            padding: self.padding,
+        })
+    }
+
+    fn check_bounds(&self) -> Result<(), ConfigError> {
+        let range = |key, value: u64, most: u64| {
+            let fits = (1..=most).contains(&value);
+            fits.then_some(()).ok_or(ConfigError::Range { key, value, most })
+        };
+        range("max_num_tokens", self.max_num_tokens, MOST)?;
+        range("max_seq_len", self.max_seq_len, MOST)?;
+        let conflict = |key, value: u64, remedy| ConfigError::Conflict {
+            key,
+            value: value.to_string(),
+            other: format!("max_num_tokens = {}", self.max_num_tokens),
+            remedy,
+        };
+        range("max_num_rows", self.max_num_rows(), MOST)?;
+        range("max_num_seqs", self.max_num_seqs(), MOST)?;
+        if self.max_num_seqs() > self.max_num_tokens {
+            let remedy = "each running sequence brings a token to a step: lower max_num_seqs or \
+                          raise max_num_tokens";
+            return Err(conflict("max_num_seqs", self.max_num_seqs(), remedy));
+        }
+        if self.max_num_rows() > self.max_num_tokens {
+            let remedy = "a step has no more rows than tokens: lower max_num_rows or raise \
+                          max_num_tokens";
+            return Err(conflict("max_num_rows", self.max_num_rows(), remedy));
+        }
+        Ok(())
+    }
+
+    /// What the configuration allows but hardly anybody wants.
+    pub fn warnings(&self, dispatcher: &Dispatcher) -> Vec<ConfigWarning> {
+        let mut warnings = Vec::new();
+        let default_mode = self.graph_mode == GraphMode::default();
+        if self.level != Level::Piecewise && !default_mode && self.graph_mode != GraphMode::None {
+            warnings.push(ConfigWarning::ModeWithoutLevel {
+                mode: self.graph_mode.name(),
+                level: format!("{:?}", self.level).to_lowercase(),
+            });
+        }
+        let mode = dispatcher.mode;
+        let largest = dispatcher.tokens.max();
+        if mode.mixed() != StepMode::None && largest < self.max_num_tokens {
+            warnings.push(ConfigWarning::DoesNotReach {
+                list: "capture_num_tokens",
+                what: "tokens",
+                first: largest + 1,
+                bound_name: "max_num_tokens",
+                bound: self.max_num_tokens,
+            });
+        }
+        let largest = dispatcher.batches.max();
+        if mode != GraphMode::None && largest < self.max_num_seqs() {
+            warnings.push(ConfigWarning::DoesNotReach {
+                list: "decode_batch_sizes",
+                what: "sequences",
+                first: largest + 1,
+                bound_name: "max_num_seqs",
+                bound: self.max_num_seqs(),
+            });
+        }
+        if mode.mixed() == StepMode::None && mode != GraphMode::None {
+            let given = matches!(self.capture_num_tokens, Some(Sizes::List(_)));
+            let sizes = dispatcher.tokens.sizes().iter().filter(|_| given);
+            warnings.extend(sizes.map(|&size| ConfigWarning::Unreachable {
+                list: "capture_num_tokens",
+                size,
+                reason: format!("graph_mode = {} captures decode batches alone", mode.name()),
+            }));
+        }
+        for &size in dispatcher.batches.sizes() {
+            if size > self.max_num_rows() {
+                warnings.push(ConfigWarning::Unreachable {
+                    list: "decode_batch_sizes",
+                    size,
+                    reason: format!("it is above max_num_rows = {}", self.max_num_rows()),
+                });
+            }
+        }
+        for &length in dispatcher.query_lengths.iter().filter(|_| mode.has_full()) {
+            if !dispatcher.decode_batches().any(|(_, q)| q == length) {
+                warnings.push(ConfigWarning::Unreachable {
+                    list: "decode_query_lengths",
+                    size: length,
+                    reason: "no decode batch of that length fits in max_num_tokens".to_owned(),
+                });
+            }
+        }
+        warnings
+    }
+
+    /// Sets the bounds of a graph's symbols by their roles, `kv_rows` for the pool.
+    pub fn set_bounds(&self, graph: &mut Graph, kv_rows: u64) {
+        let symbols: Vec<_> = graph
+            .symbols()
+            .iter()
+            .map(|(symbol, decl)| (symbol, decl.min, decl.role.clone()))
+            .collect();
+        for (symbol, min, role) in symbols {
+            let max = match role.as_deref() {
+                None | Some(roles::TOKENS) => self.max_num_tokens,
+                Some(roles::ROWS) => self.max_num_rows(),
+                Some(roles::SEQUENCES | roles::SAMPLED_ROWS) => self.max_num_seqs(),
+                Some(roles::KV_ROWS) => kv_rows,
+                Some(_) => continue,
+            };
+            graph.set_symbol_bounds(symbol, min.min(max), max);
+        }
+    }
+
+    /// How to build a model of a graph with these roles.
+    ///
+    /// # Errors
+    /// As for [`Self::dispatcher`].
+    pub fn build_options(
+        &self,
+        roles: &RoleMap,
+        purpose: Purpose,
+    ) -> Result<BuildOptions, ConfigError> {
+        let dispatcher = self.dispatcher()?;
+        let least = self.max_num_rows().max(self.max_num_seqs());
+        let mut read_outputs: Vec<_> = roles.sampled.into_iter().collect();
+        let mut max_logit_rows = least;
+        if let (Purpose::Logits, Some((output, vocab))) = (purpose, roles.logits) {
+            read_outputs.push(output);
+            let rows = LOGIT_BYTES / vocab.saturating_mul(4).max(1);
+            max_logit_rows = rows.clamp(least, self.max_num_tokens.max(least));
+        }
+        Ok(BuildOptions {
+            dispatcher,
+            max_logit_rows,
+            read_outputs,
+            capture: self.capture,
+            on_capture_failure: self.on_capture_failure,
+            strict: self.strict,
+            checks: self.checks,
+        })
+    }
+
+    /// How to serve with a model: its bounds, lowered to the configured ones.
+    ///
+    /// # Errors
+    /// When the graph's roles do not fit.
+    pub fn engine_options<D: Device>(
+        &self,
+        model: &CompiledModel<D>,
+    ) -> Result<EngineOptions, EngineError> {
+        let mut options = EngineOptions::of(model)?;
+        options.max_num_tokens = options.max_num_tokens.min(self.max_num_tokens);
+        options.max_num_seqs = options.max_num_seqs.min(self.max_num_seqs());
+        options.max_seq_len = options.max_seq_len.min(self.max_seq_len);
+        Ok(options)
+    }
+}
+
+fn size_list(
+    key: &'static str,
+    sizes: &Option<Sizes>,
+    (bound_name, bound): (&'static str, u64),
+    default: u64,
+) -> Result<SizeList, ConfigError> {
+    let sizes = match sizes {
+        None => SizeList::default_pattern(default).sizes().to_vec(),
+        Some(Sizes::UpTo(max)) if (1..=bound).contains(max) => {
+            SizeList::default_pattern(*max).sizes().to_vec()
+        }
+        Some(Sizes::UpTo(max)) => vec![*max],
+        Some(Sizes::List(sizes)) => sizes.clone(),
+    };
+    Ok(SizeList::new(key, sizes, bound_name, bound)?)
+}

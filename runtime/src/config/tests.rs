@@ -1,0 +1,132 @@
+use super::*;
+use crate::mode::GraphMode;
+use crate::testing::{Bounds, fake_graph};
+use proptest::prelude::*;
+
+fn config(text: &str) -> Result<RuntimeConfig, ConfigError> {
+    Ok(ConfigLayers::new().file("piecewise.toml", text)?.finish()?.config)
+}
+
+#[test]
+fn later_layers_win_and_each_value_knows_its_layer() {
+    let text = "max_num_tokens = 256\ncapture_num_tokens = [1, 8, 64]\n[checks]\npoison = true\n\
+                [cache]\ndir = \"/tmp/c\"\n";
+    let configured = ConfigLayers::new()
+        .file("piecewise.toml", text)
+        .unwrap()
+        .flag("graph_mode", "piecewise", "--graph-mode")
+        .unwrap()
+        .flag("max_num_tokens", 128, "--max-num-tokens")
+        .unwrap()
+        .finish()
+        .unwrap();
+    assert_eq!(configured.config.graph_mode, GraphMode::Piecewise);
+    assert_eq!(configured.source("checks.poison"), Source::File("piecewise.toml".to_owned()));
+    insta::assert_snapshot!(configured.to_string());
+    let again = ConfigLayers::new().file("again", &configured.to_string()).unwrap();
+    assert_eq!(again.finish().unwrap().config, configured.config);
+}
+
+#[test]
+fn the_list_of_keys_is_the_list_of_fields() {
+    let full = RuntimeConfig {
+        splitting_ops: Some(vec![]),
+        capture_num_tokens: Some(Sizes::UpTo(1)),
+        decode_batch_sizes: Some(Sizes::List(vec![1])),
+        memory_budget: Some(1),
+        max_num_rows: Some(1),
+        max_num_seqs: Some(1),
+        dtype: Some(piecewise_ir::dtype::DType::BF16),
+        dump: DumpConfig { dir: Some("d".into()), passes: vec![] },
+        cache: CacheConfig { dir: Some("c".into()), ..CacheConfig::default() },
+        ..RuntimeConfig::default()
+    };
+    let configured = ConfigLayers::new().file("f", &toml::to_string(&full).unwrap()).unwrap();
+    let entries = configured.finish().unwrap().entries();
+    assert!(entries.iter().all(|e| e.value.is_some()), "{entries:?}");
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    let file = |text: &str| config(text).unwrap_err().to_string();
+    let resolved = |text: &str| config(text).unwrap().dispatcher().unwrap_err().to_string();
+    insta::assert_snapshot!(
+        [
+            file("max_num_token = 4"),
+            file("[checks]\nposion = true"),
+            file("max_num_tokens = \"many\""),
+            file("graph_mode = \"fast\""),
+            file("capture_num_tokens = [1, \"2\"]"),
+            file("checks = 3"),
+            file("max_num_tokens = "),
+            resolved("max_num_tokens = 0"),
+            resolved("capture_num_tokens = []"),
+            resolved("capture_num_tokens = [0, 1]"),
+            resolved("capture_num_tokens = [4, 2]"),
+            resolved("capture_num_tokens = [1, 1024]"),
+            resolved("capture_num_tokens = 1024"),
+            resolved("decode_batch_sizes = [65]"),
+            resolved("decode_batch_sizes = 0"),
+            resolved("decode_query_lengths = [2, 1]"),
+            resolved("max_num_seqs = 600"),
+            resolved("max_num_rows = 600"),
+        ]
+        .join("\n")
+    );
+}
+
+#[test]
+fn sizes_that_miss_the_bound_or_that_nothing_reaches_are_warned_about() {
+    let warnings = |text: &str| {
+        let config = config(text).unwrap();
+        let warnings = config.warnings(&config.dispatcher().unwrap());
+        warnings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    };
+    assert_eq!(warnings(""), "");
+    assert_eq!(warnings("max_num_tokens = 8"), "");
+    insta::assert_snapshot!(
+        [
+            warnings("capture_num_tokens = [1, 64]"),
+            warnings("decode_batch_sizes = [1, 2]"),
+            warnings("graph_mode = \"full_decode_only\"\ncapture_num_tokens = [8, 512]"),
+            warnings("max_num_rows = 8\ndecode_batch_sizes = [8, 64]"),
+            warnings("decode_query_lengths = [1, 512]\ndecode_batch_sizes = [4, 64]"),
+            warnings("level = \"compile\"\ngraph_mode = \"full\""),
+        ]
+        .join("\n")
+    );
+}
+
+#[test]
+fn sizes_are_read_from_flags() {
+    assert_eq!("64".parse(), Ok(Sizes::UpTo(64)));
+    assert_eq!("1, 2,4".parse(), Ok(Sizes::List(vec![1, 2, 4])));
+    assert_eq!("7,".parse(), Ok(Sizes::List(vec![7])));
+    assert!("1,,2".parse::<Sizes>().is_err() && "-1".parse::<Sizes>().is_err());
+}
+
+#[test]
+fn a_graph_gets_the_configured_bounds() {
+    let mut graph = fake_graph(Bounds::default());
+    let config = RuntimeConfig::default();
+    config.set_bounds(&mut graph, 4096);
+    let bounds: Vec<_> = graph.symbols().values().map(|d| (d.name.as_str(), d.max)).collect();
+    assert_eq!(bounds, [("T", 512), ("R", 64), ("S", 64), ("P", 4096), ("Q", 64)]);
+    let symbols = crate::symbols::SymbolTable::new(graph.symbols()).unwrap();
+    let roles = crate::batch::RoleMap::resolve(&graph, &symbols).unwrap();
+    let generate = config.build_options(&roles, Purpose::Generate).unwrap();
+    assert_eq!((generate.read_outputs, generate.max_logit_rows), (vec![1], 64));
+    let logits = config.build_options(&roles, Purpose::Logits).unwrap();
+    assert_eq!((logits.read_outputs, logits.max_logit_rows), (vec![1, 0], 512));
+}
+
+proptest! {
+    #[test]
+    fn no_text_panics(text in "\\PC{0,60}|[a-z_.]{1,20} = [0-9a-z\"\\[\\],]{0,20}") {
+        if let Ok(config) = config(&text)
+            && let Ok(dispatcher) = config.dispatcher()
+        {
+            config.warnings(&dispatcher);
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! The keys and their defaults.
+
+use crate::mode::{GraphMode, Level};
+use crate::model::{CaptureWhen, Checks, OnCaptureFailure};
+use piecewise_ir::dtype::DType;
+use std::path::PathBuf;
+
+/// Everything that can be configured.
+#[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RuntimeConfig {
+    /// How far a model is compiled.
+    pub level: Level,
+    /// Which graphs are captured; `none` below the level `piecewise`.
+    pub graph_mode: GraphMode,
+    /// Names of the custom ops to split at; unset splits at every op whose definition says so,
+    /// an empty list never splits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub splitting_ops: Option<Vec<String>>,
+    /// Sizes for tokens; unset is the default pattern up to `max_num_tokens`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capture_num_tokens: Option<Sizes>,
+    /// Sizes for decode batches; unset is the default pattern up to the smaller of
+    /// `max_num_seqs` and `max_num_rows`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decode_batch_sizes: Option<Sizes>,
+    /// Tokens per sequence for which full decode graphs are captured, ascending.
+    pub decode_query_lengths: Vec<u64>,
+    /// The most tokens of a step; longer prompts are cut into chunks.
+    pub max_num_tokens: u64,
+    /// The most rows of one call of the head; unset is 64, or `max_num_tokens` where that is
+    /// less.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_num_rows: Option<u64>,
+    /// The most sequences that run at once; unset as for `max_num_rows`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_num_seqs: Option<u64>,
+    /// The most tokens of a sequence, prompt and generated.
+    pub max_seq_len: u64,
+    /// Bytes that a model may take on the device; unset is all that is free.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_budget: Option<u64>,
+    /// Whether a step may run at a larger size than its count.
+    pub padding: bool,
+    /// Whether a step that does not replay, or a mode that can't be, is an error.
+    pub strict: bool,
+    /// When graphs are captured.
+    pub capture: CaptureWhen,
+    /// What a failed capture does.
+    pub on_capture_failure: OnCaptureFailure,
+    /// Checks that run with every step.
+    pub checks: Checks,
+    /// Dumps of the pipeline.
+    pub dump: DumpConfig,
+    /// The compile cache.
+    pub cache: CacheConfig,
+    /// What is compiled for: `cpu`, or `cuda:sm_90`.
+    pub target: String,
+    /// Of activations; unset is the checkpoint's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dtype: Option<DType>,
+}
+
+/// A list of sizes, or the default pattern up to a number.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[serde(untagged, expecting = "a number (the default pattern up to it) or a list of numbers")]
+pub enum Sizes {
+    /// The default pattern up to this.
+    UpTo(u64),
+    /// These.
+    List(Vec<u64>),
+}
+
+impl std::str::FromStr for Sizes {
+    type Err = String;
+
+    /// Reads `64` (the default pattern up to it) or `1,2,4`; `7,` is a list of one.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |part: &str| {
+            part.trim().parse().map_err(|_| format!("`{part}` is no size; write 1,2,4 or 64"))
+        };
+        match text.split_once(',') {
+            None => number(text).map(Self::UpTo),
+            Some(_) => {
+                let text = text.strip_suffix(',').unwrap_or(text);
+                text.split(',').map(number).collect::<Result<_, _>>().map(Self::List)
+            }
+        }
+    }
+}
+
+/// Dumps of the pipeline.
+#[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DumpConfig {
+    /// Where to; unset dumps nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dir: Option<PathBuf>,
+    /// Names of the passes to dump after; empty dumps after every pass.
+    pub passes: Vec<String>,
+}
+
+/// The compile cache.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CacheConfig {
+    /// Whether there is one.
+    pub enabled: bool,
+    /// Where; unset is the user's cache directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dir: Option<PathBuf>,
+    /// How many bytes it may take.
+    pub max_bytes: u64,
+}
+
+impl Default for CacheConfig {
+    fn default() -> Self {
+        Self { enabled: true, dir: None, max_bytes: 8 << 30 }
+    }
+}
+
+impl Default for RuntimeConfig {
+    fn default() -> Self {
+        Self {
+            level: Level::default(),
+            graph_mode: GraphMode::default(),
+            splitting_ops: None,
+            capture_num_tokens: None,
+            decode_batch_sizes: None,
+            decode_query_lengths: vec![1],
+            max_num_tokens: 512,
+            max_num_rows: None,
+            max_num_seqs: None,
+            max_seq_len: 4096,
+            memory_budget: None,
+            padding: true,
+            strict: false,
+            capture: CaptureWhen::default(),
+            on_capture_failure: OnCaptureFailure::default(),
+            checks: Checks::default(),
+            dump: DumpConfig::default(),
+            cache: CacheConfig::default(),
+            target: "cpu".to_owned(),
+            dtype: None,
+        }
+    }
+}
+
+/// Rows and sequences where nothing is configured.
+const DEFAULT_SEQUENCES: u64 = 64;
+
+impl RuntimeConfig {
+    /// The most rows of one call of the head.
+    pub fn max_num_rows(&self) -> u64 {
+        self.max_num_rows.unwrap_or(DEFAULT_SEQUENCES.min(self.max_num_tokens))
+    }
+
+    /// The most sequences that run at once.
+    pub fn max_num_seqs(&self) -> u64 {
+        self.max_num_seqs.unwrap_or(DEFAULT_SEQUENCES.min(self.max_num_tokens))
+    }
+
+    /// Every key, those of tables with a dot, in the order in which they are shown.
+    pub const KEYS: [&'static str; 25] = [
+        "level",
+        "graph_mode",
+        "splitting_ops",
+        "capture_num_tokens",
+        "decode_batch_sizes",
+        "decode_query_lengths",
+        "max_num_tokens",
+        "max_num_rows",
+        "max_num_seqs",
+        "max_seq_len",
+        "memory_budget",
+        "padding",
+        "strict",
+        "capture",
+        "on_capture_failure",
+        "checks.poison",
+        "checks.addresses",
+        "checks.compare",
+        "dump.dir",
+        "dump.passes",
+        "cache.enabled",
+        "cache.dir",
+        "cache.max_bytes",
+        "target",
+        "dtype",
+    ];
+}
