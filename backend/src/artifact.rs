@@ -97,6 +97,8 @@ pub struct Launch {
     pub image: Digest,
     /// Blocks of work at the artifact's size, for people: a CUDA grid, or the CPU's tiles.
     pub grid: [u32; 3],
+    /// Numbers that differ between sizes which share the image, where the image refers to them.
+    pub params: Vec<u64>,
     /// In which batches it may be captured.
     pub capture: CaptureSupport,
 }

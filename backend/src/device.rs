@@ -86,6 +86,9 @@ pub enum CaptureRule {
     /// Every captured op supports capture for the batch.
     #[error("an op that can't be captured for this batch; run it as a split op")]
     UnsupportedOp,
+    /// Nothing in a captured graph waits for the host.
+    #[error("no host function inside a capture; run it as a split op")]
+    NoHostNode,
     /// A captured graph launches at least one kernel.
     #[error("no empty capture; merge a piece without kernels away")]
     NoEmpty,
@@ -140,6 +143,29 @@ pub enum DeviceError {
         label: String,
         /// The rule.
         rule: CaptureRule,
+    },
+    /// The device could not capture; nothing was captured.
+    #[error(
+        "capture of {label} at sizes {sizes:?} failed{}: {reason}; nothing was captured",
+        launch.as_ref().map(|name| format!(" at launch `{name}`")).unwrap_or_default()
+    )]
+    CaptureFailed {
+        /// What was being captured.
+        label: String,
+        /// The launch that failed, if it was one.
+        launch: Option<String>,
+        /// The padded sizes by symbol.
+        sizes: Vec<u64>,
+        /// What went wrong.
+        reason: String,
+    },
+    /// The driver refused or failed; after some failures it refuses everything that follows.
+    #[error("could not {action}: {reason}")]
+    Driver {
+        /// What was being done.
+        action: String,
+        /// The driver function, its status and what it means.
+        reason: String,
     },
     /// A weight could not be made.
     #[error(transparent)]

@@ -4,6 +4,7 @@
 pub mod artifact;
 pub mod compiler;
 pub mod cpu;
+pub mod cuda;
 pub mod device;
 mod mapped_file;
 pub mod weights;

@@ -74,14 +74,36 @@ impl DType {
     pub fn round(self, x: f64) -> f64 {
         match self {
             Self::F32 => f64::from(x as f32),
-            Self::F16 => f16::from_f64(x).to_f64(),
-            Self::BF16 => bf16::from_f64(x).to_f64(),
+            Self::F16 => to_f16(x).to_f64(),
+            Self::BF16 => to_bf16(x).to_f64(),
             Self::I32 => f64::from(x as i32),
             Self::I64 => x as i64 as f64,
             Self::U8 => f64::from(x as u8),
             Self::Bool => f64::from(u8::from(x != 0.0)),
         }
     }
+}
+
+/// `x` rounded to nearest even. The conversion of `half` from f64 drops the low 32 bits first, and
+/// so takes what lies just over the middle of two numbers for the middle.
+pub(crate) fn to_f16(x: f64) -> f16 {
+    f16::from_f32(to_odd(x))
+}
+
+/// `x` rounded to nearest even.
+pub(crate) fn to_bf16(x: f64) -> bf16 {
+    bf16::from_f32(to_odd(x))
+}
+
+/// `x` where f32 holds it, and else the one of its two neighbours in f32 whose last bit is set:
+/// rounding that to fewer bits gives what rounding `x` would.
+fn to_odd(x: f64) -> f32 {
+    let near = x as f32;
+    if f64::from(near) == x || x.is_nan() {
+        return near;
+    }
+    let beyond = f64::from(near).abs() > x.abs();
+    f32::from_bits((near.to_bits() - u32::from(beyond)) | 1)
 }
 
 impl fmt::Display for DType {
@@ -99,5 +121,47 @@ impl FromStr for DType {
     type Err = UnknownDType;
     fn from_str(s: &str) -> Result<Self, UnknownDType> {
         Self::ALL.into_iter().find(|d| d.name() == s).ok_or_else(|| UnknownDType(s.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_lies_just_over_the_middle_rounds_up() {
+        for below in [2f64.powi(-23), 2f64.powi(-40), 2f64.powi(-52)] {
+            assert_eq!(DType::BF16.round(1.0 + 2f64.powi(-8) + below), 1.0 + 2f64.powi(-7));
+            assert_eq!(DType::F16.round(1.0 + 2f64.powi(-11) + below), 1.0 + 2f64.powi(-10));
+        }
+        assert_eq!(DType::BF16.round(1.0 + 2f64.powi(-8)), 1.0);
+        assert_eq!(DType::F16.round(65_519.999), 65_504.0);
+        assert_eq!(DType::F16.round(65_520.0), f64::INFINITY);
+        assert_eq!(DType::BF16.round(f64::MAX), f64::INFINITY);
+        assert_eq!(DType::F16.round(-1e-300).to_bits(), (-0.0f64).to_bits());
+        assert!(DType::BF16.round(f64::NAN).is_nan());
+    }
+
+    proptest! {
+        #[test]
+        fn f32_values_round_as_from_f32(bits in any::<u32>()) {
+            let x = f32::from_bits(bits);
+            prop_assume!(!x.is_nan());
+            let wide = f64::from(x);
+            prop_assert_eq!(DType::BF16.round(wide), bf16::from_f32(x).to_f64());
+            prop_assert_eq!(DType::F16.round(wide), f16::from_f32(x).to_f64());
+        }
+
+        #[test]
+        fn rounding_is_to_a_nearest_value(x in -1e4f64..1e4) {
+            for dtype in [DType::BF16, DType::F16] {
+                let rounded = dtype.round(x);
+                let step = (x.abs() * 2f64.powi(if dtype == DType::F16 { -11 } else { -8 }))
+                    .max(2f64.powi(-25));
+                prop_assert!((rounded - x).abs() <= step, "{} of {}", dtype, x);
+                prop_assert_eq!(dtype.round(rounded), rounded);
+            }
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Constant tensors and scalars in the IR.
 
-use crate::dtype::DType;
+use crate::dtype::{DType, to_bf16, to_f16};
 use crate::types::TensorType;
 use half::{bf16, f16};
 
@@ -17,8 +17,8 @@ impl Scalar {
     pub fn new(dtype: DType, value: f64) -> Self {
         let bits = match dtype {
             DType::F32 => u64::from((value as f32).to_bits()),
-            DType::F16 => u64::from(f16::from_f64(value).to_bits()),
-            DType::BF16 => u64::from(bf16::from_f64(value).to_bits()),
+            DType::F16 => u64::from(to_f16(value).to_bits()),
+            DType::BF16 => u64::from(to_bf16(value).to_bits()),
             DType::I32 => u64::from(value as i32 as u32),
             DType::I64 => value as i64 as u64,
             DType::U8 => u64::from(value as u8),

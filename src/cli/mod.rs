@@ -1,5 +1,6 @@
 //! The subcommands.
 
+mod doctor;
 mod dumps;
 mod generate;
 mod inspect;
@@ -31,6 +32,8 @@ enum Command {
     Logits(Box<logits::LogitsArgs>),
     /// Show pieces, slots and kernels of a model; needs only its config.json.
     Inspect(Box<inspect::InspectArgs>),
+    /// Show what this machine has for running models, and what is missing.
+    Doctor(doctor::DoctorArgs),
     /// Choose capture sizes from an iteration log, from simulated traffic, or for a bound.
     Plan(Box<plan::PlanArgs>),
     /// Run passes on a textual graph.
@@ -44,6 +47,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Generate(args) => generate::run(*args),
         Command::Logits(args) => logits::run(*args),
         Command::Inspect(args) => inspect::run(*args),
+        Command::Doctor(args) => doctor::run(args),
         Command::Plan(args) => plan::run(*args),
         Command::Opt(args) => opt::run(*args),
         Command::Run(args) => run::run(*args),

@@ -235,6 +235,7 @@ impl Assembly {
             args: launch.args,
             image: digest,
             grid: [u32::try_from(launch.grid).unwrap_or(u32::MAX), 1, 1],
+            params: Vec::new(),
             capture: launch.capture,
         });
         Ok(())

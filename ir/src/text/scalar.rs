@@ -1,8 +1,7 @@
 //! Scalars in text: exact bits, as the shortest decimal that reads back where there is one.
 
-use crate::dtype::DType;
+use crate::dtype::{DType, to_bf16, to_f16};
 use crate::literal::Scalar;
-use half::{bf16, f16};
 
 /// The text of `scalar` where its dtype is `context`; elsewhere, and for values without a
 /// decimal, its bits: `f32:0x7fc00001`.
@@ -51,8 +50,8 @@ fn decimal(scalar: Scalar) -> Option<String> {
 
 fn round_to_half(dtype: DType, value: f64) -> Scalar {
     let bits = match dtype {
-        DType::F16 => f16::from_f64(value).to_bits(),
-        _ => bf16::from_f64(value).to_bits(),
+        DType::F16 => to_f16(value).to_bits(),
+        _ => to_bf16(value).to_bits(),
     };
     Scalar::from_bits(dtype, u64::from(bits))
 }

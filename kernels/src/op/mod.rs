@@ -1,9 +1,11 @@
 //! Implementations of custom ops: what a backend calls under an op's name.
 
 mod cpu;
+pub mod cuda;
 
 pub use cpu::{CpuOp, CpuOpArgs, CpuOpBinding, OpError};
 
+use cuda::CudaOp;
 use piecewise_ir::custom::{CustomOpDef, OpDefs};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,6 +15,7 @@ use std::sync::Arc;
 pub struct OpRegistry {
     defs: OpDefs,
     cpu: BTreeMap<String, Arc<dyn CpuOp>>,
+    cuda: BTreeMap<String, Arc<dyn CudaOp>>,
 }
 
 impl OpRegistry {
@@ -43,6 +46,12 @@ impl OpRegistry {
         self
     }
 
+    /// Adds a CUDA implementation; one of the same name is replaced.
+    pub fn implement_cuda(&mut self, op: Arc<dyn CudaOp>) -> &mut Self {
+        self.cuda.insert(op.name().to_owned(), op);
+        self
+    }
+
     /// The definitions.
     pub fn defs(&self) -> &OpDefs {
         &self.defs
@@ -51,5 +60,10 @@ impl OpRegistry {
     /// The CPU implementation of `name`.
     pub fn cpu(&self, name: &str) -> Option<&Arc<dyn CpuOp>> {
         self.cpu.get(name)
+    }
+
+    /// The CUDA implementation of `name`.
+    pub fn cuda(&self, name: &str) -> Option<&Arc<dyn CudaOp>> {
+        self.cuda.get(name)
     }
 }

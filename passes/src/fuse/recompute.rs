@@ -83,6 +83,8 @@ impl Recompute {
             self.kept[node.index()] = in_memory;
             return;
         };
+        // A repetition is never worth keeping: its source is no larger than what it feeds.
+        let repeats = matches!(graph.node(node).op, Op::Broadcast);
         let small = users.nodes(value).iter().any(|&(user, _)| {
             let data = graph.node(user);
             let widest = match &data.op {
@@ -91,7 +93,7 @@ impl Recompute {
             };
             let computed = widest.iter().map(|&v| row_elements(graph.ty(v))).max().unwrap_or(0);
             let recomputed = data.results.iter().any(|&v| self.form(v).is_some());
-            recomputed || computed > elements
+            recomputed || computed > elements || (repeats && computed == elements)
         });
         if small && !in_memory {
             self.forms[value.index()] = Some(Form::Row);

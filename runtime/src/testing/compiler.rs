@@ -44,6 +44,7 @@ impl Compiler for FakeCompiler {
             args: Vec::new(),
             image: Digest::of(call.name.as_bytes()),
             grid: [1; 3],
+            params: Vec::new(),
             capture: if call.splits { self.split_support } else { CaptureSupport::Always },
         };
         let lowered = Lowered { launches: vec![launch], scratch: 0 };

@@ -1,0 +1,559 @@
+//! The CUDA device: memory, programs and captured graphs on one stream.
+
+use super::capture::StreamCapture;
+use super::context::Context;
+use super::driver::faulty::Faults;
+use super::driver::{Driver, KernelLaunch};
+use super::error::{CallError, CudaError, device_error};
+use super::event::CudaEvent;
+use super::graph::{GraphExec, GraphSummary};
+use super::host::PinnedBlock;
+use super::library::{CudaLibrary, library_dirs};
+use super::lt::{CublasLt, LtCall, LtLibrary};
+use super::materialize::Loader;
+use super::memory::Memory;
+use super::module::Modules;
+use super::nvrtc::{Arch, Nvrtc};
+use super::probe::{DeviceReport, missing, open_driver};
+use super::program::{Binder, BoundLaunch, CudaProgram, Images, ParameterValue, Work};
+use super::stream::Stream;
+use crate::artifact::Artifact;
+use crate::device::{Address, Binding, CaptureRule, Device, DeviceError, HostBlock, Region};
+use crate::weights::{WeightLayout, WeightSource};
+use piecewise_ir::weight::Recipe;
+use piecewise_kernels::op::OpRegistry;
+use piecewise_kernels::op::cuda::CudaOpArgs;
+use piecewise_kernels::step::{CaptureSupport, LaunchContext};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// How a CUDA device is opened.
+#[derive(Clone, Debug, Default)]
+pub struct CudaOptions {
+    /// Which device, as the driver numbers them.
+    pub ordinal: u32,
+    /// Folders to search for NVRTC and cuBLASLt before the system's own.
+    pub library_dirs: Vec<PathBuf>,
+    /// Wait after every launch, so that a failure names the launch that caused it. For debugging.
+    pub synchronous: bool,
+    /// Where every captured graph is written for graphviz; nowhere if unset.
+    pub dot_dir: Option<PathBuf>,
+    /// What is planned to fail, for tests.
+    pub faults: Faults,
+}
+
+/// A CUDA device with its one stream.
+#[derive(Debug)]
+pub struct CudaDevice {
+    // Fields are dropped in this order: what runs and what is pointed to before the context.
+    last: Option<Arc<BoundLaunch>>,
+    images: Images,
+    modules: Modules,
+    lt: Option<SharedLt>,
+    blocks: Vec<PinnedBlock>,
+    loader: Loader,
+    memory: Memory,
+    pub(super) stream: Arc<Stream>,
+    context: Arc<Context>,
+    registry: OpRegistry,
+    options: CudaOptions,
+}
+
+pub(super) type SharedLt = Arc<Mutex<CublasLt>>;
+
+pub(super) fn lock(lt: &SharedLt) -> MutexGuard<'_, CublasLt> {
+    lt.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A captured graph. It keeps alive everything it points to.
+#[derive(Debug)]
+pub struct CudaCaptured {
+    // Dropped first: it waits for a replay that still runs.
+    exec: GraphExec,
+    label: String,
+    sizes: Vec<u64>,
+    summary: GraphSummary,
+    launches: Vec<Arc<BoundLaunch>>,
+    /// Kernels of the library live with its handle.
+    _lt: Option<SharedLt>,
+}
+
+impl CudaCaptured {
+    /// What the driver says is in it.
+    pub fn summary(&self) -> &GraphSummary {
+        &self.summary
+    }
+}
+
+impl CudaDevice {
+    /// Opens a device. `registry` has the custom ops that programs may call.
+    ///
+    /// # Errors
+    /// When the driver, a library or the device is missing or too old.
+    pub fn open(options: CudaOptions, registry: OpRegistry) -> Result<Self, CudaError> {
+        let driver = open_driver(&options.faults)?;
+        let major = Some(driver.inner.version().major());
+        let dirs = library_dirs(&options.library_dirs);
+        for library in [CudaLibrary::Nvrtc, CudaLibrary::CublasLt] {
+            if options.faults.misses(library) {
+                return Err(missing(library).into());
+            }
+        }
+        let nvrtc = Nvrtc::open(&dirs, major)?;
+        let library = LtLibrary::open(&dirs, major)?;
+        let mut device = Self::assemble(Arc::new(driver), Some(nvrtc), options, registry)?;
+        let lt = CublasLt::create(&device.context, library).map_err(CudaError::CublasLt)?;
+        device.lt = Some(Arc::new(Mutex::new(lt)));
+        Ok(device)
+    }
+
+    /// A device of a driver, without cuBLASLt.
+    pub(super) fn assemble(
+        driver: Arc<dyn Driver>,
+        nvrtc: Option<Nvrtc>,
+        options: CudaOptions,
+        registry: OpRegistry,
+    ) -> Result<Self, CudaError> {
+        let context = Context::retain(driver, options.ordinal)?;
+        let stream = Stream::new(&context).map_err(|source| CudaError::Call {
+            action: format!("make a stream on CUDA device {}", options.ordinal),
+            source,
+        })?;
+        Ok(Self {
+            last: None,
+            images: Images::default(),
+            modules: Modules::new(&context),
+            lt: None,
+            blocks: Vec::new(),
+            loader: Loader::new(&stream, nvrtc),
+            memory: Memory::new(&context),
+            stream,
+            context,
+            registry,
+            options,
+        })
+    }
+
+    /// What kernels must be compiled for to run here.
+    pub fn arch(&self) -> Arch {
+        self.context.device.arch
+    }
+
+    /// The device as the driver describes it.
+    pub fn report(&self) -> &DeviceReport {
+        &self.context.device
+    }
+
+    pub(super) fn shared_lt(&self) -> Option<&SharedLt> {
+        self.lt.as_ref()
+    }
+
+    fn driver(&self) -> &dyn Driver {
+        &*self.context.driver
+    }
+
+    pub(super) fn enter(&self) -> Result<(), DeviceError> {
+        self.context.enter().map_err(|e| device_error("use the CUDA context", &e))
+    }
+
+    /// Waits for all work; a failure of a kernel shows here.
+    pub(super) fn finish(&self) -> Result<(), DeviceError> {
+        self.stream.synchronize().map_err(|e| self.asynchronous(&e))
+    }
+
+    fn asynchronous(&self, error: &CallError) -> DeviceError {
+        let action = match &self.last {
+            Some(last) => format!("finish the work up to `{}` of {}", last.name, last.label),
+            None => "finish the work".to_owned(),
+        };
+        device_error(action, error)
+    }
+
+    /// Puts a launch on the stream.
+    fn enqueue(&self, launch: &BoundLaunch, context: LaunchContext<'_>) -> Result<(), String> {
+        let sizes = context.sizes();
+        match &launch.work {
+            Work::Kernel(bound) => {
+                let recipe = &bound.recipe;
+                let parameters: Vec<u64> = bound
+                    .values
+                    .iter()
+                    .map(|value| match value {
+                        ParameterValue::Fixed(value) => *value,
+                        ParameterValue::Extent(dim) => dim.eval(sizes).min(i32::MAX as u64),
+                    })
+                    .collect();
+                let axis = |i: usize| recipe.grid[i].blocks(sizes, bound.grid[i]);
+                let kernel = KernelLaunch {
+                    function: bound.kernel.function,
+                    grid: [axis(0), axis(1), axis(2)],
+                    block: recipe.block,
+                    cluster: recipe.cluster,
+                    shared_bytes: recipe.shared_bytes,
+                    programmatic: recipe.programmatic,
+                    stream: self.stream.handle,
+                    parameters: &parameters,
+                };
+                self.driver().launch(&kernel).map_err(|e| {
+                    format!("kernel `{}` with grid {:?}: {e}", recipe.entry, kernel.grid)
+                })
+            }
+            Work::Matmul(bound) => {
+                let problem = bound.matmul.problem(sizes)?;
+                let lt = self.lt.as_ref().ok_or("cuBLASLt is not loaded")?;
+                let mut lt = lock(lt);
+                let plan = lt.plan(&problem, bound.workspace_bytes).map_err(|e| e.to_string())?;
+                let call = LtCall {
+                    lhs: bound.lhs,
+                    rhs: bound.rhs,
+                    out: bound.out,
+                    workspace: bound.workspace,
+                    workspace_bytes: bound.workspace_bytes,
+                    stream: self.stream.handle,
+                };
+                lt.enqueue(&plan, 0, &call).map_err(|e| e.to_string())
+            }
+            Work::Host(bound) => {
+                let image = bound.image().ok_or("its image is no host function")?;
+                let args = CudaOpArgs {
+                    name: &image.name,
+                    attrs: &image.attrs,
+                    types: &image.types,
+                    addresses: &bound.addresses,
+                    scratch: bound.scratch,
+                    counts: bound.counts,
+                    stream: self.stream.handle,
+                    context,
+                };
+                bound.op.enqueue(&args).map_err(|e| e.to_string())
+            }
+        }
+    }
+
+    /// Makes the plans of a program's matmuls: the library may allocate and load code at their
+    /// first use, which a capture would not allow.
+    fn prepare(&self, launch: &BoundLaunch, sizes: &[u64]) -> Result<(), String> {
+        launch.check(sizes)?;
+        let Work::Matmul(bound) = &launch.work else { return Ok(()) };
+        let problem = bound.matmul.problem(sizes)?;
+        let lt = self.lt.as_ref().ok_or("cuBLASLt is not loaded")?;
+        lock(lt).plan(&problem, bound.workspace_bytes).map_err(|e| e.to_string())?;
+        Ok(())
+    }
+
+    fn block(&self, block: HostBlock, bytes: u64) -> Result<&PinnedBlock, DeviceError> {
+        let found = self.blocks.get(block.id as usize);
+        found.filter(|found| bytes <= found.bytes().len() as u64).ok_or_else(|| {
+            DeviceError::BadAddress {
+                what: format!("host block {}", block.id),
+                address: Address(0),
+                bytes,
+            }
+        })
+    }
+
+    fn record_graph(
+        &self,
+        label: &str,
+        programs: &[&CudaProgram],
+        sizes: &[u64],
+    ) -> Result<CudaCaptured, DeviceError> {
+        let failed = |launch: Option<&str>, reason: String| DeviceError::CaptureFailed {
+            label: label.to_owned(),
+            launch: launch.map(str::to_owned),
+            sizes: sizes.to_vec(),
+            reason,
+        };
+        let call = |e: CallError| failed(None, e.to_string());
+        let launches: Vec<_> = programs.iter().flat_map(|p| &p.launches).cloned().collect();
+        for launch in &launches {
+            if launch.support == CaptureSupport::Never {
+                let label = format!("{label} / {} / {}", launch.label, launch.name);
+                return Err(DeviceError::Capture { label, rule: CaptureRule::UnsupportedOp });
+            }
+            let prepared = self.prepare(launch, sizes);
+            prepared.map_err(|reason| failed(Some(&launch.name), reason))?;
+        }
+        let capture = StreamCapture::begin(&self.stream).map_err(call)?;
+        for launch in &launches {
+            self.driver().scope(&[label, &launch.label, &launch.name], sizes);
+            self.enqueue(launch, LaunchContext::Capture(sizes))
+                .map_err(|reason| failed(Some(&launch.name), reason))?;
+        }
+        self.driver().scope(&[label], sizes);
+        let rule = |rule| DeviceError::Capture { label: label.to_owned(), rule };
+        let graph = capture.end().map_err(call)?.ok_or_else(|| rule(CaptureRule::NoEmpty))?;
+        let summary = graph.inspect().map_err(call)?;
+        if let Some(broken) = summary.broken_rule() {
+            return Err(rule(broken));
+        }
+        if let Some(dir) = &self.options.dot_dir {
+            let name: String =
+                label.chars().map(|c| if c.is_alphanumeric() { c } else { '-' }).collect();
+            graph.write_dot(&dir.join(format!("{name}.dot"))).map_err(call)?;
+        }
+        let exec = graph.instantiate().map_err(call)?;
+        Ok(CudaCaptured {
+            exec,
+            label: label.to_owned(),
+            sizes: sizes.to_vec(),
+            summary,
+            launches,
+            _lt: self.lt.clone(),
+        })
+    }
+}
+
+impl Drop for CudaDevice {
+    fn drop(&mut self) {
+        if let Err(error) = self.enter().and_then(|()| self.finish()) {
+            tracing::warn!(%error, "a CUDA device was closed after a failure");
+        }
+    }
+}
+
+impl Device for CudaDevice {
+    type Program = CudaProgram;
+    type Captured = CudaCaptured;
+    type Event = CudaEvent;
+
+    fn describe(&self) -> String {
+        format!("cuda:{} {}", self.options.ordinal, self.context.device)
+    }
+
+    fn free_bytes(&self) -> u64 {
+        self.enter().map(|()| self.driver().free_bytes().unwrap_or(0)).unwrap_or(0)
+    }
+
+    fn reserve(&mut self, what: &str, bytes: u64) -> Result<Region, DeviceError> {
+        self.enter()?;
+        self.driver().scope(&[what], &[]);
+        self.memory.reserve(what, bytes)
+    }
+
+    fn back(&mut self, region: Region) -> Result<(), DeviceError> {
+        self.enter()?;
+        if self.memory.back(region)? {
+            self.fill(region.base, region.bytes, &[0])?;
+        }
+        Ok(())
+    }
+
+    fn drop_backing(&mut self, region: Region) -> Result<(), DeviceError> {
+        self.enter()?;
+        self.finish()?;
+        self.memory.drop_backing(region)
+    }
+
+    fn write(&mut self, to: Address, bytes: &[u8]) -> Result<(), DeviceError> {
+        self.enter()?;
+        let n = bytes.len() as u64;
+        self.memory.check("a write", to, n)?;
+        if n > 0 {
+            self.driver()
+                .copy_in(to.0, bytes.as_ptr(), n, self.stream.handle)
+                .map_err(|e| device_error(format!("write {n} bytes to {to}"), &e))?;
+        }
+        self.finish()
+    }
+
+    fn read(&mut self, from: Address, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        self.enter()?;
+        let n = bytes.len() as u64;
+        self.memory.check("a read", from, n)?;
+        if n > 0 {
+            self.driver()
+                .copy_out(bytes.as_mut_ptr(), from.0, n, self.stream.handle)
+                .map_err(|e| device_error(format!("read {n} bytes at {from}"), &e))?;
+        }
+        self.finish()
+    }
+
+    fn fill(&mut self, to: Address, bytes: u64, pattern: &[u8]) -> Result<(), DeviceError> {
+        self.enter()?;
+        self.memory.check("a fill", to, bytes)?;
+        let refused = |reason: String| DeviceError::Driver {
+            action: format!("fill {bytes} bytes at {to}"),
+            reason,
+        };
+        let width = pattern.len() as u64;
+        let value = match *pattern {
+            [a] => u32::from(a),
+            [a, b] => u32::from(u16::from_le_bytes([a, b])),
+            [a, b, c, d] => u32::from_le_bytes([a, b, c, d]),
+            _ => return Err(refused(format!("a pattern has 1, 2 or 4 bytes, not {width}"))),
+        };
+        if !bytes.is_multiple_of(width) || !to.0.is_multiple_of(width) {
+            return Err(refused(format!("the pattern of {width} bytes does not fit there")));
+        }
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.driver()
+            .set(to.0, value, width as u32, bytes / width, self.stream.handle)
+            .map_err(|e| refused(e.to_string()))
+    }
+
+    fn materialize(
+        &mut self,
+        recipe: &Recipe,
+        layout: WeightLayout,
+        source: &dyn WeightSource,
+        to: Address,
+    ) -> Result<(), DeviceError> {
+        self.enter()?;
+        match layout {
+            WeightLayout::RowMajor => {}
+        }
+        let bytes = super::recipe::recipe_bytes(recipe)?;
+        self.memory.check("a weight", to, bytes)?;
+        self.loader.materialize(&mut self.modules, recipe, source, to)
+    }
+
+    fn host_block(&mut self, bytes: u64) -> Result<HostBlock, DeviceError> {
+        self.enter()?;
+        self.blocks.push(PinnedBlock::allocate(&self.context, bytes)?);
+        Ok(HostBlock { id: (self.blocks.len() - 1) as u32, bytes })
+    }
+
+    fn host_bytes(&self, block: HostBlock) -> &[u8] {
+        self.blocks[block.id as usize].bytes()
+    }
+
+    fn host_bytes_mut(&mut self, block: HostBlock) -> &mut [u8] {
+        self.blocks[block.id as usize].bytes_mut()
+    }
+
+    fn copy_in(&mut self, block: HostBlock, bytes: u64, to: Address) -> Result<(), DeviceError> {
+        self.enter()?;
+        self.memory.check("a copy to the device", to, bytes)?;
+        let from = self.block(block, bytes)?.as_ptr();
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.driver()
+            .copy_in(to.0, from, bytes, self.stream.handle)
+            .map_err(|e| device_error(format!("copy {bytes} bytes to {to}"), &e))
+    }
+
+    fn copy_out(
+        &mut self,
+        from: Address,
+        bytes: u64,
+        block: HostBlock,
+        offset: u64,
+    ) -> Result<(), DeviceError> {
+        self.enter()?;
+        self.memory.check("a copy from the device", from, bytes)?;
+        let to = self.block(block, offset.saturating_add(bytes))?.as_ptr();
+        if bytes == 0 {
+            return Ok(());
+        }
+        let to = to.wrapping_add(offset as usize);
+        self.driver()
+            .copy_out(to, from.0, bytes, self.stream.handle)
+            .map_err(|e| device_error(format!("copy {bytes} bytes at {from}"), &e))
+    }
+
+    fn record(&mut self) -> Result<CudaEvent, DeviceError> {
+        self.enter()?;
+        CudaEvent::record(&self.stream, false).map_err(|e| device_error("record an event", &e))
+    }
+
+    fn wait(&mut self, event: &CudaEvent) -> Result<(), DeviceError> {
+        self.enter()?;
+        event.wait().map_err(|e| self.asynchronous(&e))
+    }
+
+    fn bind(
+        &mut self,
+        artifact: &Artifact,
+        binding: &Binding<'_>,
+    ) -> Result<CudaProgram, DeviceError> {
+        self.enter()?;
+        self.driver().scope(&[binding.label], &[]);
+        let mut binder = Binder {
+            context: &self.context,
+            memory: &self.memory,
+            registry: &self.registry,
+            modules: &mut self.modules,
+            images: &mut self.images,
+        };
+        binder.bind(artifact, binding)
+    }
+
+    fn capture_support(&self, program: &CudaProgram) -> CaptureSupport {
+        program.support
+    }
+
+    fn launch(
+        &mut self,
+        program: &CudaProgram,
+        context: LaunchContext<'_>,
+    ) -> Result<(), DeviceError> {
+        self.enter()?;
+        let sizes = context.sizes();
+        for launch in &program.launches {
+            let failed = |reason: String| DeviceError::Launch {
+                launch: launch.name.clone(),
+                label: launch.label.to_string(),
+                reason: format!("at sizes {sizes:?}: {reason}"),
+            };
+            launch.check(sizes).map_err(failed)?;
+            self.driver().scope(&[&launch.label, &launch.name], sizes);
+            self.enqueue(launch, context).map_err(failed)?;
+            if self.options.synchronous {
+                self.stream.synchronize().map_err(|e| failed(e.to_string()))?;
+            }
+        }
+        if let Some(last) = program.launches.last() {
+            self.last = Some(last.clone());
+        }
+        Ok(())
+    }
+
+    fn capture(
+        &mut self,
+        label: &str,
+        programs: &[&CudaProgram],
+        sizes: &[u64],
+    ) -> Result<CudaCaptured, DeviceError> {
+        self.enter()?;
+        self.driver().scope(&[label], sizes);
+        let captured = self.record_graph(label, programs, sizes);
+        // A custom op's library may have left another context.
+        self.enter()?;
+        captured
+    }
+
+    fn replay(&mut self, graph: &CudaCaptured) -> Result<(), DeviceError> {
+        self.enter()?;
+        let failed = |reason: String| DeviceError::Launch {
+            launch: "replay".to_owned(),
+            label: graph.label.clone(),
+            reason: format!("at sizes {:?}: {reason}", graph.sizes),
+        };
+        for launch in &graph.launches {
+            launch.check_backing().map_err(failed)?;
+        }
+        self.driver().scope(&[&graph.label], &graph.sizes);
+        graph.exec.launch().map_err(|e| failed(e.to_string()))?;
+        if self.options.synchronous {
+            self.stream.synchronize().map_err(|e| failed(e.to_string()))?;
+        }
+        if let Some(last) = graph.launches.last() {
+            self.last = Some(last.clone());
+        }
+        Ok(())
+    }
+
+    fn addresses<'a>(&'a self, graph: &'a CudaCaptured) -> Vec<(&'a str, String, Address)> {
+        let launches = graph.launches.iter();
+        launches
+            .flat_map(|launch| {
+                let uses = launch.addresses.iter();
+                uses.map(|(what, at)| (launch.name.as_str(), what.clone(), *at))
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,237 @@
+//! Planned faults at the driver boundary, for tests of what happens when something fails.
+
+use super::{Attribute, Driver, GraphEdge, GraphNode, Handle, KernelLaunch, Outcome};
+use crate::cuda::error::CallError;
+use crate::cuda::library::CudaLibrary;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A driver call that is to fail.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CallFault {
+    /// The driver function, by name: `cuMemCreate`, `cuLaunchKernelEx`, `cuStreamEndCapture`.
+    pub call: &'static str,
+    /// The status that it returns: 2 is out of memory, 700 an illegal address, 900 an unsupported
+    /// capture.
+    pub code: u32,
+    /// Only while this is being done: a part of the label of a program or capture.
+    pub label: Option<String>,
+    /// Only for these padded sizes by symbol.
+    pub sizes: Option<Vec<u64>>,
+    /// How many calls that fit go well first.
+    pub after: u32,
+    /// How many fail then; `u32::MAX` is all.
+    pub times: u32,
+}
+
+impl CallFault {
+    /// Every call of `call` fails with `code`.
+    pub fn always(call: &'static str, code: u32) -> Self {
+        Self { call, code, label: None, sizes: None, after: 0, times: u32::MAX }
+    }
+
+    /// Only while something whose label contains `label` is being done.
+    pub fn at(mut self, label: &str) -> Self {
+        self.label = Some(label.to_owned());
+        self
+    }
+
+    /// Only for these padded sizes.
+    pub fn sized(mut self, sizes: &[u64]) -> Self {
+        self.sizes = Some(sizes.to_vec());
+        self
+    }
+
+    /// Once, after `calls` good ones.
+    pub fn once_after(mut self, calls: u32) -> Self {
+        self.after = calls;
+        self.times = 1;
+        self
+    }
+}
+
+/// What is planned to fail; nothing by default. Clones share one plan, so that a test can add to
+/// it while the device runs.
+#[derive(Clone, Default, Debug)]
+pub struct Faults {
+    plan: Arc<Mutex<Plan>>,
+    /// Whether any call is planned to fail: with none, a call costs no lock.
+    armed: Arc<AtomicBool>,
+}
+
+#[derive(Default, Debug)]
+struct Plan {
+    missing: Vec<CudaLibrary>,
+    capability: Option<(u32, u32)>,
+    calls: Vec<CallFault>,
+    label: String,
+    sizes: Vec<u64>,
+}
+
+impl Faults {
+    fn plan(&self) -> std::sync::MutexGuard<'_, Plan> {
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `library` will not be found.
+    pub fn miss(&self, library: CudaLibrary) {
+        self.plan().missing.push(library);
+    }
+
+    /// Devices will say that they have this compute capability.
+    pub fn set_capability(&self, capability: (u32, u32)) {
+        self.plan().capability = Some(capability);
+    }
+
+    fn is_armed(&self) -> bool {
+        self.armed.load(Ordering::Acquire)
+    }
+
+    /// A driver call will fail.
+    pub fn fail(&self, fault: CallFault) {
+        self.armed.store(true, Ordering::Release);
+        self.plan().calls.push(fault);
+    }
+
+    /// Nothing will fail any more.
+    pub fn clear(&self) {
+        self.armed.store(false, Ordering::Release);
+        *self.plan() = Plan::default();
+    }
+
+    pub(in crate::cuda) fn misses(&self, library: CudaLibrary) -> bool {
+        self.plan().missing.contains(&library)
+    }
+
+    fn check(&self, call: &'static str) -> Outcome<()> {
+        if !self.is_armed() {
+            return Ok(());
+        }
+        let mut plan = self.plan();
+        let Plan { calls, label, sizes, .. } = &mut *plan;
+        for fault in calls {
+            let fits = fault.call == call
+                && fault.label.as_ref().is_none_or(|part| label.contains(part.as_str()))
+                && fault.sizes.as_ref().is_none_or(|fault| fault == sizes);
+            if !fits || fault.times == 0 {
+                continue;
+            }
+            if fault.after > 0 {
+                fault.after -= 1;
+                continue;
+            }
+            if fault.times != u32::MAX {
+                fault.times -= 1;
+            }
+            return Err(CallError {
+                call,
+                code: fault.code,
+                name: "a planned fault".to_owned(),
+                description: format!("while `{label}` at {sizes:?}"),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// A driver whose calls fail as planned.
+#[derive(Debug)]
+pub(in crate::cuda) struct FaultyDriver<D> {
+    pub(in crate::cuda) inner: D,
+    pub(in crate::cuda) faults: Faults,
+}
+
+macro_rules! pass {
+    ($( $call:literal fn $name:ident($($arg:ident: $ty:ty),*) -> $out:ty; )*) => {
+        $( fn $name(&self, $($arg: $ty),*) -> Outcome<$out> {
+            self.faults.check($call)?;
+            self.inner.$name($($arg),*)
+        } )*
+    };
+}
+
+impl<D: Driver> Driver for FaultyDriver<D> {
+    fn scope(&self, label: &[&str], sizes: &[u64]) {
+        if self.faults.is_armed() {
+            let mut plan = self.faults.plan();
+            plan.label = label.join(" / ");
+            sizes.clone_into(&mut plan.sizes);
+        }
+    }
+
+    fn device_attribute(&self, ordinal: u32, attribute: Attribute) -> Outcome<i32> {
+        self.faults.check("cuDeviceGetAttribute")?;
+        let capability = self.faults.plan().capability;
+        match (attribute, capability) {
+            (Attribute::CapabilityMajor, Some((major, _))) => Ok(major as i32),
+            (Attribute::CapabilityMinor, Some((_, minor))) => Ok(minor as i32),
+            _ => self.inner.device_attribute(ordinal, attribute),
+        }
+    }
+
+    pass! {
+        "cuDeviceGetCount" fn device_count() -> u32;
+        "cuDeviceGetName" fn device_name(ordinal: u32) -> String;
+        "cuDeviceTotalMem_v2" fn device_bytes(ordinal: u32) -> u64;
+        "cuDevicePrimaryCtxRetain" fn retain_context(ordinal: u32) -> Handle;
+        "cuDevicePrimaryCtxRelease_v2" fn release_context(ordinal: u32) -> ();
+        "cuCtxSetCurrent" fn make_current(context: Handle) -> ();
+        "cuMemGetInfo_v2" fn free_bytes() -> u64;
+        "cuMemGetAllocationGranularity" fn granularity(ordinal: u32) -> u64;
+        "cuMemAddressReserve" fn reserve(bytes: u64) -> u64;
+        "cuMemAddressFree" fn unreserve(address: u64, bytes: u64) -> ();
+        "cuMemCreate" fn create_backing(ordinal: u32, bytes: u64) -> Handle;
+        "cuMemRelease" fn release_backing(backing: Handle) -> ();
+        "cuMemMap" fn map(address: u64, bytes: u64, backing: Handle) -> ();
+        "cuMemUnmap" fn unmap(address: u64, bytes: u64) -> ();
+        "cuMemSetAccess" fn allow_access(ordinal: u32, address: u64, bytes: u64) -> ();
+        "cuMemAlloc_v2" fn allocate(bytes: u64) -> u64;
+        "cuMemFree_v2" fn free(address: u64) -> ();
+        "cuMemHostAlloc" fn allocate_host(bytes: u64) -> *mut u8;
+        "cuMemFreeHost" fn free_host(block: *mut u8) -> ();
+        "cuMemcpyHtoDAsync_v2"
+            fn copy_in(to: u64, from: *const u8, bytes: u64, stream: Handle) -> ();
+        "cuMemcpyDtoHAsync_v2"
+            fn copy_out(to: *mut u8, from: u64, bytes: u64, stream: Handle) -> ();
+        "cuMemsetAsync"
+            fn set(to: u64, value: u32, width: u32, count: u64, stream: Handle) -> ();
+        "cuStreamCreate" fn create_stream() -> Handle;
+        "cuStreamDestroy_v2" fn destroy_stream(stream: Handle) -> ();
+        "cuStreamSynchronize" fn synchronize(stream: Handle) -> ();
+        "cuEventCreate" fn create_event(timing: bool) -> Handle;
+        "cuEventDestroy_v2" fn destroy_event(event: Handle) -> ();
+        "cuEventRecord" fn record_event(event: Handle, stream: Handle) -> ();
+        "cuEventSynchronize" fn wait_event(event: Handle) -> ();
+        "cuEventElapsedTime" fn elapsed(start: Handle, end: Handle) -> f32;
+        "cuModuleLoadData" fn load_module(cubin: &[u8]) -> Handle;
+        "cuModuleUnload" fn unload_module(module: Handle) -> ();
+        "cuModuleGetFunction" fn function(module: Handle, name: &str) -> Handle;
+        "cuFuncLoad" fn load_function(function: Handle) -> ();
+        "cuFuncSetAttribute" fn allow_shared(function: Handle, bytes: u32) -> ();
+        "cuLaunchKernelEx" fn launch(launch: &KernelLaunch<'_>) -> ();
+        "cuStreamBeginCapture_v2" fn begin_capture(stream: Handle) -> ();
+        "cuStreamIsCapturing" fn is_capturing(stream: Handle) -> bool;
+        "cuGraphGetNodes" fn graph_nodes(graph: Handle) -> Vec<GraphNode>;
+        "cuGraphGetEdges_v2" fn graph_edges(graph: Handle) -> Vec<GraphEdge>;
+        "cuGraphDebugDotPrint" fn write_dot(graph: Handle, path: &Path) -> ();
+        "cuGraphInstantiateWithFlags" fn instantiate(graph: Handle) -> Handle;
+        "cuGraphDestroy" fn destroy_graph(graph: Handle) -> ();
+        "cuGraphUpload" fn upload(exec: Handle, stream: Handle) -> ();
+        "cuGraphLaunch" fn launch_graph(exec: Handle, stream: Handle) -> ();
+        "cuGraphExecDestroy" fn destroy_exec(exec: Handle) -> ();
+    }
+
+    /// The stream leaves its capture even where the call is to fail, as it does with the driver.
+    fn end_capture(&self, stream: Handle) -> Outcome<Handle> {
+        let planned = self.faults.check("cuStreamEndCapture");
+        let graph = self.inner.end_capture(stream);
+        if planned.is_err()
+            && let Ok(graph) = graph
+            && graph != 0
+        {
+            self.inner.destroy_graph(graph)?;
+        }
+        planned.and(graph)
+    }
+}

@@ -1,0 +1,358 @@
+//! A driver without a GPU: memory is real, kernels are only noted. It keeps the driver's rules
+//! about captures, so that code which breaks them fails here as it would there.
+
+use super::{Attribute, Driver, GraphEdge, GraphNode, Handle, KernelLaunch, Outcome};
+use crate::cuda::error::CallError;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A kernel that ran, or would have.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in crate::cuda) struct Noted {
+    pub(in crate::cuda) name: String,
+    pub(in crate::cuda) grid: [u32; 3],
+    pub(in crate::cuda) programmatic: bool,
+    pub(in crate::cuda) parameters: Vec<u64>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    next: u64,
+    /// What is held, by kind: everything must be returned in the end.
+    live: BTreeMap<&'static str, i64>,
+    /// Bytes of each reserved range.
+    reserved: BTreeMap<u64, u64>,
+    /// Bytes of each backing.
+    backings: BTreeMap<Handle, u64>,
+    /// Mapped or allocated bytes by address.
+    memory: BTreeMap<u64, Vec<u8>>,
+    host: BTreeMap<usize, Box<[u8]>>,
+    functions: BTreeMap<Handle, String>,
+    capture: Option<Vec<Noted>>,
+    /// What a capture is to hold beside kernels.
+    extra: Vec<GraphNode>,
+    graphs: BTreeMap<Handle, (Vec<Noted>, Vec<GraphNode>)>,
+    ran: Vec<Noted>,
+    free: u64,
+}
+
+/// The simulated driver.
+#[derive(Debug)]
+pub(in crate::cuda) struct SimulatedDriver {
+    state: Mutex<State>,
+}
+
+const BASE: u64 = 0x7000_0000_0000;
+const GRANULARITY: u64 = 2 << 20;
+
+fn failed<T>(call: &'static str, code: u32) -> Outcome<T> {
+    let (name, description) = ("simulated".to_owned(), "simulated".to_owned());
+    Err(CallError { call, code, name, description })
+}
+
+impl State {
+    fn add(&mut self, kind: &'static str) -> Handle {
+        *self.live.entry(kind).or_default() += 1;
+        self.next += 1;
+        self.next
+    }
+
+    fn remove(&mut self, kind: &'static str) -> Outcome<()> {
+        *self.live.entry(kind).or_default() -= 1;
+        Ok(())
+    }
+
+    fn bytes(&mut self, call: &'static str, at: u64, n: u64) -> Outcome<&mut [u8]> {
+        let found = self.memory.range_mut(..=at).next_back();
+        let inside = found.and_then(|(base, bytes)| {
+            let start = (at - base) as usize;
+            bytes.get_mut(start..start + n as usize)
+        });
+        inside.map_or_else(|| failed(call, 700), Ok)
+    }
+
+    fn outside_capture(&self, call: &'static str) -> Outcome<()> {
+        if self.capture.is_some() { failed(call, 900) } else { Ok(()) }
+    }
+}
+
+impl SimulatedDriver {
+    pub(in crate::cuda) fn new() -> Self {
+        let state = State { free: 1 << 30, ..State::default() };
+        Self { state: Mutex::new(state) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The kernels that ran since the last call.
+    pub(in crate::cuda) fn take_ran(&self) -> Vec<Noted> {
+        std::mem::take(&mut self.state().ran)
+    }
+
+    /// What is still held, by kind.
+    pub(in crate::cuda) fn held(&self) -> BTreeMap<&'static str, i64> {
+        let mut live = self.state().live.clone();
+        live.retain(|_, n| *n != 0);
+        live
+    }
+
+    /// Every capture from now on also holds these nodes.
+    pub(in crate::cuda) fn also_capture(&self, nodes: &[GraphNode]) {
+        self.state().extra = nodes.to_vec();
+    }
+
+    pub(in crate::cuda) fn is_inside_capture(&self) -> bool {
+        self.state().capture.is_some()
+    }
+}
+
+impl Driver for std::sync::Arc<SimulatedDriver> {
+    fn device_count(&self) -> Outcome<u32> {
+        Ok(1)
+    }
+    fn device_name(&self, _: u32) -> Outcome<String> {
+        Ok("Simulated".to_owned())
+    }
+    fn device_attribute(&self, _: u32, attribute: Attribute) -> Outcome<i32> {
+        Ok(match attribute {
+            Attribute::CapabilityMajor => 9,
+            Attribute::CapabilityMinor => 0,
+            Attribute::VirtualMemory => 1,
+            Attribute::SharedBytesPerBlock | Attribute::SharedBytesPerMultiprocessor => 232_448,
+            Attribute::Multiprocessors => 4,
+            Attribute::L2Bytes => 1 << 20,
+        })
+    }
+    fn device_bytes(&self, _: u32) -> Outcome<u64> {
+        Ok(1 << 30)
+    }
+    fn retain_context(&self, _: u32) -> Outcome<Handle> {
+        Ok(self.state().add("context"))
+    }
+    fn release_context(&self, _: u32) -> Outcome<()> {
+        self.state().remove("context")
+    }
+    fn make_current(&self, _: Handle) -> Outcome<()> {
+        Ok(())
+    }
+    fn free_bytes(&self) -> Outcome<u64> {
+        Ok(self.state().free)
+    }
+    fn granularity(&self, _: u32) -> Outcome<u64> {
+        Ok(GRANULARITY)
+    }
+    fn reserve(&self, bytes: u64) -> Outcome<u64> {
+        let mut state = self.state();
+        state.outside_capture("cuMemAddressReserve")?;
+        let end = state.reserved.last_key_value().map(|(base, bytes)| base + bytes);
+        let base = end.unwrap_or(BASE) + GRANULARITY;
+        state.reserved.insert(base, bytes);
+        state.add("range");
+        Ok(base)
+    }
+    fn unreserve(&self, address: u64, _: u64) -> Outcome<()> {
+        self.state().reserved.remove(&address);
+        self.state().remove("range")
+    }
+    fn create_backing(&self, _: u32, bytes: u64) -> Outcome<Handle> {
+        let mut state = self.state();
+        state.outside_capture("cuMemCreate")?;
+        if bytes > state.free {
+            return failed("cuMemCreate", 2);
+        }
+        state.free -= bytes;
+        let handle = state.add("backing");
+        state.backings.insert(handle, bytes);
+        Ok(handle)
+    }
+    fn release_backing(&self, backing: Handle) -> Outcome<()> {
+        let mut state = self.state();
+        let bytes = state.backings.remove(&backing).unwrap_or(0);
+        state.free += bytes;
+        state.remove("backing")
+    }
+    fn map(&self, address: u64, bytes: u64, _: Handle) -> Outcome<()> {
+        self.state().memory.insert(address, vec![0xcd; bytes as usize]);
+        Ok(())
+    }
+    fn unmap(&self, address: u64, _: u64) -> Outcome<()> {
+        self.state().memory.remove(&address);
+        Ok(())
+    }
+    fn allow_access(&self, _: u32, _: u64, _: u64) -> Outcome<()> {
+        Ok(())
+    }
+    fn allocate(&self, bytes: u64) -> Outcome<u64> {
+        let mut state = self.state();
+        state.outside_capture("cuMemAlloc_v2")?;
+        let address = 0x1000_0000 + state.add("block") * GRANULARITY;
+        state.memory.insert(address, vec![0xcd; bytes as usize]);
+        Ok(address)
+    }
+    fn free(&self, address: u64) -> Outcome<()> {
+        self.state().memory.remove(&address);
+        self.state().remove("block")
+    }
+    fn allocate_host(&self, bytes: u64) -> Outcome<*mut u8> {
+        let mut block = vec![0xcd; bytes as usize].into_boxed_slice();
+        let start = block.as_mut_ptr();
+        let mut state = self.state();
+        state.host.insert(start.expose_provenance(), block);
+        state.add("host block");
+        Ok(start)
+    }
+    fn free_host(&self, block: *mut u8) -> Outcome<()> {
+        self.state().host.remove(&block.addr());
+        self.state().remove("host block")
+    }
+    fn copy_in(&self, to: u64, from: *const u8, bytes: u64, _: Handle) -> Outcome<()> {
+        let mut state = self.state();
+        let to = state.bytes("cuMemcpyHtoDAsync_v2", to, bytes)?;
+        // SAFETY: the device passes the start of at least as many bytes.
+        to.copy_from_slice(unsafe { std::slice::from_raw_parts(from, bytes as usize) });
+        Ok(())
+    }
+    fn copy_out(&self, to: *mut u8, from: u64, bytes: u64, _: Handle) -> Outcome<()> {
+        let mut state = self.state();
+        let from = state.bytes("cuMemcpyDtoHAsync_v2", from, bytes)?;
+        // SAFETY: the device passes the start of at least as many bytes.
+        unsafe { std::slice::from_raw_parts_mut(to, bytes as usize) }.copy_from_slice(from);
+        Ok(())
+    }
+    fn set(&self, to: u64, value: u32, width: u32, count: u64, _: Handle) -> Outcome<()> {
+        let mut state = self.state();
+        let width = width as usize;
+        let to = state.bytes("cuMemsetAsync", to, count * width as u64)?;
+        to.chunks_mut(width).for_each(|c| c.copy_from_slice(&value.to_le_bytes()[..width]));
+        Ok(())
+    }
+    fn create_stream(&self) -> Outcome<Handle> {
+        Ok(self.state().add("stream"))
+    }
+    fn destroy_stream(&self, _: Handle) -> Outcome<()> {
+        self.state().remove("stream")
+    }
+    fn synchronize(&self, _: Handle) -> Outcome<()> {
+        self.state().outside_capture("cuStreamSynchronize")
+    }
+    fn create_event(&self, _: bool) -> Outcome<Handle> {
+        Ok(self.state().add("event"))
+    }
+    fn destroy_event(&self, _: Handle) -> Outcome<()> {
+        self.state().remove("event")
+    }
+    fn record_event(&self, _: Handle, _: Handle) -> Outcome<()> {
+        Ok(())
+    }
+    fn wait_event(&self, _: Handle) -> Outcome<()> {
+        self.state().outside_capture("cuEventSynchronize")
+    }
+    fn elapsed(&self, _: Handle, _: Handle) -> Outcome<f32> {
+        Ok(1.0)
+    }
+    fn load_module(&self, _: &[u8]) -> Outcome<Handle> {
+        let mut state = self.state();
+        state.outside_capture("cuModuleLoadData")?;
+        Ok(state.add("module"))
+    }
+    fn unload_module(&self, _: Handle) -> Outcome<()> {
+        self.state().remove("module")
+    }
+    fn function(&self, _: Handle, name: &str) -> Outcome<Handle> {
+        let mut state = self.state();
+        if name == "missing" {
+            return failed("cuModuleGetFunction", 500);
+        }
+        state.next += 1;
+        let handle = state.next;
+        state.functions.insert(handle, name.to_owned());
+        Ok(handle)
+    }
+    fn load_function(&self, _: Handle) -> Outcome<()> {
+        self.state().outside_capture("cuFuncLoad")
+    }
+    fn allow_shared(&self, _: Handle, _: u32) -> Outcome<()> {
+        Ok(())
+    }
+    fn launch(&self, launch: &KernelLaunch<'_>) -> Outcome<()> {
+        let mut state = self.state();
+        let noted = Noted {
+            name: state.functions[&launch.function].clone(),
+            grid: launch.grid,
+            programmatic: launch.programmatic,
+            parameters: launch.parameters.to_vec(),
+        };
+        match &mut state.capture {
+            Some(capture) => capture.push(noted),
+            None => state.ran.push(noted),
+        }
+        Ok(())
+    }
+    fn begin_capture(&self, _: Handle) -> Outcome<()> {
+        let mut state = self.state();
+        state.outside_capture("cuStreamBeginCapture_v2")?;
+        state.capture = Some(Vec::new());
+        Ok(())
+    }
+    fn end_capture(&self, _: Handle) -> Outcome<Handle> {
+        let mut state = self.state();
+        let Some(kernels) = state.capture.take() else { return failed("cuStreamEndCapture", 901) };
+        if kernels.is_empty() && state.extra.is_empty() {
+            return Ok(0);
+        }
+        let extra = state.extra.clone();
+        let handle = state.add("graph");
+        state.graphs.insert(handle, (kernels, extra));
+        Ok(handle)
+    }
+    fn is_capturing(&self, _: Handle) -> Outcome<bool> {
+        Ok(self.is_inside_capture())
+    }
+    fn graph_nodes(&self, graph: Handle) -> Outcome<Vec<GraphNode>> {
+        let state = self.state();
+        let (kernels, extra) = &state.graphs[&graph];
+        let kernels = kernels.iter().map(|noted| GraphNode::Kernel {
+            name: noted.name.clone(),
+            grid: noted.grid,
+            block: [1; 3],
+        });
+        Ok(kernels.chain(extra.iter().cloned()).collect())
+    }
+    fn graph_edges(&self, graph: Handle) -> Outcome<Vec<GraphEdge>> {
+        let state = self.state();
+        let kernels = &state.graphs[&graph].0;
+        Ok((1..kernels.len())
+            .map(|to| GraphEdge { from: to - 1, to, programmatic: kernels[to].programmatic })
+            .collect())
+    }
+    fn write_dot(&self, _: Handle, path: &Path) -> Outcome<()> {
+        std::fs::write(path, "digraph {}").or_else(|_| failed("cuGraphDebugDotPrint", 1))
+    }
+    fn instantiate(&self, graph: Handle) -> Outcome<Handle> {
+        let mut state = self.state();
+        let exec = state.add("exec");
+        let captured = state.graphs[&graph].clone();
+        state.graphs.insert(exec, captured);
+        Ok(exec)
+    }
+    fn destroy_graph(&self, graph: Handle) -> Outcome<()> {
+        self.state().graphs.remove(&graph);
+        self.state().remove("graph")
+    }
+    fn upload(&self, _: Handle, _: Handle) -> Outcome<()> {
+        Ok(())
+    }
+    fn launch_graph(&self, exec: Handle, _: Handle) -> Outcome<()> {
+        let mut state = self.state();
+        let kernels = state.graphs[&exec].0.clone();
+        state.ran.extend(kernels);
+        Ok(())
+    }
+    fn destroy_exec(&self, exec: Handle) -> Outcome<()> {
+        self.state().graphs.remove(&exec);
+        self.state().remove("exec")
+    }
+}

@@ -1,0 +1,664 @@
+//! The system's driver, its functions resolved from `libcuda.so.1`.
+
+use super::{Attribute, Driver, GraphEdge, GraphNode, Handle, KernelLaunch, Outcome};
+use crate::cuda::error::{CallError, CudaError, CudaVersion};
+use crate::cuda::library::{CudaLibrary, library_api, open};
+use cudarc::driver::sys as cu;
+use std::ffi::{CStr, CString, c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
+use std::mem::MaybeUninit;
+use std::path::Path;
+use std::ptr::{null, null_mut};
+
+library_api! {
+    /// The driver functions that are used.
+    struct DriverApi from cudarc::driver::sys, status CUresult {
+        fn cuGetErrorName(cu::CUresult, *mut *const c_char);
+        fn cuGetErrorString(cu::CUresult, *mut *const c_char);
+        fn cuDeviceGetCount(*mut c_int);
+        fn cuDeviceGet(*mut cu::CUdevice, c_int);
+        fn cuDeviceGetName(*mut c_char, c_int, cu::CUdevice);
+        fn cuDeviceGetAttribute(*mut c_int, cu::CUdevice_attribute, cu::CUdevice);
+        fn cuDeviceTotalMem_v2(*mut usize, cu::CUdevice);
+        fn cuDevicePrimaryCtxRetain(*mut cu::CUcontext, cu::CUdevice);
+        fn cuDevicePrimaryCtxRelease_v2(cu::CUdevice);
+        fn cuCtxSetCurrent(cu::CUcontext);
+        fn cuMemGetInfo_v2(*mut usize, *mut usize);
+        fn cuMemGetAllocationGranularity(
+            *mut usize, *const cu::CUmemAllocationProp, cu::CUmemAllocationGranularity_flags,
+        );
+        fn cuMemAddressReserve(
+            *mut cu::CUdeviceptr, usize, usize, cu::CUdeviceptr, c_ulonglong,
+        );
+        fn cuMemAddressFree(cu::CUdeviceptr, usize);
+        fn cuMemCreate(
+            *mut cu::CUmemGenericAllocationHandle, usize, *const cu::CUmemAllocationProp,
+            c_ulonglong,
+        );
+        fn cuMemRelease(cu::CUmemGenericAllocationHandle);
+        fn cuMemMap(
+            cu::CUdeviceptr, usize, usize, cu::CUmemGenericAllocationHandle, c_ulonglong,
+        );
+        fn cuMemUnmap(cu::CUdeviceptr, usize);
+        fn cuMemSetAccess(cu::CUdeviceptr, usize, *const cu::CUmemAccessDesc, usize);
+        fn cuMemAlloc_v2(*mut cu::CUdeviceptr, usize);
+        fn cuMemFree_v2(cu::CUdeviceptr);
+        fn cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
+        fn cuMemFreeHost(*mut c_void);
+        fn cuMemcpyHtoDAsync_v2(cu::CUdeviceptr, *const c_void, usize, cu::CUstream);
+        fn cuMemcpyDtoHAsync_v2(*mut c_void, cu::CUdeviceptr, usize, cu::CUstream);
+        fn cuMemsetD8Async(cu::CUdeviceptr, c_uchar, usize, cu::CUstream);
+        fn cuMemsetD16Async(cu::CUdeviceptr, c_ushort, usize, cu::CUstream);
+        fn cuMemsetD32Async(cu::CUdeviceptr, c_uint, usize, cu::CUstream);
+        fn cuStreamCreate(*mut cu::CUstream, c_uint);
+        fn cuStreamDestroy_v2(cu::CUstream);
+        fn cuStreamSynchronize(cu::CUstream);
+        fn cuEventCreate(*mut cu::CUevent, c_uint);
+        fn cuEventDestroy_v2(cu::CUevent);
+        fn cuEventRecord(cu::CUevent, cu::CUstream);
+        fn cuEventSynchronize(cu::CUevent);
+        fn cuEventElapsedTime(*mut f32, cu::CUevent, cu::CUevent);
+        fn cuModuleLoadData(*mut cu::CUmodule, *const c_void);
+        fn cuModuleUnload(cu::CUmodule);
+        fn cuModuleGetFunction(*mut cu::CUfunction, cu::CUmodule, *const c_char);
+        fn cuFuncLoad(cu::CUfunction);
+        fn cuFuncSetAttribute(cu::CUfunction, cu::CUfunction_attribute, c_int);
+        fn cuFuncGetName(*mut *const c_char, cu::CUfunction);
+        fn cuLaunchKernelEx(
+            *const cu::CUlaunchConfig, cu::CUfunction, *mut *mut c_void, *mut *mut c_void,
+        );
+        fn cuStreamBeginCapture_v2(cu::CUstream, cu::CUstreamCaptureMode);
+        fn cuStreamEndCapture(cu::CUstream, *mut cu::CUgraph);
+        fn cuStreamIsCapturing(cu::CUstream, *mut cu::CUstreamCaptureStatus);
+        fn cuGraphGetNodes(cu::CUgraph, *mut cu::CUgraphNode, *mut usize);
+        fn cuGraphNodeGetType(cu::CUgraphNode, *mut cu::CUgraphNodeType);
+        fn cuGraphKernelNodeGetParams_v2(cu::CUgraphNode, *mut cu::CUDA_KERNEL_NODE_PARAMS);
+        fn cuGraphChildGraphNodeGetGraph(cu::CUgraphNode, *mut cu::CUgraph);
+        fn cuGraphGetEdges_v2(
+            cu::CUgraph, *mut cu::CUgraphNode, *mut cu::CUgraphNode, *mut cu::CUgraphEdgeData,
+            *mut usize,
+        );
+        fn cuGraphDebugDotPrint(cu::CUgraph, *const c_char, c_uint);
+        fn cuGraphInstantiateWithFlags(*mut cu::CUgraphExec, cu::CUgraph, c_ulonglong);
+        fn cuGraphUpload(cu::CUgraphExec, cu::CUstream);
+        fn cuGraphLaunch(cu::CUgraphExec, cu::CUstream);
+        fn cuGraphExecDestroy(cu::CUgraphExec);
+        fn cuGraphDestroy(cu::CUgraph);
+    }
+}
+
+/// Calls a driver function and turns its status into a result.
+macro_rules! call {
+    ($driver:expr, $function:ident($($argument:expr),* $(,)?)) => {{
+        // SAFETY: the function was resolved from the driver with this signature; pointers are to
+        // live values of the types that it reads or writes, and handles are its own.
+        let code = unsafe { ($driver.api.$function)($($argument),*) };
+        $driver.check(stringify!($function), code)
+    }};
+}
+
+/// The driver of this machine.
+#[derive(Debug)]
+pub(in crate::cuda) struct SystemDriver {
+    api: DriverApi,
+    version: CudaVersion,
+    path: &'static str,
+}
+
+/// The names and descriptions of the statuses that come up; the driver is only asked about a
+/// status that the bindings have a name for.
+type NameOf = unsafe extern "C" fn(c_uint, *mut *const c_char) -> c_uint;
+
+impl SystemDriver {
+    /// The least driver: the newest function used is `cuFuncLoad`, of CUDA 12.4.
+    pub(in crate::cuda) const OLDEST: CudaVersion = CudaVersion(12_040);
+
+    /// Finds the driver and initializes it. The version is compared before the functions are
+    /// resolved, so that an old driver is named as such.
+    pub(in crate::cuda) fn open() -> Result<Self, CudaError> {
+        let library = open(CudaLibrary::Driver, &[], None)?;
+        // SAFETY: the signatures are those of the driver API since its first version.
+        let (init, version) = unsafe {
+            (
+                library.function::<unsafe extern "C" fn(c_uint) -> c_uint>("cuInit")?,
+                library
+                    .function::<unsafe extern "C" fn(*mut c_int) -> c_uint>("cuDriverGetVersion")?,
+            )
+        };
+        let failed = |action: &str, call, code| CudaError::Call {
+            action: action.to_owned(),
+            source: CallError {
+                call,
+                code,
+                name: initial_error(code).to_owned(),
+                description: "the driver library is there but does not work; nvidia-smi should \
+                              say more"
+                    .to_owned(),
+            },
+        };
+        let mut found = 0;
+        // SAFETY: `found` is what the function writes.
+        match unsafe { version(&mut found) } {
+            0 => {}
+            code => return Err(failed("ask for the driver's version", "cuDriverGetVersion", code)),
+        }
+        let found = CudaVersion(found.max(0) as u32);
+        if found < Self::OLDEST {
+            return Err(CudaError::DriverTooOld { found, needed: Self::OLDEST });
+        }
+        // SAFETY: 0 is the only flag there is.
+        match unsafe { init(0) } {
+            0 => {}
+            code => return Err(failed("initialize the driver", "cuInit", code)),
+        }
+        Ok(Self { api: DriverApi::resolve(&library)?, version: found, path: library.path })
+    }
+
+    pub(in crate::cuda) fn version(&self) -> CudaVersion {
+        self.version
+    }
+
+    pub(in crate::cuda) fn path(&self) -> &'static str {
+        self.path
+    }
+
+    fn check(&self, call: &'static str, code: c_uint) -> Outcome<()> {
+        if code == 0 {
+            return Ok(());
+        }
+        let text = |function: NameOf| {
+            let mut text = null();
+            // SAFETY: the function takes any number and writes a static string or null.
+            let found = unsafe { function(code, &mut text) } == 0 && !text.is_null();
+            // SAFETY: the driver's strings end with NUL and live as long as the driver.
+            found.then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+        };
+        // SAFETY: only the type of the first parameter changes, from an enum to the number that
+        // represents it, because a status may be one that the bindings' enum lacks.
+        let (name, description) = unsafe {
+            (
+                std::mem::transmute::<
+                    unsafe extern "C" fn(cu::CUresult, *mut *const c_char) -> c_uint,
+                    NameOf,
+                >(self.api.cuGetErrorName),
+                std::mem::transmute::<
+                    unsafe extern "C" fn(cu::CUresult, *mut *const c_char) -> c_uint,
+                    NameOf,
+                >(self.api.cuGetErrorString),
+            )
+        };
+        let unknown = || "unknown to the driver".to_owned();
+        Err(CallError {
+            call,
+            code,
+            name: text(name).unwrap_or_else(unknown),
+            description: text(description).unwrap_or_else(unknown),
+        })
+    }
+
+    fn device(&self, ordinal: u32) -> Outcome<cu::CUdevice> {
+        let mut device = 0;
+        call!(self, cuDeviceGet(&mut device, ordinal as c_int))?;
+        Ok(device)
+    }
+
+    fn node(&self, node: cu::CUgraphNode) -> Outcome<GraphNode> {
+        let mut kind: c_uint = 0;
+        // The type is written as a number: a newer driver may have types that the enum lacks.
+        call!(self, cuGraphNodeGetType(node, (&raw mut kind).cast()))?;
+        use cu::CUgraphNodeType as Type;
+        let is = |ty: Type| kind == ty as c_uint;
+        if is(Type::CU_GRAPH_NODE_TYPE_KERNEL) {
+            return self.kernel_node(node);
+        }
+        if is(Type::CU_GRAPH_NODE_TYPE_GRAPH) {
+            let mut child = null_mut();
+            call!(self, cuGraphChildGraphNodeGetGraph(node, &mut child))?;
+            return Ok(GraphNode::Child(self.graph_nodes(child.addr() as u64)?));
+        }
+        Ok(match () {
+            () if is(Type::CU_GRAPH_NODE_TYPE_MEMCPY) => GraphNode::MemoryCopy,
+            () if is(Type::CU_GRAPH_NODE_TYPE_MEMSET) => GraphNode::MemorySet,
+            () if is(Type::CU_GRAPH_NODE_TYPE_HOST) => GraphNode::Host,
+            () if is(Type::CU_GRAPH_NODE_TYPE_EMPTY) => GraphNode::Empty,
+            () if is(Type::CU_GRAPH_NODE_TYPE_MEM_ALLOC) => GraphNode::Allocation,
+            () if is(Type::CU_GRAPH_NODE_TYPE_MEM_FREE) => GraphNode::Free,
+            () => GraphNode::Other(kind),
+        })
+    }
+
+    fn kernel_node(&self, node: cu::CUgraphNode) -> Outcome<GraphNode> {
+        let mut params = MaybeUninit::<cu::CUDA_KERNEL_NODE_PARAMS>::zeroed();
+        call!(self, cuGraphKernelNodeGetParams_v2(node, params.as_mut_ptr()))?;
+        // SAFETY: the call succeeded, and every bit pattern of the struct is a value.
+        let params = unsafe { params.assume_init() };
+        let mut name = null();
+        // A library's kernel may have a context-free handle instead of a function.
+        let named = !params.func.is_null()
+            && call!(self, cuFuncGetName(&mut name, params.func)).is_ok()
+            && !name.is_null();
+        let name = match named {
+            // SAFETY: the name ends with NUL and lives as long as its module.
+            true => unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned(),
+            false => "a library's kernel".to_owned(),
+        };
+        let grid = [params.gridDimX, params.gridDimY, params.gridDimZ];
+        let block = [params.blockDimX, params.blockDimY, params.blockDimZ];
+        Ok(GraphNode::Kernel { name, grid, block })
+    }
+
+    fn node_handles(&self, graph: cu::CUgraph) -> Outcome<Vec<cu::CUgraphNode>> {
+        let mut count = 0;
+        call!(self, cuGraphGetNodes(graph, null_mut(), &mut count))?;
+        let mut nodes = vec![null_mut(); count];
+        if count > 0 {
+            call!(self, cuGraphGetNodes(graph, nodes.as_mut_ptr(), &mut count))?;
+        }
+        nodes.truncate(count);
+        Ok(nodes)
+    }
+}
+
+/// The status of the first calls by name, when the driver can't be asked yet.
+fn initial_error(code: u32) -> &'static str {
+    match code {
+        3 => "CUDA_ERROR_NOT_INITIALIZED",
+        34 => "CUDA_ERROR_STUB_LIBRARY",
+        100 => "CUDA_ERROR_NO_DEVICE",
+        101 => "CUDA_ERROR_INVALID_DEVICE",
+        802 => "CUDA_ERROR_SYSTEM_NOT_READY",
+        803 => "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+        804 => "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
+        999 => "CUDA_ERROR_UNKNOWN",
+        _ => "an error",
+    }
+}
+
+fn pointer<T>(handle: Handle) -> *mut T {
+    std::ptr::with_exposed_provenance_mut(handle as usize)
+}
+
+fn number<T>(pointer: *mut T) -> Handle {
+    pointer.expose_provenance() as Handle
+}
+
+fn allocation_properties(ordinal: u32) -> cu::CUmemAllocationProp {
+    cu::CUmemAllocationProp {
+        type_: cu::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+        requestedHandleTypes: cu::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE,
+        location: location(ordinal),
+        win32HandleMetaData: null_mut(),
+        allocFlags: cu::CUmemAllocationProp_st__bindgen_ty_1 {
+            compressionType: 0,
+            gpuDirectRDMACapable: 0,
+            usage: 0,
+            reserved: [0; 4],
+        },
+    }
+}
+
+fn location(ordinal: u32) -> cu::CUmemLocation {
+    cu::CUmemLocation {
+        type_: cu::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+        id: ordinal as c_int,
+    }
+}
+
+impl Attribute {
+    fn of_driver(self) -> cu::CUdevice_attribute {
+        use cu::CUdevice_attribute as A;
+        match self {
+            Self::Multiprocessors => A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+            Self::CapabilityMajor => A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+            Self::CapabilityMinor => A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+            Self::L2Bytes => A::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE,
+            Self::SharedBytesPerBlock => A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+            Self::SharedBytesPerMultiprocessor => {
+                A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
+            }
+            Self::VirtualMemory => A::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+        }
+    }
+}
+
+impl Driver for SystemDriver {
+    fn device_count(&self) -> Outcome<u32> {
+        let mut count = 0;
+        call!(self, cuDeviceGetCount(&mut count))?;
+        Ok(count.max(0) as u32)
+    }
+
+    fn device_name(&self, ordinal: u32) -> Outcome<String> {
+        let device = self.device(ordinal)?;
+        let mut name = [0u8; 256];
+        call!(self, cuDeviceGetName(name.as_mut_ptr().cast(), name.len() as c_int, device))?;
+        let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
+        Ok(String::from_utf8_lossy(&name[..end]).into_owned())
+    }
+
+    fn device_attribute(&self, ordinal: u32, attribute: Attribute) -> Outcome<i32> {
+        let device = self.device(ordinal)?;
+        let mut value = 0;
+        call!(self, cuDeviceGetAttribute(&mut value, attribute.of_driver(), device))?;
+        Ok(value)
+    }
+
+    fn device_bytes(&self, ordinal: u32) -> Outcome<u64> {
+        let device = self.device(ordinal)?;
+        let mut bytes = 0;
+        call!(self, cuDeviceTotalMem_v2(&mut bytes, device))?;
+        Ok(bytes as u64)
+    }
+
+    fn retain_context(&self, ordinal: u32) -> Outcome<Handle> {
+        let device = self.device(ordinal)?;
+        let mut context = null_mut();
+        call!(self, cuDevicePrimaryCtxRetain(&mut context, device))?;
+        Ok(number(context))
+    }
+
+    fn release_context(&self, ordinal: u32) -> Outcome<()> {
+        let device = self.device(ordinal)?;
+        call!(self, cuDevicePrimaryCtxRelease_v2(device))
+    }
+
+    fn make_current(&self, context: Handle) -> Outcome<()> {
+        call!(self, cuCtxSetCurrent(pointer(context)))
+    }
+
+    fn free_bytes(&self) -> Outcome<u64> {
+        let (mut free, mut total) = (0, 0);
+        call!(self, cuMemGetInfo_v2(&mut free, &mut total))?;
+        Ok(free as u64)
+    }
+
+    fn granularity(&self, ordinal: u32) -> Outcome<u64> {
+        let mut bytes = 0;
+        let properties = allocation_properties(ordinal);
+        let option = cu::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED;
+        call!(self, cuMemGetAllocationGranularity(&mut bytes, &properties, option))?;
+        Ok(bytes as u64)
+    }
+
+    fn reserve(&self, bytes: u64) -> Outcome<u64> {
+        let mut address = 0;
+        call!(self, cuMemAddressReserve(&mut address, bytes as usize, 0, 0, 0))?;
+        Ok(address)
+    }
+
+    fn unreserve(&self, address: u64, bytes: u64) -> Outcome<()> {
+        call!(self, cuMemAddressFree(address, bytes as usize))
+    }
+
+    fn create_backing(&self, ordinal: u32, bytes: u64) -> Outcome<Handle> {
+        let mut backing = 0;
+        let properties = allocation_properties(ordinal);
+        call!(self, cuMemCreate(&mut backing, bytes as usize, &properties, 0))?;
+        Ok(backing)
+    }
+
+    fn release_backing(&self, backing: Handle) -> Outcome<()> {
+        call!(self, cuMemRelease(backing))
+    }
+
+    fn map(&self, address: u64, bytes: u64, backing: Handle) -> Outcome<()> {
+        call!(self, cuMemMap(address, bytes as usize, 0, backing, 0))
+    }
+
+    fn unmap(&self, address: u64, bytes: u64) -> Outcome<()> {
+        call!(self, cuMemUnmap(address, bytes as usize))
+    }
+
+    fn allow_access(&self, ordinal: u32, address: u64, bytes: u64) -> Outcome<()> {
+        let access = cu::CUmemAccessDesc {
+            location: location(ordinal),
+            flags: cu::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        };
+        call!(self, cuMemSetAccess(address, bytes as usize, &access, 1))
+    }
+
+    fn allocate(&self, bytes: u64) -> Outcome<u64> {
+        let mut address = 0;
+        call!(self, cuMemAlloc_v2(&mut address, bytes as usize))?;
+        Ok(address)
+    }
+
+    fn free(&self, address: u64) -> Outcome<()> {
+        call!(self, cuMemFree_v2(address))
+    }
+
+    fn allocate_host(&self, bytes: u64) -> Outcome<*mut u8> {
+        let mut block = null_mut();
+        // Cached by the host, not write-combined: blocks are also read.
+        call!(self, cuMemHostAlloc(&mut block, bytes as usize, 0))?;
+        Ok(block.cast())
+    }
+
+    fn free_host(&self, block: *mut u8) -> Outcome<()> {
+        call!(self, cuMemFreeHost(block.cast()))
+    }
+
+    fn copy_in(&self, to: u64, from: *const u8, bytes: u64, stream: Handle) -> Outcome<()> {
+        call!(self, cuMemcpyHtoDAsync_v2(to, from.cast(), bytes as usize, pointer(stream)))
+    }
+
+    fn copy_out(&self, to: *mut u8, from: u64, bytes: u64, stream: Handle) -> Outcome<()> {
+        call!(self, cuMemcpyDtoHAsync_v2(to.cast(), from, bytes as usize, pointer(stream)))
+    }
+
+    fn set(&self, to: u64, value: u32, width: u32, count: u64, stream: Handle) -> Outcome<()> {
+        let (count, stream) = (count as usize, pointer(stream));
+        match width {
+            1 => call!(self, cuMemsetD8Async(to, value as u8, count, stream)),
+            2 => call!(self, cuMemsetD16Async(to, value as u16, count, stream)),
+            _ => call!(self, cuMemsetD32Async(to, value, count, stream)),
+        }
+    }
+
+    fn create_stream(&self) -> Outcome<Handle> {
+        let mut stream = null_mut();
+        let flags = cu::CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint;
+        call!(self, cuStreamCreate(&mut stream, flags))?;
+        Ok(number(stream))
+    }
+
+    fn destroy_stream(&self, stream: Handle) -> Outcome<()> {
+        call!(self, cuStreamDestroy_v2(pointer(stream)))
+    }
+
+    fn synchronize(&self, stream: Handle) -> Outcome<()> {
+        call!(self, cuStreamSynchronize(pointer(stream)))
+    }
+
+    fn create_event(&self, timing: bool) -> Outcome<Handle> {
+        let mut event = null_mut();
+        let flags = match timing {
+            true => cu::CUevent_flags::CU_EVENT_DEFAULT,
+            false => cu::CUevent_flags::CU_EVENT_DISABLE_TIMING,
+        };
+        call!(self, cuEventCreate(&mut event, flags as c_uint))?;
+        Ok(number(event))
+    }
+
+    fn destroy_event(&self, event: Handle) -> Outcome<()> {
+        call!(self, cuEventDestroy_v2(pointer(event)))
+    }
+
+    fn record_event(&self, event: Handle, stream: Handle) -> Outcome<()> {
+        call!(self, cuEventRecord(pointer(event), pointer(stream)))
+    }
+
+    fn wait_event(&self, event: Handle) -> Outcome<()> {
+        call!(self, cuEventSynchronize(pointer(event)))
+    }
+
+    fn elapsed(&self, start: Handle, end: Handle) -> Outcome<f32> {
+        let mut milliseconds = 0.0;
+        call!(self, cuEventElapsedTime(&mut milliseconds, pointer(start), pointer(end)))?;
+        Ok(milliseconds)
+    }
+
+    fn load_module(&self, cubin: &[u8]) -> Outcome<Handle> {
+        let mut module = null_mut();
+        call!(self, cuModuleLoadData(&mut module, cubin.as_ptr().cast()))?;
+        Ok(number(module))
+    }
+
+    fn unload_module(&self, module: Handle) -> Outcome<()> {
+        call!(self, cuModuleUnload(pointer(module)))
+    }
+
+    fn function(&self, module: Handle, name: &str) -> Outcome<Handle> {
+        let mut function = null_mut();
+        // A name with a NUL byte is cut there, and no function is found under it.
+        let name = CString::new(name.split('\0').next().unwrap_or_default()).unwrap_or_default();
+        call!(self, cuModuleGetFunction(&mut function, pointer(module), name.as_ptr()))?;
+        Ok(number(function))
+    }
+
+    fn load_function(&self, function: Handle) -> Outcome<()> {
+        call!(self, cuFuncLoad(pointer(function)))
+    }
+
+    fn allow_shared(&self, function: Handle, bytes: u32) -> Outcome<()> {
+        let attribute = cu::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        call!(self, cuFuncSetAttribute(pointer(function), attribute, bytes as c_int))
+    }
+
+    fn launch(&self, launch: &KernelLaunch<'_>) -> Outcome<()> {
+        let mut attributes = Vec::with_capacity(2);
+        let mut attribute = |id, value| {
+            attributes.push(cu::CUlaunchAttribute { id, pad: [0; 4], value });
+        };
+        let blank = || cu::CUlaunchAttributeValue { pad: [0; 64] };
+        if launch.programmatic {
+            let mut value = blank();
+            value.programmaticStreamSerializationAllowed = 1;
+            attribute(
+                cu::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                value,
+            );
+        }
+        if launch.cluster != [1; 3] {
+            let [x, y, z] = launch.cluster;
+            let mut value = blank();
+            value.clusterDim = cu::CUlaunchAttributeValue_union__bindgen_ty_1 { x, y, z };
+            attribute(cu::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, value);
+        }
+        let config = cu::CUlaunchConfig {
+            gridDimX: launch.grid[0],
+            gridDimY: launch.grid[1],
+            gridDimZ: launch.grid[2],
+            blockDimX: launch.block[0],
+            blockDimY: launch.block[1],
+            blockDimZ: launch.block[2],
+            sharedMemBytes: launch.shared_bytes,
+            hStream: pointer(launch.stream),
+            attrs: if attributes.is_empty() { null_mut() } else { attributes.as_mut_ptr() },
+            numAttrs: attributes.len() as c_uint,
+        };
+        // The driver reads as many bytes at each pointer as the kernel declares: the low half of a
+        // number on the little-endian machines that CUDA runs on.
+        let mut parameters: Vec<*mut c_void> = launch
+            .parameters
+            .iter()
+            .map(|value| std::ptr::from_ref(value).cast_mut().cast())
+            .collect();
+        call!(
+            self,
+            cuLaunchKernelEx(
+                &config,
+                pointer(launch.function),
+                parameters.as_mut_ptr(),
+                null_mut()
+            )
+        )
+    }
+
+    fn begin_capture(&self, stream: Handle) -> Outcome<()> {
+        let mode = cu::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        call!(self, cuStreamBeginCapture_v2(pointer(stream), mode))
+    }
+
+    fn end_capture(&self, stream: Handle) -> Outcome<Handle> {
+        let mut graph = null_mut();
+        call!(self, cuStreamEndCapture(pointer(stream), &mut graph))?;
+        Ok(number(graph))
+    }
+
+    fn is_capturing(&self, stream: Handle) -> Outcome<bool> {
+        let mut status: c_uint = 0;
+        call!(self, cuStreamIsCapturing(pointer(stream), (&raw mut status).cast()))?;
+        Ok(status != 0)
+    }
+
+    fn graph_nodes(&self, graph: Handle) -> Outcome<Vec<GraphNode>> {
+        self.node_handles(pointer(graph))?.into_iter().map(|node| self.node(node)).collect()
+    }
+
+    fn graph_edges(&self, graph: Handle) -> Outcome<Vec<GraphEdge>> {
+        let nodes = self.node_handles(pointer(graph))?;
+        let index: rustc_hash::FxHashMap<_, _> =
+            nodes.iter().enumerate().map(|(i, node)| (node.addr(), i)).collect();
+        let graph = pointer(graph);
+        let mut count = 0;
+        // Without a place for edge data, the driver refuses graphs with programmatic edges.
+        call!(self, cuGraphGetEdges_v2(graph, null_mut(), null_mut(), null_mut(), &mut count))?;
+        let blank = cu::CUgraphEdgeData { from_port: 0, to_port: 0, type_: 0, reserved: [0; 5] };
+        let (mut from, mut to) = (vec![null_mut(); count], vec![null_mut(); count]);
+        let mut data = vec![blank; count];
+        if count > 0 {
+            call!(
+                self,
+                cuGraphGetEdges_v2(
+                    graph,
+                    from.as_mut_ptr(),
+                    to.as_mut_ptr(),
+                    data.as_mut_ptr(),
+                    &mut count
+                )
+            )?;
+        }
+        let programmatic =
+            cu::CUgraphDependencyType::CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC as c_uchar;
+        let edges = from.iter().zip(&to).zip(&data).take(count);
+        Ok(edges
+            .filter_map(|((from, to), data)| {
+                Some(GraphEdge {
+                    from: *index.get(&from.addr())?,
+                    to: *index.get(&to.addr())?,
+                    programmatic: data.type_ == programmatic,
+                })
+            })
+            .collect())
+    }
+
+    fn write_dot(&self, graph: Handle, path: &Path) -> Outcome<()> {
+        let text = path.to_string_lossy();
+        let path = CString::new(text.split('\0').next().unwrap_or_default()).unwrap_or_default();
+        let flags =
+            cu::CUgraphDebugDot_flags::CU_GRAPH_DEBUG_DOT_FLAGS_KERNEL_NODE_PARAMS as c_uint;
+        call!(self, cuGraphDebugDotPrint(pointer(graph), path.as_ptr(), flags))
+    }
+
+    fn instantiate(&self, graph: Handle) -> Outcome<Handle> {
+        let mut exec = null_mut();
+        call!(self, cuGraphInstantiateWithFlags(&mut exec, pointer(graph), 0))?;
+        Ok(number(exec))
+    }
+
+    fn destroy_graph(&self, graph: Handle) -> Outcome<()> {
+        call!(self, cuGraphDestroy(pointer(graph)))
+    }
+
+    fn upload(&self, exec: Handle, stream: Handle) -> Outcome<()> {
+        call!(self, cuGraphUpload(pointer(exec), pointer(stream)))
+    }
+
+    fn launch_graph(&self, exec: Handle, stream: Handle) -> Outcome<()> {
+        call!(self, cuGraphLaunch(pointer(exec), pointer(stream)))
+    }
+
+    fn destroy_exec(&self, exec: Handle) -> Outcome<()> {
+        call!(self, cuGraphExecDestroy(pointer(exec)))
+    }
+}

@@ -1,0 +1,134 @@
+//! What can go wrong at the driver boundary.
+
+use super::library::LibraryError;
+use super::lt::LtError;
+use super::nvrtc::{Arch, NvrtcError};
+use crate::device::DeviceError;
+
+/// CUDA_ERROR_OUT_OF_MEMORY.
+pub(super) const OUT_OF_MEMORY: u32 = 2;
+
+/// A driver function that failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, serde::Serialize)]
+#[error("{call} returned {name} ({code}): {description}")]
+pub struct CallError {
+    /// The function.
+    pub call: &'static str,
+    /// Its status.
+    pub code: u32,
+    /// The status by name.
+    pub name: String,
+    /// What the driver says about it.
+    pub description: String,
+}
+
+impl CallError {
+    /// Whether memory was short.
+    pub fn is_out_of_memory(&self) -> bool {
+        self.code == OUT_OF_MEMORY
+    }
+}
+
+/// Why there is no CUDA device.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CudaError {
+    /// A library is missing or too old.
+    #[error(transparent)]
+    Library(#[from] LibraryError),
+    /// NVRTC does not work.
+    #[error(transparent)]
+    Nvrtc(#[from] NvrtcError),
+    /// cuBLASLt does not work on the device.
+    #[error("cuBLASLt can't be used: {0}; reinstall it for the driver's CUDA version")]
+    CublasLt(LtError),
+    /// The driver is older than the functions that are used.
+    #[error(
+        "the CUDA driver supports CUDA {found}, and at least {needed} is needed; update the \
+         NVIDIA driver"
+    )]
+    DriverTooOld {
+        /// The CUDA version that the driver supports.
+        found: CudaVersion,
+        /// The least.
+        needed: CudaVersion,
+    },
+    /// The driver works, but there is no such device.
+    #[error("there is no CUDA device {ordinal}; the driver shows {count}{hint}")]
+    NoDevice {
+        /// What was asked for.
+        ordinal: u32,
+        /// How many there are.
+        count: u32,
+        /// What to look at.
+        hint: &'static str,
+    },
+    /// The device lacks instructions or features that kernels use.
+    #[error(
+        "CUDA device {ordinal} ({name}) is {found}, and kernels need at least {needed}; run on \
+         the CPU with --device cpu"
+    )]
+    TooOld {
+        /// Which device.
+        ordinal: u32,
+        /// Its name.
+        name: String,
+        /// Its architecture.
+        found: Arch,
+        /// The least.
+        needed: Arch,
+    },
+    /// The device cannot map memory at reserved addresses.
+    #[error(
+        "CUDA device {ordinal} ({name}) has no virtual memory management, which fixed-address \
+         buffers need; in a virtual machine ask for a passed-through GPU"
+    )]
+    NoVirtualMemory {
+        /// Which device.
+        ordinal: u32,
+        /// Its name.
+        name: String,
+    },
+    /// A driver function failed.
+    #[error("could not {action}: {source}")]
+    Call {
+        /// What was being done.
+        action: String,
+        /// The failure.
+        source: CallError,
+    },
+}
+
+/// A CUDA version as the driver and libraries number them: 13000 is 13.0.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize)]
+pub struct CudaVersion(pub u32);
+
+impl CudaVersion {
+    /// The major version.
+    pub fn major(self) -> u32 {
+        self.0 / 1000
+    }
+}
+
+impl std::fmt::Display for CudaVersion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.major(), self.0 % 1000 / 10)
+    }
+}
+
+/// A failed call as what the device could not do.
+pub(super) fn device_error(action: impl Into<String>, error: &CallError) -> DeviceError {
+    DeviceError::Driver { action: action.into(), reason: error.to_string() }
+}
+
+/// A failed call as a lack of memory where it is one.
+pub(super) fn memory_error(what: &str, bytes: u64, free: u64, error: &CallError) -> DeviceError {
+    if error.is_out_of_memory() {
+        return DeviceError::OutOfMemory {
+            what: what.to_owned(),
+            bytes,
+            reason: format!("{error}; {free} bytes are free"),
+        };
+    }
+    device_error(format!("get {bytes} bytes for {what}"), error)
+}

@@ -1,0 +1,145 @@
+//! Kernel images of CUDA: what a launch runs, as bytes without addresses or names of weights.
+//!
+//! Whatever differs from size to size is in the launch (its grid and its `params`), so that sizes
+//! share images.
+
+use super::matmul::Matmul;
+use super::nvrtc::Arch;
+use crate::artifact::Digest;
+use piecewise_ir::custom::Attrs;
+use piecewise_ir::types::TensorType;
+use piecewise_kernels::op::cuda::LaunchRecipe;
+use serde::{Deserialize, Serialize};
+
+/// Changes when the meaning of image bytes changes.
+const IMAGE_VERSION: u32 = 1;
+
+/// What a launch runs.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum CudaImage {
+    /// A kernel.
+    Kernel(KernelImage),
+    /// A matrix product by the library. The arguments are the left and right operand, the result,
+    /// and scratch as workspace.
+    Matmul(Matmul),
+    /// The host function of a custom op, found by name when the artifact is bound. The arguments
+    /// are operands, results, and scratch if there is any.
+    Host(HostImage),
+}
+
+/// A compiled kernel and how it is launched.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct KernelImage {
+    /// What it was compiled for; it runs there only.
+    pub arch: Arch,
+    /// The machine code.
+    pub cubin: Vec<u8>,
+    /// How it is launched.
+    pub recipe: LaunchRecipe,
+    /// The source, for people.
+    pub source: String,
+}
+
+/// A custom op that runs by its host function.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct HostImage {
+    /// The op's name.
+    pub name: String,
+    /// The call's attributes.
+    pub attrs: Attrs,
+    /// Types of the operands, then of the results.
+    pub types: Vec<TensorType>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Versioned<T> {
+    version: u32,
+    image: T,
+}
+
+impl CudaImage {
+    /// Its bytes and their digest.
+    ///
+    /// # Errors
+    /// A sentence, when it can't be written.
+    pub fn to_bytes(&self) -> Result<(Digest, Vec<u8>), String> {
+        let versioned = Versioned { version: IMAGE_VERSION, image: self };
+        let bytes = postcard::to_allocvec(&versioned).map_err(|e| e.to_string())?;
+        Ok((Digest::of(&bytes), bytes))
+    }
+
+    /// The image that `bytes` hold.
+    ///
+    /// # Errors
+    /// A sentence, when they hold none or one of another version.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
+        let (version, _) =
+            postcard::take_from_bytes::<u32>(bytes).map_err(|e| format!("no image: {e}"))?;
+        if version != IMAGE_VERSION {
+            return Err(format!("an image of version {version} where {IMAGE_VERSION} is known"));
+        }
+        let versioned: Versioned<Self> =
+            postcard::from_bytes(bytes).map_err(|e| format!("no image: {e}"))?;
+        versioned.image.check()?;
+        Ok(versioned.image)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        match self {
+            Self::Kernel(kernel) if !kernel.cubin.starts_with(b"\x7fELF") => {
+                Err("the image of a kernel holds no machine code".to_owned())
+            }
+            Self::Kernel(_) | Self::Host(_) => Ok(()),
+            Self::Matmul(matmul) => matmul.check(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use piecewise_kernels::op::cuda::{GridAxis, Parameter};
+    use proptest::prelude::*;
+
+    fn image() -> CudaImage {
+        let parameters = vec![Parameter::Argument(0), Parameter::Counts, Parameter::F32(0.5)];
+        CudaImage::Kernel(KernelImage {
+            arch: Arch { number: 90 },
+            cubin: b"\x7fELFcode".to_vec(),
+            recipe: LaunchRecipe::new("scale", GridAxis::Launch, 256, parameters),
+            source: "extern \"C\" __global__ void scale(float *, const int *, float);".to_owned(),
+        })
+    }
+
+    #[test]
+    fn images_come_back_as_they_were() {
+        let (digest, bytes) = image().to_bytes().unwrap();
+        assert_eq!(digest, Digest::of(&bytes));
+        assert_eq!(CudaImage::from_bytes(&bytes), Ok(image()));
+        let mut other = bytes;
+        other[0] = 99;
+        assert_eq!(
+            CudaImage::from_bytes(&other),
+            Err("an image of version 99 where 1 is known".to_owned())
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_are_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = CudaImage::from_bytes(&bytes);
+        }
+
+        #[test]
+        fn a_changed_byte_is_an_error_or_another_image(at in 0usize..90, to in any::<u8>()) {
+            let (_, mut bytes) = image().to_bytes().unwrap();
+            let at = at % bytes.len();
+            let changed = bytes[at] != to;
+            bytes[at] = to;
+            match CudaImage::from_bytes(&bytes) {
+                Ok(found) => prop_assert_eq!(found != image(), changed),
+                Err(_) => prop_assert!(changed),
+            }
+        }
+    }
+}

@@ -1,0 +1,501 @@
+//! cuBLASLt: plans of matrix products, their candidate algorithms, and which was measured fastest.
+
+use super::context::{Context, warn_failed};
+use super::driver::Handle;
+use super::library::{CudaLibrary, LibraryError, library_api, open};
+use super::matmul::{ColumnMajor, MatmulProblem};
+use crate::artifact::Digest;
+use cudarc::cublaslt::sys as lt;
+use piecewise_ir::dtype::DType;
+use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
+use std::ffi::{c_int, c_void};
+use std::path::PathBuf;
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+library_api! {
+    /// The functions of cuBLASLt that are used.
+    struct LtApi from cudarc::cublaslt::sys, status cublasStatus_t {
+        fn cublasLtCreate(*mut lt::cublasLtHandle_t);
+        fn cublasLtDestroy(lt::cublasLtHandle_t);
+        fn cublasLtMatmulDescCreate(
+            *mut lt::cublasLtMatmulDesc_t, lt::cublasComputeType_t, lt::cudaDataType_t,
+        );
+        fn cublasLtMatmulDescDestroy(lt::cublasLtMatmulDesc_t);
+        fn cublasLtMatmulDescSetAttribute(
+            lt::cublasLtMatmulDesc_t, lt::cublasLtMatmulDescAttributes_t, *const c_void, usize,
+        );
+        fn cublasLtMatrixLayoutCreate(
+            *mut lt::cublasLtMatrixLayout_t, lt::cudaDataType, u64, u64, i64,
+        );
+        fn cublasLtMatrixLayoutDestroy(lt::cublasLtMatrixLayout_t);
+        fn cublasLtMatrixLayoutSetAttribute(
+            lt::cublasLtMatrixLayout_t, lt::cublasLtMatrixLayoutAttribute_t, *const c_void, usize,
+        );
+        fn cublasLtMatmulPreferenceCreate(*mut lt::cublasLtMatmulPreference_t);
+        fn cublasLtMatmulPreferenceDestroy(lt::cublasLtMatmulPreference_t);
+        fn cublasLtMatmulPreferenceSetAttribute(
+            lt::cublasLtMatmulPreference_t, lt::cublasLtMatmulPreferenceAttributes_t,
+            *const c_void, usize,
+        );
+        fn cublasLtMatmulAlgoGetHeuristic(
+            lt::cublasLtHandle_t, lt::cublasLtMatmulDesc_t, lt::cublasLtMatrixLayout_t,
+            lt::cublasLtMatrixLayout_t, lt::cublasLtMatrixLayout_t, lt::cublasLtMatrixLayout_t,
+            lt::cublasLtMatmulPreference_t, c_int, *mut lt::cublasLtMatmulHeuristicResult_t,
+            *mut c_int,
+        );
+        fn cublasLtMatmulAlgoCheck(
+            lt::cublasLtHandle_t, lt::cublasLtMatmulDesc_t, lt::cublasLtMatrixLayout_t,
+            lt::cublasLtMatrixLayout_t, lt::cublasLtMatrixLayout_t, lt::cublasLtMatrixLayout_t,
+            *const lt::cublasLtMatmulAlgo_t, *mut lt::cublasLtMatmulHeuristicResult_t,
+        );
+        fn cublasLtMatmul(
+            lt::cublasLtHandle_t, lt::cublasLtMatmulDesc_t, *const c_void, *const c_void,
+            lt::cublasLtMatrixLayout_t, *const c_void, lt::cublasLtMatrixLayout_t, *const c_void,
+            *const c_void, lt::cublasLtMatrixLayout_t, *mut c_void, lt::cublasLtMatrixLayout_t,
+            *const lt::cublasLtMatmulAlgo_t, *mut c_void, usize, lt::cudaStream_t,
+        );
+    }
+}
+
+/// A function of the library that failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{call} returned {} ({code}) for {what}", status_name(*code))]
+pub struct LtError {
+    /// The function.
+    pub call: &'static str,
+    /// Its status.
+    pub code: u32,
+    /// What was asked.
+    pub what: String,
+}
+
+fn status_name(code: u32) -> &'static str {
+    match code {
+        1 => "CUBLAS_STATUS_NOT_INITIALIZED",
+        3 => "CUBLAS_STATUS_ALLOC_FAILED",
+        7 => "CUBLAS_STATUS_INVALID_VALUE",
+        8 => "CUBLAS_STATUS_ARCH_MISMATCH",
+        11 => "CUBLAS_STATUS_MAPPING_ERROR",
+        13 => "CUBLAS_STATUS_EXECUTION_FAILED",
+        14 => "CUBLAS_STATUS_INTERNAL_ERROR",
+        15 => "CUBLAS_STATUS_NOT_SUPPORTED",
+        16 => "CUBLAS_STATUS_LICENSE_ERROR",
+        _ => "an unknown status",
+    }
+}
+
+/// An algorithm as the library hands it out: opaque, and good for the same version and device.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct LtAlgorithm {
+    words: [u64; 8],
+}
+
+/// Which algorithm was measured fastest for a problem.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct TuningRecord {
+    /// The problem.
+    pub problem: MatmulProblem,
+    /// The library and its version.
+    pub library: String,
+    /// The device's model.
+    pub device: String,
+    /// Bytes of workspace that every candidate had.
+    pub workspace: u64,
+    /// The winner.
+    pub algorithm: LtAlgorithm,
+    /// Its time in microseconds.
+    pub microseconds: f32,
+    /// How many candidates were measured.
+    pub candidates: u32,
+}
+
+/// The key of a tuning record: problem, library, device and workspace, and nothing else.
+pub(super) fn tuning_key(
+    problem: &MatmulProblem,
+    library: &str,
+    device: &str,
+    workspace: u64,
+) -> Digest {
+    Digest::of(format!("matmul {problem:?} | {library} | {device} | {workspace}").as_bytes())
+}
+
+/// The library, opened without a device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LtLibrary {
+    api: LtApi,
+    version: u64,
+}
+
+impl LtLibrary {
+    pub(super) fn open(dirs: &[PathBuf], major: Option<u32>) -> Result<Self, LibraryError> {
+        let library = open(CudaLibrary::CublasLt, dirs, major)?;
+        // SAFETY: this is the function's signature in every version.
+        let version =
+            unsafe { library.function::<unsafe extern "C" fn() -> usize>("cublasLtGetVersion")? };
+        // SAFETY: the function reads nothing.
+        let version = unsafe { version() } as u64;
+        Ok(Self { api: LtApi::resolve(&library)?, version })
+    }
+
+    pub(super) fn identity(&self) -> String {
+        format!("cublasLt {}", self.version)
+    }
+}
+
+/// The library on a device's current context, with the plans made so far.
+#[derive(Debug)]
+pub(super) struct CublasLt {
+    context: Arc<Context>,
+    library: LtLibrary,
+    handle: lt::cublasLtHandle_t,
+    plans: FxHashMap<(MatmulProblem, u64), Arc<LtPlan>>,
+}
+
+// SAFETY: the library allows a handle on any thread, one call at a time being enough here; plans
+// are only used through the device that owns this.
+unsafe impl Send for CublasLt {}
+
+/// A problem with everything that a call needs, kept alive.
+#[derive(Debug)]
+pub(super) struct LtPlan {
+    descriptors: Descriptors,
+    /// The first is what the library would take; a tuning record may have moved another there.
+    candidates: Vec<LtAlgorithm>,
+    problem: MatmulProblem,
+}
+
+// SAFETY: descriptors are host memory that nothing changes after they are made.
+unsafe impl Send for LtPlan {}
+// SAFETY: as for Send.
+unsafe impl Sync for LtPlan {}
+
+#[derive(Debug)]
+struct Descriptors {
+    api: LtApi,
+    operation: lt::cublasLtMatmulDesc_t,
+    a: lt::cublasLtMatrixLayout_t,
+    b: lt::cublasLtMatrixLayout_t,
+    d: lt::cublasLtMatrixLayout_t,
+    preference: lt::cublasLtMatmulPreference_t,
+}
+
+impl Drop for Descriptors {
+    fn drop(&mut self) {
+        let api = &self.api;
+        // SAFETY: each was created by the library or is null, and is destroyed once.
+        unsafe {
+            if !self.operation.is_null() {
+                (api.cublasLtMatmulDescDestroy)(self.operation);
+            }
+            for layout in [self.a, self.b, self.d] {
+                if !layout.is_null() {
+                    (api.cublasLtMatrixLayoutDestroy)(layout);
+                }
+            }
+            if !self.preference.is_null() {
+                (api.cublasLtMatmulPreferenceDestroy)(self.preference);
+            }
+        }
+    }
+}
+
+fn data_type(dtype: DType) -> lt::cudaDataType_t {
+    match dtype {
+        DType::BF16 => lt::cudaDataType_t::CUDA_R_16BF,
+        DType::F16 => lt::cudaDataType_t::CUDA_R_16F,
+        _ => lt::cudaDataType_t::CUDA_R_32F,
+    }
+}
+
+/// Calls a function of the library and turns its status into a result.
+macro_rules! call {
+    ($api:expr, $what:expr, $function:ident($($argument:expr),* $(,)?)) => {{
+        // SAFETY: the function was resolved from the library with this signature; pointers are to
+        // live values of the types that it reads or writes, and handles are its own.
+        match unsafe { ($api.$function)($($argument),*) } {
+            0 => Ok(()),
+            code => {
+                Err(LtError { call: stringify!($function), code, what: $what.to_string() })
+            }
+        }
+    }};
+}
+
+fn bytes_of<T>(value: &T) -> (*const c_void, usize) {
+    (std::ptr::from_ref(value).cast(), size_of::<T>())
+}
+
+impl Descriptors {
+    /// Descriptors of a problem. They need no device.
+    fn new(api: LtApi, problem: &MatmulProblem, workspace: u64) -> Result<Self, LtError> {
+        let mut made = Self {
+            api,
+            operation: null_mut(),
+            a: null_mut(),
+            b: null_mut(),
+            d: null_mut(),
+            preference: null_mut(),
+        };
+        // Pedantic: f32 operands are multiplied as they are, never as TF32 or split into bf16.
+        let compute = match problem.operands {
+            DType::F32 => lt::cublasComputeType_t::CUBLAS_COMPUTE_32F_PEDANTIC,
+            _ => lt::cublasComputeType_t::CUBLAS_COMPUTE_32F,
+        };
+        let scale = lt::cudaDataType_t::CUDA_R_32F;
+        call!(api, problem, cublasLtMatmulDescCreate(&mut made.operation, compute, scale))?;
+        let view = problem.library_view();
+        for (attribute, matrix) in [
+            (lt::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_TRANSA, &view.a),
+            (lt::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_TRANSB, &view.b),
+        ] {
+            // CUBLAS_OP_N and CUBLAS_OP_T.
+            let transpose = i32::from(matrix.transpose);
+            let (value, size) = bytes_of(&transpose);
+            call!(
+                api,
+                problem,
+                cublasLtMatmulDescSetAttribute(made.operation, attribute, value, size)
+            )?;
+        }
+        made.a = Self::layout(&api, problem, &view.a)?;
+        made.b = Self::layout(&api, problem, &view.b)?;
+        made.d = Self::layout(&api, problem, &view.d)?;
+        call!(api, problem, cublasLtMatmulPreferenceCreate(&mut made.preference))?;
+        use lt::cublasLtMatmulPreferenceAttributes_t as Preference;
+        let (value, size) = bytes_of(&workspace);
+        let attribute = Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
+        call!(
+            api,
+            problem,
+            cublasLtMatmulPreferenceSetAttribute(made.preference, attribute, value, size)
+        )?;
+        // Sums of a split k are added up in f32, never in the type of the result.
+        let reductions: u32 = 2;
+        let (value, size) = bytes_of(&reductions);
+        let attribute = Preference::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK;
+        call!(
+            api,
+            problem,
+            cublasLtMatmulPreferenceSetAttribute(made.preference, attribute, value, size)
+        )?;
+        Ok(made)
+    }
+
+    fn layout(
+        api: &LtApi,
+        problem: &MatmulProblem,
+        matrix: &ColumnMajor,
+    ) -> Result<lt::cublasLtMatrixLayout_t, LtError> {
+        let ColumnMajor { rows, columns, dtype, batch_stride, .. } = *matrix;
+        let mut layout = null_mut();
+        call!(
+            api,
+            problem,
+            cublasLtMatrixLayoutCreate(&mut layout, data_type(dtype), rows, columns, rows as i64)
+        )?;
+        if problem.batch > 1 {
+            use lt::cublasLtMatrixLayoutAttribute_t as Attribute;
+            let (count, stride) = (problem.batch as i32, batch_stride as i64);
+            let (value, size) = bytes_of(&count);
+            let attribute = Attribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT;
+            let counted = call!(
+                api,
+                problem,
+                cublasLtMatrixLayoutSetAttribute(layout, attribute, value, size)
+            );
+            let (value, size) = bytes_of(&stride);
+            let attribute = Attribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET;
+            let strided = call!(
+                api,
+                problem,
+                cublasLtMatrixLayoutSetAttribute(layout, attribute, value, size)
+            );
+            if let Err(error) = counted.and(strided) {
+                // SAFETY: the layout was created above and is used no more.
+                unsafe { (api.cublasLtMatrixLayoutDestroy)(layout) };
+                return Err(error);
+            }
+        }
+        Ok(layout)
+    }
+}
+
+/// Where the operands of one call lie.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LtCall {
+    pub(super) lhs: u64,
+    pub(super) rhs: u64,
+    pub(super) out: u64,
+    pub(super) workspace: u64,
+    pub(super) workspace_bytes: u64,
+    pub(super) stream: Handle,
+}
+
+/// The most candidates that are asked for.
+const CANDIDATES: usize = 16;
+
+impl CublasLt {
+    /// Opens the library on a context, which is current.
+    pub(super) fn create(context: &Arc<Context>, library: LtLibrary) -> Result<Self, LtError> {
+        let mut handle = null_mut();
+        call!(library.api, "a handle on the device", cublasLtCreate(&mut handle))?;
+        Ok(Self { context: context.clone(), library, handle, plans: FxHashMap::default() })
+    }
+
+    pub(super) fn identity(&self) -> String {
+        self.library.identity()
+    }
+
+    /// The plan of a problem; made at its first use, which must lie outside captures.
+    pub(super) fn plan(
+        &mut self,
+        problem: &MatmulProblem,
+        workspace: u64,
+    ) -> Result<Arc<LtPlan>, LtError> {
+        if let Some(plan) = self.plans.get(&(*problem, workspace)) {
+            return Ok(plan.clone());
+        }
+        let api = self.library.api;
+        let descriptors = Descriptors::new(api, problem, workspace)?;
+        let mut results = Vec::with_capacity(CANDIDATES);
+        let mut found: c_int = 0;
+        let Descriptors { operation, a, b, d, preference, .. } = descriptors;
+        call!(
+            api,
+            problem,
+            cublasLtMatmulAlgoGetHeuristic(
+                self.handle,
+                operation,
+                a,
+                b,
+                d,
+                d,
+                preference,
+                CANDIDATES as c_int,
+                results.as_mut_ptr(),
+                &mut found
+            )
+        )?;
+        let found = (found.max(0) as usize).min(CANDIDATES);
+        let mut candidates = Vec::with_capacity(found);
+        for i in 0..found {
+            // SAFETY: the library wrote `found` results, each of which has an algorithm; the
+            // status beside it is read as a number, since it may be one that the enum lacks.
+            let (algorithm, status) = unsafe {
+                let result: *const lt::cublasLtMatmulHeuristicResult_t = results.as_ptr().add(i);
+                let status = (&raw const (*result).state).cast::<u32>().read();
+                ((*result).algo, status)
+            };
+            if status == 0 {
+                candidates.push(LtAlgorithm { words: algorithm.data });
+            }
+        }
+        if candidates.is_empty() {
+            let call = "cublasLtMatmulAlgoGetHeuristic";
+            return Err(LtError { call, code: 15, what: problem.to_string() });
+        }
+        let plan = Arc::new(LtPlan { descriptors, candidates, problem: *problem });
+        self.plans.insert((*problem, workspace), plan.clone());
+        Ok(plan)
+    }
+
+    /// Takes `algorithm` for a problem from now on; `false` where the library refuses it.
+    pub(super) fn prefer(
+        &mut self,
+        problem: &MatmulProblem,
+        workspace: u64,
+        algorithm: LtAlgorithm,
+    ) -> Result<bool, LtError> {
+        let plan = self.plan(problem, workspace)?;
+        if !self.accepts(&plan, algorithm, workspace) {
+            return Ok(false);
+        }
+        let mut candidates = plan.candidates.clone();
+        candidates.retain(|candidate| *candidate != algorithm);
+        candidates.insert(0, algorithm);
+        let descriptors = Descriptors::new(self.library.api, problem, workspace)?;
+        let plan = LtPlan { descriptors, candidates, problem: *problem };
+        self.plans.insert((*problem, workspace), Arc::new(plan));
+        Ok(true)
+    }
+
+    fn accepts(&self, plan: &LtPlan, algorithm: LtAlgorithm, workspace: u64) -> bool {
+        let Descriptors { operation, a, b, d, .. } = plan.descriptors;
+        let algorithm = lt::cublasLtMatmulAlgo_t { data: algorithm.words };
+        let mut result = std::mem::MaybeUninit::<lt::cublasLtMatmulHeuristicResult_t>::uninit();
+        let checked = call!(
+            self.library.api,
+            plan.problem,
+            cublasLtMatmulAlgoCheck(
+                self.handle,
+                operation,
+                a,
+                b,
+                d,
+                d,
+                &algorithm,
+                result.as_mut_ptr()
+            )
+        );
+        // SAFETY: the library wrote the result where the check went well.
+        checked.is_ok()
+            && unsafe { (&raw const (*result.as_ptr()).workspaceSize).read() } as u64 <= workspace
+    }
+
+    /// Enqueues a product by the plan's candidate `candidate`. It allocates nothing and waits for
+    /// nothing, so that it can be captured.
+    pub(super) fn enqueue(
+        &self,
+        plan: &LtPlan,
+        candidate: usize,
+        at: &LtCall,
+    ) -> Result<(), LtError> {
+        let Descriptors { operation, a, b, d, .. } = plan.descriptors;
+        let algorithm = lt::cublasLtMatmulAlgo_t { data: plan.candidates[candidate].words };
+        let (alpha, beta) = (1.0f32, 0.0f32);
+        let address =
+            |address: u64| std::ptr::with_exposed_provenance_mut::<c_void>(address as usize);
+        call!(
+            self.library.api,
+            plan.problem,
+            cublasLtMatmul(
+                self.handle,
+                operation,
+                bytes_of(&alpha).0,
+                address(at.rhs).cast_const(),
+                a,
+                address(at.lhs).cast_const(),
+                b,
+                bytes_of(&beta).0,
+                address(at.out).cast_const(),
+                d,
+                address(at.out),
+                d,
+                &algorithm,
+                address(at.workspace),
+                at.workspace_bytes as usize,
+                address(at.stream).cast()
+            )
+        )
+    }
+}
+
+impl LtPlan {
+    pub(super) fn candidates(&self) -> &[LtAlgorithm] {
+        &self.candidates
+    }
+}
+
+impl Drop for CublasLt {
+    fn drop(&mut self) {
+        self.plans.clear();
+        warn_failed(self.context.enter());
+        // SAFETY: the handle was created and is destroyed once.
+        let code = unsafe { (self.library.api.cublasLtDestroy)(self.handle) };
+        if code != 0 {
+            tracing::warn!(code, "cublasLtDestroy failed");
+        }
+    }
+}

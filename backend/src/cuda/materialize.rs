@@ -1,0 +1,279 @@
+//! Makes weights on the device, from uploaded tensors or random numbers.
+
+use super::driver::KernelLaunch;
+use super::error::device_error;
+use super::event::CudaEvent;
+use super::host::PinnedBlock;
+use super::memory::TemporaryBlock;
+use super::module::{Kernel, Modules};
+use super::nvrtc::{Nvrtc, Source};
+use super::recipe::{AXES, Place, StridedCopy, WeightPlan, WeightStep};
+use super::stream::Stream;
+use crate::device::{Address, DeviceError};
+use crate::weights::{TensorSource, WeightError, WeightSource};
+use piecewise_ir::dtype::DType;
+use piecewise_ir::graph::Graph;
+use piecewise_ir::literal::Scalar;
+use piecewise_ir::weight::Recipe;
+use std::sync::Arc;
+
+/// The kernels that make weights.
+pub const WEIGHT_KERNELS: &str = include_str!("kernels/weights.cu");
+
+/// Bytes of one of the two pinned blocks that uploads go through.
+const UPLOAD_BYTES: usize = 16 << 20;
+
+const THREADS: u32 = 256;
+
+/// Makes weights. What it needs is made at the first weight.
+#[derive(Debug)]
+pub(super) struct Loader {
+    stream: Arc<Stream>,
+    nvrtc: Option<Nvrtc>,
+    cubin: Option<Vec<u8>>,
+    uploads: Vec<Upload>,
+    turn: usize,
+}
+
+#[derive(Debug)]
+struct Upload {
+    block: PinnedBlock,
+    /// When the block's last copy is over.
+    copied: Option<CudaEvent>,
+}
+
+/// The places of a plan.
+struct Places {
+    target: u64,
+    temporaries: Vec<TemporaryBlock>,
+}
+
+impl Places {
+    fn address(&self, place: Place) -> u64 {
+        match place {
+            Place::Target => self.target,
+            Place::Temporary(i) => self.temporaries[i].address,
+        }
+    }
+}
+
+fn dtype_code(dtype: DType) -> u64 {
+    match dtype {
+        DType::F32 => 0,
+        DType::F16 => 1,
+        DType::BF16 => 2,
+        DType::I32 => 3,
+        DType::I64 => 4,
+        DType::U8 => 5,
+        DType::Bool => 6,
+    }
+}
+
+/// The key of the generator of a tensor's numbers: a function of seed and name alone.
+fn normal_key(name: &str, seed: u64) -> [u32; 2] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&seed.to_le_bytes());
+    hasher.update(name.as_bytes());
+    let hash = hasher.finalize();
+    let word = |i: usize| {
+        let bytes = &hash.as_bytes()[4 * i..4 * i + 4];
+        u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+    };
+    [word(0), word(1)]
+}
+
+impl Loader {
+    pub(super) fn new(stream: &Arc<Stream>, nvrtc: Option<Nvrtc>) -> Self {
+        Self { stream: stream.clone(), nvrtc, cubin: None, uploads: Vec::new(), turn: 0 }
+    }
+
+    /// Makes the weight of a recipe at an address, row-major, and returns when it is enqueued.
+    pub(super) fn materialize(
+        &mut self,
+        modules: &mut Modules,
+        recipe: &Recipe,
+        source: &dyn WeightSource,
+        to: Address,
+    ) -> Result<(), DeviceError> {
+        let plan = WeightPlan::new(recipe)?;
+        let context = self.stream.context.clone();
+        let temporaries = plan
+            .temporaries
+            .iter()
+            .map(|&bytes| TemporaryBlock::allocate(&context, "a weight's intermediate", bytes))
+            .collect::<Result<Vec<_>, _>>()?;
+        let places = Places { target: to.0, temporaries };
+        let made = plan.steps.iter().try_for_each(|step| match step {
+            WeightStep::Tensor { name, dtype, shape, to, offset } => {
+                let to = places.address(*to) + offset;
+                self.tensor(modules, name, *dtype, shape, source, to)
+            }
+            WeightStep::Graph { graph, dtype, bytes, to, offset } => {
+                let made = evaluate(graph, *dtype, *bytes)?;
+                self.upload(&made, places.address(*to) + offset)
+            }
+            WeightStep::Cast { from, from_dtype, to, to_dtype, offset, n } => {
+                let parameters = [
+                    places.address(*from),
+                    places.address(*to) + offset,
+                    *n,
+                    dtype_code(*from_dtype),
+                    dtype_code(*to_dtype),
+                ];
+                self.run(modules, "cast", *n, &parameters)
+            }
+            WeightStep::Copy { from, from_offset, to, to_offset, copy } => {
+                let from = places.address(*from) + from_offset;
+                let to = places.address(*to) + to_offset;
+                self.copy(modules, copy, from, to)
+            }
+        });
+        if !places.temporaries.is_empty() {
+            // The intermediate blocks are returned next.
+            let waited = self.stream.synchronize();
+            waited.map_err(|e| device_error("make a weight", &e))?;
+        }
+        made
+    }
+
+    fn tensor(
+        &mut self,
+        modules: &mut Modules,
+        name: &str,
+        dtype: DType,
+        shape: &[u64],
+        source: &dyn WeightSource,
+        to: u64,
+    ) -> Result<(), DeviceError> {
+        let n: u64 = shape.iter().product();
+        match source.tensor(name, dtype, shape)? {
+            TensorSource::Bytes(bytes) => {
+                let expected = n * dtype.size() as u64;
+                if bytes.len() as u64 != expected {
+                    return Err(DeviceError::Weight(WeightError::Mismatch {
+                        name: name.to_owned(),
+                        found: format!("{} bytes", bytes.len()),
+                        expected: format!("{shape:?} of {dtype}, {expected} bytes"),
+                    }));
+                }
+                self.upload(&bytes, to)
+            }
+            TensorSource::Normal { std, seed } => {
+                let [k0, k1] = normal_key(name, seed).map(u64::from);
+                let parameters = [to, n, dtype_code(dtype), k0, k1, u64::from(std.to_bits())];
+                self.run(modules, "normal", n.div_ceil(4), &parameters)
+            }
+        }
+    }
+
+    /// Copies host bytes through two pinned blocks, one filled while the other is copied.
+    fn upload(&mut self, bytes: &[u8], to: u64) -> Result<(), DeviceError> {
+        let context = self.stream.context.clone();
+        let failed = |e| device_error(format!("upload {} bytes of a weight", bytes.len()), &e);
+        while self.uploads.len() < 2 {
+            let block = PinnedBlock::allocate(&context, UPLOAD_BYTES as u64)?;
+            self.uploads.push(Upload { block, copied: None });
+        }
+        let mut to = to;
+        for chunk in bytes.chunks(UPLOAD_BYTES) {
+            self.turn = (self.turn + 1) % 2;
+            let upload = &mut self.uploads[self.turn];
+            if let Some(copied) = upload.copied.take() {
+                copied.wait().map_err(failed)?;
+            }
+            upload.block.bytes_mut()[..chunk.len()].copy_from_slice(chunk);
+            let n = chunk.len() as u64;
+            context
+                .driver
+                .copy_in(to, upload.block.as_ptr(), n, self.stream.handle)
+                .map_err(failed)?;
+            upload.copied = Some(CudaEvent::record(&self.stream, false).map_err(failed)?);
+            to += n;
+        }
+        Ok(())
+    }
+
+    fn copy(
+        &mut self,
+        modules: &mut Modules,
+        copy: &StridedCopy,
+        from: u64,
+        to: u64,
+    ) -> Result<(), DeviceError> {
+        let missing = AXES - copy.extents.len();
+        let padded = |values: &[u64], pad: u64| {
+            std::iter::repeat_n(pad, missing).chain(values.iter().copied()).collect::<Vec<_>>()
+        };
+        let n = copy.elements();
+        let mut parameters = vec![from, to, n];
+        parameters.extend(padded(&copy.extents, 1));
+        parameters.extend(padded(&copy.from_strides, 0));
+        parameters.extend(padded(&copy.to_strides, 0));
+        self.run(modules, &format!("copy_{}", copy.element), n, &parameters)
+    }
+
+    fn kernel(&mut self, modules: &mut Modules, entry: &str) -> Result<Arc<Kernel>, DeviceError> {
+        let refused = |reason: String| DeviceError::Driver {
+            action: format!("make weights with kernel `{entry}`"),
+            reason,
+        };
+        if self.cubin.is_none() {
+            let nvrtc = self.nvrtc.as_ref().ok_or_else(|| refused("NVRTC is not loaded".into()))?;
+            let source =
+                Source { name: "weights.cu", text: WEIGHT_KERNELS, headers: &[], options: &[] };
+            let arch = self.stream.context.device.arch;
+            let cubin = nvrtc.compile(&source, arch).map_err(|e| refused(e.to_string()))?;
+            self.cubin = Some(cubin);
+        }
+        let cubin = self.cubin.as_deref().unwrap_or_default();
+        modules.kernel(cubin, entry, 0).map_err(|e| refused(e.to_string()))
+    }
+
+    fn run(
+        &mut self,
+        modules: &mut Modules,
+        entry: &str,
+        threads: u64,
+        parameters: &[u64],
+    ) -> Result<(), DeviceError> {
+        if threads == 0 {
+            return Ok(());
+        }
+        let kernel = self.kernel(modules, entry)?;
+        let context = &self.stream.context;
+        // Threads go on in steps of the grid; more blocks than these would only wait.
+        let most = u64::from(context.device.multiprocessors.max(1)) * 16;
+        let blocks = threads.div_ceil(u64::from(THREADS)).min(most) as u32;
+        let launch = KernelLaunch {
+            function: kernel.function,
+            grid: [blocks, 1, 1],
+            block: [THREADS, 1, 1],
+            cluster: [1; 3],
+            shared_bytes: 0,
+            programmatic: false,
+            stream: self.stream.handle,
+            parameters,
+        };
+        context
+            .driver
+            .launch(&launch)
+            .map_err(|e| device_error(format!("make weights with kernel `{entry}`"), &e))
+    }
+}
+
+/// The bytes of a small graph's output.
+fn evaluate(graph: &Graph, dtype: DType, bytes: u64) -> Result<Vec<u8>, WeightError> {
+    let array = piecewise_ir::eval::evaluate_constant(graph)
+        .map_err(|e| WeightError::Recipe { reason: e.to_string() })?;
+    let size = dtype.size();
+    let made: Vec<u8> = array
+        .data
+        .iter()
+        .flat_map(|&x| Scalar::new(dtype, x).bits().to_le_bytes().into_iter().take(size))
+        .collect();
+    if made.len() as u64 != bytes {
+        let reason = format!("a graph made {} bytes where its type has {bytes}", made.len());
+        return Err(WeightError::Recipe { reason });
+    }
+    Ok(made)
+}

@@ -1,0 +1,177 @@
+//! Device memory: reserved address ranges whose backing can be dropped and mapped again, and
+//! blocks that live as long as a load.
+
+use super::context::{Context, warn_failed};
+use super::driver::Handle;
+use super::error::{device_error, memory_error};
+use crate::device::{Address, DeviceError, Region};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A reserved address range. Captured graphs hold the ranges that they point into, so that no
+/// other allocation can come to lie there.
+#[derive(Debug)]
+pub(super) struct AddressRange {
+    context: Arc<Context>,
+    pub(super) what: String,
+    pub(super) base: u64,
+    /// A multiple of the granularity of mappings.
+    bytes: u64,
+    backing: Mutex<Option<Handle>>,
+}
+
+impl AddressRange {
+    fn reserve(context: &Arc<Context>, what: &str, bytes: u64) -> Result<Self, DeviceError> {
+        let driver = &context.driver;
+        let granularity = driver
+            .granularity(context.device.ordinal)
+            .map_err(|e| device_error("ask for the granularity of device memory", &e))?;
+        let Some(rounded) = bytes.max(1).checked_next_multiple_of(granularity.max(1)) else {
+            let reason = "more than the address space".to_owned();
+            return Err(DeviceError::OutOfMemory { what: what.to_owned(), bytes, reason });
+        };
+        let base = driver.reserve(rounded).map_err(|e| memory_error(what, bytes, 0, &e))?;
+        let (context, what) = (context.clone(), what.to_owned());
+        Ok(Self { context, what, base, bytes: rounded, backing: Mutex::new(None) })
+    }
+
+    fn backing(&self) -> MutexGuard<'_, Option<Handle>> {
+        self.backing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether its addresses can be used now.
+    pub(super) fn is_backed(&self) -> bool {
+        self.backing().is_some()
+    }
+
+    /// Maps memory at its addresses; what it holds is undefined. `false` where it was mapped.
+    fn back(&self) -> Result<bool, DeviceError> {
+        let mut backing = self.backing();
+        if backing.is_some() {
+            return Ok(false);
+        }
+        let Context { driver, device, .. } = &*self.context;
+        let handle = driver.create_backing(device.ordinal, self.bytes).map_err(|e| {
+            memory_error(&self.what, self.bytes, driver.free_bytes().unwrap_or(0), &e)
+        })?;
+        let failed = |error| {
+            warn_failed(driver.release_backing(handle));
+            Err(memory_error(&self.what, self.bytes, driver.free_bytes().unwrap_or(0), &error))
+        };
+        if let Err(error) = driver.map(self.base, self.bytes, handle) {
+            return failed(error);
+        }
+        if let Err(error) = driver.allow_access(device.ordinal, self.base, self.bytes) {
+            warn_failed(driver.unmap(self.base, self.bytes));
+            return failed(error);
+        }
+        *backing = Some(handle);
+        Ok(true)
+    }
+
+    fn drop_backing(&self) -> Result<(), DeviceError> {
+        let mut backing = self.backing();
+        let Some(handle) = *backing else { return Ok(()) };
+        let driver = &self.context.driver;
+        let failed = |e| device_error(format!("unmap {}", self.what), &e);
+        driver.unmap(self.base, self.bytes).map_err(failed)?;
+        *backing = None;
+        driver.release_backing(handle).map_err(failed)
+    }
+
+    fn holds(&self, address: Address, bytes: u64) -> bool {
+        let end = self.base + self.bytes;
+        address.0 >= self.base && address.0.checked_add(bytes).is_some_and(|e| e <= end)
+    }
+}
+
+impl Drop for AddressRange {
+    fn drop(&mut self) {
+        warn_failed(self.context.enter());
+        let backing = self.backing().take();
+        let driver = &self.context.driver;
+        if let Some(handle) = backing {
+            warn_failed(driver.unmap(self.base, self.bytes));
+            warn_failed(driver.release_backing(handle));
+        }
+        warn_failed(driver.unreserve(self.base, self.bytes));
+    }
+}
+
+/// The reserved ranges of a device.
+#[derive(Debug)]
+pub(super) struct Memory {
+    context: Arc<Context>,
+    ranges: Vec<Arc<AddressRange>>,
+}
+
+impl Memory {
+    pub(super) fn new(context: &Arc<Context>) -> Self {
+        Self { context: context.clone(), ranges: Vec::new() }
+    }
+
+    pub(super) fn reserve(&mut self, what: &str, bytes: u64) -> Result<Region, DeviceError> {
+        let range = AddressRange::reserve(&self.context, what, bytes)?;
+        let base = Address(range.base);
+        self.ranges.push(Arc::new(range));
+        Ok(Region { id: (self.ranges.len() - 1) as u32, base, bytes })
+    }
+
+    fn range(&self, region: Region) -> Result<&Arc<AddressRange>, DeviceError> {
+        let range = self.ranges.get(region.id as usize);
+        range.filter(|range| range.base == region.base.0).ok_or_else(|| DeviceError::BadAddress {
+            what: format!("region {}", region.id),
+            address: region.base,
+            bytes: region.bytes,
+        })
+    }
+
+    /// Backs a range; whether it was without backing, and so holds anything.
+    pub(super) fn back(&mut self, region: Region) -> Result<bool, DeviceError> {
+        self.range(region)?.back()
+    }
+
+    pub(super) fn drop_backing(&mut self, region: Region) -> Result<(), DeviceError> {
+        self.range(region)?.drop_backing()
+    }
+
+    /// The range that holds these bytes.
+    pub(super) fn find(&self, address: Address, bytes: u64) -> Option<&Arc<AddressRange>> {
+        self.ranges.iter().find(|range| range.holds(address, bytes))
+    }
+
+    /// That these bytes can be used.
+    pub(super) fn check(&self, what: &str, at: Address, bytes: u64) -> Result<(), DeviceError> {
+        match self.find(at, bytes) {
+            Some(range) if range.is_backed() => Ok(()),
+            _ => Err(DeviceError::BadAddress { what: what.to_owned(), address: at, bytes }),
+        }
+    }
+}
+
+/// Device memory for intermediate results of loading.
+#[derive(Debug)]
+pub(super) struct TemporaryBlock {
+    context: Arc<Context>,
+    pub(super) address: u64,
+}
+
+impl TemporaryBlock {
+    pub(super) fn allocate(
+        context: &Arc<Context>,
+        what: &str,
+        bytes: u64,
+    ) -> Result<Self, DeviceError> {
+        let driver = &context.driver;
+        let address = driver
+            .allocate(bytes.max(1))
+            .map_err(|e| memory_error(what, bytes, driver.free_bytes().unwrap_or(0), &e))?;
+        Ok(Self { context: context.clone(), address })
+    }
+}
+
+impl Drop for TemporaryBlock {
+    fn drop(&mut self) {
+        warn_failed(self.context.enter());
+        warn_failed(self.context.driver.free(self.address));
+    }
+}

@@ -1,0 +1,47 @@
+//! The CUDA backend. The driver, NVRTC and cuBLASLt are found at run time, so that one program
+//! runs with and without them.
+//!
+//! The bindings give types, constants and signatures at their version 12.4, the lowest that has
+//! every function used here. Older functions keep their meaning in newer drivers, so that this
+//! runs from CUDA 12.4 on; an older driver is refused by version before anything else is called.
+//! Functions are resolved here and not by the bindings, whose own loading panics where a library
+//! or function is missing and looks for toolkit stubs before the driver.
+
+mod capture;
+mod context;
+mod device;
+mod driver;
+mod error;
+mod event;
+mod graph;
+mod host;
+mod image;
+mod library;
+mod lt;
+mod materialize;
+mod matmul;
+mod memory;
+mod module;
+mod nvrtc;
+mod probe;
+mod program;
+mod recipe;
+mod stream;
+#[cfg(test)]
+mod tests;
+mod tuning;
+
+pub use device::{CudaCaptured, CudaDevice, CudaOptions};
+pub use driver::faulty::{CallFault, Faults};
+pub use error::{CallError, CudaError, CudaVersion};
+pub use event::CudaEvent;
+pub use graph::GraphSummary;
+pub use image::{CudaImage, HostImage, KernelImage};
+pub use library::{CudaLibrary, LIBRARY_DIRS_VARIABLE, LibraryError, library_dirs};
+pub use lt::{LtAlgorithm, LtError, TuningRecord};
+pub use materialize::WEIGHT_KERNELS;
+pub use matmul::{Matmul, MatmulProblem};
+pub use nvrtc::{Arch, Nvrtc, NvrtcError, Source};
+pub use probe::{CublasLtReport, CudaProbe, DeviceReport, DriverReport, NvrtcReport, ProbeRow};
+pub use program::CudaProgram;
+pub use tuning::{TuneMode, TuningReport};

@@ -1,0 +1,309 @@
+//! NVRTC: CUDA C++ source to a cubin. It needs no GPU.
+
+use super::library::{CudaLibrary, LibraryError, Opened, library_api, open};
+use cudarc::nvrtc::sys::nvrtcProgram;
+use std::ffi::{CString, c_char, c_int};
+use std::path::PathBuf;
+
+library_api! {
+    /// The functions of NVRTC that are used.
+    struct NvrtcApi from cudarc::nvrtc::sys, status nvrtcResult {
+        fn nvrtcVersion(*mut c_int, *mut c_int);
+        fn nvrtcGetNumSupportedArchs(*mut c_int);
+        fn nvrtcGetSupportedArchs(*mut c_int);
+        fn nvrtcCreateProgram(
+            *mut nvrtcProgram, *const c_char, *const c_char, c_int, *const *const c_char,
+            *const *const c_char,
+        );
+        fn nvrtcCompileProgram(nvrtcProgram, c_int, *const *const c_char);
+        fn nvrtcDestroyProgram(*mut nvrtcProgram);
+        fn nvrtcGetProgramLogSize(nvrtcProgram, *mut usize);
+        fn nvrtcGetProgramLog(nvrtcProgram, *mut c_char);
+        fn nvrtcGetCUBINSize(nvrtcProgram, *mut usize);
+        fn nvrtcGetCUBIN(nvrtcProgram, *mut c_char);
+    }
+}
+
+/// A real architecture: kernels are compiled to its machine code.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize,
+)]
+pub struct Arch {
+    /// The compute capability times ten: 90.
+    pub number: u32,
+}
+
+impl Arch {
+    /// The oldest that kernels are written for: bf16 arithmetic and asynchronous copies.
+    pub const OLDEST: Self = Self { number: 80 };
+
+    /// The architecture of a device of this compute capability.
+    pub fn of(capability: (u32, u32)) -> Self {
+        Self { number: capability.0 * 10 + capability.1 }
+    }
+
+    /// Whether kernels can wait for their predecessor by themselves (Hopper and later).
+    pub fn has_programmatic_launch(self) -> bool {
+        self.number >= 90
+    }
+}
+
+impl std::fmt::Display for Arch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "sm_{}", self.number)
+    }
+}
+
+impl std::str::FromStr for Arch {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.strip_prefix("sm_").and_then(|digits| digits.parse().ok());
+        match number {
+            Some(number @ 50..=999) => Ok(Self { number }),
+            _ => Err(format!("`{text}` is no architecture; write `sm_` and a number: sm_90")),
+        }
+    }
+}
+
+/// A compiler's input. Everything in it changes the image.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    /// The name in messages, and what `#line` would show.
+    pub name: &'a str,
+    /// CUDA C++.
+    pub text: &'a str,
+    /// What `#include` finds, by name.
+    pub headers: &'a [(&'a str, &'a str)],
+    /// Options beside the architecture: `--std=c++17`.
+    pub options: &'a [&'a str],
+}
+
+/// Why there is no cubin.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NvrtcError {
+    /// The library can't be used.
+    #[error(transparent)]
+    Library(#[from] LibraryError),
+    /// Source, name, header or option holds a NUL byte.
+    #[error("{what} of kernel source `{name}` holds a NUL byte")]
+    Nul {
+        /// The source's name.
+        name: String,
+        /// Which text.
+        what: &'static str,
+    },
+    /// The source does not compile.
+    #[error("`{name}` does not compile for {arch} ({call} returned {code}):\n{log}")]
+    Compile {
+        /// The source's name.
+        name: String,
+        /// The architecture.
+        arch: Arch,
+        /// The NVRTC function that failed.
+        call: &'static str,
+        /// Its status.
+        code: u32,
+        /// The compiler's log.
+        log: String,
+    },
+    /// The library compiled it, but not to machine code.
+    #[error("`{name}` compiled to no machine code for {arch}; NVRTC {version} knows {known}")]
+    NoImage {
+        /// The source's name.
+        name: String,
+        /// The architecture.
+        arch: Arch,
+        /// The library's version.
+        version: String,
+        /// The architectures that it knows.
+        known: String,
+    },
+    /// A call without a program failed.
+    #[error("{call} returned {code}; the NVRTC library at {path} is broken or incomplete")]
+    Broken {
+        /// The function.
+        call: &'static str,
+        /// Its status.
+        code: u32,
+        /// Where the library was found.
+        path: String,
+    },
+}
+
+/// NVRTC, opened. It is used by several threads at once.
+#[derive(Clone, Debug)]
+pub struct Nvrtc {
+    api: NvrtcApi,
+    path: &'static str,
+    version: (u32, u32),
+    archs: Vec<Arch>,
+}
+
+impl Nvrtc {
+    /// Finds and opens NVRTC: in `dirs`, then by the loader's rules. Where the driver's major
+    /// version is known, newer ones are passed over: such a driver can't load their images.
+    ///
+    /// # Errors
+    /// When there is none, or it lacks a function.
+    pub fn open(dirs: &[PathBuf], driver_major: Option<u32>) -> Result<Self, NvrtcError> {
+        Self::resolve(&open(CudaLibrary::Nvrtc, dirs, driver_major)?)
+    }
+
+    fn resolve(library: &Opened) -> Result<Self, NvrtcError> {
+        let api = NvrtcApi::resolve(library)?;
+        let broken = |call, code| NvrtcError::Broken { call, code, path: library.path.to_owned() };
+        let check = |call, code| if code == 0 { Ok(()) } else { Err(broken(call, code)) };
+        let (mut major, mut minor, mut count) = (0, 0, 0);
+        // SAFETY: all pointers are to live integers of the types that the function writes.
+        check("nvrtcVersion", unsafe { (api.nvrtcVersion)(&mut major, &mut minor) })?;
+        // SAFETY: as above.
+        check("nvrtcGetNumSupportedArchs", unsafe { (api.nvrtcGetNumSupportedArchs)(&mut count) })?;
+        let mut archs = vec![0; count.clamp(0, 4096) as usize];
+        // SAFETY: the function writes as many integers as it counted, and the vector holds those.
+        check("nvrtcGetSupportedArchs", unsafe {
+            (api.nvrtcGetSupportedArchs)(archs.as_mut_ptr())
+        })?;
+        let archs = archs.into_iter().map(|number: c_int| Arch { number: number.max(0) as u32 });
+        let version = (major.max(0) as u32, minor.max(0) as u32);
+        Ok(Self { api, path: library.path, version, archs: archs.collect() })
+    }
+
+    /// Major and minor version.
+    pub fn version(&self) -> (u32, u32) {
+        self.version
+    }
+
+    /// What of this library changes images: a factor of their keys. `nvrtc 13.0`.
+    pub fn identity(&self) -> String {
+        format!("nvrtc {}.{}", self.version.0, self.version.1)
+    }
+
+    /// Where it was found.
+    pub fn path(&self) -> &str {
+        self.path
+    }
+
+    /// The architectures that it compiles for, ascending.
+    pub fn archs(&self) -> &[Arch] {
+        &self.archs
+    }
+
+    /// Compiles `source` to machine code of `arch`. The same input gives the same bytes.
+    ///
+    /// # Errors
+    /// When the source does not compile, with the compiler's log, or the library does not know
+    /// the architecture.
+    pub fn compile(&self, source: &Source<'_>, arch: Arch) -> Result<Vec<u8>, NvrtcError> {
+        let nul = |what| move |_| NvrtcError::Nul { name: source.name.to_owned(), what };
+        let text = CString::new(source.text).map_err(nul("the text"))?;
+        let name = CString::new(source.name).map_err(nul("the name"))?;
+        let (mut header_texts, mut header_names) = (Vec::new(), Vec::new());
+        for (name, text) in source.headers {
+            header_names.push(CString::new(*name).map_err(nul("a header's name"))?);
+            header_texts.push(CString::new(*text).map_err(nul("a header"))?);
+        }
+        let mut options = vec![CString::new(format!("--gpu-architecture={arch}"))];
+        options.extend(source.options.iter().map(|option| CString::new(*option)));
+        let options = options.into_iter().collect::<Result<Vec<_>, _>>();
+        let options = options.map_err(nul("an option"))?;
+        let pointers =
+            |texts: &[CString]| texts.iter().map(|text| text.as_ptr()).collect::<Vec<_>>();
+        let (texts, names) = (pointers(&header_texts), pointers(&header_names));
+        let failed = |call, code, log| NvrtcError::Compile {
+            name: source.name.to_owned(),
+            arch,
+            call,
+            code,
+            log,
+        };
+        let mut program: nvrtcProgram = std::ptr::null_mut();
+        // SAFETY: all strings end with NUL and outlive the program, which is destroyed below.
+        let code = unsafe {
+            (self.api.nvrtcCreateProgram)(
+                &mut program,
+                text.as_ptr(),
+                name.as_ptr(),
+                texts.len() as c_int,
+                texts.as_ptr(),
+                names.as_ptr(),
+            )
+        };
+        if code != 0 {
+            return Err(failed("nvrtcCreateProgram", code, String::new()));
+        }
+        let mut program = Program { api: &self.api, program };
+        let arguments = pointers(&options);
+        // SAFETY: the program lives, and the options are as many strings as said.
+        let code = unsafe {
+            (self.api.nvrtcCompileProgram)(
+                program.program,
+                arguments.len() as c_int,
+                arguments.as_ptr(),
+            )
+        };
+        if code != 0 {
+            return Err(failed("nvrtcCompileProgram", code, program.log()));
+        }
+        let cubin = program.cubin().map_err(|(call, code)| {
+            let log = program.log();
+            failed(call, code, log)
+        })?;
+        if cubin.is_empty() {
+            let known = self.archs.iter().map(Arch::to_string).collect::<Vec<_>>().join(" ");
+            let version = format!("{}.{}", self.version.0, self.version.1);
+            let name = source.name.to_owned();
+            return Err(NvrtcError::NoImage { name, arch, version, known });
+        }
+        Ok(cubin)
+    }
+}
+
+struct Program<'a> {
+    api: &'a NvrtcApi,
+    program: nvrtcProgram,
+}
+
+impl Program<'_> {
+    fn log(&mut self) -> String {
+        let mut size = 0;
+        // SAFETY: the program lives; `size` is what the function writes.
+        if unsafe { (self.api.nvrtcGetProgramLogSize)(self.program, &mut size) } != 0 {
+            return String::new();
+        }
+        let mut log = vec![0u8; size];
+        // SAFETY: the log has exactly `size` bytes.
+        if unsafe { (self.api.nvrtcGetProgramLog)(self.program, log.as_mut_ptr().cast()) } != 0 {
+            return String::new();
+        }
+        String::from_utf8_lossy(&log).trim_end_matches(['\0', '\n']).to_owned()
+    }
+
+    fn cubin(&mut self) -> Result<Vec<u8>, (&'static str, u32)> {
+        let mut size = 0;
+        // SAFETY: the program lives; `size` is what the function writes.
+        match unsafe { (self.api.nvrtcGetCUBINSize)(self.program, &mut size) } {
+            0 => {}
+            code => return Err(("nvrtcGetCUBINSize", code)),
+        }
+        let mut cubin = vec![0u8; size];
+        if size == 0 {
+            return Ok(cubin);
+        }
+        // SAFETY: the image has exactly `size` bytes.
+        match unsafe { (self.api.nvrtcGetCUBIN)(self.program, cubin.as_mut_ptr().cast()) } {
+            0 => Ok(cubin),
+            code => Err(("nvrtcGetCUBIN", code)),
+        }
+    }
+}
+
+impl Drop for Program<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the program was created and is destroyed once.
+        let code = unsafe { (self.api.nvrtcDestroyProgram)(&mut self.program) };
+        if code != 0 {
+            tracing::warn!(code, "nvrtcDestroyProgram failed");
+        }
+    }
+}

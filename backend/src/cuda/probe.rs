@@ -1,0 +1,375 @@
+//! What of CUDA is on this machine, without touching any of it in a way that could panic.
+
+use super::driver::faulty::{Faults, FaultyDriver};
+use super::driver::system::SystemDriver;
+use super::driver::{Attribute, Driver};
+use super::error::{CallError, CudaError, CudaVersion};
+use super::library::{CudaLibrary, LibraryError, open};
+use super::nvrtc::{Arch, Nvrtc, NvrtcError};
+use std::path::PathBuf;
+
+/// The driver as it was found.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
+pub struct DriverReport {
+    /// The library.
+    pub path: String,
+    /// The CUDA version that it supports.
+    pub version: CudaVersion,
+}
+
+/// A GPU as the driver describes it.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
+pub struct DeviceReport {
+    /// Its number.
+    pub ordinal: u32,
+    /// Its model.
+    pub name: String,
+    /// Its architecture.
+    pub arch: Arch,
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// Device memory in bytes.
+    pub bytes: u64,
+    /// Second-level cache in bytes.
+    pub l2_bytes: u64,
+    /// Shared memory in bytes that one block can ask for.
+    pub shared_bytes_per_block: u32,
+    /// Shared memory in bytes of a multiprocessor.
+    pub shared_bytes_per_multiprocessor: u32,
+    /// Whether memory can be mapped at reserved addresses.
+    pub virtual_memory: bool,
+}
+
+impl DeviceReport {
+    pub(super) fn read(driver: &dyn Driver, ordinal: u32) -> Result<Self, CallError> {
+        let attribute = |attribute| driver.device_attribute(ordinal, attribute);
+        let positive = |wanted| Ok::<_, CallError>(attribute(wanted)?.max(0) as u32);
+        let capability =
+            (positive(Attribute::CapabilityMajor)?, positive(Attribute::CapabilityMinor)?);
+        Ok(Self {
+            ordinal,
+            name: driver.device_name(ordinal)?,
+            arch: Arch::of(capability),
+            multiprocessors: positive(Attribute::Multiprocessors)?,
+            bytes: driver.device_bytes(ordinal)?,
+            l2_bytes: u64::from(positive(Attribute::L2Bytes)?),
+            shared_bytes_per_block: positive(Attribute::SharedBytesPerBlock)?,
+            shared_bytes_per_multiprocessor: positive(Attribute::SharedBytesPerMultiprocessor)?,
+            virtual_memory: attribute(Attribute::VirtualMemory)? != 0,
+        })
+    }
+
+    /// Whether kernels run on it.
+    ///
+    /// # Errors
+    /// When it is too old or lacks virtual memory management.
+    pub fn check(&self) -> Result<(), CudaError> {
+        if self.arch < Arch::OLDEST {
+            return Err(CudaError::TooOld {
+                ordinal: self.ordinal,
+                name: self.name.clone(),
+                found: self.arch,
+                needed: Arch::OLDEST,
+            });
+        }
+        if !self.virtual_memory {
+            let (ordinal, name) = (self.ordinal, self.name.clone());
+            return Err(CudaError::NoVirtualMemory { ordinal, name });
+        }
+        Ok(())
+    }
+}
+
+/// NVRTC as it was found.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
+pub struct NvrtcReport {
+    /// The library.
+    pub path: String,
+    /// Major and minor version.
+    pub version: (u32, u32),
+    /// The architectures that it compiles for.
+    pub archs: Vec<Arch>,
+}
+
+/// cuBLASLt as it was found.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
+pub struct CublasLtReport {
+    /// The library.
+    pub path: String,
+    /// Its version as it numbers it: 130100 is 13.1.0.
+    pub version: u64,
+}
+
+/// What of CUDA is on this machine.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CudaProbe {
+    /// The driver.
+    pub driver: Result<DriverReport, CudaError>,
+    /// Its devices; empty without a driver.
+    pub devices: Vec<DeviceReport>,
+    /// Why devices could not be described, if so.
+    pub device_error: Option<CudaError>,
+    /// The run-time compiler.
+    pub nvrtc: Result<NvrtcReport, NvrtcError>,
+    /// The matrix product library.
+    pub cublas_lt: Result<CublasLtReport, LibraryError>,
+}
+
+/// A line of a probe, for people.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
+pub struct ProbeRow {
+    /// What was looked for.
+    pub what: String,
+    /// Whether it will work.
+    pub works: bool,
+    /// What was found, or what is wrong and how to get it.
+    pub detail: String,
+}
+
+pub(super) fn missing(library: CudaLibrary) -> LibraryError {
+    LibraryError::NotFound { library, tried: "a planned fault".to_owned() }
+}
+
+/// The system's driver, with planned faults.
+pub(super) fn open_driver(faults: &Faults) -> Result<FaultyDriver<SystemDriver>, CudaError> {
+    if faults.misses(CudaLibrary::Driver) {
+        return Err(missing(CudaLibrary::Driver).into());
+    }
+    Ok(FaultyDriver { inner: SystemDriver::open()?, faults: faults.clone() })
+}
+
+impl CudaProbe {
+    /// Looks for the driver, its devices, NVRTC and cuBLASLt: the libraries in `dirs` first (see
+    /// [`library_dirs`](super::library_dirs)), then by the loader's rules. It changes nothing and
+    /// does not fail: what is missing is in the report.
+    pub fn run(dirs: &[PathBuf], faults: &Faults) -> Self {
+        let driver = open_driver(faults);
+        let (mut devices, mut device_error) = (Vec::new(), None);
+        if let Ok(driver) = &driver {
+            match read_devices(driver) {
+                Ok(found) => devices = found,
+                Err(error) => device_error = Some(error),
+            }
+        }
+        let driver = driver.map(|driver| DriverReport {
+            path: driver.inner.path().to_owned(),
+            version: driver.inner.version(),
+        });
+        let major = driver.as_ref().ok().map(|driver| driver.version.major());
+        let nvrtc = match faults.misses(CudaLibrary::Nvrtc) {
+            true => Err(missing(CudaLibrary::Nvrtc).into()),
+            false => Nvrtc::open(dirs, major).map(|nvrtc| NvrtcReport {
+                path: nvrtc.path().to_owned(),
+                version: nvrtc.version(),
+                archs: nvrtc.archs().to_vec(),
+            }),
+        };
+        let cublas_lt = match faults.misses(CudaLibrary::CublasLt) {
+            true => Err(missing(CudaLibrary::CublasLt)),
+            false => find_cublas_lt(dirs, major),
+        };
+        Self { driver, devices, device_error, nvrtc, cublas_lt }
+    }
+
+    /// Whether device `ordinal` will run compiled models.
+    ///
+    /// # Errors
+    /// The first thing that is missing or too old.
+    pub fn check(&self, ordinal: u32) -> Result<&DeviceReport, CudaError> {
+        if let Err(error) = &self.driver {
+            return Err(error.clone());
+        }
+        if let Some(error) = &self.device_error {
+            return Err(error.clone());
+        }
+        let device = self.devices.iter().find(|device| device.ordinal == ordinal);
+        let device = device.ok_or_else(|| no_device(ordinal, self.devices.len() as u32))?;
+        device.check()?;
+        if let Err(error) = &self.nvrtc {
+            return Err(error.clone().into());
+        }
+        if let Err(error) = &self.cublas_lt {
+            return Err(error.clone().into());
+        }
+        Ok(device)
+    }
+
+    /// The report line by line.
+    pub fn rows(&self) -> Vec<ProbeRow> {
+        let row =
+            |what: &str, works, detail: String| ProbeRow { what: what.to_owned(), works, detail };
+        let mut rows = vec![match &self.driver {
+            Ok(driver) => row("driver", true, format!("CUDA {} ({})", driver.version, driver.path)),
+            Err(error) => row("driver", false, error.to_string()),
+        }];
+        for device in &self.devices {
+            let what = format!("device {}", device.ordinal);
+            let detail = match device.check() {
+                Ok(()) => device.to_string(),
+                Err(error) => format!("{device}: {error}"),
+            };
+            rows.push(row(&what, device.check().is_ok(), detail));
+        }
+        if let Some(error) = &self.device_error {
+            rows.push(row("devices", false, error.to_string()));
+        } else if self.driver.is_ok() && self.devices.is_empty() {
+            rows.push(row("devices", false, no_device(0, 0).to_string()));
+        }
+        rows.push(match &self.nvrtc {
+            Ok(nvrtc) => {
+                let archs: Vec<_> = nvrtc.archs.iter().map(Arch::to_string).collect();
+                let (major, minor) = nvrtc.version;
+                let detail = format!("{major}.{minor} for {} ({})", archs.join(" "), nvrtc.path);
+                row("NVRTC", true, detail)
+            }
+            Err(error) => row("NVRTC", false, error.to_string()),
+        });
+        rows.push(match &self.cublas_lt {
+            Ok(library) => row("cuBLASLt", true, format!("{} ({})", library.version, library.path)),
+            Err(error) => row("cuBLASLt", false, error.to_string()),
+        });
+        let (runs, detail) = match self.check(0) {
+            Ok(_) => (true, "models run on cuda:0".to_owned()),
+            Err(_) if self.nvrtc.is_ok() => {
+                (false, "kernels can be compiled for CUDA; models run on the CPU".to_owned())
+            }
+            Err(_) => (false, "models run on the CPU".to_owned()),
+        };
+        rows.push(row("result", runs, detail));
+        rows
+    }
+}
+
+impl std::fmt::Display for DeviceReport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let gib = self.bytes as f64 / f64::from(1u32 << 30);
+        let l2_mib = self.l2_bytes as f64 / f64::from(1u32 << 20);
+        write!(
+            f,
+            "{}, {}, {} SMs, {gib:.1} GiB, {l2_mib:.0} MiB L2",
+            self.name, self.arch, self.multiprocessors
+        )
+    }
+}
+
+impl std::fmt::Display for CudaProbe {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for row in self.rows() {
+            let sign = if row.works { "ok" } else { "--" };
+            writeln!(f, "{:<10} {sign}  {}", row.what, row.detail)?;
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn no_device(ordinal: u32, count: u32) -> CudaError {
+    let hint = match count {
+        0 => "; is the GPU visible here (CUDA_VISIBLE_DEVICES, the container's devices)?",
+        _ => " (numbered from 0)",
+    };
+    CudaError::NoDevice { ordinal, count, hint }
+}
+
+fn read_devices(driver: &dyn Driver) -> Result<Vec<DeviceReport>, CudaError> {
+    let failed = |source| CudaError::Call { action: "describe the CUDA devices".into(), source };
+    let count = driver.device_count().map_err(failed)?;
+    (0..count).map(|ordinal| DeviceReport::read(driver, ordinal).map_err(failed)).collect()
+}
+
+fn find_cublas_lt(dirs: &[PathBuf], major: Option<u32>) -> Result<CublasLtReport, LibraryError> {
+    let library = open(CudaLibrary::CublasLt, dirs, major)?;
+    // SAFETY: this is the function's signature in every version.
+    let version =
+        unsafe { library.function::<unsafe extern "C" fn() -> usize>("cublasLtGetVersion")? };
+    // SAFETY: the function reads nothing.
+    let version = unsafe { version() } as u64;
+    Ok(CublasLtReport { path: library.path.to_owned(), version })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device() -> DeviceReport {
+        DeviceReport {
+            ordinal: 0,
+            name: "NVIDIA H100 80GB HBM3".to_owned(),
+            arch: Arch { number: 90 },
+            multiprocessors: 132,
+            bytes: 85_028_896_768,
+            l2_bytes: 50 << 20,
+            shared_bytes_per_block: 232_448,
+            shared_bytes_per_multiprocessor: 233_472,
+            virtual_memory: true,
+        }
+    }
+
+    fn complete() -> CudaProbe {
+        CudaProbe {
+            driver: Ok(DriverReport {
+                path: "libcuda.so.1".to_owned(),
+                version: CudaVersion(13_000),
+            }),
+            devices: vec![device()],
+            device_error: None,
+            nvrtc: Ok(NvrtcReport {
+                path: "libnvrtc.so.13".to_owned(),
+                version: (13, 0),
+                archs: [80, 90].map(|number| Arch { number }).to_vec(),
+            }),
+            cublas_lt: Ok(CublasLtReport {
+                path: "libcublasLt.so.13".to_owned(),
+                version: 130_100,
+            }),
+        }
+    }
+
+    #[test]
+    fn a_complete_machine() {
+        let probe = complete();
+        assert_eq!(probe.check(0).unwrap().multiprocessors, 132);
+        insta::assert_snapshot!(probe);
+    }
+
+    #[test]
+    fn what_is_missing_is_named_with_its_remedy() {
+        let faults = Faults::default();
+        for library in [CudaLibrary::Driver, CudaLibrary::Nvrtc, CudaLibrary::CublasLt] {
+            faults.miss(library);
+        }
+        let probe = CudaProbe::run(&[], &faults);
+        assert!(matches!(probe.check(0), Err(CudaError::Library(_))));
+        insta::assert_snapshot!(probe);
+    }
+
+    #[test]
+    fn devices_that_do_not_fit() {
+        let mut probe = complete();
+        probe.driver = Err(CudaError::DriverTooOld {
+            found: CudaVersion(11_080),
+            needed: CudaVersion(12_040),
+        });
+        insta::assert_snapshot!(probe.check(0).unwrap_err());
+        let mut probe = complete();
+        probe.devices[0].arch = Arch { number: 70 };
+        insta::assert_snapshot!(probe.check(0).unwrap_err());
+        insta::assert_snapshot!(probe.check(1).unwrap_err());
+        let mut probe = complete();
+        probe.devices[0].virtual_memory = false;
+        insta::assert_snapshot!(probe.check(0).unwrap_err());
+        let mut probe = complete();
+        probe.devices.clear();
+        insta::assert_snapshot!(probe.check(0).unwrap_err());
+    }
+
+    /// Where there is no driver, opening it is an error, never a panic.
+    #[test]
+    fn probing_this_machine_never_panics() {
+        let probe = CudaProbe::run(&super::super::library_dirs(&[]), &Faults::default());
+        assert_eq!(probe.rows().last().unwrap().what, "result");
+        if probe.driver.is_err() {
+            assert!(probe.devices.is_empty());
+            assert!(probe.check(0).is_err());
+        }
+    }
+}

@@ -1,0 +1,388 @@
+//! Artifacts bound to addresses.
+
+use super::context::Context;
+use super::image::{CudaImage, HostImage};
+use super::matmul::Matmul;
+use super::memory::{AddressRange, Memory};
+use super::module::{Kernel, Modules};
+use crate::artifact::{ArgRef, Artifact, Digest, Launch};
+use crate::device::{Address, Binding, DeviceError};
+use piecewise_ir::dim::Dim;
+use piecewise_ir::entity::Entity;
+use piecewise_ir::graph::ValueDef;
+use piecewise_ir::types::TensorType;
+use piecewise_kernels::op::OpRegistry;
+use piecewise_kernels::op::cuda::{CudaOp, LaunchRecipe, Parameter};
+use piecewise_kernels::step::CaptureSupport;
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+
+/// The alignment of operands that the library assumes when it offers algorithms, in bytes.
+const MATMUL_ALIGN: u64 = 256;
+
+/// An artifact bound to addresses.
+#[derive(Debug)]
+pub struct CudaProgram {
+    pub(super) launches: Vec<Arc<BoundLaunch>>,
+    pub(super) support: CaptureSupport,
+}
+
+/// One launch with everything it needs, and the memory that it points to.
+#[derive(Debug)]
+pub(super) struct BoundLaunch {
+    pub(super) name: String,
+    pub(super) label: Arc<str>,
+    pub(super) support: CaptureSupport,
+    pub(super) work: Work,
+    /// Operand, `scratch` or `counts`, and where it lies.
+    pub(super) addresses: Vec<(String, Address)>,
+    ranges: Vec<UsedRange>,
+    /// The largest size of each symbol that its memory holds.
+    pub(super) limits: Arc<[u64]>,
+}
+
+#[derive(Debug)]
+struct UsedRange {
+    range: Arc<AddressRange>,
+    /// States may lack backing: a warm-up run writes to no slot and reads no row.
+    is_state: bool,
+}
+
+/// What a launch runs.
+#[derive(Debug)]
+pub(super) enum Work {
+    Kernel(Box<BoundKernel>),
+    Matmul(Box<BoundMatmul>),
+    Host(BoundHost),
+}
+
+#[derive(Debug)]
+pub(super) struct BoundKernel {
+    pub(super) kernel: Arc<Kernel>,
+    pub(super) recipe: LaunchRecipe,
+    /// The grid of the launch, for axes that take it.
+    pub(super) grid: [u32; 3],
+    pub(super) values: Vec<ParameterValue>,
+}
+
+/// The value of a kernel's parameter.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum ParameterValue {
+    Fixed(u64),
+    /// An `i32` of the padded sizes.
+    Extent(Dim),
+}
+
+#[derive(Debug)]
+pub(super) struct BoundMatmul {
+    pub(super) matmul: Matmul,
+    pub(super) lhs: u64,
+    pub(super) rhs: u64,
+    pub(super) out: u64,
+    pub(super) workspace: u64,
+    pub(super) workspace_bytes: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct BoundHost {
+    pub(super) op: Arc<dyn CudaOp>,
+    pub(super) image: Arc<CudaImage>,
+    pub(super) addresses: Vec<u64>,
+    pub(super) scratch: (u64, u64),
+    pub(super) counts: u64,
+}
+
+impl BoundHost {
+    pub(super) fn image(&self) -> Option<&HostImage> {
+        match &*self.image {
+            CudaImage::Host(image) => Some(image),
+            _ => None,
+        }
+    }
+}
+
+impl BoundLaunch {
+    /// That its memory holds these sizes and can be used.
+    pub(super) fn check(&self, sizes: &[u64]) -> Result<(), String> {
+        if sizes.len() < self.limits.len() {
+            return Err(format!("{} sizes for {} symbols", sizes.len(), self.limits.len()));
+        }
+        for (symbol, (size, limit)) in sizes.iter().zip(self.limits.iter()).enumerate() {
+            if size > limit {
+                return Err(format!("size {size} of symbol {symbol} is over its bound {limit}"));
+            }
+        }
+        self.check_backing()
+    }
+
+    /// That what it points to is backed.
+    pub(super) fn check_backing(&self) -> Result<(), String> {
+        let missing = self.ranges.iter().find(|used| !used.is_state && !used.range.is_backed());
+        match missing {
+            Some(used) => Err(format!("the memory of {} is not backed", used.range.what)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Decoded images by digest, so that layers and sizes share them.
+pub(super) type Images = FxHashMap<Digest, Arc<CudaImage>>;
+
+/// What binding needs of the device.
+pub(super) struct Binder<'a> {
+    pub(super) context: &'a Context,
+    pub(super) memory: &'a Memory,
+    pub(super) registry: &'a OpRegistry,
+    pub(super) modules: &'a mut Modules,
+    pub(super) images: &'a mut Images,
+}
+
+struct Operand {
+    name: String,
+    ty: TensorType,
+    is_state: bool,
+}
+
+/// The arguments of a launch, resolved.
+struct Arguments {
+    addresses: Vec<u64>,
+    /// Address and bytes of the last scratch argument.
+    scratch: Option<(u64, u64)>,
+    audit: Vec<(String, Address)>,
+    ranges: Vec<UsedRange>,
+}
+
+impl Binder<'_> {
+    pub(super) fn bind(
+        &mut self,
+        artifact: &Artifact,
+        binding: &Binding<'_>,
+    ) -> Result<CudaProgram, DeviceError> {
+        let fail = |reason: String| DeviceError::Bind { label: binding.label.to_owned(), reason };
+        if artifact.piece != binding.piece.hash {
+            return Err(fail("the artifact was made for another piece".to_owned()));
+        }
+        let count = artifact.alternatives.len();
+        let lowered = artifact
+            .alternatives
+            .get(binding.alternative)
+            .ok_or_else(|| fail(format!("alternative {} of {count}", binding.alternative)))?;
+        if lowered.scratch > binding.scratch_bytes {
+            let (needs, has) = (lowered.scratch, binding.scratch_bytes);
+            return Err(fail(format!("needs {needs} bytes of scratch, has {has}")));
+        }
+        let operands = operands_of(binding);
+        if binding.operands.len() != operands.len() {
+            let (has, needs) = (binding.operands.len(), operands.len());
+            return Err(fail(format!("{has} addresses for {needs} operands")));
+        }
+        let symbols = binding.piece.graph.symbols().len();
+        if binding.bounds.len() < symbols {
+            return Err(fail(format!("{} bounds for {symbols} symbols", binding.bounds.len())));
+        }
+        let mut limits = binding.bounds.to_vec();
+        if let Some(over) = binding.piece.over {
+            let limit = &mut limits[over.index()];
+            *limit = artifact.size.rows().min(*limit);
+        }
+        let limits: Arc<[u64]> = limits.into();
+        let label: Arc<str> = binding.label.into();
+        let launches = lowered
+            .launches
+            .iter()
+            .map(|launch| {
+                let failed = |reason| fail(format!("launch `{}`: {reason}", launch.name));
+                let image = self.image(artifact, launch).map_err(failed)?;
+                let arguments = self.arguments(launch, binding, &operands, &limits);
+                let arguments = arguments.map_err(failed)?;
+                let work = self.work(&image, launch, binding, &arguments).map_err(failed)?;
+                Ok(Arc::new(BoundLaunch {
+                    name: launch.name.clone(),
+                    label: label.clone(),
+                    support: launch.capture,
+                    work,
+                    addresses: arguments.audit,
+                    ranges: arguments.ranges,
+                    limits: limits.clone(),
+                }))
+            })
+            .collect::<Result<Vec<_>, DeviceError>>()?;
+        let support = launches.iter().map(|launch| launch.support).min();
+        let support = support.unwrap_or(CaptureSupport::Always);
+        Ok(CudaProgram { launches, support })
+    }
+
+    fn image(&mut self, artifact: &Artifact, launch: &Launch) -> Result<Arc<CudaImage>, String> {
+        if let Some(image) = self.images.get(&launch.image) {
+            return Ok(image.clone());
+        }
+        let bytes = artifact
+            .image(launch.image)
+            .ok_or_else(|| format!("the artifact lacks image {}", launch.image))?;
+        let image = Arc::new(CudaImage::from_bytes(bytes)?);
+        self.images.insert(launch.image, image.clone());
+        Ok(image)
+    }
+
+    fn arguments(
+        &self,
+        launch: &Launch,
+        binding: &Binding<'_>,
+        operands: &[Operand],
+        limits: &[u64],
+    ) -> Result<Arguments, String> {
+        let mut found = Arguments {
+            addresses: Vec::with_capacity(launch.args.len()),
+            scratch: None,
+            audit: vec![("counts".to_owned(), binding.counts)],
+            ranges: Vec::new(),
+        };
+        let counts = 4 * binding.bounds.len() as u64;
+        self.keep(&mut found, "counts", binding.counts, counts, false)?;
+        for arg in &launch.args {
+            let (name, address, bytes, is_state) = match arg.at {
+                ArgRef::Operand(position) => {
+                    let operand = operands
+                        .get(position as usize)
+                        .ok_or_else(|| format!("there is no operand {position}"))?;
+                    let address = binding.operands[position as usize]
+                        .ok_or_else(|| format!("operand {} got no slot", operand.name))?;
+                    // A state's rows are bound at load, and its range holds them.
+                    let bytes = if operand.is_state { 1 } else { operand.ty.bytes(limits) };
+                    (operand.name.as_str(), address, bytes, operand.is_state)
+                }
+                ArgRef::Scratch { offset, bytes } => {
+                    let end = offset.checked_add(bytes);
+                    if end.is_none_or(|end| end > binding.scratch_bytes) {
+                        let has = binding.scratch_bytes;
+                        return Err(format!("scratch {offset}..+{bytes} of {has} bytes"));
+                    }
+                    let address = binding.scratch.offset(offset);
+                    found.scratch = Some((address.0, bytes));
+                    ("scratch", address, bytes, false)
+                }
+            };
+            self.keep(&mut found, name, address, bytes, is_state)?;
+            found.addresses.push(address.0);
+            found.audit.push((name.to_owned(), address));
+        }
+        Ok(found)
+    }
+
+    fn keep(
+        &self,
+        arguments: &mut Arguments,
+        name: &str,
+        address: Address,
+        bytes: u64,
+        is_state: bool,
+    ) -> Result<(), String> {
+        let range = self.memory.find(address, bytes).ok_or_else(|| {
+            format!("{name} at {address} (+{bytes} bytes) is outside reserved memory")
+        })?;
+        let known = |used: &UsedRange| Arc::ptr_eq(&used.range, range);
+        match arguments.ranges.iter_mut().find(|used| known(used)) {
+            Some(used) => used.is_state &= is_state,
+            None => arguments.ranges.push(UsedRange { range: range.clone(), is_state }),
+        }
+        Ok(())
+    }
+
+    fn work(
+        &mut self,
+        image: &Arc<CudaImage>,
+        launch: &Launch,
+        binding: &Binding<'_>,
+        arguments: &Arguments,
+    ) -> Result<Work, String> {
+        let addresses = &arguments.addresses;
+        match &**image {
+            CudaImage::Kernel(kernel) => {
+                let device = self.context.device.arch;
+                if kernel.arch != device {
+                    return Err(format!(
+                        "compiled for {}, and the device is {device}",
+                        kernel.arch
+                    ));
+                }
+                kernel.recipe.check(addresses.len(), launch.params.len())?;
+                let (shared, most) =
+                    (kernel.recipe.shared_bytes, self.context.device.shared_bytes_per_block);
+                if shared > most {
+                    return Err(format!("{shared} bytes of shared memory, the device has {most}"));
+                }
+                let loaded =
+                    self.modules.kernel(&kernel.cubin, &kernel.recipe.entry, shared).map_err(
+                        |e| format!("kernel `{}` can't be loaded: {e}", kernel.recipe.entry),
+                    )?;
+                let value = |parameter: &Parameter| match parameter {
+                    Parameter::Argument(i) => ParameterValue::Fixed(addresses[*i as usize]),
+                    Parameter::Counts => ParameterValue::Fixed(binding.counts.0),
+                    Parameter::Extent(dim) => ParameterValue::Extent(dim.clone()),
+                    Parameter::Launch(i) => ParameterValue::Fixed(launch.params[*i as usize]),
+                    Parameter::I32(x) => ParameterValue::Fixed(u64::from(x.cast_unsigned())),
+                    Parameter::I64(x) => ParameterValue::Fixed(x.cast_unsigned()),
+                    Parameter::F32(x) => ParameterValue::Fixed(u64::from(x.to_bits())),
+                };
+                Ok(Work::Kernel(Box::new(BoundKernel {
+                    kernel: loaded,
+                    recipe: kernel.recipe.clone(),
+                    grid: launch.grid,
+                    values: kernel.recipe.parameters.iter().map(value).collect(),
+                })))
+            }
+            CudaImage::Matmul(matmul) => {
+                let &[lhs, rhs, out, ..] = addresses.as_slice() else {
+                    return Err(format!("{} arguments for a matmul", addresses.len()));
+                };
+                let (workspace, workspace_bytes) = arguments.scratch.unwrap_or((0, 0));
+                let aligned = |at: &u64| at.is_multiple_of(MATMUL_ALIGN);
+                if let Some(at) = [lhs, rhs, out, workspace].iter().find(|at| !aligned(at)) {
+                    return Err(format!(
+                        "a matmul operand at {} is not aligned to {MATMUL_ALIGN} bytes",
+                        Address(*at)
+                    ));
+                }
+                Ok(Work::Matmul(Box::new(BoundMatmul {
+                    matmul: matmul.clone(),
+                    lhs,
+                    rhs,
+                    out,
+                    workspace,
+                    workspace_bytes,
+                })))
+            }
+            CudaImage::Host(host) => {
+                let op = self.registry.cuda(&host.name).ok_or_else(|| {
+                    format!("custom op `{}` has no CUDA implementation; register it", host.name)
+                })?;
+                let positions = host.types.len();
+                if addresses.len() < positions {
+                    return Err(format!("{} arguments for {positions} positions", addresses.len()));
+                }
+                Ok(Work::Host(BoundHost {
+                    op: op.clone(),
+                    image: image.clone(),
+                    addresses: addresses[..positions].to_vec(),
+                    scratch: arguments.scratch.unwrap_or((0, 0)),
+                    counts: binding.counts.0,
+                }))
+            }
+        }
+    }
+}
+
+fn operands_of(binding: &Binding<'_>) -> Vec<Operand> {
+    let graph = &binding.piece.graph;
+    let operand = |value| Operand {
+        name: match graph.def(value) {
+            ValueDef::Input(i) => format!("input {i}"),
+            ValueDef::Weight(i) => format!("w{i}"),
+            ValueDef::State(i) => format!("s{i}"),
+            ValueDef::Result { .. } => value.to_string(),
+        },
+        ty: graph.ty(value).clone(),
+        is_state: matches!(graph.def(value), ValueDef::State(_)),
+    };
+    binding.piece.operands().into_iter().map(operand).collect()
+}

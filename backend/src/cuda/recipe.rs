@@ -1,0 +1,436 @@
+//! Recipes of weights as steps of a device: what is uploaded, cast and copied where.
+
+use crate::weights::WeightError;
+use piecewise_ir::dtype::DType;
+use piecewise_ir::graph::Graph;
+use piecewise_ir::weight::Recipe;
+
+/// The axes that one copy can have after neighbours are merged.
+pub(super) const AXES: usize = 6;
+
+/// Where bytes lie: in the weight itself or in an intermediate block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Place {
+    Target,
+    Temporary(usize),
+}
+
+/// A copy of a box of elements between strided arrays.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct StridedCopy {
+    /// Bytes of an element.
+    pub(super) element: u64,
+    /// Outermost first.
+    pub(super) extents: Vec<u64>,
+    /// In elements.
+    pub(super) from_strides: Vec<u64>,
+    /// In elements.
+    pub(super) to_strides: Vec<u64>,
+}
+
+/// What makes a part of a weight.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum WeightStep<'a> {
+    /// A checkpoint tensor, dense, to a place and an offset in bytes.
+    Tensor { name: &'a str, dtype: DType, shape: Vec<u64>, to: Place, offset: u64 },
+    /// The output of a small graph, dense.
+    Graph { graph: &'a Graph, dtype: DType, bytes: u64, to: Place, offset: u64 },
+    /// Dense elements rounded to another dtype.
+    Cast { from: Place, from_dtype: DType, to: Place, to_dtype: DType, offset: u64, n: u64 },
+    /// A strided copy, from the start of a place.
+    Copy { from: Place, from_offset: u64, to: Place, to_offset: u64, copy: StridedCopy },
+}
+
+/// The steps that make a weight, in order, and the intermediate blocks that they need.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(super) struct WeightPlan<'a> {
+    pub(super) steps: Vec<WeightStep<'a>>,
+    /// Bytes of each intermediate block.
+    pub(super) temporaries: Vec<u64>,
+}
+
+/// A strided place for a value.
+#[derive(Clone, Debug)]
+struct View {
+    place: Place,
+    /// In bytes.
+    offset: u64,
+    /// In elements.
+    strides: Vec<u64>,
+}
+
+fn bad(reason: impl Into<String>) -> WeightError {
+    WeightError::Recipe { reason: reason.into() }
+}
+
+fn dense(shape: &[u64]) -> Vec<u64> {
+    let mut strides = vec![1u64; shape.len()];
+    for axis in (1..shape.len()).rev() {
+        strides[axis - 1] = strides[axis].saturating_mul(shape[axis]);
+    }
+    strides
+}
+
+fn type_of(recipe: &Recipe) -> Result<(DType, Vec<u64>, u64), WeightError> {
+    let ty = recipe.ty().map_err(bad)?;
+    let shape = ty.static_shape().ok_or_else(|| bad("a weight of symbolic shape"))?;
+    let bytes = shape.iter().try_fold(ty.dtype.size() as u64, |n, &d| n.checked_mul(d));
+    let bytes = bytes.filter(|bytes| *bytes < 1 << 48);
+    let bytes = bytes.ok_or_else(|| bad("a weight larger than the address space"))?;
+    Ok((ty.dtype, shape, bytes))
+}
+
+/// Bytes of the weight that a recipe makes.
+pub(super) fn recipe_bytes(recipe: &Recipe) -> Result<u64, WeightError> {
+    Ok(type_of(recipe)?.2)
+}
+
+impl<'a> WeightPlan<'a> {
+    /// The steps that make `recipe`, row-major.
+    pub(super) fn new(recipe: &'a Recipe) -> Result<Self, WeightError> {
+        let (_, shape, _) = type_of(recipe)?;
+        let mut plan = Self::default();
+        let view = View { place: Place::Target, offset: 0, strides: dense(&shape) };
+        plan.place(recipe, &view)?;
+        Ok(plan)
+    }
+
+    fn temporary(&mut self, shape: &[u64], bytes: u64) -> View {
+        self.temporaries.push(bytes);
+        let place = Place::Temporary(self.temporaries.len() - 1);
+        View { place, offset: 0, strides: dense(shape) }
+    }
+
+    /// Makes `recipe` in a dense place of its own.
+    fn evaluate(&mut self, recipe: &'a Recipe) -> Result<View, WeightError> {
+        let (_, shape, bytes) = type_of(recipe)?;
+        let view = self.temporary(&shape, bytes);
+        self.place(recipe, &view)?;
+        Ok(view)
+    }
+
+    /// Makes `recipe` in a strided place.
+    fn place(&mut self, recipe: &'a Recipe, to: &View) -> Result<(), WeightError> {
+        let (dtype, shape, bytes) = type_of(recipe)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        let element = dtype.size() as u64;
+        match recipe {
+            Recipe::Concat { axis, parts } => {
+                let mut to = to.clone();
+                for part in parts {
+                    let (_, part_shape, _) = type_of(part)?;
+                    self.place(part, &to)?;
+                    to.offset += part_shape[*axis] * to.strides[*axis] * element;
+                }
+                Ok(())
+            }
+            Recipe::Transpose { perm, of } => {
+                let mut strides = vec![0; perm.len()];
+                for (axis, &source) in perm.iter().enumerate() {
+                    strides[source] = to.strides[axis];
+                }
+                self.place(of, &View { place: to.place, offset: to.offset, strides })
+            }
+            Recipe::Slice { axis, start, of, .. } => {
+                let mut from = self.evaluate(of)?;
+                from.offset = start * from.strides[*axis] * element;
+                self.copy(element, &shape, &from, to)
+            }
+            Recipe::Checkpoint { .. } | Recipe::Cast { .. } | Recipe::Graph(_)
+                if !is_dense(&shape, &to.strides) =>
+            {
+                let from = self.evaluate(recipe)?;
+                self.copy(element, &shape, &from, to)
+            }
+            Recipe::Checkpoint { name, .. } => {
+                let (to, offset) = (to.place, to.offset);
+                self.steps.push(WeightStep::Tensor { name, dtype, shape, to, offset });
+                Ok(())
+            }
+            Recipe::Cast { to: to_dtype, of } => {
+                let (from_dtype, ..) = type_of(of)?;
+                let from = self.evaluate(of)?.place;
+                let (n, to_dtype, offset) = (bytes / element, *to_dtype, to.offset);
+                let to = to.place;
+                self.steps.push(WeightStep::Cast { from, from_dtype, to, to_dtype, offset, n });
+                Ok(())
+            }
+            Recipe::Graph(graph) => {
+                let (to, offset) = (to.place, to.offset);
+                self.steps.push(WeightStep::Graph { graph, dtype, bytes, to, offset });
+                Ok(())
+            }
+        }
+    }
+
+    fn copy(
+        &mut self,
+        element: u64,
+        shape: &[u64],
+        from: &View,
+        to: &View,
+    ) -> Result<(), WeightError> {
+        let copy = StridedCopy {
+            element,
+            extents: shape.to_vec(),
+            from_strides: from.strides.clone(),
+            to_strides: to.strides.clone(),
+        };
+        let copy = copy.merged().widened(from.offset, to.offset);
+        if copy.extents.len() > AXES {
+            let rank = copy.extents.len();
+            return Err(bad(format!("a copy over {rank} axes that do not merge; at most {AXES}")));
+        }
+        self.steps.push(WeightStep::Copy {
+            from: from.place,
+            from_offset: from.offset,
+            to: to.place,
+            to_offset: to.offset,
+            copy,
+        });
+        Ok(())
+    }
+}
+
+fn is_dense(shape: &[u64], strides: &[u64]) -> bool {
+    dense(shape).iter().zip(strides).zip(shape).all(|((a, b), &extent)| extent == 1 || a == b)
+}
+
+impl StridedCopy {
+    /// The number of elements.
+    pub(super) fn elements(&self) -> u64 {
+        self.extents.iter().product()
+    }
+
+    /// The same copy over as few axes as can be.
+    fn merged(&self) -> Self {
+        let mut merged =
+            Self { extents: vec![], from_strides: vec![], to_strides: vec![], ..*self };
+        for axis in 0..self.extents.len() {
+            let extent = self.extents[axis];
+            let (from, to) = (self.from_strides[axis], self.to_strides[axis]);
+            if extent == 1 {
+                continue;
+            }
+            if let (Some(last), Some(f), Some(t)) = (
+                merged.extents.last_mut(),
+                merged.from_strides.last_mut(),
+                merged.to_strides.last_mut(),
+            ) && *f == from * extent
+                && *t == to * extent
+            {
+                *last *= extent;
+                (*f, *t) = (from, to);
+                continue;
+            }
+            merged.extents.push(extent);
+            merged.from_strides.push(from);
+            merged.to_strides.push(to);
+        }
+        merged
+    }
+
+    /// The same copy with elements of up to 16 bytes, where both sides allow it.
+    fn widened(mut self, from_offset: u64, to_offset: u64) -> Self {
+        while self.element < 16 {
+            let Some(inner) = self.extents.len().checked_sub(1) else { break };
+            let pairs = |strides: &[u64]| {
+                strides[inner] == 1 && strides[..inner].iter().all(|stride| stride % 2 == 0)
+            };
+            let aligned = [from_offset, to_offset].iter().all(|at| at % (2 * self.element) == 0);
+            let fits = self.extents[inner].is_multiple_of(2)
+                && pairs(&self.from_strides)
+                && pairs(&self.to_strides);
+            if !fits || !aligned {
+                break;
+            }
+            self.element *= 2;
+            self.extents[inner] /= 2;
+            for axis in 0..inner {
+                self.from_strides[axis] /= 2;
+                self.to_strides[axis] /= 2;
+            }
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use piecewise_ir::types::TensorType;
+    use proptest::prelude::*;
+
+    fn tensor(name: &str, shape: &[u64]) -> Recipe {
+        let ty = TensorType::new(DType::U8, shape.iter().copied());
+        Recipe::Checkpoint { name: name.to_owned(), ty }
+    }
+
+    /// Byte `i` of the tensor `name`.
+    fn byte(name: &str, i: u64) -> u8 {
+        (name.as_bytes()[0] as u64 * 31 + i * 7) as u8
+    }
+
+    /// What a recipe means, element by element.
+    fn element(recipe: &Recipe, at: &[u64]) -> u8 {
+        match recipe {
+            Recipe::Checkpoint { name, ty } => {
+                let strides = dense(&ty.static_shape().unwrap());
+                byte(name, at.iter().zip(strides).map(|(a, s)| a * s).sum())
+            }
+            Recipe::Concat { axis, parts } => {
+                let mut at = at.to_vec();
+                for part in parts {
+                    let extent = type_of(part).unwrap().1[*axis];
+                    if at[*axis] < extent {
+                        return element(part, &at);
+                    }
+                    at[*axis] -= extent;
+                }
+                unreachable!("an index past the parts")
+            }
+            Recipe::Slice { axis, start, of, .. } => {
+                let mut at = at.to_vec();
+                at[*axis] += start;
+                element(of, &at)
+            }
+            Recipe::Transpose { perm, of } => {
+                let mut source = vec![0; at.len()];
+                for (axis, &from) in perm.iter().enumerate() {
+                    source[from] = at[axis];
+                }
+                element(of, &source)
+            }
+            Recipe::Cast { of, .. } => u8::from(element(of, at) != 0),
+            Recipe::Graph(_) => unreachable!("no graphs here"),
+        }
+    }
+
+    fn run(recipe: &Recipe) -> Vec<u8> {
+        let plan = WeightPlan::new(recipe).unwrap();
+        let mut places: Vec<Vec<u8>> =
+            plan.temporaries.iter().map(|&bytes| vec![0; bytes as usize]).collect();
+        places.push(vec![0; recipe_bytes(recipe).unwrap() as usize]);
+        let index = |place: Place| match place {
+            Place::Target => plan.temporaries.len(),
+            Place::Temporary(i) => i,
+        };
+        for step in &plan.steps {
+            match step {
+                WeightStep::Tensor { name, shape, to, offset, .. } => {
+                    for i in 0..shape.iter().product() {
+                        places[index(*to)][(offset + i) as usize] = byte(name, i);
+                    }
+                }
+                WeightStep::Cast { from, to, offset, n, .. } => {
+                    for i in 0..*n {
+                        let x = places[index(*from)][i as usize];
+                        places[index(*to)][(offset + i) as usize] = u8::from(x != 0);
+                    }
+                }
+                WeightStep::Copy { from, from_offset, to, to_offset, copy } => {
+                    assert!(copy.extents.len() <= AXES);
+                    for i in 0..copy.elements() {
+                        let (mut rest, mut source, mut target) = (i, 0, 0);
+                        for axis in (0..copy.extents.len()).rev() {
+                            let at = rest % copy.extents[axis];
+                            rest /= copy.extents[axis];
+                            source += at * copy.from_strides[axis];
+                            target += at * copy.to_strides[axis];
+                        }
+                        for b in 0..copy.element {
+                            let x = places[index(*from)]
+                                [(from_offset + source * copy.element + b) as usize];
+                            places[index(*to)][(to_offset + target * copy.element + b) as usize] =
+                                x;
+                        }
+                    }
+                }
+                WeightStep::Graph { .. } => unreachable!("no graphs here"),
+            }
+        }
+        places.pop().unwrap()
+    }
+
+    fn check(recipe: &Recipe) {
+        let (_, shape, _) = type_of(recipe).unwrap();
+        let strides = dense(&shape);
+        let want: Vec<u8> = (0..shape.iter().product())
+            .map(|i| {
+                let at: Vec<u64> =
+                    strides.iter().zip(&shape).map(|(s, extent)| i / s % extent).collect();
+                element(recipe, &at)
+            })
+            .collect();
+        assert_eq!(run(recipe), want, "{recipe:?}");
+    }
+
+    fn recipe() -> impl Strategy<Value = Recipe> {
+        let leaf = (prop::collection::vec(1u64..5, 2..4), "[a-z]");
+        let leaf = leaf.prop_map(|(shape, name)| tensor(&name, &shape));
+        leaf.prop_recursive(4, 12, 3, |inner| {
+            let transpose = inner.clone().prop_perturb(|of, mut rng| {
+                let mut perm: Vec<usize> = (0..type_of(&of).unwrap().1.len()).collect();
+                for i in (1..perm.len()).rev() {
+                    perm.swap(i, rng.random_range(0..=i));
+                }
+                Recipe::Transpose { perm, of: Box::new(of) }
+            });
+            let slice = (inner.clone(), any::<(u64, u64, u64)>()).prop_map(|(of, (a, s, l))| {
+                let shape = type_of(&of).unwrap().1;
+                let axis = (a % shape.len() as u64) as usize;
+                let start = s % shape[axis];
+                let len = 1 + l % (shape[axis] - start);
+                Recipe::Slice { axis, start, len, of: Box::new(of) }
+            });
+            let concat = (inner.clone(), any::<u64>(), 1u64..3).prop_map(|(of, a, extent)| {
+                let mut shape = type_of(&of).unwrap().1;
+                let axis = (a % shape.len() as u64) as usize;
+                shape[axis] = extent;
+                // The part's elements must have the type of the first.
+                let dtype = type_of(&of).unwrap().0;
+                let other = Recipe::Cast { to: dtype, of: Box::new(tensor("z", &shape)) };
+                let other = if dtype == DType::U8 { tensor("z", &shape) } else { other };
+                Recipe::Concat { axis, parts: vec![of, other] }
+            });
+            let cast = inner.prop_map(|of| Recipe::Cast { to: DType::Bool, of: Box::new(of) });
+            prop_oneof![transpose, slice, concat, cast]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn the_steps_make_what_the_recipe_means(recipe in recipe()) {
+            check(&recipe);
+        }
+    }
+
+    #[test]
+    fn merged_projections_go_straight_to_their_place() {
+        let parts = vec![tensor("q", &[8, 4]), tensor("k", &[4, 4]), tensor("v", &[4, 4])];
+        let recipe = Recipe::Concat { axis: 0, parts };
+        let plan = WeightPlan::new(&recipe).unwrap();
+        assert!(plan.temporaries.is_empty());
+        let offsets: Vec<u64> = plan
+            .steps
+            .iter()
+            .map(|step| match step {
+                WeightStep::Tensor { offset, .. } => *offset,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(offsets, [0, 32, 48]);
+    }
+
+    #[test]
+    fn wide_rows_are_copied_sixteen_bytes_at_a_time() {
+        let slice =
+            Recipe::Slice { axis: 1, start: 32, len: 64, of: Box::new(tensor("a", &[4, 96])) };
+        let plan = WeightPlan::new(&slice).unwrap();
+        let WeightStep::Copy { copy, .. } = &plan.steps[1] else { panic!("{plan:?}") };
+        assert_eq!((copy.element, copy.extents.as_slice()), (16, [4, 4].as_slice()));
+        check(&slice);
+    }
+}

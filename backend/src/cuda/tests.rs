@@ -1,0 +1,447 @@
+//! The device over a simulated driver: addresses, launches, captures and planned faults.
+
+use super::driver::GraphNode;
+use super::driver::faulty::{CallFault, Faults, FaultyDriver};
+use super::driver::simulated::{Noted, SimulatedDriver};
+use super::*;
+use crate::artifact::{Access, Arg, ArgRef, Artifact, Launch, Lowered, PieceSize};
+use crate::device::{Address, Binding, CaptureRule, Device, DeviceError, Region};
+use crate::weights::{NormalWeights, WeightLayout};
+use piecewise_ir::builder::Builder;
+use piecewise_ir::custom::Attrs;
+use piecewise_ir::dim::Dim;
+use piecewise_ir::dtype::DType;
+use piecewise_ir::entity::Symbol;
+use piecewise_ir::module::UniquePiece;
+use piecewise_ir::types::TensorType;
+use piecewise_ir::weight::Recipe;
+use piecewise_kernels::op::cuda::{
+    CudaImplementation, CudaOp, CudaOpArgs, CudaOpCall, GridAxis, LaunchRecipe, Parameter,
+};
+use piecewise_kernels::op::{OpError, OpRegistry};
+use piecewise_kernels::step::{CaptureSupport, LaunchContext, StepContext};
+use std::sync::Arc;
+
+/// A host function that notes nothing and can fail.
+#[derive(Debug)]
+struct HostOp;
+
+impl CudaOp for HostOp {
+    fn name(&self) -> &str {
+        "test.host"
+    }
+    fn implementation(&self, _: &CudaOpCall<'_>) -> Result<CudaImplementation, OpError> {
+        Ok(CudaImplementation::Host)
+    }
+    fn enqueue(&self, args: &CudaOpArgs<'_>) -> Result<(), OpError> {
+        assert_ne!(args.stream, 0);
+        assert_eq!(args.addresses.len(), args.types.len());
+        match args.dim(0, 0) {
+            3 => panic!("a custom op panics at 3 rows"),
+            5 => Err(args.error("it does not take 5 rows")),
+            _ => Ok(()),
+        }
+    }
+}
+
+struct Fixture {
+    driver: Arc<SimulatedDriver>,
+    faults: Faults,
+    device: CudaDevice,
+    arena: Region,
+    piece: UniquePiece,
+    bounds: Vec<u64>,
+}
+
+/// A piece over `T` of one node; its artifacts are made by hand here.
+fn piece() -> UniquePiece {
+    let b = Builder::new("negate");
+    let rows = b.symbol("T", 1, 64, None);
+    let x = b.input("x", DType::F32, [Dim::from(rows), 4u64.into()], None, None);
+    let y = -x;
+    let graph = b.finish([y]).unwrap();
+    UniquePiece { over: Some(rows), graph, hash: [7; 32] }
+}
+
+fn fixture() -> Fixture {
+    let driver = Arc::new(SimulatedDriver::new());
+    let faults = Faults::default();
+    let faulty = FaultyDriver { inner: driver.clone(), faults: faults.clone() };
+    let mut registry = OpRegistry::new();
+    registry.implement_cuda(Arc::new(HostOp));
+    let options = CudaOptions::default();
+    let mut device = CudaDevice::assemble(Arc::new(faulty), None, options, registry).unwrap();
+    let arena = device.reserve("the arena", 4096).unwrap();
+    device.back(arena).unwrap();
+    Fixture { driver, faults, device, arena, piece: piece(), bounds: vec![64] }
+}
+
+fn kernel(name: &str, programmatic: bool) -> CudaImage {
+    let rows = Dim::from(symbol());
+    let parameters = vec![
+        Parameter::Argument(0),
+        Parameter::Argument(1),
+        Parameter::Counts,
+        Parameter::Extent(rows.clone()),
+        Parameter::Launch(0),
+        Parameter::F32(1.0),
+        Parameter::I32(-1),
+    ];
+    let grid = GridAxis::Tiles { extent: rows, tile: 8 };
+    let mut recipe = LaunchRecipe::new(name, grid, 256, parameters);
+    recipe.grid[1] = GridAxis::Launch;
+    recipe.programmatic = programmatic;
+    let cubin = format!("\x7fELF{name}").into_bytes();
+    CudaImage::Kernel(KernelImage {
+        arch: Arch { number: 90 },
+        cubin,
+        recipe,
+        source: String::new(),
+    })
+}
+
+fn symbol() -> Symbol {
+    piece().over.unwrap()
+}
+
+fn host() -> CudaImage {
+    let ty = TensorType::new(DType::F32, [Dim::from(symbol()), 4u64.into()]);
+    let types = vec![ty.clone(), ty];
+    CudaImage::Host(HostImage { name: "test.host".to_owned(), attrs: Attrs::new(), types })
+}
+
+fn artifact(images: &[(&str, CudaImage)], size: PieceSize) -> Artifact {
+    let mut made = Artifact { piece: [7; 32], size, alternatives: Vec::new(), images: Vec::new() };
+    let mut launches = Vec::new();
+    for (name, image) in images {
+        let (digest, bytes) = image.to_bytes().unwrap();
+        made.images.push((digest, bytes));
+        let arg = |position, access| Arg { at: ArgRef::Operand(position), access };
+        launches.push(Launch {
+            name: (*name).to_owned(),
+            nodes: vec![0],
+            args: vec![arg(0, Access::Read), arg(1, Access::Write)],
+            image: digest,
+            grid: [1, 3, 1],
+            params: vec![42],
+            capture: CaptureSupport::Always,
+        });
+    }
+    made.alternatives.push(Lowered { launches, scratch: 0 });
+    made
+}
+
+impl Fixture {
+    fn bind(&mut self, artifact: &Artifact, label: &str) -> Result<CudaProgram, DeviceError> {
+        let base = self.arena.base;
+        let operands: Vec<_> =
+            (0..self.piece.operands().len()).map(|i| Some(base.offset(1024 * i as u64))).collect();
+        let binding = Binding {
+            piece: &self.piece,
+            alternative: 0,
+            operands: &operands,
+            scratch: base,
+            scratch_bytes: 0,
+            counts: base.offset(3840),
+            bounds: &self.bounds,
+            label,
+        };
+        self.device.bind(artifact, &binding)
+    }
+
+    fn launch(&mut self, program: &CudaProgram, rows: u64) -> Result<(), DeviceError> {
+        let step = StepContext { counts: &[rows], sizes: &[rows], inputs: &[] };
+        self.device.launch(program, LaunchContext::Step(&step))
+    }
+}
+
+fn two_kernels(size: PieceSize) -> Artifact {
+    artifact(&[("first", kernel("first", false)), ("second", kernel("second", true))], size)
+}
+
+#[test]
+fn memory_is_zeroed_and_comes_back_at_the_same_addresses() {
+    let mut f = fixture();
+    let (device, base) = (&mut f.device, f.arena.base);
+    let mut bytes = [1u8; 8];
+    device.read(base, &mut bytes).unwrap();
+    assert_eq!(bytes, [0; 8]);
+    device.write(base.offset(16), &[1, 2, 3, 4]).unwrap();
+    device.fill(base.offset(20), 8, &[5, 6]).unwrap();
+    device.read(base.offset(16), &mut bytes).unwrap();
+    assert_eq!(bytes, [1, 2, 3, 4, 5, 6, 5, 6]);
+
+    let block = device.host_block(8).unwrap();
+    device.host_bytes_mut(block).copy_from_slice(&[9; 8]);
+    device.copy_in(block, 8, base).unwrap();
+    device.copy_out(base.offset(4), 4, block, 4).unwrap();
+    let event = device.record().unwrap();
+    device.wait(&event).unwrap();
+    assert_eq!(device.host_bytes(block), [9; 8]);
+    assert!(device.copy_out(base, 5, block, 4).is_err());
+
+    device.drop_backing(f.arena).unwrap();
+    let error = device.write(base, &[1]).unwrap_err();
+    assert!(matches!(error, DeviceError::BadAddress { .. }), "{error}");
+    device.back(f.arena).unwrap();
+    device.read(base.offset(16), &mut bytes).unwrap();
+    assert_eq!(bytes, [0; 8]);
+    let past = Address(base.0 + (2 << 20));
+    assert!(device.read(past, &mut bytes).is_err());
+    assert!(device.fill(base, 6, &[1, 2, 3]).is_err());
+    assert!(device.fill(base, 6, &[1, 2, 3, 4]).is_err());
+}
+
+#[test]
+fn launches_take_addresses_counts_sizes_and_numbers() {
+    let mut f = fixture();
+    let program = f.bind(&two_kernels(PieceSize::Exact(16)), "p0").unwrap();
+    f.launch(&program, 9).unwrap();
+    let base = f.arena.base.0;
+    let parameters =
+        vec![base, base + 1024, base + 3840, 9, 42, u64::from(1f32.to_bits()), u32::MAX.into()];
+    let noted = |name: &str, programmatic| Noted {
+        name: name.to_owned(),
+        grid: [2, 3, 1],
+        programmatic,
+        parameters: parameters.clone(),
+    };
+    assert_eq!(f.driver.take_ran(), [noted("first", false), noted("second", true)]);
+    let error = f.launch(&program, 17).unwrap_err();
+    assert!(error.to_string().contains("over its bound 16"), "{error}");
+}
+
+#[test]
+fn a_captured_graph_replays_what_was_captured_and_holds_its_memory() {
+    let mut f = fixture();
+    let program = f.bind(&two_kernels(PieceSize::Exact(16)), "p0").unwrap();
+    let graph = f.device.capture("T=16", &[&program, &program], &[16]).unwrap();
+    assert_eq!(f.driver.take_ran(), []);
+    f.device.replay(&graph).unwrap();
+    let ran = f.driver.take_ran();
+    let names: Vec<_> = ran.iter().map(|noted| noted.name.as_str()).collect();
+    assert_eq!(names, ["first", "second", "first", "second"]);
+    assert_eq!((graph.summary().edges, graph.summary().programmatic_edges), (3, 2));
+    let addresses = f.device.addresses(&graph);
+    assert_eq!(addresses.len(), 4 * 3);
+    assert_eq!(addresses[0], ("first", "counts".to_owned(), f.arena.base.offset(3840)));
+
+    f.device.drop_backing(f.arena).unwrap();
+    let error = f.device.replay(&graph).unwrap_err();
+    assert!(error.to_string().contains("the memory of the arena is not backed"), "{error}");
+    f.device.back(f.arena).unwrap();
+    f.device.replay(&graph).unwrap();
+
+    // The graph outlives the device and its programs, and everything is returned at the end.
+    let Fixture { driver, device, .. } = f;
+    drop(program);
+    drop(device);
+    assert!(driver.held().contains_key("range") && driver.held().contains_key("module"));
+    drop(graph);
+    assert_eq!(driver.held(), std::collections::BTreeMap::new());
+}
+
+#[test]
+fn graphs_with_nodes_that_do_not_replay_are_refused() {
+    let mut f = fixture();
+    let program = f.bind(&two_kernels(PieceSize::Exact(16)), "p0").unwrap();
+    let mut rule = |nodes: &[GraphNode], programs: &[&CudaProgram]| {
+        f.driver.also_capture(nodes);
+        match f.device.capture("T=16", programs, &[16]) {
+            Err(DeviceError::Capture { rule, .. }) => rule,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(rule(&[GraphNode::Allocation], &[&program]), CaptureRule::NoAllocation);
+    assert_eq!(rule(&[GraphNode::Host], &[&program]), CaptureRule::NoHostNode);
+    assert_eq!(rule(&[GraphNode::MemorySet], &[]), CaptureRule::NoEmpty);
+    assert_eq!(rule(&[], &[]), CaptureRule::NoEmpty);
+    assert!(!f.driver.held().contains_key("graph"));
+}
+
+#[test]
+fn a_capture_ends_whatever_happens_inside_it() {
+    let mut f = fixture();
+    let images = [("first", kernel("first", false)), ("host", host())];
+    let program = f.bind(&artifact(&images, PieceSize::General(64)), "p0").unwrap();
+    let error = f.device.capture("T=5", &[&program], &[5]).unwrap_err();
+    insta::assert_snapshot!(error);
+    assert!(!f.driver.is_inside_capture());
+
+    let capture = || f.device.capture("T=3", &[&program], &[3]).map(drop);
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(capture));
+    assert!(caught.is_err());
+    assert!(!f.driver.is_inside_capture());
+    assert!(!f.driver.held().contains_key("graph"));
+
+    // The device is as before.
+    let program = f.bind(&artifact(&images, PieceSize::General(64)), "p0").unwrap();
+    let graph = f.device.capture("T=4", &[&program], &[4]).unwrap();
+    f.device.replay(&graph).unwrap();
+    assert_eq!(f.driver.take_ran().len(), 1);
+}
+
+#[test]
+fn ops_that_can_not_be_captured_are_refused_before_the_capture() {
+    let mut f = fixture();
+    let mut never = two_kernels(PieceSize::Exact(16));
+    never.alternatives[0].launches[1].capture = CaptureSupport::Never;
+    let program = f.bind(&never, "p0").unwrap();
+    assert_eq!(f.device.capture_support(&program), CaptureSupport::Never);
+    let error = f.device.capture("T=16", &[&program], &[16]).unwrap_err();
+    insta::assert_snapshot!(error);
+}
+
+#[test]
+fn programs_that_do_not_fit_are_refused() {
+    let mut f = fixture();
+    let size = PieceSize::Exact(16);
+    let mut errors = Vec::new();
+    let mut refuse = |artifact: Artifact| {
+        errors.push(f.bind(&artifact, "p0 of layer 3").unwrap_err().to_string());
+    };
+    refuse(Artifact { piece: [8; 32], ..two_kernels(size) });
+    refuse(Artifact { images: Vec::new(), ..two_kernels(size) });
+    refuse(artifact(&[("lost", kernel("missing", false))], size));
+    let CudaImage::Kernel(other) = kernel("first", false) else { unreachable!() };
+    let other = KernelImage { arch: Arch { number: 80 }, ..other };
+    refuse(artifact(&[("first", CudaImage::Kernel(other))], size));
+    let CudaImage::Kernel(mut large) = kernel("first", false) else { unreachable!() };
+    large.recipe.shared_bytes = 300_000;
+    refuse(artifact(&[("first", CudaImage::Kernel(large))], size));
+    let mut few = two_kernels(size);
+    few.alternatives[0].launches[0].args.truncate(1);
+    refuse(few);
+    let mut scratch = two_kernels(size);
+    scratch.alternatives[0].scratch = 1;
+    refuse(scratch);
+    let CudaImage::Host(unknown) = host() else { unreachable!() };
+    let unknown = HostImage { name: "test.unknown".to_owned(), ..unknown };
+    refuse(artifact(&[("op", CudaImage::Host(unknown))], size));
+    f.bounds = vec![1 << 40];
+    let huge = f.bind(&two_kernels(PieceSize::General(1 << 40)), "p0 of layer 3");
+    errors.push(huge.unwrap_err().to_string());
+    insta::assert_snapshot!(errors.join("\n"));
+}
+
+#[test]
+fn running_out_of_memory_says_what_asked_and_leaves_nothing_behind() {
+    let mut f = fixture();
+    let states = f.device.reserve("the states", 2 << 30).unwrap();
+    let error = f.device.back(states).unwrap_err();
+    assert!(matches!(error, DeviceError::OutOfMemory { .. }));
+    insta::assert_snapshot!(error);
+    assert_eq!(f.driver.held()["backing"], 1);
+
+    // A mapping that fails returns the memory that it had.
+    let small = f.device.reserve("the weights", 1 << 20).unwrap();
+    f.faults.fail(CallFault::always("cuMemSetAccess", 2).once_after(0));
+    assert!(matches!(f.device.back(small), Err(DeviceError::OutOfMemory { .. })));
+    assert_eq!(f.driver.held()["backing"], 1);
+    f.device.back(small).unwrap();
+
+    f.faults.fail(CallFault::always("cuMemHostAlloc", 2));
+    assert!(matches!(f.device.host_block(64), Err(DeviceError::OutOfMemory { .. })));
+    assert!(f.device.reserve("too much", u64::MAX).is_err());
+}
+
+#[test]
+fn planned_faults_fail_at_their_piece_and_size_only() {
+    let mut f = fixture();
+    let p0 = f.bind(&two_kernels(PieceSize::General(64)), "p0").unwrap();
+    let p1 = f.bind(&two_kernels(PieceSize::General(64)), "p1").unwrap();
+    f.faults.fail(CallFault::always("cuLaunchKernelEx", 719).at("p1 / second").sized(&[16]));
+    f.device.capture("T=8", &[&p0, &p1], &[8]).unwrap();
+    f.device.capture("T=16", &[&p0], &[16]).unwrap();
+    insta::assert_snapshot!(f.device.capture("T=16", &[&p0, &p1], &[16]).unwrap_err());
+    assert!(!f.driver.is_inside_capture());
+    insta::assert_snapshot!(f.launch(&p1, 16).unwrap_err());
+    f.launch(&p1, 15).unwrap();
+
+    for call in ["cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphInstantiateWithFlags"] {
+        f.faults.clear();
+        f.faults.fail(CallFault::always(call, 900).at("T=16"));
+        let error = f.device.capture("T=16", &[&p0], &[16]).unwrap_err();
+        let DeviceError::CaptureFailed { sizes, reason, .. } = &error else { panic!("{error}") };
+        assert_eq!((sizes.as_slice(), reason.contains(call)), ([16].as_slice(), true), "{error}");
+        assert!(!f.driver.is_inside_capture());
+    }
+    f.faults.clear();
+    let graph = f.device.capture("T=16", &[&p0], &[16]).unwrap();
+    f.faults.fail(CallFault::always("cuGraphLaunch", 700));
+    insta::assert_snapshot!(f.device.replay(&graph).unwrap_err());
+
+    // What fails later names the last launch.
+    f.faults.clear();
+    f.launch(&p1, 2).unwrap();
+    f.faults.fail(CallFault::always("cuStreamSynchronize", 700));
+    insta::assert_snapshot!(f.device.read(f.arena.base, &mut [0]).unwrap_err());
+}
+
+#[test]
+fn a_gpu_that_is_too_old_is_refused() {
+    let faults = Faults::default();
+    faults.set_capability((7, 5));
+    let inner = Arc::new(SimulatedDriver::new());
+    let driver = Arc::new(FaultyDriver { inner: inner.clone(), faults });
+    let open = |ordinal| {
+        let options = CudaOptions { ordinal, ..CudaOptions::default() };
+        CudaDevice::assemble(driver.clone(), None, options, OpRegistry::new()).unwrap_err()
+    };
+    insta::assert_snapshot!(open(0));
+    assert!(matches!(open(2), CudaError::NoDevice { ordinal: 2, count: 1, .. }));
+    assert_eq!(inner.held(), std::collections::BTreeMap::new());
+}
+
+#[test]
+fn missing_libraries_are_named() {
+    for library in [CudaLibrary::Driver, CudaLibrary::Nvrtc, CudaLibrary::CublasLt] {
+        let options = CudaOptions::default();
+        options.faults.miss(library);
+        let error = CudaDevice::open(options, OpRegistry::new()).unwrap_err();
+        // Without a driver at all, that is what is said first.
+        let expected = [library.name(), CudaLibrary::Driver.name()];
+        let text = error.to_string();
+        assert!(expected.iter().any(|name| text.contains(name)), "{text}");
+    }
+}
+
+/// Kernels are noted, not run: what is checked is the order, the addresses and that intermediate
+/// memory is returned. On a GPU the values are checked too.
+#[test]
+fn weights_are_made_by_uploads_and_kernels() {
+    let dirs = library_dirs(&[]);
+    let Ok(nvrtc) = Nvrtc::open(&dirs, None) else {
+        println!("skipped: NVRTC is not installed");
+        return;
+    };
+    let driver = Arc::new(SimulatedDriver::new());
+    let options = CudaOptions::default();
+    let shared = Arc::new(driver.clone());
+    let mut device = CudaDevice::assemble(shared, Some(nvrtc), options, OpRegistry::new()).unwrap();
+    let weights = device.reserve("weights", 1 << 20).unwrap();
+    device.back(weights).unwrap();
+    let leaf = |name: &str| Recipe::Checkpoint {
+        name: name.to_owned(),
+        ty: TensorType::new(DType::F32, [8u64, 16]),
+    };
+    let parts = vec![leaf("a"), leaf("b")];
+    let recipe = Recipe::Cast {
+        to: DType::BF16,
+        of: Box::new(Recipe::Transpose {
+            perm: vec![1, 0],
+            of: Box::new(Recipe::Concat { axis: 0, parts }),
+        }),
+    };
+    let source = NormalWeights { std: 0.02, seed: 1 };
+    device.materialize(&recipe, WeightLayout::RowMajor, &source, weights.base).unwrap();
+    let ran = driver.take_ran();
+    let names: Vec<_> = ran.iter().map(|noted| noted.name.as_str()).collect();
+    assert_eq!(names, ["normal", "copy_4", "normal", "copy_4", "cast"]);
+    assert_eq!(ran[4].parameters[1..], [weights.base.0, 256, 0, 2]);
+    assert!(!driver.held().contains_key("block"));
+
+    let outside = Address(weights.base.0 + (2 << 20) - 8);
+    let refused = device.materialize(&recipe, WeightLayout::RowMajor, &source, outside);
+    assert!(matches!(refused, Err(DeviceError::BadAddress { .. })));
+}

@@ -1,0 +1,156 @@
+//! Measured choice of matmul algorithms, kept in tuning records.
+
+use super::device::{CudaDevice, SharedLt, lock};
+use super::error::device_error;
+use super::event::CudaEvent;
+use super::lt::{LtCall, LtError, TuningRecord, tuning_key};
+use super::matmul::MatmulProblem;
+use super::program::{BoundMatmul, CudaProgram, Work};
+use crate::compiler::Store;
+use crate::device::DeviceError;
+
+/// The kind of entry that the store keeps records under.
+const KIND: &str = "tuning";
+
+/// Calls of a candidate between two events.
+const ROUNDS: u32 = 8;
+
+/// What is done about algorithms.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TuneMode {
+    /// Take what the library would.
+    Off,
+    /// Take what the store remembers, and else what the library would.
+    #[default]
+    Load,
+    /// Take what the store remembers, and else measure and remember.
+    Measure,
+}
+
+/// What tuning a program did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+pub struct TuningReport {
+    /// Problems whose record was taken.
+    pub loaded: usize,
+    /// Problems that were measured.
+    pub measured: usize,
+    /// Problems without a record that were left to the library.
+    pub untuned: usize,
+    /// Records that the library or the store did not accept.
+    pub refused: usize,
+}
+
+impl CudaDevice {
+    /// Chooses the algorithms of a program's library matmuls at these padded sizes. Measuring runs
+    /// them on the program's own memory, whose results and workspace then hold anything: between
+    /// binding and the first step, before captures.
+    ///
+    /// # Errors
+    /// When a measured run fails. A store that fails is only counted.
+    pub fn tune(
+        &mut self,
+        program: &CudaProgram,
+        sizes: &[u64],
+        mode: TuneMode,
+        store: &dyn Store,
+    ) -> Result<TuningReport, DeviceError> {
+        let mut report = TuningReport::default();
+        let Some(lt) = self.shared_lt().cloned() else { return Ok(report) };
+        if mode == TuneMode::Off {
+            return Ok(report);
+        }
+        self.enter()?;
+        let library = lock(&lt).identity();
+        let device = self.report().name.clone();
+        for launch in &program.launches {
+            let Work::Matmul(bound) = &launch.work else { continue };
+            let failed = |reason: String| DeviceError::Launch {
+                launch: launch.name.clone(),
+                label: launch.label.to_string(),
+                reason: format!("tuning at sizes {sizes:?}: {reason}"),
+            };
+            launch.check(sizes).map_err(failed)?;
+            let problem = bound.matmul.problem(sizes).map_err(failed)?;
+            let workspace = bound.workspace_bytes;
+            let key = tuning_key(&problem, &library, &device, workspace);
+            let stored = store.get(KIND, key).unwrap_or_default();
+            let record = stored.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+            if let Some(record) = record.filter(|r: &TuningRecord| r.problem == problem) {
+                match lock(&lt).prefer(&problem, workspace, record.algorithm) {
+                    Ok(true) => report.loaded += 1,
+                    Ok(false) | Err(_) => report.refused += 1,
+                }
+                continue;
+            }
+            if mode == TuneMode::Load {
+                report.untuned += 1;
+                continue;
+            }
+            let Some((winner, microseconds, candidates)) = self.measure(&lt, bound, &problem)?
+            else {
+                report.refused += 1;
+                continue;
+            };
+            let record = TuningRecord {
+                problem,
+                library: library.clone(),
+                device: device.clone(),
+                workspace,
+                algorithm: winner,
+                microseconds,
+                candidates,
+            };
+            let prefer = lock(&lt).prefer(&problem, workspace, winner);
+            prefer.map_err(|e| failed(e.to_string()))?;
+            report.measured += 1;
+            let kept = serde_json::to_vec(&record).is_ok_and(|b| store.put(KIND, key, &b).is_ok());
+            report.refused += usize::from(!kept);
+        }
+        Ok(report)
+    }
+
+    /// The fastest candidate, its microseconds, and how many ran; `None` where none did.
+    fn measure(
+        &self,
+        lt: &SharedLt,
+        bound: &BoundMatmul,
+        problem: &MatmulProblem,
+    ) -> Result<Option<(super::lt::LtAlgorithm, f32, u32)>, DeviceError> {
+        let failed = |e| device_error(format!("measure {problem}"), &e);
+        let refused = |e: LtError| DeviceError::Driver {
+            action: format!("measure {problem}"),
+            reason: e.to_string(),
+        };
+        let mut lt = lock(lt);
+        let plan = lt.plan(problem, bound.workspace_bytes).map_err(refused)?;
+        let call = LtCall {
+            lhs: bound.lhs,
+            rhs: bound.rhs,
+            out: bound.out,
+            workspace: bound.workspace,
+            workspace_bytes: bound.workspace_bytes,
+            stream: self.stream.handle,
+        };
+        let mut best: Option<(super::lt::LtAlgorithm, f32)> = None;
+        let mut ran = 0;
+        for (i, &algorithm) in plan.candidates().iter().enumerate() {
+            // The first call loads code; a candidate that the library refuses is passed over.
+            if lt.enqueue(&plan, i, &call).is_err() {
+                continue;
+            }
+            let start = CudaEvent::record(&self.stream, true).map_err(failed)?;
+            for _ in 0..ROUNDS {
+                lt.enqueue(&plan, i, &call).map_err(refused)?;
+            }
+            let end = CudaEvent::record(&self.stream, true).map_err(failed)?;
+            end.wait().map_err(failed)?;
+            let time = end.milliseconds_since(&start).map_err(failed)? * 1e3 / ROUNDS as f32;
+            ran += 1;
+            if best.is_none_or(|(_, least)| time < least) {
+                best = Some((algorithm, time));
+            }
+        }
+        Ok(best.map(|(algorithm, time)| (algorithm, time, ran)))
+    }
+}

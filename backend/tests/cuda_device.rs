@@ -1,0 +1,371 @@
+//! The device on a real GPU. Skipped without one, unless PIECEWISE_REQUIRE_GPU=1.
+
+mod support;
+
+use half::{bf16, f16};
+use piecewise_backend::artifact::{Access, Arg, ArgRef, Artifact, Launch, Lowered, PieceSize};
+use piecewise_backend::compiler::NoStore;
+use piecewise_backend::cuda::{
+    Arch, CallFault, CudaDevice, CudaImage, CudaOptions, CudaProgram, KernelImage, Matmul, Nvrtc,
+    Source, TuneMode, library_dirs,
+};
+use piecewise_backend::device::{Address, Binding, Device, DeviceError, Region};
+use piecewise_backend::weights::{TensorSource, WeightError, WeightLayout, WeightSource};
+use piecewise_ir::builder::Builder;
+use piecewise_ir::dim::Dim;
+use piecewise_ir::dtype::DType;
+use piecewise_ir::module::UniquePiece;
+use piecewise_ir::types::TensorType;
+use piecewise_ir::weight::Recipe;
+use piecewise_kernels::op::cuda::{GridAxis, LaunchRecipe, Parameter};
+use piecewise_kernels::step::{CaptureSupport, LaunchContext, StepContext};
+use std::borrow::Cow;
+use support::gpu;
+
+const WIDTH: u64 = 4;
+
+/// Adds 1 to the true rows; the second kernel may start early and waits by itself.
+const KERNELS: &str = r#"
+extern "C" __global__ void add_one(const float *x, float *y, const int *counts) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < counts[0] * 4) y[i] = x[i] + 1.0f;
+}
+extern "C" __global__ void double_it(const float *x, float *y, const int *counts) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < counts[0] * 4) y[i] = x[i] * 2.0f;
+}
+extern "C" __global__ void out_of_bounds(const float *x, float *y, const int *counts) {
+    ((volatile float *)0x10)[threadIdx.x] = 1.0f;
+}
+"#;
+
+struct Fixture {
+    device: CudaDevice,
+    arena: Region,
+    piece: UniquePiece,
+}
+
+/// A piece over `T` whose operands are an input and two results.
+fn piece() -> UniquePiece {
+    let b = Builder::new("chain");
+    let rows = b.symbol("T", 1, 64, None);
+    let x = b.input("x", DType::F32, [Dim::from(rows), WIDTH.into()], None, None);
+    let graph = b.finish([-(-x)]).unwrap();
+    UniquePiece { over: Some(rows), graph, hash: [7; 32] }
+}
+
+fn fixture(options: CudaOptions) -> Option<Fixture> {
+    let mut device = gpu(options)?;
+    let arena = device.reserve("arena", 1 << 20).unwrap();
+    device.back(arena).unwrap();
+    Some(Fixture { device, arena, piece: piece() })
+}
+
+fn compile(arch: Arch) -> Vec<u8> {
+    let nvrtc = Nvrtc::open(&library_dirs(&[]), None).unwrap();
+    let source = Source { name: "chain.cu", text: KERNELS, headers: &[], options: &[] };
+    nvrtc.compile(&source, arch).unwrap()
+}
+
+fn artifact(images: &[(&str, CudaImage, [u32; 2])], size: u64, scratch: u64) -> Artifact {
+    let mut made = Artifact {
+        piece: [7; 32],
+        size: PieceSize::Exact(size),
+        alternatives: Vec::new(),
+        images: Vec::new(),
+    };
+    let mut launches = Vec::new();
+    for (name, image, [from, to]) in images {
+        let (digest, bytes) = image.to_bytes().unwrap();
+        made.images.push((digest, bytes));
+        let arg = |position, access| Arg { at: ArgRef::Operand(position), access };
+        let mut args = vec![arg(*from, Access::Read), arg(*to, Access::Write)];
+        if matches!(image, CudaImage::Matmul(_)) {
+            args.insert(1, arg(*from, Access::Read));
+            args.push(Arg {
+                at: ArgRef::Scratch { offset: 0, bytes: scratch },
+                access: Access::Write,
+            });
+        }
+        launches.push(Launch {
+            name: (*name).to_owned(),
+            nodes: vec![],
+            args,
+            image: digest,
+            grid: [1; 3],
+            params: vec![],
+            capture: CaptureSupport::Always,
+        });
+    }
+    made.alternatives.push(Lowered { launches, scratch });
+    made
+}
+
+impl Fixture {
+    fn image(&self, entry: &str, programmatic: bool) -> CudaImage {
+        let rows = Dim::from(self.piece.over.unwrap());
+        let grid = GridAxis::Tiles { extent: rows.times(WIDTH as i64), tile: 128 };
+        let parameters = vec![Parameter::Argument(0), Parameter::Argument(1), Parameter::Counts];
+        let mut recipe = LaunchRecipe::new(entry, grid, 128, parameters);
+        recipe.programmatic = programmatic;
+        let arch = self.device.arch();
+        let (cubin, source) = (compile(arch), KERNELS.to_owned());
+        CudaImage::Kernel(KernelImage { arch, cubin, recipe, source })
+    }
+
+    fn at(&self, operand: u64) -> Address {
+        self.arena.base.offset(4096 * (operand + 1))
+    }
+
+    fn bind(&mut self, artifact: &Artifact) -> CudaProgram {
+        let operands: Vec<_> =
+            (0..self.piece.operands().len() as u64).map(|i| Some(self.at(i))).collect();
+        let binding = Binding {
+            piece: &self.piece,
+            alternative: 0,
+            operands: &operands,
+            scratch: self.arena.base.offset(1 << 16),
+            scratch_bytes: 1 << 19,
+            counts: self.arena.base,
+            bounds: &[64],
+            label: "p0",
+        };
+        self.device.bind(artifact, &binding).unwrap()
+    }
+
+    fn chain(&mut self, size: u64) -> CudaProgram {
+        let programmatic = self.device.arch().has_programmatic_launch();
+        let first = self.image("add_one", false);
+        let second = self.image("double_it", programmatic);
+        self.bind(&artifact(&[("add", first, [0, 1]), ("double", second, [1, 2])], size, 0))
+    }
+
+    fn write_f32(&mut self, operand: u64, values: &[f32]) {
+        let at = self.at(operand);
+        let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+        self.device.write(at, &bytes).unwrap();
+    }
+
+    fn read_f32(&mut self, operand: u64, n: usize) -> Vec<f32> {
+        let mut bytes = vec![0u8; 4 * n];
+        let at = self.at(operand);
+        self.device.read(at, &mut bytes).unwrap();
+        bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+    }
+
+    fn set_count(&mut self, rows: u32) {
+        self.device.write(self.arena.base, &rows.to_le_bytes()).unwrap();
+    }
+}
+
+fn step<'a>(counts: &'a [u64], sizes: &'a [u64]) -> StepContext<'a> {
+    StepContext { counts, sizes, inputs: &[] }
+}
+
+#[test]
+fn replay_equals_launch_and_honours_the_count() {
+    let Some(mut f) = fixture(CudaOptions::default()) else { return };
+    let program = f.chain(8);
+    let graph = f.device.capture("T=8", &[&program], &[8]).unwrap();
+    assert_eq!(graph.summary().kernels, ["add_one", "double_it"]);
+    assert_eq!(graph.summary().edges, 1);
+    let programmatic = usize::from(f.device.arch().has_programmatic_launch());
+    assert_eq!(graph.summary().programmatic_edges, programmatic);
+    let x: Vec<f32> = (0..32).map(|i| i as f32).collect();
+    for rows in [8u32, 3, 1, 8] {
+        f.write_f32(0, &x);
+        f.set_count(rows);
+        let run = |f: &mut Fixture, replay: bool| {
+            f.device.fill(f.at(2), 128, &[0xff]).unwrap();
+            match replay {
+                true => f.device.replay(&graph).unwrap(),
+                false => {
+                    let (counts, sizes) = ([u64::from(rows)], [8]);
+                    let step = step(&counts, &sizes);
+                    f.device.launch(&program, LaunchContext::Step(&step)).unwrap();
+                }
+            }
+            f.read_f32(2, 32).into_iter().map(f32::to_bits).collect::<Vec<_>>()
+        };
+        let (launched, replayed) = (run(&mut f, false), run(&mut f, true));
+        assert_eq!(launched, replayed);
+        for (i, &bits) in replayed.iter().enumerate() {
+            let real = (i as u32) < 4 * rows;
+            let want = if real { ((x[i] + 1.0) * 2.0).to_bits() } else { u32::MAX };
+            assert_eq!(bits, want, "element {i} of {rows} rows");
+        }
+    }
+}
+
+#[test]
+fn backing_comes_back_at_the_same_addresses_under_a_captured_graph() {
+    let Some(mut f) = fixture(CudaOptions::default()) else { return };
+    let program = f.chain(8);
+    let graph = f.device.capture("T=8", &[&program], &[8]).unwrap();
+    let free = f.device.free_bytes();
+    f.device.drop_backing(f.arena).unwrap();
+    assert!(f.device.free_bytes() > free);
+    assert!(f.device.replay(&graph).is_err());
+    f.device.back(f.arena).unwrap();
+    assert_eq!(f.read_f32(2, 4), [0.0; 4]);
+    f.set_count(8);
+    f.device.replay(&graph).unwrap();
+    assert_eq!(f.read_f32(2, 32), [2.0; 32]);
+
+    let huge = f.device.reserve("too much", 1 << 42).unwrap();
+    let error = f.device.back(huge).unwrap_err();
+    assert!(matches!(error, DeviceError::OutOfMemory { .. }), "{error}");
+}
+
+#[test]
+fn a_failed_capture_leaves_the_stream_usable() {
+    let options = CudaOptions::default();
+    let faults = options.faults.clone();
+    let Some(mut f) = fixture(options) else { return };
+    let program = f.chain(8);
+    for call in ["cuLaunchKernelEx", "cuStreamEndCapture", "cuGraphInstantiateWithFlags"] {
+        faults.fail(CallFault::always(call, 900).sized(&[8]));
+        let error = f.device.capture("T=8", &[&program], &[8]).unwrap_err();
+        assert!(matches!(error, DeviceError::CaptureFailed { .. }), "{error}");
+        faults.clear();
+        f.set_count(8);
+        let graph = f.device.capture("T=8", &[&program], &[8]).unwrap();
+        f.device.replay(&graph).unwrap();
+        assert_eq!(f.read_f32(2, 32).len(), 32);
+    }
+}
+
+#[test]
+fn library_matmuls_are_exact_on_small_integers_tuned_captured_and_replayed() {
+    let Some(mut f) = fixture(CudaOptions::default()) else { return };
+    // x [T, 4] times its own first rows as a [4, 4] weight, transposed.
+    let rows = Dim::from(f.piece.over.unwrap());
+    let ty = |outer: Dim| TensorType::new(DType::F32, [outer, WIDTH.into()]);
+    let matmul = Matmul {
+        transpose_lhs: false,
+        transpose_rhs: true,
+        lhs: ty(rows.clone()),
+        rhs: ty(WIDTH.into()),
+        out: ty(rows),
+    };
+    let made = artifact(&[("matmul", CudaImage::Matmul(matmul), [0, 1])], 8, 1 << 18);
+    let program = f.bind(&made);
+    let report = f.device.tune(&program, &[8], TuneMode::Measure, &NoStore).unwrap();
+    assert_eq!((report.measured, report.refused), (1, 0));
+    let x: Vec<f32> = (0..32).map(|i| (i * 7 % 11) as f32 - 5.0).collect();
+    f.write_f32(0, &x);
+    let graph = f.device.capture("T=8", &[&program], &[8]).unwrap();
+    f.device.replay(&graph).unwrap();
+    let want: Vec<f32> =
+        (0..32).map(|i| (0..4).map(|k| x[i / 4 * 4 + k] * x[i % 4 * 4 + k]).sum()).collect();
+    assert_eq!(f.read_f32(1, 32), want);
+}
+
+#[derive(Debug)]
+struct Tensors;
+
+impl WeightSource for Tensors {
+    fn tensor(&self, name: &str, _: DType, shape: &[u64]) -> Result<TensorSource<'_>, WeightError> {
+        let n: u64 = shape.iter().product();
+        if name == "normal" {
+            return Ok(TensorSource::Normal { std: 0.5, seed: 3 });
+        }
+        let bytes = (0..n).flat_map(|i| value(i).to_le_bytes()).collect();
+        Ok(TensorSource::Bytes(Cow::Owned(bytes)))
+    }
+}
+
+/// Values that round in every way: ties, subnormals, infinities.
+fn value(i: u64) -> f32 {
+    let special = [1.0 + 1.0 / 256.0, 1.0 + 3.0 / 256.0, 65_520.0, 1e-7, f32::INFINITY, -0.0];
+    match special.get(i as usize) {
+        Some(x) => *x,
+        None => (i as f32 - 40.0) * 1.000_1,
+    }
+}
+
+#[test]
+fn weights_are_cast_transposed_joined_and_cut_as_the_recipe_says() {
+    let Some(mut f) = fixture(CudaOptions::default()) else { return };
+    let leaf = |name: &str| Recipe::Checkpoint {
+        name: name.to_owned(),
+        ty: TensorType::new(DType::F32, [6u64, 10]),
+    };
+    let joined = Recipe::Concat { axis: 1, parts: vec![leaf("a"), leaf("b")] };
+    let cut = Recipe::Slice { axis: 1, start: 3, len: 12, of: Box::new(joined) };
+    let turned = Recipe::Transpose { perm: vec![1, 0], of: Box::new(cut) };
+    for dtype in [DType::BF16, DType::F16, DType::I32, DType::U8, DType::Bool] {
+        let recipe = Recipe::Cast { to: dtype, of: Box::new(turned.clone()) };
+        let to = f.at(0);
+        f.device.materialize(&recipe, WeightLayout::RowMajor, &Tensors, to).unwrap();
+        let mut bytes = vec![0u8; 72 * dtype.size()];
+        f.device.read(to, &mut bytes).unwrap();
+        for column in 0..12u64 {
+            for row in 0..6u64 {
+                let x = value(row * 10 + (column + 3) % 10);
+                let want = match dtype {
+                    DType::BF16 => bf16::from_f32(x).to_le_bytes().to_vec(),
+                    DType::F16 => f16::from_f32(x).to_le_bytes().to_vec(),
+                    DType::I32 => (x as i32).to_le_bytes().to_vec(),
+                    DType::U8 => vec![x as u8],
+                    _ => vec![u8::from(x != 0.0)],
+                };
+                let at = (column * 6 + row) as usize * dtype.size();
+                assert_eq!(bytes[at..at + dtype.size()], want, "{dtype} of {x}");
+            }
+        }
+    }
+}
+
+#[test]
+fn normal_weights_are_normal_and_the_same_every_time() {
+    let Some(mut f) = fixture(CudaOptions::default()) else { return };
+    let ty = TensorType::new(DType::F32, [50_000u64]);
+    let recipe = Recipe::Checkpoint { name: "normal".to_owned(), ty };
+    let mut made = || {
+        let to = f.at(0);
+        f.device.materialize(&recipe, WeightLayout::RowMajor, &Tensors, to).unwrap();
+        f.read_f32(0, 50_000)
+    };
+    let values = made();
+    assert_eq!(values, made());
+    let n = values.len() as f64;
+    let mean = values.iter().map(|&x| f64::from(x)).sum::<f64>() / n;
+    let variance = values.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / n;
+    assert!(mean.abs() < 0.01 && (variance - 0.25).abs() < 0.01, "{mean} {variance}");
+}
+
+/// A kernel that faults ends the context; it is tried in a process of its own, which must say
+/// what failed and end.
+#[test]
+fn an_out_of_bounds_kernel_is_named() {
+    const CHILD: &str = "PIECEWISE_TEST_FAULTING_CHILD";
+    if std::env::var_os(CHILD).is_some() {
+        let Some(mut f) = fixture(CudaOptions { synchronous: true, ..CudaOptions::default() })
+        else {
+            return;
+        };
+        let image = f.image("out_of_bounds", false);
+        let program = f.bind(&artifact(&[("wild", image, [0, 1])], 8, 0));
+        let (counts, sizes) = ([8], [8]);
+        let step = step(&counts, &sizes);
+        let error = f.device.launch(&program, LaunchContext::Step(&step)).unwrap_err();
+        println!("child: {error}");
+        return;
+    }
+    if gpu(CudaOptions::default()).is_none() {
+        return;
+    }
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "an_out_of_bounds_kernel_is_named", "--nocapture"])
+        .env(CHILD, "1")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&child.stdout);
+    assert!(text.contains("child: launch `wild` of p0 failed: at sizes [8]: "), "{text}");
+    assert!(text.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{text}");
+}
