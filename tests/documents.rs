@@ -100,6 +100,7 @@ fn quoted_capture_errors_are_the_errors() {
         CaptureRule::NoSynchronization,
         CaptureRule::NoUnretained,
         CaptureRule::UnsupportedOp,
+        CaptureRule::NoHostNode,
         CaptureRule::NoEmpty,
     ] {
         let row = format!("| `{rule:?}` | {rule} |");
