@@ -1,12 +1,14 @@
 //! `piecewise generate`: text from prompts.
 
 use super::dumps::DumpArgs;
-use super::load::{SAMPLED, load_decoder};
+use super::load::{Folder, load_decoder};
 use super::model_args::ModelArgs;
+use super::settings::Workload;
 use anyhow::Context;
 use piecewise::models::{TextStream, TextTokenizer};
 use piecewise_backend::device::Device;
 use piecewise_runtime::batch::Sampling;
+use piecewise_runtime::config::Purpose;
 use piecewise_runtime::engine::{Engine, Event, FinishReason, Request, RequestId};
 use std::io::Write;
 use std::process::ExitCode;
@@ -23,7 +25,7 @@ pub(crate) struct GenerateArgs {
     #[command(flatten)]
     model: ModelArgs,
     /// A prompt; repeat it for several, which run in one batch.
-    #[arg(long, required = true, value_name = "TEXT")]
+    #[arg(long, required_unless_present = "print_config", value_name = "TEXT")]
     prompt: Vec<String>,
     /// The most tokens to generate for each prompt.
     #[arg(long, default_value_t = 64)]
@@ -32,13 +34,13 @@ pub(crate) struct GenerateArgs {
     #[arg(long)]
     ignore_eos: bool,
     /// 0 takes the likeliest token.
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     temperature: f32,
     /// Sample among the K likeliest tokens; 0 is off.
     #[arg(long, default_value_t = 0, value_name = "K")]
     top_k: u32,
     /// Sample among the likeliest tokens that make up this share; 1 is off.
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
     top_p: f32,
     /// The seed of the first prompt; each further prompt has the next one.
     #[arg(long, default_value_t = 0)]
@@ -64,9 +66,15 @@ struct Reply<'t> {
 }
 
 pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
-    let (folder, mut engine) =
-        load_decoder(&args.model, &args.dumps, vec![SAMPLED], args.model.max_num_seqs)?;
+    let prompts = args.prompt.len() as u64;
+    let workload = Workload { purpose: Purpose::Generate, sequences: Some(prompts) };
+    let folder = Folder::open(&args.model, workload)?;
+    if args.model.compile.print_config {
+        folder.settings.print(args.json)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let tokenizer = TextTokenizer::load(&args.model.model, folder.config.vocab_size)?;
+    let mut engine = load_decoder(&args.model, &args.dumps, &folder)?;
     let mut replies: Vec<(RequestId, Reply<'_>)> = Vec::new();
     for (i, prompt) in args.prompt.iter().enumerate() {
         let prompt_ids = tokenizer

@@ -1,15 +1,18 @@
 //! The subcommands.
 
+mod amounts;
 mod dumps;
 mod generate;
 mod inspect;
 mod load;
 mod logits;
+mod lowering;
 mod model_args;
 mod opt;
 mod plan;
 mod progress;
 mod run;
+mod settings;
 
 use clap::{Parser, Subcommand};
 use std::io::Write;
@@ -62,6 +65,12 @@ pub(crate) fn fail(error: &anyhow::Error) -> ExitCode {
     // A closed standard error leaves nobody to tell.
     let _ = writeln!(std::io::stderr(), "{text}");
     ExitCode::FAILURE
+}
+
+/// Says something on standard error that is no reason to stop.
+fn warn(text: &str) {
+    // A closed standard error leaves nobody to tell.
+    let _ = writeln!(std::io::stderr(), "warning: {text}");
 }
 
 /// Prints a line to standard output.
