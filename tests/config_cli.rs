@@ -101,8 +101,10 @@ fn the_kv_pool_takes_what_the_budget_leaves_or_what_sequences_can_use() {
     assert_eq!(states(&memory(&["--max-seq-len", "100"])) / row, 112);
     assert_eq!(states(&memory(&["--max-num-seqs", "8", "--max-seq-len", "100"])) / row, 112);
     let budget = 20 << 20;
-    let tight = memory(&["--max-seq-len", "512", "--memory-budget", "20MiB"]);
-    assert!(total(&tight) <= budget, "{tight}");
+    let four = ["--prompt", "b", "--prompt", "c", "--prompt", "d", "--max-seq-len", "512"];
+    assert_eq!(states(&memory(&four)) / row, 2048);
+    let tight = memory(&[&four[..], &["--memory-budget", "20MiB"]].concat());
+    assert!(total(&tight) <= budget && total(&tight) > budget - 16 * row, "{tight}");
     let enough = memory(&["--memory-budget", "1GiB"]);
     assert_eq!(states(&enough) / row, 2048);
     let args = ["generate", "--model", MODEL, "--prompt", "a", "--memory-budget", "12MiB"];
@@ -126,4 +128,29 @@ fn warnings_are_said_once() {
     let output = piecewise(&args.concat());
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(said.matches("capture_num_tokens is below max_num_tokens").count(), 1, "{said}");
+}
+
+#[test]
+fn a_plan_is_made_from_the_log_of_a_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("steps.jsonl");
+    let log = log.to_str().unwrap();
+    let prompts = ["--prompt", "def __init__(self", "--prompt", "import", "--prompt", "class"];
+    let run = ["generate", "--model", MODEL, "--max-tokens", "9", "--ignore-eos"];
+    stdout_of(&[&run[..], &prompts, &["--iteration-log", log]].concat());
+    let lines = std::fs::read_to_string(log).unwrap();
+    let steps: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(steps.len(), 9, "one of prompts and eight of decode");
+    assert!(steps[0]["context_tokens"].as_u64() > Some(3), "{}", steps[0]);
+    assert_eq!((&steps[0]["mode"], &steps[0]["rows"]), (&json!("piecewise"), &json!(3)));
+    for step in &steps[1..] {
+        assert_eq!((&step["mode"], &step["query_length"]), (&json!("full"), &json!(1)));
+        assert_eq!((&step["generation_requests"], &step["size"]), (&json!(3), &json!(3)));
+        assert!(step["wall_us"].as_f64() > Some(0.0), "{step}");
+    }
+    let plan: Value = serde_json::from_str(&stdout_of(&["plan", "--log", log, "--json"])).unwrap();
+    let sizes = (&plan["decode_batch_sizes"], &plan["capture_num_tokens"]);
+    assert_eq!(sizes, (&json!([3]), &json!([steps[0]["tokens"]])), "{plan}");
+    let error = error_of(&[&run[..], &prompts, &["--iteration-log", "no/such/folder/x"]].concat());
+    assert!(error.contains("no/such/folder/x"), "{error}");
 }

@@ -8,10 +8,13 @@ use anyhow::Context;
 use piecewise::models::{TextStream, TextTokenizer};
 use piecewise_backend::device::Device;
 use piecewise_runtime::batch::Sampling;
+use piecewise_runtime::capture_planner::{IterationLogWriter, IterationRecord};
 use piecewise_runtime::config::Purpose;
 use piecewise_runtime::engine::{Engine, Event, FinishReason, Request, RequestId};
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// Arguments of `generate`.
@@ -20,6 +23,7 @@ use std::time::{Duration, Instant};
   piecewise generate --model examples/tiny-qwen3 --prompt \"def __init__(self\"
   piecewise generate --model DIR --prompt \"import\" --prompt \"class\" --max-tokens 32 --json
   piecewise generate --model DIR --prompt \"def\" --temperature 0.8 --top-p 0.95 --seed 7
+  piecewise generate --model DIR --prompt \"def\" --iteration-log steps.jsonl
   piecewise generate --model DIR --prompt \"def\" --graph-mode full --stats --check poison")]
 pub(crate) struct GenerateArgs {
     #[command(flatten)]
@@ -51,6 +55,9 @@ pub(crate) struct GenerateArgs {
     /// Show what ran, on standard error (with --json: as one more object, on standard error).
     #[arg(long)]
     stats: bool,
+    /// Write a line about each step, for `piecewise plan --log`.
+    #[arg(long, value_name = "FILE")]
+    iteration_log: Option<PathBuf>,
     #[command(flatten)]
     dumps: DumpArgs,
 }
@@ -75,6 +82,10 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
     }
     let tokenizer = TextTokenizer::load(&args.model.model, folder.config.vocab_size)?;
     let mut engine = load_decoder(&args.model, &args.dumps, &folder)?;
+    let log = match &args.iteration_log {
+        Some(file) => Some(IterationLog::start(&mut engine, file)?),
+        None => None,
+    };
     let mut replies: Vec<(RequestId, Reply<'_>)> = Vec::new();
     for (i, prompt) in args.prompt.iter().enumerate() {
         let prompt_ids = tokenizer
@@ -107,6 +118,9 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
     serve(&args, &mut engine, &folder.config.eos_token_ids, &mut replies)?;
     let elapsed = started.elapsed();
+    if let Some(log) = log {
+        log.finish()?;
+    }
     let generated = replies.iter().map(|(_, reply)| reply.ids.len()).sum();
     for (_, reply) in replies {
         finish(&args, reply)?;
@@ -115,6 +129,29 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
         show_statistics(&args, &engine, generated, elapsed)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The iteration log of a run. Steps are only noted while they run, and written at the end.
+struct IterationLog {
+    file: PathBuf,
+    writer: IterationLogWriter<std::fs::File>,
+    steps: mpsc::Receiver<IterationRecord>,
+}
+
+impl IterationLog {
+    fn start<D: Device>(engine: &mut Engine<D>, file: &Path) -> anyhow::Result<Self> {
+        let writer = IterationLogWriter::create(file)?;
+        let (sender, steps) = mpsc::channel();
+        // A log that is gone wants no more steps.
+        engine.observe(Box::new(move |step| drop(sender.send(step.clone()))));
+        Ok(Self { file: file.to_owned(), writer, steps })
+    }
+
+    fn finish(mut self) -> anyhow::Result<()> {
+        let mut written = self.steps.try_iter().try_for_each(|step| self.writer.write(&step));
+        written = written.and_then(|()| self.writer.flush());
+        written.with_context(|| format!("can't write {}", self.file.display()))
+    }
 }
 
 fn serve<D: Device>(

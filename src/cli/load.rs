@@ -12,6 +12,7 @@ use piecewise::models::{
 use piecewise_backend::artifact::Artifact;
 use piecewise_backend::compiler::NoStore;
 use piecewise_backend::cpu::{CpuCompiler, CpuDevice};
+use piecewise_backend::device::DeviceError;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
@@ -22,7 +23,7 @@ use piecewise_runtime::batch::RoleMap;
 use piecewise_runtime::config::Purpose;
 use piecewise_runtime::engine::Engine;
 use piecewise_runtime::kv::KvShape;
-use piecewise_runtime::model::CompiledModel;
+use piecewise_runtime::model::{CompiledModel, ModelError};
 use piecewise_runtime::pipeline::plan;
 use piecewise_runtime::symbols::SymbolTable;
 use std::collections::BTreeMap;
@@ -130,7 +131,11 @@ pub(crate) fn engine(
         &mut |progress| bars.show(progress),
     );
     bars.finish();
-    let model = model?;
+    let model = model.map_err(|error| match error {
+        ModelError::Device(short @ DeviceError::OutOfMemory { .. }) => anyhow::Error::from(short)
+            .context("the model does not fit: lower max_num_tokens, max_num_seqs or max_seq_len"),
+        other => other.into(),
+    })?;
     let options = settings.config.engine_options(&model)?;
     Ok(Engine::new(model, options)?)
 }
