@@ -1,16 +1,19 @@
 //! The subcommands.
 
 mod doctor;
+mod amounts;
 mod dumps;
 mod generate;
 mod inspect;
 mod load;
 mod logits;
+mod lowering;
 mod model_args;
 mod opt;
 mod plan;
 mod progress;
 mod run;
+mod settings;
 
 use clap::{Parser, Subcommand};
 use std::io::Write;
@@ -66,6 +69,12 @@ pub(crate) fn fail(error: &anyhow::Error) -> ExitCode {
     // A closed standard error leaves nobody to tell.
     let _ = writeln!(std::io::stderr(), "{text}");
     ExitCode::FAILURE
+}
+
+/// Says something on standard error that is no reason to stop.
+fn warn(text: &str) {
+    // A closed standard error leaves nobody to tell.
+    let _ = writeln!(std::io::stderr(), "warning: {text}");
 }
 
 /// Prints a line to standard output.

@@ -21,7 +21,7 @@ mod sequence;
 mod step;
 
 pub use error::EngineError;
-pub use record::{StepObserver, StepRecord};
+pub use record::StepObserver;
 pub use request::{EngineOptions, Event, FinishReason, Request, RequestId};
 
 use crate::batch::{BatchBuffers, RoleMap};

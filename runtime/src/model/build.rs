@@ -3,7 +3,6 @@
 use super::CompiledModel;
 use super::error::ModelError;
 use super::graphs::{GraphSet, OnCaptureFailure};
-use super::head::HeadInputs;
 use super::memory::{Ledger, Memory};
 use super::programs::{Member, Members};
 use super::staging::Staging;
@@ -134,7 +133,6 @@ impl<D: Device> CompiledModel<D> {
         let read = |i: usize| options.read_outputs.contains(&i);
         let staging = Staging::new(&mut device, module.graph(), &memory, &read, &output_bounds)?;
         let read_counts = Vec::with_capacity(symbols.len());
-        let head_inputs = HeadInputs::at_risk(&module, &memory, &members);
         let mut model = Self {
             graphs: GraphSet { pieces: Vec::new(), full: Vec::new() },
             members,
@@ -149,7 +147,6 @@ impl<D: Device> CompiledModel<D> {
             on_capture_failure: options.on_capture_failure,
             checks: options.checks,
             max_logit_rows,
-            head_inputs,
             next_step: 0,
             last: None,
             read_counts,
