@@ -7,6 +7,7 @@ mod compare;
 mod error;
 mod graphs;
 mod head;
+mod launches;
 mod memory;
 mod programs;
 mod staging;
