@@ -7,7 +7,7 @@ use piecewise_runtime::batch::{
     BatchBuffers, Chunk, ChunkRows, ChunkTokens, RoleMap, Sampling, StepView,
 };
 use piecewise_runtime::kv::{PagePool, PageTable};
-use piecewise_runtime::model::{CompiledModel, StepReport};
+use piecewise_runtime::model::{CompiledModel, ModelError, StepReport};
 
 /// A sequence with its pages.
 #[derive(Debug, Default)]
@@ -61,7 +61,8 @@ impl Sequences {
             let sequence = &mut self.list[turn.sequence];
             let end = sequence.length + turn.tokens;
             sequence.table.grow(&mut self.pool, end).unwrap();
-            let ids: Vec<u32> = (0..turn.tokens).map(|_| rng.below(VOCAB as usize) as u32).collect();
+            let ids: Vec<u32> =
+                (0..turn.tokens).map(|_| rng.below(VOCAB as usize) as u32).collect();
             let entry = turn.sequence as u32;
             let sampling = match rng.one_in(2) {
                 true => Sampling::default(),
@@ -106,17 +107,30 @@ impl Left {
         }
         parts.into_iter().find(|(_, a, b)| a != b).map(|(what, a, b)| {
             let at = a.iter().zip(b).position(|(a, b)| a != b);
-            format!("{what} differ at byte {at:?} of {} and {}: {:?}", a.len(), b.len(), self.report)
+            format!(
+                "{what} differ at byte {at:?} of {} and {}: {:?}",
+                a.len(),
+                b.len(),
+                self.report
+            )
         })
     }
 }
 
 /// Runs one step.
 pub(crate) fn step<D: Device>(model: &mut CompiledModel<D>, view: &StepView<'_>) -> Left {
-    let ticket = model.submit(&view.inputs()).unwrap();
-    let outputs = model.read(&ticket).unwrap();
+    try_step(model, view).unwrap()
+}
+
+/// Runs one step, which may be refused.
+pub(crate) fn try_step<D: Device>(
+    model: &mut CompiledModel<D>,
+    view: &StepView<'_>,
+) -> Result<Left, Box<ModelError>> {
+    let ticket = model.submit(&view.inputs())?;
+    let outputs = model.read(&ticket)?;
     let outputs = [0, 1].map(|i| outputs.bytes(i).unwrap().to_vec());
-    Left { report: model.last_step().unwrap(), outputs, states: states(model) }
+    Ok(Left { report: model.last_step().unwrap(), outputs, states: states(model) })
 }
 
 /// The bytes of every state.

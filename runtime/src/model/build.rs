@@ -16,6 +16,7 @@ use piecewise_backend::compiler::{Compiler, Store};
 use piecewise_backend::device::{Binding, Device};
 use piecewise_backend::weights::{WeightLayout, WeightSource};
 use piecewise_ir::entity::{Entity, UniquePieceId};
+use piecewise_ir::graph::Graph;
 use piecewise_ir::module::{Module, Step, Stitch};
 use piecewise_ir::op::Op;
 use rayon::prelude::*;
@@ -169,16 +170,29 @@ impl<D: Device> CompiledModel<D> {
             model.dispatcher.mode = mode;
         }
         model.list_graphs();
+        let states = model.memory.states;
+        if has_op_that_mutates(model.module.graph()) {
+            // Such an op is given its state even where a step has no rows.
+            model.device.back(states)?;
+        }
         match options.capture {
             CaptureWhen::Startup => {
                 model.capture_all(options.on_capture_failure, &mut |p| progress(p))?;
             }
             CaptureWhen::Lazy => model.warm_up()?,
         }
-        let states = model.memory.states;
         model.device.back(states)?;
         Ok(model)
     }
+}
+
+/// Whether a custom op writes a state. Scatters leave states alone where there are no rows, so
+/// that warming up and capturing need no memory behind states; what a custom op does is its own.
+fn has_op_that_mutates(graph: &Graph) -> bool {
+    graph.nodes().any(|node| match &graph.node(node).op {
+        Op::Custom(call) => !call.mutates.is_empty(),
+        _ => false,
+    })
 }
 
 /// The sizes at which a unique piece has programs: those of its symbol's list, then any.
