@@ -1,7 +1,7 @@
 //! The subcommands.
 
-mod doctor;
 mod amounts;
+mod doctor;
 mod dumps;
 mod generate;
 mod inspect;

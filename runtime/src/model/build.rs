@@ -3,6 +3,7 @@
 use super::CompiledModel;
 use super::error::ModelError;
 use super::graphs::{GraphSet, OnCaptureFailure};
+use super::launches::check_artifacts;
 use super::memory::{Ledger, Memory};
 use super::programs::{Member, Members};
 use super::staging::Staging;
@@ -116,6 +117,7 @@ impl<D: Device> CompiledModel<D> {
         let layout = module.layout().ok_or(ModelError::Unplanned { part: "layout" })?;
         let symbols = SymbolTable::new(module.graph().symbols())?;
         let compiled = compile(stitch, &symbols, &options.dispatcher, compiler, store, progress)?;
+        check_artifacts(&module, &compiled.artifacts)?;
         let artifacts = compiled.artifacts.iter().flatten();
         let scratch = artifacts.map(Artifact::scratch).max().unwrap_or(0);
         let ledger = Ledger::new(module.graph(), layout, scratch, symbols.bounds());

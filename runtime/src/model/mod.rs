@@ -6,6 +6,7 @@ mod capture;
 mod compare;
 mod error;
 mod graphs;
+mod launches;
 mod memory;
 mod programs;
 mod staging;
