@@ -78,6 +78,15 @@ pub struct LaunchRecipe {
     pub programmatic: bool,
 }
 
+/// The launches of one op, in order, and the scratch that they share.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct OpKernels {
+    /// In order; arguments are the op's operands, then its results.
+    pub launches: Vec<LaunchRecipe>,
+    /// Bytes of scratch, as a function of the sizes.
+    pub scratch: Dim,
+}
+
 /// Why a launch has no grid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -177,7 +186,10 @@ mod tests {
         assert_eq!(recipe.grid_at(&[0], 132), Ok([0, 264, 1]));
         let units = 96 << 26;
         assert_eq!(recipe.grid_at(&[1 << 26], 132), Err(GridError::Units { units }));
-        let long = LaunchRecipe { grid: [GridAxis::one(), GridAxis::of(rows, 1), GridAxis::one()], ..recipe };
+        let long = LaunchRecipe {
+            grid: [GridAxis::one(), GridAxis::of(rows, 1), GridAxis::one()],
+            ..recipe
+        };
         assert!(matches!(long.grid_at(&[70_000], 1), Err(GridError::Axis { axis: 1, .. })));
     }
 }

@@ -7,8 +7,13 @@
 
 mod emit;
 mod plan;
+mod roots;
+mod source;
 mod stage;
 mod text;
+mod widths;
+
+pub(super) use text::float;
 
 use super::index::Variables;
 use super::recipe::{Blocks, GridAxis, LaunchRecipe, Param, Scalar};
@@ -20,7 +25,8 @@ use piecewise_ir::op::Op;
 use piecewise_ir::region::Region;
 use piecewise_ir::text::print_graph;
 use piecewise_ir::types::TensorType;
-use plan::{Component, Kept, Source};
+use plan::{Component, Kept};
+use source::Source;
 use stage::Stages;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -66,7 +72,7 @@ pub fn node_kernel(
 ) -> Result<LaunchRecipe, LowerError> {
     let states: Vec<bool> = roles.iter().map(|r| r.state).collect();
     let program = lower_node(op, operands, &states, results)?;
-    row_kernel(&program, roles, op.mnemonic(), &format!("one {}\n", op.mnemonic()))
+    row_kernel(&program, roles, &format!("node_{}", op.mnemonic()), op.mnemonic())
 }
 
 /// The statements of a region's body, without names that only people need.
@@ -134,7 +140,7 @@ fn row_kernel(
     Ok(LaunchRecipe {
         source: kernel_text(program, name, listing, &parts, block, pool_bytes)?,
         entry: name.to_owned(),
-        options: vec!["--fmad=false".to_owned()],
+        options: super::matmul::options(),
         grid: [GridAxis::Blocks(blocks), GridAxis::one(), GridAxis::one()],
         block: [block as u32, 1, 1],
         static_shared: pool_bytes as u32,
@@ -214,8 +220,13 @@ fn component_text(
         code.push_str(&weights);
     }
     code.push_str("PW_WAIT();\n");
-    let past = match (program.over, component.threads.is_some() && per_block * component.threads.unwrap_or(1) < block) {
-        (Some(over), true) => format!("group >= {per_block}u || row >= rows || (i32)row >= counts[{}]", over.index()),
+    let past = match (
+        program.over,
+        component.threads.is_some() && per_block * component.threads.unwrap_or(1) < block,
+    ) {
+        (Some(over), true) => {
+            format!("group >= {per_block}u || row >= rows || (i32)row >= counts[{}]", over.index())
+        }
         (None, true) => format!("group >= {per_block}u || row >= rows"),
         (Some(over), false) => format!("row >= rows || (i32)row >= counts[{}]", over.index()),
         (None, false) => "row >= rows".to_owned(),
@@ -273,10 +284,14 @@ fn kernel_text(
             other => text::storage(other),
         };
         let list = text::initializers(place.dtype, &bytes, place.elements as usize)?;
-        let list = if storage == "i32" { list.replace("0x", "(i32)0x").replace("(i32)(i32)", "(i32)") } else { list };
+        let list = if storage == "i32" {
+            list.replace("0x", "(i32)0x").replace("(i32)(i32)", "(i32)")
+        } else {
+            list
+        };
         let _ = writeln!(
             out,
-            "__device__ const alignas(16) {storage} literal{i}[{}] = {{\n{list}}};",
+            "alignas(16) __device__ const {storage} literal{i}[{}] = {{\n{list}}};",
             place.elements
         );
     }
@@ -323,4 +338,3 @@ fn kernel_text(
     out.push_str("}\n");
     Ok(out)
 }
-

@@ -2,8 +2,10 @@
 
 use super::super::index::{Index, Run};
 use super::emit::{Emitter, Reduced, Scope, Value, chunk_text, indented};
-use super::plan::{Mapping, Stage, StageKind, segment_lanes};
+use super::plan::{Mapping, Stage, StageKind};
+use super::source::indexed;
 use super::text;
+use super::widths::segment_lanes;
 use crate::lower::{LowerError, PlaceKind, RowStep};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::op::ReduceOp;
@@ -107,7 +109,14 @@ impl Emitter<'_, '_> {
     }
 
     /// Writes `value` to the elements at `index` of `start`.
-    fn write(&mut self, start: &str, dtype: DType, index: &Index, align: u64, value: &Value) -> String {
+    fn write(
+        &mut self,
+        start: &str,
+        dtype: DType,
+        index: &Index,
+        align: u64,
+        value: &Value,
+    ) -> String {
         let at = self.index(index);
         let storage = text::storage(dtype);
         let (width, text) = (self.width, value.text().to_owned());
@@ -175,7 +184,7 @@ impl Emitter<'_, '_> {
         let e = Index::element(stage.elements);
         let (which, inside) = self.variables.div_rem(&e, *row);
         let counters = self.variables.coordinates(&which, &nest.extents);
-        let slot = self.read(slots.place, &super::plan::indexed(slots, &counters))?;
+        let slot = self.read(slots.place, &indexed(slots, &counters))?;
         let value = self.read(rows.0, &e.plus(&Index::constant(rows.1)))?;
         let _ = writeln!(out.code, "// scatter into operand {arg}");
         let body = match (&slot, self.width) {
@@ -199,7 +208,8 @@ impl Emitter<'_, '_> {
                 let after = self.write(&start, data.dtype, &inside, align, &value);
                 match self.width {
                     1 => {
-                        let at = self.scopes[0].chunk[before..].rfind("narrow(").unwrap_or(0) + before;
+                        let at =
+                            self.scopes[0].chunk[before..].rfind("narrow(").unwrap_or(0) + before;
                         self.scopes[0].chunk.insert_str(at, &condition);
                         chunk_text(&self.scopes[0], 1, "")
                     }
@@ -235,7 +245,7 @@ impl Emitter<'_, '_> {
         let counters = self.variables.coordinates(&e, &nest.extents);
         let value = match len {
             0 => Value::Same(identity.clone()),
-            _ => self.read(input.place, &super::plan::indexed(input, &counters))?,
+            _ => self.read(input.place, &indexed(input, &counters))?,
         };
         let (width, threads) = (self.width, self.threads());
         match stage.mapping {
@@ -286,7 +296,11 @@ impl Emitter<'_, '_> {
                 let sum = format!("lanes<{functor}, {lanes}>(sum[0])");
                 let _ = writeln!(inside, "m{place}[k] = {};", finished(&sum));
                 if shared {
-                    out.pool.take(&format!("s{place}"), text::storage(dtype), segments * dtype.size() as u64);
+                    out.pool.take(
+                        &format!("s{place}"),
+                        text::storage(dtype),
+                        segments * dtype.size() as u64,
+                    );
                     let _ = writeln!(
                         inside,
                         "if (c < {chunks}u && c % {lanes}u == 0) narrow(s{place}[c / {lanes}u], m{place}[k]);"
@@ -323,7 +337,11 @@ impl Emitter<'_, '_> {
                     false => "",
                 };
                 let _ = writeln!(code, "  {one}narrow(s{place}[s], {});\n}}", finished("sum"));
-                out.pool.take(&format!("s{place}"), text::storage(dtype), segments * dtype.size() as u64);
+                out.pool.take(
+                    &format!("s{place}"),
+                    text::storage(dtype),
+                    segments * dtype.size() as u64,
+                );
                 out.code.push_str(&code);
                 out.unmet = true;
                 let index = Index::constant(0);
@@ -343,7 +361,8 @@ impl Emitter<'_, '_> {
     }
 
     fn top_k(&mut self, step: usize, out: &mut Stages) -> Result<(), LowerError> {
-        let RowStep::TopK { nest, k, input, values, indices, .. } = &self.source.program.steps[step]
+        let RowStep::TopK { nest, k, input, values, indices, .. } =
+            &self.source.program.steps[step]
         else {
             return Err(LowerError("a search that is none".to_owned()));
         };
@@ -355,7 +374,7 @@ impl Emitter<'_, '_> {
         let (lane, threads) = (text::lane(from), self.threads());
         let e = Index::element(segments * len);
         let counters = self.variables.coordinates(&e, &nest.extents);
-        let value = self.read(input.place, &super::plan::indexed(input, &counters))?;
+        let value = self.read(input.place, &indexed(input, &counters))?;
         let text = value.text().to_owned();
         let scope = &mut self.scopes[0];
         let _ = writeln!(scope.chunk, "const {lane} x = {text};");
@@ -383,7 +402,7 @@ impl Emitter<'_, '_> {
                 text::storage(data.dtype),
                 data.elements * data.dtype.size() as u64,
             );
-            let at = super::plan::indexed(access, &counters);
+            let at = indexed(access, &counters);
             if at.variables().next().is_some() {
                 return Err(LowerError("a search over axes that have no plain order".to_owned()));
             }
@@ -423,7 +442,9 @@ impl Emitter<'_, '_> {
                     (format!("x{arg}"), 16.min(1 << bytes.trailing_zeros()))
                 }
             };
-            debug_assert!(self.width == 1 || self.variables.run(index, self.width) == Run::Stride(1));
+            debug_assert!(
+                self.width == 1 || self.variables.run(index, self.width) == Run::Stride(1)
+            );
             let piece = self.piece(data.dtype, index, align);
             let body = format!("load<{piece}>(c{i}[k], {start} + ({}));\n", index.print());
             code.push_str(&self.chunks(*elements, &body));
