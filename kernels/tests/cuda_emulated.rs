@@ -13,7 +13,7 @@ mod emulate;
 use emulate::{Case, Rng, available, emulate, fill, floats, worst};
 use piecewise_ir::custom::CustomOpDef;
 use piecewise_ir::dim::Dim;
-use piecewise_ir::dtype::DType::{self, BF16, F16, F32, I32, I64};
+use piecewise_ir::dtype::DType::{BF16, F16, F32, I32, I64};
 use piecewise_ir::entity::{Entity, Node, Symbol};
 use piecewise_ir::eval::Array;
 use piecewise_ir::graph::{Graph, ValueDef};
@@ -108,9 +108,9 @@ fn check(name: &str, graph: &Graph, node: Node, seed: u64) {
         let e: &[u8] = &bytemuck::cast_slice(&exp[i])[..got[i].len()];
         let w = worst(d.dtype, &got[i], e);
         let limit = match d.dtype {
-            DType::F32 => 2e-4,
-            DType::BF16 => 4e-2,
-            DType::F16 => 6e-3,
+            F32 => 2e-4,
+            BF16 => 4e-2,
+            F16 => 6e-3,
             _ => 0.0,
         };
         let differ = got[i].iter().zip(e).filter(|(a, b)| a != b).count();
@@ -271,7 +271,7 @@ fn samples_are_those_of_the_cpu() {
     let mut logits: Vec<f32> = (0..rows * v)
         .map(|_| {
             let x = r.f() * 8.0;
-            if r.next() % 50 == 0 { (x * 2.0).round() / 2.0 } else { x }
+            if r.next().is_multiple_of(50) { (x * 2.0).round() / 2.0 } else { x }
         })
         .collect();
     for i in 0..v {
@@ -433,7 +433,6 @@ fn attention_sees_nothing_past_a_length() {
         let kern = attention_kernels(&ops, &attrs, &sizes).unwrap();
         let b = |x: &[i32]| bytemuck::cast_slice::<i32, u8>(x).to_vec();
         let pattern = vec![0x5au8; (t + 3) * h * d1 * qt.size()];
-        let n = kern.launches.len();
         let case = Case {
             launches: kern.launches,
             args: vec![q, k, v, b(&table), b(&lens), b(&starts), b(&qlens), pattern],

@@ -73,7 +73,7 @@ pub(crate) fn emulate(name: &str, case: &Case) -> Vec<Vec<u8>> {
             .split(',')
             .map(|p| {
                 let p = p.trim();
-                let at = p.rfind(|c: char| c == ' ' || c == '*').unwrap();
+                let at = p.rfind([' ', '*']).unwrap();
                 p[..=at].trim().to_owned()
             })
             .collect();
