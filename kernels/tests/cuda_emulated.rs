@@ -202,7 +202,7 @@ fn products_of_any_rows_have_the_same_bits() {
         let x = TensorType::new(xt, [rows.clone(), k.into()]);
         let w = TensorType::new(wt, if tr { [n, k] } else { [k, n] });
         let y = TensorType::new(yt, [rows.clone(), n.into()]);
-        let spec = MatMulSpec::new(false, tr, &x, &w, &y).unwrap();
+        let spec = MatMulSpec::new(false, tr, &x, &w, &y).unwrap().of_weight();
         let args = vec![
             fill(xt, 8 * 264, &mut r),
             fill(wt, 264 * 70, &mut r),

@@ -27,7 +27,7 @@ fn linear(types: [DType; 3], depth: u64, columns: u64) -> MatMulSpec {
     let x = TensorType::new(types[0], [rows(), depth.into()]);
     let w = TensorType::new(types[1], [columns, depth]);
     let y = TensorType::new(types[2], [rows(), columns.into()]);
-    MatMulSpec::new(false, true, &x, &w, &y).unwrap()
+    MatMulSpec::new(false, true, &x, &w, &y).unwrap().of_weight()
 }
 
 fn attention(q: DType, kv: DType, heads: [u64; 2], dims: [u64; 2]) -> Vec<TensorType> {
@@ -67,6 +67,10 @@ fn all_kernels() -> Vec<LaunchRecipe> {
     for (q, kv) in [(BF16, BF16), (F16, F16), (F32, F32), (F32, BF16)] {
         for heads in [[16, 8], [16, 1], [6, 2], [4, 4]] {
             for dims in [[128, 128], [64, 64], [80, 80], [192, 128], [256, 256], [4, 4], [20, 12]] {
+                // Every shape in bf16, and of the other dtypes one that has no whole chunks.
+                if q != BF16 && (heads != [6, 2] || dims[0] == 256) {
+                    continue;
+                }
                 let causal = dims[0] != 64;
                 let operands = attention(q, kv, heads, dims);
                 let attrs = PagedAttention::attrs(0.125, causal);
@@ -82,6 +86,10 @@ fn all_kernels() -> Vec<LaunchRecipe> {
 fn products_stream_where_weights_are_rows_of_16_bytes() {
     assert!(linear([BF16; 3], 1024, 4096).streams());
     assert!(!linear([BF16; 3], 1020, 4096).streams());
+    // What a kernel of the step writes is not read before the wait.
+    let (x, w) =
+        (TensorType::new(BF16, [rows(), 64u64.into()]), TensorType::new(BF16, [64u64, 64]));
+    assert!(!MatMulSpec::new(false, true, &x, &w, &x).unwrap().streams());
     let spec = linear([BF16; 3], 1024, 4096);
     assert!(spec.stream_kernel(STREAM_ROWS + 1).is_err() && spec.stream_kernel(0).is_err());
     let wide = spec.stream_kernel(8).unwrap();

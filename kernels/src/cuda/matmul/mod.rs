@@ -28,8 +28,10 @@ pub struct MatMulSpec {
     x: [Dim; 3],
     /// Elements between depths, between columns, and between batches, of w.
     w: [u64; 3],
-    /// Whether rows of w are results and contiguous.
-    weight_rows: bool,
+    /// Whether w is one matrix `[n, k]` for all rows.
+    column_major: bool,
+    /// Whether no kernel of a step writes w.
+    of_weight: bool,
 }
 
 fn product(dims: &[Dim]) -> Result<Dim, LowerError> {
@@ -80,8 +82,15 @@ impl MatMulSpec {
         let w_batch = if r == 2 { 0 } else { depth * columns };
         let w = if transpose_rhs { [1, depth, w_batch] } else { [columns, 1, w_batch] };
         let types = [lhs.dtype, rhs.dtype, out.dtype];
-        let weight_rows = transpose_rhs && joined;
-        Ok(Self { types, rows, columns, depth, batch, x, w, weight_rows })
+        let column_major = transpose_rhs && joined;
+        Ok(Self { types, rows, columns, depth, batch, x, w, column_major, of_weight: false })
+    }
+
+    /// The same where w is a weight: no kernel of a step writes it, so it may be read before the
+    /// kernels ahead are done.
+    #[must_use]
+    pub fn of_weight(self) -> Self {
+        Self { of_weight: true, ..self }
     }
 
     /// Rows of the left operand: all batches' where one matrix serves them all.
@@ -113,11 +122,12 @@ impl MatMulSpec {
         text
     }
 
-    /// Whether [`Self::stream_kernel`] takes it, for up to [`STREAM_ROWS`] rows: w is `[n, k]`,
-    /// and its rows and those of x are a multiple of 16 bytes.
+    /// Whether [`Self::stream_kernel`] takes it, for up to [`STREAM_ROWS`] rows: w is a weight
+    /// `[n, k]`, and its rows and those of x are a multiple of 16 bytes.
     pub fn streams(&self) -> bool {
         let aligned = |dtype: DType| (self.depth * dtype.size() as u64).is_multiple_of(16);
-        self.weight_rows
+        self.of_weight
+            && self.column_major
             && self.depth > 0
             && aligned(self.types[0])
             && aligned(self.types[1])
