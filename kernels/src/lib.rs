@@ -4,6 +4,7 @@
 
 pub mod attention;
 pub mod cpu;
+pub mod cuda;
 pub mod lower;
 pub mod op;
 pub mod sampling;

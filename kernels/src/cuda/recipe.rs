@@ -1,0 +1,183 @@
+//! Launch recipes: a kernel's source and everything that a launch of it needs, without addresses
+//! and without sizes.
+
+use piecewise_ir::dim::Dim;
+use serde::{Deserialize, Serialize};
+
+/// Blocks for work that is divided evenly.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Blocks {
+    /// How many units of work there are, as a function of the sizes.
+    pub units: Dim,
+    /// Units of one block; at least 1.
+    pub per_block: u64,
+}
+
+/// The extent of one axis of the grid.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GridAxis {
+    /// The sum of the blocks of each part, in order.
+    Blocks(Vec<Blocks>),
+    /// A multiple of the device's multiprocessors: each block takes its share of the work.
+    Persistent {
+        /// Blocks for each multiprocessor.
+        per_multiprocessor: u32,
+    },
+}
+
+/// The value of a scalar parameter.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scalar {
+    /// A `u32` that depends on the sizes.
+    U32(Dim),
+    /// A `u64` that depends on the sizes.
+    U64(Dim),
+    /// An `f32` constant.
+    F32(f32),
+}
+
+/// One parameter of the entry function.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Param {
+    /// The address of the argument at this position: operands first, then results.
+    Arg(u32),
+    /// The address of scratch that is this launch's (or this op's launches') alone, this many
+    /// bytes from its start, aligned to 256.
+    Scratch(u64),
+    /// The address of the true counts: one `i32` for each symbol.
+    Counts,
+    /// A number.
+    Scalar(Scalar),
+}
+
+/// A kernel and how it is launched. Equal recipes give equal bytes of source.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct LaunchRecipe {
+    /// CUDA C++; includes `prelude.cuh`, whose text is [`super::PRELUDE`].
+    pub source: String,
+    /// The name of the `extern "C"` entry.
+    pub entry: String,
+    /// Options for the compiler besides the architecture.
+    pub options: Vec<String>,
+    /// The grid: x, y, z.
+    pub grid: [GridAxis; 3],
+    /// Threads of a block: x, y, z.
+    pub block: [u32; 3],
+    /// Bytes of shared memory that the source declares.
+    pub static_shared: u32,
+    /// Bytes of shared memory given at the launch; above 48 KiB (less what the source declares)
+    /// the function needs its attribute set.
+    pub dynamic_shared: u32,
+    /// The parameters, in order.
+    pub params: Vec<Param>,
+    /// Whether every block executes `griddepcontrol.wait` before it touches what another kernel
+    /// writes, so that an edge to it may be programmatic.
+    pub programmatic: bool,
+}
+
+/// Why a launch has no grid.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GridError {
+    /// More work than a kernel counts.
+    #[error("{units} units of work; a launch counts below 2^32, so run fewer rows at a time")]
+    Units {
+        /// How many.
+        units: u64,
+    },
+    /// An axis longer than the device takes.
+    #[error("{blocks} blocks on grid axis {axis}; at most {most}, so run fewer rows at a time")]
+    Axis {
+        /// Which.
+        axis: usize,
+        /// How many.
+        blocks: u64,
+        /// The limit.
+        most: u64,
+    },
+}
+
+impl GridAxis {
+    /// One block.
+    pub fn one() -> Self {
+        Self::of(1u64, 1)
+    }
+
+    /// Blocks for `units` of work, `per_block` each.
+    pub fn of(units: impl Into<Dim>, per_block: u64) -> Self {
+        Self::Blocks(vec![Blocks { units: units.into(), per_block }])
+    }
+
+    fn extent(&self, sizes: &[u64], multiprocessors: u32) -> Result<u64, GridError> {
+        match self {
+            Self::Persistent { per_multiprocessor } => {
+                Ok(u64::from(multiprocessors) * u64::from(*per_multiprocessor))
+            }
+            Self::Blocks(parts) => parts.iter().try_fold(0, |sum: u64, part| {
+                let units = part.units.eval(sizes);
+                if units > u64::from(u32::MAX) {
+                    return Err(GridError::Units { units });
+                }
+                Ok(sum + units.div_ceil(part.per_block.max(1)))
+            }),
+        }
+    }
+}
+
+impl LaunchRecipe {
+    /// The grid where symbols have these sizes, on a device of so many multiprocessors. An axis
+    /// without work is 0: such a launch is left out.
+    ///
+    /// # Errors
+    /// When there is more work than a launch can hold.
+    pub fn grid_at(&self, sizes: &[u64], multiprocessors: u32) -> Result<[u32; 3], GridError> {
+        let mut grid = [0; 3];
+        for (axis, rule) in self.grid.iter().enumerate() {
+            let most = if axis == 0 { (1 << 31) - 1 } else { 65_535 };
+            let blocks = rule.extent(sizes, multiprocessors)?;
+            if blocks > most {
+                return Err(GridError::Axis { axis, blocks, most });
+            }
+            grid[axis] = blocks as u32;
+        }
+        Ok(grid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use piecewise_ir::entity::{Entity, Symbol};
+
+    #[test]
+    fn grids_follow_sizes() {
+        let rows = Dim::from(Symbol::new(0));
+        let recipe = LaunchRecipe {
+            source: String::new(),
+            entry: "k".to_owned(),
+            options: Vec::new(),
+            grid: [
+                GridAxis::Blocks(vec![
+                    Blocks { units: rows.times(96), per_block: 256 },
+                    Blocks { units: rows.clone(), per_block: 1 },
+                ]),
+                GridAxis::Persistent { per_multiprocessor: 2 },
+                GridAxis::one(),
+            ],
+            block: [256, 1, 1],
+            static_shared: 0,
+            dynamic_shared: 0,
+            params: Vec::new(),
+            programmatic: true,
+        };
+        assert_eq!(recipe.grid_at(&[8], 132), Ok([3 + 8, 264, 1]));
+        assert_eq!(recipe.grid_at(&[0], 132), Ok([0, 264, 1]));
+        let units = 96 << 26;
+        assert_eq!(recipe.grid_at(&[1 << 26], 132), Err(GridError::Units { units }));
+        let long = LaunchRecipe { grid: [GridAxis::one(), GridAxis::of(rows, 1), GridAxis::one()], ..recipe };
+        assert!(matches!(long.grid_at(&[70_000], 1), Err(GridError::Axis { axis: 1, .. })));
+    }
+}

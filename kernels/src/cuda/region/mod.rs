@@ -1,0 +1,326 @@
+//! Regions and single nodes as CUDA C++.
+//!
+//! A kernel computes rows of a [`RowProgram`]. Values are pulled: a result is an expression of its
+//! index, index remaps are arithmetic, and only what several threads need is a loop of its own.
+//! Each typed value is rounded to its dtype where the unfused ops would round it. Sums have a
+//! fixed order that depends on the program alone, never on the number of rows.
+
+mod emit;
+mod plan;
+mod stage;
+mod text;
+
+use super::index::Variables;
+use super::recipe::{Blocks, GridAxis, LaunchRecipe, Param, Scalar};
+use crate::lower::{ArgKind, LowerError, PlaceKind, RowProgram, lower_node, lower_region};
+use emit::{Emitter, indented};
+use piecewise_ir::dim::Dim;
+use piecewise_ir::entity::Entity;
+use piecewise_ir::op::Op;
+use piecewise_ir::region::Region;
+use piecewise_ir::text::print_graph;
+use piecewise_ir::types::TensorType;
+use plan::{Component, Kept, Source};
+use stage::Stages;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+
+/// What an operand is to its node.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct OperandRole {
+    /// Whether it is a state.
+    pub state: bool,
+    /// Whether it is a weight: no kernel of a step writes it, so it may be read early.
+    pub weight: bool,
+}
+
+/// Threads of a block that works on small rows.
+const SMALL_BLOCK: u64 = 128;
+/// Threads of a block whose threads work alone.
+const ALONE_BLOCK: u64 = 256;
+/// The most groups of threads of a block: each needs a barrier of its own.
+const MOST_GROUPS: u64 = 8;
+/// Shared memory of a block.
+const POOL_BYTES: u64 = 48 << 10;
+
+/// The kernel of a region. `roles[i]` says what operand `i` of its node is. Arguments are the
+/// operands, then the results; every address is a multiple of 16.
+///
+/// # Errors
+/// When a statement has no row program, or the region is too large for one kernel.
+pub fn region_kernel(region: &Region, roles: &[OperandRole]) -> Result<LaunchRecipe, LowerError> {
+    let states: Vec<bool> = roles.iter().map(|r| r.state).collect();
+    let program = lower_region(region, &states)?;
+    row_kernel(&program, roles, "region", &listing(region))
+}
+
+/// The kernel of a primitive node outside regions, other than a matmul.
+///
+/// # Errors
+/// When its rows mix, or it is too large for one kernel.
+pub fn node_kernel(
+    op: &Op,
+    operands: &[TensorType],
+    roles: &[OperandRole],
+    results: &[TensorType],
+) -> Result<LaunchRecipe, LowerError> {
+    let states: Vec<bool> = roles.iter().map(|r| r.state).collect();
+    let program = lower_node(op, operands, &states, results)?;
+    row_kernel(&program, roles, op.mnemonic(), &format!("one {}\n", op.mnemonic()))
+}
+
+/// The statements of a region's body, without names that only people need.
+fn listing(region: &Region) -> String {
+    print_graph(&region.body)
+        .lines()
+        .filter(|line| {
+            let line = line.trim_start();
+            !line.starts_with("graph") && !line.starts_with("dim") && line != "}"
+        })
+        .map(|line| {
+            let end = line.find("  #").or_else(|| line.find("  @")).unwrap_or(line.len());
+            format!("{}\n", line[..end].trim())
+        })
+        .collect()
+}
+
+/// One component's text and what its blocks work on.
+struct Part {
+    code: String,
+    /// Units of work for each row, and how many a block takes.
+    units: u64,
+    per_block: u64,
+}
+
+fn row_kernel(
+    program: &RowProgram,
+    roles: &[OperandRole],
+    name: &str,
+    listing: &str,
+) -> Result<LaunchRecipe, LowerError> {
+    let source = Source::new(program)?;
+    let mut variables = Variables::default();
+    let components = plan::plan(&source, &mut variables)?;
+    let grouped = components.iter().filter_map(|c| c.threads).max();
+    let block = grouped.map_or(ALONE_BLOCK, |threads| threads.max(SMALL_BLOCK));
+    let mut parts = Vec::new();
+    let mut pool_bytes = 0;
+    for component in &components {
+        let (part, pool) = component_text(&source, &mut variables, component, roles, block)?;
+        pool_bytes = pool_bytes.max(pool);
+        parts.push(part);
+    }
+    if pool_bytes > POOL_BYTES {
+        return Err(LowerError(format!(
+            "a region that needs {pool_bytes} bytes of shared memory for one row; cut it"
+        )));
+    }
+    let rows = program.over.map_or(Dim::constant(1), Dim::from);
+    let mut params: Vec<Param> = (0..program.args.len()).map(|i| Param::Arg(i as u32)).collect();
+    params.push(Param::Counts);
+    params.push(Param::Scalar(Scalar::U32(rows.clone())));
+    for decl in &program.args {
+        if let (ArgKind::Table, true, Some(symbol)) = (decl.kind, decl.state, decl.extent) {
+            params.push(Param::Scalar(Scalar::U64(Dim::from(symbol))));
+        }
+    }
+    let blocks = parts
+        .iter()
+        .map(|part| Blocks {
+            units: rows.times(i64::try_from(part.units).unwrap_or(i64::MAX)),
+            per_block: part.per_block,
+        })
+        .collect();
+    Ok(LaunchRecipe {
+        source: kernel_text(program, name, listing, &parts, block, pool_bytes)?,
+        entry: name.to_owned(),
+        options: vec!["--fmad=false".to_owned()],
+        grid: [GridAxis::Blocks(blocks), GridAxis::one(), GridAxis::one()],
+        block: [block as u32, 1, 1],
+        static_shared: pool_bytes as u32,
+        dynamic_shared: 0,
+        params,
+        programmatic: true,
+    })
+}
+
+fn component_text(
+    source: &Source<'_>,
+    variables: &mut Variables,
+    component: &Component,
+    roles: &[OperandRole],
+    block: u64,
+) -> Result<(Part, u64), LowerError> {
+    let program = source.program;
+    let mut emitter = Emitter {
+        source,
+        variables,
+        component,
+        scopes: Vec::new(),
+        flat: None,
+        width: 1,
+        making: None,
+        in_registers: BTreeSet::new(),
+        computed: BTreeSet::new(),
+        reduced: BTreeMap::new(),
+        carried: &component.carried,
+        names: 0,
+    };
+    let mut stages = Stages::default();
+    for stage in &component.stages {
+        emitter.stage(stage, &mut stages)?;
+    }
+    let mut registers = std::mem::take(&mut stages.registers);
+    for (i, (place, _, elements)) in component.carried.iter().enumerate() {
+        let width = component.width(*elements);
+        let rounds = emitter.rounds(*elements, width);
+        let storage = text::storage(program.places[*place as usize].dtype);
+        let _ = writeln!(registers, "Pack<{storage}, {width}> c{i}[{rounds}];");
+    }
+    for (place, kept) in &component.kept {
+        if let Kept::Registers { elements } = kept {
+            let width = component.width(*elements);
+            let rounds = emitter.rounds(*elements, width);
+            let lane = text::lane(program.places[*place as usize].dtype);
+            let _ = writeln!(registers, "{lane} r{place}[{rounds}][{width}];");
+        }
+    }
+    let is_weight = |arg: u32| roles.get(arg as usize).is_some_and(|r| r.weight);
+    let weights = emitter.load_ahead(true, is_weight);
+    let others = emitter.load_ahead(false, is_weight);
+
+    let (units, per_block, head) = match component.threads {
+        None => {
+            let first = &component.stages[0];
+            let chunks = first.elements / component.width(first.elements);
+            let head = format!(
+                "const u32 unit = block * {block}u + threadIdx.x;\nconst u32 row = unit / {chunks}u, lane = unit % {chunks}u;\n"
+            );
+            (chunks, block, head)
+        }
+        Some(threads) => {
+            let fits = POOL_BYTES.checked_div(stages.pool.bytes()).unwrap_or(MOST_GROUPS).max(1);
+            let groups = (block / threads).min(MOST_GROUPS).min(fits);
+            let head = format!(
+                "const u32 group = threadIdx.x / {threads}u, lane = threadIdx.x % {threads}u;\nconst u32 row = block * {groups}u + group;\n"
+            );
+            (1, groups, head)
+        }
+    };
+    let mut code = head;
+    code.push_str(&registers);
+    if !weights.is_empty() {
+        code.push_str("// weights: before the wait, for no kernel of the step writes them\n");
+        code.push_str(&weights);
+    }
+    code.push_str("PW_WAIT();\n");
+    let past = match (program.over, component.threads.is_some() && per_block * component.threads.unwrap_or(1) < block) {
+        (Some(over), true) => format!("group >= {per_block}u || row >= rows || (i32)row >= counts[{}]", over.index()),
+        (None, true) => format!("group >= {per_block}u || row >= rows"),
+        (Some(over), false) => format!("row >= rows || (i32)row >= counts[{}]", over.index()),
+        (None, false) => "row >= rows".to_owned(),
+    };
+    let _ = writeln!(code, "if ({past}) return;");
+    for (i, decl) in program.args.iter().enumerate() {
+        if decl.kind == ArgKind::Row {
+            let storage = text::storage(decl.dtype);
+            let constant = if decl.written { "" } else { "const " };
+            let _ = writeln!(
+                code,
+                "{constant}{storage}* const x{i} = a{i} + (u64)row * {}ull;",
+                decl.elements
+            );
+        }
+    }
+    code.push_str(&others);
+    code.push_str(&stages.pool.declarations);
+    code.push_str(&stages.code);
+    let shared = if component.threads.is_some() { stages.pool.bytes() } else { 0 };
+    let code = code.replace("POOL_BYTES", &format!("{shared}u"));
+    Ok((Part { code, units, per_block }, shared * per_block_groups(component, per_block)))
+}
+
+fn per_block_groups(component: &Component, per_block: u64) -> u64 {
+    if component.threads.is_some() { per_block } else { 1 }
+}
+
+fn kernel_text(
+    program: &RowProgram,
+    name: &str,
+    listing: &str,
+    parts: &[Part],
+    block: u64,
+    pool_bytes: u64,
+) -> Result<String, LowerError> {
+    let mut out = String::from("#include \"prelude.cuh\"\n\n");
+    for line in listing.lines() {
+        let _ = writeln!(out, "// {line}");
+    }
+    for (i, place) in program.places.iter().enumerate() {
+        let PlaceKind::Constant(word) = place.kind else { continue };
+        if place.elements <= 1 {
+            continue;
+        }
+        let bytes: Vec<u8> = program
+            .constants
+            .get(word as usize..)
+            .unwrap_or_default()
+            .iter()
+            .flat_map(|w| w.to_ne_bytes())
+            .collect();
+        let storage = match place.dtype {
+            piecewise_ir::dtype::DType::F32 => "i32",
+            other => text::storage(other),
+        };
+        let list = text::initializers(place.dtype, &bytes, place.elements as usize)?;
+        let list = if storage == "i32" { list.replace("0x", "(i32)0x").replace("(i32)(i32)", "(i32)") } else { list };
+        let _ = writeln!(
+            out,
+            "__device__ const alignas(16) {storage} literal{i}[{}] = {{\n{list}}};",
+            place.elements
+        );
+    }
+    let mut params = Vec::new();
+    for (i, decl) in program.args.iter().enumerate() {
+        let constant = if decl.written { "" } else { "const " };
+        params.push(format!("{constant}{}* a{i}", text::storage(decl.dtype)));
+    }
+    params.push("const i32* counts".to_owned());
+    params.push("u32 rows".to_owned());
+    for (i, decl) in program.args.iter().enumerate() {
+        if let (ArgKind::Table, true, Some(_)) = (decl.kind, decl.state, decl.extent) {
+            params.push(format!("u64 extent{i}"));
+        }
+    }
+    let _ = writeln!(
+        out,
+        "\nextern \"C\" __global__ void __launch_bounds__({block}) {name}(\n    {}) {{",
+        params.join(",\n    ")
+    );
+    out.push_str("  PW_LAUNCH_DEPENDENTS();\n");
+    if pool_bytes > 0 {
+        let _ = writeln!(out, "  __shared__ alignas(16) u8 pool[{pool_bytes}];");
+    }
+    out.push_str("  u32 block = blockIdx.x;\n");
+    for (i, part) in parts.iter().enumerate() {
+        if i + 1 == parts.len() {
+            out.push_str("  {\n");
+            out.push_str(&indented(&part.code, 4));
+            out.push_str("  }\n");
+            continue;
+        }
+        let _ = writeln!(
+            out,
+            "  const u32 blocks{i} = blocks_for(rows * {}u, {}u);\n  if (block < blocks{i}) {{",
+            part.units, part.per_block
+        );
+        out.push_str(&indented(&part.code, 4));
+        let _ = writeln!(out, "    return;\n  }}\n  block -= blocks{i};");
+    }
+    if parts.is_empty() {
+        out.push_str("  PW_WAIT();\n");
+    }
+    out.push_str("}\n");
+    Ok(out)
+}
+

@@ -1,0 +1,187 @@
+//! C++ for dtypes, constants and elementwise ops.
+
+use crate::lower::{LowerError, MapOp};
+use half::{bf16, f16};
+use piecewise_ir::dtype::DType;
+use piecewise_ir::op::{BinaryOp, CompareOp, ReduceOp, UnaryOp};
+
+/// The type of an element in memory.
+pub(super) fn storage(dtype: DType) -> &'static str {
+    match dtype {
+        DType::BF16 => "bf16",
+        DType::F16 => "f16",
+        other => lane(other),
+    }
+}
+
+/// The type of an element in arithmetic.
+pub(super) fn lane(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F32 | DType::BF16 | DType::F16 => "float",
+        DType::I32 => "i32",
+        DType::I64 => "i64",
+        DType::U8 | DType::Bool => "u8",
+    }
+}
+
+/// A value in arithmetic, rounded to its dtype.
+pub(super) fn rounded(dtype: DType, text: &str) -> String {
+    match dtype {
+        DType::BF16 => format!("round_bf16({text})"),
+        DType::F16 => format!("round_f16({text})"),
+        _ => text.to_owned(),
+    }
+}
+
+/// An `f32` constant, to the bit.
+pub(super) fn float(x: f32) -> String {
+    if !x.is_finite() || (x == 0.0 && x.is_sign_negative()) {
+        return format!("__uint_as_float({:#010x}u)", x.to_bits());
+    }
+    let text = format!("{x:?}");
+    format!("{text}f")
+}
+
+/// The constant of `dtype` in the first bytes of `bytes`, in arithmetic.
+pub(super) fn constant(dtype: DType, bytes: &[u8]) -> Result<String, LowerError> {
+    let short = || LowerError("a constant that is shorter than its dtype".to_owned());
+    let head = |n: usize| bytes.get(..n).ok_or_else(short);
+    let bits16 = || head(2).map(|b| u16::from_ne_bytes([b[0], b[1]]));
+    let bits32 = || head(4).map(|b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
+    Ok(match dtype {
+        DType::F32 => float(f32::from_bits(bits32()?)),
+        DType::BF16 => float(bf16::from_bits(bits16()?).to_f32()),
+        DType::F16 => float(f16::from_bits(bits16()?).to_f32()),
+        DType::I32 => format!("(i32){:#x}u", bits32()?),
+        DType::I64 => {
+            let all: [u8; 8] = head(8)?.try_into().map_err(|_| short())?;
+            format!("(i64){:#x}ull", u64::from_ne_bytes(all))
+        }
+        DType::U8 | DType::Bool => format!("(u8){}", head(1)?[0]),
+    })
+}
+
+/// The bits of the elements in `bytes` as the initializers of storage of `dtype`.
+pub(super) fn initializers(dtype: DType, bytes: &[u8], elements: usize) -> Result<String, LowerError> {
+    let size = dtype.size();
+    let mut list = Vec::with_capacity(elements);
+    for i in 0..elements {
+        let Some(bytes) = bytes.get(i * size..(i + 1) * size) else {
+            return Err(LowerError("a constant that is shorter than its place".to_owned()));
+        };
+        let bits = bytes.iter().rev().fold(0u64, |bits, b| bits << 8 | u64::from(*b));
+        list.push(match dtype {
+            DType::BF16 | DType::F16 => format!("{{{bits:#x}}}"),
+            // Constant expressions only: bits of an initializer can't be reinterpreted.
+            DType::F32 => format!("{bits:#x}u"),
+            DType::I32 => format!("(i32){bits:#x}u"),
+            DType::I64 => format!("(i64){bits:#x}ull"),
+            DType::U8 | DType::Bool => bits.to_string(),
+        });
+    }
+    let lines: Vec<String> = list.chunks(16).map(|line| format!("    {}", line.join(", "))).collect();
+    Ok(lines.join(",\n"))
+}
+
+/// The value of an elementwise op on operands of `from`, rounded to `to`.
+pub(super) fn map(op: MapOp, from: DType, to: DType, operands: &[String]) -> Result<String, LowerError> {
+    let [a, b, c] = [0, 1, 2].map(|i| operands.get(i).map_or("", String::as_str));
+    let is_float = from.is_float();
+    let round = |text: String| rounded(to, &text);
+    Ok(match op {
+        MapOp::Unary(UnaryOp::Neg) => format!("op_neg({a})"),
+        MapOp::Unary(UnaryOp::Abs) => format!("op_abs({a})"),
+        MapOp::Unary(UnaryOp::Not) => format!("(u8)({a} == 0)"),
+        MapOp::Unary(op) => {
+            let function = match op {
+                UnaryOp::Exp => "expf",
+                UnaryOp::Log => "logf",
+                UnaryOp::Sqrt => "sqrtf",
+                UnaryOp::Rsqrt => "op_rsqrt",
+                UnaryOp::Sin => "sinf",
+                UnaryOp::Cos => "cosf",
+                UnaryOp::Tanh => "tanhf",
+                UnaryOp::Erf => "erff",
+                _ => "floorf",
+            };
+            round(format!("{function}({a})"))
+        }
+        MapOp::Binary(BinaryOp::And) => format!("(u8)(({a} != 0) & ({b} != 0))"),
+        MapOp::Binary(BinaryOp::Or) => format!("(u8)(({a} != 0) | ({b} != 0))"),
+        MapOp::Binary(BinaryOp::Max) => format!("op_max({a}, {b})"),
+        MapOp::Binary(BinaryOp::Min) => format!("op_min({a}, {b})"),
+        MapOp::Binary(op) if is_float => {
+            let sign = match op {
+                BinaryOp::Add => "+",
+                BinaryOp::Sub => "-",
+                BinaryOp::Mul => "*",
+                _ => "/",
+            };
+            round(format!("{a} {sign} {b}"))
+        }
+        MapOp::Binary(op) => format!("op_{}({a}, {b})", op.mnemonic()),
+        MapOp::Compare(op) => {
+            let sign = match op {
+                CompareOp::Eq => "==",
+                CompareOp::Ne => "!=",
+                CompareOp::Lt => "<",
+                CompareOp::Le => "<=",
+                CompareOp::Gt => ">",
+                CompareOp::Ge => ">=",
+            };
+            format!("(u8)({a} {sign} {b})")
+        }
+        MapOp::Select => format!("{a} != 0 ? {b} : {c}"),
+        MapOp::Cast => cast(from, to, a),
+        MapOp::Index | MapOp::RowNumber => cast(DType::I64, to, a),
+    })
+}
+
+/// A value of dtype `from` in dtype `to`.
+fn cast(from: DType, to: DType, a: &str) -> String {
+    match (from, to) {
+        (from, to) if from == to => a.to_owned(),
+        (from, DType::Bool) if from.is_float() => format!("(u8)({a} != 0.0f)"),
+        (_, DType::Bool) => format!("(u8)({a} != 0)"),
+        (from, to) if from.is_float() && to.is_float() => match (from, to) {
+            (_, DType::F32) => a.to_owned(),
+            _ => rounded(to, a),
+        },
+        (from, to) if from.is_float() => format!("{}_of({a})", lane(to)),
+        (DType::U8 | DType::Bool, DType::U8) => a.to_owned(),
+        (DType::U8 | DType::Bool, to) => format!("({}){a}", lane(to)),
+        (_, DType::F32) => format!("float_of((i64){a})"),
+        (_, DType::BF16) => format!("bf16_of((i64){a})"),
+        (_, DType::F16) => format!("f16_of((i64){a})"),
+        (DType::I64, DType::I32) => format!("i32_of({a})"),
+        (_, DType::I64) => format!("(i64){a}"),
+        (_, DType::U8) => format!("u8_of((i64){a})"),
+        _ => a.to_owned(),
+    }
+}
+
+/// The functor, the start value and the value over nothing of a reduction.
+pub(super) fn reduction(op: ReduceOp, dtype: DType) -> (&'static str, String, String) {
+    let lowest = |largest: bool| -> String {
+        match (dtype, largest) {
+            (DType::I32, false) => "2147483647".to_owned(),
+            (DType::I32, true) => "(i32)0x80000000u".to_owned(),
+            (DType::I64, false) => "0x7fffffffffffffffll".to_owned(),
+            (DType::I64, true) => "(i64)0x8000000000000000ull".to_owned(),
+            (_, false) => "(u8)255".to_owned(),
+            (_, true) => "(u8)0".to_owned(),
+        }
+    };
+    let float = dtype.is_float();
+    match op {
+        ReduceOp::Sum | ReduceOp::Mean if float => ("Sum", "0.0f".to_owned(), "0.0f".to_owned()),
+        ReduceOp::Sum | ReduceOp::Mean => {
+            let zero = format!("({})0", lane(dtype));
+            ("Sum", zero.clone(), zero)
+        }
+        ReduceOp::Max if float => ("Largest", "NAN_F".to_owned(), "-INF_F".to_owned()),
+        ReduceOp::Min if float => ("Smallest", "NAN_F".to_owned(), "INF_F".to_owned()),
+        ReduceOp::Max => ("Largest", lowest(true), lowest(true)),
+        ReduceOp::Min => ("Smallest", lowest(false), lowest(false)),
+    }
+}

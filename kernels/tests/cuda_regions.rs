@@ -1,0 +1,169 @@
+//! Kernels of regions: their text, and that NVRTC takes all of them on every architecture.
+#![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
+#![allow(unsafe_code, reason = "NVRTC is a C library; every block states why it is sound")]
+#![allow(clippy::print_stdout, reason = "a skipped test says why")]
+
+#[path = "../../passes/tests/common/mod.rs"]
+mod common;
+#[path = "cuda/nvrtc.rs"]
+mod nvrtc;
+
+use common::Builder;
+use nvrtc::Nvrtc;
+use piecewise_ir::dtype::DType::{self, BF16, F16, F32, I32};
+use piecewise_ir::entity::Node;
+use piecewise_ir::graph::{Graph, ValueDef};
+use piecewise_ir::module::Module;
+use piecewise_ir::op::Op;
+use piecewise_ir::testing::RandomGraph;
+use piecewise_kernels::cuda::{LaunchRecipe, OperandRole, PRELUDE, node_kernel, region_kernel};
+use piecewise_kernels::lower::LowerError;
+
+const ARCHS: [&str; 6] = ["sm_80", "sm_87", "sm_89", "sm_90", "sm_100", "sm_120"];
+const PASSES: &str = "canonicalize,fold,merge_matmuls,cse,dce,fuse";
+
+fn kernel(graph: &Graph, node: Node) -> Option<Result<LaunchRecipe, LowerError>> {
+    let data = graph.node(node);
+    let roles: Vec<OperandRole> = data
+        .operands
+        .iter()
+        .map(|&v| OperandRole {
+            state: matches!(graph.def(v), ValueDef::State(_)),
+            weight: matches!(graph.def(v), ValueDef::Weight(_)),
+        })
+        .collect();
+    match &data.op {
+        Op::MatMul { .. } | Op::Custom(_) => None,
+        Op::Region(region) => Some(region_kernel(region, &roles)),
+        op => {
+            Some(node_kernel(op, &graph.operand_types(node), &roles, &graph.result_types(node)))
+        }
+    }
+}
+
+fn kernels(module: &Module) -> Vec<LaunchRecipe> {
+    let graph = module.graph();
+    graph.nodes().filter_map(|n| kernel(graph, n)).map(Result::unwrap).collect()
+}
+
+/// The part of a decoder layer between two products, at the shapes of a small model.
+fn layer(dtype: DType) -> Module {
+    const HIDDEN: u64 = 1024;
+    const DIM: u64 = 128;
+    let mut b = Builder::new();
+    let t = b.symbol("T");
+    let x = b.input("x", dtype, dims![t, HIDDEN]);
+    let y = b.input("y", dtype, dims![t, HIDDEN]);
+    let positions = b.input("positions", I32, dims![t]);
+    let slots = b.input("slots", I32, dims![t]);
+    let qkv = b.input("qkv", dtype, dims![t, 4096u64]);
+    let gate_up = b.input("gate_up", dtype, dims![t, 6144u64]);
+    let norm = b.weight("norm", dtype, &[HIDDEN]);
+    let sum = b.add(x, y);
+    let normed = b.rms_norm(sum, norm);
+    let (cos, sin) =
+        (b.weight("cos", F32, &[4096, DIM / 2]), b.weight("sin", F32, &[4096, DIM / 2]));
+    let (q, k, v) =
+        (b.slice(qkv, 1, 0, 2048), b.slice(qkv, 1, 2048, 1024), b.slice(qkv, 1, 3072, 1024));
+    let (q, k) = (b.reshape(q, dims![t, 16u64, DIM]), b.reshape(k, dims![t, 8u64, DIM]));
+    let v = b.reshape(v, dims![t, 8u64, DIM]);
+    let mut turn = |name: &str, x| {
+        let weight = b.weight(name, dtype, &[DIM]);
+        let x = b.rms_norm(x, weight);
+        let (c, s) = (b.gather(cos, positions), b.gather(sin, positions));
+        b.rope(x, c, s)
+    };
+    let (q, k) = (turn("q_norm", q), turn("k_norm", k));
+    let keys = b.state("k", dtype, &[4096, 8, DIM]);
+    let values = b.state("v", dtype, &[4096, 8, DIM]);
+    b.scatter(keys, slots, k);
+    b.scatter(values, slots, v);
+    let (gate, up) = (b.slice(gate_up, 1, 0, 3072), b.slice(gate_up, 1, 3072, 3072));
+    let gate = b.silu(gate);
+    let gated = b.mul(gate, up);
+    let mut module = b.finish(&[sum, normed, q, gated]);
+    common::run(&mut module, PASSES);
+    module
+}
+
+#[test]
+fn sources_of_a_layer() {
+    for (i, recipe) in kernels(&layer(BF16)).iter().enumerate() {
+        insta::assert_snapshot!(format!("layer_{i}"), recipe.source);
+    }
+}
+
+#[test]
+fn equal_regions_give_equal_bytes() {
+    let (a, b) = (kernels(&layer(F16)), kernels(&layer(F16)));
+    assert_eq!(a, b);
+    assert_ne!(a, kernels(&layer(F32)));
+}
+
+fn all_kernels() -> Vec<LaunchRecipe> {
+    let mut all: Vec<LaunchRecipe> = [BF16, F16, F32].map(|d| kernels(&layer(d))).concat();
+    for dtype in [BF16, F32] {
+        let mut module = common::decoder::decoder(2, dtype);
+        all.extend(kernels(&module));
+        common::run(&mut module, PASSES);
+        all.extend(kernels(&module));
+    }
+    let (mut seed, mut regions) = (0, 0);
+    while regions < 300 {
+        let mut module = Module::new(RandomGraph::default().generate(seed));
+        common::run(&mut module, PASSES);
+        let graph = module.graph();
+        for node in graph.nodes() {
+            if matches!(graph.node(node).op, Op::Region(_)) {
+                regions += 1;
+                all.push(kernel(graph, node).unwrap().unwrap());
+            }
+        }
+        seed += 1;
+    }
+    all
+}
+
+#[test]
+fn every_region_has_a_kernel_within_the_limits_of_a_block() {
+    let all = all_kernels();
+    assert!(all.len() > 300);
+    for recipe in &all {
+        assert!(recipe.static_shared + recipe.dynamic_shared <= 48 << 10, "{}", recipe.source);
+        assert!(recipe.block[0] <= 1024 && recipe.block[0] % 32 == 0);
+        assert!(recipe.programmatic && recipe.source.contains("PW_WAIT();"));
+        assert!(recipe.grid_at(&[7, 3, 2, 64, 8], 132).unwrap()[0] > 0);
+    }
+}
+
+/// Sources are packed several to a compilation, in namespaces: compiling is most of the time.
+#[test]
+fn nvrtc_takes_every_kernel_for_every_architecture() {
+    let Some(nvrtc) = Nvrtc::find() else { return };
+    let mut sources: Vec<(String, Vec<String>)> =
+        all_kernels().into_iter().map(|r| (r.source, r.options)).collect();
+    sources.sort();
+    sources.dedup();
+    for (batch, sources) in sources.chunks(40).enumerate() {
+        let mut text = String::from("#include \"prelude.cuh\"\n");
+        for (i, (source, _)) in sources.iter().enumerate() {
+            let source = source.replace("#include \"prelude.cuh\"", "");
+            let source = source.replace(") region(", &format!(") region_{i}("));
+            text.push_str(&format!("namespace n{i} {{\n{source}\n}}\n"));
+        }
+        // Each architecture compiles a share of the batches, and the newest and Hopper all.
+        for (a, arch) in ARCHS.iter().enumerate() {
+            if (batch + a) % 3 == 0 || *arch == "sm_90" {
+                let code = nvrtc.compile(&text, PRELUDE, arch, &sources[0].1);
+                if let Err(log) = code {
+                    for (source, options) in sources {
+                        if let Err(log) = nvrtc.compile(source, PRELUDE, arch, options) {
+                            panic!("{arch}:\n{log}\n{source}");
+                        }
+                    }
+                    panic!("{arch}: only together: {log}");
+                }
+            }
+        }
+    }
+}
