@@ -57,7 +57,12 @@ fn check_tokens(mode: &str, sizes: &str) {
     assert_eq!(generate(&all, &flags), expected, "all prompts in one batch, {mode} at {sizes}");
     for (case, expected) in golden.iter().zip(&expected) {
         let alone = generate(&[case], &flags);
-        assert_eq!(alone, std::slice::from_ref(expected), "{} alone, {mode} at {sizes}", case["prompt"]);
+        assert_eq!(
+            alone,
+            std::slice::from_ref(expected),
+            "{} alone, {mode} at {sizes}",
+            case["prompt"]
+        );
     }
 }
 

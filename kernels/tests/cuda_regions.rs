@@ -35,9 +35,7 @@ fn kernel(graph: &Graph, node: Node) -> Option<Result<LaunchRecipe, LowerError>>
     match &data.op {
         Op::MatMul { .. } | Op::Custom(_) => None,
         Op::Region(region) => Some(region_kernel(region, &roles)),
-        op => {
-            Some(node_kernel(op, &graph.operand_types(node), &roles, &graph.result_types(node)))
-        }
+        op => Some(node_kernel(op, &graph.operand_types(node), &roles, &graph.result_types(node))),
     }
 }
 

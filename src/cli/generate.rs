@@ -5,9 +5,8 @@ use super::load::{SAMPLED, load_decoder};
 use super::model_args::ModelArgs;
 use anyhow::Context;
 use piecewise::models::{TextStream, TextTokenizer};
-use piecewise_backend::device::Device;
 use piecewise_runtime::batch::Sampling;
-use piecewise_runtime::engine::{Engine, Event, FinishReason, Request, RequestId};
+use piecewise_runtime::engine::{DynEngine, Event, FinishReason, Request, RequestId};
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -97,21 +96,21 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
         replies.push((id, reply));
     }
     let started = Instant::now();
-    serve(&args, &mut engine, &folder.config.eos_token_ids, &mut replies)?;
+    serve(&args, &mut *engine, &folder.config.eos_token_ids, &mut replies)?;
     let elapsed = started.elapsed();
     let generated = replies.iter().map(|(_, reply)| reply.ids.len()).sum();
     for (_, reply) in replies {
         finish(&args, reply)?;
     }
     if args.stats {
-        show_statistics(&args, &engine, generated, elapsed)?;
+        show_statistics(&args, &*engine, generated, elapsed)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn serve<D: Device>(
+fn serve(
     args: &GenerateArgs,
-    engine: &mut Engine<D>,
+    engine: &mut dyn DynEngine,
     stop_ids: &[u32],
     replies: &mut [(RequestId, Reply<'_>)],
 ) -> anyhow::Result<()> {
@@ -168,15 +167,14 @@ fn finish(args: &GenerateArgs, reply: Reply<'_>) -> anyhow::Result<()> {
     super::print_line(&format!("{prompt}{text}\n"))
 }
 
-fn show_statistics<D: Device>(
+fn show_statistics(
     args: &GenerateArgs,
-    engine: &Engine<D>,
+    engine: &dyn DynEngine,
     generated: usize,
     elapsed: Duration,
 ) -> anyhow::Result<()> {
-    let model = engine.model();
-    let stats = model.statistics();
-    let stitch = model.module().stitch();
+    let stats = engine.statistics();
+    let stitch = engine.module().stitch();
     let pieces = stitch.map_or(0, |s| s.piece_count());
     let unique = stitch.map_or(0, |s| s.unique_pieces().len());
     let split_ops = stitch.map_or(0, |s| s.split_op_count());
@@ -187,10 +185,10 @@ fn show_statistics<D: Device>(
             "pieces": pieces,
             "unique_pieces": unique,
             "split_ops": split_ops,
-            "graphs": model.captured_graphs(),
-            "graph_mode": model.dispatcher().mode.name(),
-            "lowered_mode": model.lowered_mode(),
-            "memory": model.memory().ledger,
+            "graphs": engine.captured_graphs(),
+            "graph_mode": engine.dispatcher().mode.name(),
+            "lowered_mode": engine.lowered_mode(),
+            "memory": engine.ledger(),
             "statistics": stats,
             "padding_share": stats.padding_share(),
             "preemptions": engine.preemptions(),
@@ -200,16 +198,16 @@ fn show_statistics<D: Device>(
         writeln!(out, "{object}")?;
         return Ok(());
     }
-    let ledger = model.memory().ledger;
-    writeln!(out, "device           {}", model.device().describe())?;
+    let ledger = engine.ledger();
+    writeln!(out, "device           {}", engine.describe_device())?;
     writeln!(out, "pieces           {pieces} ({unique} unique), {split_ops} split ops")?;
     writeln!(
         out,
         "graphs           {} ({})",
-        model.captured_graphs(),
-        model.dispatcher().mode.name()
+        engine.captured_graphs(),
+        engine.dispatcher().mode.name()
     )?;
-    if let Some(reason) = model.lowered_mode() {
+    if let Some(reason) = engine.lowered_mode() {
         writeln!(out, "graph mode       lowered: {reason}")?;
     }
     writeln!(

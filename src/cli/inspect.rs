@@ -1,24 +1,22 @@
 //! `piecewise inspect`: what a model becomes, without its weights.
 
+use super::device::DeviceArg;
 use super::dumps::DumpArgs;
 use super::load::{Folder, plan_graph};
 use super::model_args::ModelArgs;
 use anyhow::{Context, bail};
 use comfy_table::{Table, presets};
 use piecewise_backend::artifact::{ArgRef, Artifact, Digest, PieceSize};
-use piecewise_backend::compiler::{Compiler, NoStore};
-use piecewise_backend::cpu::CpuCompiler;
+use piecewise_backend::compiler::NoStore;
 use piecewise_ir::entity::Entity;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::{Module, Step, Stitch};
 use piecewise_ir::op::Op;
-use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::dispatch::Dispatcher;
 use piecewise_runtime::model::piece_sizes;
 use piecewise_runtime::symbols::SymbolTable;
 use serde_json::{Value as Json, json};
 use std::process::ExitCode;
-use std::sync::Arc;
 
 /// Arguments of `inspect`.
 #[derive(Debug, clap::Args)]
@@ -49,7 +47,7 @@ pub(crate) fn run(args: InspectArgs) -> anyhow::Result<ExitCode> {
     }
     let Some(stitch) = module.stitch() else { bail!("the pipeline made no pieces") };
     let lowered = match args.sizes {
-        true => lower(&module, stitch, &folder.dispatcher)?,
+        true => lower(args.model.compile.device, &module, stitch, &folder.dispatcher)?,
         false => Vec::new(),
     };
     let report = report(&module, stitch, &folder.dispatcher, &lowered)?;
@@ -68,13 +66,13 @@ struct LoweredPiece {
 }
 
 fn lower(
+    device: DeviceArg,
     module: &Module,
     stitch: &Stitch,
     dispatcher: &Dispatcher,
 ) -> anyhow::Result<Vec<LoweredPiece>> {
     let symbols = SymbolTable::new(module.graph().symbols())?;
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let compiler = CpuCompiler::new(Arc::new(OpRegistry::builtin()), threads);
+    let compiler = device.compiler()?;
     let sizes: Vec<Vec<PieceSize>> = stitch
         .unique
         .keys()

@@ -1,32 +1,26 @@
 //! From the flags to a planned module and an engine.
 
+use super::device::engine_on;
 use super::dumps::DumpArgs;
 use super::model_args::{CheckArg, CompileArgs, ModelArgs};
-use super::progress::BuildBars;
 use anyhow::{Context, bail};
 use piecewise::models::{
     Checkpoint, DecoderConfig, DecoderLimits, check_weights, decoder, unused_tensors,
 };
-use piecewise_backend::compiler::NoStore;
-use piecewise_backend::cpu::{CpuCompiler, CpuDevice};
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
 use piecewise_kernels::attention::PAGE_ROWS;
-use piecewise_kernels::op::OpRegistry;
 use piecewise_passes::RunReport;
 use piecewise_runtime::dispatch::Dispatcher;
-use piecewise_runtime::engine::{Engine, EngineOptions};
+use piecewise_runtime::engine::DynEngine;
 use piecewise_runtime::mode::GraphMode;
 use piecewise_runtime::mode::Level;
-use piecewise_runtime::model::{
-    BuildOptions, CaptureWhen, Checks, CompiledModel, OnCaptureFailure,
-};
+use piecewise_runtime::model::{BuildOptions, CaptureWhen, Checks, OnCaptureFailure};
 use piecewise_runtime::pipeline::plan;
 use piecewise_runtime::sizes::SizeList;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// A model folder as the flags ask for it, before anything is compiled.
 pub(crate) struct Folder {
@@ -135,7 +129,7 @@ pub(crate) fn engine(
     weights: &dyn WeightSource,
     read_outputs: Vec<usize>,
     max_logit_rows: u64,
-) -> anyhow::Result<Engine<CpuDevice>> {
+) -> anyhow::Result<Box<dyn DynEngine>> {
     let checks = Checks {
         poison: args.check.contains(&CheckArg::Poison),
         addresses: args.check.contains(&CheckArg::Addresses),
@@ -150,24 +144,7 @@ pub(crate) fn engine(
         strict: args.strict,
         checks,
     };
-    let registry = Arc::new(OpRegistry::builtin());
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let compiler = CpuCompiler::new(Arc::clone(&registry), threads);
-    let device = CpuDevice::new(registry, threads)?;
-    let mut bars = BuildBars::new();
-    let model = CompiledModel::build(
-        Arc::new(module),
-        options,
-        &compiler,
-        &NoStore,
-        device,
-        weights,
-        &mut |progress| bars.show(progress),
-    );
-    bars.finish();
-    let model = model?;
-    let options = EngineOptions::of(&model)?;
-    Ok(Engine::new(model, options)?)
+    engine_on(args.device, module, options, weights)
 }
 
 /// The types that a checkpoint stores its tensors in, by name.
@@ -203,7 +180,7 @@ pub(crate) fn load_decoder(
     dumps: &DumpArgs,
     read_outputs: Vec<usize>,
     max_logit_rows: u64,
-) -> anyhow::Result<(Folder, Engine<CpuDevice>)> {
+) -> anyhow::Result<(Folder, Box<dyn DynEngine>)> {
     let folder = Folder::open(args)?;
     let checkpoint = Checkpoint::open(&args.model)?;
     let dtypes = stored_dtypes(&checkpoint);

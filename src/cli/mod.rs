@@ -1,5 +1,6 @@
 //! The subcommands.
 
+mod device;
 mod doctor;
 mod dumps;
 mod generate;

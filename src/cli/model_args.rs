@@ -1,5 +1,6 @@
 //! Flags of every command that compiles a model.
 
+use super::device::DeviceArg;
 use clap::ValueEnum;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::mode::{GraphMode, Level};
@@ -30,8 +31,8 @@ pub(crate) struct ModelArgs {
 /// How a graph is compiled and run.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CompileArgs {
-    /// The device to run on.
-    #[arg(long, value_enum, default_value_t = DeviceArg::Cpu)]
+    /// The device to run on: cpu, cuda, cuda:N, or auto; to inspect also cuda:sm_90 and the like.
+    #[arg(long, default_value_t = DeviceArg::Cpu, value_name = "DEVICE")]
     pub device: DeviceArg,
     /// How far to compile.
     #[arg(long, value_enum, default_value_t = LevelArg::Piecewise)]
@@ -57,13 +58,6 @@ pub(crate) struct CompileArgs {
     /// Checks that run with every step: poison, addresses, compare.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "CHECK,..")]
     pub check: Vec<CheckArg>,
-}
-
-/// `--device`
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(crate) enum DeviceArg {
-    /// The processor.
-    Cpu,
 }
 
 /// `--dtype`

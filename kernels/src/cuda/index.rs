@@ -161,7 +161,8 @@ impl Variables {
     /// The largest power of two, at most `limit`, that divides an index at the start of every
     /// chunk of `width` elements.
     pub(super) fn alignment(&self, index: &Index, width: u64, limit: u64) -> u64 {
-        let power = |n: u64| if n == 0 { limit } else { limit.min(1 << n.trailing_zeros().min(62)) };
+        let power =
+            |n: u64| if n == 0 { limit } else { limit.min(1 << n.trailing_zeros().min(62)) };
         index.terms.iter().fold(power(index.constant), |align, (digit, c)| {
             let step = match self.digit_run(digit, width) {
                 Run::Stride(_) => self.base_alignment(digit.base, width),
@@ -344,6 +345,9 @@ mod tests {
         assert_eq!(variables.run(&sixth, 4), Run::Irregular);
         let part = variables.minus(&r, 48, 80);
         assert_eq!(part.print(), "i0");
-        assert_eq!((variables.run(&part, 8), variables.alignment(&part, 8, 64)), (Run::Stride(1), 8));
+        assert_eq!(
+            (variables.run(&part, 8), variables.alignment(&part, 8, 64)),
+            (Run::Stride(1), 8)
+        );
     }
 }

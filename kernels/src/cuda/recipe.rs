@@ -177,7 +177,10 @@ mod tests {
         assert_eq!(recipe.grid_at(&[0], 132), Ok([0, 264, 1]));
         let units = 96 << 26;
         assert_eq!(recipe.grid_at(&[1 << 26], 132), Err(GridError::Units { units }));
-        let long = LaunchRecipe { grid: [GridAxis::one(), GridAxis::of(rows, 1), GridAxis::one()], ..recipe };
+        let long = LaunchRecipe {
+            grid: [GridAxis::one(), GridAxis::of(rows, 1), GridAxis::one()],
+            ..recipe
+        };
         assert!(matches!(long.grid_at(&[70_000], 1), Err(GridError::Axis { axis: 1, .. })));
     }
 }

@@ -16,8 +16,8 @@ impl Nvrtc {
     /// The library, if there is one.
     pub(crate) fn find() -> Option<Self> {
         let folders = std::env::var_os("PIECEWISE_CUDA_LIBRARY_DIRS").unwrap_or_default();
-        let listed = std::env::split_paths(&folders)
-            .flat_map(|folder| NAMES.map(|name| folder.join(name)));
+        let listed =
+            std::env::split_paths(&folders).flat_map(|folder| NAMES.map(|name| folder.join(name)));
         let candidates = listed.chain(NAMES.map(PathBuf::from));
         for path in candidates {
             if let Some(builtins) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
@@ -36,9 +36,7 @@ impl Nvrtc {
                 return Some(Self(library));
             }
         }
-        println!(
-            "skipped: no NVRTC; install it or list its folder in PIECEWISE_CUDA_LIBRARY_DIRS"
-        );
+        println!("skipped: no NVRTC; install it or list its folder in PIECEWISE_CUDA_LIBRARY_DIRS");
         None
     }
 
@@ -75,8 +73,7 @@ impl Nvrtc {
             let symbol = |name: &[u8]| format!("{}: no such symbol", String::from_utf8_lossy(name));
             macro_rules! get {
                 ($type:ty, $name:literal) => {{
-                    let found: Symbol<'_, $type> =
-                        self.0.get($name).map_err(|_| symbol($name))?;
+                    let found: Symbol<'_, $type> = self.0.get($name).map_err(|_| symbol($name))?;
                     found
                 }};
             }

@@ -251,10 +251,8 @@ impl Emitter<'_, '_> {
             return Ok(Value::Same(text::constant(data.dtype, &bytes)?));
         }
         if let Some((elements, _)) = self.flat
-            && let Some(position) = self
-                .carried
-                .iter()
-                .position(|(p, i, n)| (*p, i, *n) == (place, index, elements))
+            && let Some(position) =
+                self.carried.iter().position(|(p, i, n)| (*p, i, *n) == (place, index, elements))
         {
             let at = if self.width == 1 { "0" } else { "v" };
             let text = format!("widen(c{position}[k].at[{at}])");
@@ -280,7 +278,13 @@ impl Emitter<'_, '_> {
     }
 
     /// Loads the elements at `index` from `start`, whose address is a multiple of `align`.
-    fn load(&mut self, start: &str, dtype: DType, index: &Index, align: u64) -> Result<Value, LowerError> {
+    fn load(
+        &mut self,
+        start: &str,
+        dtype: DType,
+        index: &Index,
+        align: u64,
+    ) -> Result<Value, LowerError> {
         let at = self.index(index);
         let (storage, width) = (text::storage(dtype), self.width);
         match self.variables.run(index, width) {
@@ -316,7 +320,12 @@ impl Emitter<'_, '_> {
     }
 
     /// One value out of several parts, by the index.
-    fn branches(&mut self, writers: &[usize], place: u32, index: &Index) -> Result<Value, LowerError> {
+    fn branches(
+        &mut self,
+        writers: &[usize],
+        place: u32,
+        index: &Index,
+    ) -> Result<Value, LowerError> {
         let (name, lane) = (self.name('t')?, text::lane(self.dtype(place)));
         let same = self.variables.run(index, self.width) == Run::Uniform;
         let width = self.width;
@@ -430,14 +439,14 @@ impl Emitter<'_, '_> {
                         self.source.program.places[*table as usize].kind,
                         PlaceKind::Constant(_)
                     );
-                let element =
-                    format!("{start}[{offset}u + table_row({text}, {extent}) * {row}ull + {inside}]");
+                let element = format!(
+                    "{start}[{offset}u + table_row({text}, {extent}) * {row}ull + {inside}]"
+                );
                 let scope = self.scope();
                 let _ = match bits {
-                    true => writeln!(
-                        scope.each,
-                        "const {lane} {name} = __int_as_float({element});"
-                    ),
+                    true => {
+                        writeln!(scope.each, "const {lane} {name} = __int_as_float({element});")
+                    }
                     false => writeln!(scope.each, "const {lane} {name} = widen({element});"),
                 };
                 return Ok(Value::Each(name));

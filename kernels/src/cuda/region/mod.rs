@@ -214,8 +214,13 @@ fn component_text(
         code.push_str(&weights);
     }
     code.push_str("PW_WAIT();\n");
-    let past = match (program.over, component.threads.is_some() && per_block * component.threads.unwrap_or(1) < block) {
-        (Some(over), true) => format!("group >= {per_block}u || row >= rows || (i32)row >= counts[{}]", over.index()),
+    let past = match (
+        program.over,
+        component.threads.is_some() && per_block * component.threads.unwrap_or(1) < block,
+    ) {
+        (Some(over), true) => {
+            format!("group >= {per_block}u || row >= rows || (i32)row >= counts[{}]", over.index())
+        }
         (None, true) => format!("group >= {per_block}u || row >= rows"),
         (Some(over), false) => format!("row >= rows || (i32)row >= counts[{}]", over.index()),
         (None, false) => "row >= rows".to_owned(),
@@ -273,7 +278,11 @@ fn kernel_text(
             other => text::storage(other),
         };
         let list = text::initializers(place.dtype, &bytes, place.elements as usize)?;
-        let list = if storage == "i32" { list.replace("0x", "(i32)0x").replace("(i32)(i32)", "(i32)") } else { list };
+        let list = if storage == "i32" {
+            list.replace("0x", "(i32)0x").replace("(i32)(i32)", "(i32)")
+        } else {
+            list
+        };
         let _ = writeln!(
             out,
             "__device__ const alignas(16) {storage} literal{i}[{}] = {{\n{list}}};",
@@ -323,4 +332,3 @@ fn kernel_text(
     out.push_str("}\n");
     Ok(out)
 }
-

@@ -152,7 +152,9 @@ impl<'a> Source<'a> {
         }
         for place in &program.places {
             if place.elements > 1 << 31 {
-                return Err(LowerError("a row of more than 2^31 elements; split the axis".to_owned()));
+                return Err(LowerError(
+                    "a row of more than 2^31 elements; split the axis".to_owned(),
+                ));
             }
         }
         let mut costs = vec![2u64; program.places.len()];
@@ -391,7 +393,9 @@ impl Planner<'_, '_> {
         let program = self.source.program;
         for (i, step) in program.steps.iter().enumerate().rev() {
             match step {
-                RowStep::Map { out, .. } if self.source.writers[out.place as usize].last() == Some(&i) => {
+                RowStep::Map { out, .. }
+                    if self.source.writers[out.place as usize].last() == Some(&i) =>
+                {
                     self.decide(out.place, i)?;
                 }
                 RowStep::Map { .. } | RowStep::Scatter { .. } => {}
@@ -434,7 +438,12 @@ impl Planner<'_, '_> {
         Ok(stage.visits.insert((place, position)))
     }
 
-    fn add_stage(&mut self, kind: StageKind, anchor: usize, elements: u64) -> Result<(), LowerError> {
+    fn add_stage(
+        &mut self,
+        kind: StageKind,
+        anchor: usize,
+        elements: u64,
+    ) -> Result<(), LowerError> {
         let mapping = match kind {
             StageKind::TopK { .. } => Mapping::Warps,
             StageKind::Reduce { step } => self.reduce_mapping(step),
@@ -524,9 +533,13 @@ impl Planner<'_, '_> {
         let elements = self.source.elements(place);
         let cost = self.source.costs[place as usize];
         let bytes = elements * self.source.program.places[place as usize].dtype.size() as u64;
-        let is_table = self.source.program.steps.iter().any(
-            |s| matches!(s, RowStep::Gather { table, .. } if *table == place),
-        ) && !visits.is_empty();
+        let is_table = self
+            .source
+            .program
+            .steps
+            .iter()
+            .any(|s| matches!(s, RowStep::Gather { table, .. } if *table == place))
+            && !visits.is_empty();
         let fits = self.shared + bytes.next_multiple_of(16) <= SHARED_BYTES;
         if is_table && !fits {
             return Err(LowerError(
@@ -546,7 +559,8 @@ impl Planner<'_, '_> {
             let first = visits.iter().map(|v| v.0).min_by_key(|&s| self.stages[s].order());
             return self.read_through(place, first);
         }
-        if is_table || (several && cost >= 8 && fits && visits.len() as u64 * elements >= elements) {
+        if is_table || (several && cost >= 8 && fits && visits.len() as u64 * elements >= elements)
+        {
             self.shared += bytes.next_multiple_of(16);
             self.kept.insert(place, Kept::Shared);
             return self.add_stage(StageKind::Share { place }, anchor, elements);
@@ -609,7 +623,10 @@ impl Planner<'_, '_> {
             let width = [8, 4, 2, 1].into_iter().find(|&w| {
                 w <= widest
                     && elements.is_multiple_of(w)
-                    && self.flat_stages().filter(|s| s.elements == elements).all(|s| self.allows(s, w))
+                    && self
+                        .flat_stages()
+                        .filter(|s| s.elements == elements)
+                        .all(|s| self.allows(s, w))
             });
             let width = width.unwrap_or(1);
             for stage in &mut self.stages {

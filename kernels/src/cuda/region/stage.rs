@@ -107,7 +107,14 @@ impl Emitter<'_, '_> {
     }
 
     /// Writes `value` to the elements at `index` of `start`.
-    fn write(&mut self, start: &str, dtype: DType, index: &Index, align: u64, value: &Value) -> String {
+    fn write(
+        &mut self,
+        start: &str,
+        dtype: DType,
+        index: &Index,
+        align: u64,
+        value: &Value,
+    ) -> String {
         let at = self.index(index);
         let storage = text::storage(dtype);
         let (width, text) = (self.width, value.text().to_owned());
@@ -199,7 +206,8 @@ impl Emitter<'_, '_> {
                 let after = self.write(&start, data.dtype, &inside, align, &value);
                 match self.width {
                     1 => {
-                        let at = self.scopes[0].chunk[before..].rfind("narrow(").unwrap_or(0) + before;
+                        let at =
+                            self.scopes[0].chunk[before..].rfind("narrow(").unwrap_or(0) + before;
                         self.scopes[0].chunk.insert_str(at, &condition);
                         chunk_text(&self.scopes[0], 1, "")
                     }
@@ -286,7 +294,11 @@ impl Emitter<'_, '_> {
                 let sum = format!("lanes<{functor}, {lanes}>(sum[0])");
                 let _ = writeln!(inside, "m{place}[k] = {};", finished(&sum));
                 if shared {
-                    out.pool.take(&format!("s{place}"), text::storage(dtype), segments * dtype.size() as u64);
+                    out.pool.take(
+                        &format!("s{place}"),
+                        text::storage(dtype),
+                        segments * dtype.size() as u64,
+                    );
                     let _ = writeln!(
                         inside,
                         "if (c < {chunks}u && c % {lanes}u == 0) narrow(s{place}[c / {lanes}u], m{place}[k]);"
@@ -323,7 +335,11 @@ impl Emitter<'_, '_> {
                     false => "",
                 };
                 let _ = writeln!(code, "  {one}narrow(s{place}[s], {});\n}}", finished("sum"));
-                out.pool.take(&format!("s{place}"), text::storage(dtype), segments * dtype.size() as u64);
+                out.pool.take(
+                    &format!("s{place}"),
+                    text::storage(dtype),
+                    segments * dtype.size() as u64,
+                );
                 out.code.push_str(&code);
                 out.unmet = true;
                 let index = Index::constant(0);
@@ -343,7 +359,8 @@ impl Emitter<'_, '_> {
     }
 
     fn top_k(&mut self, step: usize, out: &mut Stages) -> Result<(), LowerError> {
-        let RowStep::TopK { nest, k, input, values, indices, .. } = &self.source.program.steps[step]
+        let RowStep::TopK { nest, k, input, values, indices, .. } =
+            &self.source.program.steps[step]
         else {
             return Err(LowerError("a search that is none".to_owned()));
         };
@@ -423,7 +440,9 @@ impl Emitter<'_, '_> {
                     (format!("x{arg}"), 16.min(1 << bytes.trailing_zeros()))
                 }
             };
-            debug_assert!(self.width == 1 || self.variables.run(index, self.width) == Run::Stride(1));
+            debug_assert!(
+                self.width == 1 || self.variables.run(index, self.width) == Run::Stride(1)
+            );
             let piece = self.piece(data.dtype, index, align);
             let body = format!("load<{piece}>(c{i}[k], {start} + ({}));\n", index.print());
             code.push_str(&self.chunks(*elements, &body));

@@ -62,7 +62,11 @@ pub(super) fn constant(dtype: DType, bytes: &[u8]) -> Result<String, LowerError>
 }
 
 /// The bits of the elements in `bytes` as the initializers of storage of `dtype`.
-pub(super) fn initializers(dtype: DType, bytes: &[u8], elements: usize) -> Result<String, LowerError> {
+pub(super) fn initializers(
+    dtype: DType,
+    bytes: &[u8],
+    elements: usize,
+) -> Result<String, LowerError> {
     let size = dtype.size();
     let mut list = Vec::with_capacity(elements);
     for i in 0..elements {
@@ -79,12 +83,18 @@ pub(super) fn initializers(dtype: DType, bytes: &[u8], elements: usize) -> Resul
             DType::U8 | DType::Bool => bits.to_string(),
         });
     }
-    let lines: Vec<String> = list.chunks(16).map(|line| format!("    {}", line.join(", "))).collect();
+    let lines: Vec<String> =
+        list.chunks(16).map(|line| format!("    {}", line.join(", "))).collect();
     Ok(lines.join(",\n"))
 }
 
 /// The value of an elementwise op on operands of `from`, rounded to `to`.
-pub(super) fn map(op: MapOp, from: DType, to: DType, operands: &[String]) -> Result<String, LowerError> {
+pub(super) fn map(
+    op: MapOp,
+    from: DType,
+    to: DType,
+    operands: &[String],
+) -> Result<String, LowerError> {
     let [a, b, c] = [0, 1, 2].map(|i| operands.get(i).map_or("", String::as_str));
     let is_float = from.is_float();
     let round = |text: String| rounded(to, &text);
