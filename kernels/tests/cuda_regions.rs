@@ -138,15 +138,15 @@ fn every_region_has_a_kernel_within_the_limits_of_a_block() {
 #[test]
 fn nvrtc_takes_every_kernel_for_every_architecture() {
     let Some(nvrtc) = Nvrtc::find() else { return };
-    let mut sources: Vec<(String, Vec<String>)> =
-        all_kernels().into_iter().map(|r| (r.source, r.options)).collect();
+    let mut sources: Vec<(String, Vec<String>, String)> =
+        all_kernels().into_iter().map(|r| (r.source, r.options, r.entry)).collect();
     sources.sort();
     sources.dedup();
     for (batch, sources) in sources.chunks(40).enumerate() {
         let mut text = String::from("#include \"prelude.cuh\"\n");
-        for (i, (source, _)) in sources.iter().enumerate() {
+        for (i, (source, _, entry)) in sources.iter().enumerate() {
             let source = source.replace("#include \"prelude.cuh\"", "");
-            let source = source.replace(") region(", &format!(") region_{i}("));
+            let source = source.replace(&format!(") {entry}("), &format!(") {entry}_{i}("));
             text.push_str(&format!("namespace n{i} {{\n{source}\n}}\n"));
         }
         // Each architecture compiles a share of the batches, and the newest and Hopper all.
@@ -154,7 +154,7 @@ fn nvrtc_takes_every_kernel_for_every_architecture() {
             if (batch + a) % 3 == 0 || *arch == "sm_90" {
                 let code = nvrtc.compile(&text, PRELUDE, arch, &sources[0].1);
                 if let Err(log) = code {
-                    for (source, options) in sources {
+                    for (source, options, _) in sources {
                         if let Err(log) = nvrtc.compile(source, PRELUDE, arch, options) {
                             panic!("{arch}:\n{log}\n{source}");
                         }

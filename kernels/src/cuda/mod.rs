@@ -1,12 +1,18 @@
 //! Kernels as CUDA C++ with their launch recipes. Text only: nothing here needs a device or a
 //! toolkit, and the same input gives the same bytes.
 
+mod attention;
 mod index;
+mod matmul;
 mod recipe;
 mod region;
+mod sampling;
 
-pub use recipe::{Blocks, GridAxis, GridError, LaunchRecipe, Param, Scalar};
+pub use attention::attention_kernels;
+pub use matmul::{MatMulSpec, STREAM_ROWS};
+pub use recipe::{Blocks, GridAxis, GridError, LaunchRecipe, OpKernels, Param, Scalar};
 pub use region::{OperandRole, node_kernel, region_kernel};
+pub use sampling::sample_kernels;
 
 /// The text of `prelude.cuh`, which every source includes: given to the compiler in memory.
 pub const PRELUDE: &str = include_str!("prelude.cuh");

@@ -78,6 +78,15 @@ pub struct LaunchRecipe {
     pub programmatic: bool,
 }
 
+/// The launches of one op, in order, and the scratch that they share.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct OpKernels {
+    /// In order; arguments are the op's operands, then its results.
+    pub launches: Vec<LaunchRecipe>,
+    /// Bytes of scratch, as a function of the sizes.
+    pub scratch: Dim,
+}
+
 /// Why a launch has no grid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]

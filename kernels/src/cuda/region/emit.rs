@@ -1,7 +1,8 @@
 //! From a plan to CUDA C++: values inside a stage's loop.
 
 use super::super::index::{Definition, Index, Run, Variables};
-use super::plan::{Component, Kept, Source};
+use super::plan::{Component, Kept};
+use super::source::Source;
 use super::text;
 use crate::lower::{ArgKind, LowerError, MapOp, PlaceKind, RowStep};
 use piecewise_ir::dtype::DType;

@@ -7,8 +7,13 @@
 
 mod emit;
 mod plan;
+mod roots;
+mod source;
 mod stage;
 mod text;
+mod widths;
+
+pub(super) use text::float;
 
 use super::index::Variables;
 use super::recipe::{Blocks, GridAxis, LaunchRecipe, Param, Scalar};
@@ -20,7 +25,8 @@ use piecewise_ir::op::Op;
 use piecewise_ir::region::Region;
 use piecewise_ir::text::print_graph;
 use piecewise_ir::types::TensorType;
-use plan::{Component, Kept, Source};
+use plan::{Component, Kept};
+use source::Source;
 use stage::Stages;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -66,7 +72,7 @@ pub fn node_kernel(
 ) -> Result<LaunchRecipe, LowerError> {
     let states: Vec<bool> = roles.iter().map(|r| r.state).collect();
     let program = lower_node(op, operands, &states, results)?;
-    row_kernel(&program, roles, op.mnemonic(), &format!("one {}\n", op.mnemonic()))
+    row_kernel(&program, roles, &format!("node_{}", op.mnemonic()), op.mnemonic())
 }
 
 /// The statements of a region's body, without names that only people need.
@@ -134,7 +140,7 @@ fn row_kernel(
     Ok(LaunchRecipe {
         source: kernel_text(program, name, listing, &parts, block, pool_bytes)?,
         entry: name.to_owned(),
-        options: vec!["--fmad=false".to_owned()],
+        options: super::matmul::options(),
         grid: [GridAxis::Blocks(blocks), GridAxis::one(), GridAxis::one()],
         block: [block as u32, 1, 1],
         static_shared: pool_bytes as u32,
@@ -285,7 +291,7 @@ fn kernel_text(
         };
         let _ = writeln!(
             out,
-            "__device__ const alignas(16) {storage} literal{i}[{}] = {{\n{list}}};",
+            "alignas(16) __device__ const {storage} literal{i}[{}] = {{\n{list}}};",
             place.elements
         );
     }

@@ -5,17 +5,17 @@
 //! inside the stages that use it. Parts of a program that share no work become components, which
 //! different blocks run.
 
-use super::super::index::{Index, Run, Variables};
-use crate::lower::{Access, LowerError, MapOp, PlaceKind, RowProgram, RowStep};
-use piecewise_ir::op::{BinaryOp, UnaryOp};
+use super::super::index::{Index, Variables};
+use super::roots::{Root, roots};
+use super::source::{Source, indexed};
+use super::widths::segment_lanes;
+use crate::lower::{LowerError, MapOp, RowStep};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Shared memory that one component's values may take, in bytes.
 const SHARED_BYTES: u64 = 40 << 10;
-/// Registers of a thread for values kept from one stage to a later one.
-const KEPT_REGISTERS: u64 = 64;
 /// The most threads that work on one row.
-const MOST_THREADS: u64 = 512;
+pub(super) const MOST_THREADS: u64 = 512;
 
 /// What a stage makes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -52,10 +52,10 @@ pub(super) struct Stage {
     pub(super) elements: u64,
     pub(super) mapping: Mapping,
     /// Every place that it reads, at which index.
-    visits: BTreeSet<(u32, usize)>,
-    indices: Vec<Index>,
+    pub(super) visits: BTreeSet<(u32, usize)>,
+    pub(super) indices: Vec<Index>,
     /// Indices and boundaries by which it branches.
-    branches: Vec<(Index, u64, u64)>,
+    pub(super) branches: Vec<(Index, u64, u64)>,
 }
 
 /// Where a computed value is kept.
@@ -106,173 +106,6 @@ impl Component {
     }
 }
 
-/// A view of a program by places.
-#[derive(Debug)]
-pub(super) struct Source<'a> {
-    pub(super) program: &'a RowProgram,
-    /// For each place, the steps that write it.
-    pub(super) writers: Vec<Vec<usize>>,
-    costs: Vec<u64>,
-}
-
-/// The part of a place that one of its writers writes: elements whose index modulo `period` is in
-/// `start..start + len`.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
-    pub(super) period: u64,
-    pub(super) start: u64,
-    pub(super) len: u64,
-}
-
-fn op_cost(op: MapOp) -> u64 {
-    match op {
-        MapOp::Unary(UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Not | UnaryOp::Floor) => 1,
-        MapOp::Unary(_) => 12,
-        MapOp::Binary(BinaryOp::Div) => 8,
-        _ => 1,
-    }
-}
-
-impl<'a> Source<'a> {
-    pub(super) fn new(program: &'a RowProgram) -> Result<Self, LowerError> {
-        let mut writers = vec![Vec::new(); program.places.len()];
-        for (i, step) in program.steps.iter().enumerate() {
-            match step {
-                RowStep::Map { out, .. } | RowStep::Reduce { out, .. } => {
-                    writers[out.place as usize].push(i);
-                }
-                RowStep::TopK { values, indices, .. } => {
-                    for access in [values, indices].into_iter().flatten() {
-                        writers[access.place as usize].push(i);
-                    }
-                }
-                RowStep::Gather { out, .. } => writers[*out as usize].push(i),
-                RowStep::Scatter { .. } => {}
-            }
-        }
-        for place in &program.places {
-            if place.elements > 1 << 31 {
-                return Err(LowerError(
-                    "a row of more than 2^31 elements; split the axis".to_owned(),
-                ));
-            }
-        }
-        let mut costs = vec![2u64; program.places.len()];
-        for step in &program.steps {
-            match step {
-                RowStep::Map { op, inputs, out, .. } => {
-                    let from: u64 = inputs.iter().map(|a| costs[a.place as usize]).sum();
-                    costs[out.place as usize] = (op_cost(*op) + from).min(1 << 20);
-                }
-                RowStep::Gather { out, .. } => costs[*out as usize] = 4,
-                RowStep::Reduce { out, .. } => costs[out.place as usize] = 0,
-                _ => {}
-            }
-        }
-        for (cost, place) in costs.iter_mut().zip(&program.places) {
-            if matches!(place.kind, PlaceKind::Constant(_)) {
-                *cost = 0;
-            }
-        }
-        Ok(Self { program, writers, costs })
-    }
-
-    /// Whether a place is only read.
-    pub(super) fn is_leaf(&self, place: u32) -> bool {
-        self.writers[place as usize].is_empty()
-    }
-
-    pub(super) fn elements(&self, place: u32) -> u64 {
-        self.program.places[place as usize].elements
-    }
-
-    /// Whether a place is made by a stage of its own whatever reads it.
-    pub(super) fn is_staged(&self, place: u32) -> bool {
-        self.writers[place as usize].iter().any(|&w| {
-            matches!(self.program.steps[w], RowStep::Reduce { .. } | RowStep::TopK { .. })
-        })
-    }
-
-    /// The part of its place that a map writes.
-    pub(super) fn part(&self, extents: &[u64], out: &Access) -> Part {
-        let loops: Vec<(u64, u64)> = extents
-            .iter()
-            .copied()
-            .zip(out.strides.iter().copied())
-            .filter(|(extent, _)| *extent != 1)
-            .collect();
-        let mut len = 1;
-        let mut outer = loops.len();
-        while outer > 0 && loops[outer - 1].1 == len {
-            len *= loops[outer - 1].0;
-            outer -= 1;
-        }
-        let period = match outer {
-            0 => self.elements(out.place),
-            outer => loops[outer - 1].1,
-        };
-        Part { period: period.max(1), start: out.offset, len }
-    }
-
-    /// The inputs of a map for the element at `at` of its place, which lies in its part.
-    pub(super) fn map_inputs(
-        &self,
-        step: usize,
-        at: &Index,
-        variables: &mut Variables,
-    ) -> Vec<(u32, Index)> {
-        let RowStep::Map { nest, inputs, out, .. } = &self.program.steps[step] else {
-            return Vec::new();
-        };
-        let counters = self.counters(&nest.extents, out, at, variables);
-        inputs.iter().map(|access| (access.place, indexed(access, &counters))).collect()
-    }
-
-    /// The counters of a map's loops for the element at `at` of its place.
-    pub(super) fn counters(
-        &self,
-        extents: &[u64],
-        out: &Access,
-        at: &Index,
-        variables: &mut Variables,
-    ) -> Vec<Index> {
-        let part = self.part(extents, out);
-        let flat = match part.len == self.elements(out.place) {
-            true => at.clone(),
-            false => {
-                let (outer, inner) = variables.div_rem(at, part.period);
-                let inner = variables.minus(&inner, part.start, part.len);
-                outer.times(part.len).plus(&inner)
-            }
-        };
-        variables.coordinates(&flat, extents)
-    }
-
-    /// The index operand of a gather for the element at `at` of its result, and the element
-    /// inside the table's row.
-    pub(super) fn gather_inputs(
-        &self,
-        step: usize,
-        at: &Index,
-        variables: &mut Variables,
-    ) -> Option<((u32, Index), Index)> {
-        let RowStep::Gather { row, nest, indices, .. } = &self.program.steps[step] else {
-            return None;
-        };
-        let (which, inside) = variables.div_rem(at, *row);
-        let counters = variables.coordinates(&which, &nest.extents);
-        Some(((indices.place, indexed(indices, &counters)), inside))
-    }
-}
-
-/// The element that an access reads where the loops have these counters.
-pub(super) fn indexed(access: &Access, counters: &[Index]) -> Index {
-    counters
-        .iter()
-        .zip(&access.strides)
-        .fold(Index::constant(access.offset), |sum, (c, &stride)| sum.plus(&c.times(stride)))
-}
-
 /// The components of a program, in the order of their first result.
 pub(super) fn plan(
     source: &Source<'_>,
@@ -301,80 +134,11 @@ pub(super) fn plan(
         .collect()
 }
 
-/// The stages that must be, grouped by the work that they share.
-fn roots(source: &Source<'_>) -> Vec<Vec<(StageKind, usize, u64)>> {
-    let program = source.program;
-    let mut roots: Vec<(StageKind, usize, u64, BTreeSet<u32>)> = Vec::new();
-    let inputs = |step: &RowStep| -> Vec<u32> {
-        match step {
-            RowStep::Map { inputs, .. } => inputs.iter().map(|a| a.place).collect(),
-            RowStep::Reduce { input, .. } | RowStep::TopK { input, .. } => vec![input.place],
-            RowStep::Gather { table, indices, .. } => vec![*table, indices.place],
-            RowStep::Scatter { slots, rows, .. } => vec![slots.place, rows.0],
-        }
-    };
-    let reach = |from: Vec<u32>| {
-        let (mut seen, mut next) = (BTreeSet::new(), from);
-        while let Some(place) = next.pop() {
-            if seen.insert(place) {
-                for &writer in &source.writers[place as usize] {
-                    next.extend(inputs(&program.steps[writer]));
-                }
-            }
-        }
-        seen
-    };
-    for (i, place) in program.places.iter().enumerate() {
-        if matches!(place.kind, PlaceKind::Arg(_))
-            && let Some(&anchor) = source.writers[i].last()
-            && place.elements > 0
-        {
-            let kind = StageKind::Store { place: i as u32 };
-            roots.push((kind, anchor, place.elements, reach(vec![i as u32])));
-        }
-    }
-    for (i, step) in program.steps.iter().enumerate() {
-        if let RowStep::Scatter { row, nest, .. } = step {
-            let elements = nest.extents.iter().product::<u64>() * row;
-            if elements > 0 {
-                roots.push((StageKind::Scatter { step: i }, i, elements, reach(inputs(step))));
-            }
-        }
-    }
-    roots.sort_by_key(|(kind, anchor, ..)| (*anchor, *kind));
-    let worth_sharing = |place: u32| {
-        !source.is_leaf(place)
-            && (source.is_staged(place)
-                || (source.elements(place) >= 32
-                    && source.writers[place as usize]
-                        .iter()
-                        .any(|&w| matches!(program.steps[w], RowStep::Map { .. }))))
-    };
-    let mut groups: Vec<(Vec<(StageKind, usize, u64)>, BTreeSet<u32>)> = Vec::new();
-    for (kind, anchor, elements, reached) in roots {
-        let mut shared: BTreeSet<u32> =
-            reached.into_iter().filter(|&place| worth_sharing(place)).collect();
-        let mut members = vec![(kind, anchor, elements)];
-        let (joined, apart): (Vec<_>, Vec<_>) =
-            groups.into_iter().partition(|(_, places)| !places.is_disjoint(&shared));
-        groups = apart;
-        for (others, places) in joined {
-            members.extend(others);
-            shared.extend(places);
-        }
-        members.sort_by_key(|(kind, anchor, _)| (*anchor, *kind));
-        groups.push((members, shared));
-    }
-    let mut groups: Vec<_> = groups.into_iter().map(|(members, _)| members).collect();
-    groups.sort_by_key(|members| (members[0].1, members[0].0));
-    groups
-}
-
-struct Planner<'a, 'b> {
-    source: &'b Source<'a>,
-    variables: &'b mut Variables,
-    stages: Vec<Stage>,
-    kept: BTreeMap<u32, Kept>,
+pub(super) struct Planner<'a, 'b> {
+    pub(super) source: &'b Source<'a>,
+    pub(super) variables: &'b mut Variables,
+    pub(super) stages: Vec<Stage>,
+    pub(super) kept: BTreeMap<u32, Kept>,
     shared: u64,
     /// Reductions over segments that no chunk width fits.
     one_by_one: &'b BTreeSet<usize>,
@@ -383,10 +147,7 @@ struct Planner<'a, 'b> {
 
 impl Planner<'_, '_> {
     /// The component, or the reduction that can't be flat.
-    fn run(
-        &mut self,
-        roots: &[(StageKind, usize, u64)],
-    ) -> Result<Result<Component, usize>, LowerError> {
+    fn run(&mut self, roots: &[Root]) -> Result<Result<Component, usize>, LowerError> {
         for &(kind, anchor, elements) in roots {
             self.add_stage(kind, anchor, elements)?;
         }
@@ -615,162 +376,4 @@ impl Planner<'_, '_> {
         }
         Ok(())
     }
-
-    fn choose_widths(&mut self) -> Result<(), usize> {
-        let sizes: BTreeSet<u64> = self.flat_stages().map(|s| s.elements).collect();
-        for elements in sizes {
-            let widest = self.widest(elements);
-            let width = [8, 4, 2, 1].into_iter().find(|&w| {
-                w <= widest
-                    && elements.is_multiple_of(w)
-                    && self
-                        .flat_stages()
-                        .filter(|s| s.elements == elements)
-                        .all(|s| self.allows(s, w))
-            });
-            let width = width.unwrap_or(1);
-            for stage in &mut self.stages {
-                if stage.elements == elements
-                    && let Mapping::Flat { .. } = stage.mapping
-                {
-                    if let StageKind::Reduce { step } = stage.kind
-                        && let RowStep::Reduce { nest, kept, .. } = &self.source.program.steps[step]
-                    {
-                        let (outer, inner) = nest.extents.split_at(*kept as usize);
-                        if outer.iter().product::<u64>() > 1
-                            && segment_lanes(inner.iter().product(), width).is_none()
-                        {
-                            return Err(step);
-                        }
-                    }
-                    stage.mapping = Mapping::Flat { width };
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn flat_stages(&self) -> impl Iterator<Item = &Stage> {
-        self.stages.iter().filter(|s| matches!(s.mapping, Mapping::Flat { .. }))
-    }
-
-    /// As wide as 16 bytes of the narrowest leaf need, as long as a warp has work.
-    fn widest(&self, elements: u64) -> u64 {
-        let mut narrowest = 4;
-        for stage in self.flat_stages().filter(|s| s.elements == elements) {
-            for (place, _) in &stage.visits {
-                let place = &self.source.program.places[*place as usize];
-                if matches!(place.kind, PlaceKind::Arg(_)) && place.elements > 1 {
-                    narrowest = narrowest.min(place.dtype.size() as u64);
-                }
-            }
-        }
-        let mut width = (16 / narrowest.max(2)).min(8);
-        while width > 1 && elements / width < 32 && self.stages.len() > 1 {
-            width /= 2;
-        }
-        width
-    }
-
-    fn allows(&self, stage: &Stage, width: u64) -> bool {
-        let regular = |index: &Index| self.variables.run(index, width) != Run::Irregular;
-        let branches = stage.branches.iter().all(|(index, start, len)| {
-            start.is_multiple_of(width)
-                && len.is_multiple_of(width)
-                && match self.variables.run(index, width) {
-                    Run::Uniform => true,
-                    Run::Stride(1) => self.variables.alignment(index, width, width) == width,
-                    _ => false,
-                }
-        });
-        let segments = match stage.kind {
-            StageKind::Reduce { step } => match &self.source.program.steps[step] {
-                RowStep::Reduce { nest, kept, .. } if *kept > 0 => {
-                    let (outer, inner) = nest.extents.split_at(*kept as usize);
-                    outer.iter().product::<u64>() == 1
-                        || segment_lanes(inner.iter().product(), width).is_some()
-                }
-                _ => true,
-            },
-            _ => true,
-        };
-        segments && branches && stage.indices.iter().all(regular)
-    }
-
-    fn finish(&mut self) -> Component {
-        let stages = std::mem::take(&mut self.stages);
-        let kept = std::mem::take(&mut self.kept);
-        let flat = |s: &Stage| match s.mapping {
-            Mapping::Flat { width } => s.elements / width,
-            _ => s.elements / 4,
-        };
-        let alone = stages.iter().all(|s| {
-            matches!(s.kind, StageKind::Store { .. } | StageKind::Scatter { .. })
-                && s.elements == stages[0].elements
-        }) && !kept.values().any(|k| *k == Kept::Shared);
-        let chunks = stages.iter().map(flat).max().unwrap_or(1);
-        let threads = chunks.next_power_of_two().clamp(32, MOST_THREADS);
-        let threads = (!alone).then_some(threads);
-        let carried = self.carried(&stages, &kept, threads);
-        Component { stages, kept, carried, threads }
-    }
-
-    /// Leaves whose loads are issued before the first stage, in order of first use.
-    fn carried(
-        &self,
-        stages: &[Stage],
-        kept: &BTreeMap<u32, Kept>,
-        threads: Option<u64>,
-    ) -> Vec<(u32, Index, u64)> {
-        let rounds = |elements: u64, width: u64| match threads {
-            None => 1,
-            Some(threads) => (elements / width).div_ceil(threads),
-        };
-        let mut budget = KEPT_REGISTERS;
-        for (place, kept) in kept {
-            if let Kept::Registers { elements } = kept {
-                let _ = place;
-                let width = stages
-                    .iter()
-                    .find_map(|s| match s.mapping {
-                        Mapping::Flat { width } if s.elements == *elements => Some(width),
-                        _ => None,
-                    })
-                    .unwrap_or(1);
-                budget = budget.saturating_sub(width * rounds(*elements, width));
-            }
-        }
-        let mut carried: Vec<(u32, Index, u64)> = Vec::new();
-        for stage in stages {
-            let Mapping::Flat { width } = stage.mapping else { continue };
-            for &(place, i) in &stage.visits {
-                let index = &stage.indices[i];
-                let data = &self.source.program.places[place as usize];
-                let unit = self.variables.run(index, width) == Run::Stride(1);
-                let plain = index.variables().next().is_none();
-                if !self.source.is_leaf(place)
-                    || !matches!(data.kind, PlaceKind::Arg(_))
-                    || !(unit && plain)
-                    || width * data.dtype.size() as u64 % 4 != 0
-                    || carried.iter().any(|(p, i, n)| (*p, i, *n) == (place, index, stage.elements))
-                {
-                    continue;
-                }
-                let words = width * data.dtype.size() as u64 / 4;
-                let registers = words * rounds(stage.elements, width);
-                if registers <= budget {
-                    budget -= registers;
-                    carried.push((place, index.clone(), stage.elements));
-                }
-            }
-        }
-        carried
-    }
-}
-
-/// Lanes that work on one segment of `len` elements, if chunks of `width` divide it among a power
-/// of two of them.
-pub(super) fn segment_lanes(len: u64, width: u64) -> Option<u64> {
-    let lanes = len / width;
-    (len.is_multiple_of(width) && lanes.is_power_of_two() && lanes <= 32).then_some(lanes)
 }

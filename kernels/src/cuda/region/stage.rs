@@ -2,8 +2,10 @@
 
 use super::super::index::{Index, Run};
 use super::emit::{Emitter, Reduced, Scope, Value, chunk_text, indented};
-use super::plan::{Mapping, Stage, StageKind, segment_lanes};
+use super::plan::{Mapping, Stage, StageKind};
+use super::source::indexed;
 use super::text;
+use super::widths::segment_lanes;
 use crate::lower::{LowerError, PlaceKind, RowStep};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::op::ReduceOp;
@@ -182,7 +184,7 @@ impl Emitter<'_, '_> {
         let e = Index::element(stage.elements);
         let (which, inside) = self.variables.div_rem(&e, *row);
         let counters = self.variables.coordinates(&which, &nest.extents);
-        let slot = self.read(slots.place, &super::plan::indexed(slots, &counters))?;
+        let slot = self.read(slots.place, &indexed(slots, &counters))?;
         let value = self.read(rows.0, &e.plus(&Index::constant(rows.1)))?;
         let _ = writeln!(out.code, "// scatter into operand {arg}");
         let body = match (&slot, self.width) {
@@ -243,7 +245,7 @@ impl Emitter<'_, '_> {
         let counters = self.variables.coordinates(&e, &nest.extents);
         let value = match len {
             0 => Value::Same(identity.clone()),
-            _ => self.read(input.place, &super::plan::indexed(input, &counters))?,
+            _ => self.read(input.place, &indexed(input, &counters))?,
         };
         let (width, threads) = (self.width, self.threads());
         match stage.mapping {
@@ -372,7 +374,7 @@ impl Emitter<'_, '_> {
         let (lane, threads) = (text::lane(from), self.threads());
         let e = Index::element(segments * len);
         let counters = self.variables.coordinates(&e, &nest.extents);
-        let value = self.read(input.place, &super::plan::indexed(input, &counters))?;
+        let value = self.read(input.place, &indexed(input, &counters))?;
         let text = value.text().to_owned();
         let scope = &mut self.scopes[0];
         let _ = writeln!(scope.chunk, "const {lane} x = {text};");
@@ -400,7 +402,7 @@ impl Emitter<'_, '_> {
                 text::storage(data.dtype),
                 data.elements * data.dtype.size() as u64,
             );
-            let at = super::plan::indexed(access, &counters);
+            let at = indexed(access, &counters);
             if at.variables().next().is_some() {
                 return Err(LowerError("a search over axes that have no plain order".to_owned()));
             }

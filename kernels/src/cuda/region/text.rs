@@ -34,7 +34,7 @@ pub(super) fn rounded(dtype: DType, text: &str) -> String {
 }
 
 /// An `f32` constant, to the bit.
-pub(super) fn float(x: f32) -> String {
+pub(in crate::cuda) fn float(x: f32) -> String {
     if !x.is_finite() || (x == 0.0 && x.is_sign_negative()) {
         return format!("__uint_as_float({:#010x}u)", x.to_bits());
     }

@@ -1,0 +1,219 @@
+//! Matrix products: a weight-streaming kernel for few rows, and a general one.
+
+use super::recipe::{GridAxis, LaunchRecipe, Param, Scalar};
+use crate::lower::LowerError;
+use piecewise_ir::dim::Dim;
+use piecewise_ir::dtype::DType;
+use piecewise_ir::entity::Entity;
+use piecewise_ir::op::{Op, check_types};
+use piecewise_ir::types::TensorType;
+
+/// The most rows that the streaming kernel takes.
+pub const STREAM_ROWS: u64 = 8;
+/// Shared memory for the left operand: what every architecture gives to one block of two.
+const STAGED_BYTES: u64 = 96 << 10;
+/// 16-byte loads of a lane in flight.
+const LOADS: u64 = 16;
+
+/// A product `y [.., m, n] = x [.., m, k] * w [.., k, n]` by types, either side transposed.
+#[derive(Clone, PartialEq, Debug)]
+pub struct MatMulSpec {
+    types: [DType; 3],
+    /// Rows; those of all batches where one matrix serves them all.
+    rows: Dim,
+    columns: u64,
+    depth: u64,
+    batch: Dim,
+    /// Elements between rows, between depths, and between batches, of x.
+    x: [Dim; 3],
+    /// Elements between depths, between columns, and between batches, of w.
+    w: [u64; 3],
+    /// Whether w is one matrix `[n, k]` for all rows.
+    column_major: bool,
+    /// Whether no kernel of a step writes w.
+    of_weight: bool,
+}
+
+fn product(dims: &[Dim]) -> Result<Dim, LowerError> {
+    dims.iter().try_fold(Dim::constant(1), |product, dim| {
+        match (product.as_constant(), dim.as_constant()) {
+            (_, Some(c)) => Ok(product.times(c as i64)),
+            (Some(c), None) => Ok(dim.times(c as i64)),
+            _ => Err(LowerError("a matmul over several symbolic axes at once".to_owned())),
+        }
+    })
+}
+
+impl MatMulSpec {
+    /// The product of these types.
+    ///
+    /// # Errors
+    /// When the types do not make a product, or an axis other than the outermost of x is symbolic.
+    pub fn new(
+        transpose_lhs: bool,
+        transpose_rhs: bool,
+        lhs: &TensorType,
+        rhs: &TensorType,
+        out: &TensorType,
+    ) -> Result<Self, LowerError> {
+        let op = Op::MatMul { transpose_lhs, transpose_rhs };
+        check_types(&op, &[lhs.clone(), rhs.clone()], std::slice::from_ref(out))
+            .map_err(|e| LowerError(e.to_string()))?;
+        let fixed = |dim: &Dim| {
+            dim.as_constant().filter(|n| *n <= u64::from(u32::MAX)).ok_or_else(|| {
+                LowerError("a matmul whose inner or column axis is symbolic".to_owned())
+            })
+        };
+        let (l, r) = (lhs.rank(), rhs.rank());
+        let (m_axis, k_axis) = if transpose_lhs { (l - 1, l - 2) } else { (l - 2, l - 1) };
+        let n_axis = if transpose_rhs { r - 2 } else { r - 1 };
+        let (m, depth, columns) =
+            (lhs.shape[m_axis].clone(), fixed(&lhs.shape[k_axis])?, fixed(&rhs.shape[n_axis])?);
+        let batch = product(&lhs.shape[..l - 2])?;
+        // One matrix on the right for dense rows on the left: the batch is more rows.
+        let joined = r == 2 && !transpose_lhs;
+        let (rows, batch) = match joined {
+            true => (product(&[batch, m.clone()])?, Dim::constant(1)),
+            false => (m.clone(), batch),
+        };
+        let (k, one) = (Dim::constant(depth), Dim::constant(1));
+        let x_batch = m.times(depth as i64);
+        let x = if transpose_lhs { [one, m, x_batch] } else { [k, one, x_batch] };
+        let w_batch = if r == 2 { 0 } else { depth * columns };
+        let w = if transpose_rhs { [1, depth, w_batch] } else { [columns, 1, w_batch] };
+        let types = [lhs.dtype, rhs.dtype, out.dtype];
+        let column_major = transpose_rhs && joined;
+        Ok(Self { types, rows, columns, depth, batch, x, w, column_major, of_weight: false })
+    }
+
+    /// The same where w is a weight: no kernel of a step writes it, so it may be read before the
+    /// kernels ahead are done.
+    #[must_use]
+    pub fn of_weight(self) -> Self {
+        Self { of_weight: true, ..self }
+    }
+
+    /// Rows of the left operand: all batches' where one matrix serves them all.
+    pub fn rows(&self) -> &Dim {
+        &self.rows
+    }
+
+    /// How the true rows follow from the counts: constant, factor, symbol.
+    fn real(&self) -> Result<[u64; 3], LowerError> {
+        match self.rows.terms() {
+            [] => Ok([0, 0, 0]),
+            &[(symbol, factor)] if factor > 0 && self.rows.constant_part() >= 0 => {
+                Ok([self.rows.constant_part() as u64, factor as u64, symbol.index() as u64])
+            }
+            _ => Err(LowerError("a matmul whose rows are no multiple of one symbol".to_owned())),
+        }
+    }
+
+    fn header(&self) -> String {
+        let mut text = String::from("#include \"prelude.cuh\"\n\n");
+        for (name, dtype) in ["X", "W", "Y"].into_iter().zip(self.types) {
+            let storage = match dtype {
+                DType::BF16 => "bf16",
+                DType::F16 => "f16",
+                _ => "float",
+            };
+            text.push_str(&format!("typedef {storage} {name};\n"));
+        }
+        text
+    }
+
+    /// Whether [`Self::stream_kernel`] takes it, for up to [`STREAM_ROWS`] rows: w is a weight
+    /// `[n, k]`, and its rows and those of x are a multiple of 16 bytes.
+    pub fn streams(&self) -> bool {
+        let aligned = |dtype: DType| (self.depth * dtype.size() as u64).is_multiple_of(16);
+        self.of_weight
+            && self.column_major
+            && self.depth > 0
+            && aligned(self.types[0])
+            && aligned(self.types[1])
+            && self.depth.is_multiple_of(8)
+    }
+
+    /// The kernel that reads each weight once, for sizes of up to `rows` rows. Arguments: x, w, y.
+    ///
+    /// # Errors
+    /// When it does not stream, or `rows` is 0 or above [`STREAM_ROWS`].
+    pub fn stream_kernel(&self, rows: u64) -> Result<LaunchRecipe, LowerError> {
+        if !self.streams() || !(1..=STREAM_ROWS).contains(&rows) {
+            return Err(LowerError(format!(
+                "{rows} rows for the streaming matmul, which takes up to {STREAM_ROWS} and weights \
+                 [n, k] of 16-byte rows; take the general one"
+            )));
+        }
+        let at_once = rows.next_power_of_two();
+        let per_lane = (self.depth * self.types[1].size() as u64 / 16).div_ceil(32);
+        let in_row = per_lane.next_power_of_two().min(8);
+        let weight_rows = (LOADS / in_row).min(if at_once > 2 { 2 } else { 4 });
+        let bytes = at_once * self.depth * self.types[0].size() as u64;
+        let staged = bytes <= STAGED_BYTES;
+        let source = format!(
+            "{}#define M {at_once}\n#define R {weight_rows}\n#define J {in_row}\n#define STAGED {}\n\n{}",
+            self.header(),
+            u8::from(staged),
+            include_str!("stream.cu")
+        );
+        let mut params: Vec<Param> = (0..3).map(Param::Arg).collect();
+        params.push(Param::Counts);
+        params.push(Param::Scalar(Scalar::U32(self.rows.clone())));
+        for n in [self.columns, self.depth].into_iter().chain(self.real()?) {
+            params.push(Param::Scalar(Scalar::U32(Dim::constant(n))));
+        }
+        Ok(LaunchRecipe {
+            source,
+            entry: "matmul".to_owned(),
+            options: options(),
+            grid: [
+                GridAxis::Persistent { per_multiprocessor: 2 },
+                GridAxis::one(),
+                GridAxis::one(),
+            ],
+            block: [256, 1, 1],
+            static_shared: 0,
+            dynamic_shared: if staged { bytes as u32 } else { 0 },
+            params,
+            programmatic: true,
+        })
+    }
+
+    /// The kernel that takes any rows, strides and batches. Arguments: x, w, y.
+    ///
+    /// # Errors
+    /// When the true rows do not follow from one symbol.
+    pub fn general_kernel(&self) -> Result<LaunchRecipe, LowerError> {
+        let mut params: Vec<Param> = (0..3).map(Param::Arg).collect();
+        params.push(Param::Counts);
+        params.push(Param::Scalar(Scalar::U32(self.rows.clone())));
+        for n in [self.columns, self.depth] {
+            params.push(Param::Scalar(Scalar::U32(Dim::constant(n))));
+        }
+        params.extend(self.x.iter().map(|d| Param::Scalar(Scalar::U64(d.clone()))));
+        params.extend(self.w.iter().map(|&n| Param::Scalar(Scalar::U64(Dim::constant(n)))));
+        for n in self.real()? {
+            params.push(Param::Scalar(Scalar::U32(Dim::constant(n))));
+        }
+        Ok(LaunchRecipe {
+            source: format!("{}\n{}", self.header(), include_str!("general.cu")),
+            entry: "matmul".to_owned(),
+            options: options(),
+            grid: [
+                GridAxis::of(self.columns, 64),
+                GridAxis::of(self.rows.clone(), 64),
+                GridAxis::of(self.batch.clone(), 1),
+            ],
+            block: [256, 1, 1],
+            static_shared: 2 * 16 * 68 * 4,
+            dynamic_shared: 0,
+            params,
+            programmatic: true,
+        })
+    }
+}
+
+pub(super) fn options() -> Vec<String> {
+    vec!["--fmad=false".to_owned(), "--diag-suppress=177".to_owned()]
+}

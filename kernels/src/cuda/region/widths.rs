@@ -1,0 +1,172 @@
+//! How loops are spread over threads, and what their threads load ahead.
+
+use super::super::index::{Index, Run};
+use super::plan::{Component, Kept, MOST_THREADS, Mapping, Planner, Stage, StageKind};
+use crate::lower::{PlaceKind, RowStep};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Registers of a thread for values kept from one stage to a later one.
+const KEPT_REGISTERS: u64 = 64;
+
+impl Planner<'_, '_> {
+    /// Chooses how many neighbouring elements a thread takes in each loop, or names the reduction
+    /// that no width fits.
+    pub(super) fn choose_widths(&mut self) -> Result<(), usize> {
+        let sizes: BTreeSet<u64> = self.flat_stages().map(|s| s.elements).collect();
+        for elements in sizes {
+            let widest = self.widest(elements);
+            let width = [8, 4, 2, 1].into_iter().find(|&w| {
+                w <= widest
+                    && elements.is_multiple_of(w)
+                    && self
+                        .flat_stages()
+                        .filter(|s| s.elements == elements)
+                        .all(|s| self.allows(s, w))
+            });
+            let width = width.unwrap_or(1);
+            for stage in &mut self.stages {
+                if stage.elements == elements
+                    && let Mapping::Flat { .. } = stage.mapping
+                {
+                    if let StageKind::Reduce { step } = stage.kind
+                        && let RowStep::Reduce { nest, kept, .. } = &self.source.program.steps[step]
+                    {
+                        let (outer, inner) = nest.extents.split_at(*kept as usize);
+                        if outer.iter().product::<u64>() > 1
+                            && segment_lanes(inner.iter().product(), width).is_none()
+                        {
+                            return Err(step);
+                        }
+                    }
+                    stage.mapping = Mapping::Flat { width };
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn flat_stages(&self) -> impl Iterator<Item = &Stage> {
+        self.stages.iter().filter(|s| matches!(s.mapping, Mapping::Flat { .. }))
+    }
+
+    /// As wide as 16 bytes of the narrowest leaf need, as long as a warp has work.
+    fn widest(&self, elements: u64) -> u64 {
+        let mut narrowest = 4;
+        for stage in self.flat_stages().filter(|s| s.elements == elements) {
+            for (place, _) in &stage.visits {
+                let place = &self.source.program.places[*place as usize];
+                if matches!(place.kind, PlaceKind::Arg(_)) && place.elements > 1 {
+                    narrowest = narrowest.min(place.dtype.size() as u64);
+                }
+            }
+        }
+        let mut width = (16 / narrowest.max(2)).min(8);
+        while width > 1 && elements / width < 32 && self.stages.len() > 1 {
+            width /= 2;
+        }
+        width
+    }
+
+    fn allows(&self, stage: &Stage, width: u64) -> bool {
+        let regular = |index: &Index| self.variables.run(index, width) != Run::Irregular;
+        let branches = stage.branches.iter().all(|(index, start, len)| {
+            start.is_multiple_of(width)
+                && len.is_multiple_of(width)
+                && match self.variables.run(index, width) {
+                    Run::Uniform => true,
+                    Run::Stride(1) => self.variables.alignment(index, width, width) == width,
+                    _ => false,
+                }
+        });
+        let segments = match stage.kind {
+            StageKind::Reduce { step } => match &self.source.program.steps[step] {
+                RowStep::Reduce { nest, kept, .. } if *kept > 0 => {
+                    let (outer, inner) = nest.extents.split_at(*kept as usize);
+                    outer.iter().product::<u64>() == 1
+                        || segment_lanes(inner.iter().product(), width).is_some()
+                }
+                _ => true,
+            },
+            _ => true,
+        };
+        segments && branches && stage.indices.iter().all(regular)
+    }
+
+    /// The component of the stages.
+    pub(super) fn finish(&mut self) -> Component {
+        let stages = std::mem::take(&mut self.stages);
+        let kept = std::mem::take(&mut self.kept);
+        let flat = |s: &Stage| match s.mapping {
+            Mapping::Flat { width } => s.elements / width,
+            _ => s.elements / 4,
+        };
+        let alone = stages.iter().all(|s| {
+            matches!(s.kind, StageKind::Store { .. } | StageKind::Scatter { .. })
+                && s.elements == stages[0].elements
+        }) && !kept.values().any(|k| *k == Kept::Shared);
+        let chunks = stages.iter().map(flat).max().unwrap_or(1);
+        let threads = chunks.next_power_of_two().clamp(32, MOST_THREADS);
+        let threads = (!alone).then_some(threads);
+        let carried = self.carried(&stages, &kept, threads);
+        Component { stages, kept, carried, threads }
+    }
+
+    /// Leaves whose loads are issued before the first stage, in order of first use.
+    fn carried(
+        &self,
+        stages: &[Stage],
+        kept: &BTreeMap<u32, Kept>,
+        threads: Option<u64>,
+    ) -> Vec<(u32, Index, u64)> {
+        let rounds = |elements: u64, width: u64| match threads {
+            None => 1,
+            Some(threads) => (elements / width).div_ceil(threads),
+        };
+        let mut budget = KEPT_REGISTERS;
+        for kept in kept.values() {
+            if let Kept::Registers { elements } = kept {
+                let width = stages
+                    .iter()
+                    .find_map(|s| match s.mapping {
+                        Mapping::Flat { width } if s.elements == *elements => Some(width),
+                        _ => None,
+                    })
+                    .unwrap_or(1);
+                budget = budget.saturating_sub(width * rounds(*elements, width));
+            }
+        }
+        let mut carried: Vec<(u32, Index, u64)> = Vec::new();
+        for stage in stages {
+            let Mapping::Flat { width } = stage.mapping else { continue };
+            for &(place, i) in &stage.visits {
+                let index = &stage.indices[i];
+                let data = &self.source.program.places[place as usize];
+                let unit = self.variables.run(index, width) == Run::Stride(1);
+                let plain = index.variables().next().is_none();
+                if !self.source.is_leaf(place)
+                    || !matches!(data.kind, PlaceKind::Arg(_))
+                    || !unit
+                    || !plain
+                    || !(width * data.dtype.size() as u64).is_multiple_of(4)
+                    || carried.iter().any(|(p, i, n)| (*p, i, *n) == (place, index, stage.elements))
+                {
+                    continue;
+                }
+                let words = width * data.dtype.size() as u64 / 4;
+                let registers = words * rounds(stage.elements, width);
+                if registers <= budget {
+                    budget -= registers;
+                    carried.push((place, index.clone(), stage.elements));
+                }
+            }
+        }
+        carried
+    }
+}
+
+/// Lanes that work on one segment of `len` elements, if chunks of `width` divide it among a power
+/// of two of them.
+pub(super) fn segment_lanes(len: u64, width: u64) -> Option<u64> {
+    let lanes = len / width;
+    (len.is_multiple_of(width) && lanes.is_power_of_two() && lanes <= 32).then_some(lanes)
+}

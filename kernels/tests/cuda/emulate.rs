@@ -1,0 +1,190 @@
+//! Kernels on the host: the generated source through a C++ compiler, with the prelude's machine
+//! instructions replaced.
+
+use piecewise_ir::dtype::DType;
+use piecewise_kernels::cuda::{LaunchRecipe, PRELUDE, Param, Scalar};
+use std::fmt::Write;
+use std::process::Command;
+
+/// Whether there is a compiler for it.
+pub(crate) fn available() -> bool {
+    let found = Command::new("g++").arg("--version").output().is_ok_and(|o| o.status.success());
+    if !found || !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        println!("skipped: emulating kernels needs g++ on x86-64 Linux");
+        return false;
+    }
+    true
+}
+
+/// The prelude for a host compiler.
+fn prelude() -> String {
+    PRELUDE
+        .replace("#pragma once", "")
+        .replace("asm(\"cvt.rn.bf16.f32 %0, %1;\" : \"=h\"(r) : \"f\"(x));", "r = emu_bf16(x);")
+        .replace("asm(\"cvt.rn.f16.f32 %0, %1;\" : \"=h\"(r) : \"f\"(x));", "r = emu_f16(x);")
+        .replace("asm(\"cvt.f32.f16 %0, %1;\" : \"=f\"(r) : \"h\"(b));", "r = emu_unf16(b);")
+        .replace("asm volatile(\"bar.sync %0, %1;\" ::\"r\"(group + 1), \"n\"(THREADS) : \"memory\");", "groupbar[group + 1].wait(THREADS);")
+        .replace("asm volatile(\"ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];\"\n               : \"=r\"(r.x), \"=r\"(r.y), \"=r\"(r.z), \"=r\"(r.w)\n               : \"l\"(from));", "r = *(const Bytes16*)from;")
+}
+/// Launches and what they work on.
+pub(crate) struct Case {
+    pub(crate) launches: Vec<LaunchRecipe>,
+    pub(crate) args: Vec<Vec<u8>>,
+    pub(crate) sizes: Vec<u64>,
+    pub(crate) counts: Vec<i32>,
+    pub(crate) scratch: u64,
+}
+/// The arguments after the launches.
+pub(crate) fn emulate(name: &str, case: &Case) -> Vec<Vec<u8>> {
+    let dir = format!("{}/emulated/{name}", env!("CARGO_TARGET_TMPDIR"));
+    std::fs::create_dir_all(&dir).unwrap();
+    let mut main = String::from(include_str!("emulator.h"));
+    main.push_str(&prelude());
+    let mut sources: Vec<String> = case.launches.iter().map(|l| l.source.clone()).collect();
+    sources.dedup();
+    for s in &sources {
+        main.push_str(
+            &s.replace("#include \"prelude.cuh\"", "")
+                .replace("__shared__ alignas(16)", "__shared__")
+                .replace("extern __shared__ Bytes16 staged[];", "static Bytes16 staged[8192];"),
+        );
+    }
+    let main = main
+        .replace("static u8 pool", "alignas(16) static u8 pool")
+        .replace("__shared__ u8 pool", "alignas(16) static u8 pool");
+    let mut main = main;
+    main.push_str("\nint main(){\n");
+    for (i, a) in case.args.iter().enumerate() {
+        std::fs::write(format!("{dir}/a{i}"), a).unwrap();
+        let _ = writeln!(main, "char*A{i}=read_file(\"{dir}/a{i}\");");
+    }
+    let _ = writeln!(
+        main,
+        "int C[]={{{}}};char*S=(char*)aligned_alloc(256,{});memset(S,0xff,{});",
+        case.counts.iter().map(|c| c.to_string()).collect::<Vec<_>>().join(","),
+        case.scratch / 256 * 256 + 256,
+        case.scratch
+    );
+    for l in &case.launches {
+        let g = l.grid_at(&case.sizes, 3).unwrap();
+        let sig =
+            l.source.split(&format!(" {}(", l.entry)).nth(1).unwrap().split(") {").next().unwrap();
+        let types: Vec<String> = sig
+            .split(',')
+            .map(|p| {
+                let p = p.trim();
+                let at = p.rfind([' ', '*']).unwrap();
+                p[..=at].trim().to_owned()
+            })
+            .collect();
+        let args: Vec<String> = l
+            .params
+            .iter()
+            .zip(&types)
+            .map(|(p, t)| match p {
+                Param::Arg(i) => format!("({t})A{i}"),
+                Param::Scratch(o) => format!("({t})(S+{o})"),
+                Param::Counts => "C".to_owned(),
+                Param::Scalar(Scalar::U32(d) | Scalar::U64(d)) => d.eval(&case.sizes).to_string(),
+                Param::Scalar(Scalar::F32(x)) => format!("{x:e}f"),
+            })
+            .collect();
+        assert_eq!(types.len(), l.params.len());
+        let _ = writeln!(
+            main,
+            "emu_launch({{{},{},{}}},{{{},1,1}},[&]{{{}({});}});",
+            g[0],
+            g[1],
+            g[2],
+            l.block[0],
+            l.entry,
+            args.join(",")
+        );
+    }
+    for (i, a) in case.args.iter().enumerate() {
+        let _ = writeln!(main, "write_file(\"{dir}/o{i}\",A{i},{});", a.len());
+    }
+    main.push_str("}\n");
+    std::fs::write(format!("{dir}/main.cpp"), main).unwrap();
+    let out = Command::new("g++")
+        .args([
+            "-std=c++20",
+            "-O1",
+            "-w",
+            "-ffp-contract=off",
+            "-fno-strict-aliasing",
+            "-mf16c",
+            "-o",
+        ])
+        .arg(format!("{dir}/main"))
+        .arg(format!("{dir}/main.cpp"))
+        .output()
+        .unwrap();
+    assert!(
+        out.status.success(),
+        "{}",
+        String::from_utf8_lossy(&out.stderr).chars().take(3000).collect::<String>()
+    );
+    let out = Command::new(format!("{dir}/main")).output().unwrap();
+    assert!(
+        out.status.success(),
+        "{name} {:?}: {}",
+        out.status,
+        String::from_utf8_lossy(&out.stderr)
+    );
+    (0..case.args.len()).map(|i| std::fs::read(format!("{dir}/o{i}")).unwrap()).collect()
+}
+pub(crate) struct Rng(pub(crate) u64);
+impl Rng {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        self.0 >> 33
+    }
+    pub(crate) fn f(&mut self) -> f32 {
+        (self.next() % 2001) as f32 / 1000.0 - 1.0
+    }
+}
+/// Random elements; integers are distinct, from -1 on.
+pub(crate) fn fill(d: DType, n: usize, r: &mut Rng) -> Vec<u8> {
+    let mut b = Vec::new();
+    for i in 0..n {
+        match d {
+            DType::F32 => b.extend(r.f().to_ne_bytes()),
+            DType::BF16 => b.extend(half::bf16::from_f32(r.f()).to_bits().to_ne_bytes()),
+            DType::F16 => b.extend(half::f16::from_f32(r.f()).to_bits().to_ne_bytes()),
+            DType::I32 => b.extend((((i * 7 + 3) % 23) as i32 - 1).to_ne_bytes()),
+            DType::I64 => b.extend((((i * 7 + 3) % 23) as i64 - 1).to_ne_bytes()),
+            _ => b.push((r.next() % 2) as u8),
+        }
+    }
+    b
+}
+pub(crate) fn floats(d: DType, b: &[u8]) -> Vec<f64> {
+    b.chunks_exact(d.size())
+        .map(|c| match d {
+            DType::F32 => f32::from_ne_bytes(c.try_into().unwrap()) as f64,
+            DType::BF16 => {
+                half::bf16::from_bits(u16::from_ne_bytes(c.try_into().unwrap())).to_f64()
+            }
+            DType::F16 => half::f16::from_bits(u16::from_ne_bytes(c.try_into().unwrap())).to_f64(),
+            DType::I32 => i32::from_ne_bytes(c.try_into().unwrap()) as f64,
+            DType::I64 => i64::from_ne_bytes(c.try_into().unwrap()) as f64,
+            _ => c[0] as f64,
+        })
+        .collect()
+}
+/// The largest difference, relative to numbers above 1.
+pub(crate) fn worst(d: DType, a: &[u8], b: &[u8]) -> f64 {
+    floats(d, a)
+        .iter()
+        .zip(floats(d, b))
+        .map(|(x, y)| {
+            if *x == y || (x.is_nan() && y.is_nan()) {
+                0.0
+            } else {
+                (x - y).abs() / y.abs().max(1.0)
+            }
+        })
+        .map(|e| if e.is_nan() { 9e9 } else { e })
+        .fold(0.0, f64::max)
+}

@@ -1,0 +1,51 @@
+// A block of CUDA threads on one host thread: each is a fiber that yields at barriers. Blocks run
+// one after the other. Only what the generated kernels use is here; exited threads do not count
+// at barriers, which generated kernels never ask for.
+#include <ucontext.h>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <cmath>
+#include <vector>
+#include <functional>
+struct Dim3{unsigned x,y,z;};
+struct Fiber{ucontext_t c;Dim3 tid;bool done;char*stack;};
+static Fiber*emu_cur;static ucontext_t emu_main;static Dim3 blockIdx,blockDim,gridDim;
+#define threadIdx (emu_cur->tid)
+static void emu_yield(){swapcontext(&emu_cur->c,&emu_main);}
+struct Bar{int arrived=0;unsigned gen=0;void wait(int n){unsigned g=gen;if(++arrived==n){arrived=0;gen++;}else while(gen==g)emu_yield();}};
+static Bar warpbar[64],blockbar,groupbar[64];
+static unsigned long long slots[64][32];
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __shared__ static
+#define __launch_bounds__(...)
+static inline unsigned emu_w(){return threadIdx.x/32;}static inline unsigned emu_l(){return threadIdx.x%32;}
+static inline void __syncwarp(){warpbar[emu_w()].wait(32);}
+static inline void __syncthreads(){blockbar.wait(blockDim.x);}
+template<class T>static T emu_shfl(T x,unsigned src){unsigned w=emu_w();unsigned long long b=0;memcpy(&b,&x,sizeof x);slots[w][emu_l()]=b;warpbar[w].wait(32);T r;memcpy(&r,&slots[w][src],sizeof r);warpbar[w].wait(32);return r;}
+template<class T>static T __shfl_xor_sync(unsigned,T x,int m){return emu_shfl(x,emu_l()^m);}
+template<class T>static T __shfl_up_sync(unsigned,T x,int d){unsigned l=emu_l();return emu_shfl(x,l>=(unsigned)d?l-d:l);}
+template<class T>static T __shfl_sync(unsigned,T x,int s){return emu_shfl(x,s);}
+static unsigned __ballot_sync(unsigned,bool p){unsigned w=emu_w();slots[w][emu_l()]=p;warpbar[w].wait(32);unsigned r=0;for(int i=0;i<32;i++)r|=(unsigned)slots[w][i]<<i;warpbar[w].wait(32);return r;}
+static float __uint_as_float(unsigned u){float f;memcpy(&f,&u,4);return f;}
+static float __int_as_float(int u){float f;memcpy(&f,&u,4);return f;}
+static unsigned __float_as_uint(float f){unsigned u;memcpy(&u,&f,4);return u;}
+static float __double2float_rn(double d){return (float)d;}
+static float __double2float_rz(double d){float f=(float)d;if(fabs((double)f)>fabs(d))f=nextafterf(f,0);return f;}
+static unsigned long long __umul64hi(unsigned long long a,unsigned long long b){return (unsigned long long)(((unsigned __int128)a*b)>>64);}
+static int __ffs(int x){return __builtin_ffs(x);}
+static unsigned long long atomicAdd(unsigned long long*p,unsigned long long v){auto o=*p;*p+=v;return o;}
+static unsigned short emu_bf16(float x){unsigned b=__float_as_uint(x);if((b&0x7fffffff)>0x7f800000)return 0x7fff;return (b+0x7fff+((b>>16)&1))>>16;}
+static unsigned short emu_f16(float x){_Float16 h=(_Float16)x;unsigned short u;memcpy(&u,&h,2);return u;}
+static float emu_unf16(unsigned short u){_Float16 h;memcpy(&h,&u,2);return (float)h;}
+static std::function<void()> emu_body;
+static void emu_entry(){emu_body();emu_cur->done=true;swapcontext(&emu_cur->c,&emu_main);}
+static void emu_launch(Dim3 g,Dim3 b,std::function<void()> f){emu_body=f;gridDim=g;blockDim=b;std::vector<Fiber> fs(b.x);for(auto&x:fs)x.stack=(char*)malloc(1<<17);
+for(unsigned z=0;z<g.z;z++)for(unsigned y=0;y<g.y;y++)for(unsigned x=0;x<g.x;x++){blockIdx={x,y,z};for(auto&w:warpbar)w=Bar();for(auto&w:groupbar)w=Bar();blockbar=Bar();
+for(unsigned t=0;t<b.x;t++){fs[t].tid={t,0,0};fs[t].done=false;getcontext(&fs[t].c);fs[t].c.uc_stack.ss_sp=fs[t].stack;fs[t].c.uc_stack.ss_size=1<<17;fs[t].c.uc_link=&emu_main;makecontext(&fs[t].c,emu_entry,0);}
+long spins=0;for(bool any=true;any;){any=false;for(auto&q:fs)if(!q.done){any=true;emu_cur=&q;swapcontext(&emu_main,&q.c);}if(++spins>5000000){fprintf(stderr,"deadlock\n");exit(3);}}}
+for(auto&x:fs)free(x.stack);}
+static char*read_file(const char*n){FILE*f=fopen(n,"rb");if(!f){fprintf(stderr,"no %s\n",n);exit(4);}fseek(f,0,SEEK_END);long s=ftell(f);rewind(f);char*p=(char*)aligned_alloc(256,(s+4096)/256*256+256);memset(p,0xff,(s+4096)/256*256+256);if(s&&fread(p,1,s,f)!=(size_t)s)exit(5);fclose(f);return p;}
+static void write_file(const char*n,const char*p,long s){FILE*f=fopen(n,"wb");fwrite(p,1,s,f);fclose(f);}

@@ -1,0 +1,456 @@
+//! What the kernels compute, on the host: regions against the CPU's row programs, matmul against
+//! sums in f64, sampling against the CPU's to the bit, attention against the reference with NaN
+//! past every length.
+#![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
+#![allow(unsafe_code, reason = "row programs run on raw addresses")]
+#![allow(clippy::print_stdout, reason = "a skipped test says why")]
+
+#[path = "../../passes/tests/common/mod.rs"]
+mod common;
+#[path = "cuda/emulate.rs"]
+mod emulate;
+
+use emulate::{Case, Rng, available, emulate, fill, floats, worst};
+use piecewise_ir::custom::CustomOpDef;
+use piecewise_ir::dim::Dim;
+use piecewise_ir::dtype::DType::{BF16, F16, F32, I32, I64};
+use piecewise_ir::entity::{Entity, Node, Symbol};
+use piecewise_ir::eval::Array;
+use piecewise_ir::graph::{Graph, ValueDef};
+use piecewise_ir::module::Module;
+use piecewise_ir::op::Op;
+use piecewise_ir::testing::RandomGraph;
+use piecewise_ir::types::TensorType;
+use piecewise_kernels::attention::PagedAttention;
+use piecewise_kernels::cpu::Isa;
+use piecewise_kernels::cpu::sampling::{SampleArgs, sample, sample_scratch_bytes};
+use piecewise_kernels::cuda::{
+    MatMulSpec, OperandRole, attention_kernels, node_kernel, region_kernel, sample_kernels,
+};
+use piecewise_kernels::lower::{ArgKind, RowArg, RowCall, lower_node, lower_region, run_rows};
+
+const PASSES: &str = "canonicalize,fold,merge_matmuls,cse,dce,fuse";
+
+/// A node as a kernel against its row program, where the last of five rows is padding.
+fn check(name: &str, graph: &Graph, node: Node, seed: u64) {
+    let data = graph.node(node);
+    let states: Vec<bool> =
+        data.operands.iter().map(|&v| matches!(graph.def(v), ValueDef::State(_))).collect();
+    let roles: Vec<OperandRole> = data
+        .operands
+        .iter()
+        .map(|&v| OperandRole {
+            state: matches!(graph.def(v), ValueDef::State(_)),
+            weight: matches!(graph.def(v), ValueDef::Weight(_)),
+        })
+        .collect();
+    let (program, recipe) = match &data.op {
+        Op::MatMul { .. } | Op::Custom(_) => return,
+        Op::Region(r) => (lower_region(r, &states).unwrap(), region_kernel(r, &roles).unwrap()),
+        op => (
+            lower_node(op, &graph.operand_types(node), &states, &graph.result_types(node)).unwrap(),
+            node_kernel(op, &graph.operand_types(node), &roles, &graph.result_types(node)).unwrap(),
+        ),
+    };
+    let n = graph.symbols().len();
+    let sizes = vec![5u64; n];
+    let counts = vec![4u64; n];
+    let mut r = Rng(seed);
+    let args: Vec<Vec<u8>> = program
+        .args
+        .iter()
+        .map(|d| fill(d.dtype, (d.bytes(5, &sizes) / d.dtype.size() as u64) as usize, &mut r))
+        .collect();
+    let mut exp: Vec<Vec<u64>> = args
+        .iter()
+        .map(|a| {
+            let mut v = vec![0u64; a.len() / 8 + 16];
+            bytemuck::cast_slice_mut::<u64, u8>(&mut v)[..a.len()].copy_from_slice(a);
+            v
+        })
+        .collect();
+    let row_args: Vec<RowArg> = program
+        .args
+        .iter()
+        .zip(&mut exp)
+        .map(|(d, v)| RowArg {
+            address: v.as_mut_ptr() as usize,
+            extent: match d.kind {
+                ArgKind::Table if d.state => d.table_rows(&sizes),
+                ArgKind::Table => d.table_rows(&counts),
+                _ => 0,
+            },
+        })
+        .collect();
+    let rows = program.rows(&counts);
+    let bytes = program.scratch_bytes(8, 1);
+    let mut scratch = vec![0u64; bytes as usize / 8 + 64];
+    let at = (scratch.as_mut_ptr() as usize).next_multiple_of(64);
+    // SAFETY: the program is checked; every argument has its bytes, the scratch its size.
+    unsafe {
+        run_rows(&RowCall {
+            program: &program,
+            args: &row_args,
+            rows,
+            scratch: at,
+            scratch_bytes: bytes,
+        })
+    };
+    let case = Case {
+        launches: vec![recipe],
+        args,
+        sizes,
+        counts: counts.iter().map(|c| *c as i32).collect(),
+        scratch: 256,
+    };
+    let got = emulate(name, &case);
+    for (i, d) in program.args.iter().enumerate() {
+        let e: &[u8] = &bytemuck::cast_slice(&exp[i])[..got[i].len()];
+        let w = worst(d.dtype, &got[i], e);
+        let limit = match d.dtype {
+            F32 => 2e-4,
+            BF16 => 4e-2,
+            F16 => 6e-3,
+            _ => 0.0,
+        };
+        let differ = got[i].iter().zip(e).filter(|(a, b)| a != b).count();
+        assert!(
+            w <= limit,
+            "{name} argument {i} {:?}: {differ} of {} bytes differ, worst {w:e}",
+            d.dtype,
+            e.len()
+        );
+    }
+}
+#[test]
+fn random_regions_and_single_ops() {
+    if !available() {
+        return;
+    }
+    for seed in 0..6 {
+        let mut module = Module::new(RandomGraph::default().generate(seed));
+        if seed != 0 {
+            common::run(&mut module, PASSES);
+        }
+        let graph = module.graph();
+        for node in graph.nodes().take(20) {
+            check(&format!("random_{seed}_{}", node.index()), graph, node, seed);
+        }
+    }
+}
+#[test]
+fn parts_of_a_layer() {
+    if !available() {
+        return;
+    }
+    for d in [BF16, F32, F16] {
+        let mut b = common::Builder::new();
+        let t = b.symbol("T");
+        const DIM: u64 = 128;
+        let x = b.input("x", d, dims![t, 1024u64]);
+        let y = b.input("y", d, dims![t, 1024u64]);
+        let positions = b.input("positions", I32, dims![t]);
+        let slots = b.input("slots", I32, dims![t]);
+        let qkv = b.input("qkv", d, dims![t, 4096u64]);
+        let gu = b.input("gate_up", d, dims![t, 6144u64]);
+        let norm = b.weight("norm", d, &[1024]);
+        let sum = b.add(x, y);
+        let normed = b.rms_norm(sum, norm);
+        let (cos, sin) =
+            (b.weight("cos", F32, &[40, DIM / 2]), b.weight("sin", F32, &[40, DIM / 2]));
+        let (q, k, v) =
+            (b.slice(qkv, 1, 0, 2048), b.slice(qkv, 1, 2048, 1024), b.slice(qkv, 1, 3072, 1024));
+        let (q, k) = (b.reshape(q, dims![t, 16u64, DIM]), b.reshape(k, dims![t, 8u64, DIM]));
+        let v = b.reshape(v, dims![t, 8u64, DIM]);
+        let mut turn = |name: &str, x| {
+            let w = b.weight(name, d, &[DIM]);
+            let x = b.rms_norm(x, w);
+            let (c, s) = (b.gather(cos, positions), b.gather(sin, positions));
+            b.rope(x, c, s)
+        };
+        let (q, k) = (turn("qn", q), turn("kn", k));
+        let keys = b.state("k", d, &[16, 8, DIM]);
+        let values = b.state("v", d, &[16, 8, DIM]);
+        b.scatter(keys, slots, k);
+        b.scatter(values, slots, v);
+        let (gate, up) = (b.slice(gu, 1, 0, 3072), b.slice(gu, 1, 3072, 3072));
+        let gate = b.silu(gate);
+        let gated = b.mul(gate, up);
+        let mut module = b.finish(&[sum, normed, q, gated]);
+        common::run(&mut module, PASSES);
+        let g = module.graph();
+        for n in g.nodes() {
+            check(&format!("layer{d}_{}", n.index()), g, n, 7);
+        }
+    }
+}
+#[test]
+fn products_of_any_rows_have_the_same_bits() {
+    if !available() {
+        return;
+    }
+    let rows = Dim::from(Symbol::new(0));
+    let mut r = Rng(3);
+    for (xt, wt, yt, tr) in [
+        (BF16, BF16, BF16, true),
+        (F32, BF16, F32, true),
+        (BF16, F32, F32, true),
+        (F16, F16, F32, true),
+        (F32, F32, F32, false),
+    ] {
+        let (k, n) = (264u64, 70u64);
+        let x = TensorType::new(xt, [rows.clone(), k.into()]);
+        let w = TensorType::new(wt, if tr { [n, k] } else { [k, n] });
+        let y = TensorType::new(yt, [rows.clone(), n.into()]);
+        let spec = MatMulSpec::new(false, tr, &x, &w, &y).unwrap().of_weight();
+        let args = vec![
+            fill(xt, 8 * 264, &mut r),
+            fill(wt, 264 * 70, &mut r),
+            vec![0u8; 8 * 70 * yt.size()],
+        ];
+        let (xf, wf) = (floats(xt, &args[0]), floats(wt, &args[1]));
+        let mut exp = vec![0f64; 8 * 70];
+        for i in 0..7 {
+            for j in 0..70 {
+                exp[i * 70 + j] = yt.round(
+                    (0..264)
+                        .map(|p| {
+                            xf[i * 264 + p] * if tr { wf[j * 264 + p] } else { wf[p * 70 + j] }
+                        })
+                        .sum(),
+                );
+            }
+        }
+        let mut kernels = vec![("general", spec.general_kernel().unwrap())];
+        if tr {
+            kernels.push(("stream", spec.stream_kernel(8).unwrap()));
+        }
+        let mut first = Vec::new();
+        for (name, l) in kernels {
+            let case = Case {
+                launches: vec![l],
+                args: args.clone(),
+                sizes: vec![8],
+                counts: vec![7],
+                scratch: 256,
+            };
+            let got = emulate(&format!("mm_{name}_{xt}_{wt}_{tr}"), &case);
+            let g = floats(yt, &got[2]);
+            let w = g
+                .iter()
+                .zip(&exp)
+                .map(|(a, b)| (a - b).abs() / b.abs().max(1.0))
+                .fold(0.0, f64::max);
+            assert!(w < 2e-2);
+            if name == "stream" {
+                first = got[2].clone();
+            }
+        }
+        if tr {
+            // one row alone has the same bits
+            let l = spec.stream_kernel(1).unwrap();
+            let case = Case {
+                launches: vec![l],
+                args: args.clone(),
+                sizes: vec![1],
+                counts: vec![1],
+                scratch: 256,
+            };
+            let got = emulate(&format!("mm_one_{xt}_{wt}"), &case);
+            assert_eq!(got[2][..70 * yt.size()], first[..70 * yt.size()]);
+        }
+    }
+}
+#[test]
+fn samples_are_those_of_the_cpu() {
+    if !available() {
+        return;
+    }
+    let (rows, v) = (40usize, 3000usize);
+    let mut r = Rng(11);
+    let mut logits: Vec<f32> = (0..rows * v)
+        .map(|_| {
+            let x = r.f() * 8.0;
+            if r.next().is_multiple_of(50) { (x * 2.0).round() / 2.0 } else { x }
+        })
+        .collect();
+    for i in 0..v {
+        logits[i] = f32::NAN;
+        logits[v + i] = f32::NEG_INFINITY;
+        if i % 3 == 0 {
+            logits[2 * v + i] = f32::NAN
+        }
+        logits[3 * v + i] = 1.5;
+    }
+    logits[4 * v + 77] = f32::INFINITY;
+    let temperature: Vec<f32> =
+        (0..rows).map(|i| [0.0, 1.0, 0.7, 0.3, f32::NAN, 2.5][i % 6]).collect();
+    let top_k: Vec<i32> = (0..rows).map(|i| [0, 1, 5, 40, 5000, -3, 2999][i % 7]).collect();
+    let top_p: Vec<f32> =
+        (0..rows).map(|i| [1.0, 0.9, 0.5, 0.0, 0.999, f32::NAN, -1.0, 0.1][i % 8]).collect();
+    let seed: Vec<i64> = (0..rows).map(|i| i as i64 * 0x1234567890 - 5).collect();
+    let position: Vec<i32> = (0..rows as i32).collect();
+    let mut out = vec![-7i32; rows];
+    let mut scratch = vec![0u64; sample_scratch_bytes(v, 1) / 8 + 64];
+    let s = bytemuck::cast_slice_mut::<u64, u8>(&mut scratch);
+    let off = s.as_ptr().align_offset(64);
+    sample(
+        Isa::detected(),
+        SampleArgs {
+            logits: &logits,
+            vocabulary: v,
+            temperature: &temperature,
+            top_k: &top_k,
+            top_p: &top_p,
+            seed: &seed,
+            position: &position,
+            out: &mut out,
+            scratch: &mut s[off..],
+        },
+    )
+    .unwrap();
+    let d = Dim::from(Symbol::new(0));
+    let p = |t| TensorType::new(t, [d.clone()]);
+    let k = sample_kernels(&[
+        TensorType::new(F32, [d.clone(), (v as u64).into()]),
+        p(F32),
+        p(I32),
+        p(F32),
+        p(I64),
+        p(I32),
+    ])
+    .unwrap();
+    let b = |x: &[u8]| x.to_vec();
+    let args = vec![
+        b(bytemuck::cast_slice(&logits)),
+        b(bytemuck::cast_slice(&temperature)),
+        b(bytemuck::cast_slice(&top_k)),
+        b(bytemuck::cast_slice(&top_p)),
+        b(bytemuck::cast_slice(&seed)),
+        b(bytemuck::cast_slice(&position)),
+        vec![0xff; rows * 4],
+    ];
+    let case = Case {
+        launches: k.launches,
+        args,
+        sizes: vec![rows as u64],
+        counts: vec![rows as i32],
+        scratch: k.scratch.eval(&[rows as u64]),
+    };
+    let got = emulate("sample", &case);
+    let got: Vec<i32> =
+        got[6].chunks(4).map(|c| i32::from_ne_bytes(c.try_into().unwrap())).collect();
+    assert_eq!(got, out);
+}
+#[test]
+fn attention_sees_nothing_past_a_length() {
+    if !available() {
+        return;
+    }
+    let mut r = Rng(5);
+    for (qt, kt, heads, dims, causal, lens, qlens) in [
+        (
+            BF16,
+            BF16,
+            [4u64, 2u64],
+            [64u64, 64u64],
+            true,
+            vec![37i32, 5, 0, 100],
+            vec![1i32, 1, 0, 1],
+        ),
+        (F32, F32, [4, 1], [20, 12], true, vec![37, 5, 33], vec![20, 5, 2]),
+        (F32, F32, [6, 2], [128, 64], false, vec![40, 17], vec![3, 17]),
+        (F16, F16, [2, 2], [256, 256], true, vec![65, 16], vec![1, 16]),
+        (F32, BF16, [16, 1], [80, 80], true, vec![70], vec![9]),
+    ] {
+        let s = lens.len();
+        let pages = 8usize;
+        let pool = 64usize * 16;
+        let t: usize = qlens.iter().map(|x| *x as usize).sum();
+        let (ts, ss, ps) =
+            (Dim::from(Symbol::new(0)), Dim::from(Symbol::new(1)), Dim::from(Symbol::new(2)));
+        let m = TensorType::new(I32, [ss.clone()]);
+        let ops = vec![
+            TensorType::new(qt, [ts.clone(), heads[0].into(), dims[0].into()]),
+            TensorType::new(kt, [ps.clone(), heads[1].into(), dims[0].into()]),
+            TensorType::new(kt, [ps.clone(), heads[1].into(), dims[1].into()]),
+            TensorType::new(I32, [ss.clone(), (pages as u64).into()]),
+            m.clone(),
+            m.clone(),
+            m,
+        ];
+        let attrs = PagedAttention::attrs(0.2, causal);
+        let q = fill(qt, (t + 3) * (heads[0] * dims[0]) as usize, &mut r);
+        let mut k = fill(kt, pool * (heads[1] * dims[0]) as usize, &mut r);
+        let mut v = fill(kt, pool * (heads[1] * dims[1]) as usize, &mut r);
+        let table: Vec<i32> = (0..s * pages).map(|i| ((i * 13 + 5) % 64) as i32).collect();
+        let mut starts = vec![0i32; s];
+        for i in 1..s {
+            starts[i] = starts[i - 1] + qlens[i - 1];
+        }
+        let (kf, vf) = (floats(kt, &k), floats(kt, &v));
+        // poison past the length
+        let mut used = vec![false; pool];
+        for i in 0..s {
+            for p in 0..lens[i] as usize {
+                used[table[i * pages + p / 16] as usize * 16 + p % 16] = true;
+            }
+        }
+        let nan = |b: &mut Vec<u8>, w: usize| {
+            let z = kt.size();
+            for p in 0..pool {
+                if !used[p] {
+                    for e in 0..w {
+                        for x in 0..z {
+                            b[(p * w + e) * z + x] = 0xff;
+                        }
+                    }
+                }
+            }
+        };
+        nan(&mut k, (heads[1] * dims[0]) as usize);
+        nan(&mut v, (heads[1] * dims[1]) as usize);
+        let ar = |d, shape: Vec<usize>, data: Vec<f64>| Array { dtype: d, shape, data };
+        let fi = |x: &[i32]| x.iter().map(|v| *v as f64).collect::<Vec<_>>();
+        let (h, kh, d0, d1) =
+            (heads[0] as usize, heads[1] as usize, dims[0] as usize, dims[1] as usize);
+        let exp = PagedAttention
+            .evaluate(
+                &[
+                    ar(qt, vec![t, h, d0], floats(qt, &q)[..t * h * d0].to_vec()),
+                    ar(kt, vec![pool, kh, d0], kf),
+                    ar(kt, vec![pool, kh, d1], vf),
+                    ar(I32, vec![s, pages], fi(&table)),
+                    ar(I32, vec![s], fi(&lens)),
+                    ar(I32, vec![s], fi(&starts)),
+                    ar(I32, vec![s], fi(&qlens)),
+                ],
+                &attrs,
+                &[],
+            )
+            .unwrap();
+        let sizes = vec![t as u64 + 3, s as u64, pool as u64];
+        let kern = attention_kernels(&ops, &attrs, &sizes).unwrap();
+        let b = |x: &[i32]| bytemuck::cast_slice::<i32, u8>(x).to_vec();
+        let pattern = vec![0x5au8; (t + 3) * h * d1 * qt.size()];
+        let case = Case {
+            launches: kern.launches,
+            args: vec![q, k, v, b(&table), b(&lens), b(&starts), b(&qlens), pattern],
+            sizes: sizes.clone(),
+            counts: vec![t as i32, s as i32, pool as i32],
+            scratch: kern.scratch.eval(&sizes).max(256),
+        };
+        let got = emulate(&format!("att_{qt}_{}_{}", d0, h), &case);
+        let g = floats(qt, &got[7][..t * h * d1 * qt.size()]);
+        let w = g
+            .iter()
+            .zip(&exp[0].data)
+            .map(|(a, b)| {
+                let e = (a - b).abs();
+                if e.is_nan() { 9e9 } else { e }
+            })
+            .fold(0.0, f64::max);
+        assert!(w < 8e-3);
+        assert!(got[7][t * h * d1 * qt.size()..].iter().all(|x| *x == 0x5a));
+    }
+}

@@ -1,0 +1,159 @@
+//! Kernels of matmul, attention and sampling: recipes, and that NVRTC takes all of them.
+#![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
+#![allow(unsafe_code, reason = "NVRTC is a C library; every block states why it is sound")]
+#![allow(clippy::print_stdout, reason = "a skipped test says why")]
+
+#[path = "cuda/nvrtc.rs"]
+mod nvrtc;
+
+use nvrtc::Nvrtc;
+use piecewise_ir::dim::Dim;
+use piecewise_ir::dtype::DType::{self, BF16, F16, F32, I32, I64};
+use piecewise_ir::entity::{Entity, Symbol};
+use piecewise_ir::types::TensorType;
+use piecewise_kernels::attention::PagedAttention;
+use piecewise_kernels::cuda::{
+    LaunchRecipe, MatMulSpec, OpKernels, PRELUDE, Param, STREAM_ROWS, attention_kernels,
+    sample_kernels,
+};
+
+const ARCHS: [&str; 6] = ["sm_80", "sm_87", "sm_89", "sm_90", "sm_100", "sm_120"];
+
+fn rows() -> Dim {
+    Dim::from(Symbol::new(0))
+}
+
+fn linear(types: [DType; 3], depth: u64, columns: u64) -> MatMulSpec {
+    let x = TensorType::new(types[0], [rows(), depth.into()]);
+    let w = TensorType::new(types[1], [columns, depth]);
+    let y = TensorType::new(types[2], [rows(), columns.into()]);
+    MatMulSpec::new(false, true, &x, &w, &y).unwrap().of_weight()
+}
+
+fn attention(q: DType, kv: DType, heads: [u64; 2], dims: [u64; 2]) -> Vec<TensorType> {
+    let (t, s, p) = (rows(), Dim::from(Symbol::new(1)), Dim::from(Symbol::new(2)));
+    let metadata = TensorType::new(I32, [s.clone()]);
+    vec![
+        TensorType::new(q, [t, heads[0].into(), dims[0].into()]),
+        TensorType::new(kv, [p.clone(), heads[1].into(), dims[0].into()]),
+        TensorType::new(kv, [p, heads[1].into(), dims[1].into()]),
+        TensorType::new(I32, [s, 256u64.into()]),
+        metadata.clone(),
+        metadata.clone(),
+        metadata,
+    ]
+}
+
+fn sampling() -> OpKernels {
+    let parameter = |dtype| TensorType::new(dtype, [rows()]);
+    let logits = TensorType::new(F32, [rows(), 151_936u64.into()]);
+    let parameters = [F32, I32, F32, I64, I32].map(parameter);
+    sample_kernels(&[vec![logits], parameters.to_vec()].concat()).unwrap()
+}
+
+fn all_kernels() -> Vec<LaunchRecipe> {
+    let mut all = Vec::new();
+    for x in [BF16, F16, F32] {
+        for w in [BF16, F16, F32] {
+            let spec = linear([x, w, if x == w { x } else { F32 }], 1024, 4096);
+            all.push(spec.general_kernel().unwrap());
+            all.extend([1, 8].map(|m| spec.stream_kernel(m).unwrap()));
+        }
+    }
+    for (depth, columns) in [(2048, 1024), (3072, 1024), (4096, 6144), (12288, 4096)] {
+        let spec = linear([BF16; 3], depth, columns);
+        all.extend([1, 2, 3, 8].map(|m| spec.stream_kernel(m).unwrap()));
+    }
+    for (q, kv) in [(BF16, BF16), (F16, F16), (F32, F32), (F32, BF16)] {
+        for heads in [[16, 8], [16, 1], [6, 2], [4, 4]] {
+            for dims in [[128, 128], [64, 64], [80, 80], [192, 128], [256, 256], [4, 4], [20, 12]] {
+                // Every shape in bf16, and of the other dtypes one that has no whole chunks.
+                if q != BF16 && (heads != [6, 2] || dims[0] == 256) {
+                    continue;
+                }
+                let causal = dims[0] != 64;
+                let operands = attention(q, kv, heads, dims);
+                let attrs = PagedAttention::attrs(0.125, causal);
+                all.extend(attention_kernels(&operands, &attrs, &[1, 1, 4096]).unwrap().launches);
+            }
+        }
+    }
+    all.extend(sampling().launches);
+    all
+}
+
+#[test]
+fn products_stream_where_weights_are_rows_of_16_bytes() {
+    assert!(linear([BF16; 3], 1024, 4096).streams());
+    assert!(!linear([BF16; 3], 1020, 4096).streams());
+    // What a kernel of the step writes is not read before the wait.
+    let (x, w) =
+        (TensorType::new(BF16, [rows(), 64u64.into()]), TensorType::new(BF16, [64u64, 64]));
+    assert!(!MatMulSpec::new(false, true, &x, &w, &x).unwrap().streams());
+    let spec = linear([BF16; 3], 1024, 4096);
+    assert!(spec.stream_kernel(STREAM_ROWS + 1).is_err() && spec.stream_kernel(0).is_err());
+    let wide = spec.stream_kernel(8).unwrap();
+    assert_eq!(wide.dynamic_shared, 8 * 1024 * 2);
+    assert_eq!(wide.grid_at(&[8], 132), Ok([264, 1, 1]));
+    // x of 8 rows of 12288 does not fit and is read where it lies.
+    assert_eq!(linear([BF16; 3], 12288, 4096).stream_kernel(8).unwrap().dynamic_shared, 0);
+    let general = spec.general_kernel().unwrap();
+    assert_eq!(general.grid_at(&[130], 132), Ok([64, 3, 1]));
+}
+
+#[test]
+fn one_source_serves_every_size_of_a_product() {
+    let (a, b) = (linear([BF16; 3], 1024, 4096), linear([BF16; 3], 4096, 512));
+    assert_eq!(a.general_kernel().unwrap().source, b.general_kernel().unwrap().source);
+}
+
+#[test]
+fn the_keys_of_a_decode_are_split_by_the_captured_size_alone() {
+    let attrs = PagedAttention::attrs(0.125, true);
+    let splits = |t: u64, s: u64| {
+        let operands = attention(BF16, BF16, [16, 8], [128, 128]);
+        let made = attention_kernels(&operands, &attrs, &[t, s, 4096]).unwrap();
+        let grid = made.launches[0].grid_at(&[t, s, 4096], 132).unwrap();
+        assert_eq!(made.launches.len(), if grid[2] == 1 { 1 } else { 2 });
+        assert_eq!(made.scratch.eval(&[t, s, 4096]) > 0, grid[2] > 1);
+        assert!(made.launches[0].params.contains(&Param::Counts));
+        grid
+    };
+    assert_eq!(splits(1, 1), [1, 8, 16]);
+    assert_eq!(splits(8, 8), [8, 8, 4]);
+    assert_eq!(splits(2048, 8), [1024 + 8, 8, 1]);
+}
+
+#[test]
+fn attention_says_what_it_has_no_kernel_for() {
+    let attrs = PagedAttention::attrs(0.125, true);
+    let wide = attention(BF16, BF16, [16, 8], [512, 512]);
+    let error = attention_kernels(&wide, &attrs, &[1, 1, 64]).unwrap_err().to_string();
+    assert!(error.contains("512") && error.contains("256"), "{error}");
+    let many = attention(BF16, BF16, [32, 1], [64, 64]);
+    assert!(attention_kernels(&many, &attrs, &[1, 1, 64]).is_err());
+}
+
+#[test]
+fn sources_of_ops() {
+    insta::assert_snapshot!("sampling", sampling().launches[0].source);
+    let spec = linear([BF16; 3], 4096, 6144);
+    insta::assert_snapshot!("stream", spec.stream_kernel(1).unwrap().source);
+}
+
+#[test]
+fn nvrtc_takes_every_kernel_for_every_architecture() {
+    let Some(nvrtc) = Nvrtc::find() else { return };
+    let mut sources: Vec<(String, Vec<String>)> =
+        all_kernels().into_iter().map(|r| (r.source, r.options)).collect();
+    sources.sort();
+    sources.dedup();
+    for (i, (source, options)) in sources.iter().enumerate() {
+        for (a, arch) in ARCHS.iter().enumerate() {
+            let chosen = (i + a) % 6 == 0 || i % 16 == 0 || *arch == "sm_90";
+            if chosen && let Err(log) = nvrtc.compile(source, PRELUDE, arch, options) {
+                panic!("{arch}:\n{log}\n{source}");
+            }
+        }
+    }
+}
