@@ -5,7 +5,7 @@
 #[path = "support/cli.rs"]
 mod cli;
 
-use cli::{logits, norm_error, root, stdout_of};
+use cli::{device_flags, logits, norm_error, root, stdout_of};
 use serde_json::Value;
 
 const MODEL: &str = "examples/tiny-qwen3";
@@ -37,6 +37,8 @@ fn generate(prompts: &[&Value], extra: &[&str]) -> Vec<Vec<i64>> {
         args.extend(["--prompt", prompt["prompt"].as_str().unwrap()]);
     }
     args.extend(extra);
+    let device = device_flags();
+    args.extend(device.iter().map(String::as_str));
     let lines = stdout_of(&args);
     let replies: Vec<Value> =
         lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

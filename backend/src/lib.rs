@@ -6,6 +6,7 @@ pub mod compiler;
 pub mod cpu;
 pub mod cuda;
 pub mod device;
+mod lowering;
 mod mapped_file;
 pub mod weights;
 

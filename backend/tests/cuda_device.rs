@@ -17,7 +17,7 @@ use piecewise_ir::dtype::DType;
 use piecewise_ir::module::UniquePiece;
 use piecewise_ir::types::TensorType;
 use piecewise_ir::weight::Recipe;
-use piecewise_kernels::op::cuda::{GridAxis, LaunchRecipe, Parameter};
+use piecewise_kernels::op::cuda::{GridAxis, LaunchRecipe, Param};
 use piecewise_kernels::step::{CaptureSupport, LaunchContext, StepContext};
 use std::borrow::Cow;
 use support::gpu;
@@ -108,13 +108,12 @@ fn artifact(images: &[(&str, CudaImage, [u32; 2])], size: u64, scratch: u64) -> 
 impl Fixture {
     fn image(&self, entry: &str, programmatic: bool) -> CudaImage {
         let rows = Dim::from(self.piece.over.unwrap());
-        let grid = GridAxis::Tiles { extent: rows.times(WIDTH as i64), tile: 128 };
-        let parameters = vec![Parameter::Argument(0), Parameter::Argument(1), Parameter::Counts];
-        let mut recipe = LaunchRecipe::new(entry, grid, 128, parameters);
+        let grid = GridAxis::of(rows.times(WIDTH as i64), 128);
+        let params = vec![Param::Arg(0), Param::Arg(1), Param::Counts];
+        let mut recipe = LaunchRecipe::new(KERNELS, entry, grid, 128, params);
         recipe.programmatic = programmatic;
         let arch = self.device.arch();
-        let (cubin, source) = (compile(arch), KERNELS.to_owned());
-        CudaImage::Kernel(KernelImage { arch, cubin, recipe, source })
+        CudaImage::Kernel(KernelImage { arch, cubin: compile(arch), recipe })
     }
 
     fn at(&self, operand: u64) -> Address {

@@ -6,11 +6,10 @@ use super::model_args::ModelArgs;
 use super::settings::Workload;
 use anyhow::Context;
 use piecewise::models::{TextStream, TextTokenizer};
-use piecewise_backend::device::Device;
 use piecewise_runtime::batch::Sampling;
 use piecewise_runtime::capture_planner::{IterationLogWriter, IterationRecord};
 use piecewise_runtime::config::Purpose;
-use piecewise_runtime::engine::{Engine, Event, FinishReason, Request, RequestId};
+use piecewise_runtime::engine::{DynEngine, Event, FinishReason, Request, RequestId};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -83,7 +82,7 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
     let tokenizer = TextTokenizer::load(&args.model.model, folder.config.vocab_size)?;
     let mut engine = load_decoder(&args.model, &args.dumps, &folder)?;
     let log = match &args.iteration_log {
-        Some(file) => Some(IterationLog::start(&mut engine, file)?),
+        Some(file) => Some(IterationLog::start(&mut *engine, file)?),
         None => None,
     };
     let mut replies: Vec<(RequestId, Reply<'_>)> = Vec::new();
@@ -116,7 +115,7 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
         replies.push((id, reply));
     }
     let started = Instant::now();
-    serve(&args, &mut engine, &folder.config.eos_token_ids, &mut replies)?;
+    serve(&args, &mut *engine, &folder.config.eos_token_ids, &mut replies)?;
     let elapsed = started.elapsed();
     if let Some(log) = log {
         log.finish()?;
@@ -126,7 +125,7 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
         finish(&args, reply)?;
     }
     if args.stats {
-        show_statistics(&args, &engine, generated, elapsed)?;
+        show_statistics(&args, &*engine, generated, elapsed)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -139,7 +138,7 @@ struct IterationLog {
 }
 
 impl IterationLog {
-    fn start<D: Device>(engine: &mut Engine<D>, file: &Path) -> anyhow::Result<Self> {
+    fn start(engine: &mut dyn DynEngine, file: &Path) -> anyhow::Result<Self> {
         let writer = IterationLogWriter::create(file)?;
         let (sender, steps) = mpsc::channel();
         // A log that is gone wants no more steps.
@@ -154,9 +153,9 @@ impl IterationLog {
     }
 }
 
-fn serve<D: Device>(
+fn serve(
     args: &GenerateArgs,
-    engine: &mut Engine<D>,
+    engine: &mut dyn DynEngine,
     stop_ids: &[u32],
     replies: &mut [(RequestId, Reply<'_>)],
 ) -> anyhow::Result<()> {
@@ -213,15 +212,14 @@ fn finish(args: &GenerateArgs, reply: Reply<'_>) -> anyhow::Result<()> {
     super::print_line(&format!("{prompt}{text}\n"))
 }
 
-fn show_statistics<D: Device>(
+fn show_statistics(
     args: &GenerateArgs,
-    engine: &Engine<D>,
+    engine: &dyn DynEngine,
     generated: usize,
     elapsed: Duration,
 ) -> anyhow::Result<()> {
-    let model = engine.model();
-    let stats = model.statistics();
-    let stitch = model.module().stitch();
+    let stats = engine.statistics();
+    let stitch = engine.module().stitch();
     let pieces = stitch.map_or(0, |s| s.piece_count());
     let unique = stitch.map_or(0, |s| s.unique_pieces().len());
     let split_ops = stitch.map_or(0, |s| s.split_op_count());
@@ -232,10 +230,10 @@ fn show_statistics<D: Device>(
             "pieces": pieces,
             "unique_pieces": unique,
             "split_ops": split_ops,
-            "graphs": model.captured_graphs(),
-            "graph_mode": model.dispatcher().mode.name(),
-            "lowered_mode": model.lowered_mode(),
-            "memory": model.memory().ledger,
+            "graphs": engine.captured_graphs(),
+            "graph_mode": engine.dispatcher().mode.name(),
+            "lowered_mode": engine.lowered_mode(),
+            "memory": engine.ledger(),
             "statistics": stats,
             "padding_share": stats.padding_share(),
             "preemptions": engine.preemptions(),
@@ -245,16 +243,16 @@ fn show_statistics<D: Device>(
         writeln!(out, "{object}")?;
         return Ok(());
     }
-    let ledger = model.memory().ledger;
-    writeln!(out, "device           {}", model.device().describe())?;
+    let ledger = engine.ledger();
+    writeln!(out, "device           {}", engine.describe_device())?;
     writeln!(out, "pieces           {pieces} ({unique} unique), {split_ops} split ops")?;
     writeln!(
         out,
         "graphs           {} ({})",
-        model.captured_graphs(),
-        model.dispatcher().mode.name()
+        engine.captured_graphs(),
+        engine.dispatcher().mode.name()
     )?;
-    if let Some(reason) = model.lowered_mode() {
+    if let Some(reason) = engine.lowered_mode() {
         writeln!(out, "graph mode       lowered: {reason}")?;
     }
     writeln!(

@@ -52,7 +52,10 @@ pub(crate) fn run(args: InspectArgs) -> anyhow::Result<ExitCode> {
     }
     let Some(stitch) = module.stitch() else { bail!("the pipeline made no pieces") };
     let lowered = match args.sizes {
-        true => lower(&module, stitch, &folder.settings.dispatcher)?,
+        true => {
+            let compiler = folder.settings.device()?.compiler()?;
+            lower(&*compiler, &module, stitch, &folder.settings.dispatcher)?
+        }
         false => Vec::new(),
     };
     let report = report(&module, stitch, &folder.settings.dispatcher, &lowered)?;

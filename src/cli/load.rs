@@ -1,33 +1,27 @@
 //! From the flags to a planned module and an engine.
 
+use super::device::engine_on;
 use super::dumps::DumpArgs;
-use super::lowering::{lower, threads};
+use super::lowering::lower;
 use super::model_args::ModelArgs;
-use super::progress::BuildBars;
 use super::settings::{Settings, Workload};
 use anyhow::{Context, bail};
 use piecewise::models::{
     Checkpoint, DecoderConfig, DecoderLimits, check_weights, decoder, unused_tensors,
 };
 use piecewise_backend::artifact::Artifact;
-use piecewise_backend::compiler::NoStore;
-use piecewise_backend::cpu::{CpuCompiler, CpuDevice};
-use piecewise_backend::device::DeviceError;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
-use piecewise_kernels::op::OpRegistry;
 use piecewise_passes::Observer;
 use piecewise_runtime::batch::RoleMap;
 use piecewise_runtime::config::Purpose;
-use piecewise_runtime::engine::Engine;
+use piecewise_runtime::engine::DynEngine;
 use piecewise_runtime::kv::KvShape;
-use piecewise_runtime::model::{CompiledModel, ModelError};
 use piecewise_runtime::pipeline::plan;
 use piecewise_runtime::symbols::SymbolTable;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// A model folder with the settings for it, before anything is compiled.
 pub(crate) struct Folder {
@@ -87,7 +81,8 @@ impl Folder {
         let (Some(stitch), Some(layout)) = (module.stitch(), module.layout()) else {
             bail!("the pipeline made no plan");
         };
-        let lowered = lower(&module, stitch, &self.settings.dispatcher)?;
+        let compiler = self.settings.device()?.compiler()?;
+        let lowered = lower(&*compiler, &module, stitch, &self.settings.dispatcher)?;
         let scratch = lowered.iter().map(|piece| Artifact::scratch(&piece.artifact)).max();
         let shape = KvShape::of(module.graph())?;
         let fixed = shape.fixed_bytes(module.graph(), layout, scratch.unwrap_or(0));
@@ -113,31 +108,11 @@ pub(crate) fn engine(
     purpose: Purpose,
     module: Module,
     weights: &dyn WeightSource,
-) -> anyhow::Result<Engine<CpuDevice>> {
+) -> anyhow::Result<Box<dyn DynEngine>> {
     let symbols = SymbolTable::new(module.graph().symbols())?;
     let roles = RoleMap::resolve(module.graph(), &symbols)?;
     let options = settings.config.build_options(&roles, purpose)?;
-    let registry = Arc::new(OpRegistry::builtin());
-    let compiler = CpuCompiler::new(Arc::clone(&registry), threads());
-    let device = CpuDevice::new(registry, threads())?;
-    let mut bars = BuildBars::new();
-    let model = CompiledModel::build(
-        Arc::new(module),
-        options,
-        &compiler,
-        &NoStore,
-        device,
-        weights,
-        &mut |progress| bars.show(progress),
-    );
-    bars.finish();
-    let model = model.map_err(|error| match error {
-        ModelError::Device(short @ DeviceError::OutOfMemory { .. }) => anyhow::Error::from(short)
-            .context("the model does not fit: lower max_num_tokens, max_num_seqs or max_seq_len"),
-        other => other.into(),
-    })?;
-    let options = settings.config.engine_options(&model)?;
-    Ok(Engine::new(model, options)?)
+    engine_on(settings.device()?, module, options, &settings.config, weights)
 }
 
 /// The types that a checkpoint stores its tensors in, by name.
@@ -172,7 +147,7 @@ pub(crate) fn load_decoder(
     args: &ModelArgs,
     dumps: &DumpArgs,
     folder: &Folder,
-) -> anyhow::Result<Engine<CpuDevice>> {
+) -> anyhow::Result<Box<dyn DynEngine>> {
     folder.warn();
     let checkpoint = Checkpoint::open(&args.model)?;
     let dtypes = stored_dtypes(&checkpoint);

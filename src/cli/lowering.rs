@@ -3,14 +3,11 @@
 use anyhow::Context;
 use piecewise_backend::artifact::{Artifact, PieceSize};
 use piecewise_backend::compiler::{Compiler, NoStore};
-use piecewise_backend::cpu::CpuCompiler;
 use piecewise_ir::entity::Entity;
 use piecewise_ir::module::{Module, Stitch};
-use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::dispatch::Dispatcher;
 use piecewise_runtime::model::piece_sizes;
 use piecewise_runtime::symbols::SymbolTable;
-use std::sync::Arc;
 
 /// A unique piece at a size.
 pub(crate) struct LoweredPiece {
@@ -18,19 +15,14 @@ pub(crate) struct LoweredPiece {
     pub artifact: Artifact,
 }
 
-/// The threads that the processor runs at once.
-pub(crate) fn threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
-}
-
 /// Lowers the pieces of a split module at all the sizes that `dispatcher` can choose.
 pub(crate) fn lower(
+    compiler: &dyn Compiler,
     module: &Module,
     stitch: &Stitch,
     dispatcher: &Dispatcher,
 ) -> anyhow::Result<Vec<LoweredPiece>> {
     let symbols = SymbolTable::new(module.graph().symbols())?;
-    let compiler = CpuCompiler::new(Arc::new(OpRegistry::builtin()), threads());
     let sizes: Vec<Vec<PieceSize>> = stitch
         .unique
         .keys()

@@ -1,6 +1,7 @@
 //! The subcommands.
 
 mod amounts;
+mod device;
 mod doctor;
 mod dumps;
 mod generate;

@@ -1,6 +1,7 @@
 //! Flags of every command that compiles a model, and the layers of configuration that they make.
 
 use super::amounts::parse_bytes;
+use super::device::DeviceArg;
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 use piecewise_ir::dtype::DType;
@@ -52,8 +53,9 @@ pub(crate) struct CompileArgs {
     /// Show every setting with where it came from, and stop.
     #[arg(long)]
     pub print_config: bool,
-    /// The device to run on [default: cpu].
-    #[arg(long, value_enum)]
+    /// The device to run on: cpu, cuda, cuda:N, or auto; to inspect also cuda:sm_90 and the like
+    /// [default: cpu].
+    #[arg(long, value_name = "DEVICE")]
     pub device: Option<DeviceArg>,
     /// How far to compile [default: piecewise].
     #[arg(long, value_enum)]
@@ -102,8 +104,8 @@ impl CompileArgs {
             None if Path::new(CONFIG_FILE).exists() => read_file(Path::new(CONFIG_FILE))?,
             None => ConfigLayers::new(),
         };
-        if let Some(DeviceArg::Cpu) = self.device {
-            layers = layers.flag("target", "cpu", "--device")?;
+        if let Some(device) = self.device {
+            layers = layers.flag("target", device.to_string(), "--device")?;
         }
         layers = put(layers, "--level", self.level.map(Level::from))?;
         layers = put(layers, "--graph-mode", self.graph_mode)?;
@@ -147,13 +149,6 @@ fn read_file(path: &Path) -> anyhow::Result<ConfigLayers> {
         bail!("{name} is larger than any configuration ({LARGEST_FILE} bytes)");
     }
     Ok(ConfigLayers::new().file(&name, &text)?)
-}
-
-/// `--device`
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(crate) enum DeviceArg {
-    /// The processor.
-    Cpu,
 }
 
 /// `--dtype`

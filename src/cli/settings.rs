@@ -1,5 +1,6 @@
 //! The configuration of a command, with what follows from the model and from what is to be done.
 
+use super::device::DeviceArg;
 use super::model_args::{CompileArgs, ModelArgs};
 use anyhow::bail;
 use piecewise::models::DecoderConfig;
@@ -30,6 +31,12 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
+    /// Where the model runs.
+    pub(crate) fn device(&self) -> anyhow::Result<DeviceArg> {
+        let target = &self.config.target;
+        target.parse().map_err(|reason| anyhow::anyhow!("target: {reason}"))
+    }
+
     /// For a model folder.
     pub(crate) fn of_model(
         args: &ModelArgs,

@@ -1,16 +1,33 @@
 //! Runs the `piecewise` binary.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The repository.
+/// The repository: where it was when this was built, or the current directory for a test binary
+/// that was carried to another machine.
 pub(crate) fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    match std::env::var_os("PIECEWISE_BIN") {
+        Some(_) => Path::new("."),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")),
+    }
+}
+
+/// The binary: PIECEWISE_BIN, or the one that was built with the tests.
+fn binary() -> OsString {
+    std::env::var_os("PIECEWISE_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_piecewise").into())
 }
 
 /// Runs the binary in the repository.
 pub(crate) fn piecewise(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_piecewise")).args(args).current_dir(root()).output().unwrap()
+    Command::new(binary()).args(args).current_dir(root()).output().unwrap()
+}
+
+/// The flags that choose the device of PIECEWISE_TEST_DEVICE; cpu if unset.
+#[allow(dead_code, reason = "not every test binary runs on a chosen device")]
+pub(crate) fn device_flags() -> [String; 2] {
+    let device = std::env::var("PIECEWISE_TEST_DEVICE").unwrap_or_else(|_| "cpu".to_owned());
+    ["--device".to_owned(), device]
 }
 
 /// Runs the binary and returns its standard output; its failure fails the test.
@@ -40,6 +57,8 @@ pub(crate) fn logits(model: &str, ids: &[i64], extra: &[&str]) -> (Vec<usize>, V
     let ids = ids.join(",");
     let mut args = vec!["logits", "--model", model, "--ids", &ids, "--out", out.to_str().unwrap()];
     args.extend(extra);
+    let device = device_flags();
+    args.extend(device.iter().map(String::as_str));
     stdout_of(&args);
     read_logits(&out)
 }

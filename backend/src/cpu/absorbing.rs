@@ -5,10 +5,11 @@
 //! reads are never written to their slots. The launch poisons every result first, so that a plan
 //! which lets a result share bytes with anything that the launch reads gives NaNs.
 
-use super::compiler::{Assembly, CpuCompiler, NodeLaunch, Positions, row_major};
+use super::compiler::{Assembly, CpuCompiler, NodeLaunch};
 use super::image::{Absorbed, AbsorbedPart, Kernel};
 use crate::artifact::{Access, Arg, ArgRef, Artifact, PieceSize};
 use crate::compiler::{CompileError, Compiler, Store};
+use crate::lowering::{Positions, limits, row_major};
 use crate::weights::WeightLayout;
 use piecewise_ir::entity::{Node, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
@@ -204,7 +205,7 @@ impl Compiler for AbsorbingCompiler {
         _: &dyn Store,
     ) -> Result<Artifact, CompileError> {
         let graph = &piece.graph;
-        let limits = CpuCompiler::limits(piece, size, bounds);
+        let limits = limits(piece, size, bounds);
         let positions = Positions::new(piece);
         let operands = piece.operands();
         let groups = Groups::of(graph);

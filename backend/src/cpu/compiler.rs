@@ -1,11 +1,12 @@
 //! The CPU compiler: one launch for each node of a piece.
 
 use super::image::{CustomKernel, IMAGE_VERSION, Kernel, MatMul};
-use crate::artifact::{Access, Arg, ArgRef, Artifact, Digest, Launch, Lowered, PieceSize};
+use crate::artifact::{Arg, Artifact, Digest, Launch, Lowered, PieceSize};
 use crate::compiler::{CompileError, Compiler, Store};
+use crate::lowering::{Positions, launch_name, limits, location, node_args, op_name, row_major};
 use crate::weights::WeightLayout;
-use piecewise_ir::entity::{Entity, Node, Value};
-use piecewise_ir::graph::{Graph, ValueDef};
+use piecewise_ir::entity::Node;
+use piecewise_ir::graph::ValueDef;
 use piecewise_ir::module::{Stitch, UniquePiece};
 use piecewise_ir::op::Op;
 use piecewise_kernels::cpu::matmul::matmul_scratch_bytes;
@@ -36,20 +37,6 @@ impl CpuCompiler {
     /// A compiler whose artifacts have scratch for `threads` threads; they run on any number.
     pub fn new(registry: Arc<OpRegistry>, threads: usize) -> Self {
         Self { registry, workers: threads.max(1) as u64 }
-    }
-
-    /// The sizes that an artifact is made for, by symbol index.
-    pub(super) fn limits(piece: &UniquePiece, size: PieceSize, bounds: &[u64]) -> Vec<u64> {
-        let declared = piece.graph.symbols().iter();
-        let mut limits: Vec<u64> = declared
-            .map(|(symbol, decl)| bounds.get(symbol.index()).copied().unwrap_or(decl.max))
-            .collect();
-        if let Some(over) = piece.over
-            && let Some(limit) = limits.get_mut(over.index())
-        {
-            *limit = size.rows();
-        }
-        limits
     }
 
     /// Lowers one node of a piece.
@@ -130,67 +117,10 @@ impl CpuCompiler {
                 (Kernel::Rows(program), scratch, tiles)
             }
         };
-        let mutated = data.op.mutated_operands();
-        let read = data.operands.iter().enumerate().map(|(i, &value)| {
-            let access = if mutated.contains(&i) { Access::ReadWrite } else { Access::Read };
-            (value, access)
-        });
-        let written = data.results.iter().map(|&value| (value, Access::Write));
-        let args = read
-            .chain(written)
-            .map(|(value, access)| {
-                let position = operands
-                    .of(value)
-                    .ok_or_else(|| unsupported(format!("{value} is no operand of the piece")))?;
-                Ok(Arg { at: ArgRef::Operand(position), access })
-            })
-            .collect::<Result<_, CompileError>>()?;
+        let args = node_args(graph, operands, node).map_err(unsupported)?;
         let scratch = scratch.checked_next_multiple_of(64).unwrap_or(u64::MAX);
         let name = launch_name(graph, node);
         Ok(NodeLaunch { name, kernel, args, scratch, grid, capture })
-    }
-}
-
-/// Operand positions of a piece's values.
-pub(super) struct Positions(Vec<Option<u32>>);
-
-impl Positions {
-    pub(super) fn new(piece: &UniquePiece) -> Self {
-        let mut positions = vec![None; piece.graph.value_count()];
-        for (position, value) in piece.operands().into_iter().enumerate() {
-            positions[value.index()] = Some(position as u32);
-        }
-        Self(positions)
-    }
-
-    pub(super) fn of(&self, value: Value) -> Option<u32> {
-        self.0.get(value.index()).copied().flatten()
-    }
-}
-
-fn op_name(op: &Op) -> &str {
-    match op {
-        Op::Custom(call) => &call.name,
-        op => op.mnemonic(),
-    }
-}
-
-fn location(graph: &Graph, node: Node) -> String {
-    let loc = &graph.node(node).loc;
-    match (loc.scope.as_str(), loc.source.as_str()) {
-        ("", "") => "no source line".to_owned(),
-        (scope, "") => scope.to_owned(),
-        ("", source) => source.to_owned(),
-        (scope, source) => format!("{scope}, {source}"),
-    }
-}
-
-/// What a launch is called: its op and the first thing it defines.
-fn launch_name(graph: &Graph, node: Node) -> String {
-    let data = graph.node(node);
-    match data.results.first() {
-        Some(result) => format!("{} {result}", op_name(&data.op)),
-        None => op_name(&data.op).to_owned(),
     }
 }
 
@@ -248,12 +178,6 @@ impl Assembly {
     }
 }
 
-/// The layouts of every weight of every unique piece: row-major, which every kernel here reads.
-pub(super) fn row_major(stitch: &Stitch) -> Vec<Vec<WeightLayout>> {
-    let pieces = stitch.unique.iter();
-    pieces.map(|(_, piece)| vec![WeightLayout::RowMajor; piece.graph.weights().len()]).collect()
-}
-
 impl Compiler for CpuCompiler {
     fn identity(&self) -> String {
         format!("cpu image-{IMAGE_VERSION} workers-{}", self.workers)
@@ -271,7 +195,7 @@ impl Compiler for CpuCompiler {
         _: &[WeightLayout],
         _: &dyn Store,
     ) -> Result<Artifact, CompileError> {
-        let limits = Self::limits(piece, size, bounds);
+        let limits = limits(piece, size, bounds);
         let positions = Positions::new(piece);
         let mut assembly = Assembly::new();
         for (i, node) in piece.graph.nodes().enumerate() {

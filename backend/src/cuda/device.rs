@@ -1,6 +1,7 @@
 //! The CUDA device: memory, programs and captured graphs on one stream.
 
 use super::capture::StreamCapture;
+use super::compiler::CudaCompiler;
 use super::context::Context;
 use super::driver::faulty::Faults;
 use super::driver::{Driver, KernelLaunch};
@@ -15,7 +16,7 @@ use super::memory::Memory;
 use super::module::Modules;
 use super::nvrtc::{Arch, Nvrtc};
 use super::probe::{DeviceReport, missing, open_driver};
-use super::program::{Binder, BoundLaunch, CudaProgram, Images, ParameterValue, Work};
+use super::program::{Binder, BoundLaunch, CudaProgram, Images, Work};
 use super::stream::Stream;
 use crate::artifact::Artifact;
 use crate::device::{Address, Binding, CaptureRule, Device, DeviceError, HostBlock, Region};
@@ -139,6 +140,11 @@ impl CudaDevice {
         self.context.device.arch
     }
 
+    /// A compiler for this device, with the ops of `registry`; `None` without NVRTC.
+    pub fn compiler(&self, registry: Arc<OpRegistry>) -> Option<CudaCompiler> {
+        Some(CudaCompiler::new(registry, self.arch(), self.loader.nvrtc()?.clone()))
+    }
+
     /// The device as the driver describes it.
     pub fn report(&self) -> &DeviceReport {
         &self.context.device
@@ -175,22 +181,21 @@ impl CudaDevice {
         match &launch.work {
             Work::Kernel(bound) => {
                 let recipe = &bound.recipe;
-                let parameters: Vec<u64> = bound
-                    .values
-                    .iter()
-                    .map(|value| match value {
-                        ParameterValue::Fixed(value) => *value,
-                        ParameterValue::Extent(dim) => dim.eval(sizes).min(i32::MAX as u64),
-                    })
-                    .collect();
-                let axis = |i: usize| recipe.grid[i].blocks(sizes, bound.grid[i]);
+                let grid = recipe
+                    .grid_at(sizes, self.context.device.multiprocessors)
+                    .map_err(|e| format!("kernel `{}`: {e}", recipe.entry))?;
+                if grid.contains(&0) {
+                    return Ok(());
+                }
+                let parameters: Vec<u64> =
+                    bound.values.iter().map(|value| value.at(sizes)).collect();
                 let kernel = KernelLaunch {
                     function: bound.kernel.function,
-                    grid: [axis(0), axis(1), axis(2)],
+                    grid,
                     block: recipe.block,
-                    cluster: recipe.cluster,
-                    shared_bytes: recipe.shared_bytes,
-                    programmatic: recipe.programmatic,
+                    cluster: [1; 3],
+                    shared_bytes: recipe.dynamic_shared,
+                    programmatic: recipe.programmatic && self.arch().has_programmatic_launch(),
                     stream: self.stream.handle,
                     parameters: &parameters,
                 };

@@ -1,7 +1,7 @@
 //! Kernel images of CUDA: what a launch runs, as bytes without addresses or names of weights.
 //!
-//! Whatever differs from size to size is in the launch (its grid and its `params`), so that sizes
-//! share images.
+//! Grids and numbers that differ from size to size are functions of the sizes, so that sizes share
+//! images.
 
 use super::matmul::Matmul;
 use super::nvrtc::Arch;
@@ -12,7 +12,7 @@ use piecewise_kernels::op::cuda::LaunchRecipe;
 use serde::{Deserialize, Serialize};
 
 /// Changes when the meaning of image bytes changes.
-const IMAGE_VERSION: u32 = 1;
+pub(super) const IMAGE_VERSION: u32 = 2;
 
 /// What a launch runs.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -34,10 +34,8 @@ pub struct KernelImage {
     pub arch: Arch,
     /// The machine code.
     pub cubin: Vec<u8>,
-    /// How it is launched.
+    /// How it is launched, and its source.
     pub recipe: LaunchRecipe,
-    /// The source, for people.
-    pub source: String,
 }
 
 /// A custom op that runs by its host function.
@@ -98,16 +96,16 @@ impl CudaImage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use piecewise_kernels::op::cuda::{GridAxis, Parameter};
+    use piecewise_kernels::op::cuda::{GridAxis, Param, Scalar};
     use proptest::prelude::*;
 
     fn image() -> CudaImage {
-        let parameters = vec![Parameter::Argument(0), Parameter::Counts, Parameter::F32(0.5)];
+        let params = vec![Param::Arg(0), Param::Counts, Param::Scalar(Scalar::F32(0.5))];
+        let source = "extern \"C\" __global__ void scale(float *, const int *, float);";
         CudaImage::Kernel(KernelImage {
             arch: Arch { number: 90 },
             cubin: b"\x7fELFcode".to_vec(),
-            recipe: LaunchRecipe::new("scale", GridAxis::Launch, 256, parameters),
-            source: "extern \"C\" __global__ void scale(float *, const int *, float);".to_owned(),
+            recipe: LaunchRecipe::new(source, "scale", GridAxis::one(), 256, params),
         })
     }
 
@@ -120,7 +118,7 @@ mod tests {
         other[0] = 99;
         assert_eq!(
             CudaImage::from_bytes(&other),
-            Err("an image of version 99 where 1 is known".to_owned())
+            Err("an image of version 99 where 2 is known".to_owned())
         );
     }
 

@@ -87,6 +87,10 @@ impl Loader {
         Self { stream: stream.clone(), nvrtc, cubin: None, uploads: Vec::new(), turn: 0 }
     }
 
+    pub(super) fn nvrtc(&self) -> Option<&Nvrtc> {
+        self.nvrtc.as_ref()
+    }
+
     /// Makes the weight of a recipe at an address, row-major, and returns when it is enqueued.
     pub(super) fn materialize(
         &mut self,

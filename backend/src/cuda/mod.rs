@@ -8,6 +8,7 @@
 //! or function is missing and looks for toolkit stubs before the driver.
 
 mod capture;
+mod compiler;
 mod context;
 mod device;
 mod driver;
@@ -16,6 +17,7 @@ mod event;
 mod graph;
 mod host;
 mod image;
+mod kernel_cache;
 mod library;
 mod lt;
 mod materialize;
@@ -31,6 +33,7 @@ mod stream;
 mod tests;
 mod tuning;
 
+pub use compiler::CudaCompiler;
 pub use device::{CudaCaptured, CudaDevice, CudaOptions};
 pub use driver::faulty::{CallFault, Faults};
 pub use error::{CallError, CudaError, CudaVersion};

@@ -12,7 +12,7 @@ use piecewise_ir::entity::Entity;
 use piecewise_ir::graph::ValueDef;
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::op::OpRegistry;
-use piecewise_kernels::op::cuda::{CudaOp, LaunchRecipe, Parameter};
+use piecewise_kernels::op::cuda::{CudaOp, LaunchRecipe, Param, Scalar};
 use piecewise_kernels::step::CaptureSupport;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -60,8 +60,6 @@ pub(super) enum Work {
 pub(super) struct BoundKernel {
     pub(super) kernel: Arc<Kernel>,
     pub(super) recipe: LaunchRecipe,
-    /// The grid of the launch, for axes that take it.
-    pub(super) grid: [u32; 3],
     pub(super) values: Vec<ParameterValue>,
 }
 
@@ -69,8 +67,24 @@ pub(super) struct BoundKernel {
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum ParameterValue {
     Fixed(u64),
-    /// An `i32` of the padded sizes.
-    Extent(Dim),
+    /// A function of the padded sizes.
+    Size(Dim),
+}
+
+impl ParameterValue {
+    pub(super) fn at(&self, sizes: &[u64]) -> u64 {
+        match self {
+            Self::Fixed(value) => *value,
+            Self::Size(dim) => dim.eval(sizes),
+        }
+    }
+
+    fn of_size(dim: &Dim) -> Self {
+        match dim.as_constant() {
+            Some(value) => Self::Fixed(value),
+            None => Self::Size(dim.clone()),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -195,7 +209,7 @@ impl Binder<'_> {
                 let image = self.image(artifact, launch).map_err(failed)?;
                 let arguments = self.arguments(launch, binding, &operands, &limits);
                 let arguments = arguments.map_err(failed)?;
-                let work = self.work(&image, launch, binding, &arguments).map_err(failed)?;
+                let work = self.work(&image, binding, &arguments, &limits).map_err(failed)?;
                 Ok(Arc::new(BoundLaunch {
                     name: launch.name.clone(),
                     label: label.clone(),
@@ -291,9 +305,9 @@ impl Binder<'_> {
     fn work(
         &mut self,
         image: &Arc<CudaImage>,
-        launch: &Launch,
         binding: &Binding<'_>,
         arguments: &Arguments,
+        limits: &[u64],
     ) -> Result<Work, String> {
         let addresses = &arguments.addresses;
         match &**image {
@@ -305,30 +319,39 @@ impl Binder<'_> {
                         kernel.arch
                     ));
                 }
-                kernel.recipe.check(addresses.len(), launch.params.len())?;
-                let (shared, most) =
-                    (kernel.recipe.shared_bytes, self.context.device.shared_bytes_per_block);
+                let recipe = &kernel.recipe;
+                let (scratch, scratch_bytes) = arguments.scratch.unwrap_or((0, 0));
+                recipe.check(addresses.len(), scratch_bytes)?;
+                recipe
+                    .grid_at(limits, self.context.device.multiprocessors)
+                    .map_err(|e| e.to_string())?;
+                let shared = recipe.static_shared.saturating_add(recipe.dynamic_shared);
+                let most = self.context.device.shared_bytes_per_block;
                 if shared > most {
                     return Err(format!("{shared} bytes of shared memory, the device has {most}"));
                 }
-                let loaded =
-                    self.modules.kernel(&kernel.cubin, &kernel.recipe.entry, shared).map_err(
-                        |e| format!("kernel `{}` can't be loaded: {e}", kernel.recipe.entry),
-                    )?;
-                let value = |parameter: &Parameter| match parameter {
-                    Parameter::Argument(i) => ParameterValue::Fixed(addresses[*i as usize]),
-                    Parameter::Counts => ParameterValue::Fixed(binding.counts.0),
-                    Parameter::Extent(dim) => ParameterValue::Extent(dim.clone()),
-                    Parameter::Launch(i) => ParameterValue::Fixed(launch.params[*i as usize]),
-                    Parameter::I32(x) => ParameterValue::Fixed(u64::from(x.cast_unsigned())),
-                    Parameter::I64(x) => ParameterValue::Fixed(x.cast_unsigned()),
-                    Parameter::F32(x) => ParameterValue::Fixed(u64::from(x.to_bits())),
+                let loaded = self
+                    .modules
+                    .kernel(&kernel.cubin, &recipe.entry, recipe.dynamic_shared)
+                    .map_err(|e| format!("kernel `{}` can't be loaded: {e}", recipe.entry))?;
+                let narrow = |dim: &Dim| match u32::try_from(dim.eval(limits)) {
+                    Ok(_) => Ok(ParameterValue::of_size(dim)),
+                    Err(_) => Err(format!("`{}` counts below 2^32, not to {dim:?}", recipe.entry)),
+                };
+                let value = |param: &Param| match param {
+                    Param::Arg(i) => Ok(ParameterValue::Fixed(addresses[*i as usize])),
+                    Param::Scratch(offset) => Ok(ParameterValue::Fixed(scratch + offset)),
+                    Param::Counts => Ok(ParameterValue::Fixed(binding.counts.0)),
+                    Param::Scalar(Scalar::U32(dim)) => narrow(dim),
+                    Param::Scalar(Scalar::U64(dim)) => Ok(ParameterValue::of_size(dim)),
+                    Param::Scalar(Scalar::F32(x)) => {
+                        Ok(ParameterValue::Fixed(u64::from(x.to_bits())))
+                    }
                 };
                 Ok(Work::Kernel(Box::new(BoundKernel {
                     kernel: loaded,
-                    recipe: kernel.recipe.clone(),
-                    grid: launch.grid,
-                    values: kernel.recipe.parameters.iter().map(value).collect(),
+                    recipe: recipe.clone(),
+                    values: recipe.params.iter().map(value).collect::<Result<_, String>>()?,
                 })))
             }
             CudaImage::Matmul(matmul) => {

@@ -16,7 +16,7 @@ use piecewise_ir::module::UniquePiece;
 use piecewise_ir::types::TensorType;
 use piecewise_ir::weight::Recipe;
 use piecewise_kernels::op::cuda::{
-    CudaImplementation, CudaOp, CudaOpArgs, CudaOpCall, GridAxis, LaunchRecipe, Parameter,
+    CudaImplementation, CudaOp, CudaOpArgs, CudaOpCall, GridAxis, LaunchRecipe, Param, Scalar,
 };
 use piecewise_kernels::op::{OpError, OpRegistry};
 use piecewise_kernels::step::{CaptureSupport, LaunchContext, StepContext};
@@ -78,26 +78,21 @@ fn fixture() -> Fixture {
 
 fn kernel(name: &str, programmatic: bool) -> CudaImage {
     let rows = Dim::from(symbol());
-    let parameters = vec![
-        Parameter::Argument(0),
-        Parameter::Argument(1),
-        Parameter::Counts,
-        Parameter::Extent(rows.clone()),
-        Parameter::Launch(0),
-        Parameter::F32(1.0),
-        Parameter::I32(-1),
+    let number = |dim: Dim| Param::Scalar(Scalar::U32(dim));
+    let params = vec![
+        Param::Arg(0),
+        Param::Arg(1),
+        Param::Counts,
+        number(rows.clone()),
+        Param::Scalar(Scalar::U64(rows.times(1 << 32))),
+        Param::Scalar(Scalar::F32(1.0)),
+        number(Dim::constant(7)),
     ];
-    let grid = GridAxis::Tiles { extent: rows, tile: 8 };
-    let mut recipe = LaunchRecipe::new(name, grid, 256, parameters);
-    recipe.grid[1] = GridAxis::Launch;
+    let mut recipe = LaunchRecipe::new("", name, GridAxis::of(rows, 8), 256, params);
+    recipe.grid[1] = GridAxis::of(3u64, 1);
     recipe.programmatic = programmatic;
     let cubin = format!("\x7fELF{name}").into_bytes();
-    CudaImage::Kernel(KernelImage {
-        arch: Arch { number: 90 },
-        cubin,
-        recipe,
-        source: String::new(),
-    })
+    CudaImage::Kernel(KernelImage { arch: Arch { number: 90 }, cubin, recipe })
 }
 
 fn symbol() -> Symbol {
@@ -123,7 +118,7 @@ fn artifact(images: &[(&str, CudaImage)], size: PieceSize) -> Artifact {
             args: vec![arg(0, Access::Read), arg(1, Access::Write)],
             image: digest,
             grid: [1, 3, 1],
-            params: vec![42],
+            params: Vec::new(),
             capture: CaptureSupport::Always,
         });
     }
@@ -198,8 +193,7 @@ fn launches_take_addresses_counts_sizes_and_numbers() {
     let program = f.bind(&two_kernels(PieceSize::Exact(16)), "p0").unwrap();
     f.launch(&program, 9).unwrap();
     let base = f.arena.base.0;
-    let parameters =
-        vec![base, base + 1024, base + 3840, 9, 42, u64::from(1f32.to_bits()), u32::MAX.into()];
+    let parameters = vec![base, base + 1024, base + 3840, 9, 9 << 32, u64::from(1f32.to_bits()), 7];
     let noted = |name: &str, programmatic| Noted {
         name: name.to_owned(),
         grid: [2, 3, 1],
@@ -307,7 +301,7 @@ fn programs_that_do_not_fit_are_refused() {
     let other = KernelImage { arch: Arch { number: 80 }, ..other };
     refuse(artifact(&[("first", CudaImage::Kernel(other))], size));
     let CudaImage::Kernel(mut large) = kernel("first", false) else { unreachable!() };
-    large.recipe.shared_bytes = 300_000;
+    large.recipe.dynamic_shared = 300_000;
     refuse(artifact(&[("first", CudaImage::Kernel(large))], size));
     let mut few = two_kernels(size);
     few.alternatives[0].launches[0].args.truncate(1);

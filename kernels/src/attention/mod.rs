@@ -1,9 +1,11 @@
 //! Paged attention: its definition as a custom op.
 
 mod cpu;
+mod cuda;
 mod reference;
 
 pub use cpu::CpuPagedAttention;
+pub use cuda::CudaPagedAttention;
 
 use piecewise_ir::custom::{Attr, Attrs, CustomOpDef};
 use piecewise_ir::dim::Dim;

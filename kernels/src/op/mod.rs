@@ -31,6 +31,8 @@ impl OpRegistry {
         registry.define(Arc::new(crate::sampling::Sample));
         registry.implement_cpu(Arc::new(crate::attention::CpuPagedAttention));
         registry.implement_cpu(Arc::new(crate::sampling::CpuSample));
+        registry.implement_cuda(Arc::new(crate::attention::CudaPagedAttention));
+        registry.implement_cuda(Arc::new(crate::sampling::CudaSample));
         registry
     }
 

@@ -1,8 +1,10 @@
 //! Sampling: its definition as a custom op.
 
 mod cpu;
+mod cuda;
 
 pub use cpu::CpuSample;
+pub use cuda::CudaSample;
 
 use piecewise_ir::custom::{Attrs, CustomOpDef};
 use piecewise_ir::dim::Dim;

@@ -11,6 +11,7 @@
 //! waits, and its tokens are computed again. So nobody pays for tokens that are never generated,
 //! and the oldest sequence always goes on.
 
+mod dyn_engine;
 mod error;
 mod idle;
 mod logits;
@@ -20,6 +21,7 @@ mod schedule;
 mod sequence;
 mod step;
 
+pub use dyn_engine::DynEngine;
 pub use error::EngineError;
 pub use record::StepObserver;
 pub use request::{EngineOptions, Event, FinishReason, Request, RequestId};

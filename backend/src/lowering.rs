@@ -1,0 +1,98 @@
+//! What every compiler asks of a piece: operand positions, sizes, names.
+
+use crate::artifact::{Access, Arg, ArgRef, PieceSize};
+use crate::weights::WeightLayout;
+use piecewise_ir::entity::{Entity, Node, Value};
+use piecewise_ir::graph::Graph;
+use piecewise_ir::module::{Stitch, UniquePiece};
+use piecewise_ir::op::Op;
+
+/// The sizes that an artifact is made for, by symbol index.
+pub(crate) fn limits(piece: &UniquePiece, size: PieceSize, bounds: &[u64]) -> Vec<u64> {
+    let declared = piece.graph.symbols().iter();
+    let mut limits: Vec<u64> = declared
+        .map(|(symbol, decl)| bounds.get(symbol.index()).copied().unwrap_or(decl.max))
+        .collect();
+    if let Some(over) = piece.over
+        && let Some(limit) = limits.get_mut(over.index())
+    {
+        *limit = size.rows();
+    }
+    limits
+}
+
+/// Operand positions of a piece's values.
+pub(crate) struct Positions(Vec<Option<u32>>);
+
+impl Positions {
+    pub(crate) fn new(piece: &UniquePiece) -> Self {
+        let mut positions = vec![None; piece.graph.value_count()];
+        for (position, value) in piece.operands().into_iter().enumerate() {
+            positions[value.index()] = Some(position as u32);
+        }
+        Self(positions)
+    }
+
+    pub(crate) fn of(&self, value: Value) -> Option<u32> {
+        self.0.get(value.index()).copied().flatten()
+    }
+}
+
+/// An op's mnemonic or custom name.
+pub(crate) fn op_name(op: &Op) -> &str {
+    match op {
+        Op::Custom(call) => &call.name,
+        op => op.mnemonic(),
+    }
+}
+
+/// A node's scope and source line.
+pub(crate) fn location(graph: &Graph, node: Node) -> String {
+    let loc = &graph.node(node).loc;
+    match (loc.scope.as_str(), loc.source.as_str()) {
+        ("", "") => "no source line".to_owned(),
+        (scope, "") => scope.to_owned(),
+        ("", source) => source.to_owned(),
+        (scope, source) => format!("{scope}, {source}"),
+    }
+}
+
+/// What a launch is called: its op and the first thing it defines.
+pub(crate) fn launch_name(graph: &Graph, node: Node) -> String {
+    let data = graph.node(node);
+    match data.results.first() {
+        Some(result) => format!("{} {result}", op_name(&data.op)),
+        None => op_name(&data.op).to_owned(),
+    }
+}
+
+/// The arguments of a node: its operands, then its results.
+///
+/// # Errors
+/// A sentence, when a value is no operand of the piece.
+pub(crate) fn node_args(
+    graph: &Graph,
+    positions: &Positions,
+    node: Node,
+) -> Result<Vec<Arg>, String> {
+    let data = graph.node(node);
+    let mutated = data.op.mutated_operands();
+    let read = data.operands.iter().enumerate().map(|(i, &value)| {
+        let access = if mutated.contains(&i) { Access::ReadWrite } else { Access::Read };
+        (value, access)
+    });
+    let written = data.results.iter().map(|&value| (value, Access::Write));
+    read.chain(written)
+        .map(|(value, access)| {
+            let position =
+                positions.of(value).ok_or_else(|| format!("{value} is no operand of the piece"))?;
+            Ok(Arg { at: ArgRef::Operand(position), access })
+        })
+        .collect()
+}
+
+/// The layouts of every weight of every unique piece: row-major, which every kernel here reads.
+pub(crate) fn row_major(stitch: &Stitch) -> Vec<Vec<WeightLayout>> {
+    let pieces = stitch.unique.iter();
+    pieces.map(|(_, piece)| vec![WeightLayout::RowMajor; piece.graph.weights().len()]).collect()
+}

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Builds what a machine with a GPU and without Rust runs, into a folder that git ignores:
+#   tests/gpu/pack.sh [FOLDER]      # .gpu by default
+# Carry the folder there and start FOLDER/run.sh.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+out=${1:-.gpu}
+
+# The paths of the executables that cargo builds for these arguments, by target name.
+built() {
+  cargo "$@" --release --message-format json-render-diagnostics |
+    python3 -c '
+import json, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    if message.get("executable"):
+        print(message["target"]["name"], message["executable"])
+'
+}
+
+rm -rf "$out"
+mkdir -p "$out/bin" "$out/examples" "$out/tests"
+while read -r name path; do
+  strip -o "$out/bin/$name" "$path"
+done < <(
+  built build -p piecewise --bin piecewise
+  built test --no-run -p piecewise --test tiny_model --test model_families
+  built test --no-run -p piecewise-backend --test cuda_device
+)
+for name in piecewise tiny_model model_families cuda_device; do
+  [ -x "$out/bin/$name" ] || { echo "$name was not built" >&2; exit 1; }
+done
+cp -r examples/tiny-qwen3 "$out/examples/"
+cp -r tests/fixtures "$out/tests/"
+cp tests/gpu/run.sh "$out/"
+git rev-parse HEAD >"$out/COMMIT"
+du -sm "$out" | {
+  read -r size _
+  echo "$out: $size MiB"
+  [ "$size" -lt 60 ] || { echo "more than 60 MiB" >&2; exit 1; }
+}

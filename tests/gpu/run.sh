@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# Runs what tests/gpu/pack.sh packed, on a machine with a GPU:
+#   run.sh [-p FOLDER] [-l LOGS] [correctness] [bench]
+# FOLDER is where this script lies unless named; without a section, both run. The logs go to LOGS
+# (a temporary folder by default), a table with the device in every row comes last, and the exit
+# code is 1 where a row failed.
+set -uo pipefail
+pack=$(cd "$(dirname "$0")" && pwd)
+logs=
+while getopts p:l: flag; do
+  case $flag in
+    p) pack=$(cd "$OPTARG" && pwd) || exit 2 ;;
+    l) mkdir -p "$OPTARG" && logs=$(cd "$OPTARG" && pwd) || exit 2 ;;
+    *) exit 2 ;;
+  esac
+done
+shift $((OPTIND - 1))
+sections=("$@")
+[ ${#sections[@]} -gt 0 ] || sections=(correctness bench)
+logs=${logs:-$(mktemp -d)}
+cd "$pack" || exit 2
+
+export PIECEWISE_BIN=$pack/bin/piecewise
+export PIECEWISE_TEST_DEVICE=${PIECEWISE_TEST_DEVICE:-cuda}
+export PIECEWISE_REQUIRE_GPU=1
+device=$(nvidia-smi --query-gpu=name --format=csv,noheader -i 0 2>/dev/null || echo "no GPU")
+model=examples/tiny-qwen3
+rows=()
+failed=0
+
+# row NAME RESULT SECONDS DETAIL
+row() { rows+=("$(printf '%-34s %-7s %7s  %-40s %s' "$1" "$2" "$3" "$4" "$device")"); }
+
+# run NAME SECONDS COMMAND...: the log in $logs/NAME.log, a line of it that tells in $detail.
+run() {
+  local name=$1 limit=$2 log=$logs/$1.log start=$EPOCHREALTIME result=ok
+  shift 2
+  timeout "$limit" "$@" >"$log" 2>&1
+  local code=$?
+  [ $code -eq 0 ] || { result=FAILED; failed=1; }
+  [ $code -ne 124 ] || result=TIMEOUT
+  local seconds
+  seconds=$(awk "BEGIN { printf \"%.1f\", $EPOCHREALTIME - $start }")
+  detail=$(grep -E "^test result:|^generated " "$log" | tail -n 1 |
+    sed -E 's/^test result: [A-Za-z]+\. //; s/; [0-9]+ ignored.*//; s/^generated +//')
+  if [ $result != ok ]; then
+    echo "== $name: $result ($code)"
+    tail -n 40 "$log" | cut -c 1-600
+  fi
+  row "$name" $result "$seconds" "$detail"
+}
+
+correctness() {
+  run doctor 60 bin/piecewise doctor --require-gpu
+  cat "$logs/doctor.log"
+  run first_token 60 bin/piecewise generate --model $model --device "$PIECEWISE_TEST_DEVICE" \
+    --prompt "def __init__(self" --max-tokens 16 --graph-mode none --stats
+  run cuda_device 120 bin/cuda_device
+  for test in the_top_logits_equal_the_reference bf16_logits_are_close_to_f32 \
+    greedy_tokens_equal_the_reference_in_every_mode_and_size_list \
+    greedy_tokens_equal_the_reference_with_poison_and_at_every_level; do
+    run "$test" 180 bin/tiny_model --exact "$test"
+  done
+  run model_families 180 bin/model_families
+}
+
+bench() {
+  for mode in none piecewise full; do
+    for batch in 1 4; do
+      prompts=()
+      for ((i = 0; i < batch; i++)); do prompts+=(--prompt "def __init__(self"); done
+      run "generate_${mode}_batch_$batch" 60 bin/piecewise generate --model $model \
+        --device "$PIECEWISE_TEST_DEVICE" --graph-mode $mode "${prompts[@]}" \
+        --max-tokens 200 --ignore-eos --stats
+      grep -aE "^(device|graphs|steps|full replays|piece replays|fell back|generated)" \
+        "$logs/generate_${mode}_batch_$batch.log" || true
+    done
+  done
+}
+
+for section in "${sections[@]}"; do
+  case $section in
+    correctness | bench) $section ;;
+    *) echo "no section \`$section\`; there are correctness and bench" >&2; exit 2 ;;
+  esac
+done
+printf '\n%-34s %-7s %7s  %-40s %s\n' what result seconds detail device
+printf '%s\n' "${rows[@]}"
+exit $failed
