@@ -1,5 +1,6 @@
 //! `piecewise generate`: text from prompts.
 
+use super::amounts::shown_bytes;
 use super::dumps::DumpArgs;
 use super::load::{Folder, load_decoder};
 use super::model_args::ModelArgs;
@@ -259,8 +260,12 @@ fn show_statistics<D: Device>(
     }
     writeln!(
         out,
-        "memory           arena {} + scratch {}, weights {}, states {} bytes",
-        ledger.slots, ledger.scratch, ledger.weights, ledger.states
+        "memory           {}: weights {}, states {}, arena {}, scratch {}",
+        shown_bytes(ledger.total()),
+        shown_bytes(ledger.weights),
+        shown_bytes(ledger.states),
+        shown_bytes(ledger.slots),
+        shown_bytes(ledger.scratch)
     )?;
     let [launched, piecewise, full] = stats.steps_by_mode;
     writeln!(out, "steps            {full} full, {piecewise} piecewise, {launched} launched")?;
