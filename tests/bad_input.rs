@@ -275,7 +275,7 @@ fn passes_and_pipelines_that_do_not_exist() {
     let folder = tempfile::tempdir().unwrap();
     let (fused, _) = dumped(folder.path(), "fuse");
     check(&error_of(&["opt", &fused, "--pipeline", "canonicalise"]), &["canonicalise"]);
-    check(&error_of(&["opt", &fused, "--pipeline", "split{at=["]), &["split"]);
+    check(&error_of(&["opt", &fused, "--pipeline", "split{at=["]), &["pipeline column 11"]);
     check(&error_of(&["opt", "no/such.pw"]), &["no/such.pw"]);
     check(&error_of(&["opt", "/"]), &["can't read /"]);
 }

@@ -275,10 +275,15 @@ fn show_statistics<D: Device>(
             .filter(|(_, n)| **n > 0)
             .map(|(size, n)| format!("{size}: {n}"))
             .collect();
-        if shown.is_empty() { "none".to_owned() } else { shown.join(", ") }
+        shown.join(", ")
     };
-    writeln!(out, "full replays     by size {}", counted(&stats.full_replays))?;
-    writeln!(out, "piece replays    by size {}", counted(&stats.piece_replays))?;
+    for (what, counts) in
+        [("full replays", &stats.full_replays), ("piece replays", &stats.piece_replays)]
+    {
+        if counts.values().any(|&n| n > 0) {
+            writeln!(out, "{what:<16} by size {}", counted(counts))?;
+        }
+    }
     for (reason, n) in stats.fallbacks.iter().filter(|(_, n)| **n > 0) {
         writeln!(out, "fell back        {n} steps: {reason}")?;
     }

@@ -14,6 +14,7 @@ use piecewise_ir::module::{Module, Step, Stitch};
 use piecewise_ir::op::Op;
 use piecewise_runtime::config::Purpose;
 use piecewise_runtime::dispatch::Dispatcher;
+use piecewise_runtime::model::Ledger;
 use serde_json::{Value as Json, json};
 use std::process::ExitCode;
 
@@ -79,6 +80,7 @@ fn report(
         (Some(slots), Some(layout)) => (slots, layout),
         _ => bail!("the pipeline made no plan"),
     };
+    let ledger = Ledger::new(graph, layout, 0, &layout.bounds);
     let steps: Vec<Json> = stitch.steps.iter().map(|&step| member(graph, stitch, step)).collect();
     let is_piece = |step: &&Step| matches!(step, Step::Piece(_));
     let regions = graph.nodes().filter(|&n| matches!(graph.node(n).op, Op::Region(_))).count();
@@ -121,6 +123,8 @@ fn report(
         "regions": regions,
         "matmuls": matmuls,
         "arena_bytes": layout.bytes,
+        "weights_bytes": ledger.weights,
+        "states_bytes": ledger.states,
         "capture_num_tokens": dispatcher.tokens.sizes(),
         "decode_batch_sizes": dispatcher.batches.sizes(),
         "graph_mode": dispatcher.mode.name(),
@@ -211,6 +215,11 @@ fn show(report: &Json) -> anyhow::Result<()> {
             ),
         ),
         ("arena", format!("{arena} ({} bytes)", number("arena_bytes"))),
+        ("weights", shown_bytes(number("weights_bytes"))),
+        (
+            "states",
+            format!("{} (the KV cache and sampled ids)", shown_bytes(number("states_bytes"))),
+        ),
         ("graph mode", text(&report["graph_mode"])),
         ("token sizes", text(&report["capture_num_tokens"])),
         ("batch sizes", text(&report["decode_batch_sizes"])),
