@@ -154,3 +154,17 @@ fn a_plan_is_made_from_the_log_of_a_run() {
     let error = error_of(&[&run[..], &prompts, &["--iteration-log", "no/such/folder/x"]].concat());
     assert!(error.contains("no/such/folder/x"), "{error}");
 }
+
+#[test]
+fn the_documented_keys_are_the_keys() {
+    let text = std::fs::read_to_string(cli::root().join("docs/configuration.md")).unwrap();
+    let example = text.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+    let (_folder, path) = file(example);
+    let found = settings(&["--config", &path]);
+    assert_eq!(found["checks.poison"]["from"], "file");
+    for key in found.as_object().unwrap().keys() {
+        let leaf = key.rsplit('.').next().unwrap();
+        let named = text.contains(&format!("`{key}`")) || text.contains(&format!("`.{leaf}`"));
+        assert!(named, "docs/configuration.md does not name {key}");
+    }
+}

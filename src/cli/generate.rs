@@ -1,5 +1,6 @@
 //! `piecewise generate`: text from prompts.
 
+use super::amounts::shown_bytes;
 use super::dumps::DumpArgs;
 use super::load::{Folder, load_decoder};
 use super::model_args::ModelArgs;
@@ -257,8 +258,12 @@ fn show_statistics(
     }
     writeln!(
         out,
-        "memory           arena {} + scratch {}, weights {}, states {} bytes",
-        ledger.slots, ledger.scratch, ledger.weights, ledger.states
+        "memory           {}: weights {}, states {}, arena {}, scratch {}",
+        shown_bytes(ledger.total()),
+        shown_bytes(ledger.weights),
+        shown_bytes(ledger.states),
+        shown_bytes(ledger.slots),
+        shown_bytes(ledger.scratch)
     )?;
     let [launched, piecewise, full] = stats.steps_by_mode;
     writeln!(out, "steps            {full} full, {piecewise} piecewise, {launched} launched")?;
@@ -268,10 +273,15 @@ fn show_statistics(
             .filter(|(_, n)| **n > 0)
             .map(|(size, n)| format!("{size}: {n}"))
             .collect();
-        if shown.is_empty() { "none".to_owned() } else { shown.join(", ") }
+        shown.join(", ")
     };
-    writeln!(out, "full replays     by size {}", counted(&stats.full_replays))?;
-    writeln!(out, "piece replays    by size {}", counted(&stats.piece_replays))?;
+    for (what, counts) in
+        [("full replays", &stats.full_replays), ("piece replays", &stats.piece_replays)]
+    {
+        if counts.values().any(|&n| n > 0) {
+            writeln!(out, "{what:<16} by size {}", counted(counts))?;
+        }
+    }
     for (reason, n) in stats.fallbacks.iter().filter(|(_, n)| **n > 0) {
         writeln!(out, "fell back        {n} steps: {reason}")?;
     }

@@ -1,12 +1,12 @@
 //! `piecewise inspect`: what a model becomes, without its weights.
 
+use super::amounts::shown_bytes;
 use super::dumps::DumpArgs;
 use super::load::Folder;
 use super::lowering::{LoweredPiece, lower};
 use super::model_args::ModelArgs;
 use super::settings::Workload;
 use anyhow::bail;
-use comfy_table::{Table, presets};
 use piecewise_backend::artifact::{ArgRef, Digest, PieceSize};
 use piecewise_ir::entity::Entity;
 use piecewise_ir::graph::Graph;
@@ -14,6 +14,7 @@ use piecewise_ir::module::{Module, Step, Stitch};
 use piecewise_ir::op::Op;
 use piecewise_runtime::config::Purpose;
 use piecewise_runtime::dispatch::Dispatcher;
+use piecewise_runtime::model::Ledger;
 use serde_json::{Value as Json, json};
 use std::process::ExitCode;
 
@@ -47,7 +48,11 @@ pub(crate) fn run(args: InspectArgs) -> anyhow::Result<ExitCode> {
     let graph = folder.graph(|_| None)?;
     let module = folder.plan(&args.dumps, graph)?;
     if args.dumps.stops() {
-        super::print_line(piecewise_ir::text::print_module(&module).trim_end())?;
+        let text = piecewise_ir::text::print_module(&module);
+        match args.json {
+            true => super::print_line(&json!({"module": text}).to_string())?,
+            false => super::print_line(text.trim_end())?,
+        }
         return Ok(ExitCode::SUCCESS);
     }
     let Some(stitch) = module.stitch() else { bail!("the pipeline made no pieces") };
@@ -78,6 +83,7 @@ fn report(
         (Some(slots), Some(layout)) => (slots, layout),
         _ => bail!("the pipeline made no plan"),
     };
+    let ledger = Ledger::new(graph, layout, 0, &layout.bounds);
     let steps: Vec<Json> = stitch.steps.iter().map(|&step| member(graph, stitch, step)).collect();
     let is_piece = |step: &&Step| matches!(step, Step::Piece(_));
     let regions = graph.nodes().filter(|&n| matches!(graph.node(n).op, Op::Region(_))).count();
@@ -120,6 +126,8 @@ fn report(
         "regions": regions,
         "matmuls": matmuls,
         "arena_bytes": layout.bytes,
+        "weights_bytes": ledger.weights,
+        "states_bytes": ledger.states,
         "capture_num_tokens": dispatcher.tokens.sizes(),
         "decode_batch_sizes": dispatcher.batches.sizes(),
         "graph_mode": dispatcher.mode.name(),
@@ -185,66 +193,125 @@ fn lowered_row(lowered: &LoweredPiece) -> anyhow::Result<Json> {
     }))
 }
 
-fn show(report: &Json) -> anyhow::Result<()> {
-    let text = |value: &Json| match value {
+fn text(value: &Json) -> String {
+    match value {
         Json::String(text) => text.clone(),
-        Json::Array(items) => items
-            .iter()
-            .map(|i| i.as_str().map_or(i.to_string(), str::to_owned))
-            .collect::<Vec<_>>()
-            .join(" "),
+        Json::Array(items) => items.iter().map(text).collect::<Vec<_>>().join(" "),
         other => other.to_string(),
-    };
-    for key in [
-        "pieces",
-        "unique_pieces",
-        "eager_steps",
-        "kernels",
-        "regions",
-        "matmuls",
-        "arena_bytes",
-        "graph_mode",
-        "capture_num_tokens",
-        "decode_batch_sizes",
-    ] {
-        super::print_line(&format!("{key:<20} {}", text(&report[key])))?;
     }
-    let tables: [(&str, &[&str]); 4] = [
-        ("steps", &["kind", "id", "unique", "ops"]),
-        ("unique", &["unique", "over", "nodes", "hash"]),
-        ("slots", &["slot", "kind", "type", "offset", "bytes", "live"]),
-        ("sizes", &["unique", "size", "general", "scratch", "digest"]),
+}
+
+fn show(report: &Json) -> anyhow::Result<()> {
+    let number = |key: &str| report[key].as_u64().unwrap_or(0);
+    let arena = shown_bytes(number("arena_bytes"));
+    let facts = [
+        ("model", text(&report["graph"])),
+        ("pieces", format!("{} ({} unique)", number("pieces"), number("unique_pieces"))),
+        ("split ops", number("eager_steps").to_string()),
+        (
+            "kernels",
+            format!(
+                "{} ({} regions, {} matmuls)",
+                number("kernels"),
+                number("regions"),
+                number("matmuls")
+            ),
+        ),
+        ("arena", format!("{arena} ({} bytes)", number("arena_bytes"))),
+        ("weights", shown_bytes(number("weights_bytes"))),
+        (
+            "states",
+            format!("{} (the KV cache and sampled ids)", shown_bytes(number("states_bytes"))),
+        ),
+        ("graph mode", text(&report["graph_mode"])),
+        ("token sizes", text(&report["capture_num_tokens"])),
+        ("batch sizes", text(&report["decode_batch_sizes"])),
     ];
-    for (name, columns) in tables {
-        let rows = report[name].as_array().map(Vec::as_slice).unwrap_or_default();
-        if rows.is_empty() {
-            continue;
-        }
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING).set_header(columns.to_vec());
-        for row in rows {
-            table.add_row(columns.iter().map(|column| text(&row[*column])));
-        }
-        super::print_line(&format!("\n{name}\n{table}"))?;
-        if name == "sizes" {
-            show_launches(rows)?;
-        }
+    for (name, value) in facts {
+        super::print_line(&format!("{name:<12} {value}"))?;
+    }
+    show_table(report, "steps", &["id", "kind", "unique", "ops"], |row, column| match column {
+        "ops" => repeated(&row["ops"]),
+        _ => text(&row[column]),
+    })?;
+    show_table(report, "unique", &["unique", "over", "nodes", "hash"], |row, column| {
+        let shown = text(&row[column]);
+        if column == "hash" { short(&shown).to_owned() } else { shown }
+    })?;
+    let columns = ["slot", "kind", "type", "offset", "bytes", "live"];
+    show_table(report, "slots", &columns, |row, column| match column {
+        "offset" => format!("{:#x}", row["offset"].as_u64().unwrap_or(0)),
+        "live" => format!("{}..{}", row["live"][0], row["live"][1]),
+        _ => text(&row[column]),
+    })?;
+    let columns = ["unique", "size", "launches", "scratch", "digest"];
+    show_table(report, "sizes", &columns, |row, column| match column {
+        "size" => size(row),
+        "launches" => row["launches"].as_array().map_or(0, Vec::len).to_string(),
+        "digest" => short(&text(&row["digest"])).to_owned(),
+        _ => text(&row[column]),
+    })?;
+    show_launches(report)
+}
+
+fn size(row: &Json) -> String {
+    let general = if row["general"] == true { "any to " } else { "" };
+    format!("{general}{}", row["size"])
+}
+
+/// As much of a digest as tells those of one model apart.
+fn short(digest: &str) -> &str {
+    digest.get(..12).unwrap_or(digest)
+}
+
+/// A list with runs of equal entries counted.
+fn repeated(ops: &Json) -> String {
+    let ops: Vec<String> = ops.as_array().into_iter().flatten().map(text).collect();
+    let runs = ops.chunk_by(|a, b| a == b).map(|run| match run.len() {
+        1 => run[0].clone(),
+        n => format!("{n}x{}", run[0]),
+    });
+    runs.collect::<Vec<_>>().join(" ")
+}
+
+/// Prints the rows of `report[name]`, numbers to the right; nothing where there are none.
+fn show_table(
+    report: &Json,
+    name: &str,
+    columns: &[&str],
+    cell: impl Fn(&Json, &str) -> String,
+) -> anyhow::Result<()> {
+    let rows = report[name].as_array().map(Vec::as_slice).unwrap_or_default();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let mut lines = vec![columns.iter().map(|&column| column.to_owned()).collect::<Vec<_>>()];
+    lines.extend(rows.iter().map(|row| columns.iter().map(|column| cell(row, column)).collect()));
+    let width = |i: usize| lines.iter().map(|line| line[i].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
+    let is_number = |text: &String| text.starts_with(|c: char| c.is_ascii_digit());
+    let right: Vec<bool> =
+        (0..columns.len()).map(|i| lines[1..].iter().all(|line| is_number(&line[i]))).collect();
+    super::print_line(&format!("\n{name}"))?;
+    for line in &lines {
+        let cells = line.iter().enumerate().map(|(i, cell)| match right[i] {
+            true => format!("{cell:>width$}", width = widths[i]),
+            false => format!("{cell:<width$}", width = widths[i]),
+        });
+        super::print_line(format!("  {}", cells.collect::<Vec<_>>().join("  ")).trim_end())?;
     }
     Ok(())
 }
 
-fn show_launches(rows: &[Json]) -> anyhow::Result<()> {
-    for row in rows {
-        let general = if row["general"] == true { " (general)" } else { "" };
-        super::print_line(&format!("\n{} at {}{general}", row["unique"], row["size"]))?;
+fn show_launches(report: &Json) -> anyhow::Result<()> {
+    for row in report["sizes"].as_array().map(Vec::as_slice).unwrap_or_default() {
+        super::print_line(&format!("\n{} at {}", text(&row["unique"]), size(row)))?;
         for launch in row["launches"].as_array().map(Vec::as_slice).unwrap_or_default() {
-            super::print_line(&format!(
-                "  {} grid {} operands {} image {}",
-                launch["name"].as_str().unwrap_or(""),
-                launch["grid"],
-                launch["operands"],
-                launch["image"].as_str().map_or("", |d| &d[..12]),
-            ))?;
+            let name = text(&launch["name"]);
+            let (grid, operands) = (text(&launch["grid"]), text(&launch["operands"]));
+            let image = text(&launch["image"]);
+            let image = short(&image);
+            super::print_line(&format!("  {image}  grid {grid:<10} {name} ({operands})"))?;
         }
     }
     Ok(())

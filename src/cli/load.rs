@@ -14,6 +14,7 @@ use piecewise_backend::weights::WeightSource;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
+use piecewise_ir::op::Op;
 use piecewise_passes::Observer;
 use piecewise_runtime::batch::RoleMap;
 use piecewise_runtime::config::Purpose;
@@ -21,7 +22,7 @@ use piecewise_runtime::engine::DynEngine;
 use piecewise_runtime::kv::KvShape;
 use piecewise_runtime::pipeline::plan;
 use piecewise_runtime::symbols::SymbolTable;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A model folder with the settings for it, before anything is compiled.
 pub(crate) struct Folder {
@@ -98,8 +99,27 @@ pub(crate) fn plan_graph(
     observers: Vec<Box<dyn Observer>>,
 ) -> anyhow::Result<Module> {
     let config = &settings.config;
+    check_split_ops(config.splitting_ops.as_deref().unwrap_or_default(), &graph)?;
     let (module, _) = plan(graph, config.level, config.splitting_ops.as_deref(), observers)?;
     Ok(module)
+}
+
+/// An op that is not there would never be split at, without a word.
+fn check_split_ops(names: &[String], graph: &Graph) -> anyhow::Result<()> {
+    let ops: BTreeSet<&str> = graph
+        .nodes()
+        .filter_map(|node| match &graph.node(node).op {
+            Op::Custom(call) => Some(call.name.as_str()),
+            _ => None,
+        })
+        .collect();
+    match names.iter().find(|name| !ops.contains(name.as_str())) {
+        Some(name) => {
+            let there = Vec::from_iter(ops).join(", ");
+            bail!("splitting_ops names {name:?}, but the custom ops of the graph are {there}")
+        }
+        None => Ok(()),
+    }
 }
 
 /// An engine over a planned module, with its weights loaded and its graphs captured.

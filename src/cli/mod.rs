@@ -22,7 +22,15 @@ use std::process::ExitCode;
 
 /// A graph-compilation framework for transformer inference with a piecewise splitter.
 #[derive(Debug, Parser)]
-#[command(name = "piecewise", version, about)]
+#[command(
+    name = "piecewise",
+    version,
+    about,
+    after_help = "Examples:
+  piecewise generate --model examples/tiny-qwen3 --prompt \"def __init__(self\"
+  piecewise inspect --model examples/tiny-qwen3 --sizes
+  piecewise plan --simulate chat --max-graphs 16"
+)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -60,6 +68,11 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 
 /// Prints an error with its causes and gives the exit code of a failure.
 pub(crate) fn fail(error: &anyhow::Error) -> ExitCode {
+    let io = error.downcast_ref::<std::io::Error>();
+    if io.is_some_and(|io| io.kind() == std::io::ErrorKind::BrokenPipe) {
+        // Whoever read standard output has seen enough.
+        return ExitCode::SUCCESS;
+    }
     let mut text = format!("error: {error}");
     for cause in error.chain().skip(1) {
         let cause = cause.to_string();

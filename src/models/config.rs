@@ -185,8 +185,8 @@ pub struct DecoderConfig {
 const LARGEST_FILE: u64 = 4 << 20;
 /// Weights that a model may have.
 const MOST_WEIGHTS: usize = 1 << 42;
-/// Widths of a head.
-const HEAD_DIM: RangeInclusive<usize> = 1..=1 << 12;
+/// Widths of a head: the frequencies of its rope table are one literal.
+const HEAD_DIM: RangeInclusive<usize> = 1..=1 << 11;
 /// Lengths of a context.
 const POSITIONS: RangeInclusive<usize> = 1..=1 << 27;
 

@@ -44,6 +44,7 @@ pub(crate) fn error_of(args: &[&str]) -> String {
     let output = piecewise(args);
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success(), "piecewise {} should have failed", args.join(" "));
+    assert!(output.stdout.is_empty(), "piecewise {} printed before it failed", args.join(" "));
     assert!(!errors.contains("panicked"), "piecewise {} panicked:\n{errors}", args.join(" "));
     errors
 }

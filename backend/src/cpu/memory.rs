@@ -64,6 +64,7 @@ impl Drop for Mapping {
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     regions: Vec<Arc<Mapping>>,
+    names: Vec<String>,
 }
 
 const PAGE: u64 = 4096;
@@ -80,7 +81,14 @@ impl Memory {
         let mapping = Mapping::reserve(rounded).map_err(|e| short(e.to_string()))?;
         let base = Address(mapping.base.expose_provenance() as u64);
         self.regions.push(Arc::new(mapping));
+        self.names.push(what.to_owned());
         Ok(Region { id: (self.regions.len() - 1) as u32, base, bytes })
+    }
+
+    /// What a region was reserved for.
+    fn name(&self, region: Region) -> String {
+        let name = self.names.get(region.id as usize).cloned();
+        name.unwrap_or_else(|| format!("region {}", region.id))
     }
 
     fn region(&self, region: Region) -> Result<&Arc<Mapping>, DeviceError> {
@@ -97,7 +105,7 @@ impl Memory {
             return Ok(());
         }
         let short = |reason| DeviceError::OutOfMemory {
-            what: format!("region {}", region.id),
+            what: self.name(region),
             bytes: region.bytes,
             reason,
         };
@@ -115,7 +123,7 @@ impl Memory {
             return Ok(());
         }
         mapping.remap(ProtFlags::READ, false).map_err(|e| DeviceError::OutOfMemory {
-            what: format!("region {}", region.id),
+            what: self.name(region),
             bytes: region.bytes,
             reason: e.to_string(),
         })

@@ -102,8 +102,8 @@ impl RuntimeConfig {
             other: format!("max_num_tokens = {}", self.max_num_tokens),
             remedy,
         };
-        range("max_num_rows", self.max_num_rows(), MOST)?;
         range("max_num_seqs", self.max_num_seqs(), MOST)?;
+        range("max_num_rows", self.max_num_rows(), MOST)?;
         if self.max_num_seqs() > self.max_num_tokens {
             let remedy = "each running sequence brings a token to a step: lower max_num_seqs or \
                           raise max_num_tokens";

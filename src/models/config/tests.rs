@@ -303,7 +303,7 @@ fn sizes_that_do_not_fit_each_other_are_refused() {
         Family::Llama,
         json!({"head_dim": null, "hidden_size": 1 << 20}),
         "hidden_size",
-        "4096",
+        "2048",
     );
     let huge =
         json!({"hidden_size": 1 << 20, "intermediate_size": 1 << 22, "num_hidden_layers": 4096});

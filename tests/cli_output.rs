@@ -1,0 +1,120 @@
+//! What the program prints: help with examples, JSON for machines, the same text for a seed.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+#[path = "support/cli.rs"]
+mod cli;
+
+use cli::stdout_of;
+use serde_json::Value;
+
+const MODEL: &str = "examples/tiny-qwen3";
+const FIXTURE: &str = "tests/fixtures/qwen3";
+
+#[test]
+fn every_help_has_examples() {
+    let help = stdout_of(&["--help"]);
+    assert!(help.contains("Examples:"), "{help}");
+    let commands = help.split("Commands:").nth(1).unwrap().split("Options:").next().unwrap();
+    let names: Vec<&str> =
+        commands.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(names.len() >= 6, "{names:?}");
+    for name in names.into_iter().filter(|&name| name != "help" && name != "Examples:") {
+        let help = stdout_of(&[name, "--help"]);
+        assert!(help.contains("Examples:"), "{name}");
+    }
+}
+
+#[test]
+fn json_is_all_that_is_on_standard_output() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (fused, out) = (path("fused.pw"), path("out.safetensors"));
+    std::fs::write(&fused, stdout_of(&["inspect", "--model", FIXTURE, "--stop-after", "fuse"]))
+        .unwrap();
+    let weights = ["--weights", FIXTURE, "--ids", "1,2"];
+    let commands: [&[&str]; 10] = [
+        &["logits", "--model", FIXTURE, "--ids", "1,2", "--out", &out],
+        &["inspect", "--model", FIXTURE],
+        &["inspect", "--model", FIXTURE, "--sizes"],
+        &["inspect", "--model", FIXTURE, "--stop-after", "split"],
+        &["inspect", "--model", FIXTURE, "--print-config"],
+        &["opt", &fused, "--pipeline", "split,destination", "--print-after", "all"],
+        &["plan", "--max-graphs", "4", "--max-num-tokens", "64"],
+        &[&["run", fused.as_str()][..], &weights].concat(),
+        &[&["run", fused.as_str(), "--print-config"][..], &weights].concat(),
+        &["generate", "--model", MODEL, "--prompt", "a", "--max-tokens", "2", "--stats"],
+    ];
+    for command in commands {
+        let text = stdout_of(&[command, &["--json"]].concat());
+        let value: Value = serde_json::from_str(&text).unwrap_or_else(|error| {
+            panic!("{command:?}: {error}: {text}");
+        });
+        assert!(value.is_object() || value.is_array(), "{command:?}");
+    }
+    let several = ["generate", "--model", MODEL, "--max-tokens", "2", "--json"];
+    let text = stdout_of(&[&several[..], &["--prompt", "a", "--prompt", "b\nc"]].concat());
+    let prompts: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["prompt"].clone())
+        .collect();
+    assert_eq!(prompts, ["a", "b\nc"]);
+}
+
+#[test]
+fn what_is_printed_for_people_is_aligned() {
+    let text = stdout_of(&["inspect", "--model", FIXTURE, "--sizes", "--max-num-tokens", "2"]);
+    assert!(text.lines().all(|line| line == line.trim_end()), "{text}");
+    let slots: Vec<&str> = text
+        .lines()
+        .skip_while(|line| *line != "slots")
+        .skip(1)
+        .take_while(|line| !line.is_empty())
+        .collect();
+    let column = slots[0].find("kind").unwrap();
+    for line in &slots[1..] {
+        let kind = line[column..].split_whitespace().next().unwrap();
+        assert!(["input", "boundary", "local", "output"].contains(&kind), "{line}");
+    }
+}
+
+/// The texts of prompts, sampled.
+fn sampled(prompts: &[&str], mode: &str, seed: &str) -> Vec<String> {
+    let mut args = vec!["generate", "--model", MODEL, "--dtype", "f32", "--max-tokens", "24"];
+    args.extend(["--json", "--temperature", "0.8", "--top-p", "0.95", "--graph-mode", mode]);
+    args.extend(["--seed", seed]);
+    prompts.iter().for_each(|prompt| args.extend(["--prompt", prompt]));
+    let text = |line: &str| {
+        let reply: Value = serde_json::from_str(line).unwrap();
+        reply["text"].as_str().unwrap().to_owned()
+    };
+    stdout_of(&args).lines().map(text).collect()
+}
+
+#[test]
+fn a_seed_gives_the_same_text_again_in_a_batch_or_alone_in_every_mode() {
+    let first = "def __init__(self";
+    let expected = sampled(&[first], "full_and_piecewise", "7");
+    assert_ne!(sampled(&[first], "full_and_piecewise", "8"), expected, "another seed");
+    for mode in ["none", "piecewise", "full"] {
+        assert_eq!(sampled(&[first], mode, "7"), expected, "{mode}, alone");
+        assert_eq!(sampled(&[first], mode, "7"), expected, "{mode}, again");
+        let batch = sampled(&[first, "import", "class Foo"], mode, "7");
+        assert_eq!(batch[0], expected[0], "{mode}, in a batch");
+        assert_eq!(sampled(&["import"], mode, "8")[0], batch[1], "{mode}, the second alone");
+    }
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_piecewise"))
+        .args(["inspect", "--model", MODEL])
+        .current_dir(cli::root())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+}
