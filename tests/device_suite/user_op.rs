@@ -1,7 +1,7 @@
 //! A graph whose only custom op is a user's: it mixes rows and mutates a state.
 
 use crate::any_graph::{MODES, RandomWeights, build, elements, set_states, step};
-use crate::target::Target;
+use crate::target::{Cpu, Target};
 use piecewise_backend::device::Device;
 use piecewise_ir::builder::Builder;
 use piecewise_ir::custom::Attr;
@@ -23,7 +23,10 @@ const WEIGHTS: u64 = 21;
 
 /// [`MixOp`] on the CPU.
 #[derive(Debug)]
-struct CpuMix;
+struct CpuMix {
+    /// A fault to plant: sums begin with the last padding row.
+    reads_padding: bool,
+}
 
 impl CpuOp for CpuMix {
     fn name(&self) -> &str {
@@ -38,7 +41,8 @@ impl CpuOp for CpuMix {
             return Err(args.error("attribute `scale` must be a float"));
         };
         for column in 0..width {
-            let mut sum = 0.0;
+            let last = (args.dim(0, 0) - 1) * width + column;
+            let mut sum = if self.reads_padding { x[last] } else { 0.0 };
             for (i, &slot) in slots[..rows].iter().enumerate() {
                 let value = x[i * width + column];
                 sum += value;
@@ -74,8 +78,12 @@ fn graph() -> Graph {
 
 /// The op and its implementation.
 pub(crate) fn registry() -> Arc<OpRegistry> {
+    registry_of(CpuMix { reads_padding: false })
+}
+
+fn registry_of(op: CpuMix) -> Arc<OpRegistry> {
     let mut registry = OpRegistry::new();
-    registry.define(Arc::new(MixOp)).implement_cpu(Arc::new(CpuMix));
+    registry.define(Arc::new(MixOp)).implement_cpu(Arc::new(op));
     Arc::new(registry)
 }
 
@@ -121,4 +129,22 @@ fn run<D: Device>(model: &mut CompiledModel<D>, mode: StepMode) -> Vec<Vec<u8>> 
         all.extend(outputs);
     }
     all
+}
+
+#[test]
+fn poison_shows_an_op_that_reads_padding() {
+    let (module, _) = plan(graph(), Level::Piecewise, None, Vec::new()).unwrap();
+    let module = Arc::new(module);
+    for reads_padding in [false, true] {
+        let registry = registry_of(CpuMix { reads_padding });
+        for (mode, step_mode) in MODES {
+            let weights = RandomWeights(WEIGHTS);
+            let mut model = build::<Cpu>(&module, &registry, mode, &[4], 16, &weights);
+            let x = Array::from_fn(F32, vec![3, WIDTH as usize], |i| i as f64 / 50.0).rounded();
+            let slots = Array::from_fn(I32, vec![3], |i| i as f64);
+            let outputs = step(&mut model, 3, &[x, slots], step_mode);
+            let shows = elements(F32, &outputs[0]).iter().any(|x| x.is_nan());
+            assert_eq!(shows, reads_padding, "{mode:?}");
+        }
+    }
 }
