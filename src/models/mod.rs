@@ -6,7 +6,7 @@
 //!
 //! - [`config`]: what the decoder is, as a typed [`DecoderConfig`];
 //! - [`checkpoint`]: the weights, memory-mapped, as a [`Checkpoint`];
-//! - [`decoder`]: the graph of the families, written with the builder;
+//! - [`mod@decoder`]: the graph of the families, written with the builder;
 //! - [`tokenizer`]: text to token ids and back, as a [`TextTokenizer`].
 
 pub mod checkpoint;
