@@ -117,7 +117,7 @@ struct Cost {
     scratch_bytes: u64,
 }
 
-fn cost(layers: usize) -> Cost {
+fn cost(layers: usize, sizes: &[u64]) -> Cost {
     let module = Arc::new(planned(of_layers(layers)));
     let stitch = module.stitch().unwrap();
     assert_eq!(stitch.split_op_count(), layers);
@@ -128,7 +128,7 @@ fn cost(layers: usize) -> Cost {
         artifacts: Mutex::default(),
     };
     let options = BuildOptions {
-        dispatcher: dispatcher(&[1, 2, 4, 8, 16], TOKENS),
+        dispatcher: dispatcher(sizes, TOKENS),
         max_logit_rows: SEQUENCES,
         read_outputs: vec![0, 1],
         capture: CaptureWhen::Startup,
@@ -158,20 +158,18 @@ fn cost(layers: usize) -> Cost {
 
 #[test]
 fn compiling_and_the_arena_cost_the_same_for_2_6_and_60_layers() {
-    let two = cost(2);
+    let sizes = [1, 2, 4, 8, 16];
+    let two = cost(2, &sizes);
     assert!(two.unique_pieces <= 4, "{two:?}");
-    assert_eq!(cost(6), two);
-    assert_eq!(cost(60), two);
+    assert_eq!(cost(6, &sizes), two);
+    assert_eq!(cost(60, &sizes), two);
 }
 
 #[test]
 fn the_arena_is_that_of_the_bound_whatever_the_sizes() {
-    let arena = |max_tokens| {
-        let config = DecoderConfig::load(&root().join("examples/tiny-qwen3")).unwrap();
-        let graph = decoder(&config, &limits(DType::F32, max_tokens), |_| None).unwrap();
-        planned(graph).layout().unwrap().bytes
-    };
-    assert!(arena(64) > arena(32));
+    let arena = |sizes: &[u64]| cost(2, sizes).arena_bytes;
+    let all = arena(&[1, 2, 4, 8, 16, 32]);
+    assert_eq!([arena(&[1]), arena(&[7, 9]), arena(&[32])], [all; 3]);
 }
 
 fn root() -> &'static Path {

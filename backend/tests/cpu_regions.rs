@@ -122,22 +122,43 @@ fn fused_and_unfused_have_the_same_bits_at_every_size_and_thread_count() {
     }
 }
 
+/// Rounded where the types say so, a region differs from the evaluator by the error of f32
+/// functions alone: a few units in the last place. Only where that error falls on the boundary of
+/// a rounding to a half float does the value flip to its neighbour, so most regions of half
+/// floats are held as tightly, and no value may move by more than a flip or two.
 #[test]
-fn smooth_regions_are_near_the_exact_value() {
+fn smooth_regions_are_rounded_where_their_types_say_so() {
+    let flip = f64::from(half::bf16::EPSILON);
+    let mut flipped = 0;
     for seed in 0..300 {
         let p = program(seed, Kind::Smooth);
         let fused = run(&p.fused, &p, seed, 4, PieceSize::Exact(ROWS));
-        for (rounding, in_f32) in [(Rounding::Typed, false), (Rounding::Exact, true)] {
-            let (want, _) = evaluate(&p.fused, seed, rounding);
-            // Errors of half floats are those of whole chains; f32 alone is held tightly.
-            let narrow = format!("{:?}", p.fused).contains("F16");
-            let tolerance = if narrow || !in_f32 { 0.25 } else { 1e-4 };
-            for (i, (got, want)) in fused.values.iter().zip(&want).enumerate() {
-                for (j, (&a, &b)) in got.iter().zip(&want.data).enumerate() {
-                    let near = (a - b).abs() <= tolerance * (1.0 + b.abs());
-                    assert!(near, "seed {seed} {rounding:?} output {i}[{j}]: {a} for {b}");
-                }
-            }
-        }
+        let (want, _) = evaluate(&p.fused, seed, Rounding::Typed);
+        let worst = worst_error(&fused, &want);
+        flipped += usize::from(worst > 1e-6);
+        assert!(worst <= 2.0 * flip, "seed {seed}: {worst}");
     }
+    assert!(flipped <= 6, "{flipped} of 300 regions have flipped values");
+}
+
+/// Without half floats a region is also near the value without any rounding.
+#[test]
+fn smooth_regions_of_f32_are_near_the_exact_value() {
+    for seed in 0..300 {
+        let p = program(seed, Kind::SmoothF32);
+        let fused = run(&p.fused, &p, seed, 4, PieceSize::Exact(ROWS));
+        let (want, _) = evaluate(&p.fused, seed, Rounding::Exact);
+        let worst = worst_error(&fused, &want);
+        assert!(worst <= 1e-5, "seed {seed}: {worst}");
+    }
+}
+
+/// The largest `|a - b| / (1 + |b|)` over every element of every output.
+fn worst_error(got: &Run, want: &[Array]) -> f64 {
+    let pairs = got.values.iter().zip(want).flat_map(|(got, want)| got.iter().zip(&want.data));
+    let error = |(a, b): (&f64, &f64)| {
+        let error = (a - b).abs() / (1.0 + b.abs());
+        if error.is_nan() { f64::INFINITY } else { error }
+    };
+    pairs.map(error).fold(0.0, f64::max)
 }

@@ -2,9 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod any_graph;
 mod equal_modes;
 mod frozen_list;
 mod launch_check;
+mod new_compositions;
+mod random_graphs;
 mod random_steps;
 mod sequences;
 mod small_decoder;
@@ -15,7 +18,9 @@ mod user_op;
 macro_rules! suite {
     ($name:ident, $target:ty) => {
         mod $name {
-            use crate::{equal_modes, frozen_list, random_steps, user_op};
+            use crate::{
+                equal_modes, frozen_list, new_compositions, random_graphs, random_steps, user_op,
+            };
             use piecewise_ir::dtype::DType::{BF16, F32};
             use piecewise_runtime::mode::GraphMode;
 
@@ -89,6 +94,17 @@ macro_rules! suite {
             #[test]
             fn metadata_that_changes_between_replays_is_honoured() {
                 frozen_list::one_graph_serves_other_metadata::<T>();
+            }
+
+            #[test]
+            fn a_norm_and_a_gate_of_no_family_are_one_region_and_one_launch_each() {
+                new_compositions::norm_and_gate::<T>(F32, 1e-5);
+                new_compositions::norm_and_gate::<T>(BF16, 2e-2);
+            }
+
+            #[test]
+            fn random_graphs_equal_the_evaluator_in_every_mode() {
+                random_graphs::equal_the_evaluator::<T>();
             }
 
             #[test]

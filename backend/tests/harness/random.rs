@@ -33,6 +33,8 @@ pub enum Kind {
     Exact,
     /// Floats, and only ops that small errors of the operands change little.
     Smooth,
+    /// [`Kind::Smooth`] in f32 alone.
+    SmoothF32,
 }
 
 pub const ROWS: u64 = 24;
@@ -149,6 +151,7 @@ impl Draft {
             }
             6 => {
                 let targets: &[DType] = match (exact, ty.dtype.is_float()) {
+                    (false, _) if self.kind == Kind::SmoothF32 => &[DType::F32],
                     (false, _) => &[DType::F32, DType::F16, DType::BF16],
                     (true, true) => {
                         &[DType::F32, DType::F16, DType::BF16, DType::I32, DType::U8, DType::Bool]
@@ -255,7 +258,7 @@ impl Draft {
         let exact = [UnaryOp::Neg, UnaryOp::Abs, UnaryOp::Floor];
         let op = match self.kind {
             Kind::Exact => self.rng.pick(&exact),
-            Kind::Smooth => self.rng.pick(&smooth),
+            Kind::Smooth | Kind::SmoothF32 => self.rng.pick(&smooth),
         };
         let r = self.push(Op::Unary(op), vec![v], ty.clone());
         match (self.kind, self.rng.below(4)) {
@@ -263,7 +266,7 @@ impl Draft {
                 let r = self.push(Op::Unary(UnaryOp::Abs), vec![r], ty.clone());
                 self.push(Op::Unary(UnaryOp::Sqrt), vec![r], ty);
             }
-            (Kind::Smooth, 0) => {
+            (Kind::Smooth | Kind::SmoothF32, 0) => {
                 // exp(-|x|) and rsqrt(1 + |x|) and log(1 + |x|) stay near 1.
                 let a = self.push(Op::Unary(UnaryOp::Abs), vec![r], ty.clone());
                 let one = Op::Literal(Literal::new(ty.dtype, [1.0]));
@@ -286,7 +289,10 @@ pub fn program(seed: u64, kind: Kind) -> Program {
     let mut graph = Graph::new("random");
     let over = graph.add_symbol(SymbolDecl { name: "T".into(), min: 1, max: ROWS, role: None });
     let mut rng = Rng::new(seed);
-    let floats = [DType::F32, DType::F16, DType::BF16];
+    let floats = match kind {
+        Kind::SmoothF32 => [DType::F32; 3],
+        Kind::Exact | Kind::Smooth => [DType::F32, DType::F16, DType::BF16],
+    };
     let shapes: [&[u64]; 5] = [&[6], &[4, 6], &[1], &[2, 3, 4], &[67]];
     let mut operands: Vec<(ParamMode, TensorType)> = Vec::new();
     for _ in 0..3 {

@@ -1,0 +1,119 @@
+//! Graphs of any kind, built for a target and stepped with the arrays that the evaluator gets.
+
+use crate::target::Target;
+use piecewise_backend::compiler::NoStore;
+use piecewise_backend::device::Device;
+use piecewise_backend::weights::{TensorSource, WeightError, WeightSource};
+use piecewise_ir::dtype::DType;
+use piecewise_ir::eval::Array;
+use piecewise_ir::literal::Scalar;
+use piecewise_ir::module::Module;
+use piecewise_ir::testing::random_weight;
+use piecewise_ir::types::TensorType;
+use piecewise_kernels::op::OpRegistry;
+use piecewise_runtime::dispatch::Dispatcher;
+use piecewise_runtime::mode::{GraphMode, StepMode};
+use piecewise_runtime::model::{
+    BuildOptions, CaptureWhen, Checks, CompiledModel, OnCaptureFailure, StepInputs,
+};
+use piecewise_runtime::sizes::SizeList;
+use std::borrow::Cow;
+use std::sync::Arc;
+
+/// Each mode with how a step then runs.
+pub(crate) const MODES: [(GraphMode, StepMode); 3] = [
+    (GraphMode::None, StepMode::None),
+    (GraphMode::Piecewise, StepMode::Piecewise),
+    (GraphMode::Full, StepMode::Full),
+];
+
+/// The weights of `piecewise_ir::testing::random_arrays` under this seed.
+pub(crate) struct RandomWeights(pub u64);
+
+impl WeightSource for RandomWeights {
+    fn tensor(
+        &self,
+        name: &str,
+        dtype: DType,
+        shape: &[u64],
+    ) -> Result<TensorSource<'_>, WeightError> {
+        let ty = TensorType::new(dtype, shape.iter().copied());
+        Ok(TensorSource::Bytes(Cow::Owned(bytes_of(&random_weight(name, &ty, self.0)))))
+    }
+}
+
+/// Row-major little-endian bytes.
+pub(crate) fn bytes_of(array: &Array) -> Vec<u8> {
+    array.data.iter().flat_map(|&x| Scalar::new(array.dtype, x).to_bytes()).collect()
+}
+
+/// The elements of row-major little-endian bytes.
+pub(crate) fn elements(dtype: DType, bytes: &[u8]) -> Vec<f64> {
+    let element = |chunk: &[u8]| {
+        let mut bits = [0; 8];
+        bits[..chunk.len()].copy_from_slice(chunk);
+        Scalar::from_bits(dtype, u64::from_le_bytes(bits)).to_f64()
+    };
+    bytes.chunks_exact(dtype.size()).map(element).collect()
+}
+
+/// A model of a planned module over one symbol of at most `bound` rows, which captures `sizes`
+/// and reads every output back.
+pub(crate) fn build<T: Target>(
+    module: &Arc<Module>,
+    registry: &Arc<OpRegistry>,
+    mode: GraphMode,
+    sizes: &[u64],
+    bound: u64,
+    weights: &dyn WeightSource,
+) -> CompiledModel<T::Device> {
+    let (device, compiler) = T::make(registry, 2);
+    let list = |sizes: &[u64]| SizeList::new("sizes", sizes.to_vec(), "bound", bound).unwrap();
+    let options = BuildOptions {
+        dispatcher: Dispatcher {
+            mode,
+            tokens: list(sizes),
+            batches: list(&[1]),
+            query_lengths: vec![1],
+            max_tokens: bound,
+            max_rows: 1,
+            max_sequences: 1,
+            padding: true,
+        },
+        max_logit_rows: 1,
+        read_outputs: (0..module.graph().outputs().len()).collect(),
+        capture: CaptureWhen::Startup,
+        on_capture_failure: OnCaptureFailure::Error,
+        strict: true,
+        checks: Checks { poison: true, addresses: true, compare: false },
+    };
+    let module = Arc::clone(module);
+    let build = CompiledModel::build;
+    build(module, options, compiler.as_ref(), &NoStore, device, weights, &mut |_| {}).unwrap()
+}
+
+/// Overwrites the states, in the order of their declarations.
+pub(crate) fn set_states<D: Device>(model: &mut CompiledModel<D>, states: &[Array]) {
+    for (i, array) in states.iter().enumerate() {
+        let graph = model.module().graph();
+        let at = model.memory().address(graph, graph.states()[i].value).unwrap();
+        model.device_mut().write(at, &bytes_of(array)).unwrap();
+    }
+}
+
+/// Runs a step of `rows` rows and returns the bytes of every output.
+pub(crate) fn step<D: Device>(
+    model: &mut CompiledModel<D>,
+    rows: u64,
+    inputs: &[Array],
+    expected_mode: StepMode,
+) -> Vec<Vec<u8>> {
+    let inputs: Vec<Vec<u8>> = inputs.iter().map(bytes_of).collect();
+    let inputs: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
+    let step = StepInputs { counts: &[rows], inputs: &inputs, query_length: None };
+    let ticket = model.submit(&step).unwrap();
+    assert_eq!(model.last_step().unwrap().mode, expected_mode);
+    let count = model.module().graph().outputs().len();
+    let outputs = model.read(&ticket).unwrap();
+    (0..count).map(|i| outputs.bytes(i).unwrap().to_vec()).collect()
+}
