@@ -99,11 +99,11 @@ pub(super) fn map(
     let is_float = from.is_float();
     let round = |text: String| rounded(to, &text);
     Ok(match op {
-        MapOp::Unary(UnaryOp::Neg) => format!("op_neg({a})"),
-        MapOp::Unary(UnaryOp::Abs) => format!("op_abs({a})"),
-        MapOp::Unary(UnaryOp::Not) => format!("(u8)({a} == 0)"),
         MapOp::Unary(op) => {
             let function = match op {
+                UnaryOp::Neg => return Ok(format!("op_neg({a})")),
+                UnaryOp::Abs => return Ok(format!("op_abs({a})")),
+                UnaryOp::Not => return Ok(format!("(u8)({a} == 0)")),
                 UnaryOp::Exp => "expf",
                 UnaryOp::Log => "logf",
                 UnaryOp::Sqrt => "sqrtf",
@@ -112,7 +112,7 @@ pub(super) fn map(
                 UnaryOp::Cos => "cosf",
                 UnaryOp::Tanh => "tanhf",
                 UnaryOp::Erf => "erff",
-                _ => "floorf",
+                UnaryOp::Floor => "floorf",
             };
             round(format!("{function}({a})"))
         }
