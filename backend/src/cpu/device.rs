@@ -4,6 +4,7 @@ use super::capture::{CaptureScope, CpuCaptured};
 use super::launch::{Workspace, run_calls};
 use super::materialize::materialize;
 use super::memory::{Memory, free_bytes};
+use super::profile::{LaunchTime, Profile};
 use super::program::{Binder, CpuProgram, Kernels};
 use crate::artifact::Artifact;
 use crate::device::{Address, Binding, CaptureRule, Device, DeviceError, HostBlock, Region};
@@ -23,6 +24,7 @@ pub struct CpuDevice {
     host: Vec<Box<[u8]>>,
     kernels: Kernels,
     workspace: Workspace,
+    profile: Option<Profile>,
     pub(super) is_capturing: bool,
     #[cfg(any(test, feature = "testing"))]
     failing_captures: usize,
@@ -55,6 +57,7 @@ impl CpuDevice {
             host: Vec::new(),
             kernels: Kernels::default(),
             workspace: Workspace::default(),
+            profile: None,
             is_capturing: false,
             #[cfg(any(test, feature = "testing"))]
             failing_captures: 0,
@@ -64,6 +67,18 @@ impl CpuDevice {
     /// The number of threads it computes with.
     pub fn threads(&self) -> usize {
         self.pool.current_num_threads()
+    }
+
+    /// Times every launch from now on, which costs two readings of the clock and some memory for
+    /// each; what was timed before is dropped.
+    pub fn start_profile(&mut self) {
+        self.profile = Some(Profile::default());
+    }
+
+    /// The times since [`Self::start_profile`], in the order of the launches' first runs; launches
+    /// are no longer timed.
+    pub fn take_profile(&mut self) -> Vec<LaunchTime> {
+        self.profile.take().map(Profile::into_times).unwrap_or_default()
     }
 
     /// Makes the next `n` captures fail as if memory were short.
@@ -265,7 +280,8 @@ impl Device for CpuDevice {
         context: LaunchContext<'_>,
     ) -> Result<(), DeviceError> {
         self.outside_capture("a launch", CaptureRule::NoSynchronization)?;
-        run_calls(&program.calls, context, &mut self.workspace, &self.pool)
+        let Self { workspace, profile, pool, .. } = self;
+        run_calls(&program.calls, context, workspace, profile.as_mut(), pool)
     }
 
     fn capture(
@@ -290,7 +306,8 @@ impl Device for CpuDevice {
     fn replay(&mut self, graph: &CpuCaptured) -> Result<(), DeviceError> {
         self.outside_capture("a replay", CaptureRule::NoSynchronization)?;
         let context = LaunchContext::Capture(&graph.sizes);
-        run_calls(&graph.calls, context, &mut self.workspace, &self.pool)
+        let Self { workspace, profile, pool, .. } = self;
+        run_calls(&graph.calls, context, workspace, profile.as_mut(), pool)
     }
 
     fn addresses<'a>(&'a self, graph: &'a CpuCaptured) -> Vec<(&'a str, String, Address)> {
