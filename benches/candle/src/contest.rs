@@ -1,5 +1,6 @@
 //! Sides that take turns at the same generation.
 
+use crate::bandwidth::Bandwidth;
 use crate::candle_side::{self, Candle};
 use crate::model::Model;
 use crate::piecewise_side::Piecewise;
@@ -31,7 +32,6 @@ pub fn run(
     model: &Model,
     pool: &rayon::ThreadPool,
     threads: usize,
-    read: f64,
 ) -> anyhow::Result<()> {
     let prompt: Vec<u32> =
         (0..args.prompt).map(|i| (i * 7919 % model.config.vocab_size) as u32).collect();
@@ -44,9 +44,10 @@ pub fn run(
     let mut sides: Vec<Box<dyn Side + '_>> = Vec::new();
     sides.extend(ours.into_iter().map(|side| Box::new(side) as Box<dyn Side>));
     sides.extend(theirs.into_iter().map(|side| Box::new(side) as Box<dyn Side>));
-    let times = take_turns(args, &mut sides, &prompt)?;
+    let mut bandwidth = Bandwidth::new(pool);
+    let times = take_turns(args, &mut sides, &prompt, &mut bandwidth)?;
     let context = (prompt.len() + args.steps / 2) as u64;
-    report::table(&sides, &times, context, read);
+    report::table(&sides, &times, context, &bandwidth);
     if args.profile {
         for activations in ACTIVATIONS {
             profile::show(model, activations, threads, &prompt, args.steps)?;
@@ -100,6 +101,7 @@ fn take_turns(
     args: &Args,
     sides: &mut [Box<dyn Side + '_>],
     prompt: &[u32],
+    bandwidth: &mut Bandwidth<'_>,
 ) -> anyhow::Result<Vec<Vec<Duration>>> {
     let mut times = vec![Vec::new(); sides.len()];
     for _ in 0..args.rounds {
@@ -110,16 +112,19 @@ fn take_turns(
             }
         }
         for turn in 0..args.steps.div_ceil(args.turn) {
+            bandwidth.pass();
             let mut order: Vec<usize> = (0..sides.len()).collect();
             if turn % 2 == 1 {
                 order.reverse();
             }
             for i in order {
-                // The first step of a turn finds the caches full of the other side's data.
-                for _ in 0..args.turn.min(args.steps - turn * args.turn) {
+                for step in 0..args.turn.min(args.steps - turn * args.turn) {
                     let started = Instant::now();
                     sides[i].step()?;
-                    times[i].push(started.elapsed());
+                    // The first one finds the caches full of the other sides' data.
+                    if step > 0 {
+                        times[i].push(started.elapsed());
+                    }
                 }
             }
         }

@@ -30,10 +30,10 @@ struct Args {
     /// Ids of the prompt.
     #[arg(long, default_value_t = 128)]
     prompt: usize,
-    /// Decode steps of each side that are timed.
+    /// Decode steps of each generation.
     #[arg(long, default_value_t = 128)]
     steps: usize,
-    /// Steps that a side runs before the other has its turn.
+    /// Steps that a side runs before the next has its turn; the first of them is not timed.
     #[arg(long, default_value_t = 8)]
     turn: usize,
     /// Whole generations of each side.
@@ -76,8 +76,6 @@ fn main() -> anyhow::Result<()> {
     if args.startup {
         return startup::measure(&args.tiny, threads);
     }
-    let read = bandwidth::read_gb_per_s(&pool, threads);
-    println!("read bandwidth  {read:.1} GB/s (median of {} passes)\n", bandwidth::PASSES);
     for shape in &args.models {
         let model = match shape {
             Shape::Tiny => Model::load(&args.tiny)?,
@@ -86,7 +84,7 @@ fn main() -> anyhow::Result<()> {
         if *shape == Shape::Tiny {
             golden::check(&args.tiny, &model, &pool, threads, args.alone)?;
         }
-        contest::run(&args, &model, &pool, threads, read)?;
+        contest::run(&args, &model, &pool, threads)?;
     }
     println!("load at the end {}", machine::load());
     Ok(())

@@ -1,11 +1,19 @@
 //! The table of a contest.
 
+use crate::bandwidth::Bandwidth;
 use crate::contest::Side;
 use std::time::Duration;
 
 /// Prints one line for each side: medians and spread, what a step reads, and how that compares
 /// with the machine and with candle's fastest.
-pub fn table(sides: &[Box<dyn Side + '_>], times: &[Vec<Duration>], context: u64, read: f64) {
+pub fn table(sides: &[Box<dyn Side + '_>], times: &[Vec<Duration>], context: u64, bandwidth: &Bandwidth<'_>) {
+    let read = bandwidth.gb_per_s(50);
+    println!(
+        "read bandwidth  {read:.1} GB/s (p10 {:.1}, p90 {:.1}, {} passes between the turns)",
+        bandwidth.gb_per_s(10),
+        bandwidth.gb_per_s(90),
+        bandwidth.passes(),
+    );
     let medians: Vec<f64> = times.iter().map(|times| percentile(times, 50)).collect();
     let candle = sides
         .iter()
