@@ -11,6 +11,7 @@ use crate::device::{Address, Binding, CaptureRule, Device, DeviceError, HostBloc
 use crate::weights::{WeightLayout, WeightSource};
 use piecewise_ir::weight::Recipe;
 use piecewise_kernels::cpu::Isa;
+use piecewise_kernels::cpu::team::Team;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_kernels::step::{CaptureSupport, LaunchContext};
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 pub struct CpuDevice {
     registry: Arc<OpRegistry>,
     pool: rayon::ThreadPool,
+    team: Team,
     memory: Memory,
     host: Vec<Box<[u8]>>,
     kernels: Kernels,
@@ -52,6 +54,7 @@ impl CpuDevice {
             })?;
         Ok(Self {
             registry,
+            team: Team::new(pool.current_num_threads()),
             pool,
             memory: Memory::default(),
             host: Vec::new(),
@@ -280,8 +283,8 @@ impl Device for CpuDevice {
         context: LaunchContext<'_>,
     ) -> Result<(), DeviceError> {
         self.outside_capture("a launch", CaptureRule::NoSynchronization)?;
-        let Self { workspace, profile, pool, .. } = self;
-        run_calls(&program.calls, context, workspace, profile.as_mut(), pool)
+        let Self { workspace, profile, pool, team, .. } = self;
+        run_calls(&program.calls, context, workspace, profile.as_mut(), (pool, team))
     }
 
     fn capture(
@@ -306,8 +309,8 @@ impl Device for CpuDevice {
     fn replay(&mut self, graph: &CpuCaptured) -> Result<(), DeviceError> {
         self.outside_capture("a replay", CaptureRule::NoSynchronization)?;
         let context = LaunchContext::Capture(&graph.sizes);
-        let Self { workspace, profile, pool, .. } = self;
-        run_calls(&graph.calls, context, workspace, profile.as_mut(), pool)
+        let Self { workspace, profile, pool, team, .. } = self;
+        run_calls(&graph.calls, context, workspace, profile.as_mut(), (pool, team))
     }
 
     fn addresses<'a>(&'a self, graph: &'a CpuCaptured) -> Vec<(&'a str, String, Address)> {

@@ -9,6 +9,7 @@ use half::{bf16, f16};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::cpu::matmul::{MatmulArgs, matmul};
+use piecewise_kernels::cpu::team::Team;
 use piecewise_kernels::cpu::{FloatSlice, FloatSliceMut, Isa};
 use piecewise_kernels::lower::{ArgKind, RowArg, RowCall, RowProgram, run_rows};
 use piecewise_kernels::op::{CpuOpArgs, CpuOpBinding};
@@ -287,7 +288,7 @@ pub(super) fn run_calls(
     context: LaunchContext<'_>,
     workspace: &mut Workspace,
     mut profile: Option<&mut Profile>,
-    pool: &rayon::ThreadPool,
+    (pool, team): (&rayon::ThreadPool, &mut Team),
 ) -> Result<(), DeviceError> {
     let mut run = || {
         calls.iter().try_for_each(|call| {
@@ -300,7 +301,7 @@ pub(super) fn run_calls(
         })
     };
     match calls.iter().any(|call| call.is_parallel(context.sizes())) {
-        true => pool.install(run),
+        true => pool.install(|| team.lead(run)),
         false => run(),
     }
 }
