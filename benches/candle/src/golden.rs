@@ -38,7 +38,11 @@ pub fn check(
             while tokens.len() < greedy_fp32.len() {
                 tokens.push(side.step()?);
             }
-            ensure!(tokens == *greedy_fp32, "{} gives {tokens:?}, not {greedy_fp32:?}", side.name());
+            ensure!(
+                tokens == *greedy_fp32,
+                "{} gives {tokens:?}, not {greedy_fp32:?}",
+                side.name()
+            );
         }
         println!("golden tokens   {} prompts equal: {}", golden.len(), side.name());
     }

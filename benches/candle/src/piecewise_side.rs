@@ -163,10 +163,12 @@ fn traffic(graph: &Graph) -> (u64, u64) {
     for node in graph.nodes() {
         let node = graph.node(node);
         if let Op::MatMul { .. } = node.op {
-            let read = node.operands.iter().filter(|&&v| matches!(graph.def(v), ValueDef::Weight(_)));
+            let read =
+                node.operands.iter().filter(|&&v| matches!(graph.def(v), ValueDef::Weight(_)));
             weights += read.map(|&v| graph.ty(v).bytes(&[])).sum::<u64>();
         }
     }
-    let paged = graph.states().iter().map(|state| graph.ty(state.value)).filter(|ty| ty.rank() == 3);
+    let paged =
+        graph.states().iter().map(|state| graph.ty(state.value)).filter(|ty| ty.rank() == 3);
     (weights, paged.map(|ty| ty.row().bytes(&[])).sum())
 }

@@ -36,7 +36,10 @@ pub fn show(
     launches.sort_by_key(|(_, (_, time))| std::cmp::Reverse(*time));
     let per_step = |time: Duration| time.as_secs_f64() * 1e6 / steps as f64;
     println!("\n{}: {:.1} us per step", label(model, activations), per_step(wall));
-    println!("{:<28} {:>8} {:>10} {:>10} {:>7}", "launch", "a step", "us each", "us a step", "share");
+    println!(
+        "{:<28} {:>8} {:>10} {:>10} {:>7}",
+        "launch", "a step", "us each", "us a step", "share"
+    );
     let mut rest = wall;
     for (name, (runs, time)) in launches {
         rest = rest.saturating_sub(time);

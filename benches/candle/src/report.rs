@@ -6,7 +6,12 @@ use std::time::Duration;
 
 /// Prints one line for each side: medians and spread, what a step reads, and how that compares
 /// with the machine and with candle's fastest.
-pub fn table(sides: &[Box<dyn Side + '_>], times: &[Vec<Duration>], context: u64, bandwidth: &Bandwidth<'_>) {
+pub fn table(
+    sides: &[Box<dyn Side + '_>],
+    times: &[Vec<Duration>],
+    context: u64,
+    bandwidth: &Bandwidth<'_>,
+) {
     let read = bandwidth.gb_per_s(50);
     println!(
         "read bandwidth  {read:.1} GB/s (p10 {:.1}, p90 {:.1}, {} passes between the turns)",

@@ -33,12 +33,7 @@ impl Weights {
 }
 
 impl WeightSource for Weights {
-    fn tensor(
-        &self,
-        name: &str,
-        dtype: DType,
-        _: &[u64],
-    ) -> Result<TensorSource<'_>, WeightError> {
+    fn tensor(&self, name: &str, dtype: DType, _: &[u64]) -> Result<TensorSource<'_>, WeightError> {
         if dtype != DType::BF16 {
             return Err(WeightError::Mismatch {
                 name: name.to_owned(),
