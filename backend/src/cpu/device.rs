@@ -4,12 +4,14 @@ use super::capture::{CaptureScope, CpuCaptured};
 use super::launch::{Workspace, run_calls};
 use super::materialize::materialize;
 use super::memory::{Memory, free_bytes};
+use super::profile::{LaunchTime, Profile};
 use super::program::{Binder, CpuProgram, Kernels};
 use crate::artifact::Artifact;
 use crate::device::{Address, Binding, CaptureRule, Device, DeviceError, HostBlock, Region};
 use crate::weights::{WeightLayout, WeightSource};
 use piecewise_ir::weight::Recipe;
 use piecewise_kernels::cpu::Isa;
+use piecewise_kernels::cpu::team::Team;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_kernels::step::{CaptureSupport, LaunchContext};
 use std::sync::Arc;
@@ -19,10 +21,12 @@ use std::sync::Arc;
 pub struct CpuDevice {
     registry: Arc<OpRegistry>,
     pool: rayon::ThreadPool,
+    team: Team,
     memory: Memory,
     host: Vec<Box<[u8]>>,
     kernels: Kernels,
     workspace: Workspace,
+    profile: Option<Profile>,
     pub(super) is_capturing: bool,
     #[cfg(any(test, feature = "testing"))]
     failing_captures: usize,
@@ -50,11 +54,13 @@ impl CpuDevice {
             })?;
         Ok(Self {
             registry,
+            team: Team::new(pool.current_num_threads()),
             pool,
             memory: Memory::default(),
             host: Vec::new(),
             kernels: Kernels::default(),
             workspace: Workspace::default(),
+            profile: None,
             is_capturing: false,
             #[cfg(any(test, feature = "testing"))]
             failing_captures: 0,
@@ -64,6 +70,18 @@ impl CpuDevice {
     /// The number of threads it computes with.
     pub fn threads(&self) -> usize {
         self.pool.current_num_threads()
+    }
+
+    /// Times every launch from now on, which costs two readings of the clock and some memory for
+    /// each; what was timed before is dropped.
+    pub fn start_profile(&mut self) {
+        self.profile = Some(Profile::default());
+    }
+
+    /// The times since [`Self::start_profile`], in the order of the launches' first runs; launches
+    /// are no longer timed.
+    pub fn take_profile(&mut self) -> Vec<LaunchTime> {
+        self.profile.take().map(Profile::into_times).unwrap_or_default()
     }
 
     /// Makes the next `n` captures fail as if memory were short.
@@ -265,7 +283,8 @@ impl Device for CpuDevice {
         context: LaunchContext<'_>,
     ) -> Result<(), DeviceError> {
         self.outside_capture("a launch", CaptureRule::NoSynchronization)?;
-        run_calls(&program.calls, context, &mut self.workspace, &self.pool)
+        let Self { workspace, profile, pool, team, .. } = self;
+        run_calls(&program.calls, context, workspace, profile.as_mut(), (pool, team))
     }
 
     fn capture(
@@ -290,7 +309,8 @@ impl Device for CpuDevice {
     fn replay(&mut self, graph: &CpuCaptured) -> Result<(), DeviceError> {
         self.outside_capture("a replay", CaptureRule::NoSynchronization)?;
         let context = LaunchContext::Capture(&graph.sizes);
-        run_calls(&graph.calls, context, &mut self.workspace, &self.pool)
+        let Self { workspace, profile, pool, team, .. } = self;
+        run_calls(&graph.calls, context, workspace, profile.as_mut(), (pool, team))
     }
 
     fn addresses<'a>(&'a self, graph: &'a CpuCaptured) -> Vec<(&'a str, String, Address)> {

@@ -2,17 +2,20 @@
 //! its pool.
 
 use super::image::{Kernel, MatMul};
+use super::profile::Profile;
 use super::program::{BoundCall, BoundKernel, BoundPart, CustomCall};
 use crate::device::{Address, DeviceError};
 use half::{bf16, f16};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::cpu::matmul::{MatmulArgs, matmul};
+use piecewise_kernels::cpu::team::Team;
 use piecewise_kernels::cpu::{FloatSlice, FloatSliceMut, Isa};
 use piecewise_kernels::lower::{ArgKind, RowArg, RowCall, RowProgram, run_rows};
 use piecewise_kernels::op::{CpuOpArgs, CpuOpBinding};
 use piecewise_kernels::step::LaunchContext;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Buffers of the stepping thread, large enough for every bound call.
 #[derive(Debug, Default)]
@@ -284,11 +287,21 @@ pub(super) fn run_calls(
     calls: &[Arc<BoundCall>],
     context: LaunchContext<'_>,
     workspace: &mut Workspace,
-    pool: &rayon::ThreadPool,
+    mut profile: Option<&mut Profile>,
+    (pool, team): (&rayon::ThreadPool, &mut Team),
 ) -> Result<(), DeviceError> {
-    let mut run = || calls.iter().try_for_each(|call| call.run(context, workspace));
+    let mut run = || {
+        calls.iter().try_for_each(|call| {
+            let started = profile.is_some().then(Instant::now);
+            call.run(context, workspace)?;
+            if let (Some(profile), Some(started)) = (&mut profile, started) {
+                profile.add(call, started);
+            }
+            Ok(())
+        })
+    };
     match calls.iter().any(|call| call.is_parallel(context.sizes())) {
-        true => pool.install(run),
+        true => pool.install(|| team.lead(run)),
         false => run(),
     }
 }

@@ -12,6 +12,7 @@ mod image;
 mod launch;
 mod materialize;
 mod memory;
+mod profile;
 mod program;
 mod random;
 
@@ -20,4 +21,6 @@ pub use absorbing::AbsorbingCompiler;
 pub use capture::{CaptureScope, CpuCaptured};
 pub use compiler::CpuCompiler;
 pub use device::{CpuDevice, CpuEvent};
+
+pub use profile::LaunchTime;
 pub use program::CpuProgram;

@@ -21,7 +21,7 @@
 mod dot;
 mod element;
 mod error;
-mod parallel;
+pub(crate) mod parallel;
 mod scratch;
 pub(crate) mod simd;
 #[cfg(test)]
@@ -32,6 +32,7 @@ pub mod convert;
 pub mod matmul;
 pub mod philox;
 pub mod sampling;
+pub mod team;
 
 pub use element::{FloatSlice, FloatSliceMut, FloatType};
 pub use error::CpuMathError;

@@ -1,7 +1,8 @@
-//! Spreading blocks over the current rayon pool.
+//! Spreading blocks over the team that the thread leads, or the current rayon pool.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::team;
 use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator};
 
 /// Threads of the pool that a parallel call made here would use.
@@ -19,6 +20,9 @@ pub(crate) fn for_each_block(workers: usize, blocks: usize, work: impl Fn(usize,
         for block in 0..blocks {
             work(0, block);
         }
+        return;
+    }
+    if team::run_led(workers, blocks, &work) {
         return;
     }
     let next = AtomicUsize::new(0);

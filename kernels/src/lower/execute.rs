@@ -5,9 +5,7 @@ use super::line::{Cursor, LINE};
 use super::reduce;
 use super::row_program::{Access, MapOp, Nest, PlaceKind, RowProgram, RowStep};
 use super::rows;
-use crate::cpu::Isa;
-use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator};
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::cpu::{Isa, parallel};
 
 /// The most loops of a nest: kept loops and reduced loops together.
 pub(super) const MAX_LOOPS: usize = 8;
@@ -84,15 +82,8 @@ pub unsafe fn run_rows(call: &RowCall<'_>) {
         (0..tiles).for_each(|t| tile(0, t));
         return;
     }
-    let next = AtomicU64::new(0);
-    (0..workers as usize).into_par_iter().with_max_len(1).for_each(|worker| {
-        loop {
-            let t = next.fetch_add(1, Ordering::Relaxed);
-            if t >= tiles {
-                break;
-            }
-            tile(worker as u64, t);
-        }
+    parallel::for_each_block(workers as usize, tiles as usize, |worker, t| {
+        tile(worker as u64, t as u64);
     });
 }
 
