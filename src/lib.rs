@@ -1,3 +1,52 @@
 //! A graph-compilation framework for transformer inference with a piecewise splitter.
+//!
+//! A model is a graph, written with the [`Builder`](prelude::Builder). Passes fuse it into regions
+//! and cut it at its split ops into pieces; each unique piece is compiled once for each capture
+//! size, captured, and replayed over one arena of fixed addresses.
+//!
+//! | You want to | Start at |
+//! | --- | --- |
+//! | run a graph of your own | [`session::Session`] |
+//! | write an op of your own | [`CustomOpDef`](prelude::CustomOpDef), [`CpuOp`](prelude::CpuOp) |
+//! | load a checkpoint and generate | [`models::DecoderLoader`], [`Engine`](prelude::Engine) |
+//! | write a pass | [`passes`] |
+//! | read a dump | [`ir::text`] |
+//!
+//! A feed-forward block of two layers with an RMS norm, at any number of rows up to 64:
+//!
+//! ```
+//! use piecewise::prelude::*;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let b = Builder::new("mlp").weight_dtype(DType::F32);
+//! let rows = b.symbol("T", 1, 64, None);
+//! let x = b.input("x", DType::F32, [rows.into(), 4.into()], None, None);
+//! let hidden = x.rms_norm(b.weight("norm", [4]), 1e-6).linear(b.weight("up", [8, 4])).silu();
+//! let graph = b.finish([x + hidden.linear(b.weight("down", [4, 8]))])?;
+//!
+//! let weights = InMemoryWeights::new()
+//!     .with("norm", [4], vec![1.0f32; 4])
+//!     .with("up", [8, 4], vec![0.5f32; 32])
+//!     .with("down", [4, 8], vec![0.25f32; 32]);
+//! let mut session = Session::cpu(graph).weights(weights).capture_sizes([1, 8, 64]).build()?;
+//!
+//! let outputs = session.step().input("x", &[1.0f32, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0]).run()?;
+//! assert_eq!(outputs.shape(0)?, [2, 4]);
+//! let y: Vec<f32> = outputs.get(0)?;
+//! // Four ones times 0.5 make 2, of which eight times silu(2) * 0.25 are added to each element.
+//! let added = 8.0 * 0.25 * 2.0 / (1.0 + (-2.0f32).exp());
+//! assert!((y[0] - (1.0 + added)).abs() < 1e-4);
+//! assert!((y[4] - (2.0 + added)).abs() < 1e-4);
+//! # Ok(())
+//! # }
+//! ```
+
+pub use piecewise_backend as backend;
+pub use piecewise_ir as ir;
+pub use piecewise_kernels as kernels;
+pub use piecewise_passes as passes;
+pub use piecewise_runtime as runtime;
 
 pub mod models;
+pub mod prelude;
+pub mod session;

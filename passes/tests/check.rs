@@ -7,7 +7,7 @@ use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::{Arena, Entity, PieceId, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
-use piecewise_ir::module::{ArenaLayout, Module, SlotData, SlotKind, SlotTable};
+use piecewise_ir::module::{ArenaLayout, Module, SlotData, SlotKind, SlotTable, Step};
 use piecewise_ir::op::{Op, RowTreatment, UnaryOp};
 use piecewise_ir::types::TensorType;
 use piecewise_passes::check::{
@@ -137,6 +137,55 @@ fn a_short_lifetime_is_b0107() {
         slots[at.expect("a long one")].live.end -= 1;
     });
     assert_eq!(found, ["B0107"]);
+}
+
+/// The first value of other rows that a piece over `R` reads from the rest of the step, and the
+/// position of its reader.
+fn read_by_the_head(module: &Module) -> (Value, usize) {
+    let (graph, stitch) = (module.graph(), module.stitch().expect("split"));
+    let order = stitch.node_order();
+    let over_rows = stitch.steps.iter().filter(|step| matches!(step, Step::Piece(_))).filter(|s| {
+        let over = stitch.unique[stitch.uses[s.id()].unique].over;
+        over.is_some_and(|symbol| graph.symbols()[symbol].name == "R")
+    });
+    let nodes = over_rows.flat_map(|step| stitch.uses[step.id()].nodes.iter());
+    nodes
+        .flat_map(|&node| graph.node(node).operands.iter().map(move |&value| (node, value)))
+        .find(|&(_, value)| {
+            let rows = graph.ty(value).outer_symbol();
+            let is_result = matches!(graph.def(value), ValueDef::Result { .. });
+            is_result && rows.is_some_and(|symbol| graph.symbols()[symbol].name == "T")
+        })
+        .map(|(node, value)| (value, order.iter().position(|&n| n == node).expect("in the step")))
+        .expect("the head reads the rest of the step")
+}
+
+#[test]
+fn what_a_repeated_piece_reads_and_does_not_live_to_the_end_is_b0107() {
+    let module = planned(decoder(Widths::tiny(2)));
+    let (value, reader) = read_by_the_head(&module);
+    let last = module.stitch().expect("split").node_order().len() - 1;
+    assert!(reader < last, "what follows the reader is what would overwrite the value");
+    for end in reader..last {
+        let found = planted(|slots, _| {
+            let slot = slots.iter_mut().find(|slot| slot.value == value).expect("has a slot");
+            assert_eq!(slot.live.end, last);
+            slot.live.end = end;
+        });
+        assert_eq!(found, ["B0107"], "live to {end} of {last}");
+    }
+}
+
+#[test]
+fn bytes_of_what_a_repeated_piece_reads_given_to_what_it_writes_are_b0301() {
+    let module = planned(decoder(Widths::tiny(2)));
+    let (value, _) = read_by_the_head(&module);
+    let written = module.graph().outputs()[0];
+    let found = planted(|slots, layout| {
+        let slot = |value| slots.iter().position(|s| s.value == value).expect("has a slot");
+        layout.offsets[slot(written)] = layout.offsets[slot(value)];
+    });
+    assert_eq!(found, ["B0301"]);
 }
 
 #[test]

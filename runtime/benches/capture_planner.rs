@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 
 use piecewise_runtime::capture_planner::{
     IterationLogWriter, IterationRecord, ModelledCosts, Objective, PlanRequest, ReadOptions,
-    StepKind, StepMode, Traffic, compare, plan, read_log,
+    StepKind, Traffic, compare, plan, read_log,
 };
+use piecewise_runtime::mode::StepMode;
 
 const STEPS: u64 = 1_000_000;
 const SIZES: u64 = 8192;

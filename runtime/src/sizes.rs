@@ -75,14 +75,12 @@ impl SizeList {
     /// eighth for large ones; `max` is the last.
     pub fn default_pattern(max: u64) -> Self {
         let max = max.max(1);
-        let mut sizes = Vec::new();
-        let mut size = 1;
-        while size < max {
-            sizes.push(size);
-            size += if size < 256 { size } else { (1 << size.ilog2()) / 8 };
-        }
-        sizes.push(max);
-        Self { sizes }
+        let next = |&size: &u64| {
+            let step = if size < 256 { size } else { (1 << size.ilog2()) / 8 };
+            size.checked_add(step)
+        };
+        let below = std::iter::successors(Some(1), next).take_while(|&size| size < max);
+        Self { sizes: below.chain([max]).collect() }
     }
 
     /// The sizes, ascending.
@@ -98,5 +96,20 @@ impl SizeList {
     /// The smallest size that holds `count`.
     pub fn padded(&self, count: u64) -> Option<u64> {
         self.sizes.get(self.sizes.partition_point(|&size| size < count)).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_pattern_doubles_to_256_and_then_takes_eighths() {
+        let pattern = |max| SizeList::default_pattern(max).sizes;
+        let sizes = pattern(1000);
+        assert_eq!(sizes[..10], [1, 2, 4, 8, 16, 32, 64, 128, 256, 288]);
+        assert_eq!(sizes[sizes.len() - 5..], [768, 832, 896, 960, 1000]);
+        assert_eq!((pattern(0), pattern(1), pattern(2)), (vec![1], vec![1], vec![1, 2]));
+        assert_eq!(pattern(u64::MAX).last(), Some(&u64::MAX));
     }
 }

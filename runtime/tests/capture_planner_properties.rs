@@ -6,10 +6,8 @@ use std::collections::BTreeMap;
 
 use piecewise_runtime::capture_planner::{
     GraphMode, ModelledCosts, MonotoneCurve, Objective, PathCosts, PlanRequest, PlanWarning,
-    Simulation, StepCosts, StepKind, Traffic, TrafficShape, compare, default_pattern, evaluate,
-    plan,
+    Simulation, StepCosts, StepKind, Traffic, TrafficShape, compare, evaluate, plan,
 };
-use piecewise_runtime::sizes::SizeList;
 use proptest::prelude::*;
 
 fn only_steps(step_ns: MonotoneCurve) -> Option<PathCosts> {
@@ -199,14 +197,6 @@ fn a_memory_budget_on_simulated_traffic_is_kept_and_proven() {
         let proof =
             found.warnings.iter().find(|w| matches!(w, PlanWarning::NotProvenOptimal { .. }));
         assert_eq!(proof, None);
-    }
-}
-
-#[test]
-fn a_single_number_means_what_the_runtime_makes_of_it() {
-    for maximum in [1, 2, 3, 100, 256, 257, 1000, 8192, 100_000] {
-        let pattern: Vec<u64> = default_pattern(maximum).into_iter().map(u64::from).collect();
-        assert_eq!(pattern, SizeList::default_pattern(u64::from(maximum)).sizes());
     }
 }
 

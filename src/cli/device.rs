@@ -7,12 +7,13 @@ use piecewise_backend::cpu::{CpuCompiler, CpuDevice};
 use piecewise_backend::cuda::{
     Arch, CudaCompiler, CudaDevice, CudaOptions, CudaProbe, Faults, Nvrtc, library_dirs,
 };
-use piecewise_backend::device::Device;
+use piecewise_backend::device::{Device, DeviceError};
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::module::Module;
 use piecewise_kernels::op::OpRegistry;
-use piecewise_runtime::engine::{DynEngine, Engine, EngineOptions};
-use piecewise_runtime::model::{BuildOptions, CompiledModel};
+use piecewise_runtime::config::RuntimeConfig;
+use piecewise_runtime::engine::{DynEngine, Engine};
+use piecewise_runtime::model::{BuildOptions, CompiledModel, ModelError};
 use std::io::Write;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -120,6 +121,7 @@ pub(crate) fn engine_on(
     device: DeviceArg,
     module: Module,
     options: BuildOptions,
+    config: &RuntimeConfig,
     weights: &dyn WeightSource,
 ) -> anyhow::Result<Box<dyn DynEngine>> {
     let registry = Arc::new(OpRegistry::builtin());
@@ -129,12 +131,12 @@ pub(crate) fn engine_on(
         }
         DeviceArg::Cuda(ordinal) => {
             let (device, compiler) = open_cuda(ordinal, &registry)?;
-            build(module, options, &compiler, device, weights)
+            build(module, options, config, &compiler, device, weights)
         }
         DeviceArg::Cpu | DeviceArg::Auto => {
             let compiler = CpuCompiler::new(Arc::clone(&registry), threads());
             let device = CpuDevice::new(registry, threads())?;
-            build(module, options, &compiler, device, weights)
+            build(module, options, config, &compiler, device, weights)
         }
     }
 }
@@ -142,6 +144,7 @@ pub(crate) fn engine_on(
 fn build<D: Device + 'static>(
     module: Module,
     options: BuildOptions,
+    config: &RuntimeConfig,
     compiler: &dyn Compiler,
     device: D,
     weights: &dyn WeightSource,
@@ -157,8 +160,12 @@ fn build<D: Device + 'static>(
         &mut |progress| bars.show(progress),
     );
     bars.finish();
-    let model = model?;
-    let options = EngineOptions::of(&model)?;
+    let model = model.map_err(|error| match error {
+        ModelError::Device(short @ DeviceError::OutOfMemory { .. }) => anyhow::Error::from(short)
+            .context("the model does not fit: lower max_num_tokens, max_num_seqs or max_seq_len"),
+        other => other.into(),
+    })?;
+    let options = config.engine_options(&model)?;
     Ok(Box::new(Engine::new(model, options)?))
 }
 

@@ -3,6 +3,7 @@
 use piecewise_ir::text::print_module;
 use piecewise_passes::Observer;
 use piecewise_passes::manager::{DumpDir, PrintAfter, StopAfter};
+use piecewise_runtime::config::DumpConfig;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -11,7 +12,7 @@ use std::path::PathBuf;
 pub(crate) struct DumpArgs {
     /// Write the module and the remarks after each pass into this folder.
     #[arg(long, value_name = "DIR")]
-    dump_dir: Option<PathBuf>,
+    pub dump_dir: Option<PathBuf>,
     /// Print the module to standard error after this pass, or after `all`.
     #[arg(long, value_name = "PASS")]
     print_after: Option<String>,
@@ -21,11 +22,12 @@ pub(crate) struct DumpArgs {
 }
 
 impl DumpArgs {
-    /// The observers that the flags ask for.
-    pub(crate) fn observers(&self) -> anyhow::Result<Vec<Box<dyn Observer>>> {
+    /// The observers that the flags and the configuration ask for.
+    pub(crate) fn observers(&self, config: &DumpConfig) -> anyhow::Result<Vec<Box<dyn Observer>>> {
         let mut observers: Vec<Box<dyn Observer>> = Vec::new();
-        if let Some(dir) = &self.dump_dir {
-            observers.push(Box::new(DumpDir::new(dir, print_module)?));
+        if let Some(dir) = self.dump_dir.as_ref().or(config.dir.as_ref()) {
+            let dump = DumpDir::new(dir, print_module)?.only(config.passes.clone());
+            observers.push(Box::new(dump));
         }
         if let Some(pass) = &self.print_after {
             observers.push(Box::new(PrintAfter {

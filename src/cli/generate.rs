@@ -1,14 +1,19 @@
 //! `piecewise generate`: text from prompts.
 
 use super::dumps::DumpArgs;
-use super::load::{SAMPLED, load_decoder};
+use super::load::{Folder, load_decoder};
 use super::model_args::ModelArgs;
+use super::settings::Workload;
 use anyhow::Context;
 use piecewise::models::{TextStream, TextTokenizer};
 use piecewise_runtime::batch::Sampling;
+use piecewise_runtime::capture_planner::{IterationLogWriter, IterationRecord};
+use piecewise_runtime::config::Purpose;
 use piecewise_runtime::engine::{DynEngine, Event, FinishReason, Request, RequestId};
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// Arguments of `generate`.
@@ -17,12 +22,13 @@ use std::time::{Duration, Instant};
   piecewise generate --model examples/tiny-qwen3 --prompt \"def __init__(self\"
   piecewise generate --model DIR --prompt \"import\" --prompt \"class\" --max-tokens 32 --json
   piecewise generate --model DIR --prompt \"def\" --temperature 0.8 --top-p 0.95 --seed 7
+  piecewise generate --model DIR --prompt \"def\" --iteration-log steps.jsonl
   piecewise generate --model DIR --prompt \"def\" --graph-mode full --stats --check poison")]
 pub(crate) struct GenerateArgs {
     #[command(flatten)]
     model: ModelArgs,
     /// A prompt; repeat it for several, which run in one batch.
-    #[arg(long, required = true, value_name = "TEXT")]
+    #[arg(long, required_unless_present = "print_config", value_name = "TEXT")]
     prompt: Vec<String>,
     /// The most tokens to generate for each prompt.
     #[arg(long, default_value_t = 64)]
@@ -31,13 +37,13 @@ pub(crate) struct GenerateArgs {
     #[arg(long)]
     ignore_eos: bool,
     /// 0 takes the likeliest token.
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     temperature: f32,
     /// Sample among the K likeliest tokens; 0 is off.
     #[arg(long, default_value_t = 0, value_name = "K")]
     top_k: u32,
     /// Sample among the likeliest tokens that make up this share; 1 is off.
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
     top_p: f32,
     /// The seed of the first prompt; each further prompt has the next one.
     #[arg(long, default_value_t = 0)]
@@ -48,6 +54,9 @@ pub(crate) struct GenerateArgs {
     /// Show what ran, on standard error (with --json: as one more object, on standard error).
     #[arg(long)]
     stats: bool,
+    /// Write a line about each step, for `piecewise plan --log`.
+    #[arg(long, value_name = "FILE")]
+    iteration_log: Option<PathBuf>,
     #[command(flatten)]
     dumps: DumpArgs,
 }
@@ -63,9 +72,19 @@ struct Reply<'t> {
 }
 
 pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
-    let (folder, mut engine) =
-        load_decoder(&args.model, &args.dumps, vec![SAMPLED], args.model.max_num_seqs)?;
+    let prompts = args.prompt.len() as u64;
+    let workload = Workload { purpose: Purpose::Generate, sequences: Some(prompts) };
+    let folder = Folder::open(&args.model, workload)?;
+    if args.model.compile.print_config {
+        folder.settings.print(args.json)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let tokenizer = TextTokenizer::load(&args.model.model, folder.config.vocab_size)?;
+    let mut engine = load_decoder(&args.model, &args.dumps, &folder)?;
+    let log = match &args.iteration_log {
+        Some(file) => Some(IterationLog::start(&mut *engine, file)?),
+        None => None,
+    };
     let mut replies: Vec<(RequestId, Reply<'_>)> = Vec::new();
     for (i, prompt) in args.prompt.iter().enumerate() {
         let prompt_ids = tokenizer
@@ -98,6 +117,9 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
     serve(&args, &mut *engine, &folder.config.eos_token_ids, &mut replies)?;
     let elapsed = started.elapsed();
+    if let Some(log) = log {
+        log.finish()?;
+    }
     let generated = replies.iter().map(|(_, reply)| reply.ids.len()).sum();
     for (_, reply) in replies {
         finish(&args, reply)?;
@@ -106,6 +128,29 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
         show_statistics(&args, &*engine, generated, elapsed)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The iteration log of a run. Steps are only noted while they run, and written at the end.
+struct IterationLog {
+    file: PathBuf,
+    writer: IterationLogWriter<std::fs::File>,
+    steps: mpsc::Receiver<IterationRecord>,
+}
+
+impl IterationLog {
+    fn start(engine: &mut dyn DynEngine, file: &Path) -> anyhow::Result<Self> {
+        let writer = IterationLogWriter::create(file)?;
+        let (sender, steps) = mpsc::channel();
+        // A log that is gone wants no more steps.
+        engine.observe(Box::new(move |step| drop(sender.send(step.clone()))));
+        Ok(Self { file: file.to_owned(), writer, steps })
+    }
+
+    fn finish(mut self) -> anyhow::Result<()> {
+        let mut written = self.steps.try_iter().try_for_each(|step| self.writer.write(&step));
+        written = written.and_then(|()| self.writer.flush());
+        written.with_context(|| format!("can't write {}", self.file.display()))
+    }
 }
 
 fn serve(

@@ -1,20 +1,19 @@
 //! `piecewise inspect`: what a model becomes, without its weights.
 
-use super::device::DeviceArg;
 use super::dumps::DumpArgs;
-use super::load::{Folder, plan_graph};
+use super::load::Folder;
+use super::lowering::{LoweredPiece, lower};
 use super::model_args::ModelArgs;
-use anyhow::{Context, bail};
+use super::settings::Workload;
+use anyhow::bail;
 use comfy_table::{Table, presets};
-use piecewise_backend::artifact::{ArgRef, Artifact, Digest, PieceSize};
-use piecewise_backend::compiler::NoStore;
+use piecewise_backend::artifact::{ArgRef, Digest, PieceSize};
 use piecewise_ir::entity::Entity;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::{Module, Step, Stitch};
 use piecewise_ir::op::Op;
+use piecewise_runtime::config::Purpose;
 use piecewise_runtime::dispatch::Dispatcher;
-use piecewise_runtime::model::piece_sizes;
-use piecewise_runtime::symbols::SymbolTable;
 use serde_json::{Value as Json, json};
 use std::process::ExitCode;
 
@@ -38,59 +37,34 @@ pub(crate) struct InspectArgs {
 }
 
 pub(crate) fn run(args: InspectArgs) -> anyhow::Result<ExitCode> {
-    let folder = Folder::open(&args.model)?;
+    let workload = Workload { purpose: Purpose::Generate, sequences: None };
+    let folder = Folder::open(&args.model, workload)?;
+    if args.model.compile.print_config {
+        folder.settings.print(args.json)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    folder.warn();
     let graph = folder.graph(|_| None)?;
-    let (module, _) = plan_graph(&args.model.compile, &args.dumps, graph)?;
+    let module = folder.plan(&args.dumps, graph)?;
     if args.dumps.stops() {
         super::print_line(piecewise_ir::text::print_module(&module).trim_end())?;
         return Ok(ExitCode::SUCCESS);
     }
     let Some(stitch) = module.stitch() else { bail!("the pipeline made no pieces") };
     let lowered = match args.sizes {
-        true => lower(args.model.compile.device, &module, stitch, &folder.dispatcher)?,
+        true => {
+            let compiler = folder.settings.device()?.compiler()?;
+            lower(&*compiler, &module, stitch, &folder.settings.dispatcher)?
+        }
         false => Vec::new(),
     };
-    let report = report(&module, stitch, &folder.dispatcher, &lowered)?;
+    let report = report(&module, stitch, &folder.settings.dispatcher, &lowered)?;
     if args.json {
         super::print_line(&serde_json::to_string_pretty(&report)?)?;
     } else {
         show(&report)?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// A unique piece at a size.
-struct LoweredPiece {
-    unique: usize,
-    artifact: Artifact,
-}
-
-fn lower(
-    device: DeviceArg,
-    module: &Module,
-    stitch: &Stitch,
-    dispatcher: &Dispatcher,
-) -> anyhow::Result<Vec<LoweredPiece>> {
-    let symbols = SymbolTable::new(module.graph().symbols())?;
-    let compiler = device.compiler()?;
-    let sizes: Vec<Vec<PieceSize>> = stitch
-        .unique
-        .keys()
-        .map(|unique| piece_sizes(stitch, unique, &symbols, dispatcher))
-        .collect();
-    let all: Vec<_> = sizes.iter().flatten().copied().collect();
-    let layouts = compiler.weight_layouts(stitch, &all);
-    let mut lowered = Vec::new();
-    for (unique, piece) in stitch.unique.iter() {
-        for &size in &sizes[unique.index()] {
-            let layouts = &layouts[unique.index()];
-            let artifact = compiler
-                .compile(piece, size, symbols.bounds(), layouts, &NoStore)
-                .with_context(|| format!("unique piece {unique} does not compile"))?;
-            lowered.push(LoweredPiece { unique: unique.index(), artifact });
-        }
-    }
-    Ok(lowered)
 }
 
 fn report(

@@ -1,11 +1,13 @@
 //! `piecewise logits`: the logits of every position of a prompt.
 
 use super::dumps::DumpArgs;
-use super::load::{LOGITS, load_decoder};
+use super::load::{Folder, load_decoder};
 use super::model_args::ModelArgs;
+use super::settings::Workload;
 use anyhow::Context;
 use piecewise::models::TextTokenizer;
 use piecewise::models::tokenizer::check_token_ids;
+use piecewise_runtime::config::Purpose;
 use safetensors::tensor::{Dtype, TensorView};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -19,14 +21,14 @@ pub(crate) struct LogitsArgs {
     #[command(flatten)]
     model: ModelArgs,
     /// The text; needs the folder's tokenizer.json.
-    #[arg(long, value_name = "TEXT", required_unless_present = "ids", conflicts_with = "ids")]
+    #[arg(long, value_name = "TEXT", required_unless_present_any = ["ids", "print_config"], conflicts_with = "ids")]
     prompt: Option<String>,
     /// Token ids instead of text.
     #[arg(long, value_delimiter = ',', value_name = "ID,..")]
     ids: Option<Vec<u32>>,
     /// The file to write: one tensor `logits` f32 [tokens, vocab].
-    #[arg(long, value_name = "FILE.safetensors")]
-    out: PathBuf,
+    #[arg(long, required_unless_present = "print_config", value_name = "FILE.safetensors")]
+    out: Option<PathBuf>,
     /// Say what was written as JSON.
     #[arg(long)]
     json: bool,
@@ -35,8 +37,12 @@ pub(crate) struct LogitsArgs {
 }
 
 pub(crate) fn run(args: LogitsArgs) -> anyhow::Result<ExitCode> {
-    let rows = args.model.max_num_tokens;
-    let (folder, mut engine) = load_decoder(&args.model, &args.dumps, vec![LOGITS], rows)?;
+    let workload = Workload { purpose: Purpose::Logits, sequences: Some(1) };
+    let folder = Folder::open(&args.model, workload)?;
+    let Some(out) = args.out.as_ref().filter(|_| !args.model.compile.print_config) else {
+        folder.settings.print(args.json)?;
+        return Ok(ExitCode::SUCCESS);
+    };
     let vocab = folder.config.vocab_size;
     let ids = match (&args.ids, &args.prompt) {
         (Some(ids), _) => {
@@ -46,10 +52,11 @@ pub(crate) fn run(args: LogitsArgs) -> anyhow::Result<ExitCode> {
         (None, Some(prompt)) => TextTokenizer::load(&args.model.model, vocab)?.encode(prompt)?,
         (None, None) => Vec::new(),
     };
+    let mut engine = load_decoder(&args.model, &args.dumps, &folder)?;
     let mut bytes = Vec::new();
     engine.logits(&ids, &mut |_, rows| bytes.extend_from_slice(rows))?;
-    write_logits(&args.out, ids.len(), vocab, &bytes)?;
-    let shown = args.out.display().to_string();
+    write_logits(out, ids.len(), vocab, &bytes)?;
+    let shown = out.display().to_string();
     if args.json {
         let object = serde_json::json!({"out": shown, "ids": ids, "shape": [ids.len(), vocab]});
         super::print_line(&object.to_string())?;

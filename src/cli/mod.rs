@@ -1,5 +1,6 @@
 //! The subcommands.
 
+mod amounts;
 mod device;
 mod doctor;
 mod dumps;
@@ -7,11 +8,13 @@ mod generate;
 mod inspect;
 mod load;
 mod logits;
+mod lowering;
 mod model_args;
 mod opt;
 mod plan;
 mod progress;
 mod run;
+mod settings;
 
 use clap::{Parser, Subcommand};
 use std::io::Write;
@@ -67,6 +70,12 @@ pub(crate) fn fail(error: &anyhow::Error) -> ExitCode {
     // A closed standard error leaves nobody to tell.
     let _ = writeln!(std::io::stderr(), "{text}");
     ExitCode::FAILURE
+}
+
+/// Says something on standard error that is no reason to stop.
+fn warn(text: &str) {
+    // A closed standard error leaves nobody to tell.
+    let _ = writeln!(std::io::stderr(), "warning: {text}");
 }
 
 /// Prints a line to standard output.

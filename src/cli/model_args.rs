@@ -1,10 +1,20 @@
-//! Flags of every command that compiles a model.
+//! Flags of every command that compiles a model, and the layers of configuration that they make.
 
+use super::amounts::parse_bytes;
 use super::device::DeviceArg;
+use anyhow::{Context, bail};
 use clap::ValueEnum;
 use piecewise_ir::dtype::DType;
+use piecewise_runtime::config::{ConfigLayers, Sizes};
 use piecewise_runtime::mode::{GraphMode, Level};
-use std::path::PathBuf;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// The file that is read from the current directory where no other is named.
+const CONFIG_FILE: &str = "piecewise.toml";
+
+/// Bytes that a configuration file may have.
+const LARGEST_FILE: u64 = 1 << 20;
 
 /// Where a model comes from and what it is made for.
 #[derive(Debug, clap::Args)]
@@ -15,15 +25,20 @@ pub(crate) struct ModelArgs {
     /// The dtype of activations and of the KV cache; the checkpoint's own by default.
     #[arg(long, value_enum)]
     pub dtype: Option<DTypeArg>,
-    /// The most tokens of a step; longer prompts are cut.
-    #[arg(long, default_value_t = 512)]
-    pub max_num_tokens: u64,
-    /// The most sequences of a step.
-    #[arg(long, default_value_t = 16)]
-    pub max_num_seqs: u64,
-    /// The longest sequence, prompt and reply together; the model's own limit by default.
-    #[arg(long)]
+    /// The most tokens of a step; longer prompts are cut into chunks [default: 512].
+    #[arg(long, value_name = "N")]
+    pub max_num_tokens: Option<u64>,
+    /// The most sequences of a step [default: as many as there are prompts, at most 64].
+    #[arg(long, value_name = "N")]
+    pub max_num_seqs: Option<u64>,
+    /// The longest sequence, prompt and reply together [default: 4096, or the model's own limit
+    /// where that is less].
+    #[arg(long, value_name = "N")]
     pub max_seq_len: Option<u64>,
+    /// Bytes that the model may take, also with KiB, MiB or GiB; what weights and buffers leave is
+    /// for the KV cache [default: room for every sequence at its longest].
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub memory_budget: Option<u64>,
     #[command(flatten)]
     pub compile: CompileArgs,
 }
@@ -31,21 +46,30 @@ pub(crate) struct ModelArgs {
 /// How a graph is compiled and run.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CompileArgs {
-    /// The device to run on: cpu, cuda, cuda:N, or auto; to inspect also cuda:sm_90 and the like.
-    #[arg(long, default_value_t = DeviceArg::Cpu, value_name = "DEVICE")]
-    pub device: DeviceArg,
-    /// How far to compile.
-    #[arg(long, value_enum, default_value_t = LevelArg::Piecewise)]
-    pub level: LevelArg,
-    /// Which graphs to capture: none, piecewise, full, full_decode_only or full_and_piecewise.
-    #[arg(long, default_value = "full_and_piecewise", value_name = "MODE")]
-    pub graph_mode: GraphMode,
+    /// The configuration; flags override it [default: piecewise.toml, if it is in the current
+    /// directory].
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Show every setting with where it came from, and stop.
+    #[arg(long)]
+    pub print_config: bool,
+    /// The device to run on: cpu, cuda, cuda:N, or auto; to inspect also cuda:sm_90 and the like
+    /// [default: cpu].
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<DeviceArg>,
+    /// How far to compile [default: piecewise].
+    #[arg(long, value_enum)]
+    pub level: Option<LevelArg>,
+    /// Which graphs to capture: none, piecewise, full, full_decode_only or full_and_piecewise
+    /// [default: full_and_piecewise].
+    #[arg(long, value_name = "MODE")]
+    pub graph_mode: Option<GraphMode>,
     /// Sizes in tokens to capture: a list, or one number for the default pattern up to it.
-    #[arg(long, value_delimiter = ',', value_name = "N,..")]
-    pub capture_num_tokens: Option<Vec<u64>>,
+    #[arg(long, value_name = "N,..")]
+    pub capture_num_tokens: Option<Sizes>,
     /// Decode batches to capture: a list, or one number for the default pattern up to it.
-    #[arg(long, value_delimiter = ',', value_name = "N,..")]
-    pub decode_batch_sizes: Option<Vec<u64>>,
+    #[arg(long, value_name = "N,..")]
+    pub decode_batch_sizes: Option<Sizes>,
     /// Ops to split at: a list of names; an empty string never splits.
     #[arg(long, value_name = "OP,..")]
     pub splitting_ops: Option<String>,
@@ -58,6 +82,73 @@ pub(crate) struct CompileArgs {
     /// Checks that run with every step: poison, addresses, compare.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "CHECK,..")]
     pub check: Vec<CheckArg>,
+}
+
+impl ModelArgs {
+    /// The file and the flags.
+    pub(crate) fn layers(&self) -> anyhow::Result<ConfigLayers> {
+        let mut layers = self.compile.layers()?;
+        layers = put(layers, "--dtype", self.dtype.map(DType::from))?;
+        layers = put(layers, "--max-num-tokens", self.max_num_tokens)?;
+        layers = put(layers, "--max-num-seqs", self.max_num_seqs)?;
+        layers = put(layers, "--max-seq-len", self.max_seq_len)?;
+        put(layers, "--memory-budget", self.memory_budget)
+    }
+}
+
+impl CompileArgs {
+    /// The file and the flags.
+    pub(crate) fn layers(&self) -> anyhow::Result<ConfigLayers> {
+        let mut layers = match &self.config {
+            Some(file) => read_file(file)?,
+            None if Path::new(CONFIG_FILE).exists() => read_file(Path::new(CONFIG_FILE))?,
+            None => ConfigLayers::new(),
+        };
+        if let Some(device) = self.device {
+            layers = layers.flag("target", device.to_string(), "--device")?;
+        }
+        layers = put(layers, "--level", self.level.map(Level::from))?;
+        layers = put(layers, "--graph-mode", self.graph_mode)?;
+        layers = put(layers, "--capture-num-tokens", self.capture_num_tokens.as_ref())?;
+        layers = put(layers, "--decode-batch-sizes", self.decode_batch_sizes.as_ref())?;
+        layers = put(layers, "--splitting-ops", self.splitting_ops.as_deref().map(op_names))?;
+        if self.no_padding {
+            layers = layers.flag("padding", false, "--no-padding")?;
+        }
+        layers = put(layers, "--strict", self.strict.then_some(true))?;
+        for check in &self.check {
+            layers = layers.flag(check.key(), true, "--check")?;
+        }
+        Ok(layers)
+    }
+}
+
+/// Sets the key that a flag is named after, if the flag was given.
+fn put(
+    layers: ConfigLayers,
+    flag: &str,
+    value: Option<impl serde::Serialize>,
+) -> anyhow::Result<ConfigLayers> {
+    let Some(value) = value else { return Ok(layers) };
+    let value = toml::Value::try_from(value).with_context(|| format!("{flag} is out of range"))?;
+    let key = flag.trim_start_matches('-').replace('-', "_");
+    Ok(layers.flag(&key, value, flag)?)
+}
+
+fn op_names(list: &str) -> Vec<&str> {
+    list.split(',').map(str::trim).filter(|op| !op.is_empty()).collect()
+}
+
+fn read_file(path: &Path) -> anyhow::Result<ConfigLayers> {
+    let name = path.display().to_string();
+    let mut text = String::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(LARGEST_FILE + 1).read_to_string(&mut text))
+        .with_context(|| format!("can't read the configuration {name}"))?;
+    if text.len() as u64 > LARGEST_FILE {
+        bail!("{name} is larger than any configuration ({LARGEST_FILE} bytes)");
+    }
+    Ok(ConfigLayers::new().file(&name, &text)?)
 }
 
 /// `--dtype`
@@ -114,4 +205,14 @@ pub(crate) enum CheckArg {
     Addresses,
     /// Each step again, launched, and compared with its replay.
     Compare,
+}
+
+impl CheckArg {
+    fn key(self) -> &'static str {
+        match self {
+            Self::Poison => "checks.poison",
+            Self::Addresses => "checks.addresses",
+            Self::Compare => "checks.compare",
+        }
+    }
 }

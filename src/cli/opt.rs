@@ -5,6 +5,7 @@ use anyhow::Context;
 use piecewise_ir::text::{parse_module, print_module};
 use piecewise_passes::pipeline::DEFAULT_PIPELINE;
 use piecewise_passes::{PassContext, PassManager, Pipeline, Registry};
+use piecewise_runtime::config::DumpConfig;
 use piecewise_runtime::pipeline::verify;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -35,7 +36,7 @@ pub(crate) fn run(args: OptArgs) -> anyhow::Result<ExitCode> {
         parse_module(&text).with_context(|| format!("{} does not parse", args.file.display()))?;
     let pipeline = Pipeline::parse(&args.pipeline)?;
     let mut manager = PassManager::new(&pipeline, &Registry::standard())?.verify_with(&verify);
-    for observer in args.dumps.observers()? {
+    for observer in args.dumps.observers(&DumpConfig::default())? {
         manager = manager.observe(observer);
     }
     let report = manager.run(&mut module, &mut PassContext::default())?;

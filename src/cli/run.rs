@@ -1,15 +1,16 @@
 //! `piecewise run`: a textual graph with a checkpoint's weights.
 
 use super::dumps::DumpArgs;
-use super::load::{LOGITS, check_checkpoint, dispatcher, engine, plan_graph};
+use super::load::{check_checkpoint, engine, plan_graph};
 use super::logits::write_logits;
 use super::model_args::CompileArgs;
+use super::settings::Settings;
 use anyhow::{Context, bail};
 use piecewise::models::Checkpoint;
 use piecewise_ir::module::Module;
 use piecewise_ir::text::{parse_module, print_graph};
 use piecewise_passes::check::check_plan;
-use piecewise_runtime::symbols::{SymbolClass, SymbolTable};
+use piecewise_runtime::config::Purpose;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -45,16 +46,28 @@ pub(crate) struct RunArgs {
 }
 
 pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
-    let module = planned(&args)?;
+    let (mut module, plan_file) = read(&args)?;
+    let settings = Settings::of_graph(&args.compile, module.graph())?;
+    if args.compile.print_config {
+        settings.print(args.json)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    settings.warn();
+    if module.layout().is_none() {
+        let observers = args.dumps.observers(&settings.config.dump)?;
+        module = plan_graph(&settings, module.into_graph(), observers)?;
+        if args.dumps.stops() {
+            bail!("the passes were stopped early; there is nothing to run");
+        }
+    } else {
+        piecewise_ir::verify::verify_graph(module.graph())?;
+        check_plan(&module)
+            .map_err(|found| anyhow::anyhow!("{}", piecewise_ir::text::render(&module, &found)))
+            .with_context(|| format!("the plan in {} can't be used", plan_file.display()))?;
+    }
     let checkpoint = Checkpoint::open(&args.weights)?;
     check_checkpoint(module.graph(), &checkpoint)?;
-    let symbols = SymbolTable::new(module.graph().symbols())?;
-    let tokens = symbols.count(SymbolClass::Tokens, symbols.bounds());
-    let rows = symbols.count(SymbolClass::Rows, symbols.bounds());
-    let seqs = symbols.count(SymbolClass::Sequences, symbols.bounds());
-    let mut dispatcher = dispatcher(&args.compile, tokens, seqs.max(1))?;
-    dispatcher.max_rows = rows.max(1);
-    let mut engine = engine(&args.compile, module, dispatcher, &checkpoint, vec![LOGITS], tokens)?;
+    let mut engine = engine(&settings, Purpose::Logits, module, &checkpoint)?;
     let vocab = engine.options().vocab as usize;
     let mut bytes = Vec::new();
     engine.logits(&args.ids, &mut |_, rows| bytes.extend_from_slice(rows))?;
@@ -84,9 +97,10 @@ fn read_module(file: &Path) -> anyhow::Result<Module> {
     parse_module(&text).with_context(|| format!("{} does not parse", file.display()))
 }
 
-/// The module of the file with its plan: the one given, the file's own, or a new one.
-fn planned(args: &RunArgs) -> anyhow::Result<Module> {
-    let mut module = read_module(&args.file)?;
+/// The module of the file, with the plan given or the file's own if there is one, and the file
+/// that the plan is in.
+fn read(args: &RunArgs) -> anyhow::Result<(Module, &Path)> {
+    let module = read_module(&args.file)?;
     if let Some(file) = &args.plan {
         let with_plan = read_module(file)?;
         if print_graph(with_plan.graph()) != print_graph(module.graph()) {
@@ -99,19 +113,9 @@ fn planned(args: &RunArgs) -> anyhow::Result<Module> {
         if with_plan.layout().is_none() {
             bail!("{} has no plan to its end; dump it after `check`", file.display());
         }
-        module = with_plan;
+        return Ok((with_plan, file));
     }
-    if module.layout().is_none() {
-        let (planned, _) = plan_graph(&args.compile, &args.dumps, module.into_graph())?;
-        if args.dumps.stops() {
-            bail!("the passes were stopped early; there is nothing to run");
-        }
-        return Ok(planned);
-    }
-    piecewise_ir::verify::verify_graph(module.graph())?;
-    check_plan(&module)
-        .map_err(|found| anyhow::anyhow!("{}", piecewise_ir::text::render(&module, &found)))?;
-    Ok(module)
+    Ok((module, &args.file))
 }
 
 /// The index of the largest logit of each row.

@@ -6,14 +6,17 @@
 //!
 //! - [`config`]: what the decoder is, as a typed [`DecoderConfig`];
 //! - [`checkpoint`]: the weights, memory-mapped, as a [`Checkpoint`];
-//! - [`decoder`]: the graph of the families, written with the builder;
+//! - [`mod@decoder`]: the graph of the families, written with the builder;
 //! - [`tokenizer`]: text to token ids and back, as a [`TextTokenizer`].
+//!
+//! [`DecoderLoader`] puts them together.
 
 pub mod checkpoint;
 pub mod config;
 pub mod decoder;
 mod dtype_names;
 mod files;
+pub mod load;
 pub mod op_builders;
 pub mod tokenizer;
 pub mod weights;
@@ -21,5 +24,6 @@ pub mod weights;
 pub use checkpoint::{Checkpoint, CheckpointError, TensorView};
 pub use config::{ConfigError, DecoderConfig, Family, RopeConfig, RopeScaling};
 pub use decoder::{DecoderLimits, decoder};
+pub use load::{DecoderLoader, LoadError, LoadedDecoder};
 pub use tokenizer::{TextStream, TextTokenizer, TokenizerError};
 pub use weights::{UndeclaredDType, check_weights, unused_tensors};

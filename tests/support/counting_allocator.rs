@@ -9,6 +9,7 @@ pub(crate) struct CountingAllocator;
 thread_local! {
     static LIVE: Cell<isize> = const { Cell::new(0) };
     static PEAK: Cell<isize> = const { Cell::new(0) };
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }
 
 fn count(bytes: isize) {
@@ -25,6 +26,7 @@ fn count(bytes: isize) {
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
+        let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
         // SAFETY: the caller upholds the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
@@ -38,9 +40,18 @@ unsafe impl GlobalAlloc for CountingAllocator {
 
 /// Runs `work` and gives, beside its result, the most bytes that this thread held at a time
 /// meanwhile, above what it held before.
+#[allow(dead_code, reason = "not every test binary asks for bytes")]
 pub(crate) fn peak_bytes<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = LIVE.get();
     PEAK.set(before);
     let result = work();
     (result, usize::try_from(PEAK.get() - before).unwrap_or(0))
+}
+
+/// How often this thread allocates during `work`, whatever it frees again.
+#[allow(dead_code, reason = "not every test binary asks for allocations")]
+pub(crate) fn allocations(work: impl FnOnce()) -> usize {
+    let before = ALLOCATIONS.get();
+    work();
+    ALLOCATIONS.get() - before
 }

@@ -13,6 +13,7 @@ pub type PrintModule = fn(&Module) -> String;
 pub struct DumpDir {
     dir: PathBuf,
     print: PrintModule,
+    passes: Vec<String>,
 }
 
 impl DumpDir {
@@ -24,7 +25,13 @@ impl DumpDir {
         let dir = dir.into();
         std::fs::create_dir_all(&dir)
             .map_err(|source| PassError::Dump { path: dir.clone(), source })?;
-        Ok(Self { dir, print })
+        Ok(Self { dir, print, passes: Vec::new() })
+    }
+
+    /// Dumps after the passes of these names only; an empty list is all of them.
+    pub fn only(mut self, passes: Vec<String>) -> Self {
+        self.passes = passes;
+        self
     }
 
     fn write(&self, name: String, contents: &str) -> Result<(), PassError> {
@@ -35,6 +42,9 @@ impl DumpDir {
 
 impl Observer for DumpDir {
     fn after_pass(&mut self, after: &AfterPass<'_>) -> Result<ControlFlow<()>, PassError> {
+        if !self.passes.is_empty() && !self.passes.iter().any(|pass| pass == after.name) {
+            return Ok(ControlFlow::Continue(()));
+        }
         let stem = format!("{:02}-{}", after.index, after.name);
         self.write(format!("{stem}.pw"), &(self.print)(after.module))?;
         let json = serde_json::to_string_pretty(after.report)

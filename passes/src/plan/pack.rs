@@ -118,7 +118,7 @@ impl Conflicts {
     }
 }
 
-/// A low packing of `items`: the lowest for up to [`exact::MOST_ITEMS`], otherwise the best of
+/// A low packing of `items`: the lowest for up to `MOST_ITEMS`, otherwise the best of
 /// greedy orders, of searches below heights from the bound upwards, and of improvements within a
 /// fixed budget. Where items repeat, what repeats is packed once. Deterministic.
 ///

@@ -4,7 +4,6 @@ use serde::Serialize;
 use toml::{Table, Value};
 
 use super::costs::StepCosts;
-use super::default_lists::default_pattern;
 use super::error::PlannerError;
 use super::evaluate::{Outcome, SizeList, SizeUse, evaluate};
 use super::planner::{MAX_GRAPHS, plan};
@@ -144,7 +143,11 @@ fn sizes(key: &'static str, value: Option<&Value>) -> Result<Vec<u32>, PlannerEr
     match value {
         None => Ok(Vec::new()),
         Some(Value::Array(list)) => list.iter().map(|value| size(key, value)).collect(),
-        Some(value) => Ok(default_pattern(size(key, value)?)),
+        Some(value) => {
+            let pattern = crate::sizes::SizeList::default_pattern(u64::from(size(key, value)?));
+            // No size is above the number, which fits.
+            Ok(pattern.sizes().iter().map(|&size| size as u32).collect())
+        }
     }
 }
 
@@ -433,7 +436,8 @@ mod tests {
             sizes: vec![64],
             largest_possible: 0
         }));
-        assert_eq!(report.sizes.capture_num_tokens, default_pattern(4096));
+        assert_eq!(report.sizes.capture_num_tokens[7..10], [128, 256, 288]);
+        assert_eq!(report.sizes.capture_num_tokens.last(), Some(&4096));
     }
 
     #[test]

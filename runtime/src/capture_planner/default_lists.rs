@@ -107,22 +107,6 @@ impl Stack {
     }
 }
 
-/// What one number in the configuration stands for, the runtime's own default list: powers of two
-/// to 256, then steps of an eighth of the power of two below, and `maximum` as the last; empty
-/// for 0.
-pub fn default_pattern(maximum: u32) -> Vec<u32> {
-    let mut sizes = Vec::new();
-    let mut size = 1_u32;
-    while size < maximum {
-        sizes.push(size);
-        size = size.saturating_add(if size < 256 { size } else { (1 << size.ilog2()) / 8 });
-    }
-    if maximum > 0 {
-        sizes.push(maximum);
-    }
-    sizes
-}
-
 fn up_to(runs: &[Run], maximum: u32) -> Vec<u32> {
     let mut sizes = Vec::new();
     for (first, last, step) in runs {
@@ -172,15 +156,6 @@ mod tests {
         let atom = Stack::Atom.token_sizes(512);
         assert_eq!(atom[..6], [1, 2, 4, 8, 16, 32]);
         assert_eq!(atom.len(), 36);
-    }
-
-    #[test]
-    fn our_own_pattern() {
-        let sizes = default_pattern(1000);
-        assert_eq!(sizes[..10], [1, 2, 4, 8, 16, 32, 64, 128, 256, 288]);
-        assert_eq!(sizes[sizes.len() - 5..], [768, 832, 896, 960, 1000]);
-        assert_eq!(default_pattern(0), [0; 0]);
-        assert_eq!(default_pattern(u32::MAX).last(), Some(&u32::MAX));
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use serde::Deserialize;
 
 use super::reader::Line;
-use super::record::StepMode;
 use super::traffic::{StepKind, Traffic};
+use crate::mode::StepMode;
 
 #[derive(Deserialize)]
 struct RawLine {

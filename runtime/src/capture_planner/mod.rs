@@ -53,13 +53,13 @@ pub use costs::{
     CostPath, CostPoint, ModelledCosts, MonotoneCurve, PathCosts, StepCosts, read_costs,
     read_costs_file,
 };
-pub use default_lists::{Stack, default_pattern};
+pub use default_lists::Stack;
 pub use error::PlannerError;
 pub use evaluate::{Coverage, Outcome, Replay, Service, Share, SizeList, SizeUse, evaluate, serve};
 pub use lengths::Lengths;
 pub use planner::{DEFAULT_CURVE_GRAPHS, MAX_GRAPHS, Plan, PlanWarning, plan};
 pub use reader::{MalformedLine, ReadLog, ReadOptions, read_log, read_log_file};
-pub use record::{IterationLogWriter, IterationRecord, StepMode};
+pub use record::{IterationLogWriter, IterationRecord};
 pub use request::{GraphMode, Objective, PlanRequest};
 pub use simulator::{Simulation, TrafficShape};
 pub use sizes::CaptureSizes;

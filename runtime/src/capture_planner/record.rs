@@ -1,5 +1,6 @@
 //! The iteration log: one JSON object per line, one line per step.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -7,18 +8,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::error::PlannerError;
-
-/// How a step ran.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum StepMode {
-    /// One captured graph was replayed.
-    Full,
-    /// Captured pieces were replayed, split ops ran between them.
-    Piecewise,
-    /// No graph was replayed.
-    None,
-}
+use crate::mode::StepMode;
 
 /// One step, as written to the iteration log.
 ///
@@ -47,7 +37,7 @@ pub struct IterationRecord {
     pub size: Option<u32>,
     /// Why no graph was replayed, where one could have been.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fallback: Option<String>,
+    pub fallback: Option<Cow<'static, str>>,
     /// GPU time of the step in microseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_us: Option<f64>,

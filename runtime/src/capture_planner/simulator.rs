@@ -11,8 +11,9 @@ use serde::Serialize;
 use super::costs::{CostPath, StepCosts};
 use super::error::PlannerError;
 use super::lengths::Lengths;
-use super::record::{IterationRecord, StepMode};
+use super::record::IterationRecord;
 use super::traffic::MAX_STEP_TOKENS;
+use crate::mode::StepMode;
 
 /// A named shape of traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -239,7 +240,7 @@ impl Simulation {
             tokens: None,
             mode: StepMode::None,
             size: None,
-            fallback: Some("simulated".to_owned()),
+            fallback: Some("simulated".into()),
             gpu_us: None,
             wall_us: None,
         }

@@ -15,6 +15,8 @@ pub enum Source {
     File(String),
     /// A flag of the command line.
     Flag(String),
+    /// Nobody set it, and it follows from this.
+    Derived(String),
 }
 
 impl std::fmt::Display for Source {
@@ -23,6 +25,7 @@ impl std::fmt::Display for Source {
             Self::Default => f.write_str("default"),
             Self::File(path) => f.write_str(path),
             Self::Flag(flag) => f.write_str(flag),
+            Self::Derived(from) => write!(f, "from {from}"),
         }
     }
 }
@@ -42,13 +45,13 @@ pub struct Configured {
     sources: BTreeMap<&'static str, Source>,
 }
 
-/// One key for people.
+/// One key with its value.
 #[derive(Clone, PartialEq, Debug, serde::Serialize)]
 pub struct ConfigEntry {
     /// The key; those of tables with a dot.
     pub key: &'static str,
-    /// The value as TOML; `None` where it is unset.
-    pub value: Option<String>,
+    /// The value; `None` where it is unset.
+    pub value: Option<Value>,
     /// Where it came from.
     pub source: Source,
 }
@@ -86,6 +89,41 @@ impl ConfigLayers {
         flag: &str,
     ) -> Result<Self, ConfigError> {
         self.put(key, value.into(), Source::Flag(flag.to_owned()))?;
+        Ok(self)
+    }
+
+    /// Whether a file or a flag set a key.
+    pub fn is_set(&self, key: &str) -> bool {
+        self.sources.contains_key(key)
+    }
+
+    /// Sets a key that nobody has set to what follows `from` something else.
+    ///
+    /// # Errors
+    /// As for [`Self::flag`].
+    pub fn derived(
+        mut self,
+        key: &str,
+        value: impl Into<Value>,
+        from: &str,
+    ) -> Result<Self, ConfigError> {
+        if !self.is_set(key) {
+            self.put(key, value.into(), Source::Derived(from.to_owned()))?;
+        }
+        Ok(self)
+    }
+
+    /// Sets a key to what `from` something else leaves no choice about, whoever set it.
+    ///
+    /// # Errors
+    /// As for [`Self::flag`].
+    pub fn imposed(
+        mut self,
+        key: &str,
+        value: impl Into<Value>,
+        from: &str,
+    ) -> Result<Self, ConfigError> {
+        self.put(key, value.into(), Source::Derived(from.to_owned()))?;
         Ok(self)
     }
 
@@ -138,11 +176,8 @@ impl Configured {
     pub fn entries(&self) -> Vec<ConfigEntry> {
         let values: BTreeMap<_, _> =
             Table::try_from(&self.config).map(flatten).unwrap_or_default().into_iter().collect();
-        let entry = |key| ConfigEntry {
-            key,
-            value: values.get(key).map(Value::to_string),
-            source: self.source(key),
-        };
+        let entry =
+            |key| ConfigEntry { key, value: values.get(key).cloned(), source: self.source(key) };
         RuntimeConfig::KEYS.map(entry).into()
     }
 }

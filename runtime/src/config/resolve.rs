@@ -42,10 +42,11 @@ impl RuntimeConfig {
     /// Checks values and lists, and makes the dispatcher.
     ///
     /// # Errors
-    /// When a bound is 0 or too large, a size list is empty, has a 0, does not ascend or passes
-    /// its bound, or keys contradict each other.
+    /// When a bound is 0 or too large, activations are no floats, a size list is empty, has a 0,
+    /// does not ascend or passes its bound, or keys contradict each other.
     pub fn dispatcher(&self) -> Result<Dispatcher, ConfigError> {
         self.check_bounds()?;
+        self.check_dtype()?;
         let tokens = size_list(
             "capture_num_tokens",
             &self.capture_num_tokens,
@@ -74,6 +75,18 @@ impl RuntimeConfig {
             max_sequences: self.max_num_seqs(),
             padding: self.padding,
         })
+    }
+
+    fn check_dtype(&self) -> Result<(), ConfigError> {
+        match self.dtype {
+            Some(dtype) if !dtype.is_float() => Err(ConfigError::Conflict {
+                key: "dtype",
+                value: dtype.name().to_owned(),
+                other: "activations".to_owned(),
+                remedy: "use f32, bf16 or f16",
+            }),
+            _ => Ok(()),
+        }
     }
 
     fn check_bounds(&self) -> Result<(), ConfigError> {

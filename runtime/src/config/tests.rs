@@ -28,6 +28,26 @@ fn later_layers_win_and_each_value_knows_its_layer() {
 }
 
 #[test]
+fn what_follows_from_something_else_yields_to_what_is_set_unless_it_is_imposed() {
+    let layers = ConfigLayers::new().file("f", "max_num_seqs = 3").unwrap();
+    let layers = layers.derived("max_num_seqs", 1, "the prompts").unwrap();
+    let layers = layers.derived("max_seq_len", 7, "the model").unwrap();
+    let configured = layers.clone().finish().unwrap();
+    assert_eq!((configured.config.max_num_seqs(), configured.config.max_seq_len), (3, 7));
+    assert_eq!(configured.config.max_num_rows(), 3);
+    assert_eq!(configured.source("max_seq_len").to_string(), "from the model");
+    let imposed = layers.imposed("max_num_seqs", 5, "the graph").unwrap().finish().unwrap();
+    assert_eq!(imposed.config.max_num_seqs(), 5);
+    assert_eq!(imposed.source("max_num_seqs"), Source::Derived("the graph".to_owned()));
+}
+
+#[test]
+fn activations_are_floats() {
+    let error = config("dtype = \"i32\"").unwrap().dispatcher().unwrap_err().to_string();
+    assert!(error.contains("dtype = i32") && error.contains("bf16"), "{error}");
+}
+
+#[test]
 fn the_list_of_keys_is_the_list_of_fields() {
     let full = RuntimeConfig {
         splitting_ops: Some(vec![]),

@@ -28,11 +28,10 @@ pub struct RuntimeConfig {
     pub decode_query_lengths: Vec<u64>,
     /// The most tokens of a step; longer prompts are cut into chunks.
     pub max_num_tokens: u64,
-    /// The most rows of one call of the head; unset is 64, or `max_num_tokens` where that is
-    /// less.
+    /// The most rows of one call of the head; unset is `max_num_seqs`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_num_rows: Option<u64>,
-    /// The most sequences that run at once; unset as for `max_num_rows`.
+    /// The most sequences that run at once; unset is 64, or `max_num_tokens` where that is less.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_num_seqs: Option<u64>,
     /// The most tokens of a sequence, prompt and generated.
@@ -146,13 +145,13 @@ impl Default for RuntimeConfig {
     }
 }
 
-/// Rows and sequences where nothing is configured.
+/// Sequences where nothing is configured.
 const DEFAULT_SEQUENCES: u64 = 64;
 
 impl RuntimeConfig {
     /// The most rows of one call of the head.
     pub fn max_num_rows(&self) -> u64 {
-        self.max_num_rows.unwrap_or(DEFAULT_SEQUENCES.min(self.max_num_tokens))
+        self.max_num_rows.unwrap_or_else(|| self.max_num_seqs())
     }
 
     /// The most sequences that run at once.

@@ -23,7 +23,7 @@ mod step;
 
 pub use dyn_engine::DynEngine;
 pub use error::EngineError;
-pub use record::{StepObserver, StepRecord};
+pub use record::StepObserver;
 pub use request::{EngineOptions, Event, FinishReason, Request, RequestId};
 
 use crate::batch::{BatchBuffers, RoleMap};

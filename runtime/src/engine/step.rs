@@ -1,22 +1,24 @@
 //! A step: submit the next, read the one before.
 
-use super::record::StepRecord;
+use super::record::count;
 use super::request::{Event, FinishReason, RequestId};
 use super::schedule::Schedule;
 use super::{Engine, EngineError};
 use crate::batch::{Chunk, ChunkRows};
+use crate::capture_planner::IterationRecord;
 use crate::mode::StepMode;
 use crate::model::Ticket;
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::device::Device;
-use std::time::{Duration, Instant};
+use std::borrow::Cow;
+use std::time::Instant;
 
 /// A submitted step that is not read yet.
 #[derive(Debug)]
 pub(super) struct InFlight {
     ticket: Ticket,
     started: Instant,
-    record: StepRecord,
+    record: IterationRecord,
     /// Whose each row is, and of which turn.
     rows: Vec<(RequestId, u32)>,
 }
@@ -99,17 +101,19 @@ impl<D: Device> Engine<D> {
             (None, PieceSize::Exact(tokens)) => Some(tokens),
             (_, PieceSize::General(_)) => None,
         });
-        let record = StepRecord {
-            context_tokens,
-            generation_requests,
-            sequences: self.batch.sequences(),
-            rows: self.batch.rows(),
-            tokens: self.batch.tokens(),
-            query_length,
+        let fallback = report.and_then(|r| r.fallback);
+        let record = IterationRecord {
+            context_tokens: count(context_tokens),
+            generation_requests: count(generation_requests),
+            sequences: count(self.batch.sequences()),
+            rows: count(self.batch.rows()),
+            tokens: Some(count(self.batch.tokens())),
+            query_length: query_length.map(count),
             mode: report.map_or(StepMode::None, |r| r.mode),
-            size,
-            fallback: report.and_then(|r| r.fallback).map(|reason| reason.name()),
-            wall: Duration::ZERO,
+            size: size.map(count),
+            fallback: fallback.map(|reason| Cow::Borrowed(reason.name())),
+            gpu_us: None,
+            wall_us: None,
         };
         self.in_flight.push_back(InFlight { ticket, started, record, rows });
         Ok(())
@@ -159,7 +163,7 @@ impl<D: Device> Engine<D> {
             }
         }
         let since = self.last_done.map_or(step.started, |done| done.max(step.started));
-        step.record.wall = ended.saturating_duration_since(since);
+        step.record.wall_us = Some(ended.saturating_duration_since(since).as_secs_f64() * 1e6);
         self.last_done = Some(ended);
         if let Some(observer) = &mut self.observer {
             observer(&step.record);

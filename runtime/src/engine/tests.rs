@@ -87,7 +87,6 @@ fn setup() -> impl Strategy<Value = Setup> {
                 kv_rows: pages * 16,
                 entries: 6,
                 table_pages: 5,
-                head_overwrites: compare,
             };
             setup.token_sizes.retain(|&size| size <= tokens);
             setup.checks.compare = compare;
@@ -282,7 +281,7 @@ fn every_step_is_recorded() {
     let lines: Vec<_> = records.lock().unwrap().iter().map(|r| {
         format!(
             "context={} generation={} sequences={} rows={} tokens={} query={:?} {} size={:?} {:?}",
-            r.context_tokens, r.generation_requests, r.sequences, r.rows, r.tokens,
+            r.context_tokens, r.generation_requests, r.sequences, r.rows, r.tokens.unwrap(),
             r.query_length, r.mode.name(), r.size, r.fallback
         )
     }).collect();

@@ -3,7 +3,7 @@
 use super::CompiledModel;
 use super::error::ModelError;
 use super::graphs::{GraphSet, OnCaptureFailure};
-use super::head::HeadInputs;
+use super::launches::check_artifacts;
 use super::memory::{Ledger, Memory};
 use super::programs::{Member, Members};
 use super::staging::Staging;
@@ -117,6 +117,7 @@ impl<D: Device> CompiledModel<D> {
         let layout = module.layout().ok_or(ModelError::Unplanned { part: "layout" })?;
         let symbols = SymbolTable::new(module.graph().symbols())?;
         let compiled = compile(stitch, &symbols, &options.dispatcher, compiler, store, progress)?;
+        check_artifacts(&module, &compiled.artifacts)?;
         let artifacts = compiled.artifacts.iter().flatten();
         let scratch = artifacts.map(Artifact::scratch).max().unwrap_or(0);
         let ledger = Ledger::new(module.graph(), layout, scratch, symbols.bounds());
@@ -134,7 +135,6 @@ impl<D: Device> CompiledModel<D> {
         let read = |i: usize| options.read_outputs.contains(&i);
         let staging = Staging::new(&mut device, module.graph(), &memory, &read, &output_bounds)?;
         let read_counts = Vec::with_capacity(symbols.len());
-        let head_inputs = HeadInputs::at_risk(&module, &memory, &members);
         let mut model = Self {
             graphs: GraphSet { pieces: Vec::new(), full: Vec::new() },
             members,
@@ -149,7 +149,6 @@ impl<D: Device> CompiledModel<D> {
             on_capture_failure: options.on_capture_failure,
             checks: options.checks,
             max_logit_rows,
-            head_inputs,
             next_step: 0,
             last: None,
             read_counts,
@@ -167,16 +166,34 @@ impl<D: Device> CompiledModel<D> {
             model.dispatcher.mode = mode;
         }
         model.list_graphs();
+        let states = model.memory.states;
+        let backed_early = custom_ops_mutate_states(&model.module);
+        if backed_early {
+            model.device.back(states)?;
+        }
         match options.capture {
             CaptureWhen::Startup => {
                 model.capture_all(options.on_capture_failure, &mut |p| progress(p))?;
             }
             CaptureWhen::Lazy => model.warm_up()?,
         }
-        let states = model.memory.states;
+        if backed_early {
+            // What a warm-up wrote is not for the first step to find.
+            model.device.drop_backing(states)?;
+        }
         model.device.back(states)?;
         Ok(model)
     }
+}
+
+/// Whether a custom op writes to a state: unlike a scatter, it can't be launched or captured while
+/// the state has no backing.
+fn custom_ops_mutate_states(module: &Module) -> bool {
+    let graph = module.graph();
+    graph.nodes().any(|node| match &graph.node(node).op {
+        Op::Custom(call) => !call.mutates.is_empty(),
+        _ => false,
+    })
 }
 
 /// The sizes at which a unique piece has programs: those of its symbol's list, then any.

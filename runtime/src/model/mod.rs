@@ -6,7 +6,7 @@ mod capture;
 mod compare;
 mod error;
 mod graphs;
-mod head;
+mod launches;
 mod memory;
 mod programs;
 mod staging;
@@ -23,7 +23,6 @@ use crate::dispatch::Dispatcher;
 use crate::stats::Statistics;
 use crate::symbols::SymbolTable;
 use graphs::GraphSet;
-use head::HeadInputs;
 use piecewise_backend::device::Device;
 use piecewise_ir::module::Module;
 use programs::Members;
@@ -47,7 +46,6 @@ pub struct CompiledModel<D: Device> {
     on_capture_failure: OnCaptureFailure,
     checks: Checks,
     max_logit_rows: u64,
-    head_inputs: HeadInputs,
     next_step: u64,
     last: Option<StepReport>,
     read_counts: Vec<u64>,

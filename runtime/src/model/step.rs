@@ -67,18 +67,9 @@ impl<'a> Outputs<'a> {
 pub(super) struct Run {
     pub mode: StepMode,
     pub sizes: StepSizes,
-    pub head: Head,
-}
-
-/// Which call of the head a run of the members is part of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Head {
-    /// The only one.
-    Only,
-    /// The first of several: what the head reads is kept for the others.
-    First,
-    /// A further one: only members that iterate over rows run.
-    Again,
+    /// Whether only members over rows run, for rows beyond those of the first call. What they
+    /// read lives to the end of the step, by the lifetime rule of the plan.
+    pub head_again: bool,
 }
 
 /// How a submitted step ran.
@@ -118,14 +109,13 @@ impl<D: Device> CompiledModel<D> {
         }
         self.staging.copy_in(&mut self.device, turn)?;
         let first = self.call_counts(&counts, 0);
-        let head = if calls == 1 { Head::Only } else { Head::First };
-        self.run(&dispatch, &first, &sizes, head)?;
+        self.run(&dispatch, &first, &sizes, false)?;
         self.staging.copy_out(&mut self.device, turn, &first, 0, None)?;
         for call in 1..calls {
             let call_counts = self.call_counts(&counts, call);
             self.fill_head_call(step, &counts, &sizes, call)?;
             self.device.write(self.memory.arena.base, &self.staging.mirror)?;
-            self.run(&dispatch, &call_counts, &sizes, Head::Again)?;
+            self.run(&dispatch, &call_counts, &sizes, true)?;
             let first_row = call * self.dispatcher.max_rows;
             let symbols = Some(&self.symbols);
             self.staging.copy_out(&mut self.device, turn, &call_counts, first_row, symbols)?;
@@ -271,7 +261,7 @@ impl<D: Device> CompiledModel<D> {
         dispatch: &Dispatch,
         counts: &[u64],
         sizes: &[u64],
-        head: Head,
+        head_again: bool,
     ) -> Result<(), ModelError> {
         if dispatch.fallback.is_some() && self.strict {
             return Err(ModelError::Strict {
@@ -279,7 +269,7 @@ impl<D: Device> CompiledModel<D> {
                 reason: dispatch.fallback.map_or("", FallbackReason::name),
             });
         }
-        let run = Run { mode: dispatch.mode, sizes: dispatch.sizes, head };
+        let run = Run { mode: dispatch.mode, sizes: dispatch.sizes, head_again };
         if self.checks.compare && run.mode != StepMode::None {
             return self.run_compared(run, counts, sizes);
         }
@@ -315,17 +305,9 @@ impl<D: Device> CompiledModel<D> {
             })
             .collect();
         let context = StepContext { counts, sizes, inputs: &staged };
-        if run.head == Head::Again {
-            self.head_inputs.restore(&mut self.device)?;
-        }
-        let mut keep_head_inputs = run.head == Head::First;
         for (i, member) in self.members.list.iter().enumerate() {
-            let is_head = member.class == Some(SymbolClass::Rows);
-            if run.head == Head::Again && !is_head {
+            if run.head_again && member.class != Some(SymbolClass::Rows) {
                 continue;
-            }
-            if is_head && std::mem::take(&mut keep_head_inputs) {
-                self.head_inputs.keep(&mut self.device, counts)?;
             }
             let size = match member.class {
                 Some(SymbolClass::Tokens) => tokens,

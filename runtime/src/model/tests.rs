@@ -115,14 +115,20 @@ fn a_ticket_lasts_until_the_second_submit_after_it() {
 #[test]
 fn rows_past_the_cap_run_the_head_again() {
     let ids: Vec<u32> = (0..16).map(|i| i * 7 % VOCAB as u32).collect();
-    for head_overwrites in [false, true] {
+    let mut in_calls = Vec::new();
+    for rows in [16, 4] {
+        let bounds = Bounds { rows, ..Bounds::default() };
         for mode in GraphMode::ALL {
-            let bounds = Bounds { head_overwrites, ..Bounds::default() };
             let mut model = Setup { mode, bounds, ..Setup::default() }.build().unwrap();
             let ticket = submit(&mut model, &ids).unwrap();
             assert_eq!(sampled(&mut model, &ticket), expected(&ids), "{}", mode.name());
+            in_calls.push(model.read(&ticket).unwrap().bytes(0).unwrap().to_vec());
         }
     }
+    assert!(
+        in_calls.windows(2).all(|pair| pair[0] == pair[1]),
+        "the logits of one call and of four"
+    );
 }
 
 #[test]

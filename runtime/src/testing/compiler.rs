@@ -1,13 +1,18 @@
 //! A compiler whose launches name the ops.
 
-use piecewise_backend::artifact::{Artifact, Digest, Launch, Lowered, PieceSize};
+use piecewise_backend::artifact::{
+    Access, Arg, ArgRef, Artifact, Digest, Launch, Lowered, PieceSize,
+};
 use piecewise_backend::compiler::{CompileError, Compiler, Store};
 use piecewise_backend::weights::{NormalWeights, WeightLayout};
+use piecewise_ir::graph::ValueDef;
 use piecewise_ir::module::{Stitch, UniquePiece};
 use piecewise_ir::op::Op;
 use piecewise_kernels::step::CaptureSupport;
 
-/// Lowers each op to one launch of its name.
+/// Lowers each op to a launch of its name, which reads, and one that writes: an op here has read
+/// everything before it writes, so that the plan may give its results the bytes of its operands.
+/// [`super::FakeDevice`] runs both as one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FakeCompiler {
     /// What split ops support.
@@ -38,16 +43,29 @@ impl Compiler for FakeCompiler {
     ) -> Result<Artifact, CompileError> {
         let node = piece.graph.order()[0];
         let Op::Custom(call) = &piece.graph.node(node).op else { unreachable!() };
-        let launch = Launch {
-            name: call.name.clone(),
+        let (mut read, mut written) = (Vec::new(), Vec::new());
+        for (position, value) in (0..).zip(piece.operands()) {
+            let arg = |access| Arg { at: ArgRef::Operand(position), access };
+            match piece.graph.def(value) {
+                ValueDef::Result { .. } => written.push(arg(Access::Write)),
+                ValueDef::State(_) => written.push(arg(Access::ReadWrite)),
+                ValueDef::Input(_) | ValueDef::Weight(_) => read.push(arg(Access::Read)),
+            }
+        }
+        let launch = |name: String, args| Launch {
+            image: Digest::of(name.as_bytes()),
+            name,
             nodes: vec![0],
-            args: Vec::new(),
-            image: Digest::of(call.name.as_bytes()),
+            args,
             grid: [1; 3],
             params: Vec::new(),
             capture: if call.splits { self.split_support } else { CaptureSupport::Always },
         };
-        let lowered = Lowered { launches: vec![launch], scratch: 0 };
+        let launches = vec![
+            launch(call.name.clone(), read),
+            launch(format!("{}'s writes", call.name), written),
+        ];
+        let lowered = Lowered { launches, scratch: 0 };
         Ok(Artifact { piece: piece.hash, size, alternatives: vec![lowered], images: Vec::new() })
     }
 }

@@ -26,21 +26,11 @@ pub(crate) struct Bounds {
     pub kv_rows: u64,
     pub entries: u64,
     pub table_pages: u64,
-    /// Whether logits take the bytes of what the head reads.
-    pub head_overwrites: bool,
 }
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self {
-            tokens: 16,
-            rows: 4,
-            sequences: 6,
-            kv_rows: 256,
-            entries: 6,
-            table_pages: 8,
-            head_overwrites: true,
-        }
+        Self { tokens: 16, rows: 4, sequences: 6, kv_rows: 256, entries: 6, table_pages: 8 }
     }
 }
 
@@ -144,20 +134,8 @@ pub(crate) fn fake_module(bounds: Bounds) -> Module {
     let maxima: Vec<u64> = graph.symbols().values().map(|decl| decl.max).collect();
     let mut layout = ArenaLayout { bounds: maxima.clone(), align: 64, ..Default::default() };
     let mut at = 64;
-    let head = graph.node(graph.order()[last]);
-    let (read, written) = (head.operands[0], head.results[0]);
-    let mut read_at = 0;
     for data in slots.slots.values() {
         let bytes = graph.ty(data.value).bytes(&maxima);
-        if data.value == read {
-            read_at = at;
-        }
-        if data.value == written && bounds.head_overwrites {
-            layout.offsets.push(read_at);
-            layout.sizes.push(bytes);
-            at = at.max(read_at + bytes.next_multiple_of(64));
-            continue;
-        }
         layout.offsets.push(at);
         layout.sizes.push(bytes);
         at += bytes.next_multiple_of(64);

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::super::amounts::parse_bytes;
 use clap::{Args, ValueEnum};
 use piecewise_runtime::capture_planner::{GraphMode, Lengths, Objective, TrafficShape};
 
@@ -277,25 +278,6 @@ impl From<ShapeArg> for TrafficShape {
     }
 }
 
-fn parse_bytes(text: &str) -> Result<u64, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let shift = match &text[digits.len()..] {
-        "" | "B" => 0,
-        "KiB" => 10,
-        "MiB" => 20,
-        "GiB" => 30,
-        unit => return Err(format!("{unit:?} is not B, KiB, MiB or GiB")),
-    };
-    let number: f64 =
-        digits.trim().parse().map_err(|_| format!("{digits:?} is no number of bytes"))?;
-    let bytes = number * (1_u64 << shift) as f64;
-    if (0.0..=(1_u64 << 62) as f64).contains(&bytes) {
-        Ok(bytes as u64)
-    } else {
-        Err(format!("{text} is no amount of memory"))
-    }
-}
-
 fn parse_percent(text: &str) -> Result<f64, String> {
     let percent: f64 = text.parse().map_err(|_| format!("{text:?} is no number"))?;
     match percent {
@@ -309,19 +291,4 @@ fn parse_rate(text: &str) -> Result<Rate, String> {
         return Ok(Rate(None));
     }
     text.parse().map(|rate| Rate(Some(rate))).map_err(|_| format!("{text:?} is no rate"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn amounts_of_memory() {
-        assert_eq!(parse_bytes("4096"), Ok(4096));
-        assert_eq!(parse_bytes("1.5GiB"), Ok(3 << 29));
-        assert_eq!(parse_bytes("8 KiB"), Ok(8192));
-        for wrong in ["-1", "GiB", "5GB", "nan", "1e30", ""] {
-            assert!(parse_bytes(wrong).is_err(), "{wrong}");
-        }
-    }
 }

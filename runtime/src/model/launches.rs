@@ -1,0 +1,83 @@
+//! The launches of artifacts in values of the plan, for the launch checker.
+
+use super::error::ModelError;
+use piecewise_backend::artifact::{Access, ArgRef, Artifact, Launch, Lowered};
+use piecewise_ir::entity::{Entity, PieceId, Value};
+use piecewise_ir::module::Module;
+use piecewise_passes::check::{LaunchAccess, MemberLaunches, ScratchRange, check_launches};
+
+/// Holds every lowering of every unique piece (each size, each alternative) against the plan.
+/// `artifacts` are indexed by unique piece.
+///
+/// A step runs one lowering of each piece. Every boundary value is written whole by each of
+/// them, so what one lowering does to another piece's values does not depend on how that piece is
+/// lowered: it is enough that each distinct lowering is part of some step that is checked.
+///
+/// # Errors
+/// What [`check_launches`] finds in the first step that breaks the plan.
+pub(super) fn check_artifacts(
+    module: &Module,
+    artifacts: &[Vec<Artifact>],
+) -> Result<(), ModelError> {
+    let stitch = module.stitch().ok_or(ModelError::Unplanned { part: "pieces" })?;
+    let distinct: Vec<Vec<&Lowered>> = artifacts.iter().map(|list| distinct(list)).collect();
+    let steps = distinct.iter().map(Vec::len).max().unwrap_or(0);
+    for step in 0..steps {
+        let mut members = Vec::with_capacity(stitch.steps.len());
+        for member in stitch.steps.iter().map(|s| s.id()) {
+            let usage = &stitch.uses[member];
+            let lowerings = &distinct[usage.unique.index()];
+            let Some(last) = lowerings.len().checked_sub(1) else { continue };
+            members.push(member_launches(member, lowerings[step.min(last)], &usage.operands));
+        }
+        check_launches(module, &members).map_err(ModelError::Launches)?;
+    }
+    Ok(())
+}
+
+/// The lowerings that differ in what their launches read and write.
+fn distinct(artifacts: &[Artifact]) -> Vec<&Lowered> {
+    let mut found: Vec<&Lowered> = Vec::new();
+    for lowered in artifacts.iter().flat_map(|artifact| &artifact.alternatives) {
+        let args = |l: &Lowered| l.launches.iter().map(|l| l.args.clone()).collect::<Vec<_>>();
+        let is_known =
+            |known: &&Lowered| known.scratch == lowered.scratch && args(known) == args(lowered);
+        if !found.iter().any(is_known) {
+            found.push(lowered);
+        }
+    }
+    found
+}
+
+fn member_launches(member: PieceId, lowered: &Lowered, operands: &[Value]) -> MemberLaunches {
+    let launches = lowered.launches.iter().map(|launch| access(launch, operands)).collect();
+    MemberLaunches { member, scratch: lowered.scratch, launches }
+}
+
+/// What a launch touches. An operand that the piece does not have is no value of any module, so
+/// that the checker reports it. What a launch both reads and writes it has written itself before,
+/// in an earlier part of its kernel, unless it is a state, which the checker leaves aside: only
+/// states are written in place.
+fn access(launch: &Launch, operands: &[Value]) -> LaunchAccess {
+    let mut found = LaunchAccess { name: launch.name.clone(), ..LaunchAccess::default() };
+    for arg in &launch.args {
+        match arg.at {
+            ArgRef::Operand(position) => {
+                let nowhere = Value::new(u32::MAX as usize);
+                let value = operands.get(position as usize).copied().unwrap_or(nowhere);
+                match arg.access {
+                    Access::Read => found.reads.push(value),
+                    Access::Write | Access::ReadWrite => found.writes.push(value),
+                }
+            }
+            ArgRef::Scratch { offset, bytes } => {
+                let list = match arg.access {
+                    Access::Read => &mut found.scratch_reads,
+                    Access::Write | Access::ReadWrite => &mut found.scratch_writes,
+                };
+                list.push(ScratchRange { offset, bytes });
+            }
+        }
+    }
+    found
+}

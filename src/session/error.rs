@@ -1,0 +1,107 @@
+//! What can go wrong while a session is built or run.
+
+use piecewise_backend::device::DeviceError;
+use piecewise_ir::dtype::DType;
+use piecewise_runtime::model::ModelError;
+use piecewise_runtime::pipeline::PlanError;
+use piecewise_runtime::sizes::SizeError;
+
+/// Why a session could not be built or a step could not run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// A pass failed.
+    #[error(transparent)]
+    Plan(#[from] Box<PlanError>),
+    /// The model could not be built, or a step failed.
+    #[error(transparent)]
+    Model(#[from] Box<ModelError>),
+    /// The device could not be opened.
+    #[error(transparent)]
+    Device(#[from] Box<DeviceError>),
+    /// The capture sizes can't be used.
+    #[error(transparent)]
+    Sizes(#[from] SizeError),
+    /// A symbol that a session can't give a value.
+    #[error("symbol {symbol} {reason}")]
+    Symbol {
+        /// Its name.
+        symbol: String,
+        /// Why not, and what to do.
+        reason: String,
+    },
+    /// A step brings an input that the graph has not.
+    #[error("the graph has no input %{input}; it has: {known}")]
+    UnknownInput {
+        /// The name that was given.
+        input: String,
+        /// The names that there are.
+        known: String,
+    },
+    /// A step lacks an input.
+    #[error("the step lacks input %{input}: {dtype}; give it with `.input(\"{input}\", ..)`")]
+    MissingInput {
+        /// Its name.
+        input: String,
+        /// Its element type.
+        dtype: DType,
+    },
+    /// An input of another element type.
+    #[error("input %{input} is declared as {declared}, but the step brings {found}")]
+    InputType {
+        /// Its name.
+        input: String,
+        /// What the graph declares.
+        declared: DType,
+        /// What the step brings.
+        found: DType,
+    },
+    /// An input whose length makes no shape, or contradicts another input.
+    #[error("input %{input} holds {elements} values: {reason}")]
+    InputLength {
+        /// Its name.
+        input: String,
+        /// How many values the step brings.
+        elements: usize,
+        /// What does not fit, and what would.
+        reason: String,
+    },
+    /// There is no such output.
+    #[error("there is no output {output}: the graph returns {outputs}")]
+    UnknownOutput {
+        /// The position that was asked for.
+        output: usize,
+        /// How many there are.
+        outputs: usize,
+    },
+    /// An output is read as another element type.
+    #[error("output {output} is {declared}, but it is read as {asked}")]
+    OutputType {
+        /// Its position.
+        output: usize,
+        /// Its element type.
+        declared: DType,
+        /// The element type that it is read as.
+        asked: DType,
+    },
+    /// The bytes of an output are no values of its type: a kernel wrote what it must not.
+    #[error("output {output} holds bytes that are no {dtype}; the op that writes it is wrong")]
+    OutputBytes {
+        /// Its position.
+        output: usize,
+        /// Its element type.
+        dtype: DType,
+    },
+}
+
+macro_rules! boxed {
+    ($($variant:ident($source:ty)),*) => {
+        $(impl From<$source> for SessionError {
+            fn from(error: $source) -> Self {
+                Self::$variant(Box::new(error))
+            }
+        })*
+    };
+}
+
+boxed!(Plan(PlanError), Model(ModelError), Device(DeviceError));

@@ -1,0 +1,154 @@
+//! Sessions: a graph without sequences, compiled for the CPU and run step by step.
+//!
+//! A session is the short way over [`CompiledModel`]: inputs by name as typed slices, outputs by
+//! position as typed vectors. How many rows a step has follows from the lengths of its inputs.
+//! What serves sequences over a paged cache is the [`Engine`](crate::prelude::Engine).
+
+mod build;
+mod element;
+mod error;
+mod outputs;
+mod shapes;
+mod weights;
+
+pub use build::SessionBuilder;
+pub use element::Element;
+pub use error::SessionError;
+pub use outputs::Outputs;
+pub use weights::InMemoryWeights;
+
+use piecewise_backend::cpu::CpuDevice;
+use piecewise_ir::dtype::DType;
+use piecewise_ir::graph::Graph;
+use piecewise_ir::module::Module;
+use piecewise_passes::RunReport;
+use piecewise_runtime::model::{CompiledModel, StepInputs, StepReport};
+use shapes::StepSymbol;
+use std::collections::BTreeMap;
+
+/// A graph that runs. Its states live as long as it does.
+#[derive(Debug)]
+pub struct Session {
+    model: CompiledModel<CpuDevice>,
+    symbol: Option<StepSymbol>,
+    passes: RunReport,
+}
+
+impl Session {
+    /// A session on the CPU, to be configured and built.
+    pub fn cpu(graph: Graph) -> SessionBuilder {
+        SessionBuilder::new(graph)
+    }
+
+    /// A step, to be given its inputs and run.
+    pub fn step(&mut self) -> Step<'_> {
+        Step { session: self, given: BTreeMap::new() }
+    }
+
+    /// The graph as the passes left it, with its pieces, slots and offsets.
+    pub fn module(&self) -> &Module {
+        self.model.module()
+    }
+
+    /// What each pass matched.
+    pub fn passes(&self) -> &RunReport {
+        &self.passes
+    }
+
+    /// The model below: statistics, memory, captured graphs.
+    pub fn model(&self) -> &CompiledModel<CpuDevice> {
+        &self.model
+    }
+
+    /// How the last step ran: replayed or launched, and at which size.
+    pub fn last_step(&self) -> Option<StepReport> {
+        self.model.last_step()
+    }
+
+    fn run(&mut self, given: BTreeMap<&str, Values<'_>>) -> Result<Outputs, SessionError> {
+        let graph = self.model.module().graph();
+        let mut counts = self.model.symbols().bounds().to_vec();
+        let mut inputs = Vec::with_capacity(graph.inputs().len());
+        let mut counted: Option<(u64, &str)> = None;
+        for input in graph.inputs() {
+            let name = input.name.as_str();
+            let ty = graph.ty(input.value);
+            let values = given.get(name).ok_or_else(|| SessionError::MissingInput {
+                input: name.to_owned(),
+                dtype: ty.dtype,
+            })?;
+            if values.dtype != ty.dtype {
+                return Err(SessionError::InputType {
+                    input: name.to_owned(),
+                    declared: ty.dtype,
+                    found: values.dtype,
+                });
+            }
+            if let Some(symbol) = &self.symbol
+                && let Some(count) = symbol.count(name, ty, values.elements)?
+            {
+                if let Some((other, by)) = counted.filter(|(other, _)| *other != count) {
+                    let symbol = symbol.name();
+                    return Err(SessionError::InputLength {
+                        input: name.to_owned(),
+                        elements: values.elements,
+                        reason: format!("that makes {symbol} = {count}, but %{by} makes {other}"),
+                    });
+                }
+                counted = Some((count, name));
+                symbol.set(&mut counts, count);
+            }
+            inputs.push(values.bytes);
+        }
+        if let Some(input) = given.keys().find(|name| !has_input(graph, name)) {
+            let known: Vec<_> = graph.inputs().iter().map(|i| format!("%{}", i.name)).collect();
+            return Err(SessionError::UnknownInput {
+                input: (*input).to_owned(),
+                known: known.join(", "),
+            });
+        }
+        let step = StepInputs { counts: &counts, inputs: &inputs, query_length: None };
+        let ticket = self.model.submit(&step)?;
+        Ok(Outputs::copied(&self.model.read(&ticket)?, &counts)?)
+    }
+}
+
+fn has_input(graph: &Graph, name: &str) -> bool {
+    graph.inputs().iter().any(|input| input.name == name)
+}
+
+/// A step under way: inputs are given by name, in any order.
+#[derive(Debug)]
+pub struct Step<'a> {
+    session: &'a mut Session,
+    given: BTreeMap<&'a str, Values<'a>>,
+}
+
+#[derive(Debug)]
+struct Values<'a> {
+    dtype: DType,
+    elements: usize,
+    bytes: &'a [u8],
+}
+
+impl<'a> Step<'a> {
+    /// Gives an input its values, row-major. Given twice, the last one counts.
+    #[must_use]
+    pub fn input<T: Element>(mut self, name: &'a str, values: &'a [T]) -> Self {
+        let bytes = bytemuck::cast_slice(values);
+        self.given.insert(name, Values { dtype: T::DTYPE, elements: values.len(), bytes });
+        self
+    }
+
+    /// Runs the step and waits for its outputs.
+    ///
+    /// # Errors
+    /// When an input is missing, unknown, of another type or of a length that makes no shape, or
+    /// the step fails. States are as before where an input does not fit.
+    pub fn run(self) -> Result<Outputs, SessionError> {
+        self.session.run(self.given)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,72 @@
+//! What a step returned.
+
+use super::{Element, SessionError};
+use piecewise_ir::dtype::DType;
+use piecewise_runtime::model::{ModelError, Outputs as ModelOutputs};
+
+/// The outputs of a step, of its real rows alone.
+#[derive(Clone, Debug)]
+pub struct Outputs {
+    outputs: Vec<Output>,
+}
+
+#[derive(Clone, Debug)]
+struct Output {
+    dtype: DType,
+    shape: Vec<u64>,
+    bytes: Vec<u8>,
+}
+
+impl Outputs {
+    pub(super) fn copied(outputs: &ModelOutputs<'_>, counts: &[u64]) -> Result<Self, ModelError> {
+        let mut copied = Vec::new();
+        while let Some(ty) = outputs.ty(copied.len()) {
+            copied.push(Output {
+                dtype: ty.dtype,
+                shape: ty.dims(counts).to_vec(),
+                bytes: outputs.bytes(copied.len())?.to_vec(),
+            });
+        }
+        Ok(Self { outputs: copied })
+    }
+
+    /// How many the graph returns.
+    pub fn len(&self) -> usize {
+        self.outputs.len()
+    }
+
+    /// Whether the graph returns none.
+    pub fn is_empty(&self) -> bool {
+        self.outputs.is_empty()
+    }
+
+    /// The shape of output `i`.
+    ///
+    /// # Errors
+    /// When there is no such output.
+    pub fn shape(&self, i: usize) -> Result<&[u64], SessionError> {
+        Ok(&self.output(i)?.shape)
+    }
+
+    /// The values of output `i`, row-major.
+    ///
+    /// # Errors
+    /// When there is no such output, or `T` is not its element type.
+    pub fn get<T: Element>(&self, i: usize) -> Result<Vec<T>, SessionError> {
+        let output = self.output(i)?;
+        let declared = output.dtype;
+        if declared != T::DTYPE {
+            return Err(SessionError::OutputType { output: i, declared, asked: T::DTYPE });
+        }
+        let values = output.bytes.chunks_exact(size_of::<T>());
+        values
+            .map(|bytes| bytemuck::checked::try_pod_read_unaligned(bytes).ok())
+            .collect::<Option<_>>()
+            .ok_or(SessionError::OutputBytes { output: i, dtype: declared })
+    }
+
+    fn output(&self, i: usize) -> Result<&Output, SessionError> {
+        let outputs = self.outputs.len();
+        self.outputs.get(i).ok_or(SessionError::UnknownOutput { output: i, outputs })
+    }
+}

@@ -1,0 +1,200 @@
+use super::*;
+use crate::prelude::*;
+use piecewise_ir::builder::BuildErrors;
+
+fn doubled() -> Graph {
+    let b = Builder::new("doubled");
+    let t = b.symbol("T", 1, 8, None);
+    let x = b.input("x", DType::F32, [t.into(), 2.into()], None, None);
+    let keep = b.input("keep", DType::Bool, [t.into(), 1.into()], None, None);
+    let zero = b.scalar(DType::F32, 0.0);
+    b.finish([keep.select(x + x, zero), keep]).unwrap()
+}
+
+#[test]
+fn a_step_of_every_size_gives_the_real_rows_of_typed_outputs() {
+    let mut session = Session::cpu(doubled()).capture_sizes([2, 4]).build().unwrap();
+    for rows in 1..=8usize {
+        let x: Vec<f32> = (0..2 * rows).map(|i| i as f32).collect();
+        let keep: Vec<bool> = (0..rows).map(|i| i % 2 == 0).collect();
+        let outputs = session.step().input("keep", &keep).input("x", &x).run().unwrap();
+        let want: Vec<f32> =
+            x.iter().enumerate().map(|(i, x)| if keep[i / 2] { 2.0 * x } else { 0.0 }).collect();
+        assert_eq!(outputs.get::<f32>(0).unwrap(), want);
+        assert_eq!(outputs.get::<bool>(1).unwrap(), keep);
+        assert_eq!(outputs.shape(0).unwrap(), [rows as u64, 2]);
+        let mode = session.last_step().unwrap().mode;
+        assert_eq!(mode, if rows <= 4 { StepMode::Piecewise } else { StepMode::None });
+    }
+}
+
+#[test]
+fn inputs_that_do_not_fit_are_named_and_leave_the_session_usable() {
+    let mut session = Session::cpu(doubled()).build().unwrap();
+    let keep = [true];
+    let error = session.step().input("x", &[1.0f32, 2.0]).run().unwrap_err();
+    assert!(matches!(&error, SessionError::MissingInput { input, .. } if input == "keep"));
+    let error = session.step().input("x", &[1i32, 2]).input("keep", &keep).run().unwrap_err();
+    assert_eq!(error.to_string(), "input %x is declared as f32, but the step brings i32");
+    let mut lengths = |x: &[f32], keep: &[bool]| {
+        session.step().input("x", x).input("keep", keep).run().unwrap_err().to_string()
+    };
+    assert_eq!(
+        lengths(&[1.0; 3], &keep),
+        "input %x holds 3 values: a row of it has 2, so give a multiple of that"
+    );
+    assert_eq!(
+        lengths(&[1.0; 18], &[true; 9]),
+        "input %x holds 18 values: that makes T = 9, declared from 1 to 8"
+    );
+    assert!(lengths(&[], &[]).contains("T = 0"));
+    assert_eq!(
+        lengths(&[1.0; 4], &keep),
+        "input %keep holds 1 values: that makes T = 1, but %x makes 2"
+    );
+    let step = session.step().input("x", &[1.0f32, 2.0]).input("keep", &keep);
+    let error = step.input("z", &[0u8]).run().unwrap_err();
+    assert_eq!(error.to_string(), "the graph has no input %z; it has: %x, %keep");
+    let outputs = session.step().input("x", &[1.0f32, 2.0]).input("keep", &keep).run().unwrap();
+    assert_eq!(outputs.get::<f32>(0).unwrap(), [2.0, 4.0]);
+    assert!(matches!(outputs.get::<u8>(1), Err(SessionError::OutputType { output: 1, .. })));
+    assert!(matches!(outputs.shape(2), Err(SessionError::UnknownOutput { outputs: 2, .. })));
+}
+
+#[test]
+fn static_inputs_and_graphs_without_symbols_run() {
+    let b = Builder::new("static");
+    let x = b.input("x", DType::F32, [Dim::constant(3)], None, None);
+    let graph = b.finish([x * x]).unwrap();
+    let mut session = Session::cpu(graph).build().unwrap();
+    let outputs = session.step().input("x", &[1.0f32, 2.0, 3.0]).run().unwrap();
+    assert_eq!(outputs.get::<f32>(0).unwrap(), [1.0, 4.0, 9.0]);
+    let error = session.step().input("x", &[1.0f32]).run().unwrap_err().to_string();
+    assert!(error.contains("%x") && error.contains("4 bytes"), "{error}");
+}
+
+fn weighted() -> Result<Graph, BuildErrors> {
+    let b = Builder::new("weighted").weight_dtype(DType::F32);
+    let t = b.symbol("T", 1, 4, None);
+    let x = b.input("x", DType::F32, [t.into(), 2.into()], None, None);
+    b.finish([x.linear(b.weight("w", [3, 2]))])
+}
+
+#[test]
+fn weights_are_checked_against_the_graph() {
+    let error = |weights: InMemoryWeights| {
+        Session::cpu(weighted().unwrap()).weights(weights).build().unwrap_err().to_string()
+    };
+    assert!(error(InMemoryWeights::new()).contains("no tensor \"w\""));
+    let of = |shape: [u64; 2], n| InMemoryWeights::new().with("w", shape, vec![1.0f32; n]);
+    let wrong = error(of([2, 3], 6));
+    assert!(wrong.contains("f32[2, 3]") && wrong.contains("f32[3, 2]"), "{wrong}");
+    assert!(error(of([3, 2], 5)).contains("5 values"));
+    let wrong = error(InMemoryWeights::new().with("w", [3, 2], vec![1u8; 6]));
+    assert!(wrong.contains("u8[3, 2]"), "{wrong}");
+    let mut session =
+        Session::cpu(weighted().unwrap()).weights(of([3, 2], 6)).threads(1).build().unwrap();
+    let outputs = session.step().input("x", &[1.0f32, 2.0]).run().unwrap();
+    assert_eq!(outputs.get::<f32>(0).unwrap(), [3.0; 3]);
+}
+
+#[test]
+fn graphs_that_a_session_can_not_size_are_refused() {
+    let refused = |build: fn(&Builder) -> Result<Graph, BuildErrors>| {
+        Session::cpu(build(&Builder::new("g")).unwrap()).build().unwrap_err().to_string()
+    };
+    let error = refused(|b| {
+        let s = b.symbol("S", 1, 4, Some(roles::SEQUENCES));
+        b.finish([b.input("x", DType::F32, [s.into()], None, None).abs()])
+    });
+    assert!(error.starts_with("symbol S has the role \"sequences\""), "{error}");
+    let error = refused(|b| {
+        let t = b.symbol("T", 1, 4, None);
+        let x = b.input("x", DType::F32, [t.into()], None, None);
+        let u = b.symbol("U", 1, 4, None);
+        b.finish([x.abs(), b.input("y", DType::F32, [u.into()], None, None).abs()])
+    });
+    assert!(error.starts_with("symbol U and symbol T both vary"), "{error}");
+    let error = Session::cpu(doubled()).capture_sizes([4, 2]).build().unwrap_err();
+    assert!(matches!(error, SessionError::Sizes(_)), "{error}");
+    let error = Session::cpu(doubled()).capture_sizes([9]).build().unwrap_err();
+    assert!(error.to_string().contains("the symbol's bound = 8"), "{error}");
+}
+
+#[test]
+fn every_level_and_mode_gives_the_same_values() {
+    let x = [0.5f32, -1.5, 2.0, 4.0];
+    let run = |level, mode| {
+        let weights = InMemoryWeights::new().with("w", [3, 2], [0.1f32, 0.2, 0.3, 0.4, 0.5, 0.6]);
+        let builder = Session::cpu(weighted().unwrap()).weights(weights).level(level);
+        let mut session = builder.graph_mode(mode).build().unwrap();
+        let values = session.step().input("x", &x).run().unwrap().get::<f32>(0).unwrap();
+        (values, session.last_step().unwrap().mode)
+    };
+    let (expected, mode) = run(Level::Piecewise, GraphMode::Piecewise);
+    assert_eq!(mode, StepMode::Piecewise);
+    for level in [Level::Eager, Level::Trace, Level::Compile] {
+        assert_eq!(run(level, GraphMode::Piecewise), (expected.clone(), StepMode::None));
+    }
+    assert_eq!(run(Level::Piecewise, GraphMode::Full), (expected, StepMode::Full));
+}
+
+/// Adds how often it was launched, and ran before, to every row.
+#[derive(Debug)]
+struct CountLaunches;
+
+impl CustomOpDef for CountLaunches {
+    fn name(&self) -> &str {
+        "test.count_launches"
+    }
+    fn infer(&self, operands: &[TensorType], _: &Attrs) -> Result<Vec<TensorType>, String> {
+        Ok(vec![operands[0].clone()])
+    }
+    fn mutates(&self) -> Vec<usize> {
+        vec![1]
+    }
+    fn rows(&self) -> RowTreatment {
+        RowTreatment::Masked
+    }
+    fn splits(&self) -> bool {
+        true
+    }
+}
+
+impl CpuOp for CountLaunches {
+    fn name(&self) -> &str {
+        "test.count_launches"
+    }
+    fn run(&self, args: &CpuOpArgs<'_>) -> Result<(), OpError> {
+        let launches = args.write::<f32>(1)?;
+        launches[0] += 1.0;
+        let rows = args.true_dim(0, 0);
+        let (x, y) = (args.read::<f32>(0)?, args.write::<f32>(2)?);
+        for (y, x) in y.iter_mut().zip(x).take(rows) {
+            *y = x + launches[0];
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_state_that_a_custom_op_mutates_is_zero_before_the_first_step_in_every_mode() {
+    for mode in GraphMode::ALL {
+        for split_ops in [vec!["test.count_launches"], vec![]] {
+            let b = Builder::new("counting");
+            let t = b.symbol("T", 1, 4, None);
+            let x = b.input("x", DType::F32, [t.into()], None, None);
+            let state = b.state("launches", DType::F32, [1.into()], None);
+            let counted = b.custom_one(&CountLaunches, &[x * 2.0, state], Attrs::new());
+            let graph = b.finish([counted * 10.0]).unwrap();
+            let mut registry = OpRegistry::new();
+            registry.define(std::sync::Arc::new(CountLaunches));
+            registry.implement_cpu(std::sync::Arc::new(CountLaunches));
+            let builder = Session::cpu(graph).registry(registry).graph_mode(mode);
+            let mut session = builder.split_ops(split_ops).capture_sizes([1, 2]).build().unwrap();
+            let mut run = |x: &[f32]| session.step().input("x", x).run().unwrap().get(0).unwrap();
+            let steps: [Vec<f32>; 3] = [run(&[1.0]), run(&[1.0, 2.0]), run(&[0.0; 4])];
+            assert_eq!(steps, [vec![30.0], vec![40.0, 60.0], vec![30.0; 4]], "{mode:?}");
+        }
+    }
+}

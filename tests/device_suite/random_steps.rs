@@ -1,0 +1,77 @@
+//! Over a long random sequence of sizes and batch mixes, with poison on, each step equals a
+//! launched run of the same sizes that starts from a copy of the same states and inputs.
+
+use crate::sequences::{Sequences, Turn, set_states, states, step};
+use crate::small_decoder::Setup;
+use crate::target::Target;
+use piecewise_ir::dtype::DType;
+use piecewise_ir::testing::Rng;
+use piecewise_runtime::batch::ChunkRows;
+use piecewise_runtime::checks::KvPoison;
+use piecewise_runtime::mode::{GraphMode, StepMode};
+use piecewise_runtime::model::Checks;
+
+const STEPS: usize = 1000;
+
+/// The turns of a step: mostly decode, mostly within the largest size, all sorts of lengths.
+fn turns(sequences: &mut Sequences, setup: &Setup, rng: &mut Rng) -> Vec<Turn> {
+    let decode = rng.one_in(2);
+    let mut left = if rng.one_in(12) { setup.max_tokens } else { 1 + rng.below(48) as u64 };
+    let mut turns = Vec::new();
+    for sequence in 0..sequences.list.len() {
+        if (rng.one_in(3) && sequence > 0) || left == 0 {
+            continue;
+        }
+        if sequences.list[sequence].length + left.min(32) > setup.max_length {
+            sequences.restart(sequence);
+        }
+        let room = setup.max_length - sequences.list[sequence].length;
+        let long = 1 + rng.below(left.min(room).min(40) as usize) as u64;
+        let tokens = if decode || rng.one_in(2) { 1 } else { long };
+        let rows = match decode || !rng.one_in(4) {
+            true => ChunkRows::Last,
+            false => ChunkRows::None,
+        };
+        let feedback = tokens == 1 && sequences.can_feed_back(sequence) && rng.one_in(2);
+        turns.push(Turn { sequence, tokens, rows, feedback });
+        left -= tokens;
+    }
+    turns
+}
+
+/// [`STEPS`] steps in `mode`; the launched run has `other_threads` threads.
+pub(crate) fn equal_launched_steps<T: Target>(
+    mode: GraphMode,
+    dtype: DType,
+    threads: usize,
+    other_threads: usize,
+) {
+    let checks = Checks { poison: true, addresses: true, compare: false };
+    let setup = Setup { mode, dtype, checks, threads, ..Setup::default() };
+    let mut replayed = setup.build::<T>();
+    let mut launched = Setup { threads: other_threads, ..setup.clone() }.build::<T>();
+    launched.invalidate_graphs();
+    let mut sequences = Sequences::of(&replayed);
+    let poison = KvPoison::new(replayed.module().graph(), replayed.memory());
+    let mut rng = Rng::new(3);
+    let mut replays = 0;
+    for number in 0..STEPS {
+        let turns = turns(&mut sequences, &setup, &mut rng);
+        let live: Vec<_> = sequences.list.iter().map(|s| (&s.table, s.length)).collect();
+        poison.fill(replayed.device_mut(), &sequences.pool, live.into_iter()).unwrap();
+        let view = sequences.fill(&turns, &mut rng);
+        let before = states(&mut replayed);
+        set_states(&mut launched, &before);
+        let found = step(&mut replayed, &view);
+        let expected = step(&mut launched, &view);
+        assert_eq!(expected.report.mode, StepMode::None);
+        replays += usize::from(found.report.mode != StepMode::None);
+        if let Some(difference) = found.difference(&expected) {
+            panic!("step {number} of {mode:?}, {dtype}, {turns:?}: {difference}");
+        }
+        let logits = found.outputs[0].chunks_exact(4);
+        let logits = logits.map(|b| f32::from_le_bytes(b.try_into().unwrap()));
+        assert!(logits.clone().all(f32::is_finite), "step {number}: poison reached a real row");
+    }
+    assert!(replays > STEPS * 3 / 4, "only {replays} of {STEPS} steps replayed");
+}

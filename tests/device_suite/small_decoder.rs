@@ -1,0 +1,135 @@
+//! A small decoder of random weights, built for a target.
+
+use crate::target::Target;
+use piecewise::models::{DecoderConfig, DecoderLimits, decoder};
+use piecewise_backend::compiler::NoStore;
+use piecewise_backend::weights::NormalWeights;
+use piecewise_ir::dtype::DType;
+use piecewise_ir::graph::Graph;
+use piecewise_ir::module::Module;
+use piecewise_kernels::op::OpRegistry;
+use piecewise_runtime::dispatch::Dispatcher;
+use piecewise_runtime::mode::{GraphMode, Level};
+use piecewise_runtime::model::{
+    BuildOptions, CaptureWhen, Checks, CompiledModel, ModelError, OnCaptureFailure,
+};
+use piecewise_runtime::pipeline::plan;
+use piecewise_runtime::sizes::SizeList;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Ids are below this.
+pub(crate) const VOCAB: u32 = 61;
+
+/// How a small decoder is made and built.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    pub layers: usize,
+    pub dtype: DType,
+    pub max_tokens: u64,
+    pub max_sequences: u64,
+    pub max_length: u64,
+    pub mode: GraphMode,
+    pub sizes: Vec<u64>,
+    pub batches: Vec<u64>,
+    pub threads: usize,
+    pub checks: Checks,
+    pub split_ops: Option<Vec<String>>,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            layers: 2,
+            dtype: DType::F32,
+            max_tokens: 64,
+            max_sequences: 4,
+            max_length: 96,
+            mode: GraphMode::FullAndPiecewise,
+            sizes: vec![1, 2, 3, 5, 8, 16, 17, 48],
+            batches: vec![1, 2, 3, 4],
+            threads: 1,
+            checks: Checks::default(),
+            split_ops: None,
+        }
+    }
+}
+
+impl Setup {
+    pub(crate) fn graph(&self) -> Graph {
+        let config = serde_json::json!({
+            "architectures": ["Qwen3ForCausalLM"],
+            "model_type": "qwen3",
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 8,
+            "vocab_size": VOCAB,
+            "max_position_embeddings": 1024,
+            "tie_word_embeddings": true,
+            "torch_dtype": if self.dtype == DType::F32 { "float32" } else { "bfloat16" },
+        });
+        let config = DecoderConfig::parse(config.to_string().as_bytes(), Path::new("config.json"));
+        let limits = DecoderLimits {
+            activations: self.dtype,
+            max_tokens: self.max_tokens,
+            max_rows: self.max_sequences,
+            max_sequences: self.max_sequences,
+            max_length: self.max_length,
+            kv_rows: self.max_length.next_multiple_of(16) * self.max_sequences,
+        };
+        decoder(&config.unwrap(), &limits, |_| None).unwrap()
+    }
+
+    pub(crate) fn module(&self) -> Module {
+        plan(self.graph(), Level::Piecewise, self.split_ops.as_deref(), Vec::new()).unwrap().0
+    }
+
+    pub(crate) fn options(&self) -> BuildOptions {
+        let list = |name, sizes: &[u64], bound| {
+            SizeList::new(name, sizes.to_vec(), "bound", bound).unwrap()
+        };
+        let dispatcher = Dispatcher {
+            mode: self.mode,
+            tokens: list("tokens", &self.sizes, self.max_tokens),
+            batches: list("batches", &self.batches, self.max_sequences),
+            query_lengths: vec![1],
+            max_tokens: self.max_tokens,
+            max_rows: self.max_sequences,
+            max_sequences: self.max_sequences,
+            padding: true,
+        };
+        BuildOptions {
+            dispatcher,
+            max_logit_rows: self.max_sequences,
+            read_outputs: vec![0, 1],
+            capture: CaptureWhen::Startup,
+            on_capture_failure: OnCaptureFailure::Error,
+            strict: false,
+            checks: self.checks,
+        }
+    }
+
+    /// The model of a planned module.
+    pub(crate) fn build_module<T: Target>(
+        &self,
+        module: Module,
+    ) -> Result<CompiledModel<T::Device>, ModelError> {
+        let (device, compiler) = T::make(&Arc::new(OpRegistry::builtin()), self.threads);
+        CompiledModel::build(
+            Arc::new(module),
+            self.options(),
+            compiler.as_ref(),
+            &NoStore,
+            device,
+            &NormalWeights { std: 0.4, seed: 7 },
+            &mut |_| {},
+        )
+    }
+
+    pub(crate) fn build<T: Target>(&self) -> CompiledModel<T::Device> {
+        self.build_module::<T>(self.module()).unwrap()
+    }
+}

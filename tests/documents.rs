@@ -1,0 +1,123 @@
+//! The documents can't go out of date: their code is in the examples, their links lead somewhere,
+//! and the errors they quote are the errors.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use piecewise::backend::device::CaptureRule;
+use std::path::{Path, PathBuf};
+
+/// What benchmark runs write; a checkout may lack it.
+const WRITTEN_BY_BENCHES: &str = "BENCHMARKS.md";
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(file: &str) -> String {
+    std::fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+/// Every document by its path in the repository.
+fn documents() -> Vec<PathBuf> {
+    let names = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|name| root().join(name));
+    let folder = std::fs::read_dir(root().join("docs")).unwrap();
+    let docs = folder.map(|entry| entry.unwrap().path());
+    let mut all: Vec<_> = names
+        .into_iter()
+        .chain(docs)
+        .filter(|path| path.extension().is_some_and(|e| e == "md"))
+        .collect();
+    all.sort();
+    all
+}
+
+/// The fenced blocks of `language` in a document.
+fn blocks(document: &str, language: &str) -> Vec<String> {
+    let fence = format!("```{language}\n");
+    let parts = document.split(&fence).skip(1);
+    parts.map(|part| part.split("```").next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn rust_blocks_are_parts_of_the_examples() {
+    let mut found = 0;
+    for document in ["docs/adding-an-op.md", "docs/adding-a-pass.md", "README.md"] {
+        for block in blocks(&read(document), "rust") {
+            let (first, code) = block.split_once('\n').unwrap();
+            let file = first.strip_prefix("// ").expect("a block begins with its file");
+            assert!(read(file).contains(code), "{document}: {file} does not hold\n{code}");
+            found += 1;
+        }
+    }
+    assert!(found >= 8, "{found}");
+}
+
+#[test]
+fn diff_blocks_fit_the_sources() {
+    let blocks = blocks(&read("docs/adding-an-op.md"), "diff");
+    assert!(blocks.len() >= 4);
+    for block in blocks {
+        let (first, lines) = block.split_once('\n').unwrap();
+        let file = first.strip_prefix("--- ").expect("a block begins with its file");
+        let before: String = lines
+            .lines()
+            .filter_map(|line| line.strip_prefix(' ').or(line.strip_prefix('-')))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        assert!(read(file).contains(&before), "{file} does not hold\n{before}");
+    }
+}
+
+#[test]
+fn links_lead_somewhere() {
+    for document in documents() {
+        let text = std::fs::read_to_string(&document).unwrap();
+        let targets = text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap());
+        let is_local = |target: &&str| !target.contains("://") && *target != WRITTEN_BY_BENCHES;
+        for target in targets.filter(is_local) {
+            let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let file = match path {
+                "" => document.clone(),
+                _ => document.parent().unwrap().join(path),
+            };
+            assert!(file.exists(), "{} links {target}", document.display());
+            if !anchor.is_empty() {
+                let headings = std::fs::read_to_string(&file).unwrap();
+                let slug = |heading: &str| heading.trim_matches(['#', ' ']).to_lowercase();
+                let mut slugs = headings.lines().filter(|line| line.starts_with('#')).map(slug);
+                let is_there = slugs.any(|slug| slug.replace(' ', "-") == anchor);
+                assert!(is_there, "{} links {target}", document.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn quoted_capture_errors_are_the_errors() {
+    let document = read("docs/capture-rules.md");
+    for rule in [
+        CaptureRule::NoAllocation,
+        CaptureRule::NoSynchronization,
+        CaptureRule::NoUnretained,
+        CaptureRule::UnsupportedOp,
+        CaptureRule::NoHostNode,
+        CaptureRule::NoEmpty,
+    ] {
+        let row = format!("| `{rule:?}` | {rule} |");
+        assert!(document.contains(&row), "docs/capture-rules.md lacks: {row}");
+    }
+}
+
+#[test]
+fn the_check_runs_the_two_commands_of_the_readme() {
+    let readme = read("README.md");
+    let check = read(".ci/run");
+    for command in [
+        "cargo run --release -- generate --model examples/tiny-qwen3 --prompt \"def __init__(self\"",
+        "cargo test --workspace",
+    ] {
+        assert!(readme.contains(&format!("\n{command}\n")), "README.md lacks: {command}");
+        let quiet = command.replacen("--release", "--release --quiet", 1);
+        assert!(check.contains(&format!("\n{quiet}\n")), ".ci/run lacks: {quiet}");
+    }
+}

@@ -1,0 +1,66 @@
+//! Every example runs and shows what its text promises.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use piecewise::prelude::{DecoderConfig, TextTokenizer};
+use std::path::Path;
+use std::process::Command;
+
+/// What an example prints; its failure fails the test.
+fn output_of(example: &str) -> String {
+    let target = Path::new(env!("CARGO_BIN_EXE_piecewise")).parent().unwrap();
+    let program = target.join("examples").join(example);
+    assert!(program.exists(), "{} is not built; run all of `cargo test`", program.display());
+    let output = Command::new(program).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{example} failed:\n{errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn author_a_model_fuses_its_own_norm_and_gate_and_replays() {
+    let shown = output_of("author_a_model");
+    assert!(shown.contains("3 layers are 7 regions and 6 matmuls"), "{shown}");
+    for (rows, size) in [(1, 1), (5, 8), (64, 64)] {
+        let line = format!("{rows} rows ran piecewise at size {size}:");
+        assert!(shown.contains(&line), "{shown}");
+    }
+}
+
+#[test]
+fn custom_op_runs_between_pieces_and_inside_one_and_keeps_its_state() {
+    let shown = output_of("custom_op");
+    let expected = "split: 2 captured pieces, 1 split ops\n\
+                    inside: 1 captured pieces, 0 split ops\n\
+                    after 3 rows: [1.5, 1.5, 1.5, 1.5]\n\
+                    after 1 rows: [3.5, 3.5, 3.5, 3.5]\n\
+                    after 5 rows: [3.5, 3.5, 3.5, 3.5]\n";
+    assert_eq!(shown, expected);
+}
+
+#[test]
+fn custom_pass_replaces_the_exact_division_and_says_why_it_left_the_other() {
+    let shown = output_of("custom_pass");
+    assert!(shown.contains("literal [0.5]"), "{shown}");
+    assert!(shown.contains("mul %x,"), "{shown}");
+    assert!(shown.contains("1 division replaced\nthird: div kept: "), "{shown}");
+}
+
+#[test]
+fn generate_text_continues_the_prompts_as_the_reference_does() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/tiny-qwen3");
+    let golden: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(folder.join("golden.json")).unwrap())
+            .unwrap();
+    let config = DecoderConfig::load(&folder).unwrap();
+    let tokenizer = TextTokenizer::load(&folder, config.vocab_size).unwrap();
+    let prompt = "def __init__(self";
+    let case = golden.as_array().unwrap().iter().find(|case| case["prompt"] == prompt).unwrap();
+    let ids = ["ids", "greedy_fp32"].map(|key| case[key].as_array().unwrap());
+    let ids: Vec<u32> =
+        ids[0].iter().chain(&ids[1][..32]).map(|id| id.as_u64().unwrap() as u32).collect();
+    let reference = tokenizer.decode(&ids).unwrap();
+    let shown = output_of("generate_text");
+    assert!(shown.starts_with(&format!("{reference}\n")), "{shown} instead of {reference}");
+    assert!(shown.contains("full replays"), "{shown}");
+}

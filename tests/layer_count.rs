@@ -1,0 +1,257 @@
+//! What is compiled and planned does not grow with the number of layers, and how much there is of
+//! everything is pinned for every model at hand.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use piecewise::models::{Checkpoint, DecoderConfig, DecoderLimits, decoder};
+use piecewise_backend::artifact::{Artifact, PieceSize};
+use piecewise_backend::compiler::{CompileError, Compiler, NoStore, Store};
+use piecewise_backend::cpu::{CpuCompiler, CpuDevice};
+use piecewise_backend::weights::{NormalWeights, WeightLayout};
+use piecewise_ir::dtype::DType;
+use piecewise_ir::graph::Graph;
+use piecewise_ir::module::{Module, Step, Stitch, UniquePiece};
+use piecewise_ir::op::Op;
+use piecewise_kernels::op::OpRegistry;
+use piecewise_runtime::dispatch::Dispatcher;
+use piecewise_runtime::mode::{GraphMode, Level};
+use piecewise_runtime::model::{
+    BuildOptions, CaptureWhen, Checks, CompiledModel, OnCaptureFailure, piece_sizes,
+};
+use piecewise_runtime::pipeline::plan;
+use piecewise_runtime::sizes::SizeList;
+use piecewise_runtime::symbols::SymbolTable;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+const SEQUENCES: u64 = 4;
+const TOKENS: u64 = 32;
+
+fn limits(activations: DType, max_tokens: u64) -> DecoderLimits {
+    DecoderLimits {
+        activations,
+        max_tokens,
+        max_rows: SEQUENCES,
+        max_sequences: SEQUENCES,
+        max_length: 64,
+        kv_rows: 64 * SEQUENCES,
+    }
+}
+
+fn of_layers(layers: usize) -> Graph {
+    let config = serde_json::json!({
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "vocab_size": 61,
+        "max_position_embeddings": 1024,
+        "tie_word_embeddings": true,
+    });
+    let config = DecoderConfig::parse(config.to_string().as_bytes(), Path::new("config.json"));
+    decoder(&config.unwrap(), &limits(DType::F32, TOKENS), |_| None).unwrap()
+}
+
+fn planned(graph: Graph) -> Module {
+    plan(graph, Level::Piecewise, None, Vec::new()).unwrap().0
+}
+
+fn dispatcher(sizes: &[u64], max_tokens: u64) -> Dispatcher {
+    let list = |sizes: &[u64]| SizeList::new("sizes", sizes.to_vec(), "bound", 1 << 20).unwrap();
+    Dispatcher {
+        mode: GraphMode::FullAndPiecewise,
+        tokens: list(sizes),
+        batches: list(&[1, 2, 4]),
+        query_lengths: vec![1],
+        max_tokens,
+        max_rows: SEQUENCES,
+        max_sequences: SEQUENCES,
+        padding: true,
+    }
+}
+
+/// Panics where a piece that equals one before is compiled for a size again.
+struct CompilesOnce {
+    compiler: CpuCompiler,
+    artifacts: Mutex<BTreeMap<([u8; 32], PieceSize), usize>>,
+}
+
+impl Compiler for CompilesOnce {
+    fn identity(&self) -> String {
+        self.compiler.identity()
+    }
+
+    fn weight_layouts(&self, stitch: &Stitch, sizes: &[PieceSize]) -> Vec<Vec<WeightLayout>> {
+        self.compiler.weight_layouts(stitch, sizes)
+    }
+
+    fn compile(
+        &self,
+        piece: &UniquePiece,
+        size: PieceSize,
+        bounds: &[u64],
+        layouts: &[WeightLayout],
+        store: &dyn Store,
+    ) -> Result<Artifact, CompileError> {
+        let artifact = self.compiler.compile(piece, size, bounds, layouts, store)?;
+        let bytes = serde_json::to_vec(&artifact).unwrap().len();
+        let known = self.artifacts.lock().unwrap().insert((piece.hash, size), bytes);
+        assert_eq!(known, None, "an equal piece was compiled for {size:?} before");
+        Ok(artifact)
+    }
+}
+
+/// What must not depend on the number of layers.
+#[derive(PartialEq, Eq, Debug)]
+struct Cost {
+    unique_pieces: usize,
+    compiles: usize,
+    artifact_bytes: usize,
+    arena_bytes: u64,
+    scratch_bytes: u64,
+}
+
+fn cost(layers: usize) -> Cost {
+    let module = Arc::new(planned(of_layers(layers)));
+    let stitch = module.stitch().unwrap();
+    assert_eq!(stitch.split_op_count(), layers);
+    let unique_pieces = stitch.unique_pieces().len();
+    let registry = Arc::new(OpRegistry::builtin());
+    let compiler = CompilesOnce {
+        compiler: CpuCompiler::new(Arc::clone(&registry), 2),
+        artifacts: Mutex::default(),
+    };
+    let options = BuildOptions {
+        dispatcher: dispatcher(&[1, 2, 4, 8, 16], TOKENS),
+        max_logit_rows: SEQUENCES,
+        read_outputs: vec![0, 1],
+        capture: CaptureWhen::Startup,
+        on_capture_failure: OnCaptureFailure::Error,
+        strict: true,
+        checks: Checks::default(),
+    };
+    let model = CompiledModel::build(
+        Arc::clone(&module),
+        options,
+        &compiler,
+        &NoStore,
+        CpuDevice::new(registry, 2).unwrap(),
+        &NormalWeights { std: 0.1, seed: 1 },
+        &mut |_| {},
+    )
+    .unwrap();
+    let artifacts = compiler.artifacts.into_inner().unwrap();
+    Cost {
+        unique_pieces,
+        compiles: artifacts.len(),
+        artifact_bytes: artifacts.values().sum(),
+        arena_bytes: model.memory().ledger.slots,
+        scratch_bytes: model.memory().ledger.scratch,
+    }
+}
+
+#[test]
+fn compiling_and_the_arena_cost_the_same_for_2_6_and_60_layers() {
+    let two = cost(2);
+    assert!(two.unique_pieces <= 4, "{two:?}");
+    assert_eq!(cost(6), two);
+    assert_eq!(cost(60), two);
+}
+
+#[test]
+fn the_arena_is_that_of_the_bound_whatever_the_sizes() {
+    let arena = |max_tokens| {
+        let config = DecoderConfig::load(&root().join("examples/tiny-qwen3")).unwrap();
+        let graph = decoder(&config, &limits(DType::F32, max_tokens), |_| None).unwrap();
+        planned(graph).layout().unwrap().bytes
+    };
+    assert!(arena(64) > arena(32));
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn count_ops(graph: &Graph, is_wanted: impl Fn(&Op) -> bool) -> usize {
+    graph.nodes().filter(|&node| is_wanted(&graph.node(node).op)).count()
+}
+
+/// Pieces, regions, matmuls, and launches of the whole step by size.
+fn counts(folder: &str, activations: DType) -> String {
+    let folder = root().join(folder);
+    let config = DecoderConfig::load(&folder).unwrap();
+    let checkpoint = Checkpoint::open(&folder).unwrap();
+    let dtypes: BTreeMap<String, DType> = checkpoint
+        .names()
+        .filter_map(|name| Some((name.to_owned(), checkpoint.dtype_of(name)?)))
+        .collect();
+    let graph =
+        decoder(&config, &limits(activations, TOKENS), move |name| dtypes.get(name).copied());
+    let module = planned(graph.unwrap());
+    let (graph, stitch) = (module.graph(), module.stitch().unwrap());
+    let prologue = stitch.steps.iter().filter(|s| matches!(s, Step::Prologue(_))).count();
+    let mut text = format!(
+        "layers {}, pieces {}, unique pieces {}, split ops {}, prologue ops {prologue}, \
+         regions {}, matmuls {}, custom ops {}, other nodes {}",
+        config.num_layers,
+        stitch.piece_count(),
+        stitch.unique_pieces().len(),
+        stitch.split_op_count(),
+        count_ops(graph, |op| matches!(op, Op::Region(_))),
+        count_ops(graph, |op| matches!(op, Op::MatMul { .. })),
+        count_ops(graph, |op| matches!(op, Op::Custom(_))),
+        count_ops(graph, |op| { !matches!(op, Op::Region(_) | Op::MatMul { .. } | Op::Custom(_)) }),
+    );
+    let symbols = SymbolTable::new(graph.symbols()).unwrap();
+    let compiler = CpuCompiler::new(Arc::new(OpRegistry::builtin()), 2);
+    let dispatcher = dispatcher(&[1, 4, 16], TOKENS);
+    let mut launches: BTreeMap<PieceSize, usize> = BTreeMap::new();
+    let mut sizes_of_all = BTreeSet::new();
+    for step in &stitch.steps {
+        let unique = stitch.uses[step.id()].unique;
+        let piece = &stitch.unique[unique];
+        let layouts = vec![WeightLayout::default(); piece.graph.weights().len()];
+        for size in piece_sizes(stitch, unique, &symbols, &dispatcher) {
+            let of_bound = PieceSize::General(0);
+            let key = if matches!(size, PieceSize::General(_)) { of_bound } else { size };
+            let artifact =
+                compiler.compile(piece, size, symbols.bounds(), &layouts, &NoStore).unwrap();
+            *launches.entry(key).or_default() += artifact.alternatives[0].launches.len();
+            sizes_of_all.insert(key);
+        }
+    }
+    for size in sizes_of_all {
+        let name = match size {
+            PieceSize::Exact(size) => format!("{size} rows"),
+            PieceSize::General(_) => "any number of rows, ops included".to_owned(),
+        };
+        write!(text, "\n  launches at {name}: {}", launches[&size]).unwrap();
+    }
+    text
+}
+
+#[test]
+fn how_much_there_is_of_everything_is_pinned() {
+    let mut text = String::new();
+    let folders = [
+        "examples/tiny-qwen3",
+        "tests/fixtures/llama3",
+        "tests/fixtures/llama3-older-form",
+        "tests/fixtures/mistral",
+        "tests/fixtures/qwen2",
+        "tests/fixtures/qwen3",
+        "tests/fixtures/qwen3-sharded",
+    ];
+    for folder in folders {
+        for activations in [DType::F32, DType::BF16] {
+            writeln!(text, "{folder} {activations}: {}", counts(folder, activations)).unwrap();
+        }
+    }
+    insta::assert_snapshot!(text);
+}

@@ -1,0 +1,120 @@
+//! The stepping thread allocates nothing on the heap while it replays a step, but for what is
+//! named here.
+//!
+//! One test in its own process: the counters are those of its allocator.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "support/counting_allocator.rs"]
+mod counting_allocator;
+#[allow(dead_code, reason = "the device suite uses more of it")]
+#[path = "device_suite/sequences.rs"]
+mod sequences;
+#[allow(dead_code, reason = "the device suite uses more of it")]
+#[path = "device_suite/small_decoder.rs"]
+mod small_decoder;
+#[allow(dead_code, reason = "the device suite uses more of it")]
+#[path = "device_suite/target.rs"]
+mod target;
+
+use counting_allocator::{CountingAllocator, allocations};
+use piecewise_backend::device::Device;
+use piecewise_ir::testing::Rng;
+use piecewise_runtime::batch::{ChunkRows, Sampling};
+use piecewise_runtime::engine::{Engine, EngineOptions, Request};
+use piecewise_runtime::mode::{GraphMode, StepMode};
+use piecewise_runtime::model::CompiledModel;
+use sequences::{Sequences, Turn};
+use small_decoder::Setup;
+use target::Cpu;
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+const STEPS: usize = 60;
+
+/// What a library may allocate on the stepping thread: rayon puts work for its pool into a queue
+/// of blocks of 63 jobs (crossbeam's injector), and one call is one job at most. A device of one
+/// thread never uses the queue for calls that are not parallel, but enters its pool all the same.
+fn blocks_of_rayon(calls: usize) -> usize {
+    calls.div_ceil(63) + 1
+}
+
+/// Allocations between entry and return of `submit`, over many steps of one shape, and the calls
+/// of a step.
+fn of_submits<D: Device>(model: &mut CompiledModel<D>, turns: &[Turn], mode: StepMode) -> usize {
+    let mut sequences = Sequences::of(model);
+    let mut rng = Rng::new(1);
+    let mut counted = 0;
+    for number in 0..STEPS {
+        (0..turns.len()).for_each(|sequence| sequences.restart(sequence));
+        let view = sequences.fill(turns, &mut rng);
+        let inputs = view.inputs();
+        let mut ticket = None;
+        let of_step = allocations(|| ticket = Some(model.submit(&inputs).unwrap()));
+        assert_eq!(model.last_step().unwrap().mode, mode);
+        model.read(&ticket.unwrap()).unwrap();
+        // The first steps make what is reused from then on.
+        counted += if number < 3 { 0 } else { of_step };
+    }
+    counted
+}
+
+#[test]
+fn a_replayed_step_allocates_nothing() {
+    let turn = |sequence, tokens| Turn { sequence, tokens, rows: ChunkRows::Last, feedback: false };
+    let mixed = [turn(0, 9), turn(1, 1), turn(2, 4)];
+    let decode = [turn(0, 1), turn(1, 1), turn(2, 1)];
+    for threads in [1, 4] {
+        let setup = Setup { threads, ..Setup::default() };
+        for (mode, step_mode) in
+            [(GraphMode::Piecewise, StepMode::Piecewise), (GraphMode::Full, StepMode::Full)]
+        {
+            let mut model = Setup { mode, ..setup.clone() }.build::<Cpu>();
+            let calls = launches(&model);
+            for turns in [&mixed[..], &decode[..]] {
+                let found = of_submits(&mut model, turns, step_mode);
+                let allowed = blocks_of_rayon(STEPS * calls);
+                assert!(
+                    found <= allowed,
+                    "{found} allocations in {STEPS} steps of {calls} calls in {mode:?} with \
+                     {threads} threads; rayon makes {allowed}"
+                );
+            }
+        }
+    }
+}
+
+/// The launches of a step at most: nodes of the module.
+fn launches<D: Device>(model: &CompiledModel<D>) -> usize {
+    model.module().graph().order().len()
+}
+
+#[test]
+fn a_decode_step_of_the_engine_allocates_nothing() {
+    for mode in [GraphMode::Piecewise, GraphMode::Full] {
+        let setup = Setup { mode, threads: 2, max_length: 512, ..Setup::default() };
+        let model = setup.build::<Cpu>();
+        let calls = launches(&model);
+        let options = EngineOptions::of(&model).unwrap();
+        let mut engine = Engine::new(model, options).unwrap();
+        for prompt in [&[1, 2, 3][..], &[4, 5]] {
+            let mut request = Request::new(prompt.to_vec(), 300);
+            request.sampling = Sampling { temperature: 0.7, top_k: 9, top_p: 0.9, seed: 3 };
+            engine.add(request).unwrap();
+        }
+        let mut events = Vec::with_capacity(2000);
+        for _ in 0..20 {
+            engine.step(&mut events).unwrap();
+        }
+        let before = events.len();
+        let found = allocations(|| {
+            for _ in 0..STEPS {
+                engine.step(&mut events).unwrap();
+            }
+        });
+        assert_eq!(events.len() - before, 2 * STEPS);
+        let allowed = blocks_of_rayon(STEPS * calls);
+        assert!(found <= allowed, "{found} allocations in {STEPS} steps in {mode:?}, {allowed}");
+    }
+}
