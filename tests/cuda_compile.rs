@@ -120,3 +120,22 @@ fn the_same_piece_gives_the_same_artifact_from_any_compiler() {
     };
     assert_eq!(make(), make());
 }
+
+#[test]
+fn few_rows_stream_their_weights_and_more_go_to_the_library() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let module = module(MODELS[0], DType::BF16, Level::Piecewise);
+    let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
+    let compiler = CudaCompiler::new(Arc::new(OpRegistry::builtin()), Arch { number: 90 }, nvrtc);
+    let stitch = module.stitch().unwrap();
+    let piece = &stitch.unique[stitch.unique_pieces()[0]];
+    let scratch = |rows| {
+        let size = PieceSize::Exact(rows);
+        let made = compiler.compile(piece, size, symbols.bounds(), &[], &NoStore).unwrap();
+        made.alternatives.iter().map(|lowered| lowered.scratch).collect::<Vec<_>>()
+    };
+    let workspace = 32 << 20;
+    assert_eq!(scratch(1), [0, workspace, 0]);
+    assert_eq!(scratch(8), [0, workspace, 0]);
+    assert_eq!(scratch(9), [workspace, 0]);
+}
