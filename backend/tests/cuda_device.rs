@@ -251,7 +251,7 @@ fn library_matmuls_are_exact_on_small_integers_tuned_captured_and_replayed() {
         rhs: ty(WIDTH.into()),
         out: ty(rows),
     };
-    let made = artifact(&[("matmul", CudaImage::Matmul(matmul), [0, 1])], 8, 1 << 18);
+    let made = artifact(&[("matmul", CudaImage::Matmul(Box::new(matmul)), [0, 1])], 8, 1 << 18);
     let program = f.bind(&made);
     let report = f.device.tune(&program, &[8], TuneMode::Measure, &NoStore).unwrap();
     assert_eq!((report.measured, report.refused), (1, 0));

@@ -1,5 +1,7 @@
 //! Kernels compile without a GPU. Skipped where NVRTC is not installed: see `.ci/install-nvrtc`.
 
+#![allow(clippy::print_stdout, reason = "a skipped test says why")]
+
 use piecewise_backend::cuda::{Arch, Nvrtc, NvrtcError, Source, library_dirs};
 
 const DOUBLE: &str = r#"

@@ -164,7 +164,7 @@ impl CudaCompiler {
             out: out.clone(),
         };
         if library.check().is_ok() && library.problem(site.limits).is_ok() {
-            choices.push(Choice::of(CudaImage::Matmul(library), WORKSPACE_BYTES));
+            choices.push(Choice::of(CudaImage::Matmul(Box::new(library)), WORKSPACE_BYTES));
         }
         let recipe = spec.general_kernel().map_err(|e| unsupported(e.to_string()))?;
         choices.push(Choice::of(self.kernel(site, recipe)?, 0));
