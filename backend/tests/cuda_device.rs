@@ -1,5 +1,8 @@
 //! The device on a real GPU. Skipped without one, unless PIECEWISE_REQUIRE_GPU=1.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "a skipped test says why")]
+
 mod support;
 
 use half::{bf16, f16};
