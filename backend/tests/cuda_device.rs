@@ -1,5 +1,8 @@
 //! The device on a real GPU. Skipped without one, unless PIECEWISE_REQUIRE_GPU=1.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "a skipped test says why")]
+
 mod support;
 
 use half::{bf16, f16};
@@ -251,7 +254,7 @@ fn library_matmuls_are_exact_on_small_integers_tuned_captured_and_replayed() {
         rhs: ty(WIDTH.into()),
         out: ty(rows),
     };
-    let made = artifact(&[("matmul", CudaImage::Matmul(matmul), [0, 1])], 8, 1 << 18);
+    let made = artifact(&[("matmul", CudaImage::Matmul(Box::new(matmul)), [0, 1])], 8, 1 << 18);
     let program = f.bind(&made);
     let report = f.device.tune(&program, &[8], TuneMode::Measure, &NoStore).unwrap();
     assert_eq!((report.measured, report.refused), (1, 0));

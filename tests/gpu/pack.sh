@@ -21,11 +21,10 @@ for line in sys.stdin:
 rm -rf "$out"
 mkdir -p "$out/bin" "$out/examples" "$out/tests"
 while read -r name path; do
-  strip -o "$out/bin/$name" "$path"
+  [[ $path == *.so ]] || strip -o "$out/bin/$name" "$path"
 done < <(
-  built build -p piecewise --bin piecewise
-  built test --no-run -p piecewise --test tiny_model --test model_families
-  built test --no-run -p piecewise-backend --test cuda_device
+  built test --no-run -p piecewise -p piecewise-backend \
+    --test tiny_model --test model_families --test cuda_device
 )
 for name in piecewise tiny_model model_families cuda_device; do
   [ -x "$out/bin/$name" ] || { echo "$name was not built" >&2; exit 1; }

@@ -145,7 +145,11 @@ impl CudaCompiler {
             return Err(unsupported("a matmul takes two operands and has one result".to_owned()));
         };
         let spec = MatMulSpec::new(transpose_lhs, transpose_rhs, lhs, rhs, out);
-        let spec = spec.map_err(|e| unsupported(e.to_string()))?;
+        let mut spec = spec.map_err(|e| unsupported(e.to_string()))?;
+        let right = graph.node(site.node).operands.get(1);
+        if right.is_some_and(|&value| matches!(graph.def(value), ValueDef::Weight(_))) {
+            spec = spec.of_weight();
+        }
         let mut choices = Vec::with_capacity(3);
         let rows = spec.rows().eval(site.limits);
         if spec.streams() && (1..=STREAM_ROWS).contains(&rows) {
@@ -160,7 +164,7 @@ impl CudaCompiler {
             out: out.clone(),
         };
         if library.check().is_ok() && library.problem(site.limits).is_ok() {
-            choices.push(Choice::of(CudaImage::Matmul(library), WORKSPACE_BYTES));
+            choices.push(Choice::of(CudaImage::Matmul(Box::new(library)), WORKSPACE_BYTES));
         }
         let recipe = spec.general_kernel().map_err(|e| unsupported(e.to_string()))?;
         choices.push(Choice::of(self.kernel(site, recipe)?, 0));

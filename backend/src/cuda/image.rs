@@ -21,7 +21,7 @@ pub enum CudaImage {
     Kernel(KernelImage),
     /// A matrix product by the library. The arguments are the left and right operand, the result,
     /// and scratch as workspace.
-    Matmul(Matmul),
+    Matmul(Box<Matmul>),
     /// The host function of a custom op, found by name when the artifact is bound. The arguments
     /// are operands, results, and scratch if there is any.
     Host(HostImage),

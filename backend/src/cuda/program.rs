@@ -367,7 +367,7 @@ impl Binder<'_> {
                     ));
                 }
                 Ok(Work::Matmul(Box::new(BoundMatmul {
-                    matmul: matmul.clone(),
+                    matmul: Matmul::clone(matmul),
                     lhs,
                     rhs,
                     out,

@@ -1,0 +1,141 @@
+//! Every kernel that the shipped models need compiles for every architecture, without a GPU.
+//! Skipped where NVRTC is not installed (see `.ci/install-nvrtc`), unless PIECEWISE_REQUIRE_NVRTC=1.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "a skipped test says why")]
+
+use piecewise::models::{DecoderConfig, DecoderLimits, decoder};
+use piecewise_backend::artifact::PieceSize;
+use piecewise_backend::compiler::{Compiler, NoStore};
+use piecewise_backend::cuda::{Arch, CudaCompiler, Nvrtc, library_dirs};
+use piecewise_ir::dtype::DType;
+use piecewise_ir::entity::Entity;
+use piecewise_ir::module::Module;
+use piecewise_kernels::op::OpRegistry;
+use piecewise_runtime::mode::Level;
+use piecewise_runtime::pipeline::plan;
+use piecewise_runtime::symbols::{SymbolClass, SymbolTable};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+const ARCHS: [u32; 6] = [80, 87, 89, 90, 100, 120];
+const MODELS: [&str; 6] = [
+    "examples/tiny-qwen3",
+    "tests/fixtures/llama3",
+    "tests/fixtures/llama3-older-form",
+    "tests/fixtures/mistral",
+    "tests/fixtures/qwen2",
+    "tests/fixtures/qwen3",
+];
+
+fn nvrtc() -> Option<Nvrtc> {
+    match Nvrtc::open(&library_dirs(&[]), None) {
+        Ok(nvrtc) => Some(nvrtc),
+        Err(error) => {
+            let required = std::env::var("PIECEWISE_REQUIRE_NVRTC").is_ok_and(|v| v == "1");
+            assert!(!required, "PIECEWISE_REQUIRE_NVRTC=1, but {error}");
+            println!("skipped: {error}");
+            None
+        }
+    }
+}
+
+fn module(model: &str, dtype: DType, level: Level) -> Module {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(model);
+    let config = DecoderConfig::load(&folder).unwrap();
+    let limits = DecoderLimits {
+        activations: dtype,
+        max_tokens: 64,
+        max_rows: 4,
+        max_sequences: 4,
+        max_length: 64,
+        kv_rows: 256,
+    };
+    let graph = decoder(&config, &limits, move |_| Some(dtype)).unwrap();
+    plan(graph, level, None, Vec::new()).unwrap().0
+}
+
+/// Compiles every unique piece at sizes that take each kernel, and returns the names of launches.
+fn compile(compiler: &CudaCompiler, module: &Module) -> BTreeSet<String> {
+    let stitch = module.stitch().unwrap();
+    let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
+    let mut names = BTreeSet::new();
+    for (_, piece) in stitch.unique.iter() {
+        let bound = piece.over.map_or(1, |s| symbols.bounds()[s.index()]);
+        let tokens = piece.over.is_some_and(|s| symbols.class(s) == SymbolClass::Tokens);
+        let exact: &[u64] = if tokens { &[1, 8] } else { &[1] };
+        let sizes = exact.iter().map(|&n| PieceSize::Exact(n)).chain([PieceSize::General(bound)]);
+        for size in sizes {
+            let made = compiler.compile(piece, size, symbols.bounds(), &[], &NoStore);
+            let made = made.unwrap_or_else(|e| panic!("{}: {e}", compiler.identity()));
+            let launches = made.alternatives.iter().flat_map(|lowered| &lowered.launches);
+            for launch in launches {
+                assert!(made.image(launch.image).is_some(), "{}", launch.name);
+                let kind = launch.name.split(' ').next().unwrap_or_default();
+                names.insert(kind.to_owned());
+            }
+        }
+    }
+    names
+}
+
+#[test]
+fn every_kernel_of_the_shipped_models_compiles_for_every_architecture() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let mut modules = Vec::new();
+    for model in MODELS {
+        for dtype in [DType::F32, DType::BF16] {
+            modules.push(module(model, dtype, Level::Piecewise));
+        }
+    }
+    modules.push(module(MODELS[0], DType::BF16, Level::Eager));
+    std::thread::scope(|scope| {
+        for number in ARCHS {
+            let (nvrtc, modules) = (nvrtc.clone(), &modules);
+            scope.spawn(move || {
+                let registry = Arc::new(OpRegistry::builtin());
+                let compiler = CudaCompiler::new(registry, Arch { number }, nvrtc);
+                for module in modules {
+                    let names = compile(&compiler, module);
+                    for name in ["matmul", "piecewise.paged_attention", "piecewise.sample"] {
+                        assert!(names.contains(name), "sm_{number}: no {name} among {names:?}");
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn the_same_piece_gives_the_same_artifact_from_any_compiler() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let module = module(MODELS[0], DType::BF16, Level::Piecewise);
+    let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
+    let (_, piece) = module.stitch().unwrap().unique.iter().next().unwrap();
+    let make = || {
+        let registry = Arc::new(OpRegistry::builtin());
+        let compiler = CudaCompiler::new(registry, Arch { number: 90 }, nvrtc.clone());
+        compiler.compile(piece, PieceSize::Exact(4), symbols.bounds(), &[], &NoStore).unwrap()
+    };
+    assert_eq!(make(), make());
+}
+
+#[test]
+fn few_rows_stream_their_weights_and_more_go_to_the_library() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let module = module(MODELS[0], DType::BF16, Level::Piecewise);
+    let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
+    let compiler = CudaCompiler::new(Arc::new(OpRegistry::builtin()), Arch { number: 90 }, nvrtc);
+    let stitch = module.stitch().unwrap();
+    let piece = &stitch.unique[stitch.unique_pieces()[0]];
+    let scratch = |rows| {
+        let size = PieceSize::Exact(rows);
+        let made = compiler.compile(piece, size, symbols.bounds(), &[], &NoStore).unwrap();
+        made.alternatives.iter().map(|lowered| lowered.scratch).collect::<Vec<_>>()
+    };
+    let workspace = 32 << 20;
+    assert_eq!(scratch(1), [0, workspace, 0]);
+    assert_eq!(scratch(8), [0, workspace, 0]);
+    assert_eq!(scratch(9), [workspace, 0]);
+}
