@@ -58,7 +58,7 @@ pub(crate) fn run(args: InspectArgs) -> anyhow::Result<ExitCode> {
     let Some(stitch) = module.stitch() else { bail!("the pipeline made no pieces") };
     let lowered = match args.sizes {
         true => {
-            let compiler = folder.settings.device()?.compiler()?;
+            let compiler = folder.settings.device.compiler()?;
             lower(&*compiler, &module, stitch, &folder.settings.dispatcher)?
         }
         false => Vec::new(),

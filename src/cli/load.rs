@@ -82,7 +82,7 @@ impl Folder {
         let (Some(stitch), Some(layout)) = (module.stitch(), module.layout()) else {
             bail!("the pipeline made no plan");
         };
-        let compiler = self.settings.device()?.compiler()?;
+        let compiler = self.settings.device.compiler()?;
         let lowered = lower(&*compiler, &module, stitch, &self.settings.dispatcher)?;
         let scratch = lowered.iter().map(|piece| Artifact::scratch(&piece.artifact)).max();
         let shape = KvShape::of(module.graph())?;
@@ -132,7 +132,7 @@ pub(crate) fn engine(
     let symbols = SymbolTable::new(module.graph().symbols())?;
     let roles = RoleMap::resolve(module.graph(), &symbols)?;
     let options = settings.config.build_options(&roles, purpose)?;
-    engine_on(settings.device()?, module, options, &settings.config, weights)
+    engine_on(settings.device, module, options, &settings.config, weights)
 }
 
 /// The types that a checkpoint stores its tensors in, by name.

@@ -2,7 +2,7 @@
 
 use super::device::DeviceArg;
 use super::model_args::{CompileArgs, ModelArgs};
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use piecewise::models::DecoderConfig;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
@@ -27,16 +27,12 @@ pub(crate) struct Workload {
 pub(crate) struct Settings {
     pub config: RuntimeConfig,
     pub dispatcher: Dispatcher,
+    /// Where the model runs.
+    pub device: DeviceArg,
     layers: ConfigLayers,
 }
 
 impl Settings {
-    /// Where the model runs.
-    pub(crate) fn device(&self) -> anyhow::Result<DeviceArg> {
-        let target = &self.config.target;
-        target.parse().map_err(|reason| anyhow::anyhow!("target: {reason}"))
-    }
-
     /// For a model folder.
     pub(crate) fn of_model(
         args: &ModelArgs,
@@ -89,11 +85,10 @@ impl Settings {
         let configured = layers.clone().finish()?;
         let source = configured.source("target");
         let config = configured.config;
-        if config.target != "cpu" {
-            bail!("{source}: target = {:?} can't be run on; there is \"cpu\"", config.target);
-        }
+        let device = config.target.parse();
+        let device = device.map_err(|reason| anyhow!("{source}: target: {reason}"))?;
         let dispatcher = config.dispatcher()?;
-        Ok(Self { config, dispatcher, layers })
+        Ok(Self { config, dispatcher, device, layers })
     }
 
     /// Says on standard error what the configuration allows but hardly anybody wants.
