@@ -115,7 +115,9 @@ fn the_keys_of_a_decode_are_split_by_the_captured_size_alone() {
         let made = attention_kernels(&operands, &attrs, &[t, s, 4096]).unwrap();
         let grid = made.launches[0].grid_at(&[t, s, 4096], 132).unwrap();
         assert_eq!(made.launches.len(), if grid[2] == 1 { 1 } else { 2 });
-        assert_eq!(made.scratch.eval(&[t, s, 4096]) > 0, grid[2] > 1);
+        let scratch = made.scratch.eval(&[t, s, 4096]);
+        assert_eq!(scratch > 0, grid[2] > 1);
+        made.launches.iter().for_each(|launch| launch.check(8, scratch).unwrap());
         assert!(made.launches[0].params.contains(&Param::Counts));
         grid
     };

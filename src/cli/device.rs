@@ -127,7 +127,10 @@ pub(crate) fn engine_on(
     let registry = Arc::new(OpRegistry::builtin());
     match device.resolved() {
         DeviceArg::Target(arch) => {
-            bail!("{arch} is an architecture to compile for; to run, write cpu, cuda or cuda:N")
+            bail!(
+                "target cuda:{arch} is an architecture to compile for; to run, write cpu, cuda or \
+                 cuda:N"
+            )
         }
         DeviceArg::Cuda(ordinal) => {
             let (device, compiler) = open_cuda(ordinal, &registry)?;

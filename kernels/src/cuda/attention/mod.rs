@@ -156,7 +156,8 @@ pub fn attention_kernels(
     let scale = (shape.scale * std::f64::consts::LOG2_E) as f32;
     let mut params: Vec<Param> = (0..8).map(Param::Arg).collect();
     params.extend([
-        Param::Scratch(0),
+        // One range writes the result at once and no partial sum: any valid address does.
+        if splits > 1 { Param::Scratch(0) } else { Param::Arg(7) },
         Param::Counts,
         size(&shape.rows),
         size(&shape.sequences),
