@@ -287,6 +287,23 @@ fn ops_that_can_not_be_captured_are_refused_before_the_capture() {
 }
 
 #[test]
+fn programs_of_one_image_keep_the_shared_memory_of_each() {
+    let mut f = fixture();
+    let size = PieceSize::Exact(16);
+    let mut with_shared = |bytes| {
+        let CudaImage::Kernel(mut kernel) = kernel("first", false) else { unreachable!() };
+        kernel.recipe.dynamic_shared = bytes;
+        f.bind(&artifact(&[("first", CudaImage::Kernel(kernel))], size), "p0").unwrap()
+    };
+    let programs = [with_shared(4096), with_shared(90_000), with_shared(1024), with_shared(0)];
+    let context = StepContext { counts: &[9], sizes: &[16], inputs: &[] };
+    for program in &programs {
+        f.device.launch(program, LaunchContext::Step(&context)).unwrap();
+    }
+    assert_eq!(f.driver.take_ran().len(), 4);
+}
+
+#[test]
 fn programs_that_do_not_fit_are_refused() {
     let mut f = fixture();
     let size = PieceSize::Exact(16);
