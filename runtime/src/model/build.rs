@@ -93,7 +93,7 @@ pub struct Checks {
 
 /// The artifacts of a model: by unique piece, then in the order of its sizes.
 struct Compiled {
-    sizes: Vec<Vec<PieceSize>>,
+    sizes: Vec<Vec<LoweringSize>>,
     artifacts: Vec<Vec<Artifact>>,
     layouts: Vec<Vec<WeightLayout>>,
 }
@@ -196,23 +196,37 @@ fn custom_ops_mutate_states(module: &Module) -> bool {
     })
 }
 
-/// The sizes at which a unique piece has programs: those of its symbol's list, then any.
-pub fn piece_sizes(
+/// A size that a unique piece or op has programs for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LoweringSize {
+    /// Of the symbol that it iterates over.
+    pub size: PieceSize,
+    /// The most of each symbol, by symbol index, in the steps that use the program.
+    pub limits: Vec<u64>,
+}
+
+/// The sizes at which a unique piece or op has programs: those of its symbol's list, then any.
+pub fn lowering_sizes(
     stitch: &Stitch,
     unique: UniquePieceId,
     symbols: &SymbolTable,
     dispatcher: &Dispatcher,
-) -> Vec<PieceSize> {
-    let is_piece = stitch.unique_pieces().contains(&unique);
+) -> Vec<LoweringSize> {
     let over = stitch.unique[unique].over;
-    let class = over.filter(|_| is_piece).map(|s| symbols.class(s));
+    let class = over.map(|s| symbols.class(s));
     let exact = match class {
         Some(SymbolClass::Tokens) => dispatcher.token_sizes(),
         Some(SymbolClass::Rows) => dispatcher.row_sizes(),
         _ => Vec::new(),
     };
-    let bound = over.map_or(1, |s| symbols.bounds()[s.index()]);
-    exact.into_iter().map(PieceSize::Exact).chain([PieceSize::General(bound)]).collect()
+    let bounds = symbols.bounds();
+    let bound = over.map_or(1, |s| bounds[s.index()]);
+    let general = LoweringSize { size: PieceSize::General(bound), limits: bounds.to_vec() };
+    let exact = exact.into_iter().map(|size| LoweringSize {
+        size: PieceSize::Exact(size),
+        limits: dispatcher.limits(symbols, class, size),
+    });
+    exact.chain([general]).collect()
 }
 
 fn compile(
@@ -226,29 +240,27 @@ fn compile(
     let sizes: Vec<_> = stitch
         .unique
         .keys()
-        .map(|unique| piece_sizes(stitch, unique, symbols, dispatcher))
+        .map(|unique| lowering_sizes(stitch, unique, symbols, dispatcher))
         .collect();
-    let mut all: Vec<_> = sizes.iter().flatten().copied().collect();
+    let mut all: Vec<_> = sizes.iter().flatten().map(|lowering| lowering.size).collect();
     all.sort_unstable();
     all.dedup();
     let layouts = compiler.weight_layouts(stitch, &all);
     let jobs: Vec<_> = stitch
         .unique
         .keys()
-        .flat_map(|unique| sizes[unique.index()].iter().map(move |&size| (unique, size)))
+        .flat_map(|unique| sizes[unique.index()].iter().map(move |at| (unique, at)))
         .collect();
     let total = jobs.len();
     let done = std::sync::Mutex::new((0usize, progress));
     let artifacts = jobs
         .into_par_iter()
-        .map(|(unique, size)| {
+        .map(|(unique, at)| {
             let piece = &stitch.unique[unique];
             let layouts = &layouts[unique.index()];
-            let artifact = compiler
-                .compile(piece, size, symbols.bounds(), layouts, store)
-                .map_err(|source| ModelError::Compile {
-                    piece: unique.to_string(),
-                    source: Box::new(source),
+            let artifact =
+                compiler.compile(piece, at.size, &at.limits, layouts, store).map_err(|source| {
+                    ModelError::Compile { piece: unique.to_string(), source: Box::new(source) }
                 })?;
             if let Ok(mut guard) = done.lock() {
                 guard.0 += 1;
@@ -309,10 +321,7 @@ fn bind<D: Device>(
             (Step::Prologue(_) | Step::Split(_), Some(Op::Custom(call))) => call.name.clone(),
             _ => step.id().to_string(),
         };
-        let class = match step {
-            Step::Piece(_) => piece.over.map(|s| symbols.class(s)),
-            _ => None,
-        };
+        let class = piece.over.map(|s| symbols.class(s));
         let operands: Vec<_> =
             usage.operands.iter().map(|&value| memory.address(graph, value)).collect();
         let binding = Binding {
@@ -328,9 +337,10 @@ fn bind<D: Device>(
         let mut exact = Vec::new();
         let mut general = None;
         let unique = usage.unique.index();
-        for (size, artifact) in compiled.sizes[unique].iter().zip(&compiled.artifacts[unique]) {
-            let program = device.bind(artifact, &binding)?;
-            match *size {
+        for (at, artifact) in compiled.sizes[unique].iter().zip(&compiled.artifacts[unique]) {
+            let program =
+                device.bind(artifact, &Binding { bounds: &at.limits, ..binding.clone() })?;
+            match at.size {
                 PieceSize::Exact(n) => exact.push((n, program)),
                 PieceSize::General(_) => general = Some(program),
             }

@@ -12,7 +12,7 @@ mod programs;
 mod staging;
 mod step;
 
-pub use build::{BuildOptions, CaptureWhen, Checks, Progress, piece_sizes};
+pub use build::{BuildOptions, CaptureWhen, Checks, LoweringSize, Progress, lowering_sizes};
 pub use error::ModelError;
 pub use graphs::{GraphSlot, OnCaptureFailure};
 pub use memory::{Ledger, Memory};
