@@ -1,14 +1,18 @@
 //! Makes weights on the device, from uploaded tensors or random numbers.
 
+use super::code::Code;
 use super::driver::KernelLaunch;
 use super::error::device_error;
 use super::event::CudaEvent;
 use super::host::PinnedBlock;
+use super::kernel_cache::KernelCache;
+use super::lazy_nvrtc::LazyNvrtc;
 use super::memory::TemporaryBlock;
 use super::module::{Kernel, Modules};
-use super::nvrtc::{Nvrtc, Source};
+use super::nvrtc::Source;
 use super::recipe::{AXES, Place, StridedCopy, WeightPlan, WeightStep};
 use super::stream::Stream;
+use crate::compiler::{NoStore, Store};
 use crate::device::{Address, DeviceError};
 use crate::weights::{TensorSource, WeightError, WeightSource};
 use piecewise_ir::dtype::DType;
@@ -25,12 +29,23 @@ const UPLOAD_BYTES: usize = 16 << 20;
 
 const THREADS: u32 = 256;
 
+/// The machine code of [`WEIGHT_KERNELS`].
+///
+/// # Errors
+/// The compiler's log.
+pub(super) fn weight_kernels(
+    kernels: &KernelCache,
+    store: &dyn Store,
+) -> Result<Arc<Code>, String> {
+    let source = Source { name: "weights.cu", text: WEIGHT_KERNELS, headers: &[], options: &[] };
+    kernels.compiled(&source, "weights", store)
+}
+
 /// Makes weights. What it needs is made at the first weight.
-#[derive(Debug)]
 pub(super) struct Loader {
     stream: Arc<Stream>,
-    nvrtc: Option<Nvrtc>,
-    cubin: Option<Vec<u8>>,
+    kernels: KernelCache,
+    store: Arc<dyn Store>,
     uploads: Vec<Upload>,
     turn: usize,
 }
@@ -40,6 +55,12 @@ struct Upload {
     block: PinnedBlock,
     /// When the block's last copy is over.
     copied: Option<CudaEvent>,
+}
+
+impl std::fmt::Debug for Loader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Loader").field("kernels", &self.kernels).finish_non_exhaustive()
+    }
 }
 
 /// The places of a plan.
@@ -83,12 +104,23 @@ fn normal_key(name: &str, seed: u64) -> [u32; 2] {
 }
 
 impl Loader {
-    pub(super) fn new(stream: &Arc<Stream>, nvrtc: Option<Nvrtc>) -> Self {
-        Self { stream: stream.clone(), nvrtc, cubin: None, uploads: Vec::new(), turn: 0 }
+    pub(super) fn new(stream: &Arc<Stream>, nvrtc: LazyNvrtc) -> Self {
+        Self {
+            stream: stream.clone(),
+            kernels: KernelCache::new(nvrtc, stream.context.device.arch),
+            store: Arc::new(NoStore),
+            uploads: Vec::new(),
+            turn: 0,
+        }
     }
 
-    pub(super) fn nvrtc(&self) -> Option<&Nvrtc> {
-        self.nvrtc.as_ref()
+    pub(super) fn nvrtc(&self) -> &LazyNvrtc {
+        self.kernels.nvrtc()
+    }
+
+    /// Takes the kernels that make weights from `store`, or keeps them there.
+    pub(super) fn use_store(&mut self, store: Arc<dyn Store>) {
+        self.store = store;
     }
 
     /// Makes the weight of a recipe at an address, row-major, and returns when it is enqueued.
@@ -221,16 +253,8 @@ impl Loader {
             action: format!("make weights with kernel `{entry}`"),
             reason,
         };
-        if self.cubin.is_none() {
-            let nvrtc = self.nvrtc.as_ref().ok_or_else(|| refused("NVRTC is not loaded".into()))?;
-            let source =
-                Source { name: "weights.cu", text: WEIGHT_KERNELS, headers: &[], options: &[] };
-            let arch = self.stream.context.device.arch;
-            let cubin = nvrtc.compile(&source, arch).map_err(|e| refused(e.to_string()))?;
-            self.cubin = Some(cubin);
-        }
-        let cubin = self.cubin.as_deref().unwrap_or_default();
-        modules.kernel(cubin, entry, 0).map_err(|e| refused(e.to_string()))
+        let code = weight_kernels(&self.kernels, &*self.store).map_err(refused)?;
+        modules.kernel(&code.cubin, entry, 0).map_err(|e| refused(e.to_string()))
     }
 
     fn run(
