@@ -45,6 +45,14 @@ pub enum CompileError {
         /// The compiler's log.
         log: String,
     },
+    /// What was compiled can't be used on this machine.
+    #[error("what was compiled for {target} can't be used here: {reason}")]
+    Unusable {
+        /// The target.
+        target: String,
+        /// Why.
+        reason: String,
+    },
 }
 
 /// Compiles pieces for a target. It needs no device and is used by several threads at once.
