@@ -35,7 +35,7 @@ const WORKSPACE_BYTES: u64 = 32 << 20;
 #[derive(Debug)]
 pub struct CudaCompiler {
     registry: Arc<OpRegistry>,
-    kernels: KernelCache,
+    kernels: Arc<KernelCache>,
 }
 
 /// One way to compute a node.
@@ -73,7 +73,12 @@ struct Site<'a> {
 impl CudaCompiler {
     /// A compiler for `arch` with the ops of `registry`.
     pub fn new(registry: Arc<OpRegistry>, arch: Arch, nvrtc: impl Into<LazyNvrtc>) -> Self {
-        Self { registry, kernels: KernelCache::new(nvrtc.into(), arch) }
+        Self::over(registry, Arc::new(KernelCache::new(nvrtc.into(), arch)))
+    }
+
+    /// A compiler that shares its kernels with others.
+    pub(super) fn over(registry: Arc<OpRegistry>, kernels: Arc<KernelCache>) -> Self {
+        Self { registry, kernels }
     }
 
     /// The library that it compiles with.

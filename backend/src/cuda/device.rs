@@ -20,7 +20,6 @@ use super::probe::{DeviceReport, missing, open_driver};
 use super::program::{Binder, BoundLaunch, CudaProgram, Images, Work};
 use super::stream::Stream;
 use crate::artifact::Artifact;
-use crate::compiler::Store;
 use crate::device::{Address, Binding, CaptureRule, Device, DeviceError, HostBlock, Region};
 use crate::weights::{WeightLayout, WeightSource};
 use piecewise_ir::weight::Recipe;
@@ -144,14 +143,10 @@ impl CudaDevice {
         self.context.device.arch
     }
 
-    /// A compiler for this device, with the ops of `registry`.
+    /// A compiler for this device, with the ops of `registry`. It shares its kernels with the
+    /// device.
     pub fn compiler(&self, registry: Arc<OpRegistry>) -> CudaCompiler {
-        CudaCompiler::new(registry, self.arch(), self.loader.nvrtc().clone())
-    }
-
-    /// Takes the kernels that make weights from `store`, or keeps them there.
-    pub fn use_store(&mut self, store: Arc<dyn Store>) {
-        self.loader.use_store(store);
+        CudaCompiler::over(registry, self.loader.kernels().clone())
     }
 
     /// The device as the driver describes it.

@@ -100,6 +100,11 @@ impl KernelCache {
             Err(error) => tracing::warn!(%error, "a kernel is compiled again"),
         }
         let nvrtc = self.nvrtc.get().map_err(|e| e.to_string())?;
+        if !nvrtc.archs().contains(&self.arch) {
+            let known: Vec<_> = nvrtc.archs().iter().map(Arch::to_string).collect();
+            let (name, arch) = (nvrtc.identity(), self.arch);
+            return Err(format!("{name} does not know {arch}; it knows {}", known.join(" ")));
+        }
         let cubin = nvrtc.compile(source, self.arch).map_err(|e| e.to_string())?;
         let code = Code { nvrtc: nvrtc.version(), cubin };
         let digest = Digest::of(source.text.as_bytes()).to_string();

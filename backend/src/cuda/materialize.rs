@@ -42,10 +42,10 @@ pub(super) fn weight_kernels(
 }
 
 /// Makes weights. What it needs is made at the first weight.
+#[derive(Debug)]
 pub(super) struct Loader {
     stream: Arc<Stream>,
-    kernels: KernelCache,
-    store: Arc<dyn Store>,
+    kernels: Arc<KernelCache>,
     uploads: Vec<Upload>,
     turn: usize,
 }
@@ -55,12 +55,6 @@ struct Upload {
     block: PinnedBlock,
     /// When the block's last copy is over.
     copied: Option<CudaEvent>,
-}
-
-impl std::fmt::Debug for Loader {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Loader").field("kernels", &self.kernels).finish_non_exhaustive()
-    }
 }
 
 /// The places of a plan.
@@ -107,20 +101,15 @@ impl Loader {
     pub(super) fn new(stream: &Arc<Stream>, nvrtc: LazyNvrtc) -> Self {
         Self {
             stream: stream.clone(),
-            kernels: KernelCache::new(nvrtc, stream.context.device.arch),
-            store: Arc::new(NoStore),
+            kernels: Arc::new(KernelCache::new(nvrtc, stream.context.device.arch)),
             uploads: Vec::new(),
             turn: 0,
         }
     }
 
-    pub(super) fn nvrtc(&self) -> &LazyNvrtc {
-        self.kernels.nvrtc()
-    }
-
-    /// Takes the kernels that make weights from `store`, or keeps them there.
-    pub(super) fn use_store(&mut self, store: Arc<dyn Store>) {
-        self.store = store;
+    /// Its kernels, to be shared with a compiler: what that prepares is not compiled here.
+    pub(super) fn kernels(&self) -> &Arc<KernelCache> {
+        &self.kernels
     }
 
     /// Makes the weight of a recipe at an address, row-major, and returns when it is enqueued.
@@ -253,7 +242,7 @@ impl Loader {
             action: format!("make weights with kernel `{entry}`"),
             reason,
         };
-        let code = weight_kernels(&self.kernels, &*self.store).map_err(refused)?;
+        let code = weight_kernels(&self.kernels, &NoStore).map_err(refused)?;
         modules.kernel(&code.cubin, entry, 0).map_err(|e| refused(e.to_string()))
     }
 

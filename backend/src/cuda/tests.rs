@@ -6,6 +6,7 @@ use super::driver::simulated::{Noted, SimulatedDriver};
 use super::*;
 use crate::artifact::{Access, Arg, ArgRef, Artifact, Launch, Lowered, PieceSize};
 use crate::device::{Address, Binding, CaptureRule, Device, DeviceError, Region};
+use crate::compiler::Compiler;
 use crate::store::MemoryStore;
 use crate::weights::{NormalWeights, WeightLayout};
 use piecewise_ir::builder::Builder;
@@ -419,7 +420,7 @@ fn weights_are_made_by_uploads_and_kernels() {
     let store = Arc::new(MemoryStore::new());
     let mut device =
         CudaDevice::assemble(shared.clone(), nvrtc.into(), options, OpRegistry::new()).unwrap();
-    device.use_store(store.clone());
+    device.compiler(Arc::default()).prepare_device(&*store).unwrap();
     let weights = device.reserve("weights", 1 << 20).unwrap();
     device.back(weights).unwrap();
     let leaf = |name: &str| Recipe::Checkpoint {
@@ -448,7 +449,7 @@ fn weights_are_made_by_uploads_and_kernels() {
         let registry = OpRegistry::new();
         let mut warm = CudaDevice::assemble(shared.clone(), missing, options, registry).unwrap();
         if let Some(store) = store {
-            warm.use_store(store);
+            warm.compiler(Arc::default()).prepare_device(&*store).unwrap();
         }
         let again = warm.reserve("weights", 1 << 20).unwrap();
         warm.back(again).unwrap();

@@ -5,10 +5,12 @@
 //! by digest, which are entries of their own, shared by pieces and sizes. What a store gives is
 //! held against the piece before it is used: an entry that does not fit is a miss.
 
+mod cache_store;
 mod counts;
 mod key;
 mod stored_piece;
 
+pub use cache_store::{CacheStore, NoCache, cache_dir};
 pub use counts::CompileCounts;
 pub use key::{PIECE_KIND, PieceKey};
 pub use stored_piece::{IMAGE_KIND, StoredPiece};
