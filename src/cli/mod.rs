@@ -1,6 +1,7 @@
 //! The subcommands.
 
 mod amounts;
+mod cache_flags;
 mod device;
 mod doctor;
 mod dumps;
