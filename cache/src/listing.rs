@@ -49,6 +49,11 @@ pub struct Nearest {
 }
 
 impl EntryInfo {
+    /// Every factor that is not the same in `wanted` and in the entry, by name.
+    pub fn differences(&self, wanted: &[(&str, &str)]) -> Vec<FactorDifference> {
+        differences(wanted, &self.factors)
+    }
+
     fn of(found: &Found) -> Self {
         Self {
             kind: found.header.kind.clone(),
