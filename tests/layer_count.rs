@@ -83,6 +83,10 @@ struct CompilesOnce {
 }
 
 impl Compiler for CompilesOnce {
+    fn target(&self) -> String {
+        self.compiler.target()
+    }
+
     fn identity(&self) -> String {
         self.compiler.identity()
     }

@@ -1,17 +1,17 @@
 //! `--device`: where a model runs, and what it is compiled for.
 
 use super::progress::BuildBars;
+use super::settings::Settings;
 use anyhow::{Context, bail};
-use piecewise_backend::compiler::{Compiler, NoStore};
+use piecewise_backend::compiler::Compiler;
 use piecewise_backend::cpu::{CpuCompiler, CpuDevice};
 use piecewise_backend::cuda::{
-    Arch, CudaCompiler, CudaDevice, CudaOptions, CudaProbe, Faults, Nvrtc, library_dirs,
+    Arch, CudaCompiler, CudaDevice, CudaOptions, CudaProbe, Faults, LazyNvrtc, library_dirs,
 };
 use piecewise_backend::device::{Device, DeviceError};
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::module::Module;
 use piecewise_kernels::op::OpRegistry;
-use piecewise_runtime::config::RuntimeConfig;
 use piecewise_runtime::engine::{DynEngine, Engine};
 use piecewise_runtime::model::{BuildOptions, CompiledModel, ModelError};
 use std::io::Write;
@@ -73,8 +73,9 @@ impl DeviceArg {
         if self != Self::Auto {
             return self;
         }
-        match CudaProbe::run(&library_dirs(&[]), &Faults::default()).check(0) {
-            Ok(_) => Self::Cuda(0),
+        let probe = CudaProbe::run(&library_dirs(&[]), &Faults::default());
+        match probe.check(0).and_then(|_| probe.check_compiler()) {
+            Ok(()) => Self::Cuda(0),
             Err(reason) => {
                 // A closed standard error leaves nobody to tell.
                 let _ = writeln!(std::io::stderr(), "running on the CPU: {reason}");
@@ -88,15 +89,7 @@ impl DeviceArg {
         let registry = Arc::new(OpRegistry::builtin());
         Ok(match self.resolved() {
             Self::Target(arch) => {
-                let nvrtc = Nvrtc::open(&library_dirs(&[]), None)?;
-                if !nvrtc.archs().contains(&arch) {
-                    let known: Vec<_> = nvrtc.archs().iter().map(Arch::to_string).collect();
-                    bail!(
-                        "{} does not know {arch}; it knows {}",
-                        nvrtc.identity(),
-                        known.join(" ")
-                    );
-                }
+                let nvrtc = LazyNvrtc::new(library_dirs(&[]), None);
                 Box::new(CudaCompiler::new(registry, arch, nvrtc))
             }
             Self::Cuda(ordinal) => Box::new(open_cuda(ordinal, &registry)?.1),
@@ -112,20 +105,19 @@ fn open_cuda(
     let options = CudaOptions { ordinal, ..CudaOptions::default() };
     let device = CudaDevice::open(options, OpRegistry::clone(registry))
         .with_context(|| format!("can't run on cuda:{ordinal}; `piecewise doctor` says more"))?;
-    let compiler = device.compiler(Arc::clone(registry)).context("NVRTC is not loaded")?;
+    let compiler = device.compiler(Arc::clone(registry));
     Ok((device, compiler))
 }
 
 /// An engine on a device over a planned module, with its weights loaded and its graphs captured.
 pub(crate) fn engine_on(
-    device: DeviceArg,
+    settings: &Settings,
     module: Module,
     options: BuildOptions,
-    config: &RuntimeConfig,
     weights: &dyn WeightSource,
 ) -> anyhow::Result<Box<dyn DynEngine>> {
     let registry = Arc::new(OpRegistry::builtin());
-    match device.resolved() {
+    match settings.device.resolved() {
         DeviceArg::Target(arch) => {
             bail!(
                 "target cuda:{arch} is an architecture to compile for; to run, write cpu, cuda or \
@@ -134,12 +126,12 @@ pub(crate) fn engine_on(
         }
         DeviceArg::Cuda(ordinal) => {
             let (device, compiler) = open_cuda(ordinal, &registry)?;
-            build(module, options, config, &compiler, device, weights)
+            build(module, options, settings, &compiler, device, weights)
         }
         DeviceArg::Cpu | DeviceArg::Auto => {
             let compiler = CpuCompiler::new(Arc::clone(&registry), threads());
             let device = CpuDevice::new(registry, threads())?;
-            build(module, options, config, &compiler, device, weights)
+            build(module, options, settings, &compiler, device, weights)
         }
     }
 }
@@ -147,17 +139,18 @@ pub(crate) fn engine_on(
 fn build<D: Device + 'static>(
     module: Module,
     options: BuildOptions,
-    config: &RuntimeConfig,
+    settings: &Settings,
     compiler: &dyn Compiler,
     device: D,
     weights: &dyn WeightSource,
 ) -> anyhow::Result<Box<dyn DynEngine>> {
     let mut bars = BuildBars::new();
+    let store = settings.store();
     let model = CompiledModel::build(
         Arc::new(module),
         options,
         compiler,
-        &NoStore,
+        &*store,
         device,
         weights,
         &mut |progress| bars.show(progress),
@@ -168,7 +161,7 @@ fn build<D: Device + 'static>(
             .context("the model does not fit: lower max_num_tokens, max_num_seqs or max_seq_len"),
         other => other.into(),
     })?;
-    let options = config.engine_options(&model)?;
+    let options = settings.config.engine_options(&model)?;
     Ok(Box::new(Engine::new(model, options)?))
 }
 

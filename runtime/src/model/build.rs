@@ -7,6 +7,7 @@ use super::launches::check_artifacts;
 use super::memory::{Ledger, Memory};
 use super::programs::{Member, Members};
 use super::staging::Staging;
+use crate::artifact_store::{CompiledPieces, compile_pieces};
 use crate::dispatch::Dispatcher;
 use crate::stats::Statistics;
 use crate::symbols::{SymbolClass, SymbolTable};
@@ -17,7 +18,6 @@ use piecewise_backend::weights::{WeightLayout, WeightSource};
 use piecewise_ir::entity::{Entity, UniquePieceId};
 use piecewise_ir::module::{Module, Step, Stitch};
 use piecewise_ir::op::Op;
-use rayon::prelude::*;
 use std::sync::Arc;
 
 /// What happens while a model is built.
@@ -91,13 +91,6 @@ pub struct Checks {
     pub compare: bool,
 }
 
-/// The artifacts of a model: by unique piece, then in the order of its sizes.
-struct Compiled {
-    sizes: Vec<Vec<LoweringSize>>,
-    artifacts: Vec<Vec<Artifact>>,
-    layouts: Vec<Vec<WeightLayout>>,
-}
-
 impl<D: Device> CompiledModel<D> {
     /// Builds a model from a planned module.
     ///
@@ -116,7 +109,8 @@ impl<D: Device> CompiledModel<D> {
         let stitch = module.stitch().ok_or(ModelError::Unplanned { part: "pieces" })?;
         let layout = module.layout().ok_or(ModelError::Unplanned { part: "layout" })?;
         let symbols = SymbolTable::new(module.graph().symbols())?;
-        let compiled = compile(stitch, &symbols, &options.dispatcher, compiler, store, progress)?;
+        let dispatcher = &options.dispatcher;
+        let compiled = compile_pieces(stitch, &symbols, dispatcher, compiler, store, progress)?;
         check_artifacts(&module, &compiled.artifacts)?;
         let artifacts = compiled.artifacts.iter().flatten();
         let scratch = artifacts.map(Artifact::scratch).max().unwrap_or(0);
@@ -143,7 +137,7 @@ impl<D: Device> CompiledModel<D> {
             symbols,
             dispatcher: options.dispatcher,
             module,
-            stats: Statistics::default(),
+            stats: Statistics { compile: compiled.counts, ..Statistics::default() },
             strict: options.strict,
             capture_when: options.capture,
             on_capture_failure: options.on_capture_failure,
@@ -229,59 +223,11 @@ pub fn lowering_sizes(
     exact.chain([general]).collect()
 }
 
-fn compile(
-    stitch: &Stitch,
-    symbols: &SymbolTable,
-    dispatcher: &Dispatcher,
-    compiler: &dyn Compiler,
-    store: &dyn Store,
-    progress: &mut (dyn FnMut(Progress) + Send),
-) -> Result<Compiled, ModelError> {
-    let sizes: Vec<_> = stitch
-        .unique
-        .keys()
-        .map(|unique| lowering_sizes(stitch, unique, symbols, dispatcher))
-        .collect();
-    let mut all: Vec<_> = sizes.iter().flatten().map(|lowering| lowering.size).collect();
-    all.sort_unstable();
-    all.dedup();
-    let layouts = compiler.weight_layouts(stitch, &all);
-    let jobs: Vec<_> = stitch
-        .unique
-        .keys()
-        .flat_map(|unique| sizes[unique.index()].iter().map(move |at| (unique, at)))
-        .collect();
-    let total = jobs.len();
-    let done = std::sync::Mutex::new((0usize, progress));
-    let artifacts = jobs
-        .into_par_iter()
-        .map(|(unique, at)| {
-            let piece = &stitch.unique[unique];
-            let layouts = &layouts[unique.index()];
-            let artifact =
-                compiler.compile(piece, at.size, &at.limits, layouts, store).map_err(|source| {
-                    ModelError::Compile { piece: unique.to_string(), source: Box::new(source) }
-                })?;
-            if let Ok(mut guard) = done.lock() {
-                guard.0 += 1;
-                let done = guard.0;
-                (guard.1)(Progress::Compiling { done, total });
-            }
-            Ok((unique, artifact))
-        })
-        .collect::<Result<Vec<_>, ModelError>>()?;
-    let mut by_unique: Vec<Vec<Artifact>> = stitch.unique.keys().map(|_| Vec::new()).collect();
-    for (unique, artifact) in artifacts {
-        by_unique[unique.index()].push(artifact);
-    }
-    Ok(Compiled { sizes, artifacts: by_unique, layouts })
-}
-
 fn load_weights<D: Device>(
     device: &mut D,
     module: &Module,
     memory: &Memory,
-    compiled: &Compiled,
+    compiled: &CompiledPieces,
     source: &dyn WeightSource,
     progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<(), ModelError> {
@@ -309,7 +255,7 @@ fn bind<D: Device>(
     module: &Module,
     symbols: &SymbolTable,
     memory: &Memory,
-    compiled: &Compiled,
+    compiled: &CompiledPieces,
 ) -> Result<Members<D::Program>, ModelError> {
     let graph = module.graph();
     let stitch = module.stitch().ok_or(ModelError::Unplanned { part: "pieces" })?;
@@ -338,8 +284,8 @@ fn bind<D: Device>(
         let mut general = None;
         let unique = usage.unique.index();
         for (at, artifact) in compiled.sizes[unique].iter().zip(&compiled.artifacts[unique]) {
-            let program =
-                device.bind(artifact, &Binding { bounds: &at.limits, ..binding.clone() })?;
+            let binding = Binding { bounds: &at.limits, ..binding.clone() };
+            let program = device.bind(artifact, &binding)?;
             match at.size {
                 PieceSize::Exact(n) => exact.push((n, program)),
                 PieceSize::General(_) => general = Some(program),
