@@ -1,6 +1,7 @@
 //! What a benchmark asks of a device beyond running models: its own clock, what it counted, and
 //! how fast it reads memory.
 
+use crate::compiler::Store;
 use crate::device::{Device, DeviceError};
 use std::time::Duration;
 
@@ -27,6 +28,17 @@ impl LaunchCounts {
             programmatic_edges: self.programmatic_edges - before.programmatic_edges,
         }
     }
+}
+
+/// What is in a captured graph.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+pub struct GraphShape {
+    /// Launches that were captured; a matmul of a library is one.
+    pub launches: u64,
+    /// Nodes, as the driver tells them.
+    pub nodes: u64,
+    /// Edges whose consumer may start before its producer ends.
+    pub programmatic_edges: u64,
 }
 
 /// How fast a device reads its memory.
@@ -64,6 +76,9 @@ pub trait MeasuredDevice: Device {
     /// Bytes of its last cache: what is smaller may not come from memory. 0 where unknown.
     fn cache_bytes(&self) -> u64;
 
+    /// Whether its free bytes are what its driver counts, and not an estimate.
+    fn counts_free_bytes(&self) -> bool;
+
     /// Marks the present end of the stream.
     ///
     /// # Errors
@@ -78,6 +93,22 @@ pub trait MeasuredDevice: Device {
 
     /// What it enqueued so far.
     fn launch_counts(&self) -> LaunchCounts;
+
+    /// What is in a captured graph.
+    fn graph_shape(&self, graph: &Self::Captured) -> GraphShape;
+
+    /// Chooses the algorithms of a program at these padded sizes by measurement, and keeps what
+    /// was measured in `store`; nothing where there is no choice. It may overwrite what the
+    /// program writes.
+    ///
+    /// # Errors
+    /// When a measured run fails.
+    fn tune(
+        &mut self,
+        program: &Self::Program,
+        sizes: &[u64],
+        store: &dyn Store,
+    ) -> Result<(), DeviceError>;
 
     /// Reads random bytes, several times what its caches hold, from end to end, several times.
     ///

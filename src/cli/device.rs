@@ -8,11 +8,13 @@ use piecewise_backend::cuda::{
     Arch, CudaCompiler, CudaDevice, CudaOptions, CudaProbe, Faults, Nvrtc, library_dirs,
 };
 use piecewise_backend::device::{Device, DeviceError};
+use piecewise_backend::measure::MeasuredDevice;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::module::Module;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::config::RuntimeConfig;
 use piecewise_runtime::engine::{DynEngine, Engine};
+use piecewise_runtime::measure::{DynStepTimer, StepTimer};
 use piecewise_runtime::model::{BuildOptions, CompiledModel, ModelError};
 use std::io::Write;
 use std::str::FromStr;
@@ -116,14 +118,18 @@ fn open_cuda(
     Ok((device, compiler))
 }
 
-/// An engine on a device over a planned module, with its weights loaded and its graphs captured.
-pub(crate) fn engine_on(
-    device: DeviceArg,
-    module: Module,
-    options: BuildOptions,
-    config: &RuntimeConfig,
-    weights: &dyn WeightSource,
-) -> anyhow::Result<Box<dyn DynEngine>> {
+/// Builds a model where it runs, for one of two uses.
+trait Build {
+    type Built;
+    fn build<D: MeasuredDevice + 'static>(
+        self,
+        compiler: &dyn Compiler,
+        device: D,
+    ) -> anyhow::Result<Self::Built>;
+}
+
+/// Opens a device that runs and builds on it.
+fn build_on<B: Build>(device: DeviceArg, build: B) -> anyhow::Result<B::Built> {
     let registry = Arc::new(OpRegistry::builtin());
     match device.resolved() {
         DeviceArg::Target(arch) => {
@@ -134,24 +140,99 @@ pub(crate) fn engine_on(
         }
         DeviceArg::Cuda(ordinal) => {
             let (device, compiler) = open_cuda(ordinal, &registry)?;
-            build(module, options, config, &compiler, device, weights)
+            build.build(&compiler, device)
         }
         DeviceArg::Cpu | DeviceArg::Auto => {
             let compiler = CpuCompiler::new(Arc::clone(&registry), threads());
             let device = CpuDevice::new(registry, threads())?;
-            build(module, options, config, &compiler, device, weights)
+            build.build(&compiler, device)
         }
     }
 }
 
-fn build<D: Device + 'static>(
+/// An engine on a device over a planned module, with its weights loaded and its graphs captured.
+pub(crate) fn engine_on(
+    device: DeviceArg,
     module: Module,
     options: BuildOptions,
     config: &RuntimeConfig,
+    weights: &dyn WeightSource,
+) -> anyhow::Result<Box<dyn DynEngine>> {
+    build_on(device, EngineBuild { module, options, config, weights })
+}
+
+struct EngineBuild<'a> {
+    module: Module,
+    options: BuildOptions,
+    config: &'a RuntimeConfig,
+    weights: &'a dyn WeightSource,
+}
+
+impl Build for EngineBuild<'_> {
+    type Built = Box<dyn DynEngine>;
+
+    fn build<D: MeasuredDevice + 'static>(
+        self,
+        compiler: &dyn Compiler,
+        device: D,
+    ) -> anyhow::Result<Self::Built> {
+        let model = build_model(self.module, self.options, compiler, device, self.weights)
+            .map_err(|error| match error.downcast_ref() {
+                Some(ModelError::Device(DeviceError::OutOfMemory { .. })) => error.context(
+                    "the model does not fit: lower max_num_tokens, max_num_seqs or max_seq_len",
+                ),
+                _ => error,
+            })?;
+        let options = self.config.engine_options(&model)?;
+        Ok(Box::new(Engine::new(model, options)?))
+    }
+}
+
+/// A timer on a device over a planned module, with its weights made and nothing captured or
+/// everything, as `options` say; its sequences have room for `positions`.
+pub(crate) fn timer_on(
+    device: DeviceArg,
+    module: Module,
+    options: BuildOptions,
+    weights: &dyn WeightSource,
+    positions: &[u64],
+) -> anyhow::Result<Box<dyn DynStepTimer>> {
+    build_on(device, TimerBuild { module, options, weights, positions })
+}
+
+struct TimerBuild<'a> {
+    module: Module,
+    options: BuildOptions,
+    weights: &'a dyn WeightSource,
+    positions: &'a [u64],
+}
+
+impl Build for TimerBuild<'_> {
+    type Built = Box<dyn DynStepTimer>;
+
+    fn build<D: MeasuredDevice + 'static>(
+        self,
+        compiler: &dyn Compiler,
+        device: D,
+    ) -> anyhow::Result<Self::Built> {
+        let model = build_model(self.module, self.options, compiler, device, self.weights)
+            .map_err(|error| match error.downcast_ref() {
+                Some(ModelError::Device(DeviceError::OutOfMemory { .. })) => error.context(
+                    "the model does not fit: lower --batch, --context, --mixed or --steps",
+                ),
+                _ => error,
+            })?;
+        Ok(Box::new(StepTimer::new(model, self.positions)?))
+    }
+}
+
+fn build_model<D: Device>(
+    module: Module,
+    options: BuildOptions,
     compiler: &dyn Compiler,
     device: D,
     weights: &dyn WeightSource,
-) -> anyhow::Result<Box<dyn DynEngine>> {
+) -> anyhow::Result<CompiledModel<D>> {
     let mut bars = BuildBars::new();
     let model = CompiledModel::build(
         Arc::new(module),
@@ -163,13 +244,7 @@ fn build<D: Device + 'static>(
         &mut |progress| bars.show(progress),
     );
     bars.finish();
-    let model = model.map_err(|error| match error {
-        ModelError::Device(short @ DeviceError::OutOfMemory { .. }) => anyhow::Error::from(short)
-            .context("the model does not fit: lower max_num_tokens, max_num_seqs or max_seq_len"),
-        other => other.into(),
-    })?;
-    let options = config.engine_options(&model)?;
-    Ok(Box::new(Engine::new(model, options)?))
+    Ok(model?)
 }
 
 #[cfg(test)]

@@ -136,7 +136,7 @@ pub(crate) fn engine(
 }
 
 /// The types that a checkpoint stores its tensors in, by name.
-fn stored_dtypes(checkpoint: &Checkpoint) -> BTreeMap<String, DType> {
+pub(crate) fn stored_dtypes(checkpoint: &Checkpoint) -> BTreeMap<String, DType> {
     checkpoint
         .names()
         .filter_map(|name| Some((name.to_owned(), checkpoint.dtype_of(name)?)))

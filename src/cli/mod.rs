@@ -1,6 +1,7 @@
 //! The subcommands.
 
 mod amounts;
+mod bench;
 mod device;
 mod doctor;
 mod dumps;
@@ -44,6 +45,8 @@ enum Command {
     Logits(Box<logits::LogitsArgs>),
     /// Show pieces, slots and kernels of a model; needs only its config.json.
     Inspect(Box<inspect::InspectArgs>),
+    /// Measure steps: time, launches, and bytes against what the device reads.
+    Bench(Box<bench::BenchArgs>),
     /// Show what this machine has for running models, and what is missing.
     Doctor(doctor::DoctorArgs),
     /// Choose capture sizes from an iteration log, from simulated traffic, or for a bound.
@@ -59,6 +62,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Generate(args) => generate::run(*args),
         Command::Logits(args) => logits::run(*args),
         Command::Inspect(args) => inspect::run(*args),
+        Command::Bench(args) => bench::run(*args),
         Command::Doctor(args) => doctor::run(args),
         Command::Plan(args) => plan::run(*args),
         Command::Opt(args) => opt::run(*args),

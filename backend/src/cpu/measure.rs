@@ -1,10 +1,13 @@
 //! The processor as benchmarks see it: work is done when a call returns, so that the clock of the
 //! host is the device's.
 
+use super::capture::CpuCaptured;
 use super::device::CpuDevice;
 use super::memory::free_bytes;
+use super::program::CpuProgram;
+use crate::compiler::Store;
 use crate::device::{Device, DeviceError};
-use crate::measure::{LaunchCounts, MeasuredDevice, ReadBandwidth};
+use crate::measure::{GraphShape, LaunchCounts, MeasuredDevice, ReadBandwidth};
 use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator};
 use rayon::slice::ParallelSliceMut;
 use std::hint::black_box;
@@ -33,6 +36,10 @@ impl MeasuredDevice for CpuDevice {
         sizes.max().unwrap_or(0)
     }
 
+    fn counts_free_bytes(&self) -> bool {
+        false
+    }
+
     fn mark(&mut self) -> Result<Instant, DeviceError> {
         Ok(Instant::now())
     }
@@ -43,6 +50,15 @@ impl MeasuredDevice for CpuDevice {
 
     fn launch_counts(&self) -> LaunchCounts {
         self.counts
+    }
+
+    fn graph_shape(&self, graph: &CpuCaptured) -> GraphShape {
+        let calls = graph.calls.len() as u64;
+        GraphShape { launches: calls, nodes: calls, programmatic_edges: 0 }
+    }
+
+    fn tune(&mut self, _: &CpuProgram, _: &[u64], _: &dyn Store) -> Result<(), DeviceError> {
+        Ok(())
     }
 
     fn read_bandwidth(&mut self) -> Result<ReadBandwidth, DeviceError> {

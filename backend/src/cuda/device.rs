@@ -87,6 +87,10 @@ impl CudaCaptured {
     pub fn summary(&self) -> &GraphSummary {
         &self.summary
     }
+
+    pub(super) fn launches(&self) -> usize {
+        self.launches.len()
+    }
 }
 
 impl CudaDevice {

@@ -1,13 +1,16 @@
 //! The device as benchmarks see it: events that tell time, counts, and the read bandwidth.
 
-use super::device::CudaDevice;
+use super::device::{CudaCaptured, CudaDevice};
 use super::driver::KernelLaunch;
 use super::error::device_error;
 use super::event::CudaEvent;
 use super::memory::TemporaryBlock;
 use super::nvrtc::Source;
+use super::program::CudaProgram;
+use super::tuning::TuneMode;
+use crate::compiler::Store;
 use crate::device::{Device, DeviceError};
-use crate::measure::{LaunchCounts, MeasuredDevice, ReadBandwidth};
+use crate::measure::{GraphShape, LaunchCounts, MeasuredDevice, ReadBandwidth};
 use std::time::Duration;
 
 /// The kernel that reads memory with accesses of 16 bytes.
@@ -34,6 +37,10 @@ impl MeasuredDevice for CudaDevice {
         self.report().l2_bytes
     }
 
+    fn counts_free_bytes(&self) -> bool {
+        true
+    }
+
     fn mark(&mut self) -> Result<CudaEvent, DeviceError> {
         self.enter()?;
         CudaEvent::record(&self.stream, true).map_err(|e| device_error("mark a time", &e))
@@ -48,6 +55,24 @@ impl MeasuredDevice for CudaDevice {
 
     fn launch_counts(&self) -> LaunchCounts {
         self.counts.get()
+    }
+
+    fn graph_shape(&self, graph: &CudaCaptured) -> GraphShape {
+        let summary = graph.summary();
+        GraphShape {
+            launches: graph.launches() as u64,
+            nodes: summary.nodes as u64,
+            programmatic_edges: summary.programmatic_edges as u64,
+        }
+    }
+
+    fn tune(
+        &mut self,
+        program: &CudaProgram,
+        sizes: &[u64],
+        store: &dyn Store,
+    ) -> Result<(), DeviceError> {
+        Self::tune(self, program, sizes, TuneMode::Measure, store).map(drop)
     }
 
     fn read_bandwidth(&mut self) -> Result<ReadBandwidth, DeviceError> {

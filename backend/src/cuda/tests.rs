@@ -249,6 +249,8 @@ fn launches_are_counted_outside_graphs_and_nodes_inside() {
     let counts = f.device.launch_counts();
     assert_eq!((counts.plain_launches, counts.graph_launches), (2, 3));
     assert_eq!((counts.graph_nodes, counts.programmatic_edges), (12, 6));
+    let shape = f.device.graph_shape(&graph);
+    assert_eq!((shape.launches, shape.nodes, shape.programmatic_edges), (4, 4, 2));
 
     let (start, end) = (f.device.mark().unwrap(), f.device.mark().unwrap());
     let time = f.device.elapsed(&start, &end).unwrap();
