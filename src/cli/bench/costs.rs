@@ -76,3 +76,46 @@ pub(super) fn write(file: &Path, points: &[CostPoint]) -> anyhow::Result<()> {
     let written = std::fs::File::create(file).and_then(|mut file| file.write_all(&text));
     written.with_context(failed)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing;
+    use super::*;
+    use piecewise_runtime::capture_planner::read_costs_file;
+
+    #[test]
+    fn good_rows_at_capture_sizes_come_back_as_the_planner_reads_them() {
+        let report = testing::captured();
+        let mut wrong = testing::row(ModeArg::Full, 64, 64, 1.0);
+        wrong.failures = vec!["wrong".to_owned()];
+        let full = [
+            testing::row(ModeArg::Full, 1, 1, 6.0),
+            testing::row(ModeArg::Full, 8, 8, 7.0),
+            testing::row(ModeArg::Full, 300, 512, 9.0),
+            wrong,
+        ];
+        let none = [testing::row(ModeArg::None, 8, 8, 20.0)];
+        let modes = [
+            ModeCosts { mode: ModeArg::None, rows: none.iter().collect(), captured: None },
+            ModeCosts { mode: ModeArg::Full, rows: full.iter().collect(), captured: Some(&report) },
+        ];
+        let points = points(&modes);
+        let found: Vec<_> = points.iter().map(|p| (p.path, p.tokens, p.us)).collect();
+        let expected = [
+            (CostPath::Launched, 8, 25_000.0),
+            (CostPath::Full, 1, 7500.0),
+            (CostPath::Full, 8, 8750.0),
+        ];
+        assert_eq!(found, expected);
+        assert_eq!((points[0].memory_bytes, points[0].capture_us), (None, None));
+        assert_eq!((points[1].memory_bytes, points[1].capture_us), (Some(4 << 20), Some(40_000.0)));
+
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("costs.jsonl");
+        write(&file, &points).unwrap();
+        let costs = read_costs_file(&file).unwrap();
+        assert_eq!(costs.path(CostPath::Full).unwrap().step_ns.at(8), 8_750_000);
+        assert_eq!(costs.launched.unwrap().step_ns.at(8), 25_000_000);
+        assert!(write(&file, &[]).is_err());
+    }
+}

@@ -8,6 +8,8 @@ mod rows;
 mod startup;
 mod subject;
 mod table;
+#[cfg(test)]
+mod testing;
 mod weights;
 mod workload;
 

@@ -17,14 +17,14 @@ pub(super) struct Spread {
 }
 
 impl Spread {
-    /// Of times, in units of `unit` seconds.
+    /// Of times, in units of `unit` nanoseconds.
     fn of(times: impl Iterator<Item = Duration>, unit: f64) -> Self {
         let mut sorted: Vec<Duration> = times.collect();
         sorted.sort_unstable();
         let last = sorted.len().saturating_sub(1);
         let at = |percent: usize| {
             let time = sorted.get(last * percent / 100);
-            time.map_or(0.0, |time| time.as_secs_f64() / unit)
+            time.map_or(0.0, |time| time.as_nanos() as f64 / unit)
         };
         Self { median: at(50), p10: at(10), p90: at(90) }
     }
@@ -120,7 +120,7 @@ impl Figures {
         let steps = workload.timed();
         let sum: u64 = steps.iter().map(|step| yardstick.traffic.bytes(step)).sum();
         let bytes = sum / (steps.len() as u64).max(1);
-        let gpu_ms = Spread::of(records.iter().map(|record| record.device), 1e-3);
+        let gpu_ms = Spread::of(records.iter().map(|record| record.device), 1e6);
         let rate = bytes as f64 / (gpu_ms.median / 1e3).max(1e-9);
         let from_memory = bytes >= 2 * yardstick.cache_bytes;
         let typical = records.get(records.len() / 2);
@@ -129,8 +129,8 @@ impl Figures {
             size: typical.map_or(0, |record| record.sizes.tokens.rows()),
             steps: records.len(),
             gpu_ms,
-            wall_ms: Spread::of(records.iter().map(|record| record.wall), 1e-3),
-            submit_us: Spread::of(records.iter().map(|record| record.submit), 1e-6),
+            wall_ms: Spread::of(records.iter().map(|record| record.wall), 1e6),
+            submit_us: Spread::of(records.iter().map(|record| record.submit), 1e3),
             graph_launches: launches.graph_launches,
             plain_launches: launches.plain_launches,
             nodes: launches.graph_nodes,

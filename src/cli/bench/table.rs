@@ -10,7 +10,7 @@ const HEADER: [&str; 15] = [
     "step",
     "mode",
     "size",
-    "GPU ms",
+    "device ms",
     "p10",
     "p90",
     "wall ms",
