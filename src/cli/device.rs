@@ -3,16 +3,18 @@
 use super::progress::BuildBars;
 use super::settings::Settings;
 use anyhow::{Context, bail};
-use piecewise_backend::compiler::Compiler;
+use piecewise_backend::compiler::{Compiler, NoStore, Store};
 use piecewise_backend::cpu::{CpuCompiler, CpuDevice};
 use piecewise_backend::cuda::{
     Arch, CudaCompiler, CudaDevice, CudaOptions, CudaProbe, Faults, LazyNvrtc, library_dirs,
 };
 use piecewise_backend::device::{Device, DeviceError};
+use piecewise_backend::measure::MeasuredDevice;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::module::Module;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::engine::{DynEngine, Engine};
+use piecewise_runtime::measure::{DynStepTimer, StepTimer};
 use piecewise_runtime::model::{BuildOptions, CompiledModel, ModelError};
 use std::io::Write;
 use std::str::FromStr;
@@ -109,15 +111,20 @@ fn open_cuda(
     Ok((device, compiler))
 }
 
-/// An engine on a device over a planned module, with its weights loaded and its graphs captured.
-pub(crate) fn engine_on(
-    settings: &Settings,
-    module: Module,
-    options: BuildOptions,
-    weights: &dyn WeightSource,
-) -> anyhow::Result<Box<dyn DynEngine>> {
+/// Builds a model where it runs, for one of two uses.
+trait Build {
+    type Built;
+    fn build<D: MeasuredDevice + 'static>(
+        self,
+        compiler: &dyn Compiler,
+        device: D,
+    ) -> anyhow::Result<Self::Built>;
+}
+
+/// Opens a device that runs and builds on it.
+fn build_on<B: Build>(device: DeviceArg, build: B) -> anyhow::Result<B::Built> {
     let registry = Arc::new(OpRegistry::builtin());
-    match settings.device.resolved() {
+    match device.resolved() {
         DeviceArg::Target(arch) => {
             bail!(
                 "target cuda:{arch} is an architecture to compile for; to run, write cpu, cuda or \
@@ -126,43 +133,119 @@ pub(crate) fn engine_on(
         }
         DeviceArg::Cuda(ordinal) => {
             let (device, compiler) = open_cuda(ordinal, &registry)?;
-            build(module, options, settings, &compiler, device, weights)
+            build.build(&compiler, device)
         }
         DeviceArg::Cpu | DeviceArg::Auto => {
             let compiler = CpuCompiler::new(Arc::clone(&registry), threads());
             let device = CpuDevice::new(registry, threads())?;
-            build(module, options, settings, &compiler, device, weights)
+            build.build(&compiler, device)
         }
     }
 }
 
-fn build<D: Device + 'static>(
+/// An engine on a device over a planned module, with its weights loaded and its graphs captured.
+pub(crate) fn engine_on(
+    settings: &Settings,
     module: Module,
     options: BuildOptions,
-    settings: &Settings,
-    compiler: &dyn Compiler,
-    device: D,
     weights: &dyn WeightSource,
 ) -> anyhow::Result<Box<dyn DynEngine>> {
+    build_on(settings.device, EngineBuild { module, options, settings, weights })
+}
+
+struct EngineBuild<'a> {
+    module: Module,
+    options: BuildOptions,
+    settings: &'a Settings,
+    weights: &'a dyn WeightSource,
+}
+
+impl Build for EngineBuild<'_> {
+    type Built = Box<dyn DynEngine>;
+
+    fn build<D: MeasuredDevice + 'static>(
+        self,
+        compiler: &dyn Compiler,
+        device: D,
+    ) -> anyhow::Result<Self::Built> {
+        let model = build_model(
+            self.module,
+            self.options,
+            compiler,
+            &*self.settings.store(),
+            device,
+            self.weights,
+        )
+        .map_err(|error| match error.downcast_ref() {
+            Some(ModelError::Device(DeviceError::OutOfMemory { .. })) => error.context(
+                "the model does not fit: lower max_num_tokens, max_num_seqs or max_seq_len",
+            ),
+            _ => error,
+        })?;
+        let options = self.settings.config.engine_options(&model)?;
+        Ok(Box::new(Engine::new(model, options)?))
+    }
+}
+
+/// A timer on a device over a planned module, with its weights made and nothing captured or
+/// everything, as `options` say; its sequences have room for `positions`.
+pub(crate) fn timer_on(
+    device: DeviceArg,
+    module: Module,
+    options: BuildOptions,
+    weights: &dyn WeightSource,
+    positions: &[u64],
+) -> anyhow::Result<Box<dyn DynStepTimer>> {
+    build_on(device, TimerBuild { module, options, weights, positions })
+}
+
+struct TimerBuild<'a> {
+    module: Module,
+    options: BuildOptions,
+    weights: &'a dyn WeightSource,
+    positions: &'a [u64],
+}
+
+impl Build for TimerBuild<'_> {
+    type Built = Box<dyn DynStepTimer>;
+
+    fn build<D: MeasuredDevice + 'static>(
+        self,
+        compiler: &dyn Compiler,
+        device: D,
+    ) -> anyhow::Result<Self::Built> {
+        let model =
+            build_model(self.module, self.options, compiler, &NoStore, device, self.weights)
+                .map_err(|error| match error.downcast_ref() {
+                    Some(ModelError::Device(DeviceError::OutOfMemory { .. })) => error.context(
+                        "the model does not fit: lower --batch, --context, --mixed or --steps",
+                    ),
+                    _ => error,
+                })?;
+        Ok(Box::new(StepTimer::new(model, self.positions)?))
+    }
+}
+
+fn build_model<D: Device>(
+    module: Module,
+    options: BuildOptions,
+    compiler: &dyn Compiler,
+    store: &dyn Store,
+    device: D,
+    weights: &dyn WeightSource,
+) -> anyhow::Result<CompiledModel<D>> {
     let mut bars = BuildBars::new();
-    let store = settings.store();
     let model = CompiledModel::build(
         Arc::new(module),
         options,
         compiler,
-        &*store,
+        store,
         device,
         weights,
         &mut |progress| bars.show(progress),
     );
     bars.finish();
-    let model = model.map_err(|error| match error {
-        ModelError::Device(short @ DeviceError::OutOfMemory { .. }) => anyhow::Error::from(short)
-            .context("the model does not fit: lower max_num_tokens, max_num_seqs or max_seq_len"),
-        other => other.into(),
-    })?;
-    let options = settings.config.engine_options(&model)?;
-    Ok(Box::new(Engine::new(model, options)?))
+    Ok(model?)
 }
 
 #[cfg(test)]

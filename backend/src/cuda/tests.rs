@@ -7,6 +7,7 @@ use super::*;
 use crate::artifact::{Access, Arg, ArgRef, Artifact, Launch, Lowered, PieceSize};
 use crate::compiler::Compiler;
 use crate::device::{Address, Binding, CaptureRule, Device, DeviceError, Region};
+use crate::measure::{LaunchCounts, MeasuredDevice};
 use crate::store::MemoryStore;
 use crate::weights::{NormalWeights, WeightLayout};
 use piecewise_ir::builder::Builder;
@@ -237,6 +238,29 @@ fn a_captured_graph_replays_what_was_captured_and_holds_its_memory() {
     assert!(driver.held().contains_key("range") && driver.held().contains_key("module"));
     drop(graph);
     assert_eq!(driver.held(), std::collections::BTreeMap::new());
+}
+
+#[test]
+fn launches_are_counted_outside_graphs_and_nodes_inside() {
+    let mut f = fixture();
+    let program = f.bind(&two_kernels(PieceSize::Exact(16)), "p0").unwrap();
+    let graph = f.device.capture("T=16", &[&program, &program], &[16]).unwrap();
+    assert_eq!(f.device.launch_counts(), LaunchCounts::default());
+    f.launch(&program, 9).unwrap();
+    for _ in 0..3 {
+        f.device.replay(&graph).unwrap();
+    }
+    let counts = f.device.launch_counts();
+    assert_eq!((counts.plain_launches, counts.graph_launches), (2, 3));
+    assert_eq!((counts.graph_nodes, counts.programmatic_edges), (12, 6));
+    let shape = f.device.graph_shape(&graph);
+    assert_eq!((shape.launches, shape.nodes, shape.programmatic_edges), (4, 4, 2));
+
+    let (start, end) = (f.device.mark().unwrap(), f.device.mark().unwrap());
+    let time = f.device.elapsed(&start, &end).unwrap();
+    assert_eq!(time, std::time::Duration::from_millis(1));
+    let error = f.device.read_bandwidth().unwrap_err();
+    assert!(error.to_string().contains("NVRTC is not loaded"), "{error}");
 }
 
 #[test]
