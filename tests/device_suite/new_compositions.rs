@@ -3,7 +3,6 @@
 use crate::any_graph::{MODES, RandomWeights, build, elements, step};
 use crate::target::{AbsorbingCpu, Target};
 use piecewise_backend::artifact::PieceSize;
-use piecewise_backend::compiler::NoStore;
 use piecewise_backend::weights::WeightLayout;
 use piecewise_ir::builder::{Builder, Tensor};
 use piecewise_ir::custom::OpDefs;
@@ -65,7 +64,7 @@ pub(crate) fn norm_and_gate<T: Target + 'static>(dtype: DType, tolerance: f64) {
     let layouts = vec![WeightLayout::default(); stitch.unique[unique].graph.weights().len()];
     let size = PieceSize::Exact(8);
     let artifact =
-        compiler.compile(&stitch.unique[unique], size, &[16], &layouts, &NoStore).unwrap();
+        compiler.compile(&stitch.unique[unique], size, &[16], &layouts, T::store()).unwrap();
     // Absorbing leaves the products, each with the regions beside it.
     let launches = if TypeId::of::<T>() == TypeId::of::<AbsorbingCpu>() { 3 } else { 5 };
     assert_eq!(artifact.alternatives[0].launches.len(), launches);
