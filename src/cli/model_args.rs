@@ -1,9 +1,9 @@
 //! Flags of every command that compiles a model, and the layers of configuration that they make.
 
 use super::amounts::parse_bytes;
-use super::device::DeviceArg;
 use anyhow::{Context, bail};
 use clap::ValueEnum;
+use piecewise::device::DeviceSpec;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::config::{ConfigLayers, Sizes};
 use piecewise_runtime::mode::{GraphMode, Level};
@@ -56,7 +56,7 @@ pub(crate) struct CompileArgs {
     /// The device to run on: cpu, cuda, cuda:N, or auto; to inspect also cuda:sm_90 and the like
     /// [default: cpu].
     #[arg(long, value_name = "DEVICE")]
-    pub device: Option<DeviceArg>,
+    pub device: Option<DeviceSpec>,
     /// How far to compile [default: piecewise].
     #[arg(long, value_enum)]
     pub level: Option<LevelArg>,

@@ -1,8 +1,8 @@
 //! The configuration of a command, with what follows from the model and from what is to be done.
 
-use super::device::DeviceArg;
 use super::model_args::{CompileArgs, ModelArgs};
 use anyhow::{anyhow, bail};
+use piecewise::device::DeviceSpec;
 use piecewise::models::DecoderConfig;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
@@ -28,7 +28,7 @@ pub(crate) struct Settings {
     pub config: RuntimeConfig,
     pub dispatcher: Dispatcher,
     /// Where the model runs.
-    pub device: DeviceArg,
+    pub device: DeviceSpec,
     layers: ConfigLayers,
 }
 

@@ -4,6 +4,7 @@
 #![allow(clippy::print_stdout, reason = "a case says what it compared, a skipped one why")]
 
 mod any_graph;
+mod compile;
 mod cuda_mix;
 mod equal_modes;
 mod frozen_list;

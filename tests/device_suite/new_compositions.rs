@@ -9,6 +9,7 @@ use piecewise_ir::custom::OpDefs;
 use piecewise_ir::dtype::DType::{self, F32};
 use piecewise_ir::eval::{Array, Evaluator};
 use piecewise_ir::graph::Graph;
+use piecewise_ir::module::Module;
 use piecewise_ir::op::Op;
 use piecewise_ir::testing::{Rng, norm_error, random_arrays};
 use piecewise_kernels::op::OpRegistry;
@@ -48,10 +49,15 @@ fn graph(dtype: DType) -> Graph {
     b.finish([y]).unwrap()
 }
 
+/// Both in one graph, planned.
+pub(crate) fn composed(dtype: DType) -> Module {
+    plan(graph(dtype), Level::Piecewise, None, Vec::new()).unwrap().0
+}
+
 /// Each is one region and one launch, and matches f64.
 pub(crate) fn norm_and_gate<T: Target + 'static>(dtype: DType, tolerance: f64) {
     let graph = graph(dtype);
-    let (module, _) = plan(graph.clone(), Level::Piecewise, None, Vec::new()).unwrap();
+    let module = composed(dtype);
     let fused = module.graph();
     let is = |wanted: fn(&Op) -> bool| fused.nodes().filter(|&n| wanted(&fused.node(n).op)).count();
     assert_eq!(is(|op| matches!(op, Op::Region(_))), 2);

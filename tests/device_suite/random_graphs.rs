@@ -26,6 +26,11 @@ struct Case {
     seed: u64,
 }
 
+/// The random graph of `seed`, planned.
+pub(crate) fn random_module(seed: u64) -> Module {
+    Module::clone(&Case::new(seed).module)
+}
+
 impl Case {
     fn new(seed: u64) -> Self {
         let options = RandomGraph { second_symbol: false, nodes: 40, ..RandomGraph::f32() };

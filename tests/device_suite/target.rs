@@ -1,5 +1,7 @@
 //! What the suite runs on: a device with its compiler.
 
+#![allow(clippy::print_stdout, reason = "a skipped case says why")]
+
 use crate::memory_store::MemoryStore;
 use piecewise_backend::compiler::{Compiler, NoStore, Store};
 use piecewise_backend::cpu::{AbsorbingCompiler, CpuCompiler, CpuDevice};

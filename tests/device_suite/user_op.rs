@@ -11,6 +11,7 @@ use piecewise_ir::dtype::DType::{F32, I32};
 use piecewise_ir::eval::{Array, Evaluator};
 use piecewise_ir::graph::Graph;
 use piecewise_ir::literal::Scalar;
+use piecewise_ir::module::Module;
 use piecewise_ir::op::RowTreatment;
 use piecewise_ir::testing::{MixOp, Rng, norm_error, random_arrays};
 use piecewise_ir::types::TensorType;
@@ -148,10 +149,15 @@ fn registry_of(form: Form, reads_padding: bool) -> Arc<OpRegistry> {
     Arc::new(registry)
 }
 
+/// The graph with the op in one place, planned.
+pub(crate) fn user_module(place: Place) -> Module {
+    plan(graph(place), Level::Piecewise, None, Vec::new()).unwrap().0
+}
+
 /// It is planned, captured and run in every mode, with the same bits and close to the evaluator's
 /// numbers, over several steps that carry states on.
 pub(crate) fn equals_the_evaluator<T: Target>(place: Place, form: Form) {
-    let (module, _) = plan(graph(place), Level::Piecewise, None, Vec::new()).unwrap();
+    let module = user_module(place);
     let stitch = module.stitch().unwrap();
     let counts = (stitch.split_op_count(), stitch.piece_count(), stitch.unique_pieces().len());
     match place {
