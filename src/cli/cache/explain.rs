@@ -1,5 +1,6 @@
 //! `piecewise cache explain`
 
+use crate::cli::device::compiler_for;
 use crate::cli::model_source::{Planned, SourceArgs};
 use crate::cli::print_line;
 use piecewise_backend::artifact::PieceSize;
@@ -44,7 +45,7 @@ pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     let store = CacheStore::open(&config)?;
     let mut entries = store.cache.entries()?;
     entries.retain(|entry| entry.kind == PIECE_KIND);
-    let compiler = settings.device.compiler()?;
+    let compiler = compiler_for(settings.device)?;
     let symbols = SymbolTable::new(module.graph().symbols())?;
     let mut pieces = Vec::new();
     for job in compile_jobs(planned.stitch()?, &symbols, &settings.dispatcher, &*compiler) {
