@@ -89,6 +89,26 @@ pub(super) struct Yardstick {
     pub(super) traffic: Traffic,
 }
 
+impl Row {
+    /// `decode 8 x 512` or `mixed 300`.
+    pub(super) fn step(&self) -> String {
+        match self.head.kind {
+            "decode" => format!("decode {} x {}", self.head.batch, self.head.context),
+            kind => format!("{kind} {}", self.head.tokens),
+        }
+    }
+
+    /// One line, for whoever waits.
+    pub(super) fn summary(&self) -> String {
+        let what = format!("{} {}", self.step(), self.head.mode);
+        match (&self.figures, self.failures.first()) {
+            (_, Some(failure)) => format!("{what}: FAILED: {failure}"),
+            (Some(figures), None) => format!("{what}: {:.3} ms", figures.gpu_ms.median),
+            (None, None) => what,
+        }
+    }
+}
+
 impl RowHead {
     /// Of a workload in a mode.
     pub(super) fn new(
