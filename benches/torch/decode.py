@@ -101,7 +101,7 @@ def config_of(preset):
 
 def spread(values):
     ordered = sorted(values)
-    at = lambda percent: ordered[(len(ordered) - 1) * percent // 100]
+    at = lambda percent: ordered[max(-(-len(ordered) * percent // 100) - 1, 0)]
     return dict(median=at(50), p10=at(10), p90=at(90))
 
 

@@ -161,7 +161,11 @@ fn measure(
     workload: &Workload,
     yardstick: &Yardstick,
 ) -> anyhow::Result<(Figures, Vec<String>)> {
-    let timed = |mut records: Vec<StepRecord>| records.split_off(workload.warmup);
+    let timed = |mut records: Vec<StepRecord>| {
+        let range = workload.timed_range();
+        records.truncate(range.end);
+        records.split_off(range.start)
+    };
     let launched = timed(timer.run(&workload.steps, true)?);
     let records = timed(timer.run(&workload.steps, false)?);
     let figures = Figures::of(&records, workload, yardstick);

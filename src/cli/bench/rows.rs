@@ -8,7 +8,7 @@ use piecewise_runtime::mode::StepMode;
 use serde::Serialize;
 use std::time::Duration;
 
-/// Median and spread.
+/// Median and spread, by nearest rank.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub(super) struct Spread {
     pub(super) median: f64,
@@ -21,9 +21,9 @@ impl Spread {
     fn of(times: impl Iterator<Item = Duration>, unit: f64) -> Self {
         let mut sorted: Vec<Duration> = times.collect();
         sorted.sort_unstable();
-        let last = sorted.len().saturating_sub(1);
         let at = |percent: usize| {
-            let time = sorted.get(last * percent / 100);
+            let rank = (sorted.len() * percent).div_ceil(100);
+            let time = sorted.get(rank.saturating_sub(1));
             time.map_or(0.0, |time| time.as_nanos() as f64 / unit)
         };
         Self { median: at(50), p10: at(10), p90: at(90) }
