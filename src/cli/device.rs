@@ -177,12 +177,7 @@ impl Build for EngineBuild<'_> {
         device: D,
     ) -> anyhow::Result<Self::Built> {
         let model = build_model(self.module, self.options, compiler, device, self.weights)
-            .map_err(|error| match error.downcast_ref() {
-                Some(ModelError::Device(DeviceError::OutOfMemory { .. })) => error.context(
-                    "the model does not fit: lower max_num_tokens, max_num_seqs or max_seq_len",
-                ),
-                _ => error,
-            })?;
+            .map_err(|error| with_remedy(error, "max_num_tokens, max_num_seqs or max_seq_len"))?;
         let options = self.config.engine_options(&model)?;
         Ok(Box::new(Engine::new(model, options)?))
     }
@@ -216,13 +211,18 @@ impl Build for TimerBuild<'_> {
         device: D,
     ) -> anyhow::Result<Self::Built> {
         let model = build_model(self.module, self.options, compiler, device, self.weights)
-            .map_err(|error| match error.downcast_ref() {
-                Some(ModelError::Device(DeviceError::OutOfMemory { .. })) => error.context(
-                    "the model does not fit: lower --batch, --context, --mixed or --steps",
-                ),
-                _ => error,
-            })?;
+            .map_err(|error| with_remedy(error, "--batch, --context, --mixed or --steps"))?;
         Ok(Box::new(StepTimer::new(model, self.positions)?))
+    }
+}
+
+/// Says what to lower where memory is short.
+fn with_remedy(error: anyhow::Error, bounds: &str) -> anyhow::Error {
+    match error.downcast_ref() {
+        Some(ModelError::Device(DeviceError::OutOfMemory { .. })) => {
+            error.context(format!("the model does not fit: lower {bounds}"))
+        }
+        _ => error,
     }
 }
 
