@@ -8,9 +8,6 @@
 #[path = "support/counting_allocator.rs"]
 mod counting_allocator;
 #[allow(dead_code, reason = "the device suite uses more of it")]
-#[path = "device_suite/memory_store.rs"]
-mod memory_store;
-#[allow(dead_code, reason = "the device suite uses more of it")]
 #[path = "device_suite/sequences.rs"]
 mod sequences;
 #[allow(dead_code, reason = "the device suite uses more of it")]

@@ -87,18 +87,20 @@ fn several_threads_compile_at_once() {
     });
 }
 
-/// The kernels that make weights, for every architecture that models are compiled for.
+/// The kernels that make weights and measure bandwidth, for every architecture that models are
+/// compiled for.
 #[test]
-fn the_kernels_that_make_weights_compile() {
+fn the_kernels_of_the_device_itself_compile() {
     let Some(nvrtc) = nvrtc() else { return };
-    let source = Source {
-        name: "weights.cu",
-        text: piecewise_backend::cuda::WEIGHT_KERNELS,
-        headers: &[],
-        options: &[],
-    };
-    for number in ARCHS {
-        nvrtc.compile(&source, Arch { number }).unwrap();
+    let texts = [
+        ("weights.cu", piecewise_backend::cuda::WEIGHT_KERNELS),
+        ("bandwidth.cu", piecewise_backend::cuda::BANDWIDTH_KERNEL),
+    ];
+    for (name, text) in texts {
+        let source = Source { name, text, headers: &[], options: &[] };
+        for number in ARCHS {
+            nvrtc.compile(&source, Arch { number }).unwrap();
+        }
     }
 }
 

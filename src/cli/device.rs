@@ -1,15 +1,17 @@
 //! `--device`: where a model runs, and what it is compiled for.
 
 use super::progress::BuildBars;
+use super::settings::Settings;
 use piecewise::device::{DeviceSpec, OpenDevice};
-use piecewise_backend::compiler::{Compiler, NoStore};
+use piecewise_backend::compiler::{Compiler, NoStore, Store};
 use piecewise_backend::cuda::Faults;
 use piecewise_backend::device::{Device, DeviceError};
+use piecewise_backend::measure::MeasuredDevice;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::module::Module;
 use piecewise_kernels::op::OpRegistry;
-use piecewise_runtime::config::RuntimeConfig;
 use piecewise_runtime::engine::{DynEngine, Engine};
+use piecewise_runtime::measure::{DynStepTimer, StepTimer};
 use piecewise_runtime::model::{BuildOptions, CompiledModel, ModelError};
 use std::io::Write;
 use std::sync::Arc;
@@ -34,49 +36,126 @@ pub(crate) fn compiler_for(device: DeviceSpec) -> anyhow::Result<Box<dyn Compile
     Ok(resolved(device).compiler(&Arc::new(OpRegistry::builtin()), threads())?)
 }
 
-/// An engine on a device over a planned module, with its weights loaded and its graphs captured.
-pub(crate) fn engine_on(
-    device: DeviceSpec,
-    module: Module,
-    options: BuildOptions,
-    config: &RuntimeConfig,
-    weights: &dyn WeightSource,
-) -> anyhow::Result<Box<dyn DynEngine>> {
+/// Builds a model where it runs, for one of two uses.
+trait Build {
+    type Built;
+    fn build<D: MeasuredDevice + 'static>(
+        self,
+        compiler: &dyn Compiler,
+        device: D,
+    ) -> anyhow::Result<Self::Built>;
+}
+
+/// Opens a device that runs and builds on it.
+fn build_on<B: Build>(device: DeviceSpec, build: B) -> anyhow::Result<B::Built> {
     let registry = Arc::new(OpRegistry::builtin());
     match resolved(device).open(&registry, threads())? {
-        OpenDevice::Cpu(device, compiler) => {
-            build(module, options, config, &compiler, *device, weights)
-        }
-        OpenDevice::Cuda(device, compiler) => {
-            build(module, options, config, &compiler, *device, weights)
-        }
+        OpenDevice::Cpu(device, compiler) => build.build(&compiler, *device),
+        OpenDevice::Cuda(device, compiler) => build.build(&compiler, *device),
     }
 }
 
-fn build<D: Device + 'static>(
+/// An engine on a device over a planned module, with its weights loaded and its graphs captured.
+pub(crate) fn engine_on(
+    settings: &Settings,
     module: Module,
     options: BuildOptions,
-    config: &RuntimeConfig,
-    compiler: &dyn Compiler,
-    device: D,
     weights: &dyn WeightSource,
 ) -> anyhow::Result<Box<dyn DynEngine>> {
+    build_on(settings.device, EngineBuild { module, options, settings, weights })
+}
+
+struct EngineBuild<'a> {
+    module: Module,
+    options: BuildOptions,
+    settings: &'a Settings,
+    weights: &'a dyn WeightSource,
+}
+
+impl Build for EngineBuild<'_> {
+    type Built = Box<dyn DynEngine>;
+
+    fn build<D: MeasuredDevice + 'static>(
+        self,
+        compiler: &dyn Compiler,
+        device: D,
+    ) -> anyhow::Result<Self::Built> {
+        let model = build_model(
+            self.module,
+            self.options,
+            compiler,
+            &*self.settings.store(),
+            device,
+            self.weights,
+        )
+        .map_err(|error| match error.downcast_ref() {
+            Some(ModelError::Device(DeviceError::OutOfMemory { .. })) => error.context(
+                "the model does not fit: lower max_num_tokens, max_num_seqs or max_seq_len",
+            ),
+            _ => error,
+        })?;
+        let options = self.settings.config.engine_options(&model)?;
+        Ok(Box::new(Engine::new(model, options)?))
+    }
+}
+
+/// A timer on a device over a planned module, with its weights made and nothing captured or
+/// everything, as `options` say; its sequences have room for `positions`.
+pub(crate) fn timer_on(
+    device: DeviceSpec,
+    module: Module,
+    options: BuildOptions,
+    weights: &dyn WeightSource,
+    positions: &[u64],
+) -> anyhow::Result<Box<dyn DynStepTimer>> {
+    build_on(device, TimerBuild { module, options, weights, positions })
+}
+
+struct TimerBuild<'a> {
+    module: Module,
+    options: BuildOptions,
+    weights: &'a dyn WeightSource,
+    positions: &'a [u64],
+}
+
+impl Build for TimerBuild<'_> {
+    type Built = Box<dyn DynStepTimer>;
+
+    fn build<D: MeasuredDevice + 'static>(
+        self,
+        compiler: &dyn Compiler,
+        device: D,
+    ) -> anyhow::Result<Self::Built> {
+        let model =
+            build_model(self.module, self.options, compiler, &NoStore, device, self.weights)
+                .map_err(|error| match error.downcast_ref() {
+                    Some(ModelError::Device(DeviceError::OutOfMemory { .. })) => error.context(
+                        "the model does not fit: lower --batch, --context, --mixed or --steps",
+                    ),
+                    _ => error,
+                })?;
+        Ok(Box::new(StepTimer::new(model, self.positions)?))
+    }
+}
+
+fn build_model<D: Device>(
+    module: Module,
+    options: BuildOptions,
+    compiler: &dyn Compiler,
+    store: &dyn Store,
+    device: D,
+    weights: &dyn WeightSource,
+) -> anyhow::Result<CompiledModel<D>> {
     let mut bars = BuildBars::new();
     let model = CompiledModel::build(
         Arc::new(module),
         options,
         compiler,
-        &NoStore,
+        store,
         device,
         weights,
         &mut |progress| bars.show(progress),
     );
     bars.finish();
-    let model = model.map_err(|error| match error {
-        ModelError::Device(short @ DeviceError::OutOfMemory { .. }) => anyhow::Error::from(short)
-            .context("the model does not fit: lower max_num_tokens, max_num_seqs or max_seq_len"),
-        other => other.into(),
-    })?;
-    let options = config.engine_options(&model)?;
-    Ok(Box::new(Engine::new(model, options)?))
+    Ok(model?)
 }

@@ -1,6 +1,6 @@
 //! Why a device can't be opened.
 
-use piecewise_backend::cuda::{Arch, CudaError, NvrtcError};
+use piecewise_backend::cuda::{Arch, CudaError};
 use piecewise_backend::device::DeviceError;
 
 /// Why a device can't be opened.
@@ -15,9 +15,6 @@ pub enum OpenError {
         /// What is missing.
         source: CudaError,
     },
-    /// A device without a compiler.
-    #[error("NVRTC is not loaded; `piecewise doctor` says how to get it")]
-    NoNvrtc,
     /// An architecture alone.
     #[error(
         "target cuda:{arch} is an architecture to compile for; to run, write cpu, cuda or cuda:N"
@@ -25,19 +22,6 @@ pub enum OpenError {
     NoDevice {
         /// The architecture.
         arch: Arch,
-    },
-    /// The run-time compiler can't be used.
-    #[error(transparent)]
-    Nvrtc(#[from] NvrtcError),
-    /// An architecture that the run-time compiler does not know.
-    #[error("{nvrtc} does not know {arch}; it knows {known}")]
-    UnknownArch {
-        /// The architecture.
-        arch: Arch,
-        /// The compiler.
-        nvrtc: String,
-        /// What it knows.
-        known: String,
     },
     /// The processor's threads or memory.
     #[error(transparent)]

@@ -9,7 +9,7 @@ pub use spec::DeviceSpec;
 use piecewise_backend::compiler::Compiler;
 use piecewise_backend::cpu::{CpuCompiler, CpuDevice};
 use piecewise_backend::cuda::{
-    Arch, CudaCompiler, CudaDevice, CudaError, CudaOptions, CudaProbe, Faults, Nvrtc, library_dirs,
+    CudaCompiler, CudaDevice, CudaError, CudaOptions, CudaProbe, Faults, LazyNvrtc, library_dirs,
 };
 use piecewise_kernels::op::OpRegistry;
 use std::sync::Arc;
@@ -30,8 +30,9 @@ impl DeviceSpec {
         if self != Self::Auto {
             return (self, None);
         }
-        match CudaProbe::run(&library_dirs(&[]), faults).check(0) {
-            Ok(_) => (Self::Cuda(0), None),
+        let probe = CudaProbe::run(&library_dirs(&[]), faults);
+        match probe.check(0).and_then(|_| probe.check_compiler()) {
+            Ok(()) => (Self::Cuda(0), None),
             Err(reason) => (Self::Cpu, Some(reason)),
         }
     }
@@ -62,7 +63,7 @@ impl DeviceSpec {
                 let options = CudaOptions { ordinal, faults, ..CudaOptions::default() };
                 let device = CudaDevice::open(options, OpRegistry::clone(registry));
                 let device = device.map_err(|source| OpenError::Cuda { ordinal, source })?;
-                let compiler = device.compiler(Arc::clone(registry)).ok_or(OpenError::NoNvrtc)?;
+                let compiler = device.compiler(Arc::clone(registry));
                 Ok(OpenDevice::Cuda(Box::new(device), compiler))
             }
             Self::Arch(arch) => Err(OpenError::NoDevice { arch }),
@@ -77,7 +78,7 @@ impl DeviceSpec {
     /// The compiler alone: an architecture needs no device.
     ///
     /// # Errors
-    /// As [`DeviceSpec::open`], and when NVRTC is missing or does not know the architecture.
+    /// As [`DeviceSpec::open`]. NVRTC is opened by the first kernel that no cache has.
     pub fn compiler(
         self,
         registry: &Arc<OpRegistry>,
@@ -89,12 +90,7 @@ impl DeviceSpec {
                 OpenDevice::Cuda(_, compiler) => Box::new(compiler),
             });
         };
-        let nvrtc = Nvrtc::open(&library_dirs(&[]), None)?;
-        if !nvrtc.archs().contains(&arch) {
-            let known: Vec<_> = nvrtc.archs().iter().map(Arch::to_string).collect();
-            let (nvrtc, known) = (nvrtc.identity(), known.join(" "));
-            return Err(OpenError::UnknownArch { arch, nvrtc, known });
-        }
+        let nvrtc = LazyNvrtc::new(library_dirs(&[]), None);
         Ok(Box::new(CudaCompiler::new(Arc::clone(registry), arch, nvrtc)))
     }
 }

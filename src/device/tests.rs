@@ -1,5 +1,5 @@
 use super::*;
-use piecewise_backend::cuda::CudaLibrary;
+use piecewise_backend::cuda::{Arch, CudaLibrary};
 
 #[test]
 fn devices_come_back_as_they_are_written() {

@@ -11,7 +11,6 @@ mod equal_modes;
 mod frozen_list;
 mod host_kernel;
 mod launch_check;
-mod memory_store;
 mod new_compositions;
 mod random_graphs;
 mod random_steps;

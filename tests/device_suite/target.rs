@@ -2,11 +2,11 @@
 
 #![allow(clippy::print_stdout, reason = "a skipped case says why")]
 
-use crate::memory_store::MemoryStore;
 use piecewise_backend::compiler::{Compiler, NoStore, Store};
 use piecewise_backend::cpu::{AbsorbingCompiler, CpuCompiler, CpuDevice};
 use piecewise_backend::cuda::{CudaDevice, CudaOptions, CudaProbe, Faults, library_dirs};
 use piecewise_backend::device::Device;
+use piecewise_backend::store::MemoryStore;
 use piecewise_kernels::op::OpRegistry;
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -101,7 +101,7 @@ impl Target for Cuda {
         static HELD: OnceLock<Mutex<CudaDevice>> = OnceLock::new();
         HELD.get_or_init(|| Mutex::new(open(OpRegistry::new())));
         let device = open(OpRegistry::clone(registry));
-        let compiler = device.compiler(Arc::clone(registry)).unwrap();
+        let compiler = device.compiler(Arc::clone(registry));
         (device, Box::new(compiler))
     }
 }

@@ -52,7 +52,7 @@ fn held() -> &'static (Mutex<CudaDevice>, CudaCompiler) {
     static HELD: OnceLock<(Mutex<CudaDevice>, CudaCompiler)> = OnceLock::new();
     HELD.get_or_init(|| {
         let device = CudaDevice::open(CudaOptions::default(), OpRegistry::new()).unwrap();
-        let compiler = device.compiler(super::registry()).unwrap();
+        let compiler = device.compiler(super::registry());
         (Mutex::new(device), compiler)
     })
 }
