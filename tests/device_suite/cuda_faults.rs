@@ -26,7 +26,7 @@ fn build(
     let registry = Arc::new(OpRegistry::builtin());
     let options = CudaOptions { faults: faults.clone(), ..CudaOptions::default() };
     let device = CudaDevice::open(options, OpRegistry::clone(&registry)).unwrap();
-    let compiler = device.compiler(registry).unwrap();
+    let compiler = device.compiler(registry);
     let setup = setup();
     CompiledModel::build(
         Arc::new(setup.module()),
