@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs what tests/gpu/pack.sh packed, on a machine with a GPU:
-#   run.sh [-p FOLDER] [-l LOGS] [correctness] [bench]
+#   run.sh [-p FOLDER] [-l LOGS] [correctness] [sanitizer] [bench]
 # correctness takes under 4 minutes, bench under 6.
-# FOLDER is where this script lies unless named; without a section, both run. The logs go to LOGS
+# FOLDER is where this script lies unless named; without a section, all run. The logs go to LOGS
 # (a temporary folder by default), a table with the device in every row comes last, and the exit
 # code is 1 where a row failed.
 set -uo pipefail
@@ -17,7 +17,7 @@ while getopts p:l: flag; do
 done
 shift $((OPTIND - 1))
 sections=("$@")
-[ ${#sections[@]} -gt 0 ] || sections=(correctness bench)
+[ ${#sections[@]} -gt 0 ] || sections=(correctness sanitizer bench)
 logs=${logs:-$(mktemp -d)}
 cd "$pack" || exit 2
 
@@ -63,6 +63,60 @@ correctness() {
     run "$test" 180 bin/tiny_model --exact "$test"
   done
   run model_families 180 bin/model_families
+  run custom_op 60 bin/custom_op --device "$PIECEWISE_TEST_DEVICE"
+  run cuda_regions 120 bin/cuda_regions
+  run device_suite 200 bin/device_suite cuda --show-output
+  grep -E "^cuda.*(compared|random graphs|in turn)" "$logs/device_suite.log" || true
+}
+
+# Each mode of the tiny model under each tool of compute-sanitizer, the tools beside each other. A
+# tool that says nothing at its end has not checked: its row fails like one with errors.
+sanitizer() {
+  local tools=(memcheck initcheck racecheck) mode tool log code result found start
+  local flags=(--model $model --device "$PIECEWISE_TEST_DEVICE" --dtype bf16 --max-tokens 4
+    --ignore-eos --max-num-tokens 16 --max-seq-len 64 --capture-num-tokens 2,16
+    --decode-batch-sizes 1,2)
+  if ! command -v compute-sanitizer >/dev/null; then
+    PATH=$PATH:/usr/local/cuda/bin:/usr/local/cuda/compute-sanitizer
+  fi
+  for mode in none piecewise full; do
+    start=$EPOCHREALTIME
+    local children=()
+    for tool in "${tools[@]}"; do
+      for prompts in 1 2; do
+        local given=(--prompt "def __init__(self")
+        [ $prompts -eq 1 ] || given+=(--prompt "import numpy as np and then")
+        timeout 150 compute-sanitizer --tool "$tool" --error-exitcode 86 --print-limit 20 \
+          bin/piecewise generate "${flags[@]}" "${given[@]}" --graph-mode "$mode" \
+          >"$logs/${tool}_${mode}_$prompts.log" 2>&1 &
+        children+=($!)
+      done
+    done
+    for tool in "${tools[@]}"; do
+      for prompts in 1 2; do
+        log=$logs/${tool}_${mode}_$prompts.log
+        wait "${children[0]}"
+        code=$?
+        children=("${children[@]:1}")
+        found=$(grep -aoE "(ERROR|RACECHECK) SUMMARY: .*" "$log" | tail -n 1)
+        result=ok
+        case $found in
+          "ERROR SUMMARY: 0 errors"* | "RACECHECK SUMMARY: 0 hazards"*) ;;
+          *) result=FAILED ;;
+        esac
+        [ $code -eq 0 ] || result=FAILED
+        [ $code -ne 124 ] || result=TIMEOUT
+        if [ $result != ok ]; then
+          failed=1
+          echo "== $tool, $mode, $prompts prompts: $result ($code)"
+          grep -aE "^=========" "$log" | head -n 60 | cut -c 1-300
+          tail -n 5 "$log" | cut -c 1-300
+        fi
+        row "${tool}_${mode}_$prompts" $result \
+          "$(awk "BEGIN { printf \"%.1f\", $EPOCHREALTIME - $start }")" "${found:-no summary}"
+      done
+    done
+  done
 }
 
 # measured NAME SECONDS COMMAND...: the rows of the JSON that it prints, in $logs/NAME.json. A peer
@@ -114,8 +168,8 @@ bench() {
 
 for section in "${sections[@]}"; do
   case $section in
-    correctness | bench) $section ;;
-    *) echo "no section \`$section\`; there are correctness and bench" >&2; exit 2 ;;
+    correctness | sanitizer | bench) $section ;;
+    *) echo "no section \`$section\`; there are correctness, sanitizer and bench" >&2; exit 2 ;;
   esac
 done
 printf '\n%-34s %-7s %7s  %s\n' what result seconds "device, detail"
