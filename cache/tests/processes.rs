@@ -7,6 +7,7 @@ mod children;
 mod support;
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -186,7 +187,7 @@ fn fill_forever(dir: &Path, seed: u64) {
                         Some(_) => std::process::exit(17),
                     }
                     if cache.events().quarantined > 0 || !cache.events().conditions.is_empty() {
-                        println!("{:?}", cache.events());
+                        writeln!(std::io::stdout(), "{:?}", cache.events()).unwrap();
                         std::process::exit(18);
                     }
                 }
