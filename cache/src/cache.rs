@@ -190,7 +190,9 @@ impl Cache {
         };
         // Read again before it is called bad: another process may have just made it anew.
         let read = match self.read(&folder, kind, key) {
-            Err(ReadError::Decode(_)) => self.read(&folder, kind, key),
+            Err(ReadError::Decode(_)) => reach(self.options.fault.as_ref(), FaultPoint::Reread)
+                .map_err(ReadError::Io)
+                .and_then(|()| self.read(&folder, kind, key)),
             read => read,
         };
         match read {

@@ -10,7 +10,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use piecewise_cache::{
-    Access, Cache, CacheError, CacheOptions, Condition, DecodeError, KeyHex, Trust,
+    Access, Cache, CacheError, CacheOptions, Condition, DecodeError, FaultHook, FaultPoint, KeyHex,
+    Trust,
 };
 use support::*;
 
@@ -208,6 +209,25 @@ fn a_stated_length_allocates_nothing() {
 
 #[test]
 fn a_bad_entry_that_was_made_again_meanwhile_is_served() {
+    let dir = tempfile::tempdir().unwrap();
+    put(&open(dir.path()), 1);
+    fs::write(entry_path(dir.path(), 1), b"bad").unwrap();
+    let mut options = CacheOptions::new(dir.path());
+    let other = open(dir.path());
+    options.fault = Some(FaultHook::new(move |point| {
+        if point == FaultPoint::Reread {
+            put(&other, 1);
+        }
+        Ok(())
+    }));
+    let cache = Cache::open(options);
+    assert_serves(&cache, 1);
+    assert_eq!(cache.events().quarantined, 0);
+    assert!(cache.verify(false).is_clean());
+}
+
+#[test]
+fn entries_replaced_by_bad_ones_all_the_time_are_served_right_or_not() {
     let dir = tempfile::tempdir().unwrap();
     let cache = open(dir.path());
     put(&cache, 1);

@@ -1,13 +1,13 @@
 //! Processes that write at once, that die at the worst moment, and that run out of space.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "a child tells its parent what it saw")]
 
 #[path = "support/child.rs"]
 mod children;
 mod support;
 
 use std::fs;
-use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -187,7 +187,7 @@ fn fill_forever(dir: &Path, seed: u64) {
                         Some(_) => std::process::exit(17),
                     }
                     if cache.events().quarantined > 0 || !cache.events().conditions.is_empty() {
-                        writeln!(std::io::stdout(), "{:?}", cache.events()).unwrap();
+                        println!("{:?}", cache.events());
                         std::process::exit(18);
                     }
                 }

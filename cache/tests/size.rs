@@ -5,7 +5,7 @@
 mod support;
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use piecewise_cache::{Cache, CacheError, CacheOptions, Condition};
 use support::*;
@@ -50,6 +50,20 @@ fn the_least_recently_used_go_first() {
     let events = cache.events();
     assert_eq!(events.evicted, 7 - left.len() as u64);
     assert_eq!(events.bytes_evicted, all + entry_bytes(dir.path(), 6) - bytes);
+}
+
+#[test]
+fn a_new_entry_is_kept_where_other_clocks_are_ahead() {
+    let dir = tempfile::tempdir().unwrap();
+    let all = aged(dir.path(), 4);
+    for i in 0..4 {
+        let file = fs::File::open(entry_path(dir.path(), i)).unwrap();
+        file.set_modified(SystemTime::now() + DAY).unwrap();
+    }
+    let cache = bounded(dir.path(), all);
+    put(&cache, 9);
+    assert_serves(&cache, 9);
+    assert!(cache.events().evicted > 0);
 }
 
 #[test]
