@@ -15,6 +15,9 @@
 //!
 //! The bytes of an entry are in [`format`](mod@format), those of an archive in [`archive`].
 //!
+//! With the cargo feature `remote` a cache may have a second level in an object store, where entries
+//! have the same bytes under `v1/KIND/KEY`: see [`RemoteOptions`].
+//!
 //! # What holds
 //!
 //! - An entry is written under another name in the same folder, synced, and renamed: under its own
@@ -39,6 +42,8 @@ pub mod format;
 mod key;
 mod listing;
 mod options;
+mod read_through;
+mod remote;
 mod scan;
 mod verify;
 
@@ -52,5 +57,5 @@ pub use fault::{FaultHook, FaultPoint};
 pub use format::{DecodeError, EncodeError};
 pub use key::{Key, KeyHex, is_kind, parse_key};
 pub use listing::{Entry, EntryInfo, Nearest};
-pub use options::{Access, CacheOptions, DIR_VARIABLE, Trust, default_dir};
+pub use options::{Access, CacheOptions, DIR_VARIABLE, RemoteOptions, Trust, default_dir};
 pub use verify::VerifyReport;
