@@ -9,8 +9,8 @@ use half::{bf16, f16};
 use piecewise_backend::artifact::{Access, Arg, ArgRef, Artifact, Launch, Lowered, PieceSize};
 use piecewise_backend::compiler::NoStore;
 use piecewise_backend::cuda::{
-    Arch, CallFault, CudaDevice, CudaImage, CudaOptions, CudaProgram, KernelImage, Matmul, Nvrtc,
-    Source, TuneMode, library_dirs,
+    Arch, CallFault, Code, CudaDevice, CudaImage, CudaOptions, CudaProgram, KernelImage, Matmul,
+    Nvrtc, Source, TuneMode, library_dirs,
 };
 use piecewise_backend::device::{Address, Binding, Device, DeviceError, Region};
 use piecewise_backend::measure::{LaunchCounts, MeasuredDevice};
@@ -117,7 +117,8 @@ impl Fixture {
         let mut recipe = LaunchRecipe::new(KERNELS, entry, grid, 128, params);
         recipe.programmatic = programmatic;
         let arch = self.device.arch();
-        CudaImage::Kernel(KernelImage { arch, cubin: compile(arch), recipe })
+        let code = Code { nvrtc: (12, 4), cubin: compile(arch) };
+        CudaImage::Kernel(KernelImage { arch, code, recipe })
     }
 
     fn at(&self, operand: u64) -> Address {

@@ -1,5 +1,6 @@
 //! The runtime: a compiled model with its dispatch, capture, stitching, KV cache and statistics.
 
+pub mod artifact_store;
 pub mod batch;
 pub mod capture_planner;
 pub mod checks;

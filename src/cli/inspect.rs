@@ -1,13 +1,14 @@
 //! `piecewise inspect`: what a model becomes, without its weights.
 
 use super::amounts::shown_bytes;
+use super::device::compiler_for;
 use super::dumps::DumpArgs;
 use super::load::Folder;
-use super::lowering::{LoweredPiece, lower};
+use super::lowering::lower;
 use super::model_args::ModelArgs;
 use super::settings::Workload;
 use anyhow::bail;
-use piecewise_backend::artifact::{ArgRef, Digest, PieceSize};
+use piecewise_backend::artifact::{ArgRef, Artifact, Digest, PieceSize};
 use piecewise_ir::entity::Entity;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::{Module, Step, Stitch};
@@ -15,6 +16,7 @@ use piecewise_ir::op::Op;
 use piecewise_runtime::config::Purpose;
 use piecewise_runtime::dispatch::Dispatcher;
 use piecewise_runtime::model::Ledger;
+use piecewise_runtime::symbols::SymbolTable;
 use serde_json::{Value as Json, json};
 use std::process::ExitCode;
 
@@ -40,7 +42,7 @@ pub(crate) struct InspectArgs {
 pub(crate) fn run(args: InspectArgs) -> anyhow::Result<ExitCode> {
     let workload = Workload { purpose: Purpose::Generate, sequences: None };
     let folder = Folder::open(&args.model, workload)?;
-    if args.model.compile.print_config {
+    if args.model.bounds.compile.print_config {
         folder.settings.print(args.json)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -58,8 +60,10 @@ pub(crate) fn run(args: InspectArgs) -> anyhow::Result<ExitCode> {
     let Some(stitch) = module.stitch() else { bail!("the pipeline made no pieces") };
     let lowered = match args.sizes {
         true => {
-            let compiler = folder.settings.device.compiler()?;
-            lower(&*compiler, &module, stitch, &folder.settings.dispatcher)?
+            let compiler = compiler_for(folder.settings.device)?;
+            let symbols = SymbolTable::new(module.graph().symbols())?;
+            let store = folder.settings.store();
+            lower(&folder.settings, stitch, &symbols, &*compiler, &*store)?.artifacts
         }
         false => Vec::new(),
     };
@@ -76,7 +80,7 @@ fn report(
     module: &Module,
     stitch: &Stitch,
     dispatcher: &Dispatcher,
-    lowered: &[LoweredPiece],
+    lowered: &[Vec<Artifact>],
 ) -> anyhow::Result<Json> {
     let graph = module.graph();
     let (slots, layout) = match (module.slots(), module.layout()) {
@@ -115,6 +119,10 @@ fn report(
             })
         })
         .collect();
+    let sizes = lowered.iter().enumerate().flat_map(|(unique, artifacts)| {
+        artifacts.iter().map(move |artifact| lowered_row(unique, artifact))
+    });
+    let sizes = sizes.collect::<Result<Vec<_>, _>>()?;
     let kernels: usize =
         stitch.steps.iter().filter(is_piece).map(|step| stitch.uses[step.id()].nodes.len()).sum();
     Ok(json!({
@@ -134,7 +142,7 @@ fn report(
         "steps": steps,
         "unique": unique,
         "slots": slot_rows,
-        "sizes": lowered.iter().map(lowered_row).collect::<Result<Vec<_>, _>>()?,
+        "sizes": sizes,
     }))
 }
 
@@ -157,8 +165,7 @@ fn member(graph: &Graph, stitch: &Stitch, step: Step) -> Json {
     })
 }
 
-fn lowered_row(lowered: &LoweredPiece) -> anyhow::Result<Json> {
-    let artifact = &lowered.artifact;
+fn lowered_row(unique: usize, artifact: &Artifact) -> anyhow::Result<Json> {
     let launches: Vec<Json> = artifact.alternatives[0]
         .launches
         .iter()
@@ -184,7 +191,7 @@ fn lowered_row(lowered: &LoweredPiece) -> anyhow::Result<Json> {
         PieceSize::General(rows) => (rows, true),
     };
     Ok(json!({
-        "unique": format!("u{}", lowered.unique),
+        "unique": format!("u{unique}"),
         "size": rows,
         "general": general,
         "digest": Digest::of(&serde_json::to_vec(artifact)?).to_string(),

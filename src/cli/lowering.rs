@@ -1,44 +1,26 @@
 //! Every unique piece at every size, lowered without a device.
 
-use anyhow::Context;
-use piecewise_backend::artifact::{Artifact, PieceSize};
-use piecewise_backend::compiler::{Compiler, NoStore};
-use piecewise_ir::entity::Entity;
-use piecewise_ir::module::{Module, Stitch};
-use piecewise_runtime::dispatch::Dispatcher;
-use piecewise_runtime::model::piece_sizes;
+use super::progress::BuildBars;
+use super::settings::Settings;
+use piecewise_backend::compiler::{Compiler, Store};
+use piecewise_ir::module::Stitch;
+use piecewise_runtime::artifact_store::{CompiledPieces, compile_pieces};
 use piecewise_runtime::symbols::SymbolTable;
 
-/// A unique piece at a size.
-pub(crate) struct LoweredPiece {
-    pub unique: usize,
-    pub artifact: Artifact,
-}
-
-/// Lowers the pieces of a split module at all the sizes that `dispatcher` can choose.
+/// Compiles the pieces of a split module at all the sizes that the settings choose, through a
+/// store.
 pub(crate) fn lower(
-    compiler: &dyn Compiler,
-    module: &Module,
+    settings: &Settings,
     stitch: &Stitch,
-    dispatcher: &Dispatcher,
-) -> anyhow::Result<Vec<LoweredPiece>> {
-    let symbols = SymbolTable::new(module.graph().symbols())?;
-    let sizes: Vec<Vec<PieceSize>> = stitch
-        .unique
-        .keys()
-        .map(|unique| piece_sizes(stitch, unique, &symbols, dispatcher))
-        .collect();
-    let all: Vec<_> = sizes.iter().flatten().copied().collect();
-    let layouts = compiler.weight_layouts(stitch, &all);
-    let mut lowered = Vec::new();
-    for (unique, piece) in stitch.unique.iter() {
-        for &size in &sizes[unique.index()] {
-            let layouts = &layouts[unique.index()];
-            let artifact = compiler
-                .compile(piece, size, symbols.bounds(), layouts, &NoStore)
-                .with_context(|| format!("unique piece {unique} does not compile"))?;
-            lowered.push(LoweredPiece { unique: unique.index(), artifact });
-        }
-    }
-    Ok(lowered)
+    symbols: &SymbolTable,
+    compiler: &dyn Compiler,
+    store: &dyn Store,
+) -> anyhow::Result<CompiledPieces> {
+    let mut bars = BuildBars::new();
+    let dispatcher = &settings.dispatcher;
+    let compiled = compile_pieces(stitch, symbols, dispatcher, compiler, store, &mut |progress| {
+        bars.show(progress);
+    });
+    bars.finish();
+    Ok(compiled?)
 }

@@ -2,6 +2,9 @@
 
 mod amounts;
 mod bench;
+mod cache;
+mod cache_flags;
+mod compile;
 mod device;
 mod doctor;
 mod dumps;
@@ -11,6 +14,7 @@ mod load;
 mod logits;
 mod lowering;
 mod model_args;
+mod model_source;
 mod opt;
 mod plan;
 mod progress;
@@ -45,6 +49,10 @@ enum Command {
     Logits(Box<logits::LogitsArgs>),
     /// Show pieces, slots and kernels of a model; needs only its config.json.
     Inspect(Box<inspect::InspectArgs>),
+    /// Compile a model ahead of time, into the compile cache; needs no weights and no device.
+    Compile(Box<compile::CompileModelArgs>),
+    /// Look at the compile cache, and look after it.
+    Cache(cache::CacheArgs),
     /// Measure steps: time, launches, and bytes against what the device reads.
     Bench(Box<bench::BenchArgs>),
     /// Show what this machine has for running models, and what is missing.
@@ -62,6 +70,8 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Generate(args) => generate::run(*args),
         Command::Logits(args) => logits::run(*args),
         Command::Inspect(args) => inspect::run(*args),
+        Command::Compile(args) => compile::run(*args),
+        Command::Cache(args) => cache::run(args),
         Command::Bench(args) => bench::run(*args),
         Command::Doctor(args) => doctor::run(args),
         Command::Plan(args) => plan::run(*args),

@@ -91,7 +91,8 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn read_module(file: &Path) -> anyhow::Result<Module> {
+/// Reads a textual module.
+pub(crate) fn read_module(file: &Path) -> anyhow::Result<Module> {
     let text =
         std::fs::read_to_string(file).with_context(|| format!("can't read {}", file.display()))?;
     parse_module(&text).with_context(|| format!("{} does not parse", file.display()))

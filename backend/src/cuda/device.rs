@@ -9,12 +9,14 @@ use super::error::{CallError, CudaError, device_error};
 use super::event::CudaEvent;
 use super::graph::{GraphExec, GraphSummary};
 use super::host::PinnedBlock;
+use super::kernel_cache::KernelCache;
+use super::lazy_nvrtc::LazyNvrtc;
 use super::library::{CudaLibrary, library_dirs};
 use super::lt::{CublasLt, LtCall, LtLibrary};
 use super::materialize::Loader;
 use super::memory::Memory;
 use super::module::{Kernel, Modules};
-use super::nvrtc::{Arch, Nvrtc};
+use super::nvrtc::Arch;
 use super::probe::{DeviceReport, missing, open_driver};
 use super::program::{Binder, BoundLaunch, CudaProgram, Images, Work};
 use super::stream::Stream;
@@ -94,7 +96,8 @@ impl CudaCaptured {
 }
 
 impl CudaDevice {
-    /// Opens a device. `registry` has the custom ops that programs may call.
+    /// Opens a device. `registry` has the custom ops that programs may call. NVRTC is opened by
+    /// the first kernel that no store has.
     ///
     /// # Errors
     /// When the driver, a library or the device is missing or too old.
@@ -102,14 +105,15 @@ impl CudaDevice {
         let driver = open_driver(&options.faults)?;
         let major = Some(driver.inner.version().major());
         let dirs = library_dirs(&options.library_dirs);
-        for library in [CudaLibrary::Nvrtc, CudaLibrary::CublasLt] {
-            if options.faults.misses(library) {
-                return Err(missing(library).into());
-            }
+        if options.faults.misses(CudaLibrary::CublasLt) {
+            return Err(missing(CudaLibrary::CublasLt).into());
         }
-        let nvrtc = Nvrtc::open(&dirs, major)?;
+        let nvrtc = match options.faults.misses(CudaLibrary::Nvrtc) {
+            true => LazyNvrtc::missing(),
+            false => LazyNvrtc::new(dirs.clone(), major),
+        };
         let library = LtLibrary::open(&dirs, major)?;
-        let mut device = Self::assemble(Arc::new(driver), Some(nvrtc), options, registry)?;
+        let mut device = Self::assemble(Arc::new(driver), nvrtc, options, registry)?;
         let lt = CublasLt::create(&device.context, library).map_err(CudaError::CublasLt)?;
         device.lt = Some(Arc::new(Mutex::new(lt)));
         Ok(device)
@@ -118,7 +122,7 @@ impl CudaDevice {
     /// A device of a driver, without cuBLASLt.
     pub(super) fn assemble(
         driver: Arc<dyn Driver>,
-        nvrtc: Option<Nvrtc>,
+        nvrtc: LazyNvrtc,
         options: CudaOptions,
         registry: OpRegistry,
     ) -> Result<Self, CudaError> {
@@ -148,9 +152,10 @@ impl CudaDevice {
         self.context.device.arch
     }
 
-    /// A compiler for this device, with the ops of `registry`; `None` without NVRTC.
-    pub fn compiler(&self, registry: Arc<OpRegistry>) -> Option<CudaCompiler> {
-        Some(CudaCompiler::new(registry, self.arch(), self.loader.nvrtc()?.clone()))
+    /// A compiler for this device, with the ops of `registry`. It shares its kernels with the
+    /// device.
+    pub fn compiler(&self, registry: Arc<OpRegistry>) -> CudaCompiler {
+        CudaCompiler::over(registry, self.loader.kernels().clone())
     }
 
     /// The device as the driver describes it.
@@ -183,8 +188,8 @@ impl CudaDevice {
         device_error(action, error)
     }
 
-    pub(super) fn nvrtc(&self) -> Option<&Nvrtc> {
-        self.loader.nvrtc()
+    pub(super) fn kernels(&self) -> &Arc<KernelCache> {
+        self.loader.kernels()
     }
 
     pub(super) fn kernel(&mut self, cubin: &[u8], entry: &str) -> Result<Arc<Kernel>, CallError> {

@@ -8,7 +8,7 @@ use super::memory::TemporaryBlock;
 use super::nvrtc::Source;
 use super::program::CudaProgram;
 use super::tuning::TuneMode;
-use crate::compiler::Store;
+use crate::compiler::{NoStore, Store};
 use crate::device::{Device, DeviceError};
 use crate::measure::{GraphShape, LaunchCounts, MeasuredDevice, ReadBandwidth};
 use std::time::Duration;
@@ -93,12 +93,10 @@ impl MeasuredDevice for CudaDevice {
         let buffer = TemporaryBlock::allocate(&context, what, bytes)?;
         let sink = TemporaryBlock::allocate(&context, what, 4 * u64::from(most_blocks))?;
         self.fill_normal(buffer.address, bytes / 4)?;
-        let nvrtc = self.nvrtc().ok_or_else(|| refused("NVRTC is not loaded".to_owned()))?;
         let source =
             Source { name: "bandwidth.cu", text: BANDWIDTH_KERNEL, headers: &[], options: &[] };
-        let cubin =
-            nvrtc.compile(&source, context.device.arch).map_err(|e| refused(e.to_string()))?;
-        let kernel = self.kernel(&cubin, "read_blocks").map_err(|e| refused(e.to_string()))?;
+        let code = self.kernels().compiled(&source, "bandwidth", &NoStore).map_err(refused)?;
+        let kernel = self.kernel(&code.cubin, "read_blocks").map_err(|e| refused(e.to_string()))?;
         let mut times = Vec::new();
         for per_multiprocessor in BLOCKS_PER_MULTIPROCESSOR {
             let blocks =

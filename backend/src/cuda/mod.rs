@@ -8,6 +8,7 @@
 //! or function is missing and looks for toolkit stubs before the driver.
 
 mod capture;
+mod code;
 mod compiler;
 mod context;
 mod device;
@@ -18,6 +19,7 @@ mod graph;
 mod host;
 mod image;
 mod kernel_cache;
+mod lazy_nvrtc;
 mod library;
 mod lt;
 mod materialize;
@@ -34,6 +36,7 @@ mod stream;
 mod tests;
 mod tuning;
 
+pub use code::Code;
 pub use compiler::CudaCompiler;
 pub use device::{CudaCaptured, CudaDevice, CudaOptions};
 pub use driver::faulty::{CallFault, Faults};
@@ -41,6 +44,7 @@ pub use error::{CallError, CudaError, CudaVersion};
 pub use event::CudaEvent;
 pub use graph::GraphSummary;
 pub use image::{CudaImage, HostImage, KernelImage};
+pub use lazy_nvrtc::LazyNvrtc;
 pub use library::{CudaLibrary, LIBRARY_DIRS_VARIABLE, LibraryError, library_dirs};
 pub use lt::{LtAlgorithm, LtError, TuningRecord};
 pub use materialize::WEIGHT_KERNELS;

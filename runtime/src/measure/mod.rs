@@ -7,7 +7,6 @@
 mod dyn_timer;
 mod error;
 mod plan;
-mod store;
 mod timer;
 mod traffic;
 

@@ -2,13 +2,13 @@
 
 use super::error::MeasureError;
 use super::plan::{PlannedChunk, PlannedStep, StepTokens};
-use super::store::MemoryStore;
 use crate::batch::{BatchBuffers, Chunk, ChunkRows, ChunkTokens, RoleMap, Sampling};
 use crate::dispatch::{FallbackReason, StepSizes};
 use crate::kv::{PagePool, PageTable};
 use crate::mode::{GraphMode, StepMode};
 use crate::model::{CapturedGraph, CompiledModel, Progress, Ticket};
 use piecewise_backend::measure::{GraphShape, LaunchCounts, MeasuredDevice};
+use piecewise_backend::store::MemoryStore;
 use std::time::{Duration, Instant};
 
 /// A step as it was measured.

@@ -253,7 +253,8 @@ impl<D: Device> CompiledModel<D> {
         on_failure: OnCaptureFailure,
     ) -> Result<(), ModelError> {
         let size = self.graphs.pieces[member][i].0;
-        let by_symbol = self.sizes_of(self.members.list[member].class, size);
+        let class = self.members.list[member].class;
+        let by_symbol = self.dispatcher.limits(&self.symbols, class, size);
         let Self { graphs, members, device, .. } = self;
         let slot = &mut graphs.pieces[member][i].1;
         if !slot.wants_capture() {
@@ -319,7 +320,7 @@ impl<D: Device> CompiledModel<D> {
             .collect();
         for member in &self.members.list {
             for (size, program) in &member.exact {
-                let sizes = self.sizes_of(member.class, *size);
+                let sizes = self.dispatcher.limits(&self.symbols, member.class, *size);
                 let context = StepContext { counts: &counts, sizes: &sizes, inputs: &staged };
                 self.device.launch(program, LaunchContext::Step(&context))?;
             }
@@ -327,12 +328,6 @@ impl<D: Device> CompiledModel<D> {
             self.device.launch(&member.general, LaunchContext::Step(&context))?;
         }
         Ok(())
-    }
-
-    /// The largest size of each symbol, by symbol index, but `size` where the class is `class`.
-    fn sizes_of(&self, class: Option<SymbolClass>, size: u64) -> Vec<u64> {
-        let of = |(i, &bound)| if Some(self.symbols.class_at(i)) == class { size } else { bound };
-        self.symbols.bounds().iter().enumerate().map(of).collect()
     }
 
     /// Every graph that is ready to replay.
@@ -351,7 +346,7 @@ impl<D: Device> CompiledModel<D> {
         let bounds = self.symbols.bounds().to_vec();
         for member in &self.members.list {
             for (size, program) in &member.exact {
-                let sizes = self.sizes_of(member.class, *size);
+                let sizes = self.dispatcher.limits(&self.symbols, member.class, *size);
                 visit(&mut self.device, program, &sizes)?;
             }
             visit(&mut self.device, &member.general, &bounds)?;

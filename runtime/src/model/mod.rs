@@ -12,7 +12,9 @@ mod programs;
 mod staging;
 mod step;
 
-pub use build::{BuildOptions, BuildTimes, CaptureWhen, Checks, Progress, piece_sizes};
+pub use build::{
+    BuildOptions, BuildTimes, CaptureWhen, Checks, LoweringSize, Progress, lowering_sizes,
+};
 pub use capture::{CapturedGraph, GraphKind};
 pub use error::ModelError;
 pub use graphs::{GraphSlot, OnCaptureFailure};

@@ -49,7 +49,7 @@ impl MeasuredDevice for FakeDevice {
         let key = piecewise_backend::artifact::Digest::of(problem.as_bytes());
         if !matches!(store.get("tuning", key), Ok(Some(_))) {
             self.tuned.push(problem);
-            drop(store.put("tuning", key, b"measured"));
+            drop(store.put("tuning", key, &[], b"measured"));
         }
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! The flags of `piecewise bench`.
 
-use super::super::device::DeviceArg;
 use super::super::model_args::DTypeArg;
 use clap::ValueEnum;
+use piecewise::device::DeviceSpec;
 use piecewise::models::Preset;
 use piecewise_runtime::mode::GraphMode;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ pub(crate) struct BenchArgs {
     pub(super) model: Option<PathBuf>,
     /// The device: cpu, cuda, cuda:N, or auto.
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
-    pub(super) device: DeviceArg,
+    pub(super) device: DeviceSpec,
     /// The dtype of activations and of the KV cache, of a preset's weights too; the model's own
     /// by default.
     #[arg(long, value_enum)]
