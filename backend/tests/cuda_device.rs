@@ -13,6 +13,7 @@ use piecewise_backend::cuda::{
     Nvrtc, Source, TuneMode, library_dirs,
 };
 use piecewise_backend::device::{Address, Binding, Device, DeviceError, Region};
+use piecewise_backend::measure::{LaunchCounts, MeasuredDevice};
 use piecewise_backend::weights::{TensorSource, WeightError, WeightLayout, WeightSource};
 use piecewise_ir::builder::Builder;
 use piecewise_ir::dim::Dim;
@@ -379,4 +380,22 @@ fn an_out_of_bounds_kernel_is_named() {
     assert!(ended.as_secs() < 5, "the child took {ended:?} to end");
     assert!(text.contains("child: launch `wild` of p0 failed: at sizes [8]: "), "{text}");
     assert!(text.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{text}");
+}
+
+/// Filling memory takes time by the device's clock, and reading it has a rate.
+#[test]
+fn the_device_tells_time_and_how_fast_it_reads() {
+    let Some(Fixture { mut device, .. }) = fixture(CudaOptions::default()) else { return };
+    let bytes = 256 << 20;
+    let region = device.reserve("what is filled", bytes).unwrap();
+    device.back(region).unwrap();
+    let start = device.mark().unwrap();
+    device.fill(region.base, bytes, &[1, 2, 3, 4]).unwrap();
+    let end = device.mark().unwrap();
+    assert!(!device.elapsed(&start, &end).unwrap().is_zero());
+    let found = device.read_bandwidth().unwrap();
+    assert!(found.best >= found.median && found.median > 0.0, "{found:?}");
+    assert!(found.bytes > 4 * device.cache_bytes() && found.passes > 0, "{found:?}");
+    assert_eq!(device.launch_counts(), LaunchCounts::default(), "no launch of a program");
+    println!("{}: {:.0} GB/s", device.model(), found.best / 1e9);
 }

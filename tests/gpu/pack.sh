@@ -33,7 +33,7 @@ for name in piecewise tiny_model model_families device_suite cuda_device cuda_re
 done
 cp -r examples/tiny-qwen3 "$out/examples/"
 cp -r tests/fixtures "$out/tests/"
-cp tests/gpu/run.sh "$out/"
+cp tests/gpu/run.sh tests/gpu/rows.py benches/torch/decode.py "$out/"
 git rev-parse HEAD >"$out/COMMIT"
 du -sm "$out" | {
   read -r size _

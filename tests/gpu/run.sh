@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs what tests/gpu/pack.sh packed, on a machine with a GPU:
 #   run.sh [-p FOLDER] [-l LOGS] [correctness] [sanitizer] [bench]
+# correctness takes under 4 minutes, bench under 6.
 # FOLDER is where this script lies unless named; without a section, all run. The logs go to LOGS
 # (a temporary folder by default), a table with the device in every row comes last, and the exit
 # code is 1 where a row failed.
@@ -29,7 +30,7 @@ rows=()
 failed=0
 
 # row NAME RESULT SECONDS DETAIL
-row() { rows+=("$(printf '%-34s %-7s %7s  %-40s %s' "$1" "$2" "$3" "$4" "$device")"); }
+row() { rows+=("$(printf '%-34s %-7s %7s  %s  %s' "$1" "$2" "$3" "$device" "$4")"); }
 
 # run NAME SECONDS COMMAND...: the log in $logs/NAME.log, a line of it that tells in $detail.
 run() {
@@ -118,17 +119,50 @@ sanitizer() {
   done
 }
 
+# measured NAME SECONDS COMMAND...: the rows of the JSON that it prints, in $logs/NAME.json. A peer
+# that can't be measured fails nothing.
+measured() {
+  local name=$1 limit=$2 json=$logs/$1.json start=$EPOCHREALTIME result=ok what text
+  shift 2
+  timeout "$limit" "$@" >"$json" 2>"$logs/$name.log"
+  local code=$?
+  local seconds
+  seconds=$(awk "BEGIN { printf \"%.1f\", $EPOCHREALTIME - $start }")
+  if ! python3 "$pack/rows.py" "$json" >"$logs/$name.rows" 2>>"$logs/$name.log"; then
+    [ $code -ne 0 ] || code=1
+  fi
+  [ $code -eq 0 ] || result=FAILED
+  [ $code -ne 124 ] || result=TIMEOUT
+  if [ $result != ok ]; then
+    echo "== $name: $result ($code)"
+    tail -n 40 "$logs/$name.log" | cut -c 1-600
+    [[ $name == torch_* ]] || failed=1
+  fi
+  row "$name" $result "$seconds" ""
+  while IFS=$'\t' read -r what result text; do
+    row "$what" "$result" "" "$text"
+  done <"$logs/$name.rows"
+}
+
+# Seconds that the bench section may take, and what its peer may still take.
+bench_seconds=345
+left() { echo $((bench_seconds - (SECONDS - bench_start))); }
+
 bench() {
-  for mode in none piecewise full; do
-    for batch in 1 4; do
-      prompts=()
-      for ((i = 0; i < batch; i++)); do prompts+=(--prompt "def __init__(self"); done
-      run "generate_${mode}_batch_$batch" 60 bin/piecewise generate --model $model \
-        --device "$PIECEWISE_TEST_DEVICE" --graph-mode $mode "${prompts[@]}" \
-        --max-tokens 200 --ignore-eos --stats
-      grep -aE "^(device|graphs|steps|full replays|piece replays|fell back|generated)" \
-        "$logs/generate_${mode}_batch_$batch.log" || true
-    done
+  bench_start=$SECONDS
+  local model limit
+  for model in qwen3-0.6b qwen3-8b; do
+    measured "bench_$model" 110 bin/piecewise bench --preset $model \
+      --device "$PIECEWISE_TEST_DEVICE" --batch 1,8 --context 512 --mixed 64,300,512 \
+      --steps 100 --mixed-steps 15 --json
+  done
+  measured start_qwen3-8b 80 bin/piecewise bench --preset qwen3-8b \
+    --device "$PIECEWISE_TEST_DEVICE" --startup --json
+  for model in qwen3-8b qwen3-0.6b; do
+    limit=$(left)
+    [ "$limit" -gt 15 ] || { row "torch_$model" none "" "no time left"; continue; }
+    measured "torch_$model" "$limit" python3 decode.py --preset $model --batch 1 --context 512 \
+      --steps 50 --warmup 5 --budget "$limit"
   done
 }
 
@@ -138,6 +172,6 @@ for section in "${sections[@]}"; do
     *) echo "no section \`$section\`; there are correctness, sanitizer and bench" >&2; exit 2 ;;
   esac
 done
-printf '\n%-34s %-7s %7s  %-40s %s\n' what result seconds detail device
+printf '\n%-34s %-7s %7s  %s\n' what result seconds "device, detail"
 printf '%s\n' "${rows[@]}"
 exit $failed
