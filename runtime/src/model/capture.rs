@@ -293,21 +293,8 @@ impl<D: Device> CompiledModel<D> {
 
     /// Launches every program once on a dummy step: counts 0, slots -1, lengths 0.
     pub(super) fn warm_up(&mut self) -> Result<(), ModelError> {
-        let counts: Vec<u64> = (0..self.symbols.len())
-            .map(|i| match self.symbols.class_at(i) {
-                SymbolClass::Fixed => self.symbols.bounds()[i],
-                _ => 0,
-            })
-            .collect();
         let bounds = self.symbols.bounds().to_vec();
-        let empty: Vec<Vec<u8>> = self
-            .staging
-            .inputs
-            .iter()
-            .map(|input| vec![0; input.ty.bytes(&counts) as usize])
-            .collect();
-        let inputs: Vec<&[u8]> = empty.iter().map(Vec::as_slice).collect();
-        self.staging.fill(&inputs, &counts, &bounds, false)?;
+        let counts = self.staging.fill_empty(&self.symbols)?;
         self.device.write(self.memory.arena.base, &self.staging.mirror)?;
         let staged: Vec<&[u8]> = self
             .staging
