@@ -2,17 +2,15 @@
 
 use super::amounts::shown_bytes;
 use super::dumps::DumpArgs;
-use super::load::Folder;
 use super::lowering::{LoweredPiece, lower};
 use super::model_args::ModelArgs;
-use super::settings::Workload;
+use super::subject::Subject;
 use anyhow::bail;
 use piecewise_backend::artifact::{ArgRef, Digest, PieceSize};
 use piecewise_ir::entity::Entity;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::{Module, Step, Stitch};
 use piecewise_ir::op::Op;
-use piecewise_runtime::config::Purpose;
 use piecewise_runtime::dispatch::Dispatcher;
 use piecewise_runtime::model::Ledger;
 use serde_json::{Value as Json, json};
@@ -38,15 +36,14 @@ pub(crate) struct InspectArgs {
 }
 
 pub(crate) fn run(args: InspectArgs) -> anyhow::Result<ExitCode> {
-    let workload = Workload { purpose: Purpose::Generate, sequences: None };
-    let folder = Folder::open(&args.model, workload)?;
+    let subject = Subject::open(&args.model)?;
+    let settings = subject.settings();
     if args.model.compile.print_config {
-        folder.settings.print(args.json)?;
+        settings.print(args.json)?;
         return Ok(ExitCode::SUCCESS);
     }
-    folder.warn();
-    let graph = folder.graph(|_| None)?;
-    let module = folder.plan(&args.dumps, graph)?;
+    subject.warn();
+    let module = subject.plan(&args.dumps)?;
     if args.dumps.stops() {
         let text = piecewise_ir::text::print_module(&module);
         match args.json {
@@ -58,12 +55,12 @@ pub(crate) fn run(args: InspectArgs) -> anyhow::Result<ExitCode> {
     let Some(stitch) = module.stitch() else { bail!("the pipeline made no pieces") };
     let lowered = match args.sizes {
         true => {
-            let compiler = folder.settings.device.compiler()?;
-            lower(&*compiler, &module, stitch, &folder.settings.dispatcher)?
+            let compiler = settings.device.compiler()?;
+            lower(&*compiler, &module, stitch, &settings.dispatcher)?
         }
         false => Vec::new(),
     };
-    let report = report(&module, stitch, &folder.settings.dispatcher, &lowered)?;
+    let report = report(&module, stitch, &settings.dispatcher, &lowered)?;
     if args.json {
         super::print_line(&serde_json::to_string_pretty(&report)?)?;
     } else {

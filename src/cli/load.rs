@@ -71,8 +71,7 @@ impl Folder {
             let rows = self.kv_rows_within(budget, graph.clone())?;
             self.settings.config.set_bounds(&mut graph, rows);
         }
-        let observers = dumps.observers(&self.settings.config.dump)?;
-        plan_graph(&self.settings, graph, observers)
+        plan_dumped(&self.settings, graph, dumps)
     }
 
     /// Rows of the KV pool that `budget` bytes leave. What else is needed does not depend on the
@@ -92,8 +91,19 @@ impl Folder {
     }
 }
 
+/// Runs the passes over a graph, and dumps what they did and made.
+pub(crate) fn plan_dumped(
+    settings: &Settings,
+    graph: Graph,
+    dumps: &DumpArgs,
+) -> anyhow::Result<Module> {
+    let module = plan_graph(settings, graph, dumps.observers(&settings.config.dump)?)?;
+    dumps.write_planned(settings, &module)?;
+    Ok(module)
+}
+
 /// Runs the passes over a graph.
-pub(crate) fn plan_graph(
+fn plan_graph(
     settings: &Settings,
     graph: Graph,
     observers: Vec<Box<dyn Observer>>,

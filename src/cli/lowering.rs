@@ -2,8 +2,8 @@
 
 use anyhow::Context;
 use piecewise_backend::artifact::{Artifact, PieceSize};
-use piecewise_backend::compiler::{Compiler, NoStore};
-use piecewise_ir::entity::Entity;
+use piecewise_backend::compiler::{CompileError, Compiler, NoStore};
+use piecewise_ir::entity::{Entity, UniquePieceId};
 use piecewise_ir::module::{Module, Stitch};
 use piecewise_runtime::dispatch::Dispatcher;
 use piecewise_runtime::model::piece_sizes;
@@ -15,6 +15,12 @@ pub(crate) struct LoweredPiece {
     pub artifact: Artifact,
 }
 
+/// A unique piece at all its sizes, or why it does not compile.
+pub(crate) struct LoweredUnique {
+    pub unique: UniquePieceId,
+    pub artifacts: Result<Vec<Artifact>, CompileError>,
+}
+
 /// Lowers the pieces of a split module at all the sizes that `dispatcher` can choose.
 pub(crate) fn lower(
     compiler: &dyn Compiler,
@@ -22,6 +28,23 @@ pub(crate) fn lower(
     stitch: &Stitch,
     dispatcher: &Dispatcher,
 ) -> anyhow::Result<Vec<LoweredPiece>> {
+    let mut all = Vec::new();
+    for LoweredUnique { unique, artifacts } in lower_each(compiler, module, stitch, dispatcher)? {
+        let artifacts =
+            artifacts.with_context(|| format!("unique piece {unique} does not compile"))?;
+        let unique = unique.index();
+        all.extend(artifacts.into_iter().map(|artifact| LoweredPiece { unique, artifact }));
+    }
+    Ok(all)
+}
+
+/// The same by unique piece; one that does not compile does not keep the others from it.
+pub(crate) fn lower_each(
+    compiler: &dyn Compiler,
+    module: &Module,
+    stitch: &Stitch,
+    dispatcher: &Dispatcher,
+) -> anyhow::Result<Vec<LoweredUnique>> {
     let symbols = SymbolTable::new(module.graph().symbols())?;
     let sizes: Vec<Vec<PieceSize>> = stitch
         .unique
@@ -30,15 +53,13 @@ pub(crate) fn lower(
         .collect();
     let all: Vec<_> = sizes.iter().flatten().copied().collect();
     let layouts = compiler.weight_layouts(stitch, &all);
-    let mut lowered = Vec::new();
-    for (unique, piece) in stitch.unique.iter() {
-        for &size in &sizes[unique.index()] {
-            let layouts = &layouts[unique.index()];
-            let artifact = compiler
-                .compile(piece, size, symbols.bounds(), layouts, &NoStore)
-                .with_context(|| format!("unique piece {unique} does not compile"))?;
-            lowered.push(LoweredPiece { unique: unique.index(), artifact });
-        }
-    }
-    Ok(lowered)
+    let lowered = stitch.unique.iter().map(|(unique, piece)| {
+        let (sizes, layouts) = (&sizes[unique.index()], &layouts[unique.index()]);
+        let artifacts = sizes
+            .iter()
+            .map(|&size| compiler.compile(piece, size, symbols.bounds(), layouts, &NoStore))
+            .collect();
+        LoweredUnique { unique, artifacts }
+    });
+    Ok(lowered.collect())
 }

@@ -5,7 +5,7 @@ use super::kernel_cache::KernelCache;
 use super::matmul::Matmul;
 use super::nvrtc::{Arch, Nvrtc};
 use crate::artifact::{Access, Arg, ArgRef, Artifact, Digest, Launch, Lowered, PieceSize};
-use crate::compiler::{CompileError, Compiler, Store};
+use crate::compiler::{CompileError, Compiler, ImageListing, Store};
 use crate::lowering::{Positions, launch_name, limits, location, node_args, op_name, row_major};
 use crate::weights::WeightLayout;
 use piecewise_ir::custom::CustomCall;
@@ -307,5 +307,9 @@ impl Compiler for CudaCompiler {
         let lowerings =
             piece.graph.nodes().enumerate().map(lower).collect::<Result<Vec<_>, CompileError>>()?;
         self.assemble(piece, size, &lowerings, &limits)
+    }
+
+    fn listing(&self, image: &[u8]) -> Option<ImageListing> {
+        Some(CudaImage::from_bytes(image).ok()?.listing())
     }
 }

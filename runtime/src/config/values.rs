@@ -97,6 +97,8 @@ pub struct DumpConfig {
     pub dir: Option<PathBuf>,
     /// Names of the passes to dump after; empty dumps after every pass.
     pub passes: Vec<String>,
+    /// Unique pieces (`u2`) whose files are dumped; empty dumps those of every piece.
+    pub pieces: Vec<String>,
 }
 
 /// The compile cache.
@@ -160,7 +162,7 @@ impl RuntimeConfig {
     }
 
     /// Every key, those of tables with a dot, in the order in which they are shown.
-    pub const KEYS: [&'static str; 25] = [
+    pub const KEYS: [&'static str; 26] = [
         "level",
         "graph_mode",
         "splitting_ops",
@@ -181,6 +183,7 @@ impl RuntimeConfig {
         "checks.compare",
         "dump.dir",
         "dump.passes",
+        "dump.pieces",
         "cache.enabled",
         "cache.dir",
         "cache.max_bytes",
