@@ -2,10 +2,12 @@
 
 use super::amounts::shown_bytes;
 use super::dumps::DumpArgs;
-use super::lowering::{LoweredPiece, lower};
+use super::lowering::{LoweredPiece, lower, lower_each};
 use super::model_args::ModelArgs;
+use super::report::Report;
+use super::settings::Settings;
 use super::subject::Subject;
-use anyhow::bail;
+use anyhow::{Context, bail};
 use piecewise_backend::artifact::{ArgRef, Digest, PieceSize};
 use piecewise_ir::entity::Entity;
 use piecewise_ir::graph::Graph;
@@ -14,6 +16,7 @@ use piecewise_ir::op::Op;
 use piecewise_runtime::dispatch::Dispatcher;
 use piecewise_runtime::model::Ledger;
 use serde_json::{Value as Json, json};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Arguments of `inspect`.
@@ -21,7 +24,9 @@ use std::process::ExitCode;
 #[command(after_help = "Examples:
   piecewise inspect --model examples/tiny-qwen3
   piecewise inspect --model examples/tiny-qwen3 --sizes --json
-  piecewise inspect --model DIR --dump-dir dump      # the module after each pass")]
+  piecewise inspect --model DIR --html report.html   # the step, its memory and kernels as a page
+  piecewise inspect --model graph.pw                 # a textual graph
+  piecewise inspect --model DIR --dump-dir dump      # what each pass did, and what it led to")]
 pub(crate) struct InspectArgs {
     #[command(flatten)]
     model: ModelArgs,
@@ -31,6 +36,9 @@ pub(crate) struct InspectArgs {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+    /// Write a page that shows the step, its slots and its kernels; it needs no network.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     #[command(flatten)]
     dumps: DumpArgs,
 }
@@ -44,6 +52,9 @@ pub(crate) fn run(args: InspectArgs) -> anyhow::Result<ExitCode> {
     }
     subject.warn();
     let module = subject.plan(&args.dumps)?;
+    if let Some(file) = &args.html {
+        write_page(file, settings, &module)?;
+    }
     if args.dumps.stops() {
         let text = piecewise_ir::text::print_module(&module);
         match args.json {
@@ -67,6 +78,21 @@ pub(crate) fn run(args: InspectArgs) -> anyhow::Result<ExitCode> {
         show(&report)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn write_page(file: &Path, settings: &Settings, module: &Module) -> anyhow::Result<()> {
+    let Some(stitch) = module.stitch() else {
+        bail!("the page shows pieces, and the pipeline made none; leave --stop-after out")
+    };
+    let compiler = settings.device.compiler()?;
+    let lowered = lower_each(&*compiler, module, stitch, &settings.dispatcher)?;
+    let report = Report {
+        module,
+        compiler: &*compiler,
+        lowered: &lowered,
+        dispatcher: &settings.dispatcher,
+    };
+    std::fs::write(file, report.page()?).with_context(|| format!("can't write {}", file.display()))
 }
 
 fn report(

@@ -14,6 +14,7 @@ mod model_args;
 mod opt;
 mod plan;
 mod progress;
+mod report;
 mod run;
 mod settings;
 mod subject;
