@@ -85,7 +85,8 @@ fn write_page(file: &Path, settings: &Settings, module: &Module) -> anyhow::Resu
         bail!("the page shows pieces, and the pipeline made none; leave --stop-after out")
     };
     let compiler = settings.device.compiler()?;
-    let lowered = lower_each(&*compiler, module, stitch, &settings.dispatcher)?;
+    let all: Vec<_> = stitch.unique.keys().collect();
+    let lowered = lower_each(&*compiler, module, stitch, &settings.dispatcher, &all)?;
     let report = Report {
         module,
         compiler: &*compiler,

@@ -29,7 +29,9 @@ pub(crate) fn lower(
     dispatcher: &Dispatcher,
 ) -> anyhow::Result<Vec<LoweredPiece>> {
     let mut all = Vec::new();
-    for LoweredUnique { unique, artifacts } in lower_each(compiler, module, stitch, dispatcher)? {
+    let wanted: Vec<_> = stitch.unique.keys().collect();
+    let lowered = lower_each(compiler, module, stitch, dispatcher, &wanted)?;
+    for LoweredUnique { unique, artifacts } in lowered {
         let artifacts =
             artifacts.with_context(|| format!("unique piece {unique} does not compile"))?;
         let unique = unique.index();
@@ -38,12 +40,14 @@ pub(crate) fn lower(
     Ok(all)
 }
 
-/// The same by unique piece; one that does not compile does not keep the others from it.
+/// The same for the `wanted` unique pieces, each on its own: one that does not compile does not
+/// keep the others from it.
 pub(crate) fn lower_each(
     compiler: &dyn Compiler,
     module: &Module,
     stitch: &Stitch,
     dispatcher: &Dispatcher,
+    wanted: &[UniquePieceId],
 ) -> anyhow::Result<Vec<LoweredUnique>> {
     let symbols = SymbolTable::new(module.graph().symbols())?;
     let sizes: Vec<Vec<PieceSize>> = stitch
@@ -53,7 +57,8 @@ pub(crate) fn lower_each(
         .collect();
     let all: Vec<_> = sizes.iter().flatten().copied().collect();
     let layouts = compiler.weight_layouts(stitch, &all);
-    let lowered = stitch.unique.iter().map(|(unique, piece)| {
+    let lowered = stitch.unique.iter().filter(|(unique, _)| wanted.contains(unique));
+    let lowered = lowered.map(|(unique, piece)| {
         let (sizes, layouts) = (&sizes[unique.index()], &layouts[unique.index()]);
         let artifacts = sizes
             .iter()

@@ -7,6 +7,7 @@ use piecewise_backend::artifact::{Artifact, Digest, PieceSize};
 use piecewise_backend::compiler::Compiler;
 use piecewise_ir::entity::UniquePieceId;
 use piecewise_ir::module::{Module, Stitch};
+use piecewise_kernels::cuda::PRELUDE;
 use piecewise_runtime::symbols::SymbolTable;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -50,6 +51,9 @@ impl Pieces<'_> {
         }
         for (digest, bytes) in images {
             let Some(listing) = self.compiler.listing(bytes) else { continue };
+            if listing.language == "cu" {
+                folder.write("kernels/images/prelude.cuh", PRELUDE)?;
+            }
             let stem = format!("kernels/images/{}-{}", short(digest), file_name(&listing.name));
             folder.write(&format!("{stem}.{}", listing.language), &listing.text)?;
             if !listing.recipe.is_null() {

@@ -91,9 +91,13 @@ impl DumpArgs {
             return Ok(());
         };
         let compiler = settings.device.compiler()?;
-        let lowered = lower_each(&*compiler, module, stitch, &settings.dispatcher)?;
-        let folder = DumpFolder::new(dir)?;
         let chosen = self.chosen(stitch, config)?;
+        // What runs between pieces says which graphs can be captured at all.
+        let pieces = stitch.unique_pieces();
+        let mut wanted: Vec<_> = stitch.unique.keys().collect();
+        wanted.retain(|unique| chosen.contains(unique) || !pieces.contains(unique));
+        let lowered = lower_each(&*compiler, module, stitch, &settings.dispatcher, &wanted)?;
+        let folder = DumpFolder::new(dir)?;
         let pieces = kernels::Pieces { compiler: &*compiler, module, stitch, lowered: &lowered };
         pieces.write(&folder, &chosen)?;
         captured::write(&folder, &pieces, &settings.dispatcher, &chosen)

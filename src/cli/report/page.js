@@ -319,13 +319,13 @@ function showImage(index) {
 // --- Search
 
 const entries = [
-  ...data.steps.map((step) => ({ kind: step.kind, text: `${step.id} ${data.unique[step.unique].id} ${step.label} ${step.scopes.join(" ")}`, shown: `${step.id} ${data.unique[step.unique].id}: ${step.label}`, key: step.id, open: () => showStep(step) })),
+  ...data.steps.map((step) => ({ kind: step.kind, text: `${step.id} ${data.unique[step.unique].id} ${step.label} ${step.scopes.join(" ")}`, shown: `${step.id} ${data.unique[step.unique].id}: ${step.label}`, key: step.id, names: [step.id, data.unique[step.unique].id], open: () => showStep(step) })),
   ...data.values.map((value, index) => {
     const slot = slotOfValue.get(index);
     const id = slot === undefined ? "" : data.slots[slot].id + " ";
-    return { kind: value.kind, text: `${id}${value.name} ${value.from} ${value.ty}`, shown: `${id}${value.name} ${value.ty} ${value.from}`, key: slot === undefined ? value.name : id.trim(), open: () => showValue(index) };
+    return { kind: value.kind, text: `${id}${value.name} ${value.from} ${value.ty}`, shown: `${id}${value.name} ${value.ty} ${value.from}`, key: slot === undefined ? value.name : id.trim(), names: [id.trim(), value.name], open: () => showValue(index) };
   }),
-  ...data.images.map((image, index) => ({ kind: "kernel", text: `${image.name} ${image.digest} ${image.kind}`, shown: `${image.name} ${image.digest.slice(0, 8)} (${image.kind})`, key: "k-" + image.digest.slice(0, 8), open: () => showImage(index) })),
+  ...data.images.map((image, index) => ({ kind: "kernel", text: `${image.name} ${image.digest} ${image.kind}`, shown: `${image.name} ${image.digest.slice(0, 8)} (${image.kind})`, key: "k-" + image.digest.slice(0, 8), names: [image.name], open: () => showImage(index) })),
 ];
 const MOST_RESULTS = 40;
 
@@ -333,8 +333,9 @@ function matches(query) {
   const words = query.toLowerCase().split(/\s+/).filter(Boolean);
   if (words.length === 0) return [];
   const found = entries.filter((entry) => words.every((word) => entry.text.toLowerCase().includes(word)));
-  const exact = (entry) => entry.text.toLowerCase().split(" ").includes(words[0]) ? 0 : 1;
-  return found.sort((a, b) => exact(a) - exact(b));
+  const isWord = (entry) => entry.text.toLowerCase().split(/[\s,]+/).includes(words[0]);
+  const rank = (entry) => entry.names.some((name) => name.toLowerCase() === words[0]) ? 0 : isWord(entry) ? 1 : 2;
+  return found.map((entry) => [rank(entry), entry]).sort((a, b) => a[0] - b[0]).map(([, entry]) => entry);
 }
 
 function search() {
