@@ -164,10 +164,7 @@ fn report(
 
 fn member(graph: &Graph, stitch: &Stitch, step: Step) -> Json {
     let usage = &stitch.uses[step.id()];
-    let name = |node| match &graph.node(node).op {
-        Op::Custom(call) => call.name.clone(),
-        op => op.mnemonic().to_owned(),
-    };
+    let name = |node| super::op_name(&graph.node(node).op);
     let kind = match step {
         Step::Prologue(_) => "prologue",
         Step::Piece(_) => "piece",

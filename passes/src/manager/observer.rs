@@ -22,7 +22,7 @@ pub struct AfterPass<'a> {
 
 /// Is told of a run and of each of its passes.
 pub trait Observer {
-    /// Sees the module before the first pass, which it numbers values for: the graph is compact.
+    /// Sees the module before the first pass, compacted.
     fn before_run(&mut self, module: &Module) {
         let _ = module;
     }

@@ -119,7 +119,7 @@ impl DumpArgs {
     }
 }
 
-/// What shows on standard output, or on standard error, which passes change what.
+/// Shows on standard output what each pass changes.
 pub(crate) fn print_changed() -> impl Observer {
     PrintChanged::new(print_module, |diff: String| {
         // A closed standard output leaves nobody to show it to.
@@ -127,7 +127,8 @@ pub(crate) fn print_changed() -> impl Observer {
     })
 }
 
-/// A line on standard error for each pass that a bisection runs or leaves out.
+/// Says on standard error which passes a bisection runs, which it leaves out, and which change
+/// something.
 pub(crate) fn bisect_log() -> impl Observer {
     BisectLog::new(print_module, |line: String| say(&line))
 }
