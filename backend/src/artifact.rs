@@ -1,5 +1,6 @@
 //! Artifacts: a piece lowered for a size, with no address in it.
 
+use piecewise_ir::module::UniquePiece;
 use piecewise_kernels::step::CaptureSupport;
 
 /// blake3 of what it names.
@@ -136,5 +137,52 @@ impl Artifact {
     /// The bytes of an image.
     pub fn image(&self, digest: Digest) -> Option<&[u8]> {
         self.images.iter().find(|(d, _)| *d == digest).map(|(_, bytes)| bytes.as_slice())
+    }
+
+    /// Checks that every reference inside it leads somewhere: to operands and nodes of `piece`, to
+    /// its own scratch, and to images that have the bytes that their digests say.
+    ///
+    /// # Errors
+    /// A sentence that says what leads nowhere.
+    pub fn check(&self, piece: &UniquePiece, size: PieceSize) -> Result<(), String> {
+        if self.piece != piece.hash || self.size != size {
+            return Err("it was made for another piece or size".to_owned());
+        }
+        if self.alternatives.is_empty() {
+            return Err("it has no alternative".to_owned());
+        }
+        for (digest, bytes) in &self.images {
+            if Digest::of(bytes) != *digest {
+                return Err(format!("image {digest} has other bytes than its digest says"));
+            }
+        }
+        let (operands, nodes) = (piece.operands().len(), piece.graph.nodes().len());
+        for lowered in &self.alternatives {
+            for launch in &lowered.launches {
+                let name = &launch.name;
+                if self.image(launch.image).is_none() {
+                    return Err(format!("launch `{name}` lacks image {}", launch.image));
+                }
+                if let Some(node) = launch.nodes.iter().find(|&&node| node as usize >= nodes) {
+                    return Err(format!("launch `{name}` computes node {node} of {nodes}"));
+                }
+                for arg in &launch.args {
+                    match arg.at {
+                        ArgRef::Operand(position) if position as usize >= operands => {
+                            return Err(format!("launch `{name}` uses operand {position}"));
+                        }
+                        ArgRef::Scratch { offset, bytes }
+                            if offset
+                                .checked_add(bytes)
+                                .is_none_or(|end| end > lowered.scratch) =>
+                        {
+                            return Err(format!("launch `{name}` uses bytes outside the scratch"));
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 }

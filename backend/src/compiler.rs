@@ -1,50 +1,9 @@
 //! The compiler interface: from a unique piece and a size to an artifact, without a device.
 
-use crate::artifact::{Artifact, Digest, PieceSize};
+use crate::artifact::{Artifact, PieceSize};
+pub use crate::store::{NoStore, Store, StoreError};
 use crate::weights::WeightLayout;
 use piecewise_ir::module::{Stitch, UniquePiece};
-
-/// What a store could not do; the compiler goes on without it.
-#[derive(Debug, thiserror::Error)]
-#[error("the store failed to {action} {kind} {key}: {reason}")]
-pub struct StoreError {
-    /// `read` or `write`.
-    pub action: &'static str,
-    /// The kind of entry.
-    pub kind: &'static str,
-    /// The entry's key.
-    pub key: Digest,
-    /// What went wrong.
-    pub reason: String,
-}
-
-/// Images and tuning records by digest.
-pub trait Store: Send + Sync {
-    /// The bytes of an entry, if the store has it.
-    ///
-    /// # Errors
-    /// When the store can't tell.
-    fn get(&self, kind: &'static str, key: Digest) -> Result<Option<Vec<u8>>, StoreError>;
-
-    /// Keeps an entry.
-    ///
-    /// # Errors
-    /// When the entry could not be kept.
-    fn put(&self, kind: &'static str, key: Digest, bytes: &[u8]) -> Result<(), StoreError>;
-}
-
-/// A store that keeps nothing.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NoStore;
-
-impl Store for NoStore {
-    fn get(&self, _: &'static str, _: Digest) -> Result<Option<Vec<u8>>, StoreError> {
-        Ok(None)
-    }
-    fn put(&self, _: &'static str, _: Digest, _: &[u8]) -> Result<(), StoreError> {
-        Ok(())
-    }
-}
 
 /// Why a piece could not be compiled.
 #[derive(Debug, thiserror::Error)]
@@ -86,6 +45,14 @@ pub enum CompileError {
         /// The compiler's log.
         log: String,
     },
+    /// What was compiled can't be used on this machine.
+    #[error("what was compiled for {target} can't be used here: {reason}")]
+    Unusable {
+        /// The target.
+        target: String,
+        /// Why.
+        reason: String,
+    },
 }
 
 /// What a kernel image holds, for people and dumps.
@@ -109,16 +76,61 @@ pub struct ImageListing {
 
 /// Compiles pieces for a target. It needs no device and is used by several threads at once.
 pub trait Compiler: Send + Sync {
-    /// The target and everything about this compiler that changes what it makes; a factor of
-    /// every key. `cpu`, `cuda:sm_90`.
+    /// What it compiles for: `cpu`, `cuda:sm_90`.
+    fn target(&self) -> String;
+
+    /// The target and everything about this compiler that changes what it makes, wherever it runs:
+    /// no thread count, no library that only happens to be installed. A factor of every key.
     fn identity(&self) -> String;
 
     /// One memory layout for each weight position of each unique piece (indexed by unique piece,
     /// then by weight), from all its uses and these sizes: a pure function of pieces and types.
     fn weight_layouts(&self, stitch: &Stitch, sizes: &[PieceSize]) -> Vec<Vec<WeightLayout>>;
 
-    /// Lowers and compiles `piece` for `size`, with `layouts` of its weights by position.
-    /// Deterministic but for what `store` remembers.
+    /// What the implementations of the piece's custom ops add to what its artifact at this size is
+    /// a function of; empty without custom ops. `bounds` are the largest sizes by symbol index. A
+    /// factor of the artifact's key: the rest of a piece is in its own text.
+    ///
+    /// # Errors
+    /// When an op has no implementation on the target, or none for this call.
+    fn custom_ops(
+        &self,
+        piece: &UniquePiece,
+        size: PieceSize,
+        bounds: &[u64],
+    ) -> Result<String, CompileError> {
+        let _ = (piece, size, bounds);
+        Ok(String::new())
+    }
+
+    /// Gives an artifact of `piece` what depends on this machine and not on the target. It also
+    /// refuses one that this compiler could not have made or whose images can't be used here, so
+    /// that it is compiled again.
+    ///
+    /// # Errors
+    /// A sentence, when the artifact does not fit; it may then be half changed.
+    fn admit(
+        &self,
+        piece: &UniquePiece,
+        bounds: &[u64],
+        artifact: &mut Artifact,
+    ) -> Result<(), String> {
+        let _ = (piece, bounds, artifact);
+        Ok(())
+    }
+
+    /// Makes what a device of the target needs besides pieces, and keeps it in `store`.
+    ///
+    /// # Errors
+    /// When it does not compile.
+    fn prepare_device(&self, store: &dyn Store) -> Result<(), CompileError> {
+        let _ = store;
+        Ok(())
+    }
+
+    /// Lowers and compiles `piece` for `size`, with `layouts` of its weights by position. The
+    /// artifact is the same on every machine, but for code that `store` remembers from another
+    /// version of the target's own compiler; [`Self::admit`] fits it to this one.
     ///
     /// # Errors
     /// When a node has no kernel on the target or a kernel does not compile.

@@ -8,6 +8,12 @@ pub mod cuda;
 pub mod device;
 mod lowering;
 mod mapped_file;
+pub mod measure;
+pub mod store;
 pub mod weights;
 
 pub use mapped_file::MappedFile;
+
+/// A digest of the sources of this crate, tests left out: what is lowered with it is a function of
+/// it, so that a change of the code never finds what other code has made.
+pub const SOURCE_DIGEST: &str = env!("PIECEWISE_SOURCE_DIGEST");

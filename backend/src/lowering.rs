@@ -7,6 +7,12 @@ use piecewise_ir::graph::Graph;
 use piecewise_ir::module::{Stitch, UniquePiece};
 use piecewise_ir::op::Op;
 
+/// The code that lowers: digests of the sources of the crates that it is in.
+pub(crate) fn generator() -> String {
+    let (ir, kernels) = (piecewise_ir::SOURCE_DIGEST, piecewise_kernels::SOURCE_DIGEST);
+    format!("ir-{ir} kernels-{kernels} backend-{}", crate::SOURCE_DIGEST)
+}
+
 /// The sizes that an artifact is made for, by symbol index.
 pub(crate) fn limits(piece: &UniquePiece, size: PieceSize, bounds: &[u64]) -> Vec<u64> {
     let declared = piece.graph.symbols().iter();

@@ -1,5 +1,6 @@
 //! The runtime: a compiled model with its dispatch, capture, stitching, KV cache and statistics.
 
+pub mod artifact_store;
 pub mod batch;
 pub mod capture_planner;
 pub mod checks;
@@ -7,6 +8,7 @@ pub mod config;
 pub mod dispatch;
 pub mod engine;
 pub mod kv;
+pub mod measure;
 pub mod mode;
 pub mod model;
 pub mod pipeline;

@@ -1,5 +1,6 @@
 //! What a model counts while it runs.
 
+use crate::artifact_store::CompileCounts;
 use crate::dispatch::FallbackReason;
 use crate::mode::StepMode;
 use std::collections::BTreeMap;
@@ -28,6 +29,8 @@ pub struct Statistics {
     pub captures: u64,
     /// Captures that failed.
     pub capture_failures: u64,
+    /// What was compiled when the model was built, and what came from the cache.
+    pub compile: CompileCounts,
 }
 
 impl Statistics {

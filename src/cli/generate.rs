@@ -76,7 +76,7 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
     let prompts = args.prompt.len() as u64;
     let workload = Workload { purpose: Purpose::Generate, sequences: Some(prompts) };
     let folder = Folder::open(&args.model, workload)?;
-    if args.model.compile.print_config {
+    if args.model.bounds.compile.print_config {
         folder.settings.print(args.json)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -245,6 +245,7 @@ fn show_statistics(
         return Ok(());
     }
     let ledger = engine.ledger();
+    writeln!(out, "compile          {}", stats.compile)?;
     writeln!(out, "device           {}", engine.describe_device())?;
     writeln!(out, "pieces           {pieces} ({unique} unique), {split_ops} split ops")?;
     writeln!(

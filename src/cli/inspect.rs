@@ -1,20 +1,22 @@
 //! `piecewise inspect`: what a model becomes, without its weights.
 
 use super::amounts::shown_bytes;
+use super::device::compiler_for;
 use super::dumps::DumpArgs;
-use super::lowering::{LoweredPiece, lower, lower_each};
+use super::lowering::{lower, lower_each};
 use super::model_args::ModelArgs;
 use super::report::Report;
 use super::settings::Settings;
 use super::subject::Subject;
 use anyhow::{Context, bail};
-use piecewise_backend::artifact::{ArgRef, Digest, PieceSize};
+use piecewise_backend::artifact::{ArgRef, Artifact, Digest, PieceSize};
 use piecewise_ir::entity::Entity;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::{Module, Step, Stitch};
 use piecewise_ir::op::Op;
 use piecewise_runtime::dispatch::Dispatcher;
 use piecewise_runtime::model::Ledger;
+use piecewise_runtime::symbols::SymbolTable;
 use serde_json::{Value as Json, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -46,7 +48,7 @@ pub(crate) struct InspectArgs {
 pub(crate) fn run(args: InspectArgs) -> anyhow::Result<ExitCode> {
     let subject = Subject::open(&args.model)?;
     let settings = subject.settings();
-    if args.model.compile.print_config {
+    if args.model.bounds.compile.print_config {
         settings.print(args.json)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -66,8 +68,10 @@ pub(crate) fn run(args: InspectArgs) -> anyhow::Result<ExitCode> {
     let Some(stitch) = module.stitch() else { bail!("the pipeline made no pieces") };
     let lowered = match args.sizes {
         true => {
-            let compiler = settings.device.compiler()?;
-            lower(&*compiler, &module, stitch, &settings.dispatcher)?
+            let compiler = compiler_for(settings.device)?;
+            let symbols = SymbolTable::new(module.graph().symbols())?;
+            let store = settings.store();
+            lower(settings, stitch, &symbols, &*compiler, &*store)?.artifacts
         }
         false => Vec::new(),
     };
@@ -84,9 +88,10 @@ fn write_page(file: &Path, settings: &Settings, module: &Module) -> anyhow::Resu
     let Some(stitch) = module.stitch() else {
         bail!("the page shows pieces, and the pipeline made none; leave --stop-after out")
     };
-    let compiler = settings.device.compiler()?;
+    let compiler = compiler_for(settings.device)?;
+    let symbols = SymbolTable::new(module.graph().symbols())?;
     let all: Vec<_> = stitch.unique.keys().collect();
-    let lowered = lower_each(&*compiler, module, stitch, &settings.dispatcher, &all)?;
+    let lowered = lower_each(settings, stitch, &symbols, &*compiler, &all);
     let report = Report {
         module,
         compiler: &*compiler,
@@ -100,7 +105,7 @@ fn report(
     module: &Module,
     stitch: &Stitch,
     dispatcher: &Dispatcher,
-    lowered: &[LoweredPiece],
+    lowered: &[Vec<Artifact>],
 ) -> anyhow::Result<Json> {
     let graph = module.graph();
     let (slots, layout) = match (module.slots(), module.layout()) {
@@ -139,6 +144,10 @@ fn report(
             })
         })
         .collect();
+    let sizes = lowered.iter().enumerate().flat_map(|(unique, artifacts)| {
+        artifacts.iter().map(move |artifact| lowered_row(unique, artifact))
+    });
+    let sizes = sizes.collect::<Result<Vec<_>, _>>()?;
     let kernels: usize =
         stitch.steps.iter().filter(is_piece).map(|step| stitch.uses[step.id()].nodes.len()).sum();
     Ok(json!({
@@ -158,7 +167,7 @@ fn report(
         "steps": steps,
         "unique": unique,
         "slots": slot_rows,
-        "sizes": lowered.iter().map(lowered_row).collect::<Result<Vec<_>, _>>()?,
+        "sizes": sizes,
     }))
 }
 
@@ -178,8 +187,7 @@ fn member(graph: &Graph, stitch: &Stitch, step: Step) -> Json {
     })
 }
 
-fn lowered_row(lowered: &LoweredPiece) -> anyhow::Result<Json> {
-    let artifact = &lowered.artifact;
+fn lowered_row(unique: usize, artifact: &Artifact) -> anyhow::Result<Json> {
     let launches: Vec<Json> = artifact.alternatives[0]
         .launches
         .iter()
@@ -205,7 +213,7 @@ fn lowered_row(lowered: &LoweredPiece) -> anyhow::Result<Json> {
         PieceSize::General(rows) => (rows, true),
     };
     Ok(json!({
-        "unique": format!("u{}", lowered.unique),
+        "unique": format!("u{unique}"),
         "size": rows,
         "general": general,
         "digest": Digest::of(&serde_json::to_vec(artifact)?).to_string(),

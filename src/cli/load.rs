@@ -1,9 +1,9 @@
 //! From the flags to a planned module and an engine.
 
-use super::device::engine_on;
+use super::device::{compiler_for, engine_on};
 use super::dumps::DumpArgs;
 use super::lowering::lower;
-use super::model_args::ModelArgs;
+use super::model_args::{BoundArgs, ModelArgs};
 use super::settings::{Settings, Workload};
 use anyhow::{Context, bail};
 use piecewise::models::{
@@ -23,6 +23,7 @@ use piecewise_runtime::kv::KvShape;
 use piecewise_runtime::pipeline::plan;
 use piecewise_runtime::symbols::SymbolTable;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 /// A model folder with the settings for it, before anything is compiled.
 pub(crate) struct Folder {
@@ -34,9 +35,16 @@ pub(crate) struct Folder {
 impl Folder {
     /// Reads the configurations, the model's and ours.
     pub(crate) fn open(args: &ModelArgs, workload: Workload) -> anyhow::Result<Self> {
-        let config = DecoderConfig::load(&args.model)
-            .with_context(|| format!("can't use the model in {}", args.model.display()))?;
-        let settings = Settings::of_model(args, &config, workload)?;
+        Self::of(read_config(&args.model)?, &args.bounds, workload)
+    }
+
+    /// A model of which only the configuration is known.
+    pub(crate) fn of(
+        config: DecoderConfig,
+        bounds: &BoundArgs,
+        workload: Workload,
+    ) -> anyhow::Result<Self> {
+        let settings = Settings::of_model(bounds, &config, workload)?;
         Ok(Self { config, settings, workload })
     }
 
@@ -81,9 +89,11 @@ impl Folder {
         let (Some(stitch), Some(layout)) = (module.stitch(), module.layout()) else {
             bail!("the pipeline made no plan");
         };
-        let compiler = self.settings.device.compiler()?;
-        let lowered = lower(&*compiler, &module, stitch, &self.settings.dispatcher)?;
-        let scratch = lowered.iter().map(|piece| Artifact::scratch(&piece.artifact)).max();
+        let compiler = compiler_for(self.settings.device)?;
+        let symbols = SymbolTable::new(module.graph().symbols())?;
+        let store = self.settings.store();
+        let compiled = lower(&self.settings, stitch, &symbols, &*compiler, &*store)?;
+        let scratch = compiled.artifacts.iter().flatten().map(Artifact::scratch).max();
         let shape = KvShape::of(module.graph())?;
         let fixed = shape.fixed_bytes(module.graph(), layout, scratch.unwrap_or(0));
         let most = self.settings.most_kv_rows(self.workload.sequences);
@@ -103,7 +113,7 @@ pub(crate) fn plan_dumped(
 }
 
 /// Runs the passes over a graph.
-fn plan_graph(
+pub(crate) fn plan_graph(
     settings: &Settings,
     graph: Graph,
     observers: Vec<Box<dyn Observer>>,
@@ -142,11 +152,17 @@ pub(crate) fn engine(
     let symbols = SymbolTable::new(module.graph().symbols())?;
     let roles = RoleMap::resolve(module.graph(), &symbols)?;
     let options = settings.config.build_options(&roles, purpose)?;
-    engine_on(settings.device, module, options, &settings.config, weights)
+    engine_on(settings, module, options, weights)
+}
+
+/// Reads the configuration of a model folder.
+pub(crate) fn read_config(folder: &Path) -> anyhow::Result<DecoderConfig> {
+    DecoderConfig::load(folder)
+        .with_context(|| format!("can't use the model in {}", folder.display()))
 }
 
 /// The types that a checkpoint stores its tensors in, by name.
-fn stored_dtypes(checkpoint: &Checkpoint) -> BTreeMap<String, DType> {
+pub(crate) fn stored_dtypes(checkpoint: &Checkpoint) -> BTreeMap<String, DType> {
     checkpoint
         .names()
         .filter_map(|name| Some((name.to_owned(), checkpoint.dtype_of(name)?)))

@@ -39,7 +39,8 @@ pub(crate) struct LogitsArgs {
 pub(crate) fn run(args: LogitsArgs) -> anyhow::Result<ExitCode> {
     let workload = Workload { purpose: Purpose::Logits, sequences: Some(1) };
     let folder = Folder::open(&args.model, workload)?;
-    let Some(out) = args.out.as_ref().filter(|_| !args.model.compile.print_config) else {
+    let printed = args.model.bounds.compile.print_config;
+    let Some(out) = args.out.as_ref().filter(|_| !printed) else {
         folder.settings.print(args.json)?;
         return Ok(ExitCode::SUCCESS);
     };

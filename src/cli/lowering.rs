@@ -1,70 +1,65 @@
 //! Every unique piece at every size, lowered without a device.
 
-use anyhow::Context;
-use piecewise_backend::artifact::{Artifact, PieceSize};
-use piecewise_backend::compiler::{CompileError, Compiler, NoStore};
-use piecewise_ir::entity::{Entity, UniquePieceId};
-use piecewise_ir::module::{Module, Stitch};
-use piecewise_runtime::dispatch::Dispatcher;
-use piecewise_runtime::model::piece_sizes;
+use super::progress::BuildBars;
+use super::settings::Settings;
+use piecewise_backend::artifact::Artifact;
+use piecewise_backend::compiler::{CompileError, Compiler, Store};
+use piecewise_ir::entity::UniquePieceId;
+use piecewise_ir::module::Stitch;
+use piecewise_runtime::artifact_store::{CompiledPieces, compile_jobs, compile_pieces};
 use piecewise_runtime::symbols::SymbolTable;
 
-/// A unique piece at a size.
+/// A unique piece at one of its sizes.
 pub(crate) struct LoweredPiece {
-    pub unique: usize,
     pub artifact: Artifact,
+    /// The key of its entry in the compile cache.
+    pub key: String,
 }
 
 /// A unique piece at all its sizes, or why it does not compile.
 pub(crate) struct LoweredUnique {
     pub unique: UniquePieceId,
-    pub artifacts: Result<Vec<Artifact>, CompileError>,
+    pub pieces: Result<Vec<LoweredPiece>, CompileError>,
 }
 
-/// Lowers the pieces of a split module at all the sizes that `dispatcher` can choose.
+/// Compiles the pieces of a split module at all the sizes that the settings choose, through a
+/// store.
 pub(crate) fn lower(
-    compiler: &dyn Compiler,
-    module: &Module,
+    settings: &Settings,
     stitch: &Stitch,
-    dispatcher: &Dispatcher,
-) -> anyhow::Result<Vec<LoweredPiece>> {
-    let mut all = Vec::new();
-    let wanted: Vec<_> = stitch.unique.keys().collect();
-    let lowered = lower_each(compiler, module, stitch, dispatcher, &wanted)?;
-    for LoweredUnique { unique, artifacts } in lowered {
-        let artifacts =
-            artifacts.with_context(|| format!("unique piece {unique} does not compile"))?;
-        let unique = unique.index();
-        all.extend(artifacts.into_iter().map(|artifact| LoweredPiece { unique, artifact }));
-    }
-    Ok(all)
+    symbols: &SymbolTable,
+    compiler: &dyn Compiler,
+    store: &dyn Store,
+) -> anyhow::Result<CompiledPieces> {
+    let mut bars = BuildBars::new();
+    let dispatcher = &settings.dispatcher;
+    let compiled = compile_pieces(stitch, symbols, dispatcher, compiler, store, &mut |progress| {
+        bars.show(progress);
+    });
+    bars.finish();
+    Ok(compiled?)
 }
 
 /// The same for the `wanted` unique pieces, each on its own: one that does not compile does not
 /// keep the others from it.
 pub(crate) fn lower_each(
-    compiler: &dyn Compiler,
-    module: &Module,
+    settings: &Settings,
     stitch: &Stitch,
-    dispatcher: &Dispatcher,
+    symbols: &SymbolTable,
+    compiler: &dyn Compiler,
     wanted: &[UniquePieceId],
-) -> anyhow::Result<Vec<LoweredUnique>> {
-    let symbols = SymbolTable::new(module.graph().symbols())?;
-    let sizes: Vec<Vec<PieceSize>> = stitch
-        .unique
-        .keys()
-        .map(|unique| piece_sizes(stitch, unique, &symbols, dispatcher))
-        .collect();
-    let all: Vec<_> = sizes.iter().flatten().copied().collect();
-    let layouts = compiler.weight_layouts(stitch, &all);
-    let lowered = stitch.unique.iter().filter(|(unique, _)| wanted.contains(unique));
-    let lowered = lowered.map(|(unique, piece)| {
-        let (sizes, layouts) = (&sizes[unique.index()], &layouts[unique.index()]);
-        let artifacts = sizes
-            .iter()
-            .map(|&size| compiler.compile(piece, size, symbols.bounds(), layouts, &NoStore))
-            .collect();
-        LoweredUnique { unique, artifacts }
+) -> Vec<LoweredUnique> {
+    let store = settings.store();
+    let jobs = compile_jobs(stitch, symbols, &settings.dispatcher, compiler);
+    let lowered = stitch.unique.keys().filter(|unique| wanted.contains(unique)).map(|unique| {
+        let jobs = jobs.iter().filter(|job| job.unique == unique);
+        let pieces = jobs.map(|job| {
+            let key = job.key(compiler)?.digest().to_string();
+            let (size, limits) = (job.at.size, &job.at.limits);
+            let artifact = compiler.compile(job.piece, size, limits, &job.layouts, &*store)?;
+            Ok(LoweredPiece { artifact, key })
+        });
+        LoweredUnique { unique, pieces: pieces.collect() }
     });
-    Ok(lowered.collect())
+    lowered.collect()
 }

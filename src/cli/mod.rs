@@ -1,6 +1,10 @@
 //! The subcommands.
 
 mod amounts;
+mod bench;
+mod cache;
+mod cache_flags;
+mod compile;
 mod device;
 mod doctor;
 mod dumps;
@@ -11,6 +15,7 @@ mod load;
 mod logits;
 mod lowering;
 mod model_args;
+mod model_source;
 mod opt;
 mod plan;
 mod progress;
@@ -48,6 +53,12 @@ enum Command {
     Logits(Box<logits::LogitsArgs>),
     /// Show pieces, slots and kernels of a model; needs only its config.json.
     Inspect(Box<inspect::InspectArgs>),
+    /// Compile a model ahead of time, into the compile cache; needs no weights and no device.
+    Compile(Box<compile::CompileModelArgs>),
+    /// Look at the compile cache, and look after it.
+    Cache(cache::CacheArgs),
+    /// Measure steps: time, launches, and bytes against what the device reads.
+    Bench(Box<bench::BenchArgs>),
     /// Show what this machine has for running models, and what is missing.
     Doctor(doctor::DoctorArgs),
     /// Choose capture sizes from an iteration log, from simulated traffic, or for a bound.
@@ -63,6 +74,9 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Generate(args) => generate::run(*args),
         Command::Logits(args) => logits::run(*args),
         Command::Inspect(args) => inspect::run(*args),
+        Command::Compile(args) => compile::run(*args),
+        Command::Cache(args) => cache::run(args),
+        Command::Bench(args) => bench::run(*args),
         Command::Doctor(args) => doctor::run(args),
         Command::Plan(args) => plan::run(*args),
         Command::Opt(args) => opt::run(*args),

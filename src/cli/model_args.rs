@@ -1,9 +1,10 @@
 //! Flags of every command that compiles a model, and the layers of configuration that they make.
 
 use super::amounts::parse_bytes;
-use super::device::DeviceArg;
+use super::cache_flags::CacheFlags;
 use anyhow::{Context, bail};
 use clap::ValueEnum;
+use piecewise::device::DeviceSpec;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::config::{ConfigLayers, Sizes};
 use piecewise_runtime::mode::{GraphMode, Level};
@@ -16,12 +17,19 @@ const CONFIG_FILE: &str = "piecewise.toml";
 /// Bytes that a configuration file may have.
 const LARGEST_FILE: u64 = 1 << 20;
 
-/// Where a model comes from and what it is made for.
+/// Where a model comes from, and what it is made for.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ModelArgs {
     /// A Hugging Face model folder.
     #[arg(long, value_name = "DIR")]
     pub model: PathBuf,
+    #[command(flatten)]
+    pub bounds: BoundArgs,
+}
+
+/// What a model is made for.
+#[derive(Debug, clap::Args)]
+pub(crate) struct BoundArgs {
     /// The dtype of activations and of the KV cache; the checkpoint's own by default.
     #[arg(long, value_enum)]
     pub dtype: Option<DTypeArg>,
@@ -53,10 +61,10 @@ pub(crate) struct CompileArgs {
     /// Show every setting with where it came from, and stop.
     #[arg(long)]
     pub print_config: bool,
-    /// The device to run on: cpu, cuda, cuda:N, or auto; to inspect also cuda:sm_90 and the like
-    /// [default: cpu].
-    #[arg(long, value_name = "DEVICE")]
-    pub device: Option<DeviceArg>,
+    /// The device to run on: cpu, cuda, cuda:N, or auto; to inspect or compile without a GPU
+    /// also cuda:sm_90 and the like [default: cpu].
+    #[arg(long, visible_alias = "target", value_name = "DEVICE")]
+    pub device: Option<DeviceSpec>,
     /// How far to compile [default: piecewise].
     #[arg(long, value_enum)]
     pub level: Option<LevelArg>,
@@ -82,9 +90,11 @@ pub(crate) struct CompileArgs {
     /// Checks that run with every step: poison, addresses, compare.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "CHECK,..")]
     pub check: Vec<CheckArg>,
+    #[command(flatten)]
+    pub cache: CacheFlags,
 }
 
-impl ModelArgs {
+impl BoundArgs {
     /// The file and the flags.
     pub(crate) fn layers(&self) -> anyhow::Result<ConfigLayers> {
         let mut layers = self.compile.layers()?;
@@ -99,11 +109,7 @@ impl ModelArgs {
 impl CompileArgs {
     /// The file and the flags.
     pub(crate) fn layers(&self) -> anyhow::Result<ConfigLayers> {
-        let mut layers = match &self.config {
-            Some(file) => read_file(file)?,
-            None if Path::new(CONFIG_FILE).exists() => read_file(Path::new(CONFIG_FILE))?,
-            None => ConfigLayers::new(),
-        };
+        let mut layers = file_layers(self.config.as_deref())?;
         if let Some(device) = self.device {
             layers = layers.flag("target", device.to_string(), "--device")?;
         }
@@ -119,7 +125,16 @@ impl CompileArgs {
         for check in &self.check {
             layers = layers.flag(check.key(), true, "--check")?;
         }
-        Ok(layers)
+        self.cache.over(layers)
+    }
+}
+
+/// The configuration file: `named`, else that of the current directory if it is there.
+pub(crate) fn file_layers(named: Option<&Path>) -> anyhow::Result<ConfigLayers> {
+    match named {
+        Some(file) => read_file(file),
+        None if Path::new(CONFIG_FILE).exists() => read_file(Path::new(CONFIG_FILE)),
+        None => Ok(ConfigLayers::new()),
     }
 }
 

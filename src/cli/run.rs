@@ -90,6 +90,7 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Reads a textual module.
 pub(crate) fn read_module(file: &Path) -> anyhow::Result<Module> {
     let text =
         std::fs::read_to_string(file).with_context(|| format!("can't read {}", file.display()))?;

@@ -1,9 +1,11 @@
 //! The configuration of a command, with what follows from the model and from what is to be done.
 
-use super::device::DeviceArg;
-use super::model_args::{CompileArgs, ModelArgs};
+use super::cache_flags::open_store;
+use super::model_args::{BoundArgs, CompileArgs};
 use anyhow::{anyhow, bail};
+use piecewise::device::DeviceSpec;
 use piecewise::models::DecoderConfig;
+use piecewise_backend::compiler::Store;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use piecewise_kernels::attention::PAGE_ROWS;
@@ -28,14 +30,14 @@ pub(crate) struct Settings {
     pub config: RuntimeConfig,
     pub dispatcher: Dispatcher,
     /// Where the model runs.
-    pub device: DeviceArg,
+    pub device: DeviceSpec,
     layers: ConfigLayers,
 }
 
 impl Settings {
-    /// For a model folder.
+    /// For a model of a family.
     pub(crate) fn of_model(
-        args: &ModelArgs,
+        args: &BoundArgs,
         model: &DecoderConfig,
         workload: Workload,
     ) -> anyhow::Result<Self> {
@@ -127,6 +129,11 @@ impl Settings {
         };
         let object: serde_json::Map<_, _> = shown.entries().into_iter().map(entry).collect();
         super::print_line(&serde_json::to_string_pretty(&object)?)
+    }
+
+    /// Where what is compiled is kept.
+    pub(crate) fn store(&self) -> Box<dyn Store> {
+        open_store(&self.config.cache)
     }
 
     /// Rows of the KV pool that one sequence of the greatest length takes.

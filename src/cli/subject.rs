@@ -24,18 +24,18 @@ impl Subject {
             return Ok(Self::Folder(Box::new(Folder::open(args, workload)?)));
         }
         let flags = [
-            ("--dtype", args.dtype.is_some()),
-            ("--max-num-tokens", args.max_num_tokens.is_some()),
-            ("--max-num-seqs", args.max_num_seqs.is_some()),
-            ("--max-seq-len", args.max_seq_len.is_some()),
-            ("--memory-budget", args.memory_budget.is_some()),
+            ("--dtype", args.bounds.dtype.is_some()),
+            ("--max-num-tokens", args.bounds.max_num_tokens.is_some()),
+            ("--max-num-seqs", args.bounds.max_num_seqs.is_some()),
+            ("--max-seq-len", args.bounds.max_seq_len.is_some()),
+            ("--memory-budget", args.bounds.memory_budget.is_some()),
         ];
         if let Some((flag, _)) = flags.iter().find(|(_, is_given)| *is_given) {
             let file = args.model.display();
             bail!("{flag} is for model folders; the bounds of {file} are in its own text");
         }
         let module = Box::new(read_module(&args.model)?);
-        let settings = Box::new(Settings::of_graph(&args.compile, module.graph())?);
+        let settings = Box::new(Settings::of_graph(&args.bounds.compile, module.graph())?);
         Ok(Self::Text { module, settings })
     }
 

@@ -6,6 +6,7 @@
 //!
 //! - [`config`]: what the decoder is, as a typed [`DecoderConfig`];
 //! - [`checkpoint`]: the weights, memory-mapped, as a [`Checkpoint`];
+//! - [`presets`]: published models whose shapes are known without a folder;
 //! - [`mod@decoder`]: the graph of the families, written with the builder;
 //! - [`tokenizer`]: text to token ids and back, as a [`TextTokenizer`].
 //!
@@ -18,6 +19,7 @@ mod dtype_names;
 mod files;
 pub mod load;
 pub mod op_builders;
+pub mod presets;
 pub mod tokenizer;
 pub mod weights;
 
@@ -25,5 +27,6 @@ pub use checkpoint::{Checkpoint, CheckpointError, TensorView};
 pub use config::{ConfigError, DecoderConfig, Family, RopeConfig, RopeScaling};
 pub use decoder::{DecoderLimits, decoder};
 pub use load::{DecoderLoader, LoadError, LoadedDecoder};
+pub use presets::{Preset, UnknownPreset};
 pub use tokenizer::{TextStream, TextTokenizer, TokenizerError};
 pub use weights::{UndeclaredDType, check_weights, unused_tensors};

@@ -188,6 +188,28 @@ impl Parts {
 }
 
 impl Compiler for AbsorbingCompiler {
+    fn target(&self) -> String {
+        self.plain.target()
+    }
+
+    fn admit(
+        &self,
+        piece: &UniquePiece,
+        bounds: &[u64],
+        artifact: &mut Artifact,
+    ) -> Result<(), String> {
+        self.plain.admit(piece, bounds, artifact)
+    }
+
+    fn custom_ops(
+        &self,
+        piece: &UniquePiece,
+        size: PieceSize,
+        bounds: &[u64],
+    ) -> Result<String, CompileError> {
+        self.plain.custom_ops(piece, size, bounds)
+    }
+
     fn identity(&self) -> String {
         format!("{} absorbing", self.plain.identity())
     }

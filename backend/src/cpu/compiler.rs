@@ -1,6 +1,7 @@
 //! The CPU compiler: one launch for each node of a piece.
 
 use super::image::{CustomKernel, IMAGE_VERSION, Kernel, MatMul};
+use super::program::check_arguments;
 use crate::artifact::{Arg, Artifact, Digest, Launch, Lowered, PieceSize};
 use crate::compiler::{CompileError, Compiler, ImageListing, Store};
 use crate::lowering::{Positions, launch_name, limits, location, node_args, op_name, row_major};
@@ -9,18 +10,19 @@ use piecewise_ir::entity::Node;
 use piecewise_ir::graph::ValueDef;
 use piecewise_ir::module::{Stitch, UniquePiece};
 use piecewise_ir::op::Op;
+use piecewise_ir::types::TensorType;
 use piecewise_kernels::cpu::matmul::matmul_scratch_bytes;
 use piecewise_kernels::lower::{lower_node, lower_region};
 use piecewise_kernels::op::OpRegistry;
 use piecewise_kernels::step::CaptureSupport;
 use std::sync::Arc;
 
-/// Compiles pieces for the CPU. A pure function of piece, size, bounds and number of workers;
-/// the instruction set is chosen where the artifact runs.
+/// Compiles pieces for the CPU. A pure function of piece, size and bounds: the instruction set is
+/// chosen where the artifact runs, and scratch is for one thread until the artifact is admitted.
 #[derive(Clone, Debug)]
 pub struct CpuCompiler {
     registry: Arc<OpRegistry>,
-    workers: u64,
+    workers: usize,
 }
 
 /// A node's kernel and what it works on.
@@ -34,9 +36,48 @@ pub(super) struct NodeLaunch {
 }
 
 impl CpuCompiler {
-    /// A compiler whose artifacts have scratch for `threads` threads; they run on any number.
+    /// A compiler that admits artifacts with scratch for `threads` threads; they run on any number.
     pub fn new(registry: Arc<OpRegistry>, threads: usize) -> Self {
-        Self { registry, workers: threads.max(1) as u64 }
+        Self { registry, workers: threads.max(1) }
+    }
+
+    /// The scratch bytes of an artifact's way to run a piece, for as many threads as this compiler
+    /// is for. Launches that hold values in scratch keep what they have.
+    fn scratch(
+        &self,
+        piece: &UniquePiece,
+        artifact: &Artifact,
+        lowered: &Lowered,
+        limits: &[u64],
+    ) -> Result<u64, String> {
+        let graph = &piece.graph;
+        let operands: Vec<&TensorType> =
+            piece.operands().into_iter().map(|value| graph.ty(value)).collect();
+        let mut most = 0;
+        for launch in &lowered.launches {
+            let failed = |reason| format!("launch `{}`: {reason}", launch.name);
+            let bytes = artifact.image(launch.image);
+            let bytes = bytes.ok_or_else(|| failed("its image is missing".to_owned()))?;
+            let kernel = Kernel::from_image(bytes).map_err(failed)?;
+            check_arguments(&kernel, &launch.args, &operands, limits).map_err(failed)?;
+            let scratch = match &kernel {
+                Kernel::Rows(program) => {
+                    program.scratch_bytes(program.rows(limits), self.workers as u64)
+                }
+                Kernel::MatMul(matmul) => matmul_scratch(matmul, limits, self.workers),
+                Kernel::Custom(custom) => {
+                    let op = self.registry.cpu(&custom.name);
+                    let op = op.ok_or_else(|| failed("its op has no implementation".to_owned()))?;
+                    let CustomKernel { operands, results, attrs, .. } = custom;
+                    let own = op.scratch_bytes(operands, results, attrs, limits, self.workers);
+                    own.max(custom.scratch)
+                }
+                Kernel::Absorbed(_) => lowered.scratch,
+                Kernel::Poison(_) => 0,
+            };
+            most = most.max(aligned(scratch));
+        }
+        Ok(most)
     }
 
     /// Lowers one node of a piece.
@@ -77,7 +118,7 @@ impl CpuCompiler {
                     out: out.clone(),
                 };
                 matmul.check().map_err(unsupported)?;
-                let scratch = matmul_scratch(&matmul, limits, self.workers as usize);
+                let scratch = matmul_scratch(&matmul, limits, 1);
                 (Kernel::MatMul(Box::new(matmul)), scratch, 1)
             }
             Op::Custom(call) => {
@@ -89,9 +130,8 @@ impl CpuCompiler {
                     });
                 };
                 capture = op.capture_support();
-                let threads = self.workers as usize;
                 let (operands, results) = (operand_types, result_types);
-                let scratch = op.scratch_bytes(&operands, &results, &call.attrs, limits, threads);
+                let scratch = op.scratch_bytes(&operands, &results, &call.attrs, limits, 1);
                 let kernel = CustomKernel {
                     name: call.name.clone(),
                     attrs: call.attrs.clone(),
@@ -112,16 +152,21 @@ impl CpuCompiler {
                 };
                 let program = program.map_err(|e| unsupported(e.to_string()))?;
                 let rows = program.rows(limits);
-                let scratch = program.scratch_bytes(rows, self.workers);
+                let scratch = program.scratch_bytes(rows, 1);
                 let tiles = program.tiles(rows);
                 (Kernel::Rows(program), scratch, tiles)
             }
         };
         let args = node_args(graph, operands, node).map_err(unsupported)?;
-        let scratch = scratch.checked_next_multiple_of(64).unwrap_or(u64::MAX);
+        let scratch = aligned(scratch);
         let name = launch_name(graph, node);
         Ok(NodeLaunch { name, kernel, args, scratch, grid, capture })
     }
+}
+
+/// Whole cache lines.
+fn aligned(bytes: u64) -> u64 {
+    bytes.checked_next_multiple_of(64).unwrap_or(u64::MAX)
 }
 
 /// Scratch bytes of a matmul for `threads` threads at sizes up to these.
@@ -179,8 +224,49 @@ impl Assembly {
 }
 
 impl Compiler for CpuCompiler {
+    fn target(&self) -> String {
+        "cpu".to_owned()
+    }
+
     fn identity(&self) -> String {
-        format!("cpu image-{IMAGE_VERSION} workers-{}", self.workers)
+        format!("cpu image-{IMAGE_VERSION} {}", crate::lowering::generator())
+    }
+
+    fn custom_ops(
+        &self,
+        piece: &UniquePiece,
+        size: PieceSize,
+        bounds: &[u64],
+    ) -> Result<String, CompileError> {
+        let limits = limits(piece, size, bounds);
+        let positions = Positions::new(piece);
+        let mut ops = Vec::new();
+        for (i, node) in piece.graph.nodes().enumerate() {
+            if !matches!(piece.graph.node(node).op, Op::Custom(_)) {
+                continue;
+            }
+            let launch = self.node(piece, &positions, i, node, &limits)?;
+            if let Kernel::Custom(custom) = launch.kernel {
+                ops.push(format!("{} {} {:?}", custom.name, custom.scratch, launch.capture));
+            }
+        }
+        Ok(ops.join(", "))
+    }
+
+    fn admit(
+        &self,
+        piece: &UniquePiece,
+        bounds: &[u64],
+        artifact: &mut Artifact,
+    ) -> Result<(), String> {
+        let limits = limits(piece, artifact.size, bounds);
+        let lowered = artifact.alternatives.iter();
+        let scratch = lowered.map(|lowered| self.scratch(piece, artifact, lowered, &limits));
+        let scratch = scratch.collect::<Result<Vec<_>, _>>()?;
+        for (lowered, scratch) in artifact.alternatives.iter_mut().zip(scratch) {
+            lowered.scratch = scratch;
+        }
+        Ok(())
     }
 
     fn weight_layouts(&self, stitch: &Stitch, _: &[PieceSize]) -> Vec<Vec<WeightLayout>> {

@@ -13,7 +13,7 @@ use piecewise_kernels::lower::RowProgram;
 use serde::{Deserialize, Serialize};
 
 /// Changes when the meaning of image bytes changes.
-pub(super) const IMAGE_VERSION: u32 = 1;
+pub(super) const IMAGE_VERSION: u32 = 2;
 
 /// The kernel of a launch.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -48,7 +48,7 @@ pub(super) struct CustomKernel {
     pub(super) operands: Vec<TensorType>,
     pub(super) results: Vec<TensorType>,
     pub(super) mutates: Vec<usize>,
-    /// Bytes of scratch.
+    /// Bytes of scratch for one thread.
     pub(super) scratch: u64,
 }
 

@@ -179,7 +179,7 @@ impl BoundCall {
             addresses: &part.addresses,
             counts,
             context,
-            scratch: (part.scratch, kernel.scratch as usize),
+            scratch: (part.scratch, part.scratch_bytes as usize),
         };
         // SAFETY: as for row programs.
         let args = unsafe { CpuOpArgs::new(binding) };

@@ -418,6 +418,44 @@ fn argument_needs(kernel: &Kernel, limits: &[u64]) -> Result<Vec<Need>, String> 
     })
 }
 
+/// That a kernel uses no more of a piece's operands than there is, and writes to none that its
+/// launch declares as read.
+pub(super) fn check_arguments(
+    kernel: &Kernel,
+    args: &[Arg],
+    operands: &[&TensorType],
+    limits: &[u64],
+) -> Result<(), String> {
+    if let Kernel::Absorbed(absorbed) = kernel {
+        return absorbed.parts.iter().try_for_each(|part| {
+            let arg = |&i: &u32| args.get(i as usize).copied();
+            let own: Option<Vec<Arg>> = part.args.iter().map(arg).collect();
+            let own = own.ok_or("a part uses an argument that is not there")?;
+            check_arguments(&part.kernel, &own, operands, limits)
+        });
+    }
+    let needs = argument_needs(kernel, limits)?;
+    if needs.len() != args.len() {
+        return Err(format!("{} arguments where {} are needed", args.len(), needs.len()));
+    }
+    for (i, (need, arg)) in needs.iter().zip(args).enumerate() {
+        let bytes = match arg.at {
+            ArgRef::Operand(position) => match operands.get(position as usize) {
+                Some(ty) => ty.bytes(limits),
+                None => return Err(format!("argument {i} is operand {position}")),
+            },
+            ArgRef::Scratch { bytes, .. } => bytes,
+        };
+        if need.bytes > bytes {
+            return Err(format!("argument {i} has {bytes} bytes, {} are used", need.bytes));
+        }
+        if need.written && arg.access == Access::Read {
+            return Err(format!("argument {i} is written but declared as read"));
+        }
+    }
+    Ok(())
+}
+
 /// Scratch without which a kernel can't run at all.
 fn scratch_need(kernel: &Kernel, limits: &[u64]) -> u64 {
     match kernel {

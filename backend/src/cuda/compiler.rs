@@ -1,11 +1,14 @@
 //! The CUDA compiler: kernels, library calls and host functions for each node of a piece.
 
+use super::code::Code;
 use super::image::{CudaImage, HostImage, IMAGE_VERSION, KernelImage};
 use super::kernel_cache::KernelCache;
+use super::lazy_nvrtc::LazyNvrtc;
+use super::materialize::weight_kernels;
 use super::matmul::Matmul;
-use super::nvrtc::{Arch, Nvrtc};
+use super::nvrtc::Arch;
 use crate::artifact::{Access, Arg, ArgRef, Artifact, Digest, Launch, Lowered, PieceSize};
-use crate::compiler::{CompileError, Compiler, ImageListing, Store};
+use crate::compiler::{CompileError, Compiler, ImageListing, NoStore, Store};
 use crate::lowering::{Positions, launch_name, limits, location, node_args, op_name, row_major};
 use crate::weights::WeightLayout;
 use piecewise_ir::custom::CustomCall;
@@ -21,20 +24,18 @@ use piecewise_kernels::op::cuda::{CudaImplementation, CudaOpCall, CudaTarget};
 use piecewise_kernels::step::CaptureSupport;
 use std::sync::Arc;
 
-/// Changes when the same piece becomes other kernels.
-const GENERATOR_VERSION: u32 = 1;
-
 /// Workspace of a library matmul, in bytes: what NVIDIA advises for Hopper.
 const WORKSPACE_BYTES: u64 = 32 << 20;
 
-/// Compiles pieces for a CUDA architecture. It needs NVRTC and no GPU.
+/// Compiles pieces for a CUDA architecture. It needs no GPU, and NVRTC only for kernels that the
+/// store does not have.
 ///
 /// A matmul has up to three alternatives, in this order: the streaming kernel for up to
 /// [`STREAM_ROWS`] rows, cuBLASLt where it takes the dtypes, the general kernel.
 #[derive(Debug)]
 pub struct CudaCompiler {
     registry: Arc<OpRegistry>,
-    kernels: KernelCache,
+    kernels: Arc<KernelCache>,
 }
 
 /// One way to compute a node.
@@ -71,17 +72,23 @@ struct Site<'a> {
 
 impl CudaCompiler {
     /// A compiler for `arch` with the ops of `registry`.
-    pub fn new(registry: Arc<OpRegistry>, arch: Arch, nvrtc: Nvrtc) -> Self {
-        Self { registry, kernels: KernelCache::new(nvrtc, arch) }
+    pub fn new(registry: Arc<OpRegistry>, arch: Arch, nvrtc: impl Into<LazyNvrtc>) -> Self {
+        Self::over(registry, Arc::new(KernelCache::new(nvrtc.into(), arch)))
+    }
+
+    /// A compiler that shares its kernels with others.
+    pub(super) fn over(registry: Arc<OpRegistry>, kernels: Arc<KernelCache>) -> Self {
+        Self { registry, kernels }
+    }
+
+    /// The library that it compiles with.
+    pub fn nvrtc(&self) -> &LazyNvrtc {
+        self.kernels.nvrtc()
     }
 
     /// What it compiles for.
     pub fn arch(&self) -> Arch {
         self.kernels.arch()
-    }
-
-    fn target(&self) -> String {
-        format!("cuda:{}", self.arch())
     }
 
     fn unsupported(&self, site: &Site<'_>, reason: String) -> CompileError {
@@ -96,13 +103,12 @@ impl CudaCompiler {
     }
 
     fn kernel(&self, site: &Site<'_>, recipe: LaunchRecipe) -> Result<CudaImage, CompileError> {
-        let cubin =
-            self.kernels.cubin(&recipe, site.store).map_err(|log| CompileError::Kernel {
-                kernel: format!("{} ({})", site.name, recipe.entry),
-                target: self.target(),
-                log,
-            })?;
-        Ok(CudaImage::Kernel(KernelImage { arch: self.arch(), cubin: cubin.to_vec(), recipe }))
+        let code = self.kernels.code(&recipe, site.store).map_err(|log| CompileError::Kernel {
+            kernel: format!("{} ({})", site.name, recipe.entry),
+            target: self.target(),
+            log,
+        })?;
+        Ok(CudaImage::Kernel(KernelImage { arch: self.arch(), code: Code::clone(&code), recipe }))
     }
 
     fn choices(&self, site: &Site<'_>) -> Result<Vec<Choice>, CompileError> {
@@ -171,7 +177,12 @@ impl CudaCompiler {
         Ok(choices)
     }
 
-    fn custom(&self, site: &Site<'_>, call: &CustomCall) -> Result<Choice, CompileError> {
+    /// A custom op's implementation for a call, and the bytes of scratch of a host function.
+    fn implementation(
+        &self,
+        site: &Site<'_>,
+        call: &CustomCall,
+    ) -> Result<(CudaImplementation, u64, CaptureSupport), CompileError> {
         let graph = &site.piece.graph;
         let Some(op) = self.registry.cuda(&call.name) else {
             return Err(CompileError::Unregistered {
@@ -191,10 +202,17 @@ impl CudaCompiler {
         };
         let implementation = op.implementation(&request);
         let implementation = implementation.map_err(|e| self.unsupported(site, e.to_string()))?;
-        let capture = op.capture_support();
+        let scratch = match &implementation {
+            CudaImplementation::Source(kernels) => kernels.scratch.eval(site.limits),
+            CudaImplementation::Host => op.scratch_bytes(&request),
+        };
+        Ok((implementation, scratch, op.capture_support()))
+    }
+
+    fn custom(&self, site: &Site<'_>, call: &CustomCall) -> Result<Choice, CompileError> {
+        let (implementation, scratch, capture) = self.implementation(site, call)?;
         match implementation {
             CudaImplementation::Source(kernels) => {
-                let scratch = kernels.scratch.eval(site.limits);
                 let several = kernels.launches.len() > 1;
                 let launches = kernels
                     .launches
@@ -207,11 +225,45 @@ impl CudaCompiler {
                 Ok(Choice { launches, scratch, capture })
             }
             CudaImplementation::Host => {
-                let scratch = op.scratch_bytes(&request);
-                let types = operands.iter().chain(&results).cloned().collect();
+                let graph = &site.piece.graph;
+                let (operands, results) =
+                    (graph.operand_types(site.node), graph.result_types(site.node));
+                let types = operands.into_iter().chain(results).collect();
                 let image = HostImage { name: call.name.clone(), attrs: call.attrs.clone(), types };
                 Ok(Choice { capture, ..Choice::of(CudaImage::Host(image), scratch) })
             }
+        }
+    }
+
+    /// That a launch gives its image what it takes.
+    fn check_launch(
+        &self,
+        launch: &Launch,
+        image: &CudaImage,
+        limits: &[u64],
+    ) -> Result<(), String> {
+        let scratch = launch.args.iter().find_map(|arg| match arg.at {
+            ArgRef::Scratch { bytes, .. } => Some(bytes),
+            ArgRef::Operand(_) => None,
+        });
+        let arguments = launch.args.len();
+        match image {
+            CudaImage::Kernel(kernel) if kernel.arch != self.arch() => {
+                Err(format!("compiled for {}, not for {}", kernel.arch, self.arch()))
+            }
+            CudaImage::Kernel(kernel) => {
+                kernel.recipe.check(arguments, scratch.unwrap_or(0))?;
+                kernel.recipe.grid_at(limits, 1).map_err(|e| e.to_string())?;
+                Ok(())
+            }
+            CudaImage::Matmul(_) if arguments < 3 => {
+                Err(format!("{arguments} arguments for a matmul"))
+            }
+            CudaImage::Matmul(matmul) => matmul.problem(limits).map(drop),
+            CudaImage::Host(host) if arguments < host.types.len() => {
+                Err(format!("{arguments} arguments for {} positions", host.types.len()))
+            }
+            CudaImage::Host(_) => Ok(()),
         }
     }
 
@@ -277,9 +329,73 @@ fn shown_grid(image: &CudaImage, limits: &[u64]) -> [u32; 3] {
 }
 
 impl Compiler for CudaCompiler {
+    fn target(&self) -> String {
+        format!("cuda:{}", self.arch())
+    }
+
     fn identity(&self) -> String {
-        let (target, nvrtc) = (self.target(), self.kernels.nvrtc().identity());
-        format!("{target} {nvrtc} generator-{GENERATOR_VERSION} image-{IMAGE_VERSION}")
+        format!("{} image-{IMAGE_VERSION} {}", self.target(), crate::lowering::generator())
+    }
+
+    fn custom_ops(
+        &self,
+        piece: &UniquePiece,
+        size: PieceSize,
+        bounds: &[u64],
+    ) -> Result<String, CompileError> {
+        let limits = limits(piece, size, bounds);
+        let mut ops = Vec::new();
+        for (position, node) in piece.graph.nodes().enumerate() {
+            let Op::Custom(call) = &piece.graph.node(node).op else { continue };
+            let name = launch_name(&piece.graph, node);
+            let site = Site { piece, node, position, name, limits: &limits, store: &NoStore };
+            let (implementation, scratch, capture) = self.implementation(&site, call)?;
+            let launches = match &implementation {
+                CudaImplementation::Source(kernels) => kernels.launches.as_slice(),
+                CudaImplementation::Host => &[],
+            };
+            let recipes = postcard::to_allocvec(launches).map_err(|log| CompileError::Kernel {
+                kernel: site.name.clone(),
+                target: self.target(),
+                log: log.to_string(),
+            })?;
+            ops.push(format!("{} {} {scratch} {capture:?}", call.name, Digest::of(&recipes)));
+        }
+        Ok(ops.join(", "))
+    }
+
+    fn admit(
+        &self,
+        piece: &UniquePiece,
+        bounds: &[u64],
+        artifact: &mut Artifact,
+    ) -> Result<(), String> {
+        let limits = limits(piece, artifact.size, bounds);
+        let driver = self.kernels.nvrtc().driver_major();
+        let mut images = Vec::with_capacity(artifact.images.len());
+        for (digest, bytes) in &artifact.images {
+            let image = CudaImage::from_bytes(bytes).map_err(|e| format!("image {digest}: {e}"))?;
+            if let CudaImage::Kernel(kernel) = &image {
+                kernel.code.check(driver).map_err(|e| format!("image {digest}: {e}"))?;
+            }
+            images.push((*digest, image));
+        }
+        for launch in artifact.alternatives.iter().flat_map(|lowered| &lowered.launches) {
+            let image = images.iter().find(|(digest, _)| *digest == launch.image);
+            let (_, image) = image.ok_or_else(|| format!("image {} is missing", launch.image))?;
+            self.check_launch(launch, image, &limits)
+                .map_err(|reason| format!("launch `{}`: {reason}", launch.name))?;
+        }
+        Ok(())
+    }
+
+    fn prepare_device(&self, store: &dyn Store) -> Result<(), CompileError> {
+        let made = weight_kernels(&self.kernels, store).map_err(|log| CompileError::Kernel {
+            kernel: "weights".to_owned(),
+            target: self.target(),
+            log,
+        });
+        made.map(drop)
     }
 
     fn weight_layouts(&self, stitch: &Stitch, _: &[PieceSize]) -> Vec<Vec<WeightLayout>> {

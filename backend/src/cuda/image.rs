@@ -3,6 +3,7 @@
 //! Grids and numbers that differ from size to size are functions of the sizes, so that sizes share
 //! images.
 
+use super::code::Code;
 use super::matmul::Matmul;
 use super::nvrtc::Arch;
 use crate::artifact::Digest;
@@ -14,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
 /// Changes when the meaning of image bytes changes.
-pub(super) const IMAGE_VERSION: u32 = 2;
+pub(super) const IMAGE_VERSION: u32 = 3;
 
 /// What a launch runs.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -34,8 +35,8 @@ pub enum CudaImage {
 pub struct KernelImage {
     /// What it was compiled for; it runs there only.
     pub arch: Arch,
-    /// The machine code.
-    pub cubin: Vec<u8>,
+    /// The machine code and its provenance.
+    pub code: Code,
     /// How it is launched, and its source.
     pub recipe: LaunchRecipe,
 }
@@ -128,10 +129,8 @@ impl CudaImage {
 
     fn check(&self) -> Result<(), String> {
         match self {
-            Self::Kernel(kernel) if !kernel.cubin.starts_with(b"\x7fELF") => {
-                Err("the image of a kernel holds no machine code".to_owned())
-            }
-            Self::Kernel(_) | Self::Host(_) => Ok(()),
+            Self::Kernel(kernel) => kernel.code.check(None),
+            Self::Host(_) => Ok(()),
             Self::Matmul(matmul) => matmul.check(),
         }
     }
@@ -148,7 +147,7 @@ mod tests {
         let source = "extern \"C\" __global__ void scale(float *, const int *, float);";
         CudaImage::Kernel(KernelImage {
             arch: Arch { number: 90 },
-            cubin: b"\x7fELFcode".to_vec(),
+            code: Code { nvrtc: (13, 0), cubin: b"\x7fELFcode".to_vec() },
             recipe: LaunchRecipe::new(source, "scale", GridAxis::one(), 256, params),
         })
     }
@@ -162,7 +161,7 @@ mod tests {
         other[0] = 99;
         assert_eq!(
             CudaImage::from_bytes(&other),
-            Err("an image of version 99 where 2 is known".to_owned())
+            Err("an image of version 99 where 3 is known".to_owned())
         );
     }
 

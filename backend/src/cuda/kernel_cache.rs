@@ -1,6 +1,8 @@
 //! Compiled kernels by source: each is compiled once in a process, by whoever asks first.
 
-use super::nvrtc::{Arch, Nvrtc, Source};
+use super::code::Code;
+use super::lazy_nvrtc::LazyNvrtc;
+use super::nvrtc::{Arch, Source};
 use crate::artifact::Digest;
 use crate::compiler::Store;
 use piecewise_kernels::cuda::{LaunchRecipe, PRELUDE};
@@ -10,25 +12,26 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 /// The kind of entry that the store keeps machine code under.
 const KIND: &str = "cubin";
 
-/// Options of every kernel.
+/// Options of every kernel of a recipe.
 const OPTIONS: [&str; 1] = ["--std=c++17"];
 
-type Compiled = Result<Arc<[u8]>, String>;
+type Compiled = Result<Arc<Code>, String>;
 
-/// Machine code by the digest of everything that changes it.
+/// Machine code by the digest of everything that changes what it does: the version of NVRTC is
+/// its provenance.
 #[derive(Debug)]
 pub(super) struct KernelCache {
-    nvrtc: Nvrtc,
+    nvrtc: LazyNvrtc,
     arch: Arch,
     compiled: Mutex<FxHashMap<Digest, Arc<OnceLock<Compiled>>>>,
 }
 
 impl KernelCache {
-    pub(super) fn new(nvrtc: Nvrtc, arch: Arch) -> Self {
+    pub(super) fn new(nvrtc: LazyNvrtc, arch: Arch) -> Self {
         Self { nvrtc, arch, compiled: Mutex::default() }
     }
 
-    pub(super) fn nvrtc(&self) -> &Nvrtc {
+    pub(super) fn nvrtc(&self) -> &LazyNvrtc {
         &self.nvrtc
     }
 
@@ -36,36 +39,11 @@ impl KernelCache {
         self.arch
     }
 
-    fn key(&self, recipe: &LaunchRecipe) -> Digest {
-        let mut hasher = blake3::Hasher::new();
-        let options = recipe.options.iter().map(String::as_str).chain(OPTIONS);
-        let (arch, nvrtc) = (self.arch.to_string(), self.nvrtc.identity());
-        for text in [recipe.source.as_str(), PRELUDE, &arch, &nvrtc].into_iter().chain(options) {
-            hasher.update(&(text.len() as u64).to_le_bytes());
-            hasher.update(text.as_bytes());
-        }
-        Digest(*hasher.finalize().as_bytes())
-    }
-
     /// The machine code of a recipe's source.
     ///
     /// # Errors
     /// The compiler's log.
-    pub(super) fn cubin(&self, recipe: &LaunchRecipe, store: &dyn Store) -> Compiled {
-        let key = self.key(recipe);
-        let slot = {
-            let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(compiled.entry(key).or_default())
-        };
-        slot.get_or_init(|| self.load_or_compile(recipe, key, store)).clone()
-    }
-
-    fn load_or_compile(&self, recipe: &LaunchRecipe, key: Digest, store: &dyn Store) -> Compiled {
-        match store.get(KIND, key) {
-            Ok(Some(cubin)) if cubin.starts_with(b"\x7fELF") => return Ok(cubin.into()),
-            Ok(_) => {}
-            Err(error) => tracing::warn!(%error, "a kernel is compiled again"),
-        }
+    pub(super) fn code(&self, recipe: &LaunchRecipe, store: &dyn Store) -> Compiled {
         let options: Vec<&str> = recipe.options.iter().map(String::as_str).chain(OPTIONS).collect();
         let source = Source {
             // The same for all: the name of one of several users must not reach the code.
@@ -74,10 +52,74 @@ impl KernelCache {
             headers: &[("prelude.cuh", PRELUDE)],
             options: &options,
         };
-        let cubin = self.nvrtc.compile(&source, self.arch).map_err(|e| e.to_string())?;
-        if let Err(error) = store.put(KIND, key, &cubin) {
+        self.compiled(&source, &recipe.entry, store)
+    }
+
+    /// The machine code of a source, whose entries are `what`.
+    ///
+    /// # Errors
+    /// The compiler's log.
+    pub(super) fn compiled(&self, source: &Source<'_>, what: &str, store: &dyn Store) -> Compiled {
+        let key = self.key(source);
+        let slot = {
+            let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(compiled.entry(key).or_default())
+        };
+        slot.get_or_init(|| self.load_or_compile(source, what, key, store)).clone()
+    }
+
+    fn key(&self, source: &Source<'_>) -> Digest {
+        let mut hasher = blake3::Hasher::new();
+        let mut add = |text: &str| {
+            hasher.update(&(text.len() as u64).to_le_bytes());
+            hasher.update(text.as_bytes());
+        };
+        add(&self.arch.to_string());
+        add(source.text);
+        source.headers.iter().for_each(|(name, text)| {
+            add(name);
+            add(text);
+        });
+        source.options.iter().for_each(|option| add(option));
+        Digest(*hasher.finalize().as_bytes())
+    }
+
+    fn load_or_compile(
+        &self,
+        source: &Source<'_>,
+        what: &str,
+        key: Digest,
+        store: &dyn Store,
+    ) -> Compiled {
+        match store.get(KIND, key) {
+            Ok(Some(bytes)) => match Code::from_bytes(&bytes, self.nvrtc.driver_major()) {
+                Ok(code) => return Ok(code.into()),
+                Err(reason) => tracing::warn!(reason, "kernel `{what}` is compiled again"),
+            },
+            Ok(None) => {}
+            Err(error) => tracing::warn!(%error, "a kernel is compiled again"),
+        }
+        let nvrtc = self.nvrtc.get().map_err(|e| e.to_string())?;
+        if !nvrtc.archs().contains(&self.arch) {
+            let known: Vec<_> = nvrtc.archs().iter().map(Arch::to_string).collect();
+            let (name, arch) = (nvrtc.identity(), self.arch);
+            return Err(format!("{name} does not know {arch}; it knows {}", known.join(" ")));
+        }
+        let cubin = nvrtc.compile(source, self.arch).map_err(|e| e.to_string())?;
+        let code = Code { nvrtc: nvrtc.version(), cubin };
+        let digest = Digest::of(source.text.as_bytes()).to_string();
+        let (arch, options) = (self.arch.to_string(), source.options.join(" "));
+        let made_by = nvrtc.identity();
+        let factors = [
+            ("target", arch.as_str()),
+            ("kernel", what),
+            ("source", &digest),
+            ("options", &options),
+            ("made by", &made_by),
+        ];
+        if let Err(error) = store.put(KIND, key, &factors, &code.to_bytes()?) {
             tracing::warn!(%error, "a compiled kernel is not kept");
         }
-        Ok(cubin.into())
+        Ok(code.into())
     }
 }

@@ -1,14 +1,18 @@
 //! Makes weights on the device, from uploaded tensors or random numbers.
 
+use super::code::Code;
 use super::driver::KernelLaunch;
 use super::error::device_error;
 use super::event::CudaEvent;
 use super::host::PinnedBlock;
+use super::kernel_cache::KernelCache;
+use super::lazy_nvrtc::LazyNvrtc;
 use super::memory::TemporaryBlock;
 use super::module::{Kernel, Modules};
-use super::nvrtc::{Nvrtc, Source};
+use super::nvrtc::Source;
 use super::recipe::{AXES, Place, StridedCopy, WeightPlan, WeightStep};
 use super::stream::Stream;
+use crate::compiler::{NoStore, Store};
 use crate::device::{Address, DeviceError};
 use crate::weights::{TensorSource, WeightError, WeightSource};
 use piecewise_ir::dtype::DType;
@@ -25,12 +29,23 @@ const UPLOAD_BYTES: usize = 16 << 20;
 
 const THREADS: u32 = 256;
 
+/// The machine code of [`WEIGHT_KERNELS`].
+///
+/// # Errors
+/// The compiler's log.
+pub(super) fn weight_kernels(
+    kernels: &KernelCache,
+    store: &dyn Store,
+) -> Result<Arc<Code>, String> {
+    let source = Source { name: "weights.cu", text: WEIGHT_KERNELS, headers: &[], options: &[] };
+    kernels.compiled(&source, "weights", store)
+}
+
 /// Makes weights. What it needs is made at the first weight.
 #[derive(Debug)]
 pub(super) struct Loader {
     stream: Arc<Stream>,
-    nvrtc: Option<Nvrtc>,
-    cubin: Option<Vec<u8>>,
+    kernels: Arc<KernelCache>,
     uploads: Vec<Upload>,
     turn: usize,
 }
@@ -83,12 +98,18 @@ fn normal_key(name: &str, seed: u64) -> [u32; 2] {
 }
 
 impl Loader {
-    pub(super) fn new(stream: &Arc<Stream>, nvrtc: Option<Nvrtc>) -> Self {
-        Self { stream: stream.clone(), nvrtc, cubin: None, uploads: Vec::new(), turn: 0 }
+    pub(super) fn new(stream: &Arc<Stream>, nvrtc: LazyNvrtc) -> Self {
+        Self {
+            stream: stream.clone(),
+            kernels: Arc::new(KernelCache::new(nvrtc, stream.context.device.arch)),
+            uploads: Vec::new(),
+            turn: 0,
+        }
     }
 
-    pub(super) fn nvrtc(&self) -> Option<&Nvrtc> {
-        self.nvrtc.as_ref()
+    /// Its kernels, to be shared with a compiler: what that prepares is not compiled here.
+    pub(super) fn kernels(&self) -> &Arc<KernelCache> {
+        &self.kernels
     }
 
     /// Makes the weight of a recipe at an address, row-major, and returns when it is enqueued.
@@ -138,6 +159,18 @@ impl Loader {
             waited.map_err(|e| device_error("make a weight", &e))?;
         }
         made
+    }
+
+    /// Enqueues filling memory with `n` normal `f32`.
+    pub(super) fn fill_normal(
+        &mut self,
+        modules: &mut Modules,
+        to: u64,
+        n: u64,
+    ) -> Result<(), DeviceError> {
+        let [k0, k1] = normal_key("fill", 0).map(u64::from);
+        let parameters = [to, n, dtype_code(DType::F32), k0, k1, u64::from(1f32.to_bits())];
+        self.run(modules, "normal", n.div_ceil(4), &parameters)
     }
 
     fn tensor(
@@ -221,16 +254,8 @@ impl Loader {
             action: format!("make weights with kernel `{entry}`"),
             reason,
         };
-        if self.cubin.is_none() {
-            let nvrtc = self.nvrtc.as_ref().ok_or_else(|| refused("NVRTC is not loaded".into()))?;
-            let source =
-                Source { name: "weights.cu", text: WEIGHT_KERNELS, headers: &[], options: &[] };
-            let arch = self.stream.context.device.arch;
-            let cubin = nvrtc.compile(&source, arch).map_err(|e| refused(e.to_string()))?;
-            self.cubin = Some(cubin);
-        }
-        let cubin = self.cubin.as_deref().unwrap_or_default();
-        modules.kernel(cubin, entry, 0).map_err(|e| refused(e.to_string()))
+        let code = weight_kernels(&self.kernels, &NoStore).map_err(refused)?;
+        modules.kernel(&code.cubin, entry, 0).map_err(|e| refused(e.to_string()))
     }
 
     fn run(

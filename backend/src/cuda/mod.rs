@@ -8,6 +8,7 @@
 //! or function is missing and looks for toolkit stubs before the driver.
 
 mod capture;
+mod code;
 mod compiler;
 mod context;
 mod device;
@@ -18,10 +19,12 @@ mod graph;
 mod host;
 mod image;
 mod kernel_cache;
+mod lazy_nvrtc;
 mod library;
 mod lt;
 mod materialize;
 mod matmul;
+mod measure;
 mod memory;
 mod module;
 mod nvrtc;
@@ -33,6 +36,7 @@ mod stream;
 mod tests;
 mod tuning;
 
+pub use code::Code;
 pub use compiler::CudaCompiler;
 pub use device::{CudaCaptured, CudaDevice, CudaOptions};
 pub use driver::faulty::{CallFault, Faults};
@@ -40,10 +44,12 @@ pub use error::{CallError, CudaError, CudaVersion};
 pub use event::CudaEvent;
 pub use graph::GraphSummary;
 pub use image::{CudaImage, HostImage, KernelImage};
+pub use lazy_nvrtc::LazyNvrtc;
 pub use library::{CudaLibrary, LIBRARY_DIRS_VARIABLE, LibraryError, library_dirs};
 pub use lt::{LtAlgorithm, LtError, TuningRecord};
 pub use materialize::WEIGHT_KERNELS;
 pub use matmul::{Matmul, MatmulProblem};
+pub use measure::BANDWIDTH_KERNEL;
 pub use nvrtc::{Arch, Nvrtc, NvrtcError, Source};
 pub use probe::{CublasLtReport, CudaProbe, DeviceReport, DriverReport, NvrtcReport, ProbeRow};
 pub use program::CudaProgram;

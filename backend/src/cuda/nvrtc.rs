@@ -174,7 +174,7 @@ impl Nvrtc {
         self.version
     }
 
-    /// What of this library changes images: a factor of their keys. `nvrtc 13.0`.
+    /// What an image's provenance says of this library: `nvrtc 13.0`.
     pub fn identity(&self) -> String {
         format!("nvrtc {}.{}", self.version.0, self.version.1)
     }

@@ -171,7 +171,8 @@ impl CudaProbe {
         Self { driver, devices, device_error, nvrtc, cublas_lt }
     }
 
-    /// Whether device `ordinal` will run compiled models.
+    /// Whether device `ordinal` will run compiled models: without NVRTC (see
+    /// [`Self::check_compiler`]) those whose kernels are in the cache.
     ///
     /// # Errors
     /// The first thing that is missing or too old.
@@ -185,13 +186,21 @@ impl CudaProbe {
         let device = self.devices.iter().find(|device| device.ordinal == ordinal);
         let device = device.ok_or_else(|| no_device(ordinal, self.devices.len() as u32))?;
         device.check()?;
-        if let Err(error) = &self.nvrtc {
-            return Err(error.clone().into());
-        }
         if let Err(error) = &self.cublas_lt {
             return Err(error.clone().into());
         }
         Ok(device)
+    }
+
+    /// Whether kernels that the cache lacks can be compiled.
+    ///
+    /// # Errors
+    /// Why NVRTC can't be used.
+    pub fn check_compiler(&self) -> Result<(), CudaError> {
+        match &self.nvrtc {
+            Ok(_) => Ok(()),
+            Err(error) => Err(error.clone().into()),
+        }
     }
 
     /// The report line by line.
@@ -229,7 +238,8 @@ impl CudaProbe {
             Err(error) => row("cuBLASLt", false, error.to_string()),
         });
         let (runs, detail) = match self.check(0) {
-            Ok(_) => (true, "models run on cuda:0".to_owned()),
+            Ok(_) if self.nvrtc.is_ok() => (true, "models run on cuda:0".to_owned()),
+            Ok(_) => (true, FILLED_CACHE_ONLY.to_owned()),
             Err(_) if self.nvrtc.is_ok() => {
                 (false, "kernels can be compiled for CUDA; models run on the CPU".to_owned())
             }
@@ -239,6 +249,10 @@ impl CudaProbe {
         rows
     }
 }
+
+/// What runs on a device without NVRTC.
+const FILLED_CACHE_ONLY: &str = "models run on cuda:0 only from a filled cache, because NVRTC is \
+                                 missing: fill it with `piecewise compile` where there is NVRTC";
 
 impl std::fmt::Display for DeviceReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -329,6 +343,16 @@ mod tests {
         let probe = complete();
         assert_eq!(probe.check(0).unwrap().multiprocessors, 132);
         insta::assert_snapshot!(probe);
+    }
+
+    #[test]
+    fn without_nvrtc_models_run_from_a_filled_cache() {
+        let mut probe = complete();
+        probe.nvrtc = Err(missing(CudaLibrary::Nvrtc).into());
+        assert!(probe.check(0).is_ok());
+        assert!(matches!(probe.check_compiler(), Err(CudaError::Nvrtc(_))));
+        let result = probe.rows().pop().unwrap();
+        assert!(result.works && result.detail.contains("only from a filled cache"), "{result:?}");
     }
 
     #[test]

@@ -332,7 +332,7 @@ impl Binder<'_> {
                 }
                 let loaded = self
                     .modules
-                    .kernel(&kernel.cubin, &recipe.entry, recipe.dynamic_shared)
+                    .kernel(&kernel.code.cubin, &recipe.entry, recipe.dynamic_shared)
                     .map_err(|e| format!("kernel `{}` can't be loaded: {e}", recipe.entry))?;
                 let narrow = |dim: &Dim| match u32::try_from(dim.eval(limits)) {
                     Ok(_) => Ok(ParameterValue::of_size(dim)),

@@ -5,7 +5,10 @@ use super::driver::faulty::{CallFault, Faults, FaultyDriver};
 use super::driver::simulated::{Noted, SimulatedDriver};
 use super::*;
 use crate::artifact::{Access, Arg, ArgRef, Artifact, Launch, Lowered, PieceSize};
+use crate::compiler::Compiler;
 use crate::device::{Address, Binding, CaptureRule, Device, DeviceError, Region};
+use crate::measure::{LaunchCounts, MeasuredDevice};
+use crate::store::MemoryStore;
 use crate::weights::{NormalWeights, WeightLayout};
 use piecewise_ir::builder::Builder;
 use piecewise_ir::custom::Attrs;
@@ -70,7 +73,8 @@ fn fixture() -> Fixture {
     let mut registry = OpRegistry::new();
     registry.implement_cuda(Arc::new(HostOp));
     let options = CudaOptions::default();
-    let mut device = CudaDevice::assemble(Arc::new(faulty), None, options, registry).unwrap();
+    let mut device =
+        CudaDevice::assemble(Arc::new(faulty), LazyNvrtc::missing(), options, registry).unwrap();
     let arena = device.reserve("the arena", 4096).unwrap();
     device.back(arena).unwrap();
     Fixture { driver, faults, device, arena, piece: piece(), bounds: vec![64] }
@@ -92,7 +96,8 @@ fn kernel(name: &str, programmatic: bool) -> CudaImage {
     recipe.grid[1] = GridAxis::of(3u64, 1);
     recipe.programmatic = programmatic;
     let cubin = format!("\x7fELF{name}").into_bytes();
-    CudaImage::Kernel(KernelImage { arch: Arch { number: 90 }, cubin, recipe })
+    let code = Code { nvrtc: (13, 0), cubin };
+    CudaImage::Kernel(KernelImage { arch: Arch { number: 90 }, code, recipe })
 }
 
 fn symbol() -> Symbol {
@@ -236,6 +241,29 @@ fn a_captured_graph_replays_what_was_captured_and_holds_its_memory() {
 }
 
 #[test]
+fn launches_are_counted_outside_graphs_and_nodes_inside() {
+    let mut f = fixture();
+    let program = f.bind(&two_kernels(PieceSize::Exact(16)), "p0").unwrap();
+    let graph = f.device.capture("T=16", &[&program, &program], &[16]).unwrap();
+    assert_eq!(f.device.launch_counts(), LaunchCounts::default());
+    f.launch(&program, 9).unwrap();
+    for _ in 0..3 {
+        f.device.replay(&graph).unwrap();
+    }
+    let counts = f.device.launch_counts();
+    assert_eq!((counts.plain_launches, counts.graph_launches), (2, 3));
+    assert_eq!((counts.graph_nodes, counts.programmatic_edges), (12, 6));
+    let shape = f.device.graph_shape(&graph);
+    assert_eq!((shape.launches, shape.nodes, shape.programmatic_edges), (4, 4, 2));
+
+    let (start, end) = (f.device.mark().unwrap(), f.device.mark().unwrap());
+    let time = f.device.elapsed(&start, &end).unwrap();
+    assert_eq!(time, std::time::Duration::from_millis(1));
+    let error = f.device.read_bandwidth().unwrap_err();
+    assert!(error.to_string().contains("NVRTC is not loaded"), "{error}");
+}
+
+#[test]
 fn graphs_with_nodes_that_do_not_replay_are_refused() {
     let mut f = fixture();
     let program = f.bind(&two_kernels(PieceSize::Exact(16)), "p0").unwrap();
@@ -284,6 +312,23 @@ fn ops_that_can_not_be_captured_are_refused_before_the_capture() {
     assert_eq!(f.device.capture_support(&program), CaptureSupport::Never);
     let error = f.device.capture("T=16", &[&program], &[16]).unwrap_err();
     insta::assert_snapshot!(error);
+}
+
+#[test]
+fn programs_of_one_image_keep_the_shared_memory_of_each() {
+    let mut f = fixture();
+    let size = PieceSize::Exact(16);
+    let mut with_shared = |bytes| {
+        let CudaImage::Kernel(mut kernel) = kernel("first", false) else { unreachable!() };
+        kernel.recipe.dynamic_shared = bytes;
+        f.bind(&artifact(&[("first", CudaImage::Kernel(kernel))], size), "p0").unwrap()
+    };
+    let programs = [with_shared(4096), with_shared(90_000), with_shared(1024), with_shared(0)];
+    let context = StepContext { counts: &[9], sizes: &[16], inputs: &[] };
+    for program in &programs {
+        f.device.launch(program, LaunchContext::Step(&context)).unwrap();
+    }
+    assert_eq!(f.driver.take_ran().len(), 4);
 }
 
 #[test]
@@ -380,7 +425,8 @@ fn a_gpu_that_is_too_old_is_refused() {
     let driver = Arc::new(FaultyDriver { inner: inner.clone(), faults });
     let open = |ordinal| {
         let options = CudaOptions { ordinal, ..CudaOptions::default() };
-        CudaDevice::assemble(driver.clone(), None, options, OpRegistry::new()).unwrap_err()
+        let nvrtc = LazyNvrtc::missing();
+        CudaDevice::assemble(driver.clone(), nvrtc, options, OpRegistry::new()).unwrap_err()
     };
     insta::assert_snapshot!(open(0));
     assert!(matches!(open(2), CudaError::NoDevice { ordinal: 2, count: 1, .. }));
@@ -389,7 +435,7 @@ fn a_gpu_that_is_too_old_is_refused() {
 
 #[test]
 fn missing_libraries_are_named() {
-    for library in [CudaLibrary::Driver, CudaLibrary::Nvrtc, CudaLibrary::CublasLt] {
+    for library in [CudaLibrary::Driver, CudaLibrary::CublasLt] {
         let options = CudaOptions::default();
         options.faults.miss(library);
         let error = CudaDevice::open(options, OpRegistry::new()).unwrap_err();
@@ -412,7 +458,10 @@ fn weights_are_made_by_uploads_and_kernels() {
     let driver = Arc::new(SimulatedDriver::new());
     let options = CudaOptions::default();
     let shared = Arc::new(driver.clone());
-    let mut device = CudaDevice::assemble(shared, Some(nvrtc), options, OpRegistry::new()).unwrap();
+    let store = Arc::new(MemoryStore::new());
+    let mut device =
+        CudaDevice::assemble(shared.clone(), nvrtc.into(), options, OpRegistry::new()).unwrap();
+    device.compiler(Arc::default()).prepare_device(&*store).unwrap();
     let weights = device.reserve("weights", 1 << 20).unwrap();
     device.back(weights).unwrap();
     let leaf = |name: &str| Recipe::Checkpoint {
@@ -434,6 +483,24 @@ fn weights_are_made_by_uploads_and_kernels() {
     assert_eq!(names, ["normal", "copy_4", "normal", "copy_4", "cast"]);
     assert_eq!(ran[4].parameters[1..], [weights.base.0, 256, 0, 2]);
     assert!(!driver.held().contains_key("block"));
+
+    // What the store has needs no NVRTC.
+    let warm = |store: Option<Arc<MemoryStore>>| {
+        let (missing, options) = (LazyNvrtc::missing(), CudaOptions::default());
+        let registry = OpRegistry::new();
+        let mut warm = CudaDevice::assemble(shared.clone(), missing, options, registry).unwrap();
+        if let Some(store) = store {
+            warm.compiler(Arc::default()).prepare_device(&*store).unwrap();
+        }
+        let again = warm.reserve("weights", 1 << 20).unwrap();
+        warm.back(again).unwrap();
+        warm.materialize(&recipe, WeightLayout::RowMajor, &source, again.base)
+    };
+    assert!(warm(None).unwrap_err().to_string().contains("NVRTC was not found"));
+    warm(Some(store.clone())).unwrap();
+    let kept = store.entries();
+    assert_eq!(kept.keys().map(|(kind, _)| *kind).collect::<Vec<_>>(), ["cubin"]);
+    assert!(kept.values().all(|entry| entry.factors.iter().any(|(name, _)| name == "made by")));
 
     let outside = Address(weights.base.0 + (2 << 20) - 8);
     let refused = device.materialize(&recipe, WeightLayout::RowMajor, &source, outside);

@@ -104,7 +104,15 @@ impl CudaDevice {
             let prefer = lock(&lt).prefer(&problem, workspace, winner);
             prefer.map_err(|e| failed(e.to_string()))?;
             report.measured += 1;
-            let kept = serde_json::to_vec(&record).is_ok_and(|b| store.put(KIND, key, &b).is_ok());
+            let (shown, bytes) = (problem.to_string(), workspace.to_string());
+            let factors = [
+                ("problem", shown.as_str()),
+                ("device", &device),
+                ("library", &library),
+                ("workspace", &bytes),
+            ];
+            let kept = serde_json::to_vec(&record)
+                .is_ok_and(|b| store.put(KIND, key, &factors, &b).is_ok());
             report.refused += usize::from(!kept);
         }
         Ok(report)

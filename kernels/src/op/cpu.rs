@@ -30,8 +30,8 @@ pub trait CpuOp: Send + Sync + std::fmt::Debug {
         CaptureSupport::Always
     }
 
-    /// Bytes of scratch that a launch needs at these sizes (by symbol index), with `threads`
-    /// threads.
+    /// Bytes of scratch that a launch needs at these sizes (by symbol index) to use `threads`
+    /// threads. A launch gets at least what one thread needs, and may get more than it asked for.
     fn scratch_bytes(
         &self,
         operands: &[TensorType],

@@ -107,16 +107,21 @@ pub struct DumpConfig {
 pub struct CacheConfig {
     /// Whether there is one.
     pub enabled: bool,
-    /// Where; unset is the user's cache directory.
+    /// Where; unset is PIECEWISE_CACHE_DIR, else `piecewise` in the user's cache folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dir: Option<PathBuf>,
     /// How many bytes it may take.
     pub max_bytes: u64,
+    /// Whether it is used without being changed.
+    pub read_only: bool,
+    /// Whether a folder that others can write to is trusted. Entries hold code, so who can write
+    /// to the folder can change what is computed.
+    pub shared: bool,
 }
 
 impl Default for CacheConfig {
     fn default() -> Self {
-        Self { enabled: true, dir: None, max_bytes: 8 << 30 }
+        Self { enabled: true, dir: None, max_bytes: 8 << 30, read_only: false, shared: false }
     }
 }
 
@@ -162,7 +167,7 @@ impl RuntimeConfig {
     }
 
     /// Every key, those of tables with a dot, in the order in which they are shown.
-    pub const KEYS: [&'static str; 26] = [
+    pub const KEYS: [&'static str; 28] = [
         "level",
         "graph_mode",
         "splitting_ops",
@@ -187,6 +192,8 @@ impl RuntimeConfig {
         "cache.enabled",
         "cache.dir",
         "cache.max_bytes",
+        "cache.read_only",
+        "cache.shared",
         "target",
         "dtype",
     ];

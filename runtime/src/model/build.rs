@@ -7,6 +7,7 @@ use super::launches::check_artifacts;
 use super::memory::{Ledger, Memory};
 use super::programs::{Member, Members};
 use super::staging::Staging;
+use crate::artifact_store::{CompiledPieces, compile_pieces};
 use crate::dispatch::Dispatcher;
 use crate::stats::Statistics;
 use crate::symbols::{SymbolClass, SymbolTable};
@@ -17,8 +18,8 @@ use piecewise_backend::weights::{WeightLayout, WeightSource};
 use piecewise_ir::entity::{Entity, UniquePieceId};
 use piecewise_ir::module::{Module, Step, Stitch};
 use piecewise_ir::op::Op;
-use rayon::prelude::*;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// What happens while a model is built.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,6 +67,19 @@ pub struct BuildOptions {
     pub checks: Checks,
 }
 
+/// How long the parts of building took, each to the end of its work on the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+pub struct BuildTimes {
+    /// Every unique piece at every size, and the check of the launches.
+    pub compile: Duration,
+    /// Reserving memory and making the weights.
+    pub load: Duration,
+    /// Binding programs and making host blocks.
+    pub bind: Duration,
+    /// Warming up, capturing, and mapping the states.
+    pub capture: Duration,
+}
+
 /// When graphs are captured.
 #[derive(
     Clone, Copy, PartialEq, Eq, Hash, Debug, Default, serde::Serialize, serde::Deserialize,
@@ -91,13 +105,6 @@ pub struct Checks {
     pub compare: bool,
 }
 
-/// The artifacts of a model: by unique piece, then in the order of its sizes.
-struct Compiled {
-    sizes: Vec<Vec<PieceSize>>,
-    artifacts: Vec<Vec<Artifact>>,
-    layouts: Vec<Vec<WeightLayout>>,
-}
-
 impl<D: Device> CompiledModel<D> {
     /// Builds a model from a planned module.
     ///
@@ -113,16 +120,22 @@ impl<D: Device> CompiledModel<D> {
         weights: &dyn WeightSource,
         progress: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<Self, ModelError> {
+        let started = Instant::now();
         let stitch = module.stitch().ok_or(ModelError::Unplanned { part: "pieces" })?;
         let layout = module.layout().ok_or(ModelError::Unplanned { part: "layout" })?;
         let symbols = SymbolTable::new(module.graph().symbols())?;
-        let compiled = compile(stitch, &symbols, &options.dispatcher, compiler, store, progress)?;
+        let dispatcher = &options.dispatcher;
+        let compiled = compile_pieces(stitch, &symbols, dispatcher, compiler, store, progress)?;
         check_artifacts(&module, &compiled.artifacts)?;
+        let compile_time = started.elapsed();
         let artifacts = compiled.artifacts.iter().flatten();
         let scratch = artifacts.map(Artifact::scratch).max().unwrap_or(0);
         let ledger = Ledger::new(module.graph(), layout, scratch, symbols.bounds());
         let memory = Memory::reserve(&mut device, &module, layout, ledger)?;
         load_weights(&mut device, &module, &memory, &compiled, weights, progress)?;
+        let loaded = device.record()?;
+        device.wait(&loaded)?;
+        let load_end = started.elapsed();
         let members = bind(&mut device, &module, &symbols, &memory, &compiled)?;
         let mut output_bounds = symbols.bounds().to_vec();
         let mut max_logit_rows = options.max_logit_rows;
@@ -143,7 +156,7 @@ impl<D: Device> CompiledModel<D> {
             symbols,
             dispatcher: options.dispatcher,
             module,
-            stats: Statistics::default(),
+            stats: Statistics { compile: compiled.counts, ..Statistics::default() },
             strict: options.strict,
             capture_when: options.capture,
             on_capture_failure: options.on_capture_failure,
@@ -153,8 +166,11 @@ impl<D: Device> CompiledModel<D> {
             last: None,
             read_counts,
             lowered: None,
+            times: BuildTimes::default(),
+            launches_only: false,
             device,
         };
+        let bind_end = started.elapsed();
         let wanted = model.dispatcher.mode;
         let (mode, reason) = model.supported_mode(wanted);
         if let Some(reason) = reason {
@@ -182,6 +198,12 @@ impl<D: Device> CompiledModel<D> {
             model.device.drop_backing(states)?;
         }
         model.device.back(states)?;
+        model.times = BuildTimes {
+            compile: compile_time,
+            load: load_end - compile_time,
+            bind: bind_end - load_end,
+            capture: started.elapsed() - bind_end,
+        };
         Ok(model)
     }
 }
@@ -196,80 +218,44 @@ fn custom_ops_mutate_states(module: &Module) -> bool {
     })
 }
 
-/// The sizes at which a unique piece has programs: those of its symbol's list, then any.
-pub fn piece_sizes(
+/// A size that a unique piece or op has programs for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LoweringSize {
+    /// Of the symbol that it iterates over.
+    pub size: PieceSize,
+    /// The most of each symbol, by symbol index, in the steps that use the program.
+    pub limits: Vec<u64>,
+}
+
+/// The sizes at which a unique piece or op has programs: those of its symbol's list, then any.
+pub fn lowering_sizes(
     stitch: &Stitch,
     unique: UniquePieceId,
     symbols: &SymbolTable,
     dispatcher: &Dispatcher,
-) -> Vec<PieceSize> {
-    let is_piece = stitch.unique_pieces().contains(&unique);
+) -> Vec<LoweringSize> {
     let over = stitch.unique[unique].over;
-    let class = over.filter(|_| is_piece).map(|s| symbols.class(s));
+    let class = over.map(|s| symbols.class(s));
     let exact = match class {
         Some(SymbolClass::Tokens) => dispatcher.token_sizes(),
         Some(SymbolClass::Rows) => dispatcher.row_sizes(),
         _ => Vec::new(),
     };
-    let bound = over.map_or(1, |s| symbols.bounds()[s.index()]);
-    exact.into_iter().map(PieceSize::Exact).chain([PieceSize::General(bound)]).collect()
-}
-
-fn compile(
-    stitch: &Stitch,
-    symbols: &SymbolTable,
-    dispatcher: &Dispatcher,
-    compiler: &dyn Compiler,
-    store: &dyn Store,
-    progress: &mut (dyn FnMut(Progress) + Send),
-) -> Result<Compiled, ModelError> {
-    let sizes: Vec<_> = stitch
-        .unique
-        .keys()
-        .map(|unique| piece_sizes(stitch, unique, symbols, dispatcher))
-        .collect();
-    let mut all: Vec<_> = sizes.iter().flatten().copied().collect();
-    all.sort_unstable();
-    all.dedup();
-    let layouts = compiler.weight_layouts(stitch, &all);
-    let jobs: Vec<_> = stitch
-        .unique
-        .keys()
-        .flat_map(|unique| sizes[unique.index()].iter().map(move |&size| (unique, size)))
-        .collect();
-    let total = jobs.len();
-    let done = std::sync::Mutex::new((0usize, progress));
-    let artifacts = jobs
-        .into_par_iter()
-        .map(|(unique, size)| {
-            let piece = &stitch.unique[unique];
-            let layouts = &layouts[unique.index()];
-            let artifact = compiler
-                .compile(piece, size, symbols.bounds(), layouts, store)
-                .map_err(|source| ModelError::Compile {
-                    piece: unique.to_string(),
-                    source: Box::new(source),
-                })?;
-            if let Ok(mut guard) = done.lock() {
-                guard.0 += 1;
-                let done = guard.0;
-                (guard.1)(Progress::Compiling { done, total });
-            }
-            Ok((unique, artifact))
-        })
-        .collect::<Result<Vec<_>, ModelError>>()?;
-    let mut by_unique: Vec<Vec<Artifact>> = stitch.unique.keys().map(|_| Vec::new()).collect();
-    for (unique, artifact) in artifacts {
-        by_unique[unique.index()].push(artifact);
-    }
-    Ok(Compiled { sizes, artifacts: by_unique, layouts })
+    let bounds = symbols.bounds();
+    let bound = over.map_or(1, |s| bounds[s.index()]);
+    let general = LoweringSize { size: PieceSize::General(bound), limits: bounds.to_vec() };
+    let exact = exact.into_iter().map(|size| LoweringSize {
+        size: PieceSize::Exact(size),
+        limits: dispatcher.limits(symbols, class, size),
+    });
+    exact.chain([general]).collect()
 }
 
 fn load_weights<D: Device>(
     device: &mut D,
     module: &Module,
     memory: &Memory,
-    compiled: &Compiled,
+    compiled: &CompiledPieces,
     source: &dyn WeightSource,
     progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<(), ModelError> {
@@ -297,7 +283,7 @@ fn bind<D: Device>(
     module: &Module,
     symbols: &SymbolTable,
     memory: &Memory,
-    compiled: &Compiled,
+    compiled: &CompiledPieces,
 ) -> Result<Members<D::Program>, ModelError> {
     let graph = module.graph();
     let stitch = module.stitch().ok_or(ModelError::Unplanned { part: "pieces" })?;
@@ -309,10 +295,7 @@ fn bind<D: Device>(
             (Step::Prologue(_) | Step::Split(_), Some(Op::Custom(call))) => call.name.clone(),
             _ => step.id().to_string(),
         };
-        let class = match step {
-            Step::Piece(_) => piece.over.map(|s| symbols.class(s)),
-            _ => None,
-        };
+        let class = piece.over.map(|s| symbols.class(s));
         let operands: Vec<_> =
             usage.operands.iter().map(|&value| memory.address(graph, value)).collect();
         let binding = Binding {
@@ -328,9 +311,10 @@ fn bind<D: Device>(
         let mut exact = Vec::new();
         let mut general = None;
         let unique = usage.unique.index();
-        for (size, artifact) in compiled.sizes[unique].iter().zip(&compiled.artifacts[unique]) {
+        for (at, artifact) in compiled.sizes[unique].iter().zip(&compiled.artifacts[unique]) {
+            let binding = Binding { bounds: &at.limits, ..binding.clone() };
             let program = device.bind(artifact, &binding)?;
-            match *size {
+            match at.size {
                 PieceSize::Exact(n) => exact.push((n, program)),
                 PieceSize::General(_) => general = Some(program),
             }

@@ -25,6 +25,10 @@ impl FakeCompiler {
 }
 
 impl Compiler for FakeCompiler {
+    fn target(&self) -> String {
+        "fake".to_owned()
+    }
+
     fn identity(&self) -> String {
         "fake".to_owned()
     }

@@ -2,7 +2,7 @@
 
 use super::files::{DumpFolder, file_name};
 use crate::cli::launch_rows::PieceView;
-use crate::cli::lowering::LoweredUnique;
+use crate::cli::lowering::{LoweredPiece, LoweredUnique};
 use piecewise_backend::artifact::{Artifact, Digest, PieceSize};
 use piecewise_backend::compiler::Compiler;
 use piecewise_ir::entity::UniquePieceId;
@@ -30,21 +30,21 @@ impl Pieces<'_> {
     ) -> anyhow::Result<()> {
         let symbols = SymbolTable::new(self.module.graph().symbols())?;
         let mut images: BTreeMap<Digest, &[u8]> = BTreeMap::new();
-        for LoweredUnique { unique, artifacts } in self.lowered {
+        for LoweredUnique { unique, pieces } in self.lowered {
             if !chosen.contains(unique) {
                 continue;
             }
-            let artifacts = match artifacts {
-                Ok(artifacts) => artifacts,
+            let pieces = match pieces {
+                Ok(pieces) => pieces,
                 Err(error) => {
                     folder.write(&format!("kernels/{unique}/error.txt"), &format!("{error}\n"))?;
                     continue;
                 }
             };
             let view = PieceView::new(&self.stitch.unique[*unique], symbols.bounds());
-            for artifact in artifacts {
+            for LoweredPiece { artifact, key } in pieces {
                 let at = size_name(artifact.size);
-                let text = serde_json::to_string_pretty(&summary(&view, artifact)?)?;
+                let text = serde_json::to_string_pretty(&summary(&view, artifact, key)?)?;
                 folder.write(&format!("kernels/{unique}/at-{at}.json"), &(text + "\n"))?;
                 images.extend(artifact.images.iter().map(|(d, bytes)| (*d, bytes.as_slice())));
             }
@@ -67,13 +67,18 @@ impl Pieces<'_> {
     /// The artifact of a unique piece at a size, or the one for any size.
     pub(super) fn artifact(&self, unique: UniquePieceId, size: PieceSize) -> Option<&Artifact> {
         let lowered = self.lowered.iter().find(|lowered| lowered.unique == unique)?;
-        let artifacts = lowered.artifacts.as_ref().ok()?;
-        let exact = artifacts.iter().find(|artifact| artifact.size == size);
-        exact.or_else(|| artifacts.iter().find(|a| matches!(a.size, PieceSize::General(_))))
+        let pieces = lowered.pieces.as_ref().ok()?;
+        let mut artifacts = pieces.iter().map(|piece| &piece.artifact);
+        let exact = artifacts.clone().find(|artifact| artifact.size == size);
+        exact.or_else(|| artifacts.find(|a| matches!(a.size, PieceSize::General(_))))
     }
 }
 
-fn summary(view: &PieceView<'_>, artifact: &Artifact) -> anyhow::Result<serde_json::Value> {
+fn summary(
+    view: &PieceView<'_>,
+    artifact: &Artifact,
+    key: &str,
+) -> anyhow::Result<serde_json::Value> {
     let alternatives: Vec<_> = artifact
         .alternatives
         .iter()
@@ -84,7 +89,7 @@ fn summary(view: &PieceView<'_>, artifact: &Artifact) -> anyhow::Result<serde_js
         .collect();
     Ok(json!({
         "size": artifact.size,
-        "digest": Digest::of(&serde_json::to_vec(artifact)?).to_string(),
+        "cache_key": key,
         "scratch": artifact.scratch(),
         "operands": view.operand_rows(),
         "launches": view.launch_rows(artifact),

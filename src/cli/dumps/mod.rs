@@ -5,6 +5,7 @@ mod dot;
 mod files;
 mod kernels;
 
+use super::device::compiler_for;
 use super::lowering::lower_each;
 use super::settings::Settings;
 use anyhow::bail;
@@ -16,6 +17,7 @@ use piecewise_passes::manager::{BisectLog, DumpDir, PrintAfter, PrintChanged, St
 use piecewise_passes::pipeline::nearest;
 use piecewise_passes::{Observer, Registry};
 use piecewise_runtime::config::DumpConfig;
+use piecewise_runtime::symbols::SymbolTable;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -90,13 +92,14 @@ impl DumpArgs {
         let (Some(dir), Some(stitch)) = (self.dir(config), module.stitch()) else {
             return Ok(());
         };
-        let compiler = settings.device.compiler()?;
+        let compiler = compiler_for(settings.device)?;
+        let symbols = SymbolTable::new(module.graph().symbols())?;
         let chosen = self.chosen(stitch, config)?;
         // What runs between pieces says which graphs can be captured at all.
         let pieces = stitch.unique_pieces();
         let mut wanted: Vec<_> = stitch.unique.keys().collect();
         wanted.retain(|unique| chosen.contains(unique) || !pieces.contains(unique));
-        let lowered = lower_each(&*compiler, module, stitch, &settings.dispatcher, &wanted)?;
+        let lowered = lower_each(settings, stitch, &symbols, &*compiler, &wanted);
         let folder = DumpFolder::new(dir)?;
         let pieces = kernels::Pieces { compiler: &*compiler, module, stitch, lowered: &lowered };
         pieces.write(&folder, &chosen)?;

@@ -3,6 +3,7 @@
 use super::Report;
 use crate::cli::amounts::shown_bytes;
 use crate::cli::launch_rows::{BytesMoved, OperandRow, PieceView};
+use crate::cli::lowering::LoweredPiece;
 use crate::cli::op_name;
 use anyhow::bail;
 use indexmap::IndexMap;
@@ -74,6 +75,7 @@ struct SizeRow {
     rows: u64,
     general: bool,
     digest: String,
+    cache_key: String,
     scratch: u64,
     alternatives: usize,
     #[serde(flatten)]
@@ -304,9 +306,9 @@ fn unique_rows(
     for lowered in report.lowered {
         let piece = &stitch.unique[lowered.unique];
         let view = PieceView::new(piece, symbols.bounds());
-        let (sizes, error) = match &lowered.artifacts {
-            Ok(artifacts) => {
-                let sizes = artifacts.iter().map(|a| size_row(report, &view, a, images));
+        let (sizes, error) = match &lowered.pieces {
+            Ok(pieces) => {
+                let sizes = pieces.iter().map(|piece| size_row(report, &view, piece, images));
                 (sizes.collect::<anyhow::Result<_>>()?, None)
             }
             Err(error) => (Vec::new(), Some(error.to_string())),
@@ -328,9 +330,10 @@ fn unique_rows(
 fn size_row(
     report: &Report<'_>,
     view: &PieceView<'_>,
-    artifact: &Artifact,
+    piece: &LoweredPiece,
     images: &mut IndexMap<Digest, ImageRow>,
 ) -> anyhow::Result<SizeRow> {
+    let artifact = &piece.artifact;
     let (rows, general) = match artifact.size {
         PieceSize::Exact(rows) => (rows, false),
         PieceSize::General(rows) => (rows, true),
@@ -357,6 +360,7 @@ fn size_row(
         rows,
         general,
         digest: Digest::of(&serde_json::to_vec(artifact)?).to_string(),
+        cache_key: piece.key.clone(),
         scratch: artifact.scratch(),
         alternatives: artifact.alternatives.len(),
         bytes: total,

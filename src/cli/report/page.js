@@ -259,6 +259,7 @@ function kernels(unique, sizeIndex) {
         ["alternatives", String(size.alternatives)],
         ["captured", [...new Set(size.launches.map((launch) => launch.capture))].join(", ")],
         ["artifact", make("code", {}, size.digest.slice(0, 16))],
+        ["cache key", make("code", {}, size.cache_key)],
       ]),
       table(`${plural(size.launches.length, "launch", "launches")} at ${named(size)} rows; bytes are those of whole operands, states left out`,
         ["#", "computes", "kernel", "grid", "bytes read", "bytes written", "operands"], rows));

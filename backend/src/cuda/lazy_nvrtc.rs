@@ -1,0 +1,56 @@
+//! NVRTC, opened by the first kernel that is not in the cache.
+
+use super::library::CudaLibrary;
+use super::nvrtc::{Nvrtc, NvrtcError};
+use super::probe::missing;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+/// NVRTC as it will be found when it is needed. Clones share what was opened.
+#[derive(Clone, Debug)]
+pub struct LazyNvrtc {
+    dirs: Vec<PathBuf>,
+    driver_major: Option<u32>,
+    opened: Arc<OnceLock<Result<Nvrtc, NvrtcError>>>,
+}
+
+impl LazyNvrtc {
+    /// NVRTC in `dirs`, or where the loader finds it. Where the driver's major version is known,
+    /// newer ones are passed over, and so is code that they made.
+    pub fn new(dirs: Vec<PathBuf>, driver_major: Option<u32>) -> Self {
+        Self { dirs, driver_major, opened: Arc::default() }
+    }
+
+    /// An NVRTC that can't be found.
+    pub fn missing() -> Self {
+        let lazy = Self::new(Vec::new(), None);
+        // The cell is new and empty.
+        let _ = lazy.opened.set(Err(missing(CudaLibrary::Nvrtc).into()));
+        lazy
+    }
+
+    /// The library, opened now if it was not yet.
+    ///
+    /// # Errors
+    /// When there is none, or it lacks a function.
+    pub fn get(&self) -> Result<&Nvrtc, NvrtcError> {
+        let opened = self.opened.get_or_init(|| Nvrtc::open(&self.dirs, self.driver_major));
+        opened.as_ref().map_err(Clone::clone)
+    }
+
+    /// Whether something has asked for the library.
+    pub fn was_needed(&self) -> bool {
+        self.opened.get().is_some()
+    }
+
+    /// The newest major version whose code the driver loads, if that is known.
+    pub(super) fn driver_major(&self) -> Option<u32> {
+        self.driver_major
+    }
+}
+
+impl From<Nvrtc> for LazyNvrtc {
+    fn from(nvrtc: Nvrtc) -> Self {
+        Self { dirs: Vec::new(), driver_major: None, opened: Arc::new(Ok(nvrtc).into()) }
+    }
+}

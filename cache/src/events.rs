@@ -1,0 +1,153 @@
+//! What happened in a cache, for statistics; and each condition warned about once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde::Serialize;
+
+use crate::format::DecodeError;
+
+/// The bad entries that are named; further ones are only counted.
+const NAMED_BAD_ENTRIES: usize = 64;
+
+/// What happened in one [`Cache`](crate::Cache) since it was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CacheEvents {
+    /// Entries served.
+    pub hits: u64,
+    /// Entries asked for and not served, for whatever reason.
+    pub misses: u64,
+    /// Of the hits, those that came from the remote level.
+    pub remote_hits: u64,
+    /// Entries kept.
+    pub stored: u64,
+    /// Entries kept in the remote level.
+    pub remote_stored: u64,
+    /// Entries not kept because the cache is open for reading only.
+    pub not_stored: u64,
+    /// Entries removed to make room.
+    pub evicted: u64,
+    /// Bytes of payload served.
+    pub bytes_read: u64,
+    /// Bytes of entries kept.
+    pub bytes_written: u64,
+    /// Bytes of entries removed to make room.
+    pub bytes_evicted: u64,
+    /// Entries that were bad: not served, and set aside under another name where that can be.
+    pub quarantined: u64,
+    /// The first of them.
+    pub bad_entries: Vec<QuarantinedEntry>,
+    /// What the cache could not do, each condition once.
+    pub conditions: Vec<ConditionReport>,
+}
+
+/// A bad entry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct QuarantinedEntry {
+    /// Its folder.
+    pub kind: String,
+    /// Its file name.
+    pub name: String,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+/// A condition in which a cache can't do all of its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Condition {
+    /// The directory can't be opened or created, or is not trusted. Nothing is served or kept.
+    Unusable,
+    /// The directory was removed while in use. Nothing is served or kept any longer.
+    Lost,
+    /// The directory can't be written. Nothing is kept any longer.
+    NotWritable,
+    /// There is no space. Entries are tried again.
+    Full,
+    /// An entry could not be read. It counts as a miss.
+    Read,
+    /// An entry could not be written for another reason. Others are tried.
+    Write,
+    /// An entry is larger than the cache keeps.
+    TooLarge,
+    /// A bad entry could not be set aside. It counts as a miss each time.
+    Quarantine,
+    /// The remote level can't be used, or can't any longer. The directory serves alone.
+    Remote,
+    /// An entry could not be evicted. The cache may grow past its size.
+    Evict,
+}
+
+/// A condition that came up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ConditionReport {
+    /// Which.
+    pub condition: Condition,
+    /// What was warned, the first time.
+    pub message: String,
+    /// How often it came up.
+    pub times: u64,
+}
+
+#[derive(Debug, Default)]
+struct Recorded {
+    events: CacheEvents,
+    conditions: BTreeMap<Condition, (String, u64)>,
+    bad: BTreeSet<(String, String)>,
+}
+
+/// The events of one cache.
+#[derive(Debug, Default)]
+pub(crate) struct Recorder(Mutex<Recorded>);
+
+impl Recorder {
+    fn lock(&self) -> MutexGuard<'_, Recorded> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn count(&self, change: impl FnOnce(&mut CacheEvents)) {
+        change(&mut self.lock().events);
+    }
+
+    pub(crate) fn condition(&self, dir: &Path, condition: Condition, message: &str) {
+        let mut recorded = self.lock();
+        let report = recorded.conditions.entry(condition).or_insert_with(|| {
+            tracing::warn!(dir = %dir.display(), "{message}");
+            (message.to_owned(), 0)
+        });
+        report.1 += 1;
+    }
+
+    /// Records and warns about a bad entry, the first time.
+    pub(crate) fn bad_entry(&self, place: &str, kind: &str, name: &str, reason: &DecodeError) {
+        let mut recorded = self.lock();
+        if !recorded.bad.insert((kind.to_owned(), name.to_owned())) {
+            return;
+        }
+        recorded.events.quarantined += 1;
+        if recorded.events.bad_entries.len() < NAMED_BAD_ENTRIES {
+            recorded.events.bad_entries.push(QuarantinedEntry {
+                kind: kind.to_owned(),
+                name: name.to_owned(),
+                reason: reason.to_string(),
+            });
+        }
+        tracing::warn!("the cache entry {place}/{name} is bad: {reason}; it is made again");
+    }
+
+    pub(crate) fn events(&self) -> CacheEvents {
+        let recorded = self.lock();
+        let mut events = recorded.events.clone();
+        let reports = recorded.conditions.iter();
+        events.conditions = reports
+            .map(|(&condition, (message, times))| ConditionReport {
+                condition,
+                message: message.clone(),
+                times: *times,
+            })
+            .collect();
+        events
+    }
+}

@@ -1,0 +1,45 @@
+//! Places at which a test can end the process or make the operating system's answer an error.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+/// A place in the code between two effects on the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FaultPoint {
+    /// Half of an entry's payload is in its temporary file.
+    Write,
+    /// The temporary file is whole, not yet synced.
+    Sync,
+    /// The temporary file is synced and does not have its name yet.
+    Rename,
+    /// The next entry by age is about to be evicted.
+    Evict,
+    /// An entry was found bad and is about to be read again, before it is set aside.
+    Reread,
+    /// An entry of an archive was read and is about to be kept.
+    Import,
+}
+
+/// What happens at a [`FaultPoint`]: an error stands for the one that the operating system would
+/// have returned there. A hook belongs to one [`Cache`](crate::Cache); without one nothing happens.
+#[derive(Clone)]
+pub struct FaultHook(Arc<dyn Fn(FaultPoint) -> io::Result<()> + Send + Sync>);
+
+impl FaultHook {
+    /// A hook that calls `at`, on any thread.
+    pub fn new(at: impl Fn(FaultPoint) -> io::Result<()> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(at))
+    }
+}
+
+impl fmt::Debug for FaultHook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FaultHook")
+    }
+}
+
+pub(crate) fn reach(hook: Option<&FaultHook>, point: FaultPoint) -> io::Result<()> {
+    hook.map_or(Ok(()), |hook| (hook.0)(point))
+}

@@ -1,0 +1,137 @@
+//! The key of a lowered piece: everything that changes what compiling it gives, and nothing else.
+
+use super::stored_piece::FORMAT_VERSION;
+use indexmap::IndexMap;
+use piecewise_backend::artifact::{Digest, PieceSize};
+use piecewise_backend::compiler::{CompileError, Compiler};
+use piecewise_backend::weights::WeightLayout;
+use piecewise_ir::entity::{Entity, Symbol, Value};
+use piecewise_ir::graph::{Graph, ValueDef};
+use piecewise_ir::module::UniquePiece;
+use piecewise_ir::op::Op;
+use std::collections::BTreeSet;
+
+/// The kind of entry of a lowered piece.
+pub const PIECE_KIND: &str = "piece";
+
+/// Changes when plans ask something else of lowered pieces: the order of operands, what a launch
+/// may merge, the alignment of slots.
+const PIPELINE_VERSION: u32 = 1;
+
+/// The factors of a lowered piece's key, by name: format, pipeline, compiler, the piece up to
+/// names, its size, the symbols that it counts with and their bounds, the layouts of its weights,
+/// and the implementations of its custom ops.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PieceKey {
+    factors: Vec<(&'static str, String)>,
+}
+
+impl PieceKey {
+    /// The key of `piece` at `size` for a compiler; `bounds` are the largest sizes by symbol
+    /// index.
+    ///
+    /// # Errors
+    /// When a custom op has no implementation on the target.
+    pub fn new(
+        compiler: &dyn Compiler,
+        piece: &UniquePiece,
+        size: PieceSize,
+        bounds: &[u64],
+        layouts: &[WeightLayout],
+    ) -> Result<Self, CompileError> {
+        let rows = match size {
+            PieceSize::Exact(rows) => format!("{rows} rows"),
+            PieceSize::General(rows) => format!("up to {rows} rows"),
+        };
+        let layouts: Vec<_> = layouts.iter().map(|layout| format!("{layout:?}")).collect();
+        let factors = vec![
+            ("target", compiler.target()),
+            ("piece", Digest(piece.hash).to_string()),
+            ("ops", ops(&piece.graph)),
+            ("size", rows),
+            ("symbols", symbols(piece, bounds)),
+            ("layouts", layouts.join(" ")),
+            ("custom ops", compiler.custom_ops(piece, size, bounds)?),
+            ("compiler", compiler.identity()),
+            ("pipeline", PIPELINE_VERSION.to_string()),
+            ("format", FORMAT_VERSION.to_string()),
+        ];
+        Ok(Self { factors })
+    }
+
+    /// Names with values.
+    pub fn factors(&self) -> Vec<(&str, &str)> {
+        self.factors.iter().map(|(name, value)| (*name, value.as_str())).collect()
+    }
+
+    /// blake3 of names and values, each with its length before it.
+    pub fn digest(&self) -> Digest {
+        let mut hasher = blake3::Hasher::new();
+        for text in self.factors.iter().flat_map(|(name, value)| [*name, value.as_str()]) {
+            hasher.update(&(text.len() as u64).to_le_bytes());
+            hasher.update(text.as_bytes());
+        }
+        Digest(*hasher.finalize().as_bytes())
+    }
+}
+
+/// For people: the ops in the order of their first use, with how many there are. It follows from
+/// the piece.
+fn ops(graph: &Graph) -> String {
+    let mut counts: IndexMap<&str, usize> = IndexMap::new();
+    for node in graph.nodes() {
+        let name = match &graph.node(node).op {
+            Op::Custom(call) => call.name.as_str(),
+            op => op.mnemonic(),
+        };
+        *counts.entry(name).or_default() += 1;
+    }
+    let shown = counts.iter().map(|(name, n)| match n {
+        1 => (*name).to_owned(),
+        n => format!("{n}x{name}"),
+    });
+    shown.collect::<Vec<_>>().join(" ")
+}
+
+/// The symbols of a piece in the order of their first use, by their index among all symbols, which
+/// kernels count rows with: the one that it iterates over, whose size is a factor of its own, and
+/// the others with their bounds. A symbol that only says how many rows a state has stands without
+/// its bound, because kernels take it when they run.
+fn symbols(piece: &UniquePiece, bounds: &[u64]) -> String {
+    let graph = &piece.graph;
+    let mut order: Vec<Symbol> = piece.over.into_iter().collect();
+    let mut bounded: BTreeSet<Symbol> = BTreeSet::new();
+    let mut see = |value: Value, is_bounded: bool| {
+        for (symbol, _) in graph.ty(value).shape.iter().flat_map(|dim| dim.terms()) {
+            if !order.contains(symbol) {
+                order.push(*symbol);
+            }
+            if is_bounded {
+                bounded.insert(*symbol);
+            }
+        }
+    };
+    for value in piece.operands() {
+        let is_state = matches!(graph.def(value), ValueDef::State(_));
+        see(value, !is_state || is_read_whole(graph, value));
+    }
+    let shown = order.iter().map(|&symbol| match Some(symbol) == piece.over {
+        true => format!("{} over", symbol.index()),
+        false if bounded.contains(&symbol) => {
+            let bound = bounds.get(symbol.index()).copied().unwrap_or(graph.symbols()[symbol].max);
+            format!("{} to {bound}", symbol.index())
+        }
+        false => format!("{}", symbol.index()),
+    });
+    shown.collect::<Vec<_>>().join(", ")
+}
+
+/// Whether an op reads a state otherwise than by gathered or scattered rows. What a custom op makes
+/// of the size of a state is in the factor of its implementation.
+fn is_read_whole(graph: &Graph, state: Value) -> bool {
+    graph.nodes().any(|node| {
+        let data = graph.node(node);
+        let by_rows = matches!(data.op, Op::Region(_) | Op::Gather | Op::Scatter | Op::Custom(_));
+        !by_rows && data.operands.contains(&state)
+    })
+}

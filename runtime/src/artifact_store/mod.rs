@@ -1,0 +1,272 @@
+//! Compiling through a store: every unique piece at every size is taken from it, or compiled and
+//! kept there.
+//!
+//! A lowered piece is one entry, found by a [`PieceKey`]; it refers to the images of its launches
+//! by digest, which are entries of their own, shared by pieces and sizes. What a store gives is
+//! held against the piece before it is used: an entry that does not fit is a miss.
+
+mod cache_store;
+mod counts;
+mod key;
+mod stored_piece;
+
+pub use cache_store::{CacheStore, NoCache, cache_dir};
+pub use counts::CompileCounts;
+pub use key::{PIECE_KIND, PieceKey};
+pub use stored_piece::{IMAGE_KIND, StoredPiece};
+
+use crate::dispatch::Dispatcher;
+use crate::model::{LoweringSize, ModelError, Progress, lowering_sizes};
+use crate::symbols::SymbolTable;
+use counts::CountingStore;
+use piecewise_backend::artifact::{Artifact, Digest};
+use piecewise_backend::compiler::{CompileError, Compiler, Store};
+use piecewise_backend::weights::WeightLayout;
+use piecewise_ir::entity::{Entity, UniquePieceId};
+use piecewise_ir::module::{Stitch, UniquePiece};
+use rayon::prelude::*;
+use rustc_hash::FxHashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The artifacts of a model.
+#[derive(Clone, Debug)]
+pub struct CompiledPieces {
+    /// By unique piece, its sizes.
+    pub sizes: Vec<Vec<LoweringSize>>,
+    /// By unique piece, in the order of its sizes.
+    pub artifacts: Vec<Vec<Artifact>>,
+    /// By unique piece, the layouts of its weights.
+    pub layouts: Vec<Vec<WeightLayout>>,
+    /// What was compiled and what was reused.
+    pub counts: CompileCounts,
+}
+
+/// A unique piece at a size, before it is compiled.
+#[derive(Clone, Debug)]
+pub struct CompileJob<'a> {
+    /// The unique piece.
+    pub unique: UniquePieceId,
+    /// What it is.
+    pub piece: &'a UniquePiece,
+    /// The size, and the most of each symbol in the steps that use it.
+    pub at: LoweringSize,
+    /// The layouts of its weights.
+    pub layouts: Vec<WeightLayout>,
+}
+
+impl CompileJob<'_> {
+    /// The key of what it makes.
+    ///
+    /// # Errors
+    /// When a custom op has no implementation on the target.
+    pub fn key(&self, compiler: &dyn Compiler) -> Result<PieceKey, CompileError> {
+        PieceKey::new(compiler, self.piece, self.at.size, &self.at.limits, &self.layouts)
+    }
+}
+
+/// Everything that a model compiles, in the order of unique pieces, then of their sizes.
+pub fn compile_jobs<'a>(
+    stitch: &'a Stitch,
+    symbols: &SymbolTable,
+    dispatcher: &Dispatcher,
+    compiler: &dyn Compiler,
+) -> Vec<CompileJob<'a>> {
+    let sizes = |unique| lowering_sizes(stitch, unique, symbols, dispatcher);
+    let mut all: Vec<_> = stitch.unique.keys().flat_map(sizes).map(|at| at.size).collect();
+    all.sort_unstable();
+    all.dedup();
+    let layouts = compiler.weight_layouts(stitch, &all);
+    let jobs = stitch.unique.iter().flat_map(|(unique, piece)| {
+        let layouts = &layouts[unique.index()];
+        sizes(unique).into_iter().map(move |at| {
+            let layouts = layouts.clone();
+            CompileJob { unique, piece, at, layouts }
+        })
+    });
+    jobs.collect()
+}
+
+/// Compiles every unique piece at the sizes that `dispatcher` can choose, in parallel, and what
+/// the device needs besides.
+///
+/// # Errors
+/// When a piece does not compile. A store that fails is no error.
+pub fn compile_pieces(
+    stitch: &Stitch,
+    symbols: &SymbolTable,
+    dispatcher: &Dispatcher,
+    compiler: &dyn Compiler,
+    store: &dyn Store,
+    progress: &mut (dyn FnMut(Progress) + Send),
+) -> Result<CompiledPieces, ModelError> {
+    let jobs = compile_jobs(stitch, symbols, dispatcher, compiler);
+    let store = CountingStore::new(store);
+    let session = Session { compiler, store: &store, images: Images::default() };
+    let total = jobs.len();
+    let done = Mutex::new((0usize, progress));
+    let artifacts = jobs
+        .par_iter()
+        .map(|job| {
+            let artifact = session.artifact(job).map_err(|source| ModelError::Compile {
+                piece: job.unique.to_string(),
+                source: Box::new(source),
+            })?;
+            let mut guard = done.lock().unwrap_or_else(PoisonError::into_inner);
+            guard.0 += 1;
+            let done = guard.0;
+            (guard.1)(Progress::Compiling { done, total });
+            Ok(artifact)
+        })
+        .collect::<Result<Vec<_>, ModelError>>()?;
+    let prepared = compiler.prepare_device(&store);
+    prepared.map_err(|source| ModelError::Compile {
+        piece: "of the device's own kernels".to_owned(),
+        source: Box::new(source),
+    })?;
+    let each = |_| Vec::new();
+    let mut compiled = CompiledPieces {
+        sizes: stitch.unique.keys().map(|_| Vec::new()).collect(),
+        artifacts: stitch.unique.keys().map(each).collect(),
+        layouts: stitch.unique.keys().map(|_| Vec::new()).collect(),
+        counts: store.counts(),
+    };
+    for (job, artifact) in jobs.into_iter().zip(artifacts) {
+        let unique = job.unique.index();
+        compiled.sizes[unique].push(job.at);
+        compiled.artifacts[unique].push(artifact);
+        compiled.layouts[unique] = job.layouts;
+    }
+    Ok(compiled)
+}
+
+/// Images that the store gave or got, by digest: pieces and sizes share them.
+#[derive(Default)]
+struct Images(Mutex<FxHashMap<Digest, Arc<[u8]>>>);
+
+impl Images {
+    fn get(&self, digest: Digest) -> Option<Arc<[u8]>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&digest).cloned()
+    }
+
+    /// Notes an image; whether it is the first time.
+    fn insert(&self, digest: Digest, bytes: Arc<[u8]>) -> bool {
+        let mut images = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        images.insert(digest, bytes).is_none()
+    }
+}
+
+/// Why the store's entry of a piece is not used.
+enum Miss {
+    /// There is none.
+    Absent,
+    /// The store could not tell.
+    Unreadable(String),
+    /// It refers to an image that the store has lost.
+    ImageAbsent(Digest),
+    /// It is no lowered piece, or not one of this piece.
+    Unfit(String),
+}
+
+/// One compile of a model.
+struct Session<'a> {
+    compiler: &'a dyn Compiler,
+    store: &'a CountingStore<'a>,
+    images: Images,
+}
+
+impl Session<'_> {
+    fn artifact(&self, job: &CompileJob<'_>) -> Result<Artifact, CompileError> {
+        let CompileJob { piece, at: LoweringSize { size, limits }, layouts, .. } = job;
+        let key = job.key(self.compiler)?;
+        match self.load(&key, job) {
+            Ok(artifact) => {
+                self.store.count_reused(PIECE_KIND);
+                return Ok(artifact);
+            }
+            Err(Miss::Absent) => self.store.count_miss("absent"),
+            Err(Miss::ImageAbsent(digest)) => {
+                tracing::debug!(%digest, "a lowered piece lacks an image; it is compiled again");
+                self.store.count_miss("image absent");
+            }
+            Err(Miss::Unreadable(reason)) => {
+                tracing::warn!("a lowered piece could not be read: {reason}");
+                self.store.count_miss("unreadable");
+            }
+            Err(Miss::Unfit(reason)) => {
+                let digest = key.digest();
+                tracing::warn!(
+                    "lowered piece {digest} of the cache does not fit: {reason}; it is compiled again"
+                );
+                self.store.count_miss("unfit");
+            }
+        }
+        let mut artifact = self.compiler.compile(piece, *size, limits, layouts, self.store)?;
+        self.store.count_compiled(PIECE_KIND);
+        self.keep(&key, &artifact);
+        let admitted = self.compiler.admit(piece, limits, &mut artifact);
+        admitted
+            .map_err(|reason| CompileError::Unusable { target: self.compiler.target(), reason })?;
+        Ok(artifact)
+    }
+
+    fn load(&self, key: &PieceKey, job: &CompileJob<'_>) -> Result<Artifact, Miss> {
+        let get = |kind, digest| {
+            self.store.get(kind, digest).map_err(|error| Miss::Unreadable(error.to_string()))
+        };
+        let bytes = get(PIECE_KIND, key.digest())?.ok_or(Miss::Absent)?;
+        let stored = StoredPiece::decode(&bytes).map_err(Miss::Unfit)?;
+        let mut images = Vec::with_capacity(stored.images().len());
+        for &digest in stored.images() {
+            let bytes = match self.images.get(digest) {
+                Some(bytes) => bytes,
+                None => {
+                    let bytes = get(IMAGE_KIND, digest)?.ok_or(Miss::ImageAbsent(digest))?;
+                    if Digest::of(&bytes) != digest {
+                        return Err(Miss::Unfit(format!("image {digest} has other bytes")));
+                    }
+                    let bytes: Arc<[u8]> = bytes.into();
+                    self.images.insert(digest, bytes.clone());
+                    bytes
+                }
+            };
+            images.push((digest, bytes.to_vec()));
+        }
+        let mut artifact = stored.into_artifact(images).map_err(Miss::Unfit)?;
+        artifact.check(job.piece, job.at.size).map_err(Miss::Unfit)?;
+        self.compiler.admit(job.piece, &job.at.limits, &mut artifact).map_err(Miss::Unfit)?;
+        Ok(artifact)
+    }
+
+    /// Keeps an artifact: images first, so that no piece refers to one that is not there yet.
+    fn keep(&self, key: &PieceKey, artifact: &Artifact) {
+        let target = self.compiler.target();
+        let mut kept = Ok(());
+        for (digest, bytes) in &artifact.images {
+            if kept.is_ok() && self.images.insert(*digest, bytes.as_slice().into()) {
+                let kernel = image_name(artifact, *digest);
+                let factors = [("target", target.as_str()), ("kernel", kernel)];
+                kept = self.store.put(IMAGE_KIND, *digest, &factors, bytes);
+            }
+        }
+        let kept = kept.and_then(|()| match StoredPiece::encode(artifact) {
+            Ok(bytes) => self.store.put(PIECE_KIND, key.digest(), &key.factors(), &bytes),
+            Err(reason) => {
+                tracing::warn!("a lowered piece can't be written: {reason}");
+                Ok(())
+            }
+        });
+        if let Err(error) = kept {
+            tracing::debug!(%error, "a lowered piece is not kept");
+        }
+    }
+}
+
+/// What an image computes: the first word of the first launch that runs it.
+fn image_name(artifact: &Artifact, digest: Digest) -> &str {
+    let mut launches = artifact.alternatives.iter().flat_map(|lowered| &lowered.launches);
+    let launch = launches.find(|launch| launch.image == digest);
+    launch.and_then(|launch| launch.name.split(' ').next()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;
