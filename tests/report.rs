@@ -171,6 +171,11 @@ fn the_same_model_gives_the_same_bytes_and_depth_costs_little() {
     for shared in ["unique", "images"] {
         assert_eq!(rows(&deep, shared).len(), rows(&shallow, shared).len(), "{shared}");
     }
+    let keys = |data: &Value| -> BTreeSet<String> {
+        let sizes = rows(data, "unique").iter().flat_map(|piece| rows(piece, "sizes"));
+        sizes.map(|size| size["cache_key"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(keys(&deep), keys(&shallow), "equal pieces are one entry of the cache");
 }
 
 #[test]
