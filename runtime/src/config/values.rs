@@ -100,6 +100,8 @@ pub struct DumpConfig {
     pub dir: Option<PathBuf>,
     /// Names of the passes to dump after; empty dumps after every pass.
     pub passes: Vec<String>,
+    /// Unique pieces (`u2`) whose files are dumped; empty dumps those of every piece.
+    pub pieces: Vec<String>,
 }
 
 /// The compile cache.
@@ -191,6 +193,7 @@ impl RuntimeConfig {
         "checks.compare",
         "dump.dir",
         "dump.passes",
+        "dump.pieces",
         "cache.enabled",
         "cache.dir",
         "cache.max_bytes",
