@@ -7,6 +7,7 @@ use super::model_args::ModelArgs;
 use super::settings::Workload;
 use anyhow::Context;
 use piecewise::models::{TextStream, TextTokenizer};
+use piecewise_backend::tuning::TuningReport;
 use piecewise_runtime::batch::Sampling;
 use piecewise_runtime::capture_planner::{IterationLogWriter, IterationRecord};
 use piecewise_runtime::config::Purpose;
@@ -246,6 +247,13 @@ fn show_statistics(
     }
     let ledger = engine.ledger();
     writeln!(out, "compile          {}", stats.compile)?;
+    if stats.tuning != TuningReport::default() {
+        let TuningReport { loaded, measured, untuned, .. } = stats.tuning;
+        writeln!(
+            out,
+            "tuning           {measured} measured, {loaded} remembered, {untuned} neither"
+        )?;
+    }
     writeln!(out, "device           {}", engine.describe_device())?;
     writeln!(out, "pieces           {pieces} ({unique} unique), {split_ops} split ops")?;
     writeln!(

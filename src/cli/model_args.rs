@@ -5,6 +5,7 @@ use super::cache_flags::CacheFlags;
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 use piecewise::device::DeviceSpec;
+use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::config::{ConfigLayers, Sizes};
 use piecewise_runtime::mode::{GraphMode, Level};
@@ -84,6 +85,9 @@ pub(crate) struct CompileArgs {
     /// Run every step at its exact count or launched, never padded.
     #[arg(long)]
     pub no_padding: bool,
+    /// How alternatives and library algorithms are chosen [default: load].
+    #[arg(long, value_enum, value_name = "MODE")]
+    pub tune: Option<TuneArg>,
     /// Make every step that does not replay an error.
     #[arg(long)]
     pub strict: bool,
@@ -121,6 +125,7 @@ impl CompileArgs {
         if self.no_padding {
             layers = layers.flag("padding", false, "--no-padding")?;
         }
+        layers = put(layers, "--tune", self.tune.map(TuneMode::from))?;
         layers = put(layers, "--strict", self.strict.then_some(true))?;
         for check in &self.check {
             layers = layers.flag(check.key(), true, "--check")?;
@@ -207,6 +212,27 @@ impl From<LevelArg> for Level {
             LevelArg::Trace => Self::Trace,
             LevelArg::Compile => Self::Compile,
             LevelArg::Piecewise => Self::Piecewise,
+        }
+    }
+}
+
+/// `--tune`
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum TuneArg {
+    /// The first alternative, and the algorithms that the library would take.
+    Off,
+    /// What the cache remembers.
+    Load,
+    /// What the cache remembers, and else what is measured.
+    Measure,
+}
+
+impl From<TuneArg> for TuneMode {
+    fn from(arg: TuneArg) -> Self {
+        match arg {
+            TuneArg::Off => Self::Off,
+            TuneArg::Load => Self::Load,
+            TuneArg::Measure => Self::Measure,
         }
     }
 }

@@ -152,7 +152,8 @@ impl<D: Device> CompiledModel<D> {
         let mut staging =
             Staging::new(&mut device, module.graph(), &memory, &read, &output_bounds)?;
         let states = memory.states;
-        let backed_early = custom_ops_mutate_states(&module);
+        // What is measured runs all its rows, which a warm-up and a capture do not.
+        let backed_early = custom_ops_mutate_states(&module) || options.tune == TuneMode::Measure;
         if backed_early {
             device.back(states)?;
         }
