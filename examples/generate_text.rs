@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .max_num_seqs(4)
         .max_num_tokens(32)
         .max_seq_len(128)
-        .load_on_cpu()?;
+        .load()?;
 
     let mut texts: BTreeMap<RequestId, (TextStream<'_>, String)> = BTreeMap::new();
     for prompt in PROMPTS {
@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for (text_stream, text) in texts.into_values() {
         println!("{text}{}\n", text_stream.finish()?);
     }
-    let [launched, piecewise, full] = engine.model().statistics().steps_by_mode;
+    let [launched, piecewise, full] = engine.statistics().steps_by_mode;
     println!("steps: {full} full replays, {piecewise} piecewise, {launched} launched");
     Ok(())
 }

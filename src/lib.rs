@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | run a graph of your own | [`session::Session`] |
 //! | write an op of your own | [`CustomOpDef`](prelude::CustomOpDef), [`CpuOp`](prelude::CpuOp) |
+//! | run on a GPU | [`device::DeviceSpec`] |
 //! | load a checkpoint and generate | [`models::DecoderLoader`], [`Engine`](prelude::Engine) |
 //! | write a pass | [`passes`] |
 //! | read a dump | [`ir::text`] |
@@ -47,6 +48,7 @@ pub use piecewise_kernels as kernels;
 pub use piecewise_passes as passes;
 pub use piecewise_runtime as runtime;
 
+pub mod device;
 pub mod models;
 pub mod prelude;
 pub mod session;

@@ -1,5 +1,6 @@
 //! What a program that builds and runs models names: `use piecewise::prelude::*`.
 
+pub use crate::device::{DeviceSpec, OpenError};
 pub use crate::models::op_builders::*;
 pub use crate::models::{
     Checkpoint, DecoderConfig, DecoderLimits, DecoderLoader, LoadedDecoder, TextStream,
@@ -18,11 +19,15 @@ pub use piecewise_ir::literal::Scalar;
 pub use piecewise_ir::module::Module;
 pub use piecewise_ir::op::RowTreatment;
 pub use piecewise_ir::types::TensorType;
+pub use piecewise_kernels::op::cuda::{
+    CudaImplementation, CudaOp, CudaOpArgs, CudaOpCall, GridAxis, LaunchRecipe, OpKernels, Param,
+    Scalar as KernelScalar,
+};
 pub use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 pub use piecewise_kernels::step::{CaptureSupport, LaunchContext};
 pub use piecewise_runtime::batch::Sampling;
 pub use piecewise_runtime::engine::{
-    Engine, EngineError, EngineOptions, Event, FinishReason, Request, RequestId,
+    DynEngine, Engine, EngineError, EngineOptions, Event, FinishReason, Request, RequestId,
 };
 pub use piecewise_runtime::mode::{GraphMode, Level, StepMode};
 pub use piecewise_runtime::model::{BuildOptions, Checks, CompiledModel, ModelError, StepInputs};

@@ -16,7 +16,7 @@ use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::dispatch::Dispatcher;
 use piecewise_runtime::mode::{GraphMode, Level};
 use piecewise_runtime::model::{
-    BuildOptions, CaptureWhen, Checks, CompiledModel, OnCaptureFailure, piece_sizes,
+    BuildOptions, CaptureWhen, Checks, CompiledModel, OnCaptureFailure, lowering_sizes,
 };
 use piecewise_runtime::pipeline::plan;
 use piecewise_runtime::sizes::SizeList;
@@ -219,11 +219,11 @@ fn counts(folder: &str, activations: DType) -> String {
         let unique = stitch.uses[step.id()].unique;
         let piece = &stitch.unique[unique];
         let layouts = vec![WeightLayout::default(); piece.graph.weights().len()];
-        for size in piece_sizes(stitch, unique, &symbols, &dispatcher) {
+        for at in lowering_sizes(stitch, unique, &symbols, &dispatcher) {
             let of_bound = PieceSize::General(0);
-            let key = if matches!(size, PieceSize::General(_)) { of_bound } else { size };
+            let key = if matches!(at.size, PieceSize::General(_)) { of_bound } else { at.size };
             let artifact =
-                compiler.compile(piece, size, symbols.bounds(), &layouts, &NoStore).unwrap();
+                compiler.compile(piece, at.size, &at.limits, &layouts, &NoStore).unwrap();
             *launches.entry(key).or_default() += artifact.alternatives[0].launches.len();
             sizes_of_all.insert(key);
         }
@@ -231,7 +231,7 @@ fn counts(folder: &str, activations: DType) -> String {
     for size in sizes_of_all {
         let name = match size {
             PieceSize::Exact(size) => format!("{size} rows"),
-            PieceSize::General(_) => "any number of rows, ops included".to_owned(),
+            PieceSize::General(_) => "any number of rows".to_owned(),
         };
         write!(text, "\n  launches at {name}: {}", launches[&size]).unwrap();
     }

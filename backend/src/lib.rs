@@ -8,6 +8,7 @@ pub mod cuda;
 pub mod device;
 mod lowering;
 mod mapped_file;
+pub mod measure;
 pub mod store;
 pub mod weights;
 

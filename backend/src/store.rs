@@ -76,8 +76,8 @@ pub struct MemoryStore {
 
 impl MemoryStore {
     /// A store without entries.
-    pub fn new() -> Self {
-        Self::default()
+    pub const fn new() -> Self {
+        Self { entries: Mutex::new(BTreeMap::new()) }
     }
 
     /// Every entry by kind and key.

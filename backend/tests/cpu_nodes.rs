@@ -3,115 +3,27 @@
 
 mod harness;
 
-use harness::{Bench, compile, pattern, registry, unique};
+use harness::nodes::{self, MOST, Sample, sample};
+use harness::target::Cpu;
+use harness::{registry, unique};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::compiler::{CompileError, Compiler, NoStore};
 use piecewise_backend::cpu::CpuCompiler;
-use piecewise_ir::custom::{CustomCall, OpDefs};
-use piecewise_ir::dim::{Dim, SymbolDecl};
-use piecewise_ir::dtype::DType::{self, BF16, F32, I32, I64};
-use piecewise_ir::entity::{Symbol, Value};
-use piecewise_ir::eval::{Array, Evaluator, Rounding};
-use piecewise_ir::graph::{Graph, Loc};
-use piecewise_ir::literal::Literal;
-use piecewise_ir::op::{BinaryOp, Op, ReduceOp, RowTreatment};
+use piecewise_ir::custom::CustomCall;
+use piecewise_ir::dtype::DType::F32;
+use piecewise_ir::entity::Symbol;
+use piecewise_ir::graph::Loc;
+use piecewise_ir::op::{Op, ReduceOp, RowTreatment};
 use piecewise_ir::types::TensorType;
-
-const MOST: u64 = 11;
-const TRUE: u64 = 7;
-
-struct Sample {
-    graph: Graph,
-    t: Symbol,
-    r: Symbol,
-}
-
-fn sample() -> Sample {
-    let mut graph = Graph::new("nodes");
-    let mut decl = |name: &str| {
-        graph.add_symbol(SymbolDecl { name: name.into(), min: 1, max: MOST, role: None })
-    };
-    let (t, r) = (decl("T"), decl("R"));
-    Sample { graph, t, r }
-}
-
-impl Sample {
-    fn ty(&self, dtype: DType, over: Symbol, row: &[u64]) -> TensorType {
-        let row = row.iter().map(|&d| Dim::from(d));
-        TensorType { dtype, shape: [Dim::from(over)].into_iter().chain(row).collect() }
-    }
-    fn push(&mut self, op: Op, operands: Vec<Value>, ty: TensorType) -> Value {
-        self.graph.push(op, operands, ty, Loc::default())
-    }
-}
-
-/// Runs every output at true counts below the sizes and holds the real rows to the evaluator.
-fn equals_evaluator(sample: Sample, over: Symbol, inputs: &[Array]) {
-    let Sample { graph, .. } = sample;
-    let mut bench = Bench::new(unique(graph.clone(), Some(over)), registry(), 2);
-    let bounds = bench.bounds.clone();
-    for (decl, array) in graph.inputs().iter().zip(inputs) {
-        bench.write(decl.value, array);
-    }
-    let artifact = compile(&bench.piece, PieceSize::Exact(MOST), &bounds);
-    assert_eq!(artifact, compile(&bench.piece, PieceSize::Exact(MOST), &bounds));
-    let program = bench.bind(&artifact).unwrap();
-    bench.launch(&program, &bounds, &[TRUE; 2]);
-    let mut real = inputs.to_vec();
-    for (decl, array) in graph.inputs().iter().zip(&mut real) {
-        if graph.ty(decl.value).outer_symbol().is_some() {
-            let row = array.row_len();
-            array.shape[0] = TRUE as usize;
-            array.data.truncate(row * TRUE as usize);
-        }
-    }
-    let defs = OpDefs::new();
-    let evaluator = Evaluator::new(&graph, &defs).rounding(Rounding::Typed);
-    let want = evaluator.run(&[TRUE; 2], &real, &[], &mut []).unwrap();
-    for (&output, want) in graph.outputs().iter().zip(want) {
-        let got = bench.read(output, &bounds);
-        assert_eq!(got[..want.data.len()], want.data, "{output} of {graph:#?}");
-    }
-}
 
 #[test]
 fn row_numbers_broadcasts_and_static_values() {
-    let mut s = sample();
-    let t = s.t;
-    let mut outputs = Vec::new();
-    for dtype in [F32, BF16, I32, I64] {
-        let ty = s.ty(dtype, t, &[3]);
-        outputs.push(s.push(Op::Iota { axis: 0 }, vec![], ty.clone()));
-        outputs.push(s.push(Op::Iota { axis: 1 }, vec![], ty));
-        let flat = s.ty(dtype, t, &[]);
-        outputs.push(s.push(Op::Iota { axis: 0 }, vec![], flat));
-    }
-    let fixed = TensorType::new(F32, [1u64, 3]);
-    let literal = s.push(Op::Literal(Literal::new(F32, [1.5, 2.5, -1.0])), vec![], fixed.clone());
-    let doubled = s.push(Op::Binary(BinaryOp::Add), vec![literal, literal], fixed);
-    let wide = s.ty(F32, t, &[3]);
-    outputs.push(s.push(Op::Broadcast, vec![doubled], wide.clone()));
-    let scalar = s.push(Op::Literal(Literal::new(F32, [4.0])), vec![], TensorType::scalar(F32));
-    outputs.push(s.push(Op::Broadcast, vec![scalar], wide));
-    let long = TensorType::new(I64, [700u64]);
-    outputs.push(s.push(Op::Iota { axis: 0 }, vec![], long));
-    s.graph.set_outputs(outputs);
-    equals_evaluator(s, t, &[]);
+    nodes::row_numbers_broadcasts_and_static_values::<Cpu>();
 }
 
 #[test]
 fn rows_gathered_from_a_table_of_another_symbol_are_clamped_to_its_true_rows() {
-    let mut s = sample();
-    let (t, r) = (s.t, s.r);
-    let (table, ids) = (s.ty(BF16, t, &[4]), s.ty(I32, r, &[]));
-    let x = s.graph.add_input("x", table, None, None);
-    let ids = s.graph.add_input("ids", ids, None, None);
-    let rows = s.ty(BF16, r, &[4]);
-    let rows = s.push(Op::Gather, vec![x, ids], rows);
-    s.graph.set_outputs(vec![rows]);
-    let wild = [0.0, 6.0, -3.0, 8.0, 100.0, 3.0, 2.0, 0.0, 0.0, 0.0, 0.0];
-    let ids = Array { dtype: I32, shape: vec![MOST as usize], data: wild.to_vec() };
-    equals_evaluator(s, r, &[pattern(BF16, &[MOST, 4], 5), ids]);
+    nodes::rows_of_a_table_of_another_symbol_are_clamped_to_its_true_rows::<Cpu>();
 }
 
 fn refused(s: Sample, over: Symbol) -> CompileError {

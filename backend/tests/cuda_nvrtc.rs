@@ -1,8 +1,17 @@
 //! Kernels compile without a GPU. Skipped where NVRTC is not installed: see `.ci/install-nvrtc`.
 
+#![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
 #![allow(clippy::print_stdout, reason = "a skipped test says why")]
 
+mod harness;
+
+use harness::random::{Kind, program};
 use piecewise_backend::cuda::{Arch, Nvrtc, NvrtcError, Source, library_dirs};
+use piecewise_ir::graph::ValueDef;
+use piecewise_ir::op::Op;
+use piecewise_kernels::cuda::{LaunchRecipe, OperandRole, PRELUDE, region_kernel};
+
+const ARCHS: [u32; 6] = [80, 87, 89, 90, 100, 120];
 
 const DOUBLE: &str = r#"
 #include "scale.cuh"
@@ -32,7 +41,7 @@ fn source<'a>(text: &'a str, headers: &'a [(&'a str, &'a str)]) -> Source<'a> {
 fn a_kernel_compiles_for_every_architecture_to_the_same_bytes() {
     let Some(nvrtc) = nvrtc() else { return };
     assert!(nvrtc.identity().starts_with("nvrtc "));
-    for number in [80, 87, 89, 90, 100, 120] {
+    for number in ARCHS {
         let arch = Arch { number };
         if !nvrtc.archs().contains(&arch) {
             println!("skipped: {} does not know {arch}", nvrtc.identity());
@@ -78,17 +87,69 @@ fn several_threads_compile_at_once() {
     });
 }
 
-/// The kernels that make weights, for every architecture that models are compiled for.
+/// The kernels that make weights and measure bandwidth, for every architecture that models are
+/// compiled for.
 #[test]
-fn the_kernels_that_make_weights_compile() {
+fn the_kernels_of_the_device_itself_compile() {
     let Some(nvrtc) = nvrtc() else { return };
-    let source = Source {
-        name: "weights.cu",
-        text: piecewise_backend::cuda::WEIGHT_KERNELS,
-        headers: &[],
-        options: &[],
+    let texts = [
+        ("weights.cu", piecewise_backend::cuda::WEIGHT_KERNELS),
+        ("bandwidth.cu", piecewise_backend::cuda::BANDWIDTH_KERNEL),
+    ];
+    for (name, text) in texts {
+        let source = Source { name, text, headers: &[], options: &[] };
+        for number in ARCHS {
+            nvrtc.compile(&source, Arch { number }).unwrap();
+        }
+    }
+}
+
+fn random_region(seed: u64, kind: Kind) -> LaunchRecipe {
+    let graph = program(seed, kind).fused;
+    let node = graph.nodes().next().unwrap();
+    let Op::Region(region) = &graph.node(node).op else { panic!("{graph:#?}") };
+    let role = |&value| OperandRole {
+        state: matches!(graph.def(value), ValueDef::State(_)),
+        weight: matches!(graph.def(value), ValueDef::Weight(_)),
     };
-    for number in [80, 87, 89, 90, 100, 120] {
-        nvrtc.compile(&source, Arch { number }).unwrap();
+    let roles: Vec<_> = graph.node(node).operands.iter().map(role).collect();
+    region_kernel(region, &roles).unwrap()
+}
+
+/// The regions that a GPU is held to the evaluator with: all of exact ops, a tenth of the others.
+/// Several are compiled at once, in namespaces, each batch for one of the architectures in turn.
+#[test]
+fn random_regions_compile() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let kinds = [(Kind::Exact, 1), (Kind::Smooth, 10), (Kind::SmoothF32, 10)];
+    let mut recipes: Vec<_> = kinds
+        .into_iter()
+        .flat_map(|(kind, nth)| (0..300).step_by(nth).map(move |seed| random_region(seed, kind)))
+        .collect();
+    recipes.sort_by(|a, b| a.source.cmp(&b.source));
+    recipes.dedup_by(|a, b| a.source == b.source);
+    assert!(recipes.len() > 300, "{} different regions", recipes.len());
+    for (batch, recipes) in recipes.chunks(40).enumerate() {
+        let mut text = String::from("#include \"prelude.cuh\"\n");
+        for (i, LaunchRecipe { source, entry, .. }) in recipes.iter().enumerate() {
+            let source = source.replace("#include \"prelude.cuh\"", "");
+            let source = source.replace(&format!(") {entry}("), &format!(") {entry}_{i}("));
+            text.push_str(&format!("namespace n{i} {{\n{source}\n}}\n"));
+        }
+        let headers = [("prelude.cuh", PRELUDE)];
+        let options: Vec<&str> =
+            recipes[0].options.iter().map(String::as_str).chain(["--std=c++17"]).collect();
+        let arch = Arch { number: ARCHS[batch % ARCHS.len()] };
+        let compile = |name, text| {
+            let source = Source { name, text, headers: &headers, options: &options };
+            nvrtc.compile(&source, arch)
+        };
+        let Err(together) = compile("regions.cu", &text) else { continue };
+        for recipe in recipes {
+            if let Err(error) = compile("region.cu", &recipe.source) {
+                panic!("{error}\n{}", recipe.source);
+            }
+        }
+        panic!("only together: {together}");
     }
 }

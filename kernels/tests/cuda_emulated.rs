@@ -12,13 +12,14 @@ mod emulate;
 
 use emulate::{Case, Rng, available, emulate, fill, floats, worst};
 use piecewise_ir::custom::CustomOpDef;
-use piecewise_ir::dim::Dim;
+use piecewise_ir::dim::{Dim, SymbolDecl};
 use piecewise_ir::dtype::DType::{BF16, F16, F32, I32, I64};
-use piecewise_ir::entity::{Entity, Node, Symbol};
+use piecewise_ir::entity::{Entity, Node, Symbol, Value};
 use piecewise_ir::eval::Array;
-use piecewise_ir::graph::{Graph, ValueDef};
+use piecewise_ir::graph::{Graph, Loc, ValueDef};
 use piecewise_ir::module::Module;
-use piecewise_ir::op::Op;
+use piecewise_ir::op::{Op, ReduceOp};
+use piecewise_ir::region::{ParamMode, Region};
 use piecewise_ir::testing::RandomGraph;
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::attention::PagedAttention;
@@ -136,6 +137,54 @@ fn random_regions_and_single_ops() {
         for node in graph.nodes().take(20) {
             check(&format!("random_{seed}_{}", node.index()), graph, node, seed);
         }
+    }
+}
+/// A row gathered from a table is a table itself, and so are reductions of several and of one
+/// element.
+#[test]
+fn gathers_from_what_the_region_has_made() {
+    if !available() {
+        return;
+    }
+    let mut graph = Graph::new("gathers");
+    let over = graph.add_symbol(SymbolDecl { name: "T".into(), min: 1, max: 8, role: None });
+    let params = [
+        (ParamMode::Whole, TensorType::new(BF16, [9u64, 4, 6])),
+        (ParamMode::Row, TensorType::scalar(I32)),
+        (ParamMode::Row, TensorType::scalar(I32)),
+    ];
+    let mut body = Graph::with_symbols_of("body", &graph);
+    let mut operands = Vec::new();
+    let [table, first, second] = [0, 1, 2].map(|i| {
+        let (mode, ty) = &params[i];
+        let outer = TensorType {
+            dtype: ty.dtype,
+            shape: [Dim::from(over)].into_iter().chain(ty.shape.iter().cloned()).collect(),
+        };
+        let outer = if *mode == ParamMode::Row { outer } else { ty.clone() };
+        operands.push(graph.add_input(format!("p{i}"), outer, None, None));
+        body.add_input(format!("p{i}"), ty.clone(), None, None)
+    });
+    let mut push = |op, operands: &[Value], shape: &[u64]| {
+        let ty = TensorType::new(BF16, shape.iter().copied());
+        body.push(op, operands.to_vec(), ty, Loc::default())
+    };
+    let row = push(Op::Gather, &[table, first], &[4, 6]);
+    let part = push(Op::Gather, &[row, second], &[6]);
+    let max = |axes: &[usize]| Op::Reduce { op: ReduceOp::Max, axes: axes.to_vec() };
+    let widest = push(max(&[1]), &[row], &[4, 1]);
+    let one_of_them = push(Op::Gather, &[widest, second], &[1]);
+    let largest = push(max(&[0, 1]), &[row], &[1, 1]);
+    let itself = push(Op::Gather, &[largest, second], &[1]);
+    let outputs = [part, one_of_them, itself];
+    body.set_outputs(outputs.to_vec());
+    let results = [6u64, 1, 1].map(|n| TensorType::new(BF16, [Dim::from(over), n.into()]));
+    let params = params.iter().map(|(mode, _)| *mode).collect();
+    let region = Op::Region(Box::new(Region { over, params, body }));
+    let node = graph.push_node(region, operands, results.to_vec(), Loc::default());
+    graph.set_outputs(graph.node(node).results.clone());
+    for seed in 0..3 {
+        check(&format!("gathers_{seed}"), &graph, node, seed);
     }
 }
 #[test]

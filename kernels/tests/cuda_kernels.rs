@@ -143,8 +143,10 @@ fn sources_of_ops() {
     insta::assert_snapshot!("stream", spec.stream_kernel(1).unwrap().source);
 }
 
+/// Each kernel for one architecture in turn, and one in 24 for all: what a kernel is compiled to
+/// differs by architecture, but hardly whether it is compiled.
 #[test]
-fn nvrtc_takes_every_kernel_for_every_architecture() {
+fn nvrtc_takes_every_kernel_and_some_for_every_architecture() {
     let Some(nvrtc) = Nvrtc::find() else { return };
     let mut sources: Vec<(String, Vec<String>)> =
         all_kernels().into_iter().map(|r| (r.source, r.options)).collect();
@@ -152,7 +154,7 @@ fn nvrtc_takes_every_kernel_for_every_architecture() {
     sources.dedup();
     for (i, (source, options)) in sources.iter().enumerate() {
         for (a, arch) in ARCHS.iter().enumerate() {
-            let chosen = (i + a) % 6 == 0 || i % 16 == 0 || *arch == "sm_90";
+            let chosen = (i + a) % ARCHS.len() == 0 || i % 24 == 0;
             if chosen && let Err(log) = nvrtc.compile(source, PRELUDE, arch, options) {
                 panic!("{arch}:\n{log}\n{source}");
             }

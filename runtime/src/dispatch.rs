@@ -4,6 +4,7 @@
 
 use crate::mode::{GraphMode, StepMode};
 use crate::sizes::SizeList;
+use crate::symbols::{SymbolClass, SymbolTable};
 use piecewise_backend::artifact::PieceSize;
 
 /// What a step brings.
@@ -189,6 +190,21 @@ impl Dispatcher {
             }
             PieceSize::General(_) => FallbackReason::NoExactSize,
         }
+    }
+
+    /// The most of each symbol, by symbol index, in a step that runs at `size` of `class`: a
+    /// sequence brings a token at least, and rows and sequences are padded by their own list.
+    pub fn limits(&self, symbols: &SymbolTable, class: Option<SymbolClass>, size: u64) -> Vec<u64> {
+        let few = self.batches.padded(size).unwrap_or(size).max(size);
+        let limit = |(i, &bound): (usize, &u64)| match (class, symbols.class_at(i)) {
+            (Some(SymbolClass::Tokens), SymbolClass::Tokens) => size,
+            (Some(SymbolClass::Tokens), SymbolClass::Rows | SymbolClass::Sequences) => {
+                bound.min(few)
+            }
+            (Some(SymbolClass::Rows), SymbolClass::Rows) => size,
+            _ => bound,
+        };
+        symbols.bounds().iter().enumerate().map(limit).collect()
     }
 
     /// The sizes at which pieces that iterate over tokens have programs of their own, ascending.

@@ -1,6 +1,7 @@
 //! `piecewise compile`: fills the cache ahead of time.
 
 use super::amounts::shown_bytes;
+use super::device::compiler_for;
 use super::lowering::lower;
 use super::model_source::{Planned, SourceArgs};
 use anyhow::{Context, bail};
@@ -37,7 +38,7 @@ pub(crate) fn run(args: CompileModelArgs) -> anyhow::Result<ExitCode> {
         bail!("`compile` fills the cache, which is not to be changed (cache.read_only)");
     }
     let store = CacheStore::open(&settings.config.cache).context("there is nothing to fill")?;
-    let compiler = settings.device.compiler()?;
+    let compiler = compiler_for(settings.device)?;
     let symbols = SymbolTable::new(module.graph().symbols())?;
     let compiled = lower(settings, planned.stitch()?, &symbols, &*compiler, &store)?;
     let seconds = started.elapsed().as_secs_f64();

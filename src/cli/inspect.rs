@@ -1,6 +1,7 @@
 //! `piecewise inspect`: what a model becomes, without its weights.
 
 use super::amounts::shown_bytes;
+use super::device::compiler_for;
 use super::dumps::DumpArgs;
 use super::load::Folder;
 use super::lowering::lower;
@@ -59,7 +60,7 @@ pub(crate) fn run(args: InspectArgs) -> anyhow::Result<ExitCode> {
     let Some(stitch) = module.stitch() else { bail!("the pipeline made no pieces") };
     let lowered = match args.sizes {
         true => {
-            let compiler = folder.settings.device.compiler()?;
+            let compiler = compiler_for(folder.settings.device)?;
             let symbols = SymbolTable::new(module.graph().symbols())?;
             let store = folder.settings.store();
             lower(&folder.settings, stitch, &symbols, &*compiler, &*store)?.artifacts

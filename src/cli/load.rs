@@ -1,6 +1,6 @@
 //! From the flags to a planned module and an engine.
 
-use super::device::engine_on;
+use super::device::{compiler_for, engine_on};
 use super::dumps::DumpArgs;
 use super::lowering::lower;
 use super::model_args::{BoundArgs, ModelArgs};
@@ -90,7 +90,7 @@ impl Folder {
         let (Some(stitch), Some(layout)) = (module.stitch(), module.layout()) else {
             bail!("the pipeline made no plan");
         };
-        let compiler = self.settings.device.compiler()?;
+        let compiler = compiler_for(self.settings.device)?;
         let symbols = SymbolTable::new(module.graph().symbols())?;
         let store = self.settings.store();
         let compiled = lower(&self.settings, stitch, &symbols, &*compiler, &*store)?;

@@ -1,6 +1,7 @@
 //! The subcommands.
 
 mod amounts;
+mod bench;
 mod cache;
 mod cache_flags;
 mod compile;
@@ -52,6 +53,8 @@ enum Command {
     Compile(Box<compile::CompileModelArgs>),
     /// Look at the compile cache, and look after it.
     Cache(cache::CacheArgs),
+    /// Measure steps: time, launches, and bytes against what the device reads.
+    Bench(Box<bench::BenchArgs>),
     /// Show what this machine has for running models, and what is missing.
     Doctor(doctor::DoctorArgs),
     /// Choose capture sizes from an iteration log, from simulated traffic, or for a bound.
@@ -69,6 +72,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Inspect(args) => inspect::run(*args),
         Command::Compile(args) => compile::run(*args),
         Command::Cache(args) => cache::run(args),
+        Command::Bench(args) => bench::run(*args),
         Command::Doctor(args) => doctor::run(args),
         Command::Plan(args) => plan::run(*args),
         Command::Opt(args) => opt::run(*args),

@@ -2,9 +2,9 @@
 
 use super::amounts::parse_bytes;
 use super::cache_flags::CacheFlags;
-use super::device::DeviceArg;
 use anyhow::{Context, bail};
 use clap::ValueEnum;
+use piecewise::device::DeviceSpec;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::config::{ConfigLayers, Sizes};
 use piecewise_runtime::mode::{GraphMode, Level};
@@ -64,7 +64,7 @@ pub(crate) struct CompileArgs {
     /// The device to run on: cpu, cuda, cuda:N, or auto; to inspect or compile without a GPU
     /// also cuda:sm_90 and the like [default: cpu].
     #[arg(long, visible_alias = "target", value_name = "DEVICE")]
-    pub device: Option<DeviceArg>,
+    pub device: Option<DeviceSpec>,
     /// How far to compile [default: piecewise].
     #[arg(long, value_enum)]
     pub level: Option<LevelArg>,

@@ -1,9 +1,9 @@
 //! The configuration of a command, with what follows from the model and from what is to be done.
 
 use super::cache_flags::open_store;
-use super::device::DeviceArg;
 use super::model_args::{BoundArgs, CompileArgs};
 use anyhow::{anyhow, bail};
+use piecewise::device::DeviceSpec;
 use piecewise::models::DecoderConfig;
 use piecewise_backend::compiler::Store;
 use piecewise_ir::dtype::DType;
@@ -30,7 +30,7 @@ pub(crate) struct Settings {
     pub config: RuntimeConfig,
     pub dispatcher: Dispatcher,
     /// Where the model runs.
-    pub device: DeviceArg,
+    pub device: DeviceSpec,
     layers: ConfigLayers,
 }
 

@@ -4,15 +4,16 @@ use super::{
     Checkpoint, CheckpointError, ConfigError, DecoderConfig, DecoderLimits, TextTokenizer,
     TokenizerError, check_weights, decoder, unused_tensors,
 };
-use piecewise_backend::compiler::NoStore;
-use piecewise_backend::cpu::{CpuCompiler, CpuDevice};
-use piecewise_backend::device::DeviceError;
+use crate::device::{DeviceSpec, OpenDevice, OpenError, all_threads};
+use piecewise_backend::compiler::{Compiler, NoStore};
+use piecewise_backend::device::Device;
 use piecewise_ir::builder::BuildErrors;
 use piecewise_ir::dtype::DType;
+use piecewise_ir::module::Module;
 use piecewise_kernels::attention::PAGE_ROWS;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::dispatch::Dispatcher;
-use piecewise_runtime::engine::{Engine, EngineError, EngineOptions};
+use piecewise_runtime::engine::{DynEngine, Engine, EngineError, EngineOptions};
 use piecewise_runtime::mode::{GraphMode, Level};
 use piecewise_runtime::model::{
     BuildOptions, CaptureWhen, Checks, CompiledModel, ModelError, OnCaptureFailure,
@@ -66,7 +67,7 @@ pub enum LoadError {
     Plan(#[from] Box<PlanError>),
     /// The device.
     #[error(transparent)]
-    Device(#[from] Box<DeviceError>),
+    Device(#[from] Box<OpenError>),
     /// The compiled model.
     #[error(transparent)]
     Model(#[from] Box<ModelError>),
@@ -85,7 +86,7 @@ macro_rules! boxed {
     };
 }
 
-boxed!(Plan(PlanError), Device(DeviceError), Model(ModelError));
+boxed!(Plan(PlanError), Device(OpenError), Model(ModelError));
 
 /// The index of the sampled ids among a decoder's outputs.
 const SAMPLED: usize = 1;
@@ -101,6 +102,7 @@ pub struct DecoderLoader {
     max_seq_len: Option<u64>,
     capture_num_tokens: Option<Vec<u64>>,
     graph_mode: GraphMode,
+    device: DeviceSpec,
 }
 
 /// A decoder that is ready to serve.
@@ -111,7 +113,7 @@ pub struct LoadedDecoder {
     /// Text to ids and back.
     pub tokenizer: TextTokenizer,
     /// Takes requests.
-    pub engine: Engine<CpuDevice>,
+    pub engine: Box<dyn DynEngine>,
 }
 
 impl DecoderLoader {
@@ -125,6 +127,7 @@ impl DecoderLoader {
             max_seq_len: None,
             capture_num_tokens: None,
             graph_mode: GraphMode::default(),
+            device: DeviceSpec::Cpu,
         }
     }
 
@@ -159,6 +162,12 @@ impl DecoderLoader {
         self
     }
 
+    /// Where it runs: the CPU, unless said otherwise.
+    pub fn device(mut self, device: DeviceSpec) -> Self {
+        self.device = device;
+        self
+    }
+
     /// Which graphs are captured.
     pub fn graph_mode(mut self, mode: GraphMode) -> Self {
         self.graph_mode = mode;
@@ -168,8 +177,9 @@ impl DecoderLoader {
     /// Reads the folder, compiles the model, loads its weights and captures its graphs.
     ///
     /// # Errors
-    /// When a file is missing or invalid, a bound does not fit, or memory is short.
-    pub fn load_on_cpu(&self) -> Result<LoadedDecoder, LoadError> {
+    /// When a file is missing or invalid, the device can't be opened, a bound does not fit, or
+    /// memory is short.
+    pub fn load(&self) -> Result<LoadedDecoder, LoadError> {
         let config = DecoderConfig::load(&self.folder)?;
         let tokenizer = TextTokenizer::load(&self.folder, config.vocab_size)?;
         let checkpoint = Checkpoint::open(&self.folder)?;
@@ -195,21 +205,16 @@ impl DecoderLoader {
             checks: Checks::default(),
         };
         let registry = Arc::new(OpRegistry::builtin());
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let compiler = CpuCompiler::new(Arc::clone(&registry), threads);
-        let device = CpuDevice::new(registry, threads)?;
-        let model = CompiledModel::build(
-            Arc::new(module),
-            options,
-            &compiler,
-            &NoStore,
-            device,
-            &checkpoint,
-            &mut |_| {},
-        )?;
-        let options = EngineOptions::of(&model)?;
-        let engine = Engine::new(model, options)?;
-        Ok(LoadedDecoder { config, tokenizer, engine })
+        let module = Arc::new(module);
+        let engine = match self.device.open(&registry, all_threads())? {
+            OpenDevice::Cpu(device, compiler) => {
+                serving(module, options, &compiler, *device, &checkpoint)
+            }
+            OpenDevice::Cuda(device, compiler) => {
+                serving(module, options, &compiler, *device, &checkpoint)
+            }
+        };
+        Ok(LoadedDecoder { config, tokenizer, engine: engine? })
     }
 
     fn limits(&self, config: &DecoderConfig) -> Result<DecoderLimits, LoadError> {
@@ -253,4 +258,17 @@ impl DecoderLoader {
             padding: true,
         })
     }
+}
+
+fn serving<D: Device + 'static>(
+    module: Arc<Module>,
+    options: BuildOptions,
+    compiler: &dyn Compiler,
+    device: D,
+    checkpoint: &Checkpoint,
+) -> Result<Box<dyn DynEngine>, LoadError> {
+    let build = CompiledModel::build;
+    let model = build(module, options, compiler, &NoStore, device, checkpoint, &mut |_| {})?;
+    let options = EngineOptions::of(&model)?;
+    Ok(Box::new(Engine::new(model, options)?))
 }

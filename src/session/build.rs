@@ -1,16 +1,19 @@
 //! From a graph to a session: plan, compile, load, capture.
 
+use super::any_model::AnyModel;
 use super::shapes::StepSymbol;
 use super::{InMemoryWeights, Session, SessionError};
-use piecewise_backend::compiler::NoStore;
-use piecewise_backend::cpu::{CpuCompiler, CpuDevice};
+use crate::device::{DeviceSpec, OpenDevice, all_threads};
+use piecewise_backend::compiler::{Compiler, NoStore};
+use piecewise_backend::device::Device;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::graph::Graph;
+use piecewise_ir::module::Module;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::dispatch::Dispatcher;
 use piecewise_runtime::mode::{GraphMode, Level};
 use piecewise_runtime::model::{
-    BuildOptions, CaptureWhen, Checks, CompiledModel, OnCaptureFailure,
+    BuildOptions, CaptureWhen, Checks, CompiledModel, ModelError, OnCaptureFailure,
 };
 use piecewise_runtime::pipeline::plan;
 use piecewise_runtime::sizes::SizeList;
@@ -30,6 +33,7 @@ pub struct SessionBuilder {
     level: Level,
     checks: Checks,
     threads: usize,
+    device: DeviceSpec,
 }
 
 struct Weights(Box<dyn WeightSource>);
@@ -51,11 +55,18 @@ impl SessionBuilder {
             graph_mode: GraphMode::Piecewise,
             level: Level::Piecewise,
             checks: Checks::default(),
-            threads: std::thread::available_parallelism().map_or(1, usize::from),
+            threads: all_threads(),
+            device: DeviceSpec::Cpu,
         }
     }
 
-    /// Custom ops and their CPU implementations; without it, the ops of the framework.
+    /// Where it runs: the CPU, unless said otherwise.
+    pub fn device(mut self, device: DeviceSpec) -> Self {
+        self.device = device;
+        self
+    }
+
+    /// Custom ops and their implementations; without it, the ops of the framework.
     pub fn registry(mut self, registry: OpRegistry) -> Self {
         self.registry = registry;
         self
@@ -108,7 +119,7 @@ impl SessionBuilder {
     /// Plans, compiles, loads and captures.
     ///
     /// # Errors
-    /// When a symbol can't be counted by inputs, a size does not fit, a pass fails, an op has no
+    /// When the device can't be opened, a symbol can't be counted by inputs, a size does not fit, a pass fails, an op has no
     /// implementation, a weight is missing or of another shape, or memory is short.
     pub fn build(self) -> Result<Session, SessionError> {
         let split_ops = self.split_ops.as_deref();
@@ -144,17 +155,28 @@ impl SessionBuilder {
             checks: self.checks,
         };
         let registry = Arc::new(self.registry);
-        let compiler = CpuCompiler::new(Arc::clone(&registry), self.threads);
-        let device = CpuDevice::new(registry, self.threads)?;
-        let model = CompiledModel::build(
-            Arc::new(module),
-            options,
-            &compiler,
-            &NoStore,
-            device,
-            &*self.weights.0,
-            &mut |_| {},
-        )?;
-        Ok(Session { model, symbol, passes })
+        let module = Arc::new(module);
+        let weights = &*self.weights.0;
+        let model = match self.device.open(&registry, self.threads)? {
+            OpenDevice::Cpu(device, compiler) => {
+                compiled(module, options, &compiler, *device, weights)
+            }
+            OpenDevice::Cuda(device, compiler) => {
+                compiled(module, options, &compiler, *device, weights)
+            }
+        };
+        Ok(Session { model: model?, symbol, passes })
     }
+}
+
+fn compiled<D: Device + 'static>(
+    module: Arc<Module>,
+    options: BuildOptions,
+    compiler: &dyn Compiler,
+    device: D,
+    weights: &dyn WeightSource,
+) -> Result<Box<dyn AnyModel>, Box<ModelError>> {
+    let build = CompiledModel::build;
+    let model = build(module, options, compiler, &NoStore, device, weights, &mut |_| {})?;
+    Ok(Box::new(model))
 }

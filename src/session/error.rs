@@ -1,6 +1,6 @@
 //! What can go wrong while a session is built or run.
 
-use piecewise_backend::device::DeviceError;
+use crate::device::OpenError;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::model::ModelError;
 use piecewise_runtime::pipeline::PlanError;
@@ -18,7 +18,7 @@ pub enum SessionError {
     Model(#[from] Box<ModelError>),
     /// The device could not be opened.
     #[error(transparent)]
-    Device(#[from] Box<DeviceError>),
+    Device(#[from] Box<OpenError>),
     /// The capture sizes can't be used.
     #[error(transparent)]
     Sizes(#[from] SizeError),
@@ -104,4 +104,4 @@ macro_rules! boxed {
     };
 }
 
-boxed!(Plan(PlanError), Model(ModelError), Device(DeviceError));
+boxed!(Plan(PlanError), Model(ModelError), Device(OpenError));

@@ -1,9 +1,10 @@
-//! Sessions: a graph without sequences, compiled for the CPU and run step by step.
+//! Sessions: a graph without sequences, compiled for a device and run step by step.
 //!
-//! A session is the short way over [`CompiledModel`]: inputs by name as typed slices, outputs by
+//! A session is the short way over [`CompiledModel`](crate::prelude::CompiledModel): inputs by name as typed slices, outputs by
 //! position as typed vectors. How many rows a step has follows from the lengths of its inputs.
 //! What serves sequences over a paged cache is the [`Engine`](crate::prelude::Engine).
 
+mod any_model;
 mod build;
 mod element;
 mod error;
@@ -17,27 +18,33 @@ pub use error::SessionError;
 pub use outputs::Outputs;
 pub use weights::InMemoryWeights;
 
-use piecewise_backend::cpu::CpuDevice;
+use any_model::AnyModel;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
 use piecewise_passes::RunReport;
-use piecewise_runtime::model::{CompiledModel, StepInputs, StepReport};
+use piecewise_runtime::model::{StepInputs, StepReport};
+use piecewise_runtime::stats::Statistics;
 use shapes::StepSymbol;
 use std::collections::BTreeMap;
 
 /// A graph that runs. Its states live as long as it does.
 #[derive(Debug)]
 pub struct Session {
-    model: CompiledModel<CpuDevice>,
+    model: Box<dyn AnyModel>,
     symbol: Option<StepSymbol>,
     passes: RunReport,
 }
 
 impl Session {
+    /// A session, to be configured and built; on the CPU unless told otherwise.
+    pub fn builder(graph: Graph) -> SessionBuilder {
+        SessionBuilder::new(graph)
+    }
+
     /// A session on the CPU, to be configured and built.
     pub fn cpu(graph: Graph) -> SessionBuilder {
-        SessionBuilder::new(graph)
+        Self::builder(graph)
     }
 
     /// A step, to be given its inputs and run.
@@ -55,9 +62,14 @@ impl Session {
         &self.passes
     }
 
-    /// The model below: statistics, memory, captured graphs.
-    pub fn model(&self) -> &CompiledModel<CpuDevice> {
-        &self.model
+    /// What was counted so far.
+    pub fn statistics(&self) -> &Statistics {
+        self.model.statistics()
+    }
+
+    /// The device, for people.
+    pub fn describe_device(&self) -> String {
+        self.model.describe_device()
     }
 
     /// How the last step ran: replayed or launched, and at which size.
@@ -108,8 +120,7 @@ impl Session {
             });
         }
         let step = StepInputs { counts: &counts, inputs: &inputs, query_length: None };
-        let ticket = self.model.submit(&step)?;
-        Ok(Outputs::copied(&self.model.read(&ticket)?, &counts)?)
+        Ok(self.model.step(&step)?)
     }
 }
 

@@ -1,7 +1,6 @@
 //! Graphs of any kind, built for a target and stepped with the arrays that the evaluator gets.
 
 use crate::target::Target;
-use piecewise_backend::compiler::NoStore;
 use piecewise_backend::device::Device;
 use piecewise_backend::weights::{TensorSource, WeightError, WeightSource};
 use piecewise_ir::dtype::DType;
@@ -88,8 +87,8 @@ pub(crate) fn build<T: Target>(
         checks: Checks { poison: true, addresses: true, compare: false },
     };
     let module = Arc::clone(module);
-    let build = CompiledModel::build;
-    build(module, options, compiler.as_ref(), &NoStore, device, weights, &mut |_| {}).unwrap()
+    let (build, store) = (CompiledModel::build, T::store());
+    build(module, options, compiler.as_ref(), store, device, weights, &mut |_| {}).unwrap()
 }
 
 /// Overwrites the states, in the order of their declarations.

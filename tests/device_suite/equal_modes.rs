@@ -3,34 +3,37 @@
 use crate::sequences::{Left, Sequences, Turn, set_states, step};
 use crate::small_decoder::Setup;
 use crate::target::Target;
+use piecewise_backend::device::Device;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::testing::{Rng, norm_error};
 use piecewise_runtime::batch::ChunkRows;
 use piecewise_runtime::mode::{GraphMode, StepMode};
+use piecewise_runtime::model::CompiledModel;
 
-const SIZES: [u64; 10] = [1, 2, 3, 5, 8, 16, 17, 64, 300, 512];
+/// Sizes at, beside and between what kernels are cut at; each target takes those that it is quick
+/// enough for, and its largest step.
+const SIZES: [u64; 11] = [1, 2, 3, 5, 8, 16, 17, 64, 300, 512, 2048];
 
-fn large(dtype: DType, mode: GraphMode) -> Setup {
-    Setup {
-        dtype,
-        mode,
-        max_tokens: 512,
-        max_length: 640,
-        sizes: SIZES.to_vec(),
-        threads: 2,
-        ..Setup::default()
-    }
+fn sizes<T: Target>() -> Vec<u64> {
+    let smaller = SIZES.into_iter().filter(|&size| size < T::MOST_TOKENS);
+    smaller.chain([T::MOST_TOKENS]).collect()
+}
+
+/// Steps of up to `most` tokens, spread over the sequences, and one more each.
+fn large(dtype: DType, mode: GraphMode, most: u64, sizes: Vec<u64>) -> Setup {
+    let default = Setup::default();
+    let max_length = (most / default.max_sequences + 16).next_multiple_of(16);
+    Setup { dtype, mode, max_tokens: most, max_length, sizes, threads: 2, ..default }
 }
 
 /// `tokens` tokens over as many sequences as there may be, each of which wants its last row; then
 /// a token of each.
-fn two_steps<T: Target>(setup: &Setup, tokens: u64) -> Vec<Left> {
-    let mut model = setup.build::<T>();
-    let count = tokens.min(setup.max_sequences);
-    let mut sequences = Sequences::of(&model);
+fn two_steps<D: Device>(model: &mut CompiledModel<D>, tokens: u64) -> Vec<Left> {
+    let mut sequences = Sequences::of(model);
+    let count = tokens.min(sequences.list.len() as u64);
     let mut rng = Rng::new(tokens);
     let zeros = vec![0; model.memory().states.bytes as usize];
-    set_states(&mut model, &zeros);
+    set_states(model, &zeros);
     let share = |s: u64| tokens / count + u64::from(s < tokens % count);
     let steps: [Vec<Turn>; 2] = [false, true].map(|decode| {
         let turn = |s| Turn {
@@ -41,26 +44,38 @@ fn two_steps<T: Target>(setup: &Setup, tokens: u64) -> Vec<Left> {
         };
         (0..count).map(turn).collect()
     });
-    steps.iter().map(|turns| step(&mut model, &sequences.fill(turns, &mut rng))).collect()
+    steps.iter().map(|turns| step(model, &sequences.fill(turns, &mut rng))).collect()
 }
 
-/// At every size of a list, in every mode.
+/// At every size of a list, in every mode. Says how many steps were compared.
 pub(crate) fn same_bits_in_every_mode<T: Target>(dtype: DType) {
-    let run = |mode, tokens| {
-        let sizes = (1..=4).chain([tokens].into_iter().filter(|&size| size > 4)).collect();
-        two_steps::<T>(&Setup { sizes, ..large(dtype, mode) }, tokens)
+    let sizes = sizes::<T>();
+    let run = |mode| {
+        let mut captured = sizes.clone();
+        captured.push(4);
+        captured.sort_unstable();
+        let mut model = large(dtype, mode, T::MOST_TOKENS, captured).build::<T>();
+        Vec::from_iter(sizes.iter().map(|&tokens| two_steps(&mut model, tokens)))
     };
-    for tokens in SIZES {
-        let launched = run(GraphMode::None, tokens);
-        for (mode, expected_mode) in
-            [(GraphMode::Piecewise, StepMode::Piecewise), (GraphMode::Full, StepMode::Full)]
-        {
-            let replayed = run(mode, tokens);
-            for (found, expected) in replayed.iter().zip(&launched) {
-                assert_eq!(found.report.mode, expected_mode, "{tokens} tokens");
+    let launched = run(GraphMode::None);
+    for (mode, expected_mode) in
+        [(GraphMode::Piecewise, StepMode::Piecewise), (GraphMode::Full, StepMode::Full)]
+    {
+        let (mut compared, mut replays) = (0, 0);
+        for ((tokens, expected), found) in sizes.iter().zip(&launched).zip(run(mode)) {
+            for (found, expected) in found.iter().zip(expected) {
+                assert_eq!(expected.report.mode, StepMode::None);
                 assert_eq!(found.difference(expected), None, "{mode:?} at {tokens} tokens");
+                compared += 1;
+                replays += usize::from(found.report.mode == expected_mode);
             }
         }
+        println!(
+            "{} {dtype} {mode:?}: {compared} steps compared with launched ones at {sizes:?}, \
+             {replays} replays",
+            T::NAME
+        );
+        assert_eq!((compared, replays), (2 * sizes.len(), 2 * sizes.len()), "{mode:?}");
     }
 }
 
@@ -70,8 +85,8 @@ pub(crate) fn padded_equals_unpadded<T: Target>(dtype: DType, tolerance: f64) {
     for tokens in [1, 3, 5, 9, 33] {
         let run = |sizes: &[u64]| {
             let batches = vec![4];
-            let setup = Setup { sizes: sizes.to_vec(), ..large(dtype, GraphMode::Piecewise) };
-            two_steps::<T>(&Setup { batches, ..setup }, tokens)
+            let setup = large(dtype, GraphMode::Piecewise, 512, sizes.to_vec());
+            two_steps(&mut Setup { batches, ..setup }.build::<T>(), tokens)
         };
         let exact = run(&[tokens.min(4), tokens.max(5)]);
         for padded in [run(&[64]), run(&[512])] {
@@ -95,8 +110,8 @@ pub(crate) fn never_split_equals_split<T: Target>(dtype: DType) {
     assert_eq!(b.stitch().unwrap().split_op_count(), 0);
     assert!(b.stitch().unwrap().piece_count() < a.stitch().unwrap().piece_count());
     for tokens in [1, 3, 8, 17] {
-        let expected = two_steps::<T>(&split, tokens);
-        for (found, expected) in two_steps::<T>(&whole, tokens).iter().zip(&expected) {
+        let expected = two_steps(&mut split.build::<T>(), tokens);
+        for (found, expected) in two_steps(&mut whole.build::<T>(), tokens).iter().zip(&expected) {
             assert_eq!(found.report.mode, StepMode::Full);
             assert_eq!(found.difference(expected), None, "{tokens} tokens");
         }

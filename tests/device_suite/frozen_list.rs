@@ -1,10 +1,9 @@
 //! A captured graph is a frozen list of calls over addresses: replay sees nothing else.
 
-use crate::sequences::{Left, Sequences, Turn, set_states, step, try_step};
+use crate::sequences::{Left, Sequences, Turn, set_states, states, step, try_step};
 use crate::small_decoder::Setup;
 use crate::target::Target;
 use piecewise_backend::artifact::PieceSize;
-use piecewise_backend::compiler::NoStore;
 use piecewise_backend::device::{Address, Binding, Device};
 use piecewise_backend::weights::{NormalWeights, WeightLayout};
 use piecewise_ir::dtype::DType;
@@ -13,7 +12,7 @@ use piecewise_ir::graph::ValueDef;
 use piecewise_ir::testing::Rng;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_kernels::step::{LaunchContext, StepContext};
-use piecewise_runtime::batch::ChunkRows;
+use piecewise_runtime::batch::{ChunkRows, Sampling};
 use piecewise_runtime::mode::{GraphMode, StepMode};
 use piecewise_runtime::model::{Checks, CompiledModel, ModelError};
 use std::sync::Arc;
@@ -40,7 +39,7 @@ pub(crate) fn everything_else_is_dropped_first<T: Target>() {
     sizes[piece.over.unwrap().index()] = ROWS;
     let layouts = vec![WeightLayout::default(); piece.graph.weights().len()];
     let artifact =
-        compiler.compile(&piece, PieceSize::Exact(ROWS), &bounds, &layouts, &NoStore).unwrap();
+        compiler.compile(&piece, PieceSize::Exact(ROWS), &bounds, &layouts, T::store()).unwrap();
     let graph = &piece.graph;
     let (mut operands, mut written, mut inputs) = (Vec::new(), Vec::new(), Vec::new());
     for value in piece.operands() {
@@ -227,4 +226,41 @@ pub(crate) fn one_graph_serves_other_metadata<T: Target>() {
     }
     assert_eq!(replayed.statistics().full_replays[&1], 3);
     assert!(logits[0] != logits[1] && logits[1] != logits[2] && logits[0] != logits[2]);
+}
+
+/// One graph of one token samples greedily and by other seeds, temperatures and filters in turn,
+/// as a launched step with the same parameters does.
+pub(crate) fn one_graph_samples_as_each_step_says<T: Target>() {
+    let setup = Setup { mode: GraphMode::Full, ..Setup::default() };
+    let mut replayed = setup.build::<T>();
+    let mut launched = setup.build::<T>();
+    launched.invalidate_graphs();
+    let mut sequences = Sequences::of(&replayed);
+    let mut rng = Rng::new(12);
+    let greedy = Sampling::default();
+    let hot = |seed| Sampling { temperature: 5.0, top_k: 0, top_p: 1.0, seed };
+    let mut rules =
+        vec![greedy, Sampling { top_k: 1, ..hot(1) }, Sampling { top_p: 1e-6, ..hot(2) }];
+    rules.extend((3..23).map(hot));
+    let before = states(&mut replayed);
+    let mut sampled = Vec::new();
+    for rule in rules {
+        // Each step is the same but for how it samples.
+        set_states(&mut replayed, &before);
+        set_states(&mut launched, &before);
+        sequences.restart(0);
+        sequences.sampling = Some(rule);
+        let turn = Turn { sequence: 0, tokens: 1, rows: ChunkRows::Last, feedback: false };
+        let ids = rng.clone();
+        let view = sequences.fill(&[turn], &mut rng);
+        let (found, expected) = (step(&mut replayed, &view), step(&mut launched, &view));
+        rng = ids;
+        assert_eq!(found.report.mode, StepMode::Full);
+        assert_eq!(found.difference(&expected), None, "{rule:?}");
+        sampled.push(i32::from_le_bytes(found.outputs[1][..4].try_into().unwrap()));
+    }
+    assert_eq!(replayed.statistics().full_replays[&1], sampled.len() as u64);
+    assert_eq!(sampled[1..3], [sampled[0]; 2], "one candidate is the likeliest one");
+    let other = sampled[3..].iter().filter(|&&id| id != sampled[0]).count();
+    assert!(other > 5, "hot samples are spread: {sampled:?}");
 }

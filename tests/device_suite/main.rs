@@ -1,10 +1,14 @@
 //! What every backend must hold, written over the `Device` trait and instantiated for each target.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "a case says what it compared, a skipped one why")]
 
 mod any_graph;
+mod compile;
+mod cuda_mix;
 mod equal_modes;
 mod frozen_list;
+mod host_kernel;
 mod launch_check;
 mod new_compositions;
 mod random_graphs;
@@ -14,10 +18,24 @@ mod small_decoder;
 mod target;
 mod user_op;
 
+/// Cases that run where the target `T` of their module is there.
+macro_rules! cases {
+    ($($name:ident $body:block)*) => {
+        $(
+            #[test]
+            fn $name() {
+                if T::is_there() $body
+            }
+        )*
+    };
+}
+
 /// The cases of the suite for one target.
 macro_rules! suite {
     ($name:ident, $target:ty) => {
         mod $name {
+            use crate::target::Target;
+            use crate::user_op::{Form, Place};
             use crate::{
                 equal_modes, frozen_list, new_compositions, random_graphs, random_steps, user_op,
             };
@@ -26,90 +44,76 @@ macro_rules! suite {
 
             type T = $target;
 
-            #[test]
-            fn random_steps_piecewise_f32() {
-                random_steps::equal_launched_steps::<T>(GraphMode::Piecewise, F32, 4, 1);
-            }
-
-            #[test]
-            fn random_steps_full_f32() {
-                random_steps::equal_launched_steps::<T>(GraphMode::Full, F32, 1, 4);
-            }
-
-            #[test]
-            fn random_steps_full_and_piecewise_f32() {
-                random_steps::equal_launched_steps::<T>(GraphMode::FullAndPiecewise, F32, 1, 1);
-            }
-
-            #[test]
-            fn random_steps_piecewise_bf16() {
-                random_steps::equal_launched_steps::<T>(GraphMode::Piecewise, BF16, 1, 4);
-            }
-
-            #[test]
-            fn random_steps_full_bf16() {
-                random_steps::equal_launched_steps::<T>(GraphMode::Full, BF16, 4, 1);
-            }
-
-            #[test]
-            fn random_steps_full_and_piecewise_bf16() {
-                random_steps::equal_launched_steps::<T>(GraphMode::FullAndPiecewise, BF16, 4, 4);
-            }
-
-            #[test]
-            fn launched_piecewise_and_full_give_the_same_bits() {
-                equal_modes::same_bits_in_every_mode::<T>(F32);
-                equal_modes::same_bits_in_every_mode::<T>(BF16);
-            }
-
-            #[test]
-            fn padding_changes_no_real_row() {
-                equal_modes::padded_equals_unpadded::<T>(F32, 1e-5);
-                equal_modes::padded_equals_unpadded::<T>(BF16, 2e-2);
-            }
-
-            #[test]
-            fn a_graph_that_is_never_split_gives_the_same_bits() {
-                equal_modes::never_split_equals_split::<T>(F32);
-                equal_modes::never_split_equals_split::<T>(BF16);
-            }
-
-            #[test]
-            fn replay_needs_nothing_but_the_frozen_list() {
-                frozen_list::everything_else_is_dropped_first::<T>();
-            }
-
-            #[test]
-            fn a_buffer_swapped_after_the_capture_is_read_at_its_old_place() {
-                frozen_list::a_swapped_buffer_is_read_at_its_old_place::<T>(GraphMode::Piecewise);
-                frozen_list::a_swapped_buffer_is_read_at_its_old_place::<T>(GraphMode::Full);
-            }
-
-            #[test]
-            fn five_tokens_replay_eight_rows_and_touch_no_other() {
-                frozen_list::no_row_past_the_size_is_touched::<T>(GraphMode::Piecewise);
-                frozen_list::no_row_past_the_size_is_touched::<T>(GraphMode::Full);
-            }
-
-            #[test]
-            fn metadata_that_changes_between_replays_is_honoured() {
-                frozen_list::one_graph_serves_other_metadata::<T>();
-            }
-
-            #[test]
-            fn a_norm_and_a_gate_of_no_family_are_one_region_and_one_launch_each() {
-                new_compositions::norm_and_gate::<T>(F32, 1e-5);
-                new_compositions::norm_and_gate::<T>(BF16, 2e-2);
-            }
-
-            #[test]
-            fn random_graphs_equal_the_evaluator_in_every_mode() {
-                random_graphs::equal_the_evaluator::<T>();
-            }
-
-            #[test]
-            fn a_users_op_that_mixes_rows_and_mutates_a_state() {
-                user_op::equals_the_evaluator::<T>();
+            cases! {
+                random_steps_piecewise_f32 {
+                    random_steps::equal_launched_steps::<T>(GraphMode::Piecewise, F32, 4, 1);
+                }
+                random_steps_full_f32 {
+                    random_steps::equal_launched_steps::<T>(GraphMode::Full, F32, 1, 4);
+                }
+                random_steps_full_and_piecewise_f32 {
+                    random_steps::equal_launched_steps::<T>(GraphMode::FullAndPiecewise, F32, 1, 1);
+                }
+                random_steps_piecewise_bf16 {
+                    random_steps::equal_launched_steps::<T>(GraphMode::Piecewise, BF16, 1, 4);
+                }
+                random_steps_full_bf16 {
+                    random_steps::equal_launched_steps::<T>(GraphMode::Full, BF16, 4, 1);
+                }
+                random_steps_full_and_piecewise_bf16 {
+                    random_steps::equal_launched_steps::<T>(GraphMode::FullAndPiecewise, BF16, 4, 4);
+                }
+                launched_piecewise_and_full_give_the_same_bits_f32 {
+                    equal_modes::same_bits_in_every_mode::<T>(F32);
+                }
+                launched_piecewise_and_full_give_the_same_bits_bf16 {
+                    equal_modes::same_bits_in_every_mode::<T>(BF16);
+                }
+                padding_changes_no_real_row {
+                    equal_modes::padded_equals_unpadded::<T>(F32, 1e-5);
+                    equal_modes::padded_equals_unpadded::<T>(BF16, 2e-2);
+                }
+                a_graph_that_is_never_split_gives_the_same_bits {
+                    equal_modes::never_split_equals_split::<T>(F32);
+                    equal_modes::never_split_equals_split::<T>(BF16);
+                }
+                replay_needs_nothing_but_the_frozen_list {
+                    frozen_list::everything_else_is_dropped_first::<T>();
+                }
+                a_buffer_swapped_after_the_capture_is_read_at_its_old_place {
+                    let case = frozen_list::a_swapped_buffer_is_read_at_its_old_place::<T>;
+                    case(GraphMode::Piecewise);
+                    case(GraphMode::Full);
+                }
+                five_tokens_replay_eight_rows_and_touch_no_other {
+                    frozen_list::no_row_past_the_size_is_touched::<T>(GraphMode::Piecewise);
+                    frozen_list::no_row_past_the_size_is_touched::<T>(GraphMode::Full);
+                }
+                slots_tables_and_lengths_that_change_between_replays_are_honoured {
+                    frozen_list::one_graph_serves_other_metadata::<T>();
+                }
+                sampling_parameters_that_change_between_replays_are_honoured {
+                    frozen_list::one_graph_samples_as_each_step_says::<T>();
+                }
+                a_norm_and_a_gate_of_no_family_are_one_region_and_one_launch_each {
+                    new_compositions::norm_and_gate::<T>(F32, 1e-5);
+                    new_compositions::norm_and_gate::<T>(BF16, 2e-2);
+                }
+                random_graphs_equal_the_evaluator_in_every_mode {
+                    random_graphs::equal_the_evaluator::<T>();
+                }
+                a_users_op_between_pieces {
+                    user_op::equals_the_evaluator::<T>(Place::BetweenPieces, Form::Source);
+                }
+                a_users_op_inside_a_piece {
+                    user_op::equals_the_evaluator::<T>(Place::InsideAPiece, Form::Source);
+                }
+                a_users_host_function_between_pieces {
+                    user_op::equals_the_evaluator::<T>(Place::BetweenPieces, Form::HostFunction);
+                }
+                a_users_host_function_inside_a_piece {
+                    user_op::equals_the_evaluator::<T>(Place::InsideAPiece, Form::HostFunction);
+                }
             }
         }
     };
@@ -117,3 +121,4 @@ macro_rules! suite {
 
 suite!(cpu, crate::target::Cpu);
 suite!(absorbing_cpu, crate::target::AbsorbingCpu);
+suite!(cuda, crate::target::Cuda);

@@ -3,13 +3,13 @@
 use crate::any_graph::{MODES, RandomWeights, build, elements, step};
 use crate::target::{AbsorbingCpu, Target};
 use piecewise_backend::artifact::PieceSize;
-use piecewise_backend::compiler::NoStore;
 use piecewise_backend::weights::WeightLayout;
 use piecewise_ir::builder::{Builder, Tensor};
 use piecewise_ir::custom::OpDefs;
 use piecewise_ir::dtype::DType::{self, F32};
 use piecewise_ir::eval::{Array, Evaluator};
 use piecewise_ir::graph::Graph;
+use piecewise_ir::module::Module;
 use piecewise_ir::op::Op;
 use piecewise_ir::testing::{Rng, norm_error, random_arrays};
 use piecewise_kernels::op::OpRegistry;
@@ -49,10 +49,15 @@ fn graph(dtype: DType) -> Graph {
     b.finish([y]).unwrap()
 }
 
+/// Both in one graph, planned.
+pub(crate) fn composed(dtype: DType) -> Module {
+    plan(graph(dtype), Level::Piecewise, None, Vec::new()).unwrap().0
+}
+
 /// Each is one region and one launch, and matches f64.
 pub(crate) fn norm_and_gate<T: Target + 'static>(dtype: DType, tolerance: f64) {
     let graph = graph(dtype);
-    let (module, _) = plan(graph.clone(), Level::Piecewise, None, Vec::new()).unwrap();
+    let module = composed(dtype);
     let fused = module.graph();
     let is = |wanted: fn(&Op) -> bool| fused.nodes().filter(|&n| wanted(&fused.node(n).op)).count();
     assert_eq!(is(|op| matches!(op, Op::Region(_))), 2);
@@ -65,7 +70,7 @@ pub(crate) fn norm_and_gate<T: Target + 'static>(dtype: DType, tolerance: f64) {
     let layouts = vec![WeightLayout::default(); stitch.unique[unique].graph.weights().len()];
     let size = PieceSize::Exact(8);
     let artifact =
-        compiler.compile(&stitch.unique[unique], size, &[16], &layouts, &NoStore).unwrap();
+        compiler.compile(&stitch.unique[unique], size, &[16], &layouts, T::store()).unwrap();
     // Absorbing leaves the products, each with the regions beside it.
     let launches = if TypeId::of::<T>() == TypeId::of::<AbsorbingCpu>() { 3 } else { 5 };
     assert_eq!(artifact.alternatives[0].launches.len(), launches);

@@ -10,8 +10,10 @@ use piecewise_ir::testing::{RandomArrays, RandomGraph, mix_ops, norm_error, rand
 use piecewise_runtime::mode::{GraphMode, Level, StepMode};
 use piecewise_runtime::pipeline::plan;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-const GRAPHS: u64 = 60;
+/// How many graphs are run instead of a target's own number.
+const GRAPHS_VARIABLE: &str = "PIECEWISE_RANDOM_GRAPHS";
 const SIZES: [u64; 3] = [4, 16, RandomGraph::MAX_T];
 
 /// A random graph, planned, with what it is given. The arrays are the first graph's: passes may
@@ -22,6 +24,11 @@ struct Case {
     arrays: RandomArrays,
     rows: u64,
     seed: u64,
+}
+
+/// The random graph of `seed`, planned.
+pub(crate) fn random_module(seed: u64) -> Module {
+    Module::clone(&Case::new(seed).module)
 }
 
 impl Case {
@@ -42,9 +49,28 @@ impl Case {
     }
 }
 
+/// Calls `case` with the seeds of a target's graphs, on every processor.
+fn each_seed<T: Target>(case: impl Fn(u64) + Sync) {
+    let asked = std::env::var(GRAPHS_VARIABLE).ok().map(|n| n.parse().unwrap());
+    let (graphs, next) = (asked.unwrap_or(T::RANDOM_GRAPHS), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    match next.fetch_add(1, Ordering::Relaxed) {
+                        seed if seed < graphs => case(seed),
+                        _ => break,
+                    }
+                }
+            });
+        }
+    });
+    println!("{}: {graphs} random graphs in {} modes", T::NAME, MODES.len());
+}
+
 /// Launched, piecewise and full give the same bits, close to the evaluator's numbers.
 pub(crate) fn equal_the_evaluator<T: Target>() {
-    for seed in 0..GRAPHS {
+    each_seed::<T>(|seed| {
         let case = Case::new(seed);
         let Case { graph, arrays, rows, .. } = &case;
         let (ops, mut states) = (mix_ops(), arrays.states.clone());
@@ -57,14 +83,14 @@ pub(crate) fn equal_the_evaluator<T: Target>() {
             let error = norm_error(&elements(expected.dtype, found), &expected.data);
             assert!(error < 1e-4, "seed {seed}: {error}");
         }
-    }
+    });
 }
 
 #[test]
 fn absorbing_changes_no_bit() {
-    for seed in 0..GRAPHS {
+    each_seed::<AbsorbingCpu>(|seed| {
         let case = Case::new(seed);
         let mode = (GraphMode::Piecewise, StepMode::Piecewise);
         assert_eq!(case.outputs::<Cpu>(mode), case.outputs::<AbsorbingCpu>(mode), "seed {seed}");
-    }
+    });
 }

@@ -22,6 +22,8 @@ pub(crate) struct Sequences {
     pub list: Vec<Sequence>,
     pub pool: PagePool,
     batch: BatchBuffers,
+    /// How every turn samples; at random, greedy or not, if unset.
+    pub sampling: Option<Sampling>,
 }
 
 /// What one sequence brings to a step.
@@ -40,6 +42,7 @@ impl Sequences {
             list: (0..roles.sampled_entries).map(|_| Sequence::default()).collect(),
             pool: PagePool::new(roles.kv_rows),
             batch: BatchBuffers::new(roles),
+            sampling: None,
         }
     }
 
@@ -64,10 +67,11 @@ impl Sequences {
             let ids: Vec<u32> =
                 (0..turn.tokens).map(|_| rng.below(VOCAB as usize) as u32).collect();
             let entry = turn.sequence as u32;
-            let sampling = match rng.one_in(2) {
+            let drawn = match rng.one_in(2) {
                 true => Sampling::default(),
                 false => Sampling { temperature: 0.8, top_k: 20, top_p: 0.9, seed: 11 },
             };
+            let sampling = self.sampling.unwrap_or(drawn);
             self.batch.push(&Chunk {
                 tokens: match turn.feedback {
                     true => ChunkTokens::Feedback(entry),

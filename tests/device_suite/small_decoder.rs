@@ -2,7 +2,6 @@
 
 use crate::target::Target;
 use piecewise::models::{DecoderConfig, DecoderLimits, decoder};
-use piecewise_backend::compiler::NoStore;
 use piecewise_backend::weights::NormalWeights;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
@@ -67,7 +66,7 @@ impl Setup {
             "num_key_value_heads": 2,
             "head_dim": 8,
             "vocab_size": VOCAB,
-            "max_position_embeddings": 1024,
+            "max_position_embeddings": 2048,
             "tie_word_embeddings": true,
             "torch_dtype": if self.dtype == DType::F32 { "float32" } else { "bfloat16" },
         });
@@ -122,7 +121,7 @@ impl Setup {
             Arc::new(module),
             self.options(),
             compiler.as_ref(),
-            &NoStore,
+            T::store(),
             device,
             &NormalWeights { std: 0.4, seed: 7 },
             &mut |_| {},

@@ -1,15 +1,21 @@
-//! A graph whose only custom op is a user's: it mixes rows and mutates a state.
+//! A graph whose only custom op is a user's: it mixes rows and mutates a state. It runs between
+//! pieces and inside one, and on CUDA as source with a launch recipe and as a host function.
 
 use crate::any_graph::{MODES, RandomWeights, build, elements, set_states, step};
+use crate::cuda_mix::{HostMix, SourceMix};
 use crate::target::{Cpu, Target};
 use piecewise_backend::device::Device;
 use piecewise_ir::builder::Builder;
-use piecewise_ir::custom::Attr;
+use piecewise_ir::custom::{Attr, Attrs, CustomOpDef, OpDefs};
 use piecewise_ir::dtype::DType::{F32, I32};
 use piecewise_ir::eval::{Array, Evaluator};
 use piecewise_ir::graph::Graph;
 use piecewise_ir::literal::Scalar;
-use piecewise_ir::testing::{MixOp, Rng, mix_ops, norm_error, random_arrays};
+use piecewise_ir::module::Module;
+use piecewise_ir::op::RowTreatment;
+use piecewise_ir::testing::{MixOp, Rng, norm_error, random_arrays};
+use piecewise_ir::types::TensorType;
+use piecewise_kernels::op::cuda::CudaOp;
 use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_runtime::mode::{Level, StepMode};
 use piecewise_runtime::model::CompiledModel;
@@ -21,16 +27,48 @@ const STATE_ROWS: u64 = 24;
 const SCALE: f64 = 0.5;
 const WEIGHTS: u64 = 21;
 
+/// [`MixOp`] that promises to leave padding rows alone, so that it may be inside a piece.
+#[derive(Clone, Copy, Debug)]
+struct MaskedMix;
+
+impl MaskedMix {
+    const NAME: &'static str = "test.masked_mix";
+}
+
+impl CustomOpDef for MaskedMix {
+    fn name(&self) -> &str {
+        Self::NAME
+    }
+    fn infer(&self, operands: &[TensorType], attrs: &Attrs) -> Result<Vec<TensorType>, String> {
+        MixOp.infer(operands, attrs)
+    }
+    fn mutates(&self) -> Vec<usize> {
+        MixOp.mutates()
+    }
+    fn rows(&self) -> RowTreatment {
+        RowTreatment::Masked
+    }
+    fn evaluate(
+        &self,
+        operands: &[Array],
+        attrs: &Attrs,
+        counts: &[u64],
+    ) -> Result<Vec<Array>, String> {
+        MixOp.evaluate(operands, attrs, counts)
+    }
+}
+
 /// [`MixOp`] on the CPU.
 #[derive(Debug)]
 struct CpuMix {
+    name: &'static str,
     /// A fault to plant: sums begin with the last padding row.
     reads_padding: bool,
 }
 
 impl CpuOp for CpuMix {
     fn name(&self) -> &str {
-        MixOp::NAME
+        self.name
     }
 
     fn run(&self, args: &CpuOpArgs<'_>) -> Result<(), OpError> {
@@ -59,7 +97,21 @@ impl CpuOp for CpuMix {
     }
 }
 
-fn graph() -> Graph {
+/// Where the op runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    BetweenPieces,
+    InsideAPiece,
+}
+
+/// How the op is written for CUDA.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Form {
+    Source,
+    HostFunction,
+}
+
+fn graph(place: Place) -> Graph {
     let b = Builder::new("users").weight_dtype(F32);
     let t = b.symbol("T", 1, 16, None);
     let mut x = b.input("x", F32, [t.into(), WIDTH.into()], None, None);
@@ -70,43 +122,64 @@ fn graph() -> Graph {
         let h = x.rms_norm(b.weight("norm", [WIDTH]), 1e-5);
         let h = h.linear(b.weight("in", [WIDTH, WIDTH]));
         let attrs = [("scale".to_owned(), Attr::Float(SCALE))].into();
-        let mixed = b.custom_one(&MixOp, &[h, state, slots], attrs);
+        let mixed = match place {
+            Place::BetweenPieces => b.custom_one(&MixOp, &[h, state, slots], attrs),
+            Place::InsideAPiece => b.custom_one(&MaskedMix, &[h, state, slots], attrs),
+        };
         x = x + mixed.silu().linear(b.weight("out", [WIDTH, WIDTH]));
     }
     b.finish([x]).unwrap()
 }
 
-/// The op and its implementation.
+/// The op and its implementations.
 pub(crate) fn registry() -> Arc<OpRegistry> {
-    registry_of(CpuMix { reads_padding: false })
+    registry_of(Form::Source, false)
 }
 
-fn registry_of(op: CpuMix) -> Arc<OpRegistry> {
+fn registry_of(form: Form, reads_padding: bool) -> Arc<OpRegistry> {
     let mut registry = OpRegistry::new();
-    registry.define(Arc::new(MixOp)).implement_cpu(Arc::new(op));
+    registry.define(Arc::new(MixOp)).define(Arc::new(MaskedMix));
+    for name in [MixOp::NAME, MaskedMix::NAME] {
+        let cuda: Arc<dyn CudaOp> = match form {
+            Form::Source => Arc::new(SourceMix { name }),
+            Form::HostFunction => Arc::new(HostMix { name }),
+        };
+        registry.implement_cpu(Arc::new(CpuMix { name, reads_padding })).implement_cuda(cuda);
+    }
     Arc::new(registry)
 }
 
-/// It is split, planned, captured and run in every mode, with the same bits and close to the
-/// evaluator's numbers, over several steps that carry states on.
-pub(crate) fn equals_the_evaluator<T: Target>() {
-    let (module, _) = plan(graph(), Level::Piecewise, None, Vec::new()).unwrap();
+/// The graph with the op in one place, planned.
+pub(crate) fn user_module(place: Place) -> Module {
+    plan(graph(place), Level::Piecewise, None, Vec::new()).unwrap().0
+}
+
+/// It is planned, captured and run in every mode, with the same bits and close to the evaluator's
+/// numbers, over several steps that carry states on.
+pub(crate) fn equals_the_evaluator<T: Target>(place: Place, form: Form) {
+    let module = user_module(place);
     let stitch = module.stitch().unwrap();
-    assert_eq!((stitch.split_op_count(), stitch.piece_count()), (3, 4));
-    assert_eq!(stitch.unique_pieces().len(), 3, "first, between two ops, last");
+    let counts = (stitch.split_op_count(), stitch.piece_count(), stitch.unique_pieces().len());
+    match place {
+        Place::BetweenPieces => assert_eq!(counts, (3, 4, 3), "first, between two ops, last"),
+        Place::InsideAPiece => assert_eq!(counts, (0, 1, 1)),
+    }
     let module = Arc::new(module);
     let of_modes = MODES.map(|(mode, step_mode)| {
         let weights = RandomWeights(WEIGHTS);
-        let mut model = build::<T>(&module, &registry(), mode, &[4, 8, 16], 16, &weights);
-        run(&mut model, step_mode)
+        let registry = registry_of(form, false);
+        let mut model = build::<T>(&module, &registry, mode, &[4, 8, 16], 16, &weights);
+        run(&mut model, step_mode, place)
     });
     assert_eq!(of_modes[0], of_modes[1]);
     assert_eq!(of_modes[0], of_modes[2]);
 }
 
-fn run<D: Device>(model: &mut CompiledModel<D>, mode: StepMode) -> Vec<Vec<u8>> {
-    let graph = graph();
-    let ops = mix_ops();
+fn run<D: Device>(model: &mut CompiledModel<D>, mode: StepMode, place: Place) -> Vec<Vec<u8>> {
+    let graph = graph(place);
+    let mut ops = OpDefs::new();
+    ops.register(Arc::new(MixOp));
+    ops.register(Arc::new(MaskedMix));
     let weights = random_arrays(&graph, &[1], WEIGHTS).unwrap().weights;
     let zeros = || Array::zeros(F32, vec![STATE_ROWS as usize, WIDTH as usize]);
     let mut states = vec![zeros(), zeros(), zeros()];
@@ -133,10 +206,11 @@ fn run<D: Device>(model: &mut CompiledModel<D>, mode: StepMode) -> Vec<Vec<u8>> 
 
 #[test]
 fn poison_shows_an_op_that_reads_padding() {
-    let (module, _) = plan(graph(), Level::Piecewise, None, Vec::new()).unwrap();
+    let (module, _) =
+        plan(graph(Place::BetweenPieces), Level::Piecewise, None, Vec::new()).unwrap();
     let module = Arc::new(module);
     for reads_padding in [false, true] {
-        let registry = registry_of(CpuMix { reads_padding });
+        let registry = registry_of(Form::Source, reads_padding);
         for (mode, step_mode) in MODES {
             let weights = RandomWeights(WEIGHTS);
             let mut model = build::<Cpu>(&module, &registry, mode, &[4], 16, &weights);

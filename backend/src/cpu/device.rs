@@ -8,6 +8,7 @@ use super::profile::{LaunchTime, Profile};
 use super::program::{Binder, CpuProgram, Kernels};
 use crate::artifact::Artifact;
 use crate::device::{Address, Binding, CaptureRule, Device, DeviceError, HostBlock, Region};
+use crate::measure::LaunchCounts;
 use crate::weights::{WeightLayout, WeightSource};
 use piecewise_ir::weight::Recipe;
 use piecewise_kernels::cpu::Isa;
@@ -27,6 +28,7 @@ pub struct CpuDevice {
     kernels: Kernels,
     workspace: Workspace,
     profile: Option<Profile>,
+    pub(super) counts: LaunchCounts,
     pub(super) is_capturing: bool,
     #[cfg(any(test, feature = "testing"))]
     failing_captures: usize,
@@ -61,6 +63,7 @@ impl CpuDevice {
             kernels: Kernels::default(),
             workspace: Workspace::default(),
             profile: None,
+            counts: LaunchCounts::default(),
             is_capturing: false,
             #[cfg(any(test, feature = "testing"))]
             failing_captures: 0,
@@ -94,6 +97,10 @@ impl CpuDevice {
     /// allocates or waits is an error.
     pub fn capture_scope(&mut self) -> CaptureScope<'_> {
         CaptureScope::begin(self)
+    }
+
+    pub(super) fn pool(&self) -> &rayon::ThreadPool {
+        &self.pool
     }
 
     fn outside_capture(&self, what: &str, rule: CaptureRule) -> Result<(), DeviceError> {
@@ -283,7 +290,8 @@ impl Device for CpuDevice {
         context: LaunchContext<'_>,
     ) -> Result<(), DeviceError> {
         self.outside_capture("a launch", CaptureRule::NoSynchronization)?;
-        let Self { workspace, profile, pool, team, .. } = self;
+        let Self { workspace, profile, pool, team, counts, .. } = self;
+        counts.plain_launches += program.calls.len() as u64;
         run_calls(&program.calls, context, workspace, profile.as_mut(), (pool, team))
     }
 
@@ -309,7 +317,9 @@ impl Device for CpuDevice {
     fn replay(&mut self, graph: &CpuCaptured) -> Result<(), DeviceError> {
         self.outside_capture("a replay", CaptureRule::NoSynchronization)?;
         let context = LaunchContext::Capture(&graph.sizes);
-        let Self { workspace, profile, pool, team, .. } = self;
+        let Self { workspace, profile, pool, team, counts, .. } = self;
+        counts.graph_launches += 1;
+        counts.graph_nodes += graph.calls.len() as u64;
         run_calls(&graph.calls, context, workspace, profile.as_mut(), (pool, team))
     }
 

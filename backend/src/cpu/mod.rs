@@ -11,6 +11,7 @@ mod device;
 mod image;
 mod launch;
 mod materialize;
+mod measure;
 mod memory;
 mod profile;
 mod program;

@@ -9,23 +9,26 @@ use super::error::{CallError, CudaError, device_error};
 use super::event::CudaEvent;
 use super::graph::{GraphExec, GraphSummary};
 use super::host::PinnedBlock;
+use super::kernel_cache::KernelCache;
 use super::lazy_nvrtc::LazyNvrtc;
 use super::library::{CudaLibrary, library_dirs};
 use super::lt::{CublasLt, LtCall, LtLibrary};
 use super::materialize::Loader;
 use super::memory::Memory;
-use super::module::Modules;
+use super::module::{Kernel, Modules};
 use super::nvrtc::Arch;
 use super::probe::{DeviceReport, missing, open_driver};
 use super::program::{Binder, BoundLaunch, CudaProgram, Images, Work};
 use super::stream::Stream;
 use crate::artifact::Artifact;
 use crate::device::{Address, Binding, CaptureRule, Device, DeviceError, HostBlock, Region};
+use crate::measure::LaunchCounts;
 use crate::weights::{WeightLayout, WeightSource};
 use piecewise_ir::weight::Recipe;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_kernels::op::cuda::CudaOpArgs;
 use piecewise_kernels::step::{CaptureSupport, LaunchContext};
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -49,6 +52,7 @@ pub struct CudaOptions {
 pub struct CudaDevice {
     // Fields are dropped in this order: what runs and what is pointed to before the context.
     last: Option<Arc<BoundLaunch>>,
+    pub(super) counts: Cell<LaunchCounts>,
     images: Images,
     modules: Modules,
     lt: Option<SharedLt>,
@@ -84,6 +88,10 @@ impl CudaCaptured {
     /// What the driver says is in it.
     pub fn summary(&self) -> &GraphSummary {
         &self.summary
+    }
+
+    pub(super) fn launches(&self) -> usize {
+        self.launches.len()
     }
 }
 
@@ -125,6 +133,7 @@ impl CudaDevice {
         })?;
         Ok(Self {
             last: None,
+            counts: Cell::default(),
             images: Images::default(),
             modules: Modules::new(&context),
             lt: None,
@@ -179,10 +188,29 @@ impl CudaDevice {
         device_error(action, error)
     }
 
+    pub(super) fn kernels(&self) -> &Arc<KernelCache> {
+        self.loader.kernels()
+    }
+
+    pub(super) fn kernel(&mut self, cubin: &[u8], entry: &str) -> Result<Arc<Kernel>, CallError> {
+        self.modules.kernel(cubin, entry, 0)
+    }
+
+    /// Fills memory with random `f32`.
+    pub(super) fn fill_normal(&mut self, to: u64, elements: u64) -> Result<(), DeviceError> {
+        self.loader.fill_normal(&mut self.modules, to, elements)
+    }
+
+    fn count(&self, add: impl FnOnce(&mut LaunchCounts)) {
+        let mut counts = self.counts.get();
+        add(&mut counts);
+        self.counts.set(counts);
+    }
+
     /// Puts a launch on the stream.
     fn enqueue(&self, launch: &BoundLaunch, context: LaunchContext<'_>) -> Result<(), String> {
         let sizes = context.sizes();
-        match &launch.work {
+        let enqueued = match &launch.work {
             Work::Kernel(bound) => {
                 let recipe = &bound.recipe;
                 let grid = recipe
@@ -236,7 +264,11 @@ impl CudaDevice {
                 };
                 bound.op.enqueue(&args).map_err(|e| e.to_string())
             }
+        };
+        if enqueued.is_ok() && matches!(context, LaunchContext::Step(_)) {
+            self.count(|counts| counts.plain_launches += 1);
         }
+        enqueued
     }
 
     /// Makes the plans of a program's matmuls: the library may allocate and load code at their
@@ -547,6 +579,11 @@ impl Device for CudaDevice {
         }
         self.driver().scope(&[&graph.label], &graph.sizes);
         graph.exec.launch().map_err(|e| failed(e.to_string()))?;
+        self.count(|counts| {
+            counts.graph_launches += 1;
+            counts.graph_nodes += graph.summary.nodes as u64;
+            counts.programmatic_edges += graph.summary.programmatic_edges as u64;
+        });
         if self.options.synchronous {
             self.stream.synchronize().map_err(|e| failed(e.to_string()))?;
         }

@@ -161,6 +161,18 @@ impl Loader {
         made
     }
 
+    /// Enqueues filling memory with `n` normal `f32`.
+    pub(super) fn fill_normal(
+        &mut self,
+        modules: &mut Modules,
+        to: u64,
+        n: u64,
+    ) -> Result<(), DeviceError> {
+        let [k0, k1] = normal_key("fill", 0).map(u64::from);
+        let parameters = [to, n, dtype_code(DType::F32), k0, k1, u64::from(1f32.to_bits())];
+        self.run(modules, "normal", n.div_ceil(4), &parameters)
+    }
+
     fn tensor(
         &mut self,
         modules: &mut Modules,

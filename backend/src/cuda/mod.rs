@@ -24,6 +24,7 @@ mod library;
 mod lt;
 mod materialize;
 mod matmul;
+mod measure;
 mod memory;
 mod module;
 mod nvrtc;
@@ -48,6 +49,7 @@ pub use library::{CudaLibrary, LIBRARY_DIRS_VARIABLE, LibraryError, library_dirs
 pub use lt::{LtAlgorithm, LtError, TuningRecord};
 pub use materialize::WEIGHT_KERNELS;
 pub use matmul::{Matmul, MatmulProblem};
+pub use measure::BANDWIDTH_KERNEL;
 pub use nvrtc::{Arch, Nvrtc, NvrtcError, Source};
 pub use probe::{CublasLtReport, CudaProbe, DeviceReport, DriverReport, NvrtcReport, ProbeRow};
 pub use program::CudaProgram;

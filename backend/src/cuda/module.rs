@@ -4,13 +4,27 @@ use super::context::{Context, warn_failed};
 use super::driver::{Handle, Outcome};
 use crate::artifact::Digest;
 use rustc_hash::FxHashMap;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// A cubin on the device.
 #[derive(Debug)]
 struct Module {
     context: Arc<Context>,
     handle: Handle,
+    /// By entry, the most dynamic shared memory that a launch may ask for: a setting of the
+    /// kernel, which all programs that use it share.
+    shared_bytes: Mutex<FxHashMap<String, u32>>,
+}
+
+impl Module {
+    fn allow_shared(&self, entry: &str, function: Handle, bytes: u32) -> Outcome<()> {
+        let mut most = self.shared_bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        if most.get(entry).is_none_or(|&most| most < bytes) {
+            self.context.driver.allow_shared(function, bytes)?;
+            most.insert(entry.to_owned(), bytes);
+        }
+        Ok(())
+    }
 }
 
 impl Drop for Module {
@@ -54,14 +68,16 @@ impl Modules {
             Some(module) => module,
             None => {
                 let handle = driver.load_module(cubin)?;
-                let module = Arc::new(Module { context: self.context.clone(), handle });
+                let shared_bytes = Mutex::default();
+                let context = self.context.clone();
+                let module = Arc::new(Module { context, handle, shared_bytes });
                 self.loaded.insert(digest, Arc::downgrade(&module));
                 module
             }
         };
         let function = driver.function(module.handle, entry)?;
         if shared_bytes > 0 {
-            driver.allow_shared(function, shared_bytes)?;
+            module.allow_shared(entry, function, shared_bytes)?;
         }
         driver.load_function(function)?;
         Ok(Arc::new(Kernel { function, _module: module }))

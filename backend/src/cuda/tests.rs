@@ -7,6 +7,7 @@ use super::*;
 use crate::artifact::{Access, Arg, ArgRef, Artifact, Launch, Lowered, PieceSize};
 use crate::compiler::Compiler;
 use crate::device::{Address, Binding, CaptureRule, Device, DeviceError, Region};
+use crate::measure::{LaunchCounts, MeasuredDevice};
 use crate::store::MemoryStore;
 use crate::weights::{NormalWeights, WeightLayout};
 use piecewise_ir::builder::Builder;
@@ -240,6 +241,29 @@ fn a_captured_graph_replays_what_was_captured_and_holds_its_memory() {
 }
 
 #[test]
+fn launches_are_counted_outside_graphs_and_nodes_inside() {
+    let mut f = fixture();
+    let program = f.bind(&two_kernels(PieceSize::Exact(16)), "p0").unwrap();
+    let graph = f.device.capture("T=16", &[&program, &program], &[16]).unwrap();
+    assert_eq!(f.device.launch_counts(), LaunchCounts::default());
+    f.launch(&program, 9).unwrap();
+    for _ in 0..3 {
+        f.device.replay(&graph).unwrap();
+    }
+    let counts = f.device.launch_counts();
+    assert_eq!((counts.plain_launches, counts.graph_launches), (2, 3));
+    assert_eq!((counts.graph_nodes, counts.programmatic_edges), (12, 6));
+    let shape = f.device.graph_shape(&graph);
+    assert_eq!((shape.launches, shape.nodes, shape.programmatic_edges), (4, 4, 2));
+
+    let (start, end) = (f.device.mark().unwrap(), f.device.mark().unwrap());
+    let time = f.device.elapsed(&start, &end).unwrap();
+    assert_eq!(time, std::time::Duration::from_millis(1));
+    let error = f.device.read_bandwidth().unwrap_err();
+    assert!(error.to_string().contains("NVRTC is not loaded"), "{error}");
+}
+
+#[test]
 fn graphs_with_nodes_that_do_not_replay_are_refused() {
     let mut f = fixture();
     let program = f.bind(&two_kernels(PieceSize::Exact(16)), "p0").unwrap();
@@ -288,6 +312,23 @@ fn ops_that_can_not_be_captured_are_refused_before_the_capture() {
     assert_eq!(f.device.capture_support(&program), CaptureSupport::Never);
     let error = f.device.capture("T=16", &[&program], &[16]).unwrap_err();
     insta::assert_snapshot!(error);
+}
+
+#[test]
+fn programs_of_one_image_keep_the_shared_memory_of_each() {
+    let mut f = fixture();
+    let size = PieceSize::Exact(16);
+    let mut with_shared = |bytes| {
+        let CudaImage::Kernel(mut kernel) = kernel("first", false) else { unreachable!() };
+        kernel.recipe.dynamic_shared = bytes;
+        f.bind(&artifact(&[("first", CudaImage::Kernel(kernel))], size), "p0").unwrap()
+    };
+    let programs = [with_shared(4096), with_shared(90_000), with_shared(1024), with_shared(0)];
+    let context = StepContext { counts: &[9], sizes: &[16], inputs: &[] };
+    for program in &programs {
+        f.device.launch(program, LaunchContext::Step(&context)).unwrap();
+    }
+    assert_eq!(f.driver.take_ran().len(), 4);
 }
 
 #[test]

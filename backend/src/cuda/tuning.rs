@@ -93,7 +93,7 @@ impl CudaDevice {
                 continue;
             };
             let record = TuningRecord {
-                problem: problem.clone(),
+                problem,
                 library: library.clone(),
                 device: device.clone(),
                 workspace,

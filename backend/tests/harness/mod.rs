@@ -5,14 +5,18 @@
     missing_debug_implementations,
     unreachable_pub,
     clippy::unwrap_used,
+    clippy::print_stdout,
     reason = "each test crate uses a part of it, and what fails here fails a test"
 )]
 
+pub mod layer;
+pub mod nodes;
 pub mod random;
+pub mod regions;
+pub mod target;
 
 use piecewise_backend::artifact::{Artifact, Digest, PieceSize};
 use piecewise_backend::compiler::{Compiler, NoStore};
-use piecewise_backend::cpu::{CpuCompiler, CpuDevice, CpuProgram};
 use piecewise_backend::device::{Address, Binding, Device, DeviceError};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::{Entity, Symbol, Value};
@@ -23,6 +27,9 @@ use piecewise_ir::module::UniquePiece;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_kernels::step::{LaunchContext, StepContext};
 use std::sync::Arc;
+use target::{Cpu, Target};
+
+pub type Program<T> = <<T as Target>::Device as Device>::Program;
 
 /// A byte that results must not keep by accident, and that canaries are made of.
 pub const CANARY: u8 = 0xa5;
@@ -52,9 +59,12 @@ pub fn decode(dtype: DType, bytes: &[u8]) -> Vec<f64> {
         .collect()
 }
 
+/// A bench on the CPU.
+pub type Bench = BenchOn<Cpu>;
+
 /// A device with an operand's worth of memory at the bounds for each operand of a piece.
-pub struct Bench {
-    pub device: CpuDevice,
+pub struct BenchOn<T: Target> {
+    pub device: T::Device,
     pub piece: UniquePiece,
     pub bounds: Vec<u64>,
     pub operands: Vec<Option<Address>>,
@@ -63,9 +73,9 @@ pub struct Bench {
     pub scratch_bytes: u64,
 }
 
-impl Bench {
+impl<T: Target> BenchOn<T> {
     pub fn new(piece: UniquePiece, registry: Arc<OpRegistry>, threads: usize) -> Self {
-        let mut device = CpuDevice::new(registry, threads).unwrap();
+        let mut device = T::device(registry, threads);
         let bounds: Vec<u64> = piece.graph.symbols().iter().map(|(_, decl)| decl.max).collect();
         let mut take = |what: &str, bytes: u64| {
             let region = device.reserve(what, bytes).unwrap();
@@ -97,7 +107,7 @@ impl Bench {
         }
     }
 
-    pub fn bind(&mut self, artifact: &Artifact) -> Result<CpuProgram, DeviceError> {
+    pub fn bind(&mut self, artifact: &Artifact) -> Result<Program<T>, DeviceError> {
         let binding = Binding {
             piece: &self.piece,
             alternative: 0,
@@ -145,7 +155,7 @@ impl Bench {
     }
 
     /// Launches for padded `sizes` and true `counts`.
-    pub fn launch(&mut self, program: &CpuProgram, sizes: &[u64], counts: &[u64]) {
+    pub fn launch(&mut self, program: &Program<T>, sizes: &[u64], counts: &[u64]) {
         self.set_counts(counts);
         let step = StepContext { counts, sizes, inputs: &[] };
         self.device.launch(program, LaunchContext::Step(&step)).unwrap();
@@ -170,7 +180,11 @@ impl Bench {
 }
 
 pub fn compile(piece: &UniquePiece, size: PieceSize, bounds: &[u64]) -> Artifact {
-    compile_with(&CpuCompiler::new(registry(), 4), piece, size, bounds)
+    compile_on::<Cpu>(piece, size, bounds)
+}
+
+pub fn compile_on<T: Target>(piece: &UniquePiece, size: PieceSize, bounds: &[u64]) -> Artifact {
+    T::with_compiler(|compiler| compile_with(compiler, piece, size, bounds))
 }
 
 pub fn compile_with(

@@ -3,7 +3,7 @@
 
 use piecewise_ir::entity::{Entity, Node, Symbol, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
-use piecewise_ir::module::{LiveRange, Module, Step, Stitch};
+use piecewise_ir::module::{LiveRange, Module, Stitch};
 use piecewise_ir::op::Op;
 
 /// The order of the step with who reads what, and the lifetimes that follow.
@@ -12,7 +12,7 @@ pub(super) struct StepOrder<'a> {
     position: Vec<Option<usize>>,
     member: Vec<Option<usize>>,
     readers: Vec<Vec<Node>>,
-    /// For each member, the symbol whose rows it iterates over, if it is a piece.
+    /// For each member, the symbol whose rows it iterates over.
     over: Vec<Option<Symbol>>,
     len: usize,
 }
@@ -29,8 +29,7 @@ impl<'a> StepOrder<'a> {
             len: 0,
         };
         for (m, step) in stitch.steps.iter().enumerate() {
-            let over = stitch.unique[stitch.uses[step.id()].unique].over;
-            order.over.push(over.filter(|_| matches!(step, Step::Piece(_))));
+            order.over.push(stitch.unique[stitch.uses[step.id()].unique].over);
             for &node in &stitch.uses[step.id()].nodes {
                 order.position[node.index()] = Some(order.len);
                 order.member[node.index()] = Some(m);
@@ -74,7 +73,7 @@ impl<'a> StepOrder<'a> {
         Some(LiveRange { start: own.start, end })
     }
 
-    /// Whether a piece over another symbol than the value's rows reads it: that piece may run
+    /// Whether a member over another symbol than the value's rows reads it: that member may run
     /// several times in a step.
     fn is_read_again(&self, value: Value, writer: Node) -> bool {
         let Some(rows) = self.graph.ty(value).outer_symbol() else { return false };

@@ -2,7 +2,7 @@
 
 use piecewise_ir::entity::{Entity, Node, Value};
 use piecewise_ir::graph::Graph;
-use piecewise_ir::module::{LiveRange, Step, Stitch};
+use piecewise_ir::module::{LiveRange, Stitch};
 use piecewise_ir::op::Op;
 
 /// How long a value lives around the nodes that write and read it.
@@ -48,7 +48,7 @@ impl Lifetimes {
             }
             data.results.iter().for_each(|&v| live[v.index()] = Some(span));
         }
-        for value in read_by_repeated_pieces(graph, stitch) {
+        for value in read_by_repeated_members(graph, stitch) {
             if let Some(range) = &mut live[value.index()] {
                 range.end = order.len() - 1;
             }
@@ -62,16 +62,14 @@ impl Lifetimes {
     }
 }
 
-/// Results that a piece reads whose rows are another symbol's than its own. Such a piece may run
+/// Results that a member reads whose rows are another symbol's than its own. Such a member may run
 /// several times in a step, for some of its rows at a time, so that what it reads must outlast
 /// what it writes.
-fn read_by_repeated_pieces(graph: &Graph, stitch: &Stitch) -> Vec<Value> {
+fn read_by_repeated_members(graph: &Graph, stitch: &Stitch) -> Vec<Value> {
     let mut values = Vec::new();
     for step in &stitch.steps {
         let usage = &stitch.uses[step.id()];
-        let (Step::Piece(_), Some(over)) = (step, stitch.unique[usage.unique].over) else {
-            continue;
-        };
+        let Some(over) = stitch.unique[usage.unique].over else { continue };
         for &node in &usage.nodes {
             values.extend(graph.node(node).operands.iter().copied().filter(|&operand| {
                 let writer = graph.defining_node(operand);

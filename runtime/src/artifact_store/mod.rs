@@ -16,10 +16,10 @@ pub use key::{PIECE_KIND, PieceKey};
 pub use stored_piece::{IMAGE_KIND, StoredPiece};
 
 use crate::dispatch::Dispatcher;
-use crate::model::{ModelError, Progress, piece_sizes};
+use crate::model::{LoweringSize, ModelError, Progress, lowering_sizes};
 use crate::symbols::SymbolTable;
 use counts::CountingStore;
-use piecewise_backend::artifact::{Artifact, Digest, PieceSize};
+use piecewise_backend::artifact::{Artifact, Digest};
 use piecewise_backend::compiler::{CompileError, Compiler, Store};
 use piecewise_backend::weights::WeightLayout;
 use piecewise_ir::entity::{Entity, UniquePieceId};
@@ -32,7 +32,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Clone, Debug)]
 pub struct CompiledPieces {
     /// By unique piece, its sizes.
-    pub sizes: Vec<Vec<PieceSize>>,
+    pub sizes: Vec<Vec<LoweringSize>>,
     /// By unique piece, in the order of its sizes.
     pub artifacts: Vec<Vec<Artifact>>,
     /// By unique piece, the layouts of its weights.
@@ -48,10 +48,20 @@ pub struct CompileJob<'a> {
     pub unique: UniquePieceId,
     /// What it is.
     pub piece: &'a UniquePiece,
-    /// The size.
-    pub size: PieceSize,
+    /// The size, and the most of each symbol in the steps that use it.
+    pub at: LoweringSize,
     /// The layouts of its weights.
     pub layouts: Vec<WeightLayout>,
+}
+
+impl CompileJob<'_> {
+    /// The key of what it makes.
+    ///
+    /// # Errors
+    /// When a custom op has no implementation on the target.
+    pub fn key(&self, compiler: &dyn Compiler) -> Result<PieceKey, CompileError> {
+        PieceKey::new(compiler, self.piece, self.at.size, &self.at.limits, &self.layouts)
+    }
 }
 
 /// Everything that a model compiles, in the order of unique pieces, then of their sizes.
@@ -61,16 +71,16 @@ pub fn compile_jobs<'a>(
     dispatcher: &Dispatcher,
     compiler: &dyn Compiler,
 ) -> Vec<CompileJob<'a>> {
-    let sizes = |unique| piece_sizes(stitch, unique, symbols, dispatcher);
-    let mut all: Vec<_> = stitch.unique.keys().flat_map(sizes).collect();
+    let sizes = |unique| lowering_sizes(stitch, unique, symbols, dispatcher);
+    let mut all: Vec<_> = stitch.unique.keys().flat_map(sizes).map(|at| at.size).collect();
     all.sort_unstable();
     all.dedup();
     let layouts = compiler.weight_layouts(stitch, &all);
     let jobs = stitch.unique.iter().flat_map(|(unique, piece)| {
         let layouts = &layouts[unique.index()];
-        sizes(unique).into_iter().map(move |size| {
+        sizes(unique).into_iter().map(move |at| {
             let layouts = layouts.clone();
-            CompileJob { unique, piece, size, layouts }
+            CompileJob { unique, piece, at, layouts }
         })
     });
     jobs.collect()
@@ -91,8 +101,7 @@ pub fn compile_pieces(
 ) -> Result<CompiledPieces, ModelError> {
     let jobs = compile_jobs(stitch, symbols, dispatcher, compiler);
     let store = CountingStore::new(store);
-    let session =
-        Session { compiler, store: &store, bounds: symbols.bounds(), images: Images::default() };
+    let session = Session { compiler, store: &store, images: Images::default() };
     let total = jobs.len();
     let done = Mutex::new((0usize, progress));
     let artifacts = jobs
@@ -123,7 +132,7 @@ pub fn compile_pieces(
     };
     for (job, artifact) in jobs.into_iter().zip(artifacts) {
         let unique = job.unique.index();
-        compiled.sizes[unique].push(job.size);
+        compiled.sizes[unique].push(job.at);
         compiled.artifacts[unique].push(artifact);
         compiled.layouts[unique] = job.layouts;
     }
@@ -162,14 +171,13 @@ enum Miss {
 struct Session<'a> {
     compiler: &'a dyn Compiler,
     store: &'a CountingStore<'a>,
-    bounds: &'a [u64],
     images: Images,
 }
 
 impl Session<'_> {
     fn artifact(&self, job: &CompileJob<'_>) -> Result<Artifact, CompileError> {
-        let CompileJob { piece, size, layouts, .. } = job;
-        let key = PieceKey::new(self.compiler, piece, *size, self.bounds, layouts)?;
+        let CompileJob { piece, at: LoweringSize { size, limits }, layouts, .. } = job;
+        let key = job.key(self.compiler)?;
         match self.load(&key, job) {
             Ok(artifact) => {
                 self.store.count_reused(PIECE_KIND);
@@ -192,10 +200,10 @@ impl Session<'_> {
                 self.store.count_miss("unfit");
             }
         }
-        let mut artifact = self.compiler.compile(piece, *size, self.bounds, layouts, self.store)?;
+        let mut artifact = self.compiler.compile(piece, *size, limits, layouts, self.store)?;
         self.store.count_compiled(PIECE_KIND);
         self.keep(&key, &artifact);
-        let admitted = self.compiler.admit(piece, self.bounds, &mut artifact);
+        let admitted = self.compiler.admit(piece, limits, &mut artifact);
         admitted
             .map_err(|reason| CompileError::Unusable { target: self.compiler.target(), reason })?;
         Ok(artifact)
@@ -224,8 +232,8 @@ impl Session<'_> {
             images.push((digest, bytes.to_vec()));
         }
         let mut artifact = stored.into_artifact(images).map_err(Miss::Unfit)?;
-        artifact.check(job.piece, job.size).map_err(Miss::Unfit)?;
-        self.compiler.admit(job.piece, self.bounds, &mut artifact).map_err(Miss::Unfit)?;
+        artifact.check(job.piece, job.at.size).map_err(Miss::Unfit)?;
+        self.compiler.admit(job.piece, &job.at.limits, &mut artifact).map_err(Miss::Unfit)?;
         Ok(artifact)
     }
 

@@ -19,6 +19,7 @@ use piecewise_ir::entity::{Entity, UniquePieceId};
 use piecewise_ir::module::{Module, Step, Stitch};
 use piecewise_ir::op::Op;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// What happens while a model is built.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,6 +67,19 @@ pub struct BuildOptions {
     pub checks: Checks,
 }
 
+/// How long the parts of building took, each to the end of its work on the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+pub struct BuildTimes {
+    /// Every unique piece at every size, and the check of the launches.
+    pub compile: Duration,
+    /// Reserving memory and making the weights.
+    pub load: Duration,
+    /// Binding programs and making host blocks.
+    pub bind: Duration,
+    /// Warming up, capturing, and mapping the states.
+    pub capture: Duration,
+}
+
 /// When graphs are captured.
 #[derive(
     Clone, Copy, PartialEq, Eq, Hash, Debug, Default, serde::Serialize, serde::Deserialize,
@@ -106,17 +120,22 @@ impl<D: Device> CompiledModel<D> {
         weights: &dyn WeightSource,
         progress: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<Self, ModelError> {
+        let started = Instant::now();
         let stitch = module.stitch().ok_or(ModelError::Unplanned { part: "pieces" })?;
         let layout = module.layout().ok_or(ModelError::Unplanned { part: "layout" })?;
         let symbols = SymbolTable::new(module.graph().symbols())?;
         let dispatcher = &options.dispatcher;
         let compiled = compile_pieces(stitch, &symbols, dispatcher, compiler, store, progress)?;
         check_artifacts(&module, &compiled.artifacts)?;
+        let compile_time = started.elapsed();
         let artifacts = compiled.artifacts.iter().flatten();
         let scratch = artifacts.map(Artifact::scratch).max().unwrap_or(0);
         let ledger = Ledger::new(module.graph(), layout, scratch, symbols.bounds());
         let memory = Memory::reserve(&mut device, &module, layout, ledger)?;
         load_weights(&mut device, &module, &memory, &compiled, weights, progress)?;
+        let loaded = device.record()?;
+        device.wait(&loaded)?;
+        let load_end = started.elapsed();
         let members = bind(&mut device, &module, &symbols, &memory, &compiled)?;
         let mut output_bounds = symbols.bounds().to_vec();
         let mut max_logit_rows = options.max_logit_rows;
@@ -147,8 +166,11 @@ impl<D: Device> CompiledModel<D> {
             last: None,
             read_counts,
             lowered: None,
+            times: BuildTimes::default(),
+            launches_only: false,
             device,
         };
+        let bind_end = started.elapsed();
         let wanted = model.dispatcher.mode;
         let (mode, reason) = model.supported_mode(wanted);
         if let Some(reason) = reason {
@@ -176,6 +198,12 @@ impl<D: Device> CompiledModel<D> {
             model.device.drop_backing(states)?;
         }
         model.device.back(states)?;
+        model.times = BuildTimes {
+            compile: compile_time,
+            load: load_end - compile_time,
+            bind: bind_end - load_end,
+            capture: started.elapsed() - bind_end,
+        };
         Ok(model)
     }
 }
@@ -190,23 +218,37 @@ fn custom_ops_mutate_states(module: &Module) -> bool {
     })
 }
 
-/// The sizes at which a unique piece has programs: those of its symbol's list, then any.
-pub fn piece_sizes(
+/// A size that a unique piece or op has programs for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LoweringSize {
+    /// Of the symbol that it iterates over.
+    pub size: PieceSize,
+    /// The most of each symbol, by symbol index, in the steps that use the program.
+    pub limits: Vec<u64>,
+}
+
+/// The sizes at which a unique piece or op has programs: those of its symbol's list, then any.
+pub fn lowering_sizes(
     stitch: &Stitch,
     unique: UniquePieceId,
     symbols: &SymbolTable,
     dispatcher: &Dispatcher,
-) -> Vec<PieceSize> {
-    let is_piece = stitch.unique_pieces().contains(&unique);
+) -> Vec<LoweringSize> {
     let over = stitch.unique[unique].over;
-    let class = over.filter(|_| is_piece).map(|s| symbols.class(s));
+    let class = over.map(|s| symbols.class(s));
     let exact = match class {
         Some(SymbolClass::Tokens) => dispatcher.token_sizes(),
         Some(SymbolClass::Rows) => dispatcher.row_sizes(),
         _ => Vec::new(),
     };
-    let bound = over.map_or(1, |s| symbols.bounds()[s.index()]);
-    exact.into_iter().map(PieceSize::Exact).chain([PieceSize::General(bound)]).collect()
+    let bounds = symbols.bounds();
+    let bound = over.map_or(1, |s| bounds[s.index()]);
+    let general = LoweringSize { size: PieceSize::General(bound), limits: bounds.to_vec() };
+    let exact = exact.into_iter().map(|size| LoweringSize {
+        size: PieceSize::Exact(size),
+        limits: dispatcher.limits(symbols, class, size),
+    });
+    exact.chain([general]).collect()
 }
 
 fn load_weights<D: Device>(
@@ -253,10 +295,7 @@ fn bind<D: Device>(
             (Step::Prologue(_) | Step::Split(_), Some(Op::Custom(call))) => call.name.clone(),
             _ => step.id().to_string(),
         };
-        let class = match step {
-            Step::Piece(_) => piece.over.map(|s| symbols.class(s)),
-            _ => None,
-        };
+        let class = piece.over.map(|s| symbols.class(s));
         let operands: Vec<_> =
             usage.operands.iter().map(|&value| memory.address(graph, value)).collect();
         let binding = Binding {
@@ -272,9 +311,10 @@ fn bind<D: Device>(
         let mut exact = Vec::new();
         let mut general = None;
         let unique = usage.unique.index();
-        for (size, artifact) in compiled.sizes[unique].iter().zip(&compiled.artifacts[unique]) {
+        for (at, artifact) in compiled.sizes[unique].iter().zip(&compiled.artifacts[unique]) {
+            let binding = Binding { bounds: &at.limits, ..binding.clone() };
             let program = device.bind(artifact, &binding)?;
-            match *size {
+            match at.size {
                 PieceSize::Exact(n) => exact.push((n, program)),
                 PieceSize::General(_) => general = Some(program),
             }

@@ -1,7 +1,7 @@
 //! Capturing: largest first, from the programs that launches use.
 
 use super::CompiledModel;
-use super::build::Progress;
+use super::build::{CaptureWhen, Progress};
 use super::error::ModelError;
 use super::graphs::{GraphSlot, OnCaptureFailure};
 use crate::dispatch::{Dispatch, StepSizes};
@@ -11,6 +11,31 @@ use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::device::{Device, DeviceError};
 use piecewise_ir::module::Step;
 use piecewise_kernels::step::{CaptureSupport, LaunchContext, StepContext};
+use std::time::{Duration, Instant};
+
+/// What a graph holds.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum GraphKind {
+    /// A whole step.
+    Full,
+    /// A piece that iterates over tokens.
+    Tokens,
+    /// A piece that iterates over rows that want logits.
+    Rows,
+}
+
+/// What the capture of a graph took.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CapturedGraph {
+    /// What it holds.
+    pub kind: GraphKind,
+    /// Its size: the tokens of a whole step, else the rows of the piece.
+    pub size: u64,
+    /// To capture, inspect, instantiate and upload it.
+    pub time: Duration,
+    /// By how much the device's free memory fell.
+    pub bytes: u64,
+}
 
 impl<D: Device> CompiledModel<D> {
     /// The highest mode not above `wanted` that the split ops can be captured for, and why it is
@@ -94,11 +119,46 @@ impl<D: Device> CompiledModel<D> {
         on_failure: OnCaptureFailure,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<(), ModelError> {
+        self.capture_listed(on_failure, progress, None)
+    }
+
+    /// Drops every graph and captures those of another mode, from the programs that there are:
+    /// a model that was built for mode `full` has the programs of every mode. From then on
+    /// nothing is captured lazily. Returns what each graph took.
+    ///
+    /// # Errors
+    /// When the mode can't be, or a capture fails; the graphs captured before it stay.
+    pub fn recapture(
+        &mut self,
+        mode: GraphMode,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Vec<CapturedGraph>, ModelError> {
+        if let (_, Some(reason)) = self.supported_mode(mode) {
+            return Err(ModelError::Mode { mode: mode.name(), reason });
+        }
+        self.invalidate_graphs();
+        self.dispatcher.mode = mode;
+        self.capture_when = CaptureWhen::Startup;
+        self.lowered = None;
+        self.list_graphs();
+        let mut captured = Vec::new();
+        self.capture_listed(OnCaptureFailure::Error, progress, Some(&mut captured))?;
+        Ok(captured)
+    }
+
+    fn capture_listed(
+        &mut self,
+        on_failure: OnCaptureFailure,
+        progress: &mut dyn FnMut(Progress),
+        mut took: Option<&mut Vec<CapturedGraph>>,
+    ) -> Result<(), ModelError> {
         self.warm_up()?;
         let total = self.graphs.pieces.iter().map(Vec::len).sum::<usize>() + self.graphs.full.len();
         let mut done = 0;
         for i in (0..self.graphs.full.len()).rev() {
-            self.capture_full(i, on_failure)?;
+            let size = self.graphs.full[i].0.tokens.rows();
+            let took = took.as_deref_mut();
+            self.measured(took, GraphKind::Full, size, |model| model.capture_full(i, on_failure))?;
             done += 1;
             progress(Progress::Capturing { done, total });
         }
@@ -106,11 +166,35 @@ impl<D: Device> CompiledModel<D> {
         for back in 1..=most {
             for member in 0..self.graphs.pieces.len() {
                 let Some(i) = self.graphs.pieces[member].len().checked_sub(back) else { continue };
-                self.capture_piece(member, i, on_failure)?;
+                let kind = match self.members.list[member].class {
+                    Some(SymbolClass::Rows) => GraphKind::Rows,
+                    _ => GraphKind::Tokens,
+                };
+                let size = self.graphs.pieces[member][i].0;
+                let took = took.as_deref_mut();
+                self.measured(took, kind, size, |m| m.capture_piece(member, i, on_failure))?;
                 done += 1;
                 progress(Progress::Capturing { done, total });
             }
         }
+        Ok(())
+    }
+
+    /// Captures a graph and notes what that took, where anybody wants to know.
+    fn measured(
+        &mut self,
+        took: Option<&mut Vec<CapturedGraph>>,
+        kind: GraphKind,
+        size: u64,
+        capture: impl FnOnce(&mut Self) -> Result<(), ModelError>,
+    ) -> Result<(), ModelError> {
+        let Some(took) = took else { return capture(self) };
+        let free = self.device.free_bytes();
+        let started = Instant::now();
+        capture(self)?;
+        let time = started.elapsed();
+        let bytes = free.saturating_sub(self.device.free_bytes());
+        took.push(CapturedGraph { kind, size, time, bytes });
         Ok(())
     }
 
@@ -169,7 +253,8 @@ impl<D: Device> CompiledModel<D> {
         on_failure: OnCaptureFailure,
     ) -> Result<(), ModelError> {
         let size = self.graphs.pieces[member][i].0;
-        let by_symbol = self.sizes_of(self.members.list[member].class, size);
+        let class = self.members.list[member].class;
+        let by_symbol = self.dispatcher.limits(&self.symbols, class, size);
         let Self { graphs, members, device, .. } = self;
         let slot = &mut graphs.pieces[member][i].1;
         if !slot.wants_capture() {
@@ -235,7 +320,7 @@ impl<D: Device> CompiledModel<D> {
             .collect();
         for member in &self.members.list {
             for (size, program) in &member.exact {
-                let sizes = self.sizes_of(member.class, *size);
+                let sizes = self.dispatcher.limits(&self.symbols, member.class, *size);
                 let context = StepContext { counts: &counts, sizes: &sizes, inputs: &staged };
                 self.device.launch(program, LaunchContext::Step(&context))?;
             }
@@ -245,10 +330,28 @@ impl<D: Device> CompiledModel<D> {
         Ok(())
     }
 
-    /// The largest size of each symbol, by symbol index, but `size` where the class is `class`.
-    fn sizes_of(&self, class: Option<SymbolClass>, size: u64) -> Vec<u64> {
-        let of = |(i, &bound)| if Some(self.symbols.class_at(i)) == class { size } else { bound };
-        self.symbols.bounds().iter().enumerate().map(of).collect()
+    /// Every graph that is ready to replay.
+    pub fn ready_graphs(&self) -> impl Iterator<Item = &D::Captured> {
+        self.graphs.ready()
+    }
+
+    /// Calls `visit` with every program and the padded sizes that it runs at.
+    ///
+    /// # Errors
+    /// The first of `visit`.
+    pub fn visit_programs(
+        &mut self,
+        mut visit: impl FnMut(&mut D, &D::Program, &[u64]) -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        let bounds = self.symbols.bounds().to_vec();
+        for member in &self.members.list {
+            for (size, program) in &member.exact {
+                let sizes = self.dispatcher.limits(&self.symbols, member.class, *size);
+                visit(&mut self.device, program, &sizes)?;
+            }
+            visit(&mut self.device, &member.general, &bounds)?;
+        }
+        Ok(())
     }
 
     /// The number of graphs that are ready to replay.

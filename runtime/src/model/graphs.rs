@@ -108,10 +108,15 @@ impl<G> GraphSet<G> {
         pieces.chain(self.full.iter_mut().map(|(_, slot)| slot))
     }
 
+    /// The graphs that are ready.
+    pub(crate) fn ready(&self) -> impl Iterator<Item = &G> {
+        let pieces = self.pieces.iter().flatten().filter_map(|(_, slot)| slot.ready());
+        pieces.chain(self.full.iter().filter_map(|(_, slot)| slot.ready()))
+    }
+
     /// The number of graphs that are ready.
     pub(crate) fn ready_count(&self) -> usize {
-        let pieces = self.pieces.iter().flatten().filter(|(_, slot)| slot.ready().is_some());
-        pieces.count() + self.full.iter().filter(|(_, slot)| slot.ready().is_some()).count()
+        self.ready().count()
     }
 }
 

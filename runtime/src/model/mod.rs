@@ -12,7 +12,10 @@ mod programs;
 mod staging;
 mod step;
 
-pub use build::{BuildOptions, CaptureWhen, Checks, Progress, piece_sizes};
+pub use build::{
+    BuildOptions, BuildTimes, CaptureWhen, Checks, LoweringSize, Progress, lowering_sizes,
+};
+pub use capture::{CapturedGraph, GraphKind};
 pub use error::ModelError;
 pub use graphs::{GraphSlot, OnCaptureFailure};
 pub use memory::{Ledger, Memory};
@@ -50,6 +53,8 @@ pub struct CompiledModel<D: Device> {
     last: Option<StepReport>,
     read_counts: Vec<u64>,
     lowered: Option<String>,
+    times: BuildTimes,
+    launches_only: bool,
     device: D,
 }
 
@@ -108,6 +113,17 @@ impl<D: Device> CompiledModel<D> {
     /// Why the graph mode is lower than asked for, if it is.
     pub fn lowered_mode(&self) -> Option<&str> {
         self.lowered.as_deref()
+    }
+
+    /// How long the parts of building took.
+    pub fn build_times(&self) -> BuildTimes {
+        self.times
+    }
+
+    /// Whether steps are launched from now on, at the sizes that they would replay at: what a
+    /// replay is held against.
+    pub fn set_launches_only(&mut self, launches_only: bool) {
+        self.launches_only = launches_only;
     }
 
     /// Forgets what was counted.

@@ -11,7 +11,7 @@ pub(crate) struct Member<P> {
     pub step: Step,
     /// For people: `p3` or the op's name.
     pub label: String,
-    /// The class of the symbol that it iterates over; `None` for ops.
+    /// The class of the symbol that it iterates over, if it does.
     pub class: Option<SymbolClass>,
     /// Programs by size, ascending.
     pub exact: Vec<(u64, P)>,

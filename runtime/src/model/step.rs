@@ -92,7 +92,10 @@ impl<D: Device> CompiledModel<D> {
     pub fn submit(&mut self, step: &StepInputs<'_>) -> Result<Ticket, ModelError> {
         let started = Instant::now();
         let counts = self.true_counts(step.counts)?;
-        let dispatch = self.dispatch_step(&counts, step.query_length)?;
+        let mut dispatch = self.dispatch_step(&counts, step.query_length)?;
+        if self.launches_only {
+            dispatch.mode = StepMode::None;
+        }
         let mut sizes: SmallVec<[u64; 8]> = SmallVec::from_elem(0, counts.len());
         let StepSizes { tokens, rows, sequences } = dispatch.sizes;
         self.symbols.fill(&mut sizes, tokens, rows, sequences);

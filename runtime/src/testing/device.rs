@@ -6,6 +6,7 @@ use piecewise_backend::artifact::Artifact;
 use piecewise_backend::device::{
     Address, Binding, CaptureRule, Device, DeviceError, HostBlock, Region,
 };
+use piecewise_backend::measure::LaunchCounts;
 use piecewise_backend::weights::{WeightLayout, WeightSource};
 use piecewise_ir::weight::Recipe;
 use piecewise_kernels::step::{CaptureSupport, LaunchContext};
@@ -58,6 +59,14 @@ pub(crate) struct FakeDevice {
     queue: VecDeque<Command>,
     done: u64,
     pub faults: Faults,
+    pub counts: LaunchCounts,
+    pub tuned: Vec<String>,
+}
+
+impl FakeCaptured {
+    pub(super) fn launches(&self) -> u64 {
+        self.programs.len() as u64
+    }
 }
 
 impl FakeDevice {
@@ -260,6 +269,7 @@ impl Device for FakeDevice {
         context: LaunchContext<'_>,
     ) -> Result<(), DeviceError> {
         self.enqueue(Command::Run(program.clone(), context.sizes().to_vec()));
+        self.counts.plain_launches += 1;
         Ok(())
     }
 
@@ -286,6 +296,8 @@ impl Device for FakeDevice {
     }
 
     fn replay(&mut self, graph: &FakeCaptured) -> Result<(), DeviceError> {
+        self.counts.graph_launches += 1;
+        self.counts.graph_nodes += graph.launches();
         for program in &graph.programs {
             self.enqueue(Command::Run(program.clone(), graph.sizes.clone()));
         }

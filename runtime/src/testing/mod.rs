@@ -4,6 +4,7 @@
 mod compiler;
 mod device;
 mod graph;
+mod measured;
 mod model;
 mod ops;
 

@@ -1,11 +1,12 @@
 //! `piecewise cache explain`
 
+use crate::cli::device::compiler_for;
 use crate::cli::model_source::{Planned, SourceArgs};
 use crate::cli::print_line;
 use piecewise_backend::artifact::PieceSize;
 use piecewise_cache::{EntryInfo, FactorDifference, KeyHex};
 use piecewise_ir::entity::Entity;
-use piecewise_runtime::artifact_store::{CacheStore, PIECE_KIND, PieceKey, compile_jobs};
+use piecewise_runtime::artifact_store::{CacheStore, PIECE_KIND, compile_jobs};
 use piecewise_runtime::symbols::SymbolTable;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -44,19 +45,18 @@ pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     let store = CacheStore::open(&config)?;
     let mut entries = store.cache.entries()?;
     entries.retain(|entry| entry.kind == PIECE_KIND);
-    let compiler = settings.device.compiler()?;
+    let compiler = compiler_for(settings.device)?;
     let symbols = SymbolTable::new(module.graph().symbols())?;
     let mut pieces = Vec::new();
     for job in compile_jobs(planned.stitch()?, &symbols, &settings.dispatcher, &*compiler) {
-        let (piece, size) = (job.piece, job.size);
-        let key = PieceKey::new(&*compiler, piece, size, symbols.bounds(), &job.layouts)?;
+        let key = job.key(&*compiler)?;
         let digest = key.digest();
         let found = entries.iter().any(|entry| entry.key == digest.0);
         let nearest = if found { None } else { nearest(&entries, &key.factors()) };
         let (nearest, differing) = nearest.unzip();
         pieces.push(Explained {
             unique: format!("u{}", job.unique.index()),
-            size,
+            size: job.at.size,
             key: digest.to_string(),
             found,
             nearest: nearest.map(|entry| KeyHex(&entry.key).to_string()),

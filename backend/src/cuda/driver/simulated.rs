@@ -29,6 +29,9 @@ struct State {
     memory: BTreeMap<u64, Vec<u8>>,
     host: BTreeMap<usize, Box<[u8]>>,
     functions: BTreeMap<Handle, String>,
+    functions_of: BTreeMap<(Handle, String), Handle>,
+    /// The dynamic shared bytes that a function may be launched with, once they are set.
+    allowed_shared: BTreeMap<Handle, u32>,
     capture: Option<Vec<Noted>>,
     /// What a capture is to hold beside kernels.
     extra: Vec<GraphNode>,
@@ -261,24 +264,33 @@ impl Driver for std::sync::Arc<SimulatedDriver> {
     fn unload_module(&self, _: Handle) -> Outcome<()> {
         self.state().remove("module")
     }
-    fn function(&self, _: Handle, name: &str) -> Outcome<Handle> {
+    fn function(&self, module: Handle, name: &str) -> Outcome<Handle> {
         let mut state = self.state();
         if name == "missing" {
             return failed("cuModuleGetFunction", 500);
         }
+        if let Some(&known) = state.functions_of.get(&(module, name.to_owned())) {
+            return Ok(known);
+        }
         state.next += 1;
         let handle = state.next;
         state.functions.insert(handle, name.to_owned());
+        state.functions_of.insert((module, name.to_owned()), handle);
         Ok(handle)
     }
     fn load_function(&self, _: Handle) -> Outcome<()> {
         self.state().outside_capture("cuFuncLoad")
     }
-    fn allow_shared(&self, _: Handle, _: u32) -> Outcome<()> {
+    fn allow_shared(&self, function: Handle, bytes: u32) -> Outcome<()> {
+        self.state().allowed_shared.insert(function, bytes);
         Ok(())
     }
     fn launch(&self, launch: &KernelLaunch<'_>) -> Outcome<()> {
         let mut state = self.state();
+        let allowed = state.allowed_shared.get(&launch.function).copied().unwrap_or(48 << 10);
+        if launch.shared_bytes > allowed {
+            return failed("cuLaunchKernelEx", 1);
+        }
         let noted = Noted {
             name: state.functions[&launch.function].clone(),
             grid: launch.grid,

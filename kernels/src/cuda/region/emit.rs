@@ -421,6 +421,10 @@ impl Emitter<'_, '_> {
         else {
             return Err(LowerError("a gather without indices".to_owned()));
         };
+        // A table of one element has one row, whatever the index.
+        if self.reduced.get(table).is_some_and(|reduced| reduced.whole) {
+            return Ok(Value::Same(format!("m{table}")));
+        }
         let which = self.read(indices, &at)?;
         let start = match self.source.is_leaf(*table) {
             true => self.leaf_start(*table).0,

@@ -160,6 +160,8 @@ impl Planner<'_, '_> {
                     self.decide(out.place, i)?;
                 }
                 RowStep::Map { .. } | RowStep::Scatter { .. } => {}
+                // Rows are cheap to gather again, but what another gather reads must lie somewhere.
+                RowStep::Gather { out, .. } if self.is_table(*out) => self.decide(*out, i)?,
                 RowStep::Gather { out, .. } => self.read_through(*out, None)?,
                 RowStep::Reduce { out, nest, .. } => {
                     if self.is_read(out.place) {
@@ -185,6 +187,11 @@ impl Planner<'_, '_> {
 
     fn is_read(&self, place: u32) -> bool {
         self.stages.iter().any(|s| s.reads(place).next().is_some())
+    }
+
+    /// Whether a gather of some stage reads rows of a place.
+    fn is_table(&self, place: u32) -> bool {
+        self.source.is_table(place) && self.is_read(place)
     }
 
     fn visit(&mut self, stage: usize, place: u32, index: Index) -> Result<bool, LowerError> {
@@ -294,13 +301,7 @@ impl Planner<'_, '_> {
         let elements = self.source.elements(place);
         let cost = self.source.costs[place as usize];
         let bytes = elements * self.source.program.places[place as usize].dtype.size() as u64;
-        let is_table = self
-            .source
-            .program
-            .steps
-            .iter()
-            .any(|s| matches!(s, RowStep::Gather { table, .. } if *table == place))
-            && !visits.is_empty();
+        let is_table = self.is_table(place);
         let fits = self.shared + bytes.next_multiple_of(16) <= SHARED_BYTES;
         if is_table && !fits {
             return Err(LowerError(

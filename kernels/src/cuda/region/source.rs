@@ -85,6 +85,12 @@ impl<'a> Source<'a> {
         self.program.places[place as usize].elements
     }
 
+    /// Whether a gather reads rows of a place.
+    pub(super) fn is_table(&self, place: u32) -> bool {
+        let gathers = |s: &RowStep| matches!(s, RowStep::Gather { table, .. } if *table == place);
+        self.program.steps.iter().any(gathers)
+    }
+
     /// Whether a place is made by a stage of its own whatever reads it.
     pub(super) fn is_staged(&self, place: u32) -> bool {
         self.writers[place as usize].iter().any(|&w| {

@@ -354,10 +354,12 @@ impl Emitter<'_, '_> {
 
     /// Whether some stage reads a reduction other than in the chunks that made it.
     fn is_read_elsewhere(&self, place: u32, elements: u64, index: &Index) -> bool {
-        self.component.stages.iter().any(|stage| {
-            let same = stage.elements == elements && matches!(stage.mapping, Mapping::Flat { .. });
-            stage.reads(place).any(|at| !same || at != index)
-        })
+        self.source.is_table(place)
+            || self.component.stages.iter().any(|stage| {
+                let same =
+                    stage.elements == elements && matches!(stage.mapping, Mapping::Flat { .. });
+                stage.reads(place).any(|at| !same || at != index)
+            })
     }
 
     fn top_k(&mut self, step: usize, out: &mut Stages) -> Result<(), LowerError> {

@@ -1,0 +1,142 @@
+//! What a benchmark asks of a device beyond running models: its own clock, what it counted, and
+//! how fast it reads memory.
+
+use crate::compiler::Store;
+use crate::device::{Device, DeviceError};
+use std::time::Duration;
+
+/// What a device enqueued since it was opened. Captures and the making of weights do not count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+pub struct LaunchCounts {
+    /// Captured graphs that were launched.
+    pub graph_launches: u64,
+    /// Launches outside a graph; a matmul of a library is one, whatever it launches.
+    pub plain_launches: u64,
+    /// Nodes of the graphs that were launched, as the driver tells them.
+    pub graph_nodes: u64,
+    /// Their edges whose consumer may start before its producer ends.
+    pub programmatic_edges: u64,
+}
+
+impl LaunchCounts {
+    /// What came since `before`.
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            graph_launches: self.graph_launches - before.graph_launches,
+            plain_launches: self.plain_launches - before.plain_launches,
+            graph_nodes: self.graph_nodes - before.graph_nodes,
+            programmatic_edges: self.programmatic_edges - before.programmatic_edges,
+        }
+    }
+}
+
+/// What is in a captured graph.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+pub struct GraphShape {
+    /// Launches that were captured; a matmul of a library is one.
+    pub launches: u64,
+    /// Nodes, as the driver tells them.
+    pub nodes: u64,
+    /// Edges whose consumer may start before its producer ends.
+    pub programmatic_edges: u64,
+}
+
+/// How fast a device reads its memory.
+#[derive(Clone, Copy, PartialEq, Debug, serde::Serialize)]
+pub struct ReadBandwidth {
+    /// Bytes per second of the fastest pass.
+    pub best: f64,
+    /// Bytes per second of the median pass.
+    pub median: f64,
+    /// Bytes that a pass reads, each once.
+    pub bytes: u64,
+    /// Passes.
+    pub passes: usize,
+}
+
+impl ReadBandwidth {
+    /// From the times of passes over `bytes` bytes; `None` without any.
+    pub fn of(bytes: u64, mut passes: Vec<Duration>) -> Option<Self> {
+        passes.sort_unstable();
+        let rate = |time: &Duration| bytes as f64 / time.as_secs_f64().max(1e-9);
+        let best = rate(passes.first()?);
+        let median = rate(&passes[passes.len() / 2]);
+        Some(Self { best, median, bytes, passes: passes.len() })
+    }
+}
+
+/// A device that can be measured.
+pub trait MeasuredDevice: Device {
+    /// A point in the stream that remembers when it was passed.
+    type Mark: Send;
+
+    /// Its model alone, for tables.
+    fn model(&self) -> String;
+
+    /// Bytes of its last cache: what is smaller may not come from memory. 0 where unknown.
+    fn cache_bytes(&self) -> u64;
+
+    /// Whether its free bytes are what its driver counts, and not an estimate.
+    fn counts_free_bytes(&self) -> bool;
+
+    /// Marks the present end of the stream.
+    ///
+    /// # Errors
+    /// When the driver refuses.
+    fn mark(&mut self) -> Result<Self::Mark, DeviceError>;
+
+    /// The time from `start` to `end` by the device's own clock; waits for both.
+    ///
+    /// # Errors
+    /// When work before them failed.
+    fn elapsed(&mut self, start: &Self::Mark, end: &Self::Mark) -> Result<Duration, DeviceError>;
+
+    /// What it enqueued so far.
+    fn launch_counts(&self) -> LaunchCounts;
+
+    /// What is in a captured graph.
+    fn graph_shape(&self, graph: &Self::Captured) -> GraphShape;
+
+    /// Chooses the algorithms of a program at these padded sizes by measurement, and keeps what
+    /// was measured in `store`; nothing where there is no choice. It may overwrite what the
+    /// program writes.
+    ///
+    /// # Errors
+    /// When a measured run fails.
+    fn tune(
+        &mut self,
+        program: &Self::Program,
+        sizes: &[u64],
+        store: &dyn Store,
+    ) -> Result<(), DeviceError>;
+
+    /// Reads random bytes, several times what its caches hold, from end to end, several times.
+    ///
+    /// # Errors
+    /// When memory is short or the driver refuses.
+    fn read_bandwidth(&mut self) -> Result<ReadBandwidth, DeviceError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bandwidth_is_of_the_fastest_and_of_the_middle_pass() {
+        let ms = Duration::from_millis;
+        let found = ReadBandwidth::of(1000, vec![ms(4), ms(1), ms(2)]).unwrap();
+        assert_eq!((found.best, found.median, found.passes), (1e6, 5e5, 3));
+        assert_eq!(ReadBandwidth::of(1000, Vec::new()), None);
+    }
+
+    #[test]
+    fn counts_are_differences() {
+        let counts = |n| LaunchCounts {
+            graph_launches: n,
+            plain_launches: 2 * n,
+            graph_nodes: 3 * n,
+            programmatic_edges: 4 * n,
+        };
+        assert_eq!(counts(5).since(counts(3)), counts(2));
+    }
+}

@@ -1,0 +1,81 @@
+//! What a bench runs on.
+
+use piecewise_backend::compiler::Compiler;
+use piecewise_backend::cpu::{CpuCompiler, CpuDevice};
+use piecewise_backend::cuda::{
+    CudaCompiler, CudaDevice, CudaOptions, CudaProbe, Faults, library_dirs,
+};
+use piecewise_backend::device::Device;
+use piecewise_kernels::op::OpRegistry;
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// A device and its compiler.
+pub trait Target {
+    type Device: Device;
+
+    /// Whether the order of sums is the same fused, unfused and at every size.
+    const FIXED_SUMS: bool;
+
+    /// Whether there is one; says on standard output if not.
+    fn is_there() -> bool;
+
+    fn device(registry: Arc<OpRegistry>, threads: usize) -> Self::Device;
+
+    /// A compiler for graphs without custom ops.
+    fn with_compiler<R>(run: impl FnOnce(&dyn Compiler) -> R) -> R;
+}
+
+pub struct Cpu;
+
+impl Target for Cpu {
+    type Device = CpuDevice;
+    const FIXED_SUMS: bool = true;
+
+    fn is_there() -> bool {
+        true
+    }
+
+    fn device(registry: Arc<OpRegistry>, threads: usize) -> CpuDevice {
+        CpuDevice::new(registry, threads).unwrap()
+    }
+
+    fn with_compiler<R>(run: impl FnOnce(&dyn Compiler) -> R) -> R {
+        run(&CpuCompiler::new(super::registry(), 4))
+    }
+}
+
+/// The first CUDA device.
+pub struct Cuda;
+
+/// A device that holds the context, and one compiler with every kernel that was compiled.
+fn held() -> &'static (Mutex<CudaDevice>, CudaCompiler) {
+    static HELD: OnceLock<(Mutex<CudaDevice>, CudaCompiler)> = OnceLock::new();
+    HELD.get_or_init(|| {
+        let device = CudaDevice::open(CudaOptions::default(), OpRegistry::new()).unwrap();
+        let compiler = device.compiler(super::registry());
+        (Mutex::new(device), compiler)
+    })
+}
+
+impl Target for Cuda {
+    type Device = CudaDevice;
+    const FIXED_SUMS: bool = false;
+
+    fn is_there() -> bool {
+        let probe = CudaProbe::run(&library_dirs(&[]), &Faults::default());
+        let Err(reason) = probe.check(0) else { return true };
+        let required = std::env::var("PIECEWISE_REQUIRE_GPU").is_ok_and(|v| v == "1");
+        assert!(!required, "PIECEWISE_REQUIRE_GPU=1, but {reason}");
+        println!("skipped on cuda: {reason}");
+        false
+    }
+
+    fn device(registry: Arc<OpRegistry>, _: usize) -> CudaDevice {
+        held();
+        CudaDevice::open(CudaOptions::default(), OpRegistry::clone(&registry)).unwrap()
+    }
+
+    fn with_compiler<R>(run: impl FnOnce(&dyn Compiler) -> R) -> R {
+        run(&held().1)
+    }
+}

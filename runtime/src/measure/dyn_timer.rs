@@ -1,0 +1,105 @@
+//! A step timer whose device is chosen at run time.
+
+use super::error::MeasureError;
+use super::plan::PlannedStep;
+use super::timer::{CaptureReport, StepRecord, StepTimer};
+use crate::mode::GraphMode;
+use crate::model::{BuildTimes, Ledger, Progress};
+use piecewise_backend::measure::{MeasuredDevice, ReadBandwidth};
+use piecewise_ir::module::Module;
+
+/// [`StepTimer`] without its device in its type.
+pub trait DynStepTimer: std::fmt::Debug + Send {
+    /// [`StepTimer::run`].
+    ///
+    /// # Errors
+    /// As there.
+    fn run(
+        &mut self,
+        steps: &[PlannedStep],
+        launched: bool,
+    ) -> Result<Vec<StepRecord>, MeasureError>;
+
+    /// [`StepTimer::recapture`].
+    ///
+    /// # Errors
+    /// As there.
+    fn recapture(
+        &mut self,
+        mode: GraphMode,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<CaptureReport, MeasureError>;
+
+    /// [`StepTimer::tune`].
+    ///
+    /// # Errors
+    /// As there.
+    fn tune(&mut self) -> Result<(), MeasureError>;
+
+    /// [`MeasuredDevice::read_bandwidth`].
+    ///
+    /// # Errors
+    /// As there.
+    fn read_bandwidth(&mut self) -> Result<ReadBandwidth, MeasureError>;
+
+    /// [`MeasuredDevice::cache_bytes`].
+    fn cache_bytes(&self) -> u64;
+
+    /// [`MeasuredDevice::model`].
+    fn device_model(&self) -> String;
+
+    /// How long the parts of building took.
+    fn build_times(&self) -> BuildTimes;
+
+    /// What the model holds in memory.
+    fn ledger(&self) -> Ledger;
+
+    /// The model's module: graph, pieces and plan.
+    fn module(&self) -> &Module;
+}
+
+impl<D: MeasuredDevice> DynStepTimer for StepTimer<D> {
+    fn run(
+        &mut self,
+        steps: &[PlannedStep],
+        launched: bool,
+    ) -> Result<Vec<StepRecord>, MeasureError> {
+        StepTimer::run(self, steps, launched)
+    }
+
+    fn recapture(
+        &mut self,
+        mode: GraphMode,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<CaptureReport, MeasureError> {
+        StepTimer::recapture(self, mode, progress)
+    }
+
+    fn tune(&mut self) -> Result<(), MeasureError> {
+        StepTimer::tune(self)
+    }
+
+    fn read_bandwidth(&mut self) -> Result<ReadBandwidth, MeasureError> {
+        Ok(self.model_mut().device_mut().read_bandwidth()?)
+    }
+
+    fn cache_bytes(&self) -> u64 {
+        self.model().device().cache_bytes()
+    }
+
+    fn device_model(&self) -> String {
+        self.model().device().model()
+    }
+
+    fn build_times(&self) -> BuildTimes {
+        self.model().build_times()
+    }
+
+    fn ledger(&self) -> Ledger {
+        self.model().memory().ledger
+    }
+
+    fn module(&self) -> &Module {
+        self.model().module()
+    }
+}

@@ -1,0 +1,44 @@
+//! What can go wrong while steps are measured.
+
+use crate::batch::RoleError;
+use crate::kv::PoolFull;
+use crate::model::ModelError;
+use piecewise_backend::device::DeviceError;
+
+/// Why a model could not be measured.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MeasureError {
+    /// The model.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The device.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The roles of the graph.
+    #[error(transparent)]
+    Role(#[from] RoleError),
+    /// The pages.
+    #[error(transparent)]
+    Pool(#[from] PoolFull),
+    /// The graph samples nothing, or does not take back what it sampled.
+    #[error(
+        "the graph lacks {what}: measured steps feed sampled ids back on the device, so it needs \
+         an output of sampled ids, a state with the role \"sampled\" and an input with the role \
+         \"tokens.feedback\""
+    )]
+    NoFeedback {
+        /// What is missing.
+        what: &'static str,
+    },
+    /// A step that names a sequence, an entry or a position that there is not.
+    #[error("measured step {step}: sequence {sequence} {reason}")]
+    Plan {
+        /// The step's number in its list.
+        step: usize,
+        /// The sequence.
+        sequence: usize,
+        /// What does not fit.
+        reason: String,
+    },
+}

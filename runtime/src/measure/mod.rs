@@ -1,0 +1,20 @@
+//! Measuring steps: planned batches over a compiled model, timed by the device and by the host.
+//!
+//! [`StepTimer`] runs a list of [`PlannedStep`]s with the host a step ahead, as the engine does:
+//! where the device is the slower of the two it never waits, so that the marks around a step are
+//! the step alone. [`DynStepTimer`] is the same without its device in its type.
+
+mod dyn_timer;
+mod error;
+mod plan;
+mod timer;
+mod traffic;
+
+pub use dyn_timer::DynStepTimer;
+pub use error::MeasureError;
+pub use plan::{PlannedChunk, PlannedStep, StepTokens};
+pub use timer::{CaptureReport, StepRecord, StepTimer};
+pub use traffic::Traffic;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,52 @@
+//! What a measured step brings, written down before anything runs.
+
+/// Where the tokens of a chunk come from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum StepTokens {
+    /// Known ids.
+    Ids(Vec<u32>),
+    /// One token: what the sequence's last row sampled, taken on the device.
+    Feedback,
+}
+
+/// The tokens that one sequence brings to a step.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PlannedChunk {
+    /// The sequence, by number.
+    pub sequence: usize,
+    /// The position of the first token.
+    pub start: u64,
+    /// The tokens.
+    pub tokens: StepTokens,
+    /// Whether the last token's row is sampled from.
+    pub samples: bool,
+}
+
+/// A step: its chunks in order.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct PlannedStep {
+    /// One for each sequence that takes part.
+    pub chunks: Vec<PlannedChunk>,
+}
+
+impl PlannedChunk {
+    /// How many tokens.
+    pub fn count(&self) -> u64 {
+        match &self.tokens {
+            StepTokens::Ids(ids) => ids.len() as u64,
+            StepTokens::Feedback => 1,
+        }
+    }
+}
+
+impl PlannedStep {
+    /// Tokens over all chunks.
+    pub fn tokens(&self) -> u64 {
+        self.chunks.iter().map(PlannedChunk::count).sum()
+    }
+
+    /// Positions that the step attends to, this step's among them: each chunk's, once.
+    pub fn positions(&self) -> u64 {
+        self.chunks.iter().map(|chunk| chunk.start + chunk.count()).sum()
+    }
+}

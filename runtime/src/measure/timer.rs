@@ -1,0 +1,266 @@
+//! Runs planned steps and times them.
+
+use super::error::MeasureError;
+use super::plan::{PlannedChunk, PlannedStep, StepTokens};
+use crate::batch::{BatchBuffers, Chunk, ChunkRows, ChunkTokens, RoleMap, Sampling};
+use crate::dispatch::{FallbackReason, StepSizes};
+use crate::kv::{PagePool, PageTable};
+use crate::mode::{GraphMode, StepMode};
+use crate::model::{CapturedGraph, CompiledModel, Progress, Ticket};
+use piecewise_backend::measure::{GraphShape, LaunchCounts, MeasuredDevice};
+use piecewise_backend::store::MemoryStore;
+use std::time::{Duration, Instant};
+
+/// A step as it was measured.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StepRecord {
+    /// Between the marks around the step, by the device's clock.
+    pub device: Duration,
+    /// From the end of the step before to the end of this one, as the host saw them.
+    pub wall: Duration,
+    /// From the first chunk of the batch to the last call of the driver.
+    pub submit: Duration,
+    /// What was enqueued.
+    pub launches: LaunchCounts,
+    /// How it ran.
+    pub mode: StepMode,
+    /// At which sizes.
+    pub sizes: StepSizes,
+    /// Why it did not replay where its mode would.
+    pub fallback: Option<FallbackReason>,
+    /// The ids that it sampled, in the order of its chunks.
+    pub ids: Vec<u32>,
+}
+
+/// What capturing a mode took.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct CaptureReport {
+    /// Each graph, in the order of capture.
+    pub graphs: Vec<CapturedGraph>,
+    /// The whole, with the warm-up.
+    pub time: Duration,
+    /// By how much the device's free memory fell; `None` where that is only estimated.
+    pub bytes: Option<u64>,
+    /// What is in the graphs.
+    pub shape: GraphShape,
+}
+
+/// A model with sequences to measure it on.
+pub struct StepTimer<D: MeasuredDevice> {
+    model: CompiledModel<D>,
+    batch: BatchBuffers,
+    tables: Vec<PageTable>,
+    entries: u64,
+    sampled: usize,
+}
+
+/// A step that is submitted and not yet read.
+struct InFlight<M> {
+    ticket: Ticket,
+    start: M,
+    end: M,
+    record: StepRecord,
+}
+
+impl<D: MeasuredDevice> StepTimer<D> {
+    /// Measures `model` on sequences with room for so many positions each.
+    ///
+    /// # Errors
+    /// When the graph's roles do not fit, it does not feed back what it samples, or its KV pool is
+    /// too small.
+    pub fn new(model: CompiledModel<D>, positions: &[u64]) -> Result<Self, MeasureError> {
+        let roles = RoleMap::resolve(model.module().graph(), model.symbols())?;
+        let sampled =
+            roles.sampled.ok_or(MeasureError::NoFeedback { what: "an output of sampled ids" })?;
+        if !roles.has_feedback() {
+            return Err(MeasureError::NoFeedback { what: "the feedback of sampled ids" });
+        }
+        let mut pool = PagePool::new(roles.kv_rows);
+        let tables = positions.iter().map(|&rows| {
+            let mut table = PageTable::with_capacity(rows);
+            table.grow(&mut pool, rows)?;
+            Ok(table)
+        });
+        let tables = tables.collect::<Result<Vec<_>, MeasureError>>()?;
+        let entries = roles.sampled_entries;
+        Ok(Self { batch: BatchBuffers::new(roles), model, tables, entries, sampled })
+    }
+
+    /// The model.
+    pub fn model(&self) -> &CompiledModel<D> {
+        &self.model
+    }
+
+    /// The model, to look at its device.
+    pub fn model_mut(&mut self) -> &mut CompiledModel<D> {
+        &mut self.model
+    }
+
+    /// Runs steps in order, each submitted before the one before it is read. With `launched` they
+    /// are launched at the sizes that they would replay at.
+    ///
+    /// # Errors
+    /// When a step does not fit the model, or the device fails.
+    pub fn run(
+        &mut self,
+        steps: &[PlannedStep],
+        launched: bool,
+    ) -> Result<Vec<StepRecord>, MeasureError> {
+        self.model.set_launches_only(launched);
+        let done = self.run_all(steps);
+        self.model.set_launches_only(false);
+        done
+    }
+
+    fn run_all(&mut self, steps: &[PlannedStep]) -> Result<Vec<StepRecord>, MeasureError> {
+        let mut records = Vec::with_capacity(steps.len());
+        let mut marks = Vec::with_capacity(steps.len());
+        let mut in_flight: Option<InFlight<D::Mark>> = None;
+        let mut last_done = Instant::now();
+        let mut finish = |timer: &mut Self, step: InFlight<D::Mark>| {
+            let InFlight { ticket, start, end, mut record } = step;
+            let bytes = timer.model.read(&ticket)?.bytes(timer.sampled)?;
+            let word = |c: &[u8]| u32::from_le_bytes([c[0], c[1], c[2], c[3]]);
+            record.ids = bytes.chunks_exact(4).map(word).collect();
+            let now = Instant::now();
+            record.wall = now - last_done;
+            last_done = now;
+            records.push(record);
+            marks.push((start, end));
+            Ok::<_, MeasureError>(())
+        };
+        for (number, step) in steps.iter().enumerate() {
+            let submitted = self.submit(number, step)?;
+            if let Some(before) = in_flight.replace(submitted) {
+                finish(self, before)?;
+            }
+        }
+        if let Some(last) = in_flight {
+            finish(self, last)?;
+        }
+        for (record, (start, end)) in records.iter_mut().zip(&marks) {
+            record.device = self.model.device_mut().elapsed(start, end)?;
+        }
+        Ok(records)
+    }
+
+    fn submit(
+        &mut self,
+        number: usize,
+        step: &PlannedStep,
+    ) -> Result<InFlight<D::Mark>, MeasureError> {
+        let before = self.model.device().launch_counts();
+        let start = self.model.device_mut().mark()?;
+        let started = Instant::now();
+        self.batch.clear();
+        for chunk in &step.chunks {
+            push(&mut self.batch, &self.tables, self.entries, chunk).map_err(|reason| {
+                MeasureError::Plan { step: number, sequence: chunk.sequence, reason }
+            })?;
+        }
+        let ticket = self.model.submit(&self.batch.view().inputs())?;
+        let submit = started.elapsed();
+        let end = self.model.device_mut().mark()?;
+        let launches = self.model.device().launch_counts().since(before);
+        let Some(report) = self.model.last_step() else {
+            let reason = "left no report".to_owned();
+            return Err(MeasureError::Plan { step: number, sequence: 0, reason });
+        };
+        let record = StepRecord {
+            device: Duration::ZERO,
+            wall: Duration::ZERO,
+            submit,
+            launches,
+            mode: report.mode,
+            sizes: report.sizes,
+            fallback: report.fallback,
+            ids: Vec::new(),
+        };
+        Ok(InFlight { ticket, start, end, record })
+    }
+
+    /// Captures the graphs of `mode` instead of those that there are.
+    ///
+    /// # Errors
+    /// When the mode can't be captured.
+    pub fn recapture(
+        &mut self,
+        mode: GraphMode,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<CaptureReport, MeasureError> {
+        self.model.invalidate_graphs();
+        let free = self.model.device().free_bytes();
+        let started = Instant::now();
+        let graphs = self.model.recapture(mode, progress)?;
+        let time = started.elapsed();
+        let bytes = free.saturating_sub(self.model.device().free_bytes());
+        let exact = self.model.device().counts_free_bytes();
+        Ok(CaptureReport { graphs, time, bytes: exact.then_some(bytes), shape: self.shape() })
+    }
+
+    /// What is in all captured graphs.
+    pub fn shape(&self) -> GraphShape {
+        let device = self.model.device();
+        self.model.ready_graphs().fold(GraphShape::default(), |sum, graph| {
+            let shape = device.graph_shape(graph);
+            GraphShape {
+                launches: sum.launches + shape.launches,
+                nodes: sum.nodes + shape.nodes,
+                programmatic_edges: sum.programmatic_edges + shape.programmatic_edges,
+            }
+        })
+    }
+
+    /// Chooses the algorithms of every program by measurement, where the device has any to choose
+    /// from. Graphs captured before keep theirs.
+    ///
+    /// # Errors
+    /// When a measured run fails.
+    pub fn tune(&mut self) -> Result<(), MeasureError> {
+        let store = MemoryStore::default();
+        self.model.visit_programs(|device, program, sizes| device.tune(program, sizes, &store))?;
+        Ok(())
+    }
+}
+
+impl<D: MeasuredDevice> std::fmt::Debug for StepTimer<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let sequences = self.tables.len();
+        f.debug_struct("StepTimer")
+            .field("model", &self.model)
+            .field("sequences", &sequences)
+            .finish_non_exhaustive()
+    }
+}
+
+fn push(
+    batch: &mut BatchBuffers,
+    tables: &[PageTable],
+    entries: u64,
+    chunk: &PlannedChunk,
+) -> Result<(), String> {
+    let Some(table) = tables.get(chunk.sequence) else {
+        return Err(format!("is not there: there are {}", tables.len()));
+    };
+    let entry = u32::try_from(chunk.sequence).ok().filter(|&e| u64::from(e) < entries);
+    let end = chunk.start + chunk.count();
+    if end > table.rows() {
+        return Err(format!("reaches position {end}, and has room for {}", table.rows()));
+    }
+    let tokens = match (&chunk.tokens, entry) {
+        (StepTokens::Ids(ids), _) => ChunkTokens::Ids(ids),
+        (StepTokens::Feedback, Some(entry)) => ChunkTokens::Feedback(entry),
+        (StepTokens::Feedback, None) => {
+            return Err(format!("feeds back, and there are {entries} entries of sampled ids"));
+        }
+    };
+    batch.push(&Chunk {
+        tokens,
+        start: chunk.start,
+        table,
+        rows: if chunk.samples { ChunkRows::Last } else { ChunkRows::None },
+        entry,
+        sampling: Sampling::default(),
+    });
+    Ok(())
+}

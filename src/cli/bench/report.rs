@@ -1,0 +1,140 @@
+//! Everything that a run measured.
+
+use super::args::ModeArg;
+use super::rows::Row;
+use piecewise_backend::measure::ReadBandwidth;
+use piecewise_runtime::measure::{CaptureReport, Traffic};
+use piecewise_runtime::model::{BuildTimes, Ledger};
+use serde::Serialize;
+use std::time::Duration;
+
+/// A run.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub(super) struct Report {
+    pub(super) engine: &'static str,
+    pub(super) version: &'static str,
+    pub(super) model: String,
+    pub(super) dtype: String,
+    pub(super) device: String,
+    pub(super) read_bandwidth: ReadBandwidth,
+    /// Bytes of a step that are counted.
+    pub(super) traffic: Traffic,
+    pub(super) start: Start,
+    pub(super) modes: Vec<ModeReport>,
+}
+
+/// A start.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub(super) struct StartReport {
+    pub(super) engine: &'static str,
+    pub(super) version: &'static str,
+    pub(super) model: String,
+    pub(super) dtype: String,
+    pub(super) device: String,
+    pub(super) start: Start,
+    pub(super) captured: ModeReport,
+    pub(super) start_without_load_s: f64,
+}
+
+/// What came before the first step.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub(super) struct Start {
+    /// Building the graph and running the passes.
+    pub(super) plan_s: f64,
+    /// Opening the device and its libraries.
+    pub(super) open_s: f64,
+    /// Compiling every unique piece at every size.
+    pub(super) compile_s: f64,
+    /// Mapping memory and making weights.
+    pub(super) load_s: f64,
+    /// Binding programs.
+    pub(super) bind_s: f64,
+    /// Warming up and capturing, where that is part of building.
+    pub(super) capture_s: f64,
+    pub(super) memory: Ledger,
+    pub(super) first_prompt: Option<FirstPrompt>,
+}
+
+/// The first step of all, a prompt.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub(super) struct FirstPrompt {
+    pub(super) tokens: u64,
+    /// To the sampled id on the host.
+    pub(super) ms: f64,
+}
+
+/// A mode.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub(super) struct ModeReport {
+    pub(super) mode: String,
+    pub(super) captured: Option<Captured>,
+    pub(super) rows: Vec<Row>,
+}
+
+/// The graphs of a mode.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub(super) struct Captured {
+    pub(super) graphs: usize,
+    /// The captures alone.
+    pub(super) capture_s: f64,
+    /// With the warm-up.
+    pub(super) total_s: f64,
+    /// Device memory; `None` where the device can't tell.
+    pub(super) bytes: Option<u64>,
+    pub(super) launches: u64,
+    pub(super) nodes: u64,
+    pub(super) programmatic_edges: u64,
+}
+
+impl Report {
+    pub(super) fn rows(&self) -> impl Iterator<Item = &Row> {
+        self.modes.iter().flat_map(|mode| &mode.rows)
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.rows().any(|row| !row.failures.is_empty())
+    }
+}
+
+impl Start {
+    /// `all` is from opening the device to the built model.
+    pub(super) fn new(plan: Duration, all: Duration, built: BuildTimes, memory: Ledger) -> Self {
+        let parts = built.compile + built.load + built.bind + built.capture;
+        Self {
+            plan_s: plan.as_secs_f64(),
+            open_s: all.saturating_sub(parts).as_secs_f64(),
+            compile_s: built.compile.as_secs_f64(),
+            load_s: built.load.as_secs_f64(),
+            bind_s: built.bind.as_secs_f64(),
+            capture_s: built.capture.as_secs_f64(),
+            memory,
+            first_prompt: None,
+        }
+    }
+
+    /// Everything but making weights.
+    pub(super) fn without_load(&self) -> f64 {
+        self.plan_s + self.open_s + self.compile_s + self.bind_s + self.capture_s
+    }
+}
+
+impl Captured {
+    pub(super) fn of(report: &CaptureReport) -> Self {
+        let capture: Duration = report.graphs.iter().map(|graph| graph.time).sum();
+        Self {
+            graphs: report.graphs.len(),
+            capture_s: capture.as_secs_f64(),
+            total_s: report.time.as_secs_f64(),
+            bytes: report.bytes,
+            launches: report.shape.launches,
+            nodes: report.shape.nodes,
+            programmatic_edges: report.shape.programmatic_edges,
+        }
+    }
+}
+
+impl ModeReport {
+    pub(super) fn new(mode: ModeArg, captured: Option<&CaptureReport>, rows: Vec<Row>) -> Self {
+        Self { mode: mode.to_string(), captured: captured.map(Captured::of), rows }
+    }
+}

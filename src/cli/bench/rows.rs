@@ -1,0 +1,192 @@
+//! A row: what was measured of a workload in a mode, and whether it is to be believed.
+
+use super::args::ModeArg;
+use super::workload::{Shape, Workload};
+use piecewise_backend::measure::ReadBandwidth;
+use piecewise_runtime::measure::{StepRecord, Traffic};
+use piecewise_runtime::mode::StepMode;
+use serde::Serialize;
+use std::time::Duration;
+
+/// Median and spread.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub(super) struct Spread {
+    pub(super) median: f64,
+    pub(super) p10: f64,
+    pub(super) p90: f64,
+}
+
+impl Spread {
+    /// Of times, in units of `unit` nanoseconds.
+    fn of(times: impl Iterator<Item = Duration>, unit: f64) -> Self {
+        let mut sorted: Vec<Duration> = times.collect();
+        sorted.sort_unstable();
+        let last = sorted.len().saturating_sub(1);
+        let at = |percent: usize| {
+            let time = sorted.get(last * percent / 100);
+            time.map_or(0.0, |time| time.as_nanos() as f64 / unit)
+        };
+        Self { median: at(50), p10: at(10), p90: at(90) }
+    }
+}
+
+/// What a row is about.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub(super) struct RowHead {
+    pub(super) engine: &'static str,
+    pub(super) model: String,
+    pub(super) dtype: String,
+    pub(super) device: String,
+    /// `decode` or `mixed`.
+    pub(super) kind: &'static str,
+    pub(super) mode: String,
+    /// Sequences of a step.
+    pub(super) batch: u64,
+    /// The mean context that was asked for.
+    pub(super) context: u64,
+    /// Tokens of a step.
+    pub(super) tokens: u64,
+}
+
+/// What was measured.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub(super) struct Figures {
+    /// Tokens that a step ran at, padding included.
+    pub(super) size: u64,
+    /// Timed steps.
+    pub(super) steps: usize,
+    pub(super) gpu_ms: Spread,
+    pub(super) wall_ms: Spread,
+    pub(super) submit_us: Spread,
+    /// Of the step of the median; every step has as many.
+    pub(super) graph_launches: u64,
+    pub(super) plain_launches: u64,
+    pub(super) nodes: u64,
+    pub(super) programmatic_edges: u64,
+    /// Bytes that a step must read, on average.
+    pub(super) bytes: u64,
+    pub(super) gb_per_s: f64,
+    /// Of the measured read bandwidth; `None` where what is read fits in the last cache twice.
+    pub(super) read_share: Option<f64>,
+}
+
+/// A row.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub(super) struct Row {
+    #[serde(flatten)]
+    pub(super) head: RowHead,
+    #[serde(flatten)]
+    pub(super) figures: Option<Figures>,
+    /// Why the row does not count.
+    pub(super) failures: Vec<String>,
+}
+
+/// What rows are held against.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Yardstick {
+    pub(super) bandwidth: ReadBandwidth,
+    pub(super) cache_bytes: u64,
+    pub(super) traffic: Traffic,
+}
+
+impl RowHead {
+    /// Of a workload in a mode.
+    pub(super) fn new(
+        (model, dtype, device): (&str, &str, &str),
+        mode: ModeArg,
+        workload: &Workload,
+    ) -> Self {
+        let (kind, context) = match workload.shape {
+            Shape::Decode { context, .. } => ("decode", context),
+            Shape::Mixed { context, .. } => ("mixed", context),
+        };
+        Self {
+            engine: "piecewise",
+            model: model.to_owned(),
+            dtype: dtype.to_owned(),
+            device: device.to_owned(),
+            kind,
+            mode: mode.to_string(),
+            batch: workload.sequences() as u64,
+            context,
+            tokens: workload.tokens(),
+        }
+    }
+}
+
+impl Figures {
+    /// Of the timed records of a workload.
+    pub(super) fn of(records: &[StepRecord], workload: &Workload, yardstick: &Yardstick) -> Self {
+        let steps = workload.timed();
+        let sum: u64 = steps.iter().map(|step| yardstick.traffic.bytes(step)).sum();
+        let bytes = sum / (steps.len() as u64).max(1);
+        let gpu_ms = Spread::of(records.iter().map(|record| record.device), 1e6);
+        let rate = bytes as f64 / (gpu_ms.median / 1e3).max(1e-9);
+        let from_memory = bytes >= 2 * yardstick.cache_bytes;
+        let typical = records.get(records.len() / 2);
+        let launches = typical.map(|record| record.launches).unwrap_or_default();
+        Self {
+            size: typical.map_or(0, |record| record.sizes.tokens.rows()),
+            steps: records.len(),
+            gpu_ms,
+            wall_ms: Spread::of(records.iter().map(|record| record.wall), 1e6),
+            submit_us: Spread::of(records.iter().map(|record| record.submit), 1e3),
+            graph_launches: launches.graph_launches,
+            plain_launches: launches.plain_launches,
+            nodes: launches.graph_nodes,
+            programmatic_edges: launches.programmatic_edges,
+            bytes,
+            gb_per_s: rate / 1e9,
+            read_share: from_memory.then_some(rate / yardstick.bandwidth.best),
+        }
+    }
+}
+
+/// Why a row does not count: `records` are its timed steps, `launched` the same steps launched.
+pub(super) fn failures(
+    mode: ModeArg,
+    figures: &Figures,
+    records: &[StepRecord],
+    launched: &[StepRecord],
+) -> Vec<String> {
+    let mut failures = Vec::new();
+    let steps = |wrong: &dyn Fn(&StepRecord) -> bool| records.iter().filter(|r| wrong(r)).count();
+    let wanted = match mode {
+        ModeArg::None => StepMode::None,
+        ModeArg::Piecewise => StepMode::Piecewise,
+        ModeArg::Full => StepMode::Full,
+    };
+    let fell_back = records.iter().filter_map(|record| record.fallback);
+    if let Some(reason) = fell_back.clone().next() {
+        failures.push(format!("{} steps fell back: {}", fell_back.count(), reason.name()));
+    } else if let other @ 1.. = steps(&|record| record.mode != wanted) {
+        failures.push(format!("{other} steps did not run in mode {mode}"));
+    }
+    let one_launch = |record: &StepRecord| {
+        record.launches.graph_launches == 1 && record.launches.plain_launches == 0
+    };
+    if mode == ModeArg::Full
+        && let Some(record) = records.iter().find(|record| !one_launch(record))
+    {
+        let counts = record.launches;
+        failures.push(format!(
+            "full mode took {} graph launches and {} plain ones in a step, not one",
+            counts.graph_launches, counts.plain_launches
+        ));
+    }
+    if let Some(share) = figures.read_share.filter(|share| *share > 1.0) {
+        let percent = 100.0 * share;
+        failures.push(format!("{percent:.1}% of the read bandwidth: the timing can't be right"));
+    }
+    let differs = records.iter().zip(launched).position(|(a, b)| a.ids != b.ids);
+    if let Some(step) = differs {
+        failures.push(format!("timed step {step} sampled other ids than its launched run"));
+    }
+    if records.len() != launched.len() || records.is_empty() {
+        failures.push(format!("{} timed steps, {} launched", records.len(), launched.len()));
+    }
+    failures
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,190 @@
+//! The report for people.
+
+use super::super::amounts::shown_bytes;
+use super::report::{ModeReport, Report, StartReport};
+use super::rows::{Row, Spread};
+use comfy_table::{CellAlignment, Table, presets};
+use std::fmt::Write as _;
+
+const HEADER: [&str; 15] = [
+    "step",
+    "mode",
+    "size",
+    "device ms",
+    "p10",
+    "p90",
+    "wall ms",
+    "submit us",
+    "graphs",
+    "launches",
+    "nodes",
+    "edges",
+    "GB/s",
+    "of read",
+    "result",
+];
+
+/// The whole report.
+pub(super) fn report(report: &Report) -> String {
+    let mut text = String::new();
+    let read = &report.read_bandwidth;
+    line(&mut text, &format!("{} {}, {}", report.model, report.dtype, report.device));
+    line(
+        &mut text,
+        &format!(
+            "read bandwidth   {:.1} GB/s at best, {:.1} in the median of {} passes over {}",
+            read.best / 1e9,
+            read.median / 1e9,
+            read.passes,
+            shown_bytes(read.bytes)
+        ),
+    );
+    text.push_str(&start(&report.start));
+    for mode in &report.modes {
+        text.push_str(&captures(mode));
+    }
+    line(
+        &mut text,
+        &format!(
+            "bytes of a step  {} of weights that matmuls read, {} of keys and values for each \
+             position; nothing else is counted",
+            shown_bytes(report.traffic.weights),
+            shown_bytes(report.traffic.per_position)
+        ),
+    );
+    text.push('\n');
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(HEADER);
+    for row in report.rows() {
+        table.add_row(cells(row));
+    }
+    for index in 2..HEADER.len() - 1 {
+        if let Some(column) = table.column_mut(index) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    for row in table.lines() {
+        line(&mut text, row.trim_end());
+    }
+    for row in report.rows() {
+        for failure in &row.failures {
+            line(&mut text, &format!("FAILED {} {}: {failure}", step(row), row.head.mode));
+        }
+    }
+    text
+}
+
+/// A start alone.
+pub(super) fn startup(report: &StartReport) -> String {
+    let mut text = String::new();
+    line(&mut text, &format!("{} {}, {}", report.model, report.dtype, report.device));
+    text.push_str(&start(&report.start));
+    text.push_str(&captures(&report.captured));
+    let seconds = report.start_without_load_s;
+    line(&mut text, &format!("start in all     {seconds:.2} s without loading weights"));
+    text
+}
+
+fn line(text: &mut String, line: &str) {
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "{line}");
+}
+
+fn start(start: &super::report::Start) -> String {
+    let mut text = String::new();
+    line(
+        &mut text,
+        &format!(
+            "start            {:.2} s plan, {:.2} s open the device, {:.2} s compile, {:.2} s load, \
+             {:.2} s bind",
+            start.plan_s, start.open_s, start.compile_s, start.load_s, start.bind_s
+        ),
+    );
+    if let Some(first) = &start.first_prompt {
+        line(
+            &mut text,
+            &format!(
+                "first token      {:.1} ms after {} tokens, launched, the first step of all",
+                first.ms, first.tokens
+            ),
+        );
+    }
+    let ledger = &start.memory;
+    line(
+        &mut text,
+        &format!(
+            "memory           {}: weights {}, states {}, arena {}, scratch {}",
+            shown_bytes(ledger.total()),
+            shown_bytes(ledger.weights),
+            shown_bytes(ledger.states),
+            shown_bytes(ledger.slots),
+            shown_bytes(ledger.scratch)
+        ),
+    );
+    text
+}
+
+fn captures(mode: &ModeReport) -> String {
+    let Some(captured) = &mode.captured else { return String::new() };
+    let mut text = String::new();
+    if captured.graphs == 0 {
+        return text;
+    }
+    let memory = match captured.bytes {
+        Some(bytes) => shown_bytes(bytes),
+        None => "memory unknown".to_owned(),
+    };
+    let name = format!("capture {}", mode.mode);
+    line(
+        &mut text,
+        &format!(
+            "{name:<16} {} graphs in {:.2} s ({:.2} s with the warm-up), {memory}; {} launches, \
+             {} nodes, {} programmatic edges",
+            captured.graphs,
+            captured.capture_s,
+            captured.total_s,
+            captured.launches,
+            captured.nodes,
+            captured.programmatic_edges
+        ),
+    );
+    text
+}
+
+fn step(row: &Row) -> String {
+    match row.head.kind {
+        "decode" => format!("decode {} x {}", row.head.batch, row.head.context),
+        kind => format!("{kind} {}", row.head.tokens),
+    }
+}
+
+fn cells(row: &Row) -> Vec<String> {
+    let result = if row.failures.is_empty() { "ok" } else { "FAILED" };
+    let mut cells = vec![step(row), row.head.mode.clone()];
+    let Some(figures) = &row.figures else {
+        cells.resize(HEADER.len() - 1, "-".to_owned());
+        cells.push(result.to_owned());
+        return cells;
+    };
+    let ms = |ms: f64| format!("{ms:.3}");
+    let Spread { median, p10, p90 } = figures.gpu_ms;
+    cells.extend([
+        figures.size.to_string(),
+        ms(median),
+        ms(p10),
+        ms(p90),
+        ms(figures.wall_ms.median),
+        format!("{:.1}", figures.submit_us.median),
+        figures.graph_launches.to_string(),
+        figures.plain_launches.to_string(),
+        figures.nodes.to_string(),
+        figures.programmatic_edges.to_string(),
+        format!("{:.1}", figures.gb_per_s),
+        figures.read_share.map_or("cached".to_owned(), |share| format!("{:.1}%", 100.0 * share)),
+        result.to_owned(),
+    ]);
+    cells
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! A report with fixed figures.
+
+use super::args::ModeArg;
+use super::report::{FirstPrompt, ModeReport, Report, Start};
+use super::rows::{Figures, Row, RowHead, Spread};
+use piecewise_backend::measure::{GraphShape, ReadBandwidth};
+use piecewise_runtime::measure::{CaptureReport, Traffic};
+use piecewise_runtime::model::{BuildTimes, CapturedGraph, GraphKind, Ledger};
+use std::time::Duration;
+
+fn spread(median: f64) -> Spread {
+    Spread { median, p10: 0.9 * median, p90: 1.5 * median }
+}
+
+/// A row of `tokens` decodes; padded where `size` is more.
+pub(super) fn row(mode: ModeArg, tokens: u64, size: u64, ms: f64) -> Row {
+    let figures = Figures {
+        size,
+        steps: 100,
+        gpu_ms: spread(ms),
+        wall_ms: spread(1.25 * ms),
+        submit_us: spread(12.0),
+        graph_launches: u64::from(mode == ModeArg::Full),
+        plain_launches: if mode == ModeArg::Full { 0 } else { 293 },
+        nodes: if mode == ModeArg::Full { 293 } else { 0 },
+        programmatic_edges: 0,
+        bytes: 15_212_000_000,
+        gb_per_s: 15.212 / ms * 1e3,
+        read_share: Some(15.212 / ms / 3.1),
+    };
+    Row { head: head(mode, tokens), figures: Some(figures), failures: Vec::new() }
+}
+
+fn head(mode: ModeArg, tokens: u64) -> RowHead {
+    RowHead {
+        engine: "piecewise",
+        model: "qwen3-8b".to_owned(),
+        dtype: "bf16".to_owned(),
+        device: "A device".to_owned(),
+        kind: if tokens > 8 { "mixed" } else { "decode" },
+        mode: mode.to_string(),
+        batch: tokens.min(8),
+        context: 512,
+        tokens,
+    }
+}
+
+/// Three graphs.
+pub(super) fn captured() -> CaptureReport {
+    let graph = |size| CapturedGraph {
+        kind: GraphKind::Full,
+        size,
+        time: Duration::from_millis(40),
+        bytes: 4 << 20,
+    };
+    CaptureReport {
+        graphs: vec![graph(512), graph(8), graph(1)],
+        time: Duration::from_millis(150),
+        bytes: Some(12 << 20),
+        shape: GraphShape { launches: 879, nodes: 879, programmatic_edges: 0 },
+    }
+}
+
+/// Two modes, with a row that failed and one that could not be measured.
+pub(super) fn report() -> Report {
+    let built = BuildTimes {
+        compile: Duration::from_millis(9300),
+        load: Duration::from_millis(800),
+        bind: Duration::from_millis(50),
+        capture: Duration::from_millis(20),
+    };
+    let memory = Ledger { slots: 40 << 20, scratch: 32 << 20, weights: 15 << 30, states: 75 << 20 };
+    let (plan, all) = (Duration::from_millis(120), Duration::from_millis(11_000));
+    let mut start = Start::new(plan, all, built, memory);
+    start.first_prompt = Some(FirstPrompt { tokens: 454, ms: 61.5 });
+    let mut wrong = row(ModeArg::Full, 300, 512, 3.0);
+    wrong.failures = vec!["163.6% of the read bandwidth: the timing can't be right".to_owned()];
+    let missing = Row {
+        head: head(ModeArg::Full, 8),
+        figures: None,
+        failures: vec!["could not launch: out of memory".to_owned()],
+    };
+    let none = vec![row(ModeArg::None, 1, 1, 8.0), row(ModeArg::None, 300, 512, 20.0)];
+    let full = vec![row(ModeArg::Full, 1, 1, 6.5), missing, wrong];
+    Report {
+        engine: "piecewise",
+        version: "1.2.3",
+        model: "qwen3-8b".to_owned(),
+        dtype: "bf16".to_owned(),
+        device: "A device".to_owned(),
+        read_bandwidth: ReadBandwidth { best: 3.1e12, median: 3.0e12, bytes: 4 << 30, passes: 36 },
+        traffic: Traffic { weights: 15_136_000_000, per_position: 147_456 },
+        start,
+        modes: vec![
+            ModeReport::new(ModeArg::None, None, none),
+            ModeReport::new(ModeArg::Full, Some(&captured()), full),
+        ],
+    }
+}

@@ -1,0 +1,274 @@
+//! What is measured: the steps of each row, written down before anything runs.
+
+use anyhow::{bail, ensure};
+use piecewise_kernels::attention::PAGE_ROWS;
+use piecewise_runtime::measure::{PlannedChunk, PlannedStep, StepTokens};
+
+/// What a row measures.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Shape {
+    /// A token of each of so many sequences, whose contexts have this mean.
+    Decode { batch: u64, context: u64 },
+    /// Decodes and two chunks of prompts, so many tokens together.
+    Mixed { tokens: u64, context: u64 },
+}
+
+/// The steps of a row: first those that warm up.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Workload {
+    pub(super) shape: Shape,
+    pub(super) steps: Vec<PlannedStep>,
+    pub(super) warmup: usize,
+}
+
+/// How many steps a row has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Lengths {
+    pub(super) warmup: u64,
+    pub(super) timed: u64,
+}
+
+/// Prompts of a mixed step.
+const PROMPTS: u64 = 2;
+
+/// The sequences that rows of these batches take: mixed ones need two prompts.
+pub(super) fn sequences(batches: &[u64], has_mixed: bool) -> u64 {
+    let batch = batches.iter().copied().max().unwrap_or(1);
+    if has_mixed { batch.max(PROMPTS) } else { batch }
+}
+
+/// An id for a position of a sequence.
+fn id(sequence: u64, position: u64, vocab: u64) -> u32 {
+    let mixed = (sequence << 32 | position).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    ((mixed >> 33) % vocab.max(1)) as u32
+}
+
+fn ids(sequence: u64, start: u64, count: u64, vocab: u64) -> StepTokens {
+    StepTokens::Ids((start..start + count).map(|at| id(sequence, at, vocab)).collect())
+}
+
+/// The context of a sequence of a batch: evenly spread over a quarter of the mean, around it.
+fn context_of(sequence: u64, batch: u64, mean: u64) -> u64 {
+    if batch < 2 {
+        return mean;
+    }
+    let half = mean / 8;
+    (mean - half) + 2 * half * sequence / (batch - 1)
+}
+
+/// The first position that a decode of `context` writes: half of the timed steps come before the
+/// context is reached, and half after it.
+fn first_position(context: u64, lengths: Lengths) -> u64 {
+    context.saturating_sub(1 + lengths.warmup + lengths.timed / 2)
+}
+
+/// The decode of a sequence at a step of its row: the first brings an id, the others feed back.
+fn decode(sequence: u64, first: u64, step: u64, vocab: u64) -> PlannedChunk {
+    let start = first + step;
+    let tokens = if step == 0 { ids(sequence, start, 1, vocab) } else { StepTokens::Feedback };
+    PlannedChunk { sequence: sequence as usize, start, tokens, samples: true }
+}
+
+impl Workload {
+    /// Decodes: `batch` sequences, a token each.
+    pub(super) fn decode(batch: u64, context: u64, lengths: Lengths, vocab: u64) -> Self {
+        let steps = (0..lengths.warmup + lengths.timed).map(|step| {
+            let chunks = (0..batch).map(|sequence| {
+                let own = context_of(sequence, batch, context);
+                decode(sequence, first_position(own, lengths), step, vocab)
+            });
+            PlannedStep { chunks: chunks.collect() }
+        });
+        Self {
+            shape: Shape::Decode { batch, context },
+            steps: steps.collect(),
+            warmup: lengths.warmup as usize,
+        }
+    }
+
+    /// A quarter of the tokens are decodes, as far as `sequences` go, and the rest is two chunks:
+    /// the start of a prompt, and the middle of one. Where they are cut changes from step to step.
+    pub(super) fn mixed(
+        tokens: u64,
+        context: u64,
+        sequences: u64,
+        lengths: Lengths,
+        vocab: u64,
+    ) -> Self {
+        let decodes = (tokens / 4).min(sequences.saturating_sub(PROMPTS));
+        let rest = tokens - decodes;
+        let steps = (0..lengths.warmup + lengths.timed).map(|step| {
+            let mut chunks: Vec<_> = (0..decodes)
+                .map(|sequence| {
+                    let own = context_of(sequence, decodes, context);
+                    decode(sequence, first_position(own, lengths), step, vocab)
+                })
+                .collect();
+            let first = if rest < 16 { rest } else { rest * (5 + step % 5) / 12 };
+            let starts =
+                [(sequences - 1, 0, first), (sequences.max(2) - 2, context / 2, rest - first)];
+            for (sequence, start, count) in starts.into_iter().filter(|(_, _, count)| *count > 0) {
+                let tokens = ids(sequence, start, count, vocab);
+                let sequence = sequence as usize;
+                chunks.push(PlannedChunk { sequence, start, tokens, samples: true });
+            }
+            PlannedStep { chunks }
+        });
+        Self {
+            shape: Shape::Mixed { tokens, context },
+            steps: steps.collect(),
+            warmup: lengths.warmup as usize,
+        }
+    }
+
+    /// Sequences of a step.
+    pub(super) fn sequences(&self) -> usize {
+        self.steps.first().map_or(0, |step| step.chunks.len())
+    }
+
+    /// Tokens of a step.
+    pub(super) fn tokens(&self) -> u64 {
+        self.steps.first().map_or(0, PlannedStep::tokens)
+    }
+
+    /// The steps that are timed.
+    pub(super) fn timed(&self) -> &[PlannedStep] {
+        &self.steps[self.warmup..]
+    }
+}
+
+/// What the sequences must hold before the rows run, and room for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Sequences {
+    /// Positions that each needs, whole pages.
+    pub(super) room: Vec<u64>,
+    /// Positions of each that some row attends to and none writes.
+    pub(super) prefix: Vec<u64>,
+}
+
+impl Sequences {
+    /// Of the rows.
+    pub(super) fn of(rows: &[Workload], count: u64) -> Self {
+        let mut found = Self { room: vec![0; count as usize], prefix: vec![0; count as usize] };
+        for chunk in rows.iter().flat_map(|row| &row.steps).flat_map(|step| &step.chunks) {
+            let end = (chunk.start + chunk.count()).next_multiple_of(PAGE_ROWS);
+            let room = &mut found.room[chunk.sequence];
+            *room = end.max(*room);
+        }
+        for chunk in rows.iter().filter_map(|row| row.steps.first()).flat_map(|s| &s.chunks) {
+            let prefix = &mut found.prefix[chunk.sequence];
+            *prefix = chunk.start.max(*prefix);
+        }
+        found
+    }
+
+    /// Steps of at most `most` tokens that compute the prefixes.
+    pub(super) fn prompts(&self, most: u64, vocab: u64) -> Vec<PlannedStep> {
+        let mut steps = Vec::new();
+        for (sequence, &prefix) in self.prefix.iter().enumerate() {
+            for start in (0..prefix).step_by(most.max(1) as usize) {
+                let count = most.min(prefix - start);
+                let tokens = ids(sequence as u64, start, count, vocab);
+                let chunk = PlannedChunk { sequence, start, tokens, samples: true };
+                steps.push(PlannedStep { chunks: vec![chunk] });
+            }
+        }
+        steps
+    }
+}
+
+/// Checks counts that a user gave.
+///
+/// # Errors
+/// When one is 0 or too large, or there are none.
+pub(super) fn check_counts(flag: &str, counts: &[u64], may_be_empty: bool) -> anyhow::Result<()> {
+    const MOST: u64 = 1 << 20;
+    if let Some(wrong) = counts.iter().find(|count| !(1..=MOST).contains(*count)) {
+        bail!("{flag} has {wrong}; counts are from 1 to {MOST}");
+    }
+    ensure!(may_be_empty || !counts.is_empty(), "{flag} is empty");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LENGTHS: Lengths = Lengths { warmup: 4, timed: 10 };
+
+    #[test]
+    fn contexts_differ_and_have_the_mean_that_was_asked_for() {
+        for batch in [1, 2, 3, 8] {
+            let row = Workload::decode(batch, 512, LENGTHS, 1000);
+            let of = |step: &PlannedStep| step.positions() as f64 / batch as f64;
+            let mean = row.timed().iter().map(of).sum::<f64>() / 10.0;
+            assert!((mean - 512.0).abs() <= 1.0, "batch {batch}: {mean}");
+            let starts: std::collections::BTreeSet<u64> =
+                row.steps[0].chunks.iter().map(|chunk| chunk.start).collect();
+            assert_eq!(starts.len() as u64, batch);
+        }
+    }
+
+    #[test]
+    fn decodes_feed_back_after_their_first_step_and_advance() {
+        let row = Workload::decode(2, 64, LENGTHS, 1000);
+        assert_eq!((row.steps.len(), row.timed().len(), row.sequences()), (14, 10, 2));
+        for (number, pair) in row.steps.windows(2).enumerate() {
+            for (a, b) in pair[0].chunks.iter().zip(&pair[1].chunks) {
+                assert_eq!(b.start, a.start + 1);
+                assert_eq!(b.tokens, StepTokens::Feedback);
+                assert_eq!(a.tokens == StepTokens::Feedback, number > 0);
+            }
+        }
+        // More steps than the context has positions begin at its start.
+        let short = Workload::decode(1, 4, LENGTHS, 1000);
+        assert_eq!(short.steps[0].chunks[0].start, 0);
+    }
+
+    #[test]
+    fn mixed_steps_have_the_tokens_that_were_asked_for_and_change() {
+        for tokens in [1, 2, 3, 15, 16, 64, 300, 512, 2048] {
+            for sequences in [2, 3, 8] {
+                let row = Workload::mixed(tokens, 128, sequences, LENGTHS, 1000);
+                for step in &row.steps {
+                    assert_eq!(step.tokens(), tokens, "{tokens} {sequences}");
+                    assert!(step.chunks.len() as u64 <= sequences.max(2));
+                    let mut own: Vec<_> = step.chunks.iter().map(|c| c.sequence).collect();
+                    own.dedup();
+                    assert_eq!(own.len(), step.chunks.len(), "a sequence comes once");
+                }
+                if tokens >= 64 {
+                    assert_ne!(row.steps[2], row.steps[3]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sequences_have_room_for_every_row_and_their_prefixes_are_computed() {
+        let rows =
+            [Workload::decode(2, 64, LENGTHS, 1000), Workload::mixed(100, 64, 4, LENGTHS, 1000)];
+        let sequences = Sequences::of(&rows, 4);
+        assert!(sequences.room.iter().all(|rows| rows.is_multiple_of(PAGE_ROWS)));
+        for chunk in rows.iter().flat_map(|row| &row.steps).flat_map(|step| &step.chunks) {
+            assert!(chunk.start + chunk.count() <= sequences.room[chunk.sequence]);
+        }
+        let first = |row: &Workload, i: usize| row.steps[0].chunks[i].start;
+        assert_eq!(sequences.prefix[0], first(&rows[0], 0).max(first(&rows[1], 0)));
+        assert_eq!(sequences.prefix[2..], [32, 0]);
+        let prompts = sequences.prompts(24, 1000);
+        assert!(prompts.iter().all(|step| step.tokens() <= 24));
+        let computed: u64 = prompts.iter().map(PlannedStep::tokens).sum();
+        assert_eq!(computed, sequences.prefix.iter().sum::<u64>());
+    }
+
+    #[test]
+    fn counts_are_checked() {
+        assert!(check_counts("--batch", &[1, 8], false).is_ok());
+        assert!(check_counts("--mixed", &[], true).is_ok());
+        for (counts, what) in [(&[][..], "empty"), (&[0], "has 0"), (&[1 << 40], "from 1 to")] {
+            let error = check_counts("--batch", counts, false).unwrap_err().to_string();
+            assert!(error.contains(what), "{error}");
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Why a device can't be opened.
+
+use piecewise_backend::cuda::{Arch, CudaError};
+use piecewise_backend::device::DeviceError;
+
+/// Why a device can't be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Something of CUDA is missing or too old.
+    #[error("can't run on cuda:{ordinal}; `piecewise doctor` says more")]
+    Cuda {
+        /// The device's number.
+        ordinal: u32,
+        /// What is missing.
+        source: CudaError,
+    },
+    /// An architecture alone.
+    #[error(
+        "target cuda:{arch} is an architecture to compile for; to run, write cpu, cuda or cuda:N"
+    )]
+    NoDevice {
+        /// The architecture.
+        arch: Arch,
+    },
+    /// The processor's threads or memory.
+    #[error(transparent)]
+    Cpu(#[from] DeviceError),
+}

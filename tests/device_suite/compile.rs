@@ -1,0 +1,66 @@
+//! Every kernel that the suite runs on CUDA compiles, without a GPU.
+//! Skipped where NVRTC is not installed (see `.ci/install-nvrtc`), unless PIECEWISE_REQUIRE_NVRTC=1.
+
+use crate::new_compositions::composed;
+use crate::random_graphs::random_module;
+use crate::small_decoder::Setup;
+use crate::user_op::{Place, registry, user_module};
+use piecewise_backend::artifact::PieceSize;
+use piecewise_backend::compiler::{Compiler, NoStore};
+use piecewise_backend::cuda::{Arch, CudaCompiler, Nvrtc, library_dirs};
+use piecewise_ir::dtype::DType::{BF16, F32};
+use piecewise_ir::entity::Entity;
+use piecewise_ir::module::Module;
+use piecewise_kernels::op::OpRegistry;
+use piecewise_runtime::symbols::SymbolTable;
+use std::sync::Arc;
+
+const ARCHS: [u32; 6] = [80, 87, 89, 90, 100, 120];
+
+fn compile(compiler: &CudaCompiler, module: &Module, sizes: &[u64]) {
+    let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
+    for (_, piece) in module.stitch().unwrap().unique.iter() {
+        let bound = piece.over.map_or(1, |s| symbols.bounds()[s.index()]);
+        let exact = sizes.iter().filter(|&&n| n <= bound).map(|&n| PieceSize::Exact(n));
+        for size in exact.chain([PieceSize::General(bound)]) {
+            let made = compiler.compile(piece, size, symbols.bounds(), &[], &NoStore);
+            let made = made.unwrap_or_else(|e| panic!("{}: {e}", compiler.identity()));
+            assert!(made.alternatives.iter().all(|lowered| !lowered.launches.is_empty()));
+        }
+    }
+}
+
+/// The decoders, the user's op and the compositions for every architecture; each random graph for
+/// one in turn.
+#[test]
+fn every_kernel_of_the_suite_compiles() {
+    let nvrtc = match Nvrtc::open(&library_dirs(&[]), None) {
+        Ok(nvrtc) => nvrtc,
+        Err(error) => {
+            let required = std::env::var("PIECEWISE_REQUIRE_NVRTC").is_ok_and(|v| v == "1");
+            assert!(!required, "PIECEWISE_REQUIRE_NVRTC=1, but {error}");
+            println!("skipped: {error}");
+            return;
+        }
+    };
+    let decoders = [F32, BF16].map(|dtype| Setup { dtype, ..Setup::default() }.module());
+    let users = [Place::BetweenPieces, Place::InsideAPiece].map(user_module);
+    let compositions = [F32, BF16].map(composed);
+    let random = Vec::from_iter((0..60).map(random_module));
+    std::thread::scope(|scope| {
+        for (a, number) in ARCHS.into_iter().enumerate() {
+            let (nvrtc, decoders, users) = (nvrtc.clone(), &decoders, &users);
+            let (compositions, random) = (&compositions, &random);
+            scope.spawn(move || {
+                let ours = Arc::new(OpRegistry::builtin());
+                let compiler = CudaCompiler::new(ours, Arch { number }, nvrtc.clone());
+                decoders.iter().for_each(|module| compile(&compiler, module, &[1, 3, 8]));
+                compositions.iter().for_each(|module| compile(&compiler, module, &[8]));
+                let compiler = CudaCompiler::new(registry(), Arch { number }, nvrtc);
+                users.iter().for_each(|module| compile(&compiler, module, &[8]));
+                let mine = random.iter().skip(a).step_by(ARCHS.len());
+                mine.for_each(|module| compile(&compiler, module, &[4]));
+            });
+        }
+    });
+}
