@@ -118,8 +118,9 @@ fn symbols(piece: &UniquePiece, bounds: &[u64]) -> String {
     let shown = order.iter().map(|&symbol| match Some(symbol) == piece.over {
         true => format!("{} over", symbol.index()),
         false if bounded.contains(&symbol) => {
-            let bound = bounds.get(symbol.index()).copied().unwrap_or(graph.symbols()[symbol].max);
-            format!("{} to {bound}", symbol.index())
+            let declared = || graph.symbols().values().nth(symbol.index()).map(|decl| decl.max);
+            let bound = bounds.get(symbol.index()).copied().or_else(declared);
+            format!("{} to {}", symbol.index(), bound.unwrap_or(u64::MAX))
         }
         false => format!("{}", symbol.index()),
     });
@@ -134,4 +135,30 @@ fn is_read_whole(graph: &Graph, state: Value) -> bool {
         let by_rows = matches!(data.op, Op::Region(_) | Op::Gather | Op::Scatter | Op::Custom(_));
         !by_rows && data.operands.contains(&state)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_and_value_of_the_factors_is_in_the_digest() {
+        let factors = vec![("target", "cpu".to_owned()), ("size", "8 rows".to_owned())];
+        let key = PieceKey { factors };
+        let mut digests = BTreeSet::from([key.digest()]);
+        for i in 0..key.factors.len() {
+            let mut other = key.clone();
+            other.factors[i].1.push('0');
+            assert!(digests.insert(other.digest()));
+            other = key.clone();
+            other.factors[i].0 = "name";
+            assert!(digests.insert(other.digest()));
+            other = key.clone();
+            other.factors.remove(i);
+            assert!(digests.insert(other.digest()));
+        }
+        // Where one ends and the next begins is in it too.
+        let joined = vec![("target", "cpu4:size".to_owned()), ("", "8 rows".to_owned())];
+        assert!(digests.insert(PieceKey { factors: joined }.digest()));
+    }
 }
