@@ -3,6 +3,9 @@
 //! It mixes rows and mutates a state. By its definition the graph is split at it: it runs eagerly
 //! between two captured pieces. Because it masks padding rows and reads no host values, it can
 //! also run inside a piece; both give the same numbers.
+//!
+//! It runs on the CPU, and with `--device cuda` on a GPU, where it is CUDA source with a launch
+//! recipe.
 
 #![allow(clippy::print_stdout, reason = "an example shows what it did")]
 
@@ -71,6 +74,37 @@ impl CpuOp for RunningSum {
     }
 }
 
+/// A thread for each column goes down the rows. `counts` has the true number of rows, so that
+/// padding is left alone.
+const KERNEL: &str = r#"
+extern "C" __global__ void running_sum(const float *x, float *carry, float *y,
+                                       const int *counts, unsigned width) {
+    const unsigned column = blockIdx.x * blockDim.x + threadIdx.x;
+    if (column >= width) return;
+    float sum = carry[column];
+    for (int row = 0; row < counts[0]; ++row) {
+        sum += x[row * width + column];
+        y[row * width + column] = sum;
+    }
+    carry[column] = sum;
+}
+"#;
+
+impl CudaOp for RunningSum {
+    fn name(&self) -> &str {
+        CustomOpDef::name(self)
+    }
+
+    fn implementation(&self, call: &CudaOpCall<'_>) -> Result<CudaImplementation, OpError> {
+        let width = call.operands[Self::X].shape[1].clone();
+        let blocks = GridAxis::of(width.clone(), 32);
+        let mut params = [Self::X, Self::CARRY, Self::Y].map(|i| Param::Arg(i as u32)).to_vec();
+        params.extend([Param::Counts, Param::Scalar(KernelScalar::U32(width))]);
+        let launch = LaunchRecipe::new(KERNEL, "running_sum", blocks, 32, params);
+        Ok(CudaImplementation::Source(OpKernels { launches: vec![launch], scratch: 0.into() }))
+    }
+}
+
 fn halved_running_sum_of_squares() -> Result<Graph, BuildErrors> {
     let b = Builder::new("running_sum");
     let rows = b.symbol("T", 1, 16, None);
@@ -82,7 +116,8 @@ fn halved_running_sum_of_squares() -> Result<Graph, BuildErrors> {
 
 fn with_running_sum() -> OpRegistry {
     let mut registry = OpRegistry::builtin();
-    registry.define(Arc::new(RunningSum)).implement_cpu(Arc::new(RunningSum));
+    registry.define(Arc::new(RunningSum));
+    registry.implement_cpu(Arc::new(RunningSum)).implement_cuda(Arc::new(RunningSum));
     registry
 }
 
@@ -93,10 +128,18 @@ fn describe(name: &str, session: &Session) {
     }
 }
 
+/// What follows `--device`; the CPU without it.
+fn device() -> Result<DeviceSpec, String> {
+    let after = std::env::args().skip_while(|arg| arg != "--device").nth(1);
+    after.map_or(Ok(DeviceSpec::Cpu), |name| name.parse())
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
+    let device = device()?;
     let session = || {
         let graph = halved_running_sum_of_squares()?;
-        let builder = Session::cpu(graph).registry(with_running_sum()).capture_sizes([1, 4, 16]);
+        let builder = Session::builder(graph).device(device).registry(with_running_sum());
+        let builder = builder.capture_sizes([1, 4, 16]);
         Ok::<_, BuildErrors>(builder)
     };
     let mut between_pieces = session()?.build()?;

@@ -1,4 +1,4 @@
-//! Loads a checkpoint and continues several prompts at once.
+//! Loads a checkpoint and continues several prompts at once: on the CPU, or where `--device` says.
 
 #![allow(clippy::print_stdout, reason = "an example shows what it did")]
 
@@ -9,9 +9,16 @@ use std::error::Error;
 const PROMPTS: [&str; 2] = ["def __init__(self", "import numpy as"];
 const MAX_TOKENS: u64 = 32;
 
+/// What follows `--device`; the CPU without it.
+fn device() -> Result<DeviceSpec, String> {
+    let after = std::env::args().skip_while(|arg| arg != "--device").nth(1);
+    after.map_or(Ok(DeviceSpec::Cpu), |name| name.parse())
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/tiny-qwen3");
     let LoadedDecoder { config, tokenizer, mut engine } = DecoderLoader::new(folder)
+        .device(device()?)
         .activations(DType::F32)
         .max_num_seqs(4)
         .max_num_tokens(32)

@@ -8,10 +8,14 @@ use std::process::Command;
 
 /// What an example prints; its failure fails the test.
 fn output_of(example: &str) -> String {
+    output_on("cpu", example)
+}
+
+fn output_on(device: &str, example: &str) -> String {
     let target = Path::new(env!("CARGO_BIN_EXE_piecewise")).parent().unwrap();
     let program = target.join("examples").join(example);
     assert!(program.exists(), "{} is not built; run all of `cargo test`", program.display());
-    let output = Command::new(program).output().unwrap();
+    let output = Command::new(program).args(["--device", device]).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{example} failed:\n{errors}");
     String::from_utf8(output.stdout).unwrap()
@@ -27,15 +31,21 @@ fn author_a_model_fuses_its_own_norm_and_gate_and_replays() {
     }
 }
 
+const RUNNING_SUMS: &str = "split: 2 captured pieces, 1 split ops\n\
+                            inside: 1 captured pieces, 0 split ops\n\
+                            after 3 rows: [1.5, 1.5, 1.5, 1.5]\n\
+                            after 1 rows: [3.5, 3.5, 3.5, 3.5]\n\
+                            after 5 rows: [3.5, 3.5, 3.5, 3.5]\n";
+
 #[test]
 fn custom_op_runs_between_pieces_and_inside_one_and_keeps_its_state() {
-    let shown = output_of("custom_op");
-    let expected = "split: 2 captured pieces, 1 split ops\n\
-                    inside: 1 captured pieces, 0 split ops\n\
-                    after 3 rows: [1.5, 1.5, 1.5, 1.5]\n\
-                    after 1 rows: [3.5, 3.5, 3.5, 3.5]\n\
-                    after 5 rows: [3.5, 3.5, 3.5, 3.5]\n";
-    assert_eq!(shown, expected);
+    assert_eq!(output_of("custom_op"), RUNNING_SUMS);
+}
+
+/// On a GPU by its kernel, elsewhere on the CPU: the same numbers.
+#[test]
+fn custom_op_runs_on_whatever_there_is() {
+    assert_eq!(output_on("auto", "custom_op"), RUNNING_SUMS);
 }
 
 #[test]

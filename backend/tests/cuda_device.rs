@@ -13,6 +13,7 @@ use piecewise_backend::cuda::{
     Nvrtc, Source, TuneMode, library_dirs,
 };
 use piecewise_backend::device::{Address, Binding, Device, DeviceError, Region};
+use piecewise_backend::measure::{LaunchCounts, MeasuredDevice};
 use piecewise_backend::weights::{TensorSource, WeightError, WeightLayout, WeightSource};
 use piecewise_ir::builder::Builder;
 use piecewise_ir::dim::Dim;
@@ -23,6 +24,7 @@ use piecewise_ir::weight::Recipe;
 use piecewise_kernels::op::cuda::{GridAxis, LaunchRecipe, Param};
 use piecewise_kernels::step::{CaptureSupport, LaunchContext, StepContext};
 use std::borrow::Cow;
+use std::io::BufRead;
 use support::gpu;
 
 const WIDTH: u64 = 4;
@@ -356,6 +358,7 @@ fn an_out_of_bounds_kernel_is_named() {
         let program = f.bind(&artifact(&[("wild", image, [0, 1])], 8, 0));
         let (counts, sizes) = ([8], [8]);
         let step = step(&counts, &sizes);
+        println!("\nchild: launching");
         let error = f.device.launch(&program, LaunchContext::Step(&step)).unwrap_err();
         println!("child: {error}");
         return;
@@ -363,12 +366,36 @@ fn an_out_of_bounds_kernel_is_named() {
     if gpu(CudaOptions::default()).is_none() {
         return;
     }
-    let child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "an_out_of_bounds_kernel_is_named", "--nocapture"])
-        .env(CHILD, "1")
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&child.stdout);
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "an_out_of_bounds_kernel_is_named", "--nocapture"]).env(CHILD, "1");
+    let mut child = child.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut text = String::new();
+    let faulting = lines.by_ref().map(Result::unwrap).find(|line| line == "child: launching");
+    assert!(faulting.is_some(), "the child ended before its launch");
+    let launched = std::time::Instant::now();
+    text.extend(lines.map(|line| line.unwrap() + "\n"));
+    assert!(child.wait().unwrap().success(), "{text}");
+    let ended = launched.elapsed();
+    assert!(ended.as_secs() < 5, "the child took {ended:?} to end");
     assert!(text.contains("child: launch `wild` of p0 failed: at sizes [8]: "), "{text}");
     assert!(text.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{text}");
+}
+
+/// Filling memory takes time by the device's clock, and reading it has a rate.
+#[test]
+fn the_device_tells_time_and_how_fast_it_reads() {
+    let Some(Fixture { mut device, .. }) = fixture(CudaOptions::default()) else { return };
+    let bytes = 256 << 20;
+    let region = device.reserve("what is filled", bytes).unwrap();
+    device.back(region).unwrap();
+    let start = device.mark().unwrap();
+    device.fill(region.base, bytes, &[1, 2, 3, 4]).unwrap();
+    let end = device.mark().unwrap();
+    assert!(!device.elapsed(&start, &end).unwrap().is_zero());
+    let found = device.read_bandwidth().unwrap();
+    assert!(found.best >= found.median && found.median > 0.0, "{found:?}");
+    assert!(found.bytes > 4 * device.cache_bytes() && found.passes > 0, "{found:?}");
+    assert_eq!(device.launch_counts(), LaunchCounts::default(), "no launch of a program");
+    println!("{}: {:.0} GB/s", device.model(), found.best / 1e9);
 }

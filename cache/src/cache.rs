@@ -18,6 +18,7 @@ use crate::format::{
 };
 use crate::key::{Key, KeyHex, is_kind};
 use crate::options::{Access, CacheOptions, Trust};
+use crate::remote::Remote;
 
 /// The time of last use is good to this: most hits change nothing on the disk.
 const LAST_USE_IS_GOOD_TO: Duration = Duration::from_secs(60 * 60);
@@ -36,6 +37,7 @@ pub struct Cache {
     pub(crate) checksum: Checksum,
     pub(crate) recorder: Recorder,
     pub(crate) usage: Mutex<Option<Usage>>,
+    pub(crate) remote: Option<Remote>,
     root: Result<Folder, String>,
     is_lost: AtomicBool,
     is_unwritable: AtomicBool,
@@ -62,10 +64,12 @@ impl Cache {
             let message = format!("the cache in {} is not used: {reason}", dir.display());
             recorder.condition(dir, Condition::Unusable, &message);
         }
+        let remote = open_remote(&options, &recorder);
         Self {
             options,
             checksum,
             recorder,
+            remote,
             root,
             usage: Mutex::default(),
             is_lost: AtomicBool::new(false),
@@ -91,18 +95,27 @@ impl Cache {
     /// # Errors
     /// When `kind` can't name a folder, and when the operating system can't tell.
     pub fn get(&self, kind: &str, key: &Key) -> Result<Option<Vec<u8>>, CacheError> {
-        let found = self.find(kind, key);
-        match &found {
-            Ok(Some(found)) => {
-                self.mark_used(found);
-                self.recorder.count(|events| {
-                    events.hits += 1;
-                    events.bytes_read += found.payload.len() as u64;
-                });
-            }
-            Ok(None) | Err(_) => self.recorder.count(|events| events.misses += 1),
+        if !is_kind(kind) {
+            return Err(EncodeError::Kind { kind: kind.to_owned() }.into());
         }
-        Ok(found?.map(|found| found.payload))
+        let found = match self.find(kind, key) {
+            Ok(Some(found)) => {
+                self.mark_used(&found);
+                Ok(Some(found.payload))
+            }
+            nothing => match self.fetch(kind, key) {
+                Some(payload) => Ok(Some(payload)),
+                None => nothing.map(|_| None),
+            },
+        };
+        self.recorder.count(|events| match &found {
+            Ok(Some(payload)) => {
+                events.hits += 1;
+                events.bytes_read += payload.len() as u64;
+            }
+            Ok(None) | Err(_) => events.misses += 1,
+        });
+        found
     }
 
     /// Keeps `payload` under `kind` and `key`, in place of what was there. `factors` are what the
@@ -123,14 +136,26 @@ impl Cache {
             self.recorder.count(|events| events.not_stored += 1);
             return Ok(());
         }
+        self.send(kind, key, &head, payload);
+        self.keep(kind, key, &head, payload)
+    }
+
+    /// Keeps an encoded entry in the directory.
+    pub(crate) fn keep(
+        &self,
+        kind: &str,
+        key: &Key,
+        head: &[u8],
+        payload: &[u8],
+    ) -> Result<(), CacheError> {
         let bytes = head.len() as u64 + payload.len() as u64;
         self.check_size(kind, key, bytes, payload.len() as u64)?;
         let root = self.writable_root()?;
         let name = KeyHex(key).to_string();
-        let written = self.write(root, kind, &name, &head, payload).or_else(|error| {
+        let written = self.write(root, kind, &name, head, payload).or_else(|error| {
             // Someone else may have cleared the folder under the writer.
             let is_swept = error.kind() == io::ErrorKind::NotFound && !root.is_gone();
-            if is_swept { self.write(root, kind, &name, &head, payload) } else { Err(error) }
+            if is_swept { self.write(root, kind, &name, head, payload) } else { Err(error) }
         });
         if let Err(error) = written {
             return Err(self.write_failed(root, self.path_of(kind, key), error));
@@ -190,7 +215,9 @@ impl Cache {
         };
         // Read again before it is called bad: another process may have just made it anew.
         let read = match self.read(&folder, kind, key) {
-            Err(ReadError::Decode(_)) => self.read(&folder, kind, key),
+            Err(ReadError::Decode(_)) => reach(self.options.fault.as_ref(), FaultPoint::Reread)
+                .map_err(ReadError::Io)
+                .and_then(|()| self.read(&folder, kind, key)),
             read => read,
         };
         match read {
@@ -238,7 +265,8 @@ impl Cache {
 
     /// Gives a bad entry another name.
     pub(crate) fn set_aside(&self, folder: &Folder, kind: &str, name: &str, reason: &DecodeError) {
-        self.recorder.bad_entry(folder.path(), kind, name, reason);
+        let place = folder.path().display().to_string();
+        self.recorder.bad_entry(&place, kind, name, reason);
         if self.options.access == Access::ReadOnly || self.is_unwritable.load(Ordering::Relaxed) {
             return;
         }
@@ -362,7 +390,19 @@ impl Cache {
     }
 }
 
-fn root_name(checksum: &Checksum) -> String {
+fn open_remote(options: &CacheOptions, recorder: &Recorder) -> Option<Remote> {
+    let remote = options.remote.as_ref()?;
+    let opened = Remote::open(remote, options.checksum_key.is_some());
+    let reason = match opened {
+        Ok(opened) => return Some(opened),
+        Err(reason) => reason,
+    };
+    let message = format!("the remote cache level is not used: {reason}");
+    recorder.condition(&options.dir, Condition::Remote, &message);
+    None
+}
+
+pub(crate) fn root_name(checksum: &Checksum) -> String {
     match u64::from_be_bytes(checksum.id()) {
         0 => format!("v{FORMAT_VERSION}"),
         id => format!("v{FORMAT_VERSION}-{id:016x}"),

@@ -18,8 +18,12 @@ pub struct CacheEvents {
     pub hits: u64,
     /// Entries asked for and not served, for whatever reason.
     pub misses: u64,
+    /// Of the hits, those that came from the remote level.
+    pub remote_hits: u64,
     /// Entries kept.
     pub stored: u64,
+    /// Entries kept in the remote level.
+    pub remote_stored: u64,
     /// Entries not kept because the cache is open for reading only.
     pub not_stored: u64,
     /// Entries removed to make room.
@@ -30,7 +34,7 @@ pub struct CacheEvents {
     pub bytes_written: u64,
     /// Bytes of entries removed to make room.
     pub bytes_evicted: u64,
-    /// Entries that were bad: set aside under another name, to be made again.
+    /// Entries that were bad: not served, and set aside under another name where that can be.
     pub quarantined: u64,
     /// The first of them.
     pub bad_entries: Vec<QuarantinedEntry>,
@@ -70,6 +74,8 @@ pub enum Condition {
     TooLarge,
     /// A bad entry could not be set aside. It counts as a miss each time.
     Quarantine,
+    /// The remote level can't be used, or can't any longer. The directory serves alone.
+    Remote,
     /// An entry could not be evicted. The cache may grow past its size.
     Evict,
 }
@@ -114,8 +120,8 @@ impl Recorder {
         report.1 += 1;
     }
 
-    /// Records and warns about a bad entry; whether it is the first time for this one.
-    pub(crate) fn bad_entry(&self, folder: &Path, kind: &str, name: &str, reason: &DecodeError) {
+    /// Records and warns about a bad entry, the first time.
+    pub(crate) fn bad_entry(&self, place: &str, kind: &str, name: &str, reason: &DecodeError) {
         let mut recorded = self.lock();
         if !recorded.bad.insert((kind.to_owned(), name.to_owned())) {
             return;
@@ -128,11 +134,7 @@ impl Recorder {
                 reason: reason.to_string(),
             });
         }
-        let file = folder.join(name);
-        tracing::warn!(
-            "the cache entry {} is bad: {reason}; it is set aside and made again",
-            file.display()
-        );
+        tracing::warn!("the cache entry {place}/{name} is bad: {reason}; it is made again");
     }
 
     pub(crate) fn events(&self) -> CacheEvents {

@@ -4,6 +4,33 @@
 //! everything that changes the payload. It can't go wrong in a way that changes a result: what is
 //! served is, byte for byte, what was kept under this key, or it is a miss.
 //!
+//! ```
+//! use piecewise_cache::{Cache, CacheOptions};
+//!
+//! # let folder = tempfile::tempdir()?;
+//! # let dir = folder.path();
+//! let cache = Cache::open(CacheOptions::new(dir));
+//! let factors = [("target", "cuda:sm_90"), ("source", "9b1e")];
+//! let key = *blake3::hash(format!("{factors:?}").as_bytes()).as_bytes();
+//! let image = match cache.get("image", &key)? {
+//!     Some(image) => image,
+//!     None => {
+//!         let image = b"compiled".to_vec();
+//!         cache.put("image", &key, &factors, &image)?;
+//!         image
+//!     }
+//! };
+//! assert_eq!(cache.get("image", &key)?, Some(image));
+//!
+//! let wanted = [("target", "cuda:sm_80"), ("source", "9b1e")];
+//! let nearest = cache.nearest("image", &wanted)?.expect("an image is there");
+//! assert_eq!(
+//!     nearest.differing[0].to_string(),
+//!     r#"target: "cuda:sm_80" is wanted, "cuda:sm_90" was found"#
+//! );
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # On disk
 //!
 //! ```text
@@ -14,6 +41,9 @@
 //! ```
 //!
 //! The bytes of an entry are in [`format`](mod@format), those of an archive in [`archive`].
+//!
+//! With the cargo feature `remote` a cache may have a second level in an object store, where entries
+//! have the same bytes under `v1/KIND/KEY`: see [`RemoteOptions`].
 //!
 //! # What holds
 //!
@@ -39,6 +69,8 @@ pub mod format;
 mod key;
 mod listing;
 mod options;
+mod read_through;
+mod remote;
 mod scan;
 mod verify;
 
@@ -52,5 +84,5 @@ pub use fault::{FaultHook, FaultPoint};
 pub use format::{DecodeError, EncodeError};
 pub use key::{Key, KeyHex, is_kind, parse_key};
 pub use listing::{Entry, EntryInfo, Nearest};
-pub use options::{Access, CacheOptions, DIR_VARIABLE, Trust, default_dir};
+pub use options::{Access, CacheOptions, DIR_VARIABLE, RemoteOptions, Trust, default_dir};
 pub use verify::VerifyReport;

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::fault::FaultHook;
 
@@ -33,6 +34,51 @@ pub enum Trust {
     Shared,
 }
 
+/// A second level that many machines share: what the directory lacks is looked up here, and kept in
+/// the directory.
+#[derive(Clone)]
+pub struct RemoteOptions {
+    /// Where: `s3://bucket/path`, `gs://`, `az://`, `https://`, `file:///path`, as the crate
+    /// `object_store` reads it. Credentials come from the environment, by the names that it knows.
+    pub url: String,
+    /// Whether who can write there may change what this process computes. If not, the remote level
+    /// is used only with a [`checksum_key`](CacheOptions::checksum_key).
+    pub is_trusted: bool,
+    /// Whether what is kept in the directory is also kept here.
+    pub is_written: bool,
+    /// How long an answer may take to begin; each MiB may take another second. When it takes
+    /// longer, the remote level is off for the life of the cache.
+    pub timeout: Duration,
+}
+
+impl RemoteOptions {
+    /// A level that is only read, not trusted, and answers within five seconds.
+    pub fn new(url: impl Into<String>) -> Self {
+        let timeout = Duration::from_secs(5);
+        Self { url: url.into(), is_trusted: false, is_written: false, timeout }
+    }
+}
+
+impl fmt::Debug for RemoteOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteOptions")
+            .field("url", &without_secrets(&self.url))
+            .field("is_trusted", &self.is_trusted)
+            .field("is_written", &self.is_written)
+            .field("timeout", &self.timeout)
+            .finish()
+    }
+}
+
+/// A URL without user, password, query and fragment.
+pub(crate) fn without_secrets(url: &str) -> String {
+    let place = url.split(['?', '#']).next().unwrap_or_default();
+    let Some((scheme, rest)) = place.split_once("://") else { return place.to_owned() };
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    format!("{scheme}://{host}{path}")
+}
+
 /// How to open a [`Cache`](crate::Cache).
 #[derive(Clone)]
 pub struct CacheOptions {
@@ -51,6 +97,8 @@ pub struct CacheOptions {
     /// Makes the checksums keyed blake3, for directories that others can write to. Entries of
     /// another key or of none are kept apart and not seen.
     pub checksum_key: Option<[u8; 32]>,
+    /// A second level behind the directory; needs the cargo feature `remote`.
+    pub remote: Option<RemoteOptions>,
     /// What tests break; unset otherwise.
     pub fault: Option<FaultHook>,
 }
@@ -65,6 +113,7 @@ impl CacheOptions {
             access: Access::ReadWrite,
             trust: Trust::Own,
             checksum_key: None,
+            remote: None,
             fault: None,
         }
     }
@@ -79,6 +128,7 @@ impl fmt::Debug for CacheOptions {
             .field("access", &self.access)
             .field("trust", &self.trust)
             .field("checksum_key", &self.checksum_key.map(|_| "set"))
+            .field("remote", &self.remote)
             .field("fault", &self.fault)
             .finish()
     }
@@ -135,9 +185,23 @@ mod tests {
     }
 
     #[test]
-    fn a_printed_configuration_does_not_tell_the_key() {
+    fn a_printed_configuration_tells_no_secret() {
         let mut options = CacheOptions::new("c");
         options.checksum_key = Some([42; 32]);
-        assert!(!format!("{options:?}").contains("42"), "{options:?}");
+        options.remote = Some(RemoteOptions::new("https://a:42@b:1/c/d?sig=42#42"));
+        let shown = format!("{options:?}");
+        assert!(shown.contains("\"https://b:1/c/d\"") && !shown.contains("42"), "{shown}");
+    }
+
+    #[test]
+    fn an_address_is_shown_without_what_authorizes() {
+        for (url, shown) in [
+            ("s3://bucket/path", "s3://bucket/path"),
+            ("http://a@b:c@host", "http://host"),
+            ("no address?x", "no address"),
+            ("", ""),
+        ] {
+            assert_eq!(without_secrets(url), shown);
+        }
     }
 }

@@ -3,7 +3,7 @@
 use super::progress::BuildBars;
 use super::settings::Settings;
 use piecewise::device::{DeviceSpec, OpenDevice};
-use piecewise_backend::compiler::{Compiler, NoStore, Store};
+use piecewise_backend::compiler::{Compiler, Store};
 use piecewise_backend::cuda::Faults;
 use piecewise_backend::device::{Device, DeviceError};
 use piecewise_backend::measure::MeasuredDevice;
@@ -80,20 +80,10 @@ impl Build for EngineBuild<'_> {
         compiler: &dyn Compiler,
         device: D,
     ) -> anyhow::Result<Self::Built> {
-        let model = build_model(
-            self.module,
-            self.options,
-            compiler,
-            &*self.settings.store(),
-            device,
-            self.weights,
-        )
-        .map_err(|error| match error.downcast_ref() {
-            Some(ModelError::Device(DeviceError::OutOfMemory { .. })) => error.context(
-                "the model does not fit: lower max_num_tokens, max_num_seqs or max_seq_len",
-            ),
-            _ => error,
-        })?;
+        let store = self.settings.store();
+        let model =
+            build_model(self.module, self.options, compiler, &*store, device, self.weights)
+                .map_err(|error| with_remedy(error, "max_num_tokens, max_num_seqs or max_seq_len"))?;
         let options = self.settings.config.engine_options(&model)?;
         Ok(Box::new(Engine::new(model, options)?))
     }
@@ -105,15 +95,17 @@ pub(crate) fn timer_on(
     device: DeviceSpec,
     module: Module,
     options: BuildOptions,
+    store: &dyn Store,
     weights: &dyn WeightSource,
     positions: &[u64],
 ) -> anyhow::Result<Box<dyn DynStepTimer>> {
-    build_on(device, TimerBuild { module, options, weights, positions })
+    build_on(device, TimerBuild { module, options, store, weights, positions })
 }
 
 struct TimerBuild<'a> {
     module: Module,
     options: BuildOptions,
+    store: &'a dyn Store,
     weights: &'a dyn WeightSource,
     positions: &'a [u64],
 }
@@ -127,14 +119,19 @@ impl Build for TimerBuild<'_> {
         device: D,
     ) -> anyhow::Result<Self::Built> {
         let model =
-            build_model(self.module, self.options, compiler, &NoStore, device, self.weights)
-                .map_err(|error| match error.downcast_ref() {
-                    Some(ModelError::Device(DeviceError::OutOfMemory { .. })) => error.context(
-                        "the model does not fit: lower --batch, --context, --mixed or --steps",
-                    ),
-                    _ => error,
-                })?;
+            build_model(self.module, self.options, compiler, self.store, device, self.weights)
+                .map_err(|error| with_remedy(error, "--batch, --context, --mixed or --steps"))?;
         Ok(Box::new(StepTimer::new(model, self.positions)?))
+    }
+}
+
+/// Says what to lower where memory is short.
+fn with_remedy(error: anyhow::Error, bounds: &str) -> anyhow::Error {
+    match error.downcast_ref() {
+        Some(ModelError::Device(DeviceError::OutOfMemory { .. })) => {
+            error.context(format!("the model does not fit: lower {bounds}"))
+        }
+        _ => error,
     }
 }
 

@@ -28,7 +28,7 @@ fn large(dtype: DType, mode: GraphMode, most: u64, sizes: Vec<u64>) -> Setup {
 
 /// `tokens` tokens over as many sequences as there may be, each of which wants its last row; then
 /// a token of each.
-fn two_steps<D: Device>(model: &mut CompiledModel<D>, tokens: u64) -> Vec<Left> {
+pub(crate) fn two_steps<D: Device>(model: &mut CompiledModel<D>, tokens: u64) -> Vec<Left> {
     let mut sequences = Sequences::of(model);
     let count = tokens.min(sequences.list.len() as u64);
     let mut rng = Rng::new(tokens);

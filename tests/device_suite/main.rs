@@ -5,6 +5,7 @@
 
 mod any_graph;
 mod compile;
+mod cuda_faults;
 mod cuda_mix;
 mod equal_modes;
 mod frozen_list;

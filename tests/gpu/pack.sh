@@ -24,14 +24,16 @@ while read -r name path; do
   [[ $path == *.so ]] || strip -o "$out/bin/$name" "$path"
 done < <(
   built test --no-run -p piecewise -p piecewise-backend \
-    --test tiny_model --test model_families --test cuda_device
+    --test tiny_model --test model_families --test device_suite \
+    --test cuda_device --test cuda_regions
+  built build -p piecewise --example custom_op
 )
-for name in piecewise tiny_model model_families cuda_device; do
+for name in piecewise tiny_model model_families device_suite cuda_device cuda_regions custom_op; do
   [ -x "$out/bin/$name" ] || { echo "$name was not built" >&2; exit 1; }
 done
 cp -r examples/tiny-qwen3 "$out/examples/"
 cp -r tests/fixtures "$out/tests/"
-cp tests/gpu/run.sh "$out/"
+cp tests/gpu/run.sh tests/gpu/rows.py benches/torch/decode.py "$out/"
 git rev-parse HEAD >"$out/COMMIT"
 du -sm "$out" | {
   read -r size _

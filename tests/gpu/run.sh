@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs what tests/gpu/pack.sh packed, on a machine with a GPU:
-#   run.sh [-p FOLDER] [-l LOGS] [correctness] [bench]
-# FOLDER is where this script lies unless named; without a section, both run. The logs go to LOGS
+#   run.sh [-p FOLDER] [-l LOGS] [correctness] [sanitizer] [bench]
+# correctness takes under 4 minutes, bench under 6.
+# FOLDER is where this script lies unless named; without a section, all run. The logs go to LOGS
 # (a temporary folder by default), a table with the device in every row comes last, and the exit
 # code is 1 where a row failed.
 set -uo pipefail
@@ -16,7 +17,7 @@ while getopts p:l: flag; do
 done
 shift $((OPTIND - 1))
 sections=("$@")
-[ ${#sections[@]} -gt 0 ] || sections=(correctness bench)
+[ ${#sections[@]} -gt 0 ] || sections=(correctness sanitizer bench)
 logs=${logs:-$(mktemp -d)}
 cd "$pack" || exit 2
 
@@ -29,7 +30,7 @@ rows=()
 failed=0
 
 # row NAME RESULT SECONDS DETAIL
-row() { rows+=("$(printf '%-34s %-7s %7s  %-40s %s' "$1" "$2" "$3" "$4" "$device")"); }
+row() { rows+=("$(printf '%-34s %-7s %7s  %s  %s' "$1" "$2" "$3" "$device" "$4")"); }
 
 # run NAME SECONDS COMMAND...: the log in $logs/NAME.log, a line of it that tells in $detail.
 run() {
@@ -62,28 +63,115 @@ correctness() {
     run "$test" 180 bin/tiny_model --exact "$test"
   done
   run model_families 180 bin/model_families
+  run custom_op 60 bin/custom_op --device "$PIECEWISE_TEST_DEVICE"
+  run cuda_regions 120 bin/cuda_regions
+  run device_suite 200 bin/device_suite cuda --show-output
+  grep -E "^cuda.*(compared|random graphs|in turn)" "$logs/device_suite.log" || true
 }
 
-bench() {
+# Each mode of the tiny model under each tool of compute-sanitizer, the tools beside each other. A
+# tool that says nothing at its end has not checked: its row fails like one with errors.
+sanitizer() {
+  local tools=(memcheck initcheck racecheck) mode tool log code result found start
+  local flags=(--model $model --device "$PIECEWISE_TEST_DEVICE" --dtype bf16 --max-tokens 4
+    --ignore-eos --max-num-tokens 16 --max-seq-len 64 --capture-num-tokens 2,16
+    --decode-batch-sizes 1,2)
+  if ! command -v compute-sanitizer >/dev/null; then
+    PATH=$PATH:/usr/local/cuda/bin:/usr/local/cuda/compute-sanitizer
+  fi
   for mode in none piecewise full; do
-    for batch in 1 4; do
-      prompts=()
-      for ((i = 0; i < batch; i++)); do prompts+=(--prompt "def __init__(self"); done
-      run "generate_${mode}_batch_$batch" 60 bin/piecewise generate --model $model \
-        --device "$PIECEWISE_TEST_DEVICE" --graph-mode $mode "${prompts[@]}" \
-        --max-tokens 200 --ignore-eos --stats
-      grep -aE "^(device|graphs|steps|full replays|piece replays|fell back|generated)" \
-        "$logs/generate_${mode}_batch_$batch.log" || true
+    start=$EPOCHREALTIME
+    local children=()
+    for tool in "${tools[@]}"; do
+      for prompts in 1 2; do
+        local given=(--prompt "def __init__(self")
+        [ $prompts -eq 1 ] || given+=(--prompt "import numpy as np and then")
+        timeout 150 compute-sanitizer --tool "$tool" --error-exitcode 86 --print-limit 20 \
+          bin/piecewise generate "${flags[@]}" "${given[@]}" --graph-mode "$mode" \
+          >"$logs/${tool}_${mode}_$prompts.log" 2>&1 &
+        children+=($!)
+      done
     done
+    for tool in "${tools[@]}"; do
+      for prompts in 1 2; do
+        log=$logs/${tool}_${mode}_$prompts.log
+        wait "${children[0]}"
+        code=$?
+        children=("${children[@]:1}")
+        found=$(grep -aoE "(ERROR|RACECHECK) SUMMARY: .*" "$log" | tail -n 1)
+        result=ok
+        case $found in
+          "ERROR SUMMARY: 0 errors"* | "RACECHECK SUMMARY: 0 hazards"*) ;;
+          *) result=FAILED ;;
+        esac
+        [ $code -eq 0 ] || result=FAILED
+        [ $code -ne 124 ] || result=TIMEOUT
+        if [ $result != ok ]; then
+          failed=1
+          echo "== $tool, $mode, $prompts prompts: $result ($code)"
+          grep -aE "^=========" "$log" | head -n 60 | cut -c 1-300
+          tail -n 5 "$log" | cut -c 1-300
+        fi
+        row "${tool}_${mode}_$prompts" $result \
+          "$(awk "BEGIN { printf \"%.1f\", $EPOCHREALTIME - $start }")" "${found:-no summary}"
+      done
+    done
+  done
+}
+
+# measured NAME SECONDS COMMAND...: the rows of the JSON that it prints, in $logs/NAME.json. A peer
+# that can't be measured fails nothing.
+measured() {
+  local name=$1 limit=$2 json=$logs/$1.json start=$EPOCHREALTIME result=ok what text
+  shift 2
+  timeout "$limit" "$@" >"$json" 2>"$logs/$name.log"
+  local code=$?
+  local seconds
+  seconds=$(awk "BEGIN { printf \"%.1f\", $EPOCHREALTIME - $start }")
+  if ! python3 "$pack/rows.py" "$json" >"$logs/$name.rows" 2>>"$logs/$name.log"; then
+    [ $code -ne 0 ] || code=1
+  fi
+  [ $code -eq 0 ] || result=FAILED
+  [ $code -ne 124 ] || result=TIMEOUT
+  if [ $result != ok ]; then
+    echo "== $name: $result ($code)"
+    tail -n 40 "$logs/$name.log" | cut -c 1-600
+    [[ $name == torch_* ]] || failed=1
+  fi
+  row "$name" $result "$seconds" ""
+  while IFS=$'\t' read -r what result text; do
+    row "$what" "$result" "" "$text"
+  done <"$logs/$name.rows"
+}
+
+# Seconds that the bench section may take, and what its peer may still take.
+bench_seconds=345
+left() { echo $((bench_seconds - (SECONDS - bench_start))); }
+
+bench() {
+  bench_start=$SECONDS
+  local model limit
+  for model in qwen3-0.6b qwen3-8b; do
+    measured "bench_$model" 110 bin/piecewise bench --preset $model \
+      --device "$PIECEWISE_TEST_DEVICE" --batch 1,8 --context 512 --mixed 64,300,512 \
+      --steps 100 --mixed-steps 15 --json
+  done
+  measured start_qwen3-8b 80 bin/piecewise bench --preset qwen3-8b \
+    --device "$PIECEWISE_TEST_DEVICE" --startup --json
+  for model in qwen3-8b qwen3-0.6b; do
+    limit=$(left)
+    [ "$limit" -gt 15 ] || { row "torch_$model" none "" "no time left"; continue; }
+    measured "torch_$model" "$limit" python3 decode.py --preset $model --batch 1 --context 512 \
+      --steps 50 --warmup 5 --budget "$limit"
   done
 }
 
 for section in "${sections[@]}"; do
   case $section in
-    correctness | bench) $section ;;
-    *) echo "no section \`$section\`; there are correctness and bench" >&2; exit 2 ;;
+    correctness | sanitizer | bench) $section ;;
+    *) echo "no section \`$section\`; there are correctness, sanitizer and bench" >&2; exit 2 ;;
   esac
 done
-printf '\n%-34s %-7s %7s  %-40s %s\n' what result seconds detail device
+printf '\n%-34s %-7s %7s  %s\n' what result seconds "device, detail"
 printf '%s\n' "${rows[@]}"
 exit $failed

@@ -2,12 +2,15 @@
 
 use super::rng::Rng;
 use crate::dtype::DType;
-use crate::entity::Value;
+use crate::entity::{Entity, Symbol, Value};
 use crate::eval::{Array, EvalError, evaluate_recipe};
 use crate::graph::Graph;
 use crate::op::Op;
 use crate::region::Region;
 use crate::types::TensorType;
+
+/// Rows of the smallest static table that indices are made for.
+const FEW_ROWS: u64 = 8;
 
 /// Values for everything that a graph declares, in the order of the declarations.
 #[derive(Clone, PartialEq, Debug)]
@@ -24,7 +27,9 @@ pub struct RandomArrays {
 /// `seed` and its name, so a graph and what passes make of it get the same.
 ///
 /// Floats are in `[-1, 1)`, rounded to their dtype. An input that indexes a table is below the
-/// table's rows; one that holds slots has distinct values and some -1.
+/// table's rows; one that holds slots has distinct values and some -1. Indices are below 8 and
+/// below the sizes of the symbols that do not shape them: with that, they do not depend on which
+/// tables there are, as long as static ones have 8 rows.
 ///
 /// # Errors
 /// When a weight's recipe can't be evaluated.
@@ -39,7 +44,13 @@ pub fn random_arrays(graph: &Graph, sizes: &[u64], seed: u64) -> Result<RandomAr
             let ty = graph.ty(input.value);
             let rng = Rng::named(seed, &format!("input {}", input.name));
             match ty.dtype.is_index() {
-                true => indices(ty.dtype, shape(ty), index_use(graph, input.value, sizes), rng),
+                true => {
+                    let others =
+                        sizes.iter().enumerate().filter(|(i, _)| !ty.mentions(Symbol::new(*i)));
+                    let rows = others.map(|(_, &size)| size).chain([FEW_ROWS]).min();
+                    let used = index_use(graph, input.value, sizes);
+                    indices(ty.dtype, shape(ty), used, rows.unwrap_or(FEW_ROWS), rng)
+                }
                 false => numbers(ty.dtype, shape(ty), 1.0, rng),
             }
         })
@@ -138,11 +149,13 @@ fn visit_body_uses(region: &Region, i: usize, visit: &mut impl FnMut(&TensorType
     }
 }
 
-fn indices(dtype: DType, shape: Vec<usize>, used: IndexUse, mut rng: Rng) -> Array {
-    let rows = usize::try_from(used.rows.unwrap_or(1)).unwrap_or(usize::MAX);
+fn indices(dtype: DType, shape: Vec<usize>, used: IndexUse, most: u64, mut rng: Rng) -> Array {
+    let indexed = usize::try_from(used.rows.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
     if !used.slots {
+        let rows = indexed.min(usize::try_from(most).unwrap_or(usize::MAX)).max(1);
         return Array::from_fn(dtype, shape, |_| rng.below(rows) as f64);
     }
+    let rows = indexed;
     let slots = rng.permutation(rows);
     let slot = |i: usize| match slots.get(i) {
         Some(&slot) if !rng.one_in(5) => slot as f64,

@@ -6,8 +6,10 @@ use super::rows::{Figures, Row, RowHead, Yardstick, failures};
 use super::subject::{Bounds, Subject};
 use super::workload::{Lengths, Sequences, Workload, check_counts, sequences};
 use super::{super::progress::BuildBars, costs};
+use anyhow::Context;
 use piecewise_runtime::measure::{CaptureReport, DynStepTimer, PlannedStep, StepRecord, Traffic};
 use piecewise_runtime::mode::GraphMode;
+use std::io::Write;
 
 /// The most tokens of a step that computes prompts before the rows.
 const PROMPT_TOKENS: u64 = 512;
@@ -29,7 +31,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Report> {
     // Prompts are launched, so that nothing is captured before its turn.
     timer.recapture(GraphMode::None, &mut |_| {})?;
     if !args.no_tune {
-        timer.tune()?;
+        timer.tune().context("choosing matmul algorithms; --no-tune takes the library's")?;
     }
     let vocab = subject.config.vocab_size as u64;
     compute_prompts(
@@ -64,10 +66,13 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Report> {
                 Ok(_) => measure(timer, mode, workload, &yardstick),
                 Err(error) => Err(anyhow::anyhow!("{error:#}")),
             };
-            match measured {
+            let row = match measured {
                 Ok((figures, failures)) => Row { head, figures: Some(figures), failures },
                 Err(error) => Row { head, figures: None, failures: vec![format!("{error:#}")] },
-            }
+            };
+            // A closed standard error leaves nobody to tell.
+            let _ = writeln!(std::io::stderr(), "{}", row.summary());
+            row
         });
         let rows: Vec<Row> = rows.collect();
         let captured = captured.ok();
@@ -156,7 +161,11 @@ fn measure(
     workload: &Workload,
     yardstick: &Yardstick,
 ) -> anyhow::Result<(Figures, Vec<String>)> {
-    let timed = |mut records: Vec<StepRecord>| records.split_off(workload.warmup);
+    let timed = |mut records: Vec<StepRecord>| {
+        let range = workload.timed_range();
+        records.truncate(range.end);
+        records.split_off(range.start)
+    };
     let launched = timed(timer.run(&workload.steps, true)?);
     let records = timed(timer.run(&workload.steps, false)?);
     let figures = Figures::of(&records, workload, yardstick);

@@ -8,7 +8,7 @@ use piecewise_runtime::mode::StepMode;
 use serde::Serialize;
 use std::time::Duration;
 
-/// Median and spread.
+/// Median and spread, by nearest rank.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub(super) struct Spread {
     pub(super) median: f64,
@@ -21,9 +21,9 @@ impl Spread {
     fn of(times: impl Iterator<Item = Duration>, unit: f64) -> Self {
         let mut sorted: Vec<Duration> = times.collect();
         sorted.sort_unstable();
-        let last = sorted.len().saturating_sub(1);
         let at = |percent: usize| {
-            let time = sorted.get(last * percent / 100);
+            let rank = (sorted.len() * percent).div_ceil(100);
+            let time = sorted.get(rank.saturating_sub(1));
             time.map_or(0.0, |time| time.as_nanos() as f64 / unit)
         };
         Self { median: at(50), p10: at(10), p90: at(90) }
@@ -87,6 +87,26 @@ pub(super) struct Yardstick {
     pub(super) bandwidth: ReadBandwidth,
     pub(super) cache_bytes: u64,
     pub(super) traffic: Traffic,
+}
+
+impl Row {
+    /// `decode 8 x 512` or `mixed 300`.
+    pub(super) fn step(&self) -> String {
+        match self.head.kind {
+            "decode" => format!("decode {} x {}", self.head.batch, self.head.context),
+            kind => format!("{kind} {}", self.head.tokens),
+        }
+    }
+
+    /// One line, for whoever waits.
+    pub(super) fn summary(&self) -> String {
+        let what = format!("{} {}", self.step(), self.head.mode);
+        match (&self.figures, self.failures.first()) {
+            (_, Some(failure)) => format!("{what}: FAILED: {failure}"),
+            (Some(figures), None) => format!("{what}: {:.3} ms", figures.gpu_ms.median),
+            (None, None) => what,
+        }
+    }
 }
 
 impl RowHead {

@@ -7,6 +7,7 @@ use super::report::Start;
 use super::weights::PresetWeights;
 use anyhow::{Context, bail, ensure};
 use piecewise::models::{Checkpoint, DecoderConfig, DecoderLimits, decoder};
+use piecewise_backend::store::MemoryStore;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::dispatch::Dispatcher;
@@ -128,7 +129,8 @@ impl Subject {
             Some(checkpoint) => checkpoint,
             None => &preset,
         };
-        let timer = timer_on(args.device, module, options, weights, &bounds.positions)?;
+        let store = MemoryStore::new();
+        let timer = timer_on(args.device, module, options, &store, weights, &bounds.positions)?;
         let all = started.elapsed() - planned;
         let start = Start::new(planned, all, timer.build_times(), timer.ledger());
         Ok((timer, start))

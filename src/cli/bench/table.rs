@@ -68,7 +68,7 @@ pub(super) fn report(report: &Report) -> String {
     }
     for row in report.rows() {
         for failure in &row.failures {
-            line(&mut text, &format!("FAILED {} {}: {failure}", step(row), row.head.mode));
+            line(&mut text, &format!("FAILED {} {}: {failure}", row.step(), row.head.mode));
         }
     }
     text
@@ -151,16 +151,9 @@ fn captures(mode: &ModeReport) -> String {
     text
 }
 
-fn step(row: &Row) -> String {
-    match row.head.kind {
-        "decode" => format!("decode {} x {}", row.head.batch, row.head.context),
-        kind => format!("{kind} {}", row.head.tokens),
-    }
-}
-
 fn cells(row: &Row) -> Vec<String> {
     let result = if row.failures.is_empty() { "ok" } else { "FAILED" };
-    let mut cells = vec![step(row), row.head.mode.clone()];
+    let mut cells = vec![row.step(), row.head.mode.clone()];
     let Some(figures) = &row.figures else {
         cells.resize(HEADER.len() - 1, "-".to_owned());
         cells.push(result.to_owned());

@@ -3,6 +3,7 @@
 use anyhow::{bail, ensure};
 use piecewise_kernels::attention::PAGE_ROWS;
 use piecewise_runtime::measure::{PlannedChunk, PlannedStep, StepTokens};
+use std::ops::Range;
 
 /// What a row measures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -13,7 +14,8 @@ pub(super) enum Shape {
     Mixed { tokens: u64, context: u64 },
 }
 
-/// The steps of a row: first those that warm up.
+/// The steps of a row: first those that warm up, then those that are timed, and one more, so that
+/// every timed step has the next one submitted behind it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Workload {
     pub(super) shape: Shape,
@@ -26,6 +28,12 @@ pub(super) struct Workload {
 pub(super) struct Lengths {
     pub(super) warmup: u64,
     pub(super) timed: u64,
+}
+
+impl Lengths {
+    fn all(self) -> u64 {
+        self.warmup + self.timed + 1
+    }
 }
 
 /// Prompts of a mixed step.
@@ -72,7 +80,7 @@ fn decode(sequence: u64, first: u64, step: u64, vocab: u64) -> PlannedChunk {
 impl Workload {
     /// Decodes: `batch` sequences, a token each.
     pub(super) fn decode(batch: u64, context: u64, lengths: Lengths, vocab: u64) -> Self {
-        let steps = (0..lengths.warmup + lengths.timed).map(|step| {
+        let steps = (0..lengths.all()).map(|step| {
             let chunks = (0..batch).map(|sequence| {
                 let own = context_of(sequence, batch, context);
                 decode(sequence, first_position(own, lengths), step, vocab)
@@ -97,7 +105,7 @@ impl Workload {
     ) -> Self {
         let decodes = (tokens / 4).min(sequences.saturating_sub(PROMPTS));
         let rest = tokens - decodes;
-        let steps = (0..lengths.warmup + lengths.timed).map(|step| {
+        let steps = (0..lengths.all()).map(|step| {
             let mut chunks: Vec<_> = (0..decodes)
                 .map(|sequence| {
                     let own = context_of(sequence, decodes, context);
@@ -133,7 +141,12 @@ impl Workload {
 
     /// The steps that are timed.
     pub(super) fn timed(&self) -> &[PlannedStep] {
-        &self.steps[self.warmup..]
+        &self.steps[self.timed_range()]
+    }
+
+    /// Where they are.
+    pub(super) fn timed_range(&self) -> Range<usize> {
+        self.warmup..self.steps.len().saturating_sub(1).max(self.warmup)
     }
 }
 
@@ -212,7 +225,7 @@ mod tests {
     #[test]
     fn decodes_feed_back_after_their_first_step_and_advance() {
         let row = Workload::decode(2, 64, LENGTHS, 1000);
-        assert_eq!((row.steps.len(), row.timed().len(), row.sequences()), (14, 10, 2));
+        assert_eq!((row.steps.len(), row.timed().len(), row.sequences()), (15, 10, 2));
         for (number, pair) in row.steps.windows(2).enumerate() {
             for (a, b) in pair[0].chunks.iter().zip(&pair[1].chunks) {
                 assert_eq!(b.start, a.start + 1);

@@ -1,0 +1,95 @@
+//! The remote level behind the directory.
+
+use crate::cache::{Cache, root_name};
+use crate::events::Condition;
+use crate::format::{
+    DecodeError, Header, MAX_HEADER_BYTES, PREFIX_BYTES, ReadError, encode_header, read_header,
+    read_payload,
+};
+use crate::key::{Key, KeyHex};
+use crate::options::Access;
+use crate::remote::Remote;
+
+impl Cache {
+    /// The payload of an entry in the remote level, which the directory keeps from now on.
+    pub(crate) fn fetch(&self, kind: &str, key: &Key) -> Option<Vec<u8>> {
+        let remote = self.remote.as_ref()?;
+        let name = KeyHex(key).to_string();
+        let place = [&root_name(&self.checksum), kind, &name];
+        let cap = (PREFIX_BYTES + MAX_HEADER_BYTES) as u64;
+        let bytes = match remote.get(place, cap.saturating_add(self.options.max_entry_bytes)) {
+            Ok(bytes) => bytes?,
+            Err(reason) => {
+                self.remote_failed(remote, &reason);
+                return None;
+            }
+        };
+        match self.decode(&bytes, kind, key) {
+            Ok((header, payload)) => {
+                self.recorder.count(|events| events.remote_hits += 1);
+                if self.options.access == Access::ReadWrite {
+                    self.keep_fetched(&header, &payload);
+                }
+                Some(payload)
+            }
+            Err(reason) => {
+                self.recorder.bad_entry(&remote.place(&place[..2]), kind, &name, &reason);
+                None
+            }
+        }
+    }
+
+    /// Keeps an entry in the remote level too, if it is written.
+    pub(crate) fn send(&self, kind: &str, key: &Key, head: &[u8], payload: &[u8]) {
+        let written = self.remote.as_ref().filter(|remote| remote.is_written());
+        let Some(remote) = written else { return };
+        let place = [&root_name(&self.checksum), kind, &KeyHex(key).to_string()];
+        match remote.put(place, [head, payload].concat()) {
+            Ok(true) => self.recorder.count(|events| events.remote_stored += 1),
+            Ok(false) => {}
+            Err(reason) => self.remote_failed(remote, &reason),
+        }
+    }
+
+    fn decode(
+        &self,
+        bytes: &[u8],
+        kind: &str,
+        key: &Key,
+    ) -> Result<(Header, Vec<u8>), DecodeError> {
+        let mut from = bytes;
+        let cap = self.options.max_entry_bytes;
+        let read = read_header(&mut from, bytes.len() as u64, cap, &self.checksum);
+        let read = read.and_then(|header| {
+            if header.kind != kind || header.key != *key {
+                return Err(DecodeError::OtherEntry { kind: header.kind, key: header.key }.into());
+            }
+            let payload = read_payload(&mut from, &header, &self.checksum)?;
+            Ok((header, payload))
+        });
+        read.map_err(|error| match error {
+            ReadError::Decode(reason) => reason,
+            ReadError::Io(_) => {
+                DecodeError::Truncated { bytes: bytes.len() as u64, missing: "payload" }
+            }
+        })
+    }
+
+    fn keep_fetched(&self, header: &Header, payload: &[u8]) {
+        let factors = header.factors.iter();
+        let factors: Vec<_> =
+            factors.map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        if let Ok(head) =
+            encode_header(&header.kind, &header.key, &factors, payload, &self.checksum)
+        {
+            // What can't be kept was warned about, and is served all the same.
+            self.keep(&header.kind, &header.key, &head, payload).ok();
+        }
+    }
+
+    fn remote_failed(&self, remote: &Remote, reason: &str) {
+        let place = remote.place(&[]);
+        let message = format!("the remote cache level {place} is not used any longer: {reason}");
+        self.condition(Condition::Remote, &message);
+    }
+}

@@ -1,0 +1,351 @@
+//! Processes that write at once, that die at the worst moment, and that run out of space.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "a child tells its parent what it saw")]
+
+#[path = "support/child.rs"]
+mod children;
+mod support;
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use children::{assert_succeeds, child, confined, task};
+use piecewise_cache::{Cache, CacheOptions, Condition, FaultHook, FaultPoint};
+use support::*;
+
+/// What a child does; an ordinary run of the tests has no task.
+#[test]
+fn does_its_task() {
+    let Some(words) = task() else { return };
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words[..] {
+        ["write", dir, number] => write_with_others(Path::new(dir), number.parse().unwrap()),
+        ["die", dir, point, nth] => die(Path::new(dir), point, nth.parse().unwrap()),
+        ["fill", dir, seed] => fill_forever(Path::new(dir), seed.parse().unwrap()),
+        ["full-disk", dir] => fill_the_disk(Path::new(dir)),
+        ["file-limit", dir] => write_past_the_limit(Path::new(dir)),
+        ["read-only", dir] => use_a_read_only_disk(Path::new(dir)),
+        _ => panic!("no task {words:?}"),
+    }
+}
+
+const SHARED: u64 = 12;
+
+fn write_with_others(dir: &Path, number: u64) {
+    let start = Instant::now();
+    while !dir.join("go").exists() {
+        assert!(start.elapsed() < Duration::from_secs(60), "never started");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let cache = open(&dir.join("cache"));
+    for round in 0..3 {
+        for i in 0..SHARED {
+            let i = (i + number) % SHARED;
+            let served = get(&cache, i);
+            assert!(served.is_none() || served == Some(payload(i)));
+            put(&cache, i);
+            assert_serves(&cache, i);
+        }
+        put(&cache, 100 + number * 3 + round);
+    }
+    let events = cache.events();
+    assert!(events.conditions.is_empty() && events.quarantined == 0, "{events:?}");
+}
+
+#[test]
+fn sixteen_processes_write_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let spawn = |number: u64| {
+        let mut command = child("write", dir.path(), &[&number.to_string()]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let children: Vec<_> = (0..16).map(spawn).collect();
+    fs::write(dir.path().join("go"), b"").unwrap();
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let cache = open(&dir.path().join("cache"));
+    for i in (0..SHARED).chain(100..148) {
+        assert_serves(&cache, i);
+    }
+    let report = cache.verify(false);
+    assert!(report.is_clean() && report.foreign.is_empty(), "{report:?}");
+    assert_eq!(report.good_entries, SHARED + 48);
+    assert_eq!(temporaries(dir.path()), 0);
+}
+
+const POINTS: [(&str, FaultPoint); 5] = [
+    ("write", FaultPoint::Write),
+    ("sync", FaultPoint::Sync),
+    ("rename", FaultPoint::Rename),
+    ("evict", FaultPoint::Evict),
+    ("import", FaultPoint::Import),
+];
+
+/// Entries whose bytes exceed what a dying child's cache may hold.
+const DYING: u64 = 12;
+
+fn die(dir: &Path, point: &str, nth: u64) {
+    let point = POINTS.iter().find(|(name, _)| *name == point).unwrap().1;
+    let reached = AtomicU64::new(0);
+    let mut options = CacheOptions::new(dir.join("cache"));
+    if point == FaultPoint::Evict {
+        options.max_bytes = Some(12_000);
+    }
+    options.fault = Some(FaultHook::new(move |at| {
+        if at == point && reached.fetch_add(1, Ordering::Relaxed) + 1 == nth {
+            std::process::abort();
+        }
+        Ok(())
+    }));
+    let cache = Cache::open(options);
+    if point == FaultPoint::Import {
+        cache.import(&dir.join("archive")).unwrap();
+    } else {
+        (0..DYING).for_each(|i| put(&cache, i));
+    }
+    panic!("the point was not reached");
+}
+
+/// A child dies at the `nth` arrival at a point; what it had kept is served, nothing else, and
+/// doing the same again without a fault works.
+fn check_dying(point: &str, nth: u64) {
+    let dir = tempfile::tempdir().unwrap();
+    let exporter = open(&dir.path().join("exporter"));
+    (0..DYING).for_each(|i| put(&exporter, i));
+    let archive = dir.path().join("archive");
+    exporter.export(&archive, |_| true).unwrap();
+
+    let output = child("die", dir.path(), &[point, &nth.to_string()]).output().unwrap();
+    assert_eq!(output.status.signal(), Some(6), "{}", String::from_utf8_lossy(&output.stderr));
+
+    let cache_dir = dir.path().join("cache");
+    let cache = open(&cache_dir);
+    assert!(cache.verify(false).bad.is_empty());
+    let served = (0..DYING).filter(|&i| get(&cache, i).is_some()).count() as u64;
+    for i in 0..DYING {
+        let served = get(&cache, i);
+        assert!(served.is_none() || served == Some(payload(i)), "{point} {nth}: entry {i}");
+    }
+    let half_written = u64::from(matches!(point, "write" | "sync" | "rename"));
+    assert_eq!(temporaries(&cache_dir) as u64, half_written, "{point} {nth}");
+    if point != "evict" {
+        assert_eq!(served, nth - 1, "{point} {nth}");
+    }
+    if point == "import" {
+        let report = cache.import(&archive).unwrap();
+        assert_eq!((report.present, report.added), (nth - 1, DYING - nth + 1));
+    }
+    for i in 0..DYING {
+        put(&cache, i);
+        assert_serves(&cache, i);
+    }
+    let events = cache.events();
+    assert!(events.conditions.is_empty() && events.quarantined == 0, "{events:?}");
+    cache.gc(u64::MAX).unwrap();
+    assert_eq!(temporaries(&cache_dir), 0);
+    assert!(cache.verify(false).is_clean());
+}
+
+#[test]
+fn a_writer_may_die_at_any_point() {
+    for (point, _) in POINTS {
+        for nth in [1, 2, 4] {
+            check_dying(point, nth);
+        }
+    }
+}
+
+const FILLED: u64 = 40;
+
+/// A sequence without a pattern that matters, the same for the same seed.
+fn next(state: &mut u64) -> u64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *state >> 33
+}
+
+fn fill_forever(dir: &Path, seed: u64) {
+    let mut options = CacheOptions::new(dir);
+    options.max_bytes = Some(60_000);
+    let cache = Cache::open(options);
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            let cache = &cache;
+            scope.spawn(move || {
+                let mut state = seed * 2 + thread;
+                loop {
+                    let i = next(&mut state) % FILLED;
+                    match get(cache, i) {
+                        None => put(cache, i),
+                        Some(served) if served == payload(i) => {}
+                        Some(_) => std::process::exit(17),
+                    }
+                    if cache.events().quarantined > 0 || !cache.events().conditions.is_empty() {
+                        println!("{:?}", cache.events());
+                        std::process::exit(18);
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn two_hundred_kills_during_a_parallel_fill_corrupt_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache_dir = dir.path().join("cache");
+    let spawn = |seed: u64| {
+        let mut command = child("fill", &cache_dir, &[&seed.to_string()]);
+        command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    let mut children: Vec<_> = (0..6).map(spawn).collect();
+    let mut state = 7;
+    for kill in 0..200 {
+        std::thread::sleep(Duration::from_micros(next(&mut state) % 20_000));
+        let victim = next(&mut state) as usize % children.len();
+        let mut dead = std::mem::replace(&mut children[victim], spawn(100 + kill));
+        dead.kill().unwrap();
+        let output = dead.wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.signal(), Some(9), "{:?}: {text}", output.status);
+    }
+    for mut child in children {
+        child.kill().unwrap();
+        let status = child.wait().unwrap();
+        assert_eq!(status.signal(), Some(9), "{status:?}");
+    }
+    let left_behind = temporaries(&cache_dir);
+    assert!(left_behind > 0, "no kill hit a writer");
+    let cache = open(&cache_dir);
+    let report = cache.verify(false);
+    assert!(
+        report.bad.is_empty() && report.set_aside == 0 && report.failed.is_empty(),
+        "{report:?}"
+    );
+    assert!(report.good_entries > 0);
+    for i in 0..FILLED {
+        let served = get(&cache, i);
+        assert!(served.is_none() || served == Some(payload(i)));
+        put(&cache, i);
+        assert_serves(&cache, i);
+    }
+    assert_eq!(cache.gc(u64::MAX).unwrap().removed_leftovers, left_behind as u64);
+    assert!(cache.verify(false).is_clean());
+}
+
+/// How this process gets a mount that only it and its children see; the reason if it can't.
+fn private_mounts() -> Result<Vec<&'static str>, String> {
+    let mut words = vec!["unshare", "--mount"];
+    if !rustix::process::geteuid().is_root() {
+        words.push("--map-root-user");
+    }
+    let script = "mount -t tmpfs -o size=64k tmpfs /tmp";
+    let tried = Command::new(words[0]).args(&words[1..]).args(["sh", "-c", script]).output();
+    match tried {
+        Ok(output) if output.status.success() => Ok(words),
+        Ok(output) => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+        Err(error) => Err(format!("unshare: {error}")),
+    }
+}
+
+/// Fills until the disk is full and past it: one report, no half entry, the kept ones served.
+fn fill_the_disk(dir: &Path) {
+    let cache = open(dir);
+    let kept: Vec<_> = (0..60).filter(|&i| try_put(&cache, i).is_ok()).collect();
+    assert!(kept.len() > 3 && kept.len() < 60, "{}", kept.len());
+    kept.iter().for_each(|&i| assert_serves(&cache, i));
+    let reports = cache.events().conditions;
+    assert_eq!(reports.len(), 1, "{reports:?}");
+    assert_eq!(reports[0].condition, Condition::Full);
+    assert!(reports[0].times > 3, "{reports:?}");
+    assert_eq!(temporaries(dir), 0);
+
+    let next = open(dir);
+    assert!(next.verify(false).is_clean());
+    next.gc(10_000).unwrap();
+    put(&next, 70);
+    assert_serves(&next, 70);
+    assert!(next.events().conditions.is_empty());
+}
+
+#[test]
+fn a_full_disk_is_reported_once() {
+    let mounts = match private_mounts() {
+        Ok(mounts) => mounts,
+        Err(reason) => return println!("skipped: no small disk can be mounted: {reason}"),
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let script = format!(
+        "mount -t tmpfs -o size=64k,mode=700 tmpfs '{}' && exec \"$@\"",
+        dir.path().display()
+    );
+    let confiner = [&mounts[..], &["sh", "-c", &script, "sh"]].concat();
+    assert_succeeds(confined(&confiner, "full-disk", dir.path(), &[]));
+    assert!(tree(dir.path()).is_empty(), "the disk was the child's own");
+}
+
+/// Files may have 3,000 bytes: the longer entries fail as on a full disk.
+fn write_past_the_limit(dir: &Path) {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    let cache = open(dir);
+    let limit = Some(3000);
+    setrlimit(Resource::Fsize, Rlimit { current: limit, maximum: limit }).unwrap();
+    let kept: Vec<_> = (0..30).filter(|&i| try_put(&cache, i).is_ok()).collect();
+    assert!(!kept.is_empty() && kept.len() < 30, "{kept:?}");
+    kept.iter().for_each(|&i| assert_serves(&cache, i));
+    let failed = 30 - kept.len() as u64;
+    assert_eq!(conditions(&cache), [(Condition::Full, failed)]);
+    assert_eq!(temporaries(dir), 0);
+    assert!(cache.verify(false).is_clean());
+}
+
+#[test]
+fn a_limit_on_files_is_reported_once() {
+    let dir = tempfile::tempdir().unwrap();
+    // The limit raises a signal that ends a process; ignored, writing fails instead.
+    let ignoring = ["sh", "-c", "trap '' XFSZ; exec \"$@\"", "sh"];
+    assert_succeeds(confined(&ignoring, "file-limit", dir.path(), &[]));
+    let next = open(dir.path());
+    (0..30).for_each(|i| put(&next, i));
+    assert!(next.events().conditions.is_empty());
+}
+
+fn use_a_read_only_disk(dir: &Path) {
+    let cache = open(dir);
+    assert_serves(&cache, 1);
+    assert!(try_put(&cache, 2).is_err());
+    assert!(try_put(&cache, 3).is_err());
+    assert_eq!(get(&cache, 9), None, "a bad entry that can't be set aside");
+    assert_eq!(get(&cache, 9), None);
+    let events = cache.events();
+    assert_eq!(events.quarantined, 1);
+    assert_eq!(conditions(&cache), [(Condition::NotWritable, 1)]);
+    let other = open(&dir.join("new"));
+    assert!(try_put(&other, 1).is_err());
+    assert_eq!(conditions(&other), [(Condition::Unusable, 1)]);
+}
+
+#[test]
+fn a_read_only_disk_serves_what_it_has() {
+    let mounts = match private_mounts() {
+        Ok(mounts) => mounts,
+        Err(reason) => return println!("skipped: no disk can be mounted for reading: {reason}"),
+    };
+    let dir = tempfile::tempdir().unwrap();
+    put(&open(dir.path()), 1);
+    fs::write(entry_path(dir.path(), 9), b"bad").unwrap();
+    let before = tree(dir.path());
+    let path = dir.path().display();
+    let script = format!(
+        "mount --bind '{path}' '{path}' && mount -o remount,bind,ro '{path}' && exec \"$@\""
+    );
+    let confiner = [&mounts[..], &["sh", "-c", &script, "sh"]].concat();
+    assert_succeeds(confined(&confiner, "read-only", dir.path(), &[]));
+    assert_eq!(tree(dir.path()), before);
+}

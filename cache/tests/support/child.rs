@@ -1,0 +1,44 @@
+//! The test program run again as a child that does one task, to be killed or confined.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+const TASK: &str = "PIECEWISE_CACHE_TEST_TASK";
+
+/// The task and arguments of this process, if it is a child.
+pub(crate) fn task() -> Option<Vec<String>> {
+    let task = std::env::var(TASK).ok()?;
+    Some(task.split('\n').map(str::to_owned).collect())
+}
+
+/// A child that runs the test `does_its_task` with a task and arguments.
+pub(crate) fn child(task: &str, dir: &Path, arguments: &[&str]) -> Command {
+    confined(&[], task, dir, arguments)
+}
+
+/// The same, started by another program: the words `confiner`, then this program and its arguments.
+pub(crate) fn confined(confiner: &[&str], task: &str, dir: &Path, arguments: &[&str]) -> Command {
+    let this = std::env::current_exe().unwrap();
+    let mut command = match confiner.split_first() {
+        None => Command::new(this),
+        Some((program, rest)) => {
+            let mut command = Command::new(program);
+            command.args(rest).arg(this);
+            command
+        }
+    };
+    let dir = dir.to_str().unwrap();
+    let words: Vec<_> = [task, dir].iter().chain(arguments).copied().collect();
+    command.args(["--exact", "does_its_task", "--nocapture", "--test-threads=1"]);
+    command.env(TASK, words.join("\n")).stdin(Stdio::null());
+    command
+}
+
+#[track_caller]
+pub(crate) fn assert_succeeds(mut command: Command) -> Output {
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{:?}: {text}{errors}", output.status);
+    output
+}
