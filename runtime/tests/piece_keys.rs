@@ -5,6 +5,7 @@
 use piecewise_backend::artifact::{Artifact, Digest, PieceSize};
 use piecewise_backend::compiler::{CompileError, Compiler, Store};
 use piecewise_backend::weights::WeightLayout;
+use piecewise_ir::entity::Entity;
 use piecewise_ir::module::{Stitch, UniquePiece};
 use piecewise_ir::testing::RandomGraph;
 use piecewise_ir::text::canonical_piece;
@@ -104,7 +105,7 @@ fn changed(leaf: &Json, choice: u64) -> Json {
     match leaf {
         Json::Bool(b) => Json::Bool(!b),
         Json::Number(n) => match n.as_u64() {
-            Some(n) if choice % 2 == 0 || n == 0 => Json::from(n + 1 + choice % 3),
+            Some(n) if choice.is_multiple_of(2) || n == 0 => Json::from(n + 1 + choice % 3),
             Some(n) => Json::from(n - 1),
             None => Json::from(n.as_f64().unwrap_or(0.0) + 1.0),
         },
@@ -237,7 +238,7 @@ fn bounds_of_other_symbols_are_factors() {
             let size = PieceSize::Exact(4);
             PieceKey::new(&PLAIN, &piece, size, &bounds, &[]).unwrap().digest()
         };
-        let over = piece.over.map(|symbol| piecewise_ir::entity::Entity::index(symbol));
+        let over = piece.over.map(Entity::index);
         for symbol in 0..2 {
             let mut bounds = BOUNDS;
             bounds[symbol] += 1;

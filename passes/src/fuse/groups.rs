@@ -129,13 +129,13 @@ impl Groups {
     /// The fewest positions around those of `groups` that no group reaches out of: what must run
     /// between two of them lies inside.
     pub(super) fn window(&self, groups: impl Iterator<Item = usize>) -> Range<usize> {
-        let mut hull = usize::MAX..0;
+        let (mut start, mut end) = (usize::MAX, 0);
         for group in groups {
             let members = &self.groups[group].members;
-            hull.start = hull.start.min(members.first().copied().unwrap_or(usize::MAX));
-            hull.end = hull.end.max(members.last().map_or(0, |last| last + 1));
+            start = start.min(members.first().copied().unwrap_or(usize::MAX));
+            end = end.max(members.last().map_or(0, |last| last + 1));
         }
-        self.spans.floor(hull.start)..self.spans.ceil(hull.end)
+        self.spans.floor(start)..self.spans.ceil(end)
     }
 
     fn merge(&mut self, a: usize, b: usize) {

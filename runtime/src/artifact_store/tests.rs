@@ -178,7 +178,10 @@ fn launches_that_lead_nowhere_are_misses() {
             let at = ArgRef::Scratch { offset: u64::MAX, bytes: 2 };
             a.alternatives[0].launches[0].args[0].at = at;
         },
-        |a| drop(a.alternatives[0].launches[0].args.pop()),
+        |a| {
+            let args = &mut a.alternatives[0].launches[0].args;
+            args.truncate(args.len() - 1);
+        },
         |a| {
             let args: &mut Vec<Arg> = &mut a.alternatives[0].launches[0].args;
             args.iter_mut().for_each(|arg| arg.access = piecewise_backend::artifact::Access::Read);
