@@ -118,3 +118,20 @@ fn a_reader_that_has_seen_enough_is_no_error() {
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
 }
+
+/// Where no GPU is visible, which this makes sure of.
+#[test]
+fn auto_without_a_gpu_says_that_it_runs_on_the_cpu_and_why() {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_piecewise"))
+        .args(["generate", "--model", MODEL, "--prompt", "a", "--max-tokens", "2"])
+        .args(["--device", "auto"])
+        .env("CUDA_VISIBLE_DEVICES", "")
+        .current_dir(cli::root())
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    let reason = said.lines().find_map(|line| line.strip_prefix("running on the CPU: "));
+    assert!(reason.is_some_and(|reason| reason.contains("CUDA")), "{said}");
+    assert!(output.stdout.starts_with(b"a"));
+}

@@ -74,8 +74,8 @@ correctness() {
 sanitizer() {
   local tools=(memcheck initcheck racecheck) mode tool log code result found start
   local flags=(--model $model --device "$PIECEWISE_TEST_DEVICE" --dtype bf16 --max-tokens 4
-    --ignore-eos --max-num-tokens 16 --max-seq-len 64 --capture-num-tokens 2,16
-    --decode-batch-sizes 1,2)
+    --ignore-eos --max-num-tokens 16 --max-num-seqs 2 --max-seq-len 64
+    --capture-num-tokens 2,16 --decode-batch-sizes 1,2)
   if ! command -v compute-sanitizer >/dev/null; then
     PATH=$PATH:/usr/local/cuda/bin:/usr/local/cuda/compute-sanitizer
   fi
