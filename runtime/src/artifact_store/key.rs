@@ -5,6 +5,7 @@ use indexmap::IndexMap;
 use piecewise_backend::artifact::{Digest, PieceSize};
 use piecewise_backend::compiler::{CompileError, Compiler};
 use piecewise_backend::weights::WeightLayout;
+use piecewise_ir::dim::Dim;
 use piecewise_ir::entity::{Entity, Symbol, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
 use piecewise_ir::module::UniquePiece;
@@ -48,6 +49,7 @@ impl PieceKey {
             ("target", compiler.target()),
             ("piece", Digest(piece.hash).to_string()),
             ("ops", ops(&piece.graph)),
+            ("operands", operand_types(&piece.graph)),
             ("size", rows),
             ("symbols", symbols(piece, bounds)),
             ("layouts", layouts.join(" ")),
@@ -91,6 +93,27 @@ fn ops(graph: &Graph) -> String {
         n => format!("{n}x{name}"),
     });
     shown.collect::<Vec<_>>().join(" ")
+}
+
+/// For people: the types of inputs, weights and states, with symbols by their index. It follows
+/// from the piece.
+fn operand_types(graph: &Graph) -> String {
+    let dim = |dim: &Dim| match dim.as_constant() {
+        Some(extent) => extent.to_string(),
+        None => {
+            let terms = dim.terms().iter().map(|(symbol, _)| format!("s{}", symbol.index()));
+            terms.collect::<Vec<_>>().join("+")
+        }
+    };
+    let shown = |value: Value| {
+        let ty = graph.ty(value);
+        let shape: Vec<_> = ty.shape.iter().map(dim).collect();
+        format!("{}[{}]", ty.dtype, shape.join(","))
+    };
+    let inputs = graph.inputs().iter().map(|input| input.value);
+    let weights = graph.weights().iter().map(|weight| weight.value);
+    let states = graph.states().iter().map(|state| state.value);
+    inputs.chain(weights).chain(states).map(shown).collect::<Vec<_>>().join(" ")
 }
 
 /// The symbols of a piece in the order of their first use, by their index among all symbols, which

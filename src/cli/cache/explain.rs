@@ -86,7 +86,11 @@ fn show(pieces: &[Explained], dir: &std::path::Path) -> anyhow::Result<()> {
     // Sizes of a piece mostly miss for one reason, which is told once.
     let mut reasons: BTreeMap<String, Missing<'_>> = BTreeMap::new();
     for piece in pieces.iter().filter(|piece| !piece.found) {
-        let lines = piece.differing.iter().map(|differing| format!("  {differing}"));
+        // Where ops or operands differ, the digest of the piece says nothing more.
+        let is_told = |name: &str| piece.differing.iter().any(|differing| differing.name == name);
+        let told = is_told("ops") || is_told("operands");
+        let telling = piece.differing.iter().filter(|d| !(told && d.name == "piece"));
+        let lines = telling.map(|differing| format!("  {differing}"));
         let reason = match &piece.nearest {
             None => "  there is no lowered piece at all".to_owned(),
             Some(_) => lines.collect::<Vec<_>>().join("\n"),
