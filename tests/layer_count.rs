@@ -7,6 +7,7 @@ use piecewise::models::{Checkpoint, DecoderConfig, DecoderLimits, decoder};
 use piecewise_backend::artifact::{Artifact, PieceSize};
 use piecewise_backend::compiler::{CompileError, Compiler, NoStore, Store};
 use piecewise_backend::cpu::{CpuCompiler, CpuDevice};
+use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::{NormalWeights, WeightLayout};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
@@ -137,6 +138,7 @@ fn cost(layers: usize, sizes: &[u64]) -> Cost {
         read_outputs: vec![0, 1],
         capture: CaptureWhen::Startup,
         on_capture_failure: OnCaptureFailure::Error,
+        tune: TuneMode::default(),
         strict: true,
         checks: Checks::default(),
     };

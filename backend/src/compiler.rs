@@ -55,6 +55,25 @@ pub enum CompileError {
     },
 }
 
+/// What a kernel image holds, for people and dumps.
+#[derive(Clone, PartialEq, Debug, serde::Serialize)]
+pub struct ImageListing {
+    /// The kernel's entry, or what it computes.
+    pub name: String,
+    /// What runs it: `kernel`, `library`, `host function`, `row program`, `matmul`, `custom op`.
+    pub kind: &'static str,
+    /// The language of `text`, as the extension of a file.
+    pub language: &'static str,
+    /// The source, or a description where there is none.
+    pub text: String,
+    /// How it is launched: grid rule, block, shared memory, parameters; JSON's null where a launch
+    /// has nothing of that.
+    pub recipe: serde_json::Value,
+    /// Whether an edge of a captured graph that leads to it may be programmatic: it may start
+    /// before the launch before it ends, and waits for it itself.
+    pub programmatic: bool,
+}
+
 /// Compiles pieces for a target. It needs no device and is used by several threads at once.
 pub trait Compiler: Send + Sync {
     /// What it compiles for: `cpu`, `cuda:sm_90`.
@@ -123,4 +142,10 @@ pub trait Compiler: Send + Sync {
         layouts: &[WeightLayout],
         store: &dyn Store,
     ) -> Result<Artifact, CompileError>;
+
+    /// What an image that this compiler made holds; `None` where there is nothing to show.
+    fn listing(&self, image: &[u8]) -> Option<ImageListing> {
+        let _ = image;
+        None
+    }
 }

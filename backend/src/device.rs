@@ -1,10 +1,13 @@
 //! The device interface: memory, binding, launching, capturing, replaying.
 
 use crate::artifact::Artifact;
+use crate::store::Store;
+use crate::tuning::{TuneMode, TuningReport};
 use crate::weights::{WeightError, WeightLayout, WeightSource};
 use piecewise_ir::module::UniquePiece;
 use piecewise_ir::weight::Recipe;
 use piecewise_kernels::step::{CaptureSupport, LaunchContext};
+use std::time::Duration;
 
 /// An address in device memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -317,6 +320,29 @@ pub trait Device: Send {
     /// # Errors
     /// When a launch fails.
     fn replay(&mut self, graph: &Self::Captured) -> Result<(), DeviceError>;
+
+    /// Its model alone: what is measured on one of them holds for others.
+    fn model(&self) -> String;
+
+    /// Chooses the algorithms of a program at these padded sizes; nothing where there is no
+    /// choice. Measuring runs the program on its own memory, whose results and scratch then hold
+    /// anything: between binding and the first step, before captures.
+    ///
+    /// # Errors
+    /// When a measured run fails. A store that fails is only counted.
+    fn tune(
+        &mut self,
+        program: &Self::Program,
+        sizes: &[u64],
+        mode: TuneMode,
+        store: &dyn Store,
+    ) -> Result<TuningReport, DeviceError>;
+
+    /// The time that replaying a graph takes by the device's own clock; waits for it.
+    ///
+    /// # Errors
+    /// When a launch fails.
+    fn replay_time(&mut self, graph: &Self::Captured) -> Result<Duration, DeviceError>;
 
     /// The addresses that a captured graph was built on: launch name, operand or `scratch` or
     /// `counts`, address. For the address audit.

@@ -10,6 +10,7 @@ mod lowering;
 mod mapped_file;
 pub mod measure;
 pub mod store;
+pub mod tuning;
 pub mod weights;
 
 pub use mapped_file::MappedFile;

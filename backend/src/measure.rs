@@ -1,7 +1,6 @@
 //! What a benchmark asks of a device beyond running models: its own clock, what it counted, and
 //! how fast it reads memory.
 
-use crate::compiler::Store;
 use crate::device::{Device, DeviceError};
 use std::time::Duration;
 
@@ -70,9 +69,6 @@ pub trait MeasuredDevice: Device {
     /// A point in the stream that remembers when it was passed.
     type Mark: Send;
 
-    /// Its model alone, for tables.
-    fn model(&self) -> String;
-
     /// Bytes of its last cache: what is smaller may not come from memory. 0 where unknown.
     fn cache_bytes(&self) -> u64;
 
@@ -96,19 +92,6 @@ pub trait MeasuredDevice: Device {
 
     /// What is in a captured graph.
     fn graph_shape(&self, graph: &Self::Captured) -> GraphShape;
-
-    /// Chooses the algorithms of a program at these padded sizes by measurement, and keeps what
-    /// was measured in `store`; nothing where there is no choice. It may overwrite what the
-    /// program writes.
-    ///
-    /// # Errors
-    /// When a measured run fails.
-    fn tune(
-        &mut self,
-        program: &Self::Program,
-        sizes: &[u64],
-        store: &dyn Store,
-    ) -> Result<(), DeviceError>;
 
     /// Reads random bytes, several times what its caches hold, from end to end, several times.
     ///

@@ -10,10 +10,11 @@ use piecewise_backend::artifact::{Access, Arg, ArgRef, Artifact, Launch, Lowered
 use piecewise_backend::compiler::NoStore;
 use piecewise_backend::cuda::{
     Arch, CallFault, Code, CudaDevice, CudaImage, CudaOptions, CudaProgram, KernelImage, Matmul,
-    Nvrtc, Source, TuneMode, library_dirs,
+    Nvrtc, Source, library_dirs,
 };
 use piecewise_backend::device::{Address, Binding, Device, DeviceError, Region};
 use piecewise_backend::measure::{LaunchCounts, MeasuredDevice};
+use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::{TensorSource, WeightError, WeightLayout, WeightSource};
 use piecewise_ir::builder::Builder;
 use piecewise_ir::dim::Dim;

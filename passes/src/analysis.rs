@@ -157,16 +157,35 @@ pub fn splat(graph: &Graph, value: Value) -> Option<piecewise_ir::literal::Scala
     }
 }
 
-/// A node for people: its op and the builder scope in which it was written.
-pub fn describe(graph: &Graph, node: Node) -> String {
-    let data = graph.node(node);
-    let op = match &data.op {
-        Op::Custom(call) => call.name.as_str(),
-        op => op.mnemonic(),
-    };
-    let result = data.results.first().map(|v| format!("{v} = ")).unwrap_or_default();
-    match (data.loc.scope.as_str(), data.loc.source.as_str()) {
-        ("", "") => format!("{result}{op}"),
-        ("", place) | (place, _) => format!("{result}{op} at {place}"),
+/// The names of values in the text of a graph, for remarks on it.
+#[derive(Clone, Debug)]
+pub struct Names {
+    of_values: Vec<Option<String>>,
+}
+
+impl Names {
+    /// The names in the text of `graph` as it is now; values made later have none.
+    pub fn of(graph: &Graph) -> Self {
+        Self { of_values: piecewise_ir::text::value_names(graph) }
+    }
+
+    /// A value for people: its name, or `?` if it was made later.
+    pub fn value(&self, value: Value) -> &str {
+        self.of_values.get(value.index()).and_then(Option::as_deref).unwrap_or("?")
+    }
+
+    /// A node for people: its op and the builder scope in which it was written.
+    pub fn node(&self, graph: &Graph, node: Node) -> String {
+        let data = graph.node(node);
+        let op = match &data.op {
+            Op::Custom(call) => call.name.as_str(),
+            op => op.mnemonic(),
+        };
+        let result = data.results.first().and_then(|v| self.of_values.get(v.index())?.as_deref());
+        let result = result.map(|name| format!("{name} = ")).unwrap_or_default();
+        match (data.loc.scope.as_str(), data.loc.source.as_str()) {
+            ("", "") => format!("{result}{op}"),
+            ("", place) | (place, _) => format!("{result}{op} at {place}"),
+        }
     }
 }

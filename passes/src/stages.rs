@@ -1,13 +1,12 @@
 //! The stages after fusion as passes: `split`, `destination`, `plan`, `check`.
 
+use crate::analysis::Names;
 use crate::check::check_plan;
 use crate::destination::{LifetimeRule, assign_slots};
 use crate::manager::{Pass, PassContext, PassError, PassReport, Registry};
 use crate::plan::{PlanOptions, plan_arena};
-use crate::split::{SplitOptions, split};
-use piecewise_ir::entity::Node;
+use crate::split::{SplitOptions, explain_steps, split};
 use piecewise_ir::module::Module;
-use piecewise_ir::op::Op;
 
 /// Adds the stages to `registry`: `split` with `at=[..]` (empty: never), `destination`, `plan` with
 /// `align=..`, `check`.
@@ -24,15 +23,6 @@ pub(crate) fn register(registry: &mut Registry) {
     registry.add("check", &[], |_| Ok(Box::new(CheckPass)));
 }
 
-fn place(module: &Module, node: Node) -> String {
-    let data = module.graph().node(node);
-    let op = match &data.op {
-        Op::Custom(call) => call.name.as_str(),
-        op => op.mnemonic(),
-    };
-    format!("{op} {}", data.loc.scope)
-}
-
 /// `split`: see [`split`].
 #[derive(Clone, Debug, Default)]
 pub struct SplitPass {
@@ -45,6 +35,10 @@ impl Pass for SplitPass {
         "split"
     }
 
+    fn is_required(&self) -> bool {
+        true
+    }
+
     fn run(&self, module: &mut Module, _: &mut PassContext) -> Result<PassReport, PassError> {
         let done = split(module, &self.options).map_err(|e| PassError::failed(self.name(), e))?;
         let mut report = PassReport::default();
@@ -52,13 +46,15 @@ impl Pass for SplitPass {
         report.count_many("unique_pieces", done.unique_pieces);
         report.count_many("split_ops", done.split_ops);
         report.count_many("prologue_ops", done.prologue_ops);
+        let names = Names::of(module.graph());
+        explain_steps(module, &self.options, &names, &mut report);
         for &node in &done.moved {
             let why = "fewer bytes cross the split ops";
-            report.remark("moved over a split op", place(module, node), why);
+            report.remark("moved over a split op", names.node(module.graph(), node), why);
         }
         for &node in &done.joined {
             let why = "alone it was a piece without a kernel";
-            report.remark("joined a neighbouring piece", place(module, node), why);
+            report.remark("joined a neighbouring piece", names.node(module.graph(), node), why);
         }
         for name in &done.unmatched {
             let why = "no custom op of the graph has this name";
@@ -77,11 +73,16 @@ impl Pass for DestinationPass {
         "destination"
     }
 
+    fn is_required(&self) -> bool {
+        true
+    }
+
     fn run(&self, module: &mut Module, _: &mut PassContext) -> Result<PassReport, PassError> {
         let done = assign_slots(module, LifetimeRule::Moments).map_err(|_| {
             let (needs, run_first) = ("the order of the step", "split");
             PassError::Missing { pass: self.name(), needs, run_first }
         })?;
+        let names = Names::of(module.graph());
         let mut report = PassReport::default();
         report.count_many("inputs", done.inputs);
         report.count_many("boundaries", done.boundaries);
@@ -89,7 +90,7 @@ impl Pass for DestinationPass {
         report.count_many("outputs", done.outputs);
         for &node in &done.copies {
             let why = "an index remap outside a region gets a slot of its own";
-            report.remark("copies its operand", place(module, node), why);
+            report.remark("copies its operand", names.node(module.graph(), node), why);
         }
         Ok(report)
     }
@@ -105,6 +106,10 @@ pub struct PlanPass {
 impl Pass for PlanPass {
     fn name(&self) -> &'static str {
         "plan"
+    }
+
+    fn is_required(&self) -> bool {
+        true
     }
 
     fn run(&self, module: &mut Module, _: &mut PassContext) -> Result<PassReport, PassError> {
@@ -132,6 +137,10 @@ pub struct CheckPass;
 impl Pass for CheckPass {
     fn name(&self) -> &'static str {
         "check"
+    }
+
+    fn is_required(&self) -> bool {
+        true
     }
 
     fn run(&self, module: &mut Module, _: &mut PassContext) -> Result<PassReport, PassError> {

@@ -6,6 +6,7 @@ use crate::mode::{GraphMode, StepMode};
 use crate::sizes::SizeList;
 use crate::symbols::{SymbolClass, SymbolTable};
 use piecewise_backend::artifact::PieceSize;
+use piecewise_kernels::step::CaptureSupport;
 
 /// What a step brings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -225,6 +226,56 @@ impl Dispatcher {
         sizes.sort_unstable();
         sizes.dedup();
         sizes
+    }
+
+    /// The highest mode not above `wanted` in which every split op can be captured, if the weakest
+    /// of them supports `weakest`.
+    pub fn supported_mode(&self, wanted: GraphMode, weakest: CaptureSupport) -> GraphMode {
+        let single_token = self.query_lengths.iter().all(|&q| q == 1);
+        let decode_fits = match weakest {
+            CaptureSupport::Never => false,
+            CaptureSupport::SingleTokenDecode => single_token,
+            CaptureSupport::UniformBatch | CaptureSupport::Always => true,
+        };
+        let mut mode = wanted;
+        while (mode.mixed() == StepMode::Full && weakest < CaptureSupport::Always)
+            || (mode.decode() == StepMode::Full && !decode_fits)
+        {
+            let Some(lower) = mode.lowered() else { break };
+            mode = lower;
+        }
+        mode
+    }
+
+    /// The sizes at which each piece that iterates over symbols of `class` is captured on its
+    /// own, ascending; none where the mode replays no pieces.
+    pub fn piece_graph_sizes(&self, class: SymbolClass) -> Vec<u64> {
+        if ![self.mode.decode(), self.mode.mixed()].contains(&StepMode::Piecewise) {
+            return Vec::new();
+        }
+        let (sizes, bound) = match class {
+            SymbolClass::Rows => (&self.batches, self.max_rows),
+            _ => (&self.tokens, self.max_tokens),
+        };
+        sizes.sizes().iter().copied().filter(|&size| size <= bound).collect()
+    }
+
+    /// The sizes at which the whole step is captured as one graph, ascending.
+    pub fn full_graph_sizes(&self) -> Vec<StepSizes> {
+        let mut full = Vec::new();
+        if self.mode.decode() == StepMode::Full {
+            full.extend(self.decode_batches().map(|(b, q)| StepSizes {
+                tokens: PieceSize::Exact(b * q),
+                rows: PieceSize::Exact(b),
+                sequences: b,
+            }));
+        }
+        if self.mode.mixed() == StepMode::Full {
+            full.extend(self.tokens.sizes().iter().map(|&t| self.full_mixed(t)));
+        }
+        full.sort_unstable();
+        full.dedup();
+        full
     }
 
     /// Batch sizes and query lengths of the full decode graphs.

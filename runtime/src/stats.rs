@@ -3,6 +3,7 @@
 use crate::artifact_store::CompileCounts;
 use crate::dispatch::FallbackReason;
 use crate::mode::StepMode;
+use piecewise_backend::tuning::TuningReport;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -29,6 +30,8 @@ pub struct Statistics {
     pub captures: u64,
     /// Captures that failed.
     pub capture_failures: u64,
+    /// What was chosen by measurement when the model was built, and what was remembered.
+    pub tuning: TuningReport,
     /// What was compiled when the model was built, and what came from the cache.
     pub compile: CompileCounts,
 }

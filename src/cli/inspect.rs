@@ -3,21 +3,22 @@
 use super::amounts::shown_bytes;
 use super::device::compiler_for;
 use super::dumps::DumpArgs;
-use super::load::Folder;
-use super::lowering::lower;
+use super::lowering::{lower, lower_each};
 use super::model_args::ModelArgs;
-use super::settings::Workload;
-use anyhow::bail;
+use super::report::Report;
+use super::settings::Settings;
+use super::subject::Subject;
+use anyhow::{Context, bail};
 use piecewise_backend::artifact::{ArgRef, Artifact, Digest, PieceSize};
 use piecewise_ir::entity::Entity;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::{Module, Step, Stitch};
 use piecewise_ir::op::Op;
-use piecewise_runtime::config::Purpose;
 use piecewise_runtime::dispatch::Dispatcher;
 use piecewise_runtime::model::Ledger;
 use piecewise_runtime::symbols::SymbolTable;
 use serde_json::{Value as Json, json};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Arguments of `inspect`.
@@ -25,7 +26,9 @@ use std::process::ExitCode;
 #[command(after_help = "Examples:
   piecewise inspect --model examples/tiny-qwen3
   piecewise inspect --model examples/tiny-qwen3 --sizes --json
-  piecewise inspect --model DIR --dump-dir dump      # the module after each pass")]
+  piecewise inspect --model DIR --html report.html   # the step, its memory and kernels as a page
+  piecewise inspect --model graph.pw                 # a textual graph
+  piecewise inspect --model DIR --dump-dir dump      # what each pass did, and what it led to")]
 pub(crate) struct InspectArgs {
     #[command(flatten)]
     model: ModelArgs,
@@ -35,20 +38,25 @@ pub(crate) struct InspectArgs {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+    /// Write a page that shows the step, its slots and its kernels; it needs no network.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     #[command(flatten)]
     dumps: DumpArgs,
 }
 
 pub(crate) fn run(args: InspectArgs) -> anyhow::Result<ExitCode> {
-    let workload = Workload { purpose: Purpose::Generate, sequences: None };
-    let folder = Folder::open(&args.model, workload)?;
+    let subject = Subject::open(&args.model)?;
+    let settings = subject.settings();
     if args.model.bounds.compile.print_config {
-        folder.settings.print(args.json)?;
+        settings.print(args.json)?;
         return Ok(ExitCode::SUCCESS);
     }
-    folder.warn();
-    let graph = folder.graph(|_| None)?;
-    let module = folder.plan(&args.dumps, graph)?;
+    subject.warn();
+    let module = subject.plan(&args.dumps)?;
+    if let Some(file) = &args.html {
+        write_page(file, settings, &module)?;
+    }
     if args.dumps.stops() {
         let text = piecewise_ir::text::print_module(&module);
         match args.json {
@@ -60,20 +68,37 @@ pub(crate) fn run(args: InspectArgs) -> anyhow::Result<ExitCode> {
     let Some(stitch) = module.stitch() else { bail!("the pipeline made no pieces") };
     let lowered = match args.sizes {
         true => {
-            let compiler = compiler_for(folder.settings.device)?;
+            let compiler = compiler_for(settings.device)?;
             let symbols = SymbolTable::new(module.graph().symbols())?;
-            let store = folder.settings.store();
-            lower(&folder.settings, stitch, &symbols, &*compiler, &*store)?.artifacts
+            let store = settings.store();
+            lower(settings, stitch, &symbols, &*compiler, &*store)?.artifacts
         }
         false => Vec::new(),
     };
-    let report = report(&module, stitch, &folder.settings.dispatcher, &lowered)?;
+    let report = report(&module, stitch, &settings.dispatcher, &lowered)?;
     if args.json {
         super::print_line(&serde_json::to_string_pretty(&report)?)?;
     } else {
         show(&report)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn write_page(file: &Path, settings: &Settings, module: &Module) -> anyhow::Result<()> {
+    let Some(stitch) = module.stitch() else {
+        bail!("the page shows pieces, and the pipeline made none; leave --stop-after out")
+    };
+    let compiler = compiler_for(settings.device)?;
+    let symbols = SymbolTable::new(module.graph().symbols())?;
+    let all: Vec<_> = stitch.unique.keys().collect();
+    let lowered = lower_each(settings, stitch, &symbols, &*compiler, &all);
+    let report = Report {
+        module,
+        compiler: &*compiler,
+        lowered: &lowered,
+        dispatcher: &settings.dispatcher,
+    };
+    std::fs::write(file, report.page()?).with_context(|| format!("can't write {}", file.display()))
 }
 
 fn report(
@@ -148,10 +173,7 @@ fn report(
 
 fn member(graph: &Graph, stitch: &Stitch, step: Step) -> Json {
     let usage = &stitch.uses[step.id()];
-    let name = |node| match &graph.node(node).op {
-        Op::Custom(call) => call.name.clone(),
-        op => op.mnemonic().to_owned(),
-    };
+    let name = |node| super::op_name(&graph.node(node).op);
     let kind = match step {
         Step::Prologue(_) => "prologue",
         Step::Piece(_) => "piece",

@@ -79,8 +79,7 @@ impl Folder {
             let rows = self.kv_rows_within(budget, graph.clone())?;
             self.settings.config.set_bounds(&mut graph, rows);
         }
-        let observers = dumps.observers(&self.settings.config.dump)?;
-        plan_graph(&self.settings, graph, observers)
+        plan_dumped(&self.settings, graph, dumps)
     }
 
     /// Rows of the KV pool that `budget` bytes leave. What else is needed does not depend on the
@@ -100,6 +99,17 @@ impl Folder {
         let most = self.settings.most_kv_rows(self.workload.sequences);
         Ok(shape.rows_within(budget, fixed, self.settings.config.max_seq_len, most)?)
     }
+}
+
+/// Runs the passes over a graph, and dumps what they did and made.
+pub(crate) fn plan_dumped(
+    settings: &Settings,
+    graph: Graph,
+    dumps: &DumpArgs,
+) -> anyhow::Result<Module> {
+    let module = plan_graph(settings, graph, dumps.observers(&settings.config.dump)?)?;
+    dumps.write_planned(settings, &module)?;
+    Ok(module)
 }
 
 /// Runs the passes over a graph.

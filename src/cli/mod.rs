@@ -10,6 +10,7 @@ mod doctor;
 mod dumps;
 mod generate;
 mod inspect;
+mod launch_rows;
 mod load;
 mod logits;
 mod lowering;
@@ -18,10 +19,13 @@ mod model_source;
 mod opt;
 mod plan;
 mod progress;
+mod report;
 mod run;
 mod settings;
+mod subject;
 
 use clap::{Parser, Subcommand};
+use piecewise_ir::op::Op;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -103,6 +107,14 @@ pub(crate) fn fail(error: &anyhow::Error) -> ExitCode {
 fn warn(text: &str) {
     // A closed standard error leaves nobody to tell.
     let _ = writeln!(std::io::stderr(), "warning: {text}");
+}
+
+/// An op's mnemonic or custom name.
+fn op_name(op: &Op) -> &str {
+    match op {
+        Op::Custom(call) => &call.name,
+        op => op.mnemonic(),
+    }
 }
 
 /// Prints a line to standard output.

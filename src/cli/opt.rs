@@ -1,6 +1,6 @@
 //! `piecewise opt`: passes on a textual graph.
 
-use super::dumps::DumpArgs;
+use super::dumps::{DumpArgs, bisect_log, print_changed};
 use anyhow::Context;
 use piecewise_ir::text::{parse_module, print_module};
 use piecewise_passes::pipeline::DEFAULT_PIPELINE;
@@ -15,6 +15,8 @@ use std::process::ExitCode;
 #[command(after_help = "Examples:
   piecewise opt model.pw --pipeline canonicalize,cse,dce
   piecewise opt model.pw --pipeline fuse,split --print-after all
+  piecewise opt model.pw --print-changed # a diff for each pass that changed something
+  piecewise opt model.pw --bisect 3      # only the first 3 passes, and those that must run
   piecewise opt model.pw --json          # what each pass matched, and why not more")]
 pub(crate) struct OptArgs {
     /// A textual graph, or a graph with its plan.
@@ -25,6 +27,13 @@ pub(crate) struct OptArgs {
     /// Print a report of the passes as JSON instead of the module.
     #[arg(long)]
     json: bool,
+    /// Print a diff for each pass that changed something instead of the module.
+    #[arg(long, conflicts_with = "json")]
+    print_changed: bool,
+    /// Run only the first N passes, and the later ones that a plan can't do without; say on
+    /// standard error which passes run and which change something.
+    #[arg(long, value_name = "N")]
+    bisect: Option<usize>,
     #[command(flatten)]
     dumps: DumpArgs,
 }
@@ -39,7 +48,14 @@ pub(crate) fn run(args: OptArgs) -> anyhow::Result<ExitCode> {
     for observer in args.dumps.observers(&DumpConfig::default())? {
         manager = manager.observe(observer);
     }
+    if let Some(first) = args.bisect {
+        manager = manager.only_first(first).observe(bisect_log());
+    }
+    if args.print_changed {
+        manager = manager.observe(print_changed());
+    }
     let report = manager.run(&mut module, &mut PassContext::default())?;
+    args.dumps.write_module(&module, &DumpConfig::default())?;
     if args.json {
         let passes: Vec<_> = report
             .passes
@@ -53,7 +69,7 @@ pub(crate) fn run(args: OptArgs) -> anyhow::Result<ExitCode> {
             })
             .collect();
         super::print_line(&serde_json::to_string_pretty(&passes)?)?;
-    } else {
+    } else if !args.print_changed {
         super::print_line(print_module(&module).trim_end())?;
     }
     Ok(ExitCode::SUCCESS)

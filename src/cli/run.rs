@@ -1,7 +1,7 @@
 //! `piecewise run`: a textual graph with a checkpoint's weights.
 
 use super::dumps::DumpArgs;
-use super::load::{check_checkpoint, engine, plan_graph};
+use super::load::{check_checkpoint, engine, plan_dumped};
 use super::logits::write_logits;
 use super::model_args::CompileArgs;
 use super::settings::Settings;
@@ -54,8 +54,7 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     }
     settings.warn();
     if module.layout().is_none() {
-        let observers = args.dumps.observers(&settings.config.dump)?;
-        module = plan_graph(&settings, module.into_graph(), observers)?;
+        module = plan_dumped(&settings, module.into_graph(), &args.dumps)?;
         if args.dumps.stops() {
             bail!("the passes were stopped early; there is nothing to run");
         }

@@ -70,14 +70,14 @@ impl Settings {
     /// For a graph, whose bounds are what they are.
     pub(crate) fn of_graph(args: &CompileArgs, graph: &Graph) -> anyhow::Result<Self> {
         let symbols = SymbolTable::new(graph.symbols())?;
-        let roles = RoleMap::resolve(graph, &symbols)?;
+        let positions = RoleMap::resolve(graph, &symbols).ok().and_then(|r| r.max_positions());
         let bound = |class| number(symbols.count(class, symbols.bounds()).max(1));
         let mut layers = args.layers()?;
         let from = "the bounds of the graph";
         layers = layers.imposed("max_num_tokens", bound(SymbolClass::Tokens), from)?;
         layers = layers.imposed("max_num_seqs", bound(SymbolClass::Sequences), from)?;
         layers = layers.imposed("max_num_rows", bound(SymbolClass::Rows), from)?;
-        if let Some(positions) = roles.max_positions() {
+        if let Some(positions) = positions {
             layers = layers.imposed("max_seq_len", number(positions), from)?;
         }
         Self::new(layers)

@@ -7,6 +7,7 @@ use super::{
 use crate::device::{DeviceSpec, OpenDevice, OpenError, all_threads};
 use piecewise_backend::compiler::{Compiler, NoStore};
 use piecewise_backend::device::Device;
+use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::builder::BuildErrors;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::module::Module;
@@ -201,6 +202,7 @@ impl DecoderLoader {
             read_outputs: vec![SAMPLED],
             capture: CaptureWhen::Startup,
             on_capture_failure: OnCaptureFailure::Error,
+            tune: TuneMode::default(),
             strict: false,
             checks: Checks::default(),
         };

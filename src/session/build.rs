@@ -6,6 +6,7 @@ use super::{InMemoryWeights, Session, SessionError};
 use crate::device::{DeviceSpec, OpenDevice, all_threads};
 use piecewise_backend::compiler::{Compiler, NoStore};
 use piecewise_backend::device::Device;
+use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
@@ -151,6 +152,7 @@ impl SessionBuilder {
             read_outputs: (0..module.graph().outputs().len()).collect(),
             capture: CaptureWhen::Startup,
             on_capture_failure: OnCaptureFailure::Error,
+            tune: TuneMode::default(),
             strict: false,
             checks: self.checks,
         };

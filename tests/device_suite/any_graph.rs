@@ -2,6 +2,7 @@
 
 use crate::target::Target;
 use piecewise_backend::device::Device;
+use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::{TensorSource, WeightError, WeightSource};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::eval::Array;
@@ -83,6 +84,7 @@ pub(crate) fn build<T: Target>(
         read_outputs: (0..module.graph().outputs().len()).collect(),
         capture: CaptureWhen::Startup,
         on_capture_failure: OnCaptureFailure::Error,
+        tune: TuneMode::default(),
         strict: true,
         checks: Checks { poison: true, addresses: true, compare: false },
     };

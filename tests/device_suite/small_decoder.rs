@@ -2,6 +2,7 @@
 
 use crate::target::Target;
 use piecewise::models::{DecoderConfig, DecoderLimits, decoder};
+use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::NormalWeights;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
@@ -106,6 +107,7 @@ impl Setup {
             read_outputs: vec![0, 1],
             capture: CaptureWhen::Startup,
             on_capture_failure: OnCaptureFailure::Error,
+            tune: TuneMode::default(),
             strict: false,
             checks: self.checks,
         }

@@ -3,7 +3,7 @@
 use super::image::{CustomKernel, IMAGE_VERSION, Kernel, MatMul};
 use super::program::check_arguments;
 use crate::artifact::{Arg, Artifact, Digest, Launch, Lowered, PieceSize};
-use crate::compiler::{CompileError, Compiler, Store};
+use crate::compiler::{CompileError, Compiler, ImageListing, Store};
 use crate::lowering::{Positions, launch_name, limits, location, node_args, op_name, row_major};
 use crate::weights::WeightLayout;
 use piecewise_ir::entity::Node;
@@ -289,5 +289,9 @@ impl Compiler for CpuCompiler {
             assembly.push(vec![i as u32], launch, &self.target())?;
         }
         Ok(assembly.finish(piece, size))
+    }
+
+    fn listing(&self, image: &[u8]) -> Option<ImageListing> {
+        Some(Kernel::from_image(image).ok()?.listing())
     }
 }

@@ -9,6 +9,8 @@ use super::program::{Binder, CpuProgram, Kernels};
 use crate::artifact::Artifact;
 use crate::device::{Address, Binding, CaptureRule, Device, DeviceError, HostBlock, Region};
 use crate::measure::LaunchCounts;
+use crate::store::Store;
+use crate::tuning::{TuneMode, TuningReport};
 use crate::weights::{WeightLayout, WeightSource};
 use piecewise_ir::weight::Recipe;
 use piecewise_kernels::cpu::Isa;
@@ -16,6 +18,7 @@ use piecewise_kernels::cpu::team::Team;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_kernels::step::{CaptureSupport, LaunchContext};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// The host's memory and cores as a device. Work is done when a call returns.
 #[derive(Debug)]
@@ -321,6 +324,27 @@ impl Device for CpuDevice {
         counts.graph_launches += 1;
         counts.graph_nodes += graph.calls.len() as u64;
         run_calls(&graph.calls, context, workspace, profile.as_mut(), (pool, team))
+    }
+
+    fn model(&self) -> String {
+        let described = self.describe();
+        described.split(',').next().unwrap_or_default().to_owned()
+    }
+
+    fn tune(
+        &mut self,
+        _: &CpuProgram,
+        _: &[u64],
+        _: TuneMode,
+        _: &dyn Store,
+    ) -> Result<TuningReport, DeviceError> {
+        Ok(TuningReport::default())
+    }
+
+    fn replay_time(&mut self, graph: &CpuCaptured) -> Result<Duration, DeviceError> {
+        let started = Instant::now();
+        self.replay(graph)?;
+        Ok(started.elapsed())
     }
 
     fn addresses<'a>(&'a self, graph: &'a CpuCaptured) -> Vec<(&'a str, String, Address)> {

@@ -1,6 +1,7 @@
 //! Kernel images of the CPU: what a launch computes, as bytes without addresses or names.
 
 use crate::artifact::Digest;
+use crate::compiler::ImageListing;
 use piecewise_ir::custom::Attrs;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::{Entity, Symbol};
@@ -92,6 +93,26 @@ impl Kernel {
         }
         image.kernel.check()?;
         Ok(image.kernel)
+    }
+
+    /// What it holds.
+    pub(super) fn listing(&self) -> ImageListing {
+        let (name, kind) = match self {
+            Self::Rows(_) => ("rows", "row program"),
+            Self::MatMul(_) => ("matmul", "matmul"),
+            Self::Custom(custom) => (custom.name.as_str(), "custom op"),
+            Self::Absorbed(_) => ("absorbed", "row programs and a matmul"),
+            Self::Poison(_) => ("poison", "fills results with NaN"),
+        };
+        let (language, text) = match self {
+            Self::Rows(program) => ("txt", program.to_string()),
+            kernel => {
+                let json = serde_json::to_string_pretty(kernel);
+                ("json", json.unwrap_or_else(|e| e.to_string()))
+            }
+        };
+        let recipe = serde_json::Value::Null;
+        ImageListing { name: name.to_owned(), kind, language, text, recipe, programmatic: false }
     }
 
     fn check(&self) -> Result<(), String> {

@@ -4,9 +4,7 @@
 use super::capture::CpuCaptured;
 use super::device::CpuDevice;
 use super::memory::free_bytes;
-use super::program::CpuProgram;
-use crate::compiler::Store;
-use crate::device::{Device, DeviceError};
+use crate::device::DeviceError;
 use crate::measure::{GraphShape, LaunchCounts, MeasuredDevice, ReadBandwidth};
 use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator};
 use rayon::slice::ParallelSliceMut;
@@ -21,11 +19,6 @@ const WORDS: usize = (1 << 20) / 8;
 
 impl MeasuredDevice for CpuDevice {
     type Mark = Instant;
-
-    fn model(&self) -> String {
-        let described = self.describe();
-        described.split(',').next().unwrap_or_default().to_owned()
-    }
 
     fn cache_bytes(&self) -> u64 {
         let folder = "/sys/devices/system/cpu/cpu0/cache";
@@ -55,10 +48,6 @@ impl MeasuredDevice for CpuDevice {
     fn graph_shape(&self, graph: &CpuCaptured) -> GraphShape {
         let calls = graph.calls.len() as u64;
         GraphShape { launches: calls, nodes: calls, programmatic_edges: 0 }
-    }
-
-    fn tune(&mut self, _: &CpuProgram, _: &[u64], _: &dyn Store) -> Result<(), DeviceError> {
-        Ok(())
     }
 
     fn read_bandwidth(&mut self) -> Result<ReadBandwidth, DeviceError> {

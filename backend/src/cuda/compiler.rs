@@ -8,7 +8,7 @@ use super::materialize::weight_kernels;
 use super::matmul::Matmul;
 use super::nvrtc::Arch;
 use crate::artifact::{Access, Arg, ArgRef, Artifact, Digest, Launch, Lowered, PieceSize};
-use crate::compiler::{CompileError, Compiler, NoStore, Store};
+use crate::compiler::{CompileError, Compiler, ImageListing, NoStore, Store};
 use crate::lowering::{Positions, launch_name, limits, location, node_args, op_name, row_major};
 use crate::weights::WeightLayout;
 use piecewise_ir::custom::CustomCall;
@@ -423,5 +423,9 @@ impl Compiler for CudaCompiler {
         let lowerings =
             piece.graph.nodes().enumerate().map(lower).collect::<Result<Vec<_>, CompileError>>()?;
         self.assemble(piece, size, &lowerings, &limits)
+    }
+
+    fn listing(&self, image: &[u8]) -> Option<ImageListing> {
+        Some(CudaImage::from_bytes(image).ok()?.listing())
     }
 }

@@ -23,6 +23,9 @@ use super::stream::Stream;
 use crate::artifact::Artifact;
 use crate::device::{Address, Binding, CaptureRule, Device, DeviceError, HostBlock, Region};
 use crate::measure::LaunchCounts;
+use crate::measure::MeasuredDevice;
+use crate::store::Store;
+use crate::tuning::{TuneMode, TuningReport};
 use crate::weights::{WeightLayout, WeightSource};
 use piecewise_ir::weight::Recipe;
 use piecewise_kernels::op::OpRegistry;
@@ -31,6 +34,7 @@ use piecewise_kernels::step::{CaptureSupport, LaunchContext};
 use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// How a CUDA device is opened.
 #[derive(Clone, Debug, Default)]
@@ -591,6 +595,27 @@ impl Device for CudaDevice {
             self.last = Some(last.clone());
         }
         Ok(())
+    }
+
+    fn model(&self) -> String {
+        self.report().name.clone()
+    }
+
+    fn tune(
+        &mut self,
+        program: &CudaProgram,
+        sizes: &[u64],
+        mode: TuneMode,
+        store: &dyn Store,
+    ) -> Result<TuningReport, DeviceError> {
+        self.tune_matmuls(program, sizes, mode, store)
+    }
+
+    fn replay_time(&mut self, graph: &CudaCaptured) -> Result<Duration, DeviceError> {
+        let start = self.mark()?;
+        self.replay(graph)?;
+        let end = self.mark()?;
+        self.elapsed(&start, &end)
     }
 
     fn addresses<'a>(&'a self, graph: &'a CudaCaptured) -> Vec<(&'a str, String, Address)> {

@@ -7,10 +7,12 @@ use super::code::Code;
 use super::matmul::Matmul;
 use super::nvrtc::Arch;
 use crate::artifact::Digest;
+use crate::compiler::ImageListing;
 use piecewise_ir::custom::Attrs;
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::op::cuda::LaunchRecipe;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value as Json, json};
 
 /// Changes when the meaning of image bytes changes.
 pub(super) const IMAGE_VERSION: u32 = 3;
@@ -50,6 +52,10 @@ pub struct HostImage {
     pub types: Vec<TensorType>,
 }
 
+fn pretty(value: &impl Serialize) -> String {
+    serde_json::to_string_pretty(value).unwrap_or_else(|e| e.to_string())
+}
+
 #[derive(Serialize, Deserialize)]
 struct Versioned<T> {
     version: u32,
@@ -81,6 +87,44 @@ impl CudaImage {
             postcard::from_bytes(bytes).map_err(|e| format!("no image: {e}"))?;
         versioned.image.check()?;
         Ok(versioned.image)
+    }
+
+    /// What it holds: the source of a kernel, the problem of a library call.
+    pub fn listing(&self) -> ImageListing {
+        match self {
+            Self::Kernel(KernelImage { arch, recipe, .. }) => ImageListing {
+                name: recipe.entry.clone(),
+                kind: "kernel",
+                language: "cu",
+                text: recipe.source.clone(),
+                recipe: json!({
+                    "arch": arch.to_string(),
+                    "options": recipe.options,
+                    "grid": recipe.grid,
+                    "block": recipe.block,
+                    "static_shared_bytes": recipe.static_shared,
+                    "dynamic_shared_bytes": recipe.dynamic_shared,
+                    "params": recipe.params,
+                }),
+                programmatic: recipe.programmatic && arch.has_programmatic_launch(),
+            },
+            Self::Matmul(matmul) => ImageListing {
+                name: "cublasLtMatmul".to_owned(),
+                kind: "library",
+                language: "json",
+                text: pretty(matmul),
+                recipe: Json::Null,
+                programmatic: false,
+            },
+            Self::Host(host) => ImageListing {
+                name: host.name.clone(),
+                kind: "host function",
+                language: "json",
+                text: pretty(host),
+                recipe: Json::Null,
+                programmatic: false,
+            },
+        }
     }
 
     fn check(&self) -> Result<(), String> {

@@ -1,8 +1,9 @@
 //! cuBLASLt: plans of matrix products, their candidate algorithms, and which was measured fastest.
 
-use super::context::{Context, warn_failed};
+use super::context::Context;
 use super::driver::Handle;
 use super::library::{CudaLibrary, LibraryError, library_api, open};
+use super::lt_handle::LtHandle;
 use super::matmul::{ColumnMajor, MatmulProblem};
 use crate::artifact::Digest;
 use cudarc::cublaslt::sys as lt;
@@ -147,15 +148,10 @@ impl LtLibrary {
 /// The library on a device's current context, with the plans made so far.
 #[derive(Debug)]
 pub(super) struct CublasLt {
-    context: Arc<Context>,
     library: LtLibrary,
-    handle: lt::cublasLtHandle_t,
+    handle: Arc<LtHandle>,
     plans: FxHashMap<(MatmulProblem, u64), Arc<LtPlan>>,
 }
-
-// SAFETY: the library allows a handle on any thread, one call at a time being enough here; plans
-// are only used through the device that owns this.
-unsafe impl Send for CublasLt {}
 
 /// A problem with everything that a call needs, kept alive.
 #[derive(Debug)]
@@ -339,9 +335,8 @@ const CANDIDATES: usize = 16;
 impl CublasLt {
     /// Opens the library on a context, which is current.
     pub(super) fn create(context: &Arc<Context>, library: LtLibrary) -> Result<Self, LtError> {
-        let mut handle = null_mut();
-        call!(library.api, "a handle on the device", cublasLtCreate(&mut handle))?;
-        Ok(Self { context: context.clone(), library, handle, plans: FxHashMap::default() })
+        let handle = LtHandle::of_device(context, library.api)?;
+        Ok(Self { library, handle, plans: FxHashMap::default() })
     }
 
     pub(super) fn identity(&self) -> String {
@@ -362,11 +357,12 @@ impl CublasLt {
         let mut results = Vec::with_capacity(CANDIDATES);
         let mut found: c_int = 0;
         let Descriptors { operation, a, b, d, preference, .. } = descriptors;
+        let turn = self.handle.turn();
         call!(
             api,
             problem,
             cublasLtMatmulAlgoGetHeuristic(
-                self.handle,
+                turn.handle(),
                 operation,
                 a,
                 b,
@@ -378,6 +374,7 @@ impl CublasLt {
                 &mut found
             )
         )?;
+        drop(turn);
         let found = (found.max(0) as usize).min(CANDIDATES);
         let mut candidates = Vec::with_capacity(found);
         for i in 0..found {
@@ -429,7 +426,7 @@ impl CublasLt {
             self.library.api,
             plan.problem,
             cublasLtMatmulAlgoCheck(
-                self.handle,
+                self.handle.turn().handle(),
                 operation,
                 a,
                 b,
@@ -461,7 +458,7 @@ impl CublasLt {
             self.library.api,
             plan.problem,
             cublasLtMatmul(
-                self.handle,
+                self.handle.turn().handle(),
                 operation,
                 bytes_of(&alpha).0,
                 address(at.rhs).cast_const(),
@@ -485,17 +482,5 @@ impl CublasLt {
 impl LtPlan {
     pub(super) fn candidates(&self) -> &[LtAlgorithm] {
         &self.candidates
-    }
-}
-
-impl Drop for CublasLt {
-    fn drop(&mut self) {
-        self.plans.clear();
-        warn_failed(self.context.enter());
-        // SAFETY: the handle was created and is destroyed once.
-        let code = unsafe { (self.library.api.cublasLtDestroy)(self.handle) };
-        if code != 0 {
-            tracing::warn!(code, "cublasLtDestroy failed");
-        }
     }
 }

@@ -6,9 +6,7 @@ use super::error::device_error;
 use super::event::CudaEvent;
 use super::memory::TemporaryBlock;
 use super::nvrtc::Source;
-use super::program::CudaProgram;
-use super::tuning::TuneMode;
-use crate::compiler::{NoStore, Store};
+use crate::compiler::NoStore;
 use crate::device::{Device, DeviceError};
 use crate::measure::{GraphShape, LaunchCounts, MeasuredDevice, ReadBandwidth};
 use std::time::Duration;
@@ -28,10 +26,6 @@ const BYTES: u64 = 4 << 30;
 
 impl MeasuredDevice for CudaDevice {
     type Mark = CudaEvent;
-
-    fn model(&self) -> String {
-        self.report().name.clone()
-    }
 
     fn cache_bytes(&self) -> u64 {
         self.report().l2_bytes
@@ -64,15 +58,6 @@ impl MeasuredDevice for CudaDevice {
             nodes: summary.nodes as u64,
             programmatic_edges: summary.programmatic_edges as u64,
         }
-    }
-
-    fn tune(
-        &mut self,
-        program: &CudaProgram,
-        sizes: &[u64],
-        store: &dyn Store,
-    ) -> Result<(), DeviceError> {
-        Self::tune(self, program, sizes, TuneMode::Measure, store).map(drop)
     }
 
     fn read_bandwidth(&mut self) -> Result<ReadBandwidth, DeviceError> {

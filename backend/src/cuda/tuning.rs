@@ -8,6 +8,7 @@ use super::matmul::MatmulProblem;
 use super::program::{BoundMatmul, CudaProgram, Work};
 use crate::compiler::Store;
 use crate::device::DeviceError;
+use crate::tuning::{TuneMode, TuningReport};
 
 /// The kind of entry that the store keeps records under.
 const KIND: &str = "tuning";
@@ -15,40 +16,8 @@ const KIND: &str = "tuning";
 /// Calls of a candidate between two events.
 const ROUNDS: u32 = 8;
 
-/// What is done about algorithms.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TuneMode {
-    /// Take what the library would.
-    Off,
-    /// Take what the store remembers, and else what the library would.
-    #[default]
-    Load,
-    /// Take what the store remembers, and else measure and remember.
-    Measure,
-}
-
-/// What tuning a program did.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
-pub struct TuningReport {
-    /// Problems whose record was taken.
-    pub loaded: usize,
-    /// Problems that were measured.
-    pub measured: usize,
-    /// Problems without a record that were left to the library.
-    pub untuned: usize,
-    /// Records that the library or the store did not accept.
-    pub refused: usize,
-}
-
 impl CudaDevice {
-    /// Chooses the algorithms of a program's library matmuls at these padded sizes. Measuring runs
-    /// them on the program's own memory, whose results and workspace then hold anything: between
-    /// binding and the first step, before captures.
-    ///
-    /// # Errors
-    /// When a measured run fails. A store that fails is only counted.
-    pub fn tune(
+    pub(super) fn tune_matmuls(
         &mut self,
         program: &CudaProgram,
         sizes: &[u64],

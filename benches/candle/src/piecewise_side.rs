@@ -7,6 +7,7 @@ use piecewise::models::{DecoderConfig, DecoderLimits, decoder};
 use piecewise_backend::compiler::NoStore;
 use piecewise_backend::cpu::{CpuCompiler, CpuDevice};
 use piecewise_backend::weights::WeightSource;
+use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::{Graph, ValueDef};
 use piecewise_ir::module::Module;
@@ -71,6 +72,7 @@ pub fn engine(
         read_outputs: vec![SAMPLED],
         capture: CaptureWhen::Startup,
         on_capture_failure: OnCaptureFailure::Error,
+        tune: TuneMode::default(),
         strict: true,
         checks: Checks::default(),
     };

@@ -19,5 +19,6 @@ pub use canonical::canonical_piece;
 pub use document::op_table_markdown;
 pub use error::{ParseError, ParseErrorKind, ParseErrors};
 pub use parse::{parse_graph, parse_module};
-pub use print::{print_graph, print_module};
+pub(crate) use print::names_in;
+pub use print::{print_graph, print_module, value_names};
 pub use render::{Listing, render};

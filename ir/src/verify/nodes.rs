@@ -7,9 +7,36 @@ use crate::entity::{Entity, Node, Value};
 use crate::graph::{Graph, ValueDef};
 use crate::literal::Literal;
 use crate::op::{Op, check_types};
+use crate::text::names_in;
+use std::cell::OnceCell;
+
+/// The names of values in the text, made when the first finding needs one.
+struct Names<'g> {
+    graph: &'g Graph,
+    /// The letter of results.
+    results: char,
+    names: OnceCell<Vec<Option<String>>>,
+}
+
+impl Names<'_> {
+    fn of(&self, value: Value) -> String {
+        let names = self.names.get_or_init(|| names_in(self.graph, self.results));
+        names.get(value.index()).cloned().flatten().unwrap_or_else(|| value.to_string())
+    }
+}
 
 /// Checks V02xx to V05xx.
 pub(super) fn check(graph: &Graph, ops: &OpDefs, found: &mut Diagnostics) {
+    check_named(graph, 'v', ops, found);
+}
+
+/// The same for the body of a region.
+pub(super) fn check_body(body: &Graph, found: &mut Diagnostics) {
+    check_named(body, 'a', &OpDefs::new(), found);
+}
+
+fn check_named(graph: &Graph, results: char, ops: &OpDefs, found: &mut Diagnostics) {
+    let names = Names { graph, results, names: OnceCell::new() };
     let mut defined = vec![false; graph.value_count()];
     for value in integrity::declared_values(graph) {
         defined[value.index()] = true;
@@ -18,11 +45,11 @@ pub(super) fn check(graph: &Graph, ops: &OpDefs, found: &mut Diagnostics) {
         let data = graph.node(node);
         for (i, &operand) in data.operands.iter().enumerate() {
             if !defined[operand.index()] {
-                undefined_operand(graph, node, i, operand, found);
+                undefined_operand(&names, node, i, operand, found);
             }
         }
-        types(graph, node, found);
-        mutation(graph, node, found);
+        types(&names, node, found);
+        mutation(&names, node, found);
         match &data.op {
             Op::Region(r) => region::check(graph, node, r, found),
             Op::Custom(call) => custom::check(graph, node, call, ops, found),
@@ -34,14 +61,23 @@ pub(super) fn check(graph: &Graph, ops: &OpDefs, found: &mut Diagnostics) {
     }
     for (i, &output) in graph.outputs().iter().enumerate() {
         if !defined[output.index()] {
-            let message = format!("output {i} is {output}, which no op of the program defines");
+            let message =
+                format!("output {i} is {}, which no op of the program defines", names.of(output));
             found.push("V0202", Anchor::Outputs, message);
         }
     }
 }
 
-fn undefined_operand(graph: &Graph, node: Node, i: usize, operand: Value, found: &mut Diagnostics) {
+fn undefined_operand(
+    names: &Names<'_>,
+    node: Node,
+    i: usize,
+    operand: Value,
+    found: &mut Diagnostics,
+) {
+    let graph = names.graph;
     let later = graph.defining_node(operand).filter(|def| graph.order().contains(def));
+    let operand = names.of(operand);
     let message = match later {
         Some(def) if def == node => format!("{operand} is read by {node}, which defines it"),
         Some(def) => {
@@ -52,7 +88,8 @@ fn undefined_operand(graph: &Graph, node: Node, i: usize, operand: Value, found:
     found.push("V0201", Anchor::Operand(node, i), message);
 }
 
-fn types(graph: &Graph, node: Node, found: &mut Diagnostics) {
+fn types(names: &Names<'_>, node: Node, found: &mut Diagnostics) {
+    let graph = names.graph;
     let data = graph.node(node);
     if let Op::Literal(literal) = &data.op
         && literal.len() > Literal::MAX_ELEMENTS
@@ -69,18 +106,20 @@ fn types(graph: &Graph, node: Node, found: &mut Diagnostics) {
         let symbols = graph.symbols();
         let describe = |(i, &v): (usize, &Value)| {
             let ty = graph.ty(v).display(symbols);
+            let name = names.of(v);
             match graph.defining_node(v) {
                 Some(def) => format!(
-                    "operand {i} is {v}: {ty}, defined by `{}` at #\"{}\"",
+                    "operand {i} is {name}: {ty}, defined by `{}` at #\"{}\"",
                     graph.node(def).op.mnemonic(),
                     graph.node(def).loc.scope
                 ),
-                None => format!("operand {i} is {v}: {ty}"),
+                None => format!("operand {i} is {name}: {ty}"),
             }
         };
         let mut notes: Vec<String> = data.operands.iter().enumerate().map(describe).collect();
         for (i, &v) in data.results.iter().enumerate() {
-            notes.push(format!("result {i} is {v}: {}", graph.ty(v).display(symbols)));
+            let ty = graph.ty(v).display(symbols);
+            notes.push(format!("result {i} is {}: {ty}", names.of(v)));
         }
         found.items.push(Diagnostic {
             code: "V0301",
@@ -91,7 +130,8 @@ fn types(graph: &Graph, node: Node, found: &mut Diagnostics) {
     }
 }
 
-fn mutation(graph: &Graph, node: Node, found: &mut Diagnostics) {
+fn mutation(names: &Names<'_>, node: Node, found: &mut Diagnostics) {
+    let graph = names.graph;
     let data = graph.node(node);
     for i in data.op.mutated_operands() {
         // A position out of range is a finding of the op's own rules.
@@ -99,14 +139,16 @@ fn mutation(graph: &Graph, node: Node, found: &mut Diagnostics) {
         let at = Anchor::Operand(node, i);
         if !matches!(graph.def(operand), ValueDef::State(_)) {
             let message = format!(
-                "`{}` mutates {operand}, which is no state; only states can be mutated",
-                data.op.mnemonic()
+                "`{}` mutates {}, which is no state; only states can be mutated",
+                data.op.mnemonic(),
+                names.of(operand)
             );
             found.push("V0303", at, message);
         } else if data.operands.iter().filter(|&&v| v == operand).count() > 1 {
             let message = format!(
-                "`{}` mutates {operand} and has it as another operand too, so what it reads there is unclear; split the op",
-                data.op.mnemonic()
+                "`{}` mutates {} and has it as another operand too, so what it reads there is unclear; split the op",
+                data.op.mnemonic(),
+                names.of(operand)
             );
             found.push("V0304", at, message);
         }

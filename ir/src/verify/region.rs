@@ -1,7 +1,6 @@
 //! Regions: a body against the node around it.
 
 use super::{declarations, integrity, nodes};
-use crate::custom::OpDefs;
 use crate::diagnostic::{Anchor, Diagnostics};
 use crate::entity::Node;
 use crate::graph::{Graph, ValueDef};
@@ -16,7 +15,7 @@ pub(super) fn check(graph: &Graph, node: Node, region: &Region, found: &mut Diag
     let sound = integrity::check(body, &mut inner);
     if sound {
         declarations::extents(body, &mut inner);
-        nodes::check(body, &OpDefs::new(), &mut inner);
+        nodes::check_body(body, &mut inner);
         // Parameters are mutated through `mut`, not as states of the body.
         inner.items.retain(|item| item.code != "V0303");
     }

@@ -14,6 +14,7 @@ mod node;
 mod reduce;
 mod row_program;
 mod rows;
+mod show;
 mod structured;
 mod transcendental;
 mod view;

@@ -1,6 +1,6 @@
-//! Dumps: the text and the remarks of every pass as files.
+//! Dumps: what every pass changed and remarked, as files.
 
-use super::{AfterPass, Observer, PassError};
+use super::{AfterPass, Changes, Observer, PassError};
 use piecewise_ir::module::Module;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -8,11 +8,13 @@ use std::path::PathBuf;
 /// Gives the text of a module.
 pub type PrintModule = fn(&Module) -> String;
 
-/// Writes `NN-name.pw` and `NN-name.remarks.json` into a directory after each pass.
+/// Writes `NN-name.remarks.json` into a directory after each pass, where `NN` is the pass's
+/// number in the pipeline from 1 on, and, if it changed something, `NN-name.before.pw`,
+/// `NN-name.after.pw` and `NN-name.diff`.
 #[derive(Clone, Debug)]
 pub struct DumpDir {
     dir: PathBuf,
-    print: PrintModule,
+    changes: Changes,
     passes: Vec<String>,
 }
 
@@ -25,10 +27,11 @@ impl DumpDir {
         let dir = dir.into();
         std::fs::create_dir_all(&dir)
             .map_err(|source| PassError::Dump { path: dir.clone(), source })?;
-        Ok(Self { dir, print, passes: Vec::new() })
+        Ok(Self { dir, changes: Changes::new(print), passes: Vec::new() })
     }
 
     /// Dumps after the passes of these names only; an empty list is all of them.
+    #[must_use]
     pub fn only(mut self, passes: Vec<String>) -> Self {
         self.passes = passes;
         self
@@ -41,12 +44,22 @@ impl DumpDir {
 }
 
 impl Observer for DumpDir {
+    fn before_run(&mut self, module: &Module) {
+        self.changes.start(module);
+    }
+
     fn after_pass(&mut self, after: &AfterPass<'_>) -> Result<ControlFlow<()>, PassError> {
+        let change = self.changes.next(after.module);
         if !self.passes.is_empty() && !self.passes.iter().any(|pass| pass == after.name) {
             return Ok(ControlFlow::Continue(()));
         }
-        let stem = format!("{:02}-{}", after.index, after.name);
-        self.write(format!("{stem}.pw"), &(self.print)(after.module))?;
+        let stem = format!("{:02}-{}", after.index + 1, after.name);
+        if let Some(change) = change {
+            let [before, behind] = ["before", "after"].map(|side| format!("{stem}.{side}.pw"));
+            self.write(format!("{stem}.diff"), &change.diff(&before, &behind))?;
+            self.write(before, &change.before)?;
+            self.write(behind, &change.after)?;
+        }
         let json = serde_json::to_string_pretty(after.report)
             .map_err(|source| PassError::failed(after.name, source))?;
         self.write(format!("{stem}.remarks.json"), &(json + "\n"))?;

@@ -1,11 +1,15 @@
 //! The pass manager: runs a pipeline over a module, verifies, times and reports each pass.
 
+mod changes;
+mod diff;
 mod dump;
 mod error;
 mod observer;
 mod pass;
 mod registry;
 
+pub use changes::{BisectLog, Change, Changes, PrintChanged};
+pub use diff::unified_diff;
 pub use dump::{DumpDir, PrintModule};
 pub use error::PassError;
 pub use observer::{AfterPass, Observer, PrintAfter, StopAfter};
@@ -53,6 +57,7 @@ pub struct PassManager<'a> {
     passes: Vec<Box<dyn Pass>>,
     verifier: Option<Verifier<'a>>,
     observers: Vec<Box<dyn Observer + 'a>>,
+    only_first: Option<usize>,
 }
 
 impl std::fmt::Debug for PassManager<'_> {
@@ -77,6 +82,7 @@ impl<'a> PassManager<'a> {
             passes,
             verifier: Some(&piecewise_ir::verify::verify_module),
             observers: Vec::new(),
+            only_first: None,
         })
     }
 
@@ -107,6 +113,15 @@ impl<'a> PassManager<'a> {
         self
     }
 
+    /// Leaves out the passes after the first `n` of the pipeline, but for the required ones
+    /// ([`Pass::is_required`]): with `n` halved again and again, the pass that breaks something
+    /// is found, and each module can still be run.
+    #[must_use]
+    pub fn only_first(mut self, n: usize) -> Self {
+        self.only_first = Some(n);
+        self
+    }
+
     fn verify(&self, after: &'static str, module: &Module) -> Result<(), PassError> {
         let Some(verifier) = self.verifier else { return Ok(()) };
         verifier(module).map_err(|diagnostics| PassError::Invalid { after, diagnostics })
@@ -123,9 +138,18 @@ impl<'a> PassManager<'a> {
         cx: &mut PassContext,
     ) -> Result<RunReport, PassError> {
         self.verify("the input", module)?;
+        if module.stitch().is_none() {
+            module.graph_mut().compact();
+        }
+        self.observers.iter_mut().for_each(|observer| observer.before_run(module));
         let mut run = RunReport::default();
         for index in 0..self.passes.len() {
             let name = self.passes[index].name();
+            let is_past = self.only_first.is_some_and(|n| index >= n);
+            if is_past && !self.passes[index].is_required() {
+                self.observers.iter_mut().for_each(|observer| observer.skipped(index, name));
+                continue;
+            }
             let span = tracing::info_span!("pass", name);
             let _entered = span.enter();
             let start = Instant::now();

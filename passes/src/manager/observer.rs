@@ -20,8 +20,18 @@ pub struct AfterPass<'a> {
     pub elapsed: Duration,
 }
 
-/// Is told after each pass of a run.
+/// Is told of a run and of each of its passes.
 pub trait Observer {
+    /// Sees the module before the first pass, compacted.
+    fn before_run(&mut self, module: &Module) {
+        let _ = module;
+    }
+
+    /// Is told that the pass at position `index` of the pipeline is left out by a bisection.
+    fn skipped(&mut self, index: usize, name: &'static str) {
+        let _ = (index, name);
+    }
+
     /// Sees the module after a pass; `Break` ends the run here.
     ///
     /// # Errors
@@ -30,6 +40,12 @@ pub trait Observer {
 }
 
 impl Observer for Box<dyn Observer + '_> {
+    fn before_run(&mut self, module: &Module) {
+        (**self).before_run(module);
+    }
+    fn skipped(&mut self, index: usize, name: &'static str) {
+        (**self).skipped(index, name);
+    }
     fn after_pass(&mut self, after: &AfterPass<'_>) -> Result<ControlFlow<()>, PassError> {
         (**self).after_pass(after)
     }

@@ -10,6 +10,11 @@ pub trait Pass {
     /// Its name in pipelines, dumps and reports.
     fn name(&self) -> &'static str;
 
+    /// Whether later stages can't do without it, so that a bisection never skips it.
+    fn is_required(&self) -> bool {
+        false
+    }
+
     /// Rewrites `module`. Dead nodes may stay in the graph: the manager compacts it.
     ///
     /// # Errors

@@ -116,10 +116,10 @@ fn an_invalid_module_is_dumped_and_named() {
         .unwrap_err();
     assert!(matches!(error, PassError::Invalid { after: "dce", .. }));
     let read = |name: &str| std::fs::read_to_string(dir.path().join("deep/dump").join(name));
-    assert_eq!(read("00-cse.pw").unwrap(), "2 nodes\n");
-    assert_eq!(read("01-dce.pw").unwrap(), "1 nodes\n");
-    assert!(read("02-cse.pw").is_err());
+    assert_eq!(read("02-dce.before.pw").unwrap(), "2 nodes\n");
+    assert_eq!(read("02-dce.after.pw").unwrap(), "1 nodes\n");
+    assert!(read("01-cse.before.pw").is_err() && read("03-cse.remarks.json").is_err());
     let remarks: serde_json::Value =
-        serde_json::from_str(&read("01-dce.remarks.json").unwrap()).unwrap();
+        serde_json::from_str(&read("02-dce.remarks.json").unwrap()).unwrap();
     assert_eq!(remarks["matched"]["dead node"], 1);
 }

@@ -4,6 +4,7 @@ mod constants;
 mod weights;
 
 use super::dce::remove_dead;
+use crate::analysis::Names;
 use crate::manager::{Pass, PassContext, PassError, PassReport};
 use piecewise_ir::module::Module;
 
@@ -19,9 +20,10 @@ impl Pass for Fold {
     fn run(&self, module: &mut Module, _: &mut PassContext) -> Result<PassReport, PassError> {
         let mut report = PassReport::default();
         let graph = module.graph_mut();
+        let names = Names::of(graph);
         constants::fold_literals(graph, &mut report);
-        constants::fold_tables(graph, &mut report);
-        weights::fold(graph, &mut report);
+        constants::fold_tables(graph, &names, &mut report);
+        weights::fold(graph, &names, &mut report);
         remove_dead(graph);
         Ok(report)
     }

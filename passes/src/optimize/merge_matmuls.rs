@@ -6,7 +6,7 @@
 //! that anything else reads is left alone, for the merged copy would be memory spent twice.
 
 use super::editor::Editor;
-use crate::analysis::{Users, describe};
+use crate::analysis::{Names, Users};
 use crate::manager::{Pass, PassContext, PassError, PassReport};
 use indexmap::IndexMap;
 use piecewise_ir::dtype::DType;
@@ -34,6 +34,7 @@ impl Pass for MergeMatmuls {
         let mut report = PassReport::default();
         let graph = module.graph_mut();
         let users = Users::of(graph);
+        let names = Names::of(graph);
         let mut groups: IndexMap<Siblings, Vec<Node>> = IndexMap::new();
         for node in graph.nodes() {
             if let Some(key) = siblings_of(graph, node) {
@@ -51,7 +52,7 @@ impl Pass for MergeMatmuls {
             for node in shared {
                 report.remark(
                     "not merged with its siblings",
-                    describe(graph, node),
+                    names.node(graph, node),
                     "its weight has other users, and the merged weight would be a second copy",
                 );
             }

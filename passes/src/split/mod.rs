@@ -10,6 +10,7 @@ mod classify;
 mod cut;
 mod dependence;
 mod members;
+mod remarks;
 
 use crate::dedupe::{self, DedupeError, Member, MemberKind};
 use classify::NodeRole;
@@ -21,6 +22,7 @@ use piecewise_ir::op::Op;
 use std::collections::BTreeSet;
 
 pub use classify::iteration_symbol;
+pub(crate) use remarks::explain_steps;
 
 /// Where the splitter cuts.
 #[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]

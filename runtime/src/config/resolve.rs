@@ -221,6 +221,7 @@ impl RuntimeConfig {
             read_outputs,
             capture: self.capture,
             on_capture_failure: self.on_capture_failure,
+            tune: self.tune,
             strict: self.strict,
             checks: self.checks,
         })

@@ -57,7 +57,7 @@ fn the_list_of_keys_is_the_list_of_fields() {
         max_num_rows: Some(1),
         max_num_seqs: Some(1),
         dtype: Some(piecewise_ir::dtype::DType::BF16),
-        dump: DumpConfig { dir: Some("d".into()), passes: vec![] },
+        dump: DumpConfig { dir: Some("d".into()), ..DumpConfig::default() },
         cache: CacheConfig { dir: Some("c".into()), ..CacheConfig::default() },
         ..RuntimeConfig::default()
     };

@@ -2,6 +2,7 @@
 
 use crate::mode::{GraphMode, Level};
 use crate::model::{CaptureWhen, Checks, OnCaptureFailure};
+use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::dtype::DType;
 use std::path::PathBuf;
 
@@ -39,6 +40,8 @@ pub struct RuntimeConfig {
     /// Bytes that a model may take on the device; unset is all that is free.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_budget: Option<u64>,
+    /// Whether alternatives and algorithms are chosen by measurement.
+    pub tune: TuneMode,
     /// Whether a step may run at a larger size than its count.
     pub padding: bool,
     /// Whether a step that does not replay, or a mode that can't be, is an error.
@@ -97,6 +100,8 @@ pub struct DumpConfig {
     pub dir: Option<PathBuf>,
     /// Names of the passes to dump after; empty dumps after every pass.
     pub passes: Vec<String>,
+    /// Unique pieces (`u2`) whose files are dumped; empty dumps those of every piece.
+    pub pieces: Vec<String>,
 }
 
 /// The compile cache.
@@ -137,6 +142,7 @@ impl Default for RuntimeConfig {
             max_num_seqs: None,
             max_seq_len: 4096,
             memory_budget: None,
+            tune: TuneMode::default(),
             padding: true,
             strict: false,
             capture: CaptureWhen::default(),
@@ -165,7 +171,7 @@ impl RuntimeConfig {
     }
 
     /// Every key, those of tables with a dot, in the order in which they are shown.
-    pub const KEYS: [&'static str; 27] = [
+    pub const KEYS: [&'static str; 28] = [
         "level",
         "graph_mode",
         "splitting_ops",
@@ -177,6 +183,7 @@ impl RuntimeConfig {
         "max_num_seqs",
         "max_seq_len",
         "memory_budget",
+        "tune",
         "padding",
         "strict",
         "capture",
@@ -186,6 +193,7 @@ impl RuntimeConfig {
         "checks.compare",
         "dump.dir",
         "dump.passes",
+        "dump.pieces",
         "cache.enabled",
         "cache.dir",
         "cache.max_bytes",

@@ -30,12 +30,6 @@ pub trait DynStepTimer: std::fmt::Debug + Send {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<CaptureReport, MeasureError>;
 
-    /// [`StepTimer::tune`].
-    ///
-    /// # Errors
-    /// As there.
-    fn tune(&mut self) -> Result<(), MeasureError>;
-
     /// [`MeasuredDevice::read_bandwidth`].
     ///
     /// # Errors
@@ -73,10 +67,6 @@ impl<D: MeasuredDevice> DynStepTimer for StepTimer<D> {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<CaptureReport, MeasureError> {
         StepTimer::recapture(self, mode, progress)
-    }
-
-    fn tune(&mut self) -> Result<(), MeasureError> {
-        StepTimer::tune(self)
     }
 
     fn read_bandwidth(&mut self) -> Result<ReadBandwidth, MeasureError> {

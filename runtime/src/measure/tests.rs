@@ -118,18 +118,6 @@ fn plans_that_do_not_fit_name_step_and_sequence() {
 }
 
 #[test]
-fn equal_problems_are_tuned_once() {
-    let mut timer = timer(Setup::default());
-    timer.tune().unwrap();
-    let tuned = &timer.model().device().tuned;
-    let mut distinct = tuned.clone();
-    distinct.sort_unstable();
-    distinct.dedup();
-    assert!(!tuned.is_empty());
-    assert_eq!(distinct.len(), tuned.len());
-}
-
-#[test]
 fn traffic_counts_what_is_attended_to_once() {
     let traffic = Traffic { weights: 1000, per_position: 10 };
     let step = PlannedStep {

@@ -8,7 +8,6 @@ use crate::kv::{PagePool, PageTable};
 use crate::mode::{GraphMode, StepMode};
 use crate::model::{CapturedGraph, CompiledModel, Progress, Ticket};
 use piecewise_backend::measure::{GraphShape, LaunchCounts, MeasuredDevice};
-use piecewise_backend::store::MemoryStore;
 use std::time::{Duration, Instant};
 
 /// A step as it was measured.
@@ -209,17 +208,6 @@ impl<D: MeasuredDevice> StepTimer<D> {
                 programmatic_edges: sum.programmatic_edges + shape.programmatic_edges,
             }
         })
-    }
-
-    /// Chooses the algorithms of every program by measurement, where the device has any to choose
-    /// from. Graphs captured before keep theirs.
-    ///
-    /// # Errors
-    /// When a measured run fails.
-    pub fn tune(&mut self) -> Result<(), MeasureError> {
-        let store = MemoryStore::default();
-        self.model.visit_programs(|device, program, sizes| device.tune(program, sizes, &store))?;
-        Ok(())
     }
 }
 

@@ -1,11 +1,12 @@
 //! Building a model: compile every unique piece at every size, close the arena, bind, capture.
 
 use super::CompiledModel;
+use super::bind::BindSite;
+use super::choose::choose;
 use super::error::ModelError;
 use super::graphs::{GraphSet, OnCaptureFailure};
 use super::launches::check_artifacts;
 use super::memory::{Ledger, Memory};
-use super::programs::{Member, Members};
 use super::staging::Staging;
 use crate::artifact_store::{CompiledPieces, compile_pieces};
 use crate::dispatch::Dispatcher;
@@ -13,10 +14,11 @@ use crate::stats::Statistics;
 use crate::symbols::{SymbolClass, SymbolTable};
 use piecewise_backend::artifact::{Artifact, PieceSize};
 use piecewise_backend::compiler::{Compiler, Store};
-use piecewise_backend::device::{Binding, Device};
+use piecewise_backend::device::Device;
+use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::{WeightLayout, WeightSource};
 use piecewise_ir::entity::{Entity, UniquePieceId};
-use piecewise_ir::module::{Module, Step, Stitch};
+use piecewise_ir::module::{Module, Stitch};
 use piecewise_ir::op::Op;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -61,6 +63,8 @@ pub struct BuildOptions {
     pub capture: CaptureWhen,
     /// What a failed capture does.
     pub on_capture_failure: OnCaptureFailure,
+    /// Whether alternatives and algorithms are chosen by measurement.
+    pub tune: TuneMode,
     /// Whether a step that does not replay, or a mode that can't be, is an error.
     pub strict: bool,
     /// Checks that run with every step.
@@ -136,7 +140,6 @@ impl<D: Device> CompiledModel<D> {
         let loaded = device.record()?;
         device.wait(&loaded)?;
         let load_end = started.elapsed();
-        let members = bind(&mut device, &module, &symbols, &memory, &compiled)?;
         let mut output_bounds = symbols.bounds().to_vec();
         let mut max_logit_rows = options.max_logit_rows;
         for (i, bound) in output_bounds.iter_mut().enumerate() {
@@ -146,7 +149,22 @@ impl<D: Device> CompiledModel<D> {
             }
         }
         let read = |i: usize| options.read_outputs.contains(&i);
-        let staging = Staging::new(&mut device, module.graph(), &memory, &read, &output_bounds)?;
+        let mut staging =
+            Staging::new(&mut device, module.graph(), &memory, &read, &output_bounds)?;
+        let states = memory.states;
+        let backed_early = custom_ops_mutate_states(&module);
+        if backed_early {
+            device.back(states)?;
+        }
+        let site = BindSite {
+            module: &module,
+            stitch,
+            symbols: &symbols,
+            memory: &memory,
+            compiled: &compiled,
+        };
+        let choices = choose(&mut device, &site, &mut staging, options.tune, store)?;
+        let members = site.bind_all(&mut device, &choices)?;
         let read_counts = Vec::with_capacity(symbols.len());
         let mut model = Self {
             graphs: GraphSet { pieces: Vec::new(), full: Vec::new() },
@@ -156,7 +174,11 @@ impl<D: Device> CompiledModel<D> {
             symbols,
             dispatcher: options.dispatcher,
             module,
-            stats: Statistics { compile: compiled.counts, ..Statistics::default() },
+            stats: Statistics {
+                compile: compiled.counts,
+                tuning: choices.report,
+                ..Statistics::default()
+            },
             strict: options.strict,
             capture_when: options.capture,
             on_capture_failure: options.on_capture_failure,
@@ -182,11 +204,6 @@ impl<D: Device> CompiledModel<D> {
             model.dispatcher.mode = mode;
         }
         model.list_graphs();
-        let states = model.memory.states;
-        let backed_early = custom_ops_mutate_states(&model.module);
-        if backed_early {
-            model.device.back(states)?;
-        }
         match options.capture {
             CaptureWhen::Startup => {
                 model.capture_all(options.on_capture_failure, &mut |p| progress(p))?;
@@ -276,51 +293,4 @@ fn load_weights<D: Device>(
         progress(Progress::Loading { done: i + 1, total });
     }
     Ok(())
-}
-
-fn bind<D: Device>(
-    device: &mut D,
-    module: &Module,
-    symbols: &SymbolTable,
-    memory: &Memory,
-    compiled: &CompiledPieces,
-) -> Result<Members<D::Program>, ModelError> {
-    let graph = module.graph();
-    let stitch = module.stitch().ok_or(ModelError::Unplanned { part: "pieces" })?;
-    let mut list = Vec::with_capacity(stitch.steps.len());
-    for &step in &stitch.steps {
-        let usage = &stitch.uses[step.id()];
-        let piece = &stitch.unique[usage.unique];
-        let label = match (step, usage.nodes.first().map(|&n| &graph.node(n).op)) {
-            (Step::Prologue(_) | Step::Split(_), Some(Op::Custom(call))) => call.name.clone(),
-            _ => step.id().to_string(),
-        };
-        let class = piece.over.map(|s| symbols.class(s));
-        let operands: Vec<_> =
-            usage.operands.iter().map(|&value| memory.address(graph, value)).collect();
-        let binding = Binding {
-            piece,
-            alternative: 0,
-            operands: &operands,
-            scratch: memory.scratch(),
-            scratch_bytes: memory.ledger.scratch,
-            counts: memory.counts(),
-            bounds: symbols.bounds(),
-            label: &label,
-        };
-        let mut exact = Vec::new();
-        let mut general = None;
-        let unique = usage.unique.index();
-        for (at, artifact) in compiled.sizes[unique].iter().zip(&compiled.artifacts[unique]) {
-            let binding = Binding { bounds: &at.limits, ..binding.clone() };
-            let program = device.bind(artifact, &binding)?;
-            match at.size {
-                PieceSize::Exact(n) => exact.push((n, program)),
-                PieceSize::General(_) => general = Some(program),
-            }
-        }
-        let general = general.ok_or(ModelError::Unplanned { part: "general program" })?;
-        list.push(Member { step, label, class, exact, general });
-    }
-    Ok(Members { list })
 }

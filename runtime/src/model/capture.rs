@@ -10,7 +10,7 @@ use crate::symbols::SymbolClass;
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::device::{Device, DeviceError};
 use piecewise_ir::module::Step;
-use piecewise_kernels::step::{CaptureSupport, LaunchContext, StepContext};
+use piecewise_kernels::step::{LaunchContext, StepContext};
 use std::time::{Duration, Instant};
 
 /// What a graph holds.
@@ -49,58 +49,27 @@ impl<D: Device> CompiledModel<D> {
             .map(|member| (self.device.capture_support(&member.general), member.label.as_str()))
             .min_by_key(|(support, _)| *support);
         let Some((support, label)) = weakest else { return (wanted, None) };
-        let single_token = self.dispatcher.query_lengths.iter().all(|&q| q == 1);
-        let decode_fits = match support {
-            CaptureSupport::Never => false,
-            CaptureSupport::SingleTokenDecode => single_token,
-            CaptureSupport::UniformBatch | CaptureSupport::Always => true,
-        };
-        let mut mode = wanted;
-        let mut reason = None;
-        while (mode.mixed() == StepMode::Full && support < CaptureSupport::Always)
-            || (mode.decode() == StepMode::Full && !decode_fits)
-        {
-            reason = Some(format!("`{label}` supports capture only for {support:?}"));
-            let Some(lower) = mode.lowered() else { break };
-            mode = lower;
-        }
+        let mode = self.dispatcher.supported_mode(wanted, support);
+        let reason =
+            (mode != wanted).then(|| format!("`{label}` supports capture only for {support:?}"));
         (mode, reason)
     }
 
     /// Lists every graph that the mode calls for, none captured yet.
     pub(super) fn list_graphs(&mut self) {
-        let mode = self.dispatcher.mode;
-        let pieces = mode.decode() == StepMode::Piecewise || mode.mixed() == StepMode::Piecewise;
         self.graphs.pieces = self
             .members
             .list
             .iter()
             .map(|member| match (member.step, member.class) {
-                (Step::Piece(_), Some(class)) if pieces => {
-                    let (sizes, bound) = match class {
-                        SymbolClass::Rows => (&self.dispatcher.batches, self.dispatcher.max_rows),
-                        _ => (&self.dispatcher.tokens, self.dispatcher.max_tokens),
-                    };
-                    let fit = sizes.sizes().iter().filter(|&&size| size <= bound);
-                    fit.map(|&size| (size, GraphSlot::empty())).collect()
+                (Step::Piece(_), Some(class)) => {
+                    let sizes = self.dispatcher.piece_graph_sizes(class);
+                    sizes.into_iter().map(|size| (size, GraphSlot::empty())).collect()
                 }
                 _ => Vec::new(),
             })
             .collect();
-        let mut full = Vec::new();
-        if mode.decode() == StepMode::Full {
-            full.extend(self.dispatcher.decode_batches().map(|(b, q)| StepSizes {
-                tokens: PieceSize::Exact(b * q),
-                rows: PieceSize::Exact(b),
-                sequences: b,
-            }));
-        }
-        if mode.mixed() == StepMode::Full {
-            let sizes = self.dispatcher.tokens.sizes();
-            full.extend(sizes.iter().map(|&t| self.dispatcher.full_mixed(t)));
-        }
-        full.sort_unstable();
-        full.dedup();
+        let full = self.dispatcher.full_graph_sizes();
         self.graphs.full = full.into_iter().map(|sizes| (sizes, GraphSlot::empty())).collect();
         let piece_sizes: Vec<_> =
             self.dispatcher.token_sizes().into_iter().chain(self.dispatcher.row_sizes()).collect();
@@ -293,21 +262,8 @@ impl<D: Device> CompiledModel<D> {
 
     /// Launches every program once on a dummy step: counts 0, slots -1, lengths 0.
     pub(super) fn warm_up(&mut self) -> Result<(), ModelError> {
-        let counts: Vec<u64> = (0..self.symbols.len())
-            .map(|i| match self.symbols.class_at(i) {
-                SymbolClass::Fixed => self.symbols.bounds()[i],
-                _ => 0,
-            })
-            .collect();
         let bounds = self.symbols.bounds().to_vec();
-        let empty: Vec<Vec<u8>> = self
-            .staging
-            .inputs
-            .iter()
-            .map(|input| vec![0; input.ty.bytes(&counts) as usize])
-            .collect();
-        let inputs: Vec<&[u8]> = empty.iter().map(Vec::as_slice).collect();
-        self.staging.fill(&inputs, &counts, &bounds, false)?;
+        let counts = self.staging.fill_empty(&self.symbols)?;
         self.device.write(self.memory.arena.base, &self.staging.mirror)?;
         let staged: Vec<&[u8]> = self
             .staging

@@ -1,8 +1,10 @@
 //! The compiled model: programs bound to one arena, captured graphs, and steps over them.
 
 mod audit;
+mod bind;
 mod build;
 mod capture;
+mod choose;
 mod compare;
 mod error;
 mod graphs;

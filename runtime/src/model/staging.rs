@@ -3,7 +3,7 @@
 
 use super::error::ModelError;
 use super::memory::Memory;
-use crate::symbols::SymbolTable;
+use crate::symbols::{SymbolClass, SymbolTable};
 use piecewise_backend::device::{Address, Device, DeviceError, HostBlock};
 use piecewise_ir::graph::Graph;
 use piecewise_ir::types::TensorType;
@@ -98,6 +98,23 @@ impl<E> Staging<E> {
         })
     }
 
+    /// Fills the mirror with a step that brings nothing, padded to the bounds: counts 0, slots -1,
+    /// lengths 0. Returns its counts.
+    pub(crate) fn fill_empty(&mut self, symbols: &SymbolTable) -> Result<Vec<u64>, ModelError> {
+        let counts: Vec<u64> = (0..symbols.len())
+            .map(|i| match symbols.class_at(i) {
+                SymbolClass::Fixed => symbols.bounds()[i],
+                _ => 0,
+            })
+            .collect();
+        let inputs = self.inputs.iter();
+        let empty: Vec<Vec<u8>> =
+            inputs.map(|input| vec![0; input.ty.bytes(&counts) as usize]).collect();
+        let inputs: Vec<&[u8]> = empty.iter().map(Vec::as_slice).collect();
+        self.fill(&inputs, &counts, symbols.bounds(), false)?;
+        Ok(counts)
+    }
+
     /// Fills the mirror with the true counts, the real bytes of each input, and padding up to
     /// the padded sizes.
     pub(crate) fn fill(
@@ -175,10 +192,7 @@ impl<E> Staging<E> {
         for output in &self.outputs {
             let Some(offset) = output.offset else { continue };
             let is_rows = rows_only.is_none_or(|table| {
-                output
-                    .ty
-                    .outer_symbol()
-                    .is_some_and(|s| table.class(s) == crate::symbols::SymbolClass::Rows)
+                output.ty.outer_symbol().is_some_and(|s| table.class(s) == SymbolClass::Rows)
             });
             let bytes = output.ty.bytes(counts);
             if bytes == 0 || !is_rows {

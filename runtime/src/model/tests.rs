@@ -4,6 +4,8 @@ use crate::dispatch::FallbackReason;
 use crate::kv::{PagePool, PageTable};
 use crate::mode::{GraphMode, StepMode};
 use crate::testing::{Bounds, FakeDevice, Setup, VOCAB, next_id};
+use piecewise_backend::store::MemoryStore;
+use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::entity::Value;
 use piecewise_kernels::step::CaptureSupport;
 use std::sync::atomic::Ordering;
@@ -43,6 +45,40 @@ fn value_bytes(model: &mut Model, value: Value) -> Vec<u8> {
     let mut bytes = vec![0; graph.ty(value).bytes(model.symbols().bounds()) as usize];
     model.device_mut().read(address, &mut bytes).unwrap();
     bytes
+}
+
+/// What a store that was measured with holds.
+fn measured() -> MemoryStore {
+    let store = MemoryStore::new();
+    let setup = Setup { alternatives: 3, tune: TuneMode::Measure, ..Setup::default() };
+    let model = setup.build_with(&store).unwrap();
+    let programs = model.members.list.iter().flat_map(|m| m.exact.iter().map(|(_, p)| p));
+    assert!(programs.into_iter().all(|program| program.alternative == 1));
+    assert!(model.stats.tuning.measured > 0);
+    assert_eq!(model.stats.tuning.refused, 0);
+    store
+}
+
+#[test]
+fn the_fastest_alternative_is_measured_once_and_then_remembered() {
+    let store = measured();
+    for tune in [TuneMode::Load, TuneMode::Measure] {
+        let setup = Setup { alternatives: 3, tune, ..Setup::default() };
+        let model = setup.build_with(&store).unwrap();
+        assert!(model.members.list.iter().all(|member| member.general.alternative == 1));
+        assert_eq!((model.stats.tuning.measured, model.stats.tuning.untuned), (0, 0));
+    }
+}
+
+#[test]
+fn without_a_record_or_with_one_of_other_alternatives_the_first_is_taken() {
+    let store = measured();
+    for (alternatives, tune) in [(3, TuneMode::Off), (2, TuneMode::Load)] {
+        let setup = Setup { alternatives, tune, ..Setup::default() };
+        let model = setup.build_with(&store).unwrap();
+        assert!(model.members.list.iter().all(|member| member.general.alternative == 0));
+        assert_eq!(model.stats.tuning.loaded, 0);
+    }
 }
 
 #[test]

@@ -17,6 +17,8 @@ use piecewise_kernels::step::CaptureSupport;
 pub(crate) struct FakeCompiler {
     /// What split ops support.
     pub split_support: CaptureSupport,
+    /// How many equal alternatives artifacts have.
+    pub alternatives: usize,
 }
 
 impl FakeCompiler {
@@ -70,6 +72,11 @@ impl Compiler for FakeCompiler {
             launch(format!("{}'s writes", call.name), written),
         ];
         let lowered = Lowered { launches, scratch: 0 };
-        Ok(Artifact { piece: piece.hash, size, alternatives: vec![lowered], images: Vec::new() })
+        Ok(Artifact {
+            piece: piece.hash,
+            size,
+            alternatives: vec![lowered; self.alternatives],
+            images: Vec::new(),
+        })
     }
 }

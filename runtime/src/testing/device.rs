@@ -2,17 +2,20 @@
 //! host block too soon, shows.
 
 use super::ops;
-use piecewise_backend::artifact::Artifact;
+use piecewise_backend::artifact::{Artifact, Digest};
 use piecewise_backend::device::{
     Address, Binding, CaptureRule, Device, DeviceError, HostBlock, Region,
 };
 use piecewise_backend::measure::LaunchCounts;
+use piecewise_backend::store::Store;
+use piecewise_backend::tuning::{TuneMode, TuningReport};
 use piecewise_backend::weights::{WeightLayout, WeightSource};
 use piecewise_ir::weight::Recipe;
 use piecewise_kernels::step::{CaptureSupport, LaunchContext};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Faults to plant, and counts; shared with the test.
 #[derive(Clone, Debug, Default)]
@@ -36,6 +39,8 @@ pub(crate) struct FakeProgram {
     pub table_pages: usize,
     capture: CaptureSupport,
     pub replayed: bool,
+    /// Which alternative of its artifact it is.
+    pub alternative: usize,
 }
 
 #[derive(Debug)]
@@ -256,6 +261,7 @@ impl Device for FakeDevice {
             table_pages: pages.unwrap_or(0) as usize,
             capture: launch.capture,
             replayed: false,
+            alternative: binding.alternative,
         })
     }
 
@@ -302,6 +308,36 @@ impl Device for FakeDevice {
             self.enqueue(Command::Run(program.clone(), graph.sizes.clone()));
         }
         Ok(())
+    }
+
+    fn model(&self) -> String {
+        "fake".to_owned()
+    }
+
+    fn tune(
+        &mut self,
+        program: &FakeProgram,
+        sizes: &[u64],
+        mode: TuneMode,
+        store: &dyn Store,
+    ) -> Result<TuningReport, DeviceError> {
+        let mut report = TuningReport::default();
+        let problem = format!("{} at {sizes:?}", program.op);
+        let key = Digest::of(problem.as_bytes());
+        if mode == TuneMode::Measure && !matches!(store.get("tuning", key), Ok(Some(_))) {
+            self.tuned.push(problem);
+            report.measured += 1;
+            drop(store.put("tuning", key, &[], b"measured"));
+        }
+        Ok(report)
+    }
+
+    fn replay_time(&mut self, graph: &FakeCaptured) -> Result<Duration, DeviceError> {
+        self.replay(graph)?;
+        self.finish()?;
+        // The second alternative is the fastest.
+        let slowness = graph.programs.iter().map(|p| 1 + p.alternative.abs_diff(1) as u64);
+        Ok(Duration::from_micros(slowness.sum()))
     }
 
     fn addresses<'a>(&'a self, graph: &'a FakeCaptured) -> Vec<(&'a str, String, Address)> {

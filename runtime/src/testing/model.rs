@@ -7,7 +7,8 @@ use crate::model::{
     BuildOptions, CaptureWhen, Checks, CompiledModel, ModelError, OnCaptureFailure,
 };
 use crate::sizes::SizeList;
-use piecewise_backend::compiler::NoStore;
+use piecewise_backend::compiler::{NoStore, Store};
+use piecewise_backend::tuning::TuneMode;
 use piecewise_kernels::step::CaptureSupport;
 use std::sync::Arc;
 
@@ -26,6 +27,8 @@ pub(crate) struct Setup {
     pub capture: CaptureWhen,
     pub strict: bool,
     pub padding: bool,
+    pub alternatives: usize,
+    pub tune: TuneMode,
 }
 
 impl Default for Setup {
@@ -43,6 +46,8 @@ impl Default for Setup {
             capture: CaptureWhen::Startup,
             strict: false,
             padding: true,
+            alternatives: 1,
+            tune: TuneMode::Off,
         }
     }
 }
@@ -63,12 +68,20 @@ impl Setup {
     }
 
     pub(crate) fn build(&self) -> Result<CompiledModel<FakeDevice>, ModelError> {
+        self.build_with(&NoStore)
+    }
+
+    pub(crate) fn build_with(
+        &self,
+        store: &dyn Store,
+    ) -> Result<CompiledModel<FakeDevice>, ModelError> {
         let options = BuildOptions {
             dispatcher: self.dispatcher(),
             max_logit_rows: self.max_logit_rows,
             read_outputs: vec![0, 1],
             on_capture_failure: self.on_capture_failure,
             capture: self.capture,
+            tune: self.tune,
             strict: self.strict,
             checks: self.checks,
         };
@@ -77,8 +90,8 @@ impl Setup {
         CompiledModel::build(
             Arc::new(fake_module(self.bounds)),
             options,
-            &FakeCompiler { split_support: self.split_support },
-            &NoStore,
+            &FakeCompiler { split_support: self.split_support, alternatives: self.alternatives },
+            store,
             device,
             &FakeCompiler::WEIGHTS,
             &mut |_| {},

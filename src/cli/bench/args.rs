@@ -64,7 +64,8 @@ pub(crate) struct BenchArgs {
     /// Untimed steps before those of a row [default: a fifth of them, at least 3].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=100_000))]
     pub(super) warmup: Option<u64>,
-    /// Take the matmul algorithms that the library would, unmeasured.
+    /// Take the first alternative of each kernel and the matmul algorithms that the library would,
+    /// unmeasured.
     #[arg(long)]
     pub(super) no_tune: bool,
     /// Measure a start alone: 14 token sizes in pieces and 8 decode batches whole, nothing cached.

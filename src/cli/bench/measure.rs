@@ -6,7 +6,6 @@ use super::rows::{Figures, Row, RowHead, Yardstick, failures};
 use super::subject::{Bounds, Subject};
 use super::workload::{Lengths, Sequences, Workload, check_counts, sequences};
 use super::{super::progress::BuildBars, costs};
-use anyhow::Context;
 use piecewise_runtime::measure::{CaptureReport, DynStepTimer, PlannedStep, StepRecord, Traffic};
 use piecewise_runtime::mode::GraphMode;
 use std::io::Write;
@@ -30,9 +29,6 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Report> {
     let timer = &mut *timer;
     // Prompts are launched, so that nothing is captured before its turn.
     timer.recapture(GraphMode::None, &mut |_| {})?;
-    if !args.no_tune {
-        timer.tune().context("choosing matmul algorithms; --no-tune takes the library's")?;
-    }
     let vocab = subject.config.vocab_size as u64;
     compute_prompts(
         timer,

@@ -8,6 +8,7 @@ use super::weights::PresetWeights;
 use anyhow::{Context, bail, ensure};
 use piecewise::models::{Checkpoint, DecoderConfig, DecoderLimits, decoder};
 use piecewise_backend::store::MemoryStore;
+use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::dispatch::Dispatcher;
@@ -121,6 +122,10 @@ impl Subject {
             read_outputs: vec![SAMPLED],
             capture: CaptureWhen::Lazy,
             on_capture_failure: OnCaptureFailure::Error,
+            tune: match args.no_tune || args.startup {
+                true => TuneMode::Load,
+                false => TuneMode::Measure,
+            },
             strict: false,
             checks: Checks::default(),
         };

@@ -66,6 +66,10 @@ impl<'g> Scope<'g> {
         }
     }
 
+    pub(super) fn into_names(self) -> Vec<Option<String>> {
+        self.names
+    }
+
     pub(super) fn name(&self, value: Value) -> String {
         let name = self.names.get(value.index()).cloned().flatten();
         name.unwrap_or_else(|| undefined(value))

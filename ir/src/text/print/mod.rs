@@ -12,6 +12,18 @@ pub(super) use writer::{Mode, Printer, Span};
 
 use crate::graph::Graph;
 use crate::module::Module;
+use graph::Scope;
+
+/// The names that the text of `graph` gives to its values, by value index: `%ids`, `w0`, `s0`, `v12`.
+/// A value that the text does not show has none.
+pub fn value_names(graph: &Graph) -> Vec<Option<String>> {
+    names_in(graph, 'v')
+}
+
+/// The same where results have another letter: `a` in the body of a region.
+pub(crate) fn names_in(graph: &Graph, results: char) -> Vec<Option<String>> {
+    Scope::new(graph, Mode::Listing, Anchors::Graph, results).into_names()
+}
 
 /// The graph document.
 pub fn print_graph(graph: &Graph) -> String {

@@ -7,7 +7,7 @@
 //! folded into a literal, for the evaluator holds elements in f64.
 
 use super::weights::needs_memory;
-use crate::analysis::{Users, describe};
+use crate::analysis::{Names, Users};
 use crate::manager::PassReport;
 use crate::optimize::editor::Editor;
 use piecewise_ir::dtype::DType;
@@ -57,7 +57,7 @@ pub(super) fn fold_literals(graph: &mut Graph, report: &mut PassReport) {
 }
 
 /// Replaces constants that are too large for a literal, or needed in memory, with weights.
-pub(super) fn fold_tables(graph: &mut Graph, report: &mut PassReport) {
+pub(super) fn fold_tables(graph: &mut Graph, names: &Names, report: &mut PassReport) {
     let users = Users::of(graph);
     let nodes = graph.order().to_vec();
     let mut constant = FxHashSet::default();
@@ -100,7 +100,7 @@ pub(super) fn fold_tables(graph: &mut Graph, report: &mut PassReport) {
             let weight = editor.add_weight(ty, recipe);
             editor.replace(result, weight);
         } else if users.is_returned(result) {
-            let place = describe(editor.graph(), node);
+            let place = names.node(editor.graph(), node);
             report.remark("constant made in every step", place, "the graph returns it");
         }
     }

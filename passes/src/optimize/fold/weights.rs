@@ -9,7 +9,7 @@
 //!   where the source has no other reader, for it costs nothing; a cast is not, because its
 //!   result may be wider than its source and is read once for every few rows.
 
-use crate::analysis::{Users, describe};
+use crate::analysis::{Names, Users};
 use crate::manager::PassReport;
 use crate::optimize::editor::Editor;
 use piecewise_ir::entity::{Node, Value};
@@ -34,7 +34,7 @@ struct Derived {
 }
 
 /// Replaces values that depend on weights alone with derived weights where the rule says so.
-pub(super) fn fold(graph: &mut Graph, report: &mut PassReport) {
+pub(super) fn fold(graph: &mut Graph, names: &Names, report: &mut PassReport) {
     let users = Users::of(graph);
     let nodes = graph.order().to_vec();
     let mut derived: FxHashMap<Value, Derived> = FxHashMap::default();
@@ -60,7 +60,7 @@ pub(super) fn fold(graph: &mut Graph, report: &mut PassReport) {
         } else if is_last && !users.nodes(result).is_empty() {
             report.remark(
                 "not folded into a derived weight",
-                describe(graph, node),
+                names.node(graph, node),
                 "its readers are row programs, which do this on the way from the source",
             );
         }

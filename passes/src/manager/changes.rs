@@ -1,0 +1,127 @@
+//! What each pass changed, as text.
+
+use super::{AfterPass, Observer, PassError, PrintModule, unified_diff};
+use piecewise_ir::module::Module;
+use std::ops::ControlFlow;
+
+/// The text of a module before and after one pass.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Change {
+    /// Before it.
+    pub before: String,
+    /// After it.
+    pub after: String,
+}
+
+impl Change {
+    /// The difference, headed by the names of both sides.
+    pub fn diff(&self, before: &str, after: &str) -> String {
+        unified_diff(&self.before, &self.after, before, after)
+    }
+}
+
+/// Follows the text of a module over a run.
+#[derive(Clone, Debug)]
+pub struct Changes {
+    print: PrintModule,
+    text: String,
+}
+
+impl Changes {
+    /// Texts are made by `print`.
+    pub fn new(print: PrintModule) -> Self {
+        Self { print, text: String::new() }
+    }
+
+    /// Takes the text before the first pass.
+    pub fn start(&mut self, module: &Module) {
+        self.text = (self.print)(module);
+    }
+
+    /// What changed since the last call, if anything did.
+    pub fn next(&mut self, module: &Module) -> Option<Change> {
+        let after = (self.print)(module);
+        if after == self.text {
+            return None;
+        }
+        let before = std::mem::replace(&mut self.text, after.clone());
+        Some(Change { before, after })
+    }
+}
+
+/// Hands the diff of each pass that changed something to a sink.
+pub struct PrintChanged<W> {
+    changes: Changes,
+    sink: W,
+}
+
+impl<W: FnMut(String)> PrintChanged<W> {
+    /// Texts are made by `print`.
+    pub fn new(print: PrintModule, sink: W) -> Self {
+        Self { changes: Changes::new(print), sink }
+    }
+}
+
+impl<W> std::fmt::Debug for PrintChanged<W> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PrintChanged").finish_non_exhaustive()
+    }
+}
+
+impl<W: FnMut(String)> Observer for PrintChanged<W> {
+    fn before_run(&mut self, module: &Module) {
+        self.changes.start(module);
+    }
+
+    fn after_pass(&mut self, after: &AfterPass<'_>) -> Result<ControlFlow<()>, PassError> {
+        if let Some(change) = self.changes.next(after.module) {
+            let (before, behind) =
+                (format!("before {}", after.name), format!("after {}", after.name));
+            (self.sink)(change.diff(&before, &behind));
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+}
+
+/// Hands a line for each pass to a sink: its number, its name, and whether it ran and changed
+/// something.
+pub struct BisectLog<W> {
+    changes: Changes,
+    sink: W,
+}
+
+impl<W: FnMut(String)> BisectLog<W> {
+    /// Texts are made by `print`.
+    pub fn new(print: PrintModule, sink: W) -> Self {
+        Self { changes: Changes::new(print), sink }
+    }
+}
+
+impl<W> std::fmt::Debug for BisectLog<W> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BisectLog").finish_non_exhaustive()
+    }
+}
+
+impl<W: FnMut(String)> Observer for BisectLog<W> {
+    fn before_run(&mut self, module: &Module) {
+        self.changes.start(module);
+    }
+
+    fn skipped(&mut self, index: usize, name: &'static str) {
+        (self.sink)(format!("bisect: not running pass ({}) {name}", index + 1));
+    }
+
+    fn after_pass(&mut self, after: &AfterPass<'_>) -> Result<ControlFlow<()>, PassError> {
+        let changed = match self.changes.next(after.module) {
+            Some(_) => "changed",
+            None => "no change",
+        };
+        (self.sink)(format!(
+            "bisect: running pass ({}) {}: {changed}",
+            after.index + 1,
+            after.name
+        ));
+        Ok(ControlFlow::Continue(()))
+    }
+}

@@ -1,0 +1,82 @@
+//! Why the step is cut where it is.
+
+use super::SplitOptions;
+use crate::analysis::Names;
+use crate::manager::PassReport;
+use piecewise_ir::custom::CustomCall;
+use piecewise_ir::entity::{Node, PieceId};
+use piecewise_ir::module::{Module, Step, Stitch};
+use piecewise_ir::op::Op;
+
+/// Remarks on the split ops, on the custom ops that stay in a piece or go before all pieces, and
+/// on pieces that begin without a split op before them.
+pub(crate) fn explain_steps(
+    module: &Module,
+    options: &SplitOptions,
+    names: &Names,
+    report: &mut PassReport,
+) {
+    let (graph, Some(stitch)) = (module.graph(), module.stitch()) else { return };
+    let call = |node: Node| match &graph.node(node).op {
+        Op::Custom(call) => Some(call),
+        _ => None,
+    };
+    let mut before: Option<PieceId> = None;
+    for &step in &stitch.steps {
+        let nodes = &stitch.uses[step.id()].nodes;
+        let Some(&first) = nodes.first() else { continue };
+        match step {
+            Step::Prologue(_) => {
+                let why = "it depends on inputs alone";
+                report.remark("runs before all pieces", names.node(graph, first), why);
+            }
+            Step::Split(_) => {
+                if let Some(call) = call(first) {
+                    let why = why_split(call, options);
+                    report.remark("split here", names.node(graph, first), why);
+                }
+            }
+            Step::Piece(id) => {
+                if let Some(before) = before {
+                    let why = format!(
+                        "it iterates over {}, what comes before it over {}: a piece iterates \
+                         over one symbol",
+                        symbol_of(stitch, id),
+                        symbol_of(stitch, before)
+                    );
+                    report.remark("a new piece begins", names.node(graph, first), why);
+                }
+                for (&node, call) in nodes.iter().filter_map(|n| Some((n, call(*n)?))) {
+                    let why = why_not_split(call, options);
+                    report.remark("stays in a piece", names.node(graph, node), why);
+                }
+            }
+        }
+        before = match step {
+            Step::Piece(id) => Some(id),
+            Step::Prologue(_) | Step::Split(_) => None,
+        };
+    }
+}
+
+fn symbol_of(stitch: &Stitch, id: PieceId) -> String {
+    let piece = &stitch.unique[stitch.uses[id].unique];
+    piece.over.map_or("no symbol".to_owned(), |over| piece.graph.symbols()[over].name.clone())
+}
+
+fn why_split(call: &CustomCall, options: &SplitOptions) -> String {
+    match &options.split_ops {
+        Some(_) => format!("the configuration splits at `{}`", call.name),
+        None => "its definition says that a step is split there".to_owned(),
+    }
+}
+
+fn why_not_split(call: &CustomCall, options: &SplitOptions) -> String {
+    match &options.split_ops {
+        Some(names) if names.is_empty() => "the configuration never splits".to_owned(),
+        Some(_) => format!("`{}` is not among the configured split ops", call.name),
+        None => {
+            "its definition does not split: it can be captured with what is around it".to_owned()
+        }
+    }
+}

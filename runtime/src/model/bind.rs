@@ -1,0 +1,87 @@
+//! Binding: every member of the step at each of its sizes, in the alternative that was chosen.
+
+use super::choose::Choices;
+use super::error::ModelError;
+use super::memory::Memory;
+use super::programs::{Member, Members};
+use crate::artifact_store::CompiledPieces;
+use crate::symbols::SymbolTable;
+use piecewise_backend::artifact::PieceSize;
+use piecewise_backend::device::{Address, Binding, Device, DeviceError};
+use piecewise_ir::entity::Entity;
+use piecewise_ir::module::{Module, PieceUse, Step, Stitch};
+use piecewise_ir::op::Op;
+
+/// What programs are bound from and to.
+pub(super) struct BindSite<'a> {
+    pub(super) module: &'a Module,
+    pub(super) stitch: &'a Stitch,
+    pub(super) symbols: &'a SymbolTable,
+    pub(super) memory: &'a Memory,
+    pub(super) compiled: &'a CompiledPieces,
+}
+
+impl BindSite<'_> {
+    /// A use at its `i`th size in an alternative.
+    pub(super) fn bind<D: Device>(
+        &self,
+        device: &mut D,
+        usage: &PieceUse,
+        label: &str,
+        i: usize,
+        alternative: usize,
+    ) -> Result<D::Program, DeviceError> {
+        let graph = self.module.graph();
+        let unique = usage.unique.index();
+        let address = |&value: &_| self.memory.address(graph, value);
+        let operands: Vec<Option<Address>> = usage.operands.iter().map(address).collect();
+        let binding = Binding {
+            piece: &self.stitch.unique[usage.unique],
+            alternative,
+            operands: &operands,
+            scratch: self.memory.scratch(),
+            scratch_bytes: self.memory.ledger.scratch,
+            counts: self.memory.counts(),
+            bounds: &self.compiled.sizes[unique][i].limits,
+            label,
+        };
+        device.bind(&self.compiled.artifacts[unique][i], &binding)
+    }
+
+    /// What a member is called: `p3`, or the op's name.
+    pub(super) fn label(&self, step: Step) -> String {
+        let graph = self.module.graph();
+        let usage = &self.stitch.uses[step.id()];
+        match (step, usage.nodes.first().map(|&n| &graph.node(n).op)) {
+            (Step::Prologue(_) | Step::Split(_), Some(Op::Custom(call))) => call.name.clone(),
+            _ => step.id().to_string(),
+        }
+    }
+
+    /// Every member at each of its sizes.
+    pub(super) fn bind_all<D: Device>(
+        &self,
+        device: &mut D,
+        choices: &Choices,
+    ) -> Result<Members<D::Program>, ModelError> {
+        let mut list = Vec::with_capacity(self.stitch.steps.len());
+        for &step in &self.stitch.steps {
+            let usage = &self.stitch.uses[step.id()];
+            let label = self.label(step);
+            let class = self.stitch.unique[usage.unique].over.map(|s| self.symbols.class(s));
+            let mut exact = Vec::new();
+            let mut general = None;
+            for (i, at) in self.compiled.sizes[usage.unique.index()].iter().enumerate() {
+                let chosen = choices.of(usage.unique, i);
+                let program = self.bind(device, usage, &label, i, chosen)?;
+                match at.size {
+                    PieceSize::Exact(n) => exact.push((n, program)),
+                    PieceSize::General(_) => general = Some(program),
+                }
+            }
+            let general = general.ok_or(ModelError::Unplanned { part: "general program" })?;
+            list.push(Member { step, label, class, exact, general });
+        }
+        Ok(Members { list })
+    }
+}

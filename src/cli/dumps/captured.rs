@@ -1,0 +1,125 @@
+//! What each captured graph launches, in order, for graphviz; known without a device.
+
+use super::dot::{Edge, Vertex, picture};
+use super::files::DumpFolder;
+use super::kernels::{Pieces, short};
+use crate::cli::launch_rows::PieceView;
+use petgraph::graph::{DiGraph, NodeIndex};
+use piecewise_backend::artifact::{Artifact, PieceSize};
+use piecewise_ir::entity::UniquePieceId;
+use piecewise_ir::module::{Step, UniquePiece};
+use piecewise_kernels::step::CaptureSupport;
+use piecewise_runtime::dispatch::Dispatcher;
+use piecewise_runtime::symbols::{SymbolClass, SymbolTable};
+
+/// Writes `captured/u2-at-8.dot` for each chosen unique piece and size that is captured, and
+/// `captured/full-at-8-tokens-8-rows.dot` for each full graph.
+pub(super) fn write(
+    folder: &DumpFolder,
+    pieces: &Pieces<'_>,
+    dispatcher: &Dispatcher,
+    chosen: &[UniquePieceId],
+) -> anyhow::Result<()> {
+    let symbols = SymbolTable::new(pieces.module.graph().symbols())?;
+    let stitch = pieces.stitch;
+    let mut dispatcher = dispatcher.clone();
+    dispatcher.mode = dispatcher.supported_mode(dispatcher.mode, weakest_support(pieces));
+    for unique in stitch.unique_pieces().into_iter().filter(|unique| chosen.contains(unique)) {
+        let piece = &stitch.unique[unique];
+        let Some(class) = piece.over.map(|over| symbols.class(over)) else { continue };
+        for size in dispatcher.piece_graph_sizes(class) {
+            let Some(artifact) = pieces.artifact(unique, PieceSize::Exact(size)) else { continue };
+            let mut chain = Chain::default();
+            chain.extend(pieces, &PieceView::new(piece, symbols.bounds()), artifact, "");
+            folder.write(&format!("captured/{unique}-at-{size}.dot"), &picture(&chain.drawn))?;
+        }
+    }
+    if chosen.len() < stitch.unique.keys().count() {
+        return Ok(());
+    }
+    for sizes in dispatcher.full_graph_sizes() {
+        let mut chain = Chain::default();
+        let mut is_whole = true;
+        for &step in &stitch.steps {
+            let unique = stitch.uses[step.id()].unique;
+            let piece = &stitch.unique[unique];
+            let size = match (step, class_of(piece, &symbols)) {
+                (Step::Piece(_), Some(SymbolClass::Tokens)) => sizes.tokens,
+                (Step::Piece(_), Some(SymbolClass::Rows)) => sizes.rows,
+                _ => PieceSize::General(0),
+            };
+            let Some(artifact) = pieces.artifact(unique, size) else {
+                is_whole = false;
+                break;
+            };
+            let view = PieceView::new(piece, symbols.bounds());
+            chain.extend(pieces, &view, artifact, &format!("{} ", step.id()));
+        }
+        if is_whole {
+            let (tokens, rows) = (sizes.tokens.rows(), sizes.rows.rows());
+            let name = format!("captured/full-at-{tokens}-tokens-{rows}-rows.dot");
+            folder.write(&name, &picture(&chain.drawn))?;
+        }
+    }
+    Ok(())
+}
+
+fn class_of(piece: &UniquePiece, symbols: &SymbolTable) -> Option<SymbolClass> {
+    piece.over.map(|over| symbols.class(over))
+}
+
+/// The least capture support of what runs between pieces.
+fn weakest_support(pieces: &Pieces<'_>) -> CaptureSupport {
+    let between = pieces.stitch.steps.iter().filter(|step| !matches!(step, Step::Piece(_)));
+    between
+        .filter_map(|step| {
+            let unique = pieces.stitch.uses[step.id()].unique;
+            let launches = &pieces.artifact(unique, PieceSize::General(0))?.alternatives.first()?;
+            launches.launches.iter().map(|launch| launch.capture).min()
+        })
+        .min()
+        .unwrap_or(CaptureSupport::Always)
+}
+
+/// Launches, each after the one before.
+#[derive(Default)]
+struct Chain {
+    drawn: DiGraph<Vertex, Edge>,
+    last: Option<NodeIndex>,
+}
+
+impl Chain {
+    fn extend(
+        &mut self,
+        pieces: &Pieces<'_>,
+        view: &PieceView<'_>,
+        artifact: &Artifact,
+        prefix: &str,
+    ) {
+        let launches = artifact.alternatives.first().map_or(&[][..], |lowered| &lowered.launches);
+        for launch in launches {
+            // A launch without blocks is left out of a capture.
+            if launch.grid.contains(&0) {
+                continue;
+            }
+            let listing =
+                artifact.image(launch.image).and_then(|bytes| pieces.compiler.listing(bytes));
+            let (kernel, programmatic) = match &listing {
+                Some(listing) => (listing.name.as_str(), listing.programmatic),
+                None => ("", false),
+            };
+            let [x, y, z] = launch.grid;
+            let name = view.launch_name(launch);
+            let image = short(launch.image);
+            let label = format!("{prefix}{name}\n{kernel} {image}\ngrid {x} {y} {z}");
+            let here = self.drawn.add_node(Vertex { label, shape: "box" });
+            if let Some(last) = self.last.replace(here) {
+                let edge = match programmatic {
+                    true => Edge { label: "programmatic".to_owned(), style: "dashed" },
+                    false => Edge { label: String::new(), style: "solid" },
+                };
+                self.drawn.add_edge(last, here, edge);
+            }
+        }
+    }
+}

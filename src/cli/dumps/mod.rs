@@ -1,0 +1,159 @@
+//! Flags that show what the passes do, and files of what they make.
+
+mod captured;
+mod dot;
+mod files;
+mod kernels;
+
+use super::device::compiler_for;
+use super::lowering::lower_each;
+use super::settings::Settings;
+use anyhow::bail;
+use files::DumpFolder;
+use piecewise_ir::entity::UniquePieceId;
+use piecewise_ir::module::{Module, Stitch};
+use piecewise_ir::text::{print_graph, print_module};
+use piecewise_passes::manager::{BisectLog, DumpDir, PrintAfter, PrintChanged, StopAfter};
+use piecewise_passes::pipeline::nearest;
+use piecewise_passes::{Observer, Registry};
+use piecewise_runtime::config::DumpConfig;
+use piecewise_runtime::symbols::SymbolTable;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// What to show of the passes.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct DumpArgs {
+    /// Write into this folder what each pass changed and why, the pieces, the plan, the kernels of
+    /// each piece at each size, and what each captured graph launches.
+    #[arg(long, value_name = "DIR")]
+    pub dump_dir: Option<PathBuf>,
+    /// Dump after these passes only.
+    #[arg(long, value_name = "PASS,..", value_delimiter = ',')]
+    dump_passes: Vec<String>,
+    /// Dump these unique pieces only.
+    #[arg(long, value_name = "PIECE,..", value_delimiter = ',')]
+    dump_pieces: Vec<String>,
+    /// Print the module to standard error after this pass, or after `all`.
+    #[arg(long, value_name = "PASS")]
+    print_after: Option<String>,
+    /// Stop after this pass.
+    #[arg(long, value_name = "PASS")]
+    stop_after: Option<String>,
+}
+
+impl DumpArgs {
+    /// The observers that the flags and the configuration ask for.
+    pub(crate) fn observers(&self, config: &DumpConfig) -> anyhow::Result<Vec<Box<dyn Observer>>> {
+        let mut observers: Vec<Box<dyn Observer>> = Vec::new();
+        if let Some(dir) = self.dir(config) {
+            let passes = given(&self.dump_passes, &config.passes);
+            check_pass_names(passes)?;
+            let dump = DumpDir::new(dir.join("passes"), print_module)?.only(passes.to_vec());
+            observers.push(Box::new(dump));
+        }
+        if let Some(pass) = &self.print_after {
+            observers.push(Box::new(PrintAfter {
+                pass: (pass != "all").then(|| pass.clone()),
+                print: print_module,
+                sink: |name: &'static str, text: String| say(&format!(";; after {name}\n{text}")),
+            }));
+        }
+        if let Some(pass) = &self.stop_after {
+            observers.push(Box::new(StopAfter(pass.clone())));
+        }
+        Ok(observers)
+    }
+
+    /// Whether the pipeline ends early, so that there is no plan.
+    pub(crate) fn stops(&self) -> bool {
+        self.stop_after.is_some()
+    }
+
+    /// Dumps a module after its last pass, as far as it was planned.
+    pub(crate) fn write_module(&self, module: &Module, config: &DumpConfig) -> anyhow::Result<()> {
+        let Some(dir) = self.dir(config) else { return Ok(()) };
+        let folder = DumpFolder::new(dir)?;
+        folder.write("graph.dot", &dot::graph(module.graph()))?;
+        let Some(stitch) = module.stitch() else { return Ok(()) };
+        folder.write("plan.pw", &print_module(module))?;
+        folder.write("plan.dot", &dot::plan(module, stitch))?;
+        for unique in self.chosen(stitch, config)? {
+            let piece = &stitch.unique[unique];
+            folder.write(&format!("pieces/{unique}.pw"), &print_graph(&piece.graph))?;
+        }
+        Ok(())
+    }
+
+    /// Dumps a module after its last pass, and what becomes of its pieces on the target.
+    pub(crate) fn write_planned(&self, settings: &Settings, module: &Module) -> anyhow::Result<()> {
+        let config = &settings.config.dump;
+        self.write_module(module, config)?;
+        let (Some(dir), Some(stitch)) = (self.dir(config), module.stitch()) else {
+            return Ok(());
+        };
+        let compiler = compiler_for(settings.device)?;
+        let symbols = SymbolTable::new(module.graph().symbols())?;
+        let chosen = self.chosen(stitch, config)?;
+        // What runs between pieces says which graphs can be captured at all.
+        let pieces = stitch.unique_pieces();
+        let mut wanted: Vec<_> = stitch.unique.keys().collect();
+        wanted.retain(|unique| chosen.contains(unique) || !pieces.contains(unique));
+        let lowered = lower_each(settings, stitch, &symbols, &*compiler, &wanted);
+        let folder = DumpFolder::new(dir)?;
+        let pieces = kernels::Pieces { compiler: &*compiler, module, stitch, lowered: &lowered };
+        pieces.write(&folder, &chosen)?;
+        captured::write(&folder, &pieces, &settings.dispatcher, &chosen)
+    }
+
+    fn dir<'a>(&'a self, config: &'a DumpConfig) -> Option<&'a Path> {
+        self.dump_dir.as_deref().or(config.dir.as_deref())
+    }
+
+    /// The unique pieces that the filter lets through.
+    fn chosen(&self, stitch: &Stitch, config: &DumpConfig) -> anyhow::Result<Vec<UniquePieceId>> {
+        let wanted = given(&self.dump_pieces, &config.pieces);
+        let all: Vec<String> = stitch.unique.keys().map(|unique| unique.to_string()).collect();
+        if let Some(unknown) = wanted.iter().find(|name| !all.contains(name)) {
+            bail!("there is no unique piece {unknown:?} to dump; there are {}", all.join(", "));
+        }
+        let is_wanted = |unique: &UniquePieceId| wanted.contains(&unique.to_string());
+        Ok(stitch.unique.keys().filter(|u| wanted.is_empty() || is_wanted(u)).collect())
+    }
+}
+
+/// Shows on standard output what each pass changes.
+pub(crate) fn print_changed() -> impl Observer {
+    PrintChanged::new(print_module, |diff: String| {
+        // A closed standard output leaves nobody to show it to.
+        let _ = write!(std::io::stdout(), "{diff}");
+    })
+}
+
+/// Says on standard error which passes a bisection runs, which it leaves out, and which change
+/// something.
+pub(crate) fn bisect_log() -> impl Observer {
+    BisectLog::new(print_module, |line: String| say(&line))
+}
+
+fn say(text: &str) {
+    // A closed standard error leaves nobody to show it to.
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+fn given<'a>(flag: &'a [String], config: &'a [String]) -> &'a [String] {
+    if flag.is_empty() { config } else { flag }
+}
+
+fn check_pass_names(names: &[String]) -> anyhow::Result<()> {
+    let registry = Registry::standard();
+    for name in names {
+        if !registry.names().any(|known| known == name) {
+            let near = nearest(name, registry.names());
+            let near = near.map(|near| format!(", did you mean `{near}`?")).unwrap_or_default();
+            let known = registry.names().collect::<Vec<_>>().join(", ");
+            bail!("there is no pass `{name}` to dump after{near}; known passes: {known}");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! The report page: a step, its memory and its kernels in one file that needs no network.
+
+mod data;
+
+use super::lowering::LoweredUnique;
+use data::Page;
+use piecewise_backend::compiler::Compiler;
+use piecewise_ir::module::Module;
+use piecewise_runtime::dispatch::Dispatcher;
+
+const HTML: &str = include_str!("page.html");
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+
+/// What a page shows.
+pub(crate) struct Report<'a> {
+    pub module: &'a Module,
+    pub compiler: &'a dyn Compiler,
+    pub lowered: &'a [LoweredUnique],
+    pub dispatcher: &'a Dispatcher,
+}
+
+impl Report<'_> {
+    /// The page.
+    ///
+    /// # Errors
+    /// When the module is not planned to its end.
+    pub(crate) fn page(&self) -> anyhow::Result<String> {
+        let data = Page::of(self)?;
+        let json = in_script(&serde_json::to_string(&data)?);
+        let parts = [
+            ("TITLE", in_text(&data.title)),
+            ("STYLE", STYLE.to_owned()),
+            ("DATA", json),
+            ("SCRIPT", SCRIPT.to_owned()),
+        ];
+        Ok(filled(HTML, &parts))
+    }
+}
+
+/// The template with `{{NAME}}` replaced; what replaces a name is not looked at again.
+fn filled(template: &str, parts: &[(&str, String)]) -> String {
+    let mut pieces = template.split("{{");
+    let mut page = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        let (name, rest) = piece.split_once("}}").unwrap_or(("", piece));
+        if let Some((_, text)) = parts.iter().find(|(known, _)| *known == name) {
+            page.push_str(text);
+        }
+        page.push_str(rest);
+    }
+    page
+}
+
+/// JSON that can't end the script element it is in: it has no character of markup.
+fn in_script(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        match c {
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
+                out.push_str(&format!("\\u{:04x}", u32::from(c)));
+            }
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// Text between tags.
+fn in_text(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_text_ends_its_element() {
+        let hostile = "</script><script>alert('&')</script>\u{2028}\"<!--";
+        let json = in_script(&serde_json::to_string(hostile).unwrap());
+        assert!(!json.contains(['<', '>', '&', '\u{2028}']), "{json}");
+        assert_eq!(serde_json::from_str::<String>(&json).unwrap(), hostile);
+        assert_eq!(in_text("<a title=\"&\">"), "&lt;a title=&quot;&amp;&quot;&gt;");
+    }
+
+    #[test]
+    fn what_is_filled_in_is_not_filled_again() {
+        let parts = [("A", "{{B}}".to_owned()), ("B", "b".to_owned())];
+        assert_eq!(filled("<{{A}}|{{B}}>", &parts), "<{{B}}|b>");
+    }
+}
