@@ -171,7 +171,7 @@ impl RuntimeConfig {
     }
 
     /// Every key, those of tables with a dot, in the order in which they are shown.
-    pub const KEYS: [&'static str; 28] = [
+    pub const KEYS: [&'static str; 29] = [
         "level",
         "graph_mode",
         "splitting_ops",
