@@ -79,8 +79,8 @@ pub trait Compiler: Send + Sync {
     /// What it compiles for: `cpu`, `cuda:sm_90`.
     fn target(&self) -> String;
 
-    /// The target and everything about this compiler that changes what it makes, wherever it runs:
-    /// no thread count, no library that only happens to be installed. A factor of every key.
+    /// What about this compiler changes what it makes for the target, wherever it runs: no thread
+    /// count, no library that only happens to be installed. A factor of every key, as the target.
     fn identity(&self) -> String;
 
     /// One memory layout for each weight position of each unique piece (indexed by unique piece,

@@ -18,6 +18,7 @@ mod sequences;
 mod small_decoder;
 mod target;
 mod user_op;
+mod warm_start;
 
 /// Cases that run where the target `T` of their module is there.
 macro_rules! cases {
@@ -39,6 +40,7 @@ macro_rules! suite {
             use crate::user_op::{Form, Place};
             use crate::{
                 equal_modes, frozen_list, new_compositions, random_graphs, random_steps, user_op,
+                warm_start,
             };
             use piecewise_ir::dtype::DType::{BF16, F32};
             use piecewise_runtime::mode::GraphMode;
@@ -102,6 +104,9 @@ macro_rules! suite {
                 }
                 random_graphs_equal_the_evaluator_in_every_mode {
                     random_graphs::equal_the_evaluator::<T>();
+                }
+                a_model_from_a_filled_store_gives_the_same_bits {
+                    warm_start::equals_cold::<T>();
                 }
                 a_users_op_between_pieces {
                     user_op::equals_the_evaluator::<T>(Place::BetweenPieces, Form::Source);

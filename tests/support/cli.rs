@@ -18,9 +18,17 @@ fn binary() -> OsString {
     std::env::var_os("PIECEWISE_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_piecewise").into())
 }
 
-/// Runs the binary in the repository.
+/// A run of the binary in the repository with this compile cache.
+pub(crate) fn command(cache: &Path) -> Command {
+    let mut command = Command::new(binary());
+    command.current_dir(root()).env("PIECEWISE_CACHE_DIR", cache);
+    command
+}
+
+/// Runs the binary in the repository, with a compile cache of its own.
 pub(crate) fn piecewise(args: &[&str]) -> Output {
-    Command::new(binary()).args(args).current_dir(root()).output().unwrap()
+    let cache = tempfile::tempdir().unwrap();
+    command(cache.path()).args(args).output().unwrap()
 }
 
 /// The flags that choose the device of PIECEWISE_TEST_DEVICE; cpu if unset.

@@ -265,7 +265,7 @@ impl Compiler for AbsorbingCompiler {
                 grid = grid.max(launch.grid);
                 if matches!(launch.kernel, Kernel::Custom(_)) {
                     // A custom op stays a launch of its own.
-                    assembly.push(vec![part as u32], launch, &self.identity())?;
+                    assembly.push(vec![part as u32], launch, &self.target())?;
                     continue;
                 }
                 parts.push(graph, node, launch);
@@ -275,7 +275,7 @@ impl Compiler for AbsorbingCompiler {
             }
             let launch = parts.finish(piece, &operands, name.join(" + "), grid);
             let nodes = nodes.into_iter().map(|n| n as u32).collect();
-            assembly.push(nodes, launch, &self.identity())?;
+            assembly.push(nodes, launch, &self.target())?;
         }
         Ok(assembly.finish(piece, size))
     }

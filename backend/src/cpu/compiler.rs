@@ -95,7 +95,7 @@ impl CpuCompiler {
             node: position,
             op: op_name(&data.op).to_owned(),
             loc: location(graph, node),
-            target: self.identity(),
+            target: self.target(),
             reason,
         };
         let states: Vec<bool> =
@@ -126,7 +126,7 @@ impl CpuCompiler {
                     return Err(CompileError::Unregistered {
                         op: call.name.clone(),
                         loc: location(graph, node),
-                        target: self.identity(),
+                        target: self.target(),
                     });
                 };
                 capture = op.capture_support();
@@ -229,7 +229,7 @@ impl Compiler for CpuCompiler {
     }
 
     fn identity(&self) -> String {
-        format!("cpu image-{IMAGE_VERSION} {}", crate::lowering::generator())
+        format!("image-{IMAGE_VERSION} {}", crate::lowering::generator())
     }
 
     fn custom_ops(
@@ -286,7 +286,7 @@ impl Compiler for CpuCompiler {
         let mut assembly = Assembly::new();
         for (i, node) in piece.graph.nodes().enumerate() {
             let launch = self.node(piece, &positions, i, node, &limits)?;
-            assembly.push(vec![i as u32], launch, &self.identity())?;
+            assembly.push(vec![i as u32], launch, &self.target())?;
         }
         Ok(assembly.finish(piece, size))
     }

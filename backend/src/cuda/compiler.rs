@@ -334,7 +334,7 @@ impl Compiler for CudaCompiler {
     }
 
     fn identity(&self) -> String {
-        format!("{} image-{IMAGE_VERSION} {}", self.target(), crate::lowering::generator())
+        format!("image-{IMAGE_VERSION} {}", crate::lowering::generator())
     }
 
     fn custom_ops(

@@ -4,8 +4,10 @@
 //! be enclosed (a path from one to the other through a third), and if they share no state that
 //! either of them mutates (the rows of a region run in any order).
 
+use super::apart::Apart;
 use super::recompute::{Form, Recompute};
 use super::rows::{operand_mode, row_elements};
+use super::spans::Spans;
 use crate::analysis::{Dependence, dependences, states_touched};
 use indexmap::{IndexMap, IndexSet};
 use petgraph::Direction;
@@ -15,6 +17,7 @@ use piecewise_ir::graph::Graph;
 use piecewise_ir::op::Op;
 use piecewise_ir::region::ParamMode;
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// Why two groups can't be one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,6 +44,7 @@ pub(super) struct Groups {
     position: Vec<usize>,
     group_of: Vec<usize>,
     groups: Vec<Group>,
+    spans: Spans,
 }
 
 impl Groups {
@@ -59,7 +63,8 @@ impl Groups {
             }
         }
         let group_of = (0..groups.len()).collect();
-        let mut this = Self { deps, position, group_of, groups };
+        let spans = Spans::of_single_nodes(groups.len());
+        let mut this = Self { deps, position, group_of, groups, spans };
         this.grow_along_values(graph, recompute);
         this.grow_across_shared_rows(graph, recompute);
         this
@@ -95,45 +100,47 @@ impl Groups {
         });
         for (_, readers) in shared {
             let readers: Vec<usize> = readers.into_iter().collect();
-            for (i, &first) in readers.iter().enumerate() {
-                // A group's number is its first member's, which stays with it.
-                let mut apart = self.kept_apart(self.group_of[first]);
-                for &second in &readers[i + 1..] {
-                    let [a, b] = [self.group_of[first], self.group_of[second]];
-                    if a != b && !apart[b] && self.obstacle(a, b).is_none() {
+            // A group's number is its first member's, which stays with it.
+            let mut apart = Apart::of(self, &readers);
+            for i in 0..readers.len() {
+                for j in i + 1..readers.len() {
+                    let [a, b] = [readers[i], readers[j]].map(|reader| self.group_of[reader]);
+                    if a != b && !apart.are(i, j) && self.obstacle(a, b).is_none() {
                         self.merge(a, b);
-                        apart = self.kept_apart(self.group_of[first]);
+                        apart = Apart::of(self, &readers);
                     }
                 }
             }
         }
     }
 
-    /// For each group, whether a third one must run between it and `group`.
-    fn kept_apart(&self, group: usize) -> Vec<bool> {
-        let mut apart = vec![false; self.groups.len()];
-        for direction in [Direction::Incoming, Direction::Outgoing] {
-            let mut seen = vec![false; self.groups.len()];
-            seen[group] = true;
-            let mut pending = vec![group];
-            while let Some(at) = pending.pop() {
-                for &member in &self.groups[at].members {
-                    for next in self.deps.neighbors_directed(NodeIndex::new(member), direction) {
-                        let next = self.group_of[next.index()];
-                        apart[next] |= at != group && next != at;
-                        if !seen[next] {
-                            seen[next] = true;
-                            pending.push(next);
-                        }
-                    }
-                }
-            }
+    /// The group at a position in program order.
+    pub(super) fn group_at(&self, position: usize) -> usize {
+        self.group_of[position]
+    }
+
+    /// The groups that must run right after `group`; one may come several times.
+    pub(super) fn successors(&self, group: usize) -> impl Iterator<Item = usize> + '_ {
+        let members = self.groups[group].members.iter().copied();
+        let next = members.flat_map(|m| self.deps.neighbors(NodeIndex::new(m)));
+        next.map(|next| self.group_of[next.index()]).filter(move |&next| next != group)
+    }
+
+    /// The fewest positions around those of `groups` that no group reaches out of: what must run
+    /// between two of them lies inside.
+    pub(super) fn window(&self, groups: impl Iterator<Item = usize>) -> Range<usize> {
+        let (mut start, mut end) = (usize::MAX, 0);
+        for group in groups {
+            let members = &self.groups[group].members;
+            start = start.min(members.first().copied().unwrap_or(usize::MAX));
+            end = end.max(members.last().map_or(0, |last| last + 1));
         }
-        apart
+        self.spans.floor(start)..self.spans.ceil(end)
     }
 
     fn merge(&mut self, a: usize, b: usize) {
         let (into, from) = (a.min(b), a.max(b));
+        self.spans.merge(&self.groups[a].members, &self.groups[b].members);
         let taken = std::mem::replace(
             &mut self.groups[from],
             Group { over: None, members: vec![], writes: vec![], reads: vec![] },
@@ -167,10 +174,11 @@ impl Groups {
 
     /// A node of a third group on a path from `from` to `to`.
     fn between(&self, from: usize, to: usize) -> Option<Node> {
-        let mut seen = vec![false; self.groups.len()];
-        seen[to] = true;
+        // No path leads from a group to what lies before a position that no group spans.
+        let floor = self.window(std::iter::once(from)).start;
+        let mut seen = BTreeSet::from([to]);
         let mut pending = Vec::new();
-        let visit = |group: usize, pending: &mut Vec<usize>, seen: &mut Vec<bool>| {
+        let visit = |group: usize, pending: &mut Vec<usize>, seen: &mut BTreeSet<usize>| {
             let mut reached = None;
             for &member in &self.groups[group].members {
                 let at = NodeIndex::new(member);
@@ -178,8 +186,7 @@ impl Groups {
                     let next = self.group_of[before.index()];
                     if next == from && group != to {
                         reached = Some(self.deps[at]);
-                    } else if next != from && !seen[next] {
-                        seen[next] = true;
+                    } else if next != from && before.index() >= floor && seen.insert(next) {
                         pending.push(next);
                     }
                 }

@@ -11,11 +11,13 @@
 //!    A group stays convex in data and in the order of effects.
 //! 4. `body` writes the row program of each group and puts it in the place of its nodes.
 
+mod apart;
 mod body;
 mod groups;
 mod recompute;
 mod remarks;
 mod rows;
+mod spans;
 
 use crate::manager::{Pass, PassContext, PassError, PassReport, Registry};
 use crate::optimize::remove_dead;

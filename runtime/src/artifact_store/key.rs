@@ -5,6 +5,7 @@ use indexmap::IndexMap;
 use piecewise_backend::artifact::{Digest, PieceSize};
 use piecewise_backend::compiler::{CompileError, Compiler};
 use piecewise_backend::weights::WeightLayout;
+use piecewise_ir::dim::Dim;
 use piecewise_ir::entity::{Entity, Symbol, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
 use piecewise_ir::module::UniquePiece;
@@ -48,6 +49,7 @@ impl PieceKey {
             ("target", compiler.target()),
             ("piece", Digest(piece.hash).to_string()),
             ("ops", ops(&piece.graph)),
+            ("operands", operand_types(&piece.graph)),
             ("size", rows),
             ("symbols", symbols(piece, bounds)),
             ("layouts", layouts.join(" ")),
@@ -93,6 +95,27 @@ fn ops(graph: &Graph) -> String {
     shown.collect::<Vec<_>>().join(" ")
 }
 
+/// For people: the types of inputs, weights and states, with symbols by their index. It follows
+/// from the piece.
+fn operand_types(graph: &Graph) -> String {
+    let dim = |dim: &Dim| match dim.as_constant() {
+        Some(extent) => extent.to_string(),
+        None => {
+            let terms = dim.terms().iter().map(|(symbol, _)| format!("s{}", symbol.index()));
+            terms.collect::<Vec<_>>().join("+")
+        }
+    };
+    let shown = |value: Value| {
+        let ty = graph.ty(value);
+        let shape: Vec<_> = ty.shape.iter().map(dim).collect();
+        format!("{}[{}]", ty.dtype, shape.join(","))
+    };
+    let inputs = graph.inputs().iter().map(|input| input.value);
+    let weights = graph.weights().iter().map(|weight| weight.value);
+    let states = graph.states().iter().map(|state| state.value);
+    inputs.chain(weights).chain(states).map(shown).collect::<Vec<_>>().join(" ")
+}
+
 /// The symbols of a piece in the order of their first use, by their index among all symbols, which
 /// kernels count rows with: the one that it iterates over, whose size is a factor of its own, and
 /// the others with their bounds. A symbol that only says how many rows a state has stands without
@@ -118,8 +141,9 @@ fn symbols(piece: &UniquePiece, bounds: &[u64]) -> String {
     let shown = order.iter().map(|&symbol| match Some(symbol) == piece.over {
         true => format!("{} over", symbol.index()),
         false if bounded.contains(&symbol) => {
-            let bound = bounds.get(symbol.index()).copied().unwrap_or(graph.symbols()[symbol].max);
-            format!("{} to {bound}", symbol.index())
+            let declared = || graph.symbols().values().nth(symbol.index()).map(|decl| decl.max);
+            let bound = bounds.get(symbol.index()).copied().or_else(declared);
+            format!("{} to {}", symbol.index(), bound.unwrap_or(u64::MAX))
         }
         false => format!("{}", symbol.index()),
     });
@@ -134,4 +158,30 @@ fn is_read_whole(graph: &Graph, state: Value) -> bool {
         let by_rows = matches!(data.op, Op::Region(_) | Op::Gather | Op::Scatter | Op::Custom(_));
         !by_rows && data.operands.contains(&state)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_and_value_of_the_factors_is_in_the_digest() {
+        let factors = vec![("target", "cpu".to_owned()), ("size", "8 rows".to_owned())];
+        let key = PieceKey { factors };
+        let mut digests = BTreeSet::from([key.digest()]);
+        for i in 0..key.factors.len() {
+            let mut other = key.clone();
+            other.factors[i].1.push('0');
+            assert!(digests.insert(other.digest()));
+            other = key.clone();
+            other.factors[i].0 = "name";
+            assert!(digests.insert(other.digest()));
+            other = key.clone();
+            other.factors.remove(i);
+            assert!(digests.insert(other.digest()));
+        }
+        // Where one ends and the next begins is in it too.
+        let joined = vec![("target", "cpu4:size".to_owned()), ("", "8 rows".to_owned())];
+        assert!(digests.insert(PieceKey { factors: joined }.digest()));
+    }
 }

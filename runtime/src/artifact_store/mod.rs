@@ -178,21 +178,27 @@ impl Session<'_> {
     fn artifact(&self, job: &CompileJob<'_>) -> Result<Artifact, CompileError> {
         let CompileJob { piece, at: LoweringSize { size, limits }, layouts, .. } = job;
         let key = job.key(self.compiler)?;
-        match self.load(&key, job) {
+        let miss = match self.load(&key, job) {
             Ok(artifact) => {
                 self.store.count_reused(PIECE_KIND);
                 return Ok(artifact);
             }
-            Err(Miss::Absent) => self.store.count_miss("absent"),
-            Err(Miss::ImageAbsent(digest)) => {
+            Err(miss) => miss,
+        };
+        // An image that was bad may be set aside by several readers, the last one after another
+        // has put it back: each of them puts it back.
+        let all_images = matches!(miss, Miss::ImageAbsent(_) | Miss::Unfit(_));
+        match miss {
+            Miss::Absent => self.store.count_miss("absent"),
+            Miss::ImageAbsent(digest) => {
                 tracing::debug!(%digest, "a lowered piece lacks an image; it is compiled again");
                 self.store.count_miss("image absent");
             }
-            Err(Miss::Unreadable(reason)) => {
+            Miss::Unreadable(reason) => {
                 tracing::warn!("a lowered piece could not be read: {reason}");
                 self.store.count_miss("unreadable");
             }
-            Err(Miss::Unfit(reason)) => {
+            Miss::Unfit(reason) => {
                 let digest = key.digest();
                 tracing::warn!(
                     "lowered piece {digest} of the cache does not fit: {reason}; it is compiled again"
@@ -202,7 +208,7 @@ impl Session<'_> {
         }
         let mut artifact = self.compiler.compile(piece, *size, limits, layouts, self.store)?;
         self.store.count_compiled(PIECE_KIND);
-        self.keep(&key, &artifact);
+        self.keep(&key, &artifact, all_images);
         let admitted = self.compiler.admit(piece, limits, &mut artifact);
         admitted
             .map_err(|reason| CompileError::Unusable { target: self.compiler.target(), reason })?;
@@ -237,12 +243,14 @@ impl Session<'_> {
         Ok(artifact)
     }
 
-    /// Keeps an artifact: images first, so that no piece refers to one that is not there yet.
-    fn keep(&self, key: &PieceKey, artifact: &Artifact) {
+    /// Keeps an artifact: images first, so that no piece refers to one that is not there yet; those
+    /// that were kept before only if all are wanted.
+    fn keep(&self, key: &PieceKey, artifact: &Artifact, all_images: bool) {
         let target = self.compiler.target();
         let mut kept = Ok(());
         for (digest, bytes) in &artifact.images {
-            if kept.is_ok() && self.images.insert(*digest, bytes.as_slice().into()) {
+            let is_new = self.images.insert(*digest, bytes.as_slice().into());
+            if kept.is_ok() && (is_new || all_images) {
                 let kernel = image_name(artifact, *digest);
                 let factors = [("target", target.as_str()), ("kernel", kernel)];
                 kept = self.store.put(IMAGE_KIND, *digest, &factors, bytes);

@@ -1,1 +1,260 @@
+use super::*;
+use crate::mode::{GraphMode, Level};
+use crate::pipeline::plan;
+use crate::sizes::SizeList;
+use crate::stats::Statistics;
+use piecewise_backend::artifact::{Arg, ArgRef};
+use piecewise_backend::cpu::CpuCompiler;
+use piecewise_backend::store::{MemoryEntry, MemoryStore};
+use piecewise_ir::builder::Builder;
+use piecewise_ir::dtype::DType;
+use piecewise_ir::literal::Scalar;
+use piecewise_ir::module::Module;
+use piecewise_kernels::op::OpRegistry;
+use std::collections::BTreeMap;
 
+type Entries = BTreeMap<(&'static str, Digest), MemoryEntry>;
+
+/// A step of two norms and products, over rows of a state.
+fn module(state_rows: u64) -> Module {
+    let b = Builder::new("step").weight_dtype(DType::BF16);
+    let t = b.symbol("T", 1, 64, None);
+    let p = b.symbol("P", 0, state_rows, Some(crate::roles::KV_ROWS));
+    let x = b.input("x", DType::BF16, [t.into(), 32.into()], None, None);
+    let none = Some(Scalar::new(DType::I32, -1.0));
+    let slots = b.input("slots", DType::I32, [t.into()], none, None);
+    let kept = b.state("kept", DType::BF16, [p.into(), 32.into()], None);
+    let h = x.rms_norm(b.weight("norm", [32]), 1e-6);
+    kept.scatter(slots, h);
+    let y = x + h.linear(b.weight("up", [48, 32])).silu().linear(b.weight("down", [32, 48]));
+    let graph = b.finish([y.rms_norm(b.weight("norm", [32]), 1e-6)]).unwrap();
+    plan(graph, Level::Piecewise, None, Vec::new()).unwrap().0
+}
+
+fn dispatcher() -> Dispatcher {
+    let list = |sizes: &[u64]| SizeList::new("sizes", sizes.to_vec(), "bound", 64).unwrap();
+    Dispatcher {
+        mode: GraphMode::Piecewise,
+        tokens: list(&[1, 8, 64]),
+        batches: list(&[1]),
+        query_lengths: vec![1],
+        max_tokens: 64,
+        max_rows: 1,
+        max_sequences: 1,
+        padding: true,
+    }
+}
+
+fn compile_with(module: &Module, threads: usize, store: &dyn Store) -> CompiledPieces {
+    let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
+    let compiler = CpuCompiler::new(Arc::new(OpRegistry::builtin()), threads);
+    let stitch = module.stitch().unwrap();
+    compile_pieces(stitch, &symbols, &dispatcher(), &compiler, store, &mut |_| {}).unwrap()
+}
+
+fn compiled(store: &dyn Store) -> CompiledPieces {
+    compile_with(&module(256), 4, store)
+}
+
+fn filled() -> (MemoryStore, CompiledPieces) {
+    let store = MemoryStore::new();
+    let cold = compiled(&store);
+    (store, cold)
+}
+
+/// A store of these entries.
+fn store_of(entries: &Entries) -> MemoryStore {
+    let store = MemoryStore::new();
+    for ((kind, key), entry) in entries {
+        store.put(kind, *key, &[], &entry.bytes).unwrap();
+    }
+    store
+}
+
+fn keys_of(entries: &Entries, kind: &str) -> Vec<Digest> {
+    entries.keys().filter(|(k, _)| *k == kind).map(|(_, key)| *key).collect()
+}
+
+#[test]
+fn a_warm_compile_compiles_nothing_and_gives_the_same_artifacts() {
+    let (store, cold) = filled();
+    let pieces = cold.artifacts.iter().flatten().count() as u64;
+    assert_eq!(cold.counts.compiled, BTreeMap::from([(PIECE_KIND, pieces)]));
+    assert_eq!(cold.counts.misses, BTreeMap::from([("absent", pieces)]));
+    let warm = compiled(&store);
+    assert_eq!(warm.counts.total_compiled(), 0);
+    assert_eq!(warm.counts.reused, BTreeMap::from([(PIECE_KIND, pieces)]));
+    assert_eq!((warm.counts.bytes_written, warm.counts.misses.len()), (0, 0));
+    assert_eq!(warm.artifacts, cold.artifacts);
+    let statistics = Statistics { compile: warm.counts, ..Statistics::default() };
+    let shown = serde_json::to_value(&statistics).unwrap();
+    assert_eq!(shown["compile"]["reused"]["piece"], pieces);
+}
+
+#[test]
+fn entries_do_not_depend_on_the_threads_or_on_the_rows_of_a_state() {
+    let entries = |module: &Module, threads| {
+        let store = MemoryStore::new();
+        compile_with(module, threads, &store);
+        store.entries()
+    };
+    let expected = entries(&module(256), 1);
+    assert_eq!(entries(&module(256), 64), expected);
+    assert_eq!(entries(&module(1 << 20), 4), expected);
+}
+
+#[test]
+fn scratch_is_for_the_threads_of_this_machine() {
+    let (store, _) = filled();
+    let scratch = |threads| {
+        let warm = compile_with(&module(256), threads, &store);
+        assert_eq!(warm.counts.total_compiled(), 0);
+        warm.artifacts.iter().flatten().map(Artifact::scratch).max().unwrap()
+    };
+    assert!(scratch(1) < scratch(16), "{} and {}", scratch(1), scratch(16));
+}
+
+/// What `change` makes of the bytes of every entry of a kind is a miss for this reason, and the
+/// artifacts are those of a cold compile.
+#[track_caller]
+fn check_miss(kind: &'static str, reason: &str, change: impl Fn(&[u8]) -> Option<Vec<u8>>) {
+    let (store, cold) = filled();
+    let good = store.entries();
+    let mut bad = good.clone();
+    for key in keys_of(&good, kind) {
+        match change(&good[&(kind, key)].bytes) {
+            Some(bytes) => bad.get_mut(&(kind, key)).unwrap().bytes = bytes,
+            None => drop(bad.remove(&(kind, key))),
+        }
+    }
+    let store = store_of(&bad);
+    let warm = compiled(&store);
+    assert_eq!(warm.artifacts, cold.artifacts);
+    assert_eq!(warm.counts.misses.keys().copied().collect::<Vec<_>>(), [reason]);
+    // An image that one piece has made again serves the others.
+    let made = warm.counts.total_compiled();
+    let all = cold.counts.total_compiled();
+    assert!(made == all || (kind == IMAGE_KIND && (1..all).contains(&made)), "{made} of {all}");
+    let healed = store.entries();
+    assert!(good.iter().all(|(key, entry)| healed[key].bytes == entry.bytes));
+    assert_eq!(compiled(&store).counts.total_compiled(), 0);
+}
+
+#[test]
+fn entries_that_do_not_fit_are_misses_and_made_again() {
+    check_miss(PIECE_KIND, "absent", |_| None);
+    check_miss(PIECE_KIND, "unfit", |bytes| Some(bytes[..bytes.len() - 1].to_vec()));
+    check_miss(PIECE_KIND, "unfit", |bytes| Some([bytes, &[0]].concat()));
+    check_miss(PIECE_KIND, "unfit", |_| Some(Vec::new()));
+    check_miss(PIECE_KIND, "unfit", |_| Some(vec![0xff; 4096]));
+    check_miss(IMAGE_KIND, "image absent", |_| None);
+    check_miss(IMAGE_KIND, "unfit", |bytes| Some(bytes.iter().map(|b| b ^ 1).collect()));
+}
+
+#[test]
+fn an_entry_of_another_piece_is_a_miss() {
+    let (store, cold) = filled();
+    let good = store.entries();
+    let mut rotated = good.clone();
+    let keys = keys_of(&good, PIECE_KIND);
+    for (i, key) in keys.iter().enumerate() {
+        let other = good[&(PIECE_KIND, keys[(i + 1) % keys.len()])].clone();
+        rotated.insert((PIECE_KIND, *key), other);
+    }
+    let warm = compiled(&store_of(&rotated));
+    assert_eq!(warm.artifacts, cold.artifacts);
+    assert_eq!(warm.counts.misses, BTreeMap::from([("unfit", keys.len() as u64)]));
+}
+
+type Fault = fn(&mut Artifact);
+
+#[test]
+fn launches_that_lead_nowhere_are_misses() {
+    let faults: [Fault; 6] = [
+        |a| a.alternatives.clear(),
+        |a| a.alternatives[0].launches[0].args[0].at = ArgRef::Operand(1 << 20),
+        |a| a.alternatives[0].launches[0].nodes[0] = 1 << 20,
+        |a| {
+            let at = ArgRef::Scratch { offset: u64::MAX, bytes: 2 };
+            a.alternatives[0].launches[0].args[0].at = at;
+        },
+        |a| {
+            let args = &mut a.alternatives[0].launches[0].args;
+            args.truncate(args.len() - 1);
+        },
+        |a| {
+            let args: &mut Vec<Arg> = &mut a.alternatives[0].launches[0].args;
+            args.iter_mut().for_each(|arg| arg.access = piecewise_backend::artifact::Access::Read);
+        },
+    ];
+    for plant in faults {
+        check_miss(PIECE_KIND, "unfit", |bytes| {
+            let stored = StoredPiece::decode(bytes).unwrap();
+            let images = stored.images().iter().map(|digest| (*digest, Vec::new())).collect();
+            let mut artifact = stored.into_artifact(images).unwrap();
+            plant(&mut artifact);
+            Some(StoredPiece::encode(&artifact).unwrap())
+        });
+    }
+}
+
+/// The cache's checksum finds such bytes before; were it broken, they would still do no harm.
+#[test]
+fn no_flipped_byte_of_a_lowered_piece_is_a_panic_or_an_error() {
+    let (store, _) = filled();
+    let good = store.entries();
+    let key = keys_of(&good, PIECE_KIND)[0];
+    let bytes = &good[&(PIECE_KIND, key)].bytes;
+    let store = store_of(&good);
+    for at in 0..bytes.len() {
+        let mut flipped = bytes.clone();
+        flipped[at] ^= 1 << (at % 8);
+        store.put(PIECE_KIND, key, &[], &flipped).unwrap();
+        let warm = compiled(&store);
+        assert!(warm.counts.total_compiled() <= 1, "byte {at}");
+    }
+}
+
+#[test]
+fn lowered_pieces_come_back_as_they_were() {
+    let (_, cold) = filled();
+    for artifact in cold.artifacts.iter().flatten() {
+        let bytes = StoredPiece::encode(artifact).unwrap();
+        let stored = StoredPiece::decode(&bytes).unwrap();
+        assert_eq!(stored.size(), artifact.size);
+        assert_eq!(&stored.into_artifact(artifact.images.clone()).unwrap(), artifact);
+    }
+}
+
+/// A store that can neither read nor write.
+struct Broken;
+
+impl Store for Broken {
+    fn get(
+        &self,
+        kind: &'static str,
+        key: Digest,
+    ) -> Result<Option<Vec<u8>>, piecewise_backend::compiler::StoreError> {
+        let (action, reason) = ("read", "planned".to_owned());
+        Err(piecewise_backend::compiler::StoreError { action, kind, key, reason })
+    }
+    fn put(
+        &self,
+        kind: &'static str,
+        key: Digest,
+        _: &[(&str, &str)],
+        _: &[u8],
+    ) -> Result<(), piecewise_backend::compiler::StoreError> {
+        let (action, reason) = ("write", "planned".to_owned());
+        Err(piecewise_backend::compiler::StoreError { action, kind, key, reason })
+    }
+}
+
+#[test]
+fn a_broken_store_only_costs_the_compile() {
+    let (_, cold) = filled();
+    let broken = compiled(&Broken);
+    assert_eq!(broken.artifacts, cold.artifacts);
+    assert_eq!(broken.counts.misses.keys().copied().collect::<Vec<_>>(), ["unreadable"]);
+    assert_eq!(broken.counts.bytes_written, 0);
+}

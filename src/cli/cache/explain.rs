@@ -84,26 +84,43 @@ fn show(pieces: &[Explained], dir: &std::path::Path) -> anyhow::Result<()> {
     let dir = dir.display();
     print_line(&format!("{found} of {} pieces are in {dir}", pieces.len()))?;
     // Sizes of a piece mostly miss for one reason, which is told once.
-    let mut reasons: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut reasons: BTreeMap<String, Missing<'_>> = BTreeMap::new();
     for piece in pieces.iter().filter(|piece| !piece.found) {
-        let size = match piece.size {
-            PieceSize::Exact(rows) => rows.to_string(),
-            PieceSize::General(rows) => format!("any to {rows}"),
-        };
+        // Where ops or operands differ, the digest of the piece says nothing more.
+        let is_told = |name: &str| piece.differing.iter().any(|differing| differing.name == name);
+        let told = is_told("ops") || is_told("operands");
+        let telling = piece.differing.iter().filter(|d| !(told && d.name == "piece"));
+        let lines = telling.map(|differing| format!("  {differing}"));
         let reason = match &piece.nearest {
             None => "  there is no lowered piece at all".to_owned(),
-            Some(_) => {
-                let lines = piece.differing.iter().map(|differing| format!("  {differing}"));
-                lines.collect::<Vec<_>>().join("\n")
-            }
+            Some(_) => lines.collect::<Vec<_>>().join("\n"),
         };
-        let nearest = piece.nearest.as_ref().map(|key| format!(" (nearest {})", &key[..12]));
-        let name = format!("{} at {size}{}", piece.unique, nearest.unwrap_or_default());
-        reasons.entry(reason).or_default().push(name);
+        let missing = reasons.entry(reason).or_default();
+        missing.sizes.entry(&piece.unique).or_default().push(match piece.size {
+            PieceSize::Exact(rows) => rows.to_string(),
+            PieceSize::General(rows) => format!("any to {rows}"),
+        });
+        missing.nearest = missing.nearest.or(piece.nearest.as_deref());
     }
-    for (reason, names) in reasons {
-        print_line(&format!("\n{}", names.join(", ")))?;
+    for (reason, missing) in reasons {
+        let names = missing.sizes.iter().map(|(unique, sizes)| {
+            let sizes = sizes.join(", ");
+            format!("{unique} at {sizes}")
+        });
+        print_line(&format!("\nmissing: {}", names.collect::<Vec<_>>().join("; ")))?;
+        if let Some(key) = missing.nearest {
+            print_line(&format!("  the nearest is {}, which differs in", &key[..12]))?;
+        }
         print_line(&reason)?;
     }
     Ok(())
+}
+
+/// Pieces that are missing for one reason.
+#[derive(Default)]
+struct Missing<'a> {
+    /// Sizes by unique piece.
+    sizes: BTreeMap<&'a str, Vec<String>>,
+    /// The nearest entry of the first of them.
+    nearest: Option<&'a str>,
 }

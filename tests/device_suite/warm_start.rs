@@ -1,0 +1,82 @@
+//! A model that finds everything in a store computes the same bits as the one that filled it, and
+//! on CUDA it is built where NVRTC can't be found.
+
+use crate::equal_modes::two_steps;
+use crate::sequences::Left;
+use crate::small_decoder::Setup;
+use crate::target::{Cuda, Target};
+use piecewise_backend::compiler::{Compiler, Store};
+use piecewise_backend::cuda::{CudaDevice, CudaLibrary, CudaOptions, Faults};
+use piecewise_backend::device::Device;
+use piecewise_backend::store::MemoryStore;
+use piecewise_backend::weights::NormalWeights;
+use piecewise_kernels::op::OpRegistry;
+use piecewise_runtime::model::{CompiledModel, ModelError};
+use std::sync::Arc;
+
+fn build<D: Device>(
+    device: D,
+    compiler: &dyn Compiler,
+    store: &dyn Store,
+) -> Result<CompiledModel<D>, ModelError> {
+    let setup = Setup { sizes: vec![1, 4, 8], batches: vec![1, 4], ..Setup::default() };
+    CompiledModel::build(
+        Arc::new(setup.module()),
+        setup.options(),
+        compiler,
+        store,
+        device,
+        &NormalWeights { std: 0.4, seed: 7 },
+        &mut |_| {},
+    )
+}
+
+/// Steps of every captured size, and one above.
+fn steps<D: Device>(model: &mut CompiledModel<D>) -> Vec<Left> {
+    [1, 4, 8, 20].into_iter().flat_map(|tokens| two_steps(model, tokens)).collect()
+}
+
+fn check_equal<D: Device>(cold: &mut CompiledModel<D>, warm: &mut CompiledModel<D>) {
+    let compiled = |model: &CompiledModel<D>| model.statistics().compile.total_compiled();
+    assert!(compiled(cold) > 0);
+    assert_eq!(compiled(warm), 0);
+    for (found, expected) in steps(warm).iter().zip(&steps(cold)) {
+        assert_eq!(found.difference(expected), None);
+    }
+}
+
+/// On the same device.
+pub(crate) fn equals_cold<T: Target>() {
+    let store = MemoryStore::new();
+    let registry = Arc::new(OpRegistry::builtin());
+    let made = |threads| {
+        let (device, compiler) = T::make(&registry, threads);
+        build(device, &*compiler, &store).unwrap()
+    };
+    let mut cold = made(1);
+    check_equal(&mut cold, &mut made(4));
+}
+
+#[test]
+fn a_model_from_a_filled_store_needs_no_nvrtc() {
+    if !Cuda::is_there() {
+        return;
+    }
+    let made = |store: &MemoryStore, faults: Faults| {
+        let registry = Arc::new(OpRegistry::builtin());
+        let options = CudaOptions { faults, ..CudaOptions::default() };
+        let device = CudaDevice::open(options, OpRegistry::clone(&registry)).unwrap();
+        let compiler = device.compiler(registry);
+        build(device, &compiler, store)
+    };
+    let without = || {
+        let faults = Faults::default();
+        faults.miss(CudaLibrary::Nvrtc);
+        faults
+    };
+    let store = MemoryStore::new();
+    let mut cold = made(&store, Faults::default()).unwrap();
+    check_equal(&mut cold, &mut made(&store, without()).unwrap());
+    let error = made(&MemoryStore::new(), without()).unwrap_err().to_string();
+    assert!(error.contains("NVRTC was not found"), "{error}");
+}
