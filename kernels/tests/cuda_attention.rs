@@ -21,6 +21,7 @@ const POOL_PAGES: usize = 128;
 /// Sequences past the count, with lengths that nothing may follow.
 const PADDING: usize = 2;
 
+#[derive(Clone, Copy)]
 struct Step<'a> {
     dtypes: [DType; 2],
     heads: [usize; 2],
@@ -224,4 +225,6 @@ fn a_row_has_the_same_bits_in_every_grid() {
     let step = Step { lengths: &LENGTHS, queries: &QUERIES, ..Step::default() };
     let here = step.check("grid_close", &BOTH);
     assert_eq!(Step { padding_rows: 400, ..step }.check("grid_wide", &BOTH), here);
+    // So many rows that a block takes twice as many.
+    assert_eq!(Step { padding_rows: 8400, ..step }.check("grid_widest", &BOTH), here);
 }

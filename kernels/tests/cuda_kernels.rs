@@ -74,7 +74,7 @@ fn all_kernels() -> Vec<LaunchRecipe> {
                 let causal = dims[0] != 64;
                 let operands = attention(q, kv, heads, dims);
                 let attrs = PagedAttention::attrs(0.125, causal);
-                for sizes in [[1, 1, 4096], [2048, 64, 4096]] {
+                for sizes in [[1, 1, 4096], [64, 64, 4096], [8192, 64, 4096]] {
                     all.extend(attention_kernels(&operands, &attrs, &sizes).unwrap().launches);
                 }
             }
@@ -141,6 +141,11 @@ fn steps_of_many_rows_go_to_both_kernels() {
     assert_eq!(kernels.launches.last().unwrap().entry, "attention_prefill");
     assert_eq!(grids, [[256, 8, 4], [1024, 1, 1], [64 + 64, 8, 1]]);
     assert!(kernels.scratch.eval(&sizes) <= 16 << 20);
+    assert_eq!(kernels.launches.last().unwrap().block, [128, 1, 1]);
+    let sizes = [4096, 64, 4096];
+    let last = made(BF16, [16, 8], [128, 128], sizes).launches.pop().unwrap();
+    assert_eq!(last.grid_at(&sizes, 132), Ok([64 + 64, 8, 1]));
+    assert_eq!(last.block, [256, 1, 1]);
     // As many sequences as rows: those with more tokens than a few are fewer.
     let sizes = [256, 256, 4096];
     let last = made(BF16, [16, 8], [128, 128], sizes).launches.pop().unwrap();

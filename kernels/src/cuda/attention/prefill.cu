@@ -12,14 +12,15 @@ enum {
   STAGE = KEYS * (KEY_STRIDE + VALUE_STRIDE)
 };
 
-// Sixteen rows of CHUNKS chunks, that lie one head-row of the pool apart; zeros from `there` on.
-template <int CHUNKS> DEVICE void stage_page(Bytes16* to, const Q* pool, u64 first, u32 there) {
+// A page of rows of CHUNKS chunks; zeros from row `there` on.
+template <int CHUNKS> DEVICE void stage_page(Bytes16* to, const K* pool, u32 page, u32 there) {
+  const K* from = pool + ((u64)page * (PAGE * KV_HEADS) + blockIdx.y) * (CHUNKS * 8);
 #pragma unroll
   for (int i = 0; i < (PAGE * CHUNKS + THREADS - 1) / THREADS; ++i) {
     const u32 chunk = threadIdx.x + i * THREADS, row = chunk / CHUNKS, column = chunk % CHUNKS;
     if (PAGE * CHUNKS % THREADS != 0 && row >= PAGE) break;
-    const u64 at = row < there ? (first + row) * KV_HEADS + blockIdx.y : 0;
-    copy_async_if(row < there, to + row * (CHUNKS + 1) + column, pool + at * (CHUNKS * 8) + column * 8);
+    // No byte is read of what is not there.
+    copy_async_if(row < there, to + row * (CHUNKS + 1) + column, from + row * (KV_HEADS * CHUNKS * 8) + column * 8);
   }
 }
 
@@ -47,30 +48,28 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(
   const u32 warp_most = warp_row < queries * GROUP ? seen_by((warp_row + 15) / GROUP, queries, length) : 0;
   const u32 blocks = blocks_for(most, KEYS);
 
-  auto pages_of = [&](u32 block, u64 (&first)[KEYS / PAGE], u32 (&there)[KEYS / PAGE]) {
+  i32 next_pages[KEYS / PAGE];
+  auto find_pages = [&](u32 block) {
 #pragma unroll
     for (int p = 0; p < KEYS / PAGE; ++p) {
       const u32 position = block * KEYS + p * PAGE;
-      const i32 page = position < most ? table[(u64)sequence * pages + position / PAGE] : -1;
-      first[p] = page < 0 ? 0 : (u64)page * PAGE;
-      const u32 left = position < most ? most - position : 0;
-      const u64 held = page < 0 || first[p] >= kv_rows ? 0 : kv_rows - first[p];
-      there[p] = left < held ? left : (u32)held;
+      next_pages[p] = position < most ? table[(u64)sequence * pages + position / PAGE] : -1;
     }
   };
-  auto stage = [&](u32 block, const u64 (&first)[KEYS / PAGE], const u32 (&there)[KEYS / PAGE]) {
+  auto stage_next = [&](u32 block) {
     Bytes16* keys = staged + block % 2 * STAGE;
 #pragma unroll
     for (int p = 0; p < KEYS / PAGE; ++p) {
-      stage_page<KEY_CHUNKS>(keys + p * PAGE * KEY_STRIDE, k, first[p], there[p]);
-      stage_page<VALUE_CHUNKS>(keys + KEYS * KEY_STRIDE + p * PAGE * VALUE_STRIDE, v, first[p], there[p]);
+      const u64 first = (u64)(u32)next_pages[p] * PAGE, left = most - block * KEYS - p * PAGE;
+      const u64 held = next_pages[p] >= 0 && first < kv_rows ? kv_rows - first : 0;
+      const u32 there = (u32)(left < held ? left : held), page = there != 0 ? next_pages[p] : 0;
+      stage_page<KEY_CHUNKS>(keys + p * PAGE * KEY_STRIDE, k, page, there);
+      stage_page<VALUE_CHUNKS>(keys + KEYS * KEY_STRIDE + p * PAGE * VALUE_STRIDE, v, page, there);
     }
   };
-  u64 page_first[KEYS / PAGE];
-  u32 page_there[KEYS / PAGE];
-  pages_of(0, page_first, page_there);
-  stage(0, page_first, page_there);
-  pages_of(1, page_first, page_there);
+  find_pages(0);
+  stage_next(0);
+  find_pages(1);
 
   u32 seen[2], query[QUERY_STAGED ? 1 : DIM / 16][4];
   bool valid[2];
@@ -112,8 +111,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(
     copies_done();
     __syncthreads();
     if (block + 1 < blocks) {
-      stage(block + 1, page_first, page_there);
-      pages_of(block + 2, page_first, page_there);
+      stage_next(block + 1);
+      find_pages(block + 2);
     }
     const u32 base = block * KEYS;
     if (base >= warp_most) continue;
