@@ -74,7 +74,9 @@ fn all_kernels() -> Vec<LaunchRecipe> {
                 let causal = dims[0] != 64;
                 let operands = attention(q, kv, heads, dims);
                 let attrs = PagedAttention::attrs(0.125, causal);
-                all.extend(attention_kernels(&operands, &attrs, &[1, 1, 4096]).unwrap().launches);
+                for sizes in [[1, 1, 4096], [64, 64, 4096], [8192, 64, 4096]] {
+                    all.extend(attention_kernels(&operands, &attrs, &sizes).unwrap().launches);
+                }
             }
         }
     }
@@ -123,7 +125,42 @@ fn the_keys_of_a_decode_are_split_by_the_captured_size_alone() {
     };
     assert_eq!(splits(1, 1), [1, 8, 16]);
     assert_eq!(splits(8, 8), [8, 8, 4]);
-    assert_eq!(splits(2048, 8), [1024 + 8, 8, 1]);
+    assert_eq!(splits(63, 63), [63, 8, 1]);
+}
+
+#[test]
+fn steps_of_many_rows_go_to_both_kernels() {
+    let attrs = PagedAttention::attrs(0.125, true);
+    let made = |dtype: DType, heads: [u64; 2], dims: [u64; 2], sizes: [u64; 3]| {
+        attention_kernels(&attention(dtype, dtype, heads, dims), &attrs, &sizes).unwrap()
+    };
+    let sizes = [2048, 64, 4096];
+    let kernels = made(BF16, [16, 8], [128, 128], sizes);
+    let grids: Vec<[u32; 3]> =
+        kernels.launches.iter().map(|l| l.grid_at(&sizes, 132).unwrap()).collect();
+    assert_eq!(kernels.launches.last().unwrap().entry, "attention_prefill");
+    assert_eq!(grids, [[256, 8, 4], [1024, 1, 1], [64 + 64, 8, 1]]);
+    assert!(kernels.scratch.eval(&sizes) <= 16 << 20);
+    assert_eq!(kernels.launches.last().unwrap().block, [128, 1, 1]);
+    let sizes = [4096, 64, 4096];
+    let last = made(BF16, [16, 8], [128, 128], sizes).launches.pop().unwrap();
+    assert_eq!(last.grid_at(&sizes, 132), Ok([64 + 64, 8, 1]));
+    assert_eq!(last.block, [256, 1, 1]);
+    // As many sequences as rows: those with more tokens than a few are fewer.
+    let sizes = [256, 256, 4096];
+    let last = made(BF16, [16, 8], [128, 128], sizes).launches.pop().unwrap();
+    assert_eq!(last.grid_at(&sizes, 132), Ok([8 + 52, 8, 1]));
+    for (dtype, dims) in [(F32, [128, 128]), (BF16, [20, 12]), (F16, [128, 24])] {
+        let launches = made(dtype, [16, 8], dims, [2048, 64, 4096]).launches;
+        assert!(launches.iter().all(|launch| launch.entry != "attention_prefill"));
+    }
+    for heads in [[16, 1], [6, 2], [4, 4]] {
+        for dims in [[128, 128], [192, 128], [256, 256]] {
+            for launch in made(F16, heads, dims, [64, 1, 4096]).launches {
+                assert!(launch.static_shared + launch.dynamic_shared <= 99 << 10);
+            }
+        }
+    }
 }
 
 #[test]

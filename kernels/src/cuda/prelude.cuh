@@ -105,6 +105,13 @@ DEVICE Bytes16 load_weight(const void* from) {
                : "l"(from));
   return r;
 }
+// A copy to shared memory that passes no register, of zeros where nothing is `there`; the thread
+// sees it after copies_done.
+DEVICE void copy_async_if(bool there, Bytes16* to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from), "r"(there ? 16 : 0) : "memory");
+}
+DEVICE void copies_done() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // The row of a table that an index names, clamped to the table.
 DEVICE u64 table_row(i64 index, u64 extent) {
@@ -191,6 +198,52 @@ template <class OP, int THREADS, class T> DEVICE T group_of(T x, u32 lane, u32 g
     for (int i = 1; i < THREADS / 32; ++i) x = OP::of(x, exchange[i]);
   }
   return x;
+}
+
+// ---- tensor cores: the warp's sum [16, 8] += a [16, 16] * b [16, 8], each lane with its
+// fragments of PTX's m16n8k16
+#define PW_MMA(TYPES)                                                                        \
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." TYPES ".f32 "                        \
+               "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                       \
+               : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])                      \
+               : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1))
+template <class T> DEVICE void multiply_add(float* sum, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1);
+template <> DEVICE void multiply_add<bf16>(float* sum, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  PW_MMA("bf16.bf16");
+}
+template <> DEVICE void multiply_add<f16>(float* sum, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  PW_MMA("f16.f16");
+}
+// Four [8, 8] matrices of 16-bit elements: a lane names row lane % 8 of matrix lane / 8, and gets
+// of each matrix the 2 elements lane % 4 of row lane / 4; transposed, column lane / 4 of rows
+// lane % 4 * 2 and the next.
+DEVICE void load_matrices(u32 (&to)[4], const Bytes16* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"((u32)__cvta_generic_to_shared(row)) : "memory");
+}
+DEVICE void load_matrices_transposed(u32 (&to)[4], const Bytes16* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"((u32)__cvta_generic_to_shared(row)) : "memory");
+}
+// Two neighbouring elements, as fragments hold them.
+template <class T> DEVICE u32 pair_of(float low, float high);
+template <> DEVICE u32 pair_of<bf16>(float low, float high) {
+  u32 r;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+template <> DEVICE u32 pair_of<f16>(float low, float high) {
+  u32 r;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+// To about 2 units in the last place; results below the normal numbers are 0.
+DEVICE float power_of_two(float x) {
+  float r;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
 }
 
 // ---- searches: larger first, then the lower index; NaNs last

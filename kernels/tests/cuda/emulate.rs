@@ -16,6 +16,13 @@ pub(crate) fn available() -> bool {
     true
 }
 
+const COPY_IF: &str = r#"asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from), "r"(there ? 16 : 0) : "memory");"#;
+const MATRICES: &str = r#"asm volatile("ldmatrix.sync.aligned.m8n8.x4KIND.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"((u32)__cvta_generic_to_shared(row)) : "memory");"#;
+const PAIR: &str = r#"asm("cvt.rn.TYPEx2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));"#;
+
 /// The prelude for a host compiler.
 fn prelude() -> String {
     PRELUDE
@@ -25,6 +32,15 @@ fn prelude() -> String {
         .replace("asm(\"cvt.f32.f16 %0, %1;\" : \"=f\"(r) : \"h\"(b));", "r = emu_unf16(b);")
         .replace("asm volatile(\"bar.sync %0, %1;\" ::\"r\"(group + 1), \"n\"(THREADS) : \"memory\");", "groupbar[group + 1].wait(THREADS);")
         .replace("asm volatile(\"ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];\"\n               : \"=r\"(r.x), \"=r\"(r.y), \"=r\"(r.z), \"=r\"(r.w)\n               : \"l\"(from));", "r = *(const Bytes16*)from;")
+        .replace(COPY_IF, "copies[threadIdx.x].push_back({to, from, there});")
+        .replace("asm volatile(\"cp.async.wait_all;\" ::: \"memory\");", "emu_copies_done();")
+        .replace("PW_MMA(\"bf16.bf16\");", "emu_mma(sum, a0, a1, a2, a3, b0, b1, [](unsigned short h) { return of_bf16_bits(h); });")
+        .replace("PW_MMA(\"f16.f16\");", "emu_mma(sum, a0, a1, a2, a3, b0, b1, emu_unf16);")
+        .replace(&MATRICES.replace("KIND", ""), "emu_matrices(to, row, false);")
+        .replace(&MATRICES.replace("KIND", ".trans"), "emu_matrices(to, row, true);")
+        .replace(&PAIR.replace("TYPE", "bf16"), "r = emu_bf16(low) | (u32)emu_bf16(high) << 16;")
+        .replace(&PAIR.replace("TYPE", "f16"), "r = emu_f16(low) | (u32)emu_f16(high) << 16;")
+        .replace("asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(r) : \"f\"(x));", "r = exp2f(x);")
 }
 /// Launches and what they work on.
 pub(crate) struct Case {
@@ -41,13 +57,19 @@ pub(crate) fn emulate(name: &str, case: &Case) -> Vec<Vec<u8>> {
     let mut main = String::from(include_str!("emulator.h"));
     main.push_str(&prelude());
     let mut sources: Vec<String> = case.launches.iter().map(|l| l.source.clone()).collect();
+    sources.sort();
     sources.dedup();
-    for s in &sources {
+    for (i, s) in sources.iter().enumerate() {
+        let _ = writeln!(main, "namespace source_{i} {{");
         main.push_str(
             &s.replace("#include \"prelude.cuh\"", "")
                 .replace("__shared__ alignas(16)", "__shared__")
                 .replace("extern __shared__ Bytes16 staged[];", "static Bytes16 staged[8192];"),
         );
+        main.push_str("\n}\n");
+        for name in s.lines().filter_map(|l| l.strip_prefix("#define ")?.split([' ', '(']).next()) {
+            let _ = writeln!(main, "#undef {name}");
+        }
     }
     let main = main
         .replace("static u8 pool", "alignas(16) static u8 pool")
@@ -92,11 +114,12 @@ pub(crate) fn emulate(name: &str, case: &Case) -> Vec<Vec<u8>> {
         assert_eq!(types.len(), l.params.len());
         let _ = writeln!(
             main,
-            "emu_launch({{{},{},{}}},{{{},1,1}},[&]{{{}({});}});",
+            "emu_launch({{{},{},{}}},{{{},1,1}},[&]{{using namespace source_{};{}({});}});",
             g[0],
             g[1],
             g[2],
             l.block[0],
+            sources.iter().position(|s| *s == l.source).unwrap(),
             l.entry,
             args.join(",")
         );

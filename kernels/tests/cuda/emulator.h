@@ -40,10 +40,28 @@ static unsigned long long atomicAdd(unsigned long long*p,unsigned long long v){a
 static unsigned short emu_bf16(float x){unsigned b=__float_as_uint(x);if((b&0x7fffffff)>0x7f800000)return 0x7fff;return (b+0x7fff+((b>>16)&1))>>16;}
 static unsigned short emu_f16(float x){_Float16 h=(_Float16)x;unsigned short u;memcpy(&u,&h,2);return u;}
 static float emu_unf16(unsigned short u){_Float16 h;memcpy(&h,&u,2);return (float)h;}
+static unsigned fragments[64][32][6];
+// sum [16, 8] += a [16, 16] * b [16, 8]: a lane has rows lane/4 and lane/4+8 of a at the 2 elements
+// lane%4 of each half, column lane/4 of b at the same elements, and of the sum rows lane/4 and
+// lane/4+8 at columns lane%4*2 and the next. The elements add up exactly, then to the sum.
+template<class F>static void emu_mma(float*sum,unsigned a0,unsigned a1,unsigned a2,unsigned a3,unsigned b0,unsigned b1,F widen){
+unsigned w=emu_w(),l=emu_l(),mine[6]={a0,a1,a2,a3,b0,b1};memcpy(fragments[w][l],mine,sizeof mine);warpbar[w].wait(32);
+for(int i=0;i<4;i++){unsigned row=l/4,column=l%4*2+i%2;double s=0;for(int t=0;t<4;t++)for(int half=0;half<2;half++)for(int e=0;e<2;e++){
+unsigned a=fragments[w][row*4+t][half*2+i/2],b=fragments[w][column*4+t][4+half];s+=(double)widen((unsigned short)(a>>16*e))*(double)widen((unsigned short)(b>>16*e));}
+sum[i]=(float)(sum[i]+s);}warpbar[w].wait(32);}
+// Row lane%8 of matrix lane/8 is named by each lane; a lane gets elements lane%4*2 and the next of
+// row lane/4 of each, or, transposed, of column lane/4.
+static void emu_matrices(unsigned*to,const void*row,bool transposed){unsigned w=emu_w(),l=emu_l();slots[w][l]=(unsigned long long)row;warpbar[w].wait(32);
+for(int m=0;m<4;m++){unsigned r=0;for(unsigned e=0;e<2;e++){unsigned at=l%4*2+e,line=transposed?at:l/4,column=transposed?l/4:at;r|=(unsigned)((const unsigned short*)slots[w][m*8+line])[column]<<16*e;}to[m]=r;}warpbar[w].wait(32);}
+// Copies happen where they are waited for, so that a missing wait shows.
+struct Copy{void*to;const void*from;bool there;};
+static std::vector<Copy> copies[1024];
+static void emu_copies_done(){for(auto&c:copies[threadIdx.x])if(c.there)memcpy(c.to,c.from,16);else memset(c.to,0,16);copies[threadIdx.x].clear();}
 static std::function<void()> emu_body;
 static void emu_entry(){emu_body();emu_cur->done=true;swapcontext(&emu_cur->c,&emu_main);}
 static void emu_launch(Dim3 g,Dim3 b,std::function<void()> f){emu_body=f;gridDim=g;blockDim=b;std::vector<Fiber> fs(b.x);for(auto&x:fs)x.stack=(char*)malloc(1<<17);
 for(unsigned z=0;z<g.z;z++)for(unsigned y=0;y<g.y;y++)for(unsigned x=0;x<g.x;x++){blockIdx={x,y,z};for(auto&w:warpbar)w=Bar();for(auto&w:groupbar)w=Bar();blockbar=Bar();
+for(auto&c:copies)c.clear();
 for(unsigned t=0;t<b.x;t++){fs[t].tid={t,0,0};fs[t].done=false;getcontext(&fs[t].c);fs[t].c.uc_stack.ss_sp=fs[t].stack;fs[t].c.uc_stack.ss_size=1<<17;fs[t].c.uc_link=&emu_main;makecontext(&fs[t].c,emu_entry,0);}
 long spins=0;for(bool any=true;any;){any=false;for(auto&q:fs)if(!q.done){any=true;emu_cur=&q;swapcontext(&emu_main,&q.c);}if(++spins>5000000){fprintf(stderr,"deadlock\n");exit(3);}}}
 for(auto&x:fs)free(x.stack);}

@@ -1,22 +1,24 @@
-//! [`crate::attention::PagedAttention`] on CUDA.
+//! [`crate::attention::PagedAttention`] on CUDA: a kernel that splits the keys of sequences with
+//! few tokens, and one on tensor cores for sequences with many.
 
-use super::matmul::options;
-use super::recipe::{Blocks, GridAxis, LaunchRecipe, OpKernels, Param, Scalar};
+mod prefill;
+mod split;
+
+use super::recipe::{Blocks, GridAxis, OpKernels, Param, Scalar};
 use crate::lower::LowerError;
 use piecewise_ir::custom::{Attr, Attrs, CustomOpDef};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
-use piecewise_ir::entity::{Entity, Symbol};
+use piecewise_ir::entity::Symbol;
 use piecewise_ir::types::TensorType;
 
 /// The widest head.
 const MAX_DIM: u64 = 256;
 /// The most heads that share a key-value head.
 const MAX_GROUP: u64 = 16;
-/// The most ranges that the keys of a sequence are cut into.
-const MAX_SPLITS: u64 = 16;
-/// Blocks that keep a large device busy: two for each of its multiprocessors.
-const ENOUGH_BLOCKS: u64 = 264;
+/// The fewest rows of a step that is given to both kernels: below, the tiles of tensor cores are
+/// mostly empty.
+const PREFILL_ROWS: u64 = 64;
 
 struct Shape {
     heads: u64,
@@ -31,6 +33,7 @@ struct Shape {
     kv_rows: Dim,
     scale: f64,
     causal: bool,
+    dtypes: [DType; 2],
 }
 
 impl Shape {
@@ -67,6 +70,7 @@ impl Shape {
             kv_rows: k.shape[0].clone(),
             scale: *scale,
             causal: *causal,
+            dtypes: [q.dtype, k.dtype],
         };
         let group = shape.group();
         if !(1..=MAX_DIM).contains(&shape.dim)
@@ -86,14 +90,27 @@ impl Shape {
         self.heads / self.kv_heads.max(1)
     }
 
-    /// Query rows of a block: those of one token where sequences bring one each.
-    fn tile(&self, sizes: &[u64]) -> u64 {
-        let one_token = self.rows.eval(sizes) < 4 * self.sequences.eval(sizes);
-        if one_token { self.group().next_power_of_two().min(4) } else { 4 }
+    /// The most tokens of a sequence that the split kernel takes where both kernels run: what one
+    /// or two of its tiles hold.
+    fn few(&self) -> u64 {
+        (8 / self.group()).clamp(1, 4)
+    }
+
+    /// Whether sequences with more than a few tokens go to tensor cores, a function of the sizes
+    /// of rows and sequences alone.
+    fn on_tensor_cores(&self, sizes: &[u64]) -> bool {
+        let [q, kv] = self.dtypes;
+        q == kv
+            && matches!(q, DType::BF16 | DType::F16)
+            && self.dim.is_multiple_of(16)
+            && self.value_dim.is_multiple_of(16)
+            // The largest score is taken before it is scaled.
+            && self.scale > 0.0
+            && self.rows.eval(sizes) >= PREFILL_ROWS
     }
 
     /// Blocks for any division of the rows among the sequences.
-    fn tiles(&self, tile: u64) -> GridAxis {
+    fn tiles(&self, tile: u64) -> Vec<Blocks> {
         let group = self.group();
         let units = self.rows.times(group as i64);
         let mut parts = vec![Blocks { units, per_block: tile }];
@@ -101,8 +118,52 @@ impl Shape {
             // Rounded up for each sequence apart.
             parts.push(Blocks { units: self.sequences.clone(), per_block: 1 });
         }
-        GridAxis::Blocks(parts)
+        parts
     }
+
+    /// Scores as powers of two.
+    fn scale(&self) -> Param {
+        Param::Scalar(Scalar::F32((self.scale * std::f64::consts::LOG2_E) as f32))
+    }
+
+    /// What the source of either kernel starts with; `few` is 0 where there is one kernel alone.
+    fn header(&self, few: u64, defines: &[(&str, u64)]) -> String {
+        let [q, k] = self.dtypes.map(storage);
+        let mut source = format!("#include \"prelude.cuh\"\n\ntypedef {q} Q;\ntypedef {k} K;\n");
+        let common = [
+            ("HEADS", self.heads),
+            ("KV_HEADS", self.kv_heads),
+            ("GROUP", self.group()),
+            ("DIM", self.dim),
+            ("VALUE_DIM", self.value_dim),
+            ("CAUSAL", u64::from(self.causal)),
+            ("FEW", few),
+        ];
+        for (name, value) in common.iter().chain(defines) {
+            source.push_str(&format!("#define {name} {value}\n"));
+        }
+        source.push_str(include_str!("walk.cuh"));
+        source
+    }
+}
+
+fn number(n: u64) -> Param {
+    size(&Dim::constant(n))
+}
+
+fn size(dim: &Dim) -> Param {
+    Param::Scalar(Scalar::U32(dim.clone()))
+}
+
+fn blocks_at(parts: &[Blocks], sizes: &[u64]) -> u64 {
+    parts.iter().fold(0, |sum: u64, part| {
+        sum.saturating_add(part.units.eval(sizes).div_ceil(part.per_block))
+    })
+}
+
+/// The shorter of two grids that both hold the work.
+fn shorter(a: Vec<Blocks>, b: Vec<Blocks>, sizes: &[u64]) -> GridAxis {
+    GridAxis::Blocks(if blocks_at(&b, sizes) < blocks_at(&a, sizes) { b } else { a })
 }
 
 fn storage(dtype: DType) -> &'static str {
@@ -113,8 +174,10 @@ fn storage(dtype: DType) -> &'static str {
     }
 }
 
-/// The launches of `piecewise.paged_attention` at these sizes (by symbol index): the grid and how
-/// keys are divided are functions of the types and the sizes alone. Arguments: the op's operands,
+/// The launches of `piecewise.paged_attention` at these sizes (by symbol index): which kernels
+/// run, their grids and how keys are divided are functions of the types and the sizes alone; in
+/// steps of 64 rows or more each sequence is taken by one of two kernels, by how many tokens it
+/// brings. Arguments: the op's operands,
 /// then its result. Can be captured in every batch.
 ///
 /// # Errors
@@ -126,84 +189,10 @@ pub fn attention_kernels(
     sizes: &[u64],
 ) -> Result<OpKernels, LowerError> {
     let shape = Shape::new(operands, attrs)?;
-    let tile = shape.tile(sizes);
-    let rows = shape.rows.eval(sizes).saturating_mul(shape.group());
-    let blocks = rows.div_ceil(tile).saturating_mul(shape.kv_heads).max(1);
-    let splits = (ENOUGH_BLOCKS / blocks).clamp(1, MAX_SPLITS);
-    let lanes = shape.dim.max(shape.value_dim).div_ceil(8).next_power_of_two();
-    let mut source = String::from("#include \"prelude.cuh\"\n\n");
-    source.push_str(&format!(
-        "typedef {} Q;\ntypedef {} K;\n",
-        storage(operands[0].dtype),
-        storage(operands[1].dtype)
-    ));
-    for (name, value) in [
-        ("HEADS", shape.heads),
-        ("KV_HEADS", shape.kv_heads),
-        ("GROUP", shape.group()),
-        ("DIM", shape.dim),
-        ("VALUE_DIM", shape.value_dim),
-        ("LANES", lanes),
-        ("TILE", tile),
-        ("CAUSAL", u64::from(shape.causal)),
-    ] {
-        source.push_str(&format!("#define {name} {value}\n"));
+    if !shape.on_tensor_cores(sizes) {
+        return Ok(split::kernels(&shape, sizes, None));
     }
-    source.push_str(include_str!("split.cu"));
-    let number = |n: u64| Param::Scalar(Scalar::U32(Dim::constant(n)));
-    let size = |dim: &Dim| Param::Scalar(Scalar::U32(dim.clone()));
-    // Scores are powers of two.
-    let scale = (shape.scale * std::f64::consts::LOG2_E) as f32;
-    let mut params: Vec<Param> = (0..8).map(Param::Arg).collect();
-    params.extend([
-        // One range writes the result at once and no partial sum: any valid address does.
-        if splits > 1 { Param::Scratch(0) } else { Param::Arg(7) },
-        Param::Counts,
-        size(&shape.rows),
-        size(&shape.sequences),
-        number(shape.sequence_symbol.index() as u64),
-        Param::Scalar(Scalar::U64(shape.kv_rows.clone())),
-        number(shape.pages),
-        number(splits),
-        Param::Scalar(Scalar::F32(scale)),
-    ]);
-    let mut launches = vec![LaunchRecipe {
-        source: source.clone(),
-        entry: "attention_split".to_owned(),
-        options: options(),
-        grid: [shape.tiles(tile), GridAxis::of(shape.kv_heads, 1), GridAxis::of(splits, 1)],
-        block: [128, 1, 1],
-        static_shared: 4 * 4 * tile as u32 * (2 + lanes as u32 * 8),
-        dynamic_shared: 0,
-        params,
-        programmatic: true,
-    }];
-    let mut scratch = Dim::constant(0);
-    if splits > 1 {
-        let each = shape.heads * splits * (shape.value_dim + 2) * 4;
-        scratch = shape.rows.times(each as i64);
-        launches.push(LaunchRecipe {
-            source,
-            entry: "attention_combine".to_owned(),
-            options: options(),
-            grid: [
-                GridAxis::of(shape.rows.times(shape.heads as i64), 4),
-                GridAxis::one(),
-                GridAxis::one(),
-            ],
-            block: [128, 1, 1],
-            static_shared: 0,
-            dynamic_shared: 0,
-            params: vec![
-                Param::Scratch(0),
-                Param::Arg(7),
-                Param::Counts,
-                size(&shape.rows),
-                number(shape.row_symbol.index() as u64),
-                number(splits),
-            ],
-            programmatic: true,
-        });
-    }
-    Ok(OpKernels { launches, scratch })
+    let mut kernels = split::kernels(&shape, sizes, Some(shape.few()));
+    kernels.launches.push(prefill::kernel(&shape, sizes, shape.few()));
+    Ok(kernels)
 }

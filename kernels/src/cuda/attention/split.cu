@@ -1,7 +1,7 @@
 // Attention of tiles of TILE query rows over a range of keys. A query row is a token and one of
 // the GROUP heads that share a key-value head. The keys of a sequence are cut into `splits`
 // ranges by its length alone; a lane holds 8 neighbouring elements of a head, LANES lanes a key.
-enum { WARPS = 4, SLOTS = 32 / LANES, AHEAD = 4, PAGE = 16 };
+enum { WARPS = 4, SLOTS = 32 / LANES, AHEAD = 4 };
 
 // Elements first .. first + 8 of a head of WIDTH; what is outside is 0.
 template <int WIDTH, class T> DEVICE void load_head(float (&to)[8], const T* head, u32 first, bool valid) {
@@ -26,8 +26,13 @@ DEVICE void merge(float& m, float& l, float (&o)[8], float m2, float l2, const f
   for (int i = 0; i < 8; ++i) o[i] = (a == 0.0f ? 0.0f : o[i] * a) + (b == 0.0f ? 0.0f : o2[i] * b);
 }
 
-// Grid: (tiles, key-value heads, splits). A tile is found by walking the sequences: there are at
-// most rows * GROUP / TILE + sequences of them.
+// Where the partial results of a row are. FEW is the most tokens of a sequence that this kernel
+// takes where it leaves longer ones to another, 0 where it takes all.
+DEVICE u64 place_of(u32 sequence, u32 start, u32 token) {
+  return FEW ? (u64)sequence * FEW + token : (u64)start + token;
+}
+
+// Grid: (tiles, key-value heads, splits).
 extern "C" __global__ void __launch_bounds__(128) attention_split(
     const Q* q, const K* k, const K* v, const i32* table, const i32* lengths, const i32* starts,
     const i32* query_lengths, Q* out, float* partial, const i32* counts,
@@ -37,34 +42,13 @@ extern "C" __global__ void __launch_bounds__(128) attention_split(
   PW_WAIT();
   const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const u32 part = lane % LANES, slot = lane / LANES;
-  u32 tile = blockIdx.x, sequence = 0;
   const u32 real = sequences < (u32)counts[sequence_symbol] ? sequences : (u32)counts[sequence_symbol];
-  // Thirty-two sequences at a time, by their number of tiles.
-  bool found = false;
-  for (; sequence < real; sequence += 32) {
-    const u32 mine = sequence + lane;
-    const i32 n = mine < real ? query_lengths[mine] : 0;
-    u32 tiles = n > 0 ? blocks_for((u32)n * GROUP, TILE) : 0, upto = tiles;
-#pragma unroll
-    for (int by = 1; by < 32; by *= 2) {
-      const u32 lower = __shfl_up_sync(0xffffffffu, upto, by);
-      if (lane >= (u32)by) upto += lower;
-    }
-    const u32 here = __ballot_sync(0xffffffffu, upto > tile);
-    if (here != 0) {
-      const int which = __ffs((int)here) - 1;
-      tile -= __shfl_sync(0xffffffffu, upto - tiles, which);
-      sequence += which;
-      found = true;
-      break;
-    }
-    tile -= __shfl_sync(0xffffffffu, upto, 31);
-  }
-  if (!found) return;
+  Tile found;
+  if (!find_tile<TILE>(found, blockIdx.x, query_lengths, real, 1, FEW ? FEW : 0xffffffffu)) return;
+  const u32 sequence = found.sequence, tile = found.at;
   const u32 queries = query_lengths[sequence], head0 = blockIdx.y * GROUP;
   const i32 start = starts[sequence];
-  u32 length = lengths[sequence] > 0 ? lengths[sequence] : 0;
-  length = length < pages * PAGE ? length : pages * PAGE;
+  const u32 length = keys_of(lengths, sequence, pages);
   const u32 range = blocks_for(blocks_for(length, PAGE), splits) * PAGE;
   const u32 first = blockIdx.z * range;
   u32 seen[TILE], most = 0;
@@ -73,8 +57,7 @@ extern "C" __global__ void __launch_bounds__(128) attention_split(
   for (int r = 0; r < TILE; ++r) {
     const u32 row = tile * TILE + r, token = row / GROUP, head = head0 + row % GROUP;
     const bool valid = token < queries && start >= 0 && (u32)start + token < rows;
-    seen[r] = !valid ? 0 : CAUSAL ? (length + token + 1 > queries ? length + token + 1 - queries : 0) : length;
-    seen[r] = seen[r] < length ? seen[r] : length;
+    seen[r] = valid ? seen_by(token, queries, length) : 0;
     most = seen[r] > most ? seen[r] : most;
     load_head<DIM>(query[r], q + ((u64)(valid ? start + token : 0) * HEADS + head) * DIM, part * 8, valid);
     m[r] = -INF_F;
@@ -171,27 +154,37 @@ extern "C" __global__ void __launch_bounds__(128) attention_split(
       sum += shared_l[w][r] * share[w];
     }
     const u64 at = (u64)(start + token) * HEADS + head;
+    const u64 place = (place_of(sequence, start, token) * HEADS + head) * splits + blockIdx.z;
     for (u32 i = lane; i < VALUE_DIM; i += 32) {
       float x = 0.0f;
 #pragma unroll
       for (int w = 0; w < WARPS; ++w) x += share[w] == 0.0f ? 0.0f : shared_o[w][r][i] * share[w];
       if (splits == 1) narrow(out[at * VALUE_DIM + i], x / sum);
-      else partial[(at * splits + blockIdx.z) * (VALUE_DIM + 2) + 2 + i] = x;
+      else partial[place * (VALUE_DIM + 2) + 2 + i] = x;
     }
     if (splits != 1 && lane == 0) {
-      partial[(at * splits + blockIdx.z) * (VALUE_DIM + 2)] = top;
-      partial[(at * splits + blockIdx.z) * (VALUE_DIM + 2) + 1] = sum;
+      partial[place * (VALUE_DIM + 2)] = top;
+      partial[place * (VALUE_DIM + 2) + 1] = sum;
     }
   }
 }
 
-// The splits of each row and head, in order: grid (rows * heads), a warp each.
+// The splits of each row and head, in order: grid (places * heads), a warp each.
 extern "C" __global__ void __launch_bounds__(128) attention_combine(
-    const float* partial, Q* out, const i32* counts, u32 rows, u32 row_symbol, u32 splits) {
+    const float* partial, const i32* starts, const i32* query_lengths, Q* out, const i32* counts,
+    u32 rows, u32 sequences, u32 row_symbol, u32 sequence_symbol, u32 splits) {
   PW_LAUNCH_DEPENDENTS();
   PW_WAIT();
   const u32 lane = threadIdx.x % 32, at = blockIdx.x * WARPS + threadIdx.x / 32;
-  if (at >= rows * HEADS || (i32)(at / HEADS) >= counts[row_symbol]) return;
+  u32 row = at / HEADS;
+  if (FEW) {
+    const u32 sequence = row / (FEW ? FEW : 1), token = row % (FEW ? FEW : 1);
+    if (sequence >= sequences || (i32)sequence >= counts[sequence_symbol]) return;
+    const i32 n = query_lengths[sequence], start = starts[sequence];
+    if (n > FEW || (i32)token >= n || start < 0) return;
+    row = start + token;
+  }
+  if (row >= rows || (i32)row >= counts[row_symbol]) return;
   const float* from = partial + (u64)at * splits * (VALUE_DIM + 2);
   float top = -INF_F, sum = 0.0f;
   for (u32 s = 0; s < splits; ++s) top = fmaxf(top, from[s * (VALUE_DIM + 2)]);
@@ -205,6 +198,6 @@ extern "C" __global__ void __launch_bounds__(128) attention_combine(
       const float m = from[s * (VALUE_DIM + 2)];
       if (m != -INF_F) x += from[s * (VALUE_DIM + 2) + 2 + i] * exp2f(m - top);
     }
-    narrow(out[(u64)at * VALUE_DIM + i], x / sum);
+    narrow(out[((u64)row * HEADS + at % HEADS) * VALUE_DIM + i], x / sum);
   }
 }

@@ -1,0 +1,200 @@
+// Attention of tiles of query rows over all keys that they see, on tensor cores, for sequences of
+// more than FEW tokens. A query row is a token and one of the GROUP heads that share a key-value
+// head; a warp has 16 rows. Two stages of KEYS keys and values lie in shared memory, rows an odd
+// number of 16-byte chunks apart, so that eight neighbouring ones lie in different banks.
+enum {
+  TILE = WARPS * 16,
+  THREADS = WARPS * 32,
+  KEY_CHUNKS = DIM / 8,
+  VALUE_CHUNKS = VALUE_DIM / 8,
+  KEY_STRIDE = KEY_CHUNKS + 1,
+  VALUE_STRIDE = VALUE_CHUNKS + 1,
+  STAGE = KEYS * (KEY_STRIDE + VALUE_STRIDE)
+};
+
+// A page of rows of CHUNKS chunks; zeros from row `there` on.
+template <int CHUNKS> DEVICE void stage_page(Bytes16* to, const K* pool, u32 page, u32 there) {
+  const K* from = pool + ((u64)page * (PAGE * KV_HEADS) + blockIdx.y) * (CHUNKS * 8);
+#pragma unroll
+  for (int i = 0; i < (PAGE * CHUNKS + THREADS - 1) / THREADS; ++i) {
+    const u32 chunk = threadIdx.x + i * THREADS, row = chunk / CHUNKS, column = chunk % CHUNKS;
+    if (PAGE * CHUNKS % THREADS != 0 && row >= PAGE) break;
+    // No byte is read of what is not there.
+    copy_async_if(row < there, to + row * (CHUNKS + 1) + column, from + row * (KV_HEADS * CHUNKS * 8) + column * 8);
+  }
+}
+
+// Grid: (tiles, key-value heads).
+extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(
+    const Q* q, const K* k, const K* v, const i32* table, const i32* lengths, const i32* starts,
+    const i32* query_lengths, Q* out, const i32* counts,
+    u32 rows, u32 sequences, u32 sequence_symbol, u64 kv_rows, u32 pages, float scale) {
+  PW_LAUNCH_DEPENDENTS();
+  extern __shared__ Bytes16 staged[];
+  PW_WAIT();
+  const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, quad = lane / 4, in_quad = lane % 4;
+  const u32 real = sequences < (u32)counts[sequence_symbol] ? sequences : (u32)counts[sequence_symbol];
+  Tile found;
+  if (!find_tile<TILE>(found, blockIdx.x, query_lengths, real, FEW + 1, 0xffffffffu)) return;
+  // The tiles that see the most keys start first.
+  const u32 sequence = found.sequence, tile = found.of - 1 - found.at;
+  const u32 queries = query_lengths[sequence], head0 = blockIdx.y * GROUP;
+  const i32 start = starts[sequence];
+  const u32 length = keys_of(lengths, sequence, pages);
+  const u32 first_row = tile * TILE, last_token = (first_row + TILE - 1) / GROUP;
+  const u32 fewest = seen_by(first_row / GROUP, queries, length);
+  const u32 most = seen_by(last_token < queries ? last_token : queries - 1, queries, length);
+  const u32 warp_row = first_row + warp * 16;
+  const u32 warp_most = warp_row < queries * GROUP ? seen_by((warp_row + 15) / GROUP, queries, length) : 0;
+  const u32 blocks = blocks_for(most, KEYS);
+
+  i32 next_pages[KEYS / PAGE];
+  auto find_pages = [&](u32 block) {
+#pragma unroll
+    for (int p = 0; p < KEYS / PAGE; ++p) {
+      const u32 position = block * KEYS + p * PAGE;
+      next_pages[p] = position < most ? table[(u64)sequence * pages + position / PAGE] : -1;
+    }
+  };
+  auto stage_next = [&](u32 block) {
+    Bytes16* keys = staged + block % 2 * STAGE;
+#pragma unroll
+    for (int p = 0; p < KEYS / PAGE; ++p) {
+      const u64 first = (u64)(u32)next_pages[p] * PAGE, left = most - block * KEYS - p * PAGE;
+      const u64 held = next_pages[p] >= 0 && first < kv_rows ? kv_rows - first : 0;
+      const u32 there = (u32)(left < held ? left : held), page = there != 0 ? next_pages[p] : 0;
+      stage_page<KEY_CHUNKS>(keys + p * PAGE * KEY_STRIDE, k, page, there);
+      stage_page<VALUE_CHUNKS>(keys + KEYS * KEY_STRIDE + p * PAGE * VALUE_STRIDE, v, page, there);
+    }
+  };
+  find_pages(0);
+  stage_next(0);
+  find_pages(1);
+
+  u32 seen[2], query[QUERY_STAGED ? 1 : DIM / 16][4];
+  bool valid[2];
+  u64 result[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const u32 row = warp_row + quad + h * 8, token = row / GROUP;
+    valid[h] = token < queries && start >= 0 && (u32)start + token < rows;
+    seen[h] = seen_by(token, queries, length);
+    result[h] = (u64)(valid[h] ? start + token : 0) * HEADS + head0 + row % GROUP;
+    if (!QUERY_STAGED) {
+      const u32* from = (const u32*)(q + result[h] * DIM);
+#pragma unroll
+      for (int d = 0; d < DIM / 16; ++d) {
+        query[QUERY_STAGED ? 0 : d][h] = valid[h] ? from[d * 8 + in_quad] : 0;
+        query[QUERY_STAGED ? 0 : d][2 + h] = valid[h] ? from[d * 8 + 4 + in_quad] : 0;
+      }
+    }
+  }
+  Bytes16* queries_at = staged + 2 * STAGE;
+  if (QUERY_STAGED) {
+    for (u32 chunk = threadIdx.x; chunk < TILE * KEY_CHUNKS; chunk += THREADS) {
+      const u32 line = chunk / KEY_CHUNKS, column = chunk % KEY_CHUNKS;
+      const u32 row = first_row + line, token = row / GROUP;
+      const bool there = token < queries && start >= 0 && (u32)start + token < rows;
+      const u64 at = (u64)(there ? start + token : 0) * HEADS + head0 + row % GROUP;
+      copy_async_if(there, queries_at + line * KEY_STRIDE + column, q + at * DIM + column * 8);
+    }
+  }
+
+  float top[2] = {-INF_F, -INF_F}, sum[2] = {0.0f, 0.0f}, o[VALUE_DIM / 8][4];
+#pragma unroll
+  for (int n = 0; n < VALUE_DIM / 8; ++n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) o[n][i] = 0.0f;
+
+  for (u32 block = 0; block < blocks; ++block) {
+    // What this thread copied has come, then what all did; all are done with the other stage.
+    copies_done();
+    __syncthreads();
+    if (block + 1 < blocks) {
+      stage_next(block + 1);
+      find_pages(block + 2);
+    }
+    const u32 base = block * KEYS;
+    if (base >= warp_most) continue;
+    const Bytes16* keys = staged + block % 2 * STAGE;
+    const Bytes16* values = keys + KEYS * KEY_STRIDE;
+    float score[KEYS / 8][4];
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) score[n][i] = 0.0f;
+#pragma unroll
+    for (int d = 0; d < DIM / 16; ++d) {
+      u32 a[4];
+      if (QUERY_STAGED) {
+        load_matrices(a, queries_at + (warp * 16 + lane % 16) * KEY_STRIDE + d * 2 + lane / 16);
+      } else {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) a[i] = query[QUERY_STAGED ? 0 : d][i];
+      }
+#pragma unroll
+      for (int n = 0; n < KEYS / 16; ++n) {
+        u32 b[4];
+        load_matrices(b, keys + (n * 16 + lane / 16 * 8 + lane % 8) * KEY_STRIDE + d * 2 + lane / 8 % 2);
+        multiply_add<Q>(score[2 * n], a[0], a[1], a[2], a[3], b[0], b[1]);
+        multiply_add<Q>(score[2 * n + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
+      }
+    }
+    if (base + KEYS > fewest) {
+#pragma unroll
+      for (int n = 0; n < KEYS / 8; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const u32 position = base + n * 8 + in_quad * 2 + i % 2;
+          if (position >= seen[i / 2]) score[n][i] = -INF_F;
+        }
+    }
+    float from[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float largest = -INF_F;
+#pragma unroll
+      for (int n = 0; n < KEYS / 8; ++n) largest = fmaxf(largest, fmaxf(score[n][2 * h], score[n][2 * h + 1]));
+      largest = fmaxf(largest, from_lane(largest, 1));
+      largest = fmaxf(largest, from_lane(largest, 2));
+      const float higher = fmaxf(top[h], largest * scale);
+      // A row that has seen nothing yet has no largest score to take from the others.
+      from[h] = higher == -INF_F ? 0.0f : higher;
+      const float shrink = power_of_two(top[h] - from[h]);
+      top[h] = higher;
+      sum[h] *= shrink;
+#pragma unroll
+      for (int n = 0; n < VALUE_DIM / 8; ++n) {
+        o[n][2 * h] *= shrink;
+        o[n][2 * h + 1] *= shrink;
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < KEYS / 16; ++j) {
+      u32 share[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float* pair = &score[2 * j + i / 2][i % 2 * 2];
+        const float x = power_of_two(fmaf(pair[0], scale, -from[i % 2]));
+        const float y = power_of_two(fmaf(pair[1], scale, -from[i % 2]));
+        sum[i % 2] += x + y;
+        share[i] = pair_of<Q>(x, y);
+      }
+#pragma unroll
+      for (int n = 0; n < VALUE_DIM / 16; ++n) {
+        u32 b[4];
+        load_matrices_transposed(b, values + (j * 16 + lane % 16) * VALUE_STRIDE + n * 2 + lane / 16);
+        multiply_add<Q>(o[2 * n], share[0], share[1], share[2], share[3], b[0], b[1]);
+        multiply_add<Q>(o[2 * n + 1], share[0], share[1], share[2], share[3], b[2], b[3]);
+      }
+    }
+  }
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const float all = lanes<Sum, 4>(sum[h]);
+    if (!valid[h]) continue;
+    u32* to = (u32*)(out + result[h] * VALUE_DIM);
+#pragma unroll
+    for (int n = 0; n < VALUE_DIM / 8; ++n) to[n * 4 + in_quad] = pair_of<Q>(o[n][2 * h] / all, o[n][2 * h + 1] / all);
+  }
+}

@@ -1,0 +1,55 @@
+//! Sequences with many tokens, on tensor cores.
+
+use super::super::matmul::options;
+use super::super::recipe::{Blocks, GridAxis, LaunchRecipe, Param, Scalar};
+use super::{Shape, number, shorter, size};
+use piecewise_ir::entity::Entity;
+
+/// Blocks of eight warps that keep a large device busy; fewer are cut in two.
+const ENOUGH_BLOCKS: u64 = 264;
+/// The widest head whose queries stay in registers; those of wider ones lie in shared memory, and
+/// fewer keys beside them, so that a block fits the 99 KiB of the smallest devices.
+const REGISTER_DIM: u64 = 128;
+
+/// The launch for sequences of more than `few` tokens.
+pub(super) fn kernel(shape: &Shape, sizes: &[u64], few: u64) -> LaunchRecipe {
+    let wide = shape.dim.max(shape.value_dim) > REGISTER_DIM;
+    let keys = if wide { 32 } else { 64 };
+    let query_staged = shape.dim > REGISTER_DIM;
+    // More rows of a block read the keys less often. What a row adds up does not depend on it.
+    let rows = shape.rows.eval(sizes).saturating_mul(shape.heads);
+    let warps = if !wide && rows / 128 >= ENOUGH_BLOCKS { 8 } else { 4 };
+    let tile = warps * 16;
+    let defines = [("WARPS", warps), ("KEYS", keys), ("QUERY_STAGED", u64::from(query_staged))];
+    let source = shape.header(few, &defines) + include_str!("prefill.cu");
+    // Rows lie an odd number of chunks apart.
+    let [key_chunks, value_chunks] = [shape.dim, shape.value_dim].map(|dim| dim / 8 + 1);
+    let query_chunks = if query_staged { tile * key_chunks } else { 0 };
+    let chunks = query_chunks + 2 * keys * (key_chunks + value_chunks);
+    let full = Blocks { units: shape.rows.times(shape.group() as i64), per_block: tile };
+    // Tiles that are not full: one for each sequence that this kernel takes.
+    let by_rows = Blocks { units: shape.rows.clone(), per_block: few + 1 };
+    let by_sequences = Blocks { units: shape.sequences.clone(), per_block: 1 };
+    let tiles = shorter(vec![full.clone(), by_sequences], vec![full, by_rows], sizes);
+    let mut params: Vec<Param> = (0..8).map(Param::Arg).collect();
+    params.extend([
+        Param::Counts,
+        size(&shape.rows),
+        size(&shape.sequences),
+        number(shape.sequence_symbol.index() as u64),
+        Param::Scalar(Scalar::U64(shape.kv_rows.clone())),
+        number(shape.pages),
+        shape.scale(),
+    ]);
+    LaunchRecipe {
+        source,
+        entry: "attention_prefill".to_owned(),
+        options: options(),
+        grid: [tiles, GridAxis::of(shape.kv_heads, 1), GridAxis::one()],
+        block: [32 * warps as u32, 1, 1],
+        static_shared: 0,
+        dynamic_shared: chunks as u32 * 16,
+        params,
+        programmatic: true,
+    }
+}

@@ -1,0 +1,230 @@
+//! Attention kernels on the host against the f64 reference, with NaN past every length.
+#![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
+#![allow(clippy::print_stdout, reason = "a skipped test says why")]
+#![allow(dead_code, reason = "the emulation is shared with tests that use more of it")]
+
+#[path = "cuda/emulate.rs"]
+mod emulate;
+
+use emulate::{Case, Rng, available, emulate, fill, floats};
+use piecewise_ir::custom::CustomOpDef;
+use piecewise_ir::dim::Dim;
+use piecewise_ir::dtype::DType::{self, BF16, F16, F32, I32};
+use piecewise_ir::entity::{Entity, Symbol};
+use piecewise_ir::eval::Array;
+use piecewise_ir::types::TensorType;
+use piecewise_kernels::attention::PagedAttention;
+use piecewise_kernels::cuda::attention_kernels;
+
+const PAGES: usize = 20;
+const POOL_PAGES: usize = 128;
+/// Sequences past the count, with lengths that nothing may follow.
+const PADDING: usize = 2;
+
+#[derive(Clone, Copy)]
+struct Step<'a> {
+    dtypes: [DType; 2],
+    heads: [usize; 2],
+    dims: [usize; 2],
+    causal: bool,
+    lengths: &'a [i32],
+    queries: &'a [i32],
+    /// Rows past those of the sequences.
+    padding_rows: usize,
+}
+
+impl Default for Step<'_> {
+    fn default() -> Self {
+        Self {
+            dtypes: [BF16; 2],
+            heads: [4, 2],
+            dims: [64, 64],
+            causal: true,
+            lengths: &[],
+            queries: &[],
+            padding_rows: 3,
+        }
+    }
+}
+
+impl Step<'_> {
+    fn operands(&self) -> Vec<TensorType> {
+        let [t, s, p] = [0, 1, 2].map(|i| Dim::from(Symbol::new(i)));
+        let n = |x: usize| Dim::constant(x as u64);
+        let metadata = TensorType::new(I32, [s.clone()]);
+        let [q, kv] = self.dtypes;
+        let [heads, kv_heads] = self.heads.map(n);
+        let [dim, value_dim] = self.dims.map(n);
+        vec![
+            TensorType::new(q, [t, heads, dim.clone()]),
+            TensorType::new(kv, [p.clone(), kv_heads.clone(), dim]),
+            TensorType::new(kv, [p, kv_heads, value_dim]),
+            TensorType::new(I32, [s, n(PAGES)]),
+            metadata.clone(),
+            metadata.clone(),
+            metadata,
+        ]
+    }
+
+    /// The result's bytes of the real rows; checked against the reference, and that no padding row
+    /// is written.
+    fn check(&self, name: &str, entries: &[&str]) -> Vec<u8> {
+        let mut r = Rng(5);
+        let [qt, kt] = self.dtypes;
+        let [h, kh] = self.heads;
+        let [d0, d1] = self.dims;
+        let (s, pool) = (self.lengths.len(), POOL_PAGES * 16);
+        let t: usize = self.queries.iter().map(|x| *x as usize).sum();
+        let rows = t + self.padding_rows;
+        let mut k = fill(kt, pool * kh * d0, &mut r);
+        let mut v = fill(kt, pool * kh * d1, &mut r);
+        let q = fill(qt, rows * h * d0, &mut r);
+        let table: Vec<i32> =
+            (0..(s + PADDING) * PAGES).map(|i| ((i * 13 + 5) % POOL_PAGES) as i32).collect();
+        let mut used = vec![false; pool];
+        for (i, length) in self.lengths.iter().enumerate() {
+            for p in 0..*length as usize {
+                used[table[i * PAGES + p / 16] as usize * 16 + p % 16] = true;
+            }
+        }
+        let (kf, vf) = (floats(kt, &k), floats(kt, &v));
+        for (bytes, width) in [(&mut k, kh * d0 * kt.size()), (&mut v, kh * d1 * kt.size())] {
+            for (row, _) in bytes.chunks_mut(width).zip(&used).filter(|(_, used)| !**used) {
+                row.fill(0xff);
+            }
+        }
+        let padded = |x: &[i32]| -> Vec<i32> { x.iter().copied().chain([7; PADDING]).collect() };
+        let starts: Vec<i32> = (0..s).map(|i| self.queries[..i].iter().sum()).collect();
+        let attrs = PagedAttention::attrs(0.2, self.causal);
+        let array = |dtype, shape: Vec<usize>, data: Vec<f64>| Array { dtype, shape, data };
+        let ints = |x: &[i32]| array(I32, vec![x.len()], x.iter().map(|v| f64::from(*v)).collect());
+        let expected = PagedAttention
+            .evaluate(
+                &[
+                    array(qt, vec![t, h, d0], floats(qt, &q)[..t * h * d0].to_vec()),
+                    array(kt, vec![pool, kh, d0], kf),
+                    array(kt, vec![pool, kh, d1], vf),
+                    array(I32, vec![s, PAGES], ints(&table[..s * PAGES]).data),
+                    ints(self.lengths),
+                    ints(&starts),
+                    ints(self.queries),
+                ],
+                &attrs,
+                &[],
+            )
+            .unwrap();
+        let sizes = vec![rows as u64, (s + PADDING) as u64, pool as u64];
+        let kernels = attention_kernels(&self.operands(), &attrs, &sizes).unwrap();
+        let made: Vec<&str> = kernels.launches.iter().map(|l| l.entry.as_str()).collect();
+        assert_eq!(made, entries, "{name}");
+        let scratch = kernels.scratch.eval(&sizes);
+        kernels.launches.iter().for_each(|launch| launch.check(8, scratch).unwrap());
+        let bytes = |x: &[i32]| bytemuck::cast_slice::<i32, u8>(x).to_vec();
+        let case = Case {
+            launches: kernels.launches,
+            args: vec![
+                q,
+                k,
+                v,
+                bytes(&table),
+                bytes(&padded(self.lengths)),
+                bytes(&padded(&starts)),
+                bytes(&padded(self.queries)),
+                vec![0x5a; rows * h * d1 * qt.size()],
+            ],
+            sizes,
+            counts: vec![t as i32, s as i32, pool as i32],
+            scratch: scratch.max(256),
+        };
+        let (got, padding) = {
+            let mut got = emulate(name, &case).remove(7);
+            let padding = got.split_off(t * h * d1 * qt.size());
+            (got, padding)
+        };
+        assert!(padding.iter().all(|x| *x == 0x5a), "{name}: padding rows are written");
+        let limit = if qt == BF16 { 1e-2 } else { 8e-3 };
+        for (i, (a, b)) in floats(qt, &got).iter().zip(&expected[0].data).enumerate() {
+            let at = (i / (h * d1), i / d1 % h, i % d1);
+            assert!((a - b).abs() < limit, "{name} at {at:?}: {a}, not {b}");
+        }
+        got
+    }
+}
+
+const ONE: [&str; 1] = ["attention_split"];
+const SPLIT: [&str; 2] = ["attention_split", "attention_combine"];
+const BOTH: [&str; 3] = ["attention_split", "attention_combine", "attention_prefill"];
+
+#[test]
+fn split_kernels_see_nothing_past_a_length() {
+    if !available() {
+        return;
+    }
+    let step = Step { lengths: &[37, 5, 0, 100], queries: &[1, 1, 0, 1], ..Step::default() };
+    step.check("split_bf16", &SPLIT);
+    for (dtypes, heads, dims, causal, lengths, queries, entries) in [
+        ([F32, F32], [4, 1], [20, 12], true, &[37, 5, 33][..], &[20, 5, 2][..], &SPLIT[..]),
+        ([F32, F32], [6, 2], [128, 64], false, &[40, 17], &[3, 17], &SPLIT),
+        ([F16, F16], [2, 2], [256, 256], true, &[65, 16], &[1, 16], &SPLIT),
+        ([F32, BF16], [16, 1], [80, 80], true, &[70], &[9], &SPLIT),
+        // No tensor cores for these types, whatever the rows.
+        ([F32, BF16], [8, 8], [16, 16], true, &[280], &[270], &ONE),
+    ] {
+        let step = Step { dtypes, heads, dims, causal, lengths, queries, ..Step::default() };
+        step.check(&format!("split_{}_{}_{}", dtypes[0], dims[0], heads[0]), entries);
+    }
+}
+
+/// Chunks that start a sequence, that go on, that are as short as decodes, and all of them beside
+/// decodes.
+const LENGTHS: [i32; 7] = [130, 300, 5, 64, 0, 201, 77];
+const QUERIES: [i32; 7] = [130, 64, 5, 17, 0, 1, 2];
+
+fn ragged(name: &str, dtype: DType, heads: [usize; 2], dims: [usize; 2], causal: bool) {
+    let step = Step {
+        dtypes: [dtype; 2],
+        heads,
+        dims,
+        causal,
+        lengths: &LENGTHS,
+        queries: &QUERIES,
+        ..Step::default()
+    };
+    if available() {
+        step.check(name, &BOTH);
+    }
+}
+
+#[test]
+fn tensor_cores_in_ragged_steps() {
+    ragged("ragged_group_2", BF16, [4, 2], [128, 128], true);
+    ragged("ragged_group_1", F16, [2, 2], [64, 64], true);
+    ragged("ragged_group_3", BF16, [6, 2], [80, 80], false);
+}
+
+#[test]
+fn tensor_cores_in_ragged_steps_of_other_groups() {
+    ragged("ragged_group_4", F16, [4, 1], [96, 96], true);
+    ragged("ragged_group_5", BF16, [5, 1], [64, 48], true);
+    ragged("ragged_group_8", BF16, [8, 1], [64, 64], false);
+    ragged("ragged_group_16", F16, [16, 1], [16, 32], true);
+}
+
+#[test]
+fn tensor_cores_with_wide_heads() {
+    ragged("wide_256", BF16, [2, 2], [256, 256], true);
+    ragged("wide_192_128", F16, [2, 1], [192, 128], true);
+    ragged("wide_64_256", BF16, [2, 1], [64, 256], true);
+}
+
+#[test]
+fn a_row_has_the_same_bits_in_every_grid() {
+    if !available() {
+        return;
+    }
+    let step = Step { lengths: &LENGTHS, queries: &QUERIES, ..Step::default() };
+    let here = step.check("grid_close", &BOTH);
+    assert_eq!(Step { padding_rows: 400, ..step }.check("grid_wide", &BOTH), here);
+    // So many rows that a block takes twice as many.
+    assert_eq!(Step { padding_rows: 8400, ..step }.check("grid_widest", &BOTH), here);
+}
