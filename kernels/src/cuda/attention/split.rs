@@ -11,7 +11,7 @@ const MAX_SPLITS: u64 = 16;
 /// The most ranges where longer sequences keep the device busy beside them.
 const MIXED_SPLITS: u64 = 4;
 /// Bytes that the partial results of such steps stay below.
-const MIXED_SCRATCH: u64 = 16 << 20;
+const MIXED_SCRATCH: u64 = 64 << 20;
 /// Blocks that keep a large device busy: two for each of its multiprocessors.
 const ENOUGH_BLOCKS: u64 = 264;
 
@@ -39,7 +39,13 @@ pub(super) fn kernels(shape: &Shape, sizes: &[u64], few: Option<u64>) -> OpKerne
             let tiles = shorter(shape.tiles(tile), vec![Blocks { units, per_block: 1 }], sizes);
             let places = shape.sequences.times(few as i64);
             let bytes = places.eval(sizes).saturating_mul(each).max(1);
-            (tiles, places, (MIXED_SCRATCH / bytes).clamp(1, MIXED_SPLITS))
+            // As many sequences as rows: decodes, that keep the device busy if they are many.
+            let [rows, sequences] = [&shape.rows, &shape.sequences].map(|dim| dim.eval(sizes));
+            let most = match rows < 2 * sequences {
+                true => ENOUGH_BLOCKS / sequences.saturating_mul(shape.kv_heads).max(1),
+                false => MIXED_SPLITS,
+            };
+            (tiles, places, most.min(MIXED_SCRATCH / bytes).clamp(1, MIXED_SPLITS))
         }
     };
     let defines = [("LANES", lanes), ("TILE", tile)];
