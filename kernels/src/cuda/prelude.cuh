@@ -105,6 +105,23 @@ DEVICE Bytes16 load_weight(const void* from) {
                : "l"(from));
   return r;
 }
+// Zeros where nothing is `there`. Predicated, so that loads in a row wait for none of them.
+DEVICE Bytes16 load_weight_if(bool there, const void* from) {
+  Bytes16 r;
+  asm volatile("{.reg .pred p; setp.ne.u32 p, %5, 0;"
+               " mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;"
+               " @p ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];}"
+               : "=&r"(r.x), "=&r"(r.y), "=&r"(r.z), "=&r"(r.w)
+               : "l"(from), "r"((u32)there));
+  return r;
+}
+// A copy to shared memory that passes no register, of zeros where nothing is `there`; the thread
+// sees it after copies_done.
+DEVICE void copy_async_if(bool there, Bytes16* to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from), "r"(there ? 16 : 0) : "memory");
+}
+DEVICE void copies_done() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // The row of a table that an index names, clamped to the table.
 DEVICE u64 table_row(i64 index, u64 extent) {
@@ -191,6 +208,21 @@ template <class OP, int THREADS, class T> DEVICE T group_of(T x, u32 lane, u32 g
     for (int i = 1; i < THREADS / 32; ++i) x = OP::of(x, exchange[i]);
   }
   return x;
+}
+
+// ---- tensor cores: the warp's sum [16, 8] += a [16, 16] * b [16, 8], each lane with its
+// fragments of PTX's m16n8k16
+#define PW_MMA(TYPES)                                                                        \
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." TYPES ".f32 "                        \
+               "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                       \
+               : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])                      \
+               : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1))
+template <class T> DEVICE void multiply_add(float* sum, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1);
+template <> DEVICE void multiply_add<bf16>(float* sum, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  PW_MMA("bf16.bf16");
+}
+template <> DEVICE void multiply_add<f16>(float* sum, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  PW_MMA("f16.f16");
 }
 
 // ---- searches: larger first, then the lower index; NaNs last

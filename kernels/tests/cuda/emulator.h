@@ -40,6 +40,16 @@ static unsigned long long atomicAdd(unsigned long long*p,unsigned long long v){a
 static unsigned short emu_bf16(float x){unsigned b=__float_as_uint(x);if((b&0x7fffffff)>0x7f800000)return 0x7fff;return (b+0x7fff+((b>>16)&1))>>16;}
 static unsigned short emu_f16(float x){_Float16 h=(_Float16)x;unsigned short u;memcpy(&u,&h,2);return u;}
 static float emu_unf16(unsigned short u){_Float16 h;memcpy(&h,&u,2);return (float)h;}
+static unsigned fragments[64][32][6];
+// sum [16, 8] += a [16, 16] * b [16, 8]: a lane has rows lane/4 and lane/4+8 of a at the 2 elements
+// lane%4 of each half, column lane/4 of b at the same elements, and of the sum rows lane/4 and
+// lane/4+8 at columns lane%4*2 and the next. The elements add up exactly, then to the sum.
+template<class F>static void emu_mma(float*sum,unsigned a0,unsigned a1,unsigned a2,unsigned a3,unsigned b0,unsigned b1,F widen){
+unsigned w=emu_w(),l=emu_l(),mine[6]={a0,a1,a2,a3,b0,b1};memcpy(fragments[w][l],mine,sizeof mine);warpbar[w].wait(32);
+for(int i=0;i<4;i++){unsigned row=l/4,column=l%4*2+i%2;double s=0;for(int t=0;t<4;t++)for(int half=0;half<2;half++)for(int e=0;e<2;e++){
+unsigned a=fragments[w][row*4+t][half*2+i/2],b=fragments[w][column*4+t][4+half];s+=(double)widen((unsigned short)(a>>16*e))*(double)widen((unsigned short)(b>>16*e));}
+sum[i]=(float)(sum[i]+s);}warpbar[w].wait(32);}
+static unsigned min(unsigned a,unsigned b){return a<b?a:b;}
 static std::function<void()> emu_body;
 static void emu_entry(){emu_body();emu_cur->done=true;swapcontext(&emu_cur->c,&emu_main);}
 static void emu_launch(Dim3 g,Dim3 b,std::function<void()> f){emu_body=f;gridDim=g;blockDim=b;std::vector<Fiber> fs(b.x);for(auto&x:fs)x.stack=(char*)malloc(1<<17);
