@@ -6,8 +6,8 @@
 // The block's warps share k in slices of STEPS times 32. A warp keeps AHEAD steps of w in flight
 // (TILES tiles of them where a slice is short), the first of them before the wait. Its slice of x
 // stays on the multiprocessor: STAGED fragments in shared memory, each read by the lane alone that
-// copied it, and HELD in registers where that has no room. The warps' sums meet in shared memory and are added in the order of
-// the warps, so that a result depends on M and k, not on the grid.
+// copied it, and HELD in registers where that has no room. The warps' sums meet in shared memory
+// and are added in the order of the warps, so that a result depends on M and k, not on the grid.
 //
 // Blocks take even shares of 8 rows of w, not of 16: the last tile of an odd share has its lower
 // half alone, and no block has more than 8 rows more than another.
