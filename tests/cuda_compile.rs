@@ -140,6 +140,8 @@ fn few_rows_stream_their_weights_and_more_go_to_the_library() {
     };
     let workspace = 32 << 20;
     assert_eq!(scratch(1), [0, workspace, 0]);
-    assert_eq!(scratch(8), [0, workspace, 0]);
-    assert_eq!(scratch(9), [workspace, 0]);
+    assert_eq!(scratch(8), [0, 0, workspace, 0]);
+    assert_eq!(scratch(9), [0, workspace, 0]);
+    assert_eq!(scratch(32), [0, workspace, 0]);
+    assert_eq!(scratch(33), [workspace, 0]);
 }

@@ -13,8 +13,8 @@ use piecewise_ir::entity::{Entity, Symbol};
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::attention::PagedAttention;
 use piecewise_kernels::cuda::{
-    LaunchRecipe, MatMulSpec, OpKernels, PRELUDE, Param, STREAM_ROWS, attention_kernels,
-    sample_kernels,
+    LaunchRecipe, MatMulSpec, OpKernels, PRELUDE, Param, STREAM_ROWS, TENSOR_ROWS,
+    attention_kernels, sample_kernels,
 };
 
 const ARCHS: [&str; 6] = ["sm_80", "sm_87", "sm_89", "sm_90", "sm_100", "sm_120"];
@@ -64,6 +64,15 @@ fn all_kernels() -> Vec<LaunchRecipe> {
         let spec = linear([BF16; 3], depth, columns);
         all.extend([1, 2, 3, 8].map(|m| spec.stream_kernel(m).unwrap()));
     }
+    for dtype in [BF16, F16] {
+        for depth in [32, 896, 1024, 2048, 3584, 4096, 9728, 12288] {
+            let spec = linear([dtype; 3], depth, 4096);
+            for rows in [8, 16, 24, TENSOR_ROWS] {
+                // What a block may have on every architecture.
+                all.extend(spec.tensor_kernel(rows, 99 << 10));
+            }
+        }
+    }
     for (q, kv) in [(BF16, BF16), (F16, F16), (F32, F32), (F32, BF16)] {
         for heads in [[16, 8], [16, 1], [6, 2], [4, 4]] {
             for dims in [[128, 128], [64, 64], [80, 80], [192, 128], [256, 256], [4, 4], [20, 12]] {
@@ -99,6 +108,9 @@ fn products_stream_where_weights_are_rows_of_16_bytes() {
     assert_eq!(wide.grid_at(&[8], 132), Ok([264, 1, 1]));
     // x of 8 rows of 12288 does not fit and is read where it lies.
     assert_eq!(linear([BF16; 3], 12288, 4096).stream_kernel(8).unwrap().dynamic_shared, 0);
+    let tensor = spec.tensor_kernel(8, 99 << 10).unwrap();
+    assert_eq!(tensor.dynamic_shared, 8 * 1024 * 2 + 2 * 16 * 16 * 8 * 4);
+    assert_eq!((tensor.grid_at(&[8], 132), tensor.block), (Ok([132, 1, 1]), [512, 1, 1]));
     let general = spec.general_kernel().unwrap();
     assert_eq!(general.grid_at(&[130], 132), Ok([64, 3, 1]));
 }
@@ -183,6 +195,7 @@ fn sources_of_ops() {
     insta::assert_snapshot!("sampling", sampling().launches[0].source);
     let spec = linear([BF16; 3], 4096, 6144);
     insta::assert_snapshot!("stream", spec.stream_kernel(1).unwrap().source);
+    insta::assert_snapshot!("tensor", spec.tensor_kernel(8, 227 << 10).unwrap().source);
 }
 
 /// Each kernel for one architecture in turn, and one in 24 for all: what a kernel is compiled to

@@ -30,7 +30,8 @@ const WORKSPACE_BYTES: u64 = 32 << 20;
 /// Compiles pieces for a CUDA architecture. It needs no GPU, and NVRTC only for kernels that the
 /// store does not have.
 ///
-/// A matmul has up to three alternatives, in this order: the streaming kernel for up to
+/// A matmul has up to four alternatives, in this order: from two rows on the kernel on tensor cores
+/// where it applies ([`MatMulSpec::multiplies_on_tensor_cores`]), the streaming kernel for up to
 /// [`STREAM_ROWS`] rows, cuBLASLt where it takes the dtypes, the general kernel.
 #[derive(Debug)]
 pub struct CudaCompiler {
@@ -156,8 +157,14 @@ impl CudaCompiler {
         if right.is_some_and(|&value| matches!(graph.def(value), ValueDef::Weight(_))) {
             spec = spec.of_weight();
         }
-        let mut choices = Vec::with_capacity(3);
+        let mut choices = Vec::with_capacity(4);
         let rows = spec.rows().eval(site.limits);
+        let shared_bytes = self.arch().shared_bytes_of_block();
+        if rows >= 2 && spec.multiplies_on_tensor_cores(rows, shared_bytes) {
+            let recipe = spec.tensor_kernel(rows, shared_bytes);
+            let recipe = recipe.map_err(|e| unsupported(e.to_string()))?;
+            choices.push(Choice::of(self.kernel(site, recipe)?, 0));
+        }
         if spec.streams() && (1..=STREAM_ROWS).contains(&rows) {
             let recipe = spec.stream_kernel(rows).map_err(|e| unsupported(e.to_string()))?;
             choices.push(Choice::of(self.kernel(site, recipe)?, 0));

@@ -42,6 +42,17 @@ impl Arch {
         Self { number: capability.0 * 10 + capability.1 }
     }
 
+    /// Bytes of shared memory that one block may have, as the CUDA programming guide lists them by
+    /// compute capability; of an unlisted one, what all of them give.
+    pub fn shared_bytes_of_block(self) -> u64 {
+        let kib = match self.number {
+            80 | 87 => 163,
+            90 | 100 | 103 | 110 => 227,
+            _ => 99,
+        };
+        kib << 10
+    }
+
     /// Whether kernels can wait for their predecessor by themselves (Hopper and later).
     pub fn has_programmatic_launch(self) -> bool {
         self.number >= 90

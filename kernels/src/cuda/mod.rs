@@ -9,7 +9,7 @@ mod region;
 mod sampling;
 
 pub use attention::attention_kernels;
-pub use matmul::{MatMulSpec, STREAM_ROWS};
+pub use matmul::{MatMulSpec, STREAM_ROWS, TENSOR_ROWS};
 pub use recipe::{Blocks, GridAxis, GridError, LaunchRecipe, OpKernels, Param, Scalar};
 pub use region::{OperandRole, node_kernel, region_kernel};
 pub use sampling::sample_kernels;

@@ -105,6 +105,16 @@ DEVICE Bytes16 load_weight(const void* from) {
                : "l"(from));
   return r;
 }
+// Zeros where nothing is `there`. Predicated, so that loads in a row wait for none of them.
+DEVICE Bytes16 load_weight_if(bool there, const void* from) {
+  Bytes16 r;
+  asm volatile("{.reg .pred p; setp.ne.u32 p, %5, 0;"
+               " mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;"
+               " @p ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];}"
+               : "=&r"(r.x), "=&r"(r.y), "=&r"(r.z), "=&r"(r.w)
+               : "l"(from), "r"((u32)there));
+  return r;
+}
 // A copy to shared memory that passes no register, of zeros where nothing is `there`; the thread
 // sees it after copies_done.
 DEVICE void copy_async_if(bool there, Bytes16* to, const void* from) {

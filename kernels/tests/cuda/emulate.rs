@@ -16,6 +16,11 @@ pub(crate) fn available() -> bool {
     true
 }
 
+const LOAD_IF: &str = r#"asm volatile("{.reg .pred p; setp.ne.u32 p, %5, 0;"
+               " mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;"
+               " @p ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];}"
+               : "=&r"(r.x), "=&r"(r.y), "=&r"(r.z), "=&r"(r.w)
+               : "l"(from), "r"((u32)there));"#;
 const COPY_IF: &str = r#"asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from), "r"(there ? 16 : 0) : "memory");"#;
 const MATRICES: &str = r#"asm volatile("ldmatrix.sync.aligned.m8n8.x4KIND.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -32,6 +37,7 @@ fn prelude() -> String {
         .replace("asm(\"cvt.f32.f16 %0, %1;\" : \"=f\"(r) : \"h\"(b));", "r = emu_unf16(b);")
         .replace("asm volatile(\"bar.sync %0, %1;\" ::\"r\"(group + 1), \"n\"(THREADS) : \"memory\");", "groupbar[group + 1].wait(THREADS);")
         .replace("asm volatile(\"ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];\"\n               : \"=r\"(r.x), \"=r\"(r.y), \"=r\"(r.z), \"=r\"(r.w)\n               : \"l\"(from));", "r = *(const Bytes16*)from;")
+        .replace(LOAD_IF, "r = there ? *(const Bytes16*)from : Bytes16{0, 0, 0, 0};")
         .replace(COPY_IF, "copies[threadIdx.x].push_back({to, from, there});")
         .replace("asm volatile(\"cp.async.wait_all;\" ::: \"memory\");", "emu_copies_done();")
         .replace("PW_MMA(\"bf16.bf16\");", "emu_mma(sum, a0, a1, a2, a3, b0, b1, [](unsigned short h) { return of_bf16_bits(h); });")
@@ -64,7 +70,7 @@ pub(crate) fn emulate(name: &str, case: &Case) -> Vec<Vec<u8>> {
         main.push_str(
             &s.replace("#include \"prelude.cuh\"", "")
                 .replace("__shared__ alignas(16)", "__shared__")
-                .replace("extern __shared__ Bytes16 staged[];", "static Bytes16 staged[8192];"),
+                .replace("extern __shared__ Bytes16 staged[];", "static Bytes16 staged[16384];"),
         );
         main.push_str("\n}\n");
         for name in s.lines().filter_map(|l| l.strip_prefix("#define ")?.split([' ', '(']).next()) {

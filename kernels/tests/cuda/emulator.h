@@ -57,6 +57,7 @@ for(int m=0;m<4;m++){unsigned r=0;for(unsigned e=0;e<2;e++){unsigned at=l%4*2+e,
 struct Copy{void*to;const void*from;bool there;};
 static std::vector<Copy> copies[1024];
 static void emu_copies_done(){for(auto&c:copies[threadIdx.x])if(c.there)memcpy(c.to,c.from,16);else memset(c.to,0,16);copies[threadIdx.x].clear();}
+static unsigned min(unsigned a,unsigned b){return a<b?a:b;}
 static std::function<void()> emu_body;
 static void emu_entry(){emu_body();emu_cur->done=true;swapcontext(&emu_cur->c,&emu_main);}
 static void emu_launch(Dim3 g,Dim3 b,std::function<void()> f){emu_body=f;gridDim=g;blockDim=b;std::vector<Fiber> fs(b.x);for(auto&x:fs)x.stack=(char*)malloc(1<<17);

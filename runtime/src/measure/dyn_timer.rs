@@ -39,7 +39,7 @@ pub trait DynStepTimer: std::fmt::Debug + Send {
     /// [`MeasuredDevice::cache_bytes`].
     fn cache_bytes(&self) -> u64;
 
-    /// [`MeasuredDevice::model`].
+    /// [`piecewise_backend::Device::model`].
     fn device_model(&self) -> String;
 
     /// How long the parts of building took.

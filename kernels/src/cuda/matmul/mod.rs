@@ -1,4 +1,8 @@
-//! Matrix products: a weight-streaming kernel for few rows, and a general one.
+//! Matrix products: weight-streaming kernels for few rows, and a general one.
+
+mod tensor;
+
+pub use tensor::TENSOR_ROWS;
 
 use super::recipe::{GridAxis, LaunchRecipe, Param, Scalar};
 use crate::lower::LowerError;
@@ -109,6 +113,17 @@ impl MatMulSpec {
         }
     }
 
+    /// Parameters of the kernels for few rows: arguments, counts, rows, columns, depth, true rows.
+    fn row_params(&self) -> Result<Vec<Param>, LowerError> {
+        let mut params: Vec<Param> = (0..3).map(Param::Arg).collect();
+        params.push(Param::Counts);
+        params.push(Param::Scalar(Scalar::U32(self.rows.clone())));
+        for n in [self.columns, self.depth].into_iter().chain(self.real()?) {
+            params.push(Param::Scalar(Scalar::U32(Dim::constant(n))));
+        }
+        Ok(params)
+    }
+
     fn header(&self) -> String {
         let mut text = String::from("#include \"prelude.cuh\"\n\n");
         for (name, dtype) in ["X", "W", "Y"].into_iter().zip(self.types) {
@@ -157,12 +172,6 @@ impl MatMulSpec {
             u8::from(staged),
             include_str!("stream.cu")
         );
-        let mut params: Vec<Param> = (0..3).map(Param::Arg).collect();
-        params.push(Param::Counts);
-        params.push(Param::Scalar(Scalar::U32(self.rows.clone())));
-        for n in [self.columns, self.depth].into_iter().chain(self.real()?) {
-            params.push(Param::Scalar(Scalar::U32(Dim::constant(n))));
-        }
         Ok(LaunchRecipe {
             source,
             entry: "matmul".to_owned(),
@@ -175,7 +184,7 @@ impl MatMulSpec {
             block: [256, 1, 1],
             static_shared: 0,
             dynamic_shared: if staged { bytes as u32 } else { 0 },
-            params,
+            params: self.row_params()?,
             programmatic: true,
         })
     }
