@@ -39,7 +39,7 @@ pub trait DynStepTimer: std::fmt::Debug + Send {
     /// [`MeasuredDevice::cache_bytes`].
     fn cache_bytes(&self) -> u64;
 
-    /// [`piecewise_backend::Device::model`].
+    /// [`piecewise_backend::device::Device::model`].
     fn device_model(&self) -> String;
 
     /// How long the parts of building took.
