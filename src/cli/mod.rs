@@ -22,7 +22,6 @@ mod progress;
 mod report;
 mod run;
 mod settings;
-mod subject;
 
 use clap::{Parser, Subcommand};
 use piecewise_ir::op::Op;
