@@ -169,7 +169,7 @@ fn report(
 
 fn member(graph: &Graph, stitch: &Stitch, step: Step) -> Json {
     let usage = &stitch.uses[step.id()];
-    let name = |node| super::op_name(&graph.node(node).op);
+    let name = |node| graph.node(node).op.name();
     let kind = match step {
         Step::Prologue(_) => "prologue",
         Step::Piece(_) => "piece",
