@@ -2,7 +2,6 @@
 
 use super::{CudaDevice, lock};
 use crate::cuda::driver::KernelLaunch;
-use crate::cuda::lt::LtCall;
 use crate::cuda::program::{BoundLaunch, Work};
 use piecewise_kernels::op::cuda::CudaOpArgs;
 use piecewise_kernels::step::LaunchContext;
@@ -45,14 +44,7 @@ impl CudaDevice {
                 let lt = self.lt.as_ref().ok_or("cuBLASLt is not loaded")?;
                 let mut lt = lock(lt);
                 let plan = lt.plan(&problem, bound.workspace_bytes).map_err(|e| e.to_string())?;
-                let call = LtCall {
-                    lhs: bound.lhs,
-                    rhs: bound.rhs,
-                    out: bound.out,
-                    workspace: bound.workspace,
-                    workspace_bytes: bound.workspace_bytes,
-                    stream: self.stream.handle,
-                };
+                let call = bound.call(self.stream.handle);
                 lt.enqueue(&plan, 0, &call).map_err(|e| e.to_string())
             }
             Work::Host(bound) => {
