@@ -166,7 +166,8 @@ def run(runs):
             parts = [f"{report['start_without_load_s']:.2f} s without weights"]
             for part in ("plan", "open", "compile", "bind"):
                 parts.append(f"{part} {report['start'][part + '_s']:.2f}")
-            parts.append(f"capture {report['captured']['captured']['total_s']:.2f}")
+            parts.append(f"warm-up {report['start']['capture_s']:.2f}")
+            parts.append(f"warm-up and capture {report['captured']['captured']['total_s']:.2f}")
             return ", ".join(parts) + "; " + counts(entries)
 
         def imported_start():
