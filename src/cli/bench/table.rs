@@ -100,6 +100,7 @@ fn start(start: &super::report::Start) -> String {
             start.plan_s, start.open_s, start.compile_s, start.load_s, start.bind_s
         ),
     );
+    line(&mut text, &format!("entries          {}", start.entries));
     if let Some(first) = &start.first_prompt {
         line(
             &mut text,
