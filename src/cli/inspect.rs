@@ -71,7 +71,7 @@ pub(crate) fn run(args: InspectArgs) -> anyhow::Result<ExitCode> {
             let compiler = compiler_for(settings.device)?;
             let symbols = SymbolTable::new(module.graph().symbols())?;
             let store = settings.store();
-            lower(settings, stitch, &symbols, &*compiler, &*store)?.artifacts
+            lower(settings, stitch, &symbols, &*compiler, store)?.artifacts
         }
         false => Vec::new(),
     };

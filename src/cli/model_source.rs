@@ -8,6 +8,7 @@ use super::settings::{Settings, Workload};
 use anyhow::bail;
 use piecewise::models::{Checkpoint, Preset};
 use piecewise_ir::module::{Module, Stitch};
+use piecewise_passes::RunReport;
 use piecewise_runtime::config::Purpose;
 use std::path::PathBuf;
 
@@ -31,6 +32,10 @@ pub(crate) struct SourceArgs {
 pub(crate) struct Planned {
     pub settings: Settings,
     pub module: Module,
+    /// What the passes did; none run over a graph that is planned already.
+    pub passes: RunReport,
+    /// The decoder layers, where the configuration says how many there are.
+    pub layers: Option<usize>,
 }
 
 impl Planned {
@@ -55,11 +60,11 @@ impl SourceArgs {
                 return Ok(None);
             }
             settings.warn();
-            let module = match module.layout() {
-                Some(_) => module,
+            let (module, passes) = match module.layout() {
+                Some(_) => (module, RunReport::default()),
                 None => plan_graph(&settings, module.into_graph(), Vec::new())?,
             };
-            return Ok(Some(Planned { settings, module }));
+            return Ok(Some(Planned { settings, module, passes, layers: None }));
         }
         let (config, checkpoint) = match (&self.model, self.preset) {
             (Some(folder), _) => (read_config(folder)?, Checkpoint::open(folder).ok()),
@@ -76,7 +81,8 @@ impl SourceArgs {
         // Tensors of another type than the configuration's make other pieces.
         let dtypes = checkpoint.map(|checkpoint| stored_dtypes(&checkpoint)).unwrap_or_default();
         let graph = folder.graph(move |name| dtypes.get(name).copied())?;
-        let module = folder.plan(&DumpArgs::default(), graph)?;
-        Ok(Some(Planned { settings: folder.settings, module }))
+        let (module, passes) = folder.plan(&DumpArgs::default(), graph)?;
+        let layers = Some(folder.config.num_layers);
+        Ok(Some(Planned { settings: folder.settings, module, passes, layers }))
     }
 }

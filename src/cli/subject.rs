@@ -58,7 +58,7 @@ impl Subject {
     /// The planned module; a plan that a text brings is checked and kept.
     pub(crate) fn plan(&self, dumps: &DumpArgs) -> anyhow::Result<Module> {
         match self {
-            Self::Folder(folder) => folder.plan(dumps, folder.graph(|_| None)?),
+            Self::Folder(folder) => Ok(folder.plan(dumps, folder.graph(|_| None)?)?.0),
             Self::Text { module, settings } if module.layout().is_some() => {
                 piecewise_ir::verify::verify_graph(module.graph())?;
                 check_plan(module)
@@ -70,7 +70,7 @@ impl Subject {
                 Ok(Module::clone(module))
             }
             Self::Text { module, settings } => {
-                plan_dumped(settings, Module::clone(module).into_graph(), dumps)
+                Ok(plan_dumped(settings, Module::clone(module).into_graph(), dumps)?.0)
             }
         }
     }
