@@ -103,7 +103,7 @@ mod with_the_feature {
             assert_eq!(counts["reused"], made["compiled"]);
             assert!(files(&second) == files(&first) && files(&remote) == files(&first));
             let served = generating(&second, &shared);
-            assert_eq!((served.stdout, warnings(&served)), (expected, Vec::new()));
+            assert_eq!((&served.stdout, warnings(&served)), (&expected, Vec::new()));
             for folder in [&first, &second, &remote] {
                 std::fs::remove_dir_all(folder).unwrap();
             }
