@@ -243,3 +243,68 @@ fn an_import_may_be_killed() {
         assert!(entry_files(&there) == entry_files(&cache), "{least}");
     }
 }
+
+#[test]
+fn sixteen_runs_fill_one_cache_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (cache, alone) = (dir.path().join("cache"), dir.path().join("alone"));
+    let args = [&["compile", "--model", MODEL][..], &SETTINGS].concat();
+    let start = || {
+        let mut command = command(&cache);
+        command.args(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let children: Vec<_> = (0..16).map(|_| start()).collect();
+    for child in children {
+        let output = checked(child.wait_with_output().unwrap());
+        assert_eq!(warnings(&output), Vec::<String>::new());
+    }
+    run(&alone, &args);
+    assert!(files(&cache) == files(&alone));
+}
+
+/// A command in a mount namespace of its own, where `cache` has room for a few entries; the reason
+/// if there can't be one.
+fn on_a_small_disk(command: &Command, cache: &Path) -> Result<Command, String> {
+    let mut words = vec!["--mount"];
+    if !rustix::process::geteuid().is_root() {
+        words.push("--map-root-user");
+    }
+    let mount = format!("mount -t tmpfs -o size=64k,mode=700 tmpfs '{}'", cache.display());
+    let in_namespace = |script: &str| {
+        let mut command = Command::new("unshare");
+        command.args(&words).args(["sh", "-c", script, "sh"]);
+        command
+    };
+    match in_namespace(&mount).output() {
+        Ok(output) if output.status.success() => {}
+        Ok(output) => return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+        Err(error) => return Err(format!("unshare: {error}")),
+    }
+    let mut small = in_namespace(&format!("{mount} && exec \"$@\""));
+    small.arg(command.get_program()).current_dir(command.get_current_dir().unwrap());
+    for (name, value) in command.get_envs() {
+        small.env(name, value.unwrap());
+    }
+    Ok(small)
+}
+
+#[test]
+fn a_full_disk_is_said_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = dir.path();
+    let small = || on_a_small_disk(&command(cache), cache);
+    if let Err(reason) = small() {
+        return println!("skipped: no small disk can be mounted: {reason}");
+    }
+    let expected = logits(cache, &["--no-cache"]);
+    let (found, warned) = logits_and_warnings(small().unwrap(), &[]);
+    assert!(found == expected);
+    assert_eq!(warned.len(), 1, "{warned:?}");
+    assert!(warned[0].contains("free space"), "{warned:?}");
+    let args = [&["compile", "--model", MODEL][..], &SETTINGS].concat();
+    let output = small().unwrap().args(args).output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && errors.contains("not everything is in"), "{errors}");
+    assert!(files(cache).is_empty(), "the disk was the run's own");
+    assert_eq!(logits_and_warnings(command(cache), &[]), (expected, Vec::new()));
+}
