@@ -5,6 +5,7 @@ use piecewise_backend::compiler::{NoStore, Store};
 use piecewise_runtime::artifact_store::{CacheStore, NoCache};
 use piecewise_runtime::config::{CacheConfig, ConfigLayers};
 use std::cell::OnceCell;
+use std::fmt;
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -87,25 +88,29 @@ impl CacheFlags {
 
 /// The store of a configuration, for commands that compile on the way to something else: without a
 /// cache they compile everything. The first who asks opens it, so that what is wrong is said once.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct SharedStore(Rc<OnceCell<Option<CacheStore>>>);
+#[derive(Clone, Default)]
+pub(crate) struct SharedStore(Rc<OnceCell<Box<dyn Store>>>);
 
 impl SharedStore {
     pub(crate) fn open(&self, config: &CacheConfig) -> &dyn Store {
-        match self.0.get_or_init(|| open_store(config)) {
-            Some(store) => store,
-            None => &NoStore,
-        }
+        &**self.0.get_or_init(|| open_store(config))
     }
 }
 
-fn open_store(config: &CacheConfig) -> Option<CacheStore> {
+impl fmt::Debug for SharedStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SharedStore").field(&self.0.get().map(|_| "open")).finish()
+    }
+}
+
+/// The store of a configuration; where there is no cache, one that keeps nothing.
+pub(crate) fn open_store(config: &CacheConfig) -> Box<dyn Store> {
     match CacheStore::open(config) {
-        Ok(store) => Some(store),
-        Err(NoCache::Disabled) => None,
+        Ok(store) => Box::new(store),
+        Err(NoCache::Disabled) => Box::new(NoStore),
         Err(reason) => {
             super::warn(&format!("compiling without a cache: {reason}"));
-            None
+            Box::new(NoStore)
         }
     }
 }

@@ -7,6 +7,7 @@ mod any_graph;
 mod compile;
 mod cuda_faults;
 mod cuda_mix;
+mod damaged_entries;
 mod equal_modes;
 mod frozen_list;
 mod host_kernel;

@@ -14,7 +14,7 @@ use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::model::{CompiledModel, ModelError};
 use std::sync::Arc;
 
-fn build<D: Device>(
+pub(crate) fn build<D: Device>(
     device: D,
     compiler: &dyn Compiler,
     store: &dyn Store,
@@ -32,7 +32,7 @@ fn build<D: Device>(
 }
 
 /// Steps of every captured size, and one above.
-fn steps<D: Device>(model: &mut CompiledModel<D>) -> Vec<Left> {
+pub(crate) fn steps<D: Device>(model: &mut CompiledModel<D>) -> Vec<Left> {
     [1, 4, 8, 20].into_iter().flat_map(|tokens| two_steps(model, tokens)).collect()
 }
 

@@ -33,7 +33,9 @@ for name in piecewise tiny_model model_families device_suite cuda_device cuda_re
 done
 cp -r examples/tiny-qwen3 "$out/examples/"
 cp -r tests/fixtures "$out/tests/"
-cp tests/gpu/run.sh tests/gpu/rows.py benches/torch/decode.py "$out/"
+cp tests/gpu/{run.sh,rows.py,cache.py} benches/torch/decode.py "$out/"
+PIECEWISE_CUDA_LIBRARY_DIRS=${PIECEWISE_CUDA_LIBRARY_DIRS:-$(.ci/install-nvrtc)} \
+  python3 tests/gpu/cache.py pack "$out/bin/piecewise" "$out"
 git rev-parse HEAD >"$out/COMMIT"
 du -sm "$out" | {
   read -r size _

@@ -45,6 +45,9 @@ def lines(report):
         if start.get("first_prompt"):
             first = start["first_prompt"]
             parts.append(f"first token {first['ms']:.1f} ms after {first['tokens']} tokens")
+        for what in ("compiled", "reused"):
+            counts = start["entries"][what]
+            parts.append(f"{what} " + (" ".join(f"{n} {k}" for k, n in counts.items()) or "nothing"))
         yield "start", "ok", ", ".join(parts)
     if "captured" in report:
         yield from captured(report["captured"])

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs what tests/gpu/pack.sh packed, on a machine with a GPU:
-#   run.sh [-p FOLDER] [-l LOGS] [correctness] [sanitizer] [bench]
-# correctness takes under 4 minutes, bench under 6.
+#   run.sh [-p FOLDER] [-l LOGS] [correctness] [sanitizer] [cache] [bench]
+# correctness takes under 4 minutes, the cache under 2, bench under 6.
 # FOLDER is where this script lies unless named; without a section, all run. The logs go to LOGS
 # (a temporary folder by default), a table with the device in every row comes last, and the exit
 # code is 1 where a row failed.
@@ -17,7 +17,7 @@ while getopts p:l: flag; do
 done
 shift $((OPTIND - 1))
 sections=("$@")
-[ ${#sections[@]} -gt 0 ] || sections=(correctness sanitizer bench)
+[ ${#sections[@]} -gt 0 ] || sections=(correctness sanitizer cache bench)
 logs=${logs:-$(mktemp -d)}
 cd "$pack" || exit 2
 
@@ -119,6 +119,20 @@ sanitizer() {
   done
 }
 
+cache() {
+  local what result text
+  timeout 240 python3 cache.py run "$PIECEWISE_BIN" "$pack" >"$logs/cache.rows" 2>"$logs/cache.log"
+  local code=$?
+  if [ $code -ne 0 ]; then
+    failed=1
+    tail -n 20 "$logs/cache.log"
+    [ $code -eq 1 ] || row cache FAILED "" "exit status $code"
+  fi
+  while IFS=$'\t' read -r what result text; do
+    row "$what" "$result" "" "$text"
+  done <"$logs/cache.rows"
+}
+
 # measured NAME SECONDS COMMAND...: the rows of the JSON that it prints, in $logs/NAME.json. A peer
 # that can't be measured fails nothing.
 measured() {
@@ -168,8 +182,8 @@ bench() {
 
 for section in "${sections[@]}"; do
   case $section in
-    correctness | sanitizer | bench) $section ;;
-    *) echo "no section \`$section\`; there are correctness, sanitizer and bench" >&2; exit 2 ;;
+    correctness | sanitizer | cache | bench) $section ;;
+    *) echo "no section \`$section\`; there are correctness, sanitizer, cache and bench" >&2; exit 2 ;;
   esac
 done
 printf '\n%-34s %-7s %7s  %s\n' what result seconds "device, detail"

@@ -9,13 +9,14 @@ use super::matmul::Matmul;
 use super::nvrtc::Arch;
 use crate::artifact::{Access, Arg, ArgRef, Artifact, Digest, Launch, Lowered, PieceSize};
 use crate::compiler::{CompileError, Compiler, ImageListing, NoStore, Store};
-use crate::lowering::{Positions, launch_name, limits, location, node_args, op_name, row_major};
+use crate::lowering::{Positions, launch_name, limits, location, node_args, row_major};
 use crate::weights::WeightLayout;
 use piecewise_ir::custom::CustomCall;
 use piecewise_ir::entity::Node;
 use piecewise_ir::graph::ValueDef;
 use piecewise_ir::module::{Stitch, UniquePiece};
 use piecewise_ir::op::Op;
+use piecewise_ir::text::Names;
 use piecewise_kernels::cuda::{
     LaunchRecipe, MatMulSpec, OperandRole, STREAM_ROWS, node_kernel, region_kernel,
 };
@@ -93,11 +94,10 @@ impl CudaCompiler {
     }
 
     fn unsupported(&self, site: &Site<'_>, reason: String) -> CompileError {
-        let graph = &site.piece.graph;
         CompileError::Unsupported {
             node: site.position,
-            op: op_name(&graph.node(site.node).op).to_owned(),
-            loc: location(graph, site.node),
+            op: site.name.clone(),
+            loc: location(&site.piece.graph, site.node),
             target: self.target(),
             reason,
         }
@@ -351,10 +351,11 @@ impl Compiler for CudaCompiler {
         bounds: &[u64],
     ) -> Result<String, CompileError> {
         let limits = limits(piece, size, bounds);
+        let names = Names::of(&piece.graph);
         let mut ops = Vec::new();
         for (position, node) in piece.graph.nodes().enumerate() {
             let Op::Custom(call) = &piece.graph.node(node).op else { continue };
-            let name = launch_name(&piece.graph, node);
+            let name = launch_name(&piece.graph, &names, node);
             let site = Site { piece, node, position, name, limits: &limits, store: &NoStore };
             let (implementation, scratch, capture) = self.implementation(&site, call)?;
             let launches = match &implementation {
@@ -420,7 +421,7 @@ impl Compiler for CudaCompiler {
         let limits = limits(piece, size, bounds);
         let positions = Positions::new(piece);
         let lower = |(position, node): (usize, Node)| {
-            let name = launch_name(&piece.graph, node);
+            let name = launch_name(&piece.graph, &positions.names, node);
             let site = Site { piece, node, position, name, limits: &limits, store };
             let args = node_args(&piece.graph, &positions, node);
             let args = args.map_err(|reason| self.unsupported(&site, reason))?;

@@ -5,17 +5,19 @@ use crate::entity::{Entity, Node, PieceId, Symbol, Value};
 use crate::graph::{Graph, ValueDef};
 use crate::module::{Step, Stitch};
 use crate::op::{Op, row_treatment};
+use crate::text::Names;
 use std::collections::BTreeSet;
 
 /// Checks P0301 to P0303.
 pub(super) fn check(graph: &Graph, stitch: &Stitch, found: &mut Diagnostics) {
+    let names = Names::of(graph);
     for step in &stitch.steps {
         if let Step::Piece(id) = *step {
             let piece = &stitch.uses[id];
             let over = stitch.unique[piece.unique].over;
             for &node in &piece.nodes {
-                one_symbol(graph, id, node, over, found);
-                padding(graph, id, node, over, found);
+                one_symbol(graph, &names, id, node, over, found);
+                padding(graph, &names, id, node, over, found);
             }
         }
     }
@@ -23,7 +25,8 @@ pub(super) fn check(graph: &Graph, stitch: &Stitch, found: &mut Diagnostics) {
         let ty = graph.ty(value);
         if ty.shape.iter().skip(1).any(|dim| !dim.terms().is_empty()) {
             let message = format!(
-                "{value} is {}; on a boundary only the outermost dimension may be symbolic, so that a smaller size is a prefix of a larger one",
+                "{} is {}; on a boundary only the outermost dimension may be symbolic, so that a smaller size is a prefix of a larger one",
+                names.value(value),
                 ty.display(graph.symbols())
             );
             found.push("P0303", Anchor::Value(value), message);
@@ -33,6 +36,7 @@ pub(super) fn check(graph: &Graph, stitch: &Stitch, found: &mut Diagnostics) {
 
 fn one_symbol(
     graph: &Graph,
+    names: &Names<'_>,
     id: PieceId,
     node: Node,
     over: Option<Symbol>,
@@ -44,8 +48,9 @@ fn one_symbol(
         if let Some(other) = other {
             let name = |s: Symbol| graph.symbols().get(s).map_or("?", |d| d.name.as_str());
             let message = format!(
-                "{id} iterates over {}, but {result} of {node} is shaped by `{}`; cut the piece where the symbol changes",
+                "{id} iterates over {}, but {} is shaped by `{}`; cut the piece where the symbol changes",
                 over.map_or("no symbol".to_owned(), |s| format!("`{}`", name(s))),
+                names.value(result),
                 name(other)
             );
             found.push("P0301", Anchor::Piece(id), message);
@@ -53,7 +58,14 @@ fn one_symbol(
     }
 }
 
-fn padding(graph: &Graph, id: PieceId, node: Node, over: Option<Symbol>, found: &mut Diagnostics) {
+fn padding(
+    graph: &Graph,
+    names: &Names<'_>,
+    id: PieceId,
+    node: Node,
+    over: Option<Symbol>,
+    found: &mut Diagnostics,
+) {
     let op = &graph.node(node).op;
     for symbol in graph.symbols().keys() {
         let safe = if over == Some(symbol) {
@@ -64,19 +76,12 @@ fn padding(graph: &Graph, id: PieceId, node: Node, over: Option<Symbol>, found: 
         };
         if !safe {
             let message = format!(
-                "`{}` ({node}) of {id} mixes the rows of `{}`, so that a padding row could reach a real one; make it a split op, or mask by the true counts",
-                op_name(op),
+                "{} of {id} mixes the rows of `{}`, so that a padding row could reach a real one; make it a split op, or mask by the true counts",
+                names.node(node),
                 graph.symbols()[symbol].name
             );
             found.push("P0302", Anchor::Piece(id), message);
         }
-    }
-}
-
-fn op_name(op: &Op) -> &str {
-    match op {
-        Op::Custom(call) => &call.name,
-        op => op.mnemonic(),
     }
 }
 

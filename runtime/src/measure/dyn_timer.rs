@@ -3,6 +3,7 @@
 use super::error::MeasureError;
 use super::plan::PlannedStep;
 use super::timer::{CaptureReport, StepRecord, StepTimer};
+use crate::artifact_store::CompileCounts;
 use crate::mode::GraphMode;
 use crate::model::{BuildTimes, Ledger, Progress};
 use piecewise_backend::measure::{MeasuredDevice, ReadBandwidth};
@@ -42,6 +43,9 @@ pub trait DynStepTimer: std::fmt::Debug + Send {
     /// [`piecewise_backend::device::Device::model`].
     fn device_model(&self) -> String;
 
+    /// What was compiled, and what the store had.
+    fn compile_counts(&self) -> CompileCounts;
+
     /// How long the parts of building took.
     fn build_times(&self) -> BuildTimes;
 
@@ -79,6 +83,10 @@ impl<D: MeasuredDevice> DynStepTimer for StepTimer<D> {
 
     fn device_model(&self) -> String {
         self.model().device().model()
+    }
+
+    fn compile_counts(&self) -> CompileCounts {
+        self.model().statistics().compile.clone()
     }
 
     fn build_times(&self) -> BuildTimes {

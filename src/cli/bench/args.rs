@@ -14,6 +14,7 @@ use std::path::PathBuf;
   piecewise bench --preset qwen3-8b --device cuda --batch 1,8 --context 512 --mixed 300,512
   piecewise bench --model examples/tiny-qwen3 --batch 1,4 --context 64 --mixed 24,32 --steps 20
   piecewise bench --preset qwen3-8b --device cuda --startup
+  piecewise bench --preset qwen3-8b --device cuda --startup --cache-dir cache
   piecewise bench --preset qwen3-8b --device cuda --costs costs.jsonl --mixed-steps 30
 
 Exit status: 0 every row is good, 1 a row failed or nothing could be measured.")]
@@ -68,9 +69,13 @@ pub(crate) struct BenchArgs {
     /// unmeasured.
     #[arg(long)]
     pub(super) no_tune: bool,
-    /// Measure a start alone: 14 token sizes in pieces and 8 decode batches whole, nothing cached.
+    /// Measure a start alone: 14 token sizes in pieces and 8 decode batches whole.
     #[arg(long, conflicts_with = "costs")]
     pub(super) startup: bool,
+    /// Take compiled pieces from this folder, and keep new ones there: a second start is warm. By
+    /// default everything is compiled and nothing is kept.
+    #[arg(long, value_name = "DIR")]
+    pub(super) cache_dir: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     pub(super) json: bool,

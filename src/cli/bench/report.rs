@@ -3,7 +3,8 @@
 use super::args::ModeArg;
 use super::rows::Row;
 use piecewise_backend::measure::ReadBandwidth;
-use piecewise_runtime::measure::{CaptureReport, Traffic};
+use piecewise_runtime::artifact_store::CompileCounts;
+use piecewise_runtime::measure::{CaptureReport, DynStepTimer, Traffic};
 use piecewise_runtime::model::{BuildTimes, Ledger};
 use serde::Serialize;
 use std::time::Duration;
@@ -51,6 +52,8 @@ pub(super) struct Start {
     pub(super) bind_s: f64,
     /// Warming up and capturing, where that is part of building.
     pub(super) capture_s: f64,
+    /// What was compiled, and what the cache had.
+    pub(super) entries: CompileCounts,
     pub(super) memory: Ledger,
     pub(super) first_prompt: Option<FirstPrompt>,
 }
@@ -98,7 +101,17 @@ impl Report {
 
 impl Start {
     /// `all` is from opening the device to the built model.
-    pub(super) fn new(plan: Duration, all: Duration, built: BuildTimes, memory: Ledger) -> Self {
+    pub(super) fn of(plan: Duration, all: Duration, timer: &dyn DynStepTimer) -> Self {
+        Self::new(plan, all, timer.build_times(), timer.compile_counts(), timer.ledger())
+    }
+
+    pub(super) fn new(
+        plan: Duration,
+        all: Duration,
+        built: BuildTimes,
+        entries: CompileCounts,
+        memory: Ledger,
+    ) -> Self {
         let parts = built.compile + built.load + built.bind + built.capture;
         Self {
             plan_s: plan.as_secs_f64(),
@@ -107,6 +120,7 @@ impl Start {
             load_s: built.load.as_secs_f64(),
             bind_s: built.bind.as_secs_f64(),
             capture_s: built.capture.as_secs_f64(),
+            entries,
             memory,
             first_prompt: None,
         }

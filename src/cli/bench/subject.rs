@@ -1,5 +1,6 @@
 //! What is measured: a published shape with random weights, or a model folder.
 
+use super::super::cache_flags::open_store;
 use super::super::device::timer_on;
 use super::super::load::{check_checkpoint, stored_dtypes};
 use super::args::BenchArgs;
@@ -7,16 +8,19 @@ use super::report::Start;
 use super::weights::PresetWeights;
 use anyhow::{Context, bail, ensure};
 use piecewise::models::{Checkpoint, DecoderConfig, DecoderLimits, decoder};
+use piecewise_backend::compiler::Store;
 use piecewise_backend::store::MemoryStore;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::dtype::DType;
+use piecewise_runtime::config::CacheConfig;
 use piecewise_runtime::dispatch::Dispatcher;
 use piecewise_runtime::measure::DynStepTimer;
 use piecewise_runtime::mode::{GraphMode, Level};
 use piecewise_runtime::model::{BuildOptions, CaptureWhen, Checks, OnCaptureFailure};
 use piecewise_runtime::pipeline::plan;
 use piecewise_runtime::sizes::SizeList;
+use std::path::Path;
 use std::time::Instant;
 
 /// The position of the sampled ids among a decoder's outputs.
@@ -134,10 +138,20 @@ impl Subject {
             Some(checkpoint) => checkpoint,
             None => &preset,
         };
-        let store = MemoryStore::new();
-        let timer = timer_on(args.device, module, options, &store, weights, &bounds.positions)?;
+        let store = store_of(args.cache_dir.as_deref());
+        let timer = timer_on(args.device, module, options, &*store, weights, &bounds.positions)?;
         let all = started.elapsed() - planned;
-        let start = Start::new(planned, all, timer.build_times(), timer.ledger());
+        let start = Start::of(planned, all, &*timer);
         Ok((timer, start))
+    }
+}
+
+/// The cache in a folder; without one, what is compiled is gone with the process.
+fn store_of(dir: Option<&Path>) -> Box<dyn Store> {
+    match dir {
+        Some(dir) => {
+            open_store(&CacheConfig { dir: Some(dir.to_owned()), ..CacheConfig::default() })
+        }
+        None => Box::new(MemoryStore::new()),
     }
 }

@@ -4,6 +4,7 @@ use super::args::ModeArg;
 use super::report::{FirstPrompt, ModeReport, Report, Start};
 use super::rows::{Figures, Row, RowHead, Spread};
 use piecewise_backend::measure::{GraphShape, ReadBandwidth};
+use piecewise_runtime::artifact_store::CompileCounts;
 use piecewise_runtime::measure::{CaptureReport, Traffic};
 use piecewise_runtime::model::{BuildTimes, CapturedGraph, GraphKind, Ledger};
 use std::time::Duration;
@@ -70,8 +71,12 @@ pub(super) fn report() -> Report {
         capture: Duration::from_millis(20),
     };
     let memory = Ledger { slots: 40 << 20, scratch: 32 << 20, weights: 15 << 30, states: 75 << 20 };
+    let entries = CompileCounts {
+        compiled: [("cubin", 41), ("piece", 66)].into(),
+        ..CompileCounts::default()
+    };
     let (plan, all) = (Duration::from_millis(120), Duration::from_millis(11_000));
-    let mut start = Start::new(plan, all, built, memory);
+    let mut start = Start::new(plan, all, built, entries, memory);
     start.first_prompt = Some(FirstPrompt { tokens: 454, ms: 61.5 });
     let mut wrong = row(ModeArg::Full, 300, 512, 3.0);
     wrong.failures = vec!["163.6% of the read bandwidth: the timing can't be right".to_owned()];

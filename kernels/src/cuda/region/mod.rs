@@ -6,6 +6,7 @@
 //! fixed order that depends on the program alone, never on the number of rows.
 
 mod emit;
+mod load;
 mod plan;
 mod roots;
 mod source;
