@@ -48,7 +48,7 @@ pub(crate) fn run(args: InspectArgs) -> anyhow::Result<ExitCode> {
     let Some(planned) = args.source.plan_dumped(args.json, &args.dumps)? else {
         return Ok(ExitCode::SUCCESS);
     };
-    let Planned { settings, module } = &planned;
+    let Planned { settings, module, .. } = &planned;
     if let Some(file) = &args.html {
         write_page(file, &planned)?;
     }
@@ -66,7 +66,7 @@ pub(crate) fn run(args: InspectArgs) -> anyhow::Result<ExitCode> {
             let compiler = compiler_for(settings.device)?;
             let symbols = SymbolTable::new(module.graph().symbols())?;
             let store = settings.store();
-            lower(settings, stitch, &symbols, &*compiler, &*store)?.artifacts
+            lower(settings, stitch, &symbols, &*compiler, store)?.artifacts
         }
         false => Vec::new(),
     };
@@ -80,7 +80,7 @@ pub(crate) fn run(args: InspectArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn write_page(file: &Path, planned: &Planned) -> anyhow::Result<()> {
-    let Planned { settings, module } = planned;
+    let Planned { settings, module, .. } = planned;
     let Some(stitch) = module.stitch() else {
         bail!("the page shows pieces, and the pipeline made none; leave --stop-after out")
     };

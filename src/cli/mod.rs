@@ -10,6 +10,7 @@ mod doctor;
 mod dumps;
 mod generate;
 mod inspect;
+mod kept;
 mod launch_rows;
 mod load;
 mod logits;

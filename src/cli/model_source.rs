@@ -9,6 +9,7 @@ use piecewise::models::{Checkpoint, DecoderConfig, Preset};
 use piecewise_ir::module::{Module, Stitch};
 use piecewise_ir::text::{parse_module, render};
 use piecewise_ir::verify::verify_graph;
+use piecewise_passes::RunReport;
 use piecewise_passes::check::check_plan;
 use piecewise_runtime::config::Purpose;
 use std::path::{Path, PathBuf};
@@ -33,6 +34,10 @@ pub(crate) struct SourceArgs {
 pub(crate) struct Planned {
     pub settings: Settings,
     pub module: Module,
+    /// What the passes did; none run over a graph that is planned already.
+    pub passes: RunReport,
+    /// The decoder layers, where the configuration says how many there are.
+    pub layers: Option<usize>,
 }
 
 impl Planned {
@@ -87,14 +92,14 @@ impl SourceArgs {
             return Ok(None);
         }
         settings.warn();
-        let module = if module.layout().is_some() {
+        let (module, passes) = if module.layout().is_some() {
             check_brought_plan(&module, file)?;
             dumps.write_planned(&settings, &module)?;
-            module
+            (module, RunReport::default())
         } else {
             plan_dumped(&settings, module.into_graph(), dumps)?
         };
-        Ok(Some(Planned { settings, module }))
+        Ok(Some(Planned { settings, module, passes, layers: None }))
     }
 
     /// Refuses a bound that the text of a graph states itself.
@@ -132,8 +137,9 @@ impl SourceArgs {
         // Tensors of another type than the configuration's make other pieces.
         let dtypes = checkpoint.map(|checkpoint| stored_dtypes(&checkpoint)).unwrap_or_default();
         let graph = folder.graph(move |name| dtypes.get(name).copied())?;
-        let module = folder.plan(dumps, graph)?;
-        Ok(Some(Planned { settings: folder.settings, module }))
+        let (module, passes) = folder.plan(dumps, graph)?;
+        let layers = Some(folder.config.num_layers);
+        Ok(Some(Planned { settings: folder.settings, module, passes, layers }))
     }
 }
 

@@ -54,7 +54,7 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     }
     settings.warn();
     if module.layout().is_none() {
-        module = plan_dumped(&settings, module.into_graph(), &args.dumps)?;
+        module = plan_dumped(&settings, module.into_graph(), &args.dumps)?.0;
         if args.dumps.stops() {
             bail!("the passes were stopped early; there is nothing to run");
         }
