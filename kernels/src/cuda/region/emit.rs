@@ -67,6 +67,8 @@ pub(super) struct Emitter<'a, 'b> {
     /// Values that this stage puts in registers.
     pub(super) computed: BTreeSet<u32>,
     pub(super) reduced: BTreeMap<u32, Reduced>,
+    /// The argument whose element of the loop is `value`.
+    pub(super) product: Option<u32>,
     /// Leaves loaded ahead, by place, index and loop.
     pub(super) carried: &'b [(u32, Index, u64)],
     pub(super) names: usize,
@@ -250,6 +252,16 @@ impl Emitter<'_, '_> {
                 .flat_map(|w| w.to_ne_bytes())
                 .collect();
             return Ok(Value::Same(text::constant(data.dtype, &bytes)?));
+        }
+        if self.product.is_some_and(|arg| data.kind == PlaceKind::Arg(arg)) {
+            return match self.flat {
+                Some((elements, 1)) if *index == Index::element(elements) => {
+                    Ok(Value::Same("value".to_owned()))
+                }
+                _ => Err(LowerError(
+                    "a product that is read at another element than the result's".to_owned(),
+                )),
+            };
         }
         if let Some((elements, _)) = self.flat
             && let Some(position) =
