@@ -100,9 +100,8 @@ impl<'a> Absorbing<'a> {
         let types = self.graph.operand_types(self.matmul);
         let out = &self.graph.result_types(self.matmul)[0];
         let spec = MatMulSpec::new(transpose_lhs, transpose_rhs, &types[0], &types[1], out)?;
-        let [before, after] = [&self.before, &self.after].map(|part| {
-            part.as_ref().map(|p| (p, &p.part.region, p.roles(self.graph)))
-        });
+        let [before, after] = [&self.before, &self.after]
+            .map(|part| part.as_ref().map(|p| (p, &p.part.region, p.roles(self.graph))));
         let before = before.as_ref().map(|(_, region, roles)| BeforeProduct { region, roles });
         let product = self.graph.node(self.matmul).results[0];
         let after = after.as_ref().map(|(part, region, roles)| AfterProduct {
@@ -397,7 +396,10 @@ fn a_part_of_a_region_reads_what_was_cut() {
     let before = RegionPart::of(region, &[normed], &[sum]).unwrap();
     assert_eq!(before.params[0], PartParam::Result(sum));
     insta::assert_snapshot!("cut_before", show(&before.region));
-    insta::assert_snapshot!("cut_after", show(&RegionPart::of(region, &[sum], &[]).unwrap().region));
+    insta::assert_snapshot!(
+        "cut_after",
+        show(&RegionPart::of(region, &[sum], &[]).unwrap().region)
+    );
     assert!(RegionPart::of(region, &[2], &[]).is_err());
 }
 
@@ -410,7 +412,8 @@ fn sources_and_every_architecture() {
     let Some(nvrtc) = Nvrtc::find() else { return };
     for arch in ["sm_80", "sm_90", "sm_120"] {
         for (rows, dtype) in [(1, BF16), (2, F16), (4, F32), (8, BF16)] {
-            for module in [norm_and_residual(dtype, 1024, 4096), gate_and_residual(dtype, 3072, 1024)]
+            for module in
+                [norm_and_residual(dtype, 1024, 4096), gate_and_residual(dtype, 3072, 1024)]
             {
                 let graph = module.graph();
                 let last = graph.nodes().last().unwrap();

@@ -112,7 +112,12 @@ impl MatMulSpec {
                     )));
                 }
                 params.list("BEFORE", "b", made.operands, &mut text);
-                let _ = write!(text, "#define POOL {}\n\n{}", shape.staged.next_multiple_of(16), made.text);
+                let _ = write!(
+                    text,
+                    "#define POOL {}\n\n{}",
+                    shape.staged.next_multiple_of(16),
+                    made.text
+                );
             }
         }
         params.push(format!("const {}*", storage(self.types[1])), "w");

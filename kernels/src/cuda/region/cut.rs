@@ -74,7 +74,8 @@ impl<'a> Cutting<'a> {
         let mut renamed: Vec<Option<Value>> = vec![None; from.value_count()];
         let (mut modes, mut params) = (Vec::new(), Vec::new());
         let operands = from.inputs().iter().zip(&self.whole.params).enumerate();
-        let operands = operands.map(|(i, (input, &mode))| (PartParam::Operand(i), input.value, mode));
+        let operands =
+            operands.map(|(i, (input, &mode))| (PartParam::Operand(i), input.value, mode));
         let given = self.given.iter();
         let given = given.map(|&(i, value)| (PartParam::Result(i), value, ParamMode::Row));
         for (param, value, mode) in given.chain(operands) {

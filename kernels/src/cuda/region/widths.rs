@@ -99,9 +99,10 @@ impl Planner<'_, '_> {
         };
         let alone = self.frame.alone
             && stages.iter().all(|s| {
-            matches!(s.kind, StageKind::Store { .. } | StageKind::Scatter { .. })
-                && s.elements == stages[0].elements
-        }) && !kept.values().any(|k| *k == Kept::Shared);
+                matches!(s.kind, StageKind::Store { .. } | StageKind::Scatter { .. })
+                    && s.elements == stages[0].elements
+            })
+            && !kept.values().any(|k| *k == Kept::Shared);
         let chunks = stages.iter().map(flat).max().unwrap_or(1);
         let threads = chunks.next_power_of_two().clamp(32, self.frame.threads);
         let threads = (!alone).then_some(threads);
