@@ -131,9 +131,42 @@ fn few_rows_stream_their_weights_and_more_go_to_the_library() {
         made.alternatives.iter().map(|lowered| lowered.scratch).collect::<Vec<_>>()
     };
     let workspace = 32 << 20;
-    assert_eq!(scratch(1), [0, workspace, 0]);
-    assert_eq!(scratch(8), [0, 0, workspace, 0]);
+    // Two alternatives that absorb regions come first, but for where they do not differ.
+    assert_eq!(scratch(1), [0, 0, workspace, 0]);
+    assert_eq!(scratch(8), [0, 0, 0, workspace, 0]);
     assert_eq!(scratch(9), [0, workspace, 0]);
     assert_eq!(scratch(32), [0, workspace, 0]);
     assert_eq!(scratch(33), [workspace, 0]);
+}
+
+/// A layer is what lies between two attentions, and attention itself, which has two launches.
+#[test]
+fn a_decoder_layer_of_one_row_is_seven_launches() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let module = module(MODELS[0], DType::BF16, Level::Piecewise);
+    let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
+    let compiler = CudaCompiler::new(Arc::new(OpRegistry::builtin()), Arch { number: 90 }, nvrtc);
+    let stitch = module.stitch().unwrap();
+    let layer = &stitch.unique[stitch.unique_pieces()[1]];
+    for rows in [1, 8, 9] {
+        let size = PieceSize::Exact(rows);
+        let made = compiler.compile(layer, size, symbols.bounds(), &[], &NoStore).unwrap();
+        let mut listed = String::new();
+        for (i, lowered) in made.alternatives.iter().enumerate() {
+            listed.push_str(&format!("alternative {i}\n"));
+            for launch in &lowered.launches {
+                listed.push_str(&format!("  {} {:?}\n", launch.name, launch.nodes));
+            }
+        }
+        let counts: Vec<_> = made.alternatives.iter().map(|l| l.launches.len()).collect();
+        let expected: &[usize] = match rows {
+            1 => &[5, 6, 8, 8, 8],
+            8 => &[5, 6, 8, 8, 8, 8],
+            _ => &[8, 8, 8],
+        };
+        assert_eq!(counts, expected, "{listed}");
+        if rows == 1 {
+            insta::assert_snapshot!("launches_of_a_layer", listed);
+        }
+    }
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "a case says what it compared, a skipped one why")]
 
+mod alternatives;
 mod any_graph;
 mod compile;
 mod cuda_faults;
@@ -40,7 +41,7 @@ macro_rules! suite {
             use crate::target::Target;
             use crate::user_op::{Form, Place};
             use crate::{
-                equal_modes, frozen_list, new_compositions, random_graphs, random_steps, user_op,
+                alternatives, equal_modes, frozen_list, new_compositions, random_graphs, random_steps, user_op,
                 warm_start,
             };
             use piecewise_ir::dtype::DType::{BF16, F32};
@@ -72,6 +73,10 @@ macro_rules! suite {
                 }
                 launched_piecewise_and_full_give_the_same_bits_bf16 {
                     equal_modes::same_bits_in_every_mode::<T>(BF16);
+                }
+                every_alternative_computes_the_same {
+                    alternatives::agree::<T>(F32, 1e-5);
+                    alternatives::agree::<T>(BF16, 2e-2);
                 }
                 padding_changes_no_real_row {
                     equal_modes::padded_equals_unpadded::<T>(F32, 1e-5);

@@ -1,5 +1,7 @@
 //! The CUDA compiler: kernels, library calls and host functions for each node of a piece.
 
+use super::absorb::{Absorption, Recomputed, role};
+use super::alternatives::{Choice, Lowering, Way, assemble};
 use super::code::Code;
 use super::image::{CudaImage, HostImage, IMAGE_VERSION, KernelImage};
 use super::kernel_cache::KernelCache;
@@ -7,7 +9,7 @@ use super::lazy_nvrtc::LazyNvrtc;
 use super::materialize::weight_kernels;
 use super::matmul::Matmul;
 use super::nvrtc::Arch;
-use crate::artifact::{Access, Arg, ArgRef, Artifact, Digest, Launch, Lowered, PieceSize};
+use crate::artifact::{Access, Arg, ArgRef, Artifact, Digest, Launch, PieceSize};
 use crate::compiler::{CompileError, Compiler, ImageListing, NoStore, Store};
 use crate::lowering::{Positions, launch_name, limits, location, node_args, row_major};
 use crate::weights::WeightLayout;
@@ -31,35 +33,17 @@ const WORKSPACE_BYTES: u64 = 32 << 20;
 /// Compiles pieces for a CUDA architecture. It needs no GPU, and NVRTC only for kernels that the
 /// store does not have.
 ///
-/// A matmul has up to four alternatives, in this order: from two rows on the kernel on tensor cores
+/// Up to [`STREAM_ROWS`] rows the first alternatives of a piece have regions absorbed into the
+/// products beside them: all that can be, then without what costs each block more than a norm.
+/// In those that follow each node has a launch of its own.
+///
+/// A matmul has up to four ways to be computed, in this order: from two rows on the kernel on tensor cores
 /// where it applies ([`MatMulSpec::multiplies_on_tensor_cores`]), the streaming kernel for up to
 /// [`STREAM_ROWS`] rows, cuBLASLt where it takes the dtypes, the general kernel.
 #[derive(Debug)]
 pub struct CudaCompiler {
     registry: Arc<OpRegistry>,
     kernels: Arc<KernelCache>,
-}
-
-/// One way to compute a node.
-struct Choice {
-    /// What each launch runs, and what it is called beside the node's own name.
-    launches: Vec<(CudaImage, Option<String>)>,
-    scratch: u64,
-    capture: CaptureSupport,
-}
-
-impl Choice {
-    fn of(image: CudaImage, scratch: u64) -> Self {
-        Self { launches: vec![(image, None)], scratch, capture: CaptureSupport::Always }
-    }
-}
-
-/// A node with its ways to be computed.
-struct Lowering {
-    node: u32,
-    name: String,
-    args: Vec<Arg>,
-    choices: Vec<Choice>,
 }
 
 /// What is known of a node while it is lowered.
@@ -121,11 +105,8 @@ impl CudaCompiler {
             }
             Op::Custom(call) => Ok(vec![self.custom(site, call)?]),
             op => {
-                let role = |&value| OperandRole {
-                    state: matches!(graph.def(value), ValueDef::State(_)),
-                    weight: matches!(graph.def(value), ValueDef::Weight(_)),
-                };
-                let roles: Vec<_> = data.operands.iter().map(role).collect();
+                let roles: Vec<OperandRole> =
+                    data.operands.iter().map(|&value| role(graph, value)).collect();
                 let recipe = match op {
                     Op::Region(region) => region_kernel(region, &roles),
                     op => {
@@ -134,7 +115,7 @@ impl CudaCompiler {
                     }
                 };
                 let recipe = recipe.map_err(|e| self.unsupported(site, e.to_string()))?;
-                Ok(vec![Choice::of(self.kernel(site, recipe)?, 0)])
+                Ok(vec![Choice::of(Way::General, self.kernel(site, recipe)?, 0)])
             }
         }
     }
@@ -163,11 +144,11 @@ impl CudaCompiler {
         if rows >= 2 && spec.multiplies_on_tensor_cores(rows, shared_bytes) {
             let recipe = spec.tensor_kernel(rows, shared_bytes);
             let recipe = recipe.map_err(|e| unsupported(e.to_string()))?;
-            choices.push(Choice::of(self.kernel(site, recipe)?, 0));
+            choices.push(Choice::of(Way::Tensor, self.kernel(site, recipe)?, 0));
         }
         if spec.streams() && (1..=STREAM_ROWS).contains(&rows) {
             let recipe = spec.stream_kernel(rows).map_err(|e| unsupported(e.to_string()))?;
-            choices.push(Choice::of(self.kernel(site, recipe)?, 0));
+            choices.push(Choice::of(Way::Stream, self.kernel(site, recipe)?, 0));
         }
         let library = Matmul {
             transpose_lhs,
@@ -177,10 +158,11 @@ impl CudaCompiler {
             out: out.clone(),
         };
         if library.check().is_ok() && library.problem(site.limits).is_ok() {
-            choices.push(Choice::of(CudaImage::Matmul(Box::new(library)), WORKSPACE_BYTES));
+            let image = CudaImage::Matmul(Box::new(library));
+            choices.push(Choice::of(Way::Library, image, WORKSPACE_BYTES));
         }
         let recipe = spec.general_kernel().map_err(|e| unsupported(e.to_string()))?;
-        choices.push(Choice::of(self.kernel(site, recipe)?, 0));
+        choices.push(Choice::of(Way::General, self.kernel(site, recipe)?, 0));
         Ok(choices)
     }
 
@@ -229,7 +211,7 @@ impl CudaCompiler {
                         Ok((self.kernel(site, recipe)?, part))
                     })
                     .collect::<Result<_, CompileError>>()?;
-                Ok(Choice { launches, scratch, capture })
+                Ok(Choice { way: Way::General, launches, scratch, capture })
             }
             CudaImplementation::Host => {
                 let graph = &site.piece.graph;
@@ -237,7 +219,7 @@ impl CudaCompiler {
                     (graph.operand_types(site.node), graph.result_types(site.node));
                 let types = operands.into_iter().chain(results).collect();
                 let image = HostImage { name: call.name.clone(), attrs: call.attrs.clone(), types };
-                Ok(Choice { capture, ..Choice::of(CudaImage::Host(image), scratch) })
+                Ok(Choice { capture, ..Choice::of(Way::General, CudaImage::Host(image), scratch) })
             }
         }
     }
@@ -274,64 +256,60 @@ impl CudaCompiler {
         }
     }
 
-    /// The artifact whose alternative `i` takes choice `i` of every node, or its last.
-    fn assemble(
+    /// The product at `site` with the regions that it absorbs.
+    fn group(
+        &self,
+        site: &Site<'_>,
+        absorption: &Absorption,
+    ) -> Result<Option<Lowering>, CompileError> {
+        let (graph, positions) = (&site.piece.graph, Positions::new(site.piece));
+        let Some(group) = &absorption.groups[site.position] else { return Ok(None) };
+        let Some(recipe) = group.kernel(graph, site.node, site.limits) else { return Ok(None) };
+        let (read, written) = group.arguments(graph, site.node);
+        let read = read.into_iter().map(|value| (value, Access::Read));
+        let written = written.into_iter().map(|value| (value, Access::Write));
+        let arg = |(value, access)| {
+            let at = positions.of(value).map(ArgRef::Operand);
+            at.map(|at| Arg { at, access })
+        };
+        let args: Option<Vec<Arg>> = read.chain(written).map(arg).collect();
+        let unknown = || self.unsupported(site, "its operand is none of the piece's".to_owned());
+        let args = args.ok_or_else(unknown)?;
+        let before = group.before.iter().map(|part| part.position);
+        let after = group.after.iter().map(|part| part.position);
+        let nodes: Vec<usize> = before.chain([site.position]).chain(after).collect();
+        let name =
+            |&position: &usize| launch_name(graph, &positions.names, graph.order()[position]);
+        let names: Vec<String> = nodes.iter().map(name).collect();
+        Ok(Some(Lowering {
+            nodes: nodes.into_iter().map(|position| position as u32).collect(),
+            name: names.join(" + "),
+            args,
+            choices: vec![Choice::of(Way::Stream, self.kernel(site, recipe)?, 0)],
+        }))
+    }
+
+    /// Products with what they absorb, by position in program order; nothing where some region
+    /// has no other place.
+    fn groups(
         &self,
         piece: &UniquePiece,
-        size: PieceSize,
-        lowerings: &[Lowering],
+        absorption: &Absorption,
         limits: &[u64],
-    ) -> Result<Artifact, CompileError> {
-        let count = lowerings.iter().map(|l| l.choices.len()).max().unwrap_or(1);
-        let mut images: Vec<(Digest, Vec<u8>)> = Vec::new();
-        let mut alternatives = Vec::with_capacity(count);
-        for alternative in 0..count {
-            let mut lowered = Lowered { launches: Vec::new(), scratch: 0 };
-            for lowering in lowerings {
-                let last = lowering.choices.len() - 1;
-                let choice = &lowering.choices[alternative.min(last)];
-                lowered.scratch = lowered.scratch.max(choice.scratch);
-                for (image, part) in &choice.launches {
-                    let name = match part {
-                        Some(part) => format!("{} ({part})", lowering.name),
-                        None => lowering.name.clone(),
-                    };
-                    let (digest, bytes) = image.to_bytes().map_err(|log| CompileError::Kernel {
-                        kernel: name.clone(),
-                        target: self.target(),
-                        log,
-                    })?;
-                    if !images.iter().any(|(known, _)| *known == digest) {
-                        images.push((digest, bytes));
-                    }
-                    let mut args = lowering.args.clone();
-                    if choice.scratch > 0 {
-                        let at = ArgRef::Scratch { offset: 0, bytes: choice.scratch };
-                        args.push(Arg { at, access: Access::ReadWrite });
-                    }
-                    lowered.launches.push(Launch {
-                        name,
-                        nodes: vec![lowering.node],
-                        args,
-                        image: digest,
-                        grid: shown_grid(image, limits),
-                        params: Vec::new(),
-                        capture: choice.capture,
-                    });
-                }
+        store: &dyn Store,
+    ) -> Result<Option<Vec<Option<Lowering>>>, CompileError> {
+        let mut groups = Vec::with_capacity(absorption.groups.len());
+        let names = Names::of(&piece.graph);
+        for (position, node) in piece.graph.nodes().enumerate() {
+            let name = launch_name(&piece.graph, &names, node);
+            let site = Site { piece, node, position, name, limits, store };
+            let group = self.group(&site, absorption)?;
+            if group.is_none() && absorption.groups[position].is_some() {
+                return Ok(None);
             }
-            alternatives.push(lowered);
+            groups.push(group);
         }
-        Ok(Artifact { piece: piece.hash, size, alternatives, images })
-    }
-}
-
-/// The grid at the artifact's size on a device of one multiprocessor; what the library launches is
-/// its own.
-fn shown_grid(image: &CudaImage, limits: &[u64]) -> [u32; 3] {
-    match image {
-        CudaImage::Kernel(kernel) => kernel.recipe.grid_at(limits, 1).unwrap_or([u32::MAX; 3]),
-        CudaImage::Matmul(_) | CudaImage::Host(_) => [1; 3],
+        Ok(Some(groups))
     }
 }
 
@@ -426,11 +404,27 @@ impl Compiler for CudaCompiler {
             let args = node_args(&piece.graph, &positions, node);
             let args = args.map_err(|reason| self.unsupported(&site, reason))?;
             let choices = self.choices(&site)?;
-            Ok(Lowering { node: position as u32, name: site.name, args, choices })
+            Ok(Lowering { nodes: vec![position as u32], name: site.name, args, choices })
         };
         let lowerings =
             piece.graph.nodes().enumerate().map(lower).collect::<Result<Vec<_>, CompileError>>()?;
-        self.assemble(piece, size, &lowerings, &limits)
+        let mut absorptions: Vec<Absorption> = [Recomputed::Any, Recomputed::Reductions]
+            .into_iter()
+            .filter_map(|recomputed| Absorption::of(&piece.graph, &limits, recomputed))
+            .collect();
+        absorptions.dedup();
+        let mut absorbed = Vec::with_capacity(absorptions.len());
+        for absorption in &absorptions {
+            let groups = self.groups(piece, absorption, &limits, store)?;
+            absorbed.extend(groups.map(|groups| (absorption, groups)));
+        }
+        let absorbed = absorbed.iter().map(|(absorption, groups)| {
+            let launched = lowerings.iter().zip(groups).zip(&absorption.gone);
+            let launched = launched.filter(|(_, gone)| !**gone);
+            launched.map(|((own, group), _)| group.as_ref().unwrap_or(own)).collect()
+        });
+        assemble(piece, size, absorbed.collect(), &lowerings, &limits)
+            .map_err(|(kernel, log)| CompileError::Kernel { kernel, target: self.target(), log })
     }
 
     fn listing(&self, image: &[u8]) -> Option<ImageListing> {

@@ -7,6 +7,8 @@
 //! Functions are resolved here and not by the bindings, whose own loading panics where a library
 //! or function is missing and looks for toolkit stubs before the driver.
 
+mod absorb;
+mod alternatives;
 mod capture;
 mod code;
 mod compiler;

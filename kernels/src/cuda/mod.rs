@@ -9,9 +9,9 @@ mod region;
 mod sampling;
 
 pub use attention::attention_kernels;
-pub use matmul::{MatMulSpec, STREAM_ROWS, TENSOR_ROWS};
+pub use matmul::{AfterProduct, BeforeProduct, MatMulSpec, STREAM_ROWS, TENSOR_ROWS};
 pub use recipe::{Blocks, GridAxis, GridError, LaunchRecipe, OpKernels, Param, Scalar};
-pub use region::{OperandRole, node_kernel, region_kernel};
+pub use region::{OperandRole, PartParam, RegionPart, node_kernel, region_kernel};
 pub use sampling::sample_kernels;
 
 /// The text of `prelude.cuh`, which every source includes: given to the compiler in memory.

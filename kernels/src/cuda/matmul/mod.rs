@@ -1,7 +1,9 @@
 //! Matrix products: weight-streaming kernels for few rows, and a general one.
 
+mod stream;
 mod tensor;
 
+pub use stream::{AfterProduct, BeforeProduct};
 pub use tensor::TENSOR_ROWS;
 
 use super::recipe::{GridAxis, LaunchRecipe, Param, Scalar};
@@ -14,10 +16,6 @@ use piecewise_ir::types::TensorType;
 
 /// The most rows that the streaming kernel takes.
 pub const STREAM_ROWS: u64 = 8;
-/// Shared memory for the left operand: what every architecture gives to one block of two.
-const STAGED_BYTES: u64 = 96 << 10;
-/// 16-byte loads of a lane in flight.
-const LOADS: u64 = 16;
 
 /// A product `y [.., m, n] = x [.., m, k] * w [.., k, n]` by types, either side transposed.
 #[derive(Clone, PartialEq, Debug)]
@@ -127,66 +125,9 @@ impl MatMulSpec {
     fn header(&self) -> String {
         let mut text = String::from("#include \"prelude.cuh\"\n\n");
         for (name, dtype) in ["X", "W", "Y"].into_iter().zip(self.types) {
-            let storage = match dtype {
-                DType::BF16 => "bf16",
-                DType::F16 => "f16",
-                _ => "float",
-            };
-            text.push_str(&format!("typedef {storage} {name};\n"));
+            text.push_str(&format!("typedef {} {name};\n", storage(dtype)));
         }
         text
-    }
-
-    /// Whether [`Self::stream_kernel`] takes it, for up to [`STREAM_ROWS`] rows: w is a weight
-    /// `[n, k]`, and its rows and those of x are a multiple of 16 bytes.
-    pub fn streams(&self) -> bool {
-        let aligned = |dtype: DType| (self.depth * dtype.size() as u64).is_multiple_of(16);
-        self.of_weight
-            && self.column_major
-            && self.depth > 0
-            && aligned(self.types[0])
-            && aligned(self.types[1])
-            && self.depth.is_multiple_of(8)
-    }
-
-    /// The kernel that reads each weight once, for sizes of up to `rows` rows. Arguments: x, w, y.
-    ///
-    /// # Errors
-    /// When it does not stream, or `rows` is 0 or above [`STREAM_ROWS`].
-    pub fn stream_kernel(&self, rows: u64) -> Result<LaunchRecipe, LowerError> {
-        if !self.streams() || !(1..=STREAM_ROWS).contains(&rows) {
-            return Err(LowerError(format!(
-                "{rows} rows for the streaming matmul, which takes up to {STREAM_ROWS} and weights \
-                 [n, k] of 16-byte rows; take the general one"
-            )));
-        }
-        let at_once = rows.next_power_of_two();
-        let per_lane = (self.depth * self.types[1].size() as u64 / 16).div_ceil(32);
-        let in_row = per_lane.next_power_of_two().min(8);
-        let weight_rows = (LOADS / in_row).min(if at_once > 2 { 2 } else { 4 });
-        let bytes = at_once * self.depth * self.types[0].size() as u64;
-        let staged = bytes <= STAGED_BYTES;
-        let source = format!(
-            "{}#define M {at_once}\n#define R {weight_rows}\n#define J {in_row}\n#define STAGED {}\n\n{}",
-            self.header(),
-            u8::from(staged),
-            include_str!("stream.cu")
-        );
-        Ok(LaunchRecipe {
-            source,
-            entry: "matmul".to_owned(),
-            options: options(),
-            grid: [
-                GridAxis::Persistent { per_multiprocessor: 2 },
-                GridAxis::one(),
-                GridAxis::one(),
-            ],
-            block: [256, 1, 1],
-            static_shared: 0,
-            dynamic_shared: if staged { bytes as u32 } else { 0 },
-            params: self.row_params()?,
-            programmatic: true,
-        })
     }
 
     /// The kernel that takes any rows, strides and batches. Arguments: x, w, y.
@@ -220,6 +161,14 @@ impl MatMulSpec {
             params,
             programmatic: true,
         })
+    }
+}
+
+fn storage(dtype: DType) -> &'static str {
+    match dtype {
+        DType::BF16 => "bf16",
+        DType::F16 => "f16",
+        _ => "float",
     }
 }
 

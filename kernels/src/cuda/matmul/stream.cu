@@ -28,10 +28,25 @@ extern "C" __global__ void __launch_bounds__(256, 2) matmul(
     }
   };
   if (unit < units) fetch(unit, 0);
+#ifdef BEFORE
+  Before before;
+  before.ahead(BEFORE, (X*)staged);
+#endif
   PW_WAIT();
   u32 real = real_factor ? real_base + real_factor * (u32)counts[real_symbol] : rows;
   real = real < rows ? real : rows;
-#if STAGED
+  // The one element of a unit that this lane finishes.
+  const u32 own_row = lane / M, own_m = lane % M;
+  auto is_own = [&](u32 unit) { return own_row < R && own_m < real && unit * R + own_row < columns; };
+#ifdef AFTER
+  After after;
+  if (unit < units && is_own(unit)) after.ahead(AFTER, own_m, unit * R + own_row);
+#endif
+#ifdef BEFORE
+  const X* const xs = (const X*)staged;
+  before.rows(BEFORE, (X*)staged, counts, real, (u8*)staged + POOL);
+  __syncthreads();
+#elif STAGED
   X* const xs = (X*)staged;
   {
     const u32 pieces = (u32)((u64)real * depth * sizeof(X) / 16);
@@ -80,13 +95,26 @@ extern "C" __global__ void __launch_bounds__(256, 2) matmul(
       if (round + 1 < rounds) fetch(unit, round + 1);
       else if (unit + step < units) fetch(unit + step, 0);
     }
+    float own = 0.0f;
 #pragma unroll
     for (int r = 0; r < R; ++r)
 #pragma unroll
       for (int m = 0; m < M; ++m) {
         const float sum = lanes<Sum, 32>(even[r][m] + odd[r][m]);
-        const u32 row = unit * R + r;
-        if (lane == (r * M + m) % 32 && row < columns && m < real) narrow(y[(u64)m * columns + row], sum);
+        if (own_row == r && own_m == m) own = sum;
       }
+    const u32 column = unit * R + own_row;
+    if (is_own(unit)) {
+#ifdef AFTER
+      Y rounded;
+      narrow(rounded, own);
+      after.store(AFTER, counts, own_m, column, widen(rounded));
+#else
+      narrow(y[(u64)own_m * columns + column], own);
+#endif
+    }
+#ifdef AFTER
+    if (unit + step < units && is_own(unit + step)) after.ahead(AFTER, own_m, column + step * R);
+#endif
   }
 }

@@ -66,6 +66,8 @@ pub(super) struct Emitter<'a, 'b> {
     /// Values that this stage puts in registers.
     pub(super) computed: BTreeSet<u32>,
     pub(super) reduced: BTreeMap<u32, Reduced>,
+    /// The argument whose element of the loop is `value`.
+    pub(super) product: Option<u32>,
     /// Leaves loaded ahead, by place, index and loop.
     pub(super) carried: &'b [(u32, Index, u64)],
     pub(super) names: usize,

@@ -40,6 +40,16 @@ impl Emitter<'_, '_> {
                 .collect();
             return Ok(Value::Same(text::constant(data.dtype, &bytes)?));
         }
+        if self.product.is_some_and(|arg| data.kind == PlaceKind::Arg(arg)) {
+            return match self.flat {
+                Some((elements, 1)) if *index == Index::element(elements) => {
+                    Ok(Value::Same("value".to_owned()))
+                }
+                _ => Err(LowerError(
+                    "a product that is read at another element than the result's".to_owned(),
+                )),
+            };
+        }
         if let Some((elements, _)) = self.flat
             && let Some(position) =
                 self.carried.iter().position(|(p, i, n)| (*p, i, *n) == (place, index, elements))

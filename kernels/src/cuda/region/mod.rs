@@ -5,6 +5,8 @@
 //! Each typed value is rounded to its dtype where the unfused ops would round it. Sums have a
 //! fixed order that depends on the program alone, never on the number of rows.
 
+mod absorbed;
+mod cut;
 mod emit;
 mod load;
 mod plan;
@@ -14,11 +16,13 @@ mod stage;
 mod text;
 mod widths;
 
+pub(super) use absorbed::{AbsorbedAfter, AbsorbedBefore};
+pub use cut::{PartParam, RegionPart};
 pub(super) use text::float;
 
 use super::index::Variables;
 use super::recipe::{Blocks, GridAxis, LaunchRecipe, Param, Scalar};
-use crate::lower::{ArgKind, LowerError, PlaceKind, RowProgram, lower_node, lower_region};
+use crate::lower::{ArgDecl, ArgKind, LowerError, PlaceKind, RowProgram, lower_node, lower_region};
 use emit::{Emitter, indented};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::entity::Entity;
@@ -26,7 +30,7 @@ use piecewise_ir::op::Op;
 use piecewise_ir::region::Region;
 use piecewise_ir::text::print_graph;
 use piecewise_ir::types::TensorType;
-use plan::{Component, Kept};
+use plan::{Component, Frame, Kept};
 use source::Source;
 use stage::Stages;
 use std::collections::{BTreeMap, BTreeSet};
@@ -107,7 +111,7 @@ fn row_kernel(
 ) -> Result<LaunchRecipe, LowerError> {
     let source = Source::new(program)?;
     let mut variables = Variables::default();
-    let components = plan::plan(&source, &mut variables)?;
+    let components = plan::plan(&source, &mut variables, Frame::KERNEL)?;
     let grouped = components.iter().filter_map(|c| c.threads).max();
     let block = grouped.map_or(ALONE_BLOCK, |threads| threads.max(SMALL_BLOCK));
     let mut parts = Vec::new();
@@ -151,13 +155,28 @@ fn row_kernel(
     })
 }
 
-fn component_text(
+/// What a component's threads run, in order.
+struct Body {
+    /// Registers of the stages.
+    registers: String,
+    /// Registers of leaves loaded ahead, and their loads: of what no kernel writes, and of others.
+    weights: [String; 2],
+    others: [String; 2],
+    /// Where each row argument's row starts.
+    rows: String,
+    /// Shared memory of one group, and its bytes.
+    pool: String,
+    shared: u64,
+    code: String,
+}
+
+fn component_body(
     source: &Source<'_>,
     variables: &mut Variables,
     component: &Component,
     roles: &[OperandRole],
-    block: u64,
-) -> Result<(Part, u64), LowerError> {
+    product: Option<u32>,
+) -> Result<Body, LowerError> {
     let program = source.program;
     let mut emitter = Emitter {
         source,
@@ -170,6 +189,7 @@ fn component_text(
         in_registers: BTreeSet::new(),
         computed: BTreeSet::new(),
         reduced: BTreeMap::new(),
+        product,
         carried: &component.carried,
         names: 0,
     };
@@ -178,12 +198,6 @@ fn component_text(
         emitter.stage(stage, &mut stages)?;
     }
     let mut registers = std::mem::take(&mut stages.registers);
-    for (i, (place, _, elements)) in component.carried.iter().enumerate() {
-        let width = component.width(*elements);
-        let rounds = emitter.rounds(*elements, width);
-        let storage = text::storage(program.places[*place as usize].dtype);
-        let _ = writeln!(registers, "Pack<{storage}, {width}> c{i}[{rounds}];");
-    }
     for (place, kept) in &component.kept {
         if let Kept::Registers { elements } = kept {
             let width = component.width(*elements);
@@ -195,7 +209,40 @@ fn component_text(
     let is_weight = |arg: u32| roles.get(arg as usize).is_some_and(|r| r.weight);
     let weights = emitter.load_ahead(true, is_weight);
     let others = emitter.load_ahead(false, is_weight);
+    let mut rows = String::new();
+    for (i, decl) in program.args.iter().enumerate() {
+        if decl.kind == ArgKind::Row && product != Some(i as u32) {
+            let storage = text::storage(decl.dtype);
+            let constant = if decl.written { "" } else { "const " };
+            let _ = writeln!(
+                rows,
+                "{constant}{storage}* const x{i} = a{i} + (u64)row * {}ull;",
+                decl.elements
+            );
+        }
+    }
+    let shared = if component.threads.is_some() { stages.pool.bytes() } else { 0 };
+    let sized = |text: String| text.replace("POOL_BYTES", &format!("{shared}u"));
+    let pool = sized(std::mem::take(&mut stages.pool.declarations));
+    let code = sized(std::mem::take(&mut stages.code));
+    Ok(Body { registers, weights, others, rows, pool, shared, code })
+}
 
+/// Groups of `threads` threads of a block, where each takes `shared` bytes.
+fn groups_of(block: u64, threads: u64, shared: u64) -> u64 {
+    let fits = POOL_BYTES.checked_div(shared).unwrap_or(MOST_GROUPS).max(1);
+    (block / threads).min(MOST_GROUPS).min(fits)
+}
+
+fn component_text(
+    source: &Source<'_>,
+    variables: &mut Variables,
+    component: &Component,
+    roles: &[OperandRole],
+    block: u64,
+) -> Result<(Part, u64), LowerError> {
+    let program = source.program;
+    let body = component_body(source, variables, component, roles, None)?;
     let (units, per_block, head) = match component.threads {
         None => {
             let first = &component.stages[0];
@@ -206,8 +253,7 @@ fn component_text(
             (chunks, block, head)
         }
         Some(threads) => {
-            let fits = POOL_BYTES.checked_div(stages.pool.bytes()).unwrap_or(MOST_GROUPS).max(1);
-            let groups = (block / threads).min(MOST_GROUPS).min(fits);
+            let groups = groups_of(block, threads, body.shared);
             let head = format!(
                 "const u32 group = threadIdx.x / {threads}u, lane = threadIdx.x % {threads}u;\nconst u32 row = block * {groups}u + group;\n"
             );
@@ -215,10 +261,12 @@ fn component_text(
         }
     };
     let mut code = head;
-    code.push_str(&registers);
-    if !weights.is_empty() {
+    code.push_str(&body.registers);
+    code.push_str(&body.weights[0]);
+    code.push_str(&body.others[0]);
+    if !body.weights[1].is_empty() {
         code.push_str("// weights: before the wait, for no kernel of the step writes them\n");
-        code.push_str(&weights);
+        code.push_str(&body.weights[1]);
     }
     code.push_str("PW_WAIT();\n");
     let past = match (
@@ -233,41 +281,25 @@ fn component_text(
         (None, false) => "row >= rows".to_owned(),
     };
     let _ = writeln!(code, "if ({past}) return;");
-    for (i, decl) in program.args.iter().enumerate() {
-        if decl.kind == ArgKind::Row {
-            let storage = text::storage(decl.dtype);
-            let constant = if decl.written { "" } else { "const " };
-            let _ = writeln!(
-                code,
-                "{constant}{storage}* const x{i} = a{i} + (u64)row * {}ull;",
-                decl.elements
-            );
-        }
+    for part in [&body.rows, &body.others[1], &body.pool, &body.code] {
+        code.push_str(part);
     }
-    code.push_str(&others);
-    code.push_str(&stages.pool.declarations);
-    code.push_str(&stages.code);
-    let shared = if component.threads.is_some() { stages.pool.bytes() } else { 0 };
-    let code = code.replace("POOL_BYTES", &format!("{shared}u"));
-    Ok((Part { code, units, per_block }, shared * per_block_groups(component, per_block)))
+    let pool = body.shared * if component.threads.is_some() { per_block } else { 1 };
+    Ok((Part { code, units, per_block }, pool))
 }
 
-fn per_block_groups(component: &Component, per_block: u64) -> u64 {
-    if component.threads.is_some() { per_block } else { 1 }
+/// The parameters of a program's arguments.
+fn arguments(program: &RowProgram) -> Vec<String> {
+    let argument = |(i, decl): (usize, &ArgDecl)| {
+        let constant = if decl.written { "" } else { "const " };
+        format!("{constant}{}* a{i}", text::storage(decl.dtype))
+    };
+    program.args.iter().enumerate().map(argument).collect()
 }
 
-fn kernel_text(
-    program: &RowProgram,
-    name: &str,
-    listing: &str,
-    parts: &[Part],
-    block: u64,
-    pool_bytes: u64,
-) -> Result<String, LowerError> {
-    let mut out = String::from("#include \"prelude.cuh\"\n\n");
-    for line in listing.lines() {
-        let _ = writeln!(out, "// {line}");
-    }
+/// The constants of several elements.
+fn literals(program: &RowProgram) -> Result<String, LowerError> {
+    let mut out = String::new();
     for (i, place) in program.places.iter().enumerate() {
         let PlaceKind::Constant(word) = place.kind else { continue };
         if place.elements <= 1 {
@@ -296,11 +328,23 @@ fn kernel_text(
             place.elements
         );
     }
-    let mut params = Vec::new();
-    for (i, decl) in program.args.iter().enumerate() {
-        let constant = if decl.written { "" } else { "const " };
-        params.push(format!("{constant}{}* a{i}", text::storage(decl.dtype)));
+    Ok(out)
+}
+
+fn kernel_text(
+    program: &RowProgram,
+    name: &str,
+    listing: &str,
+    parts: &[Part],
+    block: u64,
+    pool_bytes: u64,
+) -> Result<String, LowerError> {
+    let mut out = String::from("#include \"prelude.cuh\"\n\n");
+    for line in listing.lines() {
+        let _ = writeln!(out, "// {line}");
     }
+    out.push_str(&literals(program)?);
+    let mut params = arguments(program);
     params.push("const i32* counts".to_owned());
     params.push("u32 rows".to_owned());
     for (i, decl) in program.args.iter().enumerate() {

@@ -15,7 +15,36 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Shared memory that one component's values may take, in bytes.
 const SHARED_BYTES: u64 = 40 << 10;
 /// The most threads that work on one row.
-pub(super) const MOST_THREADS: u64 = 512;
+const MOST_THREADS: u64 = 512;
+
+/// What a component's text runs in: a kernel of its own, or another kernel.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Frame {
+    /// The most threads that work on one row.
+    pub(super) threads: u64,
+    /// The most neighbouring elements that a thread takes at once.
+    pub(super) width: u64,
+    /// The most elements of one value that a thread keeps in registers for a later loop.
+    pub(super) kept: u64,
+    /// Registers of a thread for values kept and loaded ahead.
+    pub(super) registers: u64,
+    /// Whether each thread may work on a chunk alone, whatever its row.
+    pub(super) alone: bool,
+    /// The argument whose element of the loop the frame computes: it is not in memory.
+    pub(super) product: Option<u32>,
+}
+
+impl Frame {
+    /// A kernel of the program alone.
+    pub(super) const KERNEL: Self = Self {
+        threads: MOST_THREADS,
+        width: 8,
+        kept: 32,
+        registers: 64,
+        alone: true,
+        product: None,
+    };
+}
 
 /// What a stage makes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -110,6 +139,7 @@ impl Component {
 pub(super) fn plan(
     source: &Source<'_>,
     variables: &mut Variables,
+    frame: Frame,
 ) -> Result<Vec<Component>, LowerError> {
     roots(source)
         .into_iter()
@@ -119,6 +149,7 @@ pub(super) fn plan(
                 let mut planner = Planner {
                     source,
                     variables,
+                    frame,
                     stages: Vec::new(),
                     kept: BTreeMap::new(),
                     shared: 0,
@@ -137,6 +168,7 @@ pub(super) fn plan(
 pub(super) struct Planner<'a, 'b> {
     pub(super) source: &'b Source<'a>,
     pub(super) variables: &'b mut Variables,
+    pub(super) frame: Frame,
     pub(super) stages: Vec<Stage>,
     pub(super) kept: BTreeMap<u32, Kept>,
     shared: u64,
@@ -316,7 +348,8 @@ impl Planner<'_, '_> {
                 && matches!(stage.mapping, Mapping::Flat { .. })
         });
         let several = visits.len() > 1 && cost >= 3 && elements > 1;
-        if several && same_loop && elements.div_ceil(MOST_THREADS).max(8) <= 32 && !is_table {
+        let of_thread = elements.div_ceil(self.frame.threads).max(8);
+        if several && same_loop && of_thread <= self.frame.kept && !is_table {
             self.kept.insert(place, Kept::Registers { elements });
             let first = visits.iter().map(|v| v.0).min_by_key(|&s| self.stages[s].order());
             return self.read_through(place, first);

@@ -425,9 +425,14 @@ impl Emitter<'_, '_> {
         Ok(())
     }
 
-    /// Loads the leaves that go ahead: those that no kernel writes, or the others.
-    pub(super) fn load_ahead(&mut self, weights: bool, is_weight: impl Fn(u32) -> bool) -> String {
-        let mut code = String::new();
+    /// The registers of the leaves that go ahead and their loads: of those that no kernel writes,
+    /// or of the others.
+    pub(super) fn load_ahead(
+        &mut self,
+        weights: bool,
+        is_weight: impl Fn(u32) -> bool,
+    ) -> [String; 2] {
+        let (mut registers, mut code) = (String::new(), String::new());
         let carried = self.carried;
         for (i, (place, index, elements)) in carried.iter().enumerate() {
             let data = self.source.program.places[*place as usize];
@@ -450,7 +455,9 @@ impl Emitter<'_, '_> {
             let piece = self.piece(data.dtype, index, align);
             let body = format!("load<{piece}>(c{i}[k], {start} + ({}));\n", index.print());
             code.push_str(&self.chunks(*elements, &body));
+            let (storage, rounds) = (text::storage(data.dtype), self.rounds(*elements, self.width));
+            let _ = writeln!(registers, "Pack<{storage}, {}> c{i}[{rounds}];", self.width);
         }
-        code
+        [registers, code]
     }
 }

@@ -1,12 +1,9 @@
 //! How loops are spread over threads, and what their threads load ahead.
 
 use super::super::index::{Index, Run};
-use super::plan::{Component, Kept, MOST_THREADS, Mapping, Planner, Stage, StageKind};
+use super::plan::{Component, Kept, Mapping, Planner, Stage, StageKind};
 use crate::lower::{PlaceKind, RowStep};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Registers of a thread for values kept from one stage to a later one.
-const KEPT_REGISTERS: u64 = 64;
 
 impl Planner<'_, '_> {
     /// Chooses how many neighbouring elements a thread takes in each loop, or names the reduction
@@ -60,7 +57,7 @@ impl Planner<'_, '_> {
                 }
             }
         }
-        let mut width = (16 / narrowest.max(2)).min(8);
+        let mut width = (16 / narrowest.max(2)).min(self.frame.width);
         while width > 1 && elements / width < 32 && self.stages.len() > 1 {
             width /= 2;
         }
@@ -100,12 +97,14 @@ impl Planner<'_, '_> {
             Mapping::Flat { width } => s.elements / width,
             _ => s.elements / 4,
         };
-        let alone = stages.iter().all(|s| {
-            matches!(s.kind, StageKind::Store { .. } | StageKind::Scatter { .. })
-                && s.elements == stages[0].elements
-        }) && !kept.values().any(|k| *k == Kept::Shared);
+        let alone = self.frame.alone
+            && stages.iter().all(|s| {
+                matches!(s.kind, StageKind::Store { .. } | StageKind::Scatter { .. })
+                    && s.elements == stages[0].elements
+            })
+            && !kept.values().any(|k| *k == Kept::Shared);
         let chunks = stages.iter().map(flat).max().unwrap_or(1);
-        let threads = chunks.next_power_of_two().clamp(32, MOST_THREADS);
+        let threads = chunks.next_power_of_two().clamp(32, self.frame.threads);
         let threads = (!alone).then_some(threads);
         let carried = self.carried(&stages, &kept, threads);
         Component { stages, kept, carried, threads }
@@ -122,7 +121,7 @@ impl Planner<'_, '_> {
             None => 1,
             Some(threads) => (elements / width).div_ceil(threads),
         };
-        let mut budget = KEPT_REGISTERS;
+        let mut budget = self.frame.registers;
         for kept in kept.values() {
             if let Kept::Registers { elements } = kept {
                 let width = stages
@@ -141,18 +140,22 @@ impl Planner<'_, '_> {
             for &(place, i) in &stage.visits {
                 let index = &stage.indices[i];
                 let data = &self.source.program.places[place as usize];
-                let unit = self.variables.run(index, width) == Run::Stride(1);
+                // A width of one has no runs, and loads what it takes.
+                let single = self.frame.width == 1;
+                let unit = single || self.variables.run(index, width) == Run::Stride(1);
+                let bytes = width * data.dtype.size() as u64;
                 let plain = index.variables().next().is_none();
                 if !self.source.is_leaf(place)
                     || !matches!(data.kind, PlaceKind::Arg(_))
                     || !unit
                     || !plain
-                    || !(width * data.dtype.size() as u64).is_multiple_of(4)
+                    || !(single || bytes.is_multiple_of(4))
+                    || self.frame.product.is_some_and(|arg| data.kind == PlaceKind::Arg(arg))
                     || carried.iter().any(|(p, i, n)| (*p, i, *n) == (place, index, stage.elements))
                 {
                     continue;
                 }
-                let words = width * data.dtype.size() as u64 / 4;
+                let words = bytes.div_ceil(4);
                 let registers = words * rounds(stage.elements, width);
                 if registers <= budget {
                     budget -= registers;

@@ -1,0 +1,255 @@
+//! Which regions of a piece become part of the products beside them, at few rows.
+//!
+//! A region goes where its results go: what a product reads and nothing else does is computed by
+//! that product's blocks, the rest by the product that the region follows, which finishes elements
+//! instead of storing its own. The region is cut between the two at values that have a slot. A
+//! region is absorbed whole or not at all, so that each saves a launch.
+//!
+//! The plan's lifetimes take a product and the regions beside it as one moment, so no slot that
+//! such a launch reads shares bytes with one that it writes.
+
+use piecewise_ir::entity::{Node, Value};
+use piecewise_ir::graph::{Graph, ValueDef};
+use piecewise_ir::op::Op;
+use piecewise_kernels::cuda::{
+    AfterProduct, BeforeProduct, LaunchRecipe, MatMulSpec, OperandRole, PartParam, RegionPart,
+};
+
+/// Which regions before a product may be absorbed: every block of it computes them again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Recomputed {
+    /// All.
+    Any,
+    /// Those that reduce their rows, like norms: few elements, and little work beside the wait for
+    /// the row itself.
+    Reductions,
+}
+
+/// A region's part in a product's launch.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Absorbed {
+    /// The region's position in program order.
+    pub(super) position: usize,
+    part: RegionPart,
+    /// What its parameters and its results are.
+    operands: Vec<Value>,
+    results: Vec<Value>,
+    roles: Vec<OperandRole>,
+}
+
+/// A product with the regions in it.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(super) struct Group {
+    pub(super) before: Option<Absorbed>,
+    pub(super) after: Option<Absorbed>,
+}
+
+/// What becomes of each node of a piece, by position in program order.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Absorption {
+    /// Regions that have no launch of their own.
+    pub(super) gone: Vec<bool>,
+    /// Products with what they absorb.
+    pub(super) groups: Vec<Option<Group>>,
+}
+
+/// What a node's operand is to kernels.
+pub(super) fn role(graph: &Graph, value: Value) -> OperandRole {
+    OperandRole {
+        state: matches!(graph.def(value), ValueDef::State(_)),
+        weight: matches!(graph.def(value), ValueDef::Weight(_)),
+    }
+}
+
+/// The product that a node is, if its kernels take it.
+pub(super) fn product(graph: &Graph, node: Node) -> Option<MatMulSpec> {
+    let data = graph.node(node);
+    let &Op::MatMul { transpose_lhs, transpose_rhs } = &data.op else { return None };
+    let (operands, results) = (graph.operand_types(node), graph.result_types(node));
+    let ([lhs, rhs], [out]) = (&operands[..], &results[..]) else { return None };
+    let spec = MatMulSpec::new(transpose_lhs, transpose_rhs, lhs, rhs, out).ok()?;
+    Some(if role(graph, data.operands[1]).weight { spec.of_weight() } else { spec })
+}
+
+impl Absorbed {
+    fn of(
+        graph: &Graph,
+        position: usize,
+        node: Node,
+        wanted: &[usize],
+        given: &[usize],
+    ) -> Option<Self> {
+        let data = graph.node(node);
+        let Op::Region(region) = &data.op else { return None };
+        let part = RegionPart::of(region, wanted, given).ok()?;
+        let value = |param: &PartParam| match *param {
+            PartParam::Operand(i) => data.operands.get(i).copied(),
+            PartParam::Result(i) => data.results.get(i).copied(),
+        };
+        let operands: Vec<Value> = part.params.iter().map(value).collect::<Option<_>>()?;
+        let results = wanted.iter().map(|&i| data.results[i]).collect();
+        let roles = operands.iter().map(|&v| role(graph, v)).collect();
+        Some(Self { position, part, operands, results, roles })
+    }
+}
+
+impl Group {
+    /// The kernel where symbols have these sizes, if there is one.
+    pub(super) fn kernel(
+        &self,
+        graph: &Graph,
+        matmul: Node,
+        limits: &[u64],
+    ) -> Option<LaunchRecipe> {
+        let spec = product(graph, matmul)?;
+        let rows = spec.rows().eval(limits);
+        let before = self.before.as_ref();
+        let before = before.map(|b| BeforeProduct { region: &b.part.region, roles: &b.roles });
+        let after = match &self.after {
+            None => None,
+            Some(a) => {
+                let value = graph.result(matmul);
+                let product = a.operands.iter().position(|&v| v == value)?;
+                Some(AfterProduct { region: &a.part.region, roles: &a.roles, product })
+            }
+        };
+        spec.absorbing_kernel(rows, before, after).ok()
+    }
+
+    /// What the kernel reads and what it writes, in the order of its arguments.
+    pub(super) fn arguments(&self, graph: &Graph, matmul: Node) -> (Vec<Value>, Vec<Value>) {
+        let data = graph.node(matmul);
+        let mut read = match &self.before {
+            Some(before) => before.operands.clone(),
+            None => vec![data.operands[0]],
+        };
+        read.push(data.operands[1]);
+        let Some(after) = &self.after else { return (read, data.results.clone()) };
+        read.extend(after.operands.iter().filter(|v| !data.results.contains(v)));
+        (read, after.results.clone())
+    }
+}
+
+/// A piece at a size.
+struct Piece<'a> {
+    graph: &'a Graph,
+    order: Vec<Node>,
+    limits: &'a [u64],
+    recomputed: Recomputed,
+}
+
+impl Absorption {
+    /// What is absorbed where symbols have these sizes; nothing where no region is.
+    pub(super) fn of(graph: &Graph, limits: &[u64], recomputed: Recomputed) -> Option<Self> {
+        let piece = Piece { graph, order: graph.nodes().collect(), limits, recomputed };
+        let n = piece.order.len();
+        let mut absorption = Self { gone: vec![false; n], groups: vec![None; n] };
+        for position in 0..n {
+            let moved = piece.moves(position, true).or_else(|| piece.moves(position, false));
+            let Some((before, after)) = moved else { continue };
+            absorption.gone[position] = true;
+            for (matmul, part) in before {
+                absorption.groups[matmul].get_or_insert_default().before = Some(part);
+            }
+            for (matmul, part) in after {
+                absorption.groups[matmul].get_or_insert_default().after = Some(part);
+            }
+        }
+        absorption.gone.contains(&true).then_some(absorption)
+    }
+}
+
+/// Parts of a region by the position of the product that takes each.
+type Moved = Vec<(usize, Absorbed)>;
+
+impl Piece<'_> {
+    /// Where the parts of the region at `position` go, before and after products, if all of it can:
+    /// with what products read computed by them (`ahead`), or all of it after one.
+    fn moves(&self, position: usize, ahead: bool) -> Option<(Moved, Moved)> {
+        let node = self.order[position];
+        let data = self.graph.node(node);
+        let Op::Region(_) = &data.op else { return None };
+        let results = 0..data.results.len();
+        let reader = |&i: &usize| self.product_of(data.results[i]).filter(|_| ahead);
+        let readers: Vec<(usize, usize)> =
+            results.clone().filter_map(|i| Some((i, reader(&i)?))).collect();
+        let stays: Vec<usize> =
+            results.filter(|i| !readers.iter().any(|(read, _)| read == i)).collect();
+        let mut before = Moved::new();
+        for (result, matmul) in readers {
+            let part = Absorbed::of(self.graph, position, node, &[result], &stays)?;
+            let group = Group { before: Some(part), after: None };
+            group.kernel(self.graph, self.order[matmul], self.limits)?;
+            let part = group.before.filter(|p| self.may_recompute(p))?;
+            before.push((matmul, part));
+        }
+        if stays.is_empty() {
+            return (!before.is_empty()).then_some((before, vec![]));
+        }
+        let matmul = position.checked_sub(1)?;
+        let value = self.single_result(self.order[matmul])?;
+        let needs = |part: &Absorbed| part.operands.contains(&value);
+        if self.readers(value) != [position] || before.iter().any(|(_, part)| needs(part)) {
+            return None;
+        }
+        let part = Absorbed::of(self.graph, position, node, &stays, &[])?;
+        let group = Group { before: None, after: Some(part) };
+        group.kernel(self.graph, self.order[matmul], self.limits)?;
+        Some((before, vec![(matmul, group.after?)]))
+    }
+
+    fn may_recompute(&self, part: &Absorbed) -> bool {
+        let body = &part.part.region.body;
+        let reduces = || body.nodes().any(|n| matches!(body.node(n).op, Op::Reduce { .. }));
+        self.recomputed == Recomputed::Any || reduces()
+    }
+
+    /// The result of a product.
+    fn single_result(&self, node: Node) -> Option<Value> {
+        let data = self.graph.node(node);
+        matches!(data.op, Op::MatMul { .. }).then(|| data.results.first().copied()).flatten()
+    }
+
+    /// The positions that read a value; one past the end for the piece's outputs.
+    fn readers(&self, value: Value) -> Vec<usize> {
+        let reads = |node: &Node| self.graph.node(*node).operands.contains(&value);
+        let mut readers: Vec<usize> =
+            (0..self.order.len()).filter(|&i| reads(&self.order[i])).collect();
+        if self.graph.outputs().contains(&value) {
+            readers.push(self.order.len());
+        }
+        readers
+    }
+
+    /// The position of the product that reads a value as its left operand, where nothing else
+    /// reads it.
+    fn product_of(&self, value: Value) -> Option<usize> {
+        let [reader] = self.readers(value)[..] else { return None };
+        let &node = self.order.get(reader)?;
+        self.single_result(node)?;
+        (self.graph.node(node).operands.iter().position(|&v| v == value) == Some(0)
+            && self.graph.node(node).operands[1] != value)
+            .then_some(reader)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use piecewise_ir::builder::Builder;
+    use piecewise_ir::dim::Dim;
+    use piecewise_ir::dtype::DType;
+
+    #[test]
+    fn a_piece_without_regions_absorbs_nothing() {
+        let b = Builder::new("plain");
+        let rows = b.symbol("T", 1, 64, None);
+        let x = b.input("x", DType::BF16, [Dim::from(rows), 64u64.into()], None, None);
+        let y = x.matmul_transposed(b.weight("w", [64u64, 64]), DType::BF16);
+        let graph = b.finish([y]).unwrap();
+        assert!(product(&graph, graph.nodes().next().unwrap()).unwrap().streams());
+        for rows in [0, 1, 8, 9] {
+            assert_eq!(Absorption::of(&graph, &[rows], Recomputed::Any), None);
+        }
+    }
+}

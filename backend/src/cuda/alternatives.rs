@@ -1,0 +1,148 @@
+//! The alternatives of an artifact, from the ways to compute its nodes.
+
+use super::image::CudaImage;
+use crate::artifact::{Access, Arg, ArgRef, Artifact, Digest, Launch, Lowered, PieceSize};
+use piecewise_ir::module::UniquePiece;
+use piecewise_kernels::step::CaptureSupport;
+use std::collections::BTreeSet;
+
+/// How a node is computed, in the order of preference.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Way {
+    /// Weights stream through tensor cores.
+    Tensor,
+    /// Weights stream through the other ones.
+    Stream,
+    /// By a library.
+    Library,
+    /// As it can always be.
+    General,
+}
+
+/// One way to compute a node.
+pub(super) struct Choice {
+    pub(super) way: Way,
+    /// What each launch runs, and what it is called beside the node's own name.
+    pub(super) launches: Vec<(CudaImage, Option<String>)>,
+    pub(super) scratch: u64,
+    pub(super) capture: CaptureSupport,
+}
+
+impl Choice {
+    pub(super) fn of(way: Way, image: CudaImage, scratch: u64) -> Self {
+        Self { way, launches: vec![(image, None)], scratch, capture: CaptureSupport::Always }
+    }
+}
+
+/// Nodes of one launch, or of one after the other, with their ways to be computed.
+pub(super) struct Lowering {
+    pub(super) nodes: Vec<u32>,
+    pub(super) name: String,
+    pub(super) args: Vec<Arg>,
+    /// In the order of their ways; there is one at least.
+    pub(super) choices: Vec<Choice>,
+}
+
+impl Lowering {
+    /// The first choice that is not preferred to `way`, or the last.
+    fn choice(&self, way: Way) -> &Choice {
+        let found = self.choices.iter().find(|choice| choice.way >= way);
+        found.unwrap_or(&self.choices[self.choices.len() - 1])
+    }
+}
+
+/// The artifact whose first alternatives launch what `absorbed` lists, each as it is preferred, and
+/// whose further ones launch every node of `own`, one for each way that some node has.
+///
+/// # Errors
+/// The launch whose image can't be written, and why.
+pub(super) fn assemble(
+    piece: &UniquePiece,
+    size: PieceSize,
+    absorbed: Vec<Vec<&Lowering>>,
+    own: &[Lowering],
+    limits: &[u64],
+) -> Result<Artifact, (String, String)> {
+    let preferred = |lowering| (lowering, Way::Tensor);
+    let mut listed: Vec<Vec<(&Lowering, Way)>> =
+        absorbed.into_iter().map(|of| of.into_iter().map(preferred).collect()).collect();
+    let ways = own.iter().flat_map(|lowering| lowering.choices.iter().map(|choice| choice.way));
+    // A piece without nodes has one alternative, too.
+    let ways = BTreeSet::from_iter(ways.chain([Way::General]));
+    listed.extend(ways.into_iter().map(|way| own.iter().map(|l| (l, way)).collect()));
+    let mut images: Vec<(Digest, Vec<u8>)> = Vec::new();
+    let mut alternatives = Vec::with_capacity(listed.len());
+    for alternative in listed {
+        let mut lowered = Lowered { launches: Vec::new(), scratch: 0 };
+        for (lowering, way) in alternative {
+            let choice = lowering.choice(way);
+            lowered.scratch = lowered.scratch.max(choice.scratch);
+            for (image, part) in &choice.launches {
+                let name = match part {
+                    Some(part) => format!("{} ({part})", lowering.name),
+                    None => lowering.name.clone(),
+                };
+                let (digest, bytes) = image.to_bytes().map_err(|log| (name.clone(), log))?;
+                if !images.iter().any(|(known, _)| *known == digest) {
+                    images.push((digest, bytes));
+                }
+                let mut args = lowering.args.clone();
+                if choice.scratch > 0 {
+                    let at = ArgRef::Scratch { offset: 0, bytes: choice.scratch };
+                    args.push(Arg { at, access: Access::ReadWrite });
+                }
+                lowered.launches.push(Launch {
+                    name,
+                    nodes: lowering.nodes.clone(),
+                    args,
+                    image: digest,
+                    grid: shown_grid(image, limits),
+                    params: Vec::new(),
+                    capture: choice.capture,
+                });
+            }
+        }
+        alternatives.push(lowered);
+    }
+    Ok(Artifact { piece: piece.hash, size, alternatives, images })
+}
+
+/// The grid at the artifact's size on a device of one multiprocessor; what the library launches is
+/// its own.
+fn shown_grid(image: &CudaImage, limits: &[u64]) -> [u32; 3] {
+    match image {
+        CudaImage::Kernel(kernel) => kernel.recipe.grid_at(limits, 1).unwrap_or([u32::MAX; 3]),
+        CudaImage::Matmul(_) | CudaImage::Host(_) => [1; 3],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cuda::image::HostImage;
+    use piecewise_ir::custom::Attrs;
+
+    fn lowering(ways: &[Way]) -> Lowering {
+        let image = || {
+            CudaImage::Host(HostImage {
+                name: "op".to_owned(),
+                attrs: Attrs::default(),
+                types: Vec::new(),
+            })
+        };
+        let choices = ways.iter().map(|&way| Choice::of(way, image(), 0)).collect();
+        Lowering { nodes: vec![0], name: "op".to_owned(), args: Vec::new(), choices }
+    }
+
+    #[test]
+    fn an_alternative_takes_the_same_way_wherever_it_is_there() {
+        let wide = lowering(&[Way::Tensor, Way::Library, Way::General]);
+        let deep = lowering(&[Way::Library, Way::General]);
+        let region = lowering(&[Way::General]);
+        let taken = |way| [&wide, &deep, &region].map(|lowering| lowering.choice(way).way);
+        assert_eq!(taken(Way::Tensor), [Way::Tensor, Way::Library, Way::General]);
+        assert_eq!(taken(Way::Stream), [Way::Library, Way::Library, Way::General]);
+        assert_eq!(taken(Way::Library), [Way::Library, Way::Library, Way::General]);
+        assert_eq!(taken(Way::General), [Way::General; 3]);
+    }
+}

@@ -1,0 +1,199 @@
+//! Weight-streaming products of few rows, alone and with the regions beside them.
+
+use super::{MatMulSpec, STREAM_ROWS, options, storage};
+use crate::cuda::recipe::{GridAxis, LaunchRecipe, Param};
+use crate::cuda::region::{AbsorbedAfter, AbsorbedBefore, OperandRole};
+use crate::lower::LowerError;
+use piecewise_ir::dim::Dim;
+use piecewise_ir::region::Region;
+use std::fmt::Write;
+
+/// Shared memory for the left operand: what every architecture gives to one block of two.
+const STAGED_BYTES: u64 = 96 << 10;
+/// 16-byte loads of a lane in flight.
+const LOADS: u64 = 16;
+
+/// A region whose one result is the left operand of a product.
+#[derive(Clone, Copy, Debug)]
+pub struct BeforeProduct<'a> {
+    /// The region.
+    pub region: &'a Region,
+    /// What each of its operands is.
+    pub roles: &'a [OperandRole],
+}
+
+/// A region whose results are elements computed from the same element of a product.
+#[derive(Clone, Copy, Debug)]
+pub struct AfterProduct<'a> {
+    /// The region.
+    pub region: &'a Region,
+    /// What each of its operands is.
+    pub roles: &'a [OperandRole],
+    /// The position of the product among them.
+    pub product: usize,
+}
+
+/// The sizes that the text of a kernel is made for.
+struct Shape {
+    at_once: u64,
+    weight_rows: u64,
+    in_row: u64,
+    /// Bytes of the rows in shared memory.
+    staged: u64,
+}
+
+impl MatMulSpec {
+    /// Whether [`Self::stream_kernel`] takes it, for up to [`STREAM_ROWS`] rows: w is a weight
+    /// `[n, k]`, and its rows and those of x are a multiple of 16 bytes.
+    pub fn streams(&self) -> bool {
+        let aligned = |dtype: piecewise_ir::dtype::DType| {
+            (self.depth * dtype.size() as u64).is_multiple_of(16)
+        };
+        self.of_weight
+            && self.column_major
+            && self.depth > 0
+            && aligned(self.types[0])
+            && aligned(self.types[1])
+            && self.depth.is_multiple_of(8)
+    }
+
+    /// The kernel that reads each weight once, for sizes of up to `rows` rows. Arguments: x, w, y.
+    ///
+    /// # Errors
+    /// When it does not stream, or `rows` is 0 or above [`STREAM_ROWS`].
+    pub fn stream_kernel(&self, rows: u64) -> Result<LaunchRecipe, LowerError> {
+        self.absorbing_kernel(rows, None, None)
+    }
+
+    /// The streaming kernel with the regions beside the product in it. Arguments: x, or the
+    /// operands of the region before; w; y, or the operands of the region after other than the
+    /// product, then its results. Neither x nor y is in memory where a region takes its place.
+    ///
+    /// # Errors
+    /// When it does not stream, `rows` is 0 or above [`STREAM_ROWS`], the rows of x do not fit
+    /// shared memory, or a region is none that a block computes beside the product: its rows are
+    /// not those of the product, or it is no map of the product's elements.
+    pub fn absorbing_kernel(
+        &self,
+        rows: u64,
+        before: Option<BeforeProduct<'_>>,
+        after: Option<AfterProduct<'_>>,
+    ) -> Result<LaunchRecipe, LowerError> {
+        if !self.streams() || !(1..=STREAM_ROWS).contains(&rows) {
+            return Err(LowerError(format!(
+                "{rows} rows for the streaming matmul, which takes up to {STREAM_ROWS} and weights \
+                 [n, k] of 16-byte rows; take the general one"
+            )));
+        }
+        let shape = self.shape(rows);
+        let mut text = self.header();
+        let _ = write!(
+            text,
+            "#define M {}\n#define R {}\n#define J {}\n#define STAGED {}\n",
+            shape.at_once,
+            shape.weight_rows,
+            shape.in_row,
+            u8::from(shape.staged > 0),
+        );
+        let mut params = Params::default();
+        let mut shared = shape.staged;
+        match before {
+            None => params.push(format!("const {}*", storage(self.types[0])), "x"),
+            Some(before) => {
+                self.check_rows(before.region)?;
+                let made = AbsorbedBefore::of(before.region, before.roles, shape.at_once)?;
+                let fits = made.elements == self.depth && made.dtype == self.types[0];
+                shared = shape.staged.next_multiple_of(16) + made.shared;
+                if !fits || shape.staged == 0 || shared > STAGED_BYTES {
+                    return Err(LowerError(format!(
+                        "a region before a product that makes rows of {} {}, of {} bytes with what \
+                         it works in, where {} {} and {STAGED_BYTES} bytes are needed",
+                        made.elements, made.dtype, shared, self.depth, self.types[0]
+                    )));
+                }
+                params.list("BEFORE", "b", made.operands, &mut text);
+                let _ = write!(
+                    text,
+                    "#define POOL {}\n\n{}",
+                    shape.staged.next_multiple_of(16),
+                    made.text
+                );
+            }
+        }
+        params.push(format!("const {}*", storage(self.types[1])), "w");
+        match after {
+            None => params.push(format!("{}*", storage(self.types[2])), "y"),
+            Some(after) => {
+                self.check_rows(after.region)?;
+                let AfterProduct { region, roles, product } = after;
+                let made = AbsorbedAfter::of(region, roles, product, self.columns)?;
+                params.list("AFTER", "a", made.arguments, &mut text);
+                let _ = write!(text, "\n{}", made.text);
+            }
+        }
+        let _ = write!(
+            text,
+            "\n{}",
+            include_str!("stream.cu").replace("const X* x, const W* w, Y* y", &params.text())
+        );
+        let arguments = params.0.len() as u32;
+        let rest = self.row_params()?.into_iter().filter(|p| !matches!(p, Param::Arg(_)));
+        Ok(LaunchRecipe {
+            source: text,
+            entry: "matmul".to_owned(),
+            options: options(),
+            grid: [
+                GridAxis::Persistent { per_multiprocessor: 2 },
+                GridAxis::one(),
+                GridAxis::one(),
+            ],
+            block: [256, 1, 1],
+            static_shared: 0,
+            dynamic_shared: shared as u32,
+            params: (0..arguments).map(Param::Arg).chain(rest).collect(),
+            programmatic: true,
+        })
+    }
+
+    fn shape(&self, rows: u64) -> Shape {
+        let at_once = rows.next_power_of_two();
+        let per_lane = (self.depth * self.types[1].size() as u64 / 16).div_ceil(32);
+        let in_row = per_lane.next_power_of_two().min(8);
+        let weight_rows = (LOADS / in_row).min(if at_once > 2 { 2 } else { 4 });
+        let bytes = at_once * self.depth * self.types[0].size() as u64;
+        let staged = if bytes <= STAGED_BYTES { bytes } else { 0 };
+        Shape { at_once, weight_rows, in_row, staged }
+    }
+
+    /// That a region iterates over the product's rows.
+    fn check_rows(&self, region: &Region) -> Result<(), LowerError> {
+        match self.rows == Dim::from(region.over) {
+            true => Ok(()),
+            false => Err(LowerError(
+                "a region beside a product of other rows; launch it on its own".to_owned(),
+            )),
+        }
+    }
+}
+
+/// Parameters of the kernel's arguments: type and name.
+#[derive(Default)]
+struct Params(Vec<(String, String)>);
+
+impl Params {
+    fn push(&mut self, ty: String, name: &str) {
+        self.0.push((ty, name.to_owned()));
+    }
+
+    /// Parameters of a region, which the kernel's text gives to it by the name `macro_name`.
+    fn list(&mut self, macro_name: &str, prefix: &str, types: Vec<String>, text: &mut String) {
+        let names: Vec<String> = (0..types.len()).map(|i| format!("{prefix}{i}")).collect();
+        let _ = writeln!(text, "#define {macro_name} {}", names.join(", "));
+        self.0.extend(types.into_iter().zip(names));
+    }
+
+    fn text(&self) -> String {
+        let params: Vec<String> = self.0.iter().map(|(ty, name)| format!("{ty} {name}")).collect();
+        params.join(", ")
+    }
+}

@@ -1,0 +1,432 @@
+//! Products with the regions beside them in one kernel, on the host: against the reference
+//! evaluator, for real rows among padding that holds NaNs.
+#![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
+#![allow(unsafe_code, reason = "NVRTC is a C library; every block states why it is sound")]
+#![allow(clippy::print_stdout, reason = "a skipped test says why")]
+
+#[path = "../../passes/tests/common/mod.rs"]
+mod common;
+#[allow(dead_code, unreachable_pub, reason = "other tests use more of it")]
+#[path = "cuda/emulate.rs"]
+mod emulate;
+#[path = "cuda/nvrtc.rs"]
+mod nvrtc;
+
+use common::Builder;
+use emulate::{Case, Rng, available, emulate, fill, floats};
+use nvrtc::Nvrtc;
+use piecewise_ir::custom::OpDefs;
+use piecewise_ir::dtype::DType::{self, BF16, F16, F32, I32};
+use piecewise_ir::entity::{Entity, Node, Value};
+use piecewise_ir::eval::{Array, Evaluator, Rounding};
+use piecewise_ir::graph::{Graph, ValueDef};
+use piecewise_ir::module::Module;
+use piecewise_ir::op::{Op, UnaryOp};
+use piecewise_ir::region::Region;
+use piecewise_kernels::cuda::{
+    AfterProduct, BeforeProduct, LaunchRecipe, MatMulSpec, OperandRole, PRELUDE, PartParam,
+    RegionPart,
+};
+use piecewise_kernels::lower::LowerError;
+
+const PASSES: &str = "canonicalize,fold,merge_matmuls,cse,dce,fuse";
+
+/// A region's part and the values that its parameters are.
+struct Part {
+    part: RegionPart,
+    operands: Vec<Value>,
+    results: Vec<Value>,
+}
+
+impl Part {
+    fn of(graph: &Graph, node: Node, wanted: &[usize], given: &[usize]) -> Option<Self> {
+        let data = graph.node(node);
+        let Op::Region(region) = &data.op else { return None };
+        let part = RegionPart::of(region, wanted, given).ok()?;
+        let value = |param: &PartParam| match *param {
+            PartParam::Operand(i) => data.operands[i],
+            PartParam::Result(i) => data.results[i],
+        };
+        let operands = part.params.iter().map(value).collect();
+        let results = wanted.iter().map(|&i| data.results[i]).collect();
+        Some(Self { part, operands, results })
+    }
+
+    fn roles(&self, graph: &Graph) -> Vec<OperandRole> {
+        let role = |&value: &Value| OperandRole {
+            state: matches!(graph.def(value), ValueDef::State(_)),
+            weight: matches!(graph.def(value), ValueDef::Weight(_)),
+        };
+        self.operands.iter().map(role).collect()
+    }
+}
+
+/// A product with what is absorbed into it.
+struct Absorbing<'a> {
+    graph: &'a Graph,
+    matmul: Node,
+    before: Option<Part>,
+    after: Option<Part>,
+}
+
+impl<'a> Absorbing<'a> {
+    /// The product's regions: what makes its left operand, and the results `after` of what reads
+    /// it. What the region before makes besides is in memory.
+    fn of(graph: &'a Graph, matmul: Node, before: bool, after: &[usize]) -> Option<Self> {
+        let data = graph.node(matmul);
+        let left = data.operands[0];
+        let made = graph.defining_node(left).filter(|_| before).map(|node| {
+            let results = &graph.node(node).results;
+            let position = results.iter().position(|&v| v == left).unwrap();
+            let others: Vec<_> = (0..results.len()).filter(|&i| i != position).collect();
+            Part::of(graph, node, &[position], &others)
+        });
+        let made = match made {
+            Some(None) => return None,
+            made => made.flatten(),
+        };
+        let reader = graph.nodes().find(|&n| graph.node(n).operands.contains(&data.results[0]));
+        let read = match after {
+            [] => None,
+            after => Some(Part::of(graph, reader?, after, &[])?),
+        };
+        Some(Self { graph, matmul, before: made, after: read })
+    }
+
+    fn kernel(&self, rows: u64) -> Result<LaunchRecipe, LowerError> {
+        let Op::MatMul { transpose_lhs, transpose_rhs } = self.graph.node(self.matmul).op else {
+            return Err(LowerError("no product".to_owned()));
+        };
+        let types = self.graph.operand_types(self.matmul);
+        let out = &self.graph.result_types(self.matmul)[0];
+        let spec = MatMulSpec::new(transpose_lhs, transpose_rhs, &types[0], &types[1], out)?;
+        let [before, after] = [&self.before, &self.after]
+            .map(|part| part.as_ref().map(|p| (p, &p.part.region, p.roles(self.graph))));
+        let before = before.as_ref().map(|(_, region, roles)| BeforeProduct { region, roles });
+        let product = self.graph.node(self.matmul).results[0];
+        let after = after.as_ref().map(|(part, region, roles)| AfterProduct {
+            region,
+            roles,
+            product: part.operands.iter().position(|&v| v == product).unwrap_or(usize::MAX),
+        });
+        spec.of_weight().absorbing_kernel(rows, before, after)
+    }
+
+    /// Arguments of the kernel, and the results among them.
+    fn values(&self) -> (Vec<Value>, Vec<Value>) {
+        let data = self.graph.node(self.matmul);
+        let mut values = match &self.before {
+            Some(part) => part.operands.clone(),
+            None => vec![data.operands[0]],
+        };
+        values.push(data.operands[1]);
+        let results = match &self.after {
+            Some(part) => {
+                values.extend(part.operands.iter().filter(|&&v| v != data.results[0]));
+                part.results.clone()
+            }
+            None => data.results.clone(),
+        };
+        values.extend(&results);
+        (values, results)
+    }
+}
+
+/// The elements in memory.
+fn bytes(dtype: DType, data: &[f64]) -> Vec<u8> {
+    let element = |&x: &f64| -> Vec<u8> {
+        match dtype {
+            F32 => (x as f32).to_ne_bytes().to_vec(),
+            BF16 => half::bf16::from_f64(x).to_bits().to_ne_bytes().to_vec(),
+            F16 => half::f16::from_f64(x).to_bits().to_ne_bytes().to_vec(),
+            I32 => (x as i32).to_ne_bytes().to_vec(),
+            other => panic!("no {other} here"),
+        }
+    };
+    data.iter().flat_map(element).collect()
+}
+
+/// Every value of the graph at `real` rows, by value.
+fn evaluate(graph: &Graph, real: u64, seed: u64) -> Vec<Option<Array>> {
+    let mut all = graph.clone();
+    let computed: Vec<Value> = graph.nodes().flat_map(|n| graph.node(n).results.clone()).collect();
+    all.set_outputs(computed.clone());
+    let sizes = vec![real; graph.symbols().len()];
+    let mut rng = Rng(seed);
+    let mut array = |value: Value| {
+        let ty = graph.ty(value);
+        let shape: Vec<usize> = ty.dims(&sizes).into_iter().map(|d| d as usize).collect();
+        let n = shape.iter().product();
+        let data = floats(ty.dtype, &fill(ty.dtype, n, &mut rng));
+        Array { dtype: ty.dtype, shape, data }
+    };
+    let inputs: Vec<Array> = graph.inputs().iter().map(|d| array(d.value)).collect();
+    let weights: Vec<Array> = graph.weights().iter().map(|d| array(d.value)).collect();
+    let ops = OpDefs::new();
+    let evaluator = Evaluator::new(&all, &ops).rounding(Rounding::Typed);
+    let outputs = evaluator.run(&sizes, &inputs, &weights, &mut []).unwrap();
+    let mut values = vec![None; graph.value_count()];
+    let given = graph.inputs().iter().map(|d| d.value).zip(inputs);
+    let held = graph.weights().iter().map(|d| d.value).zip(weights);
+    for (value, array) in given.chain(held).chain(computed.into_iter().zip(outputs)) {
+        values[value.index()] = Some(array);
+    }
+    values
+}
+
+/// Runs a kernel at `rows` rows of which `real` are real, and compares its results.
+fn check(name: &str, absorbing: &Absorbing<'_>, rows: u64, real: u64, seed: u64) {
+    let graph = absorbing.graph;
+    let values = evaluate(graph, real, seed);
+    let (arguments, results) = absorbing.values();
+    let sizes = vec![rows; graph.symbols().len()];
+    let memory = |&value: &Value| {
+        let ty = graph.ty(value);
+        let all = ty.bytes(&sizes) as usize;
+        let array = values[value.index()].as_ref().unwrap();
+        let mut held = if results.contains(&value) { vec![] } else { bytes(ty.dtype, &array.data) };
+        // Floats of padding rows, and what is not written, are NaNs.
+        held.resize(all, 0xff);
+        held
+    };
+    let case = Case {
+        launches: vec![absorbing.kernel(rows).unwrap()],
+        args: arguments.iter().map(memory).collect(),
+        sizes: sizes.clone(),
+        counts: vec![real as i32; sizes.len()],
+        scratch: 256,
+    };
+    let got = emulate(name, &case);
+    for (value, got) in arguments.iter().zip(&got) {
+        if !results.contains(value) {
+            continue;
+        }
+        let ty = graph.ty(*value);
+        let expected = &values[value.index()].as_ref().unwrap().data;
+        let (made, padding) = got.split_at(expected.len() * ty.dtype.size());
+        assert!(padding.iter().all(|&b| b == 0xff), "{name}: {value} has padding rows");
+        let made = floats(ty.dtype, made);
+        let norm = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>().sqrt();
+        let error = norm(&mut made.iter().zip(expected).map(|(a, b)| a - b));
+        let limit = match ty.dtype {
+            F32 => 1e-5,
+            F16 => 2e-3,
+            _ => 1e-2,
+        };
+        let size = norm(&mut expected.iter().copied());
+        assert!(error <= limit * size, "{name}: {value} is off by {error:e} of {size:e}");
+    }
+}
+
+/// `x + y`, its norm, a product, and what is added to it: a region before that is cut at the sum,
+/// and one after.
+fn norm_and_residual(dtype: DType, k: u64, n: u64) -> Module {
+    let mut b = Builder::new();
+    let t = b.symbol("T");
+    let (x, y) = (b.input("x", dtype, dims![t, k]), b.input("y", dtype, dims![t, k]));
+    let residual = b.input("residual", dtype, dims![t, n]);
+    let (norm, w) = (b.weight("norm", dtype, &[k]), b.weight("w", dtype, &[n, k]));
+    let sum = b.add(x, y);
+    let normed = b.rms_norm(sum, norm);
+    let product = b.linear(normed, w);
+    let out = b.add(residual, product);
+    let mut module = b.finish(&[sum, out]);
+    common::run(&mut module, PASSES);
+    module
+}
+
+/// Halves of a row, gated, a product, a bias and a residual whose norm is computed too: the
+/// region after is cut at the sum.
+fn gate_and_residual(dtype: DType, k: u64, n: u64) -> Module {
+    let mut b = Builder::new();
+    let t = b.symbol("T");
+    let both = b.input("both", dtype, dims![t, 2 * k]);
+    let residual = b.input("residual", dtype, dims![t, n]);
+    let (norm, w) = (b.weight("norm", dtype, &[n]), b.weight("w", dtype, &[n, k]));
+    let bias = b.weight("bias", dtype, &[n]);
+    let (gate, up) = (b.slice(both, 1, 0, k), b.slice(both, 1, k, k));
+    let gate = b.silu(gate);
+    let gated = b.mul(gate, up);
+    let product = b.linear(gated, w);
+    let bias = b.broadcast_like(bias, product);
+    let biased = b.add(product, bias);
+    let sum = b.add(residual, biased);
+    let normed = b.rms_norm(sum, norm);
+    let mut module = b.finish(&[sum, normed]);
+    common::run(&mut module, PASSES);
+    module
+}
+
+fn product(graph: &Graph) -> Node {
+    graph.nodes().find(|&n| matches!(graph.node(n).op, Op::MatMul { .. })).unwrap()
+}
+
+/// The position among the reader's results of the one that is `value` of the module's outputs.
+fn position(graph: &Graph, output: usize) -> usize {
+    let value = graph.outputs()[output];
+    let node = graph.defining_node(value).unwrap();
+    graph.node(node).results.iter().position(|&v| v == value).unwrap()
+}
+
+#[test]
+fn a_norm_before_and_a_residual_after() {
+    if !available() {
+        return;
+    }
+    for (dtype, k) in [(BF16, 1024), (F16, 264), (F32, 264)] {
+        let module = norm_and_residual(dtype, k, 70);
+        let graph = module.graph();
+        let after = [position(graph, 1)];
+        for (rows, real) in [(1, 1), (2, 1), (3, 3), (5, 4), (8, 8), (8, 3), (4, 0)] {
+            let whole = Absorbing::of(graph, product(graph), true, &after).unwrap();
+            check(&format!("norm_{dtype}_{rows}_{real}"), &whole, rows, real, rows);
+        }
+        for (before, after) in [(true, &[][..]), (false, &after)] {
+            let part = Absorbing::of(graph, product(graph), before, after).unwrap();
+            check(&format!("norm_part_{dtype}_{before}"), &part, 2, 2, 5);
+        }
+    }
+}
+
+#[test]
+fn a_gate_before_and_a_residual_that_is_normed_after() {
+    if !available() {
+        return;
+    }
+    for (dtype, k) in [(BF16, 3072), (F16, 136), (F32, 520)] {
+        let module = gate_and_residual(dtype, k, 33);
+        let graph = module.graph();
+        let after = [position(graph, 0)];
+        for (rows, real) in [(1, 1), (3, 2), (8, 7)] {
+            let whole = Absorbing::of(graph, product(graph), true, &after).unwrap();
+            check(&format!("gate_{dtype}_{rows}_{real}"), &whole, rows, real, rows);
+        }
+    }
+}
+
+/// Rows gathered from a table before, a cast after: what ends a decoder.
+#[test]
+fn gathered_rows_before_and_a_cast_after() {
+    if !available() {
+        return;
+    }
+    let mut b = Builder::new();
+    let t = b.symbol("T");
+    let table = b.input("table", BF16, dims![40u64, 256u64]);
+    let rows = b.input("rows", I32, dims![t]);
+    let (norm, w) = (b.weight("norm", BF16, &[256]), b.weight("w", BF16, &[100, 256]));
+    let x = b.gather(table, rows);
+    let normed = b.rms_norm(x, norm);
+    let logits = b.linear(normed, w);
+    let logits = b.cast(logits, F32);
+    let mut module = b.finish(&[logits]);
+    common::run(&mut module, PASSES);
+    let graph = module.graph();
+    for (before, after) in [(true, &[0][..]), (true, &[]), (false, &[0])] {
+        let Some(part) = Absorbing::of(graph, product(graph), before, after) else { continue };
+        check(&format!("head_{before}_{}", after.len()), &part, 4, 3, 1);
+    }
+}
+
+/// A row alone has the bits that it has beside others of its size class's rows.
+#[test]
+fn padding_changes_no_bit() {
+    if !available() {
+        return;
+    }
+    let module = norm_and_residual(BF16, 264, 70);
+    let graph = module.graph();
+    let absorbing = Absorbing::of(graph, product(graph), true, &[position(graph, 1)]).unwrap();
+    let (arguments, _) = absorbing.values();
+    let mut rng = Rng(9);
+    let args: Vec<Vec<u8>> = arguments
+        .iter()
+        .map(|&v| fill(BF16, graph.ty(v).bytes(&[8]) as usize / 2, &mut rng))
+        .collect();
+    let kernel = absorbing.kernel(8).unwrap();
+    let run = |real: i32| {
+        let case = Case {
+            launches: vec![kernel.clone()],
+            args: args.clone(),
+            sizes: vec![8],
+            counts: vec![real],
+            scratch: 256,
+        };
+        emulate(&format!("padding_{real}"), &case).pop().unwrap()
+    };
+    let (few, all) = (run(3), run(8));
+    assert_eq!(few[..3 * 140], all[..3 * 140]);
+    assert_ne!(few, all);
+}
+
+#[test]
+fn what_is_no_map_of_the_product_stays_a_launch_of_its_own() {
+    let module = gate_and_residual(BF16, 136, 64);
+    let graph = module.graph();
+    let normed = Absorbing::of(graph, product(graph), true, &[position(graph, 1)]).unwrap();
+    insta::assert_snapshot!(normed.kernel(1).unwrap_err());
+    let mut b = Builder::new();
+    let t = b.symbol("T");
+    let x = b.input("x", BF16, dims![t, 64u64]);
+    let w = b.weight("w", BF16, &[64, 64]);
+    let y = b.linear(x, w);
+    let (low, high) = (b.slice(y, 1, 0, 32), b.slice(y, 1, 32, 32));
+    let turned = b.concat(&[high, low], 1);
+    let turned = b.unary(UnaryOp::Exp, turned);
+    let mut module = b.finish(&[turned]);
+    common::run(&mut module, PASSES);
+    let graph = module.graph();
+    let turned = Absorbing::of(graph, product(graph), false, &[0]).unwrap();
+    insta::assert_snapshot!(turned.kernel(1).unwrap_err());
+    let wide = norm_and_residual(BF16, 12288, 64);
+    let graph = wide.graph();
+    let wide = Absorbing::of(graph, product(graph), true, &[]).unwrap();
+    assert!(wide.kernel(1).is_ok());
+    insta::assert_snapshot!(wide.kernel(8).unwrap_err());
+}
+
+#[test]
+fn a_part_of_a_region_reads_what_was_cut() {
+    let module = gate_and_residual(BF16, 136, 64);
+    let graph = module.graph();
+    let node = graph.defining_node(graph.outputs()[0]).unwrap();
+    let Op::Region(region) = &graph.node(node).op else { panic!("no region") };
+    let (sum, normed) = (position(graph, 0), position(graph, 1));
+    let show = |region: &Region| piecewise_ir::text::print_graph(&region.body);
+    let before = RegionPart::of(region, &[normed], &[sum]).unwrap();
+    assert_eq!(before.params[0], PartParam::Result(sum));
+    insta::assert_snapshot!("cut_before", show(&before.region));
+    insta::assert_snapshot!(
+        "cut_after",
+        show(&RegionPart::of(region, &[sum], &[]).unwrap().region)
+    );
+    assert!(RegionPart::of(region, &[2], &[]).is_err());
+}
+
+#[test]
+fn sources_and_every_architecture() {
+    let module = norm_and_residual(BF16, 1024, 4096);
+    let graph = module.graph();
+    let whole = Absorbing::of(graph, product(graph), true, &[position(graph, 1)]).unwrap();
+    insta::assert_snapshot!("absorbing", whole.kernel(1).unwrap().source);
+    let Some(nvrtc) = Nvrtc::find() else { return };
+    for arch in ["sm_80", "sm_90", "sm_120"] {
+        for (rows, dtype) in [(1, BF16), (2, F16), (4, F32), (8, BF16)] {
+            for module in
+                [norm_and_residual(dtype, 1024, 4096), gate_and_residual(dtype, 3072, 1024)]
+            {
+                let graph = module.graph();
+                let last = graph.nodes().last().unwrap();
+                let sum = (0..graph.node(last).results.len()).find(|&i| {
+                    let part = Absorbing::of(graph, product(graph), true, &[i]);
+                    part.is_some_and(|p| p.kernel(rows).is_ok())
+                });
+                let Some(sum) = sum else { panic!("{dtype} at {rows} rows is not absorbed") };
+                let whole = Absorbing::of(graph, product(graph), true, &[sum]).unwrap();
+                let kernel = whole.kernel(rows).unwrap();
+                let made = nvrtc.compile(&kernel.source, PRELUDE, arch, &kernel.options);
+                made.unwrap_or_else(|log| panic!("{arch}:\n{log}\n{}", kernel.source));
+            }
+        }
+    }
+}

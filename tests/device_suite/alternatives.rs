@@ -1,0 +1,160 @@
+//! Every alternative of a piece computes the same, but for the order of sums: models that are
+//! built of one alternative each, against the one in which every node has a launch of its own.
+
+use crate::sequences::{Left, Sequences, Turn, set_states, step};
+use crate::small_decoder::Setup;
+use crate::target::Target;
+use piecewise_backend::artifact::{Artifact, PieceSize};
+use piecewise_backend::compiler::{CompileError, Compiler, Store};
+use piecewise_backend::weights::{NormalWeights, WeightLayout};
+use piecewise_ir::dtype::DType;
+use piecewise_ir::entity::Entity;
+use piecewise_ir::module::{Stitch, UniquePiece};
+use piecewise_ir::testing::{Rng, norm_error};
+use piecewise_kernels::op::OpRegistry;
+use piecewise_runtime::batch::ChunkRows;
+use piecewise_runtime::mode::GraphMode;
+use piecewise_runtime::model::CompiledModel;
+use piecewise_runtime::symbols::SymbolTable;
+use std::sync::Arc;
+
+/// Compiles pieces of one alternative: the one at `index`, or the last.
+struct One {
+    all: Box<dyn Compiler>,
+    index: usize,
+}
+
+impl Compiler for One {
+    fn target(&self) -> String {
+        self.all.target()
+    }
+
+    fn identity(&self) -> String {
+        format!("{} alternative {}", self.all.identity(), self.index)
+    }
+
+    fn weight_layouts(&self, stitch: &Stitch, sizes: &[PieceSize]) -> Vec<Vec<WeightLayout>> {
+        self.all.weight_layouts(stitch, sizes)
+    }
+
+    fn custom_ops(
+        &self,
+        piece: &UniquePiece,
+        size: PieceSize,
+        bounds: &[u64],
+    ) -> Result<String, CompileError> {
+        self.all.custom_ops(piece, size, bounds)
+    }
+
+    fn admit(
+        &self,
+        piece: &UniquePiece,
+        bounds: &[u64],
+        artifact: &mut Artifact,
+    ) -> Result<(), String> {
+        self.all.admit(piece, bounds, artifact)
+    }
+
+    fn prepare_device(&self, store: &dyn Store) -> Result<(), CompileError> {
+        self.all.prepare_device(store)
+    }
+
+    fn compile(
+        &self,
+        piece: &UniquePiece,
+        size: PieceSize,
+        bounds: &[u64],
+        layouts: &[WeightLayout],
+        store: &dyn Store,
+    ) -> Result<Artifact, CompileError> {
+        let mut artifact = self.all.compile(piece, size, bounds, layouts, store)?;
+        let last = artifact.alternatives.len() - 1;
+        let kept = artifact.alternatives.swap_remove(self.index.min(last));
+        let used = |digest| kept.launches.iter().any(|launch| launch.image == digest);
+        artifact.images.retain(|(digest, _)| used(*digest));
+        artifact.alternatives = vec![kept];
+        Ok(artifact)
+    }
+}
+
+/// Sizes of few rows.
+const SIZES: [u64; 5] = [1, 2, 3, 5, 8];
+
+fn setup(dtype: DType) -> Setup {
+    let sizes = SIZES.into_iter().chain([16]).collect();
+    Setup { dtype, mode: GraphMode::Piecewise, max_tokens: 16, sizes, ..Setup::default() }
+}
+
+/// The most alternatives of a piece at any of the sizes.
+fn count<T: Target>(setup: &Setup) -> usize {
+    let (_, compiler) = T::make(&Arc::new(OpRegistry::builtin()), setup.threads);
+    let module = setup.module();
+    let stitch = module.stitch().unwrap();
+    let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
+    let sizes = SIZES.map(PieceSize::Exact);
+    let layouts = compiler.weight_layouts(stitch, &sizes);
+    let mut most = 0;
+    for (id, piece) in stitch.unique.iter() {
+        let bound = piece.over.map_or(1, |over| symbols.bounds()[over.index()]);
+        for size in sizes.into_iter().filter(|size| size.rows() <= bound) {
+            let layouts = &layouts[id.index()];
+            let made = compiler.compile(piece, size, symbols.bounds(), layouts, T::store());
+            most = most.max(made.unwrap().alternatives.len());
+        }
+    }
+    most
+}
+
+/// The tokens of each size over the sequences, then a token of each.
+fn run<T: Target>(setup: &Setup, index: usize) -> Vec<Left> {
+    let (device, all) = T::make(&Arc::new(OpRegistry::builtin()), setup.threads);
+    let mut model = CompiledModel::build(
+        Arc::new(setup.module()),
+        setup.options(),
+        &One { all, index },
+        T::store(),
+        device,
+        &NormalWeights { std: 0.4, seed: 7 },
+        &mut |_| {},
+    )
+    .unwrap();
+    let mut left = Vec::new();
+    for tokens in SIZES {
+        let mut sequences = Sequences::of(&model);
+        let mut rng = Rng::new(tokens);
+        let zeros = vec![0; model.memory().states.bytes as usize];
+        set_states(&mut model, &zeros);
+        let all = tokens.min(sequences.list.len() as u64);
+        for decode in [false, true] {
+            let share = |s: u64| tokens / all + u64::from(s < tokens % all);
+            let turn = |s| Turn {
+                sequence: s as usize,
+                tokens: if decode { 1 } else { share(s) },
+                rows: ChunkRows::Last,
+                feedback: false,
+            };
+            let turns: Vec<Turn> = (0..all).map(turn).collect();
+            left.push(step(&mut model, &sequences.fill(&turns, &mut rng)));
+        }
+    }
+    left
+}
+
+/// At sizes of few rows, each alternative's logits. Says how many alternatives were compared.
+pub(crate) fn agree<T: Target>(dtype: DType, tolerance: f64) {
+    let setup = setup(dtype);
+    let alternatives = count::<T>(&setup);
+    let logits = |left: &Left| -> Vec<f64> {
+        let words = left.outputs[0].chunks_exact(4);
+        words.map(|b| f64::from(f32::from_le_bytes(b.try_into().unwrap()))).collect()
+    };
+    let expected = run::<T>(&setup, alternatives - 1);
+    for index in 0..alternatives - 1 {
+        for (found, expected) in run::<T>(&setup, index).iter().zip(&expected) {
+            assert_eq!(found.report.sizes, expected.report.sizes);
+            let error = norm_error(&logits(found), &logits(expected));
+            assert!(error <= tolerance, "alternative {index}, {:?}: {error}", found.report);
+        }
+    }
+    println!("{} {dtype}: {alternatives} alternatives compared at {SIZES:?}", T::NAME);
+}
