@@ -152,7 +152,9 @@ pub(crate) fn read_module(file: &Path) -> anyhow::Result<Module> {
 
 /// Holds a plan that the text in `file` brings against its graph.
 pub(crate) fn check_brought_plan(module: &Module, file: &Path) -> anyhow::Result<()> {
-    verify_graph(module.graph())?;
+    verify_graph(module.graph())
+        .map_err(|found| anyhow::anyhow!("{}", render(module.graph(), &found)))
+        .with_context(|| format!("the graph in {} is not valid", file.display()))?;
     check_plan(module)
         .map_err(|found| anyhow::anyhow!("{}", render(module, &found)))
         .with_context(|| format!("the plan in {} can't be used", file.display()))
