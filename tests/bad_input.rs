@@ -266,9 +266,22 @@ fn a_plan_with_overlapping_bytes_is_refused_with_its_code() {
     let error = error_of(&with_plan(edited).split(' ').collect::<Vec<_>>());
     check(&error, &["edited.pw", "B0301", "overlap"]);
     check(&error_of(&[&["run", edited][..], &weights].concat()), &["edited.pw", "B0301"]);
+    for command in ["inspect", "compile"] {
+        check(&error_of(&[command, edited]), &["edited.pw", "B0301"]);
+    }
     let other = ["--weights", "tests/fixtures/llama3", "--ids", "1,2"];
     check(&error_of(&[&["run", &fused][..], &other].concat()), &["llama3", "shape"]);
     check(&error_of(&[&["run", &fused, "--plan", &fused][..], &weights].concat()), &["no plan"]);
+}
+
+#[test]
+fn a_bound_that_the_text_of_a_graph_states_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let (fused, _) = dumped(folder.path(), "fuse");
+    for command in [&["inspect"][..], &["inspect", "--model"], &["compile"]] {
+        let args = [command, &[&fused, "--max-num-tokens", "8"]].concat();
+        check(&error_of(&args), &["--max-num-tokens", "fuse.pw", "own text"]);
+    }
 }
 
 #[test]
@@ -288,6 +301,7 @@ fn errors_go_to_standard_error_with_json_too() {
         &["generate", "--prompt", "a"][..],
         &["logits", "--ids", "1", "--out", "/dev/null"],
         &["inspect"],
+        &["compile"],
     ] {
         let output = piecewise(&[command, &model].concat());
         assert_eq!(output.status.code(), Some(1));

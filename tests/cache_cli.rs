@@ -4,73 +4,19 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "a skipped test says why")]
 
+#[path = "support/cache.rs"]
+mod cache;
 #[path = "support/cli.rs"]
 mod cli;
+#[path = "support/somebody.rs"]
+mod somebody;
 
+use cache::*;
 use cli::{command, error_of, root};
-use serde_json::Value;
+use somebody::as_somebody;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Output;
-
-const MODEL: &str = "examples/tiny-qwen3";
-const SETTINGS: [&str; 4] = ["--max-num-tokens", "32", "--capture-num-tokens", "1,8,32"];
-
-fn checked(output: Output) -> Output {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    output
-}
-
-fn run(cache: &Path, args: &[&str]) -> Output {
-    checked(command(cache).args(args).output().unwrap())
-}
-
-fn json(output: &Output) -> Value {
-    serde_json::from_slice(&output.stdout).unwrap()
-}
-
-fn compile(cache: &Path, extra: &[&str]) -> Value {
-    let args = [&["compile", "--model", MODEL, "--json"][..], &SETTINGS, extra].concat();
-    json(&run(cache, &args))
-}
-
-/// The logits of a prompt and what was compiled on the way.
-fn logits(cache: &Path, extra: &[&str]) -> Vec<u8> {
-    let folder = tempfile::tempdir().unwrap();
-    let out = folder.path().join("logits.safetensors");
-    let ids = ["--ids", "326,680,596,12,7,91,200,33,4", "--out", out.to_str().unwrap()];
-    run(cache, &[&["logits", "--model", MODEL][..], &ids, &SETTINGS, extra].concat());
-    std::fs::read(out).unwrap()
-}
-
-/// Generated text and the statistics of the run.
-fn generate(cache: &Path, extra: &[&str]) -> (Vec<u8>, Value) {
-    let args = ["generate", "--model", MODEL, "--prompt", "def __init__(self", "--json", "--stats"];
-    let output = run(cache, &[&args[..], &SETTINGS, &["--max-tokens", "8"], extra].concat());
-    let errors = String::from_utf8(output.stderr).unwrap();
-    let statistics = errors.lines().find(|line| line.starts_with('{')).unwrap();
-    let statistics: Value = serde_json::from_str(statistics).unwrap();
-    (output.stdout, statistics["statistics"]["compile"].clone())
-}
-
-/// The files of a cache by name below it.
-fn files(cache: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut found = BTreeMap::new();
-    let mut pending = vec![cache.to_owned()];
-    while let Some(dir) = pending.pop() {
-        for entry in std::fs::read_dir(dir).unwrap() {
-            let path = entry.unwrap().path();
-            match path.is_dir() {
-                true => pending.push(path),
-                false => {
-                    let name = path.strip_prefix(cache).unwrap().to_owned();
-                    found.insert(name, std::fs::read(&path).unwrap());
-                }
-            }
-        }
-    }
-    found
-}
+use std::process::Command;
 
 #[test]
 fn a_warm_run_compiles_nothing_and_gives_the_same_bits() {
@@ -104,24 +50,96 @@ fn what_compile_makes_is_what_a_run_looks_for() {
     assert_eq!(again["bytes_written"], 0);
 }
 
-/// What a fill of a cache leaves, run with another environment, directory and number of threads.
-fn filled_elsewhere(home: &str, threads: &str) -> BTreeMap<PathBuf, Vec<u8>> {
-    let place = tempfile::tempdir().unwrap();
-    let cache = place.path().join("cache");
-    let model = root().join(MODEL);
-    let args = ["compile", "--model", model.to_str().unwrap()];
-    let mut command = command(&cache);
-    command.args(args).args(SETTINGS).current_dir(place.path());
-    command.env("HOME", home).env("USER", home).env("LANG", home).env("HOSTNAME", home);
-    checked(command.env("RAYON_NUM_THREADS", threads).output().unwrap());
-    files(&cache)
+/// Where and as whom a fill of a cache runs.
+struct Elsewhere<'a> {
+    /// Home, name and language of the user.
+    home: &'a str,
+    /// Place of this process among those of a job.
+    rank: &'a str,
+    threads: &'a str,
+    /// Whether only one processor is to be had.
+    is_pinned: bool,
+    is_another_user: bool,
+    target: &'a [&'a str],
 }
+
+/// What a fill of a cache leaves, with a copy of the model in a folder of its own; the reason if
+/// this can't be tried here.
+fn filled(elsewhere: &Elsewhere<'_>) -> Result<BTreeMap<PathBuf, Vec<u8>>, String> {
+    let place = tempfile::tempdir().unwrap();
+    let (cache, model) =
+        (place.path().join("cache"), place.path().join(elsewhere.home.replace('/', "_")));
+    for folder in [&cache, &model] {
+        std::fs::create_dir(folder).unwrap();
+    }
+    for file in std::fs::read_dir(root().join(MODEL)).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), model.join(file.file_name())).unwrap();
+    }
+    let mut command = command(&cache);
+    if elsewhere.is_pinned {
+        let mut pinned = Command::new("taskset");
+        pinned.args(["-c", "0"]).arg(command.get_program()).env("PIECEWISE_CACHE_DIR", &cache);
+        command = pinned;
+    }
+    command.args(["compile", "--model", model.to_str().unwrap()]).args(SETTINGS);
+    command.args(elsewhere.target).current_dir(place.path());
+    for name in ["HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "HOSTNAME"] {
+        command.env(name, elsewhere.home);
+    }
+    for name in ["RANK", "LOCAL_RANK", "SLURM_PROCID", "CUDA_VISIBLE_DEVICES", "WORLD_SIZE"] {
+        command.env(name, elsewhere.rank);
+    }
+    command.env("RAYON_NUM_THREADS", elsewhere.threads).env("TMPDIR", place.path());
+    if elsewhere.is_another_user {
+        command = as_somebody(command, place.path())?;
+    }
+    match command.output() {
+        Ok(output) => Ok(checked(output)).map(|_| files(&cache)),
+        Err(error) => Err(format!("{:?}: {error}", command.get_program())),
+    }
+}
+
+const HERE: Elsewhere<'_> = Elsewhere {
+    home: "/nobody",
+    rank: "0",
+    threads: "1",
+    is_pinned: false,
+    is_another_user: false,
+    target: &[],
+};
+
+const THERE: Elsewhere<'_> = Elsewhere { home: "/home/some body", rank: "7", threads: "4", ..HERE };
 
 #[test]
 fn entries_are_the_same_bytes_wherever_they_are_made() {
-    let one = filled_elsewhere("/nobody", "1");
-    assert!(!one.is_empty());
-    assert_eq!(filled_elsewhere("/home/somebody", "4"), one);
+    let expected = filled(&HERE).unwrap();
+    assert!(!expected.is_empty());
+    assert_eq!(filled(&THERE).unwrap(), expected);
+    let pinned = Elsewhere { is_pinned: true, ..HERE };
+    for there in [pinned, Elsewhere { is_another_user: true, ..THERE }] {
+        match filled(&there) {
+            Ok(found) => assert_eq!(found, expected),
+            Err(reason) => println!("skipped: {reason}"),
+        }
+    }
+}
+
+#[test]
+fn entries_for_cuda_are_the_same_bytes_wherever_they_are_made() {
+    if !has_nvrtc() {
+        return;
+    }
+    let target: &[&str] = &["--target", "cuda:sm_90"];
+    let expected = filled(&Elsewhere { target, ..HERE }).unwrap();
+    assert!(!expected.is_empty());
+    let there = Elsewhere { target, ..THERE };
+    let another_user = Elsewhere { is_another_user: true, ..there };
+    let found = filled(&another_user).or_else(|reason| {
+        println!("as the same user: {reason}");
+        filled(&there)
+    });
+    assert_eq!(found.unwrap(), expected);
 }
 
 /// Flips a bit at each of `places` of an entry, one at a time: the output is right each time, and
@@ -136,17 +154,6 @@ fn check_flips(entry: &Path, cache: &Path, places: impl Iterator<Item = usize>) 
         assert_eq!(logits(cache, &[]), expected, "byte {at} of {}", entry.display());
         assert_eq!(std::fs::read(entry).unwrap(), good, "byte {at} of {}", entry.display());
     }
-}
-
-/// The largest entry of a kind of at most 20 kB, in a cache that a run has filled.
-fn entry_to_damage(cache: &Path, kind: &str) -> PathBuf {
-    logits(cache, &[]);
-    let entries = files(cache).into_iter().filter(|(path, bytes)| {
-        let folder = path.parent().and_then(Path::file_name).unwrap();
-        folder == kind && bytes.len() <= 20_000
-    });
-    let (path, _) = entries.max_by_key(|(_, bytes)| bytes.len()).unwrap();
-    cache.join(path)
 }
 
 #[test]

@@ -62,6 +62,48 @@ fn json_is_all_that_is_on_standard_output() {
 }
 
 #[test]
+fn every_way_to_name_a_graph_leads_to_the_same_pieces() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("fused.pw");
+    let of_model = ["inspect", "--model", FIXTURE, "--max-num-tokens", "8"];
+    let fused = stdout_of(&[&of_model[..], &["--stop-after", "fuse"]].concat());
+    std::fs::write(&file, fused).unwrap();
+    let file = file.to_str().unwrap();
+    let unique = |args: &[&str]| {
+        let report = stdout_of(&[args, &["--json"]].concat());
+        let report: Value = serde_json::from_str(&report).unwrap();
+        report["unique"].clone()
+    };
+    let expected = unique(&of_model);
+    assert!(!expected.as_array().unwrap().is_empty());
+    assert_eq!(unique(&["inspect", file]), expected);
+    assert_eq!(unique(&["inspect", "--model", file]), expected);
+    // The weights of a preset are never looked for.
+    let preset = unique(&["inspect", "--preset", "qwen3-0.6b", "--max-num-tokens", "8"]);
+    assert_eq!(preset.as_array().unwrap().len(), expected.as_array().unwrap().len());
+}
+
+/// What runs is what the checkpoint stores, whatever its configuration says.
+#[test]
+fn inspect_shows_the_types_that_the_checkpoint_stores() {
+    let folder = tempfile::tempdir().unwrap();
+    let fixture = cli::root().join(FIXTURE);
+    std::fs::copy(fixture.join("model.safetensors"), folder.path().join("model.safetensors"))
+        .unwrap();
+    let config = std::fs::read_to_string(fixture.join("config.json")).unwrap();
+    let config: Value = serde_json::from_str(&config).unwrap();
+    let graph_of = |dtype: &str| {
+        let mut config = config.clone();
+        config["dtype"] = dtype.into();
+        std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+        let model = folder.path().to_str().unwrap();
+        let args = ["inspect", "--model", model, "--dtype", "f32", "--stop-after", "fuse"];
+        stdout_of(&args)
+    };
+    assert_eq!(graph_of("float32"), graph_of("bfloat16"));
+}
+
+#[test]
 fn what_is_printed_for_people_is_aligned() {
     let text = stdout_of(&["inspect", "--model", FIXTURE, "--sizes", "--max-num-tokens", "2"]);
     assert!(text.lines().all(|line| line == line.trim_end()), "{text}");

@@ -3,6 +3,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "support/models.rs"]
+mod models;
+
+use models::small_model;
 use piecewise::models::{DecoderConfig, DecoderLimits, Preset, decoder};
 use piecewise_backend::artifact::Digest;
 use piecewise_backend::cpu::CpuCompiler;
@@ -19,28 +23,10 @@ use piecewise_runtime::pipeline::plan;
 use piecewise_runtime::sizes::SizeList;
 use piecewise_runtime::symbols::SymbolTable;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::sync::Arc;
 
 const SEQUENCES: u64 = 4;
 const TOKENS: u64 = 32;
-
-fn small(layers: usize) -> DecoderConfig {
-    let config = serde_json::json!({
-        "architectures": ["Qwen3ForCausalLM"],
-        "model_type": "qwen3",
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": layers,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "vocab_size": 61,
-        "max_position_embeddings": 1024,
-        "tie_word_embeddings": true,
-    });
-    DecoderConfig::parse(config.to_string().as_bytes(), Path::new("config.json")).unwrap()
-}
 
 fn graph_of(config: &DecoderConfig, kv_rows: u64) -> Graph {
     let limits = DecoderLimits {
@@ -82,15 +68,15 @@ fn compiled(graph: Graph) -> (Entries, CompileCounts) {
 
 #[test]
 fn entries_and_compiles_are_the_same_for_2_6_and_60_layers() {
-    let two = compiled(graph_of(&small(2), 256));
+    let two = compiled(graph_of(&small_model(2), 256));
     assert!(two.1.total_compiled() > 0);
-    assert_eq!(compiled(graph_of(&small(6), 256)), two);
-    assert_eq!(compiled(graph_of(&small(60), 256)), two);
+    assert_eq!(compiled(graph_of(&small_model(6), 256)), two);
+    assert_eq!(compiled(graph_of(&small_model(60), 256)), two);
 }
 
 #[test]
 fn entries_do_not_depend_on_names_of_layers_and_weights_or_on_the_kv_pool() {
-    let graph = graph_of(&small(2), 256);
+    let graph = graph_of(&small_model(2), 256);
     let text = print_graph(&graph);
     let renamed = text
         .replace("model.layers.", "decoder.blocks.")
@@ -100,7 +86,7 @@ fn entries_do_not_depend_on_names_of_layers_and_weights_or_on_the_kv_pool() {
     let expected = compiled(graph);
     let renamed = parse_module(&renamed).unwrap().into_graph();
     assert_eq!(compiled(renamed), expected);
-    assert_eq!(compiled(graph_of(&small(2), 4096)), expected);
+    assert_eq!(compiled(graph_of(&small_model(2), 4096)), expected);
 }
 
 /// The keys of everything that a decoder compiles for an architecture; no kernel is compiled.

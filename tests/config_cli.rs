@@ -156,6 +156,30 @@ fn a_plan_is_made_from_the_log_of_a_run() {
 }
 
 #[test]
+fn no_secret_is_in_what_is_printed() {
+    let secret = "5e".repeat(32);
+    let (_folder, path) = file(&secret);
+    for args in [
+        &["--cache-checksum-key-file", &path][..],
+        &["--cache-remote", "s3://bucket/path", "--cache-remote-write"],
+    ] {
+        let args = [&["inspect", "--model", MODEL, "--print-config"][..], args].concat();
+        let mut command = cli::command(std::path::Path::new("."));
+        let output = command.env("PIECEWISE_CACHE_CHECKSUM_KEY", &secret).args(args).output();
+        let output = output.unwrap();
+        assert!(output.status.success());
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains("checksum_key_file") && !text.contains(&secret), "{text}");
+    }
+    let url = "https://user:secret@host/path?sig=secret";
+    let error = error_of(&["inspect", "--model", MODEL, "--cache-remote", url]);
+    assert!(error.contains("--cache-remote: cache.remote_url can't be \"https://host/path\""));
+    assert!(!error.contains("secret"), "{error}");
+    let error = error_of(&["cache", "list", "--cache-checksum-key-file", "no/such/file"]);
+    assert!(error.contains("the checksum key of the cache can't be used: no/such/file"), "{error}");
+}
+
+#[test]
 fn the_documented_keys_are_the_keys() {
     let text = std::fs::read_to_string(cli::root().join("docs/configuration.md")).unwrap();
     let example = text.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();

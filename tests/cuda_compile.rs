@@ -4,10 +4,14 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "a skipped test says why")]
 
+#[path = "support/nvrtc.rs"]
+mod nvrtc;
+
+use nvrtc::nvrtc;
 use piecewise::models::{DecoderConfig, DecoderLimits, decoder};
 use piecewise_backend::artifact::{Access, ArgRef, Artifact, Launch, PieceSize};
 use piecewise_backend::compiler::{Compiler, NoStore};
-use piecewise_backend::cuda::{Arch, CudaCompiler, Nvrtc, library_dirs};
+use piecewise_backend::cuda::{Arch, CudaCompiler};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::{Entity, Value};
 use piecewise_ir::module::Module;
@@ -29,18 +33,6 @@ const MODELS: [&str; 6] = [
     "tests/fixtures/qwen2",
     "tests/fixtures/qwen3",
 ];
-
-fn nvrtc() -> Option<Nvrtc> {
-    match Nvrtc::open(&library_dirs(&[]), None) {
-        Ok(nvrtc) => Some(nvrtc),
-        Err(error) => {
-            let required = std::env::var("PIECEWISE_REQUIRE_NVRTC").is_ok_and(|v| v == "1");
-            assert!(!required, "PIECEWISE_REQUIRE_NVRTC=1, but {error}");
-            println!("skipped: {error}");
-            None
-        }
-    }
-}
 
 fn module(model: &str, dtype: DType, level: Level) -> Module {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(model);

@@ -5,10 +5,15 @@
 
 #[path = "support/cli.rs"]
 mod cli;
+#[path = "support/models.rs"]
+mod models;
+#[path = "support/nvrtc.rs"]
+mod nvrtc;
 
 use cli::{error_of, piecewise, root, stdout_of};
+use models::MODELS;
+use nvrtc::nvrtc;
 use piecewise::models::{Checkpoint, DecoderConfig, DecoderLimits, decoder};
-use piecewise_backend::cuda::{Nvrtc, library_dirs};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Slot;
 use piecewise_ir::graph::Graph;
@@ -19,16 +24,6 @@ use piecewise_runtime::mode::Level;
 use piecewise_runtime::pipeline::pipeline_text;
 use std::collections::BTreeMap;
 use std::path::Path;
-
-const MODELS: [&str; 7] = [
-    "examples/tiny-qwen3",
-    "tests/fixtures/llama3",
-    "tests/fixtures/llama3-older-form",
-    "tests/fixtures/mistral",
-    "tests/fixtures/qwen2",
-    "tests/fixtures/qwen3",
-    "tests/fixtures/qwen3-sharded",
-];
 
 fn graph(model: &str, activations: DType) -> Graph {
     let folder = root().join(model);
@@ -264,10 +259,7 @@ fn filters_choose_passes_and_pieces() {
 #[test]
 fn cuda_dumps_have_sources_recipes_and_programmatic_edges() {
     let flags = ["--device", "cuda:sm_90", "--dump-pieces", "u0"];
-    if let Err(error) = Nvrtc::open(&library_dirs(&[]), None) {
-        let required = std::env::var("PIECEWISE_REQUIRE_NVRTC").is_ok_and(|v| v == "1");
-        assert!(!required, "PIECEWISE_REQUIRE_NVRTC=1, but {error}");
-        println!("skipped: {error}");
+    if nvrtc().is_none() {
         return;
     }
     let found = dump(&flags);

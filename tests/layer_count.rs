@@ -3,6 +3,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "support/models.rs"]
+mod models;
+
+use models::{MODELS, small_model};
 use piecewise::models::{Checkpoint, DecoderConfig, DecoderLimits, decoder};
 use piecewise_backend::artifact::{Artifact, PieceSize};
 use piecewise_backend::compiler::{CompileError, Compiler, NoStore, Store};
@@ -42,21 +46,7 @@ fn limits(activations: DType, max_tokens: u64) -> DecoderLimits {
 }
 
 fn of_layers(layers: usize) -> Graph {
-    let config = serde_json::json!({
-        "architectures": ["Qwen3ForCausalLM"],
-        "model_type": "qwen3",
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": layers,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "vocab_size": 61,
-        "max_position_embeddings": 1024,
-        "tie_word_embeddings": true,
-    });
-    let config = DecoderConfig::parse(config.to_string().as_bytes(), Path::new("config.json"));
-    decoder(&config.unwrap(), &limits(DType::F32, TOKENS), |_| None).unwrap()
+    decoder(&small_model(layers), &limits(DType::F32, TOKENS), |_| None).unwrap()
 }
 
 fn planned(graph: Graph) -> Module {
@@ -243,16 +233,7 @@ fn counts(folder: &str, activations: DType) -> String {
 #[test]
 fn how_much_there_is_of_everything_is_pinned() {
     let mut text = String::new();
-    let folders = [
-        "examples/tiny-qwen3",
-        "tests/fixtures/llama3",
-        "tests/fixtures/llama3-older-form",
-        "tests/fixtures/mistral",
-        "tests/fixtures/qwen2",
-        "tests/fixtures/qwen3",
-        "tests/fixtures/qwen3-sharded",
-    ];
-    for folder in folders {
+    for folder in MODELS {
         for activations in [DType::F32, DType::BF16] {
             writeln!(text, "{folder} {activations}: {}", counts(folder, activations)).unwrap();
         }

@@ -10,11 +10,11 @@ use piecewise_ir::module::{Stitch, UniquePiece};
 #[non_exhaustive]
 pub enum CompileError {
     /// A node that the target has no kernel for.
-    #[error("node {node} (`{op}`, {loc}) has no kernel on {target}: {reason}")]
+    #[error("`{op}` ({loc}) has no kernel on {target}: {reason}")]
     Unsupported {
         /// Its position in the piece's program order.
         node: usize,
-        /// Its mnemonic or custom name.
+        /// Its mnemonic or custom name, and its first result in the piece's text.
         op: String,
         /// Its scope and source line.
         loc: String,

@@ -5,7 +5,7 @@ use crate::weights::WeightLayout;
 use piecewise_ir::entity::{Entity, Node, Value};
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::{Stitch, UniquePiece};
-use piecewise_ir::op::Op;
+use piecewise_ir::text::Names;
 
 /// The code that lowers: digests of the sources of the crates that it is in.
 pub(crate) fn generator() -> String {
@@ -27,28 +27,23 @@ pub(crate) fn limits(piece: &UniquePiece, size: PieceSize, bounds: &[u64]) -> Ve
     limits
 }
 
-/// Operand positions of a piece's values.
-pub(crate) struct Positions(Vec<Option<u32>>);
+/// Operand positions of a piece's values, and what its text calls them.
+pub(crate) struct Positions<'p> {
+    of_values: Vec<Option<u32>>,
+    pub(crate) names: Names<'p>,
+}
 
-impl Positions {
-    pub(crate) fn new(piece: &UniquePiece) -> Self {
+impl<'p> Positions<'p> {
+    pub(crate) fn new(piece: &'p UniquePiece) -> Self {
         let mut positions = vec![None; piece.graph.value_count()];
         for (position, value) in piece.operands().into_iter().enumerate() {
             positions[value.index()] = Some(position as u32);
         }
-        Self(positions)
+        Self { of_values: positions, names: Names::of(&piece.graph) }
     }
 
     pub(crate) fn of(&self, value: Value) -> Option<u32> {
-        self.0.get(value.index()).copied().flatten()
-    }
-}
-
-/// An op's mnemonic or custom name.
-pub(crate) fn op_name(op: &Op) -> &str {
-    match op {
-        Op::Custom(call) => &call.name,
-        op => op.mnemonic(),
+        self.of_values.get(value.index()).copied().flatten()
     }
 }
 
@@ -64,11 +59,11 @@ pub(crate) fn location(graph: &Graph, node: Node) -> String {
 }
 
 /// What a launch is called: its op and the first thing it defines.
-pub(crate) fn launch_name(graph: &Graph, node: Node) -> String {
+pub(crate) fn launch_name(graph: &Graph, names: &Names<'_>, node: Node) -> String {
     let data = graph.node(node);
     match data.results.first() {
-        Some(result) => format!("{} {result}", op_name(&data.op)),
-        None => op_name(&data.op).to_owned(),
+        Some(&result) => format!("{} {}", data.op.name(), names.value(result)),
+        None => data.op.name().to_owned(),
     }
 }
 
@@ -78,7 +73,7 @@ pub(crate) fn launch_name(graph: &Graph, node: Node) -> String {
 /// A sentence, when a value is no operand of the piece.
 pub(crate) fn node_args(
     graph: &Graph,
-    positions: &Positions,
+    positions: &Positions<'_>,
     node: Node,
 ) -> Result<Vec<Arg>, String> {
     let data = graph.node(node);
@@ -90,8 +85,8 @@ pub(crate) fn node_args(
     let written = data.results.iter().map(|&value| (value, Access::Write));
     read.chain(written)
         .map(|(value, access)| {
-            let position =
-                positions.of(value).ok_or_else(|| format!("{value} is no operand of the piece"))?;
+            let unknown = || format!("{} is no operand of the piece", positions.names.value(value));
+            let position = positions.of(value).ok_or_else(unknown)?;
             Ok(Arg { at: ArgRef::Operand(position), access })
         })
         .collect()

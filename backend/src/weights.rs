@@ -29,6 +29,20 @@ pub enum TensorSource<'a> {
     },
 }
 
+/// The key of the generator of a tensor's random numbers: a function of seed and name alone, so
+/// that every device makes the same.
+pub(crate) fn normal_key(name: &str, seed: u64) -> [u32; 2] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&seed.to_le_bytes());
+    hasher.update(name.as_bytes());
+    let hash = hasher.finalize();
+    let word = |i: usize| {
+        let bytes = &hash.as_bytes()[4 * i..4 * i + 4];
+        u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+    };
+    [word(0), word(1)]
+}
+
 /// Why a checkpoint tensor can't be had.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

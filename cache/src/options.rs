@@ -70,8 +70,8 @@ impl fmt::Debug for RemoteOptions {
     }
 }
 
-/// A URL without user, password, query and fragment.
-pub(crate) fn without_secrets(url: &str) -> String {
+/// A URL without user, password, query and fragment, which may hold what authorizes.
+pub fn without_secrets(url: &str) -> String {
     let place = url.split(['?', '#']).next().unwrap_or_default();
     let Some((scheme, rest)) = place.split_once("://") else { return place.to_owned() };
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));

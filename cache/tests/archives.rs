@@ -4,6 +4,8 @@
 
 #[path = "support/child.rs"]
 mod children;
+#[path = "support/damage.rs"]
+mod damage;
 mod support;
 
 use std::fs;
@@ -11,7 +13,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::LazyLock;
 
-use piecewise_cache::format::{MAGIC, PREFIX_BYTES};
+use damage::{archive, damage, sealed};
 use piecewise_cache::{
     ArchiveFault, Cache, CacheError, CacheOptions, Condition, DecodeError, KeyHex,
 };
@@ -39,18 +41,6 @@ fn archive_of(dir: &Path, entries: impl IntoIterator<Item = u64>) -> Vec<u8> {
     let report = cache.export(&file, |_| true).unwrap();
     let bytes = fs::read(file).unwrap();
     assert_eq!(report.bytes, bytes.len() as u64);
-    bytes
-}
-
-/// An archive with these bytes as its entries.
-fn archive(entries: &[Vec<u8>]) -> Vec<u8> {
-    let mut bytes = b"PWARCHIV\x01\0\0\0".to_vec();
-    for entry in entries {
-        bytes.extend_from_slice(&(entry.len() as u64).to_le_bytes());
-        bytes.extend_from_slice(entry);
-    }
-    bytes.extend_from_slice(&0_u64.to_le_bytes());
-    bytes.extend_from_slice(&(entries.len() as u64).to_le_bytes());
     bytes
 }
 
@@ -234,25 +224,9 @@ fn faults_of_the_archive_itself_are_told_apart() {
     assert!(matches!(cache.import(dir.path()), Err(CacheError::Io { .. })));
 }
 
-/// An entry with a right checksum over whatever its header says.
+/// An entry of this kind with a right checksum.
 fn forged(kind: &[u8]) -> Vec<u8> {
-    let mut header = vec![kind.len() as u8];
-    header.extend_from_slice(kind);
-    header.extend_from_slice(&[0, 0]);
-    let mut bytes = MAGIC.to_vec();
-    bytes.extend_from_slice(&1_u32.to_le_bytes());
-    bytes.extend_from_slice(&(header.len() as u32).to_le_bytes());
-    bytes.extend_from_slice(&4_u64.to_le_bytes());
-    bytes.extend_from_slice(&key(0));
-    bytes.extend_from_slice(&[0; 8]);
-    bytes.extend_from_slice(blake3::hash(b"evil").as_bytes());
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(&bytes).update(&header);
-    bytes.extend_from_slice(hasher.finalize().as_bytes());
-    assert_eq!(bytes.len(), PREFIX_BYTES);
-    bytes.extend_from_slice(&header);
-    bytes.extend_from_slice(b"evil");
-    bytes
+    sealed(&[&[kind.len() as u8], kind, &[0, 0]].concat(), b"evil")
 }
 
 #[test]
@@ -298,15 +272,7 @@ fn a_planted_link_leads_no_import_outside() {
 
 /// Address space for the program and little more: believing a stated length ends the process.
 fn read_huge_lengths_in_little_memory(dir: &Path) {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmSize:")).unwrap();
-    let used: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
-    let limit = Some(used * 1024 + (16 << 20));
-    let maximum = getrlimit(Resource::As).maximum;
-    setrlimit(Resource::As, Rlimit { current: limit, maximum }).unwrap();
-    assert!(Vec::<u8>::new().try_reserve_exact(64 << 20).is_err(), "the limit holds");
-
+    children::limit_memory(16 << 20);
     let cache = open(&dir.join("cache"));
     put(&cache, 0);
     let path = entry_path(&dir.join("cache"), 0);
@@ -332,62 +298,6 @@ fn a_stated_length_is_not_believed() {
     children::assert_succeeds(children::child("little-memory", dir.path(), &[]));
 }
 
-/// One way of damaging an archive.
-#[derive(Clone, Debug)]
-enum Damage {
-    Set(usize, u8),
-    Cut(usize),
-    Remove(usize, usize),
-    Repeat(usize, usize),
-    Insert(usize, Vec<u8>),
-    Length(usize, u64),
-}
-
-fn damage() -> impl Strategy<Value = Damage> {
-    let at = any::<usize>();
-    prop_oneof![
-        4 => (at, any::<u8>()).prop_map(|(at, byte)| Damage::Set(at, byte)),
-        1 => at.prop_map(Damage::Cut),
-        1 => (at, 1..300_usize).prop_map(|(at, count)| Damage::Remove(at, count)),
-        1 => (at, 1..300_usize).prop_map(|(at, count)| Damage::Repeat(at, count)),
-        1 => (at, proptest::collection::vec(any::<u8>(), 1..40))
-            .prop_map(|(at, bytes)| Damage::Insert(at, bytes)),
-        2 => (at, any::<u64>()).prop_map(|(at, length)| Damage::Length(at, length)),
-    ]
-}
-
-fn apply(damage: &Damage, bytes: &mut Vec<u8>) {
-    let place = |at: usize, bytes: &Vec<u8>| at % (bytes.len() + 1);
-    match *damage {
-        Damage::Set(at, byte) => {
-            let at = place(at, bytes);
-            if let Some(old) = bytes.get_mut(at) {
-                *old = byte;
-            }
-        }
-        Damage::Cut(at) => bytes.truncate(place(at, bytes)),
-        Damage::Remove(at, count) => {
-            let at = place(at, bytes);
-            bytes.drain(at..(at + count).min(bytes.len()));
-        }
-        Damage::Repeat(at, count) => {
-            let at = place(at, bytes);
-            let part = bytes[at..(at + count).min(bytes.len())].to_vec();
-            bytes.splice(at..at, part);
-        }
-        Damage::Insert(at, ref new) => {
-            let at = place(at, bytes);
-            bytes.splice(at..at, new.iter().copied());
-        }
-        Damage::Length(at, length) => {
-            let at = place(at, bytes);
-            for (old, new) in bytes[at..].iter_mut().zip(length.to_le_bytes()) {
-                *old = new;
-            }
-        }
-    }
-}
-
 static WHOLE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let dir = tempfile::tempdir().unwrap();
     archive_of(dir.path(), 0..3)
@@ -402,7 +312,7 @@ proptest! {
     ) {
         let dir = tempfile::tempdir().unwrap();
         let mut bytes = WHOLE.clone();
-        damages.iter().for_each(|damage| apply(damage, &mut bytes));
+        damages.iter().for_each(|damage| damage.apply(&mut bytes));
         let importer = dir.path().join("importer");
         let cache = open(&importer);
         let before = tree(dir.path()).len();

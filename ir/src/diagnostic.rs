@@ -32,6 +32,8 @@ pub struct Diagnostic {
     pub code: &'static str,
     /// What it is about.
     pub at: Anchor,
+    /// The same in words, as the listing names it; empty where no graph was at hand.
+    pub place: String,
     /// What is wrong, why, and what to try.
     pub message: String,
     /// Further facts: where an operand comes from.
@@ -48,7 +50,19 @@ pub struct Diagnostics {
 impl Diagnostics {
     /// Adds a finding without notes.
     pub fn push(&mut self, code: &'static str, at: Anchor, message: impl Into<String>) {
-        self.items.push(Diagnostic { code, at, message: message.into(), notes: Vec::new() });
+        self.push_with_notes(code, at, message, Vec::new());
+    }
+
+    /// Adds a finding with further facts.
+    pub fn push_with_notes(
+        &mut self,
+        code: &'static str,
+        at: Anchor,
+        message: impl Into<String>,
+        notes: Vec<String>,
+    ) {
+        let (place, message) = (String::new(), message.into());
+        self.items.push(Diagnostic { code, at, place, message, notes });
     }
 
     /// `Ok` if there is no finding.
@@ -64,7 +78,8 @@ impl std::fmt::Display for Diagnostics {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (i, item) in self.items.iter().enumerate() {
             let newline = if i == 0 { "" } else { "\n" };
-            write!(f, "{newline}error[{}] at {:?}: {}", item.code, item.at, item.message)?;
+            let at = if item.place.is_empty() { "" } else { " at " };
+            write!(f, "{newline}error[{}]{at}{}: {}", item.code, item.place, item.message)?;
             for note in &item.notes {
                 write!(f, "\n  note: {note}")?;
             }

@@ -2,7 +2,6 @@
 
 use crate::entity::Symbol;
 use crate::graph::Graph;
-use crate::op::Op;
 
 /// How a region's parameter sees its operand.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Serialize, serde::Deserialize)]
@@ -41,19 +40,6 @@ impl Region {
     /// The number of statements of the body that compute something (neither a literal nor an
     /// index remap).
     pub fn compute_statements(&self) -> usize {
-        self.body
-            .nodes()
-            .filter(|&n| {
-                !matches!(
-                    self.body.node(n).op,
-                    Op::Literal(_)
-                        | Op::Reshape
-                        | Op::Broadcast
-                        | Op::Permute { .. }
-                        | Op::Slice { .. }
-                        | Op::Concat { .. }
-                )
-            })
-            .count()
+        self.body.nodes().filter(|&n| self.body.node(n).op.computes()).count()
     }
 }

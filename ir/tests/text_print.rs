@@ -4,7 +4,7 @@
 mod decoder;
 
 use decoder::{block, block_module, every_format};
-use piecewise_ir::diagnostic::{Anchor, Diagnostic, Diagnostics};
+use piecewise_ir::diagnostic::{Anchor, Diagnostics};
 use piecewise_ir::dim::SymbolDecl;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::{Entity, Node, PieceId, Slot, Symbol, Value};
@@ -153,12 +153,12 @@ fn findings_in_a_short_listing() {
     findings.push("V0201", Anchor::Symbol(Symbol::new(1)), "`odd name` is odd");
     findings.push("V0202", Anchor::Value(graph.inputs()[1].value), "i64 where i32 would do");
     findings.push("V0203", Anchor::Value(graph.weights()[0].value), "a weight");
-    findings.items.push(Diagnostic {
-        code: "V0412",
-        at: Anchor::Operand(nodes[3], 1),
-        message: "the shapes differ\nsay they were equal".to_owned(),
-        notes: vec!["v1 was produced by `max`".to_owned(), "another note".to_owned()],
-    });
+    findings.push_with_notes(
+        "V0412",
+        Anchor::Operand(nodes[3], 1),
+        "the shapes differ\nsay they were equal".to_owned(),
+        vec!["v1 was produced by `max`".to_owned(), "another note".to_owned()],
+    );
     findings.push("V0413", Anchor::Node(nodes[3]), "the whole statement");
     findings.push("V0414", Anchor::Value(graph.result(nodes[2])), "a result");
     findings.push("V0901", Anchor::Outputs, "returns too much");

@@ -8,11 +8,14 @@
 mod common;
 #[path = "cuda/emulate.rs"]
 mod emulate;
+#[path = "cuda/layer.rs"]
+mod layer;
 #[allow(dead_code, unreachable_pub, reason = "tests of the backend use more of it")]
 #[path = "../../backend/tests/harness/random.rs"]
 mod random;
 
 use emulate::{Case, Rng, available, emulate, fill, floats, worst};
+use layer::{PASSES, layer};
 use piecewise_ir::dim::{Dim, SymbolDecl};
 use piecewise_ir::dtype::DType::{BF16, F16, F32, I32, I64};
 use piecewise_ir::entity::{Entity, Node, Symbol, Value};
@@ -28,8 +31,6 @@ use piecewise_kernels::cuda::{
     MatMulSpec, OperandRole, node_kernel, region_kernel, sample_kernels,
 };
 use piecewise_kernels::lower::{ArgKind, RowArg, RowCall, lower_node, lower_region, run_rows};
-
-const PASSES: &str = "canonicalize,fold,merge_matmuls,cse,dce,fuse";
 
 /// Random programs that are run.
 const PROGRAMS: u64 = 6;
@@ -205,40 +206,7 @@ fn parts_of_a_layer() {
         return;
     }
     for d in [BF16, F32, F16] {
-        let mut b = common::Builder::new();
-        let t = b.symbol("T");
-        const DIM: u64 = 128;
-        let x = b.input("x", d, dims![t, 1024u64]);
-        let y = b.input("y", d, dims![t, 1024u64]);
-        let positions = b.input("positions", I32, dims![t]);
-        let slots = b.input("slots", I32, dims![t]);
-        let qkv = b.input("qkv", d, dims![t, 4096u64]);
-        let gu = b.input("gate_up", d, dims![t, 6144u64]);
-        let norm = b.weight("norm", d, &[1024]);
-        let sum = b.add(x, y);
-        let normed = b.rms_norm(sum, norm);
-        let (cos, sin) =
-            (b.weight("cos", F32, &[40, DIM / 2]), b.weight("sin", F32, &[40, DIM / 2]));
-        let (q, k, v) =
-            (b.slice(qkv, 1, 0, 2048), b.slice(qkv, 1, 2048, 1024), b.slice(qkv, 1, 3072, 1024));
-        let (q, k) = (b.reshape(q, dims![t, 16u64, DIM]), b.reshape(k, dims![t, 8u64, DIM]));
-        let v = b.reshape(v, dims![t, 8u64, DIM]);
-        let mut turn = |name: &str, x| {
-            let w = b.weight(name, d, &[DIM]);
-            let x = b.rms_norm(x, w);
-            let (c, s) = (b.gather(cos, positions), b.gather(sin, positions));
-            b.rope(x, c, s)
-        };
-        let (q, k) = (turn("qn", q), turn("kn", k));
-        let keys = b.state("k", d, &[16, 8, DIM]);
-        let values = b.state("v", d, &[16, 8, DIM]);
-        b.scatter(keys, slots, k);
-        b.scatter(values, slots, v);
-        let (gate, up) = (b.slice(gu, 1, 0, 3072), b.slice(gu, 1, 3072, 3072));
-        let gate = b.silu(gate);
-        let gated = b.mul(gate, up);
-        let mut module = b.finish(&[sum, normed, q, gated]);
-        common::run(&mut module, PASSES);
+        let module = layer(d, 40, 16);
         let g = module.graph();
         for n in g.nodes() {
             check(&format!("layer{d}_{}", n.index()), g, n, 7);

@@ -5,12 +5,14 @@
 
 #[path = "../../passes/tests/common/mod.rs"]
 mod common;
+#[path = "cuda/layer.rs"]
+mod layer;
 #[path = "cuda/nvrtc.rs"]
 mod nvrtc;
 
-use common::Builder;
+use layer::{PASSES, layer};
 use nvrtc::Nvrtc;
-use piecewise_ir::dtype::DType::{self, BF16, F16, F32, I32};
+use piecewise_ir::dtype::DType::{BF16, F16, F32};
 use piecewise_ir::entity::Node;
 use piecewise_ir::graph::{Graph, ValueDef};
 use piecewise_ir::module::Module;
@@ -20,7 +22,6 @@ use piecewise_kernels::cuda::{LaunchRecipe, OperandRole, PRELUDE, node_kernel, r
 use piecewise_kernels::lower::LowerError;
 
 const ARCHS: [&str; 6] = ["sm_80", "sm_87", "sm_89", "sm_90", "sm_100", "sm_120"];
-const PASSES: &str = "canonicalize,fold,merge_matmuls,cse,dce,fuse";
 
 fn kernel(graph: &Graph, node: Node) -> Option<Result<LaunchRecipe, LowerError>> {
     let data = graph.node(node);
@@ -44,62 +45,23 @@ fn kernels(module: &Module) -> Vec<LaunchRecipe> {
     graph.nodes().filter_map(|n| kernel(graph, n)).map(Result::unwrap).collect()
 }
 
-/// The part of a decoder layer between two products, at the shapes of a small model.
-fn layer(dtype: DType) -> Module {
-    const HIDDEN: u64 = 1024;
-    const DIM: u64 = 128;
-    let mut b = Builder::new();
-    let t = b.symbol("T");
-    let x = b.input("x", dtype, dims![t, HIDDEN]);
-    let y = b.input("y", dtype, dims![t, HIDDEN]);
-    let positions = b.input("positions", I32, dims![t]);
-    let slots = b.input("slots", I32, dims![t]);
-    let qkv = b.input("qkv", dtype, dims![t, 4096u64]);
-    let gate_up = b.input("gate_up", dtype, dims![t, 6144u64]);
-    let norm = b.weight("norm", dtype, &[HIDDEN]);
-    let sum = b.add(x, y);
-    let normed = b.rms_norm(sum, norm);
-    let (cos, sin) =
-        (b.weight("cos", F32, &[4096, DIM / 2]), b.weight("sin", F32, &[4096, DIM / 2]));
-    let (q, k, v) =
-        (b.slice(qkv, 1, 0, 2048), b.slice(qkv, 1, 2048, 1024), b.slice(qkv, 1, 3072, 1024));
-    let (q, k) = (b.reshape(q, dims![t, 16u64, DIM]), b.reshape(k, dims![t, 8u64, DIM]));
-    let v = b.reshape(v, dims![t, 8u64, DIM]);
-    let mut turn = |name: &str, x| {
-        let weight = b.weight(name, dtype, &[DIM]);
-        let x = b.rms_norm(x, weight);
-        let (c, s) = (b.gather(cos, positions), b.gather(sin, positions));
-        b.rope(x, c, s)
-    };
-    let (q, k) = (turn("q_norm", q), turn("k_norm", k));
-    let keys = b.state("k", dtype, &[4096, 8, DIM]);
-    let values = b.state("v", dtype, &[4096, 8, DIM]);
-    b.scatter(keys, slots, k);
-    b.scatter(values, slots, v);
-    let (gate, up) = (b.slice(gate_up, 1, 0, 3072), b.slice(gate_up, 1, 3072, 3072));
-    let gate = b.silu(gate);
-    let gated = b.mul(gate, up);
-    let mut module = b.finish(&[sum, normed, q, gated]);
-    common::run(&mut module, PASSES);
-    module
-}
-
 #[test]
 fn sources_of_a_layer() {
-    for (i, recipe) in kernels(&layer(BF16)).iter().enumerate() {
+    for (i, recipe) in kernels(&layer(BF16, 4096, 4096)).iter().enumerate() {
         insta::assert_snapshot!(format!("layer_{i}"), recipe.source);
     }
 }
 
 #[test]
 fn equal_regions_give_equal_bytes() {
-    let (a, b) = (kernels(&layer(F16)), kernels(&layer(F16)));
+    let (a, b) = (kernels(&layer(F16, 4096, 4096)), kernels(&layer(F16, 4096, 4096)));
     assert_eq!(a, b);
-    assert_ne!(a, kernels(&layer(F32)));
+    assert_ne!(a, kernels(&layer(F32, 4096, 4096)));
 }
 
 fn all_kernels() -> Vec<LaunchRecipe> {
-    let mut all: Vec<LaunchRecipe> = [BF16, F16, F32].map(|d| kernels(&layer(d))).concat();
+    let mut all: Vec<LaunchRecipe> =
+        [BF16, F16, F32].map(|d| kernels(&layer(d, 4096, 4096))).concat();
     for dtype in [BF16, F32] {
         let mut module = common::decoder::decoder(2, dtype);
         all.extend(kernels(&module));

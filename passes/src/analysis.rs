@@ -177,10 +177,7 @@ impl Names {
     /// A node for people: its op and the builder scope in which it was written.
     pub fn node(&self, graph: &Graph, node: Node) -> String {
         let data = graph.node(node);
-        let op = match &data.op {
-            Op::Custom(call) => call.name.as_str(),
-            op => op.mnemonic(),
-        };
+        let op = data.op.name();
         let result = data.results.first().and_then(|v| self.of_values.get(v.index())?.as_deref());
         let result = result.map(|name| format!("{name} = ")).unwrap_or_default();
         match (data.loc.scope.as_str(), data.loc.source.as_str()) {

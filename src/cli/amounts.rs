@@ -1,5 +1,7 @@
 //! Amounts of memory as people write them.
 
+use piecewise_runtime::model::Ledger;
+
 /// Reads a number of bytes, with B, KiB, MiB or GiB after it or nothing.
 pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -27,6 +29,18 @@ pub(crate) fn shown_bytes(bytes: u64) -> String {
         Some((shift, unit)) => format!("{:.1} {unit}", bytes as f64 / (1_u64 << shift) as f64),
         None => format!("{bytes} B"),
     }
+}
+
+/// Where the memory of a model goes.
+pub(crate) fn shown_ledger(ledger: &Ledger) -> String {
+    format!(
+        "{}: weights {}, states {}, arena {}, scratch {}",
+        shown_bytes(ledger.total()),
+        shown_bytes(ledger.weights),
+        shown_bytes(ledger.states),
+        shown_bytes(ledger.slots),
+        shown_bytes(ledger.scratch)
+    )
 }
 
 #[cfg(test)]

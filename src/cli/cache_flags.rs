@@ -4,7 +4,10 @@ use super::amounts::parse_bytes;
 use piecewise_backend::compiler::{NoStore, Store};
 use piecewise_runtime::artifact_store::{CacheStore, NoCache};
 use piecewise_runtime::config::{CacheConfig, ConfigLayers};
+use std::cell::OnceCell;
+use std::fmt;
 use std::path::PathBuf;
+use std::rc::Rc;
 
 /// Flags of the compile cache.
 #[derive(Debug, clap::Args)]
@@ -23,33 +26,84 @@ pub(crate) struct CacheFlags {
     /// entries go first [default: 8GiB].
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub cache_max_size: Option<u64>,
+    /// The file of the key that entries are checked with: 64 hexadecimal digits [default:
+    /// PIECEWISE_CACHE_CHECKSUM_KEY, else none].
+    #[arg(long, value_name = "FILE")]
+    pub cache_checksum_key_file: Option<PathBuf>,
+    /// The object store that is asked for what the compile cache lacks, such as s3://bucket/path;
+    /// credentials come from the environment.
+    #[arg(long, value_name = "URL", conflicts_with = "no_cache")]
+    pub cache_remote: Option<String>,
+    /// Keep what is compiled in the object store, too.
+    #[arg(long)]
+    pub cache_remote_write: bool,
+    /// Trust the object store without a checksum key: who can write there can change what is
+    /// computed.
+    #[arg(long)]
+    pub cache_remote_trusted: bool,
+    /// Milliseconds within which the object store begins to answer [default: 5000].
+    #[arg(long, value_name = "MS")]
+    pub cache_remote_timeout_ms: Option<u64>,
 }
 
 impl CacheFlags {
     /// Puts the flags on top of a configuration.
     pub(crate) fn over(&self, mut layers: ConfigLayers) -> anyhow::Result<ConfigLayers> {
-        if let Some(dir) = &self.cache_dir {
-            let Some(dir) = dir.to_str() else {
-                anyhow::bail!("--cache-dir {} is not UTF-8", dir.display())
+        let paths = [
+            ("cache.dir", &self.cache_dir, "--cache-dir"),
+            ("cache.checksum_key_file", &self.cache_checksum_key_file, "--cache-checksum-key-file"),
+        ];
+        for (key, path, flag) in paths {
+            let Some(path) = path else { continue };
+            let Some(text) = path.to_str() else {
+                anyhow::bail!("{flag} {} is not UTF-8", path.display())
             };
-            layers = layers.flag("cache.dir", dir, "--cache-dir")?;
+            layers = layers.flag(key, text, flag)?;
         }
         if self.no_cache {
             layers = layers.flag("cache.enabled", false, "--no-cache")?;
         }
-        if self.cache_read_only {
-            layers = layers.flag("cache.read_only", true, "--cache-read-only")?;
+        let switches = [
+            ("cache.read_only", self.cache_read_only, "--cache-read-only"),
+            ("cache.remote_write", self.cache_remote_write, "--cache-remote-write"),
+            ("cache.remote_trusted", self.cache_remote_trusted, "--cache-remote-trusted"),
+        ];
+        for (key, _, flag) in switches.into_iter().filter(|(_, is_given, _)| *is_given) {
+            layers = layers.flag(key, true, flag)?;
         }
-        if let Some(bytes) = self.cache_max_size {
-            let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-            layers = layers.flag("cache.max_bytes", bytes, "--cache-max-size")?;
+        let numbers = [
+            ("cache.max_bytes", self.cache_max_size, "--cache-max-size"),
+            ("cache.remote_timeout_ms", self.cache_remote_timeout_ms, "--cache-remote-timeout-ms"),
+        ];
+        for (key, number, flag) in numbers {
+            let Some(number) = number else { continue };
+            layers = layers.flag(key, i64::try_from(number).unwrap_or(i64::MAX), flag)?;
+        }
+        if let Some(url) = &self.cache_remote {
+            layers = layers.flag("cache.remote_url", url.as_str(), "--cache-remote")?;
         }
         Ok(layers)
     }
 }
 
 /// The store of a configuration, for commands that compile on the way to something else: without a
-/// cache they compile everything.
+/// cache they compile everything. The first who asks opens it, so that what is wrong is said once.
+#[derive(Clone, Default)]
+pub(crate) struct SharedStore(Rc<OnceCell<Box<dyn Store>>>);
+
+impl SharedStore {
+    pub(crate) fn open(&self, config: &CacheConfig) -> &dyn Store {
+        &**self.0.get_or_init(|| open_store(config))
+    }
+}
+
+impl fmt::Debug for SharedStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SharedStore").field(&self.0.get().map(|_| "open")).finish()
+    }
+}
+
+/// The store of a configuration; where there is no cache, one that keeps nothing.
 pub(crate) fn open_store(config: &CacheConfig) -> Box<dyn Store> {
     match CacheStore::open(config) {
         Ok(store) => Box::new(store),

@@ -2,12 +2,16 @@
 
 use super::amounts::shown_bytes;
 use super::device::compiler_for;
+use super::kept::NotingStore;
 use super::lowering::lower;
 use super::model_source::{Planned, SourceArgs};
 use anyhow::{Context, bail};
+use piecewise_passes::PassRun;
 use piecewise_runtime::artifact_store::{CacheStore, CompileCounts};
 use piecewise_runtime::symbols::SymbolTable;
-use serde_json::json;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -32,48 +36,85 @@ pub(crate) struct CompileModelArgs {
 pub(crate) fn run(args: CompileModelArgs) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
     let Some(planned) = args.source.plan(args.json)? else { return Ok(ExitCode::SUCCESS) };
-    let passes = started.elapsed().as_secs_f64();
-    let Planned { settings, module } = &planned;
-    if settings.config.cache.read_only {
+    let planning_seconds = started.elapsed().as_secs_f64();
+    let Planned { settings, module, .. } = &planned;
+    let config = &settings.config.cache;
+    if config.read_only {
         bail!("`compile` fills the cache, which is not to be changed (cache.read_only)");
     }
-    let store = CacheStore::open(&settings.config.cache).context("there is nothing to fill")?;
+    let store = CacheStore::open(config).context("there is nothing to fill")?;
+    let noting = NotingStore::new(&store);
     let compiler = compiler_for(settings.device)?;
     let symbols = SymbolTable::new(module.graph().symbols())?;
-    let compiled = lower(settings, planned.stitch()?, &symbols, &*compiler, &store)?;
-    let seconds = started.elapsed().as_secs_f64();
-    let counts = &compiled.counts;
-    if args.json {
-        let object = json!({
-            "target": compiler.target(),
-            "cache": store.cache.dir(),
-            "compiled": counts.compiled,
-            "reused": counts.reused,
-            "misses": counts.misses,
-            "bytes_read": counts.bytes_read,
-            "bytes_written": counts.bytes_written,
-            "passes_seconds": passes,
-            "seconds": seconds,
-        });
-        super::print_line(&serde_json::to_string_pretty(&object)?)?;
-    } else {
-        show(counts)?;
-        super::print_line(&format!("target    {}", compiler.target()))?;
-        super::print_line(&format!("cache     {}", store.cache.dir().display()))?;
-        super::print_line(&format!("seconds   {seconds:.2}, passes {passes:.2}"))?;
+    let compiled = lower(settings, planned.stitch()?, &symbols, &*compiler, &noting)?;
+    let report = CompileReport {
+        target: compiler.target(),
+        cache: store.cache.dir(),
+        counts: &compiled.counts,
+        bad_entries: store.cache.events().quarantined,
+        passes: PassTimes::of(&planned),
+        planning_seconds,
+        seconds: started.elapsed().as_secs_f64(),
+    };
+    match args.json {
+        true => super::print_line(&serde_json::to_string_pretty(&report)?)?,
+        false => show(&report)?,
     }
-    let events = store.cache.events();
-    match events.conditions.first() {
-        Some(condition) => bail!("not everything is in the cache: {}", condition.message),
+    match noting.what_is_lacking(config.remote_url.is_some() && config.remote_write) {
+        Some(reason) => bail!("not everything is in the cache: {reason}"),
         None => Ok(ExitCode::SUCCESS),
     }
 }
 
-fn show(counts: &CompileCounts) -> anyhow::Result<()> {
-    let shown = |counts: &std::collections::BTreeMap<&str, u64>| {
+#[derive(Serialize)]
+struct CompileReport<'a> {
+    target: String,
+    cache: &'a Path,
+    #[serde(flatten)]
+    counts: &'a CompileCounts,
+    /// Entries that were bad; they were made again.
+    bad_entries: u64,
+    #[serde(flatten)]
+    passes: PassTimes,
+    /// Everything before the first piece is compiled: reading, building the graph, passes and
+    /// their verification.
+    planning_seconds: f64,
+    seconds: f64,
+}
+
+/// How long the passes took, without verification.
+#[derive(Serialize)]
+struct PassTimes {
+    /// In the order in which they ran.
+    passes: Vec<PassTime>,
+    passes_seconds: f64,
+    layers: Option<usize>,
+    passes_seconds_per_layer: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct PassTime {
+    name: &'static str,
+    seconds: f64,
+}
+
+impl PassTimes {
+    fn of(planned: &Planned) -> Self {
+        let time = |run: &PassRun| PassTime { name: run.name, seconds: run.elapsed.as_secs_f64() };
+        let passes: Vec<_> = planned.passes.passes.iter().map(time).collect();
+        let passes_seconds = passes.iter().map(|pass| pass.seconds).sum();
+        let layers = planned.layers;
+        let per_layer = layers.map(|layers| passes_seconds / layers as f64);
+        Self { passes, passes_seconds, layers, passes_seconds_per_layer: per_layer }
+    }
+}
+
+fn show(report: &CompileReport<'_>) -> anyhow::Result<()> {
+    let shown = |counts: &BTreeMap<&str, u64>| {
         let each: Vec<_> = counts.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
         if each.is_empty() { "nothing".to_owned() } else { each.join(", ") }
     };
+    let counts = report.counts;
     let (read, written) = (shown_bytes(counts.bytes_read), shown_bytes(counts.bytes_written));
     super::print_line(&format!("compiled  {} ({written} written)", shown(&counts.compiled)))?;
     super::print_line(&format!("reused    {} ({read} read)", shown(&counts.reused)))?;
@@ -81,5 +122,19 @@ fn show(counts: &CompileCounts) -> anyhow::Result<()> {
     for (reason, n) in unusual {
         super::print_line(&format!("missed    {n} piece: {reason}"))?;
     }
-    Ok(())
+    if report.bad_entries > 0 {
+        super::print_line(&format!("healed    {} bad entries", report.bad_entries))?;
+    }
+    super::print_line(&format!("target    {}", report.target))?;
+    super::print_line(&format!("cache     {}", report.cache.display()))?;
+    let passes = &report.passes;
+    let per_layer = match (passes.layers, passes.passes_seconds_per_layer) {
+        (Some(layers), Some(seconds)) => {
+            format!(": {:.2} ms for each of {layers} layers", seconds * 1e3)
+        }
+        _ => String::new(),
+    };
+    super::print_line(&format!("passes    {:.1} ms{per_layer}", passes.passes_seconds * 1e3))?;
+    let (all, planning) = (report.seconds, report.planning_seconds);
+    super::print_line(&format!("seconds   {all:.2}, {planning:.2} before compiling"))
 }

@@ -81,8 +81,10 @@ impl Build for EngineBuild<'_> {
         device: D,
     ) -> anyhow::Result<Self::Built> {
         let store = self.settings.store();
-        let model = build_model(self.module, self.options, compiler, &*store, device, self.weights)
-            .map_err(|error| with_remedy(error, "max_num_tokens, max_num_seqs or max_seq_len"))?;
+        let model = build_model(self.module, self.options, compiler, store, device, self.weights)
+            .map_err(|error| {
+            with_remedy(error, "max_num_tokens, max_num_seqs or max_seq_len")
+        })?;
         let options = self.settings.config.engine_options(&model)?;
         Ok(Box::new(Engine::new(model, options)?))
     }

@@ -1,6 +1,6 @@
 //! `piecewise generate`: text from prompts.
 
-use super::amounts::shown_bytes;
+use super::amounts::shown_ledger;
 use super::dumps::DumpArgs;
 use super::load::{Folder, load_decoder};
 use super::model_args::ModelArgs;
@@ -265,15 +265,7 @@ fn show_statistics(
     if let Some(reason) = engine.lowered_mode() {
         writeln!(out, "graph mode       lowered: {reason}")?;
     }
-    writeln!(
-        out,
-        "memory           {}: weights {}, states {}, arena {}, scratch {}",
-        shown_bytes(ledger.total()),
-        shown_bytes(ledger.weights),
-        shown_bytes(ledger.states),
-        shown_bytes(ledger.slots),
-        shown_bytes(ledger.scratch)
-    )?;
+    writeln!(out, "memory           {}", shown_ledger(&ledger))?;
     let [launched, piecewise, full] = stats.steps_by_mode;
     writeln!(out, "steps            {full} full, {piecewise} piecewise, {launched} launched")?;
     let counted = |counts: &std::collections::BTreeMap<u64, u64>| {

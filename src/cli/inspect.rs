@@ -4,10 +4,8 @@ use super::amounts::shown_bytes;
 use super::device::compiler_for;
 use super::dumps::DumpArgs;
 use super::lowering::{lower, lower_each};
-use super::model_args::ModelArgs;
+use super::model_source::{Planned, SourceArgs};
 use super::report::Report;
-use super::settings::Settings;
-use super::subject::Subject;
 use anyhow::{Context, bail};
 use piecewise_backend::artifact::{ArgRef, Artifact, Digest, PieceSize};
 use piecewise_ir::entity::Entity;
@@ -27,11 +25,12 @@ use std::process::ExitCode;
   piecewise inspect --model examples/tiny-qwen3
   piecewise inspect --model examples/tiny-qwen3 --sizes --json
   piecewise inspect --model DIR --html report.html   # the step, its memory and kernels as a page
-  piecewise inspect --model graph.pw                 # a textual graph
+  piecewise inspect --preset qwen3-8b                # a published model, by its shape alone
+  piecewise inspect graph.pw                         # a textual graph
   piecewise inspect --model DIR --dump-dir dump      # what each pass did, and what it led to")]
 pub(crate) struct InspectArgs {
     #[command(flatten)]
-    model: ModelArgs,
+    source: SourceArgs,
     /// Lower every unique piece at every size, and show its launches.
     #[arg(long)]
     sizes: bool,
@@ -46,36 +45,32 @@ pub(crate) struct InspectArgs {
 }
 
 pub(crate) fn run(args: InspectArgs) -> anyhow::Result<ExitCode> {
-    let subject = Subject::open(&args.model)?;
-    let settings = subject.settings();
-    if args.model.bounds.compile.print_config {
-        settings.print(args.json)?;
+    let Some(planned) = args.source.plan_dumped(args.json, &args.dumps)? else {
         return Ok(ExitCode::SUCCESS);
-    }
-    subject.warn();
-    let module = subject.plan(&args.dumps)?;
+    };
+    let Planned { settings, module, .. } = &planned;
     if let Some(file) = &args.html {
-        write_page(file, settings, &module)?;
+        write_page(file, &planned)?;
     }
     if args.dumps.stops() {
-        let text = piecewise_ir::text::print_module(&module);
+        let text = piecewise_ir::text::print_module(module);
         match args.json {
             true => super::print_line(&json!({"module": text}).to_string())?,
             false => super::print_line(text.trim_end())?,
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let Some(stitch) = module.stitch() else { bail!("the pipeline made no pieces") };
+    let stitch = planned.stitch()?;
     let lowered = match args.sizes {
         true => {
             let compiler = compiler_for(settings.device)?;
             let symbols = SymbolTable::new(module.graph().symbols())?;
             let store = settings.store();
-            lower(settings, stitch, &symbols, &*compiler, &*store)?.artifacts
+            lower(settings, stitch, &symbols, &*compiler, store)?.artifacts
         }
         false => Vec::new(),
     };
-    let report = report(&module, stitch, &settings.dispatcher, &lowered)?;
+    let report = report(module, stitch, &settings.dispatcher, &lowered)?;
     if args.json {
         super::print_line(&serde_json::to_string_pretty(&report)?)?;
     } else {
@@ -84,7 +79,8 @@ pub(crate) fn run(args: InspectArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn write_page(file: &Path, settings: &Settings, module: &Module) -> anyhow::Result<()> {
+fn write_page(file: &Path, planned: &Planned) -> anyhow::Result<()> {
+    let Planned { settings, module, .. } = planned;
     let Some(stitch) = module.stitch() else {
         bail!("the page shows pieces, and the pipeline made none; leave --stop-after out")
     };
@@ -173,7 +169,7 @@ fn report(
 
 fn member(graph: &Graph, stitch: &Stitch, step: Step) -> Json {
     let usage = &stitch.uses[step.id()];
-    let name = |node| super::op_name(&graph.node(node).op);
+    let name = |node| graph.node(node).op.name();
     let kind = match step {
         Step::Prologue(_) => "prologue",
         Step::Piece(_) => "piece",

@@ -108,33 +108,13 @@ impl<'a> PieceView<'a> {
             }
         }
         LaunchRow {
-            name: self.launch_name(launch),
+            name: launch.name.clone(),
             image: launch.image.to_string(),
             grid: launch.grid,
             operands,
             capture: format!("{:?}", launch.capture),
             bytes,
         }
-    }
-
-    /// What it computes: op and first result of each of its nodes, as the piece's text has them.
-    pub(crate) fn launch_name(&self, launch: &Launch) -> String {
-        let graph = &self.piece.graph;
-        let order = graph.order();
-        let nodes = launch.nodes.iter().filter_map(|&at| order.get(at as usize));
-        let names: Vec<String> = nodes
-            .map(|&node| {
-                let data = graph.node(node);
-                let op = super::op_name(&data.op);
-                match data.results.first() {
-                    Some(&value) => format!("{op} {}", self.name(value)),
-                    None => op.to_owned(),
-                }
-            })
-            .collect();
-        // An op of several launches says in brackets which one this is.
-        let part = launch.name.find(" (").map_or("", |at| &launch.name[at..]);
-        format!("{}{part}", names.join(" + "))
     }
 
     fn bytes_of(&self, value: Value, access: Access, limits: &[u64]) -> BytesMoved {

@@ -15,7 +15,7 @@ use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
 use piecewise_ir::op::Op;
-use piecewise_passes::Observer;
+use piecewise_passes::{Observer, RunReport};
 use piecewise_runtime::batch::RoleMap;
 use piecewise_runtime::config::Purpose;
 use piecewise_runtime::engine::DynEngine;
@@ -74,7 +74,11 @@ impl Folder {
     }
 
     /// The module, with a KV pool of the size that the memory budget allows.
-    pub(crate) fn plan(&self, dumps: &DumpArgs, mut graph: Graph) -> anyhow::Result<Module> {
+    pub(crate) fn plan(
+        &self,
+        dumps: &DumpArgs,
+        mut graph: Graph,
+    ) -> anyhow::Result<(Module, RunReport)> {
         if let (Some(budget), false) = (self.settings.config.memory_budget, dumps.stops()) {
             let rows = self.kv_rows_within(budget, graph.clone())?;
             self.settings.config.set_bounds(&mut graph, rows);
@@ -85,14 +89,14 @@ impl Folder {
     /// Rows of the KV pool that `budget` bytes leave. What else is needed does not depend on the
     /// pool, so a plan for a pool of any size tells.
     fn kv_rows_within(&self, budget: u64, graph: Graph) -> anyhow::Result<u64> {
-        let module = plan_graph(&self.settings, graph, Vec::new())?;
+        let (module, _) = plan_graph(&self.settings, graph, Vec::new())?;
         let (Some(stitch), Some(layout)) = (module.stitch(), module.layout()) else {
             bail!("the pipeline made no plan");
         };
         let compiler = compiler_for(self.settings.device)?;
         let symbols = SymbolTable::new(module.graph().symbols())?;
         let store = self.settings.store();
-        let compiled = lower(&self.settings, stitch, &symbols, &*compiler, &*store)?;
+        let compiled = lower(&self.settings, stitch, &symbols, &*compiler, store)?;
         let scratch = compiled.artifacts.iter().flatten().map(Artifact::scratch).max();
         let shape = KvShape::of(module.graph())?;
         let fixed = shape.fixed_bytes(module.graph(), layout, scratch.unwrap_or(0));
@@ -106,10 +110,10 @@ pub(crate) fn plan_dumped(
     settings: &Settings,
     graph: Graph,
     dumps: &DumpArgs,
-) -> anyhow::Result<Module> {
-    let module = plan_graph(settings, graph, dumps.observers(&settings.config.dump)?)?;
+) -> anyhow::Result<(Module, RunReport)> {
+    let (module, report) = plan_graph(settings, graph, dumps.observers(&settings.config.dump)?)?;
     dumps.write_planned(settings, &module)?;
-    Ok(module)
+    Ok((module, report))
 }
 
 /// Runs the passes over a graph.
@@ -117,11 +121,10 @@ pub(crate) fn plan_graph(
     settings: &Settings,
     graph: Graph,
     observers: Vec<Box<dyn Observer>>,
-) -> anyhow::Result<Module> {
+) -> anyhow::Result<(Module, RunReport)> {
     let config = &settings.config;
     check_split_ops(config.splitting_ops.as_deref().unwrap_or_default(), &graph)?;
-    let (module, _) = plan(graph, config.level, config.splitting_ops.as_deref(), observers)?;
-    Ok(module)
+    Ok(plan(graph, config.level, config.splitting_ops.as_deref(), observers)?)
 }
 
 /// An op that is not there would never be split at, without a word.
@@ -199,7 +202,7 @@ pub(crate) fn load_decoder(
     let dtypes = stored_dtypes(&checkpoint);
     let graph = folder.graph(move |name| dtypes.get(name).copied())?;
     check_checkpoint(&graph, &checkpoint)?;
-    let module = folder.plan(dumps, graph)?;
+    let (module, _) = folder.plan(dumps, graph)?;
     if dumps.stops() {
         bail!("the passes were stopped early; there is nothing to run");
     }

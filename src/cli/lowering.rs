@@ -56,7 +56,7 @@ pub(crate) fn lower_each(
         let pieces = jobs.map(|job| {
             let key = job.key(compiler)?.digest().to_string();
             let (size, limits) = (job.at.size, &job.at.limits);
-            let artifact = compiler.compile(job.piece, size, limits, &job.layouts, &*store)?;
+            let artifact = compiler.compile(job.piece, size, limits, &job.layouts, store)?;
             Ok(LoweredPiece { artifact, key })
         });
         LoweredUnique { unique, pieces: pieces.collect() }

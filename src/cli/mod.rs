@@ -10,6 +10,7 @@ mod doctor;
 mod dumps;
 mod generate;
 mod inspect;
+mod kept;
 mod launch_rows;
 mod load;
 mod logits;
@@ -22,10 +23,8 @@ mod progress;
 mod report;
 mod run;
 mod settings;
-mod subject;
 
 use clap::{Parser, Subcommand};
-use piecewise_ir::op::Op;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -107,14 +106,6 @@ pub(crate) fn fail(error: &anyhow::Error) -> ExitCode {
 fn warn(text: &str) {
     // A closed standard error leaves nobody to tell.
     let _ = writeln!(std::io::stderr(), "warning: {text}");
-}
-
-/// An op's mnemonic or custom name.
-fn op_name(op: &Op) -> &str {
-    match op {
-        Op::Custom(call) => &call.name,
-        op => op.mnemonic(),
-    }
 }
 
 /// Prints a line to standard output.

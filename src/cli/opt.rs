@@ -1,8 +1,8 @@
 //! `piecewise opt`: passes on a textual graph.
 
 use super::dumps::{DumpArgs, bisect_log, print_changed};
-use anyhow::Context;
-use piecewise_ir::text::{parse_module, print_module};
+use super::model_source::read_module;
+use piecewise_ir::text::print_module;
 use piecewise_passes::pipeline::DEFAULT_PIPELINE;
 use piecewise_passes::{PassContext, PassManager, Pipeline, Registry};
 use piecewise_runtime::config::DumpConfig;
@@ -39,10 +39,7 @@ pub(crate) struct OptArgs {
 }
 
 pub(crate) fn run(args: OptArgs) -> anyhow::Result<ExitCode> {
-    let text = std::fs::read_to_string(&args.file)
-        .with_context(|| format!("can't read {}", args.file.display()))?;
-    let mut module =
-        parse_module(&text).with_context(|| format!("{} does not parse", args.file.display()))?;
+    let mut module = read_module(&args.file)?;
     let pipeline = Pipeline::parse(&args.pipeline)?;
     let mut manager = PassManager::new(&pipeline, &Registry::standard())?.verify_with(&verify);
     for observer in args.dumps.observers(&DumpConfig::default())? {

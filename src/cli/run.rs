@@ -4,12 +4,12 @@ use super::dumps::DumpArgs;
 use super::load::{check_checkpoint, engine, plan_dumped};
 use super::logits::write_logits;
 use super::model_args::CompileArgs;
+use super::model_source::{check_brought_plan, read_module};
 use super::settings::Settings;
-use anyhow::{Context, bail};
+use anyhow::bail;
 use piecewise::models::Checkpoint;
 use piecewise_ir::module::Module;
-use piecewise_ir::text::{parse_module, print_graph};
-use piecewise_passes::check::check_plan;
+use piecewise_ir::text::print_graph;
 use piecewise_runtime::config::Purpose;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -54,15 +54,12 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     }
     settings.warn();
     if module.layout().is_none() {
-        module = plan_dumped(&settings, module.into_graph(), &args.dumps)?;
+        module = plan_dumped(&settings, module.into_graph(), &args.dumps)?.0;
         if args.dumps.stops() {
             bail!("the passes were stopped early; there is nothing to run");
         }
     } else {
-        piecewise_ir::verify::verify_graph(module.graph())?;
-        check_plan(&module)
-            .map_err(|found| anyhow::anyhow!("{}", piecewise_ir::text::render(&module, &found)))
-            .with_context(|| format!("the plan in {} can't be used", plan_file.display()))?;
+        check_brought_plan(&module, plan_file)?;
     }
     let checkpoint = Checkpoint::open(&args.weights)?;
     check_checkpoint(module.graph(), &checkpoint)?;
@@ -88,13 +85,6 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         super::print_line(&format!("logits f32 [{}, {vocab}], blake3 {digest}", args.ids.len()))?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Reads a textual module.
-pub(crate) fn read_module(file: &Path) -> anyhow::Result<Module> {
-    let text =
-        std::fs::read_to_string(file).with_context(|| format!("can't read {}", file.display()))?;
-    parse_module(&text).with_context(|| format!("{} does not parse", file.display()))
 }
 
 /// The module of the file, with the plan given or the file's own if there is one, and the file

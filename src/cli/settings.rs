@@ -1,6 +1,6 @@
 //! The configuration of a command, with what follows from the model and from what is to be done.
 
-use super::cache_flags::open_store;
+use super::cache_flags::SharedStore;
 use super::model_args::{BoundArgs, CompileArgs};
 use anyhow::{anyhow, bail};
 use piecewise::device::DeviceSpec;
@@ -32,6 +32,7 @@ pub(crate) struct Settings {
     /// Where the model runs.
     pub device: DeviceSpec,
     layers: ConfigLayers,
+    store: SharedStore,
 }
 
 impl Settings {
@@ -90,7 +91,7 @@ impl Settings {
         let device = config.target.parse();
         let device = device.map_err(|reason| anyhow!("{source}: target: {reason}"))?;
         let dispatcher = config.dispatcher()?;
-        Ok(Self { config, dispatcher, device, layers })
+        Ok(Self { config, dispatcher, device, layers, store: SharedStore::default() })
     }
 
     /// Says on standard error what the configuration allows but hardly anybody wants.
@@ -132,8 +133,8 @@ impl Settings {
     }
 
     /// Where what is compiled is kept.
-    pub(crate) fn store(&self) -> Box<dyn Store> {
-        open_store(&self.config.cache)
+    pub(crate) fn store(&self) -> &dyn Store {
+        self.store.open(&self.config.cache)
     }
 
     /// Rows of the KV pool that one sequence of the greatest length takes.

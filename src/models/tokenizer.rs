@@ -150,8 +150,8 @@ impl TextTokenizer {
     /// [`TokenizerError::EmptyPrompt`] if there are none, [`TokenizerError::Encode`] if the
     /// tokenizer fails.
     pub fn encode(&self, prompt: &str) -> Result<Vec<u32>, TokenizerError> {
-        let encoding =
-            self.inner.encode(prompt, true).map_err(|source| TokenizerError::Encode { source })?;
+        let encoding = contained(|| self.inner.encode(prompt, true))
+            .map_err(|source| TokenizerError::Encode { source })?;
         let ids = encoding.get_ids();
         if ids.is_empty() {
             return Err(TokenizerError::EmptyPrompt { prompt: prompt.chars().take(80).collect() });

@@ -4,7 +4,7 @@ use super::image::{CustomKernel, IMAGE_VERSION, Kernel, MatMul};
 use super::program::check_arguments;
 use crate::artifact::{Arg, Artifact, Digest, Launch, Lowered, PieceSize};
 use crate::compiler::{CompileError, Compiler, ImageListing, Store};
-use crate::lowering::{Positions, launch_name, limits, location, node_args, op_name, row_major};
+use crate::lowering::{Positions, launch_name, limits, location, node_args, row_major};
 use crate::weights::WeightLayout;
 use piecewise_ir::entity::Node;
 use piecewise_ir::graph::ValueDef;
@@ -84,7 +84,7 @@ impl CpuCompiler {
     pub(super) fn node(
         &self,
         piece: &UniquePiece,
-        operands: &Positions,
+        operands: &Positions<'_>,
         position: usize,
         node: Node,
         limits: &[u64],
@@ -93,7 +93,7 @@ impl CpuCompiler {
         let data = graph.node(node);
         let unsupported = |reason: String| CompileError::Unsupported {
             node: position,
-            op: op_name(&data.op).to_owned(),
+            op: launch_name(graph, &operands.names, node),
             loc: location(graph, node),
             target: self.target(),
             reason,
@@ -159,7 +159,7 @@ impl CpuCompiler {
         };
         let args = node_args(graph, operands, node).map_err(unsupported)?;
         let scratch = aligned(scratch);
-        let name = launch_name(graph, node);
+        let name = launch_name(graph, &operands.names, node);
         Ok(NodeLaunch { name, kernel, args, scratch, grid, capture })
     }
 }

@@ -188,7 +188,12 @@ impl Device for CpuDevice {
         }
         // SAFETY: the range is reserved and backed, nothing runs, and it is no Rust object's.
         let range = unsafe { std::slice::from_raw_parts_mut(start, bytes as usize) };
-        range.chunks_exact_mut(pattern.len()).for_each(|chunk| chunk.copy_from_slice(pattern));
+        match pattern {
+            [byte] => range.fill(*byte),
+            _ => {
+                range.chunks_exact_mut(pattern.len()).for_each(|at| at.copy_from_slice(pattern));
+            }
+        }
         Ok(())
     }
 

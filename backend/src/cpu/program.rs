@@ -6,6 +6,7 @@ use crate::artifact::{Access, Arg, ArgRef, Artifact, Digest, Launch};
 use crate::device::{Address, Binding, DeviceError};
 use piecewise_ir::entity::Entity;
 use piecewise_ir::graph::ValueDef;
+use piecewise_ir::text::Names;
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::cpu::SCRATCH_ALIGN;
 use piecewise_kernels::lower::ArgKind;
@@ -349,18 +350,13 @@ struct BoundArg {
 
 fn operands_of(binding: &Binding<'_>) -> Vec<Operand> {
     let graph = &binding.piece.graph;
-    let name = |value| match graph.def(value) {
-        ValueDef::Input(i) => format!("%{}", graph.inputs()[i].name),
-        ValueDef::Weight(i) => format!("w{i}"),
-        ValueDef::State(i) => format!("s{i}"),
-        ValueDef::Result { .. } => format!("{value}"),
-    };
+    let names = Names::of(graph);
     binding
         .piece
         .operands()
         .into_iter()
         .map(|value| Operand {
-            name: name(value),
+            name: names.value(value),
             ty: graph.ty(value).clone(),
             is_state: matches!(graph.def(value), ValueDef::State(_)),
         })

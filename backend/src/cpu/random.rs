@@ -1,6 +1,7 @@
 //! Normal random numbers by a counter-based generator: element `i` of a tensor is a function of
 //! seed, name and `i` alone.
 
+use crate::weights::normal_key;
 use piecewise_kernels::cpu::philox::philox4x32;
 
 /// The elements of one counter.
@@ -15,15 +16,7 @@ pub(super) struct Normal {
 
 impl Normal {
     pub(super) fn new(name: &str, seed: u64, std: f32) -> Self {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&seed.to_le_bytes());
-        hasher.update(name.as_bytes());
-        let hash = hasher.finalize();
-        let word = |i: usize| {
-            let bytes = &hash.as_bytes()[4 * i..4 * i + 4];
-            u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
-        };
-        Self { key: [word(0), word(1)], std }
+        Self { key: normal_key(name, seed), std }
     }
 
     /// Elements `4 * block ..`: two pairs by Box and Muller's transform.

@@ -4,9 +4,24 @@ use super::image::CudaImage;
 use crate::artifact::{Access, Arg, ArgRef, Artifact, Digest, Launch, Lowered, PieceSize};
 use piecewise_ir::module::UniquePiece;
 use piecewise_kernels::step::CaptureSupport;
+use std::collections::BTreeSet;
+
+/// How a node is computed, in the order of preference.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Way {
+    /// Weights stream through tensor cores.
+    Tensor,
+    /// Weights stream through the other ones.
+    Stream,
+    /// By a library.
+    Library,
+    /// As it can always be.
+    General,
+}
 
 /// One way to compute a node.
 pub(super) struct Choice {
+    pub(super) way: Way,
     /// What each launch runs, and what it is called beside the node's own name.
     pub(super) launches: Vec<(CudaImage, Option<String>)>,
     pub(super) scratch: u64,
@@ -14,8 +29,8 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    pub(super) fn of(image: CudaImage, scratch: u64) -> Self {
-        Self { launches: vec![(image, None)], scratch, capture: CaptureSupport::Always }
+    pub(super) fn of(way: Way, image: CudaImage, scratch: u64) -> Self {
+        Self { way, launches: vec![(image, None)], scratch, capture: CaptureSupport::Always }
     }
 }
 
@@ -24,11 +39,20 @@ pub(super) struct Lowering {
     pub(super) nodes: Vec<u32>,
     pub(super) name: String,
     pub(super) args: Vec<Arg>,
+    /// In the order of their ways; there is one at least.
     pub(super) choices: Vec<Choice>,
 }
 
-/// The artifact whose first alternatives launch what `absorbed` lists, each in its first way, and
-/// whose further ones launch every node of `own`: the `i`th of them in way `i`, or in its last.
+impl Lowering {
+    /// The first choice that is not preferred to `way`, or the last.
+    fn choice(&self, way: Way) -> &Choice {
+        let found = self.choices.iter().find(|choice| choice.way >= way);
+        found.unwrap_or(&self.choices[self.choices.len() - 1])
+    }
+}
+
+/// The artifact whose first alternatives launch what `absorbed` lists, each as it is preferred, and
+/// whose further ones launch every node of `own`, one for each way that some node has.
 ///
 /// # Errors
 /// The launch whose image can't be written, and why.
@@ -39,17 +63,19 @@ pub(super) fn assemble(
     own: &[Lowering],
     limits: &[u64],
 ) -> Result<Artifact, (String, String)> {
-    let first = |lowering| (lowering, 0);
-    let mut listed: Vec<Vec<(&Lowering, usize)>> =
-        absorbed.into_iter().map(|launched| launched.into_iter().map(first).collect()).collect();
-    let count = own.iter().map(|l| l.choices.len()).max().unwrap_or(1);
-    listed.extend((0..count).map(|i| own.iter().map(|l| (l, i)).collect()));
+    let preferred = |lowering| (lowering, Way::Tensor);
+    let mut listed: Vec<Vec<(&Lowering, Way)>> =
+        absorbed.into_iter().map(|of| of.into_iter().map(preferred).collect()).collect();
+    let ways = own.iter().flat_map(|lowering| lowering.choices.iter().map(|choice| choice.way));
+    // A piece without nodes has one alternative, too.
+    let ways = BTreeSet::from_iter(ways.chain([Way::General]));
+    listed.extend(ways.into_iter().map(|way| own.iter().map(|l| (l, way)).collect()));
     let mut images: Vec<(Digest, Vec<u8>)> = Vec::new();
     let mut alternatives = Vec::with_capacity(listed.len());
     for alternative in listed {
         let mut lowered = Lowered { launches: Vec::new(), scratch: 0 };
         for (lowering, way) in alternative {
-            let choice = &lowering.choices[way.min(lowering.choices.len() - 1)];
+            let choice = lowering.choice(way);
             lowered.scratch = lowered.scratch.max(choice.scratch);
             for (image, part) in &choice.launches {
                 let name = match part {
@@ -87,5 +113,36 @@ fn shown_grid(image: &CudaImage, limits: &[u64]) -> [u32; 3] {
     match image {
         CudaImage::Kernel(kernel) => kernel.recipe.grid_at(limits, 1).unwrap_or([u32::MAX; 3]),
         CudaImage::Matmul(_) | CudaImage::Host(_) => [1; 3],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cuda::image::HostImage;
+    use piecewise_ir::custom::Attrs;
+
+    fn lowering(ways: &[Way]) -> Lowering {
+        let image = || {
+            CudaImage::Host(HostImage {
+                name: "op".to_owned(),
+                attrs: Attrs::default(),
+                types: Vec::new(),
+            })
+        };
+        let choices = ways.iter().map(|&way| Choice::of(way, image(), 0)).collect();
+        Lowering { nodes: vec![0], name: "op".to_owned(), args: Vec::new(), choices }
+    }
+
+    #[test]
+    fn an_alternative_takes_the_same_way_wherever_it_is_there() {
+        let wide = lowering(&[Way::Tensor, Way::Library, Way::General]);
+        let deep = lowering(&[Way::Library, Way::General]);
+        let region = lowering(&[Way::General]);
+        let taken = |way| [&wide, &deep, &region].map(|lowering| lowering.choice(way).way);
+        assert_eq!(taken(Way::Tensor), [Way::Tensor, Way::Library, Way::General]);
+        assert_eq!(taken(Way::Stream), [Way::Library, Way::Library, Way::General]);
+        assert_eq!(taken(Way::Library), [Way::Library, Way::Library, Way::General]);
+        assert_eq!(taken(Way::General), [Way::General; 3]);
     }
 }

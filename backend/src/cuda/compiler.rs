@@ -1,7 +1,7 @@
 //! The CUDA compiler: kernels, library calls and host functions for each node of a piece.
 
 use super::absorb::{Absorption, Recomputed, role};
-use super::alternatives::{Choice, Lowering, assemble};
+use super::alternatives::{Choice, Lowering, Way, assemble};
 use super::code::Code;
 use super::image::{CudaImage, HostImage, IMAGE_VERSION, KernelImage};
 use super::kernel_cache::KernelCache;
@@ -11,13 +11,14 @@ use super::matmul::Matmul;
 use super::nvrtc::Arch;
 use crate::artifact::{Access, Arg, ArgRef, Artifact, Digest, Launch, PieceSize};
 use crate::compiler::{CompileError, Compiler, ImageListing, NoStore, Store};
-use crate::lowering::{Positions, launch_name, limits, location, node_args, op_name, row_major};
+use crate::lowering::{Positions, launch_name, limits, location, node_args, row_major};
 use crate::weights::WeightLayout;
 use piecewise_ir::custom::CustomCall;
 use piecewise_ir::entity::Node;
 use piecewise_ir::graph::ValueDef;
 use piecewise_ir::module::{Stitch, UniquePiece};
 use piecewise_ir::op::Op;
+use piecewise_ir::text::Names;
 use piecewise_kernels::cuda::{
     LaunchRecipe, MatMulSpec, OperandRole, STREAM_ROWS, node_kernel, region_kernel,
 };
@@ -77,11 +78,10 @@ impl CudaCompiler {
     }
 
     fn unsupported(&self, site: &Site<'_>, reason: String) -> CompileError {
-        let graph = &site.piece.graph;
         CompileError::Unsupported {
             node: site.position,
-            op: op_name(&graph.node(site.node).op).to_owned(),
-            loc: location(graph, site.node),
+            op: site.name.clone(),
+            loc: location(&site.piece.graph, site.node),
             target: self.target(),
             reason,
         }
@@ -115,7 +115,7 @@ impl CudaCompiler {
                     }
                 };
                 let recipe = recipe.map_err(|e| self.unsupported(site, e.to_string()))?;
-                Ok(vec![Choice::of(self.kernel(site, recipe)?, 0)])
+                Ok(vec![Choice::of(Way::General, self.kernel(site, recipe)?, 0)])
             }
         }
     }
@@ -144,11 +144,11 @@ impl CudaCompiler {
         if rows >= 2 && spec.multiplies_on_tensor_cores(rows, shared_bytes) {
             let recipe = spec.tensor_kernel(rows, shared_bytes);
             let recipe = recipe.map_err(|e| unsupported(e.to_string()))?;
-            choices.push(Choice::of(self.kernel(site, recipe)?, 0));
+            choices.push(Choice::of(Way::Tensor, self.kernel(site, recipe)?, 0));
         }
         if spec.streams() && (1..=STREAM_ROWS).contains(&rows) {
             let recipe = spec.stream_kernel(rows).map_err(|e| unsupported(e.to_string()))?;
-            choices.push(Choice::of(self.kernel(site, recipe)?, 0));
+            choices.push(Choice::of(Way::Stream, self.kernel(site, recipe)?, 0));
         }
         let library = Matmul {
             transpose_lhs,
@@ -158,10 +158,11 @@ impl CudaCompiler {
             out: out.clone(),
         };
         if library.check().is_ok() && library.problem(site.limits).is_ok() {
-            choices.push(Choice::of(CudaImage::Matmul(Box::new(library)), WORKSPACE_BYTES));
+            let image = CudaImage::Matmul(Box::new(library));
+            choices.push(Choice::of(Way::Library, image, WORKSPACE_BYTES));
         }
         let recipe = spec.general_kernel().map_err(|e| unsupported(e.to_string()))?;
-        choices.push(Choice::of(self.kernel(site, recipe)?, 0));
+        choices.push(Choice::of(Way::General, self.kernel(site, recipe)?, 0));
         Ok(choices)
     }
 
@@ -210,7 +211,7 @@ impl CudaCompiler {
                         Ok((self.kernel(site, recipe)?, part))
                     })
                     .collect::<Result<_, CompileError>>()?;
-                Ok(Choice { launches, scratch, capture })
+                Ok(Choice { way: Way::General, launches, scratch, capture })
             }
             CudaImplementation::Host => {
                 let graph = &site.piece.graph;
@@ -218,7 +219,7 @@ impl CudaCompiler {
                     (graph.operand_types(site.node), graph.result_types(site.node));
                 let types = operands.into_iter().chain(results).collect();
                 let image = HostImage { name: call.name.clone(), attrs: call.attrs.clone(), types };
-                Ok(Choice { capture, ..Choice::of(CudaImage::Host(image), scratch) })
+                Ok(Choice { capture, ..Choice::of(Way::General, CudaImage::Host(image), scratch) })
             }
         }
     }
@@ -277,13 +278,14 @@ impl CudaCompiler {
         let before = group.before.iter().map(|part| part.position);
         let after = group.after.iter().map(|part| part.position);
         let nodes: Vec<usize> = before.chain([site.position]).chain(after).collect();
-        let name = |&position: &usize| launch_name(graph, graph.order()[position]);
+        let name =
+            |&position: &usize| launch_name(graph, &positions.names, graph.order()[position]);
         let names: Vec<String> = nodes.iter().map(name).collect();
         Ok(Some(Lowering {
             nodes: nodes.into_iter().map(|position| position as u32).collect(),
             name: names.join(" + "),
             args,
-            choices: vec![Choice::of(self.kernel(site, recipe)?, 0)],
+            choices: vec![Choice::of(Way::Stream, self.kernel(site, recipe)?, 0)],
         }))
     }
 
@@ -297,8 +299,9 @@ impl CudaCompiler {
         store: &dyn Store,
     ) -> Result<Option<Vec<Option<Lowering>>>, CompileError> {
         let mut groups = Vec::with_capacity(absorption.groups.len());
+        let names = Names::of(&piece.graph);
         for (position, node) in piece.graph.nodes().enumerate() {
-            let name = launch_name(&piece.graph, node);
+            let name = launch_name(&piece.graph, &names, node);
             let site = Site { piece, node, position, name, limits, store };
             let group = self.group(&site, absorption)?;
             if group.is_none() && absorption.groups[position].is_some() {
@@ -326,10 +329,11 @@ impl Compiler for CudaCompiler {
         bounds: &[u64],
     ) -> Result<String, CompileError> {
         let limits = limits(piece, size, bounds);
+        let names = Names::of(&piece.graph);
         let mut ops = Vec::new();
         for (position, node) in piece.graph.nodes().enumerate() {
             let Op::Custom(call) = &piece.graph.node(node).op else { continue };
-            let name = launch_name(&piece.graph, node);
+            let name = launch_name(&piece.graph, &names, node);
             let site = Site { piece, node, position, name, limits: &limits, store: &NoStore };
             let (implementation, scratch, capture) = self.implementation(&site, call)?;
             let launches = match &implementation {
@@ -395,7 +399,7 @@ impl Compiler for CudaCompiler {
         let limits = limits(piece, size, bounds);
         let positions = Positions::new(piece);
         let lower = |(position, node): (usize, Node)| {
-            let name = launch_name(&piece.graph, node);
+            let name = launch_name(&piece.graph, &positions.names, node);
             let site = Site { piece, node, position, name, limits: &limits, store };
             let args = node_args(&piece.graph, &positions, node);
             let args = args.map_err(|reason| self.unsupported(&site, reason))?;

@@ -1,27 +1,30 @@
 //! The CUDA device: memory, programs and captured graphs on one stream.
 
-use super::capture::StreamCapture;
+mod captured;
+mod enqueue;
+
+pub use captured::CudaCaptured;
+
 use super::compiler::CudaCompiler;
 use super::context::Context;
+use super::driver::Driver;
 use super::driver::faulty::Faults;
-use super::driver::{Driver, KernelLaunch};
 use super::error::{CallError, CudaError, device_error};
 use super::event::CudaEvent;
-use super::graph::{GraphExec, GraphSummary};
 use super::host::PinnedBlock;
 use super::kernel_cache::KernelCache;
 use super::lazy_nvrtc::LazyNvrtc;
 use super::library::{CudaLibrary, library_dirs};
-use super::lt::{CublasLt, LtCall, LtLibrary};
+use super::lt::{CublasLt, LtLibrary};
 use super::materialize::Loader;
 use super::memory::Memory;
 use super::module::{Kernel, Modules};
 use super::nvrtc::Arch;
 use super::probe::{DeviceReport, missing, open_driver};
-use super::program::{Binder, BoundLaunch, CudaProgram, Images, Work};
+use super::program::{Binder, BoundLaunch, CudaProgram, Images};
 use super::stream::Stream;
 use crate::artifact::Artifact;
-use crate::device::{Address, Binding, CaptureRule, Device, DeviceError, HostBlock, Region};
+use crate::device::{Address, Binding, Device, DeviceError, HostBlock, Region};
 use crate::measure::LaunchCounts;
 use crate::measure::MeasuredDevice;
 use crate::store::Store;
@@ -29,7 +32,6 @@ use crate::tuning::{TuneMode, TuningReport};
 use crate::weights::{WeightLayout, WeightSource};
 use piecewise_ir::weight::Recipe;
 use piecewise_kernels::op::OpRegistry;
-use piecewise_kernels::op::cuda::CudaOpArgs;
 use piecewise_kernels::step::{CaptureSupport, LaunchContext};
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -73,30 +75,6 @@ pub(super) type SharedLt = Arc<Mutex<CublasLt>>;
 
 pub(super) fn lock(lt: &SharedLt) -> MutexGuard<'_, CublasLt> {
     lt.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A captured graph. It keeps alive everything it points to.
-#[derive(Debug)]
-pub struct CudaCaptured {
-    // Dropped first: it waits for a replay that still runs.
-    exec: GraphExec,
-    label: String,
-    sizes: Vec<u64>,
-    summary: GraphSummary,
-    launches: Vec<Arc<BoundLaunch>>,
-    /// Kernels of the library live with its handle.
-    _lt: Option<SharedLt>,
-}
-
-impl CudaCaptured {
-    /// What the driver says is in it.
-    pub fn summary(&self) -> &GraphSummary {
-        &self.summary
-    }
-
-    pub(super) fn launches(&self) -> usize {
-        self.launches.len()
-    }
 }
 
 impl CudaDevice {
@@ -211,81 +189,6 @@ impl CudaDevice {
         self.counts.set(counts);
     }
 
-    /// Puts a launch on the stream.
-    fn enqueue(&self, launch: &BoundLaunch, context: LaunchContext<'_>) -> Result<(), String> {
-        let sizes = context.sizes();
-        let enqueued = match &launch.work {
-            Work::Kernel(bound) => {
-                let recipe = &bound.recipe;
-                let grid = recipe
-                    .grid_at(sizes, self.context.device.multiprocessors)
-                    .map_err(|e| format!("kernel `{}`: {e}", recipe.entry))?;
-                if grid.contains(&0) {
-                    return Ok(());
-                }
-                let parameters: Vec<u64> =
-                    bound.values.iter().map(|value| value.at(sizes)).collect();
-                let kernel = KernelLaunch {
-                    function: bound.kernel.function,
-                    grid,
-                    block: recipe.block,
-                    cluster: [1; 3],
-                    shared_bytes: recipe.dynamic_shared,
-                    programmatic: recipe.programmatic && self.arch().has_programmatic_launch(),
-                    stream: self.stream.handle,
-                    parameters: &parameters,
-                };
-                self.driver().launch(&kernel).map_err(|e| {
-                    format!("kernel `{}` with grid {:?}: {e}", recipe.entry, kernel.grid)
-                })
-            }
-            Work::Matmul(bound) => {
-                let problem = bound.matmul.problem(sizes)?;
-                let lt = self.lt.as_ref().ok_or("cuBLASLt is not loaded")?;
-                let mut lt = lock(lt);
-                let plan = lt.plan(&problem, bound.workspace_bytes).map_err(|e| e.to_string())?;
-                let call = LtCall {
-                    lhs: bound.lhs,
-                    rhs: bound.rhs,
-                    out: bound.out,
-                    workspace: bound.workspace,
-                    workspace_bytes: bound.workspace_bytes,
-                    stream: self.stream.handle,
-                };
-                lt.enqueue(&plan, 0, &call).map_err(|e| e.to_string())
-            }
-            Work::Host(bound) => {
-                let image = bound.image().ok_or("its image is no host function")?;
-                let args = CudaOpArgs {
-                    name: &image.name,
-                    attrs: &image.attrs,
-                    types: &image.types,
-                    addresses: &bound.addresses,
-                    scratch: bound.scratch,
-                    counts: bound.counts,
-                    stream: self.stream.handle,
-                    context,
-                };
-                bound.op.enqueue(&args).map_err(|e| e.to_string())
-            }
-        };
-        if enqueued.is_ok() && matches!(context, LaunchContext::Step(_)) {
-            self.count(|counts| counts.plain_launches += 1);
-        }
-        enqueued
-    }
-
-    /// Makes the plans of a program's matmuls: the library may allocate and load code at their
-    /// first use, which a capture would not allow.
-    fn prepare(&self, launch: &BoundLaunch, sizes: &[u64]) -> Result<(), String> {
-        launch.check(sizes)?;
-        let Work::Matmul(bound) = &launch.work else { return Ok(()) };
-        let problem = bound.matmul.problem(sizes)?;
-        let lt = self.lt.as_ref().ok_or("cuBLASLt is not loaded")?;
-        lock(lt).plan(&problem, bound.workspace_bytes).map_err(|e| e.to_string())?;
-        Ok(())
-    }
-
     fn block(&self, block: HostBlock, bytes: u64) -> Result<&PinnedBlock, DeviceError> {
         let found = self.blocks.get(block.id as usize);
         found.filter(|found| bytes <= found.bytes().len() as u64).ok_or_else(|| {
@@ -294,57 +197,6 @@ impl CudaDevice {
                 address: Address(0),
                 bytes,
             }
-        })
-    }
-
-    fn record_graph(
-        &self,
-        label: &str,
-        programs: &[&CudaProgram],
-        sizes: &[u64],
-    ) -> Result<CudaCaptured, DeviceError> {
-        let failed = |launch: Option<&str>, reason: String| DeviceError::CaptureFailed {
-            label: label.to_owned(),
-            launch: launch.map(str::to_owned),
-            sizes: sizes.to_vec(),
-            reason,
-        };
-        let call = |e: CallError| failed(None, e.to_string());
-        let launches: Vec<_> = programs.iter().flat_map(|p| &p.launches).cloned().collect();
-        for launch in &launches {
-            if launch.support == CaptureSupport::Never {
-                let label = format!("{label} / {} / {}", launch.label, launch.name);
-                return Err(DeviceError::Capture { label, rule: CaptureRule::UnsupportedOp });
-            }
-            let prepared = self.prepare(launch, sizes);
-            prepared.map_err(|reason| failed(Some(&launch.name), reason))?;
-        }
-        let capture = StreamCapture::begin(&self.stream).map_err(call)?;
-        for launch in &launches {
-            self.driver().scope(&[label, &launch.label, &launch.name], sizes);
-            self.enqueue(launch, LaunchContext::Capture(sizes))
-                .map_err(|reason| failed(Some(&launch.name), reason))?;
-        }
-        self.driver().scope(&[label], sizes);
-        let rule = |rule| DeviceError::Capture { label: label.to_owned(), rule };
-        let graph = capture.end().map_err(call)?.ok_or_else(|| rule(CaptureRule::NoEmpty))?;
-        let summary = graph.inspect().map_err(call)?;
-        if let Some(broken) = summary.broken_rule() {
-            return Err(rule(broken));
-        }
-        if let Some(dir) = &self.options.dot_dir {
-            let name: String =
-                label.chars().map(|c| if c.is_alphanumeric() { c } else { '-' }).collect();
-            graph.write_dot(&dir.join(format!("{name}.dot"))).map_err(call)?;
-        }
-        let exec = graph.instantiate().map_err(call)?;
-        Ok(CudaCaptured {
-            exec,
-            label: label.to_owned(),
-            sizes: sizes.to_vec(),
-            summary,
-            launches,
-            _lt: self.lt.clone(),
         })
     }
 }

@@ -123,3 +123,31 @@ impl KernelCache {
         Ok(code.into())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The key of a kernel with one header and two options.
+    fn key(arch: u32, name: &str, [text, header, code, first, second]: [&str; 5]) -> Digest {
+        let (headers, options) = ([(header, code)], [first, second]);
+        let source = Source { name, text, headers: &headers, options: &options };
+        KernelCache::new(LazyNvrtc::missing(), Arch { number: arch }).key(&source)
+    }
+
+    proptest! {
+        #[test]
+        fn any_change_of_source_header_or_options_changes_the_key(
+            texts in proptest::array::uniform5("[ab ]{0,6}"),
+            others in proptest::array::uniform5("[ab ]{0,6}"),
+        ) {
+            let texts = texts.each_ref().map(String::as_str);
+            let others = others.each_ref().map(String::as_str);
+            let expected = key(90, "kernel", texts);
+            prop_assert_eq!(key(90, "kernel", others) == expected, others == texts);
+            prop_assert_ne!(key(100, "kernel", texts), expected);
+            prop_assert_eq!(key(90, "another", texts), expected);
+        }
+    }
+}

@@ -14,7 +14,7 @@ use super::recipe::{AXES, Place, StridedCopy, WeightPlan, WeightStep};
 use super::stream::Stream;
 use crate::compiler::{NoStore, Store};
 use crate::device::{Address, DeviceError};
-use crate::weights::{TensorSource, WeightError, WeightSource};
+use crate::weights::{TensorSource, WeightError, WeightSource, normal_key};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::literal::Scalar;
@@ -82,19 +82,6 @@ fn dtype_code(dtype: DType) -> u64 {
         DType::U8 => 5,
         DType::Bool => 6,
     }
-}
-
-/// The key of the generator of a tensor's numbers: a function of seed and name alone.
-fn normal_key(name: &str, seed: u64) -> [u32; 2] {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(&seed.to_le_bytes());
-    hasher.update(name.as_bytes());
-    let hash = hasher.finalize();
-    let word = |i: usize| {
-        let bytes = &hash.as_bytes()[4 * i..4 * i + 4];
-        u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
-    };
-    [word(0), word(1)]
 }
 
 impl Loader {

@@ -1,7 +1,9 @@
 //! Artifacts bound to addresses.
 
 use super::context::Context;
+use super::driver::Handle;
 use super::image::{CudaImage, HostImage};
+use super::lt::LtCall;
 use super::matmul::Matmul;
 use super::memory::{AddressRange, Memory};
 use super::module::{Kernel, Modules};
@@ -95,6 +97,20 @@ pub(super) struct BoundMatmul {
     pub(super) out: u64,
     pub(super) workspace: u64,
     pub(super) workspace_bytes: u64,
+}
+
+impl BoundMatmul {
+    /// The library's call for it on a stream.
+    pub(super) fn call(&self, stream: Handle) -> LtCall {
+        LtCall {
+            lhs: self.lhs,
+            rhs: self.rhs,
+            out: self.out,
+            workspace: self.workspace,
+            workspace_bytes: self.workspace_bytes,
+            stream,
+        }
+    }
 }
 
 #[derive(Debug)]

@@ -1,163 +1,24 @@
 //! The device over a simulated driver: addresses, launches, captures and planned faults.
 
+mod fixture;
+
 use super::driver::GraphNode;
 use super::driver::faulty::{CallFault, Faults, FaultyDriver};
 use super::driver::simulated::{Noted, SimulatedDriver};
 use super::*;
-use crate::artifact::{Access, Arg, ArgRef, Artifact, Launch, Lowered, PieceSize};
+use crate::artifact::{Artifact, PieceSize};
 use crate::compiler::Compiler;
-use crate::device::{Address, Binding, CaptureRule, Device, DeviceError, Region};
+use crate::device::{Address, CaptureRule, Device, DeviceError};
 use crate::measure::{LaunchCounts, MeasuredDevice};
 use crate::store::MemoryStore;
 use crate::weights::{NormalWeights, WeightLayout};
-use piecewise_ir::builder::Builder;
-use piecewise_ir::custom::Attrs;
-use piecewise_ir::dim::Dim;
+use fixture::{Fixture, artifact, fixture, host, kernel, two_kernels};
 use piecewise_ir::dtype::DType;
-use piecewise_ir::entity::Symbol;
-use piecewise_ir::module::UniquePiece;
 use piecewise_ir::types::TensorType;
 use piecewise_ir::weight::Recipe;
-use piecewise_kernels::op::cuda::{
-    CudaImplementation, CudaOp, CudaOpArgs, CudaOpCall, GridAxis, LaunchRecipe, Param, Scalar,
-};
-use piecewise_kernels::op::{OpError, OpRegistry};
+use piecewise_kernels::op::OpRegistry;
 use piecewise_kernels::step::{CaptureSupport, LaunchContext, StepContext};
 use std::sync::Arc;
-
-/// A host function that notes nothing and can fail.
-#[derive(Debug)]
-struct HostOp;
-
-impl CudaOp for HostOp {
-    fn name(&self) -> &str {
-        "test.host"
-    }
-    fn implementation(&self, _: &CudaOpCall<'_>) -> Result<CudaImplementation, OpError> {
-        Ok(CudaImplementation::Host)
-    }
-    fn enqueue(&self, args: &CudaOpArgs<'_>) -> Result<(), OpError> {
-        assert_ne!(args.stream, 0);
-        assert_eq!(args.addresses.len(), args.types.len());
-        match args.dim(0, 0) {
-            3 => panic!("a custom op panics at 3 rows"),
-            5 => Err(args.error("it does not take 5 rows")),
-            _ => Ok(()),
-        }
-    }
-}
-
-struct Fixture {
-    driver: Arc<SimulatedDriver>,
-    faults: Faults,
-    device: CudaDevice,
-    arena: Region,
-    piece: UniquePiece,
-    bounds: Vec<u64>,
-}
-
-/// A piece over `T` of one node; its artifacts are made by hand here.
-fn piece() -> UniquePiece {
-    let b = Builder::new("negate");
-    let rows = b.symbol("T", 1, 64, None);
-    let x = b.input("x", DType::F32, [Dim::from(rows), 4u64.into()], None, None);
-    let y = -x;
-    let graph = b.finish([y]).unwrap();
-    UniquePiece { over: Some(rows), graph, hash: [7; 32] }
-}
-
-fn fixture() -> Fixture {
-    let driver = Arc::new(SimulatedDriver::new());
-    let faults = Faults::default();
-    let faulty = FaultyDriver { inner: driver.clone(), faults: faults.clone() };
-    let mut registry = OpRegistry::new();
-    registry.implement_cuda(Arc::new(HostOp));
-    let options = CudaOptions::default();
-    let mut device =
-        CudaDevice::assemble(Arc::new(faulty), LazyNvrtc::missing(), options, registry).unwrap();
-    let arena = device.reserve("the arena", 4096).unwrap();
-    device.back(arena).unwrap();
-    Fixture { driver, faults, device, arena, piece: piece(), bounds: vec![64] }
-}
-
-fn kernel(name: &str, programmatic: bool) -> CudaImage {
-    let rows = Dim::from(symbol());
-    let number = |dim: Dim| Param::Scalar(Scalar::U32(dim));
-    let params = vec![
-        Param::Arg(0),
-        Param::Arg(1),
-        Param::Counts,
-        number(rows.clone()),
-        Param::Scalar(Scalar::U64(rows.times(1 << 32))),
-        Param::Scalar(Scalar::F32(1.0)),
-        number(Dim::constant(7)),
-    ];
-    let mut recipe = LaunchRecipe::new("", name, GridAxis::of(rows, 8), 256, params);
-    recipe.grid[1] = GridAxis::of(3u64, 1);
-    recipe.programmatic = programmatic;
-    let cubin = format!("\x7fELF{name}").into_bytes();
-    let code = Code { nvrtc: (13, 0), cubin };
-    CudaImage::Kernel(KernelImage { arch: Arch { number: 90 }, code, recipe })
-}
-
-fn symbol() -> Symbol {
-    piece().over.unwrap()
-}
-
-fn host() -> CudaImage {
-    let ty = TensorType::new(DType::F32, [Dim::from(symbol()), 4u64.into()]);
-    let types = vec![ty.clone(), ty];
-    CudaImage::Host(HostImage { name: "test.host".to_owned(), attrs: Attrs::new(), types })
-}
-
-fn artifact(images: &[(&str, CudaImage)], size: PieceSize) -> Artifact {
-    let mut made = Artifact { piece: [7; 32], size, alternatives: Vec::new(), images: Vec::new() };
-    let mut launches = Vec::new();
-    for (name, image) in images {
-        let (digest, bytes) = image.to_bytes().unwrap();
-        made.images.push((digest, bytes));
-        let arg = |position, access| Arg { at: ArgRef::Operand(position), access };
-        launches.push(Launch {
-            name: (*name).to_owned(),
-            nodes: vec![0],
-            args: vec![arg(0, Access::Read), arg(1, Access::Write)],
-            image: digest,
-            grid: [1, 3, 1],
-            params: Vec::new(),
-            capture: CaptureSupport::Always,
-        });
-    }
-    made.alternatives.push(Lowered { launches, scratch: 0 });
-    made
-}
-
-impl Fixture {
-    fn bind(&mut self, artifact: &Artifact, label: &str) -> Result<CudaProgram, DeviceError> {
-        let base = self.arena.base;
-        let operands: Vec<_> =
-            (0..self.piece.operands().len()).map(|i| Some(base.offset(1024 * i as u64))).collect();
-        let binding = Binding {
-            piece: &self.piece,
-            alternative: 0,
-            operands: &operands,
-            scratch: base,
-            scratch_bytes: 0,
-            counts: base.offset(3840),
-            bounds: &self.bounds,
-            label,
-        };
-        self.device.bind(artifact, &binding)
-    }
-
-    fn launch(&mut self, program: &CudaProgram, rows: u64) -> Result<(), DeviceError> {
-        let step = StepContext { counts: &[rows], sizes: &[rows], inputs: &[] };
-        self.device.launch(program, LaunchContext::Step(&step))
-    }
-}
-
-fn two_kernels(size: PieceSize) -> Artifact {
-    artifact(&[("first", kernel("first", false)), ("second", kernel("second", true))], size)
-}
 
 #[test]
 fn memory_is_zeroed_and_comes_back_at_the_same_addresses() {

@@ -3,7 +3,7 @@
 use super::device::{CudaDevice, SharedLt, lock};
 use super::error::device_error;
 use super::event::CudaEvent;
-use super::lt::{LtCall, LtError, TuningRecord, tuning_key};
+use super::lt::{LtError, TuningRecord, tuning_key};
 use super::matmul::MatmulProblem;
 use super::program::{BoundMatmul, CudaProgram, Work};
 use crate::compiler::Store;
@@ -101,14 +101,7 @@ impl CudaDevice {
         };
         let mut lt = lock(lt);
         let plan = lt.plan(problem, bound.workspace_bytes).map_err(refused)?;
-        let call = LtCall {
-            lhs: bound.lhs,
-            rhs: bound.rhs,
-            out: bound.out,
-            workspace: bound.workspace,
-            workspace_bytes: bound.workspace_bytes,
-            stream: self.stream.handle,
-        };
+        let call = bound.call(self.stream.handle);
         let mut best: Option<(super::lt::LtAlgorithm, f32)> = None;
         let mut ran = 0;
         for (i, &algorithm) in plan.candidates().iter().enumerate() {

@@ -89,7 +89,7 @@ impl<T: Target> BenchOn<T> {
             .map(|&v| Some(take("operand", piece.graph.ty(v).bytes(&bounds).max(1))))
             .collect();
         let counts = take("counts", 64);
-        let scratch_bytes = 64 << 20;
+        let scratch_bytes = T::SCRATCH_BYTES;
         let scratch = take("scratch", scratch_bytes);
         Self { device, piece, bounds, operands, counts, scratch, scratch_bytes }
     }

@@ -16,6 +16,9 @@ pub trait Target {
     /// Whether the order of sums is the same fused, unfused and at every size.
     const FIXED_SUMS: bool;
 
+    /// Scratch that any artifact of the tests has enough of.
+    const SCRATCH_BYTES: u64;
+
     /// Whether there is one; says on standard output if not.
     fn is_there() -> bool;
 
@@ -30,6 +33,7 @@ pub struct Cpu;
 impl Target for Cpu {
     type Device = CpuDevice;
     const FIXED_SUMS: bool = true;
+    const SCRATCH_BYTES: u64 = 4 << 20;
 
     fn is_there() -> bool {
         true
@@ -60,6 +64,7 @@ fn held() -> &'static (Mutex<CudaDevice>, CudaCompiler) {
 impl Target for Cuda {
     type Device = CudaDevice;
     const FIXED_SUMS: bool = false;
+    const SCRATCH_BYTES: u64 = 64 << 20;
 
     fn is_there() -> bool {
         let probe = CudaProbe::run(&library_dirs(&[]), &Faults::default());

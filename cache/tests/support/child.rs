@@ -42,3 +42,17 @@ pub(crate) fn assert_succeeds(mut command: Command) -> Output {
     assert!(output.status.success(), "{:?}: {text}{errors}", output.status);
     output
 }
+
+/// Lets this process have no more address space than it has and `more` bytes: who believes a huge
+/// length ends it.
+#[allow(dead_code, reason = "not every test program has a child with little memory")]
+pub(crate) fn limit_memory(more: u64) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmSize:")).unwrap();
+    let used: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+    let maximum = getrlimit(Resource::As).maximum;
+    setrlimit(Resource::As, Rlimit { current: Some(used * 1024 + more), maximum }).unwrap();
+    let much = usize::try_from(more * 4).unwrap();
+    assert!(Vec::<u8>::new().try_reserve_exact(much).is_err(), "the limit holds");
+}

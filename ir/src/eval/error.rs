@@ -1,7 +1,6 @@
 //! Why an evaluation stopped.
 
 use crate::diagnostic::Diagnostics;
-use crate::entity::Node;
 
 /// Why an evaluation stopped. States keep what the nodes before the failing one wrote.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
@@ -65,22 +64,24 @@ pub enum EvalError {
     /// Rows are gathered from a table without rows.
     #[error("{node} gathers from a table without rows, so no index can be clamped to it")]
     EmptyTable {
-        /// The gather.
-        node: Node,
+        /// The gather, as the graph's text begins its line.
+        node: String,
     },
     /// A custom op has no definition.
-    #[error("{node} calls the custom op `{name}`, which is not registered with the evaluator")]
+    #[error(
+        "{node} calls a custom op that is not registered with the evaluator; register `{name}`"
+    )]
     UnknownOp {
-        /// The call.
-        node: Node,
+        /// The call, as the graph's text begins its line.
+        node: String,
         /// The op's name.
         name: String,
     },
     /// A custom op's definition could not evaluate it, or gave something else than its type.
-    #[error("{node} calls the custom op `{name}`: {reason}")]
+    #[error("{node} can't be evaluated by the definition of `{name}`: {reason}")]
     Custom {
-        /// The call.
-        node: Node,
+        /// The call, as the graph's text begins its line.
+        node: String,
         /// The op's name.
         name: String,
         /// What went wrong.

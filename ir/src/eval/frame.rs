@@ -5,6 +5,7 @@ use super::{Array, Rounding};
 use crate::custom::OpDefs;
 use crate::entity::{Entity, Value};
 use crate::graph::Graph;
+use crate::text::Names;
 use crate::types::TensorType;
 use std::borrow::Cow;
 
@@ -70,12 +71,17 @@ pub(super) enum Held<'a> {
 #[derive(Debug)]
 pub(super) struct Frame<'a> {
     pub(super) graph: &'a Graph,
+    pub(super) names: Names<'a>,
     held: Vec<Option<Held<'a>>>,
 }
 
 impl<'a> Frame<'a> {
     pub(super) fn new(graph: &'a Graph) -> Self {
-        Self { graph, held: vec![None; graph.value_count()] }
+        Self { graph, names: Names::of(graph), held: vec![None; graph.value_count()] }
+    }
+
+    pub(super) fn of_body(body: &'a Graph) -> Self {
+        Self { names: Names::of_body(body), ..Self::new(body) }
     }
 
     pub(super) fn set(&mut self, value: Value, held: Held<'a>) {
@@ -100,7 +106,7 @@ impl<'a> Frame<'a> {
         match &self.held[value.index()] {
             Some(Held::Shared(array)) => array,
             Some(Held::State(i)) => &states[*i],
-            None => unreachable!("{value} is read before it is defined"),
+            None => unreachable!("{} is read before it is defined", self.names.value(value)),
         }
     }
 

@@ -36,7 +36,7 @@ pub(super) fn run(
             let operands: Vec<&Array> =
                 node.operands.iter().map(|&v| frame.array(v, states)).collect();
             let array = pure(op, &operands, graph.ty(result).dtype, shape)
-                .ok_or(EvalError::EmptyTable { node: id })?;
+                .ok_or_else(|| EvalError::EmptyTable { node: frame.names.node(id) })?;
             frame.define(result, context.settle(array));
         }
     }
@@ -128,7 +128,7 @@ fn region(
         results.push(Array { dtype, shape, data: Vec::with_capacity(capacity) });
     }
     for row in 0..rows_of(context, region.over) {
-        let mut body = Frame::new(&region.body);
+        let mut body = Frame::of_body(&region.body);
         for (i, (&operand, mode)) in node.operands.iter().zip(&region.params).enumerate() {
             let param = region.body.inputs()[i].value;
             let held = match (frame.state(operand), mode) {
@@ -173,9 +173,11 @@ fn custom(
     let node = frame.graph.node(id);
     let name = call.name.clone();
     let Some(def) = context.ops.get(&name) else {
-        return Err(EvalError::UnknownOp { node: id, name });
+        return Err(EvalError::UnknownOp { node: frame.names.node(id), name });
     };
-    let failed = |reason: String| EvalError::Custom { node: id, name: name.clone(), reason };
+    let shown = frame.names.node(id);
+    let failed =
+        |reason: String| EvalError::Custom { node: shown.clone(), name: name.clone(), reason };
     let mutated: Vec<Value> = call.mutates.iter().map(|&i| node.operands[i]).collect();
     let mut shapes = Vec::new();
     for &value in node.results.iter().chain(&mutated) {

@@ -18,6 +18,18 @@ pub enum SlotKind {
     Output,
 }
 
+impl SlotKind {
+    /// Its word in the textual plan.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Input => "input",
+            Self::Boundary => "boundary",
+            Self::Local => "local",
+            Self::Output => "output",
+        }
+    }
+}
+
 /// The positions of the step's node order, both inclusive, between which a slot's bytes must
 /// not be used for anything else.
 ///

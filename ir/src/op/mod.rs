@@ -123,6 +123,31 @@ impl Op {
         op_table().find(|info| info.format == format).map_or("?", |info| info.mnemonic)
     }
 
+    /// What people call it: its mnemonic, or a custom op's own name.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Custom(call) => &call.name,
+            op => op.mnemonic(),
+        }
+    }
+
+    /// Whether it only says where elements lie: strides, never a computation.
+    pub const fn is_remap(&self) -> bool {
+        matches!(
+            self,
+            Self::Broadcast
+                | Self::Reshape
+                | Self::Permute { .. }
+                | Self::Slice { .. }
+                | Self::Concat { .. }
+        )
+    }
+
+    /// Whether it computes something: it is neither a literal nor an index remap.
+    pub const fn computes(&self) -> bool {
+        !matches!(self, Self::Literal(_)) && !self.is_remap()
+    }
+
     /// The operand positions that it mutates; they are states.
     pub fn mutated_operands(&self) -> Vec<usize> {
         match self {

@@ -138,6 +138,19 @@ fn extents() {
 }
 
 #[test]
+fn findings_say_where_they_are_as_the_text_names_it() {
+    let mut g = base();
+    let z = push(&mut g, Op::Unary(UnaryOp::Neg), &[Y], vec![rows(DType::F32, &[4])]);
+    g.set_order(vec![z, NEG]);
+    let found = verify_graph(&g).unwrap_err();
+    assert_eq!(
+        found.to_string(),
+        "error[V0201] at operand 0 of `v0 = neg`: v1 is read before it is defined; move \
+         `v1 = neg` before `v0 = neg`"
+    );
+}
+
+#[test]
 fn program_order() {
     expect("V0201", |g| {
         let z = push(g, Op::Unary(UnaryOp::Neg), &[Y], vec![rows(DType::F32, &[4])]);

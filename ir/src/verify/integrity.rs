@@ -4,45 +4,50 @@ use crate::diagnostic::{Anchor, Diagnostics};
 use crate::entity::{Entity, Node, Value};
 use crate::graph::{Graph, ValueDef};
 use crate::op::Op;
+use crate::text::Names;
 use crate::types::TensorType;
 
 /// Checks V0001 to V0004 and says whether they hold. Nodes outside the program order are dead and
 /// not looked at.
-pub(super) fn check(graph: &Graph, found: &mut Diagnostics) -> bool {
+pub(super) fn check(graph: &Graph, names: &Names<'_>, found: &mut Diagnostics) -> bool {
     let before = found.items.len();
-    order(graph, found);
+    order(graph, names, found);
     if found.items.len() == before {
-        values(graph, found);
+        values(graph, names, found);
     }
     if found.items.len() == before {
-        definitions(graph, found);
-        symbols(graph, found);
+        definitions(graph, names, found);
+        symbols(graph, names, found);
     }
     found.items.len() == before
 }
 
-fn order(graph: &Graph, found: &mut Diagnostics) {
+fn order(graph: &Graph, names: &Names<'_>, found: &mut Diagnostics) {
     let mut seen = vec![false; graph.node_count()];
     for node in graph.nodes() {
         match seen.get_mut(node.index()) {
             Some(true) => found.push(
                 "V0001",
                 Anchor::Node(node),
-                format!("{node} is twice in the program order; an op runs once"),
+                format!("{} is twice in the program order; an op runs once", names.node(node)),
             ),
             Some(seen) => *seen = true,
             None => found.push(
                 "V0001",
                 Anchor::Graph,
-                format!("the program order names {node}, which the graph does not have"),
+                format!(
+                    "the program order names {}, which the graph does not have",
+                    names.node(node)
+                ),
             ),
         }
     }
 }
 
-fn values(graph: &Graph, found: &mut Diagnostics) {
+fn values(graph: &Graph, names: &Names<'_>, found: &mut Diagnostics) {
     let mut known = |value: Value, at: Anchor, what: &str| {
         if !graph.has_value(value) {
+            let value = names.value(value);
             let message = format!("{what} is {value}, which the graph does not have");
             found.push("V0002", at, message);
         }
@@ -59,10 +64,14 @@ fn values(graph: &Graph, found: &mut Diagnostics) {
     for node in graph.nodes() {
         let data = graph.node(node);
         for (i, &operand) in data.operands.iter().enumerate() {
-            known(operand, Anchor::Operand(node, i), &format!("operand {i} of {node}"));
+            known(
+                operand,
+                Anchor::Operand(node, i),
+                &format!("operand {i} of {}", names.node(node)),
+            );
         }
         for (i, &result) in data.results.iter().enumerate() {
-            known(result, Anchor::Node(node), &format!("result {i} of {node}"));
+            known(result, Anchor::Node(node), &format!("result {i} of {}", names.node(node)));
         }
     }
     for (i, &output) in graph.outputs().iter().enumerate() {
@@ -70,11 +79,12 @@ fn values(graph: &Graph, found: &mut Diagnostics) {
     }
 }
 
-fn definitions(graph: &Graph, found: &mut Diagnostics) {
+fn definitions(graph: &Graph, names: &Names<'_>, found: &mut Diagnostics) {
     let mut expect = |value: Value, def: ValueDef, at: Anchor| {
         if graph.def(value) != def {
-            let actual = graph.def(value);
-            let message = format!("{value} is defined by {actual:?}, but {def:?} names it too");
+            let (actual, def) = (names.definition(graph.def(value)), names.definition(def));
+            let value = names.value(value);
+            let message = format!("{value} is defined by {actual}, but {def} names it too");
             found.push("V0003", at, message);
         }
     };
@@ -94,13 +104,14 @@ fn definitions(graph: &Graph, found: &mut Diagnostics) {
     }
 }
 
-fn symbols(graph: &Graph, found: &mut Diagnostics) {
+fn symbols(graph: &Graph, names: &Names<'_>, found: &mut Diagnostics) {
     let declared = graph.symbols().len();
     let mut known = |ty: &TensorType, value: Value, at: Anchor| {
         for &(symbol, _) in ty.shape.iter().flat_map(|dim| dim.terms()) {
             if symbol.index() >= declared {
                 let message = format!(
-                    "the type of {value} mentions the symbol {symbol}, which is not declared"
+                    "the type of {} mentions the symbol {symbol}, which is not declared",
+                    names.value(value)
                 );
                 found.push("V0004", at, message);
                 return;

@@ -4,6 +4,7 @@ use crate::diagnostic::{Anchor, Diagnostics};
 use crate::entity::{Entity, Slot};
 use crate::graph::Graph;
 use crate::module::{ArenaLayout, SlotKind, SlotTable};
+use crate::text::Names;
 
 /// Bytes of a true count: an `i32`.
 const COUNT_BYTES: u64 = 4;
@@ -63,13 +64,14 @@ fn alignment(layout: &ArenaLayout, found: &mut Diagnostics) {
 }
 
 fn extents(graph: &Graph, table: &SlotTable, layout: &ArenaLayout, found: &mut Diagnostics) {
+    let names = Names::of(graph);
     for (slot, data) in table.slots.iter() {
         let (offset, size) = (layout.offsets[slot.index()], layout.sizes[slot.index()]);
         // A slot of no value is a finding of the slots' rules.
         if graph.has_value(data.value) && size < graph.ty(data.value).bytes(&layout.bounds) {
             let message = format!(
                 "{slot} has {size} bytes, but {} takes {} at the bounds",
-                data.value,
+                names.value(data.value),
                 graph.ty(data.value).bytes(&layout.bounds)
             );
             found.push("P0504", Anchor::Slot(slot), message);

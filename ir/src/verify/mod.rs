@@ -114,6 +114,7 @@ use crate::custom::OpDefs;
 use crate::diagnostic::{Anchor, Diagnostics};
 use crate::graph::Graph;
 use crate::module::Module;
+use crate::text::Names;
 
 /// Checks a graph. Calls of custom ops are taken at their word.
 ///
@@ -129,10 +130,11 @@ pub fn verify_graph(graph: &Graph) -> Result<(), Diagnostics> {
 /// All findings.
 pub fn verify_graph_with(graph: &Graph, ops: &OpDefs) -> Result<(), Diagnostics> {
     let mut found = Diagnostics::default();
-    if integrity::check(graph, &mut found) {
+    if integrity::check(graph, &Names::of(graph), &mut found) {
         declarations::check(graph, &mut found);
         nodes::check(graph, ops, &mut found);
     }
+    Names::of(graph).locate(&mut found);
     found.into_result()
 }
 
@@ -140,9 +142,10 @@ pub fn verify_graph_with(graph: &Graph, ops: &OpDefs) -> Result<(), Diagnostics>
 /// conventions of declarations.
 pub(crate) fn verify_structure(graph: &Graph, ops: &OpDefs) -> Result<(), Diagnostics> {
     let mut found = Diagnostics::default();
-    if integrity::check(graph, &mut found) {
+    if integrity::check(graph, &Names::of(graph), &mut found) {
         nodes::check(graph, ops, &mut found);
     }
+    Names::of(graph).locate(&mut found);
     found.into_result()
 }
 
@@ -175,5 +178,6 @@ pub fn verify_module(module: &Module) -> Result<(), Diagnostics> {
         ),
         _ => {}
     }
+    Names::of(graph).locate(&mut found);
     found.into_result()
 }

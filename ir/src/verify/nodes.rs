@@ -2,41 +2,24 @@
 
 use super::{custom, integrity, region};
 use crate::custom::OpDefs;
-use crate::diagnostic::{Anchor, Diagnostic, Diagnostics};
+use crate::diagnostic::{Anchor, Diagnostics};
 use crate::entity::{Entity, Node, Value};
 use crate::graph::{Graph, ValueDef};
 use crate::literal::Literal;
 use crate::op::{Op, check_types};
-use crate::text::names_in;
-use std::cell::OnceCell;
-
-/// The names of values in the text, made when the first finding needs one.
-struct Names<'g> {
-    graph: &'g Graph,
-    /// The letter of results.
-    results: char,
-    names: OnceCell<Vec<Option<String>>>,
-}
-
-impl Names<'_> {
-    fn of(&self, value: Value) -> String {
-        let names = self.names.get_or_init(|| names_in(self.graph, self.results));
-        names.get(value.index()).cloned().flatten().unwrap_or_else(|| value.to_string())
-    }
-}
+use crate::text::Names;
 
 /// Checks V02xx to V05xx.
 pub(super) fn check(graph: &Graph, ops: &OpDefs, found: &mut Diagnostics) {
-    check_named(graph, 'v', ops, found);
+    check_named(graph, &Names::of(graph), ops, found);
 }
 
 /// The same for the body of a region.
 pub(super) fn check_body(body: &Graph, found: &mut Diagnostics) {
-    check_named(body, 'a', &OpDefs::new(), found);
+    check_named(body, &Names::of_body(body), &OpDefs::new(), found);
 }
 
-fn check_named(graph: &Graph, results: char, ops: &OpDefs, found: &mut Diagnostics) {
-    let names = Names { graph, results, names: OnceCell::new() };
+fn check_named(graph: &Graph, names: &Names<'_>, ops: &OpDefs, found: &mut Diagnostics) {
     let mut defined = vec![false; graph.value_count()];
     for value in integrity::declared_values(graph) {
         defined[value.index()] = true;
@@ -45,13 +28,13 @@ fn check_named(graph: &Graph, results: char, ops: &OpDefs, found: &mut Diagnosti
         let data = graph.node(node);
         for (i, &operand) in data.operands.iter().enumerate() {
             if !defined[operand.index()] {
-                undefined_operand(&names, node, i, operand, found);
+                undefined_operand(graph, names, node, i, operand, found);
             }
         }
-        types(&names, node, found);
-        mutation(&names, node, found);
+        types(graph, names, node, found);
+        mutation(graph, names, node, found);
         match &data.op {
-            Op::Region(r) => region::check(graph, node, r, found),
+            Op::Region(r) => region::check(graph, names, node, r, found),
             Op::Custom(call) => custom::check(graph, node, call, ops, found),
             _ => {}
         }
@@ -61,35 +44,38 @@ fn check_named(graph: &Graph, results: char, ops: &OpDefs, found: &mut Diagnosti
     }
     for (i, &output) in graph.outputs().iter().enumerate() {
         if !defined[output.index()] {
-            let message =
-                format!("output {i} is {}, which no op of the program defines", names.of(output));
+            let message = format!(
+                "output {i} is {}, which no op of the program defines",
+                names.value(output)
+            );
             found.push("V0202", Anchor::Outputs, message);
         }
     }
 }
 
 fn undefined_operand(
+    graph: &Graph,
     names: &Names<'_>,
     node: Node,
     i: usize,
     operand: Value,
     found: &mut Diagnostics,
 ) {
-    let graph = names.graph;
     let later = graph.defining_node(operand).filter(|def| graph.order().contains(def));
-    let operand = names.of(operand);
+    let operand = names.value(operand);
+    let reader = names.node(node);
     let message = match later {
-        Some(def) if def == node => format!("{operand} is read by {node}, which defines it"),
+        Some(def) if def == node => format!("{operand} is read by {reader}, which defines it"),
         Some(def) => {
-            format!("{operand} is read before {def} defines it; move {def} before {node}")
+            let def = names.node(def);
+            format!("{operand} is read before it is defined; move {def} before {reader}")
         }
         None => format!("{operand} is read, but the op that defines it is not in the program"),
     };
     found.push("V0201", Anchor::Operand(node, i), message);
 }
 
-fn types(names: &Names<'_>, node: Node, found: &mut Diagnostics) {
-    let graph = names.graph;
+fn types(graph: &Graph, names: &Names<'_>, node: Node, found: &mut Diagnostics) {
     let data = graph.node(node);
     if let Op::Literal(literal) = &data.op
         && literal.len() > Literal::MAX_ELEMENTS
@@ -106,7 +92,7 @@ fn types(names: &Names<'_>, node: Node, found: &mut Diagnostics) {
         let symbols = graph.symbols();
         let describe = |(i, &v): (usize, &Value)| {
             let ty = graph.ty(v).display(symbols);
-            let name = names.of(v);
+            let name = names.value(v);
             match graph.defining_node(v) {
                 Some(def) => format!(
                     "operand {i} is {name}: {ty}, defined by `{}` at #\"{}\"",
@@ -119,19 +105,13 @@ fn types(names: &Names<'_>, node: Node, found: &mut Diagnostics) {
         let mut notes: Vec<String> = data.operands.iter().enumerate().map(describe).collect();
         for (i, &v) in data.results.iter().enumerate() {
             let ty = graph.ty(v).display(symbols);
-            notes.push(format!("result {i} is {}: {ty}", names.of(v)));
+            notes.push(format!("result {i} is {}: {ty}", names.value(v)));
         }
-        found.items.push(Diagnostic {
-            code: "V0301",
-            at: Anchor::Node(node),
-            message: error.to_string(),
-            notes,
-        });
+        found.push_with_notes("V0301", Anchor::Node(node), error.to_string(), notes);
     }
 }
 
-fn mutation(names: &Names<'_>, node: Node, found: &mut Diagnostics) {
-    let graph = names.graph;
+fn mutation(graph: &Graph, names: &Names<'_>, node: Node, found: &mut Diagnostics) {
     let data = graph.node(node);
     for i in data.op.mutated_operands() {
         // A position out of range is a finding of the op's own rules.
@@ -141,14 +121,14 @@ fn mutation(names: &Names<'_>, node: Node, found: &mut Diagnostics) {
             let message = format!(
                 "`{}` mutates {}, which is no state; only states can be mutated",
                 data.op.mnemonic(),
-                names.of(operand)
+                names.value(operand)
             );
             found.push("V0303", at, message);
         } else if data.operands.iter().filter(|&&v| v == operand).count() > 1 {
             let message = format!(
                 "`{}` mutates {} and has it as another operand too, so what it reads there is unclear; split the op",
                 data.op.mnemonic(),
-                names.of(operand)
+                names.value(operand)
             );
             found.push("V0304", at, message);
         }

@@ -6,13 +6,20 @@ use crate::entity::Node;
 use crate::graph::{Graph, ValueDef};
 use crate::op::Op;
 use crate::region::{ParamMode, Region};
+use crate::text::Names;
 use crate::types::TensorType;
 
-pub(super) fn check(graph: &Graph, node: Node, region: &Region, found: &mut Diagnostics) {
+pub(super) fn check(
+    graph: &Graph,
+    names: &Names<'_>,
+    node: Node,
+    region: &Region,
+    found: &mut Diagnostics,
+) {
     let body = &region.body;
     let at = Anchor::Node(node);
     let mut inner = Diagnostics::default();
-    let sound = integrity::check(body, &mut inner);
+    let sound = integrity::check(body, &Names::of_body(body), &mut inner);
     if sound {
         declarations::extents(body, &mut inner);
         nodes::check_body(body, &mut inner);
@@ -39,20 +46,26 @@ pub(super) fn check(graph: &Graph, node: Node, region: &Region, found: &mut Diag
         );
         found.push("V0403", at, message);
     }
-    let names = |g: &Graph| g.symbols().values().map(|s| s.name.clone()).collect::<Vec<_>>();
-    if names(body) != names(graph) {
+    let symbols = |g: &Graph| g.symbols().values().map(|s| s.name.clone()).collect::<Vec<_>>();
+    if symbols(body) != symbols(graph) {
         let message = "the region's body has other symbols than the graph around it";
         found.push("V0408", at, message);
         return;
     }
-    outputs(graph, node, region, found);
-    if params(graph, node, region, found) {
+    outputs(graph, names, node, region, found);
+    if params(graph, names, node, region, found) {
         statements(node, region, found);
     }
 }
 
 /// Says whether there is one mode and one parameter for each operand.
-fn params(graph: &Graph, node: Node, region: &Region, found: &mut Diagnostics) -> bool {
+fn params(
+    graph: &Graph,
+    names: &Names<'_>,
+    node: Node,
+    region: &Region,
+    found: &mut Diagnostics,
+) -> bool {
     let operands = &graph.node(node).operands;
     let (modes, inputs) = (region.params.len(), region.body.inputs().len());
     if modes != operands.len() || inputs != operands.len() {
@@ -71,8 +84,9 @@ fn params(graph: &Graph, node: Node, region: &Region, found: &mut Diagnostics) -
         let expected = match mode {
             ParamMode::Row if ty.outer_symbol() != Some(region.over) => {
                 let message = format!(
-                    "parameter %{} takes rows, but {operand} is {}, whose outermost dimension is not the region's symbol",
+                    "parameter %{} takes rows, but {} is {}, whose outermost dimension is not the region's symbol",
                     param.name,
+                    names.value(operand),
                     ty.display(symbols)
                 );
                 found.push("V0402", at, message);
@@ -84,9 +98,10 @@ fn params(graph: &Graph, node: Node, region: &Region, found: &mut Diagnostics) -
         let declared = region.body.ty(param.value);
         if *declared != expected {
             let message = format!(
-                "parameter %{} is {}, but {operand} gives {}",
+                "parameter %{} is {}, but {} gives {}",
                 param.name,
                 declared.display(symbols),
+                names.value(operand),
                 expected.display(symbols)
             );
             found.push("V0402", at, message);
@@ -95,7 +110,7 @@ fn params(graph: &Graph, node: Node, region: &Region, found: &mut Diagnostics) -
     true
 }
 
-fn outputs(graph: &Graph, node: Node, region: &Region, found: &mut Diagnostics) {
+fn outputs(graph: &Graph, names: &Names<'_>, node: Node, region: &Region, found: &mut Diagnostics) {
     let results = &graph.node(node).results;
     let outputs = region.body.outputs();
     if results.len() != outputs.len() {
@@ -111,7 +126,8 @@ fn outputs(graph: &Graph, node: Node, region: &Region, found: &mut Diagnostics) 
         let (whole, row) = (graph.ty(result), region.body.ty(output));
         if whole.outer_symbol() != Some(region.over) || whole.row() != *row {
             let message = format!(
-                "{result} is {}, but the body returns rows {} over `{}`",
+                "{} is {}, but the body returns rows {} over `{}`",
+                names.value(result),
                 whole.display(graph.symbols()),
                 row.display(graph.symbols()),
                 graph.symbols()[region.over].name
@@ -123,6 +139,7 @@ fn outputs(graph: &Graph, node: Node, region: &Region, found: &mut Diagnostics) 
 
 fn statements(node: Node, region: &Region, found: &mut Diagnostics) {
     let body = &region.body;
+    let names = Names::of_body(body);
     let is_mut = |value| match body.def(value) {
         ValueDef::Input(i) => region.params.get(i) == Some(&ParamMode::Mut),
         _ => false,
@@ -139,12 +156,14 @@ fn statements(node: Node, region: &Region, found: &mut Diagnostics) {
             let destination = matches!(data.op, Op::Scatter) && i == 0;
             match (destination, is_mut(operand)) {
                 (true, false) => {
+                    let operand = names.value(operand);
                     let message = format!("scatters into {operand}, which is no `mut` parameter");
                     found.push("V0406", at, message);
                 }
                 (false, true) => {
                     let message = format!(
-                        "reads {operand}, a `mut` parameter that other rows write at the same time; cut the region before the read"
+                        "reads {}, a `mut` parameter that other rows write at the same time; cut the region before the read",
+                        names.value(operand)
                     );
                     found.push("V0407", at, message);
                 }
@@ -155,7 +174,8 @@ fn statements(node: Node, region: &Region, found: &mut Diagnostics) {
             let ty: &TensorType = body.ty(result);
             if ty.mentions(region.over) {
                 let message = format!(
-                    "{result} is {}, but a body computes one row of `{}`",
+                    "{} is {}, but a body computes one row of `{}`",
+                    names.value(result),
                     ty.display(body.symbols()),
                     body.symbols()[region.over].name
                 );

@@ -5,17 +5,20 @@ use crate::entity::{Entity, Node, PieceId, Symbol, Value};
 use crate::graph::{Graph, ValueDef};
 use crate::module::{Step, Stitch};
 use crate::op::{Op, row_treatment};
+use crate::text::Names;
 use std::collections::BTreeSet;
 
 /// Checks P0301 to P0303.
 pub(super) fn check(graph: &Graph, stitch: &Stitch, found: &mut Diagnostics) {
+    let names = Names::of(graph);
     for step in &stitch.steps {
         if let Step::Piece(id) = *step {
             let piece = &stitch.uses[id];
             let over = stitch.unique[piece.unique].over;
+            let rows = PieceRows { graph, names: &names, id, over };
             for &node in &piece.nodes {
-                one_symbol(graph, id, node, over, found);
-                padding(graph, id, node, over, found);
+                rows.one_symbol(node, found);
+                rows.padding(node, found);
             }
         }
     }
@@ -23,7 +26,8 @@ pub(super) fn check(graph: &Graph, stitch: &Stitch, found: &mut Diagnostics) {
         let ty = graph.ty(value);
         if ty.shape.iter().skip(1).any(|dim| !dim.terms().is_empty()) {
             let message = format!(
-                "{value} is {}; on a boundary only the outermost dimension may be symbolic, so that a smaller size is a prefix of a larger one",
+                "{} is {}; on a boundary only the outermost dimension may be symbolic, so that a smaller size is a prefix of a larger one",
+                names.value(value),
                 ty.display(graph.symbols())
             );
             found.push("P0303", Anchor::Value(value), message);
@@ -31,52 +35,53 @@ pub(super) fn check(graph: &Graph, stitch: &Stitch, found: &mut Diagnostics) {
     }
 }
 
-fn one_symbol(
-    graph: &Graph,
+/// A piece, over the rows of a symbol or of none.
+struct PieceRows<'a> {
+    graph: &'a Graph,
+    names: &'a Names<'a>,
     id: PieceId,
-    node: Node,
     over: Option<Symbol>,
-    found: &mut Diagnostics,
-) {
-    for &result in &graph.node(node).results {
-        let ty = graph.ty(result);
-        let other = ty.shape.iter().flat_map(|d| d.terms()).map(|t| t.0).find(|&s| Some(s) != over);
-        if let Some(other) = other {
-            let name = |s: Symbol| graph.symbols().get(s).map_or("?", |d| d.name.as_str());
-            let message = format!(
-                "{id} iterates over {}, but {result} of {node} is shaped by `{}`; cut the piece where the symbol changes",
-                over.map_or("no symbol".to_owned(), |s| format!("`{}`", name(s))),
-                name(other)
-            );
-            found.push("P0301", Anchor::Piece(id), message);
-        }
-    }
 }
 
-fn padding(graph: &Graph, id: PieceId, node: Node, over: Option<Symbol>, found: &mut Diagnostics) {
-    let op = &graph.node(node).op;
-    for symbol in graph.symbols().keys() {
-        let safe = if over == Some(symbol) {
-            let (operands, results) = (graph.operand_types(node), graph.result_types(node));
-            row_treatment(op, &operands, &results, symbol).is_padding_safe()
-        } else {
-            !reads_all_rows(graph, node, symbol)
-        };
-        if !safe {
-            let message = format!(
-                "`{}` ({node}) of {id} mixes the rows of `{}`, so that a padding row could reach a real one; make it a split op, or mask by the true counts",
-                op_name(op),
-                graph.symbols()[symbol].name
-            );
-            found.push("P0302", Anchor::Piece(id), message);
+impl PieceRows<'_> {
+    fn one_symbol(&self, node: Node, found: &mut Diagnostics) {
+        let Self { graph, names, id, over } = *self;
+        for &result in &graph.node(node).results {
+            let ty = graph.ty(result);
+            let other =
+                ty.shape.iter().flat_map(|d| d.terms()).map(|t| t.0).find(|&s| Some(s) != over);
+            if let Some(other) = other {
+                let name = |s: Symbol| graph.symbols().get(s).map_or("?", |d| d.name.as_str());
+                let message = format!(
+                    "{id} iterates over {}, but {} is shaped by `{}`; cut the piece where the symbol changes",
+                    over.map_or("no symbol".to_owned(), |s| format!("`{}`", name(s))),
+                    names.value(result),
+                    name(other)
+                );
+                found.push("P0301", Anchor::Piece(id), message);
+            }
         }
     }
-}
 
-fn op_name(op: &Op) -> &str {
-    match op {
-        Op::Custom(call) => &call.name,
-        op => op.mnemonic(),
+    fn padding(&self, node: Node, found: &mut Diagnostics) {
+        let Self { graph, names, id, over } = *self;
+        let op = &graph.node(node).op;
+        for symbol in graph.symbols().keys() {
+            let safe = if over == Some(symbol) {
+                let (operands, results) = (graph.operand_types(node), graph.result_types(node));
+                row_treatment(op, &operands, &results, symbol).is_padding_safe()
+            } else {
+                !reads_all_rows(graph, node, symbol)
+            };
+            if !safe {
+                let message = format!(
+                    "{} of {id} mixes the rows of `{}`, so that a padding row could reach a real one; make it a split op, or mask by the true counts",
+                    names.node(node),
+                    graph.symbols()[symbol].name
+                );
+                found.push("P0302", Anchor::Piece(id), message);
+            }
+        }
     }
 }
 

@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 
 /// Checkpoint names of one graph against those of another: a bijection so far.
 #[derive(Default)]
-pub(super) struct Names {
+pub(super) struct NamePairs {
     forward: BTreeMap<String, String>,
     backward: BTreeMap<String, String>,
 }
 
-impl Names {
+impl NamePairs {
     fn pair(&mut self, a: &str, b: &str) -> bool {
         let b_of_a = self.forward.entry(a.to_owned()).or_insert_with(|| b.to_owned());
         let a_of_b = self.backward.entry(b.to_owned()).or_insert_with(|| a.to_owned());
@@ -22,7 +22,7 @@ impl Names {
     }
 }
 
-pub(super) fn same_recipe(a: &Recipe, b: &Recipe, names: &mut Names) -> bool {
+pub(super) fn same_recipe(a: &Recipe, b: &Recipe, names: &mut NamePairs) -> bool {
     match (a, b) {
         (Recipe::Checkpoint { name: a, ty: at }, Recipe::Checkpoint { name: b, ty: bt }) => {
             at == bt && names.pair(a, b)
@@ -82,7 +82,7 @@ fn same_program(a: &Graph, b: &Graph) -> bool {
     if counts(a) != counts(b) {
         return false;
     }
-    let mut names = Names::default();
+    let mut names = NamePairs::default();
     let declared = a.inputs().iter().zip(b.inputs()).all(|(x, y)| pair(&mut map, x.value, y.value))
         && a.states().iter().zip(b.states()).all(|(x, y)| pair(&mut map, x.value, y.value))
         && a.weights().iter().zip(b.weights()).all(|(x, y)| {

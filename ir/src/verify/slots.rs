@@ -5,6 +5,7 @@ use crate::diagnostic::{Anchor, Diagnostics};
 use crate::entity::{Entity, Node, Value};
 use crate::graph::{Graph, ValueDef};
 use crate::module::{SlotKind, SlotTable, Stitch};
+use crate::text::Names;
 
 /// What a value needs of its slot.
 #[derive(Clone, Copy)]
@@ -25,32 +26,40 @@ pub(super) fn check(
     found: &mut Diagnostics,
 ) {
     let needs = needs(graph, stitch, order);
+    let names = Names::of(graph);
     let mut slot_of = vec![None; graph.value_count()];
     for (slot, data) in table.slots.iter() {
         let at = Anchor::Slot(slot);
         let Some(&Some(need)) = needs.get(data.value.index()) else {
             let message = format!(
                 "{slot} holds {}, which is neither an input nor a result of the step",
-                data.value
+                names.value(data.value)
             );
             found.push("P0402", at, message);
             continue;
         };
         if let Some(other) = slot_of[data.value.index()].replace(slot) {
-            let message = format!("{slot} holds {}, which {other} holds already", data.value);
+            let value = names.value(data.value);
+            let message = format!("{slot} holds {value}, which {other} holds already");
             found.push("P0403", at, message);
         }
         if data.kind != need.kind {
             let message = format!(
-                "{slot} is declared {:?}, but {} is {:?}",
-                data.kind, data.value, need.kind
+                "{slot} is declared `{}`, but {} is `{}`",
+                data.kind.name(),
+                names.value(data.value),
+                need.kind.name()
             );
             found.push("P0405", at, message);
         }
         if data.live.start > need.defined || data.live.end < need.read {
             let message = format!(
                 "{slot} lives in {}..={}, but {} is in use in {}..={}",
-                data.live.start, data.live.end, data.value, need.defined, need.read
+                data.live.start,
+                data.live.end,
+                names.value(data.value),
+                need.defined,
+                need.read
             );
             found.push("P0406", at, message);
         }
@@ -58,7 +67,8 @@ pub(super) fn check(
     for (index, need) in needs.iter().enumerate() {
         let value = Value::new(index);
         if let (Some(need), None) = (need, slot_of[index]) {
-            let message = format!("{value} has no slot, but is {:?}", need.kind);
+            let message =
+                format!("{} has no slot, but is `{}`", names.value(value), need.kind.name());
             found.push("P0404", Anchor::Value(value), message);
         }
     }

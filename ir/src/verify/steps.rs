@@ -5,6 +5,7 @@ use crate::entity::{Entity, Node, PieceId};
 use crate::graph::{Graph, ValueDef};
 use crate::module::{Step, Stitch};
 use crate::op::Op;
+use crate::text::Names;
 
 /// Checks P0101 to P0107 and returns the node order, if it is one: P0101 to P0103 hold.
 pub(super) fn check(graph: &Graph, stitch: &Stitch, found: &mut Diagnostics) -> Option<Vec<Node>> {
@@ -13,7 +14,8 @@ pub(super) fn check(graph: &Graph, stitch: &Stitch, found: &mut Diagnostics) -> 
     if found.items.len() > before {
         return None;
     }
-    coverage(graph, stitch, found);
+    let names = Names::of(graph);
+    coverage(graph, &names, stitch, found);
     if found.items.len() > before {
         return None;
     }
@@ -22,8 +24,8 @@ pub(super) fn check(graph: &Graph, stitch: &Stitch, found: &mut Diagnostics) -> 
     for (i, &node) in order.iter().enumerate() {
         position[node.index()] = i;
     }
-    data_order(graph, stitch, &position, found);
-    effect_order(graph, &position, found);
+    data_order(graph, &names, stitch, &position, found);
+    effect_order(graph, &names, &position, found);
     kinds(graph, stitch, found);
     Some(order)
 }
@@ -52,7 +54,7 @@ fn members(stitch: &Stitch, found: &mut Diagnostics) {
     }
 }
 
-fn coverage(graph: &Graph, stitch: &Stitch, found: &mut Diagnostics) {
+fn coverage(graph: &Graph, names: &Names<'_>, stitch: &Stitch, found: &mut Diagnostics) {
     let mut live = vec![false; graph.node_count()];
     graph.nodes().for_each(|n| live[n.index()] = true);
     let mut owner: Vec<Option<PieceId>> = vec![None; graph.node_count()];
@@ -60,26 +62,32 @@ fn coverage(graph: &Graph, stitch: &Stitch, found: &mut Diagnostics) {
         for &node in &piece.nodes {
             let message = match (live.get(node.index()), owner.get(node.index())) {
                 (Some(true), Some(Some(other))) => {
-                    format!("{node} is in {other} and again in {id}; an op runs once")
+                    format!("{} is in {other} and again in {id}; an op runs once", names.node(node))
                 }
                 (Some(true), _) => {
                     owner[node.index()] = Some(id);
                     continue;
                 }
-                _ => format!("{id} has {node}, which is not in the program"),
+                _ => format!("{id} has {}, which is not in the program", names.node(node)),
             };
             found.push("P0103", Anchor::Piece(id), message);
         }
     }
     for node in graph.nodes() {
         if owner[node.index()].is_none() {
-            let message = format!("{node} is in no step, so it never runs");
+            let message = format!("{} is in no step, so it never runs", names.node(node));
             found.push("P0103", Anchor::Node(node), message);
         }
     }
 }
 
-fn data_order(graph: &Graph, stitch: &Stitch, position: &[usize], found: &mut Diagnostics) {
+fn data_order(
+    graph: &Graph,
+    names: &Names<'_>,
+    stitch: &Stitch,
+    position: &[usize],
+    found: &mut Diagnostics,
+) {
     for (id, piece) in stitch.uses.iter() {
         for &node in &piece.nodes {
             for &operand in &graph.node(node).operands {
@@ -87,7 +95,9 @@ fn data_order(graph: &Graph, stitch: &Stitch, position: &[usize], found: &mut Di
                     && position[def.index()] >= position[node.index()]
                 {
                     let message = format!(
-                        "{node} of {id} reads {operand}, which {def} defines later in the step"
+                        "{} of {id} reads {}, which is defined later in the step",
+                        names.node(node),
+                        names.value(operand)
                     );
                     found.push("P0104", Anchor::Piece(id), message);
                 }
@@ -97,7 +107,7 @@ fn data_order(graph: &Graph, stitch: &Stitch, position: &[usize], found: &mut Di
 }
 
 /// Two nodes that touch one state keep their order if one of them mutates it.
-fn effect_order(graph: &Graph, position: &[usize], found: &mut Diagnostics) {
+fn effect_order(graph: &Graph, names: &Names<'_>, position: &[usize], found: &mut Diagnostics) {
     for state in graph.states() {
         let (mut last_touch, mut last_write): (Option<Node>, Option<Node>) = (None, None);
         for node in graph.nodes() {
@@ -112,8 +122,10 @@ fn effect_order(graph: &Graph, position: &[usize], found: &mut Diagnostics) {
                 && position[earlier.index()] > position[node.index()]
             {
                 let message = format!(
-                    "{node} touches the state \"{}\" before {earlier} in the step, but after it in the program, and one of them mutates it",
-                    state.name
+                    "{} touches the state \"{}\" before {} in the step, but after it in the program, and one of them mutates it",
+                    names.node(node),
+                    state.name,
+                    names.node(earlier)
                 );
                 found.push("P0105", Anchor::Node(node), message);
             }

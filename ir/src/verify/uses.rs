@@ -1,20 +1,23 @@
 //! Uses of unique pieces: the module's nodes and values, position by position.
 
-use super::same::{Names, same_op, same_recipe};
+use super::same::{NamePairs, same_op, same_recipe};
 use crate::diagnostic::{Anchor, Diagnostics};
 use crate::entity::{Entity, PieceId, Value};
 use crate::graph::{Graph, ValueDef};
 use crate::module::{PieceUse, Stitch, UniquePiece};
+use crate::text::Names;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Checks P0202 to P0208 where the unique piece's ids are sound.
 pub(super) fn check(graph: &Graph, stitch: &Stitch, found: &mut Diagnostics) {
     let readers = readers(graph, stitch);
+    let names = Names::of(graph);
     for (id, piece) in stitch.uses.iter() {
         let unique = &stitch.unique[piece.unique];
         let mut ids = Diagnostics::default();
-        if super::integrity::check(&unique.graph, &mut ids) {
-            Use { graph, id, piece, unique }.check(&readers, found);
+        let own_names = Names::of(&unique.graph);
+        if super::integrity::check(&unique.graph, &own_names, &mut ids) {
+            Use { graph, names: &names, id, piece, unique, own_names }.check(&readers, found);
         }
     }
 }
@@ -37,9 +40,11 @@ fn readers(graph: &Graph, stitch: &Stitch) -> Vec<BTreeSet<Option<PieceId>>> {
 
 struct Use<'a> {
     graph: &'a Graph,
+    names: &'a Names<'a>,
     id: PieceId,
     piece: &'a PieceUse,
     unique: &'a UniquePiece,
+    own_names: Names<'a>,
 }
 
 impl Use<'_> {
@@ -60,7 +65,8 @@ impl Use<'_> {
             );
             return self.push(found, "P0202", message);
         }
-        if let Some(v) = self.piece.operands.iter().find(|v| !self.graph.has_value(**v)) {
+        if let Some(&v) = self.piece.operands.iter().find(|v| !self.graph.has_value(**v)) {
+            let v = self.names.value(v);
             let message = format!("operand {v} is no value of the module's graph");
             return self.push(found, "P0202", message);
         }
@@ -84,6 +90,7 @@ impl Use<'_> {
             );
             let (ta, tb) = (self.unique.graph.ty(a), self.graph.ty(b));
             if !kinds_fit || ta != tb {
+                let (a, b) = (self.own_names.value(a), self.names.value(b));
                 let message = format!(
                     "operand {i} is {b}: {}, but {} has {a}: {}, {}",
                     tb.display(self.graph.symbols()),
@@ -95,7 +102,8 @@ impl Use<'_> {
             }
             if !seen.insert(b) {
                 let message = format!(
-                    "operand {i} is {b}, which another operand is too; which operands are the same is part of a unique piece"
+                    "operand {i} is {}, which another operand is too; which operands are the same is part of a unique piece",
+                    self.names.value(b)
                 );
                 self.push(found, "P0206", message);
             }
@@ -103,7 +111,7 @@ impl Use<'_> {
     }
 
     fn weights(&self, map: &BTreeMap<Value, Value>, found: &mut Diagnostics) {
-        let mut names = Names::default();
+        let mut names = NamePairs::default();
         for weight in self.unique.graph.weights() {
             let Some(&given) = map.get(&weight.value) else { continue };
             // Another kind of value is a finding already.
@@ -111,7 +119,8 @@ impl Use<'_> {
             if !same_recipe(&weight.recipe, &self.graph.weights()[i].recipe, &mut names) {
                 let message = format!(
                     "weight w{i} is made otherwise than {} of {}, or of tensors shared otherwise",
-                    weight.value, self.piece.unique
+                    self.own_names.value(weight.value),
+                    self.piece.unique
                 );
                 self.push(found, "P0207", message);
             }
@@ -123,9 +132,9 @@ impl Use<'_> {
             let (a, b) = (self.unique.graph.node(own), self.graph.node(node));
             if !same_op(&a.op, &b.op) {
                 let message = format!(
-                    "{node} is another `{}` than the `{}` of {own} in {}",
-                    b.op.mnemonic(),
-                    a.op.mnemonic(),
+                    "{} is another op than {} in {}",
+                    self.names.node(node),
+                    self.own_names.node(own),
                     self.piece.unique
                 );
                 self.push(found, "P0204", message);
@@ -137,7 +146,9 @@ impl Use<'_> {
                 || renamed(&a.results).as_ref() != Some(&b.results)
             {
                 let message = format!(
-                    "the operands and results of {node} are not those of {own} in {} by position",
+                    "the operands and results of {} are not those of {} in {} by position",
+                    self.names.node(node),
+                    self.own_names.node(own),
                     self.piece.unique
                 );
                 self.push(found, "P0205", message);
@@ -155,6 +166,7 @@ impl Use<'_> {
             let is_result = matches!(self.unique.graph.def(a), ValueDef::Result { .. });
             let read_after = readers[b.index()].iter().any(|&reader| reader != Some(self.id));
             if is_result && read_after && !self.unique.graph.outputs().contains(&a) {
+                let (a, b) = (self.own_names.value(a), self.names.value(b));
                 let message =
                     format!("{b} is read after it, but {a} of {} is no output", self.piece.unique);
                 self.push(found, "P0208", message);

@@ -10,6 +10,7 @@ use piecewise_ir::entity::{Entity, Symbol};
 use piecewise_ir::literal::Literal;
 use piecewise_ir::op::Op;
 use piecewise_ir::region::{ParamMode, Region};
+use piecewise_ir::text::Names;
 use piecewise_ir::types::TensorType;
 
 pub(super) fn fail<T>(message: impl Into<String>) -> Result<T, LowerError> {
@@ -35,6 +36,7 @@ pub fn lower_region(region: &Region, states: &[bool]) -> Result<RowProgram, Lowe
     for ((input, mode), &state) in body.inputs().iter().zip(&region.params).zip(states) {
         values[input.value.index()] = Some(builder.param(*mode, body.ty(input.value), state)?);
     }
+    let names = Names::of_body(body);
     for node in body.nodes() {
         let data = body.node(node);
         let operands = data
@@ -42,7 +44,7 @@ pub fn lower_region(region: &Region, states: &[bool]) -> Result<RowProgram, Lowe
             .iter()
             .map(|v| match &values[v.index()] {
                 Some(view) => Ok(view.clone()),
-                None => fail(format!("{v} is used before it is defined")),
+                None => fail(format!("{} is used before it is defined", names.value(*v))),
             })
             .collect::<Result<Vec<_>, _>>()?;
         let results = builder.op(&data.op, &operands, &body.result_types(node))?;
@@ -54,7 +56,10 @@ pub fn lower_region(region: &Region, states: &[bool]) -> Result<RowProgram, Lowe
     for output in body.outputs() {
         match &values[output.index()] {
             Some(view) => outputs.push(view.clone()),
-            None => return fail(format!("{output} is returned but never defined")),
+            None => {
+                let output = names.value(*output);
+                return fail(format!("{output} is returned but never defined"));
+            }
         }
     }
     builder.finish(&outputs)

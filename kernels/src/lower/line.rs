@@ -1,8 +1,8 @@
 //! Lines: up to [`LINE`] consecutive iterations of a loop, read from memory of any dtype into the
 //! type that arithmetic happens in, and written back with rounding.
 
+use half::f16;
 use half::slice::HalfFloatSliceExt;
-use half::{bf16, f16};
 use piecewise_ir::dtype::DType;
 
 /// The most elements of a line.
@@ -279,19 +279,17 @@ fn narrow(x: f32) -> u16 {
     (if bits & 0x7fff_ffff > 0x7f80_0000 { nan } else { rounded }) as u16
 }
 
-/// One integer rounded to a float dtype in one step, as the nearest f32 to the result.
+/// One integer rounded to a float dtype in one step, as the nearest f32 to the result. As
+/// everywhere else it is an f64 first, which is exact up to 2^53.
 #[inline(always)]
 pub(super) fn integer_to_float(x: i64, dtype: DType) -> f32 {
-    match dtype {
-        DType::F16 => f16::from_f64(x as f64).to_f32(),
-        DType::BF16 => bf16::from_f64(x as f64).to_f32(),
-        _ => x as f64 as f32,
-    }
+    dtype.round(x as f64) as f32
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use half::bf16;
 
     #[test]
     fn bf16_lines_round_as_the_half_crate_does() {
@@ -307,6 +305,24 @@ mod tests {
             let (ours, theirs) = (bf16::from_bits(narrow(x)), bf16::from_f32(x));
             assert!(ours == theirs || (ours.is_nan() && theirs.is_nan()), "{x:e}");
         }
+    }
+
+    #[test]
+    fn integers_just_over_the_middle_of_two_floats_round_up() {
+        let middle = |exponent: u32, bits: u32| (1i64 << exponent) + (1 << (exponent - bits));
+        for exponent in [24, 30, 45] {
+            let up = (1i64 << exponent) + (1 << (exponent - 7));
+            let just_over = integer_to_float(middle(exponent, 8) + 1, DType::BF16);
+            assert_eq!(just_over, up as f32, "2^{exponent}");
+            let tie = integer_to_float(middle(exponent, 8), DType::BF16);
+            assert_eq!(tie, (1i64 << exponent) as f32, "2^{exponent}");
+        }
+        for (x, rounded) in [(2049, 2048.0), (2051, 2052.0), (65_519, 65_504.0)] {
+            assert_eq!(integer_to_float(x, DType::F16), rounded);
+            assert_eq!(integer_to_float(-x, DType::F16), -rounded);
+        }
+        assert_eq!(integer_to_float(65_520, DType::F16), f32::INFINITY);
+        assert_eq!(integer_to_float(middle(40, 24) + 1, DType::F32), 2f32.powi(40) + 2f32.powi(17));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use piecewise_ir::diagnostic::{Anchor, Diagnostics};
 use piecewise_ir::entity::{Entity, PieceId, Slot, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
 use piecewise_ir::module::{Module, SlotKind, SlotTable, Stitch};
+use piecewise_ir::text::Names;
 
 /// Bytes of a member's scratch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -54,7 +55,15 @@ pub fn check_launches(module: &Module, launches: &[MemberLaunches]) -> Result<()
     let expected: Vec<PieceId> = step.stitch.steps.iter().map(|s| s.id()).collect();
     let given: Vec<PieceId> = launches.iter().map(|m| m.member).collect();
     if expected != given {
-        let message = format!("the step runs {expected:?}, but there are launches of {given:?}");
+        let list = |members: &[PieceId]| {
+            let members: Vec<String> = members.iter().map(PieceId::to_string).collect();
+            members.join(", ")
+        };
+        let message = format!(
+            "the step runs {}, but there are launches of {}",
+            list(&expected),
+            list(&given)
+        );
         found.push("B0507", Anchor::Graph, message);
         return Err(found);
     }
@@ -62,6 +71,7 @@ pub fn check_launches(module: &Module, launches: &[MemberLaunches]) -> Result<()
         step.run_member(member, &mut found);
     }
     step.check_outputs(&mut found);
+    step.names.locate(&mut found);
     found.into_result()
 }
 
@@ -75,6 +85,7 @@ enum Content {
 
 struct Simulation<'a> {
     graph: &'a Graph,
+    names: Names<'a>,
     stitch: &'a Stitch,
     slots: &'a SlotTable,
     slot_of: Vec<Option<Slot>>,
@@ -108,6 +119,7 @@ impl<'a> Simulation<'a> {
         };
         Some(Self {
             graph,
+            names: Names::of(graph),
             stitch,
             slots,
             slot_of,
@@ -123,6 +135,7 @@ impl<'a> Simulation<'a> {
         for launch in &member.launches {
             let values = launch.reads.iter().chain(&launch.writes);
             if let Some(value) = values.copied().find(|&v| !self.graph.has_value(v)) {
+                let value = self.names.value(value);
                 let message =
                     format!("launch `{}` names {value}, which does not exist", launch.name);
                 found.push("B0102", at, message);
@@ -140,6 +153,7 @@ impl<'a> Simulation<'a> {
                 matches!(self.slots.slots[slot].kind, SlotKind::Boundary | SlotKind::Output)
             });
             if leaves && !written[value.index()] {
+                let value = self.names.value(value);
                 let message = format!("no launch writes {value}, which is read after this member");
                 found.push("B0505", at, message);
             }
@@ -153,20 +167,24 @@ impl<'a> Simulation<'a> {
     fn check_reads(&self, at: Anchor, launch: &LaunchAccess, found: &mut Diagnostics) {
         for &value in launch.reads.iter().filter(|&&v| !self.is_resident(v)) {
             let content = self.slot_of[value.index()].map(|slot| &self.content[slot.index()]);
+            let name = || self.names.value(value);
             match content {
                 Some(Content::Whole) => {}
                 Some(Content::Overwritten { by, launch: earlier }) => {
                     let message = format!(
-                        "launch `{}` reads {value}, whose bytes launch `{earlier}` has \
-                         overwritten with {by}",
-                        launch.name
+                        "launch `{}` reads {}, whose bytes launch `{earlier}` has overwritten \
+                         with {}",
+                        launch.name,
+                        name(),
+                        self.names.value(*by)
                     );
                     found.push("B0502", at, message);
                 }
                 Some(Content::Nothing) | None => {
                     let message = format!(
-                        "launch `{}` reads {value}, which nothing has written",
-                        launch.name
+                        "launch `{}` reads {}, which nothing has written",
+                        launch.name,
+                        name()
                     );
                     found.push("B0501", at, message);
                 }
@@ -187,16 +205,22 @@ impl<'a> Simulation<'a> {
             let read = launch.reads.iter().filter(|&&r| !self.is_resident(r));
             for &read in read.filter(|&&r| self.overlap(written, r)) {
                 let message = format!(
-                    "launch `{}` writes {written} over {read}, which it also reads; their \
-                     lifetimes must meet in one moment",
-                    launch.name
+                    "launch `{}` writes {} over {}, which it also reads; their lifetimes must \
+                     meet in one moment",
+                    launch.name,
+                    self.names.value(written),
+                    self.names.value(read)
                 );
                 found.push("B0503", at, message);
             }
             let others = launch.writes[i + 1..].iter().filter(|&&o| o != written);
             for &other in others.filter(|&&o| self.overlap(written, o)) {
-                let message =
-                    format!("launch `{}` writes {written} and {other} to one place", launch.name);
+                let message = format!(
+                    "launch `{}` writes {} and {} to one place",
+                    launch.name,
+                    self.names.value(written),
+                    self.names.value(other)
+                );
                 found.push("B0503", at, message);
             }
         }
@@ -217,8 +241,9 @@ impl<'a> Simulation<'a> {
             let target = slot.filter(|&s| self.slots.slots[s].kind != SlotKind::Input);
             let Some(target) = target else {
                 let message = format!(
-                    "launch `{}` writes {value}, which is an input, a weight or without a slot",
-                    launch.name
+                    "launch `{}` writes {}, which is an input, a weight or without a slot",
+                    launch.name,
+                    self.names.value(value)
                 );
                 found.push("B0504", at, message);
                 continue;
@@ -241,8 +266,9 @@ impl<'a> Simulation<'a> {
             let content = self.slot_of[value.index()].map(|slot| &self.content[slot.index()]);
             if let Some(Content::Overwritten { by, launch }) = content {
                 let message = format!(
-                    "output {value} is overwritten with {by} by launch `{launch}` before the \
-                     step ends"
+                    "output {} is overwritten with {} by launch `{launch}` before the step ends",
+                    self.names.value(value),
+                    self.names.value(*by)
                 );
                 found.push("B0506", Anchor::Outputs, message);
             }

@@ -5,6 +5,7 @@ use piecewise_ir::diagnostic::{Anchor, Diagnostics};
 use piecewise_ir::entity::{Entity, Slot, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
 use piecewise_ir::module::{ArenaLayout, LiveRange, Module, SlotData, SlotKind, SlotTable};
+use piecewise_ir::text::Names;
 
 /// Proves that no two live values of the plan overlap, that everything which memory must hold has
 /// a place of its own at the bounds, and that one copy stages a step.
@@ -29,40 +30,59 @@ pub fn check_plan(module: &Module) -> Result<(), Diagnostics> {
         return Err(found);
     }
     let order = StepOrder::of(graph, stitch);
-    check_slots(graph, &order, slots, &mut found);
+    let names = Names::of(graph);
+    check_slots(graph, &names, &order, slots, &mut found);
     if check_lists(graph, slots, layout, &mut found) {
-        check_extents(graph, slots, layout, &mut found);
-        check_staging(graph, slots, layout, &mut found);
-        check_overlaps(&order, slots, layout, &mut found);
+        check_extents(graph, &names, slots, layout, &mut found);
+        check_staging(graph, &names, slots, layout, &mut found);
+        check_overlaps(&names, &order, slots, layout, &mut found);
     }
+    names.locate(&mut found);
     found.into_result()
 }
 
-fn check_slots(graph: &Graph, order: &StepOrder<'_>, slots: &SlotTable, found: &mut Diagnostics) {
+fn check_slots(
+    graph: &Graph,
+    names: &Names<'_>,
+    order: &StepOrder<'_>,
+    slots: &SlotTable,
+    found: &mut Diagnostics,
+) {
     let mut slot_of: Vec<Option<Slot>> = vec![None; graph.value_count()];
     for (slot, data) in slots.slots.iter() {
         let value = data.value;
+        let name = || names.value(value);
         if let Some(first) = slot_of[value.index()].replace(slot) {
-            let message = format!("{value} lives in {first} already; give each value one slot");
+            let message = format!("{} lives in {first} already; give each value one slot", name());
             found.push("B0104", Anchor::Slot(slot), message);
         }
         let Some(needed) = order.lifetime(value) else {
             let message = format!(
-                "{value} is a weight, a state or no part of the step, so the arena can't hold it"
+                "{} is a weight, a state or no part of the step, so the arena can't hold it",
+                name()
             );
             found.push("B0105", Anchor::Slot(slot), message);
             continue;
         };
         let kind = kind_of(graph, order, value);
         if data.kind != kind {
-            let message = format!("{value} is {kind:?}, but its slot says {:?}", data.kind);
+            let message = format!(
+                "{} is `{}`, but its slot says `{}`",
+                name(),
+                kind.name(),
+                data.kind.name()
+            );
             found.push("B0106", Anchor::Slot(slot), message);
         }
         if data.live.start > needed.start || data.live.end < needed.end {
             let message = format!(
-                "{value} is live at {}..={}, but its slot says {}..={}; a matmul and the regions \
+                "{} is live at {}..={}, but its slot says {}..={}; a matmul and the regions \
                  right before and after it are one moment",
-                needed.start, needed.end, data.live.start, data.live.end
+                name(),
+                needed.start,
+                needed.end,
+                data.live.start,
+                data.live.end
             );
             found.push("B0107", Anchor::Slot(slot), message);
         }
@@ -70,7 +90,8 @@ fn check_slots(graph: &Graph, order: &StepOrder<'_>, slots: &SlotTable, found: &
     let results = graph.nodes().flat_map(|n| graph.node(n).results.iter().copied());
     for value in graph.inputs().iter().map(|i| i.value).chain(results) {
         if slot_of[value.index()].is_none() && order.lifetime(value).is_some() {
-            let message = format!("{value} has no slot, so nothing can write or read it");
+            let value_name = names.value(value);
+            let message = format!("{value_name} has no slot, so nothing can write or read it");
             found.push("B0103", Anchor::Value(value), message);
         }
     }
@@ -125,7 +146,13 @@ fn check_lists(
     true
 }
 
-fn check_extents(graph: &Graph, slots: &SlotTable, layout: &ArenaLayout, found: &mut Diagnostics) {
+fn check_extents(
+    graph: &Graph,
+    names: &Names<'_>,
+    slots: &SlotTable,
+    layout: &ArenaLayout,
+    found: &mut Diagnostics,
+) {
     if !layout.bytes.is_multiple_of(layout.align) {
         let message =
             format!("the arena's {} bytes are not a multiple of {}", layout.bytes, layout.align);
@@ -139,8 +166,9 @@ fn check_extents(graph: &Graph, slots: &SlotTable, layout: &ArenaLayout, found: 
         }
         let needed = graph.ty(data.value).max_bytes(graph.symbols());
         if size < needed {
+            let value = names.value(data.value);
             let message =
-                format!("{} takes {needed} bytes at the bounds, the slot has {size}", data.value);
+                format!("{value} takes {needed} bytes at the bounds, the slot has {size}");
             found.push("B0204", Anchor::Slot(slot), message);
         }
         let end = offset.checked_add(size.max(needed));
@@ -154,7 +182,13 @@ fn check_extents(graph: &Graph, slots: &SlotTable, layout: &ArenaLayout, found: 
     }
 }
 
-fn check_staging(graph: &Graph, slots: &SlotTable, layout: &ArenaLayout, found: &mut Diagnostics) {
+fn check_staging(
+    graph: &Graph,
+    names: &Names<'_>,
+    slots: &SlotTable,
+    layout: &ArenaLayout,
+    found: &mut Diagnostics,
+) {
     let counts_end = layout.counts.saturating_add(4 * graph.symbols().len() as u64);
     if counts_end > layout.staged || !layout.counts.is_multiple_of(4) {
         let message = format!(
@@ -166,21 +200,24 @@ fn check_staging(graph: &Graph, slots: &SlotTable, layout: &ArenaLayout, found: 
     for (slot, data) in slots.slots.iter() {
         let range = Bytes::of(layout, slot);
         if range.overlaps(&Bytes { start: layout.counts, end: counts_end }) {
-            let message = format!("{} overlaps the true counts", data.value);
+            let message = format!("{} overlaps the true counts", names.value(data.value));
             found.push("B0302", Anchor::Slot(slot), message);
         }
         let is_input = matches!(graph.def(data.value), ValueDef::Input(_));
         if is_input && range.end > layout.staged {
             let message = format!(
                 "input {} ends at {:#x}, after the {} bytes that are staged",
-                data.value, range.end, layout.staged
+                names.value(data.value),
+                range.end,
+                layout.staged
             );
             found.push("B0402", Anchor::Slot(slot), message);
         }
         if !is_input && range.overlaps(&Bytes { start: 0, end: layout.staged }) {
             let message = format!(
                 "{} is inside the {} bytes that staging overwrites",
-                data.value, layout.staged
+                names.value(data.value),
+                layout.staged
             );
             found.push("B0403", Anchor::Slot(slot), message);
         }
@@ -204,6 +241,7 @@ impl Bytes {
 }
 
 fn check_overlaps(
+    names: &Names<'_>,
     order: &StepOrder<'_>,
     slots: &SlotTable,
     layout: &ArenaLayout,
@@ -225,9 +263,9 @@ fn check_overlaps(
             if bytes.overlaps(other_bytes) && live.overlaps(*other_live) {
                 let message = format!(
                     "{} at {:#x} and {} of {slot} at {:#x} overlap, and both are live at {}",
-                    other.value,
+                    names.value(other.value),
                     other_bytes.start,
-                    data.value,
+                    names.value(data.value),
                     bytes.start,
                     live.start.max(other_live.start)
                 );

@@ -8,6 +8,7 @@
 
 mod canonical;
 
+use crate::analysis::Names;
 use canonical::PieceBuilder;
 use indexmap::IndexMap;
 use piecewise_ir::entity::{Entity, Node, PieceId, Symbol, UniquePieceId};
@@ -42,15 +43,10 @@ pub struct Member {
 #[non_exhaustive]
 pub enum DedupeError {
     /// A node mutates something that is no state.
-    #[error(
-        "node {node} ({scope}) mutates operand {position}, which is not a state; write into a \
-         declared state"
-    )]
+    #[error("{node} mutates operand {position}, which is not a state; write into a declared state")]
     MutatesNoState {
-        /// The node.
-        node: Node,
-        /// Its builder scope.
-        scope: String,
+        /// The node, as a remark on the graph names it.
+        node: String,
         /// The operand.
         position: usize,
     },
@@ -115,8 +111,8 @@ fn check_mutations(graph: &Graph, member: &Member) -> Result<(), DedupeError> {
         for position in data.op.mutated_operands() {
             let state = data.operands.get(position).map(|&v| graph.def(v));
             if !matches!(state, Some(ValueDef::State(_))) {
-                let scope = data.loc.scope.clone();
-                return Err(DedupeError::MutatesNoState { node, scope, position });
+                let node = Names::of(graph).node(graph, node);
+                return Err(DedupeError::MutatesNoState { node, position });
             }
         }
     }

@@ -12,7 +12,6 @@ use lifetime::Lifetimes;
 use piecewise_ir::entity::{Arena, Entity, Node, Slot, Value};
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::{LiveRange, Module, SlotData, SlotKind, SlotTable, Stitch};
-use piecewise_ir::op::Op;
 use std::collections::BTreeSet;
 
 /// What destination passing did.
@@ -78,7 +77,7 @@ pub fn assign_slots(
             };
             slots.push(SlotData { value, kind, live });
         }
-        if is_remap(&data.op) {
+        if data.op.is_remap() {
             report.copies.push(node);
         }
     }
@@ -97,11 +96,4 @@ fn crossing_values(graph: &Graph, stitch: &Stitch) -> Vec<bool> {
         }
     }
     crosses
-}
-
-fn is_remap(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Reshape | Op::Broadcast | Op::Permute { .. } | Op::Slice { .. } | Op::Concat { .. }
-    )
 }

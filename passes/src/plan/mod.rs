@@ -11,8 +11,8 @@ mod sweep;
 
 pub use pack::{Item, Packing, largest_live_sum, pack};
 
-use piecewise_ir::entity::Value;
 use piecewise_ir::module::{ArenaLayout, Module, SlotKind};
+use piecewise_ir::text::Names;
 
 /// How the arena is laid out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
@@ -58,8 +58,8 @@ pub enum PlanError {
          pass {limit} bytes; lower the bounds"
     )]
     TooLarge {
-        /// The value at which the sum passed the limit.
-        value: Value,
+        /// The value at which the sum passed the limit, as the graph's text names it.
+        value: String,
         /// Its bytes at the bounds.
         bytes: u64,
         /// The limit.
@@ -89,8 +89,12 @@ pub fn plan_arena(module: &mut Module, options: &PlanOptions) -> Result<PlanRepo
         let bytes = module.graph().ty(slot.value).max_bytes(symbols);
         let aligned = bytes.checked_next_multiple_of(align);
         let sum = aligned.and_then(|b| report.slot_bytes.checked_add(b)).filter(|&s| s <= LIMIT);
-        let too_large = PlanError::TooLarge { value: slot.value, bytes, limit: LIMIT };
-        report.slot_bytes = sum.ok_or(too_large)?;
+        let too_large = || PlanError::TooLarge {
+            value: Names::of(module.graph()).value(slot.value),
+            bytes,
+            limit: LIMIT,
+        };
+        report.slot_bytes = sum.ok_or_else(too_large)?;
         sizes.push(bytes);
     }
 

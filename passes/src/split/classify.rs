@@ -57,19 +57,6 @@ pub(super) fn roles(
     roles
 }
 
-/// Whether a node computes something: neither a literal nor an index remap.
-pub(super) fn has_kernel(op: &Op) -> bool {
-    !matches!(
-        op,
-        Op::Literal(_)
-            | Op::Reshape
-            | Op::Broadcast
-            | Op::Permute { .. }
-            | Op::Slice { .. }
-            | Op::Concat { .. }
-    )
-}
-
 /// The symbol whose rows `node` iterates over: a region's own; else the outermost symbol of its
 /// results, or, where none mentions one, of what it reads. `None` where all is static.
 pub fn iteration_symbol(graph: &Graph, node: Node) -> Option<Symbol> {

@@ -1,9 +1,9 @@
 //! Dependences between nodes by position in program order: of data and of effects.
 
 use super::SplitError;
+use crate::analysis::Names;
 use piecewise_ir::entity::{Entity, Node, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
-use piecewise_ir::op::Op;
 
 /// The nodes of a graph in program order with what each must come after. A node that mutates a
 /// state comes after every earlier node that mutates any state, and after the readers of its own;
@@ -147,12 +147,7 @@ fn returned(
 }
 
 fn undefined_operand(graph: &Graph, node: Node, position: usize) -> SplitError {
-    let data = graph.node(node);
-    let op = match &data.op {
-        Op::Custom(call) => call.name.clone(),
-        op => op.mnemonic().to_owned(),
-    };
-    SplitError::UseBeforeDefinition { node, op, scope: data.loc.scope.clone(), position }
+    SplitError::UseBeforeDefinition { reader: Names::of(graph).node(graph, node), position }
 }
 
 /// The bytes at the bounds of those results of `node` that `is_read` accepts; saturating.

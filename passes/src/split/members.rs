@@ -1,6 +1,6 @@
 //! From segments to members: pieces of one symbol each, with split ops between them.
 
-use super::classify::{NodeRole, has_kernel, iteration_symbol};
+use super::classify::{NodeRole, iteration_symbol};
 use super::dependence::Dependence;
 use piecewise_ir::entity::Symbol;
 use piecewise_ir::graph::Graph;
@@ -57,7 +57,7 @@ pub(super) fn arrange(
         members.extend(splits.get(k).map(|&at| Group::Split(at)));
     }
     let kernel: Vec<bool> =
-        (0..dependence.len()).map(|at| has_kernel(&graph.node(dependence.node(at)).op)).collect();
+        (0..dependence.len()).map(|at| graph.node(dependence.node(at)).op.computes()).collect();
     let joined = join_kernel_less(dependence, &symbols, &kernel, &mut members);
     merge_adjacent(&mut members);
     Arrangement { members, joined }

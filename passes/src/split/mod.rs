@@ -62,16 +62,12 @@ pub struct SplitReport {
 pub enum SplitError {
     /// The program order is broken.
     #[error(
-        "node {node} (`{op}`, {scope}) reads operand {position} before it is defined; verify the \
-         graph to see where the order broke"
+        "{reader} reads operand {position} before it is defined; verify the graph to see where the \
+         order broke"
     )]
     UseBeforeDefinition {
-        /// The reader.
-        node: Node,
-        /// Its mnemonic or custom name.
-        op: String,
-        /// Its builder scope.
-        scope: String,
+        /// The reader, as a remark on the graph names it.
+        reader: String,
         /// Which operand.
         position: usize,
     },

@@ -1,10 +1,12 @@
 //! The cache on disk as a store.
 
+use super::checksum_key::checksum_key;
 use crate::config::CacheConfig;
 use piecewise_backend::artifact::Digest;
 use piecewise_backend::compiler::{Store, StoreError};
-use piecewise_cache::{Access, Cache, CacheError, CacheOptions, Trust, default_dir};
+use piecewise_cache::{Access, Cache, CacheError, CacheOptions, RemoteOptions, Trust, default_dir};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Why a configuration gives no cache.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -18,6 +20,14 @@ pub enum NoCache {
         "there is no folder for the cache: set cache.dir, --cache-dir, PIECEWISE_CACHE_DIR or HOME"
     )]
     NoFolder,
+    /// There is to be a checksum key, and it can't be read. Without it nothing may be trusted.
+    #[error("the checksum key of the cache can't be used: {place}: {reason}")]
+    ChecksumKey {
+        /// The file or the environment variable.
+        place: String,
+        /// What is wrong, without the key.
+        reason: String,
+    },
 }
 
 /// A cache that compilers use.
@@ -32,7 +42,7 @@ impl CacheStore {
     /// user's cache folder.
     ///
     /// # Errors
-    /// When it is switched off or there is no folder.
+    /// When it is switched off, there is no folder, or the checksum key can't be read.
     pub fn open(config: &CacheConfig) -> Result<Self, NoCache> {
         if !config.enabled {
             return Err(NoCache::Disabled);
@@ -42,6 +52,13 @@ impl CacheStore {
         options.max_bytes = Some(config.max_bytes);
         options.access = if config.read_only { Access::ReadOnly } else { Access::ReadWrite };
         options.trust = if config.shared { Trust::Shared } else { Trust::Own };
+        options.checksum_key = checksum_key(config)?;
+        options.remote = config.remote_url.as_ref().map(|url| RemoteOptions {
+            is_trusted: config.remote_trusted,
+            is_written: config.remote_write,
+            timeout: Duration::from_millis(config.remote_timeout_ms.get()),
+            ..RemoteOptions::new(url.as_str())
+        });
         Ok(Self { cache: Cache::open(options) })
     }
 }

@@ -82,11 +82,7 @@ impl PieceKey {
 fn ops(graph: &Graph) -> String {
     let mut counts: IndexMap<&str, usize> = IndexMap::new();
     for node in graph.nodes() {
-        let name = match &graph.node(node).op {
-            Op::Custom(call) => call.name.as_str(),
-            op => op.mnemonic(),
-        };
-        *counts.entry(name).or_default() += 1;
+        *counts.entry(graph.node(node).op.name()).or_default() += 1;
     }
     let shown = counts.iter().map(|(name, n)| match n {
         1 => (*name).to_owned(),

@@ -6,11 +6,13 @@
 //! held against the piece before it is used: an entry that does not fit is a miss.
 
 mod cache_store;
+mod checksum_key;
 mod counts;
 mod key;
 mod stored_piece;
 
 pub use cache_store::{CacheStore, NoCache, cache_dir};
+pub use checksum_key::CHECKSUM_KEY_VARIABLE;
 pub use counts::CompileCounts;
 pub use key::{PIECE_KIND, PieceKey};
 pub use stored_piece::{IMAGE_KIND, StoredPiece};

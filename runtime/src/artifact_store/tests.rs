@@ -11,6 +11,7 @@ use piecewise_ir::dtype::DType;
 use piecewise_ir::literal::Scalar;
 use piecewise_ir::module::Module;
 use piecewise_kernels::op::OpRegistry;
+use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 type Entries = BTreeMap<(&'static str, Digest), MemoryEntry>;
@@ -212,6 +213,46 @@ fn no_flipped_byte_of_a_lowered_piece_is_a_panic_or_an_error() {
         store.put(PIECE_KIND, key, &[], &flipped).unwrap();
         let warm = compiled(&store);
         assert!(warm.counts.total_compiled() <= 1, "byte {at}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// As a flipped byte; with what is cut, repeated and in another's place.
+    #[test]
+    fn no_damaged_lowered_piece_is_a_panic_or_an_error(
+        damages in proptest::collection::vec((any::<usize>(), any::<usize>(), any::<u8>()), 1..6),
+    ) {
+        let (store, cold) = filled();
+        let good = store.entries();
+        let key = keys_of(&good, PIECE_KIND)[0];
+        let mut bytes = good[&(PIECE_KIND, key)].bytes.clone();
+        for (from, to, byte) in damages {
+            let (from, to) = (from % bytes.len(), to % bytes.len());
+            match byte % 4 {
+                0 => bytes.truncate(from.max(1)),
+                1 => bytes.insert(to, bytes[from]),
+                2 => bytes[to] = byte,
+                _ => bytes.swap(from, to),
+            }
+        }
+        store.put(PIECE_KIND, key, &[], &bytes).unwrap();
+        let warm = compiled(&store);
+        prop_assert!(warm.counts.total_compiled() <= 1);
+        prop_assert_eq!(warm.artifacts.len(), cold.artifacts.len());
+    }
+
+    #[test]
+    fn arbitrary_bytes_are_no_panic(
+        bytes in proptest::collection::vec(any::<u8>(), 0..200),
+        has_version: bool,
+    ) {
+        let start: &[u8] = if has_version { &[1] } else { &[] };
+        if let Ok(stored) = StoredPiece::decode(&[start, &bytes].concat()) {
+            let images = stored.images().iter().map(|&digest| (digest, Vec::new())).collect();
+            stored.into_artifact(images).ok();
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::error::ConfigError;
 use super::values::RuntimeConfig;
+use piecewise_cache::without_secrets;
 use std::collections::BTreeMap;
 use toml::{Table, Value};
 
@@ -144,7 +145,7 @@ impl ConfigLayers {
             let (key, nearest) = (key.to_owned(), nearest_key(key));
             return Err(ConfigError::UnknownKey { from, key, nearest });
         };
-        let shown = value.to_string();
+        let shown = shown(known, &value);
         let alone = nested(known, value.clone());
         if let Err(error) = alone.try_into::<RuntimeConfig>() {
             let (key, reason) = (key.to_owned(), error.message().to_owned());
@@ -192,6 +193,16 @@ impl std::fmt::Display for Configured {
             }
         }
         Ok(())
+    }
+}
+
+/// A value in an error: of an address only what authorizes nobody.
+fn shown(key: &str, value: &Value) -> String {
+    match value {
+        Value::String(url) if key == "cache.remote_url" => {
+            Value::from(without_secrets(url)).to_string()
+        }
+        value => value.to_string(),
     }
 }
 

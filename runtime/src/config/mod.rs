@@ -9,7 +9,7 @@ mod values;
 pub use error::{ConfigError, ConfigWarning};
 pub use layers::{ConfigEntry, ConfigLayers, Configured, Source};
 pub use resolve::Purpose;
-pub use values::{CacheConfig, DumpConfig, RuntimeConfig, Sizes};
+pub use values::{CacheConfig, DumpConfig, RemoteUrl, RuntimeConfig, Sizes};
 
 #[cfg(test)]
 mod tests;

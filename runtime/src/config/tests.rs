@@ -58,7 +58,12 @@ fn the_list_of_keys_is_the_list_of_fields() {
         max_num_seqs: Some(1),
         dtype: Some(piecewise_ir::dtype::DType::BF16),
         dump: DumpConfig { dir: Some("d".into()), ..DumpConfig::default() },
-        cache: CacheConfig { dir: Some("c".into()), ..CacheConfig::default() },
+        cache: CacheConfig {
+            dir: Some("c".into()),
+            checksum_key_file: Some("k".into()),
+            remote_url: Some("s3://bucket".to_owned().try_into().unwrap()),
+            ..CacheConfig::default()
+        },
         ..RuntimeConfig::default()
     };
     let configured = ConfigLayers::new().file("f", &toml::to_string(&full).unwrap()).unwrap();
@@ -79,6 +84,8 @@ fn what_is_wrong_is_named() {
             file("capture_num_tokens = [1, \"2\"]"),
             file("checks = 3"),
             file("max_num_tokens = "),
+            file("[cache]\nremote_url = \"https://user:secret@host/path?sig=secret\""),
+            file("[cache]\nremote_timeout_ms = 0"),
             resolved("max_num_tokens = 0"),
             resolved("capture_num_tokens = []"),
             resolved("capture_num_tokens = [0, 1]"),

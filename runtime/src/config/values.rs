@@ -3,7 +3,9 @@
 use crate::mode::{GraphMode, Level};
 use crate::model::{CaptureWhen, Checks, OnCaptureFailure};
 use piecewise_backend::tuning::TuneMode;
+use piecewise_cache::without_secrets;
 use piecewise_ir::dtype::DType;
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 
 /// Everything that can be configured.
@@ -120,11 +122,71 @@ pub struct CacheConfig {
     /// Whether a folder that others can write to is trusted. Entries hold code, so who can write
     /// to the folder can change what is computed.
     pub shared: bool,
+    /// The file of the key that entries are checked with: 64 hexadecimal digits. Unset is
+    /// PIECEWISE_CACHE_CHECKSUM_KEY, else no key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checksum_key_file: Option<PathBuf>,
+    /// The object store that is asked for what the folder lacks; unset asks none. Needs the cargo
+    /// feature `remote`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remote_url: Option<RemoteUrl>,
+    /// Whether what is compiled is kept in the object store, too.
+    pub remote_write: bool,
+    /// Whether who can write to the object store may change what is computed. If not, it is used
+    /// only with a checksum key.
+    pub remote_trusted: bool,
+    /// Milliseconds within which the object store begins to answer; each MiB may take another
+    /// second.
+    pub remote_timeout_ms: NonZeroU64,
 }
 
 impl Default for CacheConfig {
     fn default() -> Self {
-        Self { enabled: true, dir: None, max_bytes: 8 << 30, read_only: false, shared: false }
+        Self {
+            enabled: true,
+            dir: None,
+            max_bytes: 8 << 30,
+            read_only: false,
+            shared: false,
+            checksum_key_file: None,
+            remote_url: None,
+            remote_write: false,
+            remote_trusted: false,
+            remote_timeout_ms: REMOTE_TIMEOUT_MS,
+        }
+    }
+}
+
+const REMOTE_TIMEOUT_MS: NonZeroU64 = NonZeroU64::new(5000).unwrap();
+
+/// The address of an object store. Settings are shown and logged, so it holds no user, password,
+/// query or fragment.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct RemoteUrl(String);
+
+impl RemoteUrl {
+    /// The address.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for RemoteUrl {
+    type Error = &'static str;
+
+    fn try_from(url: String) -> Result<Self, Self::Error> {
+        match without_secrets(&url) == url {
+            true => Ok(Self(url)),
+            false => Err("an address is shown to everybody: leave out user, password, query and \
+                          fragment; credentials come from the environment"),
+        }
+    }
+}
+
+impl From<RemoteUrl> for String {
+    fn from(url: RemoteUrl) -> Self {
+        url.0
     }
 }
 
@@ -171,7 +233,7 @@ impl RuntimeConfig {
     }
 
     /// Every key, those of tables with a dot, in the order in which they are shown.
-    pub const KEYS: [&'static str; 29] = [
+    pub const KEYS: [&'static str; 34] = [
         "level",
         "graph_mode",
         "splitting_ops",
@@ -199,6 +261,11 @@ impl RuntimeConfig {
         "cache.max_bytes",
         "cache.read_only",
         "cache.shared",
+        "cache.checksum_key_file",
+        "cache.remote_url",
+        "cache.remote_write",
+        "cache.remote_trusted",
+        "cache.remote_timeout_ms",
         "target",
         "dtype",
     ];

@@ -5,6 +5,7 @@ use super::error::ModelError;
 use super::programs::Member;
 use piecewise_backend::device::{Address, Device};
 use piecewise_ir::entity::{Entity, Value};
+use piecewise_ir::text::Names;
 
 impl<D: Device> CompiledModel<D> {
     /// Holds every address of a graph against the present addresses of the members that it was
@@ -50,7 +51,7 @@ impl<D: Device> CompiledModel<D> {
             return "the true counts".to_owned();
         }
         match (0..graph.value_count()).map(Value::new).find(at) {
-            Some(value) => format!("{value}, another value,"),
+            Some(value) => format!("{}, another value,", Names::of(graph).value(value)),
             None => "no value".to_owned(),
         }
     }

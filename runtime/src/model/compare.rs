@@ -9,7 +9,9 @@ use super::step::Run;
 use crate::mode::StepMode;
 use piecewise_backend::device::{Device, DeviceError};
 use piecewise_ir::entity::Value;
+use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
+use piecewise_ir::text::Names;
 
 /// What a run of a step wrote, in order.
 #[derive(Debug, Default)]
@@ -19,7 +21,9 @@ pub(super) struct Trace {
 
 #[derive(Debug)]
 struct Entry {
-    value: String,
+    value: Value,
+    /// What it is to the step.
+    role: String,
     row_bytes: u64,
     bytes: Vec<u8>,
 }
@@ -41,8 +45,8 @@ impl Trace {
         for output in piece.graph.outputs() {
             let position = positions.iter().position(|value| value == output);
             let Some(&value) = position.and_then(|i| usage.operands.get(i)) else { continue };
-            let name = format!("{value}, written by {}", member.label);
-            self.add(device, module, memory, value, name, counts)?;
+            let role = format!("written by {}", member.label);
+            self.add(device, module, memory, value, role, counts)?;
         }
         Ok(())
     }
@@ -53,7 +57,7 @@ impl Trace {
         module: &Module,
         memory: &Memory,
         value: Value,
-        name: String,
+        role: String,
         counts: &[u64],
     ) -> Result<(), DeviceError> {
         let graph = module.graph();
@@ -63,7 +67,8 @@ impl Trace {
         if !bytes.is_empty() {
             device.read(address, &mut bytes)?;
         }
-        self.entries.push(Entry { value: name, row_bytes: ty.row().bytes(counts).max(1), bytes });
+        let row_bytes = ty.row().bytes(counts).max(1);
+        self.entries.push(Entry { value, role, row_bytes, bytes });
         Ok(())
     }
 
@@ -77,23 +82,28 @@ impl Trace {
     ) -> Result<(), DeviceError> {
         let graph = module.graph();
         for (i, &value) in graph.outputs().iter().enumerate() {
-            self.add(device, module, memory, value, format!("{value}, output {i}"), counts)?;
+            self.add(device, module, memory, value, format!("output {i}"), counts)?;
         }
         for state in graph.states() {
-            let name = format!("state \"{}\"", state.name);
-            self.add(device, module, memory, state.value, name, counts)?;
+            let role = format!("state \"{}\"", state.name);
+            self.add(device, module, memory, state.value, role, counts)?;
         }
         Ok(())
     }
 
     /// The first entry of `self` that is another in `launched`.
-    fn hold_against(&self, launched: &Self, mode: StepMode) -> Result<(), ModelError> {
+    fn hold_against(
+        &self,
+        launched: &Self,
+        graph: &Graph,
+        mode: StepMode,
+    ) -> Result<(), ModelError> {
         for (a, b) in self.entries.iter().zip(&launched.entries) {
             let Some(byte) = a.bytes.iter().zip(&b.bytes).position(|(a, b)| a != b) else {
                 continue;
             };
             return Err(ModelError::ReplayDiffers {
-                value: a.value.clone(),
+                value: format!("{}, {}", Names::of(graph).value(a.value), a.role),
                 mode: mode.name(),
                 byte: byte as u64,
                 row: byte as u64 / a.row_bytes,
@@ -127,6 +137,6 @@ impl<D: Device> CompiledModel<D> {
             self.run_as(Run { mode, ..run }, counts, sizes, members)?;
             trace.add_end(&mut self.device, &self.module, &self.memory, counts)?;
         }
-        traces[0].hold_against(&traces[1], run.mode)
+        traces[0].hold_against(&traces[1], self.module.graph(), run.mode)
     }
 }

@@ -1,6 +1,6 @@
 //! The report for people.
 
-use super::super::amounts::shown_bytes;
+use super::super::amounts::{shown_bytes, shown_ledger};
 use super::report::{ModeReport, Report, StartReport};
 use super::rows::{Row, Spread};
 use comfy_table::{CellAlignment, Table, presets};
@@ -110,18 +110,7 @@ fn start(start: &super::report::Start) -> String {
             ),
         );
     }
-    let ledger = &start.memory;
-    line(
-        &mut text,
-        &format!(
-            "memory           {}: weights {}, states {}, arena {}, scratch {}",
-            shown_bytes(ledger.total()),
-            shown_bytes(ledger.weights),
-            shown_bytes(ledger.states),
-            shown_bytes(ledger.slots),
-            shown_bytes(ledger.scratch)
-        ),
-    );
+    line(&mut text, &format!("memory           {}", shown_ledger(&start.memory)));
     text
 }
 

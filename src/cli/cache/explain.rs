@@ -39,9 +39,10 @@ struct Explained {
 
 pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     let Some(planned) = args.source.plan(args.json)? else { return Ok(ExitCode::SUCCESS) };
-    let Planned { settings, module } = &planned;
+    let Planned { settings, module, .. } = &planned;
     let mut config = settings.config.cache.clone();
     config.read_only = true;
+    config.remote_url = None;
     let store = CacheStore::open(&config)?;
     let mut entries = store.cache.entries()?;
     entries.retain(|entry| entry.kind == PIECE_KIND);

@@ -17,6 +17,10 @@ pub(crate) struct Location {
     /// folder].
     #[arg(long, value_name = "DIR")]
     cache_dir: Option<PathBuf>,
+    /// The file of the key that entries are checked with [default: PIECEWISE_CACHE_CHECKSUM_KEY,
+    /// else none].
+    #[arg(long, value_name = "FILE")]
+    cache_checksum_key_file: Option<PathBuf>,
 }
 
 impl Location {
@@ -26,6 +30,10 @@ impl Location {
         // The cache is there whether or not commands that compile use it.
         config.enabled = true;
         config.dir = self.cache_dir.clone().or(config.dir);
+        let key_file = self.cache_checksum_key_file.clone();
+        config.checksum_key_file = key_file.or(config.checksum_key_file);
+        // These commands look after the folder alone.
+        config.remote_url = None;
         Ok(config)
     }
 

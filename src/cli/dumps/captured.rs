@@ -3,7 +3,6 @@
 use super::dot::{Edge, Vertex, picture};
 use super::files::DumpFolder;
 use super::kernels::{Pieces, short};
-use crate::cli::launch_rows::PieceView;
 use petgraph::graph::{DiGraph, NodeIndex};
 use piecewise_backend::artifact::{Artifact, PieceSize};
 use piecewise_ir::entity::UniquePieceId;
@@ -30,7 +29,7 @@ pub(super) fn write(
         for size in dispatcher.piece_graph_sizes(class) {
             let Some(artifact) = pieces.artifact(unique, PieceSize::Exact(size)) else { continue };
             let mut chain = Chain::default();
-            chain.extend(pieces, &PieceView::new(piece, symbols.bounds()), artifact, "");
+            chain.extend(pieces, artifact, "");
             folder.write(&format!("captured/{unique}-at-{size}.dot"), &picture(&chain.drawn))?;
         }
     }
@@ -52,8 +51,7 @@ pub(super) fn write(
                 is_whole = false;
                 break;
             };
-            let view = PieceView::new(piece, symbols.bounds());
-            chain.extend(pieces, &view, artifact, &format!("{} ", step.id()));
+            chain.extend(pieces, artifact, &format!("{} ", step.id()));
         }
         if is_whole {
             let (tokens, rows) = (sizes.tokens.rows(), sizes.rows.rows());
@@ -89,13 +87,7 @@ struct Chain {
 }
 
 impl Chain {
-    fn extend(
-        &mut self,
-        pieces: &Pieces<'_>,
-        view: &PieceView<'_>,
-        artifact: &Artifact,
-        prefix: &str,
-    ) {
+    fn extend(&mut self, pieces: &Pieces<'_>, artifact: &Artifact, prefix: &str) {
         let launches = artifact.alternatives.first().map_or(&[][..], |lowered| &lowered.launches);
         for launch in launches {
             // A launch without blocks is left out of a capture.
@@ -109,7 +101,7 @@ impl Chain {
                 None => ("", false),
             };
             let [x, y, z] = launch.grid;
-            let name = view.launch_name(launch);
+            let name = &launch.name;
             let image = short(launch.image);
             let label = format!("{prefix}{name}\n{kernel} {image}\ngrid {x} {y} {z}");
             let here = self.drawn.add_node(Vertex { label, shape: "box" });

@@ -1,6 +1,5 @@
 //! Graph and plan for graphviz.
 
-use crate::cli::op_name;
 use petgraph::dot::{Config, Dot};
 use petgraph::graph::{DiGraph, NodeIndex};
 use petgraph::visit::{EdgeRef, IntoNodeReferences};
@@ -77,7 +76,7 @@ pub(super) fn graph(graph: &Graph) -> String {
             Op::Custom(_) => "octagon",
             _ => "ellipse",
         };
-        let label = format!("{}{}{scope}", op_name(&data.op), results.collect::<String>());
+        let label = format!("{}{}{scope}", data.op.name(), results.collect::<String>());
         drawn.add_node(Vertex { label, shape });
     }
     for edge in dependences.edge_references() {
@@ -115,7 +114,7 @@ pub(super) fn plan(module: &Module, stitch: &Stitch) -> String {
             Step::Piece(_) => ("piece", "box"),
             Step::Split(_) => ("split op", "octagon"),
         };
-        let ops = usage.nodes.iter().map(|&node| op_name(&graph.node(node).op));
+        let ops = usage.nodes.iter().map(|&node| graph.node(node).op.name());
         let ops = ops.collect::<Vec<_>>().join("\n");
         let label = format!("{} {kind} {}\n{ops}", step.id(), usage.unique);
         let here = drawn.add_node(Vertex { label, shape });

@@ -4,7 +4,6 @@ use super::Report;
 use crate::cli::amounts::shown_bytes;
 use crate::cli::launch_rows::{BytesMoved, OperandRow, PieceView};
 use crate::cli::lowering::LoweredPiece;
-use crate::cli::op_name;
 use anyhow::bail;
 use indexmap::IndexMap;
 use piecewise_backend::artifact::{Artifact, Digest, PieceSize};
@@ -217,7 +216,7 @@ impl Values {
                     "" => &data_of.loc.source,
                     scope => scope,
                 };
-                add(data.value, "value", format!("{} {place}", op_name(&data_of.op)));
+                add(data.value, "value", format!("{} {place}", data_of.op.name()));
             }
         }
         this
@@ -256,7 +255,7 @@ fn step_rows(graph: &Graph, stitch: &Stitch, values: &Values) -> (Vec<StepRow>, 
     let mut rows = Vec::with_capacity(stitch.steps.len());
     for &step in &stitch.steps {
         let usage = &stitch.uses[step.id()];
-        let ops: Vec<&str> = usage.nodes.iter().map(|&n| op_name(&graph.node(n).op)).collect();
+        let ops: Vec<&str> = usage.nodes.iter().map(|&n| graph.node(n).op.name()).collect();
         let kind = match step {
             Step::Prologue(_) => "prologue",
             Step::Piece(_) => "piece",

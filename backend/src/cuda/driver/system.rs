@@ -1,91 +1,5 @@
 //! The system's driver, its functions resolved from `libcuda.so.1`.
 
-use super::{Attribute, Driver, GraphEdge, GraphNode, Handle, KernelLaunch, Outcome};
-use crate::cuda::error::{CallError, CudaError, CudaVersion};
-use crate::cuda::library::{CudaLibrary, library_api, open};
-use cudarc::driver::sys as cu;
-use std::ffi::{CStr, CString, c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
-use std::mem::MaybeUninit;
-use std::path::Path;
-use std::ptr::{null, null_mut};
-
-library_api! {
-    /// The driver functions that are used.
-    struct DriverApi from cudarc::driver::sys, status CUresult {
-        fn cuGetErrorName(cu::CUresult, *mut *const c_char);
-        fn cuGetErrorString(cu::CUresult, *mut *const c_char);
-        fn cuDeviceGetCount(*mut c_int);
-        fn cuDeviceGet(*mut cu::CUdevice, c_int);
-        fn cuDeviceGetName(*mut c_char, c_int, cu::CUdevice);
-        fn cuDeviceGetAttribute(*mut c_int, cu::CUdevice_attribute, cu::CUdevice);
-        fn cuDeviceTotalMem_v2(*mut usize, cu::CUdevice);
-        fn cuDevicePrimaryCtxRetain(*mut cu::CUcontext, cu::CUdevice);
-        fn cuDevicePrimaryCtxRelease_v2(cu::CUdevice);
-        fn cuCtxSetCurrent(cu::CUcontext);
-        fn cuMemGetInfo_v2(*mut usize, *mut usize);
-        fn cuMemGetAllocationGranularity(
-            *mut usize, *const cu::CUmemAllocationProp, cu::CUmemAllocationGranularity_flags,
-        );
-        fn cuMemAddressReserve(
-            *mut cu::CUdeviceptr, usize, usize, cu::CUdeviceptr, c_ulonglong,
-        );
-        fn cuMemAddressFree(cu::CUdeviceptr, usize);
-        fn cuMemCreate(
-            *mut cu::CUmemGenericAllocationHandle, usize, *const cu::CUmemAllocationProp,
-            c_ulonglong,
-        );
-        fn cuMemRelease(cu::CUmemGenericAllocationHandle);
-        fn cuMemMap(
-            cu::CUdeviceptr, usize, usize, cu::CUmemGenericAllocationHandle, c_ulonglong,
-        );
-        fn cuMemUnmap(cu::CUdeviceptr, usize);
-        fn cuMemSetAccess(cu::CUdeviceptr, usize, *const cu::CUmemAccessDesc, usize);
-        fn cuMemAlloc_v2(*mut cu::CUdeviceptr, usize);
-        fn cuMemFree_v2(cu::CUdeviceptr);
-        fn cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
-        fn cuMemFreeHost(*mut c_void);
-        fn cuMemcpyHtoDAsync_v2(cu::CUdeviceptr, *const c_void, usize, cu::CUstream);
-        fn cuMemcpyDtoHAsync_v2(*mut c_void, cu::CUdeviceptr, usize, cu::CUstream);
-        fn cuMemsetD8Async(cu::CUdeviceptr, c_uchar, usize, cu::CUstream);
-        fn cuMemsetD16Async(cu::CUdeviceptr, c_ushort, usize, cu::CUstream);
-        fn cuMemsetD32Async(cu::CUdeviceptr, c_uint, usize, cu::CUstream);
-        fn cuStreamCreate(*mut cu::CUstream, c_uint);
-        fn cuStreamDestroy_v2(cu::CUstream);
-        fn cuStreamSynchronize(cu::CUstream);
-        fn cuEventCreate(*mut cu::CUevent, c_uint);
-        fn cuEventDestroy_v2(cu::CUevent);
-        fn cuEventRecord(cu::CUevent, cu::CUstream);
-        fn cuEventSynchronize(cu::CUevent);
-        fn cuEventElapsedTime(*mut f32, cu::CUevent, cu::CUevent);
-        fn cuModuleLoadData(*mut cu::CUmodule, *const c_void);
-        fn cuModuleUnload(cu::CUmodule);
-        fn cuModuleGetFunction(*mut cu::CUfunction, cu::CUmodule, *const c_char);
-        fn cuFuncLoad(cu::CUfunction);
-        fn cuFuncSetAttribute(cu::CUfunction, cu::CUfunction_attribute, c_int);
-        fn cuFuncGetName(*mut *const c_char, cu::CUfunction);
-        fn cuLaunchKernelEx(
-            *const cu::CUlaunchConfig, cu::CUfunction, *mut *mut c_void, *mut *mut c_void,
-        );
-        fn cuStreamBeginCapture_v2(cu::CUstream, cu::CUstreamCaptureMode);
-        fn cuStreamEndCapture(cu::CUstream, *mut cu::CUgraph);
-        fn cuStreamIsCapturing(cu::CUstream, *mut cu::CUstreamCaptureStatus);
-        fn cuGraphGetNodes(cu::CUgraph, *mut cu::CUgraphNode, *mut usize);
-        fn cuGraphNodeGetType(cu::CUgraphNode, *mut cu::CUgraphNodeType);
-        fn cuGraphKernelNodeGetParams_v2(cu::CUgraphNode, *mut cu::CUDA_KERNEL_NODE_PARAMS);
-        fn cuGraphChildGraphNodeGetGraph(cu::CUgraphNode, *mut cu::CUgraph);
-        fn cuGraphGetEdges_v2(
-            cu::CUgraph, *mut cu::CUgraphNode, *mut cu::CUgraphNode, *mut cu::CUgraphEdgeData,
-            *mut usize,
-        );
-        fn cuGraphDebugDotPrint(cu::CUgraph, *const c_char, c_uint);
-        fn cuGraphInstantiateWithFlags(*mut cu::CUgraphExec, cu::CUgraph, c_ulonglong);
-        fn cuGraphUpload(cu::CUgraphExec, cu::CUstream);
-        fn cuGraphLaunch(cu::CUgraphExec, cu::CUstream);
-        fn cuGraphExecDestroy(cu::CUgraphExec);
-        fn cuGraphDestroy(cu::CUgraph);
-    }
-}
-
 /// Calls a driver function and turns its status into a result.
 macro_rules! call {
     ($driver:expr, $function:ident($($argument:expr),* $(,)?)) => {{
@@ -95,6 +9,19 @@ macro_rules! call {
         $driver.check(stringify!($function), code)
     }};
 }
+
+mod functions;
+mod graph;
+mod launch;
+mod open;
+
+use super::{Attribute, Driver, GraphEdge, GraphNode, Handle, KernelLaunch, Outcome};
+use crate::cuda::error::{CallError, CudaVersion};
+use cudarc::driver::sys as cu;
+use functions::DriverApi;
+use std::ffi::{CStr, CString, c_char, c_int, c_uint};
+use std::path::Path;
+use std::ptr::{null, null_mut};
 
 /// The driver of this machine.
 #[derive(Debug)]
@@ -109,50 +36,6 @@ pub(in crate::cuda) struct SystemDriver {
 type NameOf = unsafe extern "C" fn(c_uint, *mut *const c_char) -> c_uint;
 
 impl SystemDriver {
-    /// The least driver: the newest function used is `cuFuncLoad`, of CUDA 12.4.
-    pub(in crate::cuda) const OLDEST: CudaVersion = CudaVersion(12_040);
-
-    /// Finds the driver and initializes it. The version is compared before the functions are
-    /// resolved, so that an old driver is named as such.
-    pub(in crate::cuda) fn open() -> Result<Self, CudaError> {
-        let library = open(CudaLibrary::Driver, &[], None)?;
-        // SAFETY: the signatures are those of the driver API since its first version.
-        let (init, version) = unsafe {
-            (
-                library.function::<unsafe extern "C" fn(c_uint) -> c_uint>("cuInit")?,
-                library
-                    .function::<unsafe extern "C" fn(*mut c_int) -> c_uint>("cuDriverGetVersion")?,
-            )
-        };
-        let failed = |action: &str, call, code| CudaError::Call {
-            action: action.to_owned(),
-            source: CallError {
-                call,
-                code,
-                name: initial_error(code).to_owned(),
-                description: "the driver library is there but does not work; nvidia-smi should \
-                              say more"
-                    .to_owned(),
-            },
-        };
-        let mut found = 0;
-        // SAFETY: `found` is what the function writes.
-        match unsafe { version(&mut found) } {
-            0 => {}
-            code => return Err(failed("ask for the driver's version", "cuDriverGetVersion", code)),
-        }
-        let found = CudaVersion(found.max(0) as u32);
-        if found < Self::OLDEST {
-            return Err(CudaError::DriverTooOld { found, needed: Self::OLDEST });
-        }
-        // SAFETY: 0 is the only flag there is.
-        match unsafe { init(0) } {
-            0 => {}
-            code => return Err(failed("initialize the driver", "cuInit", code)),
-        }
-        Ok(Self { api: DriverApi::resolve(&library)?, version: found, path: library.path })
-    }
-
     pub(in crate::cuda) fn version(&self) -> CudaVersion {
         self.version
     }
@@ -199,77 +82,6 @@ impl SystemDriver {
         let mut device = 0;
         call!(self, cuDeviceGet(&mut device, ordinal as c_int))?;
         Ok(device)
-    }
-
-    fn node(&self, node: cu::CUgraphNode) -> Outcome<GraphNode> {
-        let mut kind: c_uint = 0;
-        // The type is written as a number: a newer driver may have types that the enum lacks.
-        call!(self, cuGraphNodeGetType(node, (&raw mut kind).cast()))?;
-        use cu::CUgraphNodeType as Type;
-        let is = |ty: Type| kind == ty as c_uint;
-        if is(Type::CU_GRAPH_NODE_TYPE_KERNEL) {
-            return self.kernel_node(node);
-        }
-        if is(Type::CU_GRAPH_NODE_TYPE_GRAPH) {
-            let mut child = null_mut();
-            call!(self, cuGraphChildGraphNodeGetGraph(node, &mut child))?;
-            return Ok(GraphNode::Child(self.graph_nodes(child.addr() as u64)?));
-        }
-        Ok(match () {
-            () if is(Type::CU_GRAPH_NODE_TYPE_MEMCPY) => GraphNode::MemoryCopy,
-            () if is(Type::CU_GRAPH_NODE_TYPE_MEMSET) => GraphNode::MemorySet,
-            () if is(Type::CU_GRAPH_NODE_TYPE_HOST) => GraphNode::Host,
-            () if is(Type::CU_GRAPH_NODE_TYPE_EMPTY) => GraphNode::Empty,
-            () if is(Type::CU_GRAPH_NODE_TYPE_MEM_ALLOC) => GraphNode::Allocation,
-            () if is(Type::CU_GRAPH_NODE_TYPE_MEM_FREE) => GraphNode::Free,
-            () => GraphNode::Other(kind),
-        })
-    }
-
-    fn kernel_node(&self, node: cu::CUgraphNode) -> Outcome<GraphNode> {
-        let mut params = MaybeUninit::<cu::CUDA_KERNEL_NODE_PARAMS>::zeroed();
-        call!(self, cuGraphKernelNodeGetParams_v2(node, params.as_mut_ptr()))?;
-        // SAFETY: the call succeeded, and every bit pattern of the struct is a value.
-        let params = unsafe { params.assume_init() };
-        let mut name = null();
-        // A library's kernel may have a context-free handle instead of a function.
-        let named = !params.func.is_null()
-            && call!(self, cuFuncGetName(&mut name, params.func)).is_ok()
-            && !name.is_null();
-        let name = match named {
-            // SAFETY: the name ends with NUL and lives as long as its module.
-            true => unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned(),
-            false => "a library's kernel".to_owned(),
-        };
-        let grid = [params.gridDimX, params.gridDimY, params.gridDimZ];
-        let block = [params.blockDimX, params.blockDimY, params.blockDimZ];
-        Ok(GraphNode::Kernel { name, grid, block })
-    }
-
-    fn node_handles(&self, graph: cu::CUgraph) -> Outcome<Vec<cu::CUgraphNode>> {
-        let mut count = 0;
-        call!(self, cuGraphGetNodes(graph, null_mut(), &mut count))?;
-        let mut nodes = vec![null_mut(); count];
-        if count > 0 {
-            call!(self, cuGraphGetNodes(graph, nodes.as_mut_ptr(), &mut count))?;
-        }
-        nodes.truncate(count);
-        Ok(nodes)
-    }
-}
-
-/// The status of the first calls by name, when the driver can't be asked yet.
-fn initial_error(code: u32) -> &'static str {
-    match code {
-        3 => "CUDA_ERROR_NOT_INITIALIZED",
-        34 => "CUDA_ERROR_STUB_LIBRARY",
-        100 => "CUDA_ERROR_NO_DEVICE",
-        101 => "CUDA_ERROR_INVALID_DEVICE",
-        802 => "CUDA_ERROR_SYSTEM_NOT_READY",
-        803 => "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
-        804 => "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
-        999 => "CUDA_ERROR_UNKNOWN",
-        _ => "an error",
     }
 }
 
@@ -525,53 +337,7 @@ impl Driver for SystemDriver {
     }
 
     fn launch(&self, launch: &KernelLaunch<'_>) -> Outcome<()> {
-        let mut attributes = Vec::with_capacity(2);
-        let mut attribute = |id, value| {
-            attributes.push(cu::CUlaunchAttribute { id, pad: [0; 4], value });
-        };
-        let blank = || cu::CUlaunchAttributeValue { pad: [0; 64] };
-        if launch.programmatic {
-            let mut value = blank();
-            value.programmaticStreamSerializationAllowed = 1;
-            attribute(
-                cu::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-                value,
-            );
-        }
-        if launch.cluster != [1; 3] {
-            let [x, y, z] = launch.cluster;
-            let mut value = blank();
-            value.clusterDim = cu::CUlaunchAttributeValue_union__bindgen_ty_1 { x, y, z };
-            attribute(cu::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, value);
-        }
-        let config = cu::CUlaunchConfig {
-            gridDimX: launch.grid[0],
-            gridDimY: launch.grid[1],
-            gridDimZ: launch.grid[2],
-            blockDimX: launch.block[0],
-            blockDimY: launch.block[1],
-            blockDimZ: launch.block[2],
-            sharedMemBytes: launch.shared_bytes,
-            hStream: pointer(launch.stream),
-            attrs: if attributes.is_empty() { null_mut() } else { attributes.as_mut_ptr() },
-            numAttrs: attributes.len() as c_uint,
-        };
-        // The driver reads as many bytes at each pointer as the kernel declares: the low half of a
-        // number on the little-endian machines that CUDA runs on.
-        let mut parameters: Vec<*mut c_void> = launch
-            .parameters
-            .iter()
-            .map(|value| std::ptr::from_ref(value).cast_mut().cast())
-            .collect();
-        call!(
-            self,
-            cuLaunchKernelEx(
-                &config,
-                pointer(launch.function),
-                parameters.as_mut_ptr(),
-                null_mut()
-            )
-        )
+        self.launch_kernel(launch)
     }
 
     fn begin_capture(&self, stream: Handle) -> Outcome<()> {
@@ -592,44 +358,11 @@ impl Driver for SystemDriver {
     }
 
     fn graph_nodes(&self, graph: Handle) -> Outcome<Vec<GraphNode>> {
-        self.node_handles(pointer(graph))?.into_iter().map(|node| self.node(node)).collect()
+        self.nodes_of(pointer(graph))
     }
 
     fn graph_edges(&self, graph: Handle) -> Outcome<Vec<GraphEdge>> {
-        let nodes = self.node_handles(pointer(graph))?;
-        let index: rustc_hash::FxHashMap<_, _> =
-            nodes.iter().enumerate().map(|(i, node)| (node.addr(), i)).collect();
-        let graph = pointer(graph);
-        let mut count = 0;
-        // Without a place for edge data, the driver refuses graphs with programmatic edges.
-        call!(self, cuGraphGetEdges_v2(graph, null_mut(), null_mut(), null_mut(), &mut count))?;
-        let blank = cu::CUgraphEdgeData { from_port: 0, to_port: 0, type_: 0, reserved: [0; 5] };
-        let (mut from, mut to) = (vec![null_mut(); count], vec![null_mut(); count]);
-        let mut data = vec![blank; count];
-        if count > 0 {
-            call!(
-                self,
-                cuGraphGetEdges_v2(
-                    graph,
-                    from.as_mut_ptr(),
-                    to.as_mut_ptr(),
-                    data.as_mut_ptr(),
-                    &mut count
-                )
-            )?;
-        }
-        let programmatic =
-            cu::CUgraphDependencyType::CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC as c_uchar;
-        let edges = from.iter().zip(&to).zip(&data).take(count);
-        Ok(edges
-            .filter_map(|((from, to), data)| {
-                Some(GraphEdge {
-                    from: *index.get(&from.addr())?,
-                    to: *index.get(&to.addr())?,
-                    programmatic: data.type_ == programmatic,
-                })
-            })
-            .collect())
+        self.edges_of(pointer(graph))
     }
 
     fn write_dot(&self, graph: Handle, path: &Path) -> Outcome<()> {

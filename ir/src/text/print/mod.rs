@@ -8,7 +8,7 @@ mod writer;
 
 pub(super) use graph::Anchors;
 pub(super) use op::param_type;
-pub(super) use writer::{Mode, Printer, Span};
+pub(super) use writer::{Mode, Printer, Span, undefined};
 
 use crate::graph::Graph;
 use crate::module::Module;
@@ -21,7 +21,7 @@ pub fn value_names(graph: &Graph) -> Vec<Option<String>> {
 }
 
 /// The same where results have another letter: `a` in the body of a region.
-pub(crate) fn names_in(graph: &Graph, results: char) -> Vec<Option<String>> {
+pub(super) fn names_in(graph: &Graph, results: char) -> Vec<Option<String>> {
     Scope::new(graph, Mode::Listing, Anchors::Graph, results).into_names()
 }
 

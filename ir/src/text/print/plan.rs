@@ -4,7 +4,7 @@ use super::graph::{Anchors, Scope};
 use super::writer::{Mode, Printer, undefined};
 use crate::diagnostic::Anchor;
 use crate::entity::{Entity, Node, PieceId, UniquePieceId, Value};
-use crate::module::{ArenaLayout, Module, PieceUse, SlotKind, Step, Stitch, UniquePiece};
+use crate::module::{ArenaLayout, Module, PieceUse, Step, Stitch, UniquePiece};
 use crate::text::names::Word;
 
 impl Printer {
@@ -118,7 +118,7 @@ impl Printer {
                 if scope.graph.has_value(data.value) {
                     p.ty(scope.symbols(), scope.graph.ty(data.value));
                 }
-                p.put(format_args!(" {} {}", slot_keyword(data.kind), scope.name(data.value)));
+                p.put(format_args!(" {} {}", data.kind.name(), scope.name(data.value)));
                 p.put(format_args!(" live {}..{}", data.live.start, data.live.end));
                 let offset = module.layout().and_then(|l| l.offsets.get(slot.index()));
                 let size = module.layout().and_then(|l| l.sizes.get(slot.index()));
@@ -144,15 +144,6 @@ pub(in crate::text) fn step_keyword(step: Step) -> &'static str {
         Step::Prologue(_) => "prologue",
         Step::Piece(_) => "piece",
         Step::Split(_) => "split",
-    }
-}
-
-pub(in crate::text) fn slot_keyword(kind: SlotKind) -> &'static str {
-    match kind {
-        SlotKind::Input => "input",
-        SlotKind::Boundary => "boundary",
-        SlotKind::Local => "local",
-        SlotKind::Output => "output",
     }
 }
 

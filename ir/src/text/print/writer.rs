@@ -196,6 +196,6 @@ pub(super) fn numbered(prefix: char, index: usize) -> String {
 }
 
 /// The name of an entity that the text does not define: an error that the listing shows.
-pub(super) fn undefined(entity: impl Entity) -> String {
+pub(in crate::text) fn undefined(entity: impl Entity) -> String {
     format!("?{entity:?}")
 }

@@ -8,6 +8,7 @@
 mod absorbed;
 mod cut;
 mod emit;
+mod load;
 mod plan;
 mod roots;
 mod source;

@@ -67,7 +67,7 @@ pub(super) fn fold_tables(graph: &mut Graph, names: &Names, report: &mut PassRep
             let data = graph.node(node);
             let result = data.results[0];
             constant.insert(result);
-            computes[result.index()] = !is_data(&data.op) && !is_remap(&data.op)
+            computes[result.index()] = !is_data(&data.op) && !data.op.is_remap()
                 || data.operands.iter().any(|v| computes[v.index()]);
         }
     }
@@ -111,13 +111,6 @@ fn is_data(op: &Op) -> bool {
     matches!(op, Op::Literal(_) | Op::Iota { .. })
 }
 
-fn is_remap(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Reshape | Op::Broadcast | Op::Permute { .. } | Op::Slice { .. } | Op::Concat { .. }
-    )
-}
-
 fn is_constant(graph: &Graph, constant: &FxHashSet<Value>, node: Node) -> bool {
     let data = graph.node(node);
     !matches!(data.op, Op::Scatter | Op::Region(_) | Op::Custom(_) | Op::TopK { .. })
@@ -140,7 +133,7 @@ fn is_foldable(graph: &Graph, node: Node) -> bool {
         && match &data.op {
             op if is_data(op) => false,
             Op::Broadcast => false,
-            op if is_remap(op) => of_literals(),
+            op if op.is_remap() => of_literals(),
             _ => true,
         }
 }

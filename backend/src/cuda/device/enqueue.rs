@@ -1,0 +1,81 @@
+//! One launch on the stream: a kernel, a matmul of the library, or a host function.
+
+use super::{CudaDevice, lock};
+use crate::cuda::driver::KernelLaunch;
+use crate::cuda::program::{BoundLaunch, Work};
+use piecewise_kernels::op::cuda::CudaOpArgs;
+use piecewise_kernels::step::LaunchContext;
+
+impl CudaDevice {
+    /// Puts a launch on the stream.
+    pub(super) fn enqueue(
+        &self,
+        launch: &BoundLaunch,
+        context: LaunchContext<'_>,
+    ) -> Result<(), String> {
+        let sizes = context.sizes();
+        let enqueued = match &launch.work {
+            Work::Kernel(bound) => {
+                let recipe = &bound.recipe;
+                let grid = recipe
+                    .grid_at(sizes, self.context.device.multiprocessors)
+                    .map_err(|e| format!("kernel `{}`: {e}", recipe.entry))?;
+                if grid.contains(&0) {
+                    return Ok(());
+                }
+                let parameters: Vec<u64> =
+                    bound.values.iter().map(|value| value.at(sizes)).collect();
+                let kernel = KernelLaunch {
+                    function: bound.kernel.function,
+                    grid,
+                    block: recipe.block,
+                    cluster: [1; 3],
+                    shared_bytes: recipe.dynamic_shared,
+                    programmatic: recipe.programmatic && self.arch().has_programmatic_launch(),
+                    stream: self.stream.handle,
+                    parameters: &parameters,
+                };
+                self.driver().launch(&kernel).map_err(|e| {
+                    format!("kernel `{}` with grid {:?}: {e}", recipe.entry, kernel.grid)
+                })
+            }
+            Work::Matmul(bound) => {
+                let problem = bound.matmul.problem(sizes)?;
+                let lt = self.lt.as_ref().ok_or("cuBLASLt is not loaded")?;
+                let mut lt = lock(lt);
+                let plan = lt.plan(&problem, bound.workspace_bytes).map_err(|e| e.to_string())?;
+                let call = bound.call(self.stream.handle);
+                lt.enqueue(&plan, 0, &call).map_err(|e| e.to_string())
+            }
+            Work::Host(bound) => {
+                let image = bound.image().ok_or("its image is no host function")?;
+                let args = CudaOpArgs {
+                    name: &image.name,
+                    attrs: &image.attrs,
+                    types: &image.types,
+                    addresses: &bound.addresses,
+                    scratch: bound.scratch,
+                    counts: bound.counts,
+                    stream: self.stream.handle,
+                    context,
+                };
+                bound.op.enqueue(&args).map_err(|e| e.to_string())
+            }
+        };
+        if enqueued.is_ok() && matches!(context, LaunchContext::Step(_)) {
+            self.count(|counts| counts.plain_launches += 1);
+        }
+        enqueued
+    }
+
+    /// Makes the plans of a program's matmuls: the library may allocate and load code at their
+    /// first use, which a capture would not allow.
+    pub(super) fn prepare(&self, launch: &BoundLaunch, sizes: &[u64]) -> Result<(), String> {
+        launch.check(sizes)?;
+        let Work::Matmul(bound) = &launch.work else { return Ok(()) };
+        let problem = bound.matmul.problem(sizes)?;
+        let lt = self.lt.as_ref().ok_or("cuBLASLt is not loaded")?;
+        lock(lt).plan(&problem, bound.workspace_bytes).map_err(|e| e.to_string())?;
+        Ok(())
+    }
+}

@@ -1,0 +1,35 @@
+//! The models of the repository, and a small one of any number of layers.
+
+use piecewise::models::DecoderConfig;
+use std::path::Path;
+
+/// Every model folder, by its path in the repository.
+#[allow(dead_code, reason = "not every test binary looks at all of them")]
+pub(crate) const MODELS: [&str; 7] = [
+    "examples/tiny-qwen3",
+    "tests/fixtures/llama3",
+    "tests/fixtures/llama3-older-form",
+    "tests/fixtures/mistral",
+    "tests/fixtures/qwen2",
+    "tests/fixtures/qwen3",
+    "tests/fixtures/qwen3-sharded",
+];
+
+/// A model of this many layers that is small in every other way.
+#[allow(dead_code, reason = "not every test binary makes a model")]
+pub(crate) fn small_model(layers: usize) -> DecoderConfig {
+    let config = serde_json::json!({
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "vocab_size": 61,
+        "max_position_embeddings": 1024,
+        "tie_word_embeddings": true,
+    });
+    DecoderConfig::parse(config.to_string().as_bytes(), Path::new("config.json")).unwrap()
+}
