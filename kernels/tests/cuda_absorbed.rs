@@ -11,23 +11,28 @@ mod common;
 mod emulate;
 #[path = "cuda/nvrtc.rs"]
 mod nvrtc;
+#[path = "cuda/values.rs"]
+mod values;
 
 use common::Builder;
 use emulate::{Case, Rng, available, emulate, fill, floats};
 use nvrtc::Nvrtc;
-use piecewise_ir::custom::OpDefs;
 use piecewise_ir::dtype::DType::{self, BF16, F16, F32, I32};
 use piecewise_ir::entity::{Entity, Node, Value};
-use piecewise_ir::eval::{Array, Evaluator, Rounding};
 use piecewise_ir::graph::{Graph, ValueDef};
 use piecewise_ir::module::Module;
 use piecewise_ir::op::{Op, UnaryOp};
 use piecewise_ir::region::Region;
+use piecewise_ir::testing::RandomGraph;
 use piecewise_kernels::cuda::{
     AfterProduct, BeforeProduct, LaunchRecipe, MatMulSpec, OperandRole, PRELUDE, PartParam,
     RegionPart,
 };
 use piecewise_kernels::lower::LowerError;
+use values::evaluate;
+
+/// Random graphs that are looked at.
+const SEEDS: u64 = 60;
 
 const PASSES: &str = "canonicalize,fold,merge_matmuls,cse,dce,fuse";
 
@@ -88,7 +93,10 @@ impl<'a> Absorbing<'a> {
         let reader = graph.nodes().find(|&n| graph.node(n).operands.contains(&data.results[0]));
         let read = match after {
             [] => None,
-            after => Some(Part::of(graph, reader?, after, &[])?),
+            after => {
+                let part = Part::of(graph, reader?, after, &[])?;
+                Some(part).filter(|part| part.operands.contains(&data.results[0]))
+            }
         };
         Some(Self { graph, matmul, before: made, after: read })
     }
@@ -146,40 +154,12 @@ fn bytes(dtype: DType, data: &[f64]) -> Vec<u8> {
     data.iter().flat_map(element).collect()
 }
 
-/// Every value of the graph at `real` rows, by value.
-fn evaluate(graph: &Graph, real: u64, seed: u64) -> Vec<Option<Array>> {
-    let mut all = graph.clone();
-    let computed: Vec<Value> = graph.nodes().flat_map(|n| graph.node(n).results.clone()).collect();
-    all.set_outputs(computed.clone());
-    let sizes = vec![real; graph.symbols().len()];
-    let mut rng = Rng(seed);
-    let mut array = |value: Value| {
-        let ty = graph.ty(value);
-        let shape: Vec<usize> = ty.dims(&sizes).into_iter().map(|d| d as usize).collect();
-        let n = shape.iter().product();
-        let data = floats(ty.dtype, &fill(ty.dtype, n, &mut rng));
-        Array { dtype: ty.dtype, shape, data }
-    };
-    let inputs: Vec<Array> = graph.inputs().iter().map(|d| array(d.value)).collect();
-    let weights: Vec<Array> = graph.weights().iter().map(|d| array(d.value)).collect();
-    let ops = OpDefs::new();
-    let evaluator = Evaluator::new(&all, &ops).rounding(Rounding::Typed);
-    let outputs = evaluator.run(&sizes, &inputs, &weights, &mut []).unwrap();
-    let mut values = vec![None; graph.value_count()];
-    let given = graph.inputs().iter().map(|d| d.value).zip(inputs);
-    let held = graph.weights().iter().map(|d| d.value).zip(weights);
-    for (value, array) in given.chain(held).chain(computed.into_iter().zip(outputs)) {
-        values[value.index()] = Some(array);
-    }
-    values
-}
-
 /// Runs a kernel at `rows` rows of which `real` are real, and compares its results.
 fn check(name: &str, absorbing: &Absorbing<'_>, rows: u64, real: u64, seed: u64) {
     let graph = absorbing.graph;
-    let values = evaluate(graph, real, seed);
     let (arguments, results) = absorbing.values();
     let sizes = vec![rows; graph.symbols().len()];
+    let values = evaluate(graph, &vec![real; sizes.len()], seed);
     let memory = |&value: &Value| {
         let ty = graph.ty(value);
         let all = ty.bytes(&sizes) as usize;
@@ -323,9 +303,42 @@ fn gathered_rows_before_and_a_cast_after() {
     common::run(&mut module, PASSES);
     let graph = module.graph();
     for (before, after) in [(true, &[0][..]), (true, &[]), (false, &[0])] {
-        let Some(part) = Absorbing::of(graph, product(graph), before, after) else { continue };
+        let part = Absorbing::of(graph, product(graph), before, after).unwrap();
         check(&format!("head_{before}_{}", after.len()), &part, 4, 3, 1);
     }
+}
+
+/// Products of random graphs with whatever a kernel takes of the regions beside them.
+#[test]
+fn random_regions_beside_products() {
+    if !available() {
+        return;
+    }
+    let mut checked = [0; 2];
+    for seed in 0..SEEDS {
+        let mut module = Module::new(RandomGraph::default().generate(seed));
+        common::run(&mut module, PASSES);
+        let graph = module.graph();
+        for matmul in graph.nodes().filter(|&n| matches!(graph.node(n).op, Op::MatMul { .. })) {
+            let rows = 1 + seed % 8;
+            let runs = |part: &Absorbing<'_>| part.kernel(rows).is_ok();
+            let before = Absorbing::of(graph, matmul, true, &[]);
+            let before = before.filter(|part| part.before.is_some() && runs(part)).is_some();
+            let after = (0..4).find(|&i| {
+                let part = Absorbing::of(graph, matmul, false, &[i]);
+                part.is_some_and(|part| runs(&part))
+            });
+            let after = Vec::from_iter(after);
+            checked[0] += usize::from(before);
+            checked[1] += after.len();
+            if before || !after.is_empty() {
+                let part = Absorbing::of(graph, matmul, before, &after).unwrap();
+                let real = rows - seed % 2;
+                check(&format!("random_{seed}_{}", matmul.index()), &part, rows, real, seed);
+            }
+        }
+    }
+    assert!(checked.iter().all(|&n| n > 3), "{checked:?} regions before and after");
 }
 
 /// A row alone has the bits that it has beside others of its size class's rows.

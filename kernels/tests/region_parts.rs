@@ -3,37 +3,20 @@
 
 #[path = "../../passes/tests/common/mod.rs"]
 mod common;
+#[path = "cuda/values.rs"]
+mod values;
 
-use piecewise_ir::entity::{Entity, Node, Value};
+use piecewise_ir::entity::{Entity, Node};
 use piecewise_ir::eval::{Array, Evaluator, Rounding};
 use piecewise_ir::graph::{Graph, Loc};
 use piecewise_ir::module::Module;
 use piecewise_ir::op::Op;
-use piecewise_ir::testing::{RandomGraph, mix_ops, random_arrays};
+use piecewise_ir::testing::{RandomGraph, mix_ops};
 use piecewise_kernels::cuda::{PartParam, RegionPart};
+use values::evaluate;
 
 const PASSES: &str = "canonicalize,fold,merge_matmuls,cse,dce,fuse";
 const SIZES: [u64; 2] = [5, 3];
-
-/// Every value of a graph at some sizes, by value.
-fn evaluate(graph: &Graph, seed: u64) -> Vec<Option<Array>> {
-    let mut all = graph.clone();
-    let computed: Vec<Value> = graph.nodes().flat_map(|n| graph.node(n).results.clone()).collect();
-    all.set_outputs(computed.clone());
-    let sizes = &SIZES[..graph.symbols().len()];
-    let given = random_arrays(graph, sizes, seed).unwrap();
-    let ops = mix_ops();
-    let evaluator = Evaluator::new(&all, &ops).rounding(Rounding::Typed);
-    let mut states = given.states.clone();
-    let outputs = evaluator.run(sizes, &given.inputs, &given.weights, &mut states).unwrap();
-    let inputs = graph.inputs().iter().map(|d| d.value).zip(given.inputs);
-    let weights = graph.weights().iter().map(|d| d.value).zip(given.weights);
-    let mut values = vec![None; graph.value_count()];
-    for (value, array) in inputs.chain(weights).chain(computed.into_iter().zip(outputs)) {
-        values[value.index()] = Some(array);
-    }
-    values
-}
 
 /// Holds the part of a region that makes result `wanted` from others against the whole; says
 /// whether all that it reads is known.
@@ -73,7 +56,7 @@ fn parts_of_random_regions_have_the_bits_of_the_whole() {
         let mut module = Module::new(RandomGraph::default().generate(seed));
         common::run(&mut module, PASSES);
         let graph = module.graph();
-        let values = evaluate(graph, seed);
+        let values = evaluate(graph, &SIZES, seed);
         for node in graph.nodes() {
             let results = graph.node(node).results.len();
             for wanted in 0..results {

@@ -15,10 +15,17 @@ use piecewise_kernels::cuda::{
     AfterProduct, BeforeProduct, LaunchRecipe, MatMulSpec, OperandRole, PartParam, RegionPart,
 };
 
+/// Bytes of a map that a block computes for itself: 128 for each of its threads, which takes about
+/// as long as another launch.
+const RECOMPUTED_BYTES: u64 = 32 << 10;
+
+/// Bytes of weights that take so long to read that a launch less is not worth another kernel.
+const LONG_BYTES: u64 = 256 << 20;
+
 /// Which regions before a product may be absorbed: every block of it computes them again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Recomputed {
-    /// All.
+    /// Also those that are maps of few enough elements, like activations.
     Any,
     /// Those that reduce their rows, like norms: few elements, and little work beside the wait for
     /// the row itself.
@@ -102,6 +109,10 @@ impl Group {
         limits: &[u64],
     ) -> Option<LaunchRecipe> {
         let spec = product(graph, matmul)?;
+        let weights = graph.node(matmul).operands.get(1)?;
+        if graph.ty(*weights).bytes(limits) > LONG_BYTES {
+            return None;
+        }
         let rows = spec.rows().eval(limits);
         let before = self.before.as_ref();
         let before = before.map(|b| BeforeProduct { region: &b.part.region, roles: &b.roles });
@@ -200,8 +211,11 @@ impl Piece<'_> {
 
     fn may_recompute(&self, part: &Absorbed) -> bool {
         let body = &part.part.region.body;
-        let reduces = || body.nodes().any(|n| matches!(body.node(n).op, Op::Reduce { .. }));
-        self.recomputed == Recomputed::Any || reduces()
+        if body.nodes().any(|n| matches!(body.node(n).op, Op::Reduce { .. })) {
+            return true;
+        }
+        let bytes = part.results.iter().map(|&v| self.graph.ty(v).bytes(self.limits));
+        self.recomputed == Recomputed::Any && bytes.sum::<u64>() <= RECOMPUTED_BYTES
     }
 
     /// The result of a product.

@@ -32,9 +32,10 @@ extern "C" __global__ void __launch_bounds__(256, 2) matmul(
   Before before;
   before.ahead(BEFORE, (X*)staged);
 #endif
-  PW_WAIT();
+  // No kernel of a step writes its counts.
   u32 real = real_factor ? real_base + real_factor * (u32)counts[real_symbol] : rows;
   real = real < rows ? real : rows;
+  PW_WAIT();
   // The one element of a unit that this lane finishes.
   const u32 own_row = lane / M, own_m = lane % M;
   auto is_own = [&](u32 unit) { return own_row < R && own_m < real && unit * R + own_row < columns; };

@@ -71,9 +71,11 @@ impl AbsorbedBefore {
         let program = lower_region(region, &states(roles))?;
         let result = program.args.last().filter(|_| region.body.outputs().len() == 1);
         let result = result.filter(|r| r.kind == ArgKind::Row);
-        let (Some(result), false) = (result, roles.iter().any(|r| r.state)) else {
+        let only_reads = !roles.is_empty() && !roles.iter().any(|r| r.state);
+        let Some(result) = result.filter(|_| only_reads) else {
             return Err(LowerError(
-                "a region before a product that makes more than its rows".to_owned(),
+                "a region before a product that does not make its rows of operands alone"
+                    .to_owned(),
             ));
         };
         let source = Source::new(&program)?;
@@ -88,11 +90,11 @@ impl AbsorbedBefore {
         let component = one_component(plan(&source, &mut variables, frame)?)?;
         let body = component_body(&source, &mut variables, &component, roles, None)?;
         let threads = component.threads.unwrap_or(BLOCK);
-        let groups = groups_of(BLOCK, threads, body.shared);
+        let groups = groups_of(BLOCK, threads, body.shared).min(rows);
         let params = arguments(&program).join(", ");
-        let place = format!(
-            "const u32 group = threadIdx.x / {threads}u, lane = threadIdx.x % {threads}u;\n"
-        );
+        // One group's barrier is a constant, which leaves others to the blocks beside this one.
+        let group = if groups > 1 { format!("threadIdx.x / {threads}u") } else { "0".to_owned() };
+        let place = format!("const u32 group = {group}, lane = threadIdx.x % {threads}u;\n");
         let mut each = String::new();
         for part in [&body.registers, &body.others[0], &body.rows, &body.others[1], &body.code] {
             each.push_str(part);
@@ -101,14 +103,14 @@ impl AbsorbedBefore {
             // The next row takes the same shared memory.
             let _ = writeln!(each, "meet<{threads}>(group);");
         }
-        let mut rows = place.clone();
+        let mut made = place.clone();
         if groups * threads < BLOCK {
-            let _ = writeln!(rows, "if (group >= {groups}u) return;");
+            let _ = writeln!(made, "if (threadIdx.x >= {}u) return;", groups * threads);
         }
-        rows.push_str(&body.pool);
-        let _ = writeln!(rows, "for (u32 row = group; row < real; row += {groups}u) {{");
-        rows.push_str(&indented(&each, 2));
-        rows.push_str("}\n");
+        made.push_str(&body.pool);
+        let _ = writeln!(made, "for (u32 row = group; row < real; row += {groups}u) {{");
+        made.push_str(&indented(&each, 2));
+        made.push_str("}\n");
         let mut text = literals(&program)?;
         let _ = writeln!(text, "struct Before {{\n{}", indented(&body.weights[0], 2).trim_end());
         let ahead = indented(&(place + &body.weights[1]), 4);
@@ -116,7 +118,7 @@ impl AbsorbedBefore {
         let _ = writeln!(
             text,
             "  DEVICE void rows({params}, const i32* counts, u32 real, u8* pool) {{\n{}  }}\n}};",
-            indented(&rows, 4)
+            indented(&made, 4)
         );
         let mut operands = types(&arguments(&program));
         operands.pop();

@@ -268,16 +268,18 @@ fn component_text(
         code.push_str("// weights: before the wait, for no kernel of the step writes them\n");
         code.push_str(&body.weights[1]);
     }
+    if let Some(over) = program.over {
+        // No kernel of a step writes its counts.
+        let _ = writeln!(code, "const i32 real = counts[{}];", over.index());
+    }
     code.push_str("PW_WAIT();\n");
-    let past = match (
-        program.over,
-        component.threads.is_some() && per_block * component.threads.unwrap_or(1) < block,
-    ) {
-        (Some(over), true) => {
-            format!("group >= {per_block}u || row >= rows || (i32)row >= counts[{}]", over.index())
+    let partial = component.threads.is_some_and(|threads| per_block * threads < block);
+    let past = match (program.over, partial) {
+        (Some(_), true) => {
+            format!("group >= {per_block}u || row >= rows || (i32)row >= real")
         }
         (None, true) => format!("group >= {per_block}u || row >= rows"),
-        (Some(over), false) => format!("row >= rows || (i32)row >= counts[{}]", over.index()),
+        (Some(_), false) => "row >= rows || (i32)row >= real".to_owned(),
         (None, false) => "row >= rows".to_owned(),
     };
     let _ = writeln!(code, "if ({past}) return;");
