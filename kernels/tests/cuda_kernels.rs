@@ -83,7 +83,7 @@ fn all_kernels() -> Vec<LaunchRecipe> {
                 let causal = dims[0] != 64;
                 let operands = attention(q, kv, heads, dims);
                 let attrs = PagedAttention::attrs(0.125, causal);
-                for sizes in [[1, 1, 4096], [64, 64, 4096], [8192, 64, 4096]] {
+                for sizes in [[1, 1, 4096], [32, 32, 4096], [64, 64, 4096], [8192, 64, 4096]] {
                     all.extend(attention_kernels(&operands, &attrs, &sizes).unwrap().launches);
                 }
             }
@@ -137,7 +137,12 @@ fn the_keys_of_a_decode_are_split_by_the_captured_size_alone() {
     };
     assert_eq!(splits(1, 1), [1, 8, 16]);
     assert_eq!(splits(8, 8), [8, 8, 4]);
+    assert_eq!(splits(14, 14), [14, 8, 2]);
+    // About a block for each multiprocessor: a launch to combine ranges would cost more.
+    assert_eq!(splits(16, 16), [16, 8, 1]);
     assert_eq!(splits(63, 63), [63, 8, 1]);
+    // Tiles of 16 rows: 6 at most for one sequence's 40 tokens and 2 heads a group.
+    assert_eq!(splits(40, 1), [6, 8, 5]);
 }
 
 #[test]
@@ -151,7 +156,7 @@ fn steps_of_many_rows_go_to_both_kernels() {
     let grids: Vec<[u32; 3]> =
         kernels.launches.iter().map(|l| l.grid_at(&sizes, 132).unwrap()).collect();
     assert_eq!(kernels.launches.last().unwrap().entry, "attention_prefill");
-    assert_eq!(grids, [[256, 8, 4], [1024, 1, 1], [64 + 64, 8, 1]]);
+    assert_eq!(grids, [[64, 8, 4], [1024, 1, 1], [64 + 64, 8, 1]]);
     assert!(kernels.scratch.eval(&sizes) <= 64 << 20);
     assert_eq!(kernels.launches.last().unwrap().block, [128, 1, 1]);
     let sizes = [4096, 64, 4096];
