@@ -15,14 +15,19 @@ enum {
   RESULT_STRIDE = VALUE_DIM + 8
 };
 
-// A warp's copy of a page of rows of CHUNKS chunks; zeros from row `there` on.
+// A warp's copy of a page of rows of CHUNKS chunks; zeros from row `there` on. Where a warp copies
+// whole rows at a time, the copies differ by constants.
 template <int CHUNKS> DEVICE void stage_page(Bytes16* to, const K* pool, u32 page, u32 there) {
-  const K* from = pool + ((u64)page * (PAGE * KV_HEADS) + blockIdx.y) * (CHUNKS * 8);
+  enum { WHOLE = 32 % CHUNKS == 0, ROWS_EACH = WHOLE ? 32 / CHUNKS : 0, ROW = KV_HEADS * CHUNKS * 8 };
+  const int lane = threadIdx.x % 32, row0 = lane / CHUNKS, column0 = lane % CHUNKS;
+  const K* from = pool + ((u64)page * PAGE * KV_HEADS + blockIdx.y) * (CHUNKS * 8) + (row0 * ROW + column0 * 8);
+  Bytes16* into = to + (row0 * (CHUNKS + 1) + column0);
 #pragma unroll
   for (int i = 0; i < PAGE * CHUNKS / 32; ++i) {
-    const u32 chunk = threadIdx.x % 32 + i * 32, row = chunk / CHUNKS, column = chunk % CHUNKS;
+    const int chunk = lane + i * 32, row = WHOLE ? row0 + i * ROWS_EACH : chunk / CHUNKS, column = chunk % CHUNKS;
+    const int by = WHOLE ? i * ROWS_EACH : row - row0, aside = WHOLE ? 0 : column - column0;
     // No byte is read of what is not there.
-    copy_async_if(row < there, to + row * (CHUNKS + 1) + column, from + row * (KV_HEADS * CHUNKS * 8) + column * 8);
+    copy_async_if(row < (int)there, into + (by * (CHUNKS + 1) + aside), from + (by * ROW + aside * 8));
   }
 }
 
@@ -69,21 +74,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
   };
   find_pages(0);
 
-  u32 seen[2], query[QUERY_STAGED ? 1 : DIM / 16][4];
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const u32 row = first_row + quad + h * 8, token = row / GROUP;
-    const bool valid = token < queries && start >= 0 && (u32)start + token < rows;
-    seen[h] = seen_by(token, queries, length);
-    if (!QUERY_STAGED) {
-      const u32* from = (const u32*)(q + ((u64)(valid ? start + token : 0) * HEADS + head0 + row % GROUP) * DIM);
-#pragma unroll
-      for (int d = 0; d < DIM / 16; ++d) {
-        query[QUERY_STAGED ? 0 : d][h] = valid ? from[d * 8 + in_quad] : 0;
-        query[QUERY_STAGED ? 0 : d][2 + h] = valid ? from[d * 8 + 4 + in_quad] : 0;
-      }
-    }
-  }
   Bytes16* queries_at = staged + WARPS * (STAGES * STAGE);
   if (QUERY_STAGED) {
     for (u32 chunk = threadIdx.x; chunk < ROWS * KEY_CHUNKS; chunk += THREADS) {
@@ -99,6 +89,22 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
   for (int s = 0; s < STAGES; ++s) {
     if (s < mine) stage(s, s);
     group_copies();
+  }
+  // Asked for last, and here first.
+  u32 seen[2], query[QUERY_STAGED ? 1 : DIM / 16][4];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const u32 row = first_row + quad + h * 8, token = row / GROUP;
+    const bool valid = token < queries && start >= 0 && (u32)start + token < rows;
+    seen[h] = seen_by(token, queries, length);
+    if (!QUERY_STAGED) {
+      const u32* from = (const u32*)(q + ((u64)(valid ? start + token : 0) * HEADS + head0 + row % GROUP) * DIM);
+#pragma unroll
+      for (int d = 0; d < DIM / 16; ++d) {
+        query[QUERY_STAGED ? 0 : d][h] = valid ? from[d * 8 + in_quad] : 0;
+        query[QUERY_STAGED ? 0 : d][2 + h] = valid ? from[d * 8 + 4 + in_quad] : 0;
+      }
+    }
   }
   if (QUERY_STAGED) {
     groups_done_but<STAGES>();
@@ -225,15 +231,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
     if (splits == 1) {
       *(u32*)(out + ((u64)(start + token) * HEADS + head) * VALUE_DIM + column) = pair_of<Q>(x / all, y / all);
     } else {
-      float* to = partial + ((place_of(sequence, start, token) * HEADS + head) * splits + blockIdx.z) * (VALUE_DIM + 2);
+      float* to = partial + ((place_of(sequence, start, token) * HEADS + head) * splits + blockIdx.z) * PARTIAL;
       if (column == 0) {
-        to[0] = higher;
-        to[1] = all;
+        to[VALUE_DIM] = higher;
+        to[VALUE_DIM + 1] = all;
       }
       // Of a range that shows nothing no more is read.
       if (higher == -INF_F) continue;
-      to[2 + column] = x;
-      to[3 + column] = y;
+      to[column] = x;
+      to[column + 1] = y;
     }
   }
 }

@@ -25,10 +25,10 @@ pub(super) struct RangeKernel {
     pub places: Dim,
 }
 
-/// Bytes of the partial results of a row, of one range: for each head a largest score, a sum and
-/// what is weighed, in f32.
+/// Bytes of the partial results of a row, of one range: for each head what is weighed, a largest
+/// score and a sum, in f32, in whole 16 bytes.
 pub(super) fn partial_bytes(shape: &Shape) -> u64 {
-    shape.heads * (shape.value_dim + 2) * 4
+    shape.heads * (shape.value_dim + 2).next_multiple_of(4) * 4
 }
 
 /// The launches where the keys of each sequence are cut into `splits` ranges: one range needs one
@@ -63,11 +63,17 @@ pub(super) fn launches(shape: &Shape, kernel: RangeKernel, splits: u64) -> OpKer
     if splits == 1 {
         return OpKernels { launches, scratch: Dim::constant(0) };
     }
+    let columns = if shape.value_dim.is_multiple_of(4) { 4 } else { 1 };
+    let parts = shape.value_dim.div_ceil(8 * columns);
     launches.push(LaunchRecipe {
         source,
         entry: "attention_combine".to_owned(),
         options: options(),
-        grid: [GridAxis::of(places.times(shape.heads as i64), 4), GridAxis::one(), GridAxis::one()],
+        grid: [
+            GridAxis::of(places.times((shape.heads * parts) as i64), 4),
+            GridAxis::one(),
+            GridAxis::one(),
+        ],
         block: [128, 1, 1],
         static_shared: 0,
         dynamic_shared: 0,

@@ -152,11 +152,11 @@ extern "C" __global__ void __launch_bounds__(128) attention_split(
 #pragma unroll
       for (int w = 0; w < WARPS; ++w) x += share[w] == 0.0f ? 0.0f : shared_o[w][r][i] * share[w];
       if (splits == 1) narrow(out[at * VALUE_DIM + i], x / sum);
-      else partial[place * (VALUE_DIM + 2) + 2 + i] = x;
+      else partial[place * PARTIAL + i] = x;
     }
     if (splits != 1 && lane == 0) {
-      partial[place * (VALUE_DIM + 2)] = top;
-      partial[place * (VALUE_DIM + 2) + 1] = sum;
+      partial[place * PARTIAL + VALUE_DIM] = top;
+      partial[place * PARTIAL + VALUE_DIM + 1] = sum;
     }
   }
 }

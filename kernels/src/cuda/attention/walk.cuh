@@ -16,12 +16,13 @@ struct Tile {
 template <int EACH>
 DEVICE bool find_tile(Tile& found, u32 number, const i32* lengths, const i32* starts, const i32* query_lengths,
                       const i32* count, u32 sequences, u32 pages, u32 fewest, u32 most) {
-  const u32 lane = threadIdx.x % 32, real = sequences < (u32)*count ? sequences : (u32)*count;
-  for (u32 sequence = 0; sequence == 0 || sequence < real; sequence += 32) {
+  const u32 lane = threadIdx.x % 32, real = *count;
+  u32 sequence = 0;
+  do {
     const u32 mine = sequence + lane;
     const bool there = mine < sequences;
     const i32 n = there ? query_lengths[mine] : 0, start = there ? starts[mine] : 0, keys = there ? lengths[mine] : 0;
-    const bool counts = mine < real && n > 0 && (u32)n >= fewest && (u32)n <= most;
+    const bool counts = there && mine < real && n > 0 && (u32)n >= fewest && (u32)n <= most;
     const u32 tiles = counts ? blocks_for((u32)n * GROUP, EACH) : 0;
     u32 upto = tiles;
 #pragma unroll
@@ -42,7 +43,8 @@ DEVICE bool find_tile(Tile& found, u32 number, const i32* lengths, const i32* st
       return true;
     }
     number -= __shfl_sync(0xffffffffu, upto, 31);
-  }
+    sequence += 32;
+  } while (sequence < sequences && sequence < real);
   return false;
 }
 
