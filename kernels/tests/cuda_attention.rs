@@ -16,7 +16,7 @@ use piecewise_ir::types::TensorType;
 use piecewise_kernels::attention::PagedAttention;
 use piecewise_kernels::cuda::attention_kernels;
 
-const PAGES: usize = 48;
+const PAGES: usize = 160;
 const POOL_PAGES: usize = 256;
 /// Sequences past the count, with lengths that nothing may follow.
 const PADDING: usize = 2;
@@ -217,6 +217,22 @@ fn decodes_whose_keys_are_in_one_range_take_one_launch() {
     decodes(BF16, [10, 10], [64, 48], 40, true);
     decodes(F16, [16, 8], [128, 128], 40, true);
     decodes(BF16, [16, 8], [256, 16], 40, true);
+}
+
+/// A warp finds 32 of its pages at a time.
+#[test]
+fn a_decode_of_more_pages_than_a_warp_finds_at_a_time() {
+    let step = Step {
+        heads: [20, 20],
+        dims: [16, 16],
+        lengths: &[2150],
+        queries: &[1],
+        padding_rows: 40,
+        ..Step::default()
+    };
+    if available() {
+        step.check("decode_long", &DECODE_ONE);
+    }
 }
 
 #[test]
