@@ -47,8 +47,8 @@ impl Layout {
     }
 }
 
-/// The ranges where decodes alone fill the device, `tiles` being blocks of one range each. Longer
-/// sequences than the block table holds have no use for more.
+/// The ranges where decodes alone fill the device, `tiles` being blocks of one range each. Sequences
+/// as long as the block table holds have no use for more than a page for each warp.
 fn splits(shape: &Shape, layout: &Layout, tiles: u64) -> u64 {
     if tiles >= SATURATING_BLOCKS {
         return 1;

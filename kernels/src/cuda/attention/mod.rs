@@ -93,8 +93,8 @@ impl Shape {
         self.heads / self.kv_heads.max(1)
     }
 
-    /// The most tokens of a sequence that the decode kernel takes where both kernels run: what half
-    /// of its tile holds.
+    /// The most tokens of a sequence that the decode kernel takes where both kernels run: those
+    /// that fill half of its tile, or one.
     fn few(&self) -> u64 {
         (8 / self.group()).clamp(1, 4)
     }
