@@ -16,8 +16,8 @@ use piecewise_ir::types::TensorType;
 use piecewise_kernels::attention::PagedAttention;
 use piecewise_kernels::cuda::attention_kernels;
 
-const PAGES: usize = 20;
-const POOL_PAGES: usize = 128;
+const PAGES: usize = 160;
+const POOL_PAGES: usize = 256;
 /// Sequences past the count, with lengths that nothing may follow.
 const PADDING: usize = 2;
 
@@ -153,26 +153,114 @@ impl Step<'_> {
 
 const ONE: [&str; 1] = ["attention_split"];
 const SPLIT: [&str; 2] = ["attention_split", "attention_combine"];
-const BOTH: [&str; 3] = ["attention_split", "attention_combine", "attention_prefill"];
+const DECODE_ONE: [&str; 1] = ["attention_decode"];
+const DECODE: [&str; 2] = ["attention_decode", "attention_combine"];
+const BOTH: [&str; 3] = ["attention_decode", "attention_combine", "attention_prefill"];
+const BOTH_ONE: [&str; 2] = ["attention_decode", "attention_prefill"];
 
 #[test]
-fn split_kernels_see_nothing_past_a_length() {
+fn kernels_without_tensor_cores_see_nothing_past_a_length() {
     if !available() {
         return;
     }
     let step = Step { lengths: &[37, 5, 0, 100], queries: &[1, 1, 0, 1], ..Step::default() };
-    step.check("split_bf16", &SPLIT);
+    Step { dtypes: [F32, BF16], ..step }.check("split_decodes", &SPLIT);
     for (dtypes, heads, dims, causal, lengths, queries, entries) in [
         ([F32, F32], [4, 1], [20, 12], true, &[37, 5, 33][..], &[20, 5, 2][..], &SPLIT[..]),
         ([F32, F32], [6, 2], [128, 64], false, &[40, 17], &[3, 17], &SPLIT),
-        ([F16, F16], [2, 2], [256, 256], true, &[65, 16], &[1, 16], &SPLIT),
+        ([F16, F16], [2, 2], [20, 256], true, &[65, 16], &[1, 16], &SPLIT),
         ([F32, BF16], [16, 1], [80, 80], true, &[70], &[9], &SPLIT),
         // No tensor cores for these types, whatever the rows.
-        ([F32, BF16], [8, 8], [16, 16], true, &[280], &[270], &ONE),
+        ([F32, BF16], [4, 4], [16, 16], true, &[280], &[270], &ONE),
     ] {
         let step = Step { dtypes, heads, dims, causal, lengths, queries, ..Step::default() };
         step.check(&format!("split_{}_{}_{}", dtypes[0], dims[0], heads[0]), entries);
     }
+}
+
+/// One token each: no key before it, a page less one, a page, one more, and longer ones.
+fn decodes(dtype: DType, heads: [usize; 2], dims: [usize; 2], padding_rows: usize, one: bool) {
+    let step = Step {
+        dtypes: [dtype; 2],
+        heads,
+        dims,
+        lengths: &[1, 15, 16, 17, 0, 100, 700],
+        queries: &[1, 1, 1, 1, 0, 1, 1],
+        padding_rows,
+        ..Step::default()
+    };
+    if available() {
+        let name = format!("decode_{dtype}_{}_{}_{}_{one}", heads[0], dims[0], dims[1]);
+        step.check(&name, if one { &DECODE_ONE } else { &DECODE });
+    }
+}
+
+#[test]
+fn decodes_of_every_group_on_tensor_cores() {
+    decodes(BF16, [2, 2], [64, 64], 3, false);
+    decodes(F16, [4, 2], [64, 64], 3, false);
+    decodes(BF16, [8, 2], [128, 128], 3, false);
+    decodes(F16, [5, 1], [80, 80], 3, false);
+    decodes(BF16, [8, 1], [16, 16], 3, false);
+    decodes(F16, [16, 1], [128, 128], 3, false);
+}
+
+#[test]
+fn decodes_with_wide_heads_on_tensor_cores() {
+    decodes(BF16, [4, 1], [256, 256], 3, false);
+    decodes(F16, [2, 1], [192, 128], 3, false);
+    decodes(BF16, [2, 2], [16, 256], 3, false);
+}
+
+#[test]
+fn decodes_whose_keys_are_in_one_range_take_one_launch() {
+    decodes(BF16, [10, 10], [64, 48], 40, true);
+    decodes(F16, [16, 8], [128, 128], 40, true);
+    decodes(BF16, [16, 8], [256, 16], 40, true);
+}
+
+/// A warp finds 32 of its pages at a time.
+#[test]
+fn a_decode_of_more_pages_than_a_warp_finds_at_a_time() {
+    let step = Step {
+        heads: [20, 20],
+        dims: [16, 16],
+        lengths: &[2150],
+        queries: &[1],
+        padding_rows: 40,
+        ..Step::default()
+    };
+    if available() {
+        step.check("decode_long", &DECODE_ONE);
+    }
+}
+
+#[test]
+fn sequences_of_several_tokens_in_small_steps_on_tensor_cores() {
+    if !available() {
+        return;
+    }
+    for (dtypes, heads, dims, causal, lengths, queries) in [
+        ([BF16, BF16], [4, 1], [64, 64], true, &[37, 5, 333][..], &[20, 5, 2][..]),
+        ([F16, F16], [6, 2], [128, 64], false, &[40, 17], &[3, 17]),
+        ([BF16, BF16], [5, 1], [256, 256], true, &[65, 16], &[1, 16]),
+        ([F16, F16], [16, 1], [80, 80], true, &[70, 0, 600], &[9, 0, 3]),
+    ] {
+        let step = Step { dtypes, heads, dims, causal, lengths, queries, ..Step::default() };
+        step.check(&format!("tokens_{}_{}_{}", dtypes[0], dims[0], heads[0]), &DECODE);
+    }
+}
+
+#[test]
+fn a_decode_has_the_same_bits_whatever_is_beside_it() {
+    if !available() {
+        return;
+    }
+    let alone = Step { lengths: &[333, 0, 0], queries: &[1, 0, 0], ..Step::default() };
+    let beside =
+        Step { lengths: &[333, 700, 20], queries: &[1, 1, 1], padding_rows: 1, ..Step::default() };
+    let alone = alone.check("decode_alone", &DECODE);
+    assert_eq!(beside.check("decode_beside", &DECODE)[..alone.len()], alone);
 }
 
 /// Chunks that start a sequence, that go on, that are as short as decodes, and all of them beside
@@ -225,6 +313,20 @@ fn a_row_has_the_same_bits_in_every_grid() {
     let step = Step { lengths: &LENGTHS, queries: &QUERIES, ..Step::default() };
     let here = step.check("grid_close", &BOTH);
     assert_eq!(Step { padding_rows: 400, ..step }.check("grid_wide", &BOTH), here);
-    // So many rows that a block takes twice as many.
+    // So many rows that a block of prompts takes twice as many.
     assert_eq!(Step { padding_rows: 8400, ..step }.check("grid_widest", &BOTH), here);
+}
+
+#[test]
+fn many_decodes_take_no_second_launch_for_ranges() {
+    let step = Step {
+        heads: [4, 4],
+        lengths: &[64; 70],
+        queries: &[1; 70],
+        padding_rows: 2,
+        ..Step::default()
+    };
+    if available() {
+        step.check("many", &BOTH_ONE);
+    }
 }

@@ -7,6 +7,7 @@
 mod nvrtc;
 
 use nvrtc::Nvrtc;
+use piecewise_ir::custom::Attrs;
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType::{self, BF16, F16, F32, I32, I64};
 use piecewise_ir::entity::{Entity, Symbol};
@@ -83,7 +84,7 @@ fn all_kernels() -> Vec<LaunchRecipe> {
                 let causal = dims[0] != 64;
                 let operands = attention(q, kv, heads, dims);
                 let attrs = PagedAttention::attrs(0.125, causal);
-                for sizes in [[1, 1, 4096], [64, 64, 4096], [8192, 64, 4096]] {
+                for sizes in [[1, 1, 4096], [32, 32, 4096], [64, 64, 4096], [8192, 64, 4096]] {
                     all.extend(attention_kernels(&operands, &attrs, &sizes).unwrap().launches);
                 }
             }
@@ -137,7 +138,12 @@ fn the_keys_of_a_decode_are_split_by_the_captured_size_alone() {
     };
     assert_eq!(splits(1, 1), [1, 8, 16]);
     assert_eq!(splits(8, 8), [8, 8, 4]);
+    assert_eq!(splits(14, 14), [14, 8, 2]);
+    // About a block for each multiprocessor: a launch to combine ranges would cost more.
+    assert_eq!(splits(16, 16), [16, 8, 1]);
     assert_eq!(splits(63, 63), [63, 8, 1]);
+    // Tiles of 16 rows: 6 at most for one sequence's 40 tokens and 2 heads a group.
+    assert_eq!(splits(40, 1), [6, 8, 5]);
 }
 
 #[test]
@@ -151,7 +157,7 @@ fn steps_of_many_rows_go_to_both_kernels() {
     let grids: Vec<[u32; 3]> =
         kernels.launches.iter().map(|l| l.grid_at(&sizes, 132).unwrap()).collect();
     assert_eq!(kernels.launches.last().unwrap().entry, "attention_prefill");
-    assert_eq!(grids, [[256, 8, 4], [1024, 1, 1], [64 + 64, 8, 1]]);
+    assert_eq!(grids, [[64, 8, 4], [4096, 1, 1], [64 + 64, 8, 1]]);
     assert!(kernels.scratch.eval(&sizes) <= 64 << 20);
     assert_eq!(kernels.launches.last().unwrap().block, [128, 1, 1]);
     let sizes = [4096, 64, 4096];
@@ -172,12 +178,39 @@ fn steps_of_many_rows_go_to_both_kernels() {
         assert!(launches.iter().all(|launch| launch.entry != "attention_prefill"));
     }
     for heads in [[16, 1], [6, 2], [4, 4]] {
-        for dims in [[128, 128], [192, 128], [256, 256]] {
-            for launch in made(F16, heads, dims, [64, 1, 4096]).launches {
-                assert!(launch.static_shared + launch.dynamic_shared <= 99 << 10);
+        for dims in [[16, 256], [128, 128], [192, 128], [256, 256]] {
+            for rows in [1, 64] {
+                for launch in made(F16, heads, dims, [rows, 1, 4096]).launches {
+                    assert!(launch.static_shared + launch.dynamic_shared <= 99 << 10);
+                }
             }
         }
     }
+}
+
+#[test]
+fn decodes_are_on_tensor_cores_where_types_and_widths_allow() {
+    let attrs = PagedAttention::attrs(0.125, true);
+    let entry = |q: DType, kv: DType, dims: [u64; 2], attrs: &Attrs| {
+        let operands = attention(q, kv, [16, 8], dims);
+        let made = attention_kernels(&operands, attrs, &[4, 4, 4096]).unwrap();
+        made.launches[0].entry.clone()
+    };
+    for (q, kv, dims) in [(BF16, BF16, [128, 128]), (F16, F16, [80, 48]), (BF16, BF16, [256, 16])] {
+        assert_eq!(entry(q, kv, dims, &attrs), "attention_decode");
+        // The largest score is found before it is scaled.
+        assert_eq!(entry(q, kv, dims, &PagedAttention::attrs(-0.125, true)), "attention_split");
+    }
+    for (q, kv, dims) in [(F32, F32, [128, 128]), (BF16, F16, [64, 64]), (F16, F16, [128, 24])] {
+        assert_eq!(entry(q, kv, dims, &attrs), "attention_split");
+    }
+    // Three blocks of the usual width fit a multiprocessor of the devices with the most bandwidth.
+    let operands = attention(BF16, BF16, [32, 8], [128, 128]);
+    let launch = attention_kernels(&operands, &attrs, &[32, 32, 4096]).unwrap().launches.remove(0);
+    assert_eq!(
+        (launch.dynamic_shared, launch.static_shared, launch.block[0]),
+        (68 << 10, 512, 128)
+    );
 }
 
 #[test]
@@ -196,6 +229,10 @@ fn sources_of_ops() {
     let spec = linear([BF16; 3], 4096, 6144);
     insta::assert_snapshot!("stream", spec.stream_kernel(1).unwrap().source);
     insta::assert_snapshot!("tensor", spec.tensor_kernel(8, 227 << 10).unwrap().source);
+    let operands = attention(BF16, BF16, [32, 8], [128, 128]);
+    let attrs = PagedAttention::attrs(0.125, true);
+    let decode = attention_kernels(&operands, &attrs, &[32, 32, 4096]).unwrap();
+    insta::assert_snapshot!("decode", decode.launches[0].source);
 }
 
 /// Each kernel for one architecture in turn, and one in 24 for all: what a kernel is compiled to

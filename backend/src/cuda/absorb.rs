@@ -1,4 +1,4 @@
-//! Which regions of a piece become part of the products beside them, at few rows.
+//! Which regions of a piece become part of the products beside them, at one row.
 //!
 //! A region goes where its results go: what a product reads and nothing else does is computed by
 //! that product's blocks, the rest by the product that the region follows, which finishes elements
@@ -14,6 +14,10 @@ use piecewise_ir::op::Op;
 use piecewise_kernels::cuda::{
     AfterProduct, BeforeProduct, LaunchRecipe, MatMulSpec, OperandRole, PartParam, RegionPart,
 };
+
+/// The most rows that absorb: with two, as measured on an H100, what each block computes again and
+/// the other ways of a product that are lost cost more than a launch.
+const ABSORBING_ROWS: u64 = 1;
 
 /// Bytes of a map that a block computes for itself: 128 for each of its threads, which takes about
 /// as long as another launch.
@@ -113,7 +117,7 @@ impl Group {
         if graph.ty(*weights).bytes(limits) > LONG_BYTES {
             return None;
         }
-        let rows = spec.rows().eval(limits);
+        let rows = Some(spec.rows().eval(limits)).filter(|rows| *rows <= ABSORBING_ROWS)?;
         let before = self.before.as_ref();
         let before = before.map(|b| BeforeProduct { region: &b.part.region, roles: &b.roles });
         let after = match &self.after {

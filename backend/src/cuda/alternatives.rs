@@ -6,7 +6,7 @@ use piecewise_ir::module::UniquePiece;
 use piecewise_kernels::step::CaptureSupport;
 use std::collections::BTreeSet;
 
-/// How a node is computed, in the order of preference.
+/// How a node is computed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Way {
     /// Weights stream through tensor cores.
@@ -39,20 +39,37 @@ pub(super) struct Lowering {
     pub(super) nodes: Vec<u32>,
     pub(super) name: String,
     pub(super) args: Vec<Arg>,
-    /// In the order of their ways; there is one at least.
+    /// At least one. The first is what is taken unmeasured.
     pub(super) choices: Vec<Choice>,
 }
 
 impl Lowering {
-    /// The first choice that is not preferred to `way`, or the last.
-    fn choice(&self, way: Way) -> &Choice {
-        let found = self.choices.iter().find(|choice| choice.way >= way);
-        found.unwrap_or(&self.choices[self.choices.len() - 1])
+    /// The position of the choice of this way, or else the first.
+    fn choice(&self, way: Way) -> usize {
+        self.choices.iter().position(|choice| choice.way == way).unwrap_or(0)
     }
 }
 
-/// The artifact whose first alternatives launch what `absorbed` lists, each as it is preferred, and
-/// whose further ones launch every node of `own`, one for each way that some node has.
+/// The launches of an artifact, each with the position of its choice.
+type Listed<'a> = Vec<(&'a Lowering, usize)>;
+
+/// What each node of a piece takes first, then for each way that some node has, that way of all
+/// nodes that have it; none of them twice.
+fn ways_of(own: &[Lowering]) -> Vec<Listed<'_>> {
+    let mut listed: Vec<Listed<'_>> = vec![own.iter().map(|lowering| (lowering, 0)).collect()];
+    let ways = own.iter().flat_map(|lowering| lowering.choices.iter().map(|choice| choice.way));
+    for way in BTreeSet::from_iter(ways) {
+        let next: Listed<'_> = own.iter().map(|l| (l, l.choice(way))).collect();
+        let same = |known: &Listed<'_>| known.iter().zip(&next).all(|(a, b)| a.1 == b.1);
+        if !listed.iter().any(same) {
+            listed.push(next);
+        }
+    }
+    listed
+}
+
+/// The artifact whose first alternatives launch what `absorbed` lists, and whose further ones
+/// launch every node of `own`.
 ///
 /// # Errors
 /// The launch whose image can't be written, and why.
@@ -63,19 +80,15 @@ pub(super) fn assemble(
     own: &[Lowering],
     limits: &[u64],
 ) -> Result<Artifact, (String, String)> {
-    let preferred = |lowering| (lowering, Way::Tensor);
-    let mut listed: Vec<Vec<(&Lowering, Way)>> =
-        absorbed.into_iter().map(|of| of.into_iter().map(preferred).collect()).collect();
-    let ways = own.iter().flat_map(|lowering| lowering.choices.iter().map(|choice| choice.way));
-    // A piece without nodes has one alternative, too.
-    let ways = BTreeSet::from_iter(ways.chain([Way::General]));
-    listed.extend(ways.into_iter().map(|way| own.iter().map(|l| (l, way)).collect()));
+    let first = |lowering| (lowering, 0);
+    let absorbed = absorbed.into_iter().map(|launched| launched.into_iter().map(first).collect());
+    let listed: Vec<Listed<'_>> = absorbed.chain(ways_of(own)).collect();
     let mut images: Vec<(Digest, Vec<u8>)> = Vec::new();
     let mut alternatives = Vec::with_capacity(listed.len());
     for alternative in listed {
         let mut lowered = Lowered { launches: Vec::new(), scratch: 0 };
-        for (lowering, way) in alternative {
-            let choice = lowering.choice(way);
+        for (lowering, choice) in alternative {
+            let choice = &lowering.choices[choice];
             lowered.scratch = lowered.scratch.max(choice.scratch);
             for (image, part) in &choice.launches {
                 let name = match part {
@@ -136,13 +149,31 @@ mod tests {
 
     #[test]
     fn an_alternative_takes_the_same_way_wherever_it_is_there() {
-        let wide = lowering(&[Way::Tensor, Way::Library, Way::General]);
-        let deep = lowering(&[Way::Library, Way::General]);
-        let region = lowering(&[Way::General]);
-        let taken = |way| [&wide, &deep, &region].map(|lowering| lowering.choice(way).way);
-        assert_eq!(taken(Way::Tensor), [Way::Tensor, Way::Library, Way::General]);
-        assert_eq!(taken(Way::Stream), [Way::Library, Way::Library, Way::General]);
-        assert_eq!(taken(Way::Library), [Way::Library, Way::Library, Way::General]);
-        assert_eq!(taken(Way::General), [Way::General; 3]);
+        let lowerings = [
+            lowering(&[Way::Tensor, Way::Library, Way::General]),
+            lowering(&[Way::Library, Way::Tensor, Way::General]),
+            lowering(&[Way::Library, Way::General]),
+            lowering(&[Way::General]),
+        ];
+        let listed = ways_of(&lowerings);
+        let taken = |of: &Listed<'_>| Vec::from_iter(of.iter().map(|(l, i)| l.choices[*i].way));
+        let taken: Vec<_> = listed.iter().map(taken).collect();
+        assert_eq!(
+            taken,
+            [
+                [Way::Tensor, Way::Library, Way::Library, Way::General],
+                [Way::Tensor, Way::Tensor, Way::Library, Way::General],
+                [Way::Library, Way::Library, Way::Library, Way::General],
+                [Way::General; 4],
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_the_same_is_no_other_alternative() {
+        let lowerings = [lowering(&[Way::Stream, Way::General]), lowering(&[Way::General])];
+        assert_eq!(ways_of(&lowerings).len(), 2);
+        assert_eq!(ways_of(&[lowering(&[Way::General])]).len(), 1);
+        assert_eq!(ways_of(&[]).len(), 1);
     }
 }

@@ -33,17 +33,31 @@ const WORKSPACE_BYTES: u64 = 32 << 20;
 /// Compiles pieces for a CUDA architecture. It needs no GPU, and NVRTC only for kernels that the
 /// store does not have.
 ///
-/// Up to [`STREAM_ROWS`] rows the first alternatives of a piece have regions absorbed into the
-/// products beside them: all that can be, then without what costs each block more than a norm.
-/// In those that follow each node has a launch of its own.
+/// At one row the first alternatives of a piece have regions absorbed into the products beside
+/// them: those that cost each block no more than a norm, then all that can be. In those that follow
+/// each node has a launch of its own.
 ///
-/// A matmul has up to four ways to be computed, in this order: from two rows on the kernel on tensor cores
-/// where it applies ([`MatMulSpec::multiplies_on_tensor_cores`]), the streaming kernel for up to
-/// [`STREAM_ROWS`] rows, cuBLASLt where it takes the dtypes, the general kernel.
+/// A matmul has up to four ways to be computed: from two rows on the kernel on tensor cores where it
+/// applies ([`MatMulSpec::multiplies_on_tensor_cores`]), the streaming kernel for up to
+/// [`STREAM_ROWS`] rows, cuBLASLt where it takes the dtypes, the general kernel. The first of the
+/// other alternatives takes for each what its size suggests, the rest one way for all.
 #[derive(Debug)]
 pub struct CudaCompiler {
     registry: Arc<OpRegistry>,
     kernels: Arc<KernelCache>,
+}
+
+/// The depth from which the rows of x that each block of the kernel on tensor cores holds cost more
+/// than they save, as measured on an H100.
+const DEEP: u64 = 4096;
+
+/// The ways of a product, the one first that is expected to be fastest.
+fn ways_by_size(rows: u64, depth: u64) -> [Way; 4] {
+    match (rows, depth < DEEP) {
+        (..=1, _) | (2, false) => [Way::Stream, Way::Library, Way::Tensor, Way::General],
+        (_, true) => [Way::Tensor, Way::Library, Way::Stream, Way::General],
+        (_, false) => [Way::Library, Way::Tensor, Way::Stream, Way::General],
+    }
 }
 
 /// What is known of a node while it is lowered.
@@ -163,6 +177,8 @@ impl CudaCompiler {
         }
         let recipe = spec.general_kernel().map_err(|e| unsupported(e.to_string()))?;
         choices.push(Choice::of(Way::General, self.kernel(site, recipe)?, 0));
+        let order = ways_by_size(rows, spec.depth());
+        choices.sort_by_key(|choice| order.iter().position(|way| *way == choice.way));
         Ok(choices)
     }
 
@@ -408,7 +424,7 @@ impl Compiler for CudaCompiler {
         };
         let lowerings =
             piece.graph.nodes().enumerate().map(lower).collect::<Result<Vec<_>, CompileError>>()?;
-        let mut absorptions: Vec<Absorption> = [Recomputed::Any, Recomputed::Reductions]
+        let mut absorptions: Vec<Absorption> = [Recomputed::Reductions, Recomputed::Any]
             .into_iter()
             .filter_map(|recomputed| Absorption::of(&piece.graph, &limits, recomputed))
             .collect();

@@ -45,37 +45,36 @@ fn order(graph: &Graph, names: &Names<'_>, found: &mut Diagnostics) {
 }
 
 fn values(graph: &Graph, names: &Names<'_>, found: &mut Diagnostics) {
-    let mut known = |value: Value, at: Anchor, what: &str| {
+    // A name is made for a message alone: this looks at every operand after every pass.
+    let mut known = |value: Value, at: Anchor, what: &dyn Fn() -> String| {
         if !graph.has_value(value) {
             let value = names.value(value);
-            let message = format!("{what} is {value}, which the graph does not have");
+            let message = format!("{} is {value}, which the graph does not have", what());
             found.push("V0002", at, message);
         }
     };
     for input in graph.inputs() {
-        known(input.value, Anchor::Graph, &format!("input %{}", input.name));
+        known(input.value, Anchor::Graph, &|| format!("input %{}", input.name));
     }
     for (i, weight) in graph.weights().iter().enumerate() {
-        known(weight.value, Anchor::Graph, &format!("weight w{i}"));
+        known(weight.value, Anchor::Graph, &|| format!("weight w{i}"));
     }
     for state in graph.states() {
-        known(state.value, Anchor::Graph, &format!("state \"{}\"", state.name));
+        known(state.value, Anchor::Graph, &|| format!("state \"{}\"", state.name));
     }
     for node in graph.nodes() {
         let data = graph.node(node);
         for (i, &operand) in data.operands.iter().enumerate() {
-            known(
-                operand,
-                Anchor::Operand(node, i),
-                &format!("operand {i} of {}", names.node(node)),
-            );
+            known(operand, Anchor::Operand(node, i), &|| {
+                format!("operand {i} of {}", names.node(node))
+            });
         }
         for (i, &result) in data.results.iter().enumerate() {
-            known(result, Anchor::Node(node), &format!("result {i} of {}", names.node(node)));
+            known(result, Anchor::Node(node), &|| format!("result {i} of {}", names.node(node)));
         }
     }
     for (i, &output) in graph.outputs().iter().enumerate() {
-        known(output, Anchor::Outputs, &format!("output {i}"));
+        known(output, Anchor::Outputs, &|| format!("output {i}"));
     }
 }
 

@@ -122,6 +122,10 @@ DEVICE void copy_async_if(bool there, Bytes16* to, const void* from) {
                ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from), "r"(there ? 16 : 0) : "memory");
 }
 DEVICE void copies_done() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+// The copies since the last time, which may be none, become a group; then all groups but the
+// youngest LEFT are waited for.
+DEVICE void group_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int LEFT> DEVICE void groups_done_but() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
 
 // The row of a table that an index names, clamped to the table.
 DEVICE u64 table_row(i64 index, u64 extent) {

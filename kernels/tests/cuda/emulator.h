@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <cmath>
+#include <deque>
 #include <vector>
 #include <functional>
 struct Dim3{unsigned x,y,z;};
@@ -36,6 +37,7 @@ static float __double2float_rn(double d){return (float)d;}
 static float __double2float_rz(double d){float f=(float)d;if(fabs((double)f)>fabs(d))f=nextafterf(f,0);return f;}
 static unsigned long long __umul64hi(unsigned long long a,unsigned long long b){return (unsigned long long)(((unsigned __int128)a*b)>>64);}
 static int __ffs(int x){return __builtin_ffs(x);}
+static int __clz(int x){return x?__builtin_clz(x):32;}
 static unsigned long long atomicAdd(unsigned long long*p,unsigned long long v){auto o=*p;*p+=v;return o;}
 static unsigned short emu_bf16(float x){unsigned b=__float_as_uint(x);if((b&0x7fffffff)>0x7f800000)return 0x7fff;return (b+0x7fff+((b>>16)&1))>>16;}
 static unsigned short emu_f16(float x){_Float16 h=(_Float16)x;unsigned short u;memcpy(&u,&h,2);return u;}
@@ -55,14 +57,18 @@ static void emu_matrices(unsigned*to,const void*row,bool transposed){unsigned w=
 for(int m=0;m<4;m++){unsigned r=0;for(unsigned e=0;e<2;e++){unsigned at=l%4*2+e,line=transposed?at:l/4,column=transposed?l/4:at;r|=(unsigned)((const unsigned short*)slots[w][m*8+line])[column]<<16*e;}to[m]=r;}warpbar[w].wait(32);}
 // Copies happen where they are waited for, so that a missing wait shows.
 struct Copy{void*to;const void*from;bool there;};
-static std::vector<Copy> copies[1024];
-static void emu_copies_done(){for(auto&c:copies[threadIdx.x])if(c.there)memcpy(c.to,c.from,16);else memset(c.to,0,16);copies[threadIdx.x].clear();}
+// Groups of a thread, oldest first; the last one is open.
+static std::deque<std::vector<Copy>> copies[1024];
+static void emu_copy(const std::vector<Copy>&group){for(auto&c:group)if(c.there)memcpy(c.to,c.from,16);else memset(c.to,0,16);}
+static void emu_group_copies(){copies[threadIdx.x].emplace_back();}
+static void emu_groups_done_but(unsigned left){auto&mine=copies[threadIdx.x];while(mine.size()>left+1){emu_copy(mine.front());mine.pop_front();}}
+static void emu_copies_done(){emu_group_copies();emu_groups_done_but(0);}
 static unsigned min(unsigned a,unsigned b){return a<b?a:b;}
 static std::function<void()> emu_body;
 static void emu_entry(){emu_body();emu_cur->done=true;swapcontext(&emu_cur->c,&emu_main);}
 static void emu_launch(Dim3 g,Dim3 b,std::function<void()> f){emu_body=f;gridDim=g;blockDim=b;std::vector<Fiber> fs(b.x);for(auto&x:fs)x.stack=(char*)malloc(1<<17);
 for(unsigned z=0;z<g.z;z++)for(unsigned y=0;y<g.y;y++)for(unsigned x=0;x<g.x;x++){blockIdx={x,y,z};for(auto&w:warpbar)w=Bar();for(auto&w:groupbar)w=Bar();blockbar=Bar();
-for(auto&c:copies)c.clear();
+for(auto&c:copies)c.assign(1,{});
 for(unsigned t=0;t<b.x;t++){fs[t].tid={t,0,0};fs[t].done=false;getcontext(&fs[t].c);fs[t].c.uc_stack.ss_sp=fs[t].stack;fs[t].c.uc_stack.ss_size=1<<17;fs[t].c.uc_link=&emu_main;makecontext(&fs[t].c,emu_entry,0);}
 long spins=0;for(bool any=true;any;){any=false;for(auto&q:fs)if(!q.done){any=true;emu_cur=&q;swapcontext(&emu_main,&q.c);}if(++spins>5000000){fprintf(stderr,"deadlock\n");exit(3);}}}
 for(auto&x:fs)free(x.stack);}

@@ -1,7 +1,10 @@
-//! [`crate::attention::PagedAttention`] on CUDA: a kernel that splits the keys of sequences with
-//! few tokens, and one on tensor cores for sequences with many.
+//! [`crate::attention::PagedAttention`] on CUDA. On tensor cores, a kernel that cuts the keys into
+//! ranges, for sequences with few tokens, and one for sequences with many; for types and widths
+//! that these do not take, a kernel without tensor cores that cuts the keys into ranges too.
 
+mod decode;
 mod prefill;
+mod ranges;
 mod split;
 
 use super::recipe::{Blocks, GridAxis, OpKernels, Param, Scalar};
@@ -16,8 +19,8 @@ use piecewise_ir::types::TensorType;
 const MAX_DIM: u64 = 256;
 /// The most heads that share a key-value head.
 const MAX_GROUP: u64 = 16;
-/// The fewest rows of a step that is given to both kernels: below, the tiles of tensor cores are
-/// mostly empty.
+/// The fewest rows of a step that is given to both kernels on tensor cores: below, the larger
+/// tiles are mostly empty.
 const PREFILL_ROWS: u64 = 64;
 
 struct Shape {
@@ -90,15 +93,14 @@ impl Shape {
         self.heads / self.kv_heads.max(1)
     }
 
-    /// The most tokens of a sequence that the split kernel takes where both kernels run: what one
-    /// or two of its tiles hold.
+    /// The most tokens of a sequence that the decode kernel takes where both kernels run: what half
+    /// of its tile holds.
     fn few(&self) -> u64 {
         (8 / self.group()).clamp(1, 4)
     }
 
-    /// Whether sequences with more than a few tokens go to tensor cores, a function of the sizes
-    /// of rows and sequences alone.
-    fn on_tensor_cores(&self, sizes: &[u64]) -> bool {
+    /// Whether tensor cores take these types and widths.
+    fn on_tensor_cores(&self) -> bool {
         let [q, kv] = self.dtypes;
         q == kv
             && matches!(q, DType::BF16 | DType::F16)
@@ -106,7 +108,6 @@ impl Shape {
             && self.value_dim.is_multiple_of(16)
             // The largest score is taken before it is scaled.
             && self.scale > 0.0
-            && self.rows.eval(sizes) >= PREFILL_ROWS
     }
 
     /// Blocks for any division of the rows among the sequences.
@@ -175,10 +176,10 @@ fn storage(dtype: DType) -> &'static str {
 }
 
 /// The launches of `piecewise.paged_attention` at these sizes (by symbol index): which kernels
-/// run, their grids and how keys are divided are functions of the types and the sizes alone; in
-/// steps of 64 rows or more each sequence is taken by one of two kernels, by how many tokens it
-/// brings. Arguments: the op's operands,
-/// then its result. Can be captured in every batch.
+/// run, their grids and how keys are divided are functions of the types and the sizes alone; on
+/// tensor cores, in steps of 64 rows or more, each sequence is taken by one of two kernels, by how
+/// many tokens it brings. Arguments: the op's operands, then its result. Can be captured in every
+/// batch.
 ///
 /// # Errors
 /// When the operands do not fit the op, a head is wider than 256, or more than 16 heads share a
@@ -189,10 +190,13 @@ pub fn attention_kernels(
     sizes: &[u64],
 ) -> Result<OpKernels, LowerError> {
     let shape = Shape::new(operands, attrs)?;
-    if !shape.on_tensor_cores(sizes) {
-        return Ok(split::kernels(&shape, sizes, None));
+    if !shape.on_tensor_cores() {
+        return Ok(split::kernels(&shape, sizes));
     }
-    let mut kernels = split::kernels(&shape, sizes, Some(shape.few()));
+    if shape.rows.eval(sizes) < PREFILL_ROWS {
+        return Ok(decode::kernels(&shape, sizes, None));
+    }
+    let mut kernels = decode::kernels(&shape, sizes, Some(shape.few()));
     kernels.launches.push(prefill::kernel(&shape, sizes, shape.few()));
     Ok(kernels)
 }

@@ -33,14 +33,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(
   extern __shared__ Bytes16 staged[];
   PW_WAIT();
   const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, quad = lane / 4, in_quad = lane % 4;
-  const u32 real = sequences < (u32)counts[sequence_symbol] ? sequences : (u32)counts[sequence_symbol];
   Tile found;
-  if (!find_tile<TILE>(found, blockIdx.x, query_lengths, real, FEW + 1, 0xffffffffu)) return;
+  if (!find_tile<TILE>(found, blockIdx.x, lengths, starts, query_lengths, counts + sequence_symbol, sequences, pages, FEW + 1, 0xffffffffu)) return;
   // The tiles that see the most keys start first.
   const u32 sequence = found.sequence, tile = found.of - 1 - found.at;
-  const u32 queries = query_lengths[sequence], head0 = blockIdx.y * GROUP;
-  const i32 start = starts[sequence];
-  const u32 length = keys_of(lengths, sequence, pages);
+  const u32 queries = found.queries, length = found.length, head0 = blockIdx.y * GROUP;
+  const i32 start = found.start;
   const u32 first_row = tile * TILE, last_token = (first_row + TILE - 1) / GROUP;
   const u32 fewest = seen_by(first_row / GROUP, queries, length);
   const u32 most = seen_by(last_token < queries ? last_token : queries - 1, queries, length);

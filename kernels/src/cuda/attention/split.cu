@@ -26,12 +26,6 @@ DEVICE void merge(float& m, float& l, float (&o)[8], float m2, float l2, const f
   for (int i = 0; i < 8; ++i) o[i] = (a == 0.0f ? 0.0f : o[i] * a) + (b == 0.0f ? 0.0f : o2[i] * b);
 }
 
-// Where the partial results of a row are. FEW is the most tokens of a sequence that this kernel
-// takes where it leaves longer ones to another, 0 where it takes all.
-DEVICE u64 place_of(u32 sequence, u32 start, u32 token) {
-  return FEW ? (u64)sequence * FEW + token : (u64)start + token;
-}
-
 // Grid: (tiles, key-value heads, splits).
 extern "C" __global__ void __launch_bounds__(128) attention_split(
     const Q* q, const K* k, const K* v, const i32* table, const i32* lengths, const i32* starts,
@@ -42,13 +36,11 @@ extern "C" __global__ void __launch_bounds__(128) attention_split(
   PW_WAIT();
   const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const u32 part = lane % LANES, slot = lane / LANES;
-  const u32 real = sequences < (u32)counts[sequence_symbol] ? sequences : (u32)counts[sequence_symbol];
   Tile found;
-  if (!find_tile<TILE>(found, blockIdx.x, query_lengths, real, 1, FEW ? FEW : 0xffffffffu)) return;
+  if (!find_tile<TILE>(found, blockIdx.x, lengths, starts, query_lengths, counts + sequence_symbol, sequences, pages, 1, 0xffffffffu)) return;
   const u32 sequence = found.sequence, tile = found.at;
-  const u32 queries = query_lengths[sequence], head0 = blockIdx.y * GROUP;
-  const i32 start = starts[sequence];
-  const u32 length = keys_of(lengths, sequence, pages);
+  const u32 queries = found.queries, length = found.length, head0 = blockIdx.y * GROUP;
+  const i32 start = found.start;
   const u32 range = blocks_for(blocks_for(length, PAGE), splits) * PAGE;
   const u32 first = blockIdx.z * range;
   u32 seen[TILE], most = 0;
@@ -160,44 +152,11 @@ extern "C" __global__ void __launch_bounds__(128) attention_split(
 #pragma unroll
       for (int w = 0; w < WARPS; ++w) x += share[w] == 0.0f ? 0.0f : shared_o[w][r][i] * share[w];
       if (splits == 1) narrow(out[at * VALUE_DIM + i], x / sum);
-      else partial[place * (VALUE_DIM + 2) + 2 + i] = x;
+      else partial[place * PARTIAL + i] = x;
     }
     if (splits != 1 && lane == 0) {
-      partial[place * (VALUE_DIM + 2)] = top;
-      partial[place * (VALUE_DIM + 2) + 1] = sum;
+      partial[place * PARTIAL + VALUE_DIM] = top;
+      partial[place * PARTIAL + VALUE_DIM + 1] = sum;
     }
-  }
-}
-
-// The splits of each row and head, in order: grid (places * heads), a warp each.
-extern "C" __global__ void __launch_bounds__(128) attention_combine(
-    const float* partial, const i32* starts, const i32* query_lengths, Q* out, const i32* counts,
-    u32 rows, u32 sequences, u32 row_symbol, u32 sequence_symbol, u32 splits) {
-  PW_LAUNCH_DEPENDENTS();
-  PW_WAIT();
-  const u32 lane = threadIdx.x % 32, at = blockIdx.x * WARPS + threadIdx.x / 32;
-  u32 row = at / HEADS;
-  if (FEW) {
-    const u32 sequence = row / (FEW ? FEW : 1), token = row % (FEW ? FEW : 1);
-    if (sequence >= sequences || (i32)sequence >= counts[sequence_symbol]) return;
-    const i32 n = query_lengths[sequence], start = starts[sequence];
-    if (n > FEW || (i32)token >= n || start < 0) return;
-    row = start + token;
-  }
-  if (row >= rows || (i32)row >= counts[row_symbol]) return;
-  const float* from = partial + (u64)at * splits * (VALUE_DIM + 2);
-  float top = -INF_F, sum = 0.0f;
-  for (u32 s = 0; s < splits; ++s) top = fmaxf(top, from[s * (VALUE_DIM + 2)]);
-  for (u32 s = 0; s < splits; ++s) {
-    const float m = from[s * (VALUE_DIM + 2)];
-    if (m != -INF_F) sum += from[s * (VALUE_DIM + 2) + 1] * exp2f(m - top);
-  }
-  for (u32 i = lane; i < VALUE_DIM; i += 32) {
-    float x = 0.0f;
-    for (u32 s = 0; s < splits; ++s) {
-      const float m = from[s * (VALUE_DIM + 2)];
-      if (m != -INF_F) x += from[s * (VALUE_DIM + 2) + 2 + i] * exp2f(m - top);
-    }
-    narrow(out[((u64)row * HEADS + at % HEADS) * VALUE_DIM + i], x / sum);
   }
 }

@@ -4,16 +4,25 @@ enum { PAGE = 16 };
 
 struct Tile {
   u32 sequence, at, of;
+  // What its sequence brings, where that starts, and the keys; a block table holds no more than
+  // those of its pages.
+  u32 queries, length;
+  i32 start;
 };
 
 // The tile of this number among those of EACH query rows of the sequences that bring fewest to
-// most tokens; false past the last. Thirty-two sequences at a time, by their number of tiles.
-template <int EACH> DEVICE bool find_tile(Tile& found, u32 number, const i32* query_lengths, u32 real, u32 fewest, u32 most) {
-  const u32 lane = threadIdx.x % 32;
-  for (u32 sequence = 0; sequence < real; sequence += 32) {
+// most tokens; false past the last. Thirty-two sequences at a time, by their number of tiles; all
+// that is read of them comes at once with their true count.
+template <int EACH>
+DEVICE bool find_tile(Tile& found, u32 number, const i32* lengths, const i32* starts, const i32* query_lengths,
+                      const i32* count, u32 sequences, u32 pages, u32 fewest, u32 most) {
+  const u32 lane = threadIdx.x % 32, real = *count;
+  u32 sequence = 0;
+  do {
     const u32 mine = sequence + lane;
-    const i32 n = mine < real ? query_lengths[mine] : 0;
-    const bool counts = n > 0 && (u32)n >= fewest && (u32)n <= most;
+    const bool there = mine < sequences;
+    const i32 n = there ? query_lengths[mine] : 0, start = there ? starts[mine] : 0, keys = there ? lengths[mine] : 0;
+    const bool counts = there && mine < real && n > 0 && (u32)n >= fewest && (u32)n <= most;
     const u32 tiles = counts ? blocks_for((u32)n * GROUP, EACH) : 0;
     u32 upto = tiles;
 #pragma unroll
@@ -24,23 +33,22 @@ template <int EACH> DEVICE bool find_tile(Tile& found, u32 number, const i32* qu
     const u32 here = __ballot_sync(0xffffffffu, upto > number);
     if (here != 0) {
       const int which = __ffs((int)here) - 1;
+      const u32 length = keys > 0 ? keys : 0;
       found.sequence = sequence + which;
       found.at = number - __shfl_sync(0xffffffffu, upto - tiles, which);
       found.of = __shfl_sync(0xffffffffu, tiles, which);
+      found.queries = __shfl_sync(0xffffffffu, (u32)n, which);
+      found.start = __shfl_sync(0xffffffffu, start, which);
+      found.length = __shfl_sync(0xffffffffu, length < pages * PAGE ? length : pages * PAGE, which);
       return true;
     }
     number -= __shfl_sync(0xffffffffu, upto, 31);
-  }
+    sequence += 32;
+  } while (sequence < sequences && sequence < real);
   return false;
 }
 
-// The keys of a sequence; a block table holds no more than its pages.
-DEVICE u32 keys_of(const i32* lengths, u32 sequence, u32 pages) {
-  const u32 length = lengths[sequence] > 0 ? lengths[sequence] : 0;
-  return length < pages * PAGE ? length : pages * PAGE;
-}
-
-// How many of them a token sees.
+// How many keys a token sees.
 DEVICE u32 seen_by(u32 token, u32 queries, u32 length) {
   const u32 seen = !CAUSAL ? length : length + token + 1 > queries ? length + token + 1 - queries : 0;
   return seen < length ? seen : length;

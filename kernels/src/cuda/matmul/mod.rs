@@ -100,6 +100,11 @@ impl MatMulSpec {
         &self.rows
     }
 
+    /// The terms of a sum.
+    pub fn depth(&self) -> u64 {
+        self.depth
+    }
+
     /// How the true rows follow from the counts: constant, factor, symbol.
     fn real(&self) -> Result<[u64; 3], LowerError> {
         match self.rows.terms() {

@@ -1,0 +1,245 @@
+// Attention of tiles of 16 query rows over a range of keys, on tensor cores. A query row is a token
+// and one of the GROUP heads that share a key-value head. The keys of a sequence are cut into
+// `splits` ranges by its length alone, and the pages of a range are dealt to the warps of a block.
+// Each warp keeps STAGES pages of its own on the way, so that it waits for memory and for no other
+// warp. Rows lie an odd number of 16-byte chunks apart, so that eight neighbouring ones lie in
+// different banks.
+enum {
+  ROWS = 16,
+  THREADS = WARPS * 32,
+  KEY_CHUNKS = DIM / 8,
+  VALUE_CHUNKS = VALUE_DIM / 8,
+  KEY_STRIDE = KEY_CHUNKS + 1,
+  VALUE_STRIDE = VALUE_CHUNKS + 1,
+  STAGE = PAGE * (KEY_STRIDE + VALUE_STRIDE),
+  RESULT_STRIDE = VALUE_DIM + 8
+};
+
+// A warp's copy of a page of rows of CHUNKS chunks; zeros from row `there` on. Where a warp copies
+// whole rows at a time, the copies differ by constants.
+template <int CHUNKS> DEVICE void stage_page(Bytes16* to, const K* pool, u32 page, u32 there) {
+  enum { WHOLE = 32 % CHUNKS == 0, ROWS_EACH = WHOLE ? 32 / CHUNKS : 0, ROW = KV_HEADS * CHUNKS * 8 };
+  const int lane = threadIdx.x % 32, row0 = lane / CHUNKS, column0 = lane % CHUNKS;
+  const K* from = pool + ((u64)page * PAGE * KV_HEADS + blockIdx.y) * (CHUNKS * 8) + (row0 * ROW + column0 * 8);
+  Bytes16* into = to + (row0 * (CHUNKS + 1) + column0);
+#pragma unroll
+  for (int i = 0; i < PAGE * CHUNKS / 32; ++i) {
+    const int chunk = lane + i * 32, row = WHOLE ? row0 + i * ROWS_EACH : chunk / CHUNKS, column = chunk % CHUNKS;
+    const int by = WHOLE ? i * ROWS_EACH : row - row0, aside = WHOLE ? 0 : column - column0;
+    // No byte is read of what is not there.
+    copy_async_if(row < (int)there, into + (by * (CHUNKS + 1) + aside), from + (by * ROW + aside * 8));
+  }
+}
+
+// Grid: (tiles, key-value heads, splits).
+extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
+    const Q* q, const K* k, const K* v, const i32* table, const i32* lengths, const i32* starts,
+    const i32* query_lengths, Q* out, float* partial, const i32* counts,
+    u32 rows, u32 sequences, u32 sequence_symbol, u64 kv_rows, u32 pages, u32 splits, float scale) {
+  PW_LAUNCH_DEPENDENTS();
+  extern __shared__ Bytes16 staged[];
+  __shared__ float warp_top[WARPS][ROWS], warp_sum[WARPS][ROWS];
+  PW_WAIT();
+  const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, quad = lane / 4, in_quad = lane % 4;
+  Tile found;
+  if (!find_tile<ROWS>(found, blockIdx.x, lengths, starts, query_lengths, counts + sequence_symbol, sequences, pages, 1, FEW ? FEW : 0xffffffffu)) return;
+  const u32 sequence = found.sequence, queries = found.queries, length = found.length;
+  const u32 head0 = blockIdx.y * GROUP, first_row = found.at * ROWS, left = queries * GROUP - first_row;
+  const u32 tile_rows = left < ROWS ? left : ROWS;
+  const u32 fewest = seen_by(first_row / GROUP, queries, length);
+  const u32 most = seen_by((first_row + tile_rows - 1) / GROUP, queries, length);
+  const i32 start = found.start;
+  // In pages: where the range starts, and what of it is seen.
+  const u32 range = blocks_for(blocks_for(length, PAGE), splits), first = blockIdx.z * range;
+  const u32 upto = blocks_for(most, PAGE) < first + range ? blocks_for(most, PAGE) : first + range;
+  const u32 mine = first + warp < upto ? blocks_for(upto - first - warp, WARPS) : 0;
+
+  Bytes16* own = staged + warp * (STAGES * STAGE);
+  // A lane has the page of one in 32 of this warp; a byte says how many keys a stage holds.
+  i32 page_of = -1;
+  u32 held = 0;
+  auto find_pages = [&](u32 from) {
+    const u32 number = from + lane;
+    page_of = number < mine ? table[(u64)sequence * pages + first + warp + number * WARPS] : -1;
+  };
+  auto stage = [&](u32 number, u32 slot) {
+    if (number != 0 && number % 32 == 0) find_pages(number);
+    const i32 page = __shfl_sync(0xffffffffu, page_of, number % 32);
+    const u64 at = (u64)(u32)page * PAGE, pool = page >= 0 && at < kv_rows ? kv_rows - at : 0;
+    const u32 keys_left = most - (first + warp + number * WARPS) * PAGE, seen = keys_left < PAGE ? keys_left : PAGE;
+    const u32 there = pool < seen ? (u32)pool : seen;
+    held = (held & ~(0xffu << slot * 8)) | there << slot * 8;
+    stage_page<KEY_CHUNKS>(own + slot * STAGE, k, there != 0 ? page : 0, there);
+    stage_page<VALUE_CHUNKS>(own + slot * STAGE + PAGE * KEY_STRIDE, v, there != 0 ? page : 0, there);
+  };
+  find_pages(0);
+
+  Bytes16* queries_at = staged + WARPS * (STAGES * STAGE);
+  if (QUERY_STAGED) {
+    for (u32 chunk = threadIdx.x; chunk < ROWS * KEY_CHUNKS; chunk += THREADS) {
+      const u32 line = chunk / KEY_CHUNKS, column = chunk % KEY_CHUNKS;
+      const u32 row = first_row + line, token = row / GROUP;
+      const bool there = token < queries && start >= 0 && (u32)start + token < rows;
+      const u64 at = (u64)(there ? start + token : 0) * HEADS + head0 + row % GROUP;
+      copy_async_if(there, queries_at + line * KEY_STRIDE + column, q + at * DIM + column * 8);
+    }
+    group_copies();
+  }
+#pragma unroll
+  for (int s = 0; s < STAGES; ++s) {
+    if (s < mine) stage(s, s);
+    group_copies();
+  }
+  // Asked for last, and here first.
+  u32 seen[2], query[QUERY_STAGED ? 1 : DIM / 16][4];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const u32 row = first_row + quad + h * 8, token = row / GROUP;
+    const bool valid = token < queries && start >= 0 && (u32)start + token < rows;
+    seen[h] = seen_by(token, queries, length);
+    if (!QUERY_STAGED) {
+      const u32* from = (const u32*)(q + ((u64)(valid ? start + token : 0) * HEADS + head0 + row % GROUP) * DIM);
+#pragma unroll
+      for (int d = 0; d < DIM / 16; ++d) {
+        query[QUERY_STAGED ? 0 : d][h] = valid ? from[d * 8 + in_quad] : 0;
+        query[QUERY_STAGED ? 0 : d][2 + h] = valid ? from[d * 8 + 4 + in_quad] : 0;
+      }
+    }
+  }
+  if (QUERY_STAGED) {
+    groups_done_but<STAGES>();
+    __syncthreads();
+  }
+
+  float top[2] = {-INF_F, -INF_F}, sum[2] = {0.0f, 0.0f}, o[VALUE_DIM / 8][4];
+#pragma unroll
+  for (int n = 0; n < VALUE_DIM / 8; ++n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) o[n][i] = 0.0f;
+
+  u32 slot = 0;
+  for (u32 number = 0; number < mine; ++number) {
+    // What this lane copied has come, then what all lanes did.
+    groups_done_but<STAGES - 1>();
+    __syncwarp();
+    const Bytes16* keys = own + slot * STAGE;
+    const Bytes16* values = keys + PAGE * KEY_STRIDE;
+    float score[2][4];
+#pragma unroll
+    for (int n = 0; n < 2; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) score[n][i] = 0.0f;
+#pragma unroll
+    for (int d = 0; d < DIM / 16; ++d) {
+      u32 a[4], b[4];
+      if (QUERY_STAGED) {
+        load_matrices(a, queries_at + lane % 16 * KEY_STRIDE + d * 2 + lane / 16);
+      } else {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) a[i] = query[QUERY_STAGED ? 0 : d][i];
+      }
+      load_matrices(b, keys + (lane / 16 * 8 + lane % 8) * KEY_STRIDE + d * 2 + lane / 8 % 2);
+      multiply_add<Q>(score[0], a[0], a[1], a[2], a[3], b[0], b[1]);
+      multiply_add<Q>(score[1], a[0], a[1], a[2], a[3], b[2], b[3]);
+    }
+    const u32 base = (first + warp + number * WARPS) * PAGE, there = held >> slot * 8 & 0xff;
+    if (there < PAGE || base + PAGE > fewest) {
+#pragma unroll
+      for (int n = 0; n < 2; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const u32 key = n * 8 + in_quad * 2 + i % 2;
+          if (key >= there || base + key >= seen[i / 2]) score[n][i] = -INF_F;
+        }
+    }
+    float from[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float largest = fmaxf(fmaxf(score[0][2 * h], score[0][2 * h + 1]), fmaxf(score[1][2 * h], score[1][2 * h + 1]));
+      largest = fmaxf(largest, from_lane(largest, 1));
+      largest = fmaxf(largest, from_lane(largest, 2));
+      const float higher = fmaxf(top[h], largest * scale);
+      // A row that has seen nothing yet has no largest score to take from the others.
+      from[h] = higher == -INF_F ? 0.0f : higher;
+      const float shrink = power_of_two(top[h] - from[h]);
+      top[h] = higher;
+      sum[h] *= shrink;
+#pragma unroll
+      for (int n = 0; n < VALUE_DIM / 8; ++n) {
+        o[n][2 * h] *= shrink;
+        o[n][2 * h + 1] *= shrink;
+      }
+    }
+    u32 share[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float* pair = &score[i / 2][i % 2 * 2];
+      const float x = power_of_two(fmaf(pair[0], scale, -from[i % 2]));
+      const float y = power_of_two(fmaf(pair[1], scale, -from[i % 2]));
+      sum[i % 2] += x + y;
+      share[i] = pair_of<Q>(x, y);
+    }
+#pragma unroll
+    for (int n = 0; n < VALUE_DIM / 16; ++n) {
+      u32 b[4];
+      load_matrices_transposed(b, values + lane % 16 * VALUE_STRIDE + n * 2 + lane / 16);
+      multiply_add<Q>(o[2 * n], share[0], share[1], share[2], share[3], b[0], b[1]);
+      multiply_add<Q>(o[2 * n + 1], share[0], share[1], share[2], share[3], b[2], b[3]);
+    }
+    // All lanes are done with this stage.
+    __syncwarp();
+    if (number + STAGES < mine) stage(number + STAGES, slot);
+    group_copies();
+    slot = slot + 1 < STAGES ? slot + 1 : 0;
+  }
+
+  // The warps' results become one; they lie where their stages were.
+  float* results = (float*)own;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const u32 row = quad + h * 8;
+    const float all = lanes<Sum, 4>(sum[h]);
+    if (in_quad == 0) {
+      warp_top[warp][row] = top[h];
+      warp_sum[warp][row] = all;
+    }
+    if (row >= tile_rows || mine == 0) continue;
+#pragma unroll
+    for (int n = 0; n < VALUE_DIM / 8; ++n) {
+      results[row * RESULT_STRIDE + n * 8 + in_quad * 2] = o[n][2 * h];
+      results[row * RESULT_STRIDE + n * 8 + in_quad * 2 + 1] = o[n][2 * h + 1];
+    }
+  }
+  __syncthreads();
+  for (u32 at = threadIdx.x; at < tile_rows * (VALUE_DIM / 2); at += THREADS) {
+    const u32 line = at / (VALUE_DIM / 2), column = at % (VALUE_DIM / 2) * 2;
+    const u32 row = first_row + line, token = row / GROUP, head = head0 + row % GROUP;
+    if (start < 0 || (u32)start + token >= rows) continue;
+    float higher = -INF_F, all = 0.0f, x = 0.0f, y = 0.0f;
+#pragma unroll
+    for (int w = 0; w < WARPS; ++w) higher = fmaxf(higher, warp_top[w][line]);
+#pragma unroll
+    for (int w = 0; w < WARPS; ++w) {
+      // A warp that has seen nothing has written nothing.
+      if (warp_top[w][line] == -INF_F) continue;
+      const float part = power_of_two(warp_top[w][line] - higher);
+      const float* weighed = (const float*)(staged + w * (STAGES * STAGE)) + line * RESULT_STRIDE + column;
+      all = fmaf(warp_sum[w][line], part, all);
+      x = fmaf(weighed[0], part, x);
+      y = fmaf(weighed[1], part, y);
+    }
+    if (splits == 1) {
+      *(u32*)(out + ((u64)(start + token) * HEADS + head) * VALUE_DIM + column) = pair_of<Q>(x / all, y / all);
+    } else {
+      float* to = partial + ((place_of(sequence, start, token) * HEADS + head) * splits + blockIdx.z) * PARTIAL;
+      if (column == 0) {
+        to[VALUE_DIM] = higher;
+        to[VALUE_DIM + 1] = all;
+      }
+      // Of a range that shows nothing no more is read.
+      if (higher == -INF_F) continue;
+      to[column] = x;
+      to[column + 1] = y;
+    }
+  }
+}

@@ -1,0 +1,96 @@
+//! Keys cut into ranges: a kernel attends to each, and another makes one result of them.
+
+use super::super::matmul::options;
+use super::super::recipe::{GridAxis, LaunchRecipe, OpKernels, Param, Scalar};
+use super::{Shape, number, size};
+use piecewise_ir::dim::Dim;
+use piecewise_ir::entity::Entity;
+
+/// The most ranges that the keys of a sequence are cut into; a lane of a warp has one.
+pub(super) const MAX_SPLITS: u64 = 16;
+/// Blocks of four warps that keep a large device busy: two for each of its multiprocessors.
+pub(super) const ENOUGH_BLOCKS: u64 = 264;
+
+/// A kernel that attends to ranges of keys, but for how many there are.
+pub(super) struct RangeKernel {
+    /// Ends with `ranges.cuh` and the kernel.
+    pub source: String,
+    pub entry: &'static str,
+    /// Tiles of query rows.
+    pub tiles: GridAxis,
+    pub threads: u64,
+    pub static_shared: u64,
+    pub dynamic_shared: u64,
+    /// Rows that have room for partial results.
+    pub places: Dim,
+}
+
+/// Bytes of the partial results of a row, of one range: for each head what is weighed, a largest
+/// score and a sum, in f32, in whole 16 bytes.
+pub(super) fn partial_bytes(shape: &Shape) -> u64 {
+    shape.heads * (shape.value_dim + 2).next_multiple_of(4) * 4
+}
+
+/// The launches where the keys of each sequence are cut into `splits` ranges: one range needs one
+/// launch.
+pub(super) fn launches(shape: &Shape, kernel: RangeKernel, splits: u64) -> OpKernels {
+    let RangeKernel { source, entry, tiles, threads, static_shared, dynamic_shared, places } =
+        kernel;
+    let mut params: Vec<Param> = (0..8).map(Param::Arg).collect();
+    params.extend([
+        // One range writes the result at once and no partial sum: any valid address does.
+        if splits > 1 { Param::Scratch(0) } else { Param::Arg(7) },
+        Param::Counts,
+        size(&shape.rows),
+        size(&shape.sequences),
+        number(shape.sequence_symbol.index() as u64),
+        Param::Scalar(Scalar::U64(shape.kv_rows.clone())),
+        number(shape.pages),
+        number(splits),
+        shape.scale(),
+    ]);
+    let mut launches = vec![LaunchRecipe {
+        source: source.clone(),
+        entry: entry.to_owned(),
+        options: options(),
+        grid: [tiles, GridAxis::of(shape.kv_heads, 1), GridAxis::of(splits, 1)],
+        block: [threads as u32, 1, 1],
+        static_shared: static_shared as u32,
+        dynamic_shared: dynamic_shared as u32,
+        params,
+        programmatic: true,
+    }];
+    if splits == 1 {
+        return OpKernels { launches, scratch: Dim::constant(0) };
+    }
+    let columns = if shape.value_dim.is_multiple_of(4) { 4 } else { 1 };
+    let parts = shape.value_dim.div_ceil(8 * columns);
+    launches.push(LaunchRecipe {
+        source,
+        entry: "attention_combine".to_owned(),
+        options: options(),
+        grid: [
+            GridAxis::of(places.times((shape.heads * parts) as i64), 4),
+            GridAxis::one(),
+            GridAxis::one(),
+        ],
+        block: [128, 1, 1],
+        static_shared: 0,
+        dynamic_shared: 0,
+        params: vec![
+            Param::Scratch(0),
+            Param::Arg(5),
+            Param::Arg(6),
+            Param::Arg(7),
+            Param::Counts,
+            size(&shape.rows),
+            size(&shape.sequences),
+            number(shape.row_symbol.index() as u64),
+            number(shape.sequence_symbol.index() as u64),
+            number(splits),
+        ],
+        programmatic: true,
+    });
+    let scratch = places.times((partial_bytes(shape) * splits) as i64);
+    OpKernels { launches, scratch }
+}
