@@ -268,6 +268,21 @@ fn a_norm_before_and_a_residual_after() {
     }
 }
 
+/// A warp takes several rows of w where there are many.
+#[test]
+fn many_columns() {
+    if !available() {
+        return;
+    }
+    let module = norm_and_residual(BF16, 264, 3461);
+    let graph = module.graph();
+    let whole = Absorbing::of(graph, product(graph), true, &[position(graph, 1)]).unwrap();
+    for (rows, real, of_warp) in [(1, 1, 4), (2, 2, 4), (8, 7, 2)] {
+        assert!(whole.kernel(rows).unwrap().source.contains(&format!("#define R {of_warp}")));
+        check(&format!("many_{rows}"), &whole, rows, real, rows);
+    }
+}
+
 #[test]
 fn a_gate_before_and_a_residual_that_is_normed_after() {
     if !available() {

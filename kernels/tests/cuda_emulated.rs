@@ -227,24 +227,26 @@ fn products_of_any_rows_have_the_same_bits() {
         (F16, F16, F32, true),
         (F32, F32, F32, false),
     ] {
-        let (k, n) = (264u64, 70u64);
+        // Many columns for the first: a warp takes several rows of w.
+        let (k, n) = (264u64, if yt == BF16 { 3461u64 } else { 70 });
+        let columns = n as usize;
         let x = TensorType::new(xt, [rows.clone(), k.into()]);
         let w = TensorType::new(wt, if tr { [n, k] } else { [k, n] });
         let y = TensorType::new(yt, [rows.clone(), n.into()]);
         let spec = MatMulSpec::new(false, tr, &x, &w, &y).unwrap().of_weight();
         let args = vec![
             fill(xt, 8 * 264, &mut r),
-            fill(wt, 264 * 70, &mut r),
-            vec![0u8; 8 * 70 * yt.size()],
+            fill(wt, 264 * columns, &mut r),
+            vec![0u8; 8 * columns * yt.size()],
         ];
         let (xf, wf) = (floats(xt, &args[0]), floats(wt, &args[1]));
-        let mut exp = vec![0f64; 8 * 70];
+        let mut exp = vec![0f64; 8 * columns];
         for i in 0..7 {
-            for j in 0..70 {
-                exp[i * 70 + j] = yt.round(
+            for j in 0..columns {
+                exp[i * columns + j] = yt.round(
                     (0..264)
                         .map(|p| {
-                            xf[i * 264 + p] * if tr { wf[j * 264 + p] } else { wf[p * 70 + j] }
+                            xf[i * 264 + p] * if tr { wf[j * 264 + p] } else { wf[p * columns + j] }
                         })
                         .sum(),
                 );
@@ -286,7 +288,7 @@ fn products_of_any_rows_have_the_same_bits() {
                 scratch: 256,
             };
             let got = emulate(&format!("mm_one_{xt}_{wt}"), &case);
-            assert_eq!(got[2][..70 * yt.size()], first[..70 * yt.size()]);
+            assert_eq!(got[2][..columns * yt.size()], first[..columns * yt.size()]);
         }
     }
 }

@@ -12,6 +12,8 @@ use std::fmt::Write;
 const STAGED_BYTES: u64 = 96 << 10;
 /// 16-byte loads of a lane in flight.
 const LOADS: u64 = 16;
+/// Warps that run at once on a device of 108 multiprocessors: few columns are spread over so many.
+const WARPS: u64 = 108 * 16;
 
 /// A region whose one result is the left operand of a product.
 #[derive(Clone, Copy, Debug)]
@@ -158,8 +160,14 @@ impl MatMulSpec {
     fn shape(&self, rows: u64) -> Shape {
         let at_once = rows.next_power_of_two();
         let per_lane = (self.depth * self.types[1].size() as u64 / 16).div_ceil(32);
-        let in_row = per_lane.next_power_of_two().min(8);
-        let weight_rows = (LOADS / in_row).min(if at_once > 2 { 2 } else { 4 });
+        // A row in one round is all under way before the wait; of more rows of x, more than one
+        // row of w must share what is read of x.
+        let widest = if at_once <= 2 && per_lane <= LOADS { LOADS } else { 8 };
+        let in_row = per_lane.next_power_of_two().min(widest);
+        let mut weight_rows = (LOADS / in_row).min(if at_once > 2 { 2 } else { 4 });
+        while weight_rows > 1 && self.columns.div_ceil(weight_rows / 2) <= WARPS {
+            weight_rows /= 2;
+        }
         let bytes = at_once * self.depth * self.types[0].size() as u64;
         let staged = if bytes <= STAGED_BYTES { bytes } else { 0 };
         Shape { at_once, weight_rows, in_row, staged }
