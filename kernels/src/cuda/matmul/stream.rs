@@ -162,7 +162,7 @@ impl MatMulSpec {
         let per_lane = (self.depth * self.types[1].size() as u64 / 16).div_ceil(32);
         // A row in one round is all under way before the wait; of more rows of x, more than one
         // row of w must share what is read of x.
-        let widest = if at_once <= 2 && per_lane <= LOADS { LOADS } else { 8 };
+        let widest = if at_once == 1 && per_lane <= LOADS { LOADS } else { 8 };
         let in_row = per_lane.next_power_of_two().min(widest);
         let mut weight_rows = (LOADS / in_row).min(if at_once > 2 { 2 } else { 4 });
         while weight_rows > 1 && self.columns.div_ceil(weight_rows / 2) <= WARPS {
