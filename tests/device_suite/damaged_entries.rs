@@ -1,6 +1,7 @@
 //! A bit of an entry is wrong on the disk: what is computed is right all the same, the entry is made
 //! again, and the build after that compiles nothing.
 
+use crate::sequences::Left;
 use crate::target::{Cpu, Cuda, Target};
 use crate::warm_start::{build, steps};
 use piecewise_ir::testing::Rng;
@@ -28,44 +29,66 @@ fn entries(dir: &Path, kind: &str) -> Vec<PathBuf> {
     paths
 }
 
-/// Damages one place after another of entries in a cache of its own, chosen by `seed`.
-fn damage_does_not_show<T: Target>(places: u64, seed: u64) {
-    let folder = tempfile::tempdir().unwrap();
-    let dir = folder.path();
-    let expected = steps(&mut made::<T>(dir));
-    let mut rng = Rng::new(seed);
-    for place in 0..places {
-        let kinds = ["piece", "image", "cubin"].map(|kind| entries(dir, kind));
-        let there = kinds.iter().filter(|paths| !paths.is_empty()).count() as u64;
-        let paths = &kinds[(place % there) as usize];
-        let path = &paths[rng.below(paths.len())];
+/// A cache that a build has filled, and what the steps of its model leave.
+struct Filled {
+    folder: tempfile::TempDir,
+    expected: Vec<Left>,
+}
+
+impl Filled {
+    fn new<T: Target>() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let expected = steps(&mut made::<T>(folder.path()));
+        Self { folder, expected }
+    }
+
+    fn entries(&self, kind: &str) -> Vec<PathBuf> {
+        entries(self.folder.path(), kind)
+    }
+
+    /// With one bit of an entry wrong.
+    fn check<T: Target>(&self, path: &Path, bit: usize) {
         let good = fs::read(path).unwrap();
         let mut bad = good.clone();
-        let bit = rng.below(8 * good.len());
         bad[bit / 8] ^= 1 << (bit % 8);
         fs::write(path, bad).unwrap();
-        if kinds[2].contains(path) {
-            // Machine code is looked for where a piece is lowered again.
-            kinds[0].iter().for_each(|piece| fs::remove_file(piece).unwrap());
-        }
         let what = || format!("bit {bit} of {}", path.display());
-        for (found, expected) in steps(&mut made::<T>(dir)).iter().zip(&expected) {
+        let found = steps(&mut made::<T>(self.folder.path()));
+        for (found, expected) in found.iter().zip(&self.expected) {
             assert_eq!(found.difference(expected), None, "{}", what());
         }
         assert!(fs::read(path).unwrap() == good, "{} was not made again", what());
-        let healed = made::<T>(dir);
+        let healed = made::<T>(self.folder.path());
         assert_eq!(healed.statistics().compile.total_compiled(), 0, "{}", what());
     }
 }
 
+/// Places of entries in a cache of its own, chosen by `seed`.
+fn check_random<T: Target>(places: usize, seed: u64) {
+    let filled = Filled::new::<T>();
+    let mut rng = Rng::new(seed);
+    for place in 0..places {
+        let kinds = ["piece", "image", "cubin"].map(|kind| filled.entries(kind));
+        let there = kinds.iter().filter(|paths| !paths.is_empty()).count();
+        let paths = &kinds[place % there];
+        let path = &paths[rng.below(paths.len())];
+        if kinds[2].contains(path) {
+            // Machine code is looked for where a piece is lowered again.
+            kinds[0].iter().for_each(|piece| fs::remove_file(piece).unwrap());
+        }
+        let bits = 8 * fs::metadata(path).unwrap().len() as usize;
+        filled.check::<T>(path, rng.below(bits));
+    }
+}
+
 /// Four caches at a time.
-fn check<T: Target>(places: u64) {
+fn check<T: Target>(places: usize) {
     if !T::is_there() {
         return;
     }
     std::thread::scope(|scope| {
         for seed in 0..4 {
-            scope.spawn(move || damage_does_not_show::<T>(places / 4, seed));
+            scope.spawn(move || check_random::<T>(places / 4, seed));
         }
     });
     println!("{}: {places} bits of entries were wrong in turn", T::NAME);
@@ -79,4 +102,27 @@ fn cpu_wrong_bits_of_entries_change_nothing() {
 #[test]
 fn cuda_wrong_bits_of_entries_change_nothing() {
     check::<Cuda>(500);
+}
+
+/// One bit of each byte, of the largest entry of a kind.
+fn check_every_byte(kind: &str) {
+    let filled = Filled::new::<Cpu>();
+    let len = |path: &PathBuf| fs::metadata(path).unwrap().len() as usize;
+    let path = filled.entries(kind).into_iter().max_by_key(len).unwrap();
+    let bytes = len(&path);
+    assert!((1000..20_000).contains(&bytes), "{kind} of {bytes} bytes");
+    for at in 0..bytes {
+        filled.check::<Cpu>(&path, 8 * at + at % 8);
+    }
+    println!("{kind}: each of {bytes} bytes was wrong in turn");
+}
+
+#[test]
+fn no_wrong_byte_of_a_lowered_piece_changes_anything() {
+    check_every_byte("piece");
+}
+
+#[test]
+fn no_wrong_byte_of_an_image_changes_anything() {
+    check_every_byte("image");
 }
