@@ -42,6 +42,7 @@ fn what_compile_makes_is_what_a_run_looks_for() {
     let made = compile(cache, &["--max-num-seqs", "1"]);
     let pieces = made["compiled"]["piece"].as_u64().unwrap();
     assert!(made["bytes_written"].as_u64().unwrap() > 0);
+    assert_eq!(made["pieces_to_measure"], 0);
     let (_, counts) = generate(cache, &[]);
     assert_eq!(counts["compiled"], serde_json::json!({}));
     assert_eq!(counts["reused"]["piece"], pieces);
@@ -320,6 +321,7 @@ fn a_second_compile_for_cuda_compiles_nothing_even_without_nvrtc() {
     let target = ["--target", "cuda:sm_90"];
     let cold = compile(cache, &target);
     assert!(cold["compiled"]["cubin"].as_u64().unwrap() > 0, "{cold}");
+    assert!(cold["pieces_to_measure"].as_u64().unwrap() > 0, "{cold}");
     let entries = files(cache);
     assert_eq!(compile(cache, &target)["compiled"], serde_json::json!({}));
     let broken = tempfile::tempdir().unwrap();

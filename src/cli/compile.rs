@@ -51,6 +51,12 @@ pub(crate) fn run(args: CompileModelArgs) -> anyhow::Result<ExitCode> {
         target: compiler.target(),
         cache: store.cache.dir(),
         counts: &compiled.counts,
+        pieces_to_measure: compiled
+            .artifacts
+            .iter()
+            .flatten()
+            .filter(|artifact| artifact.alternatives.len() > 1)
+            .count(),
         bad_entries: store.cache.events().quarantined,
         passes: PassTimes::of(&planned),
         planning_seconds,
@@ -72,6 +78,8 @@ struct CompileReport<'a> {
     cache: &'a Path,
     #[serde(flatten)]
     counts: &'a CompileCounts,
+    /// Pieces with several alternatives, among which only a run on the device can measure.
+    pieces_to_measure: usize,
     /// Entries that were bad; they were made again.
     bad_entries: u64,
     #[serde(flatten)]
@@ -124,6 +132,13 @@ fn show(report: &CompileReport<'_>) -> anyhow::Result<()> {
     }
     if report.bad_entries > 0 {
         super::print_line(&format!("healed    {} bad entries", report.bad_entries))?;
+    }
+    if report.pieces_to_measure > 0 {
+        super::print_line(&format!(
+            "measured  nothing: {} pieces have alternatives, which the first run on the device with \
+             --tune measure chooses from and keeps",
+            report.pieces_to_measure
+        ))?;
     }
     super::print_line(&format!("target    {}", report.target))?;
     super::print_line(&format!("cache     {}", report.cache.display()))?;
