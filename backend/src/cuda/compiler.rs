@@ -276,9 +276,10 @@ impl CudaCompiler {
     fn group(
         &self,
         site: &Site<'_>,
+        positions: &Positions<'_>,
         absorption: &Absorption,
     ) -> Result<Option<Lowering>, CompileError> {
-        let (graph, positions) = (&site.piece.graph, Positions::new(site.piece));
+        let graph = &site.piece.graph;
         let Some(group) = &absorption.groups[site.position] else { return Ok(None) };
         let Some(recipe) = group.kernel(graph, site.node, site.limits) else { return Ok(None) };
         let (read, written) = group.arguments(graph, site.node);
@@ -310,16 +311,16 @@ impl CudaCompiler {
     fn groups(
         &self,
         piece: &UniquePiece,
+        positions: &Positions<'_>,
         absorption: &Absorption,
         limits: &[u64],
         store: &dyn Store,
     ) -> Result<Option<Vec<Option<Lowering>>>, CompileError> {
         let mut groups = Vec::with_capacity(absorption.groups.len());
-        let names = Names::of(&piece.graph);
         for (position, node) in piece.graph.nodes().enumerate() {
-            let name = launch_name(&piece.graph, &names, node);
+            let name = launch_name(&piece.graph, &positions.names, node);
             let site = Site { piece, node, position, name, limits, store };
-            let group = self.group(&site, absorption)?;
+            let group = self.group(&site, positions, absorption)?;
             if group.is_none() && absorption.groups[position].is_some() {
                 return Ok(None);
             }
@@ -431,7 +432,7 @@ impl Compiler for CudaCompiler {
         absorptions.dedup();
         let mut absorbed = Vec::with_capacity(absorptions.len());
         for absorption in &absorptions {
-            let groups = self.groups(piece, absorption, &limits, store)?;
+            let groups = self.groups(piece, &positions, absorption, &limits, store)?;
             absorbed.extend(groups.map(|groups| (absorption, groups)));
         }
         let absorbed = absorbed.iter().map(|(absorption, groups)| {
