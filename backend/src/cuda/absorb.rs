@@ -72,14 +72,21 @@ pub(super) fn role(graph: &Graph, value: Value) -> OperandRole {
     }
 }
 
-/// The product that a node is, if its kernels take it.
-pub(super) fn product(graph: &Graph, node: Node) -> Option<MatMulSpec> {
+/// The product that a node is.
+///
+/// # Errors
+/// When it is none, or one that our kernels do not take: why.
+pub(super) fn product(graph: &Graph, node: Node) -> Result<MatMulSpec, String> {
     let data = graph.node(node);
-    let &Op::MatMul { transpose_lhs, transpose_rhs } = &data.op else { return None };
     let (operands, results) = (graph.operand_types(node), graph.result_types(node));
-    let ([lhs, rhs], [out]) = (&operands[..], &results[..]) else { return None };
-    let spec = MatMulSpec::new(transpose_lhs, transpose_rhs, lhs, rhs, out).ok()?;
-    Some(if role(graph, data.operands[1]).weight { spec.of_weight() } else { spec })
+    let (&Op::MatMul { transpose_lhs, transpose_rhs }, [lhs, rhs], [out]) =
+        (&data.op, &operands[..], &results[..])
+    else {
+        return Err("a matmul takes two operands and has one result".to_owned());
+    };
+    let spec = MatMulSpec::new(transpose_lhs, transpose_rhs, lhs, rhs, out);
+    let spec = spec.map_err(|e| e.to_string())?;
+    Ok(if role(graph, data.operands[1]).weight { spec.of_weight() } else { spec })
 }
 
 impl Absorbed {
@@ -112,7 +119,7 @@ impl Group {
         matmul: Node,
         limits: &[u64],
     ) -> Option<LaunchRecipe> {
-        let spec = product(graph, matmul)?;
+        let spec = product(graph, matmul).ok()?;
         let weights = graph.node(matmul).operands.get(1)?;
         if graph.ty(*weights).bytes(limits) > LONG_BYTES {
             return None;

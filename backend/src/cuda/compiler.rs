@@ -1,6 +1,6 @@
 //! The CUDA compiler: kernels, library calls and host functions for each node of a piece.
 
-use super::absorb::{Absorption, Recomputed, role};
+use super::absorb::{Absorption, Recomputed, product, role};
 use super::alternatives::{Choice, Lowering, Way, assemble};
 use super::code::Code;
 use super::image::{CudaImage, HostImage, IMAGE_VERSION, KernelImage};
@@ -15,13 +15,10 @@ use crate::lowering::{Positions, launch_name, limits, location, node_args, row_m
 use crate::weights::WeightLayout;
 use piecewise_ir::custom::CustomCall;
 use piecewise_ir::entity::Node;
-use piecewise_ir::graph::ValueDef;
 use piecewise_ir::module::{Stitch, UniquePiece};
 use piecewise_ir::op::Op;
 use piecewise_ir::text::Names;
-use piecewise_kernels::cuda::{
-    LaunchRecipe, MatMulSpec, OperandRole, STREAM_ROWS, node_kernel, region_kernel,
-};
+use piecewise_kernels::cuda::{LaunchRecipe, OperandRole, STREAM_ROWS, node_kernel, region_kernel};
 use piecewise_kernels::op::OpRegistry;
 use piecewise_kernels::op::cuda::{CudaImplementation, CudaOpCall, CudaTarget};
 use piecewise_kernels::step::CaptureSupport;
@@ -37,8 +34,8 @@ const WORKSPACE_BYTES: u64 = 32 << 20;
 /// them: those that cost each block no more than a norm, then all that can be. In those that follow
 /// each node has a launch of its own.
 ///
-/// A matmul has up to four ways to be computed: from two rows on the kernel on tensor cores where it
-/// applies ([`MatMulSpec::multiplies_on_tensor_cores`]), the streaming kernel for up to
+/// A matmul has up to four ways to be computed: from two rows on the kernel on tensor cores
+/// where it applies, the streaming kernel for up to
 /// [`STREAM_ROWS`] rows, cuBLASLt where it takes the dtypes, the general kernel. The first of the
 /// other alternatives takes for each what its size suggests, the rest one way for all.
 #[derive(Debug)]
@@ -142,16 +139,7 @@ impl CudaCompiler {
     ) -> Result<Vec<Choice>, CompileError> {
         let unsupported = |reason| self.unsupported(site, reason);
         let graph = &site.piece.graph;
-        let (operands, results) = (graph.operand_types(site.node), graph.result_types(site.node));
-        let ([lhs, rhs], [out]) = (&operands[..], &results[..]) else {
-            return Err(unsupported("a matmul takes two operands and has one result".to_owned()));
-        };
-        let spec = MatMulSpec::new(transpose_lhs, transpose_rhs, lhs, rhs, out);
-        let mut spec = spec.map_err(|e| unsupported(e.to_string()))?;
-        let right = graph.node(site.node).operands.get(1);
-        if right.is_some_and(|&value| matches!(graph.def(value), ValueDef::Weight(_))) {
-            spec = spec.of_weight();
-        }
+        let spec = product(graph, site.node).map_err(unsupported)?;
         let mut choices = Vec::with_capacity(4);
         let rows = spec.rows().eval(site.limits);
         let shared_bytes = self.arch().shared_bytes_of_block();
@@ -164,12 +152,13 @@ impl CudaCompiler {
             let recipe = spec.stream_kernel(rows).map_err(|e| unsupported(e.to_string()))?;
             choices.push(Choice::of(Way::Stream, self.kernel(site, recipe)?, 0));
         }
+        let operands = &graph.node(site.node).operands;
         let library = Matmul {
             transpose_lhs,
             transpose_rhs,
-            lhs: lhs.clone(),
-            rhs: rhs.clone(),
-            out: out.clone(),
+            lhs: graph.ty(operands[0]).clone(),
+            rhs: graph.ty(operands[1]).clone(),
+            out: graph.ty(graph.result(site.node)).clone(),
         };
         if library.check().is_ok() && library.problem(site.limits).is_ok() {
             let image = CudaImage::Matmul(Box::new(library));
