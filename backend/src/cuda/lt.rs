@@ -197,11 +197,15 @@ impl Drop for Descriptors {
     }
 }
 
+/// The library's name of a dtype; it refuses a problem that it has no kernel for.
 fn data_type(dtype: DType) -> lt::cudaDataType_t {
     match dtype {
         DType::BF16 => lt::cudaDataType_t::CUDA_R_16BF,
         DType::F16 => lt::cudaDataType_t::CUDA_R_16F,
-        _ => lt::cudaDataType_t::CUDA_R_32F,
+        DType::F32 => lt::cudaDataType_t::CUDA_R_32F,
+        DType::I32 => lt::cudaDataType_t::CUDA_R_32I,
+        DType::I64 => lt::cudaDataType_t::CUDA_R_64I,
+        DType::U8 | DType::Bool => lt::cudaDataType_t::CUDA_R_8U,
     }
 }
 
@@ -237,7 +241,10 @@ impl Descriptors {
         // Pedantic: f32 operands are multiplied as they are, never as TF32 or split into bf16.
         let compute = match problem.operands {
             DType::F32 => lt::cublasComputeType_t::CUBLAS_COMPUTE_32F_PEDANTIC,
-            _ => lt::cublasComputeType_t::CUBLAS_COMPUTE_32F,
+            DType::BF16 | DType::F16 => lt::cublasComputeType_t::CUBLAS_COMPUTE_32F,
+            DType::I32 | DType::I64 | DType::U8 | DType::Bool => {
+                lt::cublasComputeType_t::CUBLAS_COMPUTE_32I
+            }
         };
         let scale = lt::cudaDataType_t::CUDA_R_32F;
         call!(api, problem, cublasLtMatmulDescCreate(&mut made.operation, compute, scale))?;

@@ -8,6 +8,7 @@ mod ranges;
 mod split;
 
 use super::recipe::{Blocks, GridAxis, OpKernels, Param, Scalar};
+use super::region::storage;
 use crate::lower::LowerError;
 use piecewise_ir::custom::{Attr, Attrs, CustomOpDef};
 use piecewise_ir::dim::Dim;
@@ -165,14 +166,6 @@ fn blocks_at(parts: &[Blocks], sizes: &[u64]) -> u64 {
 /// The shorter of two grids that both hold the work.
 fn shorter(a: Vec<Blocks>, b: Vec<Blocks>, sizes: &[u64]) -> GridAxis {
     GridAxis::Blocks(if blocks_at(&b, sizes) < blocks_at(&a, sizes) { b } else { a })
-}
-
-fn storage(dtype: DType) -> &'static str {
-    match dtype {
-        DType::BF16 => "bf16",
-        DType::F16 => "f16",
-        _ => "float",
-    }
 }
 
 /// The launches of `piecewise.paged_attention` at these sizes (by symbol index): which kernels
