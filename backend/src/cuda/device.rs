@@ -49,6 +49,9 @@ pub struct CudaOptions {
     pub synchronous: bool,
     /// Where every captured graph is written for graphviz; nowhere if unset.
     pub dot_dir: Option<PathBuf>,
+    /// Compile kernels whose blocks note where and when they run, for
+    /// [`crate::measure::MeasuredDevice::block_times`]. What is compiled so has keys of its own.
+    pub stamps: bool,
     /// What is planned to fail, for tests.
     pub faults: Faults,
 }
@@ -137,7 +140,7 @@ impl CudaDevice {
     /// A compiler for this device, with the ops of `registry`. It shares its kernels with the
     /// device.
     pub fn compiler(&self, registry: Arc<OpRegistry>) -> CudaCompiler {
-        CudaCompiler::over(registry, self.loader.kernels().clone())
+        CudaCompiler::over(registry, self.loader.kernels().clone(), self.options.stamps)
     }
 
     /// The device as the driver describes it.
@@ -398,7 +401,7 @@ impl Device for CudaDevice {
             };
             launch.check(sizes).map_err(failed)?;
             self.driver().scope(&[&launch.label, &launch.name], sizes);
-            self.enqueue(launch, context).map_err(failed)?;
+            self.enqueue(launch, context, 0).map_err(failed)?;
             if self.options.synchronous {
                 self.stream.synchronize().map_err(|e| failed(e.to_string()))?;
             }

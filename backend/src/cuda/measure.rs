@@ -6,9 +6,14 @@ use super::error::device_error;
 use super::event::CudaEvent;
 use super::memory::TemporaryBlock;
 use super::nvrtc::Source;
+use super::program::{BoundLaunch, CudaProgram};
 use crate::compiler::NoStore;
 use crate::device::{Device, DeviceError};
-use crate::measure::{GraphShape, LaunchCounts, MeasuredDevice, ReadBandwidth};
+use crate::measure::{
+    GraphShape, GraphTimes, LaunchCounts, LaunchView, MeasuredDevice, ReadBandwidth,
+};
+use piecewise_kernels::step::CaptureSupport;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The kernel that reads memory with accesses of 16 bytes.
@@ -58,6 +63,31 @@ impl MeasuredDevice for CudaDevice {
             nodes: summary.nodes as u64,
             programmatic_edges: summary.programmatic_edges as u64,
         }
+    }
+
+    fn launches<'a>(&self, program: &'a CudaProgram) -> Vec<LaunchView<'a>> {
+        let view = |launch: &'a Arc<BoundLaunch>| LaunchView {
+            name: &launch.name,
+            kernel: launch.kernel(),
+            nodes: &launch.nodes,
+        };
+        program.launches.iter().map(view).collect()
+    }
+
+    fn without(&self, program: &CudaProgram, left_out: &[usize]) -> CudaProgram {
+        let launches = program.launches.iter().enumerate();
+        let kept = launches.filter(|(i, _)| !left_out.contains(i));
+        let launches: Vec<_> = kept.map(|(_, launch)| launch.clone()).collect();
+        let support = launches.iter().map(|launch| launch.support).min();
+        CudaProgram { launches, support: support.unwrap_or(CaptureSupport::Always) }
+    }
+
+    fn block_times(&mut self, graph: &CudaCaptured) -> Result<Option<GraphTimes>, DeviceError> {
+        self.enter()?;
+        let Some(stamps) = &graph.stamps else { return Ok(None) };
+        let context = &self.stream.context;
+        let launches = stamps.read(context, &self.stream)?;
+        Ok(Some(GraphTimes { multiprocessors: context.device.multiprocessors, launches }))
     }
 
     fn read_bandwidth(&mut self) -> Result<ReadBandwidth, DeviceError> {

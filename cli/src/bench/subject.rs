@@ -139,7 +139,8 @@ impl Subject {
             None => &preset,
         };
         let store = store_of(args.cache_dir.as_deref());
-        let timer = timer_on(args.device, module, options, &*store, weights, &bounds.positions)?;
+        let (device, stamps) = (args.device, args.timeline.is_some());
+        let timer = timer_on(device, stamps, module, options, &*store, weights, &bounds.positions)?;
         let all = started.elapsed() - planned;
         let start = Start::of(planned, all, &*timer);
         Ok((timer, start))

@@ -1,6 +1,7 @@
 //! The report for people.
 
 use super::super::amounts::{shown_bytes, shown_ledger};
+use super::launches::{kernel_lines, timeline_lines};
 use super::report::{ModeReport, Report, StartReport};
 use super::rows::{Row, Spread};
 use comfy_table::{CellAlignment, Table, presets};
@@ -52,11 +53,16 @@ pub(super) fn report(report: &Report) -> String {
             shown_bytes(report.traffic.per_position)
         ),
     );
+    let is_whole = report.without.is_empty();
+    if !is_whole {
+        let names = report.without.join(", ");
+        line(&mut text, &format!("left out         {names}; what the steps compute is not held"));
+    }
     text.push('\n');
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(HEADER);
     for row in report.rows() {
-        table.add_row(cells(row));
+        table.add_row(cells(row, is_whole));
     }
     for index in 2..HEADER.len() - 1 {
         if let Some(column) = table.column_mut(index) {
@@ -71,6 +77,9 @@ pub(super) fn report(report: &Report) -> String {
             line(&mut text, &format!("FAILED {} {}: {failure}", row.step(), row.head.mode));
         }
     }
+    let kernels = report.rows().flat_map(kernel_lines);
+    let blocks = report.timeline.iter().flat_map(timeline_lines);
+    kernels.chain(blocks).for_each(|shown| line(&mut text, &shown));
     text
 }
 
@@ -141,8 +150,12 @@ fn captures(mode: &ModeReport) -> String {
     text
 }
 
-fn cells(row: &Row) -> Vec<String> {
-    let result = if row.failures.is_empty() { "ok" } else { "FAILED" };
+fn cells(row: &Row, is_whole: bool) -> Vec<String> {
+    let result = match (row.failures.is_empty(), is_whole) {
+        (false, _) => "FAILED",
+        (true, true) => "ok",
+        (true, false) => "not held",
+    };
     let mut cells = vec![row.step(), row.head.mode.clone()];
     let Some(figures) = &row.figures else {
         cells.resize(HEADER.len() - 1, "-".to_owned());

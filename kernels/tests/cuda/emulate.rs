@@ -115,6 +115,7 @@ pub(crate) fn emulate(name: &str, case: &Case) -> Vec<Vec<u8>> {
                 Param::Arg(i) => format!("({t})A{i}"),
                 Param::Scratch(o) => format!("({t})(S+{o})"),
                 Param::Counts => "C".to_owned(),
+                Param::Stamps => "nullptr".to_owned(),
                 Param::Scalar(Scalar::U32(d) | Scalar::U64(d)) => d.eval(&case.sizes).to_string(),
                 Param::Scalar(Scalar::F32(x)) => format!("{x:e}f"),
             })

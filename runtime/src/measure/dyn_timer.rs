@@ -2,10 +2,12 @@
 
 use super::error::MeasureError;
 use super::plan::PlannedStep;
+use super::timeline::Timeline;
 use super::timer::{CaptureReport, StepRecord, StepTimer};
 use crate::artifact_store::CompileCounts;
+use crate::dispatch::StepSizes;
 use crate::mode::GraphMode;
-use crate::model::{BuildTimes, Ledger, Progress};
+use crate::model::{BuildTimes, Ledger, Progress, StepLaunch};
 use piecewise_backend::measure::{MeasuredDevice, ReadBandwidth};
 use piecewise_ir::module::Module;
 
@@ -30,6 +32,18 @@ pub trait DynStepTimer: std::fmt::Debug + Send {
         mode: GraphMode,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<CaptureReport, MeasureError>;
+
+    /// [`StepTimer::timeline`].
+    ///
+    /// # Errors
+    /// As there.
+    fn timeline(&mut self, sizes: StepSizes) -> Result<Timeline, MeasureError>;
+
+    /// [`crate::model::CompiledModel::step_launches`].
+    fn step_launches(&self, sizes: StepSizes) -> Vec<StepLaunch>;
+
+    /// [`crate::model::CompiledModel::leave_out`].
+    fn leave_out(&mut self, is_left_out: &dyn Fn(&StepLaunch) -> bool) -> usize;
 
     /// [`MeasuredDevice::read_bandwidth`].
     ///
@@ -71,6 +85,18 @@ impl<D: MeasuredDevice> DynStepTimer for StepTimer<D> {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<CaptureReport, MeasureError> {
         StepTimer::recapture(self, mode, progress)
+    }
+
+    fn timeline(&mut self, sizes: StepSizes) -> Result<Timeline, MeasureError> {
+        StepTimer::timeline(self, sizes)
+    }
+
+    fn step_launches(&self, sizes: StepSizes) -> Vec<StepLaunch> {
+        self.model().step_launches(sizes)
+    }
+
+    fn leave_out(&mut self, is_left_out: &dyn Fn(&StepLaunch) -> bool) -> usize {
+        self.model_mut().leave_out(is_left_out)
     }
 
     fn read_bandwidth(&mut self) -> Result<ReadBandwidth, MeasureError> {

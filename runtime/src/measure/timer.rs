@@ -2,6 +2,7 @@
 
 use super::error::MeasureError;
 use super::plan::{PlannedChunk, PlannedStep, StepTokens};
+use super::timeline::Timeline;
 use crate::batch::{BatchBuffers, Chunk, ChunkRows, ChunkTokens, RoleMap, Sampling};
 use crate::dispatch::{FallbackReason, StepSizes};
 use crate::kv::{PagePool, PageTable};
@@ -195,6 +196,16 @@ impl<D: MeasuredDevice> StepTimer<D> {
         let bytes = free.saturating_sub(self.model.device().free_bytes());
         let exact = self.model.device().counts_free_bytes();
         Ok(CaptureReport { graphs, time, bytes: exact.then_some(bytes), shape: self.shape() })
+    }
+
+    /// Where and when the blocks of the whole steps of these sizes ran at their last replay.
+    ///
+    /// # Errors
+    /// When nothing was noted of them, or work before failed.
+    pub fn timeline(&mut self, sizes: StepSizes) -> Result<Timeline, MeasureError> {
+        let tokens = sizes.tokens.rows();
+        let times = self.model.block_times(sizes)?.ok_or(MeasureError::NoTimeline { tokens })?;
+        Ok(Timeline::new(self.model.step_launches(sizes), times))
     }
 
     /// What is in all captured graphs.

@@ -41,6 +41,8 @@ pub(crate) struct FakeProgram {
     pub replayed: bool,
     /// Which alternative of its artifact it is.
     pub alternative: usize,
+    /// Whether it does nothing.
+    pub left_out: bool,
 }
 
 #[derive(Debug)]
@@ -262,6 +264,7 @@ impl Device for FakeDevice {
             capture: launch.capture,
             replayed: false,
             alternative: binding.alternative,
+            left_out: false,
         })
     }
 
@@ -274,6 +277,9 @@ impl Device for FakeDevice {
         program: &FakeProgram,
         context: LaunchContext<'_>,
     ) -> Result<(), DeviceError> {
+        if program.left_out {
+            return Ok(());
+        }
         self.enqueue(Command::Run(program.clone(), context.sizes().to_vec()));
         self.counts.plain_launches += 1;
         Ok(())
@@ -291,7 +297,8 @@ impl Device for FakeDevice {
             let label = label.to_owned();
             return Err(DeviceError::Capture { label, rule: CaptureRule::UnsupportedOp });
         }
-        let mut programs: Vec<_> = programs.iter().map(|&p| p.clone()).collect();
+        let kept = programs.iter().filter(|program| !program.left_out);
+        let mut programs: Vec<_> = kept.map(|&program| program.clone()).collect();
         for program in &mut programs {
             program.replayed = true;
             if self.faults.wrong_address.load(Ordering::Relaxed) && program.op == "test.mix" {

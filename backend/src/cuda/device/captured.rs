@@ -5,6 +5,7 @@ use crate::cuda::capture::StreamCapture;
 use crate::cuda::error::CallError;
 use crate::cuda::graph::{GraphExec, GraphSummary};
 use crate::cuda::program::{BoundLaunch, CudaProgram};
+use crate::cuda::stamps::Stamps;
 use crate::device::{CaptureRule, DeviceError};
 use piecewise_kernels::step::{CaptureSupport, LaunchContext};
 use std::sync::Arc;
@@ -18,6 +19,7 @@ pub struct CudaCaptured {
     pub(super) sizes: Vec<u64>,
     pub(super) summary: GraphSummary,
     pub(super) launches: Vec<Arc<BoundLaunch>>,
+    pub(in crate::cuda) stamps: Option<Stamps>,
     /// Kernels of the library live with its handle.
     _lt: Option<SharedLt>,
 }
@@ -57,10 +59,12 @@ impl CudaDevice {
             let prepared = self.prepare(launch, sizes);
             prepared.map_err(|reason| failed(Some(&launch.name), reason))?;
         }
+        let stamps = Stamps::of(&self.context, &self.stream, &launches, sizes)?;
         let capture = StreamCapture::begin(&self.stream).map_err(call)?;
-        for launch in &launches {
+        for (i, launch) in launches.iter().enumerate() {
             self.driver().scope(&[label, &launch.label, &launch.name], sizes);
-            self.enqueue(launch, LaunchContext::Capture(sizes))
+            let noted_at = stamps.as_ref().map_or(0, |stamps| stamps.address(i));
+            self.enqueue(launch, LaunchContext::Capture(sizes), noted_at)
                 .map_err(|reason| failed(Some(&launch.name), reason))?;
         }
         self.driver().scope(&[label], sizes);
@@ -82,6 +86,7 @@ impl CudaDevice {
             sizes: sizes.to_vec(),
             summary,
             launches,
+            stamps,
             _lt: self.lt.clone(),
         })
     }

@@ -7,11 +7,12 @@ use piecewise_kernels::op::cuda::CudaOpArgs;
 use piecewise_kernels::step::LaunchContext;
 
 impl CudaDevice {
-    /// Puts a launch on the stream.
+    /// Puts a launch on the stream; its blocks note their times at `stamps`, if they do.
     pub(super) fn enqueue(
         &self,
         launch: &BoundLaunch,
         context: LaunchContext<'_>,
+        stamps: u64,
     ) -> Result<(), String> {
         let sizes = context.sizes();
         let enqueued = match &launch.work {
@@ -24,7 +25,7 @@ impl CudaDevice {
                     return Ok(());
                 }
                 let parameters: Vec<u64> =
-                    bound.values.iter().map(|value| value.at(sizes)).collect();
+                    bound.values.iter().map(|value| value.at(sizes, stamps)).collect();
                 let kernel = KernelLaunch {
                     function: bound.kernel.function,
                     grid,
