@@ -12,10 +12,11 @@ pub mod measure;
 pub mod mode;
 pub mod model;
 pub mod pipeline;
-pub mod roles;
 pub mod sizes;
 pub mod stats;
 pub mod symbols;
+
+pub use piecewise_kernels::roles;
 
 #[cfg(test)]
 mod testing;

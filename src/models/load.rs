@@ -258,6 +258,7 @@ impl DecoderLoader {
             max_rows: self.max_num_seqs,
             max_sequences: self.max_num_seqs,
             padding: true,
+            own: Vec::new(),
         })
     }
 }

@@ -6,14 +6,13 @@
 
 mod any_model;
 mod build;
-mod element;
 mod error;
 mod outputs;
 mod shapes;
 mod weights;
 
 pub use build::SessionBuilder;
-pub use element::Element;
+pub use piecewise_kernels::inputs::Element;
 pub use error::SessionError;
 pub use outputs::Outputs;
 pub use weights::InMemoryWeights;

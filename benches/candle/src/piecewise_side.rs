@@ -65,6 +65,7 @@ pub fn engine(
         max_rows: 1,
         max_sequences: 1,
         padding: true,
+        own: Vec::new(),
     };
     let options = BuildOptions {
         dispatcher,

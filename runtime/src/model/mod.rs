@@ -22,7 +22,7 @@ pub use error::ModelError;
 pub use graphs::{GraphSlot, OnCaptureFailure};
 pub use memory::{Ledger, Memory};
 pub(crate) use staging::POISON;
-pub use step::{Outputs, StepInputs, StepReport, Ticket};
+pub use step::{Outputs, StepData, StepReport, Ticket};
 
 use crate::dispatch::Dispatcher;
 use crate::stats::Statistics;
