@@ -50,6 +50,14 @@ impl StepSizes {
         }
     }
 
+    /// The same in rows of `over`.
+    pub fn of_rows(&self, over: Over) -> Option<PieceSize> {
+        Some(match self.of(over.class)? {
+            PieceSize::Exact(n) => PieceSize::Exact(n * over.times),
+            PieceSize::General(n) => PieceSize::General(n * over.times),
+        })
+    }
+
     /// The padded rows of a class that varies from step to step.
     pub fn rows_of(&self, class: SymbolClass) -> u64 {
         self.of(class).map_or(self.sequences, PieceSize::rows)
@@ -181,8 +189,8 @@ impl Dispatcher {
         let sizes = self.mixed_sizes(shape);
         let mode = if wanted == StepMode::Full { self.mode.mixed() } else { wanted };
         let own = &sizes.own[..self.own.len().min(MAX_OWN)];
-        let general = [sizes.tokens, sizes.rows].iter().chain(own);
-        let general = general.into_iter().any(|s| matches!(s, PieceSize::General(_)));
+        let is_general = |size: &PieceSize| matches!(size, PieceSize::General(_));
+        let general = [sizes.tokens, sizes.rows].iter().chain(own).any(is_general);
         let falls_back = match mode {
             StepMode::None => wanted == StepMode::Full,
             StepMode::Piecewise | StepMode::Full => general,

@@ -163,9 +163,6 @@ impl RoleMap {
             need(roles::QUERY_STARTS, both)?;
             need(roles::QUERY_LENGTHS, both)?;
         }
-        if self.state_slots > 0 {
-            need(roles::SEQUENCE_SLOTS, "a state has the role \"sequence.state\"")?;
-        }
         if self.has(roles::TOKEN_FEEDBACK) {
             need(roles::SAMPLE_SLOTS, "an input has the role \"tokens.feedback\"")?;
         }

@@ -28,11 +28,7 @@ impl<P> Member<P> {
 
     /// Its own rows in a step of these sizes, where it may be captured by them.
     pub(crate) fn size(&self, sizes: &StepSizes) -> Option<PieceSize> {
-        let Over { class, times } = self.over?;
-        Some(match sizes.of(class)? {
-            PieceSize::Exact(n) => PieceSize::Exact(n * times),
-            PieceSize::General(n) => PieceSize::General(n * times),
-        })
+        sizes.of_rows(self.over?)
     }
 
     /// The program for the sizes of a step.
