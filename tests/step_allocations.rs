@@ -21,7 +21,7 @@ use counting_allocator::{CountingAllocator, allocations};
 use piecewise_backend::device::Device;
 use piecewise_ir::testing::Rng;
 use piecewise_runtime::batch::{ChunkRows, Sampling};
-use piecewise_runtime::engine::{Engine, EngineOptions, Request};
+use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Request};
 use piecewise_runtime::mode::{GraphMode, StepMode};
 use piecewise_runtime::model::CompiledModel;
 use sequences::{Sequences, Turn};
@@ -52,7 +52,7 @@ fn of_submits<D: Device>(model: &mut CompiledModel<D>, turns: &[Turn], mode: Ste
     for number in 0..STEPS {
         (0..turns.len()).for_each(|sequence| sequences.restart(sequence));
         let view = sequences.fill(turns, &mut rng);
-        let inputs = view.inputs();
+        let inputs = view.data();
         let mut ticket = None;
         let of_step = allocations(|| ticket = Some(model.submit(&inputs).unwrap()));
         assert_eq!(model.last_step().unwrap().mode, mode);
@@ -93,8 +93,9 @@ fn a_decode_step_of_the_engine_allocates_nothing() {
         let setup = Setup { mode, threads: 2, max_length: 512, ..Setup::default() };
         let model = setup.build::<Cpu>();
         let allowed = blocks_of_rayon(&model, mode);
-        let options = EngineOptions::of(&model).unwrap();
-        let mut engine = Engine::new(model, options).unwrap();
+        let roles = sequences::roles_of(&model);
+        let options = EngineOptions::of(&model, &roles);
+        let mut engine = BatchingEngine::new(model, roles, options).unwrap();
         for prompt in [&[1, 2, 3][..], &[4, 5]] {
             let mut request = Request::new(prompt.to_vec(), 300);
             request.sampling = Sampling { temperature: 0.7, top_k: 9, top_p: 0.9, seed: 3 };

@@ -10,7 +10,8 @@ use piecewise_backend::measure::MeasuredDevice;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::module::Module;
 use piecewise_kernels::op::OpRegistry;
-use piecewise_runtime::engine::{DynEngine, Engine};
+use piecewise_runtime::batch::RoleMap;
+use piecewise_runtime::engine::{BatchingEngine, Engine};
 use piecewise_runtime::measure::{DynStepTimer, StepTimer};
 use piecewise_runtime::model::{BuildOptions, CompiledModel, ModelError};
 use std::io::Write;
@@ -63,21 +64,23 @@ fn build_on<B: Build>(device: DeviceSpec, stamps: bool, build: B) -> anyhow::Res
 pub(crate) fn engine_on(
     settings: &Settings,
     module: Module,
+    roles: RoleMap,
     options: BuildOptions,
     weights: &dyn WeightSource,
-) -> anyhow::Result<Box<dyn DynEngine>> {
-    build_on(settings.device, false, EngineBuild { module, options, settings, weights })
+) -> anyhow::Result<Box<dyn Engine>> {
+    build_on(settings.device, false, EngineBuild { module, roles, options, settings, weights })
 }
 
 struct EngineBuild<'a> {
     module: Module,
+    roles: RoleMap,
     options: BuildOptions,
     settings: &'a Settings,
     weights: &'a dyn WeightSource,
 }
 
 impl Build for EngineBuild<'_> {
-    type Built = Box<dyn DynEngine>;
+    type Built = Box<dyn Engine>;
 
     fn build<D: MeasuredDevice + 'static>(
         self,
@@ -89,8 +92,8 @@ impl Build for EngineBuild<'_> {
             .map_err(|error| {
             with_remedy(error, "max_num_tokens, max_num_seqs or max_seq_len")
         })?;
-        let options = self.settings.config.engine_options(&model)?;
-        Ok(Box::new(Engine::new(model, options)?))
+        let options = self.settings.config.engine_options(&model, &self.roles);
+        Ok(Box::new(BatchingEngine::new(model, self.roles, options)?))
     }
 }
 
@@ -128,7 +131,9 @@ impl Build for TimerBuild<'_> {
         let model =
             build_model(self.module, self.options, compiler, self.store, device, self.weights)
                 .map_err(|error| with_remedy(error, "--batch, --context, --mixed or --steps"))?;
-        Ok(Box::new(StepTimer::new(model, self.positions)?))
+        let ops = OpRegistry::builtin();
+        let roles = RoleMap::resolve(model.module().graph(), model.symbols(), &ops)?;
+        Ok(Box::new(StepTimer::new(model, roles, self.positions)?))
     }
 }
 

@@ -5,8 +5,10 @@
 pub mod attention;
 pub mod cpu;
 pub mod cuda;
+pub mod inputs;
 pub mod lower;
 pub mod op;
+pub mod roles;
 pub mod sampling;
 pub mod step;
 

@@ -100,6 +100,7 @@ impl Setup {
             max_rows: self.max_sequences,
             max_sequences: self.max_sequences,
             padding: true,
+            own: Vec::new(),
         };
         BuildOptions {
             dispatcher,

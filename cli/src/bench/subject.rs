@@ -121,6 +121,7 @@ impl Subject {
                 max_rows: sequences,
                 max_sequences: sequences,
                 padding: true,
+                own: Vec::new(),
             },
             max_logit_rows: sequences,
             read_outputs: vec![SAMPLED],

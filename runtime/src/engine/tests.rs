@@ -4,10 +4,11 @@ use crate::testing::{Bounds, Setup, VOCAB, next_id};
 use proptest::prelude::*;
 use std::sync::{Arc, Mutex};
 
-fn engine(setup: &Setup, run_ahead: bool) -> Engine<crate::testing::FakeDevice> {
+fn engine(setup: &Setup, run_ahead: bool) -> BatchingEngine<crate::testing::FakeDevice> {
     let model = setup.build().unwrap();
-    let options = EngineOptions { run_ahead, ..EngineOptions::of(&model).unwrap() };
-    Engine::new(model, options).unwrap()
+    let roles = Setup::roles_of(&model);
+    let options = EngineOptions { run_ahead, ..EngineOptions::of(&model, &roles) };
+    BatchingEngine::new(model, roles, options).unwrap()
 }
 
 /// What a request gives, computed one id at a time from the whole text before it.
@@ -36,7 +37,7 @@ fn collect(events: &[Event], of: RequestId) -> (Vec<u32>, Option<FinishReason>) 
                 assert_eq!(end, None, "a token after the end");
                 ids.push(id);
             }
-            Event::Finished { request, reason } if request == of => {
+            Event::Finished { request, reason, .. } if request == of => {
                 assert_eq!(end.replace(reason), None, "finished twice");
             }
             _ => {}
@@ -263,8 +264,9 @@ fn bad_requests_are_refused_by_name() {
         .join("\n")
     );
     let model = Setup::default().build().unwrap();
-    let options = EngineOptions { max_num_seqs: 7, ..EngineOptions::of(&model).unwrap() };
-    let error = Engine::new(model, options).unwrap_err();
+    let roles = Setup::roles_of(&model);
+    let options = EngineOptions { max_num_seqs: 7, ..EngineOptions::of(&model, &roles) };
+    let error = BatchingEngine::new(model, roles, options).unwrap_err();
     assert!(error.to_string().contains("max_num_seqs = 7"), "{error}");
 }
 

@@ -1,6 +1,6 @@
 //! What can go wrong while steps are measured.
 
-use crate::batch::RoleError;
+use crate::batch::FillError;
 use crate::kv::PoolFull;
 use crate::model::ModelError;
 use piecewise_backend::device::DeviceError;
@@ -15,9 +15,9 @@ pub enum MeasureError {
     /// The device.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The roles of the graph.
+    /// An input of a step could not be filled.
     #[error(transparent)]
-    Role(#[from] RoleError),
+    Fill(#[from] FillError),
     /// The pages.
     #[error(transparent)]
     Pool(#[from] PoolFull),

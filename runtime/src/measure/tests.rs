@@ -1,16 +1,24 @@
 use super::*;
 use crate::batch::Sampling;
 use crate::mode::{GraphMode, StepMode};
-use crate::model::{CaptureWhen, Checks, GraphKind};
+use crate::model::{CaptureWhen, Checks, CompiledModel, GraphKind};
 use crate::testing::{FakeDevice, Setup, next_id};
 use std::sync::atomic::Ordering;
 
 /// Room for these positions in each sequence.
 const ROOM: [u64; 3] = [64, 48, 32];
 
+fn timer_of(
+    model: CompiledModel<FakeDevice>,
+    room: &[u64],
+) -> Result<StepTimer<FakeDevice>, MeasureError> {
+    let roles = Setup::roles_of(&model);
+    StepTimer::new(model, roles, room)
+}
+
 fn timer(setup: Setup) -> StepTimer<FakeDevice> {
     let setup = Setup { mode: GraphMode::Full, capture: CaptureWhen::Lazy, ..setup };
-    StepTimer::new(setup.build().unwrap(), &ROOM).unwrap()
+    timer_of(setup.build().unwrap(), &ROOM).unwrap()
 }
 
 fn chunk(sequence: usize, start: u64, tokens: StepTokens) -> PlannedChunk {
@@ -140,7 +148,7 @@ fn plans_that_do_not_fit_name_step_and_sequence() {
     assert!(reason.contains("position 33") && reason.contains("room for 32"), "{reason}");
 
     let few = Setup::default().build().unwrap();
-    let error = StepTimer::new(few, &[1 << 20]).unwrap_err();
+    let error = timer_of(few, &[1 << 20]).unwrap_err();
     assert!(matches!(error, MeasureError::Pool(_)), "{error}");
 }
 

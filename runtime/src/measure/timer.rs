@@ -66,10 +66,12 @@ impl<D: MeasuredDevice> StepTimer<D> {
     /// Measures `model` on sequences with room for so many positions each.
     ///
     /// # Errors
-    /// When the graph's roles do not fit, it does not feed back what it samples, or its KV pool is
-    /// too small.
-    pub fn new(model: CompiledModel<D>, positions: &[u64]) -> Result<Self, MeasureError> {
-        let roles = RoleMap::resolve(model.module().graph(), model.symbols())?;
+    /// When it does not feed back what it samples, or its KV pool is too small.
+    pub fn new(
+        model: CompiledModel<D>,
+        roles: RoleMap,
+        positions: &[u64],
+    ) -> Result<Self, MeasureError> {
         let sampled =
             roles.sampled.ok_or(MeasureError::NoFeedback { what: "an output of sampled ids" })?;
         if !roles.has_feedback() {
@@ -158,7 +160,7 @@ impl<D: MeasuredDevice> StepTimer<D> {
                 MeasureError::Plan { step: number, sequence: chunk.sequence, reason }
             })?;
         }
-        let ticket = self.model.submit(&self.batch.view().inputs())?;
+        let ticket = self.model.submit(&self.batch.view()?.data())?;
         let submit = started.elapsed();
         let end = self.model.device_mut().mark()?;
         let launches = self.model.device().launch_counts().since(before);
@@ -257,6 +259,7 @@ fn push(
         tokens,
         start: chunk.start,
         table,
+        slot: None,
         rows: if chunk.samples { ChunkRows::Last } else { ChunkRows::None },
         entry,
         sampling: Sampling::default(),

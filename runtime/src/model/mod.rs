@@ -23,7 +23,7 @@ pub use error::ModelError;
 pub use graphs::{GraphSlot, OnCaptureFailure};
 pub use memory::{Ledger, Memory};
 pub(crate) use staging::POISON;
-pub use step::{Outputs, StepInputs, StepReport, Ticket};
+pub use step::{Outputs, StepData, StepReport, Ticket};
 pub use step_launches::StepLaunch;
 
 use crate::dispatch::Dispatcher;

@@ -191,11 +191,14 @@ impl<E> Staging<E> {
     ) -> Result<(), DeviceError> {
         for output in &self.outputs {
             let Some(offset) = output.offset else { continue };
-            let is_rows = rows_only.is_none_or(|table| {
-                output.ty.outer_symbol().is_some_and(|s| table.class(s) == SymbolClass::Rows)
-            });
+            let mut first_row = first_row;
+            if let Some(table) = rows_only {
+                let over = output.ty.outer_symbol().map(|s| table.over(s));
+                let Some(over) = over.filter(|o| o.class == SymbolClass::Rows) else { continue };
+                first_row *= over.times;
+            }
             let bytes = output.ty.bytes(counts);
-            if bytes == 0 || !is_rows {
+            if bytes == 0 {
                 continue;
             }
             let at = offset + first_row * output.ty.row().bytes(counts);
