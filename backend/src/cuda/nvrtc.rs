@@ -57,6 +57,11 @@ impl Arch {
         kib << 10
     }
 
+    /// Whether warpgroups multiply together and copies are of boxes, as the product in tiles needs.
+    pub fn has_warpgroup_products(self) -> bool {
+        self == Self::HOPPER
+    }
+
     /// Whether kernels can wait for their predecessor by themselves (Hopper and later).
     pub fn has_programmatic_launch(self) -> bool {
         self.number >= 90
@@ -75,7 +80,9 @@ impl std::str::FromStr for Arch {
         let digits = text.strip_prefix("sm_").map(|rest| if rest == "90a" { "90" } else { rest });
         match digits.and_then(|digits| digits.parse().ok()) {
             Some(number @ 50..=999) => Ok(Self { number }),
-            _ => Err(format!("`{text}` is no architecture; write `sm_` and a number: sm_80, sm_90a")),
+            _ => {
+                Err(format!("`{text}` is no architecture; write `sm_` and a number: sm_80, sm_90a"))
+            }
         }
     }
 }
