@@ -18,7 +18,7 @@ use piecewise_kernels::cuda::{
     attention_kernels, sample_kernels,
 };
 
-const ARCHS: [&str; 6] = ["sm_80", "sm_87", "sm_89", "sm_90", "sm_100", "sm_120"];
+const ARCHS: [&str; 6] = ["sm_80", "sm_87", "sm_89", "sm_90a", "sm_100", "sm_120"];
 
 fn rows() -> Dim {
     Dim::from(Symbol::new(0))
