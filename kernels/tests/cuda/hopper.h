@@ -25,6 +25,7 @@ static u64 columns_at(u32 address,u32 apart){return address>>4|(u64)(apart>>4)<<
 static void products_begin(){}
 static void products_end(){}
 static void products_see_writes(){}
+template<int N>static void made_here(float(&)[N]){}
 template<int LEFT,int N>static void products_done_but(float(&)[N]){}
 // Chunks of 16 bytes are swapped by the row of 128 bytes that they are in.
 static float emu_element(u32 address){address^=(address>>7&7)<<4;T16 x;memcpy(&x,emu_at(address),2);return widen(x);}

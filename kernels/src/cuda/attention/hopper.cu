@@ -248,6 +248,8 @@ DEVICE void compute_all(const Shared& shared, const Step& step, Q* out, float sc
         if (lane == 0) barrier_arrive(shared.keys_done + 8 * slot.at);
         mask(score, block);
         weigh(sums, score, shrink, scale);
+        // While the values are on the way, not after.
+        made_here(score);
         products_done_but<0>(sums.o);
         if (lane == 0) barrier_arrive(shared.values_done + 8 * before.at);
         pack(score);
@@ -271,8 +273,9 @@ DEVICE void compute_all(const Shared& shared, const Step& step, Q* out, float sc
         u64 at;
         if (!turn.place(at, line0 + h * 8, step)) continue;
         u32* to = (u32*)(out + at * VALUE_DIM) + in_quad;
+        const float one = 1.0f / sums.sum[h];
 #pragma unroll
-        for (int n = 0; n < VALUE_DIM / 8; ++n) to[n * 4] = pair_of<Q>(sums.o[4 * n + 2 * h] / sums.sum[h], sums.o[4 * n + 2 * h + 1] / sums.sum[h]);
+        for (int n = 0; n < VALUE_DIM / 8; ++n) to[n * 4] = pair_of<Q>(sums.o[4 * n + 2 * h] * one, sums.o[4 * n + 2 * h + 1] * one);
       }
     } else {
       // The ranges' results become one, each block of the cluster making some rows; they lie where
@@ -308,8 +311,9 @@ DEVICE void compute_all(const Shared& shared, const Step& step, Q* out, float sc
           for (int c = 0; c < 4; ++c) x[c] = fmaf(part[s][c], weight, x[c]);
         }
         u32* to = (u32*)(out + at * VALUE_DIM + column);
-        to[0] = pair_of<Q>(x[0] / sum, x[1] / sum);
-        to[1] = pair_of<Q>(x[2] / sum, x[3] / sum);
+        const float one = 1.0f / sum;
+        to[0] = pair_of<Q>(x[0] * one, x[1] * one);
+        to[1] = pair_of<Q>(x[2] * one, x[3] * one);
       }
       // No block goes on while another reads what it holds.
       __syncwarp();
@@ -320,7 +324,7 @@ DEVICE void compute_all(const Shared& shared, const Step& step, Q* out, float sc
 
 // Grid: (blocks, 1, 1), or (tiles, key-value heads, ranges of keys), the ranges of a tile being a
 // cluster.
-extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1) attention_prefill(
+extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_prefill(
     const Q* q, const K* k, const K* v, const i32* table, const i32* lengths, const i32* starts,
     const i32* query_lengths, Q* out, const i32* counts,
     u32 rows, u32 sequences, u32 sequence_symbol, u64 kv_rows, u32 pages, float scale) {

@@ -37,7 +37,6 @@ pub(super) fn kernel(shape: &Shape, sizes: &[u64], few: u64) -> LaunchRecipe {
     let tile = computing * 64;
     let rows = shape.rows.times(shape.group() as i64);
     let splits = splits(shape, rows.eval(sizes).div_ceil(tile));
-    let cluster = if splits == 1 { "" } else { "__cluster_dims__(1, 1, SPLITS)" };
     let defines = [
         ("COMPUTING", computing),
         ("KEYS", KEYS),
@@ -48,7 +47,6 @@ pub(super) fn kernel(shape: &Shape, sizes: &[u64], few: u64) -> LaunchRecipe {
     ];
     let dtype = storage(shape.dtypes[0]);
     let mut source = shape.header(few, &defines);
-    source.push_str(&format!("#define CLUSTER {cluster}\n"));
     source.push_str(include_str!("../hopper.cuh"));
     source.push_str(&multiply_add_tile(dtype, KEYS, Lhs::Shared));
     source.push_str(&multiply_add_tile(dtype, shape.value_dim, Lhs::Registers));
@@ -78,6 +76,7 @@ pub(super) fn kernel(shape: &Shape, sizes: &[u64], few: u64) -> LaunchRecipe {
         options: options(),
         grid,
         block: [128 + 128 * computing as u32, 1, 1],
+        cluster: [1, 1, splits as u32],
         static_shared: (8 * (4 * STAGES + 2)) as u32,
         dynamic_shared: shared as u32,
         params,
