@@ -21,6 +21,7 @@ mod small_decoder;
 mod target;
 mod user_op;
 mod warm_start;
+mod wide_heads;
 
 /// Cases that run where the target `T` of their module is there.
 macro_rules! cases {
@@ -42,7 +43,7 @@ macro_rules! suite {
             use crate::user_op::{Form, Place};
             use crate::{
                 alternatives, equal_modes, frozen_list, new_compositions, random_graphs, random_steps, user_op,
-                warm_start,
+                warm_start, wide_heads,
             };
             use piecewise_ir::dtype::DType::{BF16, F32};
             use piecewise_runtime::mode::GraphMode;
@@ -110,6 +111,10 @@ macro_rules! suite {
                 }
                 random_graphs_equal_the_evaluator_in_every_mode {
                     random_graphs::equal_the_evaluator::<T>();
+                }
+                wide_heads_equal_the_cpu {
+                    wide_heads::equal_the_cpu::<T>(64, 2e-2);
+                    wide_heads::equal_the_cpu::<T>(128, 2e-2);
                 }
                 a_model_from_a_filled_store_gives_the_same_bits {
                     warm_start::equals_cold::<T>();
