@@ -8,6 +8,7 @@ pub mod cuda;
 pub mod lower;
 pub mod op;
 pub mod sampling;
+pub mod segments;
 pub mod step;
 
 /// A digest of the sources of this crate, tests left out: what is lowered with it is a function of

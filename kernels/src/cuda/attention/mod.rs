@@ -167,7 +167,7 @@ fn shorter(a: Vec<Blocks>, b: Vec<Blocks>, sizes: &[u64]) -> GridAxis {
     GridAxis::Blocks(if blocks_at(&b, sizes) < blocks_at(&a, sizes) { b } else { a })
 }
 
-fn storage(dtype: DType) -> &'static str {
+pub(super) fn storage(dtype: DType) -> &'static str {
     match dtype {
         DType::BF16 => "bf16",
         DType::F16 => "f16",
