@@ -214,7 +214,7 @@ fn component_body(
     let mut rows = String::new();
     for (i, decl) in source.args.iter().enumerate() {
         if decl.kind == ArgKind::Row && product != Some(i as u32) {
-            let storage = text::storage(decl.dtype);
+            let storage = storage(decl.dtype);
             let constant = if decl.written { "" } else { "const " };
             let _ = writeln!(
                 rows,
@@ -293,7 +293,7 @@ fn component_text(
 fn arguments(source: &Source<'_>) -> Vec<String> {
     let argument = |(i, decl): (usize, &ArgDecl)| {
         let constant = if decl.written { "" } else { "const " };
-        format!("{constant}{}* a{i}", text::storage(decl.dtype))
+        format!("{constant}{}* a{i}", storage(decl.dtype))
     };
     source.args.iter().enumerate().map(argument).collect()
 }
@@ -308,7 +308,7 @@ fn literals(source: &Source<'_>) -> Result<String, LowerError> {
         }
         let storage = match value.dtype {
             DType::F32 => "i32",
-            other => text::storage(other),
+            other => storage(other),
         };
         let list = text::initializers(value.dtype, literal.bytes(), value.elements as usize)?;
         let _ = writeln!(
