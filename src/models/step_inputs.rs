@@ -90,8 +90,7 @@ impl<'b> StepInputs<'b> {
         let slot_rows = (bounds.state_slots > 0)
             .then(|| b.symbol("L", 1, bounds.state_slots, Some(roles::SLOT_ROWS)));
         let pages = bounds.max_length.div_ceil(PAGE_ROWS);
-        let symbols =
-            [(roles::TOKENS, tokens), (roles::ROWS, rows), (roles::SEQUENCES, sequences)];
+        let symbols = [(roles::TOKENS, tokens), (roles::ROWS, rows), (roles::SEQUENCES, sequences)];
         let input = |name: &str, input: &StepInput| declare(b, name, input, &symbols, pages);
         let [ids, feedback, positions, _, logit_rows, sample_slots] = engine_inputs();
         let [kv_slots, block_table, kv_lengths, query_starts, query_lengths] =
@@ -143,8 +142,7 @@ impl<'b> StepInputs<'b> {
     /// that it leaves open is the number of pages that a sequence has at most.
     pub fn input(&self, b: &'b Builder, name: &str, input: &StepInput) -> Tensor<'b> {
         let Self { tokens, rows, sequences, pages, .. } = *self;
-        let symbols =
-            [(roles::TOKENS, tokens), (roles::ROWS, rows), (roles::SEQUENCES, sequences)];
+        let symbols = [(roles::TOKENS, tokens), (roles::ROWS, rows), (roles::SEQUENCES, sequences)];
         declare(b, name, input, &symbols, pages)
     }
 

@@ -12,9 +12,9 @@ mod shapes;
 mod weights;
 
 pub use build::SessionBuilder;
-pub use piecewise_kernels::inputs::Element;
 pub use error::SessionError;
 pub use outputs::Outputs;
+pub use piecewise_kernels::inputs::Element;
 pub use weights::InMemoryWeights;
 
 use any_model::AnyModel;
