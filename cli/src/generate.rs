@@ -6,7 +6,7 @@ use super::load::{Folder, load_decoder};
 use super::model_args::ModelArgs;
 use super::settings::Workload;
 use anyhow::Context;
-use piecewise::models::{TextStream, TextTokenizer};
+use piecewise::models::{TextStream, TextTokenizer, TokenizerError};
 use piecewise_backend::tuning::TuningReport;
 use piecewise_planner::{IterationLogWriter, IterationRecord};
 use piecewise_runtime::batch::Sampling;
@@ -92,18 +92,23 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
         Some(file) => Some(IterationLog::start(&mut *engine, file)?),
         None => None,
     };
+    let encoded = |text: &String, ids: Result<_, TokenizerError>| {
+        ids.with_context(|| format!("prompt {text:?} can't be encoded"))
+    };
+    // What can't be encoded is said before anything is generated.
+    let first = args.prompt.iter().map(|text| encoded(text, tokenizer.encode(text)));
+    let first: Vec<Vec<u32>> = first.collect::<Result<_, _>>()?;
+    let then = args.then.iter().map(|text| encoded(text, tokenizer.encode_more(text)));
+    let then: Vec<Vec<u32>> = then.collect::<Result<_, _>>()?;
     let mut conversations: Vec<RequestId> = Vec::new();
     let (mut generated, mut elapsed) = (0, Duration::ZERO);
     for turn in 0..=args.then.len() {
         let mut replies: Vec<(RequestId, Reply<'_>)> = Vec::new();
         for (i, prompt) in args.prompt.iter().enumerate() {
-            let text = turn.checked_sub(1).map_or(prompt, |turn| &args.then[turn]);
-            let what = || format!("prompt {} ({text:?})", i + 1);
-            let prompt_ids = match turn {
-                0 => tokenizer.encode(text),
-                _ => tokenizer.encode_more(text),
+            let (text, prompt_ids) = match turn.checked_sub(1) {
+                None => (prompt, first[i].clone()),
+                Some(turn) => (&args.then[turn], then[turn].clone()),
             };
-            let prompt_ids = prompt_ids.with_context(|| format!("{} can't be encoded", what()))?;
             let request = Request {
                 stop_ids: folder.config.eos_token_ids.clone(),
                 ignore_eos: args.ignore_eos,
@@ -120,7 +125,7 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
                 Some(&id) => engine.extend(id, request).map(|()| id),
                 None => engine.add(request).inspect(|&id| conversations.push(id)),
             };
-            let id = id.with_context(what)?;
+            let id = id.with_context(|| format!("prompt {} ({text:?})", i + 1))?;
             let reply = Reply {
                 prompt: text.clone(),
                 stream: tokenizer.stream_after(engine.ids(id).unwrap_or(&prompt_ids))?,

@@ -76,12 +76,14 @@ impl RoleMap {
             .iter()
             .map(|input| bind_input(graph, ops, input))
             .collect::<Result<_, _>>()?;
-        let table = inputs.iter().find(|bound| bound.input.role() == roles::KV_BLOCK_TABLE);
-        let table_pages = table.and_then(|bound| bound.ty.shape[1].as_constant());
         let rows_of_state = |role: &str| {
             let state = graph.states().iter().find(|s| s.role.as_deref() == Some(role));
             state.and_then(|s| graph.ty(s.value).dims(symbols.bounds()).first().copied())
         };
+        let kv_rows = rows_of_state(roles::KV_CACHE).unwrap_or(0);
+        let mut tables = inputs.iter().filter(|bound| bound.input.role() == roles::KV_BLOCK_TABLE);
+        let table = tables.next().filter(|_| kv_rows > 0);
+        let table_pages = table.and_then(|bound| bound.ty.shape[1].as_constant());
         let output = |wanted: &dyn Fn(&TensorType) -> bool| {
             graph.outputs().iter().position(|&value| wanted(graph.ty(value)))
         };
@@ -98,7 +100,7 @@ impl RoleMap {
             symbols: symbols.clone(),
             own: own_counters(graph, symbols, ops)?,
             table_pages: table_pages.map(|pages| pages as usize),
-            kv_rows: rows_of_state(roles::KV_CACHE).unwrap_or(0),
+            kv_rows,
             state_slots: slots_of_states(graph, symbols)?,
             sampled_entries: rows_of_state(roles::SAMPLED).unwrap_or(0),
             logits,

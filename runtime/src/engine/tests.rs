@@ -310,3 +310,53 @@ fn check_poison_shows_an_op_that_reads_past_the_length() {
     assert_eq!(poisoned[0], poisoned[1], "NaN makes every id the same");
     assert_ne!(run(false, true), poisoned);
 }
+
+#[test]
+fn a_step_that_can_not_be_submitted_loses_no_request() {
+    use crate::mode::GraphMode;
+    use std::sync::atomic::Ordering;
+    let requests = [&[1u32, 2, 3][..], &[4, 5], &[6]].map(|prompt| Request::new(prompt, 6));
+    for mode in [GraphMode::Piecewise, GraphMode::Full] {
+        for replay in 1..12 {
+            let setup = Setup { mode, ..Setup::default() };
+            let mut engine = engine(&setup, true);
+            let ids = requests.each_ref().map(|request| engine.add(request.clone()).unwrap());
+            setup.faults.failing_replay.store(replay, Ordering::Relaxed);
+            let (mut events, mut failures) = (Vec::new(), 0);
+            while engine.has_work() {
+                failures += usize::from(engine.step(&mut events).is_err());
+            }
+            // A full step is one replay, so that some are too far away.
+            assert!(failures == 1 || mode == GraphMode::Full && replay > 5);
+            for (id, request) in ids.into_iter().zip(&requests) {
+                let (expected, reason) = simulate(&request.prompt, request, 1 << 20);
+                assert_eq!(collect(&events, id), (expected, Some(reason)));
+            }
+            assert_eq!(engine.pool().free_pages(), engine.pool().pages());
+        }
+    }
+}
+
+#[test]
+fn usage_tells_what_a_turn_took() {
+    let mut engine = engine(&Setup::default(), true);
+    let id = engine.add(Request { keep: true, ..Request::new([1, 2, 3], 4) }).unwrap();
+    let mut events = Vec::new();
+    engine.run(&mut events).unwrap();
+    assert_eq!(engine.kept(), [id]);
+    engine.extend(id, Request::new([9, 9], 2)).unwrap();
+    assert_eq!(engine.usage(id), Some(Usage { prompt: 9, cached: 0, generated: 0 }));
+    engine.run(&mut events).unwrap();
+    let usages = events.iter().filter_map(|event| match event {
+        Event::Finished { usage, .. } => Some(*usage),
+        Event::Token { .. } => None,
+    });
+    assert_eq!(
+        usages.collect::<Vec<_>>(),
+        [
+            Usage { prompt: 3, cached: 0, generated: 4 },
+            Usage { prompt: 9, cached: 6, generated: 2 },
+        ]
+    );
+    assert_eq!(engine.usage(id), None);
+}

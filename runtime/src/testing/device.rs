@@ -26,6 +26,8 @@ pub(crate) struct Faults {
     pub wrong_address: Arc<AtomicBool>,
     /// Replays of `test.head` write another logit than launches.
     pub wrong_replay: Arc<AtomicBool>,
+    /// The replay that is so many away fails; 0 is off.
+    pub failing_replay: Arc<AtomicU64>,
     /// `test.mix` reads one row past the sequence's length.
     pub read_past_length: Arc<AtomicBool>,
 }
@@ -309,6 +311,12 @@ impl Device for FakeDevice {
     }
 
     fn replay(&mut self, graph: &FakeCaptured) -> Result<(), DeviceError> {
+        let left = self.faults.failing_replay.load(Ordering::Relaxed);
+        self.faults.failing_replay.store(left.saturating_sub(1), Ordering::Relaxed);
+        if left == 1 {
+            let label = "replay".to_owned();
+            return Err(DeviceError::Capture { label, rule: CaptureRule::UnsupportedOp });
+        }
         self.counts.graph_launches += 1;
         self.counts.graph_nodes += graph.launches();
         for program in &graph.programs {
