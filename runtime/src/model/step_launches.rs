@@ -47,7 +47,7 @@ impl<D: MeasuredDevice> CompiledModel<D> {
     /// The launches of a step at these sizes, in order.
     pub fn step_launches(&self, sizes: StepSizes) -> Vec<StepLaunch> {
         let of_member = |member: &Member<D::Program>| {
-            let program = member.program(sizes.tokens, sizes.rows);
+            let program = member.program(&sizes);
             let launches = self.device.launches(program);
             let found = launches.iter().map(|l| StepLaunch::of(&self.module, member.step, l));
             found.collect::<Vec<_>>()
