@@ -3,7 +3,7 @@
 use super::args::ModeArg;
 use super::rows::Row;
 use anyhow::Context;
-use piecewise_runtime::capture_planner::{CostPath, CostPoint};
+use piecewise_planner::{CostPath, CostPoint};
 use piecewise_runtime::measure::CaptureReport;
 use piecewise_runtime::model::GraphKind;
 use std::io::Write;
@@ -81,7 +81,7 @@ pub(super) fn write(file: &Path, points: &[CostPoint]) -> anyhow::Result<()> {
 mod tests {
     use super::super::testing;
     use super::*;
-    use piecewise_runtime::capture_planner::read_costs_file;
+    use piecewise_planner::read_costs_file;
 
     #[test]
     fn good_rows_at_capture_sizes_come_back_as_the_planner_reads_them() {

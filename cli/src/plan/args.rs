@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::super::amounts::parse_bytes;
 use clap::{Args, ValueEnum};
-use piecewise_runtime::capture_planner::{GraphMode, Lengths, Objective, TrafficShape};
+use piecewise_planner::{GraphMode, Lengths, Objective, TrafficShape};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -4,7 +4,7 @@ use std::io::BufReader;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use piecewise_runtime::capture_planner::{
+use piecewise_planner::{
     IterationLogWriter, ModelledCosts, Objective, PlanRequest, PlannerError, ReadLog, ReadOptions,
     Simulation, StepCosts, StepKind, Traffic, TrafficShape, read_costs_file, read_log,
     read_log_file,

@@ -1,7 +1,7 @@
 //! Reports for machines.
 
 use anyhow::Result;
-use piecewise_runtime::capture_planner::{
+use piecewise_planner::{
     BoundedLists, CaptureSizes, CheckReport, Comparison, Coverage, Outcome, Plan, Share,
 };
 use serde_json::{Value, json};

@@ -10,9 +10,7 @@ use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use piecewise_runtime::capture_planner::{
-    Coverage, bounded_lists, check, compare, plan, read_configured_sizes,
-};
+use piecewise_planner::{Coverage, bounded_lists, check, compare, plan, read_configured_sizes};
 
 pub(crate) use args::PlanArgs;
 

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use piecewise_runtime::capture_planner::Plan;
+use piecewise_planner::Plan;
 
 use super::args::Theme;
 use super::input::Input;

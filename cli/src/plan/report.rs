@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets};
-use piecewise_runtime::capture_planner::{
-    BoundedLists, CheckReport, Comparison, Finding, Objective, Outcome, Plan, PlanWarning, Share,
-    SizeList,
+use piecewise_planner::{
+    BoundedLists, CheckReport, Comparison, Finding, ListKind, Objective, Outcome, Plan,
+    PlanWarning, Share,
 };
 
 use super::input::Input;
@@ -294,10 +294,10 @@ fn describe_finding(finding: &Finding) -> String {
     }
 }
 
-fn key(list: SizeList) -> &'static str {
+fn key(list: ListKind) -> &'static str {
     match list {
-        SizeList::Tokens => "capture_num_tokens",
-        SizeList::Decode => "decode_batch_sizes",
+        ListKind::Tokens => "capture_num_tokens",
+        ListKind::Decode => "decode_batch_sizes",
     }
 }
 

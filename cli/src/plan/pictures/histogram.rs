@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use piecewise_runtime::capture_planner::{CaptureSizes, StepKind, serve};
+use piecewise_planner::{CaptureSizes, StepKind, serve};
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 
@@ -65,7 +65,7 @@ fn panels(input: &Input, sizes: &CaptureSizes) -> Result<Vec<Panel>> {
     let Input { traffic, costs, request, .. } = input;
     let own_list = |kind: StepKind| {
         matches!(kind, StepKind::Decode { .. })
-            && request.graph_mode.has_decode_graphs()
+            && request.graph_mode.has_full()
             && !sizes.decode_batch_sizes.is_empty()
     };
     let mut panels = Vec::new();
@@ -84,7 +84,7 @@ fn panels(input: &Input, sizes: &CaptureSizes) -> Result<Vec<Panel>> {
         if steps.is_empty() {
             continue;
         }
-        let (name, axis) = match (decode, request.graph_mode.has_decode_graphs()) {
+        let (name, axis) = match (decode, request.graph_mode.has_full()) {
             (true, _) => ("Decode", "sequences in the step"),
             (false, true) => ("Context and mixed", "tokens in the step"),
             (false, false) => ("All steps", "tokens in the step"),

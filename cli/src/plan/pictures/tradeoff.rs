@@ -1,7 +1,7 @@
 //! What each further graph buys, with the knee and the chosen plan.
 
 use anyhow::Result;
-use piecewise_runtime::capture_planner::{CurvePoint, Objective, Plan};
+use piecewise_planner::{CurvePoint, Objective, Plan};
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 
