@@ -51,6 +51,15 @@ pub struct LaunchView<'a> {
     pub nodes: &'a [u32],
 }
 
+/// A part of a step, as it is submitted.
+#[derive(Debug)]
+pub enum StepPart<'a, P, C> {
+    /// A captured graph, replayed.
+    Replay(&'a C),
+    /// A program, launched.
+    Launch(&'a P),
+}
+
 /// Where and when a block of a kernel ran: nanoseconds of a clock that all multiprocessors share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
 pub struct BlockTime {
@@ -140,6 +149,18 @@ pub trait MeasuredDevice: Device {
     /// # Errors
     /// When work before it failed.
     fn block_times(&mut self, graph: &Self::Captured) -> Result<Option<GraphTimes>, DeviceError>;
+
+    /// Enqueues the parts of a step at these padded sizes by the driver's calls alone, prepared
+    /// before, and says how long the calls took on the host; waits for the work. Launches of a host
+    /// function are left out, since nobody knows what they call. `None` where there is no driver.
+    ///
+    /// # Errors
+    /// When a call fails.
+    fn bare_submit(
+        &mut self,
+        parts: &[StepPart<'_, Self::Program, Self::Captured>],
+        sizes: &[u64],
+    ) -> Result<Option<Duration>, DeviceError>;
 
     /// Reads random bytes, several times what its caches hold, from end to end, several times.
     ///

@@ -14,6 +14,7 @@ mod frozen_list;
 mod host_kernel;
 mod launch_check;
 mod new_compositions;
+mod programmatic;
 mod random_graphs;
 mod random_steps;
 mod sequences;

@@ -7,7 +7,7 @@ use super::memory::free_bytes;
 use super::program::{BoundCall, CpuProgram};
 use crate::device::DeviceError;
 use crate::measure::{
-    GraphShape, GraphTimes, LaunchCounts, LaunchView, MeasuredDevice, ReadBandwidth,
+    GraphShape, GraphTimes, LaunchCounts, LaunchView, MeasuredDevice, ReadBandwidth, StepPart,
 };
 use piecewise_kernels::step::CaptureSupport;
 use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator};
@@ -73,6 +73,14 @@ impl MeasuredDevice for CpuDevice {
     }
 
     fn block_times(&mut self, _: &CpuCaptured) -> Result<Option<GraphTimes>, DeviceError> {
+        Ok(None)
+    }
+
+    fn bare_submit(
+        &mut self,
+        _: &[StepPart<'_, CpuProgram, CpuCaptured>],
+        _: &[u64],
+    ) -> Result<Option<Duration>, DeviceError> {
         Ok(None)
     }
 

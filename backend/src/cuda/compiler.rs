@@ -81,6 +81,12 @@ impl CudaCompiler {
         Self { registry, kernels, stamps }
     }
 
+    /// The same compiler, whose kernels note where and when their blocks run, as those of a device
+    /// that was opened so do. What it compiles has keys of its own.
+    pub fn with_stamps(self) -> Self {
+        Self { stamps: true, ..self }
+    }
+
     /// The library that it compiles with.
     pub fn nvrtc(&self) -> &LazyNvrtc {
         self.kernels.nvrtc()

@@ -156,16 +156,22 @@ impl BoundLaunch {
                 return Err(format!("size {size} of symbol {symbol} is over its bound {limit}"));
             }
         }
-        self.check_backing()
+        check_backing(self.needed())
     }
 
-    /// That what it points to is backed.
-    pub(super) fn check_backing(&self) -> Result<(), String> {
-        let missing = self.ranges.iter().find(|used| !used.is_state && !used.range.is_backed());
-        match missing {
-            Some(used) => Err(format!("the memory of {} is not backed", used.range.what)),
-            None => Ok(()),
-        }
+    /// The ranges that must be backed where it runs.
+    pub(super) fn needed(&self) -> impl Iterator<Item = &Arc<AddressRange>> {
+        self.ranges.iter().filter(|used| !used.is_state).map(|used| &used.range)
+    }
+}
+
+/// That ranges are backed.
+pub(super) fn check_backing<'a>(
+    mut ranges: impl Iterator<Item = &'a Arc<AddressRange>>,
+) -> Result<(), String> {
+    match ranges.find(|range| !range.is_backed()) {
+        Some(range) => Err(format!("the memory of {} is not backed", range.what)),
+        None => Ok(()),
     }
 }
 

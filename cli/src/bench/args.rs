@@ -52,6 +52,10 @@ pub(crate) struct BenchArgs {
     /// tokens each.
     #[arg(long, value_name = "N|NxM,..", value_delimiter = ',')]
     pub(super) prefill: Vec<Prompts>,
+    /// The most positions that a sequence may come to, which block tables are as wide as [default:
+    /// what the rows come to].
+    #[arg(long, value_name = "N")]
+    pub(super) max_seq_len: Option<u64>,
     /// Sizes in tokens to capture; by default the batches and, for each mixed batch and each
     /// --prefill, the power of two that holds it.
     #[arg(long, value_name = "N,..", value_delimiter = ',')]

@@ -59,6 +59,8 @@ pub(super) struct Figures {
     pub(super) gpu_ms: Spread,
     pub(super) wall_ms: Spread,
     pub(super) submit_us: Spread,
+    /// The driver's calls alone that its launches take; `None` where there is no driver.
+    pub(super) driver_us: Option<f64>,
     /// Of the step of the median; every step has as many.
     pub(super) graph_launches: u64,
     pub(super) plain_launches: u64,
@@ -159,6 +161,7 @@ impl Figures {
             gpu_ms,
             wall_ms: Spread::of(records.iter().map(|record| record.wall), 1e6),
             submit_us: Spread::of(records.iter().map(|record| record.submit), 1e3),
+            driver_us: None,
             graph_launches: launches.graph_launches,
             plain_launches: launches.plain_launches,
             nodes: launches.graph_nodes,

@@ -7,7 +7,7 @@ use super::rows::{Row, Spread};
 use comfy_table::{CellAlignment, Table, presets};
 use std::fmt::Write as _;
 
-const HEADER: [&str; 15] = [
+const HEADER: [&str; 16] = [
     "step",
     "mode",
     "size",
@@ -16,6 +16,7 @@ const HEADER: [&str; 15] = [
     "p90",
     "wall ms",
     "submit us",
+    "driver us",
     "graphs",
     "launches",
     "nodes",
@@ -171,6 +172,7 @@ fn cells(row: &Row, is_whole: bool) -> Vec<String> {
         ms(p90),
         ms(figures.wall_ms.median),
         format!("{:.1}", figures.submit_us.median),
+        figures.driver_us.map_or("-".to_owned(), |us| format!("{us:.1}")),
         figures.graph_launches.to_string(),
         figures.plain_launches.to_string(),
         figures.nodes.to_string(),

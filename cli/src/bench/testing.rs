@@ -21,6 +21,7 @@ pub(super) fn row(mode: ModeArg, tokens: u64, size: u64, ms: f64) -> Row {
         gpu_ms: spread(ms),
         wall_ms: spread(1.25 * ms),
         submit_us: spread(12.0),
+        driver_us: Some(9.5),
         graph_launches: u64::from(mode == ModeArg::Full),
         plain_launches: if mode == ModeArg::Full { 0 } else { 293 },
         nodes: if mode == ModeArg::Full { 293 } else { 0 },

@@ -10,6 +10,7 @@ use crate::mode::GraphMode;
 use crate::model::{BuildTimes, Ledger, Progress, StepLaunch};
 use piecewise_backend::measure::{MeasuredDevice, ReadBandwidth};
 use piecewise_ir::module::Module;
+use std::time::Duration;
 
 /// [`StepTimer`] without its device in its type.
 pub trait DynStepTimer: std::fmt::Debug + Send {
@@ -38,6 +39,12 @@ pub trait DynStepTimer: std::fmt::Debug + Send {
     /// # Errors
     /// As there.
     fn timeline(&mut self, sizes: StepSizes) -> Result<Timeline, MeasureError>;
+
+    /// [`StepTimer::bare_submit`].
+    ///
+    /// # Errors
+    /// As there.
+    fn bare_submit(&mut self, record: &StepRecord) -> Result<Option<Duration>, MeasureError>;
 
     /// [`crate::model::CompiledModel::step_launches`].
     fn step_launches(&self, sizes: StepSizes) -> Vec<StepLaunch>;
@@ -89,6 +96,10 @@ impl<D: MeasuredDevice> DynStepTimer for StepTimer<D> {
 
     fn timeline(&mut self, sizes: StepSizes) -> Result<Timeline, MeasureError> {
         StepTimer::timeline(self, sizes)
+    }
+
+    fn bare_submit(&mut self, record: &StepRecord) -> Result<Option<Duration>, MeasureError> {
+        StepTimer::bare_submit(self, record)
     }
 
     fn step_launches(&self, sizes: StepSizes) -> Vec<StepLaunch> {

@@ -7,9 +7,12 @@ use crate::batch::{BatchBuffers, Chunk, ChunkRows, ChunkTokens, RoleMap, Samplin
 use crate::dispatch::{FallbackReason, StepSizes};
 use crate::kv::{PagePool, PageTable};
 use crate::mode::{GraphMode, StepMode};
-use crate::model::{CapturedGraph, CompiledModel, Progress, Ticket};
+use crate::model::{CapturedGraph, CompiledModel, Progress, StepReport, Ticket};
 use piecewise_backend::measure::{GraphShape, LaunchCounts, MeasuredDevice};
 use std::time::{Duration, Instant};
+
+/// How often the driver's calls alone are timed.
+const BARE_SUBMITS: usize = 15;
 
 /// A step as it was measured.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -208,6 +211,21 @@ impl<D: MeasuredDevice> StepTimer<D> {
         let tokens = sizes.tokens.rows();
         let times = self.model.block_times(sizes)?.ok_or(MeasureError::NoTimeline { tokens })?;
         Ok(Timeline::new(self.model.step_launches(sizes), times))
+    }
+
+    /// The host's time for the driver's calls alone that the launches of a measured step take: the
+    /// median of several; `None` where there is no driver.
+    ///
+    /// # Errors
+    /// When a call fails.
+    pub fn bare_submit(&mut self, record: &StepRecord) -> Result<Option<Duration>, MeasureError> {
+        let StepRecord { mode, sizes, fallback, .. } = *record;
+        let mut times = Vec::with_capacity(BARE_SUBMITS);
+        for _ in 0..BARE_SUBMITS {
+            times.extend(self.model.bare_submit(StepReport { mode, sizes, fallback })?);
+        }
+        times.sort_unstable();
+        Ok(times.get(times.len() / 2).copied())
     }
 
     /// What is in all captured graphs.

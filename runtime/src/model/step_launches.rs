@@ -1,11 +1,15 @@
 //! The launches of a step by name, and steps without some of them: for seeing where time goes.
 
-use super::CompiledModel;
 use super::programs::Member;
+use super::{CompiledModel, StepReport};
 use crate::dispatch::StepSizes;
+use crate::mode::StepMode;
+use crate::symbols::SymbolClass;
+use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::device::DeviceError;
-use piecewise_backend::measure::{GraphTimes, LaunchView, MeasuredDevice};
+use piecewise_backend::measure::{GraphTimes, LaunchView, MeasuredDevice, StepPart};
 use piecewise_ir::module::{Module, Step};
+use std::time::Duration;
 
 /// A launch of a step.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
@@ -77,6 +81,36 @@ impl<D: MeasuredDevice> CompiledModel<D> {
             }
         }
         count
+    }
+
+    /// The host's time for the driver's calls alone that the launches of a step take, which ran as
+    /// `step` says: what a submit is held against. The work runs on what is staged.
+    ///
+    /// # Errors
+    /// When a call fails.
+    pub fn bare_submit(&mut self, step: StepReport) -> Result<Option<Duration>, DeviceError> {
+        let Self { members, graphs, device, symbols, .. } = self;
+        let StepSizes { tokens, rows, sequences } = step.sizes;
+        let mut sizes = vec![0; symbols.len()];
+        symbols.fill(&mut sizes, tokens, rows, sequences);
+        let mut parts = Vec::new();
+        if let (StepMode::Full, Some(graph)) = (step.mode, graphs.full(step.sizes)) {
+            parts.push(StepPart::Replay(graph));
+            return device.bare_submit(&parts, &sizes);
+        }
+        for (i, member) in members.list.iter().enumerate() {
+            let size = match member.class {
+                Some(SymbolClass::Tokens) => tokens,
+                _ => rows,
+            };
+            let graph = match (step.mode, member.step, size) {
+                (StepMode::Piecewise, Step::Piece(_), PieceSize::Exact(n)) => graphs.piece(i, n),
+                _ => None,
+            };
+            let launched = || StepPart::Launch(member.program(tokens, rows));
+            parts.push(graph.map_or_else(launched, StepPart::Replay));
+        }
+        device.bare_submit(&parts, &sizes)
     }
 
     /// What the blocks of the graph of a whole step noted at its last replay; `None` where there

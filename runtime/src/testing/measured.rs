@@ -4,6 +4,7 @@ use super::device::{FakeCaptured, FakeDevice, FakeProgram};
 use piecewise_backend::device::{Device, DeviceError};
 use piecewise_backend::measure::{
     BlockTime, GraphShape, GraphTimes, LaunchCounts, LaunchView, MeasuredDevice, ReadBandwidth,
+    StepPart,
 };
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ impl MeasuredDevice for FakeDevice {
     }
 
     fn mark(&mut self) -> Result<u64, DeviceError> {
-        self.record()
+        self.record(None)
     }
 
     fn elapsed(&mut self, start: &u64, end: &u64) -> Result<Duration, DeviceError> {
@@ -55,6 +56,14 @@ impl MeasuredDevice for FakeDevice {
         };
         let launches = (1..=graph.launches()).map(|i| vec![block(i)]).collect();
         Ok(Some(GraphTimes { multiprocessors: 1, launches }))
+    }
+
+    fn bare_submit(
+        &mut self,
+        parts: &[StepPart<'_, FakeProgram, FakeCaptured>],
+        _: &[u64],
+    ) -> Result<Option<Duration>, DeviceError> {
+        Ok(Some(Duration::from_micros(parts.len() as u64)))
     }
 
     fn read_bandwidth(&mut self) -> Result<ReadBandwidth, DeviceError> {
