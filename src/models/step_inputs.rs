@@ -21,7 +21,7 @@ pub struct StepBounds {
     pub max_sequences: u64,
     /// The longest sequence, prompt and reply together.
     pub max_length: u64,
-    /// Rows of the KV pool, a multiple of [`PAGE_ROWS`].
+    /// Rows of the KV pool, a multiple of [`PAGE_ROWS`]; 0 where nothing is paged.
     pub kv_rows: u64,
     /// Slots of the states that each sequence has one row of: as many as sequences run, and one
     /// for each conversation that is kept besides. 0 where there are no such states.
@@ -85,7 +85,7 @@ impl<'b> StepInputs<'b> {
         let tokens = b.symbol("T", 1, bounds.max_tokens, Some(roles::TOKENS));
         let rows = b.symbol("R", 1, bounds.max_rows, Some(roles::ROWS));
         let sequences = b.symbol("S", 1, bounds.max_sequences, Some(roles::SEQUENCES));
-        let kv_rows = b.symbol("P", 0, bounds.kv_rows, Some(roles::KV_ROWS));
+        let kv_rows = b.symbol("P", 0, bounds.kv_rows.max(1), Some(roles::KV_ROWS));
         let entries = b.symbol("Q", 1, bounds.max_sequences, Some(roles::SAMPLED_ROWS));
         let slot_rows = (bounds.state_slots > 0)
             .then(|| b.symbol("L", 1, bounds.state_slots, Some(roles::SLOT_ROWS)));

@@ -134,18 +134,18 @@ impl OpRegistry {
     ///
     /// # Errors
     /// When two ops declare it otherwise.
-    pub fn step_input(&self, role: &str) -> Result<Option<(&str, &StepInput)>, InputConflict> {
+    pub fn step_input(&self, role: &str) -> Result<Option<(&str, &StepInput)>, Box<InputConflict>> {
         let mut declared = self.inputs.iter().filter(|(_, input)| input.role() == role);
         let Some((first, input)) = declared.next() else { return Ok(None) };
         match declared.find(|(_, other)| !other.is(input)) {
             None => Ok(Some((first, input))),
-            Some((second, other)) => Err(InputConflict {
+            Some((second, other)) => Err(Box::new(InputConflict {
                 role: role.to_owned(),
                 first: first.clone(),
                 first_is: input.to_string(),
                 second: second.clone(),
                 second_is: other.to_string(),
-            }),
+            })),
         }
     }
 

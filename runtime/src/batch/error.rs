@@ -56,9 +56,9 @@ pub enum RoleError {
     },
     /// Two ops declare a role otherwise.
     #[error(transparent)]
-    Conflict(#[from] InputConflict),
+    Conflict(#[from] Box<InputConflict>),
     /// An input whose type or padding is not its role's.
-    #[error("input %{input} of role \"{role}\" is {found}, but {op} declares {expected}")]
+    #[error("input %{input} of role \"{role}\" is {found}, but {expected}")]
     Type {
         /// The input's name.
         input: String,
@@ -66,9 +66,7 @@ pub enum RoleError {
         role: String,
         /// The type and padding that it has.
         found: String,
-        /// Who declared the role.
-        op: String,
-        /// The type and padding that the role has.
+        /// Who declares what.
         expected: String,
     },
     /// A state of role `sequence.state` without the slots of all.

@@ -232,8 +232,8 @@ fn bind_input(graph: &Graph, ops: &OpRegistry, decl: &InputDecl) -> Result<Bound
     if !input.fits(ty, graph.symbols()) || !pads {
         let padding = decl.padding.map_or("unset".to_owned(), |p| p.to_f64().to_string());
         let found = format!("{} padded with {padding}", ty.display(graph.symbols()));
-        let (role, expected) = (role.to_owned(), input.to_string());
-        return Err(RoleError::Type { input: name, role, found, op: op.to_owned(), expected });
+        let (role, expected) = (role.to_owned(), format!("{op} declares {input}"));
+        return Err(RoleError::Type { input: name, role, found, expected });
     }
     Ok(BoundInput { name, ty: ty.clone(), op: op.to_owned(), input: input.clone() })
 }
