@@ -11,6 +11,9 @@ use piecewise_backend::measure::{GraphTimes, LaunchView, MeasuredDevice, StepPar
 use piecewise_ir::module::{Module, Step};
 use std::time::Duration;
 
+/// What stands between the scopes of a launch that computes several nodes.
+const SCOPES: &str = " + ";
+
 /// A launch of a step.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
 pub struct StepLaunch {
@@ -34,7 +37,7 @@ impl StepLaunch {
             }
         }
         let (kernel, name) = (launch.kernel.to_owned(), launch.name.to_owned());
-        Self { kernel, name, path: path.join(" + ") }
+        Self { kernel, name, path: path.join(SCOPES) }
     }
 }
 
@@ -42,8 +45,11 @@ impl StepLaunch {
     /// The path with `*` for numbers, the same in every layer: `model.layers.*.mlp`.
     pub fn starred_path(&self) -> String {
         let is_number = |part: &str| !part.is_empty() && part.bytes().all(|c| c.is_ascii_digit());
-        let parts = self.path.split('.').map(|part| if is_number(part) { "*" } else { part });
-        parts.collect::<Vec<_>>().join(".")
+        let star = |scope: &str| {
+            let parts = scope.split('.').map(|part| if is_number(part) { "*" } else { part });
+            parts.collect::<Vec<_>>().join(".")
+        };
+        self.path.split(SCOPES).map(star).collect::<Vec<_>>().join(SCOPES)
     }
 }
 
