@@ -187,9 +187,9 @@ mod tests {
 
     fn timeline() -> Timeline {
         let launches = vec![
-            launch("matmul", "layers.0.o"),
+            launch("matmul", "layers.0 + layers.0.o"),
             launch("cublasLtMatmul", "layers.0.up"),
-            launch("matmul", "layers.1.o"),
+            launch("matmul", "layers.1 + layers.1.o"),
             launch("region", "layers.1.norm"),
         ];
         let times = vec![
@@ -226,7 +226,7 @@ mod tests {
     fn layers_come_together() {
         let groups = timeline().groups();
         let found: Vec<_> = groups.iter().map(|g| (g.path.as_str(), g.launches)).collect();
-        let expected = [("layers.*.o", 2), ("layers.*.up", 1), ("layers.*.norm", 1)];
+        let expected = [("layers.* + layers.*.o", 2), ("layers.*.up", 1), ("layers.*.norm", 1)];
         assert_eq!(found, expected);
         assert_eq!((groups[0].busy_us, groups[0].doubled), (Some(2.5), 1));
         assert_eq!((groups[1].busy_us, groups[1].total_us), (None, 0.0));

@@ -4,12 +4,14 @@ use super::programs::Member;
 use super::{CompiledModel, StepReport};
 use crate::dispatch::StepSizes;
 use crate::mode::StepMode;
-use crate::symbols::SymbolClass;
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::device::DeviceError;
 use piecewise_backend::measure::{GraphTimes, LaunchView, MeasuredDevice, StepPart};
 use piecewise_ir::module::{Module, Step};
 use std::time::Duration;
+
+/// What stands between the scopes of a launch that computes several nodes.
+const SCOPES: &str = " + ";
 
 /// A launch of a step.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
@@ -34,7 +36,7 @@ impl StepLaunch {
             }
         }
         let (kernel, name) = (launch.kernel.to_owned(), launch.name.to_owned());
-        Self { kernel, name, path: path.join(" + ") }
+        Self { kernel, name, path: path.join(SCOPES) }
     }
 }
 
@@ -42,8 +44,11 @@ impl StepLaunch {
     /// The path with `*` for numbers, the same in every layer: `model.layers.*.mlp`.
     pub fn starred_path(&self) -> String {
         let is_number = |part: &str| !part.is_empty() && part.bytes().all(|c| c.is_ascii_digit());
-        let parts = self.path.split('.').map(|part| if is_number(part) { "*" } else { part });
-        parts.collect::<Vec<_>>().join(".")
+        let star = |scope: &str| {
+            let parts = scope.split('.').map(|part| if is_number(part) { "*" } else { part });
+            parts.collect::<Vec<_>>().join(".")
+        };
+        self.path.split(SCOPES).map(star).collect::<Vec<_>>().join(SCOPES)
     }
 }
 
@@ -90,24 +95,21 @@ impl<D: MeasuredDevice> CompiledModel<D> {
     /// When a call fails.
     pub fn bare_submit(&mut self, step: StepReport) -> Result<Option<Duration>, DeviceError> {
         let Self { members, graphs, device, symbols, .. } = self;
-        let StepSizes { tokens, rows, sequences } = step.sizes;
         let mut sizes = vec![0; symbols.len()];
-        symbols.fill(&mut sizes, tokens, rows, sequences);
+        symbols.fill(&mut sizes, |class| step.sizes.rows_of(class));
         let mut parts = Vec::new();
         if let (StepMode::Full, Some(graph)) = (step.mode, graphs.full(step.sizes)) {
             parts.push(StepPart::Replay(graph));
             return device.bare_submit(&parts, &sizes);
         }
         for (i, member) in members.list.iter().enumerate() {
-            let size = match member.class {
-                Some(SymbolClass::Tokens) => tokens,
-                _ => rows,
-            };
-            let graph = match (step.mode, member.step, size) {
-                (StepMode::Piecewise, Step::Piece(_), PieceSize::Exact(n)) => graphs.piece(i, n),
+            let graph = match (step.mode, member.step, member.size(&step.sizes)) {
+                (StepMode::Piecewise, Step::Piece(_), Some(PieceSize::Exact(n))) => {
+                    graphs.piece(i, n)
+                }
                 _ => None,
             };
-            let launched = || StepPart::Launch(member.program(tokens, rows));
+            let launched = || StepPart::Launch(member.program(&step.sizes));
             parts.push(graph.map_or_else(launched, StepPart::Replay));
         }
         device.bare_submit(&parts, &sizes)
