@@ -7,6 +7,7 @@ mod matmul;
 mod recipe;
 mod region;
 mod sampling;
+mod text;
 
 pub use attention::attention_kernels;
 pub use matmul::{AfterProduct, BeforeProduct, MatMulSpec, STREAM_ROWS, TENSOR_ROWS};

@@ -24,18 +24,6 @@ impl OpRegistry {
         Self::default()
     }
 
-    /// The ops that this crate defines.
-    pub fn builtin() -> Self {
-        let mut registry = Self::new();
-        registry.define(Arc::new(crate::attention::PagedAttention));
-        registry.define(Arc::new(crate::sampling::Sample));
-        registry.implement_cpu(Arc::new(crate::attention::CpuPagedAttention));
-        registry.implement_cpu(Arc::new(crate::sampling::CpuSample));
-        registry.implement_cuda(Arc::new(crate::attention::CudaPagedAttention));
-        registry.implement_cuda(Arc::new(crate::sampling::CudaSample));
-        registry
-    }
-
     /// Adds a definition; one of the same name is replaced.
     pub fn define(&mut self, def: Arc<dyn CustomOpDef>) -> &mut Self {
         self.defs.register(def);
