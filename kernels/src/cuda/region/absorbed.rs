@@ -5,7 +5,6 @@ use super::component::{Component, Frame, Held};
 use super::emit::indented;
 use super::plan::plan;
 use super::source::Source;
-use super::text;
 use super::{OperandRole, arguments, component_body, groups_of, literals, pointer};
 use crate::cuda::index::Variables;
 use crate::cuda::text::lane;

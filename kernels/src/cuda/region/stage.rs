@@ -222,7 +222,7 @@ impl Emitter<'_, '_> {
         let (input, index) = self.source.taken(statement, self.variables);
         let (dtype, from) = (self.source.value(to).dtype, self.source.value(input).dtype);
         let (functor, identity, nothing) = text::reduction(*op, from);
-        let lane = lane(from);
+        let (lane, held) = (lane(from), lane(dtype));
         let (found, shared_name) = (self.named('m', to), self.named('s', to));
         let finished = |sum: &str| {
             let value = match op {
@@ -257,7 +257,7 @@ impl Emitter<'_, '_> {
                 );
                 if segments == 1 {
                     let exchange = format!("exchange{}", self.source.number(to));
-                    let _ = writeln!(out.registers, "{} {found};", lane(dtype));
+                    let _ = writeln!(out.registers, "{held} {found};");
                     let body = self.chunks(stage.elements, &body);
                     let sum =
                         format!("group_of<{functor}, {threads}>(sum[0], lane, group, {exchange})");
@@ -274,7 +274,7 @@ impl Emitter<'_, '_> {
                 let chunks = stage.elements / width;
                 let (index, _) = self.variables.div_rem(&e, len);
                 let shared = self.is_read_elsewhere(to, stage.elements, &index);
-                let _ = writeln!(out.registers, "{} {found}[{rounds}];", lane(dtype));
+                let _ = writeln!(out.registers, "{held} {found}[{rounds}];");
                 let unroll = if rounds <= 16 { "#pragma unroll" } else { "#pragma unroll 4" };
                 let mut code = format!("{unroll}\nfor (u32 k = 0; k < {rounds}; ++k) {{\n");
                 let mut inside = format!("const u32 c = lane + k * {threads}u;\n{start}");
