@@ -1,13 +1,7 @@
 //! Every kernel that the shipped models need compiles for every architecture, without a GPU.
 //! Skipped where NVRTC is not installed (see `.ci/install-nvrtc`), unless PIECEWISE_REQUIRE_NVRTC=1.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(clippy::print_stdout, reason = "a skipped test says why")]
-
-#[path = "support/nvrtc.rs"]
-mod nvrtc;
-
-use nvrtc::nvrtc;
+use crate::support::nvrtc::nvrtc;
 use piecewise::models::{DecoderConfig, DecoderLimits, decoder};
 use piecewise_backend::artifact::{Access, ArgRef, Artifact, Launch, PieceSize};
 use piecewise_backend::compiler::{Compiler, NoStore};

@@ -1,12 +1,6 @@
 //! Attention kernels on the host against the f64 reference, with NaN past every length.
-#![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
-#![allow(clippy::print_stdout, reason = "a skipped test says why")]
-#![allow(dead_code, reason = "the emulation is shared with tests that use more of it")]
 
-#[path = "cuda/emulate.rs"]
-mod emulate;
-
-use emulate::{Case, Rng, available, emulate, fill, floats};
+use crate::emulate::{Case, Rng, available, emulate, fill, floats};
 use piecewise_ir::custom::CustomOpDef;
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType::{self, BF16, F16, F32, I32};

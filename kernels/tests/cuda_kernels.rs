@@ -1,12 +1,6 @@
 //! Kernels of matmul, attention and sampling: recipes, and that NVRTC takes all of them.
-#![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
-#![allow(unsafe_code, reason = "NVRTC is a C library; every block states why it is sound")]
-#![allow(clippy::print_stdout, reason = "a skipped test says why")]
 
-#[path = "cuda/nvrtc.rs"]
-mod nvrtc;
-
-use nvrtc::Nvrtc;
+use crate::nvrtc::Nvrtc;
 use piecewise_ir::custom::Attrs;
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType::{self, BF16, F16, F32, I32, I64};
