@@ -268,11 +268,9 @@ impl RowProgram {
         let Some(last) = inputs.last() else { return Ok(()) };
         let dtype = self.dtype(last)?;
         match op {
-            MapOp::Unary(op) if !op.takes(dtype) => {
-                return fail(format!("`{}` of {dtype}", op.mnemonic()));
-            }
+            MapOp::Unary(op) if !op.takes(dtype) => fail(format!("`{}` of {dtype}", op.mnemonic())),
             MapOp::Binary(op) if !op.takes(dtype) => {
-                return fail(format!("`{}` of {dtype}", op.mnemonic()));
+                fail(format!("`{}` of {dtype}", op.mnemonic()))
             }
             MapOp::Cast => Ok(()),
             MapOp::Compare(_) => {
