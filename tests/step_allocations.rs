@@ -44,7 +44,7 @@ fn blocks_of_rayon<D: Device>(model: &CompiledModel<D>, mode: GraphMode) -> usiz
     (STEPS * jobs).div_ceil(63) + 1
 }
 
-/// Allocations between entry and return of `submit`, over many steps of one shape.
+/// Allocations from entry of `submit` to return of `read`, over many steps of one shape.
 fn of_submits<D: Device>(model: &mut CompiledModel<D>, turns: &[Turn], mode: StepMode) -> usize {
     let mut sequences = Sequences::of(model);
     let mut rng = Rng::new(1);
@@ -53,10 +53,11 @@ fn of_submits<D: Device>(model: &mut CompiledModel<D>, turns: &[Turn], mode: Ste
         (0..turns.len()).for_each(|sequence| sequences.restart(sequence));
         let view = sequences.fill(turns, &mut rng);
         let inputs = view.data();
-        let mut ticket = None;
-        let of_step = allocations(|| ticket = Some(model.submit(&inputs).unwrap()));
+        let of_step = allocations(|| {
+            let ticket = model.submit(&inputs).unwrap();
+            assert!(!model.read(&ticket).unwrap().bytes(1).unwrap().is_empty());
+        });
         assert_eq!(model.last_step().unwrap().mode, mode);
-        model.read(&ticket.unwrap()).unwrap();
         // The first steps make what is reused from then on.
         counted += if number < 3 { 0 } else { of_step };
     }

@@ -4,7 +4,7 @@ use super::progress::BuildBars;
 use super::settings::Settings;
 use piecewise::device::{DeviceSpec, OpenDevice};
 use piecewise_backend::compiler::{Compiler, Store};
-use piecewise_backend::cuda::Faults;
+use piecewise_backend::cuda::{CudaOptions, Faults};
 use piecewise_backend::device::{Device, DeviceError};
 use piecewise_backend::measure::MeasuredDevice;
 use piecewise_backend::weights::WeightSource;
@@ -47,10 +47,14 @@ trait Build {
     ) -> anyhow::Result<Self::Built>;
 }
 
-/// Opens a device that runs and builds on it.
-fn build_on<B: Build>(device: DeviceSpec, build: B) -> anyhow::Result<B::Built> {
+/// Opens a device that runs and builds on it; with `stamps` one whose blocks note their times.
+fn build_on<B: Build>(device: DeviceSpec, stamps: bool, build: B) -> anyhow::Result<B::Built> {
     let registry = Arc::new(OpRegistry::builtin());
-    match resolved(device).open(&registry, threads())? {
+    let options = CudaOptions { stamps, ..CudaOptions::default() };
+    match resolved(device).open_as(&registry, threads(), options)? {
+        OpenDevice::Cpu(..) if stamps => {
+            anyhow::bail!("--timeline needs a CUDA device: the processor runs no blocks")
+        }
         OpenDevice::Cpu(device, compiler) => build.build(&compiler, *device),
         OpenDevice::Cuda(device, compiler) => build.build(&compiler, *device),
     }
@@ -64,7 +68,7 @@ pub(crate) fn engine_on(
     options: BuildOptions,
     weights: &dyn WeightSource,
 ) -> anyhow::Result<Box<dyn Engine>> {
-    build_on(settings.device, EngineBuild { module, roles, options, settings, weights })
+    build_on(settings.device, false, EngineBuild { module, roles, options, settings, weights })
 }
 
 struct EngineBuild<'a> {
@@ -94,16 +98,18 @@ impl Build for EngineBuild<'_> {
 }
 
 /// A timer on a device over a planned module, with its weights made and nothing captured or
-/// everything, as `options` say; its sequences have room for `positions`.
+/// everything, as `options` say; its sequences have room for `positions`. With `stamps` it can
+/// tell where and when blocks ran.
 pub(crate) fn timer_on(
     device: DeviceSpec,
+    stamps: bool,
     module: Module,
     options: BuildOptions,
     store: &dyn Store,
     weights: &dyn WeightSource,
     positions: &[u64],
 ) -> anyhow::Result<Box<dyn DynStepTimer>> {
-    build_on(device, TimerBuild { module, options, store, weights, positions })
+    build_on(device, stamps, TimerBuild { module, options, store, weights, positions })
 }
 
 struct TimerBuild<'a> {

@@ -14,6 +14,7 @@ mod frozen_list;
 mod host_kernel;
 mod launch_check;
 mod new_compositions;
+mod programmatic;
 mod random_graphs;
 mod random_steps;
 mod sequences;
@@ -23,6 +24,7 @@ mod small_decoder;
 mod target;
 mod user_op;
 mod warm_start;
+mod wide_heads;
 
 /// Cases that run where the target `T` of their module is there.
 macro_rules! cases {
@@ -44,7 +46,7 @@ macro_rules! suite {
             use crate::user_op::{Form, Place};
             use crate::{
                 alternatives, equal_modes, frozen_list, new_compositions, random_graphs, random_steps,
-                several_rows, user_op, warm_start,
+                several_rows, user_op, warm_start, wide_heads,
             };
             use piecewise_ir::dtype::DType::{BF16, F32};
             use piecewise_runtime::mode::GraphMode;
@@ -112,6 +114,10 @@ macro_rules! suite {
                 }
                 random_graphs_equal_the_evaluator_in_every_mode {
                     random_graphs::equal_the_evaluator::<T>();
+                }
+                wide_heads_equal_the_cpu {
+                    wide_heads::equal_the_cpu::<T>(64, 2e-2);
+                    wide_heads::equal_the_cpu::<T>(128, 2e-2);
                 }
                 rows_of_several_kinds_each_have_their_size {
                     several_rows::equal_the_evaluator::<T>();

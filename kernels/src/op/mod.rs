@@ -69,10 +69,16 @@ impl OpRegistry {
         registry.declare_inputs(Sample::NAME, Sample::inputs());
         registry.define(Arc::new(PagedAttention));
         registry.define(Arc::new(Sample));
+        registry.define(Arc::new(crate::segments::SegmentAttention));
+        registry.define(Arc::new(crate::segments::SegmentMean));
         registry.implement_cpu(Arc::new(crate::attention::CpuPagedAttention));
         registry.implement_cpu(Arc::new(crate::sampling::CpuSample));
         registry.implement_cuda(Arc::new(crate::attention::CudaPagedAttention));
         registry.implement_cuda(Arc::new(crate::sampling::CudaSample));
+        registry.implement_cpu(Arc::new(crate::segments::CpuSegmentAttention));
+        registry.implement_cpu(Arc::new(crate::segments::CpuSegmentMean));
+        registry.implement_cuda(Arc::new(crate::segments::CudaSegmentAttention));
+        registry.implement_cuda(Arc::new(crate::segments::CudaSegmentMean));
         registry
     }
 

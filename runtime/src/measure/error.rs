@@ -31,6 +31,15 @@ pub enum MeasureError {
         /// What is missing.
         what: &'static str,
     },
+    /// The device noted nothing of the blocks of a step's graph.
+    #[error(
+        "nothing was noted of blocks at {tokens} tokens: the step must replay as one graph, on a \
+         CUDA device that was opened to note them"
+    )]
+    NoTimeline {
+        /// The step's size.
+        tokens: u64,
+    },
     /// A step that names a sequence, an entry or a position that there is not.
     #[error("measured step {step}: sequence {sequence} {reason}")]
     Plan {

@@ -138,7 +138,7 @@ impl<D: Device> CompiledModel<D> {
         let ledger = Ledger::new(module.graph(), layout, scratch, symbols.bounds());
         let memory = Memory::reserve(&mut device, &module, layout, ledger)?;
         load_weights(&mut device, &module, &memory, &compiled, weights, progress)?;
-        let loaded = device.record()?;
+        let loaded = device.record(None)?;
         device.wait(&loaded)?;
         let load_end = started.elapsed();
         let mut output_bounds = symbols.bounds().to_vec();

@@ -48,6 +48,22 @@ fn value_bytes(model: &mut Model, value: Value) -> Vec<u8> {
     bytes
 }
 
+#[test]
+fn a_step_copies_what_it_uses_of_its_inputs() {
+    let bounds = Bounds { tokens: 1 << 18, ..Bounds::default() };
+    let setup = Setup { bounds, checks: Checks::default(), ..Setup::default() };
+    let mut model = setup.build().unwrap();
+    let staged = model.memory().layout().staged;
+    for ids in [&[5, 6, 7, 8, 9][..], &[4], &[3, 2, 1]] {
+        model.device_mut().copied_in.clear();
+        let ticket = submit(&mut model, ids).unwrap();
+        assert_eq!(sampled(&mut model, &ticket), expected(ids));
+        let (copied, inputs) = (&model.device().copied_in, model.module().graph().inputs().len());
+        assert!(copied.len() <= inputs + 1, "{copied:?}");
+        assert!(copied.iter().sum::<u64>() < staged / 16, "{copied:?} of {staged}");
+    }
+}
+
 /// What a store that was measured with holds.
 fn measured() -> MemoryStore {
     let store = MemoryStore::new();

@@ -48,7 +48,7 @@ fn record(mode: StepMode) -> StepRecord {
 
 fn judged(mode: ModeArg, records: &[StepRecord], launched: &[StepRecord]) -> Vec<String> {
     let figures = Figures::of(records, &workload(), &yardstick());
-    failures(mode, &figures, records, launched)
+    failures(mode, &figures, records, launched, true)
 }
 
 /// What `spoil` makes of the third of four good steps in full mode.

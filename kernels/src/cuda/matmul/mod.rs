@@ -7,6 +7,7 @@ pub use stream::{AfterProduct, BeforeProduct};
 pub use tensor::TENSOR_ROWS;
 
 use super::recipe::{GridAxis, LaunchRecipe, Param, Scalar};
+use super::region::storage;
 use crate::lower::LowerError;
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
@@ -161,19 +162,12 @@ impl MatMulSpec {
                 GridAxis::of(self.batch.clone(), 1),
             ],
             block: [256, 1, 1],
+            cluster: [1; 3],
             static_shared: 2 * 16 * 68 * 4,
             dynamic_shared: 0,
             params,
             programmatic: true,
         })
-    }
-}
-
-fn storage(dtype: DType) -> &'static str {
-    match dtype {
-        DType::BF16 => "bf16",
-        DType::F16 => "f16",
-        _ => "float",
     }
 }
 
