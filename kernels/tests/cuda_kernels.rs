@@ -230,8 +230,8 @@ fn prompts_go_to_warpgroups_where_a_device_and_widths_allow() {
     assert_eq!(made([32, 8], [128, 128], 8192, HOPPER), (true, [132, 1, 1], 384));
     assert_eq!(made([32, 8], [128, 128], 512, HOPPER), (true, [132, 1, 1], 384));
     assert_eq!(made([32, 8], [128, 128], 128, HOPPER), (true, [4, 8, 4], 384));
-    assert_eq!(made([32, 8], [128, 128], 64, HOPPER), (true, [2, 8, 8], 384));
-    assert_eq!(made([32, 8], [64, 64], 64, HOPPER), (true, [2, 8, 8], 512));
+    assert_eq!(made([32, 8], [128, 128], 64, HOPPER), (true, [2, 8, 4], 384));
+    assert_eq!(made([32, 8], [64, 64], 64, HOPPER), (true, [2, 8, 4], 512));
     assert_eq!(made([6, 2], [128, 64], 8192, HOPPER), (true, [132, 1, 1], 512));
     for (dims, capability) in
         [([128, 128], (9, 1)), ([128, 128], (10, 0)), ([96, 96], HOPPER), ([256, 128], HOPPER)]

@@ -176,6 +176,12 @@ impl LaunchRecipe {
     }
 }
 
+/// Options of the compiler for every source: sums and products are rounded one by one, and what a
+/// kernel declares for others and does not use is no warning.
+pub(super) fn options() -> Vec<String> {
+    vec!["--fmad=false".to_owned(), "--diag-suppress=177".to_owned()]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

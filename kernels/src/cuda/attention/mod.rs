@@ -10,7 +10,7 @@ mod ranges;
 mod split;
 
 use super::recipe::{Blocks, GridAxis, OpKernels, Param, Scalar};
-use super::region::storage;
+use super::text::storage;
 use crate::lower::LowerError;
 use piecewise_ir::custom::{Attr, Attrs, CustomOpDef};
 use piecewise_ir::dim::Dim;

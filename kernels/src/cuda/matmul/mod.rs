@@ -6,8 +6,9 @@ mod tensor;
 pub use stream::{AfterProduct, BeforeProduct};
 pub use tensor::TENSOR_ROWS;
 
+pub(super) use super::recipe::options;
 use super::recipe::{GridAxis, LaunchRecipe, Param, Scalar};
-use super::region::storage;
+use super::text::storage;
 use crate::lower::LowerError;
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
@@ -169,8 +170,4 @@ impl MatMulSpec {
             programmatic: true,
         })
     }
-}
-
-pub(super) fn options() -> Vec<String> {
-    vec!["--fmad=false".to_owned(), "--diag-suppress=177".to_owned()]
 }

@@ -2,7 +2,7 @@
 
 use super::matmul::options;
 use super::recipe::{GridAxis, LaunchRecipe, OpKernels, Param, Scalar};
-use super::region::float;
+use super::text::float;
 use crate::cpu::sampling::{LN2_HIGH, LN2_LOW, LOWEST, POLYNOMIAL};
 use crate::lower::LowerError;
 use piecewise_ir::dim::Dim;
