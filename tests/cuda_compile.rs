@@ -178,6 +178,10 @@ fn access(launch: &Launch, operands: &[Value]) -> LaunchAccess {
         let ArgRef::Operand(position) = arg.at else { continue };
         match arg.access {
             Access::Read => found.reads.push(operands[position as usize]),
+            Access::ReadAhead => {
+                found.reads.push(operands[position as usize]);
+                found.ahead.push(operands[position as usize]);
+            }
             _ => found.writes.push(operands[position as usize]),
         }
     }

@@ -14,7 +14,8 @@ use piecewise_ir::entity::{Entity, Symbol};
 use piecewise_ir::eval::Array;
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::attention::PagedAttention;
-use piecewise_kernels::cuda::attention_kernels;
+use piecewise_kernels::cuda::{OperandRole, attention_kernels};
+use piecewise_kernels::op::cuda::{CudaOpCall, CudaTarget};
 
 const PAGES: usize = 160;
 const POOL_PAGES: usize = 256;
@@ -114,7 +115,16 @@ impl Step<'_> {
             )
             .unwrap();
         let sizes = vec![rows as u64, (s + PADDING) as u64, pool as u64];
-        let kernels = attention_kernels(&self.operands(), &attrs, &sizes).unwrap();
+        let role = |i| OperandRole { state: i == 1 || i == 2, weight: false, staged: i > 2 };
+        let call = CudaOpCall {
+            operands: &self.operands(),
+            roles: &(0..7).map(role).collect::<Vec<_>>(),
+            results: &[],
+            attrs: &attrs,
+            target: CudaTarget { capability: (8, 0) },
+            sizes: &sizes,
+        };
+        let kernels = attention_kernels(&call).unwrap();
         let made: Vec<&str> = kernels.launches.iter().map(|l| l.entry.as_str()).collect();
         assert_eq!(made, entries, "{name}");
         let scratch = kernels.scratch.eval(&sizes);

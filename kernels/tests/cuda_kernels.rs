@@ -14,14 +14,39 @@ use piecewise_ir::entity::{Entity, Symbol};
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::attention::PagedAttention;
 use piecewise_kernels::cuda::{
-    LaunchRecipe, MatMulSpec, OpKernels, PRELUDE, Param, STREAM_ROWS, TENSOR_ROWS,
-    attention_kernels, sample_kernels,
+    LaunchRecipe, MatMulSpec, OpKernels, OperandRole, PRELUDE, Param, STREAM_ROWS, TENSOR_ROWS,
+    sample_kernels,
 };
+use piecewise_kernels::lower::LowerError;
+use piecewise_kernels::op::cuda::{CudaOpCall, CudaTarget};
 
 const ARCHS: [&str; 6] = ["sm_80", "sm_87", "sm_89", "sm_90", "sm_100", "sm_120"];
 
+/// Compute capabilities without and with clusters.
+const AMPERE: (u32, u32) = (8, 0);
+const HOPPER: (u32, u32) = (9, 0);
+
 fn rows() -> Dim {
     Dim::from(Symbol::new(0))
+}
+
+/// Attention over states, with metadata that the host stages.
+fn attention_kernels(
+    operands: &[TensorType],
+    attrs: &Attrs,
+    sizes: &[u64],
+    capability: (u32, u32),
+) -> Result<OpKernels, LowerError> {
+    let role = |i| OperandRole { state: i == 1 || i == 2, weight: false, staged: i > 2 };
+    let roles: Vec<OperandRole> = (0..operands.len()).map(role).collect();
+    piecewise_kernels::cuda::attention_kernels(&CudaOpCall {
+        operands,
+        roles: &roles,
+        results: &[],
+        attrs,
+        target: CudaTarget { capability },
+        sizes,
+    })
 }
 
 fn linear(types: [DType; 3], depth: u64, columns: u64) -> MatMulSpec {
@@ -85,7 +110,8 @@ fn all_kernels() -> Vec<LaunchRecipe> {
                 let operands = attention(q, kv, heads, dims);
                 let attrs = PagedAttention::attrs(0.125, causal);
                 for sizes in [[1, 1, 4096], [32, 32, 4096], [64, 64, 4096], [8192, 64, 4096]] {
-                    all.extend(attention_kernels(&operands, &attrs, &sizes).unwrap().launches);
+                    let made = attention_kernels(&operands, &attrs, &sizes, AMPERE);
+                    all.extend(made.unwrap().launches);
                 }
             }
         }
@@ -127,7 +153,7 @@ fn the_keys_of_a_decode_are_split_by_the_captured_size_alone() {
     let attrs = PagedAttention::attrs(0.125, true);
     let splits = |t: u64, s: u64| {
         let operands = attention(BF16, BF16, [16, 8], [128, 128]);
-        let made = attention_kernels(&operands, &attrs, &[t, s, 4096]).unwrap();
+        let made = attention_kernels(&operands, &attrs, &[t, s, 4096], AMPERE).unwrap();
         let grid = made.launches[0].grid_at(&[t, s, 4096], 132).unwrap();
         assert_eq!(made.launches.len(), if grid[2] == 1 { 1 } else { 2 });
         let scratch = made.scratch.eval(&[t, s, 4096]);
@@ -147,10 +173,52 @@ fn the_keys_of_a_decode_are_split_by_the_captured_size_alone() {
 }
 
 #[test]
+fn the_ranges_of_a_decode_become_one_in_a_cluster_where_there_are_clusters() {
+    let attrs = PagedAttention::attrs(0.125, true);
+    let operands = attention(BF16, BF16, [16, 8], [128, 128]);
+    for (sequences, splits) in [(1, 8), (8, 4), (14, 2), (16, 1)] {
+        let sizes = [sequences, sequences, 4096];
+        let made = attention_kernels(&operands, &attrs, &sizes, HOPPER).unwrap();
+        let [launch] = &made.launches[..] else { panic!("{} launches", made.launches.len()) };
+        assert_eq!(launch.grid_at(&sizes, 132), Ok([sequences as u32, 8, splits]));
+        assert_eq!((launch.cluster, made.scratch.eval(&sizes)), ([1, 1, splits], 0));
+        launch.check(8, 0).unwrap();
+    }
+}
+
+#[test]
+fn only_what_no_kernel_of_a_step_writes_is_read_ahead() {
+    let attrs = PagedAttention::attrs(0.125, true);
+    let operands = attention(BF16, BF16, [16, 8], [128, 128]);
+    let sizes = [1, 1, 4096];
+    let ahead = |roles: &[OperandRole]| {
+        let made = piecewise_kernels::cuda::attention_kernels(&CudaOpCall {
+            operands: &operands,
+            roles,
+            results: &[],
+            attrs: &attrs,
+            target: CudaTarget { capability: HOPPER },
+            sizes: &sizes,
+        });
+        let launch = made.unwrap().launches.remove(0);
+        (launch.ahead, launch.source.contains("#define EARLY 1"))
+    };
+    let known = |i| OperandRole { state: i == 1 || i == 2, weight: false, staged: i > 2 };
+    let roles: Vec<OperandRole> = (0..7).map(known).collect();
+    assert_eq!(ahead(&roles), (vec![1, 2, 3, 4, 5, 6], true));
+    for other in 1..7 {
+        let mut roles = roles.clone();
+        roles[other] = OperandRole::default();
+        assert_eq!(ahead(&roles), (vec![], false));
+    }
+    assert_eq!(linear([BF16; 3], 1024, 4096).stream_kernel(1).unwrap().ahead, [1]);
+}
+
+#[test]
 fn steps_of_many_rows_go_to_both_kernels() {
     let attrs = PagedAttention::attrs(0.125, true);
     let made = |dtype: DType, heads: [u64; 2], dims: [u64; 2], sizes: [u64; 3]| {
-        attention_kernels(&attention(dtype, dtype, heads, dims), &attrs, &sizes).unwrap()
+        attention_kernels(&attention(dtype, dtype, heads, dims), &attrs, &sizes, AMPERE).unwrap()
     };
     let sizes = [2048, 64, 4096];
     let kernels = made(BF16, [16, 8], [128, 128], sizes);
@@ -193,7 +261,7 @@ fn decodes_are_on_tensor_cores_where_types_and_widths_allow() {
     let attrs = PagedAttention::attrs(0.125, true);
     let entry = |q: DType, kv: DType, dims: [u64; 2], attrs: &Attrs| {
         let operands = attention(q, kv, [16, 8], dims);
-        let made = attention_kernels(&operands, attrs, &[4, 4, 4096]).unwrap();
+        let made = attention_kernels(&operands, attrs, &[4, 4, 4096], AMPERE).unwrap();
         made.launches[0].entry.clone()
     };
     for (q, kv, dims) in [(BF16, BF16, [128, 128]), (F16, F16, [80, 48]), (BF16, BF16, [256, 16])] {
@@ -206,7 +274,8 @@ fn decodes_are_on_tensor_cores_where_types_and_widths_allow() {
     }
     // Three blocks of the usual width fit a multiprocessor of the devices with the most bandwidth.
     let operands = attention(BF16, BF16, [32, 8], [128, 128]);
-    let launch = attention_kernels(&operands, &attrs, &[32, 32, 4096]).unwrap().launches.remove(0);
+    let made = attention_kernels(&operands, &attrs, &[32, 32, 4096], AMPERE).unwrap();
+    let launch = &made.launches[0];
     assert_eq!(
         (launch.dynamic_shared, launch.static_shared, launch.block[0]),
         (68 << 10, 512, 128)
@@ -217,10 +286,10 @@ fn decodes_are_on_tensor_cores_where_types_and_widths_allow() {
 fn attention_says_what_it_has_no_kernel_for() {
     let attrs = PagedAttention::attrs(0.125, true);
     let wide = attention(BF16, BF16, [16, 8], [512, 512]);
-    let error = attention_kernels(&wide, &attrs, &[1, 1, 64]).unwrap_err().to_string();
+    let error = attention_kernels(&wide, &attrs, &[1, 1, 64], AMPERE).unwrap_err().to_string();
     assert!(error.contains("512") && error.contains("256"), "{error}");
     let many = attention(BF16, BF16, [32, 1], [64, 64]);
-    assert!(attention_kernels(&many, &attrs, &[1, 1, 64]).is_err());
+    assert!(attention_kernels(&many, &attrs, &[1, 1, 64], AMPERE).is_err());
 }
 
 #[test]
@@ -231,7 +300,7 @@ fn sources_of_ops() {
     insta::assert_snapshot!("tensor", spec.tensor_kernel(8, 227 << 10).unwrap().source);
     let operands = attention(BF16, BF16, [32, 8], [128, 128]);
     let attrs = PagedAttention::attrs(0.125, true);
-    let decode = attention_kernels(&operands, &attrs, &[32, 32, 4096]).unwrap();
+    let decode = attention_kernels(&operands, &attrs, &[32, 32, 4096], AMPERE).unwrap();
     insta::assert_snapshot!("decode", decode.launches[0].source);
 }
 

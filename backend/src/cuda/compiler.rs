@@ -187,8 +187,11 @@ impl CudaCompiler {
         };
         let (operands, results) = (graph.operand_types(site.node), graph.result_types(site.node));
         let number = self.arch().number;
+        let values = graph.node(site.node).operands.iter();
+        let roles: Vec<OperandRole> = values.map(|&value| role(graph, value)).collect();
         let request = CudaOpCall {
             operands: &operands,
+            roles: &roles,
             results: &results,
             attrs: &call.attrs,
             target: CudaTarget { capability: (number / 10, number % 10) },

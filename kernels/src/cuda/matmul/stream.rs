@@ -122,6 +122,7 @@ impl MatMulSpec {
                 );
             }
         }
+        let weight = params.0.len() as u32;
         params.push(format!("const {}*", storage(self.types[1])), "w");
         match after {
             None => params.push(format!("{}*", storage(self.types[2])), "y"),
@@ -155,6 +156,7 @@ impl MatMulSpec {
             dynamic_shared: shared as u32,
             params: (0..arguments).map(Param::Arg).chain(rest).collect(),
             programmatic: true,
+            ahead: vec![weight],
         })
     }
 
