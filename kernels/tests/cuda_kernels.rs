@@ -215,6 +215,32 @@ fn only_what_no_kernel_of_a_step_writes_is_read_ahead() {
 }
 
 #[test]
+fn one_row_is_spread_by_how_many_units_a_device_takes_at_once() {
+    let spread = |depth, columns| {
+        let launch = linear([BF16; 3], depth, columns).stream_kernel(1).unwrap();
+        let define = |name: &str| {
+            let line =
+                launch.source.lines().find_map(|l| l.strip_prefix(&format!("#define {name} ")));
+            line.unwrap().parse::<u32>().unwrap()
+        };
+        let blocks = launch.grid_at(&[1], 132).unwrap()[0] / 132;
+        (["SPLIT", "R", "J", "KEEP"].map(define), blocks)
+    };
+    // Short rows: all units at once by warps together, or each warp with rows of its own.
+    assert_eq!(spread(1024, 4096), ([4, 8, 1, 1], 2));
+    assert_eq!(spread(1024, 6144), ([1, 2, 4, 1], 2));
+    // One block of half a multiprocessor has all of them.
+    assert_eq!(spread(2048, 1024), ([4, 8, 2, 1], 1));
+    assert_eq!(spread(3072, 1024), ([8, 8, 2, 1], 1));
+    assert_eq!(spread(4096, 6144), ([8, 8, 2, 1], 2));
+    assert_eq!(spread(12288, 4096), ([8, 2, 6, 1], 2));
+    // Long ones come in two waves.
+    assert_eq!(spread(4096, 24576), ([8, 8, 2, 1], 4));
+    // Too deep for registers.
+    assert_eq!(spread(65536, 512), ([8, 1, 16, 0], 2));
+}
+
+#[test]
 fn steps_of_many_rows_go_to_both_kernels() {
     let attrs = PagedAttention::attrs(0.125, true);
     let made = |dtype: DType, heads: [u64; 2], dims: [u64; 2], sizes: [u64; 3]| {

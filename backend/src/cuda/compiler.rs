@@ -14,7 +14,7 @@ use crate::compiler::{CompileError, Compiler, ImageListing, NoStore, Store};
 use crate::lowering::{Positions, launch_name, limits, location, node_args, row_major};
 use crate::weights::WeightLayout;
 use piecewise_ir::custom::CustomCall;
-use piecewise_ir::entity::Node;
+use piecewise_ir::entity::{Entity, Node, Symbol};
 use piecewise_ir::module::{Stitch, UniquePiece};
 use piecewise_ir::op::Op;
 use piecewise_ir::text::Names;
@@ -98,13 +98,27 @@ impl CudaCompiler {
         }
     }
 
-    fn kernel(&self, site: &Site<'_>, recipe: LaunchRecipe) -> Result<CudaImage, CompileError> {
+    fn kernel(&self, site: &Site<'_>, mut recipe: LaunchRecipe) -> Result<CudaImage, CompileError> {
+        if self.is_one_row(site) {
+            // A block that starts while those ahead still run goes where room is. Where every block
+            // takes half of a multiprocessor, no two of a kernel crowd while others are empty.
+            let half = self.arch().shared_bytes_of_half() as u32;
+            let padded = half.saturating_sub(recipe.static_shared);
+            recipe.dynamic_shared = recipe.dynamic_shared.max(padded);
+        }
         let code = self.kernels.code(&recipe, site.store).map_err(|log| CompileError::Kernel {
             kernel: format!("{} ({})", site.name, recipe.entry),
             target: self.target(),
             log,
         })?;
         Ok(CudaImage::Kernel(KernelImage { arch: self.arch(), code: Code::clone(&code), recipe }))
+    }
+
+    /// Whether a site is of a step of one row, whose kernels are short and follow each other at
+    /// once.
+    fn is_one_row(&self, site: &Site<'_>) -> bool {
+        let one = |over: Symbol| site.limits.get(over.index()).is_some_and(|&rows| rows <= 1);
+        self.arch().has_programmatic_launch() && site.piece.over.is_some_and(one)
     }
 
     fn choices(&self, site: &Site<'_>) -> Result<Vec<Choice>, CompileError> {

@@ -53,6 +53,11 @@ impl Arch {
         kib << 10
     }
 
+    /// Bytes of shared memory of which two blocks, but not three, find room on a multiprocessor.
+    pub fn shared_bytes_of_half(self) -> u64 {
+        self.shared_bytes_of_block() / 3072 * 1024 + 2048
+    }
+
     /// Whether kernels can wait for their predecessor by themselves (Hopper and later).
     pub fn has_programmatic_launch(self) -> bool {
         self.number >= 90
