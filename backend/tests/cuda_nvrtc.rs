@@ -63,7 +63,7 @@ fn mistakes_come_back_with_the_compilers_log() {
     let error = nvrtc.compile(&source(DOUBLE, &[]), arch).unwrap_err();
     assert!(matches!(error, NvrtcError::Compile { call: "nvrtcCompileProgram", .. }));
     let text = error.to_string();
-    assert!(text.contains("`scale.cu` does not compile for sm_90"), "{text}");
+    assert!(text.contains("`scale.cu` does not compile for sm_90a"), "{text}");
     assert!(text.contains("scale.cuh"), "{text}");
 
     let unknown = Arch { number: 60 };

@@ -439,7 +439,7 @@ fn sources_and_every_architecture() {
     let whole = Absorbing::of(graph, product(graph), true, &[position(graph, 1)]).unwrap();
     insta::assert_snapshot!("absorbing", whole.kernel(1).unwrap().source);
     let Some(nvrtc) = Nvrtc::find() else { return };
-    for arch in ["sm_80", "sm_90", "sm_120"] {
+    for arch in ["sm_80", "sm_90a", "sm_120"] {
         for (rows, dtype) in [(1, BF16), (2, F16), (4, F32), (8, BF16)] {
             for module in
                 [norm_and_residual(dtype, 1024, 4096), gate_and_residual(dtype, 3072, 1024)]

@@ -32,6 +32,7 @@ struct Step<'a> {
     queries: &'a [i32],
     /// Rows past those of the sequences.
     padding_rows: usize,
+    capability: (u32, u32),
 }
 
 impl Default for Step<'_> {
@@ -44,6 +45,7 @@ impl Default for Step<'_> {
             lengths: &[],
             queries: &[],
             padding_rows: 3,
+            capability: (8, 0),
         }
     }
 }
@@ -116,15 +118,24 @@ impl Step<'_> {
             .unwrap();
         let sizes = vec![rows as u64, (s + PADDING) as u64, pool as u64];
         let role = |i| OperandRole { state: i == 1 || i == 2, weight: false, staged: i > 2 };
-        let call = CudaOpCall {
-            operands: &self.operands(),
-            roles: &(0..7).map(role).collect::<Vec<_>>(),
-            results: &[],
-            attrs: &attrs,
-            target: CudaTarget { capability: (8, 0) },
-            sizes: &sizes,
+        let roles: Vec<OperandRole> = (0..7).map(role).collect();
+        let at = |capability| {
+            attention_kernels(&CudaOpCall {
+                operands: &self.operands(),
+                roles: &roles,
+                results: &[],
+                attrs: &attrs,
+                target: CudaTarget { capability },
+                sizes: &sizes,
+            })
+            .unwrap()
         };
-        let kernels = attention_kernels(&call).unwrap();
+        let mut kernels = at((8, 0));
+        if self.capability != (8, 0) {
+            // Blocks run one after the other here, and are no clusters: prompts alone differ.
+            kernels.launches.pop();
+            kernels.launches.extend(at(self.capability).launches.pop());
+        }
         let made: Vec<&str> = kernels.launches.iter().map(|l| l.entry.as_str()).collect();
         assert_eq!(made, entries, "{name}");
         let scratch = kernels.scratch.eval(&sizes);
@@ -313,6 +324,36 @@ fn tensor_cores_with_wide_heads() {
     ragged("wide_256", BF16, [2, 2], [256, 256], true);
     ragged("wide_192_128", F16, [2, 1], [192, 128], true);
     ragged("wide_64_256", BF16, [2, 1], [64, 256], true);
+}
+
+/// So many rows of padding that no keys are cut into ranges: those need clusters, which the host
+/// does not have.
+fn by_warpgroups(name: &str, dtype: DType, heads: [usize; 2], dims: [usize; 2], causal: bool) {
+    let step = Step {
+        dtypes: [dtype; 2],
+        heads,
+        dims,
+        causal,
+        lengths: &LENGTHS,
+        queries: &QUERIES,
+        padding_rows: 8400,
+        capability: (9, 0),
+    };
+    if available() {
+        step.check(name, &BOTH);
+    }
+}
+
+#[test]
+fn warpgroups_in_ragged_steps() {
+    by_warpgroups("warpgroups_128", BF16, [4, 2], [128, 128], true);
+    by_warpgroups("warpgroups_64", F16, [2, 2], [64, 64], true);
+}
+
+#[test]
+fn warpgroups_in_ragged_steps_of_other_groups_and_widths() {
+    by_warpgroups("warpgroups_64_128", F16, [3, 1], [64, 128], true);
+    by_warpgroups("warpgroups_128_64", BF16, [8, 1], [128, 64], false);
 }
 
 #[test]

@@ -20,11 +20,10 @@ use piecewise_kernels::cuda::{
 use piecewise_kernels::lower::LowerError;
 use piecewise_kernels::op::cuda::{CudaOpCall, CudaTarget};
 
-const ARCHS: [&str; 6] = ["sm_80", "sm_87", "sm_89", "sm_90", "sm_100", "sm_120"];
-
-/// Compute capabilities without and with clusters.
+/// Compute capabilities without and with clusters and products of warpgroups.
 const AMPERE: (u32, u32) = (8, 0);
 const HOPPER: (u32, u32) = (9, 0);
+const ARCHS: [&str; 6] = ["sm_80", "sm_87", "sm_89", "sm_90a", "sm_100", "sm_120"];
 
 fn rows() -> Dim {
     Dim::from(Symbol::new(0))
@@ -68,6 +67,25 @@ fn attention(q: DType, kv: DType, heads: [u64; 2], dims: [u64; 2]) -> Vec<Tensor
         metadata.clone(),
         metadata,
     ]
+}
+
+/// Prompts by warpgroups: each pair of widths, a group that divides no tile, and all ranges.
+fn hopper_kernels() -> Vec<LaunchRecipe> {
+    let mut all = Vec::new();
+    for (dtype, heads, dims, causal) in [
+        (BF16, [32, 8], [128, 128], true),
+        (F16, [32, 8], [64, 64], true),
+        (BF16, [6, 2], [128, 64], false),
+        (F16, [4, 4], [64, 128], false),
+    ] {
+        let attrs = PagedAttention::attrs(0.125, causal);
+        for rows in [64, 128, 512, 8192] {
+            let operands = attention(dtype, dtype, heads, dims);
+            let made = attention_kernels(&operands, &attrs, &[rows, 64, 4096], HOPPER);
+            all.extend(made.unwrap().launches.pop());
+        }
+    }
+    all
 }
 
 fn sampling() -> OpKernels {
@@ -283,6 +301,35 @@ fn steps_of_many_rows_go_to_both_kernels() {
 }
 
 #[test]
+fn prompts_go_to_warpgroups_where_a_device_and_widths_allow() {
+    let attrs = PagedAttention::attrs(0.125, true);
+    let made = |heads: [u64; 2], dims: [u64; 2], rows: u64, capability| {
+        let operands = attention(BF16, BF16, heads, dims);
+        let sizes = [rows, 64, 4096];
+        let launch = attention_kernels(&operands, &attrs, &sizes, capability)
+            .unwrap()
+            .launches
+            .pop()
+            .unwrap();
+        assert_eq!(launch.entry, "attention_prefill");
+        assert!(launch.static_shared + launch.dynamic_shared <= 227 << 10);
+        (launch.source.contains("wgmma"), launch.grid_at(&sizes, 132).unwrap(), launch.block[0])
+    };
+    // A block for each multiprocessor, or ranges of keys by the blocks of a cluster.
+    assert_eq!(made([32, 8], [128, 128], 8192, HOPPER), (true, [132, 1, 1], 384));
+    assert_eq!(made([32, 8], [128, 128], 512, HOPPER), (true, [132, 1, 1], 384));
+    assert_eq!(made([32, 8], [128, 128], 128, HOPPER), (true, [4, 8, 4], 384));
+    assert_eq!(made([32, 8], [128, 128], 64, HOPPER), (true, [2, 8, 8], 384));
+    assert_eq!(made([32, 8], [64, 64], 64, HOPPER), (true, [2, 8, 8], 512));
+    assert_eq!(made([6, 2], [128, 64], 8192, HOPPER), (true, [132, 1, 1], 512));
+    for (dims, capability) in
+        [([128, 128], (9, 1)), ([128, 128], (10, 0)), ([96, 96], HOPPER), ([256, 128], HOPPER)]
+    {
+        assert!(!made([32, 8], dims, 8192, capability).0, "{dims:?} {capability:?}");
+    }
+}
+
+#[test]
 fn decodes_are_on_tensor_cores_where_types_and_widths_allow() {
     let attrs = PagedAttention::attrs(0.125, true);
     let entry = |q: DType, kv: DType, dims: [u64; 2], attrs: &Attrs| {
@@ -335,6 +382,11 @@ fn sources_of_ops() {
 #[test]
 fn nvrtc_takes_every_kernel_and_some_for_every_architecture() {
     let Some(nvrtc) = Nvrtc::find() else { return };
+    for LaunchRecipe { source, options, .. } in hopper_kernels() {
+        if let Err(log) = nvrtc.compile(&source, PRELUDE, "sm_90a", &options) {
+            panic!("sm_90a:\n{log}\n{source}");
+        }
+    }
     let mut sources: Vec<(String, Vec<String>)> =
         all_kernels().into_iter().map(|r| (r.source, r.options)).collect();
     sources.sort();

@@ -51,6 +51,9 @@ pub enum Param {
     Counts,
     /// A number.
     Scalar(Scalar),
+    /// The address at which the launch's blocks note where and when they ran, or 0: what a compiler
+    /// adds to kernels that are to be looked at.
+    Stamps,
 }
 
 /// A kernel and how it is launched. Equal recipes give equal bytes of source.

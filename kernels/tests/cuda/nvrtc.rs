@@ -40,7 +40,7 @@ impl Nvrtc {
         None
     }
 
-    /// The machine code of `source` for `arch` (`sm_90`).
+    /// The machine code of `source` for `arch` (`sm_90a`).
     pub(crate) fn compile(
         &self,
         source: &str,

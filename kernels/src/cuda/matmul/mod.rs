@@ -7,6 +7,7 @@ pub use stream::{AfterProduct, BeforeProduct};
 pub use tensor::TENSOR_ROWS;
 
 use super::recipe::{GridAxis, LaunchRecipe, Param, Scalar};
+use super::region::storage;
 use crate::lower::LowerError;
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
@@ -168,14 +169,6 @@ impl MatMulSpec {
             programmatic: true,
             ahead: Vec::new(),
         })
-    }
-}
-
-fn storage(dtype: DType) -> &'static str {
-    match dtype {
-        DType::BF16 => "bf16",
-        DType::F16 => "f16",
-        _ => "float",
     }
 }
 
