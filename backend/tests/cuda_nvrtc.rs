@@ -106,6 +106,7 @@ fn random_region(seed: u64, kind: Kind) -> LaunchRecipe {
     let role = |&value| OperandRole {
         state: matches!(graph.def(value), ValueDef::State(_)),
         weight: matches!(graph.def(value), ValueDef::Weight(_)),
+        staged: false,
     };
     let roles: Vec<_> = graph.node(node).operands.iter().map(role).collect();
     region_kernel(region, &roles).unwrap()

@@ -49,6 +49,7 @@ impl Part {
         let role = |&value: &Value| OperandRole {
             state: matches!(graph.def(value), ValueDef::State(_)),
             weight: matches!(graph.def(value), ValueDef::Weight(_)),
+            staged: false,
         };
         self.operands.iter().map(role).collect()
     }

@@ -36,6 +36,7 @@ fn check(name: &str, graph: &Graph, node: Node, seed: u64) {
         .map(|&v| OperandRole {
             state: matches!(graph.def(v), ValueDef::State(_)),
             weight: matches!(graph.def(v), ValueDef::Weight(_)),
+            staged: false,
         })
         .collect();
     let (program, recipe) = match &data.op {

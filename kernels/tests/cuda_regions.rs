@@ -22,6 +22,7 @@ fn kernel(graph: &Graph, node: Node) -> Option<Result<LaunchRecipe, LowerError>>
         .map(|&v| OperandRole {
             state: matches!(graph.def(v), ValueDef::State(_)),
             weight: matches!(graph.def(v), ValueDef::Weight(_)),
+            staged: false,
         })
         .collect();
     match &data.op {

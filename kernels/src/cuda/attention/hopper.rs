@@ -82,5 +82,6 @@ pub(super) fn kernel(shape: &Shape, sizes: &[u64], few: u64) -> LaunchRecipe {
         dynamic_shared: shared as u32,
         params,
         programmatic: true,
+        ahead: Vec::new(),
     }
 }

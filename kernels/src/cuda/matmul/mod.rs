@@ -168,6 +168,7 @@ impl MatMulSpec {
             dynamic_shared: 0,
             params,
             programmatic: true,
+            ahead: Vec::new(),
         })
     }
 }

@@ -45,6 +45,8 @@ pub struct OperandRole {
     pub state: bool,
     /// Whether it is a weight: no kernel of a step writes it, so it may be read early.
     pub weight: bool,
+    /// Whether the host stages it for each step: no kernel of a step writes it either.
+    pub staged: bool,
 }
 
 /// Threads of a block that works on small rows.
@@ -155,6 +157,7 @@ fn row_kernel(
         dynamic_shared: 0,
         params,
         programmatic: true,
+        ahead: Vec::new(),
     })
 }
 

@@ -61,6 +61,7 @@ pub fn sample_kernels(operands: &[TensorType]) -> Result<OpKernels, LowerError> 
         dynamic_shared: 0,
         params: args.into_iter().chain(tail.clone()).collect(),
         programmatic: true,
+        ahead: Vec::new(),
     };
     let parts = [GridAxis::of(PARTS, 1), GridAxis::of(rows.clone(), 1), GridAxis::one()];
     let whole = [GridAxis::of(rows.clone(), 1), GridAxis::one(), GridAxis::one()];
