@@ -12,6 +12,7 @@ use piecewise_ir::entity::Entity;
 use piecewise_ir::module::{Stitch, UniquePiece};
 use piecewise_ir::testing::{Rng, norm_error};
 use piecewise_kernels::op::OpRegistry;
+use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::batch::ChunkRows;
 use piecewise_runtime::mode::GraphMode;
 use piecewise_runtime::model::CompiledModel;
@@ -108,11 +109,14 @@ fn count<T: Target>(setup: &Setup) -> usize {
 /// The tokens of each size over the sequences, then a token of each.
 fn run<T: Target>(setup: &Setup, index: usize) -> Vec<Left> {
     let (device, all) = T::make(&Arc::new(OpRegistry::builtin()), setup.threads);
+    let (module, options, store) = (setup.module(), setup.options(), T::store());
+    let one = One { all, index };
+    let compiled = compile_module(&module, &options.dispatcher, &one, store, &mut |_| {}).unwrap();
     let mut model = CompiledModel::build(
-        Arc::new(setup.module()),
-        setup.options(),
-        &One { all, index },
-        T::store(),
+        Arc::new(module),
+        options,
+        compiled,
+        store,
         device,
         &NormalWeights { std: 0.4, seed: 7 },
         &mut |_| {},

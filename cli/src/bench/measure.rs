@@ -5,7 +5,8 @@ use super::report::{FirstPrompt, ModeReport, Report, Start};
 use super::rows::{Figures, Row, RowHead, Yardstick, failures};
 use super::subject::{Bounds, Subject};
 use super::workload::{Lengths, Sequences, Workload, check_counts, sequences};
-use super::{super::progress::BuildBars, costs};
+use super::{super::progress::watcher, costs};
+use piecewise::assembly::Notice;
 use piecewise_runtime::measure::{CaptureReport, DynStepTimer, PlannedStep, StepRecord, Traffic};
 use piecewise_runtime::mode::GraphMode;
 use std::io::Write;
@@ -20,7 +21,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Report> {
     check_counts("--context", &args.context, false)?;
     check_counts("--mixed", &mixed, true)?;
     check_counts("--capture-num-tokens", &args.capture_num_tokens, true)?;
-    let subject = Subject::open(args)?;
+    let mut subject = Subject::open(args)?;
     let count = sequences(&args.batch, !mixed.is_empty());
     let workloads = workloads(args, &mixed, count, subject.config.vocab_size as u64);
     let needs = Sequences::of(&workloads, count);
@@ -144,10 +145,8 @@ fn compute_prompts(
 }
 
 fn capture(timer: &mut dyn DynStepTimer, mode: ModeArg) -> anyhow::Result<CaptureReport> {
-    let mut bars = BuildBars::new();
-    let captured = timer.recapture(mode.graph_mode(), &mut |progress| bars.show(progress));
-    bars.finish();
-    Ok(captured?)
+    let mut watch = watcher();
+    Ok(timer.recapture(mode.graph_mode(), &mut |progress| watch(Notice::Progress(progress)))?)
 }
 
 /// Runs a workload launched, then as its mode does, from the same keys, values and ids.
