@@ -1,12 +1,7 @@
 //! What is compiled and planned does not grow with the number of layers, and how much there is of
 //! everything is pinned for every model at hand.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-#[path = "support/models.rs"]
-mod models;
-
-use models::{MODELS, small_model};
+use crate::support::models::{MODELS, small_model};
 use piecewise::models::{Checkpoint, DecoderConfig, DecoderLimits, decoder};
 use piecewise_backend::artifact::{Artifact, PieceSize};
 use piecewise_backend::compiler::{CompileError, Compiler, NoStore, Store};
@@ -65,6 +60,7 @@ fn dispatcher(sizes: &[u64], max_tokens: u64) -> Dispatcher {
         max_rows: SEQUENCES,
         max_sequences: SEQUENCES,
         padding: true,
+        own: Vec::new(),
     }
 }
 

@@ -76,7 +76,7 @@ pub struct ImageListing {
 
 /// Compiles pieces for a target. It needs no device and is used by several threads at once.
 pub trait Compiler: Send + Sync {
-    /// What it compiles for: `cpu`, `cuda:sm_90`.
+    /// What it compiles for: `cpu`, `cuda:sm_90a`.
     fn target(&self) -> String;
 
     /// What about this compiler changes what it makes for the target, wherever it runs: no thread

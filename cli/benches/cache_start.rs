@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! cargo bench --bench cache_start                                # for the CPU
-//! cargo bench --bench cache_start -- --target cuda:sm_90         # needs NVRTC, no GPU
+//! cargo bench --bench cache_start -- --target cuda:sm_90a         # needs NVRTC, no GPU
 //! ```
 
 #![allow(clippy::print_stdout, reason = "the table is what this is for")]

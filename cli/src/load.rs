@@ -6,7 +6,7 @@ use super::progress::watcher;
 use anyhow::bail;
 use piecewise::assembly::{Assembly, AssemblyError, Settings};
 use piecewise_runtime::config::{ConfigEntry, Source};
-use piecewise_runtime::engine::DynEngine;
+use piecewise_runtime::engine::Engine;
 use std::process::ExitCode;
 
 impl ModelArgs {
@@ -18,7 +18,7 @@ impl ModelArgs {
 }
 
 /// An engine, with what the passes did and made dumped on the way.
-pub(crate) fn engine(assembly: Assembly, dumps: &DumpArgs) -> anyhow::Result<Box<dyn DynEngine>> {
+pub(crate) fn engine(assembly: Assembly, dumps: &DumpArgs) -> anyhow::Result<Box<dyn Engine>> {
     let planned = dumps.plan(assembly.check_weights())?;
     if dumps.stops() {
         bail!("the passes were stopped early; there is nothing to run");

@@ -59,7 +59,7 @@ pub(crate) struct CompileArgs {
     #[arg(long)]
     pub print_config: bool,
     /// The device to run on: cpu, cuda, cuda:N, or auto; to inspect or compile without a GPU
-    /// also cuda:sm_90 and the like [default: cpu].
+    /// also cuda:sm_90a and the like [default: cpu].
     #[arg(long, visible_alias = "target", value_name = "DEVICE")]
     pub device: Option<DeviceSpec>,
     /// How far to compile [default: piecewise].

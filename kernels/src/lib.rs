@@ -3,11 +3,15 @@
 #![allow(unsafe_code, reason = "kernels work on raw addresses; every block states why it is sound")]
 
 pub mod attention;
+mod builtin;
 pub mod cpu;
 pub mod cuda;
+pub mod inputs;
 pub mod lower;
 pub mod op;
+pub mod roles;
 pub mod sampling;
+pub mod segments;
 pub mod step;
 
 /// A digest of the sources of this crate, tests left out: what is lowered with it is a function of

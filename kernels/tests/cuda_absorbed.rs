@@ -1,22 +1,11 @@
 //! Products with the regions beside them in one kernel, on the host: against the reference
 //! evaluator, for real rows among padding that holds NaNs.
-#![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
-#![allow(unsafe_code, reason = "NVRTC is a C library; every block states why it is sound")]
-#![allow(clippy::print_stdout, reason = "a skipped test says why")]
 
-#[path = "../../passes/tests/common/mod.rs"]
-mod common;
-#[allow(dead_code, unreachable_pub, reason = "other tests use more of it")]
-#[path = "cuda/emulate.rs"]
-mod emulate;
-#[path = "cuda/nvrtc.rs"]
-mod nvrtc;
-#[path = "cuda/values.rs"]
-mod values;
-
-use common::Builder;
-use emulate::{Case, Rng, available, emulate, fill, floats};
-use nvrtc::Nvrtc;
+use crate::common;
+use crate::common::Builder;
+use crate::emulate::{Case, Rng, available, emulate, fill, floats};
+use crate::nvrtc::Nvrtc;
+use crate::values::evaluate;
 use piecewise_ir::dtype::DType::{self, BF16, F16, F32, I32};
 use piecewise_ir::entity::{Entity, Node, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
@@ -29,7 +18,6 @@ use piecewise_kernels::cuda::{
     RegionPart,
 };
 use piecewise_kernels::lower::LowerError;
-use values::evaluate;
 
 /// Random graphs that are looked at.
 const SEEDS: u64 = 60;
@@ -438,7 +426,7 @@ fn sources_and_every_architecture() {
     let whole = Absorbing::of(graph, product(graph), true, &[position(graph, 1)]).unwrap();
     insta::assert_snapshot!("absorbing", whole.kernel(1).unwrap().source);
     let Some(nvrtc) = Nvrtc::find() else { return };
-    for arch in ["sm_80", "sm_90", "sm_120"] {
+    for arch in ["sm_80", "sm_90a", "sm_120"] {
         for (rows, dtype) in [(1, BF16), (2, F16), (4, F32), (8, BF16)] {
             for module in
                 [norm_and_residual(dtype, 1024, 4096), gate_and_residual(dtype, 3072, 1024)]

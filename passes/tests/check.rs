@@ -1,7 +1,7 @@
 //! The checkers: each code with the planted fault that it finds.
 
-mod support;
-
+use crate::support::launches::{absorbing, plain};
+use crate::support::{Widths, custom, decoder, loc, matmul, symbol, unary, weight};
 use piecewise_ir::diagnostic::Diagnostics;
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
@@ -16,8 +16,6 @@ use piecewise_passes::check::{
 use piecewise_passes::destination::{LifetimeRule, assign_slots};
 use piecewise_passes::plan::{PlanOptions, plan_arena};
 use piecewise_passes::split::{SplitOptions, split};
-use support::launches::{absorbing, plain};
-use support::{Widths, custom, decoder, loc, matmul, symbol, unary, weight};
 
 fn planned_by(graph: Graph, rule: LifetimeRule) -> Module {
     let mut module = Module::new(graph);

@@ -25,7 +25,7 @@
 //! let mut events = Vec::new();
 //! while engine.step(&mut events)? {}
 //! assert_eq!(engine.statistics().compile.total_compiled(), planned_pieces(&*engine));
-//! # fn planned_pieces(engine: &dyn DynEngine) -> u64 { engine.statistics().compile.compiled["piece"] }
+//! # fn planned_pieces(engine: &dyn Engine) -> u64 { engine.statistics().compile.compiled["piece"] }
 //! # Ok(())
 //! # }
 //! ```
@@ -56,7 +56,7 @@ use piecewise_passes::manager::PassConstructor;
 use piecewise_passes::pipeline::DEFAULT_PIPELINE;
 use piecewise_passes::{Observer, Registry};
 use piecewise_runtime::config::{ConfigError, ConfigLayers};
-use piecewise_runtime::engine::DynEngine;
+use piecewise_runtime::engine::Engine;
 use piecewise_runtime::measure::DynStepTimer;
 use piecewise_runtime::mode::{GraphMode, Level};
 use piecewise_runtime::model::{Checks, Progress};
@@ -395,8 +395,8 @@ impl Assembly {
     pub fn settings(&self) -> Result<Settings, AssemblyError> {
         let layers = self.layers.clone()?;
         match &self.model {
-            Model::Graph(graph) => Settings::of_graph(layers, graph),
-            Model::Text { module } => Settings::of_graph(layers, module.graph()),
+            Model::Graph(graph) => Settings::of_graph(layers, graph, &self.ops),
+            Model::Text { module } => Settings::of_graph(layers, module.graph(), &self.ops),
             Model::Decoder(config) => Settings::of_model(layers, config, self.sequences),
         }
     }
@@ -423,7 +423,7 @@ impl Assembly {
     ///
     /// # Errors
     /// As for [`Self::plan`] and [`Planned::engine`].
-    pub fn engine(self) -> Result<Box<dyn DynEngine>, AssemblyError> {
+    pub fn engine(self) -> Result<Box<dyn Engine>, AssemblyError> {
         self.check_weights().plan()?.engine()
     }
 

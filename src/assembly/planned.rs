@@ -26,7 +26,7 @@ use piecewise_runtime::artifact_store::{
 };
 use piecewise_runtime::batch::RoleMap;
 use piecewise_runtime::config::{Purpose, RuntimeConfig};
-use piecewise_runtime::engine::{DynEngine, Engine};
+use piecewise_runtime::engine::{BatchingEngine, Engine};
 use piecewise_runtime::kv::KvShape;
 use piecewise_runtime::measure::{DynStepTimer, StepTimer};
 use piecewise_runtime::model::{BuildOptions, CompiledModel, Ledger, ModelError, Progress};
@@ -457,7 +457,7 @@ impl Planned {
     }
 
     fn roles(&self) -> Result<RoleMap, AssemblyError> {
-        Ok(RoleMap::resolve(self.module.graph(), &self.symbols)?)
+        Ok(RoleMap::resolve(self.module.graph(), &self.symbols, &self.ops)?)
     }
 
     /// An engine over the model, its weights loaded and its graphs captured.
@@ -465,12 +465,13 @@ impl Planned {
     /// # Errors
     /// When the device can't be opened, the graph's roles do not fit, a piece does not compile, a
     /// weight is missing, or memory is short.
-    pub fn engine(self) -> Result<Box<dyn DynEngine>, AssemblyError> {
-        let options = self.options(Some(&self.roles()?))?;
+    pub fn engine(self) -> Result<Box<dyn Engine>, AssemblyError> {
+        let roles = self.roles()?;
+        let options = self.options(Some(&roles))?;
         let config = self.settings.config.clone();
         match self.build(options)? {
-            Built::Cpu(model) => engine_of(*model, &config),
-            Built::Cuda(model) => engine_of(*model, &config),
+            Built::Cpu(model) => engine_of(*model, roles, &config),
+            Built::Cuda(model) => engine_of(*model, roles, &config),
         }
     }
 
@@ -494,10 +495,11 @@ impl Planned {
     /// When the pool has no room for them, the graph does not feed back what it samples, or as for
     /// [`Self::engine`].
     pub fn timer(self, positions: &[u64]) -> Result<Box<dyn DynStepTimer>, AssemblyError> {
-        let options = self.options(Some(&self.roles()?))?;
+        let roles = self.roles()?;
+        let options = self.options(Some(&roles))?;
         Ok(match self.build(options)? {
-            Built::Cpu(model) => Box::new(StepTimer::new(*model, positions)?),
-            Built::Cuda(model) => Box::new(StepTimer::new(*model, positions)?),
+            Built::Cpu(model) => Box::new(StepTimer::new(*model, roles, positions)?),
+            Built::Cuda(model) => Box::new(StepTimer::new(*model, roles, positions)?),
         })
     }
 }
@@ -510,8 +512,9 @@ enum Built {
 
 fn engine_of<D: MeasuredDevice + 'static>(
     model: CompiledModel<D>,
+    roles: RoleMap,
     config: &RuntimeConfig,
-) -> Result<Box<dyn DynEngine>, AssemblyError> {
-    let options = config.engine_options(&model)?;
-    Ok(Box::new(Engine::new(model, options)?))
+) -> Result<Box<dyn Engine>, AssemblyError> {
+    let options = config.engine_options(&model, &roles);
+    Ok(Box::new(BatchingEngine::new(model, roles, options)?))
 }

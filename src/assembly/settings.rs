@@ -6,6 +6,7 @@ use crate::models::DecoderConfig;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use piecewise_kernels::attention::PAGE_ROWS;
+use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::batch::RoleMap;
 use piecewise_runtime::config::{
     ConfigError, ConfigLayers, ConfigWarning, Configured, RuntimeConfig,
@@ -57,9 +58,13 @@ impl Settings {
     }
 
     /// For a graph, whose bounds are what they are.
-    pub(super) fn of_graph(mut layers: ConfigLayers, graph: &Graph) -> Result<Self, AssemblyError> {
+    pub(super) fn of_graph(
+        mut layers: ConfigLayers,
+        graph: &Graph,
+        ops: &OpRegistry,
+    ) -> Result<Self, AssemblyError> {
         let symbols = symbols_of(graph)?;
-        let positions = RoleMap::resolve(graph, &symbols).ok().and_then(|r| r.max_positions());
+        let positions = RoleMap::resolve(graph, &symbols, ops).ok().and_then(|r| r.max_positions());
         let count = |class| symbols.count(class, symbols.bounds());
         let bound = |class| number(count(class).max(1));
         let from = "the bounds of the graph";

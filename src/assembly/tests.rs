@@ -31,7 +31,7 @@ fn graph() -> Assembly {
     Assembly::graph(quadrupled()).set("cache.enabled", false).threads(1)
 }
 
-fn generated(engine: &mut dyn DynEngine) -> Vec<u32> {
+fn generated(engine: &mut dyn Engine) -> Vec<u32> {
     engine.add(Request::new(vec![326, 680, 596], 6)).unwrap();
     let mut events = Vec::new();
     while engine.step(&mut events).unwrap() {}

@@ -61,10 +61,17 @@ impl DeviceSpec {
     /// # Errors
     /// As there.
     pub fn open_with(self, threads: usize, faults: &Faults) -> Result<OpenDevice, OpenError> {
-        Ok(OpenDevice(match self.resolve(faults).0 {
+        self.open_as(threads, CudaOptions { faults: faults.clone(), ..CudaOptions::default() })
+    }
+
+    /// [`DeviceSpec::open`], where a CUDA device is opened as `options` say, at this name's number.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_as(self, threads: usize, options: CudaOptions) -> Result<OpenDevice, OpenError> {
+        Ok(OpenDevice(match self.resolve(&options.faults).0 {
             Self::Cuda(ordinal) => {
-                let faults = faults.clone();
-                let options = CudaOptions { ordinal, faults, ..CudaOptions::default() };
+                let options = CudaOptions { ordinal, ..options };
                 let device = CudaDevice::open(options, OpRegistry::new());
                 let device = device.map_err(|source| OpenError::Cuda { ordinal, source })?;
                 Opened::Cuda(Arc::new(Mutex::new(device)))

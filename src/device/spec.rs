@@ -3,7 +3,7 @@
 use piecewise_backend::cuda::Arch;
 use std::str::FromStr;
 
-/// A device by its name: `cpu`, `cuda`, `cuda:1`, `auto`, or `cuda:sm_90` for an architecture to
+/// A device by its name: `cpu`, `cuda`, `cuda:1`, `auto`, or `cuda:sm_90a` for an architecture to
 /// compile for without a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum DeviceSpec {
@@ -24,7 +24,7 @@ impl FromStr for DeviceSpec {
         let expected = || {
             format!(
                 "`{text}` is no device; write cpu, cuda, cuda:N, auto, or to inspect without a \
-                 GPU cuda:sm_90"
+                 GPU cuda:sm_90a"
             )
         };
         match text.split_once(':') {

@@ -3,11 +3,22 @@ use piecewise_backend::cuda::{Arch, CudaLibrary};
 
 #[test]
 fn devices_come_back_as_they_are_written() {
-    for text in ["cpu", "auto", "cuda:0", "cuda:3", "cuda:sm_90"] {
+    for text in ["cpu", "auto", "cuda:0", "cuda:3", "cuda:sm_90a"] {
         assert_eq!(text.parse::<DeviceSpec>().map(|d| d.to_string()), Ok(text.to_owned()));
     }
     assert_eq!("cuda".parse(), Ok(DeviceSpec::Cuda(0)));
-    for text in ["", "gpu", "cuda:", "cuda:-1", "cuda:sm_", "cpu:0", "cuda:x"] {
+    assert_eq!("cuda:sm_90".parse(), Ok(DeviceSpec::Arch(Arch::HOPPER)));
+    for text in [
+        "",
+        "gpu",
+        "cuda:",
+        "cuda:-1",
+        "cuda:sm_",
+        "cuda:sm_80a",
+        "cuda:sm_90aa",
+        "cpu:0",
+        "cuda:x",
+    ] {
         assert!(text.parse::<DeviceSpec>().is_err(), "{text}");
     }
 }
@@ -37,5 +48,5 @@ fn what_is_missing_for_a_device_asked_for_is_an_error_that_names_it() {
     }
     let arch = DeviceSpec::Arch(Arch { number: 90 }).open(1).unwrap();
     let compiler = arch.compiler(&Arc::new(OpRegistry::builtin()));
-    assert_eq!(compiler.target(), "cuda:sm_90");
+    assert_eq!(compiler.target(), "cuda:sm_90a");
 }

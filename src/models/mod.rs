@@ -19,6 +19,7 @@ mod dtype_names;
 mod files;
 pub mod op_builders;
 pub mod presets;
+mod step_inputs;
 pub mod tokenizer;
 pub mod weights;
 
@@ -26,5 +27,6 @@ pub use checkpoint::{Checkpoint, CheckpointError, TensorView};
 pub use config::{ConfigError, DecoderConfig, Family, RopeConfig, RopeScaling};
 pub use decoder::{DecoderLimits, decoder};
 pub use presets::{Preset, UnknownPreset};
+pub use step_inputs::{StepBounds, StepInputs};
 pub use tokenizer::{TextStream, TextTokenizer, TokenizerError};
 pub use weights::{UndeclaredDType, check_weights, unused_tensors};

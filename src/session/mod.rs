@@ -5,22 +5,21 @@
 //! [`Assembly::session`](crate::assembly::Assembly::session). What serves requests over a paged
 //! cache is the [`Engine`](piecewise_runtime::engine::Engine).
 
-mod element;
 mod error;
 mod outputs;
 mod shapes;
 mod weights;
 
-pub use element::Element;
 pub use error::SessionError;
 pub use outputs::Outputs;
+pub use piecewise_kernels::inputs::Element;
 pub use weights::InMemoryWeights;
 
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
 use piecewise_passes::RunReport;
-use piecewise_runtime::model::{Model, StepInputs, StepReport};
+use piecewise_runtime::model::{Model, StepData, StepReport};
 use piecewise_runtime::stats::Statistics;
 use piecewise_runtime::symbols::SymbolTable;
 use shapes::StepSymbol;
@@ -122,7 +121,7 @@ impl Session {
                 known: known.join(", "),
             });
         }
-        let step = StepInputs { counts: &counts, inputs: &inputs, query_length };
+        let step = StepData { counts: &counts, inputs: &inputs, query_length };
         let ticket = self.model.submit(&step)?;
         Ok(Outputs::copied(&self.model.read(&ticket)?, &counts)?)
     }

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 
-TARGET = "cuda:sm_90"
+TARGET = "cuda:sm_90a"
 MODEL = "examples/tiny-qwen3"
 RUN = ["--max-num-tokens", "64", "--capture-num-tokens", "1,8,64", "--decode-batch-sizes", "1,2",
        "--max-num-seqs", "2", "--max-seq-len", "128"]

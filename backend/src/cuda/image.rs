@@ -15,7 +15,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
 /// Changes when the meaning of image bytes changes.
-pub(super) const IMAGE_VERSION: u32 = 3;
+pub(super) const IMAGE_VERSION: u32 = 4;
+
+/// The function of the library that multiplies.
+pub(super) const LIBRARY_MATMUL: &str = "cublasLtMatmul";
 
 /// What a launch runs.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -102,6 +105,7 @@ impl CudaImage {
                     "options": recipe.options,
                     "grid": recipe.grid,
                     "block": recipe.block,
+                    "cluster": recipe.cluster,
                     "static_shared_bytes": recipe.static_shared,
                     "dynamic_shared_bytes": recipe.dynamic_shared,
                     "params": recipe.params,
@@ -109,7 +113,7 @@ impl CudaImage {
                 programmatic: recipe.programmatic && arch.has_programmatic_launch(),
             },
             Self::Matmul(matmul) => ImageListing {
-                name: "cublasLtMatmul".to_owned(),
+                name: LIBRARY_MATMUL.to_owned(),
                 kind: "library",
                 language: "json",
                 text: pretty(matmul),

@@ -24,7 +24,9 @@ library_api! {
     }
 }
 
-/// A real architecture: kernels are compiled to its machine code.
+/// A real architecture: kernels are compiled to its machine code, with the instructions of that
+/// capability alone where kernels use them (`sm_90a`: `wgmma`). Such code runs on every device of the
+/// capability, and code of `sm_90` on no other one either, so that there is one name for both.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize,
 )]
@@ -36,6 +38,8 @@ pub struct Arch {
 impl Arch {
     /// The oldest that kernels are written for: bf16 arithmetic and asynchronous copies.
     pub const OLDEST: Self = Self { number: 80 };
+    /// The one of H100 and H200.
+    pub const HOPPER: Self = Self { number: 90 };
 
     /// The architecture of a device of this compute capability.
     pub fn of(capability: (u32, u32)) -> Self {
@@ -53,6 +57,11 @@ impl Arch {
         kib << 10
     }
 
+    /// Whether warpgroups multiply together and copies are of boxes, as the product in tiles needs.
+    pub fn has_warpgroup_products(self) -> bool {
+        self == Self::HOPPER
+    }
+
     /// Whether kernels can wait for their predecessor by themselves (Hopper and later).
     pub fn has_programmatic_launch(self) -> bool {
         self.number >= 90
@@ -61,17 +70,19 @@ impl Arch {
 
 impl std::fmt::Display for Arch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "sm_{}", self.number)
+        write!(f, "sm_{}{}", self.number, if *self == Self::HOPPER { "a" } else { "" })
     }
 }
 
 impl std::str::FromStr for Arch {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        let number = text.strip_prefix("sm_").and_then(|digits| digits.parse().ok());
-        match number {
+        let digits = text.strip_prefix("sm_").map(|rest| if rest == "90a" { "90" } else { rest });
+        match digits.and_then(|digits| digits.parse().ok()) {
             Some(number @ 50..=999) => Ok(Self { number }),
-            _ => Err(format!("`{text}` is no architecture; write `sm_` and a number: sm_90")),
+            _ => {
+                Err(format!("`{text}` is no architecture; write `sm_` and a number: sm_80, sm_90a"))
+            }
         }
     }
 }

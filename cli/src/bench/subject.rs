@@ -7,7 +7,9 @@ use super::report::Start;
 use super::weights::PresetWeights;
 use anyhow::{bail, ensure};
 use piecewise::assembly::Assembly;
+use piecewise::device::{DeviceSpec, OpenDevice, all_threads};
 use piecewise::models::DecoderConfig;
+use piecewise_backend::cuda::{CudaOptions, Faults};
 use piecewise_backend::store::MemoryStore;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::dtype::DType;
@@ -71,12 +73,13 @@ impl Subject {
         bounds: &Bounds,
     ) -> anyhow::Result<(Box<dyn DynStepTimer>, Start)> {
         let started = Instant::now();
-        let longest = bounds.positions.iter().copied().max().unwrap_or(1).max(1);
+        let longest = bounds.positions.iter().copied().chain(args.max_seq_len).max();
+        let longest = longest.unwrap_or(1).max(1);
         let most = self.config.max_position_embeddings as u64;
         ensure!(
             longest <= most,
             "a sequence comes to {longest} positions, and {} was made for {most}; lower \
-             --context, --mixed or --steps",
+             --context, --mixed, --max-seq-len or --steps",
             self.name
         );
         let Some(assembly) = self.assembly.take() else { bail!("a subject is built once") };
@@ -102,6 +105,10 @@ impl Subject {
             Some(dir) => assembly.set("cache.dir", dir),
             None => assembly.store(Arc::new(MemoryStore::new())),
         };
+        let assembly = match &args.timeline {
+            Some(_) => assembly.on(&noting_device(args.device)?),
+            None => assembly,
+        };
         let planned = assembly.plan()?;
         let planned_in = started.elapsed();
         let timer = planned.timer(&bounds.positions);
@@ -109,4 +116,15 @@ impl Subject {
         let start = Start::of(planned_in, started.elapsed() - planned_in, &*timer);
         Ok((timer, start))
     }
+}
+
+/// A device whose blocks note where and when they run.
+fn noting_device(device: DeviceSpec) -> anyhow::Result<OpenDevice> {
+    let (device, _) = device.resolve(&Faults::default());
+    ensure!(
+        matches!(device, DeviceSpec::Cuda(_)),
+        "--timeline needs a CUDA device: the processor runs no blocks"
+    );
+    let options = CudaOptions { stamps: true, ..CudaOptions::default() };
+    Ok(device.open_as(all_threads(), options)?)
 }

@@ -121,7 +121,7 @@ fn entries_for_cuda_are_the_same_bytes_wherever_they_are_made() {
     if !has_nvrtc() {
         return;
     }
-    let target: &[&str] = &["--target", "cuda:sm_90"];
+    let target: &[&str] = &["--target", "cuda:sm_90a"];
     let expected = filled(&Elsewhere { target, ..HERE }).unwrap();
     assert!(!expected.is_empty());
     let there = Elsewhere { target, ..THERE };
@@ -308,7 +308,7 @@ fn a_second_compile_for_cuda_compiles_nothing_even_without_nvrtc() {
     }
     let cache = tempfile::tempdir().unwrap();
     let cache = cache.path();
-    let target = ["--target", "cuda:sm_90"];
+    let target = ["--target", "cuda:sm_90a"];
     let cold = compile(cache, &target);
     assert!(cold["compiled"]["cubin"].as_u64().unwrap() > 0, "{cold}");
     assert!(cold["pieces_to_measure"].as_u64().unwrap() > 0, "{cold}");

@@ -248,7 +248,7 @@ fn filters_choose_passes_and_pieces() {
 
 #[test]
 fn cuda_dumps_have_sources_recipes_and_programmatic_edges() {
-    let flags = ["--device", "cuda:sm_90", "--dump-pieces", "u0"];
+    let flags = ["--device", "cuda:sm_90a", "--dump-pieces", "u0"];
     if nvrtc().is_none() {
         return;
     }
@@ -260,7 +260,7 @@ fn cuda_dumps_have_sources_recipes_and_programmatic_edges() {
         assert!(text.contains("__global__"), "{name}");
         let recipe = &found[&name.replace(".cu", ".recipe.json")];
         let recipe: serde_json::Value = serde_json::from_str(recipe).unwrap();
-        assert_eq!(recipe["arch"], "sm_90");
+        assert_eq!(recipe["arch"], "sm_90a");
         assert!(recipe["grid"].is_array() && recipe["block"].is_array(), "{recipe}");
     }
     assert!(found["kernels/images/prelude.cuh"].contains("griddepcontrol"));

@@ -7,12 +7,16 @@ mod matmul;
 mod recipe;
 mod region;
 mod sampling;
+mod segments;
+mod text;
+mod wgmma;
 
 pub use attention::attention_kernels;
 pub use matmul::{AfterProduct, BeforeProduct, MatMulSpec, STREAM_ROWS, TENSOR_ROWS};
 pub use recipe::{Blocks, GridAxis, GridError, LaunchRecipe, OpKernels, Param, Scalar};
 pub use region::{OperandRole, PartParam, RegionPart, node_kernel, region_kernel};
 pub use sampling::sample_kernels;
+pub use segments::{segment_attention_kernels, segment_mean_kernels};
 
 /// The text of `prelude.cuh`, which every source includes: given to the compiler in memory.
 pub const PRELUDE: &str = include_str!("prelude.cuh");

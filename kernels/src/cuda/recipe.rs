@@ -51,6 +51,9 @@ pub enum Param {
     Counts,
     /// A number.
     Scalar(Scalar),
+    /// The address at which the launch's blocks note where and when they ran, or 0: what a compiler
+    /// adds to kernels that are to be looked at.
+    Stamps,
 }
 
 /// A kernel and how it is launched. Equal recipes give equal bytes of source.
@@ -66,6 +69,9 @@ pub struct LaunchRecipe {
     pub grid: [GridAxis; 3],
     /// Threads of a block: x, y, z.
     pub block: [u32; 3],
+    /// Blocks of a cluster: x, y, z, at most 8 in all, and on each axis a divisor of the grid. Ones
+    /// where blocks do not reach into each other's shared memory; more needs sm_90.
+    pub cluster: [u32; 3],
     /// Bytes of shared memory that the source declares.
     pub static_shared: u32,
     /// Bytes of shared memory given at the launch; above 48 KiB (less what the source declares)
@@ -106,6 +112,16 @@ pub enum GridError {
         blocks: u64,
         /// The limit.
         most: u64,
+    },
+    /// An axis that clusters do not divide.
+    #[error("{blocks} blocks on grid axis {axis}, which is no multiple of a cluster's {cluster}")]
+    Cluster {
+        /// Which.
+        axis: usize,
+        /// How many.
+        blocks: u64,
+        /// Those of a cluster on that axis.
+        cluster: u32,
     },
 }
 
@@ -150,10 +166,20 @@ impl LaunchRecipe {
             if blocks > most {
                 return Err(GridError::Axis { axis, blocks, most });
             }
+            let cluster = self.cluster[axis];
+            if !blocks.is_multiple_of(u64::from(cluster)) {
+                return Err(GridError::Cluster { axis, blocks, cluster });
+            }
             grid[axis] = blocks as u32;
         }
         Ok(grid)
     }
+}
+
+/// Options of the compiler for every source: sums and products are rounded one by one, and what a
+/// kernel declares for others and does not use is no warning.
+pub(super) fn options() -> Vec<String> {
+    vec!["--fmad=false".to_owned(), "--diag-suppress=177".to_owned()]
 }
 
 #[cfg(test)]
@@ -177,6 +203,7 @@ mod tests {
                 GridAxis::one(),
             ],
             block: [256, 1, 1],
+            cluster: [1; 3],
             static_shared: 0,
             dynamic_shared: 0,
             params: Vec::new(),
@@ -186,6 +213,10 @@ mod tests {
         assert_eq!(recipe.grid_at(&[0], 132), Ok([0, 264, 1]));
         let units = 96 << 26;
         assert_eq!(recipe.grid_at(&[1 << 26], 132), Err(GridError::Units { units }));
+        let clusters = LaunchRecipe { cluster: [3, 1, 1], ..recipe.clone() };
+        assert_eq!(clusters.grid_at(&[24], 132), Ok([9 + 24, 264, 1]));
+        let error = GridError::Cluster { axis: 0, blocks: 11, cluster: 3 };
+        assert_eq!(clusters.grid_at(&[8], 132), Err(error));
         let long = LaunchRecipe {
             grid: [GridAxis::one(), GridAxis::of(rows, 1), GridAxis::one()],
             ..recipe

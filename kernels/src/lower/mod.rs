@@ -4,13 +4,14 @@
 //! own dtype (an operand, a result or a tile's temporary), so a fused program rounds each typed
 //! value exactly where op-by-op execution would. Index remaps are strides, not steps.
 
+mod body;
 mod build;
 mod check;
 mod elementwise;
+mod error;
 mod execute;
 mod finish;
 mod line;
-mod node;
 mod reduce;
 mod row_program;
 mod rows;
@@ -19,14 +20,10 @@ mod structured;
 mod transcendental;
 mod view;
 
-pub use build::lower_region;
+pub(crate) use body::RowBody;
+pub use build::{lower_node, lower_region};
+pub use error::LowerError;
 pub use execute::{RowArg, RowCall, run_rows};
-pub use node::lower_node;
 pub use row_program::{
     Access, ArgDecl, ArgKind, MapOp, Nest, Place, PlaceKind, RowProgram, RowStep, Work,
 };
-
-/// Why a region or node has no row program: a sentence that says what does not fit and what would.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct LowerError(pub String);

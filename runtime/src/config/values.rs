@@ -58,7 +58,7 @@ pub struct RuntimeConfig {
     pub dump: DumpConfig,
     /// The compile cache.
     pub cache: CacheConfig,
-    /// What is compiled for: `cpu`, or `cuda:sm_90`.
+    /// What is compiled for: `cpu`, or `cuda:sm_90a`.
     pub target: String,
     /// Of activations; unset is the checkpoint's.
     #[serde(skip_serializing_if = "Option::is_none")]

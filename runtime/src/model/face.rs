@@ -1,8 +1,6 @@
 //! A compiled model whose device is chosen at run time.
 
-use super::{
-    BuildTimes, CompiledModel, Ledger, ModelError, Outputs, StepInputs, StepReport, Ticket,
-};
+use super::{BuildTimes, CompiledModel, Ledger, ModelError, Outputs, StepData, StepReport, Ticket};
 use crate::dispatch::Dispatcher;
 use crate::stats::Statistics;
 use crate::symbols::SymbolTable;
@@ -42,7 +40,7 @@ pub trait Model: std::fmt::Debug + Send {
     ///
     /// # Errors
     /// As there.
-    fn submit(&mut self, step: &StepInputs<'_>) -> Result<Ticket, ModelError>;
+    fn submit(&mut self, step: &StepData<'_>) -> Result<Ticket, ModelError>;
 
     /// [`CompiledModel::read`].
     ///
@@ -88,7 +86,7 @@ impl<D: Device> Model for CompiledModel<D> {
         self.last_step()
     }
 
-    fn submit(&mut self, step: &StepInputs<'_>) -> Result<Ticket, ModelError> {
+    fn submit(&mut self, step: &StepData<'_>) -> Result<Ticket, ModelError> {
         self.submit(step)
     }
 

@@ -14,6 +14,7 @@ mod memory;
 mod programs;
 mod staging;
 mod step;
+mod step_launches;
 
 pub use build::{
     BuildOptions, BuildTimes, CaptureWhen, Checks, LoweringSize, Progress, lowering_sizes,
@@ -24,7 +25,8 @@ pub use face::Model;
 pub use graphs::{GraphSlot, OnCaptureFailure};
 pub use memory::{Ledger, Memory};
 pub(crate) use staging::POISON;
-pub use step::{Outputs, StepInputs, StepReport, Ticket};
+pub use step::{Outputs, StepData, StepReport, Ticket};
+pub use step_launches::StepLaunch;
 
 use crate::dispatch::Dispatcher;
 use crate::stats::Statistics;

@@ -6,7 +6,9 @@ mod tensor;
 pub use stream::{AfterProduct, BeforeProduct};
 pub use tensor::TENSOR_ROWS;
 
+pub(super) use super::recipe::options;
 use super::recipe::{GridAxis, LaunchRecipe, Param, Scalar};
+use super::text::storage;
 use crate::lower::LowerError;
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
@@ -161,22 +163,11 @@ impl MatMulSpec {
                 GridAxis::of(self.batch.clone(), 1),
             ],
             block: [256, 1, 1],
+            cluster: [1; 3],
             static_shared: 2 * 16 * 68 * 4,
             dynamic_shared: 0,
             params,
             programmatic: true,
         })
     }
-}
-
-fn storage(dtype: DType) -> &'static str {
-    match dtype {
-        DType::BF16 => "bf16",
-        DType::F16 => "f16",
-        _ => "float",
-    }
-}
-
-pub(super) fn options() -> Vec<String> {
-    vec!["--fmad=false".to_owned(), "--diag-suppress=177".to_owned()]
 }

@@ -2,7 +2,7 @@
 
 use super::{MatMulSpec, STREAM_ROWS, options, storage};
 use crate::cuda::recipe::{GridAxis, LaunchRecipe, Param};
-use crate::cuda::region::{AbsorbedAfter, AbsorbedBefore, OperandRole};
+use crate::cuda::region::{AbsorbedAfter, AbsorbedBefore, OperandRole, Tile};
 use crate::lower::LowerError;
 use piecewise_ir::dim::Dim;
 use piecewise_ir::region::Region;
@@ -128,7 +128,8 @@ impl MatMulSpec {
             Some(after) => {
                 self.check_rows(after.region)?;
                 let AfterProduct { region, roles, product } = after;
-                let made = AbsorbedAfter::of(region, roles, product, self.columns)?;
+                let tile = Tile { columns: self.columns, parts: 1, width: 1 };
+                let made = AbsorbedAfter::of(region, roles, product, tile)?;
                 params.list("AFTER", "a", made.arguments, &mut text);
                 let _ = write!(text, "\n{}", made.text);
             }
@@ -150,6 +151,7 @@ impl MatMulSpec {
                 GridAxis::one(),
             ],
             block: [256, 1, 1],
+            cluster: [1; 3],
             static_shared: 0,
             dynamic_shared: shared as u32,
             params: (0..arguments).map(Param::Arg).chain(rest).collect(),

@@ -1,45 +1,18 @@
 //! C++ for dtypes, constants and elementwise ops.
 
-use crate::lower::{LowerError, MapOp};
+use crate::cuda::text::{float, lane};
+use crate::lower::LowerError;
 use half::{bf16, f16};
 use piecewise_ir::dtype::DType;
-use piecewise_ir::op::{BinaryOp, CompareOp, ReduceOp, UnaryOp};
-
-/// The type of an element in memory.
-pub(super) fn storage(dtype: DType) -> &'static str {
-    match dtype {
-        DType::BF16 => "bf16",
-        DType::F16 => "f16",
-        other => lane(other),
-    }
-}
-
-/// The type of an element in arithmetic.
-pub(super) fn lane(dtype: DType) -> &'static str {
-    match dtype {
-        DType::F32 | DType::BF16 | DType::F16 => "float",
-        DType::I32 => "i32",
-        DType::I64 => "i64",
-        DType::U8 | DType::Bool => "u8",
-    }
-}
+use piecewise_ir::op::{BinaryOp, CompareOp, Op, ReduceOp, UnaryOp};
 
 /// A value in arithmetic, rounded to its dtype.
 pub(super) fn rounded(dtype: DType, text: &str) -> String {
     match dtype {
         DType::BF16 => format!("round_bf16({text})"),
         DType::F16 => format!("round_f16({text})"),
-        _ => text.to_owned(),
+        DType::F32 | DType::I32 | DType::I64 | DType::U8 | DType::Bool => text.to_owned(),
     }
-}
-
-/// An `f32` constant, to the bit.
-pub(in crate::cuda) fn float(x: f32) -> String {
-    if !x.is_finite() || (x == 0.0 && x.is_sign_negative()) {
-        return format!("__uint_as_float({:#010x}u)", x.to_bits());
-    }
-    let text = format!("{x:?}");
-    format!("{text}f")
 }
 
 /// The constant of `dtype` in the first bytes of `bytes`, in arithmetic.
@@ -77,8 +50,7 @@ pub(super) fn initializers(
         list.push(match dtype {
             DType::BF16 | DType::F16 => format!("{{{bits:#x}}}"),
             // Constant expressions only: bits of an initializer can't be reinterpreted.
-            DType::F32 => format!("{bits:#x}u"),
-            DType::I32 => format!("(i32){bits:#x}u"),
+            DType::F32 | DType::I32 => format!("(i32){bits:#x}u"),
             DType::I64 => format!("(i64){bits:#x}ull"),
             DType::U8 | DType::Bool => bits.to_string(),
         });
@@ -88,18 +60,16 @@ pub(super) fn initializers(
     Ok(lines.join(",\n"))
 }
 
-/// The value of an elementwise op on operands of `from`, rounded to `to`.
-pub(super) fn map(
-    op: MapOp,
+/// The value of an elementwise op on operands of `from` (the condition of a select aside), or of an
+/// iota at the index that its operand is, rounded to `to`.
+pub(super) fn element(
+    op: &Op,
     from: DType,
     to: DType,
-    operands: &[String],
+    operands: &[&str],
 ) -> Result<String, LowerError> {
-    let [a, b, c] = [0, 1, 2].map(|i| operands.get(i).map_or("", String::as_str));
-    let is_float = from.is_float();
-    let round = |text: String| rounded(to, &text);
-    Ok(match op {
-        MapOp::Unary(op) => {
+    Ok(match (op, operands) {
+        (Op::Unary(op), [a]) if op.takes(from) => {
             let function = match op {
                 UnaryOp::Neg => return Ok(format!("op_neg({a})")),
                 UnaryOp::Abs => return Ok(format!("op_abs({a})")),
@@ -114,23 +84,25 @@ pub(super) fn map(
                 UnaryOp::Erf => "erff",
                 UnaryOp::Floor => "floorf",
             };
-            round(format!("{function}({a})"))
+            rounded(to, &format!("{function}({a})"))
         }
-        MapOp::Binary(BinaryOp::And) => format!("(u8)(({a} != 0) & ({b} != 0))"),
-        MapOp::Binary(BinaryOp::Or) => format!("(u8)(({a} != 0) | ({b} != 0))"),
-        MapOp::Binary(BinaryOp::Max) => format!("op_max({a}, {b})"),
-        MapOp::Binary(BinaryOp::Min) => format!("op_min({a}, {b})"),
-        MapOp::Binary(op) if is_float => {
-            let sign = match op {
-                BinaryOp::Add => "+",
-                BinaryOp::Sub => "-",
-                BinaryOp::Mul => "*",
-                _ => "/",
+        (Op::Binary(op), [a, b]) if op.takes(from) => {
+            let (sign, function) = match op {
+                BinaryOp::Max => return Ok(format!("op_max({a}, {b})")),
+                BinaryOp::Min => return Ok(format!("op_min({a}, {b})")),
+                BinaryOp::And => return Ok(format!("(u8)(({a} != 0) & ({b} != 0))")),
+                BinaryOp::Or => return Ok(format!("(u8)(({a} != 0) | ({b} != 0))")),
+                BinaryOp::Add => ("+", "op_add"),
+                BinaryOp::Sub => ("-", "op_sub"),
+                BinaryOp::Mul => ("*", "op_mul"),
+                BinaryOp::Div => ("/", "op_div"),
             };
-            round(format!("{a} {sign} {b}"))
+            match from.is_float() {
+                true => rounded(to, &format!("{a} {sign} {b}")),
+                false => format!("{function}({a}, {b})"),
+            }
         }
-        MapOp::Binary(op) => format!("op_{}({a}, {b})", op.mnemonic()),
-        MapOp::Compare(op) => {
+        (Op::Compare(op), [a, b]) => {
             let sign = match op {
                 CompareOp::Eq => "==",
                 CompareOp::Ne => "!=",
@@ -141,9 +113,19 @@ pub(super) fn map(
             };
             format!("(u8)({a} {sign} {b})")
         }
-        MapOp::Select => format!("{a} != 0 ? {b} : {c}"),
-        MapOp::Cast => cast(from, to, a),
-        MapOp::Index | MapOp::RowNumber => cast(DType::I64, to, a),
+        (Op::Select, [c, a, b]) => format!("{c} != 0 ? {a} : {b}"),
+        (Op::Cast | Op::Iota { .. }, [a]) => cast(from, to, a),
+        // A remap that is computed as it is.
+        (Op::Broadcast | Op::Reshape | Op::Permute { .. } | Op::Slice { .. }, [a]) => {
+            (*a).to_owned()
+        }
+        _ => {
+            return Err(LowerError(format!(
+                "`{}` of {} operands of {from} is no element of {to}",
+                op.mnemonic(),
+                operands.len()
+            )));
+        }
     })
 }
 
@@ -153,20 +135,21 @@ fn cast(from: DType, to: DType, a: &str) -> String {
         (from, to) if from == to => a.to_owned(),
         (from, DType::Bool) if from.is_float() => format!("(u8)({a} != 0.0f)"),
         (_, DType::Bool) => format!("(u8)({a} != 0)"),
-        (from, to) if from.is_float() && to.is_float() => match (from, to) {
-            (_, DType::F32) => a.to_owned(),
-            _ => rounded(to, a),
-        },
-        (from, to) if from.is_float() => format!("{}_of({a})", lane(to)),
+        (DType::F32 | DType::BF16 | DType::F16, DType::F32 | DType::BF16 | DType::F16) => {
+            rounded(to, a)
+        }
+        (DType::F32 | DType::BF16 | DType::F16, DType::I32 | DType::I64 | DType::U8) => {
+            format!("{}_of({a})", lane(to))
+        }
         (DType::U8 | DType::Bool, DType::U8) => a.to_owned(),
         (DType::U8 | DType::Bool, to) => format!("({}){a}", lane(to)),
-        (_, DType::F32) => format!("float_of((i64){a})"),
-        (_, DType::BF16) => format!("bf16_of((i64){a})"),
-        (_, DType::F16) => format!("f16_of((i64){a})"),
+        (DType::I32 | DType::I64, DType::F32) => format!("float_of((i64){a})"),
+        (DType::I32 | DType::I64, DType::BF16) => format!("bf16_of((i64){a})"),
+        (DType::I32 | DType::I64, DType::F16) => format!("f16_of((i64){a})"),
         (DType::I64, DType::I32) => format!("i32_of({a})"),
-        (_, DType::I64) => format!("(i64){a}"),
-        (_, DType::U8) => format!("u8_of((i64){a})"),
-        _ => a.to_owned(),
+        (DType::I32, DType::I64) => format!("(i64){a}"),
+        (DType::I32 | DType::I64, DType::U8) => format!("u8_of((i64){a})"),
+        (DType::I32, DType::I32) | (DType::I64, DType::I64) => a.to_owned(),
     }
 }
 
@@ -178,8 +161,10 @@ pub(super) fn reduction(op: ReduceOp, dtype: DType) -> (&'static str, String, St
             (DType::I32, true) => "(i32)0x80000000u".to_owned(),
             (DType::I64, false) => "0x7fffffffffffffffll".to_owned(),
             (DType::I64, true) => "(i64)0x8000000000000000ull".to_owned(),
-            (_, false) => "(u8)255".to_owned(),
-            (_, true) => "(u8)0".to_owned(),
+            (DType::U8 | DType::Bool, false) => "(u8)255".to_owned(),
+            (DType::U8 | DType::Bool, true) => "(u8)0".to_owned(),
+            (DType::F32 | DType::F16 | DType::BF16, false) => "INF_F".to_owned(),
+            (DType::F32 | DType::F16 | DType::BF16, true) => "-INF_F".to_owned(),
         }
     };
     let float = dtype.is_float();
@@ -189,8 +174,8 @@ pub(super) fn reduction(op: ReduceOp, dtype: DType) -> (&'static str, String, St
             let zero = format!("({})0", lane(dtype));
             ("Sum", zero.clone(), zero)
         }
-        ReduceOp::Max if float => ("Largest", "NAN_F".to_owned(), "-INF_F".to_owned()),
-        ReduceOp::Min if float => ("Smallest", "NAN_F".to_owned(), "INF_F".to_owned()),
+        ReduceOp::Max if float => ("Largest", "NAN_F".to_owned(), lowest(true)),
+        ReduceOp::Min if float => ("Smallest", "NAN_F".to_owned(), lowest(false)),
         ReduceOp::Max => ("Largest", lowest(true), lowest(true)),
         ReduceOp::Min => ("Smallest", lowest(false), lowest(false)),
     }

@@ -2,7 +2,7 @@
 
 use super::matmul::options;
 use super::recipe::{GridAxis, LaunchRecipe, OpKernels, Param, Scalar};
-use super::region::float;
+use super::text::float;
 use crate::cpu::sampling::{LN2_HIGH, LN2_LOW, LOWEST, POLYNOMIAL};
 use crate::lower::LowerError;
 use piecewise_ir::dim::Dim;
@@ -56,6 +56,7 @@ pub fn sample_kernels(operands: &[TensorType]) -> Result<OpKernels, LowerError> 
         options: options(),
         grid,
         block: [threads, 1, 1],
+        cluster: [1; 3],
         static_shared,
         dynamic_shared: 0,
         params: args.into_iter().chain(tail.clone()).collect(),
