@@ -89,7 +89,7 @@ fn assert_only(word: &str, may_name_it: &[&str]) {
 #[test]
 fn only_the_models_name_a_model_family() {
     for family in ["qwen", "llama", "mistral"] {
-        assert_only(family, &["src/models", "cli/src"]);
+        assert_only(family, &["src/models", "src/assembly/tests.rs", "cli/src"]);
     }
 }
 
@@ -101,6 +101,25 @@ fn only_kernels_runtime_and_the_facade_know_attention() {
 #[test]
 fn only_the_cuda_backend_names_cudarc() {
     assert_only("cudarc", &["backend/src/cuda"]);
+}
+
+/// Whoever wants a compiled model asks the assembly.
+#[test]
+fn one_place_builds_a_compiled_model() {
+    let is_test = |file: &str| {
+        file.ends_with("tests.rs") || file.contains("/tests/") || file.contains("src/testing/")
+    };
+    let mut places = Vec::new();
+    for file in sources() {
+        let relative = file.strip_prefix(root()).unwrap().to_string_lossy().into_owned();
+        let text = std::fs::read_to_string(&file).unwrap();
+        let builds = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let builds = builds.filter(|line| line.contains("CompiledModel::build")).count();
+        if builds > 0 && !is_test(&relative) {
+            places.push((relative, builds));
+        }
+    }
+    assert_eq!(places, [("src/assembly/planned.rs".to_owned(), 1)]);
 }
 
 /// Cargo looks for no tests by itself where a crate names its programs, so that a file which no

@@ -3,7 +3,7 @@
 //!
 //! Counters are of each thread, so that tests beside each other do not disturb them.
 
-use crate::sequences::{Sequences, Turn};
+use crate::sequences::{Sequences, Turn, roles_of};
 use crate::small_decoder::Setup;
 use crate::support::counting_allocator::allocations;
 use crate::target::Cpu;
@@ -77,7 +77,7 @@ fn a_decode_step_of_the_engine_allocates_nothing() {
         let setup = Setup { mode, threads: 2, max_length: 512, ..Setup::default() };
         let model = setup.build::<Cpu>();
         let allowed = blocks_of_rayon(&model, mode);
-        let roles = sequences::roles_of(&model);
+        let roles = roles_of(&model);
         let options = EngineOptions::of(&model, &roles);
         let mut engine = BatchingEngine::new(model, roles, options).unwrap();
         for prompt in [&[1, 2, 3][..], &[4, 5]] {

@@ -13,6 +13,7 @@ use piecewise_ir::entity::Entity;
 use piecewise_ir::module::{Stitch, UniquePiece};
 use piecewise_ir::testing::{Rng, norm_error};
 use piecewise_kernels::op::OpRegistry;
+use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::batch::ChunkRows;
 use piecewise_runtime::mode::GraphMode;
 use piecewise_runtime::model::CompiledModel;
@@ -123,11 +124,14 @@ fn run<T: Target>(setup: &Setup, way: Way) -> Vec<Left> {
         Way::Alternative(index) => (own, index),
         Way::Other(other) => (T::others(&registry, setup.threads).swap_remove(other), 0),
     };
+    let (module, options, store) = (setup.module(), setup.options(), T::store());
+    let one = One { all, index };
+    let compiled = compile_module(&module, &options.dispatcher, &one, store, &mut |_| {}).unwrap();
     let mut model = CompiledModel::build(
-        Arc::new(setup.module()),
-        setup.options(),
-        &One { all, index },
-        T::store(),
+        Arc::new(module),
+        options,
+        compiled,
+        store,
         device,
         &NormalWeights { std: 0.4, seed: 7 },
         &mut |_| {},
