@@ -95,13 +95,14 @@ fn a_chunk_is_written_at_the_last_positions_of_its_sequence() {
             tokens: ChunkTokens::Ids(&ids[..*count]),
             start: *start as u64,
             table,
+            slot: None,
             rows: ChunkRows::Last,
             entry: None,
             sampling: Sampling::default(),
         });
     }
-    let view = batch.view();
-    let of = |input: usize| ints(view.inputs().inputs[input]);
+    let view = batch.view().unwrap();
+    let of = |input: usize| ints(view.data().inputs[input]);
     let (slots, pages) = (of(slots), of(pages));
     let mut written = slots.iter();
     for (sequence, (length, count)) in of(lengths).into_iter().zip(of(counts)).enumerate() {
