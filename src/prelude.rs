@@ -6,7 +6,7 @@ pub use crate::models::op_builders::*;
 pub use crate::models::{
     Checkpoint, DecoderConfig, DecoderLimits, Preset, TextStream, TextTokenizer, decoder,
 };
-pub use crate::session::{Element, InMemoryWeights, Outputs, Session, SessionError, Step};
+pub use crate::session::{Element, InMemoryWeights, Outputs, Session, SessionError};
 pub use piecewise_backend::cpu::{CpuCompiler, CpuDevice};
 pub use piecewise_backend::weights::{NormalWeights, WeightSource};
 pub use piecewise_ir::builder::{BuildErrors, Builder, Tensor};
