@@ -1,8 +1,5 @@
-//! Makes a digest of this crate's sources, as `piecewise-ir` does of its own.
-
-#[path = "../ir/build.rs"]
-mod source_digest;
+//! Makes a digest of this crate's sources: a compiled piece is a function of them.
 
 fn main() -> std::io::Result<()> {
-    source_digest::main()
+    piecewise_source_digest::emit()
 }

@@ -19,14 +19,12 @@ fn cube_mean_norm<'b>(x: Tensor<'b>, weight: Tensor<'b>) -> Tensor<'b> {
     let magnitude = x.abs();
     let cube_mean = (magnitude * magnitude * magnitude).reduce_mean([1]) + 1e-6;
     let cube_root = (cube_mean.log() * (1.0 / 3.0)).exp();
-    let floor = x.builder().scalar(DType::F32, 0.01);
-    x / cube_root.maximum(floor) * weight
+    x / cube_root.maximum(0.01) * weight
 }
 
 /// `relu(gate)^2 * tanh(up)`.
 fn squared_relu_gate<'b>(gate: Tensor<'b>, up: Tensor<'b>) -> Tensor<'b> {
-    let zero = gate.builder().scalar(DType::F32, 0.0);
-    let positive = gate.maximum(zero);
+    let positive = gate.maximum(0.0);
     positive * positive * up.tanh()
 }
 

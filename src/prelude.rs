@@ -7,7 +7,7 @@ pub use crate::models::{
     Checkpoint, DecoderConfig, DecoderLimits, Preset, StepBounds, StepInputs, TextStream,
     TextTokenizer, decoder,
 };
-pub use crate::session::{Element, InMemoryWeights, Outputs, Session, SessionError, Step};
+pub use crate::session::{Element, InMemoryWeights, Outputs, Session, SessionError};
 pub use piecewise_backend::cpu::{CpuCompiler, CpuDevice};
 pub use piecewise_backend::weights::{NormalWeights, WeightSource};
 pub use piecewise_ir::builder::{BuildErrors, Builder, Tensor};

@@ -12,6 +12,7 @@ fn allowed() -> BTreeMap<&'static str, &'static [&'static str]> {
         ("backend", &["ir", "kernels"]),
         ("cache", &[]),
         ("planner", &[]),
+        ("source-digest", &[]),
         ("runtime", &["ir", "passes", "kernels", "backend", "cache", "planner"]),
         (".", &["ir", "passes", "kernels", "backend", "cache", "planner", "runtime"]),
         ("cli", &["ir", "passes", "kernels", "backend", "cache", "planner", "runtime"]),
@@ -54,6 +55,7 @@ fn sources() -> Vec<PathBuf> {
         "cache/src",
         "cli/src",
         "planner/src",
+        "source-digest/src",
     ]
     .iter()
     .map(|folder| root().join(folder))

@@ -10,7 +10,7 @@ mod operators;
 mod tensor;
 
 pub use error::{BuildError, BuildErrors};
-pub use tensor::Tensor;
+pub use tensor::{Operand, Tensor};
 
 use crate::custom::{Attrs, CustomCall, CustomOpDef};
 use crate::dim::{Dim, SymbolDecl};
@@ -38,6 +38,23 @@ struct State {
 }
 
 /// Builds a [`Graph`].
+///
+/// ```
+/// use piecewise_ir::builder::Builder;
+/// use piecewise_ir::dtype::DType;
+///
+/// let b = Builder::new("two_layers").weight_dtype(DType::F32);
+/// let rows = b.symbol("T", 1, 64, None);
+/// let mut x = b.input("x", DType::F32, [rows.into(), 8.into()], None, None);
+/// for layer in 0..2 {
+///     // Until the guard is dropped, paths begin with the layer's name.
+///     let _scope = b.scope(format!("layers.{layer}"));
+///     x = x + x.linear(b.weight("weight", [8, 8])).silu();
+/// }
+/// let graph = b.finish([x])?;
+/// assert_eq!(graph.weights().len(), 2);
+/// # Ok::<(), piecewise_ir::builder::BuildErrors>(())
+/// ```
 pub struct Builder {
     state: RefCell<State>,
 }
@@ -386,6 +403,7 @@ impl Builder {
 }
 
 /// A builder inside a scope, until it is dropped.
+#[must_use = "the scope ends where this is dropped: bind it to a name such as `_scope`"]
 #[derive(Debug)]
 pub struct Scope<'b> {
     builder: &'b Builder,

@@ -8,7 +8,46 @@ use crate::op::{BinaryOp, CompareOp, Op, ReduceOp, UnaryOp};
 use crate::types::{Shape, TensorType};
 use std::ops::Range;
 
+/// What an elementwise op takes beside a tensor: another one, or a number, which takes the tensor's
+/// dtype.
+pub trait Operand<'b> {
+    /// The tensor that it stands for.
+    #[track_caller]
+    fn beside(self, tensor: Tensor<'b>) -> Tensor<'b>;
+}
+
+impl<'b> Operand<'b> for Tensor<'b> {
+    fn beside(self, _: Tensor<'b>) -> Tensor<'b> {
+        self
+    }
+}
+
+impl<'b> Operand<'b> for f64 {
+    #[track_caller]
+    fn beside(self, tensor: Tensor<'b>) -> Tensor<'b> {
+        tensor.like(self)
+    }
+}
+
 /// A value under construction. Poisoned after a mistake: what follows from it is swallowed.
+///
+/// Operators and the elementwise methods broadcast as numpy does, and take numbers on either side:
+///
+/// ```
+/// use piecewise_ir::builder::{Builder, Tensor};
+/// use piecewise_ir::dtype::DType;
+///
+/// fn leaky<'b>(x: Tensor<'b>) -> Tensor<'b> {
+///     x.greater(0.0).select(x, 0.1 * x).minimum(6.0)
+/// }
+///
+/// let b = Builder::new("leaky");
+/// let rows = b.symbol("T", 1, 8, None);
+/// let x = b.input("x", DType::F32, [rows.into(), 4.into()], None, None);
+/// let graph = b.finish([1.0 - leaky(x)])?;
+/// assert_eq!(graph.outputs().len(), 1);
+/// # Ok::<(), piecewise_ir::builder::BuildErrors>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Tensor<'b> {
     builder: &'b Builder,
@@ -25,8 +64,8 @@ macro_rules! unary_methods {
 
 macro_rules! binary_methods {
     ($($method:ident = $op:expr, $help:literal;)*) => {
-        $(#[doc = $help] #[track_caller] pub fn $method(self, other: Self) -> Self {
-            self.elementwise($op, other)
+        $(#[doc = $help] #[track_caller] pub fn $method(self, other: impl Operand<'b>) -> Self {
+            self.elementwise($op, other.beside(self))
         })*
     };
 }
