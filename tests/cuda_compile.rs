@@ -4,6 +4,11 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "a skipped test says why")]
 
+#[path = "../examples/outside/src/gated.rs"]
+mod gated;
+#[allow(dead_code, reason = "the package itself uses more of it")]
+#[path = "../examples/outside/src/model.rs"]
+mod model;
 #[path = "support/nvrtc.rs"]
 mod nvrtc;
 
@@ -140,6 +145,18 @@ fn every_kernel_compiles_so_that_its_blocks_note_their_times() {
         }
         let expected = ["attention_decode", "matmul", "region", "sample"];
         assert!(expected.iter().all(|entry| seen.contains(*entry)), "{seen:?}");
+    }
+}
+
+#[test]
+fn the_op_of_a_package_outside_compiles_for_every_architecture() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let (module, _) = plan(model::graph().unwrap(), Level::Piecewise, None, Vec::new()).unwrap();
+    let registry = Arc::new(gated::GatedLinearAttention::registry());
+    for number in ARCHS {
+        let compiler = CudaCompiler::new(Arc::clone(&registry), Arch { number }, nvrtc.clone());
+        let names = compile(&compiler, &module);
+        assert!(names.contains("outside.gated_linear_attention"), "sm_{number}: {names:?}");
     }
 }
 
