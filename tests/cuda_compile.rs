@@ -2,6 +2,7 @@
 //! Skipped where NVRTC is not installed (see `.ci/install-nvrtc`), unless PIECEWISE_REQUIRE_NVRTC=1.
 
 use crate::support::nvrtc::nvrtc;
+use crate::{gated, outside};
 use piecewise::models::{DecoderConfig, DecoderLimits, decoder};
 use piecewise_backend::artifact::{Access, ArgRef, Artifact, Launch, PieceSize};
 use piecewise_backend::compiler::{Compiler, NoStore};
@@ -134,6 +135,18 @@ fn every_kernel_compiles_so_that_its_blocks_note_their_times() {
         }
         let expected = ["attention_decode", "matmul", "region", "sample"];
         assert!(expected.iter().all(|entry| seen.contains(*entry)), "{seen:?}");
+    }
+}
+
+#[test]
+fn the_op_of_a_package_outside_compiles_for_every_architecture() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let (module, _) = plan(outside::graph().unwrap(), Level::Piecewise, None, Vec::new()).unwrap();
+    let registry = Arc::new(gated::GatedLinearAttention::registry());
+    for number in ARCHS {
+        let compiler = CudaCompiler::new(Arc::clone(&registry), Arch { number }, nvrtc.clone());
+        let names = compile(&compiler, &module);
+        assert!(names.contains("outside.gated_linear_attention"), "sm_{number}: {names:?}");
     }
 }
 
