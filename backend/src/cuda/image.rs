@@ -165,7 +165,7 @@ mod tests {
         other[0] = 99;
         assert_eq!(
             CudaImage::from_bytes(&other),
-            Err("an image of version 99 where 3 is known".to_owned())
+            Err("an image of version 99 where 4 is known".to_owned())
         );
     }
 

@@ -77,7 +77,11 @@ impl BatchBuffers {
     pub fn new(roles: RoleMap) -> Self {
         let inputs = roles.inputs.iter().map(|_| Vec::new()).collect();
         let counts = vec![0; roles.symbols.len()];
-        let (sequences, ids, pages) = (Vec::new(), Vec::new(), Vec::new());
+        let bound = |class| roles.symbols.count(class, roles.symbols.bounds()) as usize;
+        let (most, tokens) = (bound(SymbolClass::Sequences), bound(SymbolClass::Tokens));
+        // A sequence that grows must not make a step allocate.
+        let pages = Vec::with_capacity(most.saturating_mul(roles.table_pages.unwrap_or(0)));
+        let (sequences, ids) = (Vec::with_capacity(most), Vec::with_capacity(tokens));
         Self { roles, sequences, ids, pages, inputs, counts, rows: 0, uniform: None }
     }
 
