@@ -10,13 +10,13 @@ mod compile_cache;
 mod cuda_compile;
 mod documents;
 mod examples;
-#[allow(dead_code, reason = "the package itself uses more of it")]
+#[allow(dead_code, unreachable_pub, reason = "a package of its own has it as its crate")]
 #[path = "../examples/outside/src/gated.rs"]
 mod gated;
 mod layer_count;
 mod model_folder_bad_input;
 mod model_folders;
-#[allow(dead_code, reason = "the package itself uses more of it")]
+#[allow(dead_code, unreachable_pub, reason = "a package of its own has it as its crate")]
 #[path = "../examples/outside/src/model.rs"]
 mod outside;
 mod planted_faults;
