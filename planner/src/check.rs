@@ -168,7 +168,7 @@ fn size(key: &'static str, value: &Value) -> Result<u32, PlannerError> {
 /// configuration.
 ///
 /// # Errors
-/// Those of [`plan`] and [`evaluate`]; [`PlannerError::AbsurdLimit`] for more than
+/// Those of [`plan`] and [`evaluate`]; and for more than
 /// [`MAX_GRAPHS`] sizes.
 pub fn check(
     configured: &ConfiguredSizes,
