@@ -46,6 +46,7 @@ pub use piecewise_backend as backend;
 pub use piecewise_ir as ir;
 pub use piecewise_kernels as kernels;
 pub use piecewise_passes as passes;
+pub use piecewise_planner as planner;
 pub use piecewise_runtime as runtime;
 
 pub mod device;

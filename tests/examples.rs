@@ -12,8 +12,9 @@ fn output_of(example: &str) -> String {
 }
 
 fn output_on(device: &str, example: &str) -> String {
-    let target = Path::new(env!("CARGO_BIN_EXE_piecewise")).parent().unwrap();
-    let program = target.join("examples").join(example);
+    // target/PROFILE/deps/THIS
+    let this = std::env::current_exe().unwrap();
+    let program = this.ancestors().nth(2).unwrap().join("examples").join(example);
     assert!(program.exists(), "{} is not built; run all of `cargo test`", program.display());
     let output = Command::new(program).args(["--device", device]).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);

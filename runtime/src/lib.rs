@@ -2,7 +2,6 @@
 
 pub mod artifact_store;
 pub mod batch;
-pub mod capture_planner;
 pub mod checks;
 pub mod config;
 pub mod dispatch;
@@ -13,9 +12,10 @@ pub mod mode;
 pub mod model;
 pub mod pipeline;
 pub mod roles;
-pub mod sizes;
 pub mod stats;
 pub mod symbols;
+
+pub use piecewise_planner::sizes;
 
 #[cfg(test)]
 mod testing;

@@ -23,12 +23,11 @@ mkdir -p "$out/bin" "$out/examples" "$out/tests"
 while read -r name path; do
   [[ $path == *.so ]] || strip -o "$out/bin/$name" "$path"
 done < <(
-  built test --no-run -p piecewise -p piecewise-backend \
-    --test tiny_model --test model_families --test device_suite \
-    --test cuda_device --test cuda_regions
+  built test --no-run -p piecewise -p piecewise-backend -p piecewise-cli \
+    --test program --test device_suite --test cuda_device --test cuda_regions
   built build -p piecewise --example custom_op
 )
-for name in piecewise tiny_model model_families device_suite cuda_device cuda_regions custom_op; do
+for name in piecewise program device_suite cuda_device cuda_regions custom_op; do
   [ -x "$out/bin/$name" ] || { echo "$name was not built" >&2; exit 1; }
 done
 cp -r examples/tiny-qwen3 "$out/examples/"

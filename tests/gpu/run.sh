@@ -60,9 +60,9 @@ correctness() {
   for test in the_top_logits_equal_the_reference bf16_logits_are_close_to_f32 \
     greedy_tokens_equal_the_reference_in_every_mode_and_size_list \
     greedy_tokens_equal_the_reference_with_poison_and_at_every_level; do
-    run "$test" 180 bin/tiny_model --exact "$test"
+    run "$test" 180 bin/program --exact "tiny_model::$test"
   done
-  run model_families 180 bin/model_families
+  run model_families 180 bin/program model_families::
   run custom_op 60 bin/custom_op --device "$PIECEWISE_TEST_DEVICE"
   run cuda_regions 120 bin/cuda_regions
   run device_suite 200 bin/device_suite cuda --show-output

@@ -1,6 +1,6 @@
 //! What is said about each step.
 
-use crate::capture_planner::IterationRecord;
+use piecewise_planner::IterationRecord;
 
 /// Is called with every step that was read back. Its wall time is from its submit, or the end of
 /// the step before where that came later, to its end.

@@ -5,11 +5,11 @@ use super::request::{Event, FinishReason, RequestId};
 use super::schedule::Schedule;
 use super::{Engine, EngineError};
 use crate::batch::{Chunk, ChunkRows};
-use crate::capture_planner::IterationRecord;
 use crate::mode::StepMode;
 use crate::model::Ticket;
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::device::Device;
+use piecewise_planner::IterationRecord;
 use std::borrow::Cow;
 use std::time::Instant;
 

@@ -1,0 +1,57 @@
+//! `piecewise cache export` and `import`
+
+use super::list::matches;
+use super::location::Location;
+use crate::amounts::shown_bytes;
+use crate::{print_line, warn};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Arguments of `cache export`.
+#[derive(Debug, clap::Args)]
+pub(super) struct ExportArgs {
+    /// The file to write.
+    file: PathBuf,
+    #[command(flatten)]
+    location: Location,
+    /// Only entries whose kind, key or a factor contains this.
+    #[arg(long, value_name = "TEXT")]
+    filter: Option<String>,
+}
+
+/// Arguments of `cache import`.
+#[derive(Debug, clap::Args)]
+pub(super) struct ImportArgs {
+    /// The file that was exported.
+    file: PathBuf,
+    #[command(flatten)]
+    location: Location,
+}
+
+pub(super) fn export(args: &ExportArgs) -> anyhow::Result<ExitCode> {
+    let wanted = |text: &Option<String>, entry: &_| match text {
+        Some(text) => matches(entry, text),
+        None => true,
+    };
+    let cache = args.location.open()?;
+    let report = cache.export(&args.file, |entry| wanted(&args.filter, entry))?;
+    let (bytes, file) = (shown_bytes(report.bytes), args.file.display());
+    print_line(&format!("wrote {} entries, {bytes}, to {file}", report.entries))?;
+    if report.skipped > 0 {
+        warn(&format!("{} entries are bad or gone, and left out", report.skipped));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn import(args: &ImportArgs) -> anyhow::Result<ExitCode> {
+    let report = args.location.open_to_change()?.import(&args.file)?;
+    let (added, present) = (report.added, report.present);
+    print_line(&format!("added {added} entries; {present} were there"))?;
+    for refused in &report.refused {
+        warn(&format!("entry {} is refused: {}", refused.index, refused.reason));
+    }
+    match report.refused.is_empty() {
+        true => Ok(ExitCode::SUCCESS),
+        false => Ok(ExitCode::FAILURE),
+    }
+}

@@ -1,0 +1,60 @@
+//! Which cache a command works on.
+
+use crate::model_args::file_layers;
+use anyhow::Context;
+use piecewise_cache::{Access, Cache};
+use piecewise_runtime::artifact_store::{CacheStore, NoCache, cache_dir};
+use piecewise_runtime::config::CacheConfig;
+use std::path::PathBuf;
+
+/// Which cache a command works on.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Location {
+    /// The configuration [default: piecewise.toml, if it is in the current directory].
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The folder of the cache [default: PIECEWISE_CACHE_DIR, else `piecewise` in the user's cache
+    /// folder].
+    #[arg(long, value_name = "DIR")]
+    cache_dir: Option<PathBuf>,
+    /// The file of the key that entries are checked with [default: PIECEWISE_CACHE_CHECKSUM_KEY,
+    /// else none].
+    #[arg(long, value_name = "FILE")]
+    cache_checksum_key_file: Option<PathBuf>,
+}
+
+impl Location {
+    fn configured(&self) -> anyhow::Result<CacheConfig> {
+        let configured = file_layers(self.config.as_deref())?.finish()?;
+        let mut config = configured.config.cache;
+        // The cache is there whether or not commands that compile use it.
+        config.enabled = true;
+        config.dir = self.cache_dir.clone().or(config.dir);
+        let key_file = self.cache_checksum_key_file.clone();
+        config.checksum_key_file = key_file.or(config.checksum_key_file);
+        // These commands look after the folder alone.
+        config.remote_url = None;
+        Ok(config)
+    }
+
+    /// The folder.
+    pub(crate) fn dir(&self) -> anyhow::Result<PathBuf> {
+        cache_dir(&self.configured()?).context(NoCache::NoFolder)
+    }
+
+    /// The cache, to be looked at.
+    pub(crate) fn open(&self) -> anyhow::Result<Cache> {
+        self.open_for(Access::ReadOnly)
+    }
+
+    /// The cache, to be changed unless the configuration says that it is not to be.
+    pub(crate) fn open_to_change(&self) -> anyhow::Result<Cache> {
+        self.open_for(Access::ReadWrite)
+    }
+
+    fn open_for(&self, access: Access) -> anyhow::Result<Cache> {
+        let mut config = self.configured()?;
+        config.read_only |= access == Access::ReadOnly;
+        Ok(CacheStore::open(&config)?.cache)
+    }
+}

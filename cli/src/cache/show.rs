@@ -1,0 +1,132 @@
+//! `piecewise cache show`
+
+use super::location::Location;
+use crate::print_line;
+use anyhow::{Context, bail};
+use piecewise_backend::artifact::{Access, ArgRef, Artifact, Digest, Launch};
+use piecewise_cache::{Cache, Entry, EntryInfo, KeyHex};
+use piecewise_runtime::artifact_store::{PIECE_KIND, StoredPiece};
+use serde_json::{Value as Json, json};
+use std::process::ExitCode;
+
+/// Arguments of `cache show`.
+#[derive(Debug, clap::Args)]
+pub(super) struct ShowArgs {
+    /// The key, or as much of its beginning as only one entry has.
+    key: String,
+    #[command(flatten)]
+    location: Location,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &ShowArgs) -> anyhow::Result<ExitCode> {
+    let cache = args.location.open()?;
+    let info = find(&cache, &args.key)?;
+    let entry = cache.entry(&info.kind, &info.key)?;
+    let entry = entry.with_context(|| format!("entry {} is gone", args.key))?;
+    let piece = lowered_piece(&entry)?;
+    let report = json!({
+        "entry": entry.info,
+        "piece": piece.as_ref().map(shown_piece),
+    });
+    match args.json {
+        true => print_line(&serde_json::to_string_pretty(&report)?)?,
+        false => show(&entry.info, piece.as_ref())?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The one entry whose key starts with `prefix`.
+fn find(cache: &Cache, prefix: &str) -> anyhow::Result<EntryInfo> {
+    let wanted = prefix.to_ascii_lowercase();
+    let all = cache.entries()?;
+    let mut found = all.into_iter().filter(|e| KeyHex(&e.key).to_string().starts_with(&wanted));
+    match (found.next(), found.next()) {
+        (Some(entry), None) => Ok(entry),
+        (None, _) => bail!("no entry of {} has a key like {prefix}", cache.dir().display()),
+        (Some(one), Some(other)) => {
+            let more = found.count();
+            let keys = [one, other].map(|e| format!("{} {}", e.kind, KeyHex(&e.key)));
+            bail!(
+                "{} entries have a key like {prefix}, {} among them; write more of it",
+                more + 2,
+                keys.join(" and ")
+            )
+        }
+    }
+}
+
+/// The launches of an entry, its images without their bytes; `None` where it is no lowered piece.
+fn lowered_piece(entry: &Entry) -> anyhow::Result<Option<Artifact>> {
+    if entry.info.kind != PIECE_KIND {
+        return Ok(None);
+    }
+    let read = |stored: StoredPiece| {
+        let images = stored.images().iter().map(|&digest| (digest, Vec::new())).collect();
+        stored.into_artifact(images)
+    };
+    match StoredPiece::decode(&entry.payload).and_then(read) {
+        Ok(artifact) => Ok(Some(artifact)),
+        Err(reason) => bail!("entry {} is no lowered piece: {reason}", KeyHex(&entry.info.key)),
+    }
+}
+
+fn operands(launch: &Launch) -> Vec<String> {
+    let shown = |at: &ArgRef| match at {
+        ArgRef::Operand(position) => format!("#{position}"),
+        ArgRef::Scratch { offset, bytes } => format!("scratch {offset}+{bytes}"),
+    };
+    let args = launch.args.iter().map(|arg| match arg.access {
+        Access::Read => shown(&arg.at),
+        Access::Write => format!("out {}", shown(&arg.at)),
+        Access::ReadWrite => format!("mut {}", shown(&arg.at)),
+    });
+    args.collect()
+}
+
+fn shown_piece(artifact: &Artifact) -> Json {
+    let launch = |launch: &Launch| {
+        json!({
+            "name": launch.name,
+            "image": launch.image.to_string(),
+            "grid": launch.grid,
+            "operands": operands(launch),
+        })
+    };
+    let alternatives = artifact.alternatives.iter().map(|lowered| {
+        let launches: Vec<_> = lowered.launches.iter().map(launch).collect();
+        json!({"scratch": lowered.scratch, "launches": launches})
+    });
+    json!({
+        "piece": Digest(artifact.piece).to_string(),
+        "size": artifact.size,
+        "images": artifact.images.iter().map(|(digest, _)| digest.to_string()).collect::<Vec<_>>(),
+        "alternatives": alternatives.collect::<Vec<_>>(),
+    })
+}
+
+fn show(info: &EntryInfo, piece: Option<&Artifact>) -> anyhow::Result<()> {
+    let line = |name: &str, value: &str| print_line(format!("{name:<12} {value}").trim_end());
+    line("kind", &info.kind)?;
+    line("key", &KeyHex(&info.key).to_string())?;
+    line("bytes", &format!("{} ({} of payload)", info.bytes, info.payload_bytes))?;
+    for (name, value) in &info.factors {
+        line(name, value)?;
+    }
+    let Some(artifact) = piece else { return Ok(()) };
+    line("images", &artifact.images.len().to_string())?;
+    for (i, lowered) in artifact.alternatives.iter().enumerate() {
+        let title = format!("\nalternative {i}, {} bytes of scratch", lowered.scratch);
+        print_line(&title)?;
+        for launch in &lowered.launches {
+            let image = launch.image.to_string();
+            let grid = launch.grid.map(|n| n.to_string()).join(" ");
+            let (name, operands) = (&launch.name, operands(launch).join(", "));
+            let text = format!("  {}  grid {grid:<10} {name} ({operands})", &image[..12]);
+            print_line(&text)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,97 @@
+//! `piecewise cache verify`, `gc` and `clear`
+
+use super::location::Location;
+use crate::amounts::{parse_bytes, shown_bytes};
+use crate::{print_line, warn};
+use piecewise_cache::GcReport;
+use serde_json::json;
+use std::process::ExitCode;
+
+/// Arguments of `cache verify`.
+#[derive(Debug, clap::Args)]
+pub(super) struct VerifyArgs {
+    #[command(flatten)]
+    location: Location,
+    /// Remove what is bad.
+    #[arg(long)]
+    repair: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Arguments of `cache gc`.
+#[derive(Debug, clap::Args)]
+pub(super) struct GcArgs {
+    #[command(flatten)]
+    location: Location,
+    /// Bytes that may be left, also with KiB, MiB or GiB.
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    max_size: u64,
+}
+
+pub(super) fn verify(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
+    let cache = match args.repair {
+        true => args.location.open_to_change()?,
+        false => args.location.open()?,
+    };
+    let report = cache.verify(args.repair);
+    let bad: Vec<_> =
+        report.bad.iter().map(|bad| format!("{}/{}: {}", bad.kind, bad.name, bad.reason)).collect();
+    let failed: Vec<_> = report.failed.iter().map(ToString::to_string).collect();
+    if args.json {
+        let object = json!({
+            "good_entries": report.good_entries,
+            "good_bytes": report.good_bytes,
+            "bad": bad,
+            "set_aside": report.set_aside,
+            "stale": report.stale,
+            "foreign": report.foreign,
+            "removed": report.removed,
+            "failed": failed,
+        });
+        print_line(&serde_json::to_string_pretty(&object)?)?;
+    } else {
+        let sound = format!("{} sound entries", report.good_entries);
+        print_line(&format!("{sound}, {}", shown_bytes(report.good_bytes)))?;
+        for bad in &bad {
+            print_line(&format!("bad: {bad}"))?;
+        }
+        let others = [
+            (report.set_aside, "bad entries were set aside before"),
+            (report.stale, "files of writers that died"),
+            (report.foreign.len() as u64, "files that are not the cache's"),
+            (report.removed, "removed"),
+        ];
+        for (n, what) in others.into_iter().filter(|(n, _)| *n > 0) {
+            print_line(&format!("{n} {what}"))?;
+        }
+        for failed in &failed {
+            warn(failed);
+        }
+    }
+    match failed.is_empty() && (args.repair || report.is_clean()) {
+        true => Ok(ExitCode::SUCCESS),
+        false => Ok(ExitCode::FAILURE),
+    }
+}
+
+pub(super) fn gc(args: &GcArgs) -> anyhow::Result<ExitCode> {
+    report(&args.location.open_to_change()?.gc(args.max_size)?)
+}
+
+pub(super) fn clear(location: &Location) -> anyhow::Result<ExitCode> {
+    report(&location.open_to_change()?.clear()?)
+}
+
+fn report(swept: &GcReport) -> anyhow::Result<ExitCode> {
+    let (removed, kept) = (shown_bytes(swept.removed_bytes), shown_bytes(swept.kept_bytes));
+    print_line(&format!(
+        "removed {} entries and {} leftovers, {removed}; {} entries are left, {kept}",
+        swept.removed_entries, swept.removed_leftovers, swept.kept_entries
+    ))?;
+    match swept.failed {
+        0 => Ok(ExitCode::SUCCESS),
+        n => anyhow::bail!("{n} files could not be removed"),
+    }
+}

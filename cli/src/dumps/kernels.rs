@@ -1,0 +1,111 @@
+//! The kernels of each unique piece at each size: launches as JSON, images as their sources.
+
+use super::files::{DumpFolder, file_name};
+use crate::launch_rows::PieceView;
+use crate::lowering::{LoweredPiece, LoweredUnique};
+use piecewise_backend::artifact::{Artifact, Digest, PieceSize};
+use piecewise_backend::compiler::Compiler;
+use piecewise_ir::entity::UniquePieceId;
+use piecewise_ir::module::{Module, Stitch};
+use piecewise_kernels::cuda::PRELUDE;
+use piecewise_runtime::symbols::SymbolTable;
+use serde_json::json;
+use std::collections::BTreeMap;
+
+/// The pieces of a module as a compiler lowered them.
+pub(super) struct Pieces<'a> {
+    pub compiler: &'a dyn Compiler,
+    pub module: &'a Module,
+    pub stitch: &'a Stitch,
+    pub lowered: &'a [LoweredUnique],
+}
+
+impl Pieces<'_> {
+    /// Writes `kernels/u2/at-8.json` for each piece and size, `kernels/images/..` for each image,
+    /// and `kernels/u2/error.txt` for a piece that does not compile.
+    pub(super) fn write(
+        &self,
+        folder: &DumpFolder,
+        chosen: &[UniquePieceId],
+    ) -> anyhow::Result<()> {
+        let symbols = SymbolTable::new(self.module.graph().symbols())?;
+        let mut images: BTreeMap<Digest, &[u8]> = BTreeMap::new();
+        for LoweredUnique { unique, pieces } in self.lowered {
+            if !chosen.contains(unique) {
+                continue;
+            }
+            let pieces = match pieces {
+                Ok(pieces) => pieces,
+                Err(error) => {
+                    folder.write(&format!("kernels/{unique}/error.txt"), &format!("{error}\n"))?;
+                    continue;
+                }
+            };
+            let view = PieceView::new(&self.stitch.unique[*unique], symbols.bounds());
+            for LoweredPiece { artifact, key } in pieces {
+                let at = size_name(artifact.size);
+                let text = serde_json::to_string_pretty(&summary(&view, artifact, key)?)?;
+                folder.write(&format!("kernels/{unique}/at-{at}.json"), &(text + "\n"))?;
+                images.extend(artifact.images.iter().map(|(d, bytes)| (*d, bytes.as_slice())));
+            }
+        }
+        for (digest, bytes) in images {
+            let Some(listing) = self.compiler.listing(bytes) else { continue };
+            if listing.language == "cu" {
+                folder.write("kernels/images/prelude.cuh", PRELUDE)?;
+            }
+            let stem = format!("kernels/images/{}-{}", short(digest), file_name(&listing.name));
+            folder.write(&format!("{stem}.{}", listing.language), &listing.text)?;
+            if !listing.recipe.is_null() {
+                let recipe = serde_json::to_string_pretty(&listing.recipe)?;
+                folder.write(&format!("{stem}.recipe.json"), &(recipe + "\n"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The artifact of a unique piece at a size, or the one for any size.
+    pub(super) fn artifact(&self, unique: UniquePieceId, size: PieceSize) -> Option<&Artifact> {
+        let lowered = self.lowered.iter().find(|lowered| lowered.unique == unique)?;
+        let pieces = lowered.pieces.as_ref().ok()?;
+        let mut artifacts = pieces.iter().map(|piece| &piece.artifact);
+        let exact = artifacts.clone().find(|artifact| artifact.size == size);
+        exact.or_else(|| artifacts.find(|a| matches!(a.size, PieceSize::General(_))))
+    }
+}
+
+fn summary(
+    view: &PieceView<'_>,
+    artifact: &Artifact,
+    key: &str,
+) -> anyhow::Result<serde_json::Value> {
+    let alternatives: Vec<_> = artifact
+        .alternatives
+        .iter()
+        .map(|lowered| {
+            let images = lowered.launches.iter().map(|launch| short(launch.image));
+            json!({"scratch": lowered.scratch, "images": images.collect::<Vec<_>>()})
+        })
+        .collect();
+    Ok(json!({
+        "size": artifact.size,
+        "cache_key": key,
+        "scratch": artifact.scratch(),
+        "operands": view.operand_rows(),
+        "launches": view.launch_rows(artifact),
+        "alternatives": alternatives,
+    }))
+}
+
+/// `8`, or `any` for the general size.
+pub(super) fn size_name(size: PieceSize) -> String {
+    match size {
+        PieceSize::Exact(rows) => rows.to_string(),
+        PieceSize::General(_) => "any".to_owned(),
+    }
+}
+
+/// As much of a digest as tells those of one model apart.
+pub(super) fn short(digest: Digest) -> String {
+    digest.to_string().chars().take(12).collect()
+}

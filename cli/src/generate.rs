@@ -1,0 +1,292 @@
+//! `piecewise generate`: text from prompts.
+
+use super::amounts::shown_ledger;
+use super::dumps::DumpArgs;
+use super::load::{Folder, load_decoder};
+use super::model_args::ModelArgs;
+use super::settings::Workload;
+use anyhow::Context;
+use piecewise::models::{TextStream, TextTokenizer};
+use piecewise_backend::tuning::TuningReport;
+use piecewise_planner::{IterationLogWriter, IterationRecord};
+use piecewise_runtime::batch::Sampling;
+use piecewise_runtime::config::Purpose;
+use piecewise_runtime::engine::{DynEngine, Event, FinishReason, Request, RequestId};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// Arguments of `generate`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  piecewise generate --model examples/tiny-qwen3 --prompt \"def __init__(self\"
+  piecewise generate --model DIR --prompt \"import\" --prompt \"class\" --max-tokens 32 --json
+  piecewise generate --model DIR --prompt \"def\" --temperature 0.8 --top-p 0.95 --seed 7
+  piecewise generate --model DIR --prompt \"def\" --iteration-log steps.jsonl
+  piecewise generate --model DIR --prompt \"def\" --graph-mode full --stats --check poison")]
+pub(crate) struct GenerateArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// A prompt; repeat it for several, which run in one batch.
+    #[arg(long, required_unless_present = "print_config", value_name = "TEXT")]
+    prompt: Vec<String>,
+    /// The most tokens to generate for each prompt.
+    #[arg(long, default_value_t = 64)]
+    max_tokens: u64,
+    /// Go on past the ids that end a text.
+    #[arg(long)]
+    ignore_eos: bool,
+    /// 0 takes the likeliest token.
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    temperature: f32,
+    /// Sample among the K likeliest tokens; 0 is off.
+    #[arg(long, default_value_t = 0, value_name = "K")]
+    top_k: u32,
+    /// Sample among the likeliest tokens that make up this share; 1 is off.
+    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
+    top_p: f32,
+    /// The seed of the first prompt; each further prompt has the next one.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// One JSON object for each prompt instead of text.
+    #[arg(long)]
+    json: bool,
+    /// Show what ran, on standard error (with --json: as one more object, on standard error).
+    #[arg(long)]
+    stats: bool,
+    /// Write a line about each step, for `piecewise plan --log`.
+    #[arg(long, value_name = "FILE")]
+    iteration_log: Option<PathBuf>,
+    #[command(flatten)]
+    dumps: DumpArgs,
+}
+
+/// A prompt on its way.
+struct Reply<'t> {
+    prompt: String,
+    prompt_ids: Vec<u32>,
+    ids: Vec<u32>,
+    text: String,
+    stream: TextStream<'t>,
+    finish: Option<FinishReason>,
+}
+
+pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
+    let prompts = args.prompt.len() as u64;
+    let workload = Workload { purpose: Purpose::Generate, sequences: Some(prompts) };
+    let folder = Folder::open(&args.model, workload)?;
+    if args.model.bounds.compile.print_config {
+        folder.settings.print(args.json)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let tokenizer = TextTokenizer::load(&args.model.model, folder.config.vocab_size)?;
+    let mut engine = load_decoder(&args.model, &args.dumps, &folder)?;
+    let log = match &args.iteration_log {
+        Some(file) => Some(IterationLog::start(&mut *engine, file)?),
+        None => None,
+    };
+    let mut replies: Vec<(RequestId, Reply<'_>)> = Vec::new();
+    for (i, prompt) in args.prompt.iter().enumerate() {
+        let prompt_ids = tokenizer
+            .encode(prompt)
+            .with_context(|| format!("prompt {} ({prompt:?}) can't be encoded", i + 1))?;
+        let request = Request {
+            max_tokens: args.max_tokens,
+            stop_ids: folder.config.eos_token_ids.clone(),
+            ignore_eos: args.ignore_eos,
+            sampling: Sampling {
+                temperature: args.temperature,
+                top_k: args.top_k,
+                top_p: args.top_p,
+                seed: args.seed.wrapping_add(i as u64),
+            },
+            ..Request::new(prompt_ids.clone(), args.max_tokens)
+        };
+        let id = engine.add(request).with_context(|| format!("prompt {} ({prompt:?})", i + 1))?;
+        let stream = tokenizer.stream_after(&prompt_ids)?;
+        let reply = Reply {
+            prompt: prompt.clone(),
+            prompt_ids,
+            ids: Vec::new(),
+            text: String::new(),
+            stream,
+            finish: None,
+        };
+        replies.push((id, reply));
+    }
+    let started = Instant::now();
+    serve(&args, &mut *engine, &folder.config.eos_token_ids, &mut replies)?;
+    let elapsed = started.elapsed();
+    if let Some(log) = log {
+        log.finish()?;
+    }
+    let generated = replies.iter().map(|(_, reply)| reply.ids.len()).sum();
+    for (_, reply) in replies {
+        finish(&args, reply)?;
+    }
+    if args.stats {
+        show_statistics(&args, &*engine, generated, elapsed)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The iteration log of a run. Steps are only noted while they run, and written at the end.
+struct IterationLog {
+    file: PathBuf,
+    writer: IterationLogWriter<std::fs::File>,
+    steps: mpsc::Receiver<IterationRecord>,
+}
+
+impl IterationLog {
+    fn start(engine: &mut dyn DynEngine, file: &Path) -> anyhow::Result<Self> {
+        let writer = IterationLogWriter::create(file)?;
+        let (sender, steps) = mpsc::channel();
+        // A log that is gone wants no more steps.
+        engine.observe(Box::new(move |step| drop(sender.send(step.clone()))));
+        Ok(Self { file: file.to_owned(), writer, steps })
+    }
+
+    fn finish(mut self) -> anyhow::Result<()> {
+        let mut written = self.steps.try_iter().try_for_each(|step| self.writer.write(&step));
+        written = written.and_then(|()| self.writer.flush());
+        written.with_context(|| format!("can't write {}", self.file.display()))
+    }
+}
+
+fn serve(
+    args: &GenerateArgs,
+    engine: &mut dyn DynEngine,
+    stop_ids: &[u32],
+    replies: &mut [(RequestId, Reply<'_>)],
+) -> anyhow::Result<()> {
+    let streams = !args.json && replies.len() == 1;
+    if streams {
+        write!(std::io::stdout(), "{}", args.prompt[0])?;
+    }
+    let mut events = Vec::new();
+    let mut more = true;
+    while more {
+        more = engine.step(&mut events)?;
+        for event in events.drain(..) {
+            let (Event::Token { request, .. } | Event::Finished { request, .. }) = event;
+            let Some((_, reply)) = replies.iter_mut().find(|(id, _)| *id == request) else {
+                continue;
+            };
+            match event {
+                Event::Token { id, .. } => {
+                    reply.ids.push(id);
+                    if !args.ignore_eos && stop_ids.contains(&id) {
+                        continue;
+                    }
+                    let text = reply.stream.push(id)?;
+                    if streams {
+                        write!(std::io::stdout(), "{text}")?;
+                        std::io::stdout().flush()?;
+                    }
+                    reply.text.push_str(&text);
+                }
+                Event::Finished { reason, .. } => reply.finish = Some(reason),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn finish(args: &GenerateArgs, reply: Reply<'_>) -> anyhow::Result<()> {
+    let Reply { prompt, prompt_ids, ids, mut text, stream, finish } = reply;
+    let rest = stream.finish()?;
+    text.push_str(&rest);
+    if args.json {
+        let object = serde_json::json!({
+            "prompt": prompt,
+            "prompt_ids": prompt_ids,
+            "ids": ids,
+            "text": text,
+            "finish_reason": finish,
+        });
+        return super::print_line(&object.to_string());
+    }
+    if args.prompt.len() == 1 {
+        return super::print_line(&rest);
+    }
+    super::print_line(&format!("{prompt}{text}\n"))
+}
+
+fn show_statistics(
+    args: &GenerateArgs,
+    engine: &dyn DynEngine,
+    generated: usize,
+    elapsed: Duration,
+) -> anyhow::Result<()> {
+    let stats = engine.statistics();
+    let stitch = engine.module().stitch();
+    let pieces = stitch.map_or(0, |s| s.piece_count());
+    let unique = stitch.map_or(0, |s| s.unique_pieces().len());
+    let split_ops = stitch.map_or(0, |s| s.split_op_count());
+    let rate = generated as f64 / elapsed.as_secs_f64().max(1e-9);
+    let mut out = std::io::stderr();
+    if args.json {
+        let object = serde_json::json!({
+            "pieces": pieces,
+            "unique_pieces": unique,
+            "split_ops": split_ops,
+            "graphs": engine.captured_graphs(),
+            "graph_mode": engine.dispatcher().mode.name(),
+            "lowered_mode": engine.lowered_mode(),
+            "memory": engine.ledger(),
+            "statistics": stats,
+            "padding_share": stats.padding_share(),
+            "preemptions": engine.preemptions(),
+            "generated_tokens": generated,
+            "tokens_per_second": rate,
+        });
+        writeln!(out, "{object}")?;
+        return Ok(());
+    }
+    let ledger = engine.ledger();
+    writeln!(out, "compile          {}", stats.compile)?;
+    if stats.tuning != TuningReport::default() {
+        let TuningReport { loaded, measured, untuned, .. } = stats.tuning;
+        writeln!(
+            out,
+            "tuning           {measured} measured, {loaded} remembered, {untuned} neither"
+        )?;
+    }
+    writeln!(out, "device           {}", engine.describe_device())?;
+    writeln!(out, "pieces           {pieces} ({unique} unique), {split_ops} split ops")?;
+    writeln!(
+        out,
+        "graphs           {} ({})",
+        engine.captured_graphs(),
+        engine.dispatcher().mode.name()
+    )?;
+    if let Some(reason) = engine.lowered_mode() {
+        writeln!(out, "graph mode       lowered: {reason}")?;
+    }
+    writeln!(out, "memory           {}", shown_ledger(&ledger))?;
+    let [launched, piecewise, full] = stats.steps_by_mode;
+    writeln!(out, "steps            {full} full, {piecewise} piecewise, {launched} launched")?;
+    let counted = |counts: &std::collections::BTreeMap<u64, u64>| {
+        let shown: Vec<_> = counts
+            .iter()
+            .filter(|(_, n)| **n > 0)
+            .map(|(size, n)| format!("{size}: {n}"))
+            .collect();
+        shown.join(", ")
+    };
+    for (what, counts) in
+        [("full replays", &stats.full_replays), ("piece replays", &stats.piece_replays)]
+    {
+        if counts.values().any(|&n| n > 0) {
+            writeln!(out, "{what:<16} by size {}", counted(counts))?;
+        }
+    }
+    for (reason, n) in stats.fallbacks.iter().filter(|(_, n)| **n > 0) {
+        writeln!(out, "fell back        {n} steps: {reason}")?;
+    }
+    writeln!(out, "padding          {:.1}% of tokens run", 100.0 * stats.padding_share())?;
+    writeln!(out, "generated        {generated} tokens, {rate:.1} per second")?;
+    Ok(())
+}

@@ -1,0 +1,138 @@
+//! The `piecewise` command line.
+
+mod amounts;
+mod bench;
+mod cache;
+mod cache_flags;
+mod compile;
+mod device;
+mod doctor;
+mod dumps;
+mod generate;
+mod inspect;
+mod kept;
+mod launch_rows;
+mod load;
+mod logits;
+mod lowering;
+mod model_args;
+mod model_source;
+mod opt;
+mod plan;
+mod progress;
+mod report;
+mod run;
+mod settings;
+
+use clap::{Parser, Subcommand};
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+
+/// A graph-compilation framework for transformer inference with a piecewise splitter.
+#[derive(Debug, Parser)]
+#[command(
+    name = "piecewise",
+    version,
+    about,
+    after_help = "Examples:
+  piecewise generate --model examples/tiny-qwen3 --prompt \"def __init__(self\"
+  piecewise inspect --model examples/tiny-qwen3 --sizes
+  piecewise plan --simulate chat --max-graphs 16"
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Generate text from prompts.
+    Generate(Box<generate::GenerateArgs>),
+    /// Write the logits of every position of a prompt.
+    Logits(Box<logits::LogitsArgs>),
+    /// Show pieces, slots and kernels of a model; needs only its config.json.
+    Inspect(Box<inspect::InspectArgs>),
+    /// Compile a model ahead of time, into the compile cache; needs no weights and no device.
+    Compile(Box<compile::CompileModelArgs>),
+    /// Look at the compile cache, and look after it.
+    Cache(cache::CacheArgs),
+    /// Measure steps: time, launches, and bytes against what the device reads.
+    Bench(Box<bench::BenchArgs>),
+    /// Show what this machine has for running models, and what is missing.
+    Doctor(doctor::DoctorArgs),
+    /// Choose capture sizes from an iteration log, from simulated traffic, or for a bound.
+    Plan(Box<plan::PlanArgs>),
+    /// Run passes on a textual graph.
+    Opt(Box<opt::OptArgs>),
+    /// Run a textual graph with a checkpoint's weights.
+    Run(Box<run::RunArgs>),
+}
+
+fn main() -> ExitCode {
+    let filter = EnvFilter::builder()
+        .with_default_directive(LevelFilter::WARN.into())
+        .with_env_var("PIECEWISE_LOG")
+        .from_env_lossy();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .without_time()
+        .init();
+    match run(Arguments::parse()) {
+        Ok(code) => code,
+        Err(error) => fail(&error),
+    }
+}
+
+fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    match arguments.command {
+        Command::Generate(args) => generate::run(*args),
+        Command::Logits(args) => logits::run(*args),
+        Command::Inspect(args) => inspect::run(*args),
+        Command::Compile(args) => compile::run(*args),
+        Command::Cache(args) => cache::run(args),
+        Command::Bench(args) => bench::run(*args),
+        Command::Doctor(args) => doctor::run(args),
+        Command::Plan(args) => plan::run(*args),
+        Command::Opt(args) => opt::run(*args),
+        Command::Run(args) => run::run(*args),
+    }
+}
+
+/// Prints an error with its causes and gives the exit code of a failure.
+fn fail(error: &anyhow::Error) -> ExitCode {
+    let io = error.downcast_ref::<std::io::Error>();
+    if io.is_some_and(|io| io.kind() == std::io::ErrorKind::BrokenPipe) {
+        // Whoever read standard output has seen enough.
+        return ExitCode::SUCCESS;
+    }
+    let mut text = format!("error: {error}");
+    for cause in error.chain().skip(1) {
+        let cause = cause.to_string();
+        if !text.contains(&cause) {
+            text.push_str(&format!("\n  because: {cause}"));
+        }
+    }
+    // A closed standard error leaves nobody to tell.
+    let _ = writeln!(std::io::stderr(), "{text}");
+    ExitCode::FAILURE
+}
+
+/// Says something on standard error that is no reason to stop.
+fn warn(text: &str) {
+    // A closed standard error leaves nobody to tell.
+    let _ = writeln!(std::io::stderr(), "warning: {text}");
+}
+
+/// Prints a line to standard output.
+///
+/// # Errors
+/// When standard output is closed.
+fn print_line(line: &str) -> anyhow::Result<()> {
+    writeln!(std::io::stdout(), "{line}")?;
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! `piecewise bench`: rows of the tiny model from end to end, and the costs that it writes.
+
+use crate::support::cli::{device_flags, error_of, stdout_of};
+use serde_json::Value;
+
+const QUICK: [&str; 9] =
+    ["bench", "--model", "examples/tiny-qwen3", "--context", "24", "--steps", "6", "--warmup", "2"];
+
+fn bench(flags: &[&str]) -> String {
+    let device = device_flags();
+    let device: Vec<&str> = device.iter().map(String::as_str).collect();
+    stdout_of(&[&QUICK[..], flags, &device].concat())
+}
+
+#[test]
+fn every_row_is_measured_in_every_mode() {
+    let text = bench(&["--batch", "1,3", "--mixed", "24,32", "--json"]);
+    let report: Value = serde_json::from_str(&text).unwrap();
+    assert!(report["read_bandwidth"]["best"].as_f64().unwrap() > 0.0);
+    assert!(report["start"]["first_prompt"]["ms"].as_f64().unwrap() > 0.0);
+    let modes = report["modes"].as_array().unwrap();
+    let names: Vec<_> = modes.iter().map(|mode| mode["mode"].as_str().unwrap()).collect();
+    assert_eq!(names, ["none", "piecewise", "full"]);
+    for mode in modes {
+        let rows = mode["rows"].as_array().unwrap();
+        let shapes: Vec<_> = rows
+            .iter()
+            .map(|row| {
+                assert_eq!(row["failures"], serde_json::json!([]), "{row}");
+                assert!(row["gpu_ms"]["median"].as_f64().unwrap() > 0.0);
+                assert!(row["bytes"].as_u64().unwrap() > 1 << 20);
+                assert_eq!(row["device"], report["device"]);
+                let number = |key: &str| row[key].as_u64().unwrap();
+                (number("tokens"), number("size"))
+            })
+            .collect();
+        assert_eq!(shapes, [(1, 1), (3, 3), (24, 32), (32, 32)]);
+        let launches: Vec<_> = rows
+            .iter()
+            .map(|row| {
+                let number = |key: &str| row[key].as_u64().unwrap();
+                (number("graph_launches"), number("plain_launches") > 0, number("nodes") > 0)
+            })
+            .collect();
+        let expected = match mode["mode"].as_str().unwrap() {
+            "none" => (0, true, false),
+            "piecewise" => (8, true, true),
+            _ => (1, false, true),
+        };
+        assert_eq!(launches, [expected; 4], "{}", mode["mode"]);
+    }
+    let (pieces, full) = (&modes[1]["captured"], &modes[2]["captured"]);
+    assert_eq!(pieces["graphs"], 7 * 3 + 2, "seven pieces and a head over rows");
+    assert_eq!(full["graphs"], 3, "decodes of 1 and 3, and mixed steps of 32");
+}
+
+#[test]
+fn the_planner_reads_the_costs() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (costs, log) = (path("costs.jsonl"), path("log.csv"));
+    bench(&["--batch", "1,2,4", "--mixed", "1,2,4,8,16,32", "--costs", &costs]);
+    std::fs::write(&log, "tokens,steps\n3,10\n9,5\n30,1\n").unwrap();
+    let flags = ["--max-num-tokens", "32", "--max-graphs", "3", "--launched", "never", "--json"];
+    let text = stdout_of(&[&["plan", "--log", &log, "--costs", &costs][..], &flags].concat());
+    let plan: Value = serde_json::from_str(&text).unwrap();
+    assert!(plan["costs"].as_str().unwrap().starts_with("measured, "), "{text}");
+    assert!(!plan["capture_num_tokens"].as_array().unwrap().is_empty(), "{text}");
+}
+
+#[test]
+fn a_start_alone_counts_its_graphs() {
+    let text = bench(&["--startup", "--json"]);
+    let report: Value = serde_json::from_str(&text).unwrap();
+    let captured = &report["captured"]["captured"];
+    // Seven pieces at 14 sizes in tokens, the head at 8 batches, and 8 whole decode steps.
+    assert_eq!(captured["graphs"], 7 * 14 + 8 + 8);
+    assert!(captured["nodes"].as_u64().unwrap() >= captured["launches"].as_u64().unwrap());
+    assert!(report["start_without_load_s"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn what_can_not_be_measured_is_named() {
+    let error = error_of(&["bench"]);
+    assert!(error.contains("--preset"), "{error}");
+    let error = error_of(&["bench", "--preset", "qwen3-9b"]);
+    assert!(error.contains("qwen3-0.6b"), "{error}");
+    let error = error_of(&[&QUICK[..], &["--batch", "0"]].concat());
+    assert!(error.contains("--batch has 0"), "{error}");
+    let error = error_of(&[&QUICK[..], &["--context", "100000"]].concat());
+    assert!(error.contains("lower") && error.contains("--context"), "{error}");
+}

@@ -1,0 +1,189 @@
+//! Where settings come from: flags over a file over what follows from the model.
+
+use crate::support::cli::{command, error_of, piecewise, root, stdout_of};
+use serde_json::{Value, json};
+
+const MODEL: &str = "examples/tiny-qwen3";
+
+/// The settings that `generate` would run with, by key.
+fn settings(extra: &[&str]) -> Value {
+    let mut args = vec!["generate", "--model", MODEL, "--print-config", "--json"];
+    args.extend(extra);
+    serde_json::from_str(&stdout_of(&args)).unwrap()
+}
+
+fn file(text: &str) -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("piecewise.toml");
+    std::fs::write(&path, text).unwrap();
+    let path = path.to_str().unwrap().to_owned();
+    (folder, path)
+}
+
+#[test]
+fn flags_win_over_the_file_and_each_value_knows_where_it_came_from() {
+    let text = "max_num_tokens = 128\ngraph_mode = \"piecewise\"\n[checks]\npoison = true\n";
+    let (_folder, path) = file(text);
+    let found = settings(&["--config", &path, "--max-num-tokens", "64", "--no-padding"]);
+    let flag = |flag: &str, value: Value| json!({"value": value, "from": "flag", "source": flag});
+    assert_eq!(found["max_num_tokens"], flag("--max-num-tokens", json!(64)));
+    assert_eq!(found["padding"], flag("--no-padding", json!(false)));
+    let from_file = |value: Value| json!({"value": value, "from": "file", "source": path});
+    assert_eq!(found["graph_mode"], from_file(json!("piecewise")));
+    assert_eq!(found["checks.poison"], from_file(json!(true)));
+    assert_eq!(
+        found["capture"],
+        json!({"value": "startup", "from": "default", "source": "default"})
+    );
+    assert_eq!(found["capture_num_tokens"]["value"], json!([1, 2, 4, 8, 16, 32, 64]));
+}
+
+#[test]
+fn the_file_of_the_current_directory_is_read() {
+    let (folder, _) = file("max_num_tokens = 32");
+    let model = root().join(MODEL);
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_piecewise"))
+        .args(["inspect", "--print-config", "--model", model.to_str().unwrap()])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("max_num_tokens = 32  # piecewise.toml\n"), "{text}");
+}
+
+#[test]
+fn what_is_printed_is_a_configuration_that_gives_itself() {
+    let args = ["generate", "--model", MODEL, "--print-config", "--max-num-tokens", "32"];
+    let printed = stdout_of(&args);
+    let (_folder, path) = file(&printed);
+    let values = |text: &str| -> toml::Table { text.parse().unwrap() };
+    let again = stdout_of(&["generate", "--model", MODEL, "--print-config", "--config", &path]);
+    assert_eq!(values(&again), values(&printed));
+}
+
+#[test]
+fn one_prompt_needs_room_for_one_sequence() {
+    let one = settings(&["--prompt", "a"]);
+    assert_eq!(one["max_num_seqs"]["value"], 1);
+    assert_eq!(one["max_seq_len"]["value"], 2048);
+    assert_eq!(one["max_seq_len"]["from"], "derived");
+    let three = settings(&["--prompt", "a", "--prompt", "b", "--prompt", "c"]);
+    assert_eq!(three["decode_batch_sizes"]["value"], json!([1, 2, 3]));
+    let given = settings(&["--prompt", "a", "--decode-batch-sizes", "1,8"]);
+    assert_eq!(given["max_num_seqs"]["value"], 64);
+}
+
+/// The ledger of a short run, as `--stats --json` shows it.
+fn memory(extra: &[&str]) -> Value {
+    let mut args = vec!["generate", "--model", MODEL, "--prompt", "a", "--max-tokens", "2"];
+    args.extend(["--stats", "--json"]);
+    args.extend(extra);
+    let output = piecewise(&args);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice::<Value>(&output.stderr).unwrap()["memory"].clone()
+}
+
+#[test]
+fn the_kv_pool_takes_what_the_budget_leaves_or_what_sequences_can_use() {
+    let total = |ledger: &Value| {
+        let parts = ["slots", "scratch", "weights", "states"];
+        parts.iter().map(|part| ledger[part].as_u64().unwrap()).sum::<u64>()
+    };
+    // 6 layers of k and v, 2 heads of 64 values in bf16.
+    let row = 6 * 2 * 2 * 64 * 2;
+    let states = |ledger: &Value| ledger["states"].as_u64().unwrap();
+    assert_eq!(states(&memory(&[])) / row, 2048);
+    assert_eq!(states(&memory(&["--max-seq-len", "100"])) / row, 112);
+    assert_eq!(states(&memory(&["--max-num-seqs", "8", "--max-seq-len", "100"])) / row, 112);
+    let budget = 20 << 20;
+    let four = ["--prompt", "b", "--prompt", "c", "--prompt", "d", "--max-seq-len", "512"];
+    assert_eq!(states(&memory(&four)) / row, 2048);
+    let tight = memory(&[&four[..], &["--memory-budget", "20MiB"]].concat());
+    assert!(total(&tight) <= budget && total(&tight) > budget - 16 * row, "{tight}");
+    let enough = memory(&["--memory-budget", "1GiB"]);
+    assert_eq!(states(&enough) / row, 2048);
+    let args = ["generate", "--model", MODEL, "--prompt", "a", "--memory-budget", "12MiB"];
+    let error = error_of(&args);
+    assert!(error.contains("memory_budget = 12582912"), "{error}");
+}
+
+#[test]
+fn graphs_are_captured_by_the_first_step_when_the_file_says_so() {
+    let (_folder, path) = file("capture = \"lazy\"");
+    let text = ["--prompt", "def __init__(self", "--max-tokens", "16"];
+    let generate =
+        |extra: &[&str]| stdout_of(&[&["generate", "--model", MODEL][..], &text, extra].concat());
+    assert_eq!(generate(&["--config", &path]), generate(&[]));
+}
+
+#[test]
+fn warnings_are_said_once() {
+    let sizes = ["--capture-num-tokens", "1,8"];
+    let args = [&["generate", "--model", MODEL, "--prompt", "a", "--max-tokens", "1"][..], &sizes];
+    let output = piecewise(&args.concat());
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(said.matches("capture_num_tokens is below max_num_tokens").count(), 1, "{said}");
+}
+
+#[test]
+fn a_plan_is_made_from_the_log_of_a_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("steps.jsonl");
+    let log = log.to_str().unwrap();
+    let prompts = ["--prompt", "def __init__(self", "--prompt", "import", "--prompt", "class"];
+    let run = ["generate", "--model", MODEL, "--max-tokens", "9", "--ignore-eos"];
+    stdout_of(&[&run[..], &prompts, &["--iteration-log", log]].concat());
+    let lines = std::fs::read_to_string(log).unwrap();
+    let steps: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(steps.len(), 9, "one of prompts and eight of decode");
+    assert!(steps[0]["context_tokens"].as_u64() > Some(3), "{}", steps[0]);
+    assert_eq!((&steps[0]["mode"], &steps[0]["rows"]), (&json!("piecewise"), &json!(3)));
+    for step in &steps[1..] {
+        assert_eq!((&step["mode"], &step["query_length"]), (&json!("full"), &json!(1)));
+        assert_eq!((&step["generation_requests"], &step["size"]), (&json!(3), &json!(3)));
+        assert!(step["wall_us"].as_f64() > Some(0.0), "{step}");
+    }
+    let plan: Value = serde_json::from_str(&stdout_of(&["plan", "--log", log, "--json"])).unwrap();
+    let sizes = (&plan["decode_batch_sizes"], &plan["capture_num_tokens"]);
+    assert_eq!(sizes, (&json!([3]), &json!([steps[0]["tokens"]])), "{plan}");
+    let error = error_of(&[&run[..], &prompts, &["--iteration-log", "no/such/folder/x"]].concat());
+    assert!(error.contains("no/such/folder/x"), "{error}");
+}
+
+#[test]
+fn no_secret_is_in_what_is_printed() {
+    let secret = "5e".repeat(32);
+    let (_folder, path) = file(&secret);
+    for args in [
+        &["--cache-checksum-key-file", &path][..],
+        &["--cache-remote", "s3://bucket/path", "--cache-remote-write"],
+    ] {
+        let args = [&["inspect", "--model", MODEL, "--print-config"][..], args].concat();
+        let mut command = command(std::path::Path::new("."));
+        let output = command.env("PIECEWISE_CACHE_CHECKSUM_KEY", &secret).args(args).output();
+        let output = output.unwrap();
+        assert!(output.status.success());
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains("checksum_key_file") && !text.contains(&secret), "{text}");
+    }
+    let url = "https://user:secret@host/path?sig=secret";
+    let error = error_of(&["inspect", "--model", MODEL, "--cache-remote", url]);
+    assert!(error.contains("--cache-remote: cache.remote_url can't be \"https://host/path\""));
+    assert!(!error.contains("secret"), "{error}");
+    let error = error_of(&["cache", "list", "--cache-checksum-key-file", "no/such/file"]);
+    assert!(error.contains("the checksum key of the cache can't be used: no/such/file"), "{error}");
+}
+
+#[test]
+fn the_documented_keys_are_the_keys() {
+    let text = std::fs::read_to_string(root().join("docs/configuration.md")).unwrap();
+    let example = text.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+    let (_folder, path) = file(example);
+    let found = settings(&["--config", &path]);
+    assert_eq!(found["checks.poison"]["from"], "file");
+    for key in found.as_object().unwrap().keys() {
+        let leaf = key.rsplit('.').next().unwrap();
+        let named = text.contains(&format!("`{key}`")) || text.contains(&format!("`.{leaf}`"));
+        assert!(named, "docs/configuration.md does not name {key}");
+    }
+}

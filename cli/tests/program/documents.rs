@@ -1,0 +1,70 @@
+//! What the documents say that the program prints, it prints.
+
+use crate::support::cli::{piecewise, root};
+
+/// The fenced blocks of a document that show commands and what they print.
+fn consoles(document: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(root().join(document)).unwrap();
+    let parts = text.split("```console\n").skip(1);
+    parts.map(|part| part.split("```").next().unwrap().to_owned()).collect()
+}
+
+/// Whether `text` is `shown`, in which a line of three dots stands for any lines.
+fn is_shown(shown: &str, text: &str) -> bool {
+    let mut rest = text;
+    let mut is_anywhere = false;
+    for part in shown.split_inclusive('\n').collect::<Vec<_>>().split(|line| *line == "...\n") {
+        let part = part.concat();
+        let at = if is_anywhere { rest.find(&part) } else { rest.starts_with(&part).then_some(0) };
+        let Some(at) = at else { return false };
+        rest = &rest[at + part.len()..];
+        is_anywhere = true;
+    }
+    rest.is_empty() || shown.ends_with("...\n")
+}
+
+/// A text in which digests, which change with every kernel, are left out.
+fn without_digests(text: &str) -> String {
+    let is_hex = |c: char| matches!(c, '0'..='9' | 'a'..='f');
+    let parts = text.split_inclusive(|c| !is_hex(c));
+    let stripped = parts.map(|part| match part.find(|c| !is_hex(c)).unwrap_or(part.len()) {
+        12.. => part.trim_start_matches(is_hex),
+        _ => part,
+    });
+    stripped.collect()
+}
+
+/// What a command of a document prints: `piecewise ..` or `cat FILE`, with `DIR` for a folder.
+fn printed(command: &str, dir: &str) -> String {
+    let command = command.replace("DIR", dir);
+    let (command, errors_alone) = match command.strip_suffix(" 2>&1 >/dev/null") {
+        Some(command) => (command, true),
+        None => (command.as_str(), false),
+    };
+    match command.split_once(' ').unwrap() {
+        ("cat", file) => std::fs::read_to_string(file).unwrap_or_else(|e| panic!("{file}: {e}")),
+        ("piecewise", args) => {
+            let output = piecewise(&args.split(' ').collect::<Vec<_>>());
+            let errors = String::from_utf8(output.stderr).unwrap();
+            assert!(output.status.success(), "{command}: {errors}");
+            if errors_alone { errors } else { String::from_utf8(output.stdout).unwrap() }
+        }
+        _ => panic!("`{command}` is neither piecewise nor cat"),
+    }
+}
+
+#[test]
+fn commands_print_what_the_documents_show() {
+    let mut checked = 0;
+    for block in consoles("docs/dumps.md") {
+        let folder = tempfile::tempdir().unwrap();
+        for shown in block.split("$ ").skip(1) {
+            let (command, shown) = shown.split_once('\n').unwrap();
+            let text = printed(command, folder.path().to_str().unwrap());
+            let fits = is_shown(&without_digests(shown), &without_digests(&text));
+            assert!(fits, "{command} prints\n{text}\nand not\n{shown}");
+            checked += 1;
+        }
+    }
+    assert!(checked >= 8, "{checked}");
+}

@@ -1,0 +1,19 @@
+//! The program as its users run it: one test program, because linking is what takes long.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+#![allow(clippy::print_stdout, reason = "a skipped test says why")]
+
+mod bad_input;
+mod bench;
+mod cache;
+mod cache_faults;
+mod cache_remote;
+mod config;
+mod documents;
+mod dumps;
+mod model_families;
+mod output;
+mod plan;
+mod report;
+mod support;
+mod tiny_model;

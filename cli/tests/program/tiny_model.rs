@@ -1,0 +1,114 @@
+//! The tiny model against the reference tokens and logits that are shipped with it.
+
+use crate::support::cli::{device_flags, logits, norm_error, root, stdout_of};
+use serde_json::Value;
+
+const MODEL: &str = "examples/tiny-qwen3";
+const MODES: [&str; 5] = ["none", "piecewise", "full", "full_decode_only", "full_and_piecewise"];
+const SIZES: [&str; 2] = ["1,2,4,8,16,32,64", "7,64"];
+
+fn golden() -> Vec<Value> {
+    let text = std::fs::read_to_string(root().join(MODEL).join("golden.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+fn ids(value: &Value) -> Vec<i64> {
+    value.as_array().unwrap().iter().map(|id| id.as_i64().unwrap()).collect()
+}
+
+fn generate(prompts: &[&Value], extra: &[&str]) -> Vec<Vec<i64>> {
+    let mut args = vec![
+        "generate",
+        "--model",
+        MODEL,
+        "--dtype",
+        "f32",
+        "--max-tokens",
+        "64",
+        "--ignore-eos",
+        "--json",
+    ];
+    for prompt in prompts {
+        args.extend(["--prompt", prompt["prompt"].as_str().unwrap()]);
+    }
+    args.extend(extra);
+    let device = device_flags();
+    args.extend(device.iter().map(String::as_str));
+    let lines = stdout_of(&args);
+    let replies: Vec<Value> =
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(replies.len(), prompts.len());
+    for (reply, prompt) in replies.iter().zip(prompts) {
+        assert_eq!(reply["prompt"], prompt["prompt"]);
+        assert_eq!(reply["prompt_ids"], prompt["ids"]);
+        assert_eq!(reply["finish_reason"], "length");
+    }
+    replies.iter().map(|reply| ids(&reply["ids"])).collect()
+}
+
+fn check_tokens(mode: &str, sizes: &str) {
+    let golden = golden();
+    let flags = ["--graph-mode", mode, "--capture-num-tokens", sizes, "--max-num-tokens", "64"];
+    let all: Vec<&Value> = golden.iter().collect();
+    let expected: Vec<_> = golden.iter().map(|case| ids(&case["greedy_fp32"])).collect();
+    assert_eq!(generate(&all, &flags), expected, "all prompts in one batch, {mode} at {sizes}");
+    for (case, expected) in golden.iter().zip(&expected) {
+        let alone = generate(&[case], &flags);
+        assert_eq!(
+            alone,
+            std::slice::from_ref(expected),
+            "{} alone, {mode} at {sizes}",
+            case["prompt"]
+        );
+    }
+}
+
+#[test]
+fn greedy_tokens_equal_the_reference_in_every_mode_and_size_list() {
+    for mode in MODES {
+        for sizes in SIZES {
+            check_tokens(mode, sizes);
+        }
+    }
+}
+
+#[test]
+fn greedy_tokens_equal_the_reference_with_poison_and_at_every_level() {
+    let golden = golden();
+    let all: Vec<&Value> = golden.iter().collect();
+    let expected: Vec<_> = golden.iter().map(|case| ids(&case["greedy_fp32"])).collect();
+    assert_eq!(generate(&all, &["--check", "poison,addresses"]), expected);
+    for level in ["eager", "trace", "compile"] {
+        assert_eq!(generate(&all, &["--level", level]), expected, "{level}");
+    }
+}
+
+#[test]
+fn the_top_logits_equal_the_reference() {
+    for case in golden() {
+        let prompt = ids(&case["ids"]);
+        let (shape, values) = logits(MODEL, &prompt, &["--dtype", "f32"]);
+        assert_eq!(shape[0], prompt.len());
+        let last = &values[(prompt.len() - 1) * shape[1]..];
+        for (id, expected) in
+            ids(&case["top8_ids"]).iter().zip(case["top8_logits"].as_array().unwrap())
+        {
+            let found = f64::from(last[*id as usize]);
+            let expected = expected.as_f64().unwrap();
+            assert!((found - expected).abs() < 1e-3, "id {id}: {found} is not {expected}");
+        }
+    }
+}
+
+#[test]
+fn bf16_logits_are_close_to_f32() {
+    let (mut bf16, mut f32) = (Vec::new(), Vec::new());
+    for case in golden() {
+        let mut tokens = ids(&case["ids"]);
+        tokens.extend(ids(&case["greedy_fp32"]));
+        bf16.extend(logits(MODEL, &tokens, &["--dtype", "bf16"]).1);
+        f32.extend(logits(MODEL, &tokens, &["--dtype", "f32"]).1);
+    }
+    let error = norm_error(&bf16, &f32);
+    assert!(error < 2e-2, "{error}");
+}

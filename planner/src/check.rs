@@ -1,0 +1,465 @@
+//! A configuration against a log: what its sizes waste, miss and cannot reach.
+
+use serde::Serialize;
+use toml::{Table, Value};
+
+use crate::capture_sizes::CaptureSizes;
+use crate::costs::StepCosts;
+use crate::error::PlannerError;
+use crate::evaluate::{ListKind, Outcome, SizeUse, evaluate};
+use crate::planner::{MAX_GRAPHS, plan};
+use crate::request::PlanRequest;
+use crate::traffic::{MAX_STEP_TOKENS, StepKind, Traffic};
+
+/// The lists and limits of a configuration.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct ConfiguredSizes {
+    /// The lists as written, in the file's order.
+    pub sizes: CaptureSizes,
+    /// `max_num_tokens`, where it is set.
+    pub max_num_tokens: Option<u32>,
+    /// `max_num_seqs`, where it is set.
+    pub max_num_seqs: Option<u32>,
+}
+
+/// Something to know about a configuration.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "finding")]
+#[non_exhaustive]
+pub enum Finding {
+    /// Sizes that are there twice.
+    Repeated {
+        /// The list.
+        list: ListKind,
+        /// The sizes.
+        sizes: Vec<u32>,
+    },
+    /// No step can ever replay these sizes: they hold more than the scheduler allows, and a
+    /// smaller size holds all of that, or the graph mode has no such graphs.
+    Unreachable {
+        /// The list.
+        list: ListKind,
+        /// The sizes.
+        sizes: Vec<u32>,
+        /// The largest count that can occur, 0 where the graph mode rules the list out.
+        largest_possible: u32,
+    },
+    /// No step of the log replays these sizes.
+    Unused {
+        /// The list.
+        list: ListKind,
+        /// The sizes.
+        sizes: Vec<u32>,
+    },
+    /// Counts above the largest size.
+    Uncovered {
+        /// The list.
+        list: ListKind,
+        /// The first count that no size holds.
+        from: u32,
+        /// The largest count that can occur.
+        to: u32,
+        /// Steps of the log in this range.
+        steps: u64,
+        /// Steps of the log that this list should serve.
+        of_steps: u64,
+    },
+    /// A size that serves a wide gap at much padding.
+    Gap {
+        /// The list.
+        list: ListKind,
+        /// The next smaller size, 0 for none.
+        below: u32,
+        /// The size.
+        size: u32,
+        /// Padding tokens that it causes.
+        padding_tokens: u64,
+        /// Their share of all padding tokens.
+        share_of_padding: f64,
+        /// The one further size that saves the most of it.
+        add: u32,
+        /// Padding tokens that this saves.
+        saves: u64,
+    },
+}
+
+/// The result of a check.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CheckReport {
+    /// The lists, ascending and without repeats.
+    pub sizes: CaptureSizes,
+    /// What is wrong or wasteful, worst first within each kind.
+    pub findings: Vec<Finding>,
+    /// What the lists cost on the log.
+    pub outcome: Outcome,
+    /// The lists to use instead, with at most as many graphs, or with the fewest that cover the
+    /// maxima where those are more.
+    pub better_sizes: CaptureSizes,
+    /// What those cost.
+    pub better: Outcome,
+}
+
+/// Gaps that are reported, at most.
+const REPORTED_GAPS: usize = 3;
+
+/// Reads the sizes and limits of a configuration, at the top level or in one table.
+///
+/// # Errors
+/// [`PlannerError::ConfigSyntax`], [`PlannerError::ConfigKeyCount`] and
+/// [`PlannerError::ConfigValue`].
+pub fn read_configured_sizes(text: &str) -> Result<ConfiguredSizes, PlannerError> {
+    let table: Table = text.parse()?;
+    let tokens = find(&table, "capture_num_tokens")?;
+    let decode = find(&table, "decode_batch_sizes")?;
+    if tokens.is_none() && decode.is_none() {
+        return Err(PlannerError::ConfigKeyCount { key: "capture_num_tokens", count: 0 });
+    }
+    let limit = |key| find(&table, key)?.map(|value| size(key, value)).transpose();
+    Ok(ConfiguredSizes {
+        sizes: CaptureSizes {
+            capture_num_tokens: sizes("capture_num_tokens", tokens)?,
+            decode_batch_sizes: sizes("decode_batch_sizes", decode)?,
+        },
+        max_num_tokens: limit("max_num_tokens")?,
+        max_num_seqs: limit("max_num_seqs")?,
+    })
+}
+
+fn find<'a>(table: &'a Table, key: &'static str) -> Result<Option<&'a Value>, PlannerError> {
+    let mut found = Vec::new();
+    let mut tables = vec![table];
+    while let Some(table) = tables.pop() {
+        found.extend(table.get(key));
+        tables.extend(table.values().filter_map(Value::as_table));
+    }
+    match found[..] {
+        [] => Ok(None),
+        [value] => Ok(Some(value)),
+        _ => Err(PlannerError::ConfigKeyCount { key, count: found.len() }),
+    }
+}
+
+fn sizes(key: &'static str, value: Option<&Value>) -> Result<Vec<u32>, PlannerError> {
+    match value {
+        None => Ok(Vec::new()),
+        Some(Value::Array(list)) => list.iter().map(|value| size(key, value)).collect(),
+        Some(value) => {
+            let pattern = crate::sizes::SizeList::default_pattern(u64::from(size(key, value)?));
+            // No size is above the number, which fits.
+            Ok(pattern.sizes().iter().map(|&size| size as u32).collect())
+        }
+    }
+}
+
+fn size(key: &'static str, value: &Value) -> Result<u32, PlannerError> {
+    let usable = value.as_integer().and_then(|value| u32::try_from(value).ok());
+    usable.filter(|size| (1..=MAX_STEP_TOKENS).contains(size)).ok_or_else(|| {
+        PlannerError::ConfigValue {
+            key,
+            found: value.to_string().chars().take(80).collect(),
+            expected: "an integer from 1 to 16777216 (a size list, or one number for the default pattern up to it)",
+        }
+    })
+}
+
+/// Checks lists against a log. Limits that the request leaves open are taken from the
+/// configuration.
+///
+/// # Errors
+/// Those of [`plan`] and [`evaluate`]; [`PlannerError::AbsurdLimit`] for more than
+/// [`MAX_GRAPHS`] sizes.
+pub fn check(
+    configured: &ConfiguredSizes,
+    traffic: &Traffic,
+    costs: &StepCosts,
+    request: &PlanRequest,
+) -> Result<CheckReport, PlannerError> {
+    let request = PlanRequest {
+        max_num_tokens: request.max_num_tokens.or(configured.max_num_tokens),
+        max_num_seqs: request.max_num_seqs.or(configured.max_num_seqs),
+        ..request.clone()
+    };
+    request.validate(traffic)?;
+    let mut findings = Vec::new();
+    let written = &configured.sizes;
+    let sizes = CaptureSizes {
+        capture_num_tokens: ascending(ListKind::Tokens, &written.capture_num_tokens, &mut findings),
+        decode_batch_sizes: ascending(ListKind::Decode, &written.decode_batch_sizes, &mut findings),
+    };
+    let outcome = evaluate(traffic, &sizes, costs, &request)?;
+    for list in [ListKind::Tokens, ListKind::Decode] {
+        check_list(list, &sizes, &outcome, traffic, &request, &mut findings);
+    }
+    let mut gaps = gaps(&sizes, &outcome, traffic, &request);
+    gaps.truncate(REPORTED_GAPS);
+    findings.extend(gaps);
+    if outcome.graphs > MAX_GRAPHS {
+        return Err(PlannerError::AbsurdLimit {
+            what: "the number of configured graphs",
+            value: outcome.graphs as u64,
+            limit: MAX_GRAPHS as u64,
+        });
+    }
+    let equal = PlanRequest { max_graphs: Some(outcome.graphs.max(1)), ..request };
+    let better = match plan(traffic, costs, &equal) {
+        Err(PlannerError::TooFewGraphs { least, .. }) => {
+            plan(traffic, costs, &PlanRequest { max_graphs: Some(least), ..equal })
+        }
+        found => found,
+    }?;
+    let (better_sizes, better) = (better.sizes, better.outcome);
+    Ok(CheckReport { sizes, findings, outcome, better_sizes, better })
+}
+
+fn ascending(list: ListKind, sizes: &[u32], findings: &mut Vec<Finding>) -> Vec<u32> {
+    let mut ascending = sizes.to_vec();
+    ascending.sort_unstable();
+    let mut repeated: Vec<u32> =
+        ascending.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect();
+    repeated.dedup();
+    ascending.dedup();
+    if !repeated.is_empty() {
+        findings.push(Finding::Repeated { list, sizes: repeated });
+    }
+    ascending
+}
+
+fn check_list(
+    list: ListKind,
+    sizes: &CaptureSizes,
+    outcome: &Outcome,
+    traffic: &Traffic,
+    request: &PlanRequest,
+    findings: &mut Vec<Finding>,
+) {
+    let (own, largest_possible, in_mode) = match list {
+        ListKind::Tokens => {
+            let most = request.max_num_tokens.unwrap_or(traffic.largest_tokens());
+            (&sizes.capture_num_tokens, most, request.graph_mode.has_token_graphs())
+        }
+        ListKind::Decode => {
+            let most = request.max_num_seqs.unwrap_or(traffic.largest_decode());
+            let shortest = traffic.decode().keys().next().copied().unwrap_or(1);
+            let most = most.min(request.max_num_tokens.map_or(u32::MAX, |t| t / shortest));
+            (&sizes.decode_batch_sizes, most, request.graph_mode.has_full())
+        }
+    };
+    let largest_possible = if in_mode { largest_possible } else { 0 };
+    let limited = !in_mode
+        || match list {
+            ListKind::Tokens => request.max_num_tokens.is_some(),
+            ListKind::Decode => request.max_num_seqs.is_some(),
+        };
+    let first_unreachable =
+        own.partition_point(|size| *size < largest_possible) + usize::from(in_mode);
+    let first_unreachable = first_unreachable.min(own.len());
+    if limited && first_unreachable < own.len() {
+        let sizes = own[first_unreachable..].to_vec();
+        findings.push(Finding::Unreachable { list, sizes, largest_possible });
+    }
+    let reachable = if limited { &own[..first_unreachable] } else { &own[..] };
+    let unused: Vec<u32> = outcome
+        .uses
+        .iter()
+        .filter(|size| size.list == list && size.steps == 0 && reachable.contains(&size.size))
+        .map(|size| size.size)
+        .collect();
+    if !unused.is_empty() {
+        findings.push(Finding::Unused { list, sizes: unused });
+    }
+    let largest = own.last().copied().unwrap_or(0);
+    if in_mode && largest < largest_possible {
+        let served: Vec<(u32, u64)> = counts(list, traffic, request).collect();
+        let of_steps: u64 = served.iter().map(|(_, steps)| steps).sum();
+        let steps =
+            served.iter().filter(|(count, _)| *count > largest).map(|(_, steps)| steps).sum();
+        if of_steps > 0 {
+            findings.push(Finding::Uncovered {
+                list,
+                from: largest + 1,
+                to: largest_possible,
+                steps,
+                of_steps,
+            });
+        }
+    }
+}
+
+/// Counts and steps that dispatch looks up in this list first.
+fn counts<'a>(
+    list: ListKind,
+    traffic: &'a Traffic,
+    request: &'a PlanRequest,
+) -> impl Iterator<Item = (u32, u64)> + 'a {
+    traffic.iter().filter_map(move |(kind, count, steps)| {
+        let has_own = request.graph_mode.has_full();
+        match (list, kind) {
+            (ListKind::Tokens, StepKind::Mixed) => Some((count, steps)),
+            (ListKind::Tokens, _) if !has_own => Some((kind.tokens(count), steps)),
+            (ListKind::Decode, StepKind::Decode { .. }) if has_own => Some((count, steps)),
+            _ => None,
+        }
+    })
+}
+
+fn gaps(
+    sizes: &CaptureSizes,
+    outcome: &Outcome,
+    traffic: &Traffic,
+    request: &PlanRequest,
+) -> Vec<Finding> {
+    let mut gaps = Vec::new();
+    for size_use in outcome.uses.iter().filter(|size| size.padding_tokens > 0) {
+        let SizeUse { list, size, padding_tokens, .. } = *size_use;
+        let own = match list {
+            ListKind::Tokens => &sizes.capture_num_tokens,
+            ListKind::Decode => &sizes.decode_batch_sizes,
+        };
+        let index = own.partition_point(|other| *other < size);
+        let below = index.checked_sub(1).map_or(0, |index| own[index]);
+        let (add, saves) = best_addition(list, below, size, traffic, request);
+        if saves == 0 {
+            continue;
+        }
+        gaps.push(Finding::Gap {
+            list,
+            below,
+            size,
+            padding_tokens,
+            share_of_padding: padding_tokens as f64 / outcome.padding_tokens.max(1) as f64,
+            add,
+            saves,
+        });
+    }
+    let saved = |finding: &Finding| match finding {
+        Finding::Gap { saves, .. } => *saves,
+        _ => 0,
+    };
+    gaps.sort_by_key(|gap| std::cmp::Reverse(saved(gap)));
+    gaps
+}
+
+/// The size between two neighbours that saves the most padding tokens.
+fn best_addition(
+    list: ListKind,
+    below: u32,
+    size: u32,
+    traffic: &Traffic,
+    request: &PlanRequest,
+) -> (u32, u64) {
+    let mut inside: Vec<(u32, u64)> = Vec::new();
+    for (kind, count, steps) in traffic.iter() {
+        let (count, weight) = match (list, kind) {
+            (ListKind::Tokens, StepKind::Mixed) => (count, 1),
+            (ListKind::Tokens, _) if !request.graph_mode.has_full() => (kind.tokens(count), 1),
+            (ListKind::Decode, StepKind::Decode { query_length }) => (count, query_length),
+            _ => continue,
+        };
+        if count > below && count < size {
+            inside.push((count, steps.saturating_mul(u64::from(weight))));
+        }
+    }
+    inside.sort_unstable();
+    let mut held = 0_u64;
+    let mut best = (0, 0);
+    for (index, (count, weight)) in inside.iter().enumerate() {
+        held = held.saturating_add(*weight);
+        let last_of_count = inside.get(index + 1).is_none_or(|next| next.0 != *count);
+        let saves = held.saturating_mul(u64::from(size - count));
+        if last_of_count && saves > best.1 {
+            best = (*count, saves);
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::costs::ModelledCosts;
+    use crate::mode::GraphMode;
+    use crate::request::Objective;
+
+    fn traffic() -> Traffic {
+        let mut traffic = Traffic::default();
+        for (tokens, steps) in [(100, 50), (520, 200), (900, 10), (3000, 5)] {
+            traffic.add(StepKind::Mixed, tokens, steps).unwrap();
+        }
+        for (batch, steps) in [(3, 10), (17, 100), (60, 10)] {
+            traffic.add(StepKind::Decode { query_length: 1 }, batch, steps).unwrap();
+        }
+        traffic
+    }
+
+    fn report(config: &str, request: &PlanRequest) -> CheckReport {
+        let costs = ModelledCosts::default().costs().unwrap();
+        check(&read_configured_sizes(config).unwrap(), &traffic(), &costs, request).unwrap()
+    }
+
+    #[test]
+    fn finds_what_is_wrong() {
+        let request = PlanRequest { objective: Objective::Padding, ..PlanRequest::default() };
+        let report = report(
+            "max_num_tokens = 4096\nmax_num_seqs = 64\n[capture]\n\
+             capture_num_tokens = [1024, 128, 64, 2048, 128]\ndecode_batch_sizes = [8, 32, 64, 128]\n",
+            &request,
+        );
+        assert_eq!(report.sizes.capture_num_tokens, [64, 128, 1024, 2048]);
+        let expected = [
+            Finding::Repeated { list: ListKind::Tokens, sizes: vec![128] },
+            Finding::Unused { list: ListKind::Tokens, sizes: vec![64, 2048] },
+            Finding::Uncovered {
+                list: ListKind::Tokens,
+                from: 2049,
+                to: 4096,
+                steps: 5,
+                of_steps: 265,
+            },
+            Finding::Unreachable { list: ListKind::Decode, sizes: vec![128], largest_possible: 64 },
+        ];
+        assert_eq!(report.findings[..4], expected);
+        let Finding::Gap { below: 128, size: 1024, add: 520, saves, .. } = report.findings[4]
+        else {
+            panic!("{:?}", report.findings[4]);
+        };
+        assert_eq!(saves, 200 * (1024 - 520));
+        assert_eq!(report.better_sizes.capture_num_tokens.last(), Some(&4096));
+    }
+
+    #[test]
+    fn the_graph_mode_rules_lists_out() {
+        let request = PlanRequest { graph_mode: GraphMode::Piecewise, ..PlanRequest::default() };
+        let report = report("capture_num_tokens = 4096\ndecode_batch_sizes = [64]", &request);
+        assert!(report.findings.contains(&Finding::Unreachable {
+            list: ListKind::Decode,
+            sizes: vec![64],
+            largest_possible: 0
+        }));
+        assert_eq!(report.sizes.capture_num_tokens[7..10], [128, 256, 288]);
+        assert_eq!(report.sizes.capture_num_tokens.last(), Some(&4096));
+    }
+
+    #[test]
+    fn too_few_graphs_are_raised_to_the_fewest_that_cover() {
+        let request = PlanRequest { graph_mode: GraphMode::Full, ..PlanRequest::default() };
+        let report = report("decode_batch_sizes = [60]", &request);
+        assert_eq!(report.outcome.coverage.all().replayed_steps, 120);
+        assert_eq!(report.better_sizes.capture_num_tokens, [3000]);
+        assert_eq!(report.better_sizes.decode_batch_sizes, [60]);
+    }
+
+    #[test]
+    fn bad_configurations_are_named() {
+        for (config, reason) in [
+            ("capture_num_tokens = [", "no TOML"),
+            ("capture_num_tokens = [8, -3]", "`capture_num_tokens` in the configuration is -3"),
+            ("decode_batch_sizes = \"all\"", "is \"all\""),
+            ("capture_num_tokens = [0]", "is 0"),
+            ("level = \"piecewise\"", "0 keys `capture_num_tokens`"),
+            ("capture_num_tokens=[1]\n[a]\ncapture_num_tokens=[2]", "2 keys"),
+        ] {
+            let error = read_configured_sizes(config).unwrap_err().to_string();
+            assert!(error.contains(reason), "{error}");
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What a step costs at a size, and what a graph of a size costs to keep and to capture.
+
+mod curve;
+mod measured;
+mod modelled;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+pub use curve::MonotoneCurve;
+pub use measured::{CostPoint, read_costs, read_costs_file};
+pub use modelled::ModelledCosts;
+
+use crate::error::PlannerError;
+use crate::mode::GraphMode;
+
+/// A way to run a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CostPath {
+    /// Captured pieces are replayed, split ops run between them.
+    Piecewise,
+    /// One captured graph is replayed.
+    Full,
+    /// Launched one by one at the exact count.
+    Launched,
+}
+
+impl fmt::Display for CostPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            CostPath::Piecewise => "piecewise",
+            CostPath::Full => "full",
+            CostPath::Launched => "launched",
+        })
+    }
+}
+
+impl GraphMode {
+    /// How a step of a token size replays.
+    pub fn token_path(self) -> CostPath {
+        match self {
+            Self::Full => CostPath::Full,
+            _ => CostPath::Piecewise,
+        }
+    }
+}
+
+/// The costs of one way to run a step, each a function of tokens.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PathCosts {
+    /// Nanoseconds of a step.
+    pub step_ns: MonotoneCurve,
+    /// Bytes that a captured graph of this size keeps.
+    pub memory_bytes: Option<MonotoneCurve>,
+    /// Nanoseconds to capture and instantiate a graph of this size.
+    pub capture_ns: Option<MonotoneCurve>,
+}
+
+/// The costs of every way to run a step; a way that is absent was not measured.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct StepCosts {
+    /// Replayed in pieces.
+    pub piecewise: Option<PathCosts>,
+    /// Replayed as one graph.
+    pub full: Option<PathCosts>,
+    /// Launched at the exact count.
+    pub launched: Option<PathCosts>,
+    /// Where the costs come from, for reports.
+    pub origin: String,
+}
+
+impl StepCosts {
+    /// The costs of a path.
+    ///
+    /// # Errors
+    /// [`PlannerError::CostsMissing`] when it was not measured.
+    pub fn path(&self, path: CostPath) -> Result<&PathCosts, PlannerError> {
+        let costs = match path {
+            CostPath::Piecewise => &self.piecewise,
+            CostPath::Full => &self.full,
+            CostPath::Launched => &self.launched,
+        };
+        costs.as_ref().ok_or(PlannerError::CostsMissing { path })
+    }
+}

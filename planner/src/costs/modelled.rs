@@ -1,0 +1,212 @@
+//! Costs from a roofline and launch overheads, where nothing was measured.
+
+use super::measured::MAX_US;
+use super::{MonotoneCurve, PathCosts, StepCosts};
+use crate::error::PlannerError;
+use crate::traffic::MAX_STEP_TOKENS;
+
+/// A dense decoder on one device. Attention is left out: it costs the same at every size that
+/// holds a step, so it moves no choice.
+///
+/// With `n` tokens, `p` parameters, `w` bytes of weights and `a` bytes of activations for each
+/// token, a step takes `max((w + a n) / bandwidth, 2 p n / flops)`; replay and launch add their
+/// overhead to that. `a` is 19 values of the hidden width for each layer, written and read between
+/// the launches (norms, q/k/v, attention, three MLP values of three widths, residuals); the width
+/// follows from `p = 12 layers width^2`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelledCosts {
+    /// Parameters of the model.
+    pub parameters: f64,
+    /// Bytes of one parameter.
+    pub bytes_per_parameter: f64,
+    /// Layers; each has one split op and [`ModelledCosts::launches_per_layer`] launches.
+    pub layers: u32,
+    /// Launches of one layer, its split op included.
+    pub launches_per_layer: u32,
+    /// Memory bandwidth in bytes per second.
+    pub bandwidth: f64,
+    /// Matmul rate in operations per second, as reached, not as advertised.
+    pub flops: f64,
+    /// CPU microseconds of one plain launch.
+    pub launch_us: f64,
+    /// GPU microseconds between two dependent plain launches.
+    pub launch_gap_us: f64,
+    /// GPU microseconds between two dependent kernels of one captured graph.
+    pub graph_gap_us: f64,
+    /// CPU microseconds of one graph launch.
+    pub graph_launch_us: f64,
+    /// GPU microseconds of a boundary from a graph to a plain launch and back.
+    pub boundary_us: f64,
+    /// Bytes that a captured graph keeps for each node.
+    pub node_bytes: f64,
+    /// Microseconds to capture and instantiate one node.
+    pub node_capture_us: f64,
+}
+
+impl Default for ModelledCosts {
+    /// Eight billion parameters in bf16 over 36 layers on one H100: 3.0 TB/s of read bandwidth,
+    /// 600 TFLOP/s in large matmuls, launch overheads as measured on that device.
+    fn default() -> Self {
+        Self {
+            parameters: 8e9,
+            bytes_per_parameter: 2.0,
+            layers: 36,
+            launches_per_layer: 6,
+            bandwidth: 3.0e12,
+            flops: 6.0e14,
+            launch_us: 4.0,
+            launch_gap_us: 2.1,
+            graph_gap_us: 0.9,
+            graph_launch_us: 3.0,
+            boundary_us: 2.1,
+            node_bytes: 36.0 * 1024.0,
+            node_capture_us: 8.0,
+        }
+    }
+}
+
+/// Launches outside the layers: embedding, final norm, head, sampling.
+const OTHER_LAUNCHES: f64 = 4.0;
+
+/// Values of the hidden width that a layer moves through memory for each token.
+const VALUES_PER_LAYER: f64 = 19.0;
+
+impl ModelledCosts {
+    /// The curves of this model.
+    ///
+    /// # Errors
+    /// [`PlannerError::BadSetting`] when a figure is not a positive number.
+    pub fn costs(&self) -> Result<StepCosts, PlannerError> {
+        self.validate()?;
+        let layers = f64::from(self.layers);
+        let launches = layers * f64::from(self.launches_per_layer) + OTHER_LAUNCHES;
+        let captured_by_pieces = launches - layers;
+        let piecewise = |tokens: f64| {
+            let host = (layers + 1.0) * self.graph_launch_us + layers * self.launch_us;
+            let device = self.roofline_us(tokens)
+                + captured_by_pieces * self.graph_gap_us
+                + layers * self.boundary_us;
+            host.max(device)
+        };
+        let full = |tokens: f64| {
+            self.graph_launch_us + self.roofline_us(tokens) + launches * self.graph_gap_us
+        };
+        let launched = |tokens: f64| {
+            (launches * self.launch_us)
+                .max(self.roofline_us(tokens) + launches * self.launch_gap_us)
+        };
+        let origin = format!(
+            "modelled: {:.1} billion parameters, {} layers, {:.1} TB/s, {:.0} TFLOP/s",
+            self.parameters / 1e9,
+            self.layers,
+            self.bandwidth / 1e12,
+            self.flops / 1e12
+        );
+        let bytes_per_piece_graph = 64.0 * 1024.0;
+        Ok(StepCosts {
+            piecewise: self.path(
+                &piecewise,
+                captured_by_pieces,
+                (layers + 1.0) * bytes_per_piece_graph,
+            ),
+            full: self.path(&full, launches, bytes_per_piece_graph),
+            launched: self.path(&launched, 0.0, 0.0),
+            origin,
+        })
+    }
+
+    fn roofline_us(&self, tokens: f64) -> f64 {
+        let weights = self.parameters * self.bytes_per_parameter;
+        let layers = f64::from(self.layers);
+        let width = (self.parameters / (12.0 * layers)).sqrt();
+        let activations = VALUES_PER_LAYER * layers * width * self.bytes_per_parameter;
+        let read = (weights + activations * tokens) / self.bandwidth;
+        let compute = 2.0 * self.parameters * tokens / self.flops;
+        read.max(compute) * 1e6
+    }
+
+    fn path(&self, us: &dyn Fn(f64) -> f64, nodes: f64, fixed_bytes: f64) -> Option<PathCosts> {
+        let nanoseconds = |us: f64| (us.min(MAX_US) * 1e3).round() as u64;
+        let sizes = sampled_tokens();
+        let curve = |value: &dyn Fn(f64) -> u64| {
+            MonotoneCurve::fit(sizes.iter().map(|n| (*n, value(f64::from(*n)))).collect())
+        };
+        Some(PathCosts {
+            step_ns: curve(&|tokens| nanoseconds(us(tokens)))?,
+            memory_bytes: curve(&|_| (nodes * self.node_bytes + fixed_bytes).round() as u64),
+            capture_ns: curve(&|tokens| nanoseconds(us(tokens) + nodes * self.node_capture_us)),
+        })
+    }
+
+    fn validate(&self) -> Result<(), PlannerError> {
+        let figures = [
+            ("the number of parameters", self.parameters, 1e15),
+            ("the bytes of a parameter", self.bytes_per_parameter, 16.0),
+            ("the number of layers", f64::from(self.layers), 1e5),
+            ("the launches of a layer", f64::from(self.launches_per_layer), 1e4),
+            ("the bandwidth", self.bandwidth, 1e18),
+            ("the matmul rate", self.flops, 1e21),
+            ("the launch time", self.launch_us, 1e6),
+            ("the launch gap", self.launch_gap_us, 1e6),
+            ("the graph gap", self.graph_gap_us, 1e6),
+            ("the graph launch time", self.graph_launch_us, 1e6),
+            ("the boundary time", self.boundary_us, 1e6),
+            ("the bytes of a node", self.node_bytes, 1e9),
+            ("the capture time of a node", self.node_capture_us, 1e6),
+        ];
+        for (what, value, most) in figures {
+            if !(value > 0.0 && value <= most) {
+                return Err(PlannerError::BadSetting {
+                    what,
+                    value,
+                    expected: "a positive number in the stated unit",
+                });
+            }
+        }
+        let shortest = self.roofline_us(1.0);
+        if shortest > MAX_US {
+            return Err(PlannerError::BadSetting {
+                what: "the modelled time of one token, in microseconds,",
+                value: shortest,
+                expected: "at most 2.5e8; are the rates per second?",
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Every count up to 64, then steps of a sixty-fourth, so that interpolation follows the kinks.
+fn sampled_tokens() -> Vec<u32> {
+    let mut sizes = vec![1];
+    while let Some(last) = sizes.last().copied().filter(|last| *last < MAX_STEP_TOKENS) {
+        sizes.push((last + 1 + last / 64).min(MAX_STEP_TOKENS));
+    }
+    sizes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::CostPath;
+
+    #[test]
+    fn a_decode_is_bound_by_memory_and_a_prefill_by_compute() {
+        let costs = ModelledCosts::default().costs().unwrap();
+        let us = |path, tokens| costs.path(path).unwrap().step_ns.at(tokens) as f64 / 1e3;
+        assert!((us(CostPath::Full, 1) - (5335.3 + 3.0 + 220.0 * 0.9)).abs() < 1.0);
+        let slope = (us(CostPath::Full, 128) - us(CostPath::Full, 1)) / 127.0;
+        assert!((slope - 1.96).abs() < 0.02, "{slope}");
+        let prefill = us(CostPath::Piecewise, 8192);
+        assert!((prefill - (218_453.0 + 184.0 * 0.9 + 36.0 * 2.1)).abs() < 5.0, "{prefill}");
+        assert!(us(CostPath::Launched, 1) > us(CostPath::Piecewise, 1));
+        assert!(us(CostPath::Piecewise, 1) > us(CostPath::Full, 1));
+    }
+
+    #[test]
+    fn figures_of_the_wrong_unit_are_refused() {
+        let wrong = ModelledCosts { bandwidth: 0.0, ..ModelledCosts::default() };
+        assert!(matches!(wrong.costs(), Err(PlannerError::BadSetting { .. })));
+        let wrong = ModelledCosts { flops: 600.0, ..ModelledCosts::default() };
+        assert!(wrong.costs().unwrap_err().to_string().contains("per second"));
+    }
+}

@@ -1,0 +1,173 @@
+//! The default size lists of other stacks, by their published rules, up to any maximum.
+
+use serde::Serialize;
+
+use crate::capture_sizes::CaptureSizes;
+
+/// A stack with a published rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stack {
+    /// vLLM: 1, 2, 4, then steps of 8 below 256 and of 16 from there, for tokens and decodes.
+    Vllm,
+    /// SGLang: a decode rule and a prefill token rule, both with growing steps.
+    Sglang,
+    /// TensorRT-LLM: powers of two and steps of 256 for tokens, 1, 2, 4, steps of 8 and of 64 for
+    /// decodes (padding on).
+    TensorrtLlm,
+    /// ATOM: 1, 2, 4, 8, then steps of 16.
+    Atom,
+}
+
+/// Sizes from the first number to the second, in steps of the third.
+type Run = (u32, u32, u32);
+
+const VLLM: [Run; 4] = [(1, 2, 1), (4, 4, 1), (8, 248, 8), (256, u32::MAX, 16)];
+const SGLANG_DECODE: [Run; 5] =
+    [(1, 2, 1), (4, 12, 4), (16, 256, 8), (272, 511, 16), (512, u32::MAX, 32)];
+const SGLANG_SPECULATIVE: [Run; 5] =
+    [(1, 8, 1), (10, 32, 2), (40, 64, 4), (72, 256, 8), (272, u32::MAX, 16)];
+const SGLANG_TOKENS: [Run; 6] = [
+    (4, 32, 4),
+    (48, 256, 16),
+    (288, 512, 32),
+    (576, 1024, 64),
+    (1280, 4096, 256),
+    (4608, u32::MAX, 512),
+];
+const TENSORRT_LLM_DECODE: [Run; 4] = [(1, 2, 1), (4, 4, 1), (8, 128, 8), (192, u32::MAX, 64)];
+const TENSORRT_LLM_TOKENS: [Run; 6] =
+    [(1, 2, 1), (4, 8, 4), (16, 32, 16), (64, 64, 1), (128, 128, 1), (256, u32::MAX, 256)];
+const ATOM: [Run; 4] = [(1, 2, 1), (4, 8, 4), (16, 512, 16), (528, u32::MAX, 16)];
+
+impl Stack {
+    /// All of them.
+    pub const ALL: [Stack; 4] = [Stack::Vllm, Stack::Sglang, Stack::TensorrtLlm, Stack::Atom];
+
+    /// The name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Stack::Vllm => "vLLM",
+            Stack::Sglang => "SGLang",
+            Stack::TensorrtLlm => "TensorRT-LLM",
+            Stack::Atom => "ATOM",
+        }
+    }
+
+    /// The token sizes of its rule up to `maximum`, which is appended where the rule misses it;
+    /// empty for a maximum of 0.
+    pub fn token_sizes(self, maximum: u32) -> Vec<u32> {
+        let runs: &[Run] = match self {
+            Stack::Vllm => &VLLM,
+            Stack::Sglang => &SGLANG_TOKENS,
+            Stack::TensorrtLlm => &TENSORRT_LLM_TOKENS,
+            Stack::Atom => &ATOM,
+        };
+        up_to(runs, maximum)
+    }
+
+    /// The decode sizes of its rule up to `maximum`, which is appended where the rule misses it;
+    /// empty for a maximum of 0.
+    pub fn decode_sizes(self, maximum: u32, query_length: u32) -> Vec<u32> {
+        let runs: &[Run] = match self {
+            Stack::Vllm => &VLLM,
+            Stack::Sglang if query_length > 1 => &SGLANG_SPECULATIVE,
+            Stack::Sglang => &SGLANG_DECODE,
+            Stack::TensorrtLlm => &TENSORRT_LLM_DECODE,
+            Stack::Atom => &ATOM,
+        };
+        up_to(runs, maximum)
+    }
+
+    /// The largest token size that it captures unless told otherwise.
+    pub fn default_token_cap(self) -> u32 {
+        match self {
+            Stack::Vllm | Stack::Atom => 512,
+            Stack::Sglang => 2048,
+            Stack::TensorrtLlm => 3072,
+        }
+    }
+
+    /// Both lists up to the maxima.
+    pub fn lists(self, token_maximum: u32, decode_maximum: u32, query_length: u32) -> CaptureSizes {
+        CaptureSizes {
+            capture_num_tokens: self.token_sizes(token_maximum),
+            decode_batch_sizes: self.decode_sizes(decode_maximum, query_length),
+        }
+    }
+
+    /// Both lists as shipped: the token list ends at the stack's own cap.
+    pub fn shipped_lists(
+        self,
+        token_maximum: u32,
+        decode_maximum: u32,
+        query_length: u32,
+    ) -> CaptureSizes {
+        self.lists(token_maximum.min(self.default_token_cap()), decode_maximum, query_length)
+    }
+}
+
+fn up_to(runs: &[Run], maximum: u32) -> Vec<u32> {
+    let mut sizes = Vec::new();
+    for (first, last, step) in runs {
+        let mut size = *first;
+        while size <= (*last).min(maximum) {
+            sizes.push(size);
+            size = size.saturating_add(*step);
+        }
+    }
+    if maximum > 0 && sizes.last() != Some(&maximum) {
+        sizes.push(maximum);
+    }
+    sizes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rules_as_published() {
+        let vllm = Stack::Vllm.token_sizes(512);
+        assert_eq!(vllm.len(), 51);
+        assert_eq!(vllm[..6], [1, 2, 4, 8, 16, 24]);
+        assert_eq!(vllm[33..37], [248, 256, 272, 288]);
+        assert_eq!(Stack::Vllm.decode_sizes(100, 1).last(), Some(&100));
+
+        let sglang = Stack::Sglang.decode_sizes(600, 1);
+        assert_eq!(sglang[..7], [1, 2, 4, 8, 12, 16, 24]);
+        assert_eq!(sglang[sglang.len() - 6..], [480, 496, 512, 544, 576, 600]);
+        assert_eq!(Stack::Sglang.decode_sizes(12, 4), [1, 2, 3, 4, 5, 6, 7, 8, 10, 12]);
+        let tokens = Stack::Sglang.token_sizes(8192);
+        assert_eq!(tokens[..9], [4, 8, 12, 16, 20, 24, 28, 32, 48]);
+        assert_eq!(tokens[tokens.len() - 9..tokens.len() - 6], [4096, 4608, 5120]);
+
+        assert_eq!(
+            Stack::TensorrtLlm.token_sizes(3072),
+            [
+                1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 768, 1024, 1280, 1536, 1792, 2048, 2304,
+                2560, 2816, 3072
+            ]
+        );
+        let decode = Stack::TensorrtLlm.decode_sizes(256, 1);
+        assert_eq!(decode[..5], [1, 2, 4, 8, 16]);
+        assert_eq!(decode[decode.len() - 4..], [120, 128, 192, 256]);
+
+        let atom = Stack::Atom.token_sizes(512);
+        assert_eq!(atom[..6], [1, 2, 4, 8, 16, 32]);
+        assert_eq!(atom.len(), 36);
+    }
+
+    #[test]
+    fn lists_ascend_and_end_at_the_maximum() {
+        for stack in Stack::ALL {
+            for maximum in [1, 2, 3, 7, 100, 255, 256, 257, 513, 3000, 8192] {
+                for list in [stack.token_sizes(maximum), stack.decode_sizes(maximum, 3)] {
+                    assert!(list.windows(2).all(|pair| pair[0] < pair[1]), "{stack:?} {list:?}");
+                    assert_eq!(list.last(), Some(&maximum));
+                }
+            }
+            assert_eq!(stack.lists(0, 0, 1), CaptureSizes::default());
+        }
+    }
+}

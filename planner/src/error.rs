@@ -1,0 +1,269 @@
+//! What can go wrong while planning, each with what to try.
+
+use std::path::PathBuf;
+
+use crate::costs::CostPath;
+use crate::reader::MalformedLine;
+
+/// An error of the capture planner.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlannerError {
+    /// A file could not be opened, read or written.
+    #[error("cannot {action} {}: {source}", path.display())]
+    File {
+        /// `read` or `write`.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// A stream of lines broke off.
+    #[error("cannot read line {line}: {source}")]
+    Stream {
+        /// One-based number of the line.
+        line: u64,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// The log holds no step with at least one token.
+    #[error(
+        "the log has no step to plan for: {lines} lines, {idle} of them idle, {malformed} malformed{}; \
+         record one with `--iteration-log FILE` while serving, or generate traffic with `--simulate chat`",
+        first_malformed(.first)
+    )]
+    EmptyLog {
+        /// Lines that are not blank.
+        lines: u64,
+        /// Lines of steps without tokens.
+        idle: u64,
+        /// Lines that could not be used.
+        malformed: u64,
+        /// The first malformed lines.
+        first: Vec<MalformedLine>,
+    },
+    /// More lines are malformed than the threshold allows.
+    #[error(
+        "{malformed} of {lines} lines are malformed, above the threshold of {threshold_percent} %{}; \
+         repair the log or raise the threshold with `--max-malformed PERCENT`",
+        first_malformed(.first)
+    )]
+    TooManyMalformed {
+        /// Lines that could not be used.
+        malformed: u64,
+        /// Lines that are not blank.
+        lines: u64,
+        /// The threshold, in percent of the lines.
+        threshold_percent: f64,
+        /// The first malformed lines.
+        first: Vec<MalformedLine>,
+    },
+    /// The header of a histogram names no column of sizes or counts.
+    #[error(
+        "the histogram's header {header:?} has no column `{missing}`; \
+         the columns are tokens,steps[,kind[,query_length]] (kind: mixed or decode)"
+    )]
+    HistogramHeader {
+        /// The header line.
+        header: String,
+        /// The column that is missing.
+        missing: &'static str,
+    },
+    /// A number of graphs of zero.
+    #[error(
+        "--max-graphs is 0: a plan needs at least one graph; run with graph mode `none` to capture nothing"
+    )]
+    ZeroGraphs,
+    /// A bound of zero.
+    #[error("{what} is 0: give the scheduler's limit, 1 or more")]
+    ZeroLimit {
+        /// The option.
+        what: &'static str,
+    },
+    /// A bound that no device could run.
+    #[error("{what} is {value}, above {limit}: is the unit right?")]
+    AbsurdLimit {
+        /// The option.
+        what: &'static str,
+        /// What was given.
+        value: u64,
+        /// The largest value that is accepted.
+        limit: u64,
+    },
+    /// A setting that is not a usable number.
+    #[error("{what} is {value}: {expected}")]
+    BadSetting {
+        /// The option.
+        what: &'static str,
+        /// What was given.
+        value: f64,
+        /// What is accepted.
+        expected: &'static str,
+    },
+    /// The log has larger steps than the stated maximum.
+    #[error(
+        "{option} is {maximum}, but the log has a step of {observed} {unit}: \
+         raise {option} to {observed} or plan from a log of the same scheduler limits"
+    )]
+    MaximumBelowData {
+        /// The option that states the maximum.
+        option: &'static str,
+        /// The stated maximum.
+        maximum: u32,
+        /// The largest value in the log.
+        observed: u32,
+        /// Tokens or sequences.
+        unit: &'static str,
+    },
+    /// Fewer graphs than lists that each must cover their maximum.
+    #[error(
+        "--max-graphs is {given}, but {least} are needed to cover the maxima: one for each token \
+         size, one for each decode size and query length; raise it, or plan with --graph-mode piecewise"
+    )]
+    TooFewGraphs {
+        /// What was given.
+        given: usize,
+        /// The fewest that cover the maxima.
+        least: usize,
+    },
+    /// The table of the dynamic program would be too large.
+    #[error(
+        "{candidates} candidate sizes and {graphs} graphs are too many to plan at once: \
+         lower --max-graphs, or round sizes with --multiple-of 8"
+    )]
+    TooManyCandidates {
+        /// Candidate sizes.
+        candidates: usize,
+        /// Graphs.
+        graphs: usize,
+    },
+    /// The objective and the other settings contradict each other.
+    #[error("{what}; {try_instead}")]
+    Contradiction {
+        /// What contradicts what.
+        what: &'static str,
+        /// How to resolve it.
+        try_instead: &'static str,
+    },
+    /// Even the smallest plan exceeds a budget.
+    #[error(
+        "the {what} of {budget} {unit} is too small: the sizes that cover the maximum alone need \
+         {least} {unit}; raise the budget or lower the maximum"
+    )]
+    BudgetTooSmall {
+        /// The budget.
+        what: &'static str,
+        /// What was given.
+        budget: u64,
+        /// The least that any plan needs.
+        least: u64,
+        /// Bytes or nanoseconds.
+        unit: &'static str,
+    },
+    /// A line of a costs file is no cost point.
+    #[error(
+        "line {line} of the costs is no cost point: {reason}; a line is \
+         {{\"path\":\"piecewise\",\"tokens\":512,\"us\":830.0,\"memory_bytes\":9000000,\"capture_us\":2600.0}}"
+    )]
+    CostLine {
+        /// One-based number of the line.
+        line: u64,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Costs of one way to run a step were not measured.
+    #[error(
+        "the costs have no point of path `{path}`, which this plan needs; measure it with \
+         `bench --costs`, or change --graph-mode or --launched"
+    )]
+    CostsMissing {
+        /// The way to run a step.
+        path: CostPath,
+    },
+    /// Two neighbouring cost points are too far apart to interpolate, or the range is not covered.
+    #[error(
+        "the costs of path `{path}` have a gap: {}; measure a size there with `bench --costs`",
+        describe_gap(*.from, *.to)
+    )]
+    CostsGap {
+        /// The way to run a step.
+        path: CostPath,
+        /// The last size below the gap, or none before the first.
+        from: Option<u32>,
+        /// The first size above the gap, or the size needed.
+        to: u32,
+    },
+    /// Costs lack the memory or the capture time that a budget or a price needs.
+    #[error(
+        "the costs of path `{path}` have no `{field}`, which a budget or a price needs; \
+         measure it with `bench --costs` or drop the constraint"
+    )]
+    CostsLackResource {
+        /// The way to run a step.
+        path: CostPath,
+        /// The missing field.
+        field: &'static str,
+    },
+    /// A configuration is no TOML.
+    #[error("the configuration is no TOML: {0}")]
+    ConfigSyntax(#[from] toml::de::Error),
+    /// A key of the configuration has a value that cannot be used.
+    #[error("`{key}` in the configuration is {found}; {expected}")]
+    ConfigValue {
+        /// The key.
+        key: &'static str,
+        /// What was found.
+        found: String,
+        /// What is accepted.
+        expected: &'static str,
+    },
+    /// A key of the configuration is missing, or there twice.
+    #[error(
+        "the configuration has {count} keys `{key}`; give it once, at the top level or in one table"
+    )]
+    ConfigKeyCount {
+        /// The key.
+        key: &'static str,
+        /// How often it is there.
+        count: usize,
+    },
+    /// A length distribution that cannot be parsed.
+    #[error(
+        "`{text}` is no length distribution: {reason}; write constant:512, uniform:min=16,max=512, \
+         exponential:mean=200,max=2048 or lognormal:median=300,sigma=1.0,max=4096"
+    )]
+    BadLengths {
+        /// What was given.
+        text: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A simulation that would not end.
+    #[error(
+        "the simulation was stopped after {steps} steps with {unfinished} of {requests} requests unfinished; lower --requests or the arrival rate"
+    )]
+    SimulationTooLong {
+        /// Steps that were generated.
+        steps: u64,
+        /// Requests that had not finished.
+        unfinished: u64,
+        /// All requests.
+        requests: u64,
+    },
+}
+
+fn first_malformed(lines: &[MalformedLine]) -> String {
+    let mut text = String::new();
+    for line in lines.iter().take(3) {
+        text.push_str(&format!("; {line}"));
+    }
+    text
+}
+
+fn describe_gap(from: Option<u32>, to: u32) -> String {
+    match from {
+        Some(from) => format!("nothing between {from} and {to} tokens"),
+        None => format!("nothing at or below {to} tokens"),
+    }
+}

@@ -1,0 +1,284 @@
+//! What given lists cost on given traffic, step by step.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::capture_sizes::CaptureSizes;
+use crate::costs::{CostPath, StepCosts};
+use crate::error::PlannerError;
+use crate::request::PlanRequest;
+use crate::traffic::{StepKind, Traffic};
+
+/// How many steps and tokens replay.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Share {
+    /// All steps.
+    pub steps: u64,
+    /// Steps that replay.
+    pub replayed_steps: u64,
+    /// All tokens.
+    pub tokens: u64,
+    /// Tokens of the steps that replay.
+    pub replayed_tokens: u64,
+}
+
+impl Share {
+    /// The share of steps that replay, 1 when there are none.
+    pub fn of_steps(&self) -> f64 {
+        if self.steps == 0 { 1.0 } else { self.replayed_steps as f64 / self.steps as f64 }
+    }
+
+    /// The share of tokens whose step replays, 1 when there are none.
+    pub fn of_tokens(&self) -> f64 {
+        if self.tokens == 0 { 1.0 } else { self.replayed_tokens as f64 / self.tokens as f64 }
+    }
+
+    fn add(&mut self, steps: u64, tokens: u64, replayed: bool) {
+        self.steps += steps;
+        self.tokens += tokens;
+        if replayed {
+            self.replayed_steps += steps;
+            self.replayed_tokens += tokens;
+        }
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self {
+            steps: self.steps + other.steps,
+            replayed_steps: self.replayed_steps + other.replayed_steps,
+            tokens: self.tokens + other.tokens,
+            replayed_tokens: self.replayed_tokens + other.replayed_tokens,
+        }
+    }
+}
+
+/// Coverage: context and mixed steps apart from decodes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Coverage {
+    /// Steps that are no uniform decode.
+    pub mixed: Share,
+    /// Uniform decodes.
+    pub decode: Share,
+}
+
+impl Coverage {
+    /// Both kinds together.
+    pub fn all(&self) -> Share {
+        self.mixed.plus(self.decode)
+    }
+}
+
+/// Which list a size is from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ListKind {
+    /// `capture_num_tokens`.
+    Tokens,
+    /// `decode_batch_sizes`.
+    Decode,
+}
+
+/// What one size does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct SizeUse {
+    /// Its list.
+    pub list: ListKind,
+    /// The size.
+    pub size: u32,
+    /// Steps that replay it.
+    pub steps: u64,
+    /// Their padding tokens.
+    pub padding_tokens: u64,
+}
+
+/// What lists cost on a log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Outcome {
+    /// Tokens of all steps.
+    pub real_tokens: u64,
+    /// Padding tokens of the steps that replay.
+    pub padding_tokens: u64,
+    /// Expected nanoseconds of all steps; `None` when a launched step has no known cost.
+    pub expected_ns: Option<u128>,
+    /// Which steps replay.
+    pub coverage: Coverage,
+    /// Captured graphs.
+    pub graphs: usize,
+    /// Bytes that the graphs keep, where known.
+    pub memory_bytes: Option<u64>,
+    /// Nanoseconds that their capture takes, where known.
+    pub capture_ns: Option<u64>,
+    /// Every size, tokens first, ascending.
+    pub uses: Vec<SizeUse>,
+}
+
+impl Outcome {
+    /// Padding as a share of the rows that replays and launches compute.
+    pub fn padding_share(&self) -> f64 {
+        self.padding_tokens as f64 / (self.padding_tokens as f64 + self.real_tokens as f64).max(1.0)
+    }
+
+    /// Expected microseconds of a step, where known.
+    pub fn mean_step_us(&self) -> Option<f64> {
+        let steps = self.coverage.all().steps.max(1);
+        self.expected_ns.map(|ns| ns as f64 / 1e3 / steps as f64)
+    }
+}
+
+/// Serves every step of the log from the lists, by the dispatch rule: a uniform decode takes the
+/// smallest decode size that holds it, else the smallest token size; any other step takes the
+/// smallest token size; what no size holds runs launched, and so does, with `request.launched`, a
+/// step that is cheaper launched. Lists must be ascending.
+///
+/// # Errors
+/// [`PlannerError::CostsMissing`] for a path that is replayed but was not measured.
+pub fn evaluate(
+    traffic: &Traffic,
+    sizes: &CaptureSizes,
+    costs: &StepCosts,
+    request: &PlanRequest,
+) -> Result<Outcome, PlannerError> {
+    let mut outcome = Outcome {
+        real_tokens: 0,
+        padding_tokens: 0,
+        expected_ns: Some(0),
+        coverage: Coverage::default(),
+        graphs: sizes.graphs(request.query_lengths(traffic)),
+        memory_bytes: None,
+        capture_ns: None,
+        uses: Vec::new(),
+    };
+    let mut uses: BTreeMap<(ListKind, u32), (u64, u64)> = BTreeMap::new();
+    for size in &sizes.capture_num_tokens {
+        uses.insert((ListKind::Tokens, *size), (0, 0));
+    }
+    for size in &sizes.decode_batch_sizes {
+        uses.insert((ListKind::Decode, *size), (0, 0));
+    }
+    for (kind, count, steps) in traffic.iter() {
+        let tokens = kind.tokens(count);
+        let service = serve(kind, count, sizes, costs, request)?;
+        let all_tokens = u64::from(tokens) * steps;
+        outcome.real_tokens += all_tokens;
+        let share = match kind {
+            StepKind::Mixed => &mut outcome.coverage.mixed,
+            StepKind::Decode { .. } => &mut outcome.coverage.decode,
+        };
+        share.add(steps, all_tokens, service.replay.is_some());
+        if let Some(replay) = service.replay {
+            let padding = u64::from(replay.padding) * steps;
+            outcome.padding_tokens += padding;
+            let used = uses.entry((replay.list, replay.size)).or_default();
+            used.0 += steps;
+            used.1 += padding;
+        }
+        outcome.expected_ns = outcome
+            .expected_ns
+            .zip(service.ns)
+            .map(|(sum, ns)| sum + u128::from(ns) * u128::from(steps));
+    }
+    outcome.uses = uses
+        .into_iter()
+        .map(|((list, size), (steps, padding_tokens))| SizeUse {
+            list,
+            size,
+            steps,
+            padding_tokens,
+        })
+        .collect();
+    outcome.memory_bytes = resources(traffic, sizes, costs, request, |path| &path.memory_bytes);
+    outcome.capture_ns = resources(traffic, sizes, costs, request, |path| &path.capture_ns);
+    Ok(outcome)
+}
+
+/// How one step runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Service {
+    /// What it replays; `None` when it is launched.
+    pub replay: Option<Replay>,
+    /// Its nanoseconds; `None` when it is launched and that was not measured.
+    pub ns: Option<u64>,
+}
+
+/// What a step replays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Replay {
+    /// The list of the size.
+    pub list: ListKind,
+    /// The size.
+    pub size: u32,
+    /// Padding tokens of the step.
+    pub padding: u32,
+}
+
+/// Serves one step from the lists, by the rule of [`evaluate`].
+///
+/// # Errors
+/// [`PlannerError::CostsMissing`] for a path that is replayed but was not measured.
+pub fn serve(
+    kind: StepKind,
+    count: u32,
+    sizes: &CaptureSizes,
+    costs: &StepCosts,
+    request: &PlanRequest,
+) -> Result<Service, PlannerError> {
+    let tokens = kind.tokens(count);
+    let launched_ns = costs.launched.as_ref().map(|path| path.step_ns.at(tokens));
+    let launched = Service { replay: None, ns: launched_ns };
+    let Some((list, size)) = dispatch(kind, count, sizes, request) else { return Ok(launched) };
+    let (path, padded) = match list {
+        ListKind::Tokens => (request.graph_mode.token_path(), size),
+        ListKind::Decode => (CostPath::Full, kind.tokens(size)),
+    };
+    let ns = costs.path(path)?.step_ns.at(padded);
+    let padding = padded - tokens;
+    let cheaper_launched = launched_ns.is_some_and(|launched| (launched, 0) < (ns, padding));
+    if request.launched && cheaper_launched {
+        return Ok(launched);
+    }
+    Ok(Service { replay: Some(Replay { list, size, padding }), ns: Some(ns) })
+}
+
+fn dispatch(
+    kind: StepKind,
+    count: u32,
+    sizes: &CaptureSizes,
+    request: &PlanRequest,
+) -> Option<(ListKind, u32)> {
+    let mode = request.graph_mode;
+    if matches!(kind, StepKind::Decode { .. })
+        && mode.has_full()
+        && let Some(size) = CaptureSizes::cover(&sizes.decode_batch_sizes, count)
+    {
+        return Some((ListKind::Decode, size));
+    }
+    if !mode.has_token_graphs() {
+        return None;
+    }
+    let size = CaptureSizes::cover(&sizes.capture_num_tokens, kind.tokens(count))?;
+    Some((ListKind::Tokens, size))
+}
+
+fn resources(
+    traffic: &Traffic,
+    sizes: &CaptureSizes,
+    costs: &StepCosts,
+    request: &PlanRequest,
+    of: impl Fn(&crate::costs::PathCosts) -> &Option<crate::costs::MonotoneCurve>,
+) -> Option<u64> {
+    let mut sum = 0_u64;
+    for size in &sizes.capture_num_tokens {
+        let path = costs.path(request.graph_mode.token_path()).ok()?;
+        sum = sum.saturating_add(of(path).as_ref()?.at(*size));
+    }
+    for size in &sizes.decode_batch_sizes {
+        let path = costs.path(CostPath::Full).ok()?;
+        let one = [1];
+        let queries: Vec<u32> = traffic.decode().keys().copied().collect();
+        for query in if queries.is_empty() { &one[..] } else { &queries } {
+            sum = sum.saturating_add(of(path).as_ref()?.at(size.saturating_mul(*query)));
+        }
+    }
+    Some(sum)
+}

@@ -1,0 +1,116 @@
+//! One JSON line of a log: our own record, or TensorRT-LLM's iteration statistics.
+
+use serde::Deserialize;
+
+use crate::mode::StepMode;
+use crate::reader::Line;
+use crate::traffic::{StepKind, Traffic};
+
+#[derive(Deserialize)]
+struct RawLine {
+    #[serde(alias = "numCtxTokens")]
+    context_tokens: Option<i64>,
+    #[serde(alias = "numGenRequests")]
+    generation_requests: Option<i64>,
+    sequences: Option<i64>,
+    rows: Option<i64>,
+    query_length: Option<i64>,
+    tokens: Option<i64>,
+    size: Option<i64>,
+    mode: Option<StepMode>,
+    gpu_us: Option<f64>,
+    wall_us: Option<f64>,
+    #[serde(rename = "inflightBatchingStats")]
+    inflight: Option<InflightBatching>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct InflightBatching {
+    num_ctx_tokens: i64,
+    num_gen_requests: i64,
+}
+
+pub(crate) fn read_json_line(line: &[u8], traffic: &mut Traffic) -> Result<Line, String> {
+    let raw: RawLine =
+        serde_json::from_slice(line).map_err(|error| format!("no JSON of a step: {error}"))?;
+    let (context, generation) = match (&raw.inflight, raw.context_tokens, raw.generation_requests) {
+        (Some(inflight), None, None) => (inflight.num_ctx_tokens, inflight.num_gen_requests),
+        (None, None, None) => match raw.tokens {
+            Some(tokens) => (tokens, 0),
+            None => {
+                return Err("none of `context_tokens`, `generation_requests`, `tokens`, \
+                            `numCtxTokens` and `numGenRequests`"
+                    .into());
+            }
+        },
+        (_, context, generation) => (context.unwrap_or(0), generation.unwrap_or(0)),
+    };
+    let context = count("context_tokens", context)?;
+    let generation = count("generation_requests", generation)?;
+    let sequences = raw.sequences.map(|value| count("sequences", value)).transpose()?;
+    raw.rows.map(|value| count("rows", value)).transpose()?;
+    raw.size.map(|value| count("size", value)).transpose()?;
+    for (name, time) in [("gpu_us", raw.gpu_us), ("wall_us", raw.wall_us)] {
+        if let Some(time) = time.filter(|time| !(0.0..1e12).contains(time)) {
+            return Err(format!("`{name}` is {time}: no time in microseconds"));
+        }
+    }
+    let query_length = raw.query_length.map(|value| count("query_length", value)).transpose()?;
+    let tokens = raw.tokens.map(|value| count("tokens", value)).transpose()?;
+    let (kind, size) = classify(context, generation, query_length, tokens)?;
+    if size == 0 {
+        return Ok(Line::Idle);
+    }
+    traffic.add(kind, size, 1)?;
+    traffic.most_sequences = traffic.most_sequences.max(sequences.unwrap_or(generation));
+    if let Some(mode) = raw.mode {
+        traffic.observed.known_steps += 1;
+        traffic.observed.replayed_steps += u64::from(mode != StepMode::None);
+    }
+    Ok(Line::Step)
+}
+
+fn classify(
+    context: u32,
+    generation: u32,
+    query_length: Option<u32>,
+    tokens: Option<u32>,
+) -> Result<(StepKind, u32), String> {
+    if let Some(query_length) = query_length {
+        if query_length == 0 {
+            return Err("`query_length` is 0".into());
+        }
+        if context > 0 {
+            return Err(
+                "a uniform decode has no context tokens, `query_length` is for those".into()
+            );
+        }
+        if let Some(tokens) = tokens
+            && u64::from(tokens) != u64::from(generation) * u64::from(query_length)
+        {
+            return Err(format!(
+                "`tokens` is {tokens}, not {generation} requests of {query_length} tokens"
+            ));
+        }
+        return Ok((StepKind::Decode { query_length }, generation));
+    }
+    let least = context.checked_add(generation).ok_or("absurd: too many tokens in a step")?;
+    let tokens = tokens.unwrap_or(least);
+    if tokens < least {
+        return Err(format!(
+            "`tokens` is {tokens}, below {context} context tokens and {generation} requests"
+        ));
+    }
+    if context == 0 && tokens == generation {
+        return Ok((StepKind::Decode { query_length: 1 }, generation));
+    }
+    Ok((StepKind::Mixed, tokens))
+}
+
+fn count(name: &str, value: i64) -> Result<u32, String> {
+    if value < 0 {
+        return Err(format!("`{name}` is {value}: negative"));
+    }
+    u32::try_from(value).map_err(|_| format!("`{name}` is {value}: absurd"))
+}

@@ -1,0 +1,120 @@
+//! How steps run, and which graphs are captured for them.
+
+/// How one step runs.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum StepMode {
+    /// Launched, one by one.
+    None,
+    /// Pieces replayed, split ops launched between them.
+    Piecewise,
+    /// One replay, split ops included.
+    Full,
+}
+
+impl StepMode {
+    /// Its name in logs and statistics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Piecewise => "piecewise",
+            Self::Full => "full",
+        }
+    }
+}
+
+/// Which graphs a model captures, and for which steps.
+#[derive(
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Debug,
+    Default,
+    serde::Serialize,
+    serde::Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum GraphMode {
+    /// None: every step is launched.
+    None,
+    /// Pieces, for every step.
+    Piecewise,
+    /// Whole steps, for every step.
+    Full,
+    /// Whole steps for decode batches; mixed batches are launched.
+    FullDecodeOnly,
+    /// Whole steps for decode batches, pieces for mixed ones.
+    #[default]
+    FullAndPiecewise,
+}
+
+impl GraphMode {
+    /// Every mode.
+    pub const ALL: [Self; 5] =
+        [Self::None, Self::Piecewise, Self::Full, Self::FullDecodeOnly, Self::FullAndPiecewise];
+
+    /// How a batch runs in which every sequence brings the same number of tokens.
+    pub const fn decode(self) -> StepMode {
+        match self {
+            Self::None => StepMode::None,
+            Self::Piecewise => StepMode::Piecewise,
+            Self::Full | Self::FullDecodeOnly | Self::FullAndPiecewise => StepMode::Full,
+        }
+    }
+
+    /// How any other batch runs.
+    pub const fn mixed(self) -> StepMode {
+        match self {
+            Self::None | Self::FullDecodeOnly => StepMode::None,
+            Self::Piecewise | Self::FullAndPiecewise => StepMode::Piecewise,
+            Self::Full => StepMode::Full,
+        }
+    }
+
+    /// Whether it captures whole steps.
+    pub const fn has_full(self) -> bool {
+        matches!(self, Self::Full | Self::FullDecodeOnly | Self::FullAndPiecewise)
+    }
+
+    /// Whether mixed batches have graphs, and so token sizes of their own.
+    pub fn has_token_graphs(self) -> bool {
+        self.mixed() != StepMode::None
+    }
+
+    /// The next lower mode, tried where the split ops can't support this one.
+    pub const fn lowered(self) -> Option<Self> {
+        match self {
+            Self::Full => Some(Self::FullAndPiecewise),
+            Self::FullAndPiecewise => Some(Self::Piecewise),
+            Self::FullDecodeOnly | Self::Piecewise => Some(Self::None),
+            Self::None => None,
+        }
+    }
+
+    /// Its name in configuration and statistics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Piecewise => "piecewise",
+            Self::Full => "full",
+            Self::FullDecodeOnly => "full_decode_only",
+            Self::FullAndPiecewise => "full_and_piecewise",
+        }
+    }
+}
+
+impl std::str::FromStr for GraphMode {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL.into_iter().find(|mode| mode.name() == text).ok_or_else(|| {
+            let names = Self::ALL.map(Self::name).join(", ");
+            format!("unknown graph mode `{text}`; one of {names}")
+        })
+    }
+}

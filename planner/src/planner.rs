@@ -1,0 +1,283 @@
+//! From traffic, costs and a request to a plan.
+
+use serde::Serialize;
+
+use crate::axis::{Axis, unit};
+use crate::budget::{Budgeted, BudgetedPlan, UNLIMITED};
+use crate::capture_sizes::CaptureSizes;
+use crate::costs::StepCosts;
+use crate::dynamic_program::{INFEASIBLE, Keep, Potentials};
+use crate::error::PlannerError;
+use crate::evaluate::{Outcome, evaluate};
+use crate::mode::GraphMode;
+use crate::problem::Problem;
+use crate::request::{Objective, PlanRequest};
+use crate::tradeoff::{CurvePoint, knee};
+use crate::traffic::Traffic;
+
+/// Graphs up to which the trade-off curve is computed when no maximum is given.
+pub const DEFAULT_CURVE_GRAPHS: usize = 64;
+
+/// The most graphs that can be asked for.
+pub const MAX_GRAPHS: usize = 4096;
+
+/// Entries of the table of the dynamic program, to bound its memory.
+const MAX_TABLE: usize = 1 << 27;
+
+/// What a plan says that its lists do not.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "warning")]
+#[non_exhaustive]
+pub enum PlanWarning {
+    /// No mixed step in the log, so that no token size was chosen.
+    NoMixedSteps,
+    /// No uniform decode in the log, so that no decode size was chosen.
+    NoDecodes,
+    /// Too few graphs for lists of both kinds: decodes replay token sizes.
+    DecodesShareTokenSizes,
+    /// Mixed steps have more sequences than the largest decode size, which bounds rows and
+    /// sequences of every step.
+    MoreSequencesThanDecodeSizes {
+        /// The most sequences in one step of the log.
+        most_sequences: u32,
+        /// The largest decode size.
+        largest: u32,
+    },
+    /// The search within the budgets hit its limit of work: the plan is at most this share above
+    /// the best one.
+    NotProvenOptimal {
+        /// The share, from 0 to 1.
+        at_most_above: f64,
+    },
+}
+
+/// A plan.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// The lists.
+    pub sizes: CaptureSizes,
+    /// What they cost on the log.
+    pub outcome: Outcome,
+    /// The cheapest plans of every number of graphs, without regard to budgets; empty when one
+    /// list had to serve both kinds of step.
+    pub curve: Vec<CurvePoint>,
+    /// The number of graphs at the knee of the curve.
+    pub knee_graphs: usize,
+    /// What else to know.
+    pub warnings: Vec<PlanWarning>,
+}
+
+/// Chooses the lists.
+///
+/// Exact: no other lists within the constraints cost less, unless a
+/// [`PlanWarning::NotProvenOptimal`] says how far the search within budgets came. Time
+/// O(K N log N) and memory O(K N) for N distinct counts and K graphs.
+///
+/// # Errors
+/// Those of [`PlanRequest::validate`], of missing or gappy costs, and
+/// [`PlannerError::BudgetTooSmall`].
+pub fn plan(
+    traffic: &Traffic,
+    costs: &StepCosts,
+    request: &PlanRequest,
+) -> Result<Plan, PlannerError> {
+    request.validate(traffic)?;
+    if let Some(graphs) = request.max_graphs.filter(|graphs| *graphs > MAX_GRAPHS) {
+        return Err(PlannerError::AbsurdLimit {
+            what: "--max-graphs",
+            value: graphs as u64,
+            limit: MAX_GRAPHS as u64,
+        });
+    }
+    let problem = Problem::new(traffic, costs, request)?;
+    if let Some(given) = request.max_graphs.filter(|given| *given < problem.least_graphs()) {
+        return plan_shared(traffic, costs, request, given, problem.least_graphs());
+    }
+    let (curve, curve_costs, tables) = curve(&problem, request)?;
+    let knee_index = knee(&curve_costs);
+    let knee_graphs = curve.get(knee_index).map_or(0, |point| point.graphs);
+    let budgeted = request.memory_budget.is_some() || request.capture_budget_ns.is_some();
+    let priced = request.memory_price > 0.0 || request.capture_price > 0.0;
+    let graphs = match request.max_graphs {
+        None if !(budgeted || priced) => knee_graphs,
+        given => given
+            .unwrap_or(DEFAULT_CURVE_GRAPHS)
+            .min(problem.most_graphs())
+            .max(problem.least_graphs()),
+    };
+    let mut warnings = Vec::new();
+    let nodes = if budgeted {
+        let found = within_budgets(&problem, request, graphs)?;
+        if found.at_least < found.cost {
+            let best = found.at_least.max(1) as f64;
+            warnings.push(PlanWarning::NotProvenOptimal {
+                at_most_above: (found.cost - found.at_least) as f64 / best,
+            });
+        }
+        found.nodes
+    } else {
+        walk(&tables, fewest_for(&curve_costs, &curve, graphs))
+    };
+    let sizes = problem.sizes(&nodes);
+    let outcome = evaluate(traffic, &sizes, costs, request)?;
+    warnings.extend(list_warnings(traffic, &sizes, request));
+    Ok(Plan { sizes, outcome, curve, knee_graphs, warnings })
+}
+
+/// The best lists for each of several numbers of graphs, without budgets, from one table, and the
+/// curve up to the largest of them; `None` where a number is too large to plan for.
+pub(crate) fn plans_of_counts(
+    traffic: &Traffic,
+    costs: &StepCosts,
+    request: &PlanRequest,
+    counts: &[usize],
+) -> Result<(Vec<Option<CaptureSizes>>, Vec<CurvePoint>), PlannerError> {
+    request.validate(traffic)?;
+    let problem = Problem::new(traffic, costs, request)?;
+    let widest = problem.axes.iter().map(Axis::len).max().unwrap_or(0);
+    let can_plan = |count: usize| {
+        let graphs = count.max(DEFAULT_CURVE_GRAPHS).min(problem.most_graphs());
+        count >= problem.least_graphs() && widest.saturating_mul(graphs + 1) <= MAX_TABLE
+    };
+    let largest = counts.iter().copied().filter(|count| can_plan(*count)).max();
+    let up_to = PlanRequest { max_graphs: largest, ..request.clone() };
+    let (curve, curve_costs, tables) = curve(&problem, &up_to)?;
+    let sizes = |count: usize| {
+        let graphs = fewest_for(&curve_costs, &curve, count);
+        problem.sizes(&walk(&tables, graphs))
+    };
+    let plans = counts.iter().map(|count| can_plan(*count).then(|| sizes(*count))).collect();
+    Ok((plans, curve))
+}
+
+/// With too few graphs for both lists, every step uses the token sizes, as dispatch does for a
+/// decode that no decode size holds.
+fn plan_shared(
+    traffic: &Traffic,
+    costs: &StepCosts,
+    request: &PlanRequest,
+    given: usize,
+    least: usize,
+) -> Result<Plan, PlannerError> {
+    if request.graph_mode != GraphMode::FullAndPiecewise {
+        return Err(PlannerError::TooFewGraphs { given, least });
+    }
+    let shared = PlanRequest { graph_mode: GraphMode::Piecewise, ..request.clone() };
+    let mut plan = plan(traffic, costs, &shared)?;
+    plan.warnings.retain(|warning| !matches!(warning, PlanWarning::NoMixedSteps));
+    plan.warnings.push(PlanWarning::DecodesShareTokenSizes);
+    plan.curve.clear();
+    plan.outcome = evaluate(traffic, &plan.sizes, costs, request)?;
+    Ok(plan)
+}
+
+type Curve = (Vec<CurvePoint>, Vec<u128>, Vec<Potentials>);
+
+fn curve(problem: &Problem, request: &PlanRequest) -> Result<Curve, PlannerError> {
+    let most = request.max_graphs.unwrap_or(0).max(DEFAULT_CURVE_GRAPHS).min(problem.most_graphs());
+    for axis in &problem.axes {
+        if axis.len().saturating_mul(most + 1) > MAX_TABLE {
+            return Err(PlannerError::TooManyCandidates { candidates: axis.len(), graphs: most });
+        }
+    }
+    let mut after = vec![0_u128; most + 1];
+    let mut tables = Vec::with_capacity(problem.axes.len());
+    for (axis, charges) in problem.axes.iter().zip(&problem.charges).rev() {
+        let table = Potentials::solve(axis, charges, &after, Keep::First);
+        after = table.best.iter().map(|layer| layer[0]).collect();
+        tables.push(table);
+    }
+    tables.reverse();
+    let mut points = Vec::new();
+    let mut costs = Vec::new();
+    let one = unit(request.objective);
+    let in_units = if request.objective == Objective::Time { 1e3 } else { 1.0 };
+    for (graphs, packed) in after.iter().enumerate().skip(problem.least_graphs().max(1)) {
+        if *packed == INFEASIBLE {
+            continue;
+        }
+        let sizes = problem.sizes(&walk(&tables, graphs));
+        let cost = packed / one;
+        points.push(CurvePoint {
+            graphs,
+            token_sizes: sizes.capture_num_tokens.len(),
+            decode_sizes: sizes.decode_batch_sizes.len(),
+            cost: cost as f64 / in_units,
+        });
+        costs.push(cost);
+    }
+    Ok((points, costs, tables))
+}
+
+fn walk(tables: &[Potentials], mut left: usize) -> Vec<Vec<usize>> {
+    let mut nodes = Vec::with_capacity(tables.len());
+    for table in tables {
+        let (chosen, rest) = table.walk(left);
+        nodes.push(chosen);
+        left = rest;
+    }
+    nodes
+}
+
+/// The fewest graphs that cost no more than `graphs` do.
+fn fewest_for(costs: &[u128], curve: &[CurvePoint], graphs: usize) -> usize {
+    let Some(at) = curve.iter().rposition(|point| point.graphs <= graphs) else { return graphs };
+    let first = costs.iter().position(|cost| *cost <= costs[at]).unwrap_or(at);
+    curve[first].graphs
+}
+
+fn within_budgets(
+    problem: &Problem,
+    request: &PlanRequest,
+    graphs: usize,
+) -> Result<BudgetedPlan, PlannerError> {
+    let least = problem.least_nodes();
+    let sum = |of: fn(&Axis) -> &Vec<u64>| -> u64 {
+        let nodes = problem.axes.iter().zip(&least);
+        nodes.flat_map(|(axis, nodes)| nodes.iter().map(move |n| of(axis)[n - 1])).sum()
+    };
+    let limits = [
+        ("memory budget", request.memory_budget, sum(|axis| &axis.memory), "bytes"),
+        ("capture budget", request.capture_budget_ns, sum(|axis| &axis.capture), "nanoseconds"),
+    ];
+    for (what, budget, least, unit) in limits {
+        if let Some(budget) = budget.filter(|budget| *budget < least) {
+            return Err(PlannerError::BudgetTooSmall { what, budget, least, unit });
+        }
+    }
+    if problem.axes.is_empty() {
+        return Ok(BudgetedPlan { nodes: Vec::new(), cost: 0, at_least: 0 });
+    }
+    let search = Budgeted {
+        axes: &problem.axes,
+        charges: &problem.charges,
+        max_graphs: graphs,
+        budgets: [
+            request.memory_budget.unwrap_or(UNLIMITED),
+            request.capture_budget_ns.unwrap_or(UNLIMITED),
+        ],
+    };
+    Ok(search.solve(least))
+}
+
+fn list_warnings(
+    traffic: &Traffic,
+    sizes: &CaptureSizes,
+    request: &PlanRequest,
+) -> Vec<PlanWarning> {
+    let mut warnings = Vec::new();
+    let mode = request.graph_mode;
+    if mode.has_token_graphs() && request.token_maximum(traffic) == 0 {
+        warnings.push(PlanWarning::NoMixedSteps);
+    }
+    if mode.has_full() && traffic.decode().is_empty() {
+        warnings.push(PlanWarning::NoDecodes);
+    }
+    if let Some(&largest) = sizes.decode_batch_sizes.last()
+        && traffic.most_sequences > largest
+    {
+        let most_sequences = traffic.most_sequences;
+        warnings.push(PlanWarning::MoreSequencesThanDecodeSizes { most_sequences, largest });
+    }
+    warnings
+}

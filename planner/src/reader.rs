@@ -1,0 +1,327 @@
+//! Reads logs of every dialect into [`Traffic`]: our own lines, TensorRT-LLM's statistics and
+//! histograms in CSV.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+use crate::error::PlannerError;
+use crate::histogram_csv::HistogramColumns;
+use crate::json_line::read_json_line;
+use crate::traffic::Traffic;
+
+/// How much of a log may be unusable.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ReadOptions {
+    /// The share of malformed lines, in percent, above which reading fails.
+    pub max_malformed_percent: f64,
+}
+
+impl Default for ReadOptions {
+    fn default() -> Self {
+        Self { max_malformed_percent: 5.0 }
+    }
+}
+
+/// A line that could not be used, and why.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct MalformedLine {
+    /// One-based number of the line.
+    pub line: u64,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+impl fmt::Display for MalformedLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: {}", self.line, self.reason)
+    }
+}
+
+/// What was read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReadLog {
+    /// The histogram.
+    pub traffic: Traffic,
+    /// Lines that are not blank (for a histogram: without its header).
+    pub lines: u64,
+    /// Lines of steps without tokens.
+    pub idle: u64,
+    /// Lines that could not be used.
+    pub malformed: u64,
+    /// The first of them.
+    pub first_malformed: Vec<MalformedLine>,
+}
+
+/// Lines named in reports.
+const NAMED_LINES: usize = 10;
+
+/// A longer line is malformed, and is not kept in memory.
+const MAX_LINE_BYTES: usize = 1 << 20;
+
+pub(crate) enum Line {
+    Step,
+    Idle,
+}
+
+enum Dialect {
+    Unknown,
+    JsonLines,
+    Histogram(HistogramColumns),
+}
+
+/// Reads a file; the dialect is recognised from its first line that is not blank.
+///
+/// # Errors
+/// [`PlannerError::File`], and those of [`read_log`].
+pub fn read_log_file(path: &Path, options: ReadOptions) -> Result<ReadLog, PlannerError> {
+    let file = File::open(path).map_err(|source| PlannerError::File {
+        action: "read",
+        path: path.to_path_buf(),
+        source,
+    })?;
+    read_log(BufReader::with_capacity(1 << 18, file), options)
+}
+
+/// Reads lines; the dialect is recognised from the first that is not blank: `{` starts JSON
+/// lines, anything else a histogram.
+///
+/// # Errors
+/// [`PlannerError::EmptyLog`] without a single step, [`PlannerError::TooManyMalformed`] above the
+/// threshold, [`PlannerError::HistogramHeader`], [`PlannerError::Stream`], and
+/// [`PlannerError::BadSetting`] for a threshold that is no percentage.
+pub fn read_log(mut input: impl BufRead, options: ReadOptions) -> Result<ReadLog, PlannerError> {
+    let threshold_percent = options.max_malformed_percent;
+    if !(0.0..=100.0).contains(&threshold_percent) {
+        return Err(PlannerError::BadSetting {
+            what: "--max-malformed",
+            value: threshold_percent,
+            expected: "a percentage from 0 to 100",
+        });
+    }
+    let mut log = ReadLog::default();
+    let mut dialect = Dialect::Unknown;
+    let mut buffer = Vec::new();
+    let mut number = 0_u64;
+    loop {
+        let more = read_line(&mut input, &mut buffer)
+            .map_err(|source| PlannerError::Stream { line: number + 1, source })?;
+        let Some(complete) = more else { break };
+        number += 1;
+        let line = trim(&buffer);
+        if complete && line.is_empty() {
+            continue;
+        }
+        if complete && matches!(dialect, Dialect::Unknown) {
+            if line.starts_with(b"{") {
+                dialect = Dialect::JsonLines;
+            } else {
+                let (columns, is_header) = HistogramColumns::of_first_line(line)?;
+                dialect = Dialect::Histogram(columns);
+                if is_header {
+                    continue;
+                }
+            }
+        }
+        log.lines += 1;
+        let outcome = match &dialect {
+            _ if !complete => Err("longer than 1 MiB".into()),
+            Dialect::Histogram(columns) => columns.read_line(line, &mut log.traffic),
+            Dialect::JsonLines | Dialect::Unknown => read_json_line(line, &mut log.traffic),
+        };
+        match outcome {
+            Ok(Line::Step) => {}
+            Ok(Line::Idle) => log.idle += 1,
+            Err(reason) => {
+                log.malformed += 1;
+                if log.first_malformed.len() < NAMED_LINES {
+                    log.first_malformed.push(MalformedLine { line: number, reason });
+                }
+            }
+        }
+    }
+    if log.malformed as f64 * 100.0 > threshold_percent * log.lines as f64 {
+        return Err(PlannerError::TooManyMalformed {
+            malformed: log.malformed,
+            lines: log.lines,
+            threshold_percent,
+            first: log.first_malformed,
+        });
+    }
+    if log.traffic.steps() == 0 {
+        return Err(PlannerError::EmptyLog {
+            lines: log.lines,
+            idle: log.idle,
+            malformed: log.malformed,
+            first: log.first_malformed,
+        });
+    }
+    Ok(log)
+}
+
+/// `None` at the end, `Some(false)` for a line that was cut at the limit.
+fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<Option<bool>> {
+    line.clear();
+    let mut complete = true;
+    let mut any = false;
+    loop {
+        let available = match input.fill_buf() {
+            Ok(available) => available,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        if available.is_empty() {
+            return Ok(any.then_some(complete));
+        }
+        any = true;
+        let end = available.iter().position(|byte| *byte == b'\n');
+        let part = &available[..end.unwrap_or(available.len())];
+        if line.len() + part.len() <= MAX_LINE_BYTES {
+            line.extend_from_slice(part);
+        } else {
+            complete = false;
+        }
+        let used = part.len() + usize::from(end.is_some());
+        input.consume(used);
+        if end.is_some() {
+            return Ok(Some(complete));
+        }
+    }
+}
+
+fn trim(line: &[u8]) -> &[u8] {
+    line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line).trim_ascii()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::traffic::StepKind;
+
+    fn read(text: &str) -> Result<ReadLog, PlannerError> {
+        read_log(text.as_bytes(), ReadOptions::default())
+    }
+
+    fn steps(log: &ReadLog) -> Vec<(StepKind, u32, u64)> {
+        log.traffic.iter().collect()
+    }
+
+    const DECODE: StepKind = StepKind::Decode { query_length: 1 };
+
+    #[test]
+    fn reads_our_own_lines() {
+        let log = read(concat!(
+            r#"{"context_tokens":100,"generation_requests":3,"sequences":4,"rows":4,"query_length":null,"mode":"piecewise","size":128}"#,
+            "\n\n",
+            r#"{"context_tokens":0,"generation_requests":3,"sequences":3,"rows":12,"query_length":4,"mode":"full","size":4}"#,
+            "\n",
+            r#"{"context_tokens":0,"generation_requests":3,"sequences":3,"rows":3,"query_length":null,"tokens":7,"mode":"none","size":null,"fallback":"above the largest size"}"#,
+        ))
+        .unwrap();
+        assert_eq!(
+            steps(&log),
+            [
+                (StepKind::Mixed, 7, 1),
+                (StepKind::Mixed, 103, 1),
+                (StepKind::Decode { query_length: 4 }, 3, 1)
+            ]
+        );
+        assert_eq!(log.traffic.observed.known_steps, 3);
+        assert_eq!(log.traffic.observed.replayed_steps, 2);
+        assert_eq!(log.traffic.most_sequences, 4);
+    }
+
+    #[test]
+    fn reads_the_fields_of_tensorrt_llm_flat_and_nested() {
+        let log = read(concat!(
+            "{\"numCtxTokens\": 57, \"numGenRequests\": 2}\n",
+            "{\"iter\": 7, \"inflightBatchingStats\": {\"numCtxTokens\": 0, \"numGenRequests\": 9}, \"iterLatencyMS\": 3.5}\n",
+            "{\"iter\": 8, \"inflightBatchingStats\": {\"numCtxTokens\": 0, \"numGenRequests\": 0}}\n",
+        ))
+        .unwrap();
+        assert_eq!(steps(&log), [(StepKind::Mixed, 59, 1), (DECODE, 9, 1)]);
+        assert_eq!((log.lines, log.idle, log.malformed), (3, 1, 0));
+    }
+
+    #[test]
+    fn reads_histograms_with_and_without_a_header() {
+        let log = read("tokens,steps,kind,query_length\n128,40,mixed,\n8,5,decode,2\n").unwrap();
+        assert_eq!(
+            steps(&log),
+            [(StepKind::Mixed, 128, 40), (StepKind::Decode { query_length: 2 }, 8, 5)]
+        );
+        let log = read("128, 40\r\n64, 2\r\n").unwrap();
+        assert_eq!(steps(&log), [(StepKind::Mixed, 64, 2), (StepKind::Mixed, 128, 40)]);
+        assert!(matches!(read("size,kind\n1,mixed\n"), Err(PlannerError::HistogramHeader { .. })));
+    }
+
+    #[test]
+    fn malformed_lines_are_counted_and_named_below_the_threshold() {
+        let mut text = String::new();
+        for tokens in 1..=60 {
+            text.push_str(&format!("{{\"context_tokens\":{tokens}}}\n"));
+        }
+        text.push_str("{\"context_tokens\":-4,\"generation_requests\":1}\n");
+        text.push_str("{\"context_tokens\":5,\n");
+        text.push_str("{\"context_tokens\":99000000}\n");
+        let log = read(&text).unwrap();
+        assert_eq!((log.lines, log.malformed, log.traffic.steps()), (63, 3, 60));
+        let named: Vec<String> = log.first_malformed.iter().map(ToString::to_string).collect();
+        assert_eq!(named[0], "line 61: `context_tokens` is -4: negative");
+        assert!(named[1].starts_with("line 62: no JSON of a step: "), "{}", named[1]);
+        assert_eq!(named[2], "line 63: absurd: more than 16777216 tokens in a step");
+    }
+
+    #[test]
+    fn too_many_malformed_lines_fail_and_name_the_first() {
+        let error = read("{\"context_tokens\":5}\n{\"context_tokens\":-5}\n").unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("1 of 2 lines are malformed"), "{text}");
+        assert!(text.contains("line 2: `context_tokens` is -5: negative"), "{text}");
+        let strict = ReadOptions { max_malformed_percent: f64::NAN };
+        assert!(matches!(read_log(&b"1,1"[..], strict), Err(PlannerError::BadSetting { .. })));
+    }
+
+    #[test]
+    fn a_log_without_steps_is_an_error() {
+        assert!(matches!(read(""), Err(PlannerError::EmptyLog { lines: 0, .. })));
+        assert!(matches!(read("\n \n"), Err(PlannerError::EmptyLog { lines: 0, .. })));
+        let idle = "{\"numCtxTokens\":0,\"numGenRequests\":0}\n";
+        assert!(matches!(read(idle), Err(PlannerError::EmptyLog { idle: 1, .. })));
+        assert!(matches!(read("{}\n"), Err(PlannerError::TooManyMalformed { .. })));
+        assert!(matches!(read("tokens,steps\n"), Err(PlannerError::EmptyLog { .. })));
+    }
+
+    #[test]
+    fn an_endless_line_is_malformed_and_not_kept() {
+        let mut text = "{\"context_tokens\":5}\n".repeat(30).into_bytes();
+        text.extend(std::iter::repeat_n(b'x', 3 << 20));
+        text.extend_from_slice(b"\n{\"context_tokens\":6}\n");
+        let log = read_log(&text[..], ReadOptions::default()).unwrap();
+        assert_eq!((log.traffic.steps(), log.malformed), (31, 1));
+        assert_eq!(log.first_malformed[0].reason, "longer than 1 MiB");
+    }
+
+    #[test]
+    fn contradictions_in_a_line_are_named() {
+        for (line, reason) in [
+            (r#"{"context_tokens":4,"query_length":2}"#, "a uniform decode has no context tokens"),
+            (r#"{"generation_requests":4,"query_length":0}"#, "`query_length` is 0"),
+            (r#"{"context_tokens":4,"generation_requests":4,"tokens":7}"#, "`tokens` is 7, below"),
+            (
+                r#"{"generation_requests":4,"query_length":2,"tokens":7}"#,
+                "`tokens` is 7, not 4 requests",
+            ),
+            (r#"{"context_tokens":4,"mode":"fulll"}"#, "no JSON"),
+            (r#"{"context_tokens":4,"gpu_us":-1.5}"#, "`gpu_us` is -1.5"),
+            (r#"{"context_tokens":4.5}"#, "no JSON"),
+            (r#"{"rows":4}"#, "none of `context_tokens`"),
+        ] {
+            let text = format!("{}{line}\n", "{\"context_tokens\":5}\n".repeat(30));
+            let log = read(&text).unwrap();
+            assert_eq!(log.malformed, 1, "{line}");
+            assert!(log.first_malformed[0].reason.contains(reason), "{}", log.first_malformed[0]);
+        }
+    }
+}
