@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
 /// Changes when the meaning of image bytes changes.
-pub(super) const IMAGE_VERSION: u32 = 3;
+pub(super) const IMAGE_VERSION: u32 = 4;
 
 /// What a launch runs.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -102,6 +102,7 @@ impl CudaImage {
                     "options": recipe.options,
                     "grid": recipe.grid,
                     "block": recipe.block,
+                    "cluster": recipe.cluster,
                     "static_shared_bytes": recipe.static_shared,
                     "dynamic_shared_bytes": recipe.dynamic_shared,
                     "params": recipe.params,

@@ -66,6 +66,9 @@ pub struct LaunchRecipe {
     pub grid: [GridAxis; 3],
     /// Threads of a block: x, y, z.
     pub block: [u32; 3],
+    /// Blocks of a cluster: x, y, z, at most 8 in all, and on each axis a divisor of the grid. Ones
+    /// where blocks do not reach into each other's shared memory; more needs sm_90.
+    pub cluster: [u32; 3],
     /// Bytes of shared memory that the source declares.
     pub static_shared: u32,
     /// Bytes of shared memory given at the launch; above 48 KiB (less what the source declares)
@@ -106,6 +109,16 @@ pub enum GridError {
         blocks: u64,
         /// The limit.
         most: u64,
+    },
+    /// An axis that clusters do not divide.
+    #[error("{blocks} blocks on grid axis {axis}, which is no multiple of a cluster's {cluster}")]
+    Cluster {
+        /// Which.
+        axis: usize,
+        /// How many.
+        blocks: u64,
+        /// Those of a cluster on that axis.
+        cluster: u32,
     },
 }
 
@@ -150,6 +163,10 @@ impl LaunchRecipe {
             if blocks > most {
                 return Err(GridError::Axis { axis, blocks, most });
             }
+            let cluster = self.cluster[axis];
+            if !blocks.is_multiple_of(u64::from(cluster)) {
+                return Err(GridError::Cluster { axis, blocks, cluster });
+            }
             grid[axis] = blocks as u32;
         }
         Ok(grid)
@@ -177,6 +194,7 @@ mod tests {
                 GridAxis::one(),
             ],
             block: [256, 1, 1],
+            cluster: [1; 3],
             static_shared: 0,
             dynamic_shared: 0,
             params: Vec::new(),
@@ -186,6 +204,10 @@ mod tests {
         assert_eq!(recipe.grid_at(&[0], 132), Ok([0, 264, 1]));
         let units = 96 << 26;
         assert_eq!(recipe.grid_at(&[1 << 26], 132), Err(GridError::Units { units }));
+        let clusters = LaunchRecipe { cluster: [3, 1, 1], ..recipe.clone() };
+        assert_eq!(clusters.grid_at(&[24], 132), Ok([9 + 24, 264, 1]));
+        let error = GridError::Cluster { axis: 0, blocks: 11, cluster: 3 };
+        assert_eq!(clusters.grid_at(&[8], 132), Err(error));
         let long = LaunchRecipe {
             grid: [GridAxis::one(), GridAxis::of(rows, 1), GridAxis::one()],
             ..recipe

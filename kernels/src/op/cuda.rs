@@ -21,6 +21,7 @@ impl LaunchRecipe {
             options: Vec::new(),
             grid: [grid, GridAxis::one(), GridAxis::one()],
             block: [threads, 1, 1],
+            cluster: [1; 3],
             static_shared: 0,
             dynamic_shared: 0,
             params,
@@ -33,13 +34,17 @@ impl LaunchRecipe {
     /// # Errors
     /// A sentence that names the field.
     pub fn check(&self, arguments: usize, scratch: u64) -> Result<(), String> {
-        let Self { entry, block, params, .. } = self;
+        let Self { entry, block, cluster, params, .. } = self;
         if entry.is_empty() || entry.contains('\0') {
             return Err(format!("`{}` names no kernel", entry.escape_debug()));
         }
         let threads = block.iter().fold(1u64, |n, &d| n.saturating_mul(u64::from(d)));
         if threads == 0 || threads > 1024 {
             return Err(format!("`{entry}` has {threads} threads in a block; 1 to 1024 fit"));
+        }
+        let blocks = cluster.iter().fold(1u64, |n, &d| n.saturating_mul(u64::from(d)));
+        if blocks == 0 || blocks > 8 {
+            return Err(format!("`{entry}` has {blocks} blocks in a cluster; 1 to 8 fit"));
         }
         for param in params {
             match *param {
@@ -178,6 +183,11 @@ mod tests {
         assert_eq!(
             wide.check(2, 65),
             Err("`scale` has 2048 threads in a block; 1 to 1024 fit".to_owned())
+        );
+        let crowded = LaunchRecipe { cluster: [4, 4, 1], ..recipe() };
+        assert_eq!(
+            crowded.check(2, 65),
+            Err("`scale` has 16 blocks in a cluster; 1 to 8 fit".to_owned())
         );
         assert!(LaunchRecipe { entry: "a\0b".to_owned(), ..recipe() }.check(2, 65).is_err());
     }

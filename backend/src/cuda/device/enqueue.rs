@@ -29,7 +29,7 @@ impl CudaDevice {
                     function: bound.kernel.function,
                     grid,
                     block: recipe.block,
-                    cluster: [1; 3],
+                    cluster: recipe.cluster,
                     shared_bytes: recipe.dynamic_shared,
                     programmatic: recipe.programmatic && self.arch().has_programmatic_launch(),
                     stream: self.stream.handle,

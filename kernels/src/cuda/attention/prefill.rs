@@ -47,6 +47,7 @@ pub(super) fn kernel(shape: &Shape, sizes: &[u64], few: u64) -> LaunchRecipe {
         options: options(),
         grid: [tiles, GridAxis::of(shape.kv_heads, 1), GridAxis::one()],
         block: [32 * warps as u32, 1, 1],
+        cluster: [1; 3],
         static_shared: 0,
         dynamic_shared: chunks as u32 * 16,
         params,

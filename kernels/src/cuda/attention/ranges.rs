@@ -55,6 +55,7 @@ pub(super) fn launches(shape: &Shape, kernel: RangeKernel, splits: u64) -> OpKer
         options: options(),
         grid: [tiles, GridAxis::of(shape.kv_heads, 1), GridAxis::of(splits, 1)],
         block: [threads as u32, 1, 1],
+        cluster: [1; 3],
         static_shared: static_shared as u32,
         dynamic_shared: dynamic_shared as u32,
         params,
@@ -75,6 +76,7 @@ pub(super) fn launches(shape: &Shape, kernel: RangeKernel, splits: u64) -> OpKer
             GridAxis::one(),
         ],
         block: [128, 1, 1],
+        cluster: [1; 3],
         static_shared: 0,
         dynamic_shared: 0,
         params: vec![

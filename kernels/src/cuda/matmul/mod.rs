@@ -161,6 +161,7 @@ impl MatMulSpec {
                 GridAxis::of(self.batch.clone(), 1),
             ],
             block: [256, 1, 1],
+            cluster: [1; 3],
             static_shared: 2 * 16 * 68 * 4,
             dynamic_shared: 0,
             params,

@@ -150,6 +150,7 @@ impl MatMulSpec {
                 GridAxis::one(),
             ],
             block: [256, 1, 1],
+            cluster: [1; 3],
             static_shared: 0,
             dynamic_shared: shared as u32,
             params: (0..arguments).map(Param::Arg).chain(rest).collect(),

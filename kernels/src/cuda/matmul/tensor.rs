@@ -143,6 +143,7 @@ impl MatMulSpec {
                 GridAxis::one(),
             ],
             block: [WARPS as u32 * 32, 1, 1],
+            cluster: [1; 3],
             static_shared: 0,
             dynamic_shared: placement.shared_bytes() as u32,
             params: self.row_params()?,

@@ -148,6 +148,7 @@ fn row_kernel(
         options: super::matmul::options(),
         grid: [GridAxis::Blocks(blocks), GridAxis::one(), GridAxis::one()],
         block: [block as u32, 1, 1],
+        cluster: [1; 3],
         static_shared: pool_bytes as u32,
         dynamic_shared: 0,
         params,

@@ -56,6 +56,7 @@ pub fn sample_kernels(operands: &[TensorType]) -> Result<OpKernels, LowerError> 
         options: options(),
         grid,
         block: [threads, 1, 1],
+        cluster: [1; 3],
         static_shared,
         dynamic_shared: 0,
         params: args.into_iter().chain(tail.clone()).collect(),
