@@ -269,6 +269,7 @@ impl Loader {
             programmatic: false,
             stream: self.stream.handle,
             parameters,
+            maps: &[],
         };
         context
             .driver

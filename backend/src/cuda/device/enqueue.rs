@@ -34,6 +34,7 @@ impl CudaDevice {
                     programmatic: recipe.programmatic && self.arch().has_programmatic_launch(),
                     stream: self.stream.handle,
                     parameters: &parameters,
+                    maps: &bound.maps,
                 };
                 self.driver().launch(&kernel).map_err(|e| {
                     format!("kernel `{}` with grid {:?}: {e}", recipe.entry, kernel.grid)

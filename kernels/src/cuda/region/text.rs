@@ -6,7 +6,7 @@ use piecewise_ir::dtype::DType;
 use piecewise_ir::op::{BinaryOp, CompareOp, ReduceOp, UnaryOp};
 
 /// The type of an element in memory.
-pub(super) fn storage(dtype: DType) -> &'static str {
+pub(in crate::cuda) fn storage(dtype: DType) -> &'static str {
     match dtype {
         DType::BF16 => "bf16",
         DType::F16 => "f16",
@@ -15,7 +15,7 @@ pub(super) fn storage(dtype: DType) -> &'static str {
 }
 
 /// The type of an element in arithmetic.
-pub(super) fn lane(dtype: DType) -> &'static str {
+pub(in crate::cuda) fn lane(dtype: DType) -> &'static str {
     match dtype {
         DType::F32 | DType::BF16 | DType::F16 => "float",
         DType::I32 => "i32",
@@ -43,7 +43,7 @@ pub(in crate::cuda) fn float(x: f32) -> String {
 }
 
 /// The constant of `dtype` in the first bytes of `bytes`, in arithmetic.
-pub(super) fn constant(dtype: DType, bytes: &[u8]) -> Result<String, LowerError> {
+pub(in crate::cuda) fn constant(dtype: DType, bytes: &[u8]) -> Result<String, LowerError> {
     let short = || LowerError("a constant that is shorter than its dtype".to_owned());
     let head = |n: usize| bytes.get(..n).ok_or_else(short);
     let bits16 = || head(2).map(|b| u16::from_ne_bytes([b[0], b[1]]));
@@ -89,7 +89,7 @@ pub(super) fn initializers(
 }
 
 /// The value of an elementwise op on operands of `from`, rounded to `to`.
-pub(super) fn map(
+pub(in crate::cuda) fn map(
     op: MapOp,
     from: DType,
     to: DType,

@@ -1,0 +1,65 @@
+// What kernels of Hopper share: barriers in shared memory, tiles copied by the tensor memory
+// accelerator, products of a warpgroup. Addresses in shared memory are numbers of 32 bits.
+
+// A tensor in memory as the copies see it; encoded by the driver, a parameter of the launch.
+struct alignas(64) TensorMap { u64 words[16]; };
+
+DEVICE u32 shared_address(const void* at) { return (u32)__cvta_generic_to_shared(at); }
+
+// ---- barriers: a phase ends when all `arrivals` came and all expected bytes are there
+DEVICE void barrier_init(u32 barrier, u32 arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+// The barriers made by this thread are seen by the cluster and by copies.
+DEVICE void barriers_made() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+DEVICE void barrier_arrive_expecting(u32 barrier, u32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+// Arrives at the barrier at this place in a block of the cluster.
+DEVICE void barrier_arrive_at(u32 barrier, u32 block) {
+  asm volatile("{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1;"
+               " mbarrier.arrive.shared::cluster.b64 _, [there];}" ::"r"(barrier), "r"(block) : "memory");
+}
+// Waits for the end of the phase of this parity: the first phase has parity 0, and a new barrier
+// behaves as if one of parity 1 had just ended.
+DEVICE void barrier_wait(u32 barrier, u32 parity) {
+  asm volatile("{.reg .pred done; AGAIN: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;"
+               " @!done bra AGAIN;}" ::"r"(barrier), "r"(parity) : "memory");
+}
+
+// ---- clusters
+DEVICE u32 cluster_rank() {
+  u32 rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+DEVICE void cluster_meet() {
+  asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory");
+}
+
+// A warpgroup's registers of a thread, out of those that the block got: a multiple of 8.
+template <int N> DEVICE void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
+template <int N> DEVICE void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
+
+// ---- copies of boxes to shared memory; elements outside the tensor are zeros
+DEVICE void copy_box(u32 to, const TensorMap& map, u32 inner, u32 outer, u32 barrier) {
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+               " [%0], [%1, {%2, %3}], [%4];"
+               ::"r"(to), "l"(&map), "r"(inner), "r"(outer), "r"(barrier) : "memory");
+}
+// To the same place in all `blocks` of the cluster, each of whose barriers counts the bytes.
+DEVICE void copy_box_to(u32 to, const TensorMap& map, u32 inner, u32 outer, u32 barrier, u16 blocks) {
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+               ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;"
+               ::"r"(to), "l"(&map), "r"(inner), "r"(outer), "r"(barrier), "h"(blocks) : "memory");
+}
+
+// ---- products of a warpgroup (128 threads), in order and in flight until waited for
+// Rows of 128 bytes, swizzled as the copies do it, at an address that is a multiple of 1024; a
+// step of 16 elements in a row is 2 more.
+DEVICE u64 matrix_at(u32 address) { return (u64)(address >> 4 & 0x3fff) | 1ull << 16 | 64ull << 32 | 1ull << 62; }
+DEVICE void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+DEVICE void products_end() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int LEFT> DEVICE void products_done_but() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+}
