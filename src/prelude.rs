@@ -3,8 +3,8 @@
 pub use crate::device::{DeviceSpec, OpenError};
 pub use crate::models::op_builders::*;
 pub use crate::models::{
-    Checkpoint, DecoderConfig, DecoderLimits, DecoderLoader, LoadedDecoder, TextStream,
-    TextTokenizer, decoder,
+    Checkpoint, DecoderConfig, DecoderLimits, DecoderLoader, LoadedDecoder, StepBounds, StepInputs,
+    TextStream, TextTokenizer, decoder,
 };
 pub use crate::session::{Element, InMemoryWeights, Outputs, Session, SessionError, Step};
 pub use piecewise_backend::cpu::{CpuCompiler, CpuDevice};
@@ -19,16 +19,18 @@ pub use piecewise_ir::literal::Scalar;
 pub use piecewise_ir::module::Module;
 pub use piecewise_ir::op::RowTreatment;
 pub use piecewise_ir::types::TensorType;
+pub use piecewise_kernels::inputs::{BatchView, Extent, InputWriter, SequenceView, StepInput};
 pub use piecewise_kernels::op::cuda::{
     CudaImplementation, CudaOp, CudaOpArgs, CudaOpCall, GridAxis, LaunchRecipe, OpKernels, Param,
     Scalar as KernelScalar,
 };
 pub use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 pub use piecewise_kernels::step::{CaptureSupport, LaunchContext};
-pub use piecewise_runtime::batch::Sampling;
+pub use piecewise_runtime::batch::{RoleMap, Sampling};
 pub use piecewise_runtime::engine::{
-    DynEngine, Engine, EngineError, EngineOptions, Event, FinishReason, Request, RequestId,
+    BatchingEngine, Engine, EngineError, EngineOptions, Event, FinishReason, Request, RequestId,
+    Usage,
 };
 pub use piecewise_runtime::mode::{GraphMode, Level, StepMode};
-pub use piecewise_runtime::model::{BuildOptions, Checks, CompiledModel, ModelError, StepInputs};
+pub use piecewise_runtime::model::{BuildOptions, Checks, CompiledModel, ModelError, StepData};
 pub use piecewise_runtime::roles;

@@ -51,6 +51,7 @@ fn dispatcher() -> Dispatcher {
         max_rows: SEQUENCES,
         max_sequences: SEQUENCES,
         padding: true,
+        own: Vec::new(),
     }
 }
 

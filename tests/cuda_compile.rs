@@ -11,11 +11,12 @@ use nvrtc::nvrtc;
 use piecewise::models::{DecoderConfig, DecoderLimits, decoder};
 use piecewise_backend::artifact::{Access, ArgRef, Artifact, Launch, PieceSize};
 use piecewise_backend::compiler::{Compiler, NoStore};
-use piecewise_backend::cuda::{Arch, CudaCompiler};
+use piecewise_backend::cuda::{Arch, CudaCompiler, CudaImage};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::{Entity, Value};
 use piecewise_ir::module::Module;
 use piecewise_kernels::op::OpRegistry;
+use piecewise_kernels::op::cuda::Param;
 use piecewise_passes::check::{LaunchAccess, MemberLaunches, check_launches};
 use piecewise_runtime::mode::Level;
 use piecewise_runtime::pipeline::plan;
@@ -102,6 +103,44 @@ fn every_kernel_of_the_shipped_models_compiles_for_every_architecture() {
             });
         }
     });
+}
+
+#[test]
+fn every_kernel_compiles_so_that_its_blocks_note_their_times() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let module = module(MODELS[0], DType::BF16, Level::Piecewise);
+    let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
+    for number in [80, 90] {
+        let registry = || Arc::new(OpRegistry::builtin());
+        let normal = CudaCompiler::new(registry(), Arch { number }, nvrtc.clone());
+        let noting = CudaCompiler::new(registry(), Arch { number }, nvrtc.clone()).with_stamps();
+        assert_ne!(normal.identity(), noting.identity());
+        let mut seen = BTreeSet::new();
+        for (_, piece) in module.stitch().unwrap().unique.iter() {
+            for size in [PieceSize::Exact(1), PieceSize::Exact(8)] {
+                let compile = |compiler: &CudaCompiler| {
+                    compiler.compile(piece, size, symbols.bounds(), &[], &NoStore).unwrap()
+                };
+                let (normal, noting) = (compile(&normal), compile(&noting));
+                assert_eq!(normal.images.len(), noting.images.len());
+                for (_, image) in &noting.images {
+                    let CudaImage::Kernel(kernel) = CudaImage::from_bytes(image).unwrap() else {
+                        continue;
+                    };
+                    let notes = kernel.recipe.params.last() == Some(&Param::Stamps);
+                    assert!(notes, "sm_{number}: {} notes nothing", kernel.recipe.entry);
+                    seen.insert(kernel.recipe.entry);
+                }
+                for (_, image) in &normal.images {
+                    if let CudaImage::Kernel(kernel) = CudaImage::from_bytes(image).unwrap() {
+                        assert!(!kernel.recipe.params.contains(&Param::Stamps));
+                    }
+                }
+            }
+        }
+        let expected = ["attention_decode", "matmul", "region", "sample"];
+        assert!(expected.iter().all(|entry| seen.contains(*entry)), "{seen:?}");
+    }
 }
 
 #[test]

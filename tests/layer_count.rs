@@ -64,6 +64,7 @@ fn dispatcher(sizes: &[u64], max_tokens: u64) -> Dispatcher {
         max_rows: SEQUENCES,
         max_sequences: SEQUENCES,
         padding: true,
+        own: Vec::new(),
     }
 }
 

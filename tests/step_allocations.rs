@@ -21,7 +21,7 @@ use counting_allocator::{CountingAllocator, allocations};
 use piecewise_backend::device::Device;
 use piecewise_ir::testing::Rng;
 use piecewise_runtime::batch::{ChunkRows, Sampling};
-use piecewise_runtime::engine::{Engine, EngineOptions, Request};
+use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Request};
 use piecewise_runtime::mode::{GraphMode, StepMode};
 use piecewise_runtime::model::CompiledModel;
 use sequences::{Sequences, Turn};
@@ -44,7 +44,7 @@ fn blocks_of_rayon<D: Device>(model: &CompiledModel<D>, mode: GraphMode) -> usiz
     (STEPS * jobs).div_ceil(63) + 1
 }
 
-/// Allocations between entry and return of `submit`, over many steps of one shape.
+/// Allocations from entry of `submit` to return of `read`, over many steps of one shape.
 fn of_submits<D: Device>(model: &mut CompiledModel<D>, turns: &[Turn], mode: StepMode) -> usize {
     let mut sequences = Sequences::of(model);
     let mut rng = Rng::new(1);
@@ -52,11 +52,12 @@ fn of_submits<D: Device>(model: &mut CompiledModel<D>, turns: &[Turn], mode: Ste
     for number in 0..STEPS {
         (0..turns.len()).for_each(|sequence| sequences.restart(sequence));
         let view = sequences.fill(turns, &mut rng);
-        let inputs = view.inputs();
-        let mut ticket = None;
-        let of_step = allocations(|| ticket = Some(model.submit(&inputs).unwrap()));
+        let inputs = view.data();
+        let of_step = allocations(|| {
+            let ticket = model.submit(&inputs).unwrap();
+            assert!(!model.read(&ticket).unwrap().bytes(1).unwrap().is_empty());
+        });
         assert_eq!(model.last_step().unwrap().mode, mode);
-        model.read(&ticket.unwrap()).unwrap();
         // The first steps make what is reused from then on.
         counted += if number < 3 { 0 } else { of_step };
     }
@@ -93,8 +94,9 @@ fn a_decode_step_of_the_engine_allocates_nothing() {
         let setup = Setup { mode, threads: 2, max_length: 512, ..Setup::default() };
         let model = setup.build::<Cpu>();
         let allowed = blocks_of_rayon(&model, mode);
-        let options = EngineOptions::of(&model).unwrap();
-        let mut engine = Engine::new(model, options).unwrap();
+        let roles = sequences::roles_of(&model);
+        let options = EngineOptions::of(&model, &roles);
+        let mut engine = BatchingEngine::new(model, roles, options).unwrap();
         for prompt in [&[1, 2, 3][..], &[4, 5]] {
             let mut request = Request::new(prompt.to_vec(), 300);
             request.sampling = Sampling { temperature: 0.7, top_k: 9, top_p: 0.9, seed: 3 };

@@ -250,11 +250,17 @@ pub trait Device: Send {
     /// The bytes of a host block, to be filled; no copy that uses them may be under way.
     fn host_bytes_mut(&mut self, block: HostBlock) -> &mut [u8];
 
-    /// Enqueues a copy of the block's first `bytes` bytes to `to`.
+    /// Enqueues a copy of `bytes` bytes of the block from `offset` on to `to`.
     ///
     /// # Errors
     /// When the range is not backed, or inside a capture.
-    fn copy_in(&mut self, block: HostBlock, bytes: u64, to: Address) -> Result<(), DeviceError>;
+    fn copy_in(
+        &mut self,
+        block: HostBlock,
+        offset: u64,
+        bytes: u64,
+        to: Address,
+    ) -> Result<(), DeviceError>;
 
     /// Enqueues a copy of `bytes` bytes at `from` to the block at `offset`.
     ///
@@ -268,11 +274,12 @@ pub trait Device: Send {
         offset: u64,
     ) -> Result<(), DeviceError>;
 
-    /// Marks the present end of the stream.
+    /// Marks the present end of the stream; `again` is an event that nobody waits for any more, to
+    /// mark it with.
     ///
     /// # Errors
     /// Inside a capture.
-    fn record(&mut self) -> Result<Self::Event, DeviceError>;
+    fn record(&mut self, again: Option<Self::Event>) -> Result<Self::Event, DeviceError>;
 
     /// Waits until the stream has passed `event`.
     ///

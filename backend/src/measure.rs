@@ -40,6 +40,49 @@ pub struct GraphShape {
     pub programmatic_edges: u64,
 }
 
+/// A launch of a program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LaunchView<'a> {
+    /// What it computes: its op and the first value that it defines.
+    pub name: &'a str,
+    /// What runs: the entry of a kernel, a function of a library, the op of a host function.
+    pub kernel: &'a str,
+    /// The nodes of the unique piece that it computes, by position in program order.
+    pub nodes: &'a [u32],
+}
+
+/// A part of a step, as it is submitted.
+#[derive(Debug)]
+pub enum StepPart<'a, P, C> {
+    /// A captured graph, replayed.
+    Replay(&'a C),
+    /// A program, launched.
+    Launch(&'a P),
+}
+
+/// Where and when a block of a kernel ran: nanoseconds of a clock that all multiprocessors share.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
+pub struct BlockTime {
+    /// Where.
+    pub multiprocessor: u32,
+    /// When its first warp began.
+    pub start: u64,
+    /// When its last warp had waited for the kernels before it; `None` where it did not wait.
+    pub released: Option<u64>,
+    /// When its last warp ended.
+    pub end: u64,
+}
+
+/// What the blocks of a captured graph noted at its last replay.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GraphTimes {
+    /// How many multiprocessors the device has.
+    pub multiprocessors: u32,
+    /// For each launch in order, its blocks by their place in the grid, x fastest; none where
+    /// nothing is known of a launch: one of a library, or of a kernel that notes nothing.
+    pub launches: Vec<Vec<BlockTime>>,
+}
+
 /// How fast a device reads its memory.
 #[derive(Clone, Copy, PartialEq, Debug, serde::Serialize)]
 pub struct ReadBandwidth {
@@ -92,6 +135,32 @@ pub trait MeasuredDevice: Device {
 
     /// What is in a captured graph.
     fn graph_shape(&self, graph: &Self::Captured) -> GraphShape;
+
+    /// The launches of a program, in order.
+    fn launches<'a>(&self, program: &'a Self::Program) -> Vec<LaunchView<'a>>;
+
+    /// A program without the launches at these positions: for timing what the rest takes, since
+    /// what it computes then is not held.
+    fn without(&self, program: &Self::Program, left_out: &[usize]) -> Self::Program;
+
+    /// What the blocks of a graph noted at its last replay, which this waits for; `None` where the
+    /// device notes nothing.
+    ///
+    /// # Errors
+    /// When work before it failed.
+    fn block_times(&mut self, graph: &Self::Captured) -> Result<Option<GraphTimes>, DeviceError>;
+
+    /// Enqueues the parts of a step at these padded sizes by the driver's calls alone, prepared
+    /// before, and says how long the calls took on the host; waits for the work. Launches of a host
+    /// function are left out, since nobody knows what they call. `None` where there is no driver.
+    ///
+    /// # Errors
+    /// When a call fails.
+    fn bare_submit(
+        &mut self,
+        parts: &[StepPart<'_, Self::Program, Self::Captured>],
+        sizes: &[u64],
+    ) -> Result<Option<Duration>, DeviceError>;
 
     /// Reads random bytes, several times what its caches hold, from end to end, several times.
     ///

@@ -117,9 +117,9 @@ fn what_allocates_or_waits_fails_inside_a_capture_and_works_after() {
         broken(scope.write(counts, &[0; 4])).0,
         broken(scope.read(counts, &mut [0; 4])).0,
         broken(scope.fill(counts, 4, &[0])).0,
-        broken(scope.copy_in(block, 4, counts)).0,
+        broken(scope.copy_in(block, 0, 4, counts)).0,
         broken(scope.copy_out(counts, 4, block, 0)).0,
-        broken(scope.record()).0,
+        broken(scope.record(None)).0,
         broken(scope.launch(&program, LaunchContext::Step(&step))).0,
     ];
     assert_eq!(waiting, [CaptureRule::NoSynchronization; 7]);

@@ -4,13 +4,14 @@ use super::progress::BuildBars;
 use super::settings::Settings;
 use piecewise::device::{DeviceSpec, OpenDevice};
 use piecewise_backend::compiler::{Compiler, Store};
-use piecewise_backend::cuda::Faults;
+use piecewise_backend::cuda::{CudaOptions, Faults};
 use piecewise_backend::device::{Device, DeviceError};
 use piecewise_backend::measure::MeasuredDevice;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::module::Module;
 use piecewise_kernels::op::OpRegistry;
-use piecewise_runtime::engine::{DynEngine, Engine};
+use piecewise_runtime::batch::RoleMap;
+use piecewise_runtime::engine::{BatchingEngine, Engine};
 use piecewise_runtime::measure::{DynStepTimer, StepTimer};
 use piecewise_runtime::model::{BuildOptions, CompiledModel, ModelError};
 use std::io::Write;
@@ -46,10 +47,14 @@ trait Build {
     ) -> anyhow::Result<Self::Built>;
 }
 
-/// Opens a device that runs and builds on it.
-fn build_on<B: Build>(device: DeviceSpec, build: B) -> anyhow::Result<B::Built> {
+/// Opens a device that runs and builds on it; with `stamps` one whose blocks note their times.
+fn build_on<B: Build>(device: DeviceSpec, stamps: bool, build: B) -> anyhow::Result<B::Built> {
     let registry = Arc::new(OpRegistry::builtin());
-    match resolved(device).open(&registry, threads())? {
+    let options = CudaOptions { stamps, ..CudaOptions::default() };
+    match resolved(device).open_as(&registry, threads(), options)? {
+        OpenDevice::Cpu(..) if stamps => {
+            anyhow::bail!("--timeline needs a CUDA device: the processor runs no blocks")
+        }
         OpenDevice::Cpu(device, compiler) => build.build(&compiler, *device),
         OpenDevice::Cuda(device, compiler) => build.build(&compiler, *device),
     }
@@ -59,21 +64,23 @@ fn build_on<B: Build>(device: DeviceSpec, build: B) -> anyhow::Result<B::Built> 
 pub(crate) fn engine_on(
     settings: &Settings,
     module: Module,
+    roles: RoleMap,
     options: BuildOptions,
     weights: &dyn WeightSource,
-) -> anyhow::Result<Box<dyn DynEngine>> {
-    build_on(settings.device, EngineBuild { module, options, settings, weights })
+) -> anyhow::Result<Box<dyn Engine>> {
+    build_on(settings.device, false, EngineBuild { module, roles, options, settings, weights })
 }
 
 struct EngineBuild<'a> {
     module: Module,
+    roles: RoleMap,
     options: BuildOptions,
     settings: &'a Settings,
     weights: &'a dyn WeightSource,
 }
 
 impl Build for EngineBuild<'_> {
-    type Built = Box<dyn DynEngine>;
+    type Built = Box<dyn Engine>;
 
     fn build<D: MeasuredDevice + 'static>(
         self,
@@ -85,22 +92,24 @@ impl Build for EngineBuild<'_> {
             .map_err(|error| {
             with_remedy(error, "max_num_tokens, max_num_seqs or max_seq_len")
         })?;
-        let options = self.settings.config.engine_options(&model)?;
-        Ok(Box::new(Engine::new(model, options)?))
+        let options = self.settings.config.engine_options(&model, &self.roles);
+        Ok(Box::new(BatchingEngine::new(model, self.roles, options)?))
     }
 }
 
 /// A timer on a device over a planned module, with its weights made and nothing captured or
-/// everything, as `options` say; its sequences have room for `positions`.
+/// everything, as `options` say; its sequences have room for `positions`. With `stamps` it can
+/// tell where and when blocks ran.
 pub(crate) fn timer_on(
     device: DeviceSpec,
+    stamps: bool,
     module: Module,
     options: BuildOptions,
     store: &dyn Store,
     weights: &dyn WeightSource,
     positions: &[u64],
 ) -> anyhow::Result<Box<dyn DynStepTimer>> {
-    build_on(device, TimerBuild { module, options, store, weights, positions })
+    build_on(device, stamps, TimerBuild { module, options, store, weights, positions })
 }
 
 struct TimerBuild<'a> {
@@ -122,7 +131,9 @@ impl Build for TimerBuild<'_> {
         let model =
             build_model(self.module, self.options, compiler, self.store, device, self.weights)
                 .map_err(|error| with_remedy(error, "--batch, --context, --mixed or --steps"))?;
-        Ok(Box::new(StepTimer::new(model, self.positions)?))
+        let ops = OpRegistry::builtin();
+        let roles = RoleMap::resolve(model.module().graph(), model.symbols(), &ops)?;
+        Ok(Box::new(StepTimer::new(model, roles, self.positions)?))
     }
 }
 

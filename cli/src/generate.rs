@@ -6,12 +6,12 @@ use super::load::{Folder, load_decoder};
 use super::model_args::ModelArgs;
 use super::settings::Workload;
 use anyhow::Context;
-use piecewise::models::{TextStream, TextTokenizer};
+use piecewise::models::{TextStream, TextTokenizer, TokenizerError};
 use piecewise_backend::tuning::TuningReport;
 use piecewise_planner::{IterationLogWriter, IterationRecord};
 use piecewise_runtime::batch::Sampling;
 use piecewise_runtime::config::Purpose;
-use piecewise_runtime::engine::{DynEngine, Event, FinishReason, Request, RequestId};
+use piecewise_runtime::engine::{Engine, Event, FinishReason, Request, RequestId, Usage};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
   piecewise generate --model examples/tiny-qwen3 --prompt \"def __init__(self\"
   piecewise generate --model DIR --prompt \"import\" --prompt \"class\" --max-tokens 32 --json
   piecewise generate --model DIR --prompt \"def\" --temperature 0.8 --top-p 0.95 --seed 7
+  piecewise generate --model DIR --prompt \"def\" --then \"\\nclass\" --then \"\\nimport\"
   piecewise generate --model DIR --prompt \"def\" --iteration-log steps.jsonl
   piecewise generate --model DIR --prompt \"def\" --graph-mode full --stats --check poison")]
 pub(crate) struct GenerateArgs {
@@ -32,7 +33,10 @@ pub(crate) struct GenerateArgs {
     /// A prompt; repeat it for several, which run in one batch.
     #[arg(long, required_unless_present = "print_config", value_name = "TEXT")]
     prompt: Vec<String>,
-    /// The most tokens to generate for each prompt.
+    /// What every conversation goes on with once its reply is there; repeat it for further turns.
+    #[arg(long, value_name = "TEXT")]
+    then: Vec<String>,
+    /// The most tokens to generate for each turn.
     #[arg(long, default_value_t = 64)]
     max_tokens: u64,
     /// Go on past the ids that end a text.
@@ -50,7 +54,7 @@ pub(crate) struct GenerateArgs {
     /// The seed of the first prompt; each further prompt has the next one.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// One JSON object for each prompt instead of text.
+    /// One JSON object for each turn of each prompt instead of text.
     #[arg(long)]
     json: bool,
     /// Show what ran, on standard error (with --json: as one more object, on standard error).
@@ -71,6 +75,7 @@ struct Reply<'t> {
     text: String,
     stream: TextStream<'t>,
     finish: Option<FinishReason>,
+    usage: Usage,
 }
 
 pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
@@ -87,44 +92,61 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
         Some(file) => Some(IterationLog::start(&mut *engine, file)?),
         None => None,
     };
-    let mut replies: Vec<(RequestId, Reply<'_>)> = Vec::new();
-    for (i, prompt) in args.prompt.iter().enumerate() {
-        let prompt_ids = tokenizer
-            .encode(prompt)
-            .with_context(|| format!("prompt {} ({prompt:?}) can't be encoded", i + 1))?;
-        let request = Request {
-            max_tokens: args.max_tokens,
-            stop_ids: folder.config.eos_token_ids.clone(),
-            ignore_eos: args.ignore_eos,
-            sampling: Sampling {
-                temperature: args.temperature,
-                top_k: args.top_k,
-                top_p: args.top_p,
-                seed: args.seed.wrapping_add(i as u64),
-            },
-            ..Request::new(prompt_ids.clone(), args.max_tokens)
-        };
-        let id = engine.add(request).with_context(|| format!("prompt {} ({prompt:?})", i + 1))?;
-        let stream = tokenizer.stream_after(&prompt_ids)?;
-        let reply = Reply {
-            prompt: prompt.clone(),
-            prompt_ids,
-            ids: Vec::new(),
-            text: String::new(),
-            stream,
-            finish: None,
-        };
-        replies.push((id, reply));
+    let encoded = |text: &String, ids: Result<_, TokenizerError>| {
+        ids.with_context(|| format!("prompt {text:?} can't be encoded"))
+    };
+    // What can't be encoded is said before anything is generated.
+    let first = args.prompt.iter().map(|text| encoded(text, tokenizer.encode(text)));
+    let first: Vec<Vec<u32>> = first.collect::<Result<_, _>>()?;
+    let then = args.then.iter().map(|text| encoded(text, tokenizer.encode_more(text)));
+    let then: Vec<Vec<u32>> = then.collect::<Result<_, _>>()?;
+    let mut conversations: Vec<RequestId> = Vec::new();
+    let (mut generated, mut elapsed) = (0, Duration::ZERO);
+    for turn in 0..=args.then.len() {
+        let mut replies: Vec<(RequestId, Reply<'_>)> = Vec::new();
+        for (i, prompt) in args.prompt.iter().enumerate() {
+            let (text, prompt_ids) = match turn.checked_sub(1) {
+                None => (prompt, first[i].clone()),
+                Some(turn) => (&args.then[turn], then[turn].clone()),
+            };
+            let request = Request {
+                stop_ids: folder.config.eos_token_ids.clone(),
+                ignore_eos: args.ignore_eos,
+                sampling: Sampling {
+                    temperature: args.temperature,
+                    top_k: args.top_k,
+                    top_p: args.top_p,
+                    seed: args.seed.wrapping_add(i as u64),
+                },
+                keep: turn < args.then.len(),
+                ..Request::new(prompt_ids.clone(), args.max_tokens)
+            };
+            let id = match conversations.get(i) {
+                Some(&id) => engine.extend(id, request).map(|()| id),
+                None => engine.add(request).inspect(|&id| conversations.push(id)),
+            };
+            let id = id.with_context(|| format!("prompt {} ({text:?})", i + 1))?;
+            let reply = Reply {
+                prompt: text.clone(),
+                stream: tokenizer.stream_after(engine.ids(id).unwrap_or(&prompt_ids))?,
+                prompt_ids,
+                ids: Vec::new(),
+                text: String::new(),
+                finish: None,
+                usage: Usage::default(),
+            };
+            replies.push((id, reply));
+        }
+        let started = Instant::now();
+        serve(&args, &mut *engine, &folder.config.eos_token_ids, &mut replies)?;
+        elapsed += started.elapsed();
+        generated += replies.iter().map(|(_, reply)| reply.ids.len()).sum::<usize>();
+        for (_, reply) in replies {
+            finish(&args, reply)?;
+        }
     }
-    let started = Instant::now();
-    serve(&args, &mut *engine, &folder.config.eos_token_ids, &mut replies)?;
-    let elapsed = started.elapsed();
     if let Some(log) = log {
         log.finish()?;
-    }
-    let generated = replies.iter().map(|(_, reply)| reply.ids.len()).sum();
-    for (_, reply) in replies {
-        finish(&args, reply)?;
     }
     if args.stats {
         show_statistics(&args, &*engine, generated, elapsed)?;
@@ -140,7 +162,7 @@ struct IterationLog {
 }
 
 impl IterationLog {
-    fn start(engine: &mut dyn DynEngine, file: &Path) -> anyhow::Result<Self> {
+    fn start(engine: &mut dyn Engine, file: &Path) -> anyhow::Result<Self> {
         let writer = IterationLogWriter::create(file)?;
         let (sender, steps) = mpsc::channel();
         // A log that is gone wants no more steps.
@@ -157,13 +179,13 @@ impl IterationLog {
 
 fn serve(
     args: &GenerateArgs,
-    engine: &mut dyn DynEngine,
+    engine: &mut dyn Engine,
     stop_ids: &[u32],
     replies: &mut [(RequestId, Reply<'_>)],
 ) -> anyhow::Result<()> {
     let streams = !args.json && replies.len() == 1;
     if streams {
-        write!(std::io::stdout(), "{}", args.prompt[0])?;
+        write!(std::io::stdout(), "{}", replies[0].1.prompt)?;
     }
     let mut events = Vec::new();
     let mut more = true;
@@ -187,7 +209,9 @@ fn serve(
                     }
                     reply.text.push_str(&text);
                 }
-                Event::Finished { reason, .. } => reply.finish = Some(reason),
+                Event::Finished { reason, usage, .. } => {
+                    (reply.finish, reply.usage) = (Some(reason), usage);
+                }
             }
         }
     }
@@ -195,7 +219,7 @@ fn serve(
 }
 
 fn finish(args: &GenerateArgs, reply: Reply<'_>) -> anyhow::Result<()> {
-    let Reply { prompt, prompt_ids, ids, mut text, stream, finish } = reply;
+    let Reply { prompt, prompt_ids, ids, mut text, stream, finish, usage } = reply;
     let rest = stream.finish()?;
     text.push_str(&rest);
     if args.json {
@@ -205,6 +229,7 @@ fn finish(args: &GenerateArgs, reply: Reply<'_>) -> anyhow::Result<()> {
             "ids": ids,
             "text": text,
             "finish_reason": finish,
+            "usage": usage,
         });
         return super::print_line(&object.to_string());
     }
@@ -216,7 +241,7 @@ fn finish(args: &GenerateArgs, reply: Reply<'_>) -> anyhow::Result<()> {
 
 fn show_statistics(
     args: &GenerateArgs,
-    engine: &dyn DynEngine,
+    engine: &dyn Engine,
     generated: usize,
     elapsed: Duration,
 ) -> anyhow::Result<()> {

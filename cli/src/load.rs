@@ -15,10 +15,11 @@ use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
 use piecewise_ir::op::Op;
+use piecewise_kernels::op::OpRegistry;
 use piecewise_passes::{Observer, RunReport};
 use piecewise_runtime::batch::RoleMap;
 use piecewise_runtime::config::Purpose;
-use piecewise_runtime::engine::DynEngine;
+use piecewise_runtime::engine::Engine;
 use piecewise_runtime::kv::KvShape;
 use piecewise_runtime::pipeline::plan;
 use piecewise_runtime::symbols::SymbolTable;
@@ -151,11 +152,11 @@ pub(crate) fn engine(
     purpose: Purpose,
     module: Module,
     weights: &dyn WeightSource,
-) -> anyhow::Result<Box<dyn DynEngine>> {
+) -> anyhow::Result<Box<dyn Engine>> {
     let symbols = SymbolTable::new(module.graph().symbols())?;
-    let roles = RoleMap::resolve(module.graph(), &symbols)?;
+    let roles = RoleMap::resolve(module.graph(), &symbols, &OpRegistry::builtin())?;
     let options = settings.config.build_options(&roles, purpose)?;
-    engine_on(settings, module, options, weights)
+    engine_on(settings, module, roles, options, weights)
 }
 
 /// Reads the configuration of a model folder.
@@ -196,7 +197,7 @@ pub(crate) fn load_decoder(
     args: &ModelArgs,
     dumps: &DumpArgs,
     folder: &Folder,
-) -> anyhow::Result<Box<dyn DynEngine>> {
+) -> anyhow::Result<Box<dyn Engine>> {
     folder.warn();
     let checkpoint = Checkpoint::open(&args.model)?;
     let dtypes = stored_dtypes(&checkpoint);

@@ -9,6 +9,7 @@ use piecewise_backend::compiler::Store;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use piecewise_kernels::attention::PAGE_ROWS;
+use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::batch::RoleMap;
 use piecewise_runtime::config::{ConfigLayers, Purpose, RuntimeConfig, Source};
 use piecewise_runtime::dispatch::Dispatcher;
@@ -71,7 +72,8 @@ impl Settings {
     /// For a graph, whose bounds are what they are.
     pub(crate) fn of_graph(args: &CompileArgs, graph: &Graph) -> anyhow::Result<Self> {
         let symbols = SymbolTable::new(graph.symbols())?;
-        let positions = RoleMap::resolve(graph, &symbols).ok().and_then(|r| r.max_positions());
+        let roles = RoleMap::resolve(graph, &symbols, &OpRegistry::builtin());
+        let positions = roles.ok().and_then(|roles| roles.max_positions());
         let bound = |class| number(symbols.count(class, symbols.bounds()).max(1));
         let mut layers = args.layers()?;
         let from = "the bounds of the graph";

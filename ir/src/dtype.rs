@@ -43,17 +43,26 @@ impl DType {
 
     /// Whether elements are floating-point numbers.
     pub const fn is_float(self) -> bool {
-        matches!(self, Self::F32 | Self::F16 | Self::BF16)
+        match self {
+            Self::F32 | Self::F16 | Self::BF16 => true,
+            Self::I32 | Self::I64 | Self::U8 | Self::Bool => false,
+        }
     }
 
     /// Whether elements are integers (`bool` is not).
     pub const fn is_int(self) -> bool {
-        matches!(self, Self::I32 | Self::I64 | Self::U8)
+        match self {
+            Self::I32 | Self::I64 | Self::U8 => true,
+            Self::F32 | Self::F16 | Self::BF16 | Self::Bool => false,
+        }
     }
 
     /// Whether a value of this dtype may index rows (`i32` or `i64`).
     pub const fn is_index(self) -> bool {
-        matches!(self, Self::I32 | Self::I64)
+        match self {
+            Self::I32 | Self::I64 => true,
+            Self::F32 | Self::F16 | Self::BF16 | Self::U8 | Self::Bool => false,
+        }
     }
 
     /// Its token in the textual IR.

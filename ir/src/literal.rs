@@ -31,7 +31,9 @@ impl Scalar {
     pub fn int(dtype: DType, value: i64) -> Self {
         match dtype {
             DType::I64 => Self { dtype, bits: value as u64 },
-            _ => Self::new(dtype, value as f64),
+            DType::I32 | DType::U8 | DType::Bool | DType::F32 | DType::F16 | DType::BF16 => {
+                Self::new(dtype, value as f64)
+            }
         }
     }
 

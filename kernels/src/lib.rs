@@ -5,9 +5,12 @@
 pub mod attention;
 pub mod cpu;
 pub mod cuda;
+pub mod inputs;
 pub mod lower;
 pub mod op;
+pub mod roles;
 pub mod sampling;
+pub mod segments;
 pub mod step;
 
 /// A digest of the sources of this crate, tests left out: what is lowered with it is a function of

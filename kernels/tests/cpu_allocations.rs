@@ -12,8 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use half::bf16;
 use piecewise_kernels::cpu::attention::{
-    AttentionShape, PackedAttention, PagedAttention, attention_scratch_bytes, packed_attention,
-    paged_attention,
+    AttentionShape, PagedAttention, SegmentAttention, attention_scratch_bytes, paged_attention,
 };
 use piecewise_kernels::cpu::convert::{convert, round_to_bf16_in_place, round_to_f16_in_place};
 use piecewise_kernels::cpu::matmul::{MatmulArgs, MatmulProblem, matmul, matmul_scratch_bytes};
@@ -102,18 +101,21 @@ impl Buffers {
             scratch: &mut self.scratch[start..],
         };
         paged_attention(isa, args).unwrap();
-        let args = PackedAttention {
+        let args = SegmentAttention {
             shape: SHAPE,
             q: FloatSlice::Bf16(&self.x),
             k: FloatSlice::Bf16(&self.w),
             v: FloatSlice::Bf16(&self.w),
             query_start: &[0, 40, 64],
+            key_starts: &[0, 40],
+            key_lengths: &[40, 24],
             scale: 0.125,
             causal: false,
+            window: Some(7),
             out: FloatSliceMut::Bf16(&mut self.y),
             scratch: &mut self.scratch[start..],
         };
-        packed_attention(isa, args).unwrap();
+        segment_attention(isa, args).unwrap();
     }
 
     fn sample(&mut self, isa: Isa) {

@@ -31,6 +31,7 @@ struct Step<'a> {
     queries: &'a [i32],
     /// Rows past those of the sequences.
     padding_rows: usize,
+    capability: (u32, u32),
 }
 
 impl Default for Step<'_> {
@@ -43,6 +44,7 @@ impl Default for Step<'_> {
             lengths: &[],
             queries: &[],
             padding_rows: 3,
+            capability: (8, 0),
         }
     }
 }
@@ -114,7 +116,7 @@ impl Step<'_> {
             )
             .unwrap();
         let sizes = vec![rows as u64, (s + PADDING) as u64, pool as u64];
-        let kernels = attention_kernels(&self.operands(), &attrs, &sizes).unwrap();
+        let kernels = attention_kernels(&self.operands(), &attrs, &sizes, self.capability).unwrap();
         let made: Vec<&str> = kernels.launches.iter().map(|l| l.entry.as_str()).collect();
         assert_eq!(made, entries, "{name}");
         let scratch = kernels.scratch.eval(&sizes);
@@ -303,6 +305,36 @@ fn tensor_cores_with_wide_heads() {
     ragged("wide_256", BF16, [2, 2], [256, 256], true);
     ragged("wide_192_128", F16, [2, 1], [192, 128], true);
     ragged("wide_64_256", BF16, [2, 1], [64, 256], true);
+}
+
+/// So many rows of padding that no keys are cut into ranges: those need clusters, which the host
+/// does not have.
+fn by_warpgroups(name: &str, dtype: DType, heads: [usize; 2], dims: [usize; 2], causal: bool) {
+    let step = Step {
+        dtypes: [dtype; 2],
+        heads,
+        dims,
+        causal,
+        lengths: &LENGTHS,
+        queries: &QUERIES,
+        padding_rows: 8400,
+        capability: (9, 0),
+    };
+    if available() {
+        step.check(name, &BOTH);
+    }
+}
+
+#[test]
+fn warpgroups_in_ragged_steps() {
+    by_warpgroups("warpgroups_128", BF16, [4, 2], [128, 128], true);
+    by_warpgroups("warpgroups_64", F16, [2, 2], [64, 64], true);
+}
+
+#[test]
+fn warpgroups_in_ragged_steps_of_other_groups_and_widths() {
+    by_warpgroups("warpgroups_64_128", F16, [3, 1], [64, 128], true);
+    by_warpgroups("warpgroups_128_64", BF16, [8, 1], [128, 64], false);
 }
 
 #[test]

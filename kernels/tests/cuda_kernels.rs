@@ -21,6 +21,9 @@ use piecewise_kernels::cuda::{
     TENSOR_ROWS, attention_kernels, sample_kernels,
 };
 
+/// Compute capabilities with and without products of warpgroups.
+const AMPERE: (u32, u32) = (8, 0);
+const HOPPER: (u32, u32) = (9, 0);
 const ARCHS: [&str; 6] = ["sm_80", "sm_87", "sm_89", "sm_90a", "sm_100", "sm_120"];
 
 fn rows() -> Dim {
@@ -46,6 +49,25 @@ fn attention(q: DType, kv: DType, heads: [u64; 2], dims: [u64; 2]) -> Vec<Tensor
         metadata.clone(),
         metadata,
     ]
+}
+
+/// Prompts by warpgroups: each pair of widths, a group that divides no tile, and all ranges.
+fn hopper_kernels() -> Vec<LaunchRecipe> {
+    let mut all = Vec::new();
+    for (dtype, heads, dims, causal) in [
+        (BF16, [32, 8], [128, 128], true),
+        (F16, [32, 8], [64, 64], true),
+        (BF16, [6, 2], [128, 64], false),
+        (F16, [4, 4], [64, 128], false),
+    ] {
+        let attrs = PagedAttention::attrs(0.125, causal);
+        for rows in [64, 128, 512, 8192] {
+            let operands = attention(dtype, dtype, heads, dims);
+            let made = attention_kernels(&operands, &attrs, &[rows, 64, 4096], HOPPER);
+            all.extend(made.unwrap().launches.pop());
+        }
+    }
+    all
 }
 
 fn sampling() -> OpKernels {
@@ -88,7 +110,8 @@ fn all_kernels() -> Vec<LaunchRecipe> {
                 let operands = attention(q, kv, heads, dims);
                 let attrs = PagedAttention::attrs(0.125, causal);
                 for sizes in [[1, 1, 4096], [32, 32, 4096], [64, 64, 4096], [8192, 64, 4096]] {
-                    all.extend(attention_kernels(&operands, &attrs, &sizes).unwrap().launches);
+                    let made = attention_kernels(&operands, &attrs, &sizes, AMPERE);
+                    all.extend(made.unwrap().launches);
                 }
             }
         }
@@ -165,7 +188,7 @@ fn the_keys_of_a_decode_are_split_by_the_captured_size_alone() {
     let attrs = PagedAttention::attrs(0.125, true);
     let splits = |t: u64, s: u64| {
         let operands = attention(BF16, BF16, [16, 8], [128, 128]);
-        let made = attention_kernels(&operands, &attrs, &[t, s, 4096]).unwrap();
+        let made = attention_kernels(&operands, &attrs, &[t, s, 4096], AMPERE).unwrap();
         let grid = made.launches[0].grid_at(&[t, s, 4096], 132).unwrap();
         assert_eq!(made.launches.len(), if grid[2] == 1 { 1 } else { 2 });
         let scratch = made.scratch.eval(&[t, s, 4096]);
@@ -188,7 +211,7 @@ fn the_keys_of_a_decode_are_split_by_the_captured_size_alone() {
 fn steps_of_many_rows_go_to_both_kernels() {
     let attrs = PagedAttention::attrs(0.125, true);
     let made = |dtype: DType, heads: [u64; 2], dims: [u64; 2], sizes: [u64; 3]| {
-        attention_kernels(&attention(dtype, dtype, heads, dims), &attrs, &sizes).unwrap()
+        attention_kernels(&attention(dtype, dtype, heads, dims), &attrs, &sizes, AMPERE).unwrap()
     };
     let sizes = [2048, 64, 4096];
     let kernels = made(BF16, [16, 8], [128, 128], sizes);
@@ -227,11 +250,40 @@ fn steps_of_many_rows_go_to_both_kernels() {
 }
 
 #[test]
+fn prompts_go_to_warpgroups_where_a_device_and_widths_allow() {
+    let attrs = PagedAttention::attrs(0.125, true);
+    let made = |heads: [u64; 2], dims: [u64; 2], rows: u64, capability| {
+        let operands = attention(BF16, BF16, heads, dims);
+        let sizes = [rows, 64, 4096];
+        let launch = attention_kernels(&operands, &attrs, &sizes, capability)
+            .unwrap()
+            .launches
+            .pop()
+            .unwrap();
+        assert_eq!(launch.entry, "attention_prefill");
+        assert!(launch.static_shared + launch.dynamic_shared <= 227 << 10);
+        (launch.source.contains("wgmma"), launch.grid_at(&sizes, 132).unwrap(), launch.block[0])
+    };
+    // A block for each multiprocessor, or ranges of keys by the blocks of a cluster.
+    assert_eq!(made([32, 8], [128, 128], 8192, HOPPER), (true, [132, 1, 1], 384));
+    assert_eq!(made([32, 8], [128, 128], 512, HOPPER), (true, [132, 1, 1], 384));
+    assert_eq!(made([32, 8], [128, 128], 128, HOPPER), (true, [4, 8, 4], 384));
+    assert_eq!(made([32, 8], [128, 128], 64, HOPPER), (true, [2, 8, 8], 384));
+    assert_eq!(made([32, 8], [64, 64], 64, HOPPER), (true, [2, 8, 8], 512));
+    assert_eq!(made([6, 2], [128, 64], 8192, HOPPER), (true, [132, 1, 1], 512));
+    for (dims, capability) in
+        [([128, 128], (9, 1)), ([128, 128], (10, 0)), ([96, 96], HOPPER), ([256, 128], HOPPER)]
+    {
+        assert!(!made([32, 8], dims, 8192, capability).0, "{dims:?} {capability:?}");
+    }
+}
+
+#[test]
 fn decodes_are_on_tensor_cores_where_types_and_widths_allow() {
     let attrs = PagedAttention::attrs(0.125, true);
     let entry = |q: DType, kv: DType, dims: [u64; 2], attrs: &Attrs| {
         let operands = attention(q, kv, [16, 8], dims);
-        let made = attention_kernels(&operands, attrs, &[4, 4, 4096]).unwrap();
+        let made = attention_kernels(&operands, attrs, &[4, 4, 4096], AMPERE).unwrap();
         made.launches[0].entry.clone()
     };
     for (q, kv, dims) in [(BF16, BF16, [128, 128]), (F16, F16, [80, 48]), (BF16, BF16, [256, 16])] {
@@ -244,7 +296,8 @@ fn decodes_are_on_tensor_cores_where_types_and_widths_allow() {
     }
     // Three blocks of the usual width fit a multiprocessor of the devices with the most bandwidth.
     let operands = attention(BF16, BF16, [32, 8], [128, 128]);
-    let launch = attention_kernels(&operands, &attrs, &[32, 32, 4096]).unwrap().launches.remove(0);
+    let launch =
+        attention_kernels(&operands, &attrs, &[32, 32, 4096], AMPERE).unwrap().launches.remove(0);
     assert_eq!(
         (launch.dynamic_shared, launch.static_shared, launch.block[0]),
         (68 << 10, 512, 128)
@@ -255,10 +308,10 @@ fn decodes_are_on_tensor_cores_where_types_and_widths_allow() {
 fn attention_says_what_it_has_no_kernel_for() {
     let attrs = PagedAttention::attrs(0.125, true);
     let wide = attention(BF16, BF16, [16, 8], [512, 512]);
-    let error = attention_kernels(&wide, &attrs, &[1, 1, 64]).unwrap_err().to_string();
+    let error = attention_kernels(&wide, &attrs, &[1, 1, 64], AMPERE).unwrap_err().to_string();
     assert!(error.contains("512") && error.contains("256"), "{error}");
     let many = attention(BF16, BF16, [32, 1], [64, 64]);
-    assert!(attention_kernels(&many, &attrs, &[1, 1, 64]).is_err());
+    assert!(attention_kernels(&many, &attrs, &[1, 1, 64], AMPERE).is_err());
 }
 
 #[test]
@@ -269,7 +322,7 @@ fn sources_of_ops() {
     insta::assert_snapshot!("tensor", spec.tensor_kernel(8, 227 << 10).unwrap().source);
     let operands = attention(BF16, BF16, [32, 8], [128, 128]);
     let attrs = PagedAttention::attrs(0.125, true);
-    let decode = attention_kernels(&operands, &attrs, &[32, 32, 4096]).unwrap();
+    let decode = attention_kernels(&operands, &attrs, &[32, 32, 4096], AMPERE).unwrap();
     insta::assert_snapshot!("decode", decode.launches[0].source);
 }
 
@@ -278,6 +331,11 @@ fn sources_of_ops() {
 #[test]
 fn nvrtc_takes_every_kernel_and_some_for_every_architecture() {
     let Some(nvrtc) = Nvrtc::find() else { return };
+    for LaunchRecipe { source, options, .. } in hopper_kernels() {
+        if let Err(log) = nvrtc.compile(&source, PRELUDE, "sm_90a", &options) {
+            panic!("sm_90a:\n{log}\n{source}");
+        }
+    }
     let mut sources: Vec<(String, Vec<String>)> =
         all_kernels().into_iter().map(|r| (r.source, r.options)).collect();
     sources.sort();

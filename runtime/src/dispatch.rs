@@ -4,7 +4,7 @@
 
 use crate::mode::{GraphMode, StepMode};
 use crate::sizes::SizeList;
-use crate::symbols::{SymbolClass, SymbolTable};
+use crate::symbols::{MAX_OWN, Over, SymbolClass, SymbolTable};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_kernels::step::CaptureSupport;
 
@@ -17,6 +17,8 @@ pub struct StepShape {
     pub rows: u64,
     /// Sequences.
     pub sequences: u64,
+    /// Rows of the graph's own kinds, by their place.
+    pub own: [u64; MAX_OWN],
     /// The tokens of every sequence, if they are equal and each sequence wants one row.
     pub query_length: Option<u64>,
 }
@@ -30,6 +32,36 @@ pub struct StepSizes {
     pub rows: PieceSize,
     /// Sequences: only metadata is shaped by it.
     pub sequences: u64,
+    /// Rows of the graph's own kinds, by their place; [`NO_ROWS`] past the last.
+    pub own: [PieceSize; MAX_OWN],
+}
+
+/// The size of a kind of rows that the graph does not have.
+pub const NO_ROWS: PieceSize = PieceSize::General(0);
+
+impl StepSizes {
+    /// The size of what iterates over rows of a class; `None` where nothing is captured by it.
+    pub fn of(&self, class: SymbolClass) -> Option<PieceSize> {
+        match class {
+            SymbolClass::Tokens => Some(self.tokens),
+            SymbolClass::Rows => Some(self.rows),
+            SymbolClass::Own(kind) => Some(self.own[kind]),
+            SymbolClass::Sequences | SymbolClass::Fixed => None,
+        }
+    }
+
+    /// The same in rows of `over`.
+    pub fn of_rows(&self, over: Over) -> Option<PieceSize> {
+        Some(match self.of(over.class)? {
+            PieceSize::Exact(n) => PieceSize::Exact(n * over.times),
+            PieceSize::General(n) => PieceSize::General(n * over.times),
+        })
+    }
+
+    /// The padded rows of a class that varies from step to step.
+    pub fn rows_of(&self, class: SymbolClass) -> u64 {
+        self.of(class).map_or(self.sequences, PieceSize::rows)
+    }
 }
 
 /// Why a step that should have replayed was launched.
@@ -100,9 +132,44 @@ pub struct Dispatcher {
     pub max_sequences: u64,
     /// Whether a step may run at a larger size than its count.
     pub padding: bool,
+    /// Sizes for rows of the graph's own kinds. What a model is built with has one for each kind,
+    /// in their order.
+    pub own: Vec<OwnSizes>,
+}
+
+/// The sizes of one of the graph's own kinds of rows.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OwnSizes {
+    /// The role of its symbol: `rows.patches`.
+    pub role: String,
+    /// The sizes.
+    pub sizes: SizeList,
 }
 
 impl Dispatcher {
+    /// Puts the sizes of the graph's own kinds of rows in their order; a kind without a list gets
+    /// the default pattern up to its bound.
+    pub fn order_own(&mut self, symbols: &SymbolTable) {
+        let kinds = symbols.own().iter().enumerate();
+        self.own = kinds
+            .map(|(kind, role)| {
+                let sizes = self.own_sizes(symbols, kind);
+                OwnSizes { role: role.clone(), sizes }
+            })
+            .collect();
+    }
+
+    fn own_sizes(&self, symbols: &SymbolTable, kind: usize) -> SizeList {
+        let role = symbols.own().get(kind);
+        match self.own.iter().find(|own| Some(&own.role) == role) {
+            Some(own) => own.sizes.clone(),
+            None => {
+                let bound = symbols.count(SymbolClass::Own(kind), symbols.bounds());
+                SizeList::default_pattern(bound.max(1))
+            }
+        }
+    }
+
     /// Where a step of this shape runs.
     pub fn dispatch(&self, shape: StepShape) -> Dispatch {
         let uniform = shape.query_length.filter(|q| self.query_lengths.contains(q));
@@ -121,7 +188,9 @@ impl Dispatcher {
         }
         let sizes = self.mixed_sizes(shape);
         let mode = if wanted == StepMode::Full { self.mode.mixed() } else { wanted };
-        let general = [sizes.tokens, sizes.rows].iter().any(|s| matches!(s, PieceSize::General(_)));
+        let own = &sizes.own[..self.own.len().min(MAX_OWN)];
+        let is_general = |size: &PieceSize| matches!(size, PieceSize::General(_));
+        let general = [sizes.tokens, sizes.rows].iter().chain(own).any(is_general);
         let falls_back = match mode {
             StepMode::None => wanted == StepMode::Full,
             StepMode::Piecewise | StepMode::Full => general,
@@ -140,18 +209,35 @@ impl Dispatcher {
         if tokens > self.max_tokens || shape.rows > b || b > self.max_rows.min(self.max_sequences) {
             return None;
         }
-        Some(StepSizes {
-            tokens: PieceSize::Exact(tokens),
-            rows: PieceSize::Exact(b),
-            sequences: b,
-        })
+        self.own_fits_full(shape).then(|| self.full_decode(b, q))
     }
 
     /// The sizes of the full mixed graph of T tokens: R = S = min(T, their caps).
     fn full_mixed_sizes(&self, shape: StepShape) -> Option<StepSizes> {
         let tokens = self.pad(&self.tokens, shape.tokens)?;
         let sizes = self.full_mixed(tokens);
-        (shape.rows <= sizes.rows.rows() && shape.sequences <= sizes.sequences).then_some(sizes)
+        let fits = shape.rows <= sizes.rows.rows() && shape.sequences <= sizes.sequences;
+        (fits && self.own_fits_full(shape)).then_some(sizes)
+    }
+
+    /// Rows of own kinds are of the largest size in a full graph: how many come with a number of
+    /// tokens is not known.
+    fn own_full(&self) -> [PieceSize; MAX_OWN] {
+        let largest = |kind: usize| self.own.get(kind).map(|own| own.sizes.max());
+        std::array::from_fn(|kind| largest(kind).map_or(NO_ROWS, PieceSize::Exact))
+    }
+
+    fn own_fits_full(&self, shape: StepShape) -> bool {
+        self.own.iter().zip(shape.own).all(|(own, count)| count <= own.sizes.max())
+    }
+
+    fn full_decode(&self, batch: u64, query_length: u64) -> StepSizes {
+        StepSizes {
+            tokens: PieceSize::Exact(batch * query_length),
+            rows: PieceSize::Exact(batch),
+            sequences: batch,
+            own: self.own_full(),
+        }
     }
 
     /// The sizes of the full mixed graph of size `tokens`.
@@ -160,6 +246,7 @@ impl Dispatcher {
             tokens: PieceSize::Exact(tokens),
             rows: PieceSize::Exact(tokens.min(self.max_rows)),
             sequences: tokens.min(self.max_sequences),
+            own: self.own_full(),
         }
     }
 
@@ -174,6 +261,10 @@ impl Dispatcher {
             tokens: choose(&self.tokens, shape.tokens, self.max_tokens),
             rows: choose(&self.batches, rows, self.max_rows),
             sequences: choose(&self.batches, shape.sequences, self.max_sequences).rows(),
+            own: std::array::from_fn(|kind| match self.own.get(kind) {
+                Some(own) => choose(&own.sizes, shape.own[kind], u64::MAX),
+                None => NO_ROWS,
+            }),
         }
     }
 
@@ -193,19 +284,37 @@ impl Dispatcher {
         }
     }
 
-    /// The most of each symbol, by symbol index, in a step that runs at `size` of `class`: a
-    /// sequence brings a token at least, and rows and sequences are padded by their own list.
-    pub fn limits(&self, symbols: &SymbolTable, class: Option<SymbolClass>, size: u64) -> Vec<u64> {
+    /// The most of each symbol, by symbol index, in a step in which what iterates over rows of
+    /// `over` runs at `size` of them: a sequence brings a token at least, and rows and sequences
+    /// are padded by their own list.
+    pub fn limits(&self, symbols: &SymbolTable, over: Option<Over>, size: u64) -> Vec<u64> {
+        let Some(Over { class, times }) = over else { return symbols.bounds().to_vec() };
+        let size = size / times;
         let few = self.batches.padded(size).unwrap_or(size).max(size);
         let limit = |(i, &bound): (usize, &u64)| match (class, symbols.class_at(i)) {
-            (Some(SymbolClass::Tokens), SymbolClass::Tokens) => size,
-            (Some(SymbolClass::Tokens), SymbolClass::Rows | SymbolClass::Sequences) => {
-                bound.min(few)
+            (SymbolClass::Tokens, SymbolClass::Rows | SymbolClass::Sequences) => {
+                bound.min(few * symbols.times_at(i))
             }
-            (Some(SymbolClass::Rows), SymbolClass::Rows) => size,
+            (SymbolClass::Tokens | SymbolClass::Rows | SymbolClass::Own(_), other)
+                if other == class =>
+            {
+                size * symbols.times_at(i)
+            }
             _ => bound,
         };
         symbols.bounds().iter().enumerate().map(limit).collect()
+    }
+
+    /// The sizes, in rows of `over`, at which what iterates over them has programs of its own,
+    /// ascending.
+    pub fn program_sizes(&self, symbols: &SymbolTable, over: Over) -> Vec<u64> {
+        let sizes = match over.class {
+            SymbolClass::Tokens => self.token_sizes(),
+            SymbolClass::Rows => self.row_sizes(),
+            SymbolClass::Own(kind) => self.own_sizes(symbols, kind).sizes().to_vec(),
+            SymbolClass::Sequences | SymbolClass::Fixed => Vec::new(),
+        };
+        sizes.into_iter().map(|size| size * over.times).collect()
     }
 
     /// The sizes at which pieces that iterate over tokens have programs of their own, ascending.
@@ -247,28 +356,29 @@ impl Dispatcher {
         mode
     }
 
-    /// The sizes at which each piece that iterates over symbols of `class` is captured on its
+    /// The sizes, in rows of `over`, at which each piece that iterates over them is captured on its
     /// own, ascending; none where the mode replays no pieces.
-    pub fn piece_graph_sizes(&self, class: SymbolClass) -> Vec<u64> {
+    pub fn piece_graph_sizes(&self, symbols: &SymbolTable, over: Over) -> Vec<u64> {
         if ![self.mode.decode(), self.mode.mixed()].contains(&StepMode::Piecewise) {
             return Vec::new();
         }
-        let (sizes, bound) = match class {
-            SymbolClass::Rows => (&self.batches, self.max_rows),
-            _ => (&self.tokens, self.max_tokens),
+        let up_to = |list: &SizeList, bound: u64| -> Vec<u64> {
+            list.sizes().iter().copied().filter(|&size| size <= bound).collect()
         };
-        sizes.sizes().iter().copied().filter(|&size| size <= bound).collect()
+        let sizes = match over.class {
+            SymbolClass::Tokens => up_to(&self.tokens, self.max_tokens),
+            SymbolClass::Rows => up_to(&self.batches, self.max_rows),
+            SymbolClass::Own(kind) => self.own_sizes(symbols, kind).sizes().to_vec(),
+            SymbolClass::Sequences | SymbolClass::Fixed => Vec::new(),
+        };
+        sizes.into_iter().map(|size| size * over.times).collect()
     }
 
     /// The sizes at which the whole step is captured as one graph, ascending.
     pub fn full_graph_sizes(&self) -> Vec<StepSizes> {
         let mut full = Vec::new();
         if self.mode.decode() == StepMode::Full {
-            full.extend(self.decode_batches().map(|(b, q)| StepSizes {
-                tokens: PieceSize::Exact(b * q),
-                rows: PieceSize::Exact(b),
-                sequences: b,
-            }));
+            full.extend(self.decode_batches().map(|(b, q)| self.full_decode(b, q)));
         }
         if self.mode.mixed() == StepMode::Full {
             full.extend(self.tokens.sizes().iter().map(|&t| self.full_mixed(t)));

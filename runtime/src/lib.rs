@@ -11,10 +11,10 @@ pub mod measure;
 pub mod mode;
 pub mod model;
 pub mod pipeline;
-pub mod roles;
 pub mod stats;
 pub mod symbols;
 
+pub use piecewise_kernels::roles;
 pub use piecewise_planner::sizes;
 
 #[cfg(test)]

@@ -57,10 +57,23 @@ impl DeviceSpec {
         threads: usize,
         faults: &Faults,
     ) -> Result<OpenDevice, OpenError> {
-        match self.resolve(faults).0 {
+        let options = CudaOptions { faults: faults.clone(), ..CudaOptions::default() };
+        self.open_as(registry, threads, options)
+    }
+
+    /// [`DeviceSpec::open`], where a CUDA device is opened as `options` say, at this name's number.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_as(
+        self,
+        registry: &Arc<OpRegistry>,
+        threads: usize,
+        options: CudaOptions,
+    ) -> Result<OpenDevice, OpenError> {
+        match self.resolve(&options.faults).0 {
             Self::Cuda(ordinal) => {
-                let faults = faults.clone();
-                let options = CudaOptions { ordinal, faults, ..CudaOptions::default() };
+                let options = CudaOptions { ordinal, ..options };
                 let device = CudaDevice::open(options, OpRegistry::clone(registry));
                 let device = device.map_err(|source| OpenError::Cuda { ordinal, source })?;
                 let compiler = device.compiler(Arc::clone(registry));

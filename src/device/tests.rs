@@ -8,7 +8,17 @@ fn devices_come_back_as_they_are_written() {
     }
     assert_eq!("cuda".parse(), Ok(DeviceSpec::Cuda(0)));
     assert_eq!("cuda:sm_90".parse(), Ok(DeviceSpec::Arch(Arch::HOPPER)));
-    for text in ["", "gpu", "cuda:", "cuda:-1", "cuda:sm_", "cuda:sm_80a", "cpu:0", "cuda:x"] {
+    for text in [
+        "",
+        "gpu",
+        "cuda:",
+        "cuda:-1",
+        "cuda:sm_",
+        "cuda:sm_80a",
+        "cuda:sm_90aa",
+        "cpu:0",
+        "cuda:x",
+    ] {
         assert!(text.parse::<DeviceSpec>().is_err(), "{text}");
     }
 }

@@ -1,17 +1,11 @@
 //! The decoder family: Qwen3, Qwen2, Llama and Mistral as one graph.
 
 use super::config::DecoderConfig;
-use super::op_builders::{
-    AttentionMeta, AttentionSpec, DecoderStates, KernelOps, KvState, SampleParameters,
-};
+use super::op_builders::{AttentionSpec, DecoderStates, KernelOps, KvState};
+use super::step_inputs::{StepBounds, StepInputs};
 use piecewise_ir::builder::{BuildErrors, Builder, Tensor};
-use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
-use piecewise_ir::entity::Symbol;
 use piecewise_ir::graph::Graph;
-use piecewise_ir::literal::Scalar;
-use piecewise_kernels::attention::PAGE_ROWS;
-use piecewise_runtime::roles;
 
 /// What a decoder graph is made for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,20 +20,16 @@ pub struct DecoderLimits {
     pub max_sequences: u64,
     /// The longest sequence, prompt and reply together.
     pub max_length: u64,
-    /// Rows of the KV pool, a multiple of [`PAGE_ROWS`].
+    /// Rows of the KV pool, a multiple of
+    /// [`PAGE_ROWS`](piecewise_kernels::attention::PAGE_ROWS).
     pub kv_rows: u64,
 }
 
-struct StepInputs<'b> {
-    ids: Tensor<'b>,
-    positions: Tensor<'b>,
-    slots: Tensor<'b>,
-    attention: AttentionMeta<'b>,
-    logit_rows: Tensor<'b>,
-    sample_slots: Tensor<'b>,
-    sample: SampleParameters<'b>,
-    sampled: Tensor<'b>,
-    kv_rows: Symbol,
+impl DecoderLimits {
+    fn step_bounds(&self) -> StepBounds {
+        let Self { max_tokens, max_rows, max_sequences, max_length, kv_rows, .. } = *self;
+        StepBounds { max_tokens, max_rows, max_sequences, max_length, kv_rows, state_slots: 0 }
+    }
 }
 
 /// The graph of a decoder: from the inputs of a step to `(logits f32 [R, V], sampled i32 [R])`.
@@ -56,7 +46,7 @@ pub fn decoder(
     let b = Builder::new("decoder")
         .weight_dtype(config.dtype.unwrap_or(DType::BF16))
         .weight_dtypes(dtype_of);
-    let step = step_inputs(&b, limits);
+    let step = StepInputs::declare(&b, &limits.step_bounds());
     let rope = b.rope_table(&config.rope_inverse_frequencies(), limits.max_length);
     let vocab = config.vocab_size as u64;
     let hidden = config.hidden_size as u64;
@@ -76,8 +66,7 @@ pub fn decoder(
         false => b.weight("lm_head.weight", [vocab, hidden]),
     };
     let logits = x.matmul_transposed(head, DType::F32);
-    let sampled = logits.sample(&step.sample);
-    step.sampled.scatter(step.sample_slots, sampled);
+    let sampled = step.sample(logits);
     b.finish([logits, sampled])
 }
 
@@ -103,7 +92,7 @@ fn attention<'b>(
         q = q.rms_norm(b.weight("q_norm.weight", [dim]), config.rms_norm_eps);
         k = k.rms_norm(b.weight("k_norm.weight", [dim]), config.rms_norm_eps);
     }
-    kv.write(step.slots, k.rope(step.positions, rope), v);
+    kv.write(step.kv_slots, k.rope(step.positions, rope), v);
     let spec = AttentionSpec { scale: (dim as f64).powf(-0.5), causal: true };
     let mixed = q.rope(step.positions, rope).paged_attention(kv, &step.attention, spec);
     linear(b, "o_proj", mixed, [hidden, heads * dim], config.output_bias)
@@ -128,54 +117,4 @@ fn linear<'b>(
     let _scope = b.scope(name);
     let y = x.linear(b.weight("weight", shape));
     if bias { y + b.weight("bias", [shape[0]]).cast(y.dtype()) } else { y }
-}
-
-fn step_inputs<'b>(b: &'b Builder, limits: &DecoderLimits) -> StepInputs<'b> {
-    let tokens = b.symbol("T", 1, limits.max_tokens, Some(roles::TOKENS));
-    let rows = b.symbol("R", 1, limits.max_rows, Some(roles::ROWS));
-    let sequences = b.symbol("S", 1, limits.max_sequences, Some(roles::SEQUENCES));
-    let kv_rows = b.symbol("P", 0, limits.kv_rows, Some(roles::KV_ROWS));
-    let entries = b.symbol("Q", 1, limits.max_sequences, Some(roles::SAMPLED_ROWS));
-    let pages = limits.max_length.div_ceil(PAGE_ROWS);
-    let input = |name: &str, dtype: DType, shape: &[Dim], padding: f64, role: &str| {
-        let padding = Some(Scalar::new(dtype, padding));
-        b.input(name, dtype, shape.iter().cloned(), padding, Some(role))
-    };
-    let (t, r, s) = ([tokens.into()], [rows.into()], [sequences.into()]);
-    let staged = input("ids", DType::I32, &t, 0.0, roles::TOKEN_IDS);
-    let feedback = input("feedback", DType::I32, &t, -1.0, roles::TOKEN_FEEDBACK);
-    let positions = input("positions", DType::I32, &t, 0.0, roles::TOKEN_POSITIONS);
-    let slots = input("slots", DType::I32, &t, -1.0, roles::KV_SLOTS);
-    let table = [sequences.into(), pages.into()];
-    let attention = AttentionMeta {
-        block_table: input("block_table", DType::I32, &table, 0.0, roles::KV_BLOCK_TABLE),
-        kv_lengths: input("kv_lengths", DType::I32, &s, 0.0, roles::KV_LENGTHS),
-        query_starts: input("query_starts", DType::I32, &s, 0.0, roles::QUERY_STARTS),
-        query_lengths: input("query_lengths", DType::I32, &s, 0.0, roles::QUERY_LENGTHS),
-    };
-    let logit_rows = input("logit_rows", DType::I32, &r, 0.0, roles::LOGIT_ROWS);
-    let sample_slots = input("sample_slots", DType::I32, &r, -1.0, roles::SAMPLE_SLOTS);
-    let sample = SampleParameters {
-        temperature: input("temperature", DType::F32, &r, 0.0, roles::SAMPLE_TEMPERATURE),
-        top_k: input("top_k", DType::I32, &r, 0.0, roles::SAMPLE_TOP_K),
-        top_p: input("top_p", DType::F32, &r, 1.0, roles::SAMPLE_TOP_P),
-        seed: input("seed", DType::I64, &r, 0.0, roles::SAMPLE_SEED),
-        position: input("sample_position", DType::I32, &r, 0.0, roles::SAMPLE_POSITION),
-    };
-    let sampled = b.state("sampled", DType::I32, [entries.into()], Some(roles::SAMPLED));
-    // Ids that the previous step sampled never leave the device: -1 takes the staged id.
-    let fed_back = sampled.gather(feedback);
-    let is_staged = feedback.less(b.scalar(DType::I32, 0.0));
-    let ids = is_staged.select(staged, fed_back);
-    StepInputs {
-        ids,
-        positions,
-        slots,
-        attention,
-        logit_rows,
-        sample_slots,
-        sample,
-        sampled,
-        kv_rows,
-    }
 }

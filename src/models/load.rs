@@ -13,8 +13,9 @@ use piecewise_ir::dtype::DType;
 use piecewise_ir::module::Module;
 use piecewise_kernels::attention::PAGE_ROWS;
 use piecewise_kernels::op::OpRegistry;
+use piecewise_runtime::batch::RoleMap;
 use piecewise_runtime::dispatch::Dispatcher;
-use piecewise_runtime::engine::{DynEngine, Engine, EngineError, EngineOptions};
+use piecewise_runtime::engine::{BatchingEngine, Engine, EngineError, EngineOptions};
 use piecewise_runtime::mode::{GraphMode, Level};
 use piecewise_runtime::model::{
     BuildOptions, CaptureWhen, Checks, CompiledModel, ModelError, OnCaptureFailure,
@@ -114,7 +115,7 @@ pub struct LoadedDecoder {
     /// Text to ids and back.
     pub tokenizer: TextTokenizer,
     /// Takes requests.
-    pub engine: Box<dyn DynEngine>,
+    pub engine: Box<dyn Engine>,
 }
 
 impl DecoderLoader {
@@ -258,6 +259,7 @@ impl DecoderLoader {
             max_rows: self.max_num_seqs,
             max_sequences: self.max_num_seqs,
             padding: true,
+            own: Vec::new(),
         })
     }
 }
@@ -268,9 +270,12 @@ fn serving<D: Device + 'static>(
     compiler: &dyn Compiler,
     device: D,
     checkpoint: &Checkpoint,
-) -> Result<Box<dyn DynEngine>, LoadError> {
+) -> Result<Box<dyn Engine>, LoadError> {
     let build = CompiledModel::build;
     let model = build(module, options, compiler, &NoStore, device, checkpoint, &mut |_| {})?;
-    let options = EngineOptions::of(&model)?;
-    Ok(Box::new(Engine::new(model, options)?))
+    let ops = OpRegistry::builtin();
+    let roles = RoleMap::resolve(model.module().graph(), model.symbols(), &ops);
+    let roles = roles.map_err(EngineError::from)?;
+    let options = EngineOptions::of(&model, &roles);
+    Ok(Box::new(BatchingEngine::new(model, roles, options)?))
 }

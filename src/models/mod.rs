@@ -20,6 +20,7 @@ mod files;
 pub mod load;
 pub mod op_builders;
 pub mod presets;
+mod step_inputs;
 pub mod tokenizer;
 pub mod weights;
 
@@ -28,5 +29,6 @@ pub use config::{ConfigError, DecoderConfig, Family, RopeConfig, RopeScaling};
 pub use decoder::{DecoderLimits, decoder};
 pub use load::{DecoderLoader, LoadError, LoadedDecoder};
 pub use presets::{Preset, UnknownPreset};
+pub use step_inputs::{StepBounds, StepInputs};
 pub use tokenizer::{TextStream, TextTokenizer, TokenizerError};
 pub use weights::{UndeclaredDType, check_weights, unused_tensors};

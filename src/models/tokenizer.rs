@@ -150,7 +150,19 @@ impl TextTokenizer {
     /// [`TokenizerError::EmptyPrompt`] if there are none, [`TokenizerError::Encode`] if the
     /// tokenizer fails.
     pub fn encode(&self, prompt: &str) -> Result<Vec<u32>, TokenizerError> {
-        let encoding = contained(|| self.inner.encode(prompt, true))
+        self.encode_with(prompt, true)
+    }
+
+    /// The token ids of a text that goes on from others: without special tokens.
+    ///
+    /// # Errors
+    /// As for [`Self::encode`].
+    pub fn encode_more(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        self.encode_with(text, false)
+    }
+
+    fn encode_with(&self, prompt: &str, special: bool) -> Result<Vec<u32>, TokenizerError> {
+        let encoding = contained(|| self.inner.encode(prompt, special))
             .map_err(|source| TokenizerError::Encode { source })?;
         let ids = encoding.get_ids();
         if ids.is_empty() {

@@ -3,7 +3,7 @@
 use super::Outputs;
 use piecewise_backend::device::Device;
 use piecewise_ir::module::Module;
-use piecewise_runtime::model::{CompiledModel, ModelError, StepInputs, StepReport};
+use piecewise_runtime::model::{CompiledModel, ModelError, StepData, StepReport};
 use piecewise_runtime::stats::Statistics;
 use piecewise_runtime::symbols::SymbolTable;
 
@@ -16,7 +16,7 @@ pub(super) trait AnyModel: std::fmt::Debug + Send {
     fn describe_device(&self) -> String;
 
     /// Runs a step and copies its outputs.
-    fn step(&mut self, step: &StepInputs<'_>) -> Result<Outputs, Box<ModelError>>;
+    fn step(&mut self, step: &StepData<'_>) -> Result<Outputs, Box<ModelError>>;
 }
 
 impl<D: Device> AnyModel for CompiledModel<D> {
@@ -40,7 +40,7 @@ impl<D: Device> AnyModel for CompiledModel<D> {
         self.device().describe()
     }
 
-    fn step(&mut self, step: &StepInputs<'_>) -> Result<Outputs, Box<ModelError>> {
+    fn step(&mut self, step: &StepData<'_>) -> Result<Outputs, Box<ModelError>> {
         let ticket = self.submit(step)?;
         Ok(Outputs::copied(&self.read(&ticket)?, step.counts)?)
     }

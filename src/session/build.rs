@@ -147,6 +147,7 @@ impl SessionBuilder {
                 max_rows: 1,
                 max_sequences: 1,
                 padding: true,
+                own: Vec::new(),
             },
             max_logit_rows: 1,
             read_outputs: (0..module.graph().outputs().len()).collect(),

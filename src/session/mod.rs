@@ -6,16 +6,15 @@
 
 mod any_model;
 mod build;
-mod element;
 mod error;
 mod outputs;
 mod shapes;
 mod weights;
 
 pub use build::SessionBuilder;
-pub use element::Element;
 pub use error::SessionError;
 pub use outputs::Outputs;
+pub use piecewise_kernels::inputs::Element;
 pub use weights::InMemoryWeights;
 
 use any_model::AnyModel;
@@ -23,7 +22,7 @@ use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
 use piecewise_passes::RunReport;
-use piecewise_runtime::model::{StepInputs, StepReport};
+use piecewise_runtime::model::{StepData, StepReport};
 use piecewise_runtime::stats::Statistics;
 use shapes::StepSymbol;
 use std::collections::BTreeMap;
@@ -119,7 +118,7 @@ impl Session {
                 known: known.join(", "),
             });
         }
-        let step = StepInputs { counts: &counts, inputs: &inputs, query_length: None };
+        let step = StepData { counts: &counts, inputs: &inputs, query_length: None };
         Ok(self.model.step(&step)?)
     }
 }

@@ -25,7 +25,7 @@ impl StepSymbol {
             match table.class(symbol) {
                 SymbolClass::Fixed => continue,
                 SymbolClass::Tokens => {}
-                SymbolClass::Rows | SymbolClass::Sequences => {
+                SymbolClass::Rows | SymbolClass::Sequences | SymbolClass::Own(_) => {
                     let role = decl.role.as_deref().unwrap_or_default();
                     return Err(refuse(format!(
                         "has the role \"{role}\", but a session runs steps of rows alone; serve \

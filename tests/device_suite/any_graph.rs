@@ -14,7 +14,7 @@ use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::dispatch::Dispatcher;
 use piecewise_runtime::mode::{GraphMode, StepMode};
 use piecewise_runtime::model::{
-    BuildOptions, CaptureWhen, Checks, CompiledModel, OnCaptureFailure, StepInputs,
+    BuildOptions, CaptureWhen, Checks, CompiledModel, OnCaptureFailure, StepData,
 };
 use piecewise_runtime::sizes::SizeList;
 use std::borrow::Cow;
@@ -79,6 +79,7 @@ pub(crate) fn build<T: Target>(
             max_rows: 1,
             max_sequences: 1,
             padding: true,
+            own: Vec::new(),
         },
         max_logit_rows: 1,
         read_outputs: (0..module.graph().outputs().len()).collect(),
@@ -111,7 +112,7 @@ pub(crate) fn step<D: Device>(
 ) -> Vec<Vec<u8>> {
     let inputs: Vec<Vec<u8>> = inputs.iter().map(bytes_of).collect();
     let inputs: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
-    let step = StepInputs { counts: &[rows], inputs: &inputs, query_length: None };
+    let step = StepData { counts: &[rows], inputs: &inputs, query_length: None };
     let ticket = model.submit(&step).unwrap();
     assert_eq!(model.last_step().unwrap().mode, expected_mode);
     let count = model.module().graph().outputs().len();

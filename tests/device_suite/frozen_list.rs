@@ -171,7 +171,7 @@ pub(crate) fn no_row_past_the_size_is_touched<T: Target>(mode: GraphMode) {
 
     let mut sizes = vec![0; model.symbols().len()];
     let report = left.report.sizes;
-    model.symbols().fill(&mut sizes, report.tokens, report.rows, report.sequences);
+    model.symbols().fill(&mut sizes, |class| report.rows_of(class));
     let mut bytes = vec![0; slots as usize];
     model.device_mut().read(arena, &mut bytes).unwrap();
     let graph = model.module().graph();

@@ -14,13 +14,17 @@ mod frozen_list;
 mod host_kernel;
 mod launch_check;
 mod new_compositions;
+mod programmatic;
 mod random_graphs;
 mod random_steps;
 mod sequences;
+mod several_rows;
+mod slot_states;
 mod small_decoder;
 mod target;
 mod user_op;
 mod warm_start;
+mod wide_heads;
 
 /// Cases that run where the target `T` of their module is there.
 macro_rules! cases {
@@ -41,8 +45,8 @@ macro_rules! suite {
             use crate::target::Target;
             use crate::user_op::{Form, Place};
             use crate::{
-                alternatives, equal_modes, frozen_list, new_compositions, random_graphs, random_steps, user_op,
-                warm_start,
+                alternatives, equal_modes, frozen_list, new_compositions, random_graphs, random_steps,
+                several_rows, user_op, warm_start, wide_heads,
             };
             use piecewise_ir::dtype::DType::{BF16, F32};
             use piecewise_runtime::mode::GraphMode;
@@ -110,6 +114,13 @@ macro_rules! suite {
                 }
                 random_graphs_equal_the_evaluator_in_every_mode {
                     random_graphs::equal_the_evaluator::<T>();
+                }
+                wide_heads_equal_the_cpu {
+                    wide_heads::equal_the_cpu::<T>(64, 2e-2);
+                    wide_heads::equal_the_cpu::<T>(128, 2e-2);
+                }
+                rows_of_several_kinds_each_have_their_size {
+                    several_rows::equal_the_evaluator::<T>();
                 }
                 a_model_from_a_filled_store_gives_the_same_bits {
                     warm_start::equals_cold::<T>();

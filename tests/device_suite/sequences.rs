@@ -3,6 +3,7 @@
 use crate::small_decoder::VOCAB;
 use piecewise_backend::device::Device;
 use piecewise_ir::testing::Rng;
+use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::batch::{
     BatchBuffers, Chunk, ChunkRows, ChunkTokens, RoleMap, Sampling, StepView,
 };
@@ -26,6 +27,12 @@ pub(crate) struct Sequences {
     pub sampling: Option<Sampling>,
 }
 
+/// What fills the inputs of a model.
+pub(crate) fn roles_of<D: Device>(model: &CompiledModel<D>) -> RoleMap {
+    let ops = OpRegistry::builtin();
+    RoleMap::resolve(model.module().graph(), model.symbols(), &ops).unwrap()
+}
+
 /// What one sequence brings to a step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn {
@@ -37,7 +44,7 @@ pub(crate) struct Turn {
 
 impl Sequences {
     pub(crate) fn of<D: Device>(model: &CompiledModel<D>) -> Self {
-        let roles = RoleMap::resolve(model.module().graph(), model.symbols()).unwrap();
+        let roles = roles_of(model);
         Self {
             list: (0..roles.sampled_entries).map(|_| Sequence::default()).collect(),
             pool: PagePool::new(roles.kv_rows),
@@ -79,6 +86,7 @@ impl Sequences {
                 },
                 start: sequence.length,
                 table: &sequence.table,
+                slot: None,
                 rows: turn.rows,
                 entry: Some(entry),
                 sampling,
@@ -86,7 +94,7 @@ impl Sequences {
             sequence.length = end;
             sequence.has_sampled |= turn.rows != ChunkRows::None;
         }
-        self.batch.view()
+        self.batch.view().unwrap()
     }
 }
 
@@ -131,7 +139,7 @@ pub(crate) fn try_step<D: Device>(
     model: &mut CompiledModel<D>,
     view: &StepView<'_>,
 ) -> Result<Left, Box<ModelError>> {
-    let ticket = model.submit(&view.inputs())?;
+    let ticket = model.submit(&view.data())?;
     let outputs = model.read(&ticket)?;
     let outputs = [0, 1].map(|i| outputs.bytes(i).unwrap().to_vec());
     Ok(Left { report: model.last_step().unwrap(), outputs, states: states(model) })

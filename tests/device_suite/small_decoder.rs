@@ -25,6 +25,7 @@ pub(crate) const VOCAB: u32 = 61;
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     pub layers: usize,
+    pub head_dim: u64,
     pub dtype: DType,
     pub max_tokens: u64,
     pub max_sequences: u64,
@@ -41,6 +42,7 @@ impl Default for Setup {
     fn default() -> Self {
         Self {
             layers: 2,
+            head_dim: 8,
             dtype: DType::F32,
             max_tokens: 64,
             max_sequences: 4,
@@ -65,7 +67,7 @@ impl Setup {
             "num_hidden_layers": self.layers,
             "num_attention_heads": 4,
             "num_key_value_heads": 2,
-            "head_dim": 8,
+            "head_dim": self.head_dim,
             "vocab_size": VOCAB,
             "max_position_embeddings": 2048,
             "tie_word_embeddings": true,
@@ -100,6 +102,7 @@ impl Setup {
             max_rows: self.max_sequences,
             max_sequences: self.max_sequences,
             padding: true,
+            own: Vec::new(),
         };
         BuildOptions {
             dispatcher,

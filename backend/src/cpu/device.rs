@@ -237,11 +237,17 @@ impl Device for CpuDevice {
         self.host.get_mut(block.id as usize).map_or(&mut [], |bytes| bytes)
     }
 
-    fn copy_in(&mut self, block: HostBlock, bytes: u64, to: Address) -> Result<(), DeviceError> {
+    fn copy_in(
+        &mut self,
+        block: HostBlock,
+        offset: u64,
+        bytes: u64,
+        to: Address,
+    ) -> Result<(), DeviceError> {
         self.outside_capture("a copy in", CaptureRule::NoSynchronization)?;
         let to = self.memory.backed("a copy in", to, bytes)?;
-        let Some(from) = self.host_block_bytes(block, 0, bytes) else {
-            return Err(Self::bad_block(block, 0, bytes));
+        let Some(from) = self.host_block_bytes(block, offset, bytes) else {
+            return Err(Self::bad_block(block, offset, bytes));
         };
         // SAFETY: the range is reserved and backed, nothing runs, and it is no Rust object's.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
@@ -267,7 +273,7 @@ impl Device for CpuDevice {
         Ok(())
     }
 
-    fn record(&mut self) -> Result<CpuEvent, DeviceError> {
+    fn record(&mut self, _: Option<CpuEvent>) -> Result<CpuEvent, DeviceError> {
         self.outside_capture("an event", CaptureRule::NoSynchronization)?;
         Ok(CpuEvent(()))
     }

@@ -95,15 +95,27 @@ impl Kernel {
         Ok(image.kernel)
     }
 
+    /// What it is called.
+    pub(super) fn name(&self) -> &str {
+        match self {
+            Self::Rows(_) => "rows",
+            Self::MatMul(_) => "matmul",
+            Self::Custom(custom) => &custom.name,
+            Self::Absorbed(_) => "absorbed",
+            Self::Poison(_) => "poison",
+        }
+    }
+
     /// What it holds.
     pub(super) fn listing(&self) -> ImageListing {
-        let (name, kind) = match self {
-            Self::Rows(_) => ("rows", "row program"),
-            Self::MatMul(_) => ("matmul", "matmul"),
-            Self::Custom(custom) => (custom.name.as_str(), "custom op"),
-            Self::Absorbed(_) => ("absorbed", "row programs and a matmul"),
-            Self::Poison(_) => ("poison", "fills results with NaN"),
+        let kind = match self {
+            Self::Rows(_) => "row program",
+            Self::MatMul(_) => "matmul",
+            Self::Custom(_) => "custom op",
+            Self::Absorbed(_) => "row programs and a matmul",
+            Self::Poison(_) => "fills results with NaN",
         };
+        let name = self.name();
         let (language, text) = match self {
             Self::Rows(program) => ("txt", program.to_string()),
             kernel => {

@@ -4,11 +4,16 @@
 use super::capture::CpuCaptured;
 use super::device::CpuDevice;
 use super::memory::free_bytes;
+use super::program::{BoundCall, CpuProgram};
 use crate::device::DeviceError;
-use crate::measure::{GraphShape, LaunchCounts, MeasuredDevice, ReadBandwidth};
+use crate::measure::{
+    GraphShape, GraphTimes, LaunchCounts, LaunchView, MeasuredDevice, ReadBandwidth, StepPart,
+};
+use piecewise_kernels::step::CaptureSupport;
 use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator};
 use rayon::slice::ParallelSliceMut;
 use std::hint::black_box;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -48,6 +53,35 @@ impl MeasuredDevice for CpuDevice {
     fn graph_shape(&self, graph: &CpuCaptured) -> GraphShape {
         let calls = graph.calls.len() as u64;
         GraphShape { launches: calls, nodes: calls, programmatic_edges: 0 }
+    }
+
+    fn launches<'a>(&self, program: &'a CpuProgram) -> Vec<LaunchView<'a>> {
+        let view = |call: &'a Arc<BoundCall>| LaunchView {
+            name: &call.name,
+            kernel: &call.kernel,
+            nodes: &call.nodes,
+        };
+        program.calls.iter().map(view).collect()
+    }
+
+    fn without(&self, program: &CpuProgram, left_out: &[usize]) -> CpuProgram {
+        let calls = program.calls.iter().enumerate();
+        let kept = calls.filter(|(i, _)| !left_out.contains(i));
+        let calls: Vec<_> = kept.map(|(_, call)| call.clone()).collect();
+        let support = calls.iter().map(|call| call.support).min();
+        CpuProgram { calls, support: support.unwrap_or(CaptureSupport::Always) }
+    }
+
+    fn block_times(&mut self, _: &CpuCaptured) -> Result<Option<GraphTimes>, DeviceError> {
+        Ok(None)
+    }
+
+    fn bare_submit(
+        &mut self,
+        _: &[StepPart<'_, CpuProgram, CpuCaptured>],
+        _: &[u64],
+    ) -> Result<Option<Duration>, DeviceError> {
+        Ok(None)
     }
 
     fn read_bandwidth(&mut self) -> Result<ReadBandwidth, DeviceError> {

@@ -26,6 +26,10 @@ pub struct CpuProgram {
 #[derive(Debug)]
 pub(super) struct BoundCall {
     pub(super) name: String,
+    /// What it runs, by the name of its image.
+    pub(super) kernel: String,
+    /// The nodes of the unique piece that it computes, by position in program order.
+    pub(super) nodes: Vec<u32>,
     pub(super) label: Arc<str>,
     pub(super) support: CaptureSupport,
     pub(super) parts: Vec<BoundPart>,
@@ -184,6 +188,7 @@ impl Binder<'_> {
     ) -> Result<BoundCall, String> {
         let at = |reason: String| format!("launch `{}`: {reason}", launch.name);
         let kernel = self.kernel(artifact, launch.image).map_err(at)?;
+        let kernel_name = kernel.name().to_owned();
         let mut bound = Vec::new();
         for (i, arg) in launch.args.iter().enumerate() {
             bound.push(self.arg(i, arg, shared).map_err(at)?);
@@ -230,6 +235,8 @@ impl Binder<'_> {
         extra("counts", binding.counts, 4 * symbols as u64);
         Ok(BoundCall {
             name: launch.name.clone(),
+            kernel: kernel_name,
+            nodes: launch.nodes.clone(),
             label: shared.label.clone(),
             support: launch.capture,
             parts,

@@ -9,6 +9,7 @@ use super::lazy_nvrtc::LazyNvrtc;
 use super::materialize::weight_kernels;
 use super::matmul::Matmul;
 use super::nvrtc::Arch;
+use super::stamps::stamped;
 use crate::artifact::{Access, Arg, ArgRef, Artifact, Digest, Launch, PieceSize};
 use crate::compiler::{CompileError, Compiler, ImageListing, NoStore, Store};
 use crate::lowering::{Positions, launch_name, limits, location, node_args, row_major};
@@ -47,6 +48,8 @@ const WORKSPACE_BYTES: u64 = 32 << 20;
 pub struct CudaCompiler {
     registry: Arc<OpRegistry>,
     kernels: Arc<KernelCache>,
+    /// Whether blocks note where and when they run.
+    stamps: bool,
 }
 
 /// The depth from which the rows of x that each block of the kernel on tensor cores holds cost more
@@ -77,12 +80,18 @@ struct Site<'a> {
 impl CudaCompiler {
     /// A compiler for `arch` with the ops of `registry`.
     pub fn new(registry: Arc<OpRegistry>, arch: Arch, nvrtc: impl Into<LazyNvrtc>) -> Self {
-        Self::over(registry, Arc::new(KernelCache::new(nvrtc.into(), arch)))
+        Self::over(registry, Arc::new(KernelCache::new(nvrtc.into(), arch)), false)
     }
 
     /// A compiler that shares its kernels with others.
-    pub(super) fn over(registry: Arc<OpRegistry>, kernels: Arc<KernelCache>) -> Self {
-        Self { registry, kernels }
+    pub(super) fn over(registry: Arc<OpRegistry>, kernels: Arc<KernelCache>, stamps: bool) -> Self {
+        Self { registry, kernels, stamps }
+    }
+
+    /// The same compiler, whose kernels note where and when their blocks run, as those of a device
+    /// that was opened so do. What it compiles has keys of its own.
+    pub fn with_stamps(self) -> Self {
+        Self { stamps: true, ..self }
     }
 
     /// The library that it compiles with.
@@ -106,6 +115,7 @@ impl CudaCompiler {
     }
 
     fn kernel(&self, site: &Site<'_>, recipe: LaunchRecipe) -> Result<CudaImage, CompileError> {
+        let recipe = if self.stamps { stamped(recipe) } else { recipe };
         let code = self.kernels.code(&recipe, site.store).map_err(|log| CompileError::Kernel {
             kernel: format!("{} ({})", site.name, recipe.entry),
             target: self.target(),
@@ -338,7 +348,8 @@ impl Compiler for CudaCompiler {
     }
 
     fn identity(&self) -> String {
-        format!("image-{IMAGE_VERSION} {}", crate::lowering::generator())
+        let stamps = if self.stamps { " stamps" } else { "" };
+        format!("image-{IMAGE_VERSION}{stamps} {}", crate::lowering::generator())
     }
 
     fn custom_ops(

@@ -21,7 +21,7 @@ use super::memory::Memory;
 use super::module::{Kernel, Modules};
 use super::nvrtc::Arch;
 use super::probe::{DeviceReport, missing, open_driver};
-use super::program::{Binder, BoundLaunch, CudaProgram, Images};
+use super::program::{Binder, BoundLaunch, CudaProgram, Images, check_backing};
 use super::stream::Stream;
 use crate::artifact::Artifact;
 use crate::device::{Address, Binding, Device, DeviceError, HostBlock, Region};
@@ -49,6 +49,11 @@ pub struct CudaOptions {
     pub synchronous: bool,
     /// Where every captured graph is written for graphviz; nowhere if unset.
     pub dot_dir: Option<PathBuf>,
+    /// No kernel starts before the kernel ahead of it ends. For debugging.
+    pub serial: bool,
+    /// Compile kernels whose blocks note where and when they run, for
+    /// [`crate::measure::MeasuredDevice::block_times`]. What is compiled so has keys of its own.
+    pub stamps: bool,
     /// What is planned to fail, for tests.
     pub faults: Faults,
 }
@@ -137,7 +142,7 @@ impl CudaDevice {
     /// A compiler for this device, with the ops of `registry`. It shares its kernels with the
     /// device.
     pub fn compiler(&self, registry: Arc<OpRegistry>) -> CudaCompiler {
-        CudaCompiler::over(registry, self.loader.kernels().clone())
+        CudaCompiler::over(registry, self.loader.kernels().clone(), self.options.stamps)
     }
 
     /// The device as the driver describes it.
@@ -321,13 +326,20 @@ impl Device for CudaDevice {
         self.blocks[block.id as usize].bytes_mut()
     }
 
-    fn copy_in(&mut self, block: HostBlock, bytes: u64, to: Address) -> Result<(), DeviceError> {
+    fn copy_in(
+        &mut self,
+        block: HostBlock,
+        offset: u64,
+        bytes: u64,
+        to: Address,
+    ) -> Result<(), DeviceError> {
         self.enter()?;
         self.memory.check("a copy to the device", to, bytes)?;
-        let from = self.block(block, bytes)?.as_ptr();
+        let from = self.block(block, offset.saturating_add(bytes))?.as_ptr();
         if bytes == 0 {
             return Ok(());
         }
+        let from = from.wrapping_add(offset as usize);
         self.driver()
             .copy_in(to.0, from, bytes, self.stream.handle)
             .map_err(|e| device_error(format!("copy {bytes} bytes to {to}"), &e))
@@ -352,9 +364,13 @@ impl Device for CudaDevice {
             .map_err(|e| device_error(format!("copy {bytes} bytes at {from}"), &e))
     }
 
-    fn record(&mut self) -> Result<CudaEvent, DeviceError> {
+    fn record(&mut self, again: Option<CudaEvent>) -> Result<CudaEvent, DeviceError> {
         self.enter()?;
-        CudaEvent::record(&self.stream, false).map_err(|e| device_error("record an event", &e))
+        let failed = |e| device_error("record an event", &e);
+        match again {
+            Some(event) => event.record_again(&self.stream).map_err(failed).map(|()| event),
+            None => CudaEvent::record(&self.stream, false).map_err(failed),
+        }
     }
 
     fn wait(&mut self, event: &CudaEvent) -> Result<(), DeviceError> {
@@ -398,7 +414,7 @@ impl Device for CudaDevice {
             };
             launch.check(sizes).map_err(failed)?;
             self.driver().scope(&[&launch.label, &launch.name], sizes);
-            self.enqueue(launch, context).map_err(failed)?;
+            self.enqueue(launch, context, 0).map_err(failed)?;
             if self.options.synchronous {
                 self.stream.synchronize().map_err(|e| failed(e.to_string()))?;
             }
@@ -430,9 +446,7 @@ impl Device for CudaDevice {
             label: graph.label.clone(),
             reason: format!("at sizes {:?}: {reason}", graph.sizes),
         };
-        for launch in &graph.launches {
-            launch.check_backing().map_err(failed)?;
-        }
+        check_backing(graph.needed.iter()).map_err(failed)?;
         self.driver().scope(&[&graph.label], &graph.sizes);
         graph.exec.launch().map_err(|e| failed(e.to_string()))?;
         self.count(|counts| {

@@ -21,6 +21,11 @@ impl CudaEvent {
         Ok(event)
     }
 
+    /// Marks another point of the stream; the one before is forgotten.
+    pub(super) fn record_again(&self, stream: &Stream) -> Outcome<()> {
+        self.context.driver.record_event(self.handle, stream.handle)
+    }
+
     pub(super) fn wait(&self) -> Outcome<()> {
         self.context.driver.wait_event(self.handle)
     }

@@ -120,6 +120,10 @@ pub(super) struct GraphExec {
 }
 
 impl GraphExec {
+    pub(super) fn handle(&self) -> Handle {
+        self.handle
+    }
+
     pub(super) fn launch(&self) -> Outcome<()> {
         self.stream.context.driver.launch_graph(self.handle, self.stream.handle)
     }

@@ -17,6 +17,9 @@ use serde_json::{Value as Json, json};
 /// Changes when the meaning of image bytes changes.
 pub(super) const IMAGE_VERSION: u32 = 4;
 
+/// The function of the library that multiplies.
+pub(super) const LIBRARY_MATMUL: &str = "cublasLtMatmul";
+
 /// What a launch runs.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum CudaImage {
@@ -110,7 +113,7 @@ impl CudaImage {
                 programmatic: recipe.programmatic && arch.has_programmatic_launch(),
             },
             Self::Matmul(matmul) => ImageListing {
-                name: "cublasLtMatmul".to_owned(),
+                name: LIBRARY_MATMUL.to_owned(),
                 kind: "library",
                 language: "json",
                 text: pretty(matmul),

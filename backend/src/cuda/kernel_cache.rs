@@ -3,9 +3,10 @@
 use super::code::Code;
 use super::lazy_nvrtc::LazyNvrtc;
 use super::nvrtc::{Arch, Source};
+use super::stamps::TIMELINE;
 use crate::artifact::Digest;
 use crate::compiler::Store;
-use piecewise_kernels::cuda::{LaunchRecipe, PRELUDE};
+use piecewise_kernels::cuda::{LaunchRecipe, PRELUDE, Param};
 use rustc_hash::FxHashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -14,6 +15,9 @@ const KIND: &str = "cubin";
 
 /// Options of every kernel of a recipe.
 const OPTIONS: [&str; 1] = ["--std=c++17"];
+
+/// What sources of recipes include; the second where they note times.
+const HEADERS: [(&str, &str); 2] = [("prelude.cuh", PRELUDE), TIMELINE];
 
 type Compiled = Result<Arc<Code>, String>;
 
@@ -45,11 +49,12 @@ impl KernelCache {
     /// The compiler's log.
     pub(super) fn code(&self, recipe: &LaunchRecipe, store: &dyn Store) -> Compiled {
         let options: Vec<&str> = recipe.options.iter().map(String::as_str).chain(OPTIONS).collect();
+        let notes = recipe.params.contains(&Param::Stamps);
         let source = Source {
             // The same for all: the name of one of several users must not reach the code.
             name: "kernel.cu",
             text: &recipe.source,
-            headers: &[("prelude.cuh", PRELUDE)],
+            headers: if notes { &HEADERS } else { &HEADERS[..1] },
             options: &options,
         };
         self.compiled(&source, &recipe.entry, store)

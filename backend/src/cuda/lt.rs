@@ -150,7 +150,9 @@ impl LtLibrary {
 pub(super) struct CublasLt {
     library: LtLibrary,
     handle: Arc<LtHandle>,
-    plans: FxHashMap<(MatmulProblem, u64), Arc<LtPlan>>,
+    plans: FxHashMap<(MatmulProblem, u64), KeptPlan>,
+    /// Counts uses, to know which plan was used last.
+    uses: u64,
 }
 
 /// A problem with everything that a call needs, kept alive.
@@ -197,11 +199,15 @@ impl Drop for Descriptors {
     }
 }
 
+/// The library's name of a dtype; it refuses a problem that it has no kernel for.
 fn data_type(dtype: DType) -> lt::cudaDataType_t {
     match dtype {
         DType::BF16 => lt::cudaDataType_t::CUDA_R_16BF,
         DType::F16 => lt::cudaDataType_t::CUDA_R_16F,
-        _ => lt::cudaDataType_t::CUDA_R_32F,
+        DType::F32 => lt::cudaDataType_t::CUDA_R_32F,
+        DType::I32 => lt::cudaDataType_t::CUDA_R_32I,
+        DType::I64 => lt::cudaDataType_t::CUDA_R_64I,
+        DType::U8 | DType::Bool => lt::cudaDataType_t::CUDA_R_8U,
     }
 }
 
@@ -237,7 +243,10 @@ impl Descriptors {
         // Pedantic: f32 operands are multiplied as they are, never as TF32 or split into bf16.
         let compute = match problem.operands {
             DType::F32 => lt::cublasComputeType_t::CUBLAS_COMPUTE_32F_PEDANTIC,
-            _ => lt::cublasComputeType_t::CUBLAS_COMPUTE_32F,
+            DType::BF16 | DType::F16 => lt::cublasComputeType_t::CUBLAS_COMPUTE_32F,
+            DType::I32 | DType::I64 | DType::U8 | DType::Bool => {
+                lt::cublasComputeType_t::CUBLAS_COMPUTE_32I
+            }
         };
         let scale = lt::cudaDataType_t::CUDA_R_32F;
         call!(api, problem, cublasLtMatmulDescCreate(&mut made.operation, compute, scale))?;
@@ -329,6 +338,19 @@ pub(super) struct LtCall {
     pub(super) stream: Handle,
 }
 
+/// The most plans that are kept beside those that were measured: several times what the matmuls of
+/// one step have, so that those of a capture are there until it ends.
+const MOST_PLANS: usize = 2048;
+
+/// A plan, and when it was used.
+#[derive(Debug)]
+struct KeptPlan {
+    plan: Arc<LtPlan>,
+    last_use: u64,
+    /// Whether its algorithm was chosen by measurement.
+    preferred: bool,
+}
+
 /// The most candidates that are asked for.
 const CANDIDATES: usize = 16;
 
@@ -336,7 +358,7 @@ impl CublasLt {
     /// Opens the library on a context, which is current.
     pub(super) fn create(context: &Arc<Context>, library: LtLibrary) -> Result<Self, LtError> {
         let handle = LtHandle::of_device(context, library.api)?;
-        Ok(Self { library, handle, plans: FxHashMap::default() })
+        Ok(Self { library, handle, plans: FxHashMap::default(), uses: 0 })
     }
 
     pub(super) fn identity(&self) -> String {
@@ -349,8 +371,10 @@ impl CublasLt {
         problem: &MatmulProblem,
         workspace: u64,
     ) -> Result<Arc<LtPlan>, LtError> {
-        if let Some(plan) = self.plans.get(&(*problem, workspace)) {
-            return Ok(plan.clone());
+        self.uses += 1;
+        if let Some(kept) = self.plans.get_mut(&(*problem, workspace)) {
+            kept.last_use = self.uses;
+            return Ok(kept.plan.clone());
         }
         let api = self.library.api;
         let descriptors = Descriptors::new(api, problem, workspace)?;
@@ -394,8 +418,20 @@ impl CublasLt {
             return Err(LtError { call, code: 15, what: problem.to_string() });
         }
         let plan = Arc::new(LtPlan { descriptors, candidates, problem: *problem });
-        self.plans.insert((*problem, workspace), plan.clone());
+        self.forget_oldest();
+        let kept = KeptPlan { plan: plan.clone(), last_use: self.uses, preferred: false };
+        self.plans.insert((*problem, workspace), kept);
         Ok(plan)
+    }
+
+    /// Makes room for a plan: steps that are launched at their true sizes bring new row counts
+    /// without end. What was measured stays.
+    fn forget_oldest(&mut self) {
+        while self.plans.values().filter(|kept| !kept.preferred).count() >= MOST_PLANS {
+            let others = self.plans.iter().filter(|(_, kept)| !kept.preferred);
+            let Some((&oldest, _)) = others.min_by_key(|(_, kept)| kept.last_use) else { break };
+            self.plans.remove(&oldest);
+        }
     }
 
     /// Takes `algorithm` for a problem from now on; `false` where the library refuses it.
@@ -414,7 +450,8 @@ impl CublasLt {
         candidates.insert(0, algorithm);
         let descriptors = Descriptors::new(self.library.api, problem, workspace)?;
         let plan = LtPlan { descriptors, candidates, problem: *problem };
-        self.plans.insert((*problem, workspace), Arc::new(plan));
+        let kept = KeptPlan { plan: Arc::new(plan), last_use: self.uses, preferred: true };
+        self.plans.insert((*problem, workspace), kept);
         Ok(true)
     }
 

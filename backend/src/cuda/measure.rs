@@ -1,15 +1,21 @@
 //! The device as benchmarks see it: events that tell time, counts, and the read bandwidth.
 
-use super::device::{CudaCaptured, CudaDevice};
-use super::driver::KernelLaunch;
+use super::device::{CudaCaptured, CudaDevice, lock};
+use super::driver::{Handle, KernelLaunch};
 use super::error::device_error;
 use super::event::CudaEvent;
+use super::lt::{LtCall, LtPlan};
 use super::memory::TemporaryBlock;
 use super::nvrtc::Source;
+use super::program::{BoundLaunch, CudaProgram, Work};
 use crate::compiler::NoStore;
 use crate::device::{Device, DeviceError};
-use crate::measure::{GraphShape, LaunchCounts, MeasuredDevice, ReadBandwidth};
-use std::time::Duration;
+use crate::measure::{
+    GraphShape, GraphTimes, LaunchCounts, LaunchView, MeasuredDevice, ReadBandwidth, StepPart,
+};
+use piecewise_kernels::step::CaptureSupport;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// The kernel that reads memory with accesses of 16 bytes.
 pub const BANDWIDTH_KERNEL: &str = include_str!("kernels/bandwidth.cu");
@@ -19,6 +25,33 @@ const BLOCKS_PER_MULTIPROCESSOR: [u32; 3] = [2, 4, 8];
 
 /// Passes of each.
 const PASSES: usize = 12;
+
+/// A call that is ready.
+enum BareCall {
+    Graph(Handle),
+    Kernel { launch: KernelLaunch<'static>, parameters: Vec<u64> },
+    Library { plan: Arc<LtPlan>, call: LtCall },
+}
+
+impl CudaDevice {
+    fn bare_call(&self, launch: &BoundLaunch, sizes: &[u64]) -> Result<Option<BareCall>, String> {
+        match &launch.work {
+            Work::Host(_) => Ok(None),
+            Work::Matmul(bound) => {
+                let problem = bound.matmul.problem(sizes)?;
+                let lt = self.shared_lt().ok_or("cuBLASLt is not loaded")?;
+                let plan = lock(lt).plan(&problem, bound.workspace_bytes);
+                let plan = plan.map_err(|e| e.to_string())?;
+                Ok(Some(BareCall::Library { plan, call: bound.call(self.stream.handle) }))
+            }
+            Work::Kernel(bound) => {
+                let Some(launch) = self.kernel_launch(bound, sizes)? else { return Ok(None) };
+                let parameters = bound.values.iter().map(|value| value.at(sizes, 0)).collect();
+                Ok(Some(BareCall::Kernel { launch, parameters }))
+            }
+        }
+    }
+}
 
 /// Bytes that a pass reads where memory allows: on the fastest device of today still a good part
 /// of a millisecond, so that the start of a kernel does not show.
@@ -58,6 +91,74 @@ impl MeasuredDevice for CudaDevice {
             nodes: summary.nodes as u64,
             programmatic_edges: summary.programmatic_edges as u64,
         }
+    }
+
+    fn launches<'a>(&self, program: &'a CudaProgram) -> Vec<LaunchView<'a>> {
+        let view = |launch: &'a Arc<BoundLaunch>| LaunchView {
+            name: &launch.name,
+            kernel: launch.kernel(),
+            nodes: &launch.nodes,
+        };
+        program.launches.iter().map(view).collect()
+    }
+
+    fn without(&self, program: &CudaProgram, left_out: &[usize]) -> CudaProgram {
+        let launches = program.launches.iter().enumerate();
+        let kept = launches.filter(|(i, _)| !left_out.contains(i));
+        let launches: Vec<_> = kept.map(|(_, launch)| launch.clone()).collect();
+        let support = launches.iter().map(|launch| launch.support).min();
+        CudaProgram { launches, support: support.unwrap_or(CaptureSupport::Always) }
+    }
+
+    fn block_times(&mut self, graph: &CudaCaptured) -> Result<Option<GraphTimes>, DeviceError> {
+        self.enter()?;
+        let Some(stamps) = &graph.stamps else { return Ok(None) };
+        let context = &self.stream.context;
+        let launches = stamps.read(context, &self.stream)?;
+        Ok(Some(GraphTimes { multiprocessors: context.device.multiprocessors, launches }))
+    }
+
+    fn bare_submit(
+        &mut self,
+        parts: &[StepPart<'_, CudaProgram, CudaCaptured>],
+        sizes: &[u64],
+    ) -> Result<Option<Duration>, DeviceError> {
+        self.enter()?;
+        let refused = |reason: String| DeviceError::Driver {
+            action: "enqueue a step by the driver's calls alone".to_owned(),
+            reason,
+        };
+        let mut calls = Vec::new();
+        for part in parts {
+            match part {
+                StepPart::Replay(graph) => calls.push(BareCall::Graph(graph.exec.handle())),
+                StepPart::Launch(program) => {
+                    for launch in &program.launches {
+                        calls.extend(self.bare_call(launch, sizes).map_err(refused)?);
+                    }
+                }
+            }
+        }
+        let driver = self.stream.context.driver.clone();
+        let stream = self.stream.handle;
+        let started = Instant::now();
+        for call in &calls {
+            let done = match call {
+                BareCall::Graph(exec) => driver.launch_graph(*exec, stream),
+                BareCall::Kernel { launch, parameters } => {
+                    driver.launch(&KernelLaunch { parameters, ..*launch })
+                }
+                BareCall::Library { plan, call } => {
+                    let lt = self.shared_lt().ok_or_else(|| refused("no cuBLASLt".to_owned()))?;
+                    lock(lt).enqueue(plan, 0, call).map_err(|e| refused(e.to_string()))?;
+                    Ok(())
+                }
+            };
+            done.map_err(|e| refused(e.to_string()))?;
+        }
+        let time = started.elapsed();
+        self.finish()?;
+        Ok(Some(time))
     }
 
     fn read_bandwidth(&mut self) -> Result<ReadBandwidth, DeviceError> {

@@ -5,6 +5,7 @@ use super::context::{Context, warn_failed};
 use super::driver::Handle;
 use super::error::{device_error, memory_error};
 use crate::device::{Address, DeviceError, Region};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A reserved address range. Captured graphs hold the ranges that they point into, so that no
@@ -17,6 +18,8 @@ pub(super) struct AddressRange {
     /// A multiple of the granularity of mappings.
     bytes: u64,
     backing: Mutex<Option<Handle>>,
+    /// Whether there is backing: every launch asks, and a lock for each range of each is too much.
+    is_backed: AtomicBool,
 }
 
 impl AddressRange {
@@ -31,7 +34,8 @@ impl AddressRange {
         };
         let base = driver.reserve(rounded).map_err(|e| memory_error(what, bytes, 0, &e))?;
         let (context, what) = (context.clone(), what.to_owned());
-        Ok(Self { context, what, base, bytes: rounded, backing: Mutex::new(None) })
+        let (backing, is_backed) = (Mutex::new(None), AtomicBool::new(false));
+        Ok(Self { context, what, base, bytes: rounded, backing, is_backed })
     }
 
     fn backing(&self) -> MutexGuard<'_, Option<Handle>> {
@@ -40,7 +44,7 @@ impl AddressRange {
 
     /// Whether its addresses can be used now.
     pub(super) fn is_backed(&self) -> bool {
-        self.backing().is_some()
+        self.is_backed.load(Ordering::Acquire)
     }
 
     /// Maps memory at its addresses; what it holds is undefined. `false` where it was mapped.
@@ -65,6 +69,7 @@ impl AddressRange {
             return failed(error);
         }
         *backing = Some(handle);
+        self.is_backed.store(true, Ordering::Release);
         Ok(true)
     }
 
@@ -73,6 +78,7 @@ impl AddressRange {
         let Some(handle) = *backing else { return Ok(()) };
         let driver = &self.context.driver;
         let failed = |e| device_error(format!("unmap {}", self.what), &e);
+        self.is_backed.store(false, Ordering::Release);
         driver.unmap(self.base, self.bytes).map_err(failed)?;
         *backing = None;
         driver.release_backing(handle).map_err(failed)

@@ -34,6 +34,7 @@ mod nvrtc;
 mod probe;
 mod program;
 mod recipe;
+mod stamps;
 mod stream;
 #[cfg(test)]
 mod tests;

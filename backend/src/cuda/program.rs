@@ -2,7 +2,7 @@
 
 use super::context::Context;
 use super::driver::{Handle, TensorMap};
-use super::image::{CudaImage, HostImage};
+use super::image::{CudaImage, HostImage, LIBRARY_MATMUL};
 use super::lt::LtCall;
 use super::matmul::Matmul;
 use super::memory::{AddressRange, Memory};
@@ -33,6 +33,8 @@ pub struct CudaProgram {
 #[derive(Debug)]
 pub(super) struct BoundLaunch {
     pub(super) name: String,
+    /// The nodes of the unique piece that it computes, by position in program order.
+    pub(super) nodes: Vec<u32>,
     pub(super) label: Arc<str>,
     pub(super) support: CaptureSupport,
     pub(super) work: Work,
@@ -73,11 +75,14 @@ pub(super) enum ParameterValue {
     Fixed(u64),
     /// A function of the padded sizes.
     Size(Dim),
+    /// Where the blocks of a captured launch note their times.
+    Stamps,
 }
 
 impl ParameterValue {
-    pub(super) fn at(&self, sizes: &[u64]) -> u64 {
+    pub(super) fn at(&self, sizes: &[u64], stamps: u64) -> u64 {
         match self {
+            Self::Stamps => stamps,
             Self::Fixed(value) => *value,
             Self::Size(dim) => dim.eval(sizes),
         }
@@ -134,6 +139,15 @@ impl BoundHost {
 }
 
 impl BoundLaunch {
+    /// The entry of its kernel, the library's function, or the op of its host function.
+    pub(super) fn kernel(&self) -> &str {
+        match &self.work {
+            Work::Kernel(bound) => &bound.recipe.entry,
+            Work::Matmul(_) => LIBRARY_MATMUL,
+            Work::Host(bound) => bound.image().map_or("", |image| &image.name),
+        }
+    }
+
     /// That its memory holds these sizes and can be used.
     pub(super) fn check(&self, sizes: &[u64]) -> Result<(), String> {
         if sizes.len() < self.limits.len() {
@@ -144,16 +158,22 @@ impl BoundLaunch {
                 return Err(format!("size {size} of symbol {symbol} is over its bound {limit}"));
             }
         }
-        self.check_backing()
+        check_backing(self.needed())
     }
 
-    /// That what it points to is backed.
-    pub(super) fn check_backing(&self) -> Result<(), String> {
-        let missing = self.ranges.iter().find(|used| !used.is_state && !used.range.is_backed());
-        match missing {
-            Some(used) => Err(format!("the memory of {} is not backed", used.range.what)),
-            None => Ok(()),
-        }
+    /// The ranges that must be backed where it runs.
+    pub(super) fn needed(&self) -> impl Iterator<Item = &Arc<AddressRange>> {
+        self.ranges.iter().filter(|used| !used.is_state).map(|used| &used.range)
+    }
+}
+
+/// That ranges are backed.
+pub(super) fn check_backing<'a>(
+    mut ranges: impl Iterator<Item = &'a Arc<AddressRange>>,
+) -> Result<(), String> {
+    match ranges.find(|range| !range.is_backed()) {
+        Some(range) => Err(format!("the memory of {} is not backed", range.what)),
+        None => Ok(()),
     }
 }
 
@@ -230,6 +250,7 @@ impl Binder<'_> {
                 let work = self.work(&image, binding, &arguments, &limits).map_err(failed)?;
                 Ok(Arc::new(BoundLaunch {
                     name: launch.name.clone(),
+                    nodes: launch.nodes.clone(),
                     label: label.clone(),
                     support: launch.capture,
                     work,
@@ -372,6 +393,7 @@ impl Binder<'_> {
                     Param::Arg(i) => Ok(ParameterValue::Fixed(addresses[*i as usize])),
                     Param::Scratch(offset) => Ok(ParameterValue::Fixed(scratch + offset)),
                     Param::Counts => Ok(ParameterValue::Fixed(binding.counts.0)),
+                    Param::Stamps => Ok(ParameterValue::Stamps),
                     Param::Scalar(Scalar::U32(dim)) => narrow(dim),
                     Param::Scalar(Scalar::U64(dim)) => Ok(ParameterValue::of_size(dim)),
                     Param::Scalar(Scalar::F32(x)) => {

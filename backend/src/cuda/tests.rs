@@ -17,6 +17,7 @@ use piecewise_ir::dtype::DType;
 use piecewise_ir::types::TensorType;
 use piecewise_ir::weight::Recipe;
 use piecewise_kernels::op::OpRegistry;
+use piecewise_kernels::op::cuda::Param;
 use piecewise_kernels::step::{CaptureSupport, LaunchContext, StepContext};
 use std::sync::Arc;
 
@@ -34,12 +35,19 @@ fn memory_is_zeroed_and_comes_back_at_the_same_addresses() {
 
     let block = device.host_block(8).unwrap();
     device.host_bytes_mut(block).copy_from_slice(&[9; 8]);
-    device.copy_in(block, 8, base).unwrap();
+    device.copy_in(block, 0, 8, base).unwrap();
     device.copy_out(base.offset(4), 4, block, 4).unwrap();
-    let event = device.record().unwrap();
+    let event = device.record(None).unwrap();
     device.wait(&event).unwrap();
     assert_eq!(device.host_bytes(block), [9; 8]);
     assert!(device.copy_out(base, 5, block, 4).is_err());
+    assert!(device.copy_in(block, 4, 5, base).is_err());
+    // An event that is given back marks again, and no other is made.
+    let held = f.driver.held()["event"];
+    let event = device.record(Some(event)).unwrap();
+    device.wait(&event).unwrap();
+    assert_eq!(f.driver.held()["event"], held);
+    drop(event);
 
     device.drop_backing(f.arena).unwrap();
     let error = device.write(base, &[1]).unwrap_err();
@@ -141,6 +149,50 @@ fn graphs_with_nodes_that_do_not_replay_are_refused() {
     assert_eq!(rule(&[GraphNode::MemorySet], &[]), CaptureRule::NoEmpty);
     assert_eq!(rule(&[], &[]), CaptureRule::NoEmpty);
     assert!(!f.driver.held().contains_key("graph"));
+}
+
+#[test]
+fn a_graph_that_lost_a_programmatic_edge_is_refused() {
+    let mut f = fixture();
+    let program = f.bind(&two_kernels(PieceSize::Exact(16)), "p0").unwrap();
+    f.driver.lose_programmatic_edges();
+    let error = f.device.capture("T=16", &[&program, &program], &[16]).unwrap_err();
+    assert!(error.to_string().contains("kept 0 of at least 2 programmatic edges"), "{error}");
+    assert!(!f.driver.held().contains_key("exec"));
+    // A graph that has none to lose is as good as ever.
+    let plain = artifact(&[("first", kernel("first", false))], PieceSize::Exact(16));
+    let program = f.bind(&plain, "p0").unwrap();
+    f.device.capture("T=16", &[&program, &program], &[16]).unwrap();
+}
+
+#[test]
+fn blocks_note_their_times_where_their_kernels_were_compiled_to() {
+    let mut f = fixture();
+    let CudaImage::Kernel(mut noting) = kernel("second", true) else { unreachable!() };
+    noting.recipe.params.push(Param::Stamps);
+    let images = [("first", kernel("first", false)), ("second", CudaImage::Kernel(noting))];
+    let program = f.bind(&artifact(&images, PieceSize::Exact(16)), "p0").unwrap();
+    let kernels: Vec<_> = f.device.launches(&program).iter().map(|l| l.kernel).collect();
+    assert_eq!(kernels, ["first", "second"]);
+    f.launch(&program, 16).unwrap();
+    assert_eq!(f.driver.take_ran()[1].parameters.last(), Some(&0), "no graph, no place");
+
+    let graph = f.device.capture("T=16", &[&program, &program], &[16]).unwrap();
+    f.device.replay(&graph).unwrap();
+    let ran = f.driver.take_ran();
+    let place = |i: usize| *ran[i].parameters.last().unwrap();
+    assert_eq!(place(3), place(1) + 6 * 32, "a grid of 2 x 3 blocks has as many places");
+    let times = f.device.block_times(&graph).unwrap().unwrap();
+    let blocks: Vec<_> = times.launches.iter().map(Vec::len).collect();
+    assert_eq!((times.multiprocessors, blocks), (4, vec![0, 6, 0, 6]));
+    assert_eq!(times.launches[1][0].released, None, "nothing was noted yet");
+    drop(graph);
+    assert!(!f.driver.held().contains_key("block"));
+
+    let rest = f.device.without(&program, &[1]);
+    let graph = f.device.capture("T=16", &[&rest], &[16]).unwrap();
+    assert_eq!(graph.summary().kernels, ["first"]);
+    assert_eq!(f.device.block_times(&graph).unwrap(), None);
 }
 
 #[test]

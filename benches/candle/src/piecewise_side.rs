@@ -13,8 +13,9 @@ use piecewise_ir::graph::{Graph, ValueDef};
 use piecewise_ir::module::Module;
 use piecewise_ir::op::Op;
 use piecewise_kernels::op::OpRegistry;
+use piecewise_runtime::batch::RoleMap;
 use piecewise_runtime::dispatch::Dispatcher;
-use piecewise_runtime::engine::{Engine, EngineOptions, Event, Request, RequestId};
+use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Event, Request, RequestId};
 use piecewise_runtime::mode::{GraphMode, Level};
 use piecewise_runtime::model::{
     BuildOptions, CaptureWhen, Checks, CompiledModel, OnCaptureFailure, Progress,
@@ -54,7 +55,7 @@ pub fn engine(
     weights: &dyn WeightSource,
     threads: usize,
     progress: &mut (dyn FnMut(Progress) + Send),
-) -> anyhow::Result<Engine<CpuDevice>> {
+) -> anyhow::Result<BatchingEngine<CpuDevice>> {
     let sizes = |name: &'static str, max| SizeList::new(name, vec![1, max], "the bound", max);
     let dispatcher = Dispatcher {
         mode: GraphMode::FullAndPiecewise,
@@ -65,6 +66,7 @@ pub fn engine(
         max_rows: 1,
         max_sequences: 1,
         padding: true,
+        own: Vec::new(),
     };
     let options = BuildOptions {
         dispatcher,
@@ -88,14 +90,16 @@ pub fn engine(
         weights,
         progress,
     )?;
-    let options = EngineOptions::of(&model)?;
-    Ok(Engine::new(model, options)?)
+    let ops = OpRegistry::builtin();
+    let roles = RoleMap::resolve(model.module().graph(), model.symbols(), &ops)?;
+    let options = EngineOptions::of(&model, &roles);
+    Ok(BatchingEngine::new(model, roles, options)?)
 }
 
 /// Decodes with the runtime, in full graphs.
 pub struct Piecewise {
     name: String,
-    pub engine: Engine<CpuDevice>,
+    pub engine: BatchingEngine<CpuDevice>,
     bytes_per_step: u64,
     bytes_per_position: u64,
     request: Option<RequestId>,

@@ -1,6 +1,8 @@
 //! The flags of `piecewise bench`.
 
 use super::super::model_args::DTypeArg;
+use super::launches::LaunchPattern;
+use super::workload::Prompts;
 use clap::ValueEnum;
 use piecewise::device::DeviceSpec;
 use piecewise::models::Preset;
@@ -13,6 +15,9 @@ use std::path::PathBuf;
   piecewise bench --preset qwen3-0.6b --device cuda
   piecewise bench --preset qwen3-8b --device cuda --batch 1,8 --context 512 --mixed 300,512
   piecewise bench --model examples/tiny-qwen3 --batch 1,4 --context 64 --mixed 24,32 --steps 20
+  piecewise bench --preset qwen3-8b --device cuda --prefill 512,2048,4x512
+  piecewise bench --preset qwen3-8b --device cuda --batch 1 --without 'attention_*,region'
+  piecewise bench --preset qwen3-8b --device cuda --batch 1 --timeline step.json
   piecewise bench --preset qwen3-8b --device cuda --startup
   piecewise bench --preset qwen3-8b --device cuda --startup --cache-dir cache
   piecewise bench --preset qwen3-8b --device cuda --costs costs.jsonl --mixed-steps 30
@@ -33,8 +38,8 @@ pub(crate) struct BenchArgs {
     /// by default.
     #[arg(long, value_enum)]
     pub(super) dtype: Option<DTypeArg>,
-    /// Decode batches, in sequences.
-    #[arg(long, value_name = "N,..", value_delimiter = ',', default_values_t = [1, 2, 4, 8])]
+    /// Decode batches, in sequences [default: 1,2,4,8; none with --prefill].
+    #[arg(long, value_name = "N,..", value_delimiter = ',')]
     pub(super) batch: Vec<u64>,
     /// Mean contexts of the decode batches; those of the sequences of a batch differ around it.
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_values_t = [512])]
@@ -43,23 +48,25 @@ pub(crate) struct BenchArgs {
     /// empty; with --costs the powers of two up to 2048 by default.
     #[arg(long, value_name = "N,..", value_delimiter = ',')]
     pub(super) mixed: Vec<u64>,
-    /// Sizes in tokens to capture; by default the batches and, for each mixed batch, the power of
-    /// two that holds it.
+    /// Prompts alone, without decodes beside: N is one prompt of N tokens, NxM are N prompts of M
+    /// tokens each.
+    #[arg(long, value_name = "N|NxM,..", value_delimiter = ',')]
+    pub(super) prefill: Vec<Prompts>,
+    /// The most positions that a sequence may come to, which block tables are as wide as [default:
+    /// what the rows come to].
+    #[arg(long, value_name = "N")]
+    pub(super) max_seq_len: Option<u64>,
+    /// Sizes in tokens to capture; by default the batches and, for each mixed batch and each
+    /// --prefill, the power of two that holds it.
     #[arg(long, value_name = "N,..", value_delimiter = ',')]
     pub(super) capture_num_tokens: Vec<u64>,
-    /// Which modes to measure.
-    #[arg(
-        long,
-        value_enum,
-        value_name = "MODE,..",
-        value_delimiter = ',',
-        default_values_t = [ModeArg::None, ModeArg::Piecewise, ModeArg::Full]
-    )]
+    /// Which modes to measure [default: all; full with --without or --timeline].
+    #[arg(long, value_enum, value_name = "MODE,..", value_delimiter = ',')]
     pub(super) graph_mode: Vec<ModeArg>,
     /// Timed steps of a decode row.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub(super) steps: u64,
-    /// Timed steps of a mixed row [default: a fifth of --steps, at least 5].
+    /// Timed steps of a mixed or prefill row [default: a fifth of --steps, at least 5].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub(super) mixed_steps: Option<u64>,
     /// Untimed steps before those of a row [default: a fifth of them, at least 3].
@@ -76,6 +83,19 @@ pub(crate) struct BenchArgs {
     /// default everything is compiled and nothing is kept.
     #[arg(long, value_name = "DIR")]
     pub(super) cache_dir: Option<PathBuf>,
+    /// Leave out the launches of these kernels, to see what the rest takes. The steps then compute
+    /// something else: their results are not held against anything. `*` stands for any letters,
+    /// and `NAME@PART` takes only launches whose module path contains PART. --launches lists both.
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',', conflicts_with_all = ["costs", "startup"])]
+    pub(super) without: Vec<LaunchPattern>,
+    /// List the kernels of each row's step, with how many launches and which module paths.
+    #[arg(long, conflicts_with = "startup")]
+    pub(super) launches: bool,
+    /// Write where and when each block of a step ran, as a trace that Perfetto opens
+    /// (ui.perfetto.dev), and print a summary of each launch. It takes one row in mode full on a
+    /// CUDA device, whose kernels are compiled to note it.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["costs", "startup"])]
+    pub(super) timeline: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     pub(super) json: bool,
@@ -120,6 +140,24 @@ impl BenchArgs {
     /// Untimed steps before `steps` timed ones.
     pub(super) fn warmup(&self, steps: u64) -> u64 {
         self.warmup.unwrap_or((steps / 5).max(3))
+    }
+
+    /// The decode batches.
+    pub(super) fn batches(&self) -> Vec<u64> {
+        match self.batch.is_empty() && self.prefill.is_empty() {
+            true => vec![1, 2, 4, 8],
+            false => self.batch.clone(),
+        }
+    }
+
+    /// The modes to measure.
+    pub(super) fn modes(&self) -> Vec<ModeArg> {
+        let looks_inside = self.timeline.is_some() || !self.without.is_empty();
+        match (self.graph_mode.is_empty(), looks_inside) {
+            (false, _) => self.graph_mode.clone(),
+            (true, true) => vec![ModeArg::Full],
+            (true, false) => vec![ModeArg::None, ModeArg::Piecewise, ModeArg::Full],
+        }
     }
 
     /// Totals of the mixed batches.

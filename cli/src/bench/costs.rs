@@ -27,7 +27,7 @@ pub(super) fn points(modes: &[ModeCosts<'_>]) -> Vec<CostPoint> {
         };
         let point = |row: &&Row| {
             let figures = row.figures.as_ref().filter(|_| row.failures.is_empty())?;
-            if figures.size != row.head.tokens {
+            if figures.size != row.head.tokens || row.head.kind == "prefill" {
                 return None;
             }
             let (memory_bytes, capture_us) = capture_costs(mode, figures.size);

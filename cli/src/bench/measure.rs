@@ -5,7 +5,7 @@ use super::report::{FirstPrompt, ModeReport, Report, Start};
 use super::rows::{Figures, Row, RowHead, Yardstick, failures};
 use super::subject::{Bounds, Subject};
 use super::workload::{Lengths, Sequences, Workload, check_counts, sequences};
-use super::{super::progress::BuildBars, costs};
+use super::{super::progress::BuildBars, costs, launches};
 use piecewise_runtime::measure::{CaptureReport, DynStepTimer, PlannedStep, StepRecord, Traffic};
 use piecewise_runtime::mode::GraphMode;
 use std::io::Write;
@@ -16,13 +16,19 @@ const PROMPT_TOKENS: u64 = 512;
 /// Measures every row in every mode.
 pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Report> {
     let mixed = args.mixed_totals();
-    check_counts("--batch", &args.batch, false)?;
+    let (batches, modes) = (args.batches(), args.modes());
+    check_counts("--batch", &batches, !args.prefill.is_empty())?;
     check_counts("--context", &args.context, false)?;
     check_counts("--mixed", &mixed, true)?;
     check_counts("--capture-num-tokens", &args.capture_num_tokens, true)?;
+    let prompts = args.prefill.iter().flat_map(|prompts| [prompts.tokens, prompts.total()]);
+    check_counts("--prefill", &prompts.collect::<Vec<_>>(), true)?;
     let subject = Subject::open(args)?;
-    let count = sequences(&args.batch, !mixed.is_empty());
+    let count = sequences(&batches, !mixed.is_empty(), &args.prefill);
     let workloads = workloads(args, &mixed, count, subject.config.vocab_size as u64);
+    if args.timeline.is_some() {
+        launches::check_timeline(workloads.len(), &modes)?;
+    }
     let needs = Sequences::of(&workloads, count);
     let bounds = bounds(args, &mixed, &needs);
     let (mut timer, mut start) = subject.build(args, &bounds)?;
@@ -35,6 +41,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Report> {
         &needs.prompts(bounds.max_tokens.min(PROMPT_TOKENS), vocab),
         &mut start,
     )?;
+    launches::leave_out(timer, &args.without)?;
     let yardstick = Yardstick {
         bandwidth: timer.read_bandwidth()?,
         cache_bytes: timer.cache_bytes(),
@@ -50,21 +57,30 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Report> {
         read_bandwidth: yardstick.bandwidth,
         traffic: yardstick.traffic,
         start,
+        without: args.without.iter().map(ToString::to_string).collect(),
         modes: Vec::new(),
+        timeline: None,
     };
     let mut captures = Vec::new();
-    for &mode in &args.graph_mode {
+    for &mode in &modes {
         let captured = capture(timer, mode);
         let rows = workloads.iter().map(|workload| {
             let names = (&*report.model, &*report.dtype, &*device);
             let head = RowHead::new(names, mode, workload);
             let measured = match &captured {
-                Ok(_) => measure(timer, mode, workload, &yardstick),
+                Ok(_) => measure(timer, args, mode, workload, &yardstick),
                 Err(error) => Err(anyhow::anyhow!("{error:#}")),
             };
             let row = match measured {
-                Ok((figures, failures)) => Row { head, figures: Some(figures), failures },
-                Err(error) => Row { head, figures: None, failures: vec![format!("{error:#}")] },
+                Ok(measured) => {
+                    report.timeline = measured.timeline.or(report.timeline.take());
+                    let Measured { figures, failures, kernels, .. } = measured;
+                    Row { head, figures: Some(figures), failures, kernels }
+                }
+                Err(error) => {
+                    let failures = vec![format!("{error:#}")];
+                    Row { head, figures: None, failures, kernels: Vec::new() }
+                }
             };
             // A closed standard error leaves nobody to tell.
             let _ = writeln!(std::io::stderr(), "{}", row.summary());
@@ -76,7 +92,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Report> {
         captures.push(captured);
     }
     if let Some(file) = &args.costs {
-        let modes = args.graph_mode.iter().zip(&report.modes).zip(&captures);
+        let modes = modes.iter().zip(&report.modes).zip(&captures);
         let modes: Vec<_> = modes
             .map(|((&mode, measured), captured)| costs::ModeCosts {
                 mode,
@@ -93,27 +109,32 @@ fn workloads(args: &BenchArgs, mixed: &[u64], sequences: u64, vocab: u64) -> Vec
     let lengths = |timed| Lengths { warmup: args.warmup(timed), timed };
     let decodes = args.context.iter().flat_map(|&context| {
         let lengths = lengths(args.steps);
-        args.batch.iter().map(move |&batch| Workload::decode(batch, context, lengths, vocab))
+        args.batches()
+            .into_iter()
+            .map(move |batch| Workload::decode(batch, context, lengths, vocab))
     });
     let context = args.context.iter().copied().max().unwrap_or(1);
     let lengths = lengths(args.mixed_steps());
     let mixed = mixed.iter().map(|&n| Workload::mixed(n, context, sequences, lengths, vocab));
-    decodes.chain(mixed).collect()
+    let prefill = args.prefill.iter().map(|&prompts| Workload::prefill(prompts, lengths, vocab));
+    decodes.chain(mixed).chain(prefill).collect()
 }
 
-/// The lists: batches and their sequences, and for each mixed batch the power of two that holds
-/// it, unless sizes were given.
+/// The lists: batches and their sequences, and for each mixed batch and all prompts of a step the
+/// power of two that holds it, unless sizes were given.
 fn bounds(args: &BenchArgs, mixed: &[u64], needs: &Sequences) -> Bounds {
-    let mut batches = args.batch.clone();
+    let mut batches = args.batches();
+    let prompts = || args.prefill.iter().map(|prompts| prompts.total());
     batches.push(needs.room.len() as u64);
     ascending(&mut batches);
     let mut tokens = args.capture_num_tokens.clone();
     if tokens.is_empty() {
-        tokens.extend(mixed.iter().map(|total| total.next_power_of_two()));
+        let totals = mixed.iter().copied().chain(prompts());
+        tokens.extend(totals.map(u64::next_power_of_two));
     }
     tokens.extend(&batches);
     ascending(&mut tokens);
-    let largest = tokens.iter().chain(mixed).copied().max().unwrap_or(1);
+    let largest = tokens.iter().chain(mixed).copied().chain(prompts()).max().unwrap_or(1);
     let prompt = needs.prefix.iter().copied().max().unwrap_or(0).min(PROMPT_TOKENS);
     Bounds {
         tokens,
@@ -150,13 +171,22 @@ fn capture(timer: &mut dyn DynStepTimer, mode: ModeArg) -> anyhow::Result<Captur
     Ok(captured?)
 }
 
+/// A row as it was measured.
+struct Measured {
+    figures: Figures,
+    failures: Vec<String>,
+    kernels: Vec<launches::KernelCount>,
+    timeline: Option<launches::TimelineReport>,
+}
+
 /// Runs a workload launched, then as its mode does, from the same keys, values and ids.
 fn measure(
     timer: &mut dyn DynStepTimer,
+    args: &BenchArgs,
     mode: ModeArg,
     workload: &Workload,
     yardstick: &Yardstick,
-) -> anyhow::Result<(Figures, Vec<String>)> {
+) -> anyhow::Result<Measured> {
     let timed = |mut records: Vec<StepRecord>| {
         let range = workload.timed_range();
         records.truncate(range.end);
@@ -164,7 +194,18 @@ fn measure(
     };
     let launched = timed(timer.run(&workload.steps, true)?);
     let records = timed(timer.run(&workload.steps, false)?);
-    let figures = Figures::of(&records, workload, yardstick);
-    let failures = failures(mode, &figures, &records, &launched);
-    Ok((figures, failures))
+    let mut figures = Figures::of(&records, workload, yardstick);
+    let failures = failures(mode, &figures, &records, &launched, args.without.is_empty());
+    let (mut kernels, mut timeline) = (Vec::new(), None);
+    if let Some(record @ StepRecord { sizes, .. }) = records.last() {
+        if args.launches {
+            kernels = launches::kernel_counts(&timer.step_launches(*sizes));
+        }
+        if let Some(file) = &args.timeline {
+            timeline = Some(launches::write_timeline(file, timer.timeline(*sizes)?)?);
+        }
+        // Last: it runs the step again, on what this left.
+        figures.driver_us = timer.bare_submit(record)?.map(|time| time.as_secs_f64() * 1e6);
+    }
+    Ok(Measured { figures, failures, kernels, timeline })
 }

@@ -2,6 +2,7 @@
 
 mod args;
 mod costs;
+mod launches;
 mod measure;
 mod report;
 mod rows;

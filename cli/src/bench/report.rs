@@ -1,6 +1,7 @@
 //! Everything that a run measured.
 
 use super::args::ModeArg;
+use super::launches::TimelineReport;
 use super::rows::Row;
 use piecewise_backend::measure::ReadBandwidth;
 use piecewise_runtime::artifact_store::CompileCounts;
@@ -21,7 +22,12 @@ pub(super) struct Report {
     /// Bytes of a step that are counted.
     pub(super) traffic: Traffic,
     pub(super) start: Start,
+    /// Launches that were left out: what the rows computed is not held then.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) without: Vec<String>,
     pub(super) modes: Vec<ModeReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) timeline: Option<TimelineReport>,
 }
 
 /// A start.

@@ -1,6 +1,7 @@
 //! A row: what was measured of a workload in a mode, and whether it is to be believed.
 
 use super::args::ModeArg;
+use super::launches::KernelCount;
 use super::workload::{Shape, Workload};
 use piecewise_backend::measure::ReadBandwidth;
 use piecewise_runtime::measure::{StepRecord, Traffic};
@@ -37,12 +38,12 @@ pub(super) struct RowHead {
     pub(super) model: String,
     pub(super) dtype: String,
     pub(super) device: String,
-    /// `decode` or `mixed`.
+    /// `decode`, `mixed` or `prefill`.
     pub(super) kind: &'static str,
     pub(super) mode: String,
     /// Sequences of a step.
     pub(super) batch: u64,
-    /// The mean context that was asked for.
+    /// The mean context that was asked for; 0 where prompts begin.
     pub(super) context: u64,
     /// Tokens of a step.
     pub(super) tokens: u64,
@@ -58,6 +59,8 @@ pub(super) struct Figures {
     pub(super) gpu_ms: Spread,
     pub(super) wall_ms: Spread,
     pub(super) submit_us: Spread,
+    /// The driver's calls alone that its launches take; `None` where there is no driver.
+    pub(super) driver_us: Option<f64>,
     /// Of the step of the median; every step has as many.
     pub(super) graph_launches: u64,
     pub(super) plain_launches: u64,
@@ -79,6 +82,9 @@ pub(super) struct Row {
     pub(super) figures: Option<Figures>,
     /// Why the row does not count.
     pub(super) failures: Vec<String>,
+    /// The kernels of its step, where they were asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) kernels: Vec<KernelCount>,
 }
 
 /// What rows are held against.
@@ -90,10 +96,13 @@ pub(super) struct Yardstick {
 }
 
 impl Row {
-    /// `decode 8 x 512` or `mixed 300`.
+    /// `decode 8 x 512`, `mixed 300`, `prefill 2048` or `prefill 4 x 512`.
     pub(super) fn step(&self) -> String {
         match self.head.kind {
             "decode" => format!("decode {} x {}", self.head.batch, self.head.context),
+            "prefill" if self.head.batch > 1 => {
+                format!("prefill {} x {}", self.head.batch, self.head.tokens / self.head.batch)
+            }
             kind => format!("{kind} {}", self.head.tokens),
         }
     }
@@ -119,6 +128,7 @@ impl RowHead {
         let (kind, context) = match workload.shape {
             Shape::Decode { context, .. } => ("decode", context),
             Shape::Mixed { context, .. } => ("mixed", context),
+            Shape::Prefill(_) => ("prefill", 0),
         };
         Self {
             engine: "piecewise",
@@ -151,6 +161,7 @@ impl Figures {
             gpu_ms,
             wall_ms: Spread::of(records.iter().map(|record| record.wall), 1e6),
             submit_us: Spread::of(records.iter().map(|record| record.submit), 1e3),
+            driver_us: None,
             graph_launches: launches.graph_launches,
             plain_launches: launches.plain_launches,
             nodes: launches.graph_nodes,
@@ -163,11 +174,13 @@ impl Figures {
 }
 
 /// Why a row does not count: `records` are its timed steps, `launched` the same steps launched.
+/// What a step without some launches samples, and what it would have to read, is not held.
 pub(super) fn failures(
     mode: ModeArg,
     figures: &Figures,
     records: &[StepRecord],
     launched: &[StepRecord],
+    is_whole: bool,
 ) -> Vec<String> {
     let mut failures = Vec::new();
     let steps = |wrong: &dyn Fn(&StepRecord) -> bool| records.iter().filter(|r| wrong(r)).count();
@@ -194,12 +207,12 @@ pub(super) fn failures(
             counts.graph_launches, counts.plain_launches
         ));
     }
-    if let Some(share) = figures.read_share.filter(|share| *share > 1.0) {
+    if let Some(share) = figures.read_share.filter(|share| is_whole && *share > 1.0) {
         let percent = 100.0 * share;
         failures.push(format!("{percent:.1}% of the read bandwidth: the timing can't be right"));
     }
     let differs = records.iter().zip(launched).position(|(a, b)| a.ids != b.ids);
-    if let Some(step) = differs {
+    if let Some(step) = differs.filter(|_| is_whole) {
         failures.push(format!("timed step {step} sampled other ids than its launched run"));
     }
     if records.len() != launched.len() || records.is_empty() {

@@ -76,12 +76,13 @@ impl Subject {
         bounds: &Bounds,
     ) -> anyhow::Result<(Box<dyn DynStepTimer>, Start)> {
         let started = Instant::now();
-        let longest = bounds.positions.iter().copied().max().unwrap_or(1).max(1);
+        let longest = bounds.positions.iter().copied().chain(args.max_seq_len).max();
+        let longest = longest.unwrap_or(1).max(1);
         let most = self.config.max_position_embeddings as u64;
         ensure!(
             longest <= most,
             "a sequence comes to {longest} positions, and {} was made for {most}; lower \
-             --context, --mixed or --steps",
+             --context, --mixed, --max-seq-len or --steps",
             self.name
         );
         let sequences = bounds.positions.len() as u64;
@@ -121,6 +122,7 @@ impl Subject {
                 max_rows: sequences,
                 max_sequences: sequences,
                 padding: true,
+                own: Vec::new(),
             },
             max_logit_rows: sequences,
             read_outputs: vec![SAMPLED],
@@ -139,7 +141,8 @@ impl Subject {
             None => &preset,
         };
         let store = store_of(args.cache_dir.as_deref());
-        let timer = timer_on(args.device, module, options, &*store, weights, &bounds.positions)?;
+        let (device, stamps) = (args.device, args.timeline.is_some());
+        let timer = timer_on(device, stamps, module, options, &*store, weights, &bounds.positions)?;
         let all = started.elapsed() - planned;
         let start = Start::of(planned, all, &*timer);
         Ok((timer, start))

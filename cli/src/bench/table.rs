@@ -1,12 +1,13 @@
 //! The report for people.
 
 use super::super::amounts::{shown_bytes, shown_ledger};
+use super::launches::{kernel_lines, timeline_lines};
 use super::report::{ModeReport, Report, StartReport};
 use super::rows::{Row, Spread};
 use comfy_table::{CellAlignment, Table, presets};
 use std::fmt::Write as _;
 
-const HEADER: [&str; 15] = [
+const HEADER: [&str; 16] = [
     "step",
     "mode",
     "size",
@@ -15,6 +16,7 @@ const HEADER: [&str; 15] = [
     "p90",
     "wall ms",
     "submit us",
+    "driver us",
     "graphs",
     "launches",
     "nodes",
@@ -52,11 +54,16 @@ pub(super) fn report(report: &Report) -> String {
             shown_bytes(report.traffic.per_position)
         ),
     );
+    let is_whole = report.without.is_empty();
+    if !is_whole {
+        let names = report.without.join(", ");
+        line(&mut text, &format!("left out         {names}; what the steps compute is not held"));
+    }
     text.push('\n');
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(HEADER);
     for row in report.rows() {
-        table.add_row(cells(row));
+        table.add_row(cells(row, is_whole));
     }
     for index in 2..HEADER.len() - 1 {
         if let Some(column) = table.column_mut(index) {
@@ -71,6 +78,9 @@ pub(super) fn report(report: &Report) -> String {
             line(&mut text, &format!("FAILED {} {}: {failure}", row.step(), row.head.mode));
         }
     }
+    let kernels = report.rows().flat_map(kernel_lines);
+    let blocks = report.timeline.iter().flat_map(timeline_lines);
+    kernels.chain(blocks).for_each(|shown| line(&mut text, &shown));
     text
 }
 
@@ -141,8 +151,12 @@ fn captures(mode: &ModeReport) -> String {
     text
 }
 
-fn cells(row: &Row) -> Vec<String> {
-    let result = if row.failures.is_empty() { "ok" } else { "FAILED" };
+fn cells(row: &Row, is_whole: bool) -> Vec<String> {
+    let result = match (row.failures.is_empty(), is_whole) {
+        (false, _) => "FAILED",
+        (true, true) => "ok",
+        (true, false) => "not held",
+    };
     let mut cells = vec![row.step(), row.head.mode.clone()];
     let Some(figures) = &row.figures else {
         cells.resize(HEADER.len() - 1, "-".to_owned());
@@ -158,6 +172,7 @@ fn cells(row: &Row) -> Vec<String> {
         ms(p90),
         ms(figures.wall_ms.median),
         format!("{:.1}", figures.submit_us.median),
+        figures.driver_us.map_or("-".to_owned(), |us| format!("{us:.1}")),
         figures.graph_launches.to_string(),
         figures.plain_launches.to_string(),
         figures.nodes.to_string(),

@@ -21,6 +21,7 @@ pub(super) fn row(mode: ModeArg, tokens: u64, size: u64, ms: f64) -> Row {
         gpu_ms: spread(ms),
         wall_ms: spread(1.25 * ms),
         submit_us: spread(12.0),
+        driver_us: Some(9.5),
         graph_launches: u64::from(mode == ModeArg::Full),
         plain_launches: if mode == ModeArg::Full { 0 } else { 293 },
         nodes: if mode == ModeArg::Full { 293 } else { 0 },
@@ -29,7 +30,8 @@ pub(super) fn row(mode: ModeArg, tokens: u64, size: u64, ms: f64) -> Row {
         gb_per_s: 15.212 / ms * 1e3,
         read_share: Some(15.212 / ms / 3.1),
     };
-    Row { head: head(mode, tokens), figures: Some(figures), failures: Vec::new() }
+    let (head, failures) = (head(mode, tokens), Vec::new());
+    Row { head, figures: Some(figures), failures, kernels: Vec::new() }
 }
 
 fn head(mode: ModeArg, tokens: u64) -> RowHead {
@@ -84,6 +86,7 @@ pub(super) fn report() -> Report {
         head: head(ModeArg::Full, 8),
         figures: None,
         failures: vec!["could not launch: out of memory".to_owned()],
+        kernels: Vec::new(),
     };
     let none = vec![row(ModeArg::None, 1, 1, 8.0), row(ModeArg::None, 300, 512, 20.0)];
     let full = vec![row(ModeArg::Full, 1, 1, 6.5), missing, wrong];
@@ -96,6 +99,8 @@ pub(super) fn report() -> Report {
         read_bandwidth: ReadBandwidth { best: 3.1e12, median: 3.0e12, bytes: 4 << 30, passes: 36 },
         traffic: Traffic { weights: 15_136_000_000, per_position: 147_456 },
         start,
+        without: Vec::new(),
+        timeline: None,
         modes: vec![
             ModeReport::new(ModeArg::None, None, none),
             ModeReport::new(ModeArg::Full, Some(&captured()), full),

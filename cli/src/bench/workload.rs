@@ -4,6 +4,7 @@ use anyhow::{bail, ensure};
 use piecewise_kernels::attention::PAGE_ROWS;
 use piecewise_runtime::measure::{PlannedChunk, PlannedStep, StepTokens};
 use std::ops::Range;
+use std::str::FromStr;
 
 /// What a row measures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -12,6 +13,31 @@ pub(super) enum Shape {
     Decode { batch: u64, context: u64 },
     /// Decodes and two chunks of prompts, so many tokens together.
     Mixed { tokens: u64, context: u64 },
+    /// Prompts alone.
+    Prefill(Prompts),
+}
+
+/// So many prompts of so many tokens each: `2048` is one, `4x512` are four of 512.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Prompts {
+    pub(super) count: u64,
+    pub(super) tokens: u64,
+}
+
+impl FromStr for Prompts {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = |_| format!("`{text}` is neither N nor NxM: 2048, or 4x512 for four of 512");
+        let (count, tokens) = text.split_once('x').unwrap_or(("1", text));
+        Ok(Self { count: count.parse().map_err(wrong)?, tokens: tokens.parse().map_err(wrong)? })
+    }
+}
+
+impl Prompts {
+    /// Tokens of all of them.
+    pub(super) fn total(self) -> u64 {
+        self.count.saturating_mul(self.tokens)
+    }
 }
 
 /// The steps of a row: first those that warm up, then those that are timed, and one more, so that
@@ -40,8 +66,9 @@ impl Lengths {
 const PROMPTS: u64 = 2;
 
 /// The sequences that rows of these batches take: mixed ones need two prompts.
-pub(super) fn sequences(batches: &[u64], has_mixed: bool) -> u64 {
-    let batch = batches.iter().copied().max().unwrap_or(1);
+pub(super) fn sequences(batches: &[u64], has_mixed: bool, prefill: &[Prompts]) -> u64 {
+    let counts = batches.iter().copied().chain(prefill.iter().map(|prompts| prompts.count));
+    let batch = counts.max().unwrap_or(1);
     if has_mixed { batch.max(PROMPTS) } else { batch }
 }
 
@@ -125,6 +152,22 @@ impl Workload {
         Self {
             shape: Shape::Mixed { tokens, context },
             steps: steps.collect(),
+            warmup: lengths.warmup as usize,
+        }
+    }
+
+    /// Prompts from their start, the same in every step.
+    pub(super) fn prefill(prompts: Prompts, lengths: Lengths, vocab: u64) -> Self {
+        let chunks = (0..prompts.count).map(|sequence| PlannedChunk {
+            sequence: sequence as usize,
+            start: 0,
+            tokens: ids(sequence, 0, prompts.tokens, vocab),
+            samples: true,
+        });
+        let step = PlannedStep { chunks: chunks.collect() };
+        Self {
+            shape: Shape::Prefill(prompts),
+            steps: vec![step; lengths.all() as usize],
             warmup: lengths.warmup as usize,
         }
     }
@@ -273,6 +316,22 @@ mod tests {
         assert!(prompts.iter().all(|step| step.tokens() <= 24));
         let computed: u64 = prompts.iter().map(PlannedStep::tokens).sum();
         assert_eq!(computed, sequences.prefix.iter().sum::<u64>());
+    }
+
+    #[test]
+    fn prompts_are_whole_and_alone() {
+        let prompts: Prompts = "3x20".parse().unwrap();
+        assert_eq!((prompts.count, prompts.tokens, prompts.total()), (3, 20, 60));
+        assert_eq!("64".parse(), Ok(Prompts { count: 1, tokens: 64 }));
+        for text in ["", "x", "3x", "x3", "3x4x5", "-1"] {
+            assert!(text.parse::<Prompts>().is_err(), "{text}");
+        }
+        let row = Workload::prefill(prompts, LENGTHS, 1000);
+        assert_eq!((row.sequences(), row.tokens(), row.timed().len()), (3, 60, 10));
+        assert!(row.steps.iter().flat_map(|s| &s.chunks).all(|c| c.start == 0 && c.count() == 20));
+        assert_eq!(sequences(&[], false, &[prompts]), 3);
+        let needs = Sequences::of(&[row], 3);
+        assert_eq!((needs.room, needs.prefix), (vec![32; 3], vec![0; 3]));
     }
 
     #[test]

@@ -6,10 +6,10 @@ use super::kernels::{Pieces, short};
 use petgraph::graph::{DiGraph, NodeIndex};
 use piecewise_backend::artifact::{Artifact, PieceSize};
 use piecewise_ir::entity::UniquePieceId;
-use piecewise_ir::module::{Step, UniquePiece};
+use piecewise_ir::module::Step;
 use piecewise_kernels::step::CaptureSupport;
-use piecewise_runtime::dispatch::Dispatcher;
-use piecewise_runtime::symbols::{SymbolClass, SymbolTable};
+use piecewise_runtime::dispatch::{Dispatcher, NO_ROWS};
+use piecewise_runtime::symbols::SymbolTable;
 
 /// Writes `captured/u2-at-8.dot` for each chosen unique piece and size that is captured, and
 /// `captured/full-at-8-tokens-8-rows.dot` for each full graph.
@@ -22,11 +22,12 @@ pub(super) fn write(
     let symbols = SymbolTable::new(pieces.module.graph().symbols())?;
     let stitch = pieces.stitch;
     let mut dispatcher = dispatcher.clone();
+    dispatcher.order_own(&symbols);
     dispatcher.mode = dispatcher.supported_mode(dispatcher.mode, weakest_support(pieces));
     for unique in stitch.unique_pieces().into_iter().filter(|unique| chosen.contains(unique)) {
         let piece = &stitch.unique[unique];
-        let Some(class) = piece.over.map(|over| symbols.class(over)) else { continue };
-        for size in dispatcher.piece_graph_sizes(class) {
+        let Some(over) = piece.over.map(|over| symbols.over(over)) else { continue };
+        for size in dispatcher.piece_graph_sizes(&symbols, over) {
             let Some(artifact) = pieces.artifact(unique, PieceSize::Exact(size)) else { continue };
             let mut chain = Chain::default();
             chain.extend(pieces, artifact, "");
@@ -42,11 +43,9 @@ pub(super) fn write(
         for &step in &stitch.steps {
             let unique = stitch.uses[step.id()].unique;
             let piece = &stitch.unique[unique];
-            let size = match (step, class_of(piece, &symbols)) {
-                (Step::Piece(_), Some(SymbolClass::Tokens)) => sizes.tokens,
-                (Step::Piece(_), Some(SymbolClass::Rows)) => sizes.rows,
-                _ => PieceSize::General(0),
-            };
+            let over = piece.over.map(|over| symbols.over(over));
+            let size = over.filter(|_| matches!(step, Step::Piece(_)));
+            let size = size.and_then(|over| sizes.of_rows(over)).unwrap_or(NO_ROWS);
             let Some(artifact) = pieces.artifact(unique, size) else {
                 is_whole = false;
                 break;
@@ -60,10 +59,6 @@ pub(super) fn write(
         }
     }
     Ok(())
-}
-
-fn class_of(piece: &UniquePiece, symbols: &SymbolTable) -> Option<SymbolClass> {
-    piece.over.map(|over| symbols.class(over))
 }
 
 /// The least capture support of what runs between pieces.

@@ -55,6 +55,47 @@ fn every_row_is_measured_in_every_mode() {
 }
 
 #[test]
+fn prompts_are_measured_alone_and_steps_without_some_launches() {
+    let flags = ["--prefill", "24,3x8", "--mixed-steps", "5", "--launches", "--json"];
+    let whole: Value = serde_json::from_str(&bench(&flags)).unwrap();
+    let rows_of = |report: &Value, mode: usize| report["modes"][mode]["rows"].clone();
+    let kernels = |row: &Value| -> Vec<(String, u64)> {
+        let all = row["kernels"].as_array().unwrap();
+        let count = |kernel: &Value| {
+            let name = kernel["kernel"].as_str().unwrap().to_owned();
+            (name, kernel["launches"].as_u64().unwrap())
+        };
+        all.iter().map(count).collect()
+    };
+    let rows = rows_of(&whole, 2);
+    let shapes: Vec<_> = rows
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| {
+            assert_eq!(row["failures"], serde_json::json!([]), "{row}");
+            assert_eq!(row["kind"], "prefill");
+            let launches: u64 = kernels(row).iter().map(|(_, launches)| launches).sum();
+            assert_eq!(Some(launches), row["nodes"].as_u64(), "every launch is listed");
+            (row["batch"].as_u64().unwrap(), row["tokens"].as_u64().unwrap())
+        })
+        .collect();
+    assert_eq!(shapes, [(1, 24), (3, 24)]);
+
+    let flags = ["--without", "*@mlp,*sampl*", "--batch", "2", "--launches", "--json"];
+    let rest: Value = serde_json::from_str(&bench(&flags)).unwrap();
+    assert_eq!(rest["without"], serde_json::json!(["*@mlp", "*sampl*"]));
+    assert_eq!(rest["modes"].as_array().unwrap().len(), 1, "mode full alone");
+    let left = rows_of(&rest, 0)[0].clone();
+    assert!(left["nodes"].as_u64() < rows[0]["nodes"].as_u64(), "{left}");
+    assert!(kernels(&left).iter().all(|(name, _)| !name.contains("sampl")), "{left}");
+    assert!(!left["kernels"].to_string().contains("mlp"), "{left}");
+    let shown = bench(&["--without", "*@mlp", "--batch", "2"]);
+    assert!(shown.contains("what the steps compute is not held"), "{shown}");
+    assert!(shown.contains("not held\n"), "{shown}");
+}
+
+#[test]
 fn the_planner_reads_the_costs() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
@@ -85,6 +126,18 @@ fn what_can_not_be_measured_is_named() {
     assert!(error.contains("--preset"), "{error}");
     let error = error_of(&["bench", "--preset", "qwen3-9b"]);
     assert!(error.contains("qwen3-0.6b"), "{error}");
+    let error = error_of(&[&QUICK[..], &["--batch", "1", "--without", "nothing"]].concat());
+    assert!(
+        error.contains("--without nothing names no launch") && error.contains("matmul"),
+        "{error}"
+    );
+    let error = error_of(&[&QUICK[..], &["--timeline", "step.json"]].concat());
+    assert!(error.contains("--timeline takes one row"), "{error}");
+    let flags = ["--batch", "1", "--timeline", "step.json"];
+    let error = error_of(&[&QUICK[..], &flags].concat());
+    assert!(error.contains("--timeline needs a CUDA device"), "{error}");
+    let error = error_of(&[&QUICK[..], &["--prefill", "4x"]].concat());
+    assert!(error.contains("NxM"), "{error}");
     let error = error_of(&[&QUICK[..], &["--batch", "0"]].concat());
     assert!(error.contains("--batch has 0"), "{error}");
     let error = error_of(&[&QUICK[..], &["--context", "100000"]].concat());

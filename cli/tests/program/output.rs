@@ -172,3 +172,31 @@ fn auto_without_a_gpu_says_that_it_runs_on_the_cpu_and_why() {
     assert!(reason.is_some_and(|reason| reason.contains("CUDA")), "{said}");
     assert!(output.stdout.starts_with(b"a"));
 }
+
+#[test]
+fn a_conversation_goes_on_from_what_it_keeps() {
+    let generate = |more: &[&str]| -> Vec<Value> {
+        let args = ["generate", "--model", MODEL, "--max-tokens", "6", "--ignore-eos", "--json"];
+        let text = stdout_of(&[&args[..], &["--prompt", "def f("], more].concat());
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let alone = generate(&[]);
+    let turns = generate(&["--then", "\nclass A", "--then", "\nimport"]);
+    assert_eq!(
+        turns,
+        generate(&["--then", "\nclass A", "--then", "\nimport", "--graph-mode", "none"])
+    );
+    assert_eq!(turns.len(), 3);
+    assert_eq!(turns[0], alone[0]);
+    let prompts: Vec<_> = turns.iter().map(|turn| turn["prompt"].as_str().unwrap()).collect();
+    assert_eq!(prompts, ["def f(", "\nclass A", "\nimport"]);
+    let mut length = 0;
+    for turn in &turns {
+        let count = |key: &str| turn[key].as_array().unwrap().len() as u64;
+        // The last id of a turn was sampled and not computed.
+        assert_eq!(turn["usage"]["cached"], length.max(1) - 1);
+        assert_eq!(turn["usage"]["prompt"], length + count("prompt_ids"));
+        assert_eq!(turn["usage"]["generated"], 6);
+        length += count("prompt_ids") + count("ids");
+    }
+}

@@ -9,7 +9,7 @@ pub(super) fn wrap(dtype: DType, x: i128) -> f64 {
         DType::I32 => f64::from(x as i32),
         DType::I64 => x as i64 as f64,
         DType::U8 => f64::from(x as u8),
-        _ => x as f64,
+        DType::Bool | DType::F32 | DType::F16 | DType::BF16 => x as f64,
     }
 }
 
@@ -43,30 +43,21 @@ pub(super) fn unary(op: UnaryOp, dtype: DType, x: f64) -> f64 {
 }
 
 pub(super) fn binary(op: BinaryOp, dtype: DType, a: f64, b: f64) -> f64 {
-    match op {
-        BinaryOp::And => return truth(a != 0.0 && b != 0.0),
-        BinaryOp::Or => return truth(a != 0.0 || b != 0.0),
+    let exact = |of: fn(i128, i128) -> i128| wrap(dtype, of(integer(a), integer(b)));
+    match (op, dtype.is_int()) {
+        (BinaryOp::Add, true) => exact(|a, b| a + b),
+        (BinaryOp::Sub, true) => exact(|a, b| a - b),
+        (BinaryOp::Mul, true) => exact(|a, b| a * b),
+        (BinaryOp::Div, true) => exact(|a, b| if b == 0 { 0 } else { a / b }),
+        (BinaryOp::Add, false) => a + b,
+        (BinaryOp::Sub, false) => a - b,
+        (BinaryOp::Mul, false) => a * b,
+        (BinaryOp::Div, false) => a / b,
         // `f64::max` and `min` already let a NaN lose, and integers are exact.
-        BinaryOp::Max => return a.max(b),
-        BinaryOp::Min => return a.min(b),
-        _ => {}
-    }
-    if dtype.is_int() {
-        let (a, b) = (integer(a), integer(b));
-        let exact = match op {
-            BinaryOp::Add => a + b,
-            BinaryOp::Sub => a - b,
-            BinaryOp::Mul => a * b,
-            _ if b == 0 => 0,
-            _ => a / b,
-        };
-        return wrap(dtype, exact);
-    }
-    match op {
-        BinaryOp::Add => a + b,
-        BinaryOp::Sub => a - b,
-        BinaryOp::Mul => a * b,
-        _ => a / b,
+        (BinaryOp::Max, _) => a.max(b),
+        (BinaryOp::Min, _) => a.min(b),
+        (BinaryOp::And, _) => truth(a != 0.0 && b != 0.0),
+        (BinaryOp::Or, _) => truth(a != 0.0 || b != 0.0),
     }
 }
 

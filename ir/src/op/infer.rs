@@ -1,6 +1,6 @@
 //! Type rules: what result types an op may have for its operand types.
 
-use super::{BinaryOp, Op, ReduceOp, UnaryOp};
+use super::{Op, ReduceOp};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::types::{Shape, TensorType};
@@ -47,21 +47,6 @@ fn axis_in(op: &Op, axis: usize, rank: usize) -> Result<(), TypeError> {
     fail(format!("`{}` axis {axis} is outside rank {rank}", op.mnemonic()))
 }
 
-fn unary_dtype(op: UnaryOp, dtype: DType) -> bool {
-    match op {
-        UnaryOp::Neg | UnaryOp::Abs => dtype.is_float() || dtype.is_index(),
-        UnaryOp::Not => dtype == DType::Bool,
-        _ => dtype.is_float(),
-    }
-}
-
-fn binary_dtype(op: BinaryOp, dtype: DType) -> bool {
-    match op {
-        BinaryOp::And | BinaryOp::Or => dtype == DType::Bool,
-        _ => dtype != DType::Bool,
-    }
-}
-
 /// The result type of an op whose operands alone determine it and which has one result; `None`
 /// for ops whose result type says more than the operands (casts, broadcasts, reshapes, slices,
 /// matmul, iota, literals, top-k, regions, custom ops) or that have no result (scatter).
@@ -72,7 +57,7 @@ pub fn infer_type(op: &Op, operands: &[TensorType]) -> Result<Option<TensorType>
     let ty = match op {
         Op::Unary(unary) => {
             expect_operands(op, operands, 1)?;
-            if !unary_dtype(*unary, operands[0].dtype) {
+            if !unary.takes(operands[0].dtype) {
                 return fail(format!("`{}` does not take {}", op.mnemonic(), operands[0].dtype));
             }
             operands[0].clone()
@@ -80,7 +65,7 @@ pub fn infer_type(op: &Op, operands: &[TensorType]) -> Result<Option<TensorType>
         Op::Binary(binary) => {
             expect_operands(op, operands, 2)?;
             same_type(op, &operands[0], &operands[1])?;
-            if !binary_dtype(*binary, operands[0].dtype) {
+            if !binary.takes(operands[0].dtype) {
                 return fail(format!("`{}` does not take {}", op.mnemonic(), operands[0].dtype));
             }
             operands[0].clone()
@@ -138,7 +123,17 @@ pub fn infer_type(op: &Op, operands: &[TensorType]) -> Result<Option<TensorType>
             let shape = indices.shape.iter().chain(table.shape.iter().skip(1)).cloned().collect();
             TensorType { dtype: table.dtype, shape }
         }
-        _ => return Ok(None),
+        Op::Cast
+        | Op::TopK { .. }
+        | Op::Broadcast
+        | Op::Reshape
+        | Op::Slice { .. }
+        | Op::Scatter
+        | Op::MatMul { .. }
+        | Op::Iota { .. }
+        | Op::Literal(_)
+        | Op::Region(_)
+        | Op::Custom(_) => return Ok(None),
     };
     Ok(Some(ty))
 }
@@ -194,7 +189,22 @@ pub fn check_types(
         Op::Region(_) | Op::Custom(_) => return Ok(()),
         Op::Scatter => 0,
         Op::TopK { .. } => 2,
-        _ => 1,
+        Op::Unary(_)
+        | Op::Binary(_)
+        | Op::Compare(_)
+        | Op::Select
+        | Op::Cast
+        | Op::Reduce { .. }
+        | Op::ArgMax { .. }
+        | Op::Broadcast
+        | Op::Reshape
+        | Op::Permute { .. }
+        | Op::Slice { .. }
+        | Op::Concat { .. }
+        | Op::Gather
+        | Op::MatMul { .. }
+        | Op::Iota { .. }
+        | Op::Literal(_) => 1,
     };
     if results.len() != expected {
         return fail(format!(
@@ -259,7 +269,18 @@ pub fn check_types(
             }
             Ok(())
         }
-        _ => Ok(()),
+        // Their operands say it, or they bring their own signature.
+        Op::Unary(_)
+        | Op::Binary(_)
+        | Op::Compare(_)
+        | Op::Select
+        | Op::Reduce { .. }
+        | Op::ArgMax { .. }
+        | Op::Permute { .. }
+        | Op::Concat { .. }
+        | Op::Gather
+        | Op::Region(_)
+        | Op::Custom(_) => Ok(()),
     }
 }
 

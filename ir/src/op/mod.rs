@@ -154,17 +154,28 @@ impl Op {
             Self::Scatter => vec![0],
             Self::Region(region) => region.mutated_params(),
             Self::Custom(call) => call.mutates.clone(),
-            _ => Vec::new(),
+            Self::Unary(_)
+            | Self::Binary(_)
+            | Self::Compare(_)
+            | Self::Select
+            | Self::Cast
+            | Self::Reduce { .. }
+            | Self::ArgMax { .. }
+            | Self::TopK { .. }
+            | Self::Broadcast
+            | Self::Reshape
+            | Self::Permute { .. }
+            | Self::Slice { .. }
+            | Self::Concat { .. }
+            | Self::Gather
+            | Self::MatMul { .. }
+            | Self::Iota { .. }
+            | Self::Literal(_) => Vec::new(),
         }
     }
 
     /// Whether it mutates a state, so that its place in the program order matters.
     pub fn has_effect(&self) -> bool {
-        match self {
-            Self::Scatter => true,
-            Self::Region(region) => !region.mutated_params().is_empty(),
-            Self::Custom(call) => !call.mutates.is_empty(),
-            _ => false,
-        }
+        !self.mutated_operands().is_empty()
     }
 }

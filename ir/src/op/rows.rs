@@ -42,6 +42,41 @@ impl RowTreatment {
     }
 }
 
+impl Op {
+    /// The op on one row of operands and results whose axis 0 are rows, with the same result: its
+    /// axes move in by one. `None` if it works along the rows, or has no rows that stand alone
+    /// (matmuls, literals, regions, custom ops).
+    pub fn on_row(&self) -> Option<Self> {
+        let inner = |axis: &usize| axis.checked_sub(1);
+        Some(match self {
+            Self::Reduce { op, axes } => {
+                Self::Reduce { op: *op, axes: axes.iter().map(inner).collect::<Option<_>>()? }
+            }
+            Self::ArgMax { axis } => Self::ArgMax { axis: inner(axis)? },
+            Self::TopK { axis } => Self::TopK { axis: inner(axis)? },
+            Self::Slice { axis, start } => Self::Slice { axis: inner(axis)?, start: *start },
+            Self::Concat { axis } => Self::Concat { axis: inner(axis)? },
+            Self::Iota { axis } => Self::Iota { axis: inner(axis)? },
+            Self::Permute { perm } => {
+                let (0, rest) = perm.split_first()? else { return None };
+                Self::Permute { perm: rest.iter().map(inner).collect::<Option<_>>()? }
+            }
+            Self::Unary(_)
+            | Self::Binary(_)
+            | Self::Compare(_)
+            | Self::Select
+            | Self::Cast
+            | Self::Broadcast
+            | Self::Reshape
+            | Self::Gather
+            | Self::Scatter => self.clone(),
+            Self::MatMul { .. } | Self::Literal(_) | Self::Region(_) | Self::Custom(_) => {
+                return None;
+            }
+        })
+    }
+}
+
 /// What `op` does with the rows of `symbol`, given its types.
 ///
 /// A value is indexed by rows where its outermost dimension is `symbol`; a dimension further in,
@@ -108,6 +143,19 @@ pub fn row_treatment(
                 Mixed
             }
         }
-        _ => Independent,
+        Op::Unary(_)
+        | Op::Binary(_)
+        | Op::Compare(_)
+        | Op::Select
+        | Op::Cast
+        | Op::Reduce { .. }
+        | Op::ArgMax { .. }
+        | Op::TopK { .. }
+        | Op::Broadcast
+        | Op::Permute { .. }
+        | Op::Slice { .. }
+        | Op::Concat { .. }
+        | Op::Iota { .. }
+        | Op::Literal(_) => Independent,
     }
 }

@@ -1,5 +1,7 @@
 //! The op table: one list gives the enums, mnemonics, text formats and documentation of every op.
 
+use crate::dtype::DType;
+
 /// Declares a family of ops without attributes together with their mnemonics and docs.
 macro_rules! op_family {
     ($(#[$doc:meta])* $family:ident { $($variant:ident = $mnemonic:literal, $help:literal;)* }) => {
@@ -78,6 +80,37 @@ op_family! {
         Mean = "reduce_mean", "sum over the axes divided by their extent, for floats";
         Max = "reduce_max", "largest element over the axes; NaNs lose";
         Min = "reduce_min", "smallest element over the axes; NaNs lose";
+    }
+}
+
+impl UnaryOp {
+    /// Whether it takes operands of `dtype`.
+    pub fn takes(self, dtype: DType) -> bool {
+        match self {
+            Self::Neg | Self::Abs => dtype.is_float() || dtype.is_index(),
+            Self::Not => dtype == DType::Bool,
+            Self::Exp
+            | Self::Log
+            | Self::Sqrt
+            | Self::Rsqrt
+            | Self::Sin
+            | Self::Cos
+            | Self::Tanh
+            | Self::Erf
+            | Self::Floor => dtype.is_float(),
+        }
+    }
+}
+
+impl BinaryOp {
+    /// Whether it takes operands of `dtype`.
+    pub fn takes(self, dtype: DType) -> bool {
+        match self {
+            Self::And | Self::Or => dtype == DType::Bool,
+            Self::Add | Self::Sub | Self::Mul | Self::Div | Self::Max | Self::Min => {
+                dtype != DType::Bool
+            }
+        }
     }
 }
 

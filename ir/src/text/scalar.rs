@@ -1,6 +1,6 @@
 //! Scalars in text: exact bits, as the shortest decimal that reads back where there is one.
 
-use crate::dtype::{DType, to_bf16, to_f16};
+use crate::dtype::DType;
 use crate::literal::Scalar;
 
 /// The text of `scalar` where its dtype is `context`; elsewhere, and for values without a
@@ -33,7 +33,7 @@ fn decimal(scalar: Scalar) -> Option<String> {
             (0..6).find_map(|digits| {
                 let short: f64 = format!("{value:.digits$e}").parse().ok()?;
                 let routes = [short, f64::from(short as f32)];
-                let same = routes.iter().all(|&v| round_to_half(scalar.dtype, v).bits() == bits);
+                let same = routes.iter().all(|&v| Scalar::new(scalar.dtype, v).bits() == bits);
                 same.then(|| format!("{short:?}"))
             })
         }
@@ -48,14 +48,6 @@ fn decimal(scalar: Scalar) -> Option<String> {
     }
 }
 
-fn round_to_half(dtype: DType, value: f64) -> Scalar {
-    let bits = match dtype {
-        DType::F16 => to_f16(value).to_bits(),
-        _ => to_bf16(value).to_bits(),
-    };
-    Scalar::from_bits(dtype, u64::from(bits))
-}
-
 /// The element of `dtype` that the decimal `text` names, with its sign: the nearest for floats,
 /// the exact one for integers. `None` if the number is outside the dtype.
 pub(super) fn parse_decimal(dtype: DType, text: &str) -> Option<Scalar> {
@@ -65,7 +57,7 @@ pub(super) fn parse_decimal(dtype: DType, text: &str) -> Option<Scalar> {
             Some(Scalar::from_bits(dtype, u64::from(value.to_bits())))
         }
         DType::F16 | DType::BF16 => {
-            let scalar = round_to_half(dtype, text.parse().ok()?);
+            let scalar = Scalar::new(dtype, text.parse().ok()?);
             scalar.to_f64().is_finite().then_some(scalar)
         }
         DType::I32 => text.parse().ok().map(|v: i32| Scalar::from_bits(dtype, u64::from(v as u32))),

@@ -2,11 +2,13 @@
 
 mod cpu;
 mod cuda;
+mod inputs;
 mod reference;
 
 pub use cpu::CpuPagedAttention;
 pub use cuda::CudaPagedAttention;
 
+use crate::inputs::StepInput;
 use piecewise_ir::custom::{Attr, Attrs, CustomOpDef};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
@@ -32,6 +34,11 @@ pub struct PagedAttention;
 impl PagedAttention {
     /// The op's name.
     pub const NAME: &'static str = "piecewise.paged_attention";
+
+    /// What it is told of each step: rows to write and to read, and lengths.
+    pub fn inputs() -> [StepInput; 5] {
+        inputs::inputs()
+    }
 
     /// The op's attributes.
     pub fn attrs(scale: f64, causal: bool) -> Attrs {

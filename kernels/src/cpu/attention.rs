@@ -1,5 +1,5 @@
-//! Attention of variable-length sequences over a paged pool or packed rows, grouped-query, causal
-//! or not, with values of their own width.
+//! Attention of variable-length sequences over a paged pool or over segments of packed rows,
+//! grouped-query, causal or not, with values of their own width.
 //!
 //! **Guarantee.** The output of one query row and head depends on that row, the keys and values
 //! it sees and their number alone: keys are taken from the first in tiles of [`PAGE_ROWS`], with
@@ -15,7 +15,7 @@ mod block;
 use super::element::FloatAddress;
 use super::scratch::{self, Shared};
 use super::{CpuMathError, FloatSlice, FloatSliceMut, Isa, parallel};
-use block::{Block, Layout};
+use block::{Block, Layout, Visibility};
 
 /// Rows of a page of the pool: slot = page * 16 + offset.
 pub const PAGE_ROWS: usize = 16;
@@ -69,30 +69,37 @@ pub struct PagedAttention<'a> {
     pub scratch: &'a mut [u8],
 }
 
-/// Operands of [`packed_attention`]: each sequence attends to its own rows.
+/// Operands of [`segment_attention`]: the queries of a segment attend to the keys of the same
+/// segment, whose last positions are the queries' own.
 #[derive(Debug)]
-pub struct PackedAttention<'a> {
+pub struct SegmentAttention<'a> {
     /// Heads and widths.
     pub shape: AttentionShape,
     /// `[T, q_heads, head_dim]`.
     pub q: FloatSlice<'a>,
-    /// `[T, kv_heads, head_dim]`, of any float type.
+    /// `[K, kv_heads, head_dim]`, of any float type.
     pub k: FloatSlice<'a>,
-    /// `[T, kv_heads, value_dim]`, of any float type.
+    /// `[K, kv_heads, value_dim]`, of any float type.
     pub v: FloatSlice<'a>,
-    /// `[S + 1]`: first row of each sequence, from 0; rows past the last are padding.
+    /// `[S + 1]`: first row of q of each segment, from 0; rows past the last are padding.
     pub query_start: &'a [i32],
+    /// `[S]`: first row of k and v of each segment.
+    pub key_starts: &'a [i32],
+    /// `[S]`: rows of k and v of each segment.
+    pub key_lengths: &'a [i32],
     /// Factor of the scores.
     pub scale: f32,
-    /// Row `j` of a sequence sees its rows `0 ..= j` instead of all.
+    /// Query `j` of `n` sees positions `0 ..= len - n + j` instead of all `len`.
     pub causal: bool,
-    /// `[T, q_heads, value_dim]`.
+    /// The farthest position that a query sees, on either side of its own.
+    pub window: Option<usize>,
+    /// `[T, q_heads, value_dim]`; zeros where a query sees nothing.
     pub out: FloatSliceMut<'a>,
     /// At least [`attention_scratch_bytes`] bytes for as many threads as should work.
     pub scratch: &'a mut [u8],
 }
 
-/// Scratch bytes for [`paged_attention`] and [`packed_attention`] on up to `threads` threads.
+/// Scratch bytes for [`paged_attention`] and [`segment_attention`] on up to `threads` threads.
 ///
 /// With less, down to what one thread needs, a call uses fewer threads.
 pub fn attention_scratch_bytes(shape: AttentionShape, threads: usize) -> usize {
@@ -129,33 +136,41 @@ pub fn paged_attention(isa: Isa, args: PagedAttention<'_>) -> Result<(), CpuMath
         query_start,
         scale: args.scale,
         causal: args.causal,
+        window: None,
     };
     job.run(isa, args.out, args.scratch)
 }
 
-/// Attends to the packed rows of the same sequence.
+/// Attends within segments of packed rows.
 ///
 /// # Errors
 /// As for [`paged_attention`].
-pub fn packed_attention(isa: Isa, args: PackedAttention<'_>) -> Result<(), CpuMathError> {
-    const CALL: &str = "packed_attention";
-    let PackedAttention { shape, q, k, v, query_start, .. } = args;
+pub fn segment_attention(isa: Isa, args: SegmentAttention<'_>) -> Result<(), CpuMathError> {
+    const CALL: &str = "segment_attention";
+    let SegmentAttention { shape, q, k, v, query_start, key_starts, key_lengths, .. } = args;
     check_shape(CALL, shape)?;
     at_least(CALL, "query_start", query_start.len(), Some(1))?;
-    let rows = q.len() / (shape.q_heads * shape.head_dim);
-    check_query_start(CALL, query_start, rows)?;
-    let real = query_start[query_start.len() - 1] as usize;
-    let width = |dim: usize| real.checked_mul(shape.kv_heads * dim);
-    at_least(CALL, "k", k.len(), width(shape.head_dim))?;
-    at_least(CALL, "v", v.len(), width(shape.value_dim))?;
+    let segments = query_start.len() - 1;
+    at_least(CALL, "key_starts", key_starts.len(), Some(segments))?;
+    at_least(CALL, "key_lengths", key_lengths.len(), Some(segments))?;
+    check_query_start(CALL, query_start, q.len() / (shape.q_heads * shape.head_dim))?;
+    let rows = (k.len() / (shape.kv_heads * shape.head_dim))
+        .min(v.len() / (shape.kv_heads * shape.value_dim));
+    for segment in 0..segments {
+        let (start, length) = (key_starts[segment], key_lengths[segment]);
+        if start < 0 || length < 0 || start as usize + length as usize > rows {
+            return Err(CpuMathError::Segment { call: CALL, segment, start, length, rows });
+        }
+    }
     let job = Job {
         call: CALL,
         shape,
         operands: [q, k, v].map(FloatAddress::of),
-        keys: Keys::Packed,
+        keys: Keys::Segments { starts: key_starts, lengths: key_lengths },
         query_start,
         scale: args.scale,
         causal: args.causal,
+        window: args.window,
     };
     job.run(isa, args.out, args.scratch)
 }
@@ -245,7 +260,7 @@ impl Table<'_> {
 #[derive(Clone, Copy)]
 enum Keys<'a> {
     Paged { table: &'a [i32], max_blocks: usize, seq_lens: &'a [i32] },
-    Packed,
+    Segments { starts: &'a [i32], lengths: &'a [i32] },
 }
 
 /// A call whose indices have been checked.
@@ -257,6 +272,7 @@ struct Job<'a> {
     query_start: &'a [i32],
     scale: f32,
     causal: bool,
+    window: Option<usize>,
 }
 
 impl Job<'_> {
@@ -303,7 +319,7 @@ impl Job<'_> {
     fn length(&self, sequence: usize) -> usize {
         match self.keys {
             Keys::Paged { seq_lens, .. } => seq_lens[sequence] as usize,
-            Keys::Packed => self.queries(sequence).len(),
+            Keys::Segments { lengths, .. } => lengths[sequence] as usize,
         }
     }
 
@@ -332,17 +348,15 @@ impl Job<'_> {
         let queries = self.queries(sequence);
         let first = queries.start + (number - self.first_block(sequence)) * block_rows;
         let length = self.length(sequence);
-        if first >= queries.end || length == 0 {
+        // A sequence of the pool without keys is padding.
+        let padding = length == 0 && matches!(self.keys, Keys::Paged { .. });
+        if first >= queries.end || padding {
             return None;
         }
         let last = (first + block_rows).min(queries.end);
-        let visible_to = |row: usize| match self.causal {
-            true => length - (queries.end - row) + 1,
-            false => length,
-        };
-        let pages = match self.keys {
-            Keys::Paged { table, max_blocks, .. } => Some(&table[sequence * max_blocks..]),
-            Keys::Packed => None,
+        let (pages, first_key) = match self.keys {
+            Keys::Paged { table, max_blocks, .. } => (Some(&table[sequence * max_blocks..]), 0),
+            Keys::Segments { starts, .. } => (None, starts[sequence] as usize),
         };
         let [q, k, v] = self.operands;
         Some(Block {
@@ -354,9 +368,13 @@ impl Job<'_> {
             head,
             rows: first..last,
             pages,
-            first_key: queries.start,
-            visible_to_first: visible_to(first),
-            visible_step: usize::from(self.causal),
+            first_key,
+            visibility: Visibility {
+                length,
+                position: length as isize - (queries.end - first) as isize,
+                causal: self.causal,
+                window: self.window,
+            },
             scale: self.scale,
         })
     }

@@ -46,6 +46,22 @@ pub enum CpuMathError {
         /// What it must satisfy.
         rule: &'static str,
     },
+    /// A segment that reaches beyond the keys.
+    #[error(
+        "{call}: segment {segment} has {length} keys from row {start} on, but there are {rows} rows; key starts and lengths must lie within k and v"
+    )]
+    Segment {
+        /// The entry point.
+        call: &'static str,
+        /// The segment.
+        segment: usize,
+        /// Its first row.
+        start: i32,
+        /// Its rows.
+        length: i32,
+        /// The rows that there are.
+        rows: usize,
+    },
     /// The scratch buffer is too small for even one thread, or not aligned.
     #[error(
         "{call}: scratch of {have} bytes at alignment {align} is too small or misaligned; give {need} bytes aligned to 64 (see `{size_function}`)"

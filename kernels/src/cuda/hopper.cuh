@@ -37,10 +37,6 @@ DEVICE void cluster_meet() {
   asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory");
 }
 
-// A warpgroup's registers of a thread, out of those that the block got: a multiple of 8.
-template <int N> DEVICE void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
-template <int N> DEVICE void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
-
 // ---- copies of boxes to shared memory; elements outside the tensor are zeros
 DEVICE void copy_box(u32 to, const TensorMap& map, u32 inner, u32 outer, u32 barrier) {
   asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
@@ -62,4 +58,42 @@ DEVICE void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "mem
 DEVICE void products_end() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int LEFT> DEVICE void products_done_but() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+}
+// B whose rows are steps of the depth, in columns of 64 elements that lie `apart` bytes apart; a
+// step of 16 rows is 128 more.
+DEVICE u64 columns_at(u32 address, u32 apart) { return (u64)(address >> 4 & 0x3fff) | (u64)(apart >> 4) << 16 | 64ull << 32 | 1ull << 62; }
+// These are computed before what comes next, and read after what came.
+template <int N> DEVICE void made_here(float (&x)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+f"(x[i]) :: "memory");
+}
+template <int LEFT, int N> DEVICE void products_done_but(float (&sum)[N]) {
+  products_done_but<LEFT>();
+  made_here(sum);
+}
+// Products read what threads copied or wrote, once this thread knows that it is there.
+DEVICE void products_see_writes() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// ---- warpgroups with parts of their own: registers move between them, 128 threads at a time
+template <int COUNT> DEVICE void registers_up() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT)); }
+template <int COUNT> DEVICE void registers_down() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT)); }
+// Meetings of THREADS threads of a block, of which some only arrive; number 0 is of all.
+template <int THREADS> DEVICE void threads_meet(u32 number) { asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(THREADS) : "memory"); }
+template <int THREADS> DEVICE void threads_arrive(u32 number) { asm volatile("bar.arrive %0, %1;" ::"r"(number), "n"(THREADS) : "memory"); }
+DEVICE void barrier_arrive(u32 barrier) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory"); }
+// Arrives when all that this thread has copied so far is there.
+DEVICE void barrier_arrive_copied(u32 barrier) { asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory"); }
+DEVICE void copy_shared_if(bool there, u32 to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
+}
+
+// ---- numbers in shared memory, of this block and of one of its cluster
+DEVICE void store_shared(u32 to, float x, float y) { asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x), "f"(y) : "memory"); }
+DEVICE void load_cluster(float (&x)[2], u32 from, u32 block) {
+  asm volatile("{.reg .b32 there; mapa.shared::cluster.u32 there, %2, %3; ld.shared::cluster.v2.f32 {%0, %1}, [there];}"
+               : "=f"(x[0]), "=f"(x[1]) : "r"(from), "r"(block) : "memory");
+}
+DEVICE void load_cluster(float (&x)[4], u32 from, u32 block) {
+  asm volatile("{.reg .b32 there; mapa.shared::cluster.u32 there, %4, %5; ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];}"
+               : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3]) : "r"(from), "r"(block) : "memory");
 }

@@ -7,6 +7,8 @@ mod matmul;
 mod recipe;
 mod region;
 mod sampling;
+mod segments;
+mod wgmma;
 
 pub use attention::attention_kernels;
 pub use matmul::{AfterProduct, BeforeProduct, MatMulSpec, STREAM_ROWS, TENSOR_ROWS};
@@ -15,6 +17,7 @@ pub use recipe::{
 };
 pub use region::{OperandRole, PartParam, RegionPart, node_kernel, region_kernel};
 pub use sampling::sample_kernels;
+pub use segments::{segment_attention_kernels, segment_mean_kernels};
 
 /// The text of `prelude.cuh`, which every source includes: given to the compiler in memory.
 pub const PRELUDE: &str = include_str!("prelude.cuh");

@@ -52,6 +52,9 @@ pub enum Param {
     Counts,
     /// A number.
     Scalar(Scalar),
+    /// The address at which the launch's blocks note where and when they ran, or 0: what a compiler
+    /// adds to kernels that are to be looked at.
+    Stamps,
     /// A tensor map over an argument, 128 bytes by value; needs sm_90.
     TensorMap(TensorBoxes),
 }

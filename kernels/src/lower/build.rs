@@ -1,16 +1,15 @@
-//! From a region's body to a row program.
+//! From the body of a row to a row program.
 
 use super::LowerError;
+use super::body::RowBody;
 use super::finish;
 use super::row_program::{ArgDecl, ArgKind, MapOp, Place, PlaceKind, RowProgram, RowStep};
 use super::view::{View, dense, nest_of};
-use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
-use piecewise_ir::entity::{Entity, Symbol};
+use piecewise_ir::entity::{Entity, Symbol, Value};
 use piecewise_ir::literal::Literal;
 use piecewise_ir::op::Op;
-use piecewise_ir::region::{ParamMode, Region};
-use piecewise_ir::text::Names;
+use piecewise_ir::region::Region;
 use piecewise_ir::types::TensorType;
 
 pub(super) fn fail<T>(message: impl Into<String>) -> Result<T, LowerError> {
@@ -23,46 +22,24 @@ pub(super) fn fail<T>(message: impl Into<String>) -> Result<T, LowerError> {
 /// When a statement has no row program: an inner dimension that is symbolic, a matmul, a region
 /// or a custom op inside, or a state that is both read and scattered into.
 pub fn lower_region(region: &Region, states: &[bool]) -> Result<RowProgram, LowerError> {
-    let body = &region.body;
-    if region.params.len() != body.inputs().len() || states.len() != region.params.len() {
-        return fail(format!(
-            "the region has {} parameters but its body {} inputs",
-            region.params.len(),
-            body.inputs().len()
-        ));
-    }
-    let mut builder = Builder::new(Some(region.over));
-    let mut values: Vec<Option<View>> = vec![None; body.value_count()];
-    for ((input, mode), &state) in body.inputs().iter().zip(&region.params).zip(states) {
-        values[input.value.index()] = Some(builder.param(*mode, body.ty(input.value), state)?);
-    }
-    let names = Names::of_body(body);
-    for node in body.nodes() {
-        let data = body.node(node);
-        let operands = data
-            .operands
-            .iter()
-            .map(|v| match &values[v.index()] {
-                Some(view) => Ok(view.clone()),
-                None => fail(format!("{} is used before it is defined", names.value(*v))),
-            })
-            .collect::<Result<Vec<_>, _>>()?;
-        let results = builder.op(&data.op, &operands, &body.result_types(node))?;
-        for (value, view) in data.results.iter().zip(results) {
-            values[value.index()] = Some(view);
-        }
-    }
-    let mut outputs = Vec::new();
-    for output in body.outputs() {
-        match &values[output.index()] {
-            Some(view) => outputs.push(view.clone()),
-            None => {
-                let output = names.value(*output);
-                return fail(format!("{output} is returned but never defined"));
-            }
-        }
-    }
-    builder.finish(&outputs)
+    Builder::program(&RowBody::of_region(region, states)?)
+}
+
+/// Lowers one primitive. `states[i]` says whether operand `i` is a state.
+///
+/// Its rows are those of the outermost symbol of the result (of the slots, for a scatter); where
+/// that axis is static, the whole op is one row.
+///
+/// # Errors
+/// When rows of a symbol mix (a reduction, a concat, a permutation over it), which no row program
+/// can do, or a type has a symbol further in.
+pub fn lower_node(
+    op: &Op,
+    operands: &[TensorType],
+    states: &[bool],
+    results: &[TensorType],
+) -> Result<RowProgram, LowerError> {
+    Builder::program(&RowBody::of_node(op, operands, states, results)?)
 }
 
 /// A row program under construction.
@@ -84,52 +61,50 @@ pub(super) fn static_dims(ty: &TensorType) -> Result<Vec<u64>, LowerError> {
 }
 
 impl Builder {
-    pub(super) fn new(over: Option<Symbol>) -> Self {
-        Self {
-            over,
+    fn program(body: &RowBody<'_>) -> Result<RowProgram, LowerError> {
+        let graph = &body.graph;
+        let mut builder = Self {
+            over: body.over,
             args: Vec::new(),
             places: Vec::new(),
             steps: Vec::new(),
             constants: Vec::new(),
+        };
+        let mut values: Vec<Option<View>> = vec![None; graph.value_count()];
+        for (input, decl) in graph.inputs().iter().zip(&body.operands) {
+            values[input.value.index()] = Some(builder.param(decl, graph.ty(input.value))?);
         }
+        if let Some(number) = body.row_number {
+            let out = builder.temp(DType::I64, &[]);
+            builder.map_into(MapOp::RowNumber, &[], &out);
+            values[number.index()] = Some(out);
+        }
+        let views = |values: &[Option<View>], of: &[Value]| -> Vec<View> {
+            of.iter().filter_map(|v| values[v.index()].clone()).collect()
+        };
+        for node in graph.nodes() {
+            let data = graph.node(node);
+            let operands = views(&values, &data.operands);
+            let results = builder.op(&data.op, &operands, &graph.result_types(node))?;
+            for (value, view) in data.results.iter().zip(results) {
+                values[value.index()] = Some(view);
+            }
+        }
+        builder.finish(&views(&values, graph.outputs()))
     }
 
     /// Declares the next operand; `ty` is what the body sees of it.
-    pub(super) fn param(
-        &mut self,
-        mode: ParamMode,
-        ty: &TensorType,
-        state: bool,
-    ) -> Result<View, LowerError> {
-        let mutated = mode == ParamMode::Mut && ty.rank() > 0;
-        let table = mutated || (mode != ParamMode::Row && ty.outer_symbol().is_some());
+    fn param(&mut self, decl: &ArgDecl, ty: &TensorType) -> Result<View, LowerError> {
+        let table = decl.kind == ArgKind::Table;
         let shape = if table { static_dims(&ty.row())? } else { static_dims(ty)? };
-        let elements = shape.iter().product();
-        if table && ty.outer_symbol().is_none() && ty.shape[0].as_constant().is_none() {
-            return fail("a table whose extent is neither static nor one symbol");
-        }
-        let kind = match mode {
-            ParamMode::Row => ArgKind::Row,
-            _ if table => ArgKind::Table,
-            _ => ArgKind::Whole,
-        };
-        let decl = ArgDecl {
-            kind,
-            dtype: ty.dtype,
-            elements,
-            written: mode == ParamMode::Mut,
-            extent: ty.outer_symbol().filter(|_| table),
-            rows: ty.shape.first().and_then(Dim::as_constant).filter(|_| table).unwrap_or(0),
-            state,
-        };
-        let row_stride = if kind == ArgKind::Row { elements } else { 0 };
-        let place =
-            self.place(PlaceKind::Arg(self.args.len() as u32), ty.dtype, elements, row_stride);
-        self.args.push(decl);
+        let row_stride = if decl.kind == ArgKind::Row { decl.elements } else { 0 };
+        let kind = PlaceKind::Arg(self.args.len() as u32);
+        let place = self.place(kind, decl.dtype, decl.elements, row_stride);
+        self.args.push(*decl);
         let mut view = View::dense(place, &shape);
         if table {
             // Its outermost extent is known at the call only; gathers and scatters ask for it.
-            view.dims.insert(0, super::view::Axis { extent: 0, stride: elements });
+            view.dims.insert(0, super::view::Axis { extent: 0, stride: decl.elements });
         }
         Ok(view)
     }
@@ -212,40 +187,13 @@ impl Builder {
         view
     }
 
-    /// The numbers of the rows, as one element of a row.
-    pub(super) fn row_number(&mut self, dtype: DType) -> View {
-        let out = self.temp(dtype, &[1]);
-        self.map_into(MapOp::RowNumber, &[], &out);
-        out
-    }
-
-    /// Lowers one op on rows.
-    pub(super) fn op(
+    /// Lowers one op on rows, of which the types are right.
+    fn op(
         &mut self,
         op: &Op,
         operands: &[View],
         results: &[TensorType],
     ) -> Result<Vec<View>, LowerError> {
-        let needs = match op {
-            Op::Binary(_) | Op::Compare(_) | Op::Gather => 2,
-            Op::Select | Op::Scatter => 3,
-            Op::Iota { .. } | Op::Literal(_) => 0,
-            Op::Concat { .. } | Op::MatMul { .. } | Op::Region(_) | Op::Custom(_) => operands.len(),
-            _ => 1,
-        };
-        let gives = match op {
-            Op::Scatter => 0,
-            Op::TopK { .. } => 2,
-            _ => 1,
-        };
-        if operands.len() != needs || results.len() != gives {
-            return fail(format!(
-                "`{}` with {} operands and {} results",
-                op.mnemonic(),
-                operands.len(),
-                results.len()
-            ));
-        }
         let tables = match op {
             Op::Gather | Op::Scatter => &operands[1..],
             _ => operands,
@@ -314,9 +262,7 @@ impl Builder {
                     }
                 }
             }
-            Op::Permute { perm } if perm.iter().all(|&a| a < operands[0].dims.len()) => {
-                one(operands[0].permuted(perm))
-            }
+            Op::Permute { perm } => one(operands[0].permuted(perm)),
             Op::Slice { axis, start } => {
                 let shape = static_dims(&results[0])?;
                 let from = operands[0].dims.get(*axis).map(|d| d.extent);
@@ -348,11 +294,13 @@ impl Builder {
                 }
                 one(view)
             }
-            Op::Literal(literal) if literal.fits(&results[0]) => {
+            Op::Literal(literal) => {
                 let shape = static_dims(&results[0])?;
                 one(self.literal(literal, &shape))
             }
-            _ => fail(format!("`{}` has no row program", op.mnemonic())),
+            Op::MatMul { .. } | Op::Region(_) | Op::Custom(_) => {
+                fail(format!("`{}` has no row program", op.mnemonic()))
+            }
         }
     }
 
@@ -365,15 +313,7 @@ impl Builder {
             }
             let place = self.places[view.place as usize];
             let arg = self.args.len() as u32;
-            self.args.push(ArgDecl {
-                kind: ArgKind::Row,
-                dtype: place.dtype,
-                elements: view.elements(),
-                written: true,
-                extent: None,
-                rows: 0,
-                state: false,
-            });
+            self.args.push(ArgDecl::result(place.dtype, view.elements()));
             // A temporary that is exactly the result becomes it.
             let exact = matches!(place.kind, PlaceKind::Temp(_))
                 && view.offset == 0

@@ -269,6 +269,12 @@ impl RowProgram {
         let Some(last) = inputs.last() else { return Ok(()) };
         let dtype = self.dtype(last)?;
         match op {
+            MapOp::Unary(op) if !op.takes(dtype) => {
+                return fail(format!("`{}` of {dtype}", op.mnemonic()));
+            }
+            MapOp::Binary(op) if !op.takes(dtype) => {
+                return fail(format!("`{}` of {dtype}", op.mnemonic()));
+            }
             MapOp::Cast => Ok(()),
             MapOp::Compare(_) => {
                 self.expect(&inputs[0], dtype)?;
@@ -279,10 +285,11 @@ impl RowProgram {
                 self.expect(&inputs[1], dtype)?;
                 self.expect(out, dtype)
             }
-            _ => {
+            MapOp::Unary(_) | MapOp::Binary(_) => {
                 self.expect(&inputs[0], dtype)?;
                 self.expect(out, dtype)
             }
+            MapOp::Index | MapOp::RowNumber => fail("a count with operands"),
         }
     }
 

@@ -94,6 +94,7 @@ impl Arithmetic for f32 {
             UnaryOp::Tanh => map1(a, out, transcendental::tanh),
             UnaryOp::Erf => map1(a, out, libm::erff),
             UnaryOp::Floor => map1(a, out, f32::floor),
+            // Programs are checked: it takes bools.
             UnaryOp::Not => {}
         }
     }
@@ -107,6 +108,7 @@ impl Arithmetic for f32 {
             BinaryOp::Div => map2(a, b, out, |a, b| a / b),
             BinaryOp::Max => map2(a, b, out, larger),
             BinaryOp::Min => map2(a, b, out, smaller),
+            // Programs are checked: they take bools.
             BinaryOp::And | BinaryOp::Or => {}
         }
     }
@@ -121,7 +123,16 @@ macro_rules! integer_arithmetic {
                     UnaryOp::Neg => map1(a, out, $neg),
                     UnaryOp::Abs => map1(a, out, $abs),
                     UnaryOp::Not => map1(a, out, |a| (a == 0) as $type),
-                    _ => {}
+                    // Programs are checked: they take floats.
+                    UnaryOp::Exp
+                    | UnaryOp::Log
+                    | UnaryOp::Sqrt
+                    | UnaryOp::Rsqrt
+                    | UnaryOp::Sin
+                    | UnaryOp::Cos
+                    | UnaryOp::Tanh
+                    | UnaryOp::Erf
+                    | UnaryOp::Floor => {}
                 }
             }
 

@@ -296,7 +296,13 @@ impl Tile<'_> {
                 chunks(extent, |start, n| {
                     let (first, step) = match op {
                         MapOp::RowNumber => (number, 0),
-                        _ => (start as i64, 1),
+                        // What counts along the line; all others have operands.
+                        MapOp::Index
+                        | MapOp::Unary(_)
+                        | MapOp::Binary(_)
+                        | MapOp::Compare(_)
+                        | MapOp::Select
+                        | MapOp::Cast => (start as i64, 1),
                     };
                     // SAFETY: the caller's promise; checked accesses stay inside their place.
                     unsafe { count(self.isa, to.advanced(start), n, first, step, lines) };

@@ -224,8 +224,10 @@ impl Lane for f32 {
             }
             // SAFETY: the caller's promise.
             DType::F16 => unsafe { load_converted::<f16>(from, n, buffer, f16::to_f32) },
-            // SAFETY: the caller's promise; programs are checked for dtypes.
-            _ => unsafe { load_same(from, n, buffer) },
+            // SAFETY: the caller's promise; programs are checked for dtypes, so it is f32.
+            DType::F32 | DType::I32 | DType::I64 | DType::U8 | DType::Bool => unsafe {
+                load_same(from, n, buffer)
+            },
         }
     }
 
@@ -254,8 +256,10 @@ impl Lane for f32 {
                     unsafe { store_converted::<f16>(to, &buffer[..n], f16::from_f32) };
                 }
             }
-            // SAFETY: the caller's promise; programs are checked for dtypes.
-            _ => unsafe { store_same(to, n, buffer, fill) },
+            // SAFETY: the caller's promise; programs are checked for dtypes, so it is f32.
+            DType::F32 | DType::I32 | DType::I64 | DType::U8 | DType::Bool => unsafe {
+                store_same(to, n, buffer, fill)
+            },
         }
     }
 

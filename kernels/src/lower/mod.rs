@@ -4,13 +4,13 @@
 //! own dtype (an operand, a result or a tile's temporary), so a fused program rounds each typed
 //! value exactly where op-by-op execution would. Index remaps are strides, not steps.
 
+mod body;
 mod build;
 mod check;
 mod elementwise;
 mod execute;
 mod finish;
 mod line;
-mod node;
 mod reduce;
 mod row_program;
 mod rows;
@@ -19,9 +19,9 @@ mod structured;
 mod transcendental;
 mod view;
 
-pub use build::lower_region;
+pub(crate) use body::RowBody;
+pub use build::{lower_node, lower_region};
 pub use execute::{RowArg, RowCall, run_rows};
-pub use node::lower_node;
 pub use row_program::{
     Access, ArgDecl, ArgKind, MapOp, Nest, Place, PlaceKind, RowProgram, RowStep, Work,
 };

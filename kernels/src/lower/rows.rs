@@ -13,7 +13,10 @@ unsafe fn index_at(from: Cursor) -> i64 {
     unsafe {
         match from.dtype {
             DType::I64 => *from.address.cast::<i64>(),
-            _ => i64::from(*from.address.cast::<i32>()),
+            // The other index dtype.
+            DType::I32 | DType::F32 | DType::F16 | DType::BF16 | DType::U8 | DType::Bool => {
+                i64::from(*from.address.cast::<i32>())
+            }
         }
     }
 }

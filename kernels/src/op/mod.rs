@@ -5,6 +5,9 @@ pub mod cuda;
 
 pub use cpu::{CpuOp, CpuOpArgs, CpuOpBinding, OpError};
 
+use crate::attention::PagedAttention;
+use crate::inputs::{self, BatchView, StepInput};
+use crate::sampling::Sample;
 use cuda::CudaOp;
 use piecewise_ir::custom::{CustomOpDef, OpDefs};
 use std::collections::BTreeMap;
@@ -16,6 +19,40 @@ pub struct OpRegistry {
     defs: OpDefs,
     cpu: BTreeMap<String, Arc<dyn CpuOp>>,
     cuda: BTreeMap<String, Arc<dyn CudaOp>>,
+    /// Who declares each input, in the order of declaration.
+    inputs: Vec<(String, StepInput)>,
+    rows: BTreeMap<String, RowCounter>,
+}
+
+/// Counts the rows of one kind that a batch brings.
+pub type CountRows = dyn Fn(&BatchView<'_>) -> u64 + Send + Sync;
+
+#[derive(Clone)]
+struct RowCounter(Arc<CountRows>);
+
+impl std::fmt::Debug for RowCounter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("RowCounter")
+    }
+}
+
+/// Two ops that declare inputs of one role.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "the input role \"{role}\" is declared by {first} ({first_is}) and by {second} ({second_is}); \
+     only one may declare it, or both with clones of one declaration: name the role after its op"
+)]
+pub struct InputConflict {
+    /// The role.
+    pub role: String,
+    /// Who declared it first.
+    pub first: String,
+    /// As what.
+    pub first_is: String,
+    /// Who declared it otherwise.
+    pub second: String,
+    /// As what.
+    pub second_is: String,
 }
 
 impl OpRegistry {
@@ -27,12 +64,21 @@ impl OpRegistry {
     /// The ops that this crate defines.
     pub fn builtin() -> Self {
         let mut registry = Self::new();
-        registry.define(Arc::new(crate::attention::PagedAttention));
-        registry.define(Arc::new(crate::sampling::Sample));
+        registry.declare_inputs(inputs::DECLARED_BY, inputs::engine_inputs());
+        registry.declare_inputs(PagedAttention::NAME, PagedAttention::inputs());
+        registry.declare_inputs(Sample::NAME, Sample::inputs());
+        registry.define(Arc::new(PagedAttention));
+        registry.define(Arc::new(Sample));
+        registry.define(Arc::new(crate::segments::SegmentAttention));
+        registry.define(Arc::new(crate::segments::SegmentMean));
         registry.implement_cpu(Arc::new(crate::attention::CpuPagedAttention));
         registry.implement_cpu(Arc::new(crate::sampling::CpuSample));
         registry.implement_cuda(Arc::new(crate::attention::CudaPagedAttention));
         registry.implement_cuda(Arc::new(crate::sampling::CudaSample));
+        registry.implement_cpu(Arc::new(crate::segments::CpuSegmentAttention));
+        registry.implement_cpu(Arc::new(crate::segments::CpuSegmentMean));
+        registry.implement_cuda(Arc::new(crate::segments::CudaSegmentAttention));
+        registry.implement_cuda(Arc::new(crate::segments::CudaSegmentMean));
         registry
     }
 
@@ -52,6 +98,60 @@ impl OpRegistry {
     pub fn implement_cuda(&mut self, op: Arc<dyn CudaOp>) -> &mut Self {
         self.cuda.insert(op.name().to_owned(), op);
         self
+    }
+
+    /// Declares inputs that `op` is told of each step; one that it declared before under the same
+    /// role is replaced.
+    pub fn declare_inputs(
+        &mut self,
+        op: &str,
+        inputs: impl IntoIterator<Item = StepInput>,
+    ) -> &mut Self {
+        for input in inputs {
+            self.inputs.retain(|(by, known)| by != op || known.role() != input.role());
+            self.inputs.push((op.to_owned(), input));
+        }
+        self
+    }
+
+    /// Declares rows of one's own: `count` says how many a batch brings, for symbols of `role`,
+    /// which begins with [`roles::OWN_ROWS`](crate::roles::OWN_ROWS). Said before, it is replaced.
+    pub fn declare_rows(
+        &mut self,
+        role: &str,
+        count: impl Fn(&BatchView<'_>) -> u64 + Send + Sync + 'static,
+    ) -> &mut Self {
+        self.rows.insert(role.to_owned(), RowCounter(Arc::new(count)));
+        self
+    }
+
+    /// What counts the rows of a role of one's own.
+    pub fn row_counter(&self, role: &str) -> Option<&Arc<CountRows>> {
+        self.rows.get(role).map(|counter| &counter.0)
+    }
+
+    /// The declaration of an input role, and who made it.
+    ///
+    /// # Errors
+    /// When two ops declare it otherwise.
+    pub fn step_input(&self, role: &str) -> Result<Option<(&str, &StepInput)>, Box<InputConflict>> {
+        let mut declared = self.inputs.iter().filter(|(_, input)| input.role() == role);
+        let Some((first, input)) = declared.next() else { return Ok(None) };
+        match declared.find(|(_, other)| !other.is(input)) {
+            None => Ok(Some((first, input))),
+            Some((second, other)) => Err(Box::new(InputConflict {
+                role: role.to_owned(),
+                first: first.clone(),
+                first_is: input.to_string(),
+                second: second.clone(),
+                second_is: other.to_string(),
+            })),
+        }
+    }
+
+    /// Every input role that is declared, in the order of declaration.
+    pub fn input_roles(&self) -> impl Iterator<Item = &str> {
+        self.inputs.iter().map(|(_, input)| input.role())
     }
 
     /// The definitions.

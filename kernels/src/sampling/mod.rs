@@ -2,10 +2,13 @@
 
 mod cpu;
 mod cuda;
+mod parameters;
 
 pub use cpu::CpuSample;
 pub use cuda::CudaSample;
+pub use parameters::Sampling;
 
+use crate::inputs::StepInput;
 use piecewise_ir::custom::{Attrs, CustomOpDef};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
@@ -24,6 +27,11 @@ pub struct Sample;
 impl Sample {
     /// The op's name.
     pub const NAME: &'static str = "piecewise.sample";
+
+    /// What it is told of each step: the parameters of each row.
+    pub fn inputs() -> [StepInput; 5] {
+        parameters::inputs()
+    }
 }
 
 impl CustomOpDef for Sample {

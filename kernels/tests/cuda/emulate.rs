@@ -16,6 +16,7 @@ pub(crate) fn available() -> bool {
     true
 }
 
+const HOPPER: &str = include_str!("../../src/cuda/hopper.cuh");
 const LOAD_IF: &str = r#"asm volatile("{.reg .pred p; setp.ne.u32 p, %5, 0;"
                " mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;"
                " @p ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];}"
@@ -50,6 +51,21 @@ fn prelude() -> String {
         .replace(&PAIR.replace("TYPE", "f16"), "r = emu_f16(low) | (u32)emu_f16(high) << 16;")
         .replace("asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(r) : \"f\"(x));", "r = exp2f(x);")
 }
+/// What a kernel's source is for a host compiler.
+fn on_host(source: &str) -> String {
+    let mut text = source
+        .replace("#include \"prelude.cuh\"", "")
+        .replace("__shared__ alignas(16)", "__shared__")
+        .replace("extern __shared__ Bytes16 staged[];", "static Bytes16 staged[16384];")
+        .replace(HOPPER, concat!("typedef Q T16;\n", include_str!("hopper.h")));
+    // The machine's products, which the host has as templates.
+    while let Some(at) = text.find("DEVICE void multiply_add_tile") {
+        let end = at + text[at..].find("\n}\n").unwrap() + 3;
+        text.replace_range(at..end, "");
+    }
+    text
+}
+
 /// Launches and what they work on.
 pub(crate) struct Case {
     pub(crate) launches: Vec<LaunchRecipe>,
@@ -69,11 +85,7 @@ pub(crate) fn emulate(name: &str, case: &Case) -> Vec<Vec<u8>> {
     sources.dedup();
     for (i, s) in sources.iter().enumerate() {
         let _ = writeln!(main, "namespace source_{i} {{");
-        main.push_str(
-            &s.replace("#include \"prelude.cuh\"", "")
-                .replace("__shared__ alignas(16)", "__shared__")
-                .replace("extern __shared__ Bytes16 staged[];", "static Bytes16 staged[16384];"),
-        );
+        main.push_str(&on_host(s));
         main.push_str("\n}\n");
         for name in s.lines().filter_map(|l| l.strip_prefix("#define ")?.split([' ', '(']).next()) {
             let _ = writeln!(main, "#undef {name}");
@@ -115,6 +127,7 @@ pub(crate) fn emulate(name: &str, case: &Case) -> Vec<Vec<u8>> {
                 Param::Arg(i) => format!("({t})A{i}"),
                 Param::Scratch(o) => format!("({t})(S+{o})"),
                 Param::Counts => "C".to_owned(),
+                Param::Stamps => "nullptr".to_owned(),
                 Param::Scalar(Scalar::U32(d) | Scalar::U64(d)) => d.eval(&case.sizes).to_string(),
                 Param::Scalar(Scalar::F32(x)) => format!("{x:e}f"),
             })

@@ -35,17 +35,7 @@ pub(super) fn row_symbol(graph: &Graph, node: Node) -> Result<Symbol, &'static s
     if !rows.iter().all(|&v| is_rows(graph.ty(v), over)) {
         return Err("a dimension further in is symbolic");
     }
-    let keeps_rows = match &data.op {
-        Op::Reduce { axes, .. } => !axes.contains(&0),
-        Op::ArgMax { axis }
-        | Op::TopK { axis }
-        | Op::Slice { axis, .. }
-        | Op::Concat { axis }
-        | Op::Iota { axis } => *axis != 0,
-        Op::Permute { perm } => perm.first() == Some(&0),
-        _ => true,
-    };
-    if !keeps_rows {
+    if data.op.on_row().is_none() {
         return Err("it works along the rows themselves");
     }
     let modes = (0..data.operands.len()).map(|i| operand_mode(graph, node, i, over));
@@ -83,15 +73,6 @@ pub(super) fn push_row_form(
     let data = graph.node(node);
     let loc = data.loc.clone();
     let op = match &data.op {
-        Op::Reduce { op, axes } => {
-            Op::Reduce { op: *op, axes: axes.iter().map(|a| a - 1).collect() }
-        }
-        Op::ArgMax { axis } => Op::ArgMax { axis: axis - 1 },
-        Op::TopK { axis } => Op::TopK { axis: axis - 1 },
-        Op::Slice { axis, start } => Op::Slice { axis: axis - 1, start: *start },
-        Op::Concat { axis } => Op::Concat { axis: axis - 1 },
-        Op::Iota { axis } => Op::Iota { axis: axis - 1 },
-        Op::Permute { perm } => Op::Permute { perm: perm[1..].iter().map(|a| a - 1).collect() },
         Op::Broadcast => {
             let (from, to) = (graph.ty(data.operands[0]), graph.ty(data.results[0]));
             let mut value = operands[0];
@@ -105,7 +86,7 @@ pub(super) fn push_row_form(
             }
             return vec![value];
         }
-        op => op.clone(),
+        op => op.on_row().unwrap_or_else(|| op.clone()),
     };
     let results = data.results.iter().map(|&v| graph.ty(v).row()).collect();
     let node = body.push_node(op, operands, results, loc);

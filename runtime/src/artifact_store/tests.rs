@@ -43,6 +43,7 @@ fn dispatcher() -> Dispatcher {
         max_rows: 1,
         max_sequences: 1,
         padding: true,
+        own: Vec::new(),
     }
 }
 

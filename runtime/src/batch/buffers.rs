@@ -1,9 +1,12 @@
 //! The buffers of a batch: filled chunk by chunk, reused from step to step.
 
-use super::role_map::{InputRole, RoleMap};
-use crate::kv::PageTable;
-use crate::model::StepInputs;
+use super::error::FillError;
+use super::role_map::RoleMap;
+use crate::kv::{Page, PageTable, StateSlot};
+use crate::model::StepData;
 use crate::symbols::SymbolClass;
+use piecewise_kernels::inputs::{BatchView, SequenceInStep};
+use piecewise_kernels::sampling::Sampling;
 use smallvec::SmallVec;
 
 /// Where the tokens of a chunk come from.
@@ -36,26 +39,6 @@ pub enum ChunkRows {
     All,
 }
 
-/// How the token after a row is chosen.
-#[derive(Clone, Copy, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Sampling {
-    /// 0 takes the largest logit.
-    pub temperature: f32,
-    /// Only so many of the largest logits are drawn from; 0 is off.
-    pub top_k: u32,
-    /// Only the largest logits whose probabilities add up to this are drawn from; 1 is off.
-    pub top_p: f32,
-    /// With the position, the key of every draw.
-    pub seed: u64,
-}
-
-impl Default for Sampling {
-    fn default() -> Self {
-        Self { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0 }
-    }
-}
-
 /// The tokens that one sequence brings to a step.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunk<'a> {
@@ -65,6 +48,8 @@ pub struct Chunk<'a> {
     pub start: u64,
     /// Pages of the sequence, enough for every position of the chunk.
     pub table: &'a PageTable,
+    /// The row of the states of role `sequence.state` that is its own.
+    pub slot: Option<&'a StateSlot>,
     /// The rows that want logits.
     pub rows: ChunkRows,
     /// The entry of the state of sampled ids that the last row writes.
@@ -77,11 +62,12 @@ pub struct Chunk<'a> {
 #[derive(Debug)]
 pub struct BatchBuffers {
     roles: RoleMap,
+    sequences: Vec<SequenceInStep>,
+    ids: Vec<i32>,
+    pages: Vec<u32>,
     inputs: Vec<Vec<u8>>,
     counts: Vec<u64>,
-    tokens: u64,
     rows: u64,
-    sequences: u64,
     /// The tokens of every chunk so far, while they are equal and each wants one row.
     uniform: Option<u64>,
 }
@@ -90,19 +76,22 @@ impl BatchBuffers {
     /// Empty buffers for a graph's inputs.
     pub fn new(roles: RoleMap) -> Self {
         let inputs = roles.inputs.iter().map(|_| Vec::new()).collect();
-        let counts = vec![0; roles.classes.len()];
-        Self { roles, inputs, counts, tokens: 0, rows: 0, sequences: 0, uniform: None }
+        let counts = vec![0; roles.symbols.len()];
+        let (sequences, ids, pages) = (Vec::new(), Vec::new(), Vec::new());
+        Self { roles, sequences, ids, pages, inputs, counts, rows: 0, uniform: None }
     }
 
     /// Forgets every chunk; memory stays.
     pub fn clear(&mut self) {
-        self.inputs.iter_mut().for_each(Vec::clear);
-        (self.tokens, self.rows, self.sequences, self.uniform) = (0, 0, 0, None);
+        self.sequences.clear();
+        self.ids.clear();
+        self.pages.clear();
+        (self.rows, self.uniform) = (0, None);
     }
 
     /// The tokens so far.
     pub fn tokens(&self) -> u64 {
-        self.tokens
+        self.ids.len() as u64
     }
 
     /// The rows that want logits so far.
@@ -112,7 +101,7 @@ impl BatchBuffers {
 
     /// The sequences so far.
     pub fn sequences(&self) -> u64 {
-        self.sequences
+        self.sequences.len() as u64
     }
 
     /// The tokens of every sequence, if they are equal and each wants one row.
@@ -123,38 +112,70 @@ impl BatchBuffers {
     /// Appends a sequence's chunk.
     pub fn push(&mut self, chunk: &Chunk<'_>) {
         let count = chunk.tokens.count();
-        let wanted = match chunk.rows {
-            ChunkRows::None => count..count,
-            ChunkRows::Last => count.saturating_sub(1)..count,
-            ChunkRows::All => 0..count,
+        let rows = match chunk.rows {
+            ChunkRows::None => 0,
+            ChunkRows::Last => count.min(1),
+            ChunkRows::All => count,
         };
-        let first_row = self.tokens;
-        for (role, bytes) in self.roles.inputs.iter().zip(&mut self.inputs) {
-            append(bytes, *role, chunk, first_row, wanted.clone(), self.roles.table_pages);
-        }
         let one_row = chunk.rows == ChunkRows::Last || (chunk.rows == ChunkRows::All && count == 1);
-        let agrees = self.sequences == 0 || self.uniform == Some(count);
+        let agrees = self.sequences.is_empty() || self.uniform == Some(count);
         self.uniform = (one_row && agrees).then_some(count);
-        self.tokens += count;
-        self.rows += wanted.end - wanted.start;
-        self.sequences += 1;
+        let (first_token, first_page) = (self.tokens(), self.pages.len());
+        let feedback = match chunk.tokens {
+            ChunkTokens::Ids(ids) => {
+                self.ids.extend(ids.iter().map(|&id| id as i32));
+                None
+            }
+            ChunkTokens::Feedback(entry) => {
+                self.ids.push(0);
+                Some(entry)
+            }
+        };
+        self.pages.extend(chunk.table.pages().iter().map(Page::number));
+        self.sequences.push(SequenceInStep {
+            start: chunk.start,
+            first_token,
+            tokens: count,
+            first_row: self.rows,
+            rows,
+            first_page,
+            pages: self.pages.len() - first_page,
+            feedback,
+            entry: chunk.entry,
+            slot: chunk.slot.map(StateSlot::number),
+            sampling: chunk.sampling,
+        });
+        self.rows += rows;
     }
 
-    /// The step.
-    pub fn view(&mut self) -> StepView<'_> {
-        for (count, class) in self.counts.iter_mut().zip(&self.roles.classes) {
-            *count = match class {
-                SymbolClass::Tokens => self.tokens,
-                SymbolClass::Rows => self.rows,
-                SymbolClass::Sequences => self.sequences,
-                SymbolClass::Fixed => 0,
-            };
+    /// Fills the inputs: the step.
+    ///
+    /// # Errors
+    /// When an input can't be filled, or is filled with more or fewer elements than it has. The
+    /// chunks stay.
+    pub fn view(&mut self) -> Result<StepView<'_>, FillError> {
+        let Self { roles, sequences, ids, pages, inputs, counts, rows, uniform } = self;
+        let batch = BatchView::new(sequences, ids, pages);
+        roles.symbols.fill(counts, |class| match class {
+            SymbolClass::Tokens => ids.len() as u64,
+            SymbolClass::Rows => *rows,
+            SymbolClass::Sequences => sequences.len() as u64,
+            SymbolClass::Own(kind) => roles.count_own(kind, &batch),
+            SymbolClass::Fixed => 0,
+        });
+        for (bound, bytes) in roles.inputs.iter().zip(&mut *inputs) {
+            let dims = bound.ty.dims(counts);
+            bound.input.fill(&batch, &dims, bytes).map_err(|reason| FillError {
+                op: bound.op.clone(),
+                input: bound.name.clone(),
+                reason,
+            })?;
         }
-        StepView {
-            counts: &self.counts,
-            inputs: self.inputs.iter().map(Vec::as_slice).collect(),
-            query_length: self.uniform,
-        }
+        Ok(StepView {
+            counts,
+            inputs: inputs.iter().map(Vec::as_slice).collect(),
+            query_length: *uniform,
+        })
     }
 }
 
@@ -168,65 +189,7 @@ pub struct StepView<'a> {
 
 impl StepView<'_> {
     /// What is submitted.
-    pub fn inputs(&self) -> StepInputs<'_> {
-        StepInputs { counts: self.counts, inputs: &self.inputs, query_length: self.query_length }
-    }
-}
-
-fn append(
-    bytes: &mut Vec<u8>,
-    role: InputRole,
-    chunk: &Chunk<'_>,
-    first_row: u64,
-    wanted: std::ops::Range<u64>,
-    table_pages: Option<usize>,
-) {
-    let count = chunk.tokens.count();
-    let mut put = |value: i64| bytes.extend_from_slice(&(value as i32).to_le_bytes());
-    match role {
-        InputRole::TokenIds => match chunk.tokens {
-            ChunkTokens::Ids(ids) => ids.iter().for_each(|&id| put(i64::from(id))),
-            ChunkTokens::Feedback(_) => put(0),
-        },
-        InputRole::TokenFeedback => match chunk.tokens {
-            ChunkTokens::Ids(ids) => ids.iter().for_each(|_| put(-1)),
-            ChunkTokens::Feedback(entry) => put(i64::from(entry)),
-        },
-        InputRole::TokenPositions => (0..count).for_each(|i| put((chunk.start + i) as i64)),
-        InputRole::KvSlots => {
-            for i in 0..count {
-                put(chunk.table.slot(chunk.start + i).map_or(-1, |slot| slot as i64));
-            }
-        }
-        InputRole::KvBlockTable => {
-            let pages = chunk.table.pages();
-            for column in 0..table_pages.unwrap_or(0) {
-                put(pages.get(column).map_or(0, |page| i64::from(page.number())));
-            }
-        }
-        InputRole::KvLengths => put((chunk.start + count) as i64),
-        InputRole::QueryStarts => put(first_row as i64),
-        InputRole::QueryLengths => put(count as i64),
-        InputRole::LogitRows => wanted.for_each(|i| put((first_row + i) as i64)),
-        InputRole::SampleSlots => {
-            for i in wanted {
-                let last = i + 1 == count;
-                put(chunk.entry.filter(|_| last).map_or(-1, i64::from));
-            }
-        }
-        InputRole::SampleTemperature => {
-            wanted.for_each(|_| bytes.extend_from_slice(&chunk.sampling.temperature.to_le_bytes()));
-        }
-        InputRole::SampleTopK => {
-            let top_k = i64::from(i32::try_from(chunk.sampling.top_k).unwrap_or(i32::MAX));
-            wanted.for_each(|_| put(top_k));
-        }
-        InputRole::SampleTopP => {
-            wanted.for_each(|_| bytes.extend_from_slice(&chunk.sampling.top_p.to_le_bytes()));
-        }
-        InputRole::SampleSeed => {
-            wanted.for_each(|_| bytes.extend_from_slice(&chunk.sampling.seed.to_le_bytes()));
-        }
-        InputRole::SamplePosition => wanted.for_each(|i| put((chunk.start + i + 1) as i64)),
+    pub fn data(&self) -> StepData<'_> {
+        StepData { counts: self.counts, inputs: &self.inputs, query_length: self.query_length }
     }
 }

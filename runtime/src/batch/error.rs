@@ -1,5 +1,19 @@
 //! What can be wrong with the roles of a graph.
 
+use piecewise_kernels::op::InputConflict;
+
+/// An input that could not be filled for a step; nothing was submitted.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("input %{input} of `{op}` can't be filled: {reason}")]
+pub struct FillError {
+    /// Who declared the input.
+    pub op: String,
+    /// The input's name.
+    pub input: String,
+    /// What the function that fills it says, or does wrong.
+    pub reason: String,
+}
+
 /// Why a graph can't be served.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -13,26 +27,67 @@ pub enum RoleError {
         known: String,
     },
     /// An input of a role that nothing fills.
-    #[error("input %{input} has the role \"{role}\", which nothing fills; known roles: {known}")]
+    #[error(
+        "input %{input}, read by {readers}, has the role \"{role}\", which nothing fills; declare \
+         it with `OpRegistry::declare_inputs`, or give it one of: {known}"
+    )]
     Unknown {
         /// The input's name.
         input: String,
         /// Its role.
         role: String,
+        /// The ops that read it.
+        readers: String,
         /// The roles that are known.
         known: String,
     },
-    /// An input whose type is not its role's.
-    #[error("input %{input} of role \"{role}\" is {found}, but the role is {expected}")]
+    /// An input whose role is declared without a function that fills it.
+    #[error(
+        "input %{input} of role \"{role}\": `{op}` declares it without a function that fills it; \
+         give it one with `StepInput::filled`"
+    )]
+    NoFill {
+        /// The input's name.
+        input: String,
+        /// Its role.
+        role: String,
+        /// Who declared it.
+        op: String,
+    },
+    /// Two ops declare a role otherwise.
+    #[error(transparent)]
+    Conflict(#[from] Box<InputConflict>),
+    /// An input whose type or padding is not its role's.
+    #[error("input %{input} of role \"{role}\" is {found}, but {expected}")]
     Type {
         /// The input's name.
         input: String,
         /// Its role.
-        role: &'static str,
-        /// The type that it has.
+        role: String,
+        /// The type and padding that it has.
         found: String,
-        /// The type that the role has.
-        expected: &'static str,
+        /// Who declares what.
+        expected: String,
+    },
+    /// A state of role `sequence.state` without the slots of all.
+    #[error(
+        "state \"{state}\" has the role \"sequence.state\" but not the slots (one symbol of role \
+         \"sequence.slots\" for all such states) as its outermost axis"
+    )]
+    NoSlots {
+        /// The state's name.
+        state: String,
+    },
+    /// A symbol that nothing counts.
+    #[error(
+        "symbol {symbol} has the role \"{role}\", which nothing counts; declare it with \
+         `OpRegistry::declare_rows`, or tie it to another by a role such as \"4*tokens\""
+    )]
+    Uncounted {
+        /// The symbol's name.
+        symbol: String,
+        /// Its role.
+        role: String,
     },
     /// A role that no input has although another part of the graph needs it.
     #[error("no input has the role \"{role}\", needed because {because}")]

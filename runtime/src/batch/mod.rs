@@ -4,9 +4,10 @@ mod buffers;
 mod error;
 mod role_map;
 
-pub use buffers::{BatchBuffers, Chunk, ChunkRows, ChunkTokens, Sampling, StepView};
-pub use error::RoleError;
-pub use role_map::{InputRole, RoleMap};
+pub use buffers::{BatchBuffers, Chunk, ChunkRows, ChunkTokens, StepView};
+pub use error::{FillError, RoleError};
+pub use piecewise_kernels::sampling::Sampling;
+pub use role_map::{BoundInput, RoleMap};
 
 #[cfg(test)]
 mod tests;

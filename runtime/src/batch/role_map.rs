@@ -1,105 +1,57 @@
 //! The role map: which input of a graph gets what, found once at load.
 
 use super::error::RoleError;
+use crate::kv::StateKind;
 use crate::roles;
 use crate::symbols::{SymbolClass, SymbolTable};
+use piecewise_ir::dim::SymbolDecl;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::{Graph, InputDecl};
+use piecewise_ir::op::Op;
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::attention::PAGE_ROWS;
+use piecewise_kernels::inputs::{BatchView, StepInput};
+use piecewise_kernels::op::{CountRows, OpRegistry};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
-/// What an input gets.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum InputRole {
-    /// [`roles::TOKEN_IDS`]
-    TokenIds,
-    /// [`roles::TOKEN_FEEDBACK`]
-    TokenFeedback,
-    /// [`roles::TOKEN_POSITIONS`]
-    TokenPositions,
-    /// [`roles::KV_SLOTS`]
-    KvSlots,
-    /// [`roles::KV_BLOCK_TABLE`]
-    KvBlockTable,
-    /// [`roles::KV_LENGTHS`]
-    KvLengths,
-    /// [`roles::QUERY_STARTS`]
-    QueryStarts,
-    /// [`roles::QUERY_LENGTHS`]
-    QueryLengths,
-    /// [`roles::LOGIT_ROWS`]
-    LogitRows,
-    /// [`roles::SAMPLE_SLOTS`]
-    SampleSlots,
-    /// [`roles::SAMPLE_TEMPERATURE`]
-    SampleTemperature,
-    /// [`roles::SAMPLE_TOP_K`]
-    SampleTopK,
-    /// [`roles::SAMPLE_TOP_P`]
-    SampleTopP,
-    /// [`roles::SAMPLE_SEED`]
-    SampleSeed,
-    /// [`roles::SAMPLE_POSITION`]
-    SamplePosition,
+/// An input of a graph and the declaration that fills it.
+#[derive(Clone, Debug)]
+pub struct BoundInput {
+    /// The input's name.
+    pub name: String,
+    /// Its type.
+    pub ty: TensorType,
+    /// Who declared its role.
+    pub op: String,
+    /// The declaration.
+    pub input: StepInput,
 }
 
-struct RoleSpec {
-    role: InputRole,
-    name: &'static str,
-    dtype: DType,
-    class: SymbolClass,
-    /// The type, for people.
-    ty: &'static str,
+#[derive(Clone)]
+struct CountOwn(Arc<CountRows>);
+
+impl std::fmt::Debug for CountOwn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("CountOwn")
+    }
 }
-
-const fn spec(
-    role: InputRole,
-    name: &'static str,
-    dtype: DType,
-    class: SymbolClass,
-    ty: &'static str,
-) -> RoleSpec {
-    RoleSpec { role, name, dtype, class, ty }
-}
-
-use InputRole as Role;
-use SymbolClass::{Rows, Sequences, Tokens};
-
-const SPECS: [RoleSpec; 15] = [
-    spec(Role::TokenIds, roles::TOKEN_IDS, DType::I32, Tokens, "i32 over tokens"),
-    spec(Role::TokenFeedback, roles::TOKEN_FEEDBACK, DType::I32, Tokens, "i32 over tokens"),
-    spec(Role::TokenPositions, roles::TOKEN_POSITIONS, DType::I32, Tokens, "i32 over tokens"),
-    spec(Role::KvSlots, roles::KV_SLOTS, DType::I32, Tokens, "i32 over tokens"),
-    spec(
-        Role::KvBlockTable,
-        roles::KV_BLOCK_TABLE,
-        DType::I32,
-        Sequences,
-        "i32 over sequences and a constant number of pages",
-    ),
-    spec(Role::KvLengths, roles::KV_LENGTHS, DType::I32, Sequences, "i32 over sequences"),
-    spec(Role::QueryStarts, roles::QUERY_STARTS, DType::I32, Sequences, "i32 over sequences"),
-    spec(Role::QueryLengths, roles::QUERY_LENGTHS, DType::I32, Sequences, "i32 over sequences"),
-    spec(Role::LogitRows, roles::LOGIT_ROWS, DType::I32, Rows, "i32 over rows"),
-    spec(Role::SampleSlots, roles::SAMPLE_SLOTS, DType::I32, Rows, "i32 over rows"),
-    spec(Role::SampleTemperature, roles::SAMPLE_TEMPERATURE, DType::F32, Rows, "f32 over rows"),
-    spec(Role::SampleTopK, roles::SAMPLE_TOP_K, DType::I32, Rows, "i32 over rows"),
-    spec(Role::SampleTopP, roles::SAMPLE_TOP_P, DType::F32, Rows, "f32 over rows"),
-    spec(Role::SampleSeed, roles::SAMPLE_SEED, DType::I64, Rows, "i64 over rows"),
-    spec(Role::SamplePosition, roles::SAMPLE_POSITION, DType::I32, Rows, "i32 over rows"),
-];
 
 /// The roles of a graph's inputs and outputs.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct RoleMap {
-    /// The role of each input, in the order of the graph's inputs.
-    pub inputs: Vec<InputRole>,
-    /// The class of each symbol, by symbol index.
-    pub classes: Vec<SymbolClass>,
+    /// What fills each input, in the order of the graph's inputs.
+    pub inputs: Vec<BoundInput>,
+    /// What each symbol counts.
+    pub symbols: SymbolTable,
+    /// What counts the rows of the graph's own kinds, by their place.
+    own: Vec<CountOwn>,
     /// Columns of the block table; `None` where the graph keeps no KV.
     pub table_pages: Option<usize>,
     /// Rows of the KV pool; 0 where the graph keeps no KV.
     pub kv_rows: u64,
+    /// Slots of the states that each sequence has a row of; 0 where the graph has none.
+    pub state_slots: u64,
     /// Entries of the state of sampled ids; 0 where the graph has none.
     pub sampled_entries: u64,
     /// The output `f32 [R, V]`, and V.
@@ -109,40 +61,47 @@ pub struct RoleMap {
 }
 
 impl RoleMap {
-    /// Resolves the roles of a graph.
+    /// Resolves the roles of a graph against the inputs that `ops` declare.
     ///
     /// # Errors
-    /// When an input has no role, an unknown one or another type than its role, or a role is
-    /// missing that the rest of the graph needs.
-    pub fn resolve(graph: &Graph, symbols: &SymbolTable) -> Result<Self, RoleError> {
+    /// When an input has no role, or one that nothing fills, that two ops declare otherwise, or
+    /// whose type or padding is another; or a role is missing that the rest of the graph needs.
+    pub fn resolve(
+        graph: &Graph,
+        symbols: &SymbolTable,
+        ops: &OpRegistry,
+    ) -> Result<Self, RoleError> {
         let inputs: Vec<_> = graph
             .inputs()
             .iter()
-            .map(|input| resolve_input(graph, symbols, input))
+            .map(|input| bind_input(graph, ops, input))
             .collect::<Result<_, _>>()?;
-        let table = graph.inputs().iter().zip(&inputs).find(|(_, r)| **r == Role::KvBlockTable);
-        let table_pages = table.and_then(|(input, _)| graph.ty(input.value).shape[1].as_constant());
         let rows_of_state = |role: &str| {
             let state = graph.states().iter().find(|s| s.role.as_deref() == Some(role));
             state.and_then(|s| graph.ty(s.value).dims(symbols.bounds()).first().copied())
         };
         let kv_rows = rows_of_state(roles::KV_CACHE).unwrap_or(0);
+        let mut tables = inputs.iter().filter(|bound| bound.input.role() == roles::KV_BLOCK_TABLE);
+        let table = tables.next().filter(|_| kv_rows > 0);
+        let table_pages = table.and_then(|bound| bound.ty.shape[1].as_constant());
         let output = |wanted: &dyn Fn(&TensorType) -> bool| {
             graph.outputs().iter().position(|&value| wanted(graph.ty(value)))
         };
         let over_rows = |ty: &TensorType, dtype, rank| {
             ty.dtype == dtype
                 && ty.rank() == rank
-                && ty.outer_symbol().is_some_and(|s| symbols.class(s) == Rows)
+                && ty.outer_symbol().is_some_and(|s| symbols.class(s) == SymbolClass::Rows)
         };
         let logits = output(&|ty| over_rows(ty, DType::F32, 2)).map(|i| {
             let dims = graph.ty(graph.outputs()[i]).dims(symbols.bounds());
             (i, dims.get(1).copied().unwrap_or(0))
         });
         let map = Self {
-            classes: (0..symbols.len()).map(|i| symbols.class_at(i)).collect(),
+            symbols: symbols.clone(),
+            own: own_counters(graph, symbols, ops)?,
             table_pages: table_pages.map(|pages| pages as usize),
             kv_rows,
+            state_slots: slots_of_states(graph, symbols)?,
             sampled_entries: rows_of_state(roles::SAMPLED).unwrap_or(0),
             logits,
             sampled: output(&|ty| over_rows(ty, DType::I32, 1)),
@@ -152,22 +111,32 @@ impl RoleMap {
         Ok(map)
     }
 
+    /// How many rows of one of the graph's own kinds a batch brings.
+    pub(super) fn count_own(&self, kind: usize, batch: &BatchView<'_>) -> u64 {
+        self.own[kind].0(batch)
+    }
+
     /// Whether an input has this role.
-    pub fn has(&self, role: InputRole) -> bool {
-        self.inputs.contains(&role)
+    pub fn has(&self, role: &str) -> bool {
+        self.inputs.iter().any(|bound| bound.input.role() == role)
     }
 
     /// Whether a step can take ids that the step before it sampled, before they are read back.
     pub fn has_feedback(&self) -> bool {
-        self.sampled_entries > 0 && self.has(Role::TokenFeedback) && self.has(Role::SampleSlots)
+        self.sampled_entries > 0 && self.has(roles::TOKEN_FEEDBACK) && self.has(roles::SAMPLE_SLOTS)
     }
 
     /// Whether ids can be drawn rather than the largest logit taken.
     pub fn has_sampling(&self) -> bool {
-        [Role::SampleTemperature, Role::SampleTopK, Role::SampleTopP, Role::SampleSeed]
-            .into_iter()
-            .all(|role| self.has(role))
-            && self.has(Role::SamplePosition)
+        [
+            roles::SAMPLE_TEMPERATURE,
+            roles::SAMPLE_TOP_K,
+            roles::SAMPLE_TOP_P,
+            roles::SAMPLE_SEED,
+            roles::SAMPLE_POSITION,
+        ]
+        .into_iter()
+        .all(|role| self.has(role))
     }
 
     /// The most positions that a sequence can have; `None` where the graph keeps no KV.
@@ -177,57 +146,107 @@ impl RoleMap {
     }
 
     fn check_complete(&self) -> Result<(), RoleError> {
-        let need = |role: InputRole, because: &str| {
+        let need = |role: &'static str, because: &str| {
             if self.has(role) {
                 return Ok(());
             }
-            Err(RoleError::Missing { role: name(role), because: because.to_owned() })
+            Err(RoleError::Missing { role, because: because.to_owned() })
         };
-        need(Role::TokenIds, "tokens can't get in without it")?;
+        need(roles::TOKEN_IDS, "tokens can't get in without it")?;
         if self.logits.is_some() || self.sampled.is_some() {
-            need(Role::LogitRows, "the graph returns a row for each token that wants logits")?;
+            let because = "the graph returns a row for each token that wants logits";
+            need(roles::LOGIT_ROWS, because)?;
         }
         if self.kv_rows > 0 {
             let because = "a state has the role \"kv.cache\"";
-            let needed = [Role::KvSlots, Role::KvBlockTable, Role::KvLengths];
+            let needed = [roles::KV_SLOTS, roles::KV_BLOCK_TABLE, roles::KV_LENGTHS];
             needed.into_iter().try_for_each(|role| need(role, because))?;
             let both = "sequences of different lengths share a step";
-            need(Role::QueryStarts, both)?;
-            need(Role::QueryLengths, both)?;
+            need(roles::QUERY_STARTS, both)?;
+            need(roles::QUERY_LENGTHS, both)?;
         }
-        if self.has(Role::TokenFeedback) {
-            need(Role::SampleSlots, "an input has the role \"tokens.feedback\"")?;
+        if self.has(roles::TOKEN_FEEDBACK) {
+            need(roles::SAMPLE_SLOTS, "an input has the role \"tokens.feedback\"")?;
         }
         Ok(())
     }
 }
 
-fn name(role: InputRole) -> &'static str {
-    SPECS.iter().find(|spec| spec.role == role).map_or("", |spec| spec.name)
+/// The slots that every state of role `sequence.state` has rows for.
+fn slots_of_states(graph: &Graph, symbols: &SymbolTable) -> Result<u64, RoleError> {
+    let mut slots = None;
+    for state in graph.states().iter().filter(|s| StateKind::of(s) == StateKind::Slots) {
+        let found = graph.ty(state.value).outer_symbol();
+        let decl = found.and_then(|symbol| graph.symbols().get(symbol));
+        let counts_slots = decl.is_some_and(|d| d.role.as_deref() == Some(roles::SLOT_ROWS));
+        if !counts_slots || slots.is_some_and(|slots| Some(slots) != found) {
+            return Err(RoleError::NoSlots { state: state.name.clone() });
+        }
+        slots = found;
+    }
+    Ok(slots.map_or(0, |symbol| symbols.bound(symbol)))
 }
 
-fn resolve_input(
+fn own_counters(
     graph: &Graph,
     symbols: &SymbolTable,
-    decl: &InputDecl,
-) -> Result<InputRole, RoleError> {
-    let known = || SPECS.map(|spec| spec.name).join(", ");
-    let input = decl.name.clone();
+    ops: &OpRegistry,
+) -> Result<Vec<CountOwn>, RoleError> {
+    let counter = |role: &String| {
+        let counter = ops.row_counter(role).ok_or_else(|| {
+            let is =
+                |decl: &&SymbolDecl| decl.role.as_deref().is_some_and(|r| r.ends_with(&**role));
+            let symbol = graph.symbols().values().find(is).map_or("", |decl| &decl.name);
+            RoleError::Uncounted { symbol: symbol.to_owned(), role: role.clone() }
+        })?;
+        Ok(CountOwn(Arc::clone(counter)))
+    };
+    symbols.own().iter().map(counter).collect()
+}
+
+fn bind_input(graph: &Graph, ops: &OpRegistry, decl: &InputDecl) -> Result<BoundInput, RoleError> {
+    let known = || {
+        let roles: BTreeSet<_> = ops.input_roles().collect();
+        Vec::from_iter(roles).join(", ")
+    };
+    let name = decl.name.clone();
     let Some(role) = decl.role.as_deref() else {
-        return Err(RoleError::NoRole { input, known: known() });
+        return Err(RoleError::NoRole { input: name, known: known() });
     };
-    let Some(spec) = SPECS.iter().find(|spec| spec.name == role) else {
-        return Err(RoleError::Unknown { input, role: role.to_owned(), known: known() });
+    let Some((op, input)) = ops.step_input(role)? else {
+        let readers = readers(graph, decl);
+        return Err(RoleError::Unknown {
+            input: name,
+            role: role.to_owned(),
+            readers,
+            known: known(),
+        });
     };
-    let ty = graph.ty(decl.value);
-    let rank = if spec.role == Role::KvBlockTable { 2 } else { 1 };
-    let fits = ty.dtype == spec.dtype
-        && ty.rank() == rank
-        && ty.outer_symbol().is_some_and(|s| symbols.class(s) == spec.class)
-        && ty.shape.iter().skip(1).all(|dim| dim.as_constant().is_some());
-    if !fits {
-        let found = ty.display(graph.symbols()).to_string();
-        return Err(RoleError::Type { input, role: spec.name, found, expected: spec.ty });
+    if !input.is_filled() {
+        let (op, role) = (op.to_owned(), role.to_owned());
+        return Err(RoleError::NoFill { input: name, role, op });
     }
-    Ok(spec.role)
+    let ty = graph.ty(decl.value);
+    // Padding of floats may be anything.
+    let pads = ty.dtype.is_float() || decl.padding == Some(input.padding());
+    if !input.fits(ty, graph.symbols()) || !pads {
+        let padding = decl.padding.map_or("unset".to_owned(), |p| p.to_f64().to_string());
+        let found = format!("{} padded with {padding}", ty.display(graph.symbols()));
+        let (role, expected) = (role.to_owned(), format!("{op} declares {input}"));
+        return Err(RoleError::Type { input: name, role, found, expected });
+    }
+    Ok(BoundInput { name, ty: ty.clone(), op: op.to_owned(), input: input.clone() })
+}
+
+/// The custom ops that read an input, for people.
+fn readers(graph: &Graph, decl: &InputDecl) -> String {
+    let nodes = graph.nodes().map(|node| graph.node(node));
+    let readers: BTreeSet<String> = nodes
+        .filter(|node| node.operands.contains(&decl.value))
+        .map(|node| match &node.op {
+            Op::Custom(call) => format!("`{}`", call.name),
+            _ => "ops of the graph".to_owned(),
+        })
+        .collect();
+    if readers.is_empty() { "nothing".to_owned() } else { Vec::from_iter(readers).join(", ") }
 }

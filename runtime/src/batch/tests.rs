@@ -4,10 +4,13 @@ use crate::symbols::SymbolTable;
 use crate::testing::{Bounds, fake_graph};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
+use piecewise_ir::literal::Scalar;
 use piecewise_ir::types::TensorType;
+use piecewise_kernels::inputs::{Extent, StepInput};
+use piecewise_kernels::op::OpRegistry;
 
 fn resolve(graph: &Graph) -> Result<RoleMap, RoleError> {
-    RoleMap::resolve(graph, &SymbolTable::new(graph.symbols()).unwrap())
+    RoleMap::resolve(graph, &SymbolTable::new(graph.symbols()).unwrap(), &OpRegistry::builtin())
 }
 
 fn ints(bytes: &[u8]) -> Vec<i32> {
@@ -31,6 +34,7 @@ fn each_input_gets_what_its_role_says() {
             tokens: ChunkTokens::Feedback(5),
             start: 1,
             table: &a,
+            slot: None,
             rows: ChunkRows::Last,
             entry: Some(5),
             sampling,
@@ -39,13 +43,14 @@ fn each_input_gets_what_its_role_says() {
             tokens: ChunkTokens::Ids(&[7, 8, 9]),
             start: 15,
             table: &b,
+            slot: None,
             rows: ChunkRows::All,
             entry: Some(2),
             sampling: Sampling::default(),
         });
     }
-    let view = batch.view();
-    let step = view.inputs();
+    let view = batch.view().unwrap();
+    let step = view.data();
     let of = |role: &str| step.inputs[names.iter().position(|n| n == role).unwrap()];
     let expected: [(&str, &[i32]); 12] = [
         ("tokens.ids", &[0, 7, 8, 9]),
@@ -77,6 +82,7 @@ fn the_query_length_is_uniform_only_where_every_sequence_agrees() {
         tokens: ChunkTokens::Ids(ids),
         start: 0,
         table: &table,
+        slot: None,
         rows,
         entry: None,
         sampling: Sampling::default(),
@@ -108,11 +114,133 @@ fn roles_that_do_not_fit_are_named() {
     let mut graph = fake_graph(Bounds::default());
     graph.add_input("extra", ty.with_dtype(DType::F32), None, Some("kv.slots".to_owned()));
     let error = resolve(&graph).unwrap_err();
-    assert!(matches!(&error, RoleError::Type { role: "kv.slots", .. }), "{error}");
+    assert!(matches!(&error, RoleError::Type { role, .. } if role == "kv.slots"), "{error}");
 
     let mut graph = Graph::new("alone");
     let error = resolve(&graph).unwrap_err();
     assert!(matches!(&error, RoleError::Missing { role: "tokens.ids", .. }), "{error}");
     graph.add_input("plain", TensorType::scalar(DType::I32), None, None);
     assert!(matches!(resolve(&graph), Err(RoleError::NoRole { .. })));
+}
+
+/// The small graph with an input of an own role over sequences.
+fn with_input(role: &str) -> Graph {
+    let mut graph = fake_graph(Bounds::default());
+    let ty = TensorType::new(DType::I32, [graph.symbol_named("S").unwrap()]);
+    let padding = Some(Scalar::new(DType::I32, 0.0));
+    graph.add_input("seen", ty, padding, Some(role.to_owned()));
+    graph
+}
+
+fn seen() -> StepInput {
+    StepInput::new("my.seen", DType::I32, [Extent::of(crate::roles::SEQUENCES)], 0.0)
+}
+
+fn resolve_with(graph: &Graph, ops: &OpRegistry) -> Result<RoleMap, RoleError> {
+    RoleMap::resolve(graph, &SymbolTable::new(graph.symbols()).unwrap(), ops)
+}
+
+#[test]
+fn an_op_fills_an_input_of_its_own() {
+    let mut ops = OpRegistry::builtin();
+    ops.declare_inputs(
+        "my.op",
+        [seen().filled(|batch, out| {
+            out.extend(batch.sequences().map(|sequence| sequence.start() as i32));
+            Ok(())
+        })],
+    );
+    let roles = resolve_with(&with_input("my.seen"), &ops).unwrap();
+    let table = PageTable::default();
+    let mut batch = BatchBuffers::new(roles);
+    for start in [4, 7] {
+        batch.push(&Chunk {
+            tokens: ChunkTokens::Ids(&[1, 2]),
+            start,
+            table: &table,
+            slot: None,
+            rows: ChunkRows::Last,
+            entry: None,
+            sampling: Sampling::default(),
+        });
+    }
+    let view = batch.view().unwrap();
+    assert_eq!(ints(view.data().inputs.last().unwrap()), [4, 7]);
+}
+
+#[test]
+fn inputs_that_can_not_be_filled_are_named_with_their_op() {
+    let graph = with_input("my.seen");
+    let error = |ops: &OpRegistry| resolve_with(&graph, ops).unwrap_err();
+    let mut ops = OpRegistry::builtin();
+    assert!(matches!(error(&ops), RoleError::Unknown { input, .. } if input == "seen"));
+    ops.declare_inputs("my.op", [seen()]);
+    assert!(matches!(error(&ops), RoleError::NoFill { op, .. } if op == "my.op"));
+    let floats = StepInput::new("my.seen", DType::F32, [Extent::of(crate::roles::SEQUENCES)], 0.0);
+    ops.declare_inputs("my.other", [floats]);
+    let conflict = error(&ops).to_string();
+    assert!(conflict.contains("my.op (i32") && conflict.contains("my.other (f32"), "{conflict}");
+    let mut ops = OpRegistry::builtin();
+    let padded = StepInput::new("my.seen", DType::I32, [Extent::of(crate::roles::SEQUENCES)], -1.0);
+    ops.declare_inputs("my.op", [padded.filled(|_, _| Ok(()))]);
+    let error = error(&ops).to_string();
+    assert!(error.contains("padded with 0") && error.contains("padded with -1"), "{error}");
+}
+
+#[test]
+fn a_fill_past_the_end_of_its_buffer_is_an_error_and_the_chunks_stay() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let faulty = Arc::new(AtomicBool::new(true));
+    let switch = Arc::clone(&faulty);
+    let mut ops = OpRegistry::builtin();
+    ops.declare_inputs(
+        "my.op",
+        [seen().filled(move |batch, out| {
+            let more = usize::from(switch.load(Ordering::Relaxed));
+            out.repeat(3, batch.sequences().len() + more);
+            Ok(())
+        })],
+    );
+    let table = PageTable::default();
+    let mut batch = BatchBuffers::new(resolve_with(&with_input("my.seen"), &ops).unwrap());
+    batch.push(&Chunk {
+        tokens: ChunkTokens::Ids(&[1, 2]),
+        start: 0,
+        table: &table,
+        slot: None,
+        rows: ChunkRows::Last,
+        entry: None,
+        sampling: Sampling::default(),
+    });
+    let error = batch.view().unwrap_err();
+    assert_eq!((error.op.as_str(), error.input.as_str()), ("my.op", "seen"));
+    assert!(error.to_string().contains("1 elements past the 1 of its buffer"), "{error}");
+    faulty.store(false, Ordering::Relaxed);
+    let view = batch.view().unwrap();
+    assert_eq!(ints(view.data().inputs.last().unwrap()), [3]);
+    assert_eq!(view.data().counts[..3], [2, 1, 1]);
+}
+
+#[test]
+fn a_sequence_without_a_slot_is_named_where_a_slot_is_needed() {
+    let mut graph = with_input(crate::roles::SEQUENCE_SLOTS);
+    assert!(resolve(&graph).is_err(), "the slot of nobody is padded with -1");
+    graph = fake_graph(Bounds::default());
+    let ty = TensorType::new(DType::I32, [graph.symbol_named("S").unwrap()]);
+    let padding = Some(Scalar::new(DType::I32, -1.0));
+    graph.add_input("slots", ty, padding, Some(crate::roles::SEQUENCE_SLOTS.to_owned()));
+    let table = PageTable::default();
+    let mut batch = BatchBuffers::new(resolve(&graph).unwrap());
+    batch.push(&Chunk {
+        tokens: ChunkTokens::Ids(&[1]),
+        start: 0,
+        table: &table,
+        slot: None,
+        rows: ChunkRows::Last,
+        entry: None,
+        sampling: Sampling::default(),
+    });
+    let error = batch.view().unwrap_err().to_string();
+    assert!(error.contains("%slots") && error.contains("it was removed"), "{error}");
 }

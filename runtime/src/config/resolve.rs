@@ -4,11 +4,12 @@ use super::error::{ConfigError, ConfigWarning};
 use super::values::{RuntimeConfig, Sizes};
 use crate::batch::RoleMap;
 use crate::dispatch::Dispatcher;
-use crate::engine::{EngineError, EngineOptions};
+use crate::engine::EngineOptions;
 use crate::mode::{GraphMode, Level, StepMode};
 use crate::model::{BuildOptions, CompiledModel};
 use crate::roles;
 use crate::sizes::SizeList;
+use crate::symbols::{Over, SymbolClass};
 use piecewise_backend::device::Device;
 use piecewise_ir::graph::Graph;
 use piecewise_kernels::attention::PAGE_ROWS;
@@ -74,6 +75,7 @@ impl RuntimeConfig {
             max_rows: self.max_num_rows(),
             max_sequences: self.max_num_seqs(),
             padding: self.padding,
+            own: Vec::new(),
         })
     }
 
@@ -186,13 +188,15 @@ impl RuntimeConfig {
             .map(|(symbol, decl)| (symbol, decl.min, decl.role.clone()))
             .collect();
         for (symbol, min, role) in symbols {
-            let max = match role.as_deref() {
-                None | Some(roles::TOKENS) => self.max_num_tokens,
-                Some(roles::ROWS) => self.max_num_rows(),
-                Some(roles::SEQUENCES | roles::SAMPLED_ROWS) => self.max_num_seqs(),
-                Some(roles::KV_ROWS) => kv_rows,
-                Some(_) => continue,
+            let Some(over) = Over::of(role.as_deref(), &mut |_| 0) else { continue };
+            let rows = match (over.class, role.as_deref()) {
+                (SymbolClass::Tokens, _) => self.max_num_tokens,
+                (SymbolClass::Rows, _) => self.max_num_rows(),
+                (SymbolClass::Sequences, _) | (_, Some(roles::SAMPLED_ROWS)) => self.max_num_seqs(),
+                (_, Some(roles::KV_ROWS)) => kv_rows,
+                (SymbolClass::Own(_) | SymbolClass::Fixed, _) => continue,
             };
+            let max = rows.saturating_mul(over.times);
             graph.set_symbol_bounds(symbol, min.min(max), max);
         }
     }
@@ -228,18 +232,16 @@ impl RuntimeConfig {
     }
 
     /// How to serve with a model: its bounds, lowered to the configured ones.
-    ///
-    /// # Errors
-    /// When the graph's roles do not fit.
     pub fn engine_options<D: Device>(
         &self,
         model: &CompiledModel<D>,
-    ) -> Result<EngineOptions, EngineError> {
-        let mut options = EngineOptions::of(model)?;
+        roles: &RoleMap,
+    ) -> EngineOptions {
+        let mut options = EngineOptions::of(model, roles);
         options.max_num_tokens = options.max_num_tokens.min(self.max_num_tokens);
         options.max_num_seqs = options.max_num_seqs.min(self.max_num_seqs());
         options.max_seq_len = options.max_seq_len.min(self.max_seq_len);
-        Ok(options)
+        options
     }
 }
 

@@ -140,7 +140,12 @@ fn a_graph_gets_the_configured_bounds() {
     let bounds: Vec<_> = graph.symbols().values().map(|d| (d.name.as_str(), d.max)).collect();
     assert_eq!(bounds, [("T", 512), ("R", 64), ("S", 64), ("P", 4096), ("Q", 64)]);
     let symbols = crate::symbols::SymbolTable::new(graph.symbols()).unwrap();
-    let roles = crate::batch::RoleMap::resolve(&graph, &symbols).unwrap();
+    let roles = crate::batch::RoleMap::resolve(
+        &graph,
+        &symbols,
+        &piecewise_kernels::op::OpRegistry::builtin(),
+    )
+    .unwrap();
     let generate = config.build_options(&roles, Purpose::Generate).unwrap();
     assert_eq!((generate.read_outputs, generate.max_logit_rows), (vec![1], 64));
     let logits = config.build_options(&roles, Purpose::Logits).unwrap();

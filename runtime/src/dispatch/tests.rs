@@ -24,6 +24,7 @@ fn dispatcher() -> impl Strategy<Value = Dispatcher> {
             max_rows: bounds.1,
             max_sequences: bounds.2,
             padding,
+            own: Vec::new(),
         })
 }
 
@@ -42,7 +43,7 @@ fn shape(step: &[(u64, bool)], d: &Dispatcher) -> Option<StepShape> {
     let sequences = step.len() as u64;
     let query_length = uniform.then_some(step[0].0);
     let fits = tokens <= d.max_tokens && sequences <= d.max_sequences;
-    fits.then_some(StepShape { tokens, rows, sequences, query_length })
+    fits.then_some(StepShape { tokens, rows, sequences, own: [0; MAX_OWN], query_length })
 }
 
 /// The smallest listed size that holds `count`, found by looking at all of them.
@@ -63,7 +64,7 @@ fn brute_force(d: &Dispatcher, s: StepShape) -> (StepMode, Option<StepSizes>, bo
         let b = smallest(&d.batches, s.sequences, d.padding, u64::MAX)?;
         let fits = b * q <= d.max_tokens && b <= d.max_rows && b <= d.max_sequences;
         let (tokens, rows) = (PieceSize::Exact(b * q), PieceSize::Exact(b));
-        fits.then_some(StepSizes { tokens, rows, sequences: b })
+        fits.then_some(StepSizes { tokens, rows, sequences: b, own: [NO_ROWS; MAX_OWN] })
     });
     if wanted != StepMode::Piecewise && full_decode.is_some() {
         return (wanted, full_decode, false);
@@ -76,6 +77,7 @@ fn brute_force(d: &Dispatcher, s: StepShape) -> (StepMode, Option<StepSizes>, bo
             tokens: PieceSize::Exact(t),
             rows: PieceSize::Exact(t.min(d.max_rows)),
             sequences: t.min(d.max_sequences),
+            own: [NO_ROWS; MAX_OWN],
         });
         let mode = if sizes.is_some() { StepMode::Full } else { StepMode::None };
         return (mode, sizes, sizes.is_none());
@@ -108,7 +110,7 @@ proptest! {
     fn sizes_hold_the_step_and_pass_no_bound(d in dispatcher(), step in step()) {
         let Some(shape) = shape(&step, &d) else { return Ok(()) };
         let found = d.dispatch(shape);
-        let StepSizes { tokens, rows, sequences } = found.sizes;
+        let StepSizes { tokens, rows, sequences, .. } = found.sizes;
         prop_assert!(tokens.rows() >= shape.tokens && tokens.rows() <= d.max_tokens);
         prop_assert!(rows.rows() >= shape.rows.min(d.max_rows) && rows.rows() <= d.max_rows);
         prop_assert!(sequences >= shape.sequences && sequences <= d.max_sequences);
@@ -129,7 +131,8 @@ proptest! {
     #[test]
     fn more_tokens_never_get_a_smaller_size(d in dispatcher(), tokens in 1u64..63) {
         let d = Dispatcher { padding: true, ..d };
-        let shape = |tokens| StepShape { tokens, rows: 1, sequences: 1, query_length: None };
+        let own = [0; MAX_OWN];
+        let shape = |tokens| StepShape { tokens, rows: 1, sequences: 1, own, query_length: None };
         let size = |tokens| d.dispatch(shape(tokens)).sizes.tokens.rows();
         prop_assert!(size(tokens) <= size(tokens + 1));
     }

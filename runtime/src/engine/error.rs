@@ -1,7 +1,7 @@
 //! What can go wrong while requests are served.
 
 use super::request::RequestId;
-use crate::batch::RoleError;
+use crate::batch::{FillError, RoleError};
 use crate::kv::PoolFull;
 use crate::model::ModelError;
 use piecewise_backend::device::DeviceError;
@@ -13,6 +13,9 @@ pub enum EngineError {
     /// The graph's roles do not fit.
     #[error(transparent)]
     Role(#[from] RoleError),
+    /// An input of a step could not be filled.
+    #[error(transparent)]
+    Fill(#[from] FillError),
     /// The model failed.
     #[error(transparent)]
     Model(#[from] ModelError),
@@ -22,6 +25,12 @@ pub enum EngineError {
     /// The pool can't hold even one sequence.
     #[error(transparent)]
     Pool(#[from] PoolFull),
+    /// No slot for the states of even one sequence.
+    #[error("all {slots} slots of the states of role \"sequence.state\" are taken")]
+    NoSlot {
+        /// How many there are.
+        slots: u64,
+    },
     /// An option beyond what the model was built for.
     #[error("{option} = {value}, but {because}; it must be from 1 to {bound}")]
     Option {

@@ -1,11 +1,11 @@
-//! Pages of sequences that do not run: kept for later, taken when others need them.
+//! What sequences hold that do not run: kept for later, taken when others need it.
 
-use super::Engine;
+use super::BatchingEngine;
 use super::request::RequestId;
 use piecewise_backend::device::Device;
 
-impl<D: Device> Engine<D> {
-    /// Takes the pages of one sequence that does not run: the conversation idle for longest,
+impl<D: Device> BatchingEngine<D> {
+    /// Takes pages and slot of one sequence that does not run: the conversation idle for longest,
     /// then the request that waits last. Its tokens will be computed again. Returns whether
     /// there was one.
     pub(super) fn reclaim_idle(&mut self, but: RequestId) -> bool {
@@ -18,14 +18,13 @@ impl<D: Device> Engine<D> {
     }
 
     fn reclaim(&mut self, but: Option<RequestId>) -> bool {
-        let Self { kept, waiting, sequences, pool, .. } = self;
+        let Self { kept, waiting, sequences, pool, slots, .. } = self;
         for id in kept.iter().chain(waiting.iter().rev()) {
             let Some(sequence) = sequences.get_mut(id) else { continue };
-            if Some(*id) == but || sequence.table.pages().is_empty() {
+            if Some(*id) == but || !sequence.holds_memory() {
                 continue;
             }
-            sequence.table.release(pool);
-            sequence.computed = 0;
+            sequence.release(pool, slots);
             return true;
         }
         false

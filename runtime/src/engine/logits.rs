@@ -1,20 +1,14 @@
 //! Logits of every position of a prompt.
 
 use super::request::check_ids;
-use super::{Engine, EngineError};
+use super::{BatchingEngine, Engine, EngineError};
 use crate::batch::{Chunk, ChunkRows, ChunkTokens, RoleError, Sampling};
-use crate::kv::PageTable;
+use crate::kv::{PageTable, StateSlot};
 use piecewise_backend::device::Device;
 
-impl<D: Device> Engine<D> {
-    /// Computes the logits of every position of `ids` and hands them out chunk by chunk: the
-    /// position of the first row, and the rows `f32 [rows, vocab]` as little-endian bytes. The
-    /// model must have been built to read its logits back.
-    ///
-    /// # Errors
-    /// When `ids` is empty, too long or out of range, requests run, the pool is too small, the
-    /// graph returns no logits, or the model fails.
-    pub fn logits(
+impl<D: Device> BatchingEngine<D> {
+    /// [`Engine::logits`].
+    pub(super) fn logits_of(
         &mut self,
         ids: &[u32],
         rows: &mut dyn FnMut(u64, &[u8]),
@@ -35,15 +29,31 @@ impl<D: Device> Engine<D> {
             while table.missing(ids.len() as u64) > self.pool.free_pages() && self.reclaim_any() {}
             table.grow(&mut self.pool, ids.len() as u64)?;
         }
-        let result = self.logits_with(ids, &table, rows);
+        let slot = self.slot_for_anyone();
+        let result = slot.and_then(|slot| {
+            let result = self.logits_with(ids, &table, slot.as_ref(), rows);
+            slot.into_iter().for_each(|slot| self.slots.give_back(slot));
+            result
+        });
         table.release(&mut self.pool);
         result
+    }
+
+    /// A slot, where the graph has states that need one.
+    fn slot_for_anyone(&mut self) -> Result<Option<StateSlot>, EngineError> {
+        if !self.slots.is_needed() {
+            return Ok(None);
+        }
+        while self.slots.free_slots() == 0 && self.reclaim_any() {}
+        let slot = self.slots.take(self.model.device_mut())?;
+        slot.ok_or(EngineError::NoSlot { slots: self.slots.slots() }).map(Some)
     }
 
     fn logits_with(
         &mut self,
         ids: &[u32],
         table: &PageTable,
+        slot: Option<&StateSlot>,
         rows: &mut dyn FnMut(u64, &[u8]),
     ) -> Result<(), EngineError> {
         let (output, _) = self
@@ -63,11 +73,12 @@ impl<D: Device> Engine<D> {
                 tokens: ChunkTokens::Ids(chunk),
                 start,
                 table,
+                slot,
                 rows: ChunkRows::All,
                 entry: None,
                 sampling: Sampling::default(),
             });
-            let ticket = self.model.submit(&self.batch.view().inputs())?;
+            let ticket = self.model.submit(&self.batch.view()?.data())?;
             rows(start, self.model.read(&ticket)?.bytes(output)?);
             start += chunk.len() as u64;
         }

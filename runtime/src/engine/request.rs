@@ -88,6 +88,25 @@ pub(super) fn check_ids(ids: &[u32], vocab: u64) -> Result<(), EngineError> {
     }
 }
 
+pub(super) fn check_length(length: usize, options: &EngineOptions) -> Result<(), EngineError> {
+    let bound = options.max_seq_len;
+    if length as u64 >= bound {
+        return Err(EngineError::TooLong { length, bound });
+    }
+    Ok(())
+}
+
+/// The tokens of one turn of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+pub struct Usage {
+    /// Ids that the turn starts from, those of earlier turns among them.
+    pub prompt: u64,
+    /// Of those, ids that were not computed again because pages and slot still held them.
+    pub cached: u64,
+    /// Ids generated.
+    pub generated: u64,
+}
+
 /// Why a request finished.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -114,6 +133,8 @@ pub enum Event {
         request: RequestId,
         /// Why.
         reason: FinishReason,
+        /// What its turn took.
+        usage: Usage,
     },
 }
 
@@ -133,20 +154,16 @@ pub struct EngineOptions {
 }
 
 impl EngineOptions {
-    /// All that a model was built for.
-    ///
-    /// # Errors
-    /// When the graph's roles do not fit.
-    pub fn of<D: Device>(model: &CompiledModel<D>) -> Result<Self, EngineError> {
-        let roles = RoleMap::resolve(model.module().graph(), model.symbols())?;
-        let limits = Limits::of(model, &roles);
-        Ok(Self {
+    /// All that a model was built for, whose graph's roles are `roles`.
+    pub fn of<D: Device>(model: &CompiledModel<D>, roles: &RoleMap) -> Self {
+        let limits = Limits::of(model, roles);
+        Self {
             max_num_tokens: limits.tokens,
             max_num_seqs: limits.sequences,
             max_seq_len: limits.positions,
             vocab: limits.vocab,
             run_ahead: true,
-        })
+        }
     }
 
     pub(super) fn checked<D: Device>(
@@ -163,7 +180,8 @@ impl EngineOptions {
         };
         let built = "that is the bound that the model was built with";
         check("max_num_tokens", self.max_num_tokens, limits.tokens, built)?;
-        let because = "sequences, rows and entries of sampled ids of the model bound it";
+        let because =
+            "sequences, rows, state slots and entries of sampled ids of the model bound it";
         check("max_num_seqs", self.max_num_seqs, limits.sequences, because)?;
         let because = "the block table and the KV pool bound it (see memory_budget)";
         check("max_seq_len", self.max_seq_len, limits.positions, because)?;
@@ -192,6 +210,9 @@ impl Limits {
         }
         if roles.sampled_entries > 0 {
             sequences = sequences.min(roles.sampled_entries);
+        }
+        if roles.state_slots > 0 {
+            sequences = sequences.min(roles.state_slots);
         }
         let most = i32::MAX as u64;
         Self {

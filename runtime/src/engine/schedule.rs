@@ -1,9 +1,10 @@
 //! The schedule: which sequences bring how many tokens to the next step.
 
 use super::request::RequestId;
-use super::{Engine, EngineError};
+use super::sequence::Sequence;
+use super::{BatchingEngine, EngineError};
 use crate::kv::{PageTable, PoolFull};
-use piecewise_backend::device::Device;
+use piecewise_backend::device::{Device, DeviceError};
 
 /// A sequence's part in the next step.
 #[derive(Clone, Copy, Debug)]
@@ -21,13 +22,13 @@ pub(super) enum Schedule {
     ReadFirst,
 }
 
-impl<D: Device> Engine<D> {
+impl<D: Device> BatchingEngine<D> {
     /// Plans the next step; every planned sequence has its pages.
     pub(super) fn schedule(&mut self) -> Result<Schedule, EngineError> {
         loop {
             match self.plan_running() {
                 Ok(budget) => {
-                    self.admit(budget);
+                    self.admit(budget)?;
                     if self.plan.is_empty() {
                         self.check_stuck()?;
                     }
@@ -73,20 +74,35 @@ impl<D: Device> Engine<D> {
     }
 
     /// Lets waiting requests in, first come first served, while there is room.
-    fn admit(&mut self, mut budget: u64) {
+    fn admit(&mut self, mut budget: u64) -> Result<(), DeviceError> {
         while budget > 0 && (self.running.len() as u64) < self.options.max_num_seqs {
             let Some(&id) = self.waiting.front() else { break };
-            if !self.make_room(id) {
+            if !(self.make_room(id) && self.give_slot(id)?) {
                 break;
             }
             let Some(sequence) = self.sequences.get_mut(&id) else { break };
             sequence.entry = self.entries.pop();
+            sequence.cached.get_or_insert(sequence.computed);
             let tokens = sequence.due().min(budget);
             self.waiting.pop_front();
             self.running.push(id);
             self.plan.push(Planned { request: id, tokens });
             budget -= tokens;
         }
+        Ok(())
+    }
+
+    /// Gives a waiting sequence a slot of zeros, if its states need one and it has none.
+    fn give_slot(&mut self, id: RequestId) -> Result<bool, DeviceError> {
+        let has = |sequence: &Sequence| sequence.slot.is_some();
+        if !self.slots.is_needed() || self.sequences.get(&id).is_some_and(has) {
+            return Ok(true);
+        }
+        while self.slots.free_slots() == 0 && self.reclaim_idle(id) {}
+        let slot = self.slots.take(self.model.device_mut())?;
+        let Some(sequence) = self.sequences.get_mut(&id) else { return Ok(false) };
+        sequence.slot = slot;
+        Ok(sequence.slot.is_some())
     }
 
     /// Gives a waiting sequence the pages for all its known ids, if a page for each running one
@@ -112,8 +128,7 @@ impl<D: Device> Engine<D> {
     fn preempt_last(&mut self) {
         let Some(id) = self.running.pop() else { return };
         let Some(sequence) = self.sequences.get_mut(&id) else { return };
-        sequence.table.release(&mut self.pool);
-        sequence.computed = 0;
+        sequence.release(&mut self.pool, &mut self.slots);
         self.entries.extend(sequence.entry.take());
         self.waiting.push_front(id);
         self.preemptions += 1;

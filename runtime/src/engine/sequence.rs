@@ -1,8 +1,8 @@
 //! One request's tokens and how far they have been computed.
 
-use super::request::Request;
+use super::request::{Request, Usage};
 use crate::batch::{ChunkRows, ChunkTokens, RoleMap, Sampling};
-use crate::kv::PageTable;
+use crate::kv::{PagePool, PageTable, SlotPool, StateSlot};
 
 /// Ids beyond the prompt that room is made for beforehand, so that decoding allocates nothing
 /// and a huge `max_tokens` does not either.
@@ -21,7 +21,13 @@ pub(super) struct Sequence {
     pub generated: u64,
     /// The most ids of this turn.
     pub max_tokens: u64,
+    /// Known ids when the present turn began, its prompt among them.
+    prompt: u64,
+    /// Positions that were still computed when the present turn was first admitted.
+    pub cached: Option<u64>,
     pub table: PageTable,
+    /// From admission on, where the graph has states of one row a sequence.
+    pub slot: Option<StateSlot>,
     /// The entry of the state of sampled ids, while it runs.
     pub entry: Option<u32>,
     pub sampling: Sampling,
@@ -43,6 +49,9 @@ impl Sequence {
             table: PageTable::with_capacity(
                 rows.min(request.final_length(0, max_seq_len)).min(RESERVED_IDS as u64),
             ),
+            prompt: 0,
+            cached: None,
+            slot: None,
             entry: None,
             sampling: request.sampling,
             keep: false,
@@ -61,10 +70,30 @@ impl Sequence {
         self.ids.extend_from_slice(&request.prompt);
         self.max_tokens = length - self.ids.len() as u64;
         self.generated = 0;
+        self.prompt = self.ids.len() as u64;
+        self.cached = None;
         self.sampling = request.sampling;
         self.keep = request.keep;
         self.stop_ids = if request.ignore_eos { Vec::new() } else { request.stop_ids };
         self.turn += 1;
+    }
+
+    /// What the present turn has taken so far.
+    pub(super) fn usage(&self) -> Usage {
+        let Self { prompt, generated, .. } = *self;
+        Usage { prompt, cached: self.cached.unwrap_or(0), generated }
+    }
+
+    /// Whether it has pages or a slot.
+    pub(super) fn holds_memory(&self) -> bool {
+        !self.table.pages().is_empty() || self.slot.is_some()
+    }
+
+    /// Gives pages and slot back: its ids will be computed again.
+    pub(super) fn release(&mut self, pool: &mut PagePool, slots: &mut SlotPool) {
+        self.table.release(pool);
+        self.slot.take().into_iter().for_each(|slot| slots.give_back(slot));
+        self.computed = 0;
     }
 
     /// Tokens that it could bring to a step now.

@@ -2,11 +2,11 @@
 
 use super::record::count;
 use super::request::{Event, FinishReason, RequestId};
-use super::schedule::Schedule;
-use super::{Engine, EngineError};
+use super::schedule::Planned;
+use super::{BatchingEngine, Engine, EngineError};
 use crate::batch::{Chunk, ChunkRows};
 use crate::mode::StepMode;
-use crate::model::Ticket;
+use crate::model::{POISON, Ticket};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::device::Device;
 use piecewise_planner::IterationRecord;
@@ -23,44 +23,42 @@ pub(super) struct InFlight {
     rows: Vec<(RequestId, u32)>,
 }
 
-impl<D: Device> Engine<D> {
-    /// Submits the next step, if anybody has tokens for one, and reads what is due; appends what
-    /// happened to `events`. Returns whether there is more to do.
-    ///
-    /// # Errors
-    /// When the model fails, the pool can't hold even one sequence, or what was sampled is no id
-    /// (then that request is removed and the others go on). Requests of a step that was refused
-    /// stay as they were; after a device failed, they are lost.
-    pub fn step(&mut self, events: &mut Vec<Event>) -> Result<bool, EngineError> {
-        while let Schedule::ReadFirst = self.schedule()? {
+impl<D: Device> BatchingEngine<D> {
+    /// Forgets a step that could not be submitted. What is in flight is read first: after that no
+    /// sequence goes on from an entry of sampled ids that the failed step may have written. Slots
+    /// that it may have changed are given back, so that their sequences are computed again.
+    pub(super) fn take_back_plan(
+        &mut self,
+        error: &EngineError,
+        events: &mut Vec<Event>,
+    ) -> Result<(), EngineError> {
+        if matches!(error, EngineError::Fill(_)) {
+            return Ok(());
+        }
+        while !self.in_flight.is_empty() {
             self.read_oldest(events)?;
         }
-        let submitted = !self.plan.is_empty();
-        if submitted {
-            self.submit()?;
+        let Self { plan, running, waiting, sequences, pool, slots, entries, .. } = self;
+        for Planned { request, .. } in plan.drain(..).rev() {
+            let Some(sequence) = sequences.get_mut(&request).filter(|s| s.slot.is_some()) else {
+                continue;
+            };
+            let Some(at) = running.iter().position(|&id| id == request) else { continue };
+            running.remove(at);
+            sequence.release(pool, slots);
+            entries.extend(sequence.entry.take());
+            waiting.push_front(request);
         }
-        let ahead = usize::from(submitted && self.options.run_ahead);
-        while self.in_flight.len() > ahead {
-            self.read_oldest(events)?;
-        }
-        Ok(self.has_work())
-    }
-
-    /// Steps until nothing is left to do.
-    ///
-    /// # Errors
-    /// As for [`Self::step`].
-    pub fn run(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
-        while self.step(events)? {}
         Ok(())
     }
 
-    fn submit(&mut self) -> Result<(), EngineError> {
+    pub(super) fn submit(&mut self) -> Result<(), EngineError> {
         let started = Instant::now();
         if let Some(poison) = &self.poison {
             let sequences = self.sequences.values();
             let live = sequences.map(|sequence| (&sequence.table, sequence.computed));
             poison.fill(self.model.device_mut(), &self.pool, live)?;
+            self.slots.fill_free(self.model.device_mut(), POISON)?;
         }
         let mut rows = self.spare.pop().map(|spare| spare.rows).unwrap_or_default();
         rows.clear();
@@ -74,6 +72,7 @@ impl<D: Device> Engine<D> {
                 tokens,
                 start: sequence.computed,
                 table: &sequence.table,
+                slot: sequence.slot.as_ref(),
                 rows: wanted,
                 entry: sequence.entry,
                 sampling: sequence.sampling,
@@ -87,7 +86,7 @@ impl<D: Device> Engine<D> {
                 rows.push((planned.request, sequence.turn));
             }
         }
-        let ticket = self.model.submit(&self.batch.view().inputs())?;
+        let ticket = self.model.submit(&self.batch.view()?.data())?;
         for planned in &self.plan {
             let Some(sequence) = self.sequences.get_mut(&planned.request) else { continue };
             let samples = planned.tokens == sequence.due();
@@ -119,7 +118,7 @@ impl<D: Device> Engine<D> {
         Ok(())
     }
 
-    fn read_oldest(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
+    pub(super) fn read_oldest(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
         let Some(mut step) = self.in_flight.pop_front() else { return Ok(()) };
         let outputs = self.model.read(&step.ticket)?;
         let sampled = match self.roles.sampled {
@@ -153,12 +152,12 @@ impl<D: Device> Engine<D> {
             };
             sequence.pending = 0;
             self.entries.extend(sequence.entry.take());
-            events.push(Event::Finished { request, reason });
+            events.push(Event::Finished { request, reason, usage: sequence.usage() });
             self.running.retain(|&other| other != request);
             if sequence.keep {
                 self.kept.push(request);
             } else {
-                sequence.table.release(&mut self.pool);
+                sequence.release(&mut self.pool, &mut self.slots);
                 self.sequences.remove(&request);
             }
         }

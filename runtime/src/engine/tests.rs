@@ -4,10 +4,11 @@ use crate::testing::{Bounds, Setup, VOCAB, next_id};
 use proptest::prelude::*;
 use std::sync::{Arc, Mutex};
 
-fn engine(setup: &Setup, run_ahead: bool) -> Engine<crate::testing::FakeDevice> {
+fn engine(setup: &Setup, run_ahead: bool) -> BatchingEngine<crate::testing::FakeDevice> {
     let model = setup.build().unwrap();
-    let options = EngineOptions { run_ahead, ..EngineOptions::of(&model).unwrap() };
-    Engine::new(model, options).unwrap()
+    let roles = Setup::roles_of(&model);
+    let options = EngineOptions { run_ahead, ..EngineOptions::of(&model, &roles) };
+    BatchingEngine::new(model, roles, options).unwrap()
 }
 
 /// What a request gives, computed one id at a time from the whole text before it.
@@ -36,7 +37,7 @@ fn collect(events: &[Event], of: RequestId) -> (Vec<u32>, Option<FinishReason>) 
                 assert_eq!(end, None, "a token after the end");
                 ids.push(id);
             }
-            Event::Finished { request, reason } if request == of => {
+            Event::Finished { request, reason, .. } if request == of => {
                 assert_eq!(end.replace(reason), None, "finished twice");
             }
             _ => {}
@@ -263,8 +264,9 @@ fn bad_requests_are_refused_by_name() {
         .join("\n")
     );
     let model = Setup::default().build().unwrap();
-    let options = EngineOptions { max_num_seqs: 7, ..EngineOptions::of(&model).unwrap() };
-    let error = Engine::new(model, options).unwrap_err();
+    let roles = Setup::roles_of(&model);
+    let options = EngineOptions { max_num_seqs: 7, ..EngineOptions::of(&model, &roles) };
+    let error = BatchingEngine::new(model, roles, options).unwrap_err();
     assert!(error.to_string().contains("max_num_seqs = 7"), "{error}");
 }
 
@@ -307,4 +309,54 @@ fn check_poison_shows_an_op_that_reads_past_the_length() {
     assert_ne!(poisoned, expected);
     assert_eq!(poisoned[0], poisoned[1], "NaN makes every id the same");
     assert_ne!(run(false, true), poisoned);
+}
+
+#[test]
+fn a_step_that_can_not_be_submitted_loses_no_request() {
+    use crate::mode::GraphMode;
+    use std::sync::atomic::Ordering;
+    let requests = [&[1u32, 2, 3][..], &[4, 5], &[6]].map(|prompt| Request::new(prompt, 6));
+    for mode in [GraphMode::Piecewise, GraphMode::Full] {
+        for replay in 1..12 {
+            let setup = Setup { mode, ..Setup::default() };
+            let mut engine = engine(&setup, true);
+            let ids = requests.each_ref().map(|request| engine.add(request.clone()).unwrap());
+            setup.faults.failing_replay.store(replay, Ordering::Relaxed);
+            let (mut events, mut failures) = (Vec::new(), 0);
+            while engine.has_work() {
+                failures += usize::from(engine.step(&mut events).is_err());
+            }
+            // A full step is one replay, so that some are too far away.
+            assert!(failures == 1 || mode == GraphMode::Full && replay > 5);
+            for (id, request) in ids.into_iter().zip(&requests) {
+                let (expected, reason) = simulate(&request.prompt, request, 1 << 20);
+                assert_eq!(collect(&events, id), (expected, Some(reason)));
+            }
+            assert_eq!(engine.pool().free_pages(), engine.pool().pages());
+        }
+    }
+}
+
+#[test]
+fn usage_tells_what_a_turn_took() {
+    let mut engine = engine(&Setup::default(), true);
+    let id = engine.add(Request { keep: true, ..Request::new([1, 2, 3], 4) }).unwrap();
+    let mut events = Vec::new();
+    engine.run(&mut events).unwrap();
+    assert_eq!(engine.kept(), [id]);
+    engine.extend(id, Request::new([9, 9], 2)).unwrap();
+    assert_eq!(engine.usage(id), Some(Usage { prompt: 9, cached: 0, generated: 0 }));
+    engine.run(&mut events).unwrap();
+    let usages = events.iter().filter_map(|event| match event {
+        Event::Finished { usage, .. } => Some(*usage),
+        Event::Token { .. } => None,
+    });
+    assert_eq!(
+        usages.collect::<Vec<_>>(),
+        [
+            Usage { prompt: 3, cached: 0, generated: 4 },
+            Usage { prompt: 9, cached: 6, generated: 2 },
+        ]
+    );
+    assert_eq!(engine.usage(id), None);
 }

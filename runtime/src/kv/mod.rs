@@ -1,9 +1,12 @@
-//! The paged KV pool: which pages are free, which sequence owns which, and how many there are.
+//! What sequences own of the states: pages of the KV pool and slots, which are free, and how many
+//! there are.
 
 mod pool;
 mod sizing;
+mod slots;
 mod table;
 
 pub use pool::{Page, PagePool, PoolFull};
 pub use sizing::{KvShape, SizingError};
+pub use slots::{SlotPool, StateKind, StateSlot};
 pub use table::PageTable;

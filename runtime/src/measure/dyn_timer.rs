@@ -2,12 +2,15 @@
 
 use super::error::MeasureError;
 use super::plan::PlannedStep;
+use super::timeline::Timeline;
 use super::timer::{CaptureReport, StepRecord, StepTimer};
 use crate::artifact_store::CompileCounts;
+use crate::dispatch::StepSizes;
 use crate::mode::GraphMode;
-use crate::model::{BuildTimes, Ledger, Progress};
+use crate::model::{BuildTimes, Ledger, Progress, StepLaunch};
 use piecewise_backend::measure::{MeasuredDevice, ReadBandwidth};
 use piecewise_ir::module::Module;
+use std::time::Duration;
 
 /// [`StepTimer`] without its device in its type.
 pub trait DynStepTimer: std::fmt::Debug + Send {
@@ -30,6 +33,24 @@ pub trait DynStepTimer: std::fmt::Debug + Send {
         mode: GraphMode,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<CaptureReport, MeasureError>;
+
+    /// [`StepTimer::timeline`].
+    ///
+    /// # Errors
+    /// As there.
+    fn timeline(&mut self, sizes: StepSizes) -> Result<Timeline, MeasureError>;
+
+    /// [`StepTimer::bare_submit`].
+    ///
+    /// # Errors
+    /// As there.
+    fn bare_submit(&mut self, record: &StepRecord) -> Result<Option<Duration>, MeasureError>;
+
+    /// [`crate::model::CompiledModel::step_launches`].
+    fn step_launches(&self, sizes: StepSizes) -> Vec<StepLaunch>;
+
+    /// [`crate::model::CompiledModel::leave_out`].
+    fn leave_out(&mut self, is_left_out: &dyn Fn(&StepLaunch) -> bool) -> usize;
 
     /// [`MeasuredDevice::read_bandwidth`].
     ///
@@ -71,6 +92,22 @@ impl<D: MeasuredDevice> DynStepTimer for StepTimer<D> {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<CaptureReport, MeasureError> {
         StepTimer::recapture(self, mode, progress)
+    }
+
+    fn timeline(&mut self, sizes: StepSizes) -> Result<Timeline, MeasureError> {
+        StepTimer::timeline(self, sizes)
+    }
+
+    fn bare_submit(&mut self, record: &StepRecord) -> Result<Option<Duration>, MeasureError> {
+        StepTimer::bare_submit(self, record)
+    }
+
+    fn step_launches(&self, sizes: StepSizes) -> Vec<StepLaunch> {
+        self.model().step_launches(sizes)
+    }
+
+    fn leave_out(&mut self, is_left_out: &dyn Fn(&StepLaunch) -> bool) -> usize {
+        self.model_mut().leave_out(is_left_out)
     }
 
     fn read_bandwidth(&mut self) -> Result<ReadBandwidth, MeasureError> {

@@ -1,6 +1,6 @@
 //! What can go wrong while steps are measured.
 
-use crate::batch::RoleError;
+use crate::batch::FillError;
 use crate::kv::PoolFull;
 use crate::model::ModelError;
 use piecewise_backend::device::DeviceError;
@@ -15,9 +15,9 @@ pub enum MeasureError {
     /// The device.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The roles of the graph.
+    /// An input of a step could not be filled.
     #[error(transparent)]
-    Role(#[from] RoleError),
+    Fill(#[from] FillError),
     /// The pages.
     #[error(transparent)]
     Pool(#[from] PoolFull),
@@ -30,6 +30,15 @@ pub enum MeasureError {
     NoFeedback {
         /// What is missing.
         what: &'static str,
+    },
+    /// The device noted nothing of the blocks of a step's graph.
+    #[error(
+        "nothing was noted of blocks at {tokens} tokens: the step must replay as one graph, on a \
+         CUDA device that was opened to note them"
+    )]
+    NoTimeline {
+        /// The step's size.
+        tokens: u64,
     },
     /// A step that names a sequence, an entry or a position that there is not.
     #[error("measured step {step}: sequence {sequence} {reason}")]

@@ -7,12 +7,15 @@
 mod dyn_timer;
 mod error;
 mod plan;
+mod timeline;
 mod timer;
+mod trace;
 mod traffic;
 
 pub use dyn_timer::DynStepTimer;
 pub use error::MeasureError;
 pub use plan::{PlannedChunk, PlannedStep, StepTokens};
+pub use timeline::{GroupSummary, LaunchSummary, LaunchTimes, Timeline};
 pub use timer::{CaptureReport, StepRecord, StepTimer};
 pub use traffic::Traffic;
 

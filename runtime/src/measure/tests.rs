@@ -1,16 +1,24 @@
 use super::*;
 use crate::batch::Sampling;
 use crate::mode::{GraphMode, StepMode};
-use crate::model::{CaptureWhen, Checks, GraphKind};
+use crate::model::{CaptureWhen, Checks, CompiledModel, GraphKind};
 use crate::testing::{FakeDevice, Setup, next_id};
 use std::sync::atomic::Ordering;
 
 /// Room for these positions in each sequence.
 const ROOM: [u64; 3] = [64, 48, 32];
 
+fn timer_of(
+    model: CompiledModel<FakeDevice>,
+    room: &[u64],
+) -> Result<StepTimer<FakeDevice>, MeasureError> {
+    let roles = Setup::roles_of(&model);
+    StepTimer::new(model, roles, room)
+}
+
 fn timer(setup: Setup) -> StepTimer<FakeDevice> {
     let setup = Setup { mode: GraphMode::Full, capture: CaptureWhen::Lazy, ..setup };
-    StepTimer::new(setup.build().unwrap(), &ROOM).unwrap()
+    timer_of(setup.build().unwrap(), &ROOM).unwrap()
 }
 
 fn chunk(sequence: usize, start: u64, tokens: StepTokens) -> PlannedChunk {
@@ -98,6 +106,33 @@ fn a_wrong_replay_shows_in_the_ids() {
 }
 
 #[test]
+fn a_step_without_some_launches_and_the_times_of_the_others() {
+    let mut timer = timer(Setup::default());
+    timer.recapture(GraphMode::Full, &mut |_| {}).unwrap();
+    let steps = conversation(2);
+    let whole = timer.run(&steps, false).unwrap();
+    let sizes = whole.last().unwrap().sizes;
+    let launches = timer.model().step_launches(sizes);
+    assert_eq!(launches.len() as u64, whole.last().unwrap().launches.graph_nodes);
+    let times = timer.timeline(sizes).unwrap();
+    assert!(times.launches.iter().zip(&launches).all(|(times, launch)| times.launch == *launch));
+    assert!(times.launches.iter().all(|times| times.blocks.len() == 1));
+
+    let mixes = launches.iter().filter(|launch| launch.kernel == "test.mix").count();
+    assert!(mixes > 0);
+    assert_eq!(timer.model_mut().leave_out(&|launch| launch.kernel == "test.nothing"), 0);
+    let left_out = timer.model_mut().leave_out(&|launch| launch.kernel == "test.mix");
+    assert!(left_out >= mixes);
+    assert!(matches!(timer.timeline(sizes), Err(MeasureError::NoTimeline { .. })));
+    timer.recapture(GraphMode::Full, &mut |_| {}).unwrap();
+    let rest = timer.run(&steps, false).unwrap();
+    let nodes = |records: &[StepRecord]| records.last().unwrap().launches.graph_nodes;
+    assert_eq!(nodes(&rest), nodes(&whole) - mixes as u64);
+    let kernels = timer.model().step_launches(sizes);
+    assert!(kernels.iter().all(|launch| launch.kernel != "test.mix"));
+}
+
+#[test]
 fn plans_that_do_not_fit_name_step_and_sequence() {
     let mut timer = timer(Setup::default());
     let mut refused = |chunk| {
@@ -113,7 +148,7 @@ fn plans_that_do_not_fit_name_step_and_sequence() {
     assert!(reason.contains("position 33") && reason.contains("room for 32"), "{reason}");
 
     let few = Setup::default().build().unwrap();
-    let error = StepTimer::new(few, &[1 << 20]).unwrap_err();
+    let error = timer_of(few, &[1 << 20]).unwrap_err();
     assert!(matches!(error, MeasureError::Pool(_)), "{error}");
 }
 

@@ -2,13 +2,17 @@
 
 use super::error::MeasureError;
 use super::plan::{PlannedChunk, PlannedStep, StepTokens};
+use super::timeline::Timeline;
 use crate::batch::{BatchBuffers, Chunk, ChunkRows, ChunkTokens, RoleMap, Sampling};
 use crate::dispatch::{FallbackReason, StepSizes};
 use crate::kv::{PagePool, PageTable};
 use crate::mode::{GraphMode, StepMode};
-use crate::model::{CapturedGraph, CompiledModel, Progress, Ticket};
+use crate::model::{CapturedGraph, CompiledModel, Progress, StepReport, Ticket};
 use piecewise_backend::measure::{GraphShape, LaunchCounts, MeasuredDevice};
 use std::time::{Duration, Instant};
+
+/// How often the driver's calls alone are timed.
+const BARE_SUBMITS: usize = 15;
 
 /// A step as it was measured.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -65,10 +69,12 @@ impl<D: MeasuredDevice> StepTimer<D> {
     /// Measures `model` on sequences with room for so many positions each.
     ///
     /// # Errors
-    /// When the graph's roles do not fit, it does not feed back what it samples, or its KV pool is
-    /// too small.
-    pub fn new(model: CompiledModel<D>, positions: &[u64]) -> Result<Self, MeasureError> {
-        let roles = RoleMap::resolve(model.module().graph(), model.symbols())?;
+    /// When it does not feed back what it samples, or its KV pool is too small.
+    pub fn new(
+        model: CompiledModel<D>,
+        roles: RoleMap,
+        positions: &[u64],
+    ) -> Result<Self, MeasureError> {
         let sampled =
             roles.sampled.ok_or(MeasureError::NoFeedback { what: "an output of sampled ids" })?;
         if !roles.has_feedback() {
@@ -157,7 +163,7 @@ impl<D: MeasuredDevice> StepTimer<D> {
                 MeasureError::Plan { step: number, sequence: chunk.sequence, reason }
             })?;
         }
-        let ticket = self.model.submit(&self.batch.view().inputs())?;
+        let ticket = self.model.submit(&self.batch.view()?.data())?;
         let submit = started.elapsed();
         let end = self.model.device_mut().mark()?;
         let launches = self.model.device().launch_counts().since(before);
@@ -195,6 +201,31 @@ impl<D: MeasuredDevice> StepTimer<D> {
         let bytes = free.saturating_sub(self.model.device().free_bytes());
         let exact = self.model.device().counts_free_bytes();
         Ok(CaptureReport { graphs, time, bytes: exact.then_some(bytes), shape: self.shape() })
+    }
+
+    /// Where and when the blocks of the whole steps of these sizes ran at their last replay.
+    ///
+    /// # Errors
+    /// When nothing was noted of them, or work before failed.
+    pub fn timeline(&mut self, sizes: StepSizes) -> Result<Timeline, MeasureError> {
+        let tokens = sizes.tokens.rows();
+        let times = self.model.block_times(sizes)?.ok_or(MeasureError::NoTimeline { tokens })?;
+        Ok(Timeline::new(self.model.step_launches(sizes), times))
+    }
+
+    /// The host's time for the driver's calls alone that the launches of a measured step take: the
+    /// median of several; `None` where there is no driver.
+    ///
+    /// # Errors
+    /// When a call fails.
+    pub fn bare_submit(&mut self, record: &StepRecord) -> Result<Option<Duration>, MeasureError> {
+        let StepRecord { mode, sizes, fallback, .. } = *record;
+        let mut times = Vec::with_capacity(BARE_SUBMITS);
+        for _ in 0..BARE_SUBMITS {
+            times.extend(self.model.bare_submit(StepReport { mode, sizes, fallback })?);
+        }
+        times.sort_unstable();
+        Ok(times.get(times.len() / 2).copied())
     }
 
     /// What is in all captured graphs.
@@ -246,6 +277,7 @@ fn push(
         tokens,
         start: chunk.start,
         table,
+        slot: None,
         rows: if chunk.samples { ChunkRows::Last } else { ChunkRows::None },
         entry,
         sampling: Sampling::default(),

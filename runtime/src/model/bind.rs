@@ -68,7 +68,7 @@ impl BindSite<'_> {
         for &step in &self.stitch.steps {
             let usage = &self.stitch.uses[step.id()];
             let label = self.label(step);
-            let class = self.stitch.unique[usage.unique].over.map(|s| self.symbols.class(s));
+            let over = self.stitch.unique[usage.unique].over.map(|s| self.symbols.over(s));
             let mut exact = Vec::new();
             let mut general = None;
             for (i, at) in self.compiled.sizes[usage.unique.index()].iter().enumerate() {
@@ -80,7 +80,7 @@ impl BindSite<'_> {
                 }
             }
             let general = general.ok_or(ModelError::Unplanned { part: "general program" })?;
-            list.push(Member { step, label, class, exact, general });
+            list.push(Member { step, label, over, exact, general });
         }
         Ok(Members { list })
     }

@@ -128,8 +128,9 @@ impl<D: Device> CompiledModel<D> {
         let stitch = module.stitch().ok_or(ModelError::Unplanned { part: "pieces" })?;
         let layout = module.layout().ok_or(ModelError::Unplanned { part: "layout" })?;
         let symbols = SymbolTable::new(module.graph().symbols())?;
-        let dispatcher = &options.dispatcher;
-        let compiled = compile_pieces(stitch, &symbols, dispatcher, compiler, store, progress)?;
+        let mut dispatcher = options.dispatcher;
+        dispatcher.order_own(&symbols);
+        let compiled = compile_pieces(stitch, &symbols, &dispatcher, compiler, store, progress)?;
         check_artifacts(&module, &compiled.artifacts)?;
         let compile_time = started.elapsed();
         let artifacts = compiled.artifacts.iter().flatten();
@@ -137,15 +138,16 @@ impl<D: Device> CompiledModel<D> {
         let ledger = Ledger::new(module.graph(), layout, scratch, symbols.bounds());
         let memory = Memory::reserve(&mut device, &module, layout, ledger)?;
         load_weights(&mut device, &module, &memory, &compiled, weights, progress)?;
-        let loaded = device.record()?;
+        let loaded = device.record(None)?;
         device.wait(&loaded)?;
         let load_end = started.elapsed();
         let mut output_bounds = symbols.bounds().to_vec();
         let mut max_logit_rows = options.max_logit_rows;
         for (i, bound) in output_bounds.iter_mut().enumerate() {
             if symbols.class_at(i) == SymbolClass::Rows {
-                max_logit_rows = max_logit_rows.max(*bound);
-                *bound = max_logit_rows;
+                let times = symbols.times_at(i);
+                max_logit_rows = max_logit_rows.max(*bound / times);
+                *bound = max_logit_rows * times;
             }
         }
         let read = |i: usize| options.read_outputs.contains(&i);
@@ -173,7 +175,7 @@ impl<D: Device> CompiledModel<D> {
             staging,
             memory,
             symbols,
-            dispatcher: options.dispatcher,
+            dispatcher,
             module,
             stats: Statistics {
                 compile: compiled.counts,
@@ -253,18 +255,14 @@ pub fn lowering_sizes(
     dispatcher: &Dispatcher,
 ) -> Vec<LoweringSize> {
     let over = stitch.unique[unique].over;
-    let class = over.map(|s| symbols.class(s));
-    let exact = match class {
-        Some(SymbolClass::Tokens) => dispatcher.token_sizes(),
-        Some(SymbolClass::Rows) => dispatcher.row_sizes(),
-        _ => Vec::new(),
-    };
     let bounds = symbols.bounds();
-    let bound = over.map_or(1, |s| bounds[s.index()]);
+    let bound = over.map_or(1, |s| symbols.bound(s));
+    let over = over.map(|s| symbols.over(s));
+    let exact = over.map_or(Vec::new(), |over| dispatcher.program_sizes(symbols, over));
     let general = LoweringSize { size: PieceSize::General(bound), limits: bounds.to_vec() };
     let exact = exact.into_iter().map(|size| LoweringSize {
         size: PieceSize::Exact(size),
-        limits: dispatcher.limits(symbols, class, size),
+        limits: dispatcher.limits(symbols, over, size),
     });
     exact.chain([general]).collect()
 }

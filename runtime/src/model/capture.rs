@@ -4,10 +4,9 @@ use super::CompiledModel;
 use super::build::{CaptureWhen, Progress};
 use super::error::ModelError;
 use super::graphs::{GraphSlot, OnCaptureFailure};
-use crate::dispatch::{Dispatch, StepSizes};
+use crate::dispatch::Dispatch;
 use crate::mode::{GraphMode, StepMode};
 use crate::symbols::SymbolClass;
-use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::device::{Device, DeviceError};
 use piecewise_ir::module::Step;
 use piecewise_kernels::step::{LaunchContext, StepContext};
@@ -22,6 +21,8 @@ pub enum GraphKind {
     Tokens,
     /// A piece that iterates over rows that want logits.
     Rows,
+    /// A piece that iterates over rows of the graph's own kind.
+    Own,
 }
 
 /// What the capture of a graph took.
@@ -61,9 +62,9 @@ impl<D: Device> CompiledModel<D> {
             .members
             .list
             .iter()
-            .map(|member| match (member.step, member.class) {
-                (Step::Piece(_), Some(class)) => {
-                    let sizes = self.dispatcher.piece_graph_sizes(class);
+            .map(|member| match (member.step, member.over) {
+                (Step::Piece(_), Some(over)) => {
+                    let sizes = self.dispatcher.piece_graph_sizes(&self.symbols, over);
                     sizes.into_iter().map(|size| (size, GraphSlot::empty())).collect()
                 }
                 _ => Vec::new(),
@@ -71,8 +72,9 @@ impl<D: Device> CompiledModel<D> {
             .collect();
         let full = self.dispatcher.full_graph_sizes();
         self.graphs.full = full.into_iter().map(|sizes| (sizes, GraphSlot::empty())).collect();
-        let piece_sizes: Vec<_> =
-            self.dispatcher.token_sizes().into_iter().chain(self.dispatcher.row_sizes()).collect();
+        let listed = self.graphs.pieces.iter().flatten().map(|(size, _)| *size);
+        let lists = [self.dispatcher.token_sizes(), self.dispatcher.row_sizes()];
+        let piece_sizes: Vec<_> = lists.into_iter().flatten().chain(listed).collect();
         let full_sizes: Vec<_> =
             self.graphs.full.iter().map(|(sizes, _)| sizes.tokens.rows()).collect();
         self.stats.prepare(&piece_sizes, &full_sizes);
@@ -135,8 +137,9 @@ impl<D: Device> CompiledModel<D> {
         for back in 1..=most {
             for member in 0..self.graphs.pieces.len() {
                 let Some(i) = self.graphs.pieces[member].len().checked_sub(back) else { continue };
-                let kind = match self.members.list[member].class {
+                let kind = match self.members.list[member].class() {
                     Some(SymbolClass::Rows) => GraphKind::Rows,
+                    Some(SymbolClass::Own(_)) => GraphKind::Own,
                     _ => GraphKind::Tokens,
                 };
                 let size = self.graphs.pieces[member][i].0;
@@ -171,17 +174,13 @@ impl<D: Device> CompiledModel<D> {
     /// disabled.
     pub(super) fn capture_for(&mut self, dispatch: &Dispatch) -> Result<(), ModelError> {
         let on_failure = self.on_capture_failure;
-        let StepSizes { tokens, rows, .. } = dispatch.sizes;
         if dispatch.mode == StepMode::Full {
             let at = self.graphs.full.binary_search_by_key(&dispatch.sizes, |(sizes, _)| *sizes);
             return at.map_or(Ok(()), |i| self.capture_full(i, on_failure));
         }
         for member in 0..self.members.list.len() {
-            let size = match self.members.list[member].class {
-                Some(SymbolClass::Tokens) => tokens.rows(),
-                Some(SymbolClass::Rows) => rows.rows(),
-                _ => continue,
-            };
+            let Some(size) = self.members.list[member].size(&dispatch.sizes) else { continue };
+            let size = size.rows();
             let at = self.graphs.pieces[member].binary_search_by_key(&size, |(size, _)| *size);
             if let Ok(i) = at {
                 self.capture_piece(member, i, on_failure)?;
@@ -207,9 +206,8 @@ impl<D: Device> CompiledModel<D> {
             return Ok(());
         }
         let mut by_symbol = vec![0; symbols.len()];
-        symbols.fill(&mut by_symbol, sizes.tokens, sizes.rows, sizes.sequences);
-        let programs: Vec<_> =
-            members.list.iter().map(|m| m.program(sizes.tokens, sizes.rows)).collect();
+        symbols.fill(&mut by_symbol, |class| sizes.rows_of(class));
+        let programs: Vec<_> = members.list.iter().map(|m| m.program(sizes)).collect();
         let label = format!("full step at {} tokens", sizes.tokens.rows());
         let result = slot.capture(|| device.capture(&label, &programs, &by_symbol));
         self.settle(result, on_failure)
@@ -222,17 +220,16 @@ impl<D: Device> CompiledModel<D> {
         on_failure: OnCaptureFailure,
     ) -> Result<(), ModelError> {
         let size = self.graphs.pieces[member][i].0;
-        let class = self.members.list[member].class;
-        let by_symbol = self.dispatcher.limits(&self.symbols, class, size);
+        let over = self.members.list[member].over;
+        let by_symbol = self.dispatcher.limits(&self.symbols, over, size);
         let Self { graphs, members, device, .. } = self;
         let slot = &mut graphs.pieces[member][i].1;
         if !slot.wants_capture() {
             return Ok(());
         }
         let member = &members.list[member];
-        let exact = PieceSize::Exact(size);
         let label = format!("{} at {size} rows", member.label);
-        let program = member.program(exact, exact);
+        let program = member.at(size);
         let result = slot.capture(|| device.capture(&label, &[program], &by_symbol));
         self.settle(result, on_failure)
     }
@@ -276,7 +273,7 @@ impl<D: Device> CompiledModel<D> {
             .collect();
         for member in &self.members.list {
             for (size, program) in &member.exact {
-                let sizes = self.dispatcher.limits(&self.symbols, member.class, *size);
+                let sizes = self.dispatcher.limits(&self.symbols, member.over, *size);
                 let context = StepContext { counts: &counts, sizes: &sizes, inputs: &staged };
                 self.device.launch(program, LaunchContext::Step(&context))?;
             }
@@ -302,7 +299,7 @@ impl<D: Device> CompiledModel<D> {
         let bounds = self.symbols.bounds().to_vec();
         for member in &self.members.list {
             for (size, program) in &member.exact {
-                let sizes = self.dispatcher.limits(&self.symbols, member.class, *size);
+                let sizes = self.dispatcher.limits(&self.symbols, member.over, *size);
                 visit(&mut self.device, program, &sizes)?;
             }
             visit(&mut self.device, &member.general, &bounds)?;

@@ -1,6 +1,6 @@
 //! What can go wrong while a model is built or stepped.
 
-use crate::symbols::UnknownRole;
+use crate::symbols::SymbolError;
 use piecewise_backend::compiler::CompileError;
 use piecewise_backend::device::{Address, DeviceError};
 use piecewise_ir::diagnostic::Diagnostics;
@@ -17,7 +17,7 @@ pub enum ModelError {
     },
     /// A symbol that nothing binds.
     #[error(transparent)]
-    Role(#[from] UnknownRole),
+    Role(#[from] SymbolError),
     /// A piece did not compile.
     #[error("piece {piece}: {source}")]
     Compile {
@@ -53,6 +53,19 @@ pub enum ModelError {
         bound: u64,
         /// The configuration key to raise.
         option: &'static str,
+    },
+    /// A count that is not as many times another as the symbols' roles say.
+    #[error(
+        "a step brings {count} rows of symbol {symbol}, which is tied to another by its role and \
+         must be {expected}"
+    )]
+    Tied {
+        /// The symbol's name.
+        symbol: String,
+        /// How many there are.
+        count: u64,
+        /// How many there must be.
+        expected: u64,
     },
     /// A ticket whose outputs were overwritten.
     #[error("the outputs of step {step} are gone: they last until the second submit after it")]

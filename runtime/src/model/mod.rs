@@ -13,6 +13,7 @@ mod memory;
 mod programs;
 mod staging;
 mod step;
+mod step_launches;
 
 pub use build::{
     BuildOptions, BuildTimes, CaptureWhen, Checks, LoweringSize, Progress, lowering_sizes,
@@ -22,7 +23,8 @@ pub use error::ModelError;
 pub use graphs::{GraphSlot, OnCaptureFailure};
 pub use memory::{Ledger, Memory};
 pub(crate) use staging::POISON;
-pub use step::{Outputs, StepInputs, StepReport, Ticket};
+pub use step::{Outputs, StepData, StepReport, Ticket};
+pub use step_launches::StepLaunch;
 
 use crate::dispatch::Dispatcher;
 use crate::stats::Statistics;

@@ -1,6 +1,7 @@
 //! Programs: every member of the step bound at each of its sizes.
 
-use crate::symbols::SymbolClass;
+use crate::dispatch::StepSizes;
+use crate::symbols::{Over, SymbolClass};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_ir::module::Step;
 
@@ -11,8 +12,8 @@ pub(crate) struct Member<P> {
     pub step: Step,
     /// For people: `p3` or the op's name.
     pub label: String,
-    /// The class of the symbol that it iterates over, if it does.
-    pub class: Option<SymbolClass>,
+    /// What it iterates over, if it does.
+    pub over: Option<Over>,
     /// Programs by size, ascending.
     pub exact: Vec<(u64, P)>,
     /// The program for any size.
@@ -20,22 +21,28 @@ pub(crate) struct Member<P> {
 }
 
 impl<P> Member<P> {
+    /// The class of the rows that it iterates over, if it does.
+    pub(crate) fn class(&self) -> Option<SymbolClass> {
+        self.over.map(|over| over.class)
+    }
+
+    /// Its own rows in a step of these sizes, where it may be captured by them.
+    pub(crate) fn size(&self, sizes: &StepSizes) -> Option<PieceSize> {
+        sizes.of_rows(self.over?)
+    }
+
     /// The program for the sizes of a step.
-    pub(crate) fn program(&self, tokens: PieceSize, rows: PieceSize) -> &P {
-        let size = match self.class {
-            Some(SymbolClass::Tokens) => tokens,
-            Some(SymbolClass::Rows) => rows,
-            _ => return &self.general,
-        };
-        match size {
-            PieceSize::Exact(n) => self.at(n).unwrap_or(&self.general),
-            PieceSize::General(_) => &self.general,
+    pub(crate) fn program(&self, sizes: &StepSizes) -> &P {
+        match self.size(sizes) {
+            Some(PieceSize::Exact(n)) => self.at(n),
+            _ => &self.general,
         }
     }
 
-    fn at(&self, size: u64) -> Option<&P> {
-        let i = self.exact.binary_search_by_key(&size, |(n, _)| *n).ok()?;
-        Some(&self.exact[i].1)
+    /// The program for so many of its own rows.
+    pub(crate) fn at(&self, rows: u64) -> &P {
+        let exact = self.exact.binary_search_by_key(&rows, |(n, _)| *n);
+        exact.map_or(&self.general, |i| &self.exact[i].1)
     }
 }
 

@@ -1,5 +1,5 @@
-//! Staging: a step's inputs go to the device in one copy, its outputs come back in another, each
-//! through one of two host blocks guarded by an event.
+//! Staging: what a step uses of its inputs goes to the device in few copies, its outputs come back
+//! in another, each through one of two host blocks guarded by an event.
 
 use super::error::ModelError;
 use super::memory::Memory;
@@ -7,6 +7,7 @@ use crate::symbols::{SymbolClass, SymbolTable};
 use piecewise_backend::device::{Address, Device, DeviceError, HostBlock};
 use piecewise_ir::graph::Graph;
 use piecewise_ir::types::TensorType;
+use std::ops::Range;
 
 /// Host blocks in turn: while one is under way, the other can be filled.
 pub(crate) const BLOCKS: usize = 2;
@@ -40,11 +41,48 @@ pub(crate) struct Staging<E> {
     pub mirror: Vec<u8>,
     counts_offset: usize,
     to: Address,
+    /// The inputs in the order of their offsets.
+    order: Vec<usize>,
+    /// What the step uses of the mirror, ascending: counts, and each input up to its padded size.
+    used: Vec<Range<usize>>,
     in_blocks: [HostBlock; BLOCKS],
     out_blocks: [HostBlock; BLOCKS],
-    copied_in: [Option<E>; BLOCKS],
-    copied_out: [Option<E>; BLOCKS],
+    copied_in: [Mark<E>; BLOCKS],
+    copied_out: [Mark<E>; BLOCKS],
 }
+
+/// An event that is used again and again.
+#[derive(Debug)]
+struct Mark<E> {
+    event: Option<E>,
+    /// Whether it marks copies that nobody has waited for.
+    is_pending: bool,
+}
+
+impl<E> Default for Mark<E> {
+    fn default() -> Self {
+        Self { event: None, is_pending: false }
+    }
+}
+
+impl<E> Mark<E> {
+    fn record<D: Device<Event = E>>(&mut self, device: &mut D) -> Result<(), DeviceError> {
+        self.event = Some(device.record(self.event.take())?);
+        self.is_pending = true;
+        Ok(())
+    }
+
+    fn wait<D: Device<Event = E>>(&mut self, device: &mut D) -> Result<(), DeviceError> {
+        if let (true, Some(event)) = (self.is_pending, &self.event) {
+            device.wait(event)?;
+        }
+        self.is_pending = false;
+        Ok(())
+    }
+}
+
+/// Bytes between two parts of the mirror that cost less to copy along than a copy of its own does.
+const GAP: usize = 64 << 10;
 
 impl<E> Staging<E> {
     /// Makes the host blocks. `read` says which outputs come back; `output_bounds` are the
@@ -82,6 +120,9 @@ impl<E> Staging<E> {
             }
             outputs.push(ReadOutput { ty, from, offset });
         }
+        let mut order: Vec<usize> = (0..inputs.len()).collect();
+        order.sort_by_key(|&i| inputs[i].offset);
+        let used = Vec::with_capacity(inputs.len() + 1);
         let block = |device: &mut D, bytes: u64| device.host_block(bytes.max(64));
         let in_blocks = [block(device, layout.staged)?, block(device, layout.staged)?];
         let out_blocks = [block(device, host_bytes)?, block(device, host_bytes)?];
@@ -91,10 +132,12 @@ impl<E> Staging<E> {
             mirror: vec![0; layout.staged as usize],
             counts_offset: layout.counts as usize,
             to: memory.arena.base,
+            order,
+            used,
             in_blocks,
             out_blocks,
-            copied_in: [None, None],
-            copied_out: [None, None],
+            copied_in: Default::default(),
+            copied_out: Default::default(),
         })
     }
 
@@ -139,7 +182,10 @@ impl<E> Staging<E> {
             let count = i32::try_from(count).unwrap_or(i32::MAX);
             self.mirror[at..at + 4].copy_from_slice(&count.to_le_bytes());
         }
-        for (input, real) in self.inputs.iter().zip(inputs) {
+        self.used.clear();
+        self.used.push(self.counts_offset..self.counts_offset + 4 * counts.len());
+        for &i in &self.order {
+            let (input, real) = (&self.inputs[i], inputs[i]);
             let expected = input.ty.bytes(counts) as usize;
             if real.len() != expected {
                 return Err(ModelError::Input {
@@ -148,7 +194,9 @@ impl<E> Staging<E> {
                 });
             }
             let padded = input.ty.bytes(sizes) as usize;
-            let target = &mut self.mirror[input.offset..input.offset + padded.max(expected)];
+            let used = input.offset..input.offset + padded.max(expected);
+            let target = &mut self.mirror[used.clone()];
+            self.used.push(used);
             target[..expected].copy_from_slice(real);
             let rest = &mut target[expected..];
             match &input.padding {
@@ -160,23 +208,39 @@ impl<E> Staging<E> {
                 _ => rest.fill(if poison { POISON } else { 0 }),
             }
         }
+        if poison {
+            self.used.clear();
+            self.used.push(0..self.mirror.len());
+        }
+        self.used.sort_unstable_by_key(|used| used.start);
         Ok(())
     }
 
-    /// Enqueues the copy of the mirror through block `turn`.
+    /// Enqueues the copies of what the step uses of the mirror, through block `turn`.
     pub(crate) fn copy_in<D: Device<Event = E>>(
         &mut self,
         device: &mut D,
         turn: usize,
     ) -> Result<(), DeviceError> {
-        if let Some(event) = self.copied_in[turn].take() {
-            device.wait(&event)?;
-        }
+        self.copied_in[turn].wait(device)?;
         let block = self.in_blocks[turn];
-        device.host_bytes_mut(block)[..self.mirror.len()].copy_from_slice(&self.mirror);
-        device.copy_in(block, self.mirror.len() as u64, self.to)?;
-        self.copied_in[turn] = Some(device.record()?);
-        Ok(())
+        let bytes = device.host_bytes_mut(block);
+        for used in &self.used {
+            bytes[used.clone()].copy_from_slice(&self.mirror[used.clone()]);
+        }
+        // What lies between two near parts is of no meaning to the step, here as on the device.
+        let mut parts = self.used.iter().filter(|used| !used.is_empty()).cloned();
+        let mut part = parts.next();
+        while let Some(mut whole) = part {
+            part = parts.next();
+            while let Some(next) = part.take_if(|next| next.start <= whole.end + GAP) {
+                whole.end = whole.end.max(next.end);
+                part = parts.next();
+            }
+            let (offset, bytes) = (whole.start as u64, whole.len() as u64);
+            device.copy_in(block, offset, bytes, self.to.offset(offset))?;
+        }
+        self.copied_in[turn].record(device)
     }
 
     /// Enqueues the copies of the outputs that are read back into block `turn`: `counts` rows,
@@ -191,11 +255,14 @@ impl<E> Staging<E> {
     ) -> Result<(), DeviceError> {
         for output in &self.outputs {
             let Some(offset) = output.offset else { continue };
-            let is_rows = rows_only.is_none_or(|table| {
-                output.ty.outer_symbol().is_some_and(|s| table.class(s) == SymbolClass::Rows)
-            });
+            let mut first_row = first_row;
+            if let Some(table) = rows_only {
+                let over = output.ty.outer_symbol().map(|s| table.over(s));
+                let Some(over) = over.filter(|o| o.class == SymbolClass::Rows) else { continue };
+                first_row *= over.times;
+            }
             let bytes = output.ty.bytes(counts);
-            if bytes == 0 || !is_rows {
+            if bytes == 0 {
                 continue;
             }
             let at = offset + first_row * output.ty.row().bytes(counts);
@@ -210,8 +277,7 @@ impl<E> Staging<E> {
         device: &mut D,
         turn: usize,
     ) -> Result<(), DeviceError> {
-        self.copied_out[turn] = Some(device.record()?);
-        Ok(())
+        self.copied_out[turn].record(device)
     }
 
     /// Waits for the outputs of block `turn` and returns the block's bytes.
@@ -220,9 +286,7 @@ impl<E> Staging<E> {
         device: &'d mut D,
         turn: usize,
     ) -> Result<&'d [u8], DeviceError> {
-        if let Some(event) = self.copied_out[turn].take() {
-            device.wait(&event)?;
-        }
+        self.copied_out[turn].wait(device)?;
         Ok(device.host_bytes(self.out_blocks[turn]))
     }
 }

@@ -18,7 +18,7 @@ use std::time::Instant;
 
 /// What a step brings: true counts and the real bytes of each input.
 #[derive(Clone, Copy, Debug)]
-pub struct StepInputs<'a> {
+pub struct StepData<'a> {
     /// The true size of each symbol, by symbol index; fixed symbols are ignored.
     pub counts: &'a [u64],
     /// For each input of the graph, its row-major little-endian bytes at the true counts.
@@ -89,7 +89,7 @@ impl<D: Device> CompiledModel<D> {
     /// # Errors
     /// When counts or inputs do not fit, a launch fails, or (strict) the step would not replay.
     /// Nothing was enqueued where the step does not fit.
-    pub fn submit(&mut self, step: &StepInputs<'_>) -> Result<Ticket, ModelError> {
+    pub fn submit(&mut self, step: &StepData<'_>) -> Result<Ticket, ModelError> {
         let started = Instant::now();
         let counts = self.true_counts(step.counts)?;
         let mut dispatch = self.dispatch_step(&counts, step.query_length)?;
@@ -97,8 +97,7 @@ impl<D: Device> CompiledModel<D> {
             dispatch.mode = StepMode::None;
         }
         let mut sizes: SmallVec<[u64; 8]> = SmallVec::from_elem(0, counts.len());
-        let StepSizes { tokens, rows, sequences } = dispatch.sizes;
-        self.symbols.fill(&mut sizes, tokens, rows, sequences);
+        self.symbols.fill(&mut sizes, |class| dispatch.sizes.rows_of(class));
         let head_rows = self.symbols.count(SymbolClass::Rows, &counts);
         let calls = head_rows.div_ceil(self.dispatcher.max_rows).max(1);
         let turn = (self.next_step as usize) % BLOCKS;
@@ -127,7 +126,8 @@ impl<D: Device> CompiledModel<D> {
         let number = self.next_step;
         self.next_step += 1;
         let real = self.symbols.count(SymbolClass::Tokens, &counts);
-        self.stats.count_step(dispatch.mode, real, tokens.rows(), started.elapsed());
+        let padded = dispatch.sizes.tokens.rows();
+        self.stats.count_step(dispatch.mode, real, padded, started.elapsed());
         if let Some(reason) = dispatch.fallback {
             self.stats.count_fallback(reason);
         }
@@ -173,13 +173,33 @@ impl<D: Device> CompiledModel<D> {
             let (what, option, bound) = match class {
                 SymbolClass::Tokens => ("tokens", "max_num_tokens", bounds[i]),
                 SymbolClass::Sequences => ("sequences", "max_num_seqs", bounds[i]),
-                _ => ("rows", "max_logit_rows", self.max_logit_rows),
+                SymbolClass::Own(_) => {
+                    ("rows of its own kind", "the bound of its symbol", bounds[i])
+                }
+                SymbolClass::Rows | SymbolClass::Fixed => {
+                    ("rows", "max_logit_rows", self.max_logit_rows * self.symbols.times_at(i))
+                }
             };
             if *count > bound {
                 return Err(ModelError::TooMany { what, count: *count, bound, option });
             }
         }
+        self.check_tied(&counts)?;
         Ok(counts)
+    }
+
+    /// Holds the counts of symbols that are tied to each other against each other.
+    fn check_tied(&self, counts: &[u64]) -> Result<(), ModelError> {
+        for (i, &count) in counts.iter().enumerate() {
+            let class = self.symbols.class_at(i);
+            let expected = self.symbols.count(class, counts) * self.symbols.times_at(i);
+            if class != SymbolClass::Fixed && count != expected {
+                let decl = self.module.graph().symbols().values().nth(i);
+                let symbol = decl.map_or(String::new(), |decl| decl.name.clone());
+                return Err(ModelError::Tied { symbol, count, expected });
+            }
+        }
+        Ok(())
     }
 
     fn dispatch_step(
@@ -191,6 +211,7 @@ impl<D: Device> CompiledModel<D> {
             tokens: self.symbols.count(SymbolClass::Tokens, counts),
             rows: self.symbols.count(SymbolClass::Rows, counts),
             sequences: self.symbols.count(SymbolClass::Sequences, counts),
+            own: std::array::from_fn(|kind| self.symbols.count(SymbolClass::Own(kind), counts)),
             query_length,
         };
         let mut dispatch = self.dispatcher.dispatch(shape);
@@ -223,6 +244,7 @@ impl<D: Device> CompiledModel<D> {
         let mut of_call: SmallVec<[u64; 8]> = SmallVec::from_slice(counts);
         for (i, count) in of_call.iter_mut().enumerate() {
             if self.symbols.class_at(i) == SymbolClass::Rows {
+                let max = max * self.symbols.times_at(i);
                 *count = count.saturating_sub(call * max).min(max);
             }
         }
@@ -232,7 +254,7 @@ impl<D: Device> CompiledModel<D> {
     /// Stages the step for one call of the head: of inputs shaped by rows, those of the call.
     fn fill_head_call(
         &mut self,
-        step: &StepInputs<'_>,
+        step: &StepData<'_>,
         counts: &[u64],
         sizes: &[u64],
         call: u64,
@@ -241,19 +263,18 @@ impl<D: Device> CompiledModel<D> {
         let first = call * self.dispatcher.max_rows;
         let mut inputs: SmallVec<[&[u8]; 32]> = SmallVec::new();
         for (input, bytes) in self.staging.inputs.iter().zip(step.inputs) {
-            let by_rows =
-                input.ty.outer_symbol().is_some_and(|s| self.symbols.class(s) == SymbolClass::Rows);
-            if !by_rows {
+            let over = input.ty.outer_symbol().map(|s| self.symbols.over(s));
+            let Some(over) = over.filter(|over| over.class == SymbolClass::Rows) else {
                 inputs.push(bytes);
                 continue;
-            }
+            };
             if bytes.len() as u64 != input.ty.bytes(counts) {
                 return Err(ModelError::Input {
                     input: input.name.clone(),
                     reason: format!("holds {} bytes, which the counts don't make", bytes.len()),
                 });
             }
-            let start = (first * input.ty.row().bytes(counts)) as usize;
+            let start = (first * over.times * input.ty.row().bytes(counts)) as usize;
             inputs.push(&bytes[start..start + input.ty.bytes(&of_call) as usize]);
         }
         self.staging.fill(&inputs, &of_call, sizes, self.checks.poison)
@@ -287,7 +308,6 @@ impl<D: Device> CompiledModel<D> {
         sizes: &[u64],
         mut trace: Option<&mut Trace>,
     ) -> Result<(), ModelError> {
-        let StepSizes { tokens, rows, .. } = run.sizes;
         if run.mode == StepMode::Full
             && let Some(graph) = self.graphs.full(run.sizes)
         {
@@ -295,7 +315,7 @@ impl<D: Device> CompiledModel<D> {
                 self.audit_addresses(graph, &self.members.list)?;
             }
             self.device.replay(graph)?;
-            *self.stats.full_replays.entry(tokens.rows()).or_default() += 1;
+            *self.stats.full_replays.entry(run.sizes.tokens.rows()).or_default() += 1;
             return Ok(());
         }
         let staged: SmallVec<[&[u8]; 32]> = self
@@ -309,30 +329,26 @@ impl<D: Device> CompiledModel<D> {
             .collect();
         let context = StepContext { counts, sizes, inputs: &staged };
         for (i, member) in self.members.list.iter().enumerate() {
-            if run.head_again && member.class != Some(SymbolClass::Rows) {
+            if run.head_again && member.class() != Some(SymbolClass::Rows) {
                 continue;
             }
-            let size = match member.class {
-                Some(SymbolClass::Tokens) => tokens,
-                _ => rows,
-            };
-            let graph = match (run.mode, member.step, size) {
-                (StepMode::Piecewise, Step::Piece(_), PieceSize::Exact(n)) => {
-                    self.graphs.piece(i, n)
+            let graph = match (run.mode, member.step, member.size(&run.sizes)) {
+                (StepMode::Piecewise, Step::Piece(_), Some(PieceSize::Exact(n))) => {
+                    self.graphs.piece(i, n).map(|graph| (n, graph))
                 }
                 _ => None,
             };
             match graph {
-                Some(graph) => {
+                Some((rows, graph)) => {
                     if self.checks.addresses {
                         self.audit_addresses(graph, std::slice::from_ref(member))?;
                     }
                     self.device.replay(graph)?;
-                    *self.stats.piece_replays.entry(size.rows()).or_default() += 1;
+                    *self.stats.piece_replays.entry(rows).or_default() += 1;
                 }
-                None => self
-                    .device
-                    .launch(member.program(tokens, rows), LaunchContext::Step(&context))?,
+                None => {
+                    self.device.launch(member.program(&run.sizes), LaunchContext::Step(&context))?
+                }
             }
             if let Some(trace) = &mut trace {
                 trace.add_results(&mut self.device, &self.module, &self.memory, member, counts)?;
@@ -353,10 +369,9 @@ impl<G> GraphSet<G> {
     /// Whether every piece has a graph for these sizes.
     fn has_pieces<P>(&self, members: &Members<P>, sizes: StepSizes) -> bool {
         members.list.iter().enumerate().all(|(i, member)| {
-            let size = match (member.step, member.class) {
-                (Step::Piece(_), Some(SymbolClass::Tokens)) => sizes.tokens,
-                (Step::Piece(_), Some(SymbolClass::Rows)) => sizes.rows,
-                _ => return true,
+            let Some(size) = member.size(&sizes).filter(|_| matches!(member.step, Step::Piece(_)))
+            else {
+                return true;
             };
             matches!(size, PieceSize::Exact(n) if self.piece(i, n).is_some())
         })

@@ -1,5 +1,5 @@
 use super::*;
-use crate::batch::{BatchBuffers, Chunk, ChunkRows, ChunkTokens, RoleMap, Sampling};
+use crate::batch::{BatchBuffers, Chunk, ChunkRows, ChunkTokens, Sampling};
 use crate::dispatch::FallbackReason;
 use crate::kv::{PagePool, PageTable};
 use crate::mode::{GraphMode, StepMode};
@@ -14,7 +14,7 @@ type Model = CompiledModel<FakeDevice>;
 
 /// Submits a prompt of its own pages and wants every row.
 fn submit(model: &mut Model, ids: &[u32]) -> Result<Ticket, ModelError> {
-    let roles = RoleMap::resolve(model.module().graph(), model.symbols()).unwrap();
+    let roles = Setup::roles_of(model);
     let mut table = PageTable::default();
     table.grow(&mut PagePool::new(roles.kv_rows), ids.len() as u64).unwrap();
     let mut batch = BatchBuffers::new(roles);
@@ -22,11 +22,12 @@ fn submit(model: &mut Model, ids: &[u32]) -> Result<Ticket, ModelError> {
         tokens: ChunkTokens::Ids(ids),
         start: 0,
         table: &table,
+        slot: None,
         rows: ChunkRows::All,
         entry: None,
         sampling: Sampling::default(),
     });
-    model.submit(&batch.view().inputs())
+    model.submit(&batch.view().unwrap().data())
 }
 
 fn sampled(model: &mut Model, ticket: &Ticket) -> Vec<u32> {
@@ -45,6 +46,22 @@ fn value_bytes(model: &mut Model, value: Value) -> Vec<u8> {
     let mut bytes = vec![0; graph.ty(value).bytes(model.symbols().bounds()) as usize];
     model.device_mut().read(address, &mut bytes).unwrap();
     bytes
+}
+
+#[test]
+fn a_step_copies_what_it_uses_of_its_inputs() {
+    let bounds = Bounds { tokens: 1 << 18, ..Bounds::default() };
+    let setup = Setup { bounds, checks: Checks::default(), ..Setup::default() };
+    let mut model = setup.build().unwrap();
+    let staged = model.memory().layout().staged;
+    for ids in [&[5, 6, 7, 8, 9][..], &[4], &[3, 2, 1]] {
+        model.device_mut().copied_in.clear();
+        let ticket = submit(&mut model, ids).unwrap();
+        assert_eq!(sampled(&mut model, &ticket), expected(ids));
+        let (copied, inputs) = (&model.device().copied_in, model.module().graph().inputs().len());
+        assert!(copied.len() <= inputs + 1, "{copied:?}");
+        assert!(copied.iter().sum::<u64>() < staged / 16, "{copied:?} of {staged}");
+    }
 }
 
 /// What a store that was measured with holds.
@@ -127,11 +144,11 @@ fn inputs_and_counts_that_do_not_fit_are_named() {
     let mut model = Setup::default().build().unwrap();
     let error = submit(&mut model, &[1; 17]).unwrap_err();
     assert!(matches!(error, ModelError::TooMany { option: "max_num_tokens", .. }), "{error}");
-    let step = StepInputs { counts: &[1, 1, 1], inputs: &[&[0; 4]], query_length: None };
+    let step = StepData { counts: &[1, 1, 1], inputs: &[&[0; 4]], query_length: None };
     let error = model.submit(&step).unwrap_err().to_string();
     assert!(error.contains("tokens_feedback") && error.contains("1 of 15"), "{error}");
     let inputs = vec![&[0u8; 3][..]; 15];
-    let step = StepInputs { counts: &[1, 1, 1], inputs: &inputs, query_length: None };
+    let step = StepData { counts: &[1, 1, 1], inputs: &inputs, query_length: None };
     let error = model.submit(&step).unwrap_err().to_string();
     assert!(error.contains("tokens_ids") && error.contains("3 bytes"), "{error}");
 }

@@ -26,6 +26,8 @@ pub(crate) struct Faults {
     pub wrong_address: Arc<AtomicBool>,
     /// Replays of `test.head` write another logit than launches.
     pub wrong_replay: Arc<AtomicBool>,
+    /// The replay that is so many away fails; 0 is off.
+    pub failing_replay: Arc<AtomicU64>,
     /// `test.mix` reads one row past the sequence's length.
     pub read_past_length: Arc<AtomicBool>,
 }
@@ -41,6 +43,8 @@ pub(crate) struct FakeProgram {
     pub replayed: bool,
     /// Which alternative of its artifact it is.
     pub alternative: usize,
+    /// Whether it does nothing.
+    pub left_out: bool,
 }
 
 #[derive(Debug)]
@@ -51,7 +55,7 @@ pub(crate) struct FakeCaptured {
 
 #[derive(Debug)]
 enum Command {
-    CopyIn(HostBlock, u64, Address),
+    CopyIn(HostBlock, u64, u64, Address),
     CopyOut(Address, u64, HostBlock, u64),
     Fill(Address, u64, Vec<u8>),
     Run(FakeProgram, Vec<u64>),
@@ -66,6 +70,8 @@ pub(crate) struct FakeDevice {
     pub faults: Faults,
     pub counts: LaunchCounts,
     pub tuned: Vec<String>,
+    /// Bytes of each copy to the device.
+    pub copied_in: Vec<u64>,
 }
 
 impl FakeCaptured {
@@ -113,8 +119,9 @@ impl FakeDevice {
             let Some(command) = self.queue.pop_front() else { break };
             self.done += 1;
             match command {
-                Command::CopyIn(block, bytes, to) => {
-                    let from = self.blocks[block.id as usize][..bytes as usize].to_vec();
+                Command::CopyIn(block, at, bytes, to) => {
+                    let at = at as usize;
+                    let from = self.blocks[block.id as usize][at..at + bytes as usize].to_vec();
                     self.bytes(to, bytes)?.copy_from_slice(&from);
                 }
                 Command::CopyOut(from, bytes, block, at) => {
@@ -222,8 +229,15 @@ impl Device for FakeDevice {
         &mut self.blocks[block.id as usize]
     }
 
-    fn copy_in(&mut self, block: HostBlock, bytes: u64, to: Address) -> Result<(), DeviceError> {
-        self.enqueue(Command::CopyIn(block, bytes, to));
+    fn copy_in(
+        &mut self,
+        block: HostBlock,
+        offset: u64,
+        bytes: u64,
+        to: Address,
+    ) -> Result<(), DeviceError> {
+        self.copied_in.push(bytes);
+        self.enqueue(Command::CopyIn(block, offset, bytes, to));
         Ok(())
     }
 
@@ -238,7 +252,7 @@ impl Device for FakeDevice {
         Ok(())
     }
 
-    fn record(&mut self) -> Result<u64, DeviceError> {
+    fn record(&mut self, _: Option<u64>) -> Result<u64, DeviceError> {
         Ok(self.end())
     }
 
@@ -262,6 +276,7 @@ impl Device for FakeDevice {
             capture: launch.capture,
             replayed: false,
             alternative: binding.alternative,
+            left_out: false,
         })
     }
 
@@ -274,6 +289,9 @@ impl Device for FakeDevice {
         program: &FakeProgram,
         context: LaunchContext<'_>,
     ) -> Result<(), DeviceError> {
+        if program.left_out {
+            return Ok(());
+        }
         self.enqueue(Command::Run(program.clone(), context.sizes().to_vec()));
         self.counts.plain_launches += 1;
         Ok(())
@@ -291,7 +309,8 @@ impl Device for FakeDevice {
             let label = label.to_owned();
             return Err(DeviceError::Capture { label, rule: CaptureRule::UnsupportedOp });
         }
-        let mut programs: Vec<_> = programs.iter().map(|&p| p.clone()).collect();
+        let kept = programs.iter().filter(|program| !program.left_out);
+        let mut programs: Vec<_> = kept.map(|&program| program.clone()).collect();
         for program in &mut programs {
             program.replayed = true;
             if self.faults.wrong_address.load(Ordering::Relaxed) && program.op == "test.mix" {
@@ -302,6 +321,12 @@ impl Device for FakeDevice {
     }
 
     fn replay(&mut self, graph: &FakeCaptured) -> Result<(), DeviceError> {
+        let left = self.faults.failing_replay.load(Ordering::Relaxed);
+        self.faults.failing_replay.store(left.saturating_sub(1), Ordering::Relaxed);
+        if left == 1 {
+            let label = "replay".to_owned();
+            return Err(DeviceError::Capture { label, rule: CaptureRule::UnsupportedOp });
+        }
         self.counts.graph_launches += 1;
         self.counts.graph_nodes += graph.launches();
         for program in &graph.programs {

@@ -1,8 +1,11 @@
 //! The fake device as it is measured: a command takes a microsecond.
 
-use super::device::{FakeCaptured, FakeDevice};
+use super::device::{FakeCaptured, FakeDevice, FakeProgram};
 use piecewise_backend::device::{Device, DeviceError};
-use piecewise_backend::measure::{GraphShape, LaunchCounts, MeasuredDevice, ReadBandwidth};
+use piecewise_backend::measure::{
+    BlockTime, GraphShape, GraphTimes, LaunchCounts, LaunchView, MeasuredDevice, ReadBandwidth,
+    StepPart,
+};
 use std::time::Duration;
 
 impl MeasuredDevice for FakeDevice {
@@ -17,7 +20,7 @@ impl MeasuredDevice for FakeDevice {
     }
 
     fn mark(&mut self) -> Result<u64, DeviceError> {
-        self.record()
+        self.record(None)
     }
 
     fn elapsed(&mut self, start: &u64, end: &u64) -> Result<Duration, DeviceError> {
@@ -32,6 +35,35 @@ impl MeasuredDevice for FakeDevice {
     fn graph_shape(&self, graph: &FakeCaptured) -> GraphShape {
         let launches = graph.launches();
         GraphShape { launches, nodes: launches, programmatic_edges: 0 }
+    }
+
+    fn launches<'a>(&self, program: &'a FakeProgram) -> Vec<LaunchView<'a>> {
+        let view = LaunchView { name: &program.op, kernel: &program.op, nodes: &[0] };
+        if program.left_out { Vec::new() } else { vec![view] }
+    }
+
+    fn without(&self, program: &FakeProgram, left_out: &[usize]) -> FakeProgram {
+        let mut program = program.clone();
+        program.left_out |= left_out.contains(&0);
+        program
+    }
+
+    /// A block for each launch, one after the other.
+    fn block_times(&mut self, graph: &FakeCaptured) -> Result<Option<GraphTimes>, DeviceError> {
+        let block = |i: u64| {
+            let start = 10 * i;
+            BlockTime { multiprocessor: 0, start, released: Some(start + 2), end: start + 9 }
+        };
+        let launches = (1..=graph.launches()).map(|i| vec![block(i)]).collect();
+        Ok(Some(GraphTimes { multiprocessors: 1, launches }))
+    }
+
+    fn bare_submit(
+        &mut self,
+        parts: &[StepPart<'_, FakeProgram, FakeCaptured>],
+        _: &[u64],
+    ) -> Result<Option<Duration>, DeviceError> {
+        Ok(Some(Duration::from_micros(parts.len() as u64)))
     }
 
     fn read_bandwidth(&mut self) -> Result<ReadBandwidth, DeviceError> {

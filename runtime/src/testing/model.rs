@@ -1,6 +1,7 @@
 //! The small model, built.
 
 use super::{Bounds, FakeCompiler, FakeDevice, Faults, fake_module};
+use crate::batch::RoleMap;
 use crate::dispatch::Dispatcher;
 use crate::mode::GraphMode;
 use crate::model::{
@@ -9,6 +10,7 @@ use crate::model::{
 use crate::sizes::SizeList;
 use piecewise_backend::compiler::{NoStore, Store};
 use piecewise_backend::tuning::TuneMode;
+use piecewise_kernels::op::OpRegistry;
 use piecewise_kernels::step::CaptureSupport;
 use std::sync::Arc;
 
@@ -64,7 +66,14 @@ impl Setup {
             max_rows: self.bounds.rows,
             max_sequences: self.bounds.sequences,
             padding: self.padding,
+            own: Vec::new(),
         }
+    }
+
+    /// The roles of the small model's graph, or of another with the ops of the framework.
+    pub(crate) fn roles_of(model: &CompiledModel<FakeDevice>) -> RoleMap {
+        let ops = OpRegistry::builtin();
+        RoleMap::resolve(model.module().graph(), model.symbols(), &ops).unwrap()
     }
 
     pub(crate) fn build(&self) -> Result<CompiledModel<FakeDevice>, ModelError> {

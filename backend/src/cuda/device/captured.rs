@@ -4,7 +4,9 @@ use super::{CudaDevice, SharedLt};
 use crate::cuda::capture::StreamCapture;
 use crate::cuda::error::CallError;
 use crate::cuda::graph::{GraphExec, GraphSummary};
-use crate::cuda::program::{BoundLaunch, CudaProgram};
+use crate::cuda::memory::AddressRange;
+use crate::cuda::program::{BoundLaunch, CudaProgram, Work};
+use crate::cuda::stamps::Stamps;
 use crate::device::{CaptureRule, DeviceError};
 use piecewise_kernels::step::{CaptureSupport, LaunchContext};
 use std::sync::Arc;
@@ -13,11 +15,14 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct CudaCaptured {
     // Dropped first: it waits for a replay that still runs.
-    pub(super) exec: GraphExec,
+    pub(in crate::cuda) exec: GraphExec,
     pub(super) label: String,
     pub(super) sizes: Vec<u64>,
     pub(super) summary: GraphSummary,
     pub(super) launches: Vec<Arc<BoundLaunch>>,
+    /// What a replay needs backed, each once: launches share few ranges.
+    pub(super) needed: Vec<Arc<AddressRange>>,
+    pub(in crate::cuda) stamps: Option<Stamps>,
     /// Kernels of the library live with its handle.
     _lt: Option<SharedLt>,
 }
@@ -34,6 +39,45 @@ impl CudaCaptured {
 }
 
 impl CudaDevice {
+    /// That every kernel which may start before the kernel ahead of it ends does so in the graph:
+    /// an edge that the driver made a plain one costs time and shows nowhere else.
+    fn check_edges(
+        &self,
+        label: &str,
+        launches: &[Arc<BoundLaunch>],
+        sizes: &[u64],
+        summary: &GraphSummary,
+    ) -> Result<(), DeviceError> {
+        let mut wanted = 0;
+        let mut follows_kernel = false;
+        for launch in launches {
+            let Work::Kernel(bound) = &launch.work else {
+                // What a library or a host function enqueues last is its own affair.
+                follows_kernel = false;
+                continue;
+            };
+            let grid = bound.recipe.grid_at(sizes, self.context.device.multiprocessors);
+            if grid.is_ok_and(|grid| grid.contains(&0)) {
+                continue;
+            }
+            wanted += usize::from(follows_kernel && self.is_programmatic(bound));
+            follows_kernel = true;
+        }
+        let found = summary.programmatic_edges;
+        match found >= wanted {
+            true => Ok(()),
+            false => Err(DeviceError::CaptureFailed {
+                label: label.to_owned(),
+                launch: None,
+                sizes: sizes.to_vec(),
+                reason: format!(
+                    "the driver kept {found} of at least {wanted} programmatic edges; open the \
+                     device with `serial` to run without them"
+                ),
+            }),
+        }
+    }
+
     /// Captures the launches of programs, in order, as one graph.
     pub(super) fn record_graph(
         &self,
@@ -57,10 +101,12 @@ impl CudaDevice {
             let prepared = self.prepare(launch, sizes);
             prepared.map_err(|reason| failed(Some(&launch.name), reason))?;
         }
+        let stamps = Stamps::of(&self.context, &self.stream, &launches, sizes)?;
         let capture = StreamCapture::begin(&self.stream).map_err(call)?;
-        for launch in &launches {
+        for (i, launch) in launches.iter().enumerate() {
             self.driver().scope(&[label, &launch.label, &launch.name], sizes);
-            self.enqueue(launch, LaunchContext::Capture(sizes))
+            let noted_at = stamps.as_ref().map_or(0, |stamps| stamps.address(i));
+            self.enqueue(launch, LaunchContext::Capture(sizes), noted_at)
                 .map_err(|reason| failed(Some(&launch.name), reason))?;
         }
         self.driver().scope(&[label], sizes);
@@ -75,6 +121,13 @@ impl CudaDevice {
                 label.chars().map(|c| if c.is_alphanumeric() { c } else { '-' }).collect();
             graph.write_dot(&dir.join(format!("{name}.dot"))).map_err(call)?;
         }
+        self.check_edges(label, &launches, sizes, &summary)?;
+        let mut needed: Vec<Arc<AddressRange>> = Vec::new();
+        for range in launches.iter().flat_map(|launch| launch.needed()) {
+            if !needed.iter().any(|known| Arc::ptr_eq(known, range)) {
+                needed.push(range.clone());
+            }
+        }
         let exec = graph.instantiate().map_err(call)?;
         Ok(CudaCaptured {
             exec,
@@ -82,6 +135,8 @@ impl CudaDevice {
             sizes: sizes.to_vec(),
             summary,
             launches,
+            needed,
+            stamps,
             _lt: self.lt.clone(),
         })
     }

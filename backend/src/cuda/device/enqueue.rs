@@ -2,42 +2,56 @@
 
 use super::{CudaDevice, lock};
 use crate::cuda::driver::KernelLaunch;
-use crate::cuda::program::{BoundLaunch, Work};
+use crate::cuda::program::{BoundKernel, BoundLaunch, Work};
 use piecewise_kernels::op::cuda::CudaOpArgs;
 use piecewise_kernels::step::LaunchContext;
+use smallvec::SmallVec;
 
 impl CudaDevice {
-    /// Puts a launch on the stream.
+    /// Whether a kernel may start before the kernel ahead of it ends.
+    pub(super) fn is_programmatic(&self, bound: &BoundKernel) -> bool {
+        bound.recipe.programmatic && self.arch().has_programmatic_launch() && !self.options.serial
+    }
+
+    /// A kernel's launch at these padded sizes, without its parameters; `None` where it has no work.
+    pub(in crate::cuda) fn kernel_launch(
+        &self,
+        bound: &BoundKernel,
+        sizes: &[u64],
+    ) -> Result<Option<KernelLaunch<'static>>, String> {
+        let recipe = &bound.recipe;
+        let grid = recipe
+            .grid_at(sizes, self.context.device.multiprocessors)
+            .map_err(|e| format!("kernel `{}`: {e}", recipe.entry))?;
+        Ok((!grid.contains(&0)).then(|| KernelLaunch {
+            function: bound.kernel.function,
+            grid,
+            block: recipe.block,
+            cluster: recipe.cluster,
+            shared_bytes: recipe.dynamic_shared,
+            programmatic: self.is_programmatic(bound),
+            stream: self.stream.handle,
+            parameters: &[],
+            maps: &[],
+        }))
+    }
+
+    /// Puts a launch on the stream; its blocks note their times at `stamps`, if they do.
     pub(super) fn enqueue(
         &self,
         launch: &BoundLaunch,
         context: LaunchContext<'_>,
+        stamps: u64,
     ) -> Result<(), String> {
         let sizes = context.sizes();
         let enqueued = match &launch.work {
             Work::Kernel(bound) => {
-                let recipe = &bound.recipe;
-                let grid = recipe
-                    .grid_at(sizes, self.context.device.multiprocessors)
-                    .map_err(|e| format!("kernel `{}`: {e}", recipe.entry))?;
-                if grid.contains(&0) {
-                    return Ok(());
-                }
-                let parameters: Vec<u64> =
-                    bound.values.iter().map(|value| value.at(sizes)).collect();
-                let kernel = KernelLaunch {
-                    function: bound.kernel.function,
-                    grid,
-                    block: recipe.block,
-                    cluster: recipe.cluster,
-                    shared_bytes: recipe.dynamic_shared,
-                    programmatic: recipe.programmatic && self.arch().has_programmatic_launch(),
-                    stream: self.stream.handle,
-                    parameters: &parameters,
-                    maps: &bound.maps,
-                };
+                let Some(kernel) = self.kernel_launch(bound, sizes)? else { return Ok(()) };
+                let parameters: SmallVec<[u64; 32]> =
+                    bound.values.iter().map(|value| value.at(sizes, stamps)).collect();
+                let kernel = KernelLaunch { parameters: &parameters, maps: &bound.maps, ..kernel };
                 self.driver().launch(&kernel).map_err(|e| {
-                    format!("kernel `{}` with grid {:?}: {e}", recipe.entry, kernel.grid)
+                    format!("kernel `{}` with grid {:?}: {e}", bound.recipe.entry, kernel.grid)
                 })
             }
             Work::Matmul(bound) => {

@@ -40,6 +40,7 @@ struct State {
     extra: Vec<GraphNode>,
     graphs: BTreeMap<Handle, (Vec<Noted>, Vec<GraphNode>)>,
     ran: Vec<Noted>,
+    loses_edges: bool,
     free: u64,
 }
 
@@ -108,6 +109,11 @@ impl SimulatedDriver {
     /// Every capture from now on also holds these nodes.
     pub(in crate::cuda) fn also_capture(&self, nodes: &[GraphNode]) {
         self.state().extra = nodes.to_vec();
+    }
+
+    /// Programmatic edges come out of every capture from now on as plain ones.
+    pub(in crate::cuda) fn lose_programmatic_edges(&self) {
+        self.state().loses_edges = true;
     }
 
     pub(in crate::cuda) fn is_inside_capture(&self) -> bool {
@@ -346,7 +352,10 @@ impl Driver for std::sync::Arc<SimulatedDriver> {
         let state = self.state();
         let kernels = &state.graphs[&graph].0;
         Ok((1..kernels.len())
-            .map(|to| GraphEdge { from: to - 1, to, programmatic: kernels[to].programmatic })
+            .map(|to| {
+                let programmatic = kernels[to].programmatic && !state.loses_edges;
+                GraphEdge { from: to - 1, to, programmatic }
+            })
             .collect())
     }
     fn write_dot(&self, _: Handle, path: &Path) -> Outcome<()> {

@@ -2,7 +2,8 @@ use super::super::workload::Lengths;
 use super::*;
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::measure::LaunchCounts;
-use piecewise_runtime::dispatch::{FallbackReason, StepSizes};
+use piecewise_runtime::dispatch::{FallbackReason, NO_ROWS, StepSizes};
+use piecewise_runtime::symbols::MAX_OWN;
 
 fn workload() -> Workload {
     Workload::decode(2, 100, Lengths { warmup: 1, timed: 4 }, 1000)
@@ -34,7 +35,12 @@ fn record(mode: StepMode) -> StepRecord {
             programmatic_edges: 20,
         },
         mode,
-        sizes: StepSizes { tokens: PieceSize::Exact(2), rows: PieceSize::Exact(2), sequences: 2 },
+        sizes: StepSizes {
+            tokens: PieceSize::Exact(2),
+            rows: PieceSize::Exact(2),
+            sequences: 2,
+            own: [NO_ROWS; MAX_OWN],
+        },
         fallback: None,
         ids: vec![7, 8],
     }
@@ -42,7 +48,7 @@ fn record(mode: StepMode) -> StepRecord {
 
 fn judged(mode: ModeArg, records: &[StepRecord], launched: &[StepRecord]) -> Vec<String> {
     let figures = Figures::of(records, &workload(), &yardstick());
-    failures(mode, &figures, records, launched)
+    failures(mode, &figures, records, launched, true)
 }
 
 /// What `spoil` makes of the third of four good steps in full mode.

@@ -44,6 +44,36 @@ impl Layout {
     }
 }
 
+/// Which keys the rows of a block see.
+#[derive(Clone, Copy)]
+pub(super) struct Visibility {
+    /// Keys of the sequence.
+    pub(super) length: usize,
+    /// The position of the first row; below 0 where there are more rows than keys.
+    pub(super) position: isize,
+    pub(super) causal: bool,
+    pub(super) window: Option<usize>,
+}
+
+impl Visibility {
+    /// The keys that row `i` sees.
+    #[inline(always)]
+    fn of(self, i: usize) -> Range<usize> {
+        let position = self.position + i as isize;
+        let past = |last: isize| (last + 1).clamp(0, self.length as isize) as usize;
+        let mut seen = 0..self.length;
+        if self.causal {
+            seen.end = past(position);
+        }
+        if let Some(window) = self.window {
+            let window = isize::try_from(window).unwrap_or(isize::MAX / 2).min(isize::MAX / 2);
+            seen.end = seen.end.min(past(position + window));
+            seen.start = past(position - window - 1).min(seen.end);
+        }
+        seen
+    }
+}
+
 pub(super) struct Block<'a> {
     pub(super) shape: AttentionShape,
     pub(super) q: FloatAddress,
@@ -56,12 +86,9 @@ pub(super) struct Block<'a> {
     pub(super) rows: Range<usize>,
     /// The sequence's row of the block table, and what follows it; none if packed.
     pub(super) pages: Option<&'a [i32]>,
-    /// First key row of a packed sequence.
+    /// The first row of keys of a segment.
     pub(super) first_key: usize,
-    /// Positions that the first row of the block sees.
-    pub(super) visible_to_first: usize,
-    /// How many more each next row sees.
-    pub(super) visible_step: usize,
+    pub(super) visibility: Visibility,
     pub(super) scale: f32,
 }
 
@@ -85,10 +112,11 @@ impl Kernel for Attend<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Layout { vectors, key_stride, value_stride, .. } = self.layout;
-        let Block { shape, head, visible_to_first, visible_step, .. } = self.block;
+        let Block { shape, head, visibility, .. } = self.block;
         let group = shape.q_heads / shape.kv_heads;
         let rows = self.block.rows.len();
-        let seen = visible_to_first + (rows - 1) * visible_step;
+        // Both bounds ascend with the row.
+        let (first_seen, seen) = (visibility.of(0).start, visibility.of(rows - 1).end);
         let queries = self.scratch;
         let outputs = queries.wrapping_add(vectors * key_stride);
         let keys = outputs.wrapping_add(vectors * value_stride);
@@ -109,24 +137,29 @@ impl Kernel for Attend<'_> {
                 let to = queries.add(i * key_stride);
                 with_address!(self.block.q, q => convert_row(s, q.add(from), to, shape.head_dim));
             }
-            for tile in 0..seen.div_ceil(PAGE_ROWS) {
+            for tile in first_seen / PAGE_ROWS..seen.div_ceil(PAGE_ROWS) {
                 let start = tile * PAGE_ROWS;
                 self.load_tile(s, tile, seen, keys, values);
                 for i in 0..rows * group {
-                    let visible = visible_to_first + i / group * visible_step;
-                    if visible <= start {
+                    let visible = visibility.of(i / group);
+                    let first = visible.start.saturating_sub(start);
+                    let count = visible.end.saturating_sub(start).min(PAGE_ROWS);
+                    if first >= count {
                         continue;
                     }
-                    let count = (visible - start).min(PAGE_ROWS);
                     let query = queries.add(i * key_stride);
-                    let scores = self.scores(s, query, keys, count);
+                    let mut scores = self.scores(s, query, keys, count);
+                    scores[..first].fill(f32::NEG_INFINITY);
                     let output = outputs.add(i * value_stride);
                     let state = (&mut *maxima.add(i), &mut *sums.add(i));
-                    self.accumulate(s, scores, count, values, state, output);
+                    self.accumulate(s, scores, first..count, values, state, output);
                 }
             }
             for i in 0..rows * group {
                 let output = outputs.add(i * value_stride);
+                if visibility.of(i / group).is_empty() {
+                    *sums.add(i) = 1.0;
+                }
                 let sum = s.splat(*sums.add(i));
                 for at in (0..value_stride).step_by(S::LANES) {
                     s.store_f32(s.div(s.load_f32(output.add(at)), sum), output.add(at));
@@ -221,13 +254,13 @@ impl Attend<'_> {
     /// Adds a tile to the running maximum, sum and output of one query.
     ///
     /// # Safety
-    /// `output` and `count` rows of `values` are valid for `value_stride` elements.
+    /// `output` and the `seen` rows of `values` are valid for `value_stride` elements.
     #[inline(always)]
     unsafe fn accumulate<S: Simd>(
         &self,
         s: S,
         mut scores: [f32; PAGE_ROWS],
-        count: usize,
+        seen: Range<usize>,
         values: *const f32,
         (maximum, sum): (&mut f32, &mut f32),
         output: *mut f32,
@@ -257,7 +290,8 @@ impl Attend<'_> {
             let mut first = [0.0; MAX_LANES];
             s.store_f32(kept, first.as_mut_ptr());
             *sum = *sum * first[0] + s.sum(total);
-            let weights = &scores[..count];
+            let values = values.add(seen.start * stride);
+            let weights = &scores[seen];
             let mut at = 0;
             while at + 4 * S::LANES <= stride {
                 add_values::<S, 4>(s, weights, values.add(at), stride, kept, output.add(at));

@@ -132,7 +132,34 @@ impl Batch {
         (gather(&self.k, kv_heads * head_dim), gather(&self.v, kv_heads * value_dim))
     }
 
+    /// Attends to the packed keys and values, each segment to itself.
+    fn run_segments(&self, isa: Isa, window: Option<usize>) -> FloatVec {
+        let (k, v) = self.packed();
+        let mut out = self.empty_out();
+        let mut scratch = AlignedBytes::new(attention_scratch_bytes(self.shape, 1));
+        let args = SegmentAttention {
+            shape: self.shape,
+            q: self.q.as_slice(),
+            k: k.as_slice(),
+            v: v.as_slice(),
+            query_start: &self.query_start,
+            key_starts: &self.query_start[..self.sequences.len()],
+            key_lengths: &self.seq_lens,
+            scale: SCALE,
+            causal: self.causal,
+            window,
+            out: out.as_slice_mut(),
+            scratch: scratch.get(),
+        };
+        segment_attention(isa, args).unwrap();
+        out
+    }
+
     fn check(&self, out: &FloatVec) {
+        self.check_windowed(out, None);
+    }
+
+    fn check_windowed(&self, out: &FloatVec, window: Option<usize>) {
         let AttentionShape { q_heads, kv_heads, head_dim, value_dim } = self.shape;
         let step = match self.q.as_slice().float_type() {
             FloatType::F32 => 2e-6,
@@ -143,8 +170,12 @@ impl Batch {
         for (s, (queries, len)) in self.sequences.iter().enumerate() {
             for j in 0..*queries {
                 let row = self.query_start[s] as usize + j;
-                let visible =
-                    if self.causal { (len + j + 1).saturating_sub(*queries) } else { *len };
+                let position = (len + j).saturating_sub(*queries);
+                let end = if self.causal { position + 1 } else { *len };
+                let visible = match window {
+                    None => 0..end,
+                    Some(w) => position.saturating_sub(w)..end.min(position + w + 1),
+                };
                 for head in 0..q_heads {
                     let got = |i| out.get(row * out_row + head * value_dim + i);
                     if *len == 0 {
@@ -157,7 +188,8 @@ impl Batch {
                             pool.get((self.slot(s, position) * kv_heads + key_head) * width + i),
                         )
                     };
-                    let scores: Vec<f64> = (0..visible)
+                    let scores: Vec<f64> = visible
+                        .clone()
                         .map(|p| {
                             let query =
                                 |i| f64::from(self.q.get((row * q_heads + head) * head_dim + i));
@@ -172,8 +204,8 @@ impl Batch {
                     for i in 0..value_dim {
                         let want: f64 = weights
                             .iter()
-                            .enumerate()
-                            .map(|(p, w)| w / sum * at(&self.v, p, value_dim, i))
+                            .zip(visible.clone())
+                            .map(|(w, p)| w / sum * at(&self.v, p, value_dim, i))
                             .sum();
                         let error = (f64::from(got(i)) - want).abs();
                         assert!(
@@ -234,7 +266,7 @@ proptest! {
     }
 
     #[test]
-    fn packed_equals_paged_bit_for_bit(
+    fn segments_equal_the_pool_bit_for_bit(
         seed in any::<u64>(),
         shape in shapes(),
         lengths in prop::collection::vec(0usize..60, 0..5),
@@ -243,26 +275,63 @@ proptest! {
     ) {
         let sequences: Vec<_> = lengths.iter().map(|len| (*len, *len)).collect();
         let batch = Batch::new(seed, shape, &sequences, causal, [types.0, types.1]);
-        let (k, v) = batch.packed();
         for isa in isas() {
-            let mut out = batch.empty_out();
-            let mut scratch = AlignedBytes::new(attention_scratch_bytes(shape, 1));
-            let args = PackedAttention {
-                shape,
-                q: batch.q.as_slice(),
-                k: k.as_slice(),
-                v: v.as_slice(),
-                query_start: &batch.query_start,
-                scale: SCALE,
-                causal,
-                out: out.as_slice_mut(),
-                scratch: scratch.get(),
-            };
-            packed_attention(isa, args).unwrap();
+            let out = batch.run_segments(isa, None);
             batch.check(&out);
             prop_assert_eq!(out.bits(), batch.run(isa, 1).bits());
         }
     }
+
+    #[test]
+    fn a_window_hides_what_is_farther(
+        seed in any::<u64>(),
+        shape in shapes(),
+        lengths in prop::collection::vec(0usize..60, 0..5),
+        causal in any::<bool>(),
+        window in 0usize..40,
+    ) {
+        let sequences: Vec<_> = lengths.iter().map(|len| (*len, *len)).collect();
+        let batch = Batch::new(seed, shape, &sequences, causal, [FloatType::F32; 2]);
+        for isa in isas() {
+            let out = batch.run_segments(isa, Some(window));
+            batch.check_windowed(&out, Some(window));
+        }
+    }
+}
+
+#[test]
+fn a_window_beyond_every_key_is_none() {
+    let batch = Batch::new(3, SMALL, &[(50, 50), (7, 7)], false, [FloatType::Bf16; 2]);
+    let isa = Isa::detected();
+    let unbounded = batch.run_segments(isa, None).bits();
+    assert_eq!(batch.run_segments(isa, Some(usize::MAX)).bits(), unbounded);
+    assert_ne!(batch.run_segments(isa, Some(3)).bits(), unbounded);
+}
+
+#[test]
+fn queries_that_see_no_key_give_zeros() {
+    let batch = Batch::new(3, SMALL, &[(4, 4)], true, [FloatType::F32; 2]);
+    let (k, v) = batch.packed();
+    let mut out = batch.empty_out();
+    let mut scratch = AlignedBytes::new(attention_scratch_bytes(SMALL, 1));
+    let args = SegmentAttention {
+        shape: SMALL,
+        q: batch.q.as_slice(),
+        k: k.as_slice(),
+        v: v.as_slice(),
+        query_start: &[0, 4],
+        key_starts: &[0],
+        key_lengths: &[2],
+        scale: SCALE,
+        causal: true,
+        window: None,
+        out: out.as_slice_mut(),
+        scratch: scratch.get(),
+    };
+    segment_attention(Isa::detected(), args).unwrap();
+    let row = SMALL.q_heads * SMALL.value_dim;
+    assert!((0..2 * row).all(|i| out.get(i) == 0.0));
+    assert!((2 * row..4 * row).all(|i| out.get(i) != 0.0));
 }
 
 const SMALL: AttentionShape =

@@ -1,13 +1,16 @@
 //! [`crate::attention::PagedAttention`] on CUDA. On tensor cores, a kernel that cuts the keys into
-//! ranges, for sequences with few tokens, and one for sequences with many; for types and widths
+//! ranges, for sequences with few tokens, and one for sequences with many, which on Hopper
+//! multiplies by warpgroups; for types and widths
 //! that these do not take, a kernel without tensor cores that cuts the keys into ranges too.
 
 mod decode;
+mod hopper;
 mod prefill;
 mod ranges;
 mod split;
 
 use super::recipe::{Blocks, GridAxis, OpKernels, Param, Scalar};
+use super::region::storage;
 use crate::lower::LowerError;
 use piecewise_ir::custom::{Attr, Attrs, CustomOpDef};
 use piecewise_ir::dim::Dim;
@@ -167,16 +170,9 @@ fn shorter(a: Vec<Blocks>, b: Vec<Blocks>, sizes: &[u64]) -> GridAxis {
     GridAxis::Blocks(if blocks_at(&b, sizes) < blocks_at(&a, sizes) { b } else { a })
 }
 
-fn storage(dtype: DType) -> &'static str {
-    match dtype {
-        DType::BF16 => "bf16",
-        DType::F16 => "f16",
-        _ => "float",
-    }
-}
-
-/// The launches of `piecewise.paged_attention` at these sizes (by symbol index): which kernels
-/// run, their grids and how keys are divided are functions of the types and the sizes alone; on
+/// The launches of `piecewise.paged_attention` at these sizes (by symbol index) on a device of this
+/// compute capability: which kernels run, their grids and how keys are divided are functions of it,
+/// the types and the sizes alone; on
 /// tensor cores, in steps of 64 rows or more, each sequence is taken by one of two kernels, by how
 /// many tokens it brings. Arguments: the op's operands, then its result. Can be captured in every
 /// batch.
@@ -188,6 +184,7 @@ pub fn attention_kernels(
     operands: &[TensorType],
     attrs: &Attrs,
     sizes: &[u64],
+    capability: (u32, u32),
 ) -> Result<OpKernels, LowerError> {
     let shape = Shape::new(operands, attrs)?;
     if !shape.on_tensor_cores() {
@@ -197,6 +194,8 @@ pub fn attention_kernels(
         return Ok(decode::kernels(&shape, sizes, None));
     }
     let mut kernels = decode::kernels(&shape, sizes, Some(shape.few()));
-    kernels.launches.push(prefill::kernel(&shape, sizes, shape.few()));
+    let by_warpgroups = capability == (9, 0) && hopper::fits(&shape);
+    let prefill = if by_warpgroups { hopper::kernel } else { prefill::kernel };
+    kernels.launches.push(prefill(&shape, sizes, shape.few()));
     Ok(kernels)
 }

@@ -2,7 +2,7 @@
 //! region that is a map of them, or of them and those half a row further on.
 
 use crate::cuda::region::text;
-use crate::lower::{LowerError, MapOp};
+use crate::lower::LowerError;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Value;
 use piecewise_ir::graph::Graph;
@@ -161,7 +161,7 @@ impl Emitter<'_> {
         let data = body.node(node);
         let Some(&result) = data.results.first() else { return refused("with a state") };
         let to = body.ty(result);
-        let map = match &data.op {
+        match &data.op {
             Op::Literal(literal) if literal.len() == 1 => {
                 let text = text::constant(literal.dtype(), literal.bytes())?;
                 self.seen.insert(result, Element::Text(text));
@@ -191,18 +191,15 @@ impl Emitter<'_> {
                 self.seen.insert(result, Element::Text(format!("widen(p{half}.at[i])")));
                 return Ok(());
             }
-            Op::Unary(op) => MapOp::Unary(*op),
-            Op::Binary(op) => MapOp::Binary(*op),
-            Op::Compare(op) => MapOp::Compare(*op),
-            Op::Select => MapOp::Select,
-            Op::Cast => MapOp::Cast,
+            Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::Select | Op::Cast => {}
             _ => return refused("that is no map of its elements"),
-        };
+        }
         let operands =
             data.operands.iter().map(|&v| self.text(v)).collect::<Result<Vec<_>, _>>()?;
-        let from = data.operands.get(usize::from(map == MapOp::Select));
+        let operands: Vec<&str> = operands.iter().map(String::as_str).collect();
+        let from = data.operands.get(usize::from(data.op == Op::Select));
         let from = from.map_or(to.dtype, |&v| body.ty(v).dtype);
-        let text = text::map(map, from, to.dtype, &operands)?;
+        let text = text::element(&data.op, from, to.dtype, &operands)?;
         let name = format!("v{}", self.seen.len());
         let _ = writeln!(self.text, "    const {} {name} = {text};", text::lane(to.dtype));
         self.seen.insert(result, Element::Text(name));

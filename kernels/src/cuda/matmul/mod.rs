@@ -10,6 +10,7 @@ pub use stream::{AfterProduct, BeforeProduct};
 pub use tensor::TENSOR_ROWS;
 
 use super::recipe::{GridAxis, LaunchRecipe, Param, Scalar};
+use super::region::storage;
 use crate::lower::LowerError;
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
@@ -175,14 +176,6 @@ impl MatMulSpec {
             params,
             programmatic: true,
         })
-    }
-}
-
-fn storage(dtype: DType) -> &'static str {
-    match dtype {
-        DType::BF16 => "bf16",
-        DType::F16 => "f16",
-        _ => "float",
     }
 }
 

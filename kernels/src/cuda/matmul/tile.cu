@@ -203,7 +203,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) matmul(
   }
   if (CLUSTER == 1) __syncthreads(); else cluster_meet();
   if (threadIdx.x >= WARPS * 32) {
-    fewer_registers<40>();
+    registers_down<40>();
     if (threadIdx.x == WARPS * 32) {
       if (width == 256) copy_tiles<256>(p);
       else if (width == 192) copy_tiles<192>(p);
@@ -213,7 +213,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) matmul(
 #endif
     }
   } else {
-    more_registers<232>();
+    registers_up<232>();
     if (width == 256) multiply_tiles<256>(p, FINISH_ARGS);
     else if (width == 192) multiply_tiles<192>(p, FINISH_ARGS);
     else if (width == 128) multiply_tiles<128>(p, FINISH_ARGS);

@@ -1,8 +1,9 @@
 //! Products of many rows on Hopper, alone and with the region after them.
 
 use super::finish::Finish;
-use super::{AfterProduct, MatMulSpec, options};
+use super::{AfterProduct, MatMulSpec, options, storage};
 use crate::cuda::recipe::{GridAxis, LaunchRecipe, Param, TensorBoxes};
+use crate::cuda::wgmma::{Lhs, multiply_add_tile};
 use crate::lower::LowerError;
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
@@ -64,7 +65,7 @@ impl MatMulSpec {
         text.push_str(include_str!("../hopper.cuh"));
         let widths = WIDTHS.iter().filter(|&&width| !finish.paired || width.is_multiple_of(64));
         for &width in widths {
-            text.push_str(&multiply_add(width, self.types[0]));
+            text.push_str(&multiply_add_tile(storage(self.types[0]), width, Lhs::Shared));
         }
         text.push_str(&finish.text);
         text.push_str(include_str!("tile.cu"));
@@ -98,22 +99,4 @@ impl MatMulSpec {
             programmatic: true,
         })
     }
-}
-
-/// `multiply_add_tile` for this many columns: a warpgroup's sum [64, columns] = or += a [64, 16] * b
-/// [16, columns], both in shared memory.
-fn multiply_add(columns: u64, dtype: DType) -> String {
-    let n = columns / 2;
-    let list = |item: &dyn Fn(u64) -> String| (0..n).map(item).collect::<Vec<_>>().join(", ");
-    format!(
-        "DEVICE void multiply_add_tile(float (&sum)[{n}], u64 a, u64 b, u32 adds) {{\n  \
-         asm volatile(\"{{.reg .pred adds; setp.ne.b32 adds, %{}, 0;\"\n    \
-         \" wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{dtype}.{dtype} {{{}}}, %{n}, %{}, \
-         adds, 1, 1, 0, 0;}}\"\n    \
-         : {}\n    : \"l\"(a), \"l\"(b), \"r\"(adds));\n}}\n",
-        n + 2,
-        list(&|i| format!("%{i}")),
-        n + 1,
-        list(&|i| format!("\"+f\"(sum[{i}])")),
-    )
 }

@@ -8,7 +8,7 @@ use super::source::Source;
 use super::text;
 use super::{OperandRole, arguments, groups_of, literals};
 use crate::cuda::index::Variables;
-use crate::lower::{ArgKind, LowerError, PlaceKind, RowProgram, RowStep, lower_region};
+use crate::lower::{ArgKind, LowerError, RowBody};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::region::Region;
 use std::fmt::Write;
@@ -62,14 +62,15 @@ impl AbsorbedBefore {
     /// The rows of a region of one result, for up to `rows` rows at once.
     ///
     /// # Errors
-    /// When the region has another number of results, writes a state, or has no row program.
+    /// When the region has another number of results, writes a state, or is none of rows.
     pub(in crate::cuda) fn of(
         region: &Region,
         roles: &[OperandRole],
         rows: u64,
     ) -> Result<Self, LowerError> {
-        let program = lower_region(region, &states(roles))?;
-        let result = program.args.last().filter(|_| region.body.outputs().len() == 1);
+        let row = RowBody::of_region(region, &states(roles))?;
+        let source = Source::new(&row)?;
+        let result = source.args.last().filter(|_| region.body.outputs().len() == 1);
         let result = result.filter(|r| r.kind == ArgKind::Row);
         let only_reads = !roles.is_empty() && !roles.iter().any(|r| r.state);
         let Some(result) = result.filter(|_| only_reads) else {
@@ -78,7 +79,6 @@ impl AbsorbedBefore {
                     .to_owned(),
             ));
         };
-        let source = Source::new(&program)?;
         let mut variables = Variables::default();
         let frame = Frame {
             threads: (BLOCK / rows.next_power_of_two()).clamp(32, BLOCK),
@@ -91,7 +91,7 @@ impl AbsorbedBefore {
         let body = component_body(&source, &mut variables, &component, roles, None)?;
         let threads = component.threads.unwrap_or(BLOCK);
         let groups = groups_of(BLOCK, threads, body.shared).min(rows);
-        let params = arguments(&program).join(", ");
+        let params = arguments(&source).join(", ");
         // One group's barrier is a constant, which leaves others to the blocks beside this one.
         let group = if groups > 1 { format!("threadIdx.x / {threads}u") } else { "0".to_owned() };
         let place = format!("const u32 group = {group}, lane = threadIdx.x % {threads}u;\n");
@@ -111,7 +111,7 @@ impl AbsorbedBefore {
         let _ = writeln!(made, "for (u32 row = group; row < real; row += {groups}u) {{");
         made.push_str(&indented(&each, 2));
         made.push_str("}\n");
-        let mut text = literals(&program)?;
+        let mut text = literals(&source)?;
         let _ = writeln!(text, "struct Before {{\n{}", indented(&body.weights[0], 2).trim_end());
         let ahead = indented(&(place + &body.weights[1]), 4);
         let _ = writeln!(text, "  DEVICE void ahead({params}) {{\n{ahead}  }}");
@@ -120,7 +120,7 @@ impl AbsorbedBefore {
             "  DEVICE void rows({params}, const i32* counts, u32 real, u8* pool) {{\n{}  }}\n}};",
             indented(&made, 4)
         );
-        let mut operands = types(&arguments(&program));
+        let mut operands = types(&arguments(&source));
         operands.pop();
         Ok(Self {
             text,
@@ -144,9 +144,9 @@ impl AbsorbedAfter {
         product: usize,
         columns: u64,
     ) -> Result<Self, LowerError> {
-        let program = lower_region(region, &states(roles))?;
-        check_elements(&program, region.params.len(), product, columns)?;
-        let source = Source::new(&program)?;
+        let row = RowBody::of_region(region, &states(roles))?;
+        let source = Source::new(&row)?;
+        check_elements(&source, region.params.len(), product, columns)?;
         let mut variables = Variables::default();
         let product = product as u32;
         let frame = Frame { width: 1, product: Some(product), ..Frame::KERNEL };
@@ -155,10 +155,10 @@ impl AbsorbedAfter {
             return Err(LowerError("a region after a product that is no map of it".to_owned()));
         }
         let body = component_body(&source, &mut variables, &component, roles, Some(product))?;
-        let mut all = arguments(&program);
+        let mut all = arguments(&source);
         all.remove(product as usize);
         let params = all.join(", ");
-        let mut text = literals(&program)?;
+        let mut text = literals(&source)?;
         let registers = format!("{}{}", body.weights[0], body.others[0]);
         let _ = writeln!(text, "struct After {{\n{}", indented(&registers, 2).trim_end());
         let ahead = format!("{}{}{}", body.rows, body.weights[1], body.others[1]);
@@ -167,7 +167,7 @@ impl AbsorbedAfter {
             "  DEVICE void ahead({params}, u32 row, u32 lane) {{\n{}  }}",
             indented(&ahead, 4)
         );
-        let lane = text::lane(program.args[product as usize].dtype);
+        let lane = text::lane(source.args[product as usize].dtype);
         let store = format!("{}{}{}", body.registers, body.rows, body.code);
         let _ = writeln!(
             text,
@@ -180,27 +180,23 @@ impl AbsorbedAfter {
 
 /// That every result has an element for each of the product, which nothing reads as a table.
 fn check_elements(
-    program: &RowProgram,
+    source: &Source<'_>,
     operands: usize,
     product: usize,
     columns: u64,
 ) -> Result<(), LowerError> {
     let fails = |reason: &str| Err(LowerError(format!("a region after a product {reason}")));
     let is_row = |arg: usize| {
-        let decl = program.args.get(arg);
+        let decl = source.args.get(arg);
         decl.is_some_and(|d| d.kind == ArgKind::Row && d.elements == columns)
     };
-    if !is_row(product) || !(operands..program.args.len()).all(is_row) {
+    if !is_row(product) || !(operands..source.args.len()).all(is_row) {
         return fails("whose rows have another length");
     }
-    if program.args[..operands].iter().any(|decl| decl.written || decl.state) {
+    if source.args[..operands].iter().any(|decl| decl.written || decl.state) {
         return fails("that has a state");
     }
-    let is_product = |place: u32| {
-        program.places.get(place as usize).map(|p| p.kind) == Some(PlaceKind::Arg(product as u32))
-    };
-    let gathers = |s: &RowStep| matches!(s, RowStep::Gather { table, .. } if is_product(*table));
-    if program.steps.iter().any(gathers) {
+    if source.value(product as u32).is_table {
         return fails("that gathers from it");
     }
     Ok(())

@@ -2,10 +2,11 @@
 
 use super::super::index::{Definition, Index, Run, Variables};
 use super::plan::{Component, Kept};
-use super::source::Source;
+use super::source::{From, Id, Source};
 use super::text;
-use crate::lower::{LowerError, MapOp, RowStep};
+use crate::lower::LowerError;
 use piecewise_ir::dtype::DType;
+use piecewise_ir::op::Op;
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -35,14 +36,14 @@ impl Value {
 pub(super) struct Scope {
     pub(super) chunk: String,
     pub(super) each: String,
-    chunk_values: FxHashMap<(u32, Index), Value>,
-    each_values: FxHashMap<(u32, Index), Value>,
+    chunk_values: FxHashMap<(Id, Index), Value>,
+    each_values: FxHashMap<(Id, Index), Value>,
     variables: BTreeSet<u32>,
 }
 
 /// How the result of a reduction over segments is found.
 pub(super) struct Reduced {
-    /// The loop whose threads have it in `m<place>[k]`.
+    /// The loop whose threads have it in `m<value>[k]`.
     pub(super) elements: u64,
     pub(super) width: u64,
     pub(super) index: Index,
@@ -60,16 +61,16 @@ pub(super) struct Emitter<'a, 'b> {
     pub(super) flat: Option<(u64, u64)>,
     pub(super) width: u64,
     /// The shared value that is being made.
-    pub(super) making: Option<u32>,
+    pub(super) making: Option<Id>,
     /// Values in registers that earlier stages have computed.
-    pub(super) in_registers: BTreeSet<u32>,
+    pub(super) in_registers: BTreeSet<Id>,
     /// Values that this stage puts in registers.
-    pub(super) computed: BTreeSet<u32>,
-    pub(super) reduced: BTreeMap<u32, Reduced>,
+    pub(super) computed: BTreeSet<Id>,
+    pub(super) reduced: BTreeMap<Id, Reduced>,
     /// The argument whose element of the loop is `value`.
     pub(super) product: Option<u32>,
-    /// Leaves loaded ahead, by place, index and loop.
-    pub(super) carried: &'b [(u32, Index, u64)],
+    /// Operands loaded ahead, by value, index and loop.
+    pub(super) carried: &'b [(Id, Index, u64)],
     pub(super) names: usize,
 }
 
@@ -122,8 +123,9 @@ impl Emitter<'_, '_> {
         &mut self.scopes[last]
     }
 
-    pub(super) fn dtype(&self, place: u32) -> DType {
-        self.source.program.places[place as usize].dtype
+    /// The name of a computed value with this prefix.
+    pub(super) fn named(&self, prefix: char, value: Id) -> String {
+        format!("{prefix}{}", self.source.number(value))
     }
 
     /// Prints an index, after the variables that it is made of.
@@ -154,9 +156,9 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// The value of the element at `index` of a place.
-    pub(super) fn read(&mut self, place: u32, index: &Index) -> Result<Value, LowerError> {
-        let key = (place, index.clone());
+    /// The value of the element at `index` of what is in memory, constant or computed.
+    pub(super) fn read(&mut self, value: Id, index: &Index) -> Result<Value, LowerError> {
+        let key = (value, index.clone());
         let deepest = self.scopes.len().saturating_sub(1);
         for (depth, scope) in self.scopes.iter().enumerate() {
             if let Some(value) = scope.chunk_values.get(&key) {
@@ -168,7 +170,7 @@ impl Emitter<'_, '_> {
                 return Ok(value.clone());
             }
         }
-        let value = self.fresh(place, index)?;
+        let value = self.fresh(value, index)?;
         let scope = self.scope();
         match &value {
             Value::Same(_) => scope.chunk_values.insert(key, value.clone()),
@@ -177,88 +179,123 @@ impl Emitter<'_, '_> {
         Ok(value)
     }
 
-    fn fresh(&mut self, place: u32, index: &Index) -> Result<Value, LowerError> {
-        let dtype = self.dtype(place);
-        if let Some(reduced) = self.reduced.get(&place) {
+    fn fresh(&mut self, value: Id, index: &Index) -> Result<Value, LowerError> {
+        let dtype = self.source.value(value).dtype;
+        if let Some(reduced) = self.reduced.get(&value) {
             if reduced.whole {
-                return Ok(Value::Same(format!("m{place}")));
+                return Ok(Value::Same(self.named('m', value)));
             }
             let here = self.flat == Some((reduced.elements, reduced.width));
             if here && reduced.index == *index && reduced.width > 0 {
-                return Ok(Value::Same(format!("m{place}[k]")));
+                return Ok(Value::Same(self.named('m', value) + "[k]"));
             }
-            return self.load(&format!("s{place}"), dtype, index, 16);
+            return self.load(&self.named('s', value), dtype, index, 16);
         }
-        match self.component.kept.get(&place) {
-            Some(Kept::Shared) if self.making != Some(place) => {
-                return self.load(&format!("s{place}"), dtype, index, 16);
+        match self.component.kept.get(&value) {
+            Some(Kept::Shared) if self.making != Some(value) => {
+                return self.load(&self.named('s', value), dtype, index, 16);
             }
             Some(Kept::Registers { elements })
                 if self.flat.is_some_and(|(n, _)| n == *elements)
                     && *index == Index::element(*elements) =>
             {
-                if self.in_registers.contains(&place) {
-                    let at = if self.width == 1 { "0" } else { "v" };
-                    let text = format!("r{place}[k][{at}]");
-                    return Ok(if self.width == 1 { Value::Same(text) } else { Value::Each(text) });
+                let register = self.named('r', value);
+                if self.in_registers.contains(&value) {
+                    return Ok(match self.width {
+                        1 => Value::Same(format!("{register}[k][0]")),
+                        _ => Value::Each(format!("{register}[k][v]")),
+                    });
                 }
-                let value = self.compute(place, index)?;
+                let made = self.compute(value, index)?;
                 if self.scopes.len() == 1 {
-                    let (width, text) = (self.width, value.text().to_owned());
-                    self.computed.insert(place);
+                    let (width, text) = (self.width, made.text().to_owned());
+                    self.computed.insert(value);
                     let scope = self.scope();
                     let _ = match width {
-                        1 => writeln!(scope.chunk, "r{place}[k][0] = {text};"),
-                        _ => writeln!(scope.each, "r{place}[k][v] = {text};"),
+                        1 => writeln!(scope.chunk, "{register}[k][0] = {text};"),
+                        _ => writeln!(scope.each, "{register}[k][v] = {text};"),
                     };
                 }
-                return Ok(value);
+                return Ok(made);
             }
             _ => {}
         }
-        match self.source.is_leaf(place) {
-            true => self.leaf(place, index),
-            false => self.compute(place, index),
-        }
+        self.compute(value, index)
     }
 
-    fn compute(&mut self, place: u32, index: &Index) -> Result<Value, LowerError> {
-        let writers = self.source.writers[place as usize].clone();
-        match writers[..] {
-            [writer] => self.statement(writer, place, index),
-            _ => self.branches(&writers, place, index),
+    fn compute(&mut self, value: Id, index: &Index) -> Result<Value, LowerError> {
+        let data = self.source.value(value);
+        let to = data.dtype;
+        let (i, statement) = match data.from {
+            From::Operand(arg) => return self.operand(value, arg, index),
+            From::RowNumber => return Ok(Value::Same("(i64)row".to_owned())),
+            From::Literal(literal) => return self.literal(value, literal, index),
+            From::Statement(i) => (i, &self.source.statements[i]),
+        };
+        let inputs = self.source.inputs(value, index, self.variables);
+        if !inputs.branches.is_empty() {
+            return self.branches(&inputs.reads, &inputs.branches, to, index);
         }
+        let (mut operands, mut from) = (Vec::new(), DType::I64);
+        match statement.op {
+            Op::Gather => return self.gather(i, index, to),
+            Op::Reduce { .. } | Op::ArgMax { .. } | Op::TopK { .. } => {
+                return Err(LowerError("a value that its own stage should have made".to_owned()));
+            }
+            Op::Iota { .. } => {
+                let line = inputs.computed.into_iter().next().unwrap_or_default();
+                let text = format!("(i64)({})", self.index_of_each(&line));
+                operands.push(match self.variables.run(&line, self.width) {
+                    Run::Stride(_) => Value::Each(text),
+                    Run::Uniform | Run::Irregular => Value::Same(text),
+                });
+            }
+            _ => {
+                for (operand, at) in inputs.reads {
+                    from = self.source.value(operand).dtype;
+                    operands.push(self.read(operand, &at)?);
+                }
+            }
+        }
+        let each = operands.iter().any(|v| matches!(v, Value::Each(_)));
+        let texts: Vec<&str> = operands.iter().map(Value::text).collect();
+        let text = text::element(statement.op, from, to, &texts)?;
+        // A copy needs no name.
+        if texts == [&text] {
+            return Ok(operands.swap_remove(0));
+        }
+        let (name, lane) = (self.name('t')?, text::lane(to));
+        let scope = self.scope();
+        let code = if each { &mut scope.each } else { &mut scope.chunk };
+        let _ = writeln!(code, "const {lane} {name} = {text};");
+        Ok(if each { Value::Each(name) } else { Value::Same(name) })
     }
 
     /// One value out of several parts, by the index.
     fn branches(
         &mut self,
-        writers: &[usize],
-        place: u32,
+        reads: &[(Id, Index)],
+        parts: &[(Index, u64, u64)],
+        dtype: DType,
         index: &Index,
     ) -> Result<Value, LowerError> {
-        let (name, lane) = (self.name('t')?, text::lane(self.dtype(place)));
+        let (name, lane) = (self.name('t')?, text::lane(dtype));
         let same = self.variables.run(index, self.width) == Run::Uniform;
         let width = self.width;
         let mut code = match same {
             true => format!("{lane} {name};\n"),
             false => format!("{lane} {name}[{width}];\n"),
         };
-        for (i, &writer) in writers.iter().enumerate() {
-            let RowStep::Map { nest, out, .. } = &self.source.program.steps[writer] else {
-                return Err(LowerError("parts of a value that are not elementwise".to_owned()));
-            };
-            let part = self.source.part(&nest.extents, out);
-            let (_, inner) = self.variables.div_rem(index, part.period);
-            let inner = self.index(&inner);
-            let head = match (i, i + 1 == writers.len()) {
+        for (i, ((value, at), (inner, start, len))) in reads.iter().zip(parts).enumerate() {
+            let inner = self.index(inner);
+            let head = match (i, i + 1 == parts.len()) {
                 (0, true) => "{".to_owned(),
                 (_, true) => " else {".to_owned(),
-                (0, false) => format!("if ({}) {{", in_part(&inner, part.start, part.len)),
-                _ => format!(" else if ({}) {{", in_part(&inner, part.start, part.len)),
+                (0, false) => format!("if ({}) {{", in_part(&inner, *start, *len)),
+                _ => format!(" else if ({}) {{", in_part(&inner, *start, *len)),
             };
             self.scopes.push(Scope::default());
-            let value = self.statement(writer, place, index)?;
+            let value = self.read(*value, at)?;
             let mut scope = self.scopes.pop().unwrap_or_default();
             let text = value.text();
             let _ = match same {
@@ -272,53 +309,6 @@ impl Emitter<'_, '_> {
         let scope = self.scope();
         scope.chunk.push_str(&code);
         Ok(if same { Value::Same(name) } else { Value::Each(format!("{name}[v]")) })
-    }
-
-    fn statement(&mut self, step: usize, place: u32, index: &Index) -> Result<Value, LowerError> {
-        match &self.source.program.steps[step] {
-            RowStep::Map { op, nest, inputs, out, .. } => {
-                let to = self.dtype(place);
-                let mut from = match op {
-                    MapOp::Select => inputs.get(1),
-                    _ => inputs.first(),
-                }
-                .map_or(DType::I64, |access| self.dtype(access.place));
-                let mut operands = Vec::new();
-                match op {
-                    MapOp::RowNumber => operands.push(Value::Same("(i64)row".to_owned())),
-                    MapOp::Index => {
-                        let counters =
-                            self.source.counters(&nest.extents, out, index, self.variables);
-                        let line = counters.last().cloned().unwrap_or_default();
-                        let text = format!("(i64)({})", self.index_of_each(&line));
-                        operands.push(match self.variables.run(&line, self.width) {
-                            Run::Stride(_) => Value::Each(text),
-                            _ => Value::Same(text),
-                        });
-                        from = DType::I64;
-                    }
-                    _ => {
-                        for (place, at) in self.source.map_inputs(step, index, self.variables) {
-                            operands.push(self.read(place, &at)?);
-                        }
-                    }
-                }
-                let each = operands.iter().any(|v| matches!(v, Value::Each(_)));
-                let texts: Vec<String> = operands.iter().map(|v| v.text().to_owned()).collect();
-                let text = text::map(*op, from, to, &texts)?;
-                // A copy needs no name.
-                if texts.len() == 1 && texts[0] == text {
-                    return Ok(operands.swap_remove(0));
-                }
-                let (name, lane) = (self.name('t')?, text::lane(to));
-                let scope = self.scope();
-                let code = if each { &mut scope.each } else { &mut scope.chunk };
-                let _ = writeln!(code, "const {lane} {name} = {text};");
-                Ok(if each { Value::Each(name) } else { Value::Same(name) })
-            }
-            RowStep::Gather { .. } => self.gather(step, place, index),
-            _ => Err(LowerError("a value that its own stage should have made".to_owned())),
-        }
     }
 }
 

@@ -1,46 +1,65 @@
-//! Values from memory: arguments, literals, shared values, and rows of tables.
+//! Values from memory: operands, constants, shared values, and rows of tables.
 
 use super::super::index::{Index, Run};
 use super::emit::{Emitter, Value};
+use super::source::{From, Id, is_uniform};
 use super::text;
-use crate::lower::{ArgKind, LowerError, PlaceKind, RowStep};
+use crate::lower::{ArgKind, LowerError};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Entity;
+use piecewise_ir::literal::Literal;
 use std::fmt::Write;
 
+/// The alignment in bytes of what starts at a multiple of so many, up to 16.
+pub(super) fn alignment(bytes: u64) -> u64 {
+    if bytes == 0 { 16 } else { 16.min(1 << bytes.trailing_zeros()) }
+}
+
 impl Emitter<'_, '_> {
-    /// Where the elements of a leaf start, for this row, and its alignment in bytes.
-    fn leaf_start(&self, place: u32) -> (String, u64) {
-        let data = &self.source.program.places[place as usize];
-        match data.kind {
-            PlaceKind::Arg(arg) if data.row_stride > 0 => {
-                let bytes = data.row_stride * data.dtype.size() as u64;
-                (format!("x{arg}"), 16.min(1 << bytes.trailing_zeros()))
+    /// Where the elements of a value in memory start, for this row, its alignment in bytes, and
+    /// how its elements are stored.
+    pub(super) fn start(&self, value: Id) -> (String, u64, DType) {
+        let data = self.source.value(value);
+        match data.from {
+            From::Operand(arg) if self.source.args[arg as usize].kind == ArgKind::Row => {
+                let bytes = data.elements * data.dtype.size() as u64;
+                (format!("x{arg}"), alignment(bytes), data.dtype)
             }
-            PlaceKind::Arg(arg) => (format!("a{arg}"), 16),
-            _ => (format!("literal{place}"), 16),
+            From::Operand(arg) => (format!("a{arg}"), 16, data.dtype),
+            // Floats of a constant are stored as their bits.
+            From::Literal(literal) if !is_uniform(literal) => {
+                let dtype = if data.dtype == DType::F32 { DType::I32 } else { data.dtype };
+                (self.named('l', value), 16, dtype)
+            }
+            From::RowNumber | From::Literal(_) | From::Statement(_) => {
+                (self.named('s', value), 16, data.dtype)
+            }
         }
     }
 
-    /// The value of the element at `index` of a leaf.
-    pub(super) fn leaf(&mut self, place: u32, index: &Index) -> Result<Value, LowerError> {
-        let data = self.source.program.places[place as usize];
-        if let PlaceKind::Constant(word) = data.kind
-            && data.elements == 1
-        {
-            let bytes: Vec<u8> = self
-                .source
-                .program
-                .constants
-                .get(word as usize..)
-                .unwrap_or_default()
-                .iter()
-                .take(1)
-                .flat_map(|w| w.to_ne_bytes())
-                .collect();
-            return Ok(Value::Same(text::constant(data.dtype, &bytes)?));
+    /// The value of an element of a constant.
+    pub(super) fn literal(
+        &mut self,
+        value: Id,
+        literal: &Literal,
+        index: &Index,
+    ) -> Result<Value, LowerError> {
+        if is_uniform(literal) {
+            return Ok(Value::Same(text::constant(literal.dtype(), literal.bytes())?));
         }
-        if self.product.is_some_and(|arg| data.kind == PlaceKind::Arg(arg)) {
+        let (start, align, stored) = self.start(value);
+        let loaded = self.load(&start, stored, index, align)?;
+        Ok(as_dtype(loaded, stored, literal.dtype()))
+    }
+
+    /// The value of an element of an operand.
+    pub(super) fn operand(
+        &mut self,
+        value: Id,
+        arg: u32,
+        index: &Index,
+    ) -> Result<Value, LowerError> {
+        if self.product == Some(arg) {
             return match self.flat {
                 Some((elements, 1)) if *index == Index::element(elements) => {
                     Ok(Value::Same("value".to_owned()))
@@ -52,22 +71,15 @@ impl Emitter<'_, '_> {
         }
         if let Some((elements, _)) = self.flat
             && let Some(position) =
-                self.carried.iter().position(|(p, i, n)| (*p, i, *n) == (place, index, elements))
+                self.carried.iter().position(|(v, i, n)| (*v, i, *n) == (value, index, elements))
         {
-            let at = if self.width == 1 { "0" } else { "v" };
-            let text = format!("widen(c{position}[k].at[{at}])");
-            return Ok(if self.width == 1 { Value::Same(text) } else { Value::Each(text) });
-        }
-        let (start, align) = self.leaf_start(place);
-        if matches!(data.kind, PlaceKind::Constant(_)) && data.dtype == DType::F32 {
-            let value = self.load(&start, DType::I32, index, align)?;
-            let wrap = |text: &str| format!("__int_as_float({text})");
-            return Ok(match value {
-                Value::Same(text) => Value::Same(wrap(&text)),
-                Value::Each(text) => Value::Each(wrap(&text)),
+            return Ok(match self.width {
+                1 => Value::Same(format!("widen(c{position}[k].at[0])")),
+                _ => Value::Each(format!("widen(c{position}[k].at[v])")),
             });
         }
-        self.load(&start, data.dtype, index, align)
+        let (start, align, stored) = self.start(value);
+        self.load(&start, stored, index, align)
     }
 
     /// Bytes that loads and stores at `index` may move at once.
@@ -114,87 +126,71 @@ impl Emitter<'_, '_> {
     /// The value of the element at `index` of rows gathered from a table.
     pub(super) fn gather(
         &mut self,
-        step: usize,
-        place: u32,
+        statement: usize,
         index: &Index,
+        dtype: DType,
     ) -> Result<Value, LowerError> {
-        let RowStep::Gather { table, offset, extent, row, .. } = &self.source.program.steps[step]
-        else {
-            return Err(LowerError("a gather that is none".to_owned()));
-        };
-        let (dtype, stored) = (self.dtype(place), self.dtype(*table));
-        let Some(((indices, at), inside)) = self.source.gather_inputs(step, index, self.variables)
-        else {
-            return Err(LowerError("a gather without indices".to_owned()));
-        };
+        let table = self.source.table(statement, self.variables);
+        let row = self.source.table_row(statement);
+        let ((indices, at), inside) = self.source.gathered(statement, index, self.variables);
         // A table of one element has one row, whatever the index.
-        if self.reduced.get(table).is_some_and(|reduced| reduced.whole) {
-            return Ok(Value::Same(format!("m{table}")));
+        if self.reduced.get(&table.value).is_some_and(|reduced| reduced.whole) {
+            return Ok(Value::Same(self.named('m', table.value)));
         }
         let which = self.read(indices, &at)?;
-        let start = match self.source.is_leaf(*table) {
-            true => self.leaf_start(*table).0,
-            false => format!("s{table}"),
+        let (start, _, stored) = match self.source.is_array(table.value) {
+            true => self.start(table.value),
+            false => (self.named('s', table.value), 16, dtype),
         };
-        let extent = match extent {
+        let extent = match table.extent {
             Some(extent) => format!("{extent}ull"),
-            None => self.extent(*table),
+            None => self.extent(table.value),
         };
-        let which = match which {
-            Value::Same(text) => text,
-            Value::Each(text) => {
-                let inside = self.index_of_each(&inside);
-                let (name, lane) = (self.name('t')?, text::lane(dtype));
-                let bits = stored == DType::F32
-                    && matches!(
-                        self.source.program.places[*table as usize].kind,
-                        PlaceKind::Constant(_)
-                    );
-                let element = format!(
-                    "{start}[{offset}u + table_row({text}, {extent}) * {row}ull + {inside}]"
-                );
+        let plus = if table.offset == 0 { String::new() } else { format!(" + {}u", table.offset) };
+        let size = dtype.size() as u64;
+        let loaded = match which {
+            Value::Same(which) => {
+                let (name, storage) = (self.name('g')?, text::storage(stored));
                 let scope = self.scope();
-                let _ = match bits {
-                    true => {
-                        writeln!(scope.each, "const {lane} {name} = __int_as_float({element});")
-                    }
-                    false => writeln!(scope.each, "const {lane} {name} = widen({element});"),
-                };
-                return Ok(Value::Each(name));
+                let _ = writeln!(
+                    scope.chunk,
+                    "const {storage}* {name} = {start}{plus} + table_row({which}, {extent}) * {row}ull;"
+                );
+                let align = alignment(row * size).min(alignment(table.offset * size));
+                self.load(&name, stored, &inside, align)?
+            }
+            Value::Each(which) => {
+                let inside = self.index_of_each(&inside);
+                let (name, lane) = (self.name('t')?, text::lane(stored));
+                let scope = self.scope();
+                let _ = writeln!(
+                    scope.each,
+                    "const {lane} {name} = widen({start}[table_row({which}, {extent}) * {row}ull + {inside}{plus}]);"
+                );
+                Value::Each(name)
             }
         };
-        let name = self.name('g')?;
-        let bits = stored == DType::F32
-            && matches!(self.source.program.places[*table as usize].kind, PlaceKind::Constant(_));
-        let storage = if bits { "i32" } else { text::storage(stored) };
-        let plus = if *offset == 0 { String::new() } else { format!(" + {offset}u") };
-        let scope = self.scope();
-        let _ = writeln!(
-            scope.chunk,
-            "const {storage}* {name} = {start}{plus} + table_row({which}, {extent}) * {row}ull;"
-        );
-        let size = dtype.size() as u64;
-        let align = |n: u64| if n == 0 { 16 } else { 16.min(1 << (n * size).trailing_zeros()) };
-        let align = align(*row).min(align(*offset));
-        let value = self.load(&name, if bits { DType::I32 } else { stored }, &inside, align)?;
-        Ok(match (bits, value) {
-            (true, Value::Same(text)) => Value::Same(format!("__int_as_float({text})")),
-            (true, Value::Each(text)) => Value::Each(format!("__int_as_float({text})")),
-            (false, value) => value,
-        })
+        Ok(as_dtype(loaded, stored, dtype))
     }
 
     /// The rows of a table whose extent is known when the kernel runs.
-    pub(super) fn extent(&self, place: u32) -> String {
-        let program = self.source.program;
-        let PlaceKind::Arg(arg) = program.places[place as usize].kind else {
-            return "1ull".to_owned();
-        };
-        let decl = &program.args[arg as usize];
+    pub(super) fn extent(&self, value: Id) -> String {
+        let Some(arg) = self.source.operand(value) else { return "1ull".to_owned() };
+        let decl = &self.source.args[arg as usize];
         match (decl.kind, decl.extent) {
             (ArgKind::Table, Some(_)) if decl.state => format!("extent{arg}"),
             (ArgKind::Table, Some(symbol)) => format!("(u64)counts[{}]", symbol.index()),
             _ => format!("{}ull", decl.rows),
         }
+    }
+}
+
+/// What was loaded as `stored`, as the dtype that it is.
+fn as_dtype(value: Value, stored: DType, dtype: DType) -> Value {
+    let wrap = |text: &str| format!("__int_as_float({text})");
+    match value {
+        value if stored == dtype => value,
+        Value::Same(text) => Value::Same(wrap(&text)),
+        Value::Each(text) => Value::Each(wrap(&text)),
     }
 }

@@ -1,9 +1,9 @@
 //! Regions and single nodes as CUDA C++.
 //!
-//! A kernel computes rows of a [`RowProgram`]. Values are pulled: a result is an expression of its
+//! A kernel computes the rows of a region's body. Values are pulled: a result is an expression of its
 //! index, index remaps are arithmetic, and only what several threads need is a loop of its own.
 //! Each typed value is rounded to its dtype where the unfused ops would round it. Sums have a
-//! fixed order that depends on the program alone, never on the number of rows.
+//! fixed order that depends on the region alone, never on the number of rows.
 
 mod absorbed;
 mod cut;
@@ -18,20 +18,21 @@ mod widths;
 
 pub(super) use absorbed::{AbsorbedAfter, AbsorbedBefore};
 pub use cut::{PartParam, RegionPart};
-pub(super) use text::float;
+pub(super) use text::{float, storage};
 
 use super::index::Variables;
 use super::recipe::{Blocks, GridAxis, LaunchRecipe, Param, Scalar};
-use crate::lower::{ArgDecl, ArgKind, LowerError, PlaceKind, RowProgram, lower_node, lower_region};
+use crate::lower::{ArgDecl, ArgKind, LowerError, RowBody};
 use emit::{Emitter, indented};
 use piecewise_ir::dim::Dim;
+use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Entity;
 use piecewise_ir::op::Op;
 use piecewise_ir::region::Region;
 use piecewise_ir::text::print_graph;
 use piecewise_ir::types::TensorType;
 use plan::{Component, Frame, Kept};
-use source::Source;
+use source::{From, Source, is_uniform};
 use stage::Stages;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -58,11 +59,11 @@ const POOL_BYTES: u64 = 48 << 10;
 /// operands, then the results; every address is a multiple of 16.
 ///
 /// # Errors
-/// When a statement has no row program, or the region is too large for one kernel.
+/// When a statement is none of rows, or the region is too large for one kernel.
 pub fn region_kernel(region: &Region, roles: &[OperandRole]) -> Result<LaunchRecipe, LowerError> {
     let states: Vec<bool> = roles.iter().map(|r| r.state).collect();
-    let program = lower_region(region, &states)?;
-    row_kernel(&program, roles, "region", &listing(region))
+    let body = RowBody::of_region(region, &states)?;
+    row_kernel(&body, roles, "region", &listing(region))
 }
 
 /// The kernel of a primitive node outside regions, other than a matmul.
@@ -76,8 +77,8 @@ pub fn node_kernel(
     results: &[TensorType],
 ) -> Result<LaunchRecipe, LowerError> {
     let states: Vec<bool> = roles.iter().map(|r| r.state).collect();
-    let program = lower_node(op, operands, &states, results)?;
-    row_kernel(&program, roles, &format!("node_{}", op.mnemonic()), op.mnemonic())
+    let body = RowBody::of_node(op, operands, &states, results)?;
+    row_kernel(&body, roles, &format!("node_{}", op.mnemonic()), op.mnemonic())
 }
 
 /// The statements of a region's body, without names that only people need.
@@ -104,12 +105,12 @@ struct Part {
 }
 
 fn row_kernel(
-    program: &RowProgram,
+    body: &RowBody<'_>,
     roles: &[OperandRole],
     name: &str,
     listing: &str,
 ) -> Result<LaunchRecipe, LowerError> {
-    let source = Source::new(program)?;
+    let source = Source::new(body)?;
     let mut variables = Variables::default();
     let components = plan::plan(&source, &mut variables, Frame::KERNEL)?;
     let grouped = components.iter().filter_map(|c| c.threads).max();
@@ -126,11 +127,11 @@ fn row_kernel(
             "a region that needs {pool_bytes} bytes of shared memory for one row; cut it"
         )));
     }
-    let rows = program.over.map_or(Dim::constant(1), Dim::from);
-    let mut params: Vec<Param> = (0..program.args.len()).map(|i| Param::Arg(i as u32)).collect();
+    let rows = source.over.map_or(Dim::constant(1), Dim::from);
+    let mut params: Vec<Param> = (0..source.args.len()).map(|i| Param::Arg(i as u32)).collect();
     params.push(Param::Counts);
     params.push(Param::Scalar(Scalar::U32(rows.clone())));
-    for decl in &program.args {
+    for decl in &source.args {
         if let (ArgKind::Table, true, Some(symbol)) = (decl.kind, decl.state, decl.extent) {
             params.push(Param::Scalar(Scalar::U64(Dim::from(symbol))));
         }
@@ -143,7 +144,7 @@ fn row_kernel(
         })
         .collect();
     Ok(LaunchRecipe {
-        source: kernel_text(program, name, listing, &parts, block, pool_bytes)?,
+        source: kernel_text(&source, name, listing, &parts, block, pool_bytes)?,
         entry: name.to_owned(),
         options: super::matmul::options(),
         grid: [GridAxis::Blocks(blocks), GridAxis::one(), GridAxis::one()],
@@ -178,7 +179,6 @@ fn component_body(
     roles: &[OperandRole],
     product: Option<u32>,
 ) -> Result<Body, LowerError> {
-    let program = source.program;
     let mut emitter = Emitter {
         source,
         variables,
@@ -199,21 +199,22 @@ fn component_body(
         emitter.stage(stage, &mut stages)?;
     }
     let mut registers = std::mem::take(&mut stages.registers);
-    for (place, kept) in &component.kept {
+    for (&value, kept) in &component.kept {
         if let Kept::Registers { elements } = kept {
             let width = component.width(*elements);
             let rounds = emitter.rounds(*elements, width);
-            let lane = text::lane(program.places[*place as usize].dtype);
-            let _ = writeln!(registers, "{lane} r{place}[{rounds}][{width}];");
+            let lane = text::lane(source.value(value).dtype);
+            let name = emitter.named('r', value);
+            let _ = writeln!(registers, "{lane} {name}[{rounds}][{width}];");
         }
     }
     let is_weight = |arg: u32| roles.get(arg as usize).is_some_and(|r| r.weight);
     let weights = emitter.load_ahead(true, is_weight);
     let others = emitter.load_ahead(false, is_weight);
     let mut rows = String::new();
-    for (i, decl) in program.args.iter().enumerate() {
+    for (i, decl) in source.args.iter().enumerate() {
         if decl.kind == ArgKind::Row && product != Some(i as u32) {
-            let storage = text::storage(decl.dtype);
+            let storage = storage(decl.dtype);
             let constant = if decl.written { "" } else { "const " };
             let _ = writeln!(
                 rows,
@@ -223,10 +224,8 @@ fn component_body(
         }
     }
     let shared = if component.threads.is_some() { stages.pool.bytes() } else { 0 };
-    let sized = |text: String| text.replace("POOL_BYTES", &format!("{shared}u"));
-    let pool = sized(std::mem::take(&mut stages.pool.declarations));
-    let code = sized(std::mem::take(&mut stages.code));
-    Ok(Body { registers, weights, others, rows, pool, shared, code })
+    let pool = stages.pool.declarations(shared);
+    Ok(Body { registers, weights, others, rows, pool, shared, code: stages.code })
 }
 
 /// Groups of `threads` threads of a block, where each takes `shared` bytes.
@@ -242,7 +241,6 @@ fn component_text(
     roles: &[OperandRole],
     block: u64,
 ) -> Result<(Part, u64), LowerError> {
-    let program = source.program;
     let body = component_body(source, variables, component, roles, None)?;
     let (units, per_block, head) = match component.threads {
         None => {
@@ -269,13 +267,13 @@ fn component_text(
         code.push_str("// weights: before the wait, for no kernel of the step writes them\n");
         code.push_str(&body.weights[1]);
     }
-    if let Some(over) = program.over {
+    if let Some(over) = source.over {
         // No kernel of a step writes its counts.
         let _ = writeln!(code, "const i32 real = counts[{}];", over.index());
     }
     code.push_str("PW_WAIT();\n");
     let partial = component.threads.is_some_and(|threads| per_block * threads < block);
-    let past = match (program.over, partial) {
+    let past = match (source.over, partial) {
         (Some(_), true) => {
             format!("group >= {per_block}u || row >= rows || (i32)row >= real")
         }
@@ -291,51 +289,40 @@ fn component_text(
     Ok((Part { code, units, per_block }, pool))
 }
 
-/// The parameters of a program's arguments.
-fn arguments(program: &RowProgram) -> Vec<String> {
+/// The parameters of a row's arguments.
+fn arguments(source: &Source<'_>) -> Vec<String> {
     let argument = |(i, decl): (usize, &ArgDecl)| {
         let constant = if decl.written { "" } else { "const " };
-        format!("{constant}{}* a{i}", text::storage(decl.dtype))
+        format!("{constant}{}* a{i}", storage(decl.dtype))
     };
-    program.args.iter().enumerate().map(argument).collect()
+    source.args.iter().enumerate().map(argument).collect()
 }
 
 /// The constants of several elements.
-fn literals(program: &RowProgram) -> Result<String, LowerError> {
+fn literals(source: &Source<'_>) -> Result<String, LowerError> {
     let mut out = String::new();
-    for (i, place) in program.places.iter().enumerate() {
-        let PlaceKind::Constant(word) = place.kind else { continue };
-        if place.elements <= 1 {
+    for (id, value) in (0..).zip(&source.values) {
+        let From::Literal(literal) = value.from else { continue };
+        if is_uniform(literal) {
             continue;
         }
-        let bytes: Vec<u8> = program
-            .constants
-            .get(word as usize..)
-            .unwrap_or_default()
-            .iter()
-            .flat_map(|w| w.to_ne_bytes())
-            .collect();
-        let storage = match place.dtype {
-            piecewise_ir::dtype::DType::F32 => "i32",
-            other => text::storage(other),
+        let storage = match value.dtype {
+            DType::F32 => "i32",
+            other => storage(other),
         };
-        let list = text::initializers(place.dtype, &bytes, place.elements as usize)?;
-        let list = if storage == "i32" {
-            list.replace("0x", "(i32)0x").replace("(i32)(i32)", "(i32)")
-        } else {
-            list
-        };
+        let list = text::initializers(value.dtype, literal.bytes(), value.elements as usize)?;
         let _ = writeln!(
             out,
-            "alignas(16) __device__ const {storage} literal{i}[{}] = {{\n{list}}};",
-            place.elements
+            "alignas(16) __device__ const {storage} l{}[{}] = {{\n{list}}};",
+            source.number(id),
+            value.elements
         );
     }
     Ok(out)
 }
 
 fn kernel_text(
-    program: &RowProgram,
+    source: &Source<'_>,
     name: &str,
     listing: &str,
     parts: &[Part],
@@ -346,11 +333,11 @@ fn kernel_text(
     for line in listing.lines() {
         let _ = writeln!(out, "// {line}");
     }
-    out.push_str(&literals(program)?);
-    let mut params = arguments(program);
+    out.push_str(&literals(source)?);
+    let mut params = arguments(source);
     params.push("const i32* counts".to_owned());
     params.push("u32 rows".to_owned());
-    for (i, decl) in program.args.iter().enumerate() {
+    for (i, decl) in source.args.iter().enumerate() {
         if let (ArgKind::Table, true, Some(_)) = (decl.kind, decl.state, decl.extent) {
             params.push(format!("u64 extent{i}"));
         }

@@ -1,15 +1,16 @@
-//! What is computed where: the steps of a row program as stages of one block's work.
+//! What is computed where: a row's statements as stages of one block's work.
 //!
 //! A stage is a loop over the elements of one thing that must exist as a whole: a result, a
 //! scatter, a reduction, or a value that several threads read. Everything else is an expression
-//! inside the stages that use it. Parts of a program that share no work become components, which
+//! inside the stages that use it. Parts of a row that share no work become components, which
 //! different blocks run.
 
 use super::super::index::{Index, Variables};
 use super::roots::{Root, roots};
-use super::source::{Source, indexed};
+use super::source::{Id, Source, Value};
 use super::widths::segment_lanes;
-use crate::lower::{LowerError, MapOp, RowStep};
+use crate::lower::LowerError;
+use piecewise_ir::op::Op;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Shared memory that one component's values may take, in bytes.
@@ -35,7 +36,7 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// A kernel of the program alone.
+    /// A kernel of its own.
     pub(super) const KERNEL: Self = Self {
         threads: MOST_THREADS,
         width: 8,
@@ -50,15 +51,15 @@ impl Frame {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum StageKind {
     /// A row of a result, in memory.
-    Store { place: u32 },
+    Store { result: usize },
     /// A value in shared memory.
-    Share { place: u32 },
+    Share { value: Id },
     /// A reduction.
-    Reduce { step: usize },
+    Reduce { statement: usize },
     /// A search.
-    TopK { step: usize },
+    TopK { statement: usize },
     /// Rows in a table.
-    Scatter { step: usize },
+    Scatter { statement: usize },
 }
 
 /// How a stage's loop is spread over threads.
@@ -75,13 +76,13 @@ pub(super) enum Mapping {
 #[derive(Clone, Debug)]
 pub(super) struct Stage {
     pub(super) kind: StageKind,
-    /// The position among the steps after which it runs.
+    /// The position among the statements after which it runs.
     pub(super) anchor: usize,
     /// Elements of its loop.
     pub(super) elements: u64,
     pub(super) mapping: Mapping,
-    /// Every place that it reads, at which index.
-    pub(super) visits: BTreeSet<(u32, usize)>,
+    /// Every value that it reads, at which index.
+    pub(super) visits: BTreeSet<(Id, usize)>,
     pub(super) indices: Vec<Index>,
     /// Indices and boundaries by which it branches.
     pub(super) branches: Vec<(Index, u64, u64)>,
@@ -100,10 +101,10 @@ pub(super) enum Kept {
 #[derive(Debug)]
 pub(super) struct Component {
     pub(super) stages: Vec<Stage>,
-    pub(super) kept: BTreeMap<u32, Kept>,
-    /// Leaves that more than one stage reads in the same chunks, or whose loads go ahead: place,
+    pub(super) kept: BTreeMap<Id, Kept>,
+    /// Operands that more than one stage reads in the same chunks, or whose loads go ahead: value,
     /// index, elements of the loop.
-    pub(super) carried: Vec<(u32, Index, u64)>,
+    pub(super) carried: Vec<(Id, Index, u64)>,
     /// Threads that work on one row; `None` if chunks of rows are independent and each thread has
     /// one.
     pub(super) threads: Option<u64>,
@@ -116,9 +117,9 @@ impl Stage {
         (self.anchor, copies, self.kind)
     }
 
-    /// The indices at which it reads a place.
-    pub(super) fn reads(&self, place: u32) -> impl Iterator<Item = &Index> + '_ {
-        self.visits.range((place, 0)..=(place, usize::MAX)).map(|&(_, i)| &self.indices[i])
+    /// The indices at which it reads a value.
+    pub(super) fn reads(&self, value: Id) -> impl Iterator<Item = &Index> + '_ {
+        self.visits.range((value, 0)..=(value, usize::MAX)).map(|&(_, i)| &self.indices[i])
     }
 }
 
@@ -135,13 +136,13 @@ impl Component {
     }
 }
 
-/// The components of a program, in the order of their first result.
+/// The components of a row, in the order of their first result.
 pub(super) fn plan(
     source: &Source<'_>,
     variables: &mut Variables,
     frame: Frame,
 ) -> Result<Vec<Component>, LowerError> {
-    roots(source)
+    roots(source, variables)
         .into_iter()
         .map(|roots| {
             let mut one_by_one = BTreeSet::new();
@@ -158,7 +159,7 @@ pub(super) fn plan(
                 };
                 match planner.run(&roots)? {
                     Ok(component) => return Ok(component),
-                    Err(step) => one_by_one.insert(step),
+                    Err(statement) => one_by_one.insert(statement),
                 };
             }
         })
@@ -170,7 +171,7 @@ pub(super) struct Planner<'a, 'b> {
     pub(super) variables: &'b mut Variables,
     pub(super) frame: Frame,
     pub(super) stages: Vec<Stage>,
-    pub(super) kept: BTreeMap<u32, Kept>,
+    pub(super) kept: BTreeMap<Id, Kept>,
     shared: u64,
     /// Reductions over segments that no chunk width fits.
     one_by_one: &'b BTreeSet<usize>,
@@ -183,50 +184,47 @@ impl Planner<'_, '_> {
         for &(kind, anchor, elements) in roots {
             self.add_stage(kind, anchor, elements)?;
         }
-        let program = self.source.program;
-        for (i, step) in program.steps.iter().enumerate().rev() {
-            match step {
-                RowStep::Map { out, .. }
-                    if self.source.writers[out.place as usize].last() == Some(&i) =>
-                {
-                    self.decide(out.place, i)?;
-                }
-                RowStep::Map { .. } | RowStep::Scatter { .. } => {}
+        for (i, statement) in self.source.statements.iter().enumerate().rev() {
+            match (statement.op, &statement.results[..]) {
                 // Rows are cheap to gather again, but what another gather reads must lie somewhere.
-                RowStep::Gather { out, .. } if self.is_table(*out) => self.decide(*out, i)?,
-                RowStep::Gather { out, .. } => self.read_through(*out, None)?,
-                RowStep::Reduce { out, nest, .. } => {
-                    if self.is_read(out.place) {
-                        let elements = nest.extents.iter().product();
-                        self.add_stage(StageKind::Reduce { step: i }, i, elements)?;
-                    }
+                (Op::Gather, &[value]) if !self.is_table(value) => {
+                    self.read_through(value, None)?
                 }
-                RowStep::TopK { values, indices, nest, .. } => {
-                    let read = [values, indices].into_iter().flatten();
-                    if read.into_iter().any(|a| self.is_read(a.place)) {
-                        let elements = nest.extents.iter().product();
-                        self.add_stage(StageKind::TopK { step: i }, i, elements)?;
+                (Op::Reduce { .. }, &[value]) if self.is_read(value) => {
+                    let elements = self.source.value(statement.operands[0]).elements;
+                    self.add_stage(StageKind::Reduce { statement: i }, i, elements)?;
+                }
+                (Op::TopK { .. } | Op::ArgMax { .. }, results)
+                    if results.iter().any(|&value| self.is_read(value)) =>
+                {
+                    let elements = self.source.value(statement.operands[0]).elements;
+                    self.add_stage(StageKind::TopK { statement: i }, i, elements)?;
+                }
+                (Op::Reduce { .. } | Op::TopK { .. } | Op::ArgMax { .. } | Op::Scatter, _) => {}
+                (_, results) => {
+                    for &value in results {
+                        self.decide(value, i)?;
                     }
                 }
             }
         }
         self.stages.sort_by_key(Stage::order);
-        if let Err(step) = self.choose_widths() {
-            return Ok(Err(step));
+        if let Err(statement) = self.choose_widths() {
+            return Ok(Err(statement));
         }
         Ok(Ok(self.finish()))
     }
 
-    fn is_read(&self, place: u32) -> bool {
-        self.stages.iter().any(|s| s.reads(place).next().is_some())
+    fn is_read(&self, value: Id) -> bool {
+        self.stages.iter().any(|s| s.reads(value).next().is_some())
     }
 
-    /// Whether a gather of some stage reads rows of a place.
-    fn is_table(&self, place: u32) -> bool {
-        self.source.is_table(place) && self.is_read(place)
+    /// Whether a gather of some stage reads rows of a value.
+    fn is_table(&self, value: Id) -> bool {
+        self.source.value(value).is_table && self.is_read(value)
     }
 
-    fn visit(&mut self, stage: usize, place: u32, index: Index) -> Result<bool, LowerError> {
+    fn visit(&mut self, stage: usize, value: Id, index: Index) -> Result<bool, LowerError> {
         self.budget = self.budget.checked_sub(1).ok_or_else(|| {
             LowerError("a region with too many index patterns for one kernel; cut it".to_owned())
         })?;
@@ -235,7 +233,7 @@ impl Planner<'_, '_> {
             stage.indices.push(index);
             stage.indices.len() - 1
         });
-        Ok(stage.visits.insert((place, position)))
+        Ok(stage.visits.insert((value, position)))
     }
 
     fn add_stage(
@@ -246,7 +244,7 @@ impl Planner<'_, '_> {
     ) -> Result<(), LowerError> {
         let mapping = match kind {
             StageKind::TopK { .. } => Mapping::Warps,
-            StageKind::Reduce { step } => self.reduce_mapping(step),
+            StageKind::Reduce { statement } => self.reduce_mapping(statement),
             _ => Mapping::Flat { width: 1 },
         };
         if elements > 1 << 31 {
@@ -263,39 +261,31 @@ impl Planner<'_, '_> {
         });
         let stage = self.stages.len() - 1;
         let e = Index::element(elements);
-        let steps = &self.source.program.steps;
         match kind {
-            StageKind::Store { place } if self.source.is_staged(place) => {
-                self.visit(stage, place, e)?;
+            StageKind::Store { result } => {
+                let (value, index) = self.source.stored(result, self.variables);
+                self.visit(stage, value, index)?;
             }
-            StageKind::Store { place } | StageKind::Share { place } => {
-                self.visit(stage, place, e.clone())?;
-                if kind == (StageKind::Share { place }) {
-                    self.expand(stage, place, &e)?;
-                }
+            StageKind::Share { value } => {
+                self.visit(stage, value, e.clone())?;
+                self.expand(stage, value, &e)?;
             }
-            StageKind::Reduce { step } | StageKind::TopK { step } => {
-                if let RowStep::Reduce { nest, input, .. } | RowStep::TopK { nest, input, .. } =
-                    &steps[step]
-                {
-                    let counters = self.variables.coordinates(&e, &nest.extents);
-                    self.visit(stage, input.place, indexed(input, &counters))?;
-                }
+            StageKind::Reduce { statement } | StageKind::TopK { statement } => {
+                let (value, index) = self.source.taken(statement, self.variables);
+                self.visit(stage, value, index)?;
             }
-            StageKind::Scatter { step } => {
-                if let RowStep::Scatter { row, nest, slots, rows, .. } = &steps[step] {
-                    let (which, inside) = self.variables.div_rem(&e, *row);
-                    let counters = self.variables.coordinates(&which, &nest.extents);
-                    self.visit(stage, slots.place, indexed(slots, &counters))?;
-                    self.visit(stage, rows.0, e.plus(&Index::constant(rows.1)))?;
-                    self.visit_index(stage, inside);
+            StageKind::Scatter { statement } => {
+                let scatter = self.source.scattered(statement, self.variables);
+                for (value, index) in [scatter.slot, scatter.value] {
+                    self.visit(stage, value, index)?;
                 }
+                self.visit_index(stage, scatter.inside);
             }
         }
         Ok(())
     }
 
-    /// Remembers an index that a stage computes without reading a place at it.
+    /// Remembers an index that a stage computes without reading a value at it.
     fn visit_index(&mut self, stage: usize, index: Index) {
         let stage = &mut self.stages[stage];
         if !stage.indices.contains(&index) {
@@ -303,37 +293,32 @@ impl Planner<'_, '_> {
         }
     }
 
-    fn reduce_mapping(&self, step: usize) -> Mapping {
-        let RowStep::Reduce { nest, kept, .. } = &self.source.program.steps[step] else {
-            return Mapping::Warps;
-        };
-        let (outer, inner) = nest.extents.split_at(*kept as usize);
-        let (kept, len): (u64, u64) = (outer.iter().product(), inner.iter().product());
+    fn reduce_mapping(&self, statement: usize) -> Mapping {
+        let (kept, len) = self.source.segments(statement);
         let fits = [8, 4, 2, 1].iter().any(|w| segment_lanes(len, *w).is_some());
         match (kept, len) {
             (1, _) => Mapping::Flat { width: 1 },
-            _ if fits && !self.one_by_one.contains(&step) => Mapping::Flat { width: 1 },
+            _ if fits && !self.one_by_one.contains(&statement) => Mapping::Flat { width: 1 },
             (_, 0..=48) => Mapping::Threads,
             _ => Mapping::Warps,
         }
     }
 
-    /// The visits of a place over all stages: stage and index.
-    fn visits_of(&self, place: u32) -> Vec<(usize, Index)> {
+    /// The visits of a value over all stages: stage and index.
+    fn visits_of(&self, value: Id) -> Vec<(usize, Index)> {
         let mut all = Vec::new();
         for (s, stage) in self.stages.iter().enumerate() {
-            all.extend(stage.reads(place).map(|index| (s, index.clone())));
+            all.extend(stage.reads(value).map(|index| (s, index.clone())));
         }
         all
     }
 
-    /// Decides how a map's result is had, once all its readers are known.
-    fn decide(&mut self, place: u32, anchor: usize) -> Result<(), LowerError> {
-        let visits = self.visits_of(place);
-        let elements = self.source.elements(place);
-        let cost = self.source.costs[place as usize];
-        let bytes = elements * self.source.program.places[place as usize].dtype.size() as u64;
-        let is_table = self.is_table(place);
+    /// Decides how a computed value is had, once all its readers are known.
+    fn decide(&mut self, value: Id, anchor: usize) -> Result<(), LowerError> {
+        let visits = self.visits_of(value);
+        let &Value { elements, cost, dtype, .. } = self.source.value(value);
+        let bytes = elements * dtype.size() as u64;
+        let is_table = self.is_table(value);
         let fits = self.shared + bytes.next_multiple_of(16) <= SHARED_BYTES;
         if is_table && !fits {
             return Err(LowerError(
@@ -350,63 +335,38 @@ impl Planner<'_, '_> {
         let several = visits.len() > 1 && cost >= 3 && elements > 1;
         let of_thread = elements.div_ceil(self.frame.threads).max(8);
         if several && same_loop && of_thread <= self.frame.kept && !is_table {
-            self.kept.insert(place, Kept::Registers { elements });
+            self.kept.insert(value, Kept::Registers { elements });
             let first = visits.iter().map(|v| v.0).min_by_key(|&s| self.stages[s].order());
-            return self.read_through(place, first);
+            return self.read_through(value, first);
         }
         if is_table || (several && cost >= 8 && fits && visits.len() as u64 * elements >= elements)
         {
             self.shared += bytes.next_multiple_of(16);
-            self.kept.insert(place, Kept::Shared);
-            return self.add_stage(StageKind::Share { place }, anchor, elements);
+            self.kept.insert(value, Kept::Shared);
+            return self.add_stage(StageKind::Share { value }, anchor, elements);
         }
-        self.read_through(place, None)
+        self.read_through(value, None)
     }
 
-    /// Makes the readers of a place read what it is made of; only the stage `only`, if given.
-    fn read_through(&mut self, place: u32, only: Option<usize>) -> Result<(), LowerError> {
-        for (stage, index) in self.visits_of(place) {
+    /// Makes the readers of a value read what it is made of; only the stage `only`, if given.
+    fn read_through(&mut self, value: Id, only: Option<usize>) -> Result<(), LowerError> {
+        for (stage, index) in self.visits_of(value) {
             if only.is_none_or(|s| s == stage) {
-                self.expand(stage, place, &index)?;
+                self.expand(stage, value, &index)?;
             }
         }
         Ok(())
     }
 
-    /// Visits what the element at `index` of a place is made of.
-    fn expand(&mut self, stage: usize, place: u32, index: &Index) -> Result<(), LowerError> {
-        let writers = &self.source.writers[place as usize];
-        for &writer in writers {
-            match &self.source.program.steps[writer] {
-                RowStep::Map { op, nest, out, .. } => {
-                    if writers.len() > 1 {
-                        let part = self.source.part(&nest.extents, out);
-                        let (_, inner) = self.variables.div_rem(index, part.period);
-                        self.stages[stage].branches.push((inner, part.start, part.len));
-                    }
-                    if *op == MapOp::Index {
-                        let counters =
-                            self.source.counters(&nest.extents, out, index, self.variables);
-                        self.visit_index(stage, counters.last().cloned().unwrap_or_default());
-                    }
-                    for (place, at) in self.source.map_inputs(writer, index, self.variables) {
-                        self.visit(stage, place, at)?;
-                    }
-                }
-                RowStep::Gather { table, .. } => {
-                    if let Some(((place, at), inside)) =
-                        self.source.gather_inputs(writer, index, self.variables)
-                    {
-                        self.visit(stage, place, at)?;
-                        // Which row is known on the device only.
-                        if !self.source.is_leaf(*table) {
-                            self.visit(stage, *table, inside.clone())?;
-                        }
-                        self.visit_index(stage, inside);
-                    }
-                }
-                _ => {}
-            }
+    /// Visits what the element at `index` of a value is made of.
+    fn expand(&mut self, stage: usize, value: Id, index: &Index) -> Result<(), LowerError> {
+        let inputs = self.source.inputs(value, index, self.variables);
+        self.stages[stage].branches.extend(inputs.branches);
+        for (value, at) in inputs.reads {
+            self.visit(stage, value, at)?;
+        }
+        for index in inputs.computed {
+            self.visit_index(stage, index);
         }
         Ok(())
     }

@@ -1,73 +1,70 @@
-//! What a program must do, in parts that share no work.
+//! What a kernel must do, in parts that share no work.
 
+use super::super::index::{Index, Variables};
 use super::plan::StageKind;
-use super::source::Source;
-use crate::lower::{PlaceKind, RowStep};
+use super::source::{Id, Source};
+use piecewise_ir::op::Op;
 use std::collections::BTreeSet;
 
-/// A result or a scatter: what, after which step, and the elements of its loop.
+/// A result or a scatter: what, after which statement, and the elements of its loop.
 pub(super) type Root = (StageKind, usize, u64);
 
-/// The stages that must be, grouped by the work that they share.
-pub(super) fn roots(source: &Source<'_>) -> Vec<Vec<Root>> {
-    let program = source.program;
-    let mut roots: Vec<(StageKind, usize, u64, BTreeSet<u32>)> = Vec::new();
-    let inputs = |step: &RowStep| -> Vec<u32> {
-        match step {
-            RowStep::Map { inputs, .. } => inputs.iter().map(|a| a.place).collect(),
-            RowStep::Reduce { input, .. } | RowStep::TopK { input, .. } => vec![input.place],
-            RowStep::Gather { table, indices, .. } => vec![*table, indices.place],
-            RowStep::Scatter { slots, rows, .. } => vec![slots.place, rows.0],
-        }
-    };
-    let reach = |from: Vec<u32>| {
-        let (mut seen, mut next) = (BTreeSet::new(), from);
-        while let Some(place) = next.pop() {
-            if seen.insert(place) {
-                for &writer in &source.writers[place as usize] {
-                    next.extend(inputs(&program.steps[writer]));
-                }
-            }
-        }
-        seen
-    };
-    for (i, place) in program.places.iter().enumerate() {
-        if matches!(place.kind, PlaceKind::Arg(_))
-            && let Some(&anchor) = source.writers[i].last()
-            && place.elements > 0
+/// The computed and other values that some values are made of, these included.
+fn reach(source: &Source<'_>, mut next: Vec<Id>, variables: &mut Variables) -> BTreeSet<Id> {
+    let mut seen = BTreeSet::new();
+    while let Some(value) = next.pop() {
+        let (value, _) = source.resolve(value, Index::default(), variables);
+        if seen.insert(value)
+            && let Some((_, statement)) = source.statement(value)
         {
-            let kind = StageKind::Store { place: i as u32 };
-            roots.push((kind, anchor, place.elements, reach(vec![i as u32])));
+            next.extend(&statement.operands);
         }
     }
-    for (i, step) in program.steps.iter().enumerate() {
-        if let RowStep::Scatter { row, nest, .. } = step {
-            let elements = nest.extents.iter().product::<u64>() * row;
+    seen
+}
+
+/// The stages that must be, grouped by the work that they share.
+pub(super) fn roots(source: &Source<'_>, variables: &mut Variables) -> Vec<Vec<Root>> {
+    let mut roots: Vec<(StageKind, usize, u64, BTreeSet<Id>)> = Vec::new();
+    for (i, &value) in source.results.iter().enumerate() {
+        let elements = source.value(value).elements;
+        if elements > 0 {
+            // What copies another value goes last.
+            let made = source.exact[i].and_then(|value| source.statement(value));
+            let anchor = made.map_or(source.statements.len() + i, |(statement, _)| statement);
+            let reached = reach(source, vec![value], variables);
+            roots.push((StageKind::Store { result: i }, anchor, elements, reached));
+        }
+    }
+    for (i, statement) in source.statements.iter().enumerate() {
+        if let (Op::Scatter, [_, slots, rows]) = (statement.op, &statement.operands[..]) {
+            let elements = source.value(*rows).elements;
             if elements > 0 {
-                roots.push((StageKind::Scatter { step: i }, i, elements, reach(inputs(step))));
+                let reached = reach(source, vec![*slots, *rows], variables);
+                roots.push((StageKind::Scatter { statement: i }, i, elements, reached));
             }
         }
     }
     roots.sort_by_key(|(kind, anchor, ..)| (*anchor, *kind));
-    let worth_sharing = |place: u32| {
-        !source.is_leaf(place)
-            && (source.is_staged(place)
-                || (source.elements(place) >= 32
-                    && source.writers[place as usize]
-                        .iter()
-                        .any(|&w| matches!(program.steps[w], RowStep::Map { .. }))))
+    let worth_sharing = |value: Id| {
+        let long = |statement: &Op| match statement {
+            Op::Iota { axis } => source.value(value).shape[*axis] >= 32,
+            Op::Gather => false,
+            _ => source.value(value).elements >= 32,
+        };
+        source.is_staged(value) || source.statement(value).is_some_and(|(_, s)| long(s.op))
     };
-    let mut groups: Vec<(Vec<Root>, BTreeSet<u32>)> = Vec::new();
+    let mut groups: Vec<(Vec<Root>, BTreeSet<Id>)> = Vec::new();
     for (kind, anchor, elements, reached) in roots {
-        let mut shared: BTreeSet<u32> =
-            reached.into_iter().filter(|&place| worth_sharing(place)).collect();
+        let mut shared: BTreeSet<Id> =
+            reached.into_iter().filter(|&value| worth_sharing(value)).collect();
         let mut members = vec![(kind, anchor, elements)];
         let (joined, apart): (Vec<_>, Vec<_>) =
-            groups.into_iter().partition(|(_, places)| !places.is_disjoint(&shared));
+            groups.into_iter().partition(|(_, values)| !values.is_disjoint(&shared));
         groups = apart;
-        for (others, places) in joined {
+        for (others, values) in joined {
             members.extend(others);
-            shared.extend(places);
+            shared.extend(values);
         }
         members.sort_by_key(|(kind, anchor, _)| (*anchor, *kind));
         groups.push((members, shared));

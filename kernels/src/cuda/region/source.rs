@@ -1,179 +1,550 @@
-//! A row program by places: who writes what, and what an element is made of.
+//! A row's computation as the emitter pulls it: what an element of a value is made of.
+//!
+//! A value's elements are counted in row-major order of its shape. Remaps are arithmetic on that
+//! index, so every read ends at a value that is in memory or is computed.
 
 use super::super::index::{Index, Variables};
-use crate::lower::{Access, LowerError, MapOp, PlaceKind, RowProgram, RowStep};
-use piecewise_ir::op::{BinaryOp, UnaryOp};
+use crate::lower::{ArgDecl, ArgKind, LowerError, RowBody};
+use piecewise_ir::dtype::DType;
+use piecewise_ir::entity::{Entity, Symbol};
+use piecewise_ir::literal::Literal;
+use piecewise_ir::op::{BinaryOp, Op, UnaryOp};
+use piecewise_ir::types::TensorType;
 
-/// A view of a program by places.
+/// The number of a value: the operands in order, then results of statements in order.
+pub(super) type Id = u32;
+
+/// Where the elements of a value come from.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum From<'a> {
+    /// The argument at this position.
+    Operand(u32),
+    /// The number of the row.
+    RowNumber,
+    /// A constant.
+    Literal(&'a Literal),
+    /// The statement at this position.
+    Statement(usize),
+}
+
+/// A value of one row.
+#[derive(Debug)]
+pub(super) struct Value<'a> {
+    pub(super) dtype: DType,
+    /// Of one row of it, where it is a table.
+    pub(super) shape: Vec<u64>,
+    pub(super) elements: u64,
+    pub(super) from: From<'a>,
+    /// About what computing an element again costs.
+    pub(super) cost: u64,
+    /// Whether it lies in memory: an operand, or what is stored as a result as it is.
+    pub(super) in_memory: bool,
+    /// Whether a gather reads rows of it.
+    pub(super) is_table: bool,
+}
+
+/// A statement of the row's computation.
+#[derive(Debug)]
+pub(super) struct Statement<'a> {
+    pub(super) op: &'a Op,
+    pub(super) operands: Vec<Id>,
+    pub(super) results: Vec<Id>,
+}
+
+/// What a gather reads rows of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Table {
+    pub(super) value: Id,
+    /// The first element.
+    pub(super) offset: u64,
+    /// Its rows, where they are known.
+    pub(super) extent: Option<u64>,
+}
+
+/// What a scatter writes at an element of the loop over its rows.
+pub(super) struct Scattered {
+    pub(super) state: Id,
+    /// Elements of a row of the state.
+    pub(super) row: u64,
+    /// Which row, what, and where in it.
+    pub(super) slot: (Id, Index),
+    pub(super) value: (Id, Index),
+    pub(super) inside: Index,
+}
+
+/// What an element of a computed value is made of.
+#[derive(Default)]
+pub(super) struct Inputs {
+    /// Elements of other values.
+    pub(super) reads: Vec<(Id, Index)>,
+    /// Indices that are computed and read nothing.
+    pub(super) computed: Vec<Index>,
+    /// Indices by which the value branches: each part's first element and length.
+    pub(super) branches: Vec<(Index, u64, u64)>,
+}
+
+/// The computation of one row.
 #[derive(Debug)]
 pub(super) struct Source<'a> {
-    pub(super) program: &'a RowProgram,
-    /// For each place, the steps that write it.
-    pub(super) writers: Vec<Vec<usize>>,
-    /// For each place, about what recomputing an element of it costs.
-    pub(super) costs: Vec<u64>,
+    pub(super) over: Option<Symbol>,
+    /// Operands, then results.
+    pub(super) args: Vec<ArgDecl>,
+    pub(super) values: Vec<Value<'a>>,
+    pub(super) statements: Vec<Statement<'a>>,
+    /// What each result is, in order.
+    pub(super) results: Vec<Id>,
+    /// For each result, the computed value that it is as it is, if no result before is it.
+    pub(super) exact: Vec<Option<Id>>,
+    operands: usize,
 }
 
-/// The part of a place that one of its writers writes: elements whose index modulo `period` is in
-/// `start..start + len`.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
-    pub(super) period: u64,
-    pub(super) start: u64,
-    pub(super) len: u64,
+fn fail<T>(message: impl Into<String>) -> Result<T, LowerError> {
+    Err(LowerError(message.into()))
 }
 
-fn op_cost(op: MapOp) -> u64 {
+/// About what an element of an op costs, besides its operands.
+fn op_cost(op: &Op) -> u64 {
     match op {
-        MapOp::Unary(UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Not | UnaryOp::Floor) => 1,
-        MapOp::Unary(_) => 12,
-        MapOp::Binary(BinaryOp::Div) => 8,
-        _ => 1,
+        Op::Unary(op) => match op {
+            UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Not | UnaryOp::Floor => 1,
+            UnaryOp::Exp
+            | UnaryOp::Log
+            | UnaryOp::Sqrt
+            | UnaryOp::Rsqrt
+            | UnaryOp::Sin
+            | UnaryOp::Cos
+            | UnaryOp::Tanh
+            | UnaryOp::Erf => 12,
+        },
+        Op::Binary(op) => match op {
+            BinaryOp::Div => 8,
+            BinaryOp::Add
+            | BinaryOp::Sub
+            | BinaryOp::Mul
+            | BinaryOp::Max
+            | BinaryOp::Min
+            | BinaryOp::And
+            | BinaryOp::Or => 1,
+        },
+        Op::Compare(_) | Op::Select | Op::Cast | Op::Iota { .. } | Op::Concat { .. } => 1,
+        // Remaps cost what they read, and what a loop of its own makes costs nothing to read.
+        Op::Reduce { .. }
+        | Op::ArgMax { .. }
+        | Op::TopK { .. }
+        | Op::Broadcast
+        | Op::Reshape
+        | Op::Permute { .. }
+        | Op::Slice { .. }
+        | Op::Gather
+        | Op::Scatter
+        | Op::MatMul { .. }
+        | Op::Literal(_)
+        | Op::Region(_)
+        | Op::Custom(_) => 0,
     }
+}
+
+/// Whether all elements of a constant are the same.
+pub(super) fn is_uniform(literal: &Literal) -> bool {
+    let mut elements = literal.bytes().chunks_exact(literal.dtype().size());
+    let first = elements.next();
+    elements.all(|element| Some(element) == first)
 }
 
 impl<'a> Source<'a> {
-    pub(super) fn new(program: &'a RowProgram) -> Result<Self, LowerError> {
-        let mut writers = vec![Vec::new(); program.places.len()];
-        for (i, step) in program.steps.iter().enumerate() {
-            match step {
-                RowStep::Map { out, .. } | RowStep::Reduce { out, .. } => {
-                    writers[out.place as usize].push(i);
+    /// # Errors
+    /// When a row has a symbolic extent or too many elements, or an op has no rows.
+    pub(super) fn new(body: &'a RowBody<'_>) -> Result<Self, LowerError> {
+        let graph = &body.graph;
+        let mut source = Self {
+            over: body.over,
+            args: body.operands.clone(),
+            values: Vec::new(),
+            statements: Vec::new(),
+            results: Vec::new(),
+            exact: Vec::new(),
+            operands: body.operands.len(),
+        };
+        let mut ids: Vec<Id> = vec![0; graph.value_count()];
+        for (i, input) in graph.inputs().iter().enumerate() {
+            ids[input.value.index()] = source.values.len() as Id;
+            let number = body.row_number == Some(input.value);
+            let from = if number { From::RowNumber } else { From::Operand(i as u32) };
+            let ty = graph.ty(input.value);
+            let table = source.args.get(i).is_some_and(|decl| decl.kind == ArgKind::Table);
+            source.push(if table { ty.row() } else { ty.clone() }, from, 2)?;
+        }
+        for node in graph.nodes() {
+            let data = graph.node(node);
+            let operands: Vec<Id> = data.operands.iter().map(|v| ids[v.index()]).collect();
+            source.check(&data.op, &operands)?;
+            let is_same = |v| graph.ty(v).dtype == graph.ty(data.operands[0]).dtype;
+            let costs = operands.iter().map(|&v| source.values[v as usize].cost);
+            let cost = match &data.op {
+                Op::Gather => 4,
+                Op::Reduce { .. } => 0,
+                Op::TopK { .. } | Op::ArgMax { .. } | Op::Literal(_) => 2,
+                Op::Concat { .. } => costs.last().unwrap_or(0) + 1,
+                Op::Cast if data.results.iter().all(|&v| is_same(v)) => costs.sum(),
+                op => (op_cost(op) + costs.sum::<u64>()).min(1 << 20),
+            };
+            let from = match &data.op {
+                Op::Literal(literal) => From::Literal(literal),
+                _ => From::Statement(source.statements.len()),
+            };
+            let first = source.values.len() as Id;
+            for (&value, ty) in data.results.iter().zip(graph.result_types(node)) {
+                ids[value.index()] = source.values.len() as Id;
+                source.push(ty, from, cost)?;
+            }
+            let results = (first..source.values.len() as Id).collect();
+            source.statements.push(Statement { op: &data.op, operands, results });
+        }
+        source.results = graph.outputs().iter().map(|v| ids[v.index()]).collect();
+        source.finish()?;
+        Ok(source)
+    }
+
+    fn push(&mut self, ty: TensorType, from: From<'a>, cost: u64) -> Result<(), LowerError> {
+        let (Some(shape), Some(elements)) = (ty.static_shape(), ty.static_elements()) else {
+            return fail("a row has a symbolic extent; only the outermost axis may be symbolic");
+        };
+        if elements > 1 << 31 {
+            return fail("a row of more than 2^31 elements; split the axis");
+        }
+        let in_memory = matches!(from, From::Operand(_));
+        let (dtype, is_table) = (ty.dtype, false);
+        self.values.push(Value { dtype, shape, elements, from, cost, in_memory, is_table });
+        Ok(())
+    }
+
+    fn check(&self, op: &Op, operands: &[Id]) -> Result<(), LowerError> {
+        if matches!(op, Op::MatMul { .. } | Op::Region(_) | Op::Custom(_)) {
+            return fail(format!("`{}` has no row program", op.mnemonic()));
+        }
+        let skipped = usize::from(matches!(op, Op::Gather | Op::Scatter));
+        if operands.iter().skip(skipped).any(|&v| self.is_whole_table(v)) {
+            return fail("a whole operand of symbolic extent can only be gathered from");
+        }
+        Ok(())
+    }
+
+    /// Declares the results and finds the tables.
+    fn finish(&mut self) -> Result<(), LowerError> {
+        let mut variables = Variables::default();
+        for i in 0..self.results.len() {
+            let value = self.results[i];
+            if self.is_whole_table(value) {
+                return fail("a whole operand of symbolic extent can't be a row of a result");
+            }
+            let Value { dtype, elements, .. } = self.values[value as usize];
+            self.args.push(ArgDecl::result(dtype, elements));
+            let (stored, index) = self.stored(i, &mut variables);
+            let exact = self.statement(stored).is_some()
+                && self.value(stored).elements == elements
+                && index == Index::element(elements)
+                && !self.exact.contains(&Some(stored));
+            self.values[stored as usize].in_memory |= exact;
+            self.exact.push(exact.then_some(stored));
+        }
+        for i in 0..self.statements.len() {
+            let statement = &self.statements[i];
+            match statement.op {
+                Op::Gather => {
+                    let table = self.table(i, &mut variables).value;
+                    self.values[table as usize].is_table = true;
                 }
-                RowStep::TopK { values, indices, .. } => {
-                    for access in [values, indices].into_iter().flatten() {
-                        writers[access.place as usize].push(i);
+                Op::Scatter => {
+                    let state = statement.operands[0];
+                    let reads = |s: &Statement<'_>| {
+                        let skipped = usize::from(matches!(s.op, Op::Scatter));
+                        s.operands.iter().skip(skipped).any(|&v| v == state)
+                    };
+                    if self.statements.iter().any(reads) || self.results.contains(&state) {
+                        return fail(
+                            "reads a state that it scatters into; split it into two regions",
+                        );
                     }
                 }
-                RowStep::Gather { out, .. } => writers[*out as usize].push(i),
-                RowStep::Scatter { .. } => {}
-            }
-        }
-        for place in &program.places {
-            if place.elements > 1 << 31 {
-                return Err(LowerError(
-                    "a row of more than 2^31 elements; split the axis".to_owned(),
-                ));
-            }
-        }
-        let mut costs = vec![2u64; program.places.len()];
-        for step in &program.steps {
-            match step {
-                RowStep::Map { op, inputs, out, .. } => {
-                    let from: u64 = inputs.iter().map(|a| costs[a.place as usize]).sum();
-                    costs[out.place as usize] = (op_cost(*op) + from).min(1 << 20);
-                }
-                RowStep::Gather { out, .. } => costs[*out as usize] = 4,
-                RowStep::Reduce { out, .. } => costs[out.place as usize] = 0,
                 _ => {}
             }
         }
-        for (cost, place) in costs.iter_mut().zip(&program.places) {
-            if matches!(place.kind, PlaceKind::Constant(_)) {
-                *cost = 0;
-            }
+        Ok(())
+    }
+
+    pub(super) fn value(&self, value: Id) -> &Value<'a> {
+        &self.values[value as usize]
+    }
+
+    /// What names of a computed value end in: its number in the listing of the body.
+    pub(super) fn number(&self, value: Id) -> u32 {
+        value - self.operands as u32
+    }
+
+    /// The argument that a value is.
+    pub(super) fn operand(&self, value: Id) -> Option<u32> {
+        match self.value(value).from {
+            From::Operand(arg) => Some(arg),
+            From::RowNumber | From::Literal(_) | From::Statement(_) => None,
         }
-        Ok(Self { program, writers, costs })
     }
 
-    /// Whether a place is only read.
-    pub(super) fn is_leaf(&self, place: u32) -> bool {
-        self.writers[place as usize].is_empty()
+    /// The argument of the result at this position.
+    pub(super) fn result_argument(&self, result: usize) -> usize {
+        self.operands + result
     }
 
-    pub(super) fn elements(&self, place: u32) -> u64 {
-        self.program.places[place as usize].elements
+    /// The statement that computes a value.
+    pub(super) fn statement(&self, value: Id) -> Option<(usize, &Statement<'a>)> {
+        match self.value(value).from {
+            From::Statement(i) => Some((i, &self.statements[i])),
+            From::Operand(_) | From::RowNumber | From::Literal(_) => None,
+        }
     }
 
-    /// Whether a gather reads rows of a place.
-    pub(super) fn is_table(&self, place: u32) -> bool {
-        let gathers = |s: &RowStep| matches!(s, RowStep::Gather { table, .. } if *table == place);
-        self.program.steps.iter().any(gathers)
+    fn is_whole_table(&self, value: Id) -> bool {
+        let decl = |arg: u32| &self.args[arg as usize];
+        self.operand(value).is_some_and(|arg| decl(arg).kind == ArgKind::Table)
     }
 
-    /// Whether a place is made by a stage of its own whatever reads it.
-    pub(super) fn is_staged(&self, place: u32) -> bool {
-        self.writers[place as usize].iter().any(|&w| {
-            matches!(self.program.steps[w], RowStep::Reduce { .. } | RowStep::TopK { .. })
+    /// Whether a value is made by a stage of its own whatever reads it.
+    pub(super) fn is_staged(&self, value: Id) -> bool {
+        self.statement(value).is_some_and(|(_, s)| {
+            matches!(s.op, Op::Reduce { .. } | Op::TopK { .. } | Op::ArgMax { .. })
         })
     }
 
-    /// The part of its place that a map writes.
-    pub(super) fn part(&self, extents: &[u64], out: &Access) -> Part {
-        let loops: Vec<(u64, u64)> = extents
-            .iter()
-            .copied()
-            .zip(out.strides.iter().copied())
-            .filter(|(extent, _)| *extent != 1)
-            .collect();
-        let mut len = 1;
-        let mut outer = loops.len();
-        while outer > 0 && loops[outer - 1].1 == len {
-            len *= loops[outer - 1].0;
-            outer -= 1;
+    /// The element that a result stores at each index, and where it comes from.
+    pub(super) fn stored(&self, result: usize, variables: &mut Variables) -> (Id, Index) {
+        let value = self.results[result];
+        self.resolve(value, Index::element(self.value(value).elements), variables)
+    }
+
+    /// The value that is in memory, constant or computed, and its element, that is the element at
+    /// `index` of a value.
+    pub(super) fn resolve(
+        &self,
+        mut value: Id,
+        mut index: Index,
+        variables: &mut Variables,
+    ) -> (Id, Index) {
+        while let Some((operand, at)) = self.remap(value, &index, variables) {
+            (value, index) = (operand, at);
         }
-        let period = match outer {
-            0 => self.elements(out.place),
-            outer => loops[outer - 1].1,
-        };
-        Part { period: period.max(1), start: out.offset, len }
+        match self.value(value).from {
+            From::Literal(literal) if is_uniform(literal) => (value, Index::constant(0)),
+            _ => (value, index),
+        }
     }
 
-    /// The inputs of a map for the element at `at` of its place, which lies in its part.
-    pub(super) fn map_inputs(
-        &self,
-        step: usize,
-        at: &Index,
-        variables: &mut Variables,
-    ) -> Vec<(u32, Index)> {
-        let RowStep::Map { nest, inputs, out, .. } = &self.program.steps[step] else {
-            return Vec::new();
+    /// The element of its operand that the element of a remap is.
+    fn remap(&self, value: Id, index: &Index, variables: &mut Variables) -> Option<(Id, Index)> {
+        let (_, statement) = self.statement(value)?;
+        let &operand = statement.operands.first()?;
+        let (from, to) = (&self.value(operand).shape, &self.value(value).shape);
+        let flat = |strides: &mut dyn Iterator<Item = (Index, u64)>| {
+            strides.fold(Index::constant(0), |sum, (at, stride)| sum.plus(&at.times(stride)))
         };
-        let counters = self.counters(&nest.extents, out, at, variables);
-        inputs.iter().map(|access| (access.place, indexed(access, &counters))).collect()
-    }
-
-    /// The counters of a map's loops for the element at `at` of its place.
-    pub(super) fn counters(
-        &self,
-        extents: &[u64],
-        out: &Access,
-        at: &Index,
-        variables: &mut Variables,
-    ) -> Vec<Index> {
-        let part = self.part(extents, out);
-        let flat = match part.len == self.elements(out.place) {
-            true => at.clone(),
-            false => {
-                let (outer, inner) = variables.div_rem(at, part.period);
-                let inner = variables.minus(&inner, part.start, part.len);
-                outer.times(part.len).plus(&inner)
+        let index = match statement.op {
+            Op::Reshape => index.clone(),
+            Op::Cast if self.value(operand).dtype == self.value(value).dtype => index.clone(),
+            Op::Broadcast => {
+                let at = variables.coordinates(index, to).split_off(to.len() - from.len());
+                let strides = strides(from);
+                let kept = at.into_iter().zip(from).zip(strides);
+                flat(&mut kept.filter(|((_, n), _)| **n != 1).map(|((at, _), s)| (at, s)))
             }
+            Op::Permute { perm } => {
+                let at = variables.coordinates(index, to);
+                let strides = strides(from);
+                flat(&mut at.into_iter().zip(perm.iter().map(|&axis| strides[axis])))
+            }
+            Op::Slice { axis, start } => {
+                let strides = strides(from);
+                let first = Index::constant(start * strides[*axis]);
+                let at = variables.coordinates(index, to);
+                flat(&mut at.into_iter().zip(strides)).plus(&first)
+            }
+            Op::Concat { .. } if statement.operands.len() == 1 => index.clone(),
+            _ => return None,
         };
-        variables.coordinates(&flat, extents)
+        Some((operand, index))
     }
 
-    /// The index operand of a gather for the element at `at` of its result, and the element
+    /// What a gather reads: its operand, or what that is a range of rows of.
+    pub(super) fn table(&self, gather: usize, variables: &mut Variables) -> Table {
+        let value = self.statements[gather].operands[0];
+        if self.is_whole_table(value) {
+            return Table { value, offset: 0, extent: None };
+        }
+        let Value { shape, elements, .. } = self.value(value);
+        let extent = shape.first().copied();
+        let (base, mut index) = self.resolve(value, Index::element(*elements), variables);
+        let offset = std::mem::take(&mut index.constant);
+        let uniform = matches!(self.value(base).from, From::Literal(l) if is_uniform(l));
+        match index == Index::element(*elements) && !uniform {
+            true => Table { value: base, offset, extent },
+            false => Table { value, offset: 0, extent },
+        }
+    }
+
+    /// Elements of one row of a gather's table.
+    pub(super) fn table_row(&self, gather: usize) -> u64 {
+        let table = self.statements[gather].operands[0];
+        match self.is_whole_table(table) {
+            true => self.value(table).elements,
+            false => self.value(table).shape[1..].iter().product(),
+        }
+    }
+
+    /// The index operand of a gather for the element at `index` of its result, and the element
     /// inside the table's row.
-    pub(super) fn gather_inputs(
+    pub(super) fn gathered(
         &self,
-        step: usize,
-        at: &Index,
+        gather: usize,
+        index: &Index,
         variables: &mut Variables,
-    ) -> Option<((u32, Index), Index)> {
-        let RowStep::Gather { row, nest, indices, .. } = &self.program.steps[step] else {
-            return None;
+    ) -> ((Id, Index), Index) {
+        let (which, inside) = variables.div_rem(index, self.table_row(gather));
+        let indices = self.statements[gather].operands[1];
+        (self.resolve(indices, which, variables), inside)
+    }
+
+    /// The axes that a reduction or a search goes along.
+    fn along(&self, statement: usize) -> &[usize] {
+        match self.statements[statement].op {
+            Op::Reduce { axes, .. } => axes,
+            Op::ArgMax { axis } | Op::TopK { axis } => std::slice::from_ref(axis),
+            _ => &[],
+        }
+    }
+
+    /// How many segments a reduction or a search goes along, and their elements.
+    pub(super) fn segments(&self, statement: usize) -> (u64, u64) {
+        let along = self.along(statement);
+        let shape = self.value(self.statements[statement].operands[0]).shape.iter().enumerate();
+        shape.fold((1, 1), |(segments, len), (axis, &extent)| match along.contains(&axis) {
+            true => (segments, len * extent),
+            false => (segments * extent, len),
+        })
+    }
+
+    /// What a reduction or a search takes at each element of a loop over its segments.
+    pub(super) fn taken(&self, statement: usize, variables: &mut Variables) -> (Id, Index) {
+        let (along, operand) = (self.along(statement), self.statements[statement].operands[0]);
+        let Value { shape, elements, .. } = self.value(operand);
+        let mut axes: Vec<usize> = (0..shape.len()).filter(|a| !along.contains(a)).collect();
+        axes.extend(along);
+        let extents: Vec<u64> = axes.iter().map(|&axis| shape[axis]).collect();
+        let at = variables.coordinates(&Index::element(*elements), &extents);
+        let strides = strides(shape);
+        let index = at
+            .iter()
+            .zip(axes)
+            .fold(Index::constant(0), |sum, (at, axis)| sum.plus(&at.times(strides[axis])));
+        self.resolve(operand, index, variables)
+    }
+
+    /// What a scatter writes at each element of a loop over its rows.
+    pub(super) fn scattered(&self, scatter: usize, variables: &mut Variables) -> Scattered {
+        let [state, slots, rows] = [0, 1, 2].map(|i| self.statements[scatter].operands[i]);
+        let row = match self.is_whole_table(state) {
+            true => self.value(state).elements,
+            false => self.value(state).shape.iter().skip(1).product(),
         };
-        let (which, inside) = variables.div_rem(at, *row);
-        let counters = variables.coordinates(&which, &nest.extents);
-        Some(((indices.place, indexed(indices, &counters)), inside))
+        let e = Index::element(self.value(rows).elements);
+        let (which, inside) = variables.div_rem(&e, row);
+        Scattered {
+            state,
+            row,
+            slot: self.resolve(slots, which, variables),
+            value: self.resolve(rows, e, variables),
+            inside,
+        }
+    }
+
+    /// What the element at `index` of a computed value is made of.
+    pub(super) fn inputs(&self, value: Id, index: &Index, variables: &mut Variables) -> Inputs {
+        let mut inputs = Inputs::default();
+        let Some((i, statement)) = self.statement(value) else { return inputs };
+        if let Some((operand, at)) = self.remap(value, index, variables) {
+            inputs.reads.push(self.resolve(operand, at, variables));
+            return inputs;
+        }
+        match statement.op {
+            Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::Select | Op::Cast => {
+                for &operand in &statement.operands {
+                    inputs.reads.push(self.resolve(operand, index.clone(), variables));
+                }
+            }
+            Op::Concat { axis } => {
+                let shape = &self.value(value).shape;
+                let inner: u64 = shape[axis + 1..].iter().product();
+                let (outer, within) = variables.div_rem(index, shape[*axis] * inner);
+                let mut start = 0;
+                for &operand in &statement.operands {
+                    let len = self.value(operand).shape[*axis] * inner;
+                    if len > 0 {
+                        let at = variables.minus(&within, start, len);
+                        let at = outer.times(len).plus(&at);
+                        inputs.branches.push((within.clone(), start, len));
+                        inputs.reads.push(self.resolve(operand, at, variables));
+                    }
+                    start += len;
+                }
+            }
+            Op::Gather => {
+                let ((indices, at), inside) = self.gathered(i, index, variables);
+                inputs.reads.push((indices, at));
+                // Which row is known on the device only.
+                let table = self.table(i, variables).value;
+                if !self.is_array(table) {
+                    inputs.reads.push((table, inside.clone()));
+                }
+                inputs.computed.push(inside);
+            }
+            Op::Iota { axis } => {
+                let mut at = variables.coordinates(index, &self.value(value).shape);
+                inputs.computed.push(at.swap_remove(*axis));
+            }
+            Op::Reduce { .. }
+            | Op::ArgMax { .. }
+            | Op::TopK { .. }
+            | Op::Broadcast
+            | Op::Reshape
+            | Op::Permute { .. }
+            | Op::Slice { .. }
+            | Op::Scatter
+            | Op::MatMul { .. }
+            | Op::Literal(_)
+            | Op::Region(_)
+            | Op::Custom(_) => {}
+        }
+        inputs
+    }
+
+    /// Whether the elements of a value lie in memory before the kernel runs.
+    pub(super) fn is_array(&self, value: Id) -> bool {
+        match self.value(value).from {
+            From::Operand(_) => true,
+            From::Literal(literal) => !is_uniform(literal),
+            From::RowNumber | From::Statement(_) => false,
+        }
     }
 }
 
-/// The element that an access reads where the loops have these counters.
-pub(super) fn indexed(access: &Access, counters: &[Index]) -> Index {
-    counters
+/// Elements from one index to the next along each axis of a dense shape.
+pub(super) fn strides(shape: &[u64]) -> Vec<u64> {
+    let mut stride = 1;
+    let mut strides: Vec<u64> = shape
         .iter()
-        .zip(&access.strides)
-        .fold(Index::constant(access.offset), |sum, (c, &stride)| sum.plus(&c.times(stride)))
+        .rev()
+        .map(|&extent| {
+            let along = stride;
+            stride *= extent.max(1);
+            along
+        })
+        .collect();
+    strides.reverse();
+    strides
 }

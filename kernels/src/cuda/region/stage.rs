@@ -2,34 +2,40 @@
 
 use super::super::index::{Index, Run};
 use super::emit::{Emitter, Reduced, Scope, Value, chunk_text, indented};
+use super::load::alignment;
 use super::plan::{Mapping, Stage, StageKind};
-use super::source::indexed;
+use super::source::Id;
 use super::text;
 use super::widths::segment_lanes;
-use crate::lower::{LowerError, PlaceKind, RowStep};
+use crate::lower::{ArgKind, LowerError};
 use piecewise_ir::dtype::DType;
-use piecewise_ir::op::ReduceOp;
+use piecewise_ir::op::{Op, ReduceOp};
 use std::fmt::Write;
 
 /// Shared memory of one group, as it is laid out.
 #[derive(Default)]
 pub(super) struct Pool {
     bytes: u64,
-    pub(super) declarations: String,
+    /// Name, type and first byte of each part.
+    parts: Vec<(String, &'static str, u64)>,
 }
 
 impl Pool {
-    fn take(&mut self, name: &str, storage: &str, bytes: u64) {
-        let _ = writeln!(
-            self.declarations,
-            "{storage}* const {name} = ({storage}*)(pool + group * POOL_BYTES + {});",
-            self.bytes
-        );
+    fn take(&mut self, name: String, storage: &'static str, bytes: u64) {
+        self.parts.push((name, storage, self.bytes));
         self.bytes = (self.bytes + bytes.max(1)).next_multiple_of(16);
     }
 
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// The pointers to the parts, where groups have `bytes` each.
+    pub(super) fn declarations(&self, bytes: u64) -> String {
+        let declare = |(name, storage, at): &(String, &str, u64)| {
+            format!("{storage}* const {name} = ({storage}*)(pool + group * {bytes}u + {at});\n")
+        };
+        self.parts.iter().map(declare).collect()
     }
 }
 
@@ -69,11 +75,11 @@ impl Emitter<'_, '_> {
             out.unmet = false;
         }
         match stage.kind {
-            StageKind::Store { place } => self.store(stage, place, out)?,
-            StageKind::Share { place } => self.share(stage, place, out)?,
-            StageKind::Scatter { step } => self.scatter(stage, step, out)?,
-            StageKind::Reduce { step } => self.reduce(stage, step, out)?,
-            StageKind::TopK { step } => self.top_k(step, out)?,
+            StageKind::Store { result } => self.store(stage, result, out)?,
+            StageKind::Share { value } => self.share(stage, value, out)?,
+            StageKind::Scatter { statement } => self.scatter(stage, statement, out)?,
+            StageKind::Reduce { statement } => self.reduce(stage, statement, out)?,
+            StageKind::TopK { statement } => self.top_k(statement, out)?,
         }
         self.in_registers.append(&mut self.computed);
         Ok(())
@@ -108,130 +114,115 @@ impl Emitter<'_, '_> {
         code
     }
 
-    /// Writes `value` to the elements at `index` of `start`.
-    fn write(
+    /// The statements of a chunk with a write of `value` to the elements at `index` of `start`,
+    /// under a condition if there is one.
+    fn written(
         &mut self,
-        start: &str,
+        (start, align): (&str, u64),
         dtype: DType,
         index: &Index,
-        align: u64,
         value: &Value,
+        condition: &str,
     ) -> String {
         let at = self.index(index);
         let storage = text::storage(dtype);
         let (width, text) = (self.width, value.text().to_owned());
         let scope = &mut self.scopes[0];
-        match width {
-            1 => {
-                let _ = writeln!(scope.chunk, "narrow({start}[{at}], {text});");
-                String::new()
-            }
-            _ => {
-                let _ = writeln!(scope.chunk, "Pack<{storage}, {width}> out;");
-                let _ = writeln!(scope.each, "narrow(out.at[v], {text});");
-                let piece = self.piece(dtype, index, align);
-                format!("store<{piece}>({start} + ({at}), out);\n")
-            }
+        let mut after = String::new();
+        if width == 1 {
+            let _ = writeln!(scope.chunk, "{condition}narrow({start}[{at}], {text});");
+        } else {
+            let _ = writeln!(scope.chunk, "Pack<{storage}, {width}> out;");
+            let _ = writeln!(scope.each, "narrow(out.at[v], {text});");
+            let piece = self.piece(dtype, index, align);
+            after = format!("{condition}store<{piece}>({start} + ({at}), out);\n");
         }
+        chunk_text(&self.scopes[0], width, &after)
     }
 
-    fn store(&mut self, stage: &Stage, place: u32, out: &mut Stages) -> Result<(), LowerError> {
-        let data = self.source.program.places[place as usize];
-        let PlaceKind::Arg(arg) = data.kind else {
-            return Err(LowerError("a stored value that is no result".to_owned()));
-        };
-        let index = Index::element(stage.elements);
-        let value = self.read(place, &index)?;
-        let bytes = data.elements * data.dtype.size() as u64;
-        let align = 16.min(1 << bytes.trailing_zeros());
-        let after = self.write(&format!("x{arg}"), data.dtype, &index, align, &value);
-        let body = chunk_text(&self.scopes[0], self.width, &after);
+    fn store(&mut self, stage: &Stage, result: usize, out: &mut Stages) -> Result<(), LowerError> {
+        let arg = self.source.result_argument(result);
+        let (value, index) = self.source.stored(result, self.variables);
+        let value = self.read(value, &index)?;
+        let decl = self.source.args[arg];
+        let align = alignment(decl.elements * decl.dtype.size() as u64);
+        let e = Index::element(stage.elements);
+        let body = self.written((&format!("x{arg}"), align), decl.dtype, &e, &value, "");
         let _ = writeln!(out.code, "// result {arg}");
         out.code.push_str(&self.chunks(stage.elements, &body));
         Ok(())
     }
 
-    fn share(&mut self, stage: &Stage, place: u32, out: &mut Stages) -> Result<(), LowerError> {
-        let dtype = self.source.program.places[place as usize].dtype;
-        let name = format!("s{place}");
-        out.pool.take(&name, text::storage(dtype), stage.elements * dtype.size() as u64);
-        let index = Index::element(stage.elements);
-        self.making = Some(place);
-        let value = self.read(place, &index)?;
+    fn share(&mut self, stage: &Stage, value: Id, out: &mut Stages) -> Result<(), LowerError> {
+        let (dtype, name) = (self.source.value(value).dtype, self.named('s', value));
+        out.pool.take(name.clone(), text::storage(dtype), stage.elements * dtype.size() as u64);
+        let e = Index::element(stage.elements);
+        self.making = Some(value);
+        let made = self.read(value, &e)?;
         self.making = None;
-        let after = self.write(&name, dtype, &index, 16, &value);
-        let body = chunk_text(&self.scopes[0], self.width, &after);
+        let body = self.written((&name, 16), dtype, &e, &made, "");
         let _ = writeln!(out.code, "// shared {name}: read at several indices");
         out.code.push_str(&self.chunks(stage.elements, &body));
         out.unmet = true;
         Ok(())
     }
 
-    fn scatter(&mut self, stage: &Stage, step: usize, out: &mut Stages) -> Result<(), LowerError> {
-        let RowStep::Scatter { table, extent, row, nest, slots, rows } =
-            &self.source.program.steps[step]
-        else {
-            return Err(LowerError("a scatter that is none".to_owned()));
-        };
-        let data = self.source.program.places[*table as usize];
-        let PlaceKind::Arg(arg) = data.kind else {
+    fn scatter(
+        &mut self,
+        stage: &Stage,
+        statement: usize,
+        out: &mut Stages,
+    ) -> Result<(), LowerError> {
+        let scatter = self.source.scattered(statement, self.variables);
+        let (state, row) = (scatter.state, scatter.row);
+        let Some(arg) = self.source.operand(state) else {
             return Err(LowerError("a scatter into something that is no state".to_owned()));
         };
-        let extent = match extent {
-            Some(extent) => format!("{extent}ull"),
-            None => self.extent(*table),
+        let extent = match self.source.args[arg as usize].kind {
+            ArgKind::Table => self.extent(state),
+            ArgKind::Row | ArgKind::Whole => {
+                format!("{}ull", self.source.value(state).shape.first().unwrap_or(&0))
+            }
         };
-        let e = Index::element(stage.elements);
-        let (which, inside) = self.variables.div_rem(&e, *row);
-        let counters = self.variables.coordinates(&which, &nest.extents);
-        let slot = self.read(slots.place, &indexed(slots, &counters))?;
-        let value = self.read(rows.0, &e.plus(&Index::constant(rows.1)))?;
+        let dtype = self.source.value(state).dtype;
+        let slot = self.read(scatter.slot.0, &scatter.slot.1)?;
+        let value = self.read(scatter.value.0, &scatter.value.1)?;
         let _ = writeln!(out.code, "// scatter into operand {arg}");
-        let body = match (&slot, self.width) {
-            (Value::Each(slot), _) => {
-                let at = self.index_of_each(&inside);
-                let (slot, value) = (slot.clone(), value.text().to_owned());
+        let condition = format!("if ((u64)(i64){} < {extent}) ", slot.text());
+        let start = format!("(a{arg} + (u64)(i64){} * {row}ull)", slot.text());
+        let body = match slot {
+            Value::Each(_) => {
+                let at = self.index_of_each(&scatter.inside);
                 let scope = &mut self.scopes[0];
-                let _ = writeln!(
-                    scope.each,
-                    "if ((u64)(i64){slot} < {extent}) narrow(a{arg}[(u64)(i64){slot} * {row}ull + {at}], {value});"
-                );
+                let _ = writeln!(scope.each, "{condition}narrow({start}[{at}], {});", value.text());
                 chunk_text(&self.scopes[0], self.width, "")
             }
-            (Value::Same(slot), _) => {
-                let slot = slot.clone();
-                let start = format!("(a{arg} + (u64)(i64){slot} * {row}ull)");
-                let bytes = row * data.dtype.size() as u64;
-                let align = 16.min(1 << bytes.trailing_zeros());
-                let condition = format!("if ((u64)(i64){slot} < {extent}) ");
-                let before = self.scopes[0].chunk.len();
-                let after = self.write(&start, data.dtype, &inside, align, &value);
-                match self.width {
-                    1 => {
-                        let at =
-                            self.scopes[0].chunk[before..].rfind("narrow(").unwrap_or(0) + before;
-                        self.scopes[0].chunk.insert_str(at, &condition);
-                        chunk_text(&self.scopes[0], 1, "")
-                    }
-                    width => chunk_text(&self.scopes[0], width, &format!("{condition}{after}")),
-                }
+            Value::Same(_) => {
+                let align = alignment(row * dtype.size() as u64);
+                self.written((&start, align), dtype, &scatter.inside, &value, &condition)
             }
         };
         out.code.push_str(&self.chunks(stage.elements, &body));
         Ok(())
     }
 
-    fn reduce(&mut self, stage: &Stage, step: usize, out: &mut Stages) -> Result<(), LowerError> {
-        let RowStep::Reduce { op, nest, kept, input, out: to } = &self.source.program.steps[step]
+    fn reduce(
+        &mut self,
+        stage: &Stage,
+        statement: usize,
+        out: &mut Stages,
+    ) -> Result<(), LowerError> {
+        let (Op::Reduce { op, .. }, &[to]) =
+            (self.source.statements[statement].op, &self.source.statements[statement].results[..])
         else {
             return Err(LowerError("a reduction that is none".to_owned()));
         };
-        let (outer, inner) = nest.extents.split_at(*kept as usize);
-        let (segments, len): (u64, u64) = (outer.iter().product(), inner.iter().product());
-        let dtype = self.source.program.places[to.place as usize].dtype;
-        let from = self.source.program.places[input.place as usize].dtype;
+        let (segments, len) = self.source.segments(statement);
+        let (input, index) = self.source.taken(statement, self.variables);
+        let (dtype, from) = (self.source.value(to).dtype, self.source.value(input).dtype);
         let (functor, identity, nothing) = text::reduction(*op, from);
-        let (lane, place) = (text::lane(from), to.place);
+        let lane = text::lane(from);
+        let (found, shared_name) = (self.named('m', to), self.named('s', to));
         let finished = |sum: &str| {
             let value = match op {
                 _ if len == 0 => nothing.clone(),
@@ -240,12 +231,11 @@ impl Emitter<'_, '_> {
             };
             text::rounded(dtype, &value)
         };
-        let _ = writeln!(out.code, "// m{place} = {}", op.mnemonic());
+        let _ = writeln!(out.code, "// {found} = {}", op.mnemonic());
         let e = Index::element(stage.elements);
-        let counters = self.variables.coordinates(&e, &nest.extents);
         let value = match len {
             0 => Value::Same(identity.clone()),
-            _ => self.read(input.place, &indexed(input, &counters))?,
+            _ => self.read(input, &index)?,
         };
         let (width, threads) = (self.width, self.threads());
         match stage.mapping {
@@ -265,25 +255,25 @@ impl Emitter<'_, '_> {
                     "#pragma unroll\nfor (int v = 1; v < {width}; ++v) sum[0] = {functor}::of(sum[0], sum[v]);\n"
                 );
                 if segments == 1 {
-                    out.pool.take(&format!("exchange{place}"), lane, threads / 32 * 8);
-                    let _ = writeln!(out.registers, "{} m{place};", text::lane(dtype));
+                    let exchange = format!("exchange{}", self.source.number(to));
+                    let _ = writeln!(out.registers, "{} {found};", text::lane(dtype));
                     let body = self.chunks(stage.elements, &body);
-                    let sum = format!(
-                        "group_of<{functor}, {threads}>(sum[0], lane, group, exchange{place})"
-                    );
-                    let code = format!("{start}{body}{fold}m{place} = {};\n", finished(&sum));
+                    let sum =
+                        format!("group_of<{functor}, {threads}>(sum[0], lane, group, {exchange})");
+                    out.pool.take(exchange, lane, threads / 32 * 8);
+                    let code = format!("{start}{body}{fold}{found} = {};\n", finished(&sum));
                     let _ = write!(out.code, "{{\n{}}}\n", indented(&code, 2));
                     let index = Index::constant(0);
                     let reduced = Reduced { elements: 0, width: 0, index, whole: true };
-                    self.reduced.insert(place, reduced);
+                    self.reduced.insert(to, reduced);
                     return Ok(());
                 }
                 let lanes = segment_lanes(len, width).unwrap_or(1);
                 let rounds = self.rounds(stage.elements, width);
                 let chunks = stage.elements / width;
                 let (index, _) = self.variables.div_rem(&e, len);
-                let shared = self.is_read_elsewhere(place, stage.elements, &index);
-                let _ = writeln!(out.registers, "{} m{place}[{rounds}];", text::lane(dtype));
+                let shared = self.is_read_elsewhere(to, stage.elements, &index);
+                let _ = writeln!(out.registers, "{} {found}[{rounds}];", text::lane(dtype));
                 let unroll = if rounds <= 16 { "#pragma unroll" } else { "#pragma unroll 4" };
                 let mut code = format!("{unroll}\nfor (u32 k = 0; k < {rounds}; ++k) {{\n");
                 let mut inside = format!("const u32 c = lane + k * {threads}u;\n{start}");
@@ -294,24 +284,21 @@ impl Emitter<'_, '_> {
                 inside.push_str("}\n");
                 inside.push_str(&fold);
                 let sum = format!("lanes<{functor}, {lanes}>(sum[0])");
-                let _ = writeln!(inside, "m{place}[k] = {};", finished(&sum));
+                let _ = writeln!(inside, "{found}[k] = {};", finished(&sum));
                 if shared {
-                    out.pool.take(
-                        &format!("s{place}"),
-                        text::storage(dtype),
-                        segments * dtype.size() as u64,
-                    );
                     let _ = writeln!(
                         inside,
-                        "if (c < {chunks}u && c % {lanes}u == 0) narrow(s{place}[c / {lanes}u], m{place}[k]);"
+                        "if (c < {chunks}u && c % {lanes}u == 0) narrow({shared_name}[c / {lanes}u], {found}[k]);"
                     );
+                    let bytes = segments * dtype.size() as u64;
+                    out.pool.take(shared_name, text::storage(dtype), bytes);
                     out.unmet = true;
                 }
                 code.push_str(&indented(&inside, 2));
                 code.push_str("}\n");
                 out.code.push_str(&code);
                 let reduced = Reduced { elements: stage.elements, width, index, whole: false };
-                self.reduced.insert(place, reduced);
+                self.reduced.insert(to, reduced);
             }
             Mapping::Threads | Mapping::Warps => {
                 let warps = stage.mapping == Mapping::Warps;
@@ -336,47 +323,45 @@ impl Emitter<'_, '_> {
                     }
                     false => "",
                 };
-                let _ = writeln!(code, "  {one}narrow(s{place}[s], {});\n}}", finished("sum"));
-                out.pool.take(
-                    &format!("s{place}"),
-                    text::storage(dtype),
-                    segments * dtype.size() as u64,
-                );
+                let _ = writeln!(code, "  {one}narrow({shared_name}[s], {});\n}}", finished("sum"));
+                let bytes = segments * dtype.size() as u64;
+                out.pool.take(shared_name, text::storage(dtype), bytes);
                 out.code.push_str(&code);
                 out.unmet = true;
                 let index = Index::constant(0);
                 let reduced = Reduced { elements: 0, width: 0, index, whole: false };
-                self.reduced.insert(place, reduced);
+                self.reduced.insert(to, reduced);
             }
         }
         Ok(())
     }
 
     /// Whether some stage reads a reduction other than in the chunks that made it.
-    fn is_read_elsewhere(&self, place: u32, elements: u64, index: &Index) -> bool {
-        self.source.is_table(place)
+    fn is_read_elsewhere(&self, value: Id, elements: u64, index: &Index) -> bool {
+        self.source.value(value).is_table
             || self.component.stages.iter().any(|stage| {
                 let same =
                     stage.elements == elements && matches!(stage.mapping, Mapping::Flat { .. });
-                stage.reads(place).any(|at| !same || at != index)
+                stage.reads(value).any(|at| !same || at != index)
             })
     }
 
-    fn top_k(&mut self, step: usize, out: &mut Stages) -> Result<(), LowerError> {
-        let RowStep::TopK { nest, k, input, values, indices, .. } =
-            &self.source.program.steps[step]
-        else {
-            return Err(LowerError("a search that is none".to_owned()));
+    fn top_k(&mut self, statement: usize, out: &mut Stages) -> Result<(), LowerError> {
+        let results = self.source.statements[statement].results.clone();
+        let operand = self.source.statements[statement].operands[0];
+        let (segments, len) = self.source.segments(statement);
+        // How many are found along which axis, and what they are.
+        let (k, axis, found) = match self.source.statements[statement].op {
+            Op::TopK { axis } => {
+                let k = self.source.value(results[0]).shape[*axis];
+                (k, *axis, &["best", "best_index"][..])
+            }
+            Op::ArgMax { axis } => (1, *axis, &["best_index"][..]),
+            _ => return Err(LowerError("a search that is none".to_owned())),
         };
-        let Some((&len, outer)) = nest.extents.split_last() else {
-            return Err(LowerError("a search without loops".to_owned()));
-        };
-        let segments: u64 = outer.iter().product();
-        let from = self.source.program.places[input.place as usize].dtype;
-        let (lane, threads) = (text::lane(from), self.threads());
-        let e = Index::element(segments * len);
-        let counters = self.variables.coordinates(&e, &nest.extents);
-        let value = self.read(input.place, &indexed(input, &counters))?;
+        let (input, index) = self.source.taken(statement, self.variables);
+        let (lane, threads) = (text::lane(self.source.value(input).dtype), self.threads());
+        let value = self.read(input, &index)?;
         let text = value.text().to_owned();
         let scope = &mut self.scopes[0];
         let _ = writeln!(scope.chunk, "const {lane} x = {text};");
@@ -384,9 +369,9 @@ impl Emitter<'_, '_> {
             "if ((r == 0 || before(last, last_index, x, (i32)d)) &&\n    (best_index == 0x7fffffff || before(x, (i32)d, best, best_index))) {\n  best = x;\n  best_index = (i32)d;\n}\n",
         );
         let body = chunk_text(&self.scopes[0], 1, "");
-        let (one, two) = (format!("values{step}"), format!("indices{step}"));
-        out.pool.take(&one, lane, threads / 32 * 8);
-        out.pool.take(&two, "i32", threads / 32 * 4);
+        let (one, two) = (format!("values{statement}"), format!("indices{statement}"));
+        out.pool.take(one.clone(), lane, threads / 32 * 8);
+        out.pool.take(two.clone(), "i32", threads / 32 * 4);
         let mut code = format!(
             "// the {k} largest of {len}\nfor (u32 s = 0; s < {segments}u; ++s) {{\n  {lane} last = 0;\n  i32 last_index = 0;\n  for (u32 r = 0; r < {k}u; ++r) {{\n    {lane} best = 0;\n    i32 best_index = 0x7fffffff;\n    for (u32 d = lane; d < {len}u; d += {threads}u) {{\n      const u32 e = s * {len}u + d;\n"
         );
@@ -395,29 +380,19 @@ impl Emitter<'_, '_> {
             code,
             "    }}\n    first_of<{threads}>(best, best_index, lane, group, {one}, {two});\n    last = best;\n    last_index = best_index;\n    if (lane == 0) {{\n      const u32 e = s;\n"
         );
-        let counters = self.variables.coordinates(&Index::element(segments), outer);
-        for (access, found) in [(values, "best"), (indices, "best_index")] {
-            let Some(access) = access else { continue };
-            let data = self.source.program.places[access.place as usize];
-            out.pool.take(
-                &format!("s{}", access.place),
-                text::storage(data.dtype),
-                data.elements * data.dtype.size() as u64,
-            );
-            let at = indexed(access, &counters);
-            if at.variables().next().is_some() {
-                return Err(LowerError("a search over axes that have no plain order".to_owned()));
-            }
-            let along = access.strides.last().copied().unwrap_or(1);
-            let _ = writeln!(
-                code,
-                "      narrow(s{}[{} + r * {along}u], {found});",
-                access.place,
-                at.print()
-            );
+        // A segment is a place around the axis, of which `inner` follow one another inside it.
+        let inner = self.source.value(operand).shape[axis + 1..].iter().product();
+        let (around, inside) = self.variables.div_rem(&Index::element(segments), inner);
+        let at = around.times(k * inner).plus(&inside);
+        for (&result, found) in results.iter().zip(found) {
+            let (dtype, elements) =
+                (self.source.value(result).dtype, self.source.value(result).elements);
+            let name = self.named('s', result);
+            let _ = writeln!(code, "      narrow({name}[{} + r * {inner}u], {found});", at.print());
+            out.pool.take(name, text::storage(dtype), elements * dtype.size() as u64);
             let index = Index::constant(0);
             let reduced = Reduced { elements: 0, width: 0, index, whole: false };
-            self.reduced.insert(access.place, reduced);
+            self.reduced.insert(result, reduced);
         }
         code.push_str("      (void)e;\n    }\n  }\n}\n");
         out.code.push_str(&code);
@@ -434,28 +409,22 @@ impl Emitter<'_, '_> {
     ) -> [String; 2] {
         let (mut registers, mut code) = (String::new(), String::new());
         let carried = self.carried;
-        for (i, (place, index, elements)) in carried.iter().enumerate() {
-            let data = self.source.program.places[*place as usize];
-            let PlaceKind::Arg(arg) = data.kind else { continue };
-            if (data.row_stride == 0 && is_weight(arg)) != weights {
+        for (i, (value, index, elements)) in carried.iter().enumerate() {
+            let Some(arg) = self.source.operand(*value) else { continue };
+            let row = self.source.args[arg as usize].kind == ArgKind::Row;
+            if (!row && is_weight(arg)) != weights {
                 continue;
             }
             self.width = self.component.width(*elements);
             self.flat = Some((*elements, self.width));
-            let (start, align) = match data.row_stride {
-                0 => (format!("a{arg}"), 16),
-                stride => {
-                    let bytes = stride * data.dtype.size() as u64;
-                    (format!("x{arg}"), 16.min(1 << bytes.trailing_zeros()))
-                }
-            };
+            let (start, align, dtype) = self.start(*value);
             debug_assert!(
                 self.width == 1 || self.variables.run(index, self.width) == Run::Stride(1)
             );
-            let piece = self.piece(data.dtype, index, align);
+            let piece = self.piece(dtype, index, align);
             let body = format!("load<{piece}>(c{i}[k], {start} + ({}));\n", index.print());
             code.push_str(&self.chunks(*elements, &body));
-            let (storage, rounds) = (text::storage(data.dtype), self.rounds(*elements, self.width));
+            let (storage, rounds) = (text::storage(dtype), self.rounds(*elements, self.width));
             let _ = writeln!(registers, "Pack<{storage}, {}> c{i}[{rounds}];", self.width);
         }
         [registers, code]

@@ -1,9 +1,9 @@
 //! C++ for dtypes, constants and elementwise ops.
 
-use crate::lower::{LowerError, MapOp};
+use crate::lower::LowerError;
 use half::{bf16, f16};
 use piecewise_ir::dtype::DType;
-use piecewise_ir::op::{BinaryOp, CompareOp, ReduceOp, UnaryOp};
+use piecewise_ir::op::{BinaryOp, CompareOp, Op, ReduceOp, UnaryOp};
 
 /// The type of an element in memory.
 pub(in crate::cuda) fn storage(dtype: DType) -> &'static str {
@@ -29,7 +29,7 @@ pub(super) fn rounded(dtype: DType, text: &str) -> String {
     match dtype {
         DType::BF16 => format!("round_bf16({text})"),
         DType::F16 => format!("round_f16({text})"),
-        _ => text.to_owned(),
+        DType::F32 | DType::I32 | DType::I64 | DType::U8 | DType::Bool => text.to_owned(),
     }
 }
 
@@ -77,8 +77,7 @@ pub(super) fn initializers(
         list.push(match dtype {
             DType::BF16 | DType::F16 => format!("{{{bits:#x}}}"),
             // Constant expressions only: bits of an initializer can't be reinterpreted.
-            DType::F32 => format!("{bits:#x}u"),
-            DType::I32 => format!("(i32){bits:#x}u"),
+            DType::F32 | DType::I32 => format!("(i32){bits:#x}u"),
             DType::I64 => format!("(i64){bits:#x}ull"),
             DType::U8 | DType::Bool => bits.to_string(),
         });
@@ -88,49 +87,64 @@ pub(super) fn initializers(
     Ok(lines.join(",\n"))
 }
 
-/// The value of an elementwise op on operands of `from`, rounded to `to`.
-pub(in crate::cuda) fn map(
-    op: MapOp,
+/// The value of an elementwise op on operands of `from` (the condition of a select aside), or of an
+/// iota at the index that its operand is, rounded to `to`.
+pub(in crate::cuda) fn element(
+    op: &Op,
     from: DType,
     to: DType,
-    operands: &[String],
+    operands: &[&str],
 ) -> Result<String, LowerError> {
-    let [a, b, c] = [0, 1, 2].map(|i| operands.get(i).map_or("", String::as_str));
-    let is_float = from.is_float();
-    let round = |text: String| rounded(to, &text);
-    Ok(match op {
-        MapOp::Unary(op) => {
-            let function = match op {
-                UnaryOp::Neg => return Ok(format!("op_neg({a})")),
-                UnaryOp::Abs => return Ok(format!("op_abs({a})")),
-                UnaryOp::Not => return Ok(format!("(u8)({a} == 0)")),
-                UnaryOp::Exp => "expf",
-                UnaryOp::Log => "logf",
-                UnaryOp::Sqrt => "sqrtf",
-                UnaryOp::Rsqrt => "op_rsqrt",
-                UnaryOp::Sin => "sinf",
-                UnaryOp::Cos => "cosf",
-                UnaryOp::Tanh => "tanhf",
-                UnaryOp::Erf => "erff",
-                UnaryOp::Floor => "floorf",
-            };
-            round(format!("{function}({a})"))
-        }
-        MapOp::Binary(BinaryOp::And) => format!("(u8)(({a} != 0) & ({b} != 0))"),
-        MapOp::Binary(BinaryOp::Or) => format!("(u8)(({a} != 0) | ({b} != 0))"),
-        MapOp::Binary(BinaryOp::Max) => format!("op_max({a}, {b})"),
-        MapOp::Binary(BinaryOp::Min) => format!("op_min({a}, {b})"),
-        MapOp::Binary(op) if is_float => {
-            let sign = match op {
-                BinaryOp::Add => "+",
-                BinaryOp::Sub => "-",
-                BinaryOp::Mul => "*",
-                _ => "/",
-            };
-            round(format!("{a} {sign} {b}"))
-        }
-        MapOp::Binary(op) => format!("op_{}({a}, {b})", op.mnemonic()),
-        MapOp::Compare(op) => {
+    let none = || {
+        Err(LowerError(format!(
+            "`{}` of {from} with {} operands is no element of {to}",
+            op.mnemonic(),
+            operands.len()
+        )))
+    };
+    let text = match (op, operands) {
+        (Op::Unary(op), [a]) => match (op, from.is_float()) {
+            (UnaryOp::Neg, _) => return Ok(format!("op_neg({a})")),
+            (UnaryOp::Abs, _) => return Ok(format!("op_abs({a})")),
+            (UnaryOp::Not, _) => return Ok(format!("(u8)({a} == 0)")),
+            (UnaryOp::Exp, true) => format!("expf({a})"),
+            (UnaryOp::Log, true) => format!("logf({a})"),
+            (UnaryOp::Sqrt, true) => format!("sqrtf({a})"),
+            (UnaryOp::Rsqrt, true) => format!("op_rsqrt({a})"),
+            (UnaryOp::Sin, true) => format!("sinf({a})"),
+            (UnaryOp::Cos, true) => format!("cosf({a})"),
+            (UnaryOp::Tanh, true) => format!("tanhf({a})"),
+            (UnaryOp::Erf, true) => format!("erff({a})"),
+            (UnaryOp::Floor, true) => format!("floorf({a})"),
+            (
+                UnaryOp::Exp
+                | UnaryOp::Log
+                | UnaryOp::Sqrt
+                | UnaryOp::Rsqrt
+                | UnaryOp::Sin
+                | UnaryOp::Cos
+                | UnaryOp::Tanh
+                | UnaryOp::Erf
+                | UnaryOp::Floor,
+                false,
+            ) => return none(),
+        },
+        (Op::Binary(op), [a, b]) => match (op, from.is_float()) {
+            (BinaryOp::Max, _) => return Ok(format!("op_max({a}, {b})")),
+            (BinaryOp::Min, _) => return Ok(format!("op_min({a}, {b})")),
+            (BinaryOp::And, false) => return Ok(format!("(u8)(({a} != 0) & ({b} != 0))")),
+            (BinaryOp::Or, false) => return Ok(format!("(u8)(({a} != 0) | ({b} != 0))")),
+            (BinaryOp::And | BinaryOp::Or, true) => return none(),
+            (BinaryOp::Add, true) => format!("{a} + {b}"),
+            (BinaryOp::Sub, true) => format!("{a} - {b}"),
+            (BinaryOp::Mul, true) => format!("{a} * {b}"),
+            (BinaryOp::Div, true) => format!("{a} / {b}"),
+            (BinaryOp::Add, false) => return Ok(format!("op_add({a}, {b})")),
+            (BinaryOp::Sub, false) => return Ok(format!("op_sub({a}, {b})")),
+            (BinaryOp::Mul, false) => return Ok(format!("op_mul({a}, {b})")),
+            (BinaryOp::Div, false) => return Ok(format!("op_div({a}, {b})")),
+        },
+        (Op::Compare(op), [a, b]) => {
             let sign = match op {
                 CompareOp::Eq => "==",
                 CompareOp::Ne => "!=",
@@ -139,12 +153,17 @@ pub(in crate::cuda) fn map(
                 CompareOp::Gt => ">",
                 CompareOp::Ge => ">=",
             };
-            format!("(u8)({a} {sign} {b})")
+            return Ok(format!("(u8)({a} {sign} {b})"));
         }
-        MapOp::Select => format!("{a} != 0 ? {b} : {c}"),
-        MapOp::Cast => cast(from, to, a),
-        MapOp::Index | MapOp::RowNumber => cast(DType::I64, to, a),
-    })
+        (Op::Select, [c, a, b]) => return Ok(format!("{c} != 0 ? {a} : {b}")),
+        (Op::Cast | Op::Iota { .. }, [a]) => return Ok(cast(from, to, a)),
+        // A remap that is computed as it is.
+        (Op::Broadcast | Op::Reshape | Op::Permute { .. } | Op::Slice { .. }, [a]) => {
+            return Ok((*a).to_owned());
+        }
+        _ => return none(),
+    };
+    Ok(rounded(to, &text))
 }
 
 /// A value of dtype `from` in dtype `to`.
@@ -153,20 +172,21 @@ fn cast(from: DType, to: DType, a: &str) -> String {
         (from, to) if from == to => a.to_owned(),
         (from, DType::Bool) if from.is_float() => format!("(u8)({a} != 0.0f)"),
         (_, DType::Bool) => format!("(u8)({a} != 0)"),
-        (from, to) if from.is_float() && to.is_float() => match (from, to) {
-            (_, DType::F32) => a.to_owned(),
-            _ => rounded(to, a),
-        },
-        (from, to) if from.is_float() => format!("{}_of({a})", lane(to)),
+        (DType::F32 | DType::BF16 | DType::F16, DType::F32 | DType::BF16 | DType::F16) => {
+            rounded(to, a)
+        }
+        (DType::F32 | DType::BF16 | DType::F16, DType::I32 | DType::I64 | DType::U8) => {
+            format!("{}_of({a})", lane(to))
+        }
         (DType::U8 | DType::Bool, DType::U8) => a.to_owned(),
         (DType::U8 | DType::Bool, to) => format!("({}){a}", lane(to)),
-        (_, DType::F32) => format!("float_of((i64){a})"),
-        (_, DType::BF16) => format!("bf16_of((i64){a})"),
-        (_, DType::F16) => format!("f16_of((i64){a})"),
+        (DType::I32 | DType::I64, DType::F32) => format!("float_of((i64){a})"),
+        (DType::I32 | DType::I64, DType::BF16) => format!("bf16_of((i64){a})"),
+        (DType::I32 | DType::I64, DType::F16) => format!("f16_of((i64){a})"),
         (DType::I64, DType::I32) => format!("i32_of({a})"),
-        (_, DType::I64) => format!("(i64){a}"),
-        (_, DType::U8) => format!("u8_of((i64){a})"),
-        _ => a.to_owned(),
+        (DType::I32, DType::I64) => format!("(i64){a}"),
+        (DType::I32 | DType::I64, DType::U8) => format!("u8_of((i64){a})"),
+        (DType::I32, DType::I32) | (DType::I64, DType::I64) => a.to_owned(),
     }
 }
 
@@ -178,8 +198,10 @@ pub(super) fn reduction(op: ReduceOp, dtype: DType) -> (&'static str, String, St
             (DType::I32, true) => "(i32)0x80000000u".to_owned(),
             (DType::I64, false) => "0x7fffffffffffffffll".to_owned(),
             (DType::I64, true) => "(i64)0x8000000000000000ull".to_owned(),
-            (_, false) => "(u8)255".to_owned(),
-            (_, true) => "(u8)0".to_owned(),
+            (DType::U8 | DType::Bool, false) => "(u8)255".to_owned(),
+            (DType::U8 | DType::Bool, true) => "(u8)0".to_owned(),
+            (DType::F32 | DType::F16 | DType::BF16, false) => "INF_F".to_owned(),
+            (DType::F32 | DType::F16 | DType::BF16, true) => "-INF_F".to_owned(),
         }
     };
     let float = dtype.is_float();
@@ -189,8 +211,8 @@ pub(super) fn reduction(op: ReduceOp, dtype: DType) -> (&'static str, String, St
             let zero = format!("({})0", lane(dtype));
             ("Sum", zero.clone(), zero)
         }
-        ReduceOp::Max if float => ("Largest", "NAN_F".to_owned(), "-INF_F".to_owned()),
-        ReduceOp::Min if float => ("Smallest", "NAN_F".to_owned(), "INF_F".to_owned()),
+        ReduceOp::Max if float => ("Largest", "NAN_F".to_owned(), lowest(true)),
+        ReduceOp::Min if float => ("Smallest", "NAN_F".to_owned(), lowest(false)),
         ReduceOp::Max => ("Largest", lowest(true), lowest(true)),
         ReduceOp::Min => ("Smallest", lowest(false), lowest(false)),
     }

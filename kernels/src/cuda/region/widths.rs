@@ -2,7 +2,7 @@
 
 use super::super::index::{Index, Run};
 use super::plan::{Component, Kept, Mapping, Planner, Stage, StageKind};
-use crate::lower::{PlaceKind, RowStep};
+use super::source::Id;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Planner<'_, '_> {
@@ -21,22 +21,17 @@ impl Planner<'_, '_> {
                         .all(|s| self.allows(s, w))
             });
             let width = width.unwrap_or(1);
-            for stage in &mut self.stages {
-                if stage.elements == elements
-                    && let Mapping::Flat { .. } = stage.mapping
-                {
-                    if let StageKind::Reduce { step } = stage.kind
-                        && let RowStep::Reduce { nest, kept, .. } = &self.source.program.steps[step]
-                    {
-                        let (outer, inner) = nest.extents.split_at(*kept as usize);
-                        if outer.iter().product::<u64>() > 1
-                            && segment_lanes(inner.iter().product(), width).is_none()
-                        {
-                            return Err(step);
-                        }
-                    }
-                    stage.mapping = Mapping::Flat { width };
+            for i in 0..self.stages.len() {
+                let Stage { kind, mapping, elements: n, .. } = &self.stages[i];
+                if *n != elements || !matches!(mapping, Mapping::Flat { .. }) {
+                    continue;
                 }
+                if let &StageKind::Reduce { statement } = kind
+                    && !self.fits_lanes(statement, width)
+                {
+                    return Err(statement);
+                }
+                self.stages[i].mapping = Mapping::Flat { width };
             }
         }
         Ok(())
@@ -50,11 +45,15 @@ impl Planner<'_, '_> {
     fn widest(&self, elements: u64) -> u64 {
         let mut narrowest = 4;
         for stage in self.flat_stages().filter(|s| s.elements == elements) {
-            for (place, _) in &stage.visits {
-                let place = &self.source.program.places[*place as usize];
-                if matches!(place.kind, PlaceKind::Arg(_)) && place.elements > 1 {
-                    narrowest = narrowest.min(place.dtype.size() as u64);
-                }
+            let visited = stage.visits.iter().map(|(value, _)| self.source.value(*value));
+            for value in visited.filter(|v| v.in_memory && v.elements > 1) {
+                narrowest = narrowest.min(value.dtype.size() as u64);
+            }
+            if let StageKind::Store { result } = stage.kind
+                && elements > 1
+            {
+                let stored = self.source.value(self.source.results[result]);
+                narrowest = narrowest.min(stored.dtype.size() as u64);
             }
         }
         let mut width = (16 / narrowest.max(2)).min(self.frame.width);
@@ -76,17 +75,16 @@ impl Planner<'_, '_> {
                 }
         });
         let segments = match stage.kind {
-            StageKind::Reduce { step } => match &self.source.program.steps[step] {
-                RowStep::Reduce { nest, kept, .. } if *kept > 0 => {
-                    let (outer, inner) = nest.extents.split_at(*kept as usize);
-                    outer.iter().product::<u64>() == 1
-                        || segment_lanes(inner.iter().product(), width).is_some()
-                }
-                _ => true,
-            },
+            StageKind::Reduce { statement } => self.fits_lanes(statement, width),
             _ => true,
         };
         segments && branches && stage.indices.iter().all(regular)
+    }
+
+    /// Whether lanes of a warp share the segments of a reduction in chunks of `width`.
+    fn fits_lanes(&self, statement: usize, width: u64) -> bool {
+        let (segments, len) = self.source.segments(statement);
+        segments == 1 || segment_lanes(len, width).is_some()
     }
 
     /// The component of the stages.
@@ -110,13 +108,13 @@ impl Planner<'_, '_> {
         Component { stages, kept, carried, threads }
     }
 
-    /// Leaves whose loads are issued before the first stage, in order of first use.
+    /// Operands whose loads are issued before the first stage, in order of first use.
     fn carried(
         &self,
         stages: &[Stage],
-        kept: &BTreeMap<u32, Kept>,
+        kept: &BTreeMap<Id, Kept>,
         threads: Option<u64>,
-    ) -> Vec<(u32, Index, u64)> {
+    ) -> Vec<(Id, Index, u64)> {
         let rounds = |elements: u64, width: u64| match threads {
             None => 1,
             Some(threads) => (elements / width).div_ceil(threads),
@@ -134,24 +132,22 @@ impl Planner<'_, '_> {
                 budget = budget.saturating_sub(width * rounds(*elements, width));
             }
         }
-        let mut carried: Vec<(u32, Index, u64)> = Vec::new();
+        let mut carried: Vec<(Id, Index, u64)> = Vec::new();
         for stage in stages {
             let Mapping::Flat { width } = stage.mapping else { continue };
-            for &(place, i) in &stage.visits {
+            for &(value, i) in &stage.visits {
                 let index = &stage.indices[i];
-                let data = &self.source.program.places[place as usize];
+                let Some(arg) = self.source.operand(value) else { continue };
                 // A width of one has no runs, and loads what it takes.
                 let single = self.frame.width == 1;
                 let unit = single || self.variables.run(index, width) == Run::Stride(1);
-                let bytes = width * data.dtype.size() as u64;
+                let bytes = width * self.source.value(value).dtype.size() as u64;
                 let plain = index.variables().next().is_none();
-                if !self.source.is_leaf(place)
-                    || !matches!(data.kind, PlaceKind::Arg(_))
-                    || !unit
+                if !unit
                     || !plain
                     || !(single || bytes.is_multiple_of(4))
-                    || self.frame.product.is_some_and(|arg| data.kind == PlaceKind::Arg(arg))
-                    || carried.iter().any(|(p, i, n)| (*p, i, *n) == (place, index, stage.elements))
+                    || self.frame.product == Some(arg)
+                    || carried.iter().any(|(v, i, n)| (*v, i, *n) == (value, index, stage.elements))
                 {
                     continue;
                 }
@@ -159,7 +155,7 @@ impl Planner<'_, '_> {
                 let registers = words * rounds(stage.elements, width);
                 if registers <= budget {
                     budget -= registers;
-                    carried.push((place, index.clone(), stage.elements));
+                    carried.push((value, index.clone(), stage.elements));
                 }
             }
         }

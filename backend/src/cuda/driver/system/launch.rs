@@ -5,6 +5,7 @@ use crate::cuda::driver::{KernelLaunch, Outcome, TensorMap};
 use cudarc::driver::sys as cu;
 use piecewise_ir::dtype::DType;
 use piecewise_kernels::op::cuda::TensorBoxes;
+use smallvec::SmallVec;
 use std::ffi::{c_uint, c_void};
 use std::ptr::null_mut;
 
@@ -45,7 +46,7 @@ impl SystemDriver {
     }
 
     pub(super) fn launch_kernel(&self, launch: &KernelLaunch<'_>) -> Outcome<()> {
-        let mut attributes = Vec::with_capacity(2);
+        let mut attributes: SmallVec<[cu::CUlaunchAttribute; 2]> = SmallVec::new();
         let mut attribute = |id, value| {
             attributes.push(cu::CUlaunchAttribute { id, pad: [0; 4], value });
         };
@@ -78,7 +79,7 @@ impl SystemDriver {
         };
         // The driver reads as many bytes at each pointer as the kernel declares: the low half of a
         // number on the little-endian machines that CUDA runs on.
-        let mut parameters: Vec<*mut c_void> = launch
+        let mut parameters: SmallVec<[*mut c_void; 32]> = launch
             .parameters
             .iter()
             .map(|value| std::ptr::from_ref(value).cast_mut().cast())

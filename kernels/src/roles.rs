@@ -6,10 +6,17 @@ pub const TOKENS: &str = "tokens";
 pub const ROWS: &str = "rows";
 /// Symbols: the sequences of a step.
 pub const SEQUENCES: &str = "sequences";
+/// Symbols: what the role of rows of a graph's own kind begins with: `rows.patches`. They are
+/// counted by who declared them
+/// ([`OpRegistry::declare_rows`](crate::op::OpRegistry::declare_rows)), or given by whoever runs the
+/// step.
+pub const OWN_ROWS: &str = "rows.";
 /// Symbols: the rows of the KV pool; fixed at load.
 pub const KV_ROWS: &str = "kv.rows";
 /// Symbols: the entries of the state of sampled ids; fixed at load.
 pub const SAMPLED_ROWS: &str = "sampled.rows";
+/// Symbols: the slots of states that each sequence has one row of; fixed at load.
+pub const SLOT_ROWS: &str = "sequence.slots";
 
 /// Input `i32 [T]`: staged token ids.
 pub const TOKEN_IDS: &str = "tokens.ids";
@@ -28,6 +35,9 @@ pub const KV_LENGTHS: &str = "kv.lengths";
 pub const QUERY_STARTS: &str = "query.starts";
 /// Input `i32 [S]`: the rows of each sequence.
 pub const QUERY_LENGTHS: &str = "query.lengths";
+/// Input `i32 [S]`: the slot of each sequence: the row of the states of role [`SEQUENCE_STATE`] that
+/// is its own.
+pub const SEQUENCE_SLOTS: &str = "sequence.slot";
 /// Input `i32 [R]`: the token rows that want logits.
 pub const LOGIT_ROWS: &str = "rows.tokens";
 /// Input `i32 [R]`: the entry of the state of sampled ids that each row writes; -1 writes nowhere.
@@ -45,5 +55,8 @@ pub const SAMPLE_POSITION: &str = "sample.position";
 
 /// States `[P, heads, dim]`: keys and values, a row a token.
 pub const KV_CACHE: &str = "kv.cache";
+/// States `[L, ...]`: what each sequence remembers as a whole, a row a slot. A slot is all zeros
+/// before the first token of its sequence.
+pub const SEQUENCE_STATE: &str = "sequence.state";
 /// State `i32 [Q]`: the ids sampled last, by entry.
 pub const SAMPLED: &str = "sampled";

@@ -1,0 +1,44 @@
+//! What paged attention is told of the batch.
+
+use crate::inputs::{Extent, StepInput};
+use crate::roles;
+use piecewise_ir::dtype::DType;
+
+/// The inputs of [`PagedAttention`](super::PagedAttention) and of the scatters that write its
+/// keys and values.
+pub(super) fn inputs() -> [StepInput; 5] {
+    let sequences = |role| StepInput::new(role, DType::I32, [Extent::of(roles::SEQUENCES)], 0.0);
+    let table = [Extent::of(roles::SEQUENCES), Extent::AnyConstant];
+    [
+        StepInput::new(roles::KV_SLOTS, DType::I32, [Extent::of(roles::TOKENS)], -1.0).filled(
+            |batch, out| {
+                for sequence in batch.sequences() {
+                    let row = |position| sequence.page_row(position).map_or(-1, |row| row as i32);
+                    out.extend(sequence.positions().map(row));
+                }
+                Ok(())
+            },
+        ),
+        StepInput::new(roles::KV_BLOCK_TABLE, DType::I32, table, 0.0).filled(|batch, out| {
+            let columns = out.dim(1);
+            for sequence in batch.sequences() {
+                let pages = &sequence.pages()[..sequence.pages().len().min(columns)];
+                out.extend(pages.iter().map(|&page| page as i32));
+                out.repeat(0, columns - pages.len());
+            }
+            Ok(())
+        }),
+        sequences(roles::KV_LENGTHS).filled(|batch, out| {
+            out.extend(batch.sequences().map(|sequence| sequence.length() as i32));
+            Ok(())
+        }),
+        sequences(roles::QUERY_STARTS).filled(|batch, out| {
+            out.extend(batch.sequences().map(|sequence| sequence.token_rows().start as i32));
+            Ok(())
+        }),
+        sequences(roles::QUERY_LENGTHS).filled(|batch, out| {
+            out.extend(batch.sequences().map(|sequence| sequence.tokens() as i32));
+            Ok(())
+        }),
+    ]
+}

@@ -1,0 +1,198 @@
+//! [`crate::segments`] on CUDA: attention within segments on tensor cores where types and widths
+//! allow it, else without them; the mean over segments.
+
+use super::matmul::options;
+use super::recipe::{Blocks, GridAxis, LaunchRecipe, OpKernels, Param, Scalar};
+use super::region::storage;
+use crate::lower::LowerError;
+use crate::segments::{SegmentAttention, SegmentMean, SegmentSpec};
+use piecewise_ir::custom::{Attrs, CustomOpDef};
+use piecewise_ir::dim::Dim;
+use piecewise_ir::dtype::DType;
+use piecewise_ir::entity::Entity;
+use piecewise_ir::types::TensorType;
+
+/// The widest head.
+const MAX_DIM: u64 = 256;
+/// The widest head whose queries stay in registers; those of wider ones lie in shared memory, and
+/// fewer keys beside them, so that a block fits the 99 KiB of the smallest devices.
+const REGISTER_DIM: u64 = 128;
+/// Blocks of eight warps that keep a large device busy; fewer are cut in two.
+const ENOUGH_BLOCKS: u64 = 264;
+/// Threads of a block of `mean.cu`: a column each.
+const MEAN_COLUMNS: u64 = 128;
+
+struct Shape {
+    heads: u64,
+    kv_heads: u64,
+    dim: u64,
+    value_dim: u64,
+    rows: Dim,
+    key_rows: Dim,
+    segments: Dim,
+    segment_symbol: u64,
+    spec: SegmentSpec,
+    dtypes: [DType; 2],
+}
+
+impl Shape {
+    fn new(operands: &[TensorType], attrs: &Attrs) -> Result<Self, LowerError> {
+        SegmentAttention.infer(operands, attrs).map_err(LowerError)?;
+        let [q, k, v, starts, ..] = operands else {
+            return Err(LowerError("attention within segments takes seven operands".to_owned()));
+        };
+        let fixed = |ty: &TensorType, axis: usize| ty.shape[axis].as_constant().unwrap_or(0);
+        let shape = Self {
+            heads: fixed(q, 1),
+            kv_heads: fixed(k, 1),
+            dim: fixed(q, 2),
+            value_dim: fixed(v, 2),
+            rows: q.shape[0].clone(),
+            key_rows: k.shape[0].clone(),
+            segments: starts.shape[0].clone(),
+            segment_symbol: counted_by(starts)?,
+            spec: SegmentSpec::of(attrs).map_err(LowerError)?,
+            dtypes: [q.dtype, k.dtype],
+        };
+        if shape.dim > MAX_DIM || shape.value_dim > MAX_DIM {
+            return Err(LowerError(format!(
+                "attention within segments with heads of {} and {} elements; up to {MAX_DIM} have \
+                 a kernel",
+                shape.dim, shape.value_dim
+            )));
+        }
+        Ok(shape)
+    }
+
+    fn group(&self) -> u64 {
+        self.heads / self.kv_heads.max(1)
+    }
+
+    fn on_tensor_cores(&self) -> bool {
+        let [q, kv] = self.dtypes;
+        q == kv
+            && matches!(q, DType::BF16 | DType::F16)
+            && self.dim.is_multiple_of(8)
+            && self.value_dim.is_multiple_of(8)
+    }
+
+    fn header(&self, defines: &[(&str, u64)]) -> String {
+        let [q, k] = self.dtypes.map(storage);
+        let mut source = format!("#include \"prelude.cuh\"\n\ntypedef {q} Q;\ntypedef {k} K;\n");
+        let common = [
+            ("HEADS", self.heads),
+            ("KV_HEADS", self.kv_heads),
+            ("GROUP", self.group()),
+            ("DIM", self.dim),
+            ("VALUE_DIM", self.value_dim),
+            ("CAUSAL", u64::from(self.spec.causal)),
+            ("WINDOWED", u64::from(self.spec.window.is_some())),
+            ("WINDOW", u64::from(self.spec.window.unwrap_or(0))),
+        ];
+        for (name, value) in common.iter().chain(defines) {
+            source.push_str(&format!("#define {name} {value}\n"));
+        }
+        source.push_str(include_str!("../attention/walk.cuh"));
+        source.push_str(include_str!("seen.cuh"));
+        source
+    }
+
+    fn launch(&self, source: String, tile: u64, threads: u32, dynamic_shared: u32) -> OpKernels {
+        let mut params: Vec<Param> = (0..8).map(Param::Arg).collect();
+        let size = |dim: &Dim| Param::Scalar(Scalar::U32(dim.clone()));
+        params.extend([
+            Param::Counts,
+            size(&self.rows),
+            size(&self.key_rows),
+            size(&self.segments),
+            size(&Dim::constant(self.segment_symbol)),
+            Param::Scalar(Scalar::F32((self.spec.scale * std::f64::consts::LOG2_E) as f32)),
+        ]);
+        let tiles = vec![
+            Blocks { units: self.rows.times(self.group() as i64), per_block: tile },
+            // Rounded up for each segment apart.
+            Blocks { units: self.segments.clone(), per_block: 1 },
+        ];
+        let launch = LaunchRecipe {
+            grid: [GridAxis::Blocks(tiles), GridAxis::of(self.kv_heads, 1), GridAxis::one()],
+            options: options(),
+            dynamic_shared,
+            programmatic: true,
+            ..LaunchRecipe::new(source, "segment_attention", GridAxis::one(), threads, params)
+        };
+        OpKernels { launches: vec![launch], scratch: Dim::constant(0) }
+    }
+}
+
+/// The number of the symbol that counts the rows of `ty`.
+fn counted_by(ty: &TensorType) -> Result<u64, LowerError> {
+    let symbol = ty.outer_symbol().ok_or_else(|| {
+        LowerError("segments that no symbol counts; shape their starts by a symbol".to_owned())
+    })?;
+    Ok(symbol.index() as u64)
+}
+
+/// The launch of `piecewise.segment_attention` at these sizes (by symbol index). Arguments: the
+/// op's operands, then its result. Can be captured in every batch.
+///
+/// # Errors
+/// When the operands do not fit the op, no symbol counts the segments, or a head is wider than 256.
+pub fn segment_attention_kernels(
+    operands: &[TensorType],
+    attrs: &Attrs,
+    sizes: &[u64],
+) -> Result<OpKernels, LowerError> {
+    let shape = Shape::new(operands, attrs)?;
+    if !shape.on_tensor_cores() {
+        let source = shape.header(&[]) + include_str!("plain.cu");
+        return Ok(shape.launch(source, 4, 128, 0));
+    }
+    let wide = shape.dim.max(shape.value_dim) > REGISTER_DIM;
+    let keys = if wide { 32 } else { 64 };
+    let query_staged = shape.dim > REGISTER_DIM;
+    // More rows of a block read the keys less often. What a row adds up does not depend on it.
+    let rows = shape.rows.eval(sizes).saturating_mul(shape.heads);
+    let warps = if !wide && rows / 128 >= ENOUGH_BLOCKS { 8 } else { 4 };
+    let tile = warps * 16;
+    let defines = [("WARPS", warps), ("KEYS", keys), ("QUERY_STAGED", u64::from(query_staged))];
+    let source = shape.header(&defines) + include_str!("tensor.cu");
+    // Rows lie an odd number of chunks apart.
+    let [key_chunks, value_chunks] =
+        [shape.dim, shape.value_dim].map(|dim| dim.div_ceil(16) * 2 + 1);
+    let query_chunks = if query_staged { tile * key_chunks } else { 0 };
+    let chunks = query_chunks + 2 * keys * (key_chunks + value_chunks);
+    Ok(shape.launch(source, tile, 32 * warps as u32, chunks as u32 * 16))
+}
+
+/// The launch of `piecewise.segment_mean`. Arguments: the op's operands, then its result.
+///
+/// # Errors
+/// When the operands do not fit the op, or no symbol counts the segments.
+pub fn segment_mean_kernels(operands: &[TensorType]) -> Result<OpKernels, LowerError> {
+    SegmentMean.infer(operands, &Attrs::new()).map_err(LowerError)?;
+    let [x, starts, _] = operands else {
+        return Err(LowerError("the mean over segments takes three operands".to_owned()));
+    };
+    let width = x.shape[1].as_constant().unwrap_or(0);
+    let source = format!(
+        "#include \"prelude.cuh\"\n\ntypedef {} X;\n#define WIDTH {width}\n{}",
+        storage(x.dtype),
+        include_str!("mean.cu")
+    );
+    let size = |dim: &Dim| Param::Scalar(Scalar::U32(dim.clone()));
+    let mut params: Vec<Param> = (0..4).map(Param::Arg).collect();
+    params.extend([
+        Param::Counts,
+        size(&x.shape[0]),
+        size(&starts.shape[0]),
+        size(&Dim::constant(counted_by(starts)?)),
+    ]);
+    let segments = GridAxis::of(starts.shape[0].clone(), 1);
+    let launch = LaunchRecipe {
+        grid: [segments, GridAxis::of(width, MEAN_COLUMNS), GridAxis::one()],
+        options: options(),
+        programmatic: true,
+        ..LaunchRecipe::new(source, "segment_mean", GridAxis::one(), MEAN_COLUMNS as u32, params)
+    };
+    Ok(OpKernels { launches: vec![launch], scratch: Dim::constant(0) })
+}

@@ -1,0 +1,63 @@
+//! What the engine itself tells a graph of the batch.
+
+use super::{Extent, StepInput};
+use crate::roles;
+use piecewise_ir::dtype::DType;
+
+/// Who declares these inputs, in errors.
+pub const DECLARED_BY: &str = "the engine";
+
+/// Ids with their feedback, positions, slots, and the rows that want logits.
+pub fn engine_inputs() -> [StepInput; 6] {
+    let tokens =
+        |role, padding| StepInput::new(role, DType::I32, [Extent::of(roles::TOKENS)], padding);
+    let rows = |role, padding| StepInput::new(role, DType::I32, [Extent::of(roles::ROWS)], padding);
+    [
+        tokens(roles::TOKEN_IDS, 0.0).filled(|batch, out| {
+            out.extend(batch.ids().iter().copied());
+            Ok(())
+        }),
+        tokens(roles::TOKEN_FEEDBACK, -1.0).filled(|batch, out| {
+            for sequence in batch.sequences() {
+                let entry = sequence.feedback().map_or(-1, |entry| entry as i32);
+                out.repeat(entry, sequence.tokens() as usize);
+            }
+            Ok(())
+        }),
+        tokens(roles::TOKEN_POSITIONS, 0.0).filled(|batch, out| {
+            for sequence in batch.sequences() {
+                out.extend(sequence.positions().map(|position| position as i32));
+            }
+            Ok(())
+        }),
+        StepInput::new(roles::SEQUENCE_SLOTS, DType::I32, [Extent::of(roles::SEQUENCES)], -1.0)
+            .filled(|batch, out| {
+                for (i, sequence) in batch.sequences().enumerate() {
+                    let slot = sequence.slot().ok_or_else(|| {
+                        format!(
+                            "sequence {i} of the step has no state slot: it was removed, or never \
+                             admitted"
+                        )
+                    })?;
+                    out.push(slot as i32);
+                }
+                Ok(())
+            }),
+        rows(roles::LOGIT_ROWS, 0.0).filled(|batch, out| {
+            for sequence in batch.sequences() {
+                out.extend(sequence.wanted_rows().map(|row| row as i32));
+            }
+            Ok(())
+        }),
+        rows(roles::SAMPLE_SLOTS, -1.0).filled(|batch, out| {
+            for sequence in batch.sequences() {
+                let rows = sequence.logit_rows().count();
+                if let Some(others) = rows.checked_sub(1) {
+                    out.repeat(-1, others);
+                    out.push(sequence.entry().map_or(-1, |entry| entry as i32));
+                }
+            }
+            Ok(())
+        }),
+    ]
+}

@@ -1,0 +1,42 @@
+// What kernels share on Hopper, on the host: in place of hopper.cuh. Products are there as soon as
+// they are asked for; there are no clusters.
+#include <map>
+static char emu_anchor;
+// The low half of an address says all within a program's own data.
+static inline u32 shared_address(const void*p){return (u32)(size_t)p;}
+static inline char*emu_at(u32 address){return &emu_anchor+(int)(address-shared_address(&emu_anchor));}
+struct EmuBarrier{u32 arrivals,left,phase;};
+static std::map<u32,EmuBarrier> emu_barriers;
+static void barrier_init(u32 b,u32 n){emu_barriers[b]={n,n,0};}
+static void barriers_made(){}
+static void barrier_arrive(u32 b){auto&x=emu_barriers.at(b);if(--x.left==0){x.left=x.arrivals;x.phase++;}}
+static void barrier_arrive_copied(u32 b){emu_copies_done();barrier_arrive(b);}
+static void barrier_wait(u32 b,u32 parity){while((emu_barriers.at(b).phase&1)==parity)emu_yield();}
+static void copy_shared_if(bool there,u32 to,const void*from){copies[threadIdx.x].back().push_back({emu_at(to),from,there});}
+template<int N>static void registers_up(){}
+template<int N>static void registers_down(){}
+template<int N>static void threads_meet(u32 number){groupbar[32+number].wait(N);}
+template<int N>static void threads_arrive(u32 number){auto&b=groupbar[32+number];if(++b.arrived==N){b.arrived=0;b.gen++;}}
+static void cluster_meet(){abort();}
+static void store_shared(u32 to,float x,float y){float v[2]={x,y};memcpy(emu_at(to),v,8);}
+template<int N>static void load_cluster(float(&)[N],u32,u32){abort();}
+static u64 matrix_at(u32 address){return address>>4;}
+static u64 columns_at(u32 address,u32 apart){return address>>4|(u64)(apart>>4)<<32;}
+static void products_begin(){}
+static void products_end(){}
+static void products_see_writes(){}
+template<int N>static void made_here(float(&)[N]){}
+template<int LEFT,int N>static void products_done_but(float(&)[N]){}
+// Chunks of 16 bytes are swapped by the row of 128 bytes that they are in.
+static float emu_element(u32 address){address^=(address>>7&7)<<4;T16 x;memcpy(&x,emu_at(address),2);return widen(x);}
+static float emu_row_element(u64 m,u32 row,u32 k){return emu_element((u32)m*16+row/8*1024+row%8*128+k*2);}
+static float emu_column_element(u64 m,u32 k,u32 n){return emu_element((u32)m*16+n/64*(u32)(m>>32)*16+k/8*1024+k%8*128+n%64*2);}
+static u32 emu_row(u32 i){return threadIdx.x/32%4*16+threadIdx.x%32/4+i/2%2*8;}
+static u32 emu_column(u32 i){return i/4*8+threadIdx.x%4*2+i%2;}
+template<int N>static void multiply_add_tile(float(&sum)[N],u64 a,u64 b,u32 add){
+for(int i=0;i<N;i++){double s=0;for(u32 k=0;k<16;k++)s+=(double)emu_row_element(a,emu_row(i),k)*emu_row_element(b,emu_column(i),k);sum[i]=(float)((add?sum[i]:0)+s);}}
+template<int N>static void multiply_add_tile(float(&sum)[N],u32 a0,u32 a1,u32 a2,u32 a3,u64 b,u32 add){
+unsigned w=emu_w(),l=emu_l(),mine[4]={a0,a1,a2,a3};memcpy(fragments[w][l],mine,sizeof mine);warpbar[w].wait(32);
+float a[2][16];for(u32 h=0;h<2;h++)for(u32 k=0;k<16;k++){u32 pair=fragments[w][l/4*4+k%8/2][k/8*2+h];u16 bits=(u16)(pair>>k%2*16);T16 x;memcpy(&x,&bits,2);a[h][k]=widen(x);}
+for(int i=0;i<N;i++){double s=0;for(u32 k=0;k<16;k++)s+=(double)a[i/2%2][k]*emu_column_element(b,k,emu_column(i));sum[i]=(float)((add?sum[i]:0)+s);}
+warpbar[w].wait(32);}

@@ -1,0 +1,138 @@
+//! The interface, over continuous batching.
+
+use super::request::check_length;
+use super::schedule::Schedule;
+use super::sequence::Sequence;
+use super::{
+    BatchingEngine, Engine, EngineError, EngineOptions, Event, Request, RequestId, StepObserver,
+    Usage,
+};
+use crate::dispatch::Dispatcher;
+use crate::kv::{PagePool, SlotPool};
+use crate::model::Ledger;
+use crate::stats::Statistics;
+use piecewise_backend::device::Device;
+use piecewise_ir::module::Module;
+
+impl<D: Device> Engine for BatchingEngine<D> {
+    fn add(&mut self, request: Request) -> Result<RequestId, EngineError> {
+        request.check(&self.options, &self.roles)?;
+        check_length(request.prompt.len(), &self.options)?;
+        let id = RequestId(self.next_id);
+        self.next_id += 1;
+        let sequence = Sequence::new(request, self.options.max_seq_len, &self.roles);
+        self.sequences.insert(id, sequence);
+        self.waiting.push_back(id);
+        Ok(id)
+    }
+
+    fn extend(&mut self, id: RequestId, request: Request) -> Result<(), EngineError> {
+        let Some(at) = self.kept.iter().position(|&kept| kept == id) else {
+            return Err(EngineError::NotKept { request: id });
+        };
+        request.check(&self.options, &self.roles)?;
+        let ids = self.ids(id).map_or(0, <[u32]>::len);
+        check_length(ids.saturating_add(request.prompt.len()), &self.options)?;
+        self.kept.remove(at);
+        if let Some(sequence) = self.sequences.get_mut(&id) {
+            sequence.extend(request, self.options.max_seq_len);
+        }
+        self.waiting.push_back(id);
+        Ok(())
+    }
+
+    fn remove(&mut self, id: RequestId) -> Result<(), EngineError> {
+        let mut sequence =
+            self.sequences.remove(&id).ok_or(EngineError::UnknownRequest { request: id })?;
+        sequence.release(&mut self.pool, &mut self.slots);
+        self.entries.extend(sequence.entry.take());
+        self.running.retain(|&other| other != id);
+        self.waiting.retain(|&other| other != id);
+        self.kept.retain(|&other| other != id);
+        Ok(())
+    }
+
+    fn ids(&self, id: RequestId) -> Option<&[u32]> {
+        self.sequences.get(&id).map(|sequence| sequence.ids.as_slice())
+    }
+
+    fn usage(&self, id: RequestId) -> Option<Usage> {
+        self.sequences.get(&id).map(Sequence::usage)
+    }
+
+    fn kept(&self) -> &[RequestId] {
+        &self.kept
+    }
+
+    fn has_work(&self) -> bool {
+        !(self.running.is_empty() && self.waiting.is_empty() && self.in_flight.is_empty())
+    }
+
+    fn step(&mut self, events: &mut Vec<Event>) -> Result<bool, EngineError> {
+        while let Schedule::ReadFirst = self.schedule()? {
+            self.read_oldest(events)?;
+        }
+        let submitted = !self.plan.is_empty();
+        if submitted && let Err(error) = self.submit() {
+            self.take_back_plan(&error, events)?;
+            return Err(error);
+        }
+        let ahead = usize::from(submitted && self.options.run_ahead);
+        while self.in_flight.len() > ahead {
+            self.read_oldest(events)?;
+        }
+        Ok(self.has_work())
+    }
+
+    fn logits(&mut self, ids: &[u32], rows: &mut dyn FnMut(u64, &[u8])) -> Result<(), EngineError> {
+        self.logits_of(ids, rows)
+    }
+
+    fn observe(&mut self, observer: StepObserver) {
+        self.observer = Some(observer);
+    }
+
+    fn options(&self) -> &EngineOptions {
+        &self.options
+    }
+
+    fn pool(&self) -> &PagePool {
+        &self.pool
+    }
+
+    fn slots(&self) -> &SlotPool {
+        &self.slots
+    }
+
+    fn preemptions(&self) -> u64 {
+        self.preemptions
+    }
+
+    fn statistics(&self) -> &Statistics {
+        self.model.statistics()
+    }
+
+    fn ledger(&self) -> Ledger {
+        self.model.memory().ledger
+    }
+
+    fn module(&self) -> &Module {
+        self.model.module()
+    }
+
+    fn dispatcher(&self) -> &Dispatcher {
+        self.model.dispatcher()
+    }
+
+    fn lowered_mode(&self) -> Option<&str> {
+        self.model.lowered_mode()
+    }
+
+    fn captured_graphs(&self) -> usize {
+        self.model.captured_graphs()
+    }
+
+    fn describe_device(&self) -> String {
+        self.model.device().describe()
+    }
+}

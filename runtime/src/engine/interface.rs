@@ -1,0 +1,131 @@
+//! The interface of an engine, whatever its device.
+
+use super::{EngineError, EngineOptions, Event, Request, RequestId, StepObserver, Usage};
+use crate::dispatch::Dispatcher;
+use crate::kv::{PagePool, SlotPool};
+use crate::model::Ledger;
+use crate::stats::Statistics;
+use piecewise_ir::module::Module;
+
+/// Serves requests with a compiled model: requests are added, continued and removed at any time
+/// between two steps, and each step says what it brought about.
+///
+/// ```no_run
+/// # use piecewise_runtime::engine::{Engine, EngineError, Event, Request};
+/// # fn serve(engine: &mut dyn Engine) -> Result<(), EngineError> {
+/// let mut request = Request::new([1, 2, 3], 16);
+/// request.keep = true;
+/// let first = engine.add(request)?;
+/// let other = engine.add(Request::new([4, 5], 16))?;
+/// let mut events = Vec::new();
+/// engine.step(&mut events)?;
+/// engine.remove(other)?;
+/// engine.run(&mut events)?;
+/// // The conversation goes on from what was kept.
+/// engine.extend(first, Request::new([6, 7], 16))?;
+/// engine.run(&mut events)?;
+/// for event in events {
+///     if let Event::Finished { request, usage, .. } = event {
+///         println!("{request}: {} tokens, {} cached", usage.generated, usage.cached);
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub trait Engine: std::fmt::Debug + Send {
+    /// Takes a request; it runs when there is room.
+    ///
+    /// # Errors
+    /// When the prompt is empty, too long, or holds ids that the model has not, or a parameter
+    /// is out of range.
+    fn add(&mut self, request: Request) -> Result<RequestId, EngineError>;
+
+    /// Continues a finished request that was kept: `request.prompt` is appended to its ids, and
+    /// what its pages and slot still hold is not computed again.
+    ///
+    /// # Errors
+    /// When the request is not there or not finished, or as for [`Self::add`].
+    fn extend(&mut self, id: RequestId, request: Request) -> Result<(), EngineError>;
+
+    /// Forgets a request, wherever it is. Its pages and its slot are free at once; what it had in
+    /// flight is dropped.
+    ///
+    /// # Errors
+    /// When there is no such request.
+    fn remove(&mut self, id: RequestId) -> Result<(), EngineError>;
+
+    /// The ids of a request so far, prompts and generated; `None` where it is not there.
+    fn ids(&self, id: RequestId) -> Option<&[u32]>;
+
+    /// What the present or last turn of a request has taken so far; `None` where it is not there.
+    fn usage(&self, id: RequestId) -> Option<Usage>;
+
+    /// The requests that have finished and were kept, the longest idle first.
+    fn kept(&self) -> &[RequestId];
+
+    /// Whether a step would do anything.
+    fn has_work(&self) -> bool;
+
+    /// Submits the next step, if anybody has tokens for one, and reads what is due; appends what
+    /// happened to `events`. Returns whether there is more to do.
+    ///
+    /// # Errors
+    /// When an input can't be filled, the model fails, the pool can't hold even one sequence, or
+    /// what was sampled is no id (then that request is removed and the others go on). A step that
+    /// failed is taken back: its requests stay, and the next call tries them again.
+    fn step(&mut self, events: &mut Vec<Event>) -> Result<bool, EngineError>;
+
+    /// Steps until nothing is left to do.
+    ///
+    /// # Errors
+    /// As for [`Self::step`].
+    fn run(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
+        while self.step(events)? {}
+        Ok(())
+    }
+
+    /// Computes the logits of every position of `ids` and hands them out chunk by chunk: the
+    /// position of the first row, and the rows `f32 [rows, vocab]` as little-endian bytes. The
+    /// model must have been built to read its logits back.
+    ///
+    /// # Errors
+    /// When `ids` is empty, too long or out of range, requests run, the pool is too small, the
+    /// graph returns no logits, or the model fails.
+    fn logits(&mut self, ids: &[u32], rows: &mut dyn FnMut(u64, &[u8])) -> Result<(), EngineError>;
+
+    /// Calls `observer` with every step that was read back.
+    fn observe(&mut self, observer: StepObserver);
+
+    /// The bounds in force.
+    fn options(&self) -> &EngineOptions;
+
+    /// Pages of the KV pool.
+    fn pool(&self) -> &PagePool;
+
+    /// Slots of the states that each sequence has a row of.
+    fn slots(&self) -> &SlotPool;
+
+    /// How often a sequence lost its pages or its slot and was computed again.
+    fn preemptions(&self) -> u64;
+
+    /// What the model counted.
+    fn statistics(&self) -> &Statistics;
+
+    /// What the model holds in memory.
+    fn ledger(&self) -> Ledger;
+
+    /// The model's module: graph, pieces and plan.
+    fn module(&self) -> &Module;
+
+    /// The lists and bounds of dispatch, with the mode in force.
+    fn dispatcher(&self) -> &Dispatcher;
+
+    /// Why the graph mode is not the one asked for, where it is not.
+    fn lowered_mode(&self) -> Option<&str>;
+
+    /// Graphs captured so far.
+    fn captured_graphs(&self) -> usize;
+
+    /// The device, for people.
+    fn describe_device(&self) -> String;
+}

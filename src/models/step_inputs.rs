@@ -1,0 +1,190 @@
+//! What a decoder needs of each step, declared in one call.
+
+use super::op_builders::{AttentionMeta, KernelOps, SampleParameters};
+use piecewise_ir::builder::{Builder, Tensor};
+use piecewise_ir::dim::Dim;
+use piecewise_ir::dtype::DType;
+use piecewise_ir::entity::Symbol;
+use piecewise_kernels::attention::{PAGE_ROWS, PagedAttention};
+use piecewise_kernels::inputs::{Extent, StepInput, engine_inputs};
+use piecewise_kernels::sampling::Sample;
+use piecewise_runtime::roles;
+
+/// How large the steps and sequences of a decoder may be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StepBounds {
+    /// The most tokens of a step.
+    pub max_tokens: u64,
+    /// The most rows of one head call.
+    pub max_rows: u64,
+    /// The most sequences of a step.
+    pub max_sequences: u64,
+    /// The longest sequence, prompt and reply together.
+    pub max_length: u64,
+    /// Rows of the KV pool, a multiple of [`PAGE_ROWS`]; 0 where nothing is paged.
+    pub kv_rows: u64,
+    /// Slots of the states that each sequence has one row of: as many as sequences run, and one
+    /// for each conversation that is kept besides. 0 where there are no such states.
+    pub state_slots: u64,
+}
+
+/// The inputs, symbols and states that the engine binds for a decoder: token ids with their
+/// feedback, positions, the metadata of paged attention, the rows that want logits, and sampling.
+///
+/// ```
+/// use piecewise::models::{StepBounds, StepInputs};
+/// use piecewise::prelude::*;
+///
+/// let b = Builder::new("bigram");
+/// let bounds = StepBounds {
+///     max_tokens: 32,
+///     max_rows: 4,
+///     max_sequences: 4,
+///     max_length: 128,
+///     kv_rows: 512,
+///     state_slots: 0,
+/// };
+/// let step = StepInputs::declare(&b, &bounds);
+/// let table = b.weight("table", [64, 64]);
+/// let logits = table.gather(step.ids).gather(step.logit_rows).cast(DType::F32);
+/// let sampled = step.sample(logits);
+/// let graph = b.finish([logits, sampled])?;
+/// assert_eq!(graph.outputs().len(), 2);
+/// # Ok::<(), BuildErrors>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct StepInputs<'b> {
+    /// The tokens of a step.
+    pub tokens: Symbol,
+    /// The rows of a step that want logits.
+    pub rows: Symbol,
+    /// The sequences of a step.
+    pub sequences: Symbol,
+    /// The rows of the KV pool.
+    pub kv_rows: Symbol,
+    /// `i32 [T]`: the ids, those that the step before sampled among them.
+    pub ids: Tensor<'b>,
+    /// `i32 [T]`: the position of each token in its sequence.
+    pub positions: Tensor<'b>,
+    /// `i32 [T]`: the row of the KV pool that each token writes.
+    pub kv_slots: Tensor<'b>,
+    /// What paged attention reads.
+    pub attention: AttentionMeta<'b>,
+    /// `i32 [R]`: the token rows that want logits.
+    pub logit_rows: Tensor<'b>,
+    pages: u64,
+    slot_rows: Option<Symbol>,
+    sample_slots: Tensor<'b>,
+    parameters: SampleParameters<'b>,
+    sampled: Tensor<'b>,
+}
+
+impl<'b> StepInputs<'b> {
+    /// Declares all of it. A mistake shows when `b` is finished.
+    pub fn declare(b: &'b Builder, bounds: &StepBounds) -> Self {
+        let tokens = b.symbol("T", 1, bounds.max_tokens, Some(roles::TOKENS));
+        let rows = b.symbol("R", 1, bounds.max_rows, Some(roles::ROWS));
+        let sequences = b.symbol("S", 1, bounds.max_sequences, Some(roles::SEQUENCES));
+        let kv_rows = b.symbol("P", 0, bounds.kv_rows.max(1), Some(roles::KV_ROWS));
+        let entries = b.symbol("Q", 1, bounds.max_sequences, Some(roles::SAMPLED_ROWS));
+        let slot_rows = (bounds.state_slots > 0)
+            .then(|| b.symbol("L", 1, bounds.state_slots, Some(roles::SLOT_ROWS)));
+        let pages = bounds.max_length.div_ceil(PAGE_ROWS);
+        let symbols = [(roles::TOKENS, tokens), (roles::ROWS, rows), (roles::SEQUENCES, sequences)];
+        let input = |name: &str, input: &StepInput| declare(b, name, input, &symbols, pages);
+        let [ids, feedback, positions, _, logit_rows, sample_slots] = engine_inputs();
+        let [kv_slots, block_table, kv_lengths, query_starts, query_lengths] =
+            PagedAttention::inputs();
+        let [temperature, top_k, top_p, seed, position] = Sample::inputs();
+        let staged = input("ids", &ids);
+        let feedback = input("feedback", &feedback);
+        let positions = input("positions", &positions);
+        let kv_slots = input("slots", &kv_slots);
+        let attention = AttentionMeta {
+            block_table: input("block_table", &block_table),
+            kv_lengths: input("kv_lengths", &kv_lengths),
+            query_starts: input("query_starts", &query_starts),
+            query_lengths: input("query_lengths", &query_lengths),
+        };
+        let logit_rows = input("logit_rows", &logit_rows);
+        let sample_slots = input("sample_slots", &sample_slots);
+        let parameters = SampleParameters {
+            temperature: input("temperature", &temperature),
+            top_k: input("top_k", &top_k),
+            top_p: input("top_p", &top_p),
+            seed: input("seed", &seed),
+            position: input("sample_position", &position),
+        };
+        let sampled = b.state("sampled", DType::I32, [entries.into()], Some(roles::SAMPLED));
+        // Ids that the previous step sampled never leave the device: -1 takes the staged id.
+        let fed_back = sampled.gather(feedback);
+        let is_staged = feedback.less(b.scalar(DType::I32, 0.0));
+        let ids = is_staged.select(staged, fed_back);
+        Self {
+            tokens,
+            rows,
+            sequences,
+            kv_rows,
+            ids,
+            positions,
+            kv_slots,
+            attention,
+            logit_rows,
+            pages,
+            slot_rows,
+            sample_slots,
+            parameters,
+            sampled,
+        }
+    }
+
+    /// An input that an op of one's own declares: its symbols are those of the step, and a constant
+    /// that it leaves open is the number of pages that a sequence has at most.
+    pub fn input(&self, b: &'b Builder, name: &str, input: &StepInput) -> Tensor<'b> {
+        let Self { tokens, rows, sequences, pages, .. } = *self;
+        let symbols = [(roles::TOKENS, tokens), (roles::ROWS, rows), (roles::SEQUENCES, sequences)];
+        declare(b, name, input, &symbols, pages)
+    }
+
+    /// A token id for each row of `logits f32 [R, V]`: `i32 [R]`, which the next step can take.
+    #[track_caller]
+    pub fn sample(&self, logits: Tensor<'b>) -> Tensor<'b> {
+        let sampled = logits.sample(&self.parameters);
+        self.sampled.scatter(self.sample_slots, sampled);
+        sampled
+    }
+
+    /// A state `[slots, shape...]` under the current scope of which each sequence has one row,
+    /// all zeros before its first token. Without `state_slots` it has no rows.
+    #[track_caller]
+    pub fn slot_state(
+        &self,
+        b: &'b Builder,
+        name: &str,
+        dtype: DType,
+        shape: impl IntoIterator<Item = u64>,
+    ) -> Tensor<'b> {
+        let slots = self.slot_rows.map_or(Dim::constant(0), Dim::from);
+        let shape = std::iter::once(slots).chain(shape.into_iter().map(Dim::constant));
+        b.state(name, dtype, shape, Some(roles::SEQUENCE_STATE))
+    }
+}
+
+fn declare<'b>(
+    b: &'b Builder,
+    name: &str,
+    input: &StepInput,
+    symbols: &[(&str, Symbol)],
+    pages: u64,
+) -> Tensor<'b> {
+    let dim = |extent: &Extent| match extent {
+        Extent::Symbolic { of, times, plus } => {
+            let symbol = symbols.iter().find(|(role, _)| role == of);
+            Dim::affine(*plus, symbol.map(|(_, symbol)| (*symbol, *times)))
+        }
+        Extent::Constant(n) => Dim::constant(*n),
+        Extent::AnyConstant => Dim::constant(pages),
+    };
+    let shape: Vec<Dim> = input.shape().iter().map(dim).collect();
+    b.input(name, input.dtype(), shape, Some(input.padding()), Some(input.role()))
+}
