@@ -70,7 +70,7 @@ fn count(session: &Session, wanted: impl Fn(&Op) -> bool) -> usize {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut session =
-        Session::cpu(model()?).weights(weights()).capture_sizes([1, 8, 64]).build()?;
+        Assembly::graph(model()?).weights(weights()).capture_sizes([1, 8, 64]).session()?;
 
     let regions = count(&session, |op| matches!(op, Op::Region(_)));
     let matmuls = count(&session, |op| matches!(op, Op::MatMul { .. }));

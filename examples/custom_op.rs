@@ -136,14 +136,13 @@ fn device() -> Result<DeviceSpec, String> {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let device = device()?;
-    let session = || {
+    let assembly = || {
         let graph = halved_running_sum_of_squares()?;
-        let builder = Session::builder(graph).device(device).registry(with_running_sum());
-        let builder = builder.capture_sizes([1, 4, 16]);
-        Ok::<_, BuildErrors>(builder)
+        let assembly = Assembly::graph(graph).device(device).ops(with_running_sum());
+        Ok::<_, BuildErrors>(assembly.capture_sizes([1, 4, 16]))
     };
-    let mut between_pieces = session()?.build()?;
-    let mut inside_a_piece = session()?.split_ops([""; 0]).build()?;
+    let mut between_pieces = assembly()?.session()?;
+    let mut inside_a_piece = assembly()?.never_split().session()?;
     describe("split", &between_pieces);
     describe("inside", &inside_a_piece);
 

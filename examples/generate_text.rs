@@ -17,13 +17,15 @@ fn device() -> Result<DeviceSpec, String> {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/tiny-qwen3");
-    let LoadedDecoder { config, tokenizer, mut engine } = DecoderLoader::new(folder)
+    let assembly = Assembly::folder(folder)?
         .device(device()?)
         .activations(DType::F32)
         .max_num_seqs(4)
         .max_num_tokens(32)
-        .max_seq_len(128)
-        .load()?;
+        .max_seq_len(128);
+    let config = assembly.decoder_config().ok_or("a folder has a decoder")?.clone();
+    let tokenizer = TextTokenizer::load(folder.as_ref(), config.vocab_size)?;
+    let mut engine = assembly.engine()?;
 
     let mut texts: BTreeMap<RequestId, (TextStream<'_>, String)> = BTreeMap::new();
     for prompt in PROMPTS {

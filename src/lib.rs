@@ -6,10 +6,10 @@
 //!
 //! | You want to | Start at |
 //! | --- | --- |
-//! | run a graph of your own | [`session::Session`] |
+//! | run a graph, a folder, a preset or a text | [`assembly::Assembly`] |
 //! | write an op of your own | [`CustomOpDef`](prelude::CustomOpDef), [`CpuOp`](prelude::CpuOp) |
-//! | run on a GPU | [`device::DeviceSpec`] |
-//! | load a checkpoint and generate | [`models::DecoderLoader`], [`Engine`](prelude::Engine) |
+//! | run on a GPU, or several models on one | [`device::DeviceSpec`], [`device::OpenDevice`] |
+//! | serve requests | [`Engine`](prelude::Engine) |
 //! | write a pass | [`passes`] |
 //! | read a dump | [`ir::text`] |
 //!
@@ -29,7 +29,7 @@
 //!     .with("norm", [4], vec![1.0f32; 4])
 //!     .with("up", [8, 4], vec![0.5f32; 32])
 //!     .with("down", [4, 8], vec![0.25f32; 32]);
-//! let mut session = Session::cpu(graph).weights(weights).capture_sizes([1, 8, 64]).build()?;
+//! let mut session = Assembly::graph(graph).weights(weights).capture_sizes([1, 8, 64]).session()?;
 //!
 //! let outputs = session.step().input("x", &[1.0f32, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0]).run()?;
 //! assert_eq!(outputs.shape(0)?, [2, 4]);
@@ -43,12 +43,14 @@
 //! ```
 
 pub use piecewise_backend as backend;
+pub use piecewise_cache as cache;
 pub use piecewise_ir as ir;
 pub use piecewise_kernels as kernels;
 pub use piecewise_passes as passes;
 pub use piecewise_planner as planner;
 pub use piecewise_runtime as runtime;
 
+pub mod assembly;
 pub mod device;
 pub mod models;
 pub mod prelude;

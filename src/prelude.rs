@@ -1,10 +1,11 @@
 //! What a program that builds and runs models names: `use piecewise::prelude::*`.
 
-pub use crate::device::{DeviceSpec, OpenError};
+pub use crate::assembly::{Assembly, AssemblyError, Notice, Planned, Purpose};
+pub use crate::device::{DeviceSpec, OpenDevice, OpenError};
 pub use crate::models::op_builders::*;
 pub use crate::models::{
-    Checkpoint, DecoderConfig, DecoderLimits, DecoderLoader, LoadedDecoder, StepBounds, StepInputs,
-    TextStream, TextTokenizer, decoder,
+    Checkpoint, DecoderConfig, DecoderLimits, Preset, StepBounds, StepInputs, TextStream,
+    TextTokenizer, decoder,
 };
 pub use crate::session::{Element, InMemoryWeights, Outputs, Session, SessionError, Step};
 pub use piecewise_backend::cpu::{CpuCompiler, CpuDevice};

@@ -1,21 +1,14 @@
 //! Bad weights are errors that name the file and the tensor, never a panic, and cost no more memory
 //! than the file is long.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
-
-mod support;
-
 use std::path::Path;
 
+use crate::support::counting_allocator::peak_bytes;
+use crate::support::safetensors_file::{described, file, folder_with, valid, write};
 use piecewise::models::{Checkpoint, CheckpointError};
 use piecewise_ir::dtype::DType;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use support::counting_allocator::{CountingAllocator, peak_bytes};
-use support::safetensors_file::{described, file, folder_with, valid, write};
-
-#[global_allocator]
-static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Bytes that opening may hold beside a few times what the headers have.
 const CONSTANT: usize = 32 << 10;

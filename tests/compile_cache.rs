@@ -1,12 +1,7 @@
 //! What the cache holds of a decoder: the same for any number of layers and whatever they are
 //! called.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-#[path = "support/models.rs"]
-mod models;
-
-use models::small_model;
+use crate::support::models::small_model;
 use piecewise::models::{DecoderConfig, DecoderLimits, Preset, decoder};
 use piecewise_backend::artifact::Digest;
 use piecewise_backend::cpu::CpuCompiler;

@@ -1,13 +1,7 @@
 //! Every kernel that the shipped models need compiles for every architecture, without a GPU.
 //! Skipped where NVRTC is not installed (see `.ci/install-nvrtc`), unless PIECEWISE_REQUIRE_NVRTC=1.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(clippy::print_stdout, reason = "a skipped test says why")]
-
-#[path = "support/nvrtc.rs"]
-mod nvrtc;
-
-use nvrtc::nvrtc;
+use crate::support::nvrtc::nvrtc;
 use piecewise::models::{DecoderConfig, DecoderLimits, decoder};
 use piecewise_backend::artifact::{Access, ArgRef, Artifact, Launch, PieceSize};
 use piecewise_backend::compiler::{Compiler, NoStore};
@@ -16,7 +10,7 @@ use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::{Entity, Value};
 use piecewise_ir::module::Module;
 use piecewise_kernels::op::OpRegistry;
-use piecewise_kernels::op::cuda::Param;
+use piecewise_kernels::op::cuda::{LaunchRecipe, Param};
 use piecewise_passes::check::{LaunchAccess, MemberLaunches, check_launches};
 use piecewise_runtime::mode::Level;
 use piecewise_runtime::pipeline::plan;
@@ -217,10 +211,48 @@ fn access(launch: &Launch, operands: &[Value]) -> LaunchAccess {
         let ArgRef::Operand(position) = arg.at else { continue };
         match arg.access {
             Access::Read => found.reads.push(operands[position as usize]),
+            Access::ReadAhead => {
+                found.reads.push(operands[position as usize]);
+                found.ahead.push(operands[position as usize]);
+            }
             _ => found.writes.push(operands[position as usize]),
         }
     }
     found
+}
+
+#[test]
+fn blocks_of_a_step_of_one_row_take_half_of_a_multiprocessor() {
+    for number in [80, 86, 87, 89, 90, 100, 120] {
+        let arch = Arch { number };
+        // A multiprocessor has a KiB more than one block may have, and each block takes one.
+        let (each, all) = (arch.shared_bytes_of_half() + 1024, arch.shared_bytes_of_block() + 1024);
+        assert!(2 * each <= all && 3 * each > all, "{arch}");
+    }
+    let Some(nvrtc) = nvrtc() else { return };
+    let arch = Arch { number: 90 };
+    let compiler = CudaCompiler::new(Arc::new(OpRegistry::builtin()), arch, nvrtc);
+    let module = module(MODELS[0], DType::BF16, Level::Piecewise);
+    let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
+    for piece in module.stitch().unwrap().unique.values() {
+        let compile = |rows| -> Vec<LaunchRecipe> {
+            let mut limits = symbols.bounds().to_vec();
+            let Some(over) = piece.over else { return Vec::new() };
+            limits[over.index()] = rows;
+            let size = PieceSize::Exact(rows);
+            let made = compiler.compile(piece, size, &limits, &[], &NoStore).unwrap();
+            let kernel = |(_, bytes): &(_, Vec<u8>)| match CudaImage::from_bytes(bytes).unwrap() {
+                CudaImage::Kernel(kernel) => Some(kernel.recipe),
+                _ => None,
+            };
+            made.images.iter().filter_map(kernel).collect()
+        };
+        let half = arch.shared_bytes_of_half() as u32;
+        let shared = |r: &LaunchRecipe| r.static_shared + r.dynamic_shared;
+        assert!(compile(1).iter().all(|recipe| shared(recipe) >= half));
+        let small = |r: &LaunchRecipe| r.entry == "region" && shared(r) >= half;
+        assert!(!compile(64).iter().any(small));
+    }
 }
 
 #[test]

@@ -2,8 +2,6 @@
 //! and the errors they quote are the errors. What they say that the program prints is held by the
 //! program's own tests.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use piecewise::backend::device::CaptureRule;
 use std::path::{Path, PathBuf};
 
@@ -117,5 +115,39 @@ fn the_check_runs_the_two_commands_of_the_readme() {
         assert!(readme.contains(&format!("\n{command}\n")), "README.md lacks: {command}");
         let quiet = command.replacen("--release", "--release --quiet", 1);
         assert!(check.contains(&format!("\n{quiet}\n")), ".ci/run lacks: {quiet}");
+    }
+}
+
+/// Codes of findings that a document shows are codes that the verifier gives.
+#[test]
+fn codes_in_documents_are_the_verifiers() {
+    let folder = root().join("ir/src/verify");
+    let sources: String = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| std::fs::read_to_string(entry.unwrap().path()).unwrap())
+        .collect();
+    for document in documents() {
+        let text = std::fs::read_to_string(&document).unwrap();
+        for code in text.split("error[V").skip(1).map(|rest| rest.split(']').next().unwrap()) {
+            let known = sources.contains(&format!("V{code}"));
+            assert!(known, "{} shows V{code}, which no rule has", document.display());
+        }
+    }
+}
+
+/// The least Rust that the README asks for is the manifest's, which `.ci/run` holds.
+#[test]
+fn the_oldest_rust_is_said_once() {
+    let manifest: toml::Table = read("Cargo.toml").parse().unwrap();
+    let oldest = manifest["workspace"]["package"]["rust-version"].as_str().unwrap();
+    assert!(read("README.md").contains(&format!("Rust {oldest} or newer")));
+    assert!(read(".ci/run").contains("step \"the oldest Rust\""));
+}
+
+/// Who comes from CUDA looks for the word that everybody uses.
+#[test]
+fn newcomers_find_cuda_graphs() {
+    for document in ["README.md", "ARCHITECTURE.md", "docs/capture-rules.md"] {
+        assert!(read(document).contains("CUDA graph"), "{document}");
     }
 }

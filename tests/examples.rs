@@ -1,7 +1,5 @@
 //! Every example runs and shows what its text promises.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use piecewise::prelude::{DecoderConfig, TextTokenizer};
 use std::path::Path;
 use std::process::Command;

@@ -1,12 +1,7 @@
 //! What is compiled and planned does not grow with the number of layers, and how much there is of
 //! everything is pinned for every model at hand.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-#[path = "support/models.rs"]
-mod models;
-
-use models::{MODELS, small_model};
+use crate::support::models::{MODELS, small_model};
 use piecewise::models::{Checkpoint, DecoderConfig, DecoderLimits, decoder};
 use piecewise_backend::artifact::{Artifact, PieceSize};
 use piecewise_backend::compiler::{CompileError, Compiler, NoStore, Store};
@@ -18,6 +13,7 @@ use piecewise_ir::graph::Graph;
 use piecewise_ir::module::{Module, Step, Stitch, UniquePiece};
 use piecewise_ir::op::Op;
 use piecewise_kernels::op::OpRegistry;
+use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::dispatch::Dispatcher;
 use piecewise_runtime::mode::{GraphMode, Level};
 use piecewise_runtime::model::{
@@ -133,10 +129,12 @@ fn cost(layers: usize, sizes: &[u64]) -> Cost {
         strict: true,
         checks: Checks::default(),
     };
+    let compiled =
+        compile_module(&module, &options.dispatcher, &compiler, &NoStore, &mut |_| {}).unwrap();
     let model = CompiledModel::build(
         Arc::clone(&module),
         options,
-        &compiler,
+        compiled,
         &NoStore,
         CpuDevice::new(registry, 2).unwrap(),
         &NormalWeights { std: 0.1, seed: 1 },

@@ -1,7 +1,5 @@
 //! Bad configurations and tokenizers are errors that name the file and the field, never a panic.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
-
 use std::path::{Path, PathBuf};
 
 use piecewise::models::tokenizer::check_token_ids;

@@ -1,7 +1,5 @@
 //! Every model folder of the repository is read whole: configuration, weights, tokenizer.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
-
 use std::path::{Path, PathBuf};
 
 use piecewise::models::{Checkpoint, DecoderConfig, Family, RopeScaling, TextTokenizer};

@@ -1,7 +1,5 @@
 //! Every rule has a planted fault: the rules' own lists, the page of faults and the tests agree.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::collections::BTreeSet;
 use std::path::Path;
 

@@ -3,33 +3,16 @@
 //!
 //! Counters are of each thread, so that tests beside each other do not disturb them.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-#[path = "support/counting_allocator.rs"]
-mod counting_allocator;
-#[allow(dead_code, reason = "the device suite uses more of it")]
-#[path = "device_suite/sequences.rs"]
-mod sequences;
-#[allow(dead_code, reason = "the device suite uses more of it")]
-#[path = "device_suite/small_decoder.rs"]
-mod small_decoder;
-#[allow(dead_code, reason = "the device suite uses more of it")]
-#[path = "device_suite/target.rs"]
-mod target;
-
-use counting_allocator::{CountingAllocator, allocations};
+use crate::sequences::{Sequences, Turn, roles_of};
+use crate::small_decoder::Setup;
+use crate::support::counting_allocator::allocations;
+use crate::target::Cpu;
 use piecewise_backend::device::Device;
 use piecewise_ir::testing::Rng;
 use piecewise_runtime::batch::{ChunkRows, Sampling};
 use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Request};
 use piecewise_runtime::mode::{GraphMode, StepMode};
 use piecewise_runtime::model::CompiledModel;
-use sequences::{Sequences, Turn};
-use small_decoder::Setup;
-use target::Cpu;
-
-#[global_allocator]
-static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const STEPS: usize = 60;
 
@@ -94,7 +77,7 @@ fn a_decode_step_of_the_engine_allocates_nothing() {
         let setup = Setup { mode, threads: 2, max_length: 512, ..Setup::default() };
         let model = setup.build::<Cpu>();
         let allowed = blocks_of_rayon(&model, mode);
-        let roles = sequences::roles_of(&model);
+        let roles = roles_of(&model);
         let options = EngineOptions::of(&model, &roles);
         let mut engine = BatchingEngine::new(model, roles, options).unwrap();
         for prompt in [&[1, 2, 3][..], &[4, 5]] {

@@ -70,6 +70,8 @@ pub enum ArgRef {
 pub enum Access {
     /// Read only.
     Read,
+    /// Read only, and before the launches ahead are done: nothing of a step may write it.
+    ReadAhead,
     /// Written without being read before.
     Write,
     /// Read and written: states.

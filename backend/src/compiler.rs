@@ -6,7 +6,7 @@ use crate::weights::WeightLayout;
 use piecewise_ir::module::{Stitch, UniquePiece};
 
 /// Why a piece could not be compiled.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompileError {
     /// A node that the target has no kernel for.

@@ -1,9 +1,6 @@
 //! The rules of captures, and what a captured graph holds on to.
-#![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
 
-mod harness;
-
-use harness::{Bench, CANARY, compile_with, encode, pattern, unique};
+use crate::harness::{Bench, CANARY, compile_with, encode, pattern, unique};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::cpu::CpuCompiler;
 use piecewise_backend::device::{Address, CaptureRule, Device, DeviceError};

@@ -1,11 +1,8 @@
 //! A small layer on the CPU, where fused and unfused have the same bits.
-#![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
 
-mod harness;
-
-use harness::layer::{Layer, M, bench, layer, run};
-use harness::target::Cpu;
-use harness::{Bench, CANARY, compile, compile_with, registry, sizes_of};
+use crate::harness::layer::{Layer, M, bench, layer, run};
+use crate::harness::target::Cpu;
+use crate::harness::{Bench, CANARY, compile, compile_with, registry, sizes_of};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::cpu::AbsorbingCompiler;
 use piecewise_backend::device::Device;

@@ -1,11 +1,8 @@
 //! Single primitives outside regions, and what they refuse.
-#![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
 
-mod harness;
-
-use harness::nodes::{self, MOST, Sample, sample};
-use harness::target::Cpu;
-use harness::{registry, unique};
+use crate::harness::nodes::{self, MOST, Sample, sample};
+use crate::harness::target::Cpu;
+use crate::harness::{registry, unique};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::compiler::{CompileError, Compiler, NoStore};
 use piecewise_backend::cpu::CpuCompiler;

@@ -1,9 +1,7 @@
 //! Random regions: fused, op by op and evaluated.
 
-mod harness;
-
-use harness::regions;
-use harness::target::Cpu;
+use crate::harness::regions;
+use crate::harness::target::Cpu;
 
 #[test]
 fn regions_of_exact_ops_equal_the_evaluator() {

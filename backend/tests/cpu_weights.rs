@@ -1,9 +1,7 @@
 //! Every recipe, made by the device.
-#![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
 
-mod harness;
-
-use harness::{decode, encode, pattern, registry};
+use crate::harness;
+use crate::harness::{decode, encode, pattern, registry};
 use piecewise_backend::cpu::CpuDevice;
 use piecewise_backend::device::{Device, DeviceError};
 use piecewise_backend::weights::{

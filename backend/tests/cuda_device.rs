@@ -1,10 +1,6 @@
 //! The device on a real GPU. Skipped without one, unless PIECEWISE_REQUIRE_GPU=1.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(clippy::print_stdout, reason = "a skipped test says why")]
-
-mod support;
-
+use crate::support::gpu;
 use half::{bf16, f16};
 use piecewise_backend::artifact::{Access, Arg, ArgRef, Artifact, Launch, Lowered, PieceSize};
 use piecewise_backend::compiler::NoStore;
@@ -26,7 +22,6 @@ use piecewise_kernels::op::cuda::{GridAxis, LaunchRecipe, Param};
 use piecewise_kernels::step::{CaptureSupport, LaunchContext, StepContext};
 use std::borrow::Cow;
 use std::io::BufRead;
-use support::gpu;
 
 const WIDTH: u64 = 4;
 
@@ -368,7 +363,9 @@ fn an_out_of_bounds_kernel_is_named() {
         return;
     }
     let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", "an_out_of_bounds_kernel_is_named", "--nocapture"]).env(CHILD, "1");
+    child
+        .args(["--exact", "cuda_device::an_out_of_bounds_kernel_is_named", "--nocapture"])
+        .env(CHILD, "1");
     let mut child = child.stdout(std::process::Stdio::piped()).spawn().unwrap();
     let mut lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
     let mut text = String::new();

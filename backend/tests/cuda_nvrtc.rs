@@ -1,11 +1,6 @@
 //! Kernels compile without a GPU. Skipped where NVRTC is not installed: see `.ci/install-nvrtc`.
 
-#![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
-#![allow(clippy::print_stdout, reason = "a skipped test says why")]
-
-mod harness;
-
-use harness::random::{Kind, program};
+use crate::harness::random::{Kind, program};
 use piecewise_backend::cuda::{Arch, Nvrtc, NvrtcError, Source, library_dirs};
 use piecewise_ir::graph::ValueDef;
 use piecewise_ir::op::Op;
@@ -111,6 +106,7 @@ fn random_region(seed: u64, kind: Kind) -> LaunchRecipe {
     let role = |&value| OperandRole {
         state: matches!(graph.def(value), ValueDef::State(_)),
         weight: matches!(graph.def(value), ValueDef::Weight(_)),
+        staged: false,
     };
     let roles: Vec<_> = graph.node(node).operands.iter().map(role).collect();
     region_kernel(region, &roles).unwrap()

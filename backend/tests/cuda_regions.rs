@@ -1,10 +1,8 @@
 //! Random regions, single primitives and a layer on a real GPU, against the evaluator. Skipped
 //! without one, unless PIECEWISE_REQUIRE_GPU=1.
 
-mod harness;
-
-use harness::target::{Cuda, Target};
-use harness::{layer, nodes, regions, tiles};
+use crate::harness::target::{Cuda, Target};
+use crate::harness::{layer, nodes, regions, tiles};
 
 #[test]
 fn regions_of_exact_ops_equal_the_evaluator() {

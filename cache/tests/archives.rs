@@ -1,37 +1,19 @@
 //! Archives carry entries between caches, and nothing else, whoever made them.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-#[path = "support/child.rs"]
-mod children;
-#[path = "support/damage.rs"]
-mod damage;
-mod support;
-
+use crate::children;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::LazyLock;
 
-use damage::{archive, damage, sealed};
+use crate::damage::{archive, damage, sealed};
+use crate::support::*;
 use piecewise_cache::{
     ArchiveFault, Cache, CacheError, CacheOptions, Condition, DecodeError, KeyHex,
 };
 use proptest::prelude::*;
-use support::*;
 
 const COUNT: u64 = 5;
-
-/// What a child does; an ordinary run of the tests has no task.
-#[test]
-fn does_its_task() {
-    let Some(words) = children::task() else { return };
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    match words[..] {
-        ["little-memory", dir] => read_huge_lengths_in_little_memory(Path::new(dir)),
-        _ => panic!("no task {words:?}"),
-    }
-}
 
 fn archive_of(dir: &Path, entries: impl IntoIterator<Item = u64>) -> Vec<u8> {
     let cache = open(&dir.join("exporter"));
@@ -271,7 +253,7 @@ fn a_planted_link_leads_no_import_outside() {
 }
 
 /// Address space for the program and little more: believing a stated length ends the process.
-fn read_huge_lengths_in_little_memory(dir: &Path) {
+pub(crate) fn read_huge_lengths_in_little_memory(dir: &Path) {
     children::limit_memory(16 << 20);
     let cache = open(&dir.join("cache"));
     put(&cache, 0);

@@ -1,9 +1,5 @@
 //! What a cache can't use it reports once, and goes on without.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -11,8 +7,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use crate::support::*;
 use piecewise_cache::{Cache, CacheError, CacheOptions, Condition, FaultHook, FaultPoint};
-use support::*;
 
 /// Uses a cache in every way, and sees that no use panics or serves anything.
 fn use_in_every_way(cache: &Cache) {

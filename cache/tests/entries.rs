@@ -1,19 +1,15 @@
 //! What is kept is served, and nothing else is; what is bad is set aside, named and made again.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::time::Duration;
 
+use crate::support::*;
 use piecewise_cache::{
     Access, Cache, CacheError, CacheOptions, Condition, DecodeError, FaultHook, FaultPoint, KeyHex,
     Trust,
 };
-use support::*;
 
 #[test]
 fn an_entry_is_served_by_every_cache_in_the_directory() {

@@ -1,40 +1,20 @@
 //! Damaged and forged entries, by the thousand, in a process that has little memory: a miss or what
 //! was kept, and nothing else.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-#[path = "support/child.rs"]
-mod children;
-#[path = "support/damage.rs"]
-mod damage;
-mod support;
-
+use crate::children;
 use std::fs;
 use std::path::Path;
 
-use damage::{archive, damage, sealed};
+use crate::damage::{archive, damage, sealed};
+use crate::support::*;
 use piecewise_cache::format::PREFIX_BYTES;
 use piecewise_cache::{Cache, CacheError};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use support::*;
 
 /// Address space beyond what the program has when it begins: a few entries, and far less than the
 /// lengths that they may state.
 const MEMORY: u64 = 16 << 20;
-
-/// What a child does; an ordinary run of the tests has no task.
-#[test]
-fn does_its_task() {
-    let Some(words) = children::task() else { return };
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    children::limit_memory(MEMORY);
-    match words[..] {
-        ["damaged", dir] => read_damaged_entries(Path::new(dir)),
-        ["forged", dir] => read_forged_entries(Path::new(dir)),
-        _ => panic!("no task {words:?}"),
-    }
-}
 
 fn runner(cases: u32) -> TestRunner {
     let unkept = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
@@ -69,7 +49,8 @@ fn read_in_every_way(cache: &Cache, bytes: &[u8]) -> (Option<Vec<u8>>, u64) {
     (served, taken)
 }
 
-fn read_damaged_entries(dir: &Path) {
+pub(crate) fn read_damaged_entries(dir: &Path) {
+    children::limit_memory(MEMORY);
     let cache = open(&dir.join("cache"));
     put(&cache, 0);
     let whole = fs::read(entry_path(cache.dir(), 0)).unwrap();
@@ -89,7 +70,8 @@ fn read_damaged_entries(dir: &Path) {
 }
 
 /// Headers that are nearly right, their checksums quite.
-fn read_forged_entries(dir: &Path) {
+pub(crate) fn read_forged_entries(dir: &Path) {
+    children::limit_memory(MEMORY);
     let cache = open(&dir.join("cache"));
     put(&cache, 0);
     let whole = fs::read(entry_path(cache.dir(), 0)).unwrap();

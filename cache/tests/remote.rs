@@ -1,13 +1,9 @@
 //! A second level that a fleet shares: one compiles, all are served; none depends on it.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
 use std::path::Path;
 
+use crate::support::*;
 use piecewise_cache::{Cache, CacheOptions, Condition, RemoteOptions};
-use support::*;
 
 fn options(dir: &Path, url: &str) -> CacheOptions {
     let mut remote = RemoteOptions::new(url);

@@ -1,14 +1,10 @@
 //! The cache stays within its size, and tells what is in it.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
 use std::fs;
 use std::time::{Duration, SystemTime};
 
+use crate::support::*;
 use piecewise_cache::{Cache, CacheError, CacheOptions, Condition};
-use support::*;
 
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);

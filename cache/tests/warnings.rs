@@ -1,23 +1,19 @@
-//! What is written to the log. A program of its own, as a program has one log.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
+//! What is written to the log.
 
 use std::fs;
 use std::io;
 use std::sync::{Arc, Mutex};
 
+use crate::support::*;
 use piecewise_cache::{Cache, CacheOptions, FaultHook, FaultPoint};
-use support::*;
 
 /// What is warned about while `work` runs, a line each.
 fn warnings(work: impl FnOnce()) -> Vec<String> {
     let written = Arc::new(Mutex::new(Vec::new()));
     let writer = Arc::clone(&written);
     let writer = move || Lines(Arc::clone(&writer));
-    tracing_subscriber::fmt().with_writer(writer).with_ansi(false).init();
-    work();
+    let log = tracing_subscriber::fmt().with_writer(writer).with_ansi(false).finish();
+    tracing::subscriber::with_default(log, work);
     let text = String::from_utf8(written.lock().unwrap().clone()).unwrap();
     text.lines().map(str::to_owned).collect()
 }

@@ -1,13 +1,8 @@
 //! Where compiled pieces are kept.
 
 use super::amounts::parse_bytes;
-use piecewise_backend::compiler::{NoStore, Store};
-use piecewise_runtime::artifact_store::{CacheStore, NoCache};
-use piecewise_runtime::config::{CacheConfig, ConfigLayers};
-use std::cell::OnceCell;
-use std::fmt;
+use piecewise_runtime::config::ConfigLayers;
 use std::path::PathBuf;
-use std::rc::Rc;
 
 /// Flags of the compile cache.
 #[derive(Debug, clap::Args)]
@@ -83,34 +78,5 @@ impl CacheFlags {
             layers = layers.flag("cache.remote_url", url.as_str(), "--cache-remote")?;
         }
         Ok(layers)
-    }
-}
-
-/// The store of a configuration, for commands that compile on the way to something else: without a
-/// cache they compile everything. The first who asks opens it, so that what is wrong is said once.
-#[derive(Clone, Default)]
-pub(crate) struct SharedStore(Rc<OnceCell<Box<dyn Store>>>);
-
-impl SharedStore {
-    pub(crate) fn open(&self, config: &CacheConfig) -> &dyn Store {
-        &**self.0.get_or_init(|| open_store(config))
-    }
-}
-
-impl fmt::Debug for SharedStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("SharedStore").field(&self.0.get().map(|_| "open")).finish()
-    }
-}
-
-/// The store of a configuration; where there is no cache, one that keeps nothing.
-pub(crate) fn open_store(config: &CacheConfig) -> Box<dyn Store> {
-    match CacheStore::open(config) {
-        Ok(store) => Box::new(store),
-        Err(NoCache::Disabled) => Box::new(NoStore),
-        Err(reason) => {
-            super::warn(&format!("compiling without a cache: {reason}"));
-            Box::new(NoStore)
-        }
     }
 }

@@ -1,18 +1,18 @@
 //! `piecewise compile`: fills the cache ahead of time.
 
 use super::amounts::shown_bytes;
-use super::device::compiler_for;
 use super::kept::NotingStore;
-use super::lowering::lower;
-use super::model_source::{Planned, SourceArgs};
+use super::load::print_settings;
+use super::model_source::SourceArgs;
 use anyhow::{Context, bail};
+use piecewise::assembly::Planned;
 use piecewise_passes::PassRun;
 use piecewise_runtime::artifact_store::{CacheStore, CompileCounts};
-use piecewise_runtime::symbols::SymbolTable;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Arguments of `compile`.
@@ -35,29 +35,31 @@ pub(crate) struct CompileModelArgs {
 
 pub(crate) fn run(args: CompileModelArgs) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
-    let Some(planned) = args.source.plan(args.json)? else { return Ok(ExitCode::SUCCESS) };
-    let planning_seconds = started.elapsed().as_secs_f64();
-    let Planned { settings, module, .. } = &planned;
+    let assembly = args.source.assembly()?;
+    let settings = assembly.settings()?;
+    if args.source.prints_settings() {
+        return print_settings(&settings, args.json);
+    }
     let config = &settings.config.cache;
     if config.read_only {
         bail!("`compile` fills the cache, which is not to be changed (cache.read_only)");
     }
     let store = CacheStore::open(config).context("there is nothing to fill")?;
-    let noting = NotingStore::new(&store);
-    let compiler = compiler_for(settings.device)?;
-    let symbols = SymbolTable::new(module.graph().symbols())?;
-    let compiled = lower(settings, planned.stitch()?, &symbols, &*compiler, &noting)?;
+    let noting = Arc::new(NotingStore::new(store));
+    let planned = assembly.store(noting.clone()).plan()?;
+    let planning_seconds = started.elapsed().as_secs_f64();
+    let artifacts = planned.artifacts()?;
+    let cache = &noting.store.cache;
     let report = CompileReport {
-        target: compiler.target(),
-        cache: store.cache.dir(),
-        counts: &compiled.counts,
-        pieces_to_measure: compiled
-            .artifacts
+        target: planned.compiler()?.target(),
+        cache: cache.dir(),
+        counts: &planned.counts(),
+        pieces_to_measure: artifacts
             .iter()
             .flatten()
             .filter(|artifact| artifact.alternatives.len() > 1)
             .count(),
-        bad_entries: store.cache.events().quarantined,
+        bad_entries: cache.events().quarantined,
         passes: PassTimes::of(&planned),
         planning_seconds,
         seconds: started.elapsed().as_secs_f64(),
@@ -109,9 +111,9 @@ struct PassTime {
 impl PassTimes {
     fn of(planned: &Planned) -> Self {
         let time = |run: &PassRun| PassTime { name: run.name, seconds: run.elapsed.as_secs_f64() };
-        let passes: Vec<_> = planned.passes.passes.iter().map(time).collect();
+        let passes: Vec<_> = planned.passes().passes.iter().map(time).collect();
         let passes_seconds = passes.iter().map(|pass| pass.seconds).sum();
-        let layers = planned.layers;
+        let layers = planned.decoder_config().map(|config| config.num_layers);
         let per_layer = layers.map(|layers| passes_seconds / layers as f64);
         Self { passes, passes_seconds, layers, passes_seconds_per_layer: per_layer }
     }

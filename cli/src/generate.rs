@@ -2,15 +2,13 @@
 
 use super::amounts::shown_ledger;
 use super::dumps::DumpArgs;
-use super::load::{Folder, load_decoder};
+use super::load::{engine, print_settings};
 use super::model_args::ModelArgs;
-use super::settings::Workload;
 use anyhow::Context;
 use piecewise::models::{TextStream, TextTokenizer, TokenizerError};
 use piecewise_backend::tuning::TuningReport;
 use piecewise_planner::{IterationLogWriter, IterationRecord};
 use piecewise_runtime::batch::Sampling;
-use piecewise_runtime::config::Purpose;
 use piecewise_runtime::engine::{Engine, Event, FinishReason, Request, RequestId, Usage};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -80,14 +78,17 @@ struct Reply<'t> {
 
 pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
     let prompts = args.prompt.len() as u64;
-    let workload = Workload { purpose: Purpose::Generate, sequences: Some(prompts) };
-    let folder = Folder::open(&args.model, workload)?;
+    let assembly = args.model.assembly()?.sequences(prompts);
+    let settings = assembly.settings()?;
     if args.model.bounds.compile.print_config {
-        folder.settings.print(args.json)?;
-        return Ok(ExitCode::SUCCESS);
+        return print_settings(&settings, args.json);
     }
-    let tokenizer = TextTokenizer::load(&args.model.model, folder.config.vocab_size)?;
-    let mut engine = load_decoder(&args.model, &args.dumps, &folder)?;
+    let (vocab, stop_ids) = match assembly.decoder_config() {
+        Some(config) => (config.vocab_size, config.eos_token_ids.clone()),
+        None => (0, Vec::new()),
+    };
+    let tokenizer = TextTokenizer::load(&args.model.model, vocab)?;
+    let mut engine = engine(assembly, &args.dumps)?;
     let log = match &args.iteration_log {
         Some(file) => Some(IterationLog::start(&mut *engine, file)?),
         None => None,
@@ -110,7 +111,7 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
                 Some(turn) => (&args.then[turn], then[turn].clone()),
             };
             let request = Request {
-                stop_ids: folder.config.eos_token_ids.clone(),
+                stop_ids: stop_ids.clone(),
                 ignore_eos: args.ignore_eos,
                 sampling: Sampling {
                     temperature: args.temperature,
@@ -138,7 +139,7 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
             replies.push((id, reply));
         }
         let started = Instant::now();
-        serve(&args, &mut *engine, &folder.config.eos_token_ids, &mut replies)?;
+        serve(&args, &mut *engine, &stop_ids, &mut replies)?;
         elapsed += started.elapsed();
         generated += replies.iter().map(|(_, reply)| reply.ids.len()).sum::<usize>();
         for (_, reply) in replies {

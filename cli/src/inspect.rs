@@ -1,10 +1,9 @@
 //! `piecewise inspect`: what a model becomes, without its weights.
 
 use super::amounts::shown_bytes;
-use super::device::compiler_for;
 use super::dumps::DumpArgs;
-use super::lowering::{lower, lower_each};
-use super::model_source::{Planned, SourceArgs};
+use super::load::print_settings;
+use super::model_source::SourceArgs;
 use super::report::Report;
 use anyhow::{Context, bail};
 use piecewise_backend::artifact::{ArgRef, Artifact, Digest, PieceSize};
@@ -14,9 +13,8 @@ use piecewise_ir::module::{Module, Step, Stitch};
 use piecewise_ir::op::Op;
 use piecewise_runtime::dispatch::Dispatcher;
 use piecewise_runtime::model::Ledger;
-use piecewise_runtime::symbols::SymbolTable;
 use serde_json::{Value as Json, json};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Arguments of `inspect`.
@@ -45,32 +43,26 @@ pub(crate) struct InspectArgs {
 }
 
 pub(crate) fn run(args: InspectArgs) -> anyhow::Result<ExitCode> {
-    let Some(planned) = args.source.plan_dumped(args.json, &args.dumps)? else {
-        return Ok(ExitCode::SUCCESS);
-    };
-    let Planned { settings, module, .. } = &planned;
+    let assembly = args.source.assembly()?;
+    if args.source.prints_settings() {
+        return print_settings(&assembly.settings()?, args.json);
+    }
+    let planned = args.dumps.plan(assembly)?;
     if let Some(file) = &args.html {
-        write_page(file, &planned)?;
+        let page = Report { planned: &planned }.page()?;
+        std::fs::write(file, page).with_context(|| format!("can't write {}", file.display()))?;
     }
     if args.dumps.stops() {
-        let text = piecewise_ir::text::print_module(module);
+        let text = piecewise_ir::text::print_module(planned.module());
         match args.json {
             true => super::print_line(&json!({"module": text}).to_string())?,
             false => super::print_line(text.trim_end())?,
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let stitch = planned.stitch()?;
-    let lowered = match args.sizes {
-        true => {
-            let compiler = compiler_for(settings.device)?;
-            let symbols = SymbolTable::new(module.graph().symbols())?;
-            let store = settings.store();
-            lower(settings, stitch, &symbols, &*compiler, store)?.artifacts
-        }
-        false => Vec::new(),
-    };
-    let report = report(module, stitch, &settings.dispatcher, &lowered)?;
+    let lowered = if args.sizes { planned.artifacts()? } else { Vec::new() };
+    let dispatcher = &planned.settings().dispatcher;
+    let report = report(planned.module(), planned.stitch()?, dispatcher, &lowered)?;
     if args.json {
         super::print_line(&serde_json::to_string_pretty(&report)?)?;
     } else {
@@ -79,29 +71,11 @@ pub(crate) fn run(args: InspectArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn write_page(file: &Path, planned: &Planned) -> anyhow::Result<()> {
-    let Planned { settings, module, .. } = planned;
-    let Some(stitch) = module.stitch() else {
-        bail!("the page shows pieces, and the pipeline made none; leave --stop-after out")
-    };
-    let compiler = compiler_for(settings.device)?;
-    let symbols = SymbolTable::new(module.graph().symbols())?;
-    let all: Vec<_> = stitch.unique.keys().collect();
-    let lowered = lower_each(settings, stitch, &symbols, &*compiler, &all);
-    let report = Report {
-        module,
-        compiler: &*compiler,
-        lowered: &lowered,
-        dispatcher: &settings.dispatcher,
-    };
-    std::fs::write(file, report.page()?).with_context(|| format!("can't write {}", file.display()))
-}
-
 fn report(
     module: &Module,
     stitch: &Stitch,
     dispatcher: &Dispatcher,
-    lowered: &[Vec<Artifact>],
+    lowered: &[Vec<&Artifact>],
 ) -> anyhow::Result<Json> {
     let graph = module.graph();
     let (slots, layout) = match (module.slots(), module.layout()) {

@@ -8,13 +8,13 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
 /// A cache that notes which entries it gives and gets.
-pub(crate) struct NotingStore<'a> {
-    store: &'a CacheStore,
+pub(crate) struct NotingStore {
+    pub store: CacheStore,
     noted: Mutex<BTreeSet<(&'static str, [u8; 32])>>,
 }
 
-impl<'a> NotingStore<'a> {
-    pub(crate) fn new(store: &'a CacheStore) -> Self {
+impl NotingStore {
+    pub(crate) fn new(store: CacheStore) -> Self {
         Self { store, noted: Mutex::default() }
     }
 
@@ -48,7 +48,7 @@ impl<'a> NotingStore<'a> {
     }
 }
 
-impl Store for NotingStore<'_> {
+impl Store for NotingStore {
     fn get(&self, kind: &'static str, key: Digest) -> Result<Option<Vec<u8>>, StoreError> {
         let found = self.store.get(kind, key)?;
         if found.is_some() {

@@ -125,7 +125,9 @@ impl<'a> PieceView<'a> {
             (ValueDef::Weight(_), _) => {
                 BytesMoved { bytes_read: bytes, weight_bytes: bytes, bytes_written: 0 }
             }
-            (_, Access::Read) => BytesMoved { bytes_read: bytes, ..BytesMoved::default() },
+            (_, Access::Read | Access::ReadAhead) => {
+                BytesMoved { bytes_read: bytes, ..BytesMoved::default() }
+            }
             (_, Access::Write | Access::ReadWrite) => {
                 BytesMoved { bytes_written: bytes, ..BytesMoved::default() }
             }

@@ -1,13 +1,12 @@
 //! `piecewise logits`: the logits of every position of a prompt.
 
 use super::dumps::DumpArgs;
-use super::load::{Folder, load_decoder};
+use super::load::{engine, print_settings};
 use super::model_args::ModelArgs;
-use super::settings::Workload;
 use anyhow::Context;
+use piecewise::assembly::Purpose;
 use piecewise::models::TextTokenizer;
 use piecewise::models::tokenizer::check_token_ids;
-use piecewise_runtime::config::Purpose;
 use safetensors::tensor::{Dtype, TensorView};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -37,14 +36,13 @@ pub(crate) struct LogitsArgs {
 }
 
 pub(crate) fn run(args: LogitsArgs) -> anyhow::Result<ExitCode> {
-    let workload = Workload { purpose: Purpose::Logits, sequences: Some(1) };
-    let folder = Folder::open(&args.model, workload)?;
+    let assembly = args.model.assembly()?.sequences(1).purpose(Purpose::Logits);
+    let settings = assembly.settings()?;
     let printed = args.model.bounds.compile.print_config;
     let Some(out) = args.out.as_ref().filter(|_| !printed) else {
-        folder.settings.print(args.json)?;
-        return Ok(ExitCode::SUCCESS);
+        return print_settings(&settings, args.json);
     };
-    let vocab = folder.config.vocab_size;
+    let vocab = assembly.decoder_config().map_or(0, |config| config.vocab_size);
     let ids = match (&args.ids, &args.prompt) {
         (Some(ids), _) => {
             check_token_ids(ids, vocab)?;
@@ -53,7 +51,7 @@ pub(crate) fn run(args: LogitsArgs) -> anyhow::Result<ExitCode> {
         (None, Some(prompt)) => TextTokenizer::load(&args.model.model, vocab)?.encode(prompt)?,
         (None, None) => Vec::new(),
     };
-    let mut engine = load_decoder(&args.model, &args.dumps, &folder)?;
+    let mut engine = engine(assembly, &args.dumps)?;
     let mut bytes = Vec::new();
     engine.logits(&ids, &mut |_, rows| bytes.extend_from_slice(rows))?;
     write_logits(out, ids.len(), vocab, &bytes)?;

@@ -5,7 +5,6 @@ mod bench;
 mod cache;
 mod cache_flags;
 mod compile;
-mod device;
 mod doctor;
 mod dumps;
 mod generate;
@@ -14,7 +13,6 @@ mod kept;
 mod launch_rows;
 mod load;
 mod logits;
-mod lowering;
 mod model_args;
 mod model_source;
 mod opt;
@@ -22,7 +20,6 @@ mod plan;
 mod progress;
 mod report;
 mod run;
-mod settings;
 
 use clap::{Parser, Subcommand};
 use std::io::{IsTerminal, Write};
@@ -124,8 +121,13 @@ fn fail(error: &anyhow::Error) -> ExitCode {
 
 /// Says something on standard error that is no reason to stop.
 fn warn(text: &str) {
+    say(&format!("warning: {text}"));
+}
+
+/// Writes a line to standard error.
+fn say(line: &str) {
     // A closed standard error leaves nobody to tell.
-    let _ = writeln!(std::io::stderr(), "warning: {text}");
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// Prints a line to standard output.

@@ -2,21 +2,17 @@
 
 use super::amounts::parse_bytes;
 use super::cache_flags::CacheFlags;
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::ValueEnum;
 use piecewise::device::DeviceSpec;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::config::{ConfigLayers, Sizes};
 use piecewise_runtime::mode::{GraphMode, Level};
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// The file that is read from the current directory where no other is named.
 const CONFIG_FILE: &str = "piecewise.toml";
-
-/// Bytes that a configuration file may have.
-const LARGEST_FILE: u64 = 1 << 20;
 
 /// Where a model comes from, and what it is made for.
 #[derive(Debug, clap::Args)]
@@ -137,8 +133,10 @@ impl CompileArgs {
 /// The configuration file: `named`, else that of the current directory if it is there.
 pub(crate) fn file_layers(named: Option<&Path>) -> anyhow::Result<ConfigLayers> {
     match named {
-        Some(file) => read_file(file),
-        None if Path::new(CONFIG_FILE).exists() => read_file(Path::new(CONFIG_FILE)),
+        Some(file) => Ok(ConfigLayers::new().read(file)?),
+        None if Path::new(CONFIG_FILE).exists() => {
+            Ok(ConfigLayers::new().read(Path::new(CONFIG_FILE))?)
+        }
         None => Ok(ConfigLayers::new()),
     }
 }
@@ -157,18 +155,6 @@ fn put(
 
 fn op_names(list: &str) -> Vec<&str> {
     list.split(',').map(str::trim).filter(|op| !op.is_empty()).collect()
-}
-
-fn read_file(path: &Path) -> anyhow::Result<ConfigLayers> {
-    let name = path.display().to_string();
-    let mut text = String::new();
-    std::fs::File::open(path)
-        .and_then(|file| file.take(LARGEST_FILE + 1).read_to_string(&mut text))
-        .with_context(|| format!("can't read the configuration {name}"))?;
-    if text.len() as u64 > LARGEST_FILE {
-        bail!("{name} is larger than any configuration ({LARGEST_FILE} bytes)");
-    }
-    Ok(ConfigLayers::new().file(&name, &text)?)
 }
 
 /// `--dtype`

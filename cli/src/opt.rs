@@ -6,7 +6,6 @@ use piecewise_ir::text::print_module;
 use piecewise_passes::pipeline::DEFAULT_PIPELINE;
 use piecewise_passes::{PassContext, PassManager, Pipeline, Registry};
 use piecewise_runtime::config::DumpConfig;
-use piecewise_runtime::pipeline::verify;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -41,7 +40,7 @@ pub(crate) struct OptArgs {
 pub(crate) fn run(args: OptArgs) -> anyhow::Result<ExitCode> {
     let mut module = read_module(&args.file)?;
     let pipeline = Pipeline::parse(&args.pipeline)?;
-    let mut manager = PassManager::new(&pipeline, &Registry::standard())?.verify_with(&verify);
+    let mut manager = PassManager::new(&pipeline, &Registry::standard())?;
     for observer in args.dumps.observers(&DumpConfig::default())? {
         manager = manager.observe(observer);
     }

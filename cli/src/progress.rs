@@ -1,25 +1,38 @@
 //! Progress bars on standard error, where it is a terminal.
 
+use super::{say, warn};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use piecewise::assembly::Notice;
 use piecewise_runtime::model::Progress;
 use std::time::{Duration, Instant};
 
 /// What takes less than this shows no bar.
 const PATIENCE: Duration = Duration::from_millis(250);
 
+/// Shows what an assembly tells: bars, and lines on standard error.
+pub(super) fn watcher() -> impl FnMut(Notice<'_>) + Send + 'static {
+    let mut bars = BuildBars::new();
+    move |notice| match notice {
+        Notice::Progress(progress) => bars.show(progress),
+        Notice::Warning(text) => warn(text),
+        Notice::OnCpu(reason) => say(&format!("running on the CPU: {reason}")),
+        _ => {}
+    }
+}
+
 /// One bar for each phase of building a model.
 #[derive(Debug)]
-pub(super) struct BuildBars {
+struct BuildBars {
     started: Instant,
     bar: Option<(&'static str, ProgressBar)>,
 }
 
 impl BuildBars {
-    pub(super) fn new() -> Self {
+    fn new() -> Self {
         Self { started: Instant::now(), bar: None }
     }
 
-    pub(super) fn show(&mut self, progress: Progress) {
+    fn show(&mut self, progress: Progress) {
         if self.started.elapsed() < PATIENCE {
             return;
         }
@@ -35,10 +48,9 @@ impl BuildBars {
         if let Some((_, bar)) = &self.bar {
             bar.set_position(done as u64);
         }
-    }
-
-    pub(super) fn finish(mut self) {
-        self.clear();
+        if done == total {
+            self.clear();
+        }
     }
 
     fn clear(&mut self) {

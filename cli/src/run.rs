@@ -1,16 +1,15 @@
 //! `piecewise run`: a textual graph with a checkpoint's weights.
 
 use super::dumps::DumpArgs;
-use super::load::{check_checkpoint, engine, plan_dumped};
+use super::load::{engine, print_settings};
 use super::logits::write_logits;
 use super::model_args::CompileArgs;
-use super::model_source::{check_brought_plan, read_module};
-use super::settings::Settings;
+use super::model_source::read_module;
+use super::progress::watcher;
 use anyhow::bail;
+use piecewise::assembly::{Assembly, Purpose};
 use piecewise::models::Checkpoint;
-use piecewise_ir::module::Module;
 use piecewise_ir::text::print_graph;
-use piecewise_runtime::config::Purpose;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -46,24 +45,15 @@ pub(crate) struct RunArgs {
 }
 
 pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
-    let (mut module, plan_file) = read(&args)?;
-    let settings = Settings::of_graph(&args.compile, module.graph())?;
+    let layers = args.compile.layers()?;
+    let assembly = Assembly::file(with_plan(&args)?)?.configure(layers).watch(watcher());
+    let assembly = assembly.purpose(Purpose::Logits);
+    let settings = assembly.settings()?;
     if args.compile.print_config {
-        settings.print(args.json)?;
-        return Ok(ExitCode::SUCCESS);
+        return print_settings(&settings, args.json);
     }
-    settings.warn();
-    if module.layout().is_none() {
-        module = plan_dumped(&settings, module.into_graph(), &args.dumps)?.0;
-        if args.dumps.stops() {
-            bail!("the passes were stopped early; there is nothing to run");
-        }
-    } else {
-        check_brought_plan(&module, plan_file)?;
-    }
-    let checkpoint = Checkpoint::open(&args.weights)?;
-    check_checkpoint(module.graph(), &checkpoint)?;
-    let mut engine = engine(&settings, Purpose::Logits, module, &checkpoint)?;
+    let assembly = assembly.checkpoint(Checkpoint::open(&args.weights)?);
+    let mut engine = engine(assembly, &args.dumps)?;
     let vocab = engine.options().vocab as usize;
     let mut bytes = Vec::new();
     engine.logits(&args.ids, &mut |_, rows| bytes.extend_from_slice(rows))?;
@@ -87,25 +77,18 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The module of the file, with the plan given or the file's own if there is one, and the file
-/// that the plan is in.
-fn read(args: &RunArgs) -> anyhow::Result<(Module, &Path)> {
-    let module = read_module(&args.file)?;
-    if let Some(file) = &args.plan {
-        let with_plan = read_module(file)?;
-        if print_graph(with_plan.graph()) != print_graph(module.graph()) {
-            bail!(
-                "the graph in {} is not that in {}: a plan belongs to one graph",
-                file.display(),
-                args.file.display()
-            );
-        }
-        if with_plan.layout().is_none() {
-            bail!("{} has no plan to its end; dump it after `check`", file.display());
-        }
-        return Ok((with_plan, file));
+/// The file that has the plan, if one was given; its graph is that of the other file.
+fn with_plan(args: &RunArgs) -> anyhow::Result<&Path> {
+    let Some(plan) = &args.plan else { return Ok(&args.file) };
+    let (module, with_plan) = (read_module(&args.file)?, read_module(plan)?);
+    let (plan_name, name) = (plan.display(), args.file.display());
+    if print_graph(with_plan.graph()) != print_graph(module.graph()) {
+        bail!("the graph in {plan_name} is not that in {name}: a plan belongs to one graph");
     }
-    Ok((module, &args.file))
+    if with_plan.layout().is_none() {
+        bail!("{plan_name} has no plan to its end; dump it after `check`");
+    }
+    Ok(plan)
 }
 
 /// The index of the largest logit of each row.

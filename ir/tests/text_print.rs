@@ -1,9 +1,6 @@
 //! What the printer writes, for graphs built by hand.
 
-#[path = "support/decoder.rs"]
-mod decoder;
-
-use decoder::{block, block_module, every_format};
+use crate::decoder::{block, block_module, every_format};
 use piecewise_ir::diagnostic::{Anchor, Diagnostics};
 use piecewise_ir::dim::SymbolDecl;
 use piecewise_ir::dtype::DType;

@@ -1,10 +1,8 @@
 //! Printing, parsing and printing again gives the same bytes; no text makes the parser panic.
 
-mod support;
-
+use crate::support::Rng;
 use piecewise_ir::text::{parse_graph, parse_module, print_graph, print_module};
 use proptest::prelude::*;
-use support::Rng;
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]

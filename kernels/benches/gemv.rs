@@ -1,14 +1,9 @@
 //! Bandwidth of few-row products against the read bandwidth of the machine, and the rate of
-//! many-row products against the `gemm` crate.
+//! many-row products. (Beside another library: `benches/candle`.)
 //!
 //! `cargo bench -p piecewise-kernels --bench gemv [-- THREADS [ROUNDS]]`. Weights rotate through
 //! more copies than caches hold, as the layers of a model do.
-#![allow(
-    clippy::print_stdout,
-    clippy::unwrap_used,
-    unsafe_code,
-    reason = "a benchmark prints, may stop, and calls the gemm crate"
-)]
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints, and may stop")]
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -58,7 +53,7 @@ fn run(threads: usize, rounds: usize) {
         }
     }
 
-    println!("{:>8} {:>6} {:>5} {:>9} {:>9}", "n", "k", "m", "GFLOP/s", "gemm");
+    println!("{:>8} {:>6} {:>5} {:>9}", "n", "k", "m", "GFLOP/s");
     for (n, k) in [(4096, 1024), (1024, 3072)] {
         for m in [16, 32, 64, 256, 1024] {
             let problem =
@@ -66,8 +61,7 @@ fn run(threads: usize, rounds: usize) {
             let mut call = Call::new(isa, problem, threads);
             let flops = (2 * m * n * k) as f64 / 1e9;
             let ours = flops / best(rounds, || call.run(&weights[..n * k]));
-            let library = flops / best(rounds, || gemm_f32(&weights[..n * k], m, n, k));
-            println!("{n:>8} {k:>6} {m:>5} {ours:>9.1} {library:>9.1}");
+            println!("{n:>8} {k:>6} {m:>5} {ours:>9.1}");
         }
     }
 }
@@ -105,44 +99,6 @@ impl Call {
         };
         matmul(self.isa, args).unwrap();
     }
-}
-
-/// The crate's product of f32 operands, with the weights converted for it on all threads.
-fn gemm_f32(w: &[bf16], m: usize, n: usize, k: usize) {
-    let mut w32 = vec![0.0f32; n * k];
-    w32.par_chunks_mut(k).zip(w.par_chunks(k)).for_each(|(to, from)| {
-        for (to, from) in to.iter_mut().zip(from) {
-            *to = from.to_f32();
-        }
-    });
-    let x = vec![0.25f32; m * k];
-    let mut y = vec![0.0f32; m * n];
-    let (mi, ni, ki) = (m, n as isize, k as isize);
-    // SAFETY: the buffers hold the shapes and strides given.
-    unsafe {
-        gemm::gemm(
-            mi,
-            n,
-            k,
-            y.as_mut_ptr(),
-            1,
-            ni,
-            false,
-            x.as_ptr(),
-            1,
-            ki,
-            w32.as_ptr(),
-            ki,
-            1,
-            0.0,
-            1.0,
-            false,
-            false,
-            false,
-            gemm::Parallelism::Rayon(0),
-        );
-    }
-    black_box(&y);
 }
 
 /// Reads every byte with eight independent sums, which the compiler keeps in vector registers.

@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "kernels work on raw addresses; every block states why it is sound")]
 
 pub mod attention;
+mod builtin;
 pub mod cpu;
 pub mod cuda;
 pub mod inputs;

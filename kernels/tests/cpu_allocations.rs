@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use half::bf16;
 use piecewise_kernels::cpu::attention::{
     AttentionShape, PagedAttention, SegmentAttention, attention_scratch_bytes, paged_attention,
+    segment_attention,
 };
 use piecewise_kernels::cpu::convert::{convert, round_to_bf16_in_place, round_to_f16_in_place};
 use piecewise_kernels::cpu::matmul::{MatmulArgs, MatmulProblem, matmul, matmul_scratch_bytes};

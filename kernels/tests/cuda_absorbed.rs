@@ -1,22 +1,11 @@
 //! Products with the regions beside them in one kernel, on the host: against the reference
 //! evaluator, for real rows among padding that holds NaNs.
-#![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
-#![allow(unsafe_code, reason = "NVRTC is a C library; every block states why it is sound")]
-#![allow(clippy::print_stdout, reason = "a skipped test says why")]
 
-#[path = "../../passes/tests/common/mod.rs"]
-mod common;
-#[allow(dead_code, unreachable_pub, reason = "other tests use more of it")]
-#[path = "cuda/emulate.rs"]
-mod emulate;
-#[path = "cuda/nvrtc.rs"]
-mod nvrtc;
-#[path = "cuda/values.rs"]
-mod values;
-
-use common::Builder;
-use emulate::{Case, Rng, available, emulate, fill, floats};
-use nvrtc::Nvrtc;
+use crate::common;
+use crate::common::Builder;
+use crate::emulate::{Case, Rng, available, emulate, fill, floats};
+use crate::nvrtc::Nvrtc;
+use crate::values::evaluate;
 use piecewise_ir::dtype::DType::{self, BF16, F16, F32, I32};
 use piecewise_ir::entity::{Entity, Node, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
@@ -29,7 +18,6 @@ use piecewise_kernels::cuda::{
     RegionPart,
 };
 use piecewise_kernels::lower::LowerError;
-use values::evaluate;
 
 /// Random graphs that are looked at.
 const SEEDS: u64 = 60;
@@ -61,6 +49,7 @@ impl Part {
         let role = |&value: &Value| OperandRole {
             state: matches!(graph.def(value), ValueDef::State(_)),
             weight: matches!(graph.def(value), ValueDef::Weight(_)),
+            staged: false,
         };
         self.operands.iter().map(role).collect()
     }

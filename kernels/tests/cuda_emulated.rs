@@ -1,21 +1,11 @@
 //! What the kernels compute, on the host: regions against the CPU's row programs, matmul against
 //! sums in f64, sampling against the CPU's to the bit.
-#![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
 #![allow(unsafe_code, reason = "row programs run on raw addresses")]
-#![allow(clippy::print_stdout, reason = "a skipped test says why")]
 
-#[path = "../../passes/tests/common/mod.rs"]
-mod common;
-#[path = "cuda/emulate.rs"]
-mod emulate;
-#[path = "cuda/layer.rs"]
-mod layer;
-#[allow(dead_code, unreachable_pub, reason = "tests of the backend use more of it")]
-#[path = "../../backend/tests/harness/random.rs"]
-mod random;
-
-use emulate::{Case, Rng, available, emulate, fill, floats, worst};
-use layer::{PASSES, layer};
+use crate::common;
+use crate::emulate::{Case, Rng, available, emulate, fill, floats, worst};
+use crate::layer::{PASSES, layer};
+use crate::random;
 use piecewise_ir::dim::{Dim, SymbolDecl};
 use piecewise_ir::dtype::DType::{BF16, F16, F32, I32, I64};
 use piecewise_ir::entity::{Entity, Node, Symbol, Value};
@@ -46,6 +36,7 @@ fn check(name: &str, graph: &Graph, node: Node, seed: u64) {
         .map(|&v| OperandRole {
             state: matches!(graph.def(v), ValueDef::State(_)),
             weight: matches!(graph.def(v), ValueDef::Weight(_)),
+            staged: false,
         })
         .collect();
     let (program, recipe) = match &data.op {

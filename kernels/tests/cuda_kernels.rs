@@ -1,12 +1,6 @@
 //! Kernels of matmul, attention and sampling: recipes, and that NVRTC takes all of them.
-#![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
-#![allow(unsafe_code, reason = "NVRTC is a C library; every block states why it is sound")]
-#![allow(clippy::print_stdout, reason = "a skipped test says why")]
 
-#[path = "cuda/nvrtc.rs"]
-mod nvrtc;
-
-use nvrtc::Nvrtc;
+use crate::nvrtc::Nvrtc;
 use piecewise_ir::custom::Attrs;
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType::{self, BF16, F16, F32, I32, I64};
@@ -18,16 +12,37 @@ use piecewise_ir::types::TensorType;
 use piecewise_kernels::attention::PagedAttention;
 use piecewise_kernels::cuda::{
     AfterProduct, LaunchRecipe, MatMulSpec, OpKernels, OperandRole, PRELUDE, Param, STREAM_ROWS,
-    TENSOR_ROWS, attention_kernels, sample_kernels,
+    TENSOR_ROWS, sample_kernels,
 };
+use piecewise_kernels::lower::LowerError;
+use piecewise_kernels::op::cuda::{CudaOpCall, CudaTarget};
 
-/// Compute capabilities with and without products of warpgroups.
+/// Compute capabilities without and with clusters and products of warpgroups.
 const AMPERE: (u32, u32) = (8, 0);
 const HOPPER: (u32, u32) = (9, 0);
 const ARCHS: [&str; 6] = ["sm_80", "sm_87", "sm_89", "sm_90a", "sm_100", "sm_120"];
 
 fn rows() -> Dim {
     Dim::from(Symbol::new(0))
+}
+
+/// Attention over states, with metadata that the host stages.
+fn attention_kernels(
+    operands: &[TensorType],
+    attrs: &Attrs,
+    sizes: &[u64],
+    capability: (u32, u32),
+) -> Result<OpKernels, LowerError> {
+    let role = |i| OperandRole { state: i == 1 || i == 2, weight: false, staged: i > 2 };
+    let roles: Vec<OperandRole> = (0..operands.len()).map(role).collect();
+    piecewise_kernels::cuda::attention_kernels(&CudaOpCall {
+        operands,
+        roles: &roles,
+        results: &[],
+        attrs,
+        target: CudaTarget { capability },
+        sizes,
+    })
 }
 
 fn linear(types: [DType; 3], depth: u64, columns: u64) -> MatMulSpec {
@@ -208,6 +223,74 @@ fn the_keys_of_a_decode_are_split_by_the_captured_size_alone() {
 }
 
 #[test]
+fn the_ranges_of_a_decode_become_one_in_a_cluster_where_there_are_clusters() {
+    let attrs = PagedAttention::attrs(0.125, true);
+    let operands = attention(BF16, BF16, [16, 8], [128, 128]);
+    for (sequences, splits) in [(1, 8), (8, 4), (14, 2), (16, 1)] {
+        let sizes = [sequences, sequences, 4096];
+        let made = attention_kernels(&operands, &attrs, &sizes, HOPPER).unwrap();
+        let [launch] = &made.launches[..] else { panic!("{} launches", made.launches.len()) };
+        assert_eq!(launch.grid_at(&sizes, 132), Ok([sequences as u32, 8, splits]));
+        assert_eq!((launch.cluster, made.scratch.eval(&sizes)), ([1, 1, splits], 0));
+        launch.check(8, 0).unwrap();
+    }
+}
+
+#[test]
+fn only_what_no_kernel_of_a_step_writes_is_read_ahead() {
+    let attrs = PagedAttention::attrs(0.125, true);
+    let operands = attention(BF16, BF16, [16, 8], [128, 128]);
+    let sizes = [1, 1, 4096];
+    let ahead = |roles: &[OperandRole]| {
+        let made = piecewise_kernels::cuda::attention_kernels(&CudaOpCall {
+            operands: &operands,
+            roles,
+            results: &[],
+            attrs: &attrs,
+            target: CudaTarget { capability: HOPPER },
+            sizes: &sizes,
+        });
+        let launch = made.unwrap().launches.remove(0);
+        (launch.ahead, launch.source.contains("#define EARLY 1"))
+    };
+    let known = |i| OperandRole { state: i == 1 || i == 2, weight: false, staged: i > 2 };
+    let roles: Vec<OperandRole> = (0..7).map(known).collect();
+    assert_eq!(ahead(&roles), (vec![1, 2, 3, 4, 5, 6], true));
+    for other in 1..7 {
+        let mut roles = roles.clone();
+        roles[other] = OperandRole::default();
+        assert_eq!(ahead(&roles), (vec![], false));
+    }
+    assert_eq!(linear([BF16; 3], 1024, 4096).stream_kernel(1).unwrap().ahead, [1]);
+}
+
+#[test]
+fn one_row_is_spread_by_how_many_units_a_device_takes_at_once() {
+    let spread = |depth, columns| {
+        let launch = linear([BF16; 3], depth, columns).stream_kernel(1).unwrap();
+        let define = |name: &str| {
+            let line =
+                launch.source.lines().find_map(|l| l.strip_prefix(&format!("#define {name} ")));
+            line.unwrap().parse::<u32>().unwrap()
+        };
+        let blocks = launch.grid_at(&[1], 132).unwrap()[0] / 132;
+        (["SPLIT", "R", "J", "KEEP"].map(define), blocks)
+    };
+    // Short rows: all units at once by warps together, or each warp with rows of its own.
+    assert_eq!(spread(1024, 4096), ([4, 8, 1, 1], 2));
+    assert_eq!(spread(1024, 6144), ([1, 2, 4, 1], 2));
+    // One block of half a multiprocessor has all of them.
+    assert_eq!(spread(2048, 1024), ([4, 8, 2, 1], 1));
+    assert_eq!(spread(3072, 1024), ([8, 8, 2, 1], 1));
+    assert_eq!(spread(4096, 6144), ([8, 8, 2, 1], 2));
+    assert_eq!(spread(12288, 4096), ([8, 2, 6, 1], 2));
+    // Long ones come in two waves.
+    assert_eq!(spread(4096, 24576), ([8, 8, 2, 1], 4));
+    // Too deep for registers.
+    assert_eq!(spread(65536, 512), ([8, 1, 16, 0], 2));
+}
+
+#[test]
 fn steps_of_many_rows_go_to_both_kernels() {
     let attrs = PagedAttention::attrs(0.125, true);
     let made = |dtype: DType, heads: [u64; 2], dims: [u64; 2], sizes: [u64; 3]| {
@@ -268,8 +351,8 @@ fn prompts_go_to_warpgroups_where_a_device_and_widths_allow() {
     assert_eq!(made([32, 8], [128, 128], 8192, HOPPER), (true, [132, 1, 1], 384));
     assert_eq!(made([32, 8], [128, 128], 512, HOPPER), (true, [132, 1, 1], 384));
     assert_eq!(made([32, 8], [128, 128], 128, HOPPER), (true, [4, 8, 4], 384));
-    assert_eq!(made([32, 8], [128, 128], 64, HOPPER), (true, [2, 8, 8], 384));
-    assert_eq!(made([32, 8], [64, 64], 64, HOPPER), (true, [2, 8, 8], 512));
+    assert_eq!(made([32, 8], [128, 128], 64, HOPPER), (true, [2, 8, 4], 384));
+    assert_eq!(made([32, 8], [64, 64], 64, HOPPER), (true, [2, 8, 4], 512));
     assert_eq!(made([6, 2], [128, 64], 8192, HOPPER), (true, [132, 1, 1], 512));
     for (dims, capability) in
         [([128, 128], (9, 1)), ([128, 128], (10, 0)), ([96, 96], HOPPER), ([256, 128], HOPPER)]
@@ -296,8 +379,8 @@ fn decodes_are_on_tensor_cores_where_types_and_widths_allow() {
     }
     // Three blocks of the usual width fit a multiprocessor of the devices with the most bandwidth.
     let operands = attention(BF16, BF16, [32, 8], [128, 128]);
-    let launch =
-        attention_kernels(&operands, &attrs, &[32, 32, 4096], AMPERE).unwrap().launches.remove(0);
+    let made = attention_kernels(&operands, &attrs, &[32, 32, 4096], AMPERE).unwrap();
+    let launch = &made.launches[0];
     assert_eq!(
         (launch.dynamic_shared, launch.static_shared, launch.block[0]),
         (68 << 10, 512, 128)

@@ -1,17 +1,8 @@
 //! Kernels of regions: their text, and that NVRTC takes all of them on every architecture.
-#![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
-#![allow(unsafe_code, reason = "NVRTC is a C library; every block states why it is sound")]
-#![allow(clippy::print_stdout, reason = "a skipped test says why")]
 
-#[path = "../../passes/tests/common/mod.rs"]
-mod common;
-#[path = "cuda/layer.rs"]
-mod layer;
-#[path = "cuda/nvrtc.rs"]
-mod nvrtc;
-
-use layer::{PASSES, layer};
-use nvrtc::Nvrtc;
+use crate::common;
+use crate::layer::{PASSES, layer};
+use crate::nvrtc::Nvrtc;
 use piecewise_ir::dtype::DType::{BF16, F16, F32};
 use piecewise_ir::entity::Node;
 use piecewise_ir::graph::{Graph, ValueDef};
@@ -31,6 +22,7 @@ fn kernel(graph: &Graph, node: Node) -> Option<Result<LaunchRecipe, LowerError>>
         .map(|&v| OperandRole {
             state: matches!(graph.def(v), ValueDef::State(_)),
             weight: matches!(graph.def(v), ValueDef::Weight(_)),
+            staged: false,
         })
         .collect();
     match &data.op {

@@ -1,13 +1,7 @@
 //! What the matmul on tensor cores computes, on the host: against sums in f64, with NaN in the rows
 //! past the true count, for every way that x is kept on a multiprocessor.
-#![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
-#![allow(clippy::print_stdout, reason = "a skipped test says why")]
 
-#[path = "cuda/emulate.rs"]
-#[allow(dead_code, reason = "the other emulated kernels compare whole arguments")]
-mod emulate;
-
-use emulate::{Case, Rng, available, emulate, fill, floats};
+use crate::emulate::{Case, Rng, available, emulate, fill, floats};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType::{self, BF16, F16, F32};
 use piecewise_ir::entity::{Entity, Symbol};

@@ -1,11 +1,7 @@
 //! Regions cut in parts: each part computes the bits of the whole.
-#![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
 
-#[path = "../../passes/tests/common/mod.rs"]
-mod common;
-#[path = "cuda/values.rs"]
-mod values;
-
+use crate::common;
+use crate::values::evaluate;
 use piecewise_ir::entity::{Entity, Node};
 use piecewise_ir::eval::{Array, Evaluator, Rounding};
 use piecewise_ir::graph::{Graph, Loc};
@@ -13,7 +9,6 @@ use piecewise_ir::module::Module;
 use piecewise_ir::op::Op;
 use piecewise_ir::testing::{RandomGraph, mix_ops};
 use piecewise_kernels::cuda::{PartParam, RegionPart};
-use values::evaluate;
 
 const PASSES: &str = "canonicalize,fold,merge_matmuls,cse,dce,fuse";
 const SIZES: [u64; 2] = [5, 3];

@@ -11,6 +11,7 @@ pub mod pipeline;
 pub mod plan;
 pub mod split;
 mod stages;
+mod standard;
 
 pub use manager::{
     AfterPass, Observer, Pass, PassContext, PassError, PassManager, PassReport, PassRun, Registry,

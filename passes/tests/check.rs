@@ -1,14 +1,16 @@
 //! The checkers: each code with the planted fault that it finds.
 
-mod support;
-
+use crate::support::launches::{absorbing, plain};
+use crate::support::{Widths, custom, decoder, loc, matmul, region, symbol, unary, weight};
 use piecewise_ir::diagnostic::Diagnostics;
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::{Arena, Entity, PieceId, Value};
-use piecewise_ir::graph::{Graph, ValueDef};
+use piecewise_ir::graph::{Graph, Loc, ValueDef};
+use piecewise_ir::literal::Scalar;
 use piecewise_ir::module::{ArenaLayout, Module, SlotData, SlotKind, SlotTable, Step};
 use piecewise_ir::op::{Op, RowTreatment, UnaryOp};
+use piecewise_ir::region::ParamMode;
 use piecewise_ir::types::TensorType;
 use piecewise_passes::check::{
     LaunchAccess, MemberLaunches, ScratchRange, check_launches, check_plan,
@@ -16,8 +18,6 @@ use piecewise_passes::check::{
 use piecewise_passes::destination::{LifetimeRule, assign_slots};
 use piecewise_passes::plan::{PlanOptions, plan_arena};
 use piecewise_passes::split::{SplitOptions, split};
-use support::launches::{absorbing, plain};
-use support::{Widths, custom, decoder, loc, matmul, symbol, unary, weight};
 
 fn planned_by(graph: Graph, rule: LifetimeRule) -> Module {
     let mut module = Module::new(graph);
@@ -394,6 +394,54 @@ fn scratch_that_is_not_there_or_not_written_is_b0508() {
     assert_eq!(with(60, &[range(0, 64)], &[]), ["B0508"]);
     assert_eq!(with(64, &[range(0, 16), range(32, 32)], &[range(8, 40)]), ["B0508"]);
     assert_eq!(with(64, &[range(0, u64::MAX)], &[range(u64::MAX, u64::MAX)]), ["B0508"]);
+}
+
+#[test]
+fn what_the_step_writes_is_not_read_ahead_b0509() {
+    let ahead = |of: fn(&Graph) -> Value| {
+        launched(|module, members| {
+            let value = of(module.graph());
+            let reads = |launch: &&mut LaunchAccess| launch.reads.contains(&value);
+            let mut launches = members.iter_mut().flat_map(|member| &mut member.launches);
+            launches.find(reads).expect("a reader").ahead.push(value);
+        })
+    };
+    let slots = |g: &Graph| g.inputs().iter().find(|i| i.name == "slots").expect("slots").value;
+    assert_eq!(ahead(slots), [] as [&str; 0]);
+    assert_eq!(ahead(|g| g.weights()[0].value), [] as [&str; 0]);
+    // Keys and values are written at slots that the step brings.
+    assert_eq!(ahead(|g| g.states()[0].value), [] as [&str; 0]);
+    let result = |g: &Graph| g.node(g.nodes().next().expect("a node")).results[0];
+    assert_eq!(ahead(result), ["B0509"]);
+}
+
+#[test]
+fn rows_of_a_state_that_the_graph_computes_are_not_read_ahead_b0509() {
+    let mut g = Graph::new("computed_slots");
+    let t = symbol(&mut g, "T", 64);
+    let index = TensorType::new(DType::I32, [t]);
+    let slots = g.add_input("slots", index, Some(Scalar::int(DType::I32, -1)), None);
+    let rows = TensorType::new(DType::F32, [t.into(), Dim::constant(8)]);
+    let x = g.add_input("x", rows, None, None);
+    let state = g.add_state("s", TensorType::new(DType::F32, [64u64, 8]), None);
+    let computed = unary(&mut g, t, UnaryOp::Neg, slots);
+    let operands = [(x, ParamMode::Row), (computed, ParamMode::Row), (state, ParamMode::Mut)];
+    let y = region(&mut g, t, &operands, "write", |b, p| {
+        b.push_node(Op::Scatter, vec![p[2], p[1], p[0]], vec![], Loc::default());
+        let ty = b.ty(p[0]).clone();
+        vec![b.push(Op::Unary(UnaryOp::Neg), vec![p[0]], ty, Loc::default())]
+    })[0];
+    let read = custom("user.read", vec![], RowTreatment::Masked, true);
+    let ty = g.ty(y).clone();
+    let read = g.push(read, vec![y, state], ty, loc("read"));
+    g.set_outputs(vec![read]);
+    let module = planned(g);
+    let mut members = plain(&module);
+    assert_eq!(codes(check_launches(&module, &members)), [] as [&str; 0]);
+    let mut launches = members.iter_mut().flat_map(|member| &mut member.launches);
+    let reader = launches.find(|launch| launch.reads.contains(&state)).expect("a reader");
+    reader.ahead.push(state);
+    assert_eq!(codes(check_launches(&module, &members)), ["B0509"]);
 }
 
 #[test]

@@ -1,9 +1,7 @@
 //! Which regions fusion finds, and that they compute the same bits.
 
-mod common;
-
-use common::semantics::assert_keeps_bits;
-use common::{Builder, count, decoder, ops, run, text};
+use crate::common::semantics::assert_keeps_bits;
+use crate::common::{Builder, count, decoder, ops, run, text};
 use piecewise_ir::dtype::DType::{BF16, F32, I32};
 use piecewise_ir::entity::Value;
 use piecewise_ir::op::{BinaryOp, Op, ReduceOp, UnaryOp};

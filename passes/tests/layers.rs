@@ -1,10 +1,8 @@
 //! Region counts of decoders whose layers differ in form, and that equal layers stay equal.
 
-mod common;
-
-use common::decoder::{Layers, build};
-use common::semantics::assert_keeps_bits;
-use common::{count, text};
+use crate::common::decoder::{Layers, build};
+use crate::common::semantics::assert_keeps_bits;
+use crate::common::{count, text};
 use piecewise_ir::dtype::DType::BF16;
 use piecewise_ir::graph::{Graph, Loc};
 use piecewise_ir::module::Module;

@@ -1,9 +1,7 @@
 //! What the passes before fusion rewrite, what they must leave alone, and that bits stay.
 
-mod common;
-
-use common::semantics::assert_keeps_bits;
-use common::{Builder, count, decoder, ops, run, text};
+use crate::common::semantics::assert_keeps_bits;
+use crate::common::{Builder, count, decoder, ops, run, text};
 use piecewise_ir::dtype::DType::{self, BF16, Bool, F16, F32, I32, I64, U8};
 use piecewise_ir::entity::Value;
 use piecewise_ir::module::Module;

@@ -1,7 +1,6 @@
 //! The planner: how low it packs, and what its arena depends on.
 
-mod support;
-
+use crate::support::{Widths, decoder};
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::{Module, SlotKind};
 use piecewise_passes::destination::{DestinationError, LifetimeRule, assign_slots};
@@ -12,7 +11,6 @@ use piecewise_passes::split::{SplitOptions, split};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
-use support::{Widths, decoder};
 
 fn planned(graph: Graph) -> (Module, PlanReport) {
     let mut module = Module::new(graph);

@@ -1,9 +1,7 @@
 //! Random graphs: each pass keeps every bit of outputs and states, verifies, and is idempotent.
 
-mod common;
-
-use common::semantics::{assert_keeps_bits, evaluate};
-use common::{run, text};
+use crate::common::semantics::{assert_keeps_bits, evaluate};
+use crate::common::{run, text};
 use piecewise_ir::module::Module;
 use piecewise_ir::op::Op;
 use piecewise_ir::region::ParamMode;

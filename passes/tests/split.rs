@@ -1,7 +1,6 @@
 //! The splitter: members, their order, what moves, and which pieces are the same.
 
-mod support;
-
+use crate::support::{Widths, custom, decoder, loc, matmul, region, symbol, unary, weight};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::{Node, Value};
@@ -12,7 +11,6 @@ use piecewise_ir::region::ParamMode;
 use piecewise_ir::types::TensorType;
 use piecewise_ir::weight::Recipe;
 use piecewise_passes::split::{SplitOptions, SplitReport, split};
-use support::{Widths, custom, decoder, loc, matmul, region, symbol, unary, weight};
 
 fn run(graph: Graph) -> (Module, SplitReport) {
     let mut module = Module::new(graph);

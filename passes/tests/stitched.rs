@@ -1,8 +1,7 @@
 //! Random graphs through the whole pipeline: split then stitched is unsplit, plans are proven,
 //! and every launch list of an allowed lowering fits them.
 
-mod support;
-
+use crate::support::launches::{absorbing, plain};
 use piecewise_ir::entity::Value;
 use piecewise_ir::eval::{Array, Evaluator, Rounding};
 use piecewise_ir::graph::Graph;
@@ -15,7 +14,6 @@ use piecewise_passes::plan::{PlanOptions, plan_arena};
 use piecewise_passes::{PassContext, PassManager, Pipeline, Registry};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-use support::launches::{absorbing, plain};
 
 const OPTIMIZED: &str = "canonicalize,fold,merge_matmuls,cse,dce,fuse,split,destination,plan,check";
 const UNFUSED: &str = "split,destination,plan,check";

@@ -1,9 +1,8 @@
 //! The whole pipeline on decoders as a model builds them: pieces, unique pieces and the arena do
 //! not depend on the number of layers.
 
-mod common;
-
-use common::decoder::{Layers, build};
+use crate::common;
+use crate::common::decoder::{Layers, build};
 use piecewise_ir::dtype::DType::BF16;
 use piecewise_ir::module::Module;
 use piecewise_ir::verify::verify_module;

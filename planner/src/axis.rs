@@ -5,8 +5,11 @@
 //! they are pairs (nanoseconds, padding tokens) in one integer, nanoseconds first: of lists with
 //! equal time, the one with less padding wins.
 
-use crate::costs::{MonotoneCurve, PathCosts};
+use std::collections::BTreeMap;
+
+use crate::costs::MonotoneCurve;
 use crate::request::Objective;
+use crate::traffic::Steps;
 
 /// Nanoseconds stand above this bit, padding tokens below it.
 const TIME_SHIFT: u32 = 56;
@@ -19,22 +22,16 @@ pub(crate) fn unit(objective: Objective) -> u128 {
     }
 }
 
-/// Steps of one query length, by their count in the axis's own measure.
-pub(crate) struct Steps<'a> {
-    pub(crate) query_length: u32,
-    pub(crate) by_count: Vec<(u32, u64)>,
-    pub(crate) replay: &'a MonotoneCurve,
-    pub(crate) launched: Option<&'a MonotoneCurve>,
-}
-
-/// What limits the list.
-pub(crate) struct AxisLimits {
+/// What limits the list, and what its steps cost.
+pub(crate) struct AxisLimits<'a> {
     pub(crate) maximum: u32,
     pub(crate) multiple_of: u32,
     /// Whether each step takes the cheaper of replay and launch.
     pub(crate) launched: bool,
     /// Whether the list may end below the maximum.
     pub(crate) may_end_early: bool,
+    pub(crate) replay_ns: &'a MonotoneCurve,
+    pub(crate) launched_ns: Option<&'a MonotoneCurve>,
 }
 
 /// Nodes are 0 (no size yet) and `1..=len` (the candidates, ascending).
@@ -44,10 +41,8 @@ pub(crate) struct Axis {
     pub(crate) graphs_per_size: usize,
     may_end_early: bool,
     layers: Vec<Layer>,
-    /// Bytes of the graphs of a candidate.
-    pub(crate) memory: Vec<u64>,
-    /// Nanoseconds to capture the graphs of a candidate.
-    pub(crate) capture: Vec<u64>,
+    /// What the graphs of each candidate take: bytes to keep, nanoseconds to capture.
+    pub(crate) resources: [Vec<u64>; 2],
 }
 
 #[derive(Debug)]
@@ -65,43 +60,19 @@ struct Layer {
 }
 
 impl Axis {
-    pub(crate) fn new(objective: Objective, steps: Vec<Steps<'_>>, limits: &AxisLimits) -> Self {
-        let candidates = candidates(&steps, limits);
-        let graphs_per_size = steps.len().max(1);
-        let layers =
-            steps.into_iter().map(|s| Layer::new(objective, &s, &candidates, limits)).collect();
-        let none = vec![0; candidates.len()];
+    /// The axis of steps by query length and count.
+    pub(crate) fn new(objective: Objective, steps: &Steps, limits: &AxisLimits<'_>) -> Self {
+        let candidates = candidates(steps, limits);
+        let layer = |(query, by_count): (&u32, &BTreeMap<u32, u64>)| {
+            Layer::new(objective, *query, by_count, &candidates, limits)
+        };
         Self {
-            graphs_per_size,
+            graphs_per_size: steps.len().max(1),
             may_end_early: limits.may_end_early,
-            layers,
-            memory: none.clone(),
-            capture: none,
+            layers: steps.iter().map(layer).collect(),
+            resources: [vec![0; candidates.len()], vec![0; candidates.len()]],
             candidates,
         }
-    }
-
-    /// Adds what the graphs of one query length cost to keep and to capture.
-    pub(crate) fn add_resources(
-        &mut self,
-        query_length: u32,
-        path: &PathCosts,
-        wanted: (bool, bool),
-    ) -> Result<(), &'static str> {
-        let curve = |wanted: bool, curve: &Option<MonotoneCurve>, field| match (wanted, curve) {
-            (_, Some(curve)) => Ok(Some(curve.clone())),
-            (false, None) => Ok(None),
-            (true, None) => Err(field),
-        };
-        let memory = curve(wanted.0, &path.memory_bytes, "memory_bytes")?;
-        let capture = curve(wanted.1, &path.capture_ns, "capture_us")?;
-        for (index, size) in self.candidates.iter().enumerate() {
-            let tokens = size.saturating_mul(query_length);
-            let at = |curve: &Option<MonotoneCurve>| curve.as_ref().map_or(0, |c| c.at(tokens));
-            self.memory[index] = self.memory[index].saturating_add(at(&memory));
-            self.capture[index] = self.capture[index].saturating_add(at(&capture));
-        }
-        Ok(())
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -138,17 +109,18 @@ impl Axis {
 impl Layer {
     fn new(
         objective: Objective,
-        steps: &Steps<'_>,
+        query: u32,
+        by_count: &BTreeMap<u32, u64>,
         candidates: &[u32],
-        limits: &AxisLimits,
+        limits: &AxisLimits<'_>,
     ) -> Self {
-        let query = steps.query_length;
         let unit = unit(objective);
         let tokens_of = |count: u32| u64::from(count) * u64::from(query);
         let launched_at = |count: u32| {
-            let curve = steps.launched.filter(|_| objective == Objective::Time);
+            let curve = limits.launched_ns.filter(|_| objective == Objective::Time);
             curve.map_or(0, |c| u128::from(c.at(count.saturating_mul(query))) * unit)
         };
+        let by_count: Vec<(u32, u64)> = by_count.iter().map(|(c, n)| (*c, *n)).collect();
         let mut layer = Self {
             held: vec![0],
             steps: vec![0],
@@ -158,7 +130,7 @@ impl Layer {
             replays_from: vec![0],
         };
         let (mut all_steps, mut all_tokens, mut all_launched) = (0, 0, 0);
-        for (count, number) in &steps.by_count {
+        for (count, number) in &by_count {
             all_steps += number;
             all_tokens += number * tokens_of(*count);
             all_launched += u128::from(*number) * launched_at(*count);
@@ -167,15 +139,17 @@ impl Layer {
             layer.launched.push(all_launched);
         }
         for size in candidates {
-            let held = steps.by_count.partition_point(|(count, _)| count <= size);
+            let held = by_count.partition_point(|(count, _)| count <= size);
             let padded = tokens_of(*size);
             let time = match objective {
-                Objective::Time => u128::from(steps.replay.at(size.saturating_mul(query))) * unit,
+                Objective::Time => {
+                    u128::from(limits.replay_ns.at(size.saturating_mul(query))) * unit
+                }
                 Objective::Padding => 0,
             };
             let replay = time + u128::from(padded);
             let replays_from = if limits.launched {
-                steps.by_count[..held].partition_point(|(count, _)| {
+                by_count[..held].partition_point(|(count, _)| {
                     replay - u128::from(tokens_of(*count)) > launched_at(*count)
                 })
             } else {
@@ -192,11 +166,11 @@ impl Layer {
 /// The counts of the log, rounded up to the multiple, and the maximum. With costs that never fall
 /// in size, some cheapest list has no other sizes: any of its sizes can shrink to the next count
 /// below it.
-fn candidates(steps: &[Steps<'_>], limits: &AxisLimits) -> Vec<u32> {
+fn candidates(steps: &Steps, limits: &AxisLimits<'_>) -> Vec<u32> {
     let mut candidates: Vec<u32> = steps
-        .iter()
-        .flat_map(|steps| &steps.by_count)
-        .map(|(count, _)| {
+        .values()
+        .flat_map(BTreeMap::keys)
+        .map(|count| {
             let rounded = count.div_ceil(limits.multiple_of).saturating_mul(limits.multiple_of);
             rounded.min(limits.maximum)
         })

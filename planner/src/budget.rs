@@ -9,7 +9,7 @@
 
 use crate::axis::Axis;
 use crate::budget_by_count;
-use crate::dynamic_program::{INFEASIBLE, Keep, Potentials};
+use crate::dynamic_program::{INFEASIBLE, Keep, Potentials, chain, walk};
 
 /// Bytes and nanoseconds.
 pub(crate) type Resources = [u64; 2];
@@ -69,9 +69,7 @@ impl Budgeted<'_> {
         if let Some(plan) = budget_by_count::solve(&self) {
             return plan;
         }
-        for resource in 0..2 {
-            self.budgets[resource] = self.reachable_budget(resource);
-        }
+        self.budgets = [0, 1].map(|resource| self.reachable_budget(resource));
         let mut plan = BudgetedPlan { cost: self.cost(&known), nodes: known, at_least: 0 };
         let priced = self.price(&mut plan);
         if plan.at_least < plan.cost {
@@ -83,7 +81,7 @@ impl Budgeted<'_> {
     /// The largest amount within the budget that any list can use: sums of multiples of the common
     /// divisor are multiples of it.
     fn reachable_budget(&self, resource: usize) -> u64 {
-        let amounts = self.axes.iter().flat_map(|axis| amounts(axis, resource));
+        let amounts = self.axes.iter().flat_map(|axis| &axis.resources[resource]);
         let divisor = amounts.fold(0, |divisor, amount| gcd(divisor, *amount));
         let budget = self.budgets[resource];
         if divisor == 0 || budget == UNLIMITED { budget } else { budget - budget % divisor }
@@ -92,11 +90,7 @@ impl Budgeted<'_> {
     fn used(&self, nodes: &[Vec<usize>]) -> Resources {
         let mut used = [0_u64; 2];
         for (axis, nodes) in self.axes.iter().zip(nodes) {
-            for node in nodes {
-                for (resource, used) in used.iter_mut().enumerate() {
-                    *used = used.saturating_add(amounts(axis, resource)[node - 1]);
-                }
-            }
+            nodes.iter().for_each(|node| used = added(used, axis, *node));
         }
         used
     }
@@ -119,26 +113,24 @@ impl Budgeted<'_> {
     }
 
     /// What an amount costs at a price, rounded down, so that bounds stay bounds.
-    fn charge(price: f64, amount: u64) -> u128 {
-        ((price * amount as f64 * (1.0 - 1e-12)) as u128).min(LARGEST_CHARGE)
+    fn charge(prices: [f64; 2], amounts: Resources) -> u128 {
+        let charge = |(price, amount): (f64, u64)| {
+            ((price * amount as f64 * (1.0 - 1e-12)) as u128).min(LARGEST_CHARGE)
+        };
+        prices.into_iter().zip(amounts).map(charge).sum()
     }
 
     fn tables(&self, prices: [f64; 2]) -> Priced {
-        let mut after = vec![0_u128; self.max_graphs + 1];
-        let mut tables = Vec::with_capacity(self.axes.len());
-        for (axis, charges) in self.axes.iter().zip(self.charges).rev() {
-            let priced: Vec<u128> = (0..axis.len())
+        let of_axis = |(axis, charges): (&Axis, &Vec<u128>)| -> Vec<u128> {
+            (0..axis.len())
                 .map(|index| {
-                    charges[index]
-                        + Self::charge(prices[0], axis.memory[index])
-                        + Self::charge(prices[1], axis.capture[index])
+                    let amounts = axis.resources.each_ref().map(|amounts| amounts[index]);
+                    charges[index] + Self::charge(prices, amounts)
                 })
-                .collect();
-            let table = Potentials::solve(axis, &priced, &after, Keep::All);
-            after = table.best.iter().map(|layer| layer[0]).collect();
-            tables.push(table);
-        }
-        tables.reverse();
+                .collect()
+        };
+        let charges: Vec<Vec<u128>> = self.axes.iter().zip(self.charges).map(of_axis).collect();
+        let (tables, _) = chain(self.axes, &charges, self.max_graphs, Keep::All);
         Priced { tables, prices }
     }
 
@@ -148,17 +140,6 @@ impl Budgeted<'_> {
             (prices[resource] * self.budgets[resource] as f64 * (1.0 + 1e-12)).ceil() as u128
         };
         worth(0) + worth(1)
-    }
-
-    fn walk(&self, priced: &Priced) -> Vec<Vec<usize>> {
-        let mut left = self.max_graphs;
-        let mut nodes = Vec::with_capacity(self.axes.len());
-        for table in &priced.tables {
-            let (chosen, rest) = table.walk(left);
-            nodes.push(chosen);
-            left = rest;
-        }
-        nodes
     }
 
     /// Raises the bound and lowers the plan by bisection on one price after the other; gives back
@@ -186,7 +167,7 @@ impl Budgeted<'_> {
             let mut prices = best.prices;
             prices[resource] = price;
             let priced = self.tables(prices);
-            let used = self.used(&self.walk(&priced));
+            let used = self.used(&walk(&priced.tables, self.max_graphs));
             if self.learn(&priced, plan) {
                 *best = priced;
             }
@@ -205,7 +186,7 @@ impl Budgeted<'_> {
 
     /// Takes the bound and the plan of these prices; says whether the bound rose.
     fn learn(&self, priced: &Priced, plan: &mut BudgetedPlan) -> bool {
-        let nodes = self.walk(priced);
+        let nodes = walk(&priced.tables, self.max_graphs);
         if self.within(self.used(&nodes)) {
             let cost = self.cost(&nodes);
             if cost < plan.cost {
@@ -310,10 +291,7 @@ impl Search<'_> {
         };
         self.work += (axis.len() - label.node) as u64;
         for node in label.node + 1..=axis.len() {
-            let used = [
-                label.used[0].saturating_add(axis.memory[node - 1]),
-                label.used[1].saturating_add(axis.capture[node - 1]),
-            ];
+            let used = added(label.used, axis, node);
             if !self.problem.within(used) {
                 continue;
             }
@@ -327,9 +305,7 @@ impl Search<'_> {
 
     /// Whether a partial list, with `rest` as its bound on what follows, can still beat the best.
     fn reaches(&self, label: &Label, rest: u128) -> bool {
-        let [memory, capture] = self.priced.prices;
-        let charged =
-            Budgeted::charge(memory, label.used[0]) + Budgeted::charge(capture, label.used[1]);
+        let charged = Budgeted::charge(self.priced.prices, label.used);
         rest != INFEASIBLE && label.cost + charged + rest < self.best + self.worth
     }
 
@@ -366,8 +342,9 @@ impl Search<'_> {
     }
 }
 
-fn amounts(axis: &Axis, resource: usize) -> &[u64] {
-    if resource == 0 { &axis.memory } else { &axis.capture }
+/// What is used with one more size.
+fn added(used: Resources, axis: &Axis, node: usize) -> Resources {
+    [0, 1].map(|resource| used[resource].saturating_add(axis.resources[resource][node - 1]))
 }
 
 fn gcd(a: u64, b: u64) -> u64 {

@@ -49,9 +49,7 @@ pub(crate) fn solve(problem: &Budgeted<'_>) -> Option<BudgetedPlan> {
 /// What each size costs of the limited resources, if that is the same for all.
 fn of_every_size(axis: &Axis, budgets: Resources) -> Option<Resources> {
     let mut each = [0; 2];
-    for (each, (amounts, budget)) in
-        each.iter_mut().zip([&axis.memory, &axis.capture].into_iter().zip(budgets))
-    {
+    for (each, (amounts, budget)) in each.iter_mut().zip(axis.resources.iter().zip(budgets)) {
         if budget == UNLIMITED {
             continue;
         }

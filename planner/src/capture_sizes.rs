@@ -11,7 +11,51 @@ pub struct CaptureSizes {
     pub decode_batch_sizes: Vec<u32>,
 }
 
+/// Which list a size is from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ListKind {
+    /// `capture_num_tokens`.
+    Tokens,
+    /// `decode_batch_sizes`.
+    Decode,
+}
+
+impl ListKind {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Tokens, Self::Decode];
+
+    /// The configuration key.
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Tokens => "capture_num_tokens",
+            Self::Decode => "decode_batch_sizes",
+        }
+    }
+}
+
 impl CaptureSizes {
+    /// The sizes of a list.
+    pub fn list(&self, list: ListKind) -> &[u32] {
+        match list {
+            ListKind::Tokens => &self.capture_num_tokens,
+            ListKind::Decode => &self.decode_batch_sizes,
+        }
+    }
+
+    /// Both lists, made one by one.
+    pub(crate) fn of(mut sizes: impl FnMut(ListKind) -> Vec<u32>) -> Self {
+        let capture_num_tokens = sizes(ListKind::Tokens);
+        Self { capture_num_tokens, decode_batch_sizes: sizes(ListKind::Decode) }
+    }
+
+    /// Every size with its list, tokens first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ListKind, u32)> + '_ {
+        ListKind::ALL
+            .into_iter()
+            .flat_map(|list| self.list(list).iter().map(move |size| (list, *size)))
+    }
+
     /// Graphs to capture: one for each token size, and one for each decode size and query length.
     pub fn graphs(&self, query_lengths: usize) -> usize {
         self.capture_num_tokens.len() + self.decode_batch_sizes.len() * query_lengths
@@ -20,15 +64,15 @@ impl CaptureSizes {
     /// The lines of a `piecewise.toml`; a list without sizes is a comment, since the
     /// configuration has no empty lists.
     pub fn to_toml(&self) -> String {
-        let line = |key: &str, sizes: &[u32]| {
+        let line = |list: ListKind| {
+            let (key, sizes) = (list.key(), self.list(list));
             if sizes.is_empty() {
                 return format!("# {key}: none chosen\n");
             }
             let sizes: Vec<String> = sizes.iter().map(u32::to_string).collect();
             format!("{key} = [{}]\n", sizes.join(", "))
         };
-        line("capture_num_tokens", &self.capture_num_tokens)
-            + &line("decode_batch_sizes", &self.decode_batch_sizes)
+        ListKind::ALL.map(line).concat()
     }
 
     /// The smallest size of an ascending list that holds `count`.

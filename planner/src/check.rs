@@ -1,15 +1,17 @@
 //! A configuration against a log: what its sizes waste, miss and cannot reach.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use toml::{Table, Value};
 
-use crate::capture_sizes::CaptureSizes;
+use crate::capture_sizes::{CaptureSizes, ListKind};
 use crate::costs::StepCosts;
 use crate::error::PlannerError;
-use crate::evaluate::{ListKind, Outcome, SizeUse, evaluate};
+use crate::evaluate::{Outcome, SizeUse, evaluate};
 use crate::planner::{MAX_GRAPHS, plan};
 use crate::request::PlanRequest;
-use crate::traffic::{MAX_STEP_TOKENS, StepKind, Traffic};
+use crate::traffic::{MAX_STEP_TOKENS, Traffic};
 
 /// The lists and limits of a configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -109,16 +111,16 @@ const REPORTED_GAPS: usize = 3;
 /// [`PlannerError::ConfigValue`].
 pub fn read_configured_sizes(text: &str) -> Result<ConfiguredSizes, PlannerError> {
     let table: Table = text.parse()?;
-    let tokens = find(&table, "capture_num_tokens")?;
-    let decode = find(&table, "decode_batch_sizes")?;
+    let [tokens, decode] = ListKind::ALL.map(|list| find(&table, list.key()));
+    let (tokens, decode) = (tokens?, decode?);
     if tokens.is_none() && decode.is_none() {
-        return Err(PlannerError::ConfigKeyCount { key: "capture_num_tokens", count: 0 });
+        return Err(PlannerError::ConfigKeyCount { key: ListKind::Tokens.key(), count: 0 });
     }
     let limit = |key| find(&table, key)?.map(|value| size(key, value)).transpose();
     Ok(ConfiguredSizes {
         sizes: CaptureSizes {
-            capture_num_tokens: sizes("capture_num_tokens", tokens)?,
-            decode_batch_sizes: sizes("decode_batch_sizes", decode)?,
+            capture_num_tokens: sizes(ListKind::Tokens.key(), tokens)?,
+            decode_batch_sizes: sizes(ListKind::Decode.key(), decode)?,
         },
         max_num_tokens: limit("max_num_tokens")?,
         max_num_seqs: limit("max_num_seqs")?,
@@ -181,25 +183,17 @@ pub fn check(
     };
     request.validate(traffic)?;
     let mut findings = Vec::new();
-    let written = &configured.sizes;
-    let sizes = CaptureSizes {
-        capture_num_tokens: ascending(ListKind::Tokens, &written.capture_num_tokens, &mut findings),
-        decode_batch_sizes: ascending(ListKind::Decode, &written.decode_batch_sizes, &mut findings),
-    };
+    let sizes =
+        CaptureSizes::of(|list| ascending(list, configured.sizes.list(list), &mut findings));
     let outcome = evaluate(traffic, &sizes, costs, &request)?;
-    for list in [ListKind::Tokens, ListKind::Decode] {
+    for list in ListKind::ALL {
         check_list(list, &sizes, &outcome, traffic, &request, &mut findings);
     }
     let mut gaps = gaps(&sizes, &outcome, traffic, &request);
     gaps.truncate(REPORTED_GAPS);
     findings.extend(gaps);
-    if outcome.graphs > MAX_GRAPHS {
-        return Err(PlannerError::AbsurdLimit {
-            what: "the number of configured graphs",
-            value: outcome.graphs as u64,
-            limit: MAX_GRAPHS as u64,
-        });
-    }
+    let (graphs, most) = (outcome.graphs.max(1) as u64, MAX_GRAPHS as u64);
+    PlannerError::check_limits([("the number of configured graphs", graphs, most)])?;
     let equal = PlanRequest { max_graphs: Some(outcome.graphs.max(1)), ..request };
     let better = match plan(traffic, costs, &equal) {
         Err(PlannerError::TooFewGraphs { least, .. }) => {
@@ -232,24 +226,21 @@ fn check_list(
     request: &PlanRequest,
     findings: &mut Vec<Finding>,
 ) {
-    let (own, largest_possible, in_mode) = match list {
-        ListKind::Tokens => {
-            let most = request.max_num_tokens.unwrap_or(traffic.largest_tokens());
-            (&sizes.capture_num_tokens, most, request.graph_mode.has_token_graphs())
-        }
+    let own = sizes.list(list);
+    let (limit, in_mode) = match list {
+        ListKind::Tokens => (request.max_num_tokens, request.graph_mode.has_token_graphs()),
+        ListKind::Decode => (request.max_num_seqs, request.graph_mode.has_full()),
+    };
+    let largest_possible = match list {
+        _ if !in_mode => 0,
+        ListKind::Tokens => limit.unwrap_or(traffic.largest_tokens()),
         ListKind::Decode => {
-            let most = request.max_num_seqs.unwrap_or(traffic.largest_decode());
             let shortest = traffic.decode().keys().next().copied().unwrap_or(1);
-            let most = most.min(request.max_num_tokens.map_or(u32::MAX, |t| t / shortest));
-            (&sizes.decode_batch_sizes, most, request.graph_mode.has_full())
+            let most = request.max_num_tokens.map_or(u32::MAX, |tokens| tokens / shortest);
+            limit.unwrap_or(traffic.largest_decode()).min(most)
         }
     };
-    let largest_possible = if in_mode { largest_possible } else { 0 };
-    let limited = !in_mode
-        || match list {
-            ListKind::Tokens => request.max_num_tokens.is_some(),
-            ListKind::Decode => request.max_num_seqs.is_some(),
-        };
+    let limited = !in_mode || limit.is_some();
     let first_unreachable =
         own.partition_point(|size| *size < largest_possible) + usize::from(in_mode);
     let first_unreachable = first_unreachable.min(own.len());
@@ -257,7 +248,7 @@ fn check_list(
         let sizes = own[first_unreachable..].to_vec();
         findings.push(Finding::Unreachable { list, sizes, largest_possible });
     }
-    let reachable = if limited { &own[..first_unreachable] } else { &own[..] };
+    let reachable = if limited { &own[..first_unreachable] } else { own };
     let unused: Vec<u32> = outcome
         .uses
         .iter()
@@ -269,10 +260,11 @@ fn check_list(
     }
     let largest = own.last().copied().unwrap_or(0);
     if in_mode && largest < largest_possible {
-        let served: Vec<(u32, u64)> = counts(list, traffic, request).collect();
-        let of_steps: u64 = served.iter().map(|(_, steps)| steps).sum();
-        let steps =
-            served.iter().filter(|(count, _)| *count > largest).map(|(_, steps)| steps).sum();
+        let served = traffic.of_list(list, request.graph_mode);
+        let of_steps: u64 = served.values().flat_map(BTreeMap::values).sum();
+        let above =
+            |by_count: &BTreeMap<u32, u64>| by_count.range(largest + 1..).map(|s| s.1).sum::<u64>();
+        let steps = served.values().map(above).sum::<u64>();
         if of_steps > 0 {
             findings.push(Finding::Uncovered {
                 list,
@@ -285,43 +277,23 @@ fn check_list(
     }
 }
 
-/// Counts and steps that dispatch looks up in this list first.
-fn counts<'a>(
-    list: ListKind,
-    traffic: &'a Traffic,
-    request: &'a PlanRequest,
-) -> impl Iterator<Item = (u32, u64)> + 'a {
-    traffic.iter().filter_map(move |(kind, count, steps)| {
-        let has_own = request.graph_mode.has_full();
-        match (list, kind) {
-            (ListKind::Tokens, StepKind::Mixed) => Some((count, steps)),
-            (ListKind::Tokens, _) if !has_own => Some((kind.tokens(count), steps)),
-            (ListKind::Decode, StepKind::Decode { .. }) if has_own => Some((count, steps)),
-            _ => None,
-        }
-    })
-}
-
 fn gaps(
     sizes: &CaptureSizes,
     outcome: &Outcome,
     traffic: &Traffic,
     request: &PlanRequest,
 ) -> Vec<Finding> {
-    let mut gaps = Vec::new();
+    let mut gaps: Vec<(u64, Finding)> = Vec::new();
     for size_use in outcome.uses.iter().filter(|size| size.padding_tokens > 0) {
         let SizeUse { list, size, padding_tokens, .. } = *size_use;
-        let own = match list {
-            ListKind::Tokens => &sizes.capture_num_tokens,
-            ListKind::Decode => &sizes.decode_batch_sizes,
-        };
+        let own = sizes.list(list);
         let index = own.partition_point(|other| *other < size);
         let below = index.checked_sub(1).map_or(0, |index| own[index]);
         let (add, saves) = best_addition(list, below, size, traffic, request);
         if saves == 0 {
             continue;
         }
-        gaps.push(Finding::Gap {
+        let gap = Finding::Gap {
             list,
             below,
             size,
@@ -329,14 +301,11 @@ fn gaps(
             share_of_padding: padding_tokens as f64 / outcome.padding_tokens.max(1) as f64,
             add,
             saves,
-        });
+        };
+        gaps.push((saves, gap));
     }
-    let saved = |finding: &Finding| match finding {
-        Finding::Gap { saves, .. } => *saves,
-        _ => 0,
-    };
-    gaps.sort_by_key(|gap| std::cmp::Reverse(saved(gap)));
-    gaps
+    gaps.sort_by_key(|(saves, _)| std::cmp::Reverse(*saves));
+    gaps.into_iter().map(|(_, gap)| gap).collect()
 }
 
 /// The size between two neighbours that saves the most padding tokens.
@@ -347,27 +316,20 @@ fn best_addition(
     traffic: &Traffic,
     request: &PlanRequest,
 ) -> (u32, u64) {
-    let mut inside: Vec<(u32, u64)> = Vec::new();
-    for (kind, count, steps) in traffic.iter() {
-        let (count, weight) = match (list, kind) {
-            (ListKind::Tokens, StepKind::Mixed) => (count, 1),
-            (ListKind::Tokens, _) if !request.graph_mode.has_full() => (kind.tokens(count), 1),
-            (ListKind::Decode, StepKind::Decode { query_length }) => (count, query_length),
-            _ => continue,
-        };
-        if count > below && count < size {
-            inside.push((count, steps.saturating_mul(u64::from(weight))));
+    let mut inside: BTreeMap<u32, u64> = BTreeMap::new();
+    for (query, by_count) in traffic.of_list(list, request.graph_mode) {
+        for (count, steps) in by_count.range(below + 1..size) {
+            let rows = inside.entry(*count).or_default();
+            *rows = rows.saturating_add(steps.saturating_mul(u64::from(query)));
         }
     }
-    inside.sort_unstable();
     let mut held = 0_u64;
     let mut best = (0, 0);
-    for (index, (count, weight)) in inside.iter().enumerate() {
-        held = held.saturating_add(*weight);
-        let last_of_count = inside.get(index + 1).is_none_or(|next| next.0 != *count);
+    for (count, rows) in inside {
+        held = held.saturating_add(rows);
         let saves = held.saturating_mul(u64::from(size - count));
-        if last_of_count && saves > best.1 {
-            best = (*count, saves);
+        if saves > best.1 {
+            best = (count, saves);
         }
     }
     best
@@ -379,6 +341,7 @@ mod tests {
     use crate::costs::ModelledCosts;
     use crate::mode::GraphMode;
     use crate::request::Objective;
+    use crate::traffic::StepKind;
 
     fn traffic() -> Traffic {
         let mut traffic = Traffic::default();

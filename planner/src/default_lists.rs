@@ -22,12 +22,22 @@ pub enum Stack {
 /// Sizes from the first number to the second, in steps of the third.
 type Run = (u32, u32, u32);
 
-const VLLM: [Run; 4] = [(1, 2, 1), (4, 4, 1), (8, 248, 8), (256, u32::MAX, 16)];
-const SGLANG_DECODE: [Run; 5] =
-    [(1, 2, 1), (4, 12, 4), (16, 256, 8), (272, 511, 16), (512, u32::MAX, 32)];
-const SGLANG_SPECULATIVE: [Run; 5] =
-    [(1, 8, 1), (10, 32, 2), (40, 64, 4), (72, 256, 8), (272, u32::MAX, 16)];
-const SGLANG_TOKENS: [Run; 6] = [
+struct Rule {
+    name: &'static str,
+    tokens: &'static [Run],
+    /// The largest token size that is captured unless told otherwise.
+    token_cap: u32,
+    decode: &'static [Run],
+    /// For decodes of more than one token.
+    speculative: &'static [Run],
+}
+
+const VLLM: &[Run] = &[(1, 2, 1), (4, 4, 1), (8, 248, 8), (256, u32::MAX, 16)];
+const SGLANG_DECODE: &[Run] =
+    &[(1, 2, 1), (4, 12, 4), (16, 256, 8), (272, 511, 16), (512, u32::MAX, 32)];
+const SGLANG_SPECULATIVE: &[Run] =
+    &[(1, 8, 1), (10, 32, 2), (40, 64, 4), (72, 256, 8), (272, u32::MAX, 16)];
+const SGLANG_TOKENS: &[Run] = &[
     (4, 32, 4),
     (48, 256, 16),
     (288, 512, 32),
@@ -35,57 +45,50 @@ const SGLANG_TOKENS: [Run; 6] = [
     (1280, 4096, 256),
     (4608, u32::MAX, 512),
 ];
-const TENSORRT_LLM_DECODE: [Run; 4] = [(1, 2, 1), (4, 4, 1), (8, 128, 8), (192, u32::MAX, 64)];
-const TENSORRT_LLM_TOKENS: [Run; 6] =
-    [(1, 2, 1), (4, 8, 4), (16, 32, 16), (64, 64, 1), (128, 128, 1), (256, u32::MAX, 256)];
-const ATOM: [Run; 4] = [(1, 2, 1), (4, 8, 4), (16, 512, 16), (528, u32::MAX, 16)];
+const TENSORRT_LLM_DECODE: &[Run] = &[(1, 2, 1), (4, 4, 1), (8, 128, 8), (192, u32::MAX, 64)];
+const TENSORRT_LLM_TOKENS: &[Run] =
+    &[(1, 2, 1), (4, 8, 4), (16, 32, 16), (64, 64, 1), (128, 128, 1), (256, u32::MAX, 256)];
+const ATOM: &[Run] = &[(1, 2, 1), (4, 8, 4), (16, 512, 16), (528, u32::MAX, 16)];
 
 impl Stack {
     /// All of them.
     pub const ALL: [Stack; 4] = [Stack::Vllm, Stack::Sglang, Stack::TensorrtLlm, Stack::Atom];
 
+    fn rule(self) -> Rule {
+        let rule = |name, token_cap, tokens, decode, speculative| Rule {
+            name,
+            tokens,
+            token_cap,
+            decode,
+            speculative,
+        };
+        match self {
+            Stack::Vllm => rule("vLLM", 512, VLLM, VLLM, VLLM),
+            Stack::Sglang => rule("SGLang", 2048, SGLANG_TOKENS, SGLANG_DECODE, SGLANG_SPECULATIVE),
+            Stack::TensorrtLlm => {
+                let decode = TENSORRT_LLM_DECODE;
+                rule("TensorRT-LLM", 3072, TENSORRT_LLM_TOKENS, decode, decode)
+            }
+            Stack::Atom => rule("ATOM", 512, ATOM, ATOM, ATOM),
+        }
+    }
+
     /// The name in reports.
     pub fn name(self) -> &'static str {
-        match self {
-            Stack::Vllm => "vLLM",
-            Stack::Sglang => "SGLang",
-            Stack::TensorrtLlm => "TensorRT-LLM",
-            Stack::Atom => "ATOM",
-        }
+        self.rule().name
     }
 
     /// The token sizes of its rule up to `maximum`, which is appended where the rule misses it;
     /// empty for a maximum of 0.
     pub fn token_sizes(self, maximum: u32) -> Vec<u32> {
-        let runs: &[Run] = match self {
-            Stack::Vllm => &VLLM,
-            Stack::Sglang => &SGLANG_TOKENS,
-            Stack::TensorrtLlm => &TENSORRT_LLM_TOKENS,
-            Stack::Atom => &ATOM,
-        };
-        up_to(runs, maximum)
+        up_to(self.rule().tokens, maximum)
     }
 
     /// The decode sizes of its rule up to `maximum`, which is appended where the rule misses it;
     /// empty for a maximum of 0.
     pub fn decode_sizes(self, maximum: u32, query_length: u32) -> Vec<u32> {
-        let runs: &[Run] = match self {
-            Stack::Vllm => &VLLM,
-            Stack::Sglang if query_length > 1 => &SGLANG_SPECULATIVE,
-            Stack::Sglang => &SGLANG_DECODE,
-            Stack::TensorrtLlm => &TENSORRT_LLM_DECODE,
-            Stack::Atom => &ATOM,
-        };
-        up_to(runs, maximum)
-    }
-
-    /// The largest token size that it captures unless told otherwise.
-    pub fn default_token_cap(self) -> u32 {
-        match self {
-            Stack::Vllm | Stack::Atom => 512,
-            Stack::Sglang => 2048,
-            Stack::TensorrtLlm => 3072,
-        }
+        let rule = self.rule();
+        up_to(if query_length > 1 { rule.speculative } else { rule.decode }, maximum)
     }
 
     /// Both lists up to the maxima.
@@ -103,7 +106,7 @@ impl Stack {
         decode_maximum: u32,
         query_length: u32,
     ) -> CaptureSizes {
-        self.lists(token_maximum.min(self.default_token_cap()), decode_maximum, query_length)
+        self.lists(token_maximum.min(self.rule().token_cap), decode_maximum, query_length)
     }
 }
 

@@ -97,6 +97,35 @@ impl Potentials {
     }
 }
 
+/// The tables of all axes, each ending in what the next ones cost, and what the whole costs with
+/// each number of graphs.
+pub(crate) fn chain(
+    axes: &[Axis],
+    charges: &[Vec<u128>],
+    graphs: usize,
+    keep: Keep,
+) -> (Vec<Potentials>, Vec<u128>) {
+    let mut after = vec![0_u128; graphs + 1];
+    let mut tables = Vec::with_capacity(axes.len());
+    for (axis, charges) in axes.iter().zip(charges).rev() {
+        let table = Potentials::solve(axis, charges, &after, keep);
+        after = table.best.iter().map(|layer| layer[0]).collect();
+        tables.push(table);
+    }
+    tables.reverse();
+    (tables, after)
+}
+
+/// The nodes of the cheapest plan with at most `left` graphs, of each axis.
+pub(crate) fn walk(tables: &[Potentials], mut left: usize) -> Vec<Vec<usize>> {
+    let mut of_axis = |table: &Potentials| {
+        let (chosen, rest) = table.walk(left);
+        left = rest;
+        chosen
+    };
+    tables.iter().map(&mut of_axis).collect()
+}
+
 struct LayerFill<'a> {
     axis: &'a Axis,
     charges: &'a [u128],
@@ -137,7 +166,9 @@ impl LayerFill<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::axis::{AxisLimits, Steps};
+    use std::collections::BTreeMap;
+
+    use crate::axis::AxisLimits;
     use crate::costs::{CostPath, ModelledCosts};
     use crate::request::Objective;
 
@@ -151,14 +182,16 @@ mod tests {
                 let distinct = 1_u32 << exponent;
                 let steps = |count: u32| 1 + u64::from(count.wrapping_mul(2_654_435_761) % 97);
                 let by_count = (1..=distinct).map(|count| (count, steps(count))).collect();
-                let steps = vec![Steps { query_length: 1, by_count, replay, launched: None }];
+                let steps = BTreeMap::from([(1, by_count)]);
                 let limits = AxisLimits {
                     maximum: distinct,
                     multiple_of: 1,
                     launched: false,
                     may_end_early: false,
+                    replay_ns: replay,
+                    launched_ns: None,
                 };
-                let axis = Axis::new(objective, steps, &limits);
+                let axis = Axis::new(objective, &steps, &limits);
                 let free = vec![0; axis.len()];
                 let after = vec![0; GRAPHS as usize + 1];
                 let table = Potentials::solve(&axis, &free, &after, Keep::First);

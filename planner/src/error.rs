@@ -1,6 +1,7 @@
 //! What can go wrong while planning, each with what to try.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use crate::costs::CostPath;
 use crate::reader::MalformedLine;
@@ -17,7 +18,7 @@ pub enum PlannerError {
         /// The file.
         path: PathBuf,
         /// The cause.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// A stream of lines broke off.
     #[error("cannot read line {line}: {source}")]
@@ -25,7 +26,7 @@ pub enum PlannerError {
         /// One-based number of the line.
         line: u64,
         /// The cause.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// The log holds no step with at least one token.
     #[error(
@@ -70,51 +71,13 @@ pub enum PlannerError {
         /// The column that is missing.
         missing: &'static str,
     },
-    /// A number of graphs of zero.
-    #[error(
-        "--max-graphs is 0: a plan needs at least one graph; run with graph mode `none` to capture nothing"
-    )]
-    ZeroGraphs,
-    /// A bound of zero.
-    #[error("{what} is 0: give the scheduler's limit, 1 or more")]
-    ZeroLimit {
+    /// A setting that is out of its range, or below what the log has.
+    #[error("{what} is {problem}")]
+    Setting {
         /// The option.
         what: &'static str,
-    },
-    /// A bound that no device could run.
-    #[error("{what} is {value}, above {limit}: is the unit right?")]
-    AbsurdLimit {
-        /// The option.
-        what: &'static str,
-        /// What was given.
-        value: u64,
-        /// The largest value that is accepted.
-        limit: u64,
-    },
-    /// A setting that is not a usable number.
-    #[error("{what} is {value}: {expected}")]
-    BadSetting {
-        /// The option.
-        what: &'static str,
-        /// What was given.
-        value: f64,
-        /// What is accepted.
-        expected: &'static str,
-    },
-    /// The log has larger steps than the stated maximum.
-    #[error(
-        "{option} is {maximum}, but the log has a step of {observed} {unit}: \
-         raise {option} to {observed} or plan from a log of the same scheduler limits"
-    )]
-    MaximumBelowData {
-        /// The option that states the maximum.
-        option: &'static str,
-        /// The stated maximum.
-        maximum: u32,
-        /// The largest value in the log.
-        observed: u32,
-        /// Tokens or sequences.
-        unit: &'static str,
+        /// What was given, what is accepted, and what to try.
+        problem: String,
     },
     /// Fewer graphs than lists that each must cover their maximum.
     #[error(
@@ -251,6 +214,52 @@ pub enum PlannerError {
         /// All requests.
         requests: u64,
     },
+}
+
+impl PlannerError {
+    /// What became of a file that could not be read or written.
+    pub fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::File { action, path: path.to_path_buf(), source }
+    }
+
+    /// Holds each limit to `1..=most`.
+    pub(crate) fn check_limits<const N: usize>(
+        limits: [(&'static str, u64, u64); N],
+    ) -> Result<(), Self> {
+        let problem = |value: u64, most: u64| match value {
+            0 => Some("0: give the scheduler's limit, 1 or more".to_owned()),
+            _ => (value > most).then(|| format!("{value}, above {most}: is the unit right?")),
+        };
+        for (what, value, most) in limits {
+            if let Some(problem) = problem(value, most) {
+                return Err(Self::Setting { what, problem });
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a number that is not as expected.
+    pub(crate) fn check_number(
+        what: &'static str,
+        value: f64,
+        fits: bool,
+        expected: &str,
+    ) -> Result<(), Self> {
+        match fits {
+            true => Ok(()),
+            false => Err(Self::Setting { what, problem: format!("{value}: {expected}") }),
+        }
+    }
+
+    /// Refuses to plan for no graphs at all.
+    pub(crate) fn check_graphs(graphs: usize, most: usize) -> Result<(), Self> {
+        if graphs == 0 {
+            let problem = "0: a plan needs at least one graph; run with graph mode `none` to \
+                           capture nothing";
+            return Err(Self::Setting { what: "--max-graphs", problem: problem.to_owned() });
+        }
+        Self::check_limits([("--max-graphs", graphs as u64, most as u64)])
+    }
 }
 
 fn first_malformed(lines: &[MalformedLine]) -> String {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::capture_sizes::CaptureSizes;
-use crate::costs::{CostPath, StepCosts};
+use crate::capture_sizes::{CaptureSizes, ListKind};
+use crate::costs::StepCosts;
 use crate::error::PlannerError;
 use crate::request::PlanRequest;
 use crate::traffic::{StepKind, Traffic};
@@ -67,16 +67,6 @@ impl Coverage {
     pub fn all(&self) -> Share {
         self.mixed.plus(self.decode)
     }
-}
-
-/// Which list a size is from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ListKind {
-    /// `capture_num_tokens`.
-    Tokens,
-    /// `decode_batch_sizes`.
-    Decode,
 }
 
 /// What one size does.
@@ -149,13 +139,9 @@ pub fn evaluate(
         capture_ns: None,
         uses: Vec::new(),
     };
-    let mut uses: BTreeMap<(ListKind, u32), (u64, u64)> = BTreeMap::new();
-    for size in &sizes.capture_num_tokens {
-        uses.insert((ListKind::Tokens, *size), (0, 0));
-    }
-    for size in &sizes.decode_batch_sizes {
-        uses.insert((ListKind::Decode, *size), (0, 0));
-    }
+    let size_use = |(list, size)| SizeUse { list, size, steps: 0, padding_tokens: 0 };
+    let mut uses: BTreeMap<(ListKind, u32), SizeUse> =
+        sizes.iter().map(|key| (key, size_use(key))).collect();
     for (kind, count, steps) in traffic.iter() {
         let tokens = kind.tokens(count);
         let service = serve(kind, count, sizes, costs, request)?;
@@ -169,26 +155,18 @@ pub fn evaluate(
         if let Some(replay) = service.replay {
             let padding = u64::from(replay.padding) * steps;
             outcome.padding_tokens += padding;
-            let used = uses.entry((replay.list, replay.size)).or_default();
-            used.0 += steps;
-            used.1 += padding;
+            if let Some(used) = uses.get_mut(&(replay.list, replay.size)) {
+                used.steps += steps;
+                used.padding_tokens += padding;
+            }
         }
         outcome.expected_ns = outcome
             .expected_ns
             .zip(service.ns)
             .map(|(sum, ns)| sum + u128::from(ns) * u128::from(steps));
     }
-    outcome.uses = uses
-        .into_iter()
-        .map(|((list, size), (steps, padding_tokens))| SizeUse {
-            list,
-            size,
-            steps,
-            padding_tokens,
-        })
-        .collect();
-    outcome.memory_bytes = resources(traffic, sizes, costs, request, |path| &path.memory_bytes);
-    outcome.capture_ns = resources(traffic, sizes, costs, request, |path| &path.capture_ns);
+    outcome.uses = uses.into_values().collect();
+    [outcome.memory_bytes, outcome.capture_ns] = resources(traffic, sizes, costs, request);
     Ok(outcome)
 }
 
@@ -227,11 +205,8 @@ pub fn serve(
     let launched_ns = costs.launched.as_ref().map(|path| path.step_ns.at(tokens));
     let launched = Service { replay: None, ns: launched_ns };
     let Some((list, size)) = dispatch(kind, count, sizes, request) else { return Ok(launched) };
-    let (path, padded) = match list {
-        ListKind::Tokens => (request.graph_mode.token_path(), size),
-        ListKind::Decode => (CostPath::Full, kind.tokens(size)),
-    };
-    let ns = costs.path(path)?.step_ns.at(padded);
+    let padded = if list == ListKind::Decode { kind.tokens(size) } else { size };
+    let ns = costs.path(request.list_path(list))?.step_ns.at(padded);
     let padding = padded - tokens;
     let cheaper_launched = launched_ns.is_some_and(|launched| (launched, 0) < (ns, padding));
     if request.launched && cheaper_launched {
@@ -260,25 +235,27 @@ fn dispatch(
     Some((ListKind::Tokens, size))
 }
 
+/// Bytes and nanoseconds of all graphs, where they are known for each.
 fn resources(
     traffic: &Traffic,
     sizes: &CaptureSizes,
     costs: &StepCosts,
     request: &PlanRequest,
-    of: impl Fn(&crate::costs::PathCosts) -> &Option<crate::costs::MonotoneCurve>,
-) -> Option<u64> {
-    let mut sum = 0_u64;
-    for size in &sizes.capture_num_tokens {
-        let path = costs.path(request.graph_mode.token_path()).ok()?;
-        sum = sum.saturating_add(of(path).as_ref()?.at(*size));
-    }
-    for size in &sizes.decode_batch_sizes {
-        let path = costs.path(CostPath::Full).ok()?;
-        let one = [1];
-        let queries: Vec<u32> = traffic.decode().keys().copied().collect();
-        for query in if queries.is_empty() { &one[..] } else { &queries } {
-            sum = sum.saturating_add(of(path).as_ref()?.at(size.saturating_mul(*query)));
+) -> [Option<u64>; 2] {
+    let queries: Vec<u32> = match traffic.decode() {
+        empty if empty.is_empty() => vec![1],
+        decode => decode.keys().copied().collect(),
+    };
+    [0, 1].map(|resource| {
+        let mut sum = 0_u64;
+        for (list, size) in sizes.iter() {
+            let path = costs.path(request.list_path(list)).ok()?;
+            let curve = path.resources()[resource].1.as_ref()?;
+            let queries = if list == ListKind::Decode { &queries[..] } else { &[1] };
+            for query in queries {
+                sum = sum.saturating_add(curve.at(size.saturating_mul(*query)));
+            }
         }
-    }
-    Some(sum)
+        Some(sum)
+    })
 }

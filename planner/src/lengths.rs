@@ -5,12 +5,14 @@ use std::str::FromStr;
 
 use rand::{Rng, RngExt};
 use rand_distr::{Distribution, Exp, LogNormal};
+use serde::Deserialize;
 
 use crate::error::PlannerError;
 use crate::traffic::MAX_STEP_TOKENS;
 
 /// A distribution over lengths in tokens, 1 or more.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Lengths {
     /// Always the same.
     Constant(u32),
@@ -113,35 +115,14 @@ impl FromStr for Lengths {
     }
 }
 
+/// `lognormal:median=300,sigma=1,max=4096` is an inline table of TOML but for its brackets.
 fn parse(text: &str) -> Result<Lengths, String> {
     let (name, rest) = text.split_once(':').ok_or("no colon after its name")?;
-    let whole = |text: &str| text.parse::<u32>().map_err(|_| format!("{text:?} is no length"));
-    if name == "constant" {
-        return Ok(Lengths::Constant(whole(rest)?));
-    }
-    let fields: &[&str] = match name {
-        "uniform" => &["min", "max"],
-        "exponential" => &["mean", "max"],
-        "lognormal" => &["median", "sigma", "max"],
-        _ => return Err(format!("{name:?} is not constant, uniform, exponential or lognormal")),
+    let table = match name {
+        "constant" => format!("{name} = {rest}"),
+        _ => format!("{name} = {{ {rest} }}"),
     };
-    let mut values = vec![None; fields.len()];
-    for part in rest.split(',') {
-        let (field, value) = part.split_once('=').ok_or_else(|| format!("no `=` in {part:?}"))?;
-        let index = fields.iter().position(|name| *name == field);
-        let index = index.ok_or_else(|| format!("no field {field:?} in {name}"))?;
-        values[index] = Some(value);
-    }
-    let value = |index: usize| values[index].ok_or_else(|| format!("no `{}`", fields[index]));
-    let number = |index: usize| {
-        let text = value(index)?;
-        text.parse::<f64>().map_err(|_| format!("{text:?} is no number"))
-    };
-    Ok(match name {
-        "uniform" => Lengths::Uniform { min: whole(value(0)?)?, max: whole(value(1)?)? },
-        "exponential" => Lengths::Exponential { mean: number(0)?, max: whole(value(1)?)? },
-        _ => Lengths::LogNormal { median: number(0)?, sigma: number(1)?, max: whole(value(2)?)? },
-    })
+    toml::from_str(&table).map_err(|error| error.message().to_owned())
 }
 
 #[cfg(test)]

@@ -49,7 +49,7 @@ mod tradeoff;
 mod traffic;
 mod worst_case;
 
-pub use capture_sizes::CaptureSizes;
+pub use capture_sizes::{CaptureSizes, ListKind};
 pub use check::{CheckReport, ConfiguredSizes, Finding, check, read_configured_sizes};
 pub use comparison::{Comparison, compare};
 pub use costs::{
@@ -58,7 +58,7 @@ pub use costs::{
 };
 pub use default_lists::Stack;
 pub use error::PlannerError;
-pub use evaluate::{Coverage, ListKind, Outcome, Replay, Service, Share, SizeUse, evaluate, serve};
+pub use evaluate::{Coverage, Outcome, Replay, Service, Share, SizeUse, evaluate, serve};
 pub use lengths::Lengths;
 pub use mode::{GraphMode, StepMode};
 pub use planner::{DEFAULT_CURVE_GRAPHS, MAX_GRAPHS, Plan, PlanWarning, plan};
@@ -67,5 +67,5 @@ pub use record::{IterationLogWriter, IterationRecord};
 pub use request::{Objective, PlanRequest};
 pub use simulator::{Simulation, TrafficShape};
 pub use tradeoff::CurvePoint;
-pub use traffic::{MAX_STEP_TOKENS, MAX_STEPS, ObservedModes, StepKind, Traffic};
+pub use traffic::{MAX_STEP_TOKENS, MAX_STEPS, ObservedModes, StepKind, Steps, Traffic};
 pub use worst_case::{BoundedLists, bounded_lists};

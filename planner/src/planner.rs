@@ -6,7 +6,7 @@ use crate::axis::{Axis, unit};
 use crate::budget::{Budgeted, BudgetedPlan, UNLIMITED};
 use crate::capture_sizes::CaptureSizes;
 use crate::costs::StepCosts;
-use crate::dynamic_program::{INFEASIBLE, Keep, Potentials};
+use crate::dynamic_program::{INFEASIBLE, Keep, Potentials, chain, walk};
 use crate::error::PlannerError;
 use crate::evaluate::{Outcome, evaluate};
 use crate::mode::GraphMode;
@@ -82,13 +82,6 @@ pub fn plan(
     request: &PlanRequest,
 ) -> Result<Plan, PlannerError> {
     request.validate(traffic)?;
-    if let Some(graphs) = request.max_graphs.filter(|graphs| *graphs > MAX_GRAPHS) {
-        return Err(PlannerError::AbsurdLimit {
-            what: "--max-graphs",
-            value: graphs as u64,
-            limit: MAX_GRAPHS as u64,
-        });
-    }
     let problem = Problem::new(traffic, costs, request)?;
     if let Some(given) = request.max_graphs.filter(|given| *given < problem.least_graphs()) {
         return plan_shared(traffic, costs, request, given, problem.least_graphs());
@@ -96,8 +89,8 @@ pub fn plan(
     let (curve, curve_costs, tables) = curve(&problem, request)?;
     let knee_index = knee(&curve_costs);
     let knee_graphs = curve.get(knee_index).map_or(0, |point| point.graphs);
-    let budgeted = request.memory_budget.is_some() || request.capture_budget_ns.is_some();
-    let priced = request.memory_price > 0.0 || request.capture_price > 0.0;
+    let budgeted = request.budgets() != [None; 2];
+    let priced = request.prices() != [0.0; 2];
     let graphs = match request.max_graphs {
         None if !(budgeted || priced) => knee_graphs,
         given => given
@@ -180,14 +173,7 @@ fn curve(problem: &Problem, request: &PlanRequest) -> Result<Curve, PlannerError
             return Err(PlannerError::TooManyCandidates { candidates: axis.len(), graphs: most });
         }
     }
-    let mut after = vec![0_u128; most + 1];
-    let mut tables = Vec::with_capacity(problem.axes.len());
-    for (axis, charges) in problem.axes.iter().zip(&problem.charges).rev() {
-        let table = Potentials::solve(axis, charges, &after, Keep::First);
-        after = table.best.iter().map(|layer| layer[0]).collect();
-        tables.push(table);
-    }
-    tables.reverse();
+    let (tables, after) = chain(&problem.axes, &problem.charges, most, Keep::First);
     let mut points = Vec::new();
     let mut costs = Vec::new();
     let one = unit(request.objective);
@@ -209,16 +195,6 @@ fn curve(problem: &Problem, request: &PlanRequest) -> Result<Curve, PlannerError
     Ok((points, costs, tables))
 }
 
-fn walk(tables: &[Potentials], mut left: usize) -> Vec<Vec<usize>> {
-    let mut nodes = Vec::with_capacity(tables.len());
-    for table in tables {
-        let (chosen, rest) = table.walk(left);
-        nodes.push(chosen);
-        left = rest;
-    }
-    nodes
-}
-
 /// The fewest graphs that cost no more than `graphs` do.
 fn fewest_for(costs: &[u128], curve: &[CurvePoint], graphs: usize) -> usize {
     let Some(at) = curve.iter().rposition(|point| point.graphs <= graphs) else { return graphs };
@@ -232,16 +208,14 @@ fn within_budgets(
     graphs: usize,
 ) -> Result<BudgetedPlan, PlannerError> {
     let least = problem.least_nodes();
-    let sum = |of: fn(&Axis) -> &Vec<u64>| -> u64 {
+    let names = [("memory budget", "bytes"), ("capture budget", "nanoseconds")];
+    for (resource, (what, unit)) in names.into_iter().enumerate() {
         let nodes = problem.axes.iter().zip(&least);
-        nodes.flat_map(|(axis, nodes)| nodes.iter().map(move |n| of(axis)[n - 1])).sum()
-    };
-    let limits = [
-        ("memory budget", request.memory_budget, sum(|axis| &axis.memory), "bytes"),
-        ("capture budget", request.capture_budget_ns, sum(|axis| &axis.capture), "nanoseconds"),
-    ];
-    for (what, budget, least, unit) in limits {
-        if let Some(budget) = budget.filter(|budget| *budget < least) {
+        let amounts = nodes.flat_map(|(axis, nodes)| {
+            nodes.iter().map(move |node| axis.resources[resource][node - 1])
+        });
+        let least = amounts.sum();
+        if let Some(budget) = request.budgets()[resource].filter(|budget| *budget < least) {
             return Err(PlannerError::BudgetTooSmall { what, budget, least, unit });
         }
     }
@@ -252,10 +226,7 @@ fn within_budgets(
         axes: &problem.axes,
         charges: &problem.charges,
         max_graphs: graphs,
-        budgets: [
-            request.memory_budget.unwrap_or(UNLIMITED),
-            request.capture_budget_ns.unwrap_or(UNLIMITED),
-        ],
+        budgets: request.budgets().map(|budget| budget.unwrap_or(UNLIMITED)),
     };
     Ok(search.solve(least))
 }

@@ -1,16 +1,15 @@
 //! The plan as a problem over axes: which steps each list serves, at which costs.
 
-use crate::axis::{Axis, AxisLimits, Steps, unit};
+use crate::axis::{Axis, AxisLimits, unit};
 use crate::budget::LARGEST_CHARGE;
-use crate::capture_sizes::CaptureSizes;
+use crate::capture_sizes::{CaptureSizes, ListKind};
 use crate::costs::{CostPath, MonotoneCurve, StepCosts};
 use crate::error::PlannerError;
-use crate::request::PlanRequest;
-use crate::traffic::{StepKind, Traffic};
-
-use crate::evaluate::ListKind;
+use crate::request::{Objective, PlanRequest};
+use crate::traffic::{Steps, Traffic};
 
 /// Tokens first, then decodes; a list that serves no step has no axis.
+#[derive(Default)]
 pub(crate) struct Problem {
     pub(crate) lists: Vec<ListKind>,
     pub(crate) axes: Vec<Axis>,
@@ -23,94 +22,28 @@ impl Problem {
         costs: &StepCosts,
         request: &PlanRequest,
     ) -> Result<Self, PlannerError> {
-        let mut problem = Self { lists: Vec::new(), axes: Vec::new(), charges: Vec::new() };
-        let token_maximum = request.token_maximum(traffic);
-        if token_maximum > 0 {
-            let path = request.graph_mode.token_path();
-            let by_count = token_histogram(traffic, request);
-            let step = [(1, by_count)];
-            problem.add(ListKind::Tokens, &step, path, token_maximum, traffic, costs, request)?;
-        }
-        let decode_maximum = request.decode_maximum(traffic);
-        if decode_maximum > 0 {
-            let steps: Vec<(u32, Vec<(u32, u64)>)> = traffic
-                .decode()
-                .iter()
-                .map(|(query, batches)| (*query, batches.iter().map(|(b, n)| (*b, *n)).collect()))
-                .collect();
-            let path = CostPath::Full;
-            problem.add(ListKind::Decode, &steps, path, decode_maximum, traffic, costs, request)?;
+        let mut problem = Self::default();
+        for list in ListKind::ALL {
+            let maximum = request.maximum(list, traffic);
+            if maximum == 0 {
+                continue;
+            }
+            let steps = traffic.of_list(list, request.graph_mode);
+            let axis = axis(list, &steps, maximum, costs, request)?;
+            problem.charges.push(charges(&axis, traffic.steps(), request));
+            problem.axes.push(axis);
+            problem.lists.push(list);
         }
         Ok(problem)
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one private call for each list")]
-    fn add(
-        &mut self,
-        list: ListKind,
-        steps: &[(u32, Vec<(u32, u64)>)],
-        path: CostPath,
-        maximum: u32,
-        traffic: &Traffic,
-        costs: &StepCosts,
-        request: &PlanRequest,
-    ) -> Result<(), PlannerError> {
-        let replay = costs.path(path)?;
-        let may_end_early = !request.cover_maximum && list == ListKind::Tokens;
-        let launched = if request.launched || may_end_early {
-            Some(&costs.path(CostPath::Launched)?.step_ns)
-        } else {
-            None
-        };
-        for (query, by_count) in steps {
-            let Some((least, _)) = by_count.first() else { continue };
-            let range = (least.saturating_mul(*query), maximum.saturating_mul(*query));
-            check_gap(path, &replay.step_ns, range)?;
-            if let Some(curve) = launched {
-                let most = by_count.last().map_or(*least, |(count, _)| *count);
-                check_gap(CostPath::Launched, curve, (range.0, most.saturating_mul(*query)))?;
-            }
-        }
-        let limits = AxisLimits {
-            maximum,
-            multiple_of: request.multiple_of,
-            launched: request.launched,
-            may_end_early,
-        };
-        let of_queries = steps
-            .iter()
-            .map(|(query_length, by_count)| Steps {
-                query_length: *query_length,
-                by_count: by_count.clone(),
-                replay: &replay.step_ns,
-                launched,
-            })
-            .collect();
-        let mut axis = Axis::new(request.objective, of_queries, &limits);
-        let wanted = (
-            request.memory_budget.is_some() || request.memory_price > 0.0,
-            request.capture_budget_ns.is_some() || request.capture_price > 0.0,
-        );
-        for (query, _) in steps {
-            axis.add_resources(*query, replay, wanted)
-                .map_err(|field| PlannerError::CostsLackResource { path, field })?;
-        }
-        self.charges.push(charges(&axis, traffic.steps(), request));
-        self.axes.push(axis);
-        self.lists.push(list);
-        Ok(())
-    }
-
     pub(crate) fn sizes(&self, nodes: &[Vec<usize>]) -> CaptureSizes {
-        let mut sizes = CaptureSizes::default();
-        for ((list, axis), nodes) in self.lists.iter().zip(&self.axes).zip(nodes) {
-            let chosen = nodes.iter().map(|node| axis.candidates[node - 1]).collect();
-            match list {
-                ListKind::Tokens => sizes.capture_num_tokens = chosen,
-                ListKind::Decode => sizes.decode_batch_sizes = chosen,
-            }
-        }
-        sizes
+        CaptureSizes::of(|list| {
+            let Some(at) = self.lists.iter().position(|own| *own == list) else {
+                return Vec::new();
+            };
+            nodes[at].iter().map(|node| self.axes[at].candidates[node - 1]).collect()
+        })
     }
 
     /// The fewest graphs of any plan.
@@ -137,17 +70,58 @@ impl Problem {
     }
 }
 
-fn token_histogram(traffic: &Traffic, request: &PlanRequest) -> Vec<(u32, u64)> {
-    if request.graph_mode.has_full() {
-        return traffic.mixed().iter().map(|(count, steps)| (*count, *steps)).collect();
-    }
-    let mut tokens = traffic.mixed().clone();
-    for (kind, count, steps) in traffic.iter() {
-        if matches!(kind, StepKind::Decode { .. }) {
-            *tokens.entry(kind.tokens(count)).or_default() += steps;
+/// The axis of one list, with what its candidates take of each resource that is limited or priced.
+fn axis(
+    list: ListKind,
+    steps: &Steps,
+    maximum: u32,
+    costs: &StepCosts,
+    request: &PlanRequest,
+) -> Result<Axis, PlannerError> {
+    let path = request.list_path(list);
+    let replay = costs.path(path)?;
+    let may_end_early = !request.cover_maximum && list == ListKind::Tokens;
+    let launched_ns = match request.launched || may_end_early {
+        true => Some(&costs.path(CostPath::Launched)?.step_ns),
+        false => None,
+    };
+    for (query, by_count) in steps {
+        let (Some((least, _)), Some((most, _))) =
+            (by_count.first_key_value(), by_count.last_key_value())
+        else {
+            continue;
+        };
+        let [least, most, maximum] = [*least, *most, maximum].map(|n| n.saturating_mul(*query));
+        check_gap(path, &replay.step_ns, (least, maximum))?;
+        if let Some(curve) = launched_ns {
+            check_gap(CostPath::Launched, curve, (least, most))?;
         }
     }
-    tokens.into_iter().collect()
+    let limits = AxisLimits {
+        maximum,
+        multiple_of: request.multiple_of,
+        launched: request.launched,
+        may_end_early,
+        replay_ns: &replay.step_ns,
+        launched_ns,
+    };
+    let mut axis = Axis::new(request.objective, steps, &limits);
+    let wanted = request.budgets().into_iter().zip(request.prices());
+    for (((field, curve), (budget, price)), amounts) in
+        replay.resources().into_iter().zip(wanted).zip(&mut axis.resources)
+    {
+        let Some(curve) = curve else {
+            if budget.is_some() || price > 0.0 {
+                return Err(PlannerError::CostsLackResource { path, field });
+            }
+            continue;
+        };
+        for (amount, size) in amounts.iter_mut().zip(&axis.candidates) {
+            let of_query = |query: &u32| curve.at(size.saturating_mul(*query));
+            *amount = steps.keys().map(of_query).fold(0, u64::saturating_add);
+        }
+    }
+    Ok(axis)
 }
 
 fn check_gap(path: CostPath, curve: &MonotoneCurve, range: (u32, u32)) -> Result<(), PlannerError> {
@@ -159,18 +133,19 @@ fn check_gap(path: CostPath, curve: &MonotoneCurve, range: (u32, u32)) -> Result
 
 /// What each candidate costs by itself, at the prices of the request.
 fn charges(axis: &Axis, steps: u64, request: &PlanRequest) -> Vec<u128> {
-    use crate::request::Objective;
     let in_units = match request.objective {
         Objective::Time => 1e3,
         Objective::Padding => 1.0,
     };
     let per_log = in_units * steps as f64;
-    let per_byte = request.memory_price * per_log / (1_u64 << 30) as f64;
-    let per_ns = request.capture_price * per_log / 1e9;
+    let [per_gib, per_second] = request.prices();
+    let per_byte = per_gib * per_log / (1_u64 << 30) as f64;
+    let per_ns = per_second * per_log / 1e9;
     let one = unit(request.objective);
     let charge = |(bytes, ns): (&u64, &u64)| {
         let units = (per_byte * *bytes as f64 + per_ns * *ns as f64).round() as u128;
         units.min(LARGEST_CHARGE / one) * one
     };
-    axis.memory.iter().zip(&axis.capture).map(charge).collect()
+    let [bytes, ns] = &axis.resources;
+    bytes.iter().zip(ns).map(charge).collect()
 }

@@ -76,11 +76,7 @@ enum Dialect {
 /// # Errors
 /// [`PlannerError::File`], and those of [`read_log`].
 pub fn read_log_file(path: &Path, options: ReadOptions) -> Result<ReadLog, PlannerError> {
-    let file = File::open(path).map_err(|source| PlannerError::File {
-        action: "read",
-        path: path.to_path_buf(),
-        source,
-    })?;
+    let file = File::open(path).map_err(PlannerError::file("read", path))?;
     read_log(BufReader::with_capacity(1 << 18, file), options)
 }
 
@@ -90,16 +86,12 @@ pub fn read_log_file(path: &Path, options: ReadOptions) -> Result<ReadLog, Plann
 /// # Errors
 /// [`PlannerError::EmptyLog`] without a single step, [`PlannerError::TooManyMalformed`] above the
 /// threshold, [`PlannerError::HistogramHeader`], [`PlannerError::Stream`], and
-/// [`PlannerError::BadSetting`] for a threshold that is no percentage.
+/// [`PlannerError::Setting`] for a threshold that is no percentage.
 pub fn read_log(mut input: impl BufRead, options: ReadOptions) -> Result<ReadLog, PlannerError> {
     let threshold_percent = options.max_malformed_percent;
-    if !(0.0..=100.0).contains(&threshold_percent) {
-        return Err(PlannerError::BadSetting {
-            what: "--max-malformed",
-            value: threshold_percent,
-            expected: "a percentage from 0 to 100",
-        });
-    }
+    let fits = (0.0..=100.0).contains(&threshold_percent);
+    let expected = "a percentage from 0 to 100";
+    PlannerError::check_number("--max-malformed", threshold_percent, fits, expected)?;
     let mut log = ReadLog::default();
     let mut dialect = Dialect::Unknown;
     let mut buffer = Vec::new();
@@ -280,7 +272,7 @@ mod tests {
         assert!(text.contains("1 of 2 lines are malformed"), "{text}");
         assert!(text.contains("line 2: `context_tokens` is -5: negative"), "{text}");
         let strict = ReadOptions { max_malformed_percent: f64::NAN };
-        assert!(matches!(read_log(&b"1,1"[..], strict), Err(PlannerError::BadSetting { .. })));
+        assert!(matches!(read_log(&b"1,1"[..], strict), Err(PlannerError::Setting { .. })));
     }
 
     #[test]

@@ -58,12 +58,7 @@ impl IterationLogWriter<File> {
     /// # Errors
     /// [`PlannerError::File`] when the file cannot be created.
     pub fn create(path: &Path) -> Result<Self, PlannerError> {
-        let file = File::create(path).map_err(|source| PlannerError::File {
-            action: "write",
-            path: path.to_path_buf(),
-            source,
-        })?;
-        Ok(Self::new(file))
+        File::create(path).map(Self::new).map_err(PlannerError::file("write", path))
     }
 }
 

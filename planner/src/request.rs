@@ -2,10 +2,12 @@
 
 use serde::Serialize;
 
+use crate::capture_sizes::ListKind;
 use crate::costs::CostPath;
 use crate::error::PlannerError;
 use crate::mode::GraphMode;
-use crate::traffic::{MAX_STEP_TOKENS, StepKind, Traffic};
+use crate::planner::MAX_GRAPHS;
+use crate::traffic::{MAX_STEP_TOKENS, Traffic};
 
 /// What a plan minimises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -69,19 +71,22 @@ impl PlanRequest {
     /// Checks the settings against each other and against the log.
     ///
     /// # Errors
-    /// [`PlannerError::ZeroGraphs`], [`PlannerError::ZeroLimit`], [`PlannerError::AbsurdLimit`],
-    /// [`PlannerError::BadSetting`], [`PlannerError::Contradiction`] and
-    /// [`PlannerError::MaximumBelowData`].
+    /// [`PlannerError::Setting`] and [`PlannerError::Contradiction`].
     pub fn validate(&self, traffic: &Traffic) -> Result<(), PlannerError> {
         self.validate_alone()?;
-        let below = |option, given: Option<u32>, observed: u32, unit| match given {
-            Some(maximum) if maximum < observed => {
-                Err(PlannerError::MaximumBelowData { option, maximum, observed, unit })
+        for (what, given, observed, unit) in [
+            ("--max-num-tokens", self.max_num_tokens, traffic.largest_tokens(), "tokens"),
+            ("--max-num-seqs", self.max_num_seqs, traffic.largest_decode(), "sequences"),
+        ] {
+            if let Some(maximum) = given.filter(|maximum| *maximum < observed) {
+                let problem = format!(
+                    "{maximum}, but the log has a step of {observed} {unit}: raise {what} to \
+                     {observed} or plan from a log of the same scheduler limits"
+                );
+                return Err(PlannerError::Setting { what, problem });
             }
-            _ => Ok(()),
-        };
-        below("--max-num-tokens", self.max_num_tokens, traffic.largest_tokens(), "tokens")?;
-        below("--max-num-seqs", self.max_num_seqs, traffic.largest_decode(), "sequences")
+        }
+        Ok(())
     }
 
     /// Checks the settings against each other.
@@ -89,43 +94,24 @@ impl PlanRequest {
     /// # Errors
     /// As [`PlanRequest::validate`], without those of the log.
     pub fn validate_alone(&self) -> Result<(), PlannerError> {
-        if self.max_graphs == Some(0) {
-            return Err(PlannerError::ZeroGraphs);
-        }
+        PlannerError::check_graphs(self.max_graphs.unwrap_or(1), MAX_GRAPHS)?;
         if self.graph_mode == GraphMode::None {
             return Err(PlannerError::Contradiction {
                 what: "graph mode `none` captures nothing",
                 try_instead: "plan for `piecewise`, `full`, `full_decode_only` or `full_and_piecewise`",
             });
         }
-        let limits = [
-            ("--max-num-tokens", self.max_num_tokens),
-            ("--max-num-seqs", self.max_num_seqs),
-            ("--multiple-of", Some(self.multiple_of)),
-        ];
-        for (what, limit) in limits {
-            match limit {
-                Some(0) => return Err(PlannerError::ZeroLimit { what }),
-                Some(value) if value > MAX_STEP_TOKENS => {
-                    return Err(PlannerError::AbsurdLimit {
-                        what,
-                        value: u64::from(value),
-                        limit: u64::from(MAX_STEP_TOKENS),
-                    });
-                }
-                _ => {}
-            }
-        }
+        let most = u64::from(MAX_STEP_TOKENS);
+        PlannerError::check_limits([
+            ("--max-num-tokens", self.max_num_tokens.map_or(1, u64::from), most),
+            ("--max-num-seqs", self.max_num_seqs.map_or(1, u64::from), most),
+            ("--multiple-of", u64::from(self.multiple_of), most),
+        ])?;
         for (what, value) in
             [("--memory-price", self.memory_price), ("--capture-price", self.capture_price)]
         {
-            if !(0.0..=1e9).contains(&value) {
-                return Err(PlannerError::BadSetting {
-                    what,
-                    value,
-                    expected: "a number from 0 to 1e9",
-                });
-            }
+            let fits = (0.0..=1e9).contains(&value);
+            PlannerError::check_number(what, value, fits, "a number from 0 to 1e9")?;
         }
         if self.objective == Objective::Padding && (self.launched || !self.cover_maximum) {
             return Err(PlannerError::Contradiction {
@@ -134,6 +120,32 @@ impl PlanRequest {
             });
         }
         Ok(())
+    }
+
+    /// How a step replays a size of a list.
+    pub fn list_path(&self, list: ListKind) -> CostPath {
+        match (list, self.graph_mode) {
+            (ListKind::Decode, _) | (ListKind::Tokens, GraphMode::Full) => CostPath::Full,
+            (ListKind::Tokens, _) => CostPath::Piecewise,
+        }
+    }
+
+    /// What may be spent on all graphs: bytes and nanoseconds.
+    pub(crate) fn budgets(&self) -> [Option<u64>; 2] {
+        [self.memory_budget, self.capture_budget_ns]
+    }
+
+    /// What a GiB and a second cost.
+    pub(crate) fn prices(&self) -> [f64; 2] {
+        [self.memory_price, self.capture_price]
+    }
+
+    /// The largest count that a size of a list must hold, 0 when no step uses the list.
+    pub(crate) fn maximum(&self, list: ListKind, traffic: &Traffic) -> u32 {
+        match list {
+            ListKind::Tokens => self.token_maximum(traffic),
+            ListKind::Decode => self.decode_maximum(traffic),
+        }
     }
 
     /// The largest token count that a token size must hold, 0 when no step uses token sizes.
@@ -162,13 +174,5 @@ impl PlanRequest {
     /// Query lengths that have decode graphs, at least 1.
     pub fn query_lengths(&self, traffic: &Traffic) -> usize {
         traffic.decode().len().max(1)
-    }
-
-    /// The path of a step of this kind that replays a size of its own list.
-    pub fn replay_path(&self, kind: StepKind) -> CostPath {
-        match kind {
-            StepKind::Decode { .. } if self.graph_mode.has_full() => CostPath::Full,
-            _ => self.graph_mode.token_path(),
-        }
     }
 }

@@ -63,36 +63,20 @@ impl TrafficShape {
     /// The settings of this shape, for a model of about eight billion parameters on one large GPU.
     pub fn simulation(self) -> Simulation {
         let (requests, rate, prompt, output, max_num_tokens, max_num_seqs) = match self {
-            TrafficShape::Chat => (
-                4000,
-                Some(10.0),
-                Lengths::LogNormal { median: 300.0, sigma: 1.2, max: 8192 },
-                Lengths::LogNormal { median: 200.0, sigma: 0.8, max: 2048 },
-                2048,
-                256,
-            ),
-            TrafficShape::Retrieval => (
-                2000,
-                Some(1.5),
-                Lengths::LogNormal { median: 12_000.0, sigma: 0.5, max: 32_768 },
-                Lengths::LogNormal { median: 150.0, sigma: 0.6, max: 1024 },
-                8192,
-                128,
-            ),
-            TrafficShape::Batch => (
-                6000,
-                None,
-                Lengths::LogNormal { median: 800.0, sigma: 0.7, max: 8192 },
-                Lengths::LogNormal { median: 400.0, sigma: 0.5, max: 2048 },
-                8192,
-                512,
-            ),
+            TrafficShape::Chat => {
+                (4000, Some(10.0), (300.0, 1.2, 8192), (200.0, 0.8, 2048), 2048, 256)
+            }
+            TrafficShape::Retrieval => {
+                (2000, Some(1.5), (12_000.0, 0.5, 32_768), (150.0, 0.6, 1024), 8192, 128)
+            }
+            TrafficShape::Batch => (6000, None, (800.0, 0.7, 8192), (400.0, 0.5, 2048), 8192, 512),
         };
+        let lengths = |(median, sigma, max)| Lengths::LogNormal { median, sigma, max };
         Simulation {
             requests,
             rate,
-            prompt,
-            output,
+            prompt: lengths(prompt),
+            output: lengths(output),
             max_num_tokens,
             max_num_seqs,
             max_chunk: max_num_tokens,
@@ -118,9 +102,8 @@ impl Simulation {
     /// costs replayed, or launched where no replay was measured.
     ///
     /// # Errors
-    /// [`PlannerError::ZeroLimit`], [`PlannerError::AbsurdLimit`], [`PlannerError::BadSetting`],
-    /// [`PlannerError::CostsMissing`], [`PlannerError::SimulationTooLong`], and the error of
-    /// `record`.
+    /// [`PlannerError::Setting`], [`PlannerError::CostsMissing`],
+    /// [`PlannerError::SimulationTooLong`], and the error of `record`.
     pub fn run(
         &self,
         costs: &StepCosts,
@@ -257,29 +240,17 @@ impl Simulation {
 
     fn validate(&self) -> Result<(), PlannerError> {
         let most = u64::from(MAX_STEP_TOKENS);
-        let limits = [
+        PlannerError::check_limits([
             ("--requests", self.requests, MAX_REQUESTS),
             ("--max-num-tokens", u64::from(self.max_num_tokens), most),
             ("--max-num-seqs", u64::from(self.max_num_seqs), most),
             ("--max-chunk", u64::from(self.max_chunk), most),
             ("--kv-tokens", self.kv_tokens, 1 << 50),
-        ];
-        for (what, value, limit) in limits {
-            if value == 0 {
-                return Err(PlannerError::ZeroLimit { what });
-            }
-            if value > limit {
-                return Err(PlannerError::AbsurdLimit { what, value, limit });
-            }
-        }
-        match self.rate {
-            Some(value) if !(value > 0.0 && value <= 1e9) => Err(PlannerError::BadSetting {
-                what: "--rate",
-                value,
-                expected: "arrivals per second, above 0 and at most 1e9",
-            }),
-            _ => Ok(()),
-        }
+        ])?;
+        let rate = self.rate.unwrap_or(1.0);
+        let fits = rate > 0.0 && rate <= 1e9;
+        let expected = "arrivals per second, above 0 and at most 1e9";
+        PlannerError::check_number("--rate", rate, fits, expected)
     }
 }
 

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::capture_sizes::ListKind;
+use crate::mode::GraphMode;
+
 /// The most tokens that a step may have: larger values are taken for errors of unit.
 pub const MAX_STEP_TOKENS: u32 = 1 << 24;
 
@@ -30,11 +33,14 @@ pub struct ObservedModes {
     pub replayed_steps: u64,
 }
 
+/// Steps by count, for each query length.
+pub type Steps = BTreeMap<u32, BTreeMap<u32, u64>>;
+
 /// The histogram of a log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Traffic {
     mixed: BTreeMap<u32, u64>,
-    decode: BTreeMap<u32, BTreeMap<u32, u64>>,
+    decode: Steps,
     steps: u64,
     /// Modes, as far as the log names them.
     pub observed: ObservedModes,
@@ -81,8 +87,26 @@ impl Traffic {
     }
 
     /// Steps by sequences, of the uniform decodes, for each query length.
-    pub fn decode(&self) -> &BTreeMap<u32, BTreeMap<u32, u64>> {
+    pub fn decode(&self) -> &Steps {
         &self.decode
+    }
+
+    /// The steps that dispatch looks up in a list first: tokens of every step that has no decode
+    /// graphs of its own (as of query length 1), or sequences of the decodes that have.
+    pub(crate) fn of_list(&self, list: ListKind, mode: GraphMode) -> Steps {
+        match list {
+            ListKind::Decode if mode.has_full() => self.decode.clone(),
+            ListKind::Decode => Steps::new(),
+            ListKind::Tokens => {
+                let mut tokens = self.mixed.clone();
+                for (kind, count, steps) in self.iter() {
+                    if kind != StepKind::Mixed && !mode.has_full() {
+                        *tokens.entry(kind.tokens(count)).or_default() += steps;
+                    }
+                }
+                BTreeMap::from([(1, tokens)])
+            }
+        }
     }
 
     /// The largest number of tokens of a mixed step, 0 without any.

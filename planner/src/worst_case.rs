@@ -35,33 +35,22 @@ const RESOLUTION: u32 = 50;
 /// padding share of any step. No lists with as many graphs have a smaller one.
 ///
 /// # Errors
-/// [`PlannerError::ZeroGraphs`], [`PlannerError::ZeroLimit`], [`PlannerError::AbsurdLimit`] and
-/// [`PlannerError::TooFewGraphs`].
+/// [`PlannerError::Setting`] and [`PlannerError::TooFewGraphs`].
 pub fn bounded_lists(
     graphs: usize,
     max_num_tokens: u32,
     max_num_seqs: Option<u32>,
 ) -> Result<BoundedLists, PlannerError> {
+    PlannerError::check_graphs(graphs, MAX_GRAPHS)?;
     let least = 1 + usize::from(max_num_seqs.is_some());
-    if graphs == 0 {
-        return Err(PlannerError::ZeroGraphs);
-    }
     if graphs < least {
         return Err(PlannerError::TooFewGraphs { given: graphs, least });
     }
-    let limits = [
-        ("--max-graphs", graphs as u64, MAX_GRAPHS as u64),
-        ("--max-num-tokens", u64::from(max_num_tokens), u64::from(MAX_STEP_TOKENS)),
-        ("--max-num-seqs", max_num_seqs.map_or(1, u64::from), u64::from(MAX_STEP_TOKENS)),
-    ];
-    for (what, value, limit) in limits {
-        if value == 0 {
-            return Err(PlannerError::ZeroLimit { what });
-        }
-        if value > limit {
-            return Err(PlannerError::AbsurdLimit { what, value, limit });
-        }
-    }
+    let most = u64::from(MAX_STEP_TOKENS);
+    PlannerError::check_limits([
+        ("--max-num-tokens", u64::from(max_num_tokens), most),
+        ("--max-num-seqs", max_num_seqs.map_or(1, u64::from), most),
+    ])?;
     let lists = |bound: u64| {
         let tokens = sparsest_list(max_num_tokens, bound, graphs)?;
         let left = graphs - tokens.len();
@@ -183,9 +172,9 @@ mod tests {
 
     #[test]
     fn limits_are_checked() {
-        assert!(matches!(bounded_lists(0, 8, None), Err(PlannerError::ZeroGraphs)));
+        assert!(matches!(bounded_lists(0, 8, None), Err(PlannerError::Setting { .. })));
         assert!(matches!(bounded_lists(1, 8, Some(8)), Err(PlannerError::TooFewGraphs { .. })));
-        assert!(matches!(bounded_lists(4, 0, None), Err(PlannerError::ZeroLimit { .. })));
-        assert!(matches!(bounded_lists(4, u32::MAX, None), Err(PlannerError::AbsurdLimit { .. })));
+        assert!(matches!(bounded_lists(4, 0, None), Err(PlannerError::Setting { .. })));
+        assert!(matches!(bounded_lists(4, u32::MAX, None), Err(PlannerError::Setting { .. })));
     }
 }

@@ -1,10 +1,9 @@
 //! From a graph to a planned module: the pipeline of each level.
 
 use crate::mode::Level;
-use piecewise_ir::diagnostic::Diagnostics;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
-use piecewise_ir::verify::verify_module;
+use piecewise_passes::pipeline::{DEFAULT_PIPELINE, OptionValue};
 use piecewise_passes::{
     Observer, PassContext, PassError, PassManager, Pipeline, PipelineError, Registry, RunReport,
 };
@@ -21,60 +20,85 @@ pub enum PlanError {
     Pass(#[from] PassError),
 }
 
-/// Verifies a module as the pass manager does between passes.
-///
-/// # Errors
-/// Every finding.
-pub fn verify(module: &Module) -> Result<(), Diagnostics> {
-    verify_module(module)
-}
-
-/// The pipeline of a level, with the split ops as configured: `None` cuts at every op whose
-/// definition says so, an empty list never.
+/// The pipeline of a level, made of the default one; as [`Planner`] makes it of any text.
 pub fn pipeline_text(level: Level, split_ops: Option<&[String]>) -> String {
-    let split = match split_ops {
-        None => "split".to_owned(),
-        Some(ops) => {
-            let quoted: Vec<_> = ops.iter().map(|op| format!("\"{op}\"")).collect();
-            format!("split{{at=[{}]}}", quoted.join(", "))
-        }
-    };
-    let optimize = match level {
-        Level::Eager => "",
-        _ => "canonicalize,fold,merge_matmuls,cse,dce,fuse,",
-    };
-    format!("{optimize}{split},destination,plan,check")
+    let pipeline = Pipeline::parse(DEFAULT_PIPELINE).unwrap_or_default();
+    of_level(pipeline, level, split_ops).to_string()
 }
 
-/// Runs the pipeline of `level` over `graph`. At level `trace` the whole pipeline runs with all
-/// its checks, and what comes back is unfused.
+/// At the level `eager` nothing runs before the split. The split ops are as configured: `None`
+/// leaves them to the text and to the definitions of the ops, an empty list never cuts.
+fn of_level(mut pipeline: Pipeline, level: Level, split_ops: Option<&[String]>) -> Pipeline {
+    let split = pipeline.passes.iter().position(|pass| pass.name == "split");
+    if let (Some(split), Some(ops)) = (split, split_ops) {
+        let options = &mut pipeline.passes[split].options;
+        options.insert("at".to_owned(), OptionValue::List(ops.to_vec()));
+    }
+    if level == Level::Eager {
+        pipeline.passes.drain(..split.unwrap_or(0));
+    }
+    pipeline
+}
+
+/// How a graph is planned.
+#[derive(Debug)]
+pub struct Planner<'a> {
+    /// How far.
+    pub level: Level,
+    /// The passes, as text; at the level `eager` only those from `split` on run.
+    pub pipeline: &'a str,
+    /// What the text may name.
+    pub registry: &'a Registry,
+    /// The custom ops to split at; `None` leaves it to the text and to their definitions.
+    pub split_ops: Option<&'a [String]>,
+}
+
+impl Planner<'_> {
+    /// Runs the pipeline over `graph`. At level `trace` the whole pipeline runs with all its
+    /// checks, and what comes back is unfused.
+    ///
+    /// # Errors
+    /// When the text is wrong or names what the registry lacks, a pass fails, or the module is not
+    /// valid after one.
+    pub fn plan(
+        &self,
+        graph: Graph,
+        observers: Vec<Box<dyn Observer>>,
+    ) -> Result<(Module, RunReport), PlanError> {
+        if self.level == Level::Trace {
+            self.run(graph.clone(), Level::Piecewise, observers)?;
+            return self.run(graph, Level::Eager, Vec::new());
+        }
+        self.run(graph, self.level, observers)
+    }
+
+    fn run(
+        &self,
+        graph: Graph,
+        level: Level,
+        observers: Vec<Box<dyn Observer>>,
+    ) -> Result<(Module, RunReport), PlanError> {
+        let pipeline = of_level(Pipeline::parse(self.pipeline)?, level, self.split_ops);
+        let mut manager = PassManager::new(&pipeline, self.registry)?;
+        for observer in observers {
+            manager = manager.observe(observer);
+        }
+        let mut module = Module::new(graph);
+        let report = manager.run(&mut module, &mut PassContext::default())?;
+        Ok((module, report))
+    }
+}
+
+/// Plans by the default pipeline; see [`Planner::plan`].
 ///
 /// # Errors
-/// When a pass fails or the module is not valid after one.
+/// As there.
 pub fn plan(
     graph: Graph,
     level: Level,
     split_ops: Option<&[String]>,
     observers: Vec<Box<dyn Observer>>,
 ) -> Result<(Module, RunReport), PlanError> {
-    if level == Level::Trace {
-        run(graph.clone(), &pipeline_text(Level::Piecewise, split_ops), observers)?;
-        return run(graph, &pipeline_text(Level::Eager, split_ops), Vec::new());
-    }
-    run(graph, &pipeline_text(level, split_ops), observers)
-}
-
-fn run(
-    graph: Graph,
-    pipeline: &str,
-    observers: Vec<Box<dyn Observer>>,
-) -> Result<(Module, RunReport), PlanError> {
-    let pipeline = Pipeline::parse(pipeline)?;
-    let mut manager = PassManager::new(&pipeline, &Registry::standard())?;
-    for observer in observers {
-        manager = manager.observe(observer);
-    }
-    let mut module = Module::new(graph);
-    let report = manager.run(&mut module, &mut PassContext::default())?;
-    Ok((module, report))
+    let registry = &Registry::standard();
+    Planner { level, pipeline: DEFAULT_PIPELINE, registry, split_ops }.plan(graph, observers)
 }

@@ -1,7 +1,5 @@
 //! Any change of a piece that changes what it computes changes its key, and no other change does.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use piecewise_backend::artifact::{Artifact, Digest, PieceSize};
 use piecewise_backend::compiler::{CompileError, Compiler, Store};
 use piecewise_backend::weights::WeightLayout;

@@ -1,4 +1,4 @@
-//! Where a model runs: a device by its name, opened with its compiler.
+//! Where a model runs: a device by its name, opened once for as many models as one likes.
 
 mod error;
 mod spec;
@@ -9,18 +9,29 @@ pub use spec::DeviceSpec;
 use piecewise_backend::compiler::Compiler;
 use piecewise_backend::cpu::{CpuCompiler, CpuDevice};
 use piecewise_backend::cuda::{
-    CudaCompiler, CudaDevice, CudaError, CudaOptions, CudaProbe, Faults, LazyNvrtc, library_dirs,
+    Arch, CudaCompiler, CudaDevice, CudaError, CudaOptions, CudaProbe, Faults, LazyNvrtc,
+    library_dirs,
 };
 use piecewise_kernels::op::OpRegistry;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A device that was opened, with a compiler for it.
-#[derive(Debug)]
-pub enum OpenDevice {
-    /// The processor.
-    Cpu(Box<CpuDevice>, CpuCompiler),
-    /// A CUDA device.
-    Cuda(Box<CudaDevice>, CudaCompiler),
+/// A device that was opened. Clones are the same device: each model that is built on it has memory
+/// and a stream of its own, and all share its threads, or its context, its library and the kernels
+/// that were compiled for it.
+///
+/// Of an architecture alone ([`DeviceSpec::Arch`]) there is only a compiler.
+#[derive(Clone, Debug)]
+pub struct OpenDevice(pub(crate) Opened);
+
+#[derive(Clone, Debug)]
+pub(crate) enum Opened {
+    Cpu(Arc<Mutex<CpuDevice>>),
+    Cuda(Arc<Mutex<CudaDevice>>),
+    Arch(Arch),
+}
+
+pub(crate) fn lock<D>(device: &Mutex<D>) -> MutexGuard<'_, D> {
+    device.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl DeviceSpec {
@@ -37,79 +48,61 @@ impl DeviceSpec {
         }
     }
 
-    /// Opens the device, for models with the ops of `registry`; `threads` are those of the
-    /// processor.
+    /// Opens the device; `threads` are those of the processor.
     ///
     /// # Errors
-    /// When the device, its driver or a library is missing or too old, or this names an
-    /// architecture and no device.
-    pub fn open(self, registry: &Arc<OpRegistry>, threads: usize) -> Result<OpenDevice, OpenError> {
-        self.open_with(registry, threads, &Faults::default())
+    /// When the device, its driver or a library is missing or too old.
+    pub fn open(self, threads: usize) -> Result<OpenDevice, OpenError> {
+        self.open_with(threads, &Faults::default())
     }
 
     /// [`DeviceSpec::open`], where what is planned in `faults` fails, for tests.
     ///
     /// # Errors
     /// As there.
-    pub fn open_with(
-        self,
-        registry: &Arc<OpRegistry>,
-        threads: usize,
-        faults: &Faults,
-    ) -> Result<OpenDevice, OpenError> {
-        let options = CudaOptions { faults: faults.clone(), ..CudaOptions::default() };
-        self.open_as(registry, threads, options)
+    pub fn open_with(self, threads: usize, faults: &Faults) -> Result<OpenDevice, OpenError> {
+        self.open_as(threads, CudaOptions { faults: faults.clone(), ..CudaOptions::default() })
     }
 
     /// [`DeviceSpec::open`], where a CUDA device is opened as `options` say, at this name's number.
     ///
     /// # Errors
     /// As there.
-    pub fn open_as(
-        self,
-        registry: &Arc<OpRegistry>,
-        threads: usize,
-        options: CudaOptions,
-    ) -> Result<OpenDevice, OpenError> {
-        match self.resolve(&options.faults).0 {
+    pub fn open_as(self, threads: usize, options: CudaOptions) -> Result<OpenDevice, OpenError> {
+        Ok(OpenDevice(match self.resolve(&options.faults).0 {
             Self::Cuda(ordinal) => {
                 let options = CudaOptions { ordinal, ..options };
-                let device = CudaDevice::open(options, OpRegistry::clone(registry));
+                let device = CudaDevice::open(options, OpRegistry::new());
                 let device = device.map_err(|source| OpenError::Cuda { ordinal, source })?;
-                let compiler = device.compiler(Arc::clone(registry));
-                Ok(OpenDevice::Cuda(Box::new(device), compiler))
+                Opened::Cuda(Arc::new(Mutex::new(device)))
             }
-            Self::Arch(arch) => Err(OpenError::NoDevice { arch }),
+            Self::Arch(arch) => Opened::Arch(arch),
             Self::Cpu | Self::Auto => {
-                let compiler = CpuCompiler::new(Arc::clone(registry), threads);
-                let device = CpuDevice::new(Arc::clone(registry), threads)?;
-                Ok(OpenDevice::Cpu(Box::new(device), compiler))
+                let device = CpuDevice::new(Arc::new(OpRegistry::new()), threads)?;
+                Opened::Cpu(Arc::new(Mutex::new(device)))
+            }
+        }))
+    }
+}
+
+impl OpenDevice {
+    /// A compiler for it, with the ops of `registry`. NVRTC is opened by the first kernel that no
+    /// cache has.
+    pub fn compiler(&self, registry: &Arc<OpRegistry>) -> Box<dyn Compiler> {
+        let registry = Arc::clone(registry);
+        match &self.0 {
+            Opened::Cpu(device) => Box::new(CpuCompiler::new(registry, lock(device).threads())),
+            Opened::Cuda(device) => Box::new(lock(device).compiler(registry)),
+            Opened::Arch(arch) => {
+                let nvrtc = LazyNvrtc::new(library_dirs(&[]), None);
+                Box::new(CudaCompiler::new(registry, *arch, nvrtc))
             }
         }
-    }
-
-    /// The compiler alone: an architecture needs no device.
-    ///
-    /// # Errors
-    /// As [`DeviceSpec::open`]. NVRTC is opened by the first kernel that no cache has.
-    pub fn compiler(
-        self,
-        registry: &Arc<OpRegistry>,
-        threads: usize,
-    ) -> Result<Box<dyn Compiler>, OpenError> {
-        let Self::Arch(arch) = self else {
-            return Ok(match self.open(registry, threads)? {
-                OpenDevice::Cpu(_, compiler) => Box::new(compiler),
-                OpenDevice::Cuda(_, compiler) => Box::new(compiler),
-            });
-        };
-        let nvrtc = LazyNvrtc::new(library_dirs(&[]), None);
-        Ok(Box::new(CudaCompiler::new(Arc::clone(registry), arch, nvrtc)))
     }
 }
 
 /// The processors of this machine.
-pub(crate) fn all_threads() -> usize {
+pub fn all_threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 

@@ -10,14 +10,13 @@
 //! - [`mod@decoder`]: the graph of the families, written with the builder;
 //! - [`tokenizer`]: text to token ids and back, as a [`TextTokenizer`].
 //!
-//! [`DecoderLoader`] puts them together.
+//! [`Assembly::folder`](crate::assembly::Assembly::folder) puts them together.
 
 pub mod checkpoint;
 pub mod config;
 pub mod decoder;
 mod dtype_names;
 mod files;
-pub mod load;
 pub mod op_builders;
 pub mod presets;
 mod step_inputs;
@@ -27,7 +26,6 @@ pub mod weights;
 pub use checkpoint::{Checkpoint, CheckpointError, TensorView};
 pub use config::{ConfigError, DecoderConfig, Family, RopeConfig, RopeScaling};
 pub use decoder::{DecoderLimits, decoder};
-pub use load::{DecoderLoader, LoadError, LoadedDecoder};
 pub use presets::{Preset, UnknownPreset};
 pub use step_inputs::{StepBounds, StepInputs};
 pub use tokenizer::{TextStream, TextTokenizer, TokenizerError};

@@ -1,27 +1,15 @@
-//! What can go wrong while a session is built or run.
+//! What can go wrong in the steps of a session.
 
-use crate::device::OpenError;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::model::ModelError;
-use piecewise_runtime::pipeline::PlanError;
-use piecewise_runtime::sizes::SizeError;
 
-/// Why a session could not be built or a step could not run.
+/// Why a session can't be stepped, or a step could not run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
-    /// A pass failed.
-    #[error(transparent)]
-    Plan(#[from] Box<PlanError>),
-    /// The model could not be built, or a step failed.
+    /// A step failed.
     #[error(transparent)]
     Model(#[from] Box<ModelError>),
-    /// The device could not be opened.
-    #[error(transparent)]
-    Device(#[from] Box<OpenError>),
-    /// The capture sizes can't be used.
-    #[error(transparent)]
-    Sizes(#[from] SizeError),
     /// A symbol that a session can't give a value.
     #[error("symbol {symbol} {reason}")]
     Symbol {
@@ -94,14 +82,8 @@ pub enum SessionError {
     },
 }
 
-macro_rules! boxed {
-    ($($variant:ident($source:ty)),*) => {
-        $(impl From<$source> for SessionError {
-            fn from(error: $source) -> Self {
-                Self::$variant(Box::new(error))
-            }
-        })*
-    };
+impl From<ModelError> for SessionError {
+    fn from(error: ModelError) -> Self {
+        Self::Model(Box::new(error))
+    }
 }
-
-boxed!(Plan(PlanError), Model(ModelError), Device(OpenError));

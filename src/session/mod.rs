@@ -1,54 +1,54 @@
-//! Sessions: a graph without sequences, compiled for a device and run step by step.
+//! Sessions: a graph, compiled for a device and run step by step.
 //!
-//! A session is the short way over [`CompiledModel`](crate::prelude::CompiledModel): inputs by name as typed slices, outputs by
-//! position as typed vectors. How many rows a step has follows from the lengths of its inputs.
-//! What serves sequences over a paged cache is the [`Engine`](crate::prelude::Engine).
+//! A step takes inputs by name as typed slices and returns outputs by position as typed vectors.
+//! How large the graph's symbols are follows from the lengths of the inputs. A session is made by
+//! [`Assembly::session`](crate::assembly::Assembly::session). What serves requests over a paged
+//! cache is the [`Engine`](piecewise_runtime::engine::Engine).
 
-mod any_model;
-mod build;
 mod error;
 mod outputs;
 mod shapes;
 mod weights;
 
-pub use build::SessionBuilder;
 pub use error::SessionError;
 pub use outputs::Outputs;
 pub use piecewise_kernels::inputs::Element;
 pub use weights::InMemoryWeights;
 
-use any_model::AnyModel;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
 use piecewise_passes::RunReport;
-use piecewise_runtime::model::{StepData, StepReport};
+use piecewise_runtime::model::{Model, StepData, StepReport};
 use piecewise_runtime::stats::Statistics;
+use piecewise_runtime::symbols::SymbolTable;
 use shapes::StepSymbol;
 use std::collections::BTreeMap;
 
 /// A graph that runs. Its states live as long as it does.
 #[derive(Debug)]
 pub struct Session {
-    model: Box<dyn AnyModel>,
-    symbol: Option<StepSymbol>,
+    model: Box<dyn Model>,
+    symbols: Vec<StepSymbol>,
     passes: RunReport,
 }
 
 impl Session {
-    /// A session, to be configured and built; on the CPU unless told otherwise.
-    pub fn builder(graph: Graph) -> SessionBuilder {
-        SessionBuilder::new(graph)
+    pub(crate) fn new(model: Box<dyn Model>, symbols: Vec<StepSymbol>, passes: RunReport) -> Self {
+        Self { model, symbols, passes }
     }
 
-    /// A session on the CPU, to be configured and built.
-    pub fn cpu(graph: Graph) -> SessionBuilder {
-        Self::builder(graph)
+    /// How the symbols of a graph follow from the inputs of a step.
+    pub(crate) fn symbols_of(
+        graph: &Graph,
+        table: &SymbolTable,
+    ) -> Result<Vec<StepSymbol>, SessionError> {
+        StepSymbol::all(graph, table)
     }
 
     /// A step, to be given its inputs and run.
     pub fn step(&mut self) -> Step<'_> {
-        Step { session: self, given: BTreeMap::new() }
+        Step { session: self, given: BTreeMap::new(), query_length: None }
     }
 
     /// The graph as the passes left it, with its pieces, slots and offsets.
@@ -76,11 +76,15 @@ impl Session {
         self.model.last_step()
     }
 
-    fn run(&mut self, given: BTreeMap<&str, Values<'_>>) -> Result<Outputs, SessionError> {
+    fn run(
+        &mut self,
+        given: BTreeMap<&str, Values<'_>>,
+        query_length: Option<u64>,
+    ) -> Result<Outputs, SessionError> {
         let graph = self.model.module().graph();
         let mut counts = self.model.symbols().bounds().to_vec();
         let mut inputs = Vec::with_capacity(graph.inputs().len());
-        let mut counted: Option<(u64, &str)> = None;
+        let mut counted: Vec<Option<(u64, &str)>> = vec![None; self.symbols.len()];
         for input in graph.inputs() {
             let name = input.name.as_str();
             let ty = graph.ty(input.value);
@@ -95,9 +99,8 @@ impl Session {
                     found: values.dtype,
                 });
             }
-            if let Some(symbol) = &self.symbol
-                && let Some(count) = symbol.count(name, ty, values.elements)?
-            {
+            for (symbol, counted) in self.symbols.iter().zip(&mut counted) {
+                let Some(count) = symbol.count(name, ty, values.elements)? else { continue };
                 if let Some((other, by)) = counted.filter(|(other, _)| *other != count) {
                     let symbol = symbol.name();
                     return Err(SessionError::InputLength {
@@ -106,7 +109,7 @@ impl Session {
                         reason: format!("that makes {symbol} = {count}, but %{by} makes {other}"),
                     });
                 }
-                counted = Some((count, name));
+                *counted = Some((count, name));
                 symbol.set(&mut counts, count);
             }
             inputs.push(values.bytes);
@@ -118,8 +121,9 @@ impl Session {
                 known: known.join(", "),
             });
         }
-        let step = StepData { counts: &counts, inputs: &inputs, query_length: None };
-        Ok(self.model.step(&step)?)
+        let step = StepData { counts: &counts, inputs: &inputs, query_length };
+        let ticket = self.model.submit(&step)?;
+        Ok(Outputs::copied(&self.model.read(&ticket)?, &counts)?)
     }
 }
 
@@ -132,6 +136,7 @@ fn has_input(graph: &Graph, name: &str) -> bool {
 pub struct Step<'a> {
     session: &'a mut Session,
     given: BTreeMap<&'a str, Values<'a>>,
+    query_length: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -150,13 +155,21 @@ impl<'a> Step<'a> {
         self
     }
 
+    /// Says that every sequence of the step brings so many tokens and wants one row: a batch of
+    /// decodes, which may run in a graph of its own.
+    #[must_use]
+    pub fn query_length(mut self, tokens: u64) -> Self {
+        self.query_length = Some(tokens);
+        self
+    }
+
     /// Runs the step and waits for its outputs.
     ///
     /// # Errors
     /// When an input is missing, unknown, of another type or of a length that makes no shape, or
     /// the step fails. States are as before where an input does not fit.
     pub fn run(self) -> Result<Outputs, SessionError> {
-        self.session.run(self.given)
+        self.session.run(self.given, self.query_length)
     }
 }
 

@@ -8,7 +8,7 @@ use piecewise_runtime::symbols::{SymbolClass, SymbolTable};
 
 /// How a graph's symbol follows from its inputs.
 #[derive(Debug)]
-pub(super) struct StepSymbol {
+pub(crate) struct StepSymbol {
     symbol: Symbol,
     name: String,
     min: u64,
@@ -16,27 +16,20 @@ pub(super) struct StepSymbol {
 }
 
 impl StepSymbol {
-    /// The one symbol that varies from step to step; `None` where all shapes are static.
-    pub(super) fn of(graph: &Graph, table: &SymbolTable) -> Result<Option<Self>, SessionError> {
-        let mut found: Option<Self> = None;
+    /// The symbols that vary from step to step.
+    pub(super) fn all(graph: &Graph, table: &SymbolTable) -> Result<Vec<Self>, SessionError> {
+        let mut found: Vec<(SymbolClass, Self)> = Vec::new();
         for (symbol, decl) in graph.symbols().iter() {
+            let class = table.class(symbol);
+            if class == SymbolClass::Fixed {
+                continue;
+            }
             let refuse =
                 |reason: String| SessionError::Symbol { symbol: decl.name.clone(), reason };
-            match table.class(symbol) {
-                SymbolClass::Fixed => continue,
-                SymbolClass::Tokens => {}
-                SymbolClass::Rows | SymbolClass::Sequences | SymbolClass::Own(_) => {
-                    let role = decl.role.as_deref().unwrap_or_default();
-                    return Err(refuse(format!(
-                        "has the role \"{role}\", but a session runs steps of rows alone; serve \
-                         graphs over sequences with `Engine`"
-                    )));
-                }
-            }
-            if let Some(other) = &found {
+            if let Some((_, other)) = found.iter().find(|(other, _)| *other == class) {
                 return Err(refuse(format!(
-                    "and symbol {} both vary from step to step, but the steps of a session have \
-                     one size; use one symbol for both",
+                    "and symbol {} both count the same kind of rows, which a step has one size \
+                     of; use one symbol for both",
                     other.name
                 )));
             }
@@ -48,9 +41,10 @@ impl StepSymbol {
                         .to_owned(),
                 ));
             }
-            found = Some(Self { symbol, name: decl.name.clone(), min: decl.min, max: decl.max });
+            let name = decl.name.clone();
+            found.push((class, Self { symbol, name, min: decl.min, max: decl.max }));
         }
-        Ok(found)
+        Ok(found.into_iter().map(|(_, symbol)| symbol).collect())
     }
 
     /// Its value where `input` of type `ty` holds `elements` values; `None` where `input` does not
@@ -78,11 +72,6 @@ impl StepSymbol {
     /// Puts its value among the counts by symbol index.
     pub(super) fn set(&self, counts: &mut [u64], value: u64) {
         counts[self.symbol.index()] = value;
-    }
-
-    /// The largest value.
-    pub(super) fn max(&self) -> u64 {
-        self.max
     }
 
     /// Its name in the graph.

@@ -2,6 +2,11 @@ use super::*;
 use crate::prelude::*;
 use piecewise_ir::builder::BuildErrors;
 
+/// An assembly that leaves the user's cache alone.
+fn assembly(graph: Graph) -> Assembly {
+    Assembly::graph(graph).set("cache.enabled", false)
+}
+
 fn doubled() -> Graph {
     let b = Builder::new("doubled");
     let t = b.symbol("T", 1, 8, None);
@@ -13,7 +18,7 @@ fn doubled() -> Graph {
 
 #[test]
 fn a_step_of_every_size_gives_the_real_rows_of_typed_outputs() {
-    let mut session = Session::cpu(doubled()).capture_sizes([2, 4]).build().unwrap();
+    let mut session = assembly(doubled()).capture_sizes([2, 4]).session().unwrap();
     for rows in 1..=8usize {
         let x: Vec<f32> = (0..2 * rows).map(|i| i as f32).collect();
         let keep: Vec<bool> = (0..rows).map(|i| i % 2 == 0).collect();
@@ -30,7 +35,7 @@ fn a_step_of_every_size_gives_the_real_rows_of_typed_outputs() {
 
 #[test]
 fn inputs_that_do_not_fit_are_named_and_leave_the_session_usable() {
-    let mut session = Session::cpu(doubled()).build().unwrap();
+    let mut session = assembly(doubled()).session().unwrap();
     let keep = [true];
     let error = session.step().input("x", &[1.0f32, 2.0]).run().unwrap_err();
     assert!(matches!(&error, SessionError::MissingInput { input, .. } if input == "keep"));
@@ -66,7 +71,7 @@ fn static_inputs_and_graphs_without_symbols_run() {
     let b = Builder::new("static");
     let x = b.input("x", DType::F32, [Dim::constant(3)], None, None);
     let graph = b.finish([x * x]).unwrap();
-    let mut session = Session::cpu(graph).build().unwrap();
+    let mut session = assembly(graph).session().unwrap();
     let outputs = session.step().input("x", &[1.0f32, 2.0, 3.0]).run().unwrap();
     assert_eq!(outputs.get::<f32>(0).unwrap(), [1.0, 4.0, 9.0]);
     let error = session.step().input("x", &[1.0f32]).run().unwrap_err().to_string();
@@ -83,7 +88,7 @@ fn weighted() -> Result<Graph, BuildErrors> {
 #[test]
 fn weights_are_checked_against_the_graph() {
     let error = |weights: InMemoryWeights| {
-        Session::cpu(weighted().unwrap()).weights(weights).build().unwrap_err().to_string()
+        assembly(weighted().unwrap()).weights(weights).session().unwrap_err().to_string()
     };
     assert!(error(InMemoryWeights::new()).contains("no tensor \"w\""));
     let of = |shape: [u64; 2], n| InMemoryWeights::new().with("w", shape, vec![1.0f32; n]);
@@ -93,7 +98,7 @@ fn weights_are_checked_against_the_graph() {
     let wrong = error(InMemoryWeights::new().with("w", [3, 2], vec![1u8; 6]));
     assert!(wrong.contains("u8[3, 2]"), "{wrong}");
     let mut session =
-        Session::cpu(weighted().unwrap()).weights(of([3, 2], 6)).threads(1).build().unwrap();
+        assembly(weighted().unwrap()).weights(of([3, 2], 6)).threads(1).session().unwrap();
     let outputs = session.step().input("x", &[1.0f32, 2.0]).run().unwrap();
     assert_eq!(outputs.get::<f32>(0).unwrap(), [3.0; 3]);
 }
@@ -101,24 +106,25 @@ fn weights_are_checked_against_the_graph() {
 #[test]
 fn graphs_that_a_session_can_not_size_are_refused() {
     let refused = |build: fn(&Builder) -> Result<Graph, BuildErrors>| {
-        Session::cpu(build(&Builder::new("g")).unwrap()).build().unwrap_err().to_string()
+        assembly(build(&Builder::new("g")).unwrap()).session().unwrap_err().to_string()
     };
     let error = refused(|b| {
-        let s = b.symbol("S", 1, 4, Some(roles::SEQUENCES));
-        b.finish([b.input("x", DType::F32, [s.into()], None, None).abs()])
+        let t = b.symbol("T", 1, 4, None);
+        b.symbol("S", 1, 4, Some(roles::SEQUENCES));
+        b.finish([b.input("x", DType::F32, [t.into()], None, None).abs()])
     });
-    assert!(error.starts_with("symbol S has the role \"sequences\""), "{error}");
+    assert!(error.starts_with("symbol S is the outermost dimension of no input"), "{error}");
     let error = refused(|b| {
         let t = b.symbol("T", 1, 4, None);
         let x = b.input("x", DType::F32, [t.into()], None, None);
         let u = b.symbol("U", 1, 4, None);
         b.finish([x.abs(), b.input("y", DType::F32, [u.into()], None, None).abs()])
     });
-    assert!(error.starts_with("symbol U and symbol T both vary"), "{error}");
-    let error = Session::cpu(doubled()).capture_sizes([4, 2]).build().unwrap_err();
-    assert!(matches!(error, SessionError::Sizes(_)), "{error}");
-    let error = Session::cpu(doubled()).capture_sizes([9]).build().unwrap_err();
-    assert!(error.to_string().contains("the symbol's bound = 8"), "{error}");
+    assert!(error.starts_with("symbol U and symbol T both count"), "{error}");
+    let error = assembly(doubled()).capture_sizes([4, 2]).session().unwrap_err();
+    assert!(matches!(error, AssemblyError::Config(_)), "{error}");
+    let error = assembly(doubled()).capture_sizes([9]).session().unwrap_err();
+    assert!(error.to_string().contains("max_num_tokens = 8"), "{error}");
 }
 
 #[test]
@@ -126,8 +132,8 @@ fn every_level_and_mode_gives_the_same_values() {
     let x = [0.5f32, -1.5, 2.0, 4.0];
     let run = |level, mode| {
         let weights = InMemoryWeights::new().with("w", [3, 2], [0.1f32, 0.2, 0.3, 0.4, 0.5, 0.6]);
-        let builder = Session::cpu(weighted().unwrap()).weights(weights).level(level);
-        let mut session = builder.graph_mode(mode).build().unwrap();
+        let builder = assembly(weighted().unwrap()).weights(weights).level(level);
+        let mut session = builder.graph_mode(mode).session().unwrap();
         let values = session.step().input("x", &x).run().unwrap().get::<f32>(0).unwrap();
         (values, session.last_step().unwrap().mode)
     };
@@ -190,8 +196,8 @@ fn a_state_that_a_custom_op_mutates_is_zero_before_the_first_step_in_every_mode(
             let mut registry = OpRegistry::new();
             registry.define(std::sync::Arc::new(CountLaunches));
             registry.implement_cpu(std::sync::Arc::new(CountLaunches));
-            let builder = Session::cpu(graph).registry(registry).graph_mode(mode);
-            let mut session = builder.split_ops(split_ops).capture_sizes([1, 2]).build().unwrap();
+            let builder = assembly(graph).ops(registry).graph_mode(mode);
+            let mut session = builder.split_at(split_ops).capture_sizes([1, 2]).session().unwrap();
             let mut run = |x: &[f32]| session.step().input("x", x).run().unwrap().get(0).unwrap();
             let steps: [Vec<f32>; 3] = [run(&[1.0]), run(&[1.0, 2.0]), run(&[0.0; 4])];
             assert_eq!(steps, [vec![30.0], vec![40.0, 60.0], vec![30.0; 4]], "{mode:?}");

@@ -1,5 +1,6 @@
 //! Every alternative of a piece computes the same, but for the order of sums: models that are
-//! built of one alternative each, against the one in which every node has a launch of its own.
+//! built of one alternative each, and by other compilers for the same device, against the one in
+//! which every node has a launch of its own.
 
 use crate::sequences::{Left, Sequences, Turn, set_states, step};
 use crate::small_decoder::Setup;
@@ -12,6 +13,7 @@ use piecewise_ir::entity::Entity;
 use piecewise_ir::module::{Stitch, UniquePiece};
 use piecewise_ir::testing::{Rng, norm_error};
 use piecewise_kernels::op::OpRegistry;
+use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::batch::ChunkRows;
 use piecewise_runtime::mode::GraphMode;
 use piecewise_runtime::model::CompiledModel;
@@ -105,14 +107,31 @@ fn count<T: Target>(setup: &Setup) -> usize {
     most
 }
 
+/// What a model is built of.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    /// One alternative of the target's own compiler.
+    Alternative(usize),
+    /// Another compiler.
+    Other(usize),
+}
+
 /// The tokens of each size over the sequences, then a token of each.
-fn run<T: Target>(setup: &Setup, index: usize) -> Vec<Left> {
-    let (device, all) = T::make(&Arc::new(OpRegistry::builtin()), setup.threads);
+fn run<T: Target>(setup: &Setup, way: Way) -> Vec<Left> {
+    let registry = Arc::new(OpRegistry::builtin());
+    let (device, own) = T::make(&registry, setup.threads);
+    let (all, index) = match way {
+        Way::Alternative(index) => (own, index),
+        Way::Other(other) => (T::others(&registry, setup.threads).swap_remove(other), 0),
+    };
+    let (module, options, store) = (setup.module(), setup.options(), T::store());
+    let one = One { all, index };
+    let compiled = compile_module(&module, &options.dispatcher, &one, store, &mut |_| {}).unwrap();
     let mut model = CompiledModel::build(
-        Arc::new(setup.module()),
-        setup.options(),
-        &One { all, index },
-        T::store(),
+        Arc::new(module),
+        options,
+        compiled,
+        store,
         device,
         &NormalWeights { std: 0.4, seed: 7 },
         &mut |_| {},
@@ -140,7 +159,7 @@ fn run<T: Target>(setup: &Setup, index: usize) -> Vec<Left> {
     left
 }
 
-/// At sizes of few rows, each alternative's logits. Says how many alternatives were compared.
+/// At sizes of few rows, the logits of every way there is, two at least.
 pub(crate) fn agree<T: Target>(dtype: DType, tolerance: f64) {
     let setup = setup(dtype);
     let alternatives = count::<T>(&setup);
@@ -148,13 +167,18 @@ pub(crate) fn agree<T: Target>(dtype: DType, tolerance: f64) {
         let words = left.outputs[0].chunks_exact(4);
         words.map(|b| f64::from(f32::from_le_bytes(b.try_into().unwrap()))).collect()
     };
-    let expected = run::<T>(&setup, alternatives - 1);
-    for index in 0..alternatives - 1 {
-        for (found, expected) in run::<T>(&setup, index).iter().zip(&expected) {
+    let others = T::others(&Arc::new(OpRegistry::builtin()), setup.threads).len();
+    let mut ways: Vec<Way> = (0..alternatives).map(Way::Alternative).collect();
+    let reference = ways.pop().unwrap();
+    ways.extend((0..others).map(Way::Other));
+    assert!(!ways.is_empty(), "{} has nothing to compare {reference:?} with", T::NAME);
+    let expected = run::<T>(&setup, reference);
+    for &way in &ways {
+        for (found, expected) in run::<T>(&setup, way).iter().zip(&expected) {
             assert_eq!(found.report.sizes, expected.report.sizes);
             let error = norm_error(&logits(found), &logits(expected));
-            assert!(error <= tolerance, "alternative {index}, {:?}: {error}", found.report);
+            assert!(error <= tolerance, "{way:?}, {:?}: {error}", found.report);
         }
     }
-    println!("{} {dtype}: {alternatives} alternatives compared at {SIZES:?}", T::NAME);
+    println!("{} {dtype}: {} ways compared at {SIZES:?}", T::NAME, ways.len() + 1);
 }

@@ -11,6 +11,7 @@ use piecewise_ir::module::Module;
 use piecewise_ir::testing::random_weight;
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::op::OpRegistry;
+use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::dispatch::Dispatcher;
 use piecewise_runtime::mode::{GraphMode, StepMode};
 use piecewise_runtime::model::{
@@ -91,7 +92,9 @@ pub(crate) fn build<T: Target>(
     };
     let module = Arc::clone(module);
     let (build, store) = (CompiledModel::build, T::store());
-    build(module, options, compiler.as_ref(), store, device, weights, &mut |_| {}).unwrap()
+    let sizes = &options.dispatcher;
+    let compiled = compile_module(&module, sizes, compiler.as_ref(), store, &mut |_| {}).unwrap();
+    build(module, options, compiled, store, device, weights, &mut |_| {}).unwrap()
 }
 
 /// Overwrites the states, in the order of their declarations.

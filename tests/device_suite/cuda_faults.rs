@@ -10,6 +10,7 @@ use piecewise_backend::device::DeviceError;
 use piecewise_backend::weights::NormalWeights;
 use piecewise_ir::testing::Rng;
 use piecewise_kernels::op::OpRegistry;
+use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::batch::ChunkRows;
 use piecewise_runtime::mode::{GraphMode, StepMode};
 use piecewise_runtime::model::{BuildOptions, CompiledModel, ModelError, OnCaptureFailure};
@@ -28,11 +29,14 @@ fn build(
     let device = CudaDevice::open(options, OpRegistry::clone(&registry)).unwrap();
     let compiler = device.compiler(registry);
     let setup = setup();
+    let options = BuildOptions { on_capture_failure, ..setup.options() };
+    let (module, store) = (setup.module(), Cuda::store());
+    let compiled = compile_module(&module, &options.dispatcher, &compiler, store, &mut |_| {})?;
     CompiledModel::build(
-        Arc::new(setup.module()),
-        BuildOptions { on_capture_failure, ..setup.options() },
-        &compiler,
-        Cuda::store(),
+        Arc::new(module),
+        options,
+        compiled,
+        store,
         device,
         &NormalWeights { std: 0.4, seed: 7 },
         &mut |_| {},

@@ -9,6 +9,7 @@ use piecewise_backend::measure::MeasuredDevice;
 use piecewise_backend::weights::NormalWeights;
 use piecewise_ir::dtype::DType;
 use piecewise_kernels::op::OpRegistry;
+use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::mode::GraphMode;
 use piecewise_runtime::model::CompiledModel;
 use std::sync::Arc;
@@ -23,11 +24,14 @@ fn build(serial: bool) -> CompiledModel<CudaDevice> {
     let options = CudaOptions { serial, ..CudaOptions::default() };
     let device = CudaDevice::open(options, OpRegistry::clone(&registry)).unwrap();
     let compiler = device.compiler(registry);
+    let (module, options, store) = (setup.module(), setup.options(), Cuda::store());
+    let sizes = &options.dispatcher;
+    let compiled = compile_module(&module, sizes, &compiler, store, &mut |_| {}).unwrap();
     CompiledModel::build(
-        Arc::new(setup.module()),
-        setup.options(),
-        &compiler,
-        Cuda::store(),
+        Arc::new(module),
+        options,
+        compiled,
+        store,
         device,
         &NormalWeights { std: 0.4, seed: 7 },
         &mut |_| {},

@@ -10,6 +10,7 @@ use piecewise_ir::eval::{Array, Evaluator};
 use piecewise_ir::graph::Graph;
 use piecewise_ir::testing::{Rng, norm_error, random_arrays};
 use piecewise_kernels::op::OpRegistry;
+use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::dispatch::{Dispatcher, OwnSizes};
 use piecewise_runtime::mode::{GraphMode, Level, StepMode};
 use piecewise_runtime::model::{
@@ -62,7 +63,9 @@ fn build<T: Target>(mode: GraphMode) -> CompiledModel<T::Device> {
     let (module, _) = plan(graph(), Level::Piecewise, None, Vec::new()).unwrap();
     let (build, weights) = (CompiledModel::build, RandomWeights(WEIGHTS));
     let (module, store) = (Arc::new(module), T::store());
-    build(module, options, compiler.as_ref(), store, device, &weights, &mut |_| {}).unwrap()
+    let (sizes, compiler) = (&options.dispatcher, compiler.as_ref());
+    let compiled = compile_module(&module, sizes, compiler, store, &mut |_| {}).unwrap();
+    build(module, options, compiled, store, device, &weights, &mut |_| {}).unwrap()
 }
 
 /// Each kind has its own size, graphs and padding; one above its largest size is launched.

@@ -13,6 +13,7 @@ use piecewise_ir::types::TensorType;
 use piecewise_kernels::inputs::{Extent, StepInput};
 use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_kernels::roles;
+use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::batch::RoleMap;
 use piecewise_runtime::dispatch::Dispatcher;
 use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Event, Request, RequestId};
@@ -139,8 +140,9 @@ fn engine(mode: GraphMode) -> BatchingEngine<CpuDevice> {
     };
     let (build, weights) = (CompiledModel::build, NormalWeights { std: 0.6, seed: 3 });
     let (module, store) = (Arc::new(module), Cpu::store());
-    let model =
-        build(module, options, compiler.as_ref(), store, device, &weights, &mut |_| {}).unwrap();
+    let (sizes, compiler) = (&options.dispatcher, compiler.as_ref());
+    let compiled = compile_module(&module, sizes, compiler, store, &mut |_| {}).unwrap();
+    let model = build(module, options, compiled, store, device, &weights, &mut |_| {}).unwrap();
     let roles = RoleMap::resolve(model.module().graph(), model.symbols(), &registry).unwrap();
     assert_eq!(roles.state_slots, SLOTS);
     let options = EngineOptions { max_seq_len: 64, ..EngineOptions::of(&model, &roles) };

@@ -8,6 +8,7 @@ use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
 use piecewise_kernels::op::OpRegistry;
+use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::dispatch::Dispatcher;
 use piecewise_runtime::mode::{GraphMode, Level};
 use piecewise_runtime::model::{
@@ -122,11 +123,13 @@ impl Setup {
         module: Module,
     ) -> Result<CompiledModel<T::Device>, ModelError> {
         let (device, compiler) = T::make(&Arc::new(OpRegistry::builtin()), self.threads);
+        let (options, store, compiler) = (self.options(), T::store(), compiler.as_ref());
+        let compiled = compile_module(&module, &options.dispatcher, compiler, store, &mut |_| {})?;
         CompiledModel::build(
             Arc::new(module),
-            self.options(),
-            compiler.as_ref(),
-            T::store(),
+            options,
+            compiled,
+            store,
             device,
             &NormalWeights { std: 0.4, seed: 7 },
             &mut |_| {},

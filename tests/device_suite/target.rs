@@ -38,6 +38,11 @@ pub(crate) trait Target {
     /// A device that runs the ops of `registry` with `threads` threads, where that means
     /// something, and a compiler for it.
     fn make(registry: &Arc<OpRegistry>, threads: usize) -> (Self::Device, Box<dyn Compiler>);
+
+    /// Other compilers for the same device, which compute the same in another way.
+    fn others(_: &Arc<OpRegistry>, _: usize) -> Vec<Box<dyn Compiler>> {
+        Vec::new()
+    }
 }
 
 /// The CPU with its own compiler.
@@ -52,6 +57,10 @@ impl Target for Cpu {
         let device = CpuDevice::new(Arc::clone(registry), threads).unwrap();
         (device, Box::new(CpuCompiler::new(Arc::clone(registry), threads)))
     }
+
+    fn others(registry: &Arc<OpRegistry>, threads: usize) -> Vec<Box<dyn Compiler>> {
+        vec![Box::new(AbsorbingCompiler::new(Arc::clone(registry), threads))]
+    }
 }
 
 /// The CPU with a compiler that absorbs regions into the matmuls beside them.
@@ -65,6 +74,10 @@ impl Target for AbsorbingCpu {
     fn make(registry: &Arc<OpRegistry>, threads: usize) -> (CpuDevice, Box<dyn Compiler>) {
         let device = CpuDevice::new(Arc::clone(registry), threads).unwrap();
         (device, Box::new(AbsorbingCompiler::new(Arc::clone(registry), threads)))
+    }
+
+    fn others(registry: &Arc<OpRegistry>, threads: usize) -> Vec<Box<dyn Compiler>> {
+        vec![Box::new(CpuCompiler::new(Arc::clone(registry), threads))]
     }
 }
 

@@ -11,6 +11,7 @@ use piecewise_backend::device::Device;
 use piecewise_backend::store::MemoryStore;
 use piecewise_backend::weights::NormalWeights;
 use piecewise_kernels::op::OpRegistry;
+use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::model::{CompiledModel, ModelError};
 use std::sync::Arc;
 
@@ -20,10 +21,12 @@ pub(crate) fn build<D: Device>(
     store: &dyn Store,
 ) -> Result<CompiledModel<D>, ModelError> {
     let setup = Setup { sizes: vec![1, 4, 8], batches: vec![1, 4], ..Setup::default() };
+    let (module, options) = (setup.module(), setup.options());
+    let compiled = compile_module(&module, &options.dispatcher, compiler, store, &mut |_| {})?;
     CompiledModel::build(
-        Arc::new(setup.module()),
-        setup.options(),
-        compiler,
+        Arc::new(module),
+        options,
+        compiled,
         store,
         device,
         &NormalWeights { std: 0.4, seed: 7 },

@@ -24,10 +24,10 @@ while read -r name path; do
   [[ $path == *.so ]] || strip -o "$out/bin/$name" "$path"
 done < <(
   built test --no-run -p piecewise -p piecewise-backend -p piecewise-cli \
-    --test program --test device_suite --test cuda_device --test cuda_regions
+    --test program --test device_suite --test backend
   built build -p piecewise --example custom_op
 )
-for name in piecewise program device_suite cuda_device cuda_regions custom_op; do
+for name in piecewise program device_suite backend custom_op; do
   [ -x "$out/bin/$name" ] || { echo "$name was not built" >&2; exit 1; }
 done
 cp -r examples/tiny-qwen3 "$out/examples/"

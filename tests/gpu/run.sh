@@ -56,7 +56,7 @@ correctness() {
   cat "$logs/doctor.log"
   run first_token 60 bin/piecewise generate --model $model --device "$PIECEWISE_TEST_DEVICE" \
     --prompt "def __init__(self" --max-tokens 16 --graph-mode none --stats
-  run cuda_device 120 bin/cuda_device
+  run cuda_device 120 bin/backend cuda_device::
   for test in the_top_logits_equal_the_reference bf16_logits_are_close_to_f32 \
     greedy_tokens_equal_the_reference_in_every_mode_and_size_list \
     greedy_tokens_equal_the_reference_with_poison_and_at_every_level; do
@@ -64,7 +64,7 @@ correctness() {
   done
   run model_families 180 bin/program model_families::
   run custom_op 60 bin/custom_op --device "$PIECEWISE_TEST_DEVICE"
-  run cuda_regions 120 bin/cuda_regions
+  run cuda_regions 120 bin/backend cuda_regions::
   run device_suite 200 bin/device_suite cuda --show-output
   grep -E "^cuda.*(compared|random graphs|in turn)" "$logs/device_suite.log" || true
 }

@@ -40,7 +40,6 @@ unsafe impl GlobalAlloc for CountingAllocator {
 
 /// Runs `work` and gives, beside its result, the most bytes that this thread held at a time
 /// meanwhile, above what it held before.
-#[allow(dead_code, reason = "not every test binary asks for bytes")]
 pub(crate) fn peak_bytes<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = LIVE.get();
     PEAK.set(before);
@@ -49,7 +48,6 @@ pub(crate) fn peak_bytes<T>(work: impl FnOnce() -> T) -> (T, usize) {
 }
 
 /// How often this thread allocates during `work`, whatever it frees again.
-#[allow(dead_code, reason = "not every test binary asks for allocations")]
 pub(crate) fn allocations(work: impl FnOnce()) -> usize {
     let before = ALLOCATIONS.get();
     work();

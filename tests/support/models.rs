@@ -4,7 +4,6 @@ use piecewise::models::DecoderConfig;
 use std::path::Path;
 
 /// Every model folder, by its path in the repository.
-#[allow(dead_code, reason = "not every test binary looks at all of them")]
 pub(crate) const MODELS: [&str; 7] = [
     "examples/tiny-qwen3",
     "tests/fixtures/llama3",
@@ -16,7 +15,7 @@ pub(crate) const MODELS: [&str; 7] = [
 ];
 
 /// A model of this many layers that is small in every other way.
-#[allow(dead_code, reason = "not every test binary makes a model")]
+#[allow(dead_code, reason = "tests of the command line only name the models")]
 pub(crate) fn small_model(layers: usize) -> DecoderConfig {
     let config = serde_json::json!({
         "architectures": ["Qwen3ForCausalLM"],

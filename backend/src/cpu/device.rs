@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct CpuDevice {
     registry: Arc<OpRegistry>,
-    pool: rayon::ThreadPool,
+    pool: Arc<rayon::ThreadPool>,
     team: Team,
     memory: Memory,
     host: Vec<Box<[u8]>>,
@@ -57,7 +57,17 @@ impl CpuDevice {
                 bytes: 0,
                 reason: error.to_string(),
             })?;
-        Ok(Self {
+        Ok(Self::over(Arc::new(pool), registry))
+    }
+
+    /// A device with memory of its own on the threads of this one.
+    #[must_use]
+    pub fn share(&self, registry: Arc<OpRegistry>) -> Self {
+        Self::over(Arc::clone(&self.pool), registry)
+    }
+
+    fn over(pool: Arc<rayon::ThreadPool>, registry: Arc<OpRegistry>) -> Self {
+        Self {
             registry,
             team: Team::new(pool.current_num_threads()),
             pool,
@@ -70,7 +80,7 @@ impl CpuDevice {
             is_capturing: false,
             #[cfg(any(test, feature = "testing"))]
             failing_captures: 0,
-        })
+        }
     }
 
     /// The number of threads it computes with.

@@ -73,11 +73,14 @@ pub(super) struct Absorption {
     pub(super) groups: Vec<Option<Group>>,
 }
 
-/// What a node's operand is to kernels.
+/// What a node's operand is to kernels. Of the inputs of a piece those of the step itself say what
+/// their padding holds where it matters, what other pieces make does not.
 pub(super) fn role(graph: &Graph, value: Value) -> OperandRole {
+    let def = graph.def(value);
     OperandRole {
-        state: matches!(graph.def(value), ValueDef::State(_)),
-        weight: matches!(graph.def(value), ValueDef::Weight(_)),
+        state: matches!(def, ValueDef::State(_)),
+        weight: matches!(def, ValueDef::Weight(_)),
+        staged: matches!(def, ValueDef::Input(i) if graph.inputs()[i].padding.is_some()),
     }
 }
 

@@ -102,6 +102,14 @@ pub(super) fn assemble(
                     images.push((digest, bytes));
                 }
                 let mut args = lowering.args.clone();
+                if let CudaImage::Kernel(kernel) = image {
+                    for (i, arg) in args.iter_mut().enumerate() {
+                        let ahead = kernel.recipe.ahead.contains(&(i as u32));
+                        if ahead && arg.access == Access::Read {
+                            arg.access = Access::ReadAhead;
+                        }
+                    }
+                }
                 if choice.scratch > 0 {
                     let at = ArgRef::Scratch { offset: 0, bytes: choice.scratch };
                     args.push(Arg { at, access: Access::ReadWrite });

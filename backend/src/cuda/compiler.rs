@@ -15,7 +15,7 @@ use crate::compiler::{CompileError, Compiler, ImageListing, NoStore, Store};
 use crate::lowering::{Positions, launch_name, limits, location, node_args, row_major};
 use crate::weights::WeightLayout;
 use piecewise_ir::custom::CustomCall;
-use piecewise_ir::entity::Node;
+use piecewise_ir::entity::{Entity, Node, Symbol};
 use piecewise_ir::module::{Stitch, UniquePiece};
 use piecewise_ir::op::Op;
 use piecewise_ir::text::Names;
@@ -114,7 +114,14 @@ impl CudaCompiler {
         }
     }
 
-    fn kernel(&self, site: &Site<'_>, recipe: LaunchRecipe) -> Result<CudaImage, CompileError> {
+    fn kernel(&self, site: &Site<'_>, mut recipe: LaunchRecipe) -> Result<CudaImage, CompileError> {
+        if self.is_one_row(site) {
+            // A block that starts while those ahead still run goes where room is. Where every block
+            // takes half of a multiprocessor, no two of a kernel crowd while others are empty.
+            let half = self.arch().shared_bytes_of_half() as u32;
+            let padded = half.saturating_sub(recipe.static_shared);
+            recipe.dynamic_shared = recipe.dynamic_shared.max(padded);
+        }
         let recipe = if self.stamps { stamped(recipe) } else { recipe };
         let code = self.kernels.code(&recipe, site.store).map_err(|log| CompileError::Kernel {
             kernel: format!("{} ({})", site.name, recipe.entry),
@@ -122,6 +129,13 @@ impl CudaCompiler {
             log,
         })?;
         Ok(CudaImage::Kernel(KernelImage { arch: self.arch(), code: Code::clone(&code), recipe }))
+    }
+
+    /// Whether a site is of a step of one row, whose kernels are short and follow each other at
+    /// once.
+    fn is_one_row(&self, site: &Site<'_>) -> bool {
+        let one = |over: Symbol| site.limits.get(over.index()).is_some_and(|&rows| rows <= 1);
+        self.arch().has_programmatic_launch() && site.piece.over.is_some_and(one)
     }
 
     fn choices(&self, site: &Site<'_>) -> Result<Vec<Choice>, CompileError> {
@@ -209,8 +223,11 @@ impl CudaCompiler {
         };
         let (operands, results) = (graph.operand_types(site.node), graph.result_types(site.node));
         let number = self.arch().number;
+        let values = graph.node(site.node).operands.iter();
+        let roles: Vec<OperandRole> = values.map(|&value| role(graph, value)).collect();
         let request = CudaOpCall {
             operands: &operands,
+            roles: &roles,
             results: &results,
             attrs: &call.attrs,
             target: CudaTarget { capability: (number / 10, number % 10) },

@@ -114,6 +114,31 @@ impl CudaDevice {
         registry: OpRegistry,
     ) -> Result<Self, CudaError> {
         let context = Context::retain(driver, options.ordinal)?;
+        let kernels = Arc::new(KernelCache::new(nvrtc, context.device.arch));
+        Self::over(context, kernels, None, options, registry)
+    }
+
+    /// A device with memory and a stream of its own in the context of this one; it shares its
+    /// kernels and its library.
+    ///
+    /// # Errors
+    /// When the driver makes no stream.
+    pub fn share(&self, registry: OpRegistry) -> Result<Self, CudaError> {
+        let (context, kernels) = (Arc::clone(&self.context), Arc::clone(self.kernels()));
+        self.context.enter().map_err(|source| CudaError::Call {
+            action: format!("use the context of CUDA device {}", self.options.ordinal),
+            source,
+        })?;
+        Self::over(context, kernels, self.lt.clone(), self.options.clone(), registry)
+    }
+
+    fn over(
+        context: Arc<Context>,
+        kernels: Arc<KernelCache>,
+        lt: Option<SharedLt>,
+        options: CudaOptions,
+        registry: OpRegistry,
+    ) -> Result<Self, CudaError> {
         let stream = Stream::new(&context).map_err(|source| CudaError::Call {
             action: format!("make a stream on CUDA device {}", options.ordinal),
             source,
@@ -123,9 +148,9 @@ impl CudaDevice {
             counts: Cell::default(),
             images: Images::default(),
             modules: Modules::new(&context),
-            lt: None,
+            lt,
             blocks: Vec::new(),
-            loader: Loader::new(&stream, nvrtc),
+            loader: Loader::new(&stream, kernels),
             memory: Memory::new(&context),
             stream,
             context,

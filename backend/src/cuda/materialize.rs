@@ -6,7 +6,6 @@ use super::error::device_error;
 use super::event::CudaEvent;
 use super::host::PinnedBlock;
 use super::kernel_cache::KernelCache;
-use super::lazy_nvrtc::LazyNvrtc;
 use super::memory::TemporaryBlock;
 use super::module::{Kernel, Modules};
 use super::nvrtc::Source;
@@ -85,13 +84,8 @@ fn dtype_code(dtype: DType) -> u64 {
 }
 
 impl Loader {
-    pub(super) fn new(stream: &Arc<Stream>, nvrtc: LazyNvrtc) -> Self {
-        Self {
-            stream: stream.clone(),
-            kernels: Arc::new(KernelCache::new(nvrtc, stream.context.device.arch)),
-            uploads: Vec::new(),
-            turn: 0,
-        }
+    pub(super) fn new(stream: &Arc<Stream>, kernels: Arc<KernelCache>) -> Self {
+        Self { stream: stream.clone(), kernels, uploads: Vec::new(), turn: 0 }
     }
 
     /// Its kernels, to be shared with a compiler: what that prepares is not compiled here.

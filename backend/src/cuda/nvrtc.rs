@@ -57,6 +57,11 @@ impl Arch {
         kib << 10
     }
 
+    /// Bytes of shared memory of which two blocks, but not three, find room on a multiprocessor.
+    pub fn shared_bytes_of_half(self) -> u64 {
+        self.shared_bytes_of_block() / 3072 * 1024 + 2048
+    }
+
     /// Whether warpgroups multiply together and copies are of boxes, as the product in tiles needs.
     pub fn has_warpgroup_products(self) -> bool {
         self == Self::HOPPER

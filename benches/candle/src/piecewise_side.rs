@@ -13,6 +13,7 @@ use piecewise_ir::graph::{Graph, ValueDef};
 use piecewise_ir::module::Module;
 use piecewise_ir::op::Op;
 use piecewise_kernels::op::OpRegistry;
+use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::batch::RoleMap;
 use piecewise_runtime::dispatch::Dispatcher;
 use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Event, Request, RequestId};
@@ -81,10 +82,12 @@ pub fn engine(
     let registry = Arc::new(OpRegistry::builtin());
     let compiler = CpuCompiler::new(Arc::clone(&registry), threads);
     let device = CpuDevice::new(registry, threads)?;
+    let compiled =
+        compile_module(&module, &options.dispatcher, &compiler, &NoStore, progress)?;
     let model = CompiledModel::build(
         Arc::new(module),
         options,
-        &compiler,
+        compiled,
         &NoStore,
         device,
         weights,

@@ -11,7 +11,7 @@ pub(crate) fn task() -> Option<Vec<String>> {
     Some(task.split('\n').map(str::to_owned).collect())
 }
 
-/// A child that runs the test `does_its_task` with a task and arguments.
+/// A child that runs the test `tasks::does_its_task` with a task and arguments.
 pub(crate) fn child(task: &str, dir: &Path, arguments: &[&str]) -> Command {
     confined(&[], task, dir, arguments)
 }
@@ -29,7 +29,7 @@ pub(crate) fn confined(confiner: &[&str], task: &str, dir: &Path, arguments: &[&
     };
     let dir = dir.to_str().unwrap();
     let words: Vec<_> = [task, dir].iter().chain(arguments).copied().collect();
-    command.args(["--exact", "does_its_task", "--nocapture", "--test-threads=1"]);
+    command.args(["--exact", "tasks::does_its_task", "--nocapture", "--test-threads=1"]);
     command.env(TASK, words.join("\n")).stdin(Stdio::null());
     command
 }
@@ -45,7 +45,6 @@ pub(crate) fn assert_succeeds(mut command: Command) -> Output {
 
 /// Lets this process have no more address space than it has and `more` bytes: who believes a huge
 /// length ends it.
-#[allow(dead_code, reason = "not every test program has a child with little memory")]
 pub(crate) fn limit_memory(more: u64) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let status = std::fs::read_to_string("/proc/self/status").unwrap();

@@ -44,8 +44,8 @@ pub(crate) struct BenchArgs {
     /// Mean contexts of the decode batches; those of the sequences of a batch differ around it.
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_values_t = [512])]
     pub(super) context: Vec<u64>,
-    /// Mixed batches of prompts and decodes, by their tokens; off-size counts run padded. None if
-    /// empty; with --costs the powers of two up to 2048 by default.
+    /// Mixed batches of prompts and decodes, by their tokens; off-size counts run padded. None
+    /// by default; with --costs the powers of two up to 2048.
     #[arg(long, value_name = "N,..", value_delimiter = ',')]
     pub(super) mixed: Vec<u64>,
     /// Prompts alone, without decodes beside: N is one prompt of N tokens, NxM are N prompts of M

@@ -5,7 +5,8 @@ use super::report::{FirstPrompt, ModeReport, Report, Start};
 use super::rows::{Figures, Row, RowHead, Yardstick, failures};
 use super::subject::{Bounds, Subject};
 use super::workload::{Lengths, Sequences, Workload, check_counts, sequences};
-use super::{super::progress::BuildBars, costs, launches};
+use super::{super::progress::watcher, costs, launches};
+use piecewise::assembly::Notice;
 use piecewise_runtime::measure::{CaptureReport, DynStepTimer, PlannedStep, StepRecord, Traffic};
 use piecewise_runtime::mode::GraphMode;
 use std::io::Write;
@@ -23,7 +24,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Report> {
     check_counts("--capture-num-tokens", &args.capture_num_tokens, true)?;
     let prompts = args.prefill.iter().flat_map(|prompts| [prompts.tokens, prompts.total()]);
     check_counts("--prefill", &prompts.collect::<Vec<_>>(), true)?;
-    let subject = Subject::open(args)?;
+    let mut subject = Subject::open(args)?;
     let count = sequences(&batches, !mixed.is_empty(), &args.prefill);
     let workloads = workloads(args, &mixed, count, subject.config.vocab_size as u64);
     if args.timeline.is_some() {
@@ -165,10 +166,8 @@ fn compute_prompts(
 }
 
 fn capture(timer: &mut dyn DynStepTimer, mode: ModeArg) -> anyhow::Result<CaptureReport> {
-    let mut bars = BuildBars::new();
-    let captured = timer.recapture(mode.graph_mode(), &mut |progress| bars.show(progress));
-    bars.finish();
-    Ok(captured?)
+    let mut watch = watcher();
+    Ok(timer.recapture(mode.graph_mode(), &mut |progress| watch(Notice::Progress(progress)))?)
 }
 
 /// A row as it was measured.

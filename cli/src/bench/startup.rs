@@ -1,9 +1,10 @@
 //! A start alone: what a server with the usual lists would wait for before its first step.
 
-use super::super::progress::BuildBars;
+use super::super::progress::watcher;
 use super::args::BenchArgs;
 use super::report::{Captured, ModeReport, StartReport};
 use super::subject::{Bounds, Subject};
+use piecewise::assembly::Notice;
 use piecewise_runtime::mode::GraphMode;
 
 /// Sizes in tokens, in pieces.
@@ -17,7 +18,7 @@ const POSITIONS: u64 = 512;
 
 /// Starts.
 pub(super) fn run(args: &BenchArgs) -> anyhow::Result<StartReport> {
-    let subject = Subject::open(args)?;
+    let mut subject = Subject::open(args)?;
     let mode = GraphMode::FullAndPiecewise;
     let most = BATCHES[BATCHES.len() - 1] as usize;
     let longest = (subject.config.max_position_embeddings as u64).min(POSITIONS);
@@ -29,9 +30,8 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<StartReport> {
         mode,
     };
     let (mut timer, start) = subject.build(args, &bounds)?;
-    let mut bars = BuildBars::new();
-    let report = timer.recapture(mode, &mut |progress| bars.show(progress))?;
-    bars.finish();
+    let mut watch = watcher();
+    let report = timer.recapture(mode, &mut |progress| watch(Notice::Progress(progress)))?;
     let captured = Captured::of(&report);
     let without_load = start.without_load() + captured.total_s;
     Ok(StartReport {

@@ -1,13 +1,12 @@
 //! `piecewise cache explain`
 
-use crate::device::compiler_for;
-use crate::model_source::{Planned, SourceArgs};
+use crate::load::print_settings;
+use crate::model_source::SourceArgs;
 use crate::print_line;
 use piecewise_backend::artifact::PieceSize;
 use piecewise_cache::{EntryInfo, FactorDifference, KeyHex};
 use piecewise_ir::entity::Entity;
-use piecewise_runtime::artifact_store::{CacheStore, PIECE_KIND, compile_jobs};
-use piecewise_runtime::symbols::SymbolTable;
+use piecewise_runtime::artifact_store::{CacheStore, PIECE_KIND};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -38,19 +37,22 @@ struct Explained {
 }
 
 pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
-    let Some(planned) = args.source.plan(args.json)? else { return Ok(ExitCode::SUCCESS) };
-    let Planned { settings, module, .. } = &planned;
-    let mut config = settings.config.cache.clone();
+    let assembly = args.source.assembly()?;
+    let settings = assembly.settings()?;
+    if args.source.prints_settings() {
+        return print_settings(&settings, args.json);
+    }
+    let mut config = settings.config.cache;
     config.read_only = true;
     config.remote_url = None;
     let store = CacheStore::open(&config)?;
     let mut entries = store.cache.entries()?;
     entries.retain(|entry| entry.kind == PIECE_KIND);
-    let compiler = compiler_for(settings.device)?;
-    let symbols = SymbolTable::new(module.graph().symbols())?;
+    let planned = assembly.plan()?;
+    let compiler = planned.compiler()?;
     let mut pieces = Vec::new();
-    for job in compile_jobs(planned.stitch()?, &symbols, &settings.dispatcher, &*compiler) {
-        let key = job.key(&*compiler)?;
+    for job in planned.jobs()? {
+        let key = job.key(compiler)?;
         let digest = key.digest();
         let found = entries.iter().any(|entry| entry.key == digest.0);
         let nearest = if found { None } else { nearest(&entries, &key.factors()) };

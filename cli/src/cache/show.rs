@@ -79,7 +79,7 @@ fn operands(launch: &Launch) -> Vec<String> {
         ArgRef::Scratch { offset, bytes } => format!("scratch {offset}+{bytes}"),
     };
     let args = launch.args.iter().map(|arg| match arg.access {
-        Access::Read => shown(&arg.at),
+        Access::Read | Access::ReadAhead => shown(&arg.at),
         Access::Write => format!("out {}", shown(&arg.at)),
         Access::ReadWrite => format!("mut {}", shown(&arg.at)),
     });

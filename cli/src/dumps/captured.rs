@@ -5,32 +5,32 @@ use super::files::DumpFolder;
 use super::kernels::{Pieces, short};
 use petgraph::graph::{DiGraph, NodeIndex};
 use piecewise_backend::artifact::{Artifact, PieceSize};
+use piecewise_backend::compiler::Compiler;
 use piecewise_ir::entity::UniquePieceId;
 use piecewise_ir::module::Step;
 use piecewise_kernels::step::CaptureSupport;
-use piecewise_runtime::dispatch::{Dispatcher, NO_ROWS};
-use piecewise_runtime::symbols::SymbolTable;
+use piecewise_runtime::dispatch::NO_ROWS;
 
 /// Writes `captured/u2-at-8.dot` for each chosen unique piece and size that is captured, and
 /// `captured/full-at-8-tokens-8-rows.dot` for each full graph.
 pub(super) fn write(
     folder: &DumpFolder,
     pieces: &Pieces<'_>,
-    dispatcher: &Dispatcher,
     chosen: &[UniquePieceId],
 ) -> anyhow::Result<()> {
-    let symbols = SymbolTable::new(pieces.module.graph().symbols())?;
+    let symbols = pieces.planned.symbols();
     let stitch = pieces.stitch;
-    let mut dispatcher = dispatcher.clone();
-    dispatcher.order_own(&symbols);
+    let compiler = pieces.planned.compiler()?;
+    let mut dispatcher = pieces.planned.settings().dispatcher.clone();
+    dispatcher.order_own(symbols);
     dispatcher.mode = dispatcher.supported_mode(dispatcher.mode, weakest_support(pieces));
     for unique in stitch.unique_pieces().into_iter().filter(|unique| chosen.contains(unique)) {
         let piece = &stitch.unique[unique];
         let Some(over) = piece.over.map(|over| symbols.over(over)) else { continue };
-        for size in dispatcher.piece_graph_sizes(&symbols, over) {
+        for size in dispatcher.piece_graph_sizes(symbols, over) {
             let Some(artifact) = pieces.artifact(unique, PieceSize::Exact(size)) else { continue };
             let mut chain = Chain::default();
-            chain.extend(pieces, artifact, "");
+            chain.extend(compiler, artifact, "");
             folder.write(&format!("captured/{unique}-at-{size}.dot"), &picture(&chain.drawn))?;
         }
     }
@@ -50,7 +50,7 @@ pub(super) fn write(
                 is_whole = false;
                 break;
             };
-            chain.extend(pieces, artifact, &format!("{} ", step.id()));
+            chain.extend(compiler, artifact, &format!("{} ", step.id()));
         }
         if is_whole {
             let (tokens, rows) = (sizes.tokens.rows(), sizes.rows.rows());
@@ -82,15 +82,14 @@ struct Chain {
 }
 
 impl Chain {
-    fn extend(&mut self, pieces: &Pieces<'_>, artifact: &Artifact, prefix: &str) {
+    fn extend(&mut self, compiler: &dyn Compiler, artifact: &Artifact, prefix: &str) {
         let launches = artifact.alternatives.first().map_or(&[][..], |lowered| &lowered.launches);
         for launch in launches {
             // A launch without blocks is left out of a capture.
             if launch.grid.contains(&0) {
                 continue;
             }
-            let listing =
-                artifact.image(launch.image).and_then(|bytes| pieces.compiler.listing(bytes));
+            let listing = artifact.image(launch.image).and_then(|bytes| compiler.listing(bytes));
             let (kernel, programmatic) = match &listing {
                 Some(listing) => (listing.name.as_str(), listing.programmatic),
                 None => ("", false),

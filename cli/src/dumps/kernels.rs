@@ -2,22 +2,19 @@
 
 use super::files::{DumpFolder, file_name};
 use crate::launch_rows::PieceView;
-use crate::lowering::{LoweredPiece, LoweredUnique};
+use piecewise::assembly::{LoweredPiece, LoweredUnique, Planned};
 use piecewise_backend::artifact::{Artifact, Digest, PieceSize};
-use piecewise_backend::compiler::Compiler;
 use piecewise_ir::entity::UniquePieceId;
-use piecewise_ir::module::{Module, Stitch};
+use piecewise_ir::module::Stitch;
 use piecewise_kernels::cuda::PRELUDE;
-use piecewise_runtime::symbols::SymbolTable;
 use serde_json::json;
 use std::collections::BTreeMap;
 
 /// The pieces of a module as a compiler lowered them.
 pub(super) struct Pieces<'a> {
-    pub compiler: &'a dyn Compiler,
-    pub module: &'a Module,
+    pub planned: &'a Planned,
     pub stitch: &'a Stitch,
-    pub lowered: &'a [LoweredUnique],
+    pub lowered: &'a [LoweredUnique<'a>],
 }
 
 impl Pieces<'_> {
@@ -28,7 +25,8 @@ impl Pieces<'_> {
         folder: &DumpFolder,
         chosen: &[UniquePieceId],
     ) -> anyhow::Result<()> {
-        let symbols = SymbolTable::new(self.module.graph().symbols())?;
+        let bounds = self.planned.symbols().bounds();
+        let compiler = self.planned.compiler()?;
         let mut images: BTreeMap<Digest, &[u8]> = BTreeMap::new();
         for LoweredUnique { unique, pieces } in self.lowered {
             if !chosen.contains(unique) {
@@ -41,7 +39,7 @@ impl Pieces<'_> {
                     continue;
                 }
             };
-            let view = PieceView::new(&self.stitch.unique[*unique], symbols.bounds());
+            let view = PieceView::new(&self.stitch.unique[*unique], bounds);
             for LoweredPiece { artifact, key } in pieces {
                 let at = size_name(artifact.size);
                 let text = serde_json::to_string_pretty(&summary(&view, artifact, key)?)?;
@@ -50,7 +48,7 @@ impl Pieces<'_> {
             }
         }
         for (digest, bytes) in images {
-            let Some(listing) = self.compiler.listing(bytes) else { continue };
+            let Some(listing) = compiler.listing(bytes) else { continue };
             if listing.language == "cu" {
                 folder.write("kernels/images/prelude.cuh", PRELUDE)?;
             }
@@ -68,7 +66,7 @@ impl Pieces<'_> {
     pub(super) fn artifact(&self, unique: UniquePieceId, size: PieceSize) -> Option<&Artifact> {
         let lowered = self.lowered.iter().find(|lowered| lowered.unique == unique)?;
         let pieces = lowered.pieces.as_ref().ok()?;
-        let mut artifacts = pieces.iter().map(|piece| &piece.artifact);
+        let mut artifacts = pieces.iter().map(|piece| piece.artifact);
         let exact = artifacts.clone().find(|artifact| artifact.size == size);
         exact.or_else(|| artifacts.find(|a| matches!(a.size, PieceSize::General(_))))
     }

@@ -5,11 +5,10 @@ mod dot;
 mod files;
 mod kernels;
 
-use super::device::compiler_for;
-use super::lowering::lower_each;
-use super::settings::Settings;
+use super::say;
 use anyhow::bail;
 use files::DumpFolder;
+use piecewise::assembly::{Assembly, Planned};
 use piecewise_ir::entity::UniquePieceId;
 use piecewise_ir::module::{Module, Stitch};
 use piecewise_ir::text::{print_graph, print_module};
@@ -17,7 +16,6 @@ use piecewise_passes::manager::{BisectLog, DumpDir, PrintAfter, PrintChanged, St
 use piecewise_passes::pipeline::nearest;
 use piecewise_passes::{Observer, Registry};
 use piecewise_runtime::config::DumpConfig;
-use piecewise_runtime::symbols::SymbolTable;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -85,25 +83,28 @@ impl DumpArgs {
         Ok(())
     }
 
-    /// Dumps a module after its last pass, and what becomes of its pieces on the target.
-    pub(crate) fn write_planned(&self, settings: &Settings, module: &Module) -> anyhow::Result<()> {
-        let config = &settings.config.dump;
-        self.write_module(module, config)?;
-        let (Some(dir), Some(stitch)) = (self.dir(config), module.stitch()) else {
-            return Ok(());
+    /// Plans, and dumps what the passes did, what they made, and what becomes of the pieces on the
+    /// target.
+    pub(crate) fn plan(&self, mut assembly: Assembly) -> anyhow::Result<Planned> {
+        let config = assembly.settings()?.config.dump;
+        for observer in self.observers(&config)? {
+            assembly = assembly.observe(observer);
+        }
+        let planned = assembly.plan()?;
+        self.write_module(planned.module(), &config)?;
+        let (Some(dir), Some(stitch)) = (self.dir(&config), planned.module().stitch()) else {
+            return Ok(planned);
         };
-        let compiler = compiler_for(settings.device)?;
-        let symbols = SymbolTable::new(module.graph().symbols())?;
-        let chosen = self.chosen(stitch, config)?;
+        let chosen = self.chosen(stitch, &config)?;
         // What runs between pieces says which graphs can be captured at all.
-        let pieces = stitch.unique_pieces();
-        let mut wanted: Vec<_> = stitch.unique.keys().collect();
-        wanted.retain(|unique| chosen.contains(unique) || !pieces.contains(unique));
-        let lowered = lower_each(settings, stitch, &symbols, &*compiler, &wanted);
+        let between = stitch.unique_pieces();
+        let lowered = planned.lower(|u| chosen.contains(&u) || !between.contains(&u))?;
         let folder = DumpFolder::new(dir)?;
-        let pieces = kernels::Pieces { compiler: &*compiler, module, stitch, lowered: &lowered };
+        let pieces = kernels::Pieces { planned: &planned, stitch, lowered: &lowered };
         pieces.write(&folder, &chosen)?;
-        captured::write(&folder, &pieces, &settings.dispatcher, &chosen)
+        captured::write(&folder, &pieces, &chosen)?;
+        drop(lowered);
+        Ok(planned)
     }
 
     fn dir<'a>(&'a self, config: &'a DumpConfig) -> Option<&'a Path> {
@@ -134,11 +135,6 @@ pub(crate) fn print_changed() -> impl Observer {
 /// something.
 pub(crate) fn bisect_log() -> impl Observer {
     BisectLog::new(print_module, |line: String| say(&line))
-}
-
-fn say(text: &str) {
-    // A closed standard error leaves nobody to show it to.
-    let _ = writeln!(std::io::stderr(), "{text}");
 }
 
 fn given<'a>(flag: &'a [String], config: &'a [String]) -> &'a [String] {

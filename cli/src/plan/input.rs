@@ -119,11 +119,7 @@ fn simulation(args: &PlanArgs, shape: TrafficShape) -> Simulation {
 
 fn simulate(simulation: &Simulation, costs: &StepCosts, save: Option<&Path>) -> Result<Traffic> {
     let mut log = save.map(IterationLogWriter::create).transpose()?;
-    let failed = |source| PlannerError::File {
-        action: "write",
-        path: save.unwrap_or(Path::new("")).to_path_buf(),
-        source,
-    };
+    let failed = |source| PlannerError::file("write", save.unwrap_or(Path::new("")))(source);
     let mut traffic = Traffic::default();
     let mut refused = None;
     simulation.run(costs, |record| {

@@ -4,8 +4,7 @@ use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets};
 use piecewise_planner::{
-    BoundedLists, CheckReport, Comparison, Finding, ListKind, Objective, Outcome, Plan,
-    PlanWarning, Share,
+    BoundedLists, CheckReport, Comparison, Finding, Objective, Outcome, Plan, PlanWarning, Share,
 };
 
 use super::input::Input;
@@ -260,44 +259,37 @@ fn describe_warning(warning: &PlanWarning) -> String {
 fn describe_finding(finding: &Finding) -> String {
     match finding {
         Finding::Repeated { list, sizes } => {
-            format!("{}: {} repeated; remove", key(*list), join(sizes))
+            format!("{}: {} repeated; remove", list.key(), join(sizes))
         }
         Finding::Unreachable { list, sizes, largest_possible: 0 } => format!(
             "{}: {} unreachable, the graph mode has no such graphs; remove",
-            key(*list),
+            list.key(),
             join(sizes)
         ),
         Finding::Unreachable { list, sizes, largest_possible } => format!(
             "{}: {} unreachable, no step is larger than {largest_possible} and a smaller size \
              holds that; remove",
-            key(*list),
+            list.key(),
             join(sizes)
         ),
         Finding::Unused { list, sizes } => {
-            format!("{}: {} not replayed by any step of the log", key(*list), join(sizes))
+            format!("{}: {} not replayed by any step of the log", list.key(), join(sizes))
         }
         Finding::Uncovered { list, from, to, steps, of_steps } => format!(
             "{}: {from} to {to} uncovered, {steps} of {of_steps} steps ({}) are there; add {to}",
-            key(*list),
+            list.key(),
             percent(*steps as f64 / (*of_steps).max(1) as f64)
         ),
         Finding::Gap { list, below, size, padding_tokens, share_of_padding, add, saves } => {
             format!(
                 "{}: steps of {} to {size} run at {size}: {padding_tokens} padding tokens, {} of \
                  all padding; adding {add} saves {saves}",
-                key(*list),
+                list.key(),
                 below + 1,
                 percent(*share_of_padding)
             )
         }
         other => format!("{other:?}"),
-    }
-}
-
-fn key(list: ListKind) -> &'static str {
-    match list {
-        ListKind::Tokens => "capture_num_tokens",
-        ListKind::Decode => "decode_batch_sizes",
     }
 }
 

@@ -3,17 +3,17 @@
 use super::Report;
 use crate::amounts::shown_bytes;
 use crate::launch_rows::{BytesMoved, OperandRow, PieceView};
-use crate::lowering::LoweredPiece;
 use anyhow::bail;
 use indexmap::IndexMap;
+use piecewise::assembly::LoweredPiece;
 use piecewise_backend::artifact::{Artifact, Digest, PieceSize};
+use piecewise_backend::compiler::Compiler;
 use piecewise_ir::entity::{Entity, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
 use piecewise_ir::module::{ArenaLayout, SlotKind, SlotTable, Step, Stitch};
 use piecewise_ir::text::{print_graph, value_names};
 use piecewise_ir::weight::Recipe;
 use piecewise_runtime::model::Ledger;
-use piecewise_runtime::symbols::SymbolTable;
 use serde::Serialize;
 
 /// The whole page.
@@ -129,20 +129,20 @@ struct SlotRow {
 
 impl Page {
     pub(super) fn of(report: &Report<'_>) -> anyhow::Result<Self> {
-        let module = report.module;
+        let module = report.planned.module();
         let (Some(stitch), Some(slots), Some(layout)) =
             (module.stitch(), module.slots(), module.layout())
         else {
             bail!("the page shows a plan, and the pipeline made none; leave --stop-after out")
         };
-        let symbols = SymbolTable::new(module.graph().symbols())?;
+        let (symbols, compiler) = (report.planned.symbols(), report.planned.compiler()?);
         let values = Values::of(module.graph(), slots, symbols.bounds());
         let mut images = IndexMap::new();
-        let unique = unique_rows(report, stitch, &symbols, &mut images)?;
+        let unique = unique_rows(report, stitch, &mut images)?;
         let (steps, positions) = step_rows(module.graph(), stitch, &values);
         Ok(Self {
             title: module.graph().name.clone(),
-            facts: facts(report, stitch, layout, &symbols),
+            facts: facts(report, stitch, layout, compiler),
             positions,
             arena: Arena { bytes: layout.bytes, staged: layout.staged, align: layout.align },
             steps,
@@ -158,9 +158,9 @@ fn facts(
     report: &Report<'_>,
     stitch: &Stitch,
     layout: &ArenaLayout,
-    symbols: &SymbolTable,
+    compiler: &dyn Compiler,
 ) -> Vec<(&'static str, String)> {
-    let graph = report.module.graph();
+    let (graph, symbols) = (report.planned.module().graph(), report.planned.symbols());
     let ledger = Ledger::new(graph, layout, 0, symbols.bounds());
     let unique = stitch.unique_pieces().len();
     let bound = |(symbol, max): (&piecewise_ir::dim::SymbolDecl, &u64)| {
@@ -168,13 +168,13 @@ fn facts(
     };
     let bounds: Vec<_> = graph.symbols().values().zip(symbols.bounds()).map(bound).collect();
     vec![
-        ("target", report.compiler.identity()),
+        ("target", compiler.identity()),
         ("pieces", format!("{} ({unique} unique)", stitch.piece_count())),
         ("split ops", stitch.split_op_count().to_string()),
         ("arena", shown_bytes(layout.bytes)),
         ("weights", shown_bytes(ledger.weights)),
         ("states", shown_bytes(ledger.states)),
-        ("graph mode", report.dispatcher.mode.name().to_owned()),
+        ("graph mode", report.planned.settings().dispatcher.mode.name().to_owned()),
         ("bounds", bounds.join(", ")),
     ]
 }
@@ -298,16 +298,16 @@ fn slot_rows(slots: &SlotTable, layout: &ArenaLayout, values: &Values) -> Vec<Sl
 fn unique_rows(
     report: &Report<'_>,
     stitch: &Stitch,
-    symbols: &SymbolTable,
     images: &mut IndexMap<Digest, ImageRow>,
 ) -> anyhow::Result<Vec<UniqueRow>> {
+    let (symbols, compiler) = (report.planned.symbols(), report.planned.compiler()?);
     let mut rows = Vec::new();
-    for lowered in report.lowered {
+    for lowered in report.planned.lower(|_| true)? {
         let piece = &stitch.unique[lowered.unique];
         let view = PieceView::new(piece, symbols.bounds());
         let (sizes, error) = match &lowered.pieces {
             Ok(pieces) => {
-                let sizes = pieces.iter().map(|piece| size_row(report, &view, piece, images));
+                let sizes = pieces.iter().map(|piece| size_row(compiler, &view, piece, images));
                 (sizes.collect::<anyhow::Result<_>>()?, None)
             }
             Err(error) => (Vec::new(), Some(error.to_string())),
@@ -327,12 +327,12 @@ fn unique_rows(
 }
 
 fn size_row(
-    report: &Report<'_>,
+    compiler: &dyn Compiler,
     view: &PieceView<'_>,
-    piece: &LoweredPiece,
+    piece: &LoweredPiece<'_>,
     images: &mut IndexMap<Digest, ImageRow>,
 ) -> anyhow::Result<SizeRow> {
-    let artifact = &piece.artifact;
+    let artifact = piece.artifact;
     let (rows, general) = match artifact.size {
         PieceSize::Exact(rows) => (rows, false),
         PieceSize::General(rows) => (rows, true),
@@ -344,7 +344,7 @@ fn size_row(
         total += row.bytes;
         let image = match images.get_index_of(&launch.image) {
             Some(image) => image,
-            None => images.insert_full(launch.image, image_row(report, artifact, launch.image)).0,
+            None => images.insert_full(launch.image, image_row(compiler, artifact, launch.image)).0,
         };
         launches.push(Launch {
             name: row.name,
@@ -367,8 +367,8 @@ fn size_row(
     })
 }
 
-fn image_row(report: &Report<'_>, artifact: &Artifact, digest: Digest) -> ImageRow {
-    let listing = artifact.image(digest).and_then(|bytes| report.compiler.listing(bytes));
+fn image_row(compiler: &dyn Compiler, artifact: &Artifact, digest: Digest) -> ImageRow {
+    let listing = artifact.image(digest).and_then(|bytes| compiler.listing(bytes));
     let digest = digest.to_string();
     match listing {
         Some(listing) => ImageRow {

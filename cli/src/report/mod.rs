@@ -2,11 +2,8 @@
 
 mod data;
 
-use super::lowering::LoweredUnique;
 use data::Page;
-use piecewise_backend::compiler::Compiler;
-use piecewise_ir::module::Module;
-use piecewise_runtime::dispatch::Dispatcher;
+use piecewise::assembly::Planned;
 
 const HTML: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
@@ -14,10 +11,7 @@ const SCRIPT: &str = include_str!("page.js");
 
 /// What a page shows.
 pub(crate) struct Report<'a> {
-    pub module: &'a Module,
-    pub compiler: &'a dyn Compiler,
-    pub lowered: &'a [LoweredUnique],
-    pub dispatcher: &'a Dispatcher,
+    pub planned: &'a Planned,
 }
 
 impl Report<'_> {

@@ -80,22 +80,6 @@ impl<'b> Tensor<'b> {
         }
     }
 
-    /// The two innermost axes `[n, head_dim]` as `[n * head_dim]`.
-    #[track_caller]
-    pub fn merge_heads(self) -> Self {
-        let mut shape = self.shape();
-        match (shape.pop(), shape.pop()) {
-            (Some(dim), Some(heads)) => match (dim.as_constant(), heads.as_constant()) {
-                (Some(dim), Some(heads)) => {
-                    shape.push(Dim::constant(dim.saturating_mul(heads)));
-                    self.reshape(shape)
-                }
-                _ => self.builder().fail("heads to merge must have static extents".to_owned()),
-            },
-            _ => self.builder().fail("merging heads needs two axes".to_owned()),
-        }
-    }
-
     /// Rotary position embedding of `self [T, heads, dim]` at `positions [T]` by a table of
     /// [`Builder::rope_table`]: the first half of each head is the real part, the second half the
     /// imaginary part (Su et al. 2021; halves instead of neighbours, as checkpoints store them).

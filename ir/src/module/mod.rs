@@ -6,6 +6,7 @@ mod plan;
 pub use piece::{PieceUse, Step, Stitch, UniquePiece};
 pub use plan::{ArenaLayout, LiveRange, SlotData, SlotKind, SlotTable};
 
+use crate::entity::{Entity, Symbol};
 use crate::graph::Graph;
 
 /// A graph with as much of its plan as the passes so far have made. A later part is dropped when
@@ -68,6 +69,19 @@ impl Module {
     /// Sets offsets.
     pub fn set_layout(&mut self, layout: ArenaLayout) {
         self.layout = Some(layout);
+    }
+
+    /// Sets the bound of a symbol that counts rows of states alone: no slot depends on it, so
+    /// pieces, slots and offsets stay as they are.
+    pub fn set_state_rows(&mut self, symbol: Symbol, max: u64) {
+        let pieces = self.stitch.iter_mut().flat_map(|stitch| stitch.unique.values_mut());
+        for graph in pieces.map(|piece| &mut piece.graph).chain([&mut self.graph]) {
+            let min = graph.symbols()[symbol].min.min(max);
+            graph.set_symbol_bounds(symbol, min, max);
+        }
+        if let Some(layout) = &mut self.layout {
+            layout.bounds[symbol.index()] = max;
+        }
     }
 
     /// The graph alone.

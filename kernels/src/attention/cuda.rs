@@ -15,7 +15,7 @@ impl CudaOp for CudaPagedAttention {
     }
 
     fn implementation(&self, call: &CudaOpCall<'_>) -> Result<CudaImplementation, OpError> {
-        attention_kernels(call.operands, call.attrs, call.sizes, call.target.capability)
+        attention_kernels(call)
             .map(CudaImplementation::Source)
             .map_err(|e| OpError { op: self.name().to_owned(), message: e.to_string() })
     }

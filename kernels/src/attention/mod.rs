@@ -27,7 +27,9 @@ pub const PAGE_ROWS: u64 = 16;
 /// `scale`, a float, times each score; `causal`, whether row `j` of `n` sees only the first
 /// `length - n + j + 1` keys. `heads` is a multiple of `kv_heads`; a key-value head serves that
 /// many neighbouring heads. A sequence of length 0 has no rows; rows that no sequence has are
-/// padding and stay unwritten.
+/// padding and stay unwritten. Of the states a step writes the keys and values of its own tokens
+/// alone, the last `query_lengths` of each sequence, at slots among its inputs: those before them
+/// may be read before the kernels ahead are done.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PagedAttention;
 

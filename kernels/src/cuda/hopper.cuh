@@ -62,14 +62,11 @@ template <int LEFT> DEVICE void products_done_but() {
 // B whose rows are steps of the depth, in columns of 64 elements that lie `apart` bytes apart; a
 // step of 16 rows is 128 more.
 DEVICE u64 columns_at(u32 address, u32 apart) { return (u64)(address >> 4 & 0x3fff) | (u64)(apart >> 4) << 16 | 64ull << 32 | 1ull << 62; }
-// These are computed before what comes next, and read after what came.
-template <int N> DEVICE void made_here(float (&x)[N]) {
-#pragma unroll
-  for (int i = 0; i < N; ++i) asm volatile("" : "+f"(x[i]) :: "memory");
-}
+// As above, and these sums are read after it.
 template <int LEFT, int N> DEVICE void products_done_but(float (&sum)[N]) {
   products_done_but<LEFT>();
-  made_here(sum);
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+f"(sum[i]) :: "memory");
 }
 // Products read what threads copied or wrote, once this thread knows that it is there.
 DEVICE void products_see_writes() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }

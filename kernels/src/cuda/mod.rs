@@ -8,6 +8,7 @@ mod recipe;
 mod region;
 mod sampling;
 mod segments;
+mod text;
 mod wgmma;
 
 pub use attention::attention_kernels;

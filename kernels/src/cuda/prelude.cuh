@@ -190,6 +190,26 @@ template <int THREADS> DEVICE void meet(u32 group) {
   }
 }
 
+// The threads of all blocks of a cluster meet: each arrives, and later waits for the others. What
+// they wrote to shared memory before is seen after.
+DEVICE void cluster_arrive() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+DEVICE void cluster_wait() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+// Two floats to where `to` lies in the shared memory of the block of this rank in the cluster.
+DEVICE void store_cluster(const void* to, u32 rank, float x, float y) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("{.reg .u32 there; mapa.shared::cluster.u32 there, %0, %1; st.shared::cluster.v2.f32 [there], {%2, %3};}"
+               ::"r"((u32)__cvta_generic_to_shared(to)), "r"(rank), "f"(x), "f"(y) : "memory");
+#endif
+}
+
 struct Sum { template <class T> static DEVICE T of(T a, T b) { return op_add(a, b); } };
 struct Largest { template <class T> static DEVICE T of(T a, T b) { return op_max(a, b); } };
 struct Smallest { template <class T> static DEVICE T of(T a, T b) { return op_min(a, b); } };

@@ -101,6 +101,9 @@ pub struct LaunchRecipe {
     /// Whether every block executes `griddepcontrol.wait` before it touches what another kernel
     /// writes, so that an edge to it may be programmatic.
     pub programmatic: bool,
+    /// The arguments that it reads before that wait, by position: no kernel of a step may write
+    /// them. The checker of a step's launches holds it.
+    pub ahead: Vec<u32>,
 }
 
 /// The launches of one op, in order, and the scratch that they share.
@@ -195,6 +198,12 @@ impl LaunchRecipe {
     }
 }
 
+/// Options of the compiler for every source: sums and products are rounded one by one, and what a
+/// kernel declares for others and does not use is no warning.
+pub(super) fn options() -> Vec<String> {
+    vec!["--fmad=false".to_owned(), "--diag-suppress=177".to_owned()]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -221,6 +230,7 @@ mod tests {
             dynamic_shared: 0,
             params: Vec::new(),
             programmatic: true,
+            ahead: Vec::new(),
         };
         assert_eq!(recipe.grid_at(&[8], 132), Ok([3 + 8, 264, 1]));
         assert_eq!(recipe.grid_at(&[0], 132), Ok([0, 264, 1]));

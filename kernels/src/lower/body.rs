@@ -1,7 +1,6 @@
 //! What computes one row, as a graph: the body of a region, or a node outside regions.
 
-use super::LowerError;
-use super::build::{fail, static_dims};
+use super::error::{LowerError, fail};
 use super::row_program::{ArgDecl, ArgKind};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
@@ -12,6 +11,16 @@ use piecewise_ir::region::{ParamMode, Region};
 use piecewise_ir::text::Names;
 use piecewise_ir::types::TensorType;
 use std::borrow::Cow;
+
+/// The extents of a type that a row has.
+pub(super) fn static_dims(ty: &TensorType) -> Result<Vec<u64>, LowerError> {
+    let elements = ty.static_elements();
+    match (ty.static_shape(), elements) {
+        (Some(dims), Some(n)) if n <= 1 << 40 => Ok(dims),
+        (Some(_), _) => fail("a row of more than 2^40 elements; split the axis"),
+        _ => fail("a row has a symbolic extent; only the outermost axis may be symbolic"),
+    }
+}
 
 /// The computation of one row.
 pub(crate) struct RowBody<'a> {

@@ -1,7 +1,7 @@
 //! From the body of a row to a row program.
 
-use super::LowerError;
-use super::body::RowBody;
+use super::body::{RowBody, static_dims};
+use super::error::{LowerError, fail};
 use super::finish;
 use super::row_program::{ArgDecl, ArgKind, MapOp, Place, PlaceKind, RowProgram, RowStep};
 use super::view::{View, dense, nest_of};
@@ -11,10 +11,6 @@ use piecewise_ir::literal::Literal;
 use piecewise_ir::op::Op;
 use piecewise_ir::region::Region;
 use piecewise_ir::types::TensorType;
-
-pub(super) fn fail<T>(message: impl Into<String>) -> Result<T, LowerError> {
-    Err(LowerError(message.into()))
-}
 
 /// Lowers a region. `states[i]` says whether operand `i` of its node is a state.
 ///
@@ -49,15 +45,6 @@ pub(super) struct Builder {
     pub(super) places: Vec<Place>,
     pub(super) steps: Vec<RowStep>,
     pub(super) constants: Vec<u64>,
-}
-
-pub(super) fn static_dims(ty: &TensorType) -> Result<Vec<u64>, LowerError> {
-    let elements = ty.static_elements();
-    match (ty.static_shape(), elements) {
-        (Some(dims), Some(n)) if n <= 1 << 40 => Ok(dims),
-        (Some(_), _) => fail("a row of more than 2^40 elements; split the axis"),
-        _ => fail("a row has a symbolic extent; only the outermost axis may be symbolic"),
-    }
 }
 
 impl Builder {

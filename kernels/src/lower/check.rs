@@ -1,8 +1,7 @@
 //! The check that makes a row program safe to run, whoever made its bytes: every access lies
 //! inside its place, every place inside its memory, and dtypes are what the steps take.
 
-use super::LowerError;
-use super::build::fail;
+use super::error::{LowerError, fail};
 use super::execute::MAX_LOOPS;
 use super::row_program::{Access, ArgKind, MapOp, Nest, PlaceKind, RowProgram, RowStep};
 use piecewise_ir::dtype::DType;
@@ -269,11 +268,9 @@ impl RowProgram {
         let Some(last) = inputs.last() else { return Ok(()) };
         let dtype = self.dtype(last)?;
         match op {
-            MapOp::Unary(op) if !op.takes(dtype) => {
-                return fail(format!("`{}` of {dtype}", op.mnemonic()));
-            }
+            MapOp::Unary(op) if !op.takes(dtype) => fail(format!("`{}` of {dtype}", op.mnemonic())),
             MapOp::Binary(op) if !op.takes(dtype) => {
-                return fail(format!("`{}` of {dtype}", op.mnemonic()));
+                fail(format!("`{}` of {dtype}", op.mnemonic()))
             }
             MapOp::Cast => Ok(()),
             MapOp::Compare(_) => {

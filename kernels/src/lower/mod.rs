@@ -8,6 +8,7 @@ mod body;
 mod build;
 mod check;
 mod elementwise;
+mod error;
 mod execute;
 mod finish;
 mod line;
@@ -21,12 +22,8 @@ mod view;
 
 pub(crate) use body::RowBody;
 pub use build::{lower_node, lower_region};
+pub use error::LowerError;
 pub use execute::{RowArg, RowCall, run_rows};
 pub use row_program::{
     Access, ArgDecl, ArgKind, MapOp, Nest, Place, PlaceKind, RowProgram, RowStep, Work,
 };
-
-/// Why a region or node has no row program: a sentence that says what does not fit and what would.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct LowerError(pub String);

@@ -1,7 +1,8 @@
 //! Statements with loops of their own: reductions, searches, concats, row gathers and scatters.
 
-use super::LowerError;
-use super::build::{Builder, fail, static_dims};
+use super::body::static_dims;
+use super::build::Builder;
+use super::error::{LowerError, fail};
 use super::row_program::{Access, MapOp, RowStep};
 use super::view::{View, dense, nest_of};
 use piecewise_ir::dtype::DType;

@@ -1,7 +1,9 @@
 //! Custom ops on CUDA: source with a launch recipe, or a host function over a raw stream handle.
 
 use super::OpError;
-pub use crate::cuda::{GridAxis, LaunchRecipe, OpKernels, Param, Scalar, TensorBoxes};
+pub use crate::cuda::{
+    GridAxis, LaunchRecipe, OpKernels, OperandRole, Param, Scalar, TensorBoxes,
+};
 use crate::step::{CaptureSupport, LaunchContext};
 use piecewise_ir::custom::Attrs;
 use piecewise_ir::dtype::DType;
@@ -27,6 +29,7 @@ impl LaunchRecipe {
             dynamic_shared: 0,
             params,
             programmatic: false,
+            ahead: Vec::new(),
         }
     }
 
@@ -100,6 +103,8 @@ pub enum CudaImplementation {
 pub struct CudaOpCall<'a> {
     /// Types of the operands.
     pub operands: &'a [TensorType],
+    /// What each operand is.
+    pub roles: &'a [OperandRole],
     /// Types of the results.
     pub results: &'a [TensorType],
     /// The call's attributes.

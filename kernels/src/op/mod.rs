@@ -5,9 +5,7 @@ pub mod cuda;
 
 pub use cpu::{CpuOp, CpuOpArgs, CpuOpBinding, OpError};
 
-use crate::attention::PagedAttention;
-use crate::inputs::{self, BatchView, StepInput};
-use crate::sampling::Sample;
+use crate::inputs::{BatchView, StepInput};
 use cuda::CudaOp;
 use piecewise_ir::custom::{CustomOpDef, OpDefs};
 use std::collections::BTreeMap;
@@ -59,27 +57,6 @@ impl OpRegistry {
     /// No ops.
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// The ops that this crate defines.
-    pub fn builtin() -> Self {
-        let mut registry = Self::new();
-        registry.declare_inputs(inputs::DECLARED_BY, inputs::engine_inputs());
-        registry.declare_inputs(PagedAttention::NAME, PagedAttention::inputs());
-        registry.declare_inputs(Sample::NAME, Sample::inputs());
-        registry.define(Arc::new(PagedAttention));
-        registry.define(Arc::new(Sample));
-        registry.define(Arc::new(crate::segments::SegmentAttention));
-        registry.define(Arc::new(crate::segments::SegmentMean));
-        registry.implement_cpu(Arc::new(crate::attention::CpuPagedAttention));
-        registry.implement_cpu(Arc::new(crate::sampling::CpuSample));
-        registry.implement_cuda(Arc::new(crate::attention::CudaPagedAttention));
-        registry.implement_cuda(Arc::new(crate::sampling::CudaSample));
-        registry.implement_cpu(Arc::new(crate::segments::CpuSegmentAttention));
-        registry.implement_cpu(Arc::new(crate::segments::CpuSegmentMean));
-        registry.implement_cuda(Arc::new(crate::segments::CudaSegmentAttention));
-        registry.implement_cuda(Arc::new(crate::segments::CudaSegmentMean));
-        registry
     }
 
     /// Adds a definition; one of the same name is replaced.

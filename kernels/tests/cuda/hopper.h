@@ -1,17 +1,16 @@
 // What kernels share on Hopper, on the host: in place of hopper.cuh. Products are there as soon as
 // they are asked for; there are no clusters.
-#include <map>
 static char emu_anchor;
 // The low half of an address says all within a program's own data.
 static inline u32 shared_address(const void*p){return (u32)(size_t)p;}
 static inline char*emu_at(u32 address){return &emu_anchor+(int)(address-shared_address(&emu_anchor));}
-struct EmuBarrier{u32 arrivals,left,phase;};
-static std::map<u32,EmuBarrier> emu_barriers;
-static void barrier_init(u32 b,u32 n){emu_barriers[b]={n,n,0};}
+struct EmuBarrier{u16 arrivals,left;u32 phase;};
+static EmuBarrier&emu_barrier(u32 b){return *(EmuBarrier*)emu_at(b);}
+static void barrier_init(u32 b,u32 n){emu_barrier(b)={(u16)n,(u16)n,0};}
 static void barriers_made(){}
-static void barrier_arrive(u32 b){auto&x=emu_barriers.at(b);if(--x.left==0){x.left=x.arrivals;x.phase++;}}
+static void barrier_arrive(u32 b){auto&x=emu_barrier(b);if(--x.left==0){x.left=x.arrivals;x.phase++;}}
 static void barrier_arrive_copied(u32 b){emu_copies_done();barrier_arrive(b);}
-static void barrier_wait(u32 b,u32 parity){while((emu_barriers.at(b).phase&1)==parity)emu_yield();}
+static void barrier_wait(u32 b,u32 parity){while((emu_barrier(b).phase&1)==parity)emu_yield();}
 static void copy_shared_if(bool there,u32 to,const void*from){copies[threadIdx.x].back().push_back({emu_at(to),from,there});}
 template<int N>static void registers_up(){}
 template<int N>static void registers_down(){}
@@ -25,7 +24,6 @@ static u64 columns_at(u32 address,u32 apart){return address>>4|(u64)(apart>>4)<<
 static void products_begin(){}
 static void products_end(){}
 static void products_see_writes(){}
-template<int N>static void made_here(float(&)[N]){}
 template<int LEFT,int N>static void products_done_but(float(&)[N]){}
 // Chunks of 16 bytes are swapped by the row of 128 bytes that they are in.
 static float emu_element(u32 address){address^=(address>>7&7)<<4;T16 x;memcpy(&x,emu_at(address),2);return widen(x);}

@@ -1,7 +1,6 @@
 //! A layer whose regions are lowered.
 
 use crate::common::{self, Builder};
-use crate::dims;
 use piecewise_ir::dtype::DType::{self, F32, I32};
 use piecewise_ir::module::Module;
 

@@ -1,5 +1,6 @@
 //! NVRTC where it is installed: found by the loader, or in the folders that
 //! `PIECEWISE_CUDA_LIBRARY_DIRS` lists.
+#![allow(unsafe_code, reason = "NVRTC is a C library; every block states why it is sound")]
 
 use libloading::{Library, Symbol};
 use std::ffi::{CString, c_char, c_int, c_void};

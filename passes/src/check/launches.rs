@@ -5,6 +5,7 @@ use piecewise_ir::diagnostic::{Anchor, Diagnostics};
 use piecewise_ir::entity::{Entity, PieceId, Slot, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
 use piecewise_ir::module::{Module, SlotKind, SlotTable, Stitch};
+use piecewise_ir::op::Op;
 use piecewise_ir::text::Names;
 
 /// Bytes of a member's scratch.
@@ -23,6 +24,8 @@ pub struct LaunchAccess {
     pub name: String,
     /// Values read: inputs and results; weights and states are allowed and not checked.
     pub reads: Vec<Value>,
+    /// Of what is read, what is read before the launches ahead are done.
+    pub ahead: Vec<Value>,
     /// Values written; states are allowed and not checked.
     pub writes: Vec<Value>,
     /// Scratch read.
@@ -142,6 +145,7 @@ impl<'a> Simulation<'a> {
                 continue;
             }
             self.check_reads(at, launch, found);
+            self.check_ahead(at, launch, found);
             self.check_own_overlap(at, launch, found);
             check_scratch(at, member.scratch, &scratch, launch, found);
             scratch.extend(&launch.scratch_writes);
@@ -189,6 +193,23 @@ impl<'a> Simulation<'a> {
                     found.push("B0501", at, message);
                 }
             }
+        }
+    }
+
+    fn check_ahead(&self, at: Anchor, launch: &LaunchAccess, found: &mut Diagnostics) {
+        for &value in &launch.ahead {
+            let fails = match self.graph.def(value) {
+                // Of a launch that writes an input there is a finding already.
+                ValueDef::Weight(_) | ValueDef::Input(_) => continue,
+                ValueDef::State(_) if written_where_inputs_say(self.graph, value) => continue,
+                ValueDef::State(_) => "the step writes at slots that are none of its inputs",
+                ValueDef::Result { .. } => "a launch of the step writes",
+            };
+            let (launch, value) = (&launch.name, self.names.value(value));
+            let message = format!(
+                "launch `{launch}` reads {value}, which {fails}, before the launches ahead are done"
+            );
+            found.push("B0509", at, message);
         }
     }
 
@@ -274,6 +295,35 @@ impl<'a> Simulation<'a> {
             }
         }
     }
+}
+
+/// Whether a step writes a state by scatters alone, to rows that its inputs name: then the inputs
+/// also say which rows it leaves as they are.
+fn written_where_inputs_say(graph: &Graph, state: Value) -> bool {
+    let is_input = |value: Value| matches!(graph.def(value), ValueDef::Input(_));
+    let mut writers = graph.nodes().map(|node| graph.node(node)).filter(|data| {
+        data.op.mutated_operands().iter().any(|&i| data.operands.get(i) == Some(&state))
+    });
+    writers.all(|data| match &data.op {
+        Op::Scatter => data.operands.get(1).is_some_and(|&slots| is_input(slots)),
+        Op::Region(region) => {
+            let body = &region.body;
+            // What a value of the body is outside of it.
+            let outside = |value: Value| match body.def(value) {
+                ValueDef::Input(i) => data.operands.get(i).copied(),
+                _ => None,
+            };
+            let mut scatters = body.nodes().map(|node| body.node(node)).filter(|inner| {
+                let mutated = inner.op.mutated_operands();
+                mutated.iter().any(|&i| outside(inner.operands[i]) == Some(state))
+            });
+            scatters.all(|inner| {
+                let slots = inner.operands.get(1).and_then(|&slots| outside(slots));
+                matches!(inner.op, Op::Scatter) && slots.is_some_and(is_input)
+            })
+        }
+        _ => false,
+    })
 }
 
 fn check_scratch(

@@ -32,6 +32,7 @@
 //! | `B0506` | a value that the graph returns is overwritten before the step ends |
 //! | `B0507` | the launch lists are not those of the members in the order of the step |
 //! | `B0508` | a launch uses scratch beyond the piece's, or reads scratch never written |
+//! | `B0509` | a launch reads what the step writes before the launches ahead are done |
 
 mod launches;
 mod lifetime;

@@ -122,7 +122,19 @@ fn static_values(graph: &Graph) -> Vec<Option<u32>> {
         let allowed = match &data.op {
             Op::Gather | Op::Scatter | Op::ArgMax { .. } | Op::TopK { .. } => false,
             Op::MatMul { .. } | Op::Region(_) | Op::Custom(_) => false,
-            _ => small(data.results[0]),
+            Op::Unary(_)
+            | Op::Binary(_)
+            | Op::Compare(_)
+            | Op::Select
+            | Op::Cast
+            | Op::Reduce { .. }
+            | Op::Broadcast
+            | Op::Reshape
+            | Op::Permute { .. }
+            | Op::Slice { .. }
+            | Op::Concat { .. }
+            | Op::Iota { .. }
+            | Op::Literal(_) => small(data.results[0]),
         };
         if !allowed {
             continue;

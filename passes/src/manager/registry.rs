@@ -25,15 +25,6 @@ impl std::fmt::Debug for Registry {
 }
 
 impl Registry {
-    /// A registry of every pass of this crate.
-    pub fn standard() -> Self {
-        let mut registry = Self::default();
-        crate::optimize::register(&mut registry);
-        crate::fuse::register(&mut registry);
-        crate::stages::register(&mut registry);
-        registry
-    }
-
     /// Adds a pass under `name`, with the names of the options it takes. A pass of the same name
     /// is replaced.
     pub fn add(

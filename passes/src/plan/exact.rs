@@ -5,7 +5,7 @@
 //! enough to search orders.
 
 use super::greedy::Placement;
-use super::pack::{Conflicts, Item, Packing};
+use super::item::{Conflicts, Item, Packing};
 
 /// Beyond this many items the search would take too long.
 pub(super) const MOST_ITEMS: usize = 8;

@@ -4,7 +4,7 @@
 //! What is live at the end of the first of the two is made one item with what was live at its
 //! beginning, so the first can be repeated as often as it was cut out.
 
-use super::pack::{Conflicts, Item, Packing};
+use super::item::{Conflicts, Item, Packing};
 
 /// Items with periods cut out, and how to get the others back.
 #[derive(Debug)]

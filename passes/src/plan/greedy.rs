@@ -1,7 +1,7 @@
 //! Low packings by placing items one after the other: several orders, two rules for the gap, and
 //! a search of fixed length that brings items earlier that stand at the top.
 
-use super::pack::{Conflicts, Item, Packing};
+use super::item::{Conflicts, Item, Packing};
 use std::cmp::Reverse;
 
 /// Placements that the improvement of one packing may try.

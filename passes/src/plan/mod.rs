@@ -6,10 +6,12 @@
 mod exact;
 mod fold;
 mod greedy;
+mod item;
 mod pack;
 mod sweep;
 
-pub use pack::{Item, Packing, largest_live_sum, pack};
+pub use item::{Item, Packing, largest_live_sum};
+pub use pack::pack;
 
 use piecewise_ir::module::{ArenaLayout, Module, SlotKind};
 use piecewise_ir::text::Names;

@@ -5,7 +5,7 @@
 //! of many equal layers costs as many tries for each layer as one of few.
 
 use super::greedy::Placement;
-use super::pack::{Conflicts, Item, Packing};
+use super::item::{Conflicts, Item, Packing};
 use rustc_hash::FxHashSet;
 use std::cmp::Reverse;
 

@@ -1,6 +1,6 @@
 //! Dependences between nodes by position in program order: of data and of effects.
 
-use super::SplitError;
+use super::error::SplitError;
 use crate::analysis::Names;
 use piecewise_ir::entity::{Entity, Node, Value};
 use piecewise_ir::graph::{Graph, ValueDef};

@@ -9,10 +9,11 @@
 mod classify;
 mod cut;
 mod dependence;
+mod error;
 mod members;
 mod remarks;
 
-use crate::dedupe::{self, DedupeError, Member, MemberKind};
+use crate::dedupe::{self, Member, MemberKind};
 use classify::NodeRole;
 use dependence::Dependence;
 use piecewise_ir::entity::Node;
@@ -22,6 +23,7 @@ use piecewise_ir::op::Op;
 use std::collections::BTreeSet;
 
 pub use classify::iteration_symbol;
+pub use error::SplitError;
 pub(crate) use remarks::explain_steps;
 
 /// Where the splitter cuts.
@@ -54,32 +56,6 @@ pub struct SplitReport {
     pub boundary_bytes: u64,
     /// Configured names that no custom op of the graph has.
     pub unmatched: Vec<String>,
-}
-
-/// Why a graph could not be split.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SplitError {
-    /// The program order is broken.
-    #[error(
-        "{reader} reads operand {position} before it is defined; verify the graph to see where the \
-         order broke"
-    )]
-    UseBeforeDefinition {
-        /// The reader, as a remark on the graph names it.
-        reader: String,
-        /// Which operand.
-        position: usize,
-    },
-    /// The graph returns a value that nothing defines.
-    #[error("output {position} of the graph is not defined by any node; return a defined value")]
-    UndefinedOutput {
-        /// Which output.
-        position: usize,
-    },
-    /// The unique pieces could not be made.
-    #[error(transparent)]
-    Dedupe(#[from] DedupeError),
 }
 
 /// Splits the module's graph into pieces, split ops and prologue ops, and finds the unique ones.

@@ -1,7 +1,6 @@
 //! A decoder of a common shape, written with primitives.
 
 use super::Builder;
-use crate::dims;
 use piecewise_ir::dtype::DType::{self, BF16, F32, I32};
 use piecewise_ir::entity::Value;
 use piecewise_ir::module::Module;

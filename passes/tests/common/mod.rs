@@ -2,6 +2,11 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
 
+/// The dimensions of a shape, from numbers and symbols.
+macro_rules! dims {
+    ($($d:expr),* $(,)?) => { vec![$(piecewise_ir::dim::Dim::from($d)),*] };
+}
+
 pub mod decoder;
 pub mod semantics;
 
@@ -16,12 +21,6 @@ use piecewise_ir::op::{BinaryOp, Op, ReduceOp, RowTreatment, UnaryOp, infer_type
 use piecewise_ir::types::TensorType;
 use piecewise_ir::weight::Recipe;
 use piecewise_passes::{PassContext, PassManager, Pipeline, Registry, RunReport};
-
-/// The dimensions of a shape, from numbers and symbols.
-#[macro_export]
-macro_rules! dims {
-    ($($d:expr),* $(,)?) => { vec![$(piecewise_ir::dim::Dim::from($d)),*] };
-}
 
 pub struct Builder {
     pub graph: Graph,

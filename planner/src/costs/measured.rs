@@ -41,11 +41,7 @@ const MAX_BYTES: u64 = 1 << 46;
 /// # Errors
 /// [`PlannerError::File`], and those of [`read_costs`].
 pub fn read_costs_file(path: &Path) -> Result<StepCosts, PlannerError> {
-    let file = File::open(path).map_err(|source| PlannerError::File {
-        action: "read",
-        path: path.to_path_buf(),
-        source,
-    })?;
+    let file = File::open(path).map_err(PlannerError::file("read", path))?;
     read_costs(BufReader::new(file))
 }
 

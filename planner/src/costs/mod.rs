@@ -13,7 +13,6 @@ pub use measured::{CostPoint, read_costs, read_costs_file};
 pub use modelled::ModelledCosts;
 
 use crate::error::PlannerError;
-use crate::mode::GraphMode;
 
 /// A way to run a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -37,16 +36,6 @@ impl fmt::Display for CostPath {
     }
 }
 
-impl GraphMode {
-    /// How a step of a token size replays.
-    pub fn token_path(self) -> CostPath {
-        match self {
-            Self::Full => CostPath::Full,
-            _ => CostPath::Piecewise,
-        }
-    }
-}
-
 /// The costs of one way to run a step, each a function of tokens.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PathCosts {
@@ -56,6 +45,13 @@ pub struct PathCosts {
     pub memory_bytes: Option<MonotoneCurve>,
     /// Nanoseconds to capture and instantiate a graph of this size.
     pub capture_ns: Option<MonotoneCurve>,
+}
+
+impl PathCosts {
+    /// Bytes and nanoseconds of a graph, each under its name in a costs file.
+    pub(crate) fn resources(&self) -> [(&'static str, &Option<MonotoneCurve>); 2] {
+        [("memory_bytes", &self.memory_bytes), ("capture_us", &self.capture_ns)]
+    }
 }
 
 /// The costs of every way to run a step; a way that is absent was not measured.

@@ -75,7 +75,7 @@ impl ModelledCosts {
     /// The curves of this model.
     ///
     /// # Errors
-    /// [`PlannerError::BadSetting`] when a figure is not a positive number.
+    /// [`PlannerError::Setting`] when a figure is not a positive number.
     pub fn costs(&self) -> Result<StepCosts, PlannerError> {
         self.validate()?;
         let layers = f64::from(self.layers);
@@ -155,23 +155,13 @@ impl ModelledCosts {
             ("the capture time of a node", self.node_capture_us, 1e6),
         ];
         for (what, value, most) in figures {
-            if !(value > 0.0 && value <= most) {
-                return Err(PlannerError::BadSetting {
-                    what,
-                    value,
-                    expected: "a positive number in the stated unit",
-                });
-            }
+            let fits = value > 0.0 && value <= most;
+            PlannerError::check_number(what, value, fits, "a positive number in the stated unit")?;
         }
         let shortest = self.roofline_us(1.0);
-        if shortest > MAX_US {
-            return Err(PlannerError::BadSetting {
-                what: "the modelled time of one token, in microseconds,",
-                value: shortest,
-                expected: "at most 2.5e8; are the rates per second?",
-            });
-        }
-        Ok(())
+        let what = "the modelled time of one token, in microseconds,";
+        let expected = "at most 2.5e8; are the rates per second?";
+        PlannerError::check_number(what, shortest, shortest <= MAX_US, expected)
     }
 }
 
@@ -205,7 +195,7 @@ mod tests {
     #[test]
     fn figures_of_the_wrong_unit_are_refused() {
         let wrong = ModelledCosts { bandwidth: 0.0, ..ModelledCosts::default() };
-        assert!(matches!(wrong.costs(), Err(PlannerError::BadSetting { .. })));
+        assert!(matches!(wrong.costs(), Err(PlannerError::Setting { .. })));
         let wrong = ModelledCosts { flops: 600.0, ..ModelledCosts::default() };
         assert!(wrong.costs().unwrap_err().to_string().contains("per second"));
     }

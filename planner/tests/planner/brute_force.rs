@@ -1,8 +1,8 @@
 //! The planner against every list there is, on small random logs.
 
 use piecewise_planner::{
-    CaptureSizes, CostPath, GraphMode, MonotoneCurve, Objective, Outcome, PathCosts, PlanRequest,
-    PlanWarning, PlannerError, StepCosts, StepKind, Traffic, evaluate, plan,
+    CaptureSizes, CostPath, GraphMode, ListKind, MonotoneCurve, Objective, Outcome, PathCosts,
+    PlanRequest, PlanWarning, PlannerError, StepCosts, StepKind, Traffic, evaluate, plan,
 };
 use proptest::prelude::*;
 
@@ -148,7 +148,7 @@ fn prices(
         capture += ns;
     };
     for size in &sizes.capture_num_tokens {
-        add(request.graph_mode.token_path(), vec![*size]);
+        add(request.list_path(ListKind::Tokens), vec![*size]);
     }
     for size in &sizes.decode_batch_sizes {
         add(CostPath::Full, queries.iter().map(|query| query * size).collect());

@@ -25,10 +25,11 @@ use piecewise_backend::artifact::{Artifact, Digest};
 use piecewise_backend::compiler::{CompileError, Compiler, Store};
 use piecewise_backend::weights::WeightLayout;
 use piecewise_ir::entity::{Entity, UniquePieceId};
-use piecewise_ir::module::{Stitch, UniquePiece};
+use piecewise_ir::module::{Module, Stitch, UniquePiece};
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 /// The artifacts of a model.
 #[derive(Clone, Debug)]
@@ -41,6 +42,8 @@ pub struct CompiledPieces {
     pub layouts: Vec<Vec<WeightLayout>>,
     /// What was compiled and what was reused.
     pub counts: CompileCounts,
+    /// How long that took.
+    pub time: Duration,
 }
 
 /// A unique piece at a size, before it is compiled.
@@ -102,47 +105,149 @@ pub fn compile_pieces(
     progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<CompiledPieces, ModelError> {
     let jobs = compile_jobs(stitch, symbols, dispatcher, compiler);
-    let store = CountingStore::new(store);
-    let session = Session { compiler, store: &store, images: Images::default() };
-    let total = jobs.len();
-    let done = Mutex::new((0usize, progress));
-    let artifacts = jobs
-        .par_iter()
-        .map(|job| {
-            let artifact = session.artifact(job).map_err(|source| ModelError::Compile {
-                piece: job.unique.to_string(),
-                source: Box::new(source),
-            })?;
+    let lowering = Lowering::new(&jobs);
+    lowering.lower(&jobs, &|_| true, compiler, store, progress);
+    lowering.finish(jobs, compiler, store)
+}
+
+/// [`compile_pieces`] of a planned module.
+///
+/// # Errors
+/// As there, and when the module has no pieces or a symbol of an unknown role.
+pub fn compile_module(
+    module: &Module,
+    dispatcher: &Dispatcher,
+    compiler: &dyn Compiler,
+    store: &dyn Store,
+    progress: &mut (dyn FnMut(Progress) + Send),
+) -> Result<CompiledPieces, ModelError> {
+    let stitch = module.stitch().ok_or(ModelError::Unplanned { part: "pieces" })?;
+    let symbols = SymbolTable::new(module.graph().symbols())?;
+    compile_pieces(stitch, &symbols, dispatcher, compiler, store, progress)
+}
+
+/// Jobs on their way to artifacts: each is done at most once, whoever asks for it first.
+#[derive(Debug, Default)]
+pub struct Lowering {
+    /// In the order of the jobs.
+    made: Vec<OnceLock<Result<Artifact, CompileError>>>,
+    images: Images,
+    prepared: OnceLock<Result<(), CompileError>>,
+    spent: Mutex<(CompileCounts, Duration)>,
+}
+
+impl Lowering {
+    /// None of `jobs` is done yet.
+    pub fn new(jobs: &[CompileJob<'_>]) -> Self {
+        Self { made: jobs.iter().map(|_| OnceLock::new()).collect(), ..Self::default() }
+    }
+
+    /// Does those of `jobs`, which are those that it was made for, whose unique piece is wanted, in
+    /// parallel. One that does not compile does not keep the others from it.
+    pub fn lower(
+        &self,
+        jobs: &[CompileJob<'_>],
+        is_wanted: &dyn Fn(UniquePieceId) -> bool,
+        compiler: &dyn Compiler,
+        store: &dyn Store,
+        progress: &mut (dyn FnMut(Progress) + Send),
+    ) {
+        let started = Instant::now();
+        let store = CountingStore::new(store);
+        let session = Session { compiler, store: &store, images: &self.images };
+        let missing = |(job, made): &(&CompileJob<'_>, &OnceLock<_>)| {
+            made.get().is_none() && is_wanted(job.unique)
+        };
+        let jobs: Vec<_> = jobs.iter().zip(&self.made).filter(missing).collect();
+        let total = jobs.len();
+        let done = Mutex::new((0usize, progress));
+        jobs.par_iter().for_each(|(job, made)| {
+            made.get_or_init(|| session.artifact(job));
             let mut guard = done.lock().unwrap_or_else(PoisonError::into_inner);
             guard.0 += 1;
             let done = guard.0;
             (guard.1)(Progress::Compiling { done, total });
-            Ok(artifact)
-        })
-        .collect::<Result<Vec<_>, ModelError>>()?;
-    let prepared = compiler.prepare_device(&store);
-    prepared.map_err(|source| ModelError::Compile {
-        piece: "of the device's own kernels".to_owned(),
-        source: Box::new(source),
-    })?;
-    let each = |_| Vec::new();
-    let mut compiled = CompiledPieces {
-        sizes: stitch.unique.keys().map(|_| Vec::new()).collect(),
-        artifacts: stitch.unique.keys().map(each).collect(),
-        layouts: stitch.unique.keys().map(|_| Vec::new()).collect(),
-        counts: store.counts(),
-    };
-    for (job, artifact) in jobs.into_iter().zip(artifacts) {
-        let unique = job.unique.index();
-        compiled.sizes[unique].push(job.at);
-        compiled.artifacts[unique].push(artifact);
-        compiled.layouts[unique] = job.layouts;
+        });
+        self.spend(&store.counts(), started.elapsed());
     }
-    Ok(compiled)
+
+    /// What became of a job that was done, by its place.
+    pub fn made(&self, job: usize) -> Option<Result<&Artifact, &CompileError>> {
+        Some(self.made.get(job)?.get()?.as_ref())
+    }
+
+    /// Bytes of scratch that the largest of what was made needs.
+    pub fn scratch(&self) -> u64 {
+        let made = self.made.iter().filter_map(|made| made.get()?.as_ref().ok());
+        made.map(Artifact::scratch).max().unwrap_or(0)
+    }
+
+    /// What was compiled and what was reused so far.
+    pub fn counts(&self) -> CompileCounts {
+        self.spent.lock().unwrap_or_else(PoisonError::into_inner).0.clone()
+    }
+
+    /// Makes what the device needs besides.
+    ///
+    /// # Errors
+    /// When it does not compile. A store that fails is no error.
+    pub fn prepare(&self, compiler: &dyn Compiler, store: &dyn Store) -> Result<(), ModelError> {
+        let prepared = self.prepared.get_or_init(|| {
+            let started = Instant::now();
+            let counting = CountingStore::new(store);
+            let prepared = compiler.prepare_device(&counting);
+            self.spend(&counting.counts(), started.elapsed());
+            prepared
+        });
+        prepared.clone().map_err(|source| ModelError::Compile {
+            piece: "of the device's own kernels".to_owned(),
+            source: Box::new(source),
+        })
+    }
+
+    /// The artifacts of `jobs`, all of which are done, and what the device needs besides.
+    ///
+    /// # Errors
+    /// When a piece did not compile. A store that fails is no error.
+    pub fn finish(
+        self,
+        jobs: Vec<CompileJob<'_>>,
+        compiler: &dyn Compiler,
+        store: &dyn Store,
+    ) -> Result<CompiledPieces, ModelError> {
+        let prepared = self.prepare(compiler, store);
+        let (counts, time) = self.spent.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let unique = jobs.last().map_or(0, |job| job.unique.index() + 1);
+        let mut compiled = CompiledPieces {
+            sizes: vec![Vec::new(); unique],
+            artifacts: vec![Vec::new(); unique],
+            layouts: vec![Vec::new(); unique],
+            counts,
+            time,
+        };
+        for (job, made) in jobs.into_iter().zip(self.made) {
+            let Some(made) = made.into_inner() else { continue };
+            let unique = job.unique.index();
+            let artifact = made.map_err(|source| ModelError::Compile {
+                piece: job.unique.to_string(),
+                source: Box::new(source),
+            })?;
+            compiled.artifacts[unique].push(artifact);
+            compiled.sizes[unique].push(job.at);
+            compiled.layouts[unique] = job.layouts;
+        }
+        prepared.map(|()| compiled)
+    }
+
+    fn spend(&self, counts: &CompileCounts, time: Duration) {
+        let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
+        spent.0.add(counts);
+        spent.1 += time;
+    }
 }
 
 /// Images that the store gave or got, by digest: pieces and sizes share them.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Images(Mutex<FxHashMap<Digest, Arc<[u8]>>>);
 
 impl Images {
@@ -173,12 +278,13 @@ enum Miss {
 struct Session<'a> {
     compiler: &'a dyn Compiler,
     store: &'a CountingStore<'a>,
-    images: Images,
+    images: &'a Images,
 }
 
 impl Session<'_> {
     fn artifact(&self, job: &CompileJob<'_>) -> Result<Artifact, CompileError> {
         let CompileJob { piece, at: LoweringSize { size, limits }, layouts, .. } = job;
+        tracing::debug!(unique = %job.unique, ?size, "a piece is lowered");
         let key = job.key(self.compiler)?;
         let miss = match self.load(&key, job) {
             Ok(artifact) => {

@@ -74,6 +74,46 @@ fn each_input_gets_what_its_role_says() {
     assert_eq!((step.counts[..3].to_vec(), step.query_length), (vec![4, 4, 2], None));
 }
 
+/// What attention reads before the kernels ahead are done rests on it.
+#[test]
+fn a_chunk_is_written_at_the_last_positions_of_its_sequence() {
+    let graph = fake_graph(Bounds { table_pages: 4, ..Bounds::default() });
+    let at = |role: &str| graph.inputs().iter().position(|i| i.role.as_deref() == Some(role));
+    let [slots, pages, lengths, counts] =
+        ["kv.slots", "kv.block_table", "kv.lengths", "query.lengths"].map(|role| at(role).unwrap());
+    let mut pool = PagePool::new(256);
+    let mut batch = BatchBuffers::new(resolve(&graph).unwrap());
+    let ids = [1; 40];
+    let mut tables = Vec::new();
+    for (start, count) in [(0, 1), (15, 1), (16, 17), (0, 40), (31, 2)] {
+        let mut table = PageTable::default();
+        table.grow(&mut pool, (start + count) as u64).unwrap();
+        tables.push((start, count, table));
+    }
+    for (start, count, table) in &tables {
+        batch.push(&Chunk {
+            tokens: ChunkTokens::Ids(&ids[..*count]),
+            start: *start as u64,
+            table,
+            slot: None,
+            rows: ChunkRows::Last,
+            entry: None,
+            sampling: Sampling::default(),
+        });
+    }
+    let view = batch.view().unwrap();
+    let of = |input: usize| ints(view.data().inputs[input]);
+    let (slots, pages) = (of(slots), of(pages));
+    let mut written = slots.iter();
+    for (sequence, (length, count)) in of(lengths).into_iter().zip(of(counts)).enumerate() {
+        for position in length - count..length {
+            let page = pages[sequence * 4 + position as usize / 16];
+            assert_eq!(written.next(), Some(&(page * 16 + position % 16)));
+        }
+    }
+    assert_eq!(written.next(), None);
+}
+
 #[test]
 fn the_query_length_is_uniform_only_where_every_sequence_agrees() {
     let roles = resolve(&fake_graph(Bounds::default())).unwrap();

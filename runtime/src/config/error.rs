@@ -7,6 +7,14 @@ use crate::sizes::SizeError;
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
+    /// The file can't be read.
+    #[error("can't read the configuration {file}: {reason}")]
+    Read {
+        /// The file.
+        file: String,
+        /// Why not.
+        reason: String,
+    },
     /// The file is not TOML.
     #[error("{file}: {reason}")]
     Syntax {

@@ -4,7 +4,12 @@ use super::error::ConfigError;
 use super::values::RuntimeConfig;
 use piecewise_cache::without_secrets;
 use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::Path;
 use toml::{Table, Value};
+
+/// Bytes that a configuration file may have.
+const LARGEST_FILE: u64 = 1 << 20;
 
 /// Where a value came from.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
@@ -16,6 +21,8 @@ pub enum Source {
     File(String),
     /// A flag of the command line.
     Flag(String),
+    /// The program that uses the library.
+    Program,
     /// Nobody set it, and it follows from this.
     Derived(String),
 }
@@ -26,6 +33,7 @@ impl std::fmt::Display for Source {
             Self::Default => f.write_str("default"),
             Self::File(path) => f.write_str(path),
             Self::Flag(flag) => f.write_str(flag),
+            Self::Program => f.write_str("set by the program"),
             Self::Derived(from) => write!(f, "from {from}"),
         }
     }
@@ -93,7 +101,41 @@ impl ConfigLayers {
         Ok(self)
     }
 
-    /// Whether a file or a flag set a key.
+    /// Puts a value of a program's own on top: `key` as in a file.
+    ///
+    /// # Errors
+    /// When the key does not exist or the value is not one of it.
+    pub fn set(mut self, key: &str, value: impl serde::Serialize) -> Result<Self, ConfigError> {
+        let from = Source::Program;
+        let value = Value::try_from(value).map_err(|error| ConfigError::Value {
+            from: from.clone(),
+            key: key.to_owned(),
+            value: "what was given".to_owned(),
+            reason: error.to_string(),
+        })?;
+        self.put(key, value, from)?;
+        Ok(self)
+    }
+
+    /// Puts a file on top.
+    ///
+    /// # Errors
+    /// As for [`Self::file`], and when it can't be read.
+    pub fn read(self, path: &Path) -> Result<Self, ConfigError> {
+        let name = path.display().to_string();
+        let failed = |reason: String| ConfigError::Read { file: name.clone(), reason };
+        let mut text = String::new();
+        std::fs::File::open(path)
+            .and_then(|file| file.take(LARGEST_FILE + 1).read_to_string(&mut text))
+            .map_err(|error| failed(error.to_string()))?;
+        if text.len() as u64 > LARGEST_FILE {
+            let reason = format!("it is larger than any configuration ({LARGEST_FILE} bytes)");
+            return Err(failed(reason));
+        }
+        self.file(&name, &text)
+    }
+
+    /// Whether a file, a flag or the program set a key.
     pub fn is_set(&self, key: &str) -> bool {
         self.sources.contains_key(key)
     }

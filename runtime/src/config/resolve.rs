@@ -21,9 +21,10 @@ const MOST: u64 = i32::MAX as u64;
 const LOGIT_BYTES: u64 = 256 << 20;
 
 /// What a model is built for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Purpose {
     /// Sampled ids are read back.
+    #[default]
     Generate,
     /// Logits of every position are read back too.
     Logits,
@@ -201,20 +202,26 @@ impl RuntimeConfig {
         }
     }
 
-    /// How to build a model of a graph with these roles.
+    /// How to build a model of a graph that has these outputs. `roles` says which of them a graph
+    /// over sequences samples; without it, all are read back.
     ///
     /// # Errors
     /// As for [`Self::dispatcher`].
     pub fn build_options(
         &self,
-        roles: &RoleMap,
+        roles: Option<&RoleMap>,
+        outputs: usize,
         purpose: Purpose,
     ) -> Result<BuildOptions, ConfigError> {
         let dispatcher = self.dispatcher()?;
         let least = self.max_num_rows().max(self.max_num_seqs());
-        let mut read_outputs: Vec<_> = roles.sampled.into_iter().collect();
         let mut max_logit_rows = least;
-        if let (Purpose::Logits, Some((output, vocab))) = (purpose, roles.logits) {
+        let mut read_outputs: Vec<_> = match roles {
+            Some(roles) => roles.sampled.into_iter().collect(),
+            None => (0..outputs).collect(),
+        };
+        let logits = roles.and_then(|roles| roles.logits);
+        if let (Purpose::Logits, Some((output, vocab))) = (purpose, logits) {
             read_outputs.push(output);
             let rows = LOGIT_BYTES / vocab.saturating_mul(4).max(1);
             max_logit_rows = rows.clamp(least, self.max_num_tokens.max(least));

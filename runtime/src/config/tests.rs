@@ -146,9 +146,9 @@ fn a_graph_gets_the_configured_bounds() {
         &piecewise_kernels::op::OpRegistry::builtin(),
     )
     .unwrap();
-    let generate = config.build_options(&roles, Purpose::Generate).unwrap();
+    let generate = config.build_options(Some(&roles), 2, Purpose::Generate).unwrap();
     assert_eq!((generate.read_outputs, generate.max_logit_rows), (vec![1], 64));
-    let logits = config.build_options(&roles, Purpose::Logits).unwrap();
+    let logits = config.build_options(Some(&roles), 2, Purpose::Logits).unwrap();
     assert_eq!((logits.read_outputs, logits.max_logit_rows), (vec![1, 0], 512));
 }
 

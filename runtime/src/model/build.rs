@@ -1,4 +1,4 @@
-//! Building a model: compile every unique piece at every size, close the arena, bind, capture.
+//! Building a model: close the arena over the artifacts, load, bind, capture.
 
 use super::CompiledModel;
 use super::bind::BindSite;
@@ -8,12 +8,12 @@ use super::graphs::{GraphSet, OnCaptureFailure};
 use super::launches::check_artifacts;
 use super::memory::{Ledger, Memory};
 use super::staging::Staging;
-use crate::artifact_store::{CompiledPieces, compile_pieces};
+use crate::artifact_store::CompiledPieces;
 use crate::dispatch::Dispatcher;
 use crate::stats::Statistics;
 use crate::symbols::{SymbolClass, SymbolTable};
 use piecewise_backend::artifact::{Artifact, PieceSize};
-use piecewise_backend::compiler::{Compiler, Store};
+use piecewise_backend::compiler::Store;
 use piecewise_backend::device::Device;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::{WeightLayout, WeightSource};
@@ -110,15 +110,16 @@ pub struct Checks {
 }
 
 impl<D: Device> CompiledModel<D> {
-    /// Builds a model from a planned module.
+    /// Builds a model from a planned module and its artifacts, compiled for the dispatcher of
+    /// `options`; `store` remembers what is chosen by measurement.
     ///
     /// # Errors
-    /// When the module is not planned, a piece does not compile, the launches break the plan,
-    /// memory is short, a weight is missing, or a capture fails and `options` make that an error.
+    /// When the module is not planned, the launches break the plan, memory is short, a weight is
+    /// missing, or a capture fails and `options` make that an error.
     pub fn build(
         module: Arc<Module>,
         options: BuildOptions,
-        compiler: &dyn Compiler,
+        compiled: CompiledPieces,
         store: &dyn Store,
         mut device: D,
         weights: &dyn WeightSource,
@@ -130,9 +131,8 @@ impl<D: Device> CompiledModel<D> {
         let symbols = SymbolTable::new(module.graph().symbols())?;
         let mut dispatcher = options.dispatcher;
         dispatcher.order_own(&symbols);
-        let compiled = compile_pieces(stitch, &symbols, &dispatcher, compiler, store, progress)?;
         check_artifacts(&module, &compiled.artifacts)?;
-        let compile_time = started.elapsed();
+        let check_end = started.elapsed();
         let artifacts = compiled.artifacts.iter().flatten();
         let scratch = artifacts.map(Artifact::scratch).max().unwrap_or(0);
         let ledger = Ledger::new(module.graph(), layout, scratch, symbols.bounds());
@@ -169,6 +169,7 @@ impl<D: Device> CompiledModel<D> {
         let choices = choose(&mut device, &site, &mut staging, options.tune, store)?;
         let members = site.bind_all(&mut device, &choices)?;
         let read_counts = Vec::with_capacity(symbols.len());
+        let compiled_in = compiled.time;
         let mut model = Self {
             graphs: GraphSet { pieces: Vec::new(), full: Vec::new() },
             members,
@@ -219,8 +220,8 @@ impl<D: Device> CompiledModel<D> {
         }
         model.device.back(states)?;
         model.times = BuildTimes {
-            compile: compile_time,
-            load: load_end - compile_time,
+            compile: compiled_in + check_end,
+            load: load_end - check_end,
             bind: bind_end - load_end,
             capture: started.elapsed() - bind_end,
         };

@@ -67,12 +67,16 @@ fn access(launch: &Launch, operands: &[Value]) -> LaunchAccess {
                 let value = operands.get(position as usize).copied().unwrap_or(nowhere);
                 match arg.access {
                     Access::Read => found.reads.push(value),
+                    Access::ReadAhead => {
+                        found.reads.push(value);
+                        found.ahead.push(value);
+                    }
                     Access::Write | Access::ReadWrite => found.writes.push(value),
                 }
             }
             ArgRef::Scratch { offset, bytes } => {
                 let list = match arg.access {
-                    Access::Read => &mut found.scratch_reads,
+                    Access::Read | Access::ReadAhead => &mut found.scratch_reads,
                     Access::Write | Access::ReadWrite => &mut found.scratch_writes,
                 };
                 list.push(ScratchRange { offset, bytes });

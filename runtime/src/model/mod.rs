@@ -7,6 +7,7 @@ mod capture;
 mod choose;
 mod compare;
 mod error;
+mod face;
 mod graphs;
 mod launches;
 mod memory;
@@ -20,6 +21,7 @@ pub use build::{
 };
 pub use capture::{CapturedGraph, GraphKind};
 pub use error::ModelError;
+pub use face::Model;
 pub use graphs::{GraphSlot, OnCaptureFailure};
 pub use memory::{Ledger, Memory};
 pub(crate) use staging::POISON;

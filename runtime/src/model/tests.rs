@@ -1,3 +1,4 @@
+use super::capture::GraphKind;
 use super::*;
 use crate::batch::{BatchBuffers, Chunk, ChunkRows, ChunkTokens, Sampling};
 use crate::dispatch::FallbackReason;
@@ -118,6 +119,18 @@ fn a_step_runs_at_the_size_above_it_and_touches_no_row_past_it() {
     assert_ne!(bytes[4 * 7..4 * 8], [0xab; 4]);
     assert_eq!(model.statistics().piece_replays[&8], 2);
     assert!((model.statistics().padding_share() - 3.0 / 8.0).abs() < 1e-9);
+}
+
+#[test]
+fn graphs_are_captured_largest_first() {
+    let mut model = Setup::default().build().unwrap();
+    let captured = model.recapture(GraphMode::FullAndPiecewise, &mut |_| {}).unwrap();
+    for kind in [GraphKind::Full, GraphKind::Tokens, GraphKind::Rows] {
+        let of_kind = captured.iter().filter(|graph| graph.kind == kind);
+        let sizes: Vec<u64> = of_kind.map(|graph| graph.size).collect();
+        assert!(sizes.is_sorted_by(|a, b| a >= b), "{kind:?}: {sizes:?}");
+        assert!(sizes.len() > 1 || kind == GraphKind::Rows, "{kind:?}: {sizes:?}");
+    }
 }
 
 #[test]

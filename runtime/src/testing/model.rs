@@ -1,6 +1,7 @@
 //! The small model, built.
 
 use super::{Bounds, FakeCompiler, FakeDevice, Faults, fake_module};
+use crate::artifact_store::compile_module;
 use crate::batch::RoleMap;
 use crate::dispatch::Dispatcher;
 use crate::mode::GraphMode;
@@ -96,10 +97,14 @@ impl Setup {
         };
         let mut device = FakeDevice::default();
         device.faults = self.faults.clone();
+        let module = Arc::new(fake_module(self.bounds));
+        let compiler =
+            FakeCompiler { split_support: self.split_support, alternatives: self.alternatives };
+        let compiled = compile_module(&module, &options.dispatcher, &compiler, store, &mut |_| {})?;
         CompiledModel::build(
-            Arc::new(fake_module(self.bounds)),
+            module,
             options,
-            &FakeCompiler { split_support: self.split_support, alternatives: self.alternatives },
+            compiled,
             store,
             device,
             &FakeCompiler::WEIGHTS,

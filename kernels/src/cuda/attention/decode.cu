@@ -3,7 +3,8 @@
 // `splits` ranges by its length alone, and the pages of a range are dealt to the warps of a block.
 // Each warp keeps STAGES pages of its own on the way, so that it waits for memory and for no other
 // warp. Rows lie an odd number of 16-byte chunks apart, so that eight neighbouring ones lie in
-// different banks.
+// different banks. The blocks of a cluster have the ranges of one tile: each makes one result of
+// its share of the elements, in the order of the ranges.
 enum {
   ROWS = 16,
   THREADS = WARPS * 32,
@@ -12,8 +13,14 @@ enum {
   KEY_STRIDE = KEY_CHUNKS + 1,
   VALUE_STRIDE = VALUE_CHUNKS + 1,
   STAGE = PAGE * (KEY_STRIDE + VALUE_STRIDE),
-  RESULT_STRIDE = VALUE_DIM + 8
+  RESULT_STRIDE = VALUE_DIM + 8,
+  PAIRS = VALUE_DIM / 2,
+  // Pairs of a tile that a block of a cluster makes.
+  SHARE = (ROWS * PAIRS + CLUSTER - 1) / CLUSTER,
+  // Pages that no kernel of the step writes are asked for before the wait.
+  AHEAD = EARLY && !QUERY_STAGED
 };
+struct alignas(8) Pair { float x, y; };
 
 // A warp's copy of a page of rows of CHUNKS chunks; zeros from row `there` on. Where a warp copies
 // whole rows at a time, the copies differ by constants.
@@ -39,10 +46,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
   PW_LAUNCH_DEPENDENTS();
   extern __shared__ Bytes16 staged[];
   __shared__ float warp_top[WARPS][ROWS], warp_sum[WARPS][ROWS];
-  PW_WAIT();
+  __shared__ Pair ranges[CLUSTER > 1 ? CLUSTER : 1][CLUSTER > 1 ? SHARE : 1];
+  __shared__ Pair weights[CLUSTER > 1 ? CLUSTER : 1][ROWS];
+  if (CLUSTER > 1) cluster_arrive();
+  if (!EARLY) PW_WAIT();
   const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, quad = lane / 4, in_quad = lane % 4;
   Tile found;
-  if (!find_tile<ROWS>(found, blockIdx.x, lengths, starts, query_lengths, counts + sequence_symbol, sequences, pages, 1, FEW ? FEW : 0xffffffffu)) return;
+  if (!find_tile<ROWS>(found, blockIdx.x, lengths, starts, query_lengths, counts + sequence_symbol, sequences, pages, 1, FEW ? FEW : 0xffffffffu)) {
+    if (EARLY) PW_WAIT();
+    if (CLUSTER > 1) cluster_wait();
+    return;
+  }
   const u32 sequence = found.sequence, queries = found.queries, length = found.length;
   const u32 head0 = blockIdx.y * GROUP, first_row = found.at * ROWS, left = queries * GROUP - first_row;
   const u32 tile_rows = left < ROWS ? left : ROWS;
@@ -73,6 +87,20 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
     stage_page<VALUE_CHUNKS>(own + slot * STAGE + PAGE * KEY_STRIDE, v, there != 0 ? page : 0, there);
   };
   find_pages(0);
+  // A step writes the keys and values of its own tokens alone, which are the last ones.
+  const u32 written = length > queries ? (length - queries) / PAGE : 0;
+  u32 ahead = 0;
+  if (AHEAD) {
+#pragma unroll
+    for (int s = 0; s < STAGES; ++s) {
+      if (s < mine && first + warp + s * WARPS < written) {
+        stage(s, s);
+        group_copies();
+        ahead = s + 1;
+      }
+    }
+  }
+  if (EARLY) PW_WAIT();
 
   Bytes16* queries_at = staged + WARPS * (STAGES * STAGE);
   if (QUERY_STAGED) {
@@ -87,6 +115,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
   }
 #pragma unroll
   for (int s = 0; s < STAGES; ++s) {
+    if (AHEAD && s < ahead) continue;
     if (s < mine) stage(s, s);
     group_copies();
   }
@@ -211,8 +240,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
     }
   }
   __syncthreads();
-  for (u32 at = threadIdx.x; at < tile_rows * (VALUE_DIM / 2); at += THREADS) {
-    const u32 line = at / (VALUE_DIM / 2), column = at % (VALUE_DIM / 2) * 2;
+  // All blocks of the cluster run.
+  if (CLUSTER > 1) cluster_wait();
+  const u32 share = (tile_rows * PAIRS + CLUSTER - 1) / CLUSTER;
+  for (u32 at = threadIdx.x; at < tile_rows * PAIRS; at += THREADS) {
+    const u32 line = at / PAIRS, column = at % PAIRS * 2;
     const u32 row = first_row + line, token = row / GROUP, head = head0 + row % GROUP;
     if (start < 0 || (u32)start + token >= rows) continue;
     float higher = -INF_F, all = 0.0f, x = 0.0f, y = 0.0f;
@@ -228,7 +260,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
       x = fmaf(weighed[0], part, x);
       y = fmaf(weighed[1], part, y);
     }
-    if (splits == 1) {
+    if (CLUSTER > 1) {
+      if (at % PAIRS < CLUSTER) store_cluster(&weights[blockIdx.z][line], at % PAIRS, higher, all);
+      if (higher != -INF_F) store_cluster(&ranges[blockIdx.z][at % share], at / share, x, y);
+    } else if (splits == 1) {
       *(u32*)(out + ((u64)(start + token) * HEADS + head) * VALUE_DIM + column) = pair_of<Q>(x / all, y / all);
     } else {
       float* to = partial + ((place_of(sequence, start, token) * HEADS + head) * splits + blockIdx.z) * PARTIAL;
@@ -241,5 +276,26 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
       to[column] = x;
       to[column + 1] = y;
     }
+  }
+  if (CLUSTER == 1) return;
+  cluster_arrive();
+  cluster_wait();
+  for (u32 at = threadIdx.x; at < share; at += THREADS) {
+    const u32 pair = blockIdx.z * share + at, line = pair / PAIRS;
+    const u32 row = first_row + line, token = row / GROUP, head = head0 + row % GROUP;
+    if (line >= tile_rows || start < 0 || (u32)start + token >= rows) continue;
+    float higher = -INF_F, all = 0.0f, x = 0.0f, y = 0.0f;
+#pragma unroll
+    for (int z = 0; z < CLUSTER; ++z) higher = fmaxf(higher, weights[z][line].x);
+#pragma unroll
+    for (int z = 0; z < CLUSTER; ++z) {
+      const Pair weight = weights[z][line];
+      if (weight.x == -INF_F) continue;
+      const float part = power_of_two(weight.x - higher);
+      all = fmaf(weight.y, part, all);
+      x = fmaf(ranges[z][at].x, part, x);
+      y = fmaf(ranges[z][at].y, part, y);
+    }
+    *(u32*)(out + ((u64)(start + token) * HEADS + head) * VALUE_DIM + pair % PAIRS * 2) = pair_of<Q>(x / all, y / all);
   }
 }

@@ -2,7 +2,7 @@
 //! do not keep a device busy.
 
 use super::super::recipe::{Blocks, OpKernels};
-use super::ranges::{ENOUGH_BLOCKS, MAX_SPLITS, RangeKernel, launches, partial_bytes};
+use super::ranges::{CLUSTER, ENOUGH_BLOCKS, MAX_SPLITS, RangeKernel, launches, partial_bytes};
 use super::{Shape, blocks_at, shorter};
 
 /// Query rows of a tile.
@@ -53,8 +53,17 @@ fn splits(shape: &Shape, layout: &Layout, tiles: u64) -> u64 {
     if tiles >= SATURATING_BLOCKS {
         return 1;
     }
-    let useful = shape.pages.div_ceil(layout.warps).clamp(1, MAX_SPLITS);
+    let most = if shape.clusters { CLUSTER } else { MAX_SPLITS };
+    let useful = shape.pages.div_ceil(layout.warps).clamp(1, most);
     (ENOUGH_BLOCKS / tiles.max(1)).clamp(1, useful)
+}
+
+/// Bytes of what the blocks of a cluster give each other.
+fn shared_ranges(shape: &Shape, cluster: u64) -> u64 {
+    match cluster {
+        1 => 0,
+        _ => cluster * ((ROWS * shape.value_dim / 2).div_ceil(cluster) + ROWS) * 8,
+    }
 }
 
 /// The launches for sequences of up to `few` tokens, or for all.
@@ -82,7 +91,11 @@ pub(super) fn kernels(shape: &Shape, sizes: &[u64], few: Option<u64>) -> OpKerne
             most.min(MIXED_SCRATCH / bytes).clamp(1, MIXED_SPLITS)
         }
     };
+    let clustered = shape.clusters && splits > 1;
+    let cluster = if clustered { splits } else { 1 };
     let defines = [
+        ("CLUSTER", cluster),
+        ("EARLY", u64::from(shape.ahead)),
         ("WARPS", layout.warps),
         ("STAGES", layout.stages),
         ("QUERY_STAGED", u64::from(layout.query_staged)),
@@ -93,9 +106,12 @@ pub(super) fn kernels(shape: &Shape, sizes: &[u64], few: Option<u64>) -> OpKerne
         entry: "attention_decode",
         tiles: shorter(shape.tiles(ROWS), tiles, sizes),
         threads: 32 * layout.warps,
-        static_shared: 2 * 4 * layout.warps * ROWS,
+        static_shared: 2 * 4 * layout.warps * ROWS + shared_ranges(shape, cluster),
         dynamic_shared: layout.shared,
         places,
+        cluster: clustered,
+        // Keys and values, then all that says where they lie.
+        ahead: if shape.ahead { (1..=6).collect() } else { Vec::new() },
     };
     launches(shape, kernel, splits)
 }

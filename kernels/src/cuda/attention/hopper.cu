@@ -61,9 +61,10 @@ struct Step {
 // The tiles of a block, those that see the most keys first: forth and back over the blocks in turn
 // or, where the keys of a tile are cut into ranges, the same ones in all blocks of a cluster.
 struct Turn {
-  u32 number, head, row, most, first, blocks;
+  u32 head, row, most, first, blocks;
   Tile tile;
   DEVICE bool take(const Step& step, u32 round) {
+    u32 number;
     if (SPLITS == 1) {
       const u32 unit = round * gridDim.x + (round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
       number = unit / KV_HEADS;
@@ -199,8 +200,6 @@ DEVICE void compute_all(const Shared& shared, const Step& step, Q* out, float sc
     };
     auto add_values = [&](const Slot& of) {
       const u64 b = columns_at(shared.values + of.at * VALUE_BYTES, KEYS * 128);
-      barrier_wait(shared.values_there + 8 * of.at, of.round);
-      products_see_writes();
       products_begin();
 #pragma unroll
       for (int j = 0; j < KEYS / 16; ++j)
@@ -239,6 +238,7 @@ DEVICE void compute_all(const Shared& shared, const Step& step, Q* out, float sc
         slot.next();
         float score[KEYS / 2];
         barrier_wait(shared.keys_there + 8 * slot.at, slot.round);
+        barrier_wait(shared.values_there + 8 * before.at, before.round);
         products_see_writes();
         if (COMPUTING > 1) threads_meet<256>(FIRST_TURN + group);
         score_block(score);
@@ -248,8 +248,6 @@ DEVICE void compute_all(const Shared& shared, const Step& step, Q* out, float sc
         if (lane == 0) barrier_arrive(shared.keys_done + 8 * slot.at);
         mask(score, block);
         weigh(sums, score, shrink, scale);
-        // While the values are on the way, not after.
-        made_here(score);
         products_done_but<0>(sums.o);
         if (lane == 0) barrier_arrive(shared.values_done + 8 * before.at);
         pack(score);
@@ -258,6 +256,8 @@ DEVICE void compute_all(const Shared& shared, const Step& step, Q* out, float sc
       }
       if (COMPUTING > 1 && turn.blocks == 1 && group == 0) threads_meet<256>(FIRST_TURN);
       if (lane == 0) barrier_arrive(shared.queries_done);
+      barrier_wait(shared.values_there + 8 * slot.at, slot.round);
+      products_see_writes();
       add_values(slot);
       products_done_but<0>(sums.o);
       if (lane == 0) barrier_arrive(shared.values_done + 8 * slot.at);

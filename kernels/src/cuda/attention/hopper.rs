@@ -12,8 +12,9 @@ const KEYS: u64 = 128;
 const STAGES: u64 = 2;
 /// Blocks that keep the device busy, one for each of its multiprocessors.
 const ENOUGH_BLOCKS: u64 = 132;
-/// The most ranges of keys: the blocks of a cluster that every device has.
-const MAX_SPLITS: u64 = 8;
+/// The most ranges of keys, the blocks of a cluster: so large clusters that each fills half a part
+/// of the device leave multiprocessors idle.
+const MAX_SPLITS: u64 = 4;
 
 /// Whether these widths have a kernel here.
 pub(super) fn fits(shape: &Shape) -> bool {
@@ -81,5 +82,6 @@ pub(super) fn kernel(shape: &Shape, sizes: &[u64], few: u64) -> LaunchRecipe {
         dynamic_shared: shared as u32,
         params,
         programmatic: true,
+        ahead: Vec::new(),
     }
 }

@@ -10,9 +10,10 @@ mod ranges;
 mod split;
 
 use super::recipe::{Blocks, GridAxis, OpKernels, Param, Scalar};
-use super::region::storage;
+use super::text::storage;
 use crate::lower::LowerError;
-use piecewise_ir::custom::{Attr, Attrs, CustomOpDef};
+use crate::op::cuda::CudaOpCall;
+use piecewise_ir::custom::{Attr, CustomOpDef};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Symbol;
@@ -40,10 +41,16 @@ struct Shape {
     scale: f64,
     causal: bool,
     dtypes: [DType; 2],
+    /// Whether the host stages tables, lengths and starts: they are read before the wait, and so
+    /// are the pages of states that the step does not write.
+    ahead: bool,
+    /// Whether blocks can be clusters.
+    clusters: bool,
 }
 
 impl Shape {
-    fn new(operands: &[TensorType], attrs: &Attrs) -> Result<Self, LowerError> {
+    fn new(call: &CudaOpCall<'_>) -> Result<Self, LowerError> {
+        let CudaOpCall { operands, attrs, .. } = *call;
         crate::attention::PagedAttention.infer(operands, attrs).map_err(LowerError)?;
         let [q, k, v, table, lengths, ..] = operands else {
             return Err(LowerError("attention takes seven operands".to_owned()));
@@ -77,6 +84,10 @@ impl Shape {
             scale: *scale,
             causal: *causal,
             dtypes: [q.dtype, k.dtype],
+            ahead: call.roles.len() == 7
+                && call.roles[1..3].iter().all(|role| role.state)
+                && call.roles[3..].iter().all(|role| role.staged),
+            clusters: call.target.capability >= (9, 0),
         };
         let group = shape.group();
         if !(1..=MAX_DIM).contains(&shape.dim)
@@ -170,9 +181,8 @@ fn shorter(a: Vec<Blocks>, b: Vec<Blocks>, sizes: &[u64]) -> GridAxis {
     GridAxis::Blocks(if blocks_at(&b, sizes) < blocks_at(&a, sizes) { b } else { a })
 }
 
-/// The launches of `piecewise.paged_attention` at these sizes (by symbol index) on a device of this
-/// compute capability: which kernels run, their grids and how keys are divided are functions of it,
-/// the types and the sizes alone; on
+/// The launches of `piecewise.paged_attention` at a call's sizes: which kernels run, their grids
+/// and how keys are divided are functions of the types, the sizes and the target alone; on
 /// tensor cores, in steps of 64 rows or more, each sequence is taken by one of two kernels, by how
 /// many tokens it brings. Arguments: the op's operands, then its result. Can be captured in every
 /// batch.
@@ -180,13 +190,8 @@ fn shorter(a: Vec<Blocks>, b: Vec<Blocks>, sizes: &[u64]) -> GridAxis {
 /// # Errors
 /// When the operands do not fit the op, a head is wider than 256, or more than 16 heads share a
 /// key-value head.
-pub fn attention_kernels(
-    operands: &[TensorType],
-    attrs: &Attrs,
-    sizes: &[u64],
-    capability: (u32, u32),
-) -> Result<OpKernels, LowerError> {
-    let shape = Shape::new(operands, attrs)?;
+pub fn attention_kernels(call: &CudaOpCall<'_>) -> Result<OpKernels, LowerError> {
+    let (shape, sizes) = (Shape::new(call)?, call.sizes);
     if !shape.on_tensor_cores() {
         return Ok(split::kernels(&shape, sizes));
     }
@@ -194,7 +199,7 @@ pub fn attention_kernels(
         return Ok(decode::kernels(&shape, sizes, None));
     }
     let mut kernels = decode::kernels(&shape, sizes, Some(shape.few()));
-    let by_warpgroups = capability == (9, 0) && hopper::fits(&shape);
+    let by_warpgroups = call.target.capability == (9, 0) && hopper::fits(&shape);
     let prefill = if by_warpgroups { hopper::kernel } else { prefill::kernel };
     kernels.launches.push(prefill(&shape, sizes, shape.few()));
     Ok(kernels)

@@ -52,5 +52,6 @@ pub(super) fn kernel(shape: &Shape, sizes: &[u64], few: u64) -> LaunchRecipe {
         dynamic_shared: chunks as u32 * 16,
         params,
         programmatic: true,
+        ahead: Vec::new(),
     }
 }

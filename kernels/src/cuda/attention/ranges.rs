@@ -8,6 +8,8 @@ use piecewise_ir::entity::Entity;
 
 /// The most ranges that the keys of a sequence are cut into; a lane of a warp has one.
 pub(super) const MAX_SPLITS: u64 = 16;
+/// The most where they are a cluster.
+pub(super) const CLUSTER: u64 = 8;
 /// Blocks of four warps that keep a large device busy: two for each of its multiprocessors.
 pub(super) const ENOUGH_BLOCKS: u64 = 264;
 
@@ -23,6 +25,10 @@ pub(super) struct RangeKernel {
     pub dynamic_shared: u64,
     /// Rows that have room for partial results.
     pub places: Dim,
+    /// Whether the blocks of a tile are a cluster, and make one result among themselves.
+    pub cluster: bool,
+    /// Operands that it reads before it waits for the kernels ahead.
+    pub ahead: Vec<u32>,
 }
 
 /// Bytes of the partial results of a row, of one range: for each head what is weighed, a largest
@@ -34,12 +40,12 @@ pub(super) fn partial_bytes(shape: &Shape) -> u64 {
 /// The launches where the keys of each sequence are cut into `splits` ranges: one range needs one
 /// launch.
 pub(super) fn launches(shape: &Shape, kernel: RangeKernel, splits: u64) -> OpKernels {
-    let RangeKernel { source, entry, tiles, threads, static_shared, dynamic_shared, places } =
-        kernel;
+    let RangeKernel { source, entry, tiles, threads, .. } = kernel;
+    let RangeKernel { static_shared, dynamic_shared, places, cluster, ahead, .. } = kernel;
     let mut params: Vec<Param> = (0..8).map(Param::Arg).collect();
     params.extend([
         // One range writes the result at once and no partial sum: any valid address does.
-        if splits > 1 { Param::Scratch(0) } else { Param::Arg(7) },
+        if splits > 1 && !cluster { Param::Scratch(0) } else { Param::Arg(7) },
         Param::Counts,
         size(&shape.rows),
         size(&shape.sequences),
@@ -55,13 +61,14 @@ pub(super) fn launches(shape: &Shape, kernel: RangeKernel, splits: u64) -> OpKer
         options: options(),
         grid: [tiles, GridAxis::of(shape.kv_heads, 1), GridAxis::of(splits, 1)],
         block: [threads as u32, 1, 1],
-        cluster: [1; 3],
+        cluster: [1, 1, if cluster { splits as u32 } else { 1 }],
         static_shared: static_shared as u32,
         dynamic_shared: dynamic_shared as u32,
         params,
         programmatic: true,
+        ahead,
     }];
-    if splits == 1 {
+    if splits == 1 || cluster {
         return OpKernels { launches, scratch: Dim::constant(0) };
     }
     let columns = if shape.value_dim.is_multiple_of(4) { 4 } else { 1 };
@@ -92,6 +99,7 @@ pub(super) fn launches(shape: &Shape, kernel: RangeKernel, splits: u64) -> OpKer
             number(splits),
         ],
         programmatic: true,
+        ahead: Vec::new(),
     });
     let scratch = places.times((partial_bytes(shape) * splits) as i64);
     OpKernels { launches, scratch }

@@ -26,6 +26,8 @@ pub(super) fn kernels(shape: &Shape, sizes: &[u64]) -> OpKernels {
         static_shared: 4 * 4 * tile * (2 + lanes * 8),
         dynamic_shared: 0,
         places: shape.rows.clone(),
+        cluster: false,
+        ahead: Vec::new(),
     };
     launches(shape, kernel, splits)
 }

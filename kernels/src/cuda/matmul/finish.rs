@@ -2,6 +2,7 @@
 //! region that is a map of them, or of them and those half a row further on.
 
 use crate::cuda::region::text;
+use crate::cuda::text::{lane, storage};
 use crate::lower::LowerError;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Value;
@@ -56,13 +57,13 @@ fn define(params: &[String], body: &str) -> String {
 }
 
 fn pack(dtype: DType) -> (String, usize) {
-    (format!("Pack<{}, {LANE}>", text::storage(dtype)), (LANE * dtype.size()).min(16))
+    (format!("Pack<{}, {LANE}>", storage(dtype)), (LANE * dtype.size()).min(16))
 }
 
 impl Finish {
     /// The product as it is.
     pub(super) fn store(dtype: DType) -> Self {
-        let params = [format!("{}*", text::storage(dtype))];
+        let params = [format!("{}*", storage(dtype))];
         let text = define(&params, "  *(Bytes16*)(f0 + at) = first;\n");
         Self { text, paired: false, arguments: 1 }
     }
@@ -107,7 +108,7 @@ impl Finish {
             let ((pack, align), name) = (pack(ty.dtype), params.len());
             let _ = writeln!(loads, "  {pack} o{name};\n  load<{align}>(o{name}, f{name} + at);");
             emitter.seen.insert(value, Element::Text(format!("widen(o{name}.at[i])")));
-            params.push(format!("const {}*", text::storage(ty.dtype)));
+            params.push(format!("const {}*", storage(ty.dtype)));
         }
         for node in body.nodes() {
             emitter.node(node)?;
@@ -123,7 +124,7 @@ impl Finish {
             let _ = writeln!(made, "  {pack} r{name};");
             let _ = writeln!(emitter.text, "    narrow(r{name}.at[i], {element});");
             let _ = writeln!(stores, "  store<{align}>(f{name} + at, r{name});");
-            params.push(format!("{}*", text::storage(ty.dtype)));
+            params.push(format!("{}*", storage(ty.dtype)));
         }
         let _ = write!(
             made,
@@ -201,7 +202,7 @@ impl Emitter<'_> {
         let from = from.map_or(to.dtype, |&v| body.ty(v).dtype);
         let text = text::element(&data.op, from, to.dtype, &operands)?;
         let name = format!("v{}", self.seen.len());
-        let _ = writeln!(self.text, "    const {} {name} = {text};", text::lane(to.dtype));
+        let _ = writeln!(self.text, "    const {} {name} = {text};", lane(to.dtype));
         self.seen.insert(result, Element::Text(name));
         Ok(())
     }

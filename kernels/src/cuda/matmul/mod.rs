@@ -9,8 +9,9 @@ mod tile;
 pub use stream::{AfterProduct, BeforeProduct};
 pub use tensor::TENSOR_ROWS;
 
+pub(super) use super::recipe::options;
 use super::recipe::{GridAxis, LaunchRecipe, Param, Scalar};
-use super::region::storage;
+use super::text::storage;
 use crate::lower::LowerError;
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
@@ -175,10 +176,7 @@ impl MatMulSpec {
             dynamic_shared: 0,
             params,
             programmatic: true,
+            ahead: Vec::new(),
         })
     }
-}
-
-pub(super) fn options() -> Vec<String> {
-    vec!["--fmad=false".to_owned(), "--diag-suppress=177".to_owned()]
 }

@@ -148,6 +148,7 @@ impl MatMulSpec {
             dynamic_shared: placement.shared_bytes() as u32,
             params: self.row_params()?,
             programmatic: true,
+            ahead: vec![1],
         })
     }
 }

@@ -1,13 +1,13 @@
 //! Regions as parts of another kernel: rows that a block makes for itself before a product, and
-//! what becomes of each element of the product.
+//! what becomes of the elements of the product that a thread has.
 
-use super::component_body;
+use super::component::{Component, Frame, Held};
 use super::emit::indented;
-use super::plan::{Component, Frame, plan};
+use super::plan::plan;
 use super::source::Source;
-use super::text;
-use super::{OperandRole, arguments, groups_of, literals};
+use super::{OperandRole, arguments, component_body, groups_of, literals, pointer};
 use crate::cuda::index::Variables;
+use crate::cuda::text::lane;
 use crate::lower::{ArgKind, LowerError, RowBody};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::region::Region;
@@ -32,23 +32,29 @@ pub(in crate::cuda) struct AbsorbedBefore {
     pub(in crate::cuda) shared: u64,
 }
 
-/// A region that computes elements of its results from the same element of a product:
-/// `struct After`, whose `ahead` loads the other operands of an element, and whose `store` takes
-/// the product's and writes the results'.
+/// A region that computes elements of its results from elements of a product that a thread has:
+/// `struct After`, whose `ahead` loads the other operands of a chunk, and whose `store` takes the
+/// product's elements and writes the results'.
 pub(in crate::cuda) struct AbsorbedAfter {
     pub(in crate::cuda) text: String,
     /// The parameters of the operands other than the product, then of the results.
     pub(in crate::cuda) arguments: Vec<String>,
 }
 
-fn states(roles: &[OperandRole]) -> Vec<bool> {
-    roles.iter().map(|r| r.state).collect()
+/// The elements of a product that a thread has at once.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::cuda) struct Tile {
+    /// The product's columns.
+    pub(in crate::cuda) columns: u64,
+    /// Equal ranges of the columns (2 for a gate beside what it gates): a result has as many
+    /// elements as one, and a thread has the same elements of all.
+    pub(in crate::cuda) parts: u64,
+    /// Neighbouring elements of a thread, in chunks of so many.
+    pub(in crate::cuda) width: u64,
 }
 
-/// The types of a list of parameters.
-fn types(params: &[String]) -> Vec<String> {
-    let ty = |param: &String| param.rsplit_once(' ').map_or("", |(ty, _)| ty).to_owned();
-    params.iter().map(ty).collect()
+fn states(roles: &[OperandRole]) -> Vec<bool> {
+    roles.iter().map(|r| r.state).collect()
 }
 
 fn one_component(components: Vec<Component>) -> Result<Component, LowerError> {
@@ -88,7 +94,7 @@ impl AbsorbedBefore {
             ..Frame::KERNEL
         };
         let component = one_component(plan(&source, &mut variables, frame)?)?;
-        let body = component_body(&source, &mut variables, &component, roles, None)?;
+        let body = component_body(&source, &mut variables, &component, roles, frame.held)?;
         let threads = component.threads.unwrap_or(BLOCK);
         let groups = groups_of(BLOCK, threads, body.shared).min(rows);
         let params = arguments(&source).join(", ");
@@ -120,8 +126,7 @@ impl AbsorbedBefore {
             "  DEVICE void rows({params}, const i32* counts, u32 real, u8* pool) {{\n{}  }}\n}};",
             indented(&made, 4)
         );
-        let mut operands = types(&arguments(&source));
-        operands.pop();
+        let operands = source.args[..region.params.len()].iter().map(pointer).collect();
         Ok(Self {
             text,
             operands,
@@ -133,31 +138,47 @@ impl AbsorbedBefore {
 }
 
 impl AbsorbedAfter {
-    /// The elements of a region over a product of `columns` columns, which is its operand at
-    /// `product`.
+    /// The elements of a region over a product, which is its operand at `product`: `lane` counts
+    /// the chunks of a result's row. One element alone is the parameter `value`; more are
+    /// `value[part][neighbour]`.
     ///
     /// # Errors
-    /// When a result is not element by element of the product, or another reader needs it whole.
+    /// When a result is not element by element of the product's parts, neighbours are not taken at
+    /// once, or another reader needs the product whole.
     pub(in crate::cuda) fn of(
         region: &Region,
         roles: &[OperandRole],
         product: usize,
-        columns: u64,
+        tile: Tile,
     ) -> Result<Self, LowerError> {
         let row = RowBody::of_region(region, &states(roles))?;
         let source = Source::new(&row)?;
-        check_elements(&source, region.params.len(), product, columns)?;
+        let elements = tile.columns / tile.parts;
+        check_elements(&source, product, tile)?;
+        let lane = lane(source.args[product].dtype);
+        let value = match (tile.parts, tile.width) {
+            (1, 1) => format!("{lane} value"),
+            (parts, width) => format!("const {lane} (&value)[{parts}][{width}]"),
+        };
+        let name = |part: u64| match (tile.parts, tile.width) {
+            (1, 1) => "value".to_owned(),
+            (_, 1) => format!("value[{part}][0]"),
+            _ => format!("value[{part}][v]"),
+        };
+        let registers = (0..tile.parts).map(|i| (i * elements, name(i))).collect();
+        let held = Held::from([(product as u32, registers)]);
         let mut variables = Variables::default();
-        let product = product as u32;
-        let frame = Frame { width: 1, product: Some(product), ..Frame::KERNEL };
+        let frame = Frame { width: tile.width, held: &held, ..Frame::KERNEL };
         let component = one_component(plan(&source, &mut variables, frame)?)?;
-        if component.threads.is_some() {
+        if component.threads.is_some() || component.width(elements) != tile.width {
             return Err(LowerError("a region after a product that is no map of it".to_owned()));
         }
-        let body = component_body(&source, &mut variables, &component, roles, Some(product))?;
-        let mut all = arguments(&source);
-        all.remove(product as usize);
-        let params = all.join(", ");
+        let body = component_body(&source, &mut variables, &component, roles, &held)?;
+        let of_kernel = |all: Vec<String>| -> Vec<String> {
+            let others = (0..).zip(all).filter(|(arg, _)| !held.contains_key(arg));
+            others.map(|(_, one)| one).collect()
+        };
+        let params = of_kernel(arguments(&source)).join(", ");
         let mut text = literals(&source)?;
         let registers = format!("{}{}", body.weights[0], body.others[0]);
         let _ = writeln!(text, "struct After {{\n{}", indented(&registers, 2).trim_end());
@@ -167,30 +188,32 @@ impl AbsorbedAfter {
             "  DEVICE void ahead({params}, u32 row, u32 lane) {{\n{}  }}",
             indented(&ahead, 4)
         );
-        let lane = text::lane(source.args[product as usize].dtype);
         let store = format!("{}{}{}", body.registers, body.rows, body.code);
         let _ = writeln!(
             text,
-            "  DEVICE void store({params}, const i32* counts, u32 row, u32 lane, {lane} value) {{\n{}  }}\n}};",
+            "  DEVICE void store({params}, const i32* counts, u32 row, u32 lane, {value}) {{\n{}  }}\n}};",
             indented(&store, 4)
         );
-        Ok(Self { text, arguments: types(&all) })
+        let arguments = of_kernel(source.args.iter().map(pointer).collect());
+        Ok(Self { text, arguments })
     }
 }
 
-/// That every result has an element for each of the product, which nothing reads as a table.
-fn check_elements(
-    source: &Source<'_>,
-    operands: usize,
-    product: usize,
-    columns: u64,
-) -> Result<(), LowerError> {
+/// That every result has an element for each of a part of the product, which nothing reads as a
+/// table.
+fn check_elements(source: &Source<'_>, product: usize, tile: Tile) -> Result<(), LowerError> {
     let fails = |reason: &str| Err(LowerError(format!("a region after a product {reason}")));
-    let is_row = |arg: usize| {
+    let operands = source.args.len() - source.results.len();
+    let is_row = |arg: usize, elements: u64| {
         let decl = source.args.get(arg);
-        decl.is_some_and(|d| d.kind == ArgKind::Row && d.elements == columns)
+        decl.is_some_and(|d| d.kind == ArgKind::Row && d.elements == elements)
     };
-    if !is_row(product) || !(operands..source.args.len()).all(is_row) {
+    let elements = tile.columns / tile.parts;
+    if !tile.columns.is_multiple_of(tile.parts)
+        || product >= operands
+        || !is_row(product, tile.columns)
+        || !(operands..source.args.len()).all(|arg| is_row(arg, elements))
+    {
         return fails("whose rows have another length");
     }
     if source.args[..operands].iter().any(|decl| decl.written || decl.state) {
@@ -200,4 +223,52 @@ fn check_elements(
         return fails("that gathers from it");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use piecewise_ir::op::Op;
+    use piecewise_ir::text::parse_graph;
+
+    /// `relu(gate) * up + residual`, where a product's first half is the gate.
+    const GATED: &str = "graph @gated {
+  dim T in [1..64]
+  input %y: bf16[T,64]
+  input %r: bf16[T,32]
+  v0: bf16[T,32] = region over T (%a: row %y, %b: row %r) {
+    a0: bf16[32] = slice %a {axis=0, start=0}
+    a1: bf16[32] = slice %a {axis=0, start=32}
+    a2: bf16[] = literal [0.0]
+    a3: bf16[32] = broadcast a2
+    a4: bf16[32] = max a0, a3
+    a5: bf16[32] = mul a4, a1
+    a6: bf16[32] = add a5, %b
+    ret a6
+  }
+  ret v0
+}
+";
+
+    fn gated() -> Region {
+        let graph = parse_graph(GATED).unwrap();
+        let node = graph.nodes().next().unwrap();
+        match &graph.node(node).op {
+            Op::Region(region) => (**region).clone(),
+            op => panic!("{op:?}"),
+        }
+    }
+
+    #[test]
+    fn halves_of_a_product_in_pairs_of_neighbours() {
+        let region = gated();
+        let roles = vec![OperandRole::default(); 2];
+        let tile = |parts, width| Tile { columns: 64, parts, width };
+        let after = |tile| AbsorbedAfter::of(&region, &roles, 0, tile);
+        insta::assert_snapshot!(after(tile(2, 2)).map(|a| a.text).unwrap());
+        assert!(after(tile(2, 1)).is_ok());
+        for refused in [tile(1, 1), tile(1, 2), tile(4, 1), tile(2, 3)] {
+            assert!(after(refused).is_err());
+        }
+    }
 }

@@ -1,9 +1,10 @@
 //! From a plan to CUDA C++: values inside a stage's loop.
 
 use super::super::index::{Definition, Index, Run, Variables};
-use super::plan::{Component, Kept};
+use super::component::{Component, Held, Kept};
 use super::source::{From, Id, Source};
 use super::text;
+use crate::cuda::text::lane;
 use crate::lower::LowerError;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::op::Op;
@@ -67,8 +68,8 @@ pub(super) struct Emitter<'a, 'b> {
     /// Values that this stage puts in registers.
     pub(super) computed: BTreeSet<Id>,
     pub(super) reduced: BTreeMap<Id, Reduced>,
-    /// The argument whose element of the loop is `value`.
-    pub(super) product: Option<u32>,
+    /// Operands that the threads hold.
+    pub(super) held: &'b Held,
     /// Operands loaded ahead, by value, index and loop.
     pub(super) carried: &'b [(Id, Index, u64)],
     pub(super) names: usize,
@@ -264,7 +265,7 @@ impl Emitter<'_, '_> {
         if texts == [&text] {
             return Ok(operands.swap_remove(0));
         }
-        let (name, lane) = (self.name('t')?, text::lane(to));
+        let (name, lane) = (self.name('t')?, lane(to));
         let scope = self.scope();
         let code = if each { &mut scope.each } else { &mut scope.chunk };
         let _ = writeln!(code, "const {lane} {name} = {text};");
@@ -279,7 +280,7 @@ impl Emitter<'_, '_> {
         dtype: DType,
         index: &Index,
     ) -> Result<Value, LowerError> {
-        let (name, lane) = (self.name('t')?, text::lane(dtype));
+        let (name, lane) = (self.name('t')?, lane(dtype));
         let same = self.variables.run(index, self.width) == Run::Uniform;
         let width = self.width;
         let mut code = match same {

@@ -4,6 +4,7 @@ use super::super::index::{Index, Run};
 use super::emit::{Emitter, Value};
 use super::source::{From, Id, is_uniform};
 use super::text;
+use crate::cuda::text::{lane, storage};
 use crate::lower::{ArgKind, LowerError};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Entity;
@@ -59,15 +60,18 @@ impl Emitter<'_, '_> {
         arg: u32,
         index: &Index,
     ) -> Result<Value, LowerError> {
-        if self.product == Some(arg) {
-            return match self.flat {
-                Some((elements, 1)) if *index == Index::element(elements) => {
-                    Ok(Value::Same("value".to_owned()))
-                }
-                _ => Err(LowerError(
-                    "a product that is read at another element than the result's".to_owned(),
-                )),
+        if let Some(registers) = self.held.get(&arg) {
+            let after = |elements: u64, n: u64| Index::element(elements).plus(&Index::constant(n));
+            let held = self.flat.and_then(|(elements, _)| {
+                registers.iter().find(|(n, _)| *index == after(elements, *n))
+            });
+            let Some((_, text)) = held else {
+                return Err(LowerError(
+                    "a value in registers that is read at another element than the result's"
+                        .to_owned(),
+                ));
             };
+            return Ok(if self.width == 1 { Value::Same } else { Value::Each }(text.clone()));
         }
         if let Some((elements, _)) = self.flat
             && let Some(position) =
@@ -98,7 +102,7 @@ impl Emitter<'_, '_> {
         align: u64,
     ) -> Result<Value, LowerError> {
         let at = self.index(index);
-        let (storage, width) = (text::storage(dtype), self.width);
+        let (storage, width) = (storage(dtype), self.width);
         match self.variables.run(index, width) {
             Run::Stride(stride) => {
                 let name = self.name('p')?;
@@ -115,7 +119,7 @@ impl Emitter<'_, '_> {
                 Ok(Value::Each(format!("widen({name}.at[v])")))
             }
             _ => {
-                let (name, lane) = (self.name('t')?, text::lane(dtype));
+                let (name, lane) = (self.name('t')?, lane(dtype));
                 let scope = self.scope();
                 let _ = writeln!(scope.chunk, "const {lane} {name} = widen({start}[{at}]);");
                 Ok(Value::Same(name))
@@ -150,7 +154,7 @@ impl Emitter<'_, '_> {
         let size = dtype.size() as u64;
         let loaded = match which {
             Value::Same(which) => {
-                let (name, storage) = (self.name('g')?, text::storage(stored));
+                let (name, storage) = (self.name('g')?, storage(stored));
                 let scope = self.scope();
                 let _ = writeln!(
                     scope.chunk,
@@ -161,7 +165,7 @@ impl Emitter<'_, '_> {
             }
             Value::Each(which) => {
                 let inside = self.index_of_each(&inside);
-                let (name, lane) = (self.name('t')?, text::lane(stored));
+                let (name, lane) = (self.name('t')?, lane(stored));
                 let scope = self.scope();
                 let _ = writeln!(
                     scope.each,

@@ -6,6 +6,7 @@
 //! fixed order that depends on the region alone, never on the number of rows.
 
 mod absorbed;
+mod component;
 mod cut;
 mod emit;
 mod load;
@@ -16,13 +17,14 @@ mod stage;
 pub(super) mod text;
 mod widths;
 
-pub(super) use absorbed::{AbsorbedAfter, AbsorbedBefore};
+pub(super) use absorbed::{AbsorbedAfter, AbsorbedBefore, Tile};
 pub use cut::{PartParam, RegionPart};
-pub(super) use text::{float, storage};
 
 use super::index::Variables;
-use super::recipe::{Blocks, GridAxis, LaunchRecipe, Param, Scalar};
+use super::recipe::{Blocks, GridAxis, LaunchRecipe, Param, Scalar, options};
+use crate::cuda::text::{lane, storage};
 use crate::lower::{ArgDecl, ArgKind, LowerError, RowBody};
+use component::{Component, Frame, Held, Kept};
 use emit::{Emitter, indented};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
@@ -31,7 +33,6 @@ use piecewise_ir::op::Op;
 use piecewise_ir::region::Region;
 use piecewise_ir::text::print_graph;
 use piecewise_ir::types::TensorType;
-use plan::{Component, Frame, Kept};
 use source::{From, Source, is_uniform};
 use stage::Stages;
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,6 +45,8 @@ pub struct OperandRole {
     pub state: bool,
     /// Whether it is a weight: no kernel of a step writes it, so it may be read early.
     pub weight: bool,
+    /// Whether the host stages it for each step: no kernel of a step writes it either.
+    pub staged: bool,
 }
 
 /// Threads of a block that works on small rows.
@@ -146,7 +149,7 @@ fn row_kernel(
     Ok(LaunchRecipe {
         source: kernel_text(&source, name, listing, &parts, block, pool_bytes)?,
         entry: name.to_owned(),
-        options: super::matmul::options(),
+        options: options(),
         grid: [GridAxis::Blocks(blocks), GridAxis::one(), GridAxis::one()],
         block: [block as u32, 1, 1],
         cluster: [1; 3],
@@ -154,6 +157,7 @@ fn row_kernel(
         dynamic_shared: 0,
         params,
         programmatic: true,
+        ahead: Vec::new(),
     })
 }
 
@@ -177,7 +181,7 @@ fn component_body(
     variables: &mut Variables,
     component: &Component,
     roles: &[OperandRole],
-    product: Option<u32>,
+    held: &Held,
 ) -> Result<Body, LowerError> {
     let mut emitter = Emitter {
         source,
@@ -190,7 +194,7 @@ fn component_body(
         in_registers: BTreeSet::new(),
         computed: BTreeSet::new(),
         reduced: BTreeMap::new(),
-        product,
+        held,
         carried: &component.carried,
         names: 0,
     };
@@ -203,7 +207,7 @@ fn component_body(
         if let Kept::Registers { elements } = kept {
             let width = component.width(*elements);
             let rounds = emitter.rounds(*elements, width);
-            let lane = text::lane(source.value(value).dtype);
+            let lane = lane(source.value(value).dtype);
             let name = emitter.named('r', value);
             let _ = writeln!(registers, "{lane} {name}[{rounds}][{width}];");
         }
@@ -213,15 +217,15 @@ fn component_body(
     let others = emitter.load_ahead(false, is_weight);
     let mut rows = String::new();
     for (i, decl) in source.args.iter().enumerate() {
-        if decl.kind == ArgKind::Row && product != Some(i as u32) {
-            let storage = storage(decl.dtype);
-            let constant = if decl.written { "" } else { "const " };
-            let _ = writeln!(
-                rows,
-                "{constant}{storage}* const x{i} = a{i} + (u64)row * {}ull;",
-                decl.elements
-            );
+        if decl.kind != ArgKind::Row || held.contains_key(&(i as u32)) {
+            continue;
         }
+        let _ = writeln!(
+            rows,
+            "{} const x{i} = a{i} + (u64)row * {}ull;",
+            pointer(decl),
+            decl.elements
+        );
     }
     let shared = if component.threads.is_some() { stages.pool.bytes() } else { 0 };
     let pool = stages.pool.declarations(shared);
@@ -241,7 +245,7 @@ fn component_text(
     roles: &[OperandRole],
     block: u64,
 ) -> Result<(Part, u64), LowerError> {
-    let body = component_body(source, variables, component, roles, None)?;
+    let body = component_body(source, variables, component, roles, Frame::KERNEL.held)?;
     let (units, per_block, head) = match component.threads {
         None => {
             let first = &component.stages[0];
@@ -291,11 +295,13 @@ fn component_text(
 
 /// The parameters of a row's arguments.
 fn arguments(source: &Source<'_>) -> Vec<String> {
-    let argument = |(i, decl): (usize, &ArgDecl)| {
-        let constant = if decl.written { "" } else { "const " };
-        format!("{constant}{}* a{i}", storage(decl.dtype))
-    };
-    source.args.iter().enumerate().map(argument).collect()
+    source.args.iter().enumerate().map(|(i, decl)| format!("{} a{i}", pointer(decl))).collect()
+}
+
+/// The type of a parameter.
+fn pointer(decl: &ArgDecl) -> String {
+    let constant = if decl.written { "" } else { "const " };
+    format!("{constant}{}*", storage(decl.dtype))
 }
 
 /// The constants of several elements.

@@ -6,6 +6,7 @@
 //! different blocks run.
 
 use super::super::index::{Index, Variables};
+use super::component::{Component, Frame, Kept, Mapping, Stage, StageKind};
 use super::roots::{Root, roots};
 use super::source::{Id, Source, Value};
 use super::widths::segment_lanes;
@@ -15,132 +16,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Shared memory that one component's values may take, in bytes.
 const SHARED_BYTES: u64 = 40 << 10;
-/// The most threads that work on one row.
-const MOST_THREADS: u64 = 512;
-
-/// What a component's text runs in: a kernel of its own, or another kernel.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Frame {
-    /// The most threads that work on one row.
-    pub(super) threads: u64,
-    /// The most neighbouring elements that a thread takes at once.
-    pub(super) width: u64,
-    /// The most elements of one value that a thread keeps in registers for a later loop.
-    pub(super) kept: u64,
-    /// Registers of a thread for values kept and loaded ahead.
-    pub(super) registers: u64,
-    /// Whether each thread may work on a chunk alone, whatever its row.
-    pub(super) alone: bool,
-    /// The argument whose element of the loop the frame computes: it is not in memory.
-    pub(super) product: Option<u32>,
-}
-
-impl Frame {
-    /// A kernel of its own.
-    pub(super) const KERNEL: Self = Self {
-        threads: MOST_THREADS,
-        width: 8,
-        kept: 32,
-        registers: 64,
-        alone: true,
-        product: None,
-    };
-}
-
-/// What a stage makes.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum StageKind {
-    /// A row of a result, in memory.
-    Store { result: usize },
-    /// A value in shared memory.
-    Share { value: Id },
-    /// A reduction.
-    Reduce { statement: usize },
-    /// A search.
-    TopK { statement: usize },
-    /// Rows in a table.
-    Scatter { statement: usize },
-}
-
-/// How a stage's loop is spread over threads.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Mapping {
-    /// Chunks of `width` elements, thread after thread.
-    Flat { width: u64 },
-    /// One warp for each kept index.
-    Warps,
-    /// One thread for each kept index.
-    Threads,
-}
-
-#[derive(Clone, Debug)]
-pub(super) struct Stage {
-    pub(super) kind: StageKind,
-    /// The position among the statements after which it runs.
-    pub(super) anchor: usize,
-    /// Elements of its loop.
-    pub(super) elements: u64,
-    pub(super) mapping: Mapping,
-    /// Every value that it reads, at which index.
-    pub(super) visits: BTreeSet<(Id, usize)>,
-    pub(super) indices: Vec<Index>,
-    /// Indices and boundaries by which it branches.
-    pub(super) branches: Vec<(Index, u64, u64)>,
-}
-
-/// Where a computed value is kept.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kept {
-    /// In shared memory.
-    Shared,
-    /// In registers of the thread that works on the element, for loops over so many elements.
-    Registers { elements: u64 },
-}
-
-/// Work that blocks of their own do.
-#[derive(Debug)]
-pub(super) struct Component {
-    pub(super) stages: Vec<Stage>,
-    pub(super) kept: BTreeMap<Id, Kept>,
-    /// Operands that more than one stage reads in the same chunks, or whose loads go ahead: value,
-    /// index, elements of the loop.
-    pub(super) carried: Vec<(Id, Index, u64)>,
-    /// Threads that work on one row; `None` if chunks of rows are independent and each thread has
-    /// one.
-    pub(super) threads: Option<u64>,
-}
-
-impl Stage {
-    /// Stages run in this order: what makes a value goes before what only copies it.
-    fn order(&self) -> (usize, bool, StageKind) {
-        let copies = matches!(self.kind, StageKind::Store { .. } | StageKind::Scatter { .. });
-        (self.anchor, copies, self.kind)
-    }
-
-    /// The indices at which it reads a value.
-    pub(super) fn reads(&self, value: Id) -> impl Iterator<Item = &Index> + '_ {
-        self.visits.range((value, 0)..=(value, usize::MAX)).map(|&(_, i)| &self.indices[i])
-    }
-}
-
-impl Component {
-    /// Elements of a chunk of loops over so many elements.
-    pub(super) fn width(&self, elements: u64) -> u64 {
-        self.stages
-            .iter()
-            .find_map(|s| match s.mapping {
-                Mapping::Flat { width } if s.elements == elements => Some(width),
-                _ => None,
-            })
-            .unwrap_or(1)
-    }
-}
 
 /// The components of a row, in the order of their first result.
 pub(super) fn plan(
     source: &Source<'_>,
     variables: &mut Variables,
-    frame: Frame,
+    frame: Frame<'_>,
 ) -> Result<Vec<Component>, LowerError> {
     roots(source, variables)
         .into_iter()
@@ -169,7 +50,7 @@ pub(super) fn plan(
 pub(super) struct Planner<'a, 'b> {
     pub(super) source: &'b Source<'a>,
     pub(super) variables: &'b mut Variables,
-    pub(super) frame: Frame,
+    pub(super) frame: Frame<'b>,
     pub(super) stages: Vec<Stage>,
     pub(super) kept: BTreeMap<Id, Kept>,
     shared: u64,

@@ -1,7 +1,7 @@
 //! What a kernel must do, in parts that share no work.
 
 use super::super::index::{Index, Variables};
-use super::plan::StageKind;
+use super::component::StageKind;
 use super::source::{Id, Source};
 use piecewise_ir::op::Op;
 use std::collections::BTreeSet;

@@ -179,12 +179,12 @@ impl<'a> Source<'a> {
             let operands: Vec<Id> = data.operands.iter().map(|v| ids[v.index()]).collect();
             source.check(&data.op, &operands)?;
             let is_same = |v| graph.ty(v).dtype == graph.ty(data.operands[0]).dtype;
-            let costs = operands.iter().map(|&v| source.values[v as usize].cost);
+            let mut costs = operands.iter().map(|&v| source.values[v as usize].cost);
             let cost = match &data.op {
                 Op::Gather => 4,
                 Op::Reduce { .. } => 0,
                 Op::TopK { .. } | Op::ArgMax { .. } | Op::Literal(_) => 2,
-                Op::Concat { .. } => costs.last().unwrap_or(0) + 1,
+                Op::Concat { .. } => costs.next_back().unwrap_or(0) + 1,
                 Op::Cast if data.results.iter().all(|&v| is_same(v)) => costs.sum(),
                 op => (op_cost(op) + costs.sum::<u64>()).min(1 << 20),
             };

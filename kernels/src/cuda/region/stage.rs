@@ -1,12 +1,13 @@
 //! Stages as loops: stores, scatters, shared values, reductions and searches.
 
 use super::super::index::{Index, Run};
+use super::component::{Mapping, Stage, StageKind};
 use super::emit::{Emitter, Reduced, Scope, Value, chunk_text, indented};
 use super::load::alignment;
-use super::plan::{Mapping, Stage, StageKind};
 use super::source::Id;
 use super::text;
 use super::widths::segment_lanes;
+use crate::cuda::text::{float, lane, storage};
 use crate::lower::{ArgKind, LowerError};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::op::{Op, ReduceOp};
@@ -125,7 +126,7 @@ impl Emitter<'_, '_> {
         condition: &str,
     ) -> String {
         let at = self.index(index);
-        let storage = text::storage(dtype);
+        let storage = storage(dtype);
         let (width, text) = (self.width, value.text().to_owned());
         let scope = &mut self.scopes[0];
         let mut after = String::new();
@@ -155,7 +156,7 @@ impl Emitter<'_, '_> {
 
     fn share(&mut self, stage: &Stage, value: Id, out: &mut Stages) -> Result<(), LowerError> {
         let (dtype, name) = (self.source.value(value).dtype, self.named('s', value));
-        out.pool.take(name.clone(), text::storage(dtype), stage.elements * dtype.size() as u64);
+        out.pool.take(name.clone(), storage(dtype), stage.elements * dtype.size() as u64);
         let e = Index::element(stage.elements);
         self.making = Some(value);
         let made = self.read(value, &e)?;
@@ -221,12 +222,12 @@ impl Emitter<'_, '_> {
         let (input, index) = self.source.taken(statement, self.variables);
         let (dtype, from) = (self.source.value(to).dtype, self.source.value(input).dtype);
         let (functor, identity, nothing) = text::reduction(*op, from);
-        let lane = text::lane(from);
+        let (lane, held) = (lane(from), lane(dtype));
         let (found, shared_name) = (self.named('m', to), self.named('s', to));
         let finished = |sum: &str| {
             let value = match op {
                 _ if len == 0 => nothing.clone(),
-                ReduceOp::Mean => format!("{sum} / {}", text::float(len as f32)),
+                ReduceOp::Mean => format!("{sum} / {}", float(len as f32)),
                 _ => sum.to_owned(),
             };
             text::rounded(dtype, &value)
@@ -256,7 +257,7 @@ impl Emitter<'_, '_> {
                 );
                 if segments == 1 {
                     let exchange = format!("exchange{}", self.source.number(to));
-                    let _ = writeln!(out.registers, "{} {found};", text::lane(dtype));
+                    let _ = writeln!(out.registers, "{held} {found};");
                     let body = self.chunks(stage.elements, &body);
                     let sum =
                         format!("group_of<{functor}, {threads}>(sum[0], lane, group, {exchange})");
@@ -273,7 +274,7 @@ impl Emitter<'_, '_> {
                 let chunks = stage.elements / width;
                 let (index, _) = self.variables.div_rem(&e, len);
                 let shared = self.is_read_elsewhere(to, stage.elements, &index);
-                let _ = writeln!(out.registers, "{} {found}[{rounds}];", text::lane(dtype));
+                let _ = writeln!(out.registers, "{held} {found}[{rounds}];");
                 let unroll = if rounds <= 16 { "#pragma unroll" } else { "#pragma unroll 4" };
                 let mut code = format!("{unroll}\nfor (u32 k = 0; k < {rounds}; ++k) {{\n");
                 let mut inside = format!("const u32 c = lane + k * {threads}u;\n{start}");
@@ -291,7 +292,7 @@ impl Emitter<'_, '_> {
                         "if (c < {chunks}u && c % {lanes}u == 0) narrow({shared_name}[c / {lanes}u], {found}[k]);"
                     );
                     let bytes = segments * dtype.size() as u64;
-                    out.pool.take(shared_name, text::storage(dtype), bytes);
+                    out.pool.take(shared_name, storage(dtype), bytes);
                     out.unmet = true;
                 }
                 code.push_str(&indented(&inside, 2));
@@ -325,7 +326,7 @@ impl Emitter<'_, '_> {
                 };
                 let _ = writeln!(code, "  {one}narrow({shared_name}[s], {});\n}}", finished("sum"));
                 let bytes = segments * dtype.size() as u64;
-                out.pool.take(shared_name, text::storage(dtype), bytes);
+                out.pool.take(shared_name, storage(dtype), bytes);
                 out.code.push_str(&code);
                 out.unmet = true;
                 let index = Index::constant(0);
@@ -360,7 +361,7 @@ impl Emitter<'_, '_> {
             _ => return Err(LowerError("a search that is none".to_owned())),
         };
         let (input, index) = self.source.taken(statement, self.variables);
-        let (lane, threads) = (text::lane(self.source.value(input).dtype), self.threads());
+        let (lane, threads) = (lane(self.source.value(input).dtype), self.threads());
         let value = self.read(input, &index)?;
         let text = value.text().to_owned();
         let scope = &mut self.scopes[0];
@@ -389,7 +390,7 @@ impl Emitter<'_, '_> {
                 (self.source.value(result).dtype, self.source.value(result).elements);
             let name = self.named('s', result);
             let _ = writeln!(code, "      narrow({name}[{} + r * {inner}u], {found});", at.print());
-            out.pool.take(name, text::storage(dtype), elements * dtype.size() as u64);
+            out.pool.take(name, storage(dtype), elements * dtype.size() as u64);
             let index = Index::constant(0);
             let reduced = Reduced { elements: 0, width: 0, index, whole: false };
             self.reduced.insert(result, reduced);
@@ -424,7 +425,7 @@ impl Emitter<'_, '_> {
             let piece = self.piece(dtype, index, align);
             let body = format!("load<{piece}>(c{i}[k], {start} + ({}));\n", index.print());
             code.push_str(&self.chunks(*elements, &body));
-            let (storage, rounds) = (text::storage(dtype), self.rounds(*elements, self.width));
+            let (storage, rounds) = (storage(dtype), self.rounds(*elements, self.width));
             let _ = writeln!(registers, "Pack<{storage}, {}> c{i}[{rounds}];", self.width);
         }
         [registers, code]

@@ -1,28 +1,10 @@
 //! C++ for dtypes, constants and elementwise ops.
 
+use crate::cuda::text::{float, lane};
 use crate::lower::LowerError;
 use half::{bf16, f16};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::op::{BinaryOp, CompareOp, Op, ReduceOp, UnaryOp};
-
-/// The type of an element in memory.
-pub(in crate::cuda) fn storage(dtype: DType) -> &'static str {
-    match dtype {
-        DType::BF16 => "bf16",
-        DType::F16 => "f16",
-        other => lane(other),
-    }
-}
-
-/// The type of an element in arithmetic.
-pub(in crate::cuda) fn lane(dtype: DType) -> &'static str {
-    match dtype {
-        DType::F32 | DType::BF16 | DType::F16 => "float",
-        DType::I32 => "i32",
-        DType::I64 => "i64",
-        DType::U8 | DType::Bool => "u8",
-    }
-}
 
 /// A value in arithmetic, rounded to its dtype.
 pub(super) fn rounded(dtype: DType, text: &str) -> String {
@@ -31,15 +13,6 @@ pub(super) fn rounded(dtype: DType, text: &str) -> String {
         DType::F16 => format!("round_f16({text})"),
         DType::F32 | DType::I32 | DType::I64 | DType::U8 | DType::Bool => text.to_owned(),
     }
-}
-
-/// An `f32` constant, to the bit.
-pub(in crate::cuda) fn float(x: f32) -> String {
-    if !x.is_finite() || (x == 0.0 && x.is_sign_negative()) {
-        return format!("__uint_as_float({:#010x}u)", x.to_bits());
-    }
-    let text = format!("{x:?}");
-    format!("{text}f")
 }
 
 /// The constant of `dtype` in the first bytes of `bytes`, in arithmetic.
@@ -95,55 +68,40 @@ pub(in crate::cuda) fn element(
     to: DType,
     operands: &[&str],
 ) -> Result<String, LowerError> {
-    let none = || {
-        Err(LowerError(format!(
-            "`{}` of {from} with {} operands is no element of {to}",
-            op.mnemonic(),
-            operands.len()
-        )))
-    };
-    let text = match (op, operands) {
-        (Op::Unary(op), [a]) => match (op, from.is_float()) {
-            (UnaryOp::Neg, _) => return Ok(format!("op_neg({a})")),
-            (UnaryOp::Abs, _) => return Ok(format!("op_abs({a})")),
-            (UnaryOp::Not, _) => return Ok(format!("(u8)({a} == 0)")),
-            (UnaryOp::Exp, true) => format!("expf({a})"),
-            (UnaryOp::Log, true) => format!("logf({a})"),
-            (UnaryOp::Sqrt, true) => format!("sqrtf({a})"),
-            (UnaryOp::Rsqrt, true) => format!("op_rsqrt({a})"),
-            (UnaryOp::Sin, true) => format!("sinf({a})"),
-            (UnaryOp::Cos, true) => format!("cosf({a})"),
-            (UnaryOp::Tanh, true) => format!("tanhf({a})"),
-            (UnaryOp::Erf, true) => format!("erff({a})"),
-            (UnaryOp::Floor, true) => format!("floorf({a})"),
-            (
-                UnaryOp::Exp
-                | UnaryOp::Log
-                | UnaryOp::Sqrt
-                | UnaryOp::Rsqrt
-                | UnaryOp::Sin
-                | UnaryOp::Cos
-                | UnaryOp::Tanh
-                | UnaryOp::Erf
-                | UnaryOp::Floor,
-                false,
-            ) => return none(),
-        },
-        (Op::Binary(op), [a, b]) => match (op, from.is_float()) {
-            (BinaryOp::Max, _) => return Ok(format!("op_max({a}, {b})")),
-            (BinaryOp::Min, _) => return Ok(format!("op_min({a}, {b})")),
-            (BinaryOp::And, false) => return Ok(format!("(u8)(({a} != 0) & ({b} != 0))")),
-            (BinaryOp::Or, false) => return Ok(format!("(u8)(({a} != 0) | ({b} != 0))")),
-            (BinaryOp::And | BinaryOp::Or, true) => return none(),
-            (BinaryOp::Add, true) => format!("{a} + {b}"),
-            (BinaryOp::Sub, true) => format!("{a} - {b}"),
-            (BinaryOp::Mul, true) => format!("{a} * {b}"),
-            (BinaryOp::Div, true) => format!("{a} / {b}"),
-            (BinaryOp::Add, false) => return Ok(format!("op_add({a}, {b})")),
-            (BinaryOp::Sub, false) => return Ok(format!("op_sub({a}, {b})")),
-            (BinaryOp::Mul, false) => return Ok(format!("op_mul({a}, {b})")),
-            (BinaryOp::Div, false) => return Ok(format!("op_div({a}, {b})")),
-        },
+    Ok(match (op, operands) {
+        (Op::Unary(op), [a]) if op.takes(from) => {
+            let function = match op {
+                UnaryOp::Neg => return Ok(format!("op_neg({a})")),
+                UnaryOp::Abs => return Ok(format!("op_abs({a})")),
+                UnaryOp::Not => return Ok(format!("(u8)({a} == 0)")),
+                UnaryOp::Exp => "expf",
+                UnaryOp::Log => "logf",
+                UnaryOp::Sqrt => "sqrtf",
+                UnaryOp::Rsqrt => "op_rsqrt",
+                UnaryOp::Sin => "sinf",
+                UnaryOp::Cos => "cosf",
+                UnaryOp::Tanh => "tanhf",
+                UnaryOp::Erf => "erff",
+                UnaryOp::Floor => "floorf",
+            };
+            rounded(to, &format!("{function}({a})"))
+        }
+        (Op::Binary(op), [a, b]) if op.takes(from) => {
+            let (sign, function) = match op {
+                BinaryOp::Max => return Ok(format!("op_max({a}, {b})")),
+                BinaryOp::Min => return Ok(format!("op_min({a}, {b})")),
+                BinaryOp::And => return Ok(format!("(u8)(({a} != 0) & ({b} != 0))")),
+                BinaryOp::Or => return Ok(format!("(u8)(({a} != 0) | ({b} != 0))")),
+                BinaryOp::Add => ("+", "op_add"),
+                BinaryOp::Sub => ("-", "op_sub"),
+                BinaryOp::Mul => ("*", "op_mul"),
+                BinaryOp::Div => ("/", "op_div"),
+            };
+            match from.is_float() {
+                true => rounded(to, &format!("{a} {sign} {b}")),
+                false => format!("{function}({a}, {b})"),
+            }
+        }
         (Op::Compare(op), [a, b]) => {
             let sign = match op {
                 CompareOp::Eq => "==",
@@ -153,17 +111,22 @@ pub(in crate::cuda) fn element(
                 CompareOp::Gt => ">",
                 CompareOp::Ge => ">=",
             };
-            return Ok(format!("(u8)({a} {sign} {b})"));
+            format!("(u8)({a} {sign} {b})")
         }
-        (Op::Select, [c, a, b]) => return Ok(format!("{c} != 0 ? {a} : {b}")),
-        (Op::Cast | Op::Iota { .. }, [a]) => return Ok(cast(from, to, a)),
+        (Op::Select, [c, a, b]) => format!("{c} != 0 ? {a} : {b}"),
+        (Op::Cast | Op::Iota { .. }, [a]) => cast(from, to, a),
         // A remap that is computed as it is.
         (Op::Broadcast | Op::Reshape | Op::Permute { .. } | Op::Slice { .. }, [a]) => {
-            return Ok((*a).to_owned());
+            (*a).to_owned()
         }
-        _ => return none(),
-    };
-    Ok(rounded(to, &text))
+        _ => {
+            return Err(LowerError(format!(
+                "`{}` of {} operands of {from} is no element of {to}",
+                op.mnemonic(),
+                operands.len()
+            )));
+        }
+    })
 }
 
 /// A value of dtype `from` in dtype `to`.

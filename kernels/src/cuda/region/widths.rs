@@ -1,7 +1,8 @@
 //! How loops are spread over threads, and what their threads load ahead.
 
 use super::super::index::{Index, Run};
-use super::plan::{Component, Kept, Mapping, Planner, Stage, StageKind};
+use super::component::{Component, Kept, Mapping, Stage, StageKind};
+use super::plan::Planner;
 use super::source::Id;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -146,7 +147,7 @@ impl Planner<'_, '_> {
                 if !unit
                     || !plain
                     || !(single || bytes.is_multiple_of(4))
-                    || self.frame.product == Some(arg)
+                    || self.frame.held.contains_key(&arg)
                     || carried.iter().any(|(v, i, n)| (*v, i, *n) == (value, index, stage.elements))
                 {
                     continue;

@@ -2,7 +2,7 @@
 
 use super::matmul::options;
 use super::recipe::{GridAxis, LaunchRecipe, OpKernels, Param, Scalar};
-use super::region::float;
+use super::text::float;
 use crate::cpu::sampling::{LN2_HIGH, LN2_LOW, LOWEST, POLYNOMIAL};
 use crate::lower::LowerError;
 use piecewise_ir::dim::Dim;
@@ -61,6 +61,7 @@ pub fn sample_kernels(operands: &[TensorType]) -> Result<OpKernels, LowerError> 
         dynamic_shared: 0,
         params: args.into_iter().chain(tail.clone()).collect(),
         programmatic: true,
+        ahead: Vec::new(),
     };
     let parts = [GridAxis::of(PARTS, 1), GridAxis::of(rows.clone(), 1), GridAxis::one()];
     let whole = [GridAxis::of(rows.clone(), 1), GridAxis::one(), GridAxis::one()];

@@ -1,9 +1,8 @@
 //! [`crate::segments`] on CUDA: attention within segments on tensor cores where types and widths
 //! allow it, else without them; the mean over segments.
 
-use super::matmul::options;
-use super::recipe::{Blocks, GridAxis, LaunchRecipe, OpKernels, Param, Scalar};
-use super::region::storage;
+use super::recipe::{Blocks, GridAxis, LaunchRecipe, OpKernels, Param, Scalar, options};
+use super::text::storage;
 use crate::lower::LowerError;
 use crate::segments::{SegmentAttention, SegmentMean, SegmentSpec};
 use piecewise_ir::custom::{Attrs, CustomOpDef};

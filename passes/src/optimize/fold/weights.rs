@@ -75,7 +75,21 @@ pub(super) fn needs_memory(op: &Op, position: usize) -> bool {
     match op {
         Op::MatMul { .. } | Op::Custom(_) | Op::Region(_) | Op::Scatter => true,
         Op::Gather => position == 0,
-        _ => false,
+        Op::ArgMax { .. }
+        | Op::TopK { .. }
+        | Op::Unary(_)
+        | Op::Binary(_)
+        | Op::Compare(_)
+        | Op::Select
+        | Op::Cast
+        | Op::Reduce { .. }
+        | Op::Broadcast
+        | Op::Reshape
+        | Op::Permute { .. }
+        | Op::Slice { .. }
+        | Op::Concat { .. }
+        | Op::Iota { .. }
+        | Op::Literal(_) => false,
     }
 }
 

@@ -1,0 +1,15 @@
+//! Every test of the crate from outside, in one program: each further one would be linked anew.
+
+#![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
+#![allow(clippy::print_stdout, reason = "a skipped test says why")]
+
+mod cpu_capture;
+mod cpu_layer;
+mod cpu_nodes;
+mod cpu_regions;
+mod cpu_weights;
+mod cuda_device;
+mod cuda_nvrtc;
+mod cuda_regions;
+mod harness;
+mod support;

@@ -1,0 +1,31 @@
+//! C++ for dtypes and constants.
+
+use piecewise_ir::dtype::DType;
+
+/// The type of an element in memory.
+pub(super) fn storage(dtype: DType) -> &'static str {
+    match dtype {
+        DType::BF16 => "bf16",
+        DType::F16 => "f16",
+        other => lane(other),
+    }
+}
+
+/// The type of an element in arithmetic.
+pub(super) fn lane(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F32 | DType::BF16 | DType::F16 => "float",
+        DType::I32 => "i32",
+        DType::I64 => "i64",
+        DType::U8 | DType::Bool => "u8",
+    }
+}
+
+/// An `f32` constant, to the bit.
+pub(super) fn float(x: f32) -> String {
+    if !x.is_finite() || (x == 0.0 && x.is_sign_negative()) {
+        return format!("__uint_as_float({:#010x}u)", x.to_bits());
+    }
+    let text = format!("{x:?}");
+    format!("{text}f")
+}

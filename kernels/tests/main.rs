@@ -1,0 +1,27 @@
+//! Every test of the crate from outside, in one program: each further one would be linked anew.
+
+#![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
+#![allow(clippy::print_stdout, reason = "a skipped test says why")]
+
+#[macro_use]
+#[path = "../../passes/tests/common/mod.rs"]
+mod common;
+
+mod cuda_absorbed;
+mod cuda_attention;
+mod cuda_emulated;
+mod cuda_kernels;
+mod cuda_regions;
+mod cuda_tensor;
+#[path = "cuda/emulate.rs"]
+mod emulate;
+#[path = "cuda/layer.rs"]
+mod layer;
+#[path = "cuda/nvrtc.rs"]
+mod nvrtc;
+#[allow(dead_code, unreachable_pub, reason = "tests of the backend use more of it")]
+#[path = "../../backend/tests/harness/random.rs"]
+mod random;
+mod region_parts;
+#[path = "cuda/values.rs"]
+mod values;

@@ -1,0 +1,115 @@
+//! What is packed: bytes in use for a time, and which are in use together.
+
+/// Bytes that are in use from one position to another.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Item {
+    /// The first position, inclusive.
+    pub start: usize,
+    /// The last position, inclusive.
+    pub end: usize,
+    /// How many bytes, or units of an alignment.
+    pub size: u64,
+}
+
+impl Item {
+    /// Whether both are in use at some position.
+    pub(super) fn conflicts(&self, other: &Self) -> bool {
+        self.start <= other.end && other.start <= self.end
+    }
+}
+
+/// An offset for each item such that items in use at one position do not overlap.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Packing {
+    /// By item.
+    pub offsets: Vec<u64>,
+    /// The end of the highest item.
+    pub height: u64,
+}
+
+/// The largest sum of sizes in use at one position: a lower bound of every packing's height.
+pub fn largest_live_sum(items: &[Item]) -> u64 {
+    // The sum grows only where an item starts.
+    let mut events: Vec<(usize, bool, u64)> = Vec::with_capacity(2 * items.len());
+    for item in items {
+        events.push((item.start, true, item.size));
+        events.push((item.end.saturating_add(1), false, item.size));
+    }
+    events.sort_unstable();
+    let (mut live, mut largest) = (0u64, 0u64);
+    for (_, starts, size) in events {
+        live = if starts { live.saturating_add(size) } else { live.saturating_sub(size) };
+        largest = largest.max(live);
+    }
+    largest
+}
+
+/// The items that each item is in use together with.
+#[derive(Debug)]
+pub(super) struct Conflicts {
+    of: Vec<Vec<usize>>,
+    twofold: Vec<usize>,
+}
+
+impl Conflicts {
+    pub(super) fn among(items: &[Item]) -> Self {
+        let mut by_start: Vec<usize> = (0..items.len()).collect();
+        by_start.sort_by_key(|&i| items[i].start);
+        let mut of = vec![Vec::new(); items.len()];
+        let mut active: Vec<usize> = Vec::new();
+        for &i in &by_start {
+            active.retain(|&j| items[j].end >= items[i].start);
+            for &j in &active {
+                if items[i].conflicts(&items[j]) {
+                    of[i].push(j);
+                    of[j].push(i);
+                }
+            }
+            active.push(i);
+        }
+        Self { of, twofold: Vec::new() }
+    }
+
+    pub(super) fn of(&self, item: usize) -> &[usize] {
+        &self.of[item]
+    }
+
+    /// The items that stand for two, in use at two times.
+    pub(super) fn twofold(&self) -> &[usize] {
+        &self.twofold
+    }
+
+    /// The second of each pair made one with the first: the items left, what they are in use
+    /// together with, and for each item the one that it became.
+    pub(super) fn merge(
+        &self,
+        items: &[Item],
+        pairs: &[(usize, usize)],
+    ) -> (Vec<Item>, Self, Vec<usize>) {
+        let mut first: Vec<usize> = (0..items.len()).collect();
+        pairs.iter().for_each(|&(i, j)| first[j] = i);
+        let mut merged = vec![0; items.len()];
+        let mut left: Vec<Item> = Vec::new();
+        for i in (0..items.len()).filter(|&i| first[i] == i) {
+            merged[i] = left.len();
+            left.push(items[i]);
+        }
+        let mut twofold = Vec::new();
+        for &(i, j) in pairs {
+            merged[j] = merged[i];
+            let item = &mut left[merged[i]];
+            item.start = item.start.min(items[j].start);
+            item.end = item.end.max(items[j].end);
+            twofold.push(merged[i]);
+        }
+        let mut of = vec![Vec::new(); left.len()];
+        for (i, others) in self.of.iter().enumerate() {
+            of[merged[i]].extend(others.iter().map(|&other| merged[other]));
+        }
+        for list in &mut of {
+            list.sort_unstable();
+            list.dedup();
+        }
+        (left, Self { of, twofold }, merged)
+    }
+}

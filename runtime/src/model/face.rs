@@ -1,0 +1,96 @@
+//! A compiled model whose device is chosen at run time.
+
+use super::{BuildTimes, CompiledModel, Ledger, ModelError, Outputs, StepData, StepReport, Ticket};
+use crate::dispatch::Dispatcher;
+use crate::stats::Statistics;
+use crate::symbols::SymbolTable;
+use piecewise_backend::device::Device;
+use piecewise_ir::module::Module;
+
+/// [`CompiledModel`] without its device in its type.
+pub trait Model: std::fmt::Debug + Send {
+    /// [`CompiledModel::module`].
+    fn module(&self) -> &Module;
+
+    /// [`CompiledModel::symbols`].
+    fn symbols(&self) -> &SymbolTable;
+
+    /// [`CompiledModel::dispatcher`].
+    fn dispatcher(&self) -> &Dispatcher;
+
+    /// [`CompiledModel::statistics`].
+    fn statistics(&self) -> &Statistics;
+
+    /// [`CompiledModel::build_times`].
+    fn build_times(&self) -> BuildTimes;
+
+    /// Bytes of everything on the device.
+    fn ledger(&self) -> Ledger;
+
+    /// [`CompiledModel::lowered_mode`].
+    fn lowered_mode(&self) -> Option<&str>;
+
+    /// [`Device::describe`].
+    fn describe_device(&self) -> String;
+
+    /// [`CompiledModel::last_step`].
+    fn last_step(&self) -> Option<StepReport>;
+
+    /// [`CompiledModel::submit`].
+    ///
+    /// # Errors
+    /// As there.
+    fn submit(&mut self, step: &StepData<'_>) -> Result<Ticket, ModelError>;
+
+    /// [`CompiledModel::read`].
+    ///
+    /// # Errors
+    /// As there.
+    fn read(&mut self, ticket: &Ticket) -> Result<Outputs<'_>, ModelError>;
+}
+
+impl<D: Device> Model for CompiledModel<D> {
+    fn module(&self) -> &Module {
+        self.module()
+    }
+
+    fn symbols(&self) -> &SymbolTable {
+        self.symbols()
+    }
+
+    fn dispatcher(&self) -> &Dispatcher {
+        self.dispatcher()
+    }
+
+    fn statistics(&self) -> &Statistics {
+        self.statistics()
+    }
+
+    fn build_times(&self) -> BuildTimes {
+        self.build_times()
+    }
+
+    fn ledger(&self) -> Ledger {
+        self.memory().ledger
+    }
+
+    fn lowered_mode(&self) -> Option<&str> {
+        self.lowered_mode()
+    }
+
+    fn describe_device(&self) -> String {
+        self.device().describe()
+    }
+
+    fn last_step(&self) -> Option<StepReport> {
+        self.last_step()
+    }
+
+    fn submit(&mut self, step: &StepData<'_>) -> Result<Ticket, ModelError> {
+        self.submit(step)
+    }
+
+    fn read(&mut self, ticket: &Ticket) -> Result<Outputs<'_>, ModelError> {
+        self.read(ticket)
+    }
+}

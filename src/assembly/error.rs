@@ -1,0 +1,144 @@
+//! Why a model could not be put together.
+
+use crate::device::OpenError;
+use crate::models::{CheckpointError, ConfigError as ModelConfigError};
+use crate::session::SessionError;
+use piecewise_backend::device::DeviceError;
+use piecewise_ir::builder::BuildErrors;
+use piecewise_runtime::batch::RoleError;
+use piecewise_runtime::config::{ConfigError, Source};
+use piecewise_runtime::engine::EngineError;
+use piecewise_runtime::kv::SizingError;
+use piecewise_runtime::measure::MeasureError;
+use piecewise_runtime::model::ModelError;
+use piecewise_runtime::pipeline::PlanError;
+use std::path::PathBuf;
+
+/// Why a model could not be put together.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AssemblyError {
+    /// A setting.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A device that there is not.
+    #[error("{from}: target: {reason}")]
+    Target {
+        /// Where it was set.
+        from: Source,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Sequences longer than the model can have.
+    #[error(
+        "{from}: max_seq_len = {length} is above max_position_embeddings = {longest} of \
+         config.json; lower it"
+    )]
+    TooLong {
+        /// Where the length was set.
+        from: Source,
+        /// The length.
+        length: u64,
+        /// The longest that the model can have.
+        longest: u64,
+    },
+    /// A bound for a graph, which has its own.
+    #[error("{key} ({from}) is for model folders and presets; the bounds of a graph are its own")]
+    BoundOfGraph {
+        /// The key.
+        key: &'static str,
+        /// Where it was set.
+        from: Source,
+    },
+    /// The configuration of a model folder.
+    #[error("can't use the model in {}", folder.display())]
+    Folder {
+        /// The folder.
+        folder: PathBuf,
+        /// What is wrong.
+        source: Box<ModelConfigError>,
+    },
+    /// The weights of a model folder.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The checkpoint holds a bias that the configuration knows nothing of.
+    #[error(
+        "checkpoint tensor \"{tensor}\" is a bias that the model of config.json does not have: \
+         the configuration belongs to other weights"
+    )]
+    UnknownBias {
+        /// The tensor.
+        tensor: String,
+    },
+    /// The graph of a family.
+    #[error(transparent)]
+    Build(#[from] BuildErrors),
+    /// A text that is no graph, or whose plan can't be used.
+    #[error("{name} {what}: {reason}")]
+    Text {
+        /// What the text is called.
+        name: String,
+        /// What can't be done with it.
+        what: &'static str,
+        /// Why not.
+        reason: String,
+    },
+    /// An op to split at that the graph does not have.
+    #[error("splitting_ops names {name:?}, but the custom ops of the graph are {there}")]
+    SplitOp {
+        /// The name.
+        name: String,
+        /// The names that there are.
+        there: String,
+    },
+    /// A pass, or the text of the pipeline.
+    #[error(transparent)]
+    Plan(#[from] Box<PlanError>),
+    /// The device.
+    #[error(transparent)]
+    Device(#[from] Box<OpenError>),
+    /// The roles of the graph, for an engine or a timer.
+    #[error(transparent)]
+    Role(#[from] RoleError),
+    /// The memory budget.
+    #[error(transparent)]
+    Sizing(#[from] SizingError),
+    /// The compiled model.
+    #[error(transparent)]
+    Model(#[from] Box<ModelError>),
+    /// The engine.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The timer.
+    #[error(transparent)]
+    Measure(#[from] Box<MeasureError>),
+    /// The session.
+    #[error(transparent)]
+    Session(#[from] Box<SessionError>),
+}
+
+impl AssemblyError {
+    /// Whether memory is short, so that smaller bounds would do.
+    pub fn is_out_of_memory(&self) -> bool {
+        let Self::Model(error) = self else { return false };
+        matches!(**error, ModelError::Device(DeviceError::OutOfMemory { .. }))
+    }
+}
+
+macro_rules! boxed {
+    ($($variant:ident($source:ty)),*) => {
+        $(impl From<$source> for AssemblyError {
+            fn from(error: $source) -> Self {
+                Self::$variant(Box::new(error))
+            }
+        })*
+    };
+}
+
+boxed!(
+    Plan(PlanError),
+    Device(OpenError),
+    Model(ModelError),
+    Measure(MeasureError),
+    Session(SessionError)
+);

@@ -1,0 +1,440 @@
+//! From a model to something that runs: the one way, whoever asks.
+//!
+//! An [`Assembly`] takes a graph, a text of the IR, a model folder or a preset; a configuration in
+//! which each value knows where it came from; ops, passes and weights of one's own; a device; and
+//! a store for what is compiled. What it makes first is [`Planned`]: pieces, memory and, as far as
+//! somebody asks for them, artifacts, without a device. From there it is an engine that serves
+//! requests, a session that is stepped by hand, or a timer.
+//!
+//! ```
+//! use piecewise::prelude::*;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/tiny-qwen3");
+//! let planned = Assembly::folder(folder)?
+//!     .max_num_tokens(32)
+//!     .max_num_seqs(2)
+//!     .max_seq_len(64)
+//!     .set("cache.enabled", false)
+//!     .plan()?;
+//! let stitch = planned.stitch()?;
+//! assert_eq!((stitch.piece_count(), stitch.unique_pieces().len()), (8, 4));
+//!
+//! let mut engine = planned.engine()?;
+//! engine.add(Request::new(vec![326, 680], 3))?;
+//! let mut events = Vec::new();
+//! while engine.step(&mut events)? {}
+//! assert_eq!(engine.statistics().compile.total_compiled(), planned_pieces(&*engine));
+//! # fn planned_pieces(engine: &dyn Engine) -> u64 { engine.statistics().compile.compiled["piece"] }
+//! # Ok(())
+//! # }
+//! ```
+
+mod error;
+mod planned;
+mod settings;
+
+pub use error::AssemblyError;
+pub use piecewise_runtime::config::Purpose;
+pub use planned::{LoweredPiece, LoweredUnique, Planned};
+pub use settings::Settings;
+
+use crate::device::{DeviceSpec, OpenDevice, all_threads};
+use crate::models::{Checkpoint, CheckpointError, DecoderConfig, Preset};
+use crate::session::Session;
+use piecewise_backend::compiler::Store;
+use piecewise_backend::tuning::TuneMode;
+use piecewise_backend::weights::WeightSource;
+use piecewise_ir::dtype::DType;
+use piecewise_ir::graph::Graph;
+use piecewise_ir::module::Module;
+use piecewise_ir::text::{parse_module, render};
+use piecewise_ir::verify::verify_graph;
+use piecewise_kernels::op::OpRegistry;
+use piecewise_passes::check::check_plan;
+use piecewise_passes::manager::PassConstructor;
+use piecewise_passes::pipeline::DEFAULT_PIPELINE;
+use piecewise_passes::{Observer, Registry};
+use piecewise_runtime::config::{ConfigError, ConfigLayers};
+use piecewise_runtime::engine::Engine;
+use piecewise_runtime::measure::DynStepTimer;
+use piecewise_runtime::mode::{GraphMode, Level};
+use piecewise_runtime::model::{Checks, Progress};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What an assembly tells whoever watches it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Notice<'a> {
+    /// How far it is.
+    Progress(Progress),
+    /// Something that is no reason to stop.
+    Warning(&'a str),
+    /// The device `auto` is the processor, for this reason.
+    OnCpu(&'a str),
+}
+
+pub(crate) type Watcher = Box<dyn FnMut(Notice<'_>) + Send>;
+
+/// Where the graph comes from.
+enum Model {
+    Graph(Graph),
+    /// With a plan or without one.
+    Text {
+        module: Module,
+    },
+    Decoder(DecoderConfig),
+}
+
+/// A model with everything that it is put together from; nothing happens before one of the methods
+/// that return a `Result`.
+#[must_use = "nothing is put together before `plan`, `session`, `engine` or `timer`"]
+pub struct Assembly {
+    model: Model,
+    layers: Result<ConfigLayers, ConfigError>,
+    ops: OpRegistry,
+    passes: Registry,
+    pipeline: String,
+    weights: Option<Box<dyn WeightSource>>,
+    checkpoint: Option<Result<Checkpoint, CheckpointError>>,
+    store: Option<Arc<dyn Store>>,
+    device: Option<OpenDevice>,
+    threads: usize,
+    observers: Vec<Box<dyn Observer>>,
+    watcher: Option<Watcher>,
+    purpose: Purpose,
+    sequences: Option<u64>,
+    kv_rows: Option<u64>,
+    checks_weights: bool,
+}
+
+impl std::fmt::Debug for Assembly {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Assembly")
+            .field("layers", &self.layers)
+            .field("pipeline", &self.pipeline)
+            .field("device", &self.device)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Assembly {
+    fn of(model: Model) -> Self {
+        Self {
+            model,
+            layers: Ok(ConfigLayers::new()),
+            ops: OpRegistry::builtin(),
+            passes: Registry::standard(),
+            pipeline: DEFAULT_PIPELINE.to_owned(),
+            weights: None,
+            checkpoint: None,
+            store: None,
+            device: None,
+            threads: all_threads(),
+            observers: Vec::new(),
+            watcher: None,
+            purpose: Purpose::default(),
+            sequences: None,
+            kv_rows: None,
+            checks_weights: false,
+        }
+    }
+
+    /// A graph of one's own. The bounds of its symbols are its own.
+    pub fn graph(graph: Graph) -> Self {
+        Self::of(Model::Graph(graph))
+    }
+
+    /// A graph as text, with its plan or without; `name` is what errors call it.
+    ///
+    /// # Errors
+    /// When it does not parse, or it brings a plan that its graph can't be run by.
+    pub fn text(name: impl Into<String>, text: &str) -> Result<Self, AssemblyError> {
+        let name = name.into();
+        let failed = |what, reason| AssemblyError::Text { name: name.clone(), what, reason };
+        let module = parse_module(text).map_err(|e| failed("does not parse", e.to_string()))?;
+        if module.layout().is_some() {
+            verify_graph(module.graph())
+                .map_err(|found| failed("is not valid", render(module.graph(), &found)))?;
+            check_plan(&module).map_err(|found| {
+                failed("has a plan that can't be used", render(&module, &found))
+            })?;
+        }
+        Ok(Self::of(Model::Text { module }))
+    }
+
+    /// A text in a file.
+    ///
+    /// # Errors
+    /// When it can't be read, or as for [`Self::text`].
+    pub fn file(path: impl AsRef<Path>) -> Result<Self, AssemblyError> {
+        let name = path.as_ref().display().to_string();
+        let text = std::fs::read_to_string(path).map_err(|error| AssemblyError::Text {
+            name: name.clone(),
+            what: "can't be read",
+            reason: error.to_string(),
+        })?;
+        Self::text(name, &text)
+    }
+
+    /// A Hugging Face model folder. Its configuration is read now, its weights where there are any
+    /// once they are needed.
+    ///
+    /// # Errors
+    /// When `config.json` is missing or of no decoder that is known here.
+    pub fn folder(folder: impl Into<PathBuf>) -> Result<Self, AssemblyError> {
+        let folder = folder.into();
+        match DecoderConfig::load(&folder) {
+            Ok(config) => {
+                let checkpoint = Some(Checkpoint::open(&folder));
+                Ok(Self { checkpoint, ..Self::decoder(config) })
+            }
+            Err(source) => Err(AssemblyError::Folder { folder, source: Box::new(source) }),
+        }
+    }
+
+    /// A published model by its shapes; to run it, give it weights.
+    pub fn preset(preset: Preset) -> Self {
+        Self::decoder(preset.config())
+    }
+
+    /// A decoder of a known family; to run it, give it weights.
+    pub fn decoder(config: DecoderConfig) -> Self {
+        Self::of(Model::Decoder(config))
+    }
+
+    /// Configuration from files, flags or both. What was set before is dropped; what is set after
+    /// goes on top.
+    pub fn configure(mut self, layers: ConfigLayers) -> Self {
+        self.layers = Ok(layers);
+        self
+    }
+
+    /// Sets a key of the configuration, as in a file: `set("checks.poison", true)`. A wrong key or
+    /// value is the error of [`Self::plan`].
+    pub fn set(mut self, key: &str, value: impl Serialize) -> Self {
+        self.layers = self.layers.and_then(|layers| layers.set(key, value));
+        self
+    }
+
+    /// How far the graph is compiled.
+    pub fn level(self, level: Level) -> Self {
+        self.set("level", level)
+    }
+
+    /// Which graphs are captured.
+    pub fn graph_mode(self, mode: GraphMode) -> Self {
+        self.set("graph_mode", mode)
+    }
+
+    /// The sizes, ascending, at which graphs are captured: a step runs at the smallest that holds
+    /// its rows, and launched above the largest. Without it, a pattern up to the bound.
+    pub fn capture_sizes(self, sizes: impl IntoIterator<Item = u64>) -> Self {
+        self.set("capture_num_tokens", Vec::from_iter(sizes))
+    }
+
+    /// The custom ops that the graph is cut at, by name; without it, those whose definitions say
+    /// so. An op that is not cut at becomes part of a piece.
+    pub fn split_at<S: Into<String>>(self, names: impl IntoIterator<Item = S>) -> Self {
+        self.set("splitting_ops", names.into_iter().map(Into::into).collect::<Vec<String>>())
+    }
+
+    /// Never cuts the graph: every op becomes part of a piece.
+    pub fn never_split(self) -> Self {
+        self.set("splitting_ops", Vec::<String>::new())
+    }
+
+    /// The most tokens of a step; longer prompts are cut into chunks.
+    pub fn max_num_tokens(self, tokens: u64) -> Self {
+        self.set("max_num_tokens", tokens)
+    }
+
+    /// The most sequences of a step.
+    pub fn max_num_seqs(self, sequences: u64) -> Self {
+        self.set("max_num_seqs", sequences)
+    }
+
+    /// The longest sequence, prompt and reply together.
+    pub fn max_seq_len(self, tokens: u64) -> Self {
+        self.set("max_seq_len", tokens)
+    }
+
+    /// Bytes that the model may take; what weights and buffers leave is for the KV cache.
+    pub fn memory_budget(self, bytes: u64) -> Self {
+        self.set("memory_budget", bytes)
+    }
+
+    /// The dtype of activations and of the KV cache; without it, the checkpoint's own.
+    pub fn activations(self, dtype: DType) -> Self {
+        self.set("dtype", dtype)
+    }
+
+    /// Whether alternatives and algorithms are chosen by measurement.
+    pub fn tune(self, mode: TuneMode) -> Self {
+        self.set("tune", mode)
+    }
+
+    /// Checks that run with every step, for debugging.
+    pub fn checks(self, checks: Checks) -> Self {
+        self.set("checks.poison", checks.poison)
+            .set("checks.addresses", checks.addresses)
+            .set("checks.compare", checks.compare)
+    }
+
+    /// Where it runs, by name; the CPU, unless said otherwise.
+    pub fn device(self, device: DeviceSpec) -> Self {
+        self.set("target", device.to_string())
+    }
+
+    /// Where it runs: a device that is open, which other models may share.
+    pub fn on(mut self, device: &OpenDevice) -> Self {
+        self.device = Some(device.clone());
+        self
+    }
+
+    /// Threads of the CPU, where no open device is given; all, unless said otherwise.
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads.max(1);
+        self
+    }
+
+    /// Custom ops and their implementations; without it, the ops of the framework.
+    pub fn ops(mut self, ops: OpRegistry) -> Self {
+        self.ops = ops;
+        self
+    }
+
+    /// Adds a pass that [`Self::pipeline`] may name, with the names of the options that it takes.
+    pub fn pass(
+        mut self,
+        name: &'static str,
+        options: &'static [&'static str],
+        make: PassConstructor,
+    ) -> Self {
+        self.passes.add(name, options, make);
+        self
+    }
+
+    /// The passes in order, with options in braces, instead of [`DEFAULT_PIPELINE`]. At the level
+    /// `eager` only those from `split` on run.
+    pub fn pipeline(mut self, text: impl Into<String>) -> Self {
+        self.pipeline = text.into();
+        self
+    }
+
+    /// Where the weights come from; without it, from the model folder.
+    pub fn weights(mut self, weights: impl WeightSource + 'static) -> Self {
+        self.weights = Some(Box::new(weights));
+        self
+    }
+
+    /// Takes the weights of a checkpoint, which [`Self::check_weights`] can hold against the graph.
+    pub fn checkpoint(mut self, checkpoint: Checkpoint) -> Self {
+        self.checkpoint = Some(Ok(checkpoint));
+        self
+    }
+
+    /// Holds the weights of a model folder or a checkpoint against the graph before anything is compiled;
+    /// [`Self::engine`], [`Self::session`] and [`Self::timer`] do so unasked.
+    pub fn check_weights(mut self) -> Self {
+        self.checks_weights = true;
+        self
+    }
+
+    /// Where what is compiled is kept, instead of the cache of the configuration.
+    pub fn store(mut self, store: Arc<dyn Store>) -> Self {
+        self.store = Some(store);
+        self
+    }
+
+    /// Calls `observer` after each pass.
+    pub fn observe(mut self, observer: Box<dyn Observer>) -> Self {
+        self.observers.push(observer);
+        self
+    }
+
+    /// Calls `watcher` with progress and warnings.
+    pub fn watch(mut self, watcher: impl FnMut(Notice<'_>) + Send + 'static) -> Self {
+        self.watcher = Some(Box::new(watcher));
+        self
+    }
+
+    /// What an engine reads back: sampled ids, or logits too.
+    pub fn purpose(mut self, purpose: Purpose) -> Self {
+        self.purpose = purpose;
+        self
+    }
+
+    /// The sequences that there will be, where that is known: a decoder keeps room for no more.
+    pub fn sequences(mut self, sequences: u64) -> Self {
+        self.sequences = Some(sequences);
+        self
+    }
+
+    /// Rows of a decoder's KV pool; without it, room for every sequence at its longest, or what
+    /// the memory budget leaves.
+    pub fn kv_rows(mut self, rows: u64) -> Self {
+        self.kv_rows = Some(rows);
+        self
+    }
+
+    /// What the configuration of a decoder says; `None` of a graph or a text.
+    pub fn decoder_config(&self) -> Option<&DecoderConfig> {
+        match &self.model {
+            Model::Decoder(config) => Some(config),
+            Model::Graph(_) | Model::Text { .. } => None,
+        }
+    }
+
+    /// The settings in force, before anything is planned.
+    ///
+    /// # Errors
+    /// When a value is wrong, or two do not go together.
+    pub fn settings(&self) -> Result<Settings, AssemblyError> {
+        let layers = self.layers.clone()?;
+        match &self.model {
+            Model::Graph(graph) => Settings::of_graph(layers, graph, &self.ops),
+            Model::Text { module } => Settings::of_graph(layers, module.graph(), &self.ops),
+            Model::Decoder(config) => Settings::of_model(layers, config, self.sequences),
+        }
+    }
+
+    /// Builds the graph, runs the passes and, where there is a memory budget, lowers the pieces to
+    /// see what is left for the KV cache. Nothing is loaded.
+    ///
+    /// # Errors
+    /// When a setting is wrong, a pass fails or breaks a rule, a piece does not compile where a
+    /// budget has it compiled, or the budget is too small.
+    pub fn plan(self) -> Result<Planned, AssemblyError> {
+        planned::plan(self)
+    }
+
+    /// A session, which is stepped by hand: inputs by name, outputs by position.
+    ///
+    /// # Errors
+    /// As for [`Self::plan`] and [`Planned::session`].
+    pub fn session(self) -> Result<Session, AssemblyError> {
+        self.check_weights().plan()?.session()
+    }
+
+    /// An engine, which serves requests by continuous batching.
+    ///
+    /// # Errors
+    /// As for [`Self::plan`] and [`Planned::engine`].
+    pub fn engine(self) -> Result<Box<dyn Engine>, AssemblyError> {
+        self.check_weights().plan()?.engine()
+    }
+
+    /// A timer, whose sequences have room for so many positions each.
+    ///
+    /// # Errors
+    /// As for [`Self::plan`] and [`Planned::timer`].
+    pub fn timer(self, positions: &[u64]) -> Result<Box<dyn DynStepTimer>, AssemblyError> {
+        self.check_weights().plan()?.timer(positions)
+    }
+}
+
+#[cfg(test)]
+mod tests;

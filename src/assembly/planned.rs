@@ -1,0 +1,520 @@
+//! What is planned and not yet anywhere: a module, its pieces, and artifacts as they are asked for.
+
+use super::settings::{Settings, symbols_of};
+use super::{Assembly, AssemblyError, Model, Notice, Watcher};
+use crate::device::{OpenDevice, OpenError, Opened, lock};
+use crate::models::{
+    Checkpoint, DecoderConfig, DecoderLimits, check_weights, decoder, unused_tensors,
+};
+use crate::session::{InMemoryWeights, Session};
+use piecewise_backend::artifact::Artifact;
+use piecewise_backend::compiler::{CompileError, Compiler, NoStore, Store};
+use piecewise_backend::cpu::CpuDevice;
+use piecewise_backend::cuda::{CudaDevice, Faults};
+use piecewise_backend::device::Device;
+use piecewise_backend::measure::MeasuredDevice;
+use piecewise_backend::weights::WeightSource;
+use piecewise_ir::dtype::DType;
+use piecewise_ir::entity::{Entity, UniquePieceId};
+use piecewise_ir::graph::Graph;
+use piecewise_ir::module::{Module, Stitch};
+use piecewise_ir::op::Op;
+use piecewise_kernels::op::OpRegistry;
+use piecewise_passes::RunReport;
+use piecewise_runtime::artifact_store::{
+    CacheStore, CompileCounts, CompileJob, Lowering, NoCache, compile_jobs,
+};
+use piecewise_runtime::batch::RoleMap;
+use piecewise_runtime::config::{Purpose, RuntimeConfig};
+use piecewise_runtime::engine::{BatchingEngine, Engine};
+use piecewise_runtime::kv::KvShape;
+use piecewise_runtime::measure::{DynStepTimer, StepTimer};
+use piecewise_runtime::model::{BuildOptions, CompiledModel, Ledger, ModelError, Progress};
+use piecewise_runtime::pipeline::Planner;
+use piecewise_runtime::symbols::SymbolTable;
+use std::cell::{OnceCell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// A planned module with what it is to be compiled and run by. Each piece is lowered at most once
+/// at each size, by the first who asks for it.
+pub struct Planned {
+    settings: Settings,
+    module: Module,
+    symbols: SymbolTable,
+    passes: RunReport,
+    config: Option<DecoderConfig>,
+    weights: Option<Box<dyn WeightSource>>,
+    ops: Arc<OpRegistry>,
+    purpose: Purpose,
+    threads: usize,
+    store: OnceCell<Arc<dyn Store>>,
+    device: OnceCell<OpenDevice>,
+    compiler: OnceCell<Box<dyn Compiler>>,
+    lowering: OnceCell<Lowering>,
+    watcher: RefCell<Option<Watcher>>,
+}
+
+impl std::fmt::Debug for Planned {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Planned")
+            .field("settings", &self.settings)
+            .field("device", &self.device)
+            .field("passes", &self.passes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A unique piece at one of its sizes.
+#[derive(Debug)]
+pub struct LoweredPiece<'a> {
+    /// What it was lowered to.
+    pub artifact: &'a Artifact,
+    /// The key of its entry in the compile cache.
+    pub key: String,
+}
+
+/// A unique piece at all its sizes, or why it does not compile.
+#[derive(Debug)]
+pub struct LoweredUnique<'a> {
+    /// Which.
+    pub unique: UniquePieceId,
+    /// In the order of sizes.
+    pub pieces: Result<Vec<LoweredPiece<'a>>, &'a CompileError>,
+}
+
+/// Holds the weights of a graph against a checkpoint: all there, of the right shape, and none left
+/// over that would change the result.
+fn check_checkpoint(
+    graph: &Graph,
+    checkpoint: &Checkpoint,
+    warn: &mut dyn FnMut(&str),
+) -> Result<(), AssemblyError> {
+    check_weights(graph, checkpoint)?;
+    for name in unused_tensors(graph, checkpoint) {
+        let inert = name.ends_with("rotary_emb.inv_freq") || name == "lm_head.weight";
+        if name.ends_with(".bias") {
+            return Err(AssemblyError::UnknownBias { tensor: name.to_owned() });
+        }
+        if !inert {
+            warn(&format!("checkpoint tensor \"{name}\" is not used"));
+        }
+    }
+    Ok(())
+}
+
+/// An op that is not there would never be split at, without a word.
+fn check_split_ops(names: &[String], graph: &Graph) -> Result<(), AssemblyError> {
+    let ops: BTreeSet<&str> = graph
+        .nodes()
+        .filter_map(|node| match &graph.node(node).op {
+            Op::Custom(call) => Some(call.name.as_str()),
+            _ => None,
+        })
+        .collect();
+    match names.iter().find(|name| !ops.contains(name.as_str())) {
+        Some(name) => {
+            let there = Vec::from_iter(ops).join(", ");
+            Err(AssemblyError::SplitOp { name: name.clone(), there })
+        }
+        None => Ok(()),
+    }
+}
+
+fn limits(config: &RuntimeConfig, kv_rows: u64) -> DecoderLimits {
+    DecoderLimits {
+        activations: config.dtype.unwrap_or(DType::F32),
+        max_tokens: config.max_num_tokens,
+        max_rows: config.max_num_rows(),
+        max_sequences: config.max_num_seqs(),
+        max_length: config.max_seq_len,
+        kv_rows,
+    }
+}
+
+pub(super) fn plan(mut assembly: Assembly) -> Result<Planned, AssemblyError> {
+    let settings = assembly.settings()?;
+    let config = &settings.config;
+    let mut watcher = assembly.watcher.take();
+    let mut warn = |text: &str| {
+        if let Some(watcher) = &mut watcher {
+            watcher(Notice::Warning(text));
+        }
+    };
+    let mut decoder_config = None;
+    let checkpoint = match (assembly.checkpoint, &assembly.weights) {
+        // Who brings weights does not need those of the folder.
+        (_, Some(_)) | (None, None) => None,
+        (Some(Err(error)), None) if assembly.checks_weights => return Err(error.into()),
+        (Some(checkpoint), None) => checkpoint.ok(),
+    };
+    let mut brought = None;
+    let graph = match assembly.model {
+        Model::Graph(graph) => graph,
+        Model::Text { module } => {
+            brought = module.layout().is_some().then(|| module.clone());
+            module.into_graph()
+        }
+        Model::Decoder(model) => {
+            for key in &model.ignored_keys {
+                warn(&format!("config.json: `{key}` is not known here and is ignored"));
+            }
+            // Tensors of another type than the configuration's make other pieces.
+            let stored: BTreeMap<String, DType> = checkpoint
+                .iter()
+                .flat_map(|c| c.names().filter_map(|n| Some((n.to_owned(), c.dtype_of(n)?))))
+                .collect();
+            let rows = settings.most_kv_rows(assembly.sequences);
+            let limits = limits(config, assembly.kv_rows.unwrap_or(rows));
+            let graph = decoder(&model, &limits, move |name| stored.get(name).copied())?;
+            decoder_config = Some(model);
+            graph
+        }
+    };
+    if let (Some(checkpoint), true) = (&checkpoint, assembly.checks_weights) {
+        check_checkpoint(&graph, checkpoint, &mut warn)?;
+    }
+    let weights = match (assembly.weights, checkpoint) {
+        (Some(weights), _) => Some(weights),
+        (None, checkpoint) => checkpoint.map(|c| Box::new(c) as Box<dyn WeightSource>),
+    };
+    for warning in settings.warnings() {
+        warn(&warning.to_string());
+    }
+    let split_ops = config.splitting_ops.as_deref();
+    check_split_ops(split_ops.unwrap_or_default(), &graph)?;
+    let (module, passes) = match brought {
+        Some(module) => (module, RunReport::default()),
+        None => Planner {
+            level: config.level,
+            pipeline: &assembly.pipeline,
+            registry: &assembly.passes,
+            split_ops,
+        }
+        .plan(graph, assembly.observers)?,
+    };
+    let mut planned = Planned {
+        symbols: symbols_of(module.graph())?,
+        settings,
+        module,
+        passes,
+        config: decoder_config,
+        weights,
+        ops: Arc::new(assembly.ops),
+        purpose: assembly.purpose,
+        threads: assembly.threads,
+        store: assembly.store.map_or_else(OnceCell::new, OnceCell::from),
+        device: assembly.device.map_or_else(OnceCell::new, OnceCell::from),
+        compiler: OnceCell::new(),
+        lowering: OnceCell::new(),
+        watcher: RefCell::new(watcher),
+    };
+    if let (Some(budget), true) = (planned.settings.config.memory_budget, planned.is_whole()) {
+        planned.fit(budget)?;
+    }
+    Ok(planned)
+}
+
+impl Planned {
+    /// The settings in force.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The graph as the passes left it, with as much of its plan as they made.
+    pub fn module(&self) -> &Module {
+        &self.module
+    }
+
+    /// Classes and bounds of the symbols.
+    pub fn symbols(&self) -> &SymbolTable {
+        &self.symbols
+    }
+
+    /// What the passes did; none run over a text that brings its plan.
+    pub fn passes(&self) -> &RunReport {
+        &self.passes
+    }
+
+    /// What the configuration of a decoder says; `None` of a graph or a text.
+    pub fn decoder_config(&self) -> Option<&DecoderConfig> {
+        self.config.as_ref()
+    }
+
+    /// Whether the passes made a plan to its end.
+    pub fn is_whole(&self) -> bool {
+        self.module.layout().is_some()
+    }
+
+    /// The pieces.
+    ///
+    /// # Errors
+    /// When the pipeline made none.
+    pub fn stitch(&self) -> Result<&Stitch, AssemblyError> {
+        Ok(self.module.stitch().ok_or(ModelError::Unplanned { part: "pieces" })?)
+    }
+
+    /// Where what is compiled is kept: the store that was given, or the cache of the
+    /// configuration, or nothing.
+    pub fn store(&self) -> &dyn Store {
+        &**self.shared_store()
+    }
+
+    fn shared_store(&self) -> &Arc<dyn Store> {
+        self.store.get_or_init(|| match CacheStore::open(&self.settings.config.cache) {
+            Ok(store) => Arc::new(store),
+            Err(NoCache::Disabled) => Arc::new(NoStore),
+            Err(reason) => {
+                self.tell(Notice::Warning(&format!("compiling without a cache: {reason}")));
+                Arc::new(NoStore)
+            }
+        })
+    }
+
+    fn tell(&self, notice: Notice<'_>) {
+        if let Some(watcher) = &mut *self.watcher.borrow_mut() {
+            watcher(notice);
+        }
+    }
+
+    /// The device, opened when it is first asked for.
+    ///
+    /// # Errors
+    /// When it, its driver or a library is missing or too old.
+    pub fn device(&self) -> Result<&OpenDevice, AssemblyError> {
+        if let Some(device) = self.device.get() {
+            return Ok(device);
+        }
+        let (device, reason) = self.settings.device.resolve(&Faults::default());
+        if let Some(reason) = reason {
+            self.tell(Notice::OnCpu(&reason.to_string()));
+        }
+        let device = device.open(self.threads)?;
+        Ok(self.device.get_or_init(|| device))
+    }
+
+    /// The compiler for the device.
+    ///
+    /// # Errors
+    /// As for [`Self::device`].
+    pub fn compiler(&self) -> Result<&dyn Compiler, AssemblyError> {
+        let device = self.device()?;
+        Ok(&**self.compiler.get_or_init(|| device.compiler(&self.ops)))
+    }
+
+    /// Everything that is compiled, in the order of unique pieces, then of their sizes.
+    ///
+    /// # Errors
+    /// When there are no pieces, or as for [`Self::device`].
+    pub fn jobs(&self) -> Result<Vec<CompileJob<'_>>, AssemblyError> {
+        let (stitch, compiler) = (self.stitch()?, self.compiler()?);
+        Ok(compile_jobs(stitch, &self.symbols, &self.settings.dispatcher, compiler))
+    }
+
+    /// The pieces that `is_wanted`, each at all its sizes: taken from the store, or compiled and
+    /// kept there. One that does not compile does not keep the others from it.
+    ///
+    /// # Errors
+    /// As for [`Self::jobs`].
+    pub fn lower(
+        &self,
+        is_wanted: impl Fn(UniquePieceId) -> bool,
+    ) -> Result<Vec<LoweredUnique<'_>>, AssemblyError> {
+        let (jobs, compiler) = (self.jobs()?, self.compiler()?);
+        let store = self.store();
+        let lowering = self.lowering.get_or_init(|| Lowering::new(&jobs));
+        let mut watcher = self.watcher.borrow_mut();
+        let watcher = &mut *watcher;
+        let mut progress = |progress| {
+            if let Some(watcher) = watcher {
+                watcher(Notice::Progress(progress));
+            }
+        };
+        lowering.lower(&jobs, &is_wanted, compiler, store, &mut progress);
+        let mut lowered: Vec<LoweredUnique<'_>> = Vec::new();
+        for (i, job) in jobs.iter().enumerate().filter(|(_, job)| is_wanted(job.unique)) {
+            let Some(made) = lowering.made(i) else { continue };
+            let made = made.map(|artifact| LoweredPiece {
+                artifact,
+                key: job.key(compiler).map_or_else(|_| String::new(), |k| k.digest().to_string()),
+            });
+            match lowered.last_mut().filter(|last| last.unique == job.unique) {
+                Some(last) => match (&mut last.pieces, made) {
+                    (Ok(pieces), Ok(piece)) => pieces.push(piece),
+                    (Ok(_), Err(error)) => last.pieces = Err(error),
+                    (Err(_), _) => {}
+                },
+                None => {
+                    let pieces = made.map(|piece| vec![piece]);
+                    lowered.push(LoweredUnique { unique: job.unique, pieces });
+                }
+            }
+        }
+        Ok(lowered)
+    }
+
+    /// The artifacts of every piece at every size, by unique piece; what the device needs besides
+    /// is made too.
+    ///
+    /// # Errors
+    /// When one does not compile, or as for [`Self::jobs`].
+    pub fn artifacts(&self) -> Result<Vec<Vec<&Artifact>>, AssemblyError> {
+        let mut artifacts = Vec::new();
+        for LoweredUnique { unique, pieces } in self.lower(|_| true)? {
+            let pieces = pieces.map_err(|source| ModelError::Compile {
+                piece: unique.to_string(),
+                source: Box::new(source.clone()),
+            })?;
+            artifacts.push(pieces.into_iter().map(|piece| piece.artifact).collect());
+        }
+        if let Some(lowering) = self.lowering.get() {
+            lowering.prepare(self.compiler()?, self.store())?;
+        }
+        Ok(artifacts)
+    }
+
+    /// What was compiled and what was reused so far.
+    pub fn counts(&self) -> CompileCounts {
+        self.lowering.get().map(Lowering::counts).unwrap_or_default()
+    }
+
+    /// Takes a KV pool of the size that `budget` bytes leave. Nothing else that is needed depends
+    /// on the pool, artifacts included, so nothing is planned or lowered anew.
+    fn fit(&mut self, budget: u64) -> Result<(), AssemblyError> {
+        self.artifacts()?;
+        let scratch = self.lowering.get().map_or(0, Lowering::scratch);
+        let graph = self.module.graph();
+        let shape = KvShape::of(graph)?;
+        let Some(layout) = self.module.layout() else { return Ok(()) };
+        let fixed = shape.fixed_bytes(graph, layout, scratch);
+        let most = shape.rows.map_or(0, |rows| self.symbols.bounds()[rows.index()]);
+        let longest = self.settings.config.max_seq_len;
+        let rows = shape.rows_within(budget, fixed, longest, most)?;
+        if let Some(symbol) = shape.rows {
+            self.module.set_state_rows(symbol, rows);
+            self.symbols = symbols_of(self.module.graph())?;
+        }
+        Ok(())
+    }
+
+    /// Where the memory of the model will go; the scratch as far as pieces are lowered.
+    ///
+    /// # Errors
+    /// When there is no plan.
+    pub fn ledger(&self) -> Result<Ledger, AssemblyError> {
+        let layout = self.module.layout().ok_or(ModelError::Unplanned { part: "layout" })?;
+        let scratch = self.lowering.get().map_or(0, Lowering::scratch);
+        Ok(Ledger::new(self.module.graph(), layout, scratch, self.symbols.bounds()))
+    }
+
+    /// Compiles what is not compiled yet, loads the weights and captures the graphs.
+    fn build(self, options: BuildOptions) -> Result<Built, AssemblyError> {
+        let device = self.device()?.clone();
+        let ops = Arc::clone(&self.ops);
+        Ok(match &device.0 {
+            Opened::Cpu(device) => {
+                let device = lock(device).share(ops);
+                Built::Cpu(Box::new(self.build_on(device, options)?))
+            }
+            Opened::Cuda(device) => {
+                let device = lock(device).share(OpRegistry::clone(&ops));
+                let device = device.map_err(|source| OpenError::Cuda { ordinal: 0, source })?;
+                Built::Cuda(Box::new(self.build_on(device, options)?))
+            }
+            Opened::Arch(arch) => return Err(OpenError::NoDevice { arch: *arch }.into()),
+        })
+    }
+
+    fn build_on<D: Device>(
+        self,
+        device: D,
+        options: BuildOptions,
+    ) -> Result<CompiledModel<D>, AssemblyError> {
+        self.lower(|_| true)?;
+        let (compiler, store) =
+            (self.device()?.compiler(&self.ops), Arc::clone(self.shared_store()));
+        let Self { settings, module, symbols, weights, lowering, watcher, .. } = self;
+        let stitch = module.stitch().ok_or(ModelError::Unplanned { part: "pieces" })?;
+        let jobs = compile_jobs(stitch, &symbols, &settings.dispatcher, &*compiler);
+        let lowering = lowering.into_inner().unwrap_or_default();
+        let compiled = lowering.finish(jobs, &*compiler, &*store)?;
+        let mut watcher = watcher.into_inner();
+        let mut progress = |progress: Progress| {
+            if let Some(watcher) = &mut watcher {
+                watcher(Notice::Progress(progress));
+            }
+        };
+        let none = InMemoryWeights::new();
+        let weights = weights.as_deref().unwrap_or(&none);
+        let module = Arc::new(module);
+        let build = CompiledModel::build;
+        Ok(build(module, options, compiled, &*store, device, weights, &mut progress)?)
+    }
+
+    fn options(&self, roles: Option<&RoleMap>) -> Result<BuildOptions, AssemblyError> {
+        let outputs = self.module.graph().outputs().len();
+        Ok(self.settings.config.build_options(roles, outputs, self.purpose)?)
+    }
+
+    fn roles(&self) -> Result<RoleMap, AssemblyError> {
+        Ok(RoleMap::resolve(self.module.graph(), &self.symbols, &self.ops)?)
+    }
+
+    /// An engine over the model, its weights loaded and its graphs captured.
+    ///
+    /// # Errors
+    /// When the device can't be opened, the graph's roles do not fit, a piece does not compile, a
+    /// weight is missing, or memory is short.
+    pub fn engine(self) -> Result<Box<dyn Engine>, AssemblyError> {
+        let roles = self.roles()?;
+        let options = self.options(Some(&roles))?;
+        let config = self.settings.config.clone();
+        match self.build(options)? {
+            Built::Cpu(model) => engine_of(*model, roles, &config),
+            Built::Cuda(model) => engine_of(*model, roles, &config),
+        }
+    }
+
+    /// A session over the model. Every output is read back.
+    ///
+    /// # Errors
+    /// When the inputs of a step would not say how large a symbol is, or as for [`Self::engine`].
+    pub fn session(self) -> Result<Session, AssemblyError> {
+        let symbols = Session::symbols_of(self.module.graph(), &self.symbols)?;
+        let options = self.options(None)?;
+        let passes = self.passes.clone();
+        Ok(match self.build(options)? {
+            Built::Cpu(model) => Session::new(model, symbols, passes),
+            Built::Cuda(model) => Session::new(model, symbols, passes),
+        })
+    }
+
+    /// A timer over the model, whose sequences have room for so many positions each.
+    ///
+    /// # Errors
+    /// When the pool has no room for them, the graph does not feed back what it samples, or as for
+    /// [`Self::engine`].
+    pub fn timer(self, positions: &[u64]) -> Result<Box<dyn DynStepTimer>, AssemblyError> {
+        let roles = self.roles()?;
+        let options = self.options(Some(&roles))?;
+        Ok(match self.build(options)? {
+            Built::Cpu(model) => Box::new(StepTimer::new(*model, roles, positions)?),
+            Built::Cuda(model) => Box::new(StepTimer::new(*model, roles, positions)?),
+        })
+    }
+}
+
+/// A model on the device that it was built for.
+enum Built {
+    Cpu(Box<CompiledModel<CpuDevice>>),
+    Cuda(Box<CompiledModel<CudaDevice>>),
+}
+
+fn engine_of<D: MeasuredDevice + 'static>(
+    model: CompiledModel<D>,
+    roles: RoleMap,
+    config: &RuntimeConfig,
+) -> Result<Box<dyn Engine>, AssemblyError> {
+    let options = config.engine_options(&model, &roles);
+    Ok(Box::new(BatchingEngine::new(model, roles, options)?))
+}

@@ -1,0 +1,146 @@
+//! The configuration of an assembly, with what follows from its model and from what it is for.
+
+use super::AssemblyError;
+use crate::device::DeviceSpec;
+use crate::models::DecoderConfig;
+use piecewise_ir::dtype::DType;
+use piecewise_ir::graph::Graph;
+use piecewise_kernels::attention::PAGE_ROWS;
+use piecewise_kernels::op::OpRegistry;
+use piecewise_runtime::batch::RoleMap;
+use piecewise_runtime::config::{
+    ConfigError, ConfigLayers, ConfigWarning, Configured, RuntimeConfig,
+};
+use piecewise_runtime::dispatch::Dispatcher;
+use piecewise_runtime::mode::Level;
+use piecewise_runtime::symbols::{SymbolClass, SymbolTable};
+use toml::Value;
+
+/// A configuration that makes sense for its model.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The values in force.
+    pub config: RuntimeConfig,
+    /// The sizes and bounds that follow from them.
+    pub dispatcher: Dispatcher,
+    /// Where the model runs, or what it is compiled for.
+    pub device: DeviceSpec,
+    layers: ConfigLayers,
+}
+
+impl Settings {
+    /// For a decoder that serves so many sequences, where that is known.
+    pub(super) fn of_model(
+        mut layers: ConfigLayers,
+        model: &DecoderConfig,
+        sequences: Option<u64>,
+    ) -> Result<Self, AssemblyError> {
+        let dtype = model.dtype.unwrap_or(DType::F32);
+        layers = layers.derived("dtype", dtype.name(), "config.json")?;
+        let longest = model.max_position_embeddings as u64;
+        if RuntimeConfig::default().max_seq_len > longest {
+            let from = "max_position_embeddings of config.json";
+            layers = layers.derived("max_seq_len", number(longest), from)?;
+        }
+        let given = layers.clone().finish()?.config;
+        let few = sequences.map(|n| n.clamp(1, given.max_num_seqs().max(1)));
+        if let (Some(few), false) = (few, layers.is_set("decode_batch_sizes")) {
+            let from = "the number of prompts";
+            layers = layers.derived("max_num_seqs", number(few), from)?;
+        }
+        let settings = Self::new(layers)?;
+        let length = settings.config.max_seq_len;
+        if length > longest {
+            let from = settings.layers.clone().finish()?.source("max_seq_len");
+            return Err(AssemblyError::TooLong { from, length, longest });
+        }
+        Ok(settings)
+    }
+
+    /// For a graph, whose bounds are what they are.
+    pub(super) fn of_graph(
+        mut layers: ConfigLayers,
+        graph: &Graph,
+        ops: &OpRegistry,
+    ) -> Result<Self, AssemblyError> {
+        let symbols = symbols_of(graph)?;
+        let positions = RoleMap::resolve(graph, &symbols, ops).ok().and_then(|r| r.max_positions());
+        let count = |class| symbols.count(class, symbols.bounds());
+        let bound = |class| number(count(class).max(1));
+        let from = "the bounds of the graph";
+        let tokens = match count(SymbolClass::Tokens) {
+            0 => count(SymbolClass::Sequences).max(count(SymbolClass::Rows)).max(1),
+            tokens => tokens,
+        };
+        layers = layers.imposed("max_num_tokens", number(tokens), from)?;
+        layers = layers.imposed("max_num_seqs", bound(SymbolClass::Sequences), from)?;
+        let rows = match count(SymbolClass::Rows) {
+            0 => count(SymbolClass::Sequences).max(1),
+            rows => rows,
+        };
+        layers = layers.imposed("max_num_rows", number(rows), from)?;
+        if let Some(positions) = positions {
+            layers = layers.imposed("max_seq_len", number(positions), from)?;
+        }
+        if count(SymbolClass::Sequences) == 0 {
+            // Nothing decodes, so no step is captured as a batch of decodes.
+            let from = "a graph without sequences";
+            layers = layers.imposed("decode_query_lengths", Vec::<Value>::new(), from)?;
+            if layers.clone().finish()?.config.level == Level::Piecewise {
+                layers = layers.derived("graph_mode", "piecewise", from)?;
+            }
+        }
+        Self::new(layers)
+    }
+
+    fn new(layers: ConfigLayers) -> Result<Self, AssemblyError> {
+        let configured = layers.clone().finish()?;
+        let from = configured.source("target");
+        let config = configured.config;
+        let device = config.target.parse();
+        let device = device.map_err(|reason| AssemblyError::Target { from, reason })?;
+        let dispatcher = config.dispatcher()?;
+        Ok(Self { config, dispatcher, device, layers })
+    }
+
+    /// What the configuration allows but hardly anybody wants.
+    pub fn warnings(&self) -> Vec<ConfigWarning> {
+        self.config.warnings(&self.dispatcher)
+    }
+
+    /// Every setting in force with where it came from, those that follow from others among them.
+    ///
+    /// # Errors
+    /// Never, for settings that were made; of the type's own accord.
+    pub fn configured(&self) -> Result<Configured, ConfigError> {
+        let list = |sizes: &[u64]| Value::Array(sizes.iter().map(|&n| number(n)).collect());
+        let tokens = list(self.dispatcher.tokens.sizes());
+        let batches = list(self.dispatcher.batches.sizes());
+        self.layers
+            .clone()
+            .derived("max_num_seqs", number(self.config.max_num_seqs()), "max_num_tokens")?
+            .derived("max_num_rows", number(self.config.max_num_rows()), "max_num_seqs")?
+            .derived("capture_num_tokens", tokens, "max_num_tokens by the default pattern")?
+            .derived("decode_batch_sizes", batches, "max_num_seqs by the default pattern")?
+            .finish()
+    }
+
+    /// Rows of the KV pool with which `sequences`, as far as they run at once, never wait for
+    /// each other; slots are `i32` on the device.
+    pub(super) fn most_kv_rows(&self, sequences: Option<u64>) -> u64 {
+        let running = self.config.max_num_seqs();
+        let running = sequences.map_or(running, |n| n.clamp(1, running));
+        let most = i32::MAX as u64 / PAGE_ROWS * PAGE_ROWS;
+        let rows_of_a_sequence = self.config.max_seq_len.next_multiple_of(PAGE_ROWS);
+        rows_of_a_sequence.saturating_mul(running).min(most)
+    }
+}
+
+pub(super) fn symbols_of(graph: &Graph) -> Result<SymbolTable, AssemblyError> {
+    SymbolTable::new(graph.symbols()).map_err(|error| AssemblyError::Model(Box::new(error.into())))
+}
+
+fn number(n: u64) -> Value {
+    // What passes the range of TOML passes every bound as well.
+    Value::Integer(i64::try_from(n).unwrap_or(i64::MAX))
+}

@@ -1,0 +1,287 @@
+use super::*;
+use crate::prelude::*;
+use piecewise_backend::artifact::Digest;
+use piecewise_backend::compiler::StoreError;
+use piecewise_backend::store::MemoryStore;
+use piecewise_ir::op::Op;
+use piecewise_passes::manager::PassReport;
+use piecewise_passes::{Pass, PassContext, PassError};
+use piecewise_runtime::config::Source;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/tiny-qwen3");
+
+fn tiny() -> Assembly {
+    let assembly = Assembly::folder(TINY).unwrap().set("cache.enabled", false);
+    let assembly = assembly.activations(DType::F32).capture_sizes([1, 8]).threads(1);
+    assembly.max_num_tokens(8).max_num_seqs(2).max_seq_len(64)
+}
+
+/// `4 x` for each row of `x`.
+fn quadrupled() -> Graph {
+    let b = Builder::new("quadrupled");
+    let t = b.symbol("T", 1, 8, None);
+    let x = b.input("x", DType::F32, [t.into(), 2.into()], None, None);
+    b.finish([x * 4.0]).unwrap()
+}
+
+fn graph() -> Assembly {
+    Assembly::graph(quadrupled()).set("cache.enabled", false).threads(1)
+}
+
+fn generated(engine: &mut dyn Engine) -> Vec<u32> {
+    engine.add(Request::new(vec![326, 680, 596], 6)).unwrap();
+    let mut events = Vec::new();
+    while engine.step(&mut events).unwrap() {}
+    let id = |event: &Event| match event {
+        Event::Token { id, .. } => Some(*id),
+        Event::Finished { .. } => None,
+    };
+    events.iter().filter_map(id).collect()
+}
+
+/// A store that knows how often each piece is asked for, and keeps nothing if told so.
+#[derive(Debug, Default)]
+struct Asked {
+    kept: Option<MemoryStore>,
+    pieces: Mutex<BTreeMap<[u8; 32], usize>>,
+}
+
+impl Store for Asked {
+    fn get(&self, kind: &'static str, key: Digest) -> Result<Option<Vec<u8>>, StoreError> {
+        if kind == "piece" {
+            *self.pieces.lock().unwrap().entry(key.0).or_default() += 1;
+        }
+        self.kept.as_ref().map_or(Ok(None), |kept| kept.get(kind, key))
+    }
+
+    fn put(
+        &self,
+        kind: &'static str,
+        key: Digest,
+        factors: &[(&str, &str)],
+        bytes: &[u8],
+    ) -> Result<(), StoreError> {
+        self.kept.as_ref().map_or(Ok(()), |kept| kept.put(kind, key, factors, bytes))
+    }
+}
+
+#[test]
+fn each_piece_is_planned_and_lowered_once_whoever_asks_and_whatever_the_budget() {
+    for kept in [None, Some(MemoryStore::new())] {
+        for budget in [None, Some(24 << 20)] {
+            let store = Arc::new(Asked {
+                kept: kept.as_ref().map(|_| MemoryStore::new()),
+                ..Asked::default()
+            });
+            let mut assembly = tiny().store(store.clone());
+            if let Some(budget) = budget {
+                assembly = assembly.memory_budget(budget);
+            }
+            let planned = assembly.check_weights().plan().unwrap();
+            let first = planned.stitch().unwrap().unique.keys().next().unwrap();
+            assert_eq!(planned.lower(|unique| unique == first).unwrap().len(), 1);
+            planned.artifacts().unwrap();
+            let jobs = planned.jobs().unwrap().len();
+            let mut engine = planned.engine().unwrap();
+            assert!(!generated(&mut *engine).is_empty());
+            let asked = store.pieces.lock().unwrap().clone();
+            assert_eq!((asked.len(), asked.values().sum::<usize>()), (jobs, jobs), "{budget:?}");
+            assert_eq!(engine.statistics().compile.compiled["piece"], jobs as u64);
+        }
+    }
+}
+
+#[test]
+fn a_pool_of_the_budgets_size_is_what_planning_for_it_gives() {
+    let within = tiny().memory_budget(24 << 20).plan().unwrap();
+    let rows = within.symbols().bounds().to_vec();
+    let pool = |planned: &Planned| {
+        let graph = planned.module().graph();
+        let role = |role: &Option<String>| role.as_deref() == Some(roles::KV_ROWS);
+        graph.symbols().values().find(|decl| role(&decl.role)).unwrap().max
+    };
+    let (rows_within, most) = (pool(&within), pool(&tiny().plan().unwrap()));
+    assert!(rows_within <= most && rows_within >= 64, "{rows_within} of {most}");
+    let anew = tiny().kv_rows(rows_within).plan().unwrap();
+    assert_eq!(anew.module(), within.module());
+    assert_eq!(anew.symbols().bounds(), rows);
+    let error = tiny().memory_budget(1 << 10).plan().unwrap_err();
+    assert!(matches!(&error, AssemblyError::Sizing(_)), "{error}");
+}
+
+#[test]
+fn models_on_one_open_device_do_not_disturb_each_other() {
+    let device = DeviceSpec::Cpu.open(1).unwrap();
+    let expected = generated(&mut *tiny().engine().unwrap());
+    let mut session = graph().on(&device).session().unwrap();
+    let mut engines = [(); 2].map(|()| tiny().on(&device).engine().unwrap());
+    for _ in 0..2 {
+        for engine in &mut engines {
+            assert_eq!(generated(&mut **engine), expected);
+        }
+        let outputs = session.step().input("x", &[1.0f32, 2.0]).run().unwrap();
+        assert_eq!(outputs.get::<f32>(0).unwrap(), [4.0, 8.0]);
+    }
+}
+
+#[test]
+fn models_on_one_open_device_step_at_the_same_time() {
+    let device = DeviceSpec::Cpu.open(2).unwrap();
+    let mut sessions = [(); 2].map(|()| graph().on(&device).session().unwrap());
+    std::thread::scope(|scope| {
+        for (i, session) in sessions.iter_mut().enumerate() {
+            scope.spawn(move || {
+                for n in 0..200 {
+                    let x = (i * 1000 + n) as f32;
+                    let outputs = session.step().input("x", &[x, -x]).run().unwrap();
+                    assert_eq!(outputs.get::<f32>(0).unwrap(), [4.0 * x, -4.0 * x]);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_text_a_graph_and_a_planned_text_are_the_same_model() {
+    let planned = graph().plan().unwrap();
+    let text = piecewise_ir::text::print_module(planned.module());
+    let bare = piecewise_ir::text::print_graph(&quadrupled());
+    for text in [&text, &bare] {
+        let assembly = Assembly::text("a text", text).unwrap().set("cache.enabled", false);
+        let mut session = assembly.threads(1).session().unwrap();
+        let outputs = session.step().input("x", &[0.5f32, 1.0]).run().unwrap();
+        assert_eq!(outputs.get::<f32>(0).unwrap(), [2.0, 4.0]);
+    }
+    let error = Assembly::text("a text", "graph").unwrap_err().to_string();
+    assert!(error.starts_with("a text does not parse: "), "{error}");
+}
+
+#[test]
+fn settings_know_where_they_came_from() {
+    let layers = ConfigLayers::new().file("a.toml", "max_num_tokens = 16\nstrict = true").unwrap();
+    let layers = layers.flag("tune", "off", "--tune").unwrap();
+    let assembly = Assembly::folder(TINY).unwrap().configure(layers).max_num_tokens(8);
+    let settings = assembly.settings().unwrap();
+    let configured = settings.configured().unwrap();
+    assert_eq!((settings.config.max_num_tokens, settings.config.strict), (8, true));
+    assert_eq!(configured.source("max_num_tokens"), Source::Program);
+    assert_eq!(configured.source("strict"), Source::File("a.toml".to_owned()));
+    assert_eq!(configured.source("tune"), Source::Flag("--tune".to_owned()));
+    assert!(matches!(configured.source("dtype"), Source::Derived(_)));
+    assert_eq!(configured.source("padding"), Source::Default);
+    let wrong = |assembly: Assembly| assembly.plan().unwrap_err().to_string();
+    assert!(wrong(tiny().set("max_tokens", 1)).contains("did you mean `max_num_tokens`?"));
+    let error = wrong(tiny().set("strict", 3));
+    assert!(error.contains("set by the program: strict can't be 3"), "{error}");
+    let error = wrong(tiny().max_seq_len(1 << 20));
+    assert!(error.contains("max_position_embeddings"), "{error}");
+    let error = wrong(tiny().set("target", "gpu"));
+    assert!(error.contains("`gpu` is no device"), "{error}");
+    let error = wrong(tiny().split_at(["no.such"]));
+    assert!(error.contains("\"no.such\"") && error.contains("paged_attention"), "{error}");
+    let arch = "cuda:sm_90".parse().unwrap();
+    let error = tiny().device(arch).engine().unwrap_err().to_string();
+    assert!(error.contains("cuda:sm_90") || error.contains("NVRTC"), "{error}");
+}
+
+/// Multiplications that it saw.
+static SEEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Counts, and with the option `breaks` leaves the graph wrong.
+#[derive(Debug)]
+struct Own {
+    breaks: bool,
+}
+
+impl Pass for Own {
+    fn name(&self) -> &'static str {
+        "own.count"
+    }
+
+    fn run(&self, module: &mut Module, _: &mut PassContext) -> Result<PassReport, PassError> {
+        let graph = module.graph_mut();
+        let nodes: Vec<_> = graph.nodes().collect();
+        SEEN.fetch_add(nodes.len(), Ordering::Relaxed);
+        if self.breaks {
+            graph.set_symbol_bounds(graph.symbols().keys().next().unwrap(), 9, 1);
+        }
+        Ok(PassReport::default())
+    }
+}
+
+fn with_own(text: &str) -> Assembly {
+    let assembly = graph().pass("own.count", &["breaks"], |options| {
+        Ok(Box::new(Own { breaks: options.flag("breaks")? }))
+    });
+    assembly.pipeline(text)
+}
+
+#[test]
+fn a_pass_of_ones_own_runs_where_the_text_names_it() {
+    let before = SEEN.load(Ordering::Relaxed);
+    let text = format!("own.count,{DEFAULT_PIPELINE}");
+    let planned = with_own(&text).plan().unwrap();
+    assert!(SEEN.load(Ordering::Relaxed) > before);
+    assert_eq!(planned.passes().passes[0].name, "own.count");
+    let fused = planned.module().graph().nodes().count();
+    let mut session = planned.session().unwrap();
+    assert_eq!(
+        session.step().input("x", &[1.0f32; 2]).run().unwrap().get::<f32>(0).unwrap(),
+        [4.0; 2]
+    );
+    // Unfused, nothing before the split runs.
+    let eager = with_own(&text).level(Level::Eager).plan().unwrap();
+    assert!(eager.passes().of("own.count").is_none());
+    let is_region = |g: &Graph| g.nodes().any(|n| matches!(g.node(n).op, Op::Region(_)));
+    assert!(fused > 0 && !is_region(eager.module().graph()));
+}
+
+#[test]
+fn a_pipeline_that_can_not_be_used_is_named() {
+    let error = |text: &str| with_own(text).plan().unwrap_err().to_string();
+    let breaks = error(&format!("own.count{{breaks}},{DEFAULT_PIPELINE}"));
+    assert!(breaks.contains("own.count"), "{breaks}");
+    let unknown = error("own.cuont,split,destination,plan,check");
+    assert!(unknown.contains("unknown pass `own.cuont`, did you mean `own.count`?"), "{unknown}");
+    assert!(error("own.count{broken}").contains("no option `broken`"));
+    assert!(error("split,").contains("pipeline column"));
+    let error = with_own("own.count,split").session().unwrap_err().to_string();
+    assert!(error.contains("layout"), "{error}");
+}
+
+#[test]
+fn what_watches_hears_of_progress_and_warnings() {
+    let heard: Arc<Mutex<Vec<String>>> = Arc::default();
+    let to = Arc::clone(&heard);
+    let assembly = tiny().graph_mode(GraphMode::None).level(Level::Compile).watch(move |notice| {
+        to.lock().unwrap().push(format!("{notice:?}"));
+    });
+    assembly.graph_mode(GraphMode::Full).engine().unwrap();
+    let heard = heard.lock().unwrap().join("\n");
+    for part in ["Warning(\"graph_mode = full has no effect", "Compiling", "Loading"] {
+        assert!(heard.contains(part), "{part} in {heard}");
+    }
+}
+
+#[test]
+fn a_session_counts_several_symbols_and_says_when_it_decodes() {
+    let b = Builder::new("several");
+    let t = b.symbol("T", 1, 8, None);
+    let s = b.symbol("S", 1, 4, Some(roles::SEQUENCES));
+    let x = b.input("x", DType::F32, [t.into(), 2.into()], None, None);
+    let starts =
+        b.input("starts", DType::I32, [s.into()], Some(Scalar::new(DType::I32, 0.0)), None);
+    let graph = b.finish([x * 2.0, starts]).unwrap();
+    let assembly = Assembly::graph(graph).set("cache.enabled", false).threads(1);
+    let mut session = assembly.session().unwrap();
+    let step = session.step().input("x", &[1.0f32; 12]).input("starts", &[0i32, 2, 4]);
+    let outputs = step.run().unwrap();
+    assert_eq!((outputs.shape(0).unwrap(), outputs.shape(1).unwrap()), (&[6, 2][..], &[3][..]));
+    assert_eq!(outputs.get::<i32>(1).unwrap(), [0, 2, 4]);
+    let step = session.step().input("x", &[1.0f32; 4]).input("starts", &[0i32, 1]);
+    assert_eq!(step.query_length(1).run().unwrap().get::<f32>(0).unwrap(), [2.0; 4]);
+    assert_eq!(session.last_step().unwrap().mode, StepMode::Full);
+}

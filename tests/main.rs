@@ -1,0 +1,33 @@
+//! Every test of the library from outside, in one program: each further one would be linked anew.
+//! The device suite is apart, because what runs on a GPU machine takes it along alone.
+
+#![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
+#![allow(clippy::print_stdout, reason = "a skipped test says why")]
+
+mod architecture;
+mod checkpoint_bad_input;
+mod compile_cache;
+mod cuda_compile;
+mod documents;
+mod examples;
+mod layer_count;
+mod model_folder_bad_input;
+mod model_folders;
+mod planted_faults;
+mod step_allocations;
+
+#[allow(dead_code, reason = "the device suite uses more of it")]
+#[path = "device_suite/sequences.rs"]
+mod sequences;
+#[allow(dead_code, reason = "the device suite uses more of it")]
+#[path = "device_suite/small_decoder.rs"]
+mod small_decoder;
+mod support;
+#[allow(dead_code, reason = "the device suite uses more of it")]
+#[path = "device_suite/target.rs"]
+mod target;
+
+/// Counters are of each thread, so that tests beside each other do not disturb them.
+#[global_allocator]
+static ALLOCATOR: support::counting_allocator::CountingAllocator =
+    support::counting_allocator::CountingAllocator;
