@@ -122,7 +122,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) segment_attention(
       }
     }
     // Whether every row of the warp sees every key of the block.
-    const bool all_seen = __all_sync(0xffffffffu, seen[0].from <= base && seen[1].from <= base && base + KEYS <= seen[0].to && base + KEYS <= seen[1].to);
+    const bool sees_all = seen[0].from <= base && seen[1].from <= base && base + KEYS <= seen[0].to && base + KEYS <= seen[1].to;
+    const bool all_seen = __ballot_sync(0xffffffffu, sees_all) == 0xffffffffu;
     if (!all_seen) {
 #pragma unroll
       for (int n = 0; n < KEYS / 8; ++n)

@@ -1,0 +1,208 @@
+//! Attention and means within segments: kernels on the host against the f64 reference, with NaN in
+//! every row that no segment has, and their sources through NVRTC.
+
+use crate::emulate::{Case, Rng, available, emulate, fill, floats};
+use crate::nvrtc::Nvrtc;
+use piecewise_ir::custom::{Attrs, CustomOpDef};
+use piecewise_ir::dim::Dim;
+use piecewise_ir::dtype::DType::{self, BF16, F16, F32, I32};
+use piecewise_ir::entity::{Entity, Symbol};
+use piecewise_ir::eval::Array;
+use piecewise_ir::types::TensorType;
+use piecewise_kernels::cuda::{
+    OpKernels, PRELUDE, segment_attention_kernels, segment_mean_kernels,
+};
+use piecewise_kernels::segments::{SegmentAttention, SegmentMean};
+
+/// Rows of q and of k and v past those of the segments, and segments past the count.
+const PADDING: usize = 3;
+const QUERIES: [i32; 6] = [1, 17, 0, 40, 5, 70];
+const KEYS: [i32; 6] = [1, 17, 4, 65, 0, 70];
+
+#[derive(Clone, Copy)]
+struct Shape {
+    dtypes: [DType; 2],
+    heads: [usize; 2],
+    dims: [usize; 2],
+    causal: bool,
+    window: Option<u32>,
+}
+
+impl Shape {
+    fn operands(&self) -> Vec<TensorType> {
+        let [t, k, s] = [0, 1, 2].map(|i| Dim::from(Symbol::new(i)));
+        let n = |x: usize| Dim::constant(x as u64);
+        let [q, kv] = self.dtypes;
+        let [heads, kv_heads] = self.heads.map(n);
+        let [dim, value_dim] = self.dims.map(n);
+        let mut operands = vec![
+            TensorType::new(q, [t, heads, dim.clone()]),
+            TensorType::new(kv, [k.clone(), kv_heads.clone(), dim]),
+            TensorType::new(kv, [k, kv_heads, value_dim]),
+        ];
+        operands.extend([(); 4].map(|()| TensorType::new(I32, [s.clone()])));
+        operands
+    }
+
+    fn attrs(&self) -> Attrs {
+        SegmentAttention::attrs(0.2, self.causal, self.window)
+    }
+
+    fn kernels(&self, sizes: &[u64]) -> OpKernels {
+        segment_attention_kernels(&self.operands(), &self.attrs(), sizes).unwrap()
+    }
+
+    fn check(&self, name: &str) {
+        if !available() {
+            return;
+        }
+        let mut rng = Rng(5);
+        let [qt, kt] = self.dtypes;
+        let ([h, kh], [d0, d1]) = (self.heads, self.dims);
+        let starts = |lengths: &[i32]| -> Vec<i32> {
+            (0..lengths.len()).map(|i| lengths[..i].iter().sum()).collect()
+        };
+        let [t, kn] = [&QUERIES, &KEYS].map(|x| x.iter().sum::<i32>() as usize);
+        let (rows, key_rows) = (t + PADDING, kn + PADDING);
+        let mut padded = |dtype: DType, rows: usize, width: usize| {
+            let mut bytes = fill(dtype, (rows + PADDING) * width, &mut rng);
+            bytes[rows * width * dtype.size()..].fill(0xff);
+            bytes
+        };
+        let (q, k, v) = (padded(qt, t, h * d0), padded(kt, kn, kh * d0), padded(kt, kn, kh * d1));
+        let array = |dtype, shape: Vec<usize>, data: Vec<f64>| Array { dtype, shape, data };
+        let ints = |x: &[i32]| array(I32, vec![x.len()], x.iter().map(|&v| v.into()).collect());
+        let of = |dtype, bytes: &[u8], rows: usize, heads: usize, dim: usize| {
+            array(
+                dtype,
+                vec![rows, heads, dim],
+                floats(dtype, bytes)[..rows * heads * dim].to_vec(),
+            )
+        };
+        let metadata = [starts(&QUERIES), QUERIES.to_vec(), starts(&KEYS), KEYS.to_vec()];
+        let mut given = vec![of(qt, &q, t, h, d0), of(kt, &k, kn, kh, d0), of(kt, &v, kn, kh, d1)];
+        given.extend(metadata.iter().map(|x| ints(x)));
+        let expected = SegmentAttention.evaluate(&given, &self.attrs(), &[]).unwrap();
+        let sizes = vec![rows as u64, key_rows as u64, (QUERIES.len() + PADDING) as u64];
+        let bytes = |x: &Vec<i32>| {
+            let past: Vec<i32> = x.iter().copied().chain([7; PADDING]).collect();
+            bytemuck::cast_slice::<i32, u8>(&past).to_vec()
+        };
+        let mut args = vec![q, k, v];
+        args.extend(metadata.iter().map(bytes));
+        args.push(vec![0x5a; rows * h * d1 * qt.size()]);
+        let counts = vec![t as i32, kn as i32, QUERIES.len() as i32];
+        let launches = self.kernels(&sizes).launches;
+        launches.iter().for_each(|launch| launch.check(8, 0).unwrap());
+        let mut got =
+            emulate(name, &Case { launches, args, sizes, counts, scratch: 256 }).remove(7);
+        let padding = got.split_off(t * h * d1 * qt.size());
+        assert!(padding.iter().all(|x| *x == 0x5a), "{name}: padding rows are written");
+        for (i, (a, b)) in floats(qt, &got).iter().zip(&expected[0].data).enumerate() {
+            let at = (i / (h * d1), i / d1 % h, i % d1);
+            assert!((a - b).abs() < 1e-2, "{name} at {at:?}: {a}, not {b}");
+        }
+    }
+}
+
+fn shape(dtype: DType, heads: [usize; 2], dim: usize, window: Option<u32>) -> Shape {
+    Shape { dtypes: [dtype; 2], heads, dims: [dim; 2], causal: false, window }
+}
+
+#[test]
+fn segments_on_tensor_cores_see_their_own_keys_alone() {
+    shape(BF16, [2, 2], 64, None).check("segments_64");
+    shape(F16, [2, 2], 72, Some(9)).check("segments_72_window");
+    Shape { causal: true, ..shape(BF16, [4, 2], 80, None) }.check("segments_80_causal");
+    Shape { causal: true, ..shape(F16, [3, 1], 32, Some(0)) }.check("segments_32_own");
+}
+
+#[test]
+fn wide_heads_of_segments_lie_in_shared_memory() {
+    let wide = Shape { dims: [256, 136], ..shape(BF16, [2, 1], 256, Some(40)) };
+    wide.check("segments_256");
+}
+
+#[test]
+fn segments_of_other_types_and_widths_do_without_tensor_cores() {
+    shape(F32, [4, 1], 20, Some(3)).check("segments_f32");
+    Shape { dtypes: [F32, BF16], causal: true, ..shape(F32, [2, 2], 33, None) }
+        .check("segments_mixed");
+}
+
+#[test]
+fn means_of_segments_equal_the_reference() {
+    if !available() {
+        return;
+    }
+    let (t, width) = (QUERIES.iter().sum::<i32>() as usize, 150);
+    for dtype in [F32, BF16] {
+        let types = [
+            TensorType::new(dtype, [Dim::from(Symbol::new(0)), Dim::constant(width as u64)]),
+            TensorType::new(I32, [Dim::from(Symbol::new(1))]),
+            TensorType::new(I32, [Dim::from(Symbol::new(1))]),
+        ];
+        let mut x = fill(dtype, (t + PADDING) * width, &mut Rng(3));
+        x[t * width * dtype.size()..].fill(0xff);
+        let starts: Vec<i32> = (0..QUERIES.len()).map(|i| QUERIES[..i].iter().sum()).collect();
+        let ints = |x: &[i32]| Array {
+            dtype: I32,
+            shape: vec![x.len()],
+            data: x.iter().map(|&v| v.into()).collect(),
+        };
+        let data = floats(dtype, &x)[..t * width].to_vec();
+        let given = [Array { dtype, shape: vec![t, width], data }, ints(&starts), ints(&QUERIES)];
+        let expected = SegmentMean.evaluate(&given, &Attrs::new(), &[]).unwrap();
+        let bytes = |x: &[i32]| {
+            let past: Vec<i32> = x.iter().copied().chain([7; PADDING]).collect();
+            bytemuck::cast_slice::<i32, u8>(&past).to_vec()
+        };
+        let segments = QUERIES.len() + PADDING;
+        let out = vec![0x5a; segments * width * dtype.size()];
+        let case = Case {
+            launches: segment_mean_kernels(&types).unwrap().launches,
+            args: vec![x, bytes(&starts), bytes(&QUERIES), out],
+            sizes: vec![(t + PADDING) as u64, segments as u64],
+            counts: vec![t as i32, QUERIES.len() as i32],
+            scratch: 256,
+        };
+        let mut got = emulate(&format!("segment_mean_{dtype}"), &case).remove(3);
+        let padding = got.split_off(QUERIES.len() * width * dtype.size());
+        assert!(padding.iter().all(|x| *x == 0x5a), "segments past the count are written");
+        for (a, b) in floats(dtype, &got).iter().zip(&expected[0].data) {
+            assert!((a - b).abs() < 5e-3, "{a}, not {b}");
+        }
+    }
+}
+
+#[test]
+fn what_has_no_kernel_is_named() {
+    let wide = shape(BF16, [2, 2], 264, None);
+    let error = segment_attention_kernels(&wide.operands(), &wide.attrs(), &[64, 64, 4]);
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("264") && error.contains("256"), "{error}");
+}
+
+#[test]
+fn nvrtc_takes_the_kernels_of_segments() {
+    let Some(nvrtc) = Nvrtc::find() else { return };
+    let shapes = [
+        shape(BF16, [16, 16], 72, None),
+        shape(F16, [8, 2], 64, Some(64)),
+        shape(BF16, [4, 4], 256, None),
+        shape(F32, [4, 4], 33, Some(2)),
+    ];
+    for arch in ["sm_80", "sm_90a"] {
+        let attention = shapes.iter().flat_map(|s| s.kernels(&[4096, 4096, 8]).launches);
+        let types = [
+            TensorType::new(BF16, [Dim::from(Symbol::new(0)), Dim::constant(384)]),
+            TensorType::new(I32, [Dim::from(Symbol::new(1))]),
+            TensorType::new(I32, [Dim::from(Symbol::new(1))]),
+        ];
+        for launch in attention.chain(segment_mean_kernels(&types).unwrap().launches) {
+            if let Err(log) = nvrtc.compile(&launch.source, PRELUDE, arch, &launch.options) {
+                panic!("{arch}:\n{log}\n{}", launch.source);
+            }
+        }
+    }
+}
