@@ -266,7 +266,7 @@ fn many_columns() {
     let module = norm_and_residual(BF16, 264, 3461);
     let graph = module.graph();
     let whole = Absorbing::of(graph, product(graph), true, &[position(graph, 1)]).unwrap();
-    for (rows, real, of_warp) in [(1, 1, 4), (2, 2, 4), (8, 7, 2)] {
+    for (rows, real, of_warp) in [(1, 1, 8), (2, 2, 4), (8, 7, 2)] {
         assert!(whole.kernel(rows).unwrap().source.contains(&format!("#define R {of_warp}")));
         check(&format!("many_{rows}"), &whole, rows, real, rows);
     }
