@@ -3,6 +3,7 @@
 mod cpu;
 mod cuda;
 mod inputs;
+pub(crate) mod packed;
 mod reference;
 
 pub use cpu::CpuPagedAttention;

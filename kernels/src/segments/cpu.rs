@@ -2,8 +2,9 @@
 
 use super::attention::SegmentSpec;
 use super::{SegmentAttention, SegmentMean};
-use crate::cpu::attention::{self, AttentionShape, attention_scratch_bytes};
-use crate::cpu::{FloatSlice, FloatSliceMut, Isa, SCRATCH_ALIGN};
+use crate::attention::packed::{self, Packed};
+use crate::cpu::attention;
+use crate::cpu::{FloatSlice, FloatSliceMut, Isa};
 use crate::op::{CpuOp, CpuOpArgs, OpError};
 use half::{bf16, f16};
 use piecewise_ir::custom::Attrs;
@@ -13,20 +14,11 @@ use piecewise_ir::types::TensorType;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuSegmentAttention;
 
-const Q: usize = 0;
-const KEYS: usize = 1;
-const VALUES: usize = 2;
 const QUERY_STARTS: usize = 3;
 const QUERY_LENGTHS: usize = 4;
 const KEY_STARTS: usize = 5;
 const KEY_LENGTHS: usize = 6;
 const OUT: usize = 7;
-
-/// Bytes of the cumulative query starts of `segments`, rounded up so that what follows stays
-/// aligned.
-fn starts_bytes(segments: usize) -> usize {
-    ((segments + 1) * size_of::<i32>()).next_multiple_of(SCRATCH_ALIGN)
-}
 
 impl CpuOp for CpuSegmentAttention {
     fn name(&self) -> &str {
@@ -41,54 +33,26 @@ impl CpuOp for CpuSegmentAttention {
         sizes: &[u64],
         threads: usize,
     ) -> u64 {
-        let extent = |position: usize, axis: usize| {
-            operands[position].shape.get(axis).map_or(0, |dim| dim.eval(sizes) as usize)
-        };
-        let shape = AttentionShape {
-            q_heads: extent(Q, 1),
-            kv_heads: extent(KEYS, 1),
-            head_dim: extent(Q, 2),
-            value_dim: extent(VALUES, 2),
-        };
-        (starts_bytes(extent(QUERY_STARTS, 0)) + attention_scratch_bytes(shape, threads)) as u64
+        packed::scratch_bytes(operands, QUERY_STARTS, sizes, threads)
     }
 
     fn run(&self, args: &CpuOpArgs<'_>) -> Result<(), OpError> {
         let spec = SegmentSpec::of(args.attrs()).map_err(|reason| args.error(reason))?;
-        let segments = args.true_dim(QUERY_STARTS, 0);
-        let of = |position: usize| Ok(&args.read::<i32>(position)?[..segments]);
-        let (starts, lengths) = (of(QUERY_STARTS)?, of(QUERY_LENGTHS)?);
-        let (head, scratch) = args.scratch()?.split_at_mut(starts_bytes(args.dim(QUERY_STARTS, 0)));
-        let query_start: &mut [i32] =
-            bytemuck::cast_slice_mut(&mut head[..(segments + 1) * size_of::<i32>()]);
-        query_start[0] = 0;
-        for segment in 0..segments {
-            if starts[segment] != query_start[segment] {
-                return Err(args.error(format!(
-                    "query segment {segment} starts at row {}, but the one before ends at {}",
-                    starts[segment], query_start[segment]
-                )));
-            }
-            query_start[segment + 1] = starts[segment].saturating_add(lengths[segment]);
-        }
+        let packed = Packed::take(args, [QUERY_STARTS, QUERY_LENGTHS], "query segment")?;
+        let segments = args.true_dim(KEY_STARTS, 0);
         let call = attention::SegmentAttention {
-            shape: AttentionShape {
-                q_heads: args.dim(Q, 1),
-                kv_heads: args.dim(KEYS, 1),
-                head_dim: args.dim(Q, 2),
-                value_dim: args.dim(VALUES, 2),
-            },
-            q: args.read_floats(Q)?,
-            k: args.read_floats(KEYS)?,
-            v: args.read_floats(VALUES)?,
-            query_start,
-            key_starts: of(KEY_STARTS)?,
-            key_lengths: of(KEY_LENGTHS)?,
+            shape: packed.shape,
+            q: packed.q,
+            k: packed.k,
+            v: packed.v,
+            query_start: packed.query_start,
+            key_starts: &args.read::<i32>(KEY_STARTS)?[..segments],
+            key_lengths: &args.read::<i32>(KEY_LENGTHS)?[..segments],
             scale: spec.scale as f32,
             causal: spec.causal,
             window: spec.window.map(|window| window as usize),
             out: args.write_floats(OUT)?,
-            scratch,
+            scratch: packed.scratch,
         };
         attention::segment_attention(Isa::detected(), call).map_err(|e| args.error(e.to_string()))
     }

@@ -1,10 +1,9 @@
 //! Sequences with many tokens, by products of warpgroups: Hopper alone has them.
 
 use super::super::matmul::options;
-use super::super::recipe::{Blocks, GridAxis, LaunchRecipe, Param, Scalar};
+use super::super::recipe::{Blocks, GridAxis, LaunchRecipe};
 use super::super::wgmma::{Lhs, multiply_add_tile};
-use super::{Shape, number, size, storage};
-use piecewise_ir::entity::Entity;
+use super::{Shape, storage};
 
 /// Keys of a block, which is copied and multiplied at a time.
 const KEYS: u64 = 128;
@@ -61,16 +60,6 @@ pub(super) fn kernel(shape: &Shape, sizes: &[u64], few: u64) -> LaunchRecipe {
         let tiles = GridAxis::Blocks(vec![Blocks { units: rows, per_block: tile }]);
         [tiles, GridAxis::of(shape.kv_heads, 1), GridAxis::of(splits, 1)]
     };
-    let mut params: Vec<Param> = (0..8).map(Param::Arg).collect();
-    params.extend([
-        Param::Counts,
-        size(&shape.rows),
-        size(&shape.sequences),
-        number(shape.sequence_symbol.index() as u64),
-        Param::Scalar(Scalar::U64(shape.kv_rows.clone())),
-        number(shape.pages),
-        shape.scale(),
-    ]);
     LaunchRecipe {
         source,
         entry: "attention_prefill".to_owned(),
@@ -80,7 +69,7 @@ pub(super) fn kernel(shape: &Shape, sizes: &[u64], few: u64) -> LaunchRecipe {
         cluster: [1, 1, splits as u32],
         static_shared: (8 * (4 * STAGES + 2)) as u32,
         dynamic_shared: shared as u32,
-        params,
+        params: shape.params(&[], &[]),
         programmatic: true,
         ahead: Vec::new(),
     }

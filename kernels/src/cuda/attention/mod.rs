@@ -16,7 +16,7 @@ use crate::op::cuda::CudaOpCall;
 use piecewise_ir::custom::{Attr, CustomOpDef};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
-use piecewise_ir::entity::Symbol;
+use piecewise_ir::entity::{Entity, Symbol};
 use piecewise_ir::types::TensorType;
 
 /// The widest head.
@@ -134,6 +134,21 @@ impl Shape {
             parts.push(Blocks { units: self.sequences.clone(), per_block: 1 });
         }
         parts
+    }
+
+    /// The arguments, those `beside` them, the sizes, what is `last` of those, and the scale.
+    fn params(&self, beside: &[Param], last: &[Param]) -> Vec<Param> {
+        let sizes = [
+            Param::Counts,
+            size(&self.rows),
+            size(&self.sequences),
+            number(self.sequence_symbol.index() as u64),
+            Param::Scalar(Scalar::U64(self.kv_rows.clone())),
+            number(self.pages),
+        ];
+        let arguments = (0..8).map(Param::Arg).chain(beside.iter().cloned());
+        let sizes = sizes.into_iter().chain(last.iter().cloned());
+        arguments.chain(sizes).chain([self.scale()]).collect()
     }
 
     /// Scores as powers of two.

@@ -1,9 +1,8 @@
 //! Sequences with many tokens, on tensor cores.
 
 use super::super::matmul::options;
-use super::super::recipe::{Blocks, GridAxis, LaunchRecipe, Param, Scalar};
-use super::{Shape, number, shorter, size};
-use piecewise_ir::entity::Entity;
+use super::super::recipe::{Blocks, GridAxis, LaunchRecipe};
+use super::{Shape, shorter};
 
 /// Blocks of eight warps that keep a large device busy; fewer are cut in two.
 const ENOUGH_BLOCKS: u64 = 264;
@@ -31,16 +30,6 @@ pub(super) fn kernel(shape: &Shape, sizes: &[u64], few: u64) -> LaunchRecipe {
     let by_rows = Blocks { units: shape.rows.clone(), per_block: few + 1 };
     let by_sequences = Blocks { units: shape.sequences.clone(), per_block: 1 };
     let tiles = shorter(vec![full.clone(), by_sequences], vec![full, by_rows], sizes);
-    let mut params: Vec<Param> = (0..8).map(Param::Arg).collect();
-    params.extend([
-        Param::Counts,
-        size(&shape.rows),
-        size(&shape.sequences),
-        number(shape.sequence_symbol.index() as u64),
-        Param::Scalar(Scalar::U64(shape.kv_rows.clone())),
-        number(shape.pages),
-        shape.scale(),
-    ]);
     LaunchRecipe {
         source,
         entry: "attention_prefill".to_owned(),
@@ -50,7 +39,7 @@ pub(super) fn kernel(shape: &Shape, sizes: &[u64], few: u64) -> LaunchRecipe {
         cluster: [1; 3],
         static_shared: 0,
         dynamic_shared: chunks as u32 * 16,
-        params,
+        params: shape.params(&[], &[]),
         programmatic: true,
         ahead: Vec::new(),
     }

@@ -1,7 +1,7 @@
 //! Keys cut into ranges: a kernel attends to each, and another makes one result of them.
 
 use super::super::matmul::options;
-use super::super::recipe::{GridAxis, LaunchRecipe, OpKernels, Param, Scalar};
+use super::super::recipe::{GridAxis, LaunchRecipe, OpKernels, Param};
 use super::{Shape, number, size};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::entity::Entity;
@@ -42,19 +42,9 @@ pub(super) fn partial_bytes(shape: &Shape) -> u64 {
 pub(super) fn launches(shape: &Shape, kernel: RangeKernel, splits: u64) -> OpKernels {
     let RangeKernel { source, entry, tiles, threads, .. } = kernel;
     let RangeKernel { static_shared, dynamic_shared, places, cluster, ahead, .. } = kernel;
-    let mut params: Vec<Param> = (0..8).map(Param::Arg).collect();
-    params.extend([
-        // One range writes the result at once and no partial sum: any valid address does.
-        if splits > 1 && !cluster { Param::Scratch(0) } else { Param::Arg(7) },
-        Param::Counts,
-        size(&shape.rows),
-        size(&shape.sequences),
-        number(shape.sequence_symbol.index() as u64),
-        Param::Scalar(Scalar::U64(shape.kv_rows.clone())),
-        number(shape.pages),
-        number(splits),
-        shape.scale(),
-    ]);
+    // One range writes the result at once and no partial sum: any valid address does.
+    let partial = if splits > 1 && !cluster { Param::Scratch(0) } else { Param::Arg(7) };
+    let params = shape.params(&[partial], &[number(splits)]);
     let mut launches = vec![LaunchRecipe {
         source: source.clone(),
         entry: entry.to_owned(),

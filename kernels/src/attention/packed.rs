@@ -1,0 +1,87 @@
+//! What attention of packed queries brings to the CPU, wherever its keys lie: operands 0 to 2 are
+//! q, k and v, and sequences of queries follow one another from row 0.
+
+use crate::cpu::attention::{AttentionShape, attention_scratch_bytes};
+use crate::cpu::{FloatSlice, SCRATCH_ALIGN};
+use crate::op::{CpuOpArgs, OpError};
+use piecewise_ir::types::TensorType;
+
+const Q: usize = 0;
+const KEYS: usize = 1;
+const VALUES: usize = 2;
+
+/// Heads and widths by the extents of operands.
+fn shape(extent: impl Fn(usize, usize) -> usize) -> AttentionShape {
+    AttentionShape {
+        q_heads: extent(Q, 1),
+        kv_heads: extent(KEYS, 1),
+        head_dim: extent(Q, 2),
+        value_dim: extent(VALUES, 2),
+    }
+}
+
+/// Bytes of the cumulative query starts of `sequences`, rounded up so that what follows stays
+/// aligned.
+fn starts_bytes(sequences: usize) -> usize {
+    ((sequences + 1) * size_of::<i32>()).next_multiple_of(SCRATCH_ALIGN)
+}
+
+/// Scratch of a call whose operand `starts` has the first row of each sequence.
+pub(crate) fn scratch_bytes(
+    operands: &[TensorType],
+    starts: usize,
+    sizes: &[u64],
+    threads: usize,
+) -> u64 {
+    let extent = |position: usize, axis: usize| {
+        operands[position].shape.get(axis).map_or(0, |dim| dim.eval(sizes) as usize)
+    };
+    (starts_bytes(extent(starts, 0)) + attention_scratch_bytes(shape(extent), threads)) as u64
+}
+
+/// The packed operands of a launch.
+pub(crate) struct Packed<'a> {
+    pub(crate) shape: AttentionShape,
+    pub(crate) q: FloatSlice<'a>,
+    pub(crate) k: FloatSlice<'a>,
+    pub(crate) v: FloatSlice<'a>,
+    /// `[S + 1]`: the first row of each sequence, then the row past the last.
+    pub(crate) query_start: &'a [i32],
+    /// What is left of the launch's scratch.
+    pub(crate) scratch: &'a mut [u8],
+}
+
+impl<'a> Packed<'a> {
+    /// Takes them; operands `starts` and `lengths` are `i32 [S]`, and `sequence` is what errors call
+    /// one of the S.
+    pub(crate) fn take(
+        args: &CpuOpArgs<'a>,
+        [starts, lengths]: [usize; 2],
+        sequence: &str,
+    ) -> Result<Self, OpError> {
+        let sequences = args.true_dim(starts, 0);
+        let (head, scratch) = args.scratch()?.split_at_mut(starts_bytes(args.dim(starts, 0)));
+        let starts = &args.read::<i32>(starts)?[..sequences];
+        let lengths = &args.read::<i32>(lengths)?[..sequences];
+        let query_start: &mut [i32] =
+            bytemuck::cast_slice_mut(&mut head[..(sequences + 1) * size_of::<i32>()]);
+        query_start[0] = 0;
+        for (i, (&start, &length)) in starts.iter().zip(lengths).enumerate() {
+            if start != query_start[i] {
+                return Err(args.error(format!(
+                    "{sequence} {i} starts at row {start}, but the one before ends at {}",
+                    query_start[i]
+                )));
+            }
+            query_start[i + 1] = start.saturating_add(length);
+        }
+        Ok(Self {
+            shape: shape(|position, axis| args.dim(position, axis)),
+            q: args.read_floats(Q)?,
+            k: args.read_floats(KEYS)?,
+            v: args.read_floats(VALUES)?,
+            query_start,
+            scratch,
+        })
+    }
+}
