@@ -148,7 +148,16 @@ impl TextEncoderConfig {
         }
     }
 
-    fn stored_dtype(&self) -> Option<DType> {
+    /// The token types that it has a table of; 0 without one.
+    pub fn token_types(&self) -> usize {
+        match &self.architecture {
+            TextArchitecture::Bert(config) => config.token_types,
+            TextArchitecture::ModernBert(_) | TextArchitecture::Qwen3(_) => 0,
+        }
+    }
+
+    /// What the configuration says that weights are stored as.
+    pub fn stored_dtype(&self) -> Option<DType> {
         match &self.architecture {
             TextArchitecture::Bert(config) => config.dtype,
             TextArchitecture::ModernBert(config) => config.dtype,
