@@ -215,8 +215,7 @@ fn minilm_gives_the_embeddings_of_its_reference() {
         let layers = ConfigLayers::new().set("dtype", dtype).unwrap();
         let layers = layers.set("cache.enabled", false).unwrap();
         let outputs = [TextOutput::Embedding];
-        let mut encoder =
-            TextEncoder::load(Path::new(&minilm), layers, &outputs, |_| {}).unwrap();
+        let mut encoder = TextEncoder::load(Path::new(&minilm), layers, &outputs, |_| {}).unwrap();
         for (text, ids) in texts.iter().zip(&ids) {
             assert_eq!(encoder.tokenizer().unwrap().encode(text).unwrap(), *ids, "{text}");
         }

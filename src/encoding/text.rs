@@ -139,11 +139,8 @@ impl TextEncoder {
         let list = budgets.iter().map(|&n| toml::Value::Integer(n.cast_signed())).collect();
         let from = "powers of two up to max_num_tokens";
         let layers = layers.derived("capture_num_tokens", toml::Value::Array(list), from)?;
-        let planned = Assembly::graph(graph)
-            .configure(layers)
-            .checkpoint(checkpoint)
-            .watch(watch)
-            .plan()?;
+        let planned =
+            Assembly::graph(graph).configure(layers).checkpoint(checkpoint).watch(watch).plan()?;
         let budgets = planned.settings().dispatcher.tokens.sizes().to_vec();
         let session = planned.session()?;
         let outputs = outputs.to_vec();

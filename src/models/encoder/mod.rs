@@ -9,6 +9,7 @@ mod layers;
 mod modernbert;
 mod pooling;
 mod qwen3;
+mod sentence;
 mod text;
 
 pub use bert::BertConfig;

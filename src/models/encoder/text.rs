@@ -9,6 +9,7 @@ use super::layers::NormNames;
 use super::modernbert::{self, ModernBertConfig};
 use super::pooling::{Pooling, normalize};
 use super::qwen3;
+use super::sentence::SentenceModules;
 use piecewise_ir::builder::{BuildErrors, Builder};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
@@ -77,13 +78,20 @@ struct Names {
 }
 
 impl TextEncoderConfig {
-    /// Reads `config.json` of `folder`.
+    /// Reads `config.json` of `folder` and, where it is one of sentence-transformers, how that
+    /// pools and normalizes; without that, embeddings are normalized means, of a Qwen3 normalized
+    /// last rows.
     ///
     /// # Errors
     /// A [`ConfigError`] that names the file and the field.
     pub fn load(folder: &Path) -> Result<Self, ConfigError> {
         let file = folder.join("config.json");
-        Self::parse(&read(&file)?, &file)
+        let mut config = Self::parse(&read(&file)?, &file)?;
+        if let Some(modules) = SentenceModules::read(folder)? {
+            config.pooling = modules.pooling.unwrap_or(config.pooling);
+            config.normalize = modules.normalize;
+        }
+        Ok(config)
     }
 
     /// Reads the text of a `config.json`; `file` is only named in errors.
