@@ -13,7 +13,7 @@ use piecewise_backend::cuda::{CudaOptions, Faults};
 use piecewise_backend::store::MemoryStore;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::dtype::DType;
-use piecewise_runtime::measure::DynStepTimer;
+use piecewise_runtime::measure::StepTimer;
 use piecewise_runtime::mode::GraphMode;
 use piecewise_runtime::model::CaptureWhen;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ impl Subject {
         &mut self,
         args: &BenchArgs,
         bounds: &Bounds,
-    ) -> anyhow::Result<(Box<dyn DynStepTimer>, Start)> {
+    ) -> anyhow::Result<(Box<dyn StepTimer>, Start)> {
         let started = Instant::now();
         let longest = bounds.positions.iter().copied().chain(args.max_seq_len).max();
         let longest = longest.unwrap_or(1).max(1);
