@@ -53,8 +53,8 @@ struct Fixture {
 /// A piece over `T` whose operands are an input and two results.
 fn piece() -> UniquePiece {
     let b = Builder::new("chain");
-    let rows = b.symbol("T", 1, 64, None);
-    let x = b.input("x", DType::F32, [Dim::from(rows), WIDTH.into()], None, None);
+    let rows = b.symbol("T", 1, 64);
+    let x = b.input("x", DType::F32, (rows, WIDTH));
     let graph = b.finish([-(-x)]).unwrap();
     UniquePiece { over: Some(rows), graph, hash: [7; 32] }
 }

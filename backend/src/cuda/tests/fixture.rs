@@ -53,8 +53,8 @@ pub(super) struct Fixture {
 /// A piece over `T` of one node; its artifacts are made by hand here.
 fn piece() -> UniquePiece {
     let b = Builder::new("negate");
-    let rows = b.symbol("T", 1, 64, None);
-    let x = b.input("x", DType::F32, [Dim::from(rows), 4u64.into()], None, None);
+    let rows = b.symbol("T", 1, 64);
+    let x = b.input("x", DType::F32, (rows, 4));
     let y = -x;
     let graph = b.finish([y]).unwrap();
     UniquePiece { over: Some(rows), graph, hash: [7; 32] }
