@@ -8,7 +8,7 @@ use piecewise_backend::cuda::{
     Arch, CallFault, Code, CudaDevice, CudaImage, CudaOptions, CudaProgram, KernelImage, Matmul,
     Nvrtc, Source, library_dirs,
 };
-use piecewise_backend::device::{Address, Binding, Device, DeviceError, Region};
+use piecewise_backend::device::{Address, Binding, Device, DeviceError, Reservation};
 use piecewise_backend::measure::{LaunchCounts, MeasuredDevice};
 use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::{TensorSource, WeightError, WeightLayout, WeightSource};
@@ -46,7 +46,7 @@ extern "C" __global__ void out_of_bounds(const float *x, float *y, const int *co
 
 struct Fixture {
     device: CudaDevice,
-    arena: Region,
+    arena: Reservation,
     piece: UniquePiece,
 }
 

@@ -4,7 +4,7 @@ use crate::artifact::{Access, Arg, ArgRef, Artifact, Launch, Lowered, PieceSize}
 use crate::cuda::driver::faulty::{Faults, FaultyDriver};
 use crate::cuda::driver::simulated::SimulatedDriver;
 use crate::cuda::*;
-use crate::device::{Binding, Device, DeviceError, Region};
+use crate::device::{Binding, Device, DeviceError, Reservation};
 use piecewise_ir::builder::Builder;
 use piecewise_ir::custom::Attrs;
 use piecewise_ir::dim::Dim;
@@ -45,7 +45,7 @@ pub(super) struct Fixture {
     pub(super) driver: Arc<SimulatedDriver>,
     pub(super) faults: Faults,
     pub(super) device: CudaDevice,
-    pub(super) arena: Region,
+    pub(super) arena: Reservation,
     pub(super) piece: UniquePiece,
     pub(super) bounds: Vec<u64>,
 }
