@@ -21,8 +21,8 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let b = Builder::new("mlp").weight_dtype(DType::F32);
-//! let rows = b.symbol("T", 1, 64, None);
-//! let x = b.input("x", DType::F32, [rows.into(), 4.into()], None, None);
+//! let rows = b.symbol("T", 1, 64);
+//! let x = b.input("x", DType::F32, (rows, 4));
 //! let hidden = x.rms_norm(b.weight("norm", [4]), 1e-6).linear(b.weight("up", [8, 4])).silu();
 //! let graph = b.finish([x + hidden.linear(b.weight("down", [4, 8]))])?;
 //!

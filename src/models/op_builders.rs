@@ -2,7 +2,6 @@
 
 use piecewise_ir::builder::{Builder, Tensor};
 use piecewise_ir::custom::Attrs;
-use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Symbol;
 use piecewise_kernels::attention::PagedAttention;
@@ -85,10 +84,10 @@ pub trait DecoderStates {
 impl DecoderStates for Builder {
     #[track_caller]
     fn kv_state(&self, rows: Symbol, kv_heads: u64, head_dim: u64, dtype: DType) -> KvState<'_> {
-        let shape = || [rows.into(), kv_heads.into(), head_dim.into()] as [Dim; 3];
+        let shape = (rows, kv_heads, head_dim);
         KvState {
-            keys: self.state("keys", dtype, shape(), Some(roles::KV_CACHE)),
-            values: self.state("values", dtype, shape(), Some(roles::KV_CACHE)),
+            keys: self.state("keys", dtype, shape).role(roles::KV_CACHE),
+            values: self.state("values", dtype, shape).role(roles::KV_CACHE),
         }
     }
 }
