@@ -4,7 +4,6 @@ use super::super::op_builders::Segments;
 use piecewise_ir::builder::{Builder, Tensor};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Symbol;
-use piecewise_ir::literal::Scalar;
 use piecewise_runtime::roles;
 
 /// How large the steps of an encoder may be.
@@ -32,19 +31,15 @@ pub(super) const LENGTHS: &str = "lengths";
 
 impl<'b> PackedRows<'b> {
     pub(super) fn declare(b: &'b Builder, bounds: &EncoderBounds) -> Self {
-        let rows = b.symbol("T", 1, bounds.max_rows, Some(roles::TOKENS));
-        let items = b.symbol("S", 1, bounds.max_items, Some("rows.items"));
-        let input = |name| {
-            let padding = Scalar::new(DType::I32, 0.0);
-            b.input(name, DType::I32, [items.into()], Some(padding), None)
-        };
+        let rows = b.symbol_with_role("T", 1, bounds.max_rows, roles::TOKENS);
+        let items = b.symbol_with_role("S", 1, bounds.max_items, "rows.items");
+        let input = |name| b.input(name, DType::I32, [items]).padding(0.0);
         let items = Segments { starts: input(STARTS), lengths: input(LENGTHS) };
         Self { builder: b, rows, items }
     }
 
     /// An input `i32 [T]`; padding rows hold 0.
     pub(super) fn row_input(&self, name: &str) -> Tensor<'b> {
-        let padding = Scalar::new(DType::I32, 0.0);
-        self.builder.input(name, DType::I32, [self.rows.into()], Some(padding), None)
+        self.builder.input(name, DType::I32, [self.rows]).padding(0.0)
     }
 }

@@ -2,7 +2,6 @@
 
 use super::super::op_builders::{KernelOps, Segments};
 use piecewise_ir::builder::Tensor;
-use piecewise_ir::dtype::DType;
 
 /// Which rows of a text make its embedding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,11 +21,7 @@ impl Pooling {
         match self {
             Self::Mean => rows.segment_mean(items),
             Self::First => rows.gather(items.starts),
-            Self::Last => {
-                let b = rows.builder();
-                let last = items.starts + items.lengths - b.scalar(DType::I32, 1.0);
-                rows.gather(last.maximum(b.scalar(DType::I32, 0.0)))
-            }
+            Self::Last => rows.gather((items.starts + items.lengths - 1.0).maximum(0.0)),
         }
     }
 }
