@@ -9,6 +9,7 @@
 //! | run a graph, a folder, a preset or a text | [`assembly::Assembly`] |
 //! | write an op of your own | [`CustomOpDef`](prelude::CustomOpDef), [`CpuOp`](prelude::CpuOp) |
 //! | run on a GPU, or several models on one | [`device::DeviceSpec`], [`device::OpenDevice`] |
+//! | embed texts | [`encoding::TextEncoder`] |
 //! | serve requests | [`Engine`](prelude::Engine) |
 //! | write a pass | [`passes`] |
 //! | read a dump | [`ir::text`] |
@@ -52,6 +53,7 @@ pub use piecewise_runtime as runtime;
 
 pub mod assembly;
 pub mod device;
+pub mod encoding;
 pub mod models;
 pub mod prelude;
 pub mod session;
