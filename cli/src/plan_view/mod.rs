@@ -8,14 +8,15 @@ use anyhow::bail;
 use indexmap::IndexMap;
 use piecewise::assembly::Planned;
 use piecewise_backend::artifact::Digest;
-use piecewise_ir::entity::{Entity, Value};
+use piecewise_ir::entity::{Entity, UniquePieceId, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
-use piecewise_ir::module::{ArenaLayout, SlotKind, SlotTable, Step, Stitch};
+use piecewise_ir::module::{ArenaLayout, SlotKind, SlotTable, Step, Stitch, UniquePiece};
 use piecewise_ir::op::Op;
 use piecewise_ir::text::{print_graph, value_names};
 use piecewise_ir::weight::Recipe;
 use piecewise_runtime::model::Ledger;
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// A plan, and what became of its pieces where they were lowered.
 #[derive(Debug, Serialize)]
@@ -25,7 +26,7 @@ pub(crate) struct PlanView {
     pub capture_num_tokens: Vec<u64>,
     pub decode_batch_sizes: Vec<u64>,
     /// The largest value of each symbol.
-    pub bounds: IndexMap<String, u64>,
+    pub bounds: BTreeMap<String, u64>,
     /// Pieces of the step, and how many of them differ.
     pub pieces: usize,
     pub unique_pieces: usize,
@@ -198,18 +199,15 @@ impl PlanView {
 }
 
 fn unique_rows(stitch: &Stitch, bounds: &[u64]) -> Vec<UniqueRow> {
-    let row = |(id, piece): (piecewise_ir::entity::UniquePieceId, &_)| {
-        let piece: &piecewise_ir::module::UniquePiece = piece;
-        UniqueRow {
-            id: id.to_string(),
-            over: piece.over.map(|over| piece.graph.symbols()[over].name.clone()),
-            hash: Digest(piece.hash).to_string(),
-            nodes: piece.graph.nodes().len(),
-            ir: print_graph(&piece.graph),
-            operands: PieceView::new(piece, bounds).operand_rows(),
-            sizes: Vec::new(),
-            error: None,
-        }
+    let row = |(id, piece): (UniquePieceId, &UniquePiece)| UniqueRow {
+        id: id.to_string(),
+        over: piece.over.map(|over| piece.graph.symbols()[over].name.clone()),
+        hash: Digest(piece.hash).to_string(),
+        nodes: piece.graph.nodes().len(),
+        ir: print_graph(&piece.graph),
+        operands: PieceView::new(piece, bounds).operand_rows(),
+        sizes: Vec::new(),
+        error: None,
     };
     stitch.unique.iter().map(row).collect()
 }
