@@ -222,6 +222,7 @@ fn counts(folder: &str, activations: DType) -> String {
     for size in sizes_of_all {
         let name = match size {
             PieceSize::Exact(size) => format!("{size} rows"),
+            PieceSize::Uniform { .. } => format!("{size} rows"),
             PieceSize::General(_) => "any number of rows".to_owned(),
         };
         write!(text, "\n  launches at {name}: {}", launches[&size]).unwrap();

@@ -178,14 +178,12 @@ fn lowered_row(unique: usize, artifact: &Artifact) -> anyhow::Result<Json> {
             })
         })
         .collect();
-    let (rows, general) = match artifact.size {
-        PieceSize::Exact(rows) => (rows, false),
-        PieceSize::General(rows) => (rows, true),
-    };
+    let (rows, general) = (artifact.size.rows(), matches!(artifact.size, PieceSize::General(_)));
     Ok(json!({
         "unique": format!("u{unique}"),
         "size": rows,
         "general": general,
+        "query_length": artifact.size.query_length(),
         "digest": Digest::of(&serde_json::to_vec(artifact)?).to_string(),
         "scratch": artifact.scratch(),
         "launches": launches,
@@ -254,8 +252,11 @@ fn show(report: &Json) -> anyhow::Result<()> {
 }
 
 fn size(row: &Json) -> String {
-    let general = if row["general"] == true { "any to " } else { "" };
-    format!("{general}{}", row["size"])
+    match (row["general"] == true, row["size"].as_u64(), row["query_length"].as_u64()) {
+        (true, _, _) => format!("any to {}", row["size"]),
+        (false, Some(rows), Some(each)) => format!("{}x{each}", rows / each.max(1)),
+        _ => row["size"].to_string(),
+    }
 }
 
 /// As much of a digest as tells those of one model apart.

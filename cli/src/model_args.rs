@@ -9,6 +9,7 @@ use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::config::{ConfigLayers, Sizes};
 use piecewise_runtime::mode::{GraphMode, Level};
+use piecewise_runtime::model::CaptureWhen;
 use std::path::{Path, PathBuf};
 
 /// The file that is read from the current directory where no other is named.
@@ -75,6 +76,13 @@ pub(crate) struct CompileArgs {
     /// Decode batches to capture: a list, or one number for the default pattern up to it.
     #[arg(long, value_name = "N,..")]
     pub decode_batch_sizes: Option<Sizes>,
+    /// Tokens per sequence for which uniform batches get graphs of their own, such as 1,4 for a model
+    /// that checks drafts of three [default: 1].
+    #[arg(long, value_name = "N,..", value_delimiter = ',')]
+    pub capture_query_lengths: Option<Vec<u64>>,
+    /// When graphs are captured [default: startup].
+    #[arg(long, value_enum, value_name = "WHEN")]
+    pub capture: Option<CaptureArg>,
     /// Ops to split at: a list of names; an empty string never splits.
     #[arg(long, value_name = "OP,..")]
     pub splitting_ops: Option<String>,
@@ -117,6 +125,8 @@ impl CompileArgs {
         layers = put(layers, "--graph-mode", self.graph_mode)?;
         layers = put(layers, "--capture-num-tokens", self.capture_num_tokens.as_ref())?;
         layers = put(layers, "--decode-batch-sizes", self.decode_batch_sizes.as_ref())?;
+        layers = put(layers, "--capture-query-lengths", self.capture_query_lengths.as_ref())?;
+        layers = put(layers, "--capture", self.capture.map(CaptureWhen::from))?;
         layers = put(layers, "--splitting-ops", self.splitting_ops.as_deref().map(op_names))?;
         if self.no_padding {
             layers = layers.flag("padding", false, "--no-padding")?;
@@ -198,6 +208,24 @@ impl From<LevelArg> for Level {
             LevelArg::Trace => Self::Trace,
             LevelArg::Compile => Self::Compile,
             LevelArg::Piecewise => Self::Piecewise,
+        }
+    }
+}
+
+/// `--capture`
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum CaptureArg {
+    /// All of them while the model is built.
+    Startup,
+    /// Each one by the first step that would replay it.
+    Lazy,
+}
+
+impl From<CaptureArg> for CaptureWhen {
+    fn from(arg: CaptureArg) -> Self {
+        match arg {
+            CaptureArg::Startup => Self::Startup,
+            CaptureArg::Lazy => Self::Lazy,
         }
     }
 }

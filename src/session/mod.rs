@@ -155,8 +155,8 @@ impl<'a> Step<'a> {
         self
     }
 
-    /// Says that every sequence of the step brings so many tokens and wants one row: a batch of
-    /// decodes, which may run in a graph of its own.
+    /// Says that every sequence of the step brings so many tokens: a uniform batch, which may run in
+    /// a graph of its own.
     #[must_use]
     pub fn query_length(mut self, tokens: u64) -> Self {
         self.query_length = Some(tokens);

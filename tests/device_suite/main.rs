@@ -72,6 +72,12 @@ macro_rules! suite {
                 random_steps_full_and_piecewise_bf16 {
                     random_steps::equal_launched_steps::<T>(GraphMode::FullAndPiecewise, BF16, 4, 4);
                 }
+                random_uniform_steps_full_f32 {
+                    random_steps::equal_launched_uniform_steps::<T>(F32);
+                }
+                random_uniform_steps_full_bf16 {
+                    random_steps::equal_launched_uniform_steps::<T>(BF16);
+                }
                 launched_piecewise_and_full_give_the_same_bits_f32 {
                     equal_modes::same_bits_in_every_mode::<T>(F32);
                 }

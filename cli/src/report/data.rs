@@ -73,6 +73,7 @@ struct UniqueRow {
 struct SizeRow {
     rows: u64,
     general: bool,
+    query_length: Option<u64>,
     digest: String,
     cache_key: String,
     scratch: u64,
@@ -333,10 +334,7 @@ fn size_row(
     images: &mut IndexMap<Digest, ImageRow>,
 ) -> anyhow::Result<SizeRow> {
     let artifact = piece.artifact;
-    let (rows, general) = match artifact.size {
-        PieceSize::Exact(rows) => (rows, false),
-        PieceSize::General(rows) => (rows, true),
-    };
+    let (rows, general) = (artifact.size.rows(), matches!(artifact.size, PieceSize::General(_)));
     let mut total = BytesMoved::default();
     let mut launches = Vec::new();
     let kernels = artifact.alternatives.first().map_or(&[][..], |lowered| &lowered.launches);
@@ -358,6 +356,7 @@ fn size_row(
     Ok(SizeRow {
         rows,
         general,
+        query_length: artifact.size.query_length(),
         digest: Digest::of(&serde_json::to_vec(artifact)?).to_string(),
         cache_key: piece.key.clone(),
         scratch: artifact.scratch(),

@@ -68,7 +68,7 @@ pub struct BatchBuffers {
     inputs: Vec<Vec<u8>>,
     counts: Vec<u64>,
     rows: u64,
-    /// The tokens of every chunk so far, while they are equal and each wants one row.
+    /// The tokens of every chunk so far, while they are equal.
     uniform: Option<u64>,
 }
 
@@ -108,7 +108,7 @@ impl BatchBuffers {
         self.sequences.len() as u64
     }
 
-    /// The tokens of every sequence, if they are equal and each wants one row.
+    /// The tokens of every sequence, if they are equal.
     pub fn query_length(&self) -> Option<u64> {
         self.uniform
     }
@@ -121,9 +121,8 @@ impl BatchBuffers {
             ChunkRows::Last => count.min(1),
             ChunkRows::All => count,
         };
-        let one_row = chunk.rows == ChunkRows::Last || (chunk.rows == ChunkRows::All && count == 1);
         let agrees = self.sequences.is_empty() || self.uniform == Some(count);
-        self.uniform = (one_row && agrees).then_some(count);
+        self.uniform = agrees.then_some(count);
         let (first_token, first_page) = (self.tokens(), self.pages.len());
         let feedback = match chunk.tokens {
             ChunkTokens::Ids(ids) => {

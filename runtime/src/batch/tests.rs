@@ -136,8 +136,8 @@ fn the_query_length_is_uniform_only_where_every_sequence_agrees() {
     let last = ChunkRows::Last;
     assert_eq!(query_length(&[chunk(&[1, 2], last), chunk(&[3, 4], last)]), Some(2));
     assert_eq!(query_length(&[chunk(&[1], last), chunk(&[3, 4], last)]), None);
-    assert_eq!(query_length(&[chunk(&[1], ChunkRows::None), chunk(&[3], last)]), None);
-    assert_eq!(query_length(&[chunk(&[1, 2], ChunkRows::All)]), None);
+    assert_eq!(query_length(&[chunk(&[1], ChunkRows::None), chunk(&[3], last)]), Some(1));
+    assert_eq!(query_length(&[chunk(&[1, 2], ChunkRows::All)]), Some(2));
     assert_eq!(query_length(&[chunk(&[1, 2], last), chunk(&[1], last), chunk(&[1], last)]), None);
     assert_eq!(query_length(&[]), None);
 }

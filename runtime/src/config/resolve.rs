@@ -62,10 +62,10 @@ impl RuntimeConfig {
             ("max_num_seqs", self.max_num_seqs()),
             batch_bound,
         )?;
-        let lengths = self.decode_query_lengths.clone();
+        let lengths = self.capture_query_lengths.clone();
         if !lengths.is_empty() {
             let bound = ("max_num_tokens", self.max_num_tokens);
-            SizeList::new("decode_query_lengths", lengths.clone(), bound.0, bound.1)?;
+            SizeList::new("capture_query_lengths", lengths.clone(), bound.0, bound.1)?;
         }
         Ok(Dispatcher {
             mode: self.effective_graph_mode(),
@@ -172,7 +172,7 @@ impl RuntimeConfig {
         for &length in dispatcher.query_lengths.iter().filter(|_| mode.has_full()) {
             if !dispatcher.decode_batches().any(|(_, q)| q == length) {
                 warnings.push(ConfigWarning::Unreachable {
-                    list: "decode_query_lengths",
+                    list: "capture_query_lengths",
                     size: length,
                     reason: "no decode batch of that length fits in max_num_tokens".to_owned(),
                 });

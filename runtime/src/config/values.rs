@@ -27,11 +27,12 @@ pub struct RuntimeConfig {
     /// `max_num_seqs` and `max_num_rows`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decode_batch_sizes: Option<Sizes>,
-    /// Tokens per sequence for which full decode graphs are captured, ascending.
-    pub decode_query_lengths: Vec<u64>,
+    /// Tokens per sequence for which uniform batches have graphs of their own, ascending.
+    pub capture_query_lengths: Vec<u64>,
     /// The most tokens of a step; longer prompts are cut into chunks.
     pub max_num_tokens: u64,
-    /// The most rows of one call of the head; unset is `max_num_seqs`.
+    /// The most rows of one call of the head; unset is as many as a uniform batch of
+    /// `max_num_seqs` may want, at most `max_num_tokens`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_num_rows: Option<u64>,
     /// The most sequences that run at once; unset is 64, or `max_num_tokens` where that is less.
@@ -198,7 +199,7 @@ impl Default for RuntimeConfig {
             splitting_ops: None,
             capture_num_tokens: None,
             decode_batch_sizes: None,
-            decode_query_lengths: vec![1],
+            capture_query_lengths: vec![1],
             max_num_tokens: 512,
             max_num_rows: None,
             max_num_seqs: None,
@@ -224,7 +225,10 @@ const DEFAULT_SEQUENCES: u64 = 64;
 impl RuntimeConfig {
     /// The most rows of one call of the head.
     pub fn max_num_rows(&self) -> u64 {
-        self.max_num_rows.unwrap_or_else(|| self.max_num_seqs())
+        let longest = self.capture_query_lengths.iter().copied().max().unwrap_or(1);
+        let rows = || self.max_num_seqs().saturating_mul(longest.max(1));
+        self.max_num_rows
+            .unwrap_or_else(|| rows().min(self.max_num_tokens.max(self.max_num_seqs())))
     }
 
     /// The most sequences that run at once.
@@ -239,7 +243,7 @@ impl RuntimeConfig {
         "splitting_ops",
         "capture_num_tokens",
         "decode_batch_sizes",
-        "decode_query_lengths",
+        "capture_query_lengths",
         "max_num_tokens",
         "max_num_rows",
         "max_num_seqs",

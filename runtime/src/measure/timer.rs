@@ -3,7 +3,7 @@
 use super::error::MeasureError;
 use super::plan::{PlannedChunk, PlannedStep, StepTokens};
 use super::timeline::Timeline;
-use crate::batch::{BatchBuffers, Chunk, ChunkRows, ChunkTokens, RoleMap, Sampling};
+use crate::batch::{BatchBuffers, Chunk, ChunkTokens, RoleMap, Sampling};
 use crate::dispatch::{FallbackReason, StepSizes};
 use crate::kv::{PagePool, PageTable};
 use crate::mode::{GraphMode, StepMode};
@@ -278,7 +278,7 @@ fn push(
         start: chunk.start,
         table,
         slot: None,
-        rows: if chunk.samples { ChunkRows::Last } else { ChunkRows::None },
+        rows: chunk.rows,
         entry,
         sampling: Sampling::default(),
     });

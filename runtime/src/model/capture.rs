@@ -3,10 +3,11 @@
 use super::CompiledModel;
 use super::build::{CaptureWhen, Progress};
 use super::error::ModelError;
-use super::graphs::{GraphSlot, OnCaptureFailure};
-use crate::dispatch::Dispatch;
+use super::graphs::{GraphKey, GraphSet, GraphSlot, OnCaptureFailure};
+use crate::dispatch::{Dispatch, StepSizes};
 use crate::mode::{GraphMode, StepMode};
 use crate::symbols::SymbolClass;
+use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::device::{Device, DeviceError};
 use piecewise_ir::module::Step;
 use piecewise_kernels::step::{LaunchContext, StepContext};
@@ -30,8 +31,8 @@ pub enum GraphKind {
 pub struct CapturedGraph {
     /// What it holds.
     pub kind: GraphKind,
-    /// Its size: the tokens of a whole step, else the rows of the piece.
-    pub size: u64,
+    /// Its size: of a whole step, or else in rows of the piece.
+    pub size: PieceSize,
     /// To capture, inspect, instantiate and upload it.
     pub time: Duration,
     /// By how much the device's free memory fell.
@@ -58,26 +59,17 @@ impl<D: Device> CompiledModel<D> {
 
     /// Lists every graph that the mode calls for, none captured yet.
     pub(super) fn list_graphs(&mut self) {
-        self.graphs.pieces = self
-            .members
-            .list
-            .iter()
-            .map(|member| match (member.step, member.over) {
-                (Step::Piece(_), Some(over)) => {
-                    let sizes = self.dispatcher.piece_graph_sizes(&self.symbols, over);
-                    sizes.into_iter().map(|size| (size, GraphSlot::empty())).collect()
-                }
-                _ => Vec::new(),
-            })
-            .collect();
-        let full = self.dispatcher.full_graph_sizes();
-        self.graphs.full = full.into_iter().map(|sizes| (sizes, GraphSlot::empty())).collect();
-        let listed = self.graphs.pieces.iter().flatten().map(|(size, _)| *size);
-        let lists = [self.dispatcher.token_sizes(), self.dispatcher.row_sizes()];
-        let piece_sizes: Vec<_> = lists.into_iter().flatten().chain(listed).collect();
-        let full_sizes: Vec<_> =
-            self.graphs.full.iter().map(|(sizes, _)| sizes.tokens.rows()).collect();
-        self.stats.prepare(&piece_sizes, &full_sizes);
+        let Self { dispatcher, symbols, members, .. } = self;
+        let pieces = members.list.iter().map(|member| match (member.step, member.over) {
+            (Step::Piece(_), Some(over)) => {
+                dispatcher.piece_graph_sizes(symbols, over, member.has_uniform())
+            }
+            _ => Vec::new(),
+        });
+        let pieces: Vec<Vec<PieceSize>> = pieces.collect();
+        let full = dispatcher.full_graph_sizes();
+        self.stats.prepare(pieces.iter().flatten().copied(), full.iter().map(StepSizes::whole));
+        self.graphs = GraphSet::listed(pieces, full);
     }
 
     /// Warms up and captures every listed graph that is neither ready nor disabled, largest
@@ -124,50 +116,29 @@ impl<D: Device> CompiledModel<D> {
         mut took: Option<&mut Vec<CapturedGraph>>,
     ) -> Result<(), ModelError> {
         self.warm_up()?;
-        let total = self.graphs.pieces.iter().map(Vec::len).sum::<usize>() + self.graphs.full.len();
-        let mut done = 0;
-        for i in (0..self.graphs.full.len()).rev() {
-            let size = self.graphs.full[i].0.tokens.rows();
-            let took = took.as_deref_mut();
-            self.measured(took, GraphKind::Full, size, |model| model.capture_full(i, on_failure))?;
-            done += 1;
-            progress(Progress::Capturing { done, total });
-        }
-        let most = self.graphs.pieces.iter().map(Vec::len).max().unwrap_or(0);
-        for back in 1..=most {
-            for member in 0..self.graphs.pieces.len() {
-                let Some(i) = self.graphs.pieces[member].len().checked_sub(back) else { continue };
-                let kind = match self.members.list[member].class() {
-                    Some(SymbolClass::Rows) => GraphKind::Rows,
-                    Some(SymbolClass::Own(_)) => GraphKind::Own,
-                    _ => GraphKind::Tokens,
-                };
-                let size = self.graphs.pieces[member][i].0;
-                let took = took.as_deref_mut();
-                self.measured(took, kind, size, |m| m.capture_piece(member, i, on_failure))?;
-                done += 1;
-                progress(Progress::Capturing { done, total });
+        let keys = self.graphs.keys();
+        let total = keys.len();
+        for (i, key) in keys.into_iter().enumerate() {
+            let free = self.device.free_bytes();
+            let started = Instant::now();
+            self.capture(key, on_failure)?;
+            if let Some(took) = &mut took {
+                let time = started.elapsed();
+                let bytes = free.saturating_sub(self.device.free_bytes());
+                took.push(CapturedGraph { kind: self.kind(key), size: key.size(), time, bytes });
             }
+            progress(Progress::Capturing { done: i + 1, total });
         }
         Ok(())
     }
 
-    /// Captures a graph and notes what that took, where anybody wants to know.
-    fn measured(
-        &mut self,
-        took: Option<&mut Vec<CapturedGraph>>,
-        kind: GraphKind,
-        size: u64,
-        capture: impl FnOnce(&mut Self) -> Result<(), ModelError>,
-    ) -> Result<(), ModelError> {
-        let Some(took) = took else { return capture(self) };
-        let free = self.device.free_bytes();
-        let started = Instant::now();
-        capture(self)?;
-        let time = started.elapsed();
-        let bytes = free.saturating_sub(self.device.free_bytes());
-        took.push(CapturedGraph { kind, size, time, bytes });
-        Ok(())
+    fn kind(&self, key: GraphKey) -> GraphKind {
+        let GraphKey::Piece { member, .. } = key else { return GraphKind::Full };
+        match self.members.list[member].class() {
+            Some(SymbolClass::Rows) => GraphKind::Rows,
+            Some(SymbolClass::Own(_)) => GraphKind::Own,
+            _ => GraphKind::Tokens,
+        }
     }
 
     /// Captures the graphs that a step would replay, as far as they are neither ready nor
@@ -175,15 +146,11 @@ impl<D: Device> CompiledModel<D> {
     pub(super) fn capture_for(&mut self, dispatch: &Dispatch) -> Result<(), ModelError> {
         let on_failure = self.on_capture_failure;
         if dispatch.mode == StepMode::Full {
-            let at = self.graphs.full.binary_search_by_key(&dispatch.sizes, |(sizes, _)| *sizes);
-            return at.map_or(Ok(()), |i| self.capture_full(i, on_failure));
+            return self.capture(GraphKey::Full(dispatch.sizes), on_failure);
         }
         for member in 0..self.members.list.len() {
-            let Some(size) = self.members.list[member].size(&dispatch.sizes) else { continue };
-            let size = size.rows();
-            let at = self.graphs.pieces[member].binary_search_by_key(&size, |(size, _)| *size);
-            if let Ok(i) = at {
-                self.capture_piece(member, i, on_failure)?;
+            if let Some(size) = self.members.list[member].size(&dispatch.sizes) {
+                self.capture(GraphKey::Piece { member, size }, on_failure)?;
             }
         }
         Ok(())
@@ -199,38 +166,31 @@ impl<D: Device> CompiledModel<D> {
         self.graphs.slots_mut().for_each(GraphSlot::enable);
     }
 
-    fn capture_full(&mut self, i: usize, on_failure: OnCaptureFailure) -> Result<(), ModelError> {
-        let Self { graphs, members, device, symbols, .. } = self;
-        let (sizes, slot) = &mut graphs.full[i];
-        if !slot.wants_capture() {
+    /// Captures a graph, if it is listed and neither ready nor disabled.
+    fn capture(&mut self, key: GraphKey, on_failure: OnCaptureFailure) -> Result<(), ModelError> {
+        let Self { graphs, members, device, symbols, dispatcher, .. } = self;
+        let Some(slot) = graphs.slot_mut(key).filter(|slot| slot.wants_capture()) else {
             return Ok(());
-        }
-        let mut by_symbol = vec![0; symbols.len()];
-        symbols.fill(&mut by_symbol, |class| sizes.rows_of(class));
-        let programs: Vec<_> = members.list.iter().map(|m| m.program(sizes)).collect();
-        let label = format!("full step at {} tokens", sizes.tokens.rows());
+        };
+        let (label, programs, by_symbol) = match key {
+            GraphKey::Full(sizes) => {
+                let mut by_symbol = vec![0; symbols.len()];
+                symbols.fill(&mut by_symbol, |class| sizes.rows_of(class));
+                let label = match sizes.uniform() {
+                    Some(size) => format!("full step of {size} tokens"),
+                    None => format!("full step at {} tokens", sizes.tokens),
+                };
+                let programs = members.list.iter().map(|member| member.program(&sizes)).collect();
+                (label, programs, by_symbol)
+            }
+            GraphKey::Piece { member, size } => {
+                let member = &members.list[member];
+                let by_symbol = dispatcher.limits(symbols, member.over, size);
+                let label = format!("{} at {size} rows", member.label);
+                (label, vec![member.at(size)], by_symbol)
+            }
+        };
         let result = slot.capture(|| device.capture(&label, &programs, &by_symbol));
-        self.settle(result, on_failure)
-    }
-
-    fn capture_piece(
-        &mut self,
-        member: usize,
-        i: usize,
-        on_failure: OnCaptureFailure,
-    ) -> Result<(), ModelError> {
-        let size = self.graphs.pieces[member][i].0;
-        let over = self.members.list[member].over;
-        let by_symbol = self.dispatcher.limits(&self.symbols, over, size);
-        let Self { graphs, members, device, .. } = self;
-        let slot = &mut graphs.pieces[member][i].1;
-        if !slot.wants_capture() {
-            return Ok(());
-        }
-        let member = &members.list[member];
-        let label = format!("{} at {size} rows", member.label);
-        let program = member.at(size);
-        let result = slot.capture(|| device.capture(&label, &[program], &by_symbol));
         self.settle(result, on_failure)
     }
 
@@ -272,7 +232,7 @@ impl<D: Device> CompiledModel<D> {
             })
             .collect();
         for member in &self.members.list {
-            for (size, program) in &member.exact {
+            for (size, program) in &member.sized {
                 let sizes = self.dispatcher.limits(&self.symbols, member.over, *size);
                 let context = StepContext { counts: &counts, sizes: &sizes, inputs: &staged };
                 self.device.launch(program, LaunchContext::Step(&context))?;
@@ -286,25 +246,6 @@ impl<D: Device> CompiledModel<D> {
     /// Every graph that is ready to replay.
     pub fn ready_graphs(&self) -> impl Iterator<Item = &D::Captured> {
         self.graphs.ready()
-    }
-
-    /// Calls `visit` with every program and the padded sizes that it runs at.
-    ///
-    /// # Errors
-    /// The first of `visit`.
-    pub fn visit_programs(
-        &mut self,
-        mut visit: impl FnMut(&mut D, &D::Program, &[u64]) -> Result<(), DeviceError>,
-    ) -> Result<(), DeviceError> {
-        let bounds = self.symbols.bounds().to_vec();
-        for member in &self.members.list {
-            for (size, program) in &member.exact {
-                let sizes = self.dispatcher.limits(&self.symbols, member.over, *size);
-                visit(&mut self.device, program, &sizes)?;
-            }
-            visit(&mut self.device, &member.general, &bounds)?;
-        }
-        Ok(())
     }
 
     /// The number of graphs that are ready to replay.

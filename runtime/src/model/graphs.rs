@@ -1,6 +1,7 @@
 //! Captured graphs and their states.
 
 use crate::dispatch::StepSizes;
+use piecewise_backend::artifact::PieceSize;
 
 /// What happens when a capture fails.
 #[derive(
@@ -79,18 +80,91 @@ impl<G> GraphSlot<G> {
     }
 }
 
+/// Which graph of a model.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum GraphKey {
+    /// Of a whole step at these sizes.
+    Full(StepSizes),
+    /// Of a member of the step at a size of its own rows.
+    Piece {
+        /// Its place in the step.
+        member: usize,
+        /// The size.
+        size: PieceSize,
+    },
+}
+
+impl GraphKey {
+    /// The size of what it holds.
+    pub fn size(&self) -> PieceSize {
+        match self {
+            Self::Full(sizes) => sizes.whole(),
+            Self::Piece { size, .. } => *size,
+        }
+    }
+}
+
 /// The graphs of a model.
 #[derive(Debug)]
 pub(crate) struct GraphSet<G> {
     /// For each member, graphs by size, ascending; empty for ops.
-    pub pieces: Vec<Vec<(u64, GraphSlot<G>)>>,
+    pieces: Vec<Vec<(PieceSize, GraphSlot<G>)>>,
     /// Whole steps by their sizes, ascending.
-    pub full: Vec<(StepSizes, GraphSlot<G>)>,
+    full: Vec<(StepSizes, GraphSlot<G>)>,
+}
+
+impl<G> Default for GraphSet<G> {
+    fn default() -> Self {
+        Self { pieces: Vec::new(), full: Vec::new() }
+    }
 }
 
 impl<G> GraphSet<G> {
+    /// Graphs for each member at its sizes, and for whole steps at theirs, none captured yet.
+    pub(crate) fn listed(mut pieces: Vec<Vec<PieceSize>>, mut full: Vec<StepSizes>) -> Self {
+        pieces.iter_mut().for_each(|sizes| sizes.sort_unstable());
+        full.sort_unstable();
+        let empty = |size| (size, GraphSlot::empty());
+        let pieces = pieces.into_iter().map(|sizes| sizes.into_iter().map(empty).collect());
+        let full = full.into_iter().map(|sizes| (sizes, GraphSlot::empty()));
+        Self { pieces: pieces.collect(), full: full.collect() }
+    }
+
+    /// Every graph, the largest first: whole steps, then of each piece its largest, its second
+    /// largest and so on.
+    pub(crate) fn keys(&self) -> Vec<GraphKey> {
+        let mut keys: Vec<_> = self.full.iter().map(|(sizes, _)| GraphKey::Full(*sizes)).collect();
+        keys.reverse();
+        let pieces = self.pieces.iter().enumerate().map(|(member, sizes)| {
+            let mut sizes: Vec<_> = sizes.iter().map(|(size, _)| *size).collect();
+            sizes.sort_by_key(|size| std::cmp::Reverse((size.rows(), *size)));
+            sizes.into_iter().map(move |size| GraphKey::Piece { member, size })
+        });
+        let mut pieces: Vec<_> = pieces.collect();
+        let most = self.pieces.iter().map(Vec::len).max().unwrap_or(0);
+        for _ in 0..most {
+            keys.extend(pieces.iter_mut().filter_map(Iterator::next));
+        }
+        keys
+    }
+
+    /// A graph that is listed, ready or not.
+    pub(crate) fn slot_mut(&mut self, key: GraphKey) -> Option<&mut GraphSlot<G>> {
+        match key {
+            GraphKey::Full(sizes) => {
+                let i = self.full.binary_search_by_key(&sizes, |(s, _)| *s).ok()?;
+                Some(&mut self.full[i].1)
+            }
+            GraphKey::Piece { member, size } => {
+                let sizes = self.pieces.get_mut(member)?;
+                let i = sizes.binary_search_by_key(&size, |(n, _)| *n).ok()?;
+                Some(&mut sizes[i].1)
+            }
+        }
+    }
+
     /// The ready graph of a member at a size.
-    pub(crate) fn piece(&self, member: usize, size: u64) -> Option<&G> {
+    pub(crate) fn piece(&self, member: usize, size: PieceSize) -> Option<&G> {
         let sizes = &self.pieces[member];
         let i = sizes.binary_search_by_key(&size, |(n, _)| *n).ok()?;
         sizes[i].1.ready()

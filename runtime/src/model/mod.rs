@@ -22,7 +22,7 @@ pub use build::{
 pub use capture::{CapturedGraph, GraphKind};
 pub use error::ModelError;
 pub use face::Model;
-pub use graphs::{GraphSlot, OnCaptureFailure};
+pub use graphs::{GraphKey, GraphSlot, OnCaptureFailure};
 pub use memory::{Ledger, Memory};
 pub(crate) use staging::POISON;
 pub use step::{Outputs, StepData, StepReport, Ticket};

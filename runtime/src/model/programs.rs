@@ -15,7 +15,7 @@ pub(crate) struct Member<P> {
     /// What it iterates over, if it does.
     pub over: Option<Over>,
     /// Programs by size, ascending.
-    pub exact: Vec<(u64, P)>,
+    pub sized: Vec<(PieceSize, P)>,
     /// The program for any size.
     pub general: P,
 }
@@ -26,23 +26,31 @@ impl<P> Member<P> {
         self.over.map(|over| over.class)
     }
 
-    /// Its own rows in a step of these sizes, where it may be captured by them.
+    /// Whether it has programs for uniform batches alone.
+    pub(crate) fn has_uniform(&self) -> bool {
+        self.sized.iter().any(|(size, _)| size.query_length().is_some())
+    }
+
+    /// Its own size in a step of these sizes, where it may be captured by it: the same whether the
+    /// step is launched or replayed.
     pub(crate) fn size(&self, sizes: &StepSizes) -> Option<PieceSize> {
-        sizes.of_rows(self.over?)
+        let over = self.over?;
+        let uniform = sizes.uniform().filter(|&size| self.index(size).is_some());
+        uniform.or_else(|| sizes.of_rows(over))
     }
 
     /// The program for the sizes of a step.
     pub(crate) fn program(&self, sizes: &StepSizes) -> &P {
-        match self.size(sizes) {
-            Some(PieceSize::Exact(n)) => self.at(n),
-            _ => &self.general,
-        }
+        self.size(sizes).map_or(&self.general, |size| self.at(size))
     }
 
-    /// The program for so many of its own rows.
-    pub(crate) fn at(&self, rows: u64) -> &P {
-        let exact = self.exact.binary_search_by_key(&rows, |(n, _)| *n);
-        exact.map_or(&self.general, |i| &self.exact[i].1)
+    /// The program for a size of its own rows.
+    pub(crate) fn at(&self, size: PieceSize) -> &P {
+        self.index(size).map_or(&self.general, |i| &self.sized[i].1)
+    }
+
+    fn index(&self, size: PieceSize) -> Option<usize> {
+        self.sized.binary_search_by_key(&size, |(known, _)| *known).ok()
     }
 }
 

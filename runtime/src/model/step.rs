@@ -8,7 +8,6 @@ use super::{CompiledModel, graphs::GraphSet, programs::Members};
 use crate::dispatch::{Dispatch, FallbackReason, StepShape, StepSizes};
 use crate::mode::StepMode;
 use crate::symbols::SymbolClass;
-use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::device::Device;
 use piecewise_ir::module::Step;
 use piecewise_ir::types::TensorType;
@@ -23,7 +22,7 @@ pub struct StepData<'a> {
     pub counts: &'a [u64],
     /// For each input of the graph, its row-major little-endian bytes at the true counts.
     pub inputs: &'a [&'a [u8]],
-    /// The tokens of every sequence, if they are equal and each sequence wants one row.
+    /// The tokens of every sequence, if they are equal.
     pub query_length: Option<u64>,
 }
 
@@ -315,7 +314,7 @@ impl<D: Device> CompiledModel<D> {
                 self.audit_addresses(graph, &self.members.list)?;
             }
             self.device.replay(graph)?;
-            *self.stats.full_replays.entry(run.sizes.tokens.rows()).or_default() += 1;
+            *self.stats.full_replays.entry(run.sizes.whole()).or_default() += 1;
             return Ok(());
         }
         let staged: SmallVec<[&[u8]; 32]> = self
@@ -333,18 +332,18 @@ impl<D: Device> CompiledModel<D> {
                 continue;
             }
             let graph = match (run.mode, member.step, member.size(&run.sizes)) {
-                (StepMode::Piecewise, Step::Piece(_), Some(PieceSize::Exact(n))) => {
-                    self.graphs.piece(i, n).map(|graph| (n, graph))
+                (StepMode::Piecewise, Step::Piece(_), Some(size)) => {
+                    self.graphs.piece(i, size).map(|graph| (size, graph))
                 }
                 _ => None,
             };
             match graph {
-                Some((rows, graph)) => {
+                Some((size, graph)) => {
                     if self.checks.addresses {
                         self.audit_addresses(graph, std::slice::from_ref(member))?;
                     }
                     self.device.replay(graph)?;
-                    *self.stats.piece_replays.entry(rows).or_default() += 1;
+                    *self.stats.piece_replays.entry(size).or_default() += 1;
                 }
                 None => {
                     self.device.launch(member.program(&run.sizes), LaunchContext::Step(&context))?
@@ -373,7 +372,7 @@ impl<G> GraphSet<G> {
             else {
                 return true;
             };
-            matches!(size, PieceSize::Exact(n) if self.piece(i, n).is_some())
+            self.piece(i, size).is_some()
         })
     }
 }

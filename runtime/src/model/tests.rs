@@ -5,6 +5,7 @@ use crate::dispatch::FallbackReason;
 use crate::kv::{PagePool, PageTable};
 use crate::mode::{GraphMode, StepMode};
 use crate::testing::{Bounds, FakeDevice, Setup, VOCAB, next_id};
+use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::store::MemoryStore;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::entity::Value;
@@ -70,7 +71,7 @@ fn measured() -> MemoryStore {
     let store = MemoryStore::new();
     let setup = Setup { alternatives: 3, tune: TuneMode::Measure, ..Setup::default() };
     let model = setup.build_with(&store).unwrap();
-    let programs = model.members.list.iter().flat_map(|m| m.exact.iter().map(|(_, p)| p));
+    let programs = model.members.list.iter().flat_map(|m| m.sized.iter().map(|(_, p)| p));
     assert!(programs.into_iter().all(|program| program.alternative == 1));
     assert!(model.stats.tuning.measured > 0);
     assert_eq!(model.stats.tuning.refused, 0);
@@ -117,7 +118,7 @@ fn a_step_runs_at_the_size_above_it_and_touches_no_row_past_it() {
     let bytes = value_bytes(&mut model, x);
     assert_eq!(bytes[4 * 8..], [0xab; 4 * 8]);
     assert_ne!(bytes[4 * 7..4 * 8], [0xab; 4]);
-    assert_eq!(model.statistics().piece_replays[&8], 2);
+    assert_eq!(model.statistics().piece_replays[&PieceSize::Exact(8)], 2);
     assert!((model.statistics().padding_share() - 3.0 / 8.0).abs() < 1e-9);
 }
 
@@ -127,7 +128,7 @@ fn graphs_are_captured_largest_first() {
     let captured = model.recapture(GraphMode::FullAndPiecewise, &mut |_| {}).unwrap();
     for kind in [GraphKind::Full, GraphKind::Tokens, GraphKind::Rows] {
         let of_kind = captured.iter().filter(|graph| graph.kind == kind);
-        let sizes: Vec<u64> = of_kind.map(|graph| graph.size).collect();
+        let sizes: Vec<u64> = of_kind.map(|graph| graph.size.rows()).collect();
         assert!(sizes.is_sorted_by(|a, b| a >= b), "{kind:?}: {sizes:?}");
         assert!(sizes.len() > 1 || kind == GraphKind::Rows, "{kind:?}: {sizes:?}");
     }
