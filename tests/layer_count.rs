@@ -125,6 +125,8 @@ fn cost(layers: usize, sizes: &[u64]) -> Cost {
         read_outputs: vec![0, 1],
         capture: CaptureWhen::Startup,
         on_capture_failure: OnCaptureFailure::Error,
+        capture_attempts: 3,
+        capture_exclude: Vec::new(),
         tune: TuneMode::default(),
         strict: true,
         checks: Checks::default(),

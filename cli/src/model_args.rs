@@ -70,6 +70,16 @@ pub(crate) struct CompileArgs {
     /// [default: full_and_piecewise].
     #[arg(long, value_name = "MODE")]
     pub graph_mode: Option<GraphMode>,
+    /// Capture nothing: the same as --graph-mode none.
+    #[arg(long, conflicts_with = "graph_mode")]
+    pub enforce_eager: bool,
+    /// Layers to launch and never capture, by name: model.layers.3,model.layers.4.mlp.
+    #[arg(long, value_name = "LAYER,..", value_delimiter = ',')]
+    pub capture_exclude: Option<Vec<String>>,
+    /// Failed captures in a row after which a graph is not tried again; 0 tries for ever
+    /// [default: 3].
+    #[arg(long, value_name = "N")]
+    pub capture_attempts: Option<u32>,
     /// Sizes in tokens to capture: a list, or one number for the default pattern up to it.
     #[arg(long, value_name = "N,..")]
     pub capture_num_tokens: Option<Sizes>,
@@ -123,6 +133,11 @@ impl CompileArgs {
         }
         layers = put(layers, "--level", self.level.map(Level::from))?;
         layers = put(layers, "--graph-mode", self.graph_mode)?;
+        if self.enforce_eager {
+            layers = layers.flag("graph_mode", GraphMode::None.name(), "--enforce-eager")?;
+        }
+        layers = put(layers, "--capture-exclude", self.capture_exclude.as_ref())?;
+        layers = put(layers, "--capture-attempts", self.capture_attempts)?;
         layers = put(layers, "--capture-num-tokens", self.capture_num_tokens.as_ref())?;
         layers = put(layers, "--decode-batch-sizes", self.decode_batch_sizes.as_ref())?;
         layers = put(layers, "--capture-query-lengths", self.capture_query_lengths.as_ref())?;

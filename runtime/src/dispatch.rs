@@ -118,6 +118,15 @@ impl FallbackReason {
     }
 }
 
+/// The least that the ops of a model support, or that a mode needs of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OpSupport {
+    /// Those that run between pieces.
+    pub between: CaptureSupport,
+    /// Those inside of pieces.
+    pub inside: CaptureSupport,
+}
+
 /// Where a step runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dispatch {
@@ -392,23 +401,30 @@ impl Dispatcher {
         sizes
     }
 
-    /// The highest mode not above `wanted` in which every split op can be captured, if the weakest
-    /// of them supports `weakest`.
-    pub fn supported_mode(&self, wanted: GraphMode, weakest: CaptureSupport) -> GraphMode {
-        let single_token = self.query_lengths.iter().all(|&q| q == 1);
-        let decode_fits = match weakest {
-            CaptureSupport::Never => false,
-            CaptureSupport::SingleTokenDecode => single_token,
-            CaptureSupport::UniformBatch | CaptureSupport::Always => true,
+    /// What ops must support for a mode: those between pieces are captured with whole steps alone,
+    /// those inside of a piece with every graph of it.
+    pub fn needed_support(&self, mode: GraphMode) -> OpSupport {
+        let of_decode = match self.query_lengths.iter().all(|&q| q == 1) {
+            true => CaptureSupport::SingleTokenDecode,
+            false => CaptureSupport::UniformBatch,
         };
-        let mut mode = wanted;
-        while (mode.mixed() == StepMode::Full && weakest < CaptureSupport::Always)
-            || (mode.decode() == StepMode::Full && !decode_fits)
-        {
-            let Some(lower) = mode.lowered() else { break };
-            mode = lower;
-        }
-        mode
+        let between = match (mode.decode(), mode.mixed()) {
+            (_, StepMode::Full) => CaptureSupport::Always,
+            (StepMode::Full, _) => of_decode,
+            _ => CaptureSupport::Never,
+        };
+        let inside = if mode.needs_splitting() { CaptureSupport::Always } else { between };
+        OpSupport { between, inside }
+    }
+
+    /// The highest mode not above `wanted` that ops of this support can do.
+    pub fn supported_mode(&self, wanted: GraphMode, support: OpSupport) -> GraphMode {
+        let modes = wanted.and_lower().iter().copied();
+        let mut possible = modes.filter(|&mode| {
+            let needed = self.needed_support(mode);
+            needed.between <= support.between && needed.inside <= support.inside
+        });
+        possible.next().unwrap_or(GraphMode::None)
     }
 
     /// The sizes, in rows of `over`, at which each piece that iterates over them is captured on its
@@ -420,7 +436,7 @@ impl Dispatcher {
         over: Over,
         has_uniform: bool,
     ) -> Vec<PieceSize> {
-        if ![self.mode.decode(), self.mode.mixed()].contains(&StepMode::Piecewise) {
+        if !self.mode.needs_splitting() {
             return Vec::new();
         }
         let up_to = |list: &SizeList, bound: u64| -> Vec<u64> {

@@ -19,6 +19,7 @@ use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
 use piecewise_passes::RunReport;
+use piecewise_runtime::mode::GraphMode;
 use piecewise_runtime::model::{Model, StepData, StepReport};
 use piecewise_runtime::stats::Statistics;
 use piecewise_runtime::symbols::SymbolTable;
@@ -74,6 +75,24 @@ impl Session {
     /// How the last step ran: replayed or launched, and at which size.
     pub fn last_step(&self) -> Option<StepReport> {
         self.model.last_step()
+    }
+
+    /// Runs the steps to come in another graph mode.
+    ///
+    /// # Errors
+    /// When the ops of the graph can't be captured for it, and nothing has changed; or when a capture
+    /// fails, and steps whose graph is missing are launched from then on.
+    pub fn set_graph_mode(&mut self, mode: GraphMode) -> Result<(), SessionError> {
+        Ok(self.model.set_graph_mode(mode)?)
+    }
+
+    /// Lets graphs be captured again that failures have disabled, and captures what is missing unless
+    /// that is done lazily. Returns how many graphs there are then.
+    ///
+    /// # Errors
+    /// When a capture fails, and that is an error.
+    pub fn enable_graphs(&mut self) -> Result<usize, SessionError> {
+        Ok(self.model.enable_graphs()?)
     }
 
     fn run(

@@ -86,6 +86,8 @@ pub(crate) fn build<T: Target>(
         read_outputs: (0..module.graph().outputs().len()).collect(),
         capture: CaptureWhen::Startup,
         on_capture_failure: OnCaptureFailure::Error,
+        capture_attempts: 3,
+        capture_exclude: Vec::new(),
         tune: TuneMode::default(),
         strict: true,
         checks: Checks { poison: true, addresses: true, compare: false },

@@ -56,6 +56,8 @@ fn build<T: Target>(mode: GraphMode) -> CompiledModel<T::Device> {
         read_outputs: vec![0, 1, 2],
         capture: CaptureWhen::Startup,
         on_capture_failure: OnCaptureFailure::Error,
+        capture_attempts: 3,
+        capture_exclude: Vec::new(),
         tune: TuneMode::default(),
         strict: false,
         checks: Checks { poison: true, addresses: true, compare: false },

@@ -134,6 +134,8 @@ fn engine(mode: GraphMode) -> BatchingEngine<CpuDevice> {
         read_outputs: vec![1],
         capture: CaptureWhen::Startup,
         on_capture_failure: OnCaptureFailure::Error,
+        capture_attempts: 3,
+        capture_exclude: Vec::new(),
         tune: TuneMode::default(),
         strict: true,
         checks: Checks { poison: true, addresses: true, compare: true },

@@ -36,6 +36,8 @@ pub(crate) struct Setup {
     pub sizes: Vec<u64>,
     pub batches: Vec<u64>,
     pub query_lengths: Vec<u64>,
+    pub level: Level,
+    pub exclude: Vec<String>,
     pub threads: usize,
     pub checks: Checks,
     pub split_ops: Option<Vec<String>>,
@@ -55,6 +57,8 @@ impl Default for Setup {
             sizes: vec![1, 2, 3, 5, 8, 16, 17, 48],
             batches: vec![1, 2, 3, 4],
             query_lengths: vec![1],
+            level: Level::Piecewise,
+            exclude: Vec::new(),
             threads: 1,
             checks: Checks::default(),
             split_ops: None,
@@ -91,7 +95,7 @@ impl Setup {
     }
 
     pub(crate) fn module(&self) -> Module {
-        plan(self.graph(), Level::Piecewise, self.split_ops.as_deref(), Vec::new()).unwrap().0
+        plan(self.graph(), self.level, self.split_ops.as_deref(), Vec::new()).unwrap().0
     }
 
     pub(crate) fn options(&self) -> BuildOptions {
@@ -115,6 +119,8 @@ impl Setup {
             read_outputs: vec![0, 1],
             capture: CaptureWhen::Startup,
             on_capture_failure: OnCaptureFailure::Error,
+            capture_attempts: 3,
+            capture_exclude: self.exclude.clone(),
             tune: TuneMode::default(),
             strict: false,
             checks: self.checks,

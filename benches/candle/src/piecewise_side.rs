@@ -75,6 +75,8 @@ pub fn engine(
         read_outputs: vec![SAMPLED],
         capture: CaptureWhen::Startup,
         on_capture_failure: OnCaptureFailure::Error,
+        capture_attempts: 3,
+        capture_exclude: Vec::new(),
         tune: TuneMode::default(),
         strict: true,
         checks: Checks::default(),

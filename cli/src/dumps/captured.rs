@@ -9,7 +9,7 @@ use piecewise_backend::compiler::Compiler;
 use piecewise_ir::entity::UniquePieceId;
 use piecewise_ir::module::Step;
 use piecewise_kernels::step::CaptureSupport;
-use piecewise_runtime::dispatch::NO_ROWS;
+use piecewise_runtime::dispatch::{NO_ROWS, OpSupport};
 
 /// Writes `captured/u2-at-8.dot` for each chosen unique piece and size that is captured, and
 /// `captured/full-at-8-tokens-8-rows.dot` for each full graph, or `full-at-8x1-tokens-8-rows.dot` for
@@ -24,7 +24,7 @@ pub(super) fn write(
     let compiler = pieces.planned.compiler()?;
     let mut dispatcher = pieces.planned.settings().dispatcher.clone();
     dispatcher.order_own(symbols);
-    dispatcher.mode = dispatcher.supported_mode(dispatcher.mode, weakest_support(pieces));
+    dispatcher.mode = dispatcher.supported_mode(dispatcher.mode, support(pieces));
     for unique in stitch.unique_pieces().into_iter().filter(|unique| chosen.contains(unique)) {
         let piece = &stitch.unique[unique];
         let Some(over) = piece.over.map(|over| symbols.over(over)) else { continue };
@@ -65,17 +65,19 @@ pub(super) fn write(
     Ok(())
 }
 
-/// The least capture support of what runs between pieces.
-fn weakest_support(pieces: &Pieces<'_>) -> CaptureSupport {
-    let between = pieces.stitch.steps.iter().filter(|step| !matches!(step, Step::Piece(_)));
-    between
-        .filter_map(|step| {
-            let unique = pieces.stitch.uses[step.id()].unique;
-            let launches = &pieces.artifact(unique, PieceSize::General(0))?.alternatives.first()?;
-            launches.launches.iter().map(|launch| launch.capture).min()
-        })
-        .min()
-        .unwrap_or(CaptureSupport::Always)
+/// The least capture support of ops.
+fn support(pieces: &Pieces<'_>) -> OpSupport {
+    let of_step = |step: &Step| {
+        let unique = pieces.stitch.uses[step.id()].unique;
+        let launches = &pieces.artifact(unique, PieceSize::General(0))?.alternatives.first()?;
+        launches.launches.iter().map(|launch| launch.capture).min()
+    };
+    let least = |is_piece: bool| {
+        let steps = pieces.stitch.steps.iter();
+        let steps = steps.filter(|step| matches!(step, Step::Piece(_)) == is_piece);
+        steps.filter_map(of_step).min().unwrap_or(CaptureSupport::Always)
+    };
+    OpSupport { between: least(false), inside: least(true) }
 }
 
 /// Launches, each after the one before.

@@ -232,6 +232,8 @@ impl RuntimeConfig {
             read_outputs,
             capture: self.capture,
             on_capture_failure: self.on_capture_failure,
+            capture_attempts: self.capture_attempts,
+            capture_exclude: self.capture_exclude.clone(),
             tune: self.tune,
             strict: self.strict,
             checks: self.checks,

@@ -53,6 +53,10 @@ pub struct RuntimeConfig {
     pub capture: CaptureWhen,
     /// What a failed capture does.
     pub on_capture_failure: OnCaptureFailure,
+    /// Failures in a row after which a graph is no longer captured; 0 tries for ever.
+    pub capture_attempts: u32,
+    /// Layers that are launched and never captured, by name: `model.layers.3`, `model.layers.3.mlp`.
+    pub capture_exclude: Vec<String>,
     /// Checks that run with every step.
     pub checks: Checks,
     /// Dumps of the pipeline.
@@ -210,6 +214,8 @@ impl Default for RuntimeConfig {
             strict: false,
             capture: CaptureWhen::default(),
             on_capture_failure: OnCaptureFailure::default(),
+            capture_attempts: 3,
+            capture_exclude: Vec::new(),
             checks: Checks::default(),
             dump: DumpConfig::default(),
             cache: CacheConfig::default(),
@@ -237,7 +243,7 @@ impl RuntimeConfig {
     }
 
     /// Every key, those of tables with a dot, in the order in which they are shown.
-    pub const KEYS: [&'static str; 34] = [
+    pub const KEYS: [&'static str; 36] = [
         "level",
         "graph_mode",
         "splitting_ops",
@@ -254,6 +260,8 @@ impl RuntimeConfig {
         "strict",
         "capture",
         "on_capture_failure",
+        "capture_attempts",
+        "capture_exclude",
         "checks.poison",
         "checks.addresses",
         "checks.compare",

@@ -64,6 +64,11 @@ pub struct BuildOptions {
     pub capture: CaptureWhen,
     /// What a failed capture does.
     pub on_capture_failure: OnCaptureFailure,
+    /// Failures in a row after which a graph is no longer captured; 0 is never.
+    pub capture_attempts: u32,
+    /// Layers that are launched and never captured, by the scopes in which the model's code made
+    /// them: `model.layers.3`, or `model.layers.3.mlp`.
+    pub capture_exclude: Vec<String>,
     /// Whether alternatives and algorithms are chosen by measurement.
     pub tune: TuneMode,
     /// Whether a step that does not replay, or a mode that can't be, is an error.
@@ -168,7 +173,8 @@ impl<D: Device> CompiledModel<D> {
             compiled: &compiled,
         };
         let choices = choose(&mut device, &site, &mut staging, options.tune, store)?;
-        let members = site.bind_all(&mut device, &choices)?;
+        let mut members = site.bind_all(&mut device, &choices)?;
+        members.exclude(&options.capture_exclude, &module)?;
         let read_counts = Vec::with_capacity(symbols.len());
         let compiled_in = compiled.time;
         let mut model = Self {
@@ -187,6 +193,7 @@ impl<D: Device> CompiledModel<D> {
             strict: options.strict,
             capture_when: options.capture,
             on_capture_failure: options.on_capture_failure,
+            capture_attempts: options.capture_attempts,
             checks: options.checks,
             max_logit_rows,
             next_step: 0,
@@ -209,11 +216,9 @@ impl<D: Device> CompiledModel<D> {
             model.dispatcher.mode = mode;
         }
         model.list_graphs();
-        match options.capture {
-            CaptureWhen::Startup => {
-                model.capture_all(options.on_capture_failure, &mut |p| progress(p))?;
-            }
-            CaptureWhen::Lazy => model.warm_up()?,
+        model.warm_up()?;
+        if options.capture == CaptureWhen::Startup {
+            model.capture_all(options.on_capture_failure, &mut |p| progress(p))?;
         }
         if backed_early {
             // What a warm-up wrote is not for the first step to find.

@@ -4,13 +4,15 @@ use super::CompiledModel;
 use super::build::{CaptureWhen, Progress};
 use super::error::ModelError;
 use super::graphs::{GraphKey, GraphSet, GraphSlot, OnCaptureFailure};
-use crate::dispatch::{Dispatch, StepSizes};
+use super::programs::Member;
+use crate::dispatch::{Dispatch, OpSupport, StepSizes};
 use crate::mode::{GraphMode, StepMode};
 use crate::symbols::SymbolClass;
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::device::{Device, DeviceError};
 use piecewise_ir::module::Step;
-use piecewise_kernels::step::{LaunchContext, StepContext};
+use piecewise_ir::op::Op;
+use piecewise_kernels::step::{CaptureSupport, LaunchContext, StepContext};
 use std::time::{Duration, Instant};
 
 /// What a graph holds.
@@ -40,28 +42,57 @@ pub struct CapturedGraph {
 }
 
 impl<D: Device> CompiledModel<D> {
-    /// The highest mode not above `wanted` that the split ops can be captured for, and why it is
-    /// lower, if it is.
+    /// The highest mode not above `wanted` that the ops can be captured for, and why it is lower, if
+    /// it is.
     pub(super) fn supported_mode(&self, wanted: GraphMode) -> (GraphMode, Option<String>) {
-        let weakest = self
-            .members
-            .list
-            .iter()
-            .filter(|member| !matches!(member.step, Step::Piece(_)))
-            .map(|member| (self.device.capture_support(&member.general), member.label.as_str()))
-            .min_by_key(|(support, _)| *support);
-        let Some((support, label)) = weakest else { return (wanted, None) };
+        let least = |is_piece: bool| {
+            let members = self.members.list.iter().filter(|member| member.is_piece() == is_piece);
+            members.map(|member| self.support(member)).min().unwrap_or(CaptureSupport::Always)
+        };
+        let support = OpSupport { between: least(false), inside: least(true) };
         let mode = self.dispatcher.supported_mode(wanted, support);
-        let reason =
-            (mode != wanted).then(|| format!("`{label}` supports capture only for {support:?}"));
-        (mode, reason)
+        if mode == wanted {
+            return (mode, None);
+        }
+        let needed = self.dispatcher.needed_support(wanted);
+        let hinders = |member: &&Member<D::Program>| {
+            let needed = if member.is_piece() { needed.inside } else { needed.between };
+            self.support(member) < needed
+        };
+        let hindering = self.members.list.iter().filter(hinders).min_by_key(|m| self.support(m));
+        (mode, hindering.map(|member| self.hindrance(member)))
     }
 
-    /// Lists every graph that the mode calls for, none captured yet.
+    /// In which batches a member can be captured. One of an excluded layer runs between graphs.
+    fn support(&self, member: &Member<D::Program>) -> CaptureSupport {
+        match member.excluded_by {
+            Some(_) => CaptureSupport::Never,
+            None => self.device.capture_support(&member.general),
+        }
+    }
+
+    fn hindrance(&self, member: &Member<D::Program>) -> String {
+        if let Some(layer) = &member.excluded_by {
+            return format!("layer `{layer}` is excluded from capture");
+        }
+        let usage = self.module.stitch().map(|stitch| &stitch.uses[member.step.id()]);
+        let nodes = usage.map_or(&[][..], |usage| &usage.nodes).iter();
+        let ops = nodes.filter_map(|&node| match &self.module.graph().node(node).op {
+            Op::Custom(call) => Some(format!("`{}`", call.name)),
+            _ => None,
+        });
+        let mut ops: Vec<_> = ops.collect();
+        ops.dedup();
+        let place = if member.is_piece() { format!(" in {}", member.label) } else { String::new() };
+        let support = self.support(member);
+        format!("{}{place} supports capture only for {support:?}", ops.join(" or "))
+    }
+
+    /// Lists every graph that the mode calls for; those that there are stay.
     pub(super) fn list_graphs(&mut self) {
         let Self { dispatcher, symbols, members, .. } = self;
         let pieces = members.list.iter().map(|member| match (member.step, member.over) {
-            (Step::Piece(_), Some(over)) => {
+            (Step::Piece(_), Some(over)) if member.excluded_by.is_none() => {
                 dispatcher.piece_graph_sizes(symbols, over, member.has_uniform())
             }
             _ => Vec::new(),
@@ -69,11 +100,10 @@ impl<D: Device> CompiledModel<D> {
         let pieces: Vec<Vec<PieceSize>> = pieces.collect();
         let full = dispatcher.full_graph_sizes();
         self.stats.prepare(pieces.iter().flatten().copied(), full.iter().map(StepSizes::whole));
-        self.graphs = GraphSet::listed(pieces, full);
+        self.graphs.list(pieces, full);
     }
 
-    /// Warms up and captures every listed graph that is neither ready nor disabled, largest
-    /// first.
+    /// Captures every listed graph that is neither ready nor disabled, largest first.
     ///
     /// # Errors
     /// The first failure, if `on_failure` says so; the graphs captured before it stay.
@@ -85,13 +115,15 @@ impl<D: Device> CompiledModel<D> {
         self.capture_listed(on_failure, progress, None)
     }
 
-    /// Drops every graph and captures those of another mode, from the programs that there are:
-    /// a model that was built for mode `full` has the programs of every mode. From then on
-    /// nothing is captured lazily. Returns what each graph took.
+    /// Runs the steps to come in another mode. Waits for the steps on their way, drops the graphs
+    /// that the mode has no use for, and captures those that it lacks, if graphs are not captured
+    /// lazily: from the programs that there are, and a model that was built for mode `full` has the
+    /// programs of every mode. Returns what each graph took.
     ///
     /// # Errors
-    /// When the mode can't be, or a capture fails; the graphs captured before it stay.
-    pub fn recapture(
+    /// When the ops can't be captured for the mode, and nothing has changed; or when a capture fails
+    /// and that is an error: the mode has changed then, and steps whose graph is missing are launched.
+    pub fn set_graph_mode(
         &mut self,
         mode: GraphMode,
         progress: &mut dyn FnMut(Progress),
@@ -99,14 +131,40 @@ impl<D: Device> CompiledModel<D> {
         if let (_, Some(reason)) = self.supported_mode(mode) {
             return Err(ModelError::Mode { mode: mode.name(), reason });
         }
-        self.invalidate_graphs();
+        self.wait_idle()?;
         self.dispatcher.mode = mode;
-        self.capture_when = CaptureWhen::Startup;
         self.lowered = None;
         self.list_graphs();
         let mut captured = Vec::new();
-        self.capture_listed(OnCaptureFailure::Error, progress, Some(&mut captured))?;
+        if self.capture_when == CaptureWhen::Startup {
+            self.capture_listed(self.on_capture_failure, progress, Some(&mut captured))?;
+        }
         Ok(captured)
+    }
+
+    /// Drops every graph and captures those of a mode. From then on nothing is captured lazily.
+    ///
+    /// # Errors
+    /// As for [`Self::set_graph_mode`], and whenever a capture fails.
+    pub fn recapture(
+        &mut self,
+        mode: GraphMode,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Vec<CapturedGraph>, ModelError> {
+        self.wait_idle()?;
+        self.graphs = GraphSet::default();
+        self.capture_when = CaptureWhen::Startup;
+        self.warm_up()?;
+        let on_failure = std::mem::take(&mut self.on_capture_failure);
+        let captured = self.set_graph_mode(mode, progress);
+        self.on_capture_failure = on_failure;
+        captured
+    }
+
+    /// Waits for everything that was submitted: a graph is not dropped while it runs.
+    fn wait_idle(&mut self) -> Result<(), ModelError> {
+        let end = self.device.record(None)?;
+        Ok(self.device.wait(&end)?)
     }
 
     fn capture_listed(
@@ -115,8 +173,12 @@ impl<D: Device> CompiledModel<D> {
         progress: &mut dyn FnMut(Progress),
         mut took: Option<&mut Vec<CapturedGraph>>,
     ) -> Result<(), ModelError> {
-        self.warm_up()?;
-        let keys = self.graphs.keys();
+        let mut keys = self.graphs.keys();
+        let Self { graphs, capture_attempts, .. } = self;
+        let lacks = |key: &GraphKey| {
+            graphs.slot_mut(*key).is_some_and(|slot| slot.wants_capture(*capture_attempts))
+        };
+        keys.retain(lacks);
         let total = keys.len();
         for (i, key) in keys.into_iter().enumerate() {
             let free = self.device.free_bytes();
@@ -161,15 +223,26 @@ impl<D: Device> CompiledModel<D> {
         self.graphs.slots_mut().for_each(GraphSlot::invalidate);
     }
 
-    /// Lets graphs that were disabled by failures be captured again.
-    pub fn enable_graphs(&mut self) {
+    /// Lets graphs that were disabled by failures be captured again, and captures what is missing, if
+    /// graphs are not captured lazily. Returns how many graphs there are then.
+    ///
+    /// # Errors
+    /// When a capture fails, and that is an error.
+    pub fn enable_graphs(&mut self) -> Result<usize, ModelError> {
         self.graphs.slots_mut().for_each(GraphSlot::enable);
+        if self.capture_when == CaptureWhen::Startup {
+            self.capture_all(self.on_capture_failure, &mut |_| {})?;
+        }
+        Ok(self.captured_graphs())
     }
 
     /// Captures a graph, if it is listed and neither ready nor disabled.
     fn capture(&mut self, key: GraphKey, on_failure: OnCaptureFailure) -> Result<(), ModelError> {
-        let Self { graphs, members, device, symbols, dispatcher, .. } = self;
-        let Some(slot) = graphs.slot_mut(key).filter(|slot| slot.wants_capture()) else {
+        let Self { graphs, members, device, symbols, dispatcher, capture_attempts, .. } = self;
+        let Some(slot) = graphs.slot_mut(key) else {
+            return Ok(());
+        };
+        if !slot.wants_capture(*capture_attempts) {
             return Ok(());
         };
         let (label, programs, by_symbol) = match key {

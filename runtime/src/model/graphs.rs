@@ -16,9 +16,6 @@ pub enum OnCaptureFailure {
     Eager,
 }
 
-/// Failures in a row after which a graph is no longer captured.
-const MAX_FAILURES: u32 = 3;
-
 /// A graph that may be captured: `Empty -> Capturing -> Ready`.
 #[derive(Debug, Default)]
 pub struct GraphSlot<G> {
@@ -38,14 +35,14 @@ impl<G> GraphSlot<G> {
         self.graph.as_ref()
     }
 
-    /// Whether it was disabled by failures in a row.
-    pub fn is_disabled(&self) -> bool {
-        self.failures >= MAX_FAILURES
+    /// Whether it was disabled: by so many failures in a row, unless that is 0.
+    pub fn is_disabled(&self, attempts: u32) -> bool {
+        attempts > 0 && self.failures >= attempts
     }
 
     /// Whether a capture may start: it is neither ready, under way nor disabled.
-    pub fn wants_capture(&self) -> bool {
-        self.graph.is_none() && !self.capturing && !self.is_disabled()
+    pub fn wants_capture(&self, attempts: u32) -> bool {
+        self.graph.is_none() && !self.capturing && !self.is_disabled(attempts)
     }
 
     /// Runs `capture` and keeps its graph.
@@ -120,14 +117,14 @@ impl<G> Default for GraphSet<G> {
 }
 
 impl<G> GraphSet<G> {
-    /// Graphs for each member at its sizes, and for whole steps at theirs, none captured yet.
-    pub(crate) fn listed(mut pieces: Vec<Vec<PieceSize>>, mut full: Vec<StepSizes>) -> Self {
-        pieces.iter_mut().for_each(|sizes| sizes.sort_unstable());
-        full.sort_unstable();
-        let empty = |size| (size, GraphSlot::empty());
-        let pieces = pieces.into_iter().map(|sizes| sizes.into_iter().map(empty).collect());
-        let full = full.into_iter().map(|sizes| (sizes, GraphSlot::empty()));
-        Self { pieces: pieces.collect(), full: full.collect() }
+    /// From now on there are graphs for each member at its sizes, and for whole steps at theirs.
+    /// What was captured of them stays.
+    pub(crate) fn list(&mut self, pieces: Vec<Vec<PieceSize>>, full: Vec<StepSizes>) {
+        let mut before = std::mem::take(self);
+        before.pieces.resize_with(pieces.len(), Vec::new);
+        let pieces = pieces.into_iter().zip(before.pieces);
+        self.pieces = pieces.map(|(sizes, before)| relisted(sizes, before)).collect();
+        self.full = relisted(full, before.full);
     }
 
     /// Every graph, the largest first: whole steps, then of each piece its largest, its second
@@ -194,6 +191,19 @@ impl<G> GraphSet<G> {
     }
 }
 
+/// Slots for `keys`, ascending; those of `before` are taken over.
+fn relisted<K: Ord + Copy, G>(
+    mut keys: Vec<K>,
+    mut before: Vec<(K, GraphSlot<G>)>,
+) -> Vec<(K, GraphSlot<G>)> {
+    keys.sort_unstable();
+    let mut take = |key: K| {
+        let at = before.iter().position(|(known, _)| *known == key);
+        at.map_or_else(GraphSlot::empty, |at| before.swap_remove(at).1)
+    };
+    keys.into_iter().map(|key| (key, take(key))).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -203,23 +213,24 @@ mod tests {
     }
 
     #[test]
-    fn three_failures_in_a_row_disable_until_enabled() {
+    fn failures_in_a_row_disable_until_enabled() {
         let mut slot = GraphSlot::empty();
         for _ in 0..2 {
             assert_eq!(fail(&mut slot), Err("planted"));
-            assert!(slot.wants_capture());
+            assert!(slot.wants_capture(3));
         }
         assert_eq!(slot.capture(|| Ok::<_, ()>(7)), Ok(()));
-        assert_eq!((slot.ready(), slot.wants_capture()), (Some(&7), false));
+        assert_eq!((slot.ready(), slot.wants_capture(3)), (Some(&7), false));
         slot.invalidate();
-        assert_eq!((slot.ready(), slot.wants_capture()), (None, true));
+        assert_eq!((slot.ready(), slot.wants_capture(3)), (None, true));
         for _ in 0..3 {
-            assert!(!slot.is_disabled());
+            assert!(!slot.is_disabled(3));
             fail(&mut slot).unwrap_err();
         }
-        assert!(slot.is_disabled() && !slot.wants_capture());
+        assert!(slot.is_disabled(3) && !slot.wants_capture(3));
+        assert!(slot.wants_capture(4) && slot.wants_capture(0));
         slot.enable();
-        assert!(slot.wants_capture());
+        assert!(slot.wants_capture(3));
         slot.capture(|| Ok::<_, ()>(8)).unwrap();
         assert_eq!(slot.ready(), Some(&8));
     }

@@ -53,6 +53,7 @@ pub struct CompiledModel<D: Device> {
     strict: bool,
     capture_when: CaptureWhen,
     on_capture_failure: OnCaptureFailure,
+    capture_attempts: u32,
     checks: Checks,
     max_logit_rows: u64,
     next_step: u64,

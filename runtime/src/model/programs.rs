@@ -1,9 +1,12 @@
 //! Programs: every member of the step bound at each of its sizes.
 
+use super::error::ModelError;
 use crate::dispatch::StepSizes;
 use crate::symbols::{Over, SymbolClass};
 use piecewise_backend::artifact::PieceSize;
-use piecewise_ir::module::Step;
+use piecewise_ir::entity::Node;
+use piecewise_ir::module::{Module, Step};
+use std::collections::BTreeSet;
 
 /// A member of the step with its programs.
 #[derive(Debug)]
@@ -14,6 +17,8 @@ pub(crate) struct Member<P> {
     pub label: String,
     /// What it iterates over, if it does.
     pub over: Option<Over>,
+    /// The layer that keeps it from being captured, as the configuration names it.
+    pub excluded_by: Option<String>,
     /// Programs by size, ascending.
     pub sized: Vec<(PieceSize, P)>,
     /// The program for any size.
@@ -24,6 +29,11 @@ impl<P> Member<P> {
     /// The class of the rows that it iterates over, if it does.
     pub(crate) fn class(&self) -> Option<SymbolClass> {
         self.over.map(|over| over.class)
+    }
+
+    /// Whether it is a piece, and not an op between pieces.
+    pub(crate) fn is_piece(&self) -> bool {
+        matches!(self.step, Step::Piece(_))
     }
 
     /// Whether it has programs for uniform batches alone.
@@ -58,4 +68,38 @@ impl<P> Member<P> {
 #[derive(Debug)]
 pub(crate) struct Members<P> {
     pub list: Vec<Member<P>>,
+}
+
+impl<P> Members<P> {
+    /// Keeps every member that computes a part of one of these layers from being captured: what the
+    /// model's code made in a scope of that name, or in one inside of it.
+    ///
+    /// # Errors
+    /// When a name is of no layer.
+    pub(crate) fn exclude(&mut self, layers: &[String], module: &Module) -> Result<(), ModelError> {
+        let Some(stitch) = module.stitch() else { return Ok(()) };
+        let graph = module.graph();
+        for layer in layers {
+            let is_inside = |node: &Node| {
+                let rest = graph.node(*node).loc.scope.strip_prefix(layer.as_str());
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+            };
+            let mut found = false;
+            for member in &mut self.list {
+                if stitch.uses[member.step.id()].nodes.iter().any(is_inside) {
+                    found = true;
+                    member.excluded_by.get_or_insert_with(|| layer.clone());
+                }
+            }
+            if !found {
+                let scopes = graph.nodes().map(|node| graph.node(node).loc.scope.as_str());
+                let known: BTreeSet<_> = scopes.filter(|scope| !scope.is_empty()).collect();
+                return Err(ModelError::NoLayer {
+                    layer: layer.clone(),
+                    known: known.into_iter().take(4).collect::<Vec<_>>().join(", "),
+                });
+            }
+        }
+        Ok(())
+    }
 }

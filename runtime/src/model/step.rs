@@ -368,11 +368,9 @@ impl<G> GraphSet<G> {
     /// Whether every piece has a graph for these sizes.
     fn has_pieces<P>(&self, members: &Members<P>, sizes: StepSizes) -> bool {
         members.list.iter().enumerate().all(|(i, member)| {
-            let Some(size) = member.size(&sizes).filter(|_| matches!(member.step, Step::Piece(_)))
-            else {
-                return true;
-            };
-            self.piece(i, size).is_some()
+            let is_captured = member.is_piece() && member.excluded_by.is_none();
+            let size = member.size(&sizes).filter(|_| is_captured);
+            size.is_none_or(|size| self.piece(i, size).is_some())
         })
     }
 }

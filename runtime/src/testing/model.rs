@@ -27,6 +27,9 @@ pub(crate) struct Setup {
     pub faults: Faults,
     pub split_support: CaptureSupport,
     pub on_capture_failure: OnCaptureFailure,
+    pub capture_exclude: Vec<String>,
+    pub piece_support: CaptureSupport,
+    pub query_lengths: Vec<u64>,
     pub capture: CaptureWhen,
     pub strict: bool,
     pub padding: bool,
@@ -46,6 +49,9 @@ impl Default for Setup {
             faults: Faults::default(),
             split_support: CaptureSupport::Always,
             on_capture_failure: OnCaptureFailure::Error,
+            capture_exclude: Vec::new(),
+            piece_support: CaptureSupport::Always,
+            query_lengths: vec![1],
             capture: CaptureWhen::Startup,
             strict: false,
             padding: true,
@@ -62,7 +68,7 @@ impl Setup {
             mode: self.mode,
             tokens: list(&self.token_sizes).unwrap(),
             batches: list(&self.batch_sizes).unwrap(),
-            query_lengths: vec![1],
+            query_lengths: self.query_lengths.clone(),
             max_tokens: self.bounds.tokens,
             max_rows: self.bounds.rows,
             max_sequences: self.bounds.sequences,
@@ -90,6 +96,8 @@ impl Setup {
             max_logit_rows: self.max_logit_rows,
             read_outputs: vec![0, 1],
             on_capture_failure: self.on_capture_failure,
+            capture_attempts: 3,
+            capture_exclude: self.capture_exclude.clone(),
             capture: self.capture,
             tune: self.tune,
             strict: self.strict,
@@ -98,8 +106,11 @@ impl Setup {
         let mut device = FakeDevice::default();
         device.faults = self.faults.clone();
         let module = Arc::new(fake_module(self.bounds));
-        let compiler =
-            FakeCompiler { split_support: self.split_support, alternatives: self.alternatives };
+        let compiler = FakeCompiler {
+            split_support: self.split_support,
+            piece_support: self.piece_support,
+            alternatives: self.alternatives,
+        };
         let compiled = compile_module(&module, &options.dispatcher, &compiler, store, &mut |_| {})?;
         CompiledModel::build(
             module,
