@@ -290,7 +290,7 @@ impl Dispatcher {
         }
     }
 
-    /// Sizes picked apart: tokens from their list, rows and sequences from the batch list. A
+    /// Sizes picked apart: tokens from their list, rows from theirs, sequences from the batch list. A
     /// uniform batch has as many sequences as make its tokens, where it has programs for so many.
     fn mixed_sizes(&self, shape: StepShape) -> StepSizes {
         let choose = |list: &SizeList, count: u64, bound: u64| {
@@ -300,7 +300,7 @@ impl Dispatcher {
         let rows = shape.rows.min(self.max_rows);
         let mut sizes = StepSizes {
             tokens: choose(&self.tokens, shape.tokens, self.max_tokens),
-            rows: choose(&self.batches, rows, self.max_rows),
+            rows: self.pad_rows(rows).map_or(PieceSize::General(rows), PieceSize::Exact),
             sequences: choose(&self.batches, shape.sequences, self.max_sequences).rows(),
             own: std::array::from_fn(|kind| match self.own.get(kind) {
                 Some(own) => choose(&own.sizes, shape.own[kind], u64::MAX),
@@ -322,6 +322,20 @@ impl Dispatcher {
     /// The size for `count`; no size is 0, so that nothing always pads.
     fn pad(&self, list: &SizeList, count: u64) -> Option<u64> {
         list.padded(count).filter(|&size| self.padding || size == count || count == 0)
+    }
+
+    /// The size for so many rows: a decode batch, or the rows of a uniform batch of several tokens.
+    fn pad_rows(&self, rows: u64) -> Option<u64> {
+        let of_batch = self.batches.padded(rows).filter(|&size| size <= self.max_rows);
+        let of_uniform = self.uniform_rows().filter(|&size| size >= rows).min();
+        let size = of_batch.into_iter().chain(of_uniform).min();
+        size.filter(|&size| self.padding || size == rows || rows == 0)
+    }
+
+    /// The rows that uniform batches of several tokens may want.
+    fn uniform_rows(&self) -> impl Iterator<Item = u64> + '_ {
+        let several = self.decode_batches().filter(|(_, length)| *length > 1);
+        several.map(|(batch, length)| (batch * length).min(self.max_rows))
     }
 
     fn fallback(&self, shape: StepShape, sizes: StepSizes) -> FallbackReason {
@@ -393,9 +407,16 @@ impl Dispatcher {
     pub fn row_sizes(&self) -> Vec<u64> {
         let full = self.tokens.sizes().iter().map(|&t| t.min(self.max_rows));
         let full = full.filter(|_| self.mode.mixed() == StepMode::Full);
-        let decode = self.decode_batches().map(|(b, q)| (b * q).min(self.max_rows));
-        let lists = self.batches.sizes().iter().copied().filter(|&b| b <= self.max_rows);
-        let mut sizes: Vec<_> = lists.chain(decode).chain(full).collect();
+        let mut sizes: Vec<_> = self.replayed_rows().into_iter().chain(full).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        sizes
+    }
+
+    /// The sizes of rows that a step is padded to where its pieces are replayed, ascending.
+    fn replayed_rows(&self) -> Vec<u64> {
+        let batches = self.batches.sizes().iter().copied().filter(|&b| b <= self.max_rows);
+        let mut sizes: Vec<_> = batches.chain(self.uniform_rows()).collect();
         sizes.sort_unstable();
         sizes.dedup();
         sizes
@@ -444,7 +465,7 @@ impl Dispatcher {
         };
         let sizes = match over.class {
             SymbolClass::Tokens => up_to(&self.tokens, self.max_tokens),
-            SymbolClass::Rows => up_to(&self.batches, self.max_rows),
+            SymbolClass::Rows => self.replayed_rows(),
             SymbolClass::Own(kind) => self.own_sizes(symbols, kind).sizes().to_vec(),
             SymbolClass::Sequences | SymbolClass::Fixed => Vec::new(),
         };

@@ -140,7 +140,7 @@ impl Session {
                 known: known.join(", "),
             });
         }
-        let step = StepData { counts: &counts, inputs: &inputs, query_length };
+        let step = StepData { counts: &counts, inputs: &inputs, short_rows: &[], query_length };
         let ticket = self.model.submit(&step)?;
         Ok(Outputs::copied(&self.model.read(&ticket)?, &counts)?)
     }

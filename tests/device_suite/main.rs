@@ -102,6 +102,9 @@ macro_rules! suite {
                     equal_modes::padded_equals_unpadded::<T>(F32, 1e-5);
                     equal_modes::padded_equals_unpadded::<T>(BF16, 2e-2);
                 }
+                a_wide_block_table_is_a_narrow_one {
+                    equal_modes::a_wide_block_table_is_a_narrow_one::<T>();
+                }
                 a_graph_that_is_never_split_gives_the_same_bits {
                     equal_modes::never_split_equals_split::<T>(F32);
                     equal_modes::never_split_equals_split::<T>(BF16);

@@ -32,6 +32,8 @@ pub(crate) struct Setup {
     pub max_sequences: u64,
     pub max_rows: u64,
     pub max_length: u64,
+    /// Rows of the KV pool; enough for every sequence if unset.
+    pub kv_rows: Option<u64>,
     pub mode: GraphMode,
     pub sizes: Vec<u64>,
     pub batches: Vec<u64>,
@@ -53,6 +55,7 @@ impl Default for Setup {
             max_sequences: 4,
             max_rows: 4,
             max_length: 96,
+            kv_rows: None,
             mode: GraphMode::FullAndPiecewise,
             sizes: vec![1, 2, 3, 5, 8, 16, 17, 48],
             batches: vec![1, 2, 3, 4],
@@ -89,7 +92,9 @@ impl Setup {
             max_rows: self.max_rows,
             max_sequences: self.max_sequences,
             max_length: self.max_length,
-            kv_rows: self.max_length.next_multiple_of(16) * self.max_sequences,
+            kv_rows: self
+                .kv_rows
+                .unwrap_or(self.max_length.next_multiple_of(16) * self.max_sequences),
         };
         decoder(&config.unwrap(), &limits, |_| None).unwrap()
     }

@@ -51,7 +51,7 @@ fn flags_of_capture_set_their_keys() {
     assert_eq!(found["capture_attempts"], flag("--capture-attempts", json!(0)));
     let layers = json!(["model.layers.0", "model.layers.1.mlp"]);
     assert_eq!(found["capture_exclude"], flag("--capture-exclude", layers));
-    assert_eq!(found["max_num_rows"]["value"], 256, "four rows of each of 64 sequences");
+    assert_eq!(found["max_num_rows"]["value"], 4, "as many as the one sequence may bring");
     let error =
         error_of(&["generate", "--model", MODEL, "--enforce-eager", "--graph-mode", "full"]);
     assert!(error.contains("--enforce-eager"), "{error}");

@@ -93,7 +93,16 @@ fn brute_force(d: &Dispatcher, s: StepShape) -> (StepMode, Option<StepSizes>, bo
     }
     if d.mode.mixed() == StepMode::Piecewise {
         let tokens = smallest(&d.tokens, s.tokens, d.padding, d.max_tokens);
-        let rows = smallest(&d.batches, s.rows.min(d.max_rows), d.padding, d.max_rows);
+        let wanted = s.rows.min(d.max_rows);
+        let several = d.query_lengths.iter().filter(|q| **q > 1);
+        let several = several.flat_map(|q| d.batches.sizes().iter().map(move |b| (*b, *q)));
+        let fits = |(b, q): &(u64, u64)| {
+            b * q <= d.max_tokens && *b <= d.max_rows && *b <= d.max_sequences
+        };
+        let of_uniform = several.filter(fits).map(|(b, q)| d.max_rows.min(b * q));
+        let batches = d.batches.sizes().iter().copied().filter(|b| *b <= d.max_rows);
+        let rows = batches.chain(of_uniform).filter(|size| *size >= wanted).min();
+        let rows = rows.filter(|size| d.padding || *size == wanted || wanted == 0);
         let sizes = tokens.zip(rows).map(|(tokens, rows)| {
             // The program of a uniform batch is taken where there is one of so many tokens.
             let whole = decode.filter(|q| tokens % q == 0).map(|q| (tokens / q, q));

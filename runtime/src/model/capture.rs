@@ -10,7 +10,6 @@ use crate::mode::{GraphMode, StepMode};
 use crate::symbols::SymbolClass;
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::device::{Device, DeviceError};
-use piecewise_ir::module::Step;
 use piecewise_ir::op::Op;
 use piecewise_kernels::step::{CaptureSupport, LaunchContext, StepContext};
 use std::time::{Duration, Instant};
@@ -46,7 +45,8 @@ impl<D: Device> CompiledModel<D> {
     /// it is.
     pub(super) fn supported_mode(&self, wanted: GraphMode) -> (GraphMode, Option<String>) {
         let least = |is_piece: bool| {
-            let members = self.members.list.iter().filter(|member| member.is_piece() == is_piece);
+            let members = self.members.list.iter();
+            let members = members.filter(|member| member.is_captured_piece() == is_piece);
             members.map(|member| self.support(member)).min().unwrap_or(CaptureSupport::Always)
         };
         let support = OpSupport { between: least(false), inside: least(true) };
@@ -56,7 +56,8 @@ impl<D: Device> CompiledModel<D> {
         }
         let needed = self.dispatcher.needed_support(wanted);
         let hinders = |member: &&Member<D::Program>| {
-            let needed = if member.is_piece() { needed.inside } else { needed.between };
+            let is_piece = member.is_captured_piece();
+            let needed = if is_piece { needed.inside } else { needed.between };
             self.support(member) < needed
         };
         let hindering = self.members.list.iter().filter(hinders).min_by_key(|m| self.support(m));
@@ -83,7 +84,8 @@ impl<D: Device> CompiledModel<D> {
         });
         let mut ops: Vec<_> = ops.collect();
         ops.dedup();
-        let place = if member.is_piece() { format!(" in {}", member.label) } else { String::new() };
+        let is_piece = member.is_captured_piece();
+        let place = if is_piece { format!(" in {}", member.label) } else { String::new() };
         let support = self.support(member);
         format!("{}{place} supports capture only for {support:?}", ops.join(" or "))
     }
@@ -91,12 +93,13 @@ impl<D: Device> CompiledModel<D> {
     /// Lists every graph that the mode calls for; those that there are stay.
     pub(super) fn list_graphs(&mut self) {
         let Self { dispatcher, symbols, members, .. } = self;
-        let pieces = members.list.iter().map(|member| match (member.step, member.over) {
-            (Step::Piece(_), Some(over)) if member.excluded_by.is_none() => {
-                dispatcher.piece_graph_sizes(symbols, over, member.has_uniform())
-            }
-            _ => Vec::new(),
-        });
+        let pieces =
+            members.list.iter().map(|member| match (member.is_captured_piece(), member.over) {
+                (true, Some(over)) => {
+                    dispatcher.piece_graph_sizes(symbols, over, member.has_uniform())
+                }
+                _ => Vec::new(),
+            });
         let pieces: Vec<Vec<PieceSize>> = pieces.collect();
         let full = dispatcher.full_graph_sizes();
         self.stats.prepare(pieces.iter().flatten().copied(), full.iter().map(StepSizes::whole));

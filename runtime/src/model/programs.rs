@@ -31,9 +31,10 @@ impl<P> Member<P> {
         self.over.map(|over| over.class)
     }
 
-    /// Whether it is a piece, and not an op between pieces.
-    pub(crate) fn is_piece(&self) -> bool {
-        matches!(self.step, Step::Piece(_))
+    /// Whether it is a piece that may be captured on its own, and not an op between pieces or a
+    /// piece of an excluded layer.
+    pub(crate) fn is_captured_piece(&self) -> bool {
+        matches!(self.step, Step::Piece(_)) && self.excluded_by.is_none()
     }
 
     /// Whether it has programs for uniform batches alone.

@@ -22,8 +22,18 @@ pub struct StepData<'a> {
     pub counts: &'a [u64],
     /// For each input of the graph, its row-major little-endian bytes at the true counts.
     pub inputs: &'a [&'a [u8]],
+    /// Matrices of which only the first columns are given, by input, with how many those are. The
+    /// others hold what earlier steps left there, and no op may read them.
+    pub short_rows: &'a [(usize, u64)],
     /// The tokens of every sequence, if they are equal.
     pub query_length: Option<u64>,
+}
+
+impl StepData<'_> {
+    /// The columns that are given of an input, where those are not all.
+    pub(super) fn columns(&self, input: usize) -> Option<u64> {
+        self.short_rows.iter().find(|(at, _)| *at == input).map(|(_, columns)| *columns)
+    }
 }
 
 /// A submitted step.
@@ -101,7 +111,7 @@ impl<D: Device> CompiledModel<D> {
         let calls = head_rows.div_ceil(self.dispatcher.max_rows).max(1);
         let turn = (self.next_step as usize) % BLOCKS;
         if calls == 1 {
-            self.staging.fill(step.inputs, &counts, &sizes, self.checks.poison)?;
+            self.staging.fill(step, &counts, &sizes, self.checks.poison)?;
         } else {
             self.fill_head_call(step, &counts, &sizes, 0)?;
         }
@@ -261,22 +271,26 @@ impl<D: Device> CompiledModel<D> {
         let of_call = self.call_counts(counts, call);
         let first = call * self.dispatcher.max_rows;
         let mut inputs: SmallVec<[&[u8]; 32]> = SmallVec::new();
-        for (input, bytes) in self.staging.inputs.iter().zip(step.inputs) {
+        for (i, (input, bytes)) in self.staging.inputs.iter().zip(step.inputs).enumerate() {
             let over = input.ty.outer_symbol().map(|s| self.symbols.over(s));
             let Some(over) = over.filter(|over| over.class == SymbolClass::Rows) else {
                 inputs.push(bytes);
                 continue;
             };
-            if bytes.len() as u64 != input.ty.bytes(counts) {
+            let columns = step.columns(i);
+            if bytes.len() as u64 != input.rows(columns, counts)?.bytes() {
                 return Err(ModelError::Input {
                     input: input.name.clone(),
                     reason: format!("holds {} bytes, which the counts don't make", bytes.len()),
                 });
             }
-            let start = (first * over.times * input.ty.row().bytes(counts)) as usize;
-            inputs.push(&bytes[start..start + input.ty.bytes(&of_call) as usize]);
+            let of_call = input.rows(columns, &of_call)?;
+            let row = columns.map_or(input.ty.row().bytes(counts), |_| of_call.width);
+            let start = (first * over.times * row) as usize;
+            inputs.push(&bytes[start..start + of_call.bytes() as usize]);
         }
-        self.staging.fill(&inputs, &of_call, sizes, self.checks.poison)
+        let step = StepData { inputs: &inputs, ..*step };
+        self.staging.fill(&step, &of_call, sizes, self.checks.poison)
     }
 
     fn run(
@@ -368,8 +382,7 @@ impl<G> GraphSet<G> {
     /// Whether every piece has a graph for these sizes.
     fn has_pieces<P>(&self, members: &Members<P>, sizes: StepSizes) -> bool {
         members.list.iter().enumerate().all(|(i, member)| {
-            let is_captured = member.is_piece() && member.excluded_by.is_none();
-            let size = member.size(&sizes).filter(|_| is_captured);
+            let size = member.size(&sizes).filter(|_| member.is_captured_piece());
             size.is_none_or(|size| self.piece(i, size).is_some())
         })
     }

@@ -66,6 +66,68 @@ fn a_step_copies_what_it_uses_of_its_inputs() {
     }
 }
 
+/// Of a table of a megabyte a few columns go to the device; the others keep what was there.
+#[test]
+fn of_a_wide_block_table_the_columns_in_use_are_copied() {
+    let bounds = Bounds { table_pages: 1 << 15, sequences: 8, tokens: 64, ..Bounds::default() };
+    let mut setup = Setup { bounds, ..Setup::default() };
+    setup.token_sizes = vec![64];
+    setup.batch_sizes = vec![4, 8];
+    for poison in [false, true] {
+        setup.checks.poison = poison;
+        let mut model = setup.build().unwrap();
+        let roles = Setup::roles_of(&model);
+        let mut pool = PagePool::new(roles.kv_rows);
+        let mut batch = BatchBuffers::new(roles);
+        let prompts: Vec<Vec<u32>> = (1..=5).map(|n| (0..n * 4).collect()).collect();
+        let mut table_of = |prompt: &Vec<u32>| {
+            let mut table = PageTable::default();
+            table.grow(&mut pool, prompt.len() as u64).unwrap();
+            table
+        };
+        let tables: Vec<_> = prompts.iter().map(&mut table_of).collect();
+        for (prompt, table) in prompts.iter().zip(&tables).take(4) {
+            batch.push(&Chunk {
+                tokens: ChunkTokens::Ids(prompt),
+                start: 0,
+                table,
+                slot: None,
+                rows: ChunkRows::Last,
+                entry: None,
+                sampling: Sampling::default(),
+            });
+        }
+        model.device_mut().copied_in.clear();
+        let ticket = model.submit(&batch.view().unwrap().data()).unwrap();
+        let last: Vec<_> =
+            prompts[..4].iter().map(|ids| next_id(ids, Sampling::default())).collect();
+        assert_eq!(sampled(&mut model, &ticket), last);
+        let copied: u64 = model.device().copied_in.iter().sum();
+        assert_eq!(copied < 8192, !poison, "{copied}");
+        let table = model.module().graph().inputs().last().unwrap().value;
+        let bytes = value_bytes(&mut model, table);
+        let entry = |row: usize, column: usize| {
+            let at = 4 * (row * (1 << 15) + column);
+            i32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
+        };
+        let pages: Vec<_> = tables.iter().map(|table| table.pages()[0].number() as i32).collect();
+        for row in 0..4 {
+            assert_eq!(entry(row, 0), pages[row]);
+            let unused = entry(row, 1);
+            assert!(if poison { unused == -1 } else { unused == 0 }, "{unused}");
+        }
+    }
+    let short = StepData {
+        counts: &[1, 1, 1],
+        inputs: &[&[0u8; 4][..]; 15],
+        short_rows: &[(0, 1)],
+        query_length: None,
+    };
+    let mut model = Setup::default().build().unwrap();
+    let error = model.submit(&short).unwrap_err().to_string();
+    assert!(error.contains("tokens_ids") && error.contains("no matrix"), "{error}");
+}
+
 /// What a store that was measured with holds.
 fn measured() -> MemoryStore {
     let store = MemoryStore::new();
@@ -158,11 +220,13 @@ fn inputs_and_counts_that_do_not_fit_are_named() {
     let mut model = Setup::default().build().unwrap();
     let error = submit(&mut model, &[1; 17]).unwrap_err();
     assert!(matches!(error, ModelError::TooMany { option: "max_num_tokens", .. }), "{error}");
-    let step = StepData { counts: &[1, 1, 1], inputs: &[&[0; 4]], query_length: None };
+    let step =
+        StepData { counts: &[1, 1, 1], inputs: &[&[0; 4]], short_rows: &[], query_length: None };
     let error = model.submit(&step).unwrap_err().to_string();
     assert!(error.contains("tokens_feedback") && error.contains("1 of 15"), "{error}");
     let inputs = vec![&[0u8; 3][..]; 15];
-    let step = StepData { counts: &[1, 1, 1], inputs: &inputs, query_length: None };
+    let step =
+        StepData { counts: &[1, 1, 1], inputs: &inputs, short_rows: &[], query_length: None };
     let error = model.submit(&step).unwrap_err().to_string();
     assert!(error.contains("tokens_ids") && error.contains("3 bytes"), "{error}");
 }
