@@ -7,7 +7,7 @@ use super::subject::{Bounds, Subject};
 use super::workload::{Lengths, Sequences, Workload, check_counts, sequences};
 use super::{super::progress::watcher, costs, launches};
 use piecewise::assembly::Notice;
-use piecewise_runtime::measure::{CaptureReport, DynStepTimer, PlannedStep, StepRecord, Traffic};
+use piecewise_runtime::measure::{CaptureReport, PlannedStep, StepRecord, StepTimer, Traffic};
 use piecewise_runtime::mode::GraphMode;
 use std::io::Write;
 
@@ -158,7 +158,7 @@ fn ascending(sizes: &mut Vec<u64>) {
 }
 
 fn compute_prompts(
-    timer: &mut dyn DynStepTimer,
+    timer: &mut dyn StepTimer,
     prompts: &[PlannedStep],
     start: &mut Start,
 ) -> anyhow::Result<()> {
@@ -171,7 +171,7 @@ fn compute_prompts(
     Ok(())
 }
 
-fn capture(timer: &mut dyn DynStepTimer, mode: ModeArg) -> anyhow::Result<CaptureReport> {
+fn capture(timer: &mut dyn StepTimer, mode: ModeArg) -> anyhow::Result<CaptureReport> {
     let mut watch = watcher();
     Ok(timer.recapture(mode.graph_mode(), &mut |progress| watch(Notice::Progress(progress)))?)
 }
@@ -186,7 +186,7 @@ struct Measured {
 
 /// Runs a workload launched, then as its mode does, from the same keys, values and ids.
 fn measure(
-    timer: &mut dyn DynStepTimer,
+    timer: &mut dyn StepTimer,
     args: &BenchArgs,
     mode: ModeArg,
     workload: &Workload,

@@ -9,11 +9,11 @@ use anyhow::{bail, ensure};
 use piecewise::assembly::Assembly;
 use piecewise::device::{DeviceSpec, OpenDevice, all_threads};
 use piecewise::models::DecoderConfig;
-use piecewise_backend::cuda::{CudaOptions, Faults};
+use piecewise_backend::cuda::CudaOptions;
 use piecewise_backend::store::MemoryStore;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::dtype::DType;
-use piecewise_runtime::measure::DynStepTimer;
+use piecewise_runtime::measure::StepTimer;
 use piecewise_runtime::mode::GraphMode;
 use piecewise_runtime::model::CaptureWhen;
 use std::sync::Arc;
@@ -73,7 +73,7 @@ impl Subject {
         &mut self,
         args: &BenchArgs,
         bounds: &Bounds,
-    ) -> anyhow::Result<(Box<dyn DynStepTimer>, Start)> {
+    ) -> anyhow::Result<(Box<dyn StepTimer>, Start)> {
         let started = Instant::now();
         let longest = bounds.positions.iter().copied().chain(args.max_seq_len).max();
         let longest = longest.unwrap_or(1).max(1);
@@ -123,7 +123,7 @@ impl Subject {
 
 /// A device whose blocks note where and when they run.
 fn noting_device(device: DeviceSpec) -> anyhow::Result<OpenDevice> {
-    let (device, _) = device.resolve(&Faults::default());
+    let (device, _) = device.resolve();
     ensure!(
         matches!(device, DeviceSpec::Cuda(_)),
         "--timeline needs a CUDA device: the processor runs no blocks"

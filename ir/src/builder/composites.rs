@@ -52,6 +52,21 @@ impl<'b> Tensor<'b> {
         (x * 0.5 * gate).cast(self.dtype())
     }
 
+    /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))` (Hendrycks and Gimpel 2016).
+    #[track_caller]
+    pub fn gelu_tanh(self) -> Self {
+        let x = self.cast(DType::F32);
+        let inner = (x * x * 0.044_715 + 1.0) * x * (2.0 / std::f64::consts::PI).sqrt();
+        (x * 0.5 * (inner.tanh() + 1.0)).cast(self.dtype())
+    }
+
+    /// `x / (1 + exp(-1.702 x))` (Hendrycks and Gimpel 2016).
+    #[track_caller]
+    pub fn quick_gelu(self) -> Self {
+        let x = self.cast(DType::F32);
+        (x / ((x * -1.702).exp() + 1.0)).cast(self.dtype())
+    }
+
     /// `silu(self) * up`: the gate of a SwiGLU block (Shazeer 2020).
     #[track_caller]
     pub fn swiglu(self, up: Tensor<'b>) -> Self {

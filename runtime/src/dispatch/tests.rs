@@ -1,4 +1,5 @@
 use super::*;
+use piecewise_ir::testing::soak;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -218,7 +219,7 @@ fn a_pure_decode_has_another_key_than_a_mixed_step_of_as_many_tokens() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(6000))]
+    #![proptest_config(ProptestConfig::with_cases(soak(6000)))]
     #[test]
     fn dispatch_is_what_brute_force_finds(d in dispatcher(), step in step()) {
         let Some(shape) = shape(&step, &d) else { return Ok(()) };

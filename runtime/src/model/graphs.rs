@@ -13,7 +13,7 @@ pub enum OnCaptureFailure {
     #[default]
     Error,
     /// The steps that the graph would have served are launched, and counted.
-    Eager,
+    Launch,
 }
 
 /// A graph that may be captured: `Empty -> Capturing -> Ready`.

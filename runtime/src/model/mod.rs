@@ -132,11 +132,6 @@ impl<D: Device> CompiledModel<D> {
     pub fn set_launches_only(&mut self, launches_only: bool) {
         self.launches_only = launches_only;
     }
-
-    /// Forgets what was counted.
-    pub fn reset_statistics(&mut self) {
-        self.stats = Statistics::default();
-    }
 }
 
 impl<D: Device> std::fmt::Debug for CompiledModel<D> {
