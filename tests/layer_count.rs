@@ -127,6 +127,7 @@ fn cost(layers: usize, sizes: &[u64]) -> Cost {
         on_capture_failure: OnCaptureFailure::Error,
         capture_attempts: 3,
         capture_exclude: Vec::new(),
+        probes: Vec::new(),
         tune: TuneMode::default(),
         strict: true,
         checks: Checks::default(),

@@ -76,6 +76,9 @@ pub(crate) struct CompileArgs {
     /// Layers to launch and never capture, by name: model.layers.3,model.layers.4.mlp.
     #[arg(long, value_name = "LAYER,..", value_delimiter = ',')]
     pub capture_exclude: Option<Vec<String>>,
+    /// Believe what ops declare about capture, without replaying them on made-up batches at start.
+    #[arg(long)]
+    pub no_probe_capture: bool,
     /// Failed captures in a row after which a graph is not tried again; 0 tries for ever
     /// [default: 3].
     #[arg(long, value_name = "N")]
@@ -135,6 +138,9 @@ impl CompileArgs {
         layers = put(layers, "--graph-mode", self.graph_mode)?;
         if self.enforce_eager {
             layers = layers.flag("graph_mode", GraphMode::None.name(), "--enforce-eager")?;
+        }
+        if self.no_probe_capture {
+            layers = layers.flag("probe_capture", false, "--no-probe-capture")?;
         }
         layers = put(layers, "--capture-exclude", self.capture_exclude.as_ref())?;
         layers = put(layers, "--capture-attempts", self.capture_attempts)?;

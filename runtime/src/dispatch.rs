@@ -268,7 +268,8 @@ impl Dispatcher {
         self.own.iter().zip(shape.own).all(|(own, count)| count <= own.sizes.max())
     }
 
-    fn full_decode(&self, batch: u64, query_length: u64) -> StepSizes {
+    /// The sizes of the full graph of a uniform batch.
+    pub(crate) fn full_decode(&self, batch: u64, query_length: u64) -> StepSizes {
         let tokens = batch * query_length;
         StepSizes {
             tokens: PieceSize::Exact(tokens),

@@ -88,6 +88,7 @@ pub(crate) fn build<T: Target>(
         on_capture_failure: OnCaptureFailure::Error,
         capture_attempts: 3,
         capture_exclude: Vec::new(),
+        probes: Vec::new(),
         tune: TuneMode::default(),
         strict: true,
         checks: Checks { poison: true, addresses: true, compare: false },

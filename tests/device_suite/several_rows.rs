@@ -58,6 +58,7 @@ fn build<T: Target>(mode: GraphMode) -> CompiledModel<T::Device> {
         on_capture_failure: OnCaptureFailure::Error,
         capture_attempts: 3,
         capture_exclude: Vec::new(),
+        probes: Vec::new(),
         tune: TuneMode::default(),
         strict: false,
         checks: Checks { poison: true, addresses: true, compare: false },

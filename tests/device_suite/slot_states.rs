@@ -138,6 +138,7 @@ fn engine(mode: GraphMode) -> BatchingEngine<CpuDevice> {
         on_capture_failure: OnCaptureFailure::Error,
         capture_attempts: 3,
         capture_exclude: Vec::new(),
+        probes: Vec::new(),
         tune: TuneMode::default(),
         strict: true,
         checks: Checks { poison: true, addresses: true, compare: true },

@@ -9,6 +9,7 @@ use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::artifact_store::compile_module;
+use piecewise_runtime::batch::{Probe, RoleMap, probes};
 use piecewise_runtime::dispatch::Dispatcher;
 use piecewise_runtime::mode::{GraphMode, Level};
 use piecewise_runtime::model::{
@@ -16,6 +17,7 @@ use piecewise_runtime::model::{
 };
 use piecewise_runtime::pipeline::plan;
 use piecewise_runtime::sizes::SizeList;
+use piecewise_runtime::symbols::SymbolTable;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -103,11 +105,11 @@ impl Setup {
         plan(self.graph(), self.level, self.split_ops.as_deref(), Vec::new()).unwrap().0
     }
 
-    pub(crate) fn options(&self) -> BuildOptions {
+    fn dispatcher(&self) -> Dispatcher {
         let list = |name, sizes: &[u64], bound| {
             SizeList::new(name, sizes.to_vec(), "bound", bound).unwrap()
         };
-        let dispatcher = Dispatcher {
+        Dispatcher {
             mode: self.mode,
             tokens: list("tokens", &self.sizes, self.max_tokens),
             batches: list("batches", &self.batches, self.max_sequences),
@@ -117,19 +119,31 @@ impl Setup {
             max_sequences: self.max_sequences,
             padding: true,
             own: Vec::new(),
-        };
+        }
+    }
+
+    pub(crate) fn options(&self) -> BuildOptions {
         BuildOptions {
-            dispatcher,
+            dispatcher: self.dispatcher(),
             max_logit_rows: self.max_rows,
             read_outputs: vec![0, 1],
             capture: CaptureWhen::Startup,
             on_capture_failure: OnCaptureFailure::Error,
             capture_attempts: 3,
             capture_exclude: self.exclude.clone(),
+            probes: self.probes(),
             tune: TuneMode::default(),
             strict: false,
             checks: self.checks,
         }
+    }
+
+    /// Probes of the graph, in the modes that capture.
+    fn probes(&self) -> Vec<Probe> {
+        let graph = self.graph();
+        let symbols = SymbolTable::new(graph.symbols()).unwrap();
+        let roles = RoleMap::resolve(&graph, &symbols, &OpRegistry::builtin()).unwrap();
+        probes(&roles, &self.dispatcher())
     }
 
     /// The model of a planned module.

@@ -77,6 +77,7 @@ pub fn engine(
         on_capture_failure: OnCaptureFailure::Error,
         capture_attempts: 3,
         capture_exclude: Vec::new(),
+        probes: Vec::new(),
         tune: TuneMode::default(),
         strict: true,
         checks: Checks::default(),

@@ -2,7 +2,7 @@
 
 use super::error::{ConfigError, ConfigWarning};
 use super::values::{RuntimeConfig, Sizes};
-use crate::batch::RoleMap;
+use crate::batch::{RoleMap, probes};
 use crate::dispatch::Dispatcher;
 use crate::engine::EngineOptions;
 use crate::mode::{GraphMode, Level, StepMode};
@@ -226,8 +226,12 @@ impl RuntimeConfig {
             let rows = LOGIT_BYTES / vocab.saturating_mul(4).max(1);
             max_logit_rows = rows.clamp(least, self.max_num_tokens.max(least));
         }
+        let is_captured = self.level == Level::Piecewise;
+        let probed = roles.filter(|_| self.probe_capture && is_captured);
+        let probes = probed.map_or(Vec::new(), |roles| probes(roles, &dispatcher));
         Ok(BuildOptions {
             dispatcher,
+            probes,
             max_logit_rows,
             read_outputs,
             capture: self.capture,

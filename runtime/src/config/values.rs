@@ -55,6 +55,9 @@ pub struct RuntimeConfig {
     pub on_capture_failure: OnCaptureFailure,
     /// Failures in a row after which a graph is no longer captured; 0 tries for ever.
     pub capture_attempts: u32,
+    /// Whether ops are captured and replayed with made-up batches before they are believed that they
+    /// can be.
+    pub probe_capture: bool,
     /// Layers that are launched and never captured, by name: `model.layers.3`, `model.layers.3.mlp`.
     pub capture_exclude: Vec<String>,
     /// Checks that run with every step.
@@ -215,6 +218,7 @@ impl Default for RuntimeConfig {
             capture: CaptureWhen::default(),
             on_capture_failure: OnCaptureFailure::default(),
             capture_attempts: 3,
+            probe_capture: true,
             capture_exclude: Vec::new(),
             checks: Checks::default(),
             dump: DumpConfig::default(),
@@ -243,7 +247,7 @@ impl RuntimeConfig {
     }
 
     /// Every key, those of tables with a dot, in the order in which they are shown.
-    pub const KEYS: [&'static str; 36] = [
+    pub const KEYS: [&'static str; 37] = [
         "level",
         "graph_mode",
         "splitting_ops",
@@ -261,6 +265,7 @@ impl RuntimeConfig {
         "capture",
         "on_capture_failure",
         "capture_attempts",
+        "probe_capture",
         "capture_exclude",
         "checks.poison",
         "checks.addresses",

@@ -81,7 +81,15 @@ impl BindSite<'_> {
             }
             sized.sort_by_key(|(size, _)| *size);
             let general = general.ok_or(ModelError::Unplanned { part: "general program" })?;
-            list.push(Member { step, label, over, excluded_by: None, sized, general });
+            list.push(Member {
+                step,
+                label,
+                over,
+                excluded_by: None,
+                probed: None,
+                sized,
+                general,
+            });
         }
         Ok(Members { list })
     }

@@ -9,6 +9,7 @@ use super::launches::check_artifacts;
 use super::memory::{Ledger, Memory};
 use super::staging::Staging;
 use crate::artifact_store::CompiledPieces;
+use crate::batch::Probe;
 use crate::dispatch::Dispatcher;
 use crate::stats::Statistics;
 use crate::symbols::{SymbolClass, SymbolTable};
@@ -69,6 +70,9 @@ pub struct BuildOptions {
     /// Layers that are launched and never captured, by the scopes in which the model's code made
     /// them: `model.layers.3`, or `model.layers.3.mlp`.
     pub capture_exclude: Vec<String>,
+    /// Steps that show what the custom ops can be captured for; without any, what they declare is
+    /// believed.
+    pub probes: Vec<Probe>,
     /// Whether alternatives and algorithms are chosen by measurement.
     pub tune: TuneMode,
     /// Whether a step that does not replay, or a mode that can't be, is an error.
@@ -161,7 +165,9 @@ impl<D: Device> CompiledModel<D> {
             Staging::new(&mut device, module.graph(), &memory, &read, &output_bounds)?;
         let states = memory.states;
         // What is measured runs all its rows, which a warm-up and a capture do not.
-        let backed_early = custom_ops_mutate_states(&module) || options.tune == TuneMode::Measure;
+        let backed_early = custom_ops_mutate_states(&module)
+            || options.tune == TuneMode::Measure
+            || !options.probes.is_empty();
         if backed_early {
             device.back(states)?;
         }
@@ -205,6 +211,7 @@ impl<D: Device> CompiledModel<D> {
             device,
         };
         let bind_end = started.elapsed();
+        model.probe(&options.probes)?;
         let wanted = model.dispatcher.mode;
         let (mode, reason) = model.supported_mode(wanted);
         if let Some(reason) = reason {

@@ -66,10 +66,11 @@ impl<D: Device> CompiledModel<D> {
 
     /// In which batches a member can be captured. One of an excluded layer runs between graphs.
     fn support(&self, member: &Member<D::Program>) -> CaptureSupport {
-        match member.excluded_by {
-            Some(_) => CaptureSupport::Never,
-            None => self.device.capture_support(&member.general),
+        if member.excluded_by.is_some() {
+            return CaptureSupport::Never;
         }
+        let declared = self.device.capture_support(&member.general);
+        member.probed.as_ref().map_or(declared, |probed| probed.support.min(declared))
     }
 
     fn hindrance(&self, member: &Member<D::Program>) -> String {
@@ -87,7 +88,9 @@ impl<D: Device> CompiledModel<D> {
         let is_piece = member.is_captured_piece();
         let place = if is_piece { format!(" in {}", member.label) } else { String::new() };
         let support = self.support(member);
-        format!("{}{place} supports capture only for {support:?}", ops.join(" or "))
+        let why =
+            member.probed.as_ref().map_or(String::new(), |found| format!(": {}", found.reason));
+        format!("{}{place} supports capture only for {support:?}{why}", ops.join(" or "))
     }
 
     /// Lists every graph that the mode calls for; those that there are stay.
@@ -298,15 +301,7 @@ impl<D: Device> CompiledModel<D> {
         let bounds = self.symbols.bounds().to_vec();
         let counts = self.staging.fill_empty(&self.symbols)?;
         self.device.write(self.memory.arena.base, &self.staging.mirror)?;
-        let staged: Vec<&[u8]> = self
-            .staging
-            .inputs
-            .iter()
-            .map(|input| {
-                let bytes = input.ty.bytes(&bounds) as usize;
-                &self.staging.mirror[input.offset..input.offset + bytes]
-            })
-            .collect();
+        let staged = self.staging.staged(&bounds);
         for member in &self.members.list {
             for (size, program) in &member.sized {
                 let sizes = self.dispatcher.limits(&self.symbols, member.over, *size);

@@ -11,6 +11,7 @@ mod face;
 mod graphs;
 mod launches;
 mod memory;
+mod probe;
 mod programs;
 mod staging;
 mod step;

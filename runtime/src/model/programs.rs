@@ -1,6 +1,7 @@
 //! Programs: every member of the step bound at each of its sizes.
 
 use super::error::ModelError;
+use super::probe::Probed;
 use crate::dispatch::StepSizes;
 use crate::symbols::{Over, SymbolClass};
 use piecewise_backend::artifact::PieceSize;
@@ -19,6 +20,8 @@ pub(crate) struct Member<P> {
     pub over: Option<Over>,
     /// The layer that keeps it from being captured, as the configuration names it.
     pub excluded_by: Option<String>,
+    /// What a probe found that it does not do as it declares.
+    pub probed: Option<Probed>,
     /// Programs by size, ascending.
     pub sized: Vec<(PieceSize, P)>,
     /// The program for any size.

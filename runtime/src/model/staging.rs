@@ -8,6 +8,7 @@ use crate::symbols::{SymbolClass, SymbolTable};
 use piecewise_backend::device::{Address, ByteRows, Device, DeviceError, HostBlock};
 use piecewise_ir::graph::Graph;
 use piecewise_ir::types::TensorType;
+use smallvec::SmallVec;
 use std::ops::Range;
 
 /// Host blocks in turn: while one is under way, the other can be filled.
@@ -198,6 +199,15 @@ impl<E> Staging<E> {
             StepData { counts: &counts, inputs: &inputs, short_rows: &[], query_length: None };
         self.fill(&step, &counts, symbols.bounds(), false)?;
         Ok(counts)
+    }
+
+    /// The staged bytes of each input at these padded sizes.
+    pub(crate) fn staged(&self, sizes: &[u64]) -> SmallVec<[&[u8]; 32]> {
+        let bytes = |input: &StagedInput| {
+            let bytes = input.ty.bytes(sizes) as usize;
+            &self.mirror[input.offset..input.offset + bytes]
+        };
+        self.inputs.iter().map(bytes).collect()
     }
 
     /// Fills the mirror with the true counts, the real bytes of each input of a step, and padding up

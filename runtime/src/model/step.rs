@@ -331,15 +331,7 @@ impl<D: Device> CompiledModel<D> {
             *self.stats.full_replays.entry(run.sizes.whole()).or_default() += 1;
             return Ok(());
         }
-        let staged: SmallVec<[&[u8]; 32]> = self
-            .staging
-            .inputs
-            .iter()
-            .map(|input| {
-                let bytes = input.ty.bytes(sizes) as usize;
-                &self.staging.mirror[input.offset..input.offset + bytes]
-            })
-            .collect();
+        let staged = self.staging.staged(sizes);
         let context = StepContext { counts, sizes, inputs: &staged };
         for (i, member) in self.members.list.iter().enumerate() {
             if run.head_again && member.class() != Some(SymbolClass::Rows) {

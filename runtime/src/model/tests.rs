@@ -32,6 +32,27 @@ fn submit(model: &mut Model, ids: &[u32]) -> Result<Ticket, ModelError> {
     model.submit(&batch.view().unwrap().data())
 }
 
+/// Submits prompts, each of which wants its last row.
+fn submit_last(model: &mut Model, prompts: &[&[u32]]) -> Result<Ticket, ModelError> {
+    let roles = Setup::roles_of(model);
+    let mut pool = PagePool::new(roles.kv_rows);
+    let mut batch = BatchBuffers::new(roles);
+    for ids in prompts {
+        let mut table = PageTable::default();
+        table.grow(&mut pool, ids.len() as u64).unwrap();
+        batch.push(&Chunk {
+            tokens: ChunkTokens::Ids(ids),
+            start: 0,
+            table: &table,
+            slot: None,
+            rows: ChunkRows::Last,
+            entry: None,
+            sampling: Sampling::default(),
+        });
+    }
+    model.submit(&batch.view().unwrap().data())
+}
+
 fn sampled(model: &mut Model, ticket: &Ticket) -> Vec<u32> {
     let bytes = model.read(ticket).unwrap().bytes(1).unwrap();
     bytes.chunks(4).map(|c| u32::from_le_bytes(c.try_into().unwrap())).collect()
@@ -353,6 +374,55 @@ fn what_an_op_supports_decides_the_mode_inside_a_piece_as_between_them() {
         let mixed = model.last_step().unwrap().mode;
         assert!(mixed < StepMode::Full || split_support.min(piece_support) == Always);
         assert!(mixed < StepMode::Piecewise || piece_support == Always);
+    }
+}
+
+#[test]
+fn what_an_op_declares_is_probed() {
+    let setup = Setup { mode: GraphMode::Full, probes: true, ..Setup::default() };
+    let setup = Setup { query_lengths: vec![1, 2], ..setup };
+    let kept = setup.build().unwrap();
+    assert_eq!((kept.dispatcher().mode, kept.lowered_mode()), (GraphMode::Full, None));
+    let zeros = |model: &mut Model| {
+        let region = model.memory().states;
+        let mut bytes = vec![1; region.bytes as usize];
+        model.device_mut().read(region.base, &mut bytes).unwrap();
+        bytes.iter().all(|byte| *byte == 0)
+    };
+    let mut kept = kept;
+    assert!(zeros(&mut kept), "a probe leaves nothing in the states");
+
+    // An op that finds its rows by the captured sizes is right in uniform batches alone, one that
+    // keeps the table of its capture in none.
+    let faults = [
+        (&setup.faults.rows_of_uniform, "`test.head` in p2", GraphMode::FullDecodeOnly),
+        (&setup.faults.baked_table, "`test.mix`", GraphMode::Piecewise),
+    ];
+    for (fault, op, had) in faults {
+        fault.store(true, Ordering::Relaxed);
+        let mut model = setup.build().unwrap();
+        assert_eq!(model.dispatcher().mode, had, "{op}");
+        let reason = model.lowered_mode().unwrap();
+        assert!(reason.starts_with(op) && reason.contains("another batch writes"), "{reason}");
+        // A mixed step, a uniform batch of two tokens, a decode: none runs the op where it is wrong.
+        for ids in [&[4, 5, 6][..], &[7, 8], &[9]] {
+            let ticket = submit(&mut model, ids).unwrap();
+            assert_eq!(sampled(&mut model, &ticket), expected(ids), "{op}");
+        }
+        let error = Setup { strict: true, ..setup.clone() }.build().unwrap_err();
+        assert!(
+            matches!(&error, ModelError::Mode { reason, .. } if reason.starts_with(op)),
+            "{error}"
+        );
+        // Without a probe the declaration is believed, and the result is wrong.
+        let mut believed = Setup { probes: false, ..setup.clone() }.build().unwrap();
+        assert_eq!(believed.dispatcher().mode, GraphMode::Full);
+        let ticket = submit_last(&mut believed, &[&[4, 5], &[6, 7, 8]]).unwrap();
+        let right = [expected(&[4, 5])[1], expected(&[6, 7, 8])[2]];
+        assert_ne!(sampled(&mut believed, &ticket), right, "{op}");
+        let ticket = submit_last(&mut model, &[&[4, 5], &[6, 7, 8]]).unwrap();
+        assert_eq!(sampled(&mut model, &ticket), right, "{op}");
+        fault.store(false, Ordering::Relaxed);
     }
 }
 

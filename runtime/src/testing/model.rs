@@ -2,13 +2,14 @@
 
 use super::{Bounds, FakeCompiler, FakeDevice, Faults, fake_module};
 use crate::artifact_store::compile_module;
-use crate::batch::RoleMap;
+use crate::batch::{RoleMap, probes};
 use crate::dispatch::Dispatcher;
 use crate::mode::GraphMode;
 use crate::model::{
     BuildOptions, CaptureWhen, Checks, CompiledModel, ModelError, OnCaptureFailure,
 };
 use crate::sizes::SizeList;
+use crate::symbols::SymbolTable;
 use piecewise_backend::compiler::{NoStore, Store};
 use piecewise_backend::tuning::TuneMode;
 use piecewise_kernels::op::OpRegistry;
@@ -30,6 +31,7 @@ pub(crate) struct Setup {
     pub capture_exclude: Vec<String>,
     pub piece_support: CaptureSupport,
     pub query_lengths: Vec<u64>,
+    pub probes: bool,
     pub capture: CaptureWhen,
     pub strict: bool,
     pub padding: bool,
@@ -52,6 +54,7 @@ impl Default for Setup {
             capture_exclude: Vec::new(),
             piece_support: CaptureSupport::Always,
             query_lengths: vec![1],
+            probes: false,
             capture: CaptureWhen::Startup,
             strict: false,
             padding: true,
@@ -91,13 +94,14 @@ impl Setup {
         &self,
         store: &dyn Store,
     ) -> Result<CompiledModel<FakeDevice>, ModelError> {
-        let options = BuildOptions {
+        let mut options = BuildOptions {
             dispatcher: self.dispatcher(),
             max_logit_rows: self.max_logit_rows,
             read_outputs: vec![0, 1],
             on_capture_failure: self.on_capture_failure,
             capture_attempts: 3,
             capture_exclude: self.capture_exclude.clone(),
+            probes: Vec::new(),
             capture: self.capture,
             tune: self.tune,
             strict: self.strict,
@@ -106,6 +110,11 @@ impl Setup {
         let mut device = FakeDevice::default();
         device.faults = self.faults.clone();
         let module = Arc::new(fake_module(self.bounds));
+        if self.probes {
+            let symbols = SymbolTable::new(module.graph().symbols())?;
+            let roles = RoleMap::resolve(module.graph(), &symbols, &OpRegistry::builtin()).unwrap();
+            options.probes = probes(&roles, &options.dispatcher);
+        }
         let compiler = FakeCompiler {
             split_support: self.split_support,
             piece_support: self.piece_support,
