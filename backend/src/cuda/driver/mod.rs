@@ -11,6 +11,7 @@ pub(super) mod simulated;
 pub(super) mod system;
 
 use super::error::CallError;
+use crate::device::ByteRows;
 
 pub(super) type Outcome<T> = Result<T, CallError>;
 
@@ -98,6 +99,8 @@ pub(super) trait Driver: Send + Sync + std::fmt::Debug {
     fn free_host(&self, block: *mut u8) -> Outcome<()>;
 
     fn copy_in(&self, to: u64, from: *const u8, bytes: u64, stream: Handle) -> Outcome<()>;
+    fn copy_in_rows(&self, to: u64, from: *const u8, rows: ByteRows, stream: Handle)
+    -> Outcome<()>;
     fn copy_out(&self, to: *mut u8, from: u64, bytes: u64, stream: Handle) -> Outcome<()>;
     /// `width` is 1, 2 or 4; `count` elements are set.
     fn set(&self, to: u64, value: u32, width: u32, count: u64, stream: Handle) -> Outcome<()>;
