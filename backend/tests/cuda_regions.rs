@@ -60,3 +60,10 @@ fn products_in_tiles_with_what_follows_agree_with_the_general_kernel() {
         tiles::agree_with_the_general_kernel::<Cuda>();
     }
 }
+
+#[test]
+fn gates_after_products_in_tiles_are_those_of_the_general_kernel_for_every_value() {
+    if Cuda::is_there() {
+        tiles::gates_of_every_value_agree::<Cuda>();
+    }
+}

@@ -7,11 +7,12 @@ use super::{BenchOn, CANARY, compile_on, decode, pattern, registry, sizes_of, un
 use piecewise_backend::artifact::{Artifact, PieceSize};
 use piecewise_backend::device::Device;
 use piecewise_ir::dim::{Dim, SymbolDecl};
-use piecewise_ir::dtype::DType::{self, BF16, F16};
+use piecewise_ir::dtype::DType::{self, BF16, F16, F32};
 use piecewise_ir::entity::Value;
 use piecewise_ir::graph::{Graph, Loc};
+use piecewise_ir::literal::Literal;
 use piecewise_ir::module::UniquePiece;
-use piecewise_ir::op::{BinaryOp, Op};
+use piecewise_ir::op::{BinaryOp, Op, UnaryOp};
 use piecewise_ir::region::{ParamMode, Region};
 use piecewise_ir::types::TensorType;
 use piecewise_ir::weight::Recipe;
@@ -26,6 +27,26 @@ pub enum After {
     Nothing,
     Sum,
     Gate,
+    /// A gate that is computed in f32.
+    WideGate,
+}
+
+/// `silu(a) * b` of the halves of a row, with `silu` in f32.
+fn wide_gate(body: &mut Graph, row: Value, dtype: DType) -> Value {
+    let n = COLUMNS / 2;
+    let [narrow, wide] = [dtype, F32].map(|dtype| TensorType::new(dtype, [n]));
+    let mut push =
+        |op: Op, of: Vec<Value>, ty: &TensorType| body.push(op, of, ty.clone(), Loc::default());
+    let [gate, up] = [0, n].map(|start| push(Op::Slice { axis: 0, start }, vec![row], &narrow));
+    let x = push(Op::Cast, vec![gate], &wide);
+    let negative = push(Op::Unary(UnaryOp::Neg), vec![x], &wide);
+    let exp = push(Op::Unary(UnaryOp::Exp), vec![negative], &wide);
+    let one = push(Op::Literal(Literal::new(F32, [1.0])), vec![], &TensorType::scalar(F32));
+    let one = push(Op::Broadcast, vec![one], &wide);
+    let divisor = push(Op::Binary(BinaryOp::Add), vec![exp, one], &wide);
+    let silu = push(Op::Binary(BinaryOp::Div), vec![x, divisor], &wide);
+    let silu = push(Op::Cast, vec![silu], &narrow);
+    push(Op::Binary(BinaryOp::Mul), vec![silu, up], &narrow)
 }
 
 struct Product {
@@ -60,6 +81,7 @@ fn product(dtype: DType, after: After) -> Product {
                 let n = COLUMNS / 2;
                 (silu_gate(&mut body, params[0], &[], n, dtype), n)
             }
+            After::WideGate => (wide_gate(&mut body, params[0], dtype), COLUMNS / 2),
             _ => {
                 let sum = Op::Binary(BinaryOp::Add);
                 (body.push(sum, params, row(COLUMNS), Loc::default()), COLUMNS)
@@ -108,7 +130,7 @@ fn run<T: Target>(product: &Product, artifact: Artifact, real: u64, replayed: bo
 /// The first alternative takes in what follows, and computes what the last one does.
 pub fn agree_with_the_general_kernel<T: Target>() {
     for (dtype, tolerance) in [(BF16, 5e-3), (F16, 1e-3)] {
-        for after in [After::Nothing, After::Sum, After::Gate] {
+        for after in [After::Nothing, After::Sum, After::Gate, After::WideGate] {
             let product = product(dtype, after);
             let bounds = [ROWS];
             let tiles = compile_on::<T>(&product.piece, PieceSize::Exact(ROWS), &bounds);
@@ -128,6 +150,56 @@ pub fn agree_with_the_general_kernel<T: Target>() {
                 if real == 1300 {
                     assert!(run::<T>(&product, tiles.clone(), real, true) == got, "{after:?}");
                 }
+            }
+        }
+    }
+}
+
+/// Values of each row of x, and the column of x that is 1.
+const VALUES: u64 = 32;
+
+/// A gate of every finite value of 16 bits is the same by every bit, of either width.
+pub fn gates_of_every_value_agree<T: Target>() {
+    for dtype in [BF16, F16] {
+        for after in [After::Gate, After::WideGate] {
+            let product = product(dtype, after);
+            let (real, inner) = ((1 << 16) / VALUES, COLUMNS / 2);
+            let tiles = compile_on::<T>(&product.piece, PieceSize::Exact(ROWS), &[ROWS]);
+            let mut general = tiles.clone();
+            general.alternatives = vec![tiles.alternatives.last().unwrap().clone()];
+            let fill = |bench: &mut BenchOn<T>| {
+                let mut x = pattern(dtype, &[ROWS, DEPTH], 0);
+                let mut w = pattern(dtype, &[COLUMNS, DEPTH], 0);
+                x.data.fill(0.0);
+                w.data.fill(0.0);
+                for row in 0..real {
+                    for column in 0..VALUES {
+                        let bits = (row * VALUES + column) as u16;
+                        let value = decode(dtype, &bits.to_ne_bytes())[0];
+                        let finite = if value.is_finite() { value } else { 0.0 };
+                        x.data[(row * DEPTH + column) as usize] = finite;
+                    }
+                    x.data[(row * DEPTH + VALUES) as usize] = 1.0;
+                }
+                for column in 0..inner {
+                    w.data[(column * DEPTH + column % VALUES) as usize] = 1.0;
+                    w.data[((inner + column) * DEPTH + VALUES) as usize] = 1.0;
+                }
+                bench.write(product.x, &x);
+                bench.write(product.others[0], &w);
+            };
+            let made = [&tiles, &general].map(|artifact| {
+                let mut bench = BenchOn::<T>::new(product.piece.clone(), registry(), 1);
+                fill(&mut bench);
+                let program = bench.bind(artifact).unwrap();
+                let bounds = bench.bounds.clone();
+                bench.launch(&program, &[ROWS], &[real]);
+                bench.outputs(&bounds).swap_remove(0)
+            });
+            let row = made[0].len() / ROWS as usize;
+            for (at, (a, b)) in made[0].chunks(2).zip(made[1].chunks(2)).enumerate() {
+                let (m, n) = (2 * at / row, at % (row / 2));
+                assert!(a == b, "{dtype} {after:?}, value {:#x}: {a:?} and {b:?}", m * 32 + n % 32);
             }
         }
     }

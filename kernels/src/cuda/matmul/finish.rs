@@ -5,9 +5,9 @@ use crate::cuda::region::text;
 use crate::cuda::text::{lane, storage};
 use crate::lower::LowerError;
 use piecewise_ir::dtype::DType;
-use piecewise_ir::entity::Value;
-use piecewise_ir::graph::Graph;
-use piecewise_ir::op::Op;
+use piecewise_ir::entity::{Node, Value};
+use piecewise_ir::graph::{Graph, NodeData, ValueDef};
+use piecewise_ir::op::{BinaryOp, Op, UnaryOp};
 use piecewise_ir::region::{ParamMode, Region};
 use piecewise_ir::types::TensorType;
 use rustc_hash::FxHashMap;
@@ -43,16 +43,22 @@ fn elements(ty: &TensorType) -> Result<u64, LowerError> {
     ty.static_elements().map_or_else(|| refused("of symbolic rows"), Ok)
 }
 
-/// The text of a definition with its macros, given the parameters as types and the body.
-fn define(params: &[String], body: &str) -> String {
+/// The text of the definitions with their macros: what an operand beside the product is loaded to,
+/// its loads, and the rest.
+fn define(params: &[String], beside: &[String], loads: &str, body: &str) -> String {
     let names: Vec<String> = (0..params.len()).map(|i| format!("f{i}")).collect();
     let typed: Vec<String> = params.iter().zip(&names).map(|(ty, n)| format!("{ty} {n}")).collect();
+    // What is loaded ahead lies in registers, which have no index.
+    let at_once = if beside.is_empty() { "1" } else { "TURNS" };
     format!(
-        "#define FINISH_PARAMS {typed}\n#define FINISH_ARGS {names}\n\
+        "#define FINISH_PARAMS {typed}\n#define FINISH_ARGS {names}\n#define TURNS_AT_ONCE {at_once}\n\
+         struct Beside {{ {beside} }};\n\
+         DEVICE void load_beside({typed}, u64 at, Beside& beside) {{\n{loads}}}\n\
          // Elements `at` and after of the results' rows.\n\
-         DEVICE void finish({typed}, u64 at, const Bytes16& first, const Bytes16& second) {{\n{body}}}\n\n",
+         DEVICE void finish({typed}, u64 at, const Bytes16& first, const Bytes16& second, const Beside& beside) {{\n{body}}}\n\n",
         typed = typed.join(", "),
         names = names.join(", "),
+        beside = beside.join(" "),
     )
 }
 
@@ -64,7 +70,7 @@ impl Finish {
     /// The product as it is.
     pub(super) fn store(dtype: DType) -> Self {
         let params = [format!("{}*", storage(dtype))];
-        let text = define(&params, "  *(Bytes16*)(f0 + at) = first;\n");
+        let text = define(&params, &[], "", "  *(Bytes16*)(f0 + at) = first;\n");
         Self { text, paired: false, arguments: 1 }
     }
 
@@ -83,15 +89,15 @@ impl Finish {
         }
         let mut emitter = Emitter { body, width, seen: FxHashMap::default(), text: String::new() };
         let mut params = Vec::new();
-        let mut loads = String::new();
+        let (mut beside, mut loads, mut made) = (Vec::new(), String::new(), String::new());
         for (i, &mode) in region.params.iter().enumerate() {
             let value = input(body, i)?;
             let ty = body.ty(value);
             if i == product {
                 let (pack, _) = pack(ty.dtype);
-                let _ = writeln!(loads, "  {pack} p0;\n  *(Bytes16*)p0.at = first;");
+                let _ = writeln!(made, "  {pack} p0;\n  *(Bytes16*)p0.at = first;");
                 if paired {
-                    let _ = writeln!(loads, "  {pack} p1;\n  *(Bytes16*)p1.at = second;");
+                    let _ = writeln!(made, "  {pack} p1;\n  *(Bytes16*)p1.at = second;");
                 }
                 let whole = elements(ty)? == columns && mode == ParamMode::Row;
                 let element =
@@ -106,14 +112,15 @@ impl Finish {
                 return refused("with an operand that is no row like its results");
             }
             let ((pack, align), name) = (pack(ty.dtype), params.len());
-            let _ = writeln!(loads, "  {pack} o{name};\n  load<{align}>(o{name}, f{name} + at);");
-            emitter.seen.insert(value, Element::Text(format!("widen(o{name}.at[i])")));
+            beside.push(format!("{pack} o{name};"));
+            let _ = writeln!(loads, "  load<{align}>(beside.o{name}, f{name} + at);");
+            emitter.seen.insert(value, Element::Text(format!("widen(beside.o{name}.at[i])")));
             params.push(format!("const {}*", storage(ty.dtype)));
         }
         for node in body.nodes() {
             emitter.node(node)?;
         }
-        let (mut made, mut stores) = (loads, String::new());
+        let mut stores = String::new();
         for &value in body.outputs() {
             let ty = body.ty(value);
             if elements(ty)? != width {
@@ -131,7 +138,7 @@ impl Finish {
             "#pragma unroll\n  for (int i = 0; i < {LANE}; ++i) {{\n{}  }}\n{stores}",
             emitter.text
         );
-        Ok(Self { text: define(&params, &made), paired, arguments: params.len() })
+        Ok(Self { text: define(&params, &beside, &loads, &made), paired, arguments: params.len() })
     }
 }
 
@@ -157,7 +164,57 @@ impl Emitter<'_> {
         }
     }
 
-    fn node(&mut self, node: piecewise_ir::entity::Node) -> Result<(), LowerError> {
+    /// Whether a node is a quotient `a / (exp(b) + 1)` that is only seen rounded to 16 bits: one
+    /// that needs no branch.
+    fn divides_by_more_than_one(&self, node: Node) -> bool {
+        let data = self.body.node(node);
+        let (Op::Binary(BinaryOp::Div), [_, divisor], [quotient]) =
+            (&data.op, &data.operands[..], &data.results[..])
+        else {
+            return false;
+        };
+        let narrowed = |reader: &NodeData| {
+            reader.op == Op::Cast && self.body.ty(reader.results[0]).dtype.size() == 2
+        };
+        let mut readers = self.body.nodes().map(|n| self.body.node(n));
+        let rounded = match self.body.ty(*quotient).dtype {
+            DType::F32 => {
+                !self.body.outputs().contains(quotient)
+                    && readers.all(|n| !n.operands.contains(quotient) || narrowed(n))
+            }
+            dtype => dtype.is_float(),
+        };
+        rounded && self.is_exp_plus_one(*divisor)
+    }
+
+    fn is_exp_plus_one(&self, value: Value) -> bool {
+        let Some(Op::Binary(BinaryOp::Add)) = self.made_by(value).map(|data| &data.op) else {
+            return false;
+        };
+        let operands = self.made_by(value).map_or(&[][..], |data| &data.operands);
+        operands.iter().any(|&v| self.is_exp(v)) && operands.iter().any(|&v| self.is_one(v))
+    }
+
+    fn is_exp(&self, value: Value) -> bool {
+        self.made_by(value).is_some_and(|data| data.op == Op::Unary(UnaryOp::Exp))
+    }
+
+    fn is_one(&self, value: Value) -> bool {
+        self.made_by(value).is_some_and(|data| match &data.op {
+            Op::Literal(literal) => literal.len() == 1 && literal.bytes() == 1f32.to_ne_bytes(),
+            Op::Broadcast | Op::Reshape => self.is_one(data.operands[0]),
+            _ => false,
+        })
+    }
+
+    fn made_by(&self, value: Value) -> Option<&NodeData> {
+        match self.body.def(value) {
+            ValueDef::Result { node, .. } => Some(self.body.node(node)),
+            _ => None,
+        }
+    }
+
+    fn node(&mut self, node: Node) -> Result<(), LowerError> {
         let body = self.body;
         let data = body.node(node);
         let Some(&result) = data.results.first() else { return refused("with a state") };
@@ -200,7 +257,12 @@ impl Emitter<'_> {
         let operands: Vec<&str> = operands.iter().map(String::as_str).collect();
         let from = data.operands.get(usize::from(data.op == Op::Select));
         let from = from.map_or(to.dtype, |&v| body.ty(v).dtype);
-        let text = text::element(&data.op, from, to.dtype, &operands)?;
+        let text = match &operands[..] {
+            [a, b] if self.divides_by_more_than_one(node) => {
+                text::rounded(to.dtype, &format!("quotient({a}, {b})"))
+            }
+            operands => text::element(&data.op, from, to.dtype, operands)?,
+        };
         let name = format!("v{}", self.seen.len());
         let _ = writeln!(self.text, "    const {} {name} = {text};", lane(to.dtype));
         self.seen.insert(result, Element::Text(name));
@@ -215,7 +277,7 @@ mod tests {
     use piecewise_ir::dim::Dim;
     use piecewise_ir::entity::{Entity, Symbol};
     use piecewise_ir::graph::Loc;
-    use piecewise_ir::op::{BinaryOp, ReduceOp, UnaryOp};
+    use piecewise_ir::op::ReduceOp;
 
     const ROW: [u64; 1] = [64];
 
@@ -267,8 +329,8 @@ mod tests {
         let made = Finish::of(&region(&[64, 64], add), 1, 64).unwrap();
         assert!(!made.paired);
         assert_eq!(made.arguments, 2);
-        let sum = "round_bf16(widen(o0.at[i]) + widen(p0.at[i]))";
-        holds(&made, &["load<16>(o0, f0 + at)", sum, "store<16>(f1 + at, r1)"]);
+        let sum = "round_bf16(widen(beside.o0.at[i]) + widen(p0.at[i]))";
+        holds(&made, &["load<16>(beside.o0, f0 + at)", sum, "store<16>(f1 + at, r1)"]);
     }
 
     #[test]

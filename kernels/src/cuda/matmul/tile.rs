@@ -9,16 +9,16 @@ use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
 use std::fmt::Write;
 
-/// Columns of a tile; the kernel chooses among them by the true rows.
-const WIDTHS: [u64; 4] = [256, 192, 128, 96];
-/// The ring of slices in shared memory, and what aligns it.
-const SHARED_BYTES: u32 = (200 << 10) + 1024;
+/// Rows of x of a tile; the kernel chooses among them by the true rows.
+const HEIGHTS: [u64; 7] = [256, 224, 192, 176, 160, 112, 64];
+/// The ring of slices in shared memory, what is finished, and what aligns them.
+const SHARED_BYTES: u32 = (192 << 10) + (32 << 10) + 1024;
 /// Two warpgroups that multiply, and one of which a warp copies.
 const THREADS: u32 = 384;
 /// Neighbours that copy for each other.
 const CLUSTER: u32 = 2;
-/// Rows of the boxes in which x and w are copied.
-const BOXES: [u32; 2] = [64, 32];
+/// Rows of w that are copied at a time.
+const LINES: u32 = 64;
 
 impl MatMulSpec {
     /// Whether [`Self::tile_kernel`] takes it: x, w and y are of one 16-bit dtype, w is a weight
@@ -61,25 +61,21 @@ impl MatMulSpec {
         let mut text = self.header();
         let _ = writeln!(text, "#define CLUSTER {CLUSTER}");
         let _ = writeln!(text, "#define PAIRED {}", u8::from(finish.paired));
-        text.push('\n');
+        let heights = HEIGHTS.map(|height| format!("DO({height})"));
+        let _ = writeln!(text, "#define EACH_HEIGHT(DO) {}\n", heights.join(" "));
         text.push_str(include_str!("../hopper.cuh"));
-        let widths = WIDTHS.iter().filter(|&&width| !finish.paired || width.is_multiple_of(64));
-        for &width in widths {
-            text.push_str(&multiply_add_tile(storage(self.types[0]), width, Lhs::Shared));
+        for height in HEIGHTS {
+            text.push_str(&multiply_add_tile(storage(self.types[0]), height, Lhs::Shared));
         }
         text.push_str(&finish.text);
         text.push_str(include_str!("tile.cu"));
-        let boxes = |arg: u32, rows: Dim| {
+        let boxes = |arg: u32, rows: &Dim, box_rows: u32| {
             let (dtype, columns) = (self.types[arg as usize], self.depth);
-            Param::TensorMap(TensorBoxes {
-                arg,
-                dtype,
-                rows,
-                columns,
-                box_rows: BOXES[arg as usize],
-            })
+            Param::TensorMap(TensorBoxes { arg, dtype, rows: rows.clone(), columns, box_rows })
         };
-        let maps = [boxes(0, self.rows.clone()), boxes(1, Dim::constant(self.columns))];
+        let of_x = HEIGHTS.map(|height| boxes(0, &self.rows, height as u32 / CLUSTER));
+        let of_w = boxes(1, &Dim::constant(self.columns), LINES);
+        let maps = of_x.into_iter().chain([of_w]);
         let arguments = (0..finish.arguments as u32).map(|i| Param::Arg(2 + i));
         let rest = self.row_params()?.into_iter().filter(|p| !matches!(p, Param::Arg(_)));
         Ok(LaunchRecipe {
@@ -95,7 +91,7 @@ impl MatMulSpec {
             cluster: [CLUSTER, 1, 1],
             static_shared: 128,
             dynamic_shared: SHARED_BYTES,
-            params: maps.into_iter().chain(arguments).chain(rest).collect(),
+            params: maps.chain(arguments).chain(rest).collect(),
             programmatic: true,
             ahead: vec![1],
         })

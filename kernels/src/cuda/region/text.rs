@@ -7,7 +7,7 @@ use piecewise_ir::dtype::DType;
 use piecewise_ir::op::{BinaryOp, CompareOp, Op, ReduceOp, UnaryOp};
 
 /// A value in arithmetic, rounded to its dtype.
-pub(super) fn rounded(dtype: DType, text: &str) -> String {
+pub(in crate::cuda) fn rounded(dtype: DType, text: &str) -> String {
     match dtype {
         DType::BF16 => format!("round_bf16({text})"),
         DType::F16 => format!("round_f16({text})"),
