@@ -1,6 +1,7 @@
 use super::*;
 use crate::batch::Sampling;
 use crate::testing::{Bounds, Setup, VOCAB, next_id};
+use piecewise_ir::testing::soak;
 use proptest::prelude::*;
 use std::sync::{Arc, Mutex};
 
@@ -96,7 +97,7 @@ fn setup() -> impl Strategy<Value = Setup> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(soak(400)))]
     #[test]
     fn every_request_gets_the_ids_that_a_simulation_gives(
         setup in setup(),
