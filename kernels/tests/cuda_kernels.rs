@@ -313,6 +313,16 @@ fn steps_of_many_rows_go_to_both_kernels() {
     let launches = made(BF16, [16, 8], [128, 128], sizes).launches;
     let grids: Vec<[u32; 3]> = launches.iter().map(|l| l.grid_at(&sizes, 132).unwrap()).collect();
     assert_eq!(grids, [[256, 8, 1], [8 + 52, 8, 1]]);
+    // Few sequences keep the ranges that they have alone.
+    for (sequences, splits) in [(1, 8), (4, 8), (5, 6), (8, 4), (64, 4)] {
+        let operands = attention(BF16, BF16, [32, 8], [128, 128]);
+        for rows in [512, 8192] {
+            let sizes = [rows, sequences, 4096];
+            let made = attention_kernels(&operands, &attrs, &sizes, HOPPER).unwrap();
+            let grid = made.launches[0].grid_at(&sizes, 132);
+            assert_eq!(grid, Ok([sequences as u32, 8, splits]));
+        }
+    }
     // Whatever the sequences, partial results stay bounded.
     let sizes = [8192, 1024, 4096];
     let kernels = made(BF16, [64, 8], [256, 256], sizes);

@@ -108,7 +108,7 @@ template <int ROWS> DEVICE void multiply_tile(float (&sum)[MOST_ROWS / 2], const
     }
     last = slot.index;
   }
-  products_done_but<0>();
+  products_done_but<0>((float (&)[ROWS / 2])sum);
   release(last);
 }
 
@@ -167,11 +167,26 @@ DEVICE void multiply_tiles(const Problem& p, FINISH_PARAMS) {
 
 // What tiles of so many rows cost: rounds, each as long as its products, which wait for copies
 // where they are small, and what is done with their sums.
-DEVICE void consider(Problem& p, u32 rows, u32& least) {
+DEVICE u64 cost(const Problem& p, u32 rows) {
   const Tiles tiles(p, rows);
   const u32 steps = blocks_for(p.depth, DEPTH), products = max(rows * 20, rows * 9 + 1760);
-  const u32 cost = blocks_for(tiles.count(), tiles.step()) * (steps * products + rows * 80 + 6000);
-  if (cost < least) { least = cost; p.height = rows; }
+  return (u64)blocks_for(tiles.count(), tiles.step()) * (steps * products + rows * 80 + 6000);
+}
+// The height that costs least; a lane looks at one.
+DEVICE u32 best_height(const Problem& p) {
+#define HEIGHT(ROWS) ROWS,
+  const u32 heights[] = {EACH_HEIGHT(HEIGHT)}, lane = threadIdx.x % 32, count = sizeof(heights) / sizeof(u32);
+  u32 mine = heights[0];
+#pragma unroll
+  for (u32 i = 1; i < count; ++i)
+    if (lane == i) mine = heights[i];
+  u64 best = cost(p, mine) * (2 * MOST_ROWS) + mine;
+#pragma unroll
+  for (int mask = 16; mask > 0; mask /= 2) {
+    const u64 other = from_lane(best, mask);
+    if (other < best) best = other;
+  }
+  return (u32)(best % (2 * MOST_ROWS));
 }
 
 #define MAP(ROWS) const __grid_constant__ TensorMap x##ROWS,
@@ -187,9 +202,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) matmul(
   real = min(real, rows);
   const u32 ring = (shared_address(shared) + 1023) / 1024 * 1024;
   Problem p = {real, columns / (PAIRED + 1), depth, ring, ring + RING_BYTES, shared_address(barriers), cluster_rank()};
-  u32 least = 0xffffffffu;
-#define CONSIDER(ROWS) consider(p, ROWS, least);
-  EACH_HEIGHT(CONSIDER)
+  p.height = best_height(p);
   p.slot_bytes = 2 * HALF_BYTES + p.height * STEP_BYTES;
   p.slots = min(RING_BYTES / p.slot_bytes, (u32)MOST_SLOTS);
   if (threadIdx.x == 0) {
