@@ -70,7 +70,7 @@ pub enum Op {
     Gather,
     /// Rows written into a state at slots; no result.
     Scatter,
-    /// `[.., m, k] x [.., k, n]`, summed in at least f32 and rounded once.
+    /// `[.., m, k] x [.., k, n]`, in f32 and rounded once.
     MatMul {
         /// Whether the left operand is stored `[k, m]`.
         transpose_lhs: bool,

@@ -63,8 +63,11 @@ pub enum ModelError {
     /// A step that did not replay, in strict mode.
     #[error("strict: a step of {tokens} tokens did not replay ({reason})")]
     Strict { tokens: u64, reason: &'static str },
-    /// The graph mode can't be supported, in strict mode.
-    #[error("strict: graph mode {mode} is not possible: {reason}")]
+    /// A layer that is not to be captured and is not there.
+    #[error("capture_exclude: no layer is called `{layer}`; layers are called {known}, ..")]
+    NoLayer { layer: String, known: String },
+    /// A graph mode that can't be.
+    #[error("graph mode {mode} is not possible: {reason}")]
     Mode { mode: &'static str, reason: String },
     /// A graph holds an address at which nothing that it was captured for lies.
     #[error(
