@@ -12,39 +12,39 @@ pub enum Recipe {
     Checkpoint {
         /// Its path in the checkpoint: `model.layers.0.mlp.up_proj.weight`.
         name: String,
-        /// Its stored type; static.
+        /// The type that it is stored as; no dimension is a symbol.
         ty: TensorType,
     },
     /// Parts one after the other along an axis.
     Concat {
-        /// The axis that grows.
+        /// The axis whose extent is the sum of those of the parts.
         axis: usize,
         /// The parts, of equal type but for the axis.
         parts: Vec<Recipe>,
     },
     /// A range of one axis.
     Slice {
-        /// The axis cut.
+        /// The axis of which a range is kept.
         axis: usize,
-        /// The first element kept.
+        /// The index along `axis` of the first element that is kept.
         start: u64,
-        /// How many are kept.
+        /// How many elements along `axis` are kept.
         len: u64,
-        /// What is cut.
+        /// The recipe of the whole.
         of: Box<Recipe>,
     },
-    /// Reordered axes.
+    /// A weight with its axes in another order.
     Transpose {
         /// For each axis of the result, the axis of the operand.
         perm: Vec<usize>,
-        /// What is reordered.
+        /// The recipe of the weight as it was.
         of: Box<Recipe>,
     },
-    /// Rounded to another dtype.
+    /// A weight whose elements are rounded to another dtype.
     Cast {
         /// The dtype of the result.
         to: DType,
-        /// What is rounded.
+        /// The recipe of the weight before it is rounded.
         of: Box<Recipe>,
     },
     /// The single output of a small graph that has no inputs, weights or states, such as a rope

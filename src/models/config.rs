@@ -153,7 +153,7 @@ impl Part {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct DecoderConfig {
-    /// The architecture.
+    /// The architecture whose layers the other fields size.
     pub family: Family,
     /// Width of the residual stream.
     pub hidden_size: usize,
@@ -182,7 +182,7 @@ pub struct DecoderConfig {
     pub bos_token_id: Option<u32>,
     /// The ids that end a text, each below `vocab_size`; may be empty.
     pub eos_token_ids: Vec<u32>,
-    /// Rotary positions.
+    /// Base and scaling of the rotary positions.
     pub rope: RopeConfig,
     /// Whether q and k are normalized per head (`q_norm.weight`, `k_norm.weight`: `[head_dim]`).
     pub qk_norm: bool,

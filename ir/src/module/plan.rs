@@ -53,12 +53,12 @@ impl LiveRange {
     }
 }
 
-/// One fixed-address buffer.
+/// A buffer of the arena: one address for its value at every size.
 #[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct SlotData {
     /// The value of the module's graph that lives in it.
     pub value: Value,
-    /// What it holds.
+    /// Which values it may share bytes with, by where its value is used.
     pub kind: SlotKind,
     /// When its bytes are in use.
     pub live: LiveRange,
@@ -72,7 +72,7 @@ pub struct SlotTable {
 }
 
 impl SlotTable {
-    /// The slot of `value`.
+    /// The slot that `value` lives in; `None` for what is in no slot.
     pub fn of(&self, value: Value) -> Option<Slot> {
         self.slots.iter().find(|(_, data)| data.value == value).map(|(slot, _)| slot)
     }
