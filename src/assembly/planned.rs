@@ -28,7 +28,7 @@ use piecewise_runtime::batch::RoleMap;
 use piecewise_runtime::config::{Purpose, RuntimeConfig};
 use piecewise_runtime::engine::{BatchingEngine, Engine};
 use piecewise_runtime::kv::KvShape;
-use piecewise_runtime::measure::{DynStepTimer, StepTimer};
+use piecewise_runtime::measure::{ModelTimer, StepTimer};
 use piecewise_runtime::model::{BuildOptions, CompiledModel, Ledger, ModelError, Progress};
 use piecewise_runtime::pipeline::Planner;
 use piecewise_runtime::symbols::SymbolTable;
@@ -494,12 +494,12 @@ impl Planned {
     /// # Errors
     /// When the pool has no room for them, the graph does not feed back what it samples, or as for
     /// [`Self::engine`].
-    pub fn timer(self, positions: &[u64]) -> Result<Box<dyn DynStepTimer>, AssemblyError> {
+    pub fn timer(self, positions: &[u64]) -> Result<Box<dyn StepTimer>, AssemblyError> {
         let roles = self.roles()?;
         let options = self.options(Some(&roles))?;
         Ok(match self.build(options)? {
-            Built::Cpu(model) => Box::new(StepTimer::new(*model, roles, positions)?),
-            Built::Cuda(model) => Box::new(StepTimer::new(*model, roles, positions)?),
+            Built::Cpu(model) => Box::new(ModelTimer::new(*model, roles, positions)?),
+            Built::Cuda(model) => Box::new(ModelTimer::new(*model, roles, positions)?),
         })
     }
 }

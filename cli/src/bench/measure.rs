@@ -1,14 +1,15 @@
 //! Runs the rows.
 
-use super::args::{BenchArgs, ModeArg};
+use super::args::BenchArgs;
 use super::report::{FirstPrompt, ModeReport, Report, Start};
 use super::rows::{Figures, Row, RowHead, Yardstick, failures};
 use super::subject::{Bounds, Subject};
 use super::workload::{Lengths, Sequences, Workload, check_counts, sequences};
 use super::{super::progress::watcher, costs, launches};
 use piecewise::assembly::Notice;
-use piecewise_runtime::measure::{CaptureReport, DynStepTimer, PlannedStep, StepRecord, Traffic};
+use piecewise_runtime::measure::{CaptureReport, PlannedStep, StepRecord, StepTimer, Traffic};
 use piecewise_runtime::mode::GraphMode;
+use piecewise_runtime::mode::StepMode;
 use std::io::Write;
 
 /// The most tokens of a step that computes prompts before the rows.
@@ -46,7 +47,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Report> {
     let yardstick = Yardstick {
         bandwidth: timer.read_bandwidth()?,
         cache_bytes: timer.cache_bytes(),
-        traffic: Traffic::of(timer.module().graph()),
+        traffic: Traffic::of(timer.model().module().graph()),
     };
     let device = timer.device_model();
     let mut report = Report {
@@ -152,7 +153,7 @@ fn ascending(sizes: &mut Vec<u64>) {
 }
 
 fn compute_prompts(
-    timer: &mut dyn DynStepTimer,
+    timer: &mut dyn StepTimer,
     prompts: &[PlannedStep],
     start: &mut Start,
 ) -> anyhow::Result<()> {
@@ -165,9 +166,9 @@ fn compute_prompts(
     Ok(())
 }
 
-fn capture(timer: &mut dyn DynStepTimer, mode: ModeArg) -> anyhow::Result<CaptureReport> {
+fn capture(timer: &mut dyn StepTimer, mode: StepMode) -> anyhow::Result<CaptureReport> {
     let mut watch = watcher();
-    Ok(timer.recapture(mode.graph_mode(), &mut |progress| watch(Notice::Progress(progress)))?)
+    Ok(timer.recapture(mode.into(), &mut |progress| watch(Notice::Progress(progress)))?)
 }
 
 /// A row as it was measured.
@@ -180,9 +181,9 @@ struct Measured {
 
 /// Runs a workload launched, then as its mode does, from the same keys, values and ids.
 fn measure(
-    timer: &mut dyn DynStepTimer,
+    timer: &mut dyn StepTimer,
     args: &BenchArgs,
-    mode: ModeArg,
+    mode: StepMode,
     workload: &Workload,
     yardstick: &Yardstick,
 ) -> anyhow::Result<Measured> {

@@ -1,11 +1,11 @@
 //! Everything that a run measured.
 
-use super::args::ModeArg;
 use super::launches::TimelineReport;
 use super::rows::Row;
 use piecewise_backend::measure::ReadBandwidth;
 use piecewise_runtime::artifact_store::CompileCounts;
-use piecewise_runtime::measure::{CaptureReport, DynStepTimer, Traffic};
+use piecewise_runtime::measure::{CaptureReport, StepTimer, Traffic};
+use piecewise_runtime::mode::StepMode;
 use piecewise_runtime::model::{BuildTimes, Ledger};
 use serde::Serialize;
 use std::time::Duration;
@@ -107,8 +107,14 @@ impl Report {
 
 impl Start {
     /// `all` is from opening the device to the built model.
-    pub(super) fn of(plan: Duration, all: Duration, timer: &dyn DynStepTimer) -> Self {
-        Self::new(plan, all, timer.build_times(), timer.compile_counts(), timer.ledger())
+    pub(super) fn of(plan: Duration, all: Duration, timer: &dyn StepTimer) -> Self {
+        Self::new(
+            plan,
+            all,
+            timer.model().build_times(),
+            timer.model().statistics().compile.clone(),
+            timer.model().ledger(),
+        )
     }
 
     pub(super) fn new(
@@ -154,7 +160,7 @@ impl Captured {
 }
 
 impl ModeReport {
-    pub(super) fn new(mode: ModeArg, captured: Option<&CaptureReport>, rows: Vec<Row>) -> Self {
-        Self { mode: mode.to_string(), captured: captured.map(Captured::of), rows }
+    pub(super) fn new(mode: StepMode, captured: Option<&CaptureReport>, rows: Vec<Row>) -> Self {
+        Self { mode: mode.name().to_owned(), captured: captured.map(Captured::of), rows }
     }
 }

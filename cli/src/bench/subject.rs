@@ -13,7 +13,7 @@ use piecewise_backend::cuda::{CudaOptions, Faults};
 use piecewise_backend::store::MemoryStore;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::dtype::DType;
-use piecewise_runtime::measure::DynStepTimer;
+use piecewise_runtime::measure::StepTimer;
 use piecewise_runtime::mode::GraphMode;
 use piecewise_runtime::model::CaptureWhen;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ pub(super) struct Bounds {
 impl Subject {
     /// Reads the configuration, and opens the weights of a folder.
     pub(super) fn open(args: &BenchArgs) -> anyhow::Result<Self> {
-        let given = args.dtype.map(DType::from);
+        let given = args.dtype;
         let (name, mut config, assembly) = match (args.preset, &args.model) {
             (Some(preset), _) => (preset.name().to_owned(), preset.config(), None),
             (None, Some(folder)) => {
@@ -71,7 +71,7 @@ impl Subject {
         &mut self,
         args: &BenchArgs,
         bounds: &Bounds,
-    ) -> anyhow::Result<(Box<dyn DynStepTimer>, Start)> {
+    ) -> anyhow::Result<(Box<dyn StepTimer>, Start)> {
         let started = Instant::now();
         let longest = bounds.positions.iter().copied().chain(args.max_seq_len).max();
         let longest = longest.unwrap_or(1).max(1);

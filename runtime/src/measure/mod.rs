@@ -2,9 +2,9 @@
 //!
 //! [`StepTimer`] runs a list of [`PlannedStep`]s with the host a step ahead, as the engine does:
 //! where the device is the slower of the two it never waits, so that the marks around a step are
-//! the step alone. [`DynStepTimer`] is the same without its device in its type.
+//! the step alone. [`ModelTimer`] is the one of a model on
+//! a device.
 
-mod dyn_timer;
 mod error;
 mod plan;
 mod timeline;
@@ -12,11 +12,10 @@ mod timer;
 mod trace;
 mod traffic;
 
-pub use dyn_timer::DynStepTimer;
 pub use error::MeasureError;
 pub use plan::{PlannedChunk, PlannedStep, StepTokens};
 pub use timeline::{GroupSummary, LaunchSummary, LaunchTimes, Timeline};
-pub use timer::{CaptureReport, StepRecord, StepTimer};
+pub use timer::{CaptureReport, ModelTimer, StepRecord, StepTimer};
 pub use traffic::Traffic;
 
 #[cfg(test)]

@@ -11,12 +11,12 @@ const ROOM: [u64; 3] = [64, 48, 32];
 fn timer_of(
     model: CompiledModel<FakeDevice>,
     room: &[u64],
-) -> Result<StepTimer<FakeDevice>, MeasureError> {
+) -> Result<ModelTimer<FakeDevice>, MeasureError> {
     let roles = Setup::roles_of(&model);
-    StepTimer::new(model, roles, room)
+    ModelTimer::new(model, roles, room)
 }
 
-fn timer(setup: Setup) -> StepTimer<FakeDevice> {
+fn timer(setup: Setup) -> ModelTimer<FakeDevice> {
     let setup = Setup { mode: GraphMode::Full, capture: CaptureWhen::Lazy, ..setup };
     timer_of(setup.build().unwrap(), &ROOM).unwrap()
 }
@@ -97,7 +97,7 @@ fn a_record_tells_what_was_enqueued_and_how_long_it_took() {
 #[test]
 fn a_wrong_replay_shows_in_the_ids() {
     let mut timer = timer(Setup { checks: Checks::default(), ..Setup::default() });
-    timer.model_mut().device_mut().faults.wrong_address.store(true, Ordering::Relaxed);
+    timer.model.device_mut().faults.wrong_address.store(true, Ordering::Relaxed);
     timer.recapture(GraphMode::Full, &mut |_| {}).unwrap();
     let steps = conversation(4);
     let launched = timer.run(&steps, true).unwrap();
@@ -112,7 +112,7 @@ fn a_step_without_some_launches_and_the_times_of_the_others() {
     let steps = conversation(2);
     let whole = timer.run(&steps, false).unwrap();
     let sizes = whole.last().unwrap().sizes;
-    let launches = timer.model().step_launches(sizes);
+    let launches = timer.step_launches(sizes);
     assert_eq!(launches.len() as u64, whole.last().unwrap().launches.graph_nodes);
     let times = timer.timeline(sizes).unwrap();
     assert!(times.launches.iter().zip(&launches).all(|(times, launch)| times.launch == *launch));
@@ -120,15 +120,15 @@ fn a_step_without_some_launches_and_the_times_of_the_others() {
 
     let mixes = launches.iter().filter(|launch| launch.kernel == "test.mix").count();
     assert!(mixes > 0);
-    assert_eq!(timer.model_mut().leave_out(&|launch| launch.kernel == "test.nothing"), 0);
-    let left_out = timer.model_mut().leave_out(&|launch| launch.kernel == "test.mix");
+    assert_eq!(timer.leave_out(&|launch| launch.kernel == "test.nothing"), 0);
+    let left_out = timer.leave_out(&|launch| launch.kernel == "test.mix");
     assert!(left_out >= mixes);
     assert!(matches!(timer.timeline(sizes), Err(MeasureError::NoTimeline { .. })));
     timer.recapture(GraphMode::Full, &mut |_| {}).unwrap();
     let rest = timer.run(&steps, false).unwrap();
     let nodes = |records: &[StepRecord]| records.last().unwrap().launches.graph_nodes;
     assert_eq!(nodes(&rest), nodes(&whole) - mixes as u64);
-    let kernels = timer.model().step_launches(sizes);
+    let kernels = timer.step_launches(sizes);
     assert!(kernels.iter().all(|launch| launch.kernel != "test.mix"));
 }
 

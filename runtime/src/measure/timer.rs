@@ -7,8 +7,8 @@ use crate::batch::{BatchBuffers, Chunk, ChunkRows, ChunkTokens, RoleMap, Samplin
 use crate::dispatch::{FallbackReason, StepSizes};
 use crate::kv::{PagePool, PageTable};
 use crate::mode::{GraphMode, StepMode};
-use crate::model::{CapturedGraph, CompiledModel, Progress, StepReport, Ticket};
-use piecewise_backend::measure::{GraphShape, LaunchCounts, MeasuredDevice};
+use crate::model::{CapturedGraph, CompiledModel, Model, Progress, StepLaunch, StepReport, Ticket};
+use piecewise_backend::measure::{GraphShape, LaunchCounts, MeasuredDevice, ReadBandwidth};
 use std::time::{Duration, Instant};
 
 /// How often the driver's calls alone are timed.
@@ -48,9 +48,68 @@ pub struct CaptureReport {
     pub shape: GraphShape,
 }
 
-/// A model with sequences to measure it on.
-pub struct StepTimer<D: MeasuredDevice> {
-    model: CompiledModel<D>,
+/// A model with sequences to measure it on, whatever its device.
+pub trait StepTimer: std::fmt::Debug + Send {
+    /// Runs steps in order, each submitted before the one before it is read. With `launched` they
+    /// are launched at the sizes that they would replay at.
+    ///
+    /// # Errors
+    /// When a step does not fit the model, or the device fails.
+    fn run(
+        &mut self,
+        steps: &[PlannedStep],
+        launched: bool,
+    ) -> Result<Vec<StepRecord>, MeasureError>;
+
+    /// Captures the graphs of `mode` instead of those that there are.
+    ///
+    /// # Errors
+    /// When the mode can't be captured.
+    fn recapture(
+        &mut self,
+        mode: GraphMode,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<CaptureReport, MeasureError>;
+
+    /// Where and when the blocks of the whole steps of these sizes ran at their last replay.
+    ///
+    /// # Errors
+    /// When nothing was noted of them, or work before failed.
+    fn timeline(&mut self, sizes: StepSizes) -> Result<Timeline, MeasureError>;
+
+    /// The host's time for the driver's calls alone that the launches of a measured step take: the
+    /// median of several; `None` where there is no driver.
+    ///
+    /// # Errors
+    /// When a call fails.
+    fn bare_submit(&mut self, record: &StepRecord) -> Result<Option<Duration>, MeasureError>;
+
+    /// The launches of a step of these sizes.
+    fn step_launches(&self, sizes: StepSizes) -> Vec<StepLaunch>;
+
+    /// Leaves out launches of every step, and says how many; see
+    /// [`CompiledModel::leave_out`].
+    fn leave_out(&mut self, is_left_out: &dyn Fn(&StepLaunch) -> bool) -> usize;
+
+    /// What the device reads in a second, measured.
+    ///
+    /// # Errors
+    /// When the device fails, or has no memory left for it.
+    fn read_bandwidth(&mut self) -> Result<ReadBandwidth, MeasureError>;
+
+    /// Bytes of the device's largest cache.
+    fn cache_bytes(&self) -> u64;
+
+    /// The device's model name.
+    fn device_model(&self) -> String;
+
+    /// The model that is measured.
+    fn model(&self) -> &dyn Model;
+}
+
+/// A model on a device, with sequences to measure it on.
+pub struct ModelTimer<D: MeasuredDevice> {
+    pub(super) model: CompiledModel<D>,
     batch: BatchBuffers,
     tables: Vec<PageTable>,
     entries: u64,
@@ -65,7 +124,7 @@ struct InFlight<M> {
     record: StepRecord,
 }
 
-impl<D: MeasuredDevice> StepTimer<D> {
+impl<D: MeasuredDevice> ModelTimer<D> {
     /// Measures `model` on sequences with room for so many positions each.
     ///
     /// # Errors
@@ -89,32 +148,6 @@ impl<D: MeasuredDevice> StepTimer<D> {
         let tables = tables.collect::<Result<Vec<_>, MeasureError>>()?;
         let entries = roles.sampled_entries;
         Ok(Self { batch: BatchBuffers::new(roles), model, tables, entries, sampled })
-    }
-
-    /// The model.
-    pub fn model(&self) -> &CompiledModel<D> {
-        &self.model
-    }
-
-    /// The model, to look at its device.
-    pub fn model_mut(&mut self) -> &mut CompiledModel<D> {
-        &mut self.model
-    }
-
-    /// Runs steps in order, each submitted before the one before it is read. With `launched` they
-    /// are launched at the sizes that they would replay at.
-    ///
-    /// # Errors
-    /// When a step does not fit the model, or the device fails.
-    pub fn run(
-        &mut self,
-        steps: &[PlannedStep],
-        launched: bool,
-    ) -> Result<Vec<StepRecord>, MeasureError> {
-        self.model.set_launches_only(launched);
-        let done = self.run_all(steps);
-        self.model.set_launches_only(false);
-        done
     }
 
     fn run_all(&mut self, steps: &[PlannedStep]) -> Result<Vec<StepRecord>, MeasureError> {
@@ -184,11 +217,33 @@ impl<D: MeasuredDevice> StepTimer<D> {
         Ok(InFlight { ticket, start, end, record })
     }
 
-    /// Captures the graphs of `mode` instead of those that there are.
-    ///
-    /// # Errors
-    /// When the mode can't be captured.
-    pub fn recapture(
+    /// What is in all captured graphs.
+    fn shape(&self) -> GraphShape {
+        let device = self.model.device();
+        self.model.ready_graphs().fold(GraphShape::default(), |sum, graph| {
+            let shape = device.graph_shape(graph);
+            GraphShape {
+                launches: sum.launches + shape.launches,
+                nodes: sum.nodes + shape.nodes,
+                programmatic_edges: sum.programmatic_edges + shape.programmatic_edges,
+            }
+        })
+    }
+}
+
+impl<D: MeasuredDevice> StepTimer for ModelTimer<D> {
+    fn run(
+        &mut self,
+        steps: &[PlannedStep],
+        launched: bool,
+    ) -> Result<Vec<StepRecord>, MeasureError> {
+        self.model.set_launches_only(launched);
+        let done = self.run_all(steps);
+        self.model.set_launches_only(false);
+        done
+    }
+
+    fn recapture(
         &mut self,
         mode: GraphMode,
         progress: &mut dyn FnMut(Progress),
@@ -203,22 +258,13 @@ impl<D: MeasuredDevice> StepTimer<D> {
         Ok(CaptureReport { graphs, time, bytes: exact.then_some(bytes), shape: self.shape() })
     }
 
-    /// Where and when the blocks of the whole steps of these sizes ran at their last replay.
-    ///
-    /// # Errors
-    /// When nothing was noted of them, or work before failed.
-    pub fn timeline(&mut self, sizes: StepSizes) -> Result<Timeline, MeasureError> {
+    fn timeline(&mut self, sizes: StepSizes) -> Result<Timeline, MeasureError> {
         let tokens = sizes.tokens.rows();
         let times = self.model.block_times(sizes)?.ok_or(MeasureError::NoTimeline { tokens })?;
         Ok(Timeline::new(self.model.step_launches(sizes), times))
     }
 
-    /// The host's time for the driver's calls alone that the launches of a measured step take: the
-    /// median of several; `None` where there is no driver.
-    ///
-    /// # Errors
-    /// When a call fails.
-    pub fn bare_submit(&mut self, record: &StepRecord) -> Result<Option<Duration>, MeasureError> {
+    fn bare_submit(&mut self, record: &StepRecord) -> Result<Option<Duration>, MeasureError> {
         let StepRecord { mode, sizes, fallback, .. } = *record;
         let mut times = Vec::with_capacity(BARE_SUBMITS);
         for _ in 0..BARE_SUBMITS {
@@ -228,24 +274,35 @@ impl<D: MeasuredDevice> StepTimer<D> {
         Ok(times.get(times.len() / 2).copied())
     }
 
-    /// What is in all captured graphs.
-    pub fn shape(&self) -> GraphShape {
-        let device = self.model.device();
-        self.model.ready_graphs().fold(GraphShape::default(), |sum, graph| {
-            let shape = device.graph_shape(graph);
-            GraphShape {
-                launches: sum.launches + shape.launches,
-                nodes: sum.nodes + shape.nodes,
-                programmatic_edges: sum.programmatic_edges + shape.programmatic_edges,
-            }
-        })
+    fn step_launches(&self, sizes: StepSizes) -> Vec<StepLaunch> {
+        self.model.step_launches(sizes)
+    }
+
+    fn leave_out(&mut self, is_left_out: &dyn Fn(&StepLaunch) -> bool) -> usize {
+        self.model.leave_out(is_left_out)
+    }
+
+    fn read_bandwidth(&mut self) -> Result<ReadBandwidth, MeasureError> {
+        Ok(self.model.device_mut().read_bandwidth()?)
+    }
+
+    fn cache_bytes(&self) -> u64 {
+        self.model.device().cache_bytes()
+    }
+
+    fn device_model(&self) -> String {
+        self.model.device().model()
+    }
+
+    fn model(&self) -> &dyn Model {
+        &self.model
     }
 }
 
-impl<D: MeasuredDevice> std::fmt::Debug for StepTimer<D> {
+impl<D: MeasuredDevice> std::fmt::Debug for ModelTimer<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let sequences = self.tables.len();
-        f.debug_struct("StepTimer")
+        f.debug_struct("ModelTimer")
             .field("model", &self.model)
             .field("sequences", &sequences)
             .finish_non_exhaustive()
