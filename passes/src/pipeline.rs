@@ -15,11 +15,6 @@ use std::fmt;
 pub const DEFAULT_PIPELINE: &str =
     "canonicalize,fold,merge_matmuls,cse,dce,fuse,split,destination,plan,check";
 
-/// The text of the default pipeline.
-pub fn default_pipeline() -> &'static str {
-    DEFAULT_PIPELINE
-}
-
 /// The value of a pass option.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum OptionValue {

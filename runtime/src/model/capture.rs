@@ -1,9 +1,10 @@
 //! Capturing: largest first, from the programs that launches use.
 
 use super::CompiledModel;
-use super::build::{CaptureWhen, Progress};
+use super::build::CaptureWhen;
 use super::error::ModelError;
 use super::graphs::{GraphSlot, OnCaptureFailure};
+use super::progress::Progress;
 use crate::dispatch::Dispatch;
 use crate::mode::{GraphMode, StepMode};
 use crate::symbols::SymbolClass;
@@ -286,25 +287,6 @@ impl<D: Device> CompiledModel<D> {
     /// Every graph that is ready to replay.
     pub fn ready_graphs(&self) -> impl Iterator<Item = &D::Captured> {
         self.graphs.ready()
-    }
-
-    /// Calls `visit` with every program and the padded sizes that it runs at.
-    ///
-    /// # Errors
-    /// The first of `visit`.
-    pub fn visit_programs(
-        &mut self,
-        mut visit: impl FnMut(&mut D, &D::Program, &[u64]) -> Result<(), DeviceError>,
-    ) -> Result<(), DeviceError> {
-        let bounds = self.symbols.bounds().to_vec();
-        for member in &self.members.list {
-            for (size, program) in &member.exact {
-                let sizes = self.dispatcher.limits(&self.symbols, member.over, *size);
-                visit(&mut self.device, program, &sizes)?;
-            }
-            visit(&mut self.device, &member.general, &bounds)?;
-        }
-        Ok(())
     }
 
     /// The number of graphs that are ready to replay.

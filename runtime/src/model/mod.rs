@@ -10,20 +10,22 @@ mod error;
 mod face;
 mod graphs;
 mod launches;
+mod lowering;
 mod memory;
 mod programs;
+mod progress;
 mod staging;
 mod step;
 mod step_launches;
 
-pub use build::{
-    BuildOptions, BuildTimes, CaptureWhen, Checks, LoweringSize, Progress, lowering_sizes,
-};
+pub use build::{BuildOptions, BuildTimes, CaptureWhen, Checks};
 pub use capture::{CapturedGraph, GraphKind};
 pub use error::ModelError;
 pub use face::Model;
 pub use graphs::{GraphSlot, OnCaptureFailure};
+pub use lowering::{LoweringSize, lowering_sizes};
 pub use memory::{Ledger, Memory};
+pub use progress::Progress;
 pub(crate) use staging::POISON;
 pub use step::{Outputs, StepData, StepReport, Ticket};
 pub use step_launches::StepLaunch;
@@ -130,11 +132,6 @@ impl<D: Device> CompiledModel<D> {
     /// replay is held against.
     pub fn set_launches_only(&mut self, launches_only: bool) {
         self.launches_only = launches_only;
-    }
-
-    /// Forgets what was counted.
-    pub fn reset_statistics(&mut self) {
-        self.stats = Statistics::default();
     }
 }
 
