@@ -7,47 +7,22 @@ use super::error::ModelError;
 use super::graphs::{GraphSet, OnCaptureFailure};
 use super::launches::check_artifacts;
 use super::memory::{Ledger, Memory};
+use super::progress::Progress;
 use super::staging::Staging;
 use crate::artifact_store::CompiledPieces;
 use crate::dispatch::Dispatcher;
 use crate::stats::Statistics;
 use crate::symbols::{SymbolClass, SymbolTable};
-use piecewise_backend::artifact::{Artifact, PieceSize};
+use piecewise_backend::artifact::Artifact;
 use piecewise_backend::compiler::Store;
 use piecewise_backend::device::Device;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::{WeightLayout, WeightSource};
-use piecewise_ir::entity::{Entity, UniquePieceId};
-use piecewise_ir::module::{Module, Stitch};
+use piecewise_ir::entity::Entity;
+use piecewise_ir::module::Module;
 use piecewise_ir::op::Op;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// What happens while a model is built.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Progress {
-    /// Unique pieces at sizes, compiled or taken from the store.
-    Compiling {
-        /// So many are there.
-        done: usize,
-        /// So many there will be.
-        total: usize,
-    },
-    /// Weights made on the device.
-    Loading {
-        /// So many are there.
-        done: usize,
-        /// So many there will be.
-        total: usize,
-    },
-    /// Graphs captured.
-    Capturing {
-        /// So many are there.
-        done: usize,
-        /// So many there will be.
-        total: usize,
-    },
-}
 
 /// How a model is built.
 #[derive(Clone, Debug)]
@@ -237,35 +212,6 @@ fn custom_ops_mutate_states(module: &Module) -> bool {
         Op::Custom(call) => !call.mutates.is_empty(),
         _ => false,
     })
-}
-
-/// A size that a unique piece or op has programs for.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct LoweringSize {
-    /// Of the symbol that it iterates over.
-    pub size: PieceSize,
-    /// The most of each symbol, by symbol index, in the steps that use the program.
-    pub limits: Vec<u64>,
-}
-
-/// The sizes at which a unique piece or op has programs: those of its symbol's list, then any.
-pub fn lowering_sizes(
-    stitch: &Stitch,
-    unique: UniquePieceId,
-    symbols: &SymbolTable,
-    dispatcher: &Dispatcher,
-) -> Vec<LoweringSize> {
-    let over = stitch.unique[unique].over;
-    let bounds = symbols.bounds();
-    let bound = over.map_or(1, |s| symbols.bound(s));
-    let over = over.map(|s| symbols.over(s));
-    let exact = over.map_or(Vec::new(), |over| dispatcher.program_sizes(symbols, over));
-    let general = LoweringSize { size: PieceSize::General(bound), limits: bounds.to_vec() };
-    let exact = exact.into_iter().map(|size| LoweringSize {
-        size: PieceSize::Exact(size),
-        limits: dispatcher.limits(symbols, over, size),
-    });
-    exact.chain([general]).collect()
 }
 
 fn load_weights<D: Device>(
