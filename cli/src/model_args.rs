@@ -138,11 +138,9 @@ impl CompileArgs {
 
 /// The configuration file: `named`, else that of the current directory if it is there.
 pub(crate) fn file_layers(named: Option<&Path>) -> anyhow::Result<ConfigLayers> {
-    match named {
+    let usual = Some(Path::new(CONFIG_FILE)).filter(|file| file.exists());
+    match named.or(usual) {
         Some(file) => Ok(ConfigLayers::new().read(file)?),
-        None if Path::new(CONFIG_FILE).exists() => {
-            Ok(ConfigLayers::new().read(Path::new(CONFIG_FILE))?)
-        }
         None => Ok(ConfigLayers::new()),
     }
 }
