@@ -34,7 +34,7 @@ impl std::fmt::Debug for Address {
 
 /// A reserved address range whose backing can be dropped and mapped again at the same addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Region {
+pub struct Reservation {
     /// Its number on the device.
     pub id: u32,
     /// Where it starts; aligned to at least 256 bytes.
@@ -194,19 +194,19 @@ pub trait Device: Send {
     ///
     /// # Errors
     /// When there are no addresses left, or inside a capture.
-    fn reserve(&mut self, what: &str, bytes: u64) -> Result<Region, DeviceError>;
+    fn reserve(&mut self, what: &str, bytes: u64) -> Result<Reservation, DeviceError>;
 
     /// Backs a reserved range with zeroed memory at its addresses; no-op where it is backed.
     ///
     /// # Errors
     /// When memory is short, or inside a capture.
-    fn back(&mut self, region: Region) -> Result<(), DeviceError>;
+    fn back(&mut self, region: Reservation) -> Result<(), DeviceError>;
 
     /// Drops the backing, keeping the addresses.
     ///
     /// # Errors
     /// Inside a capture.
-    fn drop_backing(&mut self, region: Region) -> Result<(), DeviceError>;
+    fn drop_backing(&mut self, region: Reservation) -> Result<(), DeviceError>;
 
     /// Writes bytes and waits.
     ///

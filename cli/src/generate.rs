@@ -9,7 +9,7 @@ use piecewise::models::{TextStream, TextTokenizer, TokenizerError};
 use piecewise_backend::tuning::TuningReport;
 use piecewise_planner::{IterationLogWriter, IterationRecord};
 use piecewise_runtime::batch::Sampling;
-use piecewise_runtime::engine::{Engine, Event, FinishReason, Request, RequestId, Usage};
+use piecewise_runtime::engine::{Engine, FinishReason, Request, RequestEvent, RequestId, Usage};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -193,12 +193,13 @@ fn serve(
     while more {
         more = engine.step(&mut events)?;
         for event in events.drain(..) {
-            let (Event::Token { request, .. } | Event::Finished { request, .. }) = event;
+            let (RequestEvent::Token { request, .. } | RequestEvent::Finished { request, .. }) =
+                event;
             let Some((_, reply)) = replies.iter_mut().find(|(id, _)| *id == request) else {
                 continue;
             };
             match event {
-                Event::Token { id, .. } => {
+                RequestEvent::Token { id, .. } => {
                     reply.ids.push(id);
                     if !args.ignore_eos && stop_ids.contains(&id) {
                         continue;
@@ -210,7 +211,7 @@ fn serve(
                     }
                     reply.text.push_str(&text);
                 }
-                Event::Finished { reason, usage, .. } => {
+                RequestEvent::Finished { reason, usage, .. } => {
                     (reply.finish, reply.usage) = (Some(reason), usage);
                 }
             }

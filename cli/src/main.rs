@@ -7,10 +7,10 @@ mod cache_flags;
 mod compile;
 mod doctor;
 mod dumps;
+mod embed;
 mod generate;
 mod inspect;
 mod kept;
-mod launch_rows;
 mod load;
 mod logits;
 mod model_args;
@@ -18,6 +18,7 @@ mod model_source;
 mod named;
 mod opt;
 mod plan;
+mod plan_view;
 mod progress;
 mod report;
 mod run;
@@ -48,6 +49,8 @@ struct Arguments {
 enum Command {
     /// Generate text from prompts.
     Generate(Box<generate::GenerateArgs>),
+    /// Turn texts into embeddings.
+    Embed(Box<embed::EmbedArgs>),
     /// Write the logits of every position of a prompt.
     Logits(Box<logits::LogitsArgs>),
     /// Show pieces, slots and kernels of a model; needs only its config.json.
@@ -89,6 +92,7 @@ fn main() -> ExitCode {
 fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     match arguments.command {
         Command::Generate(args) => generate::run(*args),
+        Command::Embed(args) => embed::run(*args),
         Command::Logits(args) => logits::run(*args),
         Command::Inspect(args) => inspect::run(*args),
         Command::Compile(args) => compile::run(*args),

@@ -10,7 +10,7 @@ use crate::session::{InMemoryWeights, Session};
 use piecewise_backend::artifact::Artifact;
 use piecewise_backend::compiler::{CompileError, Compiler, NoStore, Store};
 use piecewise_backend::cpu::CpuDevice;
-use piecewise_backend::cuda::{CudaDevice, Faults};
+use piecewise_backend::cuda::CudaDevice;
 use piecewise_backend::device::Device;
 use piecewise_backend::measure::MeasuredDevice;
 use piecewise_backend::weights::WeightSource;
@@ -285,7 +285,7 @@ impl Planned {
         if let Some(device) = self.device.get() {
             return Ok(device);
         }
-        let (device, reason) = self.settings.device.resolve(&Faults::default());
+        let (device, reason) = self.settings.device.resolve();
         if let Some(reason) = reason {
             self.tell(Notice::OnCpu(&reason.to_string()));
         }

@@ -5,8 +5,8 @@
 //! each architecture in transformers.
 
 mod error;
-mod fields;
-mod options;
+pub(in crate::models) mod fields;
+pub(in crate::models) mod options;
 mod rope;
 
 use std::ops::RangeInclusive;
@@ -48,19 +48,22 @@ impl Family {
         self.to_string().to_lowercase()
     }
 
-    fn read(root: &Fields<'_>) -> Result<Self, ConfigError> {
-        let known = |key, name: &str, of: fn(Self) -> String| {
-            Self::ALL.into_iter().find(|&family| of(family) == name).ok_or_else(|| {
+    fn read(root: &Fields<'_>, part: Part) -> Result<Self, ConfigError> {
+        let known = |key, is_named: &dyn Fn(&Self) -> bool| {
+            Self::ALL.into_iter().find(is_named).ok_or_else(|| {
                 let names = Self::ALL.map(Self::architecture).join(", ");
                 root.unsupported(key, format!("the architectures are {names}"))
             })
         };
         let by_type = root.string("model_type")?;
-        let by_type =
-            by_type.map(|name| known("model_type", name, Self::model_type)).transpose()?;
+        let by_type = by_type
+            .map(|name| known("model_type", &|family| family.model_type() == name))
+            .transpose()?;
         let by_architecture = match root.strings("architectures")?.as_deref() {
             None | Some([]) => None,
-            Some([name]) => Some(known("architectures", name, Self::architecture)?),
+            Some([name]) => Some(known("architectures", &|family| {
+                family.architecture() == *name || part.is_trunk(*family, name)
+            })?),
             Some(_) => return Err(root.unsupported("architectures", "one architecture is")),
         };
         match (by_type, by_architecture) {
@@ -96,6 +99,20 @@ impl Family {
             Self::Qwen3 | Self::Qwen2 => None,
             Self::Llama | Self::Mistral => Some((1, 2)),
         }
+    }
+}
+
+/// What of a decoder a configuration may be of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Whole,
+    /// Without its head too, as `Qwen3Model` is.
+    Trunk,
+}
+
+impl Part {
+    fn is_trunk(self, family: Family, architecture: &str) -> bool {
+        self == Self::Trunk && architecture == format!("{family}Model")
     }
 }
 
@@ -184,9 +201,18 @@ impl DecoderConfig {
     /// # Errors
     /// A [`ConfigError`] that names the field.
     pub fn parse(text: &[u8], file: &Path) -> Result<Self, ConfigError> {
+        Self::parse_part(text, file, Part::Whole)
+    }
+
+    /// As [`Self::parse`], of a model that may lack its head.
+    pub(in crate::models) fn parse_trunk(text: &[u8], file: &Path) -> Result<Self, ConfigError> {
+        Self::parse_part(text, file, Part::Trunk)
+    }
+
+    fn parse_part(text: &[u8], file: &Path, part: Part) -> Result<Self, ConfigError> {
         let value = parse_json(text, file)?;
         let root = Fields::root(file, &value)?;
-        let family = Family::read(&root)?;
+        let family = Family::read(&root, part)?;
         let ignored_keys = options::sort_keys(&root)?;
         options::check_activation(&root)?;
 
@@ -279,7 +305,7 @@ impl DecoderConfig {
     }
 }
 
-fn read(file: &Path) -> Result<Vec<u8>, ConfigError> {
+pub(in crate::models) fn read(file: &Path) -> Result<Vec<u8>, ConfigError> {
     read_bounded(file, LARGEST_FILE).map_err(|error| match error {
         ReadError::Io(source) => ConfigError::Io { file: file.to_path_buf(), source },
         ReadError::TooLarge { bytes } => {
@@ -288,7 +314,7 @@ fn read(file: &Path) -> Result<Vec<u8>, ConfigError> {
     })
 }
 
-fn parse_json(text: &[u8], file: &Path) -> Result<Value, ConfigError> {
+pub(in crate::models) fn parse_json(text: &[u8], file: &Path) -> Result<Value, ConfigError> {
     serde_json::from_slice(text)
         .map_err(|source| ConfigError::Json { file: file.to_path_buf(), source })
 }
@@ -345,7 +371,7 @@ fn read_head_dim(
     Ok(head_dim)
 }
 
-fn read_dtype(root: &Fields<'_>) -> Result<Option<DType>, ConfigError> {
+pub(in crate::models) fn read_dtype(root: &Fields<'_>) -> Result<Option<DType>, ConfigError> {
     let parse = |key| match root.string(key)? {
         None => Ok(None),
         Some(name) => dtype_names::from_torch(name)

@@ -26,6 +26,37 @@ use shapes::StepSymbol;
 use std::collections::BTreeMap;
 
 /// A graph that runs. Its states live as long as it does.
+///
+/// ```
+/// use piecewise::prelude::*;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let b = Builder::new("total").weight_dtype(DType::F32);
+/// let rows = b.symbol("T", 1, 8);
+/// let x = b.input("x", DType::F32, (rows, 2));
+/// // What is written to a state in one step is there in the next.
+/// let seen = b.state("seen", DType::F32, (16, 2));
+/// let at = b.input("at", DType::I32, [rows]).padding(-1);
+/// seen.scatter(at, x * b.weight("scale", [2]));
+/// let mut session = Assembly::graph(b.finish([seen.reduce_sum([0])])?)
+///     .weights(InMemoryWeights::new().with("scale", [2], [10.0f32, 100.0]))
+///     .capture_sizes([4, 8])
+///     .session()?;
+///
+/// session.step().input("x", &[1.0f32, 2.0]).input("at", &[0i32]).run()?;
+/// let step = session.step().input("x", &[3.0f32, 4.0, 5.0, 6.0]).input("at", &[1i32, 2]);
+/// let outputs = step.run()?;
+/// assert_eq!(outputs.shape(0)?, [1, 2]);
+/// assert_eq!(outputs.get::<f32>(0)?, [90.0, 1200.0]);
+/// // Two rows ran at the smallest size that holds them.
+/// let step = session.last_step().ok_or("no step ran")?;
+/// assert_eq!((step.mode, step.sizes.tokens.rows()), (StepMode::Piecewise, 4));
+///
+/// // What does not fit is refused, and the states stay as they are.
+/// assert!(session.step().input("x", &[1.0f32]).input("at", &[0i32]).run().is_err());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Session {
     model: Box<dyn Model>,

@@ -38,7 +38,7 @@ impl WeightSource for RandomWeights {
         dtype: DType,
         shape: &[u64],
     ) -> Result<TensorSource<'_>, WeightError> {
-        let ty = TensorType::new(dtype, shape.iter().copied());
+        let ty = TensorType::new(dtype, shape);
         Ok(TensorSource::Bytes(Cow::Owned(bytes_of(&random_weight(name, &ty, self.0)))))
     }
 }

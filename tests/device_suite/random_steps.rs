@@ -1,17 +1,18 @@
 //! Over a long random sequence of sizes and batch mixes, with poison on, each step equals a
 //! launched run of the same sizes that starts from a copy of the same states and inputs.
 
+use crate::any_graph::elements;
 use crate::sequences::{Sequences, Turn, set_states, states, step};
 use crate::small_decoder::Setup;
 use crate::target::Target;
 use piecewise_ir::dtype::DType;
-use piecewise_ir::testing::Rng;
+use piecewise_ir::testing::{Rng, norm_error, soak};
 use piecewise_runtime::batch::ChunkRows;
 use piecewise_runtime::checks::KvPoison;
 use piecewise_runtime::mode::{GraphMode, StepMode};
 use piecewise_runtime::model::Checks;
 
-const STEPS: usize = 1000;
+const STEPS: u32 = 1000;
 
 /// The turns of a step: mostly decode, mostly within the largest size, all sorts of lengths.
 fn turns(sequences: &mut Sequences, setup: &Setup, rng: &mut Rng) -> Vec<Turn> {
@@ -39,7 +40,7 @@ fn turns(sequences: &mut Sequences, setup: &Setup, rng: &mut Rng) -> Vec<Turn> {
     turns
 }
 
-/// [`STEPS`] steps in `mode`; the launched run has `other_threads` threads.
+/// At least [`STEPS`] steps in `mode`; the launched run has `other_threads` threads.
 pub(crate) fn equal_launched_steps<T: Target>(
     mode: GraphMode,
     dtype: DType,
@@ -54,8 +55,8 @@ pub(crate) fn equal_launched_steps<T: Target>(
     let mut sequences = Sequences::of(&replayed);
     let poison = KvPoison::new(replayed.module().graph(), replayed.memory());
     let mut rng = Rng::new(3);
-    let mut replays = 0;
-    for number in 0..STEPS {
+    let (mut replays, steps) = (0, soak(STEPS));
+    for number in 0..steps {
         let turns = turns(&mut sequences, &setup, &mut rng);
         let live: Vec<_> = sequences.list.iter().map(|s| (&s.table, s.length)).collect();
         poison.fill(replayed.device_mut(), &sequences.pool, live.into_iter()).unwrap();
@@ -65,7 +66,7 @@ pub(crate) fn equal_launched_steps<T: Target>(
         let found = step(&mut replayed, &view);
         let expected = step(&mut launched, &view);
         assert_eq!(expected.report.mode, StepMode::None);
-        replays += usize::from(found.report.mode != StepMode::None);
+        replays += u32::from(found.report.mode != StepMode::None);
         if let Some(difference) = found.difference(&expected) {
             panic!("step {number} of {mode:?}, {dtype}, {turns:?}: {difference}");
         }
@@ -73,5 +74,42 @@ pub(crate) fn equal_launched_steps<T: Target>(
         let logits = logits.map(|b| f32::from_le_bytes(b.try_into().unwrap()));
         assert!(logits.clone().all(f32::is_finite), "step {number}: poison reached a real row");
     }
-    assert!(replays > STEPS * 3 / 4, "only {replays} of {STEPS} steps replayed");
+    assert!(replays > steps / 4 * 3, "only {replays} of {steps} steps replayed");
+}
+
+/// The real rows of `T::PADDED_STEPS` steps do not depend on how far each is padded, but for the
+/// order of sums where another size has another kernel.
+pub(crate) fn equal_padded_steps<T: Target>(dtype: DType, tolerance: f64) {
+    let default = Setup { mode: GraphMode::Piecewise, dtype, ..Setup::default() };
+    let every_size = Vec::from_iter(1..=default.max_tokens);
+    let mut exact = Setup { sizes: every_size, ..default.clone() }.build::<T>();
+    let mut padded = [vec![32, default.max_tokens], vec![default.max_tokens]]
+        .map(|sizes| Setup { sizes, ..default.clone() }.build::<T>());
+    let mut sequences = Sequences::of(&exact);
+    let mut rng = Rng::new(5);
+    let (mut padded_steps, steps) = (0, soak(T::PADDED_STEPS));
+    for step_number in 0..steps {
+        let mut turns = turns(&mut sequences, &default, &mut rng);
+        // A sum in another order may sample another id.
+        turns.iter_mut().for_each(|turn| turn.feedback = false);
+        let view = sequences.fill(&turns, &mut rng);
+        let before = states(&mut exact);
+        let expected = step(&mut exact, &view);
+        assert_eq!(expected.report.mode, StepMode::Piecewise);
+        for model in &mut padded {
+            set_states(model, &before);
+            let found = step(model, &view);
+            let parts = [
+                ("logits", DType::F32, &found.outputs[0], &expected.outputs[0]),
+                ("states", dtype, &found.states, &expected.states),
+            ];
+            for (what, dtype, found, expected) in parts {
+                let error = norm_error(&elements(dtype, found), &elements(dtype, expected));
+                assert!(error <= tolerance, "step {step_number}, {turns:?}: {what} by {error}");
+            }
+            padded_steps += u32::from(found.report.sizes != expected.report.sizes);
+        }
+    }
+    assert!(padded_steps > steps, "only {padded_steps} padded otherwise");
+    println!("{} {dtype}: {padded_steps} steps equal at another padding", T::NAME);
 }

@@ -27,8 +27,8 @@ fn graph() -> Graph {
     let b = Builder::new("tower").weight_dtype(F32);
     let kinds = [("T", 1, 16, "tokens"), ("P", 4, 64, "4*tokens"), ("W", 1, 24, "rows.windows")];
     let outputs = kinds.map(|(name, min, max, role)| {
-        let rows = b.symbol(name, min, max, Some(role));
-        let x = b.input(&name.to_lowercase(), F32, [rows.into(), WIDTH.into()], None, None);
+        let rows = b.symbol_with_role(name, min, max, role);
+        let x = b.input(&name.to_lowercase(), F32, (rows, WIDTH));
         let _scope = b.scope(name);
         let h = x.rms_norm(b.weight("norm", [WIDTH]), 1e-5).silu();
         x + h.linear(b.weight("out", [WIDTH, WIDTH]))

@@ -108,13 +108,7 @@ impl Report {
 impl Start {
     /// `all` is from opening the device to the built model.
     pub(super) fn of(plan: Duration, all: Duration, timer: &dyn StepTimer) -> Self {
-        Self::new(
-            plan,
-            all,
-            timer.model().build_times(),
-            timer.model().statistics().compile.clone(),
-            timer.model().ledger(),
-        )
+        Self::new(plan, all, timer.build_times(), timer.compile_counts(), timer.ledger())
     }
 
     pub(super) fn new(

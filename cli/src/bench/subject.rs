@@ -9,7 +9,7 @@ use anyhow::{bail, ensure};
 use piecewise::assembly::Assembly;
 use piecewise::device::{DeviceSpec, OpenDevice, all_threads};
 use piecewise::models::DecoderConfig;
-use piecewise_backend::cuda::{CudaOptions, Faults};
+use piecewise_backend::cuda::CudaOptions;
 use piecewise_backend::store::MemoryStore;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::dtype::DType;
@@ -120,7 +120,7 @@ impl Subject {
 
 /// A device whose blocks note where and when they run.
 fn noting_device(device: DeviceSpec) -> anyhow::Result<OpenDevice> {
-    let (device, _) = device.resolve(&Faults::default());
+    let (device, _) = device.resolve();
     ensure!(
         matches!(device, DeviceSpec::Cuda(_)),
         "--timeline needs a CUDA device: the processor runs no blocks"

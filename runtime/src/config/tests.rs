@@ -81,6 +81,7 @@ fn what_is_wrong_is_named() {
             file("[checks]\nposion = true"),
             file("max_num_tokens = \"many\""),
             file("graph_mode = \"fast\""),
+            file("on_capture_failure = \"eager\""),
             file("capture_num_tokens = [1, \"2\"]"),
             file("checks = 3"),
             file("max_num_tokens = "),

@@ -1,4 +1,5 @@
 use super::*;
+use piecewise_ir::testing::soak;
 use proptest::prelude::*;
 
 fn sizes(max: u64) -> impl Strategy<Value = SizeList> {
@@ -92,7 +93,7 @@ fn brute_force(d: &Dispatcher, s: StepShape) -> (StepMode, Option<StepSizes>, bo
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(6000))]
+    #![proptest_config(ProptestConfig::with_cases(soak(6000)))]
     #[test]
     fn dispatch_is_what_brute_force_finds(d in dispatcher(), step in step()) {
         let Some(shape) = shape(&step, &d) else { return Ok(()) };

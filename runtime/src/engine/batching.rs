@@ -4,8 +4,8 @@ use super::request::check_length;
 use super::schedule::Schedule;
 use super::sequence::Sequence;
 use super::{
-    BatchingEngine, Engine, EngineError, EngineOptions, Event, Request, RequestId, StepObserver,
-    Usage,
+    BatchingEngine, Engine, EngineError, EngineOptions, Request, RequestEvent, RequestId,
+    StepObserver, Usage,
 };
 use crate::dispatch::Dispatcher;
 use crate::kv::{PagePool, SlotPool};
@@ -68,7 +68,7 @@ impl<D: Device> Engine for BatchingEngine<D> {
         !(self.running.is_empty() && self.waiting.is_empty() && self.in_flight.is_empty())
     }
 
-    fn step(&mut self, events: &mut Vec<Event>) -> Result<bool, EngineError> {
+    fn step(&mut self, events: &mut Vec<RequestEvent>) -> Result<bool, EngineError> {
         while let Schedule::ReadFirst = self.schedule()? {
             self.read_oldest(events)?;
         }

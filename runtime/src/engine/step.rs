@@ -2,7 +2,7 @@
 
 use super::in_flight::InFlight;
 use super::record::count;
-use super::request::{Event, FinishReason};
+use super::request::{FinishReason, RequestEvent};
 use super::schedule::Planned;
 use super::{BatchingEngine, Engine, EngineError};
 use crate::batch::{Chunk, ChunkRows};
@@ -21,7 +21,7 @@ impl<D: Device> BatchingEngine<D> {
     pub(super) fn take_back_plan(
         &mut self,
         error: &EngineError,
-        events: &mut Vec<Event>,
+        events: &mut Vec<RequestEvent>,
     ) -> Result<(), EngineError> {
         if matches!(error, EngineError::Fill(_)) {
             return Ok(());
@@ -109,7 +109,10 @@ impl<D: Device> BatchingEngine<D> {
         Ok(())
     }
 
-    pub(super) fn read_oldest(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
+    pub(super) fn read_oldest(
+        &mut self,
+        events: &mut Vec<RequestEvent>,
+    ) -> Result<(), EngineError> {
         let Some(mut step) = self.in_flight.pop_front() else { return Ok(()) };
         let outputs = self.model.read(&step.ticket)?;
         let sampled = match self.roles.sampled {
@@ -133,7 +136,7 @@ impl<D: Device> BatchingEngine<D> {
             sequence.ids.push(id);
             sequence.pending -= 1;
             sequence.generated += 1;
-            events.push(Event::Token { request, id });
+            events.push(RequestEvent::Token { request, id });
             let reason = if sequence.stops_at(id) {
                 FinishReason::Stop
             } else if sequence.generated >= sequence.max_tokens {
@@ -143,7 +146,7 @@ impl<D: Device> BatchingEngine<D> {
             };
             sequence.pending = 0;
             self.entries.extend(sequence.entry.take());
-            events.push(Event::Finished { request, reason, usage: sequence.usage() });
+            events.push(RequestEvent::Finished { request, reason, usage: sequence.usage() });
             self.running.retain(|&other| other != request);
             if sequence.keep {
                 self.kept.push(request);

@@ -1,6 +1,7 @@
 use super::*;
 use crate::batch::Sampling;
 use crate::testing::{Bounds, Setup, VOCAB, next_id};
+use piecewise_ir::testing::soak;
 use proptest::prelude::*;
 use std::sync::{Arc, Mutex};
 
@@ -28,16 +29,16 @@ fn simulate(prompt: &[u32], request: &Request, max_seq_len: u64) -> (Vec<u32>, F
     }
 }
 
-fn collect(events: &[Event], of: RequestId) -> (Vec<u32>, Option<FinishReason>) {
+fn collect(events: &[RequestEvent], of: RequestId) -> (Vec<u32>, Option<FinishReason>) {
     let mut ids = Vec::new();
     let mut end = None;
     for event in events {
         match *event {
-            Event::Token { request, id } if request == of => {
+            RequestEvent::Token { request, id } if request == of => {
                 assert_eq!(end, None, "a token after the end");
                 ids.push(id);
             }
-            Event::Finished { request, reason, .. } if request == of => {
+            RequestEvent::Finished { request, reason, .. } if request == of => {
                 assert_eq!(end.replace(reason), None, "finished twice");
             }
             _ => {}
@@ -96,7 +97,7 @@ fn setup() -> impl Strategy<Value = Setup> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(soak(400)))]
     #[test]
     fn every_request_gets_the_ids_that_a_simulation_gives(
         setup in setup(),
@@ -191,7 +192,8 @@ fn tokens_past_a_stop_id_are_dropped_and_the_conversation_goes_on() {
     let mut request = Request { stop_ids: vec![second], keep: true, ..Request::new([5], 20) };
     let id = engine.add(request.clone()).unwrap();
     let mut events = Vec::new();
-    let finished = |events: &[Event]| matches!(events.last(), Some(Event::Finished { .. }));
+    let finished =
+        |events: &[RequestEvent]| matches!(events.last(), Some(RequestEvent::Finished { .. }));
     while !finished(&events) {
         engine.step(&mut events).unwrap();
     }
@@ -220,9 +222,9 @@ fn a_full_pool_preempts_the_sequence_admitted_last() {
         let (expected, reason) = simulate(&request.prompt, request, 96);
         assert_eq!(collect(&events, *id), (expected, Some(reason)));
     }
-    let ends = events.iter().filter(|e| matches!(e, Event::Finished { .. }));
+    let ends = events.iter().filter(|e| matches!(e, RequestEvent::Finished { .. }));
     let order: Vec<_> = ends.copied().collect();
-    assert!(matches!(order[0], Event::Finished { request, .. } if request == ids[0]));
+    assert!(matches!(order[0], RequestEvent::Finished { request, .. } if request == ids[0]));
 }
 
 #[test]
@@ -348,8 +350,8 @@ fn usage_tells_what_a_turn_took() {
     assert_eq!(engine.usage(id), Some(Usage { prompt: 9, cached: 0, generated: 0 }));
     engine.run(&mut events).unwrap();
     let usages = events.iter().filter_map(|event| match event {
-        Event::Finished { usage, .. } => Some(*usage),
-        Event::Token { .. } => None,
+        RequestEvent::Finished { usage, .. } => Some(*usage),
+        RequestEvent::Token { .. } => None,
     });
     assert_eq!(
         usages.collect::<Vec<_>>(),

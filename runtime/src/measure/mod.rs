@@ -1,11 +1,11 @@
 //! Measuring steps: planned batches over a compiled model, timed by the device and by the host.
 //!
-//! [`StepTimer`] runs a list of [`PlannedStep`]s with the host a step ahead, as the engine does:
+//! A [`StepTimer`] runs a list of [`PlannedStep`]s with the host a step ahead, as the engine does:
 //! where the device is the slower of the two it never waits, so that the marks around a step are
-//! the step alone. [`ModelTimer`] is the one of a model on
-//! a device.
+//! the step alone.
 
 mod error;
+mod interface;
 mod plan;
 mod timeline;
 mod timer;
@@ -13,9 +13,10 @@ mod trace;
 mod traffic;
 
 pub use error::MeasureError;
+pub use interface::{CaptureReport, StepRecord, StepTimer};
 pub use plan::{PlannedChunk, PlannedStep, StepTokens};
 pub use timeline::{GroupSummary, LaunchSummary, LaunchTimes, Timeline};
-pub use timer::{CaptureReport, ModelTimer, StepRecord, StepTimer};
+pub use timer::ModelTimer;
 pub use traffic::Traffic;
 
 #[cfg(test)]

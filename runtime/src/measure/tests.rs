@@ -97,7 +97,7 @@ fn a_record_tells_what_was_enqueued_and_how_long_it_took() {
 #[test]
 fn a_wrong_replay_shows_in_the_ids() {
     let mut timer = timer(Setup { checks: Checks::default(), ..Setup::default() });
-    timer.model.device_mut().faults.wrong_address.store(true, Ordering::Relaxed);
+    timer.model_mut().device_mut().faults.wrong_address.store(true, Ordering::Relaxed);
     timer.recapture(GraphMode::Full, &mut |_| {}).unwrap();
     let steps = conversation(4);
     let launched = timer.run(&steps, true).unwrap();

@@ -1,115 +1,25 @@
-//! Runs planned steps and times them.
+//! The timer of a compiled model.
 
 use super::error::MeasureError;
+use super::interface::{CaptureReport, StepRecord, StepTimer};
 use super::plan::{PlannedChunk, PlannedStep, StepTokens};
 use super::timeline::Timeline;
+use crate::artifact_store::CompileCounts;
 use crate::batch::{BatchBuffers, Chunk, ChunkRows, ChunkTokens, RoleMap, Sampling};
-use crate::dispatch::{FallbackReason, StepSizes};
+use crate::dispatch::StepSizes;
 use crate::kv::{PagePool, PageTable};
-use crate::mode::{GraphMode, StepMode};
-use crate::model::{CapturedGraph, CompiledModel, Model, Progress, StepLaunch, StepReport, Ticket};
-use piecewise_backend::measure::{GraphShape, LaunchCounts, MeasuredDevice, ReadBandwidth};
+use crate::mode::GraphMode;
+use crate::model::{BuildTimes, CompiledModel, Ledger, Progress, StepLaunch, StepReport, Ticket};
+use piecewise_backend::measure::{GraphShape, MeasuredDevice, ReadBandwidth};
+use piecewise_ir::module::Module;
 use std::time::{Duration, Instant};
 
 /// How often the driver's calls alone are timed.
 const BARE_SUBMITS: usize = 15;
 
-/// A step as it was measured.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct StepRecord {
-    /// Between the marks around the step, by the device's clock.
-    pub device: Duration,
-    /// From the end of the step before to the end of this one, as the host saw them.
-    pub wall: Duration,
-    /// From the first chunk of the batch to the last call of the driver.
-    pub submit: Duration,
-    /// What was enqueued.
-    pub launches: LaunchCounts,
-    /// How it ran.
-    pub mode: StepMode,
-    /// At which sizes.
-    pub sizes: StepSizes,
-    /// Why it did not replay where its mode would.
-    pub fallback: Option<FallbackReason>,
-    /// The ids that it sampled, in the order of its chunks.
-    pub ids: Vec<u32>,
-}
-
-/// What capturing a mode took.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct CaptureReport {
-    /// Each graph, in the order of capture.
-    pub graphs: Vec<CapturedGraph>,
-    /// The whole, with the warm-up.
-    pub time: Duration,
-    /// By how much the device's free memory fell; `None` where that is only estimated.
-    pub bytes: Option<u64>,
-    /// What is in the graphs.
-    pub shape: GraphShape,
-}
-
-/// A model with sequences to measure it on, whatever its device.
-pub trait StepTimer: std::fmt::Debug + Send {
-    /// Runs steps in order, each submitted before the one before it is read. With `launched` they
-    /// are launched at the sizes that they would replay at.
-    ///
-    /// # Errors
-    /// When a step does not fit the model, or the device fails.
-    fn run(
-        &mut self,
-        steps: &[PlannedStep],
-        launched: bool,
-    ) -> Result<Vec<StepRecord>, MeasureError>;
-
-    /// Captures the graphs of `mode` instead of those that there are.
-    ///
-    /// # Errors
-    /// When the mode can't be captured.
-    fn recapture(
-        &mut self,
-        mode: GraphMode,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<CaptureReport, MeasureError>;
-
-    /// Where and when the blocks of the whole steps of these sizes ran at their last replay.
-    ///
-    /// # Errors
-    /// When nothing was noted of them, or work before failed.
-    fn timeline(&mut self, sizes: StepSizes) -> Result<Timeline, MeasureError>;
-
-    /// The host's time for the driver's calls alone that the launches of a measured step take: the
-    /// median of several; `None` where there is no driver.
-    ///
-    /// # Errors
-    /// When a call fails.
-    fn bare_submit(&mut self, record: &StepRecord) -> Result<Option<Duration>, MeasureError>;
-
-    /// The launches of a step of these sizes.
-    fn step_launches(&self, sizes: StepSizes) -> Vec<StepLaunch>;
-
-    /// Leaves out launches of every step, and says how many; see
-    /// [`CompiledModel::leave_out`].
-    fn leave_out(&mut self, is_left_out: &dyn Fn(&StepLaunch) -> bool) -> usize;
-
-    /// What the device reads in a second, measured.
-    ///
-    /// # Errors
-    /// When the device fails, or has no memory left for it.
-    fn read_bandwidth(&mut self) -> Result<ReadBandwidth, MeasureError>;
-
-    /// Bytes of the device's largest cache.
-    fn cache_bytes(&self) -> u64;
-
-    /// The device's model name.
-    fn device_model(&self) -> String;
-
-    /// The model that is measured.
-    fn model(&self) -> &dyn Model;
-}
-
-/// A model on a device, with sequences to measure it on.
+/// A model with sequences to measure it on.
 pub struct ModelTimer<D: MeasuredDevice> {
-    pub(super) model: CompiledModel<D>,
+    model: CompiledModel<D>,
     batch: BatchBuffers,
     tables: Vec<PageTable>,
     entries: u64,
@@ -148,6 +58,12 @@ impl<D: MeasuredDevice> ModelTimer<D> {
         let tables = tables.collect::<Result<Vec<_>, MeasureError>>()?;
         let entries = roles.sampled_entries;
         Ok(Self { batch: BatchBuffers::new(roles), model, tables, entries, sampled })
+    }
+
+    /// The model, to look at its device.
+    #[cfg(test)]
+    pub(super) fn model_mut(&mut self) -> &mut CompiledModel<D> {
+        &mut self.model
     }
 
     fn run_all(&mut self, steps: &[PlannedStep]) -> Result<Vec<StepRecord>, MeasureError> {
@@ -294,8 +210,20 @@ impl<D: MeasuredDevice> StepTimer for ModelTimer<D> {
         self.model.device().model()
     }
 
-    fn model(&self) -> &dyn Model {
-        &self.model
+    fn compile_counts(&self) -> CompileCounts {
+        self.model.statistics().compile.clone()
+    }
+
+    fn build_times(&self) -> BuildTimes {
+        self.model.build_times()
+    }
+
+    fn ledger(&self) -> Ledger {
+        self.model.memory().ledger
+    }
+
+    fn module(&self) -> &Module {
+        self.model.module()
     }
 }
 

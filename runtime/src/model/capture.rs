@@ -249,7 +249,7 @@ impl<D: Device> CompiledModel<D> {
                 self.stats.capture_failures += 1;
                 match on_failure {
                     OnCaptureFailure::Error => Err(error.into()),
-                    OnCaptureFailure::Eager => {
+                    OnCaptureFailure::Launch => {
                         tracing::warn!("{error}; steps of this size are launched");
                         Ok(())
                     }

@@ -12,7 +12,7 @@ pub enum OnCaptureFailure {
     #[default]
     Error,
     /// The steps that the graph would have served are launched, and counted.
-    Eager,
+    Launch,
 }
 
 /// Failures in a row after which a graph is no longer captured.

@@ -203,7 +203,7 @@ fn a_failed_capture_is_an_error_or_a_counted_fallback() {
     setup.faults.failing_captures.store(1, Ordering::Relaxed);
     assert!(matches!(setup.build(), Err(ModelError::Device(_))));
 
-    let setup = Setup { on_capture_failure: OnCaptureFailure::Eager, ..Setup::default() };
+    let setup = Setup { on_capture_failure: OnCaptureFailure::Launch, ..Setup::default() };
     setup.faults.failing_captures.store(u64::MAX, Ordering::Relaxed);
     let mut model = setup.build().unwrap();
     assert_eq!((model.captured_graphs(), model.statistics().captures), (0, 0));
@@ -211,10 +211,10 @@ fn a_failed_capture_is_an_error_or_a_counted_fallback() {
     assert_eq!(sampled(&mut model, &ticket), expected(&[4, 5, 6]));
     assert_eq!(model.last_step().unwrap().fallback, Some(FallbackReason::NotCaptured));
     for _ in 0..2 {
-        model.capture_all(OnCaptureFailure::Eager, &mut |_| {}).unwrap();
+        model.capture_all(OnCaptureFailure::Launch, &mut |_| {}).unwrap();
     }
     setup.faults.failing_captures.store(0, Ordering::Relaxed);
-    model.capture_all(OnCaptureFailure::Eager, &mut |_| {}).unwrap();
+    model.capture_all(OnCaptureFailure::Launch, &mut |_| {}).unwrap();
     assert_eq!(model.captured_graphs(), 0, "disabled after three failures in a row");
     model.enable_graphs();
     model.capture_all(OnCaptureFailure::Error, &mut |_| {}).unwrap();

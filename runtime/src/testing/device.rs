@@ -4,7 +4,7 @@
 use super::ops;
 use piecewise_backend::artifact::{Artifact, Digest};
 use piecewise_backend::device::{
-    Address, Binding, CaptureRule, Device, DeviceError, HostBlock, Region,
+    Address, Binding, CaptureRule, Device, DeviceError, HostBlock, Reservation,
 };
 use piecewise_backend::measure::LaunchCounts;
 use piecewise_backend::store::Store;
@@ -63,7 +63,7 @@ enum Command {
 
 #[derive(Debug, Default)]
 pub(crate) struct FakeDevice {
-    regions: Vec<(Region, Option<Vec<u8>>)>,
+    regions: Vec<(Reservation, Option<Vec<u8>>)>,
     blocks: Vec<Vec<u8>>,
     queue: VecDeque<Command>,
     done: u64,
@@ -169,20 +169,20 @@ impl Device for FakeDevice {
         1 << 30
     }
 
-    fn reserve(&mut self, _: &str, bytes: u64) -> Result<Region, DeviceError> {
+    fn reserve(&mut self, _: &str, bytes: u64) -> Result<Reservation, DeviceError> {
         let id = self.regions.len() as u32;
-        let region = Region { id, base: Address((u64::from(id) + 1) << 32), bytes };
+        let region = Reservation { id, base: Address((u64::from(id) + 1) << 32), bytes };
         self.regions.push((region, None));
         Ok(region)
     }
 
-    fn back(&mut self, region: Region) -> Result<(), DeviceError> {
+    fn back(&mut self, region: Reservation) -> Result<(), DeviceError> {
         let memory = &mut self.regions[region.id as usize].1;
         memory.get_or_insert_with(|| vec![0; region.bytes as usize]);
         Ok(())
     }
 
-    fn drop_backing(&mut self, region: Region) -> Result<(), DeviceError> {
+    fn drop_backing(&mut self, region: Reservation) -> Result<(), DeviceError> {
         self.regions[region.id as usize].1 = None;
         Ok(())
     }

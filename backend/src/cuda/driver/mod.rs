@@ -1,6 +1,10 @@
 //! The driver functions that this backend uses, as a trait: the system's driver, one with planned
 //! faults, and in tests one without a GPU.
 
+#[cfg_attr(
+    not(any(test, feature = "testing")),
+    allow(dead_code, unreachable_pub, reason = "nobody but tests plans a fault")
+)]
 pub(super) mod faulty;
 #[cfg(test)]
 pub(super) mod simulated;

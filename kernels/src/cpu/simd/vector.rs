@@ -99,6 +99,7 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Isa;
     use super::*;
 
     struct ExpOf<'a>(&'a [f32], &'a mut [f32]);
