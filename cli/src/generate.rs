@@ -6,6 +6,7 @@ use super::load::{engine, print_settings};
 use super::model_args::ModelArgs;
 use anyhow::Context;
 use piecewise::models::{TextStream, TextTokenizer, TokenizerError};
+use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::tuning::TuningReport;
 use piecewise_planner::{IterationLogWriter, IterationRecord};
 use piecewise_runtime::batch::Sampling;
@@ -295,7 +296,7 @@ fn show_statistics(
     writeln!(out, "memory           {}", shown_ledger(&ledger))?;
     let [launched, piecewise, full] = stats.steps_by_mode;
     writeln!(out, "steps            {full} full, {piecewise} piecewise, {launched} launched")?;
-    let counted = |counts: &std::collections::BTreeMap<u64, u64>| {
+    let counted = |counts: &std::collections::BTreeMap<PieceSize, u64>| {
         let shown: Vec<_> = counts
             .iter()
             .filter(|(_, n)| **n > 0)

@@ -132,7 +132,11 @@ fn listed(sizes: &[u64]) -> String {
 }
 
 fn at(size: &SizeRow) -> String {
-    format!("{}{}", if size.general { "any to " } else { "" }, size.rows)
+    match (size.general, size.query_length) {
+        (true, _) => format!("any to {}", size.rows),
+        (false, Some(each)) => format!("{}x{each}", size.rows / each.max(1)),
+        (false, None) => size.rows.to_string(),
+    }
 }
 
 /// As much of a digest as tells those of one model apart.

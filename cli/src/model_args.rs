@@ -9,6 +9,7 @@ use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::config::{ConfigLayers, Sizes};
 use piecewise_runtime::mode::{GraphMode, Level};
+use piecewise_runtime::model::CaptureWhen;
 use std::path::{Path, PathBuf};
 
 /// The file that is read from the current directory where no other is named.
@@ -72,12 +73,33 @@ pub(crate) struct CompileArgs {
     /// [default: full_and_piecewise].
     #[arg(long, value_name = "MODE")]
     pub graph_mode: Option<GraphMode>,
+    /// Capture nothing: the same as --graph-mode none.
+    #[arg(long, conflicts_with = "graph_mode")]
+    pub enforce_eager: bool,
+    /// Layers to launch and never capture, by name: model.layers.3,model.layers.4.mlp.
+    #[arg(long, value_name = "LAYER,..", value_delimiter = ',')]
+    pub capture_exclude: Option<Vec<String>>,
+    /// Believe what ops declare about capture, without replaying them on made-up batches at start.
+    #[arg(long)]
+    pub no_probe_capture: bool,
+    /// Failed captures in a row after which a graph is not tried again; 0 tries for ever
+    /// [default: 3].
+    #[arg(long, value_name = "N")]
+    pub capture_attempts: Option<u32>,
     /// Sizes in tokens to capture: a list, or one number for the default pattern up to it.
     #[arg(long, value_name = "N,..")]
     pub capture_num_tokens: Option<Sizes>,
     /// Decode batches to capture: a list, or one number for the default pattern up to it.
     #[arg(long, value_name = "N,..")]
     pub decode_batch_sizes: Option<Sizes>,
+    /// Tokens per sequence for which uniform batches get graphs of their own, such as 1,4 for a model
+    /// that checks drafts of three [default: 1].
+    #[arg(long, value_name = "N,..", value_delimiter = ',')]
+    pub capture_query_lengths: Option<Vec<u64>>,
+    /// When graphs are captured: startup (all of them while the model is built) or lazy (each one by
+    /// the first step that would replay it) [default: startup].
+    #[arg(long, value_parser = named::<CaptureWhen>, value_name = "WHEN")]
+    pub capture: Option<CaptureWhen>,
     /// Ops to split at: a list of names; an empty string never splits.
     #[arg(long, value_name = "OP,..")]
     pub splitting_ops: Option<String>,
@@ -120,10 +142,20 @@ impl CompileArgs {
         let layers = put(layers, "target", "--device", self.device.map(|d| d.to_string()))?;
         let layers = put(layers, "level", "--level", self.level)?;
         let layers = put(layers, "graph_mode", "--graph-mode", self.graph_mode)?;
+        let eager = self.enforce_eager.then_some(GraphMode::None);
+        let layers = put(layers, "graph_mode", "--enforce-eager", eager)?;
+        let probes = self.no_probe_capture.then_some(false);
+        let layers = put(layers, "probe_capture", "--no-probe-capture", probes)?;
+        let excluded = self.capture_exclude.as_ref();
+        let layers = put(layers, "capture_exclude", "--capture-exclude", excluded)?;
+        let layers = put(layers, "capture_attempts", "--capture-attempts", self.capture_attempts)?;
         let tokens = self.capture_num_tokens.as_ref();
         let layers = put(layers, "capture_num_tokens", "--capture-num-tokens", tokens)?;
         let batches = self.decode_batch_sizes.as_ref();
         let layers = put(layers, "decode_batch_sizes", "--decode-batch-sizes", batches)?;
+        let lengths = self.capture_query_lengths.as_ref();
+        let layers = put(layers, "capture_query_lengths", "--capture-query-lengths", lengths)?;
+        let layers = put(layers, "capture", "--capture", self.capture)?;
         let split_at = self.splitting_ops.as_deref().map(op_names);
         let layers = put(layers, "splitting_ops", "--splitting-ops", split_at)?;
         let layers = put(layers, "padding", "--no-padding", self.no_padding.then_some(false))?;

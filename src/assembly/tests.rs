@@ -280,7 +280,10 @@ fn a_session_counts_several_symbols_and_says_when_it_decodes() {
     let outputs = step.run().unwrap();
     assert_eq!((outputs.shape(0).unwrap(), outputs.shape(1).unwrap()), (&[6, 2][..], &[3][..]));
     assert_eq!(outputs.get::<i32>(1).unwrap(), [0, 2, 4]);
-    let step = session.step().input("x", &[1.0f32; 4]).input("starts", &[0i32, 1]);
-    assert_eq!(step.query_length(1).run().unwrap().get::<f32>(0).unwrap(), [2.0; 4]);
+    let step = session.step().input("x", &[1.0f32; 8]).input("starts", &[0i32, 1, 2, 3]);
+    assert_eq!(step.query_length(1).run().unwrap().get::<f32>(0).unwrap(), [2.0; 8]);
     assert_eq!(session.last_step().unwrap().mode, StepMode::Full);
+    let step = session.step().input("x", &[1.0f32; 4]).input("starts", &[0i32, 1, 2]);
+    assert_eq!(step.query_length(1).run().unwrap().get::<f32>(0).unwrap(), [2.0; 4]);
+    assert_eq!(session.last_step().unwrap().mode, StepMode::Piecewise, "not one token each");
 }

@@ -19,6 +19,7 @@ use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
 use piecewise_passes::RunReport;
+use piecewise_runtime::mode::GraphMode;
 use piecewise_runtime::model::{Model, StepData, StepReport};
 use piecewise_runtime::stats::Statistics;
 use piecewise_runtime::symbols::SymbolTable;
@@ -107,6 +108,24 @@ impl Session {
         self.model.last_step()
     }
 
+    /// Runs the steps to come in another graph mode.
+    ///
+    /// # Errors
+    /// When the ops of the graph can't be captured for it, and nothing has changed; or when a capture
+    /// fails, and steps whose graph is missing are launched from then on.
+    pub fn set_graph_mode(&mut self, mode: GraphMode) -> Result<(), SessionError> {
+        Ok(self.model.set_graph_mode(mode)?)
+    }
+
+    /// Lets graphs be captured again that failures have disabled, and captures what is missing unless
+    /// that is done lazily. Returns how many graphs there are then.
+    ///
+    /// # Errors
+    /// When a capture fails, and that is an error.
+    pub fn enable_graphs(&mut self) -> Result<usize, SessionError> {
+        Ok(self.model.enable_graphs()?)
+    }
+
     fn run(
         &mut self,
         given: BTreeMap<&str, Values<'_>>,
@@ -152,7 +171,7 @@ impl Session {
                 known: known.join(", "),
             });
         }
-        let step = StepData { counts: &counts, inputs: &inputs, query_length };
+        let step = StepData { counts: &counts, inputs: &inputs, short_rows: &[], query_length };
         let ticket = self.model.submit(&step)?;
         Ok(Outputs::copied(&self.model.read(&ticket)?, &counts)?)
     }
@@ -186,8 +205,8 @@ impl<'a> Step<'a> {
         self
     }
 
-    /// Says that every sequence of the step brings so many tokens and wants one row: a batch of
-    /// decodes, which may run in a graph of its own.
+    /// Says that every sequence of the step brings so many tokens: a uniform batch, which may run in
+    /// a graph of its own.
     #[must_use]
     pub fn query_length(mut self, tokens: u64) -> Self {
         self.query_length = Some(tokens);

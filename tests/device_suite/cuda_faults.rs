@@ -29,7 +29,7 @@ fn build(
     let device = CudaDevice::open(options, OpRegistry::clone(&registry)).unwrap();
     let compiler = device.compiler(registry);
     let setup = setup();
-    let options = BuildOptions { on_capture_failure, ..setup.options() };
+    let options = BuildOptions { on_capture_failure, probes: Vec::new(), ..setup.options() };
     let (module, store) = (setup.module(), Cuda::store());
     let compiled = compile_module(&module, &options.dispatcher, &compiler, store, &mut |_| {})?;
     CompiledModel::build(

@@ -24,7 +24,7 @@ use super::probe::{DeviceReport, missing, open_driver};
 use super::program::{Binder, BoundLaunch, CudaProgram, Images, check_backing};
 use super::stream::Stream;
 use crate::artifact::Artifact;
-use crate::device::{Address, Binding, Device, DeviceError, HostBlock, Reservation};
+use crate::device::{Address, Binding, ByteRows, Device, DeviceError, HostBlock, Reservation};
 use crate::measure::LaunchCounts;
 use crate::measure::MeasuredDevice;
 use crate::store::Store;
@@ -380,6 +380,26 @@ impl Device for CudaDevice {
         self.driver()
             .copy_in(to.0, from, bytes, self.stream.handle)
             .map_err(|e| device_error(format!("copy {bytes} bytes to {to}"), &e))
+    }
+
+    fn copy_in_rows(
+        &mut self,
+        block: HostBlock,
+        offset: u64,
+        rows: ByteRows,
+        to: Address,
+    ) -> Result<(), DeviceError> {
+        self.enter()?;
+        let bytes = rows.span();
+        self.memory.check("a copy of rows to the device", to, bytes)?;
+        let from = self.block(block, offset.saturating_add(bytes))?.as_ptr();
+        if rows.width == 0 || rows.count == 0 {
+            return Ok(());
+        }
+        let from = from.wrapping_add(offset as usize);
+        self.driver()
+            .copy_in_rows(to.0, from, rows, self.stream.handle)
+            .map_err(|e| device_error(format!("copy {rows:?} to {to}"), &e))
     }
 
     fn copy_out(

@@ -258,6 +258,7 @@ impl Loader {
             programmatic: false,
             stream: self.stream.handle,
             parameters,
+            maps: &[],
         };
         context
             .driver

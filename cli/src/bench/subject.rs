@@ -34,6 +34,8 @@ pub(super) struct Bounds {
     pub(super) tokens: Vec<u64>,
     /// Decode batches, ascending.
     pub(super) batches: Vec<u64>,
+    /// Tokens of each of their sequences, ascending.
+    pub(super) query_lengths: Vec<u64>,
     /// The most tokens of a step.
     pub(super) max_tokens: u64,
     /// Positions of each sequence, whole pages.
@@ -97,6 +99,7 @@ impl Subject {
             .graph_mode(bounds.mode)
             .capture_sizes(bounds.tokens.iter().copied())
             .set("decode_batch_sizes", &bounds.batches)
+            .set("capture_query_lengths", &bounds.query_lengths)
             .set("capture", CaptureWhen::Lazy)
             .tune(tune)
             .check_weights()

@@ -64,6 +64,13 @@ impl Pieces<'_> {
         Ok(())
     }
 
+    /// The sizes that a unique piece was lowered for.
+    pub(super) fn sizes(&self, unique: UniquePieceId) -> impl Iterator<Item = PieceSize> + '_ {
+        let lowered = self.lowered.iter().find(|lowered| lowered.unique == unique);
+        let pieces = lowered.and_then(|lowered| lowered.pieces.as_ref().ok());
+        pieces.into_iter().flatten().map(|piece| piece.artifact.size)
+    }
+
     /// The artifact of a unique piece at a size, or the one for any size.
     pub(super) fn artifact(&self, unique: UniquePieceId, size: PieceSize) -> Option<&Artifact> {
         let lowered = self.lowered.iter().find(|lowered| lowered.unique == unique)?;
@@ -82,11 +89,11 @@ struct AtSize {
     size: SizeRow,
 }
 
-/// `8`, or `any` for the general size.
+/// `8`, `8x1` for a uniform batch, or `any` for the general size.
 pub(super) fn size_name(size: PieceSize) -> String {
     match size {
-        PieceSize::Exact(rows) => rows.to_string(),
         PieceSize::General(_) => "any".to_owned(),
+        size => size.to_string(),
     }
 }
 

@@ -59,6 +59,8 @@ pub(crate) struct SizeRow {
     pub rows: u64,
     /// Whether it serves every size up to `rows`.
     pub general: bool,
+    /// Tokens of each sequence, where it serves batches of that alone.
+    pub query_length: Option<u64>,
     pub digest: String,
     pub cache_key: String,
     /// Bytes.
@@ -157,10 +159,7 @@ impl<'a> PieceView<'a> {
     /// The piece as it was lowered for a size.
     pub(crate) fn size_row(&self, piece: &LoweredPiece<'_>) -> anyhow::Result<SizeRow> {
         let artifact = piece.artifact;
-        let (rows, general) = match artifact.size {
-            PieceSize::Exact(rows) => (rows, false),
-            PieceSize::General(rows) => (rows, true),
-        };
+        let general = matches!(artifact.size, PieceSize::General(_));
         let launches = self.launch_rows(artifact);
         let mut bytes = BytesMoved::default();
         launches.iter().for_each(|launch| bytes += launch.bytes);
@@ -169,8 +168,9 @@ impl<'a> PieceView<'a> {
             images: lowered.launches.iter().map(|launch| launch.image.to_string()).collect(),
         });
         Ok(SizeRow {
-            rows,
+            rows: artifact.size.rows(),
             general,
+            query_length: artifact.size.query_length(),
             digest: Digest::of(&serde_json::to_vec(artifact)?).to_string(),
             cache_key: piece.key.clone(),
             scratch: artifact.scratch(),

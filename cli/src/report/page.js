@@ -242,8 +242,13 @@ function showStep(step, sizeIndex) {
   detail(`${step.id}: ${step.kind} ${unique.id}`, step.id, ...parts);
 }
 
+function exact(size) {
+  const each = size.query_length;
+  return each ? `${size.rows / each}x${each}` : String(size.rows);
+}
+
 function kernels(unique, sizeIndex) {
-  const named = (size) => (size.general ? `any, up to ${size.rows}` : String(size.rows));
+  const named = (size) => (size.general ? `any, up to ${size.rows}` : exact(size));
   const body = make("div", {});
   const start = sizeIndex ?? Math.max(unique.sizes.findIndex((size) => size.rows >= 8), 0);
   const draw = (index) => {
@@ -309,7 +314,7 @@ function showImage(index) {
   const image = data.images[index];
   const users = data.unique.flatMap((unique, at) => {
     const sizes = unique.sizes.filter((size) => size.launches.some((launch) => launch.image === image.digest));
-    return sizes.length ? [[link(unique.id, () => showStep(stepsOfUnique[at][0])), sizes.map((size) => size.general ? "any" : size.rows).join(" ")]] : [];
+    return sizes.length ? [[link(unique.id, () => showStep(stepsOfUnique[at][0])), sizes.map((size) => size.general ? "any" : exact(size)).join(" ")]] : [];
   });
   choose({});
   const parts = [factList([["kind", image.kind], ["image", make("code", {}, image.digest.slice(0, 16))], ["may start early", image.programmatic ? "yes" : "no"]]),

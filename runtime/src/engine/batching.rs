@@ -9,6 +9,7 @@ use super::{
 };
 use crate::dispatch::Dispatcher;
 use crate::kv::{PagePool, SlotPool};
+use crate::mode::GraphMode;
 use crate::model::Ledger;
 use crate::stats::Statistics;
 use piecewise_backend::device::Device;
@@ -126,6 +127,15 @@ impl<D: Device> Engine for BatchingEngine<D> {
 
     fn lowered_mode(&self) -> Option<&str> {
         self.model.lowered_mode()
+    }
+
+    fn set_graph_mode(&mut self, mode: GraphMode) -> Result<(), EngineError> {
+        self.model.set_graph_mode(mode, &mut |_| {})?;
+        Ok(())
+    }
+
+    fn enable_graphs(&mut self) -> Result<usize, EngineError> {
+        Ok(self.model.enable_graphs()?)
     }
 
     fn captured_graphs(&self) -> usize {

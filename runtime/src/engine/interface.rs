@@ -3,6 +3,7 @@
 use super::{EngineError, EngineOptions, Request, RequestEvent, RequestId, StepObserver, Usage};
 use crate::dispatch::Dispatcher;
 use crate::kv::{PagePool, SlotPool};
+use crate::mode::GraphMode;
 use crate::model::Ledger;
 use crate::stats::Statistics;
 use piecewise_ir::module::Module;
@@ -99,6 +100,20 @@ pub trait Engine: std::fmt::Debug + Send {
 
     /// Why the graph mode is not the one asked for, where it is not.
     fn lowered_mode(&self) -> Option<&str>;
+
+    /// Runs the steps to come in another graph mode; no request notices but by the time it takes.
+    ///
+    /// # Errors
+    /// When the ops can't be captured for the mode, and nothing has changed; or when a capture fails
+    /// and that is an error, and steps whose graph is missing are launched from then on.
+    fn set_graph_mode(&mut self, mode: GraphMode) -> Result<(), EngineError>;
+
+    /// Lets graphs be captured again that failures have disabled, and captures what is missing unless
+    /// that is done lazily. Returns how many graphs there are then.
+    ///
+    /// # Errors
+    /// When a capture fails, and that is an error.
+    fn enable_graphs(&mut self) -> Result<usize, EngineError>;
 
     /// Graphs captured so far.
     fn captured_graphs(&self) -> usize;

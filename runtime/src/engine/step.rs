@@ -87,9 +87,9 @@ impl<D: Device> BatchingEngine<D> {
         let query_length = self.batch.query_length().filter(|_| context_tokens == 0);
         let report = self.model.last_step();
         let size = report.and_then(|r| match (query_length, r.sizes.tokens) {
-            (Some(q), PieceSize::Exact(tokens)) => Some(tokens / q),
-            (None, PieceSize::Exact(tokens)) => Some(tokens),
             (_, PieceSize::General(_)) => None,
+            (Some(q), size) => Some(size.rows() / q),
+            (None, size) => Some(size.rows()),
         });
         let fallback = report.and_then(|r| r.fallback);
         let record = IterationRecord {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::batch::Sampling;
+use crate::batch::{ChunkRows, Sampling};
 use crate::mode::{GraphMode, StepMode};
 use crate::model::{CaptureWhen, Checks, CompiledModel, GraphKind};
 use crate::testing::{FakeDevice, Setup, next_id};
@@ -22,7 +22,7 @@ fn timer(setup: Setup) -> ModelTimer<FakeDevice> {
 }
 
 fn chunk(sequence: usize, start: u64, tokens: StepTokens) -> PlannedChunk {
-    PlannedChunk { sequence, start, tokens, samples: true }
+    PlannedChunk { sequence, start, tokens, rows: ChunkRows::Last }
 }
 
 /// Prompts of three and two tokens, then decode steps that feed back.

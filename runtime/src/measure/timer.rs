@@ -5,7 +5,7 @@ use super::interface::{CaptureReport, StepRecord, StepTimer};
 use super::plan::{PlannedChunk, PlannedStep, StepTokens};
 use super::timeline::Timeline;
 use crate::artifact_store::CompileCounts;
-use crate::batch::{BatchBuffers, Chunk, ChunkRows, ChunkTokens, RoleMap, Sampling};
+use crate::batch::{BatchBuffers, Chunk, ChunkTokens, RoleMap, Sampling};
 use crate::dispatch::StepSizes;
 use crate::kv::{PagePool, PageTable};
 use crate::mode::GraphMode;
@@ -263,7 +263,7 @@ fn push(
         start: chunk.start,
         table,
         slot: None,
-        rows: if chunk.samples { ChunkRows::Last } else { ChunkRows::None },
+        rows: chunk.rows,
         entry,
         sampling: Sampling::default(),
     });

@@ -10,6 +10,7 @@ use super::memory::{Ledger, Memory};
 use super::progress::Progress;
 use super::staging::Staging;
 use crate::artifact_store::CompiledPieces;
+use crate::batch::Probe;
 use crate::dispatch::Dispatcher;
 use crate::stats::Statistics;
 use crate::symbols::{SymbolClass, SymbolTable};
@@ -38,6 +39,14 @@ pub struct BuildOptions {
     pub capture: CaptureWhen,
     /// What a failed capture does.
     pub on_capture_failure: OnCaptureFailure,
+    /// Failures in a row after which a graph is no longer captured; 0 is never.
+    pub capture_attempts: u32,
+    /// Layers that are launched and never captured, by the scopes in which the model's code made
+    /// them: `model.layers.3`, or `model.layers.3.mlp`.
+    pub capture_exclude: Vec<String>,
+    /// Steps that show what the custom ops can be captured for; without any, what they declare is
+    /// believed.
+    pub probes: Vec<Probe>,
     /// Whether alternatives and algorithms are chosen by measurement.
     pub tune: TuneMode,
     /// Whether a step that does not replay, or a mode that can't be, is an error.
@@ -130,7 +139,9 @@ impl<D: Device> CompiledModel<D> {
             Staging::new(&mut device, module.graph(), &memory, &read, &output_bounds)?;
         let states = memory.states;
         // What is measured runs all its rows, which a warm-up and a capture do not.
-        let backed_early = custom_ops_mutate_states(&module) || options.tune == TuneMode::Measure;
+        let backed_early = custom_ops_mutate_states(&module)
+            || options.tune == TuneMode::Measure
+            || !options.probes.is_empty();
         if backed_early {
             device.back(states)?;
         }
@@ -142,11 +153,12 @@ impl<D: Device> CompiledModel<D> {
             compiled: &compiled,
         };
         let choices = choose(&mut device, &site, &mut staging, options.tune, store)?;
-        let members = site.bind_all(&mut device, &choices)?;
+        let mut members = site.bind_all(&mut device, &choices)?;
+        members.exclude(&options.capture_exclude, &module)?;
         let read_counts = Vec::with_capacity(symbols.len());
         let compiled_in = compiled.time;
         let mut model = Self {
-            graphs: GraphSet { pieces: Vec::new(), full: Vec::new() },
+            graphs: GraphSet::default(),
             members,
             staging,
             memory,
@@ -161,6 +173,7 @@ impl<D: Device> CompiledModel<D> {
             strict: options.strict,
             capture_when: options.capture,
             on_capture_failure: options.on_capture_failure,
+            capture_attempts: options.capture_attempts,
             checks: options.checks,
             max_logit_rows,
             next_step: 0,
@@ -172,6 +185,7 @@ impl<D: Device> CompiledModel<D> {
             device,
         };
         let bind_end = started.elapsed();
+        model.probe(&options.probes)?;
         let wanted = model.dispatcher.mode;
         let (mode, reason) = model.supported_mode(wanted);
         if let Some(reason) = reason {
@@ -183,11 +197,9 @@ impl<D: Device> CompiledModel<D> {
             model.dispatcher.mode = mode;
         }
         model.list_graphs();
-        match options.capture {
-            CaptureWhen::Startup => {
-                model.capture_all(options.on_capture_failure, &mut |p| progress(p))?;
-            }
-            CaptureWhen::Lazy => model.warm_up()?,
+        model.warm_up()?;
+        if options.capture == CaptureWhen::Startup {
+            model.capture_all(options.on_capture_failure, &mut |p| progress(p))?;
         }
         if backed_early {
             // What a warm-up wrote is not for the first step to find.

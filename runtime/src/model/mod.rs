@@ -12,22 +12,25 @@ mod graphs;
 mod launches;
 mod lowering;
 mod memory;
+mod probe;
 mod programs;
 mod progress;
 mod staging;
 mod step;
+mod step_data;
 mod step_launches;
 
 pub use build::{BuildOptions, BuildTimes, CaptureWhen, Checks};
 pub use capture::{CapturedGraph, GraphKind};
 pub use error::ModelError;
 pub use face::Model;
-pub use graphs::{GraphSlot, OnCaptureFailure};
+pub use graphs::{GraphKey, GraphSlot, OnCaptureFailure};
 pub use lowering::{LoweringSize, lowering_sizes};
 pub use memory::{Ledger, Memory};
 pub use progress::Progress;
 pub(crate) use staging::POISON;
-pub use step::{Outputs, StepData, StepReport, Ticket};
+pub use step::{Outputs, StepReport, Ticket};
+pub use step_data::StepData;
 pub use step_launches::StepLaunch;
 
 use crate::dispatch::Dispatcher;
@@ -55,6 +58,7 @@ pub struct CompiledModel<D: Device> {
     strict: bool,
     capture_when: CaptureWhen,
     on_capture_failure: OnCaptureFailure,
+    capture_attempts: u32,
     checks: Checks,
     max_logit_rows: u64,
     next_step: u64,
