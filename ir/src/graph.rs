@@ -311,22 +311,6 @@ impl Graph {
         self.nodes[node].results.iter().map(|&v| self.values[v].ty.clone()).collect()
     }
 
-    /// Makes every operand and output that is `from` be `to`.
-    pub fn replace_uses(&mut self, from: Value, to: Value) {
-        for &node in &self.order {
-            for operand in &mut self.nodes[node].operands {
-                if *operand == from {
-                    *operand = to;
-                }
-            }
-        }
-        for output in &mut self.outputs {
-            if *output == from {
-                *output = to;
-            }
-        }
-    }
-
     /// Drops dead nodes and renumbers values and nodes in the order in which text shows them.
     /// Inputs and states stay, used or not, for they are the caller's; unused weights go.
     pub fn compact(&mut self) {

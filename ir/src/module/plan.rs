@@ -1,11 +1,14 @@
 //! Slots and offsets: where every value of a step lives, at one address for every size.
 
 use crate::entity::{Arena, Slot, Value};
+use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
 
 /// What a slot holds.
 #[derive(
-    Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, serde::Serialize, serde::Deserialize,
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, IntoStaticStr,
 )]
+#[strum(serialize_all = "snake_case")]
 #[serde(rename_all = "snake_case")]
 pub enum SlotKind {
     /// An input of the step: staged before the step, live through all of it.
@@ -20,13 +23,8 @@ pub enum SlotKind {
 
 impl SlotKind {
     /// Its word in the textual plan.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Input => "input",
-            Self::Boundary => "boundary",
-            Self::Local => "local",
-            Self::Output => "output",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 }
 
