@@ -132,8 +132,8 @@ fn of_a_wide_block_table_the_columns_in_use_are_copied() {
             i32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
         };
         let pages: Vec<_> = tables.iter().map(|table| table.pages()[0].number() as i32).collect();
-        for row in 0..4 {
-            assert_eq!(entry(row, 0), pages[row]);
+        for (row, page) in pages.iter().enumerate().take(4) {
+            assert_eq!(entry(row, 0), *page);
             let unused = entry(row, 1);
             assert!(if poison { unused == -1 } else { unused == 0 }, "{unused}");
         }
