@@ -33,6 +33,7 @@ mod support;
 #[path = "device_suite/target.rs"]
 mod target;
 mod text_encoders;
+mod vision_encoders;
 
 /// Counters are of each thread, so that tests beside each other do not disturb them.
 #[global_allocator]

@@ -17,36 +17,52 @@ struct Golden {
     pooler: Option<Vec<f64>>,
 }
 
-fn folder(name: &str) -> PathBuf {
+pub(crate) fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/encoders").join(name)
 }
 
+/// The inputs and reference outputs of a fixture.
+pub(crate) struct TensorFile(Vec<u8>);
+
+impl TensorFile {
+    pub(crate) fn open(name: &str) -> Self {
+        Self(std::fs::read(folder(name).join("golden.safetensors")).unwrap())
+    }
+
+    fn words(&self, name: &str) -> Option<Vec<[u8; 4]>> {
+        let tensors = safetensors::SafeTensors::deserialize(&self.0).unwrap();
+        let data = tensors.tensor(name).ok()?.data();
+        Some(data.chunks_exact(4).map(|word| word.try_into().unwrap()).collect())
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.words(name).is_some()
+    }
+
+    pub(crate) fn floats(&self, name: &str) -> Vec<f64> {
+        let words = self.words(name).unwrap();
+        words.into_iter().map(|word| f64::from(f32::from_le_bytes(word))).collect()
+    }
+
+    pub(crate) fn ints(&self, name: &str) -> Vec<u32> {
+        self.words(name).unwrap().into_iter().map(u32::from_le_bytes).collect()
+    }
+}
+
 fn goldens(name: &str) -> Vec<Golden> {
-    let bytes = std::fs::read(folder(name).join("golden.safetensors")).unwrap();
-    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
-    let words = |name: &str| {
-        let tensor = tensors.tensor(name).ok()?;
-        let words = tensor.data().chunks_exact(4).map(|b| <[u8; 4]>::try_from(b).unwrap());
-        Some(Vec::from_iter(words))
+    let file = TensorFile::open(name);
+    let golden = |i: usize| {
+        let maybe = |name: String| file.has(&name).then_some(name);
+        let types = maybe(format!("token_types_{i}")).map(|name| file.ints(&name));
+        Golden {
+            ids: file.ints(&format!("ids_{i}")),
+            token_types: types.unwrap_or_default(),
+            rows: file.floats(&format!("last_hidden_state_{i}")),
+            embedding: file.floats(&format!("embedding_{i}")),
+            pooler: maybe(format!("pooler_output_{i}")).map(|name| file.floats(&name)),
+        }
     };
-    let floats = |name: &str| -> Option<Vec<f64>> {
-        Some(words(name)?.into_iter().map(|b| f64::from(f32::from_le_bytes(b))).collect())
-    };
-    let ints = |name: &str| -> Option<Vec<u32>> {
-        Some(words(name)?.into_iter().map(u32::from_le_bytes).collect())
-    };
-    (0..)
-        .map_while(|i| {
-            let ids = ints(&format!("ids_{i}"))?;
-            Some(Golden {
-                token_types: ints(&format!("token_types_{i}")).unwrap_or_default(),
-                rows: floats(&format!("last_hidden_state_{i}"))?,
-                embedding: floats(&format!("embedding_{i}"))?,
-                pooler: floats(&format!("pooler_output_{i}")),
-                ids,
-            })
-        })
-        .collect()
+    (0..).take_while(|i| file.has(&format!("ids_{i}"))).map(golden).collect()
 }
 
 fn layers(dtype: DType, mode: GraphMode, sizes: &[u64]) -> ConfigLayers {
@@ -138,7 +154,7 @@ fn an_item_has_the_same_bits_in_any_company() {
     for name in ["bert", "modernbert", "qwen3_embedding"] {
         let modes = [(GraphMode::Piecewise, vec![16, 48, 128]), (GraphMode::None, vec![128])];
         let mut encoders = modes.map(|(mode, sizes)| load(name, layers(DType::F32, mode, &sizes)));
-        let vocab = encoders[0].config().vocab_size();
+        let vocab = encoders[0].model().config().vocab_size();
         let mut rng = Rng::new(4);
         let item = |rng: &mut Rng| TextItem {
             ids: (0..1 + rng.below(40)).map(|_| rng.below(vocab) as u32).collect(),
@@ -209,21 +225,19 @@ fn minilm_gives_the_embeddings_of_its_reference() {
     let sentences: serde_json::Value = serde_json::from_slice(&text).unwrap();
     let ids: Vec<Vec<u32>> = serde_json::from_value(sentences["ids"].clone()).unwrap();
     let texts: Vec<String> = serde_json::from_value(sentences["sentences"].clone()).unwrap();
-    let bytes = std::fs::read(folder("minilm").join("golden.safetensors")).unwrap();
-    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let golden = TensorFile::open("minilm");
     for (dtype, least) in [("f32", 0.99999), ("bf16", 0.999)] {
         let layers = ConfigLayers::new().set("dtype", dtype).unwrap();
         let layers = layers.set("cache.enabled", false).unwrap();
         let outputs = [TextOutput::Embedding];
         let mut encoder = TextEncoder::load(Path::new(&minilm), layers, &outputs, |_| {}).unwrap();
         for (text, ids) in texts.iter().zip(&ids) {
-            assert_eq!(encoder.tokenizer().unwrap().encode(text).unwrap(), *ids, "{text}");
+            assert_eq!(encoder.model().tokenizer().unwrap().encode(text).unwrap(), *ids, "{text}");
         }
         for (i, embedding) in encoder.embed(&texts).into_iter().enumerate() {
-            let tensor = tensors.tensor(&format!("embedding_{i}")).unwrap();
-            let expected = tensor.data().chunks_exact(4);
-            let expected = expected.map(|b| f32::from_le_bytes(b.try_into().unwrap()));
-            let cosine: f32 = embedding.unwrap().iter().zip(expected).map(|(a, b)| a * b).sum();
+            let expected = golden.floats(&format!("embedding_{i}"));
+            let found = embedding.unwrap().into_iter().map(f64::from);
+            let cosine: f64 = found.zip(expected).map(|(a, b)| a * b).sum();
             assert!(cosine > least, "{dtype}, {}: cosine {cosine}", texts[i]);
         }
     }

@@ -88,7 +88,7 @@ pub(crate) fn run(args: EmbedArgs) -> anyhow::Result<ExitCode> {
             super::say(&format!("error: text {}: {error}", i + 1));
         }
     }
-    let width = encoder.config().hidden_size();
+    let width = encoder.model().config().hidden_size();
     let bytes = match format {
         Format::JsonLines => json_lines(&texts, &embeddings)?,
         Format::Npy => npy(&embeddings, width),

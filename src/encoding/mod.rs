@@ -2,6 +2,12 @@
 //! budgets.
 
 pub mod packing;
+mod protocol;
+mod runner;
 mod text;
+mod vision;
 
-pub use text::{ItemError, LoadError, TextEncoder, TextItem, default_budgets};
+pub use protocol::{ItemEncoder, ItemError, OutputRows, Values};
+pub use runner::{Encoder, ItemOutputs, default_budgets};
+pub use text::{LoadError, TextEncoder, TextItem, TextModel};
+pub use vision::{ImageItem, VisionEncoder, VisionModel};

@@ -105,13 +105,14 @@ pub trait KernelOps<'b> {
     /// A token id for each row of `self f32 [R, V]`: `i32 [R]`.
     fn sample(self, parameters: &SampleParameters<'b>) -> Tensor<'b>;
 
-    /// Attention of `self [T, heads, dim]` over `keys` and `values` `[T, kv_heads, dim]` within
-    /// each segment: `[T, heads * dim]`. With `window`, a row sees only rows at most so far from it.
+    /// Attention of `self [T, heads, dim]` over `keys` and `values` `[K, kv_heads, dim]`: the rows
+    /// of each segment of `queries` over those of the same segment of `keys`: `[T, heads * dim]`.
+    /// With `window`, a row sees only rows at most so far from it.
     fn segment_attention(
         self,
         keys: Tensor<'b>,
         values: Tensor<'b>,
-        segments: Segments<'b>,
+        segments: [Segments<'b>; 2],
         spec: AttentionSpec,
         window: Option<u32>,
     ) -> Tensor<'b>;
@@ -147,12 +148,12 @@ impl<'b> KernelOps<'b> for Tensor<'b> {
         self,
         keys: Tensor<'b>,
         values: Tensor<'b>,
-        segments: Segments<'b>,
+        [of_queries, of_keys]: [Segments<'b>; 2],
         spec: AttentionSpec,
         window: Option<u32>,
     ) -> Tensor<'b> {
-        let Segments { starts, lengths } = segments;
-        let operands = [self, keys, values, starts, lengths, starts, lengths];
+        let Segments { starts, lengths } = of_queries;
+        let operands = [self, keys, values, starts, lengths, of_keys.starts, of_keys.lengths];
         let attrs = SegmentAttention::attrs(spec.scale, spec.causal, window);
         self.builder().custom_one(&SegmentAttention, &operands, attrs)
     }

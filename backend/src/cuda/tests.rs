@@ -79,6 +79,7 @@ fn launches_take_addresses_counts_sizes_and_numbers() {
         grid: [2, 3, 1],
         programmatic,
         parameters: parameters.clone(),
+        maps: Vec::new(),
     };
     assert_eq!(f.driver.take_ran(), [noted("first", false), noted("second", true)]);
     let error = f.launch(&program, 17).unwrap_err();

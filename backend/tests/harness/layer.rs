@@ -42,7 +42,7 @@ fn norm(g: &mut Graph, x: Value, w: Value, outer: &[Dim], n: u64, dtype: DType) 
     g.push(Op::Binary(BinaryOp::Mul), vec![y, w], narrow, loc())
 }
 
-fn silu_gate(g: &mut Graph, both: Value, outer: &[Dim], n: u64, dtype: DType) -> Value {
+pub fn silu_gate(g: &mut Graph, both: Value, outer: &[Dim], n: u64, dtype: DType) -> Value {
     let at: Vec<Dim> = outer.iter().cloned().chain([n.into()]).collect();
     let narrow = ty(dtype, &at);
     let axis = outer.len();

@@ -1,6 +1,6 @@
 //! `embed`: the formats, the same numbers however texts share steps, and what is refused.
 
-use crate::support::cli::{error_of, piecewise, stdout_of};
+use crate::support::cli::{device_flags, error_of, norm_error, piecewise, root, stdout_of};
 use serde_json::Value;
 
 const BERT: &str = "tests/fixtures/encoders/bert";
@@ -51,6 +51,46 @@ fn every_format_and_every_way_to_share_steps_has_the_same_numbers() {
                 assert_eq!(header.len() % 64, header.matches('\u{fffd}').count() * 2);
             }
             _ => assert!(header.contains("embeddings") && header.contains("[3,96]"), "{header}"),
+        }
+    }
+}
+
+/// On the device of PIECEWISE_TEST_DEVICE: packed, and each alone.
+#[test]
+fn families_have_the_embeddings_of_their_references_on_the_device() {
+    for name in ["bert", "modernbert", "qwen3_embedding"] {
+        let model = format!("tests/fixtures/encoders/{name}");
+        let bytes = std::fs::read(root().join(&model).join("golden.safetensors")).unwrap();
+        let golden = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let words = |name: &str| -> Option<Vec<[u8; 4]>> {
+            let data = golden.tensor(name).ok()?.data();
+            Some(data.chunks_exact(4).map(|word| word.try_into().unwrap()).collect())
+        };
+        let ids: Vec<String> = (0..)
+            .map_while(|i| words(&format!("ids_{i}")))
+            .map(|ids| ids.into_iter().map(|id| i32::from_le_bytes(id).to_string()))
+            .map(|ids| Vec::from_iter(ids).join(","))
+            .collect();
+        // A BERT's types of these items are not all 0.
+        let items = Vec::from_iter((0..ids.len()).filter(|i| {
+            let types = words(&format!("token_types_{i}")).unwrap_or_default();
+            types.iter().all(|ty| *ty == [0; 4])
+        }));
+        assert!(items.len() >= 2);
+        for (dtype, tolerance) in [("f32", 2e-5), ("bf16", 2e-2)] {
+            for more in [&[][..], &["--one-by-one"], &["--graph-mode", "none"]] {
+                let flags = device_flags();
+                let mut args = vec!["embed", "--model", &model, "--dtype", dtype];
+                args.extend(flags.iter().map(String::as_str));
+                args.extend(["--max-num-tokens", "128"].iter().chain(more));
+                items.iter().for_each(|&i| args.extend(["--ids", &ids[i]]));
+                for (&i, found) in items.iter().zip(vectors(&stdout_of(&args))) {
+                    let expected = words(&format!("embedding_{i}")).unwrap();
+                    let expected = Vec::from_iter(expected.into_iter().map(f32::from_le_bytes));
+                    let error = norm_error(&found, &expected);
+                    assert!(error < tolerance, "{args:?}: item {i} is off by {error}");
+                }
+            }
         }
     }
 }

@@ -134,6 +134,17 @@ impl<'b> Tensor<'b> {
             ])
         };
         let (cos, sin) = (part(0), part(half));
+        self.rotate(cos, sin)
+    }
+
+    /// The rotation of [`Self::rope`] by angles of one's own: `self [T, heads, dim]` by their
+    /// cosines and sines, `[T, 1, dim / 2]` each.
+    #[track_caller]
+    pub fn rotate(self, cos: Tensor<'b>, sin: Tensor<'b>) -> Self {
+        let Some(dim) = self.shape().last().and_then(Dim::as_constant) else {
+            return self.builder().fail("what rotates needs a static dim".to_owned());
+        };
+        let half = dim / 2;
         let x = self.cast(DType::F32);
         let (re, im) = (x.slice(2, 0..half), x.slice(2, half..dim));
         let rotated = [re * cos - im * sin, im * cos + re * sin];

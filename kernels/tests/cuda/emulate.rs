@@ -142,6 +142,7 @@ pub(crate) fn emulate(name: &str, case: &Case) -> Vec<Vec<u8>> {
                 Param::Stamps => "nullptr".to_owned(),
                 Param::Scalar(Scalar::U32(d) | Scalar::U64(d)) => d.eval(&case.sizes).to_string(),
                 Param::Scalar(Scalar::F32(x)) => format!("{x:e}f"),
+                Param::TensorMap(_) => panic!("copies of boxes are not emulated"),
             })
             .collect();
         assert_eq!(types.len(), l.params.len());

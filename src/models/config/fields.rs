@@ -83,6 +83,26 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// A list of whole numbers within `bounds`.
+    pub(in crate::models) fn counts(
+        &self,
+        key: &str,
+        bounds: RangeInclusive<usize>,
+    ) -> Result<Option<Vec<usize>>, ConfigError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let number = |item: &Value| item.as_u64().and_then(|number| usize::try_from(number).ok());
+        let list = value.as_array().and_then(|list| list.iter().map(number).collect());
+        let list: Vec<usize> =
+            list.ok_or_else(|| self.wrong_type(key, value, "a list of whole numbers"))?;
+        match list.iter().all(|number| bounds.contains(number)) {
+            true => Ok(Some(list)),
+            false => {
+                let reason = format!("each must be from {} to {}", bounds.start(), bounds.end());
+                Err(self.bad_value(key, reason))
+            }
+        }
+    }
+
     /// A whole number within `bounds` that must be there.
     pub(in crate::models) fn required_count(
         &self,

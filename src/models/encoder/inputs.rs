@@ -21,6 +21,8 @@ pub(super) struct PackedRows<'b> {
     builder: &'b Builder,
     /// The rows of a step.
     pub(super) rows: Symbol,
+    /// How many items there are.
+    pub(super) items_symbol: Symbol,
     /// The items.
     pub(super) items: Segments<'b>,
 }
@@ -32,10 +34,10 @@ pub(super) const LENGTHS: &str = "lengths";
 impl<'b> PackedRows<'b> {
     pub(super) fn declare(b: &'b Builder, bounds: &EncoderBounds) -> Self {
         let rows = b.symbol_with_role("T", 1, bounds.max_rows, roles::TOKENS);
-        let items = b.symbol_with_role("S", 1, bounds.max_items, "rows.items");
-        let input = |name| b.input(name, DType::I32, [items]).padding(0.0);
+        let items_symbol = b.symbol_with_role("S", 1, bounds.max_items, "rows.items");
+        let input = |name| b.input(name, DType::I32, [items_symbol]).padding(0.0);
         let items = Segments { starts: input(STARTS), lengths: input(LENGTHS) };
-        Self { builder: b, rows, items }
+        Self { builder: b, rows, items_symbol, items }
     }
 
     /// An input `i32 [T]`; padding rows hold 0.

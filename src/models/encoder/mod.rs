@@ -9,12 +9,18 @@ mod layers;
 mod modernbert;
 mod pooling;
 mod qwen3;
+pub(crate) mod qwen_vl;
 mod sentence;
+mod siglip;
 mod text;
+mod vision;
 
 pub use bert::BertConfig;
 pub use inputs::EncoderBounds;
 pub use layers::Activation;
 pub use modernbert::ModernBertConfig;
 pub use pooling::Pooling;
+pub use qwen_vl::{QwenVlConfig, QwenVlKind};
+pub use siglip::SiglipConfig;
 pub use text::{EncoderError, TextArchitecture, TextEncoderConfig, TextOutput};
+pub use vision::{VisionConfig, VisionOutput};

@@ -13,6 +13,7 @@ use super::sentence::SentenceModules;
 use piecewise_ir::builder::{BuildErrors, Builder};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The inputs of the rows of a text, `i32 [T]` each.
@@ -209,13 +210,9 @@ impl TextEncoderConfig {
             return Err(EncoderError::NoPooler);
         }
         let names = self.names(checkpoint);
-        let stored: std::collections::BTreeMap<String, DType> = checkpoint
-            .names()
-            .filter_map(|name| Some((name.to_owned(), checkpoint.dtype_of(name)?)))
-            .collect();
         let b = Builder::new("text_encoder")
             .weight_dtype(self.stored_dtype().unwrap_or(DType::F32))
-            .weight_dtypes(move |name| stored.get(name).copied());
+            .weight_dtypes(stored_dtypes(checkpoint));
         let packed = PackedRows::declare(&b, bounds);
         let _scope = (!names.prefix.is_empty()).then(|| b.scope(names.prefix));
         let rows = match &self.architecture {
@@ -239,4 +236,13 @@ impl TextEncoderConfig {
         });
         Ok(b.finish(Vec::from_iter(outputs))?)
     }
+}
+
+/// What `checkpoint` stores each tensor as, by name.
+pub(super) fn stored_dtypes(
+    checkpoint: &Checkpoint,
+) -> impl Fn(&str) -> Option<DType> + use<> + 'static {
+    let stored = checkpoint.names().map(|name| (name.to_owned(), checkpoint.dtype_of(name)));
+    let stored: BTreeMap<String, Option<DType>> = stored.collect();
+    move |name| stored.get(name).copied().flatten()
 }

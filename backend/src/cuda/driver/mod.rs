@@ -12,11 +12,17 @@ pub(super) mod system;
 
 use super::error::CallError;
 use crate::device::ByteRows;
+use piecewise_kernels::op::cuda::TensorBoxes;
 
 pub(super) type Outcome<T> = Result<T, CallError>;
 
 /// Handles are numbers here; each means what its function's documentation says.
 pub(super) type Handle = u64;
+
+/// A tensor map as the driver encodes it; what is in it is the driver's own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C, align(64))]
+pub(super) struct TensorMap(pub(super) [u64; 16]);
 
 /// What of a device is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,6 +49,8 @@ pub(super) struct KernelLaunch<'a> {
     pub(super) stream: Handle,
     /// The values of the parameters in order. Those of four bytes are the low half.
     pub(super) parameters: &'a [u64],
+    /// The parameters that are tensor maps instead, by position.
+    pub(super) maps: &'a [(usize, TensorMap)],
 }
 
 /// A node of a captured graph.
@@ -122,6 +130,8 @@ pub(super) trait Driver: Send + Sync + std::fmt::Debug {
     fn load_function(&self, function: Handle) -> Outcome<()>;
     fn allow_shared(&self, function: Handle, bytes: u32) -> Outcome<()>;
     fn launch(&self, launch: &KernelLaunch<'_>) -> Outcome<()>;
+    /// The map of `rows` rows at an address, copied in such boxes.
+    fn encode_map(&self, address: u64, boxes: &TensorBoxes, rows: u64) -> Outcome<TensorMap>;
 
     fn begin_capture(&self, stream: Handle) -> Outcome<()>;
     /// The captured graph; 0 where nothing was captured.

@@ -1,9 +1,10 @@
 //! A driver without a GPU: memory is real, kernels are only noted. It keeps the driver's rules
 //! about captures, so that code which breaks them fails here as it would there.
 
-use super::{Attribute, Driver, GraphEdge, GraphNode, Handle, KernelLaunch, Outcome};
+use super::{Attribute, Driver, GraphEdge, GraphNode, Handle, KernelLaunch, Outcome, TensorMap};
 use crate::cuda::error::CallError;
 use crate::device::ByteRows;
+use piecewise_kernels::op::cuda::TensorBoxes;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,6 +16,8 @@ pub(in crate::cuda) struct Noted {
     pub(in crate::cuda) grid: [u32; 3],
     pub(in crate::cuda) programmatic: bool,
     pub(in crate::cuda) parameters: Vec<u64>,
+    /// Address, rows, columns and rows of a box of each tensor map, by its position.
+    pub(in crate::cuda) maps: Vec<(usize, Vec<u64>)>,
 }
 
 #[derive(Debug, Default)]
@@ -303,6 +306,11 @@ impl Driver for std::sync::Arc<SimulatedDriver> {
         self.state().allowed_shared.insert(function, bytes);
         Ok(())
     }
+    fn encode_map(&self, address: u64, boxes: &TensorBoxes, rows: u64) -> Outcome<TensorMap> {
+        let mut words = [0; 16];
+        words[..4].copy_from_slice(&[address, rows, boxes.columns, boxes.box_rows.into()]);
+        Ok(TensorMap(words))
+    }
     fn launch(&self, launch: &KernelLaunch<'_>) -> Outcome<()> {
         let mut state = self.state();
         let allowed = state.allowed_shared.get(&launch.function).copied().unwrap_or(48 << 10);
@@ -314,6 +322,7 @@ impl Driver for std::sync::Arc<SimulatedDriver> {
             grid: launch.grid,
             programmatic: launch.programmatic,
             parameters: launch.parameters.to_vec(),
+            maps: launch.maps.iter().map(|(at, map)| (*at, map.0[..4].to_vec())).collect(),
         };
         match &mut state.capture {
             Some(capture) => capture.push(noted),

@@ -15,11 +15,12 @@ mod graph;
 mod launch;
 mod open;
 
-use super::{Attribute, Driver, GraphEdge, GraphNode, Handle, KernelLaunch, Outcome};
+use super::{Attribute, Driver, GraphEdge, GraphNode, Handle, KernelLaunch, Outcome, TensorMap};
 use crate::cuda::error::{CallError, CudaVersion};
 use crate::device::ByteRows;
 use cudarc::driver::sys as cu;
 use functions::DriverApi;
+use piecewise_kernels::op::cuda::TensorBoxes;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint};
 use std::path::Path;
 use std::ptr::{null, null_mut};
@@ -368,6 +369,10 @@ impl Driver for SystemDriver {
 
     fn launch(&self, launch: &KernelLaunch<'_>) -> Outcome<()> {
         self.launch_kernel(launch)
+    }
+
+    fn encode_map(&self, address: u64, boxes: &TensorBoxes, rows: u64) -> Outcome<TensorMap> {
+        self.encode_boxes(address, boxes, rows)
     }
 
     fn begin_capture(&self, stream: Handle) -> Outcome<()> {

@@ -12,7 +12,7 @@ const PAGE: u64 = 16;
 /// Blocks that keep the memory of a large device busy, each with what it has on the way: about one
 /// for each multiprocessor. From here on a second launch costs more than more blocks gain.
 const SATURATING_BLOCKS: u64 = 120;
-/// The most ranges where longer sequences keep the device busy beside them.
+/// The ranges where longer sequences keep the device busy beside many of them.
 const MIXED_SPLITS: u64 = 4;
 /// Bytes that the partial results of such steps stay below.
 const MIXED_SCRATCH: u64 = 64 << 20;
@@ -97,10 +97,12 @@ pub(super) fn kernels(shape: &Shape, sizes: &[u64], taken: Taken) -> OpKernels {
         Taken::All | Taken::Uniform(_) => decodes,
         Taken::Few(_) => {
             let [rows, sequences] = [&shape.rows, &shape.sequences].map(|dim| dim.eval(sizes));
-            // As many sequences as rows: decodes, that keep the device busy if they are many.
-            let most = if rows < 2 * sequences { decodes } else { MIXED_SPLITS };
+            // As many sequences as rows: decodes, that keep the device busy if they are many. Beside
+            // longer ones they are fewer, and have at least the ranges that they would have alone.
+            let most = if rows < 2 * sequences { decodes } else { decodes.max(MIXED_SPLITS) };
             let bytes = places.eval(sizes).saturating_mul(partial_bytes(shape)).max(1);
-            most.min(MIXED_SCRATCH / bytes).clamp(1, MIXED_SPLITS)
+            let room = if shape.clusters { most } else { MIXED_SCRATCH / bytes };
+            most.min(room).max(1)
         }
     };
     let clustered = shape.clusters && splits > 1;

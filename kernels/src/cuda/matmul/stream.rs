@@ -239,7 +239,7 @@ impl MatMulSpec {
     }
 
     /// That a region iterates over the product's rows.
-    fn check_rows(&self, region: &Region) -> Result<(), LowerError> {
+    pub(super) fn check_rows(&self, region: &Region) -> Result<(), LowerError> {
         match self.rows == Dim::from(region.over) {
             true => Ok(()),
             false => Err(LowerError(

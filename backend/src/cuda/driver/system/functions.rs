@@ -59,6 +59,12 @@ library_api! {
         fn cuFuncLoad(cu::CUfunction);
         fn cuFuncSetAttribute(cu::CUfunction, cu::CUfunction_attribute, c_int);
         fn cuFuncGetName(*mut *const c_char, cu::CUfunction);
+        fn cuTensorMapEncodeTiled(
+            *mut cu::CUtensorMap, cu::CUtensorMapDataType, cu::cuuint32_t, *mut c_void,
+            *const cu::cuuint64_t, *const cu::cuuint64_t, *const cu::cuuint32_t,
+            *const cu::cuuint32_t, cu::CUtensorMapInterleave, cu::CUtensorMapSwizzle,
+            cu::CUtensorMapL2promotion, cu::CUtensorMapFloatOOBfill,
+        );
         fn cuLaunchKernelEx(
             *const cu::CUlaunchConfig, cu::CUfunction, *mut *mut c_void, *mut *mut c_void,
         );
