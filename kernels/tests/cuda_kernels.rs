@@ -39,6 +39,7 @@ fn attention_kernels(
         attrs,
         target: CudaTarget { capability },
         sizes,
+        query_length: None,
     })
 }
 
@@ -198,6 +199,36 @@ fn the_ranges_of_a_decode_become_one_in_a_cluster_where_there_are_clusters() {
     }
 }
 
+/// Where a mixed step of as many rows has a launch for prompts beside.
+#[test]
+fn a_uniform_batch_has_one_kernel_and_no_block_too_many() {
+    let attrs = PagedAttention::attrs(0.125, true);
+    let operands = attention(BF16, BF16, [16, 8], [128, 128]);
+    let roles = vec![OperandRole::default(); operands.len()];
+    for (sequences, query_length, tiles) in [(64, 1, 64), (32, 2, 32), (16, 8, 16), (8, 12, 16)] {
+        let sizes = [sequences * query_length, sequences, 4096];
+        let made = |query_length| {
+            piecewise_kernels::cuda::attention_kernels(&CudaOpCall {
+                operands: &operands,
+                roles: &roles,
+                results: &[],
+                attrs: &attrs,
+                target: CudaTarget { capability: HOPPER },
+                sizes: &sizes,
+                query_length,
+            })
+            .unwrap()
+            .launches
+        };
+        let uniform = made(Some(query_length));
+        let [launch] = &uniform[..] else { panic!("{} launches", uniform.len()) };
+        assert_eq!(launch.entry, "attention_decode");
+        assert_eq!(launch.grid_at(&sizes, 132).unwrap()[0], tiles);
+        let mixed = made(None);
+        assert_eq!(mixed.last().unwrap().entry, "attention_prefill");
+    }
+}
+
 #[test]
 fn only_what_no_kernel_of_a_step_writes_is_read_ahead() {
     let attrs = PagedAttention::attrs(0.125, true);
@@ -211,6 +242,7 @@ fn only_what_no_kernel_of_a_step_writes_is_read_ahead() {
             attrs: &attrs,
             target: CudaTarget { capability: HOPPER },
             sizes: &sizes,
+            query_length: None,
         });
         let launch = made.unwrap().launches.remove(0);
         (launch.ahead, launch.source.contains("#define EARLY 1"))

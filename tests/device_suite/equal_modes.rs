@@ -5,10 +5,10 @@ use crate::small_decoder::Setup;
 use crate::target::Target;
 use piecewise_backend::device::Device;
 use piecewise_ir::dtype::DType;
-use piecewise_ir::testing::Rng;
+use piecewise_ir::testing::{Rng, norm_error};
 use piecewise_runtime::batch::ChunkRows;
 use piecewise_runtime::mode::{GraphMode, StepMode};
-use piecewise_runtime::model::CompiledModel;
+use piecewise_runtime::model::{Checks, CompiledModel};
 
 /// Sizes at, beside and between what kernels are cut at; each target takes those that it is quick
 /// enough for, and its largest step.
@@ -76,6 +76,27 @@ pub(crate) fn same_bits_in_every_mode<T: Target>(dtype: DType) {
             T::NAME
         );
         assert_eq!((compared, replays), (2 * sizes.len(), 2 * sizes.len()), "{mode:?}");
+    }
+}
+
+/// How wide a block table is makes no difference but for the order of sums: of a wide one the columns
+/// in use are staged.
+pub(crate) fn a_wide_block_table_is_a_narrow_one<T: Target>() {
+    let kv_rows = Some(4 * 96);
+    for poison in [false, true] {
+        let checks = Checks { poison, ..Checks::default() };
+        let run = |max_length| {
+            let setup = Setup { max_length, kv_rows, checks, ..Setup::default() };
+            two_steps(&mut setup.build::<T>(), 37)
+        };
+        for (wide, narrow) in run(1 << 20).iter().zip(&run(96)) {
+            let logits = |left: &Left| -> Vec<f64> {
+                let words = left.outputs[0].chunks_exact(4);
+                words.map(|b| f64::from(f32::from_le_bytes(b.try_into().unwrap()))).collect()
+            };
+            let error = norm_error(&logits(wide), &logits(narrow));
+            assert!(error <= 1e-5, "{error}: {:?}", wide.report);
+        }
     }
 }
 

@@ -1,16 +1,20 @@
 //! Over a long random sequence of sizes and batch mixes, with poison on, each step equals a
-//! launched run of the same sizes that starts from a copy of the same states and inputs.
+//! launched run of the same sizes that starts from a copy of the same states and inputs. In mode
+//! full the same holds of uniform batches of one to eight tokens for each sequence.
 
 use crate::any_graph::elements;
-use crate::sequences::{Sequences, Turn, set_states, states, step};
+use crate::sequences::{Left, Sequences, Turn, set_states, states, step};
 use crate::small_decoder::Setup;
 use crate::target::Target;
+use piecewise_backend::artifact::PieceSize;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::testing::{Rng, norm_error, soak};
 use piecewise_runtime::batch::ChunkRows;
 use piecewise_runtime::checks::KvPoison;
 use piecewise_runtime::mode::{GraphMode, StepMode};
 use piecewise_runtime::model::Checks;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 
 const STEPS: u32 = 1000;
 
@@ -40,6 +44,22 @@ fn turns(sequences: &mut Sequences, setup: &Setup, rng: &mut Rng) -> Vec<Turn> {
     turns
 }
 
+/// The turns of a uniform batch: any number of sequences and of tokens for each, of which none, the
+/// last or all are wanted.
+fn uniform_turns(sequences: &mut Sequences, setup: &Setup, rng: &mut Rng) -> Vec<Turn> {
+    let tokens = 1 + rng.below(8) as u64;
+    let mut turns = Vec::new();
+    for sequence in 0..1 + rng.below(sequences.list.len()) {
+        if sequences.list[sequence].length + tokens > setup.max_length {
+            sequences.restart(sequence);
+        }
+        let rows = [ChunkRows::Last, ChunkRows::All, ChunkRows::None][rng.below(3)];
+        let feedback = tokens == 1 && sequences.can_feed_back(sequence) && rng.one_in(2);
+        turns.push(Turn { sequence, tokens, rows, feedback });
+    }
+    turns
+}
+
 /// At least [`STEPS`] steps in `mode`; the launched run has `other_threads` threads.
 pub(crate) fn equal_launched_steps<T: Target>(
     mode: GraphMode,
@@ -49,6 +69,48 @@ pub(crate) fn equal_launched_steps<T: Target>(
 ) {
     let checks = Checks { poison: true, addresses: true, compare: false };
     let setup = Setup { mode, dtype, checks, threads, ..Setup::default() };
+    equal_launched::<T>(&setup, other_threads, &mut turns, &|_| {});
+}
+
+/// Uniform batches of one to eight tokens for each sequence in mode full, some beside sizes that
+/// only their own graphs have, and mixed steps between them.
+pub(crate) fn equal_launched_uniform_steps<T: Target>(dtype: DType) {
+    let setup = Setup {
+        mode: GraphMode::Full,
+        dtype,
+        checks: Checks { poison: true, addresses: true, compare: false },
+        max_rows: 32,
+        batches: vec![1, 3, 4],
+        query_lengths: (1..=8).collect(),
+        ..Setup::default()
+    };
+    let seen = RefCell::new(BTreeSet::new());
+    let mut either = |sequences: &mut Sequences, setup: &Setup, rng: &mut Rng| {
+        if rng.one_in(4) {
+            turns(sequences, setup, rng)
+        } else {
+            uniform_turns(sequences, setup, rng)
+        }
+    };
+    equal_launched::<T>(&setup, 2, &mut either, &|left| {
+        if left.report.mode == StepMode::Full {
+            seen.borrow_mut().extend(left.report.sizes.uniform());
+        }
+    });
+    let batches = [1, 3, 4].into_iter();
+    let all = batches.flat_map(|sequences| {
+        (1..=8).map(move |query_length| PieceSize::Uniform { sequences, query_length })
+    });
+    assert_eq!(seen.into_inner(), all.collect());
+}
+
+fn equal_launched<T: Target>(
+    setup: &Setup,
+    other_threads: usize,
+    turns: &mut dyn FnMut(&mut Sequences, &Setup, &mut Rng) -> Vec<Turn>,
+    see: &dyn Fn(&Left),
+) {
+    let Setup { mode, dtype, .. } = *setup;
     let mut replayed = setup.build::<T>();
     let mut launched = Setup { threads: other_threads, ..setup.clone() }.build::<T>();
     launched.invalidate_graphs();
@@ -57,7 +119,7 @@ pub(crate) fn equal_launched_steps<T: Target>(
     let mut rng = Rng::new(3);
     let (mut replays, steps) = (0, soak(STEPS));
     for number in 0..steps {
-        let turns = turns(&mut sequences, &setup, &mut rng);
+        let turns = turns(&mut sequences, setup, &mut rng);
         let live: Vec<_> = sequences.list.iter().map(|s| (&s.table, s.length)).collect();
         poison.fill(replayed.device_mut(), &sequences.pool, live.into_iter()).unwrap();
         let view = sequences.fill(&turns, &mut rng);
@@ -67,6 +129,7 @@ pub(crate) fn equal_launched_steps<T: Target>(
         let expected = step(&mut launched, &view);
         assert_eq!(expected.report.mode, StepMode::None);
         replays += u32::from(found.report.mode != StepMode::None);
+        see(&found);
         if let Some(difference) = found.difference(&expected) {
             panic!("step {number} of {mode:?}, {dtype}, {turns:?}: {difference}");
         }

@@ -4,7 +4,7 @@
 
 use piecewise_backend::compiler::{Compiler, NoStore, Store};
 use piecewise_backend::cpu::{AbsorbingCompiler, CpuCompiler, CpuDevice};
-use piecewise_backend::cuda::{CudaDevice, CudaOptions, CudaProbe, Faults, library_dirs};
+use piecewise_backend::cuda::{CudaDevice, CudaOptions, CudaProbe};
 use piecewise_backend::device::Device;
 use piecewise_backend::store::MemoryStore;
 use piecewise_kernels::op::OpRegistry;
@@ -97,7 +97,7 @@ impl Target for Cuda {
     fn is_there() -> bool {
         static MISSING: OnceLock<Option<String>> = OnceLock::new();
         let missing = MISSING.get_or_init(|| {
-            let probe = CudaProbe::run(&library_dirs(&[]), &Faults::default());
+            let probe = CudaProbe::run(&CudaOptions::default());
             probe.check(0).err().map(|reason| reason.to_string())
         });
         let Some(reason) = missing else { return true };

@@ -299,14 +299,13 @@ impl Piece<'_> {
 mod tests {
     use super::*;
     use piecewise_ir::builder::Builder;
-    use piecewise_ir::dim::Dim;
     use piecewise_ir::dtype::DType;
 
     #[test]
     fn a_piece_without_regions_absorbs_nothing() {
         let b = Builder::new("plain");
-        let rows = b.symbol("T", 1, 64, None);
-        let x = b.input("x", DType::BF16, [Dim::from(rows), 64u64.into()], None, None);
+        let rows = b.symbol("T", 1, 64);
+        let x = b.input("x", DType::BF16, (rows, 64));
         let y = x.matmul_transposed(b.weight("w", [64u64, 64]), DType::BF16);
         let graph = b.finish([y]).unwrap();
         assert!(product(&graph, graph.nodes().next().unwrap()).unwrap().streams());

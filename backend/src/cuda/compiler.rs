@@ -74,6 +74,7 @@ struct Site<'a> {
     position: usize,
     name: String,
     limits: &'a [u64],
+    size: PieceSize,
     store: &'a dyn Store,
 }
 
@@ -232,6 +233,7 @@ impl CudaCompiler {
             attrs: &call.attrs,
             target: CudaTarget { capability: (number / 10, number % 10) },
             sizes: site.limits,
+            query_length: site.size.query_length(),
         };
         let implementation = op.implementation(&request);
         let implementation = implementation.map_err(|e| self.unsupported(site, e.to_string()))?;
@@ -342,13 +344,13 @@ impl CudaCompiler {
         piece: &UniquePiece,
         positions: &Positions<'_>,
         absorption: &Absorption,
-        limits: &[u64],
+        (size, limits): (PieceSize, &[u64]),
         store: &dyn Store,
     ) -> Result<Option<Vec<Option<Lowering>>>, CompileError> {
         let mut groups = Vec::with_capacity(absorption.groups.len());
         for (position, node) in piece.graph.nodes().enumerate() {
             let name = launch_name(&piece.graph, &positions.names, node);
-            let site = Site { piece, node, position, name, limits, store };
+            let site = Site { piece, node, position, name, limits, size, store };
             let group = self.group(&site, positions, absorption)?;
             if group.is_none() && absorption.groups[position].is_some() {
                 return Ok(None);
@@ -381,7 +383,7 @@ impl Compiler for CudaCompiler {
         for (position, node) in piece.graph.nodes().enumerate() {
             let Op::Custom(call) = &piece.graph.node(node).op else { continue };
             let name = launch_name(&piece.graph, &names, node);
-            let site = Site { piece, node, position, name, limits: &limits, store: &NoStore };
+            let site = Site { piece, node, position, name, limits: &limits, size, store: &NoStore };
             let (implementation, scratch, capture) = self.implementation(&site, call)?;
             let launches = match &implementation {
                 CudaImplementation::Source(kernels) => kernels.launches.as_slice(),
@@ -447,7 +449,7 @@ impl Compiler for CudaCompiler {
         let positions = Positions::new(piece);
         let lower = |(position, node): (usize, Node)| {
             let name = launch_name(&piece.graph, &positions.names, node);
-            let site = Site { piece, node, position, name, limits: &limits, store };
+            let site = Site { piece, node, position, name, limits: &limits, size, store };
             let args = node_args(&piece.graph, &positions, node);
             let args = args.map_err(|reason| self.unsupported(&site, reason))?;
             let choices = self.choices(&site)?;
@@ -462,7 +464,7 @@ impl Compiler for CudaCompiler {
         absorptions.dedup();
         let mut absorbed = Vec::with_capacity(absorptions.len());
         for absorption in &absorptions {
-            let groups = self.groups(piece, &positions, absorption, &limits, store)?;
+            let groups = self.groups(piece, &positions, absorption, (size, &limits), store)?;
             absorbed.extend(groups.map(|groups| (absorption, groups)));
         }
         let absorbed = absorbed.iter().map(|(absorption, groups)| {

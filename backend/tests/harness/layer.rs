@@ -78,10 +78,8 @@ pub fn layer(dtype: DType, fused: bool) -> Layer {
     };
     let x = g.add_input("x", ty(dtype, &dims(&[N])), None, None);
     let slots = g.add_input("slots", ty(I32, &dims(&[])), None, None);
-    let recipe = |shape: &[u64]| Recipe::Checkpoint {
-        name: "w".into(),
-        ty: TensorType::new(dtype, shape.iter().copied()),
-    };
+    let recipe =
+        |shape: &[u64]| Recipe::Checkpoint { name: "w".into(), ty: TensorType::new(dtype, shape) };
     let w0 = g.add_weight(TensorType::new(dtype, [N]), recipe(&[N]));
     let w1 = g.add_weight(TensorType::new(dtype, [2 * M, N]), recipe(&[2 * M, N]));
     let state = g.add_state("kv", ty(dtype, &[p.into(), M.into()]), None);

@@ -111,6 +111,8 @@ pub struct CudaOpCall<'a> {
     pub target: CudaTarget,
     /// The padded sizes by symbol index: exact ones, or the largest of any size.
     pub sizes: &'a [u64],
+    /// The tokens of every sequence, where it is compiled for uniform batches alone.
+    pub query_length: Option<u64>,
 }
 
 /// An implementation of a custom op on CUDA.

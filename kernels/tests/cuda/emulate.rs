@@ -122,15 +122,14 @@ pub(crate) fn emulate(name: &str, case: &Case) -> Vec<Vec<u8>> {
     );
     for l in &case.launches {
         let g = l.grid_at(&case.sizes, 3).unwrap();
-        let sig =
-            l.source.split(&format!(" {}(", l.entry)).nth(1).unwrap().split(") {").next().unwrap();
-        // Parameters that macros stand for.
-        let macros =
-            l.source.lines().filter_map(|line| line.strip_prefix("#define ")?.split_once(' '));
-        let sig = macros.fold(sig.to_owned(), |sig, (name, text)| match name.contains('(') {
-            true => sig,
-            false => sig.replace(&format!("{name},"), &format!("{text},")),
-        });
+        let sig = l.source.split(&format!(" {}(", l.entry)).nth(1).unwrap();
+        // Some are lists that a macro stands for.
+        let macros = l.source.lines().filter_map(|l| l.strip_prefix("#define ")?.split_once(' '));
+        let macros: Vec<(&str, &str)> = macros.collect();
+        let named = |part: &str| macros.iter().find(|(name, _)| *name == part.trim());
+        let sig = sig.split(") {").next().unwrap().split(',');
+        let sig: Vec<&str> = sig.map(|part| named(part).map_or(part, |(_, list)| list)).collect();
+        let sig = sig.join(",");
         let types: Vec<String> = sig
             .split(',')
             .map(|p| {

@@ -3,6 +3,7 @@
 use super::{Attribute, Driver, GraphEdge, GraphNode, Handle, KernelLaunch, Outcome, TensorMap};
 use crate::cuda::error::CallError;
 use crate::cuda::library::CudaLibrary;
+use crate::device::ByteRows;
 use piecewise_kernels::op::cuda::TensorBoxes;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -193,6 +194,8 @@ impl<D: Driver> Driver for FaultyDriver<D> {
         "cuMemFreeHost" fn free_host(block: *mut u8) -> ();
         "cuMemcpyHtoDAsync_v2"
             fn copy_in(to: u64, from: *const u8, bytes: u64, stream: Handle) -> ();
+        "cuMemcpy2DAsync_v2"
+            fn copy_in_rows(to: u64, from: *const u8, rows: ByteRows, stream: Handle) -> ();
         "cuMemcpyDtoHAsync_v2"
             fn copy_out(to: *mut u8, from: u64, bytes: u64, stream: Handle) -> ();
         "cuMemsetAsync"

@@ -1,12 +1,17 @@
 //! The driver functions that this backend uses, as a trait: the system's driver, one with planned
 //! faults, and in tests one without a GPU.
 
+#[cfg_attr(
+    not(any(test, feature = "testing")),
+    allow(dead_code, unreachable_pub, reason = "nobody but tests plans a fault")
+)]
 pub(super) mod faulty;
 #[cfg(test)]
 pub(super) mod simulated;
 pub(super) mod system;
 
 use super::error::CallError;
+use crate::device::ByteRows;
 use piecewise_kernels::op::cuda::TensorBoxes;
 
 pub(super) type Outcome<T> = Result<T, CallError>;
@@ -102,6 +107,8 @@ pub(super) trait Driver: Send + Sync + std::fmt::Debug {
     fn free_host(&self, block: *mut u8) -> Outcome<()>;
 
     fn copy_in(&self, to: u64, from: *const u8, bytes: u64, stream: Handle) -> Outcome<()>;
+    fn copy_in_rows(&self, to: u64, from: *const u8, rows: ByteRows, stream: Handle)
+    -> Outcome<()>;
     fn copy_out(&self, to: *mut u8, from: u64, bytes: u64, stream: Handle) -> Outcome<()>;
     /// `width` is 1, 2 or 4; `count` elements are set.
     fn set(&self, to: u64, value: u32, width: u32, count: u64, stream: Handle) -> Outcome<()>;

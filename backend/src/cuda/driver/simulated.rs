@@ -3,6 +3,7 @@
 
 use super::{Attribute, Driver, GraphEdge, GraphNode, Handle, KernelLaunch, Outcome, TensorMap};
 use crate::cuda::error::CallError;
+use crate::device::ByteRows;
 use piecewise_kernels::op::cuda::TensorBoxes;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -225,6 +226,17 @@ impl Driver for std::sync::Arc<SimulatedDriver> {
         let to = state.bytes("cuMemcpyHtoDAsync_v2", to, bytes)?;
         // SAFETY: the device passes the start of at least as many bytes.
         to.copy_from_slice(unsafe { std::slice::from_raw_parts(from, bytes as usize) });
+        Ok(())
+    }
+    fn copy_in_rows(&self, to: u64, from: *const u8, rows: ByteRows, _: Handle) -> Outcome<()> {
+        let mut state = self.state();
+        let to = state.bytes("cuMemcpy2DAsync_v2", to, rows.span())?;
+        // SAFETY: the device passes the start of at least as many bytes.
+        let from = unsafe { std::slice::from_raw_parts(from, rows.span() as usize) };
+        let (width, pitch) = (rows.width as usize, rows.pitch as usize);
+        for start in (0..rows.count as usize).map(|row| row * pitch) {
+            to[start..start + width].copy_from_slice(&from[start..start + width]);
+        }
         Ok(())
     }
     fn copy_out(&self, to: *mut u8, from: u64, bytes: u64, _: Handle) -> Outcome<()> {
