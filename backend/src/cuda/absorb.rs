@@ -170,7 +170,7 @@ impl Absorption {
         let n = piece.order.len();
         let mut absorption = Self { gone: vec![false; n], groups: vec![None; n] };
         for position in 0..n {
-            let moved = piece.moves(position, true).or_else(|| piece.moves(position, false));
+            let moved = piece.moves(position, false).or_else(|| piece.moves(position, true));
             let Some((before, after)) = moved else { continue };
             absorption.gone[position] = true;
             for (matmul, part) in before {
