@@ -1,4 +1,5 @@
-//! Which regions of a piece become part of the products beside them, at one row.
+//! Which regions of a piece become part of the products beside them: at one row, and after products
+//! in tiles of many.
 //!
 //! A region goes where its results go: what a product reads and nothing else does is computed by
 //! that product's blocks, the rest by the product that the region follows, which finishes elements
@@ -8,16 +9,24 @@
 //! The plan's lifetimes take a product and the regions beside it as one moment, so no slot that
 //! such a launch reads shares bytes with one that it writes.
 
+use super::alternatives::Way;
+use super::nvrtc::Arch;
 use piecewise_ir::entity::{Node, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
 use piecewise_ir::op::Op;
 use piecewise_kernels::cuda::{
     AfterProduct, BeforeProduct, LaunchRecipe, MatMulSpec, OperandRole, PartParam, RegionPart,
+    TENSOR_ROWS,
 };
 
 /// The most rows that absorb: with two, as measured on an H100, what each block computes again and
 /// the other ways of a product that are lost cost more than a launch.
 const ABSORBING_ROWS: u64 = 1;
+
+/// Elements of a result, padding included, from which the product in tiles is expected to be the
+/// fastest over the true rows that come, as measured on an H100: it is level with the library where
+/// all rows are real, and ahead by what is padding.
+const TILE_ELEMENTS: u64 = 4 << 20;
 
 /// Bytes of a map that a block computes for itself: 128 for each of its threads, which takes about
 /// as long as another launch.
@@ -92,6 +101,14 @@ pub(super) fn product(graph: &Graph, node: Node) -> Result<MatMulSpec, String> {
     Ok(if role(graph, data.operands[1]).weight { spec.of_weight() } else { spec })
 }
 
+/// Whether a product of so many rows is expected to be fastest in tiles.
+pub(super) fn prefers_tiles(spec: &MatMulSpec, rows: u64, arch: Arch) -> bool {
+    arch.has_warpgroup_products()
+        && spec.multiplies_in_tiles()
+        && rows > TENSOR_ROWS
+        && rows.saturating_mul(spec.columns()) >= TILE_ELEMENTS
+}
+
 impl Absorbed {
     fn of(
         graph: &Graph,
@@ -121,24 +138,33 @@ impl Group {
         graph: &Graph,
         matmul: Node,
         limits: &[u64],
-    ) -> Option<LaunchRecipe> {
+        arch: Arch,
+    ) -> Option<(Way, LaunchRecipe)> {
         let spec = product(graph, matmul).ok()?;
+        let rows = spec.rows().eval(limits);
+        if self.before.is_none() && prefers_tiles(&spec, rows, arch) {
+            let recipe = spec.tile_kernel(Some(self.product_and_after(graph, matmul)?)).ok()?;
+            return Some((Way::Tile, recipe));
+        }
         let weights = graph.node(matmul).operands.get(1)?;
         if graph.ty(*weights).bytes(limits) > LONG_BYTES {
             return None;
         }
-        let rows = Some(spec.rows().eval(limits)).filter(|rows| *rows <= ABSORBING_ROWS)?;
+        let rows = Some(rows).filter(|rows| *rows <= ABSORBING_ROWS)?;
         let before = self.before.as_ref();
         let before = before.map(|b| BeforeProduct { region: &b.part.region, roles: &b.roles });
         let after = match &self.after {
             None => None,
-            Some(a) => {
-                let value = graph.result(matmul);
-                let product = a.operands.iter().position(|&v| v == value)?;
-                Some(AfterProduct { region: &a.part.region, roles: &a.roles, product })
-            }
+            Some(_) => Some(self.product_and_after(graph, matmul)?),
         };
-        spec.absorbing_kernel(rows, before, after).ok()
+        Some((Way::Stream, spec.absorbing_kernel(rows, before, after).ok()?))
+    }
+
+    fn product_and_after(&self, graph: &Graph, matmul: Node) -> Option<AfterProduct<'_>> {
+        let after = self.after.as_ref()?;
+        let value = graph.result(matmul);
+        let product = after.operands.iter().position(|&v| v == value)?;
+        Some(AfterProduct { region: &after.part.region, roles: &after.roles, product })
     }
 
     /// What the kernel reads and what it writes, in the order of its arguments.
@@ -161,12 +187,18 @@ struct Piece<'a> {
     order: Vec<Node>,
     limits: &'a [u64],
     recomputed: Recomputed,
+    arch: Arch,
 }
 
 impl Absorption {
     /// What is absorbed where symbols have these sizes; nothing where no region is.
-    pub(super) fn of(graph: &Graph, limits: &[u64], recomputed: Recomputed) -> Option<Self> {
-        let piece = Piece { graph, order: graph.nodes().collect(), limits, recomputed };
+    pub(super) fn of(
+        graph: &Graph,
+        limits: &[u64],
+        recomputed: Recomputed,
+        arch: Arch,
+    ) -> Option<Self> {
+        let piece = Piece { graph, order: graph.nodes().collect(), limits, recomputed, arch };
         let n = piece.order.len();
         let mut absorption = Self { gone: vec![false; n], groups: vec![None; n] };
         for position in 0..n {
@@ -204,7 +236,7 @@ impl Piece<'_> {
         for (result, matmul) in readers {
             let part = Absorbed::of(self.graph, position, node, &[result], &stays)?;
             let group = Group { before: Some(part), after: None };
-            group.kernel(self.graph, self.order[matmul], self.limits)?;
+            group.kernel(self.graph, self.order[matmul], self.limits, self.arch)?;
             let part = group.before.filter(|p| self.may_recompute(p))?;
             before.push((matmul, part));
         }
@@ -219,7 +251,7 @@ impl Piece<'_> {
         }
         let part = Absorbed::of(self.graph, position, node, &stays, &[])?;
         let group = Group { before: None, after: Some(part) };
-        group.kernel(self.graph, self.order[matmul], self.limits)?;
+        group.kernel(self.graph, self.order[matmul], self.limits, self.arch)?;
         Some((before, vec![(matmul, group.after?)]))
     }
 
@@ -265,19 +297,18 @@ impl Piece<'_> {
 mod tests {
     use super::*;
     use piecewise_ir::builder::Builder;
-    use piecewise_ir::dim::Dim;
     use piecewise_ir::dtype::DType;
 
     #[test]
     fn a_piece_without_regions_absorbs_nothing() {
         let b = Builder::new("plain");
-        let rows = b.symbol("T", 1, 64, None);
-        let x = b.input("x", DType::BF16, [Dim::from(rows), 64u64.into()], None, None);
+        let rows = b.symbol("T", 1, 64);
+        let x = b.input("x", DType::BF16, (rows, 64));
         let y = x.matmul_transposed(b.weight("w", [64u64, 64]), DType::BF16);
         let graph = b.finish([y]).unwrap();
         assert!(product(&graph, graph.nodes().next().unwrap()).unwrap().streams());
-        for rows in [0, 1, 8, 9] {
-            assert_eq!(Absorption::of(&graph, &[rows], Recomputed::Any), None);
+        for rows in [0, 1, 8, 9, 1 << 20] {
+            assert_eq!(Absorption::of(&graph, &[rows], Recomputed::Any, Arch::HOPPER), None);
         }
     }
 }

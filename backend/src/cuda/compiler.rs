@@ -1,6 +1,6 @@
 //! The CUDA compiler: kernels, library calls and host functions for each node of a piece.
 
-use super::absorb::{Absorption, Recomputed, product, role};
+use super::absorb::{Absorption, Recomputed, prefers_tiles, product, role};
 use super::alternatives::{Choice, Lowering, Way, assemble};
 use super::code::Code;
 use super::image::{CudaImage, HostImage, IMAGE_VERSION, KernelImage};
@@ -19,7 +19,9 @@ use piecewise_ir::entity::{Entity, Node, Symbol};
 use piecewise_ir::module::{Stitch, UniquePiece};
 use piecewise_ir::op::Op;
 use piecewise_ir::text::Names;
-use piecewise_kernels::cuda::{LaunchRecipe, OperandRole, STREAM_ROWS, node_kernel, region_kernel};
+use piecewise_kernels::cuda::{
+    LaunchRecipe, OperandRole, STREAM_ROWS, TENSOR_ROWS, node_kernel, region_kernel,
+};
 use piecewise_kernels::op::OpRegistry;
 use piecewise_kernels::op::cuda::{CudaImplementation, CudaOpCall, CudaTarget};
 use piecewise_kernels::step::CaptureSupport;
@@ -35,9 +37,12 @@ const WORKSPACE_BYTES: u64 = 32 << 20;
 /// them: those that cost each block no more than a norm, then all that can be. In those that follow
 /// each node has a launch of its own.
 ///
-/// A matmul has up to four ways to be computed: from two rows on the kernel on tensor cores
-/// where it applies, the streaming kernel for up to
-/// [`STREAM_ROWS`] rows, cuBLASLt where it takes the dtypes, the general kernel. The first of the
+/// From so many rows that Hopper's product in tiles is first, it takes in a region after it that is
+/// a map of its elements.
+///
+/// A matmul has up to five ways to be computed: from two rows on the kernel on tensor cores
+/// where it applies, the streaming kernel for up to [`STREAM_ROWS`] rows, cuBLASLt where it takes
+/// the dtypes, on Hopper the one in tiles above [`TENSOR_ROWS`], the general kernel. The first of the
 /// other alternatives takes for each what its size suggests, the rest one way for all.
 #[derive(Debug)]
 pub struct CudaCompiler {
@@ -52,11 +57,13 @@ pub struct CudaCompiler {
 const DEEP: u64 = 4096;
 
 /// The ways of a product, the one first that is expected to be fastest.
-fn ways_by_size(rows: u64, depth: u64) -> [Way; 4] {
+fn ways_by_size(rows: u64, depth: u64, tiles: bool) -> [Way; 5] {
+    use Way::{General, Library, Stream, Tensor, Tile};
     match (rows, depth < DEEP) {
-        (..=1, _) | (2, false) => [Way::Stream, Way::Library, Way::Tensor, Way::General],
-        (_, true) => [Way::Tensor, Way::Library, Way::Stream, Way::General],
-        (_, false) => [Way::Library, Way::Tensor, Way::Stream, Way::General],
+        (..=1, _) | (2, false) => [Stream, Library, Tensor, Tile, General],
+        _ if tiles => [Tile, Library, Tensor, Stream, General],
+        (_, true) => [Tensor, Library, Tile, Stream, General],
+        (_, false) => [Library, Tensor, Tile, Stream, General],
     }
 }
 
@@ -67,6 +74,7 @@ struct Site<'a> {
     position: usize,
     name: String,
     limits: &'a [u64],
+    size: PieceSize,
     store: &'a dyn Store,
 }
 
@@ -188,9 +196,14 @@ impl CudaCompiler {
             let image = CudaImage::Matmul(Box::new(library));
             choices.push(Choice::of(Way::Library, image, WORKSPACE_BYTES));
         }
+        let tiles = self.arch().has_warpgroup_products() && spec.multiplies_in_tiles();
+        if tiles && rows > TENSOR_ROWS {
+            let recipe = spec.tile_kernel(None).map_err(|e| unsupported(e.to_string()))?;
+            choices.push(Choice::of(Way::Tile, self.kernel(site, recipe)?, 0));
+        }
         let recipe = spec.general_kernel().map_err(|e| unsupported(e.to_string()))?;
         choices.push(Choice::of(Way::General, self.kernel(site, recipe)?, 0));
-        let order = ways_by_size(rows, spec.depth());
+        let order = ways_by_size(rows, spec.depth(), prefers_tiles(&spec, rows, self.arch()));
         choices.sort_by_key(|choice| order.iter().position(|way| *way == choice.way));
         Ok(choices)
     }
@@ -220,6 +233,7 @@ impl CudaCompiler {
             attrs: &call.attrs,
             target: CudaTarget { capability: (number / 10, number % 10) },
             sizes: site.limits,
+            query_length: site.size.query_length(),
         };
         let implementation = op.implementation(&request);
         let implementation = implementation.map_err(|e| self.unsupported(site, e.to_string()))?;
@@ -297,7 +311,8 @@ impl CudaCompiler {
     ) -> Result<Option<Lowering>, CompileError> {
         let graph = &site.piece.graph;
         let Some(group) = &absorption.groups[site.position] else { return Ok(None) };
-        let Some(recipe) = group.kernel(graph, site.node, site.limits) else { return Ok(None) };
+        let kernel = group.kernel(graph, site.node, site.limits, self.arch());
+        let Some((way, recipe)) = kernel else { return Ok(None) };
         let (read, written) = group.arguments(graph, site.node);
         let read = read.into_iter().map(|value| (value, Access::Read));
         let written = written.into_iter().map(|value| (value, Access::Write));
@@ -318,7 +333,7 @@ impl CudaCompiler {
             nodes: nodes.into_iter().map(|position| position as u32).collect(),
             name: names.join(" + "),
             args,
-            choices: vec![Choice::of(Way::Stream, self.kernel(site, recipe)?, 0)],
+            choices: vec![Choice::of(way, self.kernel(site, recipe)?, 0)],
         }))
     }
 
@@ -329,13 +344,13 @@ impl CudaCompiler {
         piece: &UniquePiece,
         positions: &Positions<'_>,
         absorption: &Absorption,
-        limits: &[u64],
+        (size, limits): (PieceSize, &[u64]),
         store: &dyn Store,
     ) -> Result<Option<Vec<Option<Lowering>>>, CompileError> {
         let mut groups = Vec::with_capacity(absorption.groups.len());
         for (position, node) in piece.graph.nodes().enumerate() {
             let name = launch_name(&piece.graph, &positions.names, node);
-            let site = Site { piece, node, position, name, limits, store };
+            let site = Site { piece, node, position, name, limits, size, store };
             let group = self.group(&site, positions, absorption)?;
             if group.is_none() && absorption.groups[position].is_some() {
                 return Ok(None);
@@ -368,7 +383,7 @@ impl Compiler for CudaCompiler {
         for (position, node) in piece.graph.nodes().enumerate() {
             let Op::Custom(call) = &piece.graph.node(node).op else { continue };
             let name = launch_name(&piece.graph, &names, node);
-            let site = Site { piece, node, position, name, limits: &limits, store: &NoStore };
+            let site = Site { piece, node, position, name, limits: &limits, size, store: &NoStore };
             let (implementation, scratch, capture) = self.implementation(&site, call)?;
             let launches = match &implementation {
                 CudaImplementation::Source(kernels) => kernels.launches.as_slice(),
@@ -434,7 +449,7 @@ impl Compiler for CudaCompiler {
         let positions = Positions::new(piece);
         let lower = |(position, node): (usize, Node)| {
             let name = launch_name(&piece.graph, &positions.names, node);
-            let site = Site { piece, node, position, name, limits: &limits, store };
+            let site = Site { piece, node, position, name, limits: &limits, size, store };
             let args = node_args(&piece.graph, &positions, node);
             let args = args.map_err(|reason| self.unsupported(&site, reason))?;
             let choices = self.choices(&site)?;
@@ -444,12 +459,12 @@ impl Compiler for CudaCompiler {
             piece.graph.nodes().enumerate().map(lower).collect::<Result<Vec<_>, CompileError>>()?;
         let mut absorptions: Vec<Absorption> = [Recomputed::Reductions, Recomputed::Any]
             .into_iter()
-            .filter_map(|recomputed| Absorption::of(&piece.graph, &limits, recomputed))
+            .filter_map(|recomputed| Absorption::of(&piece.graph, &limits, recomputed, self.arch()))
             .collect();
         absorptions.dedup();
         let mut absorbed = Vec::with_capacity(absorptions.len());
         for absorption in &absorptions {
-            let groups = self.groups(piece, &positions, absorption, &limits, store)?;
+            let groups = self.groups(piece, &positions, absorption, (size, &limits), store)?;
             absorbed.extend(groups.map(|groups| (absorption, groups)));
         }
         let absorbed = absorbed.iter().map(|(absorption, groups)| {

@@ -2,6 +2,7 @@
 //! and without sizes.
 
 use piecewise_ir::dim::Dim;
+use piecewise_ir::dtype::DType;
 use serde::{Deserialize, Serialize};
 
 /// Blocks for work that is divided evenly.
@@ -19,7 +20,8 @@ pub struct Blocks {
 pub enum GridAxis {
     /// The sum of the blocks of each part, in order.
     Blocks(Vec<Blocks>),
-    /// A multiple of the device's multiprocessors: each block takes its share of the work.
+    /// A multiple of the device's multiprocessors, in whole clusters: each block takes its share
+    /// of the work.
     Persistent {
         /// Blocks for each multiprocessor.
         per_multiprocessor: u32,
@@ -54,6 +56,24 @@ pub enum Param {
     /// The address at which the launch's blocks note where and when they ran, or 0: what a compiler
     /// adds to kernels that are to be looked at.
     Stamps,
+    /// A tensor map over an argument, 128 bytes by value; needs sm_90.
+    TensorMap(TensorBoxes),
+}
+
+/// An argument as copies of boxes see it: rows of 16-bit elements, one after the other. A box is
+/// 128 bytes of each of its rows, swizzled by 128 bytes; outside the rows it holds zeros.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct TensorBoxes {
+    /// The position of the argument, as in [`Param::Arg`]; its address is a multiple of 16.
+    pub arg: u32,
+    /// Of the elements: bf16 or f16.
+    pub dtype: DType,
+    /// How many rows there are at the most: of the largest size.
+    pub rows: Dim,
+    /// Elements of a row; a multiple of 8.
+    pub columns: u64,
+    /// Rows of a box, up to 256.
+    pub box_rows: u32,
 }
 
 /// A kernel and how it is launched. Equal recipes give equal bytes of source.
@@ -155,6 +175,13 @@ impl GridAxis {
     }
 }
 
+/// The clusters that fit in so many blocks, at least one, in blocks: what shares its work may have
+/// fewer blocks, and a cluster lacks none.
+fn whole_clusters(blocks: u64, cluster: u64) -> u64 {
+    let cluster = cluster.max(1);
+    (blocks / cluster).max(1) * cluster
+}
+
 impl LaunchRecipe {
     /// The grid where symbols have these sizes, on a device of so many multiprocessors. An axis
     /// without work is 0: such a launch is left out.
@@ -165,11 +192,14 @@ impl LaunchRecipe {
         let mut grid = [0; 3];
         for (axis, rule) in self.grid.iter().enumerate() {
             let most = if axis == 0 { (1 << 31) - 1 } else { 65_535 };
-            let blocks = rule.extent(sizes, multiprocessors)?;
+            let cluster = self.cluster[axis];
+            let blocks = match rule.extent(sizes, multiprocessors)? {
+                blocks if matches!(rule, GridAxis::Blocks(_)) => blocks,
+                blocks => whole_clusters(blocks, u64::from(cluster)),
+            };
             if blocks > most {
                 return Err(GridError::Axis { axis, blocks, most });
             }
-            let cluster = self.cluster[axis];
             if !blocks.is_multiple_of(u64::from(cluster)) {
                 return Err(GridError::Cluster { axis, blocks, cluster });
             }
@@ -221,6 +251,10 @@ mod tests {
         assert_eq!(clusters.grid_at(&[24], 132), Ok([9 + 24, 264, 1]));
         let error = GridError::Cluster { axis: 0, blocks: 11, cluster: 3 };
         assert_eq!(clusters.grid_at(&[8], 132), Err(error));
+        let persistent = LaunchRecipe { cluster: [1, 4, 1], ..recipe.clone() };
+        for (multiprocessors, blocks) in [(1, 4), (2, 4), (3, 4), (5, 8), (67, 132), (132, 264)] {
+            assert_eq!(persistent.grid_at(&[8], multiprocessors), Ok([11, blocks, 1]));
+        }
         let long = LaunchRecipe {
             grid: [GridAxis::one(), GridAxis::of(rows, 1), GridAxis::one()],
             ..recipe

@@ -1,7 +1,10 @@
-//! Matrix products: weight-streaming kernels for few rows, and a general one.
+//! Matrix products: weight-streaming kernels for few rows, one in tiles for many, and a general
+//! one.
 
+mod finish;
 mod stream;
 mod tensor;
+mod tile;
 
 pub use stream::{AfterProduct, BeforeProduct};
 pub use tensor::TENSOR_ROWS;
@@ -100,6 +103,11 @@ impl MatMulSpec {
     /// Rows of the left operand: all batches' where one matrix serves them all.
     pub fn rows(&self) -> &Dim {
         &self.rows
+    }
+
+    /// Columns of the result.
+    pub fn columns(&self) -> u64 {
+        self.columns
     }
 
     /// The terms of a sum.

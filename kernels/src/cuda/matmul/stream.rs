@@ -159,11 +159,8 @@ impl MatMulSpec {
                 let _ = write!(text, "\n{}", made.text);
             }
         }
-        let _ = write!(
-            text,
-            "\n{}",
-            include_str!("stream.cu").replace("const X* x, const W* w, Y* y", &params.text())
-        );
+        let _ =
+            write!(text, "\n#define PARAMETERS {}\n{}", params.text(), include_str!("stream.cu"));
         let arguments = params.0.len() as u32;
         let number = |n: u64| Param::Scalar(Scalar::U32(Dim::constant(n)));
         let rows = Param::Scalar(Scalar::U32(self.rows.clone()));
@@ -269,7 +266,7 @@ impl MatMulSpec {
     }
 
     /// That a region iterates over the product's rows.
-    fn check_rows(&self, region: &Region) -> Result<(), LowerError> {
+    pub(super) fn check_rows(&self, region: &Region) -> Result<(), LowerError> {
         match self.rows == Dim::from(region.over) {
             true => Ok(()),
             false => Err(LowerError(
