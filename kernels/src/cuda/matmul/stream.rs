@@ -111,7 +111,8 @@ impl MatMulSpec {
         let _ = write!(
             text,
             "#define M {}\n#define R {}\n#define J {}\n#define SPLIT {}\n\
-             #define KEEP {}\n#define STAGED {}\n#define COLUMNS {}\n#define PARTS {parts}\n#define DEPTH {}\n",
+             #define KEEP {}\n#define STAGED {}\n#define COLUMNS {}\n#define PARTS {parts}\n\
+             #define DEPTH {}\n",
             shape.at_once,
             shape.weight_rows,
             shape.in_row,
