@@ -226,6 +226,22 @@ fn gate_and_residual(dtype: DType, k: u64, n: u64) -> Module {
     module
 }
 
+/// A norm, a product whose columns are a gate and what it gates, and both gated.
+fn paired(dtype: DType, k: u64, n: u64) -> Module {
+    let mut b = Builder::new();
+    let t = b.symbol("T");
+    let x = b.input("x", dtype, dims![t, k]);
+    let (norm, w) = (b.weight("norm", dtype, &[k]), b.weight("w", dtype, &[2 * n, k]));
+    let normed = b.rms_norm(x, norm);
+    let both = b.linear(normed, w);
+    let (gate, up) = (b.slice(both, 1, 0, n), b.slice(both, 1, n, n));
+    let gate = b.silu(gate);
+    let gated = b.mul(gate, up);
+    let mut module = b.finish(&[gated]);
+    common::run(&mut module, PASSES);
+    module
+}
+
 fn product(graph: &Graph) -> Node {
     graph.nodes().find(|&n| matches!(graph.node(n).op, Op::MatMul { .. })).unwrap()
 }
@@ -284,6 +300,30 @@ fn a_gate_before_and_a_residual_that_is_normed_after() {
         for (rows, real) in [(1, 1), (3, 2), (8, 7)] {
             let whole = Absorbing::of(graph, product(graph), true, &after).unwrap();
             check(&format!("gate_{dtype}_{rows}_{real}"), &whole, rows, real, rows);
+        }
+    }
+}
+
+/// A unit takes the columns of a gate with those that it gates: neighbours where it has several
+/// rows of w, fewer than a unit's at the end, and more rows of w than the loads on the way allow.
+#[test]
+fn halves_of_a_product_end_as_one() {
+    if !available() {
+        return;
+    }
+    for (dtype, k, n, rows_of_unit) in
+        [(BF16, 1024, 2310, 2), (BF16, 264, 301, 8), (F16, 2112, 19, 8), (F32, 8704, 9, 2)]
+    {
+        let module = paired(dtype, k, n);
+        let graph = module.graph();
+        let few = [(true, 1, 1), (false, 3, 2)];
+        for (before, rows, real) in few.into_iter().take(if n < 1000 { 2 } else { 1 }) {
+            let whole = Absorbing::of(graph, product(graph), before, &[0]).unwrap();
+            let source = whole.kernel(rows).unwrap().source;
+            assert!(source.contains("#define PARTS 2"), "{source}");
+            let unit = format!("#define R {rows_of_unit}\n");
+            assert!(rows > 1 || source.contains(&unit), "{source}");
+            check(&format!("paired_{dtype}_{k}_{before}_{rows}"), &whole, rows, real, k);
         }
     }
 }
@@ -429,9 +469,11 @@ fn sources_and_every_architecture() {
     let Some(nvrtc) = Nvrtc::find() else { return };
     for arch in ["sm_80", "sm_90a", "sm_120"] {
         for (rows, dtype) in [(1, BF16), (2, F16), (4, F32), (8, BF16)] {
-            for module in
-                [norm_and_residual(dtype, 1024, 4096), gate_and_residual(dtype, 3072, 1024)]
-            {
+            for module in [
+                norm_and_residual(dtype, 1024, 4096),
+                gate_and_residual(dtype, 3072, 1024),
+                paired(dtype, 1024, 3072),
+            ] {
                 let graph = module.graph();
                 let last = graph.nodes().last().unwrap();
                 let sum = (0..graph.node(last).results.len()).find(|&i| {

@@ -1,9 +1,11 @@
 //! Which regions of a piece become part of the products beside them: at one row, and after products
 //! in tiles of many.
 //!
-//! A region goes where its results go: what a product reads and nothing else does is computed by
-//! that product's blocks, the rest by the product that the region follows, which finishes elements
-//! instead of storing its own. The region is cut between the two at values that have a slot. A
+//! A region that is a map of the product before it ends that product, which finishes elements
+//! instead of storing its own; where its results are narrower than the product, an element of each
+//! of equal ranges of the columns (a gate and what it gates) together. Another goes where its results
+//! go: what a product reads and nothing else does is computed by that product's blocks, the rest by
+//! the product that the region follows. The region is cut between the two at values that have a slot. A
 //! region is absorbed whole or not at all, so that each saves a launch.
 //!
 //! The plan's lifetimes take a product and the regions beside it as one moment, so no slot that
@@ -204,7 +206,7 @@ impl Absorption {
         let n = piece.order.len();
         let mut absorption = Self { gone: vec![false; n], groups: vec![None; n] };
         for position in 0..n {
-            let moved = piece.moves(position, true).or_else(|| piece.moves(position, false));
+            let moved = piece.moves(position, false).or_else(|| piece.moves(position, true));
             let Some((before, after)) = moved else { continue };
             absorption.gone[position] = true;
             for (matmul, part) in before {

@@ -1,7 +1,8 @@
 // y[m, n] = sum over k of x[m, k] * w[n, k] for at most M rows: every weight is read once, 16
 // bytes at a time, R * J loads of a lane in flight; the first of them are issued before the
-// wait, and each of the others as soon as its registers are free. A unit is R neighbouring rows
-// of w, which SPLIT neighbouring warps take together. A sum runs over a lane's chunks in order
+// wait, and each of the others as soon as its registers are free. A unit is R rows of w, which SPLIT
+// neighbouring warps take together: neighbours, or as many neighbours at the same place of each of
+// PARTS ranges of the rows, whose products end as one (a gate beside what it gates). A sum runs over a lane's chunks in order
 // (even and odd elements apart), then over the lanes, then over the warps: its order is that of
 // k and of the launch, whatever M is.
 enum {
@@ -12,7 +13,10 @@ enum {
   ACROSS = 32 * SPLIT,
   ROUNDS = (CHUNKS + ACROSS * J - 1) / (ACROSS * J),
   WHOLE = CHUNKS % (ACROSS * J) == 0,
-  UNITS = (COLUMNS + R - 1) / R,
+  // Rows of a unit that neighbour each other: one such run in each of PARTS ranges of the columns.
+  EACH = R / PARTS,
+  INNER = COLUMNS / PARTS,
+  UNITS = (INNER + EACH - 1) / EACH,
   // The one row of a lane's chunks stays in registers where a unit is one round.
   KEPT = M == 1 && ROUNDS == 1 && KEEP,
   // Sums of a unit: SPREAD lanes hold each in the end.
@@ -62,9 +66,9 @@ extern "C" __global__ void __launch_bounds__(256, 2) matmul(
     const u32 chunk = (round * J + j) * ACROSS + part * 32 + lane;
 #pragma unroll
     for (int r = 0; r < R; ++r) {
-      u32 row = unit * R + r;
-      if (COLUMNS % R != 0 && row >= COLUMNS) row = COLUMNS - 1;
-      const W* from = w + (u64)row * DEPTH + (u64)chunk * E;
+      u32 row = unit * EACH + r % EACH;
+      if (INNER % EACH != 0 && row >= INNER) row = INNER - 1;
+      const W* from = w + (u64)(row + r / EACH * INNER) * DEPTH + (u64)chunk * E;
       held[r][j] = WHOLE ? load_weight(from) : load_weight_if(chunk < CHUNKS, from);
     }
   };
@@ -80,13 +84,13 @@ extern "C" __global__ void __launch_bounds__(256, 2) matmul(
   u32 real = real_factor ? real_base + real_factor * (u32)counts[real_symbol] : rows;
   real = real < rows ? real : rows;
   PW_WAIT();
-  // The one element of a unit that this lane finishes, if it is one of those that do.
+  // The one element of a unit, in each range, that this lane finishes, if it is one of those that do.
   const u32 own = lane / SPREAD, own_row = own / M, own_m = own % M;
-  const bool finishes = part == 0 && lane % SPREAD == 0 && own_m < real;
-  auto is_own = [&](u32 unit) { return finishes && (COLUMNS % R == 0 || unit * R + own_row < COLUMNS); };
+  const bool finishes = part == 0 && lane % SPREAD == 0 && own_row < EACH && own_m < real;
+  auto is_own = [&](u32 unit) { return finishes && (INNER % EACH == 0 || unit * EACH + own_row < INNER); };
 #ifdef AFTER
   After after;
-  if (unit < UNITS && is_own(unit)) after.ahead(AFTER, own_m, unit * R + own_row);
+  if (unit < UNITS && is_own(unit)) after.ahead(AFTER, own_m, unit * EACH + own_row);
 #endif
 #ifdef BEFORE
   const X* const xs = (const X*)staged;
@@ -170,7 +174,17 @@ extern "C" __global__ void __launch_bounds__(256, 2) matmul(
         for (int i = 1; i < SPLIT; ++i) sum += share[i];
       }
     }
-    const u32 column = unit * R + own_row;
+    const u32 column = unit * EACH + own_row;
+#if PARTS > 1
+    float parts[PARTS][1];
+#pragma unroll
+    for (int p = 0; p < PARTS; ++p) {
+      Y rounded;
+      narrow(rounded, __shfl_sync(0xffffffffu, sum, (lane + p * EACH * M * SPREAD) % 32));
+      parts[p][0] = widen(rounded);
+    }
+    if (is_own(unit)) after.store(AFTER, counts, own_m, column, parts);
+#else
     if (is_own(unit)) {
 #ifdef AFTER
       Y rounded;
@@ -180,8 +194,9 @@ extern "C" __global__ void __launch_bounds__(256, 2) matmul(
       narrow(y[(u64)own_m * COLUMNS + column], sum);
 #endif
     }
+#endif
 #ifdef AFTER
-    if (unit + step < UNITS && is_own(unit + step)) after.ahead(AFTER, own_m, column + step * R);
+    if (unit + step < UNITS && is_own(unit + step)) after.ahead(AFTER, own_m, column + step * EACH);
 #endif
   }
 }

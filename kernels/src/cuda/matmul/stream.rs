@@ -105,12 +105,14 @@ impl MatMulSpec {
                  [n, k] of 16-byte rows; take the general one"
             )));
         }
-        let shape = self.shape(rows, before.is_some());
+        let parts = after.map_or(1, |after| self.parts(after.region));
+        let shape = self.shape(rows, before.is_some(), parts)?;
         let mut text = self.header();
         let _ = write!(
             text,
             "#define M {}\n#define R {}\n#define J {}\n#define SPLIT {}\n\
-             #define KEEP {}\n#define STAGED {}\n#define COLUMNS {}\n#define DEPTH {}\n",
+             #define KEEP {}\n#define STAGED {}\n#define COLUMNS {}\n#define PARTS {parts}\n\
+             #define DEPTH {}\n",
             shape.at_once,
             shape.weight_rows,
             shape.in_row,
@@ -152,7 +154,7 @@ impl MatMulSpec {
             Some(after) => {
                 self.check_rows(after.region)?;
                 let AfterProduct { region, roles, product } = after;
-                let tile = Tile { columns: self.columns, parts: 1, width: 1 };
+                let tile = Tile { columns: self.columns, parts, width: 1 };
                 let made = AbsorbedAfter::of(region, roles, product, tile)?;
                 params.list("AFTER", "a", made.arguments, &mut text);
                 let _ = write!(text, "\n{}", made.text);
@@ -183,7 +185,33 @@ impl MatMulSpec {
         })
     }
 
-    fn shape(&self, rows: u64, before: bool) -> Shape {
+    /// Equal ranges of the product's columns of each of which the results of a region have an
+    /// element; 1 where that is no whole number.
+    fn parts(&self, region: &Region) -> u64 {
+        let results = region.body.outputs().first();
+        let elements = results.and_then(|&result| region.body.ty(result).static_elements());
+        let elements = elements.filter(|&n| n > 0 && self.columns.is_multiple_of(n));
+        elements.map_or(1, |elements| self.columns / elements)
+    }
+
+    /// The shape whose units have rows of w in each of so many ranges of them.
+    fn shape(&self, rows: u64, before: bool, parts: u64) -> Result<Shape, LowerError> {
+        let shape = self.shape_of_rows(rows, before);
+        if parts <= shape.weight_rows && parts.is_power_of_two() {
+            return Ok(shape);
+        }
+        if !parts.is_power_of_two() || parts * shape.at_once > 32 || parts > LOADS {
+            return Err(LowerError(format!(
+                "a region after a product of {rows} rows that takes {parts} parts of its columns \
+                 together; launch it on its own"
+            )));
+        }
+        let in_row = shape.in_row.min(LOADS / parts);
+        let kept = shape.kept && in_row == shape.in_row;
+        Ok(Shape { weight_rows: parts, in_row, kept, ..shape })
+    }
+
+    fn shape_of_rows(&self, rows: u64, before: bool) -> Shape {
         let at_once = rows.next_power_of_two();
         // 16-byte pieces of a row of w for each lane of a warp.
         let per_lane = (self.depth * self.types[1].size() as u64 / 16).div_ceil(32);
