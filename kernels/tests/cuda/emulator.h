@@ -64,6 +64,7 @@ static void emu_group_copies(){copies[threadIdx.x].emplace_back();}
 static void emu_groups_done_but(unsigned left){auto&mine=copies[threadIdx.x];while(mine.size()>left+1){emu_copy(mine.front());mine.pop_front();}}
 static void emu_copies_done(){emu_group_copies();emu_groups_done_but(0);}
 static unsigned min(unsigned a,unsigned b){return a<b?a:b;}
+static unsigned max(unsigned a,unsigned b){return a>b?a:b;}
 static std::function<void()> emu_body;
 static void emu_entry(){emu_body();emu_cur->done=true;swapcontext(&emu_cur->c,&emu_main);}
 static void emu_launch(Dim3 g,Dim3 b,std::function<void()> f){emu_body=f;gridDim=g;blockDim=b;std::vector<Fiber> fs(b.x);for(auto&x:fs)x.stack=(char*)malloc(1<<17);
