@@ -67,7 +67,9 @@ pub fn probes(roles: &RoleMap, dispatcher: &Dispatcher) -> Vec<Probe> {
             _ => CaptureSupport::UniformBatch,
         };
         let sizes = dispatcher.full_decode(batch, length);
-        found.extend(probe(roles, support, sizes, [all(2, 3), all(23, 7), fewer]));
+        let all_fit = sizes.rows.rows() >= batch * length;
+        let rows = if all_fit { ChunkRows::All } else { ChunkRows::Last };
+        found.extend(probe(roles, support, sizes, [all(2, 3), all(23, 7), fewer], rows));
     }
     let tokens = dispatcher.tokens.padded(TOKENS).unwrap_or(dispatcher.tokens.max());
     let sizes = dispatcher.full_mixed(tokens.min(dispatcher.max_tokens));
@@ -81,23 +83,25 @@ pub fn probes(roles: &RoleMap, dispatcher: &Dispatcher) -> Vec<Probe> {
         ],
         false => [vec![(0, tokens)], vec![(17, tokens)], vec![(3, tokens.div_ceil(2))]],
     };
-    found.extend(probe(roles, CaptureSupport::Always, sizes, plans));
+    found.extend(probe(roles, CaptureSupport::Always, sizes, plans, ChunkRows::Last));
     found
 }
 
-/// Nothing where a step does not fit.
+/// Nothing where a step does not fit. `rows` are those that the second step wants.
 fn probe(
     roles: &RoleMap,
     support: CaptureSupport,
     sizes: StepSizes,
     plans: [Plan; 3],
+    rows: ChunkRows,
 ) -> Option<Probe> {
-    let steps = plans.iter().map(|plan| step(roles, plan));
+    let rows = [ChunkRows::Last, rows, ChunkRows::Last];
+    let steps = plans.iter().zip(rows).map(|(plan, rows)| step(roles, plan, rows));
     let steps = steps.collect::<Option<Vec<_>>>()?;
     Some(Probe { support, sizes, steps })
 }
 
-fn step(roles: &RoleMap, plan: &Plan) -> Option<ProbeStep> {
+fn step(roles: &RoleMap, plan: &Plan, rows: ChunkRows) -> Option<ProbeStep> {
     let mut pool = PagePool::new(roles.kv_rows);
     let mut batch = BatchBuffers::new(roles.clone());
     for (number, &(start, tokens)) in (0..).zip(plan) {
@@ -117,7 +121,7 @@ fn step(roles: &RoleMap, plan: &Plan) -> Option<ProbeStep> {
             start,
             table: &table,
             slot: has_slot.then_some(&slot),
-            rows: ChunkRows::Last,
+            rows,
             entry: (u64::from(number) < roles.sampled_entries).then_some(number),
             sampling: Sampling::default(),
         });

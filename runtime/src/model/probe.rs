@@ -34,7 +34,6 @@ impl<D: Device> CompiledModel<D> {
             }
             let declared = self.device.capture_support(&self.members.list[i].general);
             for probe in probes.iter().filter(|probe| probe.support <= declared) {
-                self.warm_up()?;
                 let Some(reason) = self.difference(i, probe)? else { continue };
                 let support = match probe.support {
                     CaptureSupport::Always => CaptureSupport::UniformBatch,
@@ -67,8 +66,15 @@ impl<D: Device> CompiledModel<D> {
     fn difference(&mut self, member: usize, probe: &Probe) -> Result<Option<String>, ModelError> {
         let mut sizes = vec![0; self.symbols.len()];
         self.symbols.fill(&mut sizes, |class| probe.sizes.rows_of(class));
-        let program = self.members.list[member].program(&probe.sizes);
-        let captured = match self.device.capture("probe", &[program], &sizes) {
+        let Self { members, device, staging, symbols, memory, .. } = self;
+        let program = members.list[member].program(&probe.sizes);
+        let counts = staging.fill_empty(symbols)?;
+        device.write(memory.arena.base, &staging.mirror)?;
+        let staged = staging.staged(&sizes);
+        let context = StepContext { counts: &counts, sizes: &sizes, inputs: &staged };
+        device.launch(program, LaunchContext::Step(&context))?;
+        drop(staged);
+        let captured = match device.capture("probe", &[program], &sizes) {
             Ok(captured) => captured,
             Err(error) => return Ok(Some(error.to_string())),
         };
@@ -188,12 +194,11 @@ impl<D: Device> CompiledModel<D> {
     }
 }
 
-/// Values from -1 to 1, finite in every float type; 0 of any other type, which is an index that is
-/// safe to follow.
+/// Values from -4 to 4 in every float type; 0 and 1 in any other, which are safe to follow as indices.
 fn pattern(dtype: DType) -> Vec<u8> {
-    let value = |i: usize| match dtype.is_float() {
-        true => ((i * 2_654_435_761) % 2001) as f64 / 1000.0 - 1.0,
-        false => 0.0,
+    let value = |i: usize| {
+        let mixed = i.wrapping_mul(2_654_435_761) >> 8;
+        if dtype.is_float() { (mixed % 2001) as f64 / 250.0 - 4.0 } else { (mixed % 2) as f64 }
     };
     (0..PATTERN).flat_map(|i| Scalar::new(dtype, value(i)).to_bytes()).collect()
 }

@@ -380,8 +380,8 @@ fn what_an_op_supports_decides_the_mode_inside_a_piece_as_between_them() {
 #[test]
 fn what_an_op_declares_is_probed() {
     let setup = Setup { mode: GraphMode::Full, probes: true, ..Setup::default() };
-    let setup = Setup { query_lengths: vec![1, 2], ..setup };
-    let kept = setup.build().unwrap();
+    let several = Setup { query_lengths: vec![1, 2], ..setup.clone() };
+    let mut kept = several.build().unwrap();
     assert_eq!((kept.dispatcher().mode, kept.lowered_mode()), (GraphMode::Full, None));
     let zeros = |model: &mut Model| {
         let region = model.memory().states;
@@ -389,7 +389,6 @@ fn what_an_op_declares_is_probed() {
         model.device_mut().read(region.base, &mut bytes).unwrap();
         bytes.iter().all(|byte| *byte == 0)
     };
-    let mut kept = kept;
     assert!(zeros(&mut kept), "a probe leaves nothing in the states");
 
     // An op that finds its rows by the captured sizes is right in uniform batches alone, one that
@@ -404,7 +403,7 @@ fn what_an_op_declares_is_probed() {
         assert_eq!(model.dispatcher().mode, had, "{op}");
         let reason = model.lowered_mode().unwrap();
         assert!(reason.starts_with(op) && reason.contains("another batch writes"), "{reason}");
-        // A mixed step, a uniform batch of two tokens, a decode: none runs the op where it is wrong.
+        // Mixed steps and a decode: none runs the op where it is wrong.
         for ids in [&[4, 5, 6][..], &[7, 8], &[9]] {
             let ticket = submit(&mut model, ids).unwrap();
             assert_eq!(sampled(&mut model, &ticket), expected(ids), "{op}");
