@@ -72,7 +72,9 @@ impl CpuCompiler {
                     let own = op.scratch_bytes(operands, results, attrs, limits, self.workers);
                     own.max(custom.scratch)
                 }
+                #[cfg(any(test, feature = "testing"))]
                 Kernel::Absorbed(_) => lowered.scratch,
+                #[cfg(any(test, feature = "testing"))]
                 Kernel::Poison(_) => 0,
             };
             most = most.max(aligned(scratch));

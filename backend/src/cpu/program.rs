@@ -198,24 +198,23 @@ impl Binder<'_> {
         }
         let whole = (0, shared.scratch);
         let mut parts = Vec::new();
-        match &*kernel {
-            Kernel::Absorbed(absorbed) => {
-                for part in &absorbed.parts {
-                    let args = part
-                        .args
-                        .iter()
-                        .map(|&i| bound.get(i as usize).ok_or("an argument that is not there"))
-                        .collect::<Result<Vec<_>, _>>()
-                        .map_err(|e| at(e.to_owned()))?;
-                    let own = (part.scratch_at, part.scratch);
-                    let kernel = Arc::new(part.kernel.clone());
-                    parts.push(self.part(kernel, &args, own, shared).map_err(at)?);
-                }
+        #[cfg(any(test, feature = "testing"))]
+        if let Kernel::Absorbed(absorbed) = &*kernel {
+            for part in &absorbed.parts {
+                let args = part
+                    .args
+                    .iter()
+                    .map(|&i| bound.get(i as usize).ok_or("an argument that is not there"))
+                    .collect::<Result<Vec<_>, _>>()
+                    .map_err(|e| at(e.to_owned()))?;
+                let own = (part.scratch_at, part.scratch);
+                let kernel = Arc::new(part.kernel.clone());
+                parts.push(self.part(kernel, &args, own, shared).map_err(at)?);
             }
-            _ => {
-                let args: Vec<&BoundArg> = bound.iter().collect();
-                parts.push(self.part(kernel, &args, whole, shared).map_err(at)?);
-            }
+        }
+        if parts.is_empty() {
+            let args: Vec<&BoundArg> = bound.iter().collect();
+            parts.push(self.part(kernel, &args, whole, shared).map_err(at)?);
         }
         let binding = shared.binding;
         let mut operands: Vec<BoundOperand> = bound.into_iter().map(|arg| arg.operand).collect();
@@ -327,8 +326,11 @@ impl Binder<'_> {
                     kernel,
                 })
             }
+            #[cfg(any(test, feature = "testing"))]
             Kernel::Absorbed(_) => return Err("an absorbed launch inside another".to_owned()),
-            Kernel::Rows(_) | Kernel::MatMul(_) | Kernel::Poison(_) => BoundKernel::Own(kernel),
+            Kernel::Rows(_) | Kernel::MatMul(_) => BoundKernel::Own(kernel),
+            #[cfg(any(test, feature = "testing"))]
+            Kernel::Poison(_) => BoundKernel::Own(kernel),
         };
         let start = shared.binding.scratch.offset(scratch.0);
         Ok(BoundPart {
@@ -377,11 +379,14 @@ fn is_only_scattered(kernel: &Kernel, position: u32) -> bool {
             let arg = program.args.get(position as usize);
             arg.is_some_and(|arg| arg.kind == ArgKind::Table)
         }
+        #[cfg(any(test, feature = "testing"))]
         Kernel::Absorbed(absorbed) => absorbed.parts.iter().all(|part| {
             let mut uses = part.args.iter().zip(0..).filter(|(arg, _)| **arg == position);
             uses.all(|(_, own)| is_only_scattered(&part.kernel, own))
         }),
-        Kernel::MatMul(_) | Kernel::Custom(_) | Kernel::Poison(_) => false,
+        Kernel::MatMul(_) | Kernel::Custom(_) => false,
+        #[cfg(any(test, feature = "testing"))]
+        Kernel::Poison(_) => false,
     }
 }
 
@@ -416,7 +421,9 @@ fn argument_needs(kernel: &Kernel, limits: &[u64]) -> Result<Vec<Need>, String> 
             let operands = operands.map(|(i, ty)| typed(ty, custom.mutates.contains(&i)));
             operands.chain(custom.results.iter().map(|ty| typed(ty, true))).collect()
         }
+        #[cfg(any(test, feature = "testing"))]
         Kernel::Poison(types) => types.iter().map(|ty| typed(ty, true)).collect(),
+        #[cfg(any(test, feature = "testing"))]
         Kernel::Absorbed(_) => return Err("an absorbed launch has no arguments of its own".into()),
     })
 }
@@ -429,6 +436,7 @@ pub(super) fn check_arguments(
     operands: &[&TensorType],
     limits: &[u64],
 ) -> Result<(), String> {
+    #[cfg(any(test, feature = "testing"))]
     if let Kernel::Absorbed(absorbed) = kernel {
         return absorbed.parts.iter().try_for_each(|part| {
             let arg = |&i: &u32| args.get(i as usize).copied();
@@ -465,6 +473,7 @@ fn scratch_need(kernel: &Kernel, limits: &[u64]) -> u64 {
         Kernel::Rows(program) => program.scratch_bytes(program.rows(limits), 1),
         Kernel::MatMul(matmul) => super::compiler::matmul_scratch(matmul, limits, 1),
         Kernel::Custom(custom) => custom.scratch,
+        #[cfg(any(test, feature = "testing"))]
         Kernel::Absorbed(_) | Kernel::Poison(_) => 0,
     }
 }
