@@ -60,18 +60,17 @@ fn prelude() -> String {
         .replace(&MATRICES.replace("KIND", ".trans"), "emu_matrices(to, row, true);")
         .replace(&PAIR.replace("TYPE", "bf16"), "r = emu_bf16(low) | (u32)emu_bf16(high) << 16;")
         .replace(&PAIR.replace("TYPE", "f16"), "r = emu_f16(low) | (u32)emu_f16(high) << 16;")
+        .replace("asm(\"rcp.approx.ftz.f32 %0, %1;\" : \"=f\"(r) : \"f\"(b * 0.25f));", "r = 1.0f / (b * 0.25f);")
         .replace("asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(r) : \"f\"(x));", "r = exp2f(x);")
 }
 /// What a kernel's source is for a host compiler.
 fn on_host(source: &str) -> String {
+    let element = if source.contains(" Q;\n") { "Q" } else { "X" };
     let mut text = source
         .replace("#include \"prelude.cuh\"", "")
         .replace("__shared__ alignas(16)", "__shared__")
-        .replace(
-            "extern __shared__ Bytes16 staged[];",
-            "Bytes16* const staged = (Bytes16*)emu_dynamic;",
-        )
-        .replace(HOPPER, concat!("typedef Q T16;\n", include_str!("hopper.h")));
+        .replace("extern __shared__ Bytes16 staged[];", "static Bytes16 staged[16384];")
+        .replace(HOPPER, &format!("typedef {element} T16;\n{}", include_str!("hopper.h")));
     // The machine's products, which the host has as templates.
     while let Some(at) = text.find("DEVICE void multiply_add_tile") {
         let end = at + text[at..].find("\n}\n").unwrap() + 3;
@@ -124,8 +123,13 @@ pub(crate) fn emulate(name: &str, case: &Case) -> Vec<Vec<u8>> {
     for l in &case.launches {
         let g = l.grid_at(&case.sizes, 3).unwrap();
         let sig = l.source.split(&format!(" {}(", l.entry)).nth(1).unwrap();
-        let list = l.source.lines().find_map(|line| line.strip_prefix("#define PARAMETERS "));
-        let sig = sig.split(") {").next().unwrap().replace("PARAMETERS", list.unwrap_or_default());
+        // Some are lists that a macro stands for.
+        let macros = l.source.lines().filter_map(|l| l.strip_prefix("#define ")?.split_once(' '));
+        let macros: Vec<(&str, &str)> = macros.collect();
+        let named = |part: &str| macros.iter().find(|(name, _)| *name == part.trim());
+        let sig = sig.split(") {").next().unwrap().split(',');
+        let sig: Vec<&str> = sig.map(|part| named(part).map_or(part, |(_, list)| list)).collect();
+        let sig = sig.join(",");
         let types: Vec<String> = sig
             .split(',')
             .map(|p| {
@@ -145,22 +149,26 @@ pub(crate) fn emulate(name: &str, case: &Case) -> Vec<Vec<u8>> {
                 Param::Stamps => "nullptr".to_owned(),
                 Param::Scalar(Scalar::U32(d) | Scalar::U64(d)) => d.eval(&case.sizes).to_string(),
                 Param::Scalar(Scalar::F32(x)) => format!("{x:e}f"),
-                Param::TensorMap(_) => panic!("copies of boxes are not emulated"),
+                Param::TensorMap(boxes) => format!(
+                    "{{A{},{},{},{}}}",
+                    boxes.arg,
+                    boxes.rows.eval(&case.sizes),
+                    boxes.columns,
+                    boxes.box_rows
+                ),
             })
             .collect();
         assert_eq!(types.len(), l.params.len());
         let _ = writeln!(
             main,
-            "emu_guard({});emu_launch({{{},{},{}}},{{{},1,1}},[&]{{using namespace source_{};{}({});}});emu_guarded({});",
-            l.dynamic_shared,
+            "emu_launch({{{},{},{}}},{{{},1,1}},[&]{{using namespace source_{};{}({});}});",
             g[0],
             g[1],
             g[2],
             l.block[0],
             sources.iter().position(|s| *s == l.source).unwrap(),
             l.entry,
-            args.join(","),
-            l.dynamic_shared,
+            args.join(",")
         );
     }
     for (i, a) in case.args.iter().enumerate() {

@@ -9,17 +9,6 @@
 #include <deque>
 #include <vector>
 #include <functional>
-
-// Dynamic shared memory, and what nothing may write past the bytes that a launch has of it.
-alignas(1024) static unsigned char emu_dynamic[1 << 18];
-static void emu_guard(size_t bytes) { memset(emu_dynamic + bytes, 0x5c, sizeof emu_dynamic - bytes); }
-static void emu_guarded(size_t bytes) {
-  for (size_t i = bytes; i < sizeof emu_dynamic; ++i)
-    if (emu_dynamic[i] != 0x5c) {
-      fprintf(stderr, "shared memory written %zu bytes past its end\n", i - bytes);
-      exit(3);
-    }
-}
 struct Dim3{unsigned x,y,z;};
 struct Fiber{ucontext_t c;Dim3 tid;bool done;char*stack;};
 static Fiber*emu_cur;static ucontext_t emu_main;static Dim3 blockIdx,blockDim,gridDim;
@@ -75,6 +64,7 @@ static void emu_group_copies(){copies[threadIdx.x].emplace_back();}
 static void emu_groups_done_but(unsigned left){auto&mine=copies[threadIdx.x];while(mine.size()>left+1){emu_copy(mine.front());mine.pop_front();}}
 static void emu_copies_done(){emu_group_copies();emu_groups_done_but(0);}
 static unsigned min(unsigned a,unsigned b){return a<b?a:b;}
+static unsigned max(unsigned a,unsigned b){return a>b?a:b;}
 static std::function<void()> emu_body;
 static void emu_entry(){emu_body();emu_cur->done=true;swapcontext(&emu_cur->c,&emu_main);}
 static void emu_launch(Dim3 g,Dim3 b,std::function<void()> f){emu_body=f;gridDim=g;blockDim=b;std::vector<Fiber> fs(b.x);for(auto&x:fs)x.stack=(char*)malloc(1<<17);
