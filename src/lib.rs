@@ -11,6 +11,9 @@
 //! | run on a GPU, or several models on one | [`device::DeviceSpec`], [`device::OpenDevice`] |
 //! | embed texts | [`encoding::TextEncoder`] |
 //! | serve requests | [`Engine`](prelude::Engine) |
+//! | know what was compiled, and share it | [`cache`], [`runtime::artifact_store`] |
+//! | choose capture sizes | [`planner`] |
+//! | measure steps | [`StepTimer`](prelude::StepTimer) |
 //! | write a pass | [`passes`] |
 //! | read a dump | [`ir::text`] |
 //!
@@ -39,6 +42,38 @@
 //! let added = 8.0 * 0.25 * 2.0 / (1.0 + (-2.0f32).exp());
 //! assert!((y[0] - (1.0 + added)).abs() < 1e-4);
 //! assert!((y[4] - (2.0 + added)).abs() < 1e-4);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Who runs models chooses sizes from a log of steps, compiles ahead of time, and looks at what is
+//! kept:
+//!
+//! ```
+//! use piecewise::cache::{Cache, CacheOptions};
+//! use piecewise::planner::{ModelledCosts, PlanRequest, ReadOptions, plan, read_log};
+//! use piecewise::prelude::*;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let dir = folder.path().to_str().ok_or("a path in UTF-8")?;
+//! # let model = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/tiny-qwen3");
+//! let traffic = read_log("tokens,steps\n2,50\n7,9\n".as_bytes(), ReadOptions::default())?.traffic;
+//! let request = PlanRequest { max_graphs: Some(2), ..PlanRequest::default() };
+//! let chosen = plan(&traffic, &ModelledCosts::default().costs()?, &request)?.sizes;
+//! let sizes = chosen.capture_num_tokens.into_iter().map(u64::from);
+//!
+//! let file = "max_num_tokens = 16\nmax_num_seqs = 4\nmax_seq_len = 64";
+//! let layers = ConfigLayers::new().file("serving.toml", file)?.set("cache.dir", dir)?;
+//! let planned = Assembly::folder(model)?.configure(layers).capture_sizes(sizes).plan()?;
+//! let compiled: usize = planned.artifacts()?.iter().map(Vec::len).sum();
+//! assert!(planned.ledger()?.total() > planned.ledger()?.weights);
+//!
+//! // On the same machine, or after the cache was exported to another.
+//! let cache = Cache::open(CacheOptions::new(dir));
+//! let kept = cache.entries()?;
+//! assert_eq!(kept.iter().filter(|entry| entry.kind == "piece").count(), compiled);
+//! assert!(cache.verify(false).is_clean());
 //! # Ok(())
 //! # }
 //! ```

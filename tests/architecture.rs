@@ -1,6 +1,6 @@
 //! The dependency direction between crates, and rules that hold for every source file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// What each crate may depend on inside the workspace, normal dependencies only.
@@ -145,4 +145,156 @@ fn every_test_file_is_part_of_a_program() {
         }
         assert!(main.is_empty() || manifest.contains("autotests = false\n"), "{folder}");
     }
+}
+
+/// The modules of a crate by their path, each with its code, tests left out.
+fn modules(folder: &str) -> BTreeMap<Vec<String>, String> {
+    let src = root().join(folder).join("src");
+    let mut modules = BTreeMap::new();
+    for file in sources().into_iter().filter(|file| file.starts_with(&src)) {
+        let relative = file.strip_prefix(&src).unwrap().with_extension("");
+        let mut path: Vec<String> =
+            relative.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+        if path.iter().any(|part| part == "testing" || part.ends_with("tests")) {
+            continue;
+        }
+        path.pop_if(|last| matches!(last.as_str(), "mod" | "lib"));
+        let text = std::fs::read_to_string(&file).unwrap();
+        let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        let code = text.lines().map(|line| line.split("//").next().unwrap_or_default());
+        modules.insert(path, code.collect::<Vec<_>>().join("\n"));
+    }
+    modules
+}
+
+/// The paths of a `use`, its braces taken apart, each with the name that it gets.
+fn paths_of(tree: &str) -> Vec<(Vec<String>, String)> {
+    let segments = |text: &str| -> Vec<String> {
+        text.split("::").map(|s| s.trim().to_owned()).filter(|s| !s.is_empty()).collect()
+    };
+    let Some((before, rest)) = tree.split_once('{') else {
+        let (path, name) = tree.split_once(" as ").unwrap_or((tree, ""));
+        let path = segments(path);
+        let last = path.last().cloned().unwrap_or_default();
+        return vec![(path, if name.is_empty() { last } else { name.trim().to_owned() })];
+    };
+    let before = segments(before);
+    let inner = rest.rsplit_once('}').map_or(rest, |(inner, _)| inner);
+    let (mut depth, mut start, mut paths) = (0, 0, Vec::new());
+    for (at, c) in inner.char_indices().chain([(inner.len(), ',')]) {
+        depth += i32::from(c == '{') - i32::from(c == '}');
+        if c != ',' || depth > 0 {
+            continue;
+        }
+        for (path, name) in paths_of(inner[start..at].trim()) {
+            let path = [before.clone(), path].concat();
+            paths.extend((path.len() > before.len()).then_some((path, name)));
+        }
+        start = at + 1;
+    }
+    paths
+}
+
+/// The modules that each module imports from, a name that another one hands on counted as an
+/// import from where it is defined.
+fn imports(folder: &str) -> BTreeMap<Vec<String>, BTreeSet<Vec<String>>> {
+    let modules = modules(folder);
+    let is_module = |path: &[String]| modules.contains_key(path);
+    let mut handed_on: BTreeMap<(Vec<String>, String), Vec<String>> = BTreeMap::new();
+    let mut used: Vec<(Vec<String>, Vec<String>)> = Vec::new();
+    for (module, code) in &modules {
+        for statement in code.split(';') {
+            let Some(at) = statement.rfind("use ").filter(|&at| {
+                let line = statement[..at].rsplit('\n').next().unwrap_or_default().trim_start();
+                line.is_empty() || line.starts_with("pub")
+            }) else {
+                continue;
+            };
+            let is_public = statement[..at].trim_end().ends_with(['b', ')']);
+            for (path, name) in paths_of(&statement[at + "use ".len()..]) {
+                let ups = path.iter().take_while(|segment| *segment == "super").count();
+                let path = match path[0].as_str() {
+                    "crate" => path[1..].to_vec(),
+                    "self" => [&module[..], &path[1..]].concat(),
+                    "super" => [&module[..module.len() - ups], &path[ups..]].concat(),
+                    first if is_module(&[&module[..], &[first.to_owned()]].concat()) => {
+                        [&module[..], &path[..]].concat()
+                    }
+                    _ => continue,
+                };
+                match is_public {
+                    true => drop(handed_on.insert((module.clone(), name), path)),
+                    false => used.push((module.clone(), path)),
+                }
+            }
+        }
+    }
+    let home = |path: &[String]| {
+        let mut path = path.to_vec();
+        for _ in 0..8 {
+            let depth = (0..=path.len()).rev().find(|&n| is_module(&path[..n])).unwrap_or(0);
+            let Some(name) = path.get(depth) else { break };
+            match handed_on.get(&(path[..depth].to_vec(), name.clone())) {
+                Some(to) if *to != path => path = [&to[..], &path[depth + 1..]].concat(),
+                _ => {
+                    path.truncate(depth);
+                    break;
+                }
+            }
+        }
+        path
+    };
+    let mut imports: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+    for (module, path) in used {
+        let from = home(&path);
+        if from != module {
+            imports.entry(module).or_default().insert(from);
+        }
+    }
+    imports
+}
+
+/// What can be reached from a module.
+fn reached(
+    imports: &BTreeMap<Vec<String>, BTreeSet<Vec<String>>>,
+    from: &[String],
+) -> BTreeSet<Vec<String>> {
+    let mut reached = BTreeSet::new();
+    let mut open: Vec<&Vec<String>> = imports.get(from).into_iter().flatten().collect();
+    while let Some(next) = open.pop() {
+        if reached.insert(next.clone()) {
+            open.extend(imports.get(next).into_iter().flatten());
+        }
+    }
+    reached
+}
+
+/// Two files may know each other; a circle of more can only be read as a whole.
+#[test]
+fn no_circle_of_imports_is_longer_than_two_files() {
+    for folder in ["passes", "kernels", "runtime"] {
+        let imports = imports(folder);
+        assert!(imports.len() > 20, "{folder}: imports are found");
+        for module in imports.keys() {
+            let circle: Vec<String> = reached(&imports, module)
+                .into_iter()
+                .filter(|other| other != module && reached(&imports, other).contains(module))
+                .map(|other| other.join("::"))
+                .collect();
+            let module = module.join("::");
+            assert!(circle.len() < 2, "{folder}: {module} is in a circle with {circle:?}");
+        }
+    }
+}
+
+#[test]
+fn imports_are_found_behind_braces_and_names_that_are_handed_on() {
+    let paths = paths_of("super::{a::{B, C as D}, self, e}");
+    let names: Vec<_> = paths.iter().map(|(path, name)| (path.join("::"), name.as_str())).collect();
+    let expected =
+        [("super::a::B", "B"), ("super::a::C", "D"), ("super::self", "self"), ("super::e", "e")];
+    assert_eq!(names, expected.map(|(path, name)| (path.to_owned(), name)));
+    let text = |path: &[&str]| path.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
+    let passes = imports("passes");
+    assert!(passes[&text(&["stages"])].contains(&text(&["manager", "registry"])));
 }

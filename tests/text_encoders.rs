@@ -1,6 +1,6 @@
 //! Encoders of text against reference outputs: alone, packed, and at every size.
 
-use piecewise::encoding::{TextEncoder, TextItem};
+use piecewise::encoding::{TextEncoder, TextItem, encode_on};
 use piecewise::models::encoder::TextOutput;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::testing::{Rng, norm_error, soak};
@@ -78,7 +78,8 @@ fn layers(dtype: DType, mode: GraphMode, sizes: &[u64]) -> ConfigLayers {
 
 fn load(name: &str, layers: ConfigLayers) -> TextEncoder {
     let outputs = [TextOutput::Embedding, TextOutput::Rows, TextOutput::Pooler];
-    let outputs = &outputs[..if name == "bert" { 3 } else { 2 }];
+    let has_pooler = ["bert", "xlm_roberta"].contains(&name);
+    let outputs = &outputs[..if has_pooler { 3 } else { 2 }];
     TextEncoder::load(&folder(name), layers, outputs, |_| {}).unwrap()
 }
 
@@ -139,6 +140,11 @@ fn bert_equals_its_reference() {
 }
 
 #[test]
+fn xlm_roberta_equals_its_reference() {
+    equals_its_reference("xlm_roberta");
+}
+
+#[test]
 fn modernbert_equals_its_reference() {
     equals_its_reference("modernbert");
 }
@@ -175,6 +181,52 @@ fn an_item_has_the_same_bits_in_any_company() {
             }
         }
     }
+}
+
+#[test]
+fn a_cross_encoder_scores_pairs_as_its_reference_does() {
+    let file = TensorFile::open("cross_encoder");
+    let items = Vec::from_iter((0..3).map(|i| TextItem {
+        ids: file.ints(&format!("ids_{i}")),
+        token_types: file.ints(&format!("token_types_{i}")),
+    }));
+    for (dtype, tolerance) in [(DType::F32, 2e-5), (DType::BF16, 2e-2)] {
+        let layers = layers(dtype, GraphMode::Piecewise, &[64, 128]);
+        let outputs = [TextOutput::Scores, TextOutput::Pooler];
+        let load = |name| TextEncoder::load(&folder(name), layers.clone(), &outputs, |_| {});
+        let scores = load("cross_encoder").unwrap().encode(&items);
+        let found = Vec::from_iter(scores.into_iter().map(|one| f64::from(one.unwrap()[0][0])));
+        let expected = (0..3).flat_map(|i| file.floats(&format!("logits_{i}")));
+        let error = norm_error(&found, &Vec::from_iter(expected));
+        assert!(error < tolerance, "{dtype}: off by {error}");
+        let error = load("bert").unwrap_err().to_string();
+        assert!(error.contains("scores") && error.contains("classifier.weight"), "{error}");
+    }
+}
+
+/// Three devices give what one does, in the order of the items.
+#[test]
+fn items_over_several_devices_come_back_in_order() {
+    let layers = || layers(DType::F32, GraphMode::Piecewise, &[16, 128]);
+    let mut encoders = [(); 3].map(|()| load("modernbert", layers()));
+    let mut rng = Rng::new(8);
+    let mut item = |i: usize| TextItem {
+        // One in the middle is refused.
+        ids: (0..if i == 7 { 0 } else { 1 + rng.below(30) }).map(|id| id as u32).collect(),
+        token_types: Vec::new(),
+    };
+    let items = Vec::from_iter((0..20).map(&mut item));
+    let expected = encoders[0].encode(&items);
+    for (i, (found, expected)) in
+        encode_on(&mut encoders, &items).into_iter().zip(expected).enumerate()
+    {
+        match (found, expected) {
+            (Ok(found), Ok(expected)) => assert!(found == expected, "item {i}"),
+            (Err(found), Err(expected)) => assert_eq!(found.to_string(), expected.to_string()),
+            other => panic!("item {i}: {other:?}"),
+        }
+    }
+    assert!(encoders.iter().all(|encoder| encoder.statistics().steps > 0));
 }
 
 #[test]

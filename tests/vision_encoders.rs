@@ -13,9 +13,10 @@ struct Golden {
     outputs: Vec<Vec<f64>>,
 }
 
-/// The patches of a SigLIP's images are cut here, as the kernel of its convolution is laid out.
-fn siglip() -> Vec<Golden> {
-    let file = TensorFile::open("siglip");
+/// The patches of these images are cut here, as the kernel of the convolution is laid out;
+/// `class` rows stand before them in the outputs.
+fn vit(name: &str, class: usize) -> Vec<Golden> {
+    let file = TensorFile::open(name);
     let (pixels, rows) = (file.floats("pixel_values"), file.floats("last_hidden_state"));
     let pooled = file.floats("pooler_output");
     let (side, patch) = (6, 8);
@@ -35,7 +36,7 @@ fn siglip() -> Vec<Golden> {
         Golden {
             item: ImageItem { grid: [1, side, side], patches },
             outputs: vec![
-                rows[i * side * side * 96..][..side * side * 96].to_vec(),
+                rows[i * (side * side + class) * 96..][..(side * side + class) * 96].to_vec(),
                 pooled[i * 96..][..96].to_vec(),
             ],
         }
@@ -104,7 +105,17 @@ fn equals_its_reference(name: &str, goldens: &[Golden], rows: u64) {
 
 #[test]
 fn siglip_equals_its_reference() {
-    equals_its_reference("siglip", &siglip(), 108);
+    equals_its_reference("siglip", &vit("siglip", 0), 108);
+}
+
+#[test]
+fn clip_equals_its_reference() {
+    equals_its_reference("clip", &vit("clip", 1), 111);
+}
+
+#[test]
+fn vit_equals_its_reference() {
+    equals_its_reference("vit", &vit("vit", 1), 111);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use piecewise_ir::module::{Stitch, UniquePiece};
 /// Why a piece could not be compiled.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum CompileError {
     /// A node that the target has no kernel for.
     #[error("`{op}` ({loc}) has no kernel on {target}: {reason}")]
@@ -18,7 +19,6 @@ pub enum CompileError {
         op: String,
         /// Its scope and source line.
         loc: String,
-        /// The target.
         target: String,
         /// Why, and what to try.
         reason: String,
@@ -28,31 +28,17 @@ pub enum CompileError {
         "custom op `{op}` ({loc}) has no implementation on {target}; register one under this name"
     )]
     Unregistered {
-        /// The op's name.
         op: String,
         /// Its scope and source line.
         loc: String,
-        /// The target.
         target: String,
     },
     /// The target's own compiler refused the generated source.
     #[error("kernel `{kernel}` for {target} failed to compile: {log}")]
-    Kernel {
-        /// The kernel's name.
-        kernel: String,
-        /// The target.
-        target: String,
-        /// The compiler's log.
-        log: String,
-    },
+    Kernel { kernel: String, target: String, log: String },
     /// What was compiled can't be used on this machine.
     #[error("what was compiled for {target} can't be used here: {reason}")]
-    Unusable {
-        /// The target.
-        target: String,
-        /// Why.
-        reason: String,
-    },
+    Unusable { target: String, reason: String },
 }
 
 /// What a kernel image holds, for people and dumps.

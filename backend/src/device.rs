@@ -124,51 +124,25 @@ pub enum CaptureRule {
 /// What a device could not do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum DeviceError {
     /// There is not enough memory.
     #[error("{what} needs {bytes} bytes, more than the device can give: {reason}")]
-    OutOfMemory {
-        /// What asked.
-        what: String,
-        /// How much.
-        bytes: u64,
-        /// What the device said.
-        reason: String,
-    },
+    OutOfMemory { what: String, bytes: u64, reason: String },
     /// An address outside the memory that was reserved and backed.
     #[error("{what} at {address} (+{bytes} bytes) is outside reserved, backed memory")]
-    BadAddress {
-        /// What it is.
-        what: String,
-        /// Where.
-        address: Address,
-        /// How many bytes.
-        bytes: u64,
-    },
+    BadAddress { what: String, address: Address, bytes: u64 },
     /// A program that does not fit what it is bound to.
     #[error("{label} can't be bound: {reason}")]
-    Bind {
-        /// The use.
-        label: String,
-        /// What does not fit.
-        reason: String,
-    },
+    Bind { label: String, reason: String },
     /// A launch failed.
     #[error("launch `{launch}` of {label} failed: {reason}")]
-    Launch {
-        /// The launch's name.
-        launch: String,
-        /// The use.
-        label: String,
-        /// What went wrong.
-        reason: String,
-    },
+    Launch { launch: String, label: String, reason: String },
     /// A rule of captures was broken; nothing was captured.
     #[error("capture of {label}: {rule}")]
     Capture {
         /// What was being captured, down to the launch.
         label: String,
-        /// The rule.
         rule: CaptureRule,
     },
     /// The device could not capture; nothing was captured.
@@ -177,19 +151,16 @@ pub enum DeviceError {
         launch.as_ref().map(|name| format!(" at launch `{name}`")).unwrap_or_default()
     )]
     CaptureFailed {
-        /// What was being captured.
         label: String,
         /// The launch that failed, if it was one.
         launch: Option<String>,
         /// The padded sizes by symbol.
         sizes: Vec<u64>,
-        /// What went wrong.
         reason: String,
     },
     /// The driver refused or failed; after some failures it refuses everything that follows.
     #[error("could not {action}: {reason}")]
     Driver {
-        /// What was being done.
         action: String,
         /// The driver function, its status and what it means.
         reason: String,

@@ -11,6 +11,7 @@ mod mapped_file;
 pub mod measure;
 pub mod store;
 pub mod tuning;
+mod weight_plan;
 pub mod weights;
 
 pub use mapped_file::MappedFile;

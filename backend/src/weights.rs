@@ -46,32 +46,20 @@ pub(crate) fn normal_key(name: &str, seed: u64) -> [u32; 2] {
 /// Why a checkpoint tensor can't be had.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum WeightError {
     /// There is no tensor of this name.
     #[error("the weights have no tensor \"{name}\"; does the config belong to them?")]
-    Missing {
-        /// Its name.
-        name: String,
-    },
+    Missing { name: String },
     /// A tensor is not what the graph declares.
     #[error("checkpoint tensor \"{name}\" is {found}, but the model declares {expected}")]
-    Mismatch {
-        /// Its name.
-        name: String,
-        /// What the source holds.
-        found: String,
-        /// What the graph declares.
-        expected: String,
-    },
+    Mismatch { name: String, found: String, expected: String },
     /// The source does not have what the graph declares.
     #[error(transparent)]
     Source(Box<dyn std::error::Error + Send + Sync>),
     /// A derived weight's graph could not be evaluated.
     #[error("a derived weight can't be evaluated: {reason}")]
-    Recipe {
-        /// What went wrong.
-        reason: String,
-    },
+    Recipe { reason: String },
 }
 
 /// Checkpoint tensors by name.

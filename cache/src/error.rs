@@ -11,6 +11,7 @@ use crate::key::{Key, KeyHex};
 /// cache. A compiler compiles and goes on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum CacheError {
     /// The kind or the factors can't be written.
     #[error("the entry can't be written: {0}")]
@@ -21,9 +22,7 @@ pub enum CacheError {
         KeyHex(key)
     )]
     TooLarge {
-        /// Its kind.
         kind: String,
-        /// Its key.
         key: Key,
         /// Its bytes with its header.
         bytes: u64,
@@ -33,27 +32,19 @@ pub enum CacheError {
     /// The directory can't be used at all, or can't any longer.
     #[error("the cache in {} is not used: {reason}", dir.display())]
     Unusable {
-        /// The cache directory.
         dir: PathBuf,
         /// Why, and what to try.
         reason: String,
     },
     /// Only reading is allowed.
     #[error("the cache in {} is open for reading only; open it for writing to {action}", dir.display())]
-    ReadOnly {
-        /// The cache directory.
-        dir: PathBuf,
-        /// What was asked for.
-        action: &'static str,
-    },
+    ReadOnly { dir: PathBuf, action: &'static str },
     /// The operating system refused.
     #[error("could not {action} {}: {source}{}", path.display(), advice(source))]
     Io {
-        /// What was tried.
         action: &'static str,
         /// On which file or folder.
         path: PathBuf,
-        /// The operating system's answer.
         source: io::Error,
     },
     /// An entry that was asked for by name is bad.
@@ -62,11 +53,9 @@ pub enum CacheError {
     /// An archive ends early or is none.
     #[error("the archive {} can't be read beyond byte {offset}: {reason}; what comes before was taken", file.display())]
     Archive {
-        /// The archive.
         file: PathBuf,
         /// The bytes before the fault.
         offset: u64,
-        /// What is wrong there.
         reason: ArchiveFault,
     },
 }
@@ -74,6 +63,7 @@ pub enum CacheError {
 /// What is wrong with an archive itself, rather than with an entry in it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum ArchiveFault {
     /// It is something else.
     #[error("it does not begin as an archive of cache entries does")]
@@ -81,7 +71,6 @@ pub enum ArchiveFault {
     /// Another version of the format.
     #[error("it has archive version {found}, this program reads version {expected}")]
     Version {
-        /// Its version.
         found: u32,
         /// The version that is read.
         expected: u32,
@@ -92,25 +81,16 @@ pub enum ArchiveFault {
     /// An entry that does not fit into what is left of the file.
     #[error("it states an entry of {stated} bytes where {left} are left")]
     Length {
-        /// The stated length.
         stated: u64,
         /// The bytes that are left.
         left: u64,
     },
     /// The end mark counts other entries than are there.
     #[error("its end mark counts {stated} entries where {found} are there")]
-    Count {
-        /// The stated count.
-        stated: u64,
-        /// The entries before it.
-        found: u64,
-    },
+    Count { stated: u64, found: u64 },
     /// Bytes after the end mark.
     #[error("{bytes} bytes follow its end mark")]
-    Trailing {
-        /// How many.
-        bytes: u64,
-    },
+    Trailing { bytes: u64 },
 }
 
 fn advice(error: &io::Error) -> &'static str {

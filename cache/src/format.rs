@@ -42,6 +42,7 @@ const CHECKED_BYTES: usize = 96;
 /// What is wrong with the bytes of an entry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum DecodeError {
     /// It ends before the header or the payload does.
     #[error("it ends after {bytes} bytes, before its {missing}")]
@@ -56,10 +57,7 @@ pub enum DecodeError {
     Magic,
     /// Another version of the format.
     #[error("it has format version {found}, this program reads version {FORMAT_VERSION}")]
-    Version {
-        /// Its version.
-        found: u32,
-    },
+    Version { found: u32 },
     /// Its parts don't add up to the bytes that are there.
     #[error("it states {stated} bytes and has {found}")]
     Length {
@@ -70,14 +68,7 @@ pub enum DecodeError {
     },
     /// A length beyond the bound, whatever is there.
     #[error("its {part} of {bytes} bytes is longer than the {cap} bytes that are read")]
-    TooLong {
-        /// `header` or `payload`.
-        part: &'static str,
-        /// The stated length.
-        bytes: u64,
-        /// The bound.
-        cap: u64,
-    },
+    TooLong { part: &'static str, bytes: u64, cap: u64 },
     /// Its checksums are made with another key, or with none.
     #[error(
         "its checksums are made {}, this cache's are made {}",
@@ -92,24 +83,13 @@ pub enum DecodeError {
     },
     /// The bytes of a part are not the ones that were written.
     #[error("the checksum of its {part} does not match")]
-    Checksum {
-        /// `header` or `payload`.
-        part: &'static str,
-    },
+    Checksum { part: &'static str },
     /// A header that no writer makes, under a checksum that matches.
     #[error("its header is malformed: {reason}")]
-    Header {
-        /// What is wrong.
-        reason: &'static str,
-    },
+    Header { reason: &'static str },
     /// A sound entry under the name of another.
     #[error("it is the entry {kind} {}", KeyHex(key))]
-    OtherEntry {
-        /// Its kind.
-        kind: String,
-        /// Its key.
-        key: Key,
-    },
+    OtherEntry { kind: String, key: Key },
     /// A folder, link, pipe or device where an entry should be.
     #[error("it is not a regular file")]
     NotAFile,
@@ -128,37 +108,26 @@ fn key_named(id: &ChecksumKeyId) -> String {
 /// Why an entry can't be made of a kind, factors and payload.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum EncodeError {
     /// The kind is no folder name.
     #[error(
         "kind {kind:?} can't name a folder; use 1 to {MAX_KIND_BYTES} of a-z, 0-9, - and _, the first a letter"
     )]
-    Kind {
-        /// The kind.
-        kind: String,
-    },
+    Kind { kind: String },
     /// Too many factors.
     #[error("{count} factors are more than {MAX_FACTORS}; put a digest of them in one")]
-    FactorCount {
-        /// How many.
-        count: usize,
-    },
+    FactorCount { count: usize },
     /// A factor's name.
     #[error(
         "factor name {name:?} is empty, longer than {MAX_FACTOR_NAME_BYTES} bytes, not printable, or there twice"
     )]
-    FactorName {
-        /// The name.
-        name: String,
-    },
+    FactorName { name: String },
     /// Together too long.
     #[error(
         "the factors take {bytes} bytes, more than {MAX_HEADER_BYTES}; put a digest in place of a long value"
     )]
-    HeaderLength {
-        /// How long.
-        bytes: usize,
-    },
+    HeaderLength { bytes: usize },
 }
 
 /// How the checksums of a cache are made.

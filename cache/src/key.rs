@@ -19,23 +19,8 @@ impl fmt::Display for KeyHex<'_> {
 
 /// The key that 64 lower-case hexadecimal digits write, `None` for any other text.
 pub fn parse_key(text: &str) -> Option<Key> {
-    let digits = text.as_bytes();
-    if digits.len() != 64 {
-        return None;
-    }
-    let mut key = [0; 32];
-    for (byte, pair) in key.iter_mut().zip(digits.chunks_exact(2)) {
-        *byte = hex_digit(pair[0])? << 4 | hex_digit(pair[1])?;
-    }
-    Some(key)
-}
-
-fn hex_digit(digit: u8) -> Option<u8> {
-    match digit {
-        b'0'..=b'9' => Some(digit - b'0'),
-        b'a'..=b'f' => Some(digit - b'a' + 10),
-        _ => None,
-    }
+    let is_written_so = !text.bytes().any(|digit| digit.is_ascii_uppercase());
+    blake3::Hash::from_hex(text).ok().filter(|_| is_written_so).map(|hash| *hash.as_bytes())
 }
 
 /// Whether `kind` can name a folder of entries: 1 to 32 of `a-z`, `0-9`, `-` and `_`, the first a

@@ -1,6 +1,7 @@
 //! Where compiled pieces are kept.
 
 use super::amounts::parse_bytes;
+use super::model_args::put;
 use piecewise_runtime::config::ConfigLayers;
 use std::path::PathBuf;
 
@@ -43,40 +44,21 @@ pub(crate) struct CacheFlags {
 
 impl CacheFlags {
     /// Puts the flags on top of a configuration.
-    pub(crate) fn over(&self, mut layers: ConfigLayers) -> anyhow::Result<ConfigLayers> {
-        let paths = [
-            ("cache.dir", &self.cache_dir, "--cache-dir"),
-            ("cache.checksum_key_file", &self.cache_checksum_key_file, "--cache-checksum-key-file"),
-        ];
-        for (key, path, flag) in paths {
-            let Some(path) = path else { continue };
-            let Some(text) = path.to_str() else {
-                anyhow::bail!("{flag} {} is not UTF-8", path.display())
-            };
-            layers = layers.flag(key, text, flag)?;
-        }
-        if self.no_cache {
-            layers = layers.flag("cache.enabled", false, "--no-cache")?;
-        }
-        let switches = [
-            ("cache.read_only", self.cache_read_only, "--cache-read-only"),
-            ("cache.remote_write", self.cache_remote_write, "--cache-remote-write"),
-            ("cache.remote_trusted", self.cache_remote_trusted, "--cache-remote-trusted"),
-        ];
-        for (key, _, flag) in switches.into_iter().filter(|(_, is_given, _)| *is_given) {
-            layers = layers.flag(key, true, flag)?;
-        }
-        let numbers = [
-            ("cache.max_bytes", self.cache_max_size, "--cache-max-size"),
-            ("cache.remote_timeout_ms", self.cache_remote_timeout_ms, "--cache-remote-timeout-ms"),
-        ];
-        for (key, number, flag) in numbers {
-            let Some(number) = number else { continue };
-            layers = layers.flag(key, i64::try_from(number).unwrap_or(i64::MAX), flag)?;
-        }
-        if let Some(url) = &self.cache_remote {
-            layers = layers.flag("cache.remote_url", url.as_str(), "--cache-remote")?;
-        }
-        Ok(layers)
+    pub(crate) fn over(&self, layers: ConfigLayers) -> anyhow::Result<ConfigLayers> {
+        let given = |switch: bool| switch.then_some(true);
+        let layers = put(layers, "cache.dir", "--cache-dir", self.cache_dir.as_ref())?;
+        let file = self.cache_checksum_key_file.as_ref();
+        let layers = put(layers, "cache.checksum_key_file", "--cache-checksum-key-file", file)?;
+        let layers = put(layers, "cache.enabled", "--no-cache", self.no_cache.then_some(false))?;
+        let read_only = given(self.cache_read_only);
+        let layers = put(layers, "cache.read_only", "--cache-read-only", read_only)?;
+        let write = given(self.cache_remote_write);
+        let layers = put(layers, "cache.remote_write", "--cache-remote-write", write)?;
+        let trusted = given(self.cache_remote_trusted);
+        let layers = put(layers, "cache.remote_trusted", "--cache-remote-trusted", trusted)?;
+        let layers = put(layers, "cache.max_bytes", "--cache-max-size", self.cache_max_size)?;
+        let ms = self.cache_remote_timeout_ms;
+        let layers = put(layers, "cache.remote_timeout_ms", "--cache-remote-timeout-ms", ms)?;
+        put(layers, "cache.remote_url", "--cache-remote", self.cache_remote.as_ref())
     }
 }

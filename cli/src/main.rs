@@ -15,6 +15,7 @@ mod load;
 mod logits;
 mod model_args;
 mod model_source;
+mod named;
 mod opt;
 mod plan;
 mod plan_view;

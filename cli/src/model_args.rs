@@ -2,8 +2,8 @@
 
 use super::amounts::parse_bytes;
 use super::cache_flags::CacheFlags;
+use super::named::{float, named};
 use anyhow::Context;
-use clap::ValueEnum;
 use piecewise::device::DeviceSpec;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::dtype::DType;
@@ -28,9 +28,10 @@ pub(crate) struct ModelArgs {
 /// What a model is made for.
 #[derive(Debug, clap::Args)]
 pub(crate) struct BoundArgs {
-    /// The dtype of activations and of the KV cache; the checkpoint's own by default.
-    #[arg(long, value_enum)]
-    pub dtype: Option<DTypeArg>,
+    /// The dtype of activations and of the KV cache: f32, bf16 or f16; the checkpoint's own by
+    /// default.
+    #[arg(long, value_parser = float)]
+    pub dtype: Option<DType>,
     /// The most tokens of a step; longer prompts are cut into chunks [default: 512].
     #[arg(long, value_name = "N")]
     pub max_num_tokens: Option<u64>,
@@ -63,9 +64,11 @@ pub(crate) struct CompileArgs {
     /// also cuda:sm_90a and the like [default: cpu].
     #[arg(long, visible_alias = "target", value_name = "DEVICE")]
     pub device: Option<DeviceSpec>,
-    /// How far to compile [default: piecewise].
-    #[arg(long, value_enum)]
-    pub level: Option<LevelArg>,
+    /// How far to compile: eager (unfused, op by op), trace (the whole pipeline and its checks,
+    /// run unfused), compile (regions, launched) or piecewise (regions, captured and replayed)
+    /// [default: piecewise].
+    #[arg(long, value_parser = named::<Level>)]
+    pub level: Option<Level>,
     /// Which graphs to capture: none, piecewise, full, full_decode_only or full_and_piecewise
     /// [default: full_and_piecewise].
     #[arg(long, value_name = "MODE")]
@@ -93,24 +96,29 @@ pub(crate) struct CompileArgs {
     /// that checks drafts of three [default: 1].
     #[arg(long, value_name = "N,..", value_delimiter = ',')]
     pub capture_query_lengths: Option<Vec<u64>>,
-    /// When graphs are captured [default: startup].
-    #[arg(long, value_enum, value_name = "WHEN")]
-    pub capture: Option<CaptureArg>,
+    /// When graphs are captured: startup (all of them while the model is built) or lazy (each one by
+    /// the first step that would replay it) [default: startup].
+    #[arg(long, value_parser = named::<CaptureWhen>, value_name = "WHEN")]
+    pub capture: Option<CaptureWhen>,
     /// Ops to split at: a list of names; an empty string never splits.
     #[arg(long, value_name = "OP,..")]
     pub splitting_ops: Option<String>,
     /// Run every step at its exact count or launched, never padded.
     #[arg(long)]
     pub no_padding: bool,
-    /// How alternatives and library algorithms are chosen [default: load].
-    #[arg(long, value_enum, value_name = "MODE")]
-    pub tune: Option<TuneArg>,
+    /// How alternatives and library algorithms are chosen: off (the first, and what the library
+    /// would take), load (what the cache remembers) or measure (what it remembers, and else what
+    /// is measured) [default: load].
+    #[arg(long, value_parser = named::<TuneMode>, value_name = "MODE")]
+    pub tune: Option<TuneMode>,
     /// Make every step that does not replay an error.
     #[arg(long)]
     pub strict: bool,
-    /// Checks that run with every step: poison, addresses, compare.
-    #[arg(long, value_enum, value_delimiter = ',', value_name = "CHECK,..")]
-    pub check: Vec<CheckArg>,
+    /// Checks that run with every step: poison (NaN in float padding, dead bytes, page tails and
+    /// free pages before it), addresses (those of each graph against the memory's, before each
+    /// replay), compare (each step again, launched, and compared with its replay).
+    #[arg(long, value_parser = ["poison", "addresses", "compare"], value_delimiter = ',', value_name = "CHECK,..")]
+    pub check: Vec<String>,
     #[command(flatten)]
     pub cache: CacheFlags,
 }
@@ -118,44 +126,43 @@ pub(crate) struct CompileArgs {
 impl BoundArgs {
     /// The file and the flags.
     pub(crate) fn layers(&self) -> anyhow::Result<ConfigLayers> {
-        let mut layers = self.compile.layers()?;
-        layers = put(layers, "--dtype", self.dtype.map(DType::from))?;
-        layers = put(layers, "--max-num-tokens", self.max_num_tokens)?;
-        layers = put(layers, "--max-num-seqs", self.max_num_seqs)?;
-        layers = put(layers, "--max-seq-len", self.max_seq_len)?;
-        put(layers, "--memory-budget", self.memory_budget)
+        let layers = self.compile.layers()?;
+        let layers = put(layers, "dtype", "--dtype", self.dtype)?;
+        let layers = put(layers, "max_num_tokens", "--max-num-tokens", self.max_num_tokens)?;
+        let layers = put(layers, "max_num_seqs", "--max-num-seqs", self.max_num_seqs)?;
+        let layers = put(layers, "max_seq_len", "--max-seq-len", self.max_seq_len)?;
+        put(layers, "memory_budget", "--memory-budget", self.memory_budget)
     }
 }
 
 impl CompileArgs {
     /// The file and the flags.
     pub(crate) fn layers(&self) -> anyhow::Result<ConfigLayers> {
-        let mut layers = file_layers(self.config.as_deref())?;
-        if let Some(device) = self.device {
-            layers = layers.flag("target", device.to_string(), "--device")?;
-        }
-        layers = put(layers, "--level", self.level.map(Level::from))?;
-        layers = put(layers, "--graph-mode", self.graph_mode)?;
-        if self.enforce_eager {
-            layers = layers.flag("graph_mode", GraphMode::None.name(), "--enforce-eager")?;
-        }
-        if self.no_probe_capture {
-            layers = layers.flag("probe_capture", false, "--no-probe-capture")?;
-        }
-        layers = put(layers, "--capture-exclude", self.capture_exclude.as_ref())?;
-        layers = put(layers, "--capture-attempts", self.capture_attempts)?;
-        layers = put(layers, "--capture-num-tokens", self.capture_num_tokens.as_ref())?;
-        layers = put(layers, "--decode-batch-sizes", self.decode_batch_sizes.as_ref())?;
-        layers = put(layers, "--capture-query-lengths", self.capture_query_lengths.as_ref())?;
-        layers = put(layers, "--capture", self.capture.map(CaptureWhen::from))?;
-        layers = put(layers, "--splitting-ops", self.splitting_ops.as_deref().map(op_names))?;
-        if self.no_padding {
-            layers = layers.flag("padding", false, "--no-padding")?;
-        }
-        layers = put(layers, "--tune", self.tune.map(TuneMode::from))?;
-        layers = put(layers, "--strict", self.strict.then_some(true))?;
+        let layers = file_layers(self.config.as_deref())?;
+        let layers = put(layers, "target", "--device", self.device.map(|d| d.to_string()))?;
+        let layers = put(layers, "level", "--level", self.level)?;
+        let layers = put(layers, "graph_mode", "--graph-mode", self.graph_mode)?;
+        let eager = self.enforce_eager.then_some(GraphMode::None);
+        let layers = put(layers, "graph_mode", "--enforce-eager", eager)?;
+        let probes = self.no_probe_capture.then_some(false);
+        let layers = put(layers, "probe_capture", "--no-probe-capture", probes)?;
+        let excluded = self.capture_exclude.as_ref();
+        let layers = put(layers, "capture_exclude", "--capture-exclude", excluded)?;
+        let layers = put(layers, "capture_attempts", "--capture-attempts", self.capture_attempts)?;
+        let tokens = self.capture_num_tokens.as_ref();
+        let layers = put(layers, "capture_num_tokens", "--capture-num-tokens", tokens)?;
+        let batches = self.decode_batch_sizes.as_ref();
+        let layers = put(layers, "decode_batch_sizes", "--decode-batch-sizes", batches)?;
+        let lengths = self.capture_query_lengths.as_ref();
+        let layers = put(layers, "capture_query_lengths", "--capture-query-lengths", lengths)?;
+        let layers = put(layers, "capture", "--capture", self.capture)?;
+        let split_at = self.splitting_ops.as_deref().map(op_names);
+        let layers = put(layers, "splitting_ops", "--splitting-ops", split_at)?;
+        let layers = put(layers, "padding", "--no-padding", self.no_padding.then_some(false))?;
+        let layers = put(layers, "tune", "--tune", self.tune)?;
+        let mut layers = put(layers, "strict", "--strict", self.strict.then_some(true))?;
         for check in &self.check {
-            layers = layers.flag(check.key(), true, "--check")?;
+            layers = layers.flag(&format!("checks.{check}"), true, "--check")?;
         }
         self.cache.over(layers)
     }
@@ -163,132 +170,26 @@ impl CompileArgs {
 
 /// The configuration file: `named`, else that of the current directory if it is there.
 pub(crate) fn file_layers(named: Option<&Path>) -> anyhow::Result<ConfigLayers> {
-    match named {
+    let usual = Some(Path::new(CONFIG_FILE)).filter(|file| file.exists());
+    match named.or(usual) {
         Some(file) => Ok(ConfigLayers::new().read(file)?),
-        None if Path::new(CONFIG_FILE).exists() => {
-            Ok(ConfigLayers::new().read(Path::new(CONFIG_FILE))?)
-        }
         None => Ok(ConfigLayers::new()),
     }
 }
 
-/// Sets the key that a flag is named after, if the flag was given.
-fn put(
+/// Sets a key by a flag, if the flag was given.
+pub(crate) fn put(
     layers: ConfigLayers,
+    key: &str,
     flag: &str,
     value: Option<impl serde::Serialize>,
 ) -> anyhow::Result<ConfigLayers> {
     let Some(value) = value else { return Ok(layers) };
-    let value = toml::Value::try_from(value).with_context(|| format!("{flag} is out of range"))?;
-    let key = flag.trim_start_matches('-').replace('-', "_");
-    Ok(layers.flag(&key, value, flag)?)
+    let value =
+        toml::Value::try_from(value).with_context(|| format!("{flag} can't be a setting"))?;
+    Ok(layers.flag(key, value, flag)?)
 }
 
 fn op_names(list: &str) -> Vec<&str> {
     list.split(',').map(str::trim).filter(|op| !op.is_empty()).collect()
-}
-
-/// `--dtype`
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(crate) enum DTypeArg {
-    /// IEEE single precision.
-    F32,
-    /// The upper half of a single.
-    Bf16,
-    /// IEEE half precision.
-    F16,
-}
-
-impl From<DTypeArg> for DType {
-    fn from(arg: DTypeArg) -> Self {
-        match arg {
-            DTypeArg::F32 => Self::F32,
-            DTypeArg::Bf16 => Self::BF16,
-            DTypeArg::F16 => Self::F16,
-        }
-    }
-}
-
-/// `--level`
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(crate) enum LevelArg {
-    /// Unfused, op by op.
-    Eager,
-    /// The whole pipeline and its checks, run unfused.
-    Trace,
-    /// Regions, launched.
-    Compile,
-    /// Regions, captured and replayed.
-    Piecewise,
-}
-
-impl From<LevelArg> for Level {
-    fn from(arg: LevelArg) -> Self {
-        match arg {
-            LevelArg::Eager => Self::Eager,
-            LevelArg::Trace => Self::Trace,
-            LevelArg::Compile => Self::Compile,
-            LevelArg::Piecewise => Self::Piecewise,
-        }
-    }
-}
-
-/// `--capture`
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(crate) enum CaptureArg {
-    /// All of them while the model is built.
-    Startup,
-    /// Each one by the first step that would replay it.
-    Lazy,
-}
-
-impl From<CaptureArg> for CaptureWhen {
-    fn from(arg: CaptureArg) -> Self {
-        match arg {
-            CaptureArg::Startup => Self::Startup,
-            CaptureArg::Lazy => Self::Lazy,
-        }
-    }
-}
-
-/// `--tune`
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(crate) enum TuneArg {
-    /// The first alternative, and the algorithms that the library would take.
-    Off,
-    /// What the cache remembers.
-    Load,
-    /// What the cache remembers, and else what is measured.
-    Measure,
-}
-
-impl From<TuneArg> for TuneMode {
-    fn from(arg: TuneArg) -> Self {
-        match arg {
-            TuneArg::Off => Self::Off,
-            TuneArg::Load => Self::Load,
-            TuneArg::Measure => Self::Measure,
-        }
-    }
-}
-
-/// `--check`
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(crate) enum CheckArg {
-    /// NaN in float padding, dead bytes, page tails and free pages before each step.
-    Poison,
-    /// The addresses of each graph against the memory's, before each replay.
-    Addresses,
-    /// Each step again, launched, and compared with its replay.
-    Compare,
-}
-
-impl CheckArg {
-    fn key(self) -> &'static str {
-        match self {
-            Self::Poison => "checks.poison",
-            Self::Addresses => "checks.addresses",
-            Self::Compare => "checks.compare",
-        }
-    }
 }

@@ -30,7 +30,7 @@ pub type Attrs = BTreeMap<String, Attr>;
 pub struct CustomCall {
     /// The namespaced name: `piecewise.paged_attention`.
     pub name: String,
-    /// Attributes by name.
+    /// What the op was called with besides its operands, by name.
     pub attrs: Attrs,
     /// The operand positions, ascending, that it mutates; each is a state.
     pub mutates: Vec<usize>,
@@ -90,7 +90,7 @@ pub struct OpDefs {
 }
 
 impl OpDefs {
-    /// No definitions.
+    /// Definitions of no op: every custom op is unknown to the verifier.
     pub fn new() -> Self {
         Self::default()
     }

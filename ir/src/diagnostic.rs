@@ -11,9 +11,9 @@ pub enum Anchor {
     Symbol(Symbol),
     /// A declared value: input, weight or state; or the result of a node.
     Value(Value),
-    /// A node.
+    /// A node of the graph.
     Node(Node),
-    /// A node's operand.
+    /// A node, and the position among its operands.
     Operand(Node, usize),
     /// A node of the body of a region: the region's node, then the body's.
     Body(Node, Node),
@@ -25,12 +25,12 @@ pub enum Anchor {
     Slot(Slot),
 }
 
-/// One finding.
+/// What breaks a rule of the verifier, where, and why.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Diagnostic {
     /// Its stable code: `V0412`. `V` for graphs, `P` for pieces, `B` for buffers.
     pub code: &'static str,
-    /// What it is about.
+    /// The part of the graph or plan that a listing marks.
     pub at: Anchor,
     /// The same in words, as the listing names it; empty where no graph was at hand.
     pub place: String,
@@ -43,7 +43,7 @@ pub struct Diagnostic {
 /// Findings in the order in which they were made.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Diagnostics {
-    /// The findings.
+    /// In the order in which they were made; empty where nothing is wrong.
     pub items: Vec<Diagnostic>,
 }
 

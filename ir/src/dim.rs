@@ -114,11 +114,6 @@ impl Dim {
         )
     }
 
-    /// The same expression with every symbol replaced by `map` of it.
-    pub fn map_symbols(&self, mut map: impl FnMut(Symbol) -> Symbol) -> Self {
-        Self::affine(self.constant, self.terms.iter().map(|&(s, c)| (map(s), c)))
-    }
-
     /// Writes it with the names of `symbols`: `T`, `2*T+1`, `1024`.
     pub fn display<'a>(&'a self, symbols: &'a Symbols) -> impl std::fmt::Display + 'a {
         DisplayDim { dim: self, symbols }

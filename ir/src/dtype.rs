@@ -1,14 +1,17 @@
 //! Element types and what rounding to them means.
 
 use half::{bf16, f16};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
+use strum::IntoStaticStr;
 
 /// The element type of a tensor. A dtype is also a rounding: every typed value is rounded to it.
 #[derive(
-    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize,
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, IntoStaticStr,
 )]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum DType {
     /// IEEE 754 binary32.
     F32,
@@ -66,16 +69,8 @@ impl DType {
     }
 
     /// Its token in the textual IR.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::F16 => "f16",
-            Self::BF16 => "bf16",
-            Self::I32 => "i32",
-            Self::I64 => "i64",
-            Self::U8 => "u8",
-            Self::Bool => "bool",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 
     /// `x` rounded to this dtype: to nearest even for floats; truncated and saturated for

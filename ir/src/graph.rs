@@ -70,16 +70,16 @@ pub struct Loc {
     pub source: String,
 }
 
-/// An operation instance.
+/// An op with its operands and results: one line of a graph's text.
 #[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct NodeData {
-    /// What it computes.
+    /// The op, with its attributes.
     pub op: Op,
     /// What it reads, and states that it mutates.
     pub operands: Vec<Value>,
-    /// What it defines.
+    /// The values that it defines, one for each result of the op.
     pub results: Vec<Value>,
-    /// Where it was written.
+    /// Scope and source line of the author's call.
     pub loc: Loc,
 }
 
@@ -105,7 +105,7 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// An empty graph.
+    /// A graph of this name without symbols, values or nodes.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), ..Self::default() }
     }
@@ -120,7 +120,7 @@ impl Graph {
         self.symbols.push(decl)
     }
 
-    /// Adds an input.
+    /// Adds an input of type `ty`, after those that there are, and returns its value.
     pub fn add_input(
         &mut self,
         name: impl Into<String>,
@@ -158,7 +158,7 @@ impl Graph {
         value
     }
 
-    /// Adds a state.
+    /// Adds a state of type `ty`, after those that there are, and returns its value.
     pub fn add_state(
         &mut self,
         name: impl Into<String>,
@@ -207,7 +207,7 @@ impl Graph {
         self.order = order;
     }
 
-    /// The declared symbols.
+    /// The declared symbols with their bounds, in the order of declaration.
     pub fn symbols(&self) -> &Symbols {
         &self.symbols
     }
@@ -238,7 +238,7 @@ impl Graph {
         &self.states
     }
 
-    /// What the graph returns.
+    /// The returned values in order; one may occur twice.
     pub fn outputs(&self) -> &[Value] {
         &self.outputs
     }
@@ -248,7 +248,7 @@ impl Graph {
         self.order.iter().copied()
     }
 
-    /// The program order.
+    /// The nodes in the order in which they run: it is the truth, since ops mutate states.
     pub fn order(&self) -> &[Node] {
         &self.order
     }
@@ -258,7 +258,7 @@ impl Graph {
         &self.nodes[node]
     }
 
-    /// The same, mutable.
+    /// A node, to change its op, operands or location in place.
     pub fn node_mut(&mut self, node: Node) -> &mut NodeData {
         &mut self.nodes[node]
     }
@@ -278,7 +278,7 @@ impl Graph {
         self.nodes.len()
     }
 
-    /// A value's type.
+    /// The dtype and shape of a value.
     pub fn ty(&self, value: Value) -> &TensorType {
         &self.values[value].ty
     }
@@ -309,22 +309,6 @@ impl Graph {
     /// The types of a node's results.
     pub fn result_types(&self, node: Node) -> Vec<TensorType> {
         self.nodes[node].results.iter().map(|&v| self.values[v].ty.clone()).collect()
-    }
-
-    /// Makes every operand and output that is `from` be `to`.
-    pub fn replace_uses(&mut self, from: Value, to: Value) {
-        for &node in &self.order {
-            for operand in &mut self.nodes[node].operands {
-                if *operand == from {
-                    *operand = to;
-                }
-            }
-        }
-        for output in &mut self.outputs {
-            if *output == from {
-                *output = to;
-            }
-        }
     }
 
     /// Drops dead nodes and renumbers values and nodes in the order in which text shows them.

@@ -7,7 +7,7 @@ use half::{bf16, f16};
 /// One element of any dtype, as exact bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Scalar {
-    /// The element type.
+    /// The type that its bits are read as.
     pub dtype: DType,
     bits: u64,
 }

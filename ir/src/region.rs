@@ -36,10 +36,4 @@ impl Region {
     pub fn mutated_params(&self) -> Vec<usize> {
         (0..self.params.len()).filter(|&i| self.params[i] == ParamMode::Mut).collect()
     }
-
-    /// The number of statements of the body that compute something (neither a literal nor an
-    /// index remap).
-    pub fn compute_statements(&self) -> usize {
-        self.body.nodes().filter(|&n| self.body.node(n).op.computes()).count()
-    }
 }

@@ -11,7 +11,7 @@ pub type Shape = SmallVec<[Dim; 4]>;
 /// The type of a value: `bf16[T,1024]`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, serde::Serialize, serde::Deserialize)]
 pub struct TensorType {
-    /// The element type.
+    /// What each element is, and the rounding of whatever computes it.
     pub dtype: DType,
     /// The dimensions, outermost first. Empty for a scalar.
     pub shape: Shape,
@@ -20,7 +20,7 @@ pub struct TensorType {
 /// Dimensions as an author writes them, outermost first: an array where all are of one kind,
 /// `[4, 8]`, a tuple of up to five where numbers and symbols are mixed, `(rows, 8)`, or a list.
 pub trait IntoShape {
-    /// The dimensions.
+    /// The dimensions, outermost first; empty for a scalar.
     fn into_shape(self) -> Shape;
 }
 
@@ -73,7 +73,7 @@ impl TensorType {
         Self { dtype, shape: shape.into_shape() }
     }
 
-    /// A scalar.
+    /// The type of a single element, without dimensions.
     pub fn scalar(dtype: DType) -> Self {
         Self { dtype, shape: Shape::new() }
     }

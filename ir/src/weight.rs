@@ -2,6 +2,7 @@
 
 use crate::dtype::DType;
 use crate::graph::Graph;
+use crate::op::{Op, check_types, infer_type};
 use crate::types::TensorType;
 
 /// How the bytes of a weight come about. Evaluated once at load; part of a piece's identity by
@@ -12,39 +13,39 @@ pub enum Recipe {
     Checkpoint {
         /// Its path in the checkpoint: `model.layers.0.mlp.up_proj.weight`.
         name: String,
-        /// Its stored type; static.
+        /// The type that it is stored as; no dimension is a symbol.
         ty: TensorType,
     },
     /// Parts one after the other along an axis.
     Concat {
-        /// The axis that grows.
+        /// The axis whose extent is the sum of those of the parts.
         axis: usize,
         /// The parts, of equal type but for the axis.
         parts: Vec<Recipe>,
     },
     /// A range of one axis.
     Slice {
-        /// The axis cut.
+        /// The axis of which a range is kept.
         axis: usize,
-        /// The first element kept.
+        /// The index along `axis` of the first element that is kept.
         start: u64,
-        /// How many are kept.
+        /// How many elements along `axis` are kept.
         len: u64,
-        /// What is cut.
+        /// The recipe of the whole.
         of: Box<Recipe>,
     },
-    /// Reordered axes.
+    /// A weight with its axes in another order.
     Transpose {
         /// For each axis of the result, the axis of the operand.
         perm: Vec<usize>,
-        /// What is reordered.
+        /// The recipe of the weight as it was.
         of: Box<Recipe>,
     },
-    /// Rounded to another dtype.
+    /// A weight whose elements are rounded to another dtype.
     Cast {
         /// The dtype of the result.
         to: DType,
-        /// What is rounded.
+        /// The recipe of the weight before it is rounded.
         of: Box<Recipe>,
     },
     /// The single output of a small graph that has no inputs, weights or states, such as a rope
@@ -65,42 +66,20 @@ impl Recipe {
             },
             Self::Concat { axis, parts } => {
                 let types = parts.iter().map(Self::ty).collect::<Result<Vec<_>, _>>()?;
-                let Some(first) = types.first() else { return Err("concat of no parts".into()) };
-                if *axis >= first.rank() {
-                    return Err(format!("concat axis {axis} of rank {}", first.rank()));
-                }
-                let mut sum = first.clone();
-                for ty in &types[1..] {
-                    let fits = ty.dtype == sum.dtype
-                        && ty.rank() == sum.rank()
-                        && (0..sum.rank()).all(|i| i == *axis || ty.shape[i] == sum.shape[i]);
-                    if !fits {
-                        return Err("concat of parts that differ beyond the axis".into());
-                    }
-                    sum.shape[*axis] = sum.shape[*axis].plus(&ty.shape[*axis]);
-                }
-                Ok(sum)
+                result_of(&Op::Concat { axis: *axis }, &types)
             }
             Self::Slice { axis, start, len, of } => {
-                let mut ty = of.ty()?;
-                let extent = ty.shape.get(*axis).and_then(crate::dim::Dim::as_constant);
-                match (extent, start.checked_add(*len)) {
-                    (Some(extent), Some(end)) if end <= extent && *len > 0 => {
-                        ty.shape[*axis] = (*len).into();
-                        Ok(ty)
-                    }
-                    _ => Err(format!("slice {start}..+{len} is outside axis {axis}")),
+                let whole = of.ty()?;
+                let mut part = whole.clone();
+                if let Some(extent) = part.shape.get_mut(*axis) {
+                    *extent = (*len).into();
                 }
+                let op = Op::Slice { axis: *axis, start: *start };
+                check_types(&op, &[whole], std::slice::from_ref(&part)).map_err(|e| e.0)?;
+                Ok(part)
             }
             Self::Transpose { perm, of } => {
-                let ty = of.ty()?;
-                let mut seen = perm.clone();
-                seen.sort_unstable();
-                if seen != (0..ty.rank()).collect::<Vec<_>>() {
-                    return Err(format!("transpose by {perm:?} of rank {}", ty.rank()));
-                }
-                let shape = perm.iter().map(|&axis| ty.shape[axis].clone()).collect();
-                Ok(TensorType { dtype: ty.dtype, shape })
+                result_of(&Op::Permute { perm: perm.clone() }, &[of.ty()?])
             }
             Self::Cast { to, of } => Ok(of.ty()?.with_dtype(*to)),
             Self::Graph(graph) => {
@@ -120,41 +99,40 @@ impl Recipe {
         }
     }
 
+    /// What it is made of; nothing for a checkpoint tensor and a graph.
+    pub fn parts(&self) -> &[Self] {
+        match self {
+            Self::Checkpoint { .. } | Self::Graph(_) => &[],
+            Self::Concat { parts, .. } => parts,
+            Self::Slice { of, .. } | Self::Transpose { of, .. } | Self::Cast { of, .. } => {
+                std::slice::from_ref(of)
+            }
+        }
+    }
+
     /// Calls `visit` with the name and stored type of every checkpoint tensor it reads, in order.
     pub fn visit_sources<'a>(&'a self, visit: &mut impl FnMut(&'a str, &'a TensorType)) {
         match self {
             Self::Checkpoint { name, ty } => visit(name, ty),
-            Self::Concat { parts, .. } => parts.iter().for_each(|p| p.visit_sources(visit)),
-            Self::Slice { of, .. } | Self::Transpose { of, .. } | Self::Cast { of, .. } => {
-                of.visit_sources(visit);
-            }
-            Self::Graph(_) => {}
+            other => other.parts().iter().for_each(|part| part.visit_sources(visit)),
         }
     }
 
-    /// The same recipe with every checkpoint name replaced by `rename` of it.
-    pub fn rename_sources(&self, rename: &mut impl FnMut(&str) -> String) -> Self {
+    /// Changes every checkpoint tensor and every graph that it is made of, in order.
+    pub fn change_leaves(&mut self, change: &mut impl FnMut(&mut Self)) {
         match self {
-            Self::Checkpoint { name, ty } => {
-                Self::Checkpoint { name: rename(name), ty: ty.clone() }
+            Self::Checkpoint { .. } | Self::Graph(_) => change(self),
+            Self::Concat { parts, .. } => {
+                parts.iter_mut().for_each(|part| part.change_leaves(change));
             }
-            Self::Concat { axis, parts } => Self::Concat {
-                axis: *axis,
-                parts: parts.iter().map(|p| p.rename_sources(rename)).collect(),
-            },
-            Self::Slice { axis, start, len, of } => Self::Slice {
-                axis: *axis,
-                start: *start,
-                len: *len,
-                of: Box::new(of.rename_sources(rename)),
-            },
-            Self::Transpose { perm, of } => {
-                Self::Transpose { perm: perm.clone(), of: Box::new(of.rename_sources(rename)) }
+            Self::Slice { of, .. } | Self::Transpose { of, .. } | Self::Cast { of, .. } => {
+                of.change_leaves(change);
             }
-            Self::Cast { to, of } => {
-                Self::Cast { to: *to, of: Box::new(of.rename_sources(rename)) }
-            }
-            Self::Graph(graph) => Self::Graph(graph.clone()),
         }
     }
+}
+
+fn result_of(op: &Op, operands: &[TensorType]) -> Result<TensorType, String> {
+    let inferred = infer_type(op, operands).map_err(|e| e.0)?;
+    inferred.ok_or_else(|| format!("`{}` does not say its type", op.mnemonic()))
 }

@@ -15,7 +15,7 @@ use piecewise_kernels::cpu::attention::{
     AttentionShape, PagedAttention, SegmentAttention, attention_scratch_bytes, paged_attention,
     segment_attention,
 };
-use piecewise_kernels::cpu::convert::{convert, round_to_bf16_in_place, round_to_f16_in_place};
+use piecewise_kernels::cpu::convert::convert;
 use piecewise_kernels::cpu::matmul::{MatmulArgs, MatmulProblem, matmul, matmul_scratch_bytes};
 use piecewise_kernels::cpu::sampling::{SampleArgs, sample, sample_scratch_bytes};
 use piecewise_kernels::cpu::{FloatSlice, FloatSliceMut, FloatType, Isa, SCRATCH_ALIGN};
@@ -141,8 +141,6 @@ impl Buffers {
         let len = self.x.len().min(self.wide.len());
         let from = FloatSlice::Bf16(&self.x[..len]);
         convert(isa, from, FloatSliceMut::F32(&mut self.wide[..len])).unwrap();
-        round_to_f16_in_place(isa, &mut self.wide);
-        round_to_bf16_in_place(isa, &mut self.wide);
     }
 }
 

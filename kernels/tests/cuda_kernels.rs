@@ -5,14 +5,11 @@ use piecewise_ir::custom::Attrs;
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType::{self, BF16, F16, F32, I32, I64};
 use piecewise_ir::entity::{Entity, Symbol};
-use piecewise_ir::graph::{Graph, Loc};
-use piecewise_ir::op::{BinaryOp, Op};
-use piecewise_ir::region::{ParamMode, Region};
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::attention::PagedAttention;
 use piecewise_kernels::cuda::{
-    AfterProduct, LaunchRecipe, MatMulSpec, OpKernels, OperandRole, PRELUDE, Param, STREAM_ROWS,
-    TENSOR_ROWS, sample_kernels,
+    LaunchRecipe, MatMulSpec, OpKernels, OperandRole, PRELUDE, Param, STREAM_ROWS, TENSOR_ROWS,
+    sample_kernels,
 };
 use piecewise_kernels::lower::LowerError;
 use piecewise_kernels::op::cuda::{CudaOpCall, CudaTarget};
@@ -134,41 +131,6 @@ fn all_kernels() -> Vec<LaunchRecipe> {
     }
     all.extend(sampling().launches);
     all
-}
-
-/// A gate of halves of a product's row.
-fn gate(columns: u64) -> Region {
-    let mut body = Graph::new("gate");
-    let half = || TensorType::new(BF16, [columns / 2]);
-    let row = body.add_input("a0", TensorType::new(BF16, [columns]), None, None);
-    let halves = [0, columns / 2]
-        .map(|start| body.push(Op::Slice { axis: 0, start }, vec![row], half(), Loc::default()));
-    let product = Op::Binary(BinaryOp::Mul);
-    let made = body.push(product, halves.to_vec(), half(), Loc::default());
-    body.set_outputs(vec![made]);
-    Region { over: Symbol::new(0), params: vec![ParamMode::Row], body }
-}
-
-#[test]
-fn products_in_tiles_compile_for_hopper_and_are_one_kernel_for_all_shapes() {
-    let Some(nvrtc) = Nvrtc::find() else { return };
-    let tile = |dtype| linear([dtype; 3], 1024, 4096).tile_kernel(None).unwrap();
-    let (gate, roles) = (gate(4096), [OperandRole::default()]);
-    let after = AfterProduct { region: &gate, roles: &roles, product: 0 };
-    let gated = linear([BF16; 3], 1024, 4096).tile_kernel(Some(after)).unwrap();
-    for recipe in [tile(BF16), tile(F16), gated.clone()] {
-        recipe.check(3, 0).unwrap();
-        assert_eq!(recipe.grid_at(&[512], 132), Ok([132, 1, 1]));
-        let made = nvrtc.compile(&recipe.source, PRELUDE, "sm_90a", &recipe.options);
-        let log = made.err();
-        assert_eq!(log, None, "{}", recipe.source);
-    }
-    let other = linear([BF16; 3], 12_288, 24_576).tile_kernel(None).unwrap();
-    assert_eq!(other.source, tile(BF16).source);
-    assert_ne!(gated.source, other.source);
-    assert!(linear([BF16, BF16, F32], 1024, 4096).tile_kernel(None).is_err());
-    assert!(linear([F32; 3], 1024, 4096).tile_kernel(None).is_err());
-    assert!(linear([BF16; 3], 1020, 4096).tile_kernel(None).is_err());
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod cuda_kernels;
 mod cuda_regions;
 mod cuda_segments;
 mod cuda_tensor;
+mod cuda_tiles;
 #[path = "cuda/emulate.rs"]
 mod emulate;
 #[path = "cuda/layer.rs"]

@@ -15,11 +15,6 @@ use std::fmt;
 pub const DEFAULT_PIPELINE: &str =
     "canonicalize,fold,merge_matmuls,cse,dce,fuse,split,destination,plan,check";
 
-/// The text of the default pipeline.
-pub fn default_pipeline() -> &'static str {
-    DEFAULT_PIPELINE
-}
-
 /// The value of a pass option.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum OptionValue {
@@ -251,23 +246,39 @@ impl Parser {
         Ok(self.chars[start..self.at].iter().collect())
     }
 
+    /// Items with commas between them, up to `close`, whose opening is read.
+    fn items(
+        &mut self,
+        close: char,
+        expected: &'static str,
+        mut item: impl FnMut(&mut Self) -> Result<(), PipelineError>,
+    ) -> Result<(), PipelineError> {
+        if self.eat(close) {
+            return Ok(());
+        }
+        loop {
+            item(self)?;
+            if self.eat(close) {
+                return Ok(());
+            }
+            if !self.eat(',') {
+                return Err(self.expected(expected));
+            }
+        }
+    }
+
     fn pass(&mut self) -> Result<PassSpec, PipelineError> {
         let name = self.word("a pass name")?;
         let mut options = Options::new();
-        if self.eat('{') && !self.eat('}') {
-            loop {
-                let option = self.word("an option name")?;
-                let value = if self.eat('=') { self.value()? } else { OptionValue::Flag };
+        if self.eat('{') {
+            self.items('}', "`,` or `}`", |p| {
+                let option = p.word("an option name")?;
+                let value = if p.eat('=') { p.value()? } else { OptionValue::Flag };
                 if options.insert(option.clone(), value).is_some() {
-                    return Err(PipelineError::DuplicateOption { pass: name, option });
+                    return Err(PipelineError::DuplicateOption { pass: name.clone(), option });
                 }
-                if self.eat('}') {
-                    break;
-                }
-                if !self.eat(',') {
-                    return Err(self.expected("`,` or `}`"));
-                }
-            }
+                Ok(())
+            })?;
         }
         Ok(PassSpec { name, options })
     }
@@ -277,18 +288,11 @@ impl Parser {
             return Ok(OptionValue::Word(self.word("a value")?));
         }
         let mut words = Vec::new();
-        if self.eat(']') {
-            return Ok(OptionValue::List(words));
-        }
-        loop {
-            words.push(self.word("a list element")?);
-            if self.eat(']') {
-                return Ok(OptionValue::List(words));
-            }
-            if !self.eat(',') {
-                return Err(self.expected("`,` or `]`"));
-            }
-        }
+        self.items(']', "`,` or `]`", |p| {
+            words.push(p.word("a list element")?);
+            Ok(())
+        })?;
+        Ok(OptionValue::List(words))
     }
 }
 

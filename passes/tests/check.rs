@@ -73,8 +73,8 @@ fn a_part_of_the_plan_that_is_missing_is_b0101() {
 }
 
 #[test]
-fn names_of_nothing_are_b0102() {
-    assert_eq!(planted(|slots, _| slots[3].value = Value(99_999)), ["B0102"]);
+fn names_of_nothing_are_found() {
+    assert_eq!(planted(|slots, _| slots[3].value = Value(99_999)), ["P0402", "P0404"]);
     let mut module = planned(decoder(Widths::tiny(1)));
     let (slots, layout) = (module.slots().cloned(), module.layout().cloned());
     let mut stitch = module.stitch().expect("split").clone();
@@ -82,32 +82,32 @@ fn names_of_nothing_are_b0102() {
     module.set_stitch(stitch);
     module.set_slots(slots.expect("planned"));
     module.set_layout(layout.expect("planned"));
-    assert_eq!(codes(check_plan(&module)), ["B0102"]);
+    assert_eq!(codes(check_plan(&module)), ["P0103"]);
 }
 
 #[test]
-fn a_value_without_a_slot_is_b0103() {
+fn a_value_without_a_slot_is_p0404() {
     let found = planted(|slots, layout| {
         slots.pop();
         layout.offsets.pop();
         layout.sizes.pop();
     });
-    assert_eq!(found, ["B0103"]);
+    assert_eq!(found, ["P0404"]);
 }
 
 #[test]
-fn a_value_with_two_slots_is_b0104() {
+fn a_value_with_two_slots_is_p0403() {
     let found = planted(|slots, layout| {
         slots.push(slots[slots.len() - 1].clone());
         layout.offsets.push(layout.bytes);
         layout.sizes.push(layout.sizes[layout.sizes.len() - 1]);
         layout.bytes += 1 << 20;
     });
-    assert_eq!(found, ["B0104"]);
+    assert_eq!(found, ["P0403"]);
 }
 
 #[test]
-fn a_slot_for_a_weight_is_b0105() {
+fn a_slot_for_a_weight_is_p0402() {
     let graph = decoder(Widths::tiny(2));
     let weight = graph.weights()[0].value;
     assert!(matches!(graph.def(weight), ValueDef::Weight(0)));
@@ -118,25 +118,30 @@ fn a_slot_for_a_weight_is_b0105() {
         layout.sizes.push(1 << 20);
         layout.bytes += 1 << 20;
     });
-    assert_eq!(found, ["B0105"]);
+    assert_eq!(found, ["P0402"]);
 }
 
 #[test]
-fn a_wrong_kind_is_b0106() {
+fn a_wrong_kind_is_p0405() {
     let found = planted(|slots, _| {
         let at = first_of(slots, SlotKind::Boundary);
         slots[at].kind = SlotKind::Local;
     });
-    assert_eq!(found, ["B0106"]);
+    assert_eq!(found, ["P0405"]);
 }
 
 #[test]
 fn a_short_lifetime_is_b0107() {
-    let found = planted(|slots, _| {
-        let at = slots.iter().position(|s| s.live.end > s.live.start + 1 && s.live.start > 0);
-        slots[at.expect("a long one")].live.end -= 1;
-    });
-    assert_eq!(found, ["B0107"]);
+    let module = planned(decoder(Widths::tiny(2)));
+    let slots = module.slots().expect("planned").slots.len();
+    let mut of_the_rule = 0;
+    for at in 0..slots {
+        let found = planted(|slots, _| slots[at].live.end = slots[at].live.end.saturating_sub(1));
+        // What no launch reads at all later is a finding of the module's own rules.
+        assert!(matches!(found[..], ["B0107"] | ["P0406"]), "{at}: {found:?}");
+        of_the_rule += usize::from(found == ["B0107"]);
+    }
+    assert!(of_the_rule > 0, "a matmul and the regions beside it are one moment");
 }
 
 /// The first value of other rows that a piece over `R` reads from the rest of the step, and the
@@ -189,38 +194,38 @@ fn bytes_of_what_a_repeated_piece_reads_given_to_what_it_writes_are_b0301() {
 }
 
 #[test]
-fn misalignment_is_b0201_or_b0202() {
-    assert_eq!(planted(|_, layout| layout.align = 192), ["B0201"]);
-    assert_eq!(planted(|_, layout| layout.bytes += 1), ["B0202"]);
+fn misalignment_is_p0501() {
+    assert_eq!(planted(|_, layout| layout.align = 192), ["P0501"]);
+    assert_eq!(planted(|_, layout| layout.bytes += 1), ["P0501"]);
     let found = planted(|slots, layout| {
         let at = first_of(slots, SlotKind::Output);
         layout.offsets[at] += 16;
         layout.bytes += 256;
     });
-    assert!(found.contains(&"B0202"), "{found:?}");
+    assert!(found.contains(&"P0501"), "{found:?}");
 }
 
 #[test]
-fn an_end_outside_the_arena_is_b0203() {
-    assert_eq!(planted(|_, layout| layout.bytes -= layout.align), ["B0203"]);
+fn an_end_outside_the_arena_is_p0506() {
+    assert_eq!(planted(|_, layout| layout.bytes -= layout.align), ["P0506"]);
     let found = planted(|slots, layout| {
         layout.offsets[first_of(slots, SlotKind::Output)] = !255;
     });
-    assert_eq!(found, ["B0203"]);
+    assert_eq!(found, ["P0506"]);
 }
 
 #[test]
-fn a_slot_too_small_for_its_value_is_b0204() {
+fn a_slot_too_small_for_its_value_is_p0504() {
     assert_eq!(
         planted(|slots, layout| layout.sizes[first_of(slots, SlotKind::Local)] -= 2),
-        ["B0204"]
+        ["P0504"]
     );
 }
 
 #[test]
-fn lists_that_do_not_fit_are_b0205() {
-    assert_eq!(planted(|_, layout| layout.offsets.truncate(3)), ["B0205"]);
-    assert_eq!(planted(|_, layout| layout.bounds.push(1)), ["B0205"]);
+fn lists_that_do_not_fit_are_p0502() {
+    assert_eq!(planted(|_, layout| layout.offsets.truncate(3)), ["P0502"]);
+    assert_eq!(planted(|_, layout| layout.bounds.push(1)), ["P0502"]);
 }
 
 #[test]
@@ -246,15 +251,15 @@ fn an_edited_offset_that_overlaps_is_b0301() {
 }
 
 #[test]
-fn a_slot_over_the_counts_is_b0302() {
-    assert_eq!(planted(|_, layout| layout.offsets[0] = 0), ["B0302"]);
+fn a_slot_over_the_counts_is_p0505() {
+    assert_eq!(planted(|_, layout| layout.offsets[0] = 0), ["P0505"]);
 }
 
 #[test]
-fn what_is_staged_and_what_is_not_is_b0401_to_b0403() {
-    assert_eq!(planted(|_, layout| layout.counts = layout.bytes), ["B0401"]);
-    assert_eq!(planted(|_, layout| layout.counts = 2), ["B0401"]);
-    assert_eq!(planted(|_, layout| layout.staged -= 256), ["B0402"]);
+fn what_is_staged_and_what_is_not_is_p0505_or_b0403() {
+    assert_eq!(planted(|_, layout| layout.counts = layout.bytes), ["P0505"]);
+    assert_eq!(planted(|_, layout| layout.counts = 2), ["P0501"]);
+    assert_eq!(planted(|_, layout| layout.staged -= 256), ["P0505"]);
     assert_eq!(planted(|_, layout| layout.staged += 256), ["B0403"]);
 }
 

@@ -9,23 +9,16 @@ use crate::reader::MalformedLine;
 /// An error of the capture planner.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum PlannerError {
     /// A file could not be opened, read or written.
     #[error("cannot {action} {}: {source}", path.display())]
-    File {
-        /// `read` or `write`.
-        action: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    File { action: &'static str, path: PathBuf, source: io::Error },
     /// A stream of lines broke off.
     #[error("cannot read line {line}: {source}")]
     Stream {
         /// One-based number of the line.
         line: u64,
-        /// The cause.
         source: io::Error,
     },
     /// The log holds no step with at least one token.
@@ -41,7 +34,6 @@ pub enum PlannerError {
         idle: u64,
         /// Lines that could not be used.
         malformed: u64,
-        /// The first malformed lines.
         first: Vec<MalformedLine>,
     },
     /// More lines are malformed than the threshold allows.
@@ -57,7 +49,6 @@ pub enum PlannerError {
         lines: u64,
         /// The threshold, in percent of the lines.
         threshold_percent: f64,
-        /// The first malformed lines.
         first: Vec<MalformedLine>,
     },
     /// The header of a histogram names no column of sizes or counts.
@@ -66,7 +57,6 @@ pub enum PlannerError {
          the columns are tokens,steps[,kind[,query_length]] (kind: mixed or decode)"
     )]
     HistogramHeader {
-        /// The header line.
         header: String,
         /// The column that is missing.
         missing: &'static str,
@@ -74,7 +64,6 @@ pub enum PlannerError {
     /// A setting that is out of its range, or below what the log has.
     #[error("{what} is {problem}")]
     Setting {
-        /// The option.
         what: &'static str,
         /// What was given, what is accepted, and what to try.
         problem: String,
@@ -85,7 +74,6 @@ pub enum PlannerError {
          size, one for each decode size and query length; raise it, or plan with --graph-mode piecewise"
     )]
     TooFewGraphs {
-        /// What was given.
         given: usize,
         /// The fewest that cover the maxima.
         least: usize,
@@ -95,33 +83,20 @@ pub enum PlannerError {
         "{candidates} candidate sizes and {graphs} graphs are too many to plan at once: \
          lower --max-graphs, or round sizes with --multiple-of 8"
     )]
-    TooManyCandidates {
-        /// Candidate sizes.
-        candidates: usize,
-        /// Graphs.
-        graphs: usize,
-    },
+    TooManyCandidates { candidates: usize, graphs: usize },
     /// The objective and the other settings contradict each other.
     #[error("{what}; {try_instead}")]
-    Contradiction {
-        /// What contradicts what.
-        what: &'static str,
-        /// How to resolve it.
-        try_instead: &'static str,
-    },
+    Contradiction { what: &'static str, try_instead: &'static str },
     /// Even the smallest plan exceeds a budget.
     #[error(
         "the {what} of {budget} {unit} is too small: the sizes that cover the maximum alone need \
          {least} {unit}; raise the budget or lower the maximum"
     )]
     BudgetTooSmall {
-        /// The budget.
         what: &'static str,
-        /// What was given.
         budget: u64,
         /// The least that any plan needs.
         least: u64,
-        /// Bytes or nanoseconds.
         unit: &'static str,
     },
     /// A line of a costs file is no cost point.
@@ -165,7 +140,6 @@ pub enum PlannerError {
     CostsLackResource {
         /// The way to run a step.
         path: CostPath,
-        /// The missing field.
         field: &'static str,
     },
     /// A configuration is no TOML.
@@ -173,20 +147,12 @@ pub enum PlannerError {
     ConfigSyntax(#[from] toml::de::Error),
     /// A key of the configuration has a value that cannot be used.
     #[error("`{key}` in the configuration is {found}; {expected}")]
-    ConfigValue {
-        /// The key.
-        key: &'static str,
-        /// What was found.
-        found: String,
-        /// What is accepted.
-        expected: &'static str,
-    },
+    ConfigValue { key: &'static str, found: String, expected: &'static str },
     /// A key of the configuration is missing, or there twice.
     #[error(
         "the configuration has {count} keys `{key}`; give it once, at the top level or in one table"
     )]
     ConfigKeyCount {
-        /// The key.
         key: &'static str,
         /// How often it is there.
         count: usize,
@@ -197,7 +163,6 @@ pub enum PlannerError {
          exponential:mean=200,max=2048 or lognormal:median=300,sigma=1.0,max=4096"
     )]
     BadLengths {
-        /// What was given.
         text: String,
         /// What is wrong with it.
         reason: String,
@@ -207,11 +172,9 @@ pub enum PlannerError {
         "the simulation was stopped after {steps} steps with {unfinished} of {requests} requests unfinished; lower --requests or the arrival rate"
     )]
     SimulationTooLong {
-        /// Steps that were generated.
         steps: u64,
         /// Requests that had not finished.
         unfinished: u64,
-        /// All requests.
         requests: u64,
     },
 }

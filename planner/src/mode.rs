@@ -1,10 +1,14 @@
 //! How steps run, and which graphs are captured for them.
 
+use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
+
 /// How one step runs.
 #[derive(
-    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize,
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, IntoStaticStr,
 )]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum StepMode {
     /// Launched, one by one.
     None,
@@ -16,12 +20,8 @@ pub enum StepMode {
 
 impl StepMode {
     /// Its name in logs and statistics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Piecewise => "piecewise",
-            Self::Full => "full",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 }
 
@@ -36,10 +36,12 @@ impl StepMode {
     Hash,
     Debug,
     Default,
-    serde::Serialize,
-    serde::Deserialize,
+    Serialize,
+    Deserialize,
+    IntoStaticStr,
 )]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum GraphMode {
     /// None: every step is launched.
     None,
@@ -117,13 +119,18 @@ impl GraphMode {
     }
 
     /// Its name in configuration and statistics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Piecewise => "piecewise",
-            Self::Full => "full",
-            Self::FullDecodeOnly => "full_decode_only",
-            Self::FullAndPiecewise => "full_and_piecewise",
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
+}
+
+/// Every step runs so.
+impl From<StepMode> for GraphMode {
+    fn from(every_step: StepMode) -> Self {
+        match every_step {
+            StepMode::None => Self::None,
+            StepMode::Piecewise => Self::Piecewise,
+            StepMode::Full => Self::Full,
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use crate::error::PlannerError;
@@ -58,7 +58,7 @@ pub struct ReadLog {
 const NAMED_LINES: usize = 10;
 
 /// A longer line is malformed, and is not kept in memory.
-const MAX_LINE_BYTES: usize = 1 << 20;
+const MAX_LINE_BYTES: u64 = 1 << 20;
 
 pub(crate) enum Line {
     Step,
@@ -155,31 +155,14 @@ pub fn read_log(mut input: impl BufRead, options: ReadOptions) -> Result<ReadLog
 /// `None` at the end, `Some(false)` for a line that was cut at the limit.
 fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<Option<bool>> {
     line.clear();
-    let mut complete = true;
-    let mut any = false;
-    loop {
-        let available = match input.fill_buf() {
-            Ok(available) => available,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(error),
-        };
-        if available.is_empty() {
-            return Ok(any.then_some(complete));
-        }
-        any = true;
-        let end = available.iter().position(|byte| *byte == b'\n');
-        let part = &available[..end.unwrap_or(available.len())];
-        if line.len() + part.len() <= MAX_LINE_BYTES {
-            line.extend_from_slice(part);
-        } else {
-            complete = false;
-        }
-        let used = part.len() + usize::from(end.is_some());
-        input.consume(used);
-        if end.is_some() {
-            return Ok(Some(complete));
-        }
+    if input.by_ref().take(MAX_LINE_BYTES + 1).read_until(b'\n', line)? == 0 {
+        return Ok(None);
     }
+    let complete = line.ends_with(b"\n") || line.len() as u64 <= MAX_LINE_BYTES;
+    if !complete {
+        input.skip_until(b'\n')?;
+    }
+    Ok(Some(complete))
 }
 
 fn trim(line: &[u8]) -> &[u8] {

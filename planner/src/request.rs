@@ -1,6 +1,6 @@
 //! What a plan is asked for.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::capture_sizes::ListKind;
 use crate::costs::CostPath;
@@ -10,7 +10,7 @@ use crate::planner::MAX_GRAPHS;
 use crate::traffic::{MAX_STEP_TOKENS, Traffic};
 
 /// What a plan minimises.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Objective {
     /// The expected time of the log's steps; of plans with equal time, the least padding.

@@ -2,11 +2,12 @@
 //! them continuously and prefills them in chunks.
 
 use std::collections::VecDeque;
+use strum::Display;
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, Exp};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::costs::{CostPath, StepCosts};
 use crate::error::PlannerError;
@@ -16,8 +17,9 @@ use crate::record::IterationRecord;
 use crate::traffic::MAX_STEP_TOKENS;
 
 /// A named shape of traffic.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Display)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum TrafficShape {
     /// Short prompts, medium answers, a steady stream of users.
     Chat,
@@ -51,15 +53,6 @@ pub struct Simulation {
 }
 
 impl TrafficShape {
-    /// The name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            TrafficShape::Chat => "chat",
-            TrafficShape::Retrieval => "retrieval",
-            TrafficShape::Batch => "batch",
-        }
-    }
-
     /// The settings of this shape, for a model of about eight billion parameters on one large GPU.
     pub fn simulation(self) -> Simulation {
         let (requests, rate, prompt, output, max_num_tokens, max_num_seqs) = match self {

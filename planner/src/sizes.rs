@@ -3,39 +3,24 @@
 /// Why a list of sizes is refused.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum SizeError {
     /// The list is empty.
     #[error("{list} is empty; give at least one size, or a single number for the default pattern")]
-    Empty {
-        /// The configuration key.
-        list: &'static str,
-    },
+    Empty { list: &'static str },
     /// A size of 0.
     #[error("{list} contains 0; a size is at least 1")]
-    Zero {
-        /// The configuration key.
-        list: &'static str,
-    },
+    Zero { list: &'static str },
     /// The sizes do not ascend.
     #[error("{list} is not ascending at {at}; sort it and drop repeated sizes")]
     Unsorted {
-        /// The configuration key.
         list: &'static str,
         /// The first size that is not above the one before.
         at: u64,
     },
     /// A size above the bound.
     #[error("{list} contains {size}, above {bound_name} = {bound}; drop it or raise {bound_name}")]
-    AboveBound {
-        /// The configuration key.
-        list: &'static str,
-        /// The size.
-        size: u64,
-        /// The bound's configuration key.
-        bound_name: &'static str,
-        /// The bound.
-        bound: u64,
-    },
+    AboveBound { list: &'static str, size: u64, bound_name: &'static str, bound: u64 },
 }
 
 /// Ascending, distinct capture sizes, none above the bound.

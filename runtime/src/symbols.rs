@@ -61,6 +61,7 @@ fn is_own(role: &str) -> bool {
 /// Why symbols can't be bound.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum SymbolError {
     /// A role that the runtime does not know.
     #[error(
@@ -68,34 +69,21 @@ pub enum SymbolError {
          rows, sequences, kv.rows, sampled.rows, sequence.slots, rows.NAME for rows of your own, \
          and a multiple of one that varies, such as 4*tokens"
     )]
-    Unknown {
-        /// The symbol's name.
-        symbol: String,
-        /// Its role.
-        role: String,
-    },
+    Unknown { symbol: String, role: String },
     /// More kinds of rows than can be told apart.
     #[error(
         "symbol {symbol} has the role \"{role}\", but there are {MAX_OWN} other kinds of rows.* \
          already; tie it to one of them by a role such as \"2*rows.NAME\""
     )]
-    TooMany {
-        /// The symbol's name.
-        symbol: String,
-        /// Its role.
-        role: String,
-    },
+    TooMany { symbol: String, role: String },
     /// A symbol whose bound is not as many times that of the symbol that it is tied to.
     #[error(
         "symbol {symbol} is declared up to {bound}, but by its role it is {times} times as many as \
          another that goes up to {base}: declare it up to {expected}"
     )]
     Bound {
-        /// The symbol's name.
         symbol: String,
-        /// Its bound.
         bound: u64,
-        /// Its factor.
         times: u64,
         /// The bound of what it is tied to.
         base: u64,

@@ -17,6 +17,7 @@ use std::path::PathBuf;
 /// Why a model could not be put together.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum AssemblyError {
     /// A setting.
     #[error(transparent)]
@@ -24,7 +25,6 @@ pub enum AssemblyError {
     /// A device that there is not.
     #[error("{from}: target: {reason}")]
     Target {
-        /// Where it was set.
         from: Source,
         /// What is wrong with it.
         reason: String,
@@ -37,27 +37,16 @@ pub enum AssemblyError {
     TooLong {
         /// Where the length was set.
         from: Source,
-        /// The length.
         length: u64,
         /// The longest that the model can have.
         longest: u64,
     },
     /// A bound for a graph, which has its own.
     #[error("{key} ({from}) is for model folders and presets; the bounds of a graph are its own")]
-    BoundOfGraph {
-        /// The key.
-        key: &'static str,
-        /// Where it was set.
-        from: Source,
-    },
+    BoundOfGraph { key: &'static str, from: Source },
     /// The configuration of a model folder.
     #[error("can't use the model in {}", folder.display())]
-    Folder {
-        /// The folder.
-        folder: PathBuf,
-        /// What is wrong.
-        source: Box<ModelConfigError>,
-    },
+    Folder { folder: PathBuf, source: Box<ModelConfigError> },
     /// The weights of a model folder.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
@@ -66,10 +55,7 @@ pub enum AssemblyError {
         "checkpoint tensor \"{tensor}\" is a bias that the model of config.json does not have: \
          the configuration belongs to other weights"
     )]
-    UnknownBias {
-        /// The tensor.
-        tensor: String,
-    },
+    UnknownBias { tensor: String },
     /// The graph of a family.
     #[error(transparent)]
     Build(#[from] BuildErrors),
@@ -80,13 +66,11 @@ pub enum AssemblyError {
         name: String,
         /// What can't be done with it.
         what: &'static str,
-        /// Why not.
         reason: String,
     },
     /// An op to split at that the graph does not have.
     #[error("splitting_ops names {name:?}, but the custom ops of the graph are {there}")]
     SplitOp {
-        /// The name.
         name: String,
         /// The names that there are.
         there: String,

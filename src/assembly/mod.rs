@@ -68,7 +68,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Notice<'a> {
-    /// How far it is.
+    /// A part of compiling, loading or capturing is done.
     Progress(Progress),
     /// Something that is no reason to stop.
     Warning(&'a str),
@@ -224,7 +224,7 @@ impl Assembly {
         self.set("level", level)
     }
 
-    /// Which graphs are captured.
+    /// Which graphs are captured: none, the pieces, whole steps, or both.
     pub fn graph_mode(self, mode: GraphMode) -> Self {
         self.set("graph_mode", mode)
     }

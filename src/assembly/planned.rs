@@ -77,7 +77,7 @@ pub struct LoweredPiece<'a> {
 /// A unique piece at all its sizes, or why it does not compile.
 #[derive(Debug)]
 pub struct LoweredUnique<'a> {
-    /// Which.
+    /// Its number among the unique pieces of the plan.
     pub unique: UniquePieceId,
     /// In the order of sizes.
     pub pieces: Result<Vec<LoweredPiece<'a>>, &'a CompileError>,
@@ -216,7 +216,7 @@ pub(super) fn plan(mut assembly: Assembly) -> Result<Planned, AssemblyError> {
 }
 
 impl Planned {
-    /// The settings in force.
+    /// The configuration that the plan was made with, and what follows from it.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }

@@ -19,7 +19,7 @@ use toml::Value;
 /// A configuration that makes sense for its model.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The values in force.
+    /// Every key with the value of the topmost layer that sets it.
     pub config: RuntimeConfig,
     /// The sizes and bounds that follow from them.
     pub dispatcher: Dispatcher,

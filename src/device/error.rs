@@ -6,23 +6,16 @@ use piecewise_backend::device::DeviceError;
 /// Why a device can't be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum OpenError {
     /// Something of CUDA is missing or too old.
     #[error("can't run on cuda:{ordinal}; `piecewise doctor` says more")]
-    Cuda {
-        /// The device's number.
-        ordinal: u32,
-        /// What is missing.
-        source: CudaError,
-    },
+    Cuda { ordinal: u32, source: CudaError },
     /// An architecture alone.
     #[error(
         "target cuda:{arch} is an architecture to compile for; to run, write cpu, cuda or cuda:N"
     )]
-    NoDevice {
-        /// The architecture.
-        arch: Arch,
-    },
+    NoDevice { arch: Arch },
     /// The processor's threads or memory.
     #[error(transparent)]
     Cpu(#[from] DeviceError),

@@ -4,10 +4,12 @@
 pub mod packing;
 mod protocol;
 mod runner;
+mod spread;
 mod text;
 mod vision;
 
 pub use protocol::{ItemEncoder, ItemError, OutputRows, Values};
 pub use runner::{Encoder, ItemOutputs, default_budgets};
+pub use spread::{encode_on, spread};
 pub use text::{LoadError, TextEncoder, TextItem, TextModel};
 pub use vision::{ImageItem, VisionEncoder, VisionModel};

@@ -7,35 +7,23 @@ use std::sync::Arc;
 /// Why an item has no outputs. Others of the same call have theirs.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum ItemError {
     /// It has no tokens, or one that the model does not know, or can't be encoded.
     #[error(transparent)]
     Tokens(#[from] TokenizerError),
     /// The model has no positions for it.
     #[error("{tokens} tokens, but the model reads at most {longest}; cut the text")]
-    TooLong {
-        /// Its tokens.
-        tokens: usize,
-        /// The most.
-        longest: usize,
-    },
+    TooLong { tokens: usize, longest: usize },
     /// No step is large enough.
     #[error(
         "{rows} rows, but a step has at most {max_num_tokens} (max_num_tokens); raise it or give a \
          smaller item"
     )]
-    LargerThanAStep {
-        /// Its rows.
-        rows: u64,
-        /// The most.
-        max_num_tokens: u64,
-    },
+    LargerThanAStep { rows: u64, max_num_tokens: u64 },
     /// It is not what the model takes.
     #[error("{reason}")]
-    Invalid {
-        /// What is wrong.
-        reason: String,
-    },
+    Invalid { reason: String },
     /// The step that it was in failed.
     #[error("the step failed: {0}")]
     Step(Arc<SessionError>),

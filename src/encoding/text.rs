@@ -52,6 +52,7 @@ pub struct TextModel {
     config: TextEncoderConfig,
     tokenizer: Option<TextTokenizer>,
     outputs: Vec<TextOutput>,
+    labels: usize,
 }
 
 /// An encoder of text.
@@ -121,6 +122,7 @@ impl ItemEncoder for TextModel {
         let rows = |output: &TextOutput| match output {
             TextOutput::Rows => OutputRows::PerRow(width),
             TextOutput::Embedding | TextOutput::Pooler => OutputRows::PerItem(width),
+            TextOutput::Scores => OutputRows::PerItem(self.labels),
         };
         self.outputs.iter().map(rows).collect()
     }
@@ -150,7 +152,8 @@ impl Encoder<TextModel> {
         let graph = config.graph(&checkpoint, dtype, &bounds, outputs)?;
         // Heads that are not asked for may be in the checkpoint.
         check_weights(&graph, &checkpoint)?;
-        let model = TextModel { config, tokenizer, outputs: outputs.to_vec() };
+        let labels = config.labels(&checkpoint);
+        let model = TextModel { config, tokenizer, outputs: outputs.to_vec(), labels };
         Ok(Self::new(model, graph, checkpoint, bounds, layers, watch)?)
     }
 

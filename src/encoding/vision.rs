@@ -8,7 +8,7 @@ use crate::models::encoder::qwen_vl::{
     COLUMNS, CORNER_WEIGHTS, CORNERS, FIRSTS, LONGEST_SIDE, PATCHES, ROWS, WINDOW_LENGTHS,
     WINDOW_STARTS,
 };
-use crate::models::encoder::{QwenVlConfig, QwenVlKind, SiglipConfig, VisionConfig};
+use crate::models::encoder::{QwenVlConfig, QwenVlKind, VisionConfig, VitConfig};
 use crate::models::{Checkpoint, check_weights};
 use piecewise_runtime::config::ConfigLayers;
 use std::path::Path;
@@ -18,7 +18,7 @@ use std::path::Path;
 pub struct ImageItem {
     /// Frames (of a video: groups of them), rows and columns, in patches.
     pub grid: [usize; 3],
-    /// `[frames * rows * columns, patch width]`. Of a SigLIP, row by row, channel, then y, then x.
+    /// `[frames * rows * columns, patch width]`. Of a SigLIP, a CLIP or a ViT, row by row, channel, then y, then x.
     /// Of a Qwen, in blocks of merged patches, row by row, and within a block row by row; channel,
     /// then frame, then y, then x.
     pub patches: Vec<f32>,
@@ -69,13 +69,13 @@ impl ItemEncoder for VisionModel {
         let [frames, rows, columns] = item.grid;
         let invalid = |reason: String| Err(ItemError::Invalid { reason });
         let shown = format!("a grid of {frames} x {rows} x {columns} patches");
-        let (width, block) = match &self.config {
-            VisionConfig::Siglip(config) => {
+        let (width, block, class) = match &self.config {
+            VisionConfig::Vit(config) => {
                 let side = config.side();
                 if item.grid != [1, side, side] {
                     return invalid(format!("{shown}, but the model takes 1 x {side} x {side}"));
                 }
-                (config.patch_width(), 1)
+                (config.patch_width(), 1, usize::from(config.has_class_row()))
             }
             VisionConfig::QwenVl(config) => {
                 let (merge, most) = (config.merge_size, LONGEST_SIDE as usize);
@@ -86,13 +86,15 @@ impl ItemEncoder for VisionModel {
                          up to {most}"
                     ));
                 }
-                (config.patch_width(), config.block())
+                (config.patch_width(), config.block(), 0)
             }
         };
         let patches = frames.checked_mul(rows * columns);
         let elements = patches.and_then(|patches| patches.checked_mul(width));
         match patches {
-            Some(patches) if elements == Some(item.patches.len()) => Ok((patches / block) as u64),
+            Some(patches) if elements == Some(item.patches.len()) => {
+                Ok((patches / block + class) as u64)
+            }
             _ => invalid(format!(
                 "{shown} of {width} elements each, but there are {} elements",
                 item.patches.len()
@@ -102,7 +104,7 @@ impl ItemEncoder for VisionModel {
 
     fn fill(&self, items: &[&ImageItem]) -> Vec<(&'static str, Values)> {
         match &self.config {
-            VisionConfig::Siglip(config) => fill_siglip(config, items),
+            VisionConfig::Vit(config) => fill_vit(config, items),
             VisionConfig::QwenVl(config) => fill_qwen(config, items),
         }
     }
@@ -130,17 +132,17 @@ impl ItemEncoder for VisionModel {
     }
 }
 
-fn fill_siglip(config: &SiglipConfig, items: &[&ImageItem]) -> Vec<(&'static str, Values)> {
-    let places = (config.side() * config.side()) as i32;
-    let count = items.len() as i32;
+fn fill_vit(config: &VitConfig, items: &[&ImageItem]) -> Vec<(&'static str, Values)> {
+    let class = usize::from(config.has_class_row());
+    let rows = config.side() * config.side() + class;
+    let class_row = vec![0.0; class * config.patch_width()];
+    let patches = items.iter().flat_map(|item| class_row.iter().chain(&item.patches).copied());
+    let count = items.len();
     vec![
-        (
-            PATCHES,
-            Values::F32(items.iter().flat_map(|item| item.patches.iter().copied()).collect()),
-        ),
-        ("positions", Values::I32((0..count).flat_map(|_| 0..places).collect())),
-        ("starts", Values::I32((0..count).map(|i| i * places).collect())),
-        ("lengths", Values::I32(vec![places; items.len()])),
+        (PATCHES, Values::F32(patches.collect())),
+        ("positions", Values::I32((0..count).flat_map(|_| 0..rows as i32).collect())),
+        ("starts", Values::I32((0..count).map(|i| (i * rows) as i32).collect())),
+        ("lengths", Values::I32(vec![rows as i32; count])),
     ]
 }
 

@@ -46,10 +46,10 @@ struct Placed {
     entry: TensorEntry,
 }
 
-/// One stored tensor.
+/// A tensor of a checkpoint, as it lies in the mapped file.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TensorView<'a> {
-    /// Type of the elements.
+    /// The type that the elements are stored as.
     pub dtype: DType,
     /// Dimensions, outermost first; empty for a scalar.
     pub shape: &'a [usize],

@@ -9,7 +9,6 @@ pub(in crate::models) mod fields;
 pub(in crate::models) mod options;
 mod rope;
 
-use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
@@ -23,7 +22,7 @@ use super::files::{ReadError, read_bounded};
 use piecewise_ir::dtype::DType;
 
 /// An architecture, by the name of its code in transformers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::Display)]
 #[non_exhaustive]
 pub enum Family {
     /// `Qwen3ForCausalLM`: q and k are normalized per head.
@@ -40,47 +39,31 @@ impl Family {
     const ALL: [Family; 4] = [Self::Qwen3, Self::Qwen2, Self::Llama, Self::Mistral];
 
     /// The name of the architecture in the list `architectures`.
-    pub fn architecture(self) -> &'static str {
-        match self {
-            Self::Qwen3 => "Qwen3ForCausalLM",
-            Self::Qwen2 => "Qwen2ForCausalLM",
-            Self::Llama => "LlamaForCausalLM",
-            Self::Mistral => "MistralForCausalLM",
-        }
+    pub fn architecture(self) -> String {
+        format!("{self}ForCausalLM")
     }
 
     /// The value of `model_type`.
-    pub fn model_type(self) -> &'static str {
-        match self {
-            Self::Qwen3 => "qwen3",
-            Self::Qwen2 => "qwen2",
-            Self::Llama => "llama",
-            Self::Mistral => "mistral",
-        }
+    pub fn model_type(self) -> String {
+        self.to_string().to_lowercase()
     }
 
     fn read(root: &Fields<'_>, part: Part) -> Result<Self, ConfigError> {
-        let supported = || {
-            let names: Vec<_> = Self::ALL.iter().map(|family| family.architecture()).collect();
-            format!("the architectures are {}", names.join(", "))
+        let known = |key, is_named: &dyn Fn(&Self) -> bool| {
+            Self::ALL.into_iter().find(is_named).ok_or_else(|| {
+                let names = Self::ALL.map(Self::architecture).join(", ");
+                root.unsupported(key, format!("the architectures are {names}"))
+            })
         };
-        let by_type = match root.string("model_type")? {
-            None => None,
-            Some(name) => Some(
-                Self::ALL
-                    .into_iter()
-                    .find(|family| family.model_type() == name)
-                    .ok_or_else(|| root.unsupported("model_type", supported()))?,
-            ),
-        };
+        let by_type = root.string("model_type")?;
+        let by_type = by_type
+            .map(|name| known("model_type", &|family| family.model_type() == name))
+            .transpose()?;
         let by_architecture = match root.strings("architectures")?.as_deref() {
             None | Some([]) => None,
-            Some([name]) => Some(
-                Self::ALL
-                    .into_iter()
-                    .find(|family| family.architecture() == *name || part.is_trunk(*family, name))
-                    .ok_or_else(|| root.unsupported("architectures", supported()))?,
-            ),
+            Some([name]) => Some(known("architectures", &|family| {
+                family.architecture() == *name || part.is_trunk(*family, name)
+            })?),
             Some(_) => return Err(root.unsupported("architectures", "one architecture is")),
         };
         match (by_type, by_architecture) {
@@ -119,17 +102,6 @@ impl Family {
     }
 }
 
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Qwen3 => "Qwen3",
-            Self::Qwen2 => "Qwen2",
-            Self::Llama => "Llama",
-            Self::Mistral => "Mistral",
-        })
-    }
-}
-
 /// What of a decoder a configuration may be of.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
@@ -140,8 +112,7 @@ enum Part {
 
 impl Part {
     fn is_trunk(self, family: Family, architecture: &str) -> bool {
-        let name = family.architecture().strip_suffix("ForCausalLM");
-        self == Self::Trunk && architecture.strip_suffix("Model") == name
+        self == Self::Trunk && architecture == format!("{family}Model")
     }
 }
 
@@ -153,7 +124,7 @@ impl Part {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct DecoderConfig {
-    /// The architecture.
+    /// The architecture whose layers the other fields size.
     pub family: Family,
     /// Width of the residual stream.
     pub hidden_size: usize,
@@ -182,7 +153,7 @@ pub struct DecoderConfig {
     pub bos_token_id: Option<u32>,
     /// The ids that end a text, each below `vocab_size`; may be empty.
     pub eos_token_ids: Vec<u32>,
-    /// Rotary positions.
+    /// Base and scaling of the rotary positions.
     pub rope: RopeConfig,
     /// Whether q and k are normalized per head (`q_norm.weight`, `k_norm.weight`: `[head_dim]`).
     pub qk_norm: bool,

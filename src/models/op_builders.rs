@@ -75,7 +75,7 @@ pub struct Segments<'b> {
     pub lengths: Tensor<'b>,
 }
 
-/// States of a decoder.
+/// States that a decoder keeps for each layer, as methods of the builder.
 pub trait DecoderStates {
     /// The KV state of a layer, under the current scope: `rows` is the symbol of the pool.
     fn kv_state(&self, rows: Symbol, kv_heads: u64, head_dim: u64, dtype: DType) -> KvState<'_>;

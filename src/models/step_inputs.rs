@@ -69,7 +69,7 @@ pub struct StepInputs<'b> {
     pub positions: Tensor<'b>,
     /// `i32 [T]`: the row of the KV pool that each token writes.
     pub kv_slots: Tensor<'b>,
-    /// What paged attention reads.
+    /// Pages, lengths and rows of each sequence, as paged attention reads them.
     pub attention: AttentionMeta<'b>,
     /// `i32 [R]`: the token rows that want logits.
     pub logit_rows: Tensor<'b>,

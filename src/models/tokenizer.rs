@@ -16,11 +16,11 @@ const LARGEST_FILE: u64 = 256 << 20;
 /// Why text cannot be turned into token ids or back. Variants about the file name it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum TokenizerError {
     /// The file cannot be read.
     #[error("{}: {source}; give token ids instead of text if there is no tokenizer", file.display())]
     Io {
-        /// The file.
         file: PathBuf,
         /// What the operating system said.
         source: std::io::Error,
@@ -28,9 +28,7 @@ pub enum TokenizerError {
     /// The file is far larger than any tokenizer.
     #[error("{}: {bytes} bytes, but a tokenizer has at most {limit}", file.display())]
     TooLarge {
-        /// The file.
         file: PathBuf,
-        /// Its length.
         bytes: u64,
         /// The largest length that is read.
         limit: u64,
@@ -38,7 +36,6 @@ pub enum TokenizerError {
     /// The file is not a tokenizer.
     #[error("{}: not a tokenizer: {source}", file.display())]
     Invalid {
-        /// The file.
         file: PathBuf,
         /// What the `tokenizers` crate said.
         source: tokenizers::Error,
@@ -50,21 +47,16 @@ pub enum TokenizerError {
         file.display()
     )]
     DoesNotFit {
-        /// The file.
         file: PathBuf,
         /// The token with the highest id, shortened.
         token: String,
-        /// Its id.
         id: u32,
         /// Number of ids that the model knows.
         vocab_size: usize,
     },
     /// A text became no token at all.
     #[error("the prompt {prompt:?} has no tokens; a prompt needs at least one")]
-    EmptyPrompt {
-        /// The text.
-        prompt: String,
-    },
+    EmptyPrompt { prompt: String },
     /// Text came to a model whose folder has no tokenizer.
     #[error("the model folder has no tokenizer.json; give token ids instead of text")]
     NoTokenizer,
@@ -74,7 +66,6 @@ pub enum TokenizerError {
     /// A token id is not one of the model's.
     #[error("token id {id} at place {place} is out of range: `vocab_size` is {vocab_size}")]
     IdOutOfRange {
-        /// The id.
         id: u32,
         /// Its place in the list, from 0.
         place: usize,

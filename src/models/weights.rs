@@ -34,11 +34,11 @@ impl WeightSource for Checkpoint {
      build the graph with the checkpoint's own types (`Builder::weight_dtypes`)"
 )]
 pub struct UndeclaredDType {
-    /// The tensor.
+    /// Its name in the checkpoint.
     pub tensor: String,
-    /// What the checkpoint holds.
+    /// The type that the checkpoint stores.
     pub stored: DType,
-    /// What the graph declares.
+    /// The type that the graph was built for.
     pub declared: DType,
 }
 

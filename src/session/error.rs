@@ -6,6 +6,7 @@ use piecewise_runtime::model::ModelError;
 /// Why a session can't be stepped, or a step could not run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum SessionError {
     /// A step failed.
     #[error(transparent)]
@@ -13,7 +14,6 @@ pub enum SessionError {
     /// A symbol that a session can't give a value.
     #[error("symbol {symbol} {reason}")]
     Symbol {
-        /// Its name.
         symbol: String,
         /// Why not, and what to do.
         reason: String,
@@ -28,26 +28,13 @@ pub enum SessionError {
     },
     /// A step lacks an input.
     #[error("the step lacks input %{input}: {dtype}; give it with `.input(\"{input}\", ..)`")]
-    MissingInput {
-        /// Its name.
-        input: String,
-        /// Its element type.
-        dtype: DType,
-    },
+    MissingInput { input: String, dtype: DType },
     /// An input of another element type.
     #[error("input %{input} is declared as {declared}, but the step brings {found}")]
-    InputType {
-        /// Its name.
-        input: String,
-        /// What the graph declares.
-        declared: DType,
-        /// What the step brings.
-        found: DType,
-    },
+    InputType { input: String, declared: DType, found: DType },
     /// An input whose length makes no shape, or contradicts another input.
     #[error("input %{input} holds {elements} values: {reason}")]
     InputLength {
-        /// Its name.
         input: String,
         /// How many values the step brings.
         elements: usize,
@@ -59,27 +46,19 @@ pub enum SessionError {
     UnknownOutput {
         /// The position that was asked for.
         output: usize,
-        /// How many there are.
         outputs: usize,
     },
     /// An output is read as another element type.
     #[error("output {output} is {declared}, but it is read as {asked}")]
     OutputType {
-        /// Its position.
         output: usize,
-        /// Its element type.
         declared: DType,
         /// The element type that it is read as.
         asked: DType,
     },
     /// The bytes of an output are no values of its type: a kernel wrote what it must not.
     #[error("output {output} holds bytes that are no {dtype}; the op that writes it is wrong")]
-    OutputBytes {
-        /// Its position.
-        output: usize,
-        /// Its element type.
-        dtype: DType,
-    },
+    OutputBytes { output: usize, dtype: DType },
 }
 
 impl From<ModelError> for SessionError {

@@ -88,7 +88,7 @@ impl Session {
         self.model.module()
     }
 
-    /// What each pass matched.
+    /// How often each pass matched, and its remarks.
     pub fn passes(&self) -> &RunReport {
         &self.passes
     }
@@ -98,7 +98,7 @@ impl Session {
         self.model.statistics()
     }
 
-    /// The device, for people.
+    /// Name and size of the device, in a line for people.
     pub fn describe_device(&self) -> String {
         self.model.describe_device()
     }

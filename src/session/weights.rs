@@ -21,7 +21,7 @@ struct HeldTensor {
 }
 
 impl InMemoryWeights {
-    /// No tensors.
+    /// Holds nothing yet; tensors are added by [`Self::with`].
     pub fn new() -> Self {
         Self::default()
     }

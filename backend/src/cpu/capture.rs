@@ -1,7 +1,6 @@
 //! Capture: freezing bound calls, under the rules that hold for every backend.
 
 use super::device::CpuDevice;
-use super::memory::Mapping;
 use super::program::{BoundCall, CpuProgram};
 use crate::device::{Address, CaptureRule, DeviceError};
 use piecewise_kernels::step::CaptureSupport;
@@ -14,8 +13,6 @@ use std::sync::Arc;
 pub struct CpuCaptured {
     pub(super) calls: Vec<Arc<BoundCall>>,
     pub(super) sizes: Vec<u64>,
-    /// What the addresses lie in.
-    pub(super) retained: Vec<Arc<Mapping>>,
 }
 
 /// A device inside a capture. What would allocate or wait fails; dropping it, also while
@@ -44,29 +41,21 @@ impl<'a> CaptureScope<'a> {
         if calls.is_empty() {
             return Err(broken(label.to_owned(), CaptureRule::NoEmpty));
         }
-        let mut retained = Vec::new();
         for call in &calls {
             if call.support == CaptureSupport::Never {
                 let at = format!("{label}, launch `{}` of {}", call.name, call.label);
                 return Err(broken(at, CaptureRule::UnsupportedOp));
             }
             call.check_sizes(sizes)?;
-            for operand in &call.operands {
-                match &operand.mapping {
-                    Some(mapping) if operand.is_usable() => retained.push(mapping.clone()),
-                    _ => {
-                        let at = format!(
-                            "{label}, {} at {} of launch `{}` of {}",
-                            operand.name, operand.address, call.name, call.label
-                        );
-                        return Err(broken(at, CaptureRule::NoUnretained));
-                    }
-                }
+            if let Some(operand) = call.operands.iter().find(|operand| !operand.is_usable()) {
+                let at = format!(
+                    "{label}, {} at {} of launch `{}` of {}",
+                    operand.name, operand.address, call.name, call.label
+                );
+                return Err(broken(at, CaptureRule::NoUnretained));
             }
         }
-        retained.sort_by_key(|mapping| Arc::as_ptr(mapping).addr());
-        retained.dedup_by(|a, b| Arc::ptr_eq(a, b));
-        Ok(CpuCaptured { calls, sizes: sizes.to_vec(), retained })
+        Ok(CpuCaptured { calls, sizes: sizes.to_vec() })
     }
 }
 
@@ -98,10 +87,5 @@ impl CpuCaptured {
             .iter()
             .flat_map(|c| call(c).into_iter().map(|(name, at)| (c.name.as_str(), name, at)))
             .collect()
-    }
-
-    /// How many reserved ranges it keeps alive.
-    pub fn retained_regions(&self) -> usize {
-        self.retained.len()
     }
 }

@@ -216,7 +216,7 @@ impl Device for CpuDevice {
     ) -> Result<(), DeviceError> {
         self.outside_capture("a weight", CaptureRule::NoSynchronization)?;
         let WeightLayout::RowMajor = layout;
-        let bytes = super::materialize::recipe_bytes(recipe)?;
+        let bytes = crate::weight_plan::recipe_bytes(recipe)?;
         let start = self.memory.backed("a weight", to, bytes)?;
         // SAFETY: the range is reserved and backed, nothing runs, and it is no Rust object's.
         let range = unsafe { std::slice::from_raw_parts_mut(start, bytes as usize) };

@@ -10,7 +10,7 @@ mod compiler;
 mod device;
 mod image;
 mod launch;
-mod materialize;
+pub(crate) mod materialize;
 mod measure;
 mod memory;
 mod profile;
@@ -22,6 +22,5 @@ pub use absorbing::AbsorbingCompiler;
 pub use capture::{CaptureScope, CpuCaptured};
 pub use compiler::CpuCompiler;
 pub use device::{CpuDevice, CpuEvent};
-
 pub use profile::LaunchTime;
 pub use program::CpuProgram;

@@ -26,9 +26,11 @@ use piecewise_kernels::cuda::{
 const ABSORBING_ROWS: u64 = 1;
 
 /// Elements of a result, padding included, from which the product in tiles is expected to be the
-/// fastest over the true rows that come, as measured on an H100: it is level with the library where
-/// all rows are real, and ahead by what is padding.
+/// fastest over the true rows that come, as measured on an H100: it is within some percent of the
+/// library where all rows are real, and ahead by what is padding.
 const TILE_ELEMENTS: u64 = 4 << 20;
+/// The most rows of such a product: steps of more are prompts in parts that fill them.
+const TILE_ROWS: u64 = 4096;
 
 /// Bytes of a map that a block computes for itself: 128 for each of its threads, which takes about
 /// as long as another launch.
@@ -107,7 +109,7 @@ pub(super) fn product(graph: &Graph, node: Node) -> Result<MatMulSpec, String> {
 pub(super) fn prefers_tiles(spec: &MatMulSpec, rows: u64, arch: Arch) -> bool {
     arch.has_warpgroup_products()
         && spec.multiplies_in_tiles()
-        && rows > TENSOR_ROWS
+        && (TENSOR_ROWS + 1..=TILE_ROWS).contains(&rows)
         && rows.saturating_mul(spec.columns()) >= TILE_ELEMENTS
 }
 

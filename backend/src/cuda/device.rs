@@ -344,7 +344,7 @@ impl Device for CudaDevice {
         match layout {
             WeightLayout::RowMajor => {}
         }
-        let bytes = super::recipe::recipe_bytes(recipe)?;
+        let bytes = crate::weight_plan::recipe_bytes(recipe)?;
         self.memory.check("a weight", to, bytes)?;
         self.loader.materialize(&mut self.modules, recipe, source, to)
     }

@@ -32,6 +32,7 @@ impl CallError {
 /// Why there is no CUDA device.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum CudaError {
     /// A library is missing or too old.
     #[error(transparent)]
@@ -50,53 +51,26 @@ pub enum CudaError {
     DriverTooOld {
         /// The CUDA version that the driver supports.
         found: CudaVersion,
-        /// The least.
         needed: CudaVersion,
     },
     /// The driver works, but there is no such device.
     #[error("there is no CUDA device {ordinal}; the driver shows {count}{hint}")]
-    NoDevice {
-        /// What was asked for.
-        ordinal: u32,
-        /// How many there are.
-        count: u32,
-        /// What to look at.
-        hint: &'static str,
-    },
+    NoDevice { ordinal: u32, count: u32, hint: &'static str },
     /// The device lacks instructions or features that kernels use.
     #[error(
         "CUDA device {ordinal} ({name}) is {found}, and kernels need at least {needed}; run on \
          the CPU with --device cpu"
     )]
-    TooOld {
-        /// Which device.
-        ordinal: u32,
-        /// Its name.
-        name: String,
-        /// Its architecture.
-        found: Arch,
-        /// The least.
-        needed: Arch,
-    },
+    TooOld { ordinal: u32, name: String, found: Arch, needed: Arch },
     /// The device cannot map memory at reserved addresses.
     #[error(
         "CUDA device {ordinal} ({name}) has no virtual memory management, which fixed-address \
          buffers need; in a virtual machine ask for a passed-through GPU"
     )]
-    NoVirtualMemory {
-        /// Which device.
-        ordinal: u32,
-        /// Its name.
-        name: String,
-    },
+    NoVirtualMemory { ordinal: u32, name: String },
     /// A driver function failed.
     #[error("could not {action}: {source}")]
-    Call {
-        /// What was being done.
-        action: String,
-        /// The failure.
-        source: CallError,
-    },
+    Call { action: String, source: CallError },
 }
 
 /// A CUDA version as the driver and libraries number them: 13000 is 13.0.

@@ -38,11 +38,6 @@ impl LazyNvrtc {
         opened.as_ref().map_err(Clone::clone)
     }
 
-    /// Whether something has asked for the library.
-    pub fn was_needed(&self) -> bool {
-        self.opened.get().is_some()
-    }
-
     /// The newest major version whose code the driver loads, if that is known.
     pub(super) fn driver_major(&self) -> Option<u32> {
         self.driver_major

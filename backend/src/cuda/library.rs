@@ -86,11 +86,11 @@ impl std::fmt::Display for CudaLibrary {
 /// A library that could not be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, serde::Serialize)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum LibraryError {
     /// No file of that name could be opened.
     #[error("{library} was not found (looked for {tried}); {remedy}", remedy = library.remedy())]
     NotFound {
-        /// Which.
         library: CudaLibrary,
         /// What was asked for, in order.
         tried: String,
@@ -100,14 +100,7 @@ pub enum LibraryError {
         "{library} at {path} has no function `{symbol}`; it is too old or a stub: {remedy}",
         remedy = library.remedy()
     )]
-    MissingSymbol {
-        /// Which.
-        library: CudaLibrary,
-        /// Where it was found.
-        path: String,
-        /// The function.
-        symbol: &'static str,
-    },
+    MissingSymbol { library: CudaLibrary, path: String, symbol: &'static str },
 }
 
 /// An opened library. It is never closed: the driver and its companions start threads and exit

@@ -9,14 +9,12 @@ use super::kernel_cache::KernelCache;
 use super::memory::TemporaryBlock;
 use super::module::{Kernel, Modules};
 use super::nvrtc::Source;
-use super::recipe::{AXES, Place, StridedCopy, WeightPlan, WeightStep};
 use super::stream::Stream;
 use crate::compiler::{NoStore, Store};
 use crate::device::{Address, DeviceError};
+use crate::weight_plan::{Place, StridedCopy, WeightPlan, WeightStep, evaluate, tensor};
 use crate::weights::{TensorSource, WeightError, WeightSource, normal_key};
 use piecewise_ir::dtype::DType;
-use piecewise_ir::graph::Graph;
-use piecewise_ir::literal::Scalar;
 use piecewise_ir::weight::Recipe;
 use std::sync::Arc;
 
@@ -27,6 +25,9 @@ pub const WEIGHT_KERNELS: &str = include_str!("kernels/weights.cu");
 const UPLOAD_BYTES: usize = 16 << 20;
 
 const THREADS: u32 = 256;
+
+/// The axes that the kernel of a copy walks.
+const AXES: usize = 6;
 
 /// The machine code of [`WEIGHT_KERNELS`].
 ///
@@ -164,18 +165,8 @@ impl Loader {
         to: u64,
     ) -> Result<(), DeviceError> {
         let n: u64 = shape.iter().product();
-        match source.tensor(name, dtype, shape)? {
-            TensorSource::Bytes(bytes) => {
-                let expected = n * dtype.size() as u64;
-                if bytes.len() as u64 != expected {
-                    return Err(DeviceError::Weight(WeightError::Mismatch {
-                        name: name.to_owned(),
-                        found: format!("{} bytes", bytes.len()),
-                        expected: format!("{shape:?} of {dtype}, {expected} bytes"),
-                    }));
-                }
-                self.upload(&bytes, to)
-            }
+        match tensor(source, name, dtype, shape)? {
+            TensorSource::Bytes(bytes) => self.upload(&bytes, to),
             TensorSource::Normal { std, seed } => {
                 let [k0, k1] = normal_key(name, seed).map(u64::from);
                 let parameters = [to, n, dtype_code(dtype), k0, k1, u64::from(std.to_bits())];
@@ -218,7 +209,11 @@ impl Loader {
         from: u64,
         to: u64,
     ) -> Result<(), DeviceError> {
-        let missing = AXES - copy.extents.len();
+        let rank = copy.extents.len();
+        let Some(missing) = AXES.checked_sub(rank) else {
+            let reason = format!("a copy over {rank} axes that do not merge; at most {AXES}");
+            return Err(DeviceError::Weight(WeightError::Recipe { reason }));
+        };
         let padded = |values: &[u64], pad: u64| {
             std::iter::repeat_n(pad, missing).chain(values.iter().copied()).collect::<Vec<_>>()
         };
@@ -270,21 +265,4 @@ impl Loader {
             .launch(&launch)
             .map_err(|e| device_error(format!("make weights with kernel `{entry}`"), &e))
     }
-}
-
-/// The bytes of a small graph's output.
-fn evaluate(graph: &Graph, dtype: DType, bytes: u64) -> Result<Vec<u8>, WeightError> {
-    let array = piecewise_ir::eval::evaluate_constant(graph)
-        .map_err(|e| WeightError::Recipe { reason: e.to_string() })?;
-    let size = dtype.size();
-    let made: Vec<u8> = array
-        .data
-        .iter()
-        .flat_map(|&x| Scalar::new(dtype, x).bits().to_le_bytes().into_iter().take(size))
-        .collect();
-    if made.len() as u64 != bytes {
-        let reason = format!("a graph made {} bytes where its type has {bytes}", made.len());
-        return Err(WeightError::Recipe { reason });
-    }
-    Ok(made)
 }

@@ -33,7 +33,6 @@ mod module;
 mod nvrtc;
 mod probe;
 mod program;
-mod recipe;
 mod stamps;
 mod stream;
 #[cfg(test)]

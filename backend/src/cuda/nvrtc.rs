@@ -108,40 +108,29 @@ pub struct Source<'a> {
 /// Why there is no cubin.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum NvrtcError {
     /// The library can't be used.
     #[error(transparent)]
     Library(#[from] LibraryError),
     /// Source, name, header or option holds a NUL byte.
     #[error("{what} of kernel source `{name}` holds a NUL byte")]
-    Nul {
-        /// The source's name.
-        name: String,
-        /// Which text.
-        what: &'static str,
-    },
+    Nul { name: String, what: &'static str },
     /// The source does not compile.
     #[error("`{name}` does not compile for {arch} ({call} returned {code}):\n{log}")]
     Compile {
-        /// The source's name.
         name: String,
-        /// The architecture.
         arch: Arch,
         /// The NVRTC function that failed.
         call: &'static str,
-        /// Its status.
         code: u32,
-        /// The compiler's log.
         log: String,
     },
     /// The library compiled it, but not to machine code.
     #[error("`{name}` compiled to no machine code for {arch}; NVRTC {version} knows {known}")]
     NoImage {
-        /// The source's name.
         name: String,
-        /// The architecture.
         arch: Arch,
-        /// The library's version.
         version: String,
         /// The architectures that it knows.
         known: String,
@@ -149,9 +138,7 @@ pub enum NvrtcError {
     /// A call without a program failed.
     #[error("{call} returned {code}; the NVRTC library at {path} is broken or incomplete")]
     Broken {
-        /// The function.
         call: &'static str,
-        /// Its status.
         code: u32,
         /// Where the library was found.
         path: String,

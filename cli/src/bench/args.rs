@@ -1,12 +1,12 @@
 //! The flags of `piecewise bench`.
 
-use super::super::model_args::DTypeArg;
+use super::super::named::{float, named};
 use super::launches::LaunchPattern;
 use super::workload::{DecodeBatch, Prompts};
-use clap::ValueEnum;
 use piecewise::device::DeviceSpec;
 use piecewise::models::Preset;
-use piecewise_runtime::mode::GraphMode;
+use piecewise_ir::dtype::DType;
+use piecewise_runtime::mode::StepMode;
 use std::path::PathBuf;
 
 /// Arguments of `bench`.
@@ -35,10 +35,10 @@ pub(crate) struct BenchArgs {
     /// The device: cpu, cuda, cuda:N, or auto.
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     pub(super) device: DeviceSpec,
-    /// The dtype of activations and of the KV cache, of a preset's weights too; the model's own
-    /// by default.
-    #[arg(long, value_enum)]
-    pub(super) dtype: Option<DTypeArg>,
+    /// The dtype of activations and of the KV cache, of a preset's weights too: f32, bf16 or f16;
+    /// the model's own by default.
+    #[arg(long, value_parser = float)]
+    pub(super) dtype: Option<DType>,
     /// Decode batches, in sequences; NxM are N sequences of M tokens each, all of which are sampled
     /// from [default: 1,2,4,8; none with --prefill].
     #[arg(long, value_name = "N|NxM,..", value_delimiter = ',')]
@@ -62,9 +62,11 @@ pub(crate) struct BenchArgs {
     /// --prefill, the power of two that holds it.
     #[arg(long, value_name = "N,..", value_delimiter = ',')]
     pub(super) capture_num_tokens: Vec<u64>,
-    /// Which modes to measure [default: all; full with --without or --timeline].
-    #[arg(long, value_enum, value_name = "MODE,..", value_delimiter = ',')]
-    pub(super) graph_mode: Vec<ModeArg>,
+    /// Which modes to measure: none (launched, one by one), piecewise (pieces replayed, split ops
+    /// launched between them), full (one replay) [default: all; full with --without or
+    /// --timeline].
+    #[arg(long, value_parser = named::<StepMode>, value_name = "MODE,..", value_delimiter = ',')]
+    pub(super) graph_mode: Vec<StepMode>,
     /// Timed steps of a decode row.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub(super) steps: u64,
@@ -106,33 +108,6 @@ pub(crate) struct BenchArgs {
     pub(super) costs: Option<PathBuf>,
 }
 
-/// `--graph-mode`
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(super) enum ModeArg {
-    /// Launched, one by one.
-    None,
-    /// Pieces replayed, split ops launched between them.
-    Piecewise,
-    /// One replay.
-    Full,
-}
-
-impl ModeArg {
-    pub(super) fn graph_mode(self) -> GraphMode {
-        match self {
-            Self::None => GraphMode::None,
-            Self::Piecewise => GraphMode::Piecewise,
-            Self::Full => GraphMode::Full,
-        }
-    }
-}
-
-impl std::fmt::Display for ModeArg {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.graph_mode().name())
-    }
-}
-
 impl BenchArgs {
     /// Timed steps of a mixed row.
     pub(super) fn mixed_steps(&self) -> u64 {
@@ -153,12 +128,12 @@ impl BenchArgs {
     }
 
     /// The modes to measure.
-    pub(super) fn modes(&self) -> Vec<ModeArg> {
+    pub(super) fn modes(&self) -> Vec<StepMode> {
         let looks_inside = self.timeline.is_some() || !self.without.is_empty();
         match (self.graph_mode.is_empty(), looks_inside) {
             (false, _) => self.graph_mode.clone(),
-            (true, true) => vec![ModeArg::Full],
-            (true, false) => vec![ModeArg::None, ModeArg::Piecewise, ModeArg::Full],
+            (true, true) => vec![StepMode::Full],
+            (true, false) => vec![StepMode::None, StepMode::Piecewise, StepMode::Full],
         }
     }
 

@@ -1,17 +1,17 @@
 //! The costs file: what a step costs at each size, for the capture planner.
 
-use super::args::ModeArg;
 use super::rows::{Row, RowHead};
 use anyhow::Context;
 use piecewise_planner::{CostPath, CostPoint};
 use piecewise_runtime::measure::CaptureReport;
+use piecewise_runtime::mode::StepMode;
 use piecewise_runtime::model::{CapturedGraph, GraphKind};
 use std::io::Write;
 use std::path::Path;
 
 /// What was measured in a mode.
 pub(super) struct ModeCosts<'a> {
-    pub(super) mode: ModeArg,
+    pub(super) mode: StepMode,
     pub(super) rows: Vec<&'a Row>,
     pub(super) captured: Option<&'a CaptureReport>,
 }
@@ -21,9 +21,9 @@ pub(super) struct ModeCosts<'a> {
 pub(super) fn points(modes: &[ModeCosts<'_>]) -> Vec<CostPoint> {
     let of_mode = |mode: &ModeCosts<'_>| {
         let path = match mode.mode {
-            ModeArg::None => CostPath::Launched,
-            ModeArg::Piecewise => CostPath::Piecewise,
-            ModeArg::Full => CostPath::Full,
+            StepMode::None => CostPath::Launched,
+            StepMode::Piecewise => CostPath::Piecewise,
+            StepMode::Full => CostPath::Full,
         };
         let point = |row: &&Row| {
             let figures = row.figures.as_ref().filter(|_| row.failures.is_empty())?;
@@ -48,15 +48,15 @@ pub(super) fn points(modes: &[ModeCosts<'_>]) -> Vec<CostPoint> {
 /// whole step of decodes has its own graph beside that of other steps of as many tokens.
 fn capture_costs(mode: &ModeCosts<'_>, row: &RowHead, size: u64) -> (Option<u64>, Option<f64>) {
     let kind = match mode.mode {
-        ModeArg::None => return (None, None),
-        ModeArg::Piecewise => GraphKind::Tokens,
-        ModeArg::Full => GraphKind::Full,
+        StepMode::None => return (None, None),
+        StepMode::Piecewise => GraphKind::Tokens,
+        StepMode::Full => GraphKind::Full,
     };
     let Some(report) = mode.captured else { return (None, None) };
     let is_decode = row.kind == "decode";
     let is_of_row = |graph: &&CapturedGraph| {
         let uniform = graph.size.query_length().is_some();
-        let fits = mode.mode != ModeArg::Full || uniform == is_decode;
+        let fits = mode.mode != StepMode::Full || uniform == is_decode;
         graph.kind == kind && graph.size.rows() == size && fits
     };
     let graphs = || report.graphs.iter().filter(is_of_row);
@@ -93,18 +93,22 @@ mod tests {
     #[test]
     fn good_rows_at_capture_sizes_come_back_as_the_planner_reads_them() {
         let report = testing::captured();
-        let mut wrong = testing::row(ModeArg::Full, 64, 64, 1.0);
+        let mut wrong = testing::row(StepMode::Full, 64, 64, 1.0);
         wrong.failures = vec!["wrong".to_owned()];
         let full = [
-            testing::row(ModeArg::Full, 1, 1, 6.0),
-            testing::row(ModeArg::Full, 8, 8, 7.0),
-            testing::row(ModeArg::Full, 300, 512, 9.0),
+            testing::row(StepMode::Full, 1, 1, 6.0),
+            testing::row(StepMode::Full, 8, 8, 7.0),
+            testing::row(StepMode::Full, 300, 512, 9.0),
             wrong,
         ];
-        let none = [testing::row(ModeArg::None, 8, 8, 20.0)];
+        let none = [testing::row(StepMode::None, 8, 8, 20.0)];
         let modes = [
-            ModeCosts { mode: ModeArg::None, rows: none.iter().collect(), captured: None },
-            ModeCosts { mode: ModeArg::Full, rows: full.iter().collect(), captured: Some(&report) },
+            ModeCosts { mode: StepMode::None, rows: none.iter().collect(), captured: None },
+            ModeCosts {
+                mode: StepMode::Full,
+                rows: full.iter().collect(),
+                captured: Some(&report),
+            },
         ];
         let points = points(&modes);
         let found: Vec<_> = points.iter().map(|p| (p.path, p.tokens, p.us)).collect();

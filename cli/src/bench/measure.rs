@@ -1,6 +1,6 @@
 //! Runs the rows.
 
-use super::args::{BenchArgs, ModeArg};
+use super::args::BenchArgs;
 use super::report::{FirstPrompt, ModeReport, Report, Start};
 use super::rows::{Figures, Row, RowHead, Yardstick, failures};
 use super::subject::{Bounds, Subject};
@@ -9,6 +9,7 @@ use super::{super::progress::watcher, costs, launches};
 use piecewise::assembly::Notice;
 use piecewise_runtime::measure::{CaptureReport, PlannedStep, StepRecord, StepTimer, Traffic};
 use piecewise_runtime::mode::GraphMode;
+use piecewise_runtime::mode::StepMode;
 use std::io::Write;
 
 /// The most tokens of a step that computes prompts before the rows.
@@ -171,9 +172,9 @@ fn compute_prompts(
     Ok(())
 }
 
-fn capture(timer: &mut dyn StepTimer, mode: ModeArg) -> anyhow::Result<CaptureReport> {
+fn capture(timer: &mut dyn StepTimer, mode: StepMode) -> anyhow::Result<CaptureReport> {
     let mut watch = watcher();
-    Ok(timer.recapture(mode.graph_mode(), &mut |progress| watch(Notice::Progress(progress)))?)
+    Ok(timer.recapture(mode.into(), &mut |progress| watch(Notice::Progress(progress)))?)
 }
 
 /// A row as it was measured.
@@ -188,7 +189,7 @@ struct Measured {
 fn measure(
     timer: &mut dyn StepTimer,
     args: &BenchArgs,
-    mode: ModeArg,
+    mode: StepMode,
     workload: &Workload,
     yardstick: &Yardstick,
 ) -> anyhow::Result<Measured> {

@@ -1,11 +1,11 @@
 //! Everything that a run measured.
 
-use super::args::ModeArg;
 use super::launches::TimelineReport;
 use super::rows::Row;
 use piecewise_backend::measure::ReadBandwidth;
 use piecewise_runtime::artifact_store::CompileCounts;
 use piecewise_runtime::measure::{CaptureReport, StepTimer, Traffic};
+use piecewise_runtime::mode::StepMode;
 use piecewise_runtime::model::{BuildTimes, Ledger};
 use serde::Serialize;
 use std::time::Duration;
@@ -154,7 +154,7 @@ impl Captured {
 }
 
 impl ModeReport {
-    pub(super) fn new(mode: ModeArg, captured: Option<&CaptureReport>, rows: Vec<Row>) -> Self {
-        Self { mode: mode.to_string(), captured: captured.map(Captured::of), rows }
+    pub(super) fn new(mode: StepMode, captured: Option<&CaptureReport>, rows: Vec<Row>) -> Self {
+        Self { mode: mode.name().to_owned(), captured: captured.map(Captured::of), rows }
     }
 }

@@ -1,6 +1,5 @@
 //! A row: what was measured of a workload in a mode, and whether it is to be believed.
 
-use super::args::ModeArg;
 use super::launches::KernelCount;
 use super::workload::{Shape, Workload};
 use piecewise_backend::measure::ReadBandwidth;
@@ -127,7 +126,7 @@ impl RowHead {
     /// Of a workload in a mode.
     pub(super) fn new(
         (model, dtype, device): (&str, &str, &str),
-        mode: ModeArg,
+        mode: StepMode,
         workload: &Workload,
     ) -> Self {
         let (kind, context) = match workload.shape {
@@ -141,7 +140,7 @@ impl RowHead {
             dtype: dtype.to_owned(),
             device: device.to_owned(),
             kind,
-            mode: mode.to_string(),
+            mode: mode.name().to_owned(),
             batch: workload.sequences() as u64,
             context,
             tokens: workload.tokens(),
@@ -181,7 +180,7 @@ impl Figures {
 /// Why a row does not count: `records` are its timed steps, `launched` the same steps launched.
 /// What a step without some launches samples, and what it would have to read, is not held.
 pub(super) fn failures(
-    mode: ModeArg,
+    mode: StepMode,
     figures: &Figures,
     records: &[StepRecord],
     launched: &[StepRecord],
@@ -189,21 +188,16 @@ pub(super) fn failures(
 ) -> Vec<String> {
     let mut failures = Vec::new();
     let steps = |wrong: &dyn Fn(&StepRecord) -> bool| records.iter().filter(|r| wrong(r)).count();
-    let wanted = match mode {
-        ModeArg::None => StepMode::None,
-        ModeArg::Piecewise => StepMode::Piecewise,
-        ModeArg::Full => StepMode::Full,
-    };
     let fell_back = records.iter().filter_map(|record| record.fallback);
     if let Some(reason) = fell_back.clone().next() {
         failures.push(format!("{} steps fell back: {}", fell_back.count(), reason.name()));
-    } else if let other @ 1.. = steps(&|record| record.mode != wanted) {
-        failures.push(format!("{other} steps did not run in mode {mode}"));
+    } else if let other @ 1.. = steps(&|record| record.mode != mode) {
+        failures.push(format!("{other} steps did not run in mode {}", mode.name()));
     }
     let one_launch = |record: &StepRecord| {
         record.launches.graph_launches == 1 && record.launches.plain_launches == 0
     };
-    if mode == ModeArg::Full
+    if mode == StepMode::Full
         && let Some(record) = records.iter().find(|record| !one_launch(record))
     {
         let counts = record.launches;

@@ -47,7 +47,7 @@ pub(super) struct Bounds {
 impl Subject {
     /// Reads the configuration, and opens the weights of a folder.
     pub(super) fn open(args: &BenchArgs) -> anyhow::Result<Self> {
-        let given = args.dtype.map(DType::from);
+        let given = args.dtype;
         let (name, mut config, assembly) = match (args.preset, &args.model) {
             (Some(preset), _) => (preset.name().to_owned(), preset.config(), None),
             (None, Some(folder)) => {

@@ -1,12 +1,12 @@
 //! A report with fixed figures.
 
-use super::args::ModeArg;
 use super::report::{FirstPrompt, ModeReport, Report, Start};
 use super::rows::{Figures, Row, RowHead, Spread};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::measure::{GraphShape, ReadBandwidth};
 use piecewise_runtime::artifact_store::CompileCounts;
 use piecewise_runtime::measure::{CaptureReport, Traffic};
+use piecewise_runtime::mode::StepMode;
 use piecewise_runtime::model::{BuildTimes, CapturedGraph, GraphKind, Ledger};
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn spread(median: f64) -> Spread {
 }
 
 /// A row of `tokens` decodes; padded where `size` is more.
-pub(super) fn row(mode: ModeArg, tokens: u64, size: u64, ms: f64) -> Row {
+pub(super) fn row(mode: StepMode, tokens: u64, size: u64, ms: f64) -> Row {
     let figures = Figures {
         size,
         steps: 100,
@@ -23,9 +23,9 @@ pub(super) fn row(mode: ModeArg, tokens: u64, size: u64, ms: f64) -> Row {
         wall_ms: spread(1.25 * ms),
         submit_us: spread(12.0),
         driver_us: Some(9.5),
-        graph_launches: u64::from(mode == ModeArg::Full),
-        plain_launches: if mode == ModeArg::Full { 0 } else { 293 },
-        nodes: if mode == ModeArg::Full { 293 } else { 0 },
+        graph_launches: u64::from(mode == StepMode::Full),
+        plain_launches: if mode == StepMode::Full { 0 } else { 293 },
+        nodes: if mode == StepMode::Full { 293 } else { 0 },
         programmatic_edges: 0,
         bytes: 15_212_000_000,
         gb_per_s: 15.212 / ms * 1e3,
@@ -35,14 +35,14 @@ pub(super) fn row(mode: ModeArg, tokens: u64, size: u64, ms: f64) -> Row {
     Row { head, figures: Some(figures), failures, kernels: Vec::new() }
 }
 
-fn head(mode: ModeArg, tokens: u64) -> RowHead {
+fn head(mode: StepMode, tokens: u64) -> RowHead {
     RowHead {
         engine: "piecewise",
         model: "qwen3-8b".to_owned(),
         dtype: "bf16".to_owned(),
         device: "A device".to_owned(),
         kind: if tokens > 8 { "mixed" } else { "decode" },
-        mode: mode.to_string(),
+        mode: mode.name().to_owned(),
         batch: tokens.min(8),
         context: 512,
         tokens,
@@ -81,16 +81,16 @@ pub(super) fn report() -> Report {
     let (plan, all) = (Duration::from_millis(120), Duration::from_millis(11_000));
     let mut start = Start::new(plan, all, built, entries, memory);
     start.first_prompt = Some(FirstPrompt { tokens: 454, ms: 61.5 });
-    let mut wrong = row(ModeArg::Full, 300, 512, 3.0);
+    let mut wrong = row(StepMode::Full, 300, 512, 3.0);
     wrong.failures = vec!["163.6% of the read bandwidth: the timing can't be right".to_owned()];
     let missing = Row {
-        head: head(ModeArg::Full, 8),
+        head: head(StepMode::Full, 8),
         figures: None,
         failures: vec!["could not launch: out of memory".to_owned()],
         kernels: Vec::new(),
     };
-    let none = vec![row(ModeArg::None, 1, 1, 8.0), row(ModeArg::None, 300, 512, 20.0)];
-    let full = vec![row(ModeArg::Full, 1, 1, 6.5), missing, wrong];
+    let none = vec![row(StepMode::None, 1, 1, 8.0), row(StepMode::None, 300, 512, 20.0)];
+    let full = vec![row(StepMode::Full, 1, 1, 6.5), missing, wrong];
     Report {
         engine: "piecewise",
         version: "1.2.3",
@@ -103,8 +103,8 @@ pub(super) fn report() -> Report {
         without: Vec::new(),
         timeline: None,
         modes: vec![
-            ModeReport::new(ModeArg::None, None, none),
-            ModeReport::new(ModeArg::Full, Some(&captured()), full),
+            ModeReport::new(StepMode::None, None, none),
+            ModeReport::new(StepMode::Full, Some(&captured()), full),
         ],
     }
 }

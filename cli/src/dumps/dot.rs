@@ -12,12 +12,14 @@ use piecewise_passes::analysis::{Dependence, dependences};
 use std::collections::BTreeMap;
 
 /// A vertex of a picture.
+#[derive(Debug)]
 pub(super) struct Vertex {
     pub label: String,
     pub shape: &'static str,
 }
 
 /// An edge of a picture.
+#[derive(Debug)]
 pub(super) struct Edge {
     pub label: String,
     pub style: &'static str,
@@ -34,18 +36,6 @@ pub(super) fn picture(graph: &DiGraph<Vertex, Edge>) -> String {
     };
     let config = [Config::NodeNoLabel, Config::EdgeNoLabel];
     format!("{:?}\n", Dot::with_attr_getters(graph, &config, &edge, &node))
-}
-
-impl std::fmt::Debug for Vertex {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.label)
-    }
-}
-
-impl std::fmt::Debug for Edge {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.label)
-    }
 }
 
 /// A label inside quotes; lines are centred.

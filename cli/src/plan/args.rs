@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::super::amounts::parse_bytes;
+use super::super::named::named;
 use clap::{Args, ValueEnum};
 use piecewise_planner::{GraphMode, Lengths, Objective, TrafficShape};
 
@@ -42,9 +43,10 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "CONFIG")]
     pub(super) check: Option<PathBuf>,
 
-    /// What to minimise.
-    #[arg(long, value_enum, default_value = "time")]
-    pub(super) objective: ObjectiveArg,
+    /// What to minimise: time (the expected time of the log's steps) or padding (their padding
+    /// tokens).
+    #[arg(long, value_parser = named::<Objective>, default_value = "time")]
+    pub(super) objective: Objective,
 
     /// The most graphs over both lists; the knee of the trade-off curve if absent.
     #[arg(long, value_name = "K")]
@@ -58,9 +60,11 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "N")]
     pub(super) max_num_seqs: Option<u32>,
 
-    /// Which steps may replay which graphs.
-    #[arg(long, value_enum, default_value = "full_and_piecewise")]
-    pub(super) graph_mode: GraphModeArg,
+    /// Which steps may replay which graphs: piecewise (all steps pieces of a token size), full (all
+    /// steps one graph), full_decode_only (decodes one graph, mixed steps are launched) or
+    /// full_and_piecewise (decodes one graph, mixed steps pieces of a token size).
+    #[arg(long, value_name = "MODE", default_value = "full_and_piecewise")]
+    pub(super) graph_mode: GraphMode,
 
     /// Whether a step may run launched where that is cheaper than replaying: by default only with
     /// measured costs of launched steps, under objective `time`.
@@ -151,9 +155,11 @@ pub(super) struct ModelArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Simulated traffic")]
 pub(super) struct SimulationArgs {
-    /// Plan for generated traffic of this shape.
-    #[arg(long, value_enum, value_name = "SHAPE")]
-    pub(super) simulate: Option<ShapeArg>,
+    /// Plan for generated traffic of this shape: chat (short prompts, medium answers, a steady
+    /// stream of users), retrieval (long prompts with retrieved context, short answers) or batch
+    /// (everything is there at the start).
+    #[arg(long, value_parser = named::<TrafficShape>, value_name = "SHAPE")]
+    pub(super) simulate: Option<TrafficShape>,
 
     /// Requests in all.
     #[arg(long, value_name = "N", requires = "simulate")]
@@ -189,27 +195,6 @@ pub(super) struct SimulationArgs {
     pub(super) save_log: Option<PathBuf>,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(super) enum ObjectiveArg {
-    /// Expected time of the log's steps.
-    Time,
-    /// Padding tokens of the log's steps.
-    Padding,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-#[value(rename_all = "snake_case")]
-pub(super) enum GraphModeArg {
-    /// All steps replay pieces of a token size.
-    Piecewise,
-    /// All steps replay one graph.
-    Full,
-    /// Decodes replay one graph, mixed steps are launched.
-    FullDecodeOnly,
-    /// Decodes replay one graph, mixed steps pieces of a token size.
-    FullAndPiecewise,
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum LaunchedArg {
     /// Every step that a size holds replays.
@@ -228,16 +213,6 @@ pub(super) enum Theme {
     Dark,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(super) enum ShapeArg {
-    /// Short prompts, medium answers, a steady stream of users.
-    Chat,
-    /// Long prompts with retrieved context, short answers.
-    Retrieval,
-    /// Everything is there at the start.
-    Batch,
-}
-
 /// Arrivals per second, or everything at the start.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rate(pub(super) Option<f64>);
@@ -245,36 +220,6 @@ pub(super) struct Rate(pub(super) Option<f64>);
 impl PlanArgs {
     pub(super) fn has_traffic(&self) -> bool {
         self.log.is_some() || self.simulation.simulate.is_some()
-    }
-}
-
-impl From<ObjectiveArg> for Objective {
-    fn from(argument: ObjectiveArg) -> Self {
-        match argument {
-            ObjectiveArg::Time => Objective::Time,
-            ObjectiveArg::Padding => Objective::Padding,
-        }
-    }
-}
-
-impl From<GraphModeArg> for GraphMode {
-    fn from(argument: GraphModeArg) -> Self {
-        match argument {
-            GraphModeArg::Piecewise => GraphMode::Piecewise,
-            GraphModeArg::Full => GraphMode::Full,
-            GraphModeArg::FullDecodeOnly => GraphMode::FullDecodeOnly,
-            GraphModeArg::FullAndPiecewise => GraphMode::FullAndPiecewise,
-        }
-    }
-}
-
-impl From<ShapeArg> for TrafficShape {
-    fn from(argument: ShapeArg) -> Self {
-        match argument {
-            ShapeArg::Chat => TrafficShape::Chat,
-            ShapeArg::Retrieval => TrafficShape::Retrieval,
-            ShapeArg::Batch => TrafficShape::Batch,
-        }
     }
 }
 

@@ -25,13 +25,13 @@ pub(super) fn read(args: &PlanArgs) -> Result<Input> {
     let costs = costs(args)?;
     let mut request = request(args, &costs)?;
     if let Some(shape) = args.simulation.simulate {
-        let simulation = simulation(args, shape.into());
+        let simulation = simulation(args, shape);
         request.max_num_tokens = Some(simulation.max_num_tokens);
         request.max_num_seqs = Some(simulation.max_num_seqs);
         let traffic = simulate(&simulation, &costs, args.simulation.save_log.as_deref())?;
         let source = format!(
             "simulated {}: {} requests, {}, prompts {}, outputs {}, seed {}",
-            TrafficShape::from(shape).name(),
+            shape,
             simulation.requests,
             simulation.rate.map_or("all at the start".to_owned(), |rate| format!("{rate}/s")),
             simulation.prompt,
@@ -72,7 +72,7 @@ fn costs(args: &PlanArgs) -> Result<StepCosts> {
 }
 
 fn request(args: &PlanArgs, costs: &StepCosts) -> Result<PlanRequest> {
-    let objective = Objective::from(args.objective);
+    let objective = args.objective;
     let measured_launches = args.costs.is_some() && costs.launched.is_some();
     let launched = match args.launched {
         Some(choice) => choice == LaunchedArg::PerStep,
@@ -86,7 +86,7 @@ fn request(args: &PlanArgs, costs: &StepCosts) -> Result<PlanRequest> {
     };
     Ok(PlanRequest {
         objective,
-        graph_mode: args.graph_mode.into(),
+        graph_mode: args.graph_mode,
         max_graphs: args.max_graphs,
         max_num_tokens: args.max_num_tokens,
         max_num_seqs: args.max_num_seqs,

@@ -2,7 +2,7 @@
 
 use crate::graph::Loc;
 
-/// One mistake.
+/// A call of the builder that makes no graph, with the author's line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BuildError {
     /// What does not fit, and what would.

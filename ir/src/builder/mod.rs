@@ -207,7 +207,7 @@ impl Builder {
         self.node(Op::Literal(Literal::new(dtype, values)), &[], Some(ty))
     }
 
-    /// A constant scalar.
+    /// A constant of rank 0: `value` rounded to `dtype`.
     #[track_caller]
     pub fn scalar(&self, dtype: DType, value: f64) -> Tensor<'_> {
         self.literal(dtype, Shape::new(), [value])

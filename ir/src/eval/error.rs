@@ -5,6 +5,7 @@ use crate::diagnostic::Diagnostics;
 /// Why an evaluation stopped. States keep what the nodes before the failing one wrote.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum EvalError {
     /// The graph breaks a rule that evaluation relies on.
     #[error("the graph can't be evaluated:\n{0}")]
@@ -12,31 +13,20 @@ pub enum EvalError {
     /// The wrong number of sizes, inputs, weights or states was given.
     #[error("the graph `{graph}` declares {expected} {what}, but {given} were given")]
     Count {
-        /// The graph's name.
         graph: String,
         /// What was counted: `sizes`, `inputs`, `weights` or `states`.
         what: &'static str,
         /// How many the graph declares.
         expected: usize,
-        /// How many were given.
         given: usize,
     },
     /// A size is larger than its symbol's bound.
     #[error("size {size} of `{symbol}` is above its bound {max}")]
-    Size {
-        /// The symbol's name.
-        symbol: String,
-        /// The size given.
-        size: u64,
-        /// The symbol's largest value.
-        max: u64,
-    },
+    Size { symbol: String, size: u64, max: u64 },
     /// A dimension is negative at the given sizes.
     #[error("dimension {axis} of {what} is {extent} at these sizes; give larger sizes")]
     NegativeDimension {
-        /// Which value.
         what: String,
-        /// Which of its dimensions.
         axis: usize,
         /// What the dimension comes to.
         extent: i128,
@@ -54,7 +44,6 @@ pub enum EvalError {
     /// A value has too many elements to be evaluated.
     #[error("{what} has {elements} elements, more than the evaluator's limit of {limit}")]
     TooLarge {
-        /// Which value.
         what: String,
         /// How many elements it would have, saturating.
         elements: u64,
@@ -74,7 +63,6 @@ pub enum EvalError {
     UnknownOp {
         /// The call, as the graph's text begins its line.
         node: String,
-        /// The op's name.
         name: String,
     },
     /// A custom op's definition could not evaluate it, or gave something else than its type.
@@ -82,9 +70,7 @@ pub enum EvalError {
     Custom {
         /// The call, as the graph's text begins its line.
         node: String,
-        /// The op's name.
         name: String,
-        /// What went wrong.
         reason: String,
     },
     /// A derived weight's recipe does not fit itself.
@@ -96,7 +82,6 @@ pub enum EvalError {
     /// A constant graph declares something or has not exactly one output.
     #[error("the graph `{graph}` of a constant {problem}")]
     NotConstant {
-        /// The graph's name.
         graph: String,
         /// What it has that a constant can't have.
         problem: String,

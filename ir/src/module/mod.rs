@@ -25,7 +25,7 @@ impl Module {
         Self { graph, stitch: None, slots: None, layout: None }
     }
 
-    /// The whole step's graph.
+    /// The graph of a whole step, which pieces and plan refer to by node and value.
     pub fn graph(&self) -> &Graph {
         &self.graph
     }
@@ -61,12 +61,12 @@ impl Module {
         self.layout = None;
     }
 
-    /// Offsets, after the planner.
+    /// Where each slot lies in the arena; `None` before the pass `plan`.
     pub fn layout(&self) -> Option<&ArenaLayout> {
         self.layout.as_ref()
     }
 
-    /// Sets offsets.
+    /// Puts the slots at these offsets of the arena.
     pub fn set_layout(&mut self, layout: ArenaLayout) {
         self.layout = Some(layout);
     }
@@ -84,7 +84,7 @@ impl Module {
         }
     }
 
-    /// The graph alone.
+    /// The graph, without pieces, slots and offsets.
     pub fn into_graph(self) -> Graph {
         self.graph
     }

@@ -15,7 +15,7 @@ use crate::graph::Graph;
 pub struct UniquePiece {
     /// The symbol whose rows it iterates over; `None` only for an op without such rows.
     pub over: Option<Symbol>,
-    /// What it computes.
+    /// A graph of its own: inputs, weights, states, nodes, outputs.
     pub graph: Graph,
     /// blake3 of the canonical text of `graph` and `over`.
     pub hash: [u8; 32],
@@ -37,7 +37,7 @@ impl UniquePiece {
 /// One use of a unique piece.
 #[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct PieceUse {
-    /// Which unique piece.
+    /// The unique piece that is bound for this use.
     pub unique: UniquePieceId,
     /// The nodes of the module's graph that it stands for, in the order of the unique piece.
     pub nodes: Vec<Node>,
@@ -51,14 +51,14 @@ pub enum Step {
     /// A custom op that depends on inputs alone and runs at the start of the step; neither piece
     /// nor split op.
     Prologue(PieceId),
-    /// A piece: capturable.
+    /// A piece: launches that may be captured as a graph.
     Piece(PieceId),
     /// A split op: runs between pieces.
     Split(PieceId),
 }
 
 impl Step {
-    /// What it uses.
+    /// The use, whichever it is.
     pub fn id(self) -> PieceId {
         match self {
             Self::Prologue(id) | Self::Piece(id) | Self::Split(id) => id,
@@ -84,7 +84,7 @@ impl Stitch {
         self.steps.iter().flat_map(|step| self.uses[step.id()].nodes.iter().copied()).collect()
     }
 
-    /// The number of pieces.
+    /// How many pieces a step has, those that are equal counted each time.
     pub fn piece_count(&self) -> usize {
         self.steps.iter().filter(|s| matches!(s, Step::Piece(_))).count()
     }

@@ -1,11 +1,14 @@
 //! Slots and offsets: where every value of a step lives, at one address for every size.
 
 use crate::entity::{Arena, Slot, Value};
+use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
 
 /// What a slot holds.
 #[derive(
-    Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, serde::Serialize, serde::Deserialize,
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, IntoStaticStr,
 )]
+#[strum(serialize_all = "snake_case")]
 #[serde(rename_all = "snake_case")]
 pub enum SlotKind {
     /// An input of the step: staged before the step, live through all of it.
@@ -20,13 +23,8 @@ pub enum SlotKind {
 
 impl SlotKind {
     /// Its word in the textual plan.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Input => "input",
-            Self::Boundary => "boundary",
-            Self::Local => "local",
-            Self::Output => "output",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 }
 
@@ -53,12 +51,12 @@ impl LiveRange {
     }
 }
 
-/// One fixed-address buffer.
+/// A buffer of the arena: one address for its value at every size.
 #[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct SlotData {
     /// The value of the module's graph that lives in it.
     pub value: Value,
-    /// What it holds.
+    /// Which values it may share bytes with, by where its value is used.
     pub kind: SlotKind,
     /// When its bytes are in use.
     pub live: LiveRange,
@@ -72,7 +70,7 @@ pub struct SlotTable {
 }
 
 impl SlotTable {
-    /// The slot of `value`.
+    /// The slot that `value` lives in; `None` for what is in no slot.
     pub fn of(&self, value: Value) -> Option<Slot> {
         self.slots.iter().find(|(_, data)| data.value == value).map(|(slot, _)| slot)
     }

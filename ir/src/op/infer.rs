@@ -15,11 +15,28 @@ fn fail<T>(message: impl Into<String>) -> Result<T, TypeError> {
     Err(TypeError(message.into()))
 }
 
-fn expect_operands(op: &Op, operands: &[TensorType], n: usize) -> Result<(), TypeError> {
-    if operands.len() == n {
-        return Ok(());
+/// How many operands and results an op has; `None` for those that say it themselves.
+fn signature(op: &Op) -> (Option<usize>, Option<usize>) {
+    match op {
+        Op::Iota { .. } | Op::Literal(_) => (Some(0), Some(1)),
+        Op::Unary(_) | Op::Cast | Op::Reduce { .. } | Op::ArgMax { .. } => (Some(1), Some(1)),
+        Op::Broadcast | Op::Reshape | Op::Permute { .. } | Op::Slice { .. } => (Some(1), Some(1)),
+        Op::TopK { .. } => (Some(1), Some(2)),
+        Op::Binary(_) | Op::Compare(_) | Op::Gather | Op::MatMul { .. } => (Some(2), Some(1)),
+        Op::Select => (Some(3), Some(1)),
+        Op::Scatter => (Some(3), Some(0)),
+        Op::Concat { .. } => (None, Some(1)),
+        Op::Region(_) | Op::Custom(_) => (None, None),
     }
-    fail(format!("`{}` takes {n} operand(s), not {}", op.mnemonic(), operands.len()))
+}
+
+fn expect_operands(op: &Op, operands: &[TensorType]) -> Result<(), TypeError> {
+    match signature(op).0 {
+        Some(n) if n != operands.len() => {
+            fail(format!("`{}` takes {n} operand(s), not {}", op.mnemonic(), operands.len()))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn same_type(op: &Op, a: &TensorType, b: &TensorType) -> Result<(), TypeError> {
@@ -54,16 +71,15 @@ fn axis_in(op: &Op, axis: usize, rank: usize) -> Result<(), TypeError> {
 /// # Errors
 /// When the operands do not fit the op.
 pub fn infer_type(op: &Op, operands: &[TensorType]) -> Result<Option<TensorType>, TypeError> {
+    expect_operands(op, operands)?;
     let ty = match op {
         Op::Unary(unary) => {
-            expect_operands(op, operands, 1)?;
             if !unary.takes(operands[0].dtype) {
                 return fail(format!("`{}` does not take {}", op.mnemonic(), operands[0].dtype));
             }
             operands[0].clone()
         }
         Op::Binary(binary) => {
-            expect_operands(op, operands, 2)?;
             same_type(op, &operands[0], &operands[1])?;
             if !binary.takes(operands[0].dtype) {
                 return fail(format!("`{}` does not take {}", op.mnemonic(), operands[0].dtype));
@@ -71,24 +87,18 @@ pub fn infer_type(op: &Op, operands: &[TensorType]) -> Result<Option<TensorType>
             operands[0].clone()
         }
         Op::Compare(_) => {
-            expect_operands(op, operands, 2)?;
             same_type(op, &operands[0], &operands[1])?;
             operands[0].with_dtype(DType::Bool)
         }
         Op::Select => {
-            expect_operands(op, operands, 3)?;
             same_type(op, &operands[1], &operands[2])?;
             if operands[0] != operands[1].with_dtype(DType::Bool) {
                 return fail("`select` needs a bool condition of the operands' shape");
             }
             operands[1].clone()
         }
-        Op::Reduce { op: reduce, axes } => {
-            expect_operands(op, operands, 1)?;
-            reduced(op, *reduce, axes, &operands[0])?
-        }
+        Op::Reduce { op: reduce, axes } => reduced(op, *reduce, axes, &operands[0])?,
         Op::ArgMax { axis } => {
-            expect_operands(op, operands, 1)?;
             axis_in(op, *axis, operands[0].rank())?;
             if operands[0].dtype == DType::Bool {
                 return fail("`argmax` does not take bool");
@@ -98,7 +108,6 @@ pub fn infer_type(op: &Op, operands: &[TensorType]) -> Result<Option<TensorType>
             ty
         }
         Op::Permute { perm } => {
-            expect_operands(op, operands, 1)?;
             let mut sorted = perm.clone();
             sorted.sort_unstable();
             if sorted != (0..operands[0].rank()).collect::<Vec<_>>() {
@@ -112,7 +121,6 @@ pub fn infer_type(op: &Op, operands: &[TensorType]) -> Result<Option<TensorType>
         }
         Op::Concat { axis } => concatenated(op, *axis, operands)?,
         Op::Gather => {
-            expect_operands(op, operands, 2)?;
             let (table, indices) = (&operands[0], &operands[1]);
             if table.rank() == 0 {
                 return fail("`gather` needs a table of at least one axis");
@@ -185,27 +193,7 @@ pub fn check_types(
     operands: &[TensorType],
     results: &[TensorType],
 ) -> Result<(), TypeError> {
-    let expected = match op {
-        Op::Region(_) | Op::Custom(_) => return Ok(()),
-        Op::Scatter => 0,
-        Op::TopK { .. } => 2,
-        Op::Unary(_)
-        | Op::Binary(_)
-        | Op::Compare(_)
-        | Op::Select
-        | Op::Cast
-        | Op::Reduce { .. }
-        | Op::ArgMax { .. }
-        | Op::Broadcast
-        | Op::Reshape
-        | Op::Permute { .. }
-        | Op::Slice { .. }
-        | Op::Concat { .. }
-        | Op::Gather
-        | Op::MatMul { .. }
-        | Op::Iota { .. }
-        | Op::Literal(_) => 1,
-    };
+    let Some(expected) = signature(op).1 else { return Ok(()) };
     if results.len() != expected {
         return fail(format!(
             "`{}` has {expected} result(s), not {}",
@@ -224,42 +212,21 @@ pub fn check_types(
     }
     match op {
         Op::Cast => {
-            expect_operands(op, operands, 1)?;
             if operands[0].shape != results[0].shape {
                 return fail("`cast` keeps the shape");
             }
             Ok(())
         }
-        Op::Broadcast => {
-            expect_operands(op, operands, 1)?;
-            check_broadcast(&operands[0], &results[0])
-        }
-        Op::Reshape => {
-            expect_operands(op, operands, 1)?;
-            check_reshape(&operands[0], &results[0])
-        }
-        Op::Slice { axis, start } => {
-            expect_operands(op, operands, 1)?;
-            check_slice(op, *axis, *start, &operands[0], &results[0])
-        }
-        Op::Scatter => {
-            expect_operands(op, operands, 3)?;
-            check_scatter(&operands[0], &operands[1], &operands[2])
-        }
+        Op::Broadcast => check_broadcast(&operands[0], &results[0]),
+        Op::Reshape => check_reshape(&operands[0], &results[0]),
+        Op::Slice { axis, start } => check_slice(op, *axis, *start, &operands[0], &results[0]),
+        Op::Scatter => check_scatter(&operands[0], &operands[1], &operands[2]),
         Op::MatMul { transpose_lhs, transpose_rhs } => {
-            expect_operands(op, operands, 2)?;
             check_matmul(*transpose_lhs, *transpose_rhs, &operands[0], &operands[1], &results[0])
         }
-        Op::TopK { axis } => {
-            expect_operands(op, operands, 1)?;
-            check_top_k(op, *axis, &operands[0], results)
-        }
-        Op::Iota { axis } => {
-            expect_operands(op, operands, 0)?;
-            axis_in(op, *axis, results[0].rank())
-        }
+        Op::TopK { axis } => check_top_k(op, *axis, &operands[0], results),
+        Op::Iota { axis } => axis_in(op, *axis, results[0].rank()),
         Op::Literal(literal) => {
-            expect_operands(op, operands, 0)?;
             if !literal.fits(&results[0]) {
                 return fail(format!(
                     "`literal` has {} elements of {}, which is not its type",

@@ -22,7 +22,7 @@ pub enum Op {
     Unary(UnaryOp),
     /// Elementwise, two operands of one type.
     Binary(BinaryOp),
-    /// Elementwise comparison.
+    /// Elementwise comparison of two operands of equal type; the result is `bool`.
     Compare(CompareOp),
     /// Elementwise choice: operands condition, if true, if false.
     Select,
@@ -30,7 +30,7 @@ pub enum Op {
     Cast,
     /// Reduction; the axes are ascending and stay with extent 1.
     Reduce {
-        /// What is computed.
+        /// Sum, mean, largest or smallest.
         op: ReduceOp,
         /// Axes of the operand, ascending.
         axes: Vec<usize>,
@@ -42,49 +42,49 @@ pub enum Op {
     },
     /// The largest elements and their indices.
     TopK {
-        /// The axis searched.
+        /// The axis along which elements are compared.
         axis: usize,
     },
     /// Repetition to the result's shape.
     Broadcast,
     /// The same elements under the result's shape.
     Reshape,
-    /// Reordered axes.
+    /// The operand with its axes in another order.
     Permute {
         /// For each axis of the result, the axis of the operand.
         perm: Vec<usize>,
     },
     /// A range of one axis; its extent is the result's.
     Slice {
-        /// The axis cut.
+        /// The axis of which a range is kept.
         axis: usize,
-        /// The first element kept.
+        /// The index along `axis` of the first element that is kept.
         start: u64,
     },
     /// Operands one after the other.
     Concat {
-        /// The axis that grows.
+        /// The axis whose extent is the sum of those of the operands.
         axis: usize,
     },
     /// Rows of a table at indices.
     Gather,
     /// Rows written into a state at slots; no result.
     Scatter,
-    /// Matrix product.
+    /// `[.., m, k] x [.., k, n]`, in f32 and rounded once.
     MatMul {
         /// Whether the left operand is stored `[k, m]`.
         transpose_lhs: bool,
         /// Whether the right operand is stored `[n, k]`.
         transpose_rhs: bool,
     },
-    /// Indices along an axis.
+    /// A tensor whose elements are their index along an axis.
     Iota {
-        /// The axis counted.
+        /// The axis whose index each element is.
         axis: usize,
     },
-    /// A constant.
+    /// A constant of static shape, its bytes in the graph.
     Literal(Literal),
-    /// A row program.
+    /// Ops fused into one kernel that goes over rows.
     Region(Box<Region>),
     /// An op defined outside the IR.
     Custom(Box<CustomCall>),

@@ -5,11 +5,14 @@
 use super::Op;
 use crate::entity::Symbol;
 use crate::types::TensorType;
+use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
 
 /// What an op does with the rows of a symbol's dimension.
 #[derive(
-    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize,
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, IntoStaticStr,
 )]
+#[strum(serialize_all = "snake_case")]
 #[serde(rename_all = "snake_case")]
 pub enum RowTreatment {
     /// Row `i` of every result depends on row `i` of the operands only.
@@ -24,13 +27,8 @@ pub enum RowTreatment {
 
 impl RowTreatment {
     /// Its token in the textual IR.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Independent => "independent",
-            Self::SlotMapped => "slot_mapped",
-            Self::Masked => "masked",
-            Self::Mixed => "mixed",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 
     /// Every treatment.

@@ -170,109 +170,93 @@ pub struct OpInfo {
     pub help: &'static str,
 }
 
+impl OpInfo {
+    const fn new(mnemonic: &'static str, format: Format, help: &'static str) -> Self {
+        Self { mnemonic, format, help }
+    }
+}
+
 /// The ops that are not in an elementwise or reduction family.
 const STRUCTURAL: &[OpInfo] = &[
-    OpInfo {
-        mnemonic: "select",
-        format: Format::Select,
-        help: "`c ? a : b` elementwise; `c` is bool, all shapes are equal",
-    },
-    OpInfo {
-        mnemonic: "cast",
-        format: Format::Cast,
-        help: "each element rounded to the result's dtype; floats to integers truncate and saturate, NaN becomes 0",
-    },
-    OpInfo {
-        mnemonic: "argmax",
-        format: Format::ArgMax,
-        help: "i32 index of the largest element along `axis`, which is dropped; the lowest index wins a tie, NaNs lose",
-    },
-    OpInfo {
-        mnemonic: "top_k",
-        format: Format::TopK,
-        help: "the largest elements along `axis` in descending order and their i32 indices; how many is the results' extent; ties and NaNs as in argmax",
-    },
-    OpInfo {
-        mnemonic: "broadcast",
-        format: Format::Broadcast,
-        help: "repeats axes of extent 1 and adds outer axes to reach the result's shape",
-    },
-    OpInfo {
-        mnemonic: "reshape",
-        format: Format::Reshape,
-        help: "the same elements in row-major order under the result's shape",
-    },
-    OpInfo {
-        mnemonic: "permute",
-        format: Format::Permute,
-        help: "axis `i` of the result is axis `perm[i]` of the operand",
-    },
-    OpInfo {
-        mnemonic: "slice",
-        format: Format::Slice,
-        help: "elements `start..start + n` along `axis`, where `n` is the result's extent",
-    },
-    OpInfo {
-        mnemonic: "concat",
-        format: Format::Concat,
-        help: "the operands one after the other along `axis`",
-    },
-    OpInfo {
-        mnemonic: "gather",
-        format: Format::Gather,
-        help: "rows of the table `[n, ..r]` at `indices [..i]`, giving `[..i, ..r]`; an index is clamped to the table",
-    },
-    OpInfo {
-        mnemonic: "scatter",
-        format: Format::Scatter,
-        help: "writes row `rows[i]` of `[..i, ..r]` into row `slots[i]` of the state `[n, ..r]`; a slot outside the state writes nowhere",
-    },
-    OpInfo {
-        mnemonic: "matmul",
-        format: Format::MatMul,
-        help: "`[..b, m, k] x [..b, k, n]`, or `[.., m, k] x [k, n]`; either side transposed; float operands of any two dtypes, products and sums in f32, rounded once to the result's dtype",
-    },
-    OpInfo {
-        mnemonic: "iota",
-        format: Format::Iota,
-        help: "each element is its index along `axis`",
-    },
-    OpInfo { mnemonic: "literal", format: Format::Literal, help: "a constant of static shape" },
-    OpInfo {
-        mnemonic: "region",
-        format: Format::Region,
-        help: "a row program: its body runs once for each row of the outer symbol",
-    },
-    OpInfo {
-        mnemonic: "custom",
-        format: Format::Custom,
-        help: "an op defined outside the IR; its whole signature is in the text",
-    },
+    OpInfo::new(
+        "select",
+        Format::Select,
+        "`c ? a : b` elementwise; `c` is bool, all shapes are equal",
+    ),
+    OpInfo::new(
+        "cast",
+        Format::Cast,
+        "each element rounded to the result's dtype; floats to integers truncate and saturate, NaN becomes 0",
+    ),
+    OpInfo::new(
+        "argmax",
+        Format::ArgMax,
+        "i32 index of the largest element along `axis`, which is dropped; the lowest index wins a tie, NaNs lose",
+    ),
+    OpInfo::new(
+        "top_k",
+        Format::TopK,
+        "the largest elements along `axis` in descending order and their i32 indices; how many is the results' extent; ties and NaNs as in argmax",
+    ),
+    OpInfo::new(
+        "broadcast",
+        Format::Broadcast,
+        "repeats axes of extent 1 and adds outer axes to reach the result's shape",
+    ),
+    OpInfo::new(
+        "reshape",
+        Format::Reshape,
+        "the same elements in row-major order under the result's shape",
+    ),
+    OpInfo::new(
+        "permute",
+        Format::Permute,
+        "axis `i` of the result is axis `perm[i]` of the operand",
+    ),
+    OpInfo::new(
+        "slice",
+        Format::Slice,
+        "elements `start..start + n` along `axis`, where `n` is the result's extent",
+    ),
+    OpInfo::new("concat", Format::Concat, "the operands one after the other along `axis`"),
+    OpInfo::new(
+        "gather",
+        Format::Gather,
+        "rows of the table `[n, ..r]` at `indices [..i]`, giving `[..i, ..r]`; an index is clamped to the table",
+    ),
+    OpInfo::new(
+        "scatter",
+        Format::Scatter,
+        "writes row `rows[i]` of `[..i, ..r]` into row `slots[i]` of the state `[n, ..r]`; a slot outside the state writes nowhere",
+    ),
+    OpInfo::new(
+        "matmul",
+        Format::MatMul,
+        "`[..b, m, k] x [..b, k, n]`, or `[.., m, k] x [k, n]`; either side transposed; float operands of any two dtypes, products and sums in f32, rounded once to the result's dtype",
+    ),
+    OpInfo::new("iota", Format::Iota, "each element is its index along `axis`"),
+    OpInfo::new("literal", Format::Literal, "a constant of static shape"),
+    OpInfo::new(
+        "region",
+        Format::Region,
+        "a row program: its body runs once for each row of the outer symbol",
+    ),
+    OpInfo::new(
+        "custom",
+        Format::Custom,
+        "an op defined outside the IR; its whole signature is in the text",
+    ),
 ];
 
 /// Every op, in table order.
 pub fn op_table() -> impl Iterator<Item = OpInfo> {
-    let unary = UnaryOp::ALL.iter().map(|&op| OpInfo {
-        mnemonic: op.mnemonic(),
-        format: Format::Unary(op),
-        help: op.help(),
-    });
-    let binary = BinaryOp::ALL.iter().map(|&op| OpInfo {
-        mnemonic: op.mnemonic(),
-        format: Format::Binary(op),
-        help: op.help(),
-    });
-    let compare = CompareOp::ALL.iter().map(|&op| OpInfo {
-        mnemonic: op.mnemonic(),
-        format: Format::Compare(op),
-        help: op.help(),
-    });
-    let reduce = ReduceOp::ALL.iter().map(|&op| OpInfo {
-        mnemonic: op.mnemonic(),
-        format: Format::Reduce(op),
-        help: op.help(),
-    });
-    unary.chain(binary).chain(compare).chain(reduce).chain(STRUCTURAL.iter().copied())
+    let unary = UnaryOp::ALL.iter().map(|&op| (op.mnemonic(), Format::Unary(op), op.help()));
+    let binary = BinaryOp::ALL.iter().map(|&op| (op.mnemonic(), Format::Binary(op), op.help()));
+    let compare = CompareOp::ALL.iter().map(|&op| (op.mnemonic(), Format::Compare(op), op.help()));
+    let reduce = ReduceOp::ALL.iter().map(|&op| (op.mnemonic(), Format::Reduce(op), op.help()));
+    let families = unary.chain(binary).chain(compare).chain(reduce);
+    let families = families.map(|(mnemonic, format, help)| OpInfo::new(mnemonic, format, help));
+    families.chain(STRUCTURAL.iter().copied())
 }
 
 /// The table row of `mnemonic`.

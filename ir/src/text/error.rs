@@ -11,6 +11,7 @@ const EXCERPT_WIDTH: usize = 100;
 /// Why a piece of text does not parse.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum ParseErrorKind {
     /// A character that no token starts with.
     #[error("unexpected character {0:?}")]
@@ -23,27 +24,14 @@ pub enum ParseErrorKind {
     Expected {
         /// What the grammar has here.
         expected: String,
-        /// What the text has.
         found: String,
     },
     /// A name that nothing before it defines.
     #[error("{what} `{name}` is not defined; {help}")]
-    Unknown {
-        /// What it would name.
-        what: &'static str,
-        /// The name.
-        name: String,
-        /// What to try.
-        help: &'static str,
-    },
+    Unknown { what: &'static str, name: String, help: &'static str },
     /// A name given twice.
     #[error("{what} `{name}` is given twice; drop or rename one of them")]
-    Duplicate {
-        /// What it names.
-        what: &'static str,
-        /// The name.
-        name: String,
-    },
+    Duplicate { what: &'static str, name: String },
     /// An id out of its sequence.
     #[error("expected `{expected}`, found `{found}`: ids count up from 0 without gaps")]
     Sequence {
@@ -54,19 +42,13 @@ pub enum ParseErrorKind {
     },
     /// A number that its place can't hold.
     #[error("`{text}` is not {expected}")]
-    Number {
-        /// The number as written.
-        text: String,
-        /// What would fit.
-        expected: String,
-    },
+    Number { text: String, expected: String },
     /// An op name that the op table does not have.
     #[error("there is no op `{0}`; docs/ir.md lists them, and others are written `custom \"{0}\"`")]
     Op(String),
     /// Attributes that do not fit the op.
     #[error("`{op}` {problem}")]
     Attribute {
-        /// The op.
         op: String,
         /// What is wrong, and what would fit.
         problem: String,
@@ -74,7 +56,6 @@ pub enum ParseErrorKind {
     /// A `mut` where the op mutates nothing, or the lack of one.
     #[error("`{op}` {}", if *.mutates { "mutates this operand: write `mut` before it" } else { "does not mutate this operand: drop `mut`" })]
     Mutation {
-        /// The op.
         op: String,
         /// Whether the operand is mutated.
         mutates: bool,
@@ -82,9 +63,7 @@ pub enum ParseErrorKind {
     /// A type that contradicts what it is written for.
     #[error("{what} has type {expected}, not {found}")]
     Type {
-        /// What has the type.
         what: String,
-        /// Its type.
         expected: String,
         /// The type in the text.
         found: String,
@@ -93,16 +72,10 @@ pub enum ParseErrorKind {
     #[error(
         "a literal has at most {limit} elements; make larger constants a weight, or an op of smaller ones"
     )]
-    LiteralSize {
-        /// The most elements.
-        limit: usize,
-    },
+    LiteralSize { limit: usize },
     /// Regions, recipes or graphs nested too deep.
     #[error("nested deeper than {limit} levels")]
-    Depth {
-        /// The most levels.
-        limit: usize,
-    },
+    Depth { limit: usize },
     /// A graph that would take far more memory than its text.
     #[error(
         "the regions repeat more types and symbols than a text of this size may; declare fewer"

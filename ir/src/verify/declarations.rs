@@ -103,14 +103,10 @@ pub(super) fn recipes(graph: &Graph, found: &mut Diagnostics) {
 /// The findings about the graphs in a recipe, on one line.
 fn recipe_graphs(recipe: &Recipe) -> Option<String> {
     match recipe {
-        Recipe::Checkpoint { .. } => None,
-        Recipe::Concat { parts, .. } => parts.iter().find_map(recipe_graphs),
-        Recipe::Slice { of, .. } | Recipe::Transpose { of, .. } | Recipe::Cast { of, .. } => {
-            recipe_graphs(of)
-        }
         Recipe::Graph(graph) => {
             super::verify_graph(graph).err().map(|e| e.to_string().replace('\n', "; "))
         }
+        other => other.parts().iter().find_map(recipe_graphs),
     }
 }
 

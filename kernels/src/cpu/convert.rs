@@ -1,7 +1,5 @@
 //! Conversions between float slices, to nearest with ties to even; NaN stays NaN.
 
-use half::{bf16, f16};
-
 use super::element::{Element, with_elements};
 use super::simd::{Kernel, Simd};
 use super::{CpuMathError, FloatSlice, FloatSliceMut, Isa};
@@ -24,16 +22,6 @@ pub fn convert(isa: Isa, from: FloatSlice<'_>, to: FloatSliceMut<'_>) -> Result<
         isa.dispatch(Convert { from: from.as_ptr(), to: to.as_mut_ptr(), len: from.len() });
     }));
     Ok(())
-}
-
-/// Rounds each f32 to the nearest bf16 in place, as if it had been stored and read back.
-pub fn round_to_bf16_in_place(isa: Isa, values: &mut [f32]) {
-    isa.dispatch(RoundInPlace::<bf16> { values, through: [bf16::ZERO; 16] });
-}
-
-/// Rounds each f32 to the nearest f16 in place, as if it had been stored and read back.
-pub fn round_to_f16_in_place(isa: Isa, values: &mut [f32]) {
-    isa.dispatch(RoundInPlace::<f16> { values, through: [f16::ZERO; 16] });
 }
 
 struct Convert<A, B> {
@@ -76,32 +64,10 @@ pub(crate) unsafe fn convert_row<S: Simd, A: Element, B: Element>(
     }
 }
 
-struct RoundInPlace<'a, E> {
-    values: &'a mut [f32],
-    through: [E; 16],
-}
-
-impl<E: Element> Kernel for RoundInPlace<'_, E> {
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Simd>(mut self, s: S) {
-        let mut chunks = self.values.chunks_exact_mut(S::LANES);
-        for chunk in &mut chunks {
-            // SAFETY: the chunk has LANES elements and the buffer 16 >= LANES.
-            unsafe {
-                E::store(s, s.load_f32(chunk.as_ptr()), self.through.as_mut_ptr());
-                s.store_f32(E::load(s, self.through.as_ptr()), chunk.as_mut_ptr());
-            }
-        }
-        for value in chunks.into_remainder() {
-            *value = E::from_f32(*value).to_f32();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use half::{bf16, f16};
 
     /// Every f32 whose bits end in one of a few patterns around the rounding boundaries.
     fn boundary_values() -> Vec<f32> {
@@ -123,20 +89,13 @@ mod tests {
             let mut h = vec![f16::ZERO; values.len()];
             convert(isa, FloatSlice::F32(&values), FloatSliceMut::Bf16(&mut b)).unwrap();
             convert(isa, FloatSlice::F32(&values), FloatSliceMut::F16(&mut h)).unwrap();
-            let mut rounded_b = values.clone();
-            round_to_bf16_in_place(isa, &mut rounded_b);
-            let mut rounded_h = values.clone();
-            round_to_f16_in_place(isa, &mut rounded_h);
             for (i, x) in values.iter().enumerate() {
                 if x.is_nan() {
                     assert!(b[i].is_nan() && h[i].is_nan(), "{isa}: NaN {:#x} lost", x.to_bits());
-                    assert!(rounded_b[i].is_nan() && rounded_h[i].is_nan());
                     continue;
                 }
                 assert_eq!(b[i].to_bits(), bf16::from_f32(*x).to_bits(), "{isa}: bf16 of {x:e}");
                 assert_eq!(h[i].to_bits(), f16::from_f32(*x).to_bits(), "{isa}: f16 of {x:e}");
-                assert_eq!(rounded_b[i].to_bits(), bf16::from_f32(*x).to_f32().to_bits());
-                assert_eq!(rounded_h[i].to_bits(), f16::from_f32(*x).to_f32().to_bits());
             }
         }
     }

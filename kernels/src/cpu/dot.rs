@@ -69,7 +69,7 @@ pub(crate) unsafe fn dot_tile<
             let weight = unsafe { W::load_partial(s, w[r].add(at), rest) };
             for (i, acc) in acc.iter_mut().enumerate() {
                 // SAFETY: i < M and `rest` elements remain, fewer than LANES.
-                let row = unsafe { s.load_f32_partial(x.add(i * x_stride + at), rest) };
+                let row = unsafe { f32::load_partial(s, x.add(i * x_stride + at), rest) };
                 acc[r] = s.fma(row, weight, acc[r]);
             }
         }

@@ -5,7 +5,7 @@ use std::fmt;
 use half::{bf16, f16};
 
 use super::scratch::Shared;
-use super::simd::Simd;
+use super::simd::{MAX_LANES, Simd};
 
 /// Float element types the CPU kernels read and write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -171,7 +171,15 @@ pub(crate) trait Element: Copy + Send + Sync + 'static {
     /// Lanes past `n` are +0.
     /// # Safety
     /// `p` is valid for reading `n` elements, `n < S::LANES`.
-    unsafe fn load_partial<S: Simd>(s: S, p: *const Self, n: usize) -> S::V;
+    #[inline(always)]
+    unsafe fn load_partial<S: Simd>(s: S, p: *const Self, n: usize) -> S::V {
+        let mut lanes = [Self::from_f32(0.0); MAX_LANES];
+        // SAFETY: the caller's promise covers the source, the buffer holds MAX_LANES >= LANES > n.
+        unsafe {
+            p.copy_to_nonoverlapping(lanes.as_mut_ptr(), n);
+            Self::load(s, lanes.as_ptr())
+        }
+    }
 
     /// # Safety
     /// `p` is valid for writing `S::LANES` elements.
@@ -179,7 +187,7 @@ pub(crate) trait Element: Copy + Send + Sync + 'static {
 }
 
 macro_rules! element {
-    ($type:ty, $from:expr, $to:expr, $load:ident, $partial:ident, $store:ident) => {
+    ($type:ty, $from:expr, $to:expr, $load:ident, $store:ident) => {
         impl Element for $type {
             #[inline(always)]
             fn from_f32(x: f32) -> Self {
@@ -195,11 +203,6 @@ macro_rules! element {
                 unsafe { s.$load(p) }
             }
             #[inline(always)]
-            unsafe fn load_partial<S: Simd>(s: S, p: *const Self, n: usize) -> S::V {
-                // SAFETY: the caller promises what the partial load needs.
-                unsafe { s.$partial(p, n) }
-            }
-            #[inline(always)]
             unsafe fn store<S: Simd>(s: S, v: S::V, p: *mut Self) {
                 // SAFETY: the caller promises what the vector store needs.
                 unsafe { s.$store(v, p) }
@@ -208,13 +211,6 @@ macro_rules! element {
     };
 }
 
-element!(
-    f32,
-    std::convert::identity,
-    std::convert::identity,
-    load_f32,
-    load_f32_partial,
-    store_f32
-);
-element!(f16, f16::from_f32, f16::to_f32, load_f16, load_f16_partial, store_f16);
-element!(bf16, bf16::from_f32, bf16::to_f32, load_bf16, load_bf16_partial, store_bf16);
+element!(f32, std::convert::identity, std::convert::identity, load_f32, store_f32);
+element!(f16, f16::from_f32, f16::to_f32, load_f16, store_f16);
+element!(bf16, bf16::from_f32, bf16::to_f32, load_bf16, store_bf16);

@@ -5,19 +5,17 @@ use super::FloatType;
 /// A call whose arguments contradict each other. Nothing was read or written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum CpuMathError {
     /// A slice holds fewer elements than the shape needs.
     #[error(
         "{call}: operand `{operand}` has {have} elements, its shape and strides need {need}; pass the whole buffer or correct the shape"
     )]
     OperandTooShort {
-        /// The entry point.
         call: &'static str,
-        /// The argument's name.
         operand: &'static str,
         /// Elements needed (`usize::MAX` if the extent overflows).
         need: usize,
-        /// Elements given.
         have: usize,
     },
     /// The element type of a slice is not the one the problem states.
@@ -25,9 +23,7 @@ pub enum CpuMathError {
         "{call}: operand `{operand}` is {have}, the problem says {want}; build both from one type"
     )]
     TypeMismatch {
-        /// The entry point.
         call: &'static str,
-        /// The argument's name.
         operand: &'static str,
         /// The type the problem states.
         want: FloatType,
@@ -36,28 +32,15 @@ pub enum CpuMathError {
     },
     /// A size or stride that no layout can have.
     #[error("{call}: `{name}` is {value}, but must be {rule}")]
-    BadShape {
-        /// The entry point.
-        call: &'static str,
-        /// The argument's name.
-        name: &'static str,
-        /// Its value.
-        value: usize,
-        /// What it must satisfy.
-        rule: &'static str,
-    },
+    BadShape { call: &'static str, name: &'static str, value: usize, rule: &'static str },
     /// A segment that reaches beyond the keys.
     #[error(
         "{call}: segment {segment} has {length} keys from row {start} on, but there are {rows} rows; key starts and lengths must lie within k and v"
     )]
     Segment {
-        /// The entry point.
         call: &'static str,
-        /// The segment.
         segment: usize,
-        /// Its first row.
         start: i32,
-        /// Its rows.
         length: i32,
         /// The rows that there are.
         rows: usize,
@@ -67,11 +50,9 @@ pub enum CpuMathError {
         "{call}: scratch of {have} bytes at alignment {align} is too small or misaligned; give {need} bytes aligned to 64 (see `{size_function}`)"
     )]
     Scratch {
-        /// The entry point.
         call: &'static str,
         /// Bytes needed to run on one thread.
         need: usize,
-        /// Bytes given.
         have: usize,
         /// Largest power of two that divides the buffer's address.
         align: usize,
@@ -83,15 +64,11 @@ pub enum CpuMathError {
         "{call}: query_start[{index}] is {value}, outside {low}..={high}; it must ascend from 0 and end within the {high} rows of q"
     )]
     QueryStart {
-        /// The entry point.
         call: &'static str,
-        /// Position in `query_start`.
         index: usize,
-        /// The value there.
         value: i32,
         /// The least value allowed there.
         low: i32,
-        /// The rows of q.
         high: usize,
     },
     /// A sequence's length is negative, shorter than its queries or longer than its block table.
@@ -99,13 +76,9 @@ pub enum CpuMathError {
         "{call}: sequence {sequence} has length {length} with {queries} query rows and room for {capacity} positions; the length must be 0 (padding) or in {queries}..={capacity}"
     )]
     SequenceLength {
-        /// The entry point.
         call: &'static str,
-        /// The sequence.
         sequence: usize,
-        /// Its stated length.
         length: i32,
-        /// Its query rows.
         queries: usize,
         /// Positions that its row of the block table can hold.
         capacity: usize,
@@ -115,9 +88,7 @@ pub enum CpuMathError {
         "{call}: block table entry {entry} of sequence {sequence} is page {page}, but the pool holds {rows} rows of 16 to a page; an unused entry may hold anything, this one is within the sequence's length"
     )]
     PageOutOfPool {
-        /// The entry point.
         call: &'static str,
-        /// The sequence.
         sequence: usize,
         /// Column of the block table.
         entry: usize,

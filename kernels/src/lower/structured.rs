@@ -2,7 +2,7 @@
 
 use super::body::static_dims;
 use super::build::Builder;
-use super::error::{LowerError, fail};
+use super::error::LowerError;
 use super::row_program::{Access, MapOp, RowStep};
 use super::view::{View, dense, nest_of};
 use piecewise_ir::dtype::DType;
@@ -18,22 +18,14 @@ impl Builder {
         ty: &TensorType,
     ) -> Result<View, LowerError> {
         let rank = input.dims.len();
-        if axes.iter().any(|&a| a >= rank) {
-            return fail("a reduction over an axis outside its operand");
-        }
         let kept: Vec<usize> = (0..rank).filter(|a| !axes.contains(a)).collect();
         let perm: Vec<usize> = kept.iter().chain(axes).copied().collect();
         let from = input.permuted(&perm);
         let shape = static_dims(ty)?;
         let kept_shape: Vec<u64> = kept.iter().map(|&a| input.dims[a].extent).collect();
-        if shape.iter().product::<u64>() != kept_shape.iter().product::<u64>() {
-            return fail("a reduction whose result has other extents than its operand");
-        }
         let out = self.temp(ty.dtype, &kept_shape);
         let (nest, mut accesses, loops) = nest_of(&self.places, &[&from, &out], kept.len(), false);
-        let (Some(mut to), Some(input)) = (accesses.pop(), accesses.pop()) else {
-            return fail("a reduction without operands");
-        };
+        let (mut to, input) = (accesses.remove(1), accesses.remove(0));
         to.strides.truncate(loops);
         self.steps.push(RowStep::Reduce { op, nest, kept: loops as u32, input, out: to });
         Ok(View { dims: dense(&shape), ..out })
@@ -46,11 +38,8 @@ impl Builder {
         values: Option<&View>,
         indices: Option<&View>,
         k: u64,
-    ) -> Result<(), LowerError> {
+    ) {
         let rank = input.dims.len();
-        if axis >= rank || input.dims[axis].extent < k {
-            return fail("a search along an axis shorter than its results");
-        }
         let perm: Vec<usize> = (0..rank).filter(|&a| a != axis).chain([axis]).collect();
         let from = input.permuted(&perm);
         let outs: Vec<(View, u64)> = [values, indices]
@@ -89,7 +78,6 @@ impl Builder {
             best_values,
             best_indices,
         });
-        Ok(())
     }
 
     pub(super) fn concat(
@@ -102,17 +90,9 @@ impl Builder {
         let out = self.temp(ty.dtype, &shape);
         let mut start = 0;
         for part in parts {
-            let extent = part.dims.get(axis).map_or(0, |d| d.extent);
-            let end = start + extent;
-            if shape.get(axis).is_none_or(|&all| end > all) {
-                return fail("a concat whose parts exceed its result");
-            }
-            let to = out.sliced(axis, start, extent);
-            if to.shape() != part.shape() {
-                return fail("a concat whose parts differ beyond the axis");
-            }
-            self.map_into(MapOp::Cast, &[part], &to);
-            start = end;
+            let extent = part.dims[axis].extent;
+            self.map_into(MapOp::Cast, &[part], &out.sliced(axis, start, extent));
+            start += extent;
         }
         Ok(out)
     }
@@ -124,9 +104,6 @@ impl Builder {
         ty: &TensorType,
     ) -> Result<View, LowerError> {
         let shape = static_dims(ty)?;
-        if table.dims.is_empty() {
-            return fail("a gather from a scalar");
-        }
         let symbolic = self.is_table(table);
         let row: u64 = table.dims[1..].iter().map(|d| d.extent).product();
         let dense_rows = View { dims: table.dims[1..].to_vec(), ..*table }.is_contiguous()
@@ -136,11 +113,8 @@ impl Builder {
             false => self.contiguous(table),
         };
         let out = self.temp(ty.dtype, &shape);
-        if out.elements() != indices.elements() * row {
-            return fail("a gather whose result is not a row for each index");
-        }
         let (nest, mut accesses, _) = nest_of(&self.places, &[indices], indices.dims.len(), false);
-        let Some(indices) = accesses.pop() else { return fail("a gather without indices") };
+        let indices = accesses.remove(0);
         self.steps.push(RowStep::Gather {
             table: table.place,
             offset: table.offset,
@@ -153,22 +127,11 @@ impl Builder {
         Ok(out)
     }
 
-    pub(super) fn scatter(
-        &mut self,
-        table: &View,
-        slots: &View,
-        rows: &View,
-    ) -> Result<(), LowerError> {
+    pub(super) fn scatter(&mut self, table: &View, slots: &View, rows: &View) {
         let rows = self.contiguous(rows);
-        if table.dims.is_empty() {
-            return fail("a scatter into a scalar");
-        }
         let row: u64 = table.dims[1..].iter().map(|d| d.extent).product();
-        if rows.elements() != slots.elements() * row {
-            return fail("a scatter whose rows are not one for each slot");
-        }
         let (nest, mut accesses, _) = nest_of(&self.places, &[slots], slots.dims.len(), false);
-        let Some(slots) = accesses.pop() else { return fail("a scatter without slots") };
+        let slots = accesses.remove(0);
         self.steps.push(RowStep::Scatter {
             table: table.place,
             extent: (!self.is_table(table)).then(|| table.dims[0].extent),
@@ -177,6 +140,5 @@ impl Builder {
             slots,
             rows: (rows.place, rows.offset),
         });
-        Ok(())
     }
 }

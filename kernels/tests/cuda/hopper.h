@@ -1,14 +1,31 @@
 // What kernels share on Hopper, on the host: in place of hopper.cuh. Products are there as soon as
-// they are asked for; there are no clusters.
+// they are asked for; a cluster is a block.
 static char emu_anchor;
 // The low half of an address says all within a program's own data.
 static inline u32 shared_address(const void*p){return (u32)(size_t)p;}
 static inline char*emu_at(u32 address){return &emu_anchor+(int)(address-shared_address(&emu_anchor));}
-struct EmuBarrier{u16 arrivals,left;u32 phase;};
+struct EmuBarrier{u64 arrivals:12,left:12,phase:8,bytes:32;};
+static_assert(sizeof(EmuBarrier)==8);
 static EmuBarrier&emu_barrier(u32 b){return *(EmuBarrier*)emu_at(b);}
-static void barrier_init(u32 b,u32 n){emu_barrier(b)={(u16)n,(u16)n,0};}
+static void barrier_init(u32 b,u32 n){emu_barrier(b)={n,n,0,0};}
 static void barriers_made(){}
-static void barrier_arrive(u32 b){auto&x=emu_barrier(b);if(--x.left==0){x.left=x.arrivals;x.phase++;}}
+static void emu_end_phase(EmuBarrier&x){if(x.left==0&&x.bytes==0){x.left=x.arrivals;x.phase++;}}
+static void barrier_arrive(u32 b){auto&x=emu_barrier(b);x.left--;emu_end_phase(x);}
+static void barrier_arrive_at(u32 b,u32 block){if(block!=0)abort();barrier_arrive(b);}
+static void barrier_arrive_expecting(u32 b,u32 bytes){auto&x=emu_barrier(b);x.left--;x.bytes+=bytes;emu_end_phase(x);}
+// A map says where rows of 16-bit elements lie, how many and how long they are, and how many a box has.
+struct TensorMap{const char*at;u64 rows,columns,box_rows;};
+#define __grid_constant__
+static void copy_box(u32 to,const TensorMap&map,u32 inner,u32 outer,u32 barrier){
+for(u32 r=0;r<map.box_rows;r++)for(u32 k=0;k<64;k++){u32 at=to+r*128+k*2;at^=(at>>7&7)<<4;u16 x=0;
+if(outer+r<map.rows&&inner+k<map.columns)memcpy(&x,map.at+((outer+r)*map.columns+inner+k)*2,2);memcpy(emu_at(at),&x,2);}
+auto&b=emu_barrier(barrier);b.bytes-=map.box_rows*128;emu_end_phase(b);}
+static void copy_box_to(u32 to,const TensorMap&map,u32 inner,u32 outer,u32 barrier,u16 blocks){if(blocks!=1)abort();copy_box(to,map,inner,outer,barrier);}
+static u32 cluster_rank(){return 0;}
+static Bytes16 load_shared(u32 from){return *(Bytes16*)emu_at(from);}
+// Each lane writes the row that it names: column lane%8 of matrix lane/8.
+static void store_transposed(u32 to,u32 a,u32 b,u32 c,u32 d){unsigned w=emu_w(),l=emu_l(),mine[4]={a,b,c,d};memcpy(fragments[w][l],mine,sizeof mine);warpbar[w].wait(32);
+for(u32 e=0;e<8;e++){u16 x=(u16)(fragments[w][e*4+l%8/2][l/8]>>l%2*16);memcpy(emu_at(to)+e*2,&x,2);}warpbar[w].wait(32);}
 static void barrier_arrive_copied(u32 b){emu_copies_done();barrier_arrive(b);}
 static void barrier_wait(u32 b,u32 parity){while((emu_barrier(b).phase&1)==parity)emu_yield();}
 static void copy_shared_if(bool there,u32 to,const void*from){copies[threadIdx.x].back().push_back({emu_at(to),from,there});}
@@ -16,7 +33,7 @@ template<int N>static void registers_up(){}
 template<int N>static void registers_down(){}
 template<int N>static void threads_meet(u32 number){groupbar[32+number].wait(N);}
 template<int N>static void threads_arrive(u32 number){auto&b=groupbar[32+number];if(++b.arrived==N){b.arrived=0;b.gen++;}}
-static void cluster_meet(){abort();}
+static void cluster_meet(){blockbar.wait(blockDim.x);}
 static void store_shared(u32 to,float x,float y){float v[2]={x,y};memcpy(emu_at(to),v,8);}
 template<int N>static void load_cluster(float(&)[N],u32,u32){abort();}
 static u64 matrix_at(u32 address){return address>>4;}
@@ -24,6 +41,7 @@ static u64 columns_at(u32 address,u32 apart){return address>>4|(u64)(apart>>4)<<
 static void products_begin(){}
 static void products_end(){}
 static void products_see_writes(){}
+template<int LEFT>static void products_done_but(){}
 template<int LEFT,int N>static void products_done_but(float(&)[N]){}
 // Chunks of 16 bytes are swapped by the row of 128 bytes that they are in.
 static float emu_element(u32 address){address^=(address>>7&7)<<4;T16 x;memcpy(&x,emu_at(address),2);return widen(x);}

@@ -44,7 +44,7 @@ impl<'a> PieceBuilder<'a> {
         }
         for value in std::mem::take(&mut self.weights) {
             let ValueDef::Weight(at) = self.source.def(value) else { continue };
-            let recipe = self.recipe(&self.source.weights()[at].recipe.clone());
+            let recipe = self.recipe(self.source.weights()[at].recipe.clone());
             renamed.insert(value, piece.add_weight(self.source.ty(value).clone(), recipe));
             self.weights.push(value);
         }
@@ -87,32 +87,21 @@ impl<'a> PieceBuilder<'a> {
         }
     }
 
-    /// The recipe with checkpoint names by order of first use.
-    fn recipe(&mut self, recipe: &Recipe) -> Recipe {
+    /// A recipe without names: tensors are counted in order of first mention.
+    fn recipe(&mut self, mut recipe: Recipe) -> Recipe {
         let tensors = &mut self.tensors;
-        let named = recipe.rename_sources(&mut |name| {
-            let next = tensors.len();
-            tensors.entry(name.to_owned()).or_insert(next).to_string()
+        recipe.change_leaves(&mut |leaf| match leaf {
+            Recipe::Checkpoint { name, .. } => {
+                let next = tensors.len();
+                *name = tensors.entry(std::mem::take(name)).or_insert(next).to_string();
+            }
+            Recipe::Graph(graph) => **graph = nameless(graph),
+            Recipe::Concat { .. }
+            | Recipe::Slice { .. }
+            | Recipe::Transpose { .. }
+            | Recipe::Cast { .. } => {}
         });
-        nameless_recipe(&named)
-    }
-}
-
-fn nameless_recipe(recipe: &Recipe) -> Recipe {
-    match recipe {
-        Recipe::Checkpoint { .. } => recipe.clone(),
-        Recipe::Concat { axis, parts } => {
-            Recipe::Concat { axis: *axis, parts: parts.iter().map(nameless_recipe).collect() }
-        }
-        Recipe::Slice { axis, start, len, of } => {
-            let of = Box::new(nameless_recipe(of));
-            Recipe::Slice { axis: *axis, start: *start, len: *len, of }
-        }
-        Recipe::Transpose { perm, of } => {
-            Recipe::Transpose { perm: perm.clone(), of: Box::new(nameless_recipe(of)) }
-        }
-        Recipe::Cast { to, of } => Recipe::Cast { to: *to, of: Box::new(nameless_recipe(of)) },
-        Recipe::Graph(graph) => Recipe::Graph(Box::new(nameless(graph))),
+        recipe
     }
 }
 

@@ -41,13 +41,13 @@ pub struct Member {
 /// Why unique pieces could not be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum DedupeError {
     /// A node mutates something that is no state.
     #[error("{node} mutates operand {position}, which is not a state; write into a declared state")]
     MutatesNoState {
         /// The node, as a remark on the graph names it.
         node: String,
-        /// The operand.
         position: usize,
     },
 }

@@ -1,12 +1,9 @@
 //! Dumps: what every pass changed and remarked, as files.
 
-use super::{AfterPass, Changes, Observer, PassError};
+use super::{AfterPass, Changes, Observer, PassError, PrintModule};
 use piecewise_ir::module::Module;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-
-/// Gives the text of a module.
-pub type PrintModule = fn(&Module) -> String;
 
 /// Writes `NN-name.remarks.json` into a directory after each pass, where `NN` is the pass's
 /// number in the pipeline from 1 on, and, if it changed something, `NN-name.before.pw`,

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 /// Why a run of passes failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum PassError {
     /// The pipeline names something that does not exist.
     #[error(transparent)]
@@ -14,37 +15,24 @@ pub enum PassError {
     /// The module lacks what the pass works on.
     #[error("pass `{pass}` needs {needs}, which the module does not have; run `{run_first}` first")]
     Missing {
-        /// The pass.
         pass: &'static str,
-        /// What is missing.
         needs: &'static str,
         /// The pass that makes it.
         run_first: &'static str,
     },
     /// A pass failed.
     #[error("pass `{pass}` failed: {source}")]
-    Failed {
-        /// The pass.
-        pass: &'static str,
-        /// Its own error.
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
+    Failed { pass: &'static str, source: Box<dyn std::error::Error + Send + Sync> },
     /// The module does not verify.
     #[error("the module is not valid after {after}; dump it to see where:\n{diagnostics}")]
     Invalid {
         /// The pass that ran last, or `the input`.
         after: &'static str,
-        /// What is wrong.
         diagnostics: Diagnostics,
     },
     /// A dump can't be written.
     #[error("can't write the dump {}: {source}; choose another directory", .path.display())]
-    Dump {
-        /// The file or directory.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
+    Dump { path: PathBuf, source: std::io::Error },
 }
 
 impl PassError {

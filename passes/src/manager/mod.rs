@@ -10,9 +10,9 @@ mod registry;
 
 pub use changes::{BisectLog, Change, Changes, PrintChanged};
 pub use diff::unified_diff;
-pub use dump::{DumpDir, PrintModule};
+pub use dump::DumpDir;
 pub use error::PassError;
-pub use observer::{AfterPass, Observer, PrintAfter, StopAfter};
+pub use observer::{AfterPass, Observer, PrintAfter, PrintModule, StopAfter};
 pub use pass::{Pass, PassContext, PassReport, Remark};
 pub use registry::{OptionReader, PassConstructor, Registry};
 
@@ -55,7 +55,7 @@ impl RunReport {
 /// Runs passes in order over a module.
 pub struct PassManager<'a> {
     passes: Vec<Box<dyn Pass>>,
-    verifier: Option<Verifier<'a>>,
+    verifier: Verifier<'a>,
     observers: Vec<Box<dyn Observer + 'a>>,
     only_first: Option<usize>,
 }
@@ -64,7 +64,6 @@ impl std::fmt::Debug for PassManager<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("PassManager")
             .field("passes", &self.pass_names())
-            .field("verifies", &self.verifier.is_some())
             .field("observers", &self.observers.len())
             .finish()
     }
@@ -80,7 +79,7 @@ impl<'a> PassManager<'a> {
         let passes = passes.collect::<Result<Vec<_>, _>>()?;
         Ok(Self {
             passes,
-            verifier: Some(&piecewise_ir::verify::verify_module),
+            verifier: &piecewise_ir::verify::verify_module,
             observers: Vec::new(),
             only_first: None,
         })
@@ -91,18 +90,11 @@ impl<'a> PassManager<'a> {
         self.passes.iter().map(|pass| pass.name()).collect()
     }
 
-    /// Does not check the module between passes.
-    #[must_use]
-    pub fn unverified(mut self) -> Self {
-        self.verifier = None;
-        self
-    }
-
     /// Checks the module with `verifier` before the first pass and after each one, instead of by
     /// [`piecewise_ir::verify::verify_module`].
     #[must_use]
     pub fn verify_with(mut self, verifier: Verifier<'a>) -> Self {
-        self.verifier = Some(verifier);
+        self.verifier = verifier;
         self
     }
 
@@ -123,8 +115,7 @@ impl<'a> PassManager<'a> {
     }
 
     fn verify(&self, after: &'static str, module: &Module) -> Result<(), PassError> {
-        let Some(verifier) = self.verifier else { return Ok(()) };
-        verifier(module).map_err(|diagnostics| PassError::Invalid { after, diagnostics })
+        (self.verifier)(module).map_err(|diagnostics| PassError::Invalid { after, diagnostics })
     }
 
     /// Runs the passes over `module`.

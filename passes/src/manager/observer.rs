@@ -1,9 +1,12 @@
 //! Observers: what dumps, prints and early stops are built on.
 
-use super::{PassError, PassReport, PrintModule};
+use super::{PassError, PassReport};
 use piecewise_ir::module::Module;
 use std::ops::ControlFlow;
 use std::time::Duration;
+
+/// Gives the text of a module.
+pub type PrintModule = fn(&Module) -> String;
 
 /// The state of a run after one pass.
 #[derive(Clone, Copy, Debug)]

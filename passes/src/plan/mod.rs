@@ -44,16 +44,14 @@ pub struct PlanReport {
 /// Why the arena could not be laid out.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum PlanError {
     /// The module has no slots.
     #[error("the arena needs slots, which the module does not have; run `destination` first")]
     NoSlots,
     /// The alignment is no power of two.
     #[error("the alignment {align} is not a power of two; use 256, or another power of two")]
-    Alignment {
-        /// What was asked for.
-        align: u64,
-    },
+    Alignment { align: u64 },
     /// The slots are too large to address.
     #[error(
         "{value} takes {bytes} bytes at the bounds of its symbols, and all slots together would \
@@ -64,7 +62,6 @@ pub enum PlanError {
         value: String,
         /// Its bytes at the bounds.
         bytes: u64,
-        /// The limit.
         limit: u64,
     },
 }

@@ -5,6 +5,7 @@ use crate::dedupe::DedupeError;
 /// Why a graph could not be split.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum SplitError {
     /// The program order is broken.
     #[error(
@@ -14,15 +15,11 @@ pub enum SplitError {
     UseBeforeDefinition {
         /// The reader, as a remark on the graph names it.
         reader: String,
-        /// Which operand.
         position: usize,
     },
     /// The graph returns a value that nothing defines.
     #[error("output {position} of the graph is not defined by any node; return a defined value")]
-    UndefinedOutput {
-        /// Which output.
-        position: usize,
-    },
+    UndefinedOutput { position: usize },
     /// The unique pieces could not be made.
     #[error(transparent)]
     Dedupe(#[from] DedupeError),

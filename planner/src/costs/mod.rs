@@ -4,9 +4,8 @@ mod curve;
 mod measured;
 mod modelled;
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
+use strum::Display;
 
 pub use curve::MonotoneCurve;
 pub use measured::{CostPoint, read_costs, read_costs_file};
@@ -15,8 +14,9 @@ pub use modelled::ModelledCosts;
 use crate::error::PlannerError;
 
 /// A way to run a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, Display)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum CostPath {
     /// Captured pieces are replayed, split ops run between them.
     Piecewise,
@@ -24,16 +24,6 @@ pub enum CostPath {
     Full,
     /// Launched one by one at the exact count.
     Launched,
-}
-
-impl fmt::Display for CostPath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            CostPath::Piecewise => "piecewise",
-            CostPath::Full => "full",
-            CostPath::Launched => "launched",
-        })
-    }
 }
 
 /// The costs of one way to run a step, each a function of tokens.

@@ -17,11 +17,11 @@ pub struct FillError {
 /// Why a graph can't be served.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum RoleError {
     /// An input without a role.
     #[error("input %{input} has no role, so nothing would fill it; give it one of: {known}")]
     NoRole {
-        /// The input's name.
         input: String,
         /// The roles that are known.
         known: String,
@@ -32,9 +32,7 @@ pub enum RoleError {
          it with `OpRegistry::declare_inputs`, or give it one of: {known}"
     )]
     Unknown {
-        /// The input's name.
         input: String,
-        /// Its role.
         role: String,
         /// The ops that read it.
         readers: String,
@@ -46,27 +44,17 @@ pub enum RoleError {
         "input %{input} of role \"{role}\": `{op}` declares it without a function that fills it; \
          give it one with `StepInput::filled`"
     )]
-    NoFill {
-        /// The input's name.
-        input: String,
-        /// Its role.
-        role: String,
-        /// Who declared it.
-        op: String,
-    },
+    NoFill { input: String, role: String, op: String },
     /// Two ops declare a role otherwise.
     #[error(transparent)]
     Conflict(#[from] Box<InputConflict>),
     /// An input whose type or padding is not its role's.
     #[error("input %{input} of role \"{role}\" is {found}, but {expected}")]
     Type {
-        /// The input's name.
         input: String,
-        /// Its role.
         role: String,
         /// The type and padding that it has.
         found: String,
-        /// Who declares what.
         expected: String,
     },
     /// A state of role `sequence.state` without the slots of all.
@@ -74,33 +62,19 @@ pub enum RoleError {
         "state \"{state}\" has the role \"sequence.state\" but not the slots (one symbol of role \
          \"sequence.slots\" for all such states) as its outermost axis"
     )]
-    NoSlots {
-        /// The state's name.
-        state: String,
-    },
+    NoSlots { state: String },
     /// A symbol that nothing counts.
     #[error(
         "symbol {symbol} has the role \"{role}\", which nothing counts; declare it with \
          `OpRegistry::declare_rows`, or tie it to another by a role such as \"4*tokens\""
     )]
-    Uncounted {
-        /// The symbol's name.
-        symbol: String,
-        /// Its role.
-        role: String,
-    },
+    Uncounted { symbol: String, role: String },
     /// A role that no input has although another part of the graph needs it.
     #[error("no input has the role \"{role}\", needed because {because}")]
-    Missing {
-        /// The role.
-        role: &'static str,
-        /// What needs it.
-        because: String,
-    },
+    Missing { role: &'static str, because: String },
     /// An output that is missing.
     #[error("the graph returns no {what}; return {expected}")]
     NoOutput {
-        /// What is missing.
         what: &'static str,
         /// The type that it would have.
         expected: &'static str,

@@ -6,19 +6,14 @@ use crate::sizes::SizeError;
 /// Why a configuration is refused.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum ConfigError {
     /// The file can't be read.
     #[error("can't read the configuration {file}: {reason}")]
-    Read {
-        /// The file.
-        file: String,
-        /// Why not.
-        reason: String,
-    },
+    Read { file: String, reason: String },
     /// The file is not TOML.
     #[error("{file}: {reason}")]
     Syntax {
-        /// The file.
         file: String,
         /// What the parser says, with the line.
         reason: String,
@@ -26,34 +21,21 @@ pub enum ConfigError {
     /// A key that does not exist.
     #[error("{from}: there is no key `{key}`; did you mean `{nearest}`?")]
     UnknownKey {
-        /// Where it was set.
         from: Source,
-        /// The key.
         key: String,
         /// The existing key that is most like it.
         nearest: &'static str,
     },
     /// A value that its key can't have.
     #[error("{from}: {key} can't be {value}: {reason}")]
-    Value {
-        /// Where it was set.
-        from: Source,
-        /// The key.
-        key: String,
-        /// The value.
-        value: String,
-        /// Why not.
-        reason: String,
-    },
+    Value { from: Source, key: String, value: String, reason: String },
     /// A size list that does not do.
     #[error(transparent)]
     Sizes(#[from] SizeError),
     /// A bound out of its range.
     #[error("{key} = {value} is out of range: it must be from 1 to {most}")]
     Range {
-        /// The key.
         key: &'static str,
-        /// The value.
         value: u64,
         /// The largest that is possible.
         most: u64,
@@ -61,13 +43,10 @@ pub enum ConfigError {
     /// Two keys that contradict each other.
     #[error("{key} = {value} does not go with {other}; {remedy}")]
     Conflict {
-        /// The key.
         key: &'static str,
-        /// Its value.
         value: String,
         /// The other key and its value.
         other: String,
-        /// What to change.
         remedy: &'static str,
     },
 }
@@ -75,6 +54,7 @@ pub enum ConfigError {
 /// What a configuration allows but hardly anybody wants.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum ConfigWarning {
     /// Steps between the largest size and the bound do not replay.
     #[error(
@@ -82,33 +62,17 @@ pub enum ConfigWarning {
          below {bound_name} = {bound}; add {bound} to {list} or lower {bound_name}"
     )]
     DoesNotReach {
-        /// The list's key.
         list: &'static str,
-        /// What is counted.
         what: &'static str,
         /// The first count that has no size.
         first: u64,
-        /// The bound's key.
         bound_name: &'static str,
-        /// The bound.
         bound: u64,
     },
     /// A size that no step runs at.
     #[error("no step can use size {size} of {list}: {reason}; drop it")]
-    Unreachable {
-        /// The list's key.
-        list: &'static str,
-        /// The size.
-        size: u64,
-        /// Why.
-        reason: String,
-    },
+    Unreachable { list: &'static str, size: u64, reason: String },
     /// A graph mode without effect.
     #[error("graph_mode = {mode} has no effect at level = {level}; use level = \"piecewise\"")]
-    ModeWithoutLevel {
-        /// The mode.
-        mode: &'static str,
-        /// The level.
-        level: String,
-    },
+    ModeWithoutLevel { mode: &'static str, level: String },
 }

@@ -9,6 +9,7 @@ use piecewise_backend::device::DeviceError;
 /// Why a request is refused or a step failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum EngineError {
     /// The graph's roles do not fit.
     #[error(transparent)]
@@ -27,22 +28,10 @@ pub enum EngineError {
     Pool(#[from] PoolFull),
     /// No slot for the states of even one sequence.
     #[error("all {slots} slots of the states of role \"sequence.state\" are taken")]
-    NoSlot {
-        /// How many there are.
-        slots: u64,
-    },
+    NoSlot { slots: u64 },
     /// An option beyond what the model was built for.
     #[error("{option} = {value}, but {because}; it must be from 1 to {bound}")]
-    Option {
-        /// The configuration key.
-        option: &'static str,
-        /// Its value.
-        value: u64,
-        /// What bounds it.
-        because: &'static str,
-        /// The bound.
-        bound: u64,
-    },
+    Option { option: &'static str, value: u64, because: &'static str, bound: u64 },
     /// No token to start from.
     #[error("the prompt is empty; it needs at least one token, such as the one that begins a text")]
     EmptyPrompt,
@@ -55,7 +44,6 @@ pub enum EngineError {
     TooLong {
         /// Tokens of the prompt, with what was kept before it.
         length: usize,
-        /// The longest sequence.
         bound: u64,
     },
     /// An id that the model has not.
@@ -64,35 +52,20 @@ pub enum EngineError {
          the tokenizer belong to this model?"
     )]
     IdOutOfRange {
-        /// The id.
         id: u32,
-        /// Where it is.
         position: usize,
         /// How many ids the model has.
         vocab: u64,
     },
     /// A parameter of a request out of its range.
     #[error("{parameter} = {value} is out of range; {expected}")]
-    Parameter {
-        /// Its name.
-        parameter: &'static str,
-        /// Its value.
-        value: String,
-        /// What would do.
-        expected: &'static str,
-    },
+    Parameter { parameter: &'static str, value: String, expected: &'static str },
     /// No request of this number.
     #[error("there is no request {request}; it was removed, or finished without being kept")]
-    UnknownRequest {
-        /// The request.
-        request: RequestId,
-    },
+    UnknownRequest { request: RequestId },
     /// A request that can't be continued.
     #[error("request {request} can't be continued: only one that has finished and was kept can be")]
-    NotKept {
-        /// The request.
-        request: RequestId,
-    },
+    NotKept { request: RequestId },
     /// Logits were asked for while requests run.
     #[error("logits of a prompt can't be computed while requests run; step until none do")]
     Busy,
@@ -102,9 +75,7 @@ pub enum EngineError {
          checks.poison and checks.compare to find where it comes from"
     )]
     BadSample {
-        /// The request.
         request: RequestId,
-        /// What was sampled.
         id: i32,
         /// How many ids the model has.
         vocab: u64,

@@ -15,6 +15,7 @@
 mod batching;
 mod error;
 mod idle;
+mod in_flight;
 mod interface;
 mod logits;
 mod record;
@@ -32,10 +33,10 @@ use crate::batch::{BatchBuffers, RoleMap};
 use crate::checks::KvPoison;
 use crate::kv::{PagePool, SlotPool};
 use crate::model::CompiledModel;
+use in_flight::InFlight;
 use piecewise_backend::device::Device;
 use sequence::Sequence;
 use std::collections::{BTreeMap, VecDeque};
-use step::InFlight;
 
 /// The [`Engine`] of a device: continuous batching.
 pub struct BatchingEngine<D: Device> {

@@ -1,27 +1,18 @@
 //! A step: submit the next, read the one before.
 
+use super::in_flight::InFlight;
 use super::record::count;
-use super::request::{FinishReason, RequestEvent, RequestId};
+use super::request::{FinishReason, RequestEvent};
 use super::schedule::Planned;
 use super::{BatchingEngine, Engine, EngineError};
 use crate::batch::{Chunk, ChunkRows};
 use crate::mode::StepMode;
-use crate::model::{POISON, Ticket};
+use crate::model::POISON;
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::device::Device;
 use piecewise_planner::IterationRecord;
 use std::borrow::Cow;
 use std::time::Instant;
-
-/// A submitted step that is not read yet.
-#[derive(Debug)]
-pub(super) struct InFlight {
-    ticket: Ticket,
-    started: Instant,
-    record: IterationRecord,
-    /// Whose each row is, and of which turn.
-    rows: Vec<(RequestId, u32)>,
-}
 
 impl<D: Device> BatchingEngine<D> {
     /// Forgets a step that could not be submitted. What is in flight is read first: after that no

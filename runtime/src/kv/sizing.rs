@@ -13,24 +13,17 @@ const ALIGN: u64 = 256;
 /// Why no KV pool can be made.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum SizingError {
     /// A KV state that does not have the pool's rows outermost.
     #[error(
         "state \"{state}\" has the role \"kv.cache\" but not the rows of the pool (a symbol of \
          role \"kv.rows\") as its outermost axis"
     )]
-    NoRows {
-        /// The state's name.
-        state: String,
-    },
+    NoRows { state: String },
     /// KV states over different symbols.
     #[error("state \"{state}\" has other pool rows than \"{first}\"; one symbol must serve all")]
-    TwoPools {
-        /// The state's name.
-        state: String,
-        /// The first state's name.
-        first: String,
-    },
+    TwoPools { state: String, first: String },
     /// The budget leaves too little.
     #[error(
         "memory_budget = {budget} bytes leaves {left} for KV after {fixed} bytes of weights, \
@@ -38,7 +31,6 @@ pub enum SizingError {
          raise memory_budget or lower max_seq_len or max_num_tokens"
     )]
     TooLittle {
-        /// The budget in bytes.
         budget: u64,
         /// Bytes of everything but KV.
         fixed: u64,

@@ -8,6 +8,7 @@ use piecewise_backend::device::DeviceError;
 /// Why a model could not be measured.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum MeasureError {
     /// The model.
     #[error(transparent)]
@@ -27,27 +28,19 @@ pub enum MeasureError {
          an output of sampled ids, a state with the role \"sampled\" and an input with the role \
          \"tokens.feedback\""
     )]
-    NoFeedback {
-        /// What is missing.
-        what: &'static str,
-    },
+    NoFeedback { what: &'static str },
     /// The device noted nothing of the blocks of a step's graph.
     #[error(
         "nothing was noted of blocks at {tokens} tokens: the step must replay as one graph, on a \
          CUDA device that was opened to note them"
     )]
-    NoTimeline {
-        /// The step's size.
-        tokens: u64,
-    },
+    NoTimeline { tokens: u64 },
     /// A step that names a sequence, an entry or a position that there is not.
     #[error("measured step {step}: sequence {sequence} {reason}")]
     Plan {
         /// The step's number in its list.
         step: usize,
-        /// The sequence.
         sequence: usize,
-        /// What does not fit.
         reason: String,
     },
 }

@@ -7,49 +7,23 @@ use super::error::ModelError;
 use super::graphs::{GraphSet, OnCaptureFailure};
 use super::launches::check_artifacts;
 use super::memory::{Ledger, Memory};
+use super::progress::Progress;
 use super::staging::Staging;
 use crate::artifact_store::CompiledPieces;
 use crate::batch::Probe;
 use crate::dispatch::Dispatcher;
 use crate::stats::Statistics;
 use crate::symbols::{SymbolClass, SymbolTable};
-use piecewise_backend::artifact::{Artifact, PieceSize};
+use piecewise_backend::artifact::Artifact;
 use piecewise_backend::compiler::Store;
 use piecewise_backend::device::Device;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::{WeightLayout, WeightSource};
-use piecewise_ir::entity::{Entity, UniquePieceId, Value};
-use piecewise_ir::graph::Graph;
-use piecewise_ir::module::{Module, Stitch, UniquePiece};
+use piecewise_ir::entity::Entity;
+use piecewise_ir::module::Module;
 use piecewise_ir::op::Op;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// What happens while a model is built.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Progress {
-    /// Unique pieces at sizes, compiled or taken from the store.
-    Compiling {
-        /// So many are there.
-        done: usize,
-        /// So many there will be.
-        total: usize,
-    },
-    /// Weights made on the device.
-    Loading {
-        /// So many are there.
-        done: usize,
-        /// So many there will be.
-        total: usize,
-    },
-    /// Graphs captured.
-    Capturing {
-        /// So many are there.
-        done: usize,
-        /// So many there will be.
-        total: usize,
-    },
-}
 
 /// How a model is built.
 #[derive(Clone, Debug)]
@@ -250,49 +224,6 @@ fn custom_ops_mutate_states(module: &Module) -> bool {
         Op::Custom(call) => !call.mutates.is_empty(),
         _ => false,
     })
-}
-
-/// A size that a unique piece or op has programs for.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct LoweringSize {
-    /// Of the symbol that it iterates over.
-    pub size: PieceSize,
-    /// The most of each symbol, by symbol index, in the steps that use the program.
-    pub limits: Vec<u64>,
-}
-
-/// The sizes at which a unique piece or op has programs: those of its symbol's list, then those of
-/// uniform batches where its custom ops see sequences, then any.
-pub fn lowering_sizes(
-    stitch: &Stitch,
-    unique: UniquePieceId,
-    symbols: &SymbolTable,
-    dispatcher: &Dispatcher,
-) -> Vec<LoweringSize> {
-    let UniquePiece { over, ref graph, .. } = stitch.unique[unique];
-    let bounds = symbols.bounds();
-    let bound = over.map_or(1, |s| symbols.bound(s));
-    let over = over.map(|s| symbols.over(s));
-    let sees = sees_sequences(graph, symbols);
-    let sized = over.map_or(Vec::new(), |over| dispatcher.program_sizes(symbols, over, sees));
-    let general = LoweringSize { size: PieceSize::General(bound), limits: bounds.to_vec() };
-    let limits = |size| dispatcher.limits(symbols, over, size);
-    let sized = sized.into_iter().map(|size| LoweringSize { size, limits: limits(size) });
-    sized.chain([general]).collect()
-}
-
-/// Whether a custom op reads what is shaped by sequences: all else is the same in a uniform batch as
-/// in any step of as many rows.
-fn sees_sequences(piece: &Graph, symbols: &SymbolTable) -> bool {
-    let is_by_sequence = |value: &Value| {
-        let dims = piece.ty(*value).shape.iter();
-        let mut terms = dims.flat_map(|dim| dim.terms());
-        terms.any(|(symbol, _)| symbols.class(*symbol) == SymbolClass::Sequences)
-    };
-    piece
-        .nodes()
-        .map(|node| piece.node(node))
-        .any(|node| matches!(node.op, Op::Custom(_)) && node.operands.iter().any(is_by_sequence))
 }
 
 fn load_weights<D: Device>(

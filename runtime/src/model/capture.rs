@@ -1,10 +1,11 @@
 //! Capturing: largest first, from the programs that launches use.
 
 use super::CompiledModel;
-use super::build::{CaptureWhen, Progress};
+use super::build::CaptureWhen;
 use super::error::ModelError;
 use super::graphs::{GraphKey, GraphSet, GraphSlot, OnCaptureFailure};
 use super::programs::Member;
+use super::progress::Progress;
 use crate::dispatch::{Dispatch, OpSupport, StepSizes};
 use crate::mode::{GraphMode, StepMode};
 use crate::symbols::SymbolClass;

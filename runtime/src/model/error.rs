@@ -8,24 +8,17 @@ use piecewise_ir::diagnostic::Diagnostics;
 /// Why a model could not be built or a step could not run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum ModelError {
     /// The module has no plan.
     #[error("the module has no {part}; run the pipeline to its end before compiling")]
-    Unplanned {
-        /// The missing part.
-        part: &'static str,
-    },
+    Unplanned { part: &'static str },
     /// A symbol that nothing binds.
     #[error(transparent)]
     Role(#[from] SymbolError),
     /// A piece did not compile.
     #[error("piece {piece}: {source}")]
-    Compile {
-        /// The unique piece.
-        piece: String,
-        /// Why.
-        source: Box<CompileError>,
-    },
+    Compile { piece: String, source: Box<CompileError> },
     /// The launches of the artifacts break the plan.
     #[error("the launches break the plan:\n{0}")]
     Launches(Diagnostics),
@@ -35,7 +28,6 @@ pub enum ModelError {
     /// An input of a step does not fit.
     #[error("input %{input}: {reason}")]
     Input {
-        /// The input's name.
         input: String,
         /// What does not fit, and what would.
         reason: String,
@@ -45,11 +37,8 @@ pub enum ModelError {
         "a step brings {count} {what}, more than the model's {bound}; split the step or raise {option}"
     )]
     TooMany {
-        /// What is counted.
         what: &'static str,
-        /// How many there are.
         count: u64,
-        /// The bound.
         bound: u64,
         /// The configuration key to raise.
         option: &'static str,
@@ -60,62 +49,37 @@ pub enum ModelError {
          must be {expected}"
     )]
     Tied {
-        /// The symbol's name.
         symbol: String,
-        /// How many there are.
         count: u64,
         /// How many there must be.
         expected: u64,
     },
     /// A ticket whose outputs were overwritten.
     #[error("the outputs of step {step} are gone: they last until the second submit after it")]
-    Expired {
-        /// The step's number.
-        step: u64,
-    },
+    Expired { step: u64 },
     /// An output that the model was not built to read back.
     #[error("output {output} is not read back; list it in the build options")]
-    NotRead {
-        /// Its position.
-        output: usize,
-    },
+    NotRead { output: usize },
     /// A step that did not replay, in strict mode.
     #[error("strict: a step of {tokens} tokens did not replay ({reason})")]
-    Strict {
-        /// Its tokens.
-        tokens: u64,
-        /// Why it fell back.
-        reason: &'static str,
-    },
+    Strict { tokens: u64, reason: &'static str },
     /// A layer that is not to be captured and is not there.
     #[error("capture_exclude: no layer is called `{layer}`; layers are called {known}, ..")]
-    NoLayer {
-        /// The name.
-        layer: String,
-        /// Some of those that there are.
-        known: String,
-    },
+    NoLayer { layer: String, known: String },
     /// A graph mode that can't be.
     #[error("graph mode {mode} is not possible: {reason}")]
-    Mode {
-        /// The mode asked for.
-        mode: &'static str,
-        /// Why not.
-        reason: String,
-    },
+    Mode { mode: &'static str, reason: String },
     /// A graph holds an address at which nothing that it was captured for lies.
     #[error(
         "check addresses: launch `{launch}` was captured with {operand} at {address}, where \
          {expected} lies now; a buffer was swapped after the capture: capture again"
     )]
     StaleAddress {
-        /// The launch.
         launch: String,
         /// What it reads or writes there.
         operand: String,
         /// The address that the graph holds.
         address: Address,
-        /// What lies there.
         expected: String,
     },
     /// A replay wrote something else than launches of the same step.
@@ -132,9 +96,7 @@ pub enum ModelError {
         byte: u64,
         /// The row that it is in.
         row: u64,
-        /// What the replay wrote.
         replayed: u8,
-        /// What the launches wrote.
         launched: u8,
     },
 }

@@ -10,23 +10,27 @@ mod error;
 mod face;
 mod graphs;
 mod launches;
+mod lowering;
 mod memory;
 mod probe;
 mod programs;
+mod progress;
 mod staging;
 mod step;
+mod step_data;
 mod step_launches;
 
-pub use build::{
-    BuildOptions, BuildTimes, CaptureWhen, Checks, LoweringSize, Progress, lowering_sizes,
-};
+pub use build::{BuildOptions, BuildTimes, CaptureWhen, Checks};
 pub use capture::{CapturedGraph, GraphKind};
 pub use error::ModelError;
 pub use face::Model;
 pub use graphs::{GraphKey, GraphSlot, OnCaptureFailure};
+pub use lowering::{LoweringSize, lowering_sizes};
 pub use memory::{Ledger, Memory};
+pub use progress::Progress;
 pub(crate) use staging::POISON;
-pub use step::{Outputs, StepData, StepReport, Ticket};
+pub use step::{Outputs, StepReport, Ticket};
+pub use step_data::StepData;
 pub use step_launches::StepLaunch;
 
 use crate::dispatch::Dispatcher;

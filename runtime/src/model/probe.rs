@@ -4,6 +4,7 @@
 use super::CompiledModel;
 use super::compare::Trace;
 use super::error::ModelError;
+use super::programs::Probed;
 use crate::batch::{Probe, ProbeStep};
 use crate::mode::StepMode;
 use piecewise_backend::device::{Device, DeviceError};
@@ -19,15 +20,6 @@ use piecewise_kernels::step::{CaptureSupport, LaunchContext, StepContext};
 const STATE_ROWS: u64 = 1024;
 /// Elements after which values repeat: no width of a row divides it.
 const PATTERN: usize = 4099;
-
-/// What a probe found of a member.
-#[derive(Clone, Debug)]
-pub(crate) struct Probed {
-    /// The batches that it can be captured for.
-    pub support: CaptureSupport,
-    /// What went wrong in others.
-    pub reason: String,
-}
 
 impl<D: Device> CompiledModel<D> {
     /// Probes every member with a custom op that declares support, once for all members of the same

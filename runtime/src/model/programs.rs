@@ -1,13 +1,22 @@
 //! Programs: every member of the step bound at each of its sizes.
 
 use super::error::ModelError;
-use super::probe::Probed;
 use crate::dispatch::StepSizes;
 use crate::symbols::{Over, SymbolClass};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_ir::entity::Node;
 use piecewise_ir::module::{Module, Step};
+use piecewise_kernels::step::CaptureSupport;
 use std::collections::BTreeSet;
+
+/// What a probe found of a member.
+#[derive(Clone, Debug)]
+pub(crate) struct Probed {
+    /// The batches that it can be captured for.
+    pub support: CaptureSupport,
+    /// What went wrong in others.
+    pub reason: String,
+}
 
 /// A member of the step with its programs.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 
 use super::error::ModelError;
 use super::memory::Memory;
-use super::step::StepData;
+use super::step_data::StepData;
 use crate::symbols::{SymbolClass, SymbolTable};
 use piecewise_backend::device::{Address, ByteRows, Device, DeviceError, HostBlock};
 use piecewise_ir::graph::Graph;

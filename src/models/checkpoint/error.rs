@@ -7,6 +7,7 @@ use piecewise_ir::dtype::DType;
 /// Why weights cannot be read. Each variant names the file and, where there is one, the tensor.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum CheckpointError {
     /// The folder holds neither `model.safetensors` nor `model.safetensors.index.json`.
     #[error(
@@ -14,14 +15,10 @@ pub enum CheckpointError {
          other weight formats are not read",
         folder.display()
     )]
-    NoWeights {
-        /// The folder.
-        folder: PathBuf,
-    },
+    NoWeights { folder: PathBuf },
     /// A file cannot be opened or mapped.
     #[error("{}: {source}", file.display())]
     Io {
-        /// The file.
         file: PathBuf,
         /// What the operating system said.
         source: std::io::Error,
@@ -32,11 +29,9 @@ pub enum CheckpointError {
         file.display()
     )]
     Truncated {
-        /// The file.
         file: PathBuf,
         /// Length that the file must have at least.
         needed: u64,
-        /// Length that it has.
         available: u64,
     },
     /// The header says that it is longer than any header.
@@ -45,7 +40,6 @@ pub enum CheckpointError {
         file.display()
     )]
     HeaderTooLarge {
-        /// The file.
         file: PathBuf,
         /// The length of the header, as its first eight bytes state it.
         length: u64,
@@ -55,7 +49,6 @@ pub enum CheckpointError {
     /// The header is not the JSON that the format demands.
     #[error("{}: invalid header: {reason}", file.display())]
     Header {
-        /// The file.
         file: PathBuf,
         /// What is wrong and where in the header.
         reason: String,
@@ -63,9 +56,7 @@ pub enum CheckpointError {
     /// The description of one tensor contradicts itself or the file.
     #[error("{}: tensor `{tensor}`: {reason}", file.display())]
     Tensor {
-        /// The file.
         file: PathBuf,
-        /// The tensor.
         tensor: String,
         /// What is wrong with it.
         reason: String,
@@ -77,9 +68,7 @@ pub enum CheckpointError {
         file.display()
     )]
     UnsupportedDtype {
-        /// The file.
         file: PathBuf,
-        /// The tensor.
         tensor: String,
         /// The type's name in the header, shortened.
         dtype: String,
@@ -90,18 +79,10 @@ pub enum CheckpointError {
         first.display(),
         second.display()
     )]
-    DuplicateTensor {
-        /// The tensor.
-        tensor: String,
-        /// One file.
-        first: PathBuf,
-        /// The other file.
-        second: PathBuf,
-    },
+    DuplicateTensor { tensor: String, first: PathBuf, second: PathBuf },
     /// The index of a sharded checkpoint is not the JSON that it must be.
     #[error("{}: invalid index: {reason}", file.display())]
     Index {
-        /// The index.
         file: PathBuf,
         /// What is wrong and where.
         reason: String,
@@ -113,9 +94,7 @@ pub enum CheckpointError {
         file.display()
     )]
     ShardPath {
-        /// The index.
         file: PathBuf,
-        /// The tensor.
         tensor: String,
         /// The path in the index, shortened.
         shard: String,
@@ -123,9 +102,7 @@ pub enum CheckpointError {
     /// A file that the index names cannot be opened.
     #[error("{}: cannot be opened ({source}), but {} puts tensor `{tensor}` there", file.display(), index.display())]
     MissingShard {
-        /// The shard.
         file: PathBuf,
-        /// The index.
         index: PathBuf,
         /// One tensor that should be there.
         tensor: String,
@@ -134,31 +111,17 @@ pub enum CheckpointError {
     },
     /// A file does not hold a tensor that the index puts there.
     #[error("{}: has no tensor `{tensor}`, but {} puts it there", file.display(), index.display())]
-    NotInShard {
-        /// The shard.
-        file: PathBuf,
-        /// The index.
-        index: PathBuf,
-        /// The tensor.
-        tensor: String,
-    },
+    NotInShard { file: PathBuf, index: PathBuf, tensor: String },
     /// The checkpoint has no tensor of a name that the model needs.
     #[error("{}: no tensor `{tensor}`; the checkpoint does not fit its config.json", folder.display())]
-    MissingTensor {
-        /// The folder.
-        folder: PathBuf,
-        /// The tensor.
-        tensor: String,
-    },
+    MissingTensor { folder: PathBuf, tensor: String },
     /// A tensor has another shape than the model needs.
     #[error(
         "{}: tensor `{tensor}` has shape {found:?}, but config.json asks for {expected:?}",
         file.display()
     )]
     Shape {
-        /// The file.
         file: PathBuf,
-        /// The tensor.
         tensor: String,
         /// The shape in the file.
         found: Vec<usize>,
@@ -168,9 +131,7 @@ pub enum CheckpointError {
     /// A weight is not stored as floats.
     #[error("{}: weight `{tensor}` is stored as {dtype}, not as f32, f16 or bf16", file.display())]
     NotFloat {
-        /// The file.
         file: PathBuf,
-        /// The tensor.
         tensor: String,
         /// The type that it has.
         dtype: DType,

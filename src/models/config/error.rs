@@ -8,11 +8,11 @@ use serde_json::Value;
 /// is one, the field.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum ConfigError {
     /// The file cannot be read.
     #[error("{}: {source}; a model folder holds config.json beside its weights", file.display())]
     Io {
-        /// The file.
         file: PathBuf,
         /// What the operating system said.
         source: std::io::Error,
@@ -20,9 +20,7 @@ pub enum ConfigError {
     /// The file is far larger than any configuration.
     #[error("{}: {bytes} bytes, but a configuration has at most {limit}", file.display())]
     TooLarge {
-        /// The file.
         file: PathBuf,
-        /// Its length.
         bytes: u64,
         /// The largest length that is read.
         limit: u64,
@@ -30,7 +28,6 @@ pub enum ConfigError {
     /// The file is not JSON.
     #[error("{}: invalid JSON: {source}", file.display())]
     Json {
-        /// The file.
         file: PathBuf,
         /// Where and why the JSON is invalid.
         source: serde_json::Error,
@@ -38,7 +35,6 @@ pub enum ConfigError {
     /// A field is missing (or null) and has no default.
     #[error("{}: `{field}` is missing", file.display())]
     Missing {
-        /// The file.
         file: PathBuf,
         /// The field, as a path from the root of the file.
         field: String,
@@ -46,23 +42,18 @@ pub enum ConfigError {
     /// A field holds another kind of value than it must.
     #[error("{}: `{field}` is {found}, expected {expected}", file.display())]
     Type {
-        /// The file.
         file: PathBuf,
         /// The field, as a path from the root of the file.
         field: String,
-        /// What it holds, shortened.
         found: String,
-        /// What it should hold.
         expected: &'static str,
     },
     /// A field holds a value that makes no sense, alone or beside another field.
     #[error("{}: `{field}` is {value}: {reason}", file.display())]
     Value {
-        /// The file.
         file: PathBuf,
         /// The field, as a path from the root of the file.
         field: String,
-        /// What it holds, shortened.
         value: String,
         /// What is wrong with it.
         reason: String,
@@ -70,11 +61,9 @@ pub enum ConfigError {
     /// A field asks for something that the ready families do not compute.
     #[error("{}: `{field}` is {value}, which is not supported: {supported}", file.display())]
     Unsupported {
-        /// The file.
         file: PathBuf,
         /// The field, as a path from the root of the file.
         field: String,
-        /// What it holds, shortened.
         value: String,
         /// What would be accepted in its place.
         supported: String,
@@ -85,13 +74,9 @@ pub enum ConfigError {
         file.display()
     )]
     Conflict {
-        /// The file.
         file: PathBuf,
-        /// One field.
         field: String,
-        /// What it holds, shortened.
         value: String,
-        /// The other field.
         other: String,
         /// What the other holds, shortened.
         other_value: String,

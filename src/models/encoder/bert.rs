@@ -164,8 +164,8 @@ fn attention<'b>(
     q.segment_attention(k, v, [packed.items; 2], spec, None)
 }
 
-/// `tanh(dense(x))` of the first row of each item, `f32 [items, hidden]`.
+/// `tanh(dense(x))` of the first row of each item, `[items, hidden]`.
 pub(super) fn pooler<'b>(b: &'b Builder, hidden: usize, first: Tensor<'b>) -> Tensor<'b> {
     let hidden = hidden as u64;
-    linear(b, "pooler.dense", first, [hidden, hidden]).tanh().cast(DType::F32)
+    linear(b, "pooler.dense", first, [hidden, hidden]).tanh()
 }

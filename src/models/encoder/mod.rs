@@ -11,9 +11,9 @@ mod pooling;
 mod qwen3;
 pub(crate) mod qwen_vl;
 mod sentence;
-mod siglip;
 mod text;
 mod vision;
+mod vit;
 
 pub use bert::BertConfig;
 pub use inputs::EncoderBounds;
@@ -21,6 +21,6 @@ pub use layers::Activation;
 pub use modernbert::ModernBertConfig;
 pub use pooling::Pooling;
 pub use qwen_vl::{QwenVlConfig, QwenVlKind};
-pub use siglip::SiglipConfig;
 pub use text::{EncoderError, TextArchitecture, TextEncoderConfig, TextOutput};
 pub use vision::{VisionConfig, VisionOutput};
+pub use vit::{VitConfig, VitFamily};

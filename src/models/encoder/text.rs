@@ -5,12 +5,12 @@ use super::super::config::fields::Fields;
 use super::super::config::{ConfigError, DecoderConfig, parse_json, read};
 use super::bert::{self, BertConfig};
 use super::inputs::{EncoderBounds, PackedRows};
-use super::layers::NormNames;
+use super::layers::{NormNames, linear};
 use super::modernbert::{self, ModernBertConfig};
 use super::pooling::{Pooling, normalize};
 use super::qwen3;
 use super::sentence::SentenceModules;
-use piecewise_ir::builder::{BuildErrors, Builder};
+use piecewise_ir::builder::{BuildErrors, Builder, Tensor};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use std::collections::BTreeMap;
@@ -30,6 +30,9 @@ pub enum TextOutput {
     Rows,
     /// `f32 [items, hidden]`: the first row through the pooler of a BERT.
     Pooler,
+    /// `f32 [items, labels]`: what a cross-encoder's head makes of the first row, before any
+    /// sigmoid or softmax.
+    Scores,
 }
 
 /// An encoder of text, by its architecture.
@@ -66,6 +69,12 @@ pub enum EncoderError {
          embedding"
     )]
     NoPooler,
+    /// The checkpoint has no head for them.
+    #[error(
+        "the output `scores` is asked for, but the checkpoint has neither `classifier.weight` nor \
+         `classifier.out_proj.weight`; take a cross-encoder, or ask for the embedding"
+    )]
+    NoScores,
     /// The graph does not fit its own configuration.
     #[error(transparent)]
     Build(#[from] BuildErrors),
@@ -165,6 +174,11 @@ impl TextEncoderConfig {
         }
     }
 
+    /// The scores that a cross-encoder's `checkpoint` gives each item; 0 of another.
+    pub fn labels(&self, checkpoint: &Checkpoint) -> usize {
+        ScoreHead::of(checkpoint).map_or(0, |head| head.labels() as usize)
+    }
+
     /// What the configuration says that weights are stored as.
     pub fn stored_dtype(&self) -> Option<DType> {
         match &self.architecture {
@@ -209,12 +223,16 @@ impl TextEncoderConfig {
         if !has_pooler && outputs.contains(&TextOutput::Pooler) {
             return Err(EncoderError::NoPooler);
         }
+        let head = ScoreHead::of(checkpoint);
+        if outputs.contains(&TextOutput::Scores) && (head.is_none() || !has_pooler) {
+            return Err(EncoderError::NoScores);
+        }
         let names = self.names(checkpoint);
         let b = Builder::new("text_encoder")
             .weight_dtype(self.stored_dtype().unwrap_or(DType::F32))
             .weight_dtypes(stored_dtypes(checkpoint));
         let packed = PackedRows::declare(&b, bounds);
-        let _scope = (!names.prefix.is_empty()).then(|| b.scope(names.prefix));
+        let scope = (!names.prefix.is_empty()).then(|| b.scope(names.prefix));
         let rows = match &self.architecture {
             TextArchitecture::Bert(config) => {
                 bert::rows(&b, config, activations, &packed, names.norms)
@@ -224,17 +242,72 @@ impl TextEncoderConfig {
             }
             TextArchitecture::Qwen3(config) => qwen3::rows(&b, config, activations, &packed),
         };
-        let outputs = outputs.iter().map(|output| match output {
-            TextOutput::Rows => rows.cast(DType::F32),
+        let first = Pooling::First.of(rows, packed.items);
+        let hidden = self.hidden_size();
+        let needs_pooler = outputs.contains(&TextOutput::Pooler)
+            || (outputs.contains(&TextOutput::Scores)
+                && head.is_some_and(|head| head.takes_pooled()));
+        let pooled = needs_pooler.then(|| bert::pooler(&b, hidden, first));
+        drop(scope);
+        let outputs = outputs.iter().filter_map(|output| match output {
+            TextOutput::Rows => Some(rows.cast(DType::F32)),
             TextOutput::Embedding => {
                 let pooled = self.pooling.of(rows.cast(DType::F32), packed.items);
-                if self.normalize { normalize(pooled) } else { pooled }
+                Some(if self.normalize { normalize(pooled) } else { pooled })
             }
-            TextOutput::Pooler => {
-                bert::pooler(&b, self.hidden_size(), Pooling::First.of(rows, packed.items))
+            TextOutput::Pooler => pooled.map(|pooled| pooled.cast(DType::F32)),
+            TextOutput::Scores => {
+                head.map(|head| head.scores(&b, hidden as u64, pooled.unwrap_or(first)))
             }
         });
         Ok(b.finish(Vec::from_iter(outputs))?)
+    }
+}
+
+/// The head of a cross-encoder.
+#[derive(Clone, Copy)]
+enum ScoreHead {
+    /// One layer over the pooled first row: BERT.
+    Linear { labels: u64 },
+    /// A layer with tanh and another over the first row: XLM-RoBERTa.
+    Dense { labels: u64 },
+}
+
+impl ScoreHead {
+    fn of(checkpoint: &Checkpoint) -> Option<Self> {
+        let labels = |name| Some(*checkpoint.tensor(name)?.shape.first()? as u64);
+        let linear = labels("classifier.weight").map(|labels| Self::Linear { labels });
+        let dense = || labels("classifier.out_proj.weight").map(|labels| Self::Dense { labels });
+        linear.or_else(dense)
+    }
+
+    fn labels(self) -> u64 {
+        match self {
+            Self::Linear { labels } | Self::Dense { labels } => labels,
+        }
+    }
+
+    fn takes_pooled(self) -> bool {
+        match self {
+            Self::Linear { .. } => true,
+            Self::Dense { .. } => false,
+        }
+    }
+
+    /// `f32 [items, labels]` of `row [items, hidden]`.
+    fn scores<'b>(self, b: &'b Builder, hidden: u64, row: Tensor<'b>) -> Tensor<'b> {
+        let _scope = b.scope("classifier");
+        let [weight, bias, row] = match self {
+            Self::Linear { labels } => {
+                [b.weight("weight", [labels, hidden]), b.weight("bias", [labels]), row]
+            }
+            Self::Dense { labels } => {
+                let row = linear(b, "dense", row, [hidden, hidden]).tanh();
+                let weight = b.weight("out_proj.weight", [labels, hidden]);
+                [weight, b.weight("out_proj.bias", [labels]), row]
+            }
+        };
+        row.matmul_transposed(weight, DType::F32) + bias.cast(DType::F32)
     }
 }
 

@@ -5,8 +5,8 @@ use super::super::config::fields::Fields;
 use super::super::config::{ConfigError, parse_json, read};
 use super::inputs::{EncoderBounds, PackedRows};
 use super::qwen_vl::{self, QwenVlConfig, QwenVlKind};
-use super::siglip::{self, SiglipConfig};
 use super::text::{EncoderError, stored_dtypes};
+use super::vit::{self, VitConfig, VitFamily};
 use piecewise_ir::builder::Builder;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
@@ -16,8 +16,9 @@ use std::path::Path;
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub enum VisionConfig {
-    /// `siglip_vision_model`, or the `vision_config` of a `siglip`.
-    Siglip(SiglipConfig),
+    /// `siglip_vision_model`, `clip_vision_model` and `vit`, or the `vision_config` of a `siglip` or
+    /// a `clip`.
+    Vit(VitConfig),
     /// `qwen2_5_vl_vision` and `qwen3_vl_vision`, or the `vision_config` of a `qwen2_5_vl` or a
     /// `qwen3_vl`.
     QwenVl(QwenVlConfig),
@@ -52,7 +53,13 @@ impl VisionConfig {
         let tower = root.child("vision_config")?;
         let fields = tower.as_ref().unwrap_or(&root);
         match root.string("model_type")? {
-            Some("siglip_vision_model" | "siglip") => Ok(Self::Siglip(SiglipConfig::read(fields)?)),
+            Some("siglip_vision_model" | "siglip") => {
+                Ok(Self::Vit(VitConfig::read(fields, VitFamily::Siglip)?))
+            }
+            Some("clip_vision_model" | "clip") => {
+                Ok(Self::Vit(VitConfig::read(fields, VitFamily::Clip)?))
+            }
+            Some("vit") => Ok(Self::Vit(VitConfig::read(fields, VitFamily::Vit)?)),
             Some("qwen2_5_vl_vision" | "qwen2_5_vl") => {
                 Ok(Self::QwenVl(QwenVlConfig::read(fields, false)?))
             }
@@ -60,7 +67,8 @@ impl VisionConfig {
                 Ok(Self::QwenVl(QwenVlConfig::read(fields, true)?))
             }
             Some(_) => {
-                let supported = "vision towers are those of siglip, qwen2_5_vl and qwen3_vl";
+                let supported =
+                    "vision towers are those of siglip, clip, vit, qwen2_5_vl and qwen3_vl";
                 Err(root.unsupported("model_type", supported))
             }
             None => Err(root.missing("model_type")),
@@ -70,16 +78,16 @@ impl VisionConfig {
     /// What the configuration says that weights are stored as.
     pub fn stored_dtype(&self) -> Option<DType> {
         match self {
-            Self::Siglip(config) => config.dtype,
+            Self::Vit(config) => config.dtype,
             Self::QwenVl(config) => config.dtype,
         }
     }
 
-    /// What the graph returns, in its order: of a SigLIP its rows and its head; of a Qwen the
+    /// What the graph returns, in its order: of a SigLIP, a CLIP or a ViT its rows and what it pools; of a Qwen the
     /// merged tokens, then each deepstack output.
     pub fn outputs(&self) -> Vec<VisionOutput> {
         match self {
-            Self::Siglip(SiglipConfig { hidden_size: width, .. }) => {
+            Self::Vit(VitConfig { hidden_size: width, .. }) => {
                 [false, true].map(|per_item| VisionOutput { per_item, width: *width }).to_vec()
             }
             Self::QwenVl(config) => {
@@ -107,9 +115,9 @@ impl VisionConfig {
             .weight_dtypes(stored_dtypes(checkpoint));
         let prefix = self.prefix(checkpoint);
         let outputs = match self {
-            Self::Siglip(config) => {
+            Self::Vit(config) => {
                 let packed = PackedRows::declare(&b, bounds);
-                siglip::rows_and_pooled(&b, config, activations, &packed, prefix).to_vec()
+                vit::rows_and_pooled(&b, config, activations, &packed, prefix).to_vec()
             }
             Self::QwenVl(config) => qwen_vl::merged_rows(&b, config, activations, bounds, prefix),
         };
@@ -119,7 +127,10 @@ impl VisionConfig {
     /// What stands before the names of the tower's tensors in `checkpoint`.
     fn prefix(&self, checkpoint: &Checkpoint) -> &'static str {
         let (prefixes, probe): (&[&'static str], _) = match self {
-            Self::Siglip(_) => (
+            Self::Vit(config) if config.family == VitFamily::Vit => {
+                (&["vit"], "embeddings.patch_embeddings.projection.weight")
+            }
+            Self::Vit(_) => (
                 &["vision_model", "vision_tower.vision_model", "model.vision_tower.vision_model"],
                 "embeddings.patch_embedding.weight",
             ),

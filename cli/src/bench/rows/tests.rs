@@ -48,7 +48,7 @@ fn record(mode: StepMode) -> StepRecord {
     }
 }
 
-fn judged(mode: ModeArg, records: &[StepRecord], launched: &[StepRecord]) -> Vec<String> {
+fn judged(mode: StepMode, records: &[StepRecord], launched: &[StepRecord]) -> Vec<String> {
     let figures = Figures::of(records, &workload(), &yardstick());
     failures(mode, &figures, records, launched, true)
 }
@@ -57,18 +57,14 @@ fn judged(mode: ModeArg, records: &[StepRecord], launched: &[StepRecord]) -> Vec
 fn spoiled(spoil: impl FnOnce(&mut StepRecord)) -> Vec<String> {
     let mut records = vec![record(StepMode::Full); 4];
     spoil(&mut records[2]);
-    judged(ModeArg::Full, &records, &vec![record(StepMode::None); 4])
+    judged(StepMode::Full, &records, &vec![record(StepMode::None); 4])
 }
 
 #[test]
 fn good_steps_of_every_mode_pass() {
-    for (mode, ran) in [
-        (ModeArg::None, StepMode::None),
-        (ModeArg::Piecewise, StepMode::Piecewise),
-        (ModeArg::Full, StepMode::Full),
-    ] {
+    for mode in [StepMode::None, StepMode::Piecewise, StepMode::Full] {
         let none = Vec::<String>::new();
-        assert_eq!(judged(mode, &vec![record(ran); 4], &vec![record(StepMode::None); 4]), none);
+        assert_eq!(judged(mode, &vec![record(mode); 4], &vec![record(StepMode::None); 4]), none);
     }
     assert_eq!(spoiled(|_| {}), Vec::<String>::new());
 }
@@ -113,7 +109,7 @@ fn a_step_that_fell_back_or_ran_otherwise_fails_the_row() {
 fn more_bytes_than_the_device_reads_fail_the_row() {
     let mut records = vec![record(StepMode::Full); 4];
     records.iter_mut().for_each(|record| record.device = Duration::from_micros(400));
-    let failed = judged(ModeArg::Full, &records, &vec![record(StepMode::None); 4]);
+    let failed = judged(StepMode::Full, &records, &vec![record(StepMode::None); 4]);
     assert!(failed.len() == 1 && failed[0].contains("% of the read bandwidth"), "{failed:?}");
 }
 
@@ -122,6 +118,6 @@ fn other_ids_than_the_launched_run_fail_the_row() {
     let failed = spoiled(|step| step.ids[1] = 9);
     assert_eq!(failed, ["timed step 2 sampled other ids than its launched run"]);
     let good = vec![record(StepMode::Full); 4];
-    let failed = judged(ModeArg::Full, &good, &[]);
+    let failed = judged(StepMode::Full, &good, &[]);
     assert_eq!(failed, ["4 timed steps, 0 launched"]);
 }

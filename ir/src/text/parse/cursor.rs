@@ -189,6 +189,20 @@ impl<'t> Parser<'t> {
         }
     }
 
+    /// The items of a list up to `close`, whose opening is read.
+    pub(super) fn items<T>(
+        &mut self,
+        close: char,
+        mut item: impl FnMut(&mut Self) -> Parsed<T>,
+    ) -> Parsed<Vec<T>> {
+        let mut items = Vec::new();
+        self.list(close, |p| {
+            items.push(item(p)?);
+            Ok(())
+        })?;
+        Ok(items)
+    }
+
     /// Runs `rule` one level deeper, if there may be one.
     pub(super) fn nested<T>(&mut self, rule: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {
         if self.depth >= MAX_DEPTH {

@@ -199,18 +199,10 @@ impl<'t> Parser<'t> {
         let unique = self.known(stitch.unique.len(), "unique piece")?;
         self.expect_word("nodes")?;
         self.expect('[')?;
-        let mut nodes = Vec::new();
-        self.list(']', |p| {
-            nodes.push(p.node(scope)?);
-            Ok(())
-        })?;
+        let nodes = self.items(']', |p| p.node(scope))?;
         self.expect_word("operands")?;
         self.expect('[')?;
-        let mut operands = Vec::new();
-        self.list(']', |p| {
-            operands.push(p.operand(scope)?);
-            Ok(())
-        })?;
+        let operands = self.items(']', |p| p.operand(scope))?;
         Ok(PieceUse { unique, nodes, operands })
     }
 

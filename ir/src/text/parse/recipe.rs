@@ -28,12 +28,8 @@ impl<'t> Parser<'t> {
             Token::Word("concat") => {
                 p.advance();
                 let axis = p.attributes(|p| p.key_index("axis"))?;
-                let mut parts = Vec::new();
                 p.expect('(')?;
-                p.list(')', |p| {
-                    parts.push(p.recipe(scope)?);
-                    Ok(())
-                })?;
+                let parts = p.items(')', |p| p.recipe(scope))?;
                 Ok(Recipe::Concat { axis, parts })
             }
             Token::Word("slice") => {

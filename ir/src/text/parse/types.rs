@@ -27,11 +27,7 @@ impl<'t> Parser<'t> {
     pub(super) fn ty(&mut self, scope: &Scope) -> Parsed<TensorType> {
         let dtype = self.dtype()?;
         self.expect('[')?;
-        let mut shape = Shape::new();
-        self.list(']', |p| {
-            shape.push(p.dim(scope)?);
-            Ok(())
-        })?;
+        let shape = Shape::from_vec(self.items(']', |p| p.dim(scope))?);
         Ok(TensorType { dtype, shape })
     }
 
@@ -140,12 +136,7 @@ impl<'t> Parser<'t> {
     /// `[0, 1]`
     pub(super) fn indices(&mut self) -> Parsed<Vec<usize>> {
         self.expect('[')?;
-        let mut indices = Vec::new();
-        self.list(']', |p| {
-            indices.push(p.index("an axis")?);
-            Ok(())
-        })?;
-        Ok(indices)
+        self.items(']', |p| p.index("an axis"))
     }
 
     /// An optional sign and a number, as text.

@@ -50,11 +50,6 @@ macro_rules! set {
 type V = __m512;
 
 #[inline(always)]
-fn first(n: usize) -> u16 {
-    ((1u32 << n) - 1) as u16
-}
-
-#[inline(always)]
 fn widen_bf16(v: __m256i) -> V {
     set!(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(v))))
 }
@@ -147,21 +142,6 @@ impl Simd for Avx512 {
     unsafe fn load_bf16(self, p: *const bf16) -> V {
         // SAFETY: the token, and the caller's promise of 16 readable elements.
         widen_bf16(unsafe { _mm256_loadu_si256(p.cast()) })
-    }
-    #[inline(always)]
-    unsafe fn load_f32_partial(self, p: *const f32, n: usize) -> V {
-        // SAFETY: the token; masked lanes are not read, the others are promised.
-        unsafe { _mm512_maskz_loadu_ps(first(n), p) }
-    }
-    #[inline(always)]
-    unsafe fn load_f16_partial(self, p: *const f16, n: usize) -> V {
-        // SAFETY: the token; masked lanes are not read, the others are promised.
-        unsafe { _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(n), p.cast())) }
-    }
-    #[inline(always)]
-    unsafe fn load_bf16_partial(self, p: *const bf16, n: usize) -> V {
-        // SAFETY: the token; masked lanes are not read, the others are promised.
-        widen_bf16(unsafe { _mm256_maskz_loadu_epi16(first(n), p.cast()) })
     }
     #[inline(always)]
     unsafe fn store_f32(self, v: V, p: *mut f32) {

@@ -3,7 +3,7 @@
 
 use super::super::recipe::{Blocks, OpKernels};
 use super::ranges::{CLUSTER, ENOUGH_BLOCKS, MAX_SPLITS, RangeKernel, launches, partial_bytes};
-use super::{Shape, blocks_at, shorter};
+use super::shape::{Shape, blocks_at, shorter};
 
 /// Query rows of a tile.
 const ROWS: u64 = 16;

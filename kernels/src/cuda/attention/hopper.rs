@@ -2,8 +2,9 @@
 
 use super::super::matmul::options;
 use super::super::recipe::{Blocks, GridAxis, LaunchRecipe};
+use super::super::text::storage;
 use super::super::wgmma::{Lhs, multiply_add_tile};
-use super::{Shape, storage};
+use super::shape::Shape;
 
 /// Keys of a block, which is copied and multiplied at a time.
 const KEYS: u64 = 128;

@@ -2,7 +2,7 @@
 
 use super::super::matmul::options;
 use super::super::recipe::{Blocks, GridAxis, LaunchRecipe};
-use super::{Shape, shorter};
+use super::shape::{Shape, shorter};
 
 /// Blocks of eight warps that keep a large device busy; fewer are cut in two.
 const ENOUGH_BLOCKS: u64 = 264;

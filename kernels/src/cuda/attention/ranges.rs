@@ -2,7 +2,7 @@
 
 use super::super::matmul::options;
 use super::super::recipe::{GridAxis, LaunchRecipe, OpKernels, Param};
-use super::{Shape, number, size};
+use super::shape::{Shape, number, size};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::entity::Entity;
 

@@ -189,18 +189,17 @@ DEVICE u32 best_height(const Problem& p) {
   return (u32)(best % (2 * MOST_ROWS));
 }
 
-#define MAP(ROWS) const __grid_constant__ TensorMap x##ROWS,
 extern "C" __global__ void __launch_bounds__(384, 1) matmul(
-    EACH_HEIGHT(MAP) const __grid_constant__ TensorMap w, FINISH_PARAMS,
+    MAPS_OF_X, const __grid_constant__ TensorMap w, FINISH_PARAMS,
     const i32* counts, u32 rows, u32 columns, u32 depth,
     u32 real_base, u32 real_factor, u32 real_symbol) {
   PW_LAUNCH_DEPENDENTS();
-  extern __shared__ Bytes16 shared[];
+  extern __shared__ Bytes16 staged[];
   __shared__ u64 barriers[2 * MOST_SLOTS];
   // No kernel of a step writes its counts.
   u32 real = real_factor ? real_base + real_factor * (u32)counts[real_symbol] : rows;
   real = min(real, rows);
-  const u32 ring = (shared_address(shared) + 1023) / 1024 * 1024;
+  const u32 ring = (shared_address(staged) + 1023) / 1024 * 1024;
   Problem p = {real, columns / (PAIRED + 1), depth, ring, ring + RING_BYTES, shared_address(barriers), cluster_rank()};
   p.height = best_height(p);
   p.slot_bytes = 2 * HALF_BYTES + p.height * STEP_BYTES;

@@ -62,7 +62,9 @@ impl MatMulSpec {
         let _ = writeln!(text, "#define CLUSTER {CLUSTER}");
         let _ = writeln!(text, "#define PAIRED {}", u8::from(finish.paired));
         let heights = HEIGHTS.map(|height| format!("DO({height})"));
-        let _ = writeln!(text, "#define EACH_HEIGHT(DO) {}\n", heights.join(" "));
+        let maps = HEIGHTS.map(|height| format!("const __grid_constant__ TensorMap x{height}"));
+        let _ = writeln!(text, "#define EACH_HEIGHT(DO) {}", heights.join(" "));
+        let _ = writeln!(text, "#define MAPS_OF_X {}\n", maps.join(", "));
         text.push_str(include_str!("../hopper.cuh"));
         for height in HEIGHTS {
             text.push_str(&multiply_add_tile(storage(self.types[0]), height, Lhs::Shared));

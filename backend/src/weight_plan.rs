@@ -1,36 +1,34 @@
-//! Recipes of weights as steps of a device: what is uploaded, cast and copied where.
+//! Recipes of weights as steps: what is read, made, cast and copied where. Every device runs them.
 
-use crate::weights::WeightError;
+use crate::weights::{TensorSource, WeightError, WeightSource};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
+use piecewise_ir::literal::Scalar;
 use piecewise_ir::weight::Recipe;
-
-/// The axes that one copy can have after neighbours are merged.
-pub(super) const AXES: usize = 6;
 
 /// Where bytes lie: in the weight itself or in an intermediate block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(crate) enum Place {
     Target,
     Temporary(usize),
 }
 
 /// A copy of a box of elements between strided arrays.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct StridedCopy {
+pub(crate) struct StridedCopy {
     /// Bytes of an element.
-    pub(super) element: u64,
+    pub(crate) element: u64,
     /// Outermost first.
-    pub(super) extents: Vec<u64>,
+    pub(crate) extents: Vec<u64>,
     /// In elements.
-    pub(super) from_strides: Vec<u64>,
+    pub(crate) from_strides: Vec<u64>,
     /// In elements.
-    pub(super) to_strides: Vec<u64>,
+    pub(crate) to_strides: Vec<u64>,
 }
 
 /// What makes a part of a weight.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) enum WeightStep<'a> {
+pub(crate) enum WeightStep<'a> {
     /// A checkpoint tensor, dense, to a place and an offset in bytes.
     Tensor { name: &'a str, dtype: DType, shape: Vec<u64>, to: Place, offset: u64 },
     /// The output of a small graph, dense.
@@ -43,10 +41,10 @@ pub(super) enum WeightStep<'a> {
 
 /// The steps that make a weight, in order, and the intermediate blocks that they need.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub(super) struct WeightPlan<'a> {
-    pub(super) steps: Vec<WeightStep<'a>>,
+pub(crate) struct WeightPlan<'a> {
+    pub(crate) steps: Vec<WeightStep<'a>>,
     /// Bytes of each intermediate block.
-    pub(super) temporaries: Vec<u64>,
+    pub(crate) temporaries: Vec<u64>,
 }
 
 /// A strided place for a value.
@@ -81,13 +79,13 @@ fn type_of(recipe: &Recipe) -> Result<(DType, Vec<u64>, u64), WeightError> {
 }
 
 /// Bytes of the weight that a recipe makes.
-pub(super) fn recipe_bytes(recipe: &Recipe) -> Result<u64, WeightError> {
+pub(crate) fn recipe_bytes(recipe: &Recipe) -> Result<u64, WeightError> {
     Ok(type_of(recipe)?.2)
 }
 
 impl<'a> WeightPlan<'a> {
     /// The steps that make `recipe`, row-major.
-    pub(super) fn new(recipe: &'a Recipe) -> Result<Self, WeightError> {
+    pub(crate) fn new(recipe: &'a Recipe) -> Result<Self, WeightError> {
         let (_, shape, _) = type_of(recipe)?;
         let mut plan = Self::default();
         let view = View { place: Place::Target, offset: 0, strides: dense(&shape) };
@@ -136,13 +134,15 @@ impl<'a> WeightPlan<'a> {
             Recipe::Slice { axis, start, of, .. } => {
                 let mut from = self.evaluate(of)?;
                 from.offset = start * from.strides[*axis] * element;
-                self.copy(element, &shape, &from, to)
+                self.copy(element, &shape, &from, to);
+                Ok(())
             }
             Recipe::Checkpoint { .. } | Recipe::Cast { .. } | Recipe::Graph(_)
                 if !is_dense(&shape, &to.strides) =>
             {
                 let from = self.evaluate(recipe)?;
-                self.copy(element, &shape, &from, to)
+                self.copy(element, &shape, &from, to);
+                Ok(())
             }
             Recipe::Checkpoint { name, .. } => {
                 let (to, offset) = (to.place, to.offset);
@@ -165,13 +165,7 @@ impl<'a> WeightPlan<'a> {
         }
     }
 
-    fn copy(
-        &mut self,
-        element: u64,
-        shape: &[u64],
-        from: &View,
-        to: &View,
-    ) -> Result<(), WeightError> {
+    fn copy(&mut self, element: u64, shape: &[u64], from: &View, to: &View) {
         let copy = StridedCopy {
             element,
             extents: shape.to_vec(),
@@ -179,10 +173,6 @@ impl<'a> WeightPlan<'a> {
             to_strides: to.strides.clone(),
         };
         let copy = copy.merged().widened(from.offset, to.offset);
-        if copy.extents.len() > AXES {
-            let rank = copy.extents.len();
-            return Err(bad(format!("a copy over {rank} axes that do not merge; at most {AXES}")));
-        }
         self.steps.push(WeightStep::Copy {
             from: from.place,
             from_offset: from.offset,
@@ -190,7 +180,6 @@ impl<'a> WeightPlan<'a> {
             to_offset: to.offset,
             copy,
         });
-        Ok(())
     }
 }
 
@@ -200,7 +189,7 @@ fn is_dense(shape: &[u64], strides: &[u64]) -> bool {
 
 impl StridedCopy {
     /// The number of elements.
-    pub(super) fn elements(&self) -> u64 {
+    pub(crate) fn elements(&self) -> u64 {
         self.extents.iter().product()
     }
 
@@ -257,6 +246,40 @@ impl StridedCopy {
     }
 }
 
+/// A tensor of the source, whose bytes are as many as its type says.
+pub(crate) fn tensor<'a>(
+    source: &'a dyn WeightSource,
+    name: &str,
+    dtype: DType,
+    shape: &[u64],
+) -> Result<TensorSource<'a>, WeightError> {
+    let tensor = source.tensor(name, dtype, shape)?;
+    let expected = shape.iter().product::<u64>() * dtype.size() as u64;
+    match &tensor {
+        TensorSource::Bytes(bytes) if bytes.len() as u64 != expected => {
+            Err(WeightError::Mismatch {
+                name: name.to_owned(),
+                found: format!("{} bytes", bytes.len()),
+                expected: format!("{shape:?} of {dtype}, {expected} bytes"),
+            })
+        }
+        _ => Ok(tensor),
+    }
+}
+
+/// The output of a small graph, as so many bytes of its dtype.
+pub(crate) fn evaluate(graph: &Graph, dtype: DType, bytes: u64) -> Result<Vec<u8>, WeightError> {
+    let array = piecewise_ir::eval::evaluate_constant(graph).map_err(|e| bad(e.to_string()))?;
+    let size = dtype.size();
+    let scalars = array.data.iter().map(|&x| Scalar::new(dtype, x).bits().to_le_bytes());
+    let made: Vec<u8> = scalars.flat_map(|bits| bits.into_iter().take(size)).collect();
+    if made.len() as u64 != bytes {
+        let reason = format!("a graph made {} bytes where its type has {bytes}", made.len());
+        return Err(bad(reason));
+    }
+    Ok(made)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -308,50 +331,26 @@ mod tests {
         }
     }
 
-    fn run(recipe: &Recipe) -> Vec<u8> {
-        let plan = WeightPlan::new(recipe).unwrap();
-        let mut places: Vec<Vec<u8>> =
-            plan.temporaries.iter().map(|&bytes| vec![0; bytes as usize]).collect();
-        places.push(vec![0; recipe_bytes(recipe).unwrap() as usize]);
-        let index = |place: Place| match place {
-            Place::Target => plan.temporaries.len(),
-            Place::Temporary(i) => i,
-        };
-        for step in &plan.steps {
-            match step {
-                WeightStep::Tensor { name, shape, to, offset, .. } => {
-                    for i in 0..shape.iter().product() {
-                        places[index(*to)][(offset + i) as usize] = byte(name, i);
-                    }
-                }
-                WeightStep::Cast { from, to, offset, n, .. } => {
-                    for i in 0..*n {
-                        let x = places[index(*from)][i as usize];
-                        places[index(*to)][(offset + i) as usize] = u8::from(x != 0);
-                    }
-                }
-                WeightStep::Copy { from, from_offset, to, to_offset, copy } => {
-                    assert!(copy.extents.len() <= AXES);
-                    for i in 0..copy.elements() {
-                        let (mut rest, mut source, mut target) = (i, 0, 0);
-                        for axis in (0..copy.extents.len()).rev() {
-                            let at = rest % copy.extents[axis];
-                            rest /= copy.extents[axis];
-                            source += at * copy.from_strides[axis];
-                            target += at * copy.to_strides[axis];
-                        }
-                        for b in 0..copy.element {
-                            let x = places[index(*from)]
-                                [(from_offset + source * copy.element + b) as usize];
-                            places[index(*to)][(to_offset + target * copy.element + b) as usize] =
-                                x;
-                        }
-                    }
-                }
-                WeightStep::Graph { .. } => unreachable!("no graphs here"),
-            }
+    /// Tensors of the bytes that [`byte`] says.
+    #[derive(Debug)]
+    struct Bytes;
+
+    impl WeightSource for Bytes {
+        fn tensor(
+            &self,
+            name: &str,
+            _: DType,
+            shape: &[u64],
+        ) -> Result<TensorSource<'_>, WeightError> {
+            let bytes = (0..shape.iter().product()).map(|i| byte(name, i)).collect::<Vec<_>>();
+            Ok(TensorSource::Bytes(bytes.into()))
         }
-        places.pop().unwrap()
+    }
+
+    fn run(recipe: &Recipe) -> Vec<u8> {
+        let mut made = vec![0xee; recipe_bytes(recipe).unwrap() as usize];
+        crate::cpu::materialize::materialize(recipe, &Bytes, &mut made).unwrap();
+        made
     }
 
     fn check(recipe: &Recipe) {

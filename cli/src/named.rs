@@ -1,0 +1,35 @@
+//! Values of flags by the names that configuration has for them.
+
+use piecewise_ir::dtype::DType;
+use serde::de::value::{Error, StrDeserializer};
+use serde::de::{DeserializeOwned, IntoDeserializer};
+
+/// Reads a value by its name; what is wrong is said with the names that there are.
+pub(crate) fn named<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    let text: StrDeserializer<'_, Error> = text.into_deserializer();
+    T::deserialize(text).map_err(|error| error.to_string())
+}
+
+/// Reads a float type by its name.
+pub(crate) fn float(text: &str) -> Result<DType, String> {
+    let dtype = named::<DType>(text).ok().filter(|dtype| dtype.is_float());
+    dtype.ok_or_else(|| format!("`{text}` is no float type; write f32, bf16 or f16"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use piecewise_runtime::mode::Level;
+
+    #[test]
+    fn values_are_read_by_their_names() {
+        assert_eq!(named("compile"), Ok(Level::Compile));
+        let wrong = named::<Level>("fast").unwrap_err();
+        assert_eq!(
+            wrong,
+            "unknown variant `fast`, expected one of `eager`, `trace`, `compile`, `piecewise`"
+        );
+        assert_eq!(float("bf16"), Ok(DType::BF16));
+        assert!(float("i32").unwrap_err().contains("f16"), "integers are no activations");
+    }
+}

@@ -1,0 +1,176 @@
+//! Products of many rows in tiles: that they compile, and what they compute, on the host and by
+//! blocks that are their own neighbours.
+
+use crate::emulate::{Case, Rng, available, emulate, fill, floats};
+use crate::nvrtc::Nvrtc;
+use piecewise_ir::dim::Dim;
+use piecewise_ir::dtype::DType::{self, BF16, F16, F32};
+use piecewise_ir::entity::{Entity, Symbol, Value};
+use piecewise_ir::graph::{Graph, Loc};
+use piecewise_ir::literal::Literal;
+use piecewise_ir::op::{BinaryOp, Op, UnaryOp};
+use piecewise_ir::region::{ParamMode, Region};
+use piecewise_ir::types::TensorType;
+use piecewise_kernels::cuda::{
+    AfterProduct, LaunchRecipe, MatMulSpec, OperandRole, PRELUDE, Param,
+};
+
+fn linear(types: [DType; 3], depth: u64, columns: u64) -> MatMulSpec {
+    let rows = Dim::from(Symbol::new(0));
+    let x = TensorType::new(types[0], [rows.clone(), depth.into()]);
+    let w = TensorType::new(types[1], [columns, depth]);
+    let y = TensorType::new(types[2], [rows, columns.into()]);
+    MatMulSpec::new(false, true, &x, &w, &y).unwrap().of_weight()
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum After {
+    Nothing,
+    /// The product and another operand.
+    Sum,
+    /// `a / (1 + exp(-a)) * b` of the halves of the product's row, the quotient in f32.
+    Gate,
+}
+
+/// The region after a product of `columns` columns.
+fn region(after: After, dtype: DType, columns: u64) -> Region {
+    let mut body = Graph::new("body");
+    let row = |n: u64, dtype| TensorType::new(dtype, [n]);
+    let product = body.add_input("a0", row(columns, dtype), None, None);
+    let mut params = vec![ParamMode::Row];
+    let made = if after == After::Sum {
+        params.push(ParamMode::Row);
+        let other = body.add_input("a1", row(columns, dtype), None, None);
+        let sum = Op::Binary(BinaryOp::Add);
+        body.push(sum, vec![product, other], row(columns, dtype), Loc::default())
+    } else {
+        let half = columns / 2;
+        let (narrow, wide) = (row(half, dtype), row(half, F32));
+        let mut push = |op: Op, of: &[Value], ty: &TensorType| {
+            body.push(op, of.to_vec(), ty.clone(), Loc::default())
+        };
+        let [a, b] = [0, half].map(|start| push(Op::Slice { axis: 0, start }, &[product], &narrow));
+        let x = push(Op::Cast, &[a], &wide);
+        let negative = push(Op::Unary(UnaryOp::Neg), &[x], &wide);
+        let exp = push(Op::Unary(UnaryOp::Exp), &[negative], &wide);
+        let one = push(Op::Literal(Literal::new(F32, [1.0])), &[], &TensorType::scalar(F32));
+        let one = push(Op::Broadcast, &[one], &wide);
+        let divisor = push(Op::Binary(BinaryOp::Add), &[exp, one], &wide);
+        let quotient = push(Op::Binary(BinaryOp::Div), &[x, divisor], &wide);
+        let gate = push(Op::Cast, &[quotient], &narrow);
+        push(Op::Binary(BinaryOp::Mul), &[gate, b], &narrow)
+    };
+    body.set_outputs(vec![made]);
+    Region { over: Symbol::new(0), params, body }
+}
+
+fn kernel(after: After, dtype: DType, depth: u64, columns: u64) -> LaunchRecipe {
+    let spec = linear([dtype; 3], depth, columns);
+    if after == After::Nothing {
+        return spec.tile_kernel(None).unwrap();
+    }
+    let region = region(after, dtype, columns);
+    let roles = vec![OperandRole::default(); region.params.len()];
+    let after = AfterProduct { region: &region, roles: &roles, product: 0 };
+    spec.tile_kernel(Some(after)).unwrap()
+}
+
+#[test]
+fn products_in_tiles_compile_for_hopper_and_are_one_kernel_for_all_shapes() {
+    let Some(nvrtc) = Nvrtc::find() else { return };
+    let tile = kernel(After::Nothing, BF16, 1024, 4096);
+    let gated = kernel(After::Gate, BF16, 1024, 4096);
+    let others = [(After::Nothing, F16), (After::Sum, BF16)];
+    let others = others.map(|(after, dtype)| kernel(after, dtype, 1024, 4096));
+    for recipe in others.iter().chain([&tile, &gated]) {
+        recipe.check(4, 0).unwrap();
+        for (multiprocessors, blocks) in [(1, 2), (7, 6), (132, 132)] {
+            assert_eq!(recipe.grid_at(&[512], multiprocessors), Ok([blocks, 1, 1]));
+        }
+        let made = nvrtc.compile(&recipe.source, PRELUDE, "sm_90a", &recipe.options);
+        let log = made.err();
+        assert_eq!(log, None, "{}", recipe.source);
+    }
+    // One kernel has every shape; the gate needs no branch for its quotient.
+    assert_eq!(kernel(After::Nothing, BF16, 12_288, 24_576).source, tile.source);
+    assert_eq!(kernel(After::Gate, BF16, 12_288, 24_576).source, gated.source);
+    assert!(gated.source.contains("quotient("));
+    assert!(linear([BF16, BF16, F32], 1024, 4096).tile_kernel(None).is_err());
+    assert!(linear([F32; 3], 1024, 4096).tile_kernel(None).is_err());
+    assert!(linear([BF16; 3], 1020, 4096).tile_kernel(None).is_err());
+}
+
+/// The same kernel where a block is its own neighbour, and copies all rows of x itself.
+fn alone(mut recipe: LaunchRecipe) -> LaunchRecipe {
+    recipe.source = recipe.source.replace("#define CLUSTER 2", "#define CLUSTER 1");
+    recipe.cluster = [1; 3];
+    for param in &mut recipe.params {
+        match param {
+            Param::TensorMap(boxes) if boxes.arg == 0 => boxes.box_rows *= 2,
+            _ => {}
+        }
+    }
+    recipe
+}
+
+#[test]
+fn tiles_of_every_height_hold_what_the_product_is() {
+    if !available() {
+        return;
+    }
+    const DEPTH: usize = 72;
+    let mut r = Rng(5);
+    // On three multiprocessors: heights of 64, 112, 160, 176, 192, 224, 256 and 64 again.
+    let cases = [
+        (After::Nothing, BF16, 520, 60, 64),
+        (After::Nothing, F16, 264, 111, 128),
+        (After::Sum, F16, 392, 450, 512),
+        (After::Gate, BF16, 272, 330, 330),
+        (After::Sum, BF16, 136, 530, 530),
+        (After::Gate, BF16, 272, 200, 256),
+        (After::Nothing, BF16, 136, 230, 256),
+        (After::Gate, F16, 144, 1, 16),
+    ];
+    for (at, (after, dtype, columns, real, size)) in cases.into_iter().enumerate() {
+        let made = if after == After::Gate { columns / 2 } else { columns };
+        let mut args = vec![
+            fill(dtype, size * DEPTH, &mut r),
+            fill(dtype, columns * DEPTH, &mut r),
+            fill(dtype, size * made, &mut r),
+            vec![0x5a; size * made * 2],
+        ];
+        // Padding that would spoil every sum.
+        args[0][real * DEPTH * 2..].fill(0xff);
+        let [x, w, other] = [0, 1, 2].map(|i| floats(dtype, &args[i]));
+        if after != After::Sum {
+            args.remove(2);
+        }
+        let recipe = alone(kernel(after, dtype, DEPTH as u64, columns as u64));
+        let result = args.len() - 1;
+        let case = Case {
+            launches: vec![recipe],
+            args,
+            sizes: vec![size as u64],
+            counts: vec![real as i32],
+            scratch: 256,
+        };
+        let got = emulate(&format!("tile_{at}"), &case).swap_remove(result);
+        assert!(got[real * made * 2..].iter().all(|&b| b == 0x5a), "{at} wrote padding");
+        let product = |m: usize, n: usize| -> f64 {
+            dtype.round((0..DEPTH).map(|k| x[m * DEPTH + k] * w[n * DEPTH + k]).sum())
+        };
+        for (i, found) in floats(dtype, &got[..real * made * 2]).into_iter().enumerate() {
+            let (m, n) = (i / made, i % made);
+            let a = product(m, n);
+            let due = match after {
+                After::Nothing => a,
+                After::Sum => a + other[i],
+                After::Gate => a / (1.0 + (-a).exp()) * product(m, n + made),
+            };
+            assert!(
+                (found - due).abs() <= 2e-2 * due.abs().max(1.0),
+                "{at}: {m}, {n}: {found}, {due}"
+            );
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! Steps that are submitted and not yet read.
+
+use super::request::RequestId;
+use crate::model::Ticket;
+use piecewise_planner::IterationRecord;
+use std::time::Instant;
+
+/// A submitted step that is not read yet.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    pub(super) ticket: Ticket,
+    pub(super) started: Instant,
+    pub(super) record: IterationRecord,
+    /// Whose each row is, and of which turn.
+    pub(super) rows: Vec<(RequestId, u32)>,
+}

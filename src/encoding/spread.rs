@@ -1,0 +1,95 @@
+//! Items over several devices.
+
+use super::protocol::{ItemEncoder, ItemError};
+use super::runner::{Encoder, ItemOutputs};
+
+/// The items of each of `devices`, given the rows of each item: the largest goes to the device with
+/// the fewest rows so far, the first of equals. Every item is on one device; the places of a device
+/// ascend.
+pub fn spread(rows: &[u64], devices: usize) -> Vec<Vec<usize>> {
+    let mut parts = vec![(0, Vec::new()); devices.max(1)];
+    let mut largest_first = Vec::from_iter(0..rows.len());
+    largest_first.sort_by_key(|&i| (std::cmp::Reverse(rows[i]), i));
+    for item in largest_first {
+        if let Some((load, places)) = parts.iter_mut().min_by_key(|(load, _)| *load) {
+            *load += rows[item];
+            places.push(item);
+        }
+    }
+    let sorted = |(_, mut places): (u64, Vec<usize>)| {
+        places.sort_unstable();
+        places
+    };
+    parts.into_iter().map(sorted).collect()
+}
+
+/// The outputs of each item, in the order of the items, by encoders of the same model on devices of
+/// their own, all at once.
+///
+/// # Panics
+/// When `encoders` is empty and `items` is not, or an encoder panics.
+pub fn encode_on<M>(
+    encoders: &mut [Encoder<M>],
+    items: &[M::Item],
+) -> Vec<Result<ItemOutputs, ItemError>>
+where
+    M: ItemEncoder + Send,
+    M::Item: Clone + Send,
+{
+    let Some(first) = encoders.first() else {
+        assert!(items.is_empty(), "there is no encoder");
+        return Vec::new();
+    };
+    // An item that the model refuses takes no time.
+    let rows = items.iter().map(|item| first.model().rows(item).unwrap_or(0));
+    let parts = spread(&Vec::from_iter(rows), encoders.len());
+    let mut results = Vec::from_iter(items.iter().map(|_| None));
+    std::thread::scope(|scope| {
+        let running = encoders.iter_mut().zip(&parts).map(|(encoder, places)| {
+            let own = Vec::from_iter(places.iter().map(|&place| items[place].clone()));
+            scope.spawn(move || encoder.encode(&own))
+        });
+        for (thread, places) in Vec::from_iter(running).into_iter().zip(&parts) {
+            let outputs = match thread.join() {
+                Ok(outputs) => outputs,
+                Err(panic) => std::panic::resume_unwind(panic),
+            };
+            for (&place, outputs) in places.iter().zip(outputs) {
+                results[place] = Some(outputs);
+            }
+        }
+    });
+    results.into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use piecewise_ir::testing::{Rng, soak};
+
+    #[test]
+    fn the_largest_goes_to_the_least_loaded() {
+        assert_eq!(spread(&[5, 9, 4, 4], 2), [vec![1, 3], vec![0, 2]]);
+        assert_eq!(spread(&[7], 3), [vec![0], vec![], vec![]]);
+        assert_eq!(spread(&[], 2), [Vec::<usize>::new(), vec![]]);
+    }
+
+    /// Graham 1969: at most 4/3 - 1/(3 n) of the least possible, and so of the mean or the largest.
+    #[test]
+    fn no_device_has_much_more_than_its_share() {
+        let mut rng = Rng::new(9);
+        for _ in 0..soak(500) {
+            let devices = 1 + rng.below(8);
+            let rows = Vec::from_iter((0..rng.below(60)).map(|_| 1 + rng.below(500) as u64));
+            let parts = spread(&rows, devices);
+            let mut all = Vec::from_iter(parts.iter().flatten().copied());
+            all.sort_unstable();
+            assert!(all.into_iter().eq(0..rows.len()));
+            let load = |part: &Vec<usize>| part.iter().map(|&i| rows[i]).sum::<u64>();
+            let most = parts.iter().map(load).max().unwrap_or(0);
+            let largest = rows.iter().max().copied().unwrap_or(0);
+            let mean = rows.iter().sum::<u64>() as f64 / devices as f64;
+            assert!(most as f64 <= mean + largest as f64, "{rows:?} over {devices}");
+        }
+    }
+}
