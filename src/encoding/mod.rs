@@ -8,8 +8,9 @@ mod spread;
 mod text;
 mod vision;
 
-pub use protocol::{ItemEncoder, ItemError, OutputRows, Values};
+pub use crate::models::encoder::{ImageItem, Values};
+pub use protocol::{ItemEncoder, ItemError, OutputRows};
 pub use runner::{Encoder, ItemOutputs, default_budgets};
 pub use spread::{encode_on, spread};
 pub use text::{LoadError, TextEncoder, TextItem, TextModel};
-pub use vision::{ImageItem, VisionEncoder, VisionModel};
+pub use vision::{VisionEncoder, VisionModel};

@@ -1,6 +1,7 @@
 //! What a model says of itself so that its items can be packed into steps.
 
 use crate::models::TokenizerError;
+use crate::models::encoder::Values;
 use crate::session::SessionError;
 use std::sync::Arc;
 
@@ -27,15 +28,6 @@ pub enum ItemError {
     /// The step that it was in failed.
     #[error("the step failed: {0}")]
     Step(Arc<SessionError>),
-}
-
-/// The values of an input of a step.
-#[derive(Clone, PartialEq, Debug)]
-pub enum Values {
-    /// Of an `i32` input.
-    I32(Vec<i32>),
-    /// Of an `f32` input.
-    F32(Vec<f32>),
 }
 
 /// The rows of an output, f32, and which of them are an item's.

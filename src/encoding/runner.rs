@@ -1,7 +1,8 @@
 //! Items to outputs, by steps at budgets.
 
 use super::packing::pack;
-use super::protocol::{ItemEncoder, ItemError, OutputRows, Values};
+use super::protocol::{ItemEncoder, ItemError, OutputRows};
+use crate::models::encoder::Values;
 use crate::assembly::{Assembly, AssemblyError, Notice};
 use crate::models::Checkpoint;
 use crate::models::encoder::EncoderBounds;

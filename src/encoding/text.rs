@@ -1,6 +1,7 @@
 //! Texts to embeddings, many in a step.
 
-use super::protocol::{ItemEncoder, ItemError, OutputRows, Values};
+use super::protocol::{ItemEncoder, ItemError, OutputRows};
+use crate::models::encoder::Values;
 use super::runner::Encoder;
 use crate::assembly::{AssemblyError, Notice};
 use crate::models::encoder::{EncoderBounds, EncoderError, TextEncoderConfig, TextOutput};

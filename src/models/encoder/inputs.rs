@@ -15,6 +15,15 @@ pub struct EncoderBounds {
     pub max_items: u64,
 }
 
+/// The values of an input of a step.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Values {
+    /// Of an `i32` input.
+    I32(Vec<i32>),
+    /// Of an `f32` input.
+    F32(Vec<f32>),
+}
+
 /// The rows of a step and its items.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PackedRows<'b> {

@@ -4,19 +4,21 @@
 //! are inputs, so that one graph serves any mix that it has room for.
 
 mod bert;
+mod images;
 mod inputs;
 mod layers;
 mod modernbert;
 mod pooling;
 mod qwen3;
-pub(crate) mod qwen_vl;
+mod qwen_vl;
 mod sentence;
 mod text;
 mod vision;
 mod vit;
 
 pub use bert::BertConfig;
-pub use inputs::EncoderBounds;
+pub use images::ImageItem;
+pub use inputs::{EncoderBounds, Values};
 pub use layers::Activation;
 pub use modernbert::ModernBertConfig;
 pub use pooling::Pooling;

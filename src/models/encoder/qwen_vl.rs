@@ -13,20 +13,20 @@ use piecewise_runtime::roles;
 
 /// Inputs; T counts patches, of which a merged token has `block`: `f32 [T, patch_width]`, `i32 [T]`
 /// twice, `i32 [M]`, `i32 [windows]` twice, `i32 [T]` four times and `f32 [T, 4]`.
-pub(crate) const PATCHES: &str = "patches";
-pub(crate) const ROWS: &str = "patch_rows";
-pub(crate) const COLUMNS: &str = "patch_columns";
-pub(crate) const FIRSTS: &str = "first_patches";
-pub(crate) const WINDOW_STARTS: &str = "window_starts";
-pub(crate) const WINDOW_LENGTHS: &str = "window_lengths";
-pub(crate) const CORNERS: [&str; 4] = ["corner_0", "corner_1", "corner_2", "corner_3"];
-pub(crate) const CORNER_WEIGHTS: &str = "corner_weights";
+pub(super) const PATCHES: &str = "patches";
+pub(super) const ROWS: &str = "patch_rows";
+pub(super) const COLUMNS: &str = "patch_columns";
+pub(super) const FIRSTS: &str = "first_patches";
+pub(super) const WINDOW_STARTS: &str = "window_starts";
+pub(super) const WINDOW_LENGTHS: &str = "window_lengths";
+pub(super) const CORNERS: [&str; 4] = ["corner_0", "corner_1", "corner_2", "corner_3"];
+pub(super) const CORNER_WEIGHTS: &str = "corner_weights";
 
 /// In no configuration: every norm of both towers has it.
 const EPS: f64 = 1e-6;
 const ROPE_THETA: f64 = 10_000.0;
 /// The most patches of a frame's side.
-pub(crate) const LONGEST_SIDE: u64 = 1 << 12;
+pub(super) const LONGEST_SIDE: u64 = 1 << 12;
 
 /// What differs between the two towers.
 #[derive(Clone, PartialEq, Debug)]
