@@ -2,10 +2,10 @@
 
 use super::packing::pack;
 use super::protocol::{ItemEncoder, ItemError, OutputRows};
-use crate::models::encoder::Values;
 use crate::assembly::{Assembly, AssemblyError, Notice};
 use crate::models::Checkpoint;
 use crate::models::encoder::EncoderBounds;
+use crate::models::encoder::Values;
 use crate::session::{Session, SessionError};
 use piecewise_ir::graph::Graph;
 use piecewise_runtime::config::ConfigLayers;

@@ -1,9 +1,9 @@
 //! Texts to embeddings, many in a step.
 
 use super::protocol::{ItemEncoder, ItemError, OutputRows};
-use crate::models::encoder::Values;
 use super::runner::Encoder;
 use crate::assembly::{AssemblyError, Notice};
+use crate::models::encoder::Values;
 use crate::models::encoder::{EncoderBounds, EncoderError, TextEncoderConfig, TextOutput};
 use crate::models::tokenizer::check_token_ids;
 use crate::models::{

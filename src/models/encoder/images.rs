@@ -26,7 +26,7 @@ impl VisionConfig {
     /// What is wrong with its grid or its patches.
     pub fn rows_of(&self, item: &ImageItem) -> Result<u64, String> {
         let [frames, rows, columns] = item.grid;
-                let shown = format!("a grid of {frames} x {rows} x {columns} patches");
+        let shown = format!("a grid of {frames} x {rows} x {columns} patches");
         let (width, block, class) = match self {
             Self::Vit(config) => {
                 let side = config.side();
