@@ -15,7 +15,7 @@ use piecewise_ir::region::Region;
 use piecewise_ir::testing::RandomGraph;
 use piecewise_kernels::cuda::{
     AfterProduct, BeforeProduct, LaunchRecipe, MatMulSpec, OperandRole, PRELUDE, PartParam,
-    RegionPart,
+    RegionPart, TensorDevice,
 };
 use piecewise_kernels::lower::LowerError;
 
@@ -91,6 +91,23 @@ impl<'a> Absorbing<'a> {
     }
 
     fn kernel(&self, rows: u64) -> Result<LaunchRecipe, LowerError> {
+        self.made(|spec, before, after| spec.absorbing_kernel(rows, before, after))
+    }
+
+    /// The kernel on tensor cores, which takes no region before.
+    fn tensor_kernel(&self, rows: u64) -> Result<LaunchRecipe, LowerError> {
+        let device = TensorDevice { shared_bytes: 227 << 10, clusters: true };
+        self.made(|spec, _, after| spec.tensor_kernel(rows, device, after))
+    }
+
+    fn made(
+        &self,
+        make: impl FnOnce(
+            MatMulSpec,
+            Option<BeforeProduct<'_>>,
+            Option<AfterProduct<'_>>,
+        ) -> Result<LaunchRecipe, LowerError>,
+    ) -> Result<LaunchRecipe, LowerError> {
         let Op::MatMul { transpose_lhs, transpose_rhs } = self.graph.node(self.matmul).op else {
             return Err(LowerError("no product".to_owned()));
         };
@@ -106,7 +123,7 @@ impl<'a> Absorbing<'a> {
             roles,
             product: part.operands.iter().position(|&v| v == product).unwrap_or(usize::MAX),
         });
-        spec.of_weight().absorbing_kernel(rows, before, after)
+        make(spec.of_weight(), before, after)
     }
 
     /// Arguments of the kernel, and the results among them.
@@ -145,6 +162,16 @@ fn bytes(dtype: DType, data: &[f64]) -> Vec<u8> {
 
 /// Runs a kernel at `rows` rows of which `real` are real, and compares its results.
 fn check(name: &str, absorbing: &Absorbing<'_>, rows: u64, real: u64, seed: u64) {
+    check_kernel(name, absorbing, absorbing.kernel(rows).unwrap(), [rows, real], seed);
+}
+
+fn check_kernel(
+    name: &str,
+    absorbing: &Absorbing<'_>,
+    kernel: LaunchRecipe,
+    [rows, real]: [u64; 2],
+    seed: u64,
+) {
     let graph = absorbing.graph;
     let (arguments, results) = absorbing.values();
     let sizes = vec![rows; graph.symbols().len()];
@@ -159,7 +186,7 @@ fn check(name: &str, absorbing: &Absorbing<'_>, rows: u64, real: u64, seed: u64)
         held
     };
     let case = Case {
-        launches: vec![absorbing.kernel(rows).unwrap()],
+        launches: vec![kernel],
         args: arguments.iter().map(memory).collect(),
         sizes: sizes.clone(),
         counts: vec![real as i32; sizes.len()],
@@ -343,6 +370,53 @@ fn random_regions_beside_products() {
         }
     }
     assert!(checked.iter().all(|&n| n > 3), "{checked:?} regions before and after");
+}
+
+/// A gate beside what it gates in one product, which its activation ends, with a residual.
+fn gated_product(dtype: DType, k: u64, n: u64) -> Module {
+    let mut b = Builder::new();
+    let t = b.symbol("T");
+    let x = b.input("x", dtype, dims![t, k]);
+    let residual = b.input("residual", dtype, dims![t, n]);
+    let w = b.weight("w", dtype, &[2 * n, k]);
+    let both = b.linear(x, w);
+    let (gate, up) = (b.slice(both, 1, 0, n), b.slice(both, 1, n, n));
+    let gate = b.silu(gate);
+    let gated = b.mul(gate, up);
+    let out = b.add(gated, residual);
+    let mut module = b.finish(&[out]);
+    common::run(&mut module, PASSES);
+    module
+}
+
+/// By elements and by pairs, alone and in clusters, in several rounds.
+#[test]
+fn tensor_cores_end_with_the_region_after() {
+    if !available() {
+        return;
+    }
+    for (k, n, rows, real) in [
+        (1024, 44, 8, 8),
+        (1024, 2120, 8, 7),
+        (2048, 36, 5, 4),
+        (1024, 40, 32, 30),
+        (96, 24, 17, 0),
+    ] {
+        for dtype in [BF16, F16] {
+            let gated = gated_product(dtype, k, n);
+            let residual = norm_and_residual(dtype, k, n);
+            for (of, module) in [("pairs", gated), ("elements", residual)] {
+                let graph = module.graph();
+                let after = [position(graph, graph.outputs().len() - 1)];
+                let part = Absorbing::of(graph, product(graph), false, &after).unwrap();
+                let kernel = part.tensor_kernel(rows).unwrap();
+                let paired = format!("#define PAIRED {}\n", u8::from(of == "pairs"));
+                assert!(kernel.source.contains(&paired));
+                let name = format!("tensor_{of}_{dtype}_{k}_{n}_{rows}");
+                check_kernel(&name, &part, kernel, [rows, real], k + n);
+            }
+        }
+    }
 }
 
 /// A row alone has the bits that it has beside others of its size class's rows.

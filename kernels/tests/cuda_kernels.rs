@@ -9,7 +9,7 @@ use piecewise_ir::types::TensorType;
 use piecewise_kernels::attention::PagedAttention;
 use piecewise_kernels::cuda::{
     LaunchRecipe, MatMulSpec, OpKernels, OperandRole, PRELUDE, Param, STREAM_ROWS, TENSOR_ROWS,
-    sample_kernels,
+    TensorDevice, sample_kernels,
 };
 use piecewise_kernels::lower::LowerError;
 use piecewise_kernels::op::cuda::{CudaOpCall, CudaTarget};
@@ -17,6 +17,9 @@ use piecewise_kernels::op::cuda::{CudaOpCall, CudaTarget};
 /// Compute capabilities without and with clusters and products of warpgroups.
 const AMPERE: (u32, u32) = (8, 0);
 const HOPPER: (u32, u32) = (9, 0);
+/// What a block may have on every architecture, and on Hopper.
+const SMALL: TensorDevice = TensorDevice { shared_bytes: 99 << 10, clusters: false };
+const LARGE: TensorDevice = TensorDevice { shared_bytes: 227 << 10, clusters: true };
 const ARCHS: [&str; 6] = ["sm_80", "sm_87", "sm_89", "sm_90a", "sm_100", "sm_120"];
 
 fn rows() -> Dim {
@@ -106,8 +109,8 @@ fn all_kernels() -> Vec<LaunchRecipe> {
         for depth in [32, 896, 1024, 2048, 3584, 4096, 9728, 12288] {
             let spec = linear([dtype; 3], depth, 4096);
             for rows in [8, 16, 24, TENSOR_ROWS] {
-                // What a block may have on every architecture.
-                all.extend(spec.tensor_kernel(rows, 99 << 10));
+                all.extend(spec.tensor_kernel(rows, SMALL, None));
+                all.push(spec.tensor_kernel(rows, LARGE, None).unwrap());
             }
         }
     }
@@ -147,9 +150,12 @@ fn products_stream_where_weights_are_rows_of_16_bytes() {
     assert_eq!(wide.grid_at(&[8], 132), Ok([264, 1, 1]));
     // x of 8 rows of 12288 does not fit and is read where it lies.
     assert_eq!(linear([BF16; 3], 12288, 4096).stream_kernel(8).unwrap().dynamic_shared, 0);
-    let tensor = spec.tensor_kernel(8, 99 << 10).unwrap();
-    assert_eq!(tensor.dynamic_shared, 8 * 1024 * 2 + 2 * 16 * 16 * 8 * 4);
+    let tensor = spec.tensor_kernel(8, SMALL, None).unwrap();
+    assert_eq!(tensor.dynamic_shared, 8 * 1024 * 2 + 2 * 16 * 16 * 8 * 4 + 16);
     assert_eq!((tensor.grid_at(&[8], 132), tensor.block), (Ok([132, 1, 1]), [512, 1, 1]));
+    let tensor = spec.tensor_kernel(32, LARGE, None).unwrap();
+    assert_eq!((tensor.grid_at(&[8], 133), tensor.block), (Ok([266, 1, 1]), [256, 1, 1]));
+    assert_eq!(tensor.cluster, [2, 1, 1]);
     let general = spec.general_kernel().unwrap();
     assert_eq!(general.grid_at(&[130], 132), Ok([64, 3, 1]));
 }
@@ -364,7 +370,7 @@ fn sources_of_ops() {
     insta::assert_snapshot!("sampling", sampling().launches[0].source);
     let spec = linear([BF16; 3], 4096, 6144);
     insta::assert_snapshot!("stream", spec.stream_kernel(1).unwrap().source);
-    insta::assert_snapshot!("tensor", spec.tensor_kernel(8, 227 << 10).unwrap().source);
+    insta::assert_snapshot!("tensor", spec.tensor_kernel(8, LARGE, None).unwrap().source);
     let operands = attention(BF16, BF16, [32, 8], [128, 128]);
     let attrs = PagedAttention::attrs(0.125, true);
     let decode = attention_kernels(&operands, &attrs, &[32, 32, 4096], AMPERE).unwrap();

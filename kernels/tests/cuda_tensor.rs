@@ -6,10 +6,11 @@ use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType::{self, BF16, F16, F32};
 use piecewise_ir::entity::{Entity, Symbol};
 use piecewise_ir::types::TensorType;
-use piecewise_kernels::cuda::MatMulSpec;
+use piecewise_kernels::cuda::{MatMulSpec, TensorDevice};
 
-const HOPPER: u64 = 227 << 10;
-const ADA: u64 = 99 << 10;
+const HOPPER: TensorDevice = TensorDevice { shared_bytes: 227 << 10, clusters: true };
+const AMPERE: TensorDevice = TensorDevice { shared_bytes: 163 << 10, clusters: false };
+const ADA: TensorDevice = TensorDevice { shared_bytes: 99 << 10, clusters: false };
 const UNTOUCHED: u8 = 0x5a;
 
 struct Product {
@@ -18,7 +19,7 @@ struct Product {
     columns: usize,
     rows: usize,
     real: usize,
-    shared_bytes: u64,
+    device: TensorDevice,
 }
 
 impl Product {
@@ -42,7 +43,7 @@ impl Product {
     }
 
     fn run(&self, name: &str, args: &[Vec<u8>]) -> Vec<u8> {
-        let launch = self.spec().tensor_kernel(self.rows as u64, self.shared_bytes).unwrap();
+        let launch = self.spec().tensor_kernel(self.rows as u64, self.device, None).unwrap();
         let case = Case {
             launches: vec![launch],
             args: args.to_vec(),
@@ -55,9 +56,9 @@ impl Product {
 
     /// Compares with sums in f64 and returns the bytes of the real rows.
     fn check(&self) -> Vec<u8> {
-        let &Self { types: [operands, result], depth, columns, rows, real, shared_bytes } = self;
-        let name =
-            format!("tensor_{operands}_{result}_{depth}_{columns}_{rows}_{real}_{shared_bytes}");
+        let &Self { types: [operands, result], depth, columns, rows, real, device } = self;
+        let on = format!("{}_{}", device.shared_bytes >> 10, device.clusters);
+        let name = format!("tensor_{operands}_{result}_{depth}_{columns}_{rows}_{real}_{on}");
         let args = self.args();
         let mut got = self.run(&name, &args);
         let padding = got.split_off(real * columns * result.size());
@@ -94,9 +95,11 @@ fn products_are_those_of_f64_and_padding_is_neither_read_nor_written() {
             (3072, 20, 24, 2),
         ] {
             let types = [operands, result];
-            for shared_bytes in [HOPPER, ADA] {
-                let product = Product { types, depth, columns, rows, real, shared_bytes };
-                if product.spec().multiplies_on_tensor_cores(rows as u64, shared_bytes) {
+            for device in [HOPPER, ADA] {
+                let product = Product { types, depth, columns, rows, real, device };
+                if device == HOPPER
+                    || product.spec().multiplies_on_tensor_cores(rows as u64, device)
+                {
                     product.check();
                 }
             }
@@ -104,23 +107,45 @@ fn products_are_those_of_f64_and_padding_is_neither_read_nor_written() {
     }
 }
 
-/// Slices of several rounds of loads, of x in registers, and of uneven warps.
+/// Every way to share k: among the warps of a block and the blocks of a cluster, x whole and in
+/// pieces, slices of uneven warps and of several rounds of loads.
 #[test]
 fn deep_products_are_those_of_f64() {
     if !available() {
         return;
     }
-    for (depth, rows, shared_bytes) in [
+    for (depth, rows, device) in [
+        (2048, 16, HOPPER),
         (3072, 32, HOPPER),
+        (4096, 8, HOPPER),
         (4096, 32, HOPPER),
-        (4096, 24, 163 << 10),
-        (4096, 16, ADA),
+        (4096, 8, AMPERE),
+        (4096, 8, ADA),
         (9728, 8, HOPPER),
-        (11008, 8, HOPPER),
-        (12288, 8, 163 << 10),
+        (11008, 8, AMPERE),
+        (12288, 8, HOPPER),
+        (12288, 32, HOPPER),
+        (12288, 8, ADA),
     ] {
         let types = [BF16, F32];
-        Product { types, depth, columns: 56, rows, real: rows - 1, shared_bytes }.check();
+        Product { types, depth, columns: 56, rows, real: rows - 1, device }.check();
+    }
+}
+
+/// Several tiles at once, and several rounds of them.
+#[test]
+fn wide_products_are_those_of_f64() {
+    if !available() {
+        return;
+    }
+    for (depth, columns, rows, slices) in
+        [(256, 9001, 8, 16), (1024, 8469, 32, 4), (2080, 8470, 24, 4), (64, 8500, 8, 8)]
+    {
+        let types = [BF16, BF16];
+        let product = Product { types, depth, columns, rows, real: rows - 3, device: HOPPER };
+        let kernel = product.spec().tensor_kernel(rows as u64, HOPPER, None).unwrap();
+        assert!(kernel.source.contains(&format!("#define SLICES {slices}\n")), "{}", kernel.source);
+        product.check();
     }
 }
 
@@ -135,7 +160,7 @@ fn a_row_has_the_same_bits_beside_any_others_of_its_eight() {
         columns: 33,
         rows,
         real: rows,
-        shared_bytes: HOPPER,
+        device: HOPPER,
     };
     let (few, many) = (rows(3).check(), rows(8).check());
     assert_eq!(few[..], many[..few.len()]);
@@ -149,17 +174,16 @@ fn what_does_not_fit_is_refused_with_what_to_take() {
         columns: 64,
         rows: 32,
         real: 32,
-        shared_bytes: HOPPER,
+        device: HOPPER,
     };
     assert!(product(BF16, 4096).spec().multiplies_on_tensor_cores(32, HOPPER));
     for (product, rows) in [
         (product(BF16, 4096), 33),
         (product(BF16, 4096), 0),
         (product(BF16, 4112), 8),
-        (product(BF16, 12288), 16),
         (product(F32, 4096), 8),
     ] {
-        let error = product.spec().tensor_kernel(rows, HOPPER).unwrap_err().to_string();
+        let error = product.spec().tensor_kernel(rows, HOPPER, None).unwrap_err().to_string();
         assert!(error.contains("take the general one"), "{error}");
     }
 }

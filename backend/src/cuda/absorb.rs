@@ -1,4 +1,4 @@
-//! Which regions of a piece become part of the products beside them, at one row.
+//! Which regions of a piece become part of the products beside them, at few rows.
 //!
 //! A region goes where its results go: what a product reads and nothing else does is computed by
 //! that product's blocks, the rest by the product that the region follows, which finishes elements
@@ -8,6 +8,8 @@
 //! The plan's lifetimes take a product and the regions beside it as one moment, so no slot that
 //! such a launch reads shares bytes with one that it writes.
 
+use super::alternatives::Way;
+use super::nvrtc::Arch;
 use piecewise_ir::entity::{Node, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
 use piecewise_ir::op::Op;
@@ -15,9 +17,12 @@ use piecewise_kernels::cuda::{
     AfterProduct, BeforeProduct, LaunchRecipe, MatMulSpec, OperandRole, PartParam, RegionPart,
 };
 
-/// The most rows that absorb: with two, as measured on an H100, what each block computes again and
+/// The most rows that absorb regions before products: with two, as measured on an H100, what each block computes again and
 /// the other ways of a product that are lost cost more than a launch.
 const ABSORBING_ROWS: u64 = 1;
+
+/// The depth that is long, as measured on an H100.
+const DEEP: u64 = 4096;
 
 /// Bytes of a map that a block computes for itself: 128 for each of its threads, which takes about
 /// as long as another launch.
@@ -92,6 +97,14 @@ pub(super) fn product(graph: &Graph, node: Node) -> Result<MatMulSpec, String> {
     Ok(if role(graph, data.operands[1]).weight { spec.of_weight() } else { spec })
 }
 
+/// Whether a product of so many rows is expected to be fastest on tensor cores, streaming w. Where
+/// no cluster shares k, the rows of x that each block holds cost more than they save if k is long.
+pub(super) fn prefers_tensor(spec: &MatMulSpec, rows: u64, arch: Arch) -> bool {
+    let device = arch.tensor_device();
+    let shared = device.clusters && rows > 2;
+    rows >= 2 && (spec.depth() < DEEP || shared) && spec.multiplies_on_tensor_cores(rows, device)
+}
+
 impl Absorbed {
     fn of(
         graph: &Graph,
@@ -121,13 +134,14 @@ impl Group {
         graph: &Graph,
         matmul: Node,
         limits: &[u64],
-    ) -> Option<LaunchRecipe> {
+        arch: Arch,
+    ) -> Option<(Way, LaunchRecipe)> {
         let spec = product(graph, matmul).ok()?;
         let weights = graph.node(matmul).operands.get(1)?;
         if graph.ty(*weights).bytes(limits) > LONG_BYTES {
             return None;
         }
-        let rows = Some(spec.rows().eval(limits)).filter(|rows| *rows <= ABSORBING_ROWS)?;
+        let rows = spec.rows().eval(limits);
         let before = self.before.as_ref();
         let before = before.map(|b| BeforeProduct { region: &b.part.region, roles: &b.roles });
         let after = match &self.after {
@@ -138,7 +152,17 @@ impl Group {
                 Some(AfterProduct { region: &a.part.region, roles: &a.roles, product })
             }
         };
-        spec.absorbing_kernel(rows, before, after).ok()
+        let recipe = match before {
+            None if prefers_tensor(&spec, rows, arch) => {
+                return Some((
+                    Way::Tensor,
+                    spec.tensor_kernel(rows, arch.tensor_device(), after).ok()?,
+                ));
+            }
+            _ if rows > ABSORBING_ROWS => None,
+            before => spec.absorbing_kernel(rows, before, after).ok(),
+        };
+        Some((Way::Stream, recipe?))
     }
 
     /// What the kernel reads and what it writes, in the order of its arguments.
@@ -161,12 +185,18 @@ struct Piece<'a> {
     order: Vec<Node>,
     limits: &'a [u64],
     recomputed: Recomputed,
+    arch: Arch,
 }
 
 impl Absorption {
     /// What is absorbed where symbols have these sizes; nothing where no region is.
-    pub(super) fn of(graph: &Graph, limits: &[u64], recomputed: Recomputed) -> Option<Self> {
-        let piece = Piece { graph, order: graph.nodes().collect(), limits, recomputed };
+    pub(super) fn of(
+        graph: &Graph,
+        limits: &[u64],
+        recomputed: Recomputed,
+        arch: Arch,
+    ) -> Option<Self> {
+        let piece = Piece { graph, order: graph.nodes().collect(), limits, recomputed, arch };
         let n = piece.order.len();
         let mut absorption = Self { gone: vec![false; n], groups: vec![None; n] };
         for position in 0..n {
@@ -204,7 +234,7 @@ impl Piece<'_> {
         for (result, matmul) in readers {
             let part = Absorbed::of(self.graph, position, node, &[result], &stays)?;
             let group = Group { before: Some(part), after: None };
-            group.kernel(self.graph, self.order[matmul], self.limits)?;
+            group.kernel(self.graph, self.order[matmul], self.limits, self.arch)?;
             let part = group.before.filter(|p| self.may_recompute(p))?;
             before.push((matmul, part));
         }
@@ -219,7 +249,7 @@ impl Piece<'_> {
         }
         let part = Absorbed::of(self.graph, position, node, &stays, &[])?;
         let group = Group { before: None, after: Some(part) };
-        group.kernel(self.graph, self.order[matmul], self.limits)?;
+        group.kernel(self.graph, self.order[matmul], self.limits, self.arch)?;
         Some((before, vec![(matmul, group.after?)]))
     }
 
@@ -277,7 +307,7 @@ mod tests {
         let graph = b.finish([y]).unwrap();
         assert!(product(&graph, graph.nodes().next().unwrap()).unwrap().streams());
         for rows in [0, 1, 8, 9] {
-            assert_eq!(Absorption::of(&graph, &[rows], Recomputed::Any), None);
+            assert_eq!(Absorption::of(&graph, &[rows], Recomputed::Any, Arch::HOPPER), None);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The CUDA compiler: kernels, library calls and host functions for each node of a piece.
 
-use super::absorb::{Absorption, Recomputed, product, role};
+use super::absorb::{Absorption, Recomputed, prefers_tensor, product, role};
 use super::alternatives::{Choice, Lowering, Way, assemble};
 use super::code::Code;
 use super::image::{CudaImage, HostImage, IMAGE_VERSION, KernelImage};
@@ -19,7 +19,9 @@ use piecewise_ir::entity::{Entity, Node, Symbol};
 use piecewise_ir::module::{Stitch, UniquePiece};
 use piecewise_ir::op::Op;
 use piecewise_ir::text::Names;
-use piecewise_kernels::cuda::{LaunchRecipe, OperandRole, STREAM_ROWS, node_kernel, region_kernel};
+use piecewise_kernels::cuda::{
+    LaunchRecipe, OperandRole, STREAM_ROWS, TENSOR_ROWS, node_kernel, region_kernel,
+};
 use piecewise_kernels::op::OpRegistry;
 use piecewise_kernels::op::cuda::{CudaImplementation, CudaOpCall, CudaTarget};
 use piecewise_kernels::step::CaptureSupport;
@@ -27,6 +29,9 @@ use std::sync::Arc;
 
 /// Workspace of a library matmul, in bytes: what NVIDIA advises for Hopper.
 const WORKSPACE_BYTES: u64 = 32 << 20;
+
+/// Of a large device.
+const MULTIPROCESSORS: u32 = 132;
 
 /// Compiles pieces for a CUDA architecture. It needs no GPU, and NVRTC only for kernels that the
 /// store does not have.
@@ -47,16 +52,12 @@ pub struct CudaCompiler {
     stamps: bool,
 }
 
-/// The depth from which the rows of x that each block of the kernel on tensor cores holds cost more
-/// than they save, as measured on an H100.
-const DEEP: u64 = 4096;
-
 /// The ways of a product, the one first that is expected to be fastest.
-fn ways_by_size(rows: u64, depth: u64) -> [Way; 4] {
-    match (rows, depth < DEEP) {
-        (..=1, _) | (2, false) => [Way::Stream, Way::Library, Way::Tensor, Way::General],
-        (_, true) => [Way::Tensor, Way::Library, Way::Stream, Way::General],
-        (_, false) => [Way::Library, Way::Tensor, Way::Stream, Way::General],
+fn ways_by_size(rows: u64, tensor: bool) -> [Way; 4] {
+    match rows {
+        _ if tensor => [Way::Tensor, Way::Library, Way::Stream, Way::General],
+        ..=2 => [Way::Stream, Way::Library, Way::Tensor, Way::General],
+        _ => [Way::Library, Way::Tensor, Way::Stream, Way::General],
     }
 }
 
@@ -108,7 +109,7 @@ impl CudaCompiler {
     }
 
     fn kernel(&self, site: &Site<'_>, mut recipe: LaunchRecipe) -> Result<CudaImage, CompileError> {
-        if self.is_one_row(site) {
+        if self.crowds(site, &recipe) {
             // A block that starts while those ahead still run goes where room is. Where every block
             // takes half of a multiprocessor, no two of a kernel crowd while others are empty.
             let half = self.arch().shared_bytes_of_half() as u32;
@@ -124,11 +125,22 @@ impl CudaCompiler {
         Ok(CudaImage::Kernel(KernelImage { arch: self.arch(), code: Code::clone(&code), recipe }))
     }
 
-    /// Whether a site is of a step of one row, whose kernels are short and follow each other at
-    /// once.
-    fn is_one_row(&self, site: &Site<'_>) -> bool {
-        let one = |over: Symbol| site.limits.get(over.index()).is_some_and(|&rows| rows <= 1);
-        self.arch().has_programmatic_launch() && site.piece.over.is_some_and(one)
+    /// Whether a kernel is of a step of few rows, whose kernels are short and follow each other at
+    /// once, and its blocks could all run in halves of multiprocessors.
+    fn crowds(&self, site: &Site<'_>, recipe: &LaunchRecipe) -> bool {
+        let rows = |over: Symbol| site.limits.get(over.index()).copied();
+        let grid = recipe.grid_at(site.limits, MULTIPROCESSORS);
+        let blocks = grid.map(|grid| grid.iter().map(|&n| u64::from(n)).product::<u64>());
+        self.arch().has_programmatic_launch()
+            && match site.piece.over.and_then(rows) {
+                Some(..=1) => true,
+                // A cluster that waits for room of its own would wait for all of it.
+                Some(..=TENSOR_ROWS) => {
+                    recipe.cluster == [1; 3]
+                        && blocks.is_ok_and(|n| n <= 2 * u64::from(MULTIPROCESSORS))
+                }
+                _ => false,
+            }
     }
 
     fn choices(&self, site: &Site<'_>) -> Result<Vec<Choice>, CompileError> {
@@ -166,9 +178,9 @@ impl CudaCompiler {
         let spec = product(graph, site.node).map_err(unsupported)?;
         let mut choices = Vec::with_capacity(4);
         let rows = spec.rows().eval(site.limits);
-        let shared_bytes = self.arch().shared_bytes_of_block();
-        if rows >= 2 && spec.multiplies_on_tensor_cores(rows, shared_bytes) {
-            let recipe = spec.tensor_kernel(rows, shared_bytes);
+        let device = self.arch().tensor_device();
+        if rows >= 2 && spec.multiplies_on_tensor_cores(rows, device) {
+            let recipe = spec.tensor_kernel(rows, device, None);
             let recipe = recipe.map_err(|e| unsupported(e.to_string()))?;
             choices.push(Choice::of(Way::Tensor, self.kernel(site, recipe)?, 0));
         }
@@ -190,7 +202,7 @@ impl CudaCompiler {
         }
         let recipe = spec.general_kernel().map_err(|e| unsupported(e.to_string()))?;
         choices.push(Choice::of(Way::General, self.kernel(site, recipe)?, 0));
-        let order = ways_by_size(rows, spec.depth());
+        let order = ways_by_size(rows, prefers_tensor(&spec, rows, self.arch()));
         choices.sort_by_key(|choice| order.iter().position(|way| *way == choice.way));
         Ok(choices)
     }
@@ -297,7 +309,8 @@ impl CudaCompiler {
     ) -> Result<Option<Lowering>, CompileError> {
         let graph = &site.piece.graph;
         let Some(group) = &absorption.groups[site.position] else { return Ok(None) };
-        let Some(recipe) = group.kernel(graph, site.node, site.limits) else { return Ok(None) };
+        let kernel = group.kernel(graph, site.node, site.limits, self.arch());
+        let Some((way, recipe)) = kernel else { return Ok(None) };
         let (read, written) = group.arguments(graph, site.node);
         let read = read.into_iter().map(|value| (value, Access::Read));
         let written = written.into_iter().map(|value| (value, Access::Write));
@@ -318,7 +331,7 @@ impl CudaCompiler {
             nodes: nodes.into_iter().map(|position| position as u32).collect(),
             name: names.join(" + "),
             args,
-            choices: vec![Choice::of(Way::Stream, self.kernel(site, recipe)?, 0)],
+            choices: vec![Choice::of(way, self.kernel(site, recipe)?, 0)],
         }))
     }
 
@@ -444,7 +457,7 @@ impl Compiler for CudaCompiler {
             piece.graph.nodes().enumerate().map(lower).collect::<Result<Vec<_>, CompileError>>()?;
         let mut absorptions: Vec<Absorption> = [Recomputed::Reductions, Recomputed::Any]
             .into_iter()
-            .filter_map(|recomputed| Absorption::of(&piece.graph, &limits, recomputed))
+            .filter_map(|recomputed| Absorption::of(&piece.graph, &limits, recomputed, self.arch()))
             .collect();
         absorptions.dedup();
         let mut absorbed = Vec::with_capacity(absorptions.len());

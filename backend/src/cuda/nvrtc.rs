@@ -2,6 +2,7 @@
 
 use super::library::{CudaLibrary, LibraryError, Opened, library_api, open};
 use cudarc::nvrtc::sys::nvrtcProgram;
+use piecewise_kernels::cuda::TensorDevice;
 use std::ffi::{CString, c_char, c_int};
 use std::path::PathBuf;
 
@@ -55,6 +56,12 @@ impl Arch {
             _ => 99,
         };
         kib << 10
+    }
+
+    /// What the kernel on tensor cores has for its blocks.
+    pub(super) fn tensor_device(self) -> TensorDevice {
+        let clusters = self.has_programmatic_launch();
+        TensorDevice { shared_bytes: self.shared_bytes_of_block(), clusters }
     }
 
     /// Bytes of shared memory of which two blocks, but not three, find room on a multiprocessor.

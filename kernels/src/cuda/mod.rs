@@ -12,7 +12,7 @@ mod text;
 mod wgmma;
 
 pub use attention::attention_kernels;
-pub use matmul::{AfterProduct, BeforeProduct, MatMulSpec, STREAM_ROWS, TENSOR_ROWS};
+pub use matmul::{AfterProduct, BeforeProduct, MatMulSpec, STREAM_ROWS, TENSOR_ROWS, TensorDevice};
 pub use recipe::{Blocks, GridAxis, GridError, LaunchRecipe, OpKernels, Param, Scalar};
 pub use region::{OperandRole, PartParam, RegionPart, node_kernel, region_kernel};
 pub use sampling::sample_kernels;

@@ -115,6 +115,16 @@ DEVICE Bytes16 load_weight_if(bool there, const void* from) {
                : "l"(from), "r"((u32)there));
   return r;
 }
+// The same where neighbouring loads are of many rows: memory gives the 256 bytes around at once.
+DEVICE Bytes16 load_weight_around_if(bool there, const void* from) {
+  Bytes16 r;
+  asm volatile("{.reg .pred p; setp.ne.u32 p, %5, 0;"
+               " mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;"
+               " @p ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0,%1,%2,%3}, [%4];}"
+               : "=&r"(r.x), "=&r"(r.y), "=&r"(r.z), "=&r"(r.w)
+               : "l"(from), "r"((u32)there));
+  return r;
+}
 // A copy to shared memory that passes no register, of zeros where nothing is `there`; the thread
 // sees it after copies_done.
 DEVICE void copy_async_if(bool there, Bytes16* to, const void* from) {
@@ -200,6 +210,42 @@ DEVICE void cluster_arrive() {
 DEVICE void cluster_wait() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+// The same where nothing that was written before needs to be seen after, but barriers of bytes: what
+// is on the way from memory is not waited for.
+DEVICE void cluster_arrive_relaxed() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
+// Barriers of bytes in shared memory: a phase of one ends when its block has said how many bytes it
+// expects, and blocks of the cluster have sent so many.
+DEVICE void barriers_of_bytes(u64* barriers, int count) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  for (int i = 0; i < count; ++i) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"((u32)__cvta_generic_to_shared(barriers + i)) : "memory");
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+DEVICE void expect_bytes(u64* barrier, u32 bytes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"((u32)__cvta_generic_to_shared(barrier)), "r"(bytes) : "memory");
+#endif
+}
+// Waits for the end of a phase of this parity; the first has parity 0.
+DEVICE void wait_bytes(u64* barrier, u32 parity) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("{.reg .pred done; AGAIN: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;"
+               " @!done bra AGAIN;}" ::"r"((u32)__cvta_generic_to_shared(barrier)), "r"(parity) : "memory");
+#endif
+}
+// Four floats to where `to` lies in the block of this rank, whose barrier counts them.
+DEVICE void send_cluster(float* to, u64* barrier, u32 rank, const float (&x)[4]) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("{.reg .u32 there, counts; mapa.shared::cluster.u32 there, %0, %2; mapa.shared::cluster.u32 counts, %1, %2;"
+               " st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {%3, %4, %5, %6}, [counts];}"
+               ::"r"((u32)__cvta_generic_to_shared(to)), "r"((u32)__cvta_generic_to_shared(barrier)), "r"(rank),
+               "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]) : "memory");
 #endif
 }
 // Two floats to where `to` lies in the shared memory of the block of this rank in the cluster.

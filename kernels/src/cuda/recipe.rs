@@ -19,7 +19,8 @@ pub struct Blocks {
 pub enum GridAxis {
     /// The sum of the blocks of each part, in order.
     Blocks(Vec<Blocks>),
-    /// A multiple of the device's multiprocessors: each block takes its share of the work.
+    /// A multiple of the device's multiprocessors, in whole clusters: each block takes its share
+    /// of the work.
     Persistent {
         /// Blocks for each multiprocessor.
         per_multiprocessor: u32,
@@ -155,6 +156,13 @@ impl GridAxis {
     }
 }
 
+/// The clusters that fit in so many blocks, at least one, in blocks: what shares its work may have
+/// fewer blocks, and a cluster lacks none.
+fn whole_clusters(blocks: u64, cluster: u64) -> u64 {
+    let cluster = cluster.max(1);
+    (blocks / cluster).max(1) * cluster
+}
+
 impl LaunchRecipe {
     /// The grid where symbols have these sizes, on a device of so many multiprocessors. An axis
     /// without work is 0: such a launch is left out.
@@ -165,11 +173,14 @@ impl LaunchRecipe {
         let mut grid = [0; 3];
         for (axis, rule) in self.grid.iter().enumerate() {
             let most = if axis == 0 { (1 << 31) - 1 } else { 65_535 };
-            let blocks = rule.extent(sizes, multiprocessors)?;
+            let cluster = self.cluster[axis];
+            let blocks = match rule.extent(sizes, multiprocessors)? {
+                blocks if matches!(rule, GridAxis::Blocks(_)) => blocks,
+                blocks => whole_clusters(blocks, u64::from(cluster)),
+            };
             if blocks > most {
                 return Err(GridError::Axis { axis, blocks, most });
             }
-            let cluster = self.cluster[axis];
             if !blocks.is_multiple_of(u64::from(cluster)) {
                 return Err(GridError::Cluster { axis, blocks, cluster });
             }
@@ -221,6 +232,10 @@ mod tests {
         assert_eq!(clusters.grid_at(&[24], 132), Ok([9 + 24, 264, 1]));
         let error = GridError::Cluster { axis: 0, blocks: 11, cluster: 3 };
         assert_eq!(clusters.grid_at(&[8], 132), Err(error));
+        let persistent = LaunchRecipe { cluster: [1, 4, 1], ..recipe.clone() };
+        for (multiprocessors, blocks) in [(1, 4), (2, 4), (3, 4), (5, 8), (67, 132), (132, 264)] {
+            assert_eq!(persistent.grid_at(&[8], multiprocessors), Ok([11, blocks, 1]));
+        }
         let long = LaunchRecipe {
             grid: [GridAxis::one(), GridAxis::of(rows, 1), GridAxis::one()],
             ..recipe

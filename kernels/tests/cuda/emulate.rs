@@ -49,8 +49,17 @@ fn prelude() -> String {
         .replace("asm(\"cvt.f32.f16 %0, %1;\" : \"=f\"(r) : \"h\"(b));", "r = emu_unf16(b);")
         .replace("asm volatile(\"bar.sync %0, %1;\" ::\"r\"(group + 1), \"n\"(THREADS) : \"memory\");", "groupbar[group + 1].wait(THREADS);")
         .replace("asm volatile(\"ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];\"\n               : \"=r\"(r.x), \"=r\"(r.y), \"=r\"(r.z), \"=r\"(r.w)\n               : \"l\"(from));", "r = *(const Bytes16*)from;")
+        .replace(&LOAD_IF.replace("allocate.", "allocate.L2::256B."), "r = there ? *(const Bytes16*)from : Bytes16{0, 0, 0, 0};")
         .replace(LOAD_IF, "r = there ? *(const Bytes16*)from : Bytes16{0, 0, 0, 0};")
         .replace(COPY_IF, "copies[threadIdx.x].back().push_back({to, from, there});")
+        .replace("void cluster_arrive_relaxed() {", "void cluster_arrive_relaxed() { emu_cluster_arrive();")
+        .replace("u64* barriers, int count) {", "u64* barriers, int count) { for (int i = 0; i < count; ++i) ((EmuBytes*)barriers)[i] = EmuBytes{0, 1, 0};")
+        .replace("u64* barrier, u32 bytes) {", "u64* barrier, u32 bytes) { auto& b = *(EmuBytes*)barrier; b.left += bytes; --b.arrivals; b.check();")
+        .replace("u64* barrier, u32 parity) {", "u64* barrier, u32 parity) { while ((((volatile EmuBytes*)barrier)->phase & 1) == parity) emu_yield();")
+        .replace("u32 rank, const float (&x)[4]) {", "u32 rank, const float (&x)[4]) { emu_send(to, barrier, rank, x);")
+        .replace("void cluster_arrive() {", "void cluster_arrive() { emu_cluster_arrive();")
+        .replace("void cluster_wait() {", "void cluster_wait() { emu_cluster_wait();")
+        .replace("u32 rank, float x, float y) {", "u32 rank, float x, float y) { emu_store_cluster(to, rank, x, y);")
         .replace("asm volatile(\"cp.async.wait_all;\" ::: \"memory\");", "emu_copies_done();")
         .replace("asm volatile(\"cp.async.commit_group;\" ::: \"memory\");", "emu_group_copies();")
         .replace("asm volatile(\"cp.async.wait_group %0;\" ::\"n\"(LEFT) : \"memory\");", "emu_groups_done_but(LEFT);")
@@ -67,7 +76,10 @@ fn on_host(source: &str) -> String {
     let mut text = source
         .replace("#include \"prelude.cuh\"", "")
         .replace("__shared__ alignas(16)", "__shared__")
-        .replace("extern __shared__ Bytes16 staged[];", "static Bytes16 staged[16384];")
+        .replace(
+            "extern __shared__ Bytes16 staged[];",
+            "Bytes16* const staged = (Bytes16*)emu_block.shared;",
+        )
         .replace(HOPPER, concat!("typedef Q T16;\n", include_str!("hopper.h")));
     // The machine's products, which the host has as templates.
     while let Some(at) = text.find("DEVICE void multiply_add_tile") {
@@ -146,11 +158,12 @@ pub(crate) fn emulate(name: &str, case: &Case) -> Vec<Vec<u8>> {
         assert_eq!(types.len(), l.params.len());
         let _ = writeln!(
             main,
-            "emu_launch({{{},{},{}}},{{{},1,1}},[&]{{using namespace source_{};{}({});}});",
+            "emu_launch({{{},{},{}}},{{{},1,1}},{},[&]{{using namespace source_{};{}({});}});",
             g[0],
             g[1],
             g[2],
             l.block[0],
+            l.cluster[0],
             sources.iter().position(|s| *s == l.source).unwrap(),
             l.entry,
             args.join(",")

@@ -1,5 +1,5 @@
-// A block of CUDA threads on one host thread: each is a fiber that yields at barriers. Blocks run
-// one after the other. Only what the generated kernels use is here; exited threads do not count
+// The blocks of a cluster on one host thread: each of their CUDA threads is a fiber that yields at
+// barriers. Clusters run one after the other. Only what the generated kernels use is here; exited threads do not count
 // at barriers, which generated kernels never ask for.
 #include <ucontext.h>
 #include <cstdio>
@@ -10,13 +10,25 @@
 #include <vector>
 #include <functional>
 struct Dim3{unsigned x,y,z;};
-struct Fiber{ucontext_t c;Dim3 tid;bool done;char*stack;};
-static Fiber*emu_cur;static ucontext_t emu_main;static Dim3 blockIdx,blockDim,gridDim;
+struct Fiber{ucontext_t c;Dim3 tid,block;unsigned rank,met;bool done;char*stack;};
+static Fiber*emu_cur;static ucontext_t emu_main;static Dim3 blockDim,gridDim;
 #define threadIdx (emu_cur->tid)
+#define blockIdx (emu_cur->block)
 static void emu_yield(){swapcontext(&emu_cur->c,&emu_main);}
 struct Bar{int arrived=0;unsigned gen=0;void wait(int n){unsigned g=gen;if(++arrived==n){arrived=0;gen++;}else while(gen==g)emu_yield();}};
-static Bar warpbar[64],blockbar,groupbar[64];
-static unsigned long long slots[64][32];
+struct Block{Bar warps[64],all,groups[64];unsigned long long slots[64][32];unsigned fragments[64][32][6];alignas(16)unsigned char shared[262144];};
+static Block emu_blocks[8];
+#define emu_block emu_blocks[emu_cur->rank]
+#define warpbar emu_block.warps
+#define blockbar emu_block.all
+#define groupbar emu_block.groups
+#define slots emu_block.slots
+#define fragments emu_block.fragments
+// The barrier of a cluster's threads, whose two halves are apart.
+static struct{unsigned all,arrived,gen;}emu_cluster;
+static void emu_cluster_arrive(){emu_cur->met=emu_cluster.gen;if(++emu_cluster.arrived==emu_cluster.all){emu_cluster.arrived=0;emu_cluster.gen++;}}
+static void emu_cluster_wait(){while(emu_cluster.gen==emu_cur->met)emu_yield();}
+static void emu_store_cluster(const void*to,unsigned rank,float x,float y){float*p=(float*)(emu_blocks[rank].shared+((unsigned char*)to-emu_block.shared));p[0]=x;p[1]=y;}
 #define __device__
 #define __global__
 #define __forceinline__ inline
@@ -42,7 +54,6 @@ static unsigned long long atomicAdd(unsigned long long*p,unsigned long long v){a
 static unsigned short emu_bf16(float x){unsigned b=__float_as_uint(x);if((b&0x7fffffff)>0x7f800000)return 0x7fff;return (b+0x7fff+((b>>16)&1))>>16;}
 static unsigned short emu_f16(float x){_Float16 h=(_Float16)x;unsigned short u;memcpy(&u,&h,2);return u;}
 static float emu_unf16(unsigned short u){_Float16 h;memcpy(&h,&u,2);return (float)h;}
-static unsigned fragments[64][32][6];
 // sum [16, 8] += a [16, 16] * b [16, 8]: a lane has rows lane/4 and lane/4+8 of a at the 2 elements
 // lane%4 of each half, column lane/4 of b at the same elements, and of the sum rows lane/4 and
 // lane/4+8 at columns lane%4*2 and the next. The elements add up exactly, then to the sum.
@@ -58,18 +69,23 @@ for(int m=0;m<4;m++){unsigned r=0;for(unsigned e=0;e<2;e++){unsigned at=l%4*2+e,
 // Copies happen where they are waited for, so that a missing wait shows.
 struct Copy{void*to;const void*from;bool there;};
 // Groups of a thread, oldest first; the last one is open.
-static std::deque<std::vector<Copy>> copies[1024];
+static std::deque<std::vector<Copy>> emu_copies[8][1024];
+#define copies emu_copies[emu_cur->rank]
 static void emu_copy(const std::vector<Copy>&group){for(auto&c:group)if(c.there)memcpy(c.to,c.from,16);else memset(c.to,0,16);}
 static void emu_group_copies(){copies[threadIdx.x].emplace_back();}
 static void emu_groups_done_but(unsigned left){auto&mine=copies[threadIdx.x];while(mine.size()>left+1){emu_copy(mine.front());mine.pop_front();}}
 static void emu_copies_done(){emu_group_copies();emu_groups_done_but(0);}
+// A barrier of bytes: what is expected and has not come, whether its block still has to expect.
+struct EmuBytes{int left;short arrivals;unsigned short phase;void check(){if(left==0&&arrivals==0){arrivals=1;phase++;}}};
+template<class T>static T*emu_there(T*here,unsigned rank){return(T*)(emu_blocks[rank].shared+((unsigned char*)here-emu_block.shared));}
+static void emu_send(float*to,unsigned long long*barrier,unsigned rank,const float*x){memcpy(emu_there(to,rank),x,16);auto&b=*(EmuBytes*)emu_there(barrier,rank);b.left-=16;b.check();}
 static unsigned min(unsigned a,unsigned b){return a<b?a:b;}
 static std::function<void()> emu_body;
 static void emu_entry(){emu_body();emu_cur->done=true;swapcontext(&emu_cur->c,&emu_main);}
-static void emu_launch(Dim3 g,Dim3 b,std::function<void()> f){emu_body=f;gridDim=g;blockDim=b;std::vector<Fiber> fs(b.x);for(auto&x:fs)x.stack=(char*)malloc(1<<17);
-for(unsigned z=0;z<g.z;z++)for(unsigned y=0;y<g.y;y++)for(unsigned x=0;x<g.x;x++){blockIdx={x,y,z};for(auto&w:warpbar)w=Bar();for(auto&w:groupbar)w=Bar();blockbar=Bar();
-for(auto&c:copies)c.assign(1,{});
-for(unsigned t=0;t<b.x;t++){fs[t].tid={t,0,0};fs[t].done=false;getcontext(&fs[t].c);fs[t].c.uc_stack.ss_sp=fs[t].stack;fs[t].c.uc_stack.ss_size=1<<17;fs[t].c.uc_link=&emu_main;makecontext(&fs[t].c,emu_entry,0);}
+static void emu_launch(Dim3 g,Dim3 b,unsigned of,std::function<void()> f){emu_body=f;gridDim=g;blockDim=b;std::vector<Fiber> fs(b.x*of);for(auto&x:fs)x.stack=(char*)malloc(1<<17);
+for(unsigned z=0;z<g.z;z++)for(unsigned y=0;y<g.y;y++)for(unsigned x=0;x<g.x;x+=of){emu_cluster={b.x*of,0,1};
+for(unsigned r=0;r<of;r++){auto&k=emu_blocks[r];for(auto&w:k.warps)w=Bar();for(auto&w:k.groups)w=Bar();k.all=Bar();for(auto&c:emu_copies[r])c.assign(1,{});
+for(unsigned t=0;t<b.x;t++){auto&q=fs[r*b.x+t];q.tid={t,0,0};q.block={x+r,y,z};q.rank=r;q.met=0;q.done=false;getcontext(&q.c);q.c.uc_stack.ss_sp=q.stack;q.c.uc_stack.ss_size=1<<17;q.c.uc_link=&emu_main;makecontext(&q.c,emu_entry,0);}}
 long spins=0;for(bool any=true;any;){any=false;for(auto&q:fs)if(!q.done){any=true;emu_cur=&q;swapcontext(&emu_main,&q.c);}if(++spins>5000000){fprintf(stderr,"deadlock\n");exit(3);}}}
 for(auto&x:fs)free(x.stack);}
 static char*read_file(const char*n){FILE*f=fopen(n,"rb");if(!f){fprintf(stderr,"no %s\n",n);exit(4);}fseek(f,0,SEEK_END);long s=ftell(f);rewind(f);char*p=(char*)aligned_alloc(256,(s+4096)/256*256+256);memset(p,0xff,(s+4096)/256*256+256);if(s&&fread(p,1,s,f)!=(size_t)s)exit(5);fclose(f);return p;}

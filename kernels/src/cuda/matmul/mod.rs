@@ -4,7 +4,7 @@ mod stream;
 mod tensor;
 
 pub use stream::{AfterProduct, BeforeProduct};
-pub use tensor::TENSOR_ROWS;
+pub use tensor::{TENSOR_ROWS, TensorDevice};
 
 pub(super) use super::recipe::options;
 use super::recipe::{GridAxis, LaunchRecipe, Param, Scalar};
@@ -116,17 +116,6 @@ impl MatMulSpec {
             }
             _ => Err(LowerError("a matmul whose rows are no multiple of one symbol".to_owned())),
         }
-    }
-
-    /// Parameters of the kernels for few rows: arguments, counts, rows, columns, depth, true rows.
-    fn row_params(&self) -> Result<Vec<Param>, LowerError> {
-        let mut params: Vec<Param> = (0..3).map(Param::Arg).collect();
-        params.push(Param::Counts);
-        params.push(Param::Scalar(Scalar::U32(self.rows.clone())));
-        for n in [self.columns, self.depth].into_iter().chain(self.real()?) {
-            params.push(Param::Scalar(Scalar::U32(Dim::constant(n))));
-        }
-        Ok(params)
     }
 
     fn header(&self) -> String {

@@ -145,7 +145,7 @@ impl MatMulSpec {
                 );
             }
         }
-        let weight = params.0.len() as u32;
+        let weight = params.count();
         params.push(format!("const {}*", storage(self.types[1])), "w");
         match after {
             None => params.push(format!("{}*", storage(self.types[2])), "y"),
@@ -163,7 +163,6 @@ impl MatMulSpec {
             "\n{}",
             include_str!("stream.cu").replace("const X* x, const W* w, Y* y", &params.text())
         );
-        let arguments = params.0.len() as u32;
         let number = |n: u64| Param::Scalar(Scalar::U32(Dim::constant(n)));
         let rows = Param::Scalar(Scalar::U32(self.rows.clone()));
         let rest = [Param::Counts, rows].into_iter().chain(self.real()?.map(number));
@@ -180,7 +179,7 @@ impl MatMulSpec {
             cluster: [1; 3],
             static_shared: 0,
             dynamic_shared: shared as u32,
-            params: (0..arguments).map(Param::Arg).chain(rest).collect(),
+            params: (0..params.count()).map(Param::Arg).chain(rest).collect(),
             programmatic: true,
             ahead: vec![weight],
         })
@@ -242,7 +241,7 @@ impl MatMulSpec {
     }
 
     /// That a region iterates over the product's rows.
-    fn check_rows(&self, region: &Region) -> Result<(), LowerError> {
+    pub(super) fn check_rows(&self, region: &Region) -> Result<(), LowerError> {
         match self.rows == Dim::from(region.over) {
             true => Ok(()),
             false => Err(LowerError(
@@ -254,21 +253,31 @@ impl MatMulSpec {
 
 /// Parameters of the kernel's arguments: type and name.
 #[derive(Default)]
-struct Params(Vec<(String, String)>);
+pub(super) struct Params(Vec<(String, String)>);
 
 impl Params {
-    fn push(&mut self, ty: String, name: &str) {
+    pub(super) fn push(&mut self, ty: String, name: &str) {
         self.0.push((ty, name.to_owned()));
     }
 
     /// Parameters of a region, which the kernel's text gives to it by the name `macro_name`.
-    fn list(&mut self, macro_name: &str, prefix: &str, types: Vec<String>, text: &mut String) {
+    pub(super) fn list(
+        &mut self,
+        macro_name: &str,
+        prefix: &str,
+        types: Vec<String>,
+        text: &mut String,
+    ) {
         let names: Vec<String> = (0..types.len()).map(|i| format!("{prefix}{i}")).collect();
         let _ = writeln!(text, "#define {macro_name} {}", names.join(", "));
         self.0.extend(types.into_iter().zip(names));
     }
 
-    fn text(&self) -> String {
+    pub(super) fn count(&self) -> u32 {
+        self.0.len() as u32
+    }
+
+    pub(super) fn text(&self) -> String {
         let params: Vec<String> = self.0.iter().map(|(ty, name)| format!("{ty} {name}")).collect();
         params.join(", ")
     }
