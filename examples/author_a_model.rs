@@ -37,8 +37,8 @@ fn layer<'b>(b: &'b Builder, x: Tensor<'b>) -> Tensor<'b> {
 
 fn model() -> Result<Graph, BuildErrors> {
     let b = Builder::new("my_model").weight_dtype(DType::F32);
-    let rows = b.symbol("T", 1, MAX_ROWS, None);
-    let mut x = b.input("x", DType::F32, [rows.into(), HIDDEN.into()], None, None);
+    let rows = b.symbol("T", 1, MAX_ROWS);
+    let mut x = b.input("x", DType::F32, (rows, HIDDEN));
     for index in 0..LAYERS {
         let _scope = b.scope(format!("layers.{index}"));
         x = layer(&b, x);

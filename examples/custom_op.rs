@@ -9,6 +9,7 @@
 
 #![allow(clippy::print_stdout, reason = "an example shows what it did")]
 
+use piecewise::kernels::op::cuda::{self, CudaImplementation, CudaOp, CudaOpCall, OpKernels};
 use piecewise::prelude::*;
 use std::error::Error;
 use std::sync::Arc;
@@ -97,19 +98,20 @@ impl CudaOp for RunningSum {
 
     fn implementation(&self, call: &CudaOpCall<'_>) -> Result<CudaImplementation, OpError> {
         let width = call.operands[Self::X].shape[1].clone();
-        let blocks = GridAxis::of(width.clone(), 32);
-        let mut params = [Self::X, Self::CARRY, Self::Y].map(|i| Param::Arg(i as u32)).to_vec();
-        params.extend([Param::Counts, Param::Scalar(KernelScalar::U32(width))]);
-        let launch = LaunchRecipe::new(KERNEL, "running_sum", blocks, 32, params);
+        let blocks = cuda::GridAxis::of(width.clone(), 32);
+        let mut params =
+            [Self::X, Self::CARRY, Self::Y].map(|i| cuda::Param::Arg(i as u32)).to_vec();
+        params.extend([cuda::Param::Counts, cuda::Param::Scalar(cuda::Scalar::U32(width))]);
+        let launch = cuda::LaunchRecipe::new(KERNEL, "running_sum", blocks, 32, params);
         Ok(CudaImplementation::Source(OpKernels { launches: vec![launch], scratch: 0.into() }))
     }
 }
 
 fn halved_running_sum_of_squares() -> Result<Graph, BuildErrors> {
     let b = Builder::new("running_sum");
-    let rows = b.symbol("T", 1, 16, None);
-    let x = b.input("x", DType::F32, [rows.into(), WIDTH.into()], None, None);
-    let carry = b.state("carry", DType::F32, [1.into(), WIDTH.into()], None);
+    let rows = b.symbol("T", 1, 16);
+    let x = b.input("x", DType::F32, (rows, WIDTH));
+    let carry = b.state("carry", DType::F32, (1, WIDTH));
     let sum = b.custom_one(&RunningSum, &[x * x, carry], Attrs::new());
     b.finish([sum * 0.5])
 }

@@ -9,6 +9,7 @@
 //! | run a graph, a folder, a preset or a text | [`assembly::Assembly`] |
 //! | write an op of your own | [`CustomOpDef`](prelude::CustomOpDef), [`CpuOp`](prelude::CpuOp) |
 //! | run on a GPU, or several models on one | [`device::DeviceSpec`], [`device::OpenDevice`] |
+//! | embed texts | [`encoding::TextEncoder`] |
 //! | serve requests | [`Engine`](prelude::Engine) |
 //! | write a pass | [`passes`] |
 //! | read a dump | [`ir::text`] |
@@ -20,8 +21,8 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let b = Builder::new("mlp").weight_dtype(DType::F32);
-//! let rows = b.symbol("T", 1, 64, None);
-//! let x = b.input("x", DType::F32, [rows.into(), 4.into()], None, None);
+//! let rows = b.symbol("T", 1, 64);
+//! let x = b.input("x", DType::F32, (rows, 4));
 //! let hidden = x.rms_norm(b.weight("norm", [4]), 1e-6).linear(b.weight("up", [8, 4])).silu();
 //! let graph = b.finish([x + hidden.linear(b.weight("down", [4, 8]))])?;
 //!
@@ -52,6 +53,7 @@ pub use piecewise_runtime as runtime;
 
 pub mod assembly;
 pub mod device;
+pub mod encoding;
 pub mod models;
 pub mod prelude;
 pub mod session;

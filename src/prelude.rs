@@ -1,4 +1,9 @@
 //! What a program that builds and runs models names: `use piecewise::prelude::*`.
+//!
+//! Names that say nothing without their module stay there: kernels of an op in
+//! [`kernels::op::cuda`](crate::kernels::op::cuda), passes in [`passes`](crate::passes), levels in
+//! [`runtime::mode`](crate::runtime::mode), what is measured in
+//! [`runtime::measure`](crate::runtime::measure).
 
 pub use crate::assembly::{Assembly, AssemblyError, Notice, Planned, Purpose};
 pub use crate::device::{DeviceSpec, OpenDevice, OpenError};
@@ -8,9 +13,8 @@ pub use crate::models::{
     TextTokenizer, decoder,
 };
 pub use crate::session::{Element, InMemoryWeights, Outputs, Session, SessionError};
-pub use piecewise_backend::cpu::{CpuCompiler, CpuDevice};
 pub use piecewise_backend::weights::{NormalWeights, WeightSource};
-pub use piecewise_ir::builder::{BuildErrors, Builder, Tensor};
+pub use piecewise_ir::builder::{BuildErrors, Builder, Operand, Scope, Tensor};
 pub use piecewise_ir::custom::{Attr, Attrs, CustomOpDef};
 pub use piecewise_ir::dim::Dim;
 pub use piecewise_ir::dtype::DType;
@@ -19,19 +23,46 @@ pub use piecewise_ir::graph::Graph;
 pub use piecewise_ir::literal::Scalar;
 pub use piecewise_ir::module::Module;
 pub use piecewise_ir::op::RowTreatment;
-pub use piecewise_ir::types::TensorType;
+pub use piecewise_ir::types::{IntoShape, TensorType};
 pub use piecewise_kernels::inputs::{BatchView, Extent, InputWriter, SequenceView, StepInput};
-pub use piecewise_kernels::op::cuda::{
-    CudaImplementation, CudaOp, CudaOpArgs, CudaOpCall, GridAxis, LaunchRecipe, OpKernels, Param,
-    Scalar as KernelScalar,
-};
 pub use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 pub use piecewise_kernels::step::{CaptureSupport, LaunchContext};
-pub use piecewise_runtime::batch::{RoleMap, Sampling};
+pub use piecewise_runtime::batch::Sampling;
+pub use piecewise_runtime::config::ConfigLayers;
+/// ```
+/// use piecewise::prelude::*;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/tiny-qwen3");
+/// let assembly = Assembly::folder(folder)?.max_num_tokens(32).max_num_seqs(2).max_seq_len(64);
+/// let mut engine = assembly.set("cache.enabled", false).engine()?;
+///
+/// let talk = engine.add(Request { keep: true, ..Request::new([326, 680], 3) })?;
+/// let other = engine.add(Request::new([326], 16))?;
+/// let mut events = Vec::new();
+/// engine.step(&mut events)?;
+/// // Any time between two steps; its pages are free at once.
+/// engine.remove(other)?;
+/// engine.run(&mut events)?;
+/// assert_eq!(engine.ids(talk).map(|ids| ids.len()), Some(2 + 3));
+///
+/// // The conversation goes on: what its pages still hold is not computed again.
+/// engine.extend(talk, Request::new([680], 2))?;
+/// engine.run(&mut events)?;
+/// let Some(RequestEvent::Finished { request, usage, .. }) = events.last() else {
+///     return Err("a run ends with the end of a request".into());
+/// };
+/// assert_eq!((*request, usage.prompt, usage.generated), (talk, 2 + 3 + 1, 2));
+/// assert!(usage.cached > 0 && !engine.has_work());
+/// # Ok(())
+/// # }
+/// ```
+#[doc(inline)]
+pub use piecewise_runtime::engine::Engine;
 pub use piecewise_runtime::engine::{
-    BatchingEngine, Engine, EngineError, EngineOptions, Event, FinishReason, Request, RequestId,
-    Usage,
+    EngineError, FinishReason, Request, RequestEvent, RequestId, Usage,
 };
-pub use piecewise_runtime::mode::{GraphMode, Level, StepMode};
-pub use piecewise_runtime::model::{BuildOptions, Checks, CompiledModel, ModelError, StepData};
+pub use piecewise_runtime::measure::StepTimer;
+pub use piecewise_runtime::mode::{GraphMode, StepMode};
+pub use piecewise_runtime::model::Checks;
 pub use piecewise_runtime::roles;

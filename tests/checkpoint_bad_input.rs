@@ -7,6 +7,7 @@ use crate::support::counting_allocator::peak_bytes;
 use crate::support::safetensors_file::{described, file, folder_with, valid, write};
 use piecewise::models::{Checkpoint, CheckpointError};
 use piecewise_ir::dtype::DType;
+use piecewise_ir::testing::soak;
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -412,7 +413,7 @@ fn described_tensors() -> impl Strategy<Value = (String, usize)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig::with_cases(soak(2000)))]
 
     #[test]
     fn any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..300)) {

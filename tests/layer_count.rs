@@ -125,6 +125,9 @@ fn cost(layers: usize, sizes: &[u64]) -> Cost {
         read_outputs: vec![0, 1],
         capture: CaptureWhen::Startup,
         on_capture_failure: OnCaptureFailure::Error,
+        capture_attempts: 3,
+        capture_exclude: Vec::new(),
+        probes: Vec::new(),
         tune: TuneMode::default(),
         strict: true,
         checks: Checks::default(),
@@ -222,6 +225,7 @@ fn counts(folder: &str, activations: DType) -> String {
     for size in sizes_of_all {
         let name = match size {
             PieceSize::Exact(size) => format!("{size} rows"),
+            PieceSize::Uniform { .. } => format!("{size} rows"),
             PieceSize::General(_) => "any number of rows".to_owned(),
         };
         write!(text, "\n  launches at {name}: {}", launches[&size]).unwrap();

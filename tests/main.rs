@@ -32,6 +32,8 @@ mod support;
 #[allow(dead_code, reason = "the device suite uses more of it")]
 #[path = "device_suite/target.rs"]
 mod target;
+mod text_encoders;
+mod vision_encoders;
 
 /// Counters are of each thread, so that tests beside each other do not disturb them.
 #[global_allocator]

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use piecewise::models::tokenizer::check_token_ids;
 use piecewise::models::{ConfigError, DecoderConfig, TextTokenizer, TokenizerError};
+use piecewise_ir::testing::soak;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use serde_json::{Value, json};
@@ -135,7 +136,7 @@ fn value() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig::with_cases(soak(2000)))]
 
     #[test]
     fn any_bytes_as_a_configuration(bytes in prop::collection::vec(any::<u8>(), 0..200)) {

@@ -38,6 +38,14 @@ pub enum PieceSize {
     Exact(u64),
     /// Any number of rows up to this: grids are computed from the count at launch.
     General(u64),
+    /// Exactly the rows of so many sequences, padding included, of which each real one brings as
+    /// many: what a uniform batch has apart from other steps of as many rows.
+    Uniform {
+        /// The sequences.
+        sequences: u64,
+        /// The rows of each.
+        query_length: u64,
+    },
 }
 
 impl PieceSize {
@@ -45,6 +53,26 @@ impl PieceSize {
     pub fn rows(self) -> u64 {
         match self {
             Self::Exact(rows) | Self::General(rows) => rows,
+            Self::Uniform { sequences, query_length } => sequences.saturating_mul(query_length),
+        }
+    }
+
+    /// The rows of each sequence, where they are equal in every step of this size.
+    pub fn query_length(self) -> Option<u64> {
+        match self {
+            Self::Uniform { query_length, .. } => Some(query_length),
+            Self::Exact(_) | Self::General(_) => None,
+        }
+    }
+}
+
+/// `8`, `any to 512`, or `8x4` for eight sequences of four rows each.
+impl std::fmt::Display for PieceSize {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Exact(rows) => write!(f, "{rows}"),
+            Self::General(rows) => write!(f, "any to {rows}"),
+            Self::Uniform { sequences, query_length } => write!(f, "{sequences}x{query_length}"),
         }
     }
 }

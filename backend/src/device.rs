@@ -34,13 +34,37 @@ impl std::fmt::Debug for Address {
 
 /// A reserved address range whose backing can be dropped and mapped again at the same addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Region {
+pub struct Reservation {
     /// Its number on the device.
     pub id: u32,
     /// Where it starts; aligned to at least 256 bytes.
     pub base: Address,
     /// How many bytes it holds.
     pub bytes: u64,
+}
+
+/// Rows of bytes that lie apart from each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ByteRows {
+    /// Bytes of a row.
+    pub width: u64,
+    /// Bytes from the start of a row to that of the next.
+    pub pitch: u64,
+    /// How many rows.
+    pub count: u64,
+}
+
+impl ByteRows {
+    /// Bytes of all rows.
+    pub fn bytes(self) -> u64 {
+        self.width.saturating_mul(self.count)
+    }
+
+    /// Bytes from the start of the first row to the end of the last.
+    pub fn span(self) -> u64 {
+        let before = self.count.saturating_sub(1).saturating_mul(self.pitch);
+        if self.count == 0 { 0 } else { before.saturating_add(self.width) }
+    }
 }
 
 /// A block of host memory that the device copies to and from; pinned where that means something.
@@ -194,19 +218,19 @@ pub trait Device: Send {
     ///
     /// # Errors
     /// When there are no addresses left, or inside a capture.
-    fn reserve(&mut self, what: &str, bytes: u64) -> Result<Region, DeviceError>;
+    fn reserve(&mut self, what: &str, bytes: u64) -> Result<Reservation, DeviceError>;
 
     /// Backs a reserved range with zeroed memory at its addresses; no-op where it is backed.
     ///
     /// # Errors
     /// When memory is short, or inside a capture.
-    fn back(&mut self, region: Region) -> Result<(), DeviceError>;
+    fn back(&mut self, region: Reservation) -> Result<(), DeviceError>;
 
     /// Drops the backing, keeping the addresses.
     ///
     /// # Errors
     /// Inside a capture.
-    fn drop_backing(&mut self, region: Region) -> Result<(), DeviceError>;
+    fn drop_backing(&mut self, region: Reservation) -> Result<(), DeviceError>;
 
     /// Writes bytes and waits.
     ///
@@ -261,6 +285,22 @@ pub trait Device: Send {
         bytes: u64,
         to: Address,
     ) -> Result<(), DeviceError>;
+
+    /// Enqueues a copy of rows of the block, from `offset` on, to `to`; what lies between rows stays.
+    ///
+    /// # Errors
+    /// When the range is not backed, or inside a capture.
+    fn copy_in_rows(
+        &mut self,
+        block: HostBlock,
+        offset: u64,
+        rows: ByteRows,
+        to: Address,
+    ) -> Result<(), DeviceError> {
+        (0..rows.count)
+            .map(|row| row * rows.pitch)
+            .try_for_each(|start| self.copy_in(block, offset + start, rows.width, to.offset(start)))
+    }
 
     /// Enqueues a copy of `bytes` bytes at `from` to the block at `offset`.
     ///

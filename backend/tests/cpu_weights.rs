@@ -35,7 +35,7 @@ impl WeightSource for Patterns {
 }
 
 fn stored(name: &str, dtype: DType, shape: &[u64]) -> Recipe {
-    Recipe::Checkpoint { name: name.into(), ty: TensorType::new(dtype, shape.iter().copied()) }
+    Recipe::Checkpoint { name: name.into(), ty: TensorType::new(dtype, shape) }
 }
 
 fn made(recipe: &Recipe, source: &dyn WeightSource) -> Result<Vec<f64>, DeviceError> {

@@ -8,7 +8,7 @@ use piecewise_backend::cuda::{
     Arch, CallFault, Code, CudaDevice, CudaImage, CudaOptions, CudaProgram, KernelImage, Matmul,
     Nvrtc, Source, library_dirs,
 };
-use piecewise_backend::device::{Address, Binding, Device, DeviceError, Region};
+use piecewise_backend::device::{Address, Binding, Device, DeviceError, Reservation};
 use piecewise_backend::measure::{LaunchCounts, MeasuredDevice};
 use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::{TensorSource, WeightError, WeightLayout, WeightSource};
@@ -46,15 +46,15 @@ extern "C" __global__ void out_of_bounds(const float *x, float *y, const int *co
 
 struct Fixture {
     device: CudaDevice,
-    arena: Region,
+    arena: Reservation,
     piece: UniquePiece,
 }
 
 /// A piece over `T` whose operands are an input and two results.
 fn piece() -> UniquePiece {
     let b = Builder::new("chain");
-    let rows = b.symbol("T", 1, 64, None);
-    let x = b.input("x", DType::F32, [Dim::from(rows), WIDTH.into()], None, None);
+    let rows = b.symbol("T", 1, 64);
+    let x = b.input("x", DType::F32, (rows, WIDTH));
     let graph = b.finish([-(-x)]).unwrap();
     UniquePiece { over: Some(rows), graph, hash: [7; 32] }
 }

@@ -1,7 +1,7 @@
 //! `piecewise doctor`: what this machine has for running models, and what will work.
 
 use comfy_table::{ContentArrangement, Table, presets};
-use piecewise_backend::cuda::{CudaProbe, Faults, ProbeRow, library_dirs};
+use piecewise_backend::cuda::{CudaOptions, CudaProbe, ProbeRow};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -25,7 +25,8 @@ pub(crate) struct DoctorArgs {
 
 /// Prints what was found.
 pub(crate) fn run(args: DoctorArgs) -> anyhow::Result<ExitCode> {
-    let probe = CudaProbe::run(&library_dirs(&args.library_dirs), &Faults::default());
+    let probe =
+        CudaProbe::run(&CudaOptions { library_dirs: args.library_dirs, ..CudaOptions::default() });
     let mut rows = vec![cpu()];
     rows.extend(probe.rows());
     if args.json {

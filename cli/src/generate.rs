@@ -6,10 +6,11 @@ use super::load::{engine, print_settings};
 use super::model_args::ModelArgs;
 use anyhow::Context;
 use piecewise::models::{TextStream, TextTokenizer, TokenizerError};
+use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::tuning::TuningReport;
 use piecewise_planner::{IterationLogWriter, IterationRecord};
 use piecewise_runtime::batch::Sampling;
-use piecewise_runtime::engine::{Engine, Event, FinishReason, Request, RequestId, Usage};
+use piecewise_runtime::engine::{Engine, FinishReason, Request, RequestEvent, RequestId, Usage};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -193,12 +194,13 @@ fn serve(
     while more {
         more = engine.step(&mut events)?;
         for event in events.drain(..) {
-            let (Event::Token { request, .. } | Event::Finished { request, .. }) = event;
+            let (RequestEvent::Token { request, .. } | RequestEvent::Finished { request, .. }) =
+                event;
             let Some((_, reply)) = replies.iter_mut().find(|(id, _)| *id == request) else {
                 continue;
             };
             match event {
-                Event::Token { id, .. } => {
+                RequestEvent::Token { id, .. } => {
                     reply.ids.push(id);
                     if !args.ignore_eos && stop_ids.contains(&id) {
                         continue;
@@ -210,7 +212,7 @@ fn serve(
                     }
                     reply.text.push_str(&text);
                 }
-                Event::Finished { reason, usage, .. } => {
+                RequestEvent::Finished { reason, usage, .. } => {
                     (reply.finish, reply.usage) = (Some(reason), usage);
                 }
             }
@@ -294,7 +296,7 @@ fn show_statistics(
     writeln!(out, "memory           {}", shown_ledger(&ledger))?;
     let [launched, piecewise, full] = stats.steps_by_mode;
     writeln!(out, "steps            {full} full, {piecewise} piecewise, {launched} launched")?;
-    let counted = |counts: &std::collections::BTreeMap<u64, u64>| {
+    let counted = |counts: &std::collections::BTreeMap<PieceSize, u64>| {
         let shown: Vec<_> = counts
             .iter()
             .filter(|(_, n)| **n > 0)

@@ -4,16 +4,10 @@ use super::amounts::shown_bytes;
 use super::dumps::DumpArgs;
 use super::load::print_settings;
 use super::model_source::SourceArgs;
-use super::report::Report;
-use anyhow::{Context, bail};
-use piecewise_backend::artifact::{ArgRef, Artifact, Digest, PieceSize};
-use piecewise_ir::entity::Entity;
-use piecewise_ir::graph::Graph;
-use piecewise_ir::module::{Module, Step, Stitch};
-use piecewise_ir::op::Op;
-use piecewise_runtime::dispatch::Dispatcher;
-use piecewise_runtime::model::Ledger;
-use serde_json::{Value as Json, json};
+use super::plan_view::{PlanView, SizeRow};
+use super::report;
+use anyhow::Context;
+use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -49,7 +43,7 @@ pub(crate) fn run(args: InspectArgs) -> anyhow::Result<ExitCode> {
     }
     let planned = args.dumps.plan(assembly)?;
     if let Some(file) = &args.html {
-        let page = Report { planned: &planned }.page()?;
+        let page = report::page(&planned)?;
         std::fs::write(file, page).with_context(|| format!("can't write {}", file.display()))?;
     }
     if args.dumps.stops() {
@@ -60,202 +54,89 @@ pub(crate) fn run(args: InspectArgs) -> anyhow::Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let lowered = if args.sizes { planned.artifacts()? } else { Vec::new() };
-    let dispatcher = &planned.settings().dispatcher;
-    let report = report(planned.module(), planned.stitch()?, dispatcher, &lowered)?;
-    if args.json {
-        super::print_line(&serde_json::to_string_pretty(&report)?)?;
-    } else {
-        show(&report)?;
+    let plan = match args.sizes {
+        true => {
+            // Here a piece that does not compile is an error.
+            planned.artifacts()?;
+            PlanView::lowered(&planned)?
+        }
+        false => PlanView::of(&planned)?,
+    };
+    match args.json {
+        true => super::print_line(&serde_json::to_string_pretty(&plan)?)?,
+        false => show(&plan)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn report(
-    module: &Module,
-    stitch: &Stitch,
-    dispatcher: &Dispatcher,
-    lowered: &[Vec<&Artifact>],
-) -> anyhow::Result<Json> {
-    let graph = module.graph();
-    let (slots, layout) = match (module.slots(), module.layout()) {
-        (Some(slots), Some(layout)) => (slots, layout),
-        _ => bail!("the pipeline made no plan"),
-    };
-    let ledger = Ledger::new(graph, layout, 0, &layout.bounds);
-    let steps: Vec<Json> = stitch.steps.iter().map(|&step| member(graph, stitch, step)).collect();
-    let is_piece = |step: &&Step| matches!(step, Step::Piece(_));
-    let regions = graph.nodes().filter(|&n| matches!(graph.node(n).op, Op::Region(_))).count();
-    let matmuls = graph.nodes().filter(|&n| matches!(graph.node(n).op, Op::MatMul { .. })).count();
-    let slot_rows: Vec<Json> = slots
-        .slots
-        .iter()
-        .map(|(slot, data)| {
-            json!({
-                "slot": slot.to_string(),
-                "kind": data.kind,
-                "type": graph.ty(data.value).display(graph.symbols()).to_string(),
-                "offset": layout.offsets[slot.index()],
-                "bytes": layout.sizes[slot.index()],
-                "live": [data.live.start, data.live.end],
-            })
-        })
-        .collect();
-    let unique: Vec<Json> = stitch
-        .unique_pieces()
-        .into_iter()
-        .map(|id| {
-            let piece = &stitch.unique[id];
-            json!({
-                "unique": id.to_string(),
-                "hash": Digest(piece.hash).to_string(),
-                "over": piece.over.map(|s| piece.graph.symbols()[s].name.clone()),
-                "nodes": piece.graph.nodes().len(),
-            })
-        })
-        .collect();
-    let sizes = lowered.iter().enumerate().flat_map(|(unique, artifacts)| {
-        artifacts.iter().map(move |artifact| lowered_row(unique, artifact))
-    });
-    let sizes = sizes.collect::<Result<Vec<_>, _>>()?;
-    let kernels: usize =
-        stitch.steps.iter().filter(is_piece).map(|step| stitch.uses[step.id()].nodes.len()).sum();
-    Ok(json!({
-        "graph": graph.name,
-        "pieces": stitch.piece_count(),
-        "unique_pieces": stitch.unique_pieces().len(),
-        "eager_steps": stitch.split_op_count(),
-        "kernels": kernels + stitch.split_op_count(),
-        "regions": regions,
-        "matmuls": matmuls,
-        "arena_bytes": layout.bytes,
-        "weights_bytes": ledger.weights,
-        "states_bytes": ledger.states,
-        "capture_num_tokens": dispatcher.tokens.sizes(),
-        "decode_batch_sizes": dispatcher.batches.sizes(),
-        "graph_mode": dispatcher.mode.name(),
-        "steps": steps,
-        "unique": unique,
-        "slots": slot_rows,
-        "sizes": sizes,
-    }))
-}
-
-fn member(graph: &Graph, stitch: &Stitch, step: Step) -> Json {
-    let usage = &stitch.uses[step.id()];
-    let name = |node| graph.node(node).op.name();
-    let kind = match step {
-        Step::Prologue(_) => "prologue",
-        Step::Piece(_) => "piece",
-        Step::Split(_) => "split_op",
-    };
-    json!({
-        "kind": kind,
-        "id": step.id().to_string(),
-        "unique": usage.unique.to_string(),
-        "ops": usage.nodes.iter().map(|&n| name(n)).collect::<Vec<_>>(),
-    })
-}
-
-fn lowered_row(unique: usize, artifact: &Artifact) -> anyhow::Result<Json> {
-    let launches: Vec<Json> = artifact.alternatives[0]
-        .launches
-        .iter()
-        .map(|launch| {
-            let operands: Vec<_> = launch
-                .args
-                .iter()
-                .map(|arg| match arg.at {
-                    ArgRef::Operand(position) => format!("#{position}"),
-                    ArgRef::Scratch { offset, bytes } => format!("scratch {offset}+{bytes}"),
-                })
-                .collect();
-            json!({
-                "name": launch.name,
-                "image": launch.image.to_string(),
-                "grid": launch.grid,
-                "operands": operands,
-            })
-        })
-        .collect();
-    let (rows, general) = match artifact.size {
-        PieceSize::Exact(rows) => (rows, false),
-        PieceSize::General(rows) => (rows, true),
-    };
-    Ok(json!({
-        "unique": format!("u{unique}"),
-        "size": rows,
-        "general": general,
-        "digest": Digest::of(&serde_json::to_vec(artifact)?).to_string(),
-        "scratch": artifact.scratch(),
-        "launches": launches,
-    }))
-}
-
-fn text(value: &Json) -> String {
-    match value {
-        Json::String(text) => text.clone(),
-        Json::Array(items) => items.iter().map(text).collect::<Vec<_>>().join(" "),
-        other => other.to_string(),
-    }
-}
-
-fn show(report: &Json) -> anyhow::Result<()> {
-    let number = |key: &str| report[key].as_u64().unwrap_or(0);
-    let arena = shown_bytes(number("arena_bytes"));
+fn show(plan: &PlanView) -> anyhow::Result<()> {
+    let (bytes, arena) = (plan.arena.bytes, shown_bytes(plan.arena.bytes));
+    let PlanView { pieces, unique_pieces, kernels, regions, matmuls, .. } = plan;
+    let states = shown_bytes(plan.states_bytes);
     let facts = [
-        ("model", text(&report["graph"])),
-        ("pieces", format!("{} ({} unique)", number("pieces"), number("unique_pieces"))),
-        ("split ops", number("eager_steps").to_string()),
-        (
-            "kernels",
-            format!(
-                "{} ({} regions, {} matmuls)",
-                number("kernels"),
-                number("regions"),
-                number("matmuls")
-            ),
-        ),
-        ("arena", format!("{arena} ({} bytes)", number("arena_bytes"))),
-        ("weights", shown_bytes(number("weights_bytes"))),
-        (
-            "states",
-            format!("{} (the KV cache and sampled ids)", shown_bytes(number("states_bytes"))),
-        ),
-        ("graph mode", text(&report["graph_mode"])),
-        ("token sizes", text(&report["capture_num_tokens"])),
-        ("batch sizes", text(&report["decode_batch_sizes"])),
+        ("model", plan.graph.clone()),
+        ("pieces", format!("{pieces} ({unique_pieces} unique)")),
+        ("split ops", plan.split_ops.to_string()),
+        ("kernels", format!("{kernels} ({regions} regions, {matmuls} matmuls)")),
+        ("arena", format!("{arena} ({bytes} bytes)")),
+        ("weights", shown_bytes(plan.weights_bytes)),
+        ("states", format!("{states} (the KV cache and sampled ids)")),
+        ("graph mode", plan.graph_mode.to_owned()),
+        ("token sizes", listed(&plan.capture_num_tokens)),
+        ("batch sizes", listed(&plan.decode_batch_sizes)),
     ];
     for (name, value) in facts {
         super::print_line(&format!("{name:<12} {value}"))?;
     }
-    show_table(report, "steps", &["id", "kind", "unique", "ops"], |row, column| match column {
-        "ops" => repeated(&row["ops"]),
-        _ => text(&row[column]),
-    })?;
-    show_table(report, "unique", &["unique", "over", "nodes", "hash"], |row, column| {
-        let shown = text(&row[column]);
-        if column == "hash" { short(&shown).to_owned() } else { shown }
-    })?;
-    let columns = ["slot", "kind", "type", "offset", "bytes", "live"];
-    show_table(report, "slots", &columns, |row, column| match column {
-        "offset" => format!("{:#x}", row["offset"].as_u64().unwrap_or(0)),
-        "live" => format!("{}..{}", row["live"][0], row["live"][1]),
-        _ => text(&row[column]),
-    })?;
-    let columns = ["unique", "size", "launches", "scratch", "digest"];
-    show_table(report, "sizes", &columns, |row, column| match column {
-        "size" => size(row),
-        "launches" => row["launches"].as_array().map_or(0, Vec::len).to_string(),
-        "digest" => short(&text(&row["digest"])).to_owned(),
-        _ => text(&row[column]),
-    })?;
-    show_launches(report)
+    let unique = |index: usize| plan.unique[index].id.clone();
+    let rows = plan.steps.iter().map(|step| {
+        [step.id.clone(), step.kind.to_owned(), unique(step.unique), repeated(&step.ops)]
+    });
+    show_table("steps", ["id", "kind", "unique", "ops"], rows)?;
+    let rows = plan.unique.iter().map(|unique| {
+        let over = unique.over.clone().unwrap_or_else(|| "-".to_owned());
+        [unique.id.clone(), over, unique.nodes.to_string(), short(&unique.hash).to_owned()]
+    });
+    show_table("unique", ["unique", "over", "nodes", "hash"], rows)?;
+    let rows = plan.slots.iter().map(|slot| {
+        [
+            slot.id.clone(),
+            slot.kind.name().to_owned(),
+            plan.values[slot.value].ty.clone(),
+            format!("{:#x}", slot.offset),
+            slot.bytes.to_string(),
+            format!("{}..{}", slot.first, slot.last),
+        ]
+    });
+    show_table("slots", ["slot", "kind", "type", "offset", "bytes", "live"], rows)?;
+    let sizes = || plan.unique.iter().flat_map(|u| u.sizes.iter().map(move |size| (&u.id, size)));
+    let rows = sizes().map(|(unique, size)| {
+        let (launches, scratch) = (size.launches.len().to_string(), size.scratch.to_string());
+        [unique.clone(), at(size), launches, scratch, short(&size.digest).to_owned()]
+    });
+    show_table("sizes", ["unique", "size", "launches", "scratch", "digest"], rows)?;
+    for (unique, size) in sizes() {
+        super::print_line(&format!("\n{unique} at {}", at(size)))?;
+        for launch in &size.launches {
+            let grid = launch.grid.map(|blocks| blocks.to_string()).join(" ");
+            let (image, operands) = (short(&launch.image), launch.operands.join(" "));
+            let name = &launch.name;
+            super::print_line(&format!("  {image}  grid {grid:<10} {name} ({operands})"))?;
+        }
+    }
+    Ok(())
 }
 
-fn size(row: &Json) -> String {
-    let general = if row["general"] == true { "any to " } else { "" };
-    format!("{general}{}", row["size"])
+fn listed(sizes: &[u64]) -> String {
+    sizes.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+}
+
+fn at(size: &SizeRow) -> String {
+    match (size.general, size.query_length) {
+        (true, _) => format!("any to {}", size.rows),
+        (false, Some(each)) => format!("{}x{each}", size.rows / each.max(1)),
+        (false, None) => size.rows.to_string(),
+    }
 }
 
 /// As much of a digest as tells those of one model apart.
@@ -264,8 +145,7 @@ fn short(digest: &str) -> &str {
 }
 
 /// A list with runs of equal entries counted.
-fn repeated(ops: &Json) -> String {
-    let ops: Vec<String> = ops.as_array().into_iter().flatten().map(text).collect();
+fn repeated(ops: &[String]) -> String {
     let runs = ops.chunk_by(|a, b| a == b).map(|run| match run.len() {
         1 => run[0].clone(),
         n => format!("{n}x{}", run[0]),
@@ -273,24 +153,21 @@ fn repeated(ops: &Json) -> String {
     runs.collect::<Vec<_>>().join(" ")
 }
 
-/// Prints the rows of `report[name]`, numbers to the right; nothing where there are none.
-fn show_table(
-    report: &Json,
+/// Prints a table, columns of numbers to the right; nothing where it has no rows.
+fn show_table<const N: usize>(
     name: &str,
-    columns: &[&str],
-    cell: impl Fn(&Json, &str) -> String,
+    columns: [&str; N],
+    rows: impl Iterator<Item = [String; N]>,
 ) -> anyhow::Result<()> {
-    let rows = report[name].as_array().map(Vec::as_slice).unwrap_or_default();
-    if rows.is_empty() {
+    let mut lines = vec![columns.map(str::to_owned)];
+    lines.extend(rows);
+    if lines.len() == 1 {
         return Ok(());
     }
-    let mut lines = vec![columns.iter().map(|&column| column.to_owned()).collect::<Vec<_>>()];
-    lines.extend(rows.iter().map(|row| columns.iter().map(|column| cell(row, column)).collect()));
     let width = |i: usize| lines.iter().map(|line| line[i].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
+    let widths: Vec<usize> = (0..N).map(width).collect();
     let is_number = |text: &String| text.starts_with(|c: char| c.is_ascii_digit());
-    let right: Vec<bool> =
-        (0..columns.len()).map(|i| lines[1..].iter().all(|line| is_number(&line[i]))).collect();
+    let right: Vec<bool> = (0..N).map(|i| lines[1..].iter().all(|l| is_number(&l[i]))).collect();
     super::print_line(&format!("\n{name}"))?;
     for line in &lines {
         let cells = line.iter().enumerate().map(|(i, cell)| match right[i] {
@@ -298,20 +175,6 @@ fn show_table(
             false => format!("{cell:<width$}", width = widths[i]),
         });
         super::print_line(format!("  {}", cells.collect::<Vec<_>>().join("  ")).trim_end())?;
-    }
-    Ok(())
-}
-
-fn show_launches(report: &Json) -> anyhow::Result<()> {
-    for row in report["sizes"].as_array().map(Vec::as_slice).unwrap_or_default() {
-        super::print_line(&format!("\n{} at {}", text(&row["unique"]), size(row)))?;
-        for launch in row["launches"].as_array().map(Vec::as_slice).unwrap_or_default() {
-            let name = text(&launch["name"]);
-            let (grid, operands) = (text(&launch["grid"]), text(&launch["operands"]));
-            let image = text(&launch["image"]);
-            let image = short(&image);
-            super::print_line(&format!("  {image}  grid {grid:<10} {name} ({operands})"))?;
-        }
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use super::model_args::ModelArgs;
 use super::progress::watcher;
 use anyhow::bail;
 use piecewise::assembly::{Assembly, AssemblyError, Settings};
-use piecewise_runtime::config::{ConfigEntry, Source};
+use piecewise_runtime::config::{ConfigEntry, Configured, Source};
 use piecewise_runtime::engine::Engine;
 use std::process::ExitCode;
 
@@ -39,7 +39,11 @@ pub(crate) fn with_remedy(error: AssemblyError, bounds: &str) -> anyhow::Error {
 
 /// Prints every setting in force with where it came from: TOML, or a JSON object by key.
 pub(crate) fn print_settings(settings: &Settings, json: bool) -> anyhow::Result<ExitCode> {
-    let shown = settings.configured()?;
+    print_settings_of(&settings.configured()?, json)
+}
+
+/// Prints every setting that was configured, as [`print_settings`] does.
+pub(crate) fn print_settings_of(shown: &Configured, json: bool) -> anyhow::Result<ExitCode> {
     if !json {
         super::print_line(shown.to_string().trim_end())?;
         return Ok(ExitCode::SUCCESS);

@@ -7,16 +7,17 @@ mod cache_flags;
 mod compile;
 mod doctor;
 mod dumps;
+mod embed;
 mod generate;
 mod inspect;
 mod kept;
-mod launch_rows;
 mod load;
 mod logits;
 mod model_args;
 mod model_source;
 mod opt;
 mod plan;
+mod plan_view;
 mod progress;
 mod report;
 mod run;
@@ -47,6 +48,8 @@ struct Arguments {
 enum Command {
     /// Generate text from prompts.
     Generate(Box<generate::GenerateArgs>),
+    /// Turn texts into embeddings.
+    Embed(Box<embed::EmbedArgs>),
     /// Write the logits of every position of a prompt.
     Logits(Box<logits::LogitsArgs>),
     /// Show pieces, slots and kernels of a model; needs only its config.json.
@@ -88,6 +91,7 @@ fn main() -> ExitCode {
 fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     match arguments.command {
         Command::Generate(args) => generate::run(*args),
+        Command::Embed(args) => embed::run(*args),
         Command::Logits(args) => logits::run(*args),
         Command::Inspect(args) => inspect::run(*args),
         Command::Compile(args) => compile::run(*args),

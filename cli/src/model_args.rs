@@ -9,6 +9,7 @@ use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::config::{ConfigLayers, Sizes};
 use piecewise_runtime::mode::{GraphMode, Level};
+use piecewise_runtime::model::CaptureWhen;
 use std::path::{Path, PathBuf};
 
 /// The file that is read from the current directory where no other is named.
@@ -69,12 +70,32 @@ pub(crate) struct CompileArgs {
     /// [default: full_and_piecewise].
     #[arg(long, value_name = "MODE")]
     pub graph_mode: Option<GraphMode>,
+    /// Capture nothing: the same as --graph-mode none.
+    #[arg(long, conflicts_with = "graph_mode")]
+    pub enforce_eager: bool,
+    /// Layers to launch and never capture, by name: model.layers.3,model.layers.4.mlp.
+    #[arg(long, value_name = "LAYER,..", value_delimiter = ',')]
+    pub capture_exclude: Option<Vec<String>>,
+    /// Believe what ops declare about capture, without replaying them on made-up batches at start.
+    #[arg(long)]
+    pub no_probe_capture: bool,
+    /// Failed captures in a row after which a graph is not tried again; 0 tries for ever
+    /// [default: 3].
+    #[arg(long, value_name = "N")]
+    pub capture_attempts: Option<u32>,
     /// Sizes in tokens to capture: a list, or one number for the default pattern up to it.
     #[arg(long, value_name = "N,..")]
     pub capture_num_tokens: Option<Sizes>,
     /// Decode batches to capture: a list, or one number for the default pattern up to it.
     #[arg(long, value_name = "N,..")]
     pub decode_batch_sizes: Option<Sizes>,
+    /// Tokens per sequence for which uniform batches get graphs of their own, such as 1,4 for a model
+    /// that checks drafts of three [default: 1].
+    #[arg(long, value_name = "N,..", value_delimiter = ',')]
+    pub capture_query_lengths: Option<Vec<u64>>,
+    /// When graphs are captured [default: startup].
+    #[arg(long, value_enum, value_name = "WHEN")]
+    pub capture: Option<CaptureArg>,
     /// Ops to split at: a list of names; an empty string never splits.
     #[arg(long, value_name = "OP,..")]
     pub splitting_ops: Option<String>,
@@ -115,8 +136,18 @@ impl CompileArgs {
         }
         layers = put(layers, "--level", self.level.map(Level::from))?;
         layers = put(layers, "--graph-mode", self.graph_mode)?;
+        if self.enforce_eager {
+            layers = layers.flag("graph_mode", GraphMode::None.name(), "--enforce-eager")?;
+        }
+        if self.no_probe_capture {
+            layers = layers.flag("probe_capture", false, "--no-probe-capture")?;
+        }
+        layers = put(layers, "--capture-exclude", self.capture_exclude.as_ref())?;
+        layers = put(layers, "--capture-attempts", self.capture_attempts)?;
         layers = put(layers, "--capture-num-tokens", self.capture_num_tokens.as_ref())?;
         layers = put(layers, "--decode-batch-sizes", self.decode_batch_sizes.as_ref())?;
+        layers = put(layers, "--capture-query-lengths", self.capture_query_lengths.as_ref())?;
+        layers = put(layers, "--capture", self.capture.map(CaptureWhen::from))?;
         layers = put(layers, "--splitting-ops", self.splitting_ops.as_deref().map(op_names))?;
         if self.no_padding {
             layers = layers.flag("padding", false, "--no-padding")?;
@@ -198,6 +229,24 @@ impl From<LevelArg> for Level {
             LevelArg::Trace => Self::Trace,
             LevelArg::Compile => Self::Compile,
             LevelArg::Piecewise => Self::Piecewise,
+        }
+    }
+}
+
+/// `--capture`
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum CaptureArg {
+    /// All of them while the model is built.
+    Startup,
+    /// Each one by the first step that would replay it.
+    Lazy,
+}
+
+impl From<CaptureArg> for CaptureWhen {
+    fn from(arg: CaptureArg) -> Self {
+        match arg {
+            CaptureArg::Startup => Self::Startup,
+            CaptureArg::Lazy => Self::Lazy,
         }
     }
 }

@@ -60,7 +60,8 @@ impl BuildBars {
     }
 }
 
-fn bar(phase: &'static str, total: usize) -> ProgressBar {
+/// A bar of `total` steps.
+pub(super) fn bar(phase: &'static str, total: usize) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::stderr());
     let style = ProgressStyle::with_template("{msg:>10} [{bar:30}] {pos}/{len} {elapsed}");
     bar.with_style(style.map_or_else(|_| ProgressStyle::default_bar(), |s| s.progress_chars("=> ")))

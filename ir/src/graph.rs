@@ -133,6 +133,24 @@ impl Graph {
         value
     }
 
+    /// Gives an input or a state a role; `false` where `value` is neither.
+    pub(crate) fn set_role(&mut self, value: Value, role: &str) -> bool {
+        let declared = match self.values[value].def {
+            ValueDef::Input(i) => &mut self.inputs[i].role,
+            ValueDef::State(i) => &mut self.states[i].role,
+            ValueDef::Weight(_) | ValueDef::Result { .. } => return false,
+        };
+        *declared = Some(role.to_owned());
+        true
+    }
+
+    /// Says what padding rows of an input hold; `false` where `value` is none.
+    pub(crate) fn set_padding(&mut self, value: Value, padding: Scalar) -> bool {
+        let ValueDef::Input(i) = self.values[value].def else { return false };
+        self.inputs[i].padding = Some(padding);
+        true
+    }
+
     /// Adds a weight of type `ty`, which the verifier holds against the recipe's.
     pub fn add_weight(&mut self, ty: TensorType, recipe: Recipe) -> Value {
         let value = self.values.push(ValueData { ty, def: ValueDef::Weight(self.weights.len()) });

@@ -17,10 +17,60 @@ pub struct TensorType {
     pub shape: Shape,
 }
 
+/// Dimensions as an author writes them, outermost first: an array where all are of one kind,
+/// `[4, 8]`, a tuple of up to five where numbers and symbols are mixed, `(rows, 8)`, or a list.
+pub trait IntoShape {
+    /// The dimensions.
+    fn into_shape(self) -> Shape;
+}
+
+impl IntoShape for Shape {
+    fn into_shape(self) -> Shape {
+        self
+    }
+}
+
+impl<D: Into<Dim>, const RANK: usize> IntoShape for [D; RANK] {
+    fn into_shape(self) -> Shape {
+        self.into_iter().map(Into::into).collect()
+    }
+}
+
+impl<D: Into<Dim>> IntoShape for Vec<D> {
+    fn into_shape(self) -> Shape {
+        self.into_iter().map(Into::into).collect()
+    }
+}
+
+impl<D: Into<Dim> + Clone> IntoShape for &[D] {
+    fn into_shape(self) -> Shape {
+        self.iter().cloned().map(Into::into).collect()
+    }
+}
+
+macro_rules! tuples {
+    ($($($dim:ident)+;)*) => {
+        $(impl<$($dim: Into<Dim>),+> IntoShape for ($($dim,)+) {
+            #[expect(non_snake_case, reason = "each dimension is named as its type")]
+            fn into_shape(self) -> Shape {
+                let ($($dim,)+) = self;
+                [$($dim.into()),+].into_iter().collect()
+            }
+        })*
+    };
+}
+
+tuples! {
+    A B;
+    A B C;
+    A B C D;
+    A B C D E;
+}
+
 impl TensorType {
     /// The type of elements `dtype` and dimensions `shape`.
-    pub fn new<D: Into<Dim>>(dtype: DType, shape: impl IntoIterator<Item = D>) -> Self {
-        Self { dtype, shape: shape.into_iter().map(Into::into).collect() }
+    pub fn new(dtype: DType, shape: impl IntoShape) -> Self {
+        Self { dtype, shape: shape.into_shape() }
     }
 
     /// A scalar.

@@ -1,11 +1,12 @@
 //! Printing, parsing and printing again gives the same bytes; no text makes the parser panic.
 
 use crate::support::Rng;
+use piecewise_ir::testing::soak;
 use piecewise_ir::text::{parse_graph, parse_module, print_graph, print_module};
 use proptest::prelude::*;
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: soak(4000), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn graphs_round_trip(seed: u64) {

@@ -27,6 +27,8 @@ struct Step<'a> {
     /// Rows past those of the sequences.
     padding_rows: usize,
     capability: (u32, u32),
+    /// Of every sequence, where the kernels are those of uniform batches.
+    query_length: Option<u64>,
 }
 
 impl Default for Step<'_> {
@@ -40,6 +42,7 @@ impl Default for Step<'_> {
             queries: &[],
             padding_rows: 3,
             capability: (8, 0),
+            query_length: None,
         }
     }
 }
@@ -121,6 +124,7 @@ impl Step<'_> {
                 attrs: &attrs,
                 target: CudaTarget { capability },
                 sizes: &sizes,
+                query_length: self.query_length,
             })
             .unwrap()
         };
@@ -278,6 +282,33 @@ fn a_decode_has_the_same_bits_whatever_is_beside_it() {
     assert_eq!(beside.check("decode_beside", &DECODE)[..alone.len()], alone);
 }
 
+/// One kernel takes a uniform batch, however many rows it has.
+#[test]
+fn uniform_batches_on_tensor_cores() {
+    if !available() {
+        return;
+    }
+    for (heads, dims, query_length, lengths, entries) in [
+        ([4, 2], [64, 64], 1, &[64; 70][..], &DECODE_ONE[..]),
+        ([4, 2], [64, 64], 4, &[9, 4, 333, 20], &DECODE),
+        ([8, 1], [64, 48], 8, &[8, 70, 301, 16, 17, 9, 33, 100], &DECODE),
+        ([5, 1], [80, 80], 3, &[40; 30], &DECODE),
+        ([16, 1], [16, 32], 5, &[70; 20], &["attention_prefill"]),
+    ] {
+        let queries = vec![query_length as i32; lengths.len()];
+        let step = Step {
+            heads,
+            dims,
+            lengths,
+            queries: &queries,
+            padding_rows: PADDING * query_length,
+            query_length: Some(query_length as u64),
+            ..Step::default()
+        };
+        step.check(&format!("uniform_{}_{query_length}", heads[0]), entries);
+    }
+}
+
 /// Chunks that start a sequence, that go on, that are as short as decodes, and all of them beside
 /// decodes.
 const LENGTHS: [i32; 7] = [130, 300, 5, 64, 0, 201, 77];
@@ -332,6 +363,7 @@ fn by_warpgroups(name: &str, dtype: DType, heads: [usize; 2], dims: [usize; 2], 
         queries: &QUERIES,
         padding_rows: 8400,
         capability: (9, 0),
+        ..Step::default()
     };
     if available() {
         step.check(name, &BOTH);

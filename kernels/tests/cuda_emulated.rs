@@ -172,7 +172,7 @@ fn gathers_from_what_the_region_has_made() {
         body.add_input(format!("p{i}"), ty.clone(), None, None)
     });
     let mut push = |op, operands: &[Value], shape: &[u64]| {
-        let ty = TensorType::new(BF16, shape.iter().copied());
+        let ty = TensorType::new(BF16, shape);
         body.push(op, operands.to_vec(), ty, Loc::default())
     };
     let row = push(Op::Gather, &[table, first], &[4, 6]);

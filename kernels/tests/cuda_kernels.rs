@@ -5,11 +5,14 @@ use piecewise_ir::custom::Attrs;
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType::{self, BF16, F16, F32, I32, I64};
 use piecewise_ir::entity::{Entity, Symbol};
+use piecewise_ir::graph::{Graph, Loc};
+use piecewise_ir::op::{BinaryOp, Op};
+use piecewise_ir::region::{ParamMode, Region};
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::attention::PagedAttention;
 use piecewise_kernels::cuda::{
-    LaunchRecipe, MatMulSpec, OpKernels, OperandRole, PRELUDE, Param, STREAM_ROWS, TENSOR_ROWS,
-    TensorDevice, sample_kernels,
+    AfterProduct, LaunchRecipe, MatMulSpec, OpKernels, OperandRole, PRELUDE, Param, STREAM_ROWS,
+    TENSOR_ROWS, TensorDevice, sample_kernels,
 };
 use piecewise_kernels::lower::LowerError;
 use piecewise_kernels::op::cuda::{CudaOpCall, CudaTarget};
@@ -42,6 +45,7 @@ fn attention_kernels(
         attrs,
         target: CudaTarget { capability },
         sizes,
+        query_length: None,
     })
 }
 
@@ -135,6 +139,41 @@ fn all_kernels() -> Vec<LaunchRecipe> {
     all
 }
 
+/// A gate of halves of a product's row.
+fn gate(columns: u64) -> Region {
+    let mut body = Graph::new("gate");
+    let half = || TensorType::new(BF16, [columns / 2]);
+    let row = body.add_input("a0", TensorType::new(BF16, [columns]), None, None);
+    let halves = [0, columns / 2]
+        .map(|start| body.push(Op::Slice { axis: 0, start }, vec![row], half(), Loc::default()));
+    let product = Op::Binary(BinaryOp::Mul);
+    let made = body.push(product, halves.to_vec(), half(), Loc::default());
+    body.set_outputs(vec![made]);
+    Region { over: Symbol::new(0), params: vec![ParamMode::Row], body }
+}
+
+#[test]
+fn products_in_tiles_compile_for_hopper_and_are_one_kernel_for_all_shapes() {
+    let Some(nvrtc) = Nvrtc::find() else { return };
+    let tile = |dtype| linear([dtype; 3], 1024, 4096).tile_kernel(None).unwrap();
+    let (gate, roles) = (gate(4096), [OperandRole::default()]);
+    let after = AfterProduct { region: &gate, roles: &roles, product: 0 };
+    let gated = linear([BF16; 3], 1024, 4096).tile_kernel(Some(after)).unwrap();
+    for recipe in [tile(BF16), tile(F16), gated.clone()] {
+        recipe.check(3, 0).unwrap();
+        assert_eq!(recipe.grid_at(&[512], 132), Ok([132, 1, 1]));
+        let made = nvrtc.compile(&recipe.source, PRELUDE, "sm_90a", &recipe.options);
+        let log = made.err();
+        assert_eq!(log, None, "{}", recipe.source);
+    }
+    let other = linear([BF16; 3], 12_288, 24_576).tile_kernel(None).unwrap();
+    assert_eq!(other.source, tile(BF16).source);
+    assert_ne!(gated.source, other.source);
+    assert!(linear([BF16, BF16, F32], 1024, 4096).tile_kernel(None).is_err());
+    assert!(linear([F32; 3], 1024, 4096).tile_kernel(None).is_err());
+    assert!(linear([BF16; 3], 1020, 4096).tile_kernel(None).is_err());
+}
+
 #[test]
 fn products_stream_where_weights_are_rows_of_16_bytes() {
     assert!(linear([BF16; 3], 1024, 4096).streams());
@@ -204,6 +243,36 @@ fn the_ranges_of_a_decode_become_one_in_a_cluster_where_there_are_clusters() {
     }
 }
 
+/// Where a mixed step of as many rows has a launch for prompts beside.
+#[test]
+fn a_uniform_batch_has_one_kernel_and_no_block_too_many() {
+    let attrs = PagedAttention::attrs(0.125, true);
+    let operands = attention(BF16, BF16, [16, 8], [128, 128]);
+    let roles = vec![OperandRole::default(); operands.len()];
+    for (sequences, query_length, tiles) in [(64, 1, 64), (32, 2, 32), (16, 8, 16), (8, 12, 16)] {
+        let sizes = [sequences * query_length, sequences, 4096];
+        let made = |query_length| {
+            piecewise_kernels::cuda::attention_kernels(&CudaOpCall {
+                operands: &operands,
+                roles: &roles,
+                results: &[],
+                attrs: &attrs,
+                target: CudaTarget { capability: HOPPER },
+                sizes: &sizes,
+                query_length,
+            })
+            .unwrap()
+            .launches
+        };
+        let uniform = made(Some(query_length));
+        let [launch] = &uniform[..] else { panic!("{} launches", uniform.len()) };
+        assert_eq!(launch.entry, "attention_decode");
+        assert_eq!(launch.grid_at(&sizes, 132).unwrap()[0], tiles);
+        let mixed = made(None);
+        assert_eq!(mixed.last().unwrap().entry, "attention_prefill");
+    }
+}
+
 #[test]
 fn only_what_no_kernel_of_a_step_writes_is_read_ahead() {
     let attrs = PagedAttention::attrs(0.125, true);
@@ -217,6 +286,7 @@ fn only_what_no_kernel_of_a_step_writes_is_read_ahead() {
             attrs: &attrs,
             target: CudaTarget { capability: HOPPER },
             sizes: &sizes,
+            query_length: None,
         });
         let launch = made.unwrap().launches.remove(0);
         (launch.ahead, launch.source.contains("#define EARLY 1"))
@@ -281,6 +351,16 @@ fn steps_of_many_rows_go_to_both_kernels() {
     let launches = made(BF16, [16, 8], [128, 128], sizes).launches;
     let grids: Vec<[u32; 3]> = launches.iter().map(|l| l.grid_at(&sizes, 132).unwrap()).collect();
     assert_eq!(grids, [[256, 8, 1], [8 + 52, 8, 1]]);
+    // Few sequences keep the ranges that they have alone.
+    for (sequences, splits) in [(1, 8), (4, 8), (5, 6), (8, 4), (64, 4)] {
+        let operands = attention(BF16, BF16, [32, 8], [128, 128]);
+        for rows in [512, 8192] {
+            let sizes = [rows, sequences, 4096];
+            let made = attention_kernels(&operands, &attrs, &sizes, HOPPER).unwrap();
+            let grid = made.launches[0].grid_at(&sizes, 132);
+            assert_eq!(grid, Ok([sequences as u32, 8, splits]));
+        }
+    }
     // Whatever the sequences, partial results stay bounded.
     let sizes = [8192, 1024, 4096];
     let kernels = made(BF16, [64, 8], [256, 256], sizes);

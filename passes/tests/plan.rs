@@ -3,6 +3,7 @@
 use crate::support::{Widths, decoder};
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::{Module, SlotKind};
+use piecewise_ir::testing::soak;
 use piecewise_passes::destination::{DestinationError, LifetimeRule, assign_slots};
 use piecewise_passes::plan::{
     Item, Packing, PlanError, PlanOptions, PlanReport, largest_live_sum, pack, plan_arena,
@@ -75,7 +76,7 @@ fn items(
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 600, failure_persistence: None, ..ProptestConfig::default()
+        cases: soak(600), failure_persistence: None, ..ProptestConfig::default()
     })]
 
     #[test]
@@ -88,7 +89,7 @@ proptest! {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 100, failure_persistence: None, ..ProptestConfig::default()
+        cases: soak(100), failure_persistence: None, ..ProptestConfig::default()
     })]
 
     #[test]
@@ -101,7 +102,7 @@ proptest! {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 60, failure_persistence: None, ..ProptestConfig::default()
+        cases: soak(60), failure_persistence: None, ..ProptestConfig::default()
     })]
 
     #[test]

@@ -5,7 +5,7 @@ use crate::common::{run, text};
 use piecewise_ir::module::Module;
 use piecewise_ir::op::Op;
 use piecewise_ir::region::ParamMode;
-use piecewise_ir::testing::{RandomGraph, random_arrays};
+use piecewise_ir::testing::{RandomGraph, random_arrays, soak};
 use piecewise_ir::text::parse_graph;
 use proptest::prelude::*;
 
@@ -46,7 +46,7 @@ fn arrays_do_not_depend_on_what_passes_leave() {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 96, failure_persistence: None, ..ProptestConfig::default()
+        cases: soak(96), failure_persistence: None, ..ProptestConfig::default()
     })]
 
     #[test]

@@ -6,7 +6,7 @@ use piecewise_ir::entity::Value;
 use piecewise_ir::eval::{Array, Evaluator, Rounding};
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
-use piecewise_ir::testing::{RandomGraph, mix_ops, random_arrays};
+use piecewise_ir::testing::{RandomGraph, mix_ops, random_arrays, soak};
 use piecewise_ir::verify::verify_module;
 use piecewise_passes::check::{check_launches, check_plan};
 use piecewise_passes::destination::LifetimeRule;
@@ -100,7 +100,7 @@ fn largest_live_sum(module: &Module) -> u64 {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 128, failure_persistence: None, ..ProptestConfig::default()
+        cases: soak(2000), failure_persistence: None, ..ProptestConfig::default()
     })]
 
     #[test]

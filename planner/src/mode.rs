@@ -77,9 +77,19 @@ impl GraphMode {
         }
     }
 
+    /// Whether steps of some kind run so.
+    pub fn has(self, step: StepMode) -> bool {
+        self.decode() == step || self.mixed() == step
+    }
+
     /// Whether it captures whole steps.
-    pub const fn has_full(self) -> bool {
-        matches!(self, Self::Full | Self::FullDecodeOnly | Self::FullAndPiecewise)
+    pub fn has_full(self) -> bool {
+        self.has(StepMode::Full)
+    }
+
+    /// Whether it replays pieces, and so does more with a graph that is split.
+    pub fn needs_splitting(self) -> bool {
+        self.has(StepMode::Piecewise)
     }
 
     /// Whether mixed batches have graphs, and so token sizes of their own.
@@ -87,13 +97,22 @@ impl GraphMode {
         self.mixed() != StepMode::None
     }
 
-    /// The next lower mode, tried where the split ops can't support this one.
-    pub const fn lowered(self) -> Option<Self> {
+    /// It and the modes below it, the highest first: what is tried where the ops can't support it.
+    pub const fn and_lower(self) -> &'static [Self] {
         match self {
-            Self::Full => Some(Self::FullAndPiecewise),
-            Self::FullAndPiecewise => Some(Self::Piecewise),
-            Self::FullDecodeOnly | Self::Piecewise => Some(Self::None),
-            Self::None => None,
+            Self::Full => &[
+                Self::Full,
+                Self::FullAndPiecewise,
+                Self::FullDecodeOnly,
+                Self::Piecewise,
+                Self::None,
+            ],
+            Self::FullAndPiecewise => {
+                &[Self::FullAndPiecewise, Self::FullDecodeOnly, Self::Piecewise, Self::None]
+            }
+            Self::FullDecodeOnly => &[Self::FullDecodeOnly, Self::None],
+            Self::Piecewise => &[Self::Piecewise, Self::None],
+            Self::None => &[Self::None],
         }
     }
 

@@ -3,7 +3,9 @@
 use crate::artifact_store::CompileCounts;
 use crate::dispatch::FallbackReason;
 use crate::mode::StepMode;
+use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::tuning::TuningReport;
+use serde::Serializer;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -17,9 +19,12 @@ pub struct Statistics {
     /// Steps launched although their mode would replay, by reason.
     pub fallbacks: BTreeMap<&'static str, u64>,
     /// Replays of pieces by size.
-    pub piece_replays: BTreeMap<u64, u64>,
-    /// Replays of whole steps by size in tokens.
-    pub full_replays: BTreeMap<u64, u64>,
+    #[serde(serialize_with = "by_name")]
+    pub piece_replays: BTreeMap<PieceSize, u64>,
+    /// Replays of whole steps: by sequences and query length where they are uniform batches, by
+    /// tokens where not.
+    #[serde(serialize_with = "by_name")]
+    pub full_replays: BTreeMap<PieceSize, u64>,
     /// Tokens that steps brought.
     pub real_tokens: u64,
     /// Tokens that steps ran, padding included.
@@ -64,15 +69,24 @@ impl Statistics {
     }
 
     /// Makes the entries that steps count in, so that counting allocates nothing.
-    pub(crate) fn prepare(&mut self, piece_sizes: &[u64], full_sizes: &[u64]) {
+    pub(crate) fn prepare(
+        &mut self,
+        piece_sizes: impl Iterator<Item = PieceSize>,
+        full_sizes: impl Iterator<Item = PieceSize>,
+    ) {
         for reason in FallbackReason::ALL {
             self.fallbacks.entry(reason.name()).or_default();
         }
-        for &size in piece_sizes {
+        for size in piece_sizes {
             self.piece_replays.entry(size).or_default();
         }
-        for &size in full_sizes {
+        for size in full_sizes {
             self.full_replays.entry(size).or_default();
         }
     }
+}
+
+/// A map by what its keys are called, as JSON wants them.
+fn by_name<S: Serializer>(counts: &BTreeMap<PieceSize, u64>, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(counts.iter().map(|(size, count)| (size.to_string(), count)))
 }

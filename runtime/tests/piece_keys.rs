@@ -206,17 +206,14 @@ proptest! {
 fn states_that_coincide_change_the_key() {
     use piecewise_ir::builder::Builder;
     use piecewise_ir::dtype::DType;
-    use piecewise_ir::literal::Scalar;
     let piece = |one: bool| {
         let b = Builder::new("states");
-        let t = b.symbol("T", 1, 8, None);
-        let x = b.input("x", DType::F32, [t.into(), 4.into()], None, None);
-        let none = Some(Scalar::new(DType::I32, -1.0));
-        let slots = b.input("slots", DType::I32, [t.into()], none, None);
-        let zero = Some(Scalar::new(DType::I32, 0.0));
-        let rows = b.input("rows", DType::I32, [t.into()], zero, None);
-        let first = b.state("a", DType::F32, [16.into(), 4.into()], None);
-        let second = b.state("b", DType::F32, [16.into(), 4.into()], None);
+        let t = b.symbol("T", 1, 8);
+        let x = b.input("x", DType::F32, (t, 4));
+        let slots = b.input("slots", DType::I32, [t]).padding(-1);
+        let rows = b.input("rows", DType::I32, [t]).padding(0);
+        let first = b.state("a", DType::F32, (16, 4));
+        let second = b.state("b", DType::F32, (16, 4));
         first.scatter(slots, x);
         let read = if one { first } else { second };
         let graph = b.finish([read.gather(rows)]).unwrap();

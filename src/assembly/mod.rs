@@ -57,7 +57,7 @@ use piecewise_passes::pipeline::DEFAULT_PIPELINE;
 use piecewise_passes::{Observer, Registry};
 use piecewise_runtime::config::{ConfigError, ConfigLayers};
 use piecewise_runtime::engine::Engine;
-use piecewise_runtime::measure::DynStepTimer;
+use piecewise_runtime::measure::StepTimer;
 use piecewise_runtime::mode::{GraphMode, Level};
 use piecewise_runtime::model::{Checks, Progress};
 use serde::Serialize;
@@ -431,7 +431,7 @@ impl Assembly {
     ///
     /// # Errors
     /// As for [`Self::plan`] and [`Planned::timer`].
-    pub fn timer(self, positions: &[u64]) -> Result<Box<dyn DynStepTimer>, AssemblyError> {
+    pub fn timer(self, positions: &[u64]) -> Result<Box<dyn StepTimer>, AssemblyError> {
         self.check_weights().plan()?.timer(positions)
     }
 }

@@ -10,7 +10,7 @@ use crate::session::{InMemoryWeights, Session};
 use piecewise_backend::artifact::Artifact;
 use piecewise_backend::compiler::{CompileError, Compiler, NoStore, Store};
 use piecewise_backend::cpu::CpuDevice;
-use piecewise_backend::cuda::{CudaDevice, Faults};
+use piecewise_backend::cuda::CudaDevice;
 use piecewise_backend::device::Device;
 use piecewise_backend::measure::MeasuredDevice;
 use piecewise_backend::weights::WeightSource;
@@ -28,7 +28,7 @@ use piecewise_runtime::batch::RoleMap;
 use piecewise_runtime::config::{Purpose, RuntimeConfig};
 use piecewise_runtime::engine::{BatchingEngine, Engine};
 use piecewise_runtime::kv::KvShape;
-use piecewise_runtime::measure::{DynStepTimer, StepTimer};
+use piecewise_runtime::measure::{ModelTimer, StepTimer};
 use piecewise_runtime::model::{BuildOptions, CompiledModel, Ledger, ModelError, Progress};
 use piecewise_runtime::pipeline::Planner;
 use piecewise_runtime::symbols::SymbolTable;
@@ -285,7 +285,7 @@ impl Planned {
         if let Some(device) = self.device.get() {
             return Ok(device);
         }
-        let (device, reason) = self.settings.device.resolve(&Faults::default());
+        let (device, reason) = self.settings.device.resolve();
         if let Some(reason) = reason {
             self.tell(Notice::OnCpu(&reason.to_string()));
         }
@@ -494,12 +494,12 @@ impl Planned {
     /// # Errors
     /// When the pool has no room for them, the graph does not feed back what it samples, or as for
     /// [`Self::engine`].
-    pub fn timer(self, positions: &[u64]) -> Result<Box<dyn DynStepTimer>, AssemblyError> {
+    pub fn timer(self, positions: &[u64]) -> Result<Box<dyn StepTimer>, AssemblyError> {
         let roles = self.roles()?;
         let options = self.options(Some(&roles))?;
         Ok(match self.build(options)? {
-            Built::Cpu(model) => Box::new(StepTimer::new(*model, roles, positions)?),
-            Built::Cuda(model) => Box::new(StepTimer::new(*model, roles, positions)?),
+            Built::Cpu(model) => Box::new(ModelTimer::new(*model, roles, positions)?),
+            Built::Cuda(model) => Box::new(ModelTimer::new(*model, roles, positions)?),
         })
     }
 }

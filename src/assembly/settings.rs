@@ -85,7 +85,7 @@ impl Settings {
         if count(SymbolClass::Sequences) == 0 {
             // Nothing decodes, so no step is captured as a batch of decodes.
             let from = "a graph without sequences";
-            layers = layers.imposed("decode_query_lengths", Vec::<Value>::new(), from)?;
+            layers = layers.imposed("capture_query_lengths", Vec::<Value>::new(), from)?;
             if layers.clone().finish()?.config.level == Level::Piecewise {
                 layers = layers.derived("graph_mode", "piecewise", from)?;
             }

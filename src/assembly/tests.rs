@@ -22,8 +22,8 @@ fn tiny() -> Assembly {
 /// `4 x` for each row of `x`.
 fn quadrupled() -> Graph {
     let b = Builder::new("quadrupled");
-    let t = b.symbol("T", 1, 8, None);
-    let x = b.input("x", DType::F32, [t.into(), 2.into()], None, None);
+    let t = b.symbol("T", 1, 8);
+    let x = b.input("x", DType::F32, (t, 2));
     b.finish([x * 4.0]).unwrap()
 }
 
@@ -35,9 +35,9 @@ fn generated(engine: &mut dyn Engine) -> Vec<u32> {
     engine.add(Request::new(vec![326, 680, 596], 6)).unwrap();
     let mut events = Vec::new();
     while engine.step(&mut events).unwrap() {}
-    let id = |event: &Event| match event {
-        Event::Token { id, .. } => Some(*id),
-        Event::Finished { .. } => None,
+    let id = |event: &RequestEvent| match event {
+        RequestEvent::Token { id, .. } => Some(*id),
+        RequestEvent::Finished { .. } => None,
     };
     events.iter().filter_map(id).collect()
 }
@@ -269,11 +269,10 @@ fn what_watches_hears_of_progress_and_warnings() {
 #[test]
 fn a_session_counts_several_symbols_and_says_when_it_decodes() {
     let b = Builder::new("several");
-    let t = b.symbol("T", 1, 8, None);
-    let s = b.symbol("S", 1, 4, Some(roles::SEQUENCES));
-    let x = b.input("x", DType::F32, [t.into(), 2.into()], None, None);
-    let starts =
-        b.input("starts", DType::I32, [s.into()], Some(Scalar::new(DType::I32, 0.0)), None);
+    let t = b.symbol("T", 1, 8);
+    let s = b.symbol_with_role("S", 1, 4, roles::SEQUENCES);
+    let x = b.input("x", DType::F32, (t, 2));
+    let starts = b.input("starts", DType::I32, [s]).padding(0.0);
     let graph = b.finish([x * 2.0, starts]).unwrap();
     let assembly = Assembly::graph(graph).set("cache.enabled", false).threads(1);
     let mut session = assembly.session().unwrap();
@@ -281,7 +280,10 @@ fn a_session_counts_several_symbols_and_says_when_it_decodes() {
     let outputs = step.run().unwrap();
     assert_eq!((outputs.shape(0).unwrap(), outputs.shape(1).unwrap()), (&[6, 2][..], &[3][..]));
     assert_eq!(outputs.get::<i32>(1).unwrap(), [0, 2, 4]);
-    let step = session.step().input("x", &[1.0f32; 4]).input("starts", &[0i32, 1]);
-    assert_eq!(step.query_length(1).run().unwrap().get::<f32>(0).unwrap(), [2.0; 4]);
+    let step = session.step().input("x", &[1.0f32; 8]).input("starts", &[0i32, 1, 2, 3]);
+    assert_eq!(step.query_length(1).run().unwrap().get::<f32>(0).unwrap(), [2.0; 8]);
     assert_eq!(session.last_step().unwrap().mode, StepMode::Full);
+    let step = session.step().input("x", &[1.0f32; 4]).input("starts", &[0i32, 1, 2]);
+    assert_eq!(step.query_length(1).run().unwrap().get::<f32>(0).unwrap(), [2.0; 4]);
+    assert_eq!(session.last_step().unwrap().mode, StepMode::Piecewise, "not one token each");
 }

@@ -9,8 +9,7 @@ pub use spec::DeviceSpec;
 use piecewise_backend::compiler::Compiler;
 use piecewise_backend::cpu::{CpuCompiler, CpuDevice};
 use piecewise_backend::cuda::{
-    Arch, CudaCompiler, CudaDevice, CudaError, CudaOptions, CudaProbe, Faults, LazyNvrtc,
-    library_dirs,
+    Arch, CudaCompiler, CudaDevice, CudaError, CudaOptions, CudaProbe, LazyNvrtc, library_dirs,
 };
 use piecewise_kernels::op::OpRegistry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,11 +36,15 @@ pub(crate) fn lock<D>(device: &Mutex<D>) -> MutexGuard<'_, D> {
 impl DeviceSpec {
     /// What `auto` comes to on this machine, and why where that is the processor. Everything else
     /// is what it was.
-    pub fn resolve(self, faults: &Faults) -> (Self, Option<CudaError>) {
+    pub fn resolve(self) -> (Self, Option<CudaError>) {
+        self.resolve_as(&CudaOptions::default())
+    }
+
+    fn resolve_as(self, options: &CudaOptions) -> (Self, Option<CudaError>) {
         if self != Self::Auto {
             return (self, None);
         }
-        let probe = CudaProbe::run(&library_dirs(&[]), faults);
+        let probe = CudaProbe::run(options);
         match probe.check(0).and_then(|_| probe.check_compiler()) {
             Ok(()) => (Self::Cuda(0), None),
             Err(reason) => (Self::Cpu, Some(reason)),
@@ -53,15 +56,7 @@ impl DeviceSpec {
     /// # Errors
     /// When the device, its driver or a library is missing or too old.
     pub fn open(self, threads: usize) -> Result<OpenDevice, OpenError> {
-        self.open_with(threads, &Faults::default())
-    }
-
-    /// [`DeviceSpec::open`], where what is planned in `faults` fails, for tests.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn open_with(self, threads: usize, faults: &Faults) -> Result<OpenDevice, OpenError> {
-        self.open_as(threads, CudaOptions { faults: faults.clone(), ..CudaOptions::default() })
+        self.open_as(threads, CudaOptions::default())
     }
 
     /// [`DeviceSpec::open`], where a CUDA device is opened as `options` say, at this name's number.
@@ -69,7 +64,7 @@ impl DeviceSpec {
     /// # Errors
     /// As there.
     pub fn open_as(self, threads: usize, options: CudaOptions) -> Result<OpenDevice, OpenError> {
-        Ok(OpenDevice(match self.resolve(&options.faults).0 {
+        Ok(OpenDevice(match self.resolve_as(&options).0 {
             Self::Cuda(ordinal) => {
                 let options = CudaOptions { ordinal, ..options };
                 let device = CudaDevice::open(options, OpRegistry::new());

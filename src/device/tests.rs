@@ -1,5 +1,5 @@
 use super::*;
-use piecewise_backend::cuda::{Arch, CudaLibrary};
+use piecewise_backend::cuda::{Arch, CudaLibrary, Faults};
 
 #[test]
 fn devices_come_back_as_they_are_written() {
@@ -17,12 +17,13 @@ fn devices_come_back_as_they_are_written() {
 fn without_a_driver_auto_is_the_processor_and_says_why() {
     let faults = Faults::default();
     faults.miss(CudaLibrary::Driver);
-    let (device, reason) = DeviceSpec::Auto.resolve(&faults);
+    let options = CudaOptions { faults, ..CudaOptions::default() };
+    let (device, reason) = DeviceSpec::Auto.resolve_as(&options);
     assert_eq!(device, DeviceSpec::Cpu);
     assert!(reason.unwrap().to_string().contains(CudaLibrary::Driver.name()));
-    let opened = DeviceSpec::Auto.open_with(1, &faults).unwrap();
+    let opened = DeviceSpec::Auto.open_as(1, options).unwrap();
     assert!(matches!(opened.0, Opened::Cpu(_)));
-    assert_eq!(DeviceSpec::Cpu.resolve(&faults), (DeviceSpec::Cpu, None));
+    assert_eq!(DeviceSpec::Cpu.resolve(), (DeviceSpec::Cpu, None));
 }
 
 #[test]
@@ -30,7 +31,8 @@ fn what_is_missing_for_a_device_asked_for_is_an_error_that_names_it() {
     for library in [CudaLibrary::Driver, CudaLibrary::Nvrtc, CudaLibrary::CublasLt] {
         let faults = Faults::default();
         faults.miss(library);
-        let error = DeviceSpec::Cuda(3).open_with(1, &faults).unwrap_err();
+        let options = CudaOptions { faults, ..CudaOptions::default() };
+        let error = DeviceSpec::Cuda(3).open_as(1, options).unwrap_err();
         let OpenError::Cuda { ordinal: 3, source } = &error else { panic!("{error}") };
         // Without a driver at all, that is what is said first.
         let expected = [library.name(), CudaLibrary::Driver.name()];

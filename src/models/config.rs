@@ -5,8 +5,8 @@
 //! each architecture in transformers.
 
 mod error;
-mod fields;
-mod options;
+pub(in crate::models) mod fields;
+pub(in crate::models) mod options;
 mod rope;
 
 use std::fmt;
@@ -59,7 +59,7 @@ impl Family {
         }
     }
 
-    fn read(root: &Fields<'_>) -> Result<Self, ConfigError> {
+    fn read(root: &Fields<'_>, part: Part) -> Result<Self, ConfigError> {
         let supported = || {
             let names: Vec<_> = Self::ALL.iter().map(|family| family.architecture()).collect();
             format!("the architectures are {}", names.join(", "))
@@ -78,7 +78,7 @@ impl Family {
             Some([name]) => Some(
                 Self::ALL
                     .into_iter()
-                    .find(|family| family.architecture() == *name)
+                    .find(|family| family.architecture() == *name || part.is_trunk(*family, name))
                     .ok_or_else(|| root.unsupported("architectures", supported()))?,
             ),
             Some(_) => return Err(root.unsupported("architectures", "one architecture is")),
@@ -127,6 +127,21 @@ impl fmt::Display for Family {
             Self::Llama => "Llama",
             Self::Mistral => "Mistral",
         })
+    }
+}
+
+/// What of a decoder a configuration may be of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Whole,
+    /// Without its head too, as `Qwen3Model` is.
+    Trunk,
+}
+
+impl Part {
+    fn is_trunk(self, family: Family, architecture: &str) -> bool {
+        let name = family.architecture().strip_suffix("ForCausalLM");
+        self == Self::Trunk && architecture.strip_suffix("Model") == name
     }
 }
 
@@ -215,9 +230,18 @@ impl DecoderConfig {
     /// # Errors
     /// A [`ConfigError`] that names the field.
     pub fn parse(text: &[u8], file: &Path) -> Result<Self, ConfigError> {
+        Self::parse_part(text, file, Part::Whole)
+    }
+
+    /// As [`Self::parse`], of a model that may lack its head.
+    pub(in crate::models) fn parse_trunk(text: &[u8], file: &Path) -> Result<Self, ConfigError> {
+        Self::parse_part(text, file, Part::Trunk)
+    }
+
+    fn parse_part(text: &[u8], file: &Path, part: Part) -> Result<Self, ConfigError> {
         let value = parse_json(text, file)?;
         let root = Fields::root(file, &value)?;
-        let family = Family::read(&root)?;
+        let family = Family::read(&root, part)?;
         let ignored_keys = options::sort_keys(&root)?;
         options::check_activation(&root)?;
 
@@ -310,7 +334,7 @@ impl DecoderConfig {
     }
 }
 
-fn read(file: &Path) -> Result<Vec<u8>, ConfigError> {
+pub(in crate::models) fn read(file: &Path) -> Result<Vec<u8>, ConfigError> {
     read_bounded(file, LARGEST_FILE).map_err(|error| match error {
         ReadError::Io(source) => ConfigError::Io { file: file.to_path_buf(), source },
         ReadError::TooLarge { bytes } => {
@@ -319,7 +343,7 @@ fn read(file: &Path) -> Result<Vec<u8>, ConfigError> {
     })
 }
 
-fn parse_json(text: &[u8], file: &Path) -> Result<Value, ConfigError> {
+pub(in crate::models) fn parse_json(text: &[u8], file: &Path) -> Result<Value, ConfigError> {
     serde_json::from_slice(text)
         .map_err(|source| ConfigError::Json { file: file.to_path_buf(), source })
 }
@@ -376,7 +400,7 @@ fn read_head_dim(
     Ok(head_dim)
 }
 
-fn read_dtype(root: &Fields<'_>) -> Result<Option<DType>, ConfigError> {
+pub(in crate::models) fn read_dtype(root: &Fields<'_>) -> Result<Option<DType>, ConfigError> {
     let parse = |key| match root.string(key)? {
         None => Ok(None),
         Some(name) => dtype_names::from_torch(name)

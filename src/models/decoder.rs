@@ -52,12 +52,15 @@ pub fn decoder(
     let hidden = config.hidden_size as u64;
     let embedding = b.weight("model.embed_tokens.weight", [vocab, hidden]);
     let mut x = embedding.gather(step.ids).cast(limits.activations);
+    let (dim, kv_heads) = (config.head_dim as u64, config.num_kv_heads as u64);
+    let spec = AttentionSpec { scale: (dim as f64).powf(-0.5), causal: true };
     for layer in 0..config.num_layers {
         let _scope = b.scope(format!("model.layers.{layer}"));
-        let h = x.rms_norm(b.weight("input_layernorm.weight", [hidden]), config.rms_norm_eps);
-        x = x + attention(&b, config, limits, &step, rope, h);
-        let norm = b.weight("post_attention_layernorm.weight", [hidden]);
-        x = x + feed_forward(&b, config, x.rms_norm(norm, config.rms_norm_eps));
+        x = decoder_layer(&b, config, x, |q, k, v| {
+            let kv: KvState<'_> = b.kv_state(step.kv_rows, kv_heads, dim, limits.activations);
+            kv.write(step.kv_slots, k.rope(step.positions, rope), v);
+            q.rope(step.positions, rope).paged_attention(kv, &step.attention, spec)
+        });
     }
     let x = x.gather(step.logit_rows);
     let x = x.rms_norm(b.weight("model.norm.weight", [hidden]), config.rms_norm_eps);
@@ -70,19 +73,31 @@ pub fn decoder(
     b.finish([logits, sampled])
 }
 
+/// A layer under the current scope. `mix` takes q `[T, heads, dim]` and k and v
+/// `[T, kv_heads, dim]`, not yet rotated, to `[T, heads * dim]`.
+pub(super) fn decoder_layer<'b>(
+    b: &'b Builder,
+    config: &DecoderConfig,
+    x: Tensor<'b>,
+    mix: impl FnOnce(Tensor<'b>, Tensor<'b>, Tensor<'b>) -> Tensor<'b>,
+) -> Tensor<'b> {
+    let hidden = config.hidden_size as u64;
+    let h = x.rms_norm(b.weight("input_layernorm.weight", [hidden]), config.rms_norm_eps);
+    let x = x + attention(b, config, h, mix);
+    let norm = b.weight("post_attention_layernorm.weight", [hidden]);
+    x + feed_forward(b, config, x.rms_norm(norm, config.rms_norm_eps))
+}
+
 fn attention<'b>(
     b: &'b Builder,
     config: &DecoderConfig,
-    limits: &DecoderLimits,
-    step: &StepInputs<'b>,
-    rope: Tensor<'b>,
     h: Tensor<'b>,
+    mix: impl FnOnce(Tensor<'b>, Tensor<'b>, Tensor<'b>) -> Tensor<'b>,
 ) -> Tensor<'b> {
     let _scope = b.scope("self_attn");
     let hidden = config.hidden_size as u64;
     let dim = config.head_dim as u64;
     let (heads, kv_heads) = (config.num_heads as u64, config.num_kv_heads as u64);
-    let kv: KvState<'b> = b.kv_state(step.kv_rows, kv_heads, dim, limits.activations);
     let project = |name: &str, heads: u64| {
         linear(b, name, h, [heads * dim, hidden], config.qkv_bias).heads(dim)
     };
@@ -92,10 +107,7 @@ fn attention<'b>(
         q = q.rms_norm(b.weight("q_norm.weight", [dim]), config.rms_norm_eps);
         k = k.rms_norm(b.weight("k_norm.weight", [dim]), config.rms_norm_eps);
     }
-    kv.write(step.kv_slots, k.rope(step.positions, rope), v);
-    let spec = AttentionSpec { scale: (dim as f64).powf(-0.5), causal: true };
-    let mixed = q.rope(step.positions, rope).paged_attention(kv, &step.attention, spec);
-    linear(b, "o_proj", mixed, [hidden, heads * dim], config.output_bias)
+    linear(b, "o_proj", mix(q, k, v), [hidden, heads * dim], config.output_bias)
 }
 
 fn feed_forward<'b>(b: &'b Builder, config: &DecoderConfig, h: Tensor<'b>) -> Tensor<'b> {
@@ -107,7 +119,7 @@ fn feed_forward<'b>(b: &'b Builder, config: &DecoderConfig, h: Tensor<'b>) -> Te
 }
 
 /// A checkpoint linear of `shape` `[out, in]`, with its bias if it has one.
-fn linear<'b>(
+pub(super) fn linear<'b>(
     b: &'b Builder,
     name: &str,
     x: Tensor<'b>,

@@ -8,6 +8,7 @@
 //! - [`checkpoint`]: the weights, memory-mapped, as a [`Checkpoint`];
 //! - [`presets`]: published models whose shapes are known without a folder;
 //! - [`mod@decoder`]: the graph of the families, written with the builder;
+//! - [`encoder`]: the graphs of encoders of text;
 //! - [`tokenizer`]: text to token ids and back, as a [`TextTokenizer`].
 //!
 //! [`Assembly::folder`](crate::assembly::Assembly::folder) puts them together.
@@ -16,6 +17,7 @@ pub mod checkpoint;
 pub mod config;
 pub mod decoder;
 mod dtype_names;
+pub mod encoder;
 mod files;
 pub mod op_builders;
 pub mod presets;

@@ -2,11 +2,11 @@
 
 use piecewise_ir::builder::{Builder, Tensor};
 use piecewise_ir::custom::Attrs;
-use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Symbol;
 use piecewise_kernels::attention::PagedAttention;
 use piecewise_kernels::sampling::Sample;
+use piecewise_kernels::segments::{SegmentAttention, SegmentMean};
 use piecewise_runtime::roles;
 
 /// The keys and values of a layer: two states, a row a token.
@@ -65,6 +65,16 @@ pub struct SampleParameters<'b> {
     pub position: Tensor<'b>,
 }
 
+/// Runs of packed rows: `i32 [S]` each, rows one after the other from row 0. A length of 0 is a
+/// segment of no rows.
+#[derive(Clone, Copy, Debug)]
+pub struct Segments<'b> {
+    /// The first row of each.
+    pub starts: Tensor<'b>,
+    /// The rows of each.
+    pub lengths: Tensor<'b>,
+}
+
 /// States of a decoder.
 pub trait DecoderStates {
     /// The KV state of a layer, under the current scope: `rows` is the symbol of the pool.
@@ -74,10 +84,10 @@ pub trait DecoderStates {
 impl DecoderStates for Builder {
     #[track_caller]
     fn kv_state(&self, rows: Symbol, kv_heads: u64, head_dim: u64, dtype: DType) -> KvState<'_> {
-        let shape = || [rows.into(), kv_heads.into(), head_dim.into()] as [Dim; 3];
+        let shape = (rows, kv_heads, head_dim);
         KvState {
-            keys: self.state("keys", dtype, shape(), Some(roles::KV_CACHE)),
-            values: self.state("values", dtype, shape(), Some(roles::KV_CACHE)),
+            keys: self.state("keys", dtype, shape).role(roles::KV_CACHE),
+            values: self.state("values", dtype, shape).role(roles::KV_CACHE),
         }
     }
 }
@@ -94,6 +104,21 @@ pub trait KernelOps<'b> {
 
     /// A token id for each row of `self f32 [R, V]`: `i32 [R]`.
     fn sample(self, parameters: &SampleParameters<'b>) -> Tensor<'b>;
+
+    /// Attention of `self [T, heads, dim]` over `keys` and `values` `[K, kv_heads, dim]`: the rows
+    /// of each segment of `queries` over those of the same segment of `keys`: `[T, heads * dim]`.
+    /// With `window`, a row sees only rows at most so far from it.
+    fn segment_attention(
+        self,
+        keys: Tensor<'b>,
+        values: Tensor<'b>,
+        segments: [Segments<'b>; 2],
+        spec: AttentionSpec,
+        window: Option<u32>,
+    ) -> Tensor<'b>;
+
+    /// The mean over the rows of each segment of `self [T, width]`: `[S, width]`.
+    fn segment_mean(self, segments: Segments<'b>) -> Tensor<'b>;
 }
 
 impl<'b> KernelOps<'b> for Tensor<'b> {
@@ -116,5 +141,26 @@ impl<'b> KernelOps<'b> for Tensor<'b> {
         let SampleParameters { temperature, top_k, top_p, seed, position } = *parameters;
         let operands = [self, temperature, top_k, top_p, seed, position];
         self.builder().custom_one(&Sample, &operands, Attrs::new())
+    }
+
+    #[track_caller]
+    fn segment_attention(
+        self,
+        keys: Tensor<'b>,
+        values: Tensor<'b>,
+        [of_queries, of_keys]: [Segments<'b>; 2],
+        spec: AttentionSpec,
+        window: Option<u32>,
+    ) -> Tensor<'b> {
+        let Segments { starts, lengths } = of_queries;
+        let operands = [self, keys, values, starts, lengths, of_keys.starts, of_keys.lengths];
+        let attrs = SegmentAttention::attrs(spec.scale, spec.causal, window);
+        self.builder().custom_one(&SegmentAttention, &operands, attrs)
+    }
+
+    #[track_caller]
+    fn segment_mean(self, segments: Segments<'b>) -> Tensor<'b> {
+        let operands = [self, segments.starts, segments.lengths];
+        self.builder().custom_one(&SegmentMean, &operands, Attrs::new())
     }
 }

@@ -5,6 +5,7 @@ use piecewise_ir::builder::{Builder, Tensor};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Symbol;
+use piecewise_ir::types::Shape;
 use piecewise_kernels::attention::{PAGE_ROWS, PagedAttention};
 use piecewise_kernels::inputs::{Extent, StepInput, engine_inputs};
 use piecewise_kernels::sampling::Sample;
@@ -82,13 +83,13 @@ pub struct StepInputs<'b> {
 impl<'b> StepInputs<'b> {
     /// Declares all of it. A mistake shows when `b` is finished.
     pub fn declare(b: &'b Builder, bounds: &StepBounds) -> Self {
-        let tokens = b.symbol("T", 1, bounds.max_tokens, Some(roles::TOKENS));
-        let rows = b.symbol("R", 1, bounds.max_rows, Some(roles::ROWS));
-        let sequences = b.symbol("S", 1, bounds.max_sequences, Some(roles::SEQUENCES));
-        let kv_rows = b.symbol("P", 0, bounds.kv_rows.max(1), Some(roles::KV_ROWS));
-        let entries = b.symbol("Q", 1, bounds.max_sequences, Some(roles::SAMPLED_ROWS));
+        let tokens = b.symbol_with_role("T", 1, bounds.max_tokens, roles::TOKENS);
+        let rows = b.symbol_with_role("R", 1, bounds.max_rows, roles::ROWS);
+        let sequences = b.symbol_with_role("S", 1, bounds.max_sequences, roles::SEQUENCES);
+        let kv_rows = b.symbol_with_role("P", 0, bounds.kv_rows.max(1), roles::KV_ROWS);
+        let entries = b.symbol_with_role("Q", 1, bounds.max_sequences, roles::SAMPLED_ROWS);
         let slot_rows = (bounds.state_slots > 0)
-            .then(|| b.symbol("L", 1, bounds.state_slots, Some(roles::SLOT_ROWS)));
+            .then(|| b.symbol_with_role("L", 1, bounds.state_slots, roles::SLOT_ROWS));
         let pages = bounds.max_length.div_ceil(PAGE_ROWS);
         let symbols = [(roles::TOKENS, tokens), (roles::ROWS, rows), (roles::SEQUENCES, sequences)];
         let input = |name: &str, input: &StepInput| declare(b, name, input, &symbols, pages);
@@ -115,7 +116,7 @@ impl<'b> StepInputs<'b> {
             seed: input("seed", &seed),
             position: input("sample_position", &position),
         };
-        let sampled = b.state("sampled", DType::I32, [entries.into()], Some(roles::SAMPLED));
+        let sampled = b.state("sampled", DType::I32, [entries]).role(roles::SAMPLED);
         // Ids that the previous step sampled never leave the device: -1 takes the staged id.
         let fed_back = sampled.gather(feedback);
         let is_staged = feedback.less(b.scalar(DType::I32, 0.0));
@@ -165,8 +166,9 @@ impl<'b> StepInputs<'b> {
         shape: impl IntoIterator<Item = u64>,
     ) -> Tensor<'b> {
         let slots = self.slot_rows.map_or(Dim::constant(0), Dim::from);
-        let shape = std::iter::once(slots).chain(shape.into_iter().map(Dim::constant));
-        b.state(name, dtype, shape, Some(roles::SEQUENCE_STATE))
+        let rest = shape.into_iter().map(Dim::constant);
+        let shape: Shape = std::iter::once(slots).chain(rest).collect();
+        b.state(name, dtype, shape).role(roles::SEQUENCE_STATE)
     }
 }
 
@@ -185,6 +187,7 @@ fn declare<'b>(
         Extent::Constant(n) => Dim::constant(*n),
         Extent::AnyConstant => Dim::constant(pages),
     };
-    let shape: Vec<Dim> = input.shape().iter().map(dim).collect();
-    b.input(name, input.dtype(), shape, Some(input.padding()), Some(input.role()))
+    let shape: Shape = input.shape().iter().map(dim).collect();
+    let padding = input.padding().to_f64();
+    b.input(name, input.dtype(), shape).padding(padding).role(input.role())
 }

@@ -65,6 +65,9 @@ pub enum TokenizerError {
         /// The text.
         prompt: String,
     },
+    /// Text came to a model whose folder has no tokenizer.
+    #[error("the model folder has no tokenizer.json; give token ids instead of text")]
+    NoTokenizer,
     /// A list of token ids is empty.
     #[error("the list of token ids is empty; at least one is needed")]
     NoIds,

@@ -19,6 +19,7 @@ use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
 use piecewise_passes::RunReport;
+use piecewise_runtime::mode::GraphMode;
 use piecewise_runtime::model::{Model, StepData, StepReport};
 use piecewise_runtime::stats::Statistics;
 use piecewise_runtime::symbols::SymbolTable;
@@ -26,6 +27,37 @@ use shapes::StepSymbol;
 use std::collections::BTreeMap;
 
 /// A graph that runs. Its states live as long as it does.
+///
+/// ```
+/// use piecewise::prelude::*;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let b = Builder::new("total").weight_dtype(DType::F32);
+/// let rows = b.symbol("T", 1, 8);
+/// let x = b.input("x", DType::F32, (rows, 2));
+/// // What is written to a state in one step is there in the next.
+/// let seen = b.state("seen", DType::F32, (16, 2));
+/// let at = b.input("at", DType::I32, [rows]).padding(-1);
+/// seen.scatter(at, x * b.weight("scale", [2]));
+/// let mut session = Assembly::graph(b.finish([seen.reduce_sum([0])])?)
+///     .weights(InMemoryWeights::new().with("scale", [2], [10.0f32, 100.0]))
+///     .capture_sizes([4, 8])
+///     .session()?;
+///
+/// session.step().input("x", &[1.0f32, 2.0]).input("at", &[0i32]).run()?;
+/// let step = session.step().input("x", &[3.0f32, 4.0, 5.0, 6.0]).input("at", &[1i32, 2]);
+/// let outputs = step.run()?;
+/// assert_eq!(outputs.shape(0)?, [1, 2]);
+/// assert_eq!(outputs.get::<f32>(0)?, [90.0, 1200.0]);
+/// // Two rows ran at the smallest size that holds them.
+/// let step = session.last_step().ok_or("no step ran")?;
+/// assert_eq!((step.mode, step.sizes.tokens.rows()), (StepMode::Piecewise, 4));
+///
+/// // What does not fit is refused, and the states stay as they are.
+/// assert!(session.step().input("x", &[1.0f32]).input("at", &[0i32]).run().is_err());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Session {
     model: Box<dyn Model>,
@@ -76,6 +108,24 @@ impl Session {
         self.model.last_step()
     }
 
+    /// Runs the steps to come in another graph mode.
+    ///
+    /// # Errors
+    /// When the ops of the graph can't be captured for it, and nothing has changed; or when a capture
+    /// fails, and steps whose graph is missing are launched from then on.
+    pub fn set_graph_mode(&mut self, mode: GraphMode) -> Result<(), SessionError> {
+        Ok(self.model.set_graph_mode(mode)?)
+    }
+
+    /// Lets graphs be captured again that failures have disabled, and captures what is missing unless
+    /// that is done lazily. Returns how many graphs there are then.
+    ///
+    /// # Errors
+    /// When a capture fails, and that is an error.
+    pub fn enable_graphs(&mut self) -> Result<usize, SessionError> {
+        Ok(self.model.enable_graphs()?)
+    }
+
     fn run(
         &mut self,
         given: BTreeMap<&str, Values<'_>>,
@@ -121,7 +171,7 @@ impl Session {
                 known: known.join(", "),
             });
         }
-        let step = StepData { counts: &counts, inputs: &inputs, query_length };
+        let step = StepData { counts: &counts, inputs: &inputs, short_rows: &[], query_length };
         let ticket = self.model.submit(&step)?;
         Ok(Outputs::copied(&self.model.read(&ticket)?, &counts)?)
     }
@@ -155,8 +205,8 @@ impl<'a> Step<'a> {
         self
     }
 
-    /// Says that every sequence of the step brings so many tokens and wants one row: a batch of
-    /// decodes, which may run in a graph of its own.
+    /// Says that every sequence of the step brings so many tokens: a uniform batch, which may run in
+    /// a graph of its own.
     #[must_use]
     pub fn query_length(mut self, tokens: u64) -> Self {
         self.query_length = Some(tokens);

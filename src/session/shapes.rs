@@ -4,7 +4,7 @@ use super::SessionError;
 use piecewise_ir::entity::{Entity, Symbol};
 use piecewise_ir::graph::Graph;
 use piecewise_ir::types::TensorType;
-use piecewise_runtime::symbols::{SymbolClass, SymbolTable};
+use piecewise_runtime::symbols::{Over, SymbolClass, SymbolTable};
 
 /// How a graph's symbol follows from its inputs.
 #[derive(Debug)]
@@ -18,15 +18,15 @@ pub(crate) struct StepSymbol {
 impl StepSymbol {
     /// The symbols that vary from step to step.
     pub(super) fn all(graph: &Graph, table: &SymbolTable) -> Result<Vec<Self>, SessionError> {
-        let mut found: Vec<(SymbolClass, Self)> = Vec::new();
+        let mut found: Vec<(Over, Self)> = Vec::new();
         for (symbol, decl) in graph.symbols().iter() {
-            let class = table.class(symbol);
-            if class == SymbolClass::Fixed {
+            let over = table.over(symbol);
+            if over.class == SymbolClass::Fixed {
                 continue;
             }
             let refuse =
                 |reason: String| SessionError::Symbol { symbol: decl.name.clone(), reason };
-            if let Some((_, other)) = found.iter().find(|(other, _)| *other == class) {
+            if let Some((_, other)) = found.iter().find(|(other, _)| *other == over) {
                 return Err(refuse(format!(
                     "and symbol {} both count the same kind of rows, which a step has one size \
                      of; use one symbol for both",
@@ -42,7 +42,7 @@ impl StepSymbol {
                 ));
             }
             let name = decl.name.clone();
-            found.push((class, Self { symbol, name, min: decl.min, max: decl.max }));
+            found.push((over, Self { symbol, name, min: decl.min, max: decl.max }));
         }
         Ok(found.into_iter().map(|(_, symbol)| symbol).collect())
     }

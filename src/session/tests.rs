@@ -1,6 +1,7 @@
 use super::*;
 use crate::prelude::*;
 use piecewise_ir::builder::BuildErrors;
+use piecewise_runtime::mode::Level;
 
 /// An assembly that leaves the user's cache alone.
 fn assembly(graph: Graph) -> Assembly {
@@ -9,9 +10,9 @@ fn assembly(graph: Graph) -> Assembly {
 
 fn doubled() -> Graph {
     let b = Builder::new("doubled");
-    let t = b.symbol("T", 1, 8, None);
-    let x = b.input("x", DType::F32, [t.into(), 2.into()], None, None);
-    let keep = b.input("keep", DType::Bool, [t.into(), 1.into()], None, None);
+    let t = b.symbol("T", 1, 8);
+    let x = b.input("x", DType::F32, (t, 2));
+    let keep = b.input("keep", DType::Bool, (t, 1));
     let zero = b.scalar(DType::F32, 0.0);
     b.finish([keep.select(x + x, zero), keep]).unwrap()
 }
@@ -69,7 +70,7 @@ fn inputs_that_do_not_fit_are_named_and_leave_the_session_usable() {
 #[test]
 fn static_inputs_and_graphs_without_symbols_run() {
     let b = Builder::new("static");
-    let x = b.input("x", DType::F32, [Dim::constant(3)], None, None);
+    let x = b.input("x", DType::F32, [3]);
     let graph = b.finish([x * x]).unwrap();
     let mut session = assembly(graph).session().unwrap();
     let outputs = session.step().input("x", &[1.0f32, 2.0, 3.0]).run().unwrap();
@@ -80,8 +81,8 @@ fn static_inputs_and_graphs_without_symbols_run() {
 
 fn weighted() -> Result<Graph, BuildErrors> {
     let b = Builder::new("weighted").weight_dtype(DType::F32);
-    let t = b.symbol("T", 1, 4, None);
-    let x = b.input("x", DType::F32, [t.into(), 2.into()], None, None);
+    let t = b.symbol("T", 1, 4);
+    let x = b.input("x", DType::F32, (t, 2));
     b.finish([x.linear(b.weight("w", [3, 2]))])
 }
 
@@ -109,16 +110,16 @@ fn graphs_that_a_session_can_not_size_are_refused() {
         assembly(build(&Builder::new("g")).unwrap()).session().unwrap_err().to_string()
     };
     let error = refused(|b| {
-        let t = b.symbol("T", 1, 4, None);
-        b.symbol("S", 1, 4, Some(roles::SEQUENCES));
-        b.finish([b.input("x", DType::F32, [t.into()], None, None).abs()])
+        let t = b.symbol("T", 1, 4);
+        b.symbol_with_role("S", 1, 4, roles::SEQUENCES);
+        b.finish([b.input("x", DType::F32, [t]).abs()])
     });
     assert!(error.starts_with("symbol S is the outermost dimension of no input"), "{error}");
     let error = refused(|b| {
-        let t = b.symbol("T", 1, 4, None);
-        let x = b.input("x", DType::F32, [t.into()], None, None);
-        let u = b.symbol("U", 1, 4, None);
-        b.finish([x.abs(), b.input("y", DType::F32, [u.into()], None, None).abs()])
+        let t = b.symbol("T", 1, 4);
+        let x = b.input("x", DType::F32, [t]);
+        let u = b.symbol("U", 1, 4);
+        b.finish([x.abs(), b.input("y", DType::F32, [u]).abs()])
     });
     assert!(error.starts_with("symbol U and symbol T both count"), "{error}");
     let error = assembly(doubled()).capture_sizes([4, 2]).session().unwrap_err();
@@ -188,9 +189,9 @@ fn a_state_that_a_custom_op_mutates_is_zero_before_the_first_step_in_every_mode(
     for mode in GraphMode::ALL {
         for split_ops in [vec!["test.count_launches"], vec![]] {
             let b = Builder::new("counting");
-            let t = b.symbol("T", 1, 4, None);
-            let x = b.input("x", DType::F32, [t.into()], None, None);
-            let state = b.state("launches", DType::F32, [1.into()], None);
+            let t = b.symbol("T", 1, 4);
+            let x = b.input("x", DType::F32, [t]);
+            let state = b.state("launches", DType::F32, [1]);
             let counted = b.custom_one(&CountLaunches, &[x * 2.0, state], Attrs::new());
             let graph = b.finish([counted * 10.0]).unwrap();
             let mut registry = OpRegistry::new();

@@ -3,7 +3,7 @@
     python tests/browser/report.py [--piecewise target/release/piecewise] [--screenshots DIR]
 
 Needs `pip install playwright`, and Chromium by CHROMIUM, on the path, or as Playwright's own.
-Without them it says so and succeeds, unless REQUIRE_BROWSER=1.
+Without them it says so and succeeds, unless PIECEWISE_REQUIRE_BROWSER=1.
 """
 
 import argparse
@@ -50,7 +50,7 @@ UNNAMED = """() => [...document.querySelectorAll("button, input, select, [role=b
 
 def skip(reason):
     print(f"skipped: {reason}")
-    sys.exit(1 if os.environ.get("REQUIRE_BROWSER") == "1" else 0)
+    sys.exit(1 if os.environ.get("PIECEWISE_REQUIRE_BROWSER") == "1" else 0)
 
 
 def expect(condition, message):

@@ -38,7 +38,7 @@ impl WeightSource for RandomWeights {
         dtype: DType,
         shape: &[u64],
     ) -> Result<TensorSource<'_>, WeightError> {
-        let ty = TensorType::new(dtype, shape.iter().copied());
+        let ty = TensorType::new(dtype, shape);
         Ok(TensorSource::Bytes(Cow::Owned(bytes_of(&random_weight(name, &ty, self.0)))))
     }
 }
@@ -86,6 +86,9 @@ pub(crate) fn build<T: Target>(
         read_outputs: (0..module.graph().outputs().len()).collect(),
         capture: CaptureWhen::Startup,
         on_capture_failure: OnCaptureFailure::Error,
+        capture_attempts: 3,
+        capture_exclude: Vec::new(),
+        probes: Vec::new(),
         tune: TuneMode::default(),
         strict: true,
         checks: Checks { poison: true, addresses: true, compare: false },
@@ -115,7 +118,7 @@ pub(crate) fn step<D: Device>(
 ) -> Vec<Vec<u8>> {
     let inputs: Vec<Vec<u8>> = inputs.iter().map(bytes_of).collect();
     let inputs: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
-    let step = StepData { counts: &[rows], inputs: &inputs, query_length: None };
+    let step = StepData { counts: &[rows], inputs: &inputs, short_rows: &[], query_length: None };
     let ticket = model.submit(&step).unwrap();
     assert_eq!(model.last_step().unwrap().mode, expected_mode);
     let count = model.module().graph().outputs().len();

@@ -29,7 +29,7 @@ fn build(
     let device = CudaDevice::open(options, OpRegistry::clone(&registry)).unwrap();
     let compiler = device.compiler(registry);
     let setup = setup();
-    let options = BuildOptions { on_capture_failure, ..setup.options() };
+    let options = BuildOptions { on_capture_failure, probes: Vec::new(), ..setup.options() };
     let (module, store) = (setup.module(), Cuda::store());
     let compiled = compile_module(&module, &options.dispatcher, &compiler, store, &mut |_| {})?;
     CompiledModel::build(
@@ -70,7 +70,7 @@ fn a_capture_that_fails_leaves_right_steps_or_is_an_error() {
 
         let faults = Faults::default();
         faults.fail(CallFault::always(call, 900).once_after(nth));
-        let mut model = build(&faults, OnCaptureFailure::Eager).unwrap();
+        let mut model = build(&faults, OnCaptureFailure::Launch).unwrap();
         assert_eq!(model.captured_graphs() as u32, graphs - 1, "capture {nth}");
         for (found, expected) in steps(&mut model).iter().zip(&expected) {
             assert_eq!(found.difference(expected), None, "capture {nth}");
@@ -79,7 +79,7 @@ fn a_capture_that_fails_leaves_right_steps_or_is_an_error() {
     // And all of them.
     let faults = Faults::default();
     faults.fail(CallFault::always("cuStreamEndCapture", 900));
-    let mut model = build(&faults, OnCaptureFailure::Eager).unwrap();
+    let mut model = build(&faults, OnCaptureFailure::Launch).unwrap();
     assert_eq!(model.captured_graphs(), 0);
     for (found, expected) in steps(&mut model).iter().zip(&expected) {
         assert_eq!(found.report.mode, StepMode::None);

@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 const CANARY: u8 = 0xab;
 const ROWS: u64 = 3;
+const ONE_TOKEN: PieceSize = PieceSize::Uniform { sequences: 1, query_length: 1 };
 
 fn backed<D: Device>(device: &mut D, bytes: u64) -> Address {
     let region = device.reserve("a test", bytes.max(256)).unwrap();
@@ -224,7 +225,7 @@ pub(crate) fn one_graph_serves_other_metadata<T: Target>() {
             logits.push(found.outputs[0].clone());
         }
     }
-    assert_eq!(replayed.statistics().full_replays[&1], 3);
+    assert_eq!(replayed.statistics().full_replays[&ONE_TOKEN], 3);
     assert!(logits[0] != logits[1] && logits[1] != logits[2] && logits[0] != logits[2]);
 }
 
@@ -259,7 +260,7 @@ pub(crate) fn one_graph_samples_as_each_step_says<T: Target>() {
         assert_eq!(found.difference(&expected), None, "{rule:?}");
         sampled.push(i32::from_le_bytes(found.outputs[1][..4].try_into().unwrap()));
     }
-    assert_eq!(replayed.statistics().full_replays[&1], sampled.len() as u64);
+    assert_eq!(replayed.statistics().full_replays[&ONE_TOKEN], sampled.len() as u64);
     assert_eq!(sampled[1..3], [sampled[0]; 2], "one candidate is the likeliest one");
     let other = sampled[3..].iter().filter(|&&id| id != sampled[0]).count();
     assert!(other > 5, "hot samples are spread: {sampled:?}");

@@ -4,7 +4,7 @@
 #![allow(unsafe_code, reason = "the driver is a C library; every block states why it is sound")]
 
 use libloading::Library;
-use piecewise_backend::cuda::{CudaProbe, Faults, Nvrtc, Source, library_dirs};
+use piecewise_backend::cuda::{CudaOptions, CudaProbe, Nvrtc, Source, library_dirs};
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;
 
@@ -39,7 +39,7 @@ impl HostKernel {
     /// Compiles `source` for the first device and loads its `entry`.
     pub(crate) fn load(source: &str, entry: &str) -> Result<Self, String> {
         let dirs = library_dirs(&[]);
-        let probe = CudaProbe::run(&dirs, &Faults::default());
+        let probe = CudaProbe::run(&CudaOptions::default());
         let arch = probe.check(0).map_err(|e| e.to_string())?.arch;
         let nvrtc = Nvrtc::open(&dirs, None).map_err(|e| e.to_string())?;
         let source = Source { name: "host.cu", text: source, headers: &[], options: &[] };

@@ -13,6 +13,7 @@ mod equal_modes;
 mod frozen_list;
 mod host_kernel;
 mod launch_check;
+mod modes;
 mod new_compositions;
 mod programmatic;
 mod random_graphs;
@@ -45,8 +46,8 @@ macro_rules! suite {
             use crate::target::Target;
             use crate::user_op::{Form, Place};
             use crate::{
-                alternatives, equal_modes, frozen_list, new_compositions, random_graphs, random_steps,
-                several_rows, user_op, warm_start, wide_heads,
+                alternatives, equal_modes, frozen_list, modes, new_compositions, random_graphs,
+                random_steps, several_rows, user_op, warm_start, wide_heads,
             };
             use piecewise_ir::dtype::DType::{BF16, F32};
             use piecewise_runtime::mode::GraphMode;
@@ -72,19 +73,37 @@ macro_rules! suite {
                 random_steps_full_and_piecewise_bf16 {
                     random_steps::equal_launched_steps::<T>(GraphMode::FullAndPiecewise, BF16, 4, 4);
                 }
+                random_uniform_steps_full_f32 {
+                    random_steps::equal_launched_uniform_steps::<T>(F32);
+                }
+                random_uniform_steps_full_bf16 {
+                    random_steps::equal_launched_uniform_steps::<T>(BF16);
+                }
                 launched_piecewise_and_full_give_the_same_bits_f32 {
                     equal_modes::same_bits_in_every_mode::<T>(F32);
                 }
                 launched_piecewise_and_full_give_the_same_bits_bf16 {
                     equal_modes::same_bits_in_every_mode::<T>(BF16);
                 }
+                a_mode_is_known_by_its_launches {
+                    modes::a_mode_is_known_by_its_launches::<T>();
+                }
+                excluded_layers_are_launched {
+                    modes::excluded_layers_are_launched::<T>();
+                }
+                the_mode_of_a_live_model_changes {
+                    modes::the_mode_of_a_live_model_changes::<T>();
+                }
                 every_alternative_computes_the_same {
                     alternatives::agree::<T>(F32, 1e-5);
                     alternatives::agree::<T>(BF16, 2e-2);
                 }
                 padding_changes_no_real_row {
-                    equal_modes::padded_equals_unpadded::<T>(F32, 1e-5);
-                    equal_modes::padded_equals_unpadded::<T>(BF16, 2e-2);
+                    random_steps::equal_padded_steps::<T>(F32, 1e-5);
+                    random_steps::equal_padded_steps::<T>(BF16, 2e-2);
+                }
+                a_wide_block_table_is_a_narrow_one {
+                    equal_modes::a_wide_block_table_is_a_narrow_one::<T>();
                 }
                 a_graph_that_is_never_split_gives_the_same_bits {
                     equal_modes::never_split_equals_split::<T>(F32);
@@ -140,6 +159,12 @@ macro_rules! suite {
             }
         }
     };
+}
+
+/// What a kernel takes in is the compiler's own affair on other targets.
+#[test]
+fn a_level_is_known_by_its_launches() {
+    modes::a_level_is_known_by_its_launches::<target::Cpu>();
 }
 
 suite!(cpu, crate::target::Cpu);

@@ -40,8 +40,8 @@ fn squared_relu_gate<'b>(b: &'b Builder, gate: Tensor<'b>, up: Tensor<'b>) -> Te
 
 fn graph(dtype: DType) -> Graph {
     let b = Builder::new("composed").weight_dtype(dtype);
-    let t = b.symbol("T", 1, 16, None);
-    let x = b.input("x", dtype, [t.into(), 24u64.into()], None, None);
+    let t = b.symbol("T", 1, 16);
+    let x = b.input("x", dtype, (t, 24));
     let h = cube_mean_norm(&b, x.linear(b.weight("in", [32, 24])));
     let gate = h.linear(b.weight("gate", [48, 32]));
     let up = h.linear(b.weight("up", [48, 32]));

@@ -6,14 +6,12 @@ use crate::user_op::registry;
 use piecewise_ir::eval::Evaluator;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
-use piecewise_ir::testing::{RandomArrays, RandomGraph, mix_ops, norm_error, random_arrays};
+use piecewise_ir::testing::{RandomArrays, RandomGraph, mix_ops, norm_error, random_arrays, soak};
 use piecewise_runtime::mode::{GraphMode, Level, StepMode};
 use piecewise_runtime::pipeline::plan;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How many graphs are run instead of a target's own number.
-const GRAPHS_VARIABLE: &str = "PIECEWISE_RANDOM_GRAPHS";
 const SIZES: [u64; 3] = [4, 16, RandomGraph::MAX_T];
 
 /// A random graph, planned, with what it is given. The arrays are the first graph's: passes may
@@ -51,8 +49,7 @@ impl Case {
 
 /// Calls `case` with the seeds of a target's graphs, on every processor.
 fn each_seed<T: Target>(case: impl Fn(u64) + Sync) {
-    let asked = std::env::var(GRAPHS_VARIABLE).ok().map(|n| n.parse().unwrap());
-    let (graphs, next) = (asked.unwrap_or(T::RANDOM_GRAPHS), AtomicU64::new(0));
+    let (graphs, next) = (u64::from(soak(T::RANDOM_GRAPHS)), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
             scope.spawn(|| {

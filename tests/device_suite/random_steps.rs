@@ -1,17 +1,22 @@
 //! Over a long random sequence of sizes and batch mixes, with poison on, each step equals a
-//! launched run of the same sizes that starts from a copy of the same states and inputs.
+//! launched run of the same sizes that starts from a copy of the same states and inputs. In mode
+//! full the same holds of uniform batches of one to eight tokens for each sequence.
 
-use crate::sequences::{Sequences, Turn, set_states, states, step};
+use crate::any_graph::elements;
+use crate::sequences::{Left, Sequences, Turn, set_states, states, step};
 use crate::small_decoder::Setup;
 use crate::target::Target;
+use piecewise_backend::artifact::PieceSize;
 use piecewise_ir::dtype::DType;
-use piecewise_ir::testing::Rng;
+use piecewise_ir::testing::{Rng, norm_error, soak};
 use piecewise_runtime::batch::ChunkRows;
 use piecewise_runtime::checks::KvPoison;
 use piecewise_runtime::mode::{GraphMode, StepMode};
 use piecewise_runtime::model::Checks;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 
-const STEPS: usize = 1000;
+const STEPS: u32 = 1000;
 
 /// The turns of a step: mostly decode, mostly within the largest size, all sorts of lengths.
 fn turns(sequences: &mut Sequences, setup: &Setup, rng: &mut Rng) -> Vec<Turn> {
@@ -39,7 +44,23 @@ fn turns(sequences: &mut Sequences, setup: &Setup, rng: &mut Rng) -> Vec<Turn> {
     turns
 }
 
-/// [`STEPS`] steps in `mode`; the launched run has `other_threads` threads.
+/// The turns of a uniform batch: any number of sequences and of tokens for each, of which none, the
+/// last or all are wanted.
+fn uniform_turns(sequences: &mut Sequences, setup: &Setup, rng: &mut Rng) -> Vec<Turn> {
+    let tokens = 1 + rng.below(8) as u64;
+    let mut turns = Vec::new();
+    for sequence in 0..1 + rng.below(sequences.list.len()) {
+        if sequences.list[sequence].length + tokens > setup.max_length {
+            sequences.restart(sequence);
+        }
+        let rows = [ChunkRows::Last, ChunkRows::All, ChunkRows::None][rng.below(3)];
+        let feedback = tokens == 1 && sequences.can_feed_back(sequence) && rng.one_in(2);
+        turns.push(Turn { sequence, tokens, rows, feedback });
+    }
+    turns
+}
+
+/// At least [`STEPS`] steps in `mode`; the launched run has `other_threads` threads.
 pub(crate) fn equal_launched_steps<T: Target>(
     mode: GraphMode,
     dtype: DType,
@@ -48,15 +69,57 @@ pub(crate) fn equal_launched_steps<T: Target>(
 ) {
     let checks = Checks { poison: true, addresses: true, compare: false };
     let setup = Setup { mode, dtype, checks, threads, ..Setup::default() };
+    equal_launched::<T>(&setup, other_threads, &mut turns, &|_| {});
+}
+
+/// Uniform batches of one to eight tokens for each sequence in mode full, some beside sizes that
+/// only their own graphs have, and mixed steps between them.
+pub(crate) fn equal_launched_uniform_steps<T: Target>(dtype: DType) {
+    let setup = Setup {
+        mode: GraphMode::Full,
+        dtype,
+        checks: Checks { poison: true, addresses: true, compare: false },
+        max_rows: 32,
+        batches: vec![1, 3, 4],
+        query_lengths: (1..=8).collect(),
+        ..Setup::default()
+    };
+    let seen = RefCell::new(BTreeSet::new());
+    let mut either = |sequences: &mut Sequences, setup: &Setup, rng: &mut Rng| {
+        if rng.one_in(4) {
+            turns(sequences, setup, rng)
+        } else {
+            uniform_turns(sequences, setup, rng)
+        }
+    };
+    equal_launched::<T>(&setup, 2, &mut either, &|left| {
+        if left.report.mode == StepMode::Full {
+            seen.borrow_mut().extend(left.report.sizes.uniform());
+        }
+    });
+    let batches = [1, 3, 4].into_iter();
+    let all = batches.flat_map(|sequences| {
+        (1..=8).map(move |query_length| PieceSize::Uniform { sequences, query_length })
+    });
+    assert_eq!(seen.into_inner(), all.collect());
+}
+
+fn equal_launched<T: Target>(
+    setup: &Setup,
+    other_threads: usize,
+    turns: &mut dyn FnMut(&mut Sequences, &Setup, &mut Rng) -> Vec<Turn>,
+    see: &dyn Fn(&Left),
+) {
+    let Setup { mode, dtype, .. } = *setup;
     let mut replayed = setup.build::<T>();
     let mut launched = Setup { threads: other_threads, ..setup.clone() }.build::<T>();
     launched.invalidate_graphs();
     let mut sequences = Sequences::of(&replayed);
     let poison = KvPoison::new(replayed.module().graph(), replayed.memory());
     let mut rng = Rng::new(3);
-    let mut replays = 0;
-    for number in 0..STEPS {
-        let turns = turns(&mut sequences, &setup, &mut rng);
+    let (mut replays, steps) = (0, soak(STEPS));
+    for number in 0..steps {
+        let turns = turns(&mut sequences, setup, &mut rng);
         let live: Vec<_> = sequences.list.iter().map(|s| (&s.table, s.length)).collect();
         poison.fill(replayed.device_mut(), &sequences.pool, live.into_iter()).unwrap();
         let view = sequences.fill(&turns, &mut rng);
@@ -65,7 +128,8 @@ pub(crate) fn equal_launched_steps<T: Target>(
         let found = step(&mut replayed, &view);
         let expected = step(&mut launched, &view);
         assert_eq!(expected.report.mode, StepMode::None);
-        replays += usize::from(found.report.mode != StepMode::None);
+        replays += u32::from(found.report.mode != StepMode::None);
+        see(&found);
         if let Some(difference) = found.difference(&expected) {
             panic!("step {number} of {mode:?}, {dtype}, {turns:?}: {difference}");
         }
@@ -73,5 +137,42 @@ pub(crate) fn equal_launched_steps<T: Target>(
         let logits = logits.map(|b| f32::from_le_bytes(b.try_into().unwrap()));
         assert!(logits.clone().all(f32::is_finite), "step {number}: poison reached a real row");
     }
-    assert!(replays > STEPS * 3 / 4, "only {replays} of {STEPS} steps replayed");
+    assert!(replays > steps / 4 * 3, "only {replays} of {steps} steps replayed");
+}
+
+/// The real rows of `T::PADDED_STEPS` steps do not depend on how far each is padded, but for the
+/// order of sums where another size has another kernel.
+pub(crate) fn equal_padded_steps<T: Target>(dtype: DType, tolerance: f64) {
+    let default = Setup { mode: GraphMode::Piecewise, dtype, ..Setup::default() };
+    let every_size = Vec::from_iter(1..=default.max_tokens);
+    let mut exact = Setup { sizes: every_size, ..default.clone() }.build::<T>();
+    let mut padded = [vec![32, default.max_tokens], vec![default.max_tokens]]
+        .map(|sizes| Setup { sizes, ..default.clone() }.build::<T>());
+    let mut sequences = Sequences::of(&exact);
+    let mut rng = Rng::new(5);
+    let (mut padded_steps, steps) = (0, soak(T::PADDED_STEPS));
+    for step_number in 0..steps {
+        let mut turns = turns(&mut sequences, &default, &mut rng);
+        // A sum in another order may sample another id.
+        turns.iter_mut().for_each(|turn| turn.feedback = false);
+        let view = sequences.fill(&turns, &mut rng);
+        let before = states(&mut exact);
+        let expected = step(&mut exact, &view);
+        assert_eq!(expected.report.mode, StepMode::Piecewise);
+        for model in &mut padded {
+            set_states(model, &before);
+            let found = step(model, &view);
+            let parts = [
+                ("logits", DType::F32, &found.outputs[0], &expected.outputs[0]),
+                ("states", dtype, &found.states, &expected.states),
+            ];
+            for (what, dtype, found, expected) in parts {
+                let error = norm_error(&elements(dtype, found), &elements(dtype, expected));
+                assert!(error <= tolerance, "step {step_number}, {turns:?}: {what} by {error}");
+            }
+            padded_steps += u32::from(found.report.sizes != expected.report.sizes);
+        }
+    }
+    assert!(padded_steps > steps, "only {padded_steps} padded otherwise");
+    println!("{} {dtype}: {padded_steps} steps equal at another padding", T::NAME);
 }

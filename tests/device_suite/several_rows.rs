@@ -27,8 +27,8 @@ fn graph() -> Graph {
     let b = Builder::new("tower").weight_dtype(F32);
     let kinds = [("T", 1, 16, "tokens"), ("P", 4, 64, "4*tokens"), ("W", 1, 24, "rows.windows")];
     let outputs = kinds.map(|(name, min, max, role)| {
-        let rows = b.symbol(name, min, max, Some(role));
-        let x = b.input(&name.to_lowercase(), F32, [rows.into(), WIDTH.into()], None, None);
+        let rows = b.symbol_with_role(name, min, max, role);
+        let x = b.input(&name.to_lowercase(), F32, (rows, WIDTH));
         let _scope = b.scope(name);
         let h = x.rms_norm(b.weight("norm", [WIDTH]), 1e-5).silu();
         x + h.linear(b.weight("out", [WIDTH, WIDTH]))
@@ -56,6 +56,9 @@ fn build<T: Target>(mode: GraphMode) -> CompiledModel<T::Device> {
         read_outputs: vec![0, 1, 2],
         capture: CaptureWhen::Startup,
         on_capture_failure: OnCaptureFailure::Error,
+        capture_attempts: 3,
+        capture_exclude: Vec::new(),
+        probes: Vec::new(),
         tune: TuneMode::default(),
         strict: false,
         checks: Checks { poison: true, addresses: true, compare: false },
@@ -84,7 +87,8 @@ pub(crate) fn equal_the_evaluator<T: Target>() {
             });
             let bytes = inputs.each_ref().map(bytes_of);
             let bytes = bytes.each_ref().map(Vec::as_slice);
-            let step = StepData { counts: &counts, inputs: &bytes, query_length: None };
+            let step =
+                StepData { counts: &counts, inputs: &bytes, short_rows: &[], query_length: None };
             let ticket = model.submit(&step).unwrap();
             let report = model.last_step().unwrap();
             let launched = windows > 16;
@@ -99,7 +103,7 @@ pub(crate) fn equal_the_evaluator<T: Target>() {
         }
         let x = [vec![0; 4 * 8 * 2], vec![0; 4 * 8 * 7], vec![0; 4 * 8]];
         let x = x.each_ref().map(Vec::as_slice);
-        let step = StepData { counts: &[2, 7, 1], inputs: &x, query_length: None };
+        let step = StepData { counts: &[2, 7, 1], inputs: &x, short_rows: &[], query_length: None };
         let error = model.submit(&step).unwrap_err();
         assert!(matches!(error, ModelError::Tied { count: 7, expected: 8, .. }), "{error}");
     }

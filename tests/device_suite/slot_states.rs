@@ -16,7 +16,9 @@ use piecewise_kernels::roles;
 use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::batch::RoleMap;
 use piecewise_runtime::dispatch::Dispatcher;
-use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Event, Request, RequestId};
+use piecewise_runtime::engine::{
+    BatchingEngine, Engine, EngineOptions, Request, RequestEvent, RequestId,
+};
 use piecewise_runtime::mode::{GraphMode, Level};
 use piecewise_runtime::model::{
     BuildOptions, CaptureWhen, Checks, CompiledModel, OnCaptureFailure,
@@ -134,6 +136,9 @@ fn engine(mode: GraphMode) -> BatchingEngine<CpuDevice> {
         read_outputs: vec![1],
         capture: CaptureWhen::Startup,
         on_capture_failure: OnCaptureFailure::Error,
+        capture_attempts: 3,
+        capture_exclude: Vec::new(),
+        probes: Vec::new(),
         tune: TuneMode::default(),
         strict: true,
         checks: Checks { poison: true, addresses: true, compare: true },
@@ -155,10 +160,10 @@ fn request(number: u32) -> Request {
     Request::new(ids.collect::<Vec<_>>(), 9)
 }
 
-fn ids_of(events: &[Event]) -> BTreeMap<RequestId, Vec<u32>> {
+fn ids_of(events: &[RequestEvent]) -> BTreeMap<RequestId, Vec<u32>> {
     let mut ids: BTreeMap<RequestId, Vec<u32>> = BTreeMap::new();
     for event in events {
-        if let Event::Token { request, id } = *event {
+        if let RequestEvent::Token { request, id } = *event {
             ids.entry(request).or_default().push(id);
         }
     }

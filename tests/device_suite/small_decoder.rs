@@ -9,6 +9,7 @@ use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::artifact_store::compile_module;
+use piecewise_runtime::batch::{Probe, RoleMap, probes};
 use piecewise_runtime::dispatch::Dispatcher;
 use piecewise_runtime::mode::{GraphMode, Level};
 use piecewise_runtime::model::{
@@ -16,6 +17,7 @@ use piecewise_runtime::model::{
 };
 use piecewise_runtime::pipeline::plan;
 use piecewise_runtime::sizes::SizeList;
+use piecewise_runtime::symbols::SymbolTable;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -30,10 +32,16 @@ pub(crate) struct Setup {
     pub dtype: DType,
     pub max_tokens: u64,
     pub max_sequences: u64,
+    pub max_rows: u64,
     pub max_length: u64,
+    /// Rows of the KV pool; enough for every sequence if unset.
+    pub kv_rows: Option<u64>,
     pub mode: GraphMode,
     pub sizes: Vec<u64>,
     pub batches: Vec<u64>,
+    pub query_lengths: Vec<u64>,
+    pub level: Level,
+    pub exclude: Vec<String>,
     pub threads: usize,
     pub checks: Checks,
     pub split_ops: Option<Vec<String>>,
@@ -47,10 +55,15 @@ impl Default for Setup {
             dtype: DType::F32,
             max_tokens: 64,
             max_sequences: 4,
+            max_rows: 4,
             max_length: 96,
+            kv_rows: None,
             mode: GraphMode::FullAndPiecewise,
             sizes: vec![1, 2, 3, 5, 8, 16, 17, 48],
             batches: vec![1, 2, 3, 4],
+            query_lengths: vec![1],
+            level: Level::Piecewise,
+            exclude: Vec::new(),
             threads: 1,
             checks: Checks::default(),
             split_ops: None,
@@ -78,43 +91,59 @@ impl Setup {
         let limits = DecoderLimits {
             activations: self.dtype,
             max_tokens: self.max_tokens,
-            max_rows: self.max_sequences,
+            max_rows: self.max_rows,
             max_sequences: self.max_sequences,
             max_length: self.max_length,
-            kv_rows: self.max_length.next_multiple_of(16) * self.max_sequences,
+            kv_rows: self
+                .kv_rows
+                .unwrap_or(self.max_length.next_multiple_of(16) * self.max_sequences),
         };
         decoder(&config.unwrap(), &limits, |_| None).unwrap()
     }
 
     pub(crate) fn module(&self) -> Module {
-        plan(self.graph(), Level::Piecewise, self.split_ops.as_deref(), Vec::new()).unwrap().0
+        plan(self.graph(), self.level, self.split_ops.as_deref(), Vec::new()).unwrap().0
     }
 
-    pub(crate) fn options(&self) -> BuildOptions {
+    fn dispatcher(&self) -> Dispatcher {
         let list = |name, sizes: &[u64], bound| {
             SizeList::new(name, sizes.to_vec(), "bound", bound).unwrap()
         };
-        let dispatcher = Dispatcher {
+        Dispatcher {
             mode: self.mode,
             tokens: list("tokens", &self.sizes, self.max_tokens),
             batches: list("batches", &self.batches, self.max_sequences),
-            query_lengths: vec![1],
+            query_lengths: self.query_lengths.clone(),
             max_tokens: self.max_tokens,
-            max_rows: self.max_sequences,
+            max_rows: self.max_rows,
             max_sequences: self.max_sequences,
             padding: true,
             own: Vec::new(),
-        };
+        }
+    }
+
+    pub(crate) fn options(&self) -> BuildOptions {
         BuildOptions {
-            dispatcher,
-            max_logit_rows: self.max_sequences,
+            dispatcher: self.dispatcher(),
+            max_logit_rows: self.max_rows,
             read_outputs: vec![0, 1],
             capture: CaptureWhen::Startup,
             on_capture_failure: OnCaptureFailure::Error,
+            capture_attempts: 3,
+            capture_exclude: self.exclude.clone(),
+            probes: self.probes(),
             tune: TuneMode::default(),
             strict: false,
             checks: self.checks,
         }
+    }
+
+    /// Probes of the graph, in the modes that capture.
+    fn probes(&self) -> Vec<Probe> {
+        let graph = self.graph();
+        let symbols = SymbolTable::new(graph.symbols()).unwrap();
+        let roles = RoleMap::resolve(&graph, &symbols, &OpRegistry::builtin()).unwrap();
+        probes(&roles, &self.dispatcher())
     }
 
     /// The model of a planned module.

@@ -4,7 +4,7 @@
 
 use piecewise_backend::compiler::{Compiler, NoStore, Store};
 use piecewise_backend::cpu::{AbsorbingCompiler, CpuCompiler, CpuDevice};
-use piecewise_backend::cuda::{CudaDevice, CudaOptions, CudaProbe, Faults, library_dirs};
+use piecewise_backend::cuda::{CudaDevice, CudaOptions, CudaProbe};
 use piecewise_backend::device::Device;
 use piecewise_backend::store::MemoryStore;
 use piecewise_kernels::op::OpRegistry;
@@ -21,8 +21,11 @@ pub(crate) trait Target {
     /// The largest step that the cases of equal modes run; more on a device that is quick.
     const MOST_TOKENS: u64 = 512;
 
+    /// The random steps that are padded in two ways.
+    const PADDED_STEPS: u32 = 500;
+
     /// The random graphs that are run.
-    const RANDOM_GRAPHS: u64;
+    const RANDOM_GRAPHS: u32;
 
     /// Whether there is such a device; says on standard output if not. Where the environment
     /// requires it, that is a failure.
@@ -51,7 +54,8 @@ pub(crate) struct Cpu;
 impl Target for Cpu {
     type Device = CpuDevice;
     const NAME: &'static str = "cpu";
-    const RANDOM_GRAPHS: u64 = 1000;
+    const PADDED_STEPS: u32 = 1000;
+    const RANDOM_GRAPHS: u32 = 1000;
 
     fn make(registry: &Arc<OpRegistry>, threads: usize) -> (CpuDevice, Box<dyn Compiler>) {
         let device = CpuDevice::new(Arc::clone(registry), threads).unwrap();
@@ -69,7 +73,7 @@ pub(crate) struct AbsorbingCpu;
 impl Target for AbsorbingCpu {
     type Device = CpuDevice;
     const NAME: &'static str = "absorbing cpu";
-    const RANDOM_GRAPHS: u64 = 60;
+    const RANDOM_GRAPHS: u32 = 60;
 
     fn make(registry: &Arc<OpRegistry>, threads: usize) -> (CpuDevice, Box<dyn Compiler>) {
         let device = CpuDevice::new(Arc::clone(registry), threads).unwrap();
@@ -88,12 +92,12 @@ impl Target for Cuda {
     type Device = CudaDevice;
     const NAME: &'static str = "cuda";
     const MOST_TOKENS: u64 = 4096;
-    const RANDOM_GRAPHS: u64 = 60;
+    const RANDOM_GRAPHS: u32 = 60;
 
     fn is_there() -> bool {
         static MISSING: OnceLock<Option<String>> = OnceLock::new();
         let missing = MISSING.get_or_init(|| {
-            let probe = CudaProbe::run(&library_dirs(&[]), &Faults::default());
+            let probe = CudaProbe::run(&CudaOptions::default());
             probe.check(0).err().map(|reason| reason.to_string())
         });
         let Some(reason) = missing else { return true };

@@ -10,7 +10,6 @@ use piecewise_ir::custom::{Attr, Attrs, CustomOpDef, OpDefs};
 use piecewise_ir::dtype::DType::{F32, I32};
 use piecewise_ir::eval::{Array, Evaluator};
 use piecewise_ir::graph::Graph;
-use piecewise_ir::literal::Scalar;
 use piecewise_ir::module::Module;
 use piecewise_ir::op::RowTreatment;
 use piecewise_ir::testing::{MixOp, Rng, norm_error, random_arrays};
@@ -113,12 +112,12 @@ pub(crate) enum Form {
 
 fn graph(place: Place) -> Graph {
     let b = Builder::new("users").weight_dtype(F32);
-    let t = b.symbol("T", 1, 16, None);
-    let mut x = b.input("x", F32, [t.into(), WIDTH.into()], None, None);
-    let slots = b.input("slots", I32, [t.into()], Some(Scalar::new(I32, -1.0)), None);
+    let t = b.symbol("T", 1, 16);
+    let mut x = b.input("x", F32, (t, WIDTH));
+    let slots = b.input("slots", I32, [t]).padding(-1.0);
     for layer in 0..3 {
         let _scope = b.scope(format!("layers.{layer}"));
-        let state = b.state("memory", F32, [STATE_ROWS.into(), WIDTH.into()], None);
+        let state = b.state("memory", F32, (STATE_ROWS, WIDTH));
         let h = x.rms_norm(b.weight("norm", [WIDTH]), 1e-5);
         let h = h.linear(b.weight("in", [WIDTH, WIDTH]));
         let attrs = [("scale".to_owned(), Attr::Float(SCALE))].into();

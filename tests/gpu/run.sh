@@ -63,10 +63,11 @@ correctness() {
     run "$test" 180 bin/program --exact "tiny_model::$test"
   done
   run model_families 180 bin/program model_families::
+  run encoders 120 bin/program embed::
   run custom_op 60 bin/custom_op --device "$PIECEWISE_TEST_DEVICE"
   run cuda_regions 120 bin/backend cuda_regions::
-  run device_suite 200 bin/device_suite cuda --show-output
-  grep -E "^cuda.*(compared|random graphs|in turn)" "$logs/device_suite.log" || true
+  run device_suite 200 bin/device_suite cuda programmatic:: slot_states:: --show-output
+  grep -E "^cuda.*(compared|random graphs|in turn|another padding)" "$logs/device_suite.log" || true
 }
 
 # Each mode of the tiny model under each tool of compute-sanitizer, the tools beside each other. A

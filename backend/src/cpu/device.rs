@@ -7,7 +7,7 @@ use super::memory::{Memory, free_bytes};
 use super::profile::{LaunchTime, Profile};
 use super::program::{Binder, CpuProgram, Kernels};
 use crate::artifact::Artifact;
-use crate::device::{Address, Binding, CaptureRule, Device, DeviceError, HostBlock, Region};
+use crate::device::{Address, Binding, CaptureRule, Device, DeviceError, HostBlock, Reservation};
 use crate::measure::LaunchCounts;
 use crate::store::Store;
 use crate::tuning::{TuneMode, TuningReport};
@@ -155,17 +155,17 @@ impl Device for CpuDevice {
         free_bytes()
     }
 
-    fn reserve(&mut self, what: &str, bytes: u64) -> Result<Region, DeviceError> {
+    fn reserve(&mut self, what: &str, bytes: u64) -> Result<Reservation, DeviceError> {
         self.outside_capture(what, CaptureRule::NoAllocation)?;
         self.memory.reserve(what, bytes)
     }
 
-    fn back(&mut self, region: Region) -> Result<(), DeviceError> {
+    fn back(&mut self, region: Reservation) -> Result<(), DeviceError> {
         self.outside_capture("backing a region", CaptureRule::NoAllocation)?;
         self.memory.back(region)
     }
 
-    fn drop_backing(&mut self, region: Region) -> Result<(), DeviceError> {
+    fn drop_backing(&mut self, region: Reservation) -> Result<(), DeviceError> {
         self.outside_capture("dropping a region's backing", CaptureRule::NoAllocation)?;
         self.memory.drop_backing(region)
     }

@@ -1,6 +1,6 @@
 //! Reserved address ranges of the host's virtual memory.
 
-use crate::device::{Address, DeviceError, Region};
+use crate::device::{Address, DeviceError, Reservation};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -70,7 +70,7 @@ pub(super) struct Memory {
 const PAGE: u64 = 4096;
 
 impl Memory {
-    pub(super) fn reserve(&mut self, what: &str, bytes: u64) -> Result<Region, DeviceError> {
+    pub(super) fn reserve(&mut self, what: &str, bytes: u64) -> Result<Reservation, DeviceError> {
         let short =
             |reason: String| DeviceError::OutOfMemory { what: what.to_owned(), bytes, reason };
         let rounded = bytes.max(1).checked_next_multiple_of(PAGE);
@@ -82,16 +82,16 @@ impl Memory {
         let base = Address(mapping.base.expose_provenance() as u64);
         self.regions.push(Arc::new(mapping));
         self.names.push(what.to_owned());
-        Ok(Region { id: (self.regions.len() - 1) as u32, base, bytes })
+        Ok(Reservation { id: (self.regions.len() - 1) as u32, base, bytes })
     }
 
     /// What a region was reserved for.
-    fn name(&self, region: Region) -> String {
+    fn name(&self, region: Reservation) -> String {
         let name = self.names.get(region.id as usize).cloned();
         name.unwrap_or_else(|| format!("region {}", region.id))
     }
 
-    fn region(&self, region: Region) -> Result<&Arc<Mapping>, DeviceError> {
+    fn region(&self, region: Reservation) -> Result<&Arc<Mapping>, DeviceError> {
         self.regions.get(region.id as usize).ok_or_else(|| DeviceError::BadAddress {
             what: format!("region {}", region.id),
             address: region.base,
@@ -99,7 +99,7 @@ impl Memory {
         })
     }
 
-    pub(super) fn back(&mut self, region: Region) -> Result<(), DeviceError> {
+    pub(super) fn back(&mut self, region: Reservation) -> Result<(), DeviceError> {
         let mapping = self.region(region)?;
         if mapping.is_backed() {
             return Ok(());
@@ -117,7 +117,7 @@ impl Memory {
         mapping.remap(protection, true).map_err(|e| short(e.to_string()))
     }
 
-    pub(super) fn drop_backing(&mut self, region: Region) -> Result<(), DeviceError> {
+    pub(super) fn drop_backing(&mut self, region: Reservation) -> Result<(), DeviceError> {
         let mapping = self.region(region)?;
         if !mapping.is_backed() {
             return Ok(());

@@ -1,4 +1,5 @@
-//! Which regions of a piece become part of the products beside them, at few rows.
+//! Which regions of a piece become part of the products beside them: at one row, and after products
+//! of more.
 //!
 //! A region goes where its results go: what a product reads and nothing else does is computed by
 //! that product's blocks, the rest by the product that the region follows, which finishes elements
@@ -15,14 +16,20 @@ use piecewise_ir::graph::{Graph, ValueDef};
 use piecewise_ir::op::Op;
 use piecewise_kernels::cuda::{
     AfterProduct, BeforeProduct, LaunchRecipe, MatMulSpec, OperandRole, PartParam, RegionPart,
+    TENSOR_ROWS,
 };
 
-/// The most rows that absorb regions before products: with two, as measured on an H100, what each block computes again and
-/// the other ways of a product that are lost cost more than a launch.
+/// The most rows that absorb regions before products: with two, as measured on an H100, what each
+/// block computes again and the other ways of a product that are lost cost more than a launch.
 const ABSORBING_ROWS: u64 = 1;
 
 /// The depth that is long, as measured on an H100.
 const DEEP: u64 = 4096;
+
+/// Elements of a result, padding included, from which the product in tiles is expected to be the
+/// fastest over the true rows that come, as measured on an H100: it is level with the library where
+/// all rows are real, and ahead by what is padding.
+const TILE_ELEMENTS: u64 = 4 << 20;
 
 /// Bytes of a map that a block computes for itself: 128 for each of its threads, which takes about
 /// as long as another launch.
@@ -105,6 +112,14 @@ pub(super) fn prefers_tensor(spec: &MatMulSpec, rows: u64, arch: Arch) -> bool {
     rows >= 2 && (spec.depth() < DEEP || shared) && spec.multiplies_on_tensor_cores(rows, device)
 }
 
+/// Whether a product of so many rows is expected to be fastest in tiles.
+pub(super) fn prefers_tiles(spec: &MatMulSpec, rows: u64, arch: Arch) -> bool {
+    arch.has_warpgroup_products()
+        && spec.multiplies_in_tiles()
+        && rows > TENSOR_ROWS
+        && rows.saturating_mul(spec.columns()) >= TILE_ELEMENTS
+}
+
 impl Absorbed {
     fn of(
         graph: &Graph,
@@ -137,20 +152,20 @@ impl Group {
         arch: Arch,
     ) -> Option<(Way, LaunchRecipe)> {
         let spec = product(graph, matmul).ok()?;
+        let rows = spec.rows().eval(limits);
+        if self.before.is_none() && prefers_tiles(&spec, rows, arch) {
+            let recipe = spec.tile_kernel(Some(self.product_and_after(graph, matmul)?)).ok()?;
+            return Some((Way::Tile, recipe));
+        }
         let weights = graph.node(matmul).operands.get(1)?;
         if graph.ty(*weights).bytes(limits) > LONG_BYTES {
             return None;
         }
-        let rows = spec.rows().eval(limits);
         let before = self.before.as_ref();
         let before = before.map(|b| BeforeProduct { region: &b.part.region, roles: &b.roles });
         let after = match &self.after {
             None => None,
-            Some(a) => {
-                let value = graph.result(matmul);
-                let product = a.operands.iter().position(|&v| v == value)?;
-                Some(AfterProduct { region: &a.part.region, roles: &a.roles, product })
-            }
+            Some(_) => Some(self.product_and_after(graph, matmul)?),
         };
         let recipe = match before {
             None if prefers_tensor(&spec, rows, arch) => {
@@ -163,6 +178,13 @@ impl Group {
             before => spec.absorbing_kernel(rows, before, after).ok(),
         };
         Some((Way::Stream, recipe?))
+    }
+
+    fn product_and_after(&self, graph: &Graph, matmul: Node) -> Option<AfterProduct<'_>> {
+        let after = self.after.as_ref()?;
+        let value = graph.result(matmul);
+        let product = after.operands.iter().position(|&v| v == value)?;
+        Some(AfterProduct { region: &after.part.region, roles: &after.roles, product })
     }
 
     /// What the kernel reads and what it writes, in the order of its arguments.
@@ -295,18 +317,17 @@ impl Piece<'_> {
 mod tests {
     use super::*;
     use piecewise_ir::builder::Builder;
-    use piecewise_ir::dim::Dim;
     use piecewise_ir::dtype::DType;
 
     #[test]
     fn a_piece_without_regions_absorbs_nothing() {
         let b = Builder::new("plain");
-        let rows = b.symbol("T", 1, 64, None);
-        let x = b.input("x", DType::BF16, [Dim::from(rows), 64u64.into()], None, None);
+        let rows = b.symbol("T", 1, 64);
+        let x = b.input("x", DType::BF16, (rows, 64));
         let y = x.matmul_transposed(b.weight("w", [64u64, 64]), DType::BF16);
         let graph = b.finish([y]).unwrap();
         assert!(product(&graph, graph.nodes().next().unwrap()).unwrap().streams());
-        for rows in [0, 1, 8, 9] {
+        for rows in [0, 1, 8, 9, 1 << 20] {
             assert_eq!(Absorption::of(&graph, &[rows], Recomputed::Any, Arch::HOPPER), None);
         }
     }

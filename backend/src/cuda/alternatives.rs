@@ -15,6 +15,8 @@ pub(super) enum Way {
     Stream,
     /// By a library.
     Library,
+    /// In tiles of many rows, by warpgroups.
+    Tile,
     /// As it can always be.
     General,
 }

@@ -1,6 +1,6 @@
 //! The CUDA compiler: kernels, library calls and host functions for each node of a piece.
 
-use super::absorb::{Absorption, Recomputed, prefers_tensor, product, role};
+use super::absorb::{Absorption, Recomputed, prefers_tensor, prefers_tiles, product, role};
 use super::alternatives::{Choice, Lowering, Way, assemble};
 use super::code::Code;
 use super::image::{CudaImage, HostImage, IMAGE_VERSION, KernelImage};
@@ -40,9 +40,12 @@ const MULTIPROCESSORS: u32 = 132;
 /// them: those that cost each block no more than a norm, then all that can be. In those that follow
 /// each node has a launch of its own.
 ///
-/// A matmul has up to four ways to be computed: from two rows on the kernel on tensor cores
-/// where it applies, the streaming kernel for up to
-/// [`STREAM_ROWS`] rows, cuBLASLt where it takes the dtypes, the general kernel. The first of the
+/// From so many rows that Hopper's product in tiles is first, it takes in a region after it that is
+/// a map of its elements.
+///
+/// A matmul has up to five ways to be computed: from two rows on the kernel on tensor cores
+/// where it applies, the streaming kernel for up to [`STREAM_ROWS`] rows, cuBLASLt where it takes
+/// the dtypes, on Hopper the one in tiles above [`TENSOR_ROWS`], the general kernel. The first of the
 /// other alternatives takes for each what its size suggests, the rest one way for all.
 #[derive(Debug)]
 pub struct CudaCompiler {
@@ -53,11 +56,13 @@ pub struct CudaCompiler {
 }
 
 /// The ways of a product, the one first that is expected to be fastest.
-fn ways_by_size(rows: u64, tensor: bool) -> [Way; 4] {
+fn ways_by_size(rows: u64, tensor: bool, tiles: bool) -> [Way; 5] {
+    use Way::{General, Library, Stream, Tensor, Tile};
     match rows {
-        _ if tensor => [Way::Tensor, Way::Library, Way::Stream, Way::General],
-        ..=2 => [Way::Stream, Way::Library, Way::Tensor, Way::General],
-        _ => [Way::Library, Way::Tensor, Way::Stream, Way::General],
+        _ if tensor => [Tensor, Library, Tile, Stream, General],
+        _ if tiles => [Tile, Library, Tensor, Stream, General],
+        ..=2 => [Stream, Library, Tensor, Tile, General],
+        _ => [Library, Tensor, Tile, Stream, General],
     }
 }
 
@@ -68,6 +73,7 @@ struct Site<'a> {
     position: usize,
     name: String,
     limits: &'a [u64],
+    size: PieceSize,
     store: &'a dyn Store,
 }
 
@@ -200,9 +206,18 @@ impl CudaCompiler {
             let image = CudaImage::Matmul(Box::new(library));
             choices.push(Choice::of(Way::Library, image, WORKSPACE_BYTES));
         }
+        let tiles = self.arch().has_warpgroup_products() && spec.multiplies_in_tiles();
+        if tiles && rows > TENSOR_ROWS {
+            let recipe = spec.tile_kernel(None).map_err(|e| unsupported(e.to_string()))?;
+            choices.push(Choice::of(Way::Tile, self.kernel(site, recipe)?, 0));
+        }
         let recipe = spec.general_kernel().map_err(|e| unsupported(e.to_string()))?;
         choices.push(Choice::of(Way::General, self.kernel(site, recipe)?, 0));
-        let order = ways_by_size(rows, prefers_tensor(&spec, rows, self.arch()));
+        let (tensor, tiles) = (
+            prefers_tensor(&spec, rows, self.arch()),
+            prefers_tiles(&spec, rows, self.arch()),
+        );
+        let order = ways_by_size(rows, tensor, tiles);
         choices.sort_by_key(|choice| order.iter().position(|way| *way == choice.way));
         Ok(choices)
     }
@@ -232,6 +247,7 @@ impl CudaCompiler {
             attrs: &call.attrs,
             target: CudaTarget { capability: (number / 10, number % 10) },
             sizes: site.limits,
+            query_length: site.size.query_length(),
         };
         let implementation = op.implementation(&request);
         let implementation = implementation.map_err(|e| self.unsupported(site, e.to_string()))?;
@@ -342,13 +358,13 @@ impl CudaCompiler {
         piece: &UniquePiece,
         positions: &Positions<'_>,
         absorption: &Absorption,
-        limits: &[u64],
+        (size, limits): (PieceSize, &[u64]),
         store: &dyn Store,
     ) -> Result<Option<Vec<Option<Lowering>>>, CompileError> {
         let mut groups = Vec::with_capacity(absorption.groups.len());
         for (position, node) in piece.graph.nodes().enumerate() {
             let name = launch_name(&piece.graph, &positions.names, node);
-            let site = Site { piece, node, position, name, limits, store };
+            let site = Site { piece, node, position, name, limits, size, store };
             let group = self.group(&site, positions, absorption)?;
             if group.is_none() && absorption.groups[position].is_some() {
                 return Ok(None);
@@ -381,7 +397,7 @@ impl Compiler for CudaCompiler {
         for (position, node) in piece.graph.nodes().enumerate() {
             let Op::Custom(call) = &piece.graph.node(node).op else { continue };
             let name = launch_name(&piece.graph, &names, node);
-            let site = Site { piece, node, position, name, limits: &limits, store: &NoStore };
+            let site = Site { piece, node, position, name, limits: &limits, size, store: &NoStore };
             let (implementation, scratch, capture) = self.implementation(&site, call)?;
             let launches = match &implementation {
                 CudaImplementation::Source(kernels) => kernels.launches.as_slice(),
@@ -447,7 +463,7 @@ impl Compiler for CudaCompiler {
         let positions = Positions::new(piece);
         let lower = |(position, node): (usize, Node)| {
             let name = launch_name(&piece.graph, &positions.names, node);
-            let site = Site { piece, node, position, name, limits: &limits, store };
+            let site = Site { piece, node, position, name, limits: &limits, size, store };
             let args = node_args(&piece.graph, &positions, node);
             let args = args.map_err(|reason| self.unsupported(&site, reason))?;
             let choices = self.choices(&site)?;
@@ -462,7 +478,7 @@ impl Compiler for CudaCompiler {
         absorptions.dedup();
         let mut absorbed = Vec::with_capacity(absorptions.len());
         for absorption in &absorptions {
-            let groups = self.groups(piece, &positions, absorption, &limits, store)?;
+            let groups = self.groups(piece, &positions, absorption, (size, &limits), store)?;
             absorbed.extend(groups.map(|groups| (absorption, groups)));
         }
         let absorbed = absorbed.iter().map(|(absorption, groups)| {

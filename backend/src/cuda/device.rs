@@ -24,7 +24,7 @@ use super::probe::{DeviceReport, missing, open_driver};
 use super::program::{Binder, BoundLaunch, CudaProgram, Images, check_backing};
 use super::stream::Stream;
 use crate::artifact::Artifact;
-use crate::device::{Address, Binding, Device, DeviceError, HostBlock, Region};
+use crate::device::{Address, Binding, ByteRows, Device, DeviceError, HostBlock, Reservation};
 use crate::measure::LaunchCounts;
 use crate::measure::MeasuredDevice;
 use crate::store::Store;
@@ -54,8 +54,19 @@ pub struct CudaOptions {
     /// Compile kernels whose blocks note where and when they run, for
     /// [`crate::measure::MeasuredDevice::block_times`]. What is compiled so has keys of its own.
     pub stamps: bool,
-    /// What is planned to fail, for tests.
+    /// What is planned to fail.
+    #[cfg(any(test, feature = "testing"))]
     pub faults: Faults,
+}
+
+impl CudaOptions {
+    /// What is planned to fail: nothing but in tests.
+    pub(super) fn faults(&self) -> Faults {
+        #[cfg(any(test, feature = "testing"))]
+        return self.faults.clone();
+        #[cfg(not(any(test, feature = "testing")))]
+        Faults::default()
+    }
 }
 
 /// A CUDA device with its one stream.
@@ -89,13 +100,14 @@ impl CudaDevice {
     /// # Errors
     /// When the driver, a library or the device is missing or too old.
     pub fn open(options: CudaOptions, registry: OpRegistry) -> Result<Self, CudaError> {
-        let driver = open_driver(&options.faults)?;
+        let faults = options.faults();
+        let driver = open_driver(&faults)?;
         let major = Some(driver.inner.version().major());
         let dirs = library_dirs(&options.library_dirs);
-        if options.faults.misses(CudaLibrary::CublasLt) {
+        if faults.misses(CudaLibrary::CublasLt) {
             return Err(missing(CudaLibrary::CublasLt).into());
         }
-        let nvrtc = match options.faults.misses(CudaLibrary::Nvrtc) {
+        let nvrtc = match faults.misses(CudaLibrary::Nvrtc) {
             true => LazyNvrtc::missing(),
             false => LazyNvrtc::new(dirs.clone(), major),
         };
@@ -252,13 +264,13 @@ impl Device for CudaDevice {
         self.enter().map(|()| self.driver().free_bytes().unwrap_or(0)).unwrap_or(0)
     }
 
-    fn reserve(&mut self, what: &str, bytes: u64) -> Result<Region, DeviceError> {
+    fn reserve(&mut self, what: &str, bytes: u64) -> Result<Reservation, DeviceError> {
         self.enter()?;
         self.driver().scope(&[what], &[]);
         self.memory.reserve(what, bytes)
     }
 
-    fn back(&mut self, region: Region) -> Result<(), DeviceError> {
+    fn back(&mut self, region: Reservation) -> Result<(), DeviceError> {
         self.enter()?;
         if self.memory.back(region)? {
             self.fill(region.base, region.bytes, &[0])?;
@@ -266,7 +278,7 @@ impl Device for CudaDevice {
         Ok(())
     }
 
-    fn drop_backing(&mut self, region: Region) -> Result<(), DeviceError> {
+    fn drop_backing(&mut self, region: Reservation) -> Result<(), DeviceError> {
         self.enter()?;
         self.finish()?;
         self.memory.drop_backing(region)
@@ -368,6 +380,26 @@ impl Device for CudaDevice {
         self.driver()
             .copy_in(to.0, from, bytes, self.stream.handle)
             .map_err(|e| device_error(format!("copy {bytes} bytes to {to}"), &e))
+    }
+
+    fn copy_in_rows(
+        &mut self,
+        block: HostBlock,
+        offset: u64,
+        rows: ByteRows,
+        to: Address,
+    ) -> Result<(), DeviceError> {
+        self.enter()?;
+        let bytes = rows.span();
+        self.memory.check("a copy of rows to the device", to, bytes)?;
+        let from = self.block(block, offset.saturating_add(bytes))?.as_ptr();
+        if rows.width == 0 || rows.count == 0 {
+            return Ok(());
+        }
+        let from = from.wrapping_add(offset as usize);
+        self.driver()
+            .copy_in_rows(to.0, from, rows, self.stream.handle)
+            .map_err(|e| device_error(format!("copy {rows:?} to {to}"), &e))
     }
 
     fn copy_out(

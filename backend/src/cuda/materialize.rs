@@ -263,6 +263,7 @@ impl Loader {
             programmatic: false,
             stream: self.stream.handle,
             parameters,
+            maps: &[],
         };
         context
             .driver

@@ -171,7 +171,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn product(ta: bool, tb: bool, lhs: &[u64], rhs: &[u64], out: &[u64]) -> Matmul {
-        let ty = |shape: &[u64]| TensorType::new(DType::F32, shape.iter().copied());
+        let ty = |shape: &[u64]| TensorType::new(DType::F32, shape);
         Matmul { transpose_lhs: ta, transpose_rhs: tb, lhs: ty(lhs), rhs: ty(rhs), out: ty(out) }
     }
 

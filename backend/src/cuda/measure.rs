@@ -196,6 +196,7 @@ impl MeasuredDevice for CudaDevice {
                 programmatic: false,
                 stream: self.stream.handle,
                 parameters: &[buffer.address, bytes / 16, sink.address],
+                maps: &[],
             };
             for pass in 0..=PASSES {
                 let start = self.mark()?;

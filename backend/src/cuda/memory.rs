@@ -4,7 +4,7 @@
 use super::context::{Context, warn_failed};
 use super::driver::Handle;
 use super::error::{device_error, memory_error};
-use crate::device::{Address, DeviceError, Region};
+use crate::device::{Address, DeviceError, Reservation};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -115,14 +115,14 @@ impl Memory {
         Self { context: context.clone(), ranges: Vec::new() }
     }
 
-    pub(super) fn reserve(&mut self, what: &str, bytes: u64) -> Result<Region, DeviceError> {
+    pub(super) fn reserve(&mut self, what: &str, bytes: u64) -> Result<Reservation, DeviceError> {
         let range = AddressRange::reserve(&self.context, what, bytes)?;
         let base = Address(range.base);
         self.ranges.push(Arc::new(range));
-        Ok(Region { id: (self.ranges.len() - 1) as u32, base, bytes })
+        Ok(Reservation { id: (self.ranges.len() - 1) as u32, base, bytes })
     }
 
-    fn range(&self, region: Region) -> Result<&Arc<AddressRange>, DeviceError> {
+    fn range(&self, region: Reservation) -> Result<&Arc<AddressRange>, DeviceError> {
         let range = self.ranges.get(region.id as usize);
         range.filter(|range| range.base == region.base.0).ok_or_else(|| DeviceError::BadAddress {
             what: format!("region {}", region.id),
@@ -132,11 +132,11 @@ impl Memory {
     }
 
     /// Backs a range; whether it was without backing, and so holds anything.
-    pub(super) fn back(&mut self, region: Region) -> Result<bool, DeviceError> {
+    pub(super) fn back(&mut self, region: Reservation) -> Result<bool, DeviceError> {
         self.range(region)?.back()
     }
 
-    pub(super) fn drop_backing(&mut self, region: Region) -> Result<(), DeviceError> {
+    pub(super) fn drop_backing(&mut self, region: Reservation) -> Result<(), DeviceError> {
         self.range(region)?.drop_backing()
     }
 

@@ -1,10 +1,11 @@
 //! What of CUDA is on this machine, without touching any of it in a way that could panic.
 
+use super::device::CudaOptions;
 use super::driver::faulty::{Faults, FaultyDriver};
 use super::driver::system::SystemDriver;
 use super::driver::{Attribute, Driver};
 use super::error::{CallError, CudaError, CudaVersion};
-use super::library::{CudaLibrary, LibraryError, open};
+use super::library::{CudaLibrary, LibraryError, library_dirs, open};
 use super::nvrtc::{Arch, Nvrtc, NvrtcError};
 use std::path::PathBuf;
 
@@ -139,11 +140,13 @@ pub(super) fn open_driver(faults: &Faults) -> Result<FaultyDriver<SystemDriver>,
 }
 
 impl CudaProbe {
-    /// Looks for the driver, its devices, NVRTC and cuBLASLt: the libraries in `dirs` first (see
+    /// Looks for the driver, its devices, NVRTC and cuBLASLt where a device that is opened with
+    /// `options` would: the libraries in its folders first (see
     /// [`library_dirs`](super::library_dirs)), then by the loader's rules. It changes nothing and
     /// does not fail: what is missing is in the report.
-    pub fn run(dirs: &[PathBuf], faults: &Faults) -> Self {
-        let driver = open_driver(faults);
+    pub fn run(options: &CudaOptions) -> Self {
+        let (dirs, faults) = (library_dirs(&options.library_dirs), options.faults());
+        let driver = open_driver(&faults);
         let (mut devices, mut device_error) = (Vec::new(), None);
         if let Ok(driver) = &driver {
             match read_devices(driver) {
@@ -158,7 +161,7 @@ impl CudaProbe {
         let major = driver.as_ref().ok().map(|driver| driver.version.major());
         let nvrtc = match faults.misses(CudaLibrary::Nvrtc) {
             true => Err(missing(CudaLibrary::Nvrtc).into()),
-            false => Nvrtc::open(dirs, major).map(|nvrtc| NvrtcReport {
+            false => Nvrtc::open(&dirs, major).map(|nvrtc| NvrtcReport {
                 path: nvrtc.path().to_owned(),
                 version: nvrtc.version(),
                 archs: nvrtc.archs().to_vec(),
@@ -166,7 +169,7 @@ impl CudaProbe {
         };
         let cublas_lt = match faults.misses(CudaLibrary::CublasLt) {
             true => Err(missing(CudaLibrary::CublasLt)),
-            false => find_cublas_lt(dirs, major),
+            false => find_cublas_lt(&dirs, major),
         };
         Self { driver, devices, device_error, nvrtc, cublas_lt }
     }
@@ -361,7 +364,7 @@ mod tests {
         for library in [CudaLibrary::Driver, CudaLibrary::Nvrtc, CudaLibrary::CublasLt] {
             faults.miss(library);
         }
-        let probe = CudaProbe::run(&[], &faults);
+        let probe = CudaProbe::run(&CudaOptions { faults, ..CudaOptions::default() });
         assert!(matches!(probe.check(0), Err(CudaError::Library(_))));
         insta::assert_snapshot!(probe);
     }
@@ -389,7 +392,7 @@ mod tests {
     /// Where there is no driver, opening it is an error, never a panic.
     #[test]
     fn probing_this_machine_never_panics() {
-        let probe = CudaProbe::run(&super::super::library_dirs(&[]), &Faults::default());
+        let probe = CudaProbe::run(&CudaOptions::default());
         assert_eq!(probe.rows().last().unwrap().what, "result");
         if probe.driver.is_err() {
             assert!(probe.devices.is_empty());

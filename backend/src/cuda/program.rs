@@ -1,7 +1,7 @@
 //! Artifacts bound to addresses.
 
 use super::context::Context;
-use super::driver::Handle;
+use super::driver::{Handle, TensorMap};
 use super::image::{CudaImage, HostImage, LIBRARY_MATMUL};
 use super::lt::LtCall;
 use super::matmul::Matmul;
@@ -65,6 +65,8 @@ pub(super) struct BoundKernel {
     pub(super) kernel: Arc<Kernel>,
     pub(super) recipe: LaunchRecipe,
     pub(super) values: Vec<ParameterValue>,
+    /// The parameters that are tensor maps instead, by position; of the largest size.
+    pub(super) maps: Vec<(usize, TensorMap)>,
 }
 
 /// The value of a kernel's parameter.
@@ -375,7 +377,19 @@ impl Binder<'_> {
                     Ok(_) => Ok(ParameterValue::of_size(dim)),
                     Err(_) => Err(format!("`{}` counts below 2^32, not to {dim:?}", recipe.entry)),
                 };
+                let driver = &self.context.driver;
+                let map = |(position, param): (usize, &Param)| {
+                    let Param::TensorMap(boxes) = param else { return None };
+                    let (address, rows) = (addresses[boxes.arg as usize], boxes.rows.eval(limits));
+                    let map = driver.encode_map(address, boxes, rows.max(1));
+                    let failed =
+                        |e| format!("the map of argument {} can't be made: {e}", boxes.arg);
+                    Some(map.map(|map| (position, map)).map_err(failed))
+                };
+                let maps = recipe.params.iter().enumerate().filter_map(map);
+                let maps = maps.collect::<Result<_, String>>()?;
                 let value = |param: &Param| match param {
+                    Param::TensorMap(_) => Ok(ParameterValue::Fixed(0)),
                     Param::Arg(i) => Ok(ParameterValue::Fixed(addresses[*i as usize])),
                     Param::Scratch(offset) => Ok(ParameterValue::Fixed(scratch + offset)),
                     Param::Counts => Ok(ParameterValue::Fixed(binding.counts.0)),
@@ -390,6 +404,7 @@ impl Binder<'_> {
                     kernel: loaded,
                     recipe: recipe.clone(),
                     values: recipe.params.iter().map(value).collect::<Result<_, String>>()?,
+                    maps,
                 })))
             }
             CudaImage::Matmul(matmul) => {

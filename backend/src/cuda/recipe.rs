@@ -264,7 +264,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn tensor(name: &str, shape: &[u64]) -> Recipe {
-        let ty = TensorType::new(DType::U8, shape.iter().copied());
+        let ty = TensorType::new(DType::U8, shape);
         Recipe::Checkpoint { name: name.to_owned(), ty }
     }
 

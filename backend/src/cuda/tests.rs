@@ -8,7 +8,7 @@ use super::driver::simulated::{Noted, SimulatedDriver};
 use super::*;
 use crate::artifact::{Artifact, PieceSize};
 use crate::compiler::Compiler;
-use crate::device::{Address, CaptureRule, Device, DeviceError};
+use crate::device::{Address, ByteRows, CaptureRule, Device, DeviceError};
 use crate::measure::{LaunchCounts, MeasuredDevice};
 use crate::store::MemoryStore;
 use crate::weights::{NormalWeights, WeightLayout};
@@ -42,6 +42,12 @@ fn memory_is_zeroed_and_comes_back_at_the_same_addresses() {
     assert_eq!(device.host_bytes(block), [9; 8]);
     assert!(device.copy_out(base, 5, block, 4).is_err());
     assert!(device.copy_in(block, 4, 5, base).is_err());
+    device.host_bytes_mut(block).copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
+    let rows = ByteRows { width: 2, pitch: 3, count: 2 };
+    device.copy_in_rows(block, 1, rows, base).unwrap();
+    device.read(base, &mut bytes).unwrap();
+    assert_eq!(bytes, [2, 3, 9, 5, 6, 9, 9, 9]);
+    assert!(device.copy_in_rows(block, 4, rows, base).is_err(), "the block ends before the rows");
     // An event that is given back marks again, and no other is made.
     let held = f.driver.held()["event"];
     let event = device.record(Some(event)).unwrap();
@@ -73,6 +79,7 @@ fn launches_take_addresses_counts_sizes_and_numbers() {
         grid: [2, 3, 1],
         programmatic,
         parameters: parameters.clone(),
+        maps: Vec::new(),
     };
     assert_eq!(f.driver.take_ran(), [noted("first", false), noted("second", true)]);
     let error = f.launch(&program, 17).unwrap_err();

@@ -42,7 +42,7 @@ fn norm(g: &mut Graph, x: Value, w: Value, outer: &[Dim], n: u64, dtype: DType) 
     g.push(Op::Binary(BinaryOp::Mul), vec![y, w], narrow, loc())
 }
 
-fn silu_gate(g: &mut Graph, both: Value, outer: &[Dim], n: u64, dtype: DType) -> Value {
+pub fn silu_gate(g: &mut Graph, both: Value, outer: &[Dim], n: u64, dtype: DType) -> Value {
     let at: Vec<Dim> = outer.iter().cloned().chain([n.into()]).collect();
     let narrow = ty(dtype, &at);
     let axis = outer.len();
@@ -78,10 +78,8 @@ pub fn layer(dtype: DType, fused: bool) -> Layer {
     };
     let x = g.add_input("x", ty(dtype, &dims(&[N])), None, None);
     let slots = g.add_input("slots", ty(I32, &dims(&[])), None, None);
-    let recipe = |shape: &[u64]| Recipe::Checkpoint {
-        name: "w".into(),
-        ty: TensorType::new(dtype, shape.iter().copied()),
-    };
+    let recipe =
+        |shape: &[u64]| Recipe::Checkpoint { name: "w".into(), ty: TensorType::new(dtype, shape) };
     let w0 = g.add_weight(TensorType::new(dtype, [N]), recipe(&[N]));
     let w1 = g.add_weight(TensorType::new(dtype, [2 * M, N]), recipe(&[2 * M, N]));
     let state = g.add_state("kv", ty(dtype, &[p.into(), M.into()]), None);

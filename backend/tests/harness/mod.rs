@@ -14,6 +14,7 @@ pub mod nodes;
 pub mod random;
 pub mod regions;
 pub mod target;
+pub mod tiles;
 
 use piecewise_backend::artifact::{Artifact, Digest, PieceSize};
 use piecewise_backend::compiler::{Compiler, NoStore};

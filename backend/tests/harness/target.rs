@@ -2,9 +2,7 @@
 
 use piecewise_backend::compiler::Compiler;
 use piecewise_backend::cpu::{CpuCompiler, CpuDevice};
-use piecewise_backend::cuda::{
-    CudaCompiler, CudaDevice, CudaOptions, CudaProbe, Faults, library_dirs,
-};
+use piecewise_backend::cuda::{CudaCompiler, CudaDevice, CudaOptions, CudaProbe};
 use piecewise_backend::device::Device;
 use piecewise_kernels::op::OpRegistry;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -67,7 +65,7 @@ impl Target for Cuda {
     const SCRATCH_BYTES: u64 = 64 << 20;
 
     fn is_there() -> bool {
-        let probe = CudaProbe::run(&library_dirs(&[]), &Faults::default());
+        let probe = CudaProbe::run(&CudaOptions::default());
         let Err(reason) = probe.check(0) else { return true };
         let required = std::env::var("PIECEWISE_REQUIRE_GPU").is_ok_and(|v| v == "1");
         assert!(!required, "PIECEWISE_REQUIRE_GPU=1, but {reason}");

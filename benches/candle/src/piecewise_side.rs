@@ -16,7 +16,7 @@ use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::batch::RoleMap;
 use piecewise_runtime::dispatch::Dispatcher;
-use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Event, Request, RequestId};
+use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, RequestEvent, Request, RequestId};
 use piecewise_runtime::mode::{GraphMode, Level};
 use piecewise_runtime::model::{
     BuildOptions, CaptureWhen, Checks, CompiledModel, OnCaptureFailure, Progress,
@@ -75,6 +75,9 @@ pub fn engine(
         read_outputs: vec![SAMPLED],
         capture: CaptureWhen::Startup,
         on_capture_failure: OnCaptureFailure::Error,
+        capture_attempts: 3,
+        capture_exclude: Vec::new(),
+        probes: Vec::new(),
         tune: TuneMode::default(),
         strict: true,
         checks: Checks::default(),
@@ -106,7 +109,7 @@ pub struct Piecewise {
     bytes_per_step: u64,
     bytes_per_position: u64,
     request: Option<RequestId>,
-    events: Vec<Event>,
+    events: Vec<RequestEvent>,
 }
 
 impl Piecewise {
@@ -126,7 +129,7 @@ impl Piecewise {
     fn next(&mut self) -> anyhow::Result<u32> {
         loop {
             self.engine.step(&mut self.events)?;
-            if let Some(Event::Token { id, .. }) = self.events.drain(..).next() {
+            if let Some(RequestEvent::Token { id, .. }) = self.events.drain(..).next() {
                 return Ok(id);
             }
             if !self.engine.has_work() {

@@ -2,7 +2,7 @@
 
 use super::super::model_args::DTypeArg;
 use super::launches::LaunchPattern;
-use super::workload::Prompts;
+use super::workload::{DecodeBatch, Prompts};
 use clap::ValueEnum;
 use piecewise::device::DeviceSpec;
 use piecewise::models::Preset;
@@ -16,6 +16,7 @@ use std::path::PathBuf;
   piecewise bench --preset qwen3-8b --device cuda --batch 1,8 --context 512 --mixed 300,512
   piecewise bench --model examples/tiny-qwen3 --batch 1,4 --context 64 --mixed 24,32 --steps 20
   piecewise bench --preset qwen3-8b --device cuda --prefill 512,2048,4x512
+  piecewise bench --preset qwen3-8b --device cuda --batch 8,8x4
   piecewise bench --preset qwen3-8b --device cuda --batch 1 --without 'attention_*,region'
   piecewise bench --preset qwen3-8b --device cuda --batch 1 --timeline step.json
   piecewise bench --preset qwen3-8b --device cuda --startup
@@ -38,9 +39,10 @@ pub(crate) struct BenchArgs {
     /// by default.
     #[arg(long, value_enum)]
     pub(super) dtype: Option<DTypeArg>,
-    /// Decode batches, in sequences [default: 1,2,4,8; none with --prefill].
-    #[arg(long, value_name = "N,..", value_delimiter = ',')]
-    pub(super) batch: Vec<u64>,
+    /// Decode batches, in sequences; NxM are N sequences of M tokens each, all of which are sampled
+    /// from [default: 1,2,4,8; none with --prefill].
+    #[arg(long, value_name = "N|NxM,..", value_delimiter = ',')]
+    pub(super) batch: Vec<DecodeBatch>,
     /// Mean contexts of the decode batches; those of the sequences of a batch differ around it.
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_values_t = [512])]
     pub(super) context: Vec<u64>,
@@ -143,9 +145,9 @@ impl BenchArgs {
     }
 
     /// The decode batches.
-    pub(super) fn batches(&self) -> Vec<u64> {
+    pub(super) fn batches(&self) -> Vec<DecodeBatch> {
         match self.batch.is_empty() && self.prefill.is_empty() {
-            true => vec![1, 2, 4, 8],
+            true => [1, 2, 4, 8].map(|sequences| DecodeBatch { sequences, query_length: 1 }).into(),
             false => self.batch.clone(),
         }
     }

@@ -1,11 +1,11 @@
 //! The costs file: what a step costs at each size, for the capture planner.
 
 use super::args::ModeArg;
-use super::rows::Row;
+use super::rows::{Row, RowHead};
 use anyhow::Context;
 use piecewise_planner::{CostPath, CostPoint};
 use piecewise_runtime::measure::CaptureReport;
-use piecewise_runtime::model::GraphKind;
+use piecewise_runtime::model::{CapturedGraph, GraphKind};
 use std::io::Write;
 use std::path::Path;
 
@@ -30,7 +30,7 @@ pub(super) fn points(modes: &[ModeCosts<'_>]) -> Vec<CostPoint> {
             if figures.size != row.head.tokens || row.head.kind == "prefill" {
                 return None;
             }
-            let (memory_bytes, capture_us) = capture_costs(mode, figures.size);
+            let (memory_bytes, capture_us) = capture_costs(mode, &row.head, figures.size);
             Some(CostPoint {
                 path,
                 tokens: u32::try_from(figures.size).ok()?,
@@ -44,15 +44,22 @@ pub(super) fn points(modes: &[ModeCosts<'_>]) -> Vec<CostPoint> {
     modes.iter().flat_map(of_mode).collect()
 }
 
-/// Bytes and microseconds of the graphs of a size; a head's belong to its own list.
-fn capture_costs(mode: &ModeCosts<'_>, size: u64) -> (Option<u64>, Option<f64>) {
+/// Bytes and microseconds of the graphs of a row's size; a head's belong to its own list, and a
+/// whole step of decodes has its own graph beside that of other steps of as many tokens.
+fn capture_costs(mode: &ModeCosts<'_>, row: &RowHead, size: u64) -> (Option<u64>, Option<f64>) {
     let kind = match mode.mode {
         ModeArg::None => return (None, None),
         ModeArg::Piecewise => GraphKind::Tokens,
         ModeArg::Full => GraphKind::Full,
     };
     let Some(report) = mode.captured else { return (None, None) };
-    let graphs = || report.graphs.iter().filter(|g| g.kind == kind && g.size == size);
+    let is_decode = row.kind == "decode";
+    let is_of_row = |graph: &&CapturedGraph| {
+        let uniform = graph.size.query_length().is_some();
+        let fits = mode.mode != ModeArg::Full || uniform == is_decode;
+        graph.kind == kind && graph.size.rows() == size && fits
+    };
+    let graphs = || report.graphs.iter().filter(is_of_row);
     if graphs().next().is_none() {
         return (None, None);
     }

@@ -2,7 +2,7 @@
 
 use super::rows::Row;
 use anyhow::{Context, bail, ensure};
-use piecewise_runtime::measure::{DynStepTimer, GroupSummary, LaunchSummary, Timeline};
+use piecewise_runtime::measure::{GroupSummary, LaunchSummary, StepTimer, Timeline};
 use piecewise_runtime::model::StepLaunch;
 use serde::Serialize;
 use std::cell::RefCell;
@@ -52,7 +52,7 @@ fn is_like(name: &str, pattern: &str) -> bool {
 /// # Errors
 /// When one of them names nothing.
 pub(super) fn leave_out(
-    timer: &mut dyn DynStepTimer,
+    timer: &mut dyn StepTimer,
     patterns: &[LaunchPattern],
 ) -> anyhow::Result<()> {
     if patterns.is_empty() {

@@ -7,7 +7,7 @@ use super::subject::{Bounds, Subject};
 use super::workload::{Lengths, Sequences, Workload, check_counts, sequences};
 use super::{super::progress::watcher, costs, launches};
 use piecewise::assembly::Notice;
-use piecewise_runtime::measure::{CaptureReport, DynStepTimer, PlannedStep, StepRecord, Traffic};
+use piecewise_runtime::measure::{CaptureReport, PlannedStep, StepRecord, StepTimer, Traffic};
 use piecewise_runtime::mode::GraphMode;
 use std::io::Write;
 
@@ -18,7 +18,8 @@ const PROMPT_TOKENS: u64 = 512;
 pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Report> {
     let mixed = args.mixed_totals();
     let (batches, modes) = (args.batches(), args.modes());
-    check_counts("--batch", &batches, !args.prefill.is_empty())?;
+    let counts = batches.iter().flat_map(|batch| [batch.sequences, batch.tokens()]);
+    check_counts("--batch", &counts.collect::<Vec<_>>(), !args.prefill.is_empty())?;
     check_counts("--context", &args.context, false)?;
     check_counts("--mixed", &mixed, true)?;
     check_counts("--capture-num-tokens", &args.capture_num_tokens, true)?;
@@ -124,22 +125,27 @@ fn workloads(args: &BenchArgs, mixed: &[u64], sequences: u64, vocab: u64) -> Vec
 /// The lists: batches and their sequences, and for each mixed batch and all prompts of a step the
 /// power of two that holds it, unless sizes were given.
 fn bounds(args: &BenchArgs, mixed: &[u64], needs: &Sequences) -> Bounds {
-    let mut batches = args.batches();
+    let given = args.batches();
+    let mut batches: Vec<u64> = given.iter().map(|batch| batch.sequences).collect();
+    let mut query_lengths: Vec<u64> = given.iter().map(|batch| batch.query_length).collect();
     let prompts = || args.prefill.iter().map(|prompts| prompts.total());
     batches.push(needs.room.len() as u64);
+    query_lengths.push(1);
     ascending(&mut batches);
+    ascending(&mut query_lengths);
     let mut tokens = args.capture_num_tokens.clone();
     if tokens.is_empty() {
         let totals = mixed.iter().copied().chain(prompts());
         tokens.extend(totals.map(u64::next_power_of_two));
     }
-    tokens.extend(&batches);
+    tokens.extend(given.iter().map(|batch| batch.tokens()).chain(batches.iter().copied()));
     ascending(&mut tokens);
     let largest = tokens.iter().chain(mixed).copied().chain(prompts()).max().unwrap_or(1);
     let prompt = needs.prefix.iter().copied().max().unwrap_or(0).min(PROMPT_TOKENS);
     Bounds {
         tokens,
         batches,
+        query_lengths,
         max_tokens: largest.max(prompt),
         positions: needs.room.clone(),
         mode: GraphMode::Full,
@@ -152,7 +158,7 @@ fn ascending(sizes: &mut Vec<u64>) {
 }
 
 fn compute_prompts(
-    timer: &mut dyn DynStepTimer,
+    timer: &mut dyn StepTimer,
     prompts: &[PlannedStep],
     start: &mut Start,
 ) -> anyhow::Result<()> {
@@ -165,7 +171,7 @@ fn compute_prompts(
     Ok(())
 }
 
-fn capture(timer: &mut dyn DynStepTimer, mode: ModeArg) -> anyhow::Result<CaptureReport> {
+fn capture(timer: &mut dyn StepTimer, mode: ModeArg) -> anyhow::Result<CaptureReport> {
     let mut watch = watcher();
     Ok(timer.recapture(mode.graph_mode(), &mut |progress| watch(Notice::Progress(progress)))?)
 }
@@ -180,7 +186,7 @@ struct Measured {
 
 /// Runs a workload launched, then as its mode does, from the same keys, values and ids.
 fn measure(
-    timer: &mut dyn DynStepTimer,
+    timer: &mut dyn StepTimer,
     args: &BenchArgs,
     mode: ModeArg,
     workload: &Workload,

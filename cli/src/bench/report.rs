@@ -5,7 +5,7 @@ use super::launches::TimelineReport;
 use super::rows::Row;
 use piecewise_backend::measure::ReadBandwidth;
 use piecewise_runtime::artifact_store::CompileCounts;
-use piecewise_runtime::measure::{CaptureReport, DynStepTimer, Traffic};
+use piecewise_runtime::measure::{CaptureReport, StepTimer, Traffic};
 use piecewise_runtime::model::{BuildTimes, Ledger};
 use serde::Serialize;
 use std::time::Duration;
@@ -107,7 +107,7 @@ impl Report {
 
 impl Start {
     /// `all` is from opening the device to the built model.
-    pub(super) fn of(plan: Duration, all: Duration, timer: &dyn DynStepTimer) -> Self {
+    pub(super) fn of(plan: Duration, all: Duration, timer: &dyn StepTimer) -> Self {
         Self::new(plan, all, timer.build_times(), timer.compile_counts(), timer.ledger())
     }
 

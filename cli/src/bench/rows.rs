@@ -96,9 +96,14 @@ pub(super) struct Yardstick {
 }
 
 impl Row {
-    /// `decode 8 x 512`, `mixed 300`, `prefill 2048` or `prefill 4 x 512`.
+    /// `decode 8 x 512`, or `decode 8x4 x 512` of four tokens each, `mixed 300`, `prefill 2048` or
+    /// `prefill 4 x 512`.
     pub(super) fn step(&self) -> String {
         match self.head.kind {
+            "decode" if self.head.tokens > self.head.batch => {
+                let each = self.head.tokens / self.head.batch.max(1);
+                format!("decode {}x{each} x {}", self.head.batch, self.head.context)
+            }
             "decode" => format!("decode {} x {}", self.head.batch, self.head.context),
             "prefill" if self.head.batch > 1 => {
                 format!("prefill {} x {}", self.head.batch, self.head.tokens / self.head.batch)

@@ -25,6 +25,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<StartReport> {
     let bounds = Bounds {
         tokens: TOKENS.to_vec(),
         batches: BATCHES.to_vec(),
+        query_lengths: vec![1],
         max_tokens: TOKENS[TOKENS.len() - 1],
         positions: vec![longest / 16 * 16; most],
         mode,

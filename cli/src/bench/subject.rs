@@ -9,11 +9,11 @@ use anyhow::{bail, ensure};
 use piecewise::assembly::Assembly;
 use piecewise::device::{DeviceSpec, OpenDevice, all_threads};
 use piecewise::models::DecoderConfig;
-use piecewise_backend::cuda::{CudaOptions, Faults};
+use piecewise_backend::cuda::CudaOptions;
 use piecewise_backend::store::MemoryStore;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::dtype::DType;
-use piecewise_runtime::measure::DynStepTimer;
+use piecewise_runtime::measure::StepTimer;
 use piecewise_runtime::mode::GraphMode;
 use piecewise_runtime::model::CaptureWhen;
 use std::sync::Arc;
@@ -34,6 +34,8 @@ pub(super) struct Bounds {
     pub(super) tokens: Vec<u64>,
     /// Decode batches, ascending.
     pub(super) batches: Vec<u64>,
+    /// Tokens of each of their sequences, ascending.
+    pub(super) query_lengths: Vec<u64>,
     /// The most tokens of a step.
     pub(super) max_tokens: u64,
     /// Positions of each sequence, whole pages.
@@ -71,7 +73,7 @@ impl Subject {
         &mut self,
         args: &BenchArgs,
         bounds: &Bounds,
-    ) -> anyhow::Result<(Box<dyn DynStepTimer>, Start)> {
+    ) -> anyhow::Result<(Box<dyn StepTimer>, Start)> {
         let started = Instant::now();
         let longest = bounds.positions.iter().copied().chain(args.max_seq_len).max();
         let longest = longest.unwrap_or(1).max(1);
@@ -97,6 +99,7 @@ impl Subject {
             .graph_mode(bounds.mode)
             .capture_sizes(bounds.tokens.iter().copied())
             .set("decode_batch_sizes", &bounds.batches)
+            .set("capture_query_lengths", &bounds.query_lengths)
             .set("capture", CaptureWhen::Lazy)
             .tune(tune)
             .check_weights()
@@ -120,7 +123,7 @@ impl Subject {
 
 /// A device whose blocks note where and when they run.
 fn noting_device(device: DeviceSpec) -> anyhow::Result<OpenDevice> {
-    let (device, _) = device.resolve(&Faults::default());
+    let (device, _) = device.resolve();
     ensure!(
         matches!(device, DeviceSpec::Cuda(_)),
         "--timeline needs a CUDA device: the processor runs no blocks"

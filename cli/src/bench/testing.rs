@@ -3,6 +3,7 @@
 use super::args::ModeArg;
 use super::report::{FirstPrompt, ModeReport, Report, Start};
 use super::rows::{Figures, Row, RowHead, Spread};
+use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::measure::{GraphShape, ReadBandwidth};
 use piecewise_runtime::artifact_store::CompileCounts;
 use piecewise_runtime::measure::{CaptureReport, Traffic};
@@ -50,9 +51,9 @@ fn head(mode: ModeArg, tokens: u64) -> RowHead {
 
 /// Three graphs.
 pub(super) fn captured() -> CaptureReport {
-    let graph = |size| CapturedGraph {
+    let graph = |sequences| CapturedGraph {
         kind: GraphKind::Full,
-        size,
+        size: PieceSize::Uniform { sequences, query_length: 1 },
         time: Duration::from_millis(40),
         bytes: 4 << 20,
     };

@@ -2,6 +2,7 @@
 
 use anyhow::{bail, ensure};
 use piecewise_kernels::attention::PAGE_ROWS;
+use piecewise_runtime::batch::ChunkRows;
 use piecewise_runtime::measure::{PlannedChunk, PlannedStep, StepTokens};
 use std::ops::Range;
 use std::str::FromStr;
@@ -9,12 +10,37 @@ use std::str::FromStr;
 /// What a row measures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Shape {
-    /// A token of each of so many sequences, whose contexts have this mean.
-    Decode { batch: u64, context: u64 },
+    /// Sequences that go on, whose contexts have this mean.
+    Decode { batch: DecodeBatch, context: u64 },
     /// Decodes and two chunks of prompts, so many tokens together.
     Mixed { tokens: u64, context: u64 },
     /// Prompts alone.
     Prefill(Prompts),
+}
+
+/// So many sequences of so many tokens each: `8` brings one of each, `8x4` four, each of which is
+/// sampled from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct DecodeBatch {
+    pub(super) sequences: u64,
+    pub(super) query_length: u64,
+}
+
+impl FromStr for DecodeBatch {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = |_| format!("`{text}` is neither N nor NxM: 8, or 8x4 for four tokens of each");
+        let (sequences, tokens) = text.split_once('x').unwrap_or((text, "1"));
+        let number = |text: &str| text.parse().map_err(wrong);
+        Ok(Self { sequences: number(sequences)?, query_length: number(tokens)? })
+    }
+}
+
+impl DecodeBatch {
+    /// Tokens of all of them.
+    pub(super) fn tokens(self) -> u64 {
+        self.sequences.saturating_mul(self.query_length)
+    }
 }
 
 /// So many prompts of so many tokens each: `2048` is one, `4x512` are four of 512.
@@ -66,8 +92,9 @@ impl Lengths {
 const PROMPTS: u64 = 2;
 
 /// The sequences that rows of these batches take: mixed ones need two prompts.
-pub(super) fn sequences(batches: &[u64], has_mixed: bool, prefill: &[Prompts]) -> u64 {
-    let counts = batches.iter().copied().chain(prefill.iter().map(|prompts| prompts.count));
+pub(super) fn sequences(batches: &[DecodeBatch], has_mixed: bool, prefill: &[Prompts]) -> u64 {
+    let batches = batches.iter().map(|batch| batch.sequences);
+    let counts = batches.chain(prefill.iter().map(|prompts| prompts.count));
     let batch = counts.max().unwrap_or(1);
     if has_mixed { batch.max(PROMPTS) } else { batch }
 }
@@ -93,24 +120,31 @@ fn context_of(sequence: u64, batch: u64, mean: u64) -> u64 {
 
 /// The first position that a decode of `context` writes: half of the timed steps come before the
 /// context is reached, and half after it.
-fn first_position(context: u64, lengths: Lengths) -> u64 {
-    context.saturating_sub(1 + lengths.warmup + lengths.timed / 2)
+fn first_position(context: u64, lengths: Lengths, query_length: u64) -> u64 {
+    let steps = 1 + lengths.warmup + lengths.timed / 2;
+    context.saturating_sub(steps.saturating_mul(query_length))
 }
 
-/// The decode of a sequence at a step of its row: the first brings an id, the others feed back.
-fn decode(sequence: u64, first: u64, step: u64, vocab: u64) -> PlannedChunk {
-    let start = first + step;
-    let tokens = if step == 0 { ids(sequence, start, 1, vocab) } else { StepTokens::Feedback };
-    PlannedChunk { sequence: sequence as usize, start, tokens, samples: true }
+/// The decode of a sequence at a step of its row: the first brings an id, the others feed back. One
+/// of several tokens brings ids in every step, as where another model has drafted them.
+fn decode(sequence: u64, first: u64, step: u64, count: u64, vocab: u64) -> PlannedChunk {
+    let start = first + step * count;
+    let (tokens, rows) = match (step, count) {
+        (1.., 1) => (StepTokens::Feedback, ChunkRows::Last),
+        _ => (ids(sequence, start, count, vocab), ChunkRows::All),
+    };
+    PlannedChunk { sequence: sequence as usize, start, tokens, rows }
 }
 
 impl Workload {
-    /// Decodes: `batch` sequences, a token each.
-    pub(super) fn decode(batch: u64, context: u64, lengths: Lengths, vocab: u64) -> Self {
+    /// Decodes.
+    pub(super) fn decode(batch: DecodeBatch, context: u64, lengths: Lengths, vocab: u64) -> Self {
+        let DecodeBatch { sequences, query_length } = batch;
         let steps = (0..lengths.all()).map(|step| {
-            let chunks = (0..batch).map(|sequence| {
-                let own = context_of(sequence, batch, context);
-                decode(sequence, first_position(own, lengths), step, vocab)
+            let chunks = (0..sequences).map(|sequence| {
+                let own = context_of(sequence, sequences, context);
+                let first = first_position(own, lengths, query_length);
+                decode(sequence, first, step, query_length, vocab)
             });
             PlannedStep { chunks: chunks.collect() }
         });
@@ -136,7 +170,7 @@ impl Workload {
             let mut chunks: Vec<_> = (0..decodes)
                 .map(|sequence| {
                     let own = context_of(sequence, decodes, context);
-                    decode(sequence, first_position(own, lengths), step, vocab)
+                    decode(sequence, first_position(own, lengths, 1), step, 1, vocab)
                 })
                 .collect();
             let first = if rest < 16 { rest } else { rest * (5 + step % 5) / 12 };
@@ -145,7 +179,7 @@ impl Workload {
             for (sequence, start, count) in starts.into_iter().filter(|(_, _, count)| *count > 0) {
                 let tokens = ids(sequence, start, count, vocab);
                 let sequence = sequence as usize;
-                chunks.push(PlannedChunk { sequence, start, tokens, samples: true });
+                chunks.push(PlannedChunk { sequence, start, tokens, rows: ChunkRows::Last });
             }
             PlannedStep { chunks }
         });
@@ -162,7 +196,7 @@ impl Workload {
             sequence: sequence as usize,
             start: 0,
             tokens: ids(sequence, 0, prompts.tokens, vocab),
-            samples: true,
+            rows: ChunkRows::Last,
         });
         let step = PlannedStep { chunks: chunks.collect() };
         Self {
@@ -225,7 +259,7 @@ impl Sequences {
             for start in (0..prefix).step_by(most.max(1) as usize) {
                 let count = most.min(prefix - start);
                 let tokens = ids(sequence as u64, start, count, vocab);
-                let chunk = PlannedChunk { sequence, start, tokens, samples: true };
+                let chunk = PlannedChunk { sequence, start, tokens, rows: ChunkRows::Last };
                 steps.push(PlannedStep { chunks: vec![chunk] });
             }
         }
@@ -252,10 +286,14 @@ mod tests {
 
     const LENGTHS: Lengths = Lengths { warmup: 4, timed: 10 };
 
+    fn of(sequences: u64) -> DecodeBatch {
+        DecodeBatch { sequences, query_length: 1 }
+    }
+
     #[test]
     fn contexts_differ_and_have_the_mean_that_was_asked_for() {
         for batch in [1, 2, 3, 8] {
-            let row = Workload::decode(batch, 512, LENGTHS, 1000);
+            let row = Workload::decode(of(batch), 512, LENGTHS, 1000);
             let of = |step: &PlannedStep| step.positions() as f64 / batch as f64;
             let mean = row.timed().iter().map(of).sum::<f64>() / 10.0;
             assert!((mean - 512.0).abs() <= 1.0, "batch {batch}: {mean}");
@@ -267,7 +305,7 @@ mod tests {
 
     #[test]
     fn decodes_feed_back_after_their_first_step_and_advance() {
-        let row = Workload::decode(2, 64, LENGTHS, 1000);
+        let row = Workload::decode(of(2), 64, LENGTHS, 1000);
         assert_eq!((row.steps.len(), row.timed().len(), row.sequences()), (15, 10, 2));
         for (number, pair) in row.steps.windows(2).enumerate() {
             for (a, b) in pair[0].chunks.iter().zip(&pair[1].chunks) {
@@ -277,8 +315,25 @@ mod tests {
             }
         }
         // More steps than the context has positions begin at its start.
-        let short = Workload::decode(1, 4, LENGTHS, 1000);
+        let short = Workload::decode(of(1), 4, LENGTHS, 1000);
         assert_eq!(short.steps[0].chunks[0].start, 0);
+    }
+
+    #[test]
+    fn sequences_of_several_tokens_bring_ids_and_want_every_row() {
+        let batch: DecodeBatch = "3x4".parse().unwrap();
+        assert_eq!((batch.sequences, batch.query_length, batch.tokens()), (3, 4, 12));
+        assert_eq!("8".parse(), Ok(of(8)));
+        for text in ["", "x", "8x", "x4", "8x4x2", "-1"] {
+            assert!(text.parse::<DecodeBatch>().is_err(), "{text}");
+        }
+        let row = Workload::decode(batch, 512, LENGTHS, 1000);
+        assert_eq!((row.sequences(), row.tokens()), (3, 12));
+        for pair in row.steps.windows(2) {
+            for (a, b) in pair[0].chunks.iter().zip(&pair[1].chunks) {
+                assert_eq!((b.start, b.count(), b.rows), (a.start + 4, 4, ChunkRows::All));
+            }
+        }
     }
 
     #[test]
@@ -302,8 +357,10 @@ mod tests {
 
     #[test]
     fn sequences_have_room_for_every_row_and_their_prefixes_are_computed() {
-        let rows =
-            [Workload::decode(2, 64, LENGTHS, 1000), Workload::mixed(100, 64, 4, LENGTHS, 1000)];
+        let rows = [
+            Workload::decode(of(2), 64, LENGTHS, 1000),
+            Workload::mixed(100, 64, 4, LENGTHS, 1000),
+        ];
         let sequences = Sequences::of(&rows, 4);
         assert!(sequences.room.iter().all(|rows| rows.is_multiple_of(PAGE_ROWS)));
         for chunk in rows.iter().flat_map(|row| &row.steps).flat_map(|step| &step.chunks) {

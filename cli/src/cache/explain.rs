@@ -99,10 +99,7 @@ fn show(pieces: &[Explained], dir: &std::path::Path) -> anyhow::Result<()> {
             Some(_) => lines.collect::<Vec<_>>().join("\n"),
         };
         let missing = reasons.entry(reason).or_default();
-        missing.sizes.entry(&piece.unique).or_default().push(match piece.size {
-            PieceSize::Exact(rows) => rows.to_string(),
-            PieceSize::General(rows) => format!("any to {rows}"),
-        });
+        missing.sizes.entry(&piece.unique).or_default().push(piece.size.to_string());
         missing.nearest = missing.nearest.or(piece.nearest.as_deref());
     }
     for (reason, missing) in reasons {

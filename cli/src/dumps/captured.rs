@@ -9,10 +9,11 @@ use piecewise_backend::compiler::Compiler;
 use piecewise_ir::entity::UniquePieceId;
 use piecewise_ir::module::Step;
 use piecewise_kernels::step::CaptureSupport;
-use piecewise_runtime::dispatch::NO_ROWS;
+use piecewise_runtime::dispatch::{NO_ROWS, OpSupport};
 
 /// Writes `captured/u2-at-8.dot` for each chosen unique piece and size that is captured, and
-/// `captured/full-at-8-tokens-8-rows.dot` for each full graph.
+/// `captured/full-at-8-tokens-8-rows.dot` for each full graph, or `full-at-8x1-tokens-8-rows.dot` for
+/// that of a uniform batch.
 pub(super) fn write(
     folder: &DumpFolder,
     pieces: &Pieces<'_>,
@@ -23,12 +24,14 @@ pub(super) fn write(
     let compiler = pieces.planned.compiler()?;
     let mut dispatcher = pieces.planned.settings().dispatcher.clone();
     dispatcher.order_own(symbols);
-    dispatcher.mode = dispatcher.supported_mode(dispatcher.mode, weakest_support(pieces));
+    dispatcher.mode = dispatcher.supported_mode(dispatcher.mode, support(pieces));
     for unique in stitch.unique_pieces().into_iter().filter(|unique| chosen.contains(unique)) {
         let piece = &stitch.unique[unique];
         let Some(over) = piece.over.map(|over| symbols.over(over)) else { continue };
-        for size in dispatcher.piece_graph_sizes(symbols, over) {
-            let Some(artifact) = pieces.artifact(unique, PieceSize::Exact(size)) else { continue };
+        let is_uniform = |size: &PieceSize| size.query_length().is_some();
+        let has_uniform = pieces.sizes(unique).any(|size| is_uniform(&size));
+        for size in dispatcher.piece_graph_sizes(symbols, over, has_uniform) {
+            let Some(artifact) = pieces.artifact(unique, size) else { continue };
             let mut chain = Chain::default();
             chain.extend(compiler, artifact, "");
             folder.write(&format!("captured/{unique}-at-{size}.dot"), &picture(&chain.drawn))?;
@@ -44,8 +47,9 @@ pub(super) fn write(
             let unique = stitch.uses[step.id()].unique;
             let piece = &stitch.unique[unique];
             let over = piece.over.map(|over| symbols.over(over));
-            let size = over.filter(|_| matches!(step, Step::Piece(_)));
-            let size = size.and_then(|over| sizes.of_rows(over)).unwrap_or(NO_ROWS);
+            let uniform = sizes.uniform().filter(|&size| pieces.sizes(unique).any(|s| s == size));
+            let exact = || over.and_then(|over| sizes.of_rows(over));
+            let size = uniform.or_else(exact).unwrap_or(NO_ROWS);
             let Some(artifact) = pieces.artifact(unique, size) else {
                 is_whole = false;
                 break;
@@ -53,7 +57,7 @@ pub(super) fn write(
             chain.extend(compiler, artifact, &format!("{} ", step.id()));
         }
         if is_whole {
-            let (tokens, rows) = (sizes.tokens.rows(), sizes.rows.rows());
+            let (tokens, rows) = (sizes.whole(), sizes.rows.rows());
             let name = format!("captured/full-at-{tokens}-tokens-{rows}-rows.dot");
             folder.write(&name, &picture(&chain.drawn))?;
         }
@@ -61,17 +65,19 @@ pub(super) fn write(
     Ok(())
 }
 
-/// The least capture support of what runs between pieces.
-fn weakest_support(pieces: &Pieces<'_>) -> CaptureSupport {
-    let between = pieces.stitch.steps.iter().filter(|step| !matches!(step, Step::Piece(_)));
-    between
-        .filter_map(|step| {
-            let unique = pieces.stitch.uses[step.id()].unique;
-            let launches = &pieces.artifact(unique, PieceSize::General(0))?.alternatives.first()?;
-            launches.launches.iter().map(|launch| launch.capture).min()
-        })
-        .min()
-        .unwrap_or(CaptureSupport::Always)
+/// The least capture support of ops.
+fn support(pieces: &Pieces<'_>) -> OpSupport {
+    let of_step = |step: &Step| {
+        let unique = pieces.stitch.uses[step.id()].unique;
+        let launches = &pieces.artifact(unique, PieceSize::General(0))?.alternatives.first()?;
+        launches.launches.iter().map(|launch| launch.capture).min()
+    };
+    let least = |is_piece: bool| {
+        let steps = pieces.stitch.steps.iter();
+        let steps = steps.filter(|step| matches!(step, Step::Piece(_)) == is_piece);
+        steps.filter_map(of_step).min().unwrap_or(CaptureSupport::Always)
+    };
+    OpSupport { between: least(false), inside: least(true) }
 }
 
 /// Launches, each after the one before.

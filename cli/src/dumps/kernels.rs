@@ -1,13 +1,13 @@
 //! The kernels of each unique piece at each size: launches as JSON, images as their sources.
 
 use super::files::{DumpFolder, file_name};
-use crate::launch_rows::PieceView;
-use piecewise::assembly::{LoweredPiece, LoweredUnique, Planned};
+use crate::plan_view::{OperandRow, PieceView, SizeRow};
+use piecewise::assembly::{LoweredUnique, Planned};
 use piecewise_backend::artifact::{Artifact, Digest, PieceSize};
 use piecewise_ir::entity::UniquePieceId;
 use piecewise_ir::module::Stitch;
 use piecewise_kernels::cuda::PRELUDE;
-use serde_json::json;
+use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// The pieces of a module as a compiler lowered them.
@@ -40,9 +40,11 @@ impl Pieces<'_> {
                 }
             };
             let view = PieceView::new(&self.stitch.unique[*unique], bounds);
-            for LoweredPiece { artifact, key } in pieces {
+            for piece in pieces {
+                let artifact = piece.artifact;
                 let at = size_name(artifact.size);
-                let text = serde_json::to_string_pretty(&summary(&view, artifact, key)?)?;
+                let file = AtSize { operands: view.operand_rows(), size: view.size_row(piece)? };
+                let text = serde_json::to_string_pretty(&file)?;
                 folder.write(&format!("kernels/{unique}/at-{at}.json"), &(text + "\n"))?;
                 images.extend(artifact.images.iter().map(|(d, bytes)| (*d, bytes.as_slice())));
             }
@@ -62,6 +64,13 @@ impl Pieces<'_> {
         Ok(())
     }
 
+    /// The sizes that a unique piece was lowered for.
+    pub(super) fn sizes(&self, unique: UniquePieceId) -> impl Iterator<Item = PieceSize> + '_ {
+        let lowered = self.lowered.iter().find(|lowered| lowered.unique == unique);
+        let pieces = lowered.and_then(|lowered| lowered.pieces.as_ref().ok());
+        pieces.into_iter().flatten().map(|piece| piece.artifact.size)
+    }
+
     /// The artifact of a unique piece at a size, or the one for any size.
     pub(super) fn artifact(&self, unique: UniquePieceId, size: PieceSize) -> Option<&Artifact> {
         let lowered = self.lowered.iter().find(|lowered| lowered.unique == unique)?;
@@ -72,34 +81,19 @@ impl Pieces<'_> {
     }
 }
 
-fn summary(
-    view: &PieceView<'_>,
-    artifact: &Artifact,
-    key: &str,
-) -> anyhow::Result<serde_json::Value> {
-    let alternatives: Vec<_> = artifact
-        .alternatives
-        .iter()
-        .map(|lowered| {
-            let images = lowered.launches.iter().map(|launch| short(launch.image));
-            json!({"scratch": lowered.scratch, "images": images.collect::<Vec<_>>()})
-        })
-        .collect();
-    Ok(json!({
-        "size": artifact.size,
-        "cache_key": key,
-        "scratch": artifact.scratch(),
-        "operands": view.operand_rows(),
-        "launches": view.launch_rows(artifact),
-        "alternatives": alternatives,
-    }))
+/// A piece at a size, as a file.
+#[derive(Serialize)]
+struct AtSize {
+    operands: Vec<OperandRow>,
+    #[serde(flatten)]
+    size: SizeRow,
 }
 
-/// `8`, or `any` for the general size.
+/// `8`, `8x1` for a uniform batch, or `any` for the general size.
 pub(super) fn size_name(size: PieceSize) -> String {
     match size {
-        PieceSize::Exact(rows) => rows.to_string(),
         PieceSize::General(_) => "any".to_owned(),
+        size => size.to_string(),
     }
 }
 

@@ -1,35 +1,56 @@
 //! The report page: a step, its memory and its kernels in one file that needs no network.
 
-mod data;
-
-use data::Page;
+use crate::amounts::shown_bytes;
+use crate::plan_view::PlanView;
 use piecewise::assembly::Planned;
+use serde::Serialize;
 
 const HTML: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
-/// What a page shows.
-pub(crate) struct Report<'a> {
-    pub planned: &'a Planned,
+/// What the page's script draws.
+#[derive(Serialize)]
+struct Data<'a> {
+    /// Name and value of what is said first.
+    facts: [(&'static str, String); 8],
+    #[serde(flatten)]
+    plan: &'a PlanView,
 }
 
-impl Report<'_> {
-    /// The page.
-    ///
-    /// # Errors
-    /// When the module is not planned to its end.
-    pub(crate) fn page(&self) -> anyhow::Result<String> {
-        let data = Page::of(self)?;
-        let json = in_script(&serde_json::to_string(&data)?);
-        let parts = [
-            ("TITLE", in_text(&data.title)),
-            ("STYLE", STYLE.to_owned()),
-            ("DATA", json),
-            ("SCRIPT", SCRIPT.to_owned()),
-        ];
-        Ok(filled(HTML, &parts))
-    }
+/// The page of a plan.
+///
+/// # Errors
+/// When the module is not planned to its end, or there is no compiler for its target.
+pub(crate) fn page(planned: &Planned) -> anyhow::Result<String> {
+    let plan = &PlanView::lowered(planned)?;
+    let facts = facts(plan, planned.compiler()?.identity());
+    let json = in_script(&serde_json::to_string(&Data { facts, plan })?);
+    let parts = [
+        ("TITLE", in_text(&plan.graph)),
+        ("STYLE", STYLE.to_owned()),
+        ("DATA", json),
+        ("SCRIPT", SCRIPT.to_owned()),
+    ];
+    Ok(filled(HTML, &parts))
+}
+
+fn facts(plan: &PlanView, target: String) -> [(&'static str, String); 8] {
+    let bounds: Vec<_> = plan
+        .bounds
+        .iter()
+        .map(|(symbol, max)| format!("{symbol}\u{a0}\u{2264}\u{a0}{max}"))
+        .collect();
+    [
+        ("target", target),
+        ("pieces", format!("{} ({} unique)", plan.pieces, plan.unique_pieces)),
+        ("split ops", plan.split_ops.to_string()),
+        ("arena", shown_bytes(plan.arena.bytes)),
+        ("weights", shown_bytes(plan.weights_bytes)),
+        ("states", shown_bytes(plan.states_bytes)),
+        ("graph mode", plan.graph_mode.to_owned()),
+        ("bounds", bounds.join(", ")),
+    ]
 }
 
 /// The template with `{{NAME}}` replaced; what replaces a name is not looked at again.

@@ -34,6 +34,8 @@ const hex = (offset) => "0x" + offset.toString(16);
 const plural = (n, one, many) => `${n} ${n === 1 ? one : many}`;
 const slotOfValue = new Map(data.slots.map((slot, index) => [slot.value, index]));
 const stepsOfUnique = data.unique.map((_, index) => data.steps.filter((step) => step.unique === index));
+const labelOf = (step) => step.ops.join(", ");
+const imageOf = new Map(data.images.map((image, index) => [image.digest, index]));
 const stepAt = (position) => data.steps.find((step) => step.first <= position && position <= step.last);
 
 // --- Facts and legend
@@ -83,8 +85,8 @@ const stepButtons = data.steps.map((step) => {
   const what = data.unique[step.unique];
   const button = make("button", {
     type: "button", class: kind, "aria-pressed": "false",
-    "aria-label": `${step.id}, ${step.kind} ${what.id}: ${step.label}`,
-    title: `${step.id}: ${step.label}`, onclick: () => showStep(step),
+    "aria-label": `${step.id}, ${step.kind} ${what.id}: ${labelOf(step)}`,
+    title: `${step.id}: ${labelOf(step)}`, onclick: () => showStep(step),
   });
   button.style.setProperty("--fill", `var(--u${step.unique % 6})`);
   return button;
@@ -240,15 +242,20 @@ function showStep(step, sizeIndex) {
   detail(`${step.id}: ${step.kind} ${unique.id}`, step.id, ...parts);
 }
 
+function exact(size) {
+  const each = size.query_length;
+  return each ? `${size.rows / each}x${each}` : String(size.rows);
+}
+
 function kernels(unique, sizeIndex) {
-  const named = (size) => (size.general ? `any, up to ${size.rows}` : String(size.rows));
+  const named = (size) => (size.general ? `any, up to ${size.rows}` : exact(size));
   const body = make("div", {});
   const start = sizeIndex ?? Math.max(unique.sizes.findIndex((size) => size.rows >= 8), 0);
   const draw = (index) => {
     const size = unique.sizes[index];
     const rows = size.launches.map((launch, at) => {
-      const image = data.images[launch.image];
-      return [at + 1, launch.name, link(`${image.name} ${image.digest.slice(0, 8)}`, () => showImage(launch.image)),
+      const at_image = imageOf.get(launch.image), image = data.images[at_image];
+      return [at + 1, launch.name, link(`${image.name} ${image.digest.slice(0, 8)}`, () => showImage(at_image)),
         launch.grid.join("\u00a0×\u00a0"), launch.bytes_read, launch.bytes_written, launch.operands.join(" ")];
     });
     body.replaceChildren(
@@ -256,7 +263,7 @@ function kernels(unique, sizeIndex) {
         ["read", `${shownBytes(size.bytes_read)}, of it ${shownBytes(size.weight_bytes)} weights`],
         ["written", shownBytes(size.bytes_written)],
         ["scratch", shownBytes(size.scratch)],
-        ["alternatives", String(size.alternatives)],
+        ["alternatives", String(size.alternatives.length)],
         ["captured", [...new Set(size.launches.map((launch) => launch.capture))].join(", ")],
         ["artifact", make("code", {}, size.digest.slice(0, 16))],
         ["cache key", make("code", {}, size.cache_key)],
@@ -306,8 +313,8 @@ function showValue(index) {
 function showImage(index) {
   const image = data.images[index];
   const users = data.unique.flatMap((unique, at) => {
-    const sizes = unique.sizes.filter((size) => size.launches.some((launch) => launch.image === index));
-    return sizes.length ? [[link(unique.id, () => showStep(stepsOfUnique[at][0])), sizes.map((size) => size.general ? "any" : size.rows).join(" ")]] : [];
+    const sizes = unique.sizes.filter((size) => size.launches.some((launch) => launch.image === image.digest));
+    return sizes.length ? [[link(unique.id, () => showStep(stepsOfUnique[at][0])), sizes.map((size) => size.general ? "any" : exact(size)).join(" ")]] : [];
   });
   choose({});
   const parts = [factList([["kind", image.kind], ["image", make("code", {}, image.digest.slice(0, 16))], ["may start early", image.programmatic ? "yes" : "no"]]),
@@ -320,7 +327,7 @@ function showImage(index) {
 // --- Search
 
 const entries = [
-  ...data.steps.map((step) => ({ kind: step.kind, text: `${step.id} ${data.unique[step.unique].id} ${step.label} ${step.scopes.join(" ")}`, shown: `${step.id} ${data.unique[step.unique].id}: ${step.label}`, key: step.id, names: [step.id, data.unique[step.unique].id], open: () => showStep(step) })),
+  ...data.steps.map((step) => ({ kind: step.kind, text: `${step.id} ${data.unique[step.unique].id} ${labelOf(step)} ${step.scopes.join(" ")}`, shown: `${step.id} ${data.unique[step.unique].id}: ${labelOf(step)}`, key: step.id, names: [step.id, data.unique[step.unique].id], open: () => showStep(step) })),
   ...data.values.map((value, index) => {
     const slot = slotOfValue.get(index);
     const id = slot === undefined ? "" : data.slots[slot].id + " ";

@@ -51,7 +51,23 @@ fn every_row_is_measured_in_every_mode() {
     }
     let (pieces, full) = (&modes[1]["captured"], &modes[2]["captured"]);
     assert_eq!(pieces["graphs"], 7 * 3 + 2, "seven pieces and a head over rows");
-    assert_eq!(full["graphs"], 3, "decodes of 1 and 3, and mixed steps of 32");
+    assert_eq!(full["graphs"], 5, "decodes of 1 and 3, and other steps of 1, 3 and 32 tokens");
+}
+
+#[test]
+fn decodes_of_several_tokens_replay_graphs_of_their_own() {
+    let flags = ["--batch", "2x4,3", "--graph-mode", "full,piecewise", "--launches", "--json"];
+    let report: Value = serde_json::from_str(&bench(&flags)).unwrap();
+    for mode in report["modes"].as_array().unwrap() {
+        for (row, tokens) in mode["rows"].as_array().unwrap().iter().zip([8, 3]) {
+            assert_eq!(row["failures"], serde_json::json!([]), "{row}");
+            assert_eq!((&row["tokens"], &row["size"]), (&tokens.into(), &tokens.into()), "{row}");
+        }
+    }
+    let full = &report["modes"][0]["rows"][0];
+    assert_eq!((&full["graph_launches"], &full["plain_launches"]), (&1.into(), &0.into()));
+    assert!(bench(&["--batch", "2x4", "--graph-mode", "full"]).contains("decode 2x4 x 24"));
+    assert!(error_of(&["bench", "--preset", "qwen3-8b", "--batch", "2y4"]).contains("NxM"));
 }
 
 #[test]

@@ -39,6 +39,29 @@ fn flags_win_over_the_file_and_each_value_knows_where_it_came_from() {
 }
 
 #[test]
+fn flags_of_capture_set_their_keys() {
+    let flags = ["--enforce-eager", "--capture", "lazy", "--capture-query-lengths", "1,4"];
+    let more =
+        ["--capture-attempts", "0", "--capture-exclude", "model.layers.0,model.layers.1.mlp"];
+    let found = settings(&[&flags[..], &more].concat());
+    let flag = |flag: &str, value: Value| json!({"value": value, "from": "flag", "source": flag});
+    assert_eq!(found["graph_mode"], flag("--enforce-eager", json!("none")));
+    assert_eq!(found["capture"], flag("--capture", json!("lazy")));
+    assert_eq!(found["capture_query_lengths"], flag("--capture-query-lengths", json!([1, 4])));
+    assert_eq!(found["capture_attempts"], flag("--capture-attempts", json!(0)));
+    let layers = json!(["model.layers.0", "model.layers.1.mlp"]);
+    assert_eq!(found["capture_exclude"], flag("--capture-exclude", layers));
+    assert_eq!(found["max_num_rows"]["value"], 4, "as many as the one sequence may bring");
+    let error =
+        error_of(&["generate", "--model", MODEL, "--enforce-eager", "--graph-mode", "full"]);
+    assert!(error.contains("--enforce-eager"), "{error}");
+    let lost =
+        ["generate", "--model", MODEL, "--prompt", "a", "--capture-exclude", "model.layers.9"];
+    let error = error_of(&lost);
+    assert!(error.contains("no layer is called `model.layers.9`"), "{error}");
+}
+
+#[test]
 fn the_file_of_the_current_directory_is_read() {
     let (folder, _) = file("max_num_tokens = 32");
     let model = root().join(MODEL);

@@ -166,7 +166,7 @@ fn a_dump_holds_what_every_stage_made_and_is_the_same_twice() {
         "kernels/u0/at-8.json",
         "kernels/u0/at-any.json",
         "captured/u0-at-8.dot",
-        "captured/full-at-4-tokens-4-rows.dot",
+        "captured/full-at-4x1-tokens-4-rows.dot",
     ] {
         assert!(names.contains(&name), "no {name} in {names:?}");
     }
@@ -222,7 +222,7 @@ fn captured_graphs_list_the_launches_of_the_pieces() {
     let nodes = launches("captured/u0-at-8.dot") - edges("captured/u0-at-8.dot");
     assert_eq!(nodes, of_piece("kernels/u0/at-8.json"));
     let module = parse_module(&found["plan.pw"]).unwrap();
-    let full = "captured/full-at-4-tokens-4-rows.dot";
+    let full = "captured/full-at-4x1-tokens-4-rows.dot";
     assert_eq!(launches(full) - edges(full), module.graph().nodes().len());
     assert_eq!(edges(full), module.graph().nodes().len() - 1);
 }

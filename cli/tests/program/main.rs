@@ -11,6 +11,7 @@ mod cache_remote;
 mod config;
 mod documents;
 mod dumps;
+mod embed;
 mod model_families;
 mod once;
 mod output;

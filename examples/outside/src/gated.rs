@@ -2,6 +2,9 @@
 //! outer product of key and value, and answers the query. The matrix is all that a sequence
 //! remembers, so it is a state of one slot a sequence.
 
+use piecewise::kernels::op::cuda::{
+    CudaImplementation, CudaOp, CudaOpCall, GridAxis, LaunchRecipe, OpKernels, Param,
+};
 use piecewise::prelude::*;
 use std::sync::Arc;
 

@@ -63,7 +63,7 @@ fn serve(engine: &mut dyn Engine, alone: bool) -> Result<Texts, Box<dyn Error>> 
         steps += 1;
         for event in events.drain(..) {
             match event {
-                Event::Token { request, id } => {
+                RequestEvent::Token { request, id } => {
                     let number = numbers[&request];
                     let text: &mut Vec<u32> = texts.entry(number).or_default();
                     text.push(id);
@@ -71,7 +71,7 @@ fn serve(engine: &mut dyn Engine, alone: bool) -> Result<Texts, Box<dyn Error>> 
                         engine.remove(request)?;
                     }
                 }
-                Event::Finished { request, .. } => {
+                RequestEvent::Finished { request, .. } => {
                     if engine.kept().contains(&request) {
                         engine
                             .extend(request, Request::new([numbers[&request] as u32, 3, 250], 8))?;

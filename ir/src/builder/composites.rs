@@ -52,6 +52,21 @@ impl<'b> Tensor<'b> {
         (x * 0.5 * gate).cast(self.dtype())
     }
 
+    /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))` (Hendrycks and Gimpel 2016).
+    #[track_caller]
+    pub fn gelu_tanh(self) -> Self {
+        let x = self.cast(DType::F32);
+        let inner = (x * x * 0.044_715 + 1.0) * x * (2.0 / std::f64::consts::PI).sqrt();
+        (x * 0.5 * (inner.tanh() + 1.0)).cast(self.dtype())
+    }
+
+    /// `x / (1 + exp(-1.702 x))` (Hendrycks and Gimpel 2016).
+    #[track_caller]
+    pub fn quick_gelu(self) -> Self {
+        let x = self.cast(DType::F32);
+        (x / ((x * -1.702).exp() + 1.0)).cast(self.dtype())
+    }
+
     /// `silu(self) * up`: the gate of a SwiGLU block (Shazeer 2020).
     #[track_caller]
     pub fn swiglu(self, up: Tensor<'b>) -> Self {
@@ -119,6 +134,17 @@ impl<'b> Tensor<'b> {
             ])
         };
         let (cos, sin) = (part(0), part(half));
+        self.rotate(cos, sin)
+    }
+
+    /// The rotation of [`Self::rope`] by angles of one's own: `self [T, heads, dim]` by their
+    /// cosines and sines, `[T, 1, dim / 2]` each.
+    #[track_caller]
+    pub fn rotate(self, cos: Tensor<'b>, sin: Tensor<'b>) -> Self {
+        let Some(dim) = self.shape().last().and_then(Dim::as_constant) else {
+            return self.builder().fail("what rotates needs a static dim".to_owned());
+        };
+        let half = dim / 2;
         let x = self.cast(DType::F32);
         let (re, im) = (x.slice(2, 0..half), x.slice(2, half..dim));
         let rotated = [re * cos - im * sin, im * cos + re * sin];

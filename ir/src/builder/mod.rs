@@ -13,13 +13,13 @@ pub use error::{BuildError, BuildErrors};
 pub use tensor::{Operand, Tensor};
 
 use crate::custom::{Attrs, CustomCall, CustomOpDef};
-use crate::dim::{Dim, SymbolDecl};
+use crate::dim::SymbolDecl;
 use crate::dtype::DType;
 use crate::entity::{Symbol, Value};
 use crate::graph::{Graph, Loc};
-use crate::literal::{Literal, Scalar};
+use crate::literal::Literal;
 use crate::op::{Op, check_types, infer_type};
-use crate::types::{Shape, TensorType};
+use crate::types::{IntoShape, Shape, TensorType};
 use crate::weight::Recipe;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -44,8 +44,8 @@ struct State {
 /// use piecewise_ir::dtype::DType;
 ///
 /// let b = Builder::new("two_layers").weight_dtype(DType::F32);
-/// let rows = b.symbol("T", 1, 64, None);
-/// let mut x = b.input("x", DType::F32, [rows.into(), 8.into()], None, None);
+/// let rows = b.symbol("T", 1, 64);
+/// let mut x = b.input("x", DType::F32, (rows, 8));
 /// for layer in 0..2 {
 ///     // Until the guard is dropped, paths begin with the layer's name.
 ///     let _scope = b.scope(format!("layers.{layer}"));
@@ -95,9 +95,20 @@ impl Builder {
         self
     }
 
-    /// Declares a symbol with inclusive bounds.
+    /// Declares a symbol with inclusive bounds, whose value follows from the inputs of a step.
     #[track_caller]
-    pub fn symbol(&self, name: &str, min: u64, max: u64, role: Option<&str>) -> Symbol {
+    pub fn symbol(&self, name: &str, min: u64, max: u64) -> Symbol {
+        self.declare_symbol(name, min, max, None)
+    }
+
+    /// [`Self::symbol`] with a role: what the runtime counts for it in each step.
+    #[track_caller]
+    pub fn symbol_with_role(&self, name: &str, min: u64, max: u64, role: &str) -> Symbol {
+        self.declare_symbol(name, min, max, Some(role))
+    }
+
+    #[track_caller]
+    fn declare_symbol(&self, name: &str, min: u64, max: u64, role: Option<&str>) -> Symbol {
         if min > max {
             self.error(format!("symbol {name} has no value in [{min}..{max}]"));
         }
@@ -109,30 +120,18 @@ impl Builder {
         })
     }
 
-    /// Declares an input. Padding rows hold `padding`.
-    #[track_caller]
-    pub fn input(
-        &self,
-        name: &str,
-        dtype: DType,
-        shape: impl IntoIterator<Item = Dim>,
-        padding: Option<Scalar>,
-        role: Option<&str>,
-    ) -> Tensor<'_> {
-        let ty = TensorType { dtype, shape: shape.into_iter().collect() };
-        let role = role.map(str::to_owned);
-        let value = self.state.borrow_mut().graph.add_input(name, ty, padding, role);
+    /// Declares an input: what a step brings. Its padding rows hold anything unless
+    /// [`Tensor::padding`] says what.
+    pub fn input(&self, name: &str, dtype: DType, shape: impl IntoShape) -> Tensor<'_> {
+        let ty = TensorType::new(dtype, shape);
+        let value = self.state.borrow_mut().graph.add_input(name, ty, None, None);
         Tensor::new(self, value)
     }
 
     /// A checkpoint tensor of static shape under the current scope. The same path twice is one
     /// weight.
     #[track_caller]
-    pub fn weight<D: Into<Dim>>(
-        &self,
-        name: &str,
-        shape: impl IntoIterator<Item = D>,
-    ) -> Tensor<'_> {
+    pub fn weight(&self, name: &str, shape: impl IntoShape) -> Tensor<'_> {
         let path = self.path(name);
         let dtype = {
             let state = self.state.borrow();
@@ -182,18 +181,10 @@ impl Builder {
     }
 
     /// A state under the current scope: memory that lives from step to step.
-    #[track_caller]
-    pub fn state(
-        &self,
-        name: &str,
-        dtype: DType,
-        shape: impl IntoIterator<Item = Dim>,
-        role: Option<&str>,
-    ) -> Tensor<'_> {
+    pub fn state(&self, name: &str, dtype: DType, shape: impl IntoShape) -> Tensor<'_> {
         let path = self.path(name);
-        let ty = TensorType { dtype, shape: shape.into_iter().collect() };
-        let role = role.map(str::to_owned);
-        let value = self.state.borrow_mut().graph.add_state(path, ty, role);
+        let ty = TensorType::new(dtype, shape);
+        let value = self.state.borrow_mut().graph.add_state(path, ty, None);
         Tensor::new(self, value)
     }
 
@@ -206,10 +197,10 @@ impl Builder {
 
     /// A constant tensor of static shape.
     #[track_caller]
-    pub fn literal<D: Into<Dim>>(
+    pub fn literal(
         &self,
         dtype: DType,
-        shape: impl IntoIterator<Item = D>,
+        shape: impl IntoShape,
         values: impl IntoIterator<Item = f64>,
     ) -> Tensor<'_> {
         let ty = TensorType::new(dtype, shape);
@@ -219,17 +210,12 @@ impl Builder {
     /// A constant scalar.
     #[track_caller]
     pub fn scalar(&self, dtype: DType, value: f64) -> Tensor<'_> {
-        self.literal(dtype, [] as [u64; 0], [value])
+        self.literal(dtype, Shape::new(), [value])
     }
 
     /// A tensor whose elements are their index along `axis`.
     #[track_caller]
-    pub fn iota<D: Into<Dim>>(
-        &self,
-        dtype: DType,
-        shape: impl IntoIterator<Item = D>,
-        axis: usize,
-    ) -> Tensor<'_> {
+    pub fn iota(&self, dtype: DType, shape: impl IntoShape, axis: usize) -> Tensor<'_> {
         self.node(Op::Iota { axis }, &[], Some(TensorType::new(dtype, shape)))
     }
 
@@ -417,24 +403,13 @@ impl<'b> Scope<'b> {
 
     /// [`Builder::weight`], living as long as the builder.
     #[track_caller]
-    pub fn weight<D: Into<Dim>>(
-        &self,
-        name: &str,
-        shape: impl IntoIterator<Item = D>,
-    ) -> Tensor<'b> {
+    pub fn weight(&self, name: &str, shape: impl IntoShape) -> Tensor<'b> {
         self.builder.weight(name, shape)
     }
 
     /// [`Builder::state`], living as long as the builder.
-    #[track_caller]
-    pub fn state(
-        &self,
-        name: &str,
-        dtype: DType,
-        shape: impl IntoIterator<Item = Dim>,
-        role: Option<&str>,
-    ) -> Tensor<'b> {
-        self.builder.state(name, dtype, shape, role)
+    pub fn state(&self, name: &str, dtype: DType, shape: impl IntoShape) -> Tensor<'b> {
+        self.builder.state(name, dtype, shape)
     }
 }
 
@@ -450,3 +425,6 @@ impl Drop for Scope<'_> {
         self.builder.state.borrow_mut().scopes.pop();
     }
 }
+
+#[cfg(test)]
+mod tests;

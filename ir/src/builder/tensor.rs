@@ -4,8 +4,9 @@ use super::Builder;
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::entity::Value;
+use crate::literal::Scalar;
 use crate::op::{BinaryOp, CompareOp, Op, ReduceOp, UnaryOp};
-use crate::types::{Shape, TensorType};
+use crate::types::{IntoShape, Shape, TensorType};
 use std::ops::Range;
 
 /// What an elementwise op takes beside a tensor: another one, or a number, which takes the tensor's
@@ -42,8 +43,8 @@ impl<'b> Operand<'b> for f64 {
 /// }
 ///
 /// let b = Builder::new("leaky");
-/// let rows = b.symbol("T", 1, 8, None);
-/// let x = b.input("x", DType::F32, [rows.into(), 4.into()], None, None);
+/// let rows = b.symbol("T", 1, 8);
+/// let x = b.input("x", DType::F32, (rows, 4));
 /// let graph = b.finish([1.0 - leaky(x)])?;
 /// assert_eq!(graph.outputs().len(), 1);
 /// # Ok::<(), piecewise_ir::builder::BuildErrors>(())
@@ -118,6 +119,30 @@ impl<'b> Tensor<'b> {
     /// Its number of dimensions; 0 after a mistake.
     pub fn rank(self) -> usize {
         self.shape().len()
+    }
+
+    /// Gives an input or a state its role: what the runtime puts there, or does with it.
+    #[track_caller]
+    pub fn role(self, role: &str) -> Self {
+        let Some(value) = self.value else { return self };
+        let taken = self.builder.state.borrow_mut().graph.set_role(value, role);
+        match taken {
+            true => self,
+            false => self.builder.fail(format!("role {role} for what is no input and no state")),
+        }
+    }
+
+    /// Says what the padding rows of an input hold, rounded to its dtype. An input of indices
+    /// needs one that is safe to use.
+    #[track_caller]
+    pub fn padding(self, padding: impl Into<f64>) -> Self {
+        let Some(value) = self.value else { return self };
+        let padding = Scalar::new(self.dtype(), padding.into());
+        let taken = self.builder.state.borrow_mut().graph.set_padding(value, padding);
+        match taken {
+            true => self,
+            false => self.builder.fail("padding for what is no input".to_owned()),
+        }
     }
 
     unary_methods! {
@@ -204,7 +229,8 @@ impl<'b> Tensor<'b> {
 
     /// Repeated to `shape`: axes of extent 1 grow and outer axes are added.
     #[track_caller]
-    pub fn broadcast_to(self, shape: Shape) -> Self {
+    pub fn broadcast_to(self, shape: impl IntoShape) -> Self {
+        let shape = shape.into_shape();
         match self.ty() {
             Some(ty) if ty.shape != shape => {
                 let target = TensorType { dtype: ty.dtype, shape };
@@ -216,9 +242,9 @@ impl<'b> Tensor<'b> {
 
     /// The same elements in row-major order under `shape`.
     #[track_caller]
-    pub fn reshape(self, shape: impl IntoIterator<Item = Dim>) -> Self {
+    pub fn reshape(self, shape: impl IntoShape) -> Self {
         let Some(ty) = self.ty() else { return self };
-        let target = TensorType { dtype: ty.dtype, shape: shape.into_iter().collect() };
+        let target = TensorType::new(ty.dtype, shape);
         if target == ty { self } else { self.builder.node(Op::Reshape, &[self], Some(target)) }
     }
 

@@ -17,7 +17,7 @@ fn array(dtype: DType, shape: &[usize], data: &[f64]) -> Array {
 }
 
 fn ty(array: &Array) -> TensorType {
-    TensorType::new(array.dtype, array.shape.iter().copied())
+    TensorType::new(array.dtype, &array.shape[..])
 }
 
 /// Evaluates one op on given arrays; results have the types `results`.
@@ -105,7 +105,7 @@ fn typed_rounding_rounds_each_value_once() {
 #[test]
 fn layout_ops_move_elements() {
     let a = Array::from_fn(DType::F32, vec![2, 3], |i| i as f64);
-    let f32s = |shape: &[usize]| TensorType::new(DType::F32, shape.iter().copied());
+    let f32s = |shape: &[usize]| TensorType::new(DType::F32, shape);
     assert_eq!(
         eval(Op::Permute { perm: vec![1, 0] }, std::slice::from_ref(&a), f32s(&[3, 2])),
         [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]

@@ -19,7 +19,7 @@ const SIZE: u64 = 4;
 /// A type from extents, of which 0 stands for `T`.
 fn ty(dtype: DType, shape: &[usize]) -> TensorType {
     let dim = |&d: &usize| if d == 0 { Dim::from(T) } else { Dim::from(d) };
-    TensorType::new(dtype, shape.iter().map(dim))
+    TensorType::new(dtype, shape.iter().map(dim).collect::<Vec<_>>())
 }
 
 fn f(shape: &[usize]) -> TensorType {

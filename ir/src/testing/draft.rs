@@ -7,7 +7,7 @@ use crate::entity::Value;
 use crate::graph::{Graph, Loc};
 use crate::literal::{Literal, Scalar};
 use crate::op::{BinaryOp, Op, ReduceOp, UnaryOp, infer_type};
-use crate::types::TensorType;
+use crate::types::{IntoShape, Shape, TensorType};
 use crate::weight::Recipe;
 
 /// A float matrix of one row for each of a symbol's, and a bound on its elements.
@@ -34,7 +34,7 @@ impl Draft {
         &mut self,
         name: &str,
         dtype: DType,
-        shape: impl IntoIterator<Item = Dim>,
+        shape: impl IntoShape,
         padding: Option<i64>,
     ) -> Value {
         let padding = padding.map(|p| Scalar::int(dtype, p));
@@ -42,7 +42,7 @@ impl Draft {
     }
 
     /// A new checkpoint tensor.
-    pub(super) fn weight(&mut self, dtype: DType, shape: impl IntoIterator<Item = usize>) -> Value {
+    pub(super) fn weight(&mut self, dtype: DType, shape: impl IntoShape) -> Value {
         let ty = TensorType::new(dtype, shape);
         let name = format!("layers.{}.weight", self.graph.weights().len());
         self.graph.add_weight(ty.clone(), Recipe::Checkpoint { name, ty })
@@ -92,7 +92,8 @@ impl Draft {
     pub(super) fn reshape(&mut self, a: Value, inner: &[usize]) -> Value {
         let ty = self.graph.ty(a);
         let outer = ty.shape[0].clone();
-        let shape = std::iter::once(outer).chain(inner.iter().map(|&d| Dim::from(d)));
+        let inner = inner.iter().map(|&d| Dim::from(d));
+        let shape: Shape = std::iter::once(outer).chain(inner).collect();
         let ty = TensorType::new(ty.dtype, shape);
         self.typed(Op::Reshape, &[a], ty)
     }

@@ -2,7 +2,7 @@
 
 use super::draft::{Draft, Rows};
 use super::rng::Rng;
-use crate::dim::{Dim, SymbolDecl};
+use crate::dim::SymbolDecl;
 use crate::dtype::DType;
 use crate::entity::Value;
 use crate::graph::Graph;
@@ -62,12 +62,11 @@ impl RandomGraph {
         let second = self.second_symbol.then(|| graph.add_symbol(symbol("R", Self::MAX_R)));
         let mut draft = Draft { graph, rng: Rng::new(seed) };
 
-        let rows = [Dim::from(over)];
-        let ids = draft.input("ids", DType::I32, rows.clone(), Some(0));
-        let slots = self.states.then(|| draft.input("slots", DType::I32, rows, Some(-1)));
+        let ids = draft.input("ids", DType::I32, [over], Some(0));
+        let slots = self.states.then(|| draft.input("slots", DType::I32, [over], Some(-1)));
         let (width, dtype) = (draft.rng.pick(&[8, 16]), draft.rng.pick(&self.dtypes));
-        let x = draft.input("x", dtype, [over.into(), width.into()], None);
-        let chosen = second.map(|r| draft.input("rows", DType::I32, [Dim::from(r)], Some(0)));
+        let x = draft.input("x", dtype, (over, width), None);
+        let chosen = second.map(|r| draft.input("rows", DType::I32, [r], Some(0)));
         let states = self.declare_states(&mut draft);
 
         let mut pool = vec![Rows { value: x, width, dtype, bound: 1.0 }];

@@ -16,6 +16,18 @@ pub use mix::{MixOp, mix_ops};
 pub use rng::Rng;
 pub use row_probe::{RowProbe, row_probe};
 
+/// `count` times the number in `PIECEWISE_SOAK`, which `tests/soak.sh` sets; `count` without it.
+///
+/// # Panics
+/// When the variable is no positive number.
+pub fn soak(count: u32) -> u32 {
+    let times = std::env::var("PIECEWISE_SOAK").map_or(1, |text| match text.parse() {
+        Ok(times) if times > 0 => times,
+        _ => panic!("PIECEWISE_SOAK={text:?} is no positive number"),
+    });
+    count.saturating_mul(times)
+}
+
 /// The norm-wise error `||a - b|| / ||b||` of `a` against the reference `b`, in the Euclidean
 /// norm. It is infinite where a NaN, an infinity or a difference in length is met, and `||a||`
 /// where `b` is zero.

@@ -17,11 +17,11 @@ const T: Symbol = Symbol(0);
 
 fn rows(dtype: DType, inner: &[usize]) -> TensorType {
     let shape = std::iter::once(Dim::from(T)).chain(inner.iter().map(|&d| Dim::from(d)));
-    TensorType::new(dtype, shape)
+    TensorType::new(dtype, shape.collect::<Vec<_>>())
 }
 
 fn f32s(shape: &[usize]) -> TensorType {
-    TensorType::new(DType::F32, shape.iter().copied())
+    TensorType::new(DType::F32, shape)
 }
 
 fn symbol(name: &str, min: u64, max: u64) -> SymbolDecl {

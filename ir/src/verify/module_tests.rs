@@ -24,7 +24,7 @@ type Member = (fn(PieceId) -> Step, &'static [u32]);
 
 fn rows(dtype: DType, inner: &[usize]) -> TensorType {
     let shape = std::iter::once(Dim::from(T)).chain(inner.iter().map(|&d| Dim::from(d)));
-    TensorType::new(dtype, shape)
+    TensorType::new(dtype, shape.collect::<Vec<_>>())
 }
 
 fn matrix() -> TensorType {

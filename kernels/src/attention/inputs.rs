@@ -1,6 +1,7 @@
 //! What paged attention is told of the batch.
 
-use crate::inputs::{Extent, StepInput};
+use super::PAGE_ROWS;
+use crate::inputs::{Extent, SequenceView, StepInput};
 use crate::roles;
 use piecewise_ir::dtype::DType;
 
@@ -20,9 +21,14 @@ pub(super) fn inputs() -> [StepInput; 5] {
             },
         ),
         StepInput::new(roles::KV_BLOCK_TABLE, DType::I32, table, 0.0).filled(|batch, out| {
+            // Attention reads no page past the length.
+            let used = |sequence: &SequenceView<'_>| {
+                sequence.pages().len().min(sequence.length().div_ceil(PAGE_ROWS) as usize)
+            };
+            out.shorten_rows(batch.sequences().map(|s| used(&s)).max().unwrap_or(0));
             let columns = out.dim(1);
             for sequence in batch.sequences() {
-                let pages = &sequence.pages()[..sequence.pages().len().min(columns)];
+                let pages = &sequence.pages()[..used(&sequence).min(columns)];
                 out.extend(pages.iter().map(|&page| page as i32));
                 out.repeat(0, columns - pages.len());
             }

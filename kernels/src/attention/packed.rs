@@ -67,13 +67,13 @@ impl<'a> Packed<'a> {
             bytemuck::cast_slice_mut(&mut head[..(sequences + 1) * size_of::<i32>()]);
         query_start[0] = 0;
         for (i, (&start, &length)) in starts.iter().zip(lengths).enumerate() {
-            if start != query_start[i] {
+            if start != query_start[i] && length > 0 {
                 return Err(args.error(format!(
                     "{sequence} {i} starts at row {start}, but the one before ends at {}",
                     query_start[i]
                 )));
             }
-            query_start[i + 1] = start.saturating_add(length);
+            query_start[i + 1] = query_start[i].saturating_add(length);
         }
         Ok(Self {
             shape: shape(|position, axis| args.dim(position, axis)),

@@ -86,6 +86,17 @@ DEVICE void copy_shared_if(bool there, u32 to, const void* from) {
 
 // ---- numbers in shared memory, of this block and of one of its cluster
 DEVICE void store_shared(u32 to, float x, float y) { asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x), "f"(y) : "memory"); }
+DEVICE Bytes16 load_shared(u32 from) {
+  Bytes16 r;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "r"(from) : "memory");
+  return r;
+}
+// Four [8, 8] matrices of 16-bit elements, as load_matrices has them, each with rows and columns
+// changed: a lane names the place of row lane % 8 of matrix lane / 8.
+DEVICE void store_transposed(u32 to, u32 a, u32 b, u32 c, u32 d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
+               ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
 DEVICE void load_cluster(float (&x)[2], u32 from, u32 block) {
   asm volatile("{.reg .b32 there; mapa.shared::cluster.u32 there, %2, %3; ld.shared::cluster.v2.f32 {%0, %1}, [there];}"
                : "=f"(x[0]), "=f"(x[1]) : "r"(from), "r"(block) : "memory");

@@ -13,7 +13,9 @@ mod wgmma;
 
 pub use attention::attention_kernels;
 pub use matmul::{AfterProduct, BeforeProduct, MatMulSpec, STREAM_ROWS, TENSOR_ROWS, TensorDevice};
-pub use recipe::{Blocks, GridAxis, GridError, LaunchRecipe, OpKernels, Param, Scalar};
+pub use recipe::{
+    Blocks, GridAxis, GridError, LaunchRecipe, OpKernels, Param, Scalar, TensorBoxes,
+};
 pub use region::{OperandRole, PartParam, RegionPart, node_kernel, region_kernel};
 pub use sampling::sample_kernels;
 pub use segments::{segment_attention_kernels, segment_mean_kernels};

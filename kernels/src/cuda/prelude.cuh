@@ -326,6 +326,16 @@ DEVICE float power_of_two(float x) {
   return r;
 }
 
+// a / b to the nearest but for a few last places, where b is 1 or more. It has no branch, so that
+// several overlap.
+DEVICE float quotient(float a, float b) {
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(b * 0.25f));
+  const float q = a * 0.25f * r, rest = fmaf(-q, b, a);
+  // Nothing is left where one of them is infinite.
+  return rest == rest ? fmaf(rest * 0.25f, r, q) : q;
+}
+
 // ---- searches: larger first, then the lower index; NaNs last
 template <class T> DEVICE bool before(T a, i32 ia, T b, i32 ib) {
   bool na = a != a, nb = b != b;

@@ -2,6 +2,7 @@
 //! and without sizes.
 
 use piecewise_ir::dim::Dim;
+use piecewise_ir::dtype::DType;
 use serde::{Deserialize, Serialize};
 
 /// Blocks for work that is divided evenly.
@@ -55,6 +56,24 @@ pub enum Param {
     /// The address at which the launch's blocks note where and when they ran, or 0: what a compiler
     /// adds to kernels that are to be looked at.
     Stamps,
+    /// A tensor map over an argument, 128 bytes by value; needs sm_90.
+    TensorMap(TensorBoxes),
+}
+
+/// An argument as copies of boxes see it: rows of 16-bit elements, one after the other. A box is
+/// 128 bytes of each of its rows, swizzled by 128 bytes; outside the rows it holds zeros.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct TensorBoxes {
+    /// The position of the argument, as in [`Param::Arg`]; its address is a multiple of 16.
+    pub arg: u32,
+    /// Of the elements: bf16 or f16.
+    pub dtype: DType,
+    /// How many rows there are at the most: of the largest size.
+    pub rows: Dim,
+    /// Elements of a row; a multiple of 8.
+    pub columns: u64,
+    /// Rows of a box, up to 256.
+    pub box_rows: u32,
 }
 
 /// A kernel and how it is launched. Equal recipes give equal bytes of source.

@@ -178,7 +178,8 @@ impl StepInput {
         same_fill && self.to_string() == other.to_string() && self.role == other.role
     }
 
-    /// Replaces `bytes` by the elements for `batch` in a shape of these dimensions.
+    /// Replaces `bytes` by the elements for `batch` in a shape of these dimensions. Returns the
+    /// columns of each row, where [`InputWriter::shorten_rows`] made them fewer.
     ///
     /// # Errors
     /// What the function that fills it says, or a sentence where it writes more or fewer elements
@@ -188,7 +189,7 @@ impl StepInput {
         batch: &BatchView<'_>,
         dims: &[u64],
         bytes: &mut Vec<u8>,
-    ) -> Result<(), String> {
+    ) -> Result<Option<u64>, String> {
         let Some(fill) = &self.fill else { return Err("nothing fills it".to_owned()) };
         let mut writer = InputWriter::new(self.dtype, dims, bytes);
         fill(batch, &mut writer)?;

@@ -9,6 +9,8 @@ pub struct InputWriter<'a> {
     bytes: &'a mut Vec<u8>,
     dtype: DType,
     dims: &'a [u64],
+    /// The columns of each row, where they are fewer than the last dimension.
+    columns: Option<u64>,
     /// Bytes of the whole input.
     end: usize,
     /// Elements that came after the last.
@@ -22,12 +24,25 @@ impl<'a> InputWriter<'a> {
         let end = dims.iter().fold(dtype.size() as u64, |n, &dim| n.saturating_mul(dim)) as usize;
         bytes.clear();
         bytes.reserve(end);
-        Self { bytes, dtype, dims, end, past_end: 0, wrong: None }
+        Self { bytes, dtype, dims, columns: None, end, past_end: 0, wrong: None }
     }
 
-    /// The extent of an axis at the true counts of the step.
+    /// The extent of an axis at the true counts of the step; of the last one, the columns that rows
+    /// were shortened to.
     pub fn dim(&self, axis: usize) -> usize {
-        self.dims[axis] as usize
+        let shortened = self.columns.filter(|_| axis + 1 == self.dims.len());
+        shortened.unwrap_or(self.dims[axis]) as usize
+    }
+
+    /// Says, before anything is written, that of each row of a matrix only the first `columns` are
+    /// written, or all if there are not so many. The others hold what earlier steps left there: no op
+    /// may read them.
+    pub fn shorten_rows(&mut self, columns: usize) {
+        if let &[rows, all] = self.dims {
+            let columns = (columns as u64).min(all);
+            self.columns = Some(columns);
+            self.end = self.dtype.size() * (rows * columns) as usize;
+        }
     }
 
     /// Appends an element.
@@ -56,9 +71,9 @@ impl<'a> InputWriter<'a> {
         self.extend(std::iter::repeat_n(value, times));
     }
 
-    /// Says what did not fit.
-    pub(super) fn finish(self) -> Result<(), String> {
-        let Self { bytes, dtype, dims, end, past_end, wrong } = self;
+    /// The columns that rows were shortened to, if they were; or what did not fit.
+    pub(super) fn finish(self) -> Result<Option<u64>, String> {
+        let Self { bytes, dtype, dims, columns, end, past_end, wrong } = self;
         if let Some(wrong) = wrong {
             return Err(format!("writes {wrong}, but the input holds {dtype}"));
         }
@@ -72,6 +87,6 @@ impl<'a> InputWriter<'a> {
             let written = bytes.len() / dtype.size();
             return Err(format!("writes {written} of the {all} elements of its buffer {dims:?}"));
         }
-        Ok(())
+        Ok(columns)
     }
 }

@@ -1,9 +1,10 @@
 //! Custom ops on CUDA: source with a launch recipe, or a host function over a raw stream handle.
 
 use super::OpError;
-pub use crate::cuda::{GridAxis, LaunchRecipe, OpKernels, OperandRole, Param, Scalar};
+pub use crate::cuda::{GridAxis, LaunchRecipe, OpKernels, OperandRole, Param, Scalar, TensorBoxes};
 use crate::step::{CaptureSupport, LaunchContext};
 use piecewise_ir::custom::Attrs;
+use piecewise_ir::dtype::DType;
 use piecewise_ir::types::TensorType;
 
 impl LaunchRecipe {
@@ -48,11 +49,25 @@ impl LaunchRecipe {
             return Err(format!("`{entry}` has {blocks} blocks in a cluster; 1 to 8 fit"));
         }
         for param in params {
-            match *param {
-                Param::Arg(i) if i as usize >= arguments => {
+            match param {
+                Param::Arg(i) | Param::TensorMap(TensorBoxes { arg: i, .. })
+                    if *i as usize >= arguments =>
+                {
                     return Err(format!("`{entry}` takes argument {i} of {arguments}"));
                 }
-                Param::Scratch(offset) if offset >= scratch => {
+                Param::TensorMap(boxes)
+                    if !matches!(boxes.dtype, DType::BF16 | DType::F16)
+                        || boxes.columns == 0
+                        || !boxes.columns.is_multiple_of(8)
+                        || !(1..=256).contains(&boxes.box_rows) =>
+                {
+                    return Err(format!(
+                        "`{entry}` copies boxes of {} rows of {} {}; 1 to 256 rows of a multiple \
+                         of 8 bf16 or f16 can be copied",
+                        boxes.box_rows, boxes.columns, boxes.dtype
+                    ));
+                }
+                Param::Scratch(offset) if *offset >= scratch => {
                     return Err(format!(
                         "`{entry}` takes scratch from byte {offset} of {scratch} on"
                     ));
@@ -96,6 +111,8 @@ pub struct CudaOpCall<'a> {
     pub target: CudaTarget,
     /// The padded sizes by symbol index: exact ones, or the largest of any size.
     pub sizes: &'a [u64],
+    /// The tokens of every sequence, where it is compiled for uniform batches alone.
+    pub query_length: Option<u64>,
 }
 
 /// An implementation of a custom op on CUDA.
@@ -192,6 +209,17 @@ mod tests {
             crowded.check(2, 65),
             Err("`scale` has 16 blocks in a cluster; 1 to 8 fit".to_owned())
         );
+        let map = |arg, columns, box_rows| {
+            let rows = 1u64.into();
+            let boxes = TensorBoxes { arg, dtype: DType::BF16, rows, columns, box_rows };
+            LaunchRecipe { params: vec![Param::TensorMap(boxes)], ..recipe() }.check(2, 65)
+        };
+        assert_eq!(map(1, 64, 256), Ok(()));
+        assert_eq!(map(2, 64, 256), Err("`scale` takes argument 2 of 2".to_owned()));
+        for (columns, box_rows) in [(0, 8), (12, 8), (64, 0), (64, 257)] {
+            let error = map(0, columns, box_rows).unwrap_err();
+            assert!(error.contains(&format!("{box_rows} rows of {columns} bf16")), "{error}");
+        }
         assert!(LaunchRecipe { entry: "a\0b".to_owned(), ..recipe() }.check(2, 65).is_err());
     }
 }

@@ -132,8 +132,9 @@ pub(crate) fn emulate(name: &str, case: &Case) -> Vec<Vec<u8>> {
     );
     for l in &case.launches {
         let g = l.grid_at(&case.sizes, 3).unwrap();
-        let sig =
-            l.source.split(&format!(" {}(", l.entry)).nth(1).unwrap().split(") {").next().unwrap();
+        let sig = l.source.split(&format!(" {}(", l.entry)).nth(1).unwrap();
+        let list = l.source.lines().find_map(|line| line.strip_prefix("#define PARAMETERS "));
+        let sig = sig.split(") {").next().unwrap().replace("PARAMETERS", list.unwrap_or_default());
         let types: Vec<String> = sig
             .split(',')
             .map(|p| {
@@ -153,6 +154,7 @@ pub(crate) fn emulate(name: &str, case: &Case) -> Vec<Vec<u8>> {
                 Param::Stamps => "nullptr".to_owned(),
                 Param::Scalar(Scalar::U32(d) | Scalar::U64(d)) => d.eval(&case.sizes).to_string(),
                 Param::Scalar(Scalar::F32(x)) => format!("{x:e}f"),
+                Param::TensorMap(_) => panic!("copies of boxes are not emulated"),
             })
             .collect();
         assert_eq!(types.len(), l.params.len());

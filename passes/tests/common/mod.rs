@@ -48,12 +48,12 @@ impl Builder {
     }
 
     pub fn weight(&mut self, name: &str, dtype: DType, shape: &[u64]) -> Value {
-        let ty = TensorType::new(dtype, shape.iter().copied());
+        let ty = TensorType::new(dtype, shape);
         self.graph.add_weight(ty.clone(), Recipe::Checkpoint { name: name.into(), ty })
     }
 
     pub fn state(&mut self, name: &str, dtype: DType, shape: &[u64]) -> Value {
-        self.graph.add_state(name, TensorType::new(dtype, shape.iter().copied()), None)
+        self.graph.add_state(name, TensorType::new(dtype, shape), None)
     }
 
     pub fn ty(&self, v: Value) -> TensorType {

@@ -12,7 +12,7 @@ use piecewise_ir::graph::{Graph, Loc};
 use piecewise_ir::literal::Scalar;
 use piecewise_ir::op::{BinaryOp, Op, ReduceOp, RowTreatment, UnaryOp};
 use piecewise_ir::region::{ParamMode, Region};
-use piecewise_ir::types::TensorType;
+use piecewise_ir::types::{IntoShape, TensorType};
 use piecewise_ir::weight::Recipe;
 
 /// The widths of a small decoder.
@@ -57,7 +57,7 @@ pub(crate) fn weight(
     graph: &mut Graph,
     name: impl Into<String>,
     dtype: DType,
-    shape: impl IntoIterator<Item = u64>,
+    shape: impl IntoShape,
 ) -> Value {
     let ty = TensorType::new(dtype, shape);
     graph.add_weight(ty.clone(), Recipe::Checkpoint { name: name.into(), ty })

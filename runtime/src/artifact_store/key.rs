@@ -43,6 +43,9 @@ impl PieceKey {
         let rows = match size {
             PieceSize::Exact(rows) => format!("{rows} rows"),
             PieceSize::General(rows) => format!("up to {rows} rows"),
+            PieceSize::Uniform { sequences, query_length } => {
+                format!("{sequences} sequences of {query_length} rows")
+            }
         };
         let layouts: Vec<_> = layouts.iter().map(|layout| format!("{layout:?}")).collect();
         let factors = vec![

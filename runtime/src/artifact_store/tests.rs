@@ -8,7 +8,6 @@ use piecewise_backend::cpu::CpuCompiler;
 use piecewise_backend::store::{MemoryEntry, MemoryStore};
 use piecewise_ir::builder::Builder;
 use piecewise_ir::dtype::DType;
-use piecewise_ir::literal::Scalar;
 use piecewise_ir::module::Module;
 use piecewise_kernels::op::OpRegistry;
 use proptest::prelude::*;
@@ -19,12 +18,11 @@ type Entries = BTreeMap<(&'static str, Digest), MemoryEntry>;
 /// A step of two norms and products, over rows of a state.
 fn module(state_rows: u64) -> Module {
     let b = Builder::new("step").weight_dtype(DType::BF16);
-    let t = b.symbol("T", 1, 64, None);
-    let p = b.symbol("P", 0, state_rows, Some(crate::roles::KV_ROWS));
-    let x = b.input("x", DType::BF16, [t.into(), 32.into()], None, None);
-    let none = Some(Scalar::new(DType::I32, -1.0));
-    let slots = b.input("slots", DType::I32, [t.into()], none, None);
-    let kept = b.state("kept", DType::BF16, [p.into(), 32.into()], None);
+    let t = b.symbol("T", 1, 64);
+    let p = b.symbol_with_role("P", 0, state_rows, crate::roles::KV_ROWS);
+    let x = b.input("x", DType::BF16, (t, 32));
+    let slots = b.input("slots", DType::I32, [t]).padding(-1);
+    let kept = b.state("kept", DType::BF16, (p, 32));
     let h = x.rms_norm(b.weight("norm", [32]), 1e-6);
     kept.scatter(slots, h);
     let y = x + h.linear(b.weight("up", [48, 32])).silu().linear(b.weight("down", [32, 48]));

@@ -66,9 +66,10 @@ pub struct BatchBuffers {
     ids: Vec<i32>,
     pages: Vec<u32>,
     inputs: Vec<Vec<u8>>,
+    short_rows: Vec<(usize, u64)>,
     counts: Vec<u64>,
     rows: u64,
-    /// The tokens of every chunk so far, while they are equal and each wants one row.
+    /// The tokens of every chunk so far, while they are equal.
     uniform: Option<u64>,
 }
 
@@ -82,7 +83,9 @@ impl BatchBuffers {
         // A sequence that grows must not make a step allocate.
         let pages = Vec::with_capacity(most.saturating_mul(roles.table_pages.unwrap_or(0)));
         let (sequences, ids) = (Vec::with_capacity(most), Vec::with_capacity(tokens));
-        Self { roles, sequences, ids, pages, inputs, counts, rows: 0, uniform: None }
+        let short_rows = Vec::with_capacity(roles.inputs.len());
+        let (rows, uniform) = (0, None);
+        Self { roles, sequences, ids, pages, inputs, short_rows, counts, rows, uniform }
     }
 
     /// Forgets every chunk; memory stays.
@@ -108,7 +111,7 @@ impl BatchBuffers {
         self.sequences.len() as u64
     }
 
-    /// The tokens of every sequence, if they are equal and each wants one row.
+    /// The tokens of every sequence, if they are equal.
     pub fn query_length(&self) -> Option<u64> {
         self.uniform
     }
@@ -121,9 +124,8 @@ impl BatchBuffers {
             ChunkRows::Last => count.min(1),
             ChunkRows::All => count,
         };
-        let one_row = chunk.rows == ChunkRows::Last || (chunk.rows == ChunkRows::All && count == 1);
         let agrees = self.sequences.is_empty() || self.uniform == Some(count);
-        self.uniform = (one_row && agrees).then_some(count);
+        self.uniform = agrees.then_some(count);
         let (first_token, first_page) = (self.tokens(), self.pages.len());
         let feedback = match chunk.tokens {
             ChunkTokens::Ids(ids) => {
@@ -158,7 +160,7 @@ impl BatchBuffers {
     /// When an input can't be filled, or is filled with more or fewer elements than it has. The
     /// chunks stay.
     pub fn view(&mut self) -> Result<StepView<'_>, FillError> {
-        let Self { roles, sequences, ids, pages, inputs, counts, rows, uniform } = self;
+        let Self { roles, sequences, ids, pages, inputs, short_rows, counts, rows, uniform } = self;
         let batch = BatchView::new(sequences, ids, pages);
         roles.symbols.fill(counts, |class| match class {
             SymbolClass::Tokens => ids.len() as u64,
@@ -167,17 +169,20 @@ impl BatchBuffers {
             SymbolClass::Own(kind) => roles.count_own(kind, &batch),
             SymbolClass::Fixed => 0,
         });
-        for (bound, bytes) in roles.inputs.iter().zip(&mut *inputs) {
+        short_rows.clear();
+        for (i, (bound, bytes)) in roles.inputs.iter().zip(&mut *inputs).enumerate() {
             let dims = bound.ty.dims(counts);
-            bound.input.fill(&batch, &dims, bytes).map_err(|reason| FillError {
+            let columns = bound.input.fill(&batch, &dims, bytes).map_err(|reason| FillError {
                 op: bound.op.clone(),
                 input: bound.name.clone(),
                 reason,
             })?;
+            short_rows.extend(columns.map(|columns| (i, columns)));
         }
         Ok(StepView {
             counts,
             inputs: inputs.iter().map(Vec::as_slice).collect(),
+            short_rows,
             query_length: *uniform,
         })
     }
@@ -188,12 +193,14 @@ impl BatchBuffers {
 pub struct StepView<'a> {
     counts: &'a [u64],
     inputs: SmallVec<[&'a [u8]; 32]>,
+    short_rows: &'a [(usize, u64)],
     query_length: Option<u64>,
 }
 
 impl StepView<'_> {
     /// What is submitted.
     pub fn data(&self) -> StepData<'_> {
-        StepData { counts: self.counts, inputs: &self.inputs, query_length: self.query_length }
+        let Self { counts, ref inputs, short_rows, query_length } = *self;
+        StepData { counts, inputs, short_rows, query_length }
     }
 }

@@ -2,11 +2,13 @@
 
 mod buffers;
 mod error;
+mod probe;
 mod role_map;
 
 pub use buffers::{BatchBuffers, Chunk, ChunkRows, ChunkTokens, StepView};
 pub use error::{FillError, RoleError};
 pub use piecewise_kernels::sampling::Sampling;
+pub use probe::{Probe, ProbeStep, probes};
 pub use role_map::{BoundInput, RoleMap};
 
 #[cfg(test)]

@@ -51,13 +51,16 @@ fn each_input_gets_what_its_role_says() {
     }
     let view = batch.view().unwrap();
     let step = view.data();
+    let table = names.iter().position(|name| name == "kv.block_table").unwrap();
+    assert_eq!(step.short_rows, [(table, 2)]);
     let of = |role: &str| step.inputs[names.iter().position(|n| n == role).unwrap()];
     let expected: [(&str, &[i32]); 12] = [
         ("tokens.ids", &[0, 7, 8, 9]),
         ("tokens.feedback", &[5, -1, -1, -1]),
         ("tokens.positions", &[1, 15, 16, 17]),
         ("kv.slots", &[1, 31, 32, 33]),
-        ("kv.block_table", &[0, 0, 0, 1, 2, 0]),
+        // Of three columns, those that the longest sequence needs.
+        ("kv.block_table", &[0, 0, 1, 2]),
         ("kv.lengths", &[2, 18]),
         ("query.starts", &[0, 1]),
         ("query.lengths", &[1, 3]),
@@ -72,6 +75,11 @@ fn each_input_gets_what_its_role_says() {
     assert_eq!(of("sample.seed")[..16], [[0, 0, 0, 0, 0, 1, 0, 0], [0; 8]].concat());
     assert_eq!(of("sample.temperature")[..4], 0.5f32.to_le_bytes());
     assert_eq!((step.counts[..3].to_vec(), step.query_length), (vec![4, 4, 2], None));
+}
+
+fn pages_of(step: &crate::model::StepData<'_>) -> usize {
+    let [(_, columns)] = step.short_rows else { panic!("{:?}", step.short_rows) };
+    *columns as usize
 }
 
 /// What attention reads before the kernels ahead are done rests on it.
@@ -103,11 +111,12 @@ fn a_chunk_is_written_at_the_last_positions_of_its_sequence() {
     }
     let view = batch.view().unwrap();
     let of = |input: usize| ints(view.data().inputs[input]);
+    let columns = pages_of(&view.data());
     let (slots, pages) = (of(slots), of(pages));
     let mut written = slots.iter();
     for (sequence, (length, count)) in of(lengths).into_iter().zip(of(counts)).enumerate() {
         for position in length - count..length {
-            let page = pages[sequence * 4 + position as usize / 16];
+            let page = pages[sequence * columns + position as usize / 16];
             assert_eq!(written.next(), Some(&(page * 16 + position % 16)));
         }
     }
@@ -136,8 +145,8 @@ fn the_query_length_is_uniform_only_where_every_sequence_agrees() {
     let last = ChunkRows::Last;
     assert_eq!(query_length(&[chunk(&[1, 2], last), chunk(&[3, 4], last)]), Some(2));
     assert_eq!(query_length(&[chunk(&[1], last), chunk(&[3, 4], last)]), None);
-    assert_eq!(query_length(&[chunk(&[1], ChunkRows::None), chunk(&[3], last)]), None);
-    assert_eq!(query_length(&[chunk(&[1, 2], ChunkRows::All)]), None);
+    assert_eq!(query_length(&[chunk(&[1], ChunkRows::None), chunk(&[3], last)]), Some(1));
+    assert_eq!(query_length(&[chunk(&[1, 2], ChunkRows::All)]), Some(2));
     assert_eq!(query_length(&[chunk(&[1, 2], last), chunk(&[1], last), chunk(&[1], last)]), None);
     assert_eq!(query_length(&[]), None);
 }

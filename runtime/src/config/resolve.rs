@@ -2,7 +2,7 @@
 
 use super::error::{ConfigError, ConfigWarning};
 use super::values::{RuntimeConfig, Sizes};
-use crate::batch::RoleMap;
+use crate::batch::{RoleMap, probes};
 use crate::dispatch::Dispatcher;
 use crate::engine::EngineOptions;
 use crate::mode::{GraphMode, Level, StepMode};
@@ -62,10 +62,10 @@ impl RuntimeConfig {
             ("max_num_seqs", self.max_num_seqs()),
             batch_bound,
         )?;
-        let lengths = self.decode_query_lengths.clone();
+        let lengths = self.capture_query_lengths.clone();
         if !lengths.is_empty() {
             let bound = ("max_num_tokens", self.max_num_tokens);
-            SizeList::new("decode_query_lengths", lengths.clone(), bound.0, bound.1)?;
+            SizeList::new("capture_query_lengths", lengths.clone(), bound.0, bound.1)?;
         }
         Ok(Dispatcher {
             mode: self.effective_graph_mode(),
@@ -172,7 +172,7 @@ impl RuntimeConfig {
         for &length in dispatcher.query_lengths.iter().filter(|_| mode.has_full()) {
             if !dispatcher.decode_batches().any(|(_, q)| q == length) {
                 warnings.push(ConfigWarning::Unreachable {
-                    list: "decode_query_lengths",
+                    list: "capture_query_lengths",
                     size: length,
                     reason: "no decode batch of that length fits in max_num_tokens".to_owned(),
                 });
@@ -226,12 +226,18 @@ impl RuntimeConfig {
             let rows = LOGIT_BYTES / vocab.saturating_mul(4).max(1);
             max_logit_rows = rows.clamp(least, self.max_num_tokens.max(least));
         }
+        let is_captured = self.level == Level::Piecewise;
+        let probed = roles.filter(|_| self.probe_capture && is_captured);
+        let probes = probed.map_or(Vec::new(), |roles| probes(roles, &dispatcher));
         Ok(BuildOptions {
             dispatcher,
+            probes,
             max_logit_rows,
             read_outputs,
             capture: self.capture,
             on_capture_failure: self.on_capture_failure,
+            capture_attempts: self.capture_attempts,
+            capture_exclude: self.capture_exclude.clone(),
             tune: self.tune,
             strict: self.strict,
             checks: self.checks,

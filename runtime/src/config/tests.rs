@@ -81,6 +81,7 @@ fn what_is_wrong_is_named() {
             file("[checks]\nposion = true"),
             file("max_num_tokens = \"many\""),
             file("graph_mode = \"fast\""),
+            file("on_capture_failure = \"eager\""),
             file("capture_num_tokens = [1, \"2\"]"),
             file("checks = 3"),
             file("max_num_tokens = "),
@@ -94,7 +95,7 @@ fn what_is_wrong_is_named() {
             resolved("capture_num_tokens = 1024"),
             resolved("decode_batch_sizes = [65]"),
             resolved("decode_batch_sizes = 0"),
-            resolved("decode_query_lengths = [2, 1]"),
+            resolved("capture_query_lengths = [2, 1]"),
             resolved("max_num_seqs = 600"),
             resolved("max_num_rows = 600"),
         ]
@@ -117,7 +118,7 @@ fn sizes_that_miss_the_bound_or_that_nothing_reaches_are_warned_about() {
             warnings("decode_batch_sizes = [1, 2]"),
             warnings("graph_mode = \"full_decode_only\"\ncapture_num_tokens = [8, 512]"),
             warnings("max_num_rows = 8\ndecode_batch_sizes = [8, 64]"),
-            warnings("decode_query_lengths = [1, 512]\ndecode_batch_sizes = [4, 64]"),
+            warnings("capture_query_lengths = [1, 512]\ndecode_batch_sizes = [4, 64]"),
             warnings("level = \"compile\"\ngraph_mode = \"full\""),
         ]
         .join("\n")

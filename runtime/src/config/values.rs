@@ -27,11 +27,12 @@ pub struct RuntimeConfig {
     /// `max_num_seqs` and `max_num_rows`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decode_batch_sizes: Option<Sizes>,
-    /// Tokens per sequence for which full decode graphs are captured, ascending.
-    pub decode_query_lengths: Vec<u64>,
+    /// Tokens per sequence for which uniform batches have graphs of their own, ascending.
+    pub capture_query_lengths: Vec<u64>,
     /// The most tokens of a step; longer prompts are cut into chunks.
     pub max_num_tokens: u64,
-    /// The most rows of one call of the head; unset is `max_num_seqs`.
+    /// The most rows of one call of the head; unset is as many as a uniform batch of
+    /// `max_num_seqs` may want, at most `max_num_tokens`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_num_rows: Option<u64>,
     /// The most sequences that run at once; unset is 64, or `max_num_tokens` where that is less.
@@ -52,6 +53,13 @@ pub struct RuntimeConfig {
     pub capture: CaptureWhen,
     /// What a failed capture does.
     pub on_capture_failure: OnCaptureFailure,
+    /// Failures in a row after which a graph is no longer captured; 0 tries for ever.
+    pub capture_attempts: u32,
+    /// Whether ops are captured and replayed with made-up batches before they are believed that they
+    /// can be.
+    pub probe_capture: bool,
+    /// Layers that are launched and never captured, by name: `model.layers.3`, `model.layers.3.mlp`.
+    pub capture_exclude: Vec<String>,
     /// Checks that run with every step.
     pub checks: Checks,
     /// Dumps of the pipeline.
@@ -198,7 +206,7 @@ impl Default for RuntimeConfig {
             splitting_ops: None,
             capture_num_tokens: None,
             decode_batch_sizes: None,
-            decode_query_lengths: vec![1],
+            capture_query_lengths: vec![1],
             max_num_tokens: 512,
             max_num_rows: None,
             max_num_seqs: None,
@@ -209,6 +217,9 @@ impl Default for RuntimeConfig {
             strict: false,
             capture: CaptureWhen::default(),
             on_capture_failure: OnCaptureFailure::default(),
+            capture_attempts: 3,
+            probe_capture: true,
+            capture_exclude: Vec::new(),
             checks: Checks::default(),
             dump: DumpConfig::default(),
             cache: CacheConfig::default(),
@@ -224,7 +235,10 @@ const DEFAULT_SEQUENCES: u64 = 64;
 impl RuntimeConfig {
     /// The most rows of one call of the head.
     pub fn max_num_rows(&self) -> u64 {
-        self.max_num_rows.unwrap_or_else(|| self.max_num_seqs())
+        let longest = self.capture_query_lengths.iter().copied().max().unwrap_or(1);
+        let rows = || self.max_num_seqs().saturating_mul(longest.max(1));
+        self.max_num_rows
+            .unwrap_or_else(|| rows().min(self.max_num_tokens.max(self.max_num_seqs())))
     }
 
     /// The most sequences that run at once.
@@ -233,13 +247,13 @@ impl RuntimeConfig {
     }
 
     /// Every key, those of tables with a dot, in the order in which they are shown.
-    pub const KEYS: [&'static str; 34] = [
+    pub const KEYS: [&'static str; 37] = [
         "level",
         "graph_mode",
         "splitting_ops",
         "capture_num_tokens",
         "decode_batch_sizes",
-        "decode_query_lengths",
+        "capture_query_lengths",
         "max_num_tokens",
         "max_num_rows",
         "max_num_seqs",
@@ -250,6 +264,9 @@ impl RuntimeConfig {
         "strict",
         "capture",
         "on_capture_failure",
+        "capture_attempts",
+        "probe_capture",
+        "capture_exclude",
         "checks.poison",
         "checks.addresses",
         "checks.compare",

@@ -1,5 +1,7 @@
 use super::*;
+use piecewise_ir::testing::soak;
 use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
 
 fn sizes(max: u64) -> impl Strategy<Value = SizeList> {
     prop::collection::btree_set(1..=max, 1..8)
@@ -59,12 +61,19 @@ fn smallest(list: &SizeList, count: u64, padding: bool, bound: u64) -> Option<u6
 /// Dispatch as the design says it, case by case.
 fn brute_force(d: &Dispatcher, s: StepShape) -> (StepMode, Option<StepSizes>, bool) {
     let decode = s.query_length.filter(|q| d.query_lengths.contains(q));
+    let decode = decode.filter(|q| s.sequences * q == s.tokens);
     let wanted = if decode.is_some() { d.mode.decode() } else { d.mode.mixed() };
     let full_decode = decode.and_then(|q| {
         let b = smallest(&d.batches, s.sequences, d.padding, u64::MAX)?;
         let fits = b * q <= d.max_tokens && b <= d.max_rows && b <= d.max_sequences;
-        let (tokens, rows) = (PieceSize::Exact(b * q), PieceSize::Exact(b));
-        fits.then_some(StepSizes { tokens, rows, sequences: b, own: [NO_ROWS; MAX_OWN] })
+        let rows = d.max_rows.min(b * q);
+        (fits && s.rows <= rows).then_some(StepSizes {
+            tokens: PieceSize::Exact(b * q),
+            rows: PieceSize::Exact(rows),
+            sequences: b,
+            own: [NO_ROWS; MAX_OWN],
+            query_length: Some(q),
+        })
     });
     if wanted != StepMode::Piecewise && full_decode.is_some() {
         return (wanted, full_decode, false);
@@ -78,21 +87,139 @@ fn brute_force(d: &Dispatcher, s: StepShape) -> (StepMode, Option<StepSizes>, bo
             rows: PieceSize::Exact(t.min(d.max_rows)),
             sequences: t.min(d.max_sequences),
             own: [NO_ROWS; MAX_OWN],
+            query_length: None,
         });
         let mode = if sizes.is_some() { StepMode::Full } else { StepMode::None };
         return (mode, sizes, sizes.is_none());
     }
     if d.mode.mixed() == StepMode::Piecewise {
         let tokens = smallest(&d.tokens, s.tokens, d.padding, d.max_tokens);
-        let rows = smallest(&d.batches, s.rows.min(d.max_rows), d.padding, d.max_rows);
-        let replays = tokens.is_some() && rows.is_some();
-        return (if replays { StepMode::Piecewise } else { StepMode::None }, None, !replays);
+        let wanted = s.rows.min(d.max_rows);
+        let several = d.query_lengths.iter().filter(|q| **q > 1);
+        let several = several.flat_map(|q| d.batches.sizes().iter().map(move |b| (*b, *q)));
+        let fits = |(b, q): &(u64, u64)| {
+            b * q <= d.max_tokens && *b <= d.max_rows && *b <= d.max_sequences
+        };
+        let of_uniform = several.filter(fits).map(|(b, q)| d.max_rows.min(b * q));
+        let batches = d.batches.sizes().iter().copied().filter(|b| *b <= d.max_rows);
+        let rows = batches.chain(of_uniform).filter(|size| *size >= wanted).min();
+        let rows = rows.filter(|size| d.padding || *size == wanted || wanted == 0);
+        let sizes = tokens.zip(rows).map(|(tokens, rows)| {
+            // The program of a uniform batch is taken where there is one of so many tokens.
+            let whole = decode.filter(|q| tokens % q == 0).map(|q| (tokens / q, q));
+            let whole = whole.filter(|(b, q)| {
+                let fits = b * q <= d.max_tokens && *b <= d.max_rows && *b <= d.max_sequences;
+                d.batches.sizes().iter().any(|n| n == b) && fits
+            });
+            let apart = smallest(&d.batches, s.sequences, d.padding, d.max_sequences);
+            StepSizes {
+                tokens: PieceSize::Exact(tokens),
+                rows: PieceSize::Exact(rows),
+                sequences: whole.map_or(apart.unwrap_or(s.sequences), |(b, _)| b),
+                own: [NO_ROWS; MAX_OWN],
+                query_length: whole.map(|(_, q)| q),
+            }
+        });
+        let mode = if sizes.is_some() { StepMode::Piecewise } else { StepMode::None };
+        return (mode, sizes, sizes.is_none());
     }
     (StepMode::None, None, wanted == StepMode::Full)
 }
 
+/// Every step of up to so many tokens.
+fn every_shape(most: u64) -> impl Iterator<Item = StepShape> {
+    let shape = |(tokens, sequences, rows, query_length)| StepShape {
+        tokens,
+        rows,
+        sequences,
+        own: [0; MAX_OWN],
+        query_length,
+    };
+    (1..=most).flat_map(move |tokens| {
+        (1..=tokens).flat_map(move |sequences| {
+            // Of equal shares or not, where there is a choice.
+            let equal = tokens.is_multiple_of(sequences).then_some(tokens / sequences);
+            let unequal = (1 < sequences && sequences < tokens).then_some(None);
+            let lengths = unequal.into_iter().chain(equal.map(Some));
+            lengths.flat_map(move |q| {
+                (0..=tokens).map(move |rows| shape((tokens, sequences, rows, q)))
+            })
+        })
+    })
+}
+
+#[test]
+fn every_step_up_to_the_bounds_is_dispatched_as_brute_force_finds() {
+    const MOST: u64 = 24;
+    let list = |sizes: &[u64]| SizeList::new("l", sizes.to_vec(), "b", MOST).unwrap();
+    let lists = [
+        (list(&[1, 2, 4, 8, 16, 24]), list(&[1, 2, 4, 8]), 8, 8),
+        (list(&[3, 8, 17]), list(&[1, 3, 5, 12]), 6, 24),
+        (list(&[24]), list(&[2, 24]), 24, 12),
+        (list(&[1, 6, 12, 20]), list(&[1, 2, 3, 4, 5, 6]), 24, 24),
+    ];
+    let mut replayed = BTreeMap::new();
+    for (tokens, batches, max_rows, max_sequences) in lists {
+        for (mode, padding) in GraphMode::ALL.into_iter().flat_map(|m| [(m, true), (m, false)]) {
+            let d = Dispatcher {
+                mode,
+                tokens: tokens.clone(),
+                batches: batches.clone(),
+                query_lengths: vec![1, 2, 3, 4, 6, 8],
+                max_tokens: MOST,
+                max_rows,
+                max_sequences,
+                padding,
+                own: Vec::new(),
+            };
+            for shape in every_shape(MOST).filter(|shape| shape.sequences <= max_sequences) {
+                let found = d.dispatch(shape);
+                let (mode, sizes, falls_back) = brute_force(&d, shape);
+                assert_eq!((found.mode, found.fallback.is_some()), (mode, falls_back), "{shape:?}");
+                assert!(sizes.is_none_or(|sizes| sizes == found.sizes), "{shape:?}: {found:?}");
+                if found.mode == StepMode::Full {
+                    assert!(d.full_graph_sizes().contains(&found.sizes), "{shape:?}: {found:?}");
+                }
+                if let (StepMode::Full, Some(size)) = (found.mode, found.sizes.uniform()) {
+                    *replayed.entry(size).or_insert(0) += 1;
+                }
+            }
+        }
+    }
+    let lengths: BTreeSet<_> = replayed.keys().filter_map(|size| size.query_length()).collect();
+    assert_eq!(lengths, BTreeSet::from([1, 2, 3, 4, 6, 8]));
+}
+
+#[test]
+fn a_pure_decode_has_another_key_than_a_mixed_step_of_as_many_tokens() {
+    let list = |sizes: &[u64]| SizeList::new("l", sizes.to_vec(), "b", 64).unwrap();
+    let d = Dispatcher {
+        mode: GraphMode::Full,
+        tokens: list(&[8]),
+        batches: list(&[2, 8]),
+        query_lengths: vec![1, 4],
+        max_tokens: 8,
+        max_rows: 8,
+        max_sequences: 8,
+        padding: true,
+        own: Vec::new(),
+    };
+    let shape = |sequences, query_length| StepShape {
+        tokens: 8,
+        rows: sequences,
+        sequences,
+        own: [0; MAX_OWN],
+        query_length,
+    };
+    let steps = [shape(8, Some(1)), shape(2, Some(4)), shape(2, None)];
+    let keys = steps.map(|shape| d.dispatch(shape).sizes);
+    assert_eq!(keys.map(|key| key.whole().to_string()), ["8x1", "2x4", "8"]);
+    let graphs = d.full_graph_sizes();
+    assert!(keys.iter().all(|key| graphs.contains(key) && key.tokens == PieceSize::Exact(8)));
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(6000))]
+    #![proptest_config(ProptestConfig::with_cases(soak(6000)))]
     #[test]
     fn dispatch_is_what_brute_force_finds(d in dispatcher(), step in step()) {
         let Some(shape) = shape(&step, &d) else { return Ok(()) };
@@ -117,6 +244,7 @@ proptest! {
         let listed = |size: PieceSize, sizes: Vec<u64>| match size {
             PieceSize::Exact(n) => sizes.contains(&n),
             PieceSize::General(_) => true,
+            PieceSize::Uniform { .. } => false,
         };
         prop_assert!(listed(tokens, d.token_sizes()));
         prop_assert!(listed(rows, d.row_sizes()));

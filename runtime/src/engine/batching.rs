@@ -4,11 +4,12 @@ use super::request::check_length;
 use super::schedule::Schedule;
 use super::sequence::Sequence;
 use super::{
-    BatchingEngine, Engine, EngineError, EngineOptions, Event, Request, RequestId, StepObserver,
-    Usage,
+    BatchingEngine, Engine, EngineError, EngineOptions, Request, RequestEvent, RequestId,
+    StepObserver, Usage,
 };
 use crate::dispatch::Dispatcher;
 use crate::kv::{PagePool, SlotPool};
+use crate::mode::GraphMode;
 use crate::model::Ledger;
 use crate::stats::Statistics;
 use piecewise_backend::device::Device;
@@ -68,7 +69,7 @@ impl<D: Device> Engine for BatchingEngine<D> {
         !(self.running.is_empty() && self.waiting.is_empty() && self.in_flight.is_empty())
     }
 
-    fn step(&mut self, events: &mut Vec<Event>) -> Result<bool, EngineError> {
+    fn step(&mut self, events: &mut Vec<RequestEvent>) -> Result<bool, EngineError> {
         while let Schedule::ReadFirst = self.schedule()? {
             self.read_oldest(events)?;
         }
@@ -126,6 +127,15 @@ impl<D: Device> Engine for BatchingEngine<D> {
 
     fn lowered_mode(&self) -> Option<&str> {
         self.model.lowered_mode()
+    }
+
+    fn set_graph_mode(&mut self, mode: GraphMode) -> Result<(), EngineError> {
+        self.model.set_graph_mode(mode, &mut |_| {})?;
+        Ok(())
+    }
+
+    fn enable_graphs(&mut self) -> Result<usize, EngineError> {
+        Ok(self.model.enable_graphs()?)
     }
 
     fn captured_graphs(&self) -> usize {

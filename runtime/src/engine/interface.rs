@@ -1,37 +1,15 @@
 //! The interface of an engine, whatever its device.
 
-use super::{EngineError, EngineOptions, Event, Request, RequestId, StepObserver, Usage};
+use super::{EngineError, EngineOptions, Request, RequestEvent, RequestId, StepObserver, Usage};
 use crate::dispatch::Dispatcher;
 use crate::kv::{PagePool, SlotPool};
+use crate::mode::GraphMode;
 use crate::model::Ledger;
 use crate::stats::Statistics;
 use piecewise_ir::module::Module;
 
 /// Serves requests with a compiled model: requests are added, continued and removed at any time
 /// between two steps, and each step says what it brought about.
-///
-/// ```no_run
-/// # use piecewise_runtime::engine::{Engine, EngineError, Event, Request};
-/// # fn serve(engine: &mut dyn Engine) -> Result<(), EngineError> {
-/// let mut request = Request::new([1, 2, 3], 16);
-/// request.keep = true;
-/// let first = engine.add(request)?;
-/// let other = engine.add(Request::new([4, 5], 16))?;
-/// let mut events = Vec::new();
-/// engine.step(&mut events)?;
-/// engine.remove(other)?;
-/// engine.run(&mut events)?;
-/// // The conversation goes on from what was kept.
-/// engine.extend(first, Request::new([6, 7], 16))?;
-/// engine.run(&mut events)?;
-/// for event in events {
-///     if let Event::Finished { request, usage, .. } = event {
-///         println!("{request}: {} tokens, {} cached", usage.generated, usage.cached);
-///     }
-/// }
-/// # Ok(())
-/// # }
-/// ```
 pub trait Engine: std::fmt::Debug + Send {
     /// Takes a request; it runs when there is room.
     ///
@@ -73,13 +51,13 @@ pub trait Engine: std::fmt::Debug + Send {
     /// When an input can't be filled, the model fails, the pool can't hold even one sequence, or
     /// what was sampled is no id (then that request is removed and the others go on). A step that
     /// failed is taken back: its requests stay, and the next call tries them again.
-    fn step(&mut self, events: &mut Vec<Event>) -> Result<bool, EngineError>;
+    fn step(&mut self, events: &mut Vec<RequestEvent>) -> Result<bool, EngineError>;
 
     /// Steps until nothing is left to do.
     ///
     /// # Errors
     /// As for [`Self::step`].
-    fn run(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
+    fn run(&mut self, events: &mut Vec<RequestEvent>) -> Result<(), EngineError> {
         while self.step(events)? {}
         Ok(())
     }
@@ -122,6 +100,20 @@ pub trait Engine: std::fmt::Debug + Send {
 
     /// Why the graph mode is not the one asked for, where it is not.
     fn lowered_mode(&self) -> Option<&str>;
+
+    /// Runs the steps to come in another graph mode; no request notices but by the time it takes.
+    ///
+    /// # Errors
+    /// When the ops can't be captured for the mode, and nothing has changed; or when a capture fails
+    /// and that is an error, and steps whose graph is missing are launched from then on.
+    fn set_graph_mode(&mut self, mode: GraphMode) -> Result<(), EngineError>;
+
+    /// Lets graphs be captured again that failures have disabled, and captures what is missing unless
+    /// that is done lazily. Returns how many graphs there are then.
+    ///
+    /// # Errors
+    /// When a capture fails, and that is an error.
+    fn enable_graphs(&mut self) -> Result<usize, EngineError>;
 
     /// Graphs captured so far.
     fn captured_graphs(&self) -> usize;

@@ -26,7 +26,7 @@ mod step;
 pub use error::EngineError;
 pub use interface::Engine;
 pub use record::StepObserver;
-pub use request::{EngineOptions, Event, FinishReason, Request, RequestId, Usage};
+pub use request::{EngineOptions, FinishReason, Request, RequestEvent, RequestId, Usage};
 
 use crate::batch::{BatchBuffers, RoleMap};
 use crate::checks::KvPoison;

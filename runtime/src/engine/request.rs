@@ -119,7 +119,7 @@ pub enum FinishReason {
 
 /// What a step brought about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Event {
+pub enum RequestEvent {
     /// A token.
     Token {
         /// Whose.

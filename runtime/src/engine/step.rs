@@ -1,7 +1,7 @@
 //! A step: submit the next, read the one before.
 
 use super::record::count;
-use super::request::{Event, FinishReason, RequestId};
+use super::request::{FinishReason, RequestEvent, RequestId};
 use super::schedule::Planned;
 use super::{BatchingEngine, Engine, EngineError};
 use crate::batch::{Chunk, ChunkRows};
@@ -30,7 +30,7 @@ impl<D: Device> BatchingEngine<D> {
     pub(super) fn take_back_plan(
         &mut self,
         error: &EngineError,
-        events: &mut Vec<Event>,
+        events: &mut Vec<RequestEvent>,
     ) -> Result<(), EngineError> {
         if matches!(error, EngineError::Fill(_)) {
             return Ok(());
@@ -96,9 +96,9 @@ impl<D: Device> BatchingEngine<D> {
         let query_length = self.batch.query_length().filter(|_| context_tokens == 0);
         let report = self.model.last_step();
         let size = report.and_then(|r| match (query_length, r.sizes.tokens) {
-            (Some(q), PieceSize::Exact(tokens)) => Some(tokens / q),
-            (None, PieceSize::Exact(tokens)) => Some(tokens),
             (_, PieceSize::General(_)) => None,
+            (Some(q), size) => Some(size.rows() / q),
+            (None, size) => Some(size.rows()),
         });
         let fallback = report.and_then(|r| r.fallback);
         let record = IterationRecord {
@@ -118,7 +118,10 @@ impl<D: Device> BatchingEngine<D> {
         Ok(())
     }
 
-    pub(super) fn read_oldest(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
+    pub(super) fn read_oldest(
+        &mut self,
+        events: &mut Vec<RequestEvent>,
+    ) -> Result<(), EngineError> {
         let Some(mut step) = self.in_flight.pop_front() else { return Ok(()) };
         let outputs = self.model.read(&step.ticket)?;
         let sampled = match self.roles.sampled {
@@ -142,7 +145,7 @@ impl<D: Device> BatchingEngine<D> {
             sequence.ids.push(id);
             sequence.pending -= 1;
             sequence.generated += 1;
-            events.push(Event::Token { request, id });
+            events.push(RequestEvent::Token { request, id });
             let reason = if sequence.stops_at(id) {
                 FinishReason::Stop
             } else if sequence.generated >= sequence.max_tokens {
@@ -152,7 +155,7 @@ impl<D: Device> BatchingEngine<D> {
             };
             sequence.pending = 0;
             self.entries.extend(sequence.entry.take());
-            events.push(Event::Finished { request, reason, usage: sequence.usage() });
+            events.push(RequestEvent::Finished { request, reason, usage: sequence.usage() });
             self.running.retain(|&other| other != request);
             if sequence.keep {
                 self.kept.push(request);

@@ -1,7 +1,11 @@
 use super::*;
 use crate::batch::Sampling;
+use crate::mode::{GraphMode, StepMode};
+use crate::model::OnCaptureFailure;
 use crate::testing::{Bounds, Setup, VOCAB, next_id};
+use piecewise_ir::testing::soak;
 use proptest::prelude::*;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 fn engine(setup: &Setup, run_ahead: bool) -> BatchingEngine<crate::testing::FakeDevice> {
@@ -28,16 +32,16 @@ fn simulate(prompt: &[u32], request: &Request, max_seq_len: u64) -> (Vec<u32>, F
     }
 }
 
-fn collect(events: &[Event], of: RequestId) -> (Vec<u32>, Option<FinishReason>) {
+fn collect(events: &[RequestEvent], of: RequestId) -> (Vec<u32>, Option<FinishReason>) {
     let mut ids = Vec::new();
     let mut end = None;
     for event in events {
         match *event {
-            Event::Token { request, id } if request == of => {
+            RequestEvent::Token { request, id } if request == of => {
                 assert_eq!(end, None, "a token after the end");
                 ids.push(id);
             }
-            Event::Finished { request, reason, .. } if request == of => {
+            RequestEvent::Finished { request, reason, .. } if request == of => {
                 assert_eq!(end.replace(reason), None, "finished twice");
             }
             _ => {}
@@ -70,7 +74,6 @@ fn request() -> impl Strategy<Value = Request> {
 }
 
 fn setup() -> impl Strategy<Value = Setup> {
-    use crate::mode::GraphMode;
     (
         prop::sample::select(GraphMode::ALL.to_vec()),
         // From one sequence of full length to room for all.
@@ -96,7 +99,7 @@ fn setup() -> impl Strategy<Value = Setup> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(soak(400)))]
     #[test]
     fn every_request_gets_the_ids_that_a_simulation_gives(
         setup in setup(),
@@ -150,6 +153,31 @@ proptest! {
     }
 
     #[test]
+    fn no_request_notices_that_the_mode_changes(
+        run_ahead in any::<bool>(),
+        requests in prop::collection::vec(request(), 1..5),
+        modes in prop::collection::vec(prop::sample::select(GraphMode::ALL.to_vec()), 1..8),
+    ) {
+        let bounds = Bounds { sequences: 4, kv_rows: 40 * 16, table_pages: 5, ..Bounds::default() };
+        let setup = Setup { bounds, mode: GraphMode::Full, ..Setup::default() };
+        let mut engine = engine(&setup, run_ahead);
+        let bound = engine.options().max_seq_len;
+        let ids: Vec<_> = requests.iter().map(|r| engine.add(r.clone()).unwrap()).collect();
+        let mut events = Vec::new();
+        for &mode in modes.iter().cycle() {
+            engine.set_graph_mode(mode).unwrap();
+            prop_assert_eq!(engine.dispatcher().mode, mode);
+            if !engine.step(&mut events).unwrap() {
+                break;
+            }
+        }
+        for (id, request) in ids.into_iter().zip(&requests) {
+            let (ids, reason) = simulate(&request.prompt, request, bound);
+            prop_assert_eq!(collect(&events, id), (ids, Some(reason)));
+        }
+    }
+
+    #[test]
     fn logits_are_those_of_every_position(
         setup in setup(),
         ids in prop::collection::vec(0u32..VOCAB as u32, 1..70),
@@ -168,6 +196,26 @@ proptest! {
         prop_assert_eq!(rows, expected);
         prop_assert_eq!(engine.pool().free_pages(), engine.pool().pages());
     }
+}
+
+#[test]
+fn graphs_that_failures_disabled_come_back_when_somebody_says_so() {
+    let setup = Setup { on_capture_failure: OnCaptureFailure::Launch, ..Setup::default() };
+    setup.faults.failing_captures.store(u64::MAX, Ordering::Relaxed);
+    let mut engine = engine(&setup, false);
+    for _ in 0..3 {
+        assert_eq!(engine.captured_graphs(), 0);
+        engine.model.capture_all(OnCaptureFailure::Launch, &mut |_| {}).unwrap();
+    }
+    setup.faults.failing_captures.store(0, Ordering::Relaxed);
+    engine.model.capture_all(OnCaptureFailure::Launch, &mut |_| {}).unwrap();
+    assert_eq!(engine.captured_graphs(), 0, "disabled");
+    let all = engine.enable_graphs().unwrap();
+    assert!(all > 0 && all == engine.captured_graphs());
+    let mut events = Vec::new();
+    engine.add(Request::new([1, 2, 3], 4)).unwrap();
+    engine.run(&mut events).unwrap();
+    assert_eq!(engine.statistics().steps_by_mode[StepMode::None as usize], 0);
 }
 
 #[test]
@@ -191,7 +239,8 @@ fn tokens_past_a_stop_id_are_dropped_and_the_conversation_goes_on() {
     let mut request = Request { stop_ids: vec![second], keep: true, ..Request::new([5], 20) };
     let id = engine.add(request.clone()).unwrap();
     let mut events = Vec::new();
-    let finished = |events: &[Event]| matches!(events.last(), Some(Event::Finished { .. }));
+    let finished =
+        |events: &[RequestEvent]| matches!(events.last(), Some(RequestEvent::Finished { .. }));
     while !finished(&events) {
         engine.step(&mut events).unwrap();
     }
@@ -220,9 +269,9 @@ fn a_full_pool_preempts_the_sequence_admitted_last() {
         let (expected, reason) = simulate(&request.prompt, request, 96);
         assert_eq!(collect(&events, *id), (expected, Some(reason)));
     }
-    let ends = events.iter().filter(|e| matches!(e, Event::Finished { .. }));
+    let ends = events.iter().filter(|e| matches!(e, RequestEvent::Finished { .. }));
     let order: Vec<_> = ends.copied().collect();
-    assert!(matches!(order[0], Event::Finished { request, .. } if request == ids[0]));
+    assert!(matches!(order[0], RequestEvent::Finished { request, .. } if request == ids[0]));
 }
 
 #[test]
@@ -297,7 +346,7 @@ fn check_poison_shows_an_op_that_reads_past_the_length() {
     let run = |poison: bool, fault: bool| {
         let mut setup = Setup::default();
         setup.checks.poison = poison;
-        setup.faults.read_past_length.store(fault, std::sync::atomic::Ordering::Relaxed);
+        setup.faults.read_past_length.store(fault, Ordering::Relaxed);
         let mut engine = engine(&setup, true);
         let id = engine.add(request.clone()).unwrap();
         let mut events = Vec::new();
@@ -348,8 +397,8 @@ fn usage_tells_what_a_turn_took() {
     assert_eq!(engine.usage(id), Some(Usage { prompt: 9, cached: 0, generated: 0 }));
     engine.run(&mut events).unwrap();
     let usages = events.iter().filter_map(|event| match event {
-        Event::Finished { usage, .. } => Some(*usage),
-        Event::Token { .. } => None,
+        RequestEvent::Finished { usage, .. } => Some(*usage),
+        RequestEvent::Token { .. } => None,
     });
     assert_eq!(
         usages.collect::<Vec<_>>(),

@@ -33,6 +33,11 @@ impl StateKind {
 pub struct StateSlot(u32);
 
 impl StateSlot {
+    /// A slot of a step that no sequence runs: nobody gives it back.
+    pub(crate) fn probed(number: u32) -> Self {
+        Self(number)
+    }
+
     /// Its number: the row of each state of role `sequence.state`.
     pub fn number(&self) -> u32 {
         self.0

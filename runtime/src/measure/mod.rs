@@ -1,22 +1,22 @@
 //! Measuring steps: planned batches over a compiled model, timed by the device and by the host.
 //!
-//! [`StepTimer`] runs a list of [`PlannedStep`]s with the host a step ahead, as the engine does:
+//! A [`StepTimer`] runs a list of [`PlannedStep`]s with the host a step ahead, as the engine does:
 //! where the device is the slower of the two it never waits, so that the marks around a step are
-//! the step alone. [`DynStepTimer`] is the same without its device in its type.
+//! the step alone.
 
-mod dyn_timer;
 mod error;
+mod interface;
 mod plan;
 mod timeline;
 mod timer;
 mod trace;
 mod traffic;
 
-pub use dyn_timer::DynStepTimer;
 pub use error::MeasureError;
+pub use interface::{CaptureReport, StepRecord, StepTimer};
 pub use plan::{PlannedChunk, PlannedStep, StepTokens};
 pub use timeline::{GroupSummary, LaunchSummary, LaunchTimes, Timeline};
-pub use timer::{CaptureReport, StepRecord, StepTimer};
+pub use timer::ModelTimer;
 pub use traffic::Traffic;
 
 #[cfg(test)]

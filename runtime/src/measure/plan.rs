@@ -1,5 +1,7 @@
 //! What a measured step brings, written down before anything runs.
 
+use crate::batch::ChunkRows;
+
 /// Where the tokens of a chunk come from.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StepTokens {
@@ -18,8 +20,8 @@ pub struct PlannedChunk {
     pub start: u64,
     /// The tokens.
     pub tokens: StepTokens,
-    /// Whether the last token's row is sampled from.
-    pub samples: bool,
+    /// The rows that are sampled from.
+    pub rows: ChunkRows,
 }
 
 /// A step: its chunks in order.

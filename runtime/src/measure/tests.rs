@@ -1,5 +1,5 @@
 use super::*;
-use crate::batch::Sampling;
+use crate::batch::{ChunkRows, Sampling};
 use crate::mode::{GraphMode, StepMode};
 use crate::model::{CaptureWhen, Checks, CompiledModel, GraphKind};
 use crate::testing::{FakeDevice, Setup, next_id};
@@ -11,18 +11,18 @@ const ROOM: [u64; 3] = [64, 48, 32];
 fn timer_of(
     model: CompiledModel<FakeDevice>,
     room: &[u64],
-) -> Result<StepTimer<FakeDevice>, MeasureError> {
+) -> Result<ModelTimer<FakeDevice>, MeasureError> {
     let roles = Setup::roles_of(&model);
-    StepTimer::new(model, roles, room)
+    ModelTimer::new(model, roles, room)
 }
 
-fn timer(setup: Setup) -> StepTimer<FakeDevice> {
+fn timer(setup: Setup) -> ModelTimer<FakeDevice> {
     let setup = Setup { mode: GraphMode::Full, capture: CaptureWhen::Lazy, ..setup };
     timer_of(setup.build().unwrap(), &ROOM).unwrap()
 }
 
 fn chunk(sequence: usize, start: u64, tokens: StepTokens) -> PlannedChunk {
-    PlannedChunk { sequence, start, tokens, samples: true }
+    PlannedChunk { sequence, start, tokens, rows: ChunkRows::Last }
 }
 
 /// Prompts of three and two tokens, then decode steps that feed back.
@@ -112,7 +112,7 @@ fn a_step_without_some_launches_and_the_times_of_the_others() {
     let steps = conversation(2);
     let whole = timer.run(&steps, false).unwrap();
     let sizes = whole.last().unwrap().sizes;
-    let launches = timer.model().step_launches(sizes);
+    let launches = timer.step_launches(sizes);
     assert_eq!(launches.len() as u64, whole.last().unwrap().launches.graph_nodes);
     let times = timer.timeline(sizes).unwrap();
     assert!(times.launches.iter().zip(&launches).all(|(times, launch)| times.launch == *launch));
@@ -120,15 +120,15 @@ fn a_step_without_some_launches_and_the_times_of_the_others() {
 
     let mixes = launches.iter().filter(|launch| launch.kernel == "test.mix").count();
     assert!(mixes > 0);
-    assert_eq!(timer.model_mut().leave_out(&|launch| launch.kernel == "test.nothing"), 0);
-    let left_out = timer.model_mut().leave_out(&|launch| launch.kernel == "test.mix");
+    assert_eq!(timer.leave_out(&|launch| launch.kernel == "test.nothing"), 0);
+    let left_out = timer.leave_out(&|launch| launch.kernel == "test.mix");
     assert!(left_out >= mixes);
     assert!(matches!(timer.timeline(sizes), Err(MeasureError::NoTimeline { .. })));
     timer.recapture(GraphMode::Full, &mut |_| {}).unwrap();
     let rest = timer.run(&steps, false).unwrap();
     let nodes = |records: &[StepRecord]| records.last().unwrap().launches.graph_nodes;
     assert_eq!(nodes(&rest), nodes(&whole) - mixes as u64);
-    let kernels = timer.model().step_launches(sizes);
+    let kernels = timer.step_launches(sizes);
     assert!(kernels.iter().all(|launch| launch.kernel != "test.mix"));
 }
 

@@ -1,55 +1,24 @@
-//! Runs planned steps and times them.
+//! The timer of a compiled model.
 
 use super::error::MeasureError;
+use super::interface::{CaptureReport, StepRecord, StepTimer};
 use super::plan::{PlannedChunk, PlannedStep, StepTokens};
 use super::timeline::Timeline;
-use crate::batch::{BatchBuffers, Chunk, ChunkRows, ChunkTokens, RoleMap, Sampling};
-use crate::dispatch::{FallbackReason, StepSizes};
+use crate::artifact_store::CompileCounts;
+use crate::batch::{BatchBuffers, Chunk, ChunkTokens, RoleMap, Sampling};
+use crate::dispatch::StepSizes;
 use crate::kv::{PagePool, PageTable};
-use crate::mode::{GraphMode, StepMode};
-use crate::model::{CapturedGraph, CompiledModel, Progress, StepReport, Ticket};
-use piecewise_backend::measure::{GraphShape, LaunchCounts, MeasuredDevice};
+use crate::mode::GraphMode;
+use crate::model::{BuildTimes, CompiledModel, Ledger, Progress, StepLaunch, StepReport, Ticket};
+use piecewise_backend::measure::{GraphShape, MeasuredDevice, ReadBandwidth};
+use piecewise_ir::module::Module;
 use std::time::{Duration, Instant};
 
 /// How often the driver's calls alone are timed.
 const BARE_SUBMITS: usize = 15;
 
-/// A step as it was measured.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct StepRecord {
-    /// Between the marks around the step, by the device's clock.
-    pub device: Duration,
-    /// From the end of the step before to the end of this one, as the host saw them.
-    pub wall: Duration,
-    /// From the first chunk of the batch to the last call of the driver.
-    pub submit: Duration,
-    /// What was enqueued.
-    pub launches: LaunchCounts,
-    /// How it ran.
-    pub mode: StepMode,
-    /// At which sizes.
-    pub sizes: StepSizes,
-    /// Why it did not replay where its mode would.
-    pub fallback: Option<FallbackReason>,
-    /// The ids that it sampled, in the order of its chunks.
-    pub ids: Vec<u32>,
-}
-
-/// What capturing a mode took.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct CaptureReport {
-    /// Each graph, in the order of capture.
-    pub graphs: Vec<CapturedGraph>,
-    /// The whole, with the warm-up.
-    pub time: Duration,
-    /// By how much the device's free memory fell; `None` where that is only estimated.
-    pub bytes: Option<u64>,
-    /// What is in the graphs.
-    pub shape: GraphShape,
-}
-
 /// A model with sequences to measure it on.
-pub struct StepTimer<D: MeasuredDevice> {
+pub struct ModelTimer<D: MeasuredDevice> {
     model: CompiledModel<D>,
     batch: BatchBuffers,
     tables: Vec<PageTable>,
@@ -65,7 +34,7 @@ struct InFlight<M> {
     record: StepRecord,
 }
 
-impl<D: MeasuredDevice> StepTimer<D> {
+impl<D: MeasuredDevice> ModelTimer<D> {
     /// Measures `model` on sequences with room for so many positions each.
     ///
     /// # Errors
@@ -91,30 +60,10 @@ impl<D: MeasuredDevice> StepTimer<D> {
         Ok(Self { batch: BatchBuffers::new(roles), model, tables, entries, sampled })
     }
 
-    /// The model.
-    pub fn model(&self) -> &CompiledModel<D> {
-        &self.model
-    }
-
     /// The model, to look at its device.
-    pub fn model_mut(&mut self) -> &mut CompiledModel<D> {
+    #[cfg(test)]
+    pub(super) fn model_mut(&mut self) -> &mut CompiledModel<D> {
         &mut self.model
-    }
-
-    /// Runs steps in order, each submitted before the one before it is read. With `launched` they
-    /// are launched at the sizes that they would replay at.
-    ///
-    /// # Errors
-    /// When a step does not fit the model, or the device fails.
-    pub fn run(
-        &mut self,
-        steps: &[PlannedStep],
-        launched: bool,
-    ) -> Result<Vec<StepRecord>, MeasureError> {
-        self.model.set_launches_only(launched);
-        let done = self.run_all(steps);
-        self.model.set_launches_only(false);
-        done
     }
 
     fn run_all(&mut self, steps: &[PlannedStep]) -> Result<Vec<StepRecord>, MeasureError> {
@@ -184,11 +133,33 @@ impl<D: MeasuredDevice> StepTimer<D> {
         Ok(InFlight { ticket, start, end, record })
     }
 
-    /// Captures the graphs of `mode` instead of those that there are.
-    ///
-    /// # Errors
-    /// When the mode can't be captured.
-    pub fn recapture(
+    /// What is in all captured graphs.
+    fn shape(&self) -> GraphShape {
+        let device = self.model.device();
+        self.model.ready_graphs().fold(GraphShape::default(), |sum, graph| {
+            let shape = device.graph_shape(graph);
+            GraphShape {
+                launches: sum.launches + shape.launches,
+                nodes: sum.nodes + shape.nodes,
+                programmatic_edges: sum.programmatic_edges + shape.programmatic_edges,
+            }
+        })
+    }
+}
+
+impl<D: MeasuredDevice> StepTimer for ModelTimer<D> {
+    fn run(
+        &mut self,
+        steps: &[PlannedStep],
+        launched: bool,
+    ) -> Result<Vec<StepRecord>, MeasureError> {
+        self.model.set_launches_only(launched);
+        let done = self.run_all(steps);
+        self.model.set_launches_only(false);
+        done
+    }
+
+    fn recapture(
         &mut self,
         mode: GraphMode,
         progress: &mut dyn FnMut(Progress),
@@ -203,22 +174,13 @@ impl<D: MeasuredDevice> StepTimer<D> {
         Ok(CaptureReport { graphs, time, bytes: exact.then_some(bytes), shape: self.shape() })
     }
 
-    /// Where and when the blocks of the whole steps of these sizes ran at their last replay.
-    ///
-    /// # Errors
-    /// When nothing was noted of them, or work before failed.
-    pub fn timeline(&mut self, sizes: StepSizes) -> Result<Timeline, MeasureError> {
+    fn timeline(&mut self, sizes: StepSizes) -> Result<Timeline, MeasureError> {
         let tokens = sizes.tokens.rows();
         let times = self.model.block_times(sizes)?.ok_or(MeasureError::NoTimeline { tokens })?;
         Ok(Timeline::new(self.model.step_launches(sizes), times))
     }
 
-    /// The host's time for the driver's calls alone that the launches of a measured step take: the
-    /// median of several; `None` where there is no driver.
-    ///
-    /// # Errors
-    /// When a call fails.
-    pub fn bare_submit(&mut self, record: &StepRecord) -> Result<Option<Duration>, MeasureError> {
+    fn bare_submit(&mut self, record: &StepRecord) -> Result<Option<Duration>, MeasureError> {
         let StepRecord { mode, sizes, fallback, .. } = *record;
         let mut times = Vec::with_capacity(BARE_SUBMITS);
         for _ in 0..BARE_SUBMITS {
@@ -228,24 +190,47 @@ impl<D: MeasuredDevice> StepTimer<D> {
         Ok(times.get(times.len() / 2).copied())
     }
 
-    /// What is in all captured graphs.
-    pub fn shape(&self) -> GraphShape {
-        let device = self.model.device();
-        self.model.ready_graphs().fold(GraphShape::default(), |sum, graph| {
-            let shape = device.graph_shape(graph);
-            GraphShape {
-                launches: sum.launches + shape.launches,
-                nodes: sum.nodes + shape.nodes,
-                programmatic_edges: sum.programmatic_edges + shape.programmatic_edges,
-            }
-        })
+    fn step_launches(&self, sizes: StepSizes) -> Vec<StepLaunch> {
+        self.model.step_launches(sizes)
+    }
+
+    fn leave_out(&mut self, is_left_out: &dyn Fn(&StepLaunch) -> bool) -> usize {
+        self.model.leave_out(is_left_out)
+    }
+
+    fn read_bandwidth(&mut self) -> Result<ReadBandwidth, MeasureError> {
+        Ok(self.model.device_mut().read_bandwidth()?)
+    }
+
+    fn cache_bytes(&self) -> u64 {
+        self.model.device().cache_bytes()
+    }
+
+    fn device_model(&self) -> String {
+        self.model.device().model()
+    }
+
+    fn compile_counts(&self) -> CompileCounts {
+        self.model.statistics().compile.clone()
+    }
+
+    fn build_times(&self) -> BuildTimes {
+        self.model.build_times()
+    }
+
+    fn ledger(&self) -> Ledger {
+        self.model.memory().ledger
+    }
+
+    fn module(&self) -> &Module {
+        self.model.module()
     }
 }
 
-impl<D: MeasuredDevice> std::fmt::Debug for StepTimer<D> {
+impl<D: MeasuredDevice> std::fmt::Debug for ModelTimer<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let sequences = self.tables.len();
-        f.debug_struct("StepTimer")
+        f.debug_struct("ModelTimer")
             .field("model", &self.model)
             .field("sequences", &sequences)
             .finish_non_exhaustive()
@@ -278,7 +263,7 @@ fn push(
         start: chunk.start,
         table,
         slot: None,
-        rows: if chunk.samples { ChunkRows::Last } else { ChunkRows::None },
+        rows: chunk.rows,
         entry,
         sampling: Sampling::default(),
     });

@@ -69,18 +69,27 @@ impl BindSite<'_> {
             let usage = &self.stitch.uses[step.id()];
             let label = self.label(step);
             let over = self.stitch.unique[usage.unique].over.map(|s| self.symbols.over(s));
-            let mut exact = Vec::new();
+            let mut sized = Vec::new();
             let mut general = None;
             for (i, at) in self.compiled.sizes[usage.unique.index()].iter().enumerate() {
                 let chosen = choices.of(usage.unique, i);
                 let program = self.bind(device, usage, &label, i, chosen)?;
                 match at.size {
-                    PieceSize::Exact(n) => exact.push((n, program)),
                     PieceSize::General(_) => general = Some(program),
+                    size => sized.push((size, program)),
                 }
             }
+            sized.sort_by_key(|(size, _)| *size);
             let general = general.ok_or(ModelError::Unplanned { part: "general program" })?;
-            list.push(Member { step, label, over, exact, general });
+            list.push(Member {
+                step,
+                label,
+                over,
+                excluded_by: None,
+                probed: None,
+                sized,
+                general,
+            });
         }
         Ok(Members { list })
     }

@@ -9,6 +9,7 @@ use super::launches::check_artifacts;
 use super::memory::{Ledger, Memory};
 use super::staging::Staging;
 use crate::artifact_store::CompiledPieces;
+use crate::batch::Probe;
 use crate::dispatch::Dispatcher;
 use crate::stats::Statistics;
 use crate::symbols::{SymbolClass, SymbolTable};
@@ -17,8 +18,9 @@ use piecewise_backend::compiler::Store;
 use piecewise_backend::device::Device;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::{WeightLayout, WeightSource};
-use piecewise_ir::entity::{Entity, UniquePieceId};
-use piecewise_ir::module::{Module, Stitch};
+use piecewise_ir::entity::{Entity, UniquePieceId, Value};
+use piecewise_ir::graph::Graph;
+use piecewise_ir::module::{Module, Stitch, UniquePiece};
 use piecewise_ir::op::Op;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -63,6 +65,14 @@ pub struct BuildOptions {
     pub capture: CaptureWhen,
     /// What a failed capture does.
     pub on_capture_failure: OnCaptureFailure,
+    /// Failures in a row after which a graph is no longer captured; 0 is never.
+    pub capture_attempts: u32,
+    /// Layers that are launched and never captured, by the scopes in which the model's code made
+    /// them: `model.layers.3`, or `model.layers.3.mlp`.
+    pub capture_exclude: Vec<String>,
+    /// Steps that show what the custom ops can be captured for; without any, what they declare is
+    /// believed.
+    pub probes: Vec<Probe>,
     /// Whether alternatives and algorithms are chosen by measurement.
     pub tune: TuneMode,
     /// Whether a step that does not replay, or a mode that can't be, is an error.
@@ -155,7 +165,9 @@ impl<D: Device> CompiledModel<D> {
             Staging::new(&mut device, module.graph(), &memory, &read, &output_bounds)?;
         let states = memory.states;
         // What is measured runs all its rows, which a warm-up and a capture do not.
-        let backed_early = custom_ops_mutate_states(&module) || options.tune == TuneMode::Measure;
+        let backed_early = custom_ops_mutate_states(&module)
+            || options.tune == TuneMode::Measure
+            || !options.probes.is_empty();
         if backed_early {
             device.back(states)?;
         }
@@ -167,11 +179,12 @@ impl<D: Device> CompiledModel<D> {
             compiled: &compiled,
         };
         let choices = choose(&mut device, &site, &mut staging, options.tune, store)?;
-        let members = site.bind_all(&mut device, &choices)?;
+        let mut members = site.bind_all(&mut device, &choices)?;
+        members.exclude(&options.capture_exclude, &module)?;
         let read_counts = Vec::with_capacity(symbols.len());
         let compiled_in = compiled.time;
         let mut model = Self {
-            graphs: GraphSet { pieces: Vec::new(), full: Vec::new() },
+            graphs: GraphSet::default(),
             members,
             staging,
             memory,
@@ -186,6 +199,7 @@ impl<D: Device> CompiledModel<D> {
             strict: options.strict,
             capture_when: options.capture,
             on_capture_failure: options.on_capture_failure,
+            capture_attempts: options.capture_attempts,
             checks: options.checks,
             max_logit_rows,
             next_step: 0,
@@ -197,6 +211,7 @@ impl<D: Device> CompiledModel<D> {
             device,
         };
         let bind_end = started.elapsed();
+        model.probe(&options.probes)?;
         let wanted = model.dispatcher.mode;
         let (mode, reason) = model.supported_mode(wanted);
         if let Some(reason) = reason {
@@ -208,11 +223,9 @@ impl<D: Device> CompiledModel<D> {
             model.dispatcher.mode = mode;
         }
         model.list_graphs();
-        match options.capture {
-            CaptureWhen::Startup => {
-                model.capture_all(options.on_capture_failure, &mut |p| progress(p))?;
-            }
-            CaptureWhen::Lazy => model.warm_up()?,
+        model.warm_up()?;
+        if options.capture == CaptureWhen::Startup {
+            model.capture_all(options.on_capture_failure, &mut |p| progress(p))?;
         }
         if backed_early {
             // What a warm-up wrote is not for the first step to find.
@@ -248,24 +261,38 @@ pub struct LoweringSize {
     pub limits: Vec<u64>,
 }
 
-/// The sizes at which a unique piece or op has programs: those of its symbol's list, then any.
+/// The sizes at which a unique piece or op has programs: those of its symbol's list, then those of
+/// uniform batches where its custom ops see sequences, then any.
 pub fn lowering_sizes(
     stitch: &Stitch,
     unique: UniquePieceId,
     symbols: &SymbolTable,
     dispatcher: &Dispatcher,
 ) -> Vec<LoweringSize> {
-    let over = stitch.unique[unique].over;
+    let UniquePiece { over, ref graph, .. } = stitch.unique[unique];
     let bounds = symbols.bounds();
     let bound = over.map_or(1, |s| symbols.bound(s));
     let over = over.map(|s| symbols.over(s));
-    let exact = over.map_or(Vec::new(), |over| dispatcher.program_sizes(symbols, over));
+    let sees = sees_sequences(graph, symbols);
+    let sized = over.map_or(Vec::new(), |over| dispatcher.program_sizes(symbols, over, sees));
     let general = LoweringSize { size: PieceSize::General(bound), limits: bounds.to_vec() };
-    let exact = exact.into_iter().map(|size| LoweringSize {
-        size: PieceSize::Exact(size),
-        limits: dispatcher.limits(symbols, over, size),
-    });
-    exact.chain([general]).collect()
+    let limits = |size| dispatcher.limits(symbols, over, size);
+    let sized = sized.into_iter().map(|size| LoweringSize { size, limits: limits(size) });
+    sized.chain([general]).collect()
+}
+
+/// Whether a custom op reads what is shaped by sequences: all else is the same in a uniform batch as
+/// in any step of as many rows.
+fn sees_sequences(piece: &Graph, symbols: &SymbolTable) -> bool {
+    let is_by_sequence = |value: &Value| {
+        let dims = piece.ty(*value).shape.iter();
+        let mut terms = dims.flat_map(|dim| dim.terms());
+        terms.any(|(symbol, _)| symbols.class(*symbol) == SymbolClass::Sequences)
+    };
+    piece
+        .nodes()
+        .map(|node| piece.node(node))
+        .any(|node| matches!(node.op, Op::Custom(_)) && node.operands.iter().any(is_by_sequence))
 }
 
 fn load_weights<D: Device>(

@@ -3,13 +3,15 @@
 use super::CompiledModel;
 use super::build::{CaptureWhen, Progress};
 use super::error::ModelError;
-use super::graphs::{GraphSlot, OnCaptureFailure};
-use crate::dispatch::Dispatch;
+use super::graphs::{GraphKey, GraphSet, GraphSlot, OnCaptureFailure};
+use super::programs::Member;
+use crate::dispatch::{Dispatch, OpSupport, StepSizes};
 use crate::mode::{GraphMode, StepMode};
 use crate::symbols::SymbolClass;
+use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::device::{Device, DeviceError};
-use piecewise_ir::module::Step;
-use piecewise_kernels::step::{LaunchContext, StepContext};
+use piecewise_ir::op::Op;
+use piecewise_kernels::step::{CaptureSupport, LaunchContext, StepContext};
 use std::time::{Duration, Instant};
 
 /// What a graph holds.
@@ -30,8 +32,8 @@ pub enum GraphKind {
 pub struct CapturedGraph {
     /// What it holds.
     pub kind: GraphKind,
-    /// Its size: the tokens of a whole step, else the rows of the piece.
-    pub size: u64,
+    /// Its size: of a whole step, or else in rows of the piece.
+    pub size: PieceSize,
     /// To capture, inspect, instantiate and upload it.
     pub time: Duration,
     /// By how much the device's free memory fell.
@@ -39,49 +41,75 @@ pub struct CapturedGraph {
 }
 
 impl<D: Device> CompiledModel<D> {
-    /// The highest mode not above `wanted` that the split ops can be captured for, and why it is
-    /// lower, if it is.
+    /// The highest mode not above `wanted` that the ops can be captured for, and why it is lower, if
+    /// it is.
     pub(super) fn supported_mode(&self, wanted: GraphMode) -> (GraphMode, Option<String>) {
-        let weakest = self
-            .members
-            .list
-            .iter()
-            .filter(|member| !matches!(member.step, Step::Piece(_)))
-            .map(|member| (self.device.capture_support(&member.general), member.label.as_str()))
-            .min_by_key(|(support, _)| *support);
-        let Some((support, label)) = weakest else { return (wanted, None) };
+        let least = |is_piece: bool| {
+            let members = self.members.list.iter();
+            let members = members.filter(|member| member.is_captured_piece() == is_piece);
+            members.map(|member| self.support(member)).min().unwrap_or(CaptureSupport::Always)
+        };
+        let support = OpSupport { between: least(false), inside: least(true) };
         let mode = self.dispatcher.supported_mode(wanted, support);
-        let reason =
-            (mode != wanted).then(|| format!("`{label}` supports capture only for {support:?}"));
-        (mode, reason)
+        if mode == wanted {
+            return (mode, None);
+        }
+        let needed = self.dispatcher.needed_support(wanted);
+        let hinders = |member: &&Member<D::Program>| {
+            let is_piece = member.is_captured_piece();
+            let needed = if is_piece { needed.inside } else { needed.between };
+            self.support(member) < needed
+        };
+        let hindering = self.members.list.iter().filter(hinders).min_by_key(|m| self.support(m));
+        (mode, hindering.map(|member| self.hindrance(member)))
     }
 
-    /// Lists every graph that the mode calls for, none captured yet.
+    /// In which batches a member can be captured. One of an excluded layer runs between graphs.
+    fn support(&self, member: &Member<D::Program>) -> CaptureSupport {
+        if member.excluded_by.is_some() {
+            return CaptureSupport::Never;
+        }
+        let declared = self.device.capture_support(&member.general);
+        member.probed.as_ref().map_or(declared, |probed| probed.support.min(declared))
+    }
+
+    fn hindrance(&self, member: &Member<D::Program>) -> String {
+        if let Some(layer) = &member.excluded_by {
+            return format!("layer `{layer}` is excluded from capture");
+        }
+        let usage = self.module.stitch().map(|stitch| &stitch.uses[member.step.id()]);
+        let nodes = usage.map_or(&[][..], |usage| &usage.nodes).iter();
+        let ops = nodes.filter_map(|&node| match &self.module.graph().node(node).op {
+            Op::Custom(call) => Some(format!("`{}`", call.name)),
+            _ => None,
+        });
+        let mut ops: Vec<_> = ops.collect();
+        ops.dedup();
+        let is_piece = member.is_captured_piece();
+        let place = if is_piece { format!(" in {}", member.label) } else { String::new() };
+        let support = self.support(member);
+        let why =
+            member.probed.as_ref().map_or(String::new(), |found| format!(": {}", found.reason));
+        format!("{}{place} supports capture only for {support:?}{why}", ops.join(" or "))
+    }
+
+    /// Lists every graph that the mode calls for; those that there are stay.
     pub(super) fn list_graphs(&mut self) {
-        self.graphs.pieces = self
-            .members
-            .list
-            .iter()
-            .map(|member| match (member.step, member.over) {
-                (Step::Piece(_), Some(over)) => {
-                    let sizes = self.dispatcher.piece_graph_sizes(&self.symbols, over);
-                    sizes.into_iter().map(|size| (size, GraphSlot::empty())).collect()
+        let Self { dispatcher, symbols, members, .. } = self;
+        let pieces =
+            members.list.iter().map(|member| match (member.is_captured_piece(), member.over) {
+                (true, Some(over)) => {
+                    dispatcher.piece_graph_sizes(symbols, over, member.has_uniform())
                 }
                 _ => Vec::new(),
-            })
-            .collect();
-        let full = self.dispatcher.full_graph_sizes();
-        self.graphs.full = full.into_iter().map(|sizes| (sizes, GraphSlot::empty())).collect();
-        let listed = self.graphs.pieces.iter().flatten().map(|(size, _)| *size);
-        let lists = [self.dispatcher.token_sizes(), self.dispatcher.row_sizes()];
-        let piece_sizes: Vec<_> = lists.into_iter().flatten().chain(listed).collect();
-        let full_sizes: Vec<_> =
-            self.graphs.full.iter().map(|(sizes, _)| sizes.tokens.rows()).collect();
-        self.stats.prepare(&piece_sizes, &full_sizes);
+            });
+        let pieces: Vec<Vec<PieceSize>> = pieces.collect();
+        let full = dispatcher.full_graph_sizes();
+        self.stats.prepare(pieces.iter().flatten().copied(), full.iter().map(StepSizes::whole));
+        self.graphs.list(pieces, full);
     }
 
-    /// Warms up and captures every listed graph that is neither ready nor disabled, largest
-    /// first.
+    /// Captures every listed graph that is neither ready nor disabled, largest first.
     ///
     /// # Errors
     /// The first failure, if `on_failure` says so; the graphs captured before it stay.
@@ -93,13 +121,15 @@ impl<D: Device> CompiledModel<D> {
         self.capture_listed(on_failure, progress, None)
     }
 
-    /// Drops every graph and captures those of another mode, from the programs that there are:
-    /// a model that was built for mode `full` has the programs of every mode. From then on
-    /// nothing is captured lazily. Returns what each graph took.
+    /// Runs the steps to come in another mode. Waits for the steps on their way, drops the graphs
+    /// that the mode has no use for, and captures those that it lacks, if graphs are not captured
+    /// lazily: from the programs that there are, and a model that was built for mode `full` has the
+    /// programs of every mode. Returns what each graph took.
     ///
     /// # Errors
-    /// When the mode can't be, or a capture fails; the graphs captured before it stay.
-    pub fn recapture(
+    /// When the ops can't be captured for the mode, and nothing has changed; or when a capture fails
+    /// and that is an error: the mode has changed then, and steps whose graph is missing are launched.
+    pub fn set_graph_mode(
         &mut self,
         mode: GraphMode,
         progress: &mut dyn FnMut(Progress),
@@ -107,14 +137,40 @@ impl<D: Device> CompiledModel<D> {
         if let (_, Some(reason)) = self.supported_mode(mode) {
             return Err(ModelError::Mode { mode: mode.name(), reason });
         }
-        self.invalidate_graphs();
+        self.wait_idle()?;
         self.dispatcher.mode = mode;
-        self.capture_when = CaptureWhen::Startup;
         self.lowered = None;
         self.list_graphs();
         let mut captured = Vec::new();
-        self.capture_listed(OnCaptureFailure::Error, progress, Some(&mut captured))?;
+        if self.capture_when == CaptureWhen::Startup {
+            self.capture_listed(self.on_capture_failure, progress, Some(&mut captured))?;
+        }
         Ok(captured)
+    }
+
+    /// Drops every graph and captures those of a mode. From then on nothing is captured lazily.
+    ///
+    /// # Errors
+    /// As for [`Self::set_graph_mode`], and whenever a capture fails.
+    pub fn recapture(
+        &mut self,
+        mode: GraphMode,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Vec<CapturedGraph>, ModelError> {
+        self.wait_idle()?;
+        self.graphs = GraphSet::default();
+        self.capture_when = CaptureWhen::Startup;
+        self.warm_up()?;
+        let on_failure = std::mem::take(&mut self.on_capture_failure);
+        let captured = self.set_graph_mode(mode, progress);
+        self.on_capture_failure = on_failure;
+        captured
+    }
+
+    /// Waits for everything that was submitted: a graph is not dropped while it runs.
+    fn wait_idle(&mut self) -> Result<(), ModelError> {
+        let end = self.device.record(None)?;
+        Ok(self.device.wait(&end)?)
     }
 
     fn capture_listed(
@@ -123,51 +179,34 @@ impl<D: Device> CompiledModel<D> {
         progress: &mut dyn FnMut(Progress),
         mut took: Option<&mut Vec<CapturedGraph>>,
     ) -> Result<(), ModelError> {
-        self.warm_up()?;
-        let total = self.graphs.pieces.iter().map(Vec::len).sum::<usize>() + self.graphs.full.len();
-        let mut done = 0;
-        for i in (0..self.graphs.full.len()).rev() {
-            let size = self.graphs.full[i].0.tokens.rows();
-            let took = took.as_deref_mut();
-            self.measured(took, GraphKind::Full, size, |model| model.capture_full(i, on_failure))?;
-            done += 1;
-            progress(Progress::Capturing { done, total });
-        }
-        let most = self.graphs.pieces.iter().map(Vec::len).max().unwrap_or(0);
-        for back in 1..=most {
-            for member in 0..self.graphs.pieces.len() {
-                let Some(i) = self.graphs.pieces[member].len().checked_sub(back) else { continue };
-                let kind = match self.members.list[member].class() {
-                    Some(SymbolClass::Rows) => GraphKind::Rows,
-                    Some(SymbolClass::Own(_)) => GraphKind::Own,
-                    _ => GraphKind::Tokens,
-                };
-                let size = self.graphs.pieces[member][i].0;
-                let took = took.as_deref_mut();
-                self.measured(took, kind, size, |m| m.capture_piece(member, i, on_failure))?;
-                done += 1;
-                progress(Progress::Capturing { done, total });
+        let mut keys = self.graphs.keys();
+        let Self { graphs, capture_attempts, .. } = self;
+        let lacks = |key: &GraphKey| {
+            graphs.slot_mut(*key).is_some_and(|slot| slot.wants_capture(*capture_attempts))
+        };
+        keys.retain(lacks);
+        let total = keys.len();
+        for (i, key) in keys.into_iter().enumerate() {
+            let free = self.device.free_bytes();
+            let started = Instant::now();
+            self.capture(key, on_failure)?;
+            if let Some(took) = &mut took {
+                let time = started.elapsed();
+                let bytes = free.saturating_sub(self.device.free_bytes());
+                took.push(CapturedGraph { kind: self.kind(key), size: key.size(), time, bytes });
             }
+            progress(Progress::Capturing { done: i + 1, total });
         }
         Ok(())
     }
 
-    /// Captures a graph and notes what that took, where anybody wants to know.
-    fn measured(
-        &mut self,
-        took: Option<&mut Vec<CapturedGraph>>,
-        kind: GraphKind,
-        size: u64,
-        capture: impl FnOnce(&mut Self) -> Result<(), ModelError>,
-    ) -> Result<(), ModelError> {
-        let Some(took) = took else { return capture(self) };
-        let free = self.device.free_bytes();
-        let started = Instant::now();
-        capture(self)?;
-        let time = started.elapsed();
-        let bytes = free.saturating_sub(self.device.free_bytes());
-        took.push(CapturedGraph { kind, size, time, bytes });
-        Ok(())
+    fn kind(&self, key: GraphKey) -> GraphKind {
+        let GraphKey::Piece { member, .. } = key else { return GraphKind::Full };
+        match self.members.list[member].class() {
+            Some(SymbolClass::Rows) => GraphKind::Rows,
+            Some(SymbolClass::Own(_)) => GraphKind::Own,
+            _ => GraphKind::Tokens,
+        }
     }
 
     /// Captures the graphs that a step would replay, as far as they are neither ready nor
@@ -175,15 +214,11 @@ impl<D: Device> CompiledModel<D> {
     pub(super) fn capture_for(&mut self, dispatch: &Dispatch) -> Result<(), ModelError> {
         let on_failure = self.on_capture_failure;
         if dispatch.mode == StepMode::Full {
-            let at = self.graphs.full.binary_search_by_key(&dispatch.sizes, |(sizes, _)| *sizes);
-            return at.map_or(Ok(()), |i| self.capture_full(i, on_failure));
+            return self.capture(GraphKey::Full(dispatch.sizes), on_failure);
         }
         for member in 0..self.members.list.len() {
-            let Some(size) = self.members.list[member].size(&dispatch.sizes) else { continue };
-            let size = size.rows();
-            let at = self.graphs.pieces[member].binary_search_by_key(&size, |(size, _)| *size);
-            if let Ok(i) = at {
-                self.capture_piece(member, i, on_failure)?;
+            if let Some(size) = self.members.list[member].size(&dispatch.sizes) {
+                self.capture(GraphKey::Piece { member, size }, on_failure)?;
             }
         }
         Ok(())
@@ -194,43 +229,47 @@ impl<D: Device> CompiledModel<D> {
         self.graphs.slots_mut().for_each(GraphSlot::invalidate);
     }
 
-    /// Lets graphs that were disabled by failures be captured again.
-    pub fn enable_graphs(&mut self) {
+    /// Lets graphs that were disabled by failures be captured again, and captures what is missing, if
+    /// graphs are not captured lazily. Returns how many graphs there are then.
+    ///
+    /// # Errors
+    /// When a capture fails, and that is an error.
+    pub fn enable_graphs(&mut self) -> Result<usize, ModelError> {
         self.graphs.slots_mut().for_each(GraphSlot::enable);
+        if self.capture_when == CaptureWhen::Startup {
+            self.capture_all(self.on_capture_failure, &mut |_| {})?;
+        }
+        Ok(self.captured_graphs())
     }
 
-    fn capture_full(&mut self, i: usize, on_failure: OnCaptureFailure) -> Result<(), ModelError> {
-        let Self { graphs, members, device, symbols, .. } = self;
-        let (sizes, slot) = &mut graphs.full[i];
-        if !slot.wants_capture() {
+    /// Captures a graph, if it is listed and neither ready nor disabled.
+    fn capture(&mut self, key: GraphKey, on_failure: OnCaptureFailure) -> Result<(), ModelError> {
+        let Self { graphs, members, device, symbols, dispatcher, capture_attempts, .. } = self;
+        let Some(slot) = graphs.slot_mut(key) else {
             return Ok(());
-        }
-        let mut by_symbol = vec![0; symbols.len()];
-        symbols.fill(&mut by_symbol, |class| sizes.rows_of(class));
-        let programs: Vec<_> = members.list.iter().map(|m| m.program(sizes)).collect();
-        let label = format!("full step at {} tokens", sizes.tokens.rows());
+        };
+        if !slot.wants_capture(*capture_attempts) {
+            return Ok(());
+        };
+        let (label, programs, by_symbol) = match key {
+            GraphKey::Full(sizes) => {
+                let mut by_symbol = vec![0; symbols.len()];
+                symbols.fill(&mut by_symbol, |class| sizes.rows_of(class));
+                let label = match sizes.uniform() {
+                    Some(size) => format!("full step of {size} tokens"),
+                    None => format!("full step at {} tokens", sizes.tokens),
+                };
+                let programs = members.list.iter().map(|member| member.program(&sizes)).collect();
+                (label, programs, by_symbol)
+            }
+            GraphKey::Piece { member, size } => {
+                let member = &members.list[member];
+                let by_symbol = dispatcher.limits(symbols, member.over, size);
+                let label = format!("{} at {size} rows", member.label);
+                (label, vec![member.at(size)], by_symbol)
+            }
+        };
         let result = slot.capture(|| device.capture(&label, &programs, &by_symbol));
-        self.settle(result, on_failure)
-    }
-
-    fn capture_piece(
-        &mut self,
-        member: usize,
-        i: usize,
-        on_failure: OnCaptureFailure,
-    ) -> Result<(), ModelError> {
-        let size = self.graphs.pieces[member][i].0;
-        let over = self.members.list[member].over;
-        let by_symbol = self.dispatcher.limits(&self.symbols, over, size);
-        let Self { graphs, members, device, .. } = self;
-        let slot = &mut graphs.pieces[member][i].1;
-        if !slot.wants_capture() {
-            return Ok(());
-        }
-        let member = &members.list[member];
-        let label = format!("{} at {size} rows", member.label);
-        let program = member.at(size);
-        let result = slot.capture(|| device.capture(&label, &[program], &by_symbol));
         self.settle(result, on_failure)
     }
 
@@ -248,7 +287,7 @@ impl<D: Device> CompiledModel<D> {
                 self.stats.capture_failures += 1;
                 match on_failure {
                     OnCaptureFailure::Error => Err(error.into()),
-                    OnCaptureFailure::Eager => {
+                    OnCaptureFailure::Launch => {
                         tracing::warn!("{error}; steps of this size are launched");
                         Ok(())
                     }
@@ -262,17 +301,9 @@ impl<D: Device> CompiledModel<D> {
         let bounds = self.symbols.bounds().to_vec();
         let counts = self.staging.fill_empty(&self.symbols)?;
         self.device.write(self.memory.arena.base, &self.staging.mirror)?;
-        let staged: Vec<&[u8]> = self
-            .staging
-            .inputs
-            .iter()
-            .map(|input| {
-                let bytes = input.ty.bytes(&bounds) as usize;
-                &self.staging.mirror[input.offset..input.offset + bytes]
-            })
-            .collect();
+        let staged = self.staging.staged(&bounds);
         for member in &self.members.list {
-            for (size, program) in &member.exact {
+            for (size, program) in &member.sized {
                 let sizes = self.dispatcher.limits(&self.symbols, member.over, *size);
                 let context = StepContext { counts: &counts, sizes: &sizes, inputs: &staged };
                 self.device.launch(program, LaunchContext::Step(&context))?;
@@ -286,25 +317,6 @@ impl<D: Device> CompiledModel<D> {
     /// Every graph that is ready to replay.
     pub fn ready_graphs(&self) -> impl Iterator<Item = &D::Captured> {
         self.graphs.ready()
-    }
-
-    /// Calls `visit` with every program and the padded sizes that it runs at.
-    ///
-    /// # Errors
-    /// The first of `visit`.
-    pub fn visit_programs(
-        &mut self,
-        mut visit: impl FnMut(&mut D, &D::Program, &[u64]) -> Result<(), DeviceError>,
-    ) -> Result<(), DeviceError> {
-        let bounds = self.symbols.bounds().to_vec();
-        for member in &self.members.list {
-            for (size, program) in &member.exact {
-                let sizes = self.dispatcher.limits(&self.symbols, member.over, *size);
-                visit(&mut self.device, program, &sizes)?;
-            }
-            visit(&mut self.device, &member.general, &bounds)?;
-        }
-        Ok(())
     }
 
     /// The number of graphs that are ready to replay.

@@ -51,6 +51,22 @@ impl Trace {
         Ok(())
     }
 
+    /// Adds the first bytes of a state.
+    pub(super) fn add_prefix<D: Device>(
+        &mut self,
+        device: &mut D,
+        module: &Module,
+        memory: &Memory,
+        value: Value,
+        bytes: u64,
+    ) -> Result<(), DeviceError> {
+        let Some(address) = memory.address(module.graph(), value) else { return Ok(()) };
+        let mut bytes = vec![0; bytes as usize];
+        device.read(address, &mut bytes)?;
+        self.entries.push(Entry { value, role: "a state".to_owned(), row_bytes: 1, bytes });
+        Ok(())
+    }
+
     fn add<D: Device>(
         &mut self,
         device: &mut D,
@@ -92,7 +108,7 @@ impl Trace {
     }
 
     /// The first entry of `self` that is another in `launched`.
-    fn hold_against(
+    pub(super) fn hold_against(
         &self,
         launched: &Self,
         graph: &Graph,

@@ -87,8 +87,16 @@ pub enum ModelError {
         /// Why it fell back.
         reason: &'static str,
     },
-    /// The graph mode can't be supported, in strict mode.
-    #[error("strict: graph mode {mode} is not possible: {reason}")]
+    /// A layer that is not to be captured and is not there.
+    #[error("capture_exclude: no layer is called `{layer}`; layers are called {known}, ..")]
+    NoLayer {
+        /// The name.
+        layer: String,
+        /// Some of those that there are.
+        known: String,
+    },
+    /// A graph mode that can't be.
+    #[error("graph mode {mode} is not possible: {reason}")]
     Mode {
         /// The mode asked for.
         mode: &'static str,

@@ -2,6 +2,7 @@
 
 use super::{BuildTimes, CompiledModel, Ledger, ModelError, Outputs, StepData, StepReport, Ticket};
 use crate::dispatch::Dispatcher;
+use crate::mode::GraphMode;
 use crate::stats::Statistics;
 use crate::symbols::SymbolTable;
 use piecewise_backend::device::Device;
@@ -35,6 +36,18 @@ pub trait Model: std::fmt::Debug + Send {
 
     /// [`CompiledModel::last_step`].
     fn last_step(&self) -> Option<StepReport>;
+
+    /// [`CompiledModel::set_graph_mode`].
+    ///
+    /// # Errors
+    /// As there.
+    fn set_graph_mode(&mut self, mode: GraphMode) -> Result<(), ModelError>;
+
+    /// [`CompiledModel::enable_graphs`].
+    ///
+    /// # Errors
+    /// As there.
+    fn enable_graphs(&mut self) -> Result<usize, ModelError>;
 
     /// [`CompiledModel::submit`].
     ///
@@ -84,6 +97,14 @@ impl<D: Device> Model for CompiledModel<D> {
 
     fn last_step(&self) -> Option<StepReport> {
         self.last_step()
+    }
+
+    fn set_graph_mode(&mut self, mode: GraphMode) -> Result<(), ModelError> {
+        self.set_graph_mode(mode, &mut |_| {}).map(drop)
+    }
+
+    fn enable_graphs(&mut self) -> Result<usize, ModelError> {
+        self.enable_graphs()
     }
 
     fn submit(&mut self, step: &StepData<'_>) -> Result<Ticket, ModelError> {

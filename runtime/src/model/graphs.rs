@@ -1,6 +1,7 @@
 //! Captured graphs and their states.
 
 use crate::dispatch::StepSizes;
+use piecewise_backend::artifact::PieceSize;
 
 /// What happens when a capture fails.
 #[derive(
@@ -12,11 +13,8 @@ pub enum OnCaptureFailure {
     #[default]
     Error,
     /// The steps that the graph would have served are launched, and counted.
-    Eager,
+    Launch,
 }
-
-/// Failures in a row after which a graph is no longer captured.
-const MAX_FAILURES: u32 = 3;
 
 /// A graph that may be captured: `Empty -> Capturing -> Ready`.
 #[derive(Debug, Default)]
@@ -37,14 +35,14 @@ impl<G> GraphSlot<G> {
         self.graph.as_ref()
     }
 
-    /// Whether it was disabled by failures in a row.
-    pub fn is_disabled(&self) -> bool {
-        self.failures >= MAX_FAILURES
+    /// Whether it was disabled: by so many failures in a row, unless that is 0.
+    pub fn is_disabled(&self, attempts: u32) -> bool {
+        attempts > 0 && self.failures >= attempts
     }
 
     /// Whether a capture may start: it is neither ready, under way nor disabled.
-    pub fn wants_capture(&self) -> bool {
-        self.graph.is_none() && !self.capturing && !self.is_disabled()
+    pub fn wants_capture(&self, attempts: u32) -> bool {
+        self.graph.is_none() && !self.capturing && !self.is_disabled(attempts)
     }
 
     /// Runs `capture` and keeps its graph.
@@ -79,18 +77,91 @@ impl<G> GraphSlot<G> {
     }
 }
 
+/// Which graph of a model.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum GraphKey {
+    /// Of a whole step at these sizes.
+    Full(StepSizes),
+    /// Of a member of the step at a size of its own rows.
+    Piece {
+        /// Its place in the step.
+        member: usize,
+        /// The size.
+        size: PieceSize,
+    },
+}
+
+impl GraphKey {
+    /// The size of what it holds.
+    pub fn size(&self) -> PieceSize {
+        match self {
+            Self::Full(sizes) => sizes.whole(),
+            Self::Piece { size, .. } => *size,
+        }
+    }
+}
+
 /// The graphs of a model.
 #[derive(Debug)]
 pub(crate) struct GraphSet<G> {
     /// For each member, graphs by size, ascending; empty for ops.
-    pub pieces: Vec<Vec<(u64, GraphSlot<G>)>>,
+    pieces: Vec<Vec<(PieceSize, GraphSlot<G>)>>,
     /// Whole steps by their sizes, ascending.
-    pub full: Vec<(StepSizes, GraphSlot<G>)>,
+    full: Vec<(StepSizes, GraphSlot<G>)>,
+}
+
+impl<G> Default for GraphSet<G> {
+    fn default() -> Self {
+        Self { pieces: Vec::new(), full: Vec::new() }
+    }
 }
 
 impl<G> GraphSet<G> {
+    /// From now on there are graphs for each member at its sizes, and for whole steps at theirs.
+    /// What was captured of them stays.
+    pub(crate) fn list(&mut self, pieces: Vec<Vec<PieceSize>>, full: Vec<StepSizes>) {
+        let mut before = std::mem::take(self);
+        before.pieces.resize_with(pieces.len(), Vec::new);
+        let pieces = pieces.into_iter().zip(before.pieces);
+        self.pieces = pieces.map(|(sizes, before)| relisted(sizes, before)).collect();
+        self.full = relisted(full, before.full);
+    }
+
+    /// Every graph, the largest first: whole steps, then of each piece its largest, its second
+    /// largest and so on.
+    pub(crate) fn keys(&self) -> Vec<GraphKey> {
+        let mut keys: Vec<_> = self.full.iter().map(|(sizes, _)| GraphKey::Full(*sizes)).collect();
+        keys.reverse();
+        let pieces = self.pieces.iter().enumerate().map(|(member, sizes)| {
+            let mut sizes: Vec<_> = sizes.iter().map(|(size, _)| *size).collect();
+            sizes.sort_by_key(|size| std::cmp::Reverse((size.rows(), *size)));
+            sizes.into_iter().map(move |size| GraphKey::Piece { member, size })
+        });
+        let mut pieces: Vec<_> = pieces.collect();
+        let most = self.pieces.iter().map(Vec::len).max().unwrap_or(0);
+        for _ in 0..most {
+            keys.extend(pieces.iter_mut().filter_map(Iterator::next));
+        }
+        keys
+    }
+
+    /// A graph that is listed, ready or not.
+    pub(crate) fn slot_mut(&mut self, key: GraphKey) -> Option<&mut GraphSlot<G>> {
+        match key {
+            GraphKey::Full(sizes) => {
+                let i = self.full.binary_search_by_key(&sizes, |(s, _)| *s).ok()?;
+                Some(&mut self.full[i].1)
+            }
+            GraphKey::Piece { member, size } => {
+                let sizes = self.pieces.get_mut(member)?;
+                let i = sizes.binary_search_by_key(&size, |(n, _)| *n).ok()?;
+                Some(&mut sizes[i].1)
+            }
+        }
+    }
+
     /// The ready graph of a member at a size.
-    pub(crate) fn piece(&self, member: usize, size: u64) -> Option<&G> {
+    pub(crate) fn piece(&self, member: usize, size: PieceSize) -> Option<&G> {
         let sizes = &self.pieces[member];
         let i = sizes.binary_search_by_key(&size, |(n, _)| *n).ok()?;
         sizes[i].1.ready()
@@ -120,6 +191,19 @@ impl<G> GraphSet<G> {
     }
 }
 
+/// Slots for `keys`, ascending; those of `before` are taken over.
+fn relisted<K: Ord + Copy, G>(
+    mut keys: Vec<K>,
+    mut before: Vec<(K, GraphSlot<G>)>,
+) -> Vec<(K, GraphSlot<G>)> {
+    keys.sort_unstable();
+    let mut take = |key: K| {
+        let at = before.iter().position(|(known, _)| *known == key);
+        at.map_or_else(GraphSlot::empty, |at| before.swap_remove(at).1)
+    };
+    keys.into_iter().map(|key| (key, take(key))).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -129,23 +213,24 @@ mod tests {
     }
 
     #[test]
-    fn three_failures_in_a_row_disable_until_enabled() {
+    fn failures_in_a_row_disable_until_enabled() {
         let mut slot = GraphSlot::empty();
         for _ in 0..2 {
             assert_eq!(fail(&mut slot), Err("planted"));
-            assert!(slot.wants_capture());
+            assert!(slot.wants_capture(3));
         }
         assert_eq!(slot.capture(|| Ok::<_, ()>(7)), Ok(()));
-        assert_eq!((slot.ready(), slot.wants_capture()), (Some(&7), false));
+        assert_eq!((slot.ready(), slot.wants_capture(3)), (Some(&7), false));
         slot.invalidate();
-        assert_eq!((slot.ready(), slot.wants_capture()), (None, true));
+        assert_eq!((slot.ready(), slot.wants_capture(3)), (None, true));
         for _ in 0..3 {
-            assert!(!slot.is_disabled());
+            assert!(!slot.is_disabled(3));
             fail(&mut slot).unwrap_err();
         }
-        assert!(slot.is_disabled() && !slot.wants_capture());
+        assert!(slot.is_disabled(3) && !slot.wants_capture(3));
+        assert!(slot.wants_capture(4) && slot.wants_capture(0));
         slot.enable();
-        assert!(slot.wants_capture());
+        assert!(slot.wants_capture(3));
         slot.capture(|| Ok::<_, ()>(8)).unwrap();
         assert_eq!(slot.ready(), Some(&8));
     }

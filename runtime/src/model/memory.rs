@@ -1,6 +1,6 @@
 //! Where everything of a model lies on the device, and the ledger that says so beforehand.
 
-use piecewise_backend::device::{Address, Device, DeviceError, Region};
+use piecewise_backend::device::{Address, Device, DeviceError, Reservation};
 use piecewise_ir::entity::{Entity, Slot, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
 use piecewise_ir::module::{ArenaLayout, Module};
@@ -43,11 +43,11 @@ impl Ledger {
 #[derive(Clone, Debug)]
 pub struct Memory {
     /// Slots, then scratch.
-    pub arena: Region,
+    pub arena: Reservation,
     /// Weights in declaration order.
-    pub weights: Region,
+    pub weights: Reservation,
     /// States in declaration order.
-    pub states: Region,
+    pub states: Reservation,
     /// What they hold.
     pub ledger: Ledger,
     layout: ArenaLayout,
@@ -102,7 +102,9 @@ impl Memory {
         }
     }
 
-    /// Says that a value that has a slot lies `bytes` bytes into the arena from now on.
+    /// Says that a value that has a slot lies `bytes` bytes into the arena from now on: the fault
+    /// that the audit of addresses is shown to find.
+    #[cfg(any(test, feature = "testing"))]
     pub fn move_slot(&mut self, value: Value, bytes: u64) {
         if let Some(slot) = self.slot_of.get(value.index()).copied().flatten() {
             self.layout.offsets[slot.index()] = bytes;

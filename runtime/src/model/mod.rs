@@ -11,6 +11,7 @@ mod face;
 mod graphs;
 mod launches;
 mod memory;
+mod probe;
 mod programs;
 mod staging;
 mod step;
@@ -22,7 +23,7 @@ pub use build::{
 pub use capture::{CapturedGraph, GraphKind};
 pub use error::ModelError;
 pub use face::Model;
-pub use graphs::{GraphSlot, OnCaptureFailure};
+pub use graphs::{GraphKey, GraphSlot, OnCaptureFailure};
 pub use memory::{Ledger, Memory};
 pub(crate) use staging::POISON;
 pub use step::{Outputs, StepData, StepReport, Ticket};
@@ -53,6 +54,7 @@ pub struct CompiledModel<D: Device> {
     strict: bool,
     capture_when: CaptureWhen,
     on_capture_failure: OnCaptureFailure,
+    capture_attempts: u32,
     checks: Checks,
     max_logit_rows: u64,
     next_step: u64,
@@ -130,11 +132,6 @@ impl<D: Device> CompiledModel<D> {
     /// replay is held against.
     pub fn set_launches_only(&mut self, launches_only: bool) {
         self.launches_only = launches_only;
-    }
-
-    /// Forgets what was counted.
-    pub fn reset_statistics(&mut self) {
-        self.stats = Statistics::default();
     }
 }
 

@@ -1,9 +1,13 @@
 //! Programs: every member of the step bound at each of its sizes.
 
+use super::error::ModelError;
+use super::probe::Probed;
 use crate::dispatch::StepSizes;
 use crate::symbols::{Over, SymbolClass};
 use piecewise_backend::artifact::PieceSize;
-use piecewise_ir::module::Step;
+use piecewise_ir::entity::Node;
+use piecewise_ir::module::{Module, Step};
+use std::collections::BTreeSet;
 
 /// A member of the step with its programs.
 #[derive(Debug)]
@@ -14,8 +18,12 @@ pub(crate) struct Member<P> {
     pub label: String,
     /// What it iterates over, if it does.
     pub over: Option<Over>,
+    /// The layer that keeps it from being captured, as the configuration names it.
+    pub excluded_by: Option<String>,
+    /// What a probe found that it does not do as it declares.
+    pub probed: Option<Probed>,
     /// Programs by size, ascending.
-    pub exact: Vec<(u64, P)>,
+    pub sized: Vec<(PieceSize, P)>,
     /// The program for any size.
     pub general: P,
 }
@@ -26,23 +34,37 @@ impl<P> Member<P> {
         self.over.map(|over| over.class)
     }
 
-    /// Its own rows in a step of these sizes, where it may be captured by them.
+    /// Whether it is a piece that may be captured on its own, and not an op between pieces or a
+    /// piece of an excluded layer.
+    pub(crate) fn is_captured_piece(&self) -> bool {
+        matches!(self.step, Step::Piece(_)) && self.excluded_by.is_none()
+    }
+
+    /// Whether it has programs for uniform batches alone.
+    pub(crate) fn has_uniform(&self) -> bool {
+        self.sized.iter().any(|(size, _)| size.query_length().is_some())
+    }
+
+    /// Its own size in a step of these sizes, where it may be captured by it: the same whether the
+    /// step is launched or replayed.
     pub(crate) fn size(&self, sizes: &StepSizes) -> Option<PieceSize> {
-        sizes.of_rows(self.over?)
+        let over = self.over?;
+        let uniform = sizes.uniform().filter(|&size| self.index(size).is_some());
+        uniform.or_else(|| sizes.of_rows(over))
     }
 
     /// The program for the sizes of a step.
     pub(crate) fn program(&self, sizes: &StepSizes) -> &P {
-        match self.size(sizes) {
-            Some(PieceSize::Exact(n)) => self.at(n),
-            _ => &self.general,
-        }
+        self.size(sizes).map_or(&self.general, |size| self.at(size))
     }
 
-    /// The program for so many of its own rows.
-    pub(crate) fn at(&self, rows: u64) -> &P {
-        let exact = self.exact.binary_search_by_key(&rows, |(n, _)| *n);
-        exact.map_or(&self.general, |i| &self.exact[i].1)
+    /// The program for a size of its own rows.
+    pub(crate) fn at(&self, size: PieceSize) -> &P {
+        self.index(size).map_or(&self.general, |i| &self.sized[i].1)
+    }
+
+    fn index(&self, size: PieceSize) -> Option<usize> {
+        self.sized.binary_search_by_key(&size, |(known, _)| *known).ok()
     }
 }
 
@@ -50,4 +72,38 @@ impl<P> Member<P> {
 #[derive(Debug)]
 pub(crate) struct Members<P> {
     pub list: Vec<Member<P>>,
+}
+
+impl<P> Members<P> {
+    /// Keeps every member that computes a part of one of these layers from being captured: what the
+    /// model's code made in a scope of that name, or in one inside of it.
+    ///
+    /// # Errors
+    /// When a name is of no layer.
+    pub(crate) fn exclude(&mut self, layers: &[String], module: &Module) -> Result<(), ModelError> {
+        let Some(stitch) = module.stitch() else { return Ok(()) };
+        let graph = module.graph();
+        for layer in layers {
+            let is_inside = |node: &Node| {
+                let rest = graph.node(*node).loc.scope.strip_prefix(layer.as_str());
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+            };
+            let mut found = false;
+            for member in &mut self.list {
+                if stitch.uses[member.step.id()].nodes.iter().any(is_inside) {
+                    found = true;
+                    member.excluded_by.get_or_insert_with(|| layer.clone());
+                }
+            }
+            if !found {
+                let scopes = graph.nodes().map(|node| graph.node(node).loc.scope.as_str());
+                let known: BTreeSet<_> = scopes.filter(|scope| !scope.is_empty()).collect();
+                return Err(ModelError::NoLayer {
+                    layer: layer.clone(),
+                    known: known.into_iter().take(4).collect::<Vec<_>>().join(", "),
+                });
+            }
+        }
+        Ok(())
+    }
 }

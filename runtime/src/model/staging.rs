@@ -3,10 +3,12 @@
 
 use super::error::ModelError;
 use super::memory::Memory;
+use super::step::StepData;
 use crate::symbols::{SymbolClass, SymbolTable};
-use piecewise_backend::device::{Address, Device, DeviceError, HostBlock};
+use piecewise_backend::device::{Address, ByteRows, Device, DeviceError, HostBlock};
 use piecewise_ir::graph::Graph;
 use piecewise_ir::types::TensorType;
+use smallvec::SmallVec;
 use std::ops::Range;
 
 /// Host blocks in turn: while one is under way, the other can be filled.
@@ -21,6 +23,40 @@ pub(crate) struct StagedInput {
     pub offset: usize,
     /// The bytes of a padding element, if the graph declares one.
     padding: Option<Vec<u8>>,
+}
+
+impl StagedInput {
+    /// The rows that are given at these counts: all as one, or of each only so many columns.
+    pub(crate) fn rows(
+        &self,
+        columns: Option<u64>,
+        counts: &[u64],
+    ) -> Result<ByteRows, ModelError> {
+        let bytes = self.ty.bytes(counts);
+        let Some(columns) = columns else {
+            return Ok(ByteRows { width: bytes, pitch: bytes, count: 1 });
+        };
+        let last = self.ty.shape.last().and_then(|dim| dim.as_constant());
+        let Some(all) = last.filter(|&all| self.ty.rank() == 2 && columns <= all) else {
+            let reason = format!("is given by {columns} columns, and is no matrix of so many");
+            return Err(ModelError::Input { input: self.name.clone(), reason });
+        };
+        let pitch = all * self.ty.dtype.size() as u64;
+        let width = columns * self.ty.dtype.size() as u64;
+        Ok(ByteRows { width, pitch, count: bytes / pitch.max(1) })
+    }
+
+    /// Fills what is padding.
+    fn pad(&self, padding: &mut [u8], poison: bool) {
+        match &self.padding {
+            Some(element) if !(poison && self.ty.dtype.is_float()) => {
+                for chunk in padding.chunks_exact_mut(element.len()) {
+                    chunk.copy_from_slice(element);
+                }
+            }
+            _ => padding.fill(if poison { POISON } else { 0 }),
+        }
+    }
 }
 
 /// Where an output comes back.
@@ -45,6 +81,9 @@ pub(crate) struct Staging<E> {
     order: Vec<usize>,
     /// What the step uses of the mirror, ascending: counts, and each input up to its padded size.
     used: Vec<Range<usize>>,
+    /// What it uses besides, where rows lie so far apart that they are copied without what is
+    /// between them.
+    apart: Vec<(usize, ByteRows)>,
     in_blocks: [HostBlock; BLOCKS],
     out_blocks: [HostBlock; BLOCKS],
     copied_in: [Mark<E>; BLOCKS],
@@ -123,6 +162,7 @@ impl<E> Staging<E> {
         let mut order: Vec<usize> = (0..inputs.len()).collect();
         order.sort_by_key(|&i| inputs[i].offset);
         let used = Vec::with_capacity(inputs.len() + 1);
+        let apart = Vec::with_capacity(inputs.len());
         let block = |device: &mut D, bytes: u64| device.host_block(bytes.max(64));
         let in_blocks = [block(device, layout.staged)?, block(device, layout.staged)?];
         let out_blocks = [block(device, host_bytes)?, block(device, host_bytes)?];
@@ -134,6 +174,7 @@ impl<E> Staging<E> {
             to: memory.arena.base,
             order,
             used,
+            apart,
             in_blocks,
             out_blocks,
             copied_in: Default::default(),
@@ -154,19 +195,31 @@ impl<E> Staging<E> {
         let empty: Vec<Vec<u8>> =
             inputs.map(|input| vec![0; input.ty.bytes(&counts) as usize]).collect();
         let inputs: Vec<&[u8]> = empty.iter().map(Vec::as_slice).collect();
-        self.fill(&inputs, &counts, symbols.bounds(), false)?;
+        let step =
+            StepData { counts: &counts, inputs: &inputs, short_rows: &[], query_length: None };
+        self.fill(&step, &counts, symbols.bounds(), false)?;
         Ok(counts)
     }
 
-    /// Fills the mirror with the true counts, the real bytes of each input, and padding up to
-    /// the padded sizes.
+    /// The staged bytes of each input at these padded sizes.
+    pub(crate) fn staged(&self, sizes: &[u64]) -> SmallVec<[&[u8]; 32]> {
+        let bytes = |input: &StagedInput| {
+            let bytes = input.ty.bytes(sizes) as usize;
+            &self.mirror[input.offset..input.offset + bytes]
+        };
+        self.inputs.iter().map(bytes).collect()
+    }
+
+    /// Fills the mirror with the true counts, the real bytes of each input of a step, and padding up
+    /// to the padded sizes.
     pub(crate) fn fill(
         &mut self,
-        inputs: &[&[u8]],
+        step: &StepData<'_>,
         counts: &[u64],
         sizes: &[u64],
         poison: bool,
     ) -> Result<(), ModelError> {
+        let inputs = step.inputs;
         if poison {
             self.mirror.fill(POISON);
         }
@@ -183,32 +236,45 @@ impl<E> Staging<E> {
             self.mirror[at..at + 4].copy_from_slice(&count.to_le_bytes());
         }
         self.used.clear();
+        self.apart.clear();
         self.used.push(self.counts_offset..self.counts_offset + 4 * counts.len());
         for &i in &self.order {
             let (input, real) = (&self.inputs[i], inputs[i]);
-            let expected = input.ty.bytes(counts) as usize;
+            let columns = step.columns(i);
+            let rows = input.rows(columns, counts)?;
+            let expected = rows.bytes() as usize;
             if real.len() != expected {
                 return Err(ModelError::Input {
                     input: input.name.clone(),
                     reason: format!("holds {} bytes, but the counts make {expected}", real.len()),
                 });
             }
-            let padded = input.ty.bytes(sizes) as usize;
-            let used = input.offset..input.offset + padded.max(expected);
-            let target = &mut self.mirror[used.clone()];
-            self.used.push(used);
-            target[..expected].copy_from_slice(real);
-            let rest = &mut target[expected..];
-            match &input.padding {
-                Some(element) if !(poison && input.ty.dtype.is_float()) => {
-                    for chunk in rest.chunks_exact_mut(element.len()) {
-                        chunk.copy_from_slice(element);
-                    }
+            let padded = input.rows(columns, sizes)?;
+            if columns.is_none() {
+                let used = input.offset..input.offset + padded.width.max(rows.width) as usize;
+                let target = &mut self.mirror[used.clone()];
+                self.used.push(used);
+                target[..expected].copy_from_slice(real);
+                input.pad(&mut target[expected..], poison);
+                continue;
+            }
+            let all = ByteRows { count: padded.count.max(rows.count), ..rows };
+            let used = input.offset..input.offset + all.span() as usize;
+            let (width, pitch) = (rows.width as usize, rows.pitch.max(1) as usize);
+            let mut reals = real.chunks_exact(width.max(1));
+            for target in self.mirror[used.clone()].chunks_mut(pitch) {
+                match reals.next() {
+                    Some(real) => target[..width].copy_from_slice(real),
+                    None => input.pad(&mut target[..width], poison),
                 }
-                _ => rest.fill(if poison { POISON } else { 0 }),
+            }
+            match used.len() <= GAP {
+                true => self.used.push(used),
+                false => self.apart.push((input.offset, all)),
             }
         }
         if poison {
+            self.apart.clear();
             self.used.clear();
             self.used.push(0..self.mirror.len());
         }
@@ -225,8 +291,12 @@ impl<E> Staging<E> {
         self.copied_in[turn].wait(device)?;
         let block = self.in_blocks[turn];
         let bytes = device.host_bytes_mut(block);
-        for used in &self.used {
-            bytes[used.clone()].copy_from_slice(&self.mirror[used.clone()]);
+        let apart = self.apart.iter().flat_map(|&(start, rows)| {
+            let starts = (0..rows.count as usize).map(move |row| start + row * rows.pitch as usize);
+            starts.map(move |start| start..start + rows.width as usize)
+        });
+        for used in self.used.iter().cloned().chain(apart) {
+            bytes[used.clone()].copy_from_slice(&self.mirror[used]);
         }
         // What lies between two near parts is of no meaning to the step, here as on the device.
         let mut parts = self.used.iter().filter(|used| !used.is_empty()).cloned();
@@ -239,6 +309,10 @@ impl<E> Staging<E> {
             }
             let (offset, bytes) = (whole.start as u64, whole.len() as u64);
             device.copy_in(block, offset, bytes, self.to.offset(offset))?;
+        }
+        for &(start, rows) in &self.apart {
+            let offset = start as u64;
+            device.copy_in_rows(block, offset, rows, self.to.offset(offset))?;
         }
         self.copied_in[turn].record(device)
     }

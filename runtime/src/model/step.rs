@@ -8,7 +8,6 @@ use super::{CompiledModel, graphs::GraphSet, programs::Members};
 use crate::dispatch::{Dispatch, FallbackReason, StepShape, StepSizes};
 use crate::mode::StepMode;
 use crate::symbols::SymbolClass;
-use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::device::Device;
 use piecewise_ir::module::Step;
 use piecewise_ir::types::TensorType;
@@ -23,8 +22,18 @@ pub struct StepData<'a> {
     pub counts: &'a [u64],
     /// For each input of the graph, its row-major little-endian bytes at the true counts.
     pub inputs: &'a [&'a [u8]],
-    /// The tokens of every sequence, if they are equal and each sequence wants one row.
+    /// Matrices of which only the first columns are given, by input, with how many those are. The
+    /// others hold what earlier steps left there, and no op may read them.
+    pub short_rows: &'a [(usize, u64)],
+    /// The tokens of every sequence, if they are equal.
     pub query_length: Option<u64>,
+}
+
+impl StepData<'_> {
+    /// The columns that are given of an input, where those are not all.
+    pub(super) fn columns(&self, input: usize) -> Option<u64> {
+        self.short_rows.iter().find(|(at, _)| *at == input).map(|(_, columns)| *columns)
+    }
 }
 
 /// A submitted step.
@@ -102,7 +111,7 @@ impl<D: Device> CompiledModel<D> {
         let calls = head_rows.div_ceil(self.dispatcher.max_rows).max(1);
         let turn = (self.next_step as usize) % BLOCKS;
         if calls == 1 {
-            self.staging.fill(step.inputs, &counts, &sizes, self.checks.poison)?;
+            self.staging.fill(step, &counts, &sizes, self.checks.poison)?;
         } else {
             self.fill_head_call(step, &counts, &sizes, 0)?;
         }
@@ -262,22 +271,26 @@ impl<D: Device> CompiledModel<D> {
         let of_call = self.call_counts(counts, call);
         let first = call * self.dispatcher.max_rows;
         let mut inputs: SmallVec<[&[u8]; 32]> = SmallVec::new();
-        for (input, bytes) in self.staging.inputs.iter().zip(step.inputs) {
+        for (i, (input, bytes)) in self.staging.inputs.iter().zip(step.inputs).enumerate() {
             let over = input.ty.outer_symbol().map(|s| self.symbols.over(s));
             let Some(over) = over.filter(|over| over.class == SymbolClass::Rows) else {
                 inputs.push(bytes);
                 continue;
             };
-            if bytes.len() as u64 != input.ty.bytes(counts) {
+            let columns = step.columns(i);
+            if bytes.len() as u64 != input.rows(columns, counts)?.bytes() {
                 return Err(ModelError::Input {
                     input: input.name.clone(),
                     reason: format!("holds {} bytes, which the counts don't make", bytes.len()),
                 });
             }
-            let start = (first * over.times * input.ty.row().bytes(counts)) as usize;
-            inputs.push(&bytes[start..start + input.ty.bytes(&of_call) as usize]);
+            let of_call = input.rows(columns, &of_call)?;
+            let row = columns.map_or(input.ty.row().bytes(counts), |_| of_call.width);
+            let start = (first * over.times * row) as usize;
+            inputs.push(&bytes[start..start + of_call.bytes() as usize]);
         }
-        self.staging.fill(&inputs, &of_call, sizes, self.checks.poison)
+        let step = StepData { inputs: &inputs, ..*step };
+        self.staging.fill(&step, &of_call, sizes, self.checks.poison)
     }
 
     fn run(
@@ -315,36 +328,28 @@ impl<D: Device> CompiledModel<D> {
                 self.audit_addresses(graph, &self.members.list)?;
             }
             self.device.replay(graph)?;
-            *self.stats.full_replays.entry(run.sizes.tokens.rows()).or_default() += 1;
+            *self.stats.full_replays.entry(run.sizes.whole()).or_default() += 1;
             return Ok(());
         }
-        let staged: SmallVec<[&[u8]; 32]> = self
-            .staging
-            .inputs
-            .iter()
-            .map(|input| {
-                let bytes = input.ty.bytes(sizes) as usize;
-                &self.staging.mirror[input.offset..input.offset + bytes]
-            })
-            .collect();
+        let staged = self.staging.staged(sizes);
         let context = StepContext { counts, sizes, inputs: &staged };
         for (i, member) in self.members.list.iter().enumerate() {
             if run.head_again && member.class() != Some(SymbolClass::Rows) {
                 continue;
             }
             let graph = match (run.mode, member.step, member.size(&run.sizes)) {
-                (StepMode::Piecewise, Step::Piece(_), Some(PieceSize::Exact(n))) => {
-                    self.graphs.piece(i, n).map(|graph| (n, graph))
+                (StepMode::Piecewise, Step::Piece(_), Some(size)) => {
+                    self.graphs.piece(i, size).map(|graph| (size, graph))
                 }
                 _ => None,
             };
             match graph {
-                Some((rows, graph)) => {
+                Some((size, graph)) => {
                     if self.checks.addresses {
                         self.audit_addresses(graph, std::slice::from_ref(member))?;
                     }
                     self.device.replay(graph)?;
-                    *self.stats.piece_replays.entry(rows).or_default() += 1;
+                    *self.stats.piece_replays.entry(size).or_default() += 1;
                 }
                 None => {
                     self.device.launch(member.program(&run.sizes), LaunchContext::Step(&context))?
@@ -369,11 +374,8 @@ impl<G> GraphSet<G> {
     /// Whether every piece has a graph for these sizes.
     fn has_pieces<P>(&self, members: &Members<P>, sizes: StepSizes) -> bool {
         members.list.iter().enumerate().all(|(i, member)| {
-            let Some(size) = member.size(&sizes).filter(|_| matches!(member.step, Step::Piece(_)))
-            else {
-                return true;
-            };
-            matches!(size, PieceSize::Exact(n) if self.piece(i, n).is_some())
+            let size = member.size(&sizes).filter(|_| member.is_captured_piece());
+            size.is_none_or(|size| self.piece(i, size).is_some())
         })
     }
 }

@@ -4,7 +4,6 @@ use super::programs::Member;
 use super::{CompiledModel, StepReport};
 use crate::dispatch::StepSizes;
 use crate::mode::StepMode;
-use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::device::DeviceError;
 use piecewise_backend::measure::{GraphTimes, LaunchView, MeasuredDevice, StepPart};
 use piecewise_ir::module::{Module, Step};
@@ -73,7 +72,7 @@ impl<D: MeasuredDevice> CompiledModel<D> {
         for member in &mut members.list {
             let step = member.step;
             let general = std::iter::once(&mut member.general);
-            for program in member.exact.iter_mut().map(|(_, program)| program).chain(general) {
+            for program in member.sized.iter_mut().map(|(_, program)| program).chain(general) {
                 let launches = device.launches(program).into_iter().enumerate();
                 let left_out: Vec<usize> = launches
                     .filter(|(_, launch)| is_left_out(&StepLaunch::of(module, step, launch)))
@@ -104,9 +103,7 @@ impl<D: MeasuredDevice> CompiledModel<D> {
         }
         for (i, member) in members.list.iter().enumerate() {
             let graph = match (step.mode, member.step, member.size(&step.sizes)) {
-                (StepMode::Piecewise, Step::Piece(_), Some(PieceSize::Exact(n))) => {
-                    graphs.piece(i, n)
-                }
+                (StepMode::Piecewise, Step::Piece(_), Some(size)) => graphs.piece(i, size),
                 _ => None,
             };
             let launched = || StepPart::Launch(member.program(&step.sizes));

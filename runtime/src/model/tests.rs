@@ -5,6 +5,7 @@ use crate::dispatch::FallbackReason;
 use crate::kv::{PagePool, PageTable};
 use crate::mode::{GraphMode, StepMode};
 use crate::testing::{Bounds, FakeDevice, Setup, VOCAB, next_id};
+use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::store::MemoryStore;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::entity::Value;
@@ -28,6 +29,27 @@ fn submit(model: &mut Model, ids: &[u32]) -> Result<Ticket, ModelError> {
         entry: None,
         sampling: Sampling::default(),
     });
+    model.submit(&batch.view().unwrap().data())
+}
+
+/// Submits prompts, each of which wants its last row.
+fn submit_last(model: &mut Model, prompts: &[&[u32]]) -> Result<Ticket, ModelError> {
+    let roles = Setup::roles_of(model);
+    let mut pool = PagePool::new(roles.kv_rows);
+    let mut batch = BatchBuffers::new(roles);
+    for ids in prompts {
+        let mut table = PageTable::default();
+        table.grow(&mut pool, ids.len() as u64).unwrap();
+        batch.push(&Chunk {
+            tokens: ChunkTokens::Ids(ids),
+            start: 0,
+            table: &table,
+            slot: None,
+            rows: ChunkRows::Last,
+            entry: None,
+            sampling: Sampling::default(),
+        });
+    }
     model.submit(&batch.view().unwrap().data())
 }
 
@@ -65,12 +87,74 @@ fn a_step_copies_what_it_uses_of_its_inputs() {
     }
 }
 
+/// Of a table of a megabyte a few columns go to the device; the others keep what was there.
+#[test]
+fn of_a_wide_block_table_the_columns_in_use_are_copied() {
+    let bounds = Bounds { table_pages: 1 << 15, sequences: 8, tokens: 64, ..Bounds::default() };
+    let mut setup = Setup { bounds, ..Setup::default() };
+    setup.token_sizes = vec![64];
+    setup.batch_sizes = vec![4, 8];
+    for poison in [false, true] {
+        setup.checks.poison = poison;
+        let mut model = setup.build().unwrap();
+        let roles = Setup::roles_of(&model);
+        let mut pool = PagePool::new(roles.kv_rows);
+        let mut batch = BatchBuffers::new(roles);
+        let prompts: Vec<Vec<u32>> = (1..=5).map(|n| (0..n * 4).collect()).collect();
+        let mut table_of = |prompt: &Vec<u32>| {
+            let mut table = PageTable::default();
+            table.grow(&mut pool, prompt.len() as u64).unwrap();
+            table
+        };
+        let tables: Vec<_> = prompts.iter().map(&mut table_of).collect();
+        for (prompt, table) in prompts.iter().zip(&tables).take(4) {
+            batch.push(&Chunk {
+                tokens: ChunkTokens::Ids(prompt),
+                start: 0,
+                table,
+                slot: None,
+                rows: ChunkRows::Last,
+                entry: None,
+                sampling: Sampling::default(),
+            });
+        }
+        model.device_mut().copied_in.clear();
+        let ticket = model.submit(&batch.view().unwrap().data()).unwrap();
+        let last: Vec<_> =
+            prompts[..4].iter().map(|ids| next_id(ids, Sampling::default())).collect();
+        assert_eq!(sampled(&mut model, &ticket), last);
+        let copied: u64 = model.device().copied_in.iter().sum();
+        assert_eq!(copied < 8192, !poison, "{copied}");
+        let table = model.module().graph().inputs().last().unwrap().value;
+        let bytes = value_bytes(&mut model, table);
+        let entry = |row: usize, column: usize| {
+            let at = 4 * (row * (1 << 15) + column);
+            i32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
+        };
+        let pages: Vec<_> = tables.iter().map(|table| table.pages()[0].number() as i32).collect();
+        for (row, page) in pages.iter().enumerate().take(4) {
+            assert_eq!(entry(row, 0), *page);
+            let unused = entry(row, 1);
+            assert!(if poison { unused == -1 } else { unused == 0 }, "{unused}");
+        }
+    }
+    let short = StepData {
+        counts: &[1, 1, 1],
+        inputs: &[&[0u8; 4][..]; 15],
+        short_rows: &[(0, 1)],
+        query_length: None,
+    };
+    let mut model = Setup::default().build().unwrap();
+    let error = model.submit(&short).unwrap_err().to_string();
+    assert!(error.contains("tokens_ids") && error.contains("no matrix"), "{error}");
+}
+
 /// What a store that was measured with holds.
 fn measured() -> MemoryStore {
     let store = MemoryStore::new();
     let setup = Setup { alternatives: 3, tune: TuneMode::Measure, ..Setup::default() };
     let model = setup.build_with(&store).unwrap();
-    let programs = model.members.list.iter().flat_map(|m| m.exact.iter().map(|(_, p)| p));
+    let programs = model.members.list.iter().flat_map(|m| m.sized.iter().map(|(_, p)| p));
     assert!(programs.into_iter().all(|program| program.alternative == 1));
     assert!(model.stats.tuning.measured > 0);
     assert_eq!(model.stats.tuning.refused, 0);
@@ -117,7 +201,7 @@ fn a_step_runs_at_the_size_above_it_and_touches_no_row_past_it() {
     let bytes = value_bytes(&mut model, x);
     assert_eq!(bytes[4 * 8..], [0xab; 4 * 8]);
     assert_ne!(bytes[4 * 7..4 * 8], [0xab; 4]);
-    assert_eq!(model.statistics().piece_replays[&8], 2);
+    assert_eq!(model.statistics().piece_replays[&PieceSize::Exact(8)], 2);
     assert!((model.statistics().padding_share() - 3.0 / 8.0).abs() < 1e-9);
 }
 
@@ -127,7 +211,7 @@ fn graphs_are_captured_largest_first() {
     let captured = model.recapture(GraphMode::FullAndPiecewise, &mut |_| {}).unwrap();
     for kind in [GraphKind::Full, GraphKind::Tokens, GraphKind::Rows] {
         let of_kind = captured.iter().filter(|graph| graph.kind == kind);
-        let sizes: Vec<u64> = of_kind.map(|graph| graph.size).collect();
+        let sizes: Vec<u64> = of_kind.map(|graph| graph.size.rows()).collect();
         assert!(sizes.is_sorted_by(|a, b| a >= b), "{kind:?}: {sizes:?}");
         assert!(sizes.len() > 1 || kind == GraphKind::Rows, "{kind:?}: {sizes:?}");
     }
@@ -157,11 +241,13 @@ fn inputs_and_counts_that_do_not_fit_are_named() {
     let mut model = Setup::default().build().unwrap();
     let error = submit(&mut model, &[1; 17]).unwrap_err();
     assert!(matches!(error, ModelError::TooMany { option: "max_num_tokens", .. }), "{error}");
-    let step = StepData { counts: &[1, 1, 1], inputs: &[&[0; 4]], query_length: None };
+    let step =
+        StepData { counts: &[1, 1, 1], inputs: &[&[0; 4]], short_rows: &[], query_length: None };
     let error = model.submit(&step).unwrap_err().to_string();
     assert!(error.contains("tokens_feedback") && error.contains("1 of 15"), "{error}");
     let inputs = vec![&[0u8; 3][..]; 15];
-    let step = StepData { counts: &[1, 1, 1], inputs: &inputs, query_length: None };
+    let step =
+        StepData { counts: &[1, 1, 1], inputs: &inputs, short_rows: &[], query_length: None };
     let error = model.submit(&step).unwrap_err().to_string();
     assert!(error.contains("tokens_ids") && error.contains("3 bytes"), "{error}");
 }
@@ -203,7 +289,7 @@ fn a_failed_capture_is_an_error_or_a_counted_fallback() {
     setup.faults.failing_captures.store(1, Ordering::Relaxed);
     assert!(matches!(setup.build(), Err(ModelError::Device(_))));
 
-    let setup = Setup { on_capture_failure: OnCaptureFailure::Eager, ..Setup::default() };
+    let setup = Setup { on_capture_failure: OnCaptureFailure::Launch, ..Setup::default() };
     setup.faults.failing_captures.store(u64::MAX, Ordering::Relaxed);
     let mut model = setup.build().unwrap();
     assert_eq!((model.captured_graphs(), model.statistics().captures), (0, 0));
@@ -211,14 +297,13 @@ fn a_failed_capture_is_an_error_or_a_counted_fallback() {
     assert_eq!(sampled(&mut model, &ticket), expected(&[4, 5, 6]));
     assert_eq!(model.last_step().unwrap().fallback, Some(FallbackReason::NotCaptured));
     for _ in 0..2 {
-        model.capture_all(OnCaptureFailure::Eager, &mut |_| {}).unwrap();
+        model.capture_all(OnCaptureFailure::Launch, &mut |_| {}).unwrap();
     }
     setup.faults.failing_captures.store(0, Ordering::Relaxed);
-    model.capture_all(OnCaptureFailure::Eager, &mut |_| {}).unwrap();
+    model.capture_all(OnCaptureFailure::Launch, &mut |_| {}).unwrap();
     assert_eq!(model.captured_graphs(), 0, "disabled after three failures in a row");
-    model.enable_graphs();
-    model.capture_all(OnCaptureFailure::Error, &mut |_| {}).unwrap();
-    let all = model.captured_graphs();
+    let all = model.enable_graphs().unwrap();
+    assert!(all > 0);
     submit(&mut model, &[4, 5, 6]).unwrap();
     assert_eq!(model.last_step().unwrap().mode, StepMode::Piecewise);
     model.invalidate_graphs();
@@ -250,6 +335,95 @@ fn a_mode_that_the_split_ops_do_not_support_is_lowered_or_refused() {
     assert!(model.lowered_mode().unwrap().contains("test.mix"));
     let error = Setup { strict: true, ..setup }.build().unwrap_err();
     assert!(matches!(error, ModelError::Mode { mode: "full_and_piecewise", .. }), "{error}");
+}
+
+#[test]
+fn what_an_op_supports_decides_the_mode_inside_a_piece_as_between_them() {
+    use CaptureSupport::{Always, Never, SingleTokenDecode, UniformBatch};
+    use GraphMode::{Full, FullAndPiecewise, FullDecodeOnly, None, Piecewise};
+    // Supported between pieces and inside of one, query lengths, the mode asked for and had.
+    let cases = [
+        (Never, Always, vec![1], Full, Piecewise),
+        (SingleTokenDecode, Always, vec![1], Full, FullAndPiecewise),
+        (SingleTokenDecode, Always, vec![1, 4], Full, Piecewise),
+        (UniformBatch, Always, vec![1, 4], Full, FullAndPiecewise),
+        (Always, Never, vec![1], Full, None),
+        (Always, SingleTokenDecode, vec![1], Full, FullDecodeOnly),
+        (Always, SingleTokenDecode, vec![1, 4], FullDecodeOnly, None),
+        (Always, UniformBatch, vec![1, 4], FullAndPiecewise, FullDecodeOnly),
+        (Always, UniformBatch, vec![1], Piecewise, None),
+        (UniformBatch, UniformBatch, vec![1], FullAndPiecewise, FullDecodeOnly),
+        (Always, Always, vec![1, 4], Full, Full),
+    ];
+    for (split_support, piece_support, query_lengths, mode, had) in cases {
+        let setup = Setup { split_support, piece_support, query_lengths, mode, ..Setup::default() };
+        let mut model = setup.build().unwrap();
+        assert_eq!(model.dispatcher().mode, had, "{setup:?}");
+        if had == mode {
+            continue;
+        }
+        let op = if piece_support < Always { "`test.embed` in p0" } else { "`test.mix`" };
+        assert!(model.lowered_mode().unwrap().starts_with(op), "{:?}", model.lowered_mode());
+        let error = Setup { strict: true, ..setup.clone() }.build().unwrap_err().to_string();
+        assert!(error.contains(op) && error.contains(mode.name()), "{error}");
+        let error = model.set_graph_mode(mode, &mut |_| {}).unwrap_err().to_string();
+        assert!(error.contains(op), "{error}");
+        // A mixed step replays nothing that holds an op which can't be captured for it.
+        let ticket = submit(&mut model, &[4, 5, 6]).unwrap();
+        assert_eq!(sampled(&mut model, &ticket), expected(&[4, 5, 6]));
+        let mixed = model.last_step().unwrap().mode;
+        assert!(mixed < StepMode::Full || split_support.min(piece_support) == Always);
+        assert!(mixed < StepMode::Piecewise || piece_support == Always);
+    }
+}
+
+#[test]
+fn what_an_op_declares_is_probed() {
+    let setup = Setup { mode: GraphMode::Full, probes: true, ..Setup::default() };
+    let setup = Setup { query_lengths: vec![1, 2], ..setup };
+    let kept = setup.build().unwrap();
+    assert_eq!((kept.dispatcher().mode, kept.lowered_mode()), (GraphMode::Full, None));
+    let zeros = |model: &mut Model| {
+        let region = model.memory().states;
+        let mut bytes = vec![1; region.bytes as usize];
+        model.device_mut().read(region.base, &mut bytes).unwrap();
+        bytes.iter().all(|byte| *byte == 0)
+    };
+    let mut kept = kept;
+    assert!(zeros(&mut kept), "a probe leaves nothing in the states");
+
+    // An op that finds its rows by the captured sizes is right in uniform batches alone, one that
+    // keeps the table of its capture in none.
+    let faults = [
+        (&setup.faults.rows_of_uniform, "`test.head` in p2", GraphMode::FullDecodeOnly),
+        (&setup.faults.baked_table, "`test.mix`", GraphMode::Piecewise),
+    ];
+    for (fault, op, had) in faults {
+        fault.store(true, Ordering::Relaxed);
+        let mut model = setup.build().unwrap();
+        assert_eq!(model.dispatcher().mode, had, "{op}");
+        let reason = model.lowered_mode().unwrap();
+        assert!(reason.starts_with(op) && reason.contains("another batch writes"), "{reason}");
+        // A mixed step, a uniform batch of two tokens, a decode: none runs the op where it is wrong.
+        for ids in [&[4, 5, 6][..], &[7, 8], &[9]] {
+            let ticket = submit(&mut model, ids).unwrap();
+            assert_eq!(sampled(&mut model, &ticket), expected(ids), "{op}");
+        }
+        let error = Setup { strict: true, ..setup.clone() }.build().unwrap_err();
+        assert!(
+            matches!(&error, ModelError::Mode { reason, .. } if reason.starts_with(op)),
+            "{error}"
+        );
+        // Without a probe the declaration is believed, and the result is wrong.
+        let mut believed = Setup { probes: false, ..setup.clone() }.build().unwrap();
+        assert_eq!(believed.dispatcher().mode, GraphMode::Full);
+        let ticket = submit_last(&mut believed, &[&[4, 5], &[6, 7, 8]]).unwrap();
+        let right = [expected(&[4, 5])[1], expected(&[6, 7, 8])[2]];
+        assert_ne!(sampled(&mut believed, &ticket), right, "{op}");
+        let ticket = submit_last(&mut model, &[&[4, 5], &[6, 7, 8]]).unwrap();
+        assert_eq!(sampled(&mut model, &ticket), right, "{op}");
+        fault.store(false, Ordering::Relaxed);
+    }
 }
 
 #[test]

@@ -17,6 +17,8 @@ use piecewise_kernels::step::CaptureSupport;
 pub(crate) struct FakeCompiler {
     /// What split ops support.
     pub split_support: CaptureSupport,
+    /// What the op of the first piece supports.
+    pub piece_support: CaptureSupport,
     /// How many equal alternatives artifacts have.
     pub alternatives: usize,
 }
@@ -65,7 +67,11 @@ impl Compiler for FakeCompiler {
             args,
             grid: [1; 3],
             params: Vec::new(),
-            capture: if call.splits { self.split_support } else { CaptureSupport::Always },
+            capture: match call.name.as_str() {
+                _ if call.splits => self.split_support,
+                "test.embed" => self.piece_support,
+                _ => CaptureSupport::Always,
+            },
         };
         let launches = vec![
             launch(call.name.clone(), read),

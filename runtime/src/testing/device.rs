@@ -4,7 +4,7 @@
 use super::ops;
 use piecewise_backend::artifact::{Artifact, Digest};
 use piecewise_backend::device::{
-    Address, Binding, CaptureRule, Device, DeviceError, HostBlock, Region,
+    Address, Binding, CaptureRule, Device, DeviceError, HostBlock, Reservation,
 };
 use piecewise_backend::measure::LaunchCounts;
 use piecewise_backend::store::Store;
@@ -26,6 +26,10 @@ pub(crate) struct Faults {
     pub wrong_address: Arc<AtomicBool>,
     /// Replays of `test.head` write another logit than launches.
     pub wrong_replay: Arc<AtomicBool>,
+    /// Replays of `test.head` find their rows as in a uniform batch of the captured sizes.
+    pub rows_of_uniform: Arc<AtomicBool>,
+    /// Captures of `test.mix` keep the block table that they find.
+    pub baked_table: Arc<AtomicBool>,
     /// The replay that is so many away fails; 0 is off.
     pub failing_replay: Arc<AtomicU64>,
     /// `test.mix` reads one row past the sequence's length.
@@ -45,6 +49,8 @@ pub(crate) struct FakeProgram {
     pub alternative: usize,
     /// Whether it does nothing.
     pub left_out: bool,
+    /// The block table that it goes on using.
+    pub table: Option<Vec<u8>>,
 }
 
 #[derive(Debug)]
@@ -63,7 +69,7 @@ enum Command {
 
 #[derive(Debug, Default)]
 pub(crate) struct FakeDevice {
-    regions: Vec<(Region, Option<Vec<u8>>)>,
+    regions: Vec<(Reservation, Option<Vec<u8>>)>,
     blocks: Vec<Vec<u8>>,
     queue: VecDeque<Command>,
     done: u64,
@@ -169,20 +175,20 @@ impl Device for FakeDevice {
         1 << 30
     }
 
-    fn reserve(&mut self, _: &str, bytes: u64) -> Result<Region, DeviceError> {
+    fn reserve(&mut self, _: &str, bytes: u64) -> Result<Reservation, DeviceError> {
         let id = self.regions.len() as u32;
-        let region = Region { id, base: Address((u64::from(id) + 1) << 32), bytes };
+        let region = Reservation { id, base: Address((u64::from(id) + 1) << 32), bytes };
         self.regions.push((region, None));
         Ok(region)
     }
 
-    fn back(&mut self, region: Region) -> Result<(), DeviceError> {
+    fn back(&mut self, region: Reservation) -> Result<(), DeviceError> {
         let memory = &mut self.regions[region.id as usize].1;
         memory.get_or_insert_with(|| vec![0; region.bytes as usize]);
         Ok(())
     }
 
-    fn drop_backing(&mut self, region: Region) -> Result<(), DeviceError> {
+    fn drop_backing(&mut self, region: Reservation) -> Result<(), DeviceError> {
         self.regions[region.id as usize].1 = None;
         Ok(())
     }
@@ -277,6 +283,7 @@ impl Device for FakeDevice {
             replayed: false,
             alternative: binding.alternative,
             left_out: false,
+            table: None,
         })
     }
 
@@ -311,6 +318,13 @@ impl Device for FakeDevice {
         }
         let kept = programs.iter().filter(|program| !program.left_out);
         let mut programs: Vec<_> = kept.map(|&program| program.clone()).collect();
+        if self.faults.baked_table.load(Ordering::Relaxed) {
+            self.finish()?;
+            for program in programs.iter_mut().filter(|program| program.op == "test.mix") {
+                let bytes = 4 * sizes[2] * program.table_pages as u64;
+                program.table = Some(self.bytes(program.operands[2], bytes)?.to_vec());
+            }
+        }
         for program in &mut programs {
             program.replayed = true;
             if self.faults.wrong_address.load(Ordering::Relaxed) && program.op == "test.mix" {

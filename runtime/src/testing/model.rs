@@ -2,13 +2,14 @@
 
 use super::{Bounds, FakeCompiler, FakeDevice, Faults, fake_module};
 use crate::artifact_store::compile_module;
-use crate::batch::RoleMap;
+use crate::batch::{RoleMap, probes};
 use crate::dispatch::Dispatcher;
 use crate::mode::GraphMode;
 use crate::model::{
     BuildOptions, CaptureWhen, Checks, CompiledModel, ModelError, OnCaptureFailure,
 };
 use crate::sizes::SizeList;
+use crate::symbols::SymbolTable;
 use piecewise_backend::compiler::{NoStore, Store};
 use piecewise_backend::tuning::TuneMode;
 use piecewise_kernels::op::OpRegistry;
@@ -27,6 +28,10 @@ pub(crate) struct Setup {
     pub faults: Faults,
     pub split_support: CaptureSupport,
     pub on_capture_failure: OnCaptureFailure,
+    pub capture_exclude: Vec<String>,
+    pub piece_support: CaptureSupport,
+    pub query_lengths: Vec<u64>,
+    pub probes: bool,
     pub capture: CaptureWhen,
     pub strict: bool,
     pub padding: bool,
@@ -46,6 +51,10 @@ impl Default for Setup {
             faults: Faults::default(),
             split_support: CaptureSupport::Always,
             on_capture_failure: OnCaptureFailure::Error,
+            capture_exclude: Vec::new(),
+            piece_support: CaptureSupport::Always,
+            query_lengths: vec![1],
+            probes: false,
             capture: CaptureWhen::Startup,
             strict: false,
             padding: true,
@@ -62,7 +71,7 @@ impl Setup {
             mode: self.mode,
             tokens: list(&self.token_sizes).unwrap(),
             batches: list(&self.batch_sizes).unwrap(),
-            query_lengths: vec![1],
+            query_lengths: self.query_lengths.clone(),
             max_tokens: self.bounds.tokens,
             max_rows: self.bounds.rows,
             max_sequences: self.bounds.sequences,
@@ -85,11 +94,14 @@ impl Setup {
         &self,
         store: &dyn Store,
     ) -> Result<CompiledModel<FakeDevice>, ModelError> {
-        let options = BuildOptions {
+        let mut options = BuildOptions {
             dispatcher: self.dispatcher(),
             max_logit_rows: self.max_logit_rows,
             read_outputs: vec![0, 1],
             on_capture_failure: self.on_capture_failure,
+            capture_attempts: 3,
+            capture_exclude: self.capture_exclude.clone(),
+            probes: Vec::new(),
             capture: self.capture,
             tune: self.tune,
             strict: self.strict,
@@ -98,8 +110,16 @@ impl Setup {
         let mut device = FakeDevice::default();
         device.faults = self.faults.clone();
         let module = Arc::new(fake_module(self.bounds));
-        let compiler =
-            FakeCompiler { split_support: self.split_support, alternatives: self.alternatives };
+        if self.probes {
+            let symbols = SymbolTable::new(module.graph().symbols())?;
+            let roles = RoleMap::resolve(module.graph(), &symbols, &OpRegistry::builtin()).unwrap();
+            options.probes = probes(&roles, &options.dispatcher);
+        }
+        let compiler = FakeCompiler {
+            split_support: self.split_support,
+            piece_support: self.piece_support,
+            alternatives: self.alternatives,
+        };
         let compiled = compile_module(&module, &options.dispatcher, &compiler, store, &mut |_| {})?;
         CompiledModel::build(
             module,

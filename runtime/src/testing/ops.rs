@@ -61,7 +61,7 @@ pub(super) fn run(
     match program.op.as_str() {
         "test.embed" => embed(device, &program.operands, counts[0], sizes[0]),
         "test.mix" => mix(device, program, counts[2], counts[0]),
-        _ => head(device, program, counts[1], sizes[1]),
+        _ => head(device, program, counts[1], sizes),
     }
 }
 
@@ -113,7 +113,10 @@ fn mix(
             let mut hash = 0;
             for i in 0..=(position + past) as u64 {
                 let column = s * program.table_pages as u64 + i / PAGE_ROWS;
-                let page = int(device, table, column)? as u64;
+                let page = match &program.table {
+                    Some(baked) => i32::from(baked[4 * column as usize]),
+                    None => int(device, table, column)?,
+                } as u64;
                 let id = f32::from_le_bytes(device.load(kv, page * PAGE_ROWS + i % PAGE_ROWS)?);
                 hash = absorb(hash, id);
             }
@@ -127,8 +130,9 @@ fn head(
     device: &mut FakeDevice,
     program: &FakeProgram,
     count: u64,
-    size: u64,
+    sizes: &[u64],
 ) -> Result<(), DeviceError> {
+    let size = sizes[1];
     let &[h, rows, entries, temperature, top_k, top_p, seed, position, sampled, logits, out] =
         &program.operands[..]
     else {
@@ -137,8 +141,12 @@ fn head(
     let wrong = program.replayed && device.faults.wrong_replay.load(Ordering::Relaxed);
     // Logits may take the bytes of what is read here.
     let mut hashes = Vec::new();
+    let uniform = program.replayed && device.faults.rows_of_uniform.load(Ordering::Relaxed);
     for r in 0..size {
-        let row = int(device, rows, r)? as u64;
+        let row = match uniform {
+            true => (r + 1) * (sizes[0] / sizes[2]).max(1) - 1,
+            false => int(device, rows, r)? as u64,
+        };
         hashes.push(i64::from_le_bytes(device.load(h, row)?));
     }
     for (r, hash) in (0..size).zip(hashes) {

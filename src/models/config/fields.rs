@@ -12,7 +12,7 @@ use super::error::{ConfigError, shown};
 /// A field that is null counts as absent, as it does for transformers; where that differs, use
 /// [`Fields::is_present`].
 #[derive(Clone, Copy)]
-pub(super) struct Fields<'a> {
+pub(in crate::models) struct Fields<'a> {
     file: &'a Path,
     /// Path of the object from the root: empty, or a field name.
     parent: &'a str,
@@ -21,7 +21,7 @@ pub(super) struct Fields<'a> {
 
 impl<'a> Fields<'a> {
     /// The root object of a file.
-    pub(super) fn root(file: &'a Path, value: &'a Value) -> Result<Self, ConfigError> {
+    pub(in crate::models) fn root(file: &'a Path, value: &'a Value) -> Result<Self, ConfigError> {
         match value {
             Value::Object(object) => Ok(Self { file, parent: "", object }),
             other => Err(ConfigError::Type {
@@ -34,7 +34,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The object in field `key`.
-    pub(super) fn child(&self, key: &'a str) -> Result<Option<Self>, ConfigError> {
+    pub(in crate::models) fn child(&self, key: &'a str) -> Result<Option<Self>, ConfigError> {
         match self.get(key) {
             None => Ok(None),
             Some(Value::Object(object)) => Ok(Some(Self { file: self.file, parent: key, object })),
@@ -43,27 +43,27 @@ impl<'a> Fields<'a> {
     }
 
     /// The names and values of all fields, null ones included.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&'a str, &'a Value)> + use<'a> {
+    pub(in crate::models) fn iter(&self) -> impl Iterator<Item = (&'a str, &'a Value)> + use<'a> {
         self.object.iter().map(|(key, value)| (key.as_str(), value))
     }
 
     /// Whether no field holds anything.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::models) fn is_empty(&self) -> bool {
         self.object.is_empty()
     }
 
     /// Whether the field is there, even if null.
-    pub(super) fn is_present(&self, key: &str) -> bool {
+    pub(in crate::models) fn is_present(&self, key: &str) -> bool {
         self.object.contains_key(key)
     }
 
     /// The value of a field that is there and not null.
-    pub(super) fn get(&self, key: &str) -> Option<&'a Value> {
+    pub(in crate::models) fn get(&self, key: &str) -> Option<&'a Value> {
         self.object.get(key).filter(|value| !value.is_null())
     }
 
     /// A whole number within `bounds`.
-    pub(super) fn count(
+    pub(in crate::models) fn count(
         &self,
         key: &str,
         bounds: RangeInclusive<usize>,
@@ -83,8 +83,28 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// A list of whole numbers within `bounds`.
+    pub(in crate::models) fn counts(
+        &self,
+        key: &str,
+        bounds: RangeInclusive<usize>,
+    ) -> Result<Option<Vec<usize>>, ConfigError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let number = |item: &Value| item.as_u64().and_then(|number| usize::try_from(number).ok());
+        let list = value.as_array().and_then(|list| list.iter().map(number).collect());
+        let list: Vec<usize> =
+            list.ok_or_else(|| self.wrong_type(key, value, "a list of whole numbers"))?;
+        match list.iter().all(|number| bounds.contains(number)) {
+            true => Ok(Some(list)),
+            false => {
+                let reason = format!("each must be from {} to {}", bounds.start(), bounds.end());
+                Err(self.bad_value(key, reason))
+            }
+        }
+    }
+
     /// A whole number within `bounds` that must be there.
-    pub(super) fn required_count(
+    pub(in crate::models) fn required_count(
         &self,
         key: &str,
         bounds: RangeInclusive<usize>,
@@ -93,7 +113,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A finite number within `bounds`.
-    pub(super) fn number(
+    pub(in crate::models) fn number(
         &self,
         key: &str,
         bounds: RangeInclusive<f64>,
@@ -112,7 +132,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A finite number within `bounds` that must be there.
-    pub(super) fn required_number(
+    pub(in crate::models) fn required_number(
         &self,
         key: &str,
         bounds: RangeInclusive<f64>,
@@ -121,7 +141,7 @@ impl<'a> Fields<'a> {
     }
 
     /// True or false.
-    pub(super) fn boolean(&self, key: &str) -> Result<Option<bool>, ConfigError> {
+    pub(in crate::models) fn boolean(&self, key: &str) -> Result<Option<bool>, ConfigError> {
         match self.get(key) {
             None => Ok(None),
             Some(Value::Bool(flag)) => Ok(Some(*flag)),
@@ -130,7 +150,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A string.
-    pub(super) fn string(&self, key: &str) -> Result<Option<&'a str>, ConfigError> {
+    pub(in crate::models) fn string(&self, key: &str) -> Result<Option<&'a str>, ConfigError> {
         match self.get(key) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
@@ -139,7 +159,10 @@ impl<'a> Fields<'a> {
     }
 
     /// A list of strings.
-    pub(super) fn strings(&self, key: &str) -> Result<Option<Vec<&'a str>>, ConfigError> {
+    pub(in crate::models) fn strings(
+        &self,
+        key: &str,
+    ) -> Result<Option<Vec<&'a str>>, ConfigError> {
         let Some(value) = self.get(key) else { return Ok(None) };
         value
             .as_array()
@@ -149,7 +172,7 @@ impl<'a> Fields<'a> {
     }
 
     /// One token id below `vocab_size`, or a list of them.
-    pub(super) fn token_ids(
+    pub(in crate::models) fn token_ids(
         &self,
         key: &str,
         vocab_size: usize,
@@ -183,15 +206,15 @@ impl<'a> Fields<'a> {
     }
 
     /// The path of a field from the root of the file.
-    pub(super) fn path(&self, key: &str) -> String {
+    pub(in crate::models) fn path(&self, key: &str) -> String {
         if self.parent.is_empty() { key.to_owned() } else { format!("{}.{key}", self.parent) }
     }
 
-    pub(super) fn missing(&self, key: &str) -> ConfigError {
+    pub(in crate::models) fn missing(&self, key: &str) -> ConfigError {
         ConfigError::Missing { file: self.file.to_path_buf(), field: self.path(key) }
     }
 
-    pub(super) fn wrong_type(
+    pub(in crate::models) fn wrong_type(
         &self,
         key: &str,
         found: &Value,
@@ -205,7 +228,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    pub(super) fn bad_value(&self, key: &str, reason: impl Into<String>) -> ConfigError {
+    pub(in crate::models) fn bad_value(&self, key: &str, reason: impl Into<String>) -> ConfigError {
         ConfigError::Value {
             file: self.file.to_path_buf(),
             field: self.path(key),
@@ -214,7 +237,11 @@ impl<'a> Fields<'a> {
         }
     }
 
-    pub(super) fn unsupported(&self, key: &str, supported: impl Into<String>) -> ConfigError {
+    pub(in crate::models) fn unsupported(
+        &self,
+        key: &str,
+        supported: impl Into<String>,
+    ) -> ConfigError {
         ConfigError::Unsupported {
             file: self.file.to_path_buf(),
             field: self.path(key),
@@ -224,7 +251,12 @@ impl<'a> Fields<'a> {
     }
 
     /// `key` here and `other_key` of `other` contradict each other.
-    pub(super) fn conflict(&self, key: &str, other: &Fields<'_>, other_key: &str) -> ConfigError {
+    pub(in crate::models) fn conflict(
+        &self,
+        key: &str,
+        other: &Fields<'_>,
+        other_key: &str,
+    ) -> ConfigError {
         ConfigError::Conflict {
             file: self.file.to_path_buf(),
             field: self.path(key),

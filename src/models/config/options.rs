@@ -140,11 +140,19 @@ const CHANGES_MATHS: &[&str] = &[
     "vision_config",
 ];
 
-/// Applies the policy of this module; returns the keys of its last rule.
+/// Applies the policy of this module to what a decoder reads; returns the keys of its last rule.
 pub(super) fn sort_keys(root: &Fields<'_>) -> Result<Vec<String>, ConfigError> {
+    sort_keys_beside(root, READ)
+}
+
+/// Applies the policy of this module where the keys `read` are read elsewhere.
+pub(in crate::models) fn sort_keys_beside(
+    root: &Fields<'_>,
+    read: &[&str],
+) -> Result<Vec<String>, ConfigError> {
     let mut ignored = Vec::new();
     for (key, value) in root.iter() {
-        if READ.contains(&key) || INERT.contains(&key) || asks_for_nothing(value) {
+        if read.contains(&key) || INERT.contains(&key) || asks_for_nothing(value) {
             continue;
         }
         if CHANGES_MATHS.iter().any(|word| key.contains(word)) {

@@ -32,6 +32,7 @@ impl CudaDevice {
             programmatic: self.is_programmatic(bound),
             stream: self.stream.handle,
             parameters: &[],
+            maps: &[],
         }))
     }
 
@@ -48,7 +49,7 @@ impl CudaDevice {
                 let Some(kernel) = self.kernel_launch(bound, sizes)? else { return Ok(()) };
                 let parameters: SmallVec<[u64; 32]> =
                     bound.values.iter().map(|value| value.at(sizes, stamps)).collect();
-                let kernel = KernelLaunch { parameters: &parameters, ..kernel };
+                let kernel = KernelLaunch { parameters: &parameters, maps: &bound.maps, ..kernel };
                 self.driver().launch(&kernel).map_err(|e| {
                     format!("kernel `{}` with grid {:?}: {e}", bound.recipe.entry, kernel.grid)
                 })

@@ -1,8 +1,10 @@
 //! Planned faults at the driver boundary, for tests of what happens when something fails.
 
-use super::{Attribute, Driver, GraphEdge, GraphNode, Handle, KernelLaunch, Outcome};
+use super::{Attribute, Driver, GraphEdge, GraphNode, Handle, KernelLaunch, Outcome, TensorMap};
 use crate::cuda::error::CallError;
 use crate::cuda::library::CudaLibrary;
+use crate::device::ByteRows;
+use piecewise_kernels::op::cuda::TensorBoxes;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -192,6 +194,8 @@ impl<D: Driver> Driver for FaultyDriver<D> {
         "cuMemFreeHost" fn free_host(block: *mut u8) -> ();
         "cuMemcpyHtoDAsync_v2"
             fn copy_in(to: u64, from: *const u8, bytes: u64, stream: Handle) -> ();
+        "cuMemcpy2DAsync_v2"
+            fn copy_in_rows(to: u64, from: *const u8, rows: ByteRows, stream: Handle) -> ();
         "cuMemcpyDtoHAsync_v2"
             fn copy_out(to: *mut u8, from: u64, bytes: u64, stream: Handle) -> ();
         "cuMemsetAsync"
@@ -209,6 +213,8 @@ impl<D: Driver> Driver for FaultyDriver<D> {
         "cuModuleGetFunction" fn function(module: Handle, name: &str) -> Handle;
         "cuFuncLoad" fn load_function(function: Handle) -> ();
         "cuFuncSetAttribute" fn allow_shared(function: Handle, bytes: u32) -> ();
+        "cuTensorMapEncodeTiled"
+            fn encode_map(address: u64, boxes: &TensorBoxes, rows: u64) -> TensorMap;
         "cuLaunchKernelEx" fn launch(launch: &KernelLaunch<'_>) -> ();
         "cuStreamBeginCapture_v2" fn begin_capture(stream: Handle) -> ();
         "cuStreamIsCapturing" fn is_capturing(stream: Handle) -> bool;

@@ -1,17 +1,28 @@
 //! The driver functions that this backend uses, as a trait: the system's driver, one with planned
 //! faults, and in tests one without a GPU.
 
+#[cfg_attr(
+    not(any(test, feature = "testing")),
+    allow(dead_code, unreachable_pub, reason = "nobody but tests plans a fault")
+)]
 pub(super) mod faulty;
 #[cfg(test)]
 pub(super) mod simulated;
 pub(super) mod system;
 
 use super::error::CallError;
+use crate::device::ByteRows;
+use piecewise_kernels::op::cuda::TensorBoxes;
 
 pub(super) type Outcome<T> = Result<T, CallError>;
 
 /// Handles are numbers here; each means what its function's documentation says.
 pub(super) type Handle = u64;
+
+/// A tensor map as the driver encodes it; what is in it is the driver's own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C, align(64))]
+pub(super) struct TensorMap(pub(super) [u64; 16]);
 
 /// What of a device is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,6 +49,8 @@ pub(super) struct KernelLaunch<'a> {
     pub(super) stream: Handle,
     /// The values of the parameters in order. Those of four bytes are the low half.
     pub(super) parameters: &'a [u64],
+    /// The parameters that are tensor maps instead, by position.
+    pub(super) maps: &'a [(usize, TensorMap)],
 }
 
 /// A node of a captured graph.
@@ -94,6 +107,8 @@ pub(super) trait Driver: Send + Sync + std::fmt::Debug {
     fn free_host(&self, block: *mut u8) -> Outcome<()>;
 
     fn copy_in(&self, to: u64, from: *const u8, bytes: u64, stream: Handle) -> Outcome<()>;
+    fn copy_in_rows(&self, to: u64, from: *const u8, rows: ByteRows, stream: Handle)
+    -> Outcome<()>;
     fn copy_out(&self, to: *mut u8, from: u64, bytes: u64, stream: Handle) -> Outcome<()>;
     /// `width` is 1, 2 or 4; `count` elements are set.
     fn set(&self, to: u64, value: u32, width: u32, count: u64, stream: Handle) -> Outcome<()>;
@@ -115,6 +130,8 @@ pub(super) trait Driver: Send + Sync + std::fmt::Debug {
     fn load_function(&self, function: Handle) -> Outcome<()>;
     fn allow_shared(&self, function: Handle, bytes: u32) -> Outcome<()>;
     fn launch(&self, launch: &KernelLaunch<'_>) -> Outcome<()>;
+    /// The map of `rows` rows at an address, copied in such boxes.
+    fn encode_map(&self, address: u64, boxes: &TensorBoxes, rows: u64) -> Outcome<TensorMap>;
 
     fn begin_capture(&self, stream: Handle) -> Outcome<()>;
     /// The captured graph; 0 where nothing was captured.

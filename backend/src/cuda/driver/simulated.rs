@@ -1,8 +1,10 @@
 //! A driver without a GPU: memory is real, kernels are only noted. It keeps the driver's rules
 //! about captures, so that code which breaks them fails here as it would there.
 
-use super::{Attribute, Driver, GraphEdge, GraphNode, Handle, KernelLaunch, Outcome};
+use super::{Attribute, Driver, GraphEdge, GraphNode, Handle, KernelLaunch, Outcome, TensorMap};
 use crate::cuda::error::CallError;
+use crate::device::ByteRows;
+use piecewise_kernels::op::cuda::TensorBoxes;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,6 +16,8 @@ pub(in crate::cuda) struct Noted {
     pub(in crate::cuda) grid: [u32; 3],
     pub(in crate::cuda) programmatic: bool,
     pub(in crate::cuda) parameters: Vec<u64>,
+    /// Address, rows, columns and rows of a box of each tensor map, by its position.
+    pub(in crate::cuda) maps: Vec<(usize, Vec<u64>)>,
 }
 
 #[derive(Debug, Default)]
@@ -224,6 +228,17 @@ impl Driver for std::sync::Arc<SimulatedDriver> {
         to.copy_from_slice(unsafe { std::slice::from_raw_parts(from, bytes as usize) });
         Ok(())
     }
+    fn copy_in_rows(&self, to: u64, from: *const u8, rows: ByteRows, _: Handle) -> Outcome<()> {
+        let mut state = self.state();
+        let to = state.bytes("cuMemcpy2DAsync_v2", to, rows.span())?;
+        // SAFETY: the device passes the start of at least as many bytes.
+        let from = unsafe { std::slice::from_raw_parts(from, rows.span() as usize) };
+        let (width, pitch) = (rows.width as usize, rows.pitch as usize);
+        for start in (0..rows.count as usize).map(|row| row * pitch) {
+            to[start..start + width].copy_from_slice(&from[start..start + width]);
+        }
+        Ok(())
+    }
     fn copy_out(&self, to: *mut u8, from: u64, bytes: u64, _: Handle) -> Outcome<()> {
         let mut state = self.state();
         let from = state.bytes("cuMemcpyDtoHAsync_v2", from, bytes)?;
@@ -291,6 +306,11 @@ impl Driver for std::sync::Arc<SimulatedDriver> {
         self.state().allowed_shared.insert(function, bytes);
         Ok(())
     }
+    fn encode_map(&self, address: u64, boxes: &TensorBoxes, rows: u64) -> Outcome<TensorMap> {
+        let mut words = [0; 16];
+        words[..4].copy_from_slice(&[address, rows, boxes.columns, boxes.box_rows.into()]);
+        Ok(TensorMap(words))
+    }
     fn launch(&self, launch: &KernelLaunch<'_>) -> Outcome<()> {
         let mut state = self.state();
         let allowed = state.allowed_shared.get(&launch.function).copied().unwrap_or(48 << 10);
@@ -302,6 +322,7 @@ impl Driver for std::sync::Arc<SimulatedDriver> {
             grid: launch.grid,
             programmatic: launch.programmatic,
             parameters: launch.parameters.to_vec(),
+            maps: launch.maps.iter().map(|(at, map)| (*at, map.0[..4].to_vec())).collect(),
         };
         match &mut state.capture {
             Some(capture) => capture.push(noted),

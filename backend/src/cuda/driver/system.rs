@@ -15,10 +15,12 @@ mod graph;
 mod launch;
 mod open;
 
-use super::{Attribute, Driver, GraphEdge, GraphNode, Handle, KernelLaunch, Outcome};
+use super::{Attribute, Driver, GraphEdge, GraphNode, Handle, KernelLaunch, Outcome, TensorMap};
 use crate::cuda::error::{CallError, CudaVersion};
+use crate::device::ByteRows;
 use cudarc::driver::sys as cu;
 use functions::DriverApi;
+use piecewise_kernels::op::cuda::TensorBoxes;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint};
 use std::path::Path;
 use std::ptr::{null, null_mut};
@@ -253,6 +255,35 @@ impl Driver for SystemDriver {
         call!(self, cuMemcpyHtoDAsync_v2(to, from.cast(), bytes as usize, pointer(stream)))
     }
 
+    fn copy_in_rows(
+        &self,
+        to: u64,
+        from: *const u8,
+        rows: ByteRows,
+        stream: Handle,
+    ) -> Outcome<()> {
+        let pitch = rows.pitch as usize;
+        let copy = cu::CUDA_MEMCPY2D {
+            srcXInBytes: 0,
+            srcY: 0,
+            srcMemoryType: cu::CUmemorytype::CU_MEMORYTYPE_HOST,
+            srcHost: from.cast(),
+            srcDevice: 0,
+            srcArray: null_mut(),
+            srcPitch: pitch,
+            dstXInBytes: 0,
+            dstY: 0,
+            dstMemoryType: cu::CUmemorytype::CU_MEMORYTYPE_DEVICE,
+            dstHost: null_mut(),
+            dstDevice: to,
+            dstArray: null_mut(),
+            dstPitch: pitch,
+            WidthInBytes: rows.width as usize,
+            Height: rows.count as usize,
+        };
+        call!(self, cuMemcpy2DAsync_v2(&copy, pointer(stream)))
+    }
+
     fn copy_out(&self, to: *mut u8, from: u64, bytes: u64, stream: Handle) -> Outcome<()> {
         call!(self, cuMemcpyDtoHAsync_v2(to.cast(), from, bytes as usize, pointer(stream)))
     }
@@ -338,6 +369,10 @@ impl Driver for SystemDriver {
 
     fn launch(&self, launch: &KernelLaunch<'_>) -> Outcome<()> {
         self.launch_kernel(launch)
+    }
+
+    fn encode_map(&self, address: u64, boxes: &TensorBoxes, rows: u64) -> Outcome<TensorMap> {
+        self.encode_boxes(address, boxes, rows)
     }
 
     fn begin_capture(&self, stream: Handle) -> Outcome<()> {

@@ -4,7 +4,7 @@ use crate::artifact::{Access, Arg, ArgRef, Artifact, Launch, Lowered, PieceSize}
 use crate::cuda::driver::faulty::{Faults, FaultyDriver};
 use crate::cuda::driver::simulated::SimulatedDriver;
 use crate::cuda::*;
-use crate::device::{Binding, Device, DeviceError, Region};
+use crate::device::{Binding, Device, DeviceError, Reservation};
 use piecewise_ir::builder::Builder;
 use piecewise_ir::custom::Attrs;
 use piecewise_ir::dim::Dim;
@@ -45,7 +45,7 @@ pub(super) struct Fixture {
     pub(super) driver: Arc<SimulatedDriver>,
     pub(super) faults: Faults,
     pub(super) device: CudaDevice,
-    pub(super) arena: Region,
+    pub(super) arena: Reservation,
     pub(super) piece: UniquePiece,
     pub(super) bounds: Vec<u64>,
 }
@@ -53,8 +53,8 @@ pub(super) struct Fixture {
 /// A piece over `T` of one node; its artifacts are made by hand here.
 fn piece() -> UniquePiece {
     let b = Builder::new("negate");
-    let rows = b.symbol("T", 1, 64, None);
-    let x = b.input("x", DType::F32, [Dim::from(rows), 4u64.into()], None, None);
+    let rows = b.symbol("T", 1, 64);
+    let x = b.input("x", DType::F32, (rows, 4));
     let y = -x;
     let graph = b.finish([y]).unwrap();
     UniquePiece { over: Some(rows), graph, hash: [7; 32] }

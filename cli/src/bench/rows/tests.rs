@@ -6,7 +6,8 @@ use piecewise_runtime::dispatch::{FallbackReason, NO_ROWS, StepSizes};
 use piecewise_runtime::symbols::MAX_OWN;
 
 fn workload() -> Workload {
-    Workload::decode(2, 100, Lengths { warmup: 1, timed: 4 }, 1000)
+    let batch = "2".parse().unwrap();
+    Workload::decode(batch, 100, Lengths { warmup: 1, timed: 4 }, 1000)
 }
 
 fn yardstick() -> Yardstick {
@@ -40,6 +41,7 @@ fn record(mode: StepMode) -> StepRecord {
             rows: PieceSize::Exact(2),
             sequences: 2,
             own: [NO_ROWS; MAX_OWN],
+            query_length: Some(1),
         },
         fallback: None,
         ids: vec![7, 8],

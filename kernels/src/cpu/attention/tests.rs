@@ -1,3 +1,4 @@
+use piecewise_ir::testing::soak;
 use proptest::prelude::*;
 
 use super::*;
@@ -247,7 +248,7 @@ fn float_type() -> impl Strategy<Value = FloatType> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(soak(64)))]
 
     #[test]
     fn agrees_with_f64_over_batches_types_and_threads(

@@ -1,4 +1,5 @@
 use half::{bf16, f16};
+use piecewise_ir::testing::soak;
 use proptest::prelude::*;
 
 use super::*;
@@ -122,7 +123,7 @@ fn float_type() -> impl Strategy<Value = FloatType> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(ProptestConfig::with_cases(soak(96)))]
 
     #[test]
     fn agrees_with_f64_over_shapes_types_and_layouts(

@@ -1,3 +1,4 @@
+use piecewise_ir::testing::soak;
 use proptest::prelude::*;
 
 use super::*;
@@ -145,7 +146,7 @@ fn random_batch(seed: u64, rows: usize, vocabulary: usize, spread: f32) -> Batch
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(soak(64)))]
 
     #[test]
     fn agrees_with_the_plain_steps_whatever_the_isa_threads_and_batch_mates(

@@ -12,7 +12,7 @@ const PAGE: u64 = 16;
 /// Blocks that keep the memory of a large device busy, each with what it has on the way: about one
 /// for each multiprocessor. From here on a second launch costs more than more blocks gain.
 const SATURATING_BLOCKS: u64 = 120;
-/// The most ranges where longer sequences keep the device busy beside them.
+/// The ranges where longer sequences keep the device busy beside many of them.
 const MIXED_SPLITS: u64 = 4;
 /// Bytes that the partial results of such steps stay below.
 const MIXED_SCRATCH: u64 = 64 << 20;
@@ -68,29 +68,43 @@ fn ranges_fit(shape: &Shape, layout: &Layout, cluster: u64) -> bool {
     result + cluster * (ROWS * shape.value_dim / 2).div_ceil(cluster) * 8 <= layout.of_warp
 }
 
-/// The launches for sequences of up to `few` tokens, or for all.
-pub(super) fn kernels(shape: &Shape, sizes: &[u64], few: Option<u64>) -> OpKernels {
+/// The sequences that the kernel takes.
+#[derive(Clone, Copy)]
+pub(super) enum Taken {
+    /// Every one, whatever it brings.
+    All,
+    /// Every one, and each brings so many tokens.
+    Uniform(u64),
+    /// Those of up to so many tokens; another kernel takes the others.
+    Few(u64),
+}
+
+/// The launches for the sequences that are `taken`.
+pub(super) fn kernels(shape: &Shape, sizes: &[u64], taken: Taken) -> OpKernels {
     let layout = Layout::new(shape);
     let one_each = |units| vec![Blocks { units, per_block: 1 }];
-    let (tiles, places) = match few {
+    let of_sequences = |tokens: u64| {
+        let of_each = (tokens * shape.group()).div_ceil(ROWS);
+        one_each(shape.sequences.times(of_each as i64))
+    };
+    let (tiles, places) = match taken {
         // No token has more rows than a tile.
-        None => (one_each(shape.rows.clone()), shape.rows.clone()),
-        Some(few) => {
-            let of_each = (few * shape.group()).div_ceil(ROWS);
-            let tiles = one_each(shape.sequences.times(of_each as i64));
-            (tiles, shape.sequences.times(few as i64))
-        }
+        Taken::All => (one_each(shape.rows.clone()), shape.rows.clone()),
+        Taken::Uniform(tokens) => (of_sequences(tokens), shape.rows.clone()),
+        Taken::Few(few) => (of_sequences(few), shape.sequences.times(few as i64)),
     };
     let blocks = blocks_at(&tiles, sizes).min(blocks_at(&shape.tiles(ROWS), sizes));
     let decodes = splits(shape, &layout, blocks.saturating_mul(shape.kv_heads));
-    let splits = match few {
-        None => decodes,
-        Some(_) => {
+    let splits = match taken {
+        Taken::All | Taken::Uniform(_) => decodes,
+        Taken::Few(_) => {
             let [rows, sequences] = [&shape.rows, &shape.sequences].map(|dim| dim.eval(sizes));
-            // As many sequences as rows: decodes, that keep the device busy if they are many.
-            let most = if rows < 2 * sequences { decodes } else { MIXED_SPLITS };
+            // As many sequences as rows: decodes, that keep the device busy if they are many. Beside
+            // longer ones they are fewer, and have at least the ranges that they would have alone.
+            let most = if rows < 2 * sequences { decodes } else { decodes.max(MIXED_SPLITS) };
             let bytes = places.eval(sizes).saturating_mul(partial_bytes(shape)).max(1);
-            most.min(MIXED_SCRATCH / bytes).clamp(1, MIXED_SPLITS)
+            let room = if shape.clusters { most } else { MIXED_SCRATCH / bytes };
+            most.min(room).max(1)
         }
     };
     let clustered = shape.clusters && splits > 1 && ranges_fit(shape, &layout, splits);
@@ -102,7 +116,8 @@ pub(super) fn kernels(shape: &Shape, sizes: &[u64], few: Option<u64>) -> OpKerne
         ("STAGES", layout.stages),
         ("QUERY_STAGED", u64::from(layout.query_staged)),
     ];
-    let header = shape.header(few.unwrap_or(0), &defines);
+    let few = if let Taken::Few(few) = taken { few } else { 0 };
+    let header = shape.header(few, &defines);
     let kernel = RangeKernel {
         source: header + include_str!("ranges.cuh") + include_str!("decode.cu"),
         entry: "attention_decode",

@@ -13,6 +13,7 @@ use super::recipe::{Blocks, GridAxis, OpKernels, Param, Scalar};
 use super::text::storage;
 use crate::lower::LowerError;
 use crate::op::cuda::CudaOpCall;
+use decode::Taken;
 use piecewise_ir::custom::{Attr, CustomOpDef};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
@@ -26,6 +27,9 @@ const MAX_GROUP: u64 = 16;
 /// The fewest rows of a step that is given to both kernels on tensor cores: below, the larger
 /// tiles are mostly empty.
 const PREFILL_ROWS: u64 = 64;
+/// The most query rows of a sequence of a uniform batch that the kernel for few tokens takes: with
+/// more it reads the keys too often.
+const UNIFORM_ROWS: u64 = 64;
 
 struct Shape {
     heads: u64,
@@ -199,8 +203,8 @@ fn shorter(a: Vec<Blocks>, b: Vec<Blocks>, sizes: &[u64]) -> GridAxis {
 /// The launches of `piecewise.paged_attention` at a call's sizes: which kernels run, their grids
 /// and how keys are divided are functions of the types, the sizes and the target alone; on
 /// tensor cores, in steps of 64 rows or more, each sequence is taken by one of two kernels, by how
-/// many tokens it brings. Arguments: the op's operands, then its result. Can be captured in every
-/// batch.
+/// many tokens it brings, and a uniform batch is launched as the one that takes it alone.
+/// Arguments: the op's operands, then its result. Can be captured in every batch.
 ///
 /// # Errors
 /// When the operands do not fit the op, a head is wider than 256, or more than 16 heads share a
@@ -210,10 +214,18 @@ pub fn attention_kernels(call: &CudaOpCall<'_>) -> Result<OpKernels, LowerError>
     if !shape.on_tensor_cores() {
         return Ok(split::kernels(&shape, sizes));
     }
-    if shape.rows.eval(sizes) < PREFILL_ROWS {
-        return Ok(decode::kernels(&shape, sizes, None));
+    let is_small = shape.rows.eval(sizes) < PREFILL_ROWS;
+    let few_rows = |tokens: &u64| is_small || tokens.saturating_mul(shape.group()) <= UNIFORM_ROWS;
+    if let Some(tokens) = call.query_length.filter(few_rows) {
+        return Ok(decode::kernels(&shape, sizes, Taken::Uniform(tokens)));
     }
-    let mut kernels = decode::kernels(&shape, sizes, Some(shape.few()));
+    if is_small {
+        return Ok(decode::kernels(&shape, sizes, Taken::All));
+    }
+    let mut kernels = match call.query_length {
+        Some(_) => OpKernels { launches: Vec::new(), scratch: Dim::constant(0) },
+        None => decode::kernels(&shape, sizes, Taken::Few(shape.few())),
+    };
     let by_warpgroups = call.target.capability == (9, 0) && hopper::fits(&shape);
     let prefill = if by_warpgroups { hopper::kernel } else { prefill::kernel };
     kernels.launches.push(prefill(&shape, sizes, shape.few()));

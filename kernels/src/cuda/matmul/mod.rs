@@ -1,7 +1,10 @@
-//! Matrix products: weight-streaming kernels for few rows, and a general one.
+//! Matrix products: weight-streaming kernels for few rows, one in tiles for many, and a general
+//! one.
 
+mod finish;
 mod stream;
 mod tensor;
+mod tile;
 
 pub use stream::{AfterProduct, BeforeProduct};
 pub use tensor::{TENSOR_ROWS, TensorDevice};
@@ -102,6 +105,11 @@ impl MatMulSpec {
         &self.rows
     }
 
+    /// Columns of the result.
+    pub fn columns(&self) -> u64 {
+        self.columns
+    }
+
     /// The terms of a sum.
     pub fn depth(&self) -> u64 {
         self.depth
@@ -116,6 +124,16 @@ impl MatMulSpec {
             }
             _ => Err(LowerError("a matmul whose rows are no multiple of one symbol".to_owned())),
         }
+    }
+
+    /// Parameters of the product in tiles after its arguments: counts, rows, columns, depth, true
+    /// rows.
+    fn row_params(&self) -> Result<Vec<Param>, LowerError> {
+        let mut params = vec![Param::Counts, Param::Scalar(Scalar::U32(self.rows.clone()))];
+        for n in [self.columns, self.depth].into_iter().chain(self.real()?) {
+            params.push(Param::Scalar(Scalar::U32(Dim::constant(n))));
+        }
+        Ok(params)
     }
 
     fn header(&self) -> String {

@@ -47,7 +47,7 @@ DEVICE float lane_sum(float (&sums)[SUMS]) {
 }
 
 extern "C" __global__ void __launch_bounds__(256, 2) matmul(
-    const X* x, const W* w, Y* y, const i32* counts,
+    PARAMETERS, const i32* counts,
     u32 rows, u32 real_base, u32 real_factor, u32 real_symbol) {
   PW_LAUNCH_DEPENDENTS();
   extern __shared__ Bytes16 staged[];

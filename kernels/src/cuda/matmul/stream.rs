@@ -158,11 +158,8 @@ impl MatMulSpec {
                 let _ = write!(text, "\n{}", made.text);
             }
         }
-        let _ = write!(
-            text,
-            "\n{}",
-            include_str!("stream.cu").replace("const X* x, const W* w, Y* y", &params.text())
-        );
+        let _ =
+            write!(text, "\n#define PARAMETERS {}\n{}", params.text(), include_str!("stream.cu"));
         let number = |n: u64| Param::Scalar(Scalar::U32(Dim::constant(n)));
         let rows = Param::Scalar(Scalar::U32(self.rows.clone()));
         let rest = [Param::Counts, rows].into_iter().chain(self.real()?.map(number));

@@ -35,7 +35,7 @@ enum {
 struct Element { bool there; u32 m, column, at; };
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) matmul(
-    const X* x, const W* w, Y* y, const i32* counts,
+    PARAMETERS, const i32* counts,
     u32 rows, u32 real_base, u32 real_factor, u32 real_symbol) {
   PW_LAUNCH_DEPENDENTS();
   extern __shared__ Bytes16 staged[];

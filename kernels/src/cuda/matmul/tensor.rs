@@ -219,11 +219,8 @@ impl MatMulSpec {
                 let _ = write!(text, "\n{}", made.text);
             }
         }
-        let _ = write!(
-            text,
-            "\n{}",
-            include_str!("tensor.cu").replace("const X* x, const W* w, Y* y", &params.text())
-        );
+        let _ =
+            write!(text, "\n#define PARAMETERS {}\n{}", params.text(), include_str!("tensor.cu"));
         let number = |n: u64| Param::Scalar(Scalar::U32(Dim::constant(n)));
         let all = Param::Scalar(Scalar::U32(self.rows.clone()));
         let rest = [Param::Counts, all].into_iter().chain(self.real()?.map(number));

@@ -14,7 +14,7 @@ mod plan;
 mod roots;
 mod source;
 mod stage;
-mod text;
+pub(super) mod text;
 mod widths;
 
 pub(super) use absorbed::{AbsorbedAfter, AbsorbedBefore, Tile};

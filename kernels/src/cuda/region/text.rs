@@ -7,7 +7,7 @@ use piecewise_ir::dtype::DType;
 use piecewise_ir::op::{BinaryOp, CompareOp, Op, ReduceOp, UnaryOp};
 
 /// A value in arithmetic, rounded to its dtype.
-pub(super) fn rounded(dtype: DType, text: &str) -> String {
+pub(in crate::cuda) fn rounded(dtype: DType, text: &str) -> String {
     match dtype {
         DType::BF16 => format!("round_bf16({text})"),
         DType::F16 => format!("round_f16({text})"),
@@ -16,7 +16,7 @@ pub(super) fn rounded(dtype: DType, text: &str) -> String {
 }
 
 /// The constant of `dtype` in the first bytes of `bytes`, in arithmetic.
-pub(super) fn constant(dtype: DType, bytes: &[u8]) -> Result<String, LowerError> {
+pub(in crate::cuda) fn constant(dtype: DType, bytes: &[u8]) -> Result<String, LowerError> {
     let short = || LowerError("a constant that is shorter than its dtype".to_owned());
     let head = |n: usize| bytes.get(..n).ok_or_else(short);
     let bits16 = || head(2).map(|b| u16::from_ne_bytes([b[0], b[1]]));
@@ -62,7 +62,7 @@ pub(super) fn initializers(
 
 /// The value of an elementwise op on operands of `from` (the condition of a select aside), or of an
 /// iota at the index that its operand is, rounded to `to`.
-pub(super) fn element(
+pub(in crate::cuda) fn element(
     op: &Op,
     from: DType,
     to: DType,

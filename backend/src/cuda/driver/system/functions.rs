@@ -40,6 +40,7 @@ library_api! {
         fn cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
         fn cuMemFreeHost(*mut c_void);
         fn cuMemcpyHtoDAsync_v2(cu::CUdeviceptr, *const c_void, usize, cu::CUstream);
+        fn cuMemcpy2DAsync_v2(*const cu::CUDA_MEMCPY2D, cu::CUstream);
         fn cuMemcpyDtoHAsync_v2(*mut c_void, cu::CUdeviceptr, usize, cu::CUstream);
         fn cuMemsetD8Async(cu::CUdeviceptr, c_uchar, usize, cu::CUstream);
         fn cuMemsetD16Async(cu::CUdeviceptr, c_ushort, usize, cu::CUstream);
@@ -58,6 +59,12 @@ library_api! {
         fn cuFuncLoad(cu::CUfunction);
         fn cuFuncSetAttribute(cu::CUfunction, cu::CUfunction_attribute, c_int);
         fn cuFuncGetName(*mut *const c_char, cu::CUfunction);
+        fn cuTensorMapEncodeTiled(
+            *mut cu::CUtensorMap, cu::CUtensorMapDataType, cu::cuuint32_t, *mut c_void,
+            *const cu::cuuint64_t, *const cu::cuuint64_t, *const cu::cuuint32_t,
+            *const cu::cuuint32_t, cu::CUtensorMapInterleave, cu::CUtensorMapSwizzle,
+            cu::CUtensorMapL2promotion, cu::CUtensorMapFloatOOBfill,
+        );
         fn cuLaunchKernelEx(
             *const cu::CUlaunchConfig, cu::CUfunction, *mut *mut c_void, *mut *mut c_void,
         );

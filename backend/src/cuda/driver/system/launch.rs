@@ -1,13 +1,50 @@
-//! A kernel launch in the driver's terms.
+//! A kernel launch and the maps among its parameters in the driver's terms.
 
 use super::{SystemDriver, pointer};
-use crate::cuda::driver::{KernelLaunch, Outcome};
+use crate::cuda::driver::{KernelLaunch, Outcome, TensorMap};
 use cudarc::driver::sys as cu;
+use piecewise_ir::dtype::DType;
+use piecewise_kernels::op::cuda::TensorBoxes;
 use smallvec::SmallVec;
 use std::ffi::{c_uint, c_void};
 use std::ptr::null_mut;
 
+/// Bytes of each row of a box.
+const BOX_BYTES: u64 = 128;
+
 impl SystemDriver {
+    pub(super) fn encode_boxes(
+        &self,
+        address: u64,
+        boxes: &TensorBoxes,
+        rows: u64,
+    ) -> Outcome<TensorMap> {
+        use cu::CUtensorMapDataType as Type;
+        let (dtype, size) = match boxes.dtype {
+            DType::F16 => (Type::CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2),
+            _ => (Type::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2),
+        };
+        let mut map = cu::CUtensorMap { opaque: [0; 16] };
+        call!(
+            self,
+            cuTensorMapEncodeTiled(
+                &mut map,
+                dtype,
+                2,
+                pointer(address),
+                [boxes.columns, rows].as_ptr(),
+                [boxes.columns * size].as_ptr(),
+                [(BOX_BYTES / size) as u32, boxes.box_rows].as_ptr(),
+                [1, 1].as_ptr(),
+                cu::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+                cu::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+                cu::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                cu::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+            )
+        )?;
+        Ok(TensorMap(map.opaque))
+    }
+
     pub(super) fn launch_kernel(&self, launch: &KernelLaunch<'_>) -> Outcome<()> {
         let mut attributes: SmallVec<[cu::CUlaunchAttribute; 2]> = SmallVec::new();
         let mut attribute = |id, value| {
@@ -47,6 +84,9 @@ impl SystemDriver {
             .iter()
             .map(|value| std::ptr::from_ref(value).cast_mut().cast())
             .collect();
+        for (position, map) in launch.maps {
+            parameters[*position] = std::ptr::from_ref(map).cast_mut().cast();
+        }
         call!(
             self,
             cuLaunchKernelEx(

@@ -1,6 +1,8 @@
-//! The launches of a lowered piece with names and bytes, for dumps and the report page.
+//! What a compiler made of a piece: its launches at each size, with names and bytes.
 
-use piecewise_backend::artifact::{Access, ArgRef, Artifact, Launch};
+use piecewise::assembly::LoweredPiece;
+use piecewise_backend::artifact::{Access, ArgRef, Artifact, Digest, Launch, PieceSize};
+use piecewise_backend::compiler::Compiler;
 use piecewise_ir::entity::{Entity, Value};
 use piecewise_ir::graph::ValueDef;
 use piecewise_ir::module::UniquePiece;
@@ -22,6 +24,7 @@ pub(crate) struct OperandRow {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct LaunchRow {
     pub name: String,
+    /// The digest of its image.
     pub image: String,
     /// At the artifact's size, on a CUDA device of one multiprocessor.
     pub grid: [u32; 3],
@@ -47,6 +50,77 @@ impl std::ops::AddAssign for BytesMoved {
         self.bytes_read = self.bytes_read.saturating_add(other.bytes_read);
         self.weight_bytes = self.weight_bytes.saturating_add(other.weight_bytes);
         self.bytes_written = self.bytes_written.saturating_add(other.bytes_written);
+    }
+}
+
+/// A piece at a size.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct SizeRow {
+    pub rows: u64,
+    /// Whether it serves every size up to `rows`.
+    pub general: bool,
+    /// Tokens of each sequence, where it serves batches of that alone.
+    pub query_length: Option<u64>,
+    pub digest: String,
+    pub cache_key: String,
+    /// Bytes.
+    pub scratch: u64,
+    #[serde(flatten)]
+    pub bytes: BytesMoved,
+    /// Those of the first alternative, which is taken where nothing was measured.
+    pub launches: Vec<LaunchRow>,
+    pub alternatives: Vec<AlternativeRow>,
+}
+
+/// A way to compute a piece, of which the fastest is taken where they are measured.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct AlternativeRow {
+    /// Bytes.
+    pub scratch: u64,
+    /// Digests of the images that it launches, in order.
+    pub images: Vec<String>,
+}
+
+/// A kernel.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct ImageRow {
+    pub digest: String,
+    pub name: String,
+    pub kind: &'static str,
+    /// How the text is written, as the ending of a file.
+    pub language: &'static str,
+    pub text: String,
+    /// How it is launched; `null` where nothing but its arguments is needed.
+    pub recipe: serde_json::Value,
+    /// Whether it may start before the launch ahead of it ends.
+    pub programmatic: bool,
+}
+
+impl ImageRow {
+    /// The image of this digest in an artifact, as its compiler lists it.
+    pub(super) fn of(compiler: &dyn Compiler, artifact: &Artifact, digest: Digest) -> Self {
+        let listing = artifact.image(digest).and_then(|bytes| compiler.listing(bytes));
+        let digest = digest.to_string();
+        match listing {
+            Some(listing) => Self {
+                digest,
+                name: listing.name,
+                kind: listing.kind,
+                language: listing.language,
+                text: listing.text,
+                recipe: listing.recipe,
+                programmatic: listing.programmatic,
+            },
+            None => Self {
+                digest,
+                name: "image".to_owned(),
+                kind: "kernel",
+                language: "txt",
+                text: String::new(),
+                recipe: serde_json::Value::Null,
+                programmatic: false,
+            },
+        }
     }
 }
 
@@ -82,8 +156,31 @@ impl<'a> PieceView<'a> {
         self.operands.iter().map(row).collect()
     }
 
-    /// The launches of an artifact's first alternative, which is taken where nothing was measured.
-    pub(crate) fn launch_rows(&self, artifact: &Artifact) -> Vec<LaunchRow> {
+    /// The piece as it was lowered for a size.
+    pub(crate) fn size_row(&self, piece: &LoweredPiece<'_>) -> anyhow::Result<SizeRow> {
+        let artifact = piece.artifact;
+        let general = matches!(artifact.size, PieceSize::General(_));
+        let launches = self.launch_rows(artifact);
+        let mut bytes = BytesMoved::default();
+        launches.iter().for_each(|launch| bytes += launch.bytes);
+        let alternatives = artifact.alternatives.iter().map(|lowered| AlternativeRow {
+            scratch: lowered.scratch,
+            images: lowered.launches.iter().map(|launch| launch.image.to_string()).collect(),
+        });
+        Ok(SizeRow {
+            rows: artifact.size.rows(),
+            general,
+            query_length: artifact.size.query_length(),
+            digest: Digest::of(&serde_json::to_vec(artifact)?).to_string(),
+            cache_key: piece.key.clone(),
+            scratch: artifact.scratch(),
+            bytes,
+            launches,
+            alternatives: alternatives.collect(),
+        })
+    }
+
+    fn launch_rows(&self, artifact: &Artifact) -> Vec<LaunchRow> {
         let Some(lowered) = artifact.alternatives.first() else { return Vec::new() };
         let mut limits = self.bounds.to_vec();
         if let Some(limit) = self.piece.over.and_then(|over| limits.get_mut(over.index())) {

@@ -1,0 +1,206 @@
+//! A product of many rows alone, with a sum after it, and with a gate of its halves: the kernel
+//! that works in tiles against the general one.
+
+use super::layer::silu_gate;
+use super::target::Target;
+use super::{BenchOn, CANARY, compile_on, decode, pattern, registry, sizes_of, unique};
+use piecewise_backend::artifact::{Artifact, PieceSize};
+use piecewise_backend::device::Device;
+use piecewise_ir::dim::{Dim, SymbolDecl};
+use piecewise_ir::dtype::DType::{self, BF16, F16, F32};
+use piecewise_ir::entity::Value;
+use piecewise_ir::graph::{Graph, Loc};
+use piecewise_ir::literal::Literal;
+use piecewise_ir::module::UniquePiece;
+use piecewise_ir::op::{BinaryOp, Op, UnaryOp};
+use piecewise_ir::region::{ParamMode, Region};
+use piecewise_ir::types::TensorType;
+use piecewise_ir::weight::Recipe;
+
+/// Enough for tiles to be preferred; no whole tiles of columns, no whole slices of k.
+const ROWS: u64 = 2112;
+const COLUMNS: u64 = 2096;
+const DEPTH: u64 = 200;
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum After {
+    Nothing,
+    Sum,
+    Gate,
+    /// A gate that is computed in f32.
+    WideGate,
+}
+
+/// `silu(a) * b` of the halves of a row, with `silu` in f32.
+fn wide_gate(body: &mut Graph, row: Value, dtype: DType) -> Value {
+    let n = COLUMNS / 2;
+    let [narrow, wide] = [dtype, F32].map(|dtype| TensorType::new(dtype, [n]));
+    let mut push =
+        |op: Op, of: Vec<Value>, ty: &TensorType| body.push(op, of, ty.clone(), Loc::default());
+    let [gate, up] = [0, n].map(|start| push(Op::Slice { axis: 0, start }, vec![row], &narrow));
+    let x = push(Op::Cast, vec![gate], &wide);
+    let negative = push(Op::Unary(UnaryOp::Neg), vec![x], &wide);
+    let exp = push(Op::Unary(UnaryOp::Exp), vec![negative], &wide);
+    let one = push(Op::Literal(Literal::new(F32, [1.0])), vec![], &TensorType::scalar(F32));
+    let one = push(Op::Broadcast, vec![one], &wide);
+    let divisor = push(Op::Binary(BinaryOp::Add), vec![exp, one], &wide);
+    let silu = push(Op::Binary(BinaryOp::Div), vec![x, divisor], &wide);
+    let silu = push(Op::Cast, vec![silu], &narrow);
+    push(Op::Binary(BinaryOp::Mul), vec![silu, up], &narrow)
+}
+
+struct Product {
+    piece: UniquePiece,
+    x: Value,
+    others: Vec<Value>,
+}
+
+fn product(dtype: DType, after: After) -> Product {
+    let mut g = Graph::new("product");
+    let t = g.add_symbol(SymbolDecl { name: "T".into(), min: 1, max: ROWS, role: None });
+    let rows = |n: u64| TensorType::new(dtype, [Dim::from(t), n.into()]);
+    let row = |n: u64| TensorType::new(dtype, [n]);
+    let x = g.add_input("x", rows(DEPTH), None, None);
+    let ty = TensorType::new(dtype, [COLUMNS, DEPTH]);
+    let w = g.add_weight(ty.clone(), Recipe::Checkpoint { name: "w".into(), ty });
+    let mut others = vec![w];
+    let mut operands = Vec::new();
+    if after == After::Sum {
+        others.push(g.add_input("residual", rows(COLUMNS), None, None));
+        operands.push(others[1]);
+    }
+    let op = Op::MatMul { transpose_lhs: false, transpose_rhs: true };
+    let mut y = g.push(op, vec![x, w], rows(COLUMNS), Loc::default());
+    if after != After::Nothing {
+        operands.push(y);
+        let mut body = Graph::with_symbols_of("body", &g);
+        let add = |i| body.add_input(format!("p{i}"), row(COLUMNS), None, None);
+        let params: Vec<Value> = (0..operands.len()).map(add).collect();
+        let (made, n) = match after {
+            After::Gate => {
+                let n = COLUMNS / 2;
+                (silu_gate(&mut body, params[0], &[], n, dtype), n)
+            }
+            After::WideGate => (wide_gate(&mut body, params[0], dtype), COLUMNS / 2),
+            _ => {
+                let sum = Op::Binary(BinaryOp::Add);
+                (body.push(sum, params, row(COLUMNS), Loc::default()), COLUMNS)
+            }
+        };
+        body.set_outputs(vec![made]);
+        let modes = vec![ParamMode::Row; operands.len()];
+        let region = Op::Region(Box::new(Region { over: t, params: modes, body }));
+        y = g.push(region, operands, rows(n), Loc::default());
+    }
+    g.set_outputs(vec![y]);
+    Product { piece: unique(g, Some(t)), x, others }
+}
+
+fn write<T: Target>(product: &Product, bench: &mut BenchOn<T>, real: u64) {
+    let bounds = bench.bounds.clone();
+    let dims = |v: Value| product.piece.graph.ty(v).dims(&bounds);
+    let dtype = product.piece.graph.ty(product.x).dtype;
+    for (seed, &value) in product.others.iter().enumerate() {
+        bench.write(value, &pattern(dtype, &dims(value), seed as u64));
+    }
+    let mut x = pattern(dtype, &dims(product.x), 7);
+    x.data[(real * DEPTH) as usize..].fill(f64::NAN);
+    bench.write(product.x, &x);
+}
+
+/// What is left of the output by a launch, or by a replay once all that made it is gone.
+fn run<T: Target>(product: &Product, artifact: Artifact, real: u64, replayed: bool) -> Vec<u8> {
+    let mut bench = BenchOn::<T>::new(product.piece.clone(), registry(), 1);
+    write(product, &mut bench, real);
+    let program = bench.bind(&artifact).unwrap();
+    let (sizes, counts) = (sizes_of(&product.piece, ROWS), sizes_of(&product.piece, real));
+    let bounds = bench.bounds.clone();
+    if replayed {
+        let graph = bench.device.capture("all", &[&program], &sizes).unwrap();
+        drop((artifact, program));
+        bench.clear_results();
+        bench.set_counts(&counts);
+        bench.device.replay(&graph).unwrap();
+        return bench.outputs(&bounds).swap_remove(0);
+    }
+    bench.launch(&program, &sizes, &counts);
+    bench.outputs(&bounds).swap_remove(0)
+}
+
+/// The first alternative takes in what follows, and computes what the last one does.
+pub fn agree_with_the_general_kernel<T: Target>() {
+    for (dtype, tolerance) in [(BF16, 5e-3), (F16, 1e-3)] {
+        for after in [After::Nothing, After::Sum, After::Gate, After::WideGate] {
+            let product = product(dtype, after);
+            let bounds = [ROWS];
+            let tiles = compile_on::<T>(&product.piece, PieceSize::Exact(ROWS), &bounds);
+            assert_eq!(tiles.alternatives[0].launches.len(), 1, "{after:?}");
+            let mut general = tiles.clone();
+            general.alternatives = vec![tiles.alternatives.last().unwrap().clone()];
+            for real in [65, 1300, ROWS] {
+                let got = run::<T>(&product, tiles.clone(), real, false);
+                let want = run::<T>(&product, general.clone(), real, false);
+                let end = got.len() / ROWS as usize * real as usize;
+                assert!(got[end..].iter().all(|&b| b == CANARY), "{after:?} wrote padding");
+                let (found, due) = (decode(dtype, &got[..end]), decode(dtype, &want[..end]));
+                let norm = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>().sqrt();
+                let difference = norm(&mut found.iter().zip(&due).map(|(a, b)| a - b));
+                let error = difference / norm(&mut due.iter().copied());
+                assert!(error <= tolerance, "{dtype} {after:?} at {real} rows: {error}");
+                if real == 1300 {
+                    assert!(run::<T>(&product, tiles.clone(), real, true) == got, "{after:?}");
+                }
+            }
+        }
+    }
+}
+
+/// Values of each row of x, and the column of x that is 1.
+const VALUES: u64 = 32;
+
+/// A gate of every finite value of 16 bits is the same by every bit, of either width.
+pub fn gates_of_every_value_agree<T: Target>() {
+    for dtype in [BF16, F16] {
+        for after in [After::Gate, After::WideGate] {
+            let product = product(dtype, after);
+            let (real, inner) = ((1 << 16) / VALUES, COLUMNS / 2);
+            let tiles = compile_on::<T>(&product.piece, PieceSize::Exact(ROWS), &[ROWS]);
+            let mut general = tiles.clone();
+            general.alternatives = vec![tiles.alternatives.last().unwrap().clone()];
+            let fill = |bench: &mut BenchOn<T>| {
+                let mut x = pattern(dtype, &[ROWS, DEPTH], 0);
+                let mut w = pattern(dtype, &[COLUMNS, DEPTH], 0);
+                x.data.fill(0.0);
+                w.data.fill(0.0);
+                for row in 0..real {
+                    for column in 0..VALUES {
+                        let bits = (row * VALUES + column) as u16;
+                        let value = decode(dtype, &bits.to_ne_bytes())[0];
+                        let finite = if value.is_finite() { value } else { 0.0 };
+                        x.data[(row * DEPTH + column) as usize] = finite;
+                    }
+                    x.data[(row * DEPTH + VALUES) as usize] = 1.0;
+                }
+                for column in 0..inner {
+                    w.data[(column * DEPTH + column % VALUES) as usize] = 1.0;
+                    w.data[((inner + column) * DEPTH + VALUES) as usize] = 1.0;
+                }
+                bench.write(product.x, &x);
+                bench.write(product.others[0], &w);
+            };
+            let made = [&tiles, &general].map(|artifact| {
+                let mut bench = BenchOn::<T>::new(product.piece.clone(), registry(), 1);
+                fill(&mut bench);
+                let program = bench.bind(artifact).unwrap();
+                let bounds = bench.bounds.clone();
+                bench.launch(&program, &[ROWS], &[real]);
+                bench.outputs(&bounds).swap_remove(0)
+            });
+            let row = made[0].len() / ROWS as usize;
+            for (at, (a, b)) in made[0].chunks(2).zip(made[1].chunks(2)).enumerate() {
+                let (m, n) = (2 * at / row, at % (row / 2));
+                assert!(a == b, "{dtype} {after:?}, value {:#x}: {a:?} and {b:?}", m * 32 + n % 32);
+            }
+        }
+    }
+}

@@ -1,0 +1,54 @@
+use super::*;
+use crate::dim::Dim;
+use crate::text::print_graph;
+
+#[test]
+fn a_shape_is_an_array_a_tuple_or_a_list() {
+    let b = Builder::new("shapes");
+    let rows = b.symbol("T", 1, 8);
+    let of = |tensor: Tensor<'_>| tensor.shape().into_vec();
+    let expected = vec![Dim::from(rows), Dim::constant(4), Dim::constant(2)];
+    assert_eq!(of(b.input("tuple", DType::F32, (rows, 4, 2u64))), expected);
+    assert_eq!(of(b.input("list", DType::F32, expected.clone())), expected);
+    assert_eq!(of(b.input("slice", DType::F32, &expected[..])), expected);
+    assert_eq!(of(b.input("row", DType::F32, [rows])), expected[..1]);
+    assert_eq!(of(b.weight("w", [4, 2])), expected[1..]);
+    let flat = b.input("x", DType::F32, (rows, 8)).reshape((rows, 4, 2));
+    assert_eq!(of(flat), expected);
+    assert!(of(b.scalar(DType::F32, 1.0)).is_empty());
+}
+
+#[test]
+fn roles_and_padding_are_part_of_the_declaration() {
+    let b = Builder::new("roles");
+    let rows = b.symbol_with_role("T", 1, 8, "rows");
+    let at = b.input("at", DType::I32, [rows]).padding(-1).role("slots");
+    let kept = b.state("kept", DType::F32, (16, 4)).role("memory");
+    kept.scatter(at, b.input("x", DType::F32, (rows, 4)));
+    let text = print_graph(&b.finish([kept.gather(at)]).unwrap());
+    let declared: Vec<_> = text.lines().skip(1).take(4).map(str::trim).collect();
+    assert_eq!(
+        declared,
+        [
+            "dim T in [1..8] role \"rows\"",
+            "input %at: i32[T] pad -1 role \"slots\"",
+            "input %x: f32[T,4]",
+            "state s0: f32[16,4] = \"kept\" role \"memory\"",
+        ]
+    );
+}
+
+#[test]
+fn what_is_no_input_takes_no_role_and_no_padding() {
+    let b = Builder::new("wrong");
+    let x = b.input("x", DType::F32, [4]);
+    let role = line!() + 1;
+    let sum = (x + 1.0).role("rows");
+    let padding = line!() + 1;
+    let weight = b.weight("w", [4]).padding(0);
+    let errors = b.finish([sum, weight]).unwrap_err().to_string();
+    for (line, what) in [(role, "role rows"), (padding, "padding")] {
+        let place = format!("tests.rs:{line}");
+        assert!(errors.lines().any(|e| e.contains(&place) && e.contains(what)), "{errors}");
+    }
+}

@@ -1,0 +1,231 @@
+// y[m, n] = sum over k of x[m, k] * w[n, k] on Hopper's tensor cores, k in order. Blocks stay and
+// take tiles of 128 rows of w and some rows of x in turn: a warp copies slices of both to a ring in
+// shared memory, two warpgroups multiply 64 rows of w each, and what they made is finished by rows
+// of y. How many rows of x a tile has follows from the true rows alone: a multiple of 16 that
+// leaves little of the device and of the last tile idle. Neighbouring blocks have the same rows of
+// x and copy half of them to each other.
+//
+// PAIRED tiles hold 64 rows of w, and the same of its second half; both are finished together.
+enum { LINES = 128, DEPTH = 64, STEP_BYTES = DEPTH * 2, HALF_BYTES = LINES / 2 * STEP_BYTES,
+       RING_BYTES = 192 << 10, MOST_SLOTS = 8, WARPS = 8, MOST_ROWS = 256, SPAN = LINES / (PAIRED + 1),
+       // Rows that are finished at a time, in lines of 128 bytes for each warpgroup, by so many
+       // threads, of which each takes a chunk of 8 columns of every line.
+       PART = 128, PART_BYTES = PART * 128, THREADS = 128 * (PAIRED + 1), AT_ONCE = THREADS / 8,
+       TURNS = PART / AT_ONCE,
+       // Neighbouring tiles of rows that take a row of w in turn.
+       TALL = 8 };
+
+struct Problem {
+  u32 real, columns, depth, ring, parts, barriers, rank;
+  // Rows of x of a tile, and what follows: bytes of a slice and how many the ring holds.
+  u32 height, slot_bytes, slots;
+};
+
+// The tiles of the grid in order: down first, so that weights pass once where the rows stay in the
+// cache, in bands of TALL tiles.
+struct Tiles {
+  u32 rows, down, across;
+  DEVICE Tiles(const Problem& p, u32 rows) : rows(rows), down(blocks_for(p.real, rows)), across(blocks_for(p.columns, SPAN * CLUSTER)) {}
+  DEVICE u32 count() const { return down * across; }
+  DEVICE u32 first() const { return blockIdx.x / CLUSTER; }
+  DEVICE u32 step() const { return gridDim.x / CLUSTER; }
+  DEVICE void at(u32 tile, u32 rank, u32& row, u32& column) const {
+    const u32 band = tile / (TALL * across), within = tile - band * TALL * across;
+    const u32 left = down - band * TALL, height = left < TALL ? left : TALL;
+    row = (band * TALL + within % height) * rows;
+    column = (within / height * CLUSTER + rank) * SPAN;
+  }
+};
+
+// A place in the ring.
+struct Slot {
+  u32 index, phase;
+  DEVICE void next(const Problem& p) {
+    if (++index == p.slots) { index = 0; phase ^= 1; }
+  }
+};
+
+DEVICE u32 full(const Problem& p, u32 slot) { return p.barriers + slot * 8; }
+DEVICE u32 empty(const Problem& p, u32 slot) { return p.barriers + (MOST_SLOTS + slot) * 8; }
+
+DEVICE void copy_tiles(const Problem& p, const TensorMap& x, const TensorMap& w) {
+  const Tiles tiles(p, p.height);
+  const u32 steps = blocks_for(p.depth, DEPTH);
+  auto of_w = [&](const Slot& slot, u32 column, u32 step) {
+    barrier_wait(empty(p, slot.index), slot.phase ^ 1);
+    barrier_arrive_expecting(full(p, slot.index), p.slot_bytes);
+    const u32 to = p.ring + slot.index * p.slot_bytes;
+    copy_box(to, w, step * DEPTH, column, full(p, slot.index));
+    copy_box(to + HALF_BYTES, w, step * DEPTH, column + (PAIRED ? p.columns : LINES / 2), full(p, slot.index));
+  };
+  auto of_x = [&](const Slot& slot, u32 row, u32 step) {
+    const u32 part = p.height / CLUSTER * p.rank;
+    const u32 to = p.ring + slot.index * p.slot_bytes + 2 * HALF_BYTES + part * STEP_BYTES;
+    copy_box_to(to, x, step * DEPTH, row + part, full(p, slot.index), (1 << CLUSTER) - 1);
+  };
+  u32 row, column, tile = tiles.first();
+  Slot slot = {0, 0};
+  // The first weights are on their way before the wait.
+  const u32 ahead = tile < tiles.count() ? min(steps, p.slots) : 0;
+  if (ahead) {
+    tiles.at(tile, p.rank, row, column);
+    Slot early = slot;
+#pragma unroll 1
+    for (u32 step = 0; step < ahead; ++step, early.next(p)) of_w(early, column, step);
+  }
+  PW_WAIT();
+#pragma unroll 1
+  for (u32 given = ahead; tile < tiles.count(); tile += tiles.step(), given = 0) {
+    tiles.at(tile, p.rank, row, column);
+#pragma unroll 1
+    for (u32 step = 0; step < steps; ++step, slot.next(p)) {
+      if (step >= given) of_w(slot, column, step);
+      of_x(slot, row, step);
+    }
+  }
+}
+
+// Sums of a tile: each thread has of all rows of x every fourth pair, of two rows of w.
+template <int ROWS> DEVICE void multiply_tile(float (&sum)[MOST_ROWS / 2], const Problem& p, Slot& slot, u32 half) {
+  const u32 steps = blocks_for(p.depth, DEPTH), lane = threadIdx.x % 32;
+  // Each warp for itself, at every block that copies to the slot.
+  auto release = [&](u32 index) {
+    if (lane < CLUSTER) barrier_arrive_at(empty(p, index), lane);
+  };
+  u32 last = 0;
+#pragma unroll 1
+  for (u32 step = 0; step < steps; ++step, slot.next(p)) {
+    barrier_wait(full(p, slot.index), slot.phase);
+    const u32 at = p.ring + slot.index * p.slot_bytes;
+    const u64 a = matrix_at(at + half * HALF_BYTES), b = matrix_at(at + 2 * HALF_BYTES);
+    products_begin();
+#pragma unroll
+    for (int k = 0; k < DEPTH / 16; ++k) multiply_add_tile((float (&)[ROWS / 2])sum, a + k * 2, b + k * 2, step | k);
+    products_end();
+    if (step) {
+      products_done_but<1>();
+      release(last);
+    }
+    last = slot.index;
+  }
+  products_done_but<0>((float (&)[ROWS / 2])sum);
+  release(last);
+}
+
+// Where a chunk of 8 columns of a row of a part lies, of 8 that are swapped by their row.
+DEVICE u32 chunk_at(u32 part, u32 row, u32 chunk) { return part + row * 128 + (chunk ^ row % 8) * 16; }
+
+// Sums of some rows of a part, rounded, to where their warpgroup finishes them.
+DEVICE void stage_rows(u32 part, const float* sum, u32 rows) {
+  const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+  const u32 at = chunk_at(part, lane / 16 * 8 + lane % 8, warp * 2 + lane / 8 % 2);
+#pragma unroll
+  for (int i = 0; i < PART / 16; ++i) {
+    const float* s = sum + i * 8;
+    if (i * 16 < rows)
+      store_transposed(at + i * (16 * 128), pair_of<Y>(s[0], s[1]), pair_of<Y>(s[2], s[3]), pair_of<Y>(s[4], s[5]), pair_of<Y>(s[6], s[7]));
+  }
+}
+
+DEVICE void multiply_tiles(const Problem& p, FINISH_PARAMS) {
+  const Tiles tiles(p, p.height);
+  const u32 half = threadIdx.x / 128, part = p.parts + half * PART_BYTES, meeting = PAIRED ? 1 : 1 + half;
+  const u32 line = threadIdx.x % THREADS / 8, chunk = threadIdx.x % 8;
+  PW_WAIT();
+  Slot slot = {0, 0};
+  for (u32 tile = tiles.first(); tile < tiles.count(); tile += tiles.step()) {
+    float sum[MOST_ROWS / 2];
+#define MULTIPLY(ROWS) if (p.height == ROWS) multiply_tile<ROWS>(sum, p, slot, half);
+    EACH_HEIGHT(MULTIPLY)
+    u32 row, column;
+    tiles.at(tile, p.rank, row, column);
+    const u32 n = column + (PAIRED ? 0 : half * 64) + chunk * 8;
+#pragma unroll 1
+    for (u32 down = 0; down < p.height; down += PART) {
+      const u32 left = p.real - min(p.real, row + down), rows = min(left, min(p.height - down, (u32)PART));
+      const u64 at = (u64)(row + down + line) * p.columns + n;
+      auto there = [&](int turn) { return line + turn * AT_ONCE < rows && n < p.columns; };
+      Beside beside[TURNS];
+#pragma unroll
+      for (int i = 0; i < TURNS; ++i)
+        if (there(i)) load_beside(FINISH_ARGS, at + (u64)(i * AT_ONCE) * p.columns, beside[i]);
+      // All have taken what was here before.
+      threads_meet<THREADS>(meeting);
+      if (down == 0) stage_rows(part, sum, rows);
+      else stage_rows(part, sum + PART / 2, rows);
+      threads_meet<THREADS>(meeting);
+#pragma unroll TURNS_AT_ONCE
+      for (int i = 0; i < TURNS; ++i) {
+        const u32 r = line + i * AT_ONCE;
+        const Bytes16 first = load_shared(chunk_at(PAIRED ? p.parts : part, r, chunk));
+        const Bytes16 second = PAIRED ? load_shared(chunk_at(p.parts + PART_BYTES, r, chunk)) : first;
+        if (there(i)) finish(FINISH_ARGS, at + (u64)(i * AT_ONCE) * p.columns, first, second, beside[i]);
+      }
+    }
+  }
+}
+
+// What tiles of so many rows cost: rounds, each as long as its products, which wait for copies
+// where they are small, and what is done with their sums.
+DEVICE u64 cost(const Problem& p, u32 rows) {
+  const Tiles tiles(p, rows);
+  const u32 steps = blocks_for(p.depth, DEPTH), products = max(rows * 20, rows * 9 + 1760);
+  return (u64)blocks_for(tiles.count(), tiles.step()) * (steps * products + rows * 80 + 6000);
+}
+// The height that costs least; a lane looks at one.
+DEVICE u32 best_height(const Problem& p) {
+#define HEIGHT(ROWS) ROWS,
+  const u32 heights[] = {EACH_HEIGHT(HEIGHT)}, lane = threadIdx.x % 32, count = sizeof(heights) / sizeof(u32);
+  u32 mine = heights[0];
+#pragma unroll
+  for (u32 i = 1; i < count; ++i)
+    if (lane == i) mine = heights[i];
+  u64 best = cost(p, mine) * (2 * MOST_ROWS) + mine;
+#pragma unroll
+  for (int mask = 16; mask > 0; mask /= 2) {
+    const u64 other = from_lane(best, mask);
+    if (other < best) best = other;
+  }
+  return (u32)(best % (2 * MOST_ROWS));
+}
+
+#define MAP(ROWS) const __grid_constant__ TensorMap x##ROWS,
+extern "C" __global__ void __launch_bounds__(384, 1) matmul(
+    EACH_HEIGHT(MAP) const __grid_constant__ TensorMap w, FINISH_PARAMS,
+    const i32* counts, u32 rows, u32 columns, u32 depth,
+    u32 real_base, u32 real_factor, u32 real_symbol) {
+  PW_LAUNCH_DEPENDENTS();
+  extern __shared__ Bytes16 shared[];
+  __shared__ u64 barriers[2 * MOST_SLOTS];
+  // No kernel of a step writes its counts.
+  u32 real = real_factor ? real_base + real_factor * (u32)counts[real_symbol] : rows;
+  real = min(real, rows);
+  const u32 ring = (shared_address(shared) + 1023) / 1024 * 1024;
+  Problem p = {real, columns / (PAIRED + 1), depth, ring, ring + RING_BYTES, shared_address(barriers), cluster_rank()};
+  p.height = best_height(p);
+  p.slot_bytes = 2 * HALF_BYTES + p.height * STEP_BYTES;
+  p.slots = min(RING_BYTES / p.slot_bytes, (u32)MOST_SLOTS);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < MOST_SLOTS; ++i) {
+      barrier_init(full(p, i), 1);
+      barrier_init(empty(p, i), WARPS * CLUSTER);
+    }
+    barriers_made();
+  }
+  cluster_meet();
+  if (threadIdx.x >= WARPS * 32) {
+    registers_down<40>();
+    if (threadIdx.x == WARPS * 32) {
+      const TensorMap* x = 0;
+#define CHOOSE(ROWS) if (p.height == ROWS) x = &x##ROWS;
+      EACH_HEIGHT(CHOOSE)
+      copy_tiles(p, *x, w);
+    }
+  } else {
+    registers_up<232>();
+    multiply_tiles(p, FINISH_ARGS);
+  }
+  // No block leaves while another of its cluster may write to it.
+  __syncwarp();
+  cluster_meet();
+}

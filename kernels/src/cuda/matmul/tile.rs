@@ -1,0 +1,99 @@
+//! Products of many rows on Hopper, alone and with the region after them.
+
+use super::finish::Finish;
+use super::{AfterProduct, MatMulSpec, options, storage};
+use crate::cuda::recipe::{GridAxis, LaunchRecipe, Param, TensorBoxes};
+use crate::cuda::wgmma::{Lhs, multiply_add_tile};
+use crate::lower::LowerError;
+use piecewise_ir::dim::Dim;
+use piecewise_ir::dtype::DType;
+use std::fmt::Write;
+
+/// Rows of x of a tile; the kernel chooses among them by the true rows.
+const HEIGHTS: [u64; 7] = [256, 224, 192, 176, 160, 112, 64];
+/// The ring of slices in shared memory, what is finished, and what aligns them.
+const SHARED_BYTES: u32 = (192 << 10) + (32 << 10) + 1024;
+/// Two warpgroups that multiply, and one of which a warp copies.
+const THREADS: u32 = 384;
+/// Neighbours that copy for each other.
+const CLUSTER: u32 = 2;
+/// Rows of w that are copied at a time.
+const LINES: u32 = 64;
+
+impl MatMulSpec {
+    /// Whether [`Self::tile_kernel`] takes it: x, w and y are of one 16-bit dtype, w is a weight
+    /// `[n, k]`, and rows of all three are a multiple of 16 bytes.
+    pub fn multiplies_in_tiles(&self) -> bool {
+        let [x, w, y] = self.types;
+        x == w
+            && w == y
+            && matches!(x, DType::BF16 | DType::F16)
+            && self.of_weight
+            && self.column_major
+            && self.depth > 0
+            && self.depth.is_multiple_of(8)
+            && self.columns.is_multiple_of(8)
+    }
+
+    /// The kernel of compute capability 9.0 whose work follows from the true rows: the same for
+    /// all sizes and shapes, with the region after the product in it, if there is one. Sums are of
+    /// `f32` in the order of k. Arguments: x; w; y, or the operands of the region other than the
+    /// product, then its results.
+    ///
+    /// # Errors
+    /// When [`Self::multiplies_in_tiles`] is false, or the region is no map of the product's
+    /// elements or of pairs of them half a row apart.
+    pub fn tile_kernel(&self, after: Option<AfterProduct<'_>>) -> Result<LaunchRecipe, LowerError> {
+        if !self.multiplies_in_tiles() {
+            return Err(LowerError(
+                "a product in tiles is of one 16-bit dtype, with weights [n, k] and rows of a \
+                 multiple of 16 bytes; take the general one"
+                    .to_owned(),
+            ));
+        }
+        let finish = match after {
+            None => Finish::store(self.types[2]),
+            Some(after) => {
+                self.check_rows(after.region)?;
+                Finish::of(after.region, after.product, self.columns)?
+            }
+        };
+        let mut text = self.header();
+        let _ = writeln!(text, "#define CLUSTER {CLUSTER}");
+        let _ = writeln!(text, "#define PAIRED {}", u8::from(finish.paired));
+        let heights = HEIGHTS.map(|height| format!("DO({height})"));
+        let _ = writeln!(text, "#define EACH_HEIGHT(DO) {}\n", heights.join(" "));
+        text.push_str(include_str!("../hopper.cuh"));
+        for height in HEIGHTS {
+            text.push_str(&multiply_add_tile(storage(self.types[0]), height, Lhs::Shared));
+        }
+        text.push_str(&finish.text);
+        text.push_str(include_str!("tile.cu"));
+        let boxes = |arg: u32, rows: &Dim, box_rows: u32| {
+            let (dtype, columns) = (self.types[arg as usize], self.depth);
+            Param::TensorMap(TensorBoxes { arg, dtype, rows: rows.clone(), columns, box_rows })
+        };
+        let of_x = HEIGHTS.map(|height| boxes(0, &self.rows, height as u32 / CLUSTER));
+        let of_w = boxes(1, &Dim::constant(self.columns), LINES);
+        let maps = of_x.into_iter().chain([of_w]);
+        let arguments = (0..finish.arguments as u32).map(|i| Param::Arg(2 + i));
+        let rest = self.row_params()?;
+        Ok(LaunchRecipe {
+            source: text,
+            entry: "matmul".to_owned(),
+            options: options(),
+            grid: [
+                GridAxis::Persistent { per_multiprocessor: 1 },
+                GridAxis::one(),
+                GridAxis::one(),
+            ],
+            block: [THREADS, 1, 1],
+            cluster: [CLUSTER, 1, 1],
+            static_shared: 128,
+            dynamic_shared: SHARED_BYTES,
+            params: maps.chain(arguments).chain(rest).collect(),
+            programmatic: true,
+            ahead: vec![1],
+        })
+    }
+}

@@ -1,0 +1,134 @@
+//! Batches that show what an op can be captured for: each fills the same sizes in another way.
+
+use super::buffers::{BatchBuffers, Chunk, ChunkRows, ChunkTokens};
+use super::role_map::RoleMap;
+use crate::dispatch::{Dispatcher, StepSizes};
+use crate::kv::{PagePool, PageTable, StateSlot};
+use crate::model::StepData;
+use piecewise_kernels::sampling::Sampling;
+use piecewise_kernels::step::CaptureSupport;
+
+/// The sequences of a batch that are planned at least, so that some can be left out.
+const SEQUENCES: u64 = 3;
+/// The tokens of a mixed step that are planned at least.
+const TOKENS: u64 = 8;
+
+/// Steps of one kind that run at the same sizes.
+#[derive(Clone, Debug)]
+pub struct Probe {
+    /// The least support with which steps of this kind may be captured.
+    pub support: CaptureSupport,
+    /// The sizes.
+    pub sizes: StepSizes,
+    /// The steps.
+    pub steps: Vec<ProbeStep>,
+}
+
+/// A step with all that it brings.
+#[derive(Clone, Debug)]
+pub struct ProbeStep {
+    counts: Vec<u64>,
+    inputs: Vec<Vec<u8>>,
+    short_rows: Vec<(usize, u64)>,
+    query_length: Option<u64>,
+}
+
+impl ProbeStep {
+    /// Calls `run` with what is submitted.
+    pub fn with<R>(&self, run: impl FnOnce(&StepData<'_>) -> R) -> R {
+        let inputs: Vec<&[u8]> = self.inputs.iter().map(Vec::as_slice).collect();
+        run(&StepData {
+            counts: &self.counts,
+            inputs: &inputs,
+            short_rows: &self.short_rows,
+            query_length: self.query_length,
+        })
+    }
+}
+
+/// What each sequence brings: the position of its first token, and how many.
+type Plan = Vec<(u64, u64)>;
+
+/// Probes of batches of one token each, of several where they have sizes of their own, and of mixed
+/// steps, as far as the bounds of a graph allow them.
+pub fn probes(roles: &RoleMap, dispatcher: &Dispatcher) -> Vec<Probe> {
+    let mut found = Vec::new();
+    let mut lengths: Vec<u64> = dispatcher.query_lengths.clone();
+    lengths.dedup_by(|a, b| (*a > 1) == (*b > 1));
+    for length in lengths {
+        let batches = || dispatcher.decode_batches().filter(|(_, q)| *q == length).map(|(b, _)| b);
+        let Some(batch) = batches().find(|b| *b >= SEQUENCES).or_else(|| batches().last()) else {
+            continue;
+        };
+        let all = |start: u64, step: u64| (0..batch).map(|i| (start + i * step, length)).collect();
+        let fewer = (0..batch.div_ceil(2)).map(|i| (40 + 3 * i, length)).collect();
+        let support = match length {
+            1 => CaptureSupport::SingleTokenDecode,
+            _ => CaptureSupport::UniformBatch,
+        };
+        let sizes = dispatcher.full_decode(batch, length);
+        found.extend(probe(roles, support, sizes, [all(2, 3), all(23, 7), fewer]));
+    }
+    let tokens = dispatcher.tokens.padded(TOKENS).unwrap_or(dispatcher.tokens.max());
+    let sizes = dispatcher.full_mixed(tokens.min(dispatcher.max_tokens));
+    let tokens = sizes.tokens.rows().min(2 * TOKENS);
+    let several = sizes.sequences >= 3 && sizes.rows.rows() >= 3 && tokens >= 6;
+    let plans = match several {
+        true => [
+            vec![(0, tokens)],
+            vec![(17, tokens - 4), (33, 1), (2, 2)],
+            vec![(40, 1), (5, tokens - 3)],
+        ],
+        false => [vec![(0, tokens)], vec![(17, tokens)], vec![(3, tokens.div_ceil(2))]],
+    };
+    found.extend(probe(roles, CaptureSupport::Always, sizes, plans));
+    found
+}
+
+/// Nothing where a step does not fit.
+fn probe(
+    roles: &RoleMap,
+    support: CaptureSupport,
+    sizes: StepSizes,
+    plans: [Plan; 3],
+) -> Option<Probe> {
+    let steps = plans.iter().map(|plan| step(roles, plan));
+    let steps = steps.collect::<Option<Vec<_>>>()?;
+    Some(Probe { support, sizes, steps })
+}
+
+fn step(roles: &RoleMap, plan: &Plan) -> Option<ProbeStep> {
+    let mut pool = PagePool::new(roles.kv_rows);
+    let mut batch = BatchBuffers::new(roles.clone());
+    for (number, &(start, tokens)) in (0..).zip(plan) {
+        let mut table = PageTable::default();
+        if roles.table_pages.is_some() {
+            table.grow(&mut pool, start + tokens).ok()?;
+        }
+        let wide = roles.table_pages.is_none_or(|columns| table.pages().len() <= columns);
+        let slot = StateSlot::probed(number);
+        let has_slot = u64::from(number) < roles.state_slots;
+        if !wide || (roles.state_slots > 0 && !has_slot) {
+            return None;
+        }
+        let ids: Vec<u32> = (0..tokens as u32).map(|i| (i + number) % 2).collect();
+        batch.push(&Chunk {
+            tokens: ChunkTokens::Ids(&ids),
+            start,
+            table: &table,
+            slot: has_slot.then_some(&slot),
+            rows: ChunkRows::Last,
+            entry: (u64::from(number) < roles.sampled_entries).then_some(number),
+            sampling: Sampling::default(),
+        });
+    }
+    // An input that can't be filled is named when the first real step comes.
+    let view = batch.view().ok()?;
+    let data = view.data();
+    Some(ProbeStep {
+        counts: data.counts.to_vec(),
+        inputs: data.inputs.iter().map(|bytes| bytes.to_vec()).collect(),
+        short_rows: data.short_rows.to_vec(),
+        query_length: data.query_length,
+    })
+}

@@ -1,0 +1,115 @@
+//! What a step timer does, whatever device the model was built for.
+
+use super::error::MeasureError;
+use super::plan::PlannedStep;
+use super::timeline::Timeline;
+use crate::artifact_store::CompileCounts;
+use crate::dispatch::{FallbackReason, StepSizes};
+use crate::mode::{GraphMode, StepMode};
+use crate::model::{BuildTimes, CapturedGraph, Ledger, Progress, StepLaunch};
+use piecewise_backend::measure::{GraphShape, LaunchCounts, ReadBandwidth};
+use piecewise_ir::module::Module;
+use std::time::Duration;
+
+/// A step as it was measured.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StepRecord {
+    /// Between the marks around the step, by the device's clock.
+    pub device: Duration,
+    /// From the end of the step before to the end of this one, as the host saw them.
+    pub wall: Duration,
+    /// From the first chunk of the batch to the last call of the driver.
+    pub submit: Duration,
+    /// What was enqueued.
+    pub launches: LaunchCounts,
+    /// How it ran.
+    pub mode: StepMode,
+    /// At which sizes.
+    pub sizes: StepSizes,
+    /// Why it did not replay where its mode would.
+    pub fallback: Option<FallbackReason>,
+    /// The ids that it sampled, in the order of its chunks.
+    pub ids: Vec<u32>,
+}
+
+/// What capturing a mode took.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct CaptureReport {
+    /// Each graph, in the order of capture.
+    pub graphs: Vec<CapturedGraph>,
+    /// The whole, with the warm-up.
+    pub time: Duration,
+    /// By how much the device's free memory fell; `None` where that is only estimated.
+    pub bytes: Option<u64>,
+    /// What is in the graphs.
+    pub shape: GraphShape,
+}
+
+/// Runs planned steps on sequences of its own and times them.
+pub trait StepTimer: std::fmt::Debug + Send {
+    /// Runs steps in order, each submitted before the one before it is read. With `launched` they
+    /// are launched at the sizes that they would replay at.
+    ///
+    /// # Errors
+    /// When a step does not fit the model, or the device fails.
+    fn run(
+        &mut self,
+        steps: &[PlannedStep],
+        launched: bool,
+    ) -> Result<Vec<StepRecord>, MeasureError>;
+
+    /// Captures the graphs of `mode` instead of those that there are.
+    ///
+    /// # Errors
+    /// When the mode can't be captured.
+    fn recapture(
+        &mut self,
+        mode: GraphMode,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<CaptureReport, MeasureError>;
+
+    /// Where and when the blocks of the whole steps of these sizes ran at their last replay.
+    ///
+    /// # Errors
+    /// When nothing was noted of them, or work before failed.
+    fn timeline(&mut self, sizes: StepSizes) -> Result<Timeline, MeasureError>;
+
+    /// The host's time for the driver's calls alone that the launches of a measured step take: the
+    /// median of several; `None` where there is no driver.
+    ///
+    /// # Errors
+    /// When a call fails.
+    fn bare_submit(&mut self, record: &StepRecord) -> Result<Option<Duration>, MeasureError>;
+
+    /// The launches of a whole step of these sizes, in order; see
+    /// [`CompiledModel::step_launches`](crate::model::CompiledModel::step_launches).
+    fn step_launches(&self, sizes: StepSizes) -> Vec<StepLaunch>;
+
+    /// Leaves launches out of every program and drops every graph: steps compute something else
+    /// from then on. Returns how many launches are left out, over all sizes.
+    fn leave_out(&mut self, is_left_out: &dyn Fn(&StepLaunch) -> bool) -> usize;
+
+    /// How fast the device reads its memory, measured now.
+    ///
+    /// # Errors
+    /// When memory is short or the device fails.
+    fn read_bandwidth(&mut self) -> Result<ReadBandwidth, MeasureError>;
+
+    /// Bytes of the device's last cache; 0 where unknown.
+    fn cache_bytes(&self) -> u64;
+
+    /// The model of the device alone: what is measured on one of them holds for others.
+    fn device_model(&self) -> String;
+
+    /// What was compiled, and what the store had.
+    fn compile_counts(&self) -> CompileCounts;
+
+    /// How long the parts of building took.
+    fn build_times(&self) -> BuildTimes;
+
+    /// What the model holds in memory.
+    fn ledger(&self) -> Ledger;
+
+    /// The model's module: graph, pieces and plan.
+    fn module(&self) -> &Module;
+}

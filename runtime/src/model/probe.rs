@@ -1,0 +1,207 @@
+//! Probing capture support: what an op declares is an upper bound. It is captured as every graph is,
+//! with a step that brings nothing, and what replays do with other batches is held against launches.
+
+use super::CompiledModel;
+use super::compare::Trace;
+use super::error::ModelError;
+use crate::batch::{Probe, ProbeStep};
+use crate::mode::StepMode;
+use piecewise_backend::device::{Device, DeviceError};
+use piecewise_ir::dtype::DType;
+use piecewise_ir::entity::Value;
+use piecewise_ir::graph::ValueDef;
+use piecewise_ir::literal::Scalar;
+use piecewise_ir::module::Step;
+use piecewise_ir::op::Op;
+use piecewise_kernels::step::{CaptureSupport, LaunchContext, StepContext};
+
+/// Rows of each state that probed steps may touch: their pages are the pool's first.
+const STATE_ROWS: u64 = 1024;
+/// Elements after which values repeat: no width of a row divides it.
+const PATTERN: usize = 4099;
+
+/// What a probe found of a member.
+#[derive(Clone, Debug)]
+pub(crate) struct Probed {
+    /// The batches that it can be captured for.
+    pub support: CaptureSupport,
+    /// What went wrong in others.
+    pub reason: String,
+}
+
+impl<D: Device> CompiledModel<D> {
+    /// Probes every member with a custom op that declares support, once for all members of the same
+    /// unique piece. States are left with other bytes in them.
+    pub(super) fn probe(&mut self, probes: &[Probe]) -> Result<(), ModelError> {
+        for i in 0..self.members.list.len() {
+            let Some(unique) = self.probed_unique(i) else { continue };
+            let first = (0..i).find(|&other| self.probed_unique(other) == Some(unique));
+            if let Some(first) = first {
+                self.members.list[i].probed = self.members.list[first].probed.clone();
+                continue;
+            }
+            let declared = self.device.capture_support(&self.members.list[i].general);
+            for probe in probes.iter().filter(|probe| probe.support <= declared) {
+                self.warm_up()?;
+                let Some(reason) = self.difference(i, probe)? else { continue };
+                let support = match probe.support {
+                    CaptureSupport::Always => CaptureSupport::UniformBatch,
+                    CaptureSupport::UniformBatch => CaptureSupport::SingleTokenDecode,
+                    CaptureSupport::SingleTokenDecode | CaptureSupport::Never => {
+                        CaptureSupport::Never
+                    }
+                };
+                let label = &self.members.list[i].label;
+                tracing::warn!(
+                    "`{label}` says that it can be captured for {declared:?}, but a probe shows \
+                     {support:?}: {reason}"
+                );
+                self.members.list[i].probed = Some(Probed { support, reason });
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The unique piece of a member that has a custom op.
+    fn probed_unique(&self, member: usize) -> Option<piecewise_ir::entity::UniquePieceId> {
+        let usage = &self.module.stitch()?.uses[self.members.list[member].step.id()];
+        let graph = self.module.graph();
+        let is_custom = |node: &_| matches!(graph.node(*node).op, Op::Custom(_));
+        usage.nodes.iter().any(is_custom).then_some(usage.unique)
+    }
+
+    /// How a replay differs from launches of the same step, if it does.
+    fn difference(&mut self, member: usize, probe: &Probe) -> Result<Option<String>, ModelError> {
+        let mut sizes = vec![0; self.symbols.len()];
+        self.symbols.fill(&mut sizes, |class| probe.sizes.rows_of(class));
+        let program = self.members.list[member].program(&probe.sizes);
+        let captured = match self.device.capture("probe", &[program], &sizes) {
+            Ok(captured) => captured,
+            Err(error) => return Ok(Some(error.to_string())),
+        };
+        for step in &probe.steps {
+            let mut traces = [Trace::default(), Trace::default()];
+            for (trace, replays) in traces.iter_mut().zip([true, false]) {
+                self.stage(member, step, probe, &sizes)?;
+                let ran = match replays {
+                    true => self.device.replay(&captured),
+                    false => self.launch_member(member, step, probe, &sizes),
+                };
+                match ran {
+                    Ok(()) => {}
+                    Err(error) if replays => return Ok(Some(error.to_string())),
+                    Err(error) => {
+                        // What can't be launched on made-up values tells nothing.
+                        tracing::debug!(%error, "a probe is left out");
+                        return Ok(None);
+                    }
+                }
+                self.note(member, step, trace)?;
+            }
+            let [replayed, launched] = &traces;
+            let same = replayed.hold_against(launched, self.module.graph(), StepMode::Full);
+            if let Err(ModelError::ReplayDiffers { value, .. }) = same {
+                return Ok(Some(format!("a replay with another batch writes {value} otherwise")));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Stages a step, gives a member's operands values of no meaning, and computes what depends on
+    /// the inputs alone.
+    fn stage(
+        &mut self,
+        member: usize,
+        step: &ProbeStep,
+        probe: &Probe,
+        sizes: &[u64],
+    ) -> Result<(), ModelError> {
+        let Self { staging, device, memory, .. } = self;
+        step.with(|step| staging.fill(step, step.counts, sizes, false))?;
+        device.write(memory.arena.base, &staging.mirror)?;
+        for value in self.touched(member) {
+            let graph = self.module.graph();
+            let Some(address) = self.memory.address(graph, value) else { continue };
+            let ty = graph.ty(value);
+            let bytes = match graph.def(value) {
+                ValueDef::State(_) => self.state_prefix(value),
+                _ => ty.bytes(sizes),
+            };
+            let pattern = pattern(ty.dtype);
+            let filled: Vec<u8> = pattern.into_iter().cycle().take(bytes as usize).collect();
+            self.device.write(address, &filled)?;
+        }
+        for i in 0..self.members.list.len() {
+            if i != member && matches!(self.members.list[i].step, Step::Prologue(_)) {
+                self.launch_member(i, step, probe, sizes)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn launch_member(
+        &mut self,
+        member: usize,
+        step: &ProbeStep,
+        probe: &Probe,
+        sizes: &[u64],
+    ) -> Result<(), DeviceError> {
+        let Self { staging, device, members, .. } = self;
+        let staged = staging.staged(sizes);
+        let program = members.list[member].program(&probe.sizes);
+        step.with(|step| {
+            let context = StepContext { counts: step.counts, sizes, inputs: &staged };
+            device.launch(program, LaunchContext::Step(&context))
+        })
+    }
+
+    /// Notes what a member left: its results, and of its states what a step may touch.
+    fn note(
+        &mut self,
+        member: usize,
+        step: &ProbeStep,
+        trace: &mut Trace,
+    ) -> Result<(), DeviceError> {
+        let states: Vec<_> = self.touched(member).into_iter().collect();
+        let prefixes = states.into_iter().map(|value| (value, self.state_prefix(value)));
+        let prefixes: Vec<_> = prefixes.filter(|(_, bytes)| *bytes > 0).collect();
+        let Self { device, module, memory, members, .. } = self;
+        let member = &members.list[member];
+        step.with(|step| trace.add_results(device, module, memory, member, step.counts))?;
+        for (value, bytes) in prefixes {
+            trace.add_prefix(device, module, memory, value, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// The operands of a member that are neither staged nor loaded.
+    fn touched(&self, member: usize) -> Vec<Value> {
+        let graph = self.module.graph();
+        let Some(stitch) = self.module.stitch() else { return Vec::new() };
+        let operands = stitch.uses[self.members.list[member].step.id()].operands.iter();
+        let is_touched = |value: &&Value| {
+            matches!(graph.def(**value), ValueDef::Result { .. } | ValueDef::State(_))
+        };
+        operands.filter(is_touched).copied().collect()
+    }
+
+    /// Bytes of a state that probed steps may touch; 0 of what is none.
+    fn state_prefix(&self, value: Value) -> u64 {
+        let graph = self.module.graph();
+        let ValueDef::State(_) = graph.def(value) else { return 0 };
+        let bounds = &self.memory.layout().bounds;
+        let ty = graph.ty(value);
+        ty.bytes(bounds).min(STATE_ROWS.saturating_mul(ty.row().bytes(bounds)))
+    }
+}
+
+/// Values from -1 to 1, finite in every float type; 0 of any other type, which is an index that is
+/// safe to follow.
+fn pattern(dtype: DType) -> Vec<u8> {
+    let value = |i: usize| match dtype.is_float() {
+        true => ((i * 2_654_435_761) % 2001) as f64 / 1000.0 - 1.0,
+        false => 0.0,
+    };
+    (0..PATTERN).flat_map(|i| Scalar::new(dtype, value(i)).to_bytes()).collect()
+}

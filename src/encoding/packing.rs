@@ -1,0 +1,218 @@
+//! Which items share a step.
+
+/// What a step of these items costs, in any unit, as long as it is the same for all: `rows[p]` are
+/// their rows on path `p`, together, and `items` is how many they are. `None` where no step takes
+/// them.
+pub trait StepCost {
+    /// The cost.
+    fn cost(&self, rows: &[u64], items: usize) -> Option<f64>;
+}
+
+impl<F: Fn(&[u64], usize) -> Option<f64>> StepCost for F {
+    fn cost(&self, rows: &[u64], items: usize) -> Option<f64> {
+        self(rows, items)
+    }
+}
+
+/// Steps by the places of their items, ascending, and the items that no step takes.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Packing {
+    /// The items of each step.
+    pub steps: Vec<Vec<usize>>,
+    /// Items that fit no step even alone.
+    pub refused: Vec<usize>,
+}
+
+/// Up to so many items, every way to share steps is compared.
+const EXACT: usize = 10;
+
+/// Packs `items`, each given by its rows on every path, into steps of the least cost: the least of
+/// all up to 10 items; above that, of neighbours by size. Never more steps than items.
+pub fn pack(items: &[Vec<u64>], cost: &impl StepCost) -> Packing {
+    let (taken, refused): (Vec<usize>, Vec<usize>) =
+        (0..items.len()).partition(|&i| cost.cost(&items[i], 1).is_some());
+    let mut steps = match taken.len() <= EXACT {
+        true => of_all_ways(items, &taken, cost),
+        false => of_neighbours(items, taken, cost),
+    };
+    steps.iter_mut().for_each(|step| step.sort_unstable());
+    steps.sort_unstable();
+    Packing { steps, refused }
+}
+
+fn cost_of(items: &[Vec<u64>], step: &[usize], cost: &impl StepCost) -> Option<f64> {
+    let paths = step.first().map_or(0, |&first| items[first].len());
+    let sums = (0..paths).map(|path| step.iter().map(|&i| items[i][path]).sum());
+    cost.cost(&Vec::from_iter(sums), step.len())
+}
+
+/// The least sum of costs over all partitions, by dynamic programming over subsets.
+fn of_all_ways(items: &[Vec<u64>], taken: &[usize], cost: &impl StepCost) -> Vec<Vec<usize>> {
+    let members = |set: usize| -> Vec<usize> {
+        let places = taken.iter().enumerate().filter(|(bit, _)| set & (1 << bit) != 0);
+        places.map(|(_, &item)| item).collect()
+    };
+    let sets = 1usize << taken.len();
+    let costs = Vec::from_iter((0..sets).map(|set| match set {
+        0 => None,
+        set => cost_of(items, &members(set), cost),
+    }));
+    // Of each set: the least cost of its steps and the step that has its first item.
+    let mut best = vec![(0.0, 0); sets];
+    for set in 1..sets {
+        let first = set & set.wrapping_neg();
+        let others = set ^ first;
+        let (mut least, mut part) = ((f64::INFINITY, first), others);
+        loop {
+            let step = first | part;
+            if let Some(cost) = costs[step] {
+                let total = cost + best[set ^ step].0;
+                if total < least.0 {
+                    least = (total, step);
+                }
+            }
+            if part == 0 {
+                break;
+            }
+            part = (part - 1) & others;
+        }
+        best[set] = least;
+    }
+    let (mut steps, mut left) = (Vec::new(), sets - 1);
+    while left != 0 {
+        let step = best[left].1;
+        steps.push(members(step));
+        left ^= step;
+    }
+    steps
+}
+
+/// The least sum of costs over all ways to cut the items, by size, into runs.
+fn of_neighbours(
+    items: &[Vec<u64>],
+    mut taken: Vec<usize>,
+    cost: &impl StepCost,
+) -> Vec<Vec<usize>> {
+    taken.sort_by_key(|&i| (items[i].iter().sum::<u64>(), i));
+    let paths = items[taken[0]].len();
+    // Up to each item: the least cost, and where the last run begins.
+    let mut best = vec![(f64::INFINITY, 0); taken.len() + 1];
+    best[0] = (0.0, 0);
+    for start in 0..taken.len() {
+        let mut rows = vec![0; paths];
+        for (end, &item) in taken.iter().enumerate().skip(start) {
+            rows.iter_mut().zip(&items[item]).for_each(|(sum, rows)| *sum += rows);
+            // Larger runs do not fit either.
+            let Some(cost) = cost.cost(&rows, end + 1 - start) else { break };
+            let total = best[start].0 + cost;
+            if total < best[end + 1].0 {
+                best[end + 1] = (total, start);
+            }
+        }
+    }
+    let (mut steps, mut end) = (Vec::new(), taken.len());
+    while end > 0 {
+        let start = best[end].1;
+        steps.push(taken[start..end].to_vec());
+        end = start;
+    }
+    steps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use piecewise_ir::testing::{Rng, soak};
+
+    /// The least cost over all partitions, by putting each item into each step there is.
+    fn brute_force(
+        items: &[Vec<u64>],
+        at: usize,
+        steps: &mut Vec<Vec<usize>>,
+        cost: &impl StepCost,
+    ) -> f64 {
+        if at == items.len() {
+            return steps
+                .iter()
+                .map(|step| cost_of(items, step, cost).unwrap_or(f64::INFINITY))
+                .sum();
+        }
+        let mut least = f64::INFINITY;
+        for place in 0..=steps.len() {
+            if place == steps.len() {
+                steps.push(Vec::new());
+            }
+            steps[place].push(at);
+            least = least.min(brute_force(items, at + 1, steps, cost));
+            steps[place].pop();
+            if steps[place].is_empty() {
+                steps.pop();
+            }
+        }
+        least
+    }
+
+    /// Budgets of random sizes and random costs; a step takes the cheapest that holds it.
+    fn random_cost(rng: &mut Rng) -> impl StepCost + use<> {
+        let count = 1 + rng.below(4);
+        let budget = |rng: &mut Rng| (1 + rng.below(60) as u64, 1.0 + rng.below(1000) as f64);
+        let budgets = Vec::from_iter((0..count).map(|_| budget(rng)));
+        let most = 1 + rng.below(8);
+        move |rows: &[u64], items: usize| {
+            let fits = budgets.iter().filter(|(size, _)| rows.iter().all(|rows| rows <= size));
+            let costs = fits.map(|(_, cost)| *cost);
+            costs.reduce(f64::min).filter(|_| items <= most)
+        }
+    }
+
+    fn all_once(items: &[Vec<u64>], packing: &Packing) {
+        let steps = packing.steps.iter().flatten().chain(&packing.refused);
+        let mut places = Vec::from_iter(steps.copied());
+        places.sort_unstable();
+        assert!(places.into_iter().eq(0..items.len()));
+        assert!(packing.steps.iter().all(|step| step.is_sorted() && !step.is_empty()));
+    }
+
+    #[test]
+    fn up_to_eight_items_cost_the_least() {
+        let mut rng = Rng::new(1);
+        for _ in 0..soak(300) {
+            let cost = random_cost(&mut rng);
+            let (count, paths) = (1 + rng.below(8), 1 + rng.below(2));
+            let item = |rng: &mut Rng| Vec::from_iter((0..paths).map(|_| rng.below(40) as u64));
+            let items = Vec::from_iter((0..count).map(|_| item(&mut rng)));
+            let packing = pack(&items, &cost);
+            all_once(&items, &packing);
+            let kept: Vec<Vec<u64>> = (0..items.len())
+                .filter(|i| !packing.refused.contains(i))
+                .map(|i| items[i].clone())
+                .collect();
+            let found: f64 =
+                packing.steps.iter().map(|step| cost_of(&items, step, &cost).unwrap()).sum();
+            assert_eq!(found, brute_force(&kept, 0, &mut Vec::new(), &cost), "{items:?}");
+        }
+    }
+
+    #[test]
+    fn many_items_never_cost_more_than_one_a_step() {
+        let mut rng = Rng::new(2);
+        for _ in 0..soak(200) {
+            let cost = random_cost(&mut rng);
+            let items = Vec::from_iter((0..60).map(|_| vec![1 + rng.below(40) as u64]));
+            let packing = pack(&items, &cost);
+            all_once(&items, &packing);
+            let alone: f64 = items.iter().filter_map(|item| cost.cost(item, 1)).sum();
+            let found: f64 =
+                packing.steps.iter().map(|step| cost_of(&items, step, &cost).unwrap()).sum();
+            assert!(found <= alone, "{found} against {alone}");
+        }
+    }
+
+    #[test]
+    fn an_item_that_no_step_takes_leaves_the_others() {
+        let cost = |rows: &[u64], _: usize| (rows[0] <= 8).then_some(1.0);
+        let packing = pack(&[vec![3], vec![9], vec![5]], &cost);
+        assert_eq!(packing, Packing { steps: vec![vec![0, 2]], refused: vec![1] });
+        assert_eq!(pack(&[], &cost), Packing::default());
+    }
+}

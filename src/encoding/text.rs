@@ -1,0 +1,192 @@
+//! Texts to embeddings, many in a step.
+
+use super::protocol::{ItemEncoder, ItemError, OutputRows, Values};
+use super::runner::Encoder;
+use crate::assembly::{AssemblyError, Notice};
+use crate::models::encoder::{EncoderBounds, EncoderError, TextEncoderConfig, TextOutput};
+use crate::models::tokenizer::check_token_ids;
+use crate::models::{
+    Checkpoint, CheckpointError, ConfigError as FolderError, TextTokenizer, TokenizerError,
+    check_weights,
+};
+use piecewise_ir::dtype::DType;
+use piecewise_runtime::config::{ConfigError, ConfigLayers};
+use std::path::Path;
+
+/// Why there is no encoder.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The folder's configuration.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// Its weights.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// Its tokenizer.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// The settings.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The graph.
+    #[error(transparent)]
+    Graph(#[from] EncoderError),
+    /// What the graph is put together with.
+    #[error(transparent)]
+    Assembly(#[from] AssemblyError),
+}
+
+/// A text as the model takes it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TextItem {
+    /// Its ids, special ones among them.
+    pub ids: Vec<u32>,
+    /// The type of each token, for models that have types; empty for all 0.
+    pub token_types: Vec<u32>,
+}
+
+/// What encodes texts.
+#[derive(Clone, Debug)]
+pub struct TextModel {
+    config: TextEncoderConfig,
+    tokenizer: Option<TextTokenizer>,
+    outputs: Vec<TextOutput>,
+}
+
+/// An encoder of text.
+pub type TextEncoder = Encoder<TextModel>;
+
+impl TextModel {
+    /// The tokenizer, where the folder has one.
+    pub fn tokenizer(&self) -> Option<&TextTokenizer> {
+        self.tokenizer.as_ref()
+    }
+
+    /// What the folder's configuration says.
+    pub fn config(&self) -> &TextEncoderConfig {
+        &self.config
+    }
+}
+
+impl ItemEncoder for TextModel {
+    type Item = TextItem;
+
+    fn rows(&self, item: &TextItem) -> Result<u64, ItemError> {
+        check_token_ids(&item.ids, self.config.vocab_size())?;
+        let (tokens, longest) = (item.ids.len(), self.config.longest());
+        if tokens > longest {
+            return Err(ItemError::TooLong { tokens, longest });
+        }
+        let (types, known) = (&item.token_types, self.config.token_types());
+        let reason = if !types.is_empty() && types.len() != tokens {
+            format!("{} token types for {tokens} tokens", types.len())
+        } else if let Some(unknown) = types.iter().find(|&&ty| ty as usize >= known.max(1)) {
+            format!("token type {unknown}, but the model has {known}")
+        } else {
+            return Ok(tokens as u64);
+        };
+        Err(ItemError::Invalid { reason })
+    }
+
+    fn fill(&self, items: &[&TextItem]) -> Vec<(&'static str, Values)> {
+        let (mut ids, mut types, mut positions) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut starts, mut lengths) = (Vec::new(), Vec::new());
+        let first = self.config.first_position() as i32;
+        for TextItem { ids: own, token_types } in items {
+            let tokens = own.len();
+            starts.push(ids.len() as i32);
+            lengths.push(tokens as i32);
+            ids.extend(own.iter().map(|&id| id as i32));
+            match token_types.is_empty() {
+                true => types.resize(types.len() + tokens, 0),
+                false => types.extend(token_types.iter().map(|&ty| ty as i32)),
+            }
+            positions.extend(first..first + tokens as i32);
+        }
+        let inputs = [
+            ("ids", ids),
+            ("positions", positions),
+            ("starts", starts),
+            ("lengths", lengths),
+            ("token_types", types),
+        ];
+        // Not every model has token types.
+        let count = if self.config.token_types() > 0 { 5 } else { 4 };
+        inputs.into_iter().take(count).map(|(name, values)| (name, Values::I32(values))).collect()
+    }
+
+    fn outputs(&self) -> Vec<OutputRows> {
+        let width = self.config.hidden_size();
+        let rows = |output: &TextOutput| match output {
+            TextOutput::Rows => OutputRows::PerRow(width),
+            TextOutput::Embedding | TextOutput::Pooler => OutputRows::PerItem(width),
+        };
+        self.outputs.iter().map(rows).collect()
+    }
+}
+
+impl Encoder<TextModel> {
+    /// The encoder in a model folder. Of the configuration, `max_num_tokens` is the most tokens of
+    /// a step, `max_num_seqs` the most items of one, and `capture_num_tokens` the budgets. The
+    /// folder may lack a tokenizer; then items are ids.
+    ///
+    /// # Errors
+    /// When the folder is of no encoder that is known here, or a setting, the device or a weight
+    /// is wrong.
+    pub fn load(
+        folder: &Path,
+        layers: ConfigLayers,
+        outputs: &[TextOutput],
+        watch: impl FnMut(Notice<'_>) + Send + 'static,
+    ) -> Result<Self, LoadError> {
+        let config = TextEncoderConfig::load(folder)?;
+        let checkpoint = Checkpoint::open(folder)?;
+        let tokenizer = match folder.join("tokenizer.json").exists() {
+            true => Some(TextTokenizer::load(folder, config.vocab_size())?),
+            false => None,
+        };
+        let (bounds, dtype) = bounds_and_dtype(&layers, config.stored_dtype())?;
+        let graph = config.graph(&checkpoint, dtype, &bounds, outputs)?;
+        // Heads that are not asked for may be in the checkpoint.
+        check_weights(&graph, &checkpoint)?;
+        let model = TextModel { config, tokenizer, outputs: outputs.to_vec() };
+        Ok(Self::new(model, graph, checkpoint, bounds, layers, watch)?)
+    }
+
+    /// The embedding of each text, where the embedding is the first output.
+    pub fn embed(&mut self, texts: &[impl AsRef<str>]) -> Vec<Result<Vec<f32>, ItemError>> {
+        let mut items = Vec::with_capacity(texts.len());
+        let mut failed = Vec::with_capacity(texts.len());
+        for text in texts {
+            let ids = match self.model().tokenizer() {
+                Some(tokenizer) => tokenizer.encode(text.as_ref()),
+                None => Err(TokenizerError::NoTokenizer),
+            };
+            let (item, error) = match ids {
+                Ok(ids) => (TextItem { ids, token_types: Vec::new() }, None),
+                Err(error) => (TextItem::default(), Some(error)),
+            };
+            items.push(item);
+            failed.push(error);
+        }
+        let outputs = self.encode(&items).into_iter().zip(failed);
+        outputs
+            .map(|(outputs, failed)| match failed {
+                Some(error) => Err(error.into()),
+                None => outputs.map(|outputs| outputs.into_iter().next().unwrap_or_default()),
+            })
+            .collect()
+    }
+}
+
+/// The bounds that a configuration makes, and the dtype of activations: its own, or the one that
+/// weights are stored as.
+pub(super) fn bounds_and_dtype(
+    layers: &ConfigLayers,
+    stored: Option<DType>,
+) -> Result<(EncoderBounds, DType), ConfigError> {
+    let given = layers.clone().finish()?.config;
+    let bounds = EncoderBounds { max_rows: given.max_num_tokens, max_items: given.max_num_seqs() };
+    Ok((bounds, given.dtype.or(stored).unwrap_or(DType::F32)))
+}

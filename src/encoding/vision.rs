@@ -1,0 +1,258 @@
+//! Images, as patches, to rows.
+
+use super::protocol::{ItemEncoder, ItemError, OutputRows, Values};
+use super::runner::Encoder;
+use super::text::{LoadError, bounds_and_dtype};
+use crate::assembly::Notice;
+use crate::models::encoder::qwen_vl::{
+    COLUMNS, CORNER_WEIGHTS, CORNERS, FIRSTS, LONGEST_SIDE, PATCHES, ROWS, WINDOW_LENGTHS,
+    WINDOW_STARTS,
+};
+use crate::models::encoder::{QwenVlConfig, QwenVlKind, SiglipConfig, VisionConfig};
+use crate::models::{Checkpoint, check_weights};
+use piecewise_runtime::config::ConfigLayers;
+use std::path::Path;
+
+/// An image or a video as its processor leaves it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ImageItem {
+    /// Frames (of a video: groups of them), rows and columns, in patches.
+    pub grid: [usize; 3],
+    /// `[frames * rows * columns, patch width]`. Of a SigLIP, row by row, channel, then y, then x.
+    /// Of a Qwen, in blocks of merged patches, row by row, and within a block row by row; channel,
+    /// then frame, then y, then x.
+    pub patches: Vec<f32>,
+}
+
+/// What encodes images.
+#[derive(Clone, Debug)]
+pub struct VisionModel {
+    config: VisionConfig,
+}
+
+/// An encoder of images.
+pub type VisionEncoder = Encoder<VisionModel>;
+
+impl Encoder<VisionModel> {
+    /// The vision tower in a model folder, alone or inside a larger checkpoint. Of the
+    /// configuration, `max_num_tokens` is the most rows of a step (of a Qwen: merged tokens),
+    /// `max_num_seqs` the most frames of one, and `capture_num_tokens` the budgets.
+    ///
+    /// # Errors
+    /// When the folder has no tower that is known here, or a setting, the device or a weight is
+    /// wrong.
+    pub fn load(
+        folder: &Path,
+        layers: ConfigLayers,
+        watch: impl FnMut(Notice<'_>) + Send + 'static,
+    ) -> Result<Self, LoadError> {
+        let config = VisionConfig::load(folder)?;
+        let checkpoint = Checkpoint::open(folder)?;
+        let (bounds, dtype) = bounds_and_dtype(&layers, config.stored_dtype())?;
+        let graph = config.graph(&checkpoint, dtype, &bounds)?;
+        check_weights(&graph, &checkpoint)?;
+        Ok(Self::new(VisionModel { config }, graph, checkpoint, bounds, layers, watch)?)
+    }
+}
+
+impl VisionModel {
+    /// What the folder's configuration says.
+    pub fn config(&self) -> &VisionConfig {
+        &self.config
+    }
+}
+
+impl ItemEncoder for VisionModel {
+    type Item = ImageItem;
+
+    fn rows(&self, item: &ImageItem) -> Result<u64, ItemError> {
+        let [frames, rows, columns] = item.grid;
+        let invalid = |reason: String| Err(ItemError::Invalid { reason });
+        let shown = format!("a grid of {frames} x {rows} x {columns} patches");
+        let (width, block) = match &self.config {
+            VisionConfig::Siglip(config) => {
+                let side = config.side();
+                if item.grid != [1, side, side] {
+                    return invalid(format!("{shown}, but the model takes 1 x {side} x {side}"));
+                }
+                (config.patch_width(), 1)
+            }
+            VisionConfig::QwenVl(config) => {
+                let (merge, most) = (config.merge_size, LONGEST_SIDE as usize);
+                let side = |n: usize| n > 0 && n <= most && n.is_multiple_of(merge);
+                if frames == 0 || !side(rows) || !side(columns) {
+                    return invalid(format!(
+                        "{shown}, but there must be frames, and sides must be multiples of {merge} \
+                         up to {most}"
+                    ));
+                }
+                (config.patch_width(), config.block())
+            }
+        };
+        let patches = frames.checked_mul(rows * columns);
+        let elements = patches.and_then(|patches| patches.checked_mul(width));
+        match patches {
+            Some(patches) if elements == Some(item.patches.len()) => Ok((patches / block) as u64),
+            _ => invalid(format!(
+                "{shown} of {width} elements each, but there are {} elements",
+                item.patches.len()
+            )),
+        }
+    }
+
+    fn fill(&self, items: &[&ImageItem]) -> Vec<(&'static str, Values)> {
+        match &self.config {
+            VisionConfig::Siglip(config) => fill_siglip(config, items),
+            VisionConfig::QwenVl(config) => fill_qwen(config, items),
+        }
+    }
+
+    fn outputs(&self) -> Vec<OutputRows> {
+        let outputs = self.config.outputs().into_iter();
+        let rows = outputs.map(|output| match output.per_item {
+            true => OutputRows::PerItem(output.width),
+            false => OutputRows::PerRow(output.width),
+        });
+        rows.collect()
+    }
+
+    fn assemble(&self, item: &ImageItem, outputs: &mut [Vec<f32>]) {
+        let VisionConfig::QwenVl(config) = &self.config else { return };
+        let windows = Windows::of(config, item.grid);
+        for output in outputs {
+            let mut raster = vec![0.0; output.len()];
+            let rows = output.chunks_exact(config.out_hidden_size);
+            for (row, &place) in rows.zip(&windows.order) {
+                raster[place * row.len()..][..row.len()].copy_from_slice(row);
+            }
+            *output = raster;
+        }
+    }
+}
+
+fn fill_siglip(config: &SiglipConfig, items: &[&ImageItem]) -> Vec<(&'static str, Values)> {
+    let places = (config.side() * config.side()) as i32;
+    let count = items.len() as i32;
+    vec![
+        (
+            PATCHES,
+            Values::F32(items.iter().flat_map(|item| item.patches.iter().copied()).collect()),
+        ),
+        ("positions", Values::I32((0..count).flat_map(|_| 0..places).collect())),
+        ("starts", Values::I32((0..count).map(|i| i * places).collect())),
+        ("lengths", Values::I32(vec![places; items.len()])),
+    ]
+}
+
+/// Merged tokens of an item in the order in which the tower takes them.
+struct Windows {
+    /// The place in raster order, frame by frame, of each token.
+    order: Vec<usize>,
+    /// Tokens of each window; a window lies within a frame.
+    lengths: Vec<usize>,
+}
+
+impl Windows {
+    /// Window by window, row by row, ragged at the right and lower edge; whole frames where the
+    /// tower has no windows.
+    fn of(config: &QwenVlConfig, [frames, rows, columns]: [usize; 3]) -> Self {
+        let (rows, columns) = (rows / config.merge_size, columns / config.merge_size);
+        let side = match config.kind {
+            QwenVlKind::Qwen25 { window_side, .. } => window_side,
+            QwenVlKind::Qwen3 { .. } => rows.max(columns),
+        };
+        let (mut order, mut lengths) = (Vec::new(), Vec::new());
+        for frame in 0..frames {
+            for top in (0..rows).step_by(side) {
+                for left in (0..columns).step_by(side) {
+                    let before = order.len();
+                    for row in top..rows.min(top + side) {
+                        let first = (frame * rows + row) * columns;
+                        order.extend((left..columns.min(left + side)).map(|column| first + column));
+                    }
+                    lengths.push(order.len() - before);
+                }
+            }
+        }
+        Self { order, lengths }
+    }
+}
+
+fn fill_qwen(config: &QwenVlConfig, items: &[&ImageItem]) -> Vec<(&'static str, Values)> {
+    let (merge, block) = (config.merge_size, config.block());
+    let mut patches = Vec::new();
+    let (mut rows, mut columns) = (Vec::new(), Vec::new());
+    let (mut starts, mut lengths) = (Vec::new(), Vec::new());
+    let (mut window_starts, mut window_lengths) = (Vec::new(), Vec::new());
+    let (mut corners, mut weights) = ([const { Vec::new() }; 4], Vec::new());
+    for item in items {
+        let [frames, height, width] = item.grid;
+        let windows = Windows::of(config, item.grid);
+        let mut window_start = rows.len();
+        for &length in &windows.lengths {
+            window_starts.push(window_start as i32);
+            window_lengths.push((length * block) as i32);
+            window_start += length * block;
+        }
+        for frame in 0..frames {
+            starts.push((rows.len() + frame * height * width) as i32);
+            lengths.push((height * width) as i32);
+        }
+        let token = block * config.patch_width();
+        let per_row = width / merge;
+        for &place in &windows.order {
+            patches.extend_from_slice(&item.patches[place * token..][..token]);
+            let (top, left) = (place / per_row % (height / merge), place % per_row);
+            for patch in 0..block {
+                let (row, column) = (top * merge + patch / merge, left * merge + patch % merge);
+                rows.push(row as i32);
+                columns.push(column as i32);
+                if let QwenVlKind::Qwen3 { table_side, .. } = config.kind {
+                    let sampled = bilinear(table_side, [(row, height), (column, width)]);
+                    for ((place, weight), corner) in sampled.into_iter().zip(&mut corners) {
+                        corner.push(place as i32);
+                        weights.push(weight);
+                    }
+                }
+            }
+        }
+    }
+    let firsts = (0..rows.len()).step_by(block).map(|row| row as i32).collect();
+    let mut inputs = vec![
+        (FIRSTS, Values::I32(firsts)),
+        (PATCHES, Values::F32(patches)),
+        (ROWS, Values::I32(rows)),
+        (COLUMNS, Values::I32(columns)),
+        ("starts", Values::I32(starts)),
+        ("lengths", Values::I32(lengths)),
+    ];
+    match config.kind {
+        QwenVlKind::Qwen25 { .. } => {
+            inputs.push((WINDOW_STARTS, Values::I32(window_starts)));
+            inputs.push((WINDOW_LENGTHS, Values::I32(window_lengths)));
+        }
+        QwenVlKind::Qwen3 { .. } => {
+            inputs.extend(CORNERS.into_iter().zip(corners.map(Values::I32)));
+            inputs.push((CORNER_WEIGHTS, Values::F32(weights)));
+        }
+    }
+    inputs
+}
+
+/// The places of the table around patch `(row, of rows)`, `(column, of columns)`, and their
+/// weights: the corners of the table lie on those of the frame.
+fn bilinear(side: usize, at: [(usize, usize); 2]) -> [(usize, f32); 4] {
+    let [row, column] = at.map(|(i, n)| {
+        // In f32, as the model's own code has it.
+        let at = if n > 1 { i as f32 * ((side - 1) as f32 / (n - 1) as f32) } else { 0.0 };
+        let low = (at as usize).min(side - 1);
+        (low, (low + 1).min(side - 1), at - low as f32)
+    });
+    let ((top, bottom, down), (left, right, across)) = (row, column);
+    [
+        (top * side + left, (1.0 - down) * (1.0 - across)),
+        (top * side + right, (1.0 - down) * across),
+        (bottom * side + left, down * (1.0 - across)),
+        (bottom * side + right, down * across),
+    ]
+}

@@ -1,0 +1,47 @@
+//! What an encoder needs of each step: packed rows, and the segments that they make.
+
+use super::super::op_builders::Segments;
+use piecewise_ir::builder::{Builder, Tensor};
+use piecewise_ir::dtype::DType;
+use piecewise_ir::entity::Symbol;
+use piecewise_runtime::roles;
+
+/// How large the steps of an encoder may be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EncoderBounds {
+    /// The most rows of a step: of all its items together.
+    pub max_rows: u64,
+    /// The items that a step has room for; those that it lacks are segments of no rows.
+    pub max_items: u64,
+}
+
+/// The rows of a step and its items.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PackedRows<'b> {
+    builder: &'b Builder,
+    /// The rows of a step.
+    pub(super) rows: Symbol,
+    /// How many items there are.
+    pub(super) items_symbol: Symbol,
+    /// The items.
+    pub(super) items: Segments<'b>,
+}
+
+/// The names of the inputs that all encoders take.
+pub(super) const STARTS: &str = "starts";
+pub(super) const LENGTHS: &str = "lengths";
+
+impl<'b> PackedRows<'b> {
+    pub(super) fn declare(b: &'b Builder, bounds: &EncoderBounds) -> Self {
+        let rows = b.symbol_with_role("T", 1, bounds.max_rows, roles::TOKENS);
+        let items_symbol = b.symbol_with_role("S", 1, bounds.max_items, "rows.items");
+        let input = |name| b.input(name, DType::I32, [items_symbol]).padding(0.0);
+        let items = Segments { starts: input(STARTS), lengths: input(LENGTHS) };
+        Self { builder: b, rows, items_symbol, items }
+    }
+
+    /// An input `i32 [T]`; padding rows hold 0.
+    pub(super) fn row_input(&self, name: &str) -> Tensor<'b> {
+        self.builder.input(name, DType::I32, [self.rows]).padding(0.0)
+    }
+}

@@ -1,0 +1,26 @@
+//! Encoders: networks that read items whole, many of them packed into one step.
+//!
+//! The rows of all items of a step lie one after the other; where each begins and how long it is
+//! are inputs, so that one graph serves any mix that it has room for.
+
+mod bert;
+mod inputs;
+mod layers;
+mod modernbert;
+mod pooling;
+mod qwen3;
+pub(crate) mod qwen_vl;
+mod sentence;
+mod siglip;
+mod text;
+mod vision;
+
+pub use bert::BertConfig;
+pub use inputs::EncoderBounds;
+pub use layers::Activation;
+pub use modernbert::ModernBertConfig;
+pub use pooling::Pooling;
+pub use qwen_vl::{QwenVlConfig, QwenVlKind};
+pub use siglip::SiglipConfig;
+pub use text::{EncoderError, TextArchitecture, TextEncoderConfig, TextOutput};
+pub use vision::{VisionConfig, VisionOutput};

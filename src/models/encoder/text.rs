@@ -1,0 +1,248 @@
+//! Encoders of text: from token ids to rows and embeddings.
+
+use super::super::checkpoint::Checkpoint;
+use super::super::config::fields::Fields;
+use super::super::config::{ConfigError, DecoderConfig, parse_json, read};
+use super::bert::{self, BertConfig};
+use super::inputs::{EncoderBounds, PackedRows};
+use super::layers::NormNames;
+use super::modernbert::{self, ModernBertConfig};
+use super::pooling::{Pooling, normalize};
+use super::qwen3;
+use super::sentence::SentenceModules;
+use piecewise_ir::builder::{BuildErrors, Builder};
+use piecewise_ir::dtype::DType;
+use piecewise_ir::graph::Graph;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The inputs of the rows of a text, `i32 [T]` each.
+pub(super) const IDS: &str = "ids";
+pub(super) const POSITIONS: &str = "positions";
+pub(super) const TOKEN_TYPES: &str = "token_types";
+
+/// What a text becomes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TextOutput {
+    /// `f32 [items, hidden]`: pooled, and divided by the Euclidean norm where the model does so.
+    Embedding,
+    /// `f32 [T, hidden]`: every row after the last layer and, where there is one, its norm.
+    Rows,
+    /// `f32 [items, hidden]`: the first row through the pooler of a BERT.
+    Pooler,
+}
+
+/// An encoder of text, by its architecture.
+#[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
+pub enum TextArchitecture {
+    /// `bert`, and `xlm-roberta` with its shifted positions.
+    Bert(BertConfig),
+    /// `modernbert`
+    ModernBert(ModernBertConfig),
+    /// `qwen3`: causal, pooled at the last token.
+    Qwen3(DecoderConfig),
+}
+
+/// An encoder of text with its way to pool.
+#[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
+pub struct TextEncoderConfig {
+    /// The network.
+    pub architecture: TextArchitecture,
+    /// Which rows make an embedding.
+    pub pooling: Pooling,
+    /// Whether embeddings are divided by their Euclidean norm.
+    pub normalize: bool,
+}
+
+/// Why there is no graph of an encoder.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EncoderError {
+    /// Only a BERT has one.
+    #[error(
+        "the output `pooler` is asked for, but only bert and xlm-roberta have a pooler; ask for the \
+         embedding"
+    )]
+    NoPooler,
+    /// The graph does not fit its own configuration.
+    #[error(transparent)]
+    Build(#[from] BuildErrors),
+}
+
+/// How the tensors of a checkpoint are called.
+struct Names {
+    /// Before every name; empty, or without the last dot.
+    prefix: &'static str,
+    norms: NormNames,
+}
+
+impl TextEncoderConfig {
+    /// Reads `config.json` of `folder` and, where it is one of sentence-transformers, how that
+    /// pools and normalizes; without that, embeddings are normalized means, of a Qwen3 normalized
+    /// last rows.
+    ///
+    /// # Errors
+    /// A [`ConfigError`] that names the file and the field.
+    pub fn load(folder: &Path) -> Result<Self, ConfigError> {
+        let file = folder.join("config.json");
+        let mut config = Self::parse(&read(&file)?, &file)?;
+        if let Some(modules) = SentenceModules::read(folder)? {
+            config.pooling = modules.pooling.unwrap_or(config.pooling);
+            config.normalize = modules.normalize;
+        }
+        Ok(config)
+    }
+
+    /// Reads the text of a `config.json`; `file` is only named in errors.
+    ///
+    /// # Errors
+    /// A [`ConfigError`] that names the field.
+    pub fn parse(text: &[u8], file: &Path) -> Result<Self, ConfigError> {
+        let value = parse_json(text, file)?;
+        let root = Fields::root(file, &value)?;
+        let architecture = match root.string("model_type")? {
+            Some("bert") => TextArchitecture::Bert(BertConfig::read(&root, false)?),
+            Some("xlm-roberta" | "roberta") => {
+                TextArchitecture::Bert(BertConfig::read(&root, true)?)
+            }
+            Some("modernbert") => TextArchitecture::ModernBert(ModernBertConfig::read(&root)?),
+            Some("qwen3") => TextArchitecture::Qwen3(DecoderConfig::parse_trunk(text, file)?),
+            Some(_) => {
+                let supported = "encoders of text are bert, xlm-roberta, modernbert and qwen3";
+                return Err(root.unsupported("model_type", supported));
+            }
+            None => return Err(root.missing("model_type")),
+        };
+        let pooling = match architecture {
+            TextArchitecture::Bert(_) | TextArchitecture::ModernBert(_) => Pooling::Mean,
+            TextArchitecture::Qwen3(_) => Pooling::Last,
+        };
+        Ok(Self { architecture, pooling, normalize: true })
+    }
+
+    /// Width of a row and of an embedding.
+    pub fn hidden_size(&self) -> usize {
+        match &self.architecture {
+            TextArchitecture::Bert(config) => config.hidden_size,
+            TextArchitecture::ModernBert(config) => config.hidden_size,
+            TextArchitecture::Qwen3(config) => config.hidden_size,
+        }
+    }
+
+    /// The longest text, in tokens.
+    pub fn longest(&self) -> usize {
+        match &self.architecture {
+            TextArchitecture::Bert(config) => config.longest(),
+            TextArchitecture::ModernBert(config) => config.positions,
+            TextArchitecture::Qwen3(config) => config.max_position_embeddings,
+        }
+    }
+
+    /// The row of the table of positions that the first token of a text takes.
+    pub fn first_position(&self) -> usize {
+        match &self.architecture {
+            TextArchitecture::Bert(config) => config.first_position,
+            TextArchitecture::ModernBert(_) | TextArchitecture::Qwen3(_) => 0,
+        }
+    }
+
+    /// Ids are below this.
+    pub fn vocab_size(&self) -> usize {
+        match &self.architecture {
+            TextArchitecture::Bert(config) => config.vocab_size,
+            TextArchitecture::ModernBert(config) => config.vocab_size,
+            TextArchitecture::Qwen3(config) => config.vocab_size,
+        }
+    }
+
+    /// The token types that it has a table of; 0 without one.
+    pub fn token_types(&self) -> usize {
+        match &self.architecture {
+            TextArchitecture::Bert(config) => config.token_types,
+            TextArchitecture::ModernBert(_) | TextArchitecture::Qwen3(_) => 0,
+        }
+    }
+
+    /// What the configuration says that weights are stored as.
+    pub fn stored_dtype(&self) -> Option<DType> {
+        match &self.architecture {
+            TextArchitecture::Bert(config) => config.dtype,
+            TextArchitecture::ModernBert(config) => config.dtype,
+            TextArchitecture::Qwen3(config) => config.dtype,
+        }
+    }
+
+    /// The names that `checkpoint` has for the tensors of this encoder.
+    fn names(&self, checkpoint: &Checkpoint) -> Names {
+        let (prefixes, probe): (&[&'static str], _) = match &self.architecture {
+            TextArchitecture::Bert(_) => {
+                (&["bert", "roberta"], "embeddings.word_embeddings.weight")
+            }
+            TextArchitecture::ModernBert(_) => (&["model"], "embeddings.tok_embeddings.weight"),
+            TextArchitecture::Qwen3(_) => (&["model"], "embed_tokens.weight"),
+        };
+        let has = |name: String| checkpoint.dtype_of(&name).is_some();
+        let prefix = prefixes.iter().find(|prefix| has(format!("{prefix}.{probe}")));
+        let prefix = prefix.copied().unwrap_or_default();
+        let old = "embeddings.LayerNorm.gamma";
+        let is_old = has(old.to_owned()) || has(format!("{prefix}.{old}"));
+        let norms = if is_old { NormNames::GammaAndBeta } else { NormNames::WeightAndBias };
+        Names { prefix, norms }
+    }
+
+    /// The graph of the encoder over the tensors of `checkpoint`: from `ids`, `positions` and, of a
+    /// BERT, `token_types`, each `i32 [T]`, and the `starts` and `lengths` of the items, to
+    /// `outputs`, in their order.
+    ///
+    /// # Errors
+    /// A pooler is asked for of an architecture that has none.
+    pub fn graph(
+        &self,
+        checkpoint: &Checkpoint,
+        activations: DType,
+        bounds: &EncoderBounds,
+        outputs: &[TextOutput],
+    ) -> Result<Graph, EncoderError> {
+        let has_pooler = matches!(self.architecture, TextArchitecture::Bert(_));
+        if !has_pooler && outputs.contains(&TextOutput::Pooler) {
+            return Err(EncoderError::NoPooler);
+        }
+        let names = self.names(checkpoint);
+        let b = Builder::new("text_encoder")
+            .weight_dtype(self.stored_dtype().unwrap_or(DType::F32))
+            .weight_dtypes(stored_dtypes(checkpoint));
+        let packed = PackedRows::declare(&b, bounds);
+        let _scope = (!names.prefix.is_empty()).then(|| b.scope(names.prefix));
+        let rows = match &self.architecture {
+            TextArchitecture::Bert(config) => {
+                bert::rows(&b, config, activations, &packed, names.norms)
+            }
+            TextArchitecture::ModernBert(config) => {
+                modernbert::rows(&b, config, activations, &packed)
+            }
+            TextArchitecture::Qwen3(config) => qwen3::rows(&b, config, activations, &packed),
+        };
+        let outputs = outputs.iter().map(|output| match output {
+            TextOutput::Rows => rows.cast(DType::F32),
+            TextOutput::Embedding => {
+                let pooled = self.pooling.of(rows.cast(DType::F32), packed.items);
+                if self.normalize { normalize(pooled) } else { pooled }
+            }
+            TextOutput::Pooler => {
+                bert::pooler(&b, self.hidden_size(), Pooling::First.of(rows, packed.items))
+            }
+        });
+        Ok(b.finish(Vec::from_iter(outputs))?)
+    }
+}
+
+/// What `checkpoint` stores each tensor as, by name.
+pub(super) fn stored_dtypes(
+    checkpoint: &Checkpoint,
+) -> impl Fn(&str) -> Option<DType> + use<> + 'static {
+    let stored = checkpoint.names().map(|name| (name.to_owned(), checkpoint.dtype_of(name)));
+    let stored: BTreeMap<String, Option<DType>> = stored.collect();
+    move |name| stored.get(name).copied().flatten()
+}

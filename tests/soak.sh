@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# The random tests, N times as many of each as `cargo test` runs (10 unless given): for a night,
+# not for every change. What follows N selects tests, as after `cargo test --`:
+#   tests/soak.sh 100 random_steps
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export PIECEWISE_SOAK=${1:-10}
+exec cargo test --workspace --lib --test ir --test passes --test library --test device_suite -- --nocapture "${@:2}"
