@@ -123,7 +123,8 @@ pub(super) fn kernels(shape: &Shape, sizes: &[u64], taken: Taken) -> OpKernels {
         entry: "attention_decode",
         tiles: shorter(shape.tiles(ROWS), tiles, sizes),
         threads: 32 * layout.warps,
-        static_shared: 2 * 4 * layout.warps * ROWS + cluster * ROWS * 8,
+        static_shared: 2 * 4 * layout.warps * ROWS
+            + if cluster > 1 { cluster * ROWS * 8 } else { 0 },
         dynamic_shared: layout.shared,
         places,
         cluster: clustered,
