@@ -13,6 +13,7 @@ mod cuda_emulated;
 mod cuda_kernels;
 mod cuda_regions;
 mod cuda_segments;
+mod cuda_taken;
 mod cuda_tensor;
 #[path = "cuda/emulate.rs"]
 mod emulate;

@@ -213,6 +213,15 @@ impl Index {
         Self { constant: self.constant * factor, terms }.normal()
     }
 
+    /// Its value at an element, where it is of nothing else.
+    pub(super) fn at(&self, element: u64) -> Option<u64> {
+        let term = |(digit, c): &(Digit, u64)| match digit.base {
+            Base::Element => Some(c * (element / digit.div % digit.modulo)),
+            Base::Variable(_) => None,
+        };
+        self.terms.iter().try_fold(self.constant, |sum, digit| Some(sum + term(digit)?))
+    }
+
     /// Its largest value.
     pub(super) fn largest(&self) -> u64 {
         self.terms.iter().fold(self.constant, |sum, (d, c)| sum + c * (d.modulo - 1))
@@ -305,7 +314,7 @@ mod tests {
     use super::*;
 
     fn value(index: &Index, e: u64) -> u64 {
-        index.constant + index.terms.iter().map(|(d, c)| c * (e / d.div % d.modulo)).sum::<u64>()
+        index.at(e).unwrap()
     }
 
     #[test]

@@ -11,10 +11,10 @@ mod segments;
 mod text;
 mod wgmma;
 
-pub use attention::attention_kernels;
+pub use attention::{attention_kernels, attention_with_region};
 pub use matmul::{AfterProduct, BeforeProduct, MatMulSpec, STREAM_ROWS, TENSOR_ROWS};
 pub use recipe::{Blocks, GridAxis, GridError, LaunchRecipe, OpKernels, Param, Scalar};
-pub use region::{OperandRole, PartParam, RegionPart, node_kernel, region_kernel};
+pub use region::{OperandRole, PartParam, RegionPart, ScatteredPart, node_kernel, region_kernel};
 pub use sampling::sample_kernels;
 pub use segments::{segment_attention_kernels, segment_mean_kernels};
 

@@ -4,6 +4,7 @@ use super::OpError;
 pub use crate::cuda::{GridAxis, LaunchRecipe, OpKernels, OperandRole, Param, Scalar};
 use crate::step::{CaptureSupport, LaunchContext};
 use piecewise_ir::custom::Attrs;
+use piecewise_ir::region::Region;
 use piecewise_ir::types::TensorType;
 
 impl LaunchRecipe {
@@ -98,6 +99,19 @@ pub struct CudaOpCall<'a> {
     pub sizes: &'a [u64],
 }
 
+/// The region right before a custom op: the op reads all of its results, and nothing else does.
+#[derive(Clone, Copy, Debug)]
+pub struct CudaRegionBefore<'a> {
+    /// The region.
+    pub region: &'a Region,
+    /// What each of its operands is.
+    pub roles: &'a [OperandRole],
+    /// For each of its results, the operand of the op that it is.
+    pub results: &'a [usize],
+    /// For each of its operands, the operand of the op that is the same value.
+    pub shared: &'a [Option<usize>],
+}
+
 /// An implementation of a custom op on CUDA.
 pub trait CudaOp: Send + Sync + std::fmt::Debug {
     /// The name of its definition.
@@ -120,6 +134,25 @@ pub trait CudaOp: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// When an operand or attribute does not fit, or the target lacks what it needs.
     fn implementation(&self, call: &CudaOpCall<'_>) -> Result<CudaImplementation, OpError>;
+
+    /// Whether [`Self::with_region`] takes regions at some sizes: where a step is split at the op,
+    /// the region before it then goes with the op.
+    fn takes_regions(&self) -> bool {
+        false
+    }
+
+    /// The kernels of this call with the region before it in them; `None` where they are two.
+    /// Arguments: the op's operands but for what the region makes, its results, then the operands
+    /// of the region. They write what the region scatters into states, and read of what they read
+    /// ahead nothing that they write. The call has sizes and types as ever.
+    fn with_region(
+        &self,
+        call: &CudaOpCall<'_>,
+        before: &CudaRegionBefore<'_>,
+    ) -> Option<OpKernels> {
+        let _ = (call, before);
+        None
+    }
 
     /// Puts the work of a [`CudaImplementation::Host`] call on the stream, and returns without
     /// waiting for it. It allocates nothing, writes only results, mutated operands and scratch,

@@ -122,6 +122,8 @@ pub(crate) fn emulate(name: &str, case: &Case) -> Vec<Vec<u8>> {
         let g = l.grid_at(&case.sizes, 3).unwrap();
         let sig =
             l.source.split(&format!(" {}(", l.entry)).nth(1).unwrap().split(") {").next().unwrap();
+        let given = l.source.lines().find_map(|line| line.strip_prefix("#define PARAMETERS "));
+        let sig = sig.replace("PARAMETERS", given.unwrap_or_default());
         let types: Vec<String> = sig
             .split(',')
             .map(|p| {

@@ -4,7 +4,9 @@
 // Each warp keeps STAGES pages of its own on the way, so that it waits for memory and for no other
 // warp. Rows lie an odd number of 16-byte chunks apart, so that eight neighbouring ones lie in
 // different banks. The blocks of a cluster have the ranges of one tile: each makes one result of
-// its share of the elements, in the order of the ranges.
+// its share of the elements, in the order of the ranges. With TAKEN, the region before makes the
+// one token's queries, keys and values here: those of a block's heads, the keys and values where the
+// range ends with them, which go to the states too.
 enum {
   ROWS = 16,
   THREADS = WARPS * 32,
@@ -20,6 +22,9 @@ enum {
   // Pages that no kernel of the step writes are asked for before the wait.
   AHEAD = EARLY && !QUERY_STAGED
 };
+#ifndef TAKEN
+#define PARAMETERS const Q* q, const K* k, const K* v, const i32* table, const i32* lengths, const i32* starts, const i32* query_lengths, Q* out
+#endif
 struct alignas(8) Pair { float x, y; };
 
 // A warp's copy of a page of rows of CHUNKS chunks; zeros from row `there` on. Where a warp copies
@@ -40,8 +45,7 @@ template <int CHUNKS> DEVICE void stage_page(Bytes16* to, const K* pool, u32 pag
 
 // Grid: (tiles, key-value heads, splits).
 extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
-    const Q* q, const K* k, const K* v, const i32* table, const i32* lengths, const i32* starts,
-    const i32* query_lengths, Q* out, float* partial, const i32* counts,
+    PARAMETERS, float* partial, const i32* counts,
     u32 rows, u32 sequences, u32 sequence_symbol, u64 kv_rows, u32 pages, u32 splits, float scale) {
   PW_LAUNCH_DEPENDENTS();
   extern __shared__ Bytes16 staged[];
@@ -68,6 +72,23 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
   const u32 upto = blocks_for(most, PAGE) < first + range ? blocks_for(most, PAGE) : first + range;
   const u32 mine = first + warp < upto ? blocks_for(upto - first - warp, WARPS) : 0;
 
+#ifdef TAKEN
+  // The newest key is the token's, and no one has written it yet.
+  const u32 newest = length > 0 ? length - 1 : 0, newest_page = newest / PAGE;
+  const bool brings = start >= 0 && (u32)start < rows && length > 0;
+  const bool has_newest = brings && newest_page >= first && newest_page < upto;
+  Q* const fresh_query = (Q*)((u8*)staged + FRESH);
+  K* const fresh_key = (K*)(fresh_query + GROUP * DIM);
+  K* const fresh_value = fresh_key + DIM;
+  of_query::Row query_row;
+  of_key::Row key_row;
+  of_value::Row value_row;
+  enum { KEY_MAKER = QUERY_THREADS, VALUE_MAKER = KEY_MAKER + KEY_THREADS, MAKERS = VALUE_MAKER + VALUE_THREADS };
+  if (threadIdx.x < KEY_MAKER) query_row.ahead(QUERY_OPERANDS, fresh_query, threadIdx.x, blockIdx.y);
+  else if (has_newest && threadIdx.x < VALUE_MAKER) key_row.ahead(KEY_OPERANDS, fresh_key, threadIdx.x - KEY_MAKER, blockIdx.y);
+  else if (has_newest && threadIdx.x < MAKERS) value_row.ahead(VALUE_OPERANDS, fresh_value, threadIdx.x - VALUE_MAKER, blockIdx.y);
+  const i32 slot_of_newest = brings ? SLOTS[0] : -1;
+#endif
   Bytes16* own = staged + warp * (STAGES * STAGE);
   // A lane has the page of one in 32 of this warp; a byte says how many keys a stage holds.
   i32 page_of = -1;
@@ -83,12 +104,23 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
     const u32 keys_left = most - (first + warp + number * WARPS) * PAGE, seen = keys_left < PAGE ? keys_left : PAGE;
     const u32 there = pool < seen ? (u32)pool : seen;
     held = (held & ~(0xffu << slot * 8)) | there << slot * 8;
-    stage_page<KEY_CHUNKS>(own + slot * STAGE, k, there != 0 ? page : 0, there);
-    stage_page<VALUE_CHUNKS>(own + slot * STAGE + PAGE * KEY_STRIDE, v, there != 0 ? page : 0, there);
+#ifdef TAKEN
+    // Keys before the newest one are in memory.
+    const u32 known = first + warp + number * WARPS == newest_page ? newest % PAGE : PAGE, in_memory = there < known ? there : known;
+#else
+    const u32 in_memory = there;
+#endif
+    stage_page<KEY_CHUNKS>(own + slot * STAGE, k, there != 0 ? page : 0, in_memory);
+    stage_page<VALUE_CHUNKS>(own + slot * STAGE + PAGE * KEY_STRIDE, v, there != 0 ? page : 0, in_memory);
   };
   find_pages(0);
+#ifdef TAKEN
+  // What this kernel makes is the only thing that the step writes of them.
+  const u32 written = upto;
+#else
   // A step writes the keys and values of its own tokens alone, which are the last ones.
   const u32 written = length > queries ? (length - queries) / PAGE : 0;
+#endif
   u32 ahead = 0;
   if (AHEAD) {
 #pragma unroll
@@ -102,7 +134,27 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
   }
   if (EARLY) PW_WAIT();
 
+#ifdef TAKEN
+  if (threadIdx.x < KEY_MAKER) {
+    query_row.make(QUERY_OPERANDS, fresh_query - blockIdx.y * (GROUP * DIM), counts, (u8*)staged + QUERY_POOL, threadIdx.x, blockIdx.y);
+  } else if (has_newest && threadIdx.x < VALUE_MAKER) {
+    key_row.make(KEY_OPERANDS, fresh_key - blockIdx.y * DIM, counts, (u8*)staged + KEY_POOL, threadIdx.x - KEY_MAKER, blockIdx.y);
+  } else if (has_newest && threadIdx.x < MAKERS) {
+    value_row.make(VALUE_OPERANDS, fresh_value - blockIdx.y * VALUE_DIM, counts, (u8*)staged + VALUE_POOL, threadIdx.x - VALUE_MAKER, blockIdx.y);
+  }
+  __syncthreads();
+  if (has_newest && (u64)(i64)slot_of_newest < kv_rows) {
+    const u64 at = (u64)slot_of_newest * KV_HEADS + blockIdx.y;
+    Bytes16* const keys = (Bytes16*)(k + at * DIM);
+    Bytes16* const values = (Bytes16*)(v + at * VALUE_DIM);
+    for (u32 c = threadIdx.x; c < KEY_CHUNKS + VALUE_CHUNKS; c += THREADS) {
+      if (c < KEY_CHUNKS) keys[c] = ((const Bytes16*)fresh_key)[c];
+      else values[c - KEY_CHUNKS] = ((const Bytes16*)fresh_value)[c - KEY_CHUNKS];
+    }
+  }
+#endif
   Bytes16* queries_at = staged + WARPS * (STAGES * STAGE);
+#ifndef TAKEN
   if (QUERY_STAGED) {
     for (u32 chunk = threadIdx.x; chunk < ROWS * KEY_CHUNKS; chunk += THREADS) {
       const u32 line = chunk / KEY_CHUNKS, column = chunk % KEY_CHUNKS;
@@ -113,6 +165,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
     }
     group_copies();
   }
+#endif
 #pragma unroll
   for (int s = 0; s < STAGES; ++s) {
     if (AHEAD && s < ahead) continue;
@@ -127,7 +180,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
     const bool valid = token < queries && start >= 0 && (u32)start + token < rows;
     seen[h] = seen_by(token, queries, length);
     if (!QUERY_STAGED) {
+#ifdef TAKEN
+      const u32* from = (const u32*)(fresh_query + row % GROUP * DIM);
+#else
       const u32* from = (const u32*)(q + ((u64)(valid ? start + token : 0) * HEADS + head0 + row % GROUP) * DIM);
+#endif
 #pragma unroll
       for (int d = 0; d < DIM / 16; ++d) {
         query[QUERY_STAGED ? 0 : d][h] = valid ? from[d * 8 + in_quad] : 0;
@@ -153,6 +210,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
     __syncwarp();
     const Bytes16* keys = own + slot * STAGE;
     const Bytes16* values = keys + PAGE * KEY_STRIDE;
+#ifdef TAKEN
+    if (first + warp + number * WARPS == newest_page && has_newest) {
+      Bytes16* const key = own + slot * STAGE + newest % PAGE * KEY_STRIDE;
+      Bytes16* const value = own + slot * STAGE + PAGE * KEY_STRIDE + newest % PAGE * VALUE_STRIDE;
+      for (u32 c = lane; c < KEY_CHUNKS; c += 32) key[c] = ((const Bytes16*)fresh_key)[c];
+      for (u32 c = lane; c < VALUE_CHUNKS; c += 32) value[c] = ((const Bytes16*)fresh_value)[c];
+      __syncwarp();
+    }
+#endif
     float score[2][4];
 #pragma unroll
     for (int n = 0; n < 2; ++n)

@@ -1,9 +1,11 @@
 //! Sequences with few tokens, on tensor cores: their keys cut into ranges where the sequences alone
 //! do not keep a device busy.
 
-use super::super::recipe::{Blocks, OpKernels};
+use super::super::recipe::{Blocks, OpKernels, Param};
 use super::ranges::{CLUSTER, ENOUGH_BLOCKS, MAX_SPLITS, RangeKernel, launches, partial_bytes};
+use super::taken::Taken;
 use super::{Shape, blocks_at, shorter};
+use crate::op::cuda::CudaRegionBefore;
 
 /// Query rows of a tile.
 const ROWS: u64 = 16;
@@ -21,6 +23,8 @@ const MIXED_SCRATCH: u64 = 64 << 20;
 const STAGED: u64 = 68 << 10;
 /// What a block may have in all: less than the 99 KiB of the smallest devices.
 const MAX_SHARED: u64 = 96 << 10;
+/// The arguments without the queries: operands, then the result.
+const ARGUMENTS: usize = 7;
 /// The widest head whose queries stay in registers.
 const REGISTER_DIM: u64 = 128;
 
@@ -69,6 +73,52 @@ fn shared_ranges(shape: &Shape, cluster: u64) -> u64 {
 /// The launches for sequences of up to `few` tokens, or for all.
 pub(super) fn kernels(shape: &Shape, sizes: &[u64], few: Option<u64>) -> OpKernels {
     let layout = Layout::new(shape);
+    let (kernel, splits) = range_kernel(shape, &layout, sizes, few, None);
+    launches(shape, kernel, splits)
+}
+
+/// The launches of one row with the region before in them, whose operands follow the arguments
+/// without the queries, if it makes what the row brings.
+pub(super) fn with_region(
+    shape: &Shape,
+    sizes: &[u64],
+    before: &CudaRegionBefore<'_>,
+) -> Option<OpKernels> {
+    let layout = Layout::new(shape);
+    if shape.rows.eval(sizes) != 1 || !shape.ahead || layout.query_staged {
+        return None;
+    }
+    let taken = Taken::of(shape, before, 32 * layout.warps, layout.shared)?;
+    if layout.shared + taken.shared > MAX_SHARED {
+        return None;
+    }
+    let (kernel, splits) = range_kernel(shape, &layout, sizes, None, Some(&taken));
+    let mut kernels = launches(shape, kernel, splits);
+    for (i, launch) in kernels.launches.iter_mut().enumerate() {
+        // The queries are no argument.
+        launch.params.retain(|param| *param != Param::Arg(0));
+        for param in &mut launch.params {
+            if let Param::Arg(at) = param {
+                *at -= 1;
+            }
+        }
+        if i == 0 {
+            let operands = taken.operands.iter().map(|&at| Param::Arg((ARGUMENTS + at) as u32));
+            launch.params.splice(ARGUMENTS..ARGUMENTS, operands);
+            let of_region = taken.ahead.iter().map(|&at| (ARGUMENTS + at) as u32);
+            launch.ahead = (0..6).chain(of_region).collect();
+        }
+    }
+    Some(kernels)
+}
+
+fn range_kernel(
+    shape: &Shape,
+    layout: &Layout,
+    sizes: &[u64],
+    few: Option<u64>,
+    taken: Option<&Taken>,
+) -> (RangeKernel, u64) {
     let one_each = |units| vec![Blocks { units, per_block: 1 }];
     let (tiles, places) = match few {
         // No token has more rows than a tile.
@@ -80,7 +130,7 @@ pub(super) fn kernels(shape: &Shape, sizes: &[u64], few: Option<u64>) -> OpKerne
         }
     };
     let blocks = blocks_at(&tiles, sizes).min(blocks_at(&shape.tiles(ROWS), sizes));
-    let decodes = splits(shape, &layout, blocks.saturating_mul(shape.kv_heads));
+    let decodes = splits(shape, layout, blocks.saturating_mul(shape.kv_heads));
     let splits = match few {
         None => decodes,
         Some(_) => {
@@ -100,18 +150,18 @@ pub(super) fn kernels(shape: &Shape, sizes: &[u64], few: Option<u64>) -> OpKerne
         ("STAGES", layout.stages),
         ("QUERY_STAGED", u64::from(layout.query_staged)),
     ];
-    let header = shape.header(few.unwrap_or(0), &defines);
+    let header = shape.header(few.unwrap_or(0), &defines) + taken.map_or("", |taken| &taken.text);
     let kernel = RangeKernel {
         source: header + include_str!("ranges.cuh") + include_str!("decode.cu"),
         entry: "attention_decode",
         tiles: shorter(shape.tiles(ROWS), tiles, sizes),
         threads: 32 * layout.warps,
         static_shared: 2 * 4 * layout.warps * ROWS + shared_ranges(shape, cluster),
-        dynamic_shared: layout.shared,
+        dynamic_shared: layout.shared + taken.map_or(0, |taken| taken.shared),
         places,
         cluster: clustered,
         // Keys and values, then all that says where they lie.
         ahead: if shape.ahead { (1..=6).collect() } else { Vec::new() },
     };
-    launches(shape, kernel, splits)
+    (kernel, splits)
 }

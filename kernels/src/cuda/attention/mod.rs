@@ -8,11 +8,12 @@ mod hopper;
 mod prefill;
 mod ranges;
 mod split;
+mod taken;
 
 use super::recipe::{Blocks, GridAxis, OpKernels, Param, Scalar};
 use super::text::storage;
 use crate::lower::LowerError;
-use crate::op::cuda::CudaOpCall;
+use crate::op::cuda::{CudaOpCall, CudaRegionBefore};
 use piecewise_ir::custom::{Attr, CustomOpDef};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
@@ -218,4 +219,16 @@ pub fn attention_kernels(call: &CudaOpCall<'_>) -> Result<OpKernels, LowerError>
     let prefill = if by_warpgroups { hopper::kernel } else { prefill::kernel };
     kernels.launches.push(prefill(&shape, sizes, shape.few()));
     Ok(kernels)
+}
+
+/// The launches of `piecewise.paged_attention` with the region before it in them, where that makes
+/// the queries of one row, and scatters its keys and values into the op's states. Arguments: the
+/// op's operands but the queries, its result, the region's operands. `None` where the region makes
+/// anything else, or the kernels of the call have no place for it.
+pub fn attention_with_region(
+    call: &CudaOpCall<'_>,
+    before: &CudaRegionBefore<'_>,
+) -> Option<OpKernels> {
+    let shape = Shape::new(call).ok().filter(Shape::on_tensor_cores)?;
+    decode::with_region(&shape, call.sizes, before)
 }

@@ -53,11 +53,11 @@ pub(in crate::cuda) struct Tile {
     pub(in crate::cuda) width: u64,
 }
 
-fn states(roles: &[OperandRole]) -> Vec<bool> {
+pub(super) fn states(roles: &[OperandRole]) -> Vec<bool> {
     roles.iter().map(|r| r.state).collect()
 }
 
-fn one_component(components: Vec<Component>) -> Result<Component, LowerError> {
+pub(super) fn one_component(components: Vec<Component>) -> Result<Component, LowerError> {
     let [component] = <[Component; 1]>::try_from(components).map_err(|all| {
         LowerError(format!("a region of {} parts that share no work, beside a product", all.len()))
     })?;

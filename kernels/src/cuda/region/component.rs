@@ -1,6 +1,7 @@
 //! What a planned kernel consists of: components that different blocks run, each of stages.
 
 use super::super::index::Index;
+use super::OperandRole;
 use super::source::Id;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,6 +28,10 @@ pub(super) struct Frame<'a> {
     pub(super) alone: bool,
     /// Operands that its threads hold.
     pub(super) held: &'a Held,
+    /// Equal ranges of the elements of every loop, of which the threads do one: the variable `part`.
+    pub(super) parts: u64,
+    /// What each operand is, where rows of weights that staged indices name are loaded ahead too.
+    pub(super) gathers: Option<&'a [OperandRole]>,
 }
 
 impl Frame<'_> {
@@ -38,6 +43,8 @@ impl Frame<'_> {
         registers: 64,
         alone: true,
         held: &Held::new(),
+        parts: 1,
+        gathers: None,
     };
 }
 
@@ -99,6 +106,8 @@ pub(super) struct Component {
     /// Operands that more than one stage reads in the same chunks, or whose loads go ahead: value,
     /// index, elements of the loop.
     pub(super) carried: Vec<(Id, Index, u64)>,
+    /// Equal ranges of the elements of every loop, of which its threads do one.
+    pub(super) parts: u64,
     /// Threads that work on one row; `None` if chunks of rows are independent and each thread has
     /// one.
     pub(super) threads: Option<u64>,

@@ -47,6 +47,38 @@ impl RegionPart {
     }
 }
 
+/// A part that makes the rows which a region scatters into one of its operands.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ScatteredPart {
+    /// What makes the rows: its one result.
+    pub part: RegionPart,
+    /// The operand of the region that says where they go.
+    pub slots: usize,
+}
+
+impl RegionPart {
+    /// The part of `region` that computes its result at `position`, whatever else it does.
+    pub fn result(region: &Region, position: usize) -> Option<Self> {
+        let &wanted = region.body.outputs().get(position)?;
+        Some(Cutting::of(region, &[wanted], &[]).part())
+    }
+
+    /// The part of `region` that computes what its one scatter into the operand at `state` takes.
+    pub fn scattered(region: &Region, state: usize) -> Option<ScatteredPart> {
+        let body = &region.body;
+        let operand = |value: Value| body.inputs().iter().position(|input| input.value == value);
+        let nodes = body.nodes().map(|node| body.node(node));
+        let mut scatters = nodes.filter(|data| {
+            matches!(data.op, Op::Scatter)
+                && data.operands.first().and_then(|&v| operand(v)) == Some(state)
+        });
+        let (Some(scatter), None) = (scatters.next(), scatters.next()) else { return None };
+        let &[_, slots, rows] = &scatter.operands[..] else { return None };
+        let part = Cutting::of(region, &[rows], &[]).part();
+        Some(ScatteredPart { part, slots: operand(slots)? })
+    }
+}
+
 struct Cutting<'a> {
     whole: &'a Region,
     wanted: &'a [Value],

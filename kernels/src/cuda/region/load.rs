@@ -73,17 +73,22 @@ impl Emitter<'_, '_> {
             };
             return Ok(if self.width == 1 { Value::Same } else { Value::Each }(text.clone()));
         }
-        if let Some((elements, _)) = self.flat
-            && let Some(position) =
-                self.carried.iter().position(|(v, i, n)| (*v, i, *n) == (value, index, elements))
-        {
-            return Ok(match self.width {
-                1 => Value::Same(format!("widen(c{position}[k].at[0])")),
-                _ => Value::Each(format!("widen(c{position}[k].at[v])")),
-            });
+        if let Some(loaded) = self.loaded_ahead(value, index) {
+            return Ok(loaded);
         }
         let (start, align, stored) = self.start(value);
         self.load(&start, stored, index, align)
+    }
+
+    /// The value of an element whose load went ahead.
+    fn loaded_ahead(&self, value: Id, index: &Index) -> Option<Value> {
+        let (elements, _) = self.flat?;
+        let same = |(v, i, n): &(Id, Index, u64)| (*v, i, *n) == (value, index, elements);
+        let position = self.carried.iter().position(same)?;
+        Some(match self.width {
+            1 => Value::Same(format!("widen(c{position}[k].at[0])")),
+            _ => Value::Each(format!("widen(c{position}[k].at[v])")),
+        })
     }
 
     /// Bytes that loads and stores at `index` may move at once.
@@ -127,6 +132,25 @@ impl Emitter<'_, '_> {
         }
     }
 
+    /// Where the row lies that an element of a staged operand names, of the weight that a gather
+    /// reads; its alignment, and which element of it the one at `index` is.
+    pub(super) fn gathered_row(
+        &mut self,
+        value: Id,
+        index: &Index,
+    ) -> Option<(String, u64, DType, Index)> {
+        let (statement, _) = self.source.statement(value)?;
+        let (table, indices, at) = self.source.gathered_of_weight(statement, index)?;
+        let (_, inside) = self.source.gathered(statement, index, self.variables);
+        let (row, rows) = (self.source.table_row(statement), self.source.args[table as usize].rows);
+        let dtype = self.source.args[table as usize].dtype;
+        let start = format!(
+            "a{table} + table_row(widen(x{indices}[{}]), {rows}ull) * {row}ull",
+            at.print()
+        );
+        Some((start, alignment(row * dtype.size() as u64), dtype, inside))
+    }
+
     /// The value of the element at `index` of rows gathered from a table.
     pub(super) fn gather(
         &mut self,
@@ -140,6 +164,10 @@ impl Emitter<'_, '_> {
         // A table of one element has one row, whatever the index.
         if self.reduced.get(&table.value).is_some_and(|reduced| reduced.whole) {
             return Ok(Value::Same(self.named('m', table.value)));
+        }
+        if let Some(loaded) = self.loaded_ahead(self.source.statements[statement].results[0], index)
+        {
+            return Ok(loaded);
         }
         let which = self.read(indices, &at)?;
         let (start, _, stored) = match self.source.is_array(table.value) {

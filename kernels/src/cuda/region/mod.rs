@@ -12,13 +12,15 @@ mod emit;
 mod load;
 mod plan;
 mod roots;
+mod row;
 mod source;
 mod stage;
 mod text;
 mod widths;
 
 pub(super) use absorbed::{AbsorbedAfter, AbsorbedBefore, Tile};
-pub use cut::{PartParam, RegionPart};
+pub use cut::{PartParam, RegionPart, ScatteredPart};
+pub(super) use row::{AbsorbedRow, RowMakers};
 
 use super::index::Variables;
 use super::recipe::{Blocks, GridAxis, LaunchRecipe, Param, Scalar, options};

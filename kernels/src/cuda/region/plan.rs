@@ -90,6 +90,9 @@ impl Planner<'_, '_> {
             }
         }
         self.stages.sort_by_key(Stage::order);
+        if !self.stays_in_parts() {
+            return Err(LowerError("a region whose parts are not apart".to_owned()));
+        }
         if let Err(statement) = self.choose_widths() {
             return Ok(Err(statement));
         }
@@ -128,6 +131,11 @@ impl Planner<'_, '_> {
             StageKind::Reduce { statement } => self.reduce_mapping(statement),
             _ => Mapping::Flat { width: 1 },
         };
+        if self.frame.parts > 1
+            && (mapping != (Mapping::Flat { width: 1 }) || !self.is_in_parts(kind, elements))
+        {
+            return Err(LowerError("a loop that is not done in parts".to_owned()));
+        }
         if elements > 1 << 31 {
             return Err(LowerError("a loop of more than 2^31 elements; split the axis".to_owned()));
         }
@@ -164,6 +172,37 @@ impl Planner<'_, '_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether the frame's parts of a loop are of whole segments.
+    fn is_in_parts(&self, kind: StageKind, elements: u64) -> bool {
+        let units = match kind {
+            StageKind::Reduce { statement } => self.source.segments(statement).0,
+            StageKind::Store { .. } | StageKind::Share { .. } => elements,
+            StageKind::TopK { .. } | StageKind::Scatter { .. } => return false,
+        };
+        units.is_multiple_of(self.frame.parts)
+    }
+
+    /// Whether every stage reads, of what other threads make, elements of its own part alone.
+    pub(super) fn stays_in_parts(&self) -> bool {
+        let parts = self.frame.parts;
+        let made = |value: Id| {
+            self.source.is_staged(value) || self.kept.get(&value) == Some(&Kept::Shared)
+        };
+        self.stages.iter().all(|stage| {
+            let reads = stage.visits.iter().filter(|(value, _)| made(*value));
+            parts == 1
+                || reads.into_iter().all(|&(value, i)| {
+                    let of = self.source.value(value).elements;
+                    let index = &stage.indices[i];
+                    let part = |at: u64, of: u64| (at * parts).checked_div(of);
+                    of.is_multiple_of(parts)
+                        && (0..stage.elements).all(|e| {
+                            index.at(e).is_some_and(|at| part(at, of) == part(e, stage.elements))
+                        })
+                })
+        })
     }
 
     /// Remembers an index that a stage computes without reading a value at it.
@@ -214,7 +253,7 @@ impl Planner<'_, '_> {
                 && matches!(stage.mapping, Mapping::Flat { .. })
         });
         let several = visits.len() > 1 && cost >= 3 && elements > 1;
-        let of_thread = elements.div_ceil(self.frame.threads).max(8);
+        let of_thread = (elements / self.frame.parts).div_ceil(self.frame.threads).max(8);
         if several && same_loop && of_thread <= self.frame.kept && !is_table {
             self.kept.insert(value, Kept::Registers { elements });
             let first = visits.iter().map(|v| v.0).min_by_key(|&s| self.stages[s].order());

@@ -410,6 +410,23 @@ impl<'a> Source<'a> {
         (self.resolve(indices, which, variables), inside)
     }
 
+    /// Of a gather from an operand whole, by indices that are an operand too: both by position, and
+    /// which index the element at `index` of its result takes.
+    pub(super) fn gathered_of_weight(
+        &self,
+        gather: usize,
+        index: &Index,
+    ) -> Option<(u32, u32, Index)> {
+        let statement = &self.statements[gather];
+        if !matches!(statement.op, Op::Gather) || !self.is_whole_table(statement.operands[0]) {
+            return None;
+        }
+        let mut variables = Variables::default();
+        let ((indices, at), _) = self.gathered(gather, index, &mut variables);
+        let table = self.operand(statement.operands[0])?;
+        Some((table, self.operand(indices)?, at))
+    }
+
     /// The axes that a reduction or a search goes along.
     fn along(&self, statement: usize) -> &[usize] {
         match self.statements[statement].op {

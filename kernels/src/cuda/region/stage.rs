@@ -56,10 +56,25 @@ impl Emitter<'_, '_> {
         self.component.threads.unwrap_or(1)
     }
 
+    /// Chunks that its threads have to do of a loop.
+    fn chunks_of(&self, elements: u64, width: u64) -> u64 {
+        elements / width / self.component.parts
+    }
+
+    /// The chunk of a thread in round `k` of a loop, and the condition that there is one.
+    fn chunk(&self, elements: u64, width: u64) -> (String, String) {
+        let (chunks, threads) = (self.chunks_of(elements, width), self.threads());
+        let own = format!("lane + k * {threads}u");
+        match self.component.parts {
+            1 => (own, format!("c < {chunks}u")),
+            _ => (format!("part * {chunks}u + {own}"), format!("{own} < {chunks}u")),
+        }
+    }
+
     /// Rounds in which all threads go through the chunks of a loop.
     pub(super) fn rounds(&self, elements: u64, width: u64) -> u64 {
         match self.component.threads {
-            Some(threads) => (elements / width).div_ceil(threads).max(1),
+            Some(threads) => self.chunks_of(elements, width).div_ceil(threads).max(1),
             None => 1,
         }
     }
@@ -89,20 +104,21 @@ impl Emitter<'_, '_> {
     /// A loop over chunks around `body`.
     fn chunks(&self, elements: u64, body: &str) -> String {
         let (width, rounds) = (self.width, self.rounds(elements, self.width));
-        let chunks = elements / width;
+        let chunks = self.chunks_of(elements, width);
         let threads = self.threads();
+        let (chunk, there) = self.chunk(elements, width);
         let mut code = String::new();
         let unroll = if rounds <= 16 { "#pragma unroll" } else { "#pragma unroll 4" };
         let _ = writeln!(code, "{unroll}\nfor (u32 k = 0; k < {rounds}; ++k) {{");
         match self.component.threads {
             Some(_) => {
-                let _ = writeln!(code, "  const u32 c = lane + k * {threads}u;");
+                let _ = writeln!(code, "  const u32 c = {chunk};");
             }
             None => code.push_str("  const u32 c = lane;\n"),
         }
         let whole = self.component.threads.is_none() || chunks == rounds * threads;
         if !whole {
-            let _ = writeln!(code, "  if (c < {chunks}u) {{");
+            let _ = writeln!(code, "  if ({there}) {{");
         }
         let by = if whole { 2 } else { 4 };
         let e = if width == 1 { "c".to_owned() } else { format!("c * {width}u") };
@@ -271,14 +287,14 @@ impl Emitter<'_, '_> {
                 }
                 let lanes = segment_lanes(len, width).unwrap_or(1);
                 let rounds = self.rounds(stage.elements, width);
-                let chunks = stage.elements / width;
+                let (chunk, there) = self.chunk(stage.elements, width);
                 let (index, _) = self.variables.div_rem(&e, len);
                 let shared = self.is_read_elsewhere(to, stage.elements, &index);
                 let _ = writeln!(out.registers, "{held} {found}[{rounds}];");
                 let unroll = if rounds <= 16 { "#pragma unroll" } else { "#pragma unroll 4" };
                 let mut code = format!("{unroll}\nfor (u32 k = 0; k < {rounds}; ++k) {{\n");
-                let mut inside = format!("const u32 c = lane + k * {threads}u;\n{start}");
-                let _ = writeln!(inside, "if (c < {chunks}u) {{");
+                let mut inside = format!("const u32 c = {chunk};\n{start}");
+                let _ = writeln!(inside, "if ({there}) {{");
                 let by = if width == 1 { "c".to_owned() } else { format!("c * {width}u") };
                 let _ = writeln!(inside, "  const u32 e = {by};");
                 inside.push_str(&indented(&body, 2));
@@ -289,7 +305,7 @@ impl Emitter<'_, '_> {
                 if shared {
                     let _ = writeln!(
                         inside,
-                        "if (c < {chunks}u && c % {lanes}u == 0) narrow({shared_name}[c / {lanes}u], {found}[k]);"
+                        "if ({there} && c % {lanes}u == 0) narrow({shared_name}[c / {lanes}u], {found}[k]);"
                     );
                     let bytes = segments * dtype.size() as u64;
                     out.pool.take(shared_name, storage(dtype), bytes);
@@ -411,14 +427,25 @@ impl Emitter<'_, '_> {
         let (mut registers, mut code) = (String::new(), String::new());
         let carried = self.carried;
         for (i, (value, index, elements)) in carried.iter().enumerate() {
-            let Some(arg) = self.source.operand(*value) else { continue };
-            let row = self.source.args[arg as usize].kind == ArgKind::Row;
-            if (!row && is_weight(arg)) != weights {
-                continue;
-            }
             self.width = self.component.width(*elements);
             self.flat = Some((*elements, self.width));
-            let (start, align, dtype) = self.start(*value);
+            let (ahead, start, align, dtype, index) = match self.source.operand(*value) {
+                Some(arg) => {
+                    let row = self.source.args[arg as usize].kind == ArgKind::Row;
+                    let (start, align, dtype) = self.start(*value);
+                    (!row && is_weight(arg), start, align, dtype, index.clone())
+                }
+                None => {
+                    let Some((row, align, dtype, inside)) = self.gathered_row(*value, index) else {
+                        continue;
+                    };
+                    (true, row, align, dtype, inside)
+                }
+            };
+            if ahead != weights {
+                continue;
+            }
+            let index = &index;
             debug_assert!(
                 self.width == 1 || self.variables.run(index, self.width) == Run::Stride(1)
             );

@@ -15,7 +15,7 @@ impl Planner<'_, '_> {
             let widest = self.widest(elements);
             let width = [8, 4, 2, 1].into_iter().find(|&w| {
                 w <= widest
-                    && elements.is_multiple_of(w)
+                    && elements.is_multiple_of(w * self.frame.parts)
                     && self
                         .flat_stages()
                         .filter(|s| s.elements == elements)
@@ -102,11 +102,21 @@ impl Planner<'_, '_> {
                     && s.elements == stages[0].elements
             })
             && !kept.values().any(|k| *k == Kept::Shared);
-        let chunks = stages.iter().map(flat).max().unwrap_or(1);
+        let chunks = stages.iter().map(flat).max().unwrap_or(1) / self.frame.parts;
         let threads = chunks.next_power_of_two().clamp(32, self.frame.threads);
         let threads = (!alone).then_some(threads);
         let carried = self.carried(&stages, &kept, threads);
-        Component { stages, kept, carried, threads }
+        Component { stages, kept, carried, parts: self.frame.parts, threads }
+    }
+
+    /// Whether a value is rows of a weight that an element of a staged operand names.
+    fn is_gathered_ahead(&self, value: Id, index: &Index) -> bool {
+        let Some(roles) = self.frame.gathers else { return false };
+        let Some((statement, _)) = self.source.statement(value) else { return false };
+        let named = self.source.gathered_of_weight(statement, index);
+        named.is_some_and(|(table, indices, at)| {
+            roles[table as usize].weight && roles[indices as usize].staged && at.terms.is_empty()
+        })
     }
 
     /// Operands whose loads are issued before the first stage, in order of first use.
@@ -118,7 +128,7 @@ impl Planner<'_, '_> {
     ) -> Vec<(Id, Index, u64)> {
         let rounds = |elements: u64, width: u64| match threads {
             None => 1,
-            Some(threads) => (elements / width).div_ceil(threads),
+            Some(threads) => (elements / width / self.frame.parts).div_ceil(threads),
         };
         let mut budget = self.frame.registers;
         for kept in kept.values() {
@@ -138,7 +148,10 @@ impl Planner<'_, '_> {
             let Mapping::Flat { width } = stage.mapping else { continue };
             for &(value, i) in &stage.visits {
                 let index = &stage.indices[i];
-                let Some(arg) = self.source.operand(value) else { continue };
+                let arg = self.source.operand(value);
+                if arg.is_none() && !self.is_gathered_ahead(value, index) {
+                    continue;
+                }
                 // A width of one has no runs, and loads what it takes.
                 let single = self.frame.width == 1;
                 let unit = single || self.variables.run(index, width) == Run::Stride(1);
@@ -147,7 +160,7 @@ impl Planner<'_, '_> {
                 if !unit
                     || !plain
                     || !(single || bytes.is_multiple_of(4))
-                    || self.frame.held.contains_key(&arg)
+                    || arg.is_some_and(|arg| self.frame.held.contains_key(&arg))
                     || carried.iter().any(|(v, i, n)| (*v, i, *n) == (value, index, stage.elements))
                 {
                     continue;
