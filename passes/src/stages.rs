@@ -8,11 +8,14 @@ use crate::plan::{PlanOptions, plan_arena};
 use crate::split::{SplitOptions, explain_steps, split};
 use piecewise_ir::module::Module;
 
-/// Adds the stages to `registry`: `split` with `at=[..]` (empty: never), `destination`, `plan` with
+/// Adds the stages to `registry`: `split` with `at=[..]` (empty: never) and
+/// `regions_of=[..]`, `destination`, `plan` with
 /// `align=..`, `check`.
 pub(crate) fn register(registry: &mut Registry) {
-    registry.add("split", &["at"], |options| {
-        Ok(Box::new(SplitPass { options: SplitOptions { split_ops: options.list("at")? } }))
+    registry.add("split", &["at", "regions_of"], |options| {
+        let split_ops = options.list("at")?;
+        let regions_of = options.list("regions_of")?.unwrap_or_default();
+        Ok(Box::new(SplitPass { options: SplitOptions { split_ops, regions_of } }))
     });
     registry.add("destination", &[], |_| Ok(Box::new(DestinationPass)));
     registry.add("plan", &["align"], |options| {
@@ -55,6 +58,10 @@ impl Pass for SplitPass {
         for &node in &done.joined {
             let why = "alone it was a piece without a kernel";
             report.remark("joined a neighbouring piece", names.node(module.graph(), node), why);
+        }
+        for &node in &done.taken {
+            let why = "the split op after it may take it in, and it feeds nothing else";
+            report.remark("goes with a split op", names.node(module.graph(), node), why);
         }
         for name in &done.unmatched {
             let why = "no custom op of the graph has this name";

@@ -23,16 +23,26 @@ pub enum PlanError {
 /// The pipeline of a level, made of the default one; as [`Planner`] makes it of any text.
 pub fn pipeline_text(level: Level, split_ops: Option<&[String]>) -> String {
     let pipeline = Pipeline::parse(DEFAULT_PIPELINE).unwrap_or_default();
-    of_level(pipeline, level, split_ops).to_string()
+    of_level(pipeline, level, split_ops, &[]).to_string()
 }
 
 /// At the level `eager` nothing runs before the split. The split ops are as configured: `None`
 /// leaves them to the text and to the definitions of the ops, an empty list never cuts.
-fn of_level(mut pipeline: Pipeline, level: Level, split_ops: Option<&[String]>) -> Pipeline {
+fn of_level(
+    mut pipeline: Pipeline,
+    level: Level,
+    split_ops: Option<&[String]>,
+    regions_of: &[String],
+) -> Pipeline {
     let split = pipeline.passes.iter().position(|pass| pass.name == "split");
     if let (Some(split), Some(ops)) = (split, split_ops) {
         let options = &mut pipeline.passes[split].options;
         options.insert("at".to_owned(), OptionValue::List(ops.to_vec()));
+    }
+    if let (Some(split), false) = (split, regions_of.is_empty()) {
+        let options = &mut pipeline.passes[split].options;
+        let own = || OptionValue::List(regions_of.to_vec());
+        options.entry("regions_of".to_owned()).or_insert_with(own);
     }
     if level == Level::Eager {
         pipeline.passes.drain(..split.unwrap_or(0));
@@ -51,6 +61,9 @@ pub struct Planner<'a> {
     pub registry: &'a Registry,
     /// The custom ops to split at; `None` leaves it to the text and to their definitions.
     pub split_ops: Option<&'a [String]>,
+    /// The custom ops that the region before goes with where they split, unless the text says
+    /// which: those whose implementations on the target may take it in.
+    pub regions_of: &'a [String],
 }
 
 impl Planner<'_> {
@@ -78,7 +91,8 @@ impl Planner<'_> {
         level: Level,
         observers: Vec<Box<dyn Observer>>,
     ) -> Result<(Module, RunReport), PlanError> {
-        let pipeline = of_level(Pipeline::parse(self.pipeline)?, level, self.split_ops);
+        let pipeline = Pipeline::parse(self.pipeline)?;
+        let pipeline = of_level(pipeline, level, self.split_ops, self.regions_of);
         let mut manager = PassManager::new(&pipeline, self.registry)?;
         for observer in observers {
             manager = manager.observe(observer);
@@ -100,5 +114,6 @@ pub fn plan(
     observers: Vec<Box<dyn Observer>>,
 ) -> Result<(Module, RunReport), PlanError> {
     let registry = &Registry::standard();
-    Planner { level, pipeline: DEFAULT_PIPELINE, registry, split_ops }.plan(graph, observers)
+    Planner { level, pipeline: DEFAULT_PIPELINE, registry, split_ops, regions_of: &[] }
+        .plan(graph, observers)
 }

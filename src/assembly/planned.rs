@@ -2,7 +2,7 @@
 
 use super::settings::{Settings, symbols_of};
 use super::{Assembly, AssemblyError, Model, Notice, Watcher};
-use crate::device::{OpenDevice, OpenError, Opened, lock};
+use crate::device::{DeviceSpec, OpenDevice, OpenError, Opened, lock};
 use crate::models::{
     Checkpoint, DecoderConfig, DecoderLimits, check_weights, decoder, unused_tensors,
 };
@@ -183,6 +183,11 @@ pub(super) fn plan(mut assembly: Assembly) -> Result<Planned, AssemblyError> {
     }
     let split_ops = config.splitting_ops.as_deref();
     check_split_ops(split_ops.unwrap_or_default(), &graph)?;
+    let on_cuda = match &assembly.device {
+        Some(device) => !matches!(device.0, Opened::Cpu(_)),
+        None => settings.device.resolve(&Faults::default()).0 != DeviceSpec::Cpu,
+    };
+    let regions_of = if on_cuda { assembly.ops.take_regions_on_cuda() } else { Vec::new() };
     let (module, passes) = match brought {
         Some(module) => (module, RunReport::default()),
         None => Planner {
@@ -190,6 +195,7 @@ pub(super) fn plan(mut assembly: Assembly) -> Result<Planned, AssemblyError> {
             pipeline: &assembly.pipeline,
             registry: &assembly.passes,
             split_ops,
+            regions_of: &regions_of,
         }
         .plan(graph, assembly.observers)?,
     };

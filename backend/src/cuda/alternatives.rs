@@ -20,6 +20,7 @@ pub(super) enum Way {
 }
 
 /// One way to compute a node.
+#[derive(Clone)]
 pub(super) struct Choice {
     pub(super) way: Way,
     /// What each launch runs, and what it is called beside the node's own name.
@@ -35,6 +36,7 @@ impl Choice {
 }
 
 /// Nodes of one launch, or of one after the other, with their ways to be computed.
+#[derive(Clone)]
 pub(super) struct Lowering {
     pub(super) nodes: Vec<u32>,
     pub(super) name: String,

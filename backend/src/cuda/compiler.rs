@@ -10,6 +10,7 @@ use super::materialize::weight_kernels;
 use super::matmul::Matmul;
 use super::nvrtc::Arch;
 use super::stamps::stamped;
+use super::taken::RegionOf;
 use crate::artifact::{Access, Arg, ArgRef, Artifact, Digest, Launch, PieceSize};
 use crate::compiler::{CompileError, Compiler, ImageListing, NoStore, Store};
 use crate::lowering::{Positions, launch_name, limits, location, node_args, row_major};
@@ -19,9 +20,11 @@ use piecewise_ir::entity::{Entity, Node, Symbol};
 use piecewise_ir::module::{Stitch, UniquePiece};
 use piecewise_ir::op::Op;
 use piecewise_ir::text::Names;
-use piecewise_kernels::cuda::{LaunchRecipe, OperandRole, STREAM_ROWS, node_kernel, region_kernel};
+use piecewise_kernels::cuda::{
+    LaunchRecipe, OpKernels, OperandRole, STREAM_ROWS, node_kernel, region_kernel,
+};
 use piecewise_kernels::op::OpRegistry;
-use piecewise_kernels::op::cuda::{CudaImplementation, CudaOpCall, CudaTarget};
+use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpCall, CudaTarget};
 use piecewise_kernels::step::CaptureSupport;
 use std::sync::Arc;
 
@@ -195,12 +198,13 @@ impl CudaCompiler {
         Ok(choices)
     }
 
-    /// A custom op's implementation for a call, and the bytes of scratch of a host function.
-    fn implementation(
+    /// What `make` finds for a call of a custom op.
+    fn with_call<R>(
         &self,
         site: &Site<'_>,
         call: &CustomCall,
-    ) -> Result<(CudaImplementation, u64, CaptureSupport), CompileError> {
+        make: impl FnOnce(&dyn CudaOp, &CudaOpCall<'_>) -> Result<R, CompileError>,
+    ) -> Result<R, CompileError> {
         let graph = &site.piece.graph;
         let Some(op) = self.registry.cuda(&call.name) else {
             return Err(CompileError::Unregistered {
@@ -221,30 +225,63 @@ impl CudaCompiler {
             target: CudaTarget { capability: (number / 10, number % 10) },
             sizes: site.limits,
         };
-        let implementation = op.implementation(&request);
-        let implementation = implementation.map_err(|e| self.unsupported(site, e.to_string()))?;
-        let scratch = match &implementation {
-            CudaImplementation::Source(kernels) => kernels.scratch.eval(site.limits),
-            CudaImplementation::Host => op.scratch_bytes(&request),
-        };
-        Ok((implementation, scratch, op.capture_support()))
+        make(&**op, &request)
+    }
+
+    /// A custom op's implementation for a call, and the bytes of scratch of a host function.
+    fn implementation(
+        &self,
+        site: &Site<'_>,
+        call: &CustomCall,
+    ) -> Result<(CudaImplementation, u64, CaptureSupport), CompileError> {
+        self.with_call(site, call, |op, request| {
+            let implementation = op.implementation(request);
+            let implementation =
+                implementation.map_err(|e| self.unsupported(site, e.to_string()))?;
+            let scratch = match &implementation {
+                CudaImplementation::Source(kernels) => kernels.scratch.eval(site.limits),
+                CudaImplementation::Host => op.scratch_bytes(request),
+            };
+            Ok((implementation, scratch, op.capture_support()))
+        })
+    }
+
+    /// A custom op's kernels with the region before it in them, if it takes that.
+    fn with_region<'a>(
+        &self,
+        site: &Site<'a>,
+        call: &CustomCall,
+    ) -> Result<Option<(RegionOf<'a>, OpKernels, CaptureSupport)>, CompileError> {
+        let Some(region) = RegionOf::find(&site.piece.graph, site.node) else { return Ok(None) };
+        self.with_call(site, call, |op, request| {
+            let kernels = op.with_region(request, &region.before());
+            Ok(kernels.map(|kernels| (region, kernels, op.capture_support())))
+        })
+    }
+
+    fn op_kernels(
+        &self,
+        site: &Site<'_>,
+        kernels: OpKernels,
+        capture: CaptureSupport,
+    ) -> Result<Choice, CompileError> {
+        let several = kernels.launches.len() > 1;
+        let scratch = kernels.scratch.eval(site.limits);
+        let launches = kernels
+            .launches
+            .into_iter()
+            .map(|recipe| {
+                let part = several.then(|| recipe.entry.clone());
+                Ok((self.kernel(site, recipe)?, part))
+            })
+            .collect::<Result<_, CompileError>>()?;
+        Ok(Choice { way: Way::General, launches, scratch, capture })
     }
 
     fn custom(&self, site: &Site<'_>, call: &CustomCall) -> Result<Choice, CompileError> {
         let (implementation, scratch, capture) = self.implementation(site, call)?;
         match implementation {
-            CudaImplementation::Source(kernels) => {
-                let several = kernels.launches.len() > 1;
-                let launches = kernels
-                    .launches
-                    .into_iter()
-                    .map(|recipe| {
-                        let part = several.then(|| recipe.entry.clone());
-                        Ok((self.kernel(site, recipe)?, part))
-                    })
-                    .collect::<Result<_, CompileError>>()?;
-                Ok(Choice { way: Way::General, launches, scratch, capture })
-            }
+            CudaImplementation::Source(kernels) => self.op_kernels(site, kernels, capture),
             CudaImplementation::Host => {
                 let graph = &site.piece.graph;
                 let (operands, results) =
@@ -322,6 +359,32 @@ impl CudaCompiler {
         }))
     }
 
+    /// The custom ops of a piece that take in the region before them: their positions, that of the
+    /// region, and what they become.
+    fn taken(
+        &self,
+        piece: &UniquePiece,
+        positions: &Positions<'_>,
+        limits: &[u64],
+        store: &dyn Store,
+    ) -> Result<Vec<(usize, usize, Lowering)>, CompileError> {
+        let graph = &piece.graph;
+        let mut taken = Vec::new();
+        for (position, node) in graph.nodes().enumerate() {
+            let Op::Custom(call) = &graph.node(node).op else { continue };
+            let name = launch_name(graph, &positions.names, node);
+            let site = Site { piece, node, position, name, limits, store };
+            let Some((region, kernels, capture)) = self.with_region(&site, call)? else { continue };
+            let Some(args) = region.args(graph, positions, node) else { continue };
+            let name =
+                format!("{} + {}", launch_name(graph, &positions.names, region.node), site.name);
+            let choices = vec![self.op_kernels(&site, kernels, capture)?];
+            let nodes = vec![region.position as u32, position as u32];
+            taken.push((position, region.position, Lowering { nodes, name, args, choices }));
+        }
+        Ok(taken)
+    }
+
     /// Products with what they absorb, by position in program order; nothing where some region
     /// has no other place.
     fn groups(
@@ -374,12 +437,17 @@ impl Compiler for CudaCompiler {
                 CudaImplementation::Source(kernels) => kernels.launches.as_slice(),
                 CudaImplementation::Host => &[],
             };
-            let recipes = postcard::to_allocvec(launches).map_err(|log| CompileError::Kernel {
+            let unwritten = |log: postcard::Error| CompileError::Kernel {
                 kernel: site.name.clone(),
                 target: self.target(),
                 log: log.to_string(),
-            })?;
+            };
+            let recipes = postcard::to_allocvec(launches).map_err(unwritten)?;
             ops.push(format!("{} {} {scratch} {capture:?}", call.name, Digest::of(&recipes)));
+            if let Some((_, kernels, _)) = self.with_region(&site, call)? {
+                let recipes = postcard::to_allocvec(&kernels.launches).map_err(unwritten)?;
+                ops.push(format!("{} with its region {}", call.name, Digest::of(&recipes)));
+            }
         }
         Ok(ops.join(", "))
     }
@@ -450,10 +518,23 @@ impl Compiler for CudaCompiler {
         let mut absorbed = Vec::with_capacity(absorptions.len());
         for absorption in &absorptions {
             let groups = self.groups(piece, &positions, absorption, &limits, store)?;
-            absorbed.extend(groups.map(|groups| (absorption, groups)));
+            absorbed.extend(groups.map(|groups| (absorption.gone.clone(), groups)));
         }
-        let absorbed = absorbed.iter().map(|(absorption, groups)| {
-            let launched = lowerings.iter().zip(groups).zip(&absorption.gone);
+        let taken = self.taken(piece, &positions, &limits, store)?;
+        if absorbed.is_empty() && !taken.is_empty() {
+            let none = lowerings.iter().map(|_| None).collect();
+            absorbed.push((vec![false; lowerings.len()], none));
+        }
+        for (gone, groups) in &mut absorbed {
+            for (op, region, lowering) in &taken {
+                // A product may have it already.
+                if !std::mem::replace(&mut gone[*region], true) {
+                    groups[*op] = Some(lowering.clone());
+                }
+            }
+        }
+        let absorbed = absorbed.iter().map(|(gone, groups)| {
+            let launched = lowerings.iter().zip(groups).zip(gone);
             let launched = launched.filter(|(_, gone)| !**gone);
             launched.map(|((own, group), _)| group.as_ref().unwrap_or(own)).collect()
         });

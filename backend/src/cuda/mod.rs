@@ -36,6 +36,7 @@ mod program;
 mod recipe;
 mod stamps;
 mod stream;
+mod taken;
 #[cfg(test)]
 mod tests;
 mod tuning;

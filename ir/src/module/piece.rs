@@ -4,7 +4,7 @@ use crate::entity::{Arena, Node, PieceId, Symbol, UniquePieceId, Value};
 use crate::graph::Graph;
 
 /// A member of the step up to the names of its values, weights and states: a piece, or a split op
-/// or prologue op as a graph of one node. Compiled, tuned and cached once.
+/// or prologue op as a graph of one node (two where a region goes with its split op). Compiled, tuned and cached once.
 ///
 /// It is a graph: its inputs are boundary values and inputs of the step; its weights carry
 /// recipes whose checkpoint names are canonical (`"0"`, `"1"`, in order of first use, equal where
@@ -53,7 +53,7 @@ pub enum Step {
     Prologue(PieceId),
     /// A piece: capturable.
     Piece(PieceId),
-    /// A split op: runs between pieces.
+    /// A split op, with the region before it where that goes with it: runs between pieces.
     Split(PieceId),
 }
 

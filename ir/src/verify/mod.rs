@@ -53,7 +53,7 @@
 //! - `P0105`: nodes that touch one state, of which one mutates it, keep their order.
 //! - `P0106`: a prologue step comes before all others and is one custom op that mutates nothing
 //!   and depends on inputs alone.
-//! - `P0107`: a split step is one op.
+//! - `P0107`: a split step is one op, or a region and the custom op that reads all it makes.
 //!
 //! Unique pieces and their uses:
 //! - `P0201`: the graph of a unique piece keeps the rules of graphs.

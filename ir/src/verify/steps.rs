@@ -153,8 +153,11 @@ fn kinds(graph: &Graph, stitch: &Stitch, found: &mut Diagnostics) {
             Step::Piece(_) => begun = true,
             Step::Split(id) => {
                 begun = true;
-                if nodes.len() != 1 {
-                    let message = format!("{id} is a split step of {} ops, not one", nodes.len());
+                if nodes.len() != 1 && !is_region_with_its_op(graph, nodes) {
+                    let message = format!(
+                        "{id} is a split step of {} ops, not one, or one and the region before it",
+                        nodes.len()
+                    );
                     found.push("P0107", at, message);
                 }
             }
@@ -167,6 +170,16 @@ fn kinds(graph: &Graph, stitch: &Stitch, found: &mut Diagnostics) {
             }
         }
     }
+}
+
+/// Whether the nodes are a region and the custom op that reads all that it makes.
+fn is_region_with_its_op(graph: &Graph, nodes: &[Node]) -> bool {
+    let &[region, op] = nodes else { return false };
+    let (region, op) = (graph.node(region), graph.node(op));
+    matches!(region.op, Op::Region(_))
+        && matches!(op.op, Op::Custom(_))
+        && !region.results.is_empty()
+        && region.results.iter().all(|result| op.operands.contains(result))
 }
 
 fn prologue_problem(

@@ -145,4 +145,12 @@ impl OpRegistry {
     pub fn cuda(&self, name: &str) -> Option<&Arc<dyn CudaOp>> {
         self.cuda.get(name)
     }
+
+    /// The ops whose CUDA implementations may take in the region before them.
+    pub fn take_regions_on_cuda(&self) -> Vec<String> {
+        let take = self.cuda.iter().filter(|(_, op)| op.takes_regions());
+        let mut names: Vec<String> = take.map(|(name, _)| name.clone()).collect();
+        names.sort_unstable();
+        names
+    }
 }

@@ -1,5 +1,5 @@
 //! Lifetimes for the checker, from the rule alone and by its own way: for a node, look at the
-//! matmuls that it is, feeds or reads, one node at a time.
+//! matmuls that it is, feeds or reads and the custom ops that it is or feeds, one node at a time.
 
 use piecewise_ir::entity::{Entity, Node, Symbol, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
@@ -88,16 +88,26 @@ impl<'a> StepOrder<'a> {
     fn moment(&self, node: Node) -> Option<LiveRange> {
         let at = self.position[node.index()]?;
         let mut range = LiveRange { start: at, end: at };
-        let matmuls = if self.is_matmul(node) {
+        let centers: Vec<Node> = if self.is_matmul(node) || self.is_custom(node) {
             vec![node]
         } else if self.is_region(node) {
-            self.neighbours(node).filter(|&n| self.is_matmul(n)).collect()
+            let feeds = |other: Node| {
+                let results = &self.graph.node(node).results;
+                self.graph.node(other).operands.iter().any(|v| results.contains(v))
+            };
+            let takes = |&n: &Node| self.is_matmul(n) || (self.is_custom(n) && feeds(n));
+            self.neighbours(node).filter(takes).collect()
         } else {
             vec![]
         };
-        for matmul in matmuls {
-            let regions = self.neighbours(matmul).filter(|&n| self.is_region(n));
-            for together in regions.chain([matmul]) {
+        for center in centers {
+            let before = |&n: &Node| {
+                let operands = &self.graph.node(center).operands;
+                self.is_matmul(center)
+                    || self.graph.node(n).results.iter().any(|v| operands.contains(v))
+            };
+            let regions = self.neighbours(center).filter(|&n| self.is_region(n)).filter(before);
+            for together in regions.chain([center]) {
                 if let Some(at) = self.position[together.index()] {
                     range.start = range.start.min(at);
                     range.end = range.end.max(at);
@@ -118,6 +128,10 @@ impl<'a> StepOrder<'a> {
 
     fn is_matmul(&self, node: Node) -> bool {
         matches!(self.graph.node(node).op, Op::MatMul { .. })
+    }
+
+    fn is_custom(&self, node: Node) -> bool {
+        matches!(self.graph.node(node).op, Op::Custom(_))
     }
 
     fn is_region(&self, node: Node) -> bool {

@@ -12,7 +12,7 @@ use piecewise_ir::op::Op;
 #[serde(rename_all = "snake_case")]
 pub enum LifetimeRule {
     /// A matmul, the regions of its piece that produce its operands and those that consume its
-    /// result are one moment: what any of them reads is live to the end of the last, what any
+    /// result are one moment, and so are a custom op and the regions that produce its operands: what any of them reads is live to the end of the last, what any
     /// writes from the start of the first. Survives every lowering that is allowed.
     #[default]
     Moments,
@@ -86,11 +86,11 @@ fn read_by_repeated_members(graph: &Graph, stitch: &Stitch) -> Vec<Value> {
 fn spans_of_moments(graph: &Graph, stitch: &Stitch, at: &[LiveRange]) -> Vec<LiveRange> {
     let mut spans = at.to_vec();
     for usage in stitch.uses.values() {
-        for &matmul in &usage.nodes {
-            if !matches!(graph.node(matmul).op, Op::MatMul { .. }) {
+        for &node in &usage.nodes {
+            if !matches!(graph.node(node).op, Op::MatMul { .. } | Op::Custom(_)) {
                 continue;
             }
-            let moment = moment(graph, &usage.nodes, matmul);
+            let moment = moment(graph, &usage.nodes, node);
             let positions = || moment.iter().map(|n| at[n.index()]);
             let start = positions().map(|p| p.start).min().unwrap_or(0);
             let end = positions().map(|p| p.end).max().unwrap_or(0);
@@ -104,14 +104,16 @@ fn spans_of_moments(graph: &Graph, stitch: &Stitch, at: &[LiveRange]) -> Vec<Liv
     spans
 }
 
-/// The matmul with the regions among `nodes` right before and right after it.
-fn moment(graph: &Graph, nodes: &[Node], matmul: Node) -> Vec<Node> {
-    let data = graph.node(matmul);
+/// The matmul with the regions among `nodes` right before and right after it, or the custom op with
+/// those right before it.
+fn moment(graph: &Graph, nodes: &[Node], center: Node) -> Vec<Node> {
+    let data = graph.node(center);
+    let is_matmul = matches!(data.op, Op::MatMul { .. });
     let neighbours = nodes.iter().copied().filter(|&node| {
         let other = graph.node(node);
         let feeds = other.results.iter().any(|v| data.operands.contains(v));
-        let reads = other.operands.iter().any(|v| data.results.contains(v));
+        let reads = is_matmul && other.operands.iter().any(|v| data.results.contains(v));
         matches!(other.op, Op::Region(_)) && (feeds || reads)
     });
-    std::iter::once(matmul).chain(neighbours).collect()
+    std::iter::once(center).chain(neighbours).collect()
 }

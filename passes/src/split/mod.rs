@@ -4,7 +4,8 @@
 //! A piece holds the nodes between two split ops that iterate over one symbol; where the symbol
 //! changes (at the gather of the rows that want logits) a new piece begins. Pure nodes move over
 //! a split op when fewer bytes then cross it, consecutive split ops share a cut, and what has no
-//! kernel joins a neighbour. The order of the members keeps the order of data and of effects.
+//! kernel joins a neighbour. A region that only a split op reads goes with it where the op's
+//! implementation may take it in. The order of the members keeps the order of data and of effects.
 
 mod classify;
 mod cut;
@@ -12,6 +13,7 @@ mod dependence;
 mod error;
 mod members;
 mod remarks;
+mod taken;
 
 use crate::dedupe::{self, Member, MemberKind};
 use classify::NodeRole;
@@ -32,6 +34,9 @@ pub struct SplitOptions {
     /// Names of the custom ops to cut at. `None`: every op whose call says that it splits. Empty:
     /// never.
     pub split_ops: Option<Vec<String>>,
+    /// Names of the custom ops whose implementations may take in the region before them: where one
+    /// splits, a region that feeds it and nothing else goes with it.
+    pub regions_of: Vec<String>,
 }
 
 /// What the splitter did.
@@ -50,6 +55,8 @@ pub struct SplitReport {
     /// Index remaps and literals that joined a neighbouring piece, because alone they were a
     /// piece without a kernel.
     pub joined: Vec<Node>,
+    /// Regions that go with the split op after them.
+    pub taken: Vec<Node>,
     /// Bytes over the split ops in program order, summed over split ops, at the bounds.
     pub boundary_bytes_before: u64,
     /// The same as split.
@@ -72,14 +79,17 @@ pub fn split(module: &mut Module, options: &SplitOptions) -> Result<SplitReport,
     let baseline = members::arrange(graph, &dependence, &roles, &program);
     let moved = members::arrange(graph, &dependence, &roles, &cheapest);
     let more_pieces = moved.piece_count() > baseline.piece_count();
-    let (segments, arranged) = if more_pieces { (&program, baseline) } else { (&cheapest, moved) };
+    let (segments, mut arranged) =
+        if more_pieces { (&program, baseline) } else { (&cheapest, moved) };
 
+    let taken = taken::take_regions(graph, &dependence, &mut arranged.members, &options.regions_of);
     let bytes = |segments: &[usize]| cut::boundary_bytes(graph, &dependence, &roles, segments);
     let mut report = SplitReport {
         pieces: arranged.piece_count(),
         split_ops: roles.iter().filter(|r| **r == NodeRole::Split).count(),
         prologue_ops: roles.iter().filter(|r| **r == NodeRole::Prologue).count(),
         moved: differing(&dependence, &program, segments),
+        taken: taken.values().map(|&i| dependence.node(i)).collect(),
         joined: arranged.joined.iter().map(|&i| dependence.node(i)).collect(),
         boundary_bytes_before: bytes(&program),
         boundary_bytes: bytes(segments),
@@ -100,7 +110,11 @@ pub fn split(module: &mut Module, options: &SplitOptions) -> Result<SplitReport,
             over: *over,
             nodes: nodes.iter().map(|&i| dependence.node(i)).collect(),
         }],
-        members::Group::Split(i) => vec![single(*i, MemberKind::Split)],
+        members::Group::Split(i) => {
+            let mut member = single(*i, MemberKind::Split);
+            member.nodes.splice(0..0, taken.get(i).map(|&region| dependence.node(region)));
+            vec![member]
+        }
     });
     let stitch = dedupe::stitch(graph, prologue.chain(rest).collect())?;
     report.unique_pieces = stitch.unique_pieces().len();

@@ -31,7 +31,7 @@ pub(crate) fn explain_steps(
                 report.remark("runs before all pieces", names.node(graph, first), why);
             }
             Step::Split(_) => {
-                if let Some(call) = call(first) {
+                if let Some((first, call)) = nodes.iter().find_map(|&n| Some((n, call(n)?))) {
                     let why = why_split(call, options);
                     report.remark("split here", names.node(graph, first), why);
                 }

@@ -7,6 +7,7 @@ use super::super::region::{
 use super::super::text::storage;
 use super::Shape;
 use crate::op::cuda::CudaRegionBefore;
+use piecewise_ir::region::ParamMode;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -60,9 +61,12 @@ impl Taken {
         else {
             return None;
         };
-        let mutated =
-            region.params.iter().filter(|mode| **mode == piecewise_ir::region::ParamMode::Mut);
-        if slots != others || !roles[slots].staged || mutated.count() != 2 {
+        let mutated = region.params.iter().filter(|mode| **mode == ParamMode::Mut);
+        if region.body.outputs().len() != 1
+            || slots != others
+            || !roles[slots].staged
+            || mutated.count() != 2
+        {
             return None;
         }
         let makers =
