@@ -67,7 +67,7 @@ fn on_host(source: &str) -> String {
     let mut text = source
         .replace("#include \"prelude.cuh\"", "")
         .replace("__shared__ alignas(16)", "__shared__")
-        .replace("extern __shared__ Bytes16 staged[];", "static Bytes16 staged[16384];")
+        .replace("extern __shared__ Bytes16 staged[];", "Bytes16* const staged = (Bytes16*)emu_dynamic;")
         .replace(HOPPER, concat!("typedef Q T16;\n", include_str!("hopper.h")));
     // The machine's products, which the host has as templates.
     while let Some(at) = text.find("DEVICE void multiply_add_tile") {
@@ -148,14 +148,16 @@ pub(crate) fn emulate(name: &str, case: &Case) -> Vec<Vec<u8>> {
         assert_eq!(types.len(), l.params.len());
         let _ = writeln!(
             main,
-            "emu_launch({{{},{},{}}},{{{},1,1}},[&]{{using namespace source_{};{}({});}});",
+            "emu_guard({});emu_launch({{{},{},{}}},{{{},1,1}},[&]{{using namespace source_{};{}({});}});emu_guarded({});",
+            l.dynamic_shared,
             g[0],
             g[1],
             g[2],
             l.block[0],
             sources.iter().position(|s| *s == l.source).unwrap(),
             l.entry,
-            args.join(",")
+            args.join(","),
+            l.dynamic_shared,
         );
     }
     for (i, a) in case.args.iter().enumerate() {

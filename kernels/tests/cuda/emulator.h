@@ -9,6 +9,17 @@
 #include <deque>
 #include <vector>
 #include <functional>
+
+// Dynamic shared memory, and what nothing may write past the bytes that a launch has of it.
+alignas(1024) static unsigned char emu_dynamic[1 << 18];
+static void emu_guard(size_t bytes) { memset(emu_dynamic + bytes, 0x5c, sizeof emu_dynamic - bytes); }
+static void emu_guarded(size_t bytes) {
+  for (size_t i = bytes; i < sizeof emu_dynamic; ++i)
+    if (emu_dynamic[i] != 0x5c) {
+      fprintf(stderr, "shared memory written %zu bytes past its end\n", i - bytes);
+      exit(3);
+    }
+}
 struct Dim3{unsigned x,y,z;};
 struct Fiber{ucontext_t c;Dim3 tid;bool done;char*stack;};
 static Fiber*emu_cur;static ucontext_t emu_main;static Dim3 blockIdx,blockDim,gridDim;

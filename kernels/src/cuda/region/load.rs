@@ -140,15 +140,20 @@ impl Emitter<'_, '_> {
         index: &Index,
     ) -> Option<(String, u64, DType, Index)> {
         let (statement, _) = self.source.statement(value)?;
-        let (table, indices, at) = self.source.gathered_of_weight(statement, index)?;
+        let (table, indices, at) = self.source.gathered_of_operand(statement, index)?;
+        let arg = self.source.operand(table.value)?;
         let (_, inside) = self.source.gathered(statement, index, self.variables);
-        let (row, rows) = (self.source.table_row(statement), self.source.args[table as usize].rows);
-        let dtype = self.source.args[table as usize].dtype;
+        let decl = self.source.args[arg as usize];
+        let (row, dtype) = (self.source.table_row(statement), decl.dtype);
+        let size = dtype.size() as u64;
+        let align = alignment(row * size).min(alignment(table.offset * size));
         let start = format!(
-            "a{table} + table_row(widen(x{indices}[{}]), {rows}ull) * {row}ull",
-            at.print()
+            "a{arg} + {}u + table_row(widen(x{indices}[{}]), {}ull) * {row}ull",
+            table.offset,
+            at.print(),
+            table.extent.unwrap_or(decl.rows)
         );
-        Some((start, alignment(row * dtype.size() as u64), dtype, inside))
+        Some((start, align, dtype, inside))
     }
 
     /// The value of the element at `index` of rows gathered from a table.

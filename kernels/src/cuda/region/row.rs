@@ -80,7 +80,8 @@ impl AbsorbedRow {
         let params = arguments(&source).join(", ");
         let row = format!("const u32 row = 0;\n{}", body.rows);
         let made = [
-            &format!("const u32 group = {group}u;\n"),
+            // Its shared memory is its own, whatever group it is.
+            &format!("const u32 group = {group}u;\npool -= group * {}u;\n", body.shared),
             &body.registers,
             &row,
             &body.others[1],

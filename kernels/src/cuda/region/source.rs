@@ -410,20 +410,20 @@ impl<'a> Source<'a> {
         (self.resolve(indices, which, variables), inside)
     }
 
-    /// Of a gather from an operand whole, by indices that are an operand too: both by position, and
-    /// which index the element at `index` of its result takes.
-    pub(super) fn gathered_of_weight(
+    /// Of a gather from an operand, by indices that are an operand too: the table, the operand of
+    /// the indices by position, and which of them the element at `index` of its result takes.
+    pub(super) fn gathered_of_operand(
         &self,
         gather: usize,
         index: &Index,
-    ) -> Option<(u32, u32, Index)> {
-        let statement = &self.statements[gather];
-        if !matches!(statement.op, Op::Gather) || !self.is_whole_table(statement.operands[0]) {
+    ) -> Option<(Table, u32, Index)> {
+        if !matches!(self.statements[gather].op, Op::Gather) {
             return None;
         }
         let mut variables = Variables::default();
+        let table = self.table(gather, &mut variables);
         let ((indices, at), _) = self.gathered(gather, index, &mut variables);
-        let table = self.operand(statement.operands[0])?;
+        self.operand(table.value)?;
         Some((table, self.operand(indices)?, at))
     }
 

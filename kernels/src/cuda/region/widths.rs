@@ -113,9 +113,12 @@ impl Planner<'_, '_> {
     fn is_gathered_ahead(&self, value: Id, index: &Index) -> bool {
         let Some(roles) = self.frame.gathers else { return false };
         let Some((statement, _)) = self.source.statement(value) else { return false };
-        let named = self.source.gathered_of_weight(statement, index);
+        let named = self.source.gathered_of_operand(statement, index);
         named.is_some_and(|(table, indices, at)| {
-            roles[table as usize].weight && roles[indices as usize].staged && at.terms.is_empty()
+            let of = self.source.operand(table.value).map(|arg| roles[arg as usize]);
+            of.is_some_and(|role| role.weight)
+                && roles[indices as usize].staged
+                && at.terms.is_empty()
         })
     }
 
