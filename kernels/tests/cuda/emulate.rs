@@ -67,7 +67,10 @@ fn on_host(source: &str) -> String {
     let mut text = source
         .replace("#include \"prelude.cuh\"", "")
         .replace("__shared__ alignas(16)", "__shared__")
-        .replace("extern __shared__ Bytes16 staged[];", "Bytes16* const staged = (Bytes16*)emu_dynamic;")
+        .replace(
+            "extern __shared__ Bytes16 staged[];",
+            "Bytes16* const staged = (Bytes16*)emu_dynamic;",
+        )
         .replace(HOPPER, concat!("typedef Q T16;\n", include_str!("hopper.h")));
     // The machine's products, which the host has as templates.
     while let Some(at) = text.find("DEVICE void multiply_add_tile") {

@@ -55,6 +55,23 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
   if (CLUSTER > 1) cluster_arrive();
   if (!EARLY) PW_WAIT();
   const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, quad = lane / 4, in_quad = lane % 4;
+#ifdef TAKEN
+  of_query::Row query_row;
+  of_key::Row key_row;
+  of_value::Row value_row;
+  enum { KEY_MAKER = QUERY_THREADS, VALUE_MAKER = KEY_MAKER + KEY_THREADS, MAKERS = VALUE_MAKER + VALUE_THREADS };
+  Q* const fresh_query = (Q*)((u8*)staged + FRESH);
+  K* const fresh_key = (K*)(fresh_query + GROUP * DIM);
+  K* const fresh_value = fresh_key + DIM;
+  // A block's part of each row, by the threads that make it. What is asked for first is on the way
+  // while the tile is looked for.
+#define MAKE(METHOD, ...)                                                                                                                                        \
+  if (threadIdx.x < KEY_MAKER) query_row.METHOD(QUERY_OPERANDS, fresh_query - blockIdx.y * (GROUP * DIM), __VA_ARGS__ threadIdx.x, blockIdx.y);                  \
+  else if (threadIdx.x < VALUE_MAKER) key_row.METHOD(KEY_OPERANDS, fresh_key - blockIdx.y * DIM, __VA_ARGS__ threadIdx.x - KEY_MAKER, blockIdx.y);                \
+  else if (threadIdx.x < MAKERS) value_row.METHOD(VALUE_OPERANDS, fresh_value - blockIdx.y * VALUE_DIM, __VA_ARGS__ threadIdx.x - VALUE_MAKER, blockIdx.y)
+  MAKE(ask, );
+  const i32 slot_of_newest = SLOTS[0];
+#endif
   Tile found;
   if (!find_tile<ROWS>(found, blockIdx.x, lengths, starts, query_lengths, counts + sequence_symbol, sequences, pages, 1, FEW ? FEW : 0xffffffffu)) {
     if (EARLY) PW_WAIT();
@@ -77,17 +94,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
   const u32 newest = length > 0 ? length - 1 : 0, newest_page = newest / PAGE;
   const bool brings = start >= 0 && (u32)start < rows && length > 0;
   const bool has_newest = brings && newest_page >= first && newest_page < upto;
-  Q* const fresh_query = (Q*)((u8*)staged + FRESH);
-  K* const fresh_key = (K*)(fresh_query + GROUP * DIM);
-  K* const fresh_value = fresh_key + DIM;
-  of_query::Row query_row;
-  of_key::Row key_row;
-  of_value::Row value_row;
-  enum { KEY_MAKER = QUERY_THREADS, VALUE_MAKER = KEY_MAKER + KEY_THREADS, MAKERS = VALUE_MAKER + VALUE_THREADS };
-  if (threadIdx.x < KEY_MAKER) query_row.ahead(QUERY_OPERANDS, fresh_query, threadIdx.x, blockIdx.y);
-  else if (has_newest && threadIdx.x < VALUE_MAKER) key_row.ahead(KEY_OPERANDS, fresh_key, threadIdx.x - KEY_MAKER, blockIdx.y);
-  else if (has_newest && threadIdx.x < MAKERS) value_row.ahead(VALUE_OPERANDS, fresh_value, threadIdx.x - VALUE_MAKER, blockIdx.y);
-  const i32 slot_of_newest = brings ? SLOTS[0] : -1;
 #endif
   Bytes16* own = staged + warp * (STAGES * STAGE);
   // A lane has the page of one in 32 of this warp; a byte says how many keys a stage holds.
@@ -115,6 +121,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
   };
   find_pages(0);
 #ifdef TAKEN
+  MAKE(ahead, );
+#ifdef WAIT_FIRST
+  PW_WAIT();
+  MAKE(fetch, );
+#endif
+#endif
+#ifdef TAKEN
   // What this kernel makes is the only thing that the step writes of them.
   const u32 written = upto;
 #else
@@ -132,16 +145,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
       }
     }
   }
+#ifndef WAIT_FIRST
   if (EARLY) PW_WAIT();
+#endif
 
 #ifdef TAKEN
-  if (threadIdx.x < KEY_MAKER) {
-    query_row.make(QUERY_OPERANDS, fresh_query - blockIdx.y * (GROUP * DIM), counts, (u8*)staged + QUERY_POOL, threadIdx.x, blockIdx.y);
-  } else if (has_newest && threadIdx.x < VALUE_MAKER) {
-    key_row.make(KEY_OPERANDS, fresh_key - blockIdx.y * DIM, counts, (u8*)staged + KEY_POOL, threadIdx.x - KEY_MAKER, blockIdx.y);
-  } else if (has_newest && threadIdx.x < MAKERS) {
-    value_row.make(VALUE_OPERANDS, fresh_value - blockIdx.y * VALUE_DIM, counts, (u8*)staged + VALUE_POOL, threadIdx.x - VALUE_MAKER, blockIdx.y);
-  }
+#ifndef WAIT_FIRST
+  MAKE(fetch, );
+#endif
+  u8* const pool = (u8*)staged + (threadIdx.x < KEY_MAKER ? QUERY_POOL : threadIdx.x < VALUE_MAKER ? KEY_POOL : VALUE_POOL);
+  MAKE(make, counts, pool,);
   __syncthreads();
   if (has_newest && (u64)(i64)slot_of_newest < kv_rows) {
     const u64 at = (u64)slot_of_newest * KV_HEADS + blockIdx.y;

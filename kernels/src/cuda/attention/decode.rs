@@ -46,7 +46,10 @@ impl Layout {
         let query_staged = shape.dim > REGISTER_DIM;
         let queries = if query_staged { ROWS * key_row } else { 0 };
         let warps = if 4 * 2 * page + queries <= MAX_SHARED { 4 } else { 2 };
-        let stages = (STAGED / (warps * page)).clamp(2, 4);
+        let mut stages = (STAGED / (warps * page)).clamp(2, 4);
+        if let Some(n) = std::env::var("PW_STAGES").ok().and_then(|v| v.parse().ok()) {
+            stages = n;
+        }
         Self { warps, stages, query_staged, shared: warps * stages * page + queries }
     }
 }

@@ -52,6 +52,9 @@ impl Taken {
         threads: u64,
         at: u64,
     ) -> Option<Self> {
+        if std::env::var_os("PW_TAKEN").is_some_and(|v| v == "0") {
+            return None;
+        }
         let CudaRegionBefore { region, roles, results, shared } = *before;
         let state = |operand| shared.iter().position(|&of| of == Some(operand));
         let (keys, values) = (state(1)?, state(2)?);
@@ -91,6 +94,9 @@ impl Taken {
         let fresh = (shape.group() * shape.dim + shape.dim + shape.value_dim) * size;
         let mut bytes = at + fresh.next_multiple_of(16);
         let mut text = String::from("#define TAKEN\n");
+        if std::env::var_os("PW_WAIT_FIRST").is_some() {
+            text.push_str("#define WAIT_FIRST\n");
+        }
         let mut types = BTreeMap::from([(slots, "const i32*".to_owned())]);
         let mut ahead = vec![slots];
         for (name, made) in [("QUERY", &query), ("KEY", &key), ("VALUE", &value)] {

@@ -16,6 +16,19 @@ pub(super) fn alignment(bytes: u64) -> u64 {
     if bytes == 0 { 16 } else { 16.min(1 << bytes.trailing_zeros()) }
 }
 
+/// A row of a weight that a gather reads.
+pub(super) struct GatheredRow {
+    /// Where it lies.
+    pub(super) start: String,
+    pub(super) align: u64,
+    pub(super) dtype: DType,
+    /// The element of it.
+    pub(super) inside: Index,
+    /// Its number in memory, and the type of that.
+    pub(super) number: String,
+    pub(super) number_lane: &'static str,
+}
+
 impl Emitter<'_, '_> {
     /// Where the elements of a value in memory start, for this row, its alignment in bytes, and
     /// how its elements are stored.
@@ -132,28 +145,30 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// Where the row lies that an element of a staged operand names, of the weight that a gather
-    /// reads; its alignment, and which element of it the one at `index` is.
+    /// Of the rows of a weight that a gather reads by indices of an operand, the one that the
+    /// element at `index` is in, where `which` has its number.
     pub(super) fn gathered_row(
         &mut self,
         value: Id,
         index: &Index,
-    ) -> Option<(String, u64, DType, Index)> {
+        which: &str,
+    ) -> Option<GatheredRow> {
         let (statement, _) = self.source.statement(value)?;
         let (table, indices, at) = self.source.gathered_of_operand(statement, index)?;
         let arg = self.source.operand(table.value)?;
         let (_, inside) = self.source.gathered(statement, index, self.variables);
         let decl = self.source.args[arg as usize];
-        let (row, dtype) = (self.source.table_row(statement), decl.dtype);
-        let size = dtype.size() as u64;
-        let align = alignment(row * size).min(alignment(table.offset * size));
-        let start = format!(
-            "a{arg} + {}u + table_row(widen(x{indices}[{}]), {}ull) * {row}ull",
-            table.offset,
-            at.print(),
-            table.extent.unwrap_or(decl.rows)
-        );
-        Some((start, align, dtype, inside))
+        let (row, size) = (self.source.table_row(statement), decl.dtype.size() as u64);
+        let extent = table.extent.unwrap_or(decl.rows);
+        let offset = table.offset;
+        Some(GatheredRow {
+            start: format!("a{arg} + {offset}u + table_row({which}, {extent}ull) * {row}ull"),
+            align: alignment(row * size).min(alignment(offset * size)),
+            dtype: decl.dtype,
+            inside,
+            number: format!("widen(x{indices}[{}])", at.print()),
+            number_lane: lane(self.source.args[indices as usize].dtype),
+        })
     }
 
     /// The value of the element at `index` of rows gathered from a table.

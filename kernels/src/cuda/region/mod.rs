@@ -167,9 +167,10 @@ fn row_kernel(
 struct Body {
     /// Registers of the stages.
     registers: String,
-    /// Registers of leaves loaded ahead, and their loads: of what no kernel writes, and of others.
-    weights: [String; 2],
-    others: [String; 2],
+    /// Registers of leaves loaded ahead, their loads, and the loads of what says where they lie: of
+    /// what no kernel writes, and of others.
+    weights: [String; 3],
+    others: [String; 3],
     /// Where each row argument's row starts.
     rows: String,
     /// Shared memory of one group, and its bytes.

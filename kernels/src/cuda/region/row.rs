@@ -29,9 +29,10 @@ pub(in crate::cuda) struct RowMakers<'a> {
     pub(in crate::cuda) group: u64,
 }
 
-/// Row 0 of a region of one result: a structure whose `ahead` loads what no kernel of the step
-/// writes, and whose `make` does the rest, for the thread `lane` of those that make it and the
-/// range `part`. The result's address is that of the whole row.
+/// Row 0 of a region of one result: a structure whose `ask` and then `ahead` load what no kernel of
+/// the step writes, whose `fetch` loads what others write, and whose `make` does the rest, for the
+/// thread `lane` of those that make it and the range `part`. The result's address is that of the
+/// whole row.
 pub(in crate::cuda) struct AbsorbedRow {
     pub(in crate::cuda) text: String,
     /// The parameters of the operands, without names.
@@ -79,24 +80,21 @@ impl AbsorbedRow {
         let body = component_body(&source, &mut variables, &component, roles, frame.held)?;
         let params = arguments(&source).join(", ");
         let row = format!("const u32 row = 0;\n{}", body.rows);
-        let made = [
-            // Its shared memory is its own, whatever group it is.
-            &format!("const u32 group = {group}u;\npool -= group * {}u;\n", body.shared),
-            &body.registers,
-            &row,
-            &body.others[1],
-            &body.pool,
-            &body.code,
-        ];
-        let made: String = made.into_iter().map(String::as_str).collect();
         let mut text = format!("namespace of_{name} {{\n{}", literals(&source)?);
         let registers = format!("{}{}", body.weights[0], body.others[0]);
         let _ = writeln!(text, "struct Row {{\n{}", indented(&registers, 2).trim_end());
-        let _ = writeln!(
-            text,
-            "  DEVICE void ahead({params}, u32 lane, u32 part) {{\n{}  }}",
-            indented(&format!("{row}{}", body.weights[1]), 4)
-        );
+        let loads =
+            [("ask", &body.weights[2]), ("ahead", &body.weights[1]), ("fetch", &body.others[1])];
+        for (load, code) in loads {
+            let code = indented(&format!("{row}{code}"), 4);
+            let _ =
+                writeln!(text, "  DEVICE void {load}({params}, u32 lane, u32 part) {{\n{code}  }}");
+        }
+        // Its shared memory is its own, whatever group it is.
+        let mut made = format!("const u32 group = {group}u;\npool -= group * {}u;\n", body.shared);
+        for code in [&body.registers, &row, &body.pool, &body.code] {
+            made.push_str(code);
+        }
         let _ = writeln!(
             text,
             "  DEVICE void make({params}, const i32* counts, u8* pool, u32 lane, u32 part) {{\n{}  }}\n}};\n}}",

@@ -417,14 +417,14 @@ impl Emitter<'_, '_> {
         Ok(())
     }
 
-    /// The registers of the leaves that go ahead and their loads: of those that no kernel writes,
-    /// or of the others.
+    /// The registers of the leaves that go ahead, their loads, and the loads of what says where they
+    /// lie: of those that no kernel writes, or of the others.
     pub(super) fn load_ahead(
         &mut self,
         weights: bool,
         is_weight: impl Fn(u32) -> bool,
-    ) -> [String; 2] {
-        let (mut registers, mut code) = (String::new(), String::new());
+    ) -> [String; 3] {
+        let [mut registers, mut code, mut asked] = [const { String::new() }; 3];
         let carried = self.carried;
         for (i, (value, index, elements)) in carried.iter().enumerate() {
             self.width = self.component.width(*elements);
@@ -436,10 +436,13 @@ impl Emitter<'_, '_> {
                     (!row && is_weight(arg), start, align, dtype, index.clone())
                 }
                 None => {
-                    let Some((row, align, dtype, inside)) = self.gathered_row(*value, index) else {
-                        continue;
-                    };
-                    (true, row, align, dtype, inside)
+                    let which = format!("w{i}");
+                    let Some(row) = self.gathered_row(*value, index, &which) else { continue };
+                    if weights {
+                        let _ = writeln!(registers, "{} {which};", row.number_lane);
+                        let _ = writeln!(asked, "{which} = {};", row.number);
+                    }
+                    (true, row.start, row.align, row.dtype, row.inside)
                 }
             };
             if ahead != weights {
@@ -455,6 +458,6 @@ impl Emitter<'_, '_> {
             let (storage, rounds) = (storage(dtype), self.rounds(*elements, self.width));
             let _ = writeln!(registers, "Pack<{storage}, {}> c{i}[{rounds}];", self.width);
         }
-        [registers, code]
+        [registers, code, asked]
     }
 }
