@@ -40,7 +40,7 @@ fn function<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 #[test]
 fn every_rule_is_on_the_page_with_a_test_that_names_its_code() {
     let rules = rules();
-    assert!(rules.len() > 80, "only {} rules were found", rules.len());
+    assert!(rules.len() > 70, "only {} rules were found", rules.len());
     let page = read("docs/faults.md");
     let mut found = BTreeSet::new();
     for line in page.lines() {
