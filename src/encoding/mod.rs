@@ -8,8 +8,8 @@ mod spread;
 mod text;
 mod vision;
 
-pub use crate::models::encoder::{ImageItem, Values};
-pub use protocol::{ItemEncoder, ItemError, OutputRows};
+pub use crate::models::encoder::{ImageItem, OutputRows, Values};
+pub use protocol::{ItemEncoder, ItemError};
 pub use runner::{Encoder, ItemOutputs, default_budgets};
 pub use spread::{encode_on, spread};
 pub use text::{LoadError, TextEncoder, TextItem, TextModel};

@@ -1,19 +1,5 @@
 //! Which items share a step.
 
-/// What a step of these items costs, in any unit, as long as it is the same for all: `rows[p]` are
-/// their rows on path `p`, together, and `items` is how many they are. `None` where no step takes
-/// them.
-pub trait StepCost {
-    /// The cost.
-    fn cost(&self, rows: &[u64], items: usize) -> Option<f64>;
-}
-
-impl<F: Fn(&[u64], usize) -> Option<f64>> StepCost for F {
-    fn cost(&self, rows: &[u64], items: usize) -> Option<f64> {
-        self(rows, items)
-    }
-}
-
 /// Steps by the places of their items, ascending, and the items that no step takes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Packing {
@@ -28,9 +14,12 @@ const EXACT: usize = 10;
 
 /// Packs `items`, each given by its rows on every path, into steps of the least cost: the least of
 /// all up to 10 items; above that, of neighbours by size. Never more steps than items.
-pub fn pack(items: &[Vec<u64>], cost: &impl StepCost) -> Packing {
+///
+/// `cost` is what a step costs, in any unit, by the rows of its items together on each path and
+/// their number; `None` where no step takes them.
+pub fn pack(items: &[Vec<u64>], cost: &impl Fn(&[u64], usize) -> Option<f64>) -> Packing {
     let (taken, refused): (Vec<usize>, Vec<usize>) =
-        (0..items.len()).partition(|&i| cost.cost(&items[i], 1).is_some());
+        (0..items.len()).partition(|&i| cost(&items[i], 1).is_some());
     let mut steps = match taken.len() <= EXACT {
         true => of_all_ways(items, &taken, cost),
         false => of_neighbours(items, taken, cost),
@@ -40,14 +29,22 @@ pub fn pack(items: &[Vec<u64>], cost: &impl StepCost) -> Packing {
     Packing { steps, refused }
 }
 
-fn cost_of(items: &[Vec<u64>], step: &[usize], cost: &impl StepCost) -> Option<f64> {
+fn cost_of(
+    items: &[Vec<u64>],
+    step: &[usize],
+    cost: &impl Fn(&[u64], usize) -> Option<f64>,
+) -> Option<f64> {
     let paths = step.first().map_or(0, |&first| items[first].len());
     let sums = (0..paths).map(|path| step.iter().map(|&i| items[i][path]).sum());
-    cost.cost(&Vec::from_iter(sums), step.len())
+    cost(&Vec::from_iter(sums), step.len())
 }
 
 /// The least sum of costs over all partitions, by dynamic programming over subsets.
-fn of_all_ways(items: &[Vec<u64>], taken: &[usize], cost: &impl StepCost) -> Vec<Vec<usize>> {
+fn of_all_ways(
+    items: &[Vec<u64>],
+    taken: &[usize],
+    cost: &impl Fn(&[u64], usize) -> Option<f64>,
+) -> Vec<Vec<usize>> {
     let members = |set: usize| -> Vec<usize> {
         let places = taken.iter().enumerate().filter(|(bit, _)| set & (1 << bit) != 0);
         places.map(|(_, &item)| item).collect()
@@ -91,7 +88,7 @@ fn of_all_ways(items: &[Vec<u64>], taken: &[usize], cost: &impl StepCost) -> Vec
 fn of_neighbours(
     items: &[Vec<u64>],
     mut taken: Vec<usize>,
-    cost: &impl StepCost,
+    cost: &impl Fn(&[u64], usize) -> Option<f64>,
 ) -> Vec<Vec<usize>> {
     taken.sort_by_key(|&i| (items[i].iter().sum::<u64>(), i));
     let paths = items[taken[0]].len();
@@ -103,7 +100,7 @@ fn of_neighbours(
         for (end, &item) in taken.iter().enumerate().skip(start) {
             rows.iter_mut().zip(&items[item]).for_each(|(sum, rows)| *sum += rows);
             // Larger runs do not fit either.
-            let Some(cost) = cost.cost(&rows, end + 1 - start) else { break };
+            let Some(cost) = cost(&rows, end + 1 - start) else { break };
             let total = best[start].0 + cost;
             if total < best[end + 1].0 {
                 best[end + 1] = (total, start);
@@ -129,7 +126,7 @@ mod tests {
         items: &[Vec<u64>],
         at: usize,
         steps: &mut Vec<Vec<usize>>,
-        cost: &impl StepCost,
+        cost: &impl Fn(&[u64], usize) -> Option<f64>,
     ) -> f64 {
         if at == items.len() {
             return steps
@@ -153,7 +150,7 @@ mod tests {
     }
 
     /// Budgets of random sizes and random costs; a step takes the cheapest that holds it.
-    fn random_cost(rng: &mut Rng) -> impl StepCost + use<> {
+    fn random_cost(rng: &mut Rng) -> impl Fn(&[u64], usize) -> Option<f64> + use<> {
         let count = 1 + rng.below(4);
         let budget = |rng: &mut Rng| (1 + rng.below(60) as u64, 1.0 + rng.below(1000) as f64);
         let budgets = Vec::from_iter((0..count).map(|_| budget(rng)));
@@ -201,7 +198,7 @@ mod tests {
             let items = Vec::from_iter((0..60).map(|_| vec![1 + rng.below(40) as u64]));
             let packing = pack(&items, &cost);
             all_once(&items, &packing);
-            let alone: f64 = items.iter().filter_map(|item| cost.cost(item, 1)).sum();
+            let alone: f64 = items.iter().filter_map(|item| cost(item, 1)).sum();
             let found: f64 =
                 packing.steps.iter().map(|step| cost_of(&items, step, &cost).unwrap()).sum();
             assert!(found <= alone, "{found} against {alone}");

@@ -1,7 +1,7 @@
 //! What a model says of itself so that its items can be packed into steps.
 
 use crate::models::TokenizerError;
-use crate::models::encoder::Values;
+use crate::models::encoder::{OutputRows, Values};
 use crate::session::SessionError;
 use std::sync::Arc;
 
@@ -28,15 +28,6 @@ pub enum ItemError {
     /// The step that it was in failed.
     #[error("the step failed: {0}")]
     Step(Arc<SessionError>),
-}
-
-/// The rows of an output, f32, and which of them are an item's.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum OutputRows {
-    /// One for each item, of so many elements.
-    PerItem(usize),
-    /// As many as the item brings, of so many elements each.
-    PerRow(usize),
 }
 
 /// A model that encodes items, each as a whole.

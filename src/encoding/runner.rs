@@ -1,11 +1,11 @@
 //! Items to outputs, by steps at budgets.
 
 use super::packing::pack;
-use super::protocol::{ItemEncoder, ItemError, OutputRows};
+use super::protocol::{ItemEncoder, ItemError};
 use crate::assembly::{Assembly, AssemblyError, Notice};
 use crate::models::Checkpoint;
 use crate::models::encoder::EncoderBounds;
-use crate::models::encoder::Values;
+use crate::models::encoder::{OutputRows, Values};
 use crate::session::{Session, SessionError};
 use piecewise_ir::graph::Graph;
 use piecewise_runtime::config::ConfigLayers;

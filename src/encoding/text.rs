@@ -1,10 +1,10 @@
 //! Texts to embeddings, many in a step.
 
-use super::protocol::{ItemEncoder, ItemError, OutputRows};
+use super::protocol::{ItemEncoder, ItemError};
 use super::runner::Encoder;
 use crate::assembly::{AssemblyError, Notice};
-use crate::models::encoder::Values;
 use crate::models::encoder::{EncoderBounds, EncoderError, TextEncoderConfig, TextOutput};
+use crate::models::encoder::{OutputRows, Values};
 use crate::models::tokenizer::check_token_ids;
 use crate::models::{
     Checkpoint, CheckpointError, ConfigError as FolderError, TextTokenizer, TokenizerError,

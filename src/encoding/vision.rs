@@ -1,10 +1,10 @@
 //! Images, as patches, to rows.
 
-use super::protocol::{ItemEncoder, ItemError, OutputRows};
+use super::protocol::{ItemEncoder, ItemError};
 use super::runner::Encoder;
 use super::text::{LoadError, bounds_and_dtype};
 use crate::assembly::Notice;
-use crate::models::encoder::{ImageItem, Values, VisionConfig};
+use crate::models::encoder::{ImageItem, OutputRows, Values, VisionConfig};
 use crate::models::{Checkpoint, check_weights};
 use piecewise_runtime::config::ConfigLayers;
 use std::path::Path;
@@ -59,12 +59,7 @@ impl ItemEncoder for VisionModel {
     }
 
     fn outputs(&self) -> Vec<OutputRows> {
-        let outputs = self.config.outputs().into_iter();
-        let rows = outputs.map(|output| match output.per_item {
-            true => OutputRows::PerItem(output.width),
-            false => OutputRows::PerRow(output.width),
-        });
-        rows.collect()
+        self.config.outputs()
     }
 
     fn assemble(&self, item: &ImageItem, outputs: &mut [Vec<f32>]) {

@@ -231,6 +231,20 @@ impl CudaDevice {
         self.counts.set(counts);
     }
 
+    /// Where in a block `what`, a copy of `bytes` bytes to `to`, begins, if both ends are backed.
+    fn copied_from(
+        &self,
+        what: &str,
+        block: HostBlock,
+        offset: u64,
+        bytes: u64,
+        to: Address,
+    ) -> Result<*const u8, DeviceError> {
+        self.memory.check(what, to, bytes)?;
+        let from = self.block(block, offset.saturating_add(bytes))?.as_ptr();
+        Ok(from.wrapping_add(offset as usize))
+    }
+
     fn block(&self, block: HostBlock, bytes: u64) -> Result<&PinnedBlock, DeviceError> {
         let found = self.blocks.get(block.id as usize);
         found.filter(|found| bytes <= found.bytes().len() as u64).ok_or_else(|| {
@@ -371,12 +385,10 @@ impl Device for CudaDevice {
         to: Address,
     ) -> Result<(), DeviceError> {
         self.enter()?;
-        self.memory.check("a copy to the device", to, bytes)?;
-        let from = self.block(block, offset.saturating_add(bytes))?.as_ptr();
+        let from = self.copied_from("a copy to the device", block, offset, bytes, to)?;
         if bytes == 0 {
             return Ok(());
         }
-        let from = from.wrapping_add(offset as usize);
         self.driver()
             .copy_in(to.0, from, bytes, self.stream.handle)
             .map_err(|e| device_error(format!("copy {bytes} bytes to {to}"), &e))
@@ -390,13 +402,11 @@ impl Device for CudaDevice {
         to: Address,
     ) -> Result<(), DeviceError> {
         self.enter()?;
-        let bytes = rows.span();
-        self.memory.check("a copy of rows to the device", to, bytes)?;
-        let from = self.block(block, offset.saturating_add(bytes))?.as_ptr();
+        let from =
+            self.copied_from("a copy of rows to the device", block, offset, rows.span(), to)?;
         if rows.width == 0 || rows.count == 0 {
             return Ok(());
         }
-        let from = from.wrapping_add(offset as usize);
         self.driver()
             .copy_in_rows(to.0, from, rows, self.stream.handle)
             .map_err(|e| device_error(format!("copy {rows:?} to {to}"), &e))

@@ -14,24 +14,28 @@ use super::Family;
 use super::error::ConfigError;
 use super::fields::Fields;
 
-/// Keys that are read elsewhere.
-const READ: &[&str] = &[
+/// Keys that are read elsewhere, of every architecture.
+const READ_OF_ALL: &[&str] = &[
     "architectures",
     "model_type",
     "hidden_size",
     "intermediate_size",
     "num_hidden_layers",
     "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
     "vocab_size",
-    "rms_norm_eps",
     "tie_word_embeddings",
     "max_position_embeddings",
     "dtype",
     "torch_dtype",
     "bos_token_id",
     "eos_token_id",
+];
+
+/// Further ones that are read of a decoder.
+const READ: &[&str] = &[
+    "num_key_value_heads",
+    "head_dim",
+    "rms_norm_eps",
     "rope_parameters",
     "rope_theta",
     "rope_scaling",
@@ -145,14 +149,16 @@ pub(super) fn sort_keys(root: &Fields<'_>) -> Result<Vec<String>, ConfigError> {
     sort_keys_beside(root, READ)
 }
 
-/// Applies the policy of this module where the keys `read` are read elsewhere.
+/// Applies the policy of this module where, besides those of all, the keys `read` are read
+/// elsewhere.
 pub(in crate::models) fn sort_keys_beside(
     root: &Fields<'_>,
     read: &[&str],
 ) -> Result<Vec<String>, ConfigError> {
     let mut ignored = Vec::new();
     for (key, value) in root.iter() {
-        if read.contains(&key) || INERT.contains(&key) || asks_for_nothing(value) {
+        let is_read = READ_OF_ALL.contains(&key) || read.contains(&key);
+        if is_read || INERT.contains(&key) || asks_for_nothing(value) {
             continue;
         }
         if CHANGES_MATHS.iter().any(|word| key.contains(word)) {

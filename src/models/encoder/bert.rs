@@ -39,28 +39,15 @@ pub struct BertConfig {
 }
 
 const READ: &[&str] = &[
-    "architectures",
-    "model_type",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "vocab_size",
-    "max_position_embeddings",
     "type_vocab_size",
     "layer_norm_eps",
     "hidden_act",
     "pad_token_id",
-    "dtype",
-    "torch_dtype",
     "position_embedding_type",
     "is_decoder",
     "add_cross_attention",
     "attention_probs_dropout_prob",
     "hidden_dropout_prob",
-    "bos_token_id",
-    "eos_token_id",
-    "tie_word_embeddings",
 ];
 
 impl BertConfig {

@@ -11,7 +11,7 @@ use piecewise_runtime::roles;
 pub struct EncoderBounds {
     /// The most rows of a step: of all its items together.
     pub max_rows: u64,
-    /// The items that a step has room for; those that it lacks are segments of no rows.
+    /// The most items of a step.
     pub max_items: u64,
 }
 
@@ -22,6 +22,15 @@ pub enum Values {
     I32(Vec<i32>),
     /// Of an `f32` input.
     F32(Vec<f32>),
+}
+
+/// The rows of an output, f32, and which of them are an item's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OutputRows {
+    /// One for each item, of so many elements.
+    PerItem(usize),
+    /// As many as the item brings, of so many elements each.
+    PerRow(usize),
 }
 
 /// The rows of a step and its items.

@@ -18,11 +18,11 @@ mod vit;
 
 pub use bert::BertConfig;
 pub use images::ImageItem;
-pub use inputs::{EncoderBounds, Values};
+pub use inputs::{EncoderBounds, OutputRows, Values};
 pub use layers::Activation;
 pub use modernbert::ModernBertConfig;
 pub use pooling::Pooling;
 pub use qwen_vl::{QwenVlConfig, QwenVlKind};
 pub use text::{EncoderError, TextArchitecture, TextEncoderConfig, TextOutput};
-pub use vision::{VisionConfig, VisionOutput};
+pub use vision::VisionConfig;
 pub use vit::{VitConfig, VitFamily};

@@ -2,7 +2,7 @@
 
 use super::super::config::fields::Fields;
 use super::super::config::options::sort_keys_beside;
-use super::super::config::{ConfigError, read_dtype};
+use super::super::config::{ConfigError, RopeConfig, RopeScaling, read_dtype};
 use super::super::op_builders::{AttentionSpec, KernelOps};
 use super::inputs::PackedRows;
 use super::layers::{Activation, NormNames, layer_norm};
@@ -39,14 +39,6 @@ pub struct ModernBertConfig {
 }
 
 const READ: &[&str] = &[
-    "architectures",
-    "model_type",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "vocab_size",
-    "max_position_embeddings",
     "norm_eps",
     "norm_bias",
     "hidden_activation",
@@ -58,10 +50,6 @@ const READ: &[&str] = &[
     "rope_parameters",
     "global_rope_theta",
     "local_rope_theta",
-    "dtype",
-    "torch_dtype",
-    "bos_token_id",
-    "eos_token_id",
     "cls_token_id",
     "classifier_activation",
     "classifier_bias",
@@ -72,7 +60,6 @@ const READ: &[&str] = &[
     "mlp_dropout",
     "sparse_pred_ignore_index",
     "sparse_prediction",
-    "tie_word_embeddings",
 ];
 const THETA: std::ops::RangeInclusive<f64> = 1.0..=1e15;
 
@@ -163,8 +150,8 @@ pub(super) fn rows<'b>(
     };
     let positions = packed.row_input(POSITIONS);
     let ropes = config.rope_thetas.map(|theta| {
-        let pairs = (0..dim / 2).map(|pair| theta.powf(-((2 * pair) as f64) / dim as f64));
-        b.rope_table(&Vec::from_iter(pairs), config.positions as u64)
+        let rope = RopeConfig { theta, scaling: RopeScaling::None };
+        b.rope_table(&rope.inverse_frequencies(dim as usize), config.positions as u64)
     });
     let table = b.weight("embeddings.tok_embeddings.weight", [config.vocab_size as u64, hidden]);
     let words = table.gather(packed.row_input(IDS)).cast(DType::F32);

@@ -2,7 +2,7 @@
 //! rows and columns, frames and windows as segments.
 
 use super::super::config::fields::Fields;
-use super::super::config::{ConfigError, read_dtype};
+use super::super::config::{ConfigError, RopeConfig, RopeScaling, read_dtype};
 use super::super::op_builders::{AttentionSpec, KernelOps, Segments};
 use super::inputs::{EncoderBounds, LENGTHS, STARTS};
 use super::layers::{Activation, NormNames, layer_norm, linear};
@@ -179,8 +179,9 @@ pub(super) fn merged_rows<'b>(
     let width = config.patch_width() as u64;
     let patches = b.input(PATCHES, DType::F32, (rows, width)).padding(0.0);
     let dim = config.head_dim();
-    let pairs = (0..dim / 4).map(|k| ROPE_THETA.powf(-((2 * k) as f64) / (dim / 2) as f64));
-    let table = b.rope_table(&Vec::from_iter(pairs), LONGEST_SIDE);
+    let rope = RopeConfig { theta: ROPE_THETA, scaling: RopeScaling::None };
+    // Half of a head turns by the row, half by the column.
+    let table = b.rope_table(&rope.inverse_frequencies(dim as usize / 2), LONGEST_SIDE);
     let [by_row, by_column] = [ROWS, COLUMNS].map(|name| table.gather(index(name)));
     let angles = [0, dim / 4].map(|start| {
         let part = |x: Tensor<'b>| x.slice(1, start..start + dim / 4);

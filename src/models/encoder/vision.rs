@@ -3,7 +3,7 @@
 use super::super::checkpoint::Checkpoint;
 use super::super::config::fields::Fields;
 use super::super::config::{ConfigError, parse_json, read};
-use super::inputs::{EncoderBounds, PackedRows};
+use super::inputs::{EncoderBounds, OutputRows, PackedRows};
 use super::qwen_vl::{self, QwenVlConfig, QwenVlKind};
 use super::text::{EncoderError, stored_dtypes};
 use super::vit::{self, VitConfig, VitFamily};
@@ -22,15 +22,6 @@ pub enum VisionConfig {
     /// `qwen2_5_vl_vision` and `qwen3_vl_vision`, or the `vision_config` of a `qwen2_5_vl` or a
     /// `qwen3_vl`.
     QwenVl(QwenVlConfig),
-}
-
-/// How many rows an output has, and how wide they are.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct VisionOutput {
-    /// One row for each item, or as many as the item has.
-    pub per_item: bool,
-    /// Elements of a row.
-    pub width: usize,
 }
 
 impl VisionConfig {
@@ -85,17 +76,17 @@ impl VisionConfig {
 
     /// What the graph returns, in its order: of a SigLIP, a CLIP or a ViT its rows and what it pools; of a Qwen the
     /// merged tokens, then each deepstack output.
-    pub fn outputs(&self) -> Vec<VisionOutput> {
+    pub fn outputs(&self) -> Vec<OutputRows> {
         match self {
-            Self::Vit(VitConfig { hidden_size: width, .. }) => {
-                [false, true].map(|per_item| VisionOutput { per_item, width: *width }).to_vec()
+            Self::Vit(VitConfig { hidden_size, .. }) => {
+                vec![OutputRows::PerRow(*hidden_size), OutputRows::PerItem(*hidden_size)]
             }
             Self::QwenVl(config) => {
                 let deepstack = match &config.kind {
                     QwenVlKind::Qwen25 { .. } => 0,
                     QwenVlKind::Qwen3 { deepstack, .. } => deepstack.len(),
                 };
-                vec![VisionOutput { per_item: false, width: config.out_hidden_size }; 1 + deepstack]
+                vec![OutputRows::PerRow(config.out_hidden_size); 1 + deepstack]
             }
         }
     }
