@@ -149,10 +149,7 @@ pub(super) struct CallLine<'a> {
 ///
 /// # Errors
 /// When it can't be read, a line is none, or no item is there.
-pub fn read_item_log(
-    file: &std::path::Path,
-    path: &str,
-) -> Result<Vec<Vec<u64>>, ItemLogError> {
+pub fn read_item_log(file: &std::path::Path, path: &str) -> Result<Vec<Vec<u64>>, ItemLogError> {
     let name = file.display().to_string();
     let failed = |source| ItemLogError::File { file: name.clone(), source };
     let lines = std::io::BufReader::new(std::fs::File::open(file).map_err(failed)?).lines();
@@ -175,7 +172,7 @@ pub fn read_item_log(
     }
 }
 
-/// The budgets by which the calls of a log cost the least, at most as many as by default.
+/// The budgets by which the calls of a log cost the least, at most as many as by default, or 8.
 ///
 /// What steps there are follows from the budgets, and the best budgets follow from the steps: the
 /// calls are packed as if every size had a graph, the capture planner chooses sizes for those
@@ -191,14 +188,15 @@ pub fn planned_budgets(
     let mut best = default_budgets(range, bounds);
     let request = PlanRequest {
         graph_mode: GraphMode::Piecewise,
-        max_graphs: Some(best.len()),
+        max_graphs: Some(best.len().max(GRAPHS)),
         max_num_tokens: best.last().and_then(|&most| u32::try_from(most).ok()),
         ..PlanRequest::default()
     };
     let costs = packing_costs(best.last().copied().unwrap_or(1))?;
     let mut least = cost_of(calls, &Budgets { sizes: best.clone(), bounds }).0;
     // Every whole number of tokens up to the largest step is a budget at first.
-    let (_, mut steps) = packed(calls, bounds, &|tokens| Some(tokens).filter(|&t| t <= bounds.max_rows));
+    let (_, mut steps) =
+        packed(calls, bounds, &|tokens| Some(tokens).filter(|&t| t <= bounds.max_rows));
     for _ in 0..TURNS {
         let mut traffic = Traffic::default();
         for &tokens in &steps {
@@ -220,6 +218,8 @@ pub fn planned_budgets(
     Ok(best)
 }
 
+/// Graphs that there may be where fewer are the default.
+const GRAPHS: usize = 8;
 /// The most turns between packing and planning.
 const TURNS: usize = 8;
 
@@ -314,7 +314,11 @@ mod tests {
         let said = Vec::from_iter(one.unreachable(TokenRange::always(36)));
         assert_eq!(
             said[0],
-            (50, "up to 1 items of 36 to 36 tokens each never have from 37 to 50 together".to_owned())
+            (
+                50,
+                "up to 1 items of 36 to 36 tokens each never have from 37 to 50 together"
+                    .to_owned()
+            )
         );
         assert_eq!(said.len(), 2);
     }
@@ -333,8 +337,9 @@ mod tests {
             let calls = Vec::from_iter((0..20).map(|_| call(&mut rng)));
             let default = default_budgets(range, bounds);
             let planned = planned_budgets(&calls, range, bounds).unwrap();
-            assert!(planned.len() <= default.len());
-            let cost = |sizes: &[u64]| cost_of(&calls, &Budgets { sizes: sizes.to_vec(), bounds }).0;
+            assert!(planned.len() <= default.len().max(GRAPHS));
+            let cost =
+                |sizes: &[u64]| cost_of(&calls, &Budgets { sizes: sizes.to_vec(), bounds }).0;
             assert!(cost(&planned) <= cost(&default), "{planned:?} against {default:?}");
         }
         // Calls of 100 and of 300 tokens: both have graphs, and the largest step has.

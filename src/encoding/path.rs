@@ -152,7 +152,7 @@ impl Path {
         let kinds = model.outputs(at);
         if kinds.len() != outputs.len() {
             return Err(StepError::Protocol(format!(
-                "it announces {} outputs, but the graph has {}",
+                "it announces {} of the {} outputs that the graph has",
                 kinds.len(),
                 outputs.len()
             )));
@@ -165,13 +165,11 @@ impl Path {
                 OutputRows::PerRow(width) => (tokens as usize, width),
             };
             if values.len() != rows * width {
+                let (found, count) = (values.len() / width.max(1), items.len());
+                let items = if count == 1 { "item" } else { "items" };
                 return Err(StepError::Protocol(format!(
-                    "output {i} of {} items has {} rows, but {rows} of {width} elements are \
-                     announced ({} elements for {})",
-                    items.len(),
-                    values.len() / width.max(1),
-                    values.len(),
-                    rows * width
+                    "output {i} of {count} {items} has {found} rows, but {rows} of {width} \
+                     elements are announced"
                 )));
             }
             let mut rest = values.as_slice();

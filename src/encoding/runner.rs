@@ -208,8 +208,7 @@ fn build<M: ItemEncoder>(
     };
     let rules = assembly.given_graph().map_or_else(Vec::new, SegmentRule::of);
     let sizes = sizes.into_iter().map(|n| toml::Value::Integer(n.cast_signed())).collect();
-    let planned =
-        assembly.derive("capture_num_tokens", toml::Value::Array(sizes), &from).plan()?;
+    let planned = assembly.derive("capture_num_tokens", toml::Value::Array(sizes), &from).plan()?;
     let settings = planned.settings();
     let (sizes, is_strict) = (settings.dispatcher.tokens.sizes().to_vec(), settings.config.strict);
     let budgets = Budgets { sizes, bounds };

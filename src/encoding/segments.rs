@@ -103,3 +103,40 @@ impl SegmentRule {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_that_do_not_fit_are_named() {
+        let rule = |is_whole| SegmentRule {
+            starts: "starts".to_owned(),
+            lengths: "lengths".to_owned(),
+            rows: ("x".to_owned(), 2),
+            is_whole,
+        };
+        let said = |is_whole, starts: &[i32], lengths: &[i32]| {
+            let inputs = [
+                ("x", Values::F32(vec![0.0; 2 * 9])),
+                ("starts", Values::I32(starts.to_vec())),
+                ("lengths", Values::I32(lengths.to_vec())),
+            ];
+            rule(is_whole).check(&inputs)
+        };
+        assert_eq!(said(true, &[0, 4, 4], &[4, 0, 5]), Ok(()));
+        assert_eq!(said(false, &[3, 0], &[2, 9]), Ok(()));
+        let follow = said(true, &[0, 5], &[4, 4]).unwrap_err();
+        assert_eq!(
+            follow,
+            "segment 1 of `starts` has 4 rows from row 5 on, but those before it end at row 4: \
+             segments follow one another"
+        );
+        let end = said(true, &[0, 4], &[4, 4]).unwrap_err();
+        assert_eq!(end, "the segments of `starts` end at row 8, but there are 9 rows");
+        for wrong in [(-1, 3), (3, -1), (8, 2), (i32::MAX, i32::MAX)] {
+            let error = said(false, &[wrong.0], &[wrong.1]).unwrap_err();
+            assert!(error.ends_with("but there are 9"), "{error}");
+        }
+    }
+}

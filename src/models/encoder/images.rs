@@ -182,14 +182,15 @@ fn fill_qwen(config: &QwenVlConfig, items: &[&ImageItem]) -> Vec<(&'static str, 
         }
     }
     let firsts = (0..rows.len()).step_by(block).map(|row| row as i32).collect();
+    let firsts = (block > 1).then_some((FIRSTS, Values::I32(firsts)));
     let mut inputs = vec![
-        (FIRSTS, Values::I32(firsts)),
         (PATCHES, Values::F32(patches)),
         (ROWS, Values::I32(rows)),
         (COLUMNS, Values::I32(columns)),
         ("starts", Values::I32(starts)),
         ("lengths", Values::I32(lengths)),
     ];
+    inputs.extend(firsts);
     match config.kind {
         QwenVlKind::Qwen25 { .. } => {
             inputs.push((WINDOW_STARTS, Values::I32(window_starts)));
