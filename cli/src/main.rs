@@ -8,6 +8,7 @@ mod compile;
 mod doctor;
 mod dumps;
 mod embed;
+mod encoder_args;
 mod generate;
 mod inspect;
 mod kept;
