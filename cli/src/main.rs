@@ -5,6 +5,7 @@ mod bench;
 mod cache;
 mod cache_flags;
 mod compile;
+mod config;
 mod doctor;
 mod dumps;
 mod embed;
@@ -59,6 +60,8 @@ enum Command {
     Compile(Box<compile::CompileModelArgs>),
     /// Look at the compile cache, and look after it.
     Cache(cache::CacheArgs),
+    /// Show the settings that there are, or check a file of them.
+    Config(config::ConfigArgs),
     /// Measure steps: time, launches, and bytes against what the device reads.
     Bench(Box<bench::BenchArgs>),
     /// Show what this machine has for running models, and what is missing.
@@ -97,6 +100,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Inspect(args) => inspect::run(*args),
         Command::Compile(args) => compile::run(*args),
         Command::Cache(args) => cache::run(args),
+        Command::Config(args) => config::run(args),
         Command::Bench(args) => bench::run(*args),
         Command::Doctor(args) => doctor::run(args),
         Command::Plan(args) => plan::run(*args),

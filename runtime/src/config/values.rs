@@ -8,8 +8,11 @@ use piecewise_ir::dtype::DType;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 
+/// Indices are `i32` on the device.
+pub(super) const MOST: u64 = i32::MAX as u64;
+
 /// Everything that can be configured.
-#[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RuntimeConfig {
     /// How far a model is compiled.
@@ -28,17 +31,22 @@ pub struct RuntimeConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decode_batch_sizes: Option<Sizes>,
     /// Tokens per sequence for which uniform batches have graphs of their own, ascending.
+    #[schemars(inner(range(min = 1)))]
     pub capture_query_lengths: Vec<u64>,
     /// The most tokens of a step; longer prompts are cut into chunks.
+    #[schemars(range(min = 1, max = MOST))]
     pub max_num_tokens: u64,
     /// The most rows of one call of the head; unset is as many as a uniform batch of
     /// `max_num_seqs` may want, at most `max_num_tokens`.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = MOST))]
     pub max_num_rows: Option<u64>,
     /// The most sequences that run at once; unset is 64, or `max_num_tokens` where that is less.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = MOST))]
     pub max_num_seqs: Option<u64>,
     /// The most tokens of a sequence, prompt and generated.
+    #[schemars(range(min = 1, max = MOST))]
     pub max_seq_len: u64,
     /// Bytes that a model may take on the device; unset is all that is free.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -70,11 +78,14 @@ pub struct RuntimeConfig {
     pub target: String,
     /// Of activations; unset is the checkpoint's.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "super::schema::float_types")]
     pub dtype: Option<DType>,
 }
 
 /// A list of sizes, or the default pattern up to a number.
-#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
 #[serde(untagged, expecting = "a number (the default pattern up to it) or a list of numbers")]
 pub enum Sizes {
     /// The default pattern up to this.
@@ -102,7 +113,9 @@ impl std::str::FromStr for Sizes {
 }
 
 /// Dumps of the pipeline.
-#[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
 #[serde(default, deny_unknown_fields)]
 pub struct DumpConfig {
     /// Where to; unset dumps nothing.
@@ -115,7 +128,9 @@ pub struct DumpConfig {
 }
 
 /// The compile cache.
-#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
 #[serde(default, deny_unknown_fields)]
 pub struct CacheConfig {
     /// Whether there is one.
@@ -124,6 +139,7 @@ pub struct CacheConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dir: Option<PathBuf>,
     /// How many bytes it may take.
+    #[schemars(range(min = 1))]
     pub max_bytes: u64,
     /// Whether it is used without being changed.
     pub read_only: bool,
@@ -169,7 +185,9 @@ const REMOTE_TIMEOUT_MS: NonZeroU64 = NonZeroU64::new(5000).unwrap();
 
 /// The address of an object store. Settings are shown and logged, so it holds no user, password,
 /// query or fragment.
-#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
 #[serde(try_from = "String", into = "String")]
 pub struct RemoteUrl(String);
 
