@@ -126,7 +126,7 @@ fn equals_its_reference(name: &str) {
                 encoder.one_by_one(true);
                 check(&mut encoder, &all, tolerance, &format!("{what}, one by one"));
                 let steps = encoder.statistics();
-                let replays = steps.replayed_steps();
+                let replays = steps.hits();
                 let captured = mode == GraphMode::Piecewise;
                 assert_eq!(replays > 0, captured, "{what}: {replays} steps replayed");
             }

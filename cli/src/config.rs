@@ -100,6 +100,7 @@ fn flag_of(key: &str, flags: &BTreeSet<String>) -> Option<String> {
         "target" => "device".to_owned(),
         "cache.enabled" => "no-cache".to_owned(),
         "cache.max_bytes" => "cache-max-size".to_owned(),
+        "stats_interval_seconds" => "stats-interval".to_owned(),
         "cache.remote_url" => "cache-remote".to_owned(),
         _ => key.replace(['_', '.'], "-"),
     };

@@ -111,13 +111,13 @@ pub(crate) fn run(args: EmbedArgs) -> anyhow::Result<ExitCode> {
             "{} texts in {} steps, {} replayed, {:.1}% of tokens padding",
             embeddings.len(),
             stats.steps,
-            stats.replayed_steps(),
+            stats.hits(),
             100.0 * stats.padding_share()
         ));
         for (budget, n) in &stats.piece_replays {
             super::say(&format!("budget {budget}: {n} replays of pieces"));
         }
-        for (reason, n) in stats.fallbacks.iter().filter(|(_, n)| **n > 0) {
+        for (reason, n) in stats.misses.iter().filter(|(_, n)| **n > 0) {
             super::say(&format!("launched: {n} steps, {reason}"));
         }
     }

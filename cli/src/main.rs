@@ -79,6 +79,11 @@ fn main() -> ExitCode {
         .with_default_directive(LevelFilter::WARN.into())
         .with_env_var("PIECEWISE_LOG")
         .from_env_lossy();
+    // Who asks for the lines about steps wants to see them.
+    let filter = match "piecewise::stats=info".parse() {
+        Ok(directive) => filter.add_directive(directive),
+        Err(_) => filter,
+    };
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

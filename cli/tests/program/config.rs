@@ -166,6 +166,7 @@ fn a_plan_is_made_from_the_log_of_a_run() {
         assert_eq!((&step["generation_requests"], &step["size"]), (&json!(3), &json!(3)));
         assert!(step["wall_us"].as_f64() > Some(0.0), "{step}");
     }
+    assert!(steps.iter().all(|step| step["gpu_us"].as_f64() > Some(0.0)), "{lines}");
     let plan: Value = serde_json::from_str(&stdout_of(&["plan", "--log", log, "--json"])).unwrap();
     let sizes = (&plan["decode_batch_sizes"], &plan["capture_num_tokens"]);
     assert_eq!(sizes, (&json!([3]), &json!([steps[0]["tokens"]])), "{plan}");

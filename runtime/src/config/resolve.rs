@@ -13,6 +13,7 @@ use crate::symbols::{Over, SymbolClass};
 use piecewise_backend::device::Device;
 use piecewise_ir::graph::Graph;
 use piecewise_kernels::attention::PAGE_ROWS;
+use std::time::Duration;
 
 /// Bytes of logits that one step may bring back.
 const LOGIT_BYTES: u64 = 256 << 20;
@@ -252,6 +253,8 @@ impl RuntimeConfig {
         options.max_num_tokens = options.max_num_tokens.min(self.max_num_tokens);
         options.max_num_seqs = options.max_num_seqs.min(self.max_num_seqs());
         options.max_seq_len = options.max_seq_len.min(self.max_seq_len);
+        let interval = self.stats_interval_seconds;
+        options.stats_interval = interval.map(|seconds| Duration::from_secs(seconds.get()));
         options
     }
 }

@@ -70,6 +70,10 @@ pub struct RuntimeConfig {
     pub capture_exclude: Vec<String>,
     /// Checks that run with every step.
     pub checks: Checks,
+    /// Seconds after which a line is logged about the steps since the last one: how many replayed,
+    /// what padding took, what runs and waits; unset logs none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stats_interval_seconds: Option<NonZeroU64>,
     /// Dumps of the pipeline.
     pub dump: DumpConfig,
     /// The compile cache.
@@ -239,6 +243,7 @@ impl Default for RuntimeConfig {
             probe_capture: true,
             capture_exclude: Vec::new(),
             checks: Checks::default(),
+            stats_interval_seconds: None,
             dump: DumpConfig::default(),
             cache: CacheConfig::default(),
             target: "cpu".to_owned(),
@@ -265,7 +270,7 @@ impl RuntimeConfig {
     }
 
     /// Every key, those of tables with a dot, in the order in which they are shown.
-    pub const KEYS: [&'static str; 37] = [
+    pub const KEYS: [&'static str; 38] = [
         "level",
         "graph_mode",
         "splitting_ops",
@@ -288,6 +293,7 @@ impl RuntimeConfig {
         "checks.poison",
         "checks.addresses",
         "checks.compare",
+        "stats_interval_seconds",
         "dump.dir",
         "dump.passes",
         "dump.pieces",

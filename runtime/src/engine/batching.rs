@@ -9,6 +9,7 @@ use super::{
 };
 use crate::dispatch::Dispatcher;
 use crate::kv::{PagePool, SlotPool};
+use crate::metrics::{Metrics, Snapshot};
 use crate::mode::GraphMode;
 use crate::model::Ledger;
 use crate::stats::Statistics;
@@ -82,6 +83,7 @@ impl<D: Device> Engine for BatchingEngine<D> {
         while self.in_flight.len() > ahead {
             self.read_oldest(events)?;
         }
+        self.tell_watchers();
         Ok(self.has_work())
     }
 
@@ -90,6 +92,7 @@ impl<D: Device> Engine for BatchingEngine<D> {
     }
 
     fn observe(&mut self, observer: StepObserver) {
+        self.model.time_steps(true);
         self.observer = Some(observer);
     }
 
@@ -111,6 +114,14 @@ impl<D: Device> Engine for BatchingEngine<D> {
 
     fn statistics(&self) -> &Statistics {
         self.model.statistics()
+    }
+
+    fn metrics(&mut self) -> Metrics {
+        self.metrics_now()
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        self.snapshot_now()
     }
 
     fn ledger(&self) -> Ledger {

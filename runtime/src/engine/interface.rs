@@ -3,6 +3,7 @@
 use super::{EngineError, EngineOptions, Request, RequestEvent, RequestId, StepObserver, Usage};
 use crate::dispatch::Dispatcher;
 use crate::kv::{PagePool, SlotPool};
+use crate::metrics::{Metrics, Snapshot};
 use crate::mode::GraphMode;
 use crate::model::Ledger;
 use crate::stats::Statistics;
@@ -88,6 +89,13 @@ pub trait Engine: std::fmt::Debug + Send {
 
     /// What the model counted.
     fn statistics(&self) -> &Statistics;
+
+    /// The metrics of this engine, in a registry that a server adds its own to. From the first call
+    /// on they are published while the engine works, and steps are timed by the device's clock.
+    fn metrics(&mut self) -> Metrics;
+
+    /// Everything that is counted, now.
+    fn snapshot(&self) -> Snapshot;
 
     /// What the model holds in memory.
     fn ledger(&self) -> Ledger;

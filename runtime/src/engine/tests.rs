@@ -1,7 +1,9 @@
 use super::*;
 use crate::batch::Sampling;
+use crate::metrics::Snapshot;
 use crate::mode::{GraphMode, StepMode};
 use crate::model::OnCaptureFailure;
+use crate::stats::{Histogram, Statistics};
 use crate::testing::{Bounds, Setup, VOCAB, next_id};
 use piecewise_ir::testing::soak;
 use proptest::prelude::*;
@@ -229,6 +231,37 @@ fn decode_runs_one_step_ahead_of_what_was_read() {
     }
     assert_eq!(seen, [(0, 1), (1, 1), (2, 1), (3, 1), (4, 1)]);
     assert_eq!(engine.model().statistics().steps, 5);
+}
+
+#[test]
+fn what_is_published_is_what_ran() {
+    let mut engine = engine(&Setup::default(), true);
+    let metrics = engine.metrics();
+    assert_eq!(metrics.snapshot().statistics.steps, 0);
+    let records = Arc::new(Mutex::new(Vec::new()));
+    let sink = records.clone();
+    engine.observe(Box::new(move |record| sink.lock().unwrap().push(record.clone())));
+    engine.set_graph_mode(GraphMode::FullDecodeOnly).unwrap();
+    for prompt in 1..5 {
+        engine.add(Request::new(vec![1; prompt], 3)).unwrap();
+    }
+    engine.run(&mut Vec::new()).unwrap();
+    let Snapshot { statistics, load, graphs, .. } = metrics.snapshot();
+    assert_eq!(statistics, *engine.statistics());
+    assert_eq!(statistics.hits() + statistics.misses(), statistics.steps);
+    assert_eq!(statistics.misses[Statistics::LAUNCHED_BY_MODE], 1, "the step of prompts");
+    assert_eq!((load.running, load.free_kv_pages), (0, load.kv_pages));
+    assert_eq!(graphs, engine.captured_graphs() as u64);
+    let times = |histograms: &[Histogram; 3]| histograms.iter().map(Histogram::count).sum::<u64>();
+    assert_eq!(times(&statistics.gpu_time), statistics.steps);
+    assert_eq!(times(&statistics.wall_time), statistics.steps);
+    // The fake device takes a microsecond for each command.
+    let records = records.lock().unwrap();
+    let gpu_us: f64 = records.iter().map(|record| record.gpu_us.unwrap()).sum();
+    let counted: std::time::Duration = statistics.gpu_time.iter().map(|h| h.sum).sum();
+    assert!((gpu_us - counted.as_secs_f64() * 1e6).abs() < 1e-6);
+    assert!(records.iter().all(|record| record.gpu_us.unwrap() >= 3.0), "in, run, out");
+    assert!(metrics.text().unwrap().contains("piecewise_steps_total{mode=\"full\",size="));
 }
 
 #[test]

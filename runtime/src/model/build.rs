@@ -3,6 +3,7 @@
 use super::CompiledModel;
 use super::bind::BindSite;
 use super::choose::choose;
+use super::clock::StepClock;
 use super::error::ModelError;
 use super::graphs::{GraphSet, OnCaptureFailure};
 use super::launches::check_artifacts;
@@ -180,6 +181,7 @@ impl<D: Device> CompiledModel<D> {
             graphs: GraphSet::default(),
             members,
             staging,
+            clock: StepClock::new(),
             memory,
             symbols,
             dispatcher,

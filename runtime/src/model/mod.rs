@@ -5,6 +5,7 @@ mod bind;
 mod build;
 mod capture;
 mod choose;
+mod clock;
 mod compare;
 mod error;
 mod face;
@@ -22,6 +23,7 @@ mod step_launches;
 
 pub use build::{BuildOptions, BuildTimes, CaptureWhen, Checks};
 pub use capture::{CapturedGraph, GraphKind};
+pub use clock::StepTimes;
 pub use error::ModelError;
 pub use face::Model;
 pub use graphs::{GraphKey, GraphSlot, OnCaptureFailure};
@@ -36,6 +38,7 @@ pub use step_launches::StepLaunch;
 use crate::dispatch::Dispatcher;
 use crate::stats::Statistics;
 use crate::symbols::SymbolTable;
+use clock::StepClock;
 use graphs::GraphSet;
 use piecewise_backend::device::Device;
 use piecewise_ir::module::Module;
@@ -50,6 +53,7 @@ pub struct CompiledModel<D: Device> {
     graphs: GraphSet<D::Captured>,
     members: Members<D::Program>,
     staging: Staging<D::Event>,
+    clock: StepClock<D::Mark>,
     memory: Memory,
     symbols: SymbolTable,
     dispatcher: Dispatcher,
@@ -120,6 +124,16 @@ impl<D: Device> CompiledModel<D> {
     /// What was counted since the model was built.
     pub fn statistics(&self) -> &Statistics {
         &self.stats
+    }
+
+    /// Whether the steps to come are timed by the device's clock, by a mark at either end of each.
+    pub fn time_steps(&mut self, by_device: bool) {
+        self.clock.marks_steps = by_device;
+    }
+
+    /// How long a step took that was read; `None` where it was not, or its place is another's now.
+    pub fn step_times(&self, ticket: &Ticket) -> Option<StepTimes> {
+        self.clock.times(self.turn_of(ticket)?)
     }
 
     /// Why the graph mode is lower than asked for, if it is.

@@ -166,6 +166,7 @@ impl Device for FakeDevice {
     type Program = FakeProgram;
     type Captured = FakeCaptured;
     type Event = u64;
+    type Mark = u64;
 
     fn describe(&self) -> String {
         "fake".to_owned()
@@ -264,6 +265,16 @@ impl Device for FakeDevice {
 
     fn wait(&mut self, event: &u64) -> Result<(), DeviceError> {
         self.run_until(*event)
+    }
+
+    fn mark(&mut self, again: Option<u64>) -> Result<u64, DeviceError> {
+        self.record(again)
+    }
+
+    /// A command takes a microsecond.
+    fn elapsed(&mut self, start: &u64, end: &u64) -> Result<Duration, DeviceError> {
+        self.wait(end)?;
+        Ok(Duration::from_micros(end - start))
     }
 
     fn bind(
