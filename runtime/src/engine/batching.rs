@@ -11,9 +11,10 @@ use crate::dispatch::Dispatcher;
 use crate::kv::{PagePool, SlotPool};
 use crate::metrics::{Metrics, Snapshot};
 use crate::mode::GraphMode;
-use crate::model::Ledger;
+use crate::model::{Ledger, ModelError, SuspendedWeights};
 use crate::stats::Statistics;
 use piecewise_backend::device::Device;
+use piecewise_backend::weights::WeightSource;
 use piecewise_ir::module::Module;
 
 impl<D: Device> Engine for BatchingEngine<D> {
@@ -71,6 +72,9 @@ impl<D: Device> Engine for BatchingEngine<D> {
     }
 
     fn step(&mut self, events: &mut Vec<RequestEvent>) -> Result<bool, EngineError> {
+        if self.model.suspended().is_some() {
+            return Err(ModelError::Suspended.into());
+        }
         while let Schedule::ReadFirst = self.schedule()? {
             self.read_oldest(events)?;
         }
@@ -147,6 +151,23 @@ impl<D: Device> Engine for BatchingEngine<D> {
 
     fn enable_graphs(&mut self) -> Result<usize, EngineError> {
         Ok(self.model.enable_graphs()?)
+    }
+
+    fn suspend(
+        &mut self,
+        weights: SuspendedWeights,
+        events: &mut Vec<RequestEvent>,
+    ) -> Result<(), EngineError> {
+        self.retire_all(events)?;
+        Ok(self.model.suspend(weights)?)
+    }
+
+    fn resume(&mut self, weights: Option<&dyn WeightSource>) -> Result<(), EngineError> {
+        Ok(self.model.resume(weights)?)
+    }
+
+    fn suspended(&self) -> Option<SuspendedWeights> {
+        self.model.suspended()
     }
 
     fn captured_graphs(&self) -> usize {

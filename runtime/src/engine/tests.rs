@@ -2,7 +2,7 @@ use super::*;
 use crate::batch::Sampling;
 use crate::metrics::Snapshot;
 use crate::mode::{GraphMode, StepMode};
-use crate::model::OnCaptureFailure;
+use crate::model::{OnCaptureFailure, SuspendedWeights};
 use crate::stats::{Histogram, Statistics};
 use crate::testing::{Bounds, Setup, VOCAB, next_id};
 use piecewise_ir::testing::soak;
@@ -441,4 +441,45 @@ fn usage_tells_what_a_turn_took() {
         ]
     );
     assert_eq!(engine.usage(id), None);
+}
+
+#[test]
+fn suspended_requests_lose_nothing_and_go_on() {
+    let setup = Setup { bounds: Bounds { tokens: 8, ..Bounds::default() }, ..Setup::default() };
+    for steps in 0..6 {
+        let mut engine = engine(&setup, true);
+        let mut requests = Vec::new();
+        for prompt in 1..5u32 {
+            let request =
+                Request { keep: prompt == 2, ..Request::new(vec![prompt; 5], prompt.into()) };
+            requests.push((engine.add(request.clone()).unwrap(), request));
+        }
+        let mut events = Vec::new();
+        for _ in 0..steps {
+            engine.step(&mut events).unwrap();
+        }
+        let captured = engine.statistics().captures;
+        engine.suspend(SuspendedWeights::Keep, &mut events).unwrap();
+        assert_eq!(engine.suspended(), Some(SuspendedWeights::Keep));
+        assert_eq!(engine.pool().free_pages(), engine.pool().pages());
+        let error = engine.step(&mut events).unwrap_err();
+        assert!(error.to_string().contains("suspended"), "{error}");
+        engine.add(Request::new([9], 2)).unwrap();
+        engine.resume(None).unwrap();
+        engine.run(&mut events).unwrap();
+        for (id, request) in &requests {
+            let (expected, reason) = simulate(&request.prompt, request, 1 << 20);
+            assert_eq!(collect(&events, *id), (expected, Some(reason)), "after {steps} steps");
+        }
+        let (id, request) = &requests[1];
+        let more = Request { prompt: vec![3], keep: false, ..request.clone() };
+        let ids = engine.ids(*id).unwrap().to_vec();
+        engine.extend(*id, more.clone()).unwrap();
+        events.clear();
+        engine.run(&mut events).unwrap();
+        let (expected, _) = simulate(&[&ids[..], &[3]].concat(), &more, 1 << 20);
+        assert_eq!(collect(&events, *id).0, expected, "a conversation that was kept goes on");
+        assert_eq!(engine.statistics().captures, captured, "graphs stay");
+        assert_eq!(engine.preemptions(), 0);
+    }
 }

@@ -141,7 +141,7 @@ impl<D: Device> CompiledModel<D> {
         let scratch = artifacts.map(Artifact::scratch).max().unwrap_or(0);
         let ledger = Ledger::new(module.graph(), layout, scratch, symbols.bounds());
         let memory = Memory::reserve(&mut device, &module, layout, ledger)?;
-        load_weights(&mut device, &module, &memory, &compiled, weights, progress)?;
+        load_weights(&mut device, &module, &memory, &compiled.layouts, weights, progress)?;
         let loaded = device.record(None)?;
         device.wait(&loaded)?;
         let load_end = started.elapsed();
@@ -203,6 +203,8 @@ impl<D: Device> CompiledModel<D> {
             lowered: None,
             times: BuildTimes::default(),
             launches_only: false,
+            suspended: None,
+            weight_layouts: compiled.layouts,
             device,
         };
         let bind_end = started.elapsed();
@@ -247,28 +249,29 @@ fn custom_ops_mutate_states(module: &Module) -> bool {
     })
 }
 
-fn load_weights<D: Device>(
+/// Makes the weights; `layouts` are those of each unique piece's.
+pub(super) fn load_weights<D: Device>(
     device: &mut D,
     module: &Module,
     memory: &Memory,
-    compiled: &CompiledPieces,
+    layouts: &[Vec<WeightLayout>],
     source: &dyn WeightSource,
     progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<(), ModelError> {
     let graph = module.graph();
-    let mut layouts = vec![WeightLayout::default(); graph.value_count()];
+    let mut of_values = vec![WeightLayout::default(); graph.value_count()];
     if let Some(stitch) = module.stitch() {
         for usage in stitch.uses.values() {
             let inputs = stitch.unique[usage.unique].graph.inputs().len();
-            for (i, layout) in compiled.layouts[usage.unique.index()].iter().enumerate() {
-                layouts[usage.operands[inputs + i].index()] = *layout;
+            for (i, layout) in layouts[usage.unique.index()].iter().enumerate() {
+                of_values[usage.operands[inputs + i].index()] = *layout;
             }
         }
     }
     let total = graph.weights().len();
     for (i, weight) in graph.weights().iter().enumerate() {
         let Some(to) = memory.address(graph, weight.value) else { continue };
-        device.materialize(&weight.recipe, layouts[weight.value.index()], source, to)?;
+        device.materialize(&weight.recipe, of_values[weight.value.index()], source, to)?;
         progress(Progress::Loading { done: i + 1, total });
     }
     Ok(())

@@ -168,6 +168,7 @@ impl<D: Device> CompiledModel<D> {
         mode: GraphMode,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Vec<CapturedGraph>, ModelError> {
+        self.check_awake()?;
         self.wait_idle()?;
         self.graphs = GraphSet::default();
         self.capture_when = CaptureWhen::Startup;
@@ -179,7 +180,7 @@ impl<D: Device> CompiledModel<D> {
     }
 
     /// Waits for everything that was submitted: a graph is not dropped while it runs.
-    fn wait_idle(&mut self) -> Result<(), ModelError> {
+    pub(super) fn wait_idle(&mut self) -> Result<(), ModelError> {
         let end = self.device.record(None)?;
         Ok(self.device.wait(&end)?)
     }
@@ -190,6 +191,7 @@ impl<D: Device> CompiledModel<D> {
         progress: &mut dyn FnMut(Progress),
         mut took: Option<&mut Vec<CapturedGraph>>,
     ) -> Result<(), ModelError> {
+        self.check_awake()?;
         let mut keys = self.graphs.keys();
         let Self { graphs, capture_attempts, .. } = self;
         let lacks = |key: &GraphKey| {

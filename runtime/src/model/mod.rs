@@ -20,6 +20,7 @@ mod staging;
 mod step;
 mod step_data;
 mod step_launches;
+mod suspend;
 
 pub use build::{BuildOptions, BuildTimes, CaptureWhen, Checks};
 pub use capture::{CapturedGraph, GraphKind};
@@ -34,6 +35,7 @@ pub(crate) use staging::POISON;
 pub use step::{Outputs, StepReport, Ticket};
 pub use step_data::StepData;
 pub use step_launches::StepLaunch;
+pub use suspend::SuspendedWeights;
 
 use crate::dispatch::Dispatcher;
 use crate::stats::Statistics;
@@ -41,6 +43,7 @@ use crate::symbols::SymbolTable;
 use clock::StepClock;
 use graphs::GraphSet;
 use piecewise_backend::device::Device;
+use piecewise_backend::weights::WeightLayout;
 use piecewise_ir::module::Module;
 use programs::Members;
 use staging::Staging;
@@ -71,6 +74,8 @@ pub struct CompiledModel<D: Device> {
     lowered: Option<String>,
     times: BuildTimes,
     launches_only: bool,
+    suspended: Option<SuspendedWeights>,
+    weight_layouts: Vec<Vec<WeightLayout>>,
     device: D,
 }
 

@@ -79,6 +79,7 @@ impl<D: Device> CompiledModel<D> {
     /// When counts or inputs do not fit, a launch fails, or (strict) the step would not replay.
     /// Nothing was enqueued where the step does not fit.
     pub fn submit(&mut self, step: &StepData<'_>) -> Result<Ticket, ModelError> {
+        self.check_awake()?;
         let started = Instant::now();
         let counts = self.true_counts(step.counts)?;
         let mut dispatch = self.dispatch_step(&counts, step.query_length)?;
