@@ -47,6 +47,9 @@ pub(crate) struct BoundArgs {
     /// for the KV cache [default: room for every sequence at its longest].
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub memory_budget: Option<u64>,
+    /// The share of what is free on the device that the model may take, such as 0.9.
+    #[arg(long, value_name = "SHARE")]
+    pub memory_fraction: Option<f64>,
     #[command(flatten)]
     pub compile: CompileArgs,
 }
@@ -135,7 +138,8 @@ impl BoundArgs {
         let layers = put(layers, "max_num_tokens", "--max-num-tokens", self.max_num_tokens)?;
         let layers = put(layers, "max_num_seqs", "--max-num-seqs", self.max_num_seqs)?;
         let layers = put(layers, "max_seq_len", "--max-seq-len", self.max_seq_len)?;
-        put(layers, "memory_budget", "--memory-budget", self.memory_budget)
+        let layers = put(layers, "memory_budget", "--memory-budget", self.memory_budget)?;
+        put(layers, "memory_fraction", "--memory-fraction", self.memory_fraction)
     }
 }
 

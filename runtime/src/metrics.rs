@@ -150,6 +150,8 @@ fn families(snapshot: &Snapshot) -> Vec<MetricFamily> {
         ("scratch", memory.scratch),
         ("states", memory.states),
         ("weights", memory.weights),
+        ("modules", memory.modules),
+        ("graphs", memory.graphs),
     ];
     let requests = vec![("running", load.running), ("waiting", load.waiting), ("kept", load.kept)];
     let made = [("compiler", &stats.compile.compiled), ("cache", &stats.compile.reused)];
@@ -215,6 +217,11 @@ fn families(snapshot: &Snapshot) -> Vec<MetricFamily> {
             made.collect(),
         ),
         gauge("piecewise_memory_bytes", "Device memory that the model holds.", by("part", parts)),
+        gauge(
+            "piecewise_pinned_memory_bytes",
+            "Pinned memory of the host that steps are staged through.",
+            one(memory.pinned),
+        ),
         gauge("piecewise_requests", "Requests by state.", by("state", requests)),
         gauge(
             "piecewise_kv_cache_usage_ratio",

@@ -1,9 +1,8 @@
 //! What a model counts while it runs.
 
 use crate::artifact_store::CompileCounts;
-use crate::dispatch::StepSizes;
+use crate::dispatch::{Dispatch, StepSizes};
 use crate::mode::StepMode;
-use crate::model::StepReport;
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::tuning::TuningReport;
 use serde::Serializer;
@@ -109,8 +108,8 @@ impl Statistics {
         share(self.hits(), self.steps)
     }
 
-    pub(crate) fn count_step(&mut self, report: &StepReport, real: u64, time: Duration) {
-        let StepReport { mode, sizes, fallback } = report;
+    pub(crate) fn count_step(&mut self, step: &Dispatch, real: u64, time: Duration) {
+        let Dispatch { mode, sizes, fallback } = step;
         self.steps += 1;
         self.steps_by_mode[*mode as usize] += 1;
         *self.steps_by_kind.entry(StepKind::of(*mode, sizes)).or_default() += 1;

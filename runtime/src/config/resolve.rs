@@ -98,6 +98,9 @@ impl RuntimeConfig {
         range("max_num_tokens", self.max_num_tokens, MOST)?;
         range("cache.max_bytes", self.cache.max_bytes, u64::MAX)?;
         range("max_seq_len", self.max_seq_len, MOST)?;
+        if let Some(value) = self.memory_fraction.filter(|&share| !(share > 0.0 && share <= 1.0)) {
+            return Err(ConfigError::Share { key: "memory_fraction", value });
+        }
         let conflict = |key, value: u64, remedy| ConfigError::Conflict {
             key,
             value: value.to_string(),

@@ -64,6 +64,8 @@ fn what_is_wrong_is_named() {
             file("[cache]\nremote_url = \"https://user:secret@host/path?sig=secret\""),
             file("[cache]\nremote_timeout_ms = 0"),
             resolved("cache.max_bytes = 0"),
+            resolved("memory_fraction = 0.0"),
+            resolved("memory_fraction = nan"),
             resolved("max_num_tokens = 0"),
             resolved("capture_num_tokens = []"),
             resolved("capture_num_tokens = [0, 1]"),

@@ -48,9 +48,15 @@ pub struct RuntimeConfig {
     /// The most tokens of a sequence, prompt and generated.
     #[schemars(range(min = 1, max = MOST))]
     pub max_seq_len: u64,
-    /// Bytes that a model may take on the device; unset is all that is free.
+    /// Bytes that a model may take on the device, code and graphs among them; the KV pool takes whole
+    /// pages of what the rest leaves. Unset gives every sequence room at its longest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_budget: Option<u64>,
+    /// The share of what is free on the device that a model may take, above 0 and at most 1; beside
+    /// `memory_budget` the smaller of the two counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub memory_fraction: Option<f64>,
     /// Whether alternatives and algorithms are chosen by measurement.
     pub tune: TuneMode,
     /// Whether a step may run at a larger size than its count.
@@ -234,6 +240,7 @@ impl Default for RuntimeConfig {
             max_num_seqs: None,
             max_seq_len: 4096,
             memory_budget: None,
+            memory_fraction: None,
             tune: TuneMode::default(),
             padding: true,
             strict: false,
@@ -270,7 +277,7 @@ impl RuntimeConfig {
     }
 
     /// Every key, those of tables with a dot, in the order in which they are shown.
-    pub const KEYS: [&'static str; 38] = [
+    pub const KEYS: [&'static str; 39] = [
         "level",
         "graph_mode",
         "splitting_ops",
@@ -282,6 +289,7 @@ impl RuntimeConfig {
         "max_num_seqs",
         "max_seq_len",
         "memory_budget",
+        "memory_fraction",
         "tune",
         "padding",
         "strict",

@@ -1,7 +1,6 @@
 use super::*;
 use crate::dispatch::{Dispatcher, FallbackReason, StepShape};
 use crate::mode::{GraphMode, StepMode};
-use crate::model::StepReport;
 use crate::sizes::SizeList;
 use piecewise_backend::artifact::PieceSize;
 
@@ -35,18 +34,18 @@ fn snapshot() -> Snapshot {
     for (i, (tokens, sequences, query_length)) in shapes.into_iter().enumerate() {
         let own = Default::default();
         let shape = StepShape { tokens, rows: sequences, sequences, own, query_length };
-        let found = dispatcher.dispatch(shape);
-        let mut report = StepReport { mode: found.mode, sizes: found.sizes, fallback: None };
+        let mut step = dispatcher.dispatch(shape);
         if i == 2 {
-            (report.mode, report.fallback) = (StepMode::None, Some(FallbackReason::NotCaptured));
+            (step.mode, step.fallback) = (StepMode::None, Some(FallbackReason::NotCaptured));
         }
-        statistics.count_step(&report, tokens, Duration::from_micros(30));
-        statistics.gpu_time[report.mode as usize].add(Duration::from_micros(300));
-        statistics.wall_time[report.mode as usize].add(Duration::from_millis(3));
+        statistics.count_step(&step, tokens, Duration::from_micros(30));
+        statistics.gpu_time[step.mode as usize].add(Duration::from_micros(300));
+        statistics.wall_time[step.mode as usize].add(Duration::from_millis(3));
     }
     statistics.captures = 4;
     statistics.compile.compiled.insert("piece", 7);
-    let memory = Ledger { slots: 1024, scratch: 256, weights: 4096, states: 512 };
+    let memory =
+        Ledger { slots: 1024, scratch: 256, weights: 4096, states: 512, ..Ledger::default() };
     let load = EngineLoad { running: 3, kv_pages: 8, free_kv_pages: 6, ..EngineLoad::default() };
     Snapshot { statistics, memory, graphs: 4, load }
 }

@@ -139,7 +139,12 @@ impl<D: Device> CompiledModel<D> {
         let check_end = started.elapsed();
         let artifacts = compiled.artifacts.iter().flatten();
         let scratch = artifacts.map(Artifact::scratch).max().unwrap_or(0);
-        let ledger = Ledger::new(module.graph(), layout, scratch, symbols.bounds());
+        let lowered = stitch.unique.keys().zip(&compiled.artifacts);
+        let lowered = lowered.flat_map(|(unique, list)| list.iter().map(move |a| (unique, a)));
+        let (read, logit_rows) = (&options.read_outputs, options.max_logit_rows);
+        let ledger = Ledger::new(module.graph(), layout, scratch, symbols.bounds())
+            .with_code(&module, &symbols, &dispatcher, lowered, compiled.footprint)
+            .with_pinned(&module, &symbols, read, logit_rows);
         let memory = Memory::reserve(&mut device, &module, layout, ledger)?;
         load_weights(&mut device, &module, &memory, &compiled.layouts, weights, progress)?;
         let loaded = device.record(None)?;

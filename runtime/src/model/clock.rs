@@ -1,7 +1,7 @@
 //! How long steps take.
 
 use super::staging::BLOCKS;
-use super::step::StepReport;
+use crate::mode::StepMode;
 use crate::stats::Statistics;
 use piecewise_backend::device::{Device, DeviceError};
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ pub(super) struct StepClock<M> {
 
 #[derive(Debug)]
 struct Turn<M> {
-    step: Option<(Instant, StepReport)>,
+    step: Option<(Instant, StepMode)>,
     start: Option<M>,
     end: Option<M>,
     is_marked: bool,
@@ -70,8 +70,8 @@ impl<M> StepClock<M> {
     }
 
     /// Says how the step ran whose submit began at `submitted`.
-    pub(super) fn submitted(&mut self, turn: usize, submitted: Instant, report: StepReport) {
-        self.turns[turn].step = Some((submitted, report));
+    pub(super) fn submitted(&mut self, turn: usize, submitted: Instant, mode: StepMode) {
+        self.turns[turn].step = Some((submitted, mode));
     }
 
     /// Notes and counts the times of a step whose outputs have arrived, the first time that they
@@ -83,7 +83,7 @@ impl<M> StepClock<M> {
         stats: &mut Statistics,
     ) -> Result<(), DeviceError> {
         let turn = &mut self.turns[turn];
-        let Some((submitted, report)) = turn.step.take() else { return Ok(()) };
+        let Some((submitted, mode)) = turn.step.take() else { return Ok(()) };
         let ended = Instant::now();
         let since = self.last_done.map_or(submitted, |done| done.max(submitted));
         self.last_done = Some(ended);
@@ -92,9 +92,9 @@ impl<M> StepClock<M> {
             _ => None,
         };
         let wall = ended.saturating_duration_since(since);
-        stats.wall_time[report.mode as usize].add(wall);
+        stats.wall_time[mode as usize].add(wall);
         if let Some(gpu) = gpu {
-            stats.gpu_time[report.mode as usize].add(gpu);
+            stats.gpu_time[mode as usize].add(gpu);
         }
         turn.times = Some(StepTimes { wall, gpu });
         Ok(())

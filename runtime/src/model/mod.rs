@@ -9,6 +9,7 @@ mod clock;
 mod compare;
 mod error;
 mod face;
+mod footprint;
 mod graphs;
 mod launches;
 mod lowering;

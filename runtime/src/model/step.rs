@@ -120,8 +120,8 @@ impl<D: Device> CompiledModel<D> {
         let real = self.symbols.count(SymbolClass::Tokens, &counts);
         let Dispatch { mode, sizes, fallback } = dispatch;
         let report = StepReport { mode, sizes, fallback };
-        self.clock.submitted(turn, started, report);
-        self.stats.count_step(&report, real, started.elapsed());
+        self.clock.submitted(turn, started, mode);
+        self.stats.count_step(&dispatch, real, started.elapsed());
         self.last = Some(report);
         Ok(Ticket { step: number, counts })
     }

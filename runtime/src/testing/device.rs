@@ -87,6 +87,11 @@ impl FakeCaptured {
 }
 
 impl FakeDevice {
+    /// Bytes of all host blocks.
+    pub(crate) fn pinned_bytes(&self) -> u64 {
+        self.blocks.iter().map(|block| block.len() as u64).sum()
+    }
+
     fn bytes(&mut self, at: Address, bytes: u64) -> Result<&mut [u8], DeviceError> {
         let bad = || DeviceError::BadAddress { what: "access".to_owned(), address: at, bytes };
         let id = ((at.0 >> 32) as usize).checked_sub(1).ok_or_else(bad)?;
