@@ -11,7 +11,7 @@ use super::matmul::Matmul;
 use super::nvrtc::Arch;
 use super::stamps::stamped;
 use crate::artifact::{Access, Arg, ArgRef, Artifact, Digest, Launch, PieceSize};
-use crate::compiler::{CompileError, Compiler, ImageListing, NoStore, Store};
+use crate::compiler::{CompileError, Compiler, Footprint, ImageListing, NoStore, Store};
 use crate::lowering::{Positions, launch_name, limits, location, node_args, row_major};
 use crate::weights::WeightLayout;
 use piecewise_ir::custom::CustomCall;
@@ -361,7 +361,15 @@ impl CudaCompiler {
     }
 }
 
+/// Measured on an H100, driver 580: the 534 graphs of a model of 36 layers at 22 sizes, 6,798 launches
+/// in 7,818 nodes, took 76 MiB of what the driver counts as free.
+const GRAPHS: Footprint = Footprint { graph_bytes: 0, launch_bytes: 11_700, loads_images: true };
+
 impl Compiler for CudaCompiler {
+    fn footprint(&self) -> Footprint {
+        GRAPHS
+    }
+
     fn target(&self) -> String {
         format!("cuda:{}", self.arch())
     }
