@@ -3,6 +3,7 @@
 use crate::artifact_store::CompileCounts;
 use crate::dispatch::FallbackReason;
 use crate::mode::StepMode;
+use crate::model::GraphKey;
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::tuning::TuningReport;
 use serde::Serializer;
@@ -33,8 +34,14 @@ pub struct Statistics {
     pub submit_time: Duration,
     /// Graphs captured.
     pub captures: u64,
+    /// Graphs captured that replaced one that was there before; they count as captured too.
+    pub recaptures: u64,
     /// Captures that failed.
     pub capture_failures: u64,
+    /// Replays that were refused when they were submitted; what they hold was launched.
+    pub refused_replays: u64,
+    /// How often the device was lost and opened anew.
+    pub recoveries: u64,
     /// What was chosen by measurement when the model was built, and what was remembered.
     pub tuning: TuningReport,
     /// What was compiled when the model was built, and what came from the cache.
@@ -62,6 +69,14 @@ impl Statistics {
         self.real_tokens += real;
         self.padded_tokens += padded.max(real);
         self.submit_time += time;
+    }
+
+    pub(crate) fn count_replay(&mut self, graph: GraphKey) {
+        let counts = match graph {
+            GraphKey::Full(_) => &mut self.full_replays,
+            GraphKey::Piece { .. } => &mut self.piece_replays,
+        };
+        *counts.entry(graph.size()).or_default() += 1;
     }
 
     pub(crate) fn count_fallback(&mut self, reason: FallbackReason) {

@@ -18,8 +18,10 @@ mod new_compositions;
 mod programmatic;
 mod random_graphs;
 mod random_steps;
+mod recovery;
 mod sequences;
 mod several_rows;
+mod slot_model;
 mod slot_states;
 mod small_decoder;
 mod target;
@@ -170,3 +172,26 @@ fn a_level_is_known_by_its_launches() {
 suite!(cpu, crate::target::Cpu);
 suite!(absorbing_cpu, crate::target::AbsorbingCpu);
 suite!(cuda, crate::target::Cuda);
+
+/// What breaks and goes on, for one target.
+macro_rules! recovery {
+    ($name:ident, $target:ty) => {
+        mod $name {
+            use crate::recovery;
+            use crate::target::Target;
+
+            type T = $target;
+
+            cases! {
+                no_failure_loses_a_request {
+                    let test = concat!(stringify!($name), "::no_failure_loses_a_request");
+                    recovery::no_failure_loses_a_request::<T>(test);
+                }
+            }
+        }
+    };
+}
+
+recovery!(recovery_cpu, crate::target::Cpu);
+recovery!(recovery_simulated, crate::target::SimulatedCuda);
+recovery!(recovery_cuda, crate::target::Cuda);

@@ -160,7 +160,7 @@ impl Setup {
             compiled,
             store,
             device,
-            &NormalWeights { std: 0.4, seed: 7 },
+            Arc::new(NormalWeights { std: 0.4, seed: 7 }),
             &mut |_| {},
         )
     }

@@ -1,7 +1,6 @@
 //! The interface, over continuous batching.
 
 use super::request::check_length;
-use super::schedule::Schedule;
 use super::sequence::Sequence;
 use super::{
     BatchingEngine, Engine, EngineError, EngineOptions, Request, RequestEvent, RequestId,
@@ -10,7 +9,7 @@ use super::{
 use crate::dispatch::Dispatcher;
 use crate::kv::{PagePool, SlotPool};
 use crate::mode::GraphMode;
-use crate::model::Ledger;
+use crate::model::{GraphReport, Ledger};
 use crate::stats::Statistics;
 use piecewise_backend::device::Device;
 use piecewise_ir::module::Module;
@@ -70,23 +69,23 @@ impl<D: Device> Engine for BatchingEngine<D> {
     }
 
     fn step(&mut self, events: &mut Vec<RequestEvent>) -> Result<bool, EngineError> {
-        while let Schedule::ReadFirst = self.schedule()? {
-            self.read_oldest(events)?;
-        }
-        let submitted = !self.plan.is_empty();
-        if submitted && let Err(error) = self.submit() {
-            self.take_back_plan(&error, events)?;
-            return Err(error);
-        }
-        let ahead = usize::from(submitted && self.options.run_ahead);
-        while self.in_flight.len() > ahead {
-            self.read_oldest(events)?;
-        }
-        Ok(self.has_work())
+        self.step_over_failures(events)
+    }
+
+    fn retried_steps(&self) -> u64 {
+        self.retried_steps
+    }
+
+    fn capture_next(&mut self) -> Result<bool, EngineError> {
+        Ok(self.model.capture_next()?)
     }
 
     fn logits(&mut self, ids: &[u32], rows: &mut dyn FnMut(u64, &[u8])) -> Result<(), EngineError> {
-        self.logits_of(ids, rows)
+        let result = self.logits_of(ids, rows);
+        if result.as_ref().is_err_and(EngineError::is_lost) {
+            self.recover()?;
+        }
+        result
     }
 
     fn observe(&mut self, observer: StepObserver) {
@@ -136,6 +135,10 @@ impl<D: Device> Engine for BatchingEngine<D> {
 
     fn enable_graphs(&mut self) -> Result<usize, EngineError> {
         Ok(self.model.enable_graphs()?)
+    }
+
+    fn graphs(&self) -> Vec<GraphReport> {
+        self.model.graphs()
     }
 
     fn captured_graphs(&self) -> usize {

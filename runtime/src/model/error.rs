@@ -54,6 +54,9 @@ pub enum ModelError {
         /// How many there must be.
         expected: u64,
     },
+    /// The device was lost and is not opened anew.
+    #[error("the device was lost, and steps are refused until it is opened anew")]
+    Lost,
     /// A ticket whose outputs were overwritten.
     #[error("the outputs of step {step} are gone: they last until the second submit after it")]
     Expired { step: u64 },
@@ -99,4 +102,15 @@ pub enum ModelError {
         replayed: u8,
         launched: u8,
     },
+}
+
+impl ModelError {
+    /// Whether the device was lost: nothing works before [`super::CompiledModel::recover`].
+    pub fn is_lost(&self) -> bool {
+        match self {
+            Self::Lost => true,
+            Self::Device(error) => error.is_lost(),
+            _ => false,
+        }
+    }
 }

@@ -49,6 +49,12 @@ pub trait Model: std::fmt::Debug + Send {
     /// As there.
     fn enable_graphs(&mut self) -> Result<usize, ModelError>;
 
+    /// [`CompiledModel::recover`].
+    ///
+    /// # Errors
+    /// As there.
+    fn recover(&mut self) -> Result<(), ModelError>;
+
     /// [`CompiledModel::submit`].
     ///
     /// # Errors
@@ -105,6 +111,10 @@ impl<D: Device> Model for CompiledModel<D> {
 
     fn enable_graphs(&mut self) -> Result<usize, ModelError> {
         self.enable_graphs()
+    }
+
+    fn recover(&mut self) -> Result<(), ModelError> {
+        self.recover()
     }
 
     fn submit(&mut self, step: &StepData<'_>) -> Result<Ticket, ModelError> {

@@ -1,6 +1,7 @@
 //! The compiled model: programs bound to one arena, captured graphs, and steps over them.
 
 mod audit;
+mod background;
 mod bind;
 mod build;
 mod capture;
@@ -12,9 +13,11 @@ mod graphs;
 mod launches;
 mod lowering;
 mod memory;
+mod origin;
 mod probe;
 mod programs;
 mod progress;
+mod recover;
 mod staging;
 mod step;
 mod step_data;
@@ -24,7 +27,7 @@ pub use build::{BuildOptions, BuildTimes, CaptureWhen, Checks};
 pub use capture::{CapturedGraph, GraphKind};
 pub use error::ModelError;
 pub use face::Model;
-pub use graphs::{GraphKey, GraphSlot, OnCaptureFailure};
+pub use graphs::{GraphCounts, GraphKey, GraphReport, GraphSlot, GraphState, OnCaptureFailure};
 pub use lowering::{LoweringSize, lowering_sizes};
 pub use memory::{Ledger, Memory};
 pub use progress::Progress;
@@ -36,7 +39,9 @@ pub use step_launches::StepLaunch;
 use crate::dispatch::Dispatcher;
 use crate::stats::Statistics;
 use crate::symbols::SymbolTable;
+use background::Background;
 use graphs::GraphSet;
+use origin::Origin;
 use piecewise_backend::device::Device;
 use piecewise_ir::module::Module;
 use programs::Members;
@@ -51,6 +56,8 @@ pub struct CompiledModel<D: Device> {
     members: Members<D::Program>,
     staging: Staging<D::Event>,
     memory: Memory,
+    /// What everything on the device is made from, once more if it is lost.
+    origin: Origin,
     symbols: SymbolTable,
     dispatcher: Dispatcher,
     module: Arc<Module>,
@@ -67,6 +74,11 @@ pub struct CompiledModel<D: Device> {
     lowered: Option<String>,
     times: BuildTimes,
     launches_only: bool,
+    background: Background,
+    /// Steps before it are lost with the device that they ran on.
+    first_step: u64,
+    /// Whether what is on the device is gone and not yet made again.
+    is_lost: bool,
     device: D,
 }
 
