@@ -69,6 +69,20 @@ pub(crate) fn build<T: Target>(
     bound: u64,
     weights: RandomWeights,
 ) -> CompiledModel<T::Device> {
+    let checks = Checks { poison: true, addresses: true, compare: false };
+    build_checked::<T>(module, registry, mode, sizes, bound, weights, checks)
+}
+
+/// The same with these checks.
+pub(crate) fn build_checked<T: Target>(
+    module: &Arc<Module>,
+    registry: &Arc<OpRegistry>,
+    mode: GraphMode,
+    sizes: &[u64],
+    bound: u64,
+    weights: RandomWeights,
+    checks: Checks,
+) -> CompiledModel<T::Device> {
     let (device, compiler) = T::make(registry, 2);
     let list = |sizes: &[u64]| SizeList::new("sizes", sizes.to_vec(), "bound", bound).unwrap();
     let options = BuildOptions {
@@ -92,7 +106,7 @@ pub(crate) fn build<T: Target>(
         probes: Vec::new(),
         tune: TuneMode::default(),
         strict: true,
-        checks: Checks { poison: true, addresses: true, compare: false },
+        checks,
     };
     let module = Arc::clone(module);
     let (build, store) = (CompiledModel::build, T::store());

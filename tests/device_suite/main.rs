@@ -5,10 +5,12 @@
 
 mod alternatives;
 mod any_graph;
+mod compare;
 mod compile;
 mod cuda_faults;
 mod cuda_mix;
 mod damaged_entries;
+mod driver_calls;
 mod equal_modes;
 mod frozen_list;
 mod host_kernel;
@@ -48,7 +50,7 @@ macro_rules! suite {
             use crate::target::Target;
             use crate::user_op::{Form, Place};
             use crate::{
-                alternatives, equal_modes, frozen_list, modes, new_compositions, random_graphs,
+                alternatives, compare, equal_modes, frozen_list, modes, new_compositions, random_graphs,
                 random_steps, several_rows, user_op, warm_start, wide_heads,
             };
             use piecewise_ir::dtype::DType::{BF16, F32};
@@ -95,6 +97,12 @@ macro_rules! suite {
                 }
                 the_mode_of_a_live_model_changes {
                     modes::the_mode_of_a_live_model_changes::<T>();
+                }
+                compare_finds_nothing_in_random_steps {
+                    compare::finds_nothing_in_random_steps::<T>();
+                }
+                compare_finds_an_op_that_counts_its_runs {
+                    compare::finds_an_op_that_counts_its_runs::<T>();
                 }
                 every_alternative_computes_the_same {
                     alternatives::agree::<T>(F32, 1e-5);

@@ -80,6 +80,9 @@ pub struct CudaDevice {
     images: Images,
     modules: Modules,
     lt: Option<SharedLt>,
+    /// Whether products of the library do nothing, as kernels of a simulated driver do.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) simulates_library: bool,
     blocks: Vec<PinnedBlock>,
     loader: Loader,
     memory: Memory,
@@ -120,8 +123,8 @@ impl CudaDevice {
         Ok(device)
     }
 
-    /// A device over a driver without a GPU, for an H100's architecture: memory is real, kernels do
-    /// nothing, and there is no cuBLASLt. NVRTC is opened by the first kernel that no store has.
+    /// A device over a driver without a GPU, for an H100's architecture: memory is real, kernels and
+    /// products of cuBLASLt do nothing. NVRTC is opened by the first kernel that no store has.
     ///
     /// # Errors
     /// When opening it is planned to fail.
@@ -130,7 +133,9 @@ impl CudaDevice {
         let inner = Arc::new(super::driver::simulated::SimulatedDriver::new());
         let driver = super::driver::faulty::FaultyDriver { inner, faults: options.faults() };
         let nvrtc = LazyNvrtc::new(library_dirs(&options.library_dirs), None);
-        Self::assemble(Arc::new(driver), nvrtc, options, registry)
+        let mut device = Self::assemble(Arc::new(driver), nvrtc, options, registry)?;
+        device.simulates_library = true;
+        Ok(device)
     }
 
     /// A device of a driver, without cuBLASLt.
@@ -176,6 +181,8 @@ impl CudaDevice {
             images: Images::default(),
             modules: Modules::new(&context),
             lt,
+            #[cfg(any(test, feature = "testing"))]
+            simulates_library: false,
             blocks: Vec::new(),
             loader: Loader::new(&stream, kernels),
             memory: Memory::new(&context),
@@ -581,9 +588,13 @@ impl Device for CudaDevice {
         }
         let (kernels, options) = (Arc::clone(self.kernels()), self.options.clone());
         let made = Self::over(context, kernels, lt, options, self.registry.clone());
-        let counts = self.counts.get();
-        *self = made.map_err(|e| failed(e.to_string()))?;
-        self.counts.set(counts);
+        let mut made = made.map_err(|e| failed(e.to_string()))?;
+        made.counts.set(self.counts.get());
+        #[cfg(any(test, feature = "testing"))]
+        {
+            made.simulates_library = self.simulates_library;
+        }
+        std::mem::swap(self, &mut made);
         Ok(())
     }
 

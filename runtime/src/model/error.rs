@@ -1,5 +1,6 @@
 //! What can go wrong while a model is built or stepped.
 
+use crate::checks::PageFault;
 use crate::symbols::SymbolError;
 use piecewise_backend::compiler::CompileError;
 use piecewise_backend::device::{Address, DeviceError};
@@ -85,6 +86,9 @@ pub enum ModelError {
         address: Address,
         expected: String,
     },
+    /// A step whose inputs disagree about pages.
+    #[error("check addresses: {0}")]
+    Pages(#[from] PageFault),
     /// A replay wrote something else than launches of the same step.
     #[error(
         "check compare: {value} differs between the {mode} replay and launches of the same step, \

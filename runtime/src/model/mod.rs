@@ -14,6 +14,7 @@ mod launches;
 mod lowering;
 mod memory;
 mod origin;
+mod pages;
 mod probe;
 mod programs;
 mod progress;

@@ -361,6 +361,8 @@ impl<E> Staging<E> {
         turn: usize,
     ) -> Result<&'d [u8], DeviceError> {
         self.copied_out[turn].wait(device)?;
+        // The copies of the same step to the device came before.
+        self.copied_in[turn].is_pending = false;
         Ok(device.host_bytes(self.out_blocks[turn]))
     }
 }

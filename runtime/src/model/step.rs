@@ -108,6 +108,9 @@ impl<D: Device> CompiledModel<D> {
         } else {
             self.fill_head_call(step, &counts, &sizes, 0)?;
         }
+        if self.checks.addresses {
+            self.check_pages(step)?;
+        }
         if self.checks.poison {
             self.poison_dead_bytes()?;
         }

@@ -634,3 +634,54 @@ fn a_lost_device_is_opened_anew_and_everything_on_it_made_again() {
         assert_eq!(model.statistics().recoveries, 1);
     }
 }
+
+/// Reading what a step has not written yet, or filling what it has not copied yet, is found by the
+/// device that runs late.
+#[test]
+fn a_missing_wait_is_found() {
+    let setup = Setup::default();
+    let mut model = setup.build().unwrap();
+    let ticket = submit(&mut model, &[1, 2, 3]).unwrap();
+    setup.faults.missing_wait.store(true, Ordering::Relaxed);
+    let read = std::panic::AssertUnwindSafe(|| model.read(&ticket).map(drop));
+    let panic = std::panic::catch_unwind(read).unwrap_err();
+    let text = panic.downcast_ref::<&str>().unwrap();
+    assert_eq!(*text, "a host block is read before its copies are done");
+}
+
+/// Where inputs of a step are of another step, the check says which.
+#[test]
+fn check_addresses_names_inputs_that_disagree_about_pages() {
+    let model = &mut Setup::default().build().unwrap();
+    let roles = Setup::roles_of(model);
+    let mut table = PageTable::default();
+    table.grow(&mut PagePool::new(roles.kv_rows), 3).unwrap();
+    let mut batch = BatchBuffers::new(roles);
+    batch.push(&Chunk {
+        tokens: ChunkTokens::Ids(&[1, 2, 3]),
+        start: 0,
+        table: &table,
+        slot: None,
+        rows: ChunkRows::Last,
+        entry: None,
+        sampling: Sampling::default(),
+    });
+    let view = batch.view().unwrap();
+    let data = view.data();
+    model.submit(&data).unwrap();
+    let stale = |model: &mut Model, role: &str, number: i32| {
+        let inputs = model.module().graph().inputs();
+        let at = inputs.iter().position(|input| input.role.as_deref() == Some(role)).unwrap();
+        let mut changed: Vec<Vec<u8>> = data.inputs.iter().map(|bytes| bytes.to_vec()).collect();
+        changed[at][..4].copy_from_slice(&number.to_le_bytes());
+        let inputs: Vec<&[u8]> = changed.iter().map(Vec::as_slice).collect();
+        let error = model.submit(&StepData { inputs: &inputs, ..data }).unwrap_err();
+        assert!(matches!(error, ModelError::Pages(_)), "{error}");
+        error.to_string()
+    };
+    let names = [("kv.block_table", 2), ("kv.lengths", 9), ("kv.slots", 7)];
+    let found = names.map(|(role, number)| stale(model, role, number));
+    assert!(found[0].contains("page 2"), "{}", found[0]);
+    assert!(found[1].contains("9 keys"), "{}", found[1]);
+    assert!(found[2].contains("writes row 7"), "{}", found[2]);
+}

@@ -37,6 +37,8 @@ pub(crate) struct Faults {
     pub failing_launch: Arc<AtomicU64>,
     /// The wait that is so many away finds the device lost; 0 is off.
     pub losing_wait: Arc<AtomicU64>,
+    /// Nothing waits: what is submitted runs later than the host believes.
+    pub missing_wait: Arc<AtomicBool>,
     /// So many attempts to open the device anew fail.
     pub failing_reopens: Arc<AtomicU64>,
     /// `test.mix` reads one row past the sequence's length.
@@ -56,6 +58,8 @@ pub(crate) struct FakeProgram {
     pub alternative: usize,
     /// Whether it does nothing.
     pub left_out: bool,
+    /// Which of the captured programs it is.
+    place: usize,
     /// The block table that it goes on using.
     pub table: Option<Vec<u8>>,
 }
@@ -287,6 +291,9 @@ impl Device for FakeDevice {
     fn wait(&mut self, event: &u64) -> Result<(), DeviceError> {
         self.is_lost |= is_due(&self.faults.losing_wait);
         self.check_lost()?;
+        if self.faults.missing_wait.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         self.run_until(*event)
     }
 
@@ -307,6 +314,7 @@ impl Device for FakeDevice {
             replayed: false,
             alternative: binding.alternative,
             left_out: false,
+            place: 0,
             table: None,
         })
     }
@@ -346,8 +354,9 @@ impl Device for FakeDevice {
             let label = label.to_owned();
             return Err(DeviceError::Capture { label, rule: CaptureRule::UnsupportedOp });
         }
-        let kept = programs.iter().filter(|program| !program.left_out);
-        let mut programs: Vec<_> = kept.map(|&program| program.clone()).collect();
+        let places = programs.iter().enumerate();
+        let places = places.map(|(place, &program)| FakeProgram { place, ..program.clone() });
+        let mut programs: Vec<_> = places.filter(|program| !program.left_out).collect();
         if self.faults.baked_table.load(Ordering::Relaxed) {
             self.finish()?;
             for program in programs.iter_mut().filter(|program| program.op == "test.mix") {
@@ -425,7 +434,8 @@ impl Device for FakeDevice {
 
     fn addresses<'a>(&'a self, graph: &'a FakeCaptured) -> Vec<BoundAddress<'a>> {
         let mut found = Vec::new();
-        for (program, bound) in graph.programs.iter().enumerate() {
+        for bound in &graph.programs {
+            let program = bound.place;
             let launch = bound.op.as_str();
             let mut add = |what, name, address| {
                 found.push(BoundAddress { program, launch, what, name, address });
