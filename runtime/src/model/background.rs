@@ -1,53 +1,12 @@
 //! Capturing between steps: a little after each, what most steps have wanted first.
 
-use super::CaptureWhen;
 use super::CompiledModel;
+use super::build::CaptureWhen;
 use super::error::ModelError;
 use super::graphs::{GraphKey, OnCaptureFailure};
+use super::pace::{PATIENCE, SHARE};
 use piecewise_backend::device::Device;
-use std::time::{Duration, Instant};
-
-/// The share of the time from step to step that captures may take.
-const SHARE: u32 = 4;
-
-/// After so many steps in which no graph fitted into the share, one is captured all the same: fewer
-/// than one step of a hundred waits for that.
-const PATIENCE: u32 = 128;
-
-/// How far captures between steps have come.
-#[derive(Debug, Default)]
-pub(super) struct Background {
-    /// Whether every listed graph is ready or disabled.
-    is_done: bool,
-    last_step: Option<Instant>,
-    /// The smoothed time from step to step.
-    interval: Duration,
-    /// What the last capture of a whole step took, and of a piece.
-    cost: [Duration; 2],
-    steps_since: u32,
-}
-
-impl Background {
-    /// There may be something to capture.
-    pub(super) fn wake(&mut self) {
-        self.is_done = false;
-    }
-
-    fn note_step(&mut self, now: Instant) {
-        if let Some(last) = self.last_step.replace(now) {
-            let interval = now.saturating_duration_since(last);
-            self.interval = match self.interval {
-                Duration::ZERO => interval,
-                smooth => (smooth * 7 + interval) / 8,
-            };
-        }
-        self.steps_since = self.steps_since.saturating_add(1);
-    }
-
-    fn cost(&mut self, key: GraphKey) -> &mut Duration {
-        &mut self.cost[usize::from(matches!(key, GraphKey::Piece { .. }))]
-    }
-}
+use std::time::Instant;
 
 impl<D: Device> CompiledModel<D> {
     /// After a step was submitted: captures what fits into a share of a step's time.

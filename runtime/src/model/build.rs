@@ -1,7 +1,6 @@
 //! Building a model: close the arena over the artifacts, load, bind, capture.
 
 use super::CompiledModel;
-use super::background::Background;
 use super::bind::BindSite;
 use super::choose::choose;
 use super::error::ModelError;
@@ -9,6 +8,7 @@ use super::graphs::{GraphSet, OnCaptureFailure};
 use super::launches::check_artifacts;
 use super::memory::Ledger;
 use super::origin::Origin;
+use super::pace::Pace;
 use super::progress::Progress;
 use crate::artifact_store::CompiledPieces;
 use crate::batch::Probe;
@@ -123,7 +123,9 @@ impl<D: Device> CompiledModel<D> {
         let artifacts = compiled.artifacts.iter().flatten();
         let scratch = artifacts.map(Artifact::scratch).max().unwrap_or(0);
         let ledger = Ledger::new(module.graph(), layout, scratch, symbols.bounds());
-        let mut origin = Origin::new(&options, &symbols, ledger, compiled, weights);
+        let mut origin = Origin::new(&symbols, ledger, compiled, weights);
+        origin.read(&options.read_outputs, options.max_logit_rows, &symbols);
+        origin.capture_exclude.clone_from(&options.capture_exclude);
         let memory = origin.load(&mut device, &module, progress)?;
         let load_end = started.elapsed();
         let mut staging = origin.stage(&mut device, &module, &memory)?;
@@ -172,7 +174,7 @@ impl<D: Device> CompiledModel<D> {
             lowered: None,
             times: BuildTimes::default(),
             launches_only: false,
-            background: Background::default(),
+            background: Pace::default(),
             first_step: 0,
             is_lost: false,
             device,

@@ -14,6 +14,7 @@ mod launches;
 mod lowering;
 mod memory;
 mod origin;
+mod pace;
 mod pages;
 mod probe;
 mod programs;
@@ -40,9 +41,9 @@ pub use step_launches::StepLaunch;
 use crate::dispatch::Dispatcher;
 use crate::stats::Statistics;
 use crate::symbols::SymbolTable;
-use background::Background;
 use graphs::GraphSet;
 use origin::Origin;
+use pace::Pace;
 use piecewise_backend::device::Device;
 use piecewise_ir::module::Module;
 use programs::Members;
@@ -75,7 +76,7 @@ pub struct CompiledModel<D: Device> {
     lowered: Option<String>,
     times: BuildTimes,
     launches_only: bool,
-    background: Background,
+    background: Pace,
     /// Steps before it are lost with the device that they ran on.
     first_step: u64,
     /// Whether what is on the device is gone and not yet made again.
