@@ -11,7 +11,8 @@ use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Request};
 use piecewise_runtime::mode::GraphMode;
 use piecewise_runtime::model::CompiledModel;
 use std::collections::BTreeMap;
-use std::ffi::{CString, c_char, c_long};
+use piecewise_ir::dtype::DType;
+use std::ffi::{CString, OsStr, c_char, c_long};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -171,4 +172,50 @@ fn cpu_replays_allocate_nothing_seen_from_outside() {
         drop(std::hint::black_box(vec![1u8; 100]));
         assert!(allocations() > before, "the library counts");
     });
+}
+
+/// What it takes to update a captured graph in place, beside making another executable one of the
+/// capture. Both need the capture, whose time is in neither.
+#[test]
+fn cuda_updating_graphs_in_place_is_timed_against_making_them() {
+    if !Cuda::is_there() {
+        return;
+    }
+    const TEST: &str = "driver_calls::cuda_updating_graphs_in_place_is_timed_against_making_them";
+    let is_child = std::env::var("LD_PRELOAD").is_ok_and(|preload| preload.ends_with(".so"));
+    let library = if is_child { Some(PathBuf::new()) } else { interposer() };
+    let Some(library) = library else { return };
+    let variables =
+        [("LD_PRELOAD", library.as_os_str()), ("PIECEWISE_TIME_GRAPHS", OsStr::new("1"))];
+    in_own_process_with(TEST, &variables, || {
+        for layers in [2, 28] {
+            for mode in [GraphMode::Piecewise, GraphMode::Full] {
+                let before = graph_times();
+                let setup = Setup { layers, mode, dtype: DType::BF16, ..Setup::default() };
+                let model = setup.build::<Cuda>();
+                let after = graph_times();
+                let [graphs, made, updated, refused] =
+                    std::array::from_fn(|i| after[i] - before[i]);
+                assert!(graphs >= model.captured_graphs() as f64, "{graphs}");
+                println!(
+                    "cuda {layers} layers, {}: {graphs} graphs, {:.1} us to make one, {:.1} us to \
+                     update it, {refused} refused",
+                    mode.name(),
+                    made / graphs * 1e6,
+                    updated / graphs * 1e6,
+                );
+            }
+        }
+    });
+    let _ = std::fs::remove_file(library);
+}
+
+fn graph_times() -> [f64; 4] {
+    let mut times = [0.0; 4];
+    // SAFETY: as for `called`; it writes four numbers.
+    unsafe {
+        let symbol = b"piecewise_graph_times\0";
+        Library::this().get::<unsafe extern "C" fn(*mut f64)>(symbol).unwrap()(times.as_mut_ptr());
+    }
+    times
 }

@@ -149,7 +149,7 @@ impl<D: Device> CompiledModel<D> {
         members.exclude(&options.capture_exclude, &module)?;
         let read_counts = Vec::with_capacity(symbols.len());
         let compiled_in = origin.compiled.time;
-        let (compile, tuning) = (origin.compiled.counts.clone(), choices.report.clone());
+        let (compile, tuning) = (origin.compiled.counts.clone(), choices.report);
         let max_logit_rows = origin.max_logit_rows;
         origin.choices = choices;
         let mut model = Self {
