@@ -30,6 +30,12 @@ fn author_a_model_fuses_its_own_norm_and_gate_and_replays() {
     }
 }
 
+#[test]
+fn suspend_goes_on_without_a_capture() {
+    let shown = output_of("suspend");
+    assert!(shown.contains("request 0: 12 tokens in"), "{shown}");
+}
+
 const RUNNING_SUMS: &str = "split: 2 captured pieces, 1 split ops\n\
                             inside: 1 captured pieces, 0 split ops\n\
                             after 3 rows: [1.5, 1.5, 1.5, 1.5]\n\
@@ -53,6 +59,19 @@ fn custom_pass_replaces_the_exact_division_and_says_why_it_left_the_other() {
     assert!(shown.contains("literal [0.5]"), "{shown}");
     assert!(shown.contains("mul %x,"), "{shown}");
     assert!(shown.contains("1 division replaced\nthird: div kept: "), "{shown}");
+}
+
+#[test]
+fn two_path_encoder_replays_launches_and_skips_each_path_apart() {
+    let shown = output_of("two_path_encoder");
+    assert!(
+        shown.contains("page: 2 steps, 2 replayed; items: 5 hits, 0 misses, 0 skipped"),
+        "{shown}"
+    );
+    let tiles = "tiles: 2 steps, 1 replayed; items: 2 hits, 1 misses, 2 skipped";
+    assert!(shown.contains(tiles), "{shown}");
+    assert!(shown.contains("launched: 1 items, above_largest_size"), "{shown}");
+    assert!(shown.contains("within 1e-5 of the reference"), "{shown}");
 }
 
 #[test]

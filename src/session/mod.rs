@@ -15,12 +15,13 @@ pub use outputs::Outputs;
 pub use piecewise_kernels::inputs::Element;
 pub use weights::InMemoryWeights;
 
+use piecewise_backend::weights::WeightSource;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
 use piecewise_passes::RunReport;
 use piecewise_runtime::mode::GraphMode;
-use piecewise_runtime::model::{Model, StepData, StepReport};
+use piecewise_runtime::model::{Model, StepData, StepReport, SuspendedWeights};
 use piecewise_runtime::stats::Statistics;
 use piecewise_runtime::symbols::SymbolTable;
 use shapes::StepSymbol;
@@ -80,7 +81,7 @@ impl Session {
 
     /// A step, to be given its inputs and run.
     pub fn step(&mut self) -> Step<'_> {
-        Step { session: self, given: BTreeMap::new(), query_length: None }
+        Step { session: self, given: BTreeMap::new(), query_length: None, is_launched: false }
     }
 
     /// The graph as the passes left it, with its pieces, slots and offsets.
@@ -115,6 +116,23 @@ impl Session {
     /// fails, and steps whose graph is missing are launched from then on.
     pub fn set_graph_mode(&mut self, mode: GraphMode) -> Result<(), SessionError> {
         Ok(self.model.set_graph_mode(mode)?)
+    }
+
+    /// Gives the memory of the session back, that of the weights where `weights` says so, until
+    /// [`Self::resume`]: what states hold is lost, graphs stay.
+    ///
+    /// # Errors
+    /// When work before failed, or the device does not give memory back.
+    pub fn suspend(&mut self, weights: SuspendedWeights) -> Result<(), SessionError> {
+        Ok(self.model.suspend(weights)?)
+    }
+
+    /// Takes the memory back at the same addresses; weights that were dropped are made from `weights`.
+    ///
+    /// # Errors
+    /// When memory is short, or dropped weights are not given; the session stays suspended.
+    pub fn resume(&mut self, weights: Option<&dyn WeightSource>) -> Result<(), SessionError> {
+        Ok(self.model.resume(weights)?)
     }
 
     /// Lets graphs be captured again that failures have disabled, and captures what is missing unless
@@ -196,6 +214,7 @@ pub struct Step<'a> {
     session: &'a mut Session,
     given: BTreeMap<&'a str, Values<'a>>,
     query_length: Option<u64>,
+    is_launched: bool,
 }
 
 #[derive(Debug)]
@@ -222,13 +241,24 @@ impl<'a> Step<'a> {
         self
     }
 
+    /// Launches the step, even where there is a graph for it.
+    #[must_use]
+    pub fn launched(mut self) -> Self {
+        self.is_launched = true;
+        self
+    }
+
     /// Runs the step and waits for its outputs.
     ///
     /// # Errors
     /// When an input is missing, unknown, of another type or of a length that makes no shape, or
     /// the step fails. States are as before where an input does not fit.
     pub fn run(self) -> Result<Outputs, SessionError> {
-        self.session.run(self.given, self.query_length)
+        let Self { session, given, query_length, is_launched } = self;
+        session.model.set_launches_only(is_launched);
+        let outputs = session.run(given, query_length);
+        session.model.set_launches_only(false);
+        outputs
     }
 }
 

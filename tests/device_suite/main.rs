@@ -11,6 +11,7 @@ mod cuda_faults;
 mod cuda_mix;
 mod damaged_entries;
 mod driver_calls;
+mod encoder_mixes;
 mod equal_modes;
 mod frozen_list;
 mod host_kernel;
@@ -26,6 +27,7 @@ mod several_rows;
 mod slot_model;
 mod slot_states;
 mod small_decoder;
+mod suspend;
 mod target;
 mod user_op;
 mod warm_start;
@@ -50,8 +52,8 @@ macro_rules! suite {
             use crate::target::Target;
             use crate::user_op::{Form, Place};
             use crate::{
-                alternatives, compare, equal_modes, frozen_list, modes, new_compositions, random_graphs,
-                random_steps, several_rows, user_op, warm_start, wide_heads,
+                alternatives, compare, equal_modes, frozen_list, modes, new_compositions,
+                random_graphs, random_steps, several_rows, suspend, user_op, warm_start, wide_heads,
             };
             use piecewise_ir::dtype::DType::{BF16, F32};
             use piecewise_runtime::mode::GraphMode;
@@ -103,6 +105,12 @@ macro_rules! suite {
                 }
                 compare_finds_an_op_that_counts_its_runs {
                     compare::finds_an_op_that_counts_its_runs::<T>();
+                }
+                a_suspended_model_goes_on_without_a_capture {
+                    suspend::a_suspended_model_goes_on_without_a_capture::<T>();
+                }
+                a_suspended_model_gives_its_memory_back {
+                    suspend::a_suspended_model_gives_its_memory_back::<T>();
                 }
                 every_alternative_computes_the_same {
                     alternatives::agree::<T>(F32, 1e-5);

@@ -145,6 +145,7 @@ impl Device for CpuDevice {
     type Program = CpuProgram;
     type Captured = CpuCaptured;
     type Event = CpuEvent;
+    type Mark = Instant;
 
     fn describe(&self) -> String {
         let model = std::fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
@@ -297,6 +298,15 @@ impl Device for CpuDevice {
         #[cfg(any(test, feature = "testing"))]
         self.faults.pass(super::faults::FaultPoint::Wait, "a wait")?;
         Ok(())
+    }
+
+    fn mark(&mut self, _: Option<Instant>) -> Result<Instant, DeviceError> {
+        self.outside_capture("a mark", CaptureRule::NoSynchronization)?;
+        Ok(Instant::now())
+    }
+
+    fn elapsed(&mut self, start: &Instant, end: &Instant) -> Result<Duration, DeviceError> {
+        Ok(end.saturating_duration_since(*start))
     }
 
     fn bind(

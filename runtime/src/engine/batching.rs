@@ -8,10 +8,12 @@ use super::{
 };
 use crate::dispatch::Dispatcher;
 use crate::kv::{PagePool, SlotPool};
+use crate::metrics::{Metrics, Snapshot};
 use crate::mode::GraphMode;
-use crate::model::{GraphReport, Ledger};
+use crate::model::{GraphReport, Ledger, ModelError, SuspendedWeights};
 use crate::stats::Statistics;
 use piecewise_backend::device::Device;
+use piecewise_backend::weights::WeightSource;
 use piecewise_ir::module::Module;
 
 impl<D: Device> Engine for BatchingEngine<D> {
@@ -69,6 +71,9 @@ impl<D: Device> Engine for BatchingEngine<D> {
     }
 
     fn step(&mut self, events: &mut Vec<RequestEvent>) -> Result<bool, EngineError> {
+        if self.model.suspended().is_some() {
+            return Err(ModelError::Suspended.into());
+        }
         self.step_over_failures(events)
     }
 
@@ -89,6 +94,7 @@ impl<D: Device> Engine for BatchingEngine<D> {
     }
 
     fn observe(&mut self, observer: StepObserver) {
+        self.model.time_steps(true);
         self.observer = Some(observer);
     }
 
@@ -110,6 +116,14 @@ impl<D: Device> Engine for BatchingEngine<D> {
 
     fn statistics(&self) -> &Statistics {
         self.model.statistics()
+    }
+
+    fn metrics(&mut self) -> Metrics {
+        self.metrics_now()
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        self.snapshot_now()
     }
 
     fn ledger(&self) -> Ledger {
@@ -139,6 +153,23 @@ impl<D: Device> Engine for BatchingEngine<D> {
 
     fn graphs(&self) -> Vec<GraphReport> {
         self.model.graphs()
+    }
+
+    fn suspend(
+        &mut self,
+        weights: SuspendedWeights,
+        events: &mut Vec<RequestEvent>,
+    ) -> Result<(), EngineError> {
+        self.retire_all(events)?;
+        Ok(self.model.suspend(weights)?)
+    }
+
+    fn resume(&mut self, weights: Option<&dyn WeightSource>) -> Result<(), EngineError> {
+        Ok(self.model.resume(weights)?)
+    }
+
+    fn suspended(&self) -> Option<SuspendedWeights> {
+        self.model.suspended()
     }
 
     fn captured_graphs(&self) -> usize {

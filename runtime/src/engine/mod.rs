@@ -28,6 +28,7 @@ mod request;
 mod schedule;
 mod sequence;
 mod step;
+mod watch;
 
 pub use error::EngineError;
 pub use interface::Engine;
@@ -37,11 +38,13 @@ pub use request::{EngineOptions, FinishReason, Request, RequestEvent, RequestId,
 use crate::batch::{BatchBuffers, RoleMap};
 use crate::checks::KvPoison;
 use crate::kv::{PagePool, SlotPool};
+use crate::metrics::Ticker;
 use crate::model::CompiledModel;
 use in_flight::InFlight;
 use piecewise_backend::device::Device;
 use sequence::Sequence;
 use std::collections::{BTreeMap, VecDeque};
+use watch::Watchers;
 
 /// The [`Engine`] of a device: continuous batching.
 pub struct BatchingEngine<D: Device> {
@@ -69,7 +72,7 @@ pub struct BatchingEngine<D: Device> {
     failures: u32,
     poison: Option<KvPoison>,
     observer: Option<StepObserver>,
-    last_done: Option<std::time::Instant>,
+    watchers: Watchers,
 }
 
 impl<D: Device> BatchingEngine<D> {
@@ -90,6 +93,7 @@ impl<D: Device> BatchingEngine<D> {
         };
         let poison = model.checks().poison.then(|| KvPoison::new(graph, model.memory()));
         let seqs = options.max_num_seqs as usize;
+        let ticker = options.stats_interval.map(Ticker::new);
         Ok(Self {
             batch: BatchBuffers::new(roles.clone()),
             pool: PagePool::new(roles.kv_rows),
@@ -108,7 +112,7 @@ impl<D: Device> BatchingEngine<D> {
             failures: 0,
             poison,
             observer: None,
-            last_done: None,
+            watchers: Watchers { ticker, ..Watchers::default() },
             model,
             options,
             roles,

@@ -12,7 +12,7 @@ use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::device::Device;
 use piecewise_planner::IterationRecord;
 use std::borrow::Cow;
-use std::time::Instant;
+use std::time::Duration;
 
 impl<D: Device> BatchingEngine<D> {
     /// Plans, submits and reads what is due. A step that could not be submitted is taken back.
@@ -31,6 +31,7 @@ impl<D: Device> BatchingEngine<D> {
         while self.in_flight.len() > ahead {
             self.read_oldest(events)?;
         }
+        self.tell_watchers();
         Ok(self.has_work())
     }
 
@@ -63,7 +64,6 @@ impl<D: Device> BatchingEngine<D> {
     }
 
     fn submit(&mut self) -> Result<(), EngineError> {
-        let started = Instant::now();
         if let Some(poison) = &self.poison {
             let sequences = self.sequences.values();
             let live = sequences.map(|sequence| (&sequence.table, sequence.computed));
@@ -124,11 +124,14 @@ impl<D: Device> BatchingEngine<D> {
             gpu_us: None,
             wall_us: None,
         };
-        self.in_flight.push_back(InFlight { ticket, started, record, rows });
+        self.in_flight.push_back(InFlight { ticket, record, rows });
         Ok(())
     }
 
-    fn read_oldest(&mut self, events: &mut Vec<RequestEvent>) -> Result<(), EngineError> {
+    pub(super) fn read_oldest(
+        &mut self,
+        events: &mut Vec<RequestEvent>,
+    ) -> Result<(), EngineError> {
         let Some(mut step) = self.in_flight.pop_front() else { return Ok(()) };
         let outputs = match self.model.read(&step.ticket) {
             Ok(outputs) => outputs,
@@ -142,7 +145,6 @@ impl<D: Device> BatchingEngine<D> {
             Some(output) if !step.rows.is_empty() => outputs.bytes(output)?,
             _ => &[],
         };
-        let ended = Instant::now();
         let vocab = self.options.vocab;
         let mut bad = None;
         for (&(request, turn), id) in step.rows.iter().zip(sampled.chunks_exact(4)) {
@@ -178,9 +180,10 @@ impl<D: Device> BatchingEngine<D> {
                 self.sequences.remove(&request);
             }
         }
-        let since = self.last_done.map_or(step.started, |done| done.max(step.started));
-        step.record.wall_us = Some(ended.saturating_duration_since(since).as_secs_f64() * 1e6);
-        self.last_done = Some(ended);
+        let microseconds = |time: Duration| time.as_secs_f64() * 1e6;
+        let times = self.model.step_times(&step.ticket);
+        step.record.wall_us = times.map(|times| microseconds(times.wall));
+        step.record.gpu_us = times.and_then(|times| times.gpu).map(microseconds);
         if let Some(observer) = &mut self.observer {
             observer(&step.record);
         }

@@ -3,6 +3,7 @@
 use super::CompiledModel;
 use super::bind::BindSite;
 use super::choose::choose;
+use super::clock::StepClock;
 use super::error::ModelError;
 use super::graphs::{GraphSet, OnCaptureFailure};
 use super::launches::check_artifacts;
@@ -70,7 +71,16 @@ pub struct BuildTimes {
 
 /// When graphs are captured.
 #[derive(
-    Clone, Copy, PartialEq, Eq, Hash, Debug, Default, serde::Serialize, serde::Deserialize,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Hash,
+    Debug,
+    Default,
+    serde::Serialize,
+    serde::Deserialize,
+    schemars::JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum CaptureWhen {
@@ -84,7 +94,17 @@ pub enum CaptureWhen {
 }
 
 /// Checks that run with every step, for debugging.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Debug,
+    Default,
+    serde::Serialize,
+    serde::Deserialize,
+    schemars::JsonSchema,
+)]
 #[serde(default, deny_unknown_fields)]
 pub struct Checks {
     /// Fill float padding and dead bytes with NaN before each step.
@@ -122,7 +142,12 @@ impl<D: Device> CompiledModel<D> {
         let check_end = started.elapsed();
         let artifacts = compiled.artifacts.iter().flatten();
         let scratch = artifacts.map(Artifact::scratch).max().unwrap_or(0);
-        let ledger = Ledger::new(module.graph(), layout, scratch, symbols.bounds());
+        let lowered = stitch.unique.keys().zip(&compiled.artifacts);
+        let lowered = lowered.flat_map(|(unique, list)| list.iter().map(move |a| (unique, a)));
+        let (read, logit_rows) = (&options.read_outputs, options.max_logit_rows);
+        let ledger = Ledger::new(module.graph(), layout, scratch, symbols.bounds())
+            .with_code(&module, &symbols, &dispatcher, lowered, compiled.footprint)
+            .with_pinned(&module, &symbols, read, logit_rows);
         let mut origin = Origin::new(&symbols, ledger, compiled, weights);
         origin.read(&options.read_outputs, options.max_logit_rows, &symbols);
         origin.capture_exclude.clone_from(&options.capture_exclude);
@@ -156,6 +181,7 @@ impl<D: Device> CompiledModel<D> {
             graphs: GraphSet::default(),
             members,
             staging,
+            clock: StepClock::new(),
             memory,
             symbols,
             dispatcher,
@@ -177,6 +203,7 @@ impl<D: Device> CompiledModel<D> {
             background: Pace::default(),
             first_step: 0,
             is_lost: false,
+            suspended: None,
             device,
         };
         let bind_end = started.elapsed();

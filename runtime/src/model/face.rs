@@ -1,11 +1,15 @@
 //! A compiled model whose device is chosen at run time.
 
-use super::{BuildTimes, CompiledModel, Ledger, ModelError, Outputs, StepData, StepReport, Ticket};
+use super::{
+    BuildTimes, CompiledModel, Ledger, ModelError, Outputs, StepData, StepReport, SuspendedWeights,
+    Ticket,
+};
 use crate::dispatch::Dispatcher;
 use crate::mode::GraphMode;
 use crate::stats::Statistics;
 use crate::symbols::SymbolTable;
 use piecewise_backend::device::Device;
+use piecewise_backend::weights::WeightSource;
 use piecewise_ir::module::Module;
 
 /// [`CompiledModel`] without its device in its type.
@@ -43,6 +47,9 @@ pub trait Model: std::fmt::Debug + Send {
     /// As there.
     fn set_graph_mode(&mut self, mode: GraphMode) -> Result<(), ModelError>;
 
+    /// [`CompiledModel::set_launches_only`].
+    fn set_launches_only(&mut self, launches_only: bool);
+
     /// [`CompiledModel::enable_graphs`].
     ///
     /// # Errors
@@ -54,6 +61,18 @@ pub trait Model: std::fmt::Debug + Send {
     /// # Errors
     /// As there.
     fn recover(&mut self) -> Result<(), ModelError>;
+
+    /// [`CompiledModel::suspend`].
+    ///
+    /// # Errors
+    /// As there.
+    fn suspend(&mut self, weights: SuspendedWeights) -> Result<(), ModelError>;
+
+    /// [`CompiledModel::resume`].
+    ///
+    /// # Errors
+    /// As there.
+    fn resume(&mut self, weights: Option<&dyn WeightSource>) -> Result<(), ModelError>;
 
     /// [`CompiledModel::submit`].
     ///
@@ -109,12 +128,24 @@ impl<D: Device> Model for CompiledModel<D> {
         self.set_graph_mode(mode, &mut |_| {}).map(drop)
     }
 
+    fn set_launches_only(&mut self, launches_only: bool) {
+        self.set_launches_only(launches_only);
+    }
+
     fn enable_graphs(&mut self) -> Result<usize, ModelError> {
         self.enable_graphs()
     }
 
     fn recover(&mut self) -> Result<(), ModelError> {
         self.recover()
+    }
+
+    fn suspend(&mut self, weights: SuspendedWeights) -> Result<(), ModelError> {
+        self.suspend(weights)
+    }
+
+    fn resume(&mut self, weights: Option<&dyn WeightSource>) -> Result<(), ModelError> {
+        self.resume(weights)
     }
 
     fn submit(&mut self, step: &StepData<'_>) -> Result<Ticket, ModelError> {

@@ -6,9 +6,11 @@ mod bind;
 mod build;
 mod capture;
 mod choose;
+mod clock;
 mod compare;
 mod error;
 mod face;
+mod footprint;
 mod graphs;
 mod launches;
 mod lowering;
@@ -24,9 +26,11 @@ mod staging;
 mod step;
 mod step_data;
 mod step_launches;
+mod suspend;
 
 pub use build::{BuildOptions, BuildTimes, CaptureWhen, Checks};
 pub use capture::{CapturedGraph, GraphKind};
+pub use clock::StepTimes;
 pub use error::ModelError;
 pub use face::Model;
 pub use graphs::{GraphCounts, GraphKey, GraphReport, GraphSlot, GraphState, OnCaptureFailure};
@@ -37,10 +41,12 @@ pub(crate) use staging::POISON;
 pub use step::{Outputs, StepReport, Ticket};
 pub use step_data::StepData;
 pub use step_launches::StepLaunch;
+pub use suspend::SuspendedWeights;
 
 use crate::dispatch::Dispatcher;
 use crate::stats::Statistics;
 use crate::symbols::SymbolTable;
+use clock::StepClock;
 use graphs::GraphSet;
 use origin::Origin;
 use pace::Pace;
@@ -57,6 +63,7 @@ pub struct CompiledModel<D: Device> {
     graphs: GraphSet<D::Captured>,
     members: Members<D::Program>,
     staging: Staging<D::Event>,
+    clock: StepClock<D::Mark>,
     memory: Memory,
     /// What everything on the device is made from, once more if it is lost.
     origin: Origin,
@@ -81,6 +88,7 @@ pub struct CompiledModel<D: Device> {
     first_step: u64,
     /// Whether what is on the device is gone and not yet made again.
     is_lost: bool,
+    suspended: Option<SuspendedWeights>,
     device: D,
 }
 
@@ -134,6 +142,16 @@ impl<D: Device> CompiledModel<D> {
     /// What was counted since the model was built.
     pub fn statistics(&self) -> &Statistics {
         &self.stats
+    }
+
+    /// Whether the steps to come are timed by the device's clock, by a mark at either end of each.
+    pub fn time_steps(&mut self, by_device: bool) {
+        self.clock.marks_steps = by_device;
+    }
+
+    /// How long a step took that was read; `None` where it was not, or its place is another's now.
+    pub fn step_times(&self, ticket: &Ticket) -> Option<StepTimes> {
+        self.clock.times(self.turn_of(ticket)?)
     }
 
     /// Why the graph mode is lower than asked for, if it is.

@@ -72,24 +72,8 @@ impl Origin {
     ) -> Result<Memory, ModelError> {
         let layout = module.layout().ok_or(ModelError::Unplanned { part: "layout" })?;
         let memory = Memory::reserve(device, module, layout, self.ledger)?;
-        let graph = module.graph();
-        let mut layouts = vec![WeightLayout::default(); graph.value_count()];
-        if let Some(stitch) = module.stitch() {
-            for usage in stitch.uses.values() {
-                let inputs = stitch.unique[usage.unique].graph.inputs().len();
-                let of_piece = self.compiled.layouts[usage.unique.index()].iter();
-                for (i, layout) in of_piece.enumerate() {
-                    layouts[usage.operands[inputs + i].index()] = *layout;
-                }
-            }
-        }
-        let total = graph.weights().len();
-        for (i, weight) in graph.weights().iter().enumerate() {
-            let Some(to) = memory.address(graph, weight.value) else { continue };
-            let layout = layouts[weight.value.index()];
-            device.materialize(&weight.recipe, layout, &*self.weights, to)?;
-            progress(Progress::Loading { done: i + 1, total });
-        }
+        let (layouts, weights) = (&self.compiled.layouts, &*self.weights);
+        load_weights(device, module, &memory, layouts, weights, progress)?;
         let loaded = device.record(None)?;
         device.wait(&loaded)?;
         Ok(memory)
@@ -105,4 +89,32 @@ impl Origin {
         let read = |i: usize| self.read_outputs.contains(&i);
         Staging::new(device, module.graph(), memory, &read, &self.output_bounds)
     }
+}
+
+/// Makes the weights; `layouts` are those of each unique piece's.
+pub(super) fn load_weights<D: Device>(
+    device: &mut D,
+    module: &Module,
+    memory: &Memory,
+    layouts: &[Vec<WeightLayout>],
+    source: &dyn WeightSource,
+    progress: &mut (dyn FnMut(Progress) + Send),
+) -> Result<(), ModelError> {
+    let graph = module.graph();
+    let mut of_values = vec![WeightLayout::default(); graph.value_count()];
+    if let Some(stitch) = module.stitch() {
+        for usage in stitch.uses.values() {
+            let inputs = stitch.unique[usage.unique].graph.inputs().len();
+            for (i, layout) in layouts[usage.unique.index()].iter().enumerate() {
+                of_values[usage.operands[inputs + i].index()] = *layout;
+            }
+        }
+    }
+    let total = graph.weights().len();
+    for (i, weight) in graph.weights().iter().enumerate() {
+        let Some(to) = memory.address(graph, weight.value) else { continue };
+        device.materialize(&weight.recipe, of_values[weight.value.index()], source, to)?;
+        progress(Progress::Loading { done: i + 1, total });
+    }
+    Ok(())
 }

@@ -2,6 +2,7 @@
 
 use super::CompiledModel;
 use super::bind::BindSite;
+use super::clock::StepClock;
 use super::error::ModelError;
 use super::graphs::OnCaptureFailure;
 use super::{CaptureWhen, GraphSlot};
@@ -23,6 +24,10 @@ impl<D: Device> CompiledModel<D> {
     pub fn recover(&mut self) -> Result<(), ModelError> {
         self.is_lost = true;
         self.first_step = self.next_step;
+        self.suspended = None;
+        let marks_steps = self.clock.marks_steps;
+        self.clock = StepClock::new();
+        self.clock.marks_steps = marks_steps;
         let probed: Vec<_> = self.members.list.iter().map(|m| m.probed.clone()).collect();
         self.graphs.slots_mut().for_each(GraphSlot::invalidate);
         self.device.reopen()?;

@@ -7,6 +7,7 @@ use crate::mode::{GraphMode, StepMode};
 use crate::testing::{Bounds, FakeDevice, Setup, VOCAB, next_id};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::device::DeviceError;
+use piecewise_backend::measure::MeasuredDevice;
 use piecewise_backend::store::MemoryStore;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::entity::Value;
@@ -525,7 +526,7 @@ fn a_refused_replay_is_launched_and_captured_again() {
             assert_eq!(model.captured_graphs(), all);
             let stats = model.statistics();
             assert_eq!((stats.refused_replays, stats.recaptures), (1, 1));
-            assert_eq!(stats.fallbacks["replay_refused"], 1);
+            assert_eq!(stats.misses["replay_refused"], 1);
             let again = model.graphs().into_iter().find(|g| g.key == stale.key).unwrap();
             assert_eq!((again.state, again.counts.recaptures), (GraphState::Ready, 1));
             assert_eq!((again.counts.launches, again.counts.misses), (1, 1));
@@ -684,4 +685,17 @@ fn check_addresses_names_inputs_that_disagree_about_pages() {
     assert!(found[0].contains("page 2"), "{}", found[0]);
     assert!(found[1].contains("9 keys"), "{}", found[1]);
     assert!(found[2].contains("writes row 7"), "{}", found[2]);
+}
+
+/// An op is two launches of the fake compiler, and one of the fake device.
+#[test]
+fn the_ledger_knows_the_graphs_before_they_are_captured() {
+    for mode in GraphMode::ALL {
+        let model = Setup { mode, ..Setup::default() }.build().unwrap();
+        let launches: u64 =
+            model.ready_graphs().map(|g| model.device().graph_shape(g).launches).sum();
+        let expected = ((model.captured_graphs() as u64) << 20) + 2 * launches;
+        assert_eq!(model.memory().ledger.graphs, expected, "{}", mode.name());
+        assert_eq!(model.memory().ledger.pinned, model.device().pinned_bytes(), "{}", mode.name());
+    }
 }
