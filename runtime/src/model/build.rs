@@ -187,6 +187,7 @@ impl<D: Device> CompiledModel<D> {
             members,
             staging,
             clock: StepClock::new(),
+            tracer: None,
             memory,
             symbols,
             dispatcher,

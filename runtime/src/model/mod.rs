@@ -17,6 +17,7 @@ mod memory;
 mod probe;
 mod programs;
 mod progress;
+mod spans;
 mod staging;
 mod step;
 mod step_data;
@@ -32,6 +33,7 @@ pub use graphs::{GraphKey, GraphSlot, OnCaptureFailure};
 pub use lowering::{LoweringSize, lowering_sizes};
 pub use memory::{Ledger, Memory};
 pub use progress::Progress;
+pub use spans::{SpanKind, StepSpan, StepTrace};
 pub(crate) use staging::POISON;
 pub use step::{Outputs, StepReport, Ticket};
 pub use step_data::StepData;
@@ -47,6 +49,7 @@ use piecewise_backend::device::Device;
 use piecewise_backend::weights::WeightLayout;
 use piecewise_ir::module::Module;
 use programs::Members;
+use spans::Tracer;
 use staging::Staging;
 use std::sync::Arc;
 
@@ -58,6 +61,7 @@ pub struct CompiledModel<D: Device> {
     members: Members<D::Program>,
     staging: Staging<D::Event>,
     clock: StepClock<D::Mark>,
+    tracer: Option<Tracer<D::Mark>>,
     memory: Memory,
     symbols: SymbolTable,
     dispatcher: Dispatcher,
@@ -135,6 +139,24 @@ impl<D: Device> CompiledModel<D> {
     /// Whether the steps to come are timed by the device's clock, by a mark at either end of each.
     pub fn time_steps(&mut self, by_device: bool) {
         self.clock.marks_steps = by_device;
+    }
+
+    /// Traces the steps to come, or no longer: a mark after each part of a step, which keeps launches of
+    /// neighbouring parts from overlapping. A trace begins anew with each call.
+    ///
+    /// # Errors
+    /// When work before failed.
+    pub fn trace_steps(&mut self, traces: bool) -> Result<(), ModelError> {
+        self.tracer = match traces {
+            true => Some(Tracer::start(&mut self.device)?),
+            false => None,
+        };
+        Ok(())
+    }
+
+    /// The steps that were traced and read since this was last asked.
+    pub fn take_traces(&mut self) -> Vec<StepTrace> {
+        self.tracer.as_mut().map_or(Vec::new(), |tracer| std::mem::take(&mut tracer.done))
     }
 
     /// How long a step took that was read; `None` where it was not, or its place is another's now.

@@ -3,6 +3,7 @@
 use super::build::CaptureWhen;
 use super::compare::Trace;
 use super::error::ModelError;
+use super::spans::SpanKind;
 use super::staging::{BLOCKS, POISON};
 use super::step_data::StepData;
 use super::{CompiledModel, graphs::GraphSet, programs::Members};
@@ -100,7 +101,11 @@ impl<D: Device> CompiledModel<D> {
             self.poison_dead_bytes()?;
         }
         self.clock.start(&mut self.device, turn)?;
+        if let Some(tracer) = &mut self.tracer {
+            tracer.begin(&mut self.device, turn)?;
+        }
         self.staging.copy_in(&mut self.device, turn)?;
+        self.mark_span(turn, SpanKind::Stage)?;
         let first = self.call_counts(&counts, 0);
         self.run(&dispatch, &first, &sizes, false)?;
         self.staging.copy_out(&mut self.device, turn, &first, 0, None)?;
@@ -108,11 +113,13 @@ impl<D: Device> CompiledModel<D> {
             let call_counts = self.call_counts(&counts, call);
             self.fill_head_call(step, &counts, &sizes, call)?;
             self.device.write(self.memory.arena.base, &self.staging.mirror)?;
+            self.mark_span(turn, SpanKind::Stage)?;
             self.run(&dispatch, &call_counts, &sizes, true)?;
             let first_row = call * self.dispatcher.max_rows;
             let symbols = Some(&self.symbols);
             self.staging.copy_out(&mut self.device, turn, &call_counts, first_row, symbols)?;
         }
+        self.mark_span(turn, SpanKind::ReadBack)?;
         self.clock.end(&mut self.device, turn)?;
         self.staging.finish_out(&mut self.device, turn)?;
         let number = self.next_step;
@@ -121,6 +128,9 @@ impl<D: Device> CompiledModel<D> {
         let Dispatch { mode, sizes, fallback } = dispatch;
         let report = StepReport { mode, sizes, fallback };
         self.clock.submitted(turn, started, mode);
+        if let Some(tracer) = &mut self.tracer {
+            tracer.submitted(turn, started, dispatch);
+        }
         self.stats.count_step(&dispatch, real, started.elapsed());
         self.last = Some(report);
         Ok(Ticket { step: number, counts })
@@ -132,13 +142,25 @@ impl<D: Device> CompiledModel<D> {
     /// When the outputs were overwritten, or work of the step failed.
     pub fn read(&mut self, ticket: &Ticket) -> Result<Outputs<'_>, ModelError> {
         let turn = self.turn_of(ticket).ok_or(ModelError::Expired { step: ticket.step })?;
+        let waiting = self.tracer.as_ref().map(|_| Instant::now());
         self.staging.wait_out(&mut self.device, turn)?;
+        if let (Some(tracer), Some(waiting)) = (&mut self.tracer, waiting) {
+            tracer.read(&mut self.device, turn, waiting)?;
+        }
         self.clock.read(&mut self.device, turn, &mut self.stats)?;
         let block = self.staging.read_out(&self.device, turn);
         // The ticket's counts are copied so that the outputs borrow from the model alone.
         self.read_counts.clear();
         self.read_counts.extend_from_slice(&ticket.counts);
         Ok(Outputs { block, outputs: &self.staging.outputs, counts: &self.read_counts })
+    }
+
+    /// Marks the end of a part of the step that is being submitted, if steps are traced.
+    fn mark_span(&mut self, turn: usize, kind: SpanKind) -> Result<(), ModelError> {
+        if let Some(tracer) = &mut self.tracer {
+            tracer.mark(&mut self.device, turn, kind)?;
+        }
+        Ok(())
     }
 
     /// The host blocks of a step; `None` where another has them.
@@ -311,7 +333,7 @@ impl<D: Device> CompiledModel<D> {
             }
             self.device.replay(graph)?;
             *self.stats.full_replays.entry(run.sizes.whole()).or_default() += 1;
-            return Ok(());
+            return self.mark_span((self.next_step as usize) % BLOCKS, SpanKind::Whole);
         }
         let staged = self.staging.staged(sizes);
         let context = StepContext { counts, sizes, inputs: &staged };
@@ -336,6 +358,10 @@ impl<D: Device> CompiledModel<D> {
                 None => {
                     self.device.launch(member.program(&run.sizes), LaunchContext::Step(&context))?
                 }
+            }
+            if let Some(tracer) = &mut self.tracer {
+                let (turn, replayed) = ((self.next_step as usize) % BLOCKS, graph.is_some());
+                tracer.mark(&mut self.device, turn, SpanKind::Member { member: i, replayed })?;
             }
             if let Some(trace) = &mut trace {
                 trace.add_results(&mut self.device, &self.module, &self.memory, member, counts)?;
