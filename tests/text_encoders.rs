@@ -126,7 +126,7 @@ fn equals_its_reference(name: &str) {
                 encoder.one_by_one(true);
                 check(&mut encoder, &all, tolerance, &format!("{what}, one by one"));
                 let steps = encoder.statistics();
-                let replays = steps.hits();
+                let replays = steps.replayed_steps();
                 let captured = mode == GraphMode::Piecewise;
                 assert_eq!(replays > 0, captured, "{what}: {replays} steps replayed");
             }
@@ -226,7 +226,7 @@ fn items_over_several_devices_come_back_in_order() {
             other => panic!("item {i}: {other:?}"),
         }
     }
-    assert!(encoders.iter().all(|encoder| encoder.statistics().steps > 0));
+    assert!(encoders.iter().all(|encoder| encoder.statistics().steps() > 0));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! `piecewise embed`: vectors from texts.
 
+use super::encoder_args::EncoderArgs;
 use super::load::print_settings_of;
 use super::model_args::ModelArgs;
 use super::progress::{bar, watcher};
@@ -37,12 +38,8 @@ pub(crate) struct EmbedArgs {
     /// [texts, width]) or .jsonl [default: JSON lines on standard output].
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Run each text in a step of its own.
-    #[arg(long)]
-    one_by_one: bool,
-    /// Show what ran, on standard error.
-    #[arg(long)]
-    stats: bool,
+    #[command(flatten)]
+    encoder: EncoderArgs,
 }
 
 /// How embeddings are written.
@@ -67,7 +64,7 @@ impl Format {
 
 pub(crate) fn run(args: EmbedArgs) -> anyhow::Result<ExitCode> {
     let format = Format::of(args.out.as_deref())?;
-    let layers = args.model.bounds.layers()?;
+    let layers = args.encoder.over(args.model.bounds.layers()?)?;
     if args.model.bounds.compile.print_config {
         return print_settings_of(&layers.finish()?, false);
     }
@@ -77,7 +74,7 @@ pub(crate) fn run(args: EmbedArgs) -> anyhow::Result<ExitCode> {
     }
     let outputs = [TextOutput::Embedding];
     let mut encoder = TextEncoder::load(&args.model.model, layers, &outputs, watcher())?;
-    encoder.one_by_one(args.one_by_one);
+    args.encoder.prepare(&mut encoder)?;
     let embeddings = match args.ids.is_empty() {
         true => of_texts(&mut encoder, &texts),
         false => of_ids(&mut encoder, &args.ids)?,
@@ -105,22 +102,7 @@ pub(crate) fn run(args: EmbedArgs) -> anyhow::Result<ExitCode> {
             std::fs::write(out, bytes).with_context(|| format!("can't write {}", out.display()))?;
         }
     }
-    if args.stats {
-        let stats = encoder.statistics();
-        super::say(&format!(
-            "{} texts in {} steps, {} replayed, {:.1}% of tokens padding",
-            embeddings.len(),
-            stats.steps,
-            stats.hits(),
-            100.0 * stats.padding_share()
-        ));
-        for (budget, n) in &stats.piece_replays {
-            super::say(&format!("budget {budget}: {n} replays of pieces"));
-        }
-        for (reason, n) in stats.misses.iter().filter(|(_, n)| **n > 0) {
-            super::say(&format!("launched: {n} steps, {reason}"));
-        }
-    }
+    args.encoder.finish(&mut encoder)?;
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

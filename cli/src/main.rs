@@ -9,6 +9,7 @@ mod config;
 mod doctor;
 mod dumps;
 mod embed;
+mod encoder_args;
 mod generate;
 mod inspect;
 mod kept;

@@ -45,6 +45,14 @@ pub struct RuntimeConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = MOST))]
     pub max_num_seqs: Option<u64>,
+    /// The most frames of a step of an encoder that replays, an image being one; 0 launches
+    /// videos; unset is any number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_num_frames: Option<u64>,
+    /// A log of items by which an encoder's budgets are planned where `capture_num_tokens` is
+    /// unset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capture_item_log: Option<PathBuf>,
     /// The most tokens of a sequence, prompt and generated.
     #[schemars(range(min = 1, max = MOST))]
     pub max_seq_len: u64,
@@ -238,6 +246,8 @@ impl Default for RuntimeConfig {
             max_num_tokens: 512,
             max_num_rows: None,
             max_num_seqs: None,
+            max_num_frames: None,
+            capture_item_log: None,
             max_seq_len: 4096,
             memory_budget: None,
             memory_fraction: None,
@@ -277,7 +287,7 @@ impl RuntimeConfig {
     }
 
     /// Every key, those of tables with a dot, in the order in which they are shown.
-    pub const KEYS: [&'static str; 39] = [
+    pub const KEYS: [&'static str; 41] = [
         "level",
         "graph_mode",
         "splitting_ops",
@@ -287,6 +297,8 @@ impl RuntimeConfig {
         "max_num_tokens",
         "max_num_rows",
         "max_num_seqs",
+        "max_num_frames",
+        "capture_item_log",
         "max_seq_len",
         "memory_budget",
         "memory_fraction",

@@ -47,6 +47,9 @@ pub trait Model: std::fmt::Debug + Send {
     /// As there.
     fn set_graph_mode(&mut self, mode: GraphMode) -> Result<(), ModelError>;
 
+    /// [`CompiledModel::set_launches_only`].
+    fn set_launches_only(&mut self, launches_only: bool);
+
     /// [`CompiledModel::enable_graphs`].
     ///
     /// # Errors
@@ -117,6 +120,10 @@ impl<D: Device> Model for CompiledModel<D> {
 
     fn set_graph_mode(&mut self, mode: GraphMode) -> Result<(), ModelError> {
         self.set_graph_mode(mode, &mut |_| {}).map(drop)
+    }
+
+    fn set_launches_only(&mut self, launches_only: bool) {
+        self.set_launches_only(launches_only);
     }
 
     fn enable_graphs(&mut self) -> Result<usize, ModelError> {

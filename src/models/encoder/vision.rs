@@ -42,6 +42,9 @@ impl VisionConfig {
         let value = parse_json(text, file)?;
         let root = Fields::root(file, &value)?;
         let tower = root.child("vision_config")?;
+        if root.is_present("quantization_config") {
+            return Err(root.unsupported("quantization_config", "weights must be floats"));
+        }
         let fields = tower.as_ref().unwrap_or(&root);
         match root.string("model_type")? {
             Some("siglip_vision_model" | "siglip") => {
