@@ -1,8 +1,10 @@
 """Reads the trace of a run by Perfetto's own protos: slices nest, and the parts of a step are the step.
 
     PYTHONPATH="$(.ci/install-perfetto)" python3 tests/perfetto/trace.py [--piecewise BINARY] [ARG..]
+    PYTHONPATH="$(.ci/install-perfetto)" python3 tests/perfetto/trace.py --files TRACE LOG
 
-ARGs go to `piecewise generate`, such as `--device cuda --graph-mode full_and_piecewise`. Needs
+ARGs go to `piecewise generate`, such as `--device cuda --graph-mode full_and_piecewise`. TRACE and
+LOG are what a run elsewhere wrote with `generate --trace TRACE --iteration-log LOG`. Needs
 `pip install perfetto`; without it this says so and succeeds, unless PIECEWISE_REQUIRE_PERFETTO=1.
 """
 
@@ -24,7 +26,7 @@ def skip(reason):
     sys.exit(0)
 
 
-def tracks(data, protos):
+def tracks(data):
     """The slices of each track by its name: (name, start, end, depth), in the order of their begins."""
     trace = protos.Trace()
     trace.ParseFromString(data)
@@ -57,19 +59,19 @@ def tracks(data, protos):
     return found
 
 
-def check(piecewise, extra):
-    try:
-        from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
-    except ImportError as error:
-        skip(f"perfetto: {error}")
+def run(piecewise, extra):
     with tempfile.TemporaryDirectory() as folder:
         trace, log = f"{folder}/steps.pftrace", f"{folder}/steps.jsonl"
         prompts = ["--prompt", "def __init__(self", "--prompt", "import numpy", "--max-tokens", "24"]
         command = [piecewise, "generate", "--model", "examples/tiny-qwen3", *prompts, "--ignore-eos"]
         command += ["--trace", trace, "--iteration-log", log, "--no-cache", *extra]
         subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-        found = tracks(pathlib.Path(trace).read_bytes(), protos)
-        steps = [json.loads(line) for line in pathlib.Path(log).read_text().splitlines()]
+        check(trace, log)
+
+
+def check(trace, log):
+    found = tracks(pathlib.Path(trace).read_bytes())
+    steps = [json.loads(line) for line in pathlib.Path(log).read_text().splitlines()]
     [device] = [slices for name, slices in found.items() if name.endswith("/steps")]
     whole = [slice for slice in device if slice[3] == 1]
     parts = [slice for slice in device if slice[3] == 2]
@@ -92,5 +94,13 @@ def check(piecewise, extra):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--piecewise", default=str(ROOT / "target/debug/piecewise"))
+    parser.add_argument("--files", nargs=2, metavar=("TRACE", "LOG"))
     arguments, extra = parser.parse_known_args()
-    check(str(pathlib.Path(arguments.piecewise).resolve()), extra)
+    try:
+        from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
+    except ImportError as error:
+        skip(f"perfetto: {error}")
+    if arguments.files:
+        check(*arguments.files)
+    else:
+        run(str(pathlib.Path(arguments.piecewise).resolve()), extra)
