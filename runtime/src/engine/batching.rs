@@ -10,7 +10,7 @@ use crate::dispatch::Dispatcher;
 use crate::kv::{PagePool, SlotPool};
 use crate::metrics::{Metrics, Snapshot};
 use crate::mode::GraphMode;
-use crate::model::{GraphReport, Ledger, ModelError, SuspendedWeights};
+use crate::model::{GraphReport, Ledger, ModelError, StepTrace, SuspendedWeights};
 use crate::stats::Statistics;
 use piecewise_backend::device::Device;
 use piecewise_backend::weights::WeightSource;
@@ -120,6 +120,14 @@ impl<D: Device> Engine for BatchingEngine<D> {
 
     fn metrics(&mut self) -> Metrics {
         self.metrics_now()
+    }
+
+    fn trace_steps(&mut self, traces: bool) -> Result<(), EngineError> {
+        Ok(self.model.trace_steps(traces)?)
+    }
+
+    fn take_traces(&mut self) -> Vec<StepTrace> {
+        self.model.take_traces()
     }
 
     fn snapshot(&self) -> Snapshot {

@@ -5,7 +5,7 @@ use crate::dispatch::Dispatcher;
 use crate::kv::{PagePool, SlotPool};
 use crate::metrics::{Metrics, Snapshot};
 use crate::mode::GraphMode;
-use crate::model::{GraphReport, Ledger, SuspendedWeights};
+use crate::model::{GraphReport, Ledger, StepTrace, SuspendedWeights};
 use crate::stats::Statistics;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::module::Module;
@@ -99,6 +99,16 @@ pub trait Engine: std::fmt::Debug + Send {
     /// The metrics of this engine, in a registry that a server adds its own to. From the first call
     /// on they are published while the engine works, and steps are timed by the device's clock.
     fn metrics(&mut self) -> Metrics;
+
+    /// Traces the steps to come, or no longer; see
+    /// [`StepTraceWriter`](crate::StepTraceWriter).
+    ///
+    /// # Errors
+    /// When work before failed.
+    fn trace_steps(&mut self, traces: bool) -> Result<(), EngineError>;
+
+    /// The steps that were traced and read since this was last asked.
+    fn take_traces(&mut self) -> Vec<StepTrace>;
 
     /// Everything that is counted, now.
     fn snapshot(&self) -> Snapshot;

@@ -1,8 +1,10 @@
 use super::*;
+use crate::StepTraceWriter;
 use crate::batch::Sampling;
 use crate::metrics::Snapshot;
 use crate::mode::{GraphMode, StepMode};
 use crate::model::{OnCaptureFailure, SuspendedWeights};
+use crate::perfetto::slices;
 use crate::stats::{Histogram, Statistics};
 use crate::testing::{Bounds, Setup, VOCAB, next_id};
 use piecewise_ir::testing::soak;
@@ -543,5 +545,47 @@ fn suspended_requests_lose_nothing_and_go_on() {
         assert_eq!(collect(&events, *id).0, expected, "a conversation that was kept goes on");
         assert_eq!(engine.statistics().captures, captured, "graphs stay");
         assert_eq!(engine.preemptions(), 0);
+    }
+}
+
+/// The fake device takes a microsecond for each command, and marks take none.
+#[test]
+fn the_parts_of_a_traced_step_are_the_step() {
+    for mode in [GraphMode::None, GraphMode::Piecewise, GraphMode::Full] {
+        let mut engine = engine(&Setup { mode, ..Setup::default() }, true);
+        let records = Arc::new(Mutex::new(Vec::new()));
+        let sink = records.clone();
+        engine.observe(Box::new(move |record| sink.lock().unwrap().push(record.clone())));
+        engine.trace_steps(true).unwrap();
+        for prompt in 1..4 {
+            engine.add(Request::new(vec![1; prompt], 4)).unwrap();
+        }
+        engine.run(&mut Vec::new()).unwrap();
+        let traces = engine.take_traces();
+        let mut bytes = Vec::new();
+        let mut writer = StepTraceWriter::new(engine.module(), "fake", &mut bytes).unwrap();
+        let records = records.lock().unwrap();
+        assert_eq!(traces.len(), records.len());
+        for (step, record) in traces.iter().zip(&*records) {
+            let sum: std::time::Duration =
+                step.spans.iter().map(|span| span.end - span.start).sum();
+            assert_eq!(sum.as_micros() as f64, record.gpu_us.unwrap());
+            let between = step.spans.windows(2).all(|pair| pair[0].end == pair[1].start);
+            assert!(between && step.submit.0 <= step.submit.1 && step.read.0 <= step.read.1);
+            let steps = &engine.module().stitch().unwrap().steps;
+            let members = if mode == GraphMode::Full { 1 } else { steps.len() };
+            assert_eq!(step.spans.len(), members + 2, "{:?}", step.spans);
+            writer.write(step).unwrap();
+        }
+        writer.finish().unwrap();
+        let slices = slices(&bytes);
+        let of_steps = slices.iter().filter(|slice| slice.starts_with("fake/steps ")).count();
+        assert_eq!(of_steps, traces.iter().map(|step| step.spans.len() + 1).sum::<usize>());
+        assert_eq!(
+            slices.iter().filter(|s| s.starts_with("host/submits submit")).count(),
+            traces.len()
+        );
+        assert!(engine.take_traces().is_empty());
+        engine.trace_steps(false).unwrap();
     }
 }

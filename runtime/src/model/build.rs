@@ -182,6 +182,7 @@ impl<D: Device> CompiledModel<D> {
             members,
             staging,
             clock: StepClock::new(),
+            tracer: None,
             memory,
             symbols,
             dispatcher,

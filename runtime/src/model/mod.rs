@@ -22,6 +22,7 @@ mod probe;
 mod programs;
 mod progress;
 mod recover;
+mod spans;
 mod staging;
 mod step;
 mod step_data;
@@ -37,6 +38,7 @@ pub use graphs::{GraphCounts, GraphKey, GraphReport, GraphSlot, GraphState, OnCa
 pub use lowering::{LoweringSize, lowering_sizes};
 pub use memory::{Ledger, Memory};
 pub use progress::Progress;
+pub use spans::{SpanKind, StepSpan, StepTrace};
 pub(crate) use staging::POISON;
 pub use step::{Outputs, StepReport, Ticket};
 pub use step_data::StepData;
@@ -53,6 +55,7 @@ use pace::Pace;
 use piecewise_backend::device::Device;
 use piecewise_ir::module::Module;
 use programs::Members;
+use spans::Tracer;
 use staging::Staging;
 use std::sync::Arc;
 
@@ -64,6 +67,7 @@ pub struct CompiledModel<D: Device> {
     members: Members<D::Program>,
     staging: Staging<D::Event>,
     clock: StepClock<D::Mark>,
+    tracer: Option<Tracer<D::Mark>>,
     memory: Memory,
     /// What everything on the device is made from, once more if it is lost.
     origin: Origin,
@@ -147,6 +151,24 @@ impl<D: Device> CompiledModel<D> {
     /// Whether the steps to come are timed by the device's clock, by a mark at either end of each.
     pub fn time_steps(&mut self, by_device: bool) {
         self.clock.marks_steps = by_device;
+    }
+
+    /// Traces the steps to come, or no longer: a mark after each part of a step, which keeps launches of
+    /// neighbouring parts from overlapping. A trace begins anew with each call.
+    ///
+    /// # Errors
+    /// When work before failed.
+    pub fn trace_steps(&mut self, traces: bool) -> Result<(), ModelError> {
+        self.tracer = match traces {
+            true => Some(Tracer::start(&mut self.device)?),
+            false => None,
+        };
+        Ok(())
+    }
+
+    /// The steps that were traced and read since this was last asked.
+    pub fn take_traces(&mut self) -> Vec<StepTrace> {
+        self.tracer.as_mut().map_or(Vec::new(), |tracer| std::mem::take(&mut tracer.done))
     }
 
     /// How long a step took that was read; `None` where it was not, or its place is another's now.

@@ -4,6 +4,7 @@ use super::audit::audit_addresses;
 use super::compare::Trace;
 use super::error::ModelError;
 use super::graphs::{GraphKey, GraphSet};
+use super::spans::SpanKind;
 use super::staging::{BLOCKS, POISON};
 use super::step_data::StepData;
 use super::{CompiledModel, programs::Members};
@@ -116,7 +117,11 @@ impl<D: Device> CompiledModel<D> {
             self.poison_dead_bytes()?;
         }
         self.clock.start(&mut self.device, turn)?;
+        if let Some(tracer) = &mut self.tracer {
+            tracer.begin(&mut self.device, turn)?;
+        }
         self.staging.copy_in(&mut self.device, turn)?;
+        self.mark_span(turn, SpanKind::Stage)?;
         let first = self.call_counts(&counts, 0);
         let mut was_refused = self.run(&dispatch, &first, &sizes, false)?;
         self.staging.copy_out(&mut self.device, turn, &first, 0, None)?;
@@ -124,11 +129,13 @@ impl<D: Device> CompiledModel<D> {
             let call_counts = self.call_counts(&counts, call);
             self.fill_head_call(step, &counts, &sizes, call)?;
             self.device.write(self.memory.arena.base, &self.staging.mirror)?;
+            self.mark_span(turn, SpanKind::Stage)?;
             was_refused |= self.run(&dispatch, &call_counts, &sizes, true)?;
             let first_row = call * self.dispatcher.max_rows;
             let symbols = Some(&self.symbols);
             self.staging.copy_out(&mut self.device, turn, &call_counts, first_row, symbols)?;
         }
+        self.mark_span(turn, SpanKind::ReadBack)?;
         self.clock.end(&mut self.device, turn)?;
         self.staging.finish_out(&mut self.device, turn)?;
         let number = self.next_step;
@@ -142,6 +149,9 @@ impl<D: Device> CompiledModel<D> {
         let Dispatch { mode, sizes, fallback } = dispatch;
         let report = StepReport { mode, sizes, fallback };
         self.clock.submitted(turn, started, mode);
+        if let Some(tracer) = &mut self.tracer {
+            tracer.submitted(turn, started, dispatch);
+        }
         self.stats.count_step(&dispatch, real, started.elapsed());
         self.last = Some(report);
         self.capture_between_steps()?;
@@ -154,13 +164,25 @@ impl<D: Device> CompiledModel<D> {
     /// When the outputs were overwritten, or work of the step failed.
     pub fn read(&mut self, ticket: &Ticket) -> Result<Outputs<'_>, ModelError> {
         let turn = self.turn_of(ticket).ok_or(ModelError::Expired { step: ticket.step })?;
+        let waiting = self.tracer.as_ref().map(|_| Instant::now());
         self.staging.wait_out(&mut self.device, turn)?;
+        if let (Some(tracer), Some(waiting)) = (&mut self.tracer, waiting) {
+            tracer.read(&mut self.device, turn, waiting)?;
+        }
         self.clock.read(&mut self.device, turn, &mut self.stats)?;
         let block = self.staging.read_out(&self.device, turn);
         // The ticket's counts are copied so that the outputs borrow from the model alone.
         self.read_counts.clear();
         self.read_counts.extend_from_slice(&ticket.counts);
         Ok(Outputs { block, outputs: &self.staging.outputs, counts: &self.read_counts })
+    }
+
+    /// Marks the end of a part of the step that is being submitted, if steps are traced.
+    fn mark_span(&mut self, turn: usize, kind: SpanKind) -> Result<(), ModelError> {
+        if let Some(tracer) = &mut self.tracer {
+            tracer.mark(&mut self.device, turn, kind)?;
+        }
+        Ok(())
     }
 
     /// The host blocks of a step; `None` where another has them.
@@ -328,7 +350,9 @@ impl<D: Device> CompiledModel<D> {
         sizes: &[u64],
         mut trace: Option<&mut Trace>,
     ) -> Result<bool, ModelError> {
+        let turn = (self.next_step as usize) % BLOCKS;
         let Self { staging, graphs, members, device, stats, module, memory, checks, .. } = self;
+        let tracer = &mut self.tracer;
         let strict = self.strict;
         let mut replay = |device: &mut D, key, members: &[_]| {
             let Some(slot) = graphs.slot_mut(key) else { return Ok(Replayed::NotThere) };
@@ -349,7 +373,12 @@ impl<D: Device> CompiledModel<D> {
         let mut was_refused = false;
         if run.mode == StepMode::Full {
             match replay(device, GraphKey::Full(run.sizes), &members.list)? {
-                Replayed::Submitted => return Ok(false),
+                Replayed::Submitted => {
+                    if let Some(tracer) = tracer {
+                        tracer.mark(device, turn, SpanKind::Whole)?;
+                    }
+                    return Ok(false);
+                }
                 Replayed::Refused => was_refused = true,
                 Replayed::NotThere => {}
             }
@@ -370,6 +399,10 @@ impl<D: Device> CompiledModel<D> {
             was_refused |= replayed == Replayed::Refused;
             if replayed != Replayed::Submitted {
                 device.launch(member.program(&run.sizes), LaunchContext::Step(&context))?;
+            }
+            if let Some(tracer) = tracer {
+                let replayed = replayed == Replayed::Submitted;
+                tracer.mark(device, turn, SpanKind::Member { member: i, replayed })?;
             }
             if let Some(trace) = &mut trace {
                 trace.add_results(device, module, memory, member, counts)?;
