@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
   piecewise generate --model DIR --prompt \"def\" --temperature 0.8 --top-p 0.95 --seed 7
   piecewise generate --model DIR --prompt \"def\" --then \"\\nclass\" --then \"\\nimport\"
   piecewise generate --model DIR --prompt \"def\" --iteration-log steps.jsonl
+  piecewise generate --model DIR --prompt \"def\" --metrics steps.prom --stats-interval 10
   piecewise generate --model DIR --prompt \"def\" --graph-mode full --stats --check poison")]
 pub(crate) struct GenerateArgs {
     #[command(flatten)]
@@ -59,6 +60,9 @@ pub(crate) struct GenerateArgs {
     /// Show what ran, on standard error (with --json: as one more object, on standard error).
     #[arg(long)]
     stats: bool,
+    /// Write what was counted to this file at the end, in the text format of Prometheus.
+    #[arg(long, value_name = "FILE")]
+    metrics: Option<PathBuf>,
     /// Write a line about each step, for `piecewise plan --log`.
     #[arg(long, value_name = "FILE")]
     iteration_log: Option<PathBuf>,
@@ -90,6 +94,9 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
     };
     let tokenizer = TextTokenizer::load(&args.model.model, vocab)?;
     let mut engine = engine(assembly, &args.dumps)?;
+    if args.stats || args.metrics.is_some() {
+        engine.metrics();
+    }
     let log = match &args.iteration_log {
         Some(file) => Some(IterationLog::start(&mut *engine, file)?),
         None => None,
@@ -149,6 +156,10 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
     }
     if let Some(log) = log {
         log.finish()?;
+    }
+    if let Some(file) = &args.metrics {
+        let text = engine.metrics().text()?;
+        std::fs::write(file, text).with_context(|| format!("can't write {}", file.display()))?;
     }
     if args.stats {
         show_statistics(&args, &*engine, generated, elapsed)?;
@@ -265,6 +276,8 @@ fn show_statistics(
             "lowered_mode": engine.lowered_mode(),
             "memory": engine.ledger(),
             "statistics": stats,
+            "hits": stats.hits(),
+            "misses": stats.misses(),
             "padding_share": stats.padding_share(),
             "preemptions": engine.preemptions(),
             "generated_tokens": generated,
@@ -311,9 +324,20 @@ fn show_statistics(
             writeln!(out, "{what:<16} by size {}", counted(counts))?;
         }
     }
-    for (reason, n) in stats.fallbacks.iter().filter(|(_, n)| **n > 0) {
-        writeln!(out, "fell back        {n} steps: {reason}")?;
+    let shown = 100.0 * stats.hit_share();
+    writeln!(out, "hits             {} of {} steps ({shown:.1}%)", stats.hits(), stats.steps)?;
+    for (reason, n) in stats.misses.iter().filter(|(_, n)| **n > 0) {
+        writeln!(out, "misses           {n} steps: {reason}")?;
     }
+    for (what, times) in [("step, device", &stats.gpu_time), ("step, wall", &stats.wall_time)] {
+        for (mode, times) in ["launched", "piecewise", "full"].into_iter().zip(times) {
+            let Some(mean) = times.mean() else { continue };
+            let most = times.bound_of(0.99).map_or("above 10s".to_owned(), |t| format!("{t:?}"));
+            writeln!(out, "{what:<16} {mode}: mean {mean:.1?}, 99% within {most}")?;
+        }
+    }
+    let (captures, failures) = (stats.captures, stats.capture_failures);
+    writeln!(out, "captures         {captures} in {:.1?}, {failures} failed", stats.capture_time)?;
     writeln!(out, "padding          {:.1}% of tokens run", 100.0 * stats.padding_share())?;
     writeln!(out, "generated        {generated} tokens, {rate:.1} per second")?;
     Ok(())

@@ -23,6 +23,7 @@ mod request;
 mod schedule;
 mod sequence;
 mod step;
+mod watch;
 
 pub use error::EngineError;
 pub use interface::Engine;
@@ -32,11 +33,13 @@ pub use request::{EngineOptions, FinishReason, Request, RequestEvent, RequestId,
 use crate::batch::{BatchBuffers, RoleMap};
 use crate::checks::KvPoison;
 use crate::kv::{PagePool, SlotPool};
+use crate::metrics::Ticker;
 use crate::model::CompiledModel;
 use in_flight::InFlight;
 use piecewise_backend::device::Device;
 use sequence::Sequence;
 use std::collections::{BTreeMap, VecDeque};
+use watch::Watchers;
 
 /// The [`Engine`] of a device: continuous batching.
 pub struct BatchingEngine<D: Device> {
@@ -61,7 +64,7 @@ pub struct BatchingEngine<D: Device> {
     preemptions: u64,
     poison: Option<KvPoison>,
     observer: Option<StepObserver>,
-    last_done: Option<std::time::Instant>,
+    watchers: Watchers,
 }
 
 impl<D: Device> BatchingEngine<D> {
@@ -82,6 +85,7 @@ impl<D: Device> BatchingEngine<D> {
         };
         let poison = model.checks().poison.then(|| KvPoison::new(graph, model.memory()));
         let seqs = options.max_num_seqs as usize;
+        let ticker = options.stats_interval.map(Ticker::new);
         Ok(Self {
             batch: BatchBuffers::new(roles.clone()),
             pool: PagePool::new(roles.kv_rows),
@@ -98,7 +102,7 @@ impl<D: Device> BatchingEngine<D> {
             preemptions: 0,
             poison,
             observer: None,
-            last_done: None,
+            watchers: Watchers { ticker, ..Watchers::default() },
             model,
             options,
             roles,
