@@ -62,7 +62,7 @@ pub(super) fn erf(x: f32) -> f32 {
     let q = -1.728_534_7e-5 * a + 3.831_971_3e-4;
     let mut q = q * s + (-3.883_964_4e-3 * a + 2.425_462_2e-2);
     q = q * a - 1.067_778_8e-1;
-    q = q * a - 6.348_466_9e-1;
+    q = q * a - 6.348_467e-1;
     q = q * a - 1.287_175_1e-1;
     q = q * a - a;
     // Beyond 4 it is 1, and the polynomial is not to be followed far.
