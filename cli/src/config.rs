@@ -87,7 +87,7 @@ fn write_key(page: &mut String, doc: &KeyDoc, flag: Option<String>) -> std::fmt:
 /// The flags of the commands that take settings.
 fn flags() -> BTreeSet<String> {
     let program = super::Arguments::command();
-    let takes_settings = ["generate", "bench"];
+    let takes_settings = ["generate", "bench", "embed"];
     let commands = program.get_subcommands().filter(|c| takes_settings.contains(&c.get_name()));
     let flags = commands.flat_map(|command| command.get_arguments().filter_map(|a| a.get_long()));
     flags.map(str::to_owned).collect()

@@ -253,9 +253,17 @@ fn every_flag_of_the_page_sets_its_key() {
         }
         let mut args: Vec<&str> = flag.split(' ').collect();
         args.extend(value);
+        found += 1;
+        // Settings of encoders are flags of their commands.
+        if ["max_num_frames", "capture_item_log"].contains(&key) {
+            let shown =
+                stdout_of(&[&["embed", "--model", MODEL, "--print-config"], &args[..]].concat());
+            let mut lines = shown.lines().filter(|line| line.starts_with(&format!("{key} = ")));
+            assert!(lines.any(|line| line.contains(&flag)), "{key}: {shown}");
+            continue;
+        }
         let set = settings(&args);
         assert_eq!(set[key]["from"], "flag", "{key}: {args:?} {}", set[key]);
-        found += 1;
     }
     assert!(found >= 25, "{found}");
 }

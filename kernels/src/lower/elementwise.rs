@@ -92,7 +92,7 @@ impl Arithmetic for f32 {
             UnaryOp::Sin => map1(a, out, f32::sin),
             UnaryOp::Cos => map1(a, out, f32::cos),
             UnaryOp::Tanh => map1(a, out, transcendental::tanh),
-            UnaryOp::Erf => map1(a, out, libm::erff),
+            UnaryOp::Erf => map1(a, out, transcendental::erf),
             UnaryOp::Floor => map1(a, out, f32::floor),
             // Programs are checked: it takes bools.
             UnaryOp::Not => {}

@@ -63,16 +63,39 @@ pub(super) trait Lane: Copy + PartialOrd + Default + 'static {
     /// The cursor's elements must be valid to read for `'a` and not written meanwhile.
     unsafe fn load<'a>(from: Cursor, n: usize, buffer: &'a mut [Self; LINE]) -> Line<'a, Self>;
 
-    /// Writes `n` elements that `fill` computes, rounded to the cursor's dtype.
+    /// Whether elements of `dtype` are this type's own, so that they are written in place.
+    fn is_own(dtype: DType) -> bool;
+
+    /// Writes elements that are not written in place, rounded to the cursor's dtype.
     ///
     /// # Safety
     /// The cursor's elements must be valid to write and not used by anyone else.
+    unsafe fn write(to: Cursor, elements: &[Self]);
+
+    /// Writes `n` elements that `fill` computes, rounded to the cursor's dtype.
+    ///
+    /// `fill` stands in one place, so that it is inlined and compiled for the instruction set.
+    ///
+    /// # Safety
+    /// The cursor's elements must be valid to write and not used by anyone else.
+    #[inline(always)]
     unsafe fn store(
         to: Cursor,
         n: usize,
         buffer: &mut [Self; LINE],
         fill: impl FnOnce(&mut [Self]),
-    );
+    ) {
+        let in_place = Self::is_own(to.dtype) && (to.stride == 1 || n == 1);
+        fill(match in_place {
+            // SAFETY: the caller vouches for `n` consecutive elements that nobody else uses.
+            true => unsafe { std::slice::from_raw_parts_mut(to.address.cast(), n) },
+            false => &mut buffer[..n],
+        });
+        if !in_place {
+            // SAFETY: the caller's promise.
+            unsafe { Self::write(to, &buffer[..n]) };
+        }
+    }
 
     /// Whether it is not a number.
     fn is_nan(self) -> bool;
@@ -97,30 +120,6 @@ unsafe fn load_same<'a, T: Copy>(from: Cursor, n: usize, buffer: &'a mut [T; LIN
             }
             Line::Each(&buffer[..n])
         }
-    }
-}
-
-/// Writes elements of exactly the lane's type.
-///
-/// # Safety
-/// As for [`Lane::store`]; the dtype's elements must be `T`s.
-#[inline(always)]
-unsafe fn store_same<T: Copy>(
-    to: Cursor,
-    n: usize,
-    buffer: &mut [T; LINE],
-    fill: impl FnOnce(&mut [T]),
-) {
-    let start: *mut T = to.address.cast();
-    if to.stride == 1 || n == 1 {
-        // SAFETY: the caller vouches for `n` consecutive elements that nobody else uses.
-        fill(unsafe { std::slice::from_raw_parts_mut(start, n) });
-        return;
-    }
-    fill(&mut buffer[..n]);
-    for (i, x) in buffer[..n].iter().enumerate() {
-        // SAFETY: the caller vouches for the element of each iteration.
-        unsafe { *start.add(i * to.stride) = *x };
     }
 }
 
@@ -156,12 +155,12 @@ unsafe fn load_converted<'a, T: Copy>(
     Line::Each(&buffer[..n])
 }
 
-/// Writes what `convert` makes of f32 elements.
+/// Writes what `convert` makes of elements.
 ///
 /// # Safety
-/// As for [`Lane::store`]; the dtype's elements must be `T`s.
+/// As for [`Lane::write`]; the dtype's elements must be `T`s.
 #[inline(always)]
-unsafe fn store_converted<T: Copy>(to: Cursor, values: &[f32], convert: impl Fn(f32) -> T) {
+unsafe fn store_converted<L: Copy, T: Copy>(to: Cursor, values: &[L], convert: impl Fn(L) -> T) {
     let start: *mut T = to.address.cast();
     if to.stride == 1 {
         // SAFETY: the caller vouches for consecutive elements of its own.
@@ -190,14 +189,13 @@ macro_rules! integer_lane {
                 unsafe { load_same(from, n, buffer) }
             }
             #[inline(always)]
-            unsafe fn store(
-                to: Cursor,
-                n: usize,
-                buffer: &mut [Self; LINE],
-                fill: impl FnOnce(&mut [Self]),
-            ) {
+            fn is_own(_: DType) -> bool {
+                true
+            }
+            #[inline(always)]
+            unsafe fn write(to: Cursor, elements: &[Self]) {
                 // SAFETY: the caller's promise; programs are checked for dtypes.
-                unsafe { store_same(to, n, buffer, fill) }
+                unsafe { store_converted(to, elements, |x: Self| x) }
             }
             #[inline(always)]
             fn is_nan(self) -> bool {
@@ -232,33 +230,28 @@ impl Lane for f32 {
     }
 
     #[inline(always)]
-    unsafe fn store(
-        to: Cursor,
-        n: usize,
-        buffer: &mut [Self; LINE],
-        fill: impl FnOnce(&mut [Self]),
-    ) {
+    fn is_own(dtype: DType) -> bool {
+        !matches!(dtype, DType::BF16 | DType::F16)
+    }
+
+    #[inline(always)]
+    unsafe fn write(to: Cursor, elements: &[Self]) {
+        // SAFETY (all arms): the caller's promise; programs are checked for dtypes, and a bf16 is
+        // its 16 bits.
         match to.dtype {
-            DType::BF16 => {
-                fill(&mut buffer[..n]);
-                // SAFETY: the caller's promise; a bf16 is its 16 bits.
-                unsafe { store_converted::<u16>(to, &buffer[..n], narrow) };
+            // SAFETY: as above.
+            DType::BF16 => unsafe { store_converted(to, elements, narrow) },
+            DType::F16 if to.stride == 1 => {
+                let start = to.address.cast::<f16>();
+                // SAFETY: as above.
+                let halves = unsafe { std::slice::from_raw_parts_mut(start, elements.len()) };
+                halves.convert_from_f32_slice(elements);
             }
-            DType::F16 => {
-                fill(&mut buffer[..n]);
-                if to.stride == 1 {
-                    let start = to.address.cast::<f16>();
-                    // SAFETY: the caller vouches for `n` consecutive elements of its own.
-                    let halves = unsafe { std::slice::from_raw_parts_mut(start, n) };
-                    halves.convert_from_f32_slice(&buffer[..n]);
-                } else {
-                    // SAFETY: the caller's promise.
-                    unsafe { store_converted::<f16>(to, &buffer[..n], f16::from_f32) };
-                }
-            }
-            // SAFETY: the caller's promise; programs are checked for dtypes, so it is f32.
+            // SAFETY: as above.
+            DType::F16 => unsafe { store_converted(to, elements, f16::from_f32) },
+            // SAFETY: as above.
             DType::F32 | DType::I32 | DType::I64 | DType::U8 | DType::Bool => unsafe {
-                store_same(to, n, buffer, fill)
+                store_converted(to, elements, |x: f32| x)
             },
         }
     }

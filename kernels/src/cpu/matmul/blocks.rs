@@ -228,13 +228,15 @@ impl<W: Element> Kernel for Multiply<'_, W> {
                 column += 4;
             }
         } else {
+            // A block of weights is larger than the first cache: each tile fetches the next one's.
+            let ahead = Ahead { start: self.w_stride.wrapping_mul(4), share: 1 };
             let mut row = 0;
             while row < rows {
                 let height = S::TILE_ROWS.min(rows - row);
                 let mut column = 0;
                 while column < columns {
                     // SAFETY: as above.
-                    unsafe { self.rows_from::<S, false>(s, row, column, height, Ahead::default()) };
+                    unsafe { self.rows_from::<S, true>(s, row, column, height, ahead) };
                     column += 4;
                 }
                 row += height;
