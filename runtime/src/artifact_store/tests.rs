@@ -42,6 +42,7 @@ fn dispatcher() -> Dispatcher {
         max_sequences: 1,
         padding: true,
         own: Vec::new(),
+        rules: SizeRules::default(),
     }
 }
 
