@@ -538,9 +538,6 @@ impl Dispatcher {
         if !self.mode.needs_splitting() {
             return Vec::new();
         }
-        let up_to = |list: &SizeList, bound: u64| -> Vec<u64> {
-            list.sizes().iter().copied().filter(|&size| size <= bound).collect()
-        };
         let sizes = match over.class {
             SymbolClass::Tokens => {
                 let mut sizes = self.listed_tokens();

@@ -1,4 +1,5 @@
 use super::*;
+use crate::dispatch::SizeRules;
 use crate::mode::{GraphMode, Level};
 use crate::pipeline::plan;
 use crate::sizes::SizeList;

@@ -299,7 +299,7 @@ impl RuntimeConfig {
     }
 
     /// Every key, those of tables with a dot, in the order in which they are shown.
-    pub const KEYS: [&'static str; 41] = [
+    pub const KEYS: [&'static str; 44] = [
         "level",
         "graph_mode",
         "splitting_ops",
