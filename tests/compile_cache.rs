@@ -12,7 +12,7 @@ use piecewise_ir::graph::Graph;
 use piecewise_ir::text::{parse_module, print_graph};
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::artifact_store::{CompileCounts, compile_jobs, compile_pieces};
-use piecewise_runtime::dispatch::Dispatcher;
+use piecewise_runtime::dispatch::{Dispatcher, SizeRules};
 use piecewise_runtime::mode::{GraphMode, Level};
 use piecewise_runtime::pipeline::plan;
 use piecewise_runtime::sizes::SizeList;
@@ -47,6 +47,7 @@ fn dispatcher() -> Dispatcher {
         max_sequences: SEQUENCES,
         padding: true,
         own: Vec::new(),
+        rules: SizeRules::default(),
     }
 }
 

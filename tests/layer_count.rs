@@ -14,7 +14,7 @@ use piecewise_ir::module::{Module, Step, Stitch, UniquePiece};
 use piecewise_ir::op::Op;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::artifact_store::compile_module;
-use piecewise_runtime::dispatch::Dispatcher;
+use piecewise_runtime::dispatch::{Dispatcher, SizeRules};
 use piecewise_runtime::mode::{GraphMode, Level};
 use piecewise_runtime::model::{
     BuildOptions, CaptureWhen, Checks, CompiledModel, OnCaptureFailure, lowering_sizes,
@@ -61,6 +61,7 @@ fn dispatcher(sizes: &[u64], max_tokens: u64) -> Dispatcher {
         max_sequences: SEQUENCES,
         padding: true,
         own: Vec::new(),
+        rules: SizeRules::default(),
     }
 }
 
@@ -131,6 +132,7 @@ fn cost(layers: usize, sizes: &[u64]) -> Cost {
         tune: TuneMode::default(),
         strict: true,
         checks: Checks::default(),
+        measure_padding: false,
     };
     let compiled =
         compile_module(&module, &options.dispatcher, &compiler, &NoStore, &mut |_| {}).unwrap();

@@ -83,6 +83,15 @@ pub(crate) struct CompileArgs {
     /// Layers to launch and never capture, by name: model.layers.3,model.layers.4.mlp.
     #[arg(long, value_name = "LAYER,..", value_delimiter = ',')]
     pub capture_exclude: Option<Vec<String>>,
+    /// Measure at start for which steps padding loses, and send them another way.
+    #[arg(long)]
+    pub measure_padding: bool,
+    /// Sizes in tokens for steps of exactly so many, compiled and measured for them alone.
+    #[arg(long, value_name = "N,..", value_delimiter = ',')]
+    pub compile_sizes: Option<Vec<u64>>,
+    /// Sizes in tokens whose steps are launched, not replayed.
+    #[arg(long, value_name = "N,..", value_delimiter = ',')]
+    pub launched_sizes: Option<Vec<u64>>,
     /// Believe what ops declare about capture, without replaying them on made-up batches at start.
     #[arg(long)]
     pub no_probe_capture: bool,
@@ -154,6 +163,12 @@ impl CompileArgs {
         let layers = put(layers, "graph_mode", "--enforce-eager", eager)?;
         let probes = self.no_probe_capture.then_some(false);
         let layers = put(layers, "probe_capture", "--no-probe-capture", probes)?;
+        let measured = self.measure_padding.then_some(true);
+        let layers = put(layers, "measure_padding", "--measure-padding", measured)?;
+        let own = self.compile_sizes.as_ref();
+        let layers = put(layers, "compile_sizes", "--compile-sizes", own)?;
+        let launched = self.launched_sizes.as_ref();
+        let layers = put(layers, "launched_sizes", "--launched-sizes", launched)?;
         let excluded = self.capture_exclude.as_ref();
         let layers = put(layers, "capture_exclude", "--capture-exclude", excluded)?;
         let layers = put(layers, "capture_attempts", "--capture-attempts", self.capture_attempts)?;

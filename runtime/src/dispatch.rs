@@ -2,6 +2,10 @@
 //!
 //! A pure function of counts and lists, so that ranks that agree on the counts agree on the rest.
 
+mod rules;
+
+pub use rules::{MeasuredWays, OtherWay, SizeRules};
+
 use crate::mode::{GraphMode, StepMode};
 use crate::sizes::SizeList;
 use crate::symbols::{MAX_OWN, Over, SymbolClass, SymbolTable};
@@ -96,17 +100,23 @@ pub enum FallbackReason {
     SeveralHeadCalls,
     /// A graph was refused when it was submitted; from there on the step was launched.
     ReplayRefused,
+    /// The size is one that the configuration has launched.
+    LaunchedSize,
+    /// It was measured that a replay of the padded size takes longer.
+    PaddingLoses,
 }
 
 impl FallbackReason {
     /// Every reason.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::AboveLargestSize,
         Self::NoExactSize,
         Self::TooManyRows,
         Self::NotCaptured,
         Self::SeveralHeadCalls,
         Self::ReplayRefused,
+        Self::LaunchedSize,
+        Self::PaddingLoses,
     ];
 
     /// Its name in statistics.
@@ -118,6 +128,8 @@ impl FallbackReason {
             Self::NotCaptured => "not_captured",
             Self::SeveralHeadCalls => "several_head_calls",
             Self::ReplayRefused => "replay_refused",
+            Self::LaunchedSize => "launched_size",
+            Self::PaddingLoses => "padding_loses",
         }
     }
 }
@@ -165,6 +177,8 @@ pub struct Dispatcher {
     /// Sizes for rows of the graph's own kinds. What a model is built with has one for each kind,
     /// in their order.
     pub own: Vec<OwnSizes>,
+    /// What holds of single sizes for tokens.
+    pub rules: SizeRules,
 }
 
 /// The sizes of one of the graph's own kinds of rows.
@@ -202,6 +216,45 @@ impl Dispatcher {
 
     /// Where a step of this shape runs.
     pub fn dispatch(&self, shape: StepShape) -> Dispatch {
+        let mut dispatch = self.dispatch_to_size(shape);
+        if dispatch.mode != StepMode::None && self.rules.is_launched(dispatch.sizes.tokens.rows()) {
+            dispatch.mode = StepMode::None;
+            dispatch.fallback = Some(FallbackReason::LaunchedSize);
+        }
+        dispatch
+    }
+
+    /// The same step by another way than a replay of its padded size, if it can go that way.
+    pub fn other_way(&self, shape: StepShape, way: OtherWay) -> Option<Dispatch> {
+        let (mode, sizes) = match way {
+            OtherWay::Pieces => (StepMode::Piecewise, self.mixed_sizes(shape)),
+            OtherWay::Launches => (StepMode::None, self.general_sizes(shape)),
+        };
+        let is_general = matches!(sizes.tokens, PieceSize::General(_))
+            || matches!(sizes.rows, PieceSize::General(_));
+        let can = match way {
+            OtherWay::Pieces => self.mode.needs_splitting() && !is_general,
+            OtherWay::Launches => true,
+        };
+        let fallback = (mode == StepMode::None).then_some(FallbackReason::PaddingLoses);
+        can.then_some(Dispatch { mode, sizes, fallback })
+    }
+
+    /// No padding at all: the programs for any size.
+    fn general_sizes(&self, shape: StepShape) -> StepSizes {
+        StepSizes {
+            tokens: PieceSize::General(shape.tokens),
+            rows: PieceSize::General(shape.rows.min(self.max_rows)),
+            sequences: shape.sequences,
+            own: std::array::from_fn(|kind| match self.own.get(kind) {
+                Some(_) => PieceSize::General(shape.own[kind]),
+                None => NO_ROWS,
+            }),
+            query_length: None,
+        }
+    }
+
+    fn dispatch_to_size(&self, shape: StepShape) -> Dispatch {
         let uniform = self.uniform(shape);
         let decode = uniform.and_then(|q| self.decode_sizes(shape, q));
         let wanted = if uniform.is_some() { self.mode.decode() } else { self.mode.mixed() };
@@ -255,7 +308,7 @@ impl Dispatcher {
 
     /// The sizes of the full mixed graph of T tokens: R = S = min(T, their caps).
     fn full_mixed_sizes(&self, shape: StepShape) -> Option<StepSizes> {
-        let tokens = self.pad(&self.tokens, shape.tokens)?;
+        let tokens = self.pad_tokens(shape.tokens)?;
         let sizes = self.full_mixed(tokens);
         let fits = shape.rows <= sizes.rows.rows() && shape.sequences <= sizes.sequences;
         (fits && self.own_fits_full(shape)).then_some(sizes)
@@ -304,7 +357,10 @@ impl Dispatcher {
         };
         let rows = shape.rows.min(self.max_rows);
         let mut sizes = StepSizes {
-            tokens: choose(&self.tokens, shape.tokens, self.max_tokens),
+            tokens: self
+                .pad_tokens(shape.tokens)
+                .filter(|&size| size <= self.max_tokens)
+                .map_or(PieceSize::General(shape.tokens), PieceSize::Exact),
             rows: self.pad_rows(rows).map_or(PieceSize::General(rows), PieceSize::Exact),
             sequences: choose(&self.batches, shape.sequences, self.max_sequences).rows(),
             own: std::array::from_fn(|kind| match self.own.get(kind) {
@@ -327,6 +383,23 @@ impl Dispatcher {
     /// The size for `count`; no size is 0, so that nothing always pads.
     fn pad(&self, list: &SizeList, count: u64) -> Option<u64> {
         list.padded(count).filter(|&size| self.padding || size == count || count == 0)
+    }
+
+    /// The size for so many tokens: one of their own, or that of the list.
+    fn pad_tokens(&self, tokens: u64) -> Option<u64> {
+        match self.rules.is_specialized(tokens) {
+            true => Some(tokens),
+            false => self.pad(&self.tokens, tokens),
+        }
+    }
+
+    /// The sizes for tokens of the list and those that are specialized, ascending.
+    fn listed_tokens(&self) -> Vec<u64> {
+        let specialized = self.rules.specialized.iter().filter(|&&size| size <= self.max_tokens);
+        let mut sizes: Vec<u64> = self.tokens.sizes().iter().chain(specialized).copied().collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        sizes
     }
 
     /// The size for so many rows: a decode batch, or the rows of a uniform batch of several tokens.
@@ -389,7 +462,7 @@ impl Dispatcher {
     ) -> Vec<PieceSize> {
         let apart = sees_sequences && over == Over { class: SymbolClass::Tokens, times: 1 };
         let sizes = match over.class {
-            SymbolClass::Tokens if apart => self.tokens.sizes().to_vec(),
+            SymbolClass::Tokens if apart => self.listed_tokens(),
             SymbolClass::Tokens => self.token_sizes(),
             SymbolClass::Rows => self.row_sizes(),
             SymbolClass::Own(kind) => self.own_sizes(symbols, kind).sizes().to_vec(),
@@ -402,7 +475,7 @@ impl Dispatcher {
     /// The sizes at which pieces that iterate over tokens have programs of their own, ascending.
     pub fn token_sizes(&self) -> Vec<u64> {
         let decode = self.decode_batches().map(|(b, q)| b * q);
-        let mut sizes: Vec<_> = self.tokens.sizes().iter().copied().chain(decode).collect();
+        let mut sizes: Vec<_> = self.listed_tokens().into_iter().chain(decode).collect();
         sizes.sort_unstable();
         sizes.dedup();
         sizes
@@ -410,7 +483,7 @@ impl Dispatcher {
 
     /// The sizes at which pieces that iterate over rows have programs of their own, ascending.
     pub fn row_sizes(&self) -> Vec<u64> {
-        let full = self.tokens.sizes().iter().map(|&t| t.min(self.max_rows));
+        let full = self.listed_tokens().into_iter().map(|t| t.min(self.max_rows));
         let full = full.filter(|_| self.mode.mixed() == StepMode::Full);
         let mut sizes: Vec<_> = self.replayed_rows().into_iter().chain(full).collect();
         sizes.sort_unstable();
@@ -465,17 +538,22 @@ impl Dispatcher {
         if !self.mode.needs_splitting() {
             return Vec::new();
         }
-        let up_to = |list: &SizeList, bound: u64| -> Vec<u64> {
-            list.sizes().iter().copied().filter(|&size| size <= bound).collect()
-        };
         let sizes = match over.class {
-            SymbolClass::Tokens => up_to(&self.tokens, self.max_tokens),
+            SymbolClass::Tokens => {
+                let mut sizes = self.listed_tokens();
+                sizes.retain(|&size| size <= self.max_tokens && !self.rules.is_launched(size));
+                sizes
+            }
             SymbolClass::Rows => self.replayed_rows(),
             SymbolClass::Own(kind) => self.own_sizes(symbols, kind).sizes().to_vec(),
             SymbolClass::Sequences | SymbolClass::Fixed => Vec::new(),
         };
         let exact = sizes.into_iter().map(|size| PieceSize::Exact(size * over.times));
-        let is_listed = |size: &PieceSize| self.tokens.sizes().contains(&size.rows());
+        let is_listed = |size: &PieceSize| {
+            let rows = size.rows();
+            let is_size = self.tokens.sizes().contains(&rows) || self.rules.is_specialized(rows);
+            is_size && !self.rules.is_launched(rows)
+        };
         let uniform =
             self.uniform_sizes().into_iter().filter(|size| has_uniform && is_listed(size));
         exact.chain(uniform).collect()
@@ -496,8 +574,9 @@ impl Dispatcher {
             full.extend(self.decode_batches().map(|(b, q)| self.full_decode(b, q)));
         }
         if self.mode.mixed() == StepMode::Full {
-            full.extend(self.tokens.sizes().iter().map(|&t| self.full_mixed(t)));
+            full.extend(self.listed_tokens().into_iter().map(|t| self.full_mixed(t)));
         }
+        full.retain(|sizes| !self.rules.is_launched(sizes.tokens.rows()));
         full.sort_unstable();
         full.dedup();
         full

@@ -80,6 +80,8 @@ pub struct Statistics {
     pub capture_failures: u64,
     /// Replays that were refused when they were submitted; what they hold was launched.
     pub refused_replays: u64,
+    /// Steps that replayed pieces since it was measured that the whole step, padded, takes longer.
+    pub pieces_for_padding: u64,
     /// How often the device was lost and opened anew.
     pub recoveries: u64,
     /// Time that captures took, failed ones too.

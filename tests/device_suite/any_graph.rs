@@ -12,7 +12,7 @@ use piecewise_ir::testing::random_weight;
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::artifact_store::compile_module;
-use piecewise_runtime::dispatch::Dispatcher;
+use piecewise_runtime::dispatch::{Dispatcher, SizeRules};
 use piecewise_runtime::mode::{GraphMode, StepMode};
 use piecewise_runtime::model::{
     BuildOptions, CaptureWhen, Checks, CompiledModel, OnCaptureFailure, StepData,
@@ -96,6 +96,7 @@ pub(crate) fn build_checked<T: Target>(
             max_sequences: 1,
             padding: true,
             own: Vec::new(),
+            rules: SizeRules::default(),
         },
         max_logit_rows: 1,
         read_outputs: (0..module.graph().outputs().len()).collect(),
@@ -107,6 +108,7 @@ pub(crate) fn build_checked<T: Target>(
         tune: TuneMode::default(),
         strict: true,
         checks,
+        measure_padding: false,
     };
     let module = Arc::clone(module);
     let (build, store) = (CompiledModel::build, T::store());

@@ -11,7 +11,7 @@ use piecewise_ir::graph::Graph;
 use piecewise_ir::testing::{Rng, norm_error, random_arrays};
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::artifact_store::compile_module;
-use piecewise_runtime::dispatch::{Dispatcher, OwnSizes};
+use piecewise_runtime::dispatch::{Dispatcher, OwnSizes, SizeRules};
 use piecewise_runtime::mode::{GraphMode, Level, StepMode};
 use piecewise_runtime::model::{
     BuildOptions, CaptureWhen, Checks, CompiledModel, ModelError, OnCaptureFailure, StepData,
@@ -51,6 +51,7 @@ fn build<T: Target>(mode: GraphMode) -> CompiledModel<T::Device> {
             max_sequences: 1,
             padding: true,
             own: vec![OwnSizes { role: "rows.windows".to_owned(), sizes: list(&[2, 8, 16]) }],
+            rules: SizeRules::default(),
         },
         max_logit_rows: 1,
         read_outputs: vec![0, 1, 2],
@@ -62,6 +63,7 @@ fn build<T: Target>(mode: GraphMode) -> CompiledModel<T::Device> {
         tune: TuneMode::default(),
         strict: false,
         checks: Checks { poison: true, addresses: true, compare: false },
+        measure_padding: false,
     };
     let (module, _) = plan(graph(), Level::Piecewise, None, Vec::new()).unwrap();
     let (build, weights) = (CompiledModel::build, RandomWeights(WEIGHTS));

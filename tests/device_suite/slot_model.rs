@@ -20,7 +20,7 @@ use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_kernels::roles;
 use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::batch::RoleMap;
-use piecewise_runtime::dispatch::Dispatcher;
+use piecewise_runtime::dispatch::{Dispatcher, SizeRules};
 use piecewise_runtime::engine::{BatchingEngine, EngineOptions, Request, RequestEvent, RequestId};
 use piecewise_runtime::mode::{GraphMode, Level};
 use piecewise_runtime::model::{
@@ -190,6 +190,7 @@ impl SlotSetup {
                 max_sequences: 3,
                 padding: true,
                 own: Vec::new(),
+                rules: SizeRules::default(),
             },
             max_logit_rows: 3,
             read_outputs: vec![1],
@@ -201,6 +202,7 @@ impl SlotSetup {
             tune: TuneMode::default(),
             strict: self.strict,
             checks: self.checks,
+            measure_padding: false,
         };
         let (build, weights) =
             (CompiledModel::build, Arc::new(NormalWeights { std: 0.6, seed: 3 }));

@@ -10,7 +10,7 @@ use piecewise_ir::module::Module;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::batch::{Probe, RoleMap, probes};
-use piecewise_runtime::dispatch::Dispatcher;
+use piecewise_runtime::dispatch::{Dispatcher, SizeRules};
 use piecewise_runtime::mode::{GraphMode, Level};
 use piecewise_runtime::model::{
     BuildOptions, CaptureWhen, Checks, CompiledModel, ModelError, OnCaptureFailure,
@@ -122,6 +122,7 @@ impl Setup {
             max_sequences: self.max_sequences,
             padding: true,
             own: Vec::new(),
+            rules: SizeRules::default(),
         }
     }
 
@@ -138,6 +139,7 @@ impl Setup {
             tune: TuneMode::default(),
             strict: false,
             checks: self.checks,
+            measure_padding: false,
         }
     }
 

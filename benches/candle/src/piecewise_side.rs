@@ -15,7 +15,7 @@ use piecewise_ir::op::Op;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::batch::RoleMap;
-use piecewise_runtime::dispatch::Dispatcher;
+use piecewise_runtime::dispatch::{Dispatcher, SizeRules};
 use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, RequestEvent, Request, RequestId};
 use piecewise_runtime::mode::{GraphMode, Level};
 use piecewise_runtime::model::{
@@ -68,6 +68,7 @@ pub fn engine(
         max_sequences: 1,
         padding: true,
         own: Vec::new(),
+        rules: SizeRules::default(),
     };
     let options = BuildOptions {
         dispatcher,
@@ -81,6 +82,7 @@ pub fn engine(
         tune: TuneMode::default(),
         strict: true,
         checks: Checks::default(),
+        measure_padding: false,
     };
     let registry = Arc::new(OpRegistry::builtin());
     let compiler = CpuCompiler::new(Arc::clone(&registry), threads);

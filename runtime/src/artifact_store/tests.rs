@@ -1,4 +1,5 @@
 use super::*;
+use crate::dispatch::SizeRules;
 use crate::mode::{GraphMode, Level};
 use crate::pipeline::plan;
 use crate::sizes::SizeList;
@@ -42,6 +43,7 @@ fn dispatcher() -> Dispatcher {
         max_sequences: 1,
         padding: true,
         own: Vec::new(),
+        rules: SizeRules::default(),
     }
 }
 

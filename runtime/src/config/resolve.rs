@@ -3,7 +3,7 @@
 use super::error::{ConfigError, ConfigWarning};
 use super::values::{MOST, RuntimeConfig, Sizes};
 use crate::batch::{RoleMap, probes};
-use crate::dispatch::Dispatcher;
+use crate::dispatch::{Dispatcher, SizeRules};
 use crate::engine::EngineOptions;
 use crate::mode::{GraphMode, Level, StepMode};
 use crate::model::{BuildOptions, CompiledModel};
@@ -75,6 +75,21 @@ impl RuntimeConfig {
             max_sequences: self.max_num_seqs(),
             padding: self.padding,
             own: Vec::new(),
+            rules: self.size_rules()?,
+        })
+    }
+
+    fn size_rules(&self) -> Result<SizeRules, ConfigError> {
+        let list = |key: &'static str, sizes: &[u64]| -> Result<Vec<u64>, ConfigError> {
+            if sizes.is_empty() {
+                return Ok(Vec::new());
+            }
+            let bound = ("max_num_tokens", self.max_num_tokens);
+            Ok(SizeList::new(key, sizes.to_vec(), bound.0, bound.1)?.sizes().to_vec())
+        };
+        Ok(SizeRules {
+            specialized: list("compile_sizes", &self.compile_sizes)?,
+            launched: list("launched_sizes", &self.launched_sizes)?,
         })
     }
 
@@ -243,6 +258,7 @@ impl RuntimeConfig {
             tune: self.tune,
             strict: self.strict,
             checks: self.checks,
+            measure_padding: self.measure_padding,
         })
     }
 

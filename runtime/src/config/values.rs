@@ -69,6 +69,15 @@ pub struct RuntimeConfig {
     pub tune: TuneMode,
     /// Whether a step may run at a larger size than its count.
     pub padding: bool,
+    /// Whether it is measured at start, once the graphs are captured, for which steps a replay of the
+    /// padded size takes longer than replaying pieces or launching: such steps go the faster way.
+    /// Bits may then differ between two starts.
+    pub measure_padding: bool,
+    /// Sizes in tokens that steps of exactly so many take and no others: lowered, and measured, for
+    /// them alone, and captured by the first.
+    pub compile_sizes: Vec<u64>,
+    /// Sizes in tokens whose steps are launched, not replayed.
+    pub launched_sizes: Vec<u64>,
     /// Whether a step that does not replay, or a mode that can't be, is an error.
     pub strict: bool,
     /// When graphs are captured.
@@ -253,6 +262,9 @@ impl Default for RuntimeConfig {
             memory_fraction: None,
             tune: TuneMode::default(),
             padding: true,
+            measure_padding: false,
+            compile_sizes: Vec::new(),
+            launched_sizes: Vec::new(),
             strict: false,
             capture: CaptureWhen::default(),
             on_capture_failure: OnCaptureFailure::default(),
@@ -287,7 +299,7 @@ impl RuntimeConfig {
     }
 
     /// Every key, those of tables with a dot, in the order in which they are shown.
-    pub const KEYS: [&'static str; 41] = [
+    pub const KEYS: [&'static str; 44] = [
         "level",
         "graph_mode",
         "splitting_ops",
@@ -304,6 +316,9 @@ impl RuntimeConfig {
         "memory_fraction",
         "tune",
         "padding",
+        "measure_padding",
+        "compile_sizes",
+        "launched_sizes",
         "strict",
         "capture",
         "on_capture_failure",

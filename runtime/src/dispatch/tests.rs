@@ -27,6 +27,7 @@ fn dispatcher() -> impl Strategy<Value = Dispatcher> {
             max_sequences: bounds.2,
             padding,
             own: Vec::new(),
+            rules: SizeRules::default(),
         })
 }
 
@@ -58,8 +59,24 @@ fn smallest(list: &SizeList, count: u64, padding: bool, bound: u64) -> Option<u6
     fitting.into_iter().find(|&n| n <= bound)
 }
 
-/// Dispatch as the design says it, case by case.
+/// The size for tokens: one of their own, or the smallest listed.
+fn smallest_tokens(d: &Dispatcher, tokens: u64) -> Option<u64> {
+    let own = d.rules.specialized.iter().copied().find(|&size| size == tokens);
+    own.or_else(|| smallest(&d.tokens, tokens, d.padding, d.max_tokens))
+}
+
+/// Dispatch as the design says it, with sizes that are launched.
 fn brute_force(d: &Dispatcher, s: StepShape) -> (StepMode, Option<StepSizes>, bool) {
+    let (mode, sizes, falls_back) = brute_force_sizes(d, s);
+    let launched = |sizes: &StepSizes| d.rules.launched.contains(&sizes.tokens.rows());
+    match mode != StepMode::None && sizes.as_ref().is_some_and(launched) {
+        true => (StepMode::None, sizes, true),
+        false => (mode, sizes, falls_back),
+    }
+}
+
+/// Dispatch as the design says it, case by case.
+fn brute_force_sizes(d: &Dispatcher, s: StepShape) -> (StepMode, Option<StepSizes>, bool) {
     let decode = s.query_length.filter(|q| d.query_lengths.contains(q));
     let decode = decode.filter(|q| s.sequences * q == s.tokens);
     let wanted = if decode.is_some() { d.mode.decode() } else { d.mode.mixed() };
@@ -79,7 +96,7 @@ fn brute_force(d: &Dispatcher, s: StepShape) -> (StepMode, Option<StepSizes>, bo
         return (wanted, full_decode, false);
     }
     if d.mode == GraphMode::Full {
-        let full = smallest(&d.tokens, s.tokens, d.padding, d.max_tokens);
+        let full = smallest_tokens(d, s.tokens);
         let full = full.filter(|&t| s.rows <= t.min(d.max_rows));
         let full = full.filter(|&t| s.sequences <= t.min(d.max_sequences));
         let sizes = full.map(|t| StepSizes {
@@ -93,7 +110,7 @@ fn brute_force(d: &Dispatcher, s: StepShape) -> (StepMode, Option<StepSizes>, bo
         return (mode, sizes, sizes.is_none());
     }
     if d.mode.mixed() == StepMode::Piecewise {
-        let tokens = smallest(&d.tokens, s.tokens, d.padding, d.max_tokens);
+        let tokens = smallest_tokens(d, s.tokens);
         let wanted = s.rows.min(d.max_rows);
         let several = d.query_lengths.iter().filter(|q| **q > 1);
         let several = several.flat_map(|q| d.batches.sizes().iter().map(move |b| (*b, *q)));
@@ -160,7 +177,14 @@ fn every_step_up_to_the_bounds_is_dispatched_as_brute_force_finds() {
     ];
     let mut replayed = BTreeMap::new();
     for (tokens, batches, max_rows, max_sequences) in lists {
-        for (mode, padding) in GraphMode::ALL.into_iter().flat_map(|m| [(m, true), (m, false)]) {
+        let rules = [
+            SizeRules::default(),
+            SizeRules { specialized: vec![5, 7, 13], launched: vec![] },
+            SizeRules { specialized: vec![5, 9], launched: vec![1, 5, 8, 24] },
+        ];
+        let ways = GraphMode::ALL.into_iter().flat_map(|m| [(m, true), (m, false)]);
+        let ways = ways.flat_map(|way| rules.iter().map(move |rules| (way, rules)));
+        for ((mode, padding), rules) in ways {
             let d = Dispatcher {
                 mode,
                 tokens: tokens.clone(),
@@ -171,6 +195,7 @@ fn every_step_up_to_the_bounds_is_dispatched_as_brute_force_finds() {
                 max_sequences,
                 padding,
                 own: Vec::new(),
+                rules: rules.clone(),
             };
             for shape in every_shape(MOST).filter(|shape| shape.sequences <= max_sequences) {
                 let found = d.dispatch(shape);
@@ -203,6 +228,7 @@ fn a_pure_decode_has_another_key_than_a_mixed_step_of_as_many_tokens() {
         max_sequences: 8,
         padding: true,
         own: Vec::new(),
+        rules: SizeRules::default(),
     };
     let shape = |sequences, query_length| StepShape {
         tokens: 8,

@@ -16,6 +16,7 @@ fn dispatcher() -> Dispatcher {
         max_sequences: 4,
         padding: true,
         own: Vec::new(),
+        rules: Default::default(),
     }
 }
 

@@ -13,7 +13,7 @@ use super::pace::Pace;
 use super::progress::Progress;
 use crate::artifact_store::CompiledPieces;
 use crate::batch::Probe;
-use crate::dispatch::Dispatcher;
+use crate::dispatch::{Dispatcher, MeasuredWays};
 use crate::stats::Statistics;
 use crate::symbols::SymbolTable;
 use piecewise_backend::artifact::Artifact;
@@ -54,6 +54,9 @@ pub struct BuildOptions {
     pub strict: bool,
     /// Checks that run with every step.
     pub checks: Checks,
+    /// Whether it is measured, once the graphs are captured, for which steps a replay of the padded
+    /// size takes longer than another way.
+    pub measure_padding: bool,
 }
 
 /// How long the parts of building took, each to the end of its work on the device.
@@ -186,6 +189,7 @@ impl<D: Device> CompiledModel<D> {
             memory,
             symbols,
             dispatcher,
+            ways: MeasuredWays::default(),
             module,
             stats: Statistics { compile, tuning, ..Statistics::default() },
             origin,
@@ -223,6 +227,9 @@ impl<D: Device> CompiledModel<D> {
         model.warm_up()?;
         if options.capture == CaptureWhen::Startup {
             model.capture_all(options.on_capture_failure, &mut |p| progress(p))?;
+            if options.measure_padding && !model.origin.backed_early {
+                model.measure_ways()?;
+            }
         }
         if backed_early {
             // What a warm-up wrote is not for the first step to find.

@@ -199,6 +199,7 @@ impl<D: Device> CompiledModel<D> {
             graphs.slot_mut(*key).is_some_and(|slot| slot.wants_capture(*capture_attempts))
         };
         keys.retain(lacks);
+        keys.retain(|&key| !self.is_specialized(key));
         let total = keys.len();
         for (i, key) in keys.into_iter().enumerate() {
             let free = self.device.free_bytes();
@@ -212,6 +213,23 @@ impl<D: Device> CompiledModel<D> {
             progress(Progress::Capturing { done: i + 1, total });
         }
         Ok(())
+    }
+
+    /// Whether a graph is of steps of exactly its size, the first of which captures it.
+    fn is_specialized(&self, key: GraphKey) -> bool {
+        let rules = &self.dispatcher.rules;
+        let of_tokens = |size: PieceSize| {
+            let is_exact = matches!(size, PieceSize::Exact(_));
+            is_exact && rules.is_specialized(size.rows())
+        };
+        let is_listed = self.dispatcher.tokens.sizes().contains(&key.size().rows());
+        match key {
+            GraphKey::Full(sizes) => !is_listed && of_tokens(sizes.whole()),
+            GraphKey::Piece { member, size } => {
+                let class = self.members.list[member].class();
+                !is_listed && class == Some(SymbolClass::Tokens) && of_tokens(size)
+            }
+        }
     }
 
     fn kind(&self, key: GraphKey) -> GraphKind {
@@ -247,6 +265,9 @@ impl<D: Device> CompiledModel<D> {
         }
         match (self.capture_when, state) {
             (CaptureWhen::Lazy, GraphState::Empty) => self.capture(key, self.on_capture_failure),
+            (CaptureWhen::Startup, GraphState::Empty) if self.is_specialized(key) => {
+                self.capture(key, OnCaptureFailure::Launch)
+            }
             (CaptureWhen::Lazy | CaptureWhen::Startup, GraphState::Stale) => {
                 self.capture(key, OnCaptureFailure::Launch)
             }

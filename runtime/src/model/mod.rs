@@ -28,6 +28,7 @@ mod step;
 mod step_data;
 mod step_launches;
 mod suspend;
+mod ways;
 
 pub use build::{BuildOptions, BuildTimes, CaptureWhen, Checks};
 pub use capture::{CapturedGraph, GraphKind};
@@ -45,7 +46,7 @@ pub use step_data::StepData;
 pub use step_launches::StepLaunch;
 pub use suspend::SuspendedWeights;
 
-use crate::dispatch::Dispatcher;
+use crate::dispatch::{Dispatcher, MeasuredWays};
 use crate::stats::Statistics;
 use crate::symbols::SymbolTable;
 use clock::StepClock;
@@ -73,6 +74,7 @@ pub struct CompiledModel<D: Device> {
     origin: Origin,
     symbols: SymbolTable,
     dispatcher: Dispatcher,
+    ways: MeasuredWays,
     module: Arc<Module>,
     stats: Statistics,
     strict: bool,
@@ -120,6 +122,11 @@ impl<D: Device> CompiledModel<D> {
     /// Lists and bounds of dispatch.
     pub fn dispatcher(&self) -> &Dispatcher {
         &self.dispatcher
+    }
+
+    /// Which steps go another way than a replay of their padded size, as it was measured.
+    pub fn measured_ways(&self) -> &MeasuredWays {
+        &self.ways
     }
 
     /// Addresses and bytes of everything on the device.

@@ -251,6 +251,11 @@ impl<D: Device> CompiledModel<D> {
             query_length,
         };
         let mut dispatch = self.dispatcher.dispatch(shape);
+        let better = self.ways.better(dispatch.mode, &dispatch.sizes, shape.tokens);
+        if let Some(other) = better.and_then(|way| self.dispatcher.other_way(shape, way)) {
+            self.stats.pieces_for_padding += u64::from(other.mode == StepMode::Piecewise);
+            dispatch = other;
+        }
         if dispatch.mode == StepMode::Full && shape.rows > self.dispatcher.max_rows {
             dispatch.mode = StepMode::None;
             dispatch.fallback = Some(FallbackReason::SeveralHeadCalls);
@@ -328,11 +333,11 @@ impl<D: Device> CompiledModel<D> {
         sizes: &[u64],
         head_again: bool,
     ) -> Result<bool, ModelError> {
-        if dispatch.fallback.is_some() && self.strict {
-            return Err(ModelError::Strict {
-                tokens: dispatch.sizes.tokens.rows(),
-                reason: dispatch.fallback.map_or("", FallbackReason::name),
-            });
+        let chosen = [FallbackReason::LaunchedSize, FallbackReason::PaddingLoses];
+        let fallback = dispatch.fallback.filter(|reason| !chosen.contains(reason));
+        if let (Some(reason), true) = (fallback, self.strict) {
+            let tokens = dispatch.sizes.tokens.rows();
+            return Err(ModelError::Strict { tokens, reason: reason.name() });
         }
         let run = Run { mode: dispatch.mode, sizes: dispatch.sizes, head_again };
         if self.checks.compare && run.mode != StepMode::None {

@@ -699,3 +699,64 @@ fn the_ledger_knows_the_graphs_before_they_are_captured() {
         assert_eq!(model.memory().ledger.pinned, model.device().pinned_bytes(), "{}", mode.name());
     }
 }
+
+/// Steps for which it was measured that padding loses go the other way, with the reason.
+#[test]
+fn steps_that_padding_loses_go_the_other_way() {
+    use crate::dispatch::OtherWay;
+    let setup = Setup { mode: GraphMode::FullAndPiecewise, ..Setup::default() };
+    let mut model = setup.build().unwrap();
+    let ids = [4, 5, 6];
+    submit(&mut model, &ids).unwrap();
+    let replayed = model.last_step().unwrap();
+    assert_eq!((replayed.mode, replayed.sizes.tokens.rows()), (StepMode::Piecewise, 4));
+    model.ways.set(StepMode::Piecewise, PieceSize::Exact(4), 3, OtherWay::Launches);
+    let ticket = submit(&mut model, &ids).unwrap();
+    assert_eq!(sampled(&mut model, &ticket), expected(&ids));
+    let launched = model.last_step().unwrap();
+    assert_eq!(launched.fallback, Some(FallbackReason::PaddingLoses));
+    assert_eq!(launched.sizes.tokens, PieceSize::General(3));
+    submit(&mut model, &[4, 5, 6, 7]).unwrap();
+    assert_eq!(model.last_step().unwrap().mode, StepMode::Piecewise, "nothing is padded");
+    // A whole step whose pieces are faster.
+    submit(&mut model, &[4]).unwrap();
+    let whole = model.last_step().unwrap();
+    assert_eq!(whole.mode, StepMode::Full);
+    model.ways.set(StepMode::Full, whole.sizes.whole(), 1, OtherWay::Pieces);
+    let ticket = submit(&mut model, &[4]).unwrap();
+    assert_eq!(sampled(&mut model, &ticket), expected(&[4]));
+    assert_eq!(model.last_step().unwrap().mode, StepMode::Piecewise);
+    assert_eq!(model.statistics().pieces_for_padding, 1);
+}
+
+#[test]
+fn measuring_ways_changes_no_step_and_no_count() {
+    let mut model = Setup::default().build().unwrap();
+    let before = model.statistics().clone();
+    model.measure_ways().unwrap();
+    assert_eq!(model.statistics(), &before);
+    for ids in [&[4, 5, 6][..], &[1], &[9, 8, 7, 6, 5]] {
+        let ticket = submit(&mut model, ids).unwrap();
+        assert_eq!(sampled(&mut model, &ticket), expected(ids));
+    }
+}
+
+/// A specialized size serves steps of exactly so many tokens, and the first captures it.
+#[test]
+fn a_specialized_size_is_captured_by_the_first_step_of_its_tokens() {
+    let mut setup = Setup { mode: GraphMode::Full, ..Setup::default() };
+    setup.rules.specialized = vec![3];
+    let mut model = setup.build().unwrap();
+    let at_start = model.captured_graphs();
+    for (ids, size) in [(&[4, 5][..], 2), (&[4, 5, 6], 3), (&[4, 5, 6], 3), (&[1, 2, 3, 4], 4)] {
+        let ticket = submit(&mut model, ids).unwrap();
+        assert_eq!(sampled(&mut model, &ticket), expected(ids));
+        let report = model.last_step().unwrap();
+        assert_eq!((report.mode, report.sizes.tokens.rows()), (StepMode::Full, size), "{ids:?}");
+    }
+    assert_eq!(model.captured_graphs(), at_start + 1);
+    setup.rules.launched = vec![3];
+    let mut model = Setup { strict: true, ..setup }.build().unwrap();
+    submit(&mut model, &[4, 5, 6]).unwrap();
+    assert_eq!(model.last_step().unwrap().fallback, Some(FallbackReason::LaunchedSize));
+}

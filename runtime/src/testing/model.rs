@@ -3,7 +3,7 @@
 use super::{Bounds, FakeCompiler, FakeDevice, Faults, fake_module};
 use crate::artifact_store::compile_module;
 use crate::batch::{RoleMap, probes};
-use crate::dispatch::Dispatcher;
+use crate::dispatch::{Dispatcher, SizeRules};
 use crate::mode::GraphMode;
 use crate::model::{
     BuildOptions, CaptureWhen, Checks, CompiledModel, ModelError, OnCaptureFailure,
@@ -25,6 +25,7 @@ pub(crate) struct Setup {
     pub batch_sizes: Vec<u64>,
     pub max_logit_rows: u64,
     pub checks: Checks,
+    pub rules: SizeRules,
     pub faults: Faults,
     pub split_support: CaptureSupport,
     pub on_capture_failure: OnCaptureFailure,
@@ -48,6 +49,7 @@ impl Default for Setup {
             batch_sizes: vec![1, 2, 4],
             max_logit_rows: 16,
             checks: Checks { poison: true, addresses: true, compare: false },
+            rules: SizeRules::default(),
             faults: Faults::default(),
             split_support: CaptureSupport::Always,
             on_capture_failure: OnCaptureFailure::Error,
@@ -77,6 +79,7 @@ impl Setup {
             max_sequences: self.bounds.sequences,
             padding: self.padding,
             own: Vec::new(),
+            rules: self.rules.clone(),
         }
     }
 
@@ -106,6 +109,7 @@ impl Setup {
             tune: self.tune,
             strict: self.strict,
             checks: self.checks,
+            measure_padding: false,
         };
         let mut device = FakeDevice::default();
         device.faults = self.faults.clone();
