@@ -8,6 +8,8 @@ mod compile;
 mod doctor;
 mod dumps;
 mod embed;
+mod encode;
+mod encoders;
 mod generate;
 mod inspect;
 mod kept;
@@ -51,6 +53,8 @@ enum Command {
     Generate(Box<generate::GenerateArgs>),
     /// Turn texts into embeddings.
     Embed(Box<embed::EmbedArgs>),
+    /// Run an encoder of any kind: tensors in, tensors out.
+    Encode(Box<encode::EncodeArgs>),
     /// Write the logits of every position of a prompt.
     Logits(Box<logits::LogitsArgs>),
     /// Show pieces, slots and kernels of a model; needs only its config.json.
@@ -93,6 +97,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     match arguments.command {
         Command::Generate(args) => generate::run(*args),
         Command::Embed(args) => embed::run(*args),
+        Command::Encode(args) => encode::run(*args),
         Command::Logits(args) => logits::run(*args),
         Command::Inspect(args) => inspect::run(*args),
         Command::Compile(args) => compile::run(*args),

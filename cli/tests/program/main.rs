@@ -12,6 +12,7 @@ mod config;
 mod documents;
 mod dumps;
 mod embed;
+mod encode;
 mod model_families;
 mod once;
 mod output;
