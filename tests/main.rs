@@ -13,6 +13,7 @@ mod examples;
 #[allow(dead_code, unreachable_pub, reason = "a package of its own has it as its crate")]
 #[path = "../examples/outside/src/gated.rs"]
 mod gated;
+mod image_processor;
 mod layer_count;
 mod model_folder_bad_input;
 mod model_folders;

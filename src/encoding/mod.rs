@@ -8,7 +8,7 @@ mod spread;
 mod text;
 mod vision;
 
-pub use crate::models::encoder::{ImageItem, OutputRows, Values};
+pub use crate::models::encoder::{ImageError, ImageItem, ImageProcessor, OutputRows, Values};
 pub use protocol::{ItemEncoder, ItemError};
 pub use runner::{Encoder, ItemOutputs, default_budgets};
 pub use spread::{encode_on, spread};
