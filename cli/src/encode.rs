@@ -22,6 +22,7 @@ use tensors::TensorFile;
 #[command(after_help = "Examples:
   piecewise encode --model DIR --inputs items.safetensors --out vectors.safetensors
   piecewise encode --model DIR --inputs items.safetensors --out vectors.safetensors --one-by-one
+  piecewise encode --model DIR --image cat.png dog.jpg --out vectors.safetensors
 
 Inputs, i from 0 on; tensors of other names are ignored:
   text           ids_i [n] and, of a model that has them, token_types_i [n]: i32 or i64
@@ -39,8 +40,12 @@ pub(crate) struct EncodeArgs {
     #[command(flatten)]
     model: ModelArgs,
     /// Items to encode.
-    #[arg(long, value_name = "FILE.safetensors", required_unless_present = "print_config")]
+    #[arg(long, value_name = "FILE.safetensors", required_unless_present_any = ["image", "print_config"])]
     inputs: Option<PathBuf>,
+    /// Images to encode instead, PNG, JPEG or WebP, made ready by the folder's
+    /// preprocessor_config.json; item i is the i-th.
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with = "inputs")]
+    image: Vec<PathBuf>,
     /// Where their outputs go.
     #[arg(long, value_name = "FILE.safetensors", required_unless_present = "print_config")]
     out: Option<PathBuf>,
@@ -52,9 +57,12 @@ pub(crate) struct EncodeArgs {
     stats: bool,
 }
 
-/// An item by the name of its tensor, or why it is none.
+/// An item, or why it is none.
 struct Named<T> {
+    /// What errors call it.
     name: String,
+    /// The number in the names of its outputs.
+    number: u64,
     item: anyhow::Result<T>,
 }
 
@@ -68,14 +76,16 @@ struct Output {
 pub(crate) fn run(args: EncodeArgs) -> anyhow::Result<ExitCode> {
     let layers = args.model.bounds.layers()?;
     let printed = args.model.bounds.compile.print_config;
-    let (Some(inputs), Some(out), false) = (&args.inputs, &args.out, printed) else {
+    let Some(out) = args.out.as_ref().filter(|_| !printed) else {
         return print_settings_of(&layers.finish()?, false);
     };
     let modality = Modality::of(&args.model.model)?;
-    let file = TensorFile::read(inputs)?;
-    let (outputs, failed) = match modality {
-        Modality::Text => texts::encode(&args, layers, &file)?,
-        Modality::Vision => images::encode(&args, layers, &file)?,
+    let file = args.inputs.as_deref().map(TensorFile::read).transpose()?;
+    let (outputs, failed) = match (modality, &file) {
+        (Modality::Text, Some(file)) => texts::encode(&args, layers, file)?,
+        (Modality::Text, None) => bail!("the model reads texts, no images"),
+        (Modality::Vision, Some(file)) => images::encode(&args, layers, &file.tensors()?)?,
+        (Modality::Vision, None) => images::encode_files(&args, layers)?,
     };
     if outputs.is_empty() {
         bail!("no item could be encoded; nothing is written");
@@ -84,21 +94,23 @@ pub(crate) fn run(args: EncodeArgs) -> anyhow::Result<ExitCode> {
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The outputs of each item in the order of `items`, of one that has none the reason; reasons are
-/// said too. `load` makes the encoder for items of so many rows at most.
+/// The number and the outputs of each item in the order of `items`, of one that has none the reason;
+/// reasons are said too. `load` makes the encoder for items of so many rows at most.
 fn encode_items<M: ItemEncoder>(
     args: &EncodeArgs,
     layers: ConfigLayers,
     items: Vec<Named<M::Item>>,
     rows: impl Fn(&M::Item) -> usize,
     load: impl FnOnce(ConfigLayers) -> anyhow::Result<Encoder<M>>,
-) -> anyhow::Result<Vec<(String, anyhow::Result<ItemOutputs>)>> {
+) -> anyhow::Result<Vec<(u64, anyhow::Result<ItemOutputs>)>> {
     let largest = items.iter().filter_map(|named| named.item.as_ref().ok()).map(rows).max();
     let mut good = Vec::with_capacity(items.len());
+    let mut names = Vec::with_capacity(items.len());
     let mut results = Vec::with_capacity(items.len());
-    for Named { name, item } in items {
+    for Named { name, number, item } in items {
         let item = item.map(|item| good.push(item));
-        results.push((name, item.map(|()| ItemOutputs::new())));
+        names.push(name);
+        results.push((number, item.map(|()| ItemOutputs::new())));
     }
     if let Some(largest) = largest {
         let mut encoder = load(room_for(layers, largest)?)?;
@@ -112,7 +124,7 @@ fn encode_items<M: ItemEncoder>(
             show_statistics(&format!("{} items", good.len()), encoder.statistics());
         }
     }
-    for (name, result) in &results {
+    for (name, (_, result)) in names.iter().zip(&results) {
         if let Err(error) = result {
             let error = format!("{error:#}");
             let named = if error.contains(name) { error } else { format!("{name}: {error}") };

@@ -11,6 +11,7 @@ mod embed;
 mod encode;
 mod encoders;
 mod generate;
+mod images;
 mod inspect;
 mod kept;
 mod load;

@@ -1,40 +1,63 @@
 //! Pixels and patches to rows and merged tokens.
 
+use super::super::images::item_of_file;
 use super::super::progress::watcher;
-use super::tensors::{TensorFile, Tensors};
+use super::tensors::Tensors;
 use super::{EncodeArgs, Named, Output, encode_items};
 use anyhow::{Context, anyhow, bail};
-use piecewise::encoding::{ImageItem, ItemOutputs, OutputRows, VisionEncoder};
+use piecewise::encoding::{ImageItem, ImageProcessor, ItemOutputs, OutputRows, VisionEncoder};
 use piecewise::models::encoder::VisionConfig;
 use piecewise_runtime::config::ConfigLayers;
+use std::path::PathBuf;
 
 const PIXELS: &str = "pixel_values";
 const GRID: &str = "grid_thw";
 
+/// Items from tensors.
 pub(super) fn encode(
     args: &EncodeArgs,
     layers: ConfigLayers,
-    file: &TensorFile,
+    tensors: &Tensors<'_>,
+) -> anyhow::Result<(Vec<Output>, usize)> {
+    let config = VisionConfig::load(&args.model.model)?;
+    let items = match config.pixels_shape() {
+        Some(_) => images(&config, tensors)?,
+        None => patches(tensors)?,
+    };
+    encode_all(args, layers, &config, items)
+}
+
+/// Items from image files.
+pub(super) fn encode_files(
+    args: &EncodeArgs,
+    layers: ConfigLayers,
 ) -> anyhow::Result<(Vec<Output>, usize)> {
     let folder = &args.model.model;
-    let config = VisionConfig::load(folder)?;
-    let tensors = file.tensors()?;
-    let items = match config.pixels_shape() {
-        Some(_) => images(&config, &tensors)?,
-        None => patches(&tensors)?,
+    let (config, processor) = (VisionConfig::load(folder)?, ImageProcessor::load(folder)?);
+    let named = |(number, file): (usize, &PathBuf)| Named {
+        name: file.display().to_string(),
+        number: number as u64,
+        item: item_of_file(&processor, file),
     };
+    let items = args.image.iter().enumerate().map(named).collect();
+    encode_all(args, layers, &config, items)
+}
+
+fn encode_all(
+    args: &EncodeArgs,
+    layers: ConfigLayers,
+    config: &VisionConfig,
+    items: Vec<Named<ImageItem>>,
+) -> anyhow::Result<(Vec<Output>, usize)> {
     // What has no rows is refused.
     let rows = |item: &ImageItem| config.rows_of(item).map_or(0, |rows| rows as usize);
-    let load = |layers| Ok(VisionEncoder::load(folder, layers, watcher())?);
+    let load = |layers| Ok(VisionEncoder::load(&args.model.model, layers, watcher())?);
     let results = encode_items(args, layers, items, rows, load)?;
     let failed = results.iter().filter(|(_, result)| result.is_err()).count();
-    let good = results.into_iter().filter_map(|(name, result)| Some((name, result.ok()?)));
-    let good = Vec::from_iter(good);
     let outputs = match config.pixels_shape() {
-        // They are one tensor, which can't lack an image.
-        Some(_) if failed > 0 => Vec::new(),
-        Some(_) => stacked(&config, good),
-        None => numbered(&config, good),
+        _ if failed == results.len() => Vec::new(),
+        Some(_) => stacked(config, &results),
+        None => numbered(config, results),
     };
     Ok((outputs, failed))
 }
@@ -55,7 +78,8 @@ fn images(config: &VisionConfig, tensors: &Tensors<'_>) -> anyhow::Result<Vec<Na
     let item = |pixels| config.item_of_pixels(pixels, [channels, height, width]);
     let items = pixels.map(item).collect::<Result<Vec<_>, _>>();
     let items = items.map_err(|reason| anyhow!("`{PIXELS}`: {reason}"))?;
-    let named = |(i, item)| Named { name: format!("{PIXELS}[{i}]"), item: Ok(item) };
+    let named =
+        |(i, item)| Named { name: format!("{PIXELS}[{i}]"), number: i as u64, item: Ok(item) };
     Ok(items.into_iter().enumerate().map(named).collect())
 }
 
@@ -89,18 +113,25 @@ fn patches(tensors: &Tensors<'_>) -> anyhow::Result<Vec<Named<ImageItem>>> {
         };
         Ok(ImageItem { grid: [frames, rows, columns], patches })
     };
-    let named = |number| Named { name: format!("{PIXELS}_{number}"), item: item(number) };
+    let named = |number| Named { name: format!("{PIXELS}_{number}"), number, item: item(number) };
     Ok(numbers.into_iter().map(named).collect())
 }
 
-/// One tensor of each output, over all images.
-fn stacked(config: &VisionConfig, good: Vec<(String, ItemOutputs)>) -> Vec<Output> {
+/// One tensor of each output, over all images; NaN of one that has none.
+fn stacked(config: &VisionConfig, results: &[(u64, anyhow::Result<ItemOutputs>)]) -> Vec<Output> {
     let names = ["last_hidden_state", "pooler_output"];
+    let lengths = results.iter().find_map(|(_, result)| result.as_ref().ok());
+    let lengths = lengths.map_or_else(Vec::new, |outputs| outputs.iter().map(Vec::len).collect());
     let output = |(i, (kind, name)): (usize, (&OutputRows, &str))| {
-        let values = Vec::from_iter(good.iter().flat_map(|(_, outputs)| &outputs[i]).copied());
+        let missing = vec![f32::NAN; lengths[i]];
+        let of_item = |result: &'_ anyhow::Result<ItemOutputs>| match result {
+            Ok(outputs) => outputs[i].clone(),
+            Err(_) => missing.clone(),
+        };
+        let values = Vec::from_iter(results.iter().flat_map(|(_, result)| of_item(result)));
         let shape = match *kind {
-            OutputRows::PerRow(width) => vec![good.len(), values.len() / width / good.len(), width],
-            OutputRows::PerItem(width) => vec![good.len(), width],
+            OutputRows::PerRow(width) => vec![results.len(), lengths[i] / width, width],
+            OutputRows::PerItem(width) => vec![results.len(), width],
         };
         Output { name: name.to_owned(), shape, values }
     };
@@ -108,15 +139,18 @@ fn stacked(config: &VisionConfig, good: Vec<(String, ItemOutputs)>) -> Vec<Outpu
 }
 
 /// The tensors of each item.
-fn numbered(config: &VisionConfig, good: Vec<(String, ItemOutputs)>) -> Vec<Output> {
+fn numbered(
+    config: &VisionConfig,
+    results: Vec<(u64, anyhow::Result<ItemOutputs>)>,
+) -> Vec<Output> {
     let mut tensors = Vec::new();
-    for (name, outputs) in good {
-        let number = name.trim_start_matches(PIXELS);
+    for (number, result) in results {
+        let outputs = result.unwrap_or_default();
         for (place, (kind, values)) in config.outputs().iter().zip(outputs).enumerate() {
             let (OutputRows::PerRow(width) | OutputRows::PerItem(width)) = *kind;
             let name = match place.checked_sub(1) {
-                None => format!("embeds{number}"),
-                Some(deepstack) => format!("deepstack{number}_{deepstack}"),
+                None => format!("embeds_{number}"),
+                Some(deepstack) => format!("deepstack_{number}_{deepstack}"),
             };
             tensors.push(Output { name, shape: vec![values.len() / width, width], values });
         }

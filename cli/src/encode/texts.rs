@@ -23,12 +23,11 @@ pub(super) fn encode(
     let load = |layers| Ok(TextEncoder::load(folder, layers, &kinds, watcher())?);
     let results = encode_items(args, layers, items, rows, load)?;
     let (mut outputs, mut failed) = (Vec::new(), 0);
-    for (name, result) in results {
+    for (number, result) in results {
         let Ok(values) = result else {
             failed += 1;
             continue;
         };
-        let number = name.trim_start_matches("ids_");
         for (kind, values) in kinds.iter().zip(values) {
             let width = config.hidden_size();
             let (name, shape) = match kind {
@@ -48,7 +47,7 @@ fn items(tensors: &Tensors<'_>) -> anyhow::Result<Vec<Named<TextItem>>> {
     if numbers.is_empty() {
         bail!("{} has no items: of a text encoder they are ids_0, ids_1, .. [n]", tensors.file());
     }
-    let item = |number: &u64| {
+    let item = |number: u64| {
         let ids = tensors.list(&format!("ids_{number}"))?;
         let types = format!("token_types_{number}");
         let token_types = if tensors.has(&types) { tensors.list(&types)? } else { Vec::new() };
@@ -57,6 +56,6 @@ fn items(tensors: &Tensors<'_>) -> anyhow::Result<Vec<Named<TextItem>>> {
         }
         Ok(TextItem { ids, token_types })
     };
-    let named = |number: &u64| Named { name: format!("ids_{number}"), item: item(number) };
-    Ok(numbers.iter().map(named).collect())
+    let named = |number| Named { name: format!("ids_{number}"), number, item: item(number) };
+    Ok(numbers.into_iter().map(named).collect())
 }

@@ -213,3 +213,82 @@ fn a_bad_item_leaves_the_others() {
     );
     insta::assert_snapshot!(texts + &images);
 }
+
+/// Files alone, packed, and beside some that are no images.
+#[test]
+fn images_are_encoded_as_the_tensors_that_they_become() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out.safetensors");
+    let out = out.to_str().unwrap();
+    let image = |name: &str| root().join(FIXTURES).join("images").join(name);
+    let (wide, tall) = (image("b_wide.png"), image("c_tall_alpha.png"));
+    let cut = folder.path().join("cut.png");
+    std::fs::write(&cut, &std::fs::read(&wide).unwrap()[..3000]).unwrap();
+    let files =
+        [wide.to_str().unwrap(), "Cargo.toml", tall.to_str().unwrap(), cut.to_str().unwrap()];
+    let mut said = String::new();
+    for model in ["clip", "qwen2_5_vl_vision"] {
+        let model = format!("{FIXTURES}/{model}");
+        let encode = |args: &[&str]| {
+            let args = [&["encode", "--model", &model, "--dtype", "f32", "--out", out], args];
+            let output = piecewise(&args.concat());
+            let bytes = std::fs::read(out).unwrap();
+            std::fs::remove_file(out).unwrap();
+            (String::from_utf8(output.stderr).unwrap(), output.status.success(), bytes)
+        };
+        // The reference's pixels of the same files, which are numbers 1 and 2 there.
+        let golden = std::fs::read(root().join(&model).join("images.safetensors")).unwrap();
+        let golden = SafeTensors::deserialize(&golden).unwrap();
+        let tensor = |name: &str| golden.tensor(name).unwrap();
+        let pixels = ["pixel_values_1", "pixel_values_2"];
+        let inputs = match golden.tensor("grid_thw") {
+            Ok(grids) => {
+                let own = pixels.map(|name| (name, tensor(name)));
+                let tensors = [own[0].clone(), own[1].clone(), ("grid_thw", grids)];
+                safetensors::serialize(tensors, None).unwrap()
+            }
+            Err(_) => {
+                let data = pixels.map(|name| tensor(name).data().to_vec()).concat();
+                let view = TensorView::new(Dtype::F32, vec![2, 3, 48, 48], &data).unwrap();
+                safetensors::serialize([("pixel_values", view)], None).unwrap()
+            }
+        };
+        let file = folder.path().join("pixels.safetensors");
+        std::fs::write(&file, inputs).unwrap();
+        let (errors, is_good, expected) = encode(&["--inputs", file.to_str().unwrap()]);
+        assert!(is_good, "{errors}");
+        let expected = SafeTensors::deserialize(&expected).unwrap();
+        let (errors, is_good, found) = encode(&[&["--image"][..], &files].concat());
+        assert!(!is_good);
+        said.push_str(&errors);
+        let found = SafeTensors::deserialize(&found).unwrap();
+        let equal = |found: &[f32], expected: &[f32]| {
+            assert!(norm_error(found, expected) < 1e-6, "{model}");
+        };
+        if model.ends_with("clip") {
+            for (name, item) in [("pooler_output", 96), ("last_hidden_state", 37 * 96)] {
+                let (found, expected) = (floats(&found, name), floats(&expected, name));
+                assert_eq!(found.len(), 4 * item);
+                equal(&found[..item], &expected[..item]);
+                equal(&found[2 * item..3 * item], &expected[item..]);
+                let missing = found[item..2 * item].iter().chain(&found[3 * item..]);
+                assert!(missing.copied().all(f32::is_nan));
+            }
+        } else {
+            assert_eq!(found.len(), 2);
+            equal(&floats(&found, "embeds_0"), &floats(&expected, "embeds_1"));
+            equal(&floats(&found, "embeds_2"), &floats(&expected, "embeds_2"));
+        }
+    }
+    let text = error_of(&[
+        "encode",
+        "--model",
+        "tests/fixtures/encoders/bert",
+        "--image",
+        files[0],
+        "--out",
+        out,
+    ]);
+    said.push_str(&text);
+    insta::assert_snapshot!(said.replace(folder.path().to_str().unwrap(), "DIR"));
+}
