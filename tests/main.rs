@@ -35,6 +35,7 @@ mod support;
 mod target;
 mod text_encoders;
 mod vision_encoders;
+mod vision_language;
 
 /// Counters are of each thread, so that tests beside each other do not disturb them.
 #[global_allocator]

@@ -20,6 +20,7 @@ mod interface;
 mod logits;
 mod record;
 mod request;
+mod rows;
 mod schedule;
 mod sequence;
 mod step;
@@ -28,10 +29,14 @@ pub use error::EngineError;
 pub use interface::Engine;
 pub use record::StepObserver;
 pub use request::{EngineOptions, FinishReason, Request, RequestEvent, RequestId, Usage};
+pub use rows::{GivenRows, RowSource};
 
+pub use crate::batch::TokenValues;
 use crate::batch::{BatchBuffers, RoleMap};
 use crate::checks::KvPoison;
-use crate::kv::{PagePool, SlotPool};
+pub use crate::kv::{RowsError, RowsId};
+
+use crate::kv::{EmbeddingPool, PagePool, SlotPool};
 use crate::model::CompiledModel;
 use in_flight::InFlight;
 use piecewise_backend::device::Device;
@@ -46,6 +51,7 @@ pub struct BatchingEngine<D: Device> {
     batch: BatchBuffers,
     pool: PagePool,
     slots: SlotPool,
+    embeddings: EmbeddingPool,
     /// Entries of the state of sampled ids that no running sequence has.
     entries: Vec<u32>,
     sequences: BTreeMap<RequestId, Sequence>,
@@ -86,6 +92,7 @@ impl<D: Device> BatchingEngine<D> {
             batch: BatchBuffers::new(roles.clone()),
             pool: PagePool::new(roles.kv_rows),
             slots: SlotPool::new(graph, model.memory(), roles.state_slots),
+            embeddings: EmbeddingPool::new(graph, model.memory()),
             entries: (0..entries).rev().collect(),
             sequences: BTreeMap::new(),
             running: Vec::with_capacity(seqs),

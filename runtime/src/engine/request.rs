@@ -1,7 +1,8 @@
 //! Requests, events and options.
 
 use super::error::EngineError;
-use crate::batch::{RoleMap, Sampling};
+use super::rows::GivenRows;
+use crate::batch::{RoleMap, Sampling, TokenValues};
 use crate::model::CompiledModel;
 use crate::symbols::SymbolClass;
 use piecewise_backend::device::Device;
@@ -31,6 +32,10 @@ pub struct Request {
     pub sampling: Sampling,
     /// Whether ids and KV stay when it finishes, so that it can be continued.
     pub keep: bool,
+    /// Rows that stand for tokens of the prompt. They are kept until the request is gone.
+    pub rows: Vec<GivenRows>,
+    /// Numbers for the tokens of the prompt, for inputs whose functions ask for them.
+    pub values: Vec<TokenValues>,
 }
 
 impl Request {
@@ -43,6 +48,8 @@ impl Request {
             ignore_eos: false,
             sampling: Sampling::default(),
             keep: false,
+            rows: Vec::new(),
+            values: Vec::new(),
         }
     }
 

@@ -14,7 +14,7 @@ use piecewise_planner::IterationRecord;
 use std::borrow::Cow;
 use std::time::Instant;
 
-impl<D: Device> BatchingEngine<D> {
+impl<D: Device + 'static> BatchingEngine<D> {
     /// Forgets a step that could not be submitted. What is in flight is read first: after that no
     /// sequence goes on from an entry of sampled ids that the failed step may have written. Slots
     /// that it may have changed are given back, so that their sequences are computed again.
@@ -50,6 +50,7 @@ impl<D: Device> BatchingEngine<D> {
             let live = sequences.map(|sequence| (&sequence.table, sequence.computed));
             poison.fill(self.model.device_mut(), &self.pool, live)?;
             self.slots.fill_free(self.model.device_mut(), POISON)?;
+            self.embeddings.fill_free(self.model.device_mut(), POISON)?;
         }
         let mut rows = self.spare.pop().map(|spare| spare.rows).unwrap_or_default();
         rows.clear();
@@ -66,6 +67,7 @@ impl<D: Device> BatchingEngine<D> {
                 slot: sequence.slot.as_ref(),
                 rows: wanted,
                 entry: sequence.entry,
+                values: &sequence.values,
                 sampling: sequence.sampling,
             });
             if sequence.is_decoding() {
@@ -152,7 +154,9 @@ impl<D: Device> BatchingEngine<D> {
                 self.kept.push(request);
             } else {
                 sequence.release(&mut self.pool, &mut self.slots);
+                let rows = std::mem::take(&mut sequence.rows);
                 self.sequences.remove(&request);
+                rows.iter().for_each(|given| self.embeddings.end_use(given.rows));
             }
         }
         let since = self.last_done.map_or(step.started, |done| done.max(step.started));

@@ -7,9 +7,10 @@ use crate::stats::Statistics;
 use crate::symbols::SymbolTable;
 use piecewise_backend::device::Device;
 use piecewise_ir::module::Module;
+use std::any::Any;
 
 /// [`CompiledModel`] without its device in its type.
-pub trait Model: std::fmt::Debug + Send {
+pub trait Model: Any + std::fmt::Debug + Send {
     /// [`CompiledModel::module`].
     fn module(&self) -> &Module;
 
@@ -62,7 +63,7 @@ pub trait Model: std::fmt::Debug + Send {
     fn read(&mut self, ticket: &Ticket) -> Result<Outputs<'_>, ModelError>;
 }
 
-impl<D: Device> Model for CompiledModel<D> {
+impl<D: Device + 'static> Model for CompiledModel<D> {
     fn module(&self) -> &Module {
         self.module()
     }

@@ -3,13 +3,16 @@
 use super::build::CaptureWhen;
 use super::compare::Trace;
 use super::error::ModelError;
-use super::staging::{BLOCKS, POISON};
+use super::staging::{BLOCKS, POISON, ReadOutput};
 use super::step_data::StepData;
 use super::{CompiledModel, graphs::GraphSet, programs::Members};
 use crate::dispatch::{Dispatch, FallbackReason, StepShape, StepSizes};
+use crate::kv::RowsError;
 use crate::mode::StepMode;
 use crate::symbols::SymbolClass;
-use piecewise_backend::device::Device;
+use piecewise_backend::device::{Address, Device};
+use piecewise_ir::dim::Symbols;
+use piecewise_ir::dtype::DType;
 use piecewise_ir::module::Step;
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::step::{LaunchContext, StepContext};
@@ -27,7 +30,7 @@ pub struct Ticket {
 #[derive(Clone, Copy, Debug)]
 pub struct Outputs<'a> {
     block: &'a [u8],
-    outputs: &'a [super::staging::ReadOutput],
+    outputs: &'a [ReadOutput],
     counts: &'a [u64],
 }
 
@@ -143,6 +146,25 @@ impl<D: Device> CompiledModel<D> {
         self.read_counts.clear();
         self.read_counts.extend_from_slice(&ticket.counts);
         Ok(Outputs { block, outputs: &self.staging.outputs, counts: &self.read_counts })
+    }
+
+    /// Where output `output` of the step that was read last is, f32 `[rows, width]`, and its rows.
+    pub(crate) fn last_rows(&self, output: usize, width: u64) -> Result<(Address, u64), RowsError> {
+        let shape = |found: String| RowsError::Shape { found, width };
+        let Some(ReadOutput { ty, from, .. }) = self.staging.outputs.get(output) else {
+            return Err(shape(format!("there is no output {output}")));
+        };
+        if self.read_counts.is_empty() {
+            return Err(shape("no step ran yet".to_owned()));
+        }
+        match *ty.dims(&self.read_counts) {
+            [rows, found] if found == width && ty.dtype == DType::F32 => Ok((*from, rows)),
+            _ => Err(shape(format!("output {output} is {}", ty.display(self.symbols_of_graph())))),
+        }
+    }
+
+    fn symbols_of_graph(&self) -> &Symbols {
+        self.module.graph().symbols()
     }
 
     /// How the last submitted step ran.

@@ -27,6 +27,7 @@ fn submit(model: &mut Model, ids: &[u32]) -> Result<Ticket, ModelError> {
         slot: None,
         rows: ChunkRows::All,
         entry: None,
+        values: &[],
         sampling: Sampling::default(),
     });
     model.submit(&batch.view().unwrap().data())
@@ -47,6 +48,7 @@ fn submit_last(model: &mut Model, prompts: &[&[u32]]) -> Result<Ticket, ModelErr
             slot: None,
             rows: ChunkRows::Last,
             entry: None,
+            values: &[],
             sampling: Sampling::default(),
         });
     }
@@ -115,6 +117,7 @@ fn of_a_wide_block_table_the_columns_in_use_are_copied() {
                 slot: None,
                 rows: ChunkRows::Last,
                 entry: None,
+                values: &[],
                 sampling: Sampling::default(),
             });
         }
