@@ -69,7 +69,7 @@ fn layers(dtype: &str) -> ConfigLayers {
 }
 
 fn tower(device: &OpenDevice) -> JoinedTower {
-    JoinedTower::load(&folder(), layers("f32"), device, |_| {}).unwrap()
+    JoinedTower::load(&folder(), layers("f32"), 64, device, |_| {}).unwrap()
 }
 
 fn assembly(device: &OpenDevice, mode: GraphMode, chunk: u64) -> Assembly {

@@ -36,9 +36,9 @@ pub struct JoinedTower {
 }
 
 impl JoinedTower {
-    /// The tower in a model folder, on the device of the decoder that is to take its rows. Of the
-    /// configuration, `max_num_tokens` is the most tokens of an image, and `capture_num_tokens` the
-    /// budgets, by default powers of two up to it.
+    /// The tower in a model folder, for images of up to `most` tokens, on the device of the decoder
+    /// that is to take its rows. The configuration may be the decoder's: the sizes of the tower's
+    /// graphs are its own, powers of two up to `most`.
     ///
     /// # Errors
     /// When the folder has no tower that is known here, or a setting, the device or a weight is
@@ -46,15 +46,16 @@ impl JoinedTower {
     pub fn load(
         folder: &Path,
         layers: ConfigLayers,
+        most: u64,
         device: &OpenDevice,
         watch: impl FnMut(Notice<'_>) + Send + 'static,
     ) -> Result<Self, LoadError> {
         let config = VisionConfig::load(folder)?;
         let checkpoint = Checkpoint::open(folder)?;
+        let layers = sized(layers, most.max(1))?;
         let (bounds, dtype) = bounds_and_dtype(&layers, config.stored_dtype())?;
         let graph = config.graph(&checkpoint, dtype, &bounds)?;
         check_weights(&graph, &checkpoint)?;
-        let layers = with_budgets(layers, bounds.max_rows)?;
         let assembly = Assembly::graph(graph).configure(layers).checkpoint(checkpoint);
         let assembly = assembly.purpose(Purpose::Rows).on(device).watch(watch);
         Ok(Self { config, session: assembly.plan()?.session()?, bounds })
@@ -87,8 +88,10 @@ impl JoinedTower {
     }
 }
 
-fn with_budgets(layers: ConfigLayers, most: u64) -> Result<ConfigLayers, ConfigError> {
+fn sized(layers: ConfigLayers, most: u64) -> Result<ConfigLayers, ConfigError> {
     let budgets = default_budgets(most).into_iter().map(u64::cast_signed);
     let list = toml::Value::Array(budgets.map(toml::Value::Integer).collect());
-    layers.derived("capture_num_tokens", list, "powers of two up to max_num_tokens")
+    let from = "the largest image";
+    let layers = layers.imposed("max_num_tokens", most.cast_signed(), from)?;
+    layers.imposed("capture_num_tokens", list, from)
 }

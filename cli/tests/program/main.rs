@@ -13,6 +13,7 @@ mod documents;
 mod dumps;
 mod embed;
 mod encode;
+mod generate_images;
 mod model_families;
 mod once;
 mod output;
