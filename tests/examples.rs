@@ -56,6 +56,19 @@ fn custom_pass_replaces_the_exact_division_and_says_why_it_left_the_other() {
 }
 
 #[test]
+fn two_path_encoder_replays_launches_and_skips_each_path_apart() {
+    let shown = output_of("two_path_encoder");
+    assert!(
+        shown.contains("page: 2 steps, 2 replayed; items: 5 hits, 0 misses, 0 skipped"),
+        "{shown}"
+    );
+    let tiles = "tiles: 2 steps, 1 replayed; items: 2 hits, 1 misses, 2 skipped";
+    assert!(shown.contains(tiles), "{shown}");
+    assert!(shown.contains("launched: 1 items, above_largest_size"), "{shown}");
+    assert!(shown.contains("within 1e-5 of the reference"), "{shown}");
+}
+
+#[test]
 fn generate_text_continues_the_prompts_as_the_reference_does() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/tiny-qwen3");
     let golden: serde_json::Value =

@@ -9,6 +9,9 @@ mod checkpoint_bad_input;
 mod compile_cache;
 mod cuda_compile;
 mod documents;
+mod encoder_folders;
+mod encoder_paths;
+mod encoder_shapes;
 mod examples;
 #[allow(dead_code, unreachable_pub, reason = "a package of its own has it as its crate")]
 #[path = "../examples/outside/src/gated.rs"]

@@ -226,7 +226,7 @@ fn items_over_several_devices_come_back_in_order() {
             other => panic!("item {i}: {other:?}"),
         }
     }
-    assert!(encoders.iter().all(|encoder| encoder.statistics().steps > 0));
+    assert!(encoders.iter().all(|encoder| encoder.statistics().steps() > 0));
 }
 
 #[test]

@@ -11,6 +11,7 @@ use piecewise_runtime::engine::{
 };
 use piecewise_runtime::mode::GraphMode;
 use safetensors::SafeTensors;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -262,4 +263,82 @@ fn images_stand_at_placeholders_or_before_the_prompt() {
     assert_eq!(prompts.place(&[93], &[]), Err(PlaceError::Count { places: 1, images: 0 }));
     let tiny = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/tiny-qwen3");
     assert_eq!(ImagePrompts::load(&tiny).unwrap(), None);
+}
+
+/// The fixture with another configuration and, where `names` says so, other names of tensors.
+fn rewritten(to: &Path, names: &[(&str, &str)], config: &dyn Fn(&mut Value)) -> PathBuf {
+    let bytes = std::fs::read(folder().join("model.safetensors")).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let renamed = tensors.tensors().into_iter().map(|(name, tensor)| {
+        let other = names.iter().find_map(|(old, new)| Some((*new, name.strip_prefix(old)?)));
+        (other.map_or_else(|| name.clone(), |(new, rest)| format!("{new}{rest}")), tensor)
+    });
+    safetensors::serialize_to_file(renamed, None, &to.join("model.safetensors")).unwrap();
+    let own = std::fs::read(folder().join("config.json")).unwrap();
+    let mut value: Value = serde_json::from_slice(&own).unwrap();
+    config(&mut value);
+    std::fs::write(to.join("config.json"), value.to_string()).unwrap();
+    to.to_owned()
+}
+
+/// The configuration as newer versions of transformers nest it.
+fn nested(config: &mut Value) {
+    let root = config.as_object_mut().unwrap();
+    let of_root = [
+        "architectures",
+        "model_type",
+        "vision_config",
+        "image_token_id",
+        "video_token_id",
+        "vision_start_token_id",
+        "vision_end_token_id",
+        "tie_word_embeddings",
+    ];
+    let mut text = serde_json::Map::new();
+    for key in Vec::from_iter(root.keys().cloned()) {
+        if !of_root.contains(&key.as_str()) {
+            text.insert(key.clone(), root.remove(&key).unwrap());
+        }
+    }
+    text.remove("rope_scaling");
+    let theta = text.remove("rope_theta").unwrap();
+    let rope = json!({"rope_type": "default", "rope_theta": theta, "mrope_section": [2, 3, 3]});
+    text.insert("rope_parameters".to_owned(), rope);
+    text.insert("model_type".to_owned(), json!("qwen2_5_vl_text"));
+    root.insert("text_config".to_owned(), Value::Object(text));
+}
+
+#[test]
+fn newer_names_and_nested_configurations_are_the_same_model() {
+    let device = open();
+    let golden = &goldens()[1];
+    let to = tempfile::tempdir().unwrap();
+    let newer = [("visual.", "model.visual."), ("model.", "model.language_model.")];
+    let folder = rewritten(to.path(), &newer, &nested);
+    let mut tower = JoinedTower::load(&folder, layers("f32"), 64, &device, |_| {}).unwrap();
+    let assembly = Assembly::folder(&folder).unwrap().configure(layers("f32"));
+    let mut engine = assembly.max_seq_len(96).max_num_seqs(1).on(&device).engine().unwrap();
+    let request = request(golden, &mut tower, &mut *engine);
+    assert_eq!(run(&mut *engine, vec![request]), [golden.greedy.clone()]);
+}
+
+#[test]
+fn ropes_that_are_not_supported_are_refused_by_name() {
+    let to = tempfile::tempdir().unwrap();
+    let said = |config: &dyn Fn(&mut Value)| {
+        let folder = rewritten(to.path(), &[], config);
+        let error = Assembly::folder(folder).unwrap_err();
+        std::error::Error::source(&error).unwrap().to_string()
+    };
+    let rope = |rope: Value| said(&move |config| config["rope_scaling"] = rope.clone());
+    let all = [
+        rope(Value::Null),
+        rope(json!({"type": "mrope", "mrope_section": [2, 3, 4]})),
+        rope(json!({"type": "mrope", "mrope_section": [4, 4]})),
+        rope(json!({"type": "mrope", "mrope_section": "2, 3, 3"})),
+        rope(json!({"type": "yarn", "mrope_section": [2, 3, 3], "factor": 4.0})),
+        said(&|config| config["model_type"] = json!("qwen3_vl")),
+        said(&|config| config["use_sliding_window"] = json!(true)),
+    ];
+    insta::assert_snapshot!(all.join("\n").replace(to.path().to_str().unwrap(), "DIR"));
 }

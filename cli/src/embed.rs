@@ -1,6 +1,6 @@
 //! `piecewise embed`: vectors from texts.
 
-use super::encoders::{in_calls, room_for, show_statistics};
+use super::encoder_args::{EncoderArgs, in_calls, room_for};
 use super::load::print_settings_of;
 use super::model_args::ModelArgs;
 use super::progress::watcher;
@@ -35,12 +35,8 @@ pub(crate) struct EmbedArgs {
     /// on standard output, one a line].
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Run each text in a step of its own.
-    #[arg(long)]
-    one_by_one: bool,
-    /// Show what ran, on standard error.
-    #[arg(long)]
-    stats: bool,
+    #[command(flatten)]
+    encoder: EncoderArgs,
 }
 
 /// How embeddings are written.
@@ -67,7 +63,7 @@ impl Format {
 
 pub(crate) fn run(args: EmbedArgs) -> anyhow::Result<ExitCode> {
     let format = Format::of(args.out.as_deref())?;
-    let layers = args.model.bounds.layers()?;
+    let layers = args.encoder.over(args.model.bounds.layers()?)?;
     if args.model.bounds.compile.print_config {
         return print_settings_of(&layers.finish()?, false);
     }
@@ -79,7 +75,7 @@ pub(crate) fn run(args: EmbedArgs) -> anyhow::Result<ExitCode> {
     let layers = room_for(layers, longest.min(LONGEST))?;
     let outputs = [TextOutput::Embedding];
     let mut encoder = TextEncoder::load(&args.model.model, layers, &outputs, watcher())?;
-    encoder.one_by_one(args.one_by_one);
+    args.encoder.prepare(&mut encoder)?;
     let embeddings: Embeddings =
         in_calls("embedding", texts.len(), |call| encoder.embed(&texts[call]));
     let failed = embeddings.iter().filter(|embedding| embedding.is_err()).count();
@@ -109,9 +105,7 @@ pub(crate) fn run(args: EmbedArgs) -> anyhow::Result<ExitCode> {
             std::fs::write(out, bytes).with_context(|| format!("can't write {}", out.display()))?;
         }
     }
-    if args.stats {
-        show_statistics(&format!("{} texts", embeddings.len()), encoder.statistics());
-    }
+    args.encoder.finish(&mut encoder)?;
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

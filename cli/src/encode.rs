@@ -4,7 +4,7 @@ mod images;
 mod tensors;
 mod texts;
 
-use super::encoders::{in_calls, room_for, show_statistics};
+use super::encoder_args::{EncoderArgs, in_calls, room_for};
 use super::load::print_settings_of;
 use super::model_args::ModelArgs;
 use super::say;
@@ -49,12 +49,8 @@ pub(crate) struct EncodeArgs {
     /// Where their outputs go.
     #[arg(long, value_name = "FILE.safetensors", required_unless_present = "print_config")]
     out: Option<PathBuf>,
-    /// Run each item in a step of its own.
-    #[arg(long)]
-    one_by_one: bool,
-    /// Show what ran, on standard error.
-    #[arg(long)]
-    stats: bool,
+    #[command(flatten)]
+    encoder: EncoderArgs,
 }
 
 /// An item, or why it is none.
@@ -74,7 +70,7 @@ struct Output {
 }
 
 pub(crate) fn run(args: EncodeArgs) -> anyhow::Result<ExitCode> {
-    let layers = args.model.bounds.layers()?;
+    let layers = args.encoder.over(args.model.bounds.layers()?)?;
     let printed = args.model.bounds.compile.print_config;
     let Some(out) = args.out.as_ref().filter(|_| !printed) else {
         return print_settings_of(&layers.finish()?, false);
@@ -114,15 +110,13 @@ fn encode_items<M: ItemEncoder>(
     }
     if let Some(largest) = largest {
         let mut encoder = load(room_for(layers, largest)?)?;
-        encoder.one_by_one(args.one_by_one);
+        args.encoder.prepare(&mut encoder)?;
         let encoded = in_calls("encoding", good.len(), |call| encoder.encode(&good[call]));
         let served = results.iter_mut().filter(|(_, result)| result.is_ok());
         for ((_, result), outputs) in served.zip(encoded) {
             *result = outputs.map_err(anyhow::Error::new);
         }
-        if args.stats {
-            show_statistics(&format!("{} items", good.len()), encoder.statistics());
-        }
+        args.encoder.finish(&mut encoder)?;
     }
     for (name, (_, result)) in names.iter().zip(&results) {
         if let Err(error) = result {

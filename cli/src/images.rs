@@ -50,7 +50,7 @@ impl PromptImages {
         let (tower, processor) = (VisionConfig::load(folder)?, ImageProcessor::load(folder)?);
         let items = files.iter().map(|file| item_of_file(&processor, file));
         let items = items.collect::<anyhow::Result<Vec<_>>>()?;
-        let tokens = items.iter().map(|item| tower.rows_of(item));
+        let tokens = items.iter().map(|item| tower.tokens_of(item));
         let tokens = tokens.collect::<Result<_, _>>().map_err(anyhow::Error::msg)?;
         let device = assembly.settings()?.device.open(all_threads())?;
         Ok(Self { prompts, items, tokens, device, rows: Vec::new() })

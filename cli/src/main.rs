@@ -9,7 +9,7 @@ mod doctor;
 mod dumps;
 mod embed;
 mod encode;
-mod encoders;
+mod encoder_args;
 mod generate;
 mod images;
 mod inspect;

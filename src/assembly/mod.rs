@@ -221,6 +221,26 @@ impl Assembly {
         self
     }
 
+    /// Sets a key that nobody has set to what follows `from` something else.
+    pub(crate) fn derive(mut self, key: &str, value: impl Into<toml::Value>, from: &str) -> Self {
+        self.layers = self.layers.and_then(|layers| layers.derived(key, value, from));
+        self
+    }
+
+    /// What was configured so far.
+    pub(crate) fn layers(&self) -> Result<ConfigLayers, AssemblyError> {
+        Ok(self.layers.clone()?)
+    }
+
+    /// The graph as it was given; none of a decoder, which is built from its configuration.
+    pub(crate) fn given_graph(&self) -> Option<&Graph> {
+        match &self.model {
+            Model::Graph(graph) => Some(graph),
+            Model::Text { module } => Some(module.graph()),
+            Model::Decoder(_) => None,
+        }
+    }
+
     /// How far the graph is compiled.
     pub fn level(self, level: Level) -> Self {
         self.set("level", level)

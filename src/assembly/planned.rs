@@ -280,6 +280,11 @@ impl Planned {
         })
     }
 
+    /// Says something that is no reason to stop.
+    pub(crate) fn warn(&self, text: &str) {
+        self.tell(Notice::Warning(text));
+    }
+
     fn tell(&self, notice: Notice<'_>) {
         if let Some(watcher) = &mut *self.watcher.borrow_mut() {
             watcher(notice);

@@ -1,9 +1,10 @@
 //! Rows of a vision tower in the place of a decoder's tokens, on one device.
 
-use super::protocol::ItemError;
-use super::runner::default_budgets;
+use super::budgets::default_budgets;
+use super::protocol::{ItemError, TokenRange};
+use super::runner::EncoderBuildError;
 use super::text::{LoadError, bounds_and_dtype};
-use crate::assembly::{Assembly, Notice, Purpose};
+use crate::assembly::{Assembly, Notice, Planned, Purpose};
 use crate::device::OpenDevice;
 use crate::models::encoder::{EncoderBounds, ImageItem, Values, VisionConfig};
 use crate::models::{Checkpoint, check_weights};
@@ -11,6 +12,9 @@ use crate::session::{Session, SessionError};
 use piecewise_runtime::config::{ConfigError, ConfigLayers};
 use piecewise_runtime::engine::{Engine, EngineError, RowSource, RowsId};
 use std::path::Path;
+
+/// Tokens of an image.
+const ANY: TokenRange = TokenRange::up_to(u64::MAX);
 
 /// Why an image's rows are not with the decoder.
 #[derive(Debug, thiserror::Error)]
@@ -53,12 +57,13 @@ impl JoinedTower {
         let config = VisionConfig::load(folder)?;
         let checkpoint = Checkpoint::open(folder)?;
         let layers = sized(layers, most.max(1))?;
-        let (bounds, dtype) = bounds_and_dtype(&layers, config.stored_dtype())?;
+        let (bounds, dtype) = bounds_and_dtype(&layers, config.stored_dtype(), ANY)?;
         let graph = config.graph(&checkpoint, dtype, &bounds)?;
         check_weights(&graph, &checkpoint)?;
         let assembly = Assembly::graph(graph).configure(layers).checkpoint(checkpoint);
         let assembly = assembly.purpose(Purpose::Rows).on(device).watch(watch);
-        Ok(Self { config, session: assembly.plan()?.session()?, bounds })
+        let session = assembly.plan().and_then(Planned::session);
+        Ok(Self { config, session: session.map_err(EncoderBuildError::from)?, bounds })
     }
 
     /// Encodes an image and adds its rows, in the order of its tokens, to `decoder`.
@@ -68,10 +73,10 @@ impl JoinedTower {
     /// decoder has no room for its rows.
     pub fn add(&mut self, item: &ImageItem, decoder: &mut dyn Engine) -> Result<RowsId, JoinError> {
         let invalid = |reason| ItemError::Invalid { reason };
-        let rows = self.config.rows_of(item).map_err(invalid)?;
+        let tokens = self.config.tokens_of(item).map_err(invalid)?;
         let max_num_tokens = self.bounds.max_rows;
-        if rows > max_num_tokens {
-            return Err(ItemError::LargerThanAStep { rows, max_num_tokens }.into());
+        if tokens > max_num_tokens {
+            return Err(ItemError::LargerThanAStep { tokens, max_num_tokens }.into());
         }
         let inputs = self.config.fill(&[item]);
         let mut step = self.session.step();
@@ -89,7 +94,8 @@ impl JoinedTower {
 }
 
 fn sized(layers: ConfigLayers, most: u64) -> Result<ConfigLayers, ConfigError> {
-    let budgets = default_budgets(most).into_iter().map(u64::cast_signed);
+    let bounds = EncoderBounds { max_rows: most, max_items: most, max_frames: u64::MAX };
+    let budgets = default_budgets(ANY, bounds).into_iter().map(u64::cast_signed);
     let list = toml::Value::Array(budgets.map(toml::Value::Integer).collect());
     let from = "the largest image";
     let layers = layers.imposed("max_num_tokens", most.cast_signed(), from)?;

@@ -1,18 +1,27 @@
 //! Encoders at work: items of mixed sizes, packed into steps whose graphs are captured at token
 //! budgets.
 
+mod budgets;
 mod join;
 pub mod packing;
+mod path;
 mod protocol;
 mod runner;
+mod segments;
 mod spread;
+mod statistics;
 mod text;
 mod vision;
 
-pub use crate::models::encoder::{ImageError, ImageItem, ImageProcessor, OutputRows, Values};
+pub use crate::models::encoder::{
+    EncoderBounds, ImageError, ImageItem, ImageProcessor, OutputRows, Values,
+};
+pub use budgets::{ItemLogError, default_budgets, planned_budgets, read_item_log};
 pub use join::{JoinError, JoinedTower};
-pub use protocol::{ItemEncoder, ItemError};
-pub use runner::{Encoder, ItemOutputs, default_budgets};
+pub use path::StepError;
+pub use protocol::{ItemEncoder, ItemError, ItemOutputs, PathSize, TokenRange};
+pub use runner::{Encoder, EncoderBuildError, EncoderPath};
 pub use spread::{encode_on, spread};
+pub use statistics::{EncoderStatistics, PathStatistics};
 pub use text::{LoadError, TextEncoder, TextItem, TextModel};
 pub use vision::{VisionEncoder, VisionModel};

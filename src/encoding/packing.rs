@@ -168,6 +168,7 @@ mod tests {
         places.sort_unstable();
         assert!(places.into_iter().eq(0..items.len()));
         assert!(packing.steps.iter().all(|step| step.is_sorted() && !step.is_empty()));
+        assert!(packing.steps.len() <= items.len());
     }
 
     #[test]

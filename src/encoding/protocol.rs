@@ -1,54 +1,136 @@
 //! What a model says of itself so that its items can be packed into steps.
 
+use super::path::StepError;
 use crate::models::TokenizerError;
 use crate::models::encoder::{OutputRows, Values};
-use crate::session::SessionError;
 use std::sync::Arc;
 
 /// Why an item has no outputs. Others of the same call have theirs.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum ItemError {
     /// It has no tokens, or one that the model does not know, or can't be encoded.
     #[error(transparent)]
-    Tokens(#[from] TokenizerError),
+    Tokens(Arc<TokenizerError>),
     /// The model has no positions for it.
     #[error("{tokens} tokens, but the model reads at most {longest}; cut the text")]
     TooLong { tokens: usize, longest: usize },
     /// No step is large enough.
     #[error(
-        "{rows} rows, but a step has at most {max_num_tokens} (max_num_tokens); raise it or give a \
-         smaller item"
+        "{tokens} rows, but a step has at most {max_num_tokens} (max_num_tokens); raise it or give \
+         a smaller item"
     )]
-    LargerThanAStep { rows: u64, max_num_tokens: u64 },
+    LargerThanAStep { tokens: u64, max_num_tokens: u64 },
+    /// No graph takes it, and steps that are launched are errors.
+    #[error("no graph takes it ({reason}), and `strict` makes a launched step an error")]
+    Strict { reason: &'static str },
     /// It is not what the model takes.
     #[error("{reason}")]
     Invalid { reason: String },
+    /// The model contradicts itself: what it brings or gets back is not what it announced.
+    #[error("the model breaks the protocol of encoders: {reason}")]
+    Protocol { reason: String },
     /// The step that it was in failed.
     #[error("the step failed: {0}")]
-    Step(Arc<SessionError>),
+    Step(Arc<StepError>),
+    /// What happened on one of several paths.
+    #[error("on the path `{path}`: {source}")]
+    Path { path: Arc<str>, source: Box<ItemError> },
 }
 
-/// A model that encodes items, each as a whole.
+impl From<TokenizerError> for ItemError {
+    fn from(error: TokenizerError) -> Self {
+        Self::Tokens(Arc::new(error))
+    }
+}
+
+/// What an item brings to a path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PathSize {
+    /// Rows that go in: tokens of a text, patches of an image. Devices are balanced by them.
+    pub rows: u64,
+    /// Rows that come out, the unit of budgets; 0 of an item that brings nothing to the path.
+    pub tokens: u64,
+    /// Frames: an image is one, a text has none.
+    pub frames: u64,
+}
+
+/// How many tokens an item may bring to a path, where it brings any.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TokenRange {
+    /// The fewest, a multiple of `multiple_of`.
+    pub least: u64,
+    /// The most.
+    pub most: u64,
+    /// What every number of them is a multiple of.
+    pub multiple_of: u64,
+}
+
+impl TokenRange {
+    /// From 1 to `most`.
+    pub const fn up_to(most: u64) -> Self {
+        Self { least: 1, most, multiple_of: 1 }
+    }
+
+    /// Always `tokens`.
+    pub const fn always(tokens: u64) -> Self {
+        Self { least: tokens, most: tokens, multiple_of: tokens }
+    }
+}
+
+/// The outputs of one item, each row-major.
+pub type ItemOutputs = Vec<Vec<f32>>;
+
+/// A model that encodes items, each as a whole, over one path or several.
+///
+/// A path is a graph with budgets of its own. Of the items of a call, those that bring tokens to a
+/// path are packed into its steps; which items a step has is the packing's choice, and the model is
+/// handed those. A step replays the smallest graph that holds it, or is launched; the model does
+/// the same for both, and nothing for a capture: padding and counts of 0 are the graph's own.
+///
+/// `examples/two_path_encoder.rs` has one with two paths.
 pub trait ItemEncoder {
     /// What is encoded.
     type Item;
 
-    /// The rows that an item brings to a step, in the unit of the budgets; at least 1.
+    /// What an item brings to each path, in the order of the paths.
     ///
     /// # Errors
     /// When the model can't take it.
-    fn rows(&self, item: &Self::Item) -> Result<u64, ItemError>;
+    fn sizes(&self, item: &Self::Item) -> Result<Vec<PathSize>, ItemError>;
 
-    /// Every input of a step of these items, row-major, in the order of the items.
-    fn fill(&self, items: &[&Self::Item]) -> Vec<(&'static str, Values)>;
+    /// What an item may bring to a path: default budgets follow from it, and which budgets are
+    /// never reached.
+    fn range(&self, path: usize) -> TokenRange {
+        let _ = path;
+        TokenRange::up_to(u64::MAX)
+    }
 
-    /// The outputs of the graph, in its order.
-    fn outputs(&self) -> Vec<OutputRows>;
+    /// Whether what comes out of a video on this path is chosen by its values, as where similar
+    /// frames are dropped: videos are launched then, and only images replay.
+    fn prunes_videos(&self, path: usize) -> bool {
+        let _ = path;
+        false
+    }
 
-    /// Puts the outputs of an item into the order that its owner expects.
-    fn assemble(&self, item: &Self::Item, outputs: &mut [Vec<f32>]) {
-        let _ = (item, outputs);
+    /// Every input of a step of these items on a path, row-major, in the order of the items.
+    fn fill(&self, path: usize, items: &[&Self::Item]) -> Vec<(&'static str, Values)>;
+
+    /// The outputs of the graph of a path, in its order.
+    fn outputs(&self, path: usize) -> Vec<OutputRows>;
+
+    /// What becomes of the outputs of an item on each path, empty ones of a path that it brings
+    /// nothing to; as they are, one path after the other, unless the model says otherwise.
+    ///
+    /// # Errors
+    /// When they do not fit together.
+    fn assemble(
+        &self,
+        item: &Self::Item,
+        paths: Vec<ItemOutputs>,
+    ) -> Result<ItemOutputs, ItemError> {
+        let _ = item;
+        Ok(paths.into_iter().flatten().collect())
     }
 }

@@ -1,48 +1,73 @@
-//! Items to outputs, by steps at budgets.
+//! Items to outputs, by the paths of an encoder.
 
-use super::packing::pack;
-use super::protocol::{ItemEncoder, ItemError};
+use super::budgets::{
+    Budgets, CallLine, ItemLogError, default_budgets, planned_budgets, read_item_log,
+};
+use super::path::Path;
+use super::protocol::{ItemEncoder, ItemError, ItemOutputs, PathSize};
+use super::segments::SegmentRule;
+use super::statistics::{EncoderStatistics, PathStatistics};
 use crate::assembly::{Assembly, AssemblyError, Notice};
 use crate::models::Checkpoint;
 use crate::models::encoder::EncoderBounds;
-use crate::models::encoder::{OutputRows, Values};
-use crate::session::{Session, SessionError};
 use piecewise_ir::graph::Graph;
 use piecewise_runtime::config::ConfigLayers;
-use piecewise_runtime::stats::Statistics;
+use std::io::Write;
 use std::sync::Arc;
 
-/// What submitting a step costs, in rows.
-const STEP_ROWS: f64 = 32.0;
-/// The smallest budget where none are given.
-const SMALLEST_BUDGET: u64 = 64;
+/// The name of the only path of an encoder that has one.
+const ONLY: &str = "items";
 
-/// Powers of two from 64 on, and `most`.
-pub fn default_budgets(most: u64) -> Vec<u64> {
-    let powers = std::iter::successors(Some(SMALLEST_BUDGET), |budget| budget.checked_mul(2));
-    powers.take_while(|&budget| budget < most).chain([most]).collect()
+/// Why an encoder can't be put together.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EncoderBuildError {
+    /// A path's assembly.
+    #[error(transparent)]
+    Assembly(#[from] AssemblyError),
+    /// The log that budgets are to be planned by.
+    #[error(transparent)]
+    ItemLog(#[from] ItemLogError),
 }
 
-/// The outputs of one item, each row-major.
-pub type ItemOutputs = Vec<Vec<f32>>;
+/// A path of an encoder before it is compiled: its name, its graph with weights and configuration,
+/// and what a step of it may have.
+///
+/// Of the configuration, `capture_num_tokens` is the budgets. Where it is not given,
+/// `capture_item_log` plans them by a log; without either they are [`default_budgets`].
+#[derive(Debug)]
+pub struct EncoderPath {
+    /// What errors, statistics and logs call it.
+    pub name: String,
+    /// A graph, whose tokens are those of the items.
+    pub assembly: Assembly,
+    /// The most tokens, items and frames of a step; no more tokens than the graph's bound.
+    pub bounds: EncoderBounds,
+}
 
 /// An encoder of items, its weights loaded and its graphs captured.
-#[derive(Debug)]
 pub struct Encoder<M> {
     model: M,
-    session: Session,
-    bounds: EncoderBounds,
-    /// The sizes of captured graphs, ascending.
-    budgets: Vec<u64>,
+    paths: Vec<Path>,
     one_by_one: bool,
+    log: Option<Box<dyn Write + Send>>,
+    log_error: Option<std::io::Error>,
+}
+
+impl<M: std::fmt::Debug> std::fmt::Debug for Encoder<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Encoder")
+            .field("model", &self.model)
+            .field("paths", &self.paths)
+            .finish_non_exhaustive()
+    }
 }
 
 impl<M: ItemEncoder> Encoder<M> {
-    /// Runs `graph`, whose tokens are the rows of `model` and whose other rows are declared in it.
-    /// Of the configuration, `capture_num_tokens` is the budgets: by default [`default_budgets`].
+    /// An encoder of one path, over `graph`.
     ///
     /// # Errors
-    /// When a setting, the device or a weight is wrong.
+    /// As for [`Self::of_paths`].
     pub fn new(
         model: M,
         graph: Graph,
@@ -50,15 +75,22 @@ impl<M: ItemEncoder> Encoder<M> {
         bounds: EncoderBounds,
         layers: ConfigLayers,
         watch: impl FnMut(Notice<'_>) + Send + 'static,
-    ) -> Result<Self, AssemblyError> {
-        let budgets = default_budgets(bounds.max_rows);
-        let list = budgets.iter().map(|&n| toml::Value::Integer(n.cast_signed())).collect();
-        let from = "powers of two up to max_num_tokens";
-        let layers = layers.derived("capture_num_tokens", toml::Value::Array(list), from)?;
+    ) -> Result<Self, EncoderBuildError> {
         let assembly = Assembly::graph(graph).configure(layers).checkpoint(checkpoint).watch(watch);
-        let planned = assembly.plan()?;
-        let budgets = planned.settings().dispatcher.tokens.sizes().to_vec();
-        Ok(Self { model, session: planned.session()?, bounds, budgets, one_by_one: false })
+        let path = EncoderPath { name: ONLY.to_owned(), assembly, bounds };
+        Self::of_paths(model, vec![path])
+    }
+
+    /// An encoder of these paths, in the order in which `model` counts them. A budget that no step
+    /// can take is a warning of its assembly.
+    ///
+    /// # Errors
+    /// When a setting, the device, a weight or the log of items is wrong.
+    pub fn of_paths(model: M, paths: Vec<EncoderPath>) -> Result<Self, EncoderBuildError> {
+        let paths = paths.into_iter().enumerate();
+        let paths = paths.map(|(at, path)| build(&model, at, path));
+        let paths = paths.collect::<Result<_, _>>()?;
+        Ok(Self { model, paths, one_by_one: false, log: None, log_error: None })
     }
 
     /// Runs each item in a step of its own.
@@ -71,85 +103,120 @@ impl<M: ItemEncoder> Encoder<M> {
         &self.model
     }
 
-    /// What was counted so far: steps, budgets hit and missed, padding.
-    pub fn statistics(&self) -> &Statistics {
-        self.session.statistics()
+    /// What was counted so far: hits and misses, padding, budgets that are never reached.
+    pub fn statistics(&self) -> EncoderStatistics {
+        let paths = self.paths.iter().map(|path| path.statistics.clone());
+        EncoderStatistics { paths: paths.collect() }
+    }
+
+    /// The budgets of each path by its name.
+    pub fn budgets(&self) -> impl Iterator<Item = (&str, &[u64])> {
+        self.paths.iter().map(|path| (&*path.name, path.budgets.sizes.as_slice()))
+    }
+
+    /// Writes a line for each path and call to come: what `capture_item_log` plans budgets by.
+    pub fn log_items(&mut self, to: impl Write + Send + 'static) {
+        self.log = Some(Box::new(to));
+    }
+
+    /// Ends the log of items.
+    ///
+    /// # Errors
+    /// The first that there was in writing it.
+    pub fn finish_log(&mut self) -> std::io::Result<()> {
+        let flushed = self.log.take().map_or(Ok(()), |mut log| log.flush());
+        self.log_error.take().map_or(flushed, Err)
     }
 
     /// The outputs of each item, in the order of the items.
     pub fn encode(&mut self, items: &[M::Item]) -> Vec<Result<ItemOutputs, ItemError>> {
-        let rows = Vec::from_iter(items.iter().map(|item| self.rows(item)));
-        let taken = Vec::from_iter((0..items.len()).filter(|&i| rows[i].is_ok()));
-        let sizes = Vec::from_iter(rows.iter().flatten().map(|&rows| vec![rows]));
-        let packing = pack(&sizes, &|rows: &[u64], items: usize| self.step_cost(rows[0], items));
-        let mut results = Vec::from_iter(rows.into_iter().map(|rows| rows.map(|_| Vec::new())));
-        for step in packing.steps {
-            let places = Vec::from_iter(step.iter().map(|&i| taken[i]));
-            let members = Vec::from_iter(places.iter().map(|&place| &items[place]));
-            let rows = Vec::from_iter(step.iter().map(|&i| sizes[i][0] as usize));
-            match self.run(&members, &rows) {
-                Ok(outputs) => {
-                    for (place, outputs) in places.into_iter().zip(outputs) {
-                        results[place] = Ok(outputs);
-                    }
+        let sizes = items.iter().map(|item| self.sizes(item));
+        let mut states = Vec::from_iter(sizes.map(|sizes| sizes.map(|sizes| (sizes, Vec::new()))));
+        let is_alone = self.paths.len() == 1;
+        for (at, path) in self.paths.iter_mut().enumerate() {
+            let mut members = Vec::new();
+            let mut brought = Vec::new();
+            for (place, state) in states.iter_mut().enumerate() {
+                let Ok((sizes, outputs)) = state else { continue };
+                if sizes[at].tokens > 0 {
+                    members.push(place);
+                    brought.push((&items[place], sizes[at]));
+                } else {
+                    path.statistics.skipped += 1;
+                    outputs.push(self.model.outputs(at).iter().map(|_| Vec::new()).collect());
                 }
-                Err(error) => {
-                    let error = Arc::new(error);
-                    for place in places {
-                        results[place] = Err(ItemError::Step(Arc::clone(&error)));
-                    }
+            }
+            if let (Some(log), false) = (&mut self.log, brought.is_empty()) {
+                let tokens = brought.iter().map(|(_, size)| size.tokens).collect();
+                if let Err(error) = write_call(log, &path.name, tokens) {
+                    self.log_error.get_or_insert(error);
+                }
+            }
+            let outputs = path.encode(&self.model, at, &brought, self.one_by_one);
+            for (place, outputs) in members.into_iter().zip(outputs) {
+                match (outputs, &mut states[place]) {
+                    (Ok(outputs), Ok((_, of_paths))) => of_paths.push(outputs),
+                    (Err(error), state) => *state = Err(path.named(error, is_alone)),
+                    (Ok(_), Err(_)) => {}
                 }
             }
         }
-        results
+        let results = states.into_iter().zip(items);
+        results.map(|(state, item)| self.model.assemble(item, state?.1)).collect()
     }
 
-    fn rows(&self, item: &M::Item) -> Result<u64, ItemError> {
-        let (rows, max_num_tokens) = (self.model.rows(item)?, self.bounds.max_rows);
-        match self.step_cost(rows, 1) {
-            Some(_) => Ok(rows),
-            None => Err(ItemError::LargerThanAStep { rows, max_num_tokens }),
+    /// What an item brings to each path.
+    fn sizes(&self, item: &M::Item) -> Result<Vec<PathSize>, ItemError> {
+        let sizes = self.model.sizes(item)?;
+        if sizes.len() != self.paths.len() {
+            let reason = format!("{} sizes for {} paths", sizes.len(), self.paths.len());
+            return Err(ItemError::Protocol { reason });
+        }
+        Ok(sizes)
+    }
+}
+
+impl Path {
+    fn named(&self, error: ItemError, is_alone: bool) -> ItemError {
+        match is_alone {
+            true => error,
+            false => ItemError::Path { path: Arc::clone(&self.name), source: Box::new(error) },
         }
     }
+}
 
-    /// The cost of a step in rows: those of the smallest budget that holds it, or its own where it
-    /// is launched.
-    fn step_cost(&self, rows: u64, items: usize) -> Option<f64> {
-        let most = if self.one_by_one { 1 } else { self.bounds.max_items };
-        let fits = rows <= self.bounds.max_rows && items as u64 <= most;
-        let budget = self.budgets.iter().find(|&&budget| budget >= rows);
-        fits.then_some(*budget.unwrap_or(&rows) as f64 + STEP_ROWS)
-    }
+fn write_call(to: &mut dyn Write, path: &str, tokens: Vec<u64>) -> std::io::Result<()> {
+    serde_json::to_writer(&mut *to, &CallLine { path: path.into(), tokens })?;
+    to.write_all(b"\n")
+}
 
-    /// Runs these items, of so many rows each, in one step.
-    fn run(
-        &mut self,
-        items: &[&M::Item],
-        rows: &[usize],
-    ) -> Result<Vec<ItemOutputs>, SessionError> {
-        let inputs = self.model.fill(items);
-        let mut step = self.session.step();
-        for (name, values) in &inputs {
-            step = match values {
-                Values::I32(values) => step.input(name, values),
-                Values::F32(values) => step.input(name, values),
-            };
+fn build<M: ItemEncoder>(
+    model: &M,
+    at: usize,
+    path: EncoderPath,
+) -> Result<Path, EncoderBuildError> {
+    let EncoderPath { name, assembly, bounds } = path;
+    let range = model.range(at);
+    let given = assembly.layers()?.finish().map_err(AssemblyError::from)?.config;
+    let (sizes, from) = match &given.capture_item_log {
+        Some(file) if given.capture_num_tokens.is_none() => {
+            let calls = read_item_log(file, &name)?;
+            let planned = planned_budgets(&calls, range, bounds).map_err(ItemLogError::Plan)?;
+            (planned, file.display().to_string())
         }
-        let outputs = step.run()?;
-        let kinds = self.model.outputs();
-        let values = (0..kinds.len()).map(|i| outputs.get::<f32>(i));
-        let values = values.collect::<Result<Vec<_>, _>>()?;
-        let mut start = 0;
-        let of_item = |(i, (item, &rows)): (usize, (&&M::Item, &usize))| {
-            let parts = kinds.iter().zip(&values).map(|(kind, values)| match *kind {
-                OutputRows::PerItem(width) => values[i * width..][..width].to_vec(),
-                OutputRows::PerRow(width) => values[start * width..][..rows * width].to_vec(),
-            });
-            let mut outputs = Vec::from_iter(parts);
-            start += rows;
-            self.model.assemble(item, &mut outputs);
-            outputs
-        };
-        Ok(items.iter().zip(rows).enumerate().map(of_item).collect())
+        _ => (default_budgets(range, bounds), "what items may have".to_owned()),
+    };
+    let rules = assembly.given_graph().map_or_else(Vec::new, SegmentRule::of);
+    let sizes = sizes.into_iter().map(|n| toml::Value::Integer(n.cast_signed())).collect();
+    let planned = assembly.derive("capture_num_tokens", toml::Value::Array(sizes), &from).plan()?;
+    let settings = planned.settings();
+    let (sizes, is_strict) = (settings.dispatcher.tokens.sizes().to_vec(), settings.config.strict);
+    let budgets = Budgets { sizes, bounds };
+    let unreachable = budgets.unreachable(range);
+    for (budget, reason) in &unreachable {
+        planned.warn(&format!("the budget {budget} of `{name}` is never reached: {reason}"));
     }
+    let session = planned.session()?;
+    let statistics = PathStatistics { path: name.clone(), unreachable, ..Default::default() };
+    Ok(Path { name: name.into(), session, budgets, rules, is_strict, statistics })
 }

@@ -1,7 +1,7 @@
 //! Items over several devices.
 
-use super::protocol::{ItemEncoder, ItemError};
-use super::runner::{Encoder, ItemOutputs};
+use super::protocol::{ItemEncoder, ItemError, ItemOutputs};
+use super::runner::Encoder;
 
 /// The items of each of `devices`, given the rows of each item: the largest goes to the device with
 /// the fewest rows so far, the first of equals. Every item is on one device; the places of a device
@@ -41,7 +41,10 @@ where
         return Vec::new();
     };
     // An item that the model refuses takes no time.
-    let rows = items.iter().map(|item| first.model().rows(item).unwrap_or(0));
+    let rows = items.iter().map(|item| {
+        let sizes = first.model().sizes(item).unwrap_or_default();
+        sizes.iter().map(|size| size.rows).sum()
+    });
     let parts = spread(&Vec::from_iter(rows), encoders.len());
     let mut results = Vec::from_iter(items.iter().map(|_| None));
     std::thread::scope(|scope| {

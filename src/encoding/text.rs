@@ -1,8 +1,8 @@
 //! Texts to embeddings, many in a step.
 
-use super::protocol::{ItemEncoder, ItemError};
-use super::runner::Encoder;
-use crate::assembly::{AssemblyError, Notice};
+use super::protocol::{ItemEncoder, ItemError, PathSize, TokenRange};
+use super::runner::{Encoder, EncoderBuildError};
+use crate::assembly::Notice;
 use crate::models::encoder::{EncoderBounds, EncoderError, TextEncoderConfig, TextOutput};
 use crate::models::encoder::{OutputRows, Values};
 use crate::models::tokenizer::check_token_ids;
@@ -35,7 +35,7 @@ pub enum LoadError {
     Graph(#[from] EncoderError),
     /// What the graph is put together with.
     #[error(transparent)]
-    Assembly(#[from] AssemblyError),
+    Build(#[from] EncoderBuildError),
 }
 
 /// A text as the model takes it.
@@ -74,7 +74,7 @@ impl TextModel {
 impl ItemEncoder for TextModel {
     type Item = TextItem;
 
-    fn rows(&self, item: &TextItem) -> Result<u64, ItemError> {
+    fn sizes(&self, item: &TextItem) -> Result<Vec<PathSize>, ItemError> {
         check_token_ids(&item.ids, self.config.vocab_size())?;
         let (tokens, longest) = (item.ids.len(), self.config.longest());
         if tokens > longest {
@@ -86,12 +86,17 @@ impl ItemEncoder for TextModel {
         } else if let Some(unknown) = types.iter().find(|&&ty| ty as usize >= known.max(1)) {
             format!("token type {unknown}, but the model has {known}")
         } else {
-            return Ok(tokens as u64);
+            let tokens = tokens as u64;
+            return Ok(vec![PathSize { rows: tokens, tokens, frames: 0 }]);
         };
         Err(ItemError::Invalid { reason })
     }
 
-    fn fill(&self, items: &[&TextItem]) -> Vec<(&'static str, Values)> {
+    fn range(&self, _path: usize) -> TokenRange {
+        TokenRange::up_to(self.config.longest() as u64)
+    }
+
+    fn fill(&self, _path: usize, items: &[&TextItem]) -> Vec<(&'static str, Values)> {
         let (mut ids, mut types, mut positions) = (Vec::new(), Vec::new(), Vec::new());
         let (mut starts, mut lengths) = (Vec::new(), Vec::new());
         let first = self.config.first_position() as i32;
@@ -118,7 +123,7 @@ impl ItemEncoder for TextModel {
         inputs.into_iter().take(count).map(|(name, values)| (name, Values::I32(values))).collect()
     }
 
-    fn outputs(&self) -> Vec<OutputRows> {
+    fn outputs(&self, _path: usize) -> Vec<OutputRows> {
         let width = self.config.hidden_size();
         let rows = |output: &TextOutput| match output {
             TextOutput::Rows => OutputRows::PerRow(width),
@@ -149,7 +154,8 @@ impl Encoder<TextModel> {
             true => Some(TextTokenizer::load(folder, config.vocab_size())?),
             false => None,
         };
-        let (bounds, dtype) = bounds_and_dtype(&layers, config.stored_dtype())?;
+        let range = TokenRange::up_to(config.longest() as u64);
+        let (bounds, dtype) = bounds_and_dtype(&layers, config.stored_dtype(), range)?;
         let graph = config.graph(&checkpoint, dtype, &bounds, outputs)?;
         // Heads that are not asked for may be in the checkpoint.
         check_weights(&graph, &checkpoint)?;
@@ -184,13 +190,23 @@ impl Encoder<TextModel> {
     }
 }
 
-/// The bounds that a configuration makes, and the dtype of activations: its own, or the one that
-/// weights are stored as.
+/// The bounds that a configuration makes for items of this range, and the dtype of activations: its
+/// own, or the one that weights are stored as. Where nothing is said, the largest item fits, and no
+/// row is kept that items can't fill.
 pub(super) fn bounds_and_dtype(
     layers: &ConfigLayers,
     stored: Option<DType>,
+    range: TokenRange,
 ) -> Result<(EncoderBounds, DType), ConfigError> {
     let given = layers.clone().finish()?.config;
-    let bounds = EncoderBounds { max_rows: given.max_num_tokens, max_items: given.max_num_seqs() };
+    let least = if layers.is_set("max_num_tokens") { 1 } else { range.least };
+    let mut bounds = EncoderBounds {
+        max_rows: given.max_num_tokens.max(least),
+        max_items: given.max_num_seqs(),
+        max_frames: given.max_num_frames.unwrap_or(u64::MAX),
+    };
+    if !layers.is_set("capture_num_tokens") {
+        bounds.max_rows = bounds.largest_step(range);
+    }
     Ok((bounds, given.dtype.or(stored).unwrap_or(DType::F32)))
 }

@@ -1,6 +1,6 @@
 //! Images, as patches, to rows.
 
-use super::protocol::{ItemEncoder, ItemError};
+use super::protocol::{ItemEncoder, ItemError, ItemOutputs, PathSize, TokenRange};
 use super::runner::Encoder;
 use super::text::{LoadError, bounds_and_dtype};
 use crate::assembly::Notice;
@@ -33,10 +33,12 @@ impl Encoder<VisionModel> {
     ) -> Result<Self, LoadError> {
         let config = VisionConfig::load(folder)?;
         let checkpoint = Checkpoint::open(folder)?;
-        let (bounds, dtype) = bounds_and_dtype(&layers, config.stored_dtype())?;
+        let model = VisionModel { config };
+        let config = &model.config;
+        let (bounds, dtype) = bounds_and_dtype(&layers, config.stored_dtype(), model.range(0))?;
         let graph = config.graph(&checkpoint, dtype, &bounds)?;
         check_weights(&graph, &checkpoint)?;
-        Ok(Self::new(VisionModel { config }, graph, checkpoint, bounds, layers, watch)?)
+        Ok(Self::new(model, graph, checkpoint, bounds, layers, watch)?)
     }
 }
 
@@ -50,19 +52,34 @@ impl VisionModel {
 impl ItemEncoder for VisionModel {
     type Item = ImageItem;
 
-    fn rows(&self, item: &ImageItem) -> Result<u64, ItemError> {
-        self.config.rows_of(item).map_err(|reason| ItemError::Invalid { reason })
+    fn sizes(&self, item: &ImageItem) -> Result<Vec<PathSize>, ItemError> {
+        let tokens = self.config.tokens_of(item).map_err(|reason| ItemError::Invalid { reason })?;
+        let [frames, rows, columns] = item.grid.map(|n| n as u64);
+        Ok(vec![PathSize { rows: frames * rows * columns, tokens, frames }])
     }
 
-    fn fill(&self, items: &[&ImageItem]) -> Vec<(&'static str, Values)> {
+    fn range(&self, _path: usize) -> TokenRange {
+        match self.config.fixed_tokens() {
+            Some(tokens) => TokenRange::always(tokens),
+            None => TokenRange::up_to(u64::MAX),
+        }
+    }
+
+    fn fill(&self, _path: usize, items: &[&ImageItem]) -> Vec<(&'static str, Values)> {
         self.config.fill(items)
     }
 
-    fn outputs(&self) -> Vec<OutputRows> {
+    fn outputs(&self, _path: usize) -> Vec<OutputRows> {
         self.config.outputs()
     }
 
-    fn assemble(&self, item: &ImageItem, outputs: &mut [Vec<f32>]) {
-        self.config.assemble(item, outputs);
+    fn assemble(
+        &self,
+        item: &ImageItem,
+        paths: Vec<ItemOutputs>,
+    ) -> Result<ItemOutputs, ItemError> {
+        let mut outputs: ItemOutputs = paths.into_iter().flatten().collect();
+        self.config.assemble(item, &mut outputs);
+        Ok(outputs)
     }
 }

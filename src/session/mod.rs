@@ -80,7 +80,7 @@ impl Session {
 
     /// A step, to be given its inputs and run.
     pub fn step(&mut self) -> Step<'_> {
-        Step { session: self, given: BTreeMap::new(), query_length: None }
+        Step { session: self, given: BTreeMap::new(), query_length: None, is_launched: false }
     }
 
     /// The graph as the passes left it, with its pieces, slots and offsets.
@@ -195,6 +195,7 @@ pub struct Step<'a> {
     session: &'a mut Session,
     given: BTreeMap<&'a str, Values<'a>>,
     query_length: Option<u64>,
+    is_launched: bool,
 }
 
 #[derive(Debug)]
@@ -221,13 +222,20 @@ impl<'a> Step<'a> {
         self
     }
 
+    /// Launches the step, even where there is a graph for it.
+    #[must_use]
+    pub fn launched(mut self) -> Self {
+        self.is_launched = true;
+        self
+    }
+
     /// Runs the step and waits for its outputs.
     ///
     /// # Errors
     /// When an input is missing, unknown, of another type or of a length that makes no shape, or
     /// the step fails. States are as before where an input does not fit.
     pub fn run(self) -> Result<Outputs, SessionError> {
-        self.session.run(self.given, self.query_length, Outputs::copied)
+        self.run_with(Outputs::copied)
     }
 
     /// Runs the step and waits for it; its outputs stay on the device, until the next step.
@@ -235,7 +243,18 @@ impl<'a> Step<'a> {
     /// # Errors
     /// As for [`Self::run`].
     pub fn run_unread(self) -> Result<(), SessionError> {
-        self.session.run(self.given, self.query_length, |_, _| Ok(()))
+        self.run_with(|_, _| Ok(()))
+    }
+
+    fn run_with<T>(
+        self,
+        read: impl FnOnce(&ModelOutputs<'_>, &[u64]) -> Result<T, ModelError>,
+    ) -> Result<T, SessionError> {
+        let Self { session, given, query_length, is_launched } = self;
+        session.model.set_launches_only(is_launched);
+        let outputs = session.run(given, query_length, read);
+        session.model.set_launches_only(false);
+        outputs
     }
 }
 

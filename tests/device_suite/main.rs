@@ -9,6 +9,7 @@ mod compile;
 mod cuda_faults;
 mod cuda_mix;
 mod damaged_entries;
+mod encoder_mixes;
 mod equal_modes;
 mod frozen_list;
 mod host_kernel;

@@ -65,9 +65,11 @@ correctness() {
   run model_families 180 bin/program model_families::
   run encoders 240 bin/program encode::
   run generate_images 120 bin/program generate_images::
+  run encoder_mixes 200 bin/device_suite encoder_mixes:: --show-output
   run custom_op 60 bin/custom_op --device "$PIECEWISE_TEST_DEVICE"
   run cuda_regions 120 bin/backend cuda_regions::
   run device_suite 200 bin/device_suite cuda programmatic:: slot_states:: --show-output
+  grep -E "mixes compared" "$logs/encoder_mixes.log" || true
   grep -E "^cuda.*(compared|random graphs|in turn|another padding)" "$logs/device_suite.log" || true
 }
 

@@ -50,7 +50,7 @@ fn encode_all(
     items: Vec<Named<ImageItem>>,
 ) -> anyhow::Result<(Vec<Output>, usize)> {
     // What has no rows is refused.
-    let rows = |item: &ImageItem| config.rows_of(item).map_or(0, |rows| rows as usize);
+    let rows = |item: &ImageItem| config.tokens_of(item).map_or(0, |rows| rows as usize);
     let load = |layers| Ok(VisionEncoder::load(&args.model.model, layers, watcher())?);
     let results = encode_items(args, layers, items, rows, load)?;
     let failed = results.iter().filter(|(_, result)| result.is_err()).count();

@@ -38,6 +38,14 @@ pub struct RuntimeConfig {
     /// The most sequences that run at once; unset is 64, or `max_num_tokens` where that is less.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_num_seqs: Option<u64>,
+    /// The most frames of a step of an encoder that replays, an image being one; 0 launches
+    /// videos; unset is any number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_num_frames: Option<u64>,
+    /// A log of items by which an encoder's budgets are planned where `capture_num_tokens` is
+    /// unset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capture_item_log: Option<PathBuf>,
     /// The most tokens of a sequence, prompt and generated.
     pub max_seq_len: u64,
     /// Bytes that a model may take on the device; unset is all that is free.
@@ -210,6 +218,8 @@ impl Default for RuntimeConfig {
             max_num_tokens: 512,
             max_num_rows: None,
             max_num_seqs: None,
+            max_num_frames: None,
+            capture_item_log: None,
             max_seq_len: 4096,
             memory_budget: None,
             tune: TuneMode::default(),
@@ -247,7 +257,7 @@ impl RuntimeConfig {
     }
 
     /// Every key, those of tables with a dot, in the order in which they are shown.
-    pub const KEYS: [&'static str; 37] = [
+    pub const KEYS: [&'static str; 39] = [
         "level",
         "graph_mode",
         "splitting_ops",
@@ -257,6 +267,8 @@ impl RuntimeConfig {
         "max_num_tokens",
         "max_num_rows",
         "max_num_seqs",
+        "max_num_frames",
+        "capture_item_log",
         "max_seq_len",
         "memory_budget",
         "tune",

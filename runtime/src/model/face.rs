@@ -44,6 +44,9 @@ pub trait Model: Any + std::fmt::Debug + Send {
     /// As there.
     fn set_graph_mode(&mut self, mode: GraphMode) -> Result<(), ModelError>;
 
+    /// [`CompiledModel::set_launches_only`].
+    fn set_launches_only(&mut self, launches_only: bool);
+
     /// [`CompiledModel::enable_graphs`].
     ///
     /// # Errors
@@ -102,6 +105,10 @@ impl<D: Device + 'static> Model for CompiledModel<D> {
 
     fn set_graph_mode(&mut self, mode: GraphMode) -> Result<(), ModelError> {
         self.set_graph_mode(mode, &mut |_| {}).map(drop)
+    }
+
+    fn set_launches_only(&mut self, launches_only: bool) {
+        self.set_launches_only(launches_only);
     }
 
     fn enable_graphs(&mut self) -> Result<usize, ModelError> {

@@ -20,11 +20,11 @@ pub struct ImageItem {
 }
 
 impl VisionConfig {
-    /// The rows that an item brings: patches and class row, or merged tokens.
+    /// The tokens that an item becomes: patches and class row, or merged patches.
     ///
     /// # Errors
     /// What is wrong with its grid or its patches.
-    pub fn rows_of(&self, item: &ImageItem) -> Result<u64, String> {
+    pub fn tokens_of(&self, item: &ImageItem) -> Result<u64, String> {
         let [frames, rows, columns] = item.grid;
         let shown = format!("a grid of {frames} x {rows} x {columns} patches");
         let (width, block, class) = match self {
@@ -57,6 +57,17 @@ impl VisionConfig {
                 "{shown} of {width} elements each, but there are {} elements",
                 item.patches.len()
             )),
+        }
+    }
+
+    /// The tokens of every image, where all have as many.
+    pub fn fixed_tokens(&self) -> Option<u64> {
+        match self {
+            Self::Vit(config) => {
+                let patches = config.side() * config.side();
+                Some((patches + usize::from(config.has_class_row())) as u64)
+            }
+            Self::QwenVl(_) => None,
         }
     }
 
@@ -187,14 +198,15 @@ fn fill_qwen(config: &QwenVlConfig, items: &[&ImageItem]) -> Vec<(&'static str, 
         }
     }
     let firsts = (0..rows.len()).step_by(block).map(|row| row as i32).collect();
+    let firsts = (block > 1).then_some((FIRSTS, Values::I32(firsts)));
     let mut inputs = vec![
-        (FIRSTS, Values::I32(firsts)),
         (PATCHES, Values::F32(patches)),
         (ROWS, Values::I32(rows)),
         (COLUMNS, Values::I32(columns)),
         ("starts", Values::I32(starts)),
         ("lengths", Values::I32(lengths)),
     ];
+    inputs.extend(firsts);
     match config.kind {
         QwenVlKind::Qwen25 { .. } => {
             inputs.push((WINDOW_STARTS, Values::I32(window_starts)));

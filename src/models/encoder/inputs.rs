@@ -13,6 +13,9 @@ pub struct EncoderBounds {
     pub max_rows: u64,
     /// The most items of a step.
     pub max_items: u64,
+    /// The most frames of a step that replays a graph, an image being one; an item of more is
+    /// launched. 0 launches every video, and counts no image.
+    pub max_frames: u64,
 }
 
 /// The values of an input of a step.
@@ -24,12 +27,27 @@ pub enum Values {
     F32(Vec<f32>),
 }
 
+impl Values {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::I32(values) => values.len(),
+            Self::F32(values) => values.len(),
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
 /// The rows of an output, f32, and which of them are an item's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OutputRows {
     /// One for each item, of so many elements.
     PerItem(usize),
-    /// As many as the item brings, of so many elements each.
+    /// As many as the item has tokens on the path, of so many elements each.
     PerRow(usize),
 }
 

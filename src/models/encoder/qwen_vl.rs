@@ -2,6 +2,7 @@
 //! rows and columns, frames and windows as segments.
 
 use super::super::config::fields::Fields;
+use super::super::config::options::sort_keys_beside;
 use super::super::config::{ConfigError, RopeConfig, RopeScaling, read_dtype};
 use super::super::op_builders::{AttentionSpec, KernelOps, Segments};
 use super::inputs::{EncoderBounds, LENGTHS, STARTS};
@@ -78,8 +79,41 @@ pub struct QwenVlConfig {
     pub dtype: Option<DType>,
 }
 
+const READ: &[&str] = &[
+    "depth",
+    "num_heads",
+    "in_channels",
+    "in_chans",
+    "patch_size",
+    "spatial_merge_size",
+    "spatial_patch_size",
+    "temporal_patch_size",
+    "out_hidden_size",
+    "window_size",
+    "fullatt_block_indexes",
+    "tokens_per_second",
+    "num_position_embeddings",
+    "deepstack_visual_indexes",
+    "hidden_act",
+    "rope_parameters",
+];
+
+/// Refuses angles that are not those of [`ROPE_THETA`].
+fn check_rope(root: &Fields<'_>) -> Result<(), ConfigError> {
+    let Some(rope) = root.child("rope_parameters")? else { return Ok(()) };
+    if !matches!(rope.string("rope_type")?, None | Some("axial" | "default")) {
+        return Err(rope.unsupported("rope_type", "axial is"));
+    }
+    match rope.number("rope_theta", 1.0..=1e15)? {
+        None | Some(ROPE_THETA) => Ok(()),
+        Some(_) => Err(rope.unsupported("rope_theta", format!("only {ROPE_THETA} is"))),
+    }
+}
+
 impl QwenVlConfig {
     pub(super) fn read(root: &Fields<'_>, is_qwen3: bool) -> Result<Self, ConfigError> {
+        sort_keys_beside(root, READ)?;
+        check_rope(root)?;
         let hidden_size = root.required_count("hidden_size", 1..=1 << 20)?;
         let num_heads = root.required_count("num_heads", 1..=1 << 14)?;
         if !hidden_size.is_multiple_of(4 * num_heads) {
@@ -148,8 +182,8 @@ impl QwenVlConfig {
 struct Tower<'b, 'c> {
     b: &'b Builder,
     config: &'c QwenVlConfig,
-    /// `i32 [M]`: the first patch of each merged token.
-    firsts: Tensor<'b>,
+    /// `i32 [M]`: the first patch of each merged token, where that has several.
+    firsts: Option<Tensor<'b>>,
     /// Cosines and sines, `f32 [T, 1, head_dim / 2]` each.
     angles: [Tensor<'b>; 2],
     frames: Segments<'b>,
@@ -166,9 +200,13 @@ pub(super) fn merged_rows<'b>(
 ) -> Vec<Tensor<'b>> {
     let (block, hidden) = (config.block() as u64, config.hidden_size as u64);
     let merged = b.symbol_with_role("M", 1, bounds.max_rows, roles::TOKENS);
-    let most = bounds.max_rows.saturating_mul(block);
-    let tied = format!("{block}*{}", roles::TOKENS);
-    let rows = b.symbol_with_role("T", block, most, &tied);
+    let rows = match block {
+        1 => merged,
+        _ => {
+            let most = bounds.max_rows.saturating_mul(block);
+            b.symbol_with_role("T", block, most, &format!("{block}*{}", roles::TOKENS))
+        }
+    };
     // An item may be many frames.
     let frames = b.symbol_with_role("S", 1, bounds.max_rows, "rows.frames");
     let index = |name: &str| b.input(name, DType::I32, [rows]).padding(0.0);
@@ -204,7 +242,7 @@ pub(super) fn merged_rows<'b>(
         }
     };
     let frames = segments([STARTS, LENGTHS], frames);
-    let firsts = b.input(FIRSTS, DType::I32, [merged]).padding(0.0);
+    let firsts = (block > 1).then(|| b.input(FIRSTS, DType::I32, [merged]).padding(0.0));
     let tower = Tower { b, config, firsts, angles, frames, windows };
     let _scope = (!prefix.is_empty()).then(|| b.scope(prefix));
     let mut x = {
@@ -300,8 +338,8 @@ impl<'b> Tower<'b, '_> {
 
     /// The patches of each merged token side by side, `[M, block * hidden]`.
     fn join(&self, x: Tensor<'b>) -> Tensor<'b> {
-        let block = self.config.block();
-        let patches = (0..block).map(|place| x.gather(self.firsts + place as f64));
+        let Some(firsts) = self.firsts else { return x };
+        let patches = (0..self.config.block()).map(|place| x.gather(firsts + place as f64));
         self.b.concat(&Vec::from_iter(patches), 1)
     }
 

@@ -61,6 +61,9 @@ impl VisionConfig {
         let value = parse_json(text, file)?;
         let root = Fields::root(file, &value)?;
         let tower = root.child("vision_config")?;
+        if root.is_present("quantization_config") {
+            return Err(root.unsupported("quantization_config", "weights must be floats"));
+        }
         let fields = tower.as_ref().unwrap_or(&root);
         let Some(model_type) = root.string("model_type")? else {
             return Err(root.missing("model_type"));

@@ -2,6 +2,7 @@
 //! each block, biases.
 
 use super::super::config::fields::Fields;
+use super::super::config::options::sort_keys_beside;
 use super::super::config::{ConfigError, read_dtype};
 use super::super::op_builders::{AttentionSpec, KernelOps, Segments};
 use super::inputs::PackedRows;
@@ -54,8 +55,30 @@ pub struct VitConfig {
     pub dtype: Option<DType>,
 }
 
+const READ: &[&str] = &[
+    "num_channels",
+    "image_size",
+    "patch_size",
+    "layer_norm_eps",
+    "hidden_act",
+    "vision_use_head",
+    "qkv_bias",
+    "pooler_act",
+    "pooler_output_size",
+    "attention_probs_dropout_prob",
+    "hidden_dropout_prob",
+    "dropout",
+    "encoder_stride",
+    "initializer_factor",
+    "projection_dim",
+];
+
 impl VitConfig {
     pub(super) fn read(root: &Fields<'_>, family: VitFamily) -> Result<Self, ConfigError> {
+        sort_keys_beside(root, READ)?;
+        if !matches!(root.string("pooler_act")?, None | Some("tanh")) {
+            return Err(root.unsupported("pooler_act", "only tanh is"));
+        }
         let count = |key, most, default| Ok(root.count(key, 1..=most)?.unwrap_or(default));
         let (activation, norm_eps, patch_size) = match family {
             VitFamily::Siglip => (Activation::GeluTanh, 1e-6, 16),
@@ -78,6 +101,10 @@ impl VitConfig {
         if !config.hidden_size.is_multiple_of(config.num_heads) {
             let reason = format!("not a multiple of `num_attention_heads` ({})", config.num_heads);
             return Err(root.bad_value("hidden_size", reason));
+        }
+        let pooled = root.count("pooler_output_size", 1..=1 << 20)?;
+        if pooled.is_some_and(|width| width != config.hidden_size) {
+            return Err(root.unsupported("pooler_output_size", "only `hidden_size` is"));
         }
         if config.image_size < config.patch_size {
             let reason = format!("less than `patch_size` ({})", config.patch_size);

@@ -1,0 +1,95 @@
+//! Flags of every command that runs an encoder.
+
+use super::model_args::put;
+use super::progress::bar;
+use anyhow::Context;
+use piecewise::encoding::{Encoder, ItemEncoder};
+use piecewise_runtime::config::{ConfigError, ConfigLayers};
+use std::fs::File;
+use std::io::BufWriter;
+use std::ops::Range;
+use std::path::PathBuf;
+
+/// How items are packed into steps, and what is said of it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct EncoderArgs {
+    /// Run each item in a step of its own.
+    #[arg(long)]
+    pub one_by_one: bool,
+    /// The most frames of a step that replays, an image being one; 0 launches videos [default: any
+    /// number].
+    #[arg(long, value_name = "N")]
+    pub max_num_frames: Option<u64>,
+    /// Plan the budgets by this log of items, as --item-log writes it, unless
+    /// --capture-num-tokens gives them.
+    #[arg(long, value_name = "FILE")]
+    pub capture_item_log: Option<PathBuf>,
+    /// Write the sizes of the items of each call to this file.
+    #[arg(long, value_name = "FILE")]
+    pub item_log: Option<PathBuf>,
+    /// Show what ran, on standard error.
+    #[arg(long)]
+    pub stats: bool,
+}
+
+impl EncoderArgs {
+    /// The flags on top of `layers`.
+    pub(crate) fn over(&self, layers: ConfigLayers) -> anyhow::Result<ConfigLayers> {
+        let layers = put(layers, "max_num_frames", "--max-num-frames", self.max_num_frames)?;
+        let log = self.capture_item_log.as_ref();
+        put(layers, "capture_item_log", "--capture-item-log", log)
+    }
+
+    /// What is asked of an encoder before it runs.
+    pub(crate) fn prepare<M: ItemEncoder>(&self, encoder: &mut Encoder<M>) -> anyhow::Result<()> {
+        encoder.one_by_one(self.one_by_one);
+        if let Some(file) = &self.item_log {
+            let log = File::create(file).with_context(|| format!("can't write {}", file.display()));
+            encoder.log_items(BufWriter::new(log?));
+        }
+        Ok(())
+    }
+
+    /// Ends the log, and shows what ran.
+    pub(crate) fn finish<M: ItemEncoder>(&self, encoder: &mut Encoder<M>) -> anyhow::Result<()> {
+        if let Some(file) = &self.item_log {
+            encoder.finish_log().with_context(|| format!("can't write {}", file.display()))?;
+        }
+        if self.stats {
+            super::say(&encoder.statistics().to_string());
+        }
+        Ok(())
+    }
+}
+
+/// Items that are encoded in one call: packing looks at all of them.
+const CALL: usize = 1024;
+/// Rows that a step has room for at least, and for the largest item in any case.
+const STEP_ROWS: usize = 512;
+
+/// Makes a step large enough for an item of `largest` rows, unless somebody says how large it is.
+pub(super) fn room_for(layers: ConfigLayers, largest: usize) -> Result<ConfigLayers, ConfigError> {
+    let rows = i64::try_from(largest.max(STEP_ROWS)).unwrap_or(i64::MAX);
+    layers.derived("max_num_tokens", rows, "the largest item")
+}
+
+/// What `encode` makes of so many items, in calls.
+pub(super) fn in_calls<T>(
+    phase: &'static str,
+    items: usize,
+    mut encode: impl FnMut(Range<usize>) -> Vec<T>,
+) -> Vec<T> {
+    let bar = (items > CALL).then(|| bar(phase, items));
+    let mut results = Vec::with_capacity(items);
+    while results.len() < items {
+        let start = results.len();
+        results.extend(encode(start..items.min(start + CALL)));
+        if let Some(bar) = &bar {
+            bar.set_position(results.len() as u64);
+        }
+    }
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    results
+}

@@ -1,0 +1,174 @@
+//! Random mixes of items through encoders: an item has the same bits alone and in any company, at
+//! its own size and padded, replayed and launched, and with NaN in every padding row and dead byte.
+//!
+//! On the device of PIECEWISE_TEST_DEVICE, the CPU without it. A GPU's products differ in their
+//! last bits from size to size, so there the company of an item is held to a tolerance, and how
+//! often the bits are equal is said; what runs at the same sizes is held to the bit everywhere.
+
+use piecewise::encoding::{
+    Encoder, ImageItem, ItemEncoder, ItemOutputs, TextEncoder, TextItem, VisionEncoder,
+};
+use piecewise::models::encoder::TextOutput;
+use piecewise_ir::testing::{Rng, norm_error, soak};
+use piecewise_runtime::config::ConfigLayers;
+use piecewise_runtime::mode::GraphMode;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// The repository, or the current directory where the test was carried to another machine.
+fn fixture(name: &str) -> PathBuf {
+    let root = match std::env::var_os("PIECEWISE_BIN") {
+        Some(_) => Path::new("."),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")),
+    };
+    root.join("tests/fixtures/encoders").join(name)
+}
+
+fn device() -> String {
+    std::env::var("PIECEWISE_TEST_DEVICE").unwrap_or_else(|_| "cpu".to_owned())
+}
+
+/// What compiled kernels are kept in, over all encoders of a run.
+fn kernels() -> &'static Path {
+    static KERNELS: OnceLock<tempfile::TempDir> = OnceLock::new();
+    KERNELS.get_or_init(|| tempfile::tempdir().unwrap()).path()
+}
+
+const MOST: u64 = 96;
+
+fn layers(dtype: &str, mode: GraphMode, sizes: &[u64], poison: bool) -> ConfigLayers {
+    ConfigLayers::new()
+        .set("target", device())
+        .and_then(|layers| layers.set("dtype", dtype))
+        .and_then(|layers| layers.set("graph_mode", mode))
+        .and_then(|layers| layers.set("capture_num_tokens", sizes))
+        .and_then(|layers| layers.set("max_num_tokens", MOST))
+        .and_then(|layers| layers.set("max_num_seqs", 6))
+        .and_then(|layers| layers.set("checks.poison", poison))
+        .and_then(|layers| layers.set("cache.dir", kernels()))
+        .unwrap()
+}
+
+fn encoded<M: ItemEncoder>(encoder: &mut Encoder<M>, items: &[M::Item]) -> Vec<ItemOutputs> {
+    encoder.encode(items).into_iter().map(Result::unwrap).collect()
+}
+
+/// Mixes of `pool`, `mixes` times; `load` makes an encoder by its configuration.
+fn mix<M: ItemEncoder>(
+    name: &str,
+    dtype: &str,
+    mixes: u32,
+    pool: &[M::Item],
+    load: impl Fn(ConfigLayers) -> Encoder<M>,
+) where
+    M::Item: Clone,
+{
+    let budgets = [5, 16, 40, MOST];
+    let mut replayed = load(layers(dtype, GraphMode::Piecewise, &budgets, false));
+    let mut poisoned = load(layers(dtype, GraphMode::Piecewise, &budgets, true));
+    let mut launched = load(layers(dtype, GraphMode::None, &budgets, false));
+    // Its only graph is the largest: what is not as large is padded or launched.
+    let mut padded = load(layers(dtype, GraphMode::Piecewise, &[MOST], true));
+    let mut exact = load(layers(dtype, GraphMode::None, &[1], false));
+    exact.one_by_one(true);
+    let alone = encoded(&mut exact, pool);
+    let is_exact = device() == "cpu";
+    let tolerance = if dtype == "f32" { 1e-5 } else { 2e-2 };
+    let (mut items_seen, mut same) = (0_u64, 0_u64);
+    let mut rng = Rng::new(11);
+    for _ in 0..mixes {
+        let chosen = Vec::from_iter((0..1 + rng.below(9)).map(|_| rng.below(pool.len())));
+        let items = Vec::from_iter(chosen.iter().map(|&i| pool[i].clone()));
+        let expected = encoded(&mut replayed, &items);
+        assert!(encoded(&mut launched, &items) == expected, "{name}, {chosen:?}: launched");
+        assert!(encoded(&mut poisoned, &items) == expected, "{name}, {chosen:?}: poisoned");
+        let wide = encoded(&mut padded, &items);
+        for (found, what) in [(&expected, "packed"), (&wide, "padded")] {
+            for (outputs, &i) in found.iter().zip(&chosen) {
+                items_seen += 1;
+                if *outputs == alone[i] {
+                    same += 1;
+                    continue;
+                }
+                assert!(!is_exact, "{name} in {dtype}, {chosen:?}: item {i} {what}: other bits");
+                for (found, expected) in outputs.iter().zip(&alone[i]) {
+                    let wide = |x: &[f32]| Vec::from_iter(x.iter().map(|&x| f64::from(x)));
+                    let error = norm_error(&wide(found), &wide(expected));
+                    assert!(error < tolerance, "{name}, item {i} {what}: off by {error}");
+                }
+            }
+        }
+    }
+    let statistics = replayed.statistics();
+    assert!(statistics.paths[0].hits > 0 && statistics.paths[0].misses.is_empty());
+    assert_eq!(launched.statistics().replayed_steps(), 0);
+    println!(
+        "{name} {dtype} on {}: {mixes} mixes compared, {same} of {items_seen} items with the bits \
+         that they have alone",
+        device()
+    );
+}
+
+fn texts(name: &str, dtype: &str, mixes: u32) {
+    let outputs = [TextOutput::Embedding, TextOutput::Rows];
+    let load = |layers| TextEncoder::load(&fixture(name), layers, &outputs, |_| {}).unwrap();
+    let mut rng = Rng::new(4);
+    let item = |rng: &mut Rng| TextItem {
+        ids: (0..1 + rng.below(40)).map(|_| rng.below(300) as u32).collect(),
+        token_types: Vec::new(),
+    };
+    let pool = Vec::from_iter((0..24).map(|_| item(&mut rng)));
+    mix(name, dtype, mixes, &pool, load);
+}
+
+fn images(name: &str, dtype: &str, mixes: u32, patch: usize) {
+    let load = |layers| VisionEncoder::load(&fixture(name), layers, |_| {}).unwrap();
+    let mut rng = Rng::new(5);
+    let item = |rng: &mut Rng| {
+        // Images and videos, with windows that are ragged.
+        let side = |rng: &mut Rng| 2 * (1 + rng.below(5));
+        let grid = match name {
+            "siglip" => [1, 6, 6],
+            _ => [1 + rng.below(3), side(rng), side(rng)],
+        };
+        let frames = if name == "siglip" { 1 } else { 2 };
+        let elements = grid.iter().product::<usize>() * 3 * frames * patch * patch;
+        let patches = (0..elements).map(|_| rng.symmetric(1.0) as f32).collect();
+        ImageItem { grid, patches }
+    };
+    let pool = Vec::from_iter((0..12).map(|_| item(&mut rng)));
+    mix(name, dtype, mixes, &pool, load);
+}
+
+/// 200 in all on the CPU, and 500 on a GPU.
+fn share(of_200: u32) -> u32 {
+    soak(if device() == "cpu" { of_200 } else { of_200 * 5 / 2 })
+}
+
+#[test]
+fn texts_share_steps_in_f32() {
+    texts("bert", "f32", share(30));
+    texts("modernbert", "f32", share(30));
+    texts("qwen3_embedding", "f32", share(20));
+}
+
+#[test]
+fn texts_share_steps_in_bf16() {
+    texts("bert", "bf16", share(20));
+    texts("modernbert", "bf16", share(10));
+    texts("qwen3_embedding", "bf16", share(10));
+}
+
+#[test]
+fn images_share_steps_in_f32() {
+    images("siglip", "f32", share(10), 8);
+    images("qwen2_5_vl_vision", "f32", share(20), 6);
+    images("qwen3_vl_vision", "f32", share(20), 8);
+}
+
+#[test]
+fn images_share_steps_in_bf16() {
+    images("siglip", "bf16", share(10), 8);
+    images("qwen2_5_vl_vision", "bf16", share(10), 6);
+    images("qwen3_vl_vision", "bf16", share(10), 8);
+}

@@ -1,0 +1,139 @@
+//! Encoders inside of larger checkpoints, by what stands before the names of their tensors, and
+//! what a configuration may not say.
+
+use crate::support::safetensors_file::{folder_with, write};
+use crate::text_encoders::{TensorFile, folder};
+use piecewise::encoding::{Encoder, ImageItem, ItemEncoder, TextEncoder, TextItem, VisionEncoder};
+use piecewise::models::encoder::{TextOutput, VisionConfig};
+use piecewise_runtime::config::ConfigLayers;
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// The weights of a fixture with `prefix` before every name instead of `own`, beside tensors of
+/// another part.
+fn renamed(name: &str, own: &str, prefix: &str) -> Vec<u8> {
+    let bytes = std::fs::read(folder(name).join("model.safetensors")).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let dot = |prefix: &str| if prefix.is_empty() { String::new() } else { format!("{prefix}.") };
+    let names = tensors.tensors().into_iter().map(|(name, view)| {
+        let rest = name.strip_prefix(&dot(own)).unwrap_or(&name).to_owned();
+        (format!("{}{rest}", dot(prefix)), view)
+    });
+    let zeros = [0; 24];
+    let other = TensorView::new(Dtype::F32, vec![2, 3], &zeros).unwrap();
+    let others = [("language_model.lm_head.weight".to_owned(), other)];
+    safetensors::serialize(names.chain(others), None).unwrap()
+}
+
+fn config(name: &str) -> Value {
+    let text = std::fs::read_to_string(folder(name).join("config.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+fn layers() -> ConfigLayers {
+    let layers = ConfigLayers::new().set("cache.enabled", false).unwrap();
+    layers.set("dtype", "f32").unwrap().set("max_num_tokens", 64).unwrap()
+}
+
+fn same_outputs<M: ItemEncoder>(
+    name: &str,
+    own: &str,
+    prefixes: &[&str],
+    config: &Value,
+    load: impl Fn(&Path) -> Encoder<M>,
+    item: M::Item,
+) {
+    let items = [item];
+    let run = |folder: &Path| load(folder).encode(&items).pop().unwrap().unwrap();
+    let expected = run(&folder(name));
+    for prefix in prefixes {
+        let folder = folder_with(&renamed(name, own, prefix));
+        write(folder.path(), "config.json", config.to_string().as_bytes());
+        assert!(run(folder.path()) == expected, "{name} behind {prefix:?}");
+    }
+}
+
+#[test]
+fn towers_are_found_by_their_prefix() {
+    for (name, model_type, own, prefixes) in [
+        ("siglip", "siglip", "", &["vision_model", "vision_tower.vision_model"][..]),
+        ("clip", "clip", "vision_model", &["", "vision_model", "model.vision_tower.vision_model"]),
+        ("vit", "vit", "", &["vit"]),
+        ("qwen2_5_vl_vision", "qwen2_5_vl", "", &["visual", "model.visual"]),
+        ("qwen3_vl_vision", "qwen3_vl", "", &["visual", "model.visual"]),
+    ] {
+        let tower = config(name);
+        let is_qwen = name.starts_with("qwen");
+        let whole = match name {
+            "vit" => tower,
+            _ => json!({
+                "model_type": model_type, "vision_config": tower,
+                "text_config": {"hidden_size": 8}, "rope_scaling": {"mrope_section": [1, 2]},
+            }),
+        };
+        let (grid, width) = if is_qwen { ([1, 4, 6], 2) } else { ([1, 6, 6], 1) };
+        let patch = if name == "qwen2_5_vl_vision" { 6 } else { 8 };
+        let elements = grid.iter().product::<usize>() * 3 * width * patch * patch;
+        let patches = (0..elements).map(|i| (i as f32 * 0.37).sin()).collect();
+        let load = |folder: &Path| VisionEncoder::load(folder, layers(), |_| {}).unwrap();
+        same_outputs(name, own, prefixes, &whole, load, ImageItem { grid, patches });
+    }
+}
+
+#[test]
+fn encoders_of_text_are_found_by_their_prefix() {
+    for (name, prefixes) in [
+        ("bert", &["bert"][..]),
+        ("xlm_roberta", &["roberta"]),
+        ("modernbert", &["model"]),
+        ("qwen3_embedding", &["model"]),
+    ] {
+        let outputs = [TextOutput::Embedding, TextOutput::Rows];
+        let load = |folder: &Path| TextEncoder::load(folder, layers(), &outputs, |_| {}).unwrap();
+        let ids = TensorFile::open(name).ints("ids_0");
+        let item = TextItem { ids, token_types: Vec::new() };
+        same_outputs(name, "", prefixes, &config(name), load, item);
+    }
+}
+
+/// What a tower does not compute is refused by the field's name, alone and inside a larger model.
+#[test]
+fn options_of_towers_that_change_the_maths_are_refused() {
+    let file = Path::new("config.json");
+    let parse = |value: &Value| VisionConfig::parse(value.to_string().as_bytes(), file);
+    for (name, whole, key, value) in [
+        ("siglip", "siglip", "num_register_tokens", json!(4)),
+        ("siglip", "siglip", "vision_use_head", json!(false)),
+        ("clip", "clip", "layer_scale_init_value", json!(0.1)),
+        ("vit", "vit", "pooler_act", json!("gelu")),
+        ("vit", "vit", "pooler_output_size", json!(7)),
+        ("vit", "vit", "qk_norm", json!(true)),
+        ("qwen2_5_vl_vision", "qwen2_5_vl", "use_sliding_window_attention", json!(true)),
+        ("qwen2_5_vl_vision", "qwen2_5_vl", "quantization_config", json!({"bits": 4})),
+        ("qwen3_vl_vision", "qwen3_vl", "rope_parameters", json!({"rope_theta": 5e5})),
+        ("qwen3_vl_vision", "qwen3_vl", "num_experts", json!(8)),
+    ] {
+        let mut tower = config(name);
+        assert!(parse(&tower).is_ok(), "{name}");
+        tower[key] = value.clone();
+        let error = parse(&tower).unwrap_err().to_string();
+        let named = if key == "rope_parameters" { "rope_theta" } else { key };
+        assert!(error.contains(named), "{name}: {error}");
+        if name != "vit" {
+            let inside = json!({"model_type": whole, "vision_config": tower});
+            let error = parse(&inside).unwrap_err().to_string();
+            assert!(error.contains(named), "{name} inside {whole}: {error}");
+        }
+    }
+    let quantized = json!({
+        "model_type": "siglip", "vision_config": config("siglip"),
+        "quantization_config": {"bits": 8},
+    });
+    assert!(parse(&quantized).unwrap_err().to_string().contains("quantization_config"));
+    // What says nothing about the maths is let through.
+    let mut harmless = config("clip");
+    harmless["num_beams"] = 1.into();
+    harmless["pruned_heads"] = json!({});
+    assert!(parse(&harmless).is_ok());
+}

@@ -1,0 +1,208 @@
+//! Encoders of other shapes than the fixtures have, against a reference in f64 that shares nothing
+//! with the library: odd heads, head dims such as 72 and 80, other windows, ragged ones.
+
+use crate::support::encoder_reference::{
+    POSITIONS, Parameters, QwenKind, QwenTower, Rows, Shape, VOCAB, bert, modernbert, vit,
+};
+use crate::support::safetensors_file::{folder_with, write};
+use piecewise::encoding::{Encoder, ImageItem, ItemEncoder, TextEncoder, TextItem, VisionEncoder};
+use piecewise::models::encoder::TextOutput;
+use piecewise_ir::dtype::DType;
+use piecewise_ir::testing::{Rng, norm_error};
+use piecewise_runtime::config::ConfigLayers;
+use serde_json::{Value, json};
+use std::path::Path;
+
+fn layers(dtype: DType, sizes: &[u64]) -> ConfigLayers {
+    ConfigLayers::new()
+        .set("dtype", dtype.name())
+        .and_then(|layers| layers.set("capture_num_tokens", sizes))
+        .and_then(|layers| layers.set("max_num_tokens", 192))
+        .and_then(|layers| layers.set("max_num_seqs", 8))
+        .and_then(|layers| layers.set("checks.poison", true))
+        .and_then(|layers| layers.set("cache.enabled", false))
+        .unwrap()
+}
+
+/// Alone and together, in f32 and bf16, and each time the same bits in f32.
+fn equals<M: ItemEncoder>(
+    what: &str,
+    load: impl Fn(ConfigLayers) -> Encoder<M>,
+    items: &[M::Item],
+    expected: &[Vec<Rows>],
+) {
+    for (dtype, tolerance) in [(DType::F32, 2e-5), (DType::BF16, 2e-2)] {
+        let mut encoder = load(layers(dtype, &[5, 24, 192]));
+        let mut bits = None;
+        for alone in [true, false] {
+            encoder.one_by_one(alone);
+            let outputs = encoder.encode(items).into_iter();
+            let outputs = Vec::from_iter(outputs.map(Result::unwrap));
+            for (i, (outputs, expected)) in outputs.iter().zip(expected).enumerate() {
+                assert_eq!(outputs.len(), expected.len(), "{what}");
+                for (j, (found, expected)) in outputs.iter().zip(expected).enumerate() {
+                    let found = Vec::from_iter(found.iter().map(|&x| f64::from(x)));
+                    let error = norm_error(&found, &expected.concat());
+                    let at = format!("{what} in {dtype}, item {i}, output {j}, alone: {alone}");
+                    assert!(error < tolerance, "{at}: off by {error}");
+                }
+            }
+            if dtype == DType::F32 {
+                assert!(*bits.get_or_insert_with(|| outputs.clone()) == outputs, "{what}");
+            }
+        }
+        assert!(encoder.statistics().paths[0].hits > 0);
+    }
+}
+
+fn folder(config: &Value, parameters: &Parameters) -> tempfile::TempDir {
+    let folder = folder_with(&parameters.file());
+    write(folder.path(), "config.json", config.to_string().as_bytes());
+    folder
+}
+
+fn texts(
+    what: &str,
+    config: &Value,
+    parameters: &Parameters,
+    reference: impl Fn(&[u32]) -> Vec<Rows>,
+) {
+    let mut rng = Rng::new(17);
+    let lengths = [1, 23, 7, 40, 2];
+    let ids = |n| Vec::from_iter((0..n).map(|_| rng.below(VOCAB) as u32));
+    let items =
+        Vec::from_iter(lengths.map(ids).map(|ids| TextItem { ids, token_types: Vec::new() }));
+    let expected = Vec::from_iter(items.iter().map(|item| reference(&item.ids)));
+    let folder = folder(config, parameters);
+    let outputs = [TextOutput::Embedding, TextOutput::Rows];
+    let load = |layers| TextEncoder::load(folder.path(), layers, &outputs, |_| {}).unwrap();
+    equals(what, load, &items, &expected);
+}
+
+#[test]
+fn berts_of_other_shapes_equal_the_reference() {
+    for (heads, dim, inner, layers) in
+        [(5, 24, 56, 2), (1, 72, 33, 1), (3, 80, 64, 2), (7, 6, 10, 3)]
+    {
+        let shape = Shape { heads, dim, inner, layers };
+        let parameters = Parameters::new(1);
+        let config = json!({
+            "model_type": "bert", "hidden_size": shape.hidden(), "num_attention_heads": heads,
+            "intermediate_size": inner, "num_hidden_layers": layers, "vocab_size": VOCAB,
+            "max_position_embeddings": POSITIONS, "type_vocab_size": 2, "torch_dtype": "bfloat16",
+        });
+        let reference = |ids: &[u32]| bert(&parameters, shape, ids);
+        reference(&[0]);
+        texts(&format!("bert, {shape:?}"), &config, &parameters, reference);
+    }
+}
+
+#[test]
+fn modernberts_of_other_shapes_and_windows_equal_the_reference() {
+    for (heads, dim, window) in [(5, 12, 2), (1, 72, 6), (2, 80, 14), (3, 20, 128)] {
+        let shape = Shape { heads, dim, inner: 44, layers: 4 };
+        let parameters = Parameters::new(2);
+        let config = json!({
+            "model_type": "modernbert", "hidden_size": shape.hidden(), "num_attention_heads": heads,
+            "intermediate_size": shape.inner, "num_hidden_layers": shape.layers,
+            "vocab_size": VOCAB, "max_position_embeddings": 64, "torch_dtype": "bfloat16",
+            "local_attention": window, "global_attn_every_n_layers": 3,
+            "global_rope_theta": 9000.0, "local_rope_theta": 500.0,
+        });
+        let reference = |ids: &[u32]| modernbert(&parameters, shape, window, ids);
+        reference(&[0]);
+        let what = format!("modernbert, {shape:?}, window {window}");
+        texts(&what, &config, &parameters, reference);
+    }
+}
+
+fn patches(rng: &mut Rng, count: usize, width: usize) -> Rows {
+    let row = |rng: &mut Rng| (0..width).map(|_| f64::from(rng.symmetric(1.0) as f32)).collect();
+    (0..count).map(|_| row(rng)).collect()
+}
+
+fn images(
+    what: &str,
+    folder: &Path,
+    images: &[([usize; 3], Rows)],
+    reference: impl Fn([usize; 3], &Rows) -> Vec<Rows>,
+) {
+    let item = |(grid, patches): &([usize; 3], Rows)| ImageItem {
+        grid: *grid,
+        patches: patches.concat().into_iter().map(|x| x as f32).collect(),
+    };
+    let items = Vec::from_iter(images.iter().map(item));
+    let expected = Vec::from_iter(images.iter().map(|(grid, patches)| reference(*grid, patches)));
+    let load = |layers| VisionEncoder::load(folder, layers, |_| {}).unwrap();
+    equals(what, load, &items, &expected);
+}
+
+#[test]
+fn vision_transformers_of_other_shapes_equal_the_reference() {
+    let shapes = [(5, 12, 3), (1, 72, 4), (2, 80, 5)];
+    for (family, model_type) in
+        [("siglip", "siglip_vision_model"), ("clip", "clip_vision_model"), ("vit", "vit")]
+    {
+        for (heads, dim, side) in shapes {
+            let shape = Shape { heads, dim, inner: 37, layers: 2 };
+            let (parameters, kernel) = (Parameters::new(3), [2, 3, 3]);
+            let mut rng = Rng::new(5);
+            let all = Vec::from_iter(
+                (0..4).map(|_| ([1, side, side], patches(&mut rng, side * side, 18))),
+            );
+            let reference = |_, patches: &Rows| vit(&parameters, shape, family, kernel, patches);
+            reference([0; 3], &all[0].1);
+            let config = json!({
+                "model_type": model_type, "hidden_size": shape.hidden(),
+                "num_attention_heads": heads, "intermediate_size": shape.inner,
+                "num_hidden_layers": shape.layers, "num_channels": 2, "patch_size": 3,
+                // What is left of the pixels is not read.
+                "image_size": side * 3 + 1, "torch_dtype": "bfloat16",
+            });
+            let folder = folder(&config, &parameters);
+            images(&format!("{family}, {shape:?}"), folder.path(), &all, reference);
+        }
+    }
+}
+
+#[test]
+fn qwen_towers_of_other_shapes_and_ragged_windows_equal_the_reference() {
+    let qwen25 = |window, full: &[usize]| QwenKind::Qwen25 { window, full: full.to_vec() };
+    let qwen3 = |side, deepstack: &[usize]| QwenKind::Qwen3 { side, deepstack: deepstack.to_vec() };
+    for (heads, dim, merge, kind) in [
+        (5, 12, 2, qwen25(2, &[1])),
+        (1, 72, 2, qwen25(3, &[])),
+        (2, 80, 1, qwen25(4, &[0, 2])),
+        (5, 12, 2, qwen3(5, &[1])),
+        (1, 72, 1, qwen3(3, &[])),
+        (2, 80, 2, qwen3(4, &[0, 2])),
+    ] {
+        let shape = Shape { heads, dim, inner: 36, layers: 3 };
+        let tower = QwenTower { shape, merge, kernel: [2, 2, 3, 3], out: 20, kind };
+        let parameters = Parameters::new(4);
+        let mut rng = Rng::new(6);
+        let all = [[1, 4, 6], [3, 2, 2], [1, 10, 14], [2, 6, 2]]
+            .map(|grid: [usize; 3]| (grid, patches(&mut rng, grid.iter().product(), 36)));
+        let reference = |grid, patches: &Rows| tower.run(&parameters, grid, patches);
+        reference(all[0].0, &all[0].1);
+        let mut config = json!({
+            "hidden_size": shape.hidden(), "num_heads": heads, "intermediate_size": shape.inner,
+            "depth": shape.layers, "in_channels": 2, "patch_size": 3, "temporal_patch_size": 2,
+            "spatial_merge_size": merge, "out_hidden_size": tower.out, "torch_dtype": "bfloat16",
+        });
+        match &tower.kind {
+            QwenKind::Qwen25 { window, full } => {
+                config["model_type"] = "qwen2_5_vl_vision".into();
+                config["window_size"] = (window * merge * 3).into();
+                config["fullatt_block_indexes"] = json!(full);
+            }
+            QwenKind::Qwen3 { side, deepstack } => {
+                config["model_type"] = "qwen3_vl_vision".into();
+                config["num_position_embeddings"] = (side * side).into();
+                config["deepstack_visual_indexes"] = json!(deepstack);
+            }
+        }
+        let folder = folder(&config, &parameters);
+        images(&format!("{tower:?}"), folder.path(), &all, reference);
+    }
+}
