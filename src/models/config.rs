@@ -265,8 +265,10 @@ impl DecoderConfig {
         if let Some(sections) = rope_sections
             && sections.iter().sum::<usize>() != config.head_dim / 2
         {
-            let reason = format!("do not add up to half a head ({})", config.head_dim / 2);
-            return Err(root.bad_value("mrope_section", format!("{sections:?} {reason}")));
+            let half = config.head_dim / 2;
+            let reason =
+                format!("`mrope_section` {sections:?} does not add up to {half}, half a head");
+            return Err(root.bad_value("rope_scaling", reason));
         }
         let weights = config.num_weights();
         if weights > MOST_WEIGHTS {

@@ -28,8 +28,10 @@ mod step;
 pub use error::EngineError;
 pub use interface::Engine;
 pub use record::StepObserver;
-pub use request::{EngineOptions, FinishReason, Request, RequestEvent, RequestId, Usage};
-pub use rows::{GivenRows, RowSource};
+pub use request::{
+    EngineOptions, FinishReason, GivenRows, Request, RequestEvent, RequestId, Usage,
+};
+pub use rows::RowSource;
 
 pub use crate::batch::TokenValues;
 use crate::batch::{BatchBuffers, RoleMap};

@@ -1,8 +1,8 @@
 //! Requests, events and options.
 
 use super::error::EngineError;
-use super::rows::GivenRows;
 use crate::batch::{RoleMap, Sampling, TokenValues};
+use crate::kv::RowsId;
 use crate::model::CompiledModel;
 use crate::symbols::SymbolClass;
 use piecewise_backend::device::Device;
@@ -15,6 +15,15 @@ impl std::fmt::Display for RequestId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", self.0)
     }
+}
+
+/// Rows in the place of tokens of a prompt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GivenRows {
+    /// The position in the prompt of the first of the tokens, whose ids are not looked at.
+    pub position: u64,
+    /// The rows, one for each token.
+    pub rows: RowsId,
 }
 
 /// What is asked for.

@@ -1,6 +1,6 @@
 //! Rows in the place of tokens: taken in, and given to the requests that name them.
 
-use super::request::Request;
+use super::request::{GivenRows, Request};
 use super::{BatchingEngine, EngineError};
 use crate::batch::TokenValues;
 use crate::kv::{RowsError, RowsId};
@@ -24,15 +24,6 @@ pub enum RowSource<'a> {
         /// Which of its rows, in the order of the tokens.
         rows: &'a [u32],
     },
-}
-
-/// Rows in the place of tokens of a prompt.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct GivenRows {
-    /// The position in the prompt of the first of the tokens, whose ids are not looked at.
-    pub position: u64,
-    /// The rows, one for each token.
-    pub rows: RowsId,
 }
 
 impl<D: Device + 'static> BatchingEngine<D> {

@@ -1,7 +1,6 @@
 //! One request's tokens and how far they have been computed.
 
-use super::request::{Request, Usage};
-use super::rows::GivenRows;
+use super::request::{GivenRows, Request, Usage};
 use crate::batch::{ChunkRows, ChunkTokens, RoleMap, Sampling, TokenValues};
 use crate::kv::{PagePool, PageTable, SlotPool, StateSlot};
 
