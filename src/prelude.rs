@@ -64,5 +64,5 @@ pub use piecewise_runtime::engine::{
 };
 pub use piecewise_runtime::measure::StepTimer;
 pub use piecewise_runtime::mode::{GraphMode, StepMode};
-pub use piecewise_runtime::model::Checks;
+pub use piecewise_runtime::model::{Checks, SuspendedWeights};
 pub use piecewise_runtime::roles;

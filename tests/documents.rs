@@ -37,7 +37,9 @@ fn blocks(document: &str, language: &str) -> Vec<String> {
 #[test]
 fn rust_blocks_are_parts_of_the_examples() {
     let mut found = 0;
-    for document in ["docs/adding-an-op.md", "docs/adding-a-pass.md", "README.md"] {
+    for document in
+        ["docs/adding-an-op.md", "docs/adding-a-pass.md", "docs/operating.md", "README.md"]
+    {
         for block in blocks(&read(document), "rust") {
             let (first, code) = block.split_once('\n').unwrap();
             let file = first.strip_prefix("// ").expect("a block begins with its file");

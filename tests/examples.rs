@@ -30,6 +30,12 @@ fn author_a_model_fuses_its_own_norm_and_gate_and_replays() {
     }
 }
 
+#[test]
+fn suspend_goes_on_without_a_capture() {
+    let shown = output_of("suspend");
+    assert!(shown.contains("request 0: 12 tokens in"), "{shown}");
+}
+
 const RUNNING_SUMS: &str = "split: 2 captured pieces, 1 split ops\n\
                             inside: 1 captured pieces, 0 split ops\n\
                             after 3 rows: [1.5, 1.5, 1.5, 1.5]\n\

@@ -10,6 +10,7 @@ use piecewise_runtime::engine::{
     Engine, EngineError, GivenRows, Request, RequestEvent, RowSource, RowsError,
 };
 use piecewise_runtime::mode::GraphMode;
+use piecewise_runtime::model::SuspendedWeights;
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -179,6 +180,18 @@ fn a_preempted_request_still_has_its_images() {
     let expected = [goldens[1].greedy.clone(), goldens[2].greedy.clone()];
     assert_eq!(run(&mut *engine, requests), expected);
     assert!(engine.preemptions() > 0);
+}
+
+#[test]
+fn a_suspended_engine_still_has_its_images() {
+    let device = open();
+    let mut tower = tower(&device);
+    let golden = &goldens()[1];
+    let mut engine = assembly(&device, GraphMode::Full, 64).engine().unwrap();
+    let request = request(golden, &mut tower, &mut *engine);
+    engine.suspend(SuspendedWeights::Keep, &mut Vec::new()).unwrap();
+    engine.resume(None).unwrap();
+    assert_eq!(run(&mut *engine, vec![request])[0], golden.greedy);
 }
 
 #[test]

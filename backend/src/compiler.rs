@@ -60,6 +60,18 @@ pub struct ImageListing {
     pub programmatic: bool,
 }
 
+/// Device memory that what runs takes besides its data, as far as it can be said before it is there;
+/// nothing where that is no memory of a device's own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Footprint {
+    /// Bytes of a captured graph, whatever is in it.
+    pub graph_bytes: u64,
+    /// Bytes that each launch in it adds.
+    pub launch_bytes: u64,
+    /// Whether the images of kernels are loaded to the device.
+    pub loads_images: bool,
+}
+
 /// Compiles pieces for a target. It needs no device and is used by several threads at once.
 pub trait Compiler: Send + Sync {
     /// What it compiles for: `cpu`, `cuda:sm_90a`.
@@ -128,6 +140,11 @@ pub trait Compiler: Send + Sync {
         layouts: &[WeightLayout],
         store: &dyn Store,
     ) -> Result<Artifact, CompileError>;
+
+    /// What code and captured graphs take on a device of the target.
+    fn footprint(&self) -> Footprint {
+        Footprint::default()
+    }
 
     /// What an image that this compiler made holds; `None` where there is nothing to show.
     fn listing(&self, image: &[u8]) -> Option<ImageListing> {

@@ -178,6 +178,8 @@ pub trait Device: Send {
     type Captured: Send;
     /// A point in the stream.
     type Event: Send;
+    /// A point in the stream that remembers when it was passed.
+    type Mark: Send;
 
     /// What it is, for people: model, cores, instruction set.
     fn describe(&self) -> String;
@@ -309,6 +311,19 @@ pub trait Device: Send {
     /// # Errors
     /// When work before it failed, or inside a capture.
     fn wait(&mut self, event: &Self::Event) -> Result<(), DeviceError>;
+
+    /// Marks the present end of the stream; `again` is a mark that nobody asks any more, to mark it
+    /// with.
+    ///
+    /// # Errors
+    /// Inside a capture, or when the driver refuses.
+    fn mark(&mut self, again: Option<Self::Mark>) -> Result<Self::Mark, DeviceError>;
+
+    /// The time from `start` to `end` by the device's own clock; waits for both.
+    ///
+    /// # Errors
+    /// When work before them failed.
+    fn elapsed(&mut self, start: &Self::Mark, end: &Self::Mark) -> Result<Duration, DeviceError>;
 
     /// Binds an artifact to addresses.
     ///

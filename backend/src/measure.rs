@@ -1,5 +1,5 @@
-//! What a benchmark asks of a device beyond running models: its own clock, what it counted, and
-//! how fast it reads memory.
+//! What a benchmark asks of a device beyond running models: what it counted, and how fast it reads
+//! memory.
 
 use crate::device::{Device, DeviceError};
 use std::time::Duration;
@@ -109,26 +109,11 @@ impl ReadBandwidth {
 
 /// A device that can be measured.
 pub trait MeasuredDevice: Device {
-    /// A point in the stream that remembers when it was passed.
-    type Mark: Send;
-
     /// Bytes of its last cache: what is smaller may not come from memory. 0 where unknown.
     fn cache_bytes(&self) -> u64;
 
     /// Whether its free bytes are what its driver counts, and not an estimate.
     fn counts_free_bytes(&self) -> bool;
-
-    /// Marks the present end of the stream.
-    ///
-    /// # Errors
-    /// When the driver refuses.
-    fn mark(&mut self) -> Result<Self::Mark, DeviceError>;
-
-    /// The time from `start` to `end` by the device's own clock; waits for both.
-    ///
-    /// # Errors
-    /// When work before them failed.
-    fn elapsed(&mut self, start: &Self::Mark, end: &Self::Mark) -> Result<Duration, DeviceError>;
 
     /// What it enqueued so far.
     fn launch_counts(&self) -> LaunchCounts;

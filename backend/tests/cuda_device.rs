@@ -387,9 +387,9 @@ fn the_device_tells_time_and_how_fast_it_reads() {
     let bytes = 256 << 20;
     let region = device.reserve("what is filled", bytes).unwrap();
     device.back(region).unwrap();
-    let start = device.mark().unwrap();
+    let start = device.mark(None).unwrap();
     device.fill(region.base, bytes, &[1, 2, 3, 4]).unwrap();
-    let end = device.mark().unwrap();
+    let end = device.mark(None).unwrap();
     assert!(!device.elapsed(&start, &end).unwrap().is_zero());
     let found = device.read_bandwidth().unwrap();
     assert!(found.best >= found.median && found.median > 0.0, "{found:?}");

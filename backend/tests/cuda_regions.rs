@@ -2,7 +2,7 @@
 //! without one, unless PIECEWISE_REQUIRE_GPU=1.
 
 use crate::harness::target::{Cuda, Target};
-use crate::harness::{layer, nodes, regions, tiles};
+use crate::harness::{layer, nodes, products, regions};
 
 #[test]
 fn regions_of_exact_ops_equal_the_evaluator() {
@@ -57,13 +57,20 @@ fn a_layer_with_a_norm_and_a_gate_equals_the_cpu_launched_and_replayed() {
 #[test]
 fn products_in_tiles_with_what_follows_agree_with_the_general_kernel() {
     if Cuda::is_there() {
-        tiles::agree_with_the_general_kernel::<Cuda>();
+        products::agree_with_the_general_kernel::<Cuda>();
+    }
+}
+
+#[test]
+fn products_through_a_ring_with_what_follows_agree_with_the_general_kernel() {
+    if Cuda::is_there() {
+        products::rings_agree_with_the_general_kernel::<Cuda>();
     }
 }
 
 #[test]
 fn gates_after_products_in_tiles_are_those_of_the_general_kernel_for_every_value() {
     if Cuda::is_there() {
-        tiles::gates_of_every_value_agree::<Cuda>();
+        products::gates_of_every_value_agree::<Cuda>();
     }
 }

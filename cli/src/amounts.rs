@@ -31,16 +31,21 @@ pub(crate) fn shown_bytes(bytes: u64) -> String {
     }
 }
 
-/// Where the memory of a model goes.
+/// Where the memory of a model goes: that of the device, and the host's pinned blocks.
 pub(crate) fn shown_ledger(ledger: &Ledger) -> String {
-    format!(
-        "{}: weights {}, states {}, arena {}, scratch {}",
-        shown_bytes(ledger.total()),
-        shown_bytes(ledger.weights),
-        shown_bytes(ledger.states),
-        shown_bytes(ledger.slots),
-        shown_bytes(ledger.scratch)
-    )
+    let parts = [
+        ("weights", ledger.weights),
+        ("states", ledger.states),
+        ("arena", ledger.slots),
+        ("scratch", ledger.scratch),
+        ("code", ledger.modules),
+        ("graphs", ledger.graphs),
+    ];
+    let parts = parts.into_iter().filter(|(_, bytes)| *bytes > 0);
+    let parts: Vec<_> =
+        parts.map(|(part, bytes)| format!("{part} {}", shown_bytes(bytes))).collect();
+    let (total, pinned) = (shown_bytes(ledger.total()), shown_bytes(ledger.pinned));
+    format!("{total}: {}; pinned {pinned}", parts.join(", "))
 }
 
 #[cfg(test)]

@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
   piecewise generate --model DIR --prompt \"def\" --then \"\\nclass\" --then \"\\nimport\"
   piecewise generate --model DIR --image cat.png --prompt \"What is this?\"
   piecewise generate --model DIR --prompt \"def\" --iteration-log steps.jsonl
+  piecewise generate --model DIR --prompt \"def\" --metrics steps.prom --stats-interval 10
   piecewise generate --model DIR --prompt \"def\" --graph-mode full --stats --check poison")]
 pub(crate) struct GenerateArgs {
     #[command(flatten)]
@@ -65,6 +66,9 @@ pub(crate) struct GenerateArgs {
     /// Show what ran, on standard error (with --json: as one more object, on standard error).
     #[arg(long)]
     stats: bool,
+    /// Write what was counted to this file at the end, in the text format of Prometheus.
+    #[arg(long, value_name = "FILE")]
+    metrics: Option<PathBuf>,
     /// Write a line about each step, for `piecewise plan --log`.
     #[arg(long, value_name = "FILE")]
     iteration_log: Option<PathBuf>,
@@ -107,6 +111,9 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
     let mut engine = engine(assembly, &args.dumps)?;
     if let Some(images) = &mut images {
         images.encode(folder, args.model.bounds.layers()?, &mut *engine)?;
+    }
+    if args.stats || args.metrics.is_some() {
+        engine.metrics();
     }
     let log = match &args.iteration_log {
         Some(file) => Some(IterationLog::start(&mut *engine, file)?),
@@ -172,6 +179,10 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
     }
     if let Some(log) = log {
         log.finish()?;
+    }
+    if let Some(file) = &args.metrics {
+        let text = engine.metrics().text()?;
+        std::fs::write(file, text).with_context(|| format!("can't write {}", file.display()))?;
     }
     if args.stats {
         show_statistics(&args, &*engine, generated, elapsed)?;
@@ -288,6 +299,8 @@ fn show_statistics(
             "lowered_mode": engine.lowered_mode(),
             "memory": engine.ledger(),
             "statistics": stats,
+            "hits": stats.hits(),
+            "misses": stats.misses(),
             "padding_share": stats.padding_share(),
             "preemptions": engine.preemptions(),
             "generated_tokens": generated,
@@ -334,9 +347,20 @@ fn show_statistics(
             writeln!(out, "{what:<16} by size {}", counted(counts))?;
         }
     }
-    for (reason, n) in stats.fallbacks.iter().filter(|(_, n)| **n > 0) {
-        writeln!(out, "fell back        {n} steps: {reason}")?;
+    let shown = 100.0 * stats.hit_share();
+    writeln!(out, "hits             {} of {} steps ({shown:.1}%)", stats.hits(), stats.steps)?;
+    for (reason, n) in stats.misses.iter().filter(|(_, n)| **n > 0) {
+        writeln!(out, "misses           {n} steps: {reason}")?;
     }
+    for (what, times) in [("step, device", &stats.gpu_time), ("step, wall", &stats.wall_time)] {
+        for (mode, times) in ["launched", "piecewise", "full"].into_iter().zip(times) {
+            let Some(mean) = times.mean() else { continue };
+            let most = times.bound_of(0.99).map_or("above 10s".to_owned(), |t| format!("{t:?}"));
+            writeln!(out, "{what:<16} {mode}: mean {mean:.1?}, 99% within {most}")?;
+        }
+    }
+    let (captures, failures) = (stats.captures, stats.capture_failures);
+    writeln!(out, "captures         {captures} in {:.1?}, {failures} failed", stats.capture_time)?;
     writeln!(out, "padding          {:.1}% of tokens run", 100.0 * stats.padding_share())?;
     writeln!(out, "generated        {generated} tokens, {rate:.1} per second")?;
     Ok(())

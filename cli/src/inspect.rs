@@ -1,6 +1,6 @@
 //! `piecewise inspect`: what a model becomes, without its weights.
 
-use super::amounts::shown_bytes;
+use super::amounts::{shown_bytes, shown_ledger};
 use super::dumps::DumpArgs;
 use super::load::print_settings;
 use super::model_source::SourceArgs;
@@ -72,15 +72,13 @@ pub(crate) fn run(args: InspectArgs) -> anyhow::Result<ExitCode> {
 fn show(plan: &PlanView) -> anyhow::Result<()> {
     let (bytes, arena) = (plan.arena.bytes, shown_bytes(plan.arena.bytes));
     let PlanView { pieces, unique_pieces, kernels, regions, matmuls, .. } = plan;
-    let states = shown_bytes(plan.states_bytes);
     let facts = [
         ("model", plan.graph.clone()),
         ("pieces", format!("{pieces} ({unique_pieces} unique)")),
         ("split ops", plan.split_ops.to_string()),
         ("kernels", format!("{kernels} ({regions} regions, {matmuls} matmuls)")),
         ("arena", format!("{arena} ({bytes} bytes)")),
-        ("weights", shown_bytes(plan.weights_bytes)),
-        ("states", format!("{states} (the KV cache and sampled ids)")),
+        ("memory", shown_ledger(&plan.memory)),
         ("graph mode", plan.graph_mode.to_owned()),
         ("token sizes", listed(&plan.capture_num_tokens)),
         ("batch sizes", listed(&plan.decode_batch_sizes)),

@@ -5,6 +5,7 @@ mod bench;
 mod cache;
 mod cache_flags;
 mod compile;
+mod config;
 mod doctor;
 mod dumps;
 mod embed;
@@ -64,6 +65,8 @@ enum Command {
     Compile(Box<compile::CompileModelArgs>),
     /// Look at the compile cache, and look after it.
     Cache(cache::CacheArgs),
+    /// Show the settings that there are, or check a file of them.
+    Config(config::ConfigArgs),
     /// Measure steps: time, launches, and bytes against what the device reads.
     Bench(Box<bench::BenchArgs>),
     /// Show what this machine has for running models, and what is missing.
@@ -81,6 +84,11 @@ fn main() -> ExitCode {
         .with_default_directive(LevelFilter::WARN.into())
         .with_env_var("PIECEWISE_LOG")
         .from_env_lossy();
+    // Who asks for the lines about steps wants to see them.
+    let filter = match "piecewise::stats=info".parse() {
+        Ok(directive) => filter.add_directive(directive),
+        Err(_) => filter,
+    };
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
@@ -103,6 +111,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Inspect(args) => inspect::run(*args),
         Command::Compile(args) => compile::run(*args),
         Command::Cache(args) => cache::run(args),
+        Command::Config(args) => config::run(args),
         Command::Bench(args) => bench::run(*args),
         Command::Doctor(args) => doctor::run(args),
         Command::Plan(args) => plan::run(*args),

@@ -10,6 +10,7 @@ use piecewise_ir::dtype::DType;
 use piecewise_runtime::config::{ConfigLayers, Sizes};
 use piecewise_runtime::mode::{GraphMode, Level};
 use piecewise_runtime::model::CaptureWhen;
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
 /// The file that is read from the current directory where no other is named.
@@ -46,6 +47,9 @@ pub(crate) struct BoundArgs {
     /// for the KV cache [default: room for every sequence at its longest].
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub memory_budget: Option<u64>,
+    /// The share of what is free on the device that the model may take, such as 0.9.
+    #[arg(long, value_name = "SHARE")]
+    pub memory_fraction: Option<f64>,
     #[command(flatten)]
     pub compile: CompileArgs,
 }
@@ -119,6 +123,9 @@ pub(crate) struct CompileArgs {
     /// replay), compare (each step again, launched, and compared with its replay).
     #[arg(long, value_parser = ["poison", "addresses", "compare"], value_delimiter = ',', value_name = "CHECK,..")]
     pub check: Vec<String>,
+    /// Log a line about the steps every so many seconds: hit rate, padding, what runs and waits.
+    #[arg(long, value_name = "SECONDS")]
+    pub stats_interval: Option<NonZeroU64>,
     #[command(flatten)]
     pub cache: CacheFlags,
 }
@@ -131,7 +138,8 @@ impl BoundArgs {
         let layers = put(layers, "max_num_tokens", "--max-num-tokens", self.max_num_tokens)?;
         let layers = put(layers, "max_num_seqs", "--max-num-seqs", self.max_num_seqs)?;
         let layers = put(layers, "max_seq_len", "--max-seq-len", self.max_seq_len)?;
-        put(layers, "memory_budget", "--memory-budget", self.memory_budget)
+        let layers = put(layers, "memory_budget", "--memory-budget", self.memory_budget)?;
+        put(layers, "memory_fraction", "--memory-fraction", self.memory_fraction)
     }
 }
 
@@ -160,6 +168,8 @@ impl CompileArgs {
         let layers = put(layers, "splitting_ops", "--splitting-ops", split_at)?;
         let layers = put(layers, "padding", "--no-padding", self.no_padding.then_some(false))?;
         let layers = put(layers, "tune", "--tune", self.tune)?;
+        let interval = self.stats_interval;
+        let layers = put(layers, "stats_interval_seconds", "--stats-interval", interval)?;
         let mut layers = put(layers, "strict", "--strict", self.strict.then_some(true))?;
         for check in &self.check {
             layers = layers.flag(&format!("checks.{check}"), true, "--check")?;

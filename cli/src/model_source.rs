@@ -55,6 +55,7 @@ impl SourceArgs {
             ("--max-num-seqs", self.bounds.max_num_seqs.is_some()),
             ("--max-seq-len", self.bounds.max_seq_len.is_some()),
             ("--memory-budget", self.bounds.memory_budget.is_some()),
+            ("--memory-fraction", self.bounds.memory_fraction.is_some()),
         ];
         match flags.iter().find(|(_, is_given)| *is_given) {
             Some((flag, _)) => {

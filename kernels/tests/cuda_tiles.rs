@@ -15,7 +15,7 @@ use piecewise_kernels::cuda::{
     AfterProduct, LaunchRecipe, MatMulSpec, OperandRole, PRELUDE, Param,
 };
 
-fn linear(types: [DType; 3], depth: u64, columns: u64) -> MatMulSpec {
+pub(crate) fn linear(types: [DType; 3], depth: u64, columns: u64) -> MatMulSpec {
     let rows = Dim::from(Symbol::new(0));
     let x = TensorType::new(types[0], [rows.clone(), depth.into()]);
     let w = TensorType::new(types[1], [columns, depth]);
@@ -24,7 +24,7 @@ fn linear(types: [DType; 3], depth: u64, columns: u64) -> MatMulSpec {
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
-enum After {
+pub(crate) enum After {
     Nothing,
     /// The product and another operand.
     Sum,
@@ -33,7 +33,7 @@ enum After {
 }
 
 /// The region after a product of `columns` columns.
-fn region(after: After, dtype: DType, columns: u64) -> Region {
+pub(crate) fn region(after: After, dtype: DType, columns: u64) -> Region {
     let mut body = Graph::new("body");
     let row = |n: u64, dtype| TensorType::new(dtype, [n]);
     let product = body.add_input("a0", row(columns, dtype), None, None);

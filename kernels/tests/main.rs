@@ -12,6 +12,7 @@ mod cuda_attention;
 mod cuda_emulated;
 mod cuda_kernels;
 mod cuda_regions;
+mod cuda_ring;
 mod cuda_segments;
 mod cuda_tensor;
 mod cuda_tiles;

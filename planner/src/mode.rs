@@ -39,6 +39,7 @@ impl StepMode {
     Serialize,
     Deserialize,
     IntoStaticStr,
+    schemars::JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]

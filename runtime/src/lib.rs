@@ -8,6 +8,7 @@ pub mod dispatch;
 pub mod engine;
 pub mod kv;
 pub mod measure;
+pub mod metrics;
 pub mod mode;
 pub mod model;
 pub mod pipeline;

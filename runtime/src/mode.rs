@@ -15,6 +15,7 @@ pub use piecewise_planner::mode::{GraphMode, StepMode};
     Default,
     serde::Serialize,
     serde::Deserialize,
+    schemars::JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Level {

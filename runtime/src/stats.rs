@@ -1,7 +1,7 @@
 //! What a model counts while it runs.
 
 use crate::artifact_store::CompileCounts;
-use crate::dispatch::FallbackReason;
+use crate::dispatch::{Dispatch, StepSizes};
 use crate::mode::StepMode;
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::tuning::TuningReport;
@@ -9,15 +9,49 @@ use serde::Serializer;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Counts since the model was built or reset.
+/// How a step ran, and at which size.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct StepKind {
+    /// How.
+    pub mode: StepMode,
+    /// The size of the whole step; `None` where it ran at its own counts.
+    pub size: Option<PieceSize>,
+}
+
+impl StepKind {
+    fn of(mode: StepMode, sizes: &StepSizes) -> Self {
+        let is_captured = |size: &PieceSize| !matches!(size, PieceSize::General(_));
+        Self { mode, size: Some(sizes.whole()).filter(is_captured) }
+    }
+
+    /// The size as it is shown: `8`, `4x1`, or `any`.
+    pub fn size_name(&self) -> String {
+        self.size.map_or_else(|| "any".to_owned(), |size| size.to_string())
+    }
+}
+
+impl std::fmt::Display for StepKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.mode.name(), self.size_name())
+    }
+}
+
+/// Counts since the model was built.
+///
+/// A step is a hit where it replayed, and a miss where it was launched: `hits() + misses()` is
+/// `steps`.
 #[derive(Clone, PartialEq, Debug, Default, serde::Serialize)]
 pub struct Statistics {
     /// Steps run.
     pub steps: u64,
     /// Steps by how they ran: launched, piecewise, full.
     pub steps_by_mode: [u64; 3],
-    /// Steps launched although their mode would replay, by reason.
-    pub fallbacks: BTreeMap<&'static str, u64>,
+    /// Steps by how they ran and at which size.
+    #[serde(serialize_with = "by_name")]
+    pub steps_by_kind: BTreeMap<StepKind, u64>,
+    /// Steps that were launched, by reason. [`Self::LAUNCHED_BY_MODE`] are those that the graph
+    /// mode launches; the others would have replayed.
+    pub misses: BTreeMap<&'static str, u64>,
     /// Replays of pieces by size.
     #[serde(serialize_with = "by_name")]
     pub piece_replays: BTreeMap<PieceSize, u64>,
@@ -31,10 +65,18 @@ pub struct Statistics {
     pub padded_tokens: u64,
     /// Time from entering a submit to leaving it.
     pub submit_time: Duration,
+    /// By the device's clock from the first copy of a step's inputs to the last of its outputs, by
+    /// how it ran; of the steps that were timed and read.
+    pub gpu_time: [Histogram; 3],
+    /// From entering the submit of a step, or the end of the step before where that came later, to
+    /// the arrival of its outputs, by how it ran; of the steps that were read.
+    pub wall_time: [Histogram; 3],
     /// Graphs captured.
     pub captures: u64,
     /// Captures that failed.
     pub capture_failures: u64,
+    /// Time that captures took, failed ones too.
+    pub capture_time: Duration,
     /// What was chosen by measurement when the model was built, and what was remembered.
     pub tuning: TuningReport,
     /// What was compiled when the model was built, and what came from the cache.
@@ -42,40 +84,54 @@ pub struct Statistics {
 }
 
 impl Statistics {
+    /// The reason of steps that the graph mode launches.
+    pub const LAUNCHED_BY_MODE: &'static str = "graph_mode";
+
     /// The share of tokens run that were padding.
     pub fn padding_share(&self) -> f64 {
-        if self.padded_tokens == 0 {
-            return 0.0;
-        }
-        (self.padded_tokens - self.real_tokens) as f64 / self.padded_tokens as f64
+        share(self.padded_tokens - self.real_tokens, self.padded_tokens)
     }
 
     /// Steps that replayed, piecewise or full.
-    pub fn replayed_steps(&self) -> u64 {
+    pub fn hits(&self) -> u64 {
         self.steps_by_mode[StepMode::Piecewise as usize]
             + self.steps_by_mode[StepMode::Full as usize]
     }
 
-    pub(crate) fn count_step(&mut self, mode: StepMode, real: u64, padded: u64, time: Duration) {
-        self.steps += 1;
-        self.steps_by_mode[mode as usize] += 1;
-        self.real_tokens += real;
-        self.padded_tokens += padded.max(real);
-        self.submit_time += time;
+    /// Steps that were launched, whatever the reason.
+    pub fn misses(&self) -> u64 {
+        self.misses.values().sum()
     }
 
-    pub(crate) fn count_fallback(&mut self, reason: FallbackReason) {
-        *self.fallbacks.entry(reason.name()).or_default() += 1;
+    /// The share of steps that replayed.
+    pub fn hit_share(&self) -> f64 {
+        share(self.hits(), self.steps)
+    }
+
+    pub(crate) fn count_step(&mut self, step: &Dispatch, real: u64, time: Duration) {
+        let Dispatch { mode, sizes, fallback } = step;
+        self.steps += 1;
+        self.steps_by_mode[*mode as usize] += 1;
+        *self.steps_by_kind.entry(StepKind::of(*mode, sizes)).or_default() += 1;
+        if *mode == StepMode::None {
+            let reason = fallback.map_or(Self::LAUNCHED_BY_MODE, |reason| reason.name());
+            *self.misses.entry(reason).or_default() += 1;
+        }
+        self.real_tokens += real;
+        self.padded_tokens += sizes.tokens.rows().max(real);
+        self.submit_time += time;
     }
 
     /// Makes the entries that steps count in, so that counting allocates nothing.
     pub(crate) fn prepare(
         &mut self,
+        reasons: impl Iterator<Item = &'static str>,
         piece_sizes: impl Iterator<Item = PieceSize>,
         full_sizes: impl Iterator<Item = PieceSize>,
+        step_sizes: impl Iterator<Item = PieceSize>,
     ) {
-        for reason in FallbackReason::ALL {
-            self.fallbacks.entry(reason.name()).or_default();
+        for reason in reasons.chain([Self::LAUNCHED_BY_MODE]) {
+            self.misses.entry(reason).or_default();
         }
         for size in piece_sizes {
             self.piece_replays.entry(size).or_default();
@@ -83,10 +139,103 @@ impl Statistics {
         for size in full_sizes {
             self.full_replays.entry(size).or_default();
         }
+        for size in step_sizes.map(Some).chain([None]) {
+            for mode in [StepMode::None, StepMode::Piecewise, StepMode::Full] {
+                self.steps_by_kind.entry(StepKind { mode, size }).or_default();
+            }
+        }
+    }
+}
+
+fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+/// How long something took, counted in buckets.
+#[derive(Clone, Copy, PartialEq, Debug, Default, serde::Serialize)]
+pub struct Histogram {
+    /// How many took at most [`Self::BOUNDS`]`[i]` and longer than the bound before; the last are
+    /// those that took longer than every bound.
+    pub buckets: [u64; Self::BOUNDS.len() + 1],
+    /// All together.
+    pub sum: Duration,
+}
+
+impl Histogram {
+    /// The upper bounds of the buckets.
+    pub const BOUNDS: [Duration; 16] = [
+        Duration::from_micros(50),
+        Duration::from_micros(100),
+        Duration::from_micros(250),
+        Duration::from_micros(500),
+        Duration::from_millis(1),
+        Duration::from_micros(2_500),
+        Duration::from_millis(5),
+        Duration::from_millis(10),
+        Duration::from_millis(25),
+        Duration::from_millis(50),
+        Duration::from_millis(100),
+        Duration::from_millis(250),
+        Duration::from_millis(500),
+        Duration::from_secs(1),
+        Duration::from_millis(2_500),
+        Duration::from_secs(10),
+    ];
+
+    /// Counts one.
+    pub fn add(&mut self, time: Duration) {
+        let bucket = Self::BOUNDS.partition_point(|bound| *bound < time);
+        self.buckets[bucket] += 1;
+        self.sum += time;
+    }
+
+    /// How many were counted.
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+
+    /// The mean; `None` where nothing was counted.
+    pub fn mean(&self) -> Option<Duration> {
+        let count = self.count();
+        (count > 0).then(|| self.sum.div_f64(count as f64))
+    }
+
+    /// The bound that this share of what was counted did not pass: the upper one of its bucket, or
+    /// `None` where nothing was counted, or the share is beyond every bound.
+    pub fn bound_of(&self, share: f64) -> Option<Duration> {
+        let wanted = (share * self.count() as f64).ceil().max(1.0) as u64;
+        let mut seen = 0;
+        let bucket = self.buckets.iter().position(|n| {
+            seen += n;
+            seen >= wanted
+        });
+        Self::BOUNDS.get(bucket?).copied()
     }
 }
 
 /// A map by what its keys are called, as JSON wants them.
-fn by_name<S: Serializer>(counts: &BTreeMap<PieceSize, u64>, to: S) -> Result<S::Ok, S::Error> {
-    to.collect_map(counts.iter().map(|(size, count)| (size.to_string(), count)))
+fn by_name<S: Serializer, K: std::fmt::Display>(
+    counts: &BTreeMap<K, u64>,
+    to: S,
+) -> Result<S::Ok, S::Error> {
+    to.collect_map(counts.iter().map(|(key, count)| (key.to_string(), count)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_at_a_bound_is_within_it() {
+        let mut found = Histogram::default();
+        assert_eq!((found.mean(), found.bound_of(0.5)), (None, None));
+        for us in [1, 50, 51, 400, 20_000_000] {
+            found.add(Duration::from_micros(us));
+        }
+        assert_eq!((found.buckets[0], found.buckets[1], found.buckets[3]), (2, 1, 1));
+        assert_eq!((found.buckets[16], found.count()), (1, 5));
+        assert_eq!(found.bound_of(0.5), Some(Duration::from_micros(100)));
+        assert_eq!(found.bound_of(1.0), None, "it took longer than every bound");
+        assert!(Histogram::BOUNDS.is_sorted());
+    }
 }

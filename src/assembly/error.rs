@@ -44,6 +44,19 @@ pub enum AssemblyError {
     /// A bound for a graph, which has its own.
     #[error("{key} ({from}) is for model folders and presets; the bounds of a graph are its own")]
     BoundOfGraph { key: &'static str, from: Source },
+    /// More than the device has.
+    #[error(
+        "the model needs {needed} bytes of the device, and {free} are free; a KV pool of {rows} rows \
+         would fit: set memory_fraction = 1.0, or lower max_num_seqs or max_seq_len"
+    )]
+    DoesNotFit {
+        /// Bytes that it takes, code and graphs among them.
+        needed: u64,
+        /// Bytes that are free.
+        free: u64,
+        /// Rows of the pool with which it would fit.
+        rows: u64,
+    },
     /// The configuration of a model folder.
     #[error("can't use the model in {}", folder.display())]
     Folder { folder: PathBuf, source: Box<ModelConfigError> },
@@ -104,8 +117,13 @@ pub enum AssemblyError {
 impl AssemblyError {
     /// Whether memory is short, so that smaller bounds would do.
     pub fn is_out_of_memory(&self) -> bool {
-        let Self::Model(error) = self else { return false };
-        matches!(**error, ModelError::Device(DeviceError::OutOfMemory { .. }))
+        match self {
+            Self::DoesNotFit { .. } => true,
+            Self::Model(error) => {
+                matches!(**error, ModelError::Device(DeviceError::OutOfMemory { .. }))
+            }
+            _ => false,
+        }
     }
 }
 

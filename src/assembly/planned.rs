@@ -15,7 +15,7 @@ use piecewise_backend::device::Device;
 use piecewise_backend::measure::MeasuredDevice;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::dtype::DType;
-use piecewise_ir::entity::{Entity, UniquePieceId};
+use piecewise_ir::entity::{Entity, Symbol, UniquePieceId};
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::{Module, Stitch};
 use piecewise_ir::op::Op;
@@ -218,7 +218,9 @@ pub(super) fn plan(mut assembly: Assembly) -> Result<Planned, AssemblyError> {
         lowering: OnceCell::new(),
         watcher: RefCell::new(watcher),
     };
-    if let (Some(budget), true) = (planned.settings.config.memory_budget, planned.is_whole()) {
+    if planned.is_whole()
+        && let Some(budget) = planned.budget()?
+    {
         planned.fit(budget)?;
     }
     Ok(planned)
@@ -392,33 +394,77 @@ impl Planned {
         self.lowering.get().map(Lowering::counts).unwrap_or_default()
     }
 
-    /// Takes a KV pool of the size that `budget` bytes leave. Nothing else that is needed depends
-    /// on the pool, artifacts included, so nothing is planned or lowered anew.
-    fn fit(&mut self, budget: u64) -> Result<(), AssemblyError> {
-        self.artifacts()?;
-        let scratch = self.lowering.get().map_or(0, Lowering::scratch);
-        let graph = self.module.graph();
-        let shape = KvShape::of(graph)?;
-        let Some(layout) = self.module.layout() else { return Ok(()) };
-        let fixed = shape.fixed_bytes(graph, layout, scratch);
-        let most = shape.rows.map_or(0, |rows| self.symbols.bounds()[rows.index()]);
+    /// Bytes that the model may take, by the key that says so; the smaller where two do.
+    fn budget(&self) -> Result<Option<(&'static str, u64)>, AssemblyError> {
+        let config = &self.settings.config;
+        let share = match config.memory_fraction {
+            Some(share) => Some(("memory_fraction", (self.free_bytes()? as f64 * share) as u64)),
+            None => None,
+        };
+        let bytes = config.memory_budget.map(|bytes| ("memory_budget", bytes));
+        Ok(share.into_iter().chain(bytes).min_by_key(|(_, bytes)| *bytes))
+    }
+
+    fn free_bytes(&self) -> Result<u64, AssemblyError> {
+        Ok(self.device()?.free_bytes()?)
+    }
+
+    /// Rows of the KV pool that `budget` bytes leave, where the graph has one.
+    fn rows_within(
+        &self,
+        budget: (&'static str, u64),
+    ) -> Result<Option<(Symbol, u64)>, AssemblyError> {
+        let shape = KvShape::of(self.module.graph())?;
+        let rows = shape.rows.map_or(0, |rows| self.symbols.bounds()[rows.index()]);
+        let ledger = self.ledger()?;
+        let fixed = ledger.total() - shape.bytes(rows);
         let longest = self.settings.config.max_seq_len;
-        let rows = shape.rows_within(budget, fixed, longest, most)?;
-        if let Some(symbol) = shape.rows {
+        let fitting = shape.rows_within(budget, fixed, longest, rows)?;
+        Ok(shape.rows.map(|symbol| (symbol, fitting)))
+    }
+
+    /// Takes a KV pool of the size that the budget leaves. Nothing else that is needed depends on the
+    /// pool, artifacts included, so nothing is planned or lowered anew.
+    fn fit(&mut self, budget: (&'static str, u64)) -> Result<(), AssemblyError> {
+        self.artifacts()?;
+        if let Some((symbol, rows)) = self.rows_within(budget)? {
             self.module.set_state_rows(symbol, rows);
             self.symbols = symbols_of(self.module.graph())?;
         }
         Ok(())
     }
 
-    /// Where the memory of the model will go; the scratch as far as pieces are lowered.
+    /// Refuses, before anything is allocated, what the device has no room for.
+    fn check_room(&self) -> Result<(), AssemblyError> {
+        let (needed, free) = (self.ledger()?.total(), self.free_bytes()?);
+        if needed <= free {
+            return Ok(());
+        }
+        let fits = self.rows_within(("free memory", free))?;
+        Err(AssemblyError::DoesNotFit { needed, free, rows: fits.map_or(0, |(_, rows)| rows) })
+    }
+
+    /// Where the memory of the model will go; scratch, code and graphs as far as pieces are lowered.
     ///
     /// # Errors
     /// When there is no plan.
     pub fn ledger(&self) -> Result<Ledger, AssemblyError> {
         let layout = self.module.layout().ok_or(ModelError::Unplanned { part: "layout" })?;
         let scratch = self.lowering.get().map_or(0, Lowering::scratch);
-        Ok(Ledger::new(self.module.graph(), layout, scratch, self.symbols.bounds()))
+        let options = self.options(self.roles().ok().as_ref())?;
+        let ledger = Ledger::new(self.module.graph(), layout, scratch, self.symbols.bounds())
+            .with_pinned(
+                &self.module,
+                &self.symbols,
+                &options.read_outputs,
+                options.max_logit_rows,
+            );
+        let Some(lowering) = self.lowering.get() else { return Ok(ledger) };
+        let jobs = self.jobs()?;
+        let made = jobs.iter().enumerate();
+        let made = made.filter_map(|(i, job)| Some((job.unique, lowering.made(i)?.ok()?)));
+        let (dispatcher, footprint) = (&self.settings.dispatcher, self.compiler()?.footprint());
+        Ok(ledger.with_code(&self.module, &self.symbols, dispatcher, made, footprint))
     }
 
     /// Compiles what is not compiled yet, loads the weights and captures the graphs.
@@ -444,7 +490,8 @@ impl Planned {
         device: D,
         options: BuildOptions,
     ) -> Result<CompiledModel<D>, AssemblyError> {
-        self.lower(|_| true)?;
+        self.artifacts()?;
+        self.check_room()?;
         let (compiler, store) =
             (self.device()?.compiler(&self.ops), Arc::clone(self.shared_store()));
         let Self { settings, module, symbols, weights, lowering, watcher, .. } = self;

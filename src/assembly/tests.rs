@@ -110,6 +110,45 @@ fn a_pool_of_the_budgets_size_is_what_planning_for_it_gives() {
     assert_eq!(anew.symbols().bounds(), rows);
     let error = tiny().memory_budget(1 << 10).plan().unwrap_err();
     assert!(matches!(&error, AssemblyError::Sizing(_)), "{error}");
+    assert!(error.to_string().contains("memory_budget = 1024 bytes leaves 0"), "{error}");
+}
+
+#[test]
+fn the_ledger_of_a_plan_is_that_of_what_is_built() {
+    let planned = tiny().memory_budget(24 << 20).plan().unwrap();
+    let ledger = planned.ledger().unwrap();
+    assert!(ledger.total() <= 24 << 20 && ledger.pinned > 0, "{ledger:?}");
+    assert_eq!(planned.engine().unwrap().ledger(), ledger);
+}
+
+#[test]
+fn a_share_of_what_is_free_bounds_the_pool() {
+    let free = DeviceSpec::Cpu.open(1).unwrap().free_bytes().unwrap();
+    let wide = || tiny().max_num_seqs(8).max_seq_len(512);
+    let share = |share: f64| wide().set("memory_fraction", share);
+    let most = wide().plan().unwrap().ledger().unwrap().total();
+    // The free memory of the machine changes a little meanwhile.
+    let within = share((24 << 20) as f64 / free as f64).plan().unwrap();
+    let total = within.ledger().unwrap().total();
+    assert!(total > 16 << 20 && total < 32 << 20 && total < most, "{total} of {most}");
+    // The smaller of the two counts.
+    let budget = share(0.5).memory_budget(20 << 20).plan().unwrap();
+    assert!(budget.ledger().unwrap().total() <= 20 << 20);
+    let error = share(1e-9).plan().unwrap_err().to_string();
+    assert!(error.contains("memory_fraction = ") && error.contains("bytes are needed"), "{error}");
+    let error = share(1.5).plan().unwrap_err().to_string();
+    assert!(error.contains("must be above 0 and at most 1"), "{error}");
+    let arch = share(0.5).device("cuda:sm_90a".parse().unwrap()).plan().unwrap_err();
+    assert!(matches!(arch, AssemblyError::Device(_)), "{arch}");
+}
+
+#[test]
+fn what_does_not_fit_is_refused_before_anything_is_allocated() {
+    let error = tiny().kv_rows(1 << 30).engine().unwrap_err();
+    let AssemblyError::DoesNotFit { needed, free, rows } = error else { panic!("{error}") };
+    assert!(needed > free && rows > 0 && rows < 1 << 30, "{error}");
+    assert!(error.is_out_of_memory());
+    assert!(error.to_string().contains("a KV pool of"), "{error}");
 }
 
 #[test]

@@ -11,6 +11,7 @@ use piecewise_backend::cpu::{CpuCompiler, CpuDevice};
 use piecewise_backend::cuda::{
     Arch, CudaCompiler, CudaDevice, CudaError, CudaOptions, CudaProbe, LazyNvrtc, library_dirs,
 };
+use piecewise_backend::device::Device;
 use piecewise_kernels::op::OpRegistry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -81,6 +82,18 @@ impl DeviceSpec {
 }
 
 impl OpenDevice {
+    /// Bytes that can still be taken on it.
+    ///
+    /// # Errors
+    /// Where there is an architecture and no device.
+    pub fn free_bytes(&self) -> Result<u64, OpenError> {
+        match &self.0 {
+            Opened::Cpu(device) => Ok(lock(device).free_bytes()),
+            Opened::Cuda(device) => Ok(lock(device).free_bytes()),
+            Opened::Arch(arch) => Err(OpenError::NoDevice { arch: *arch }),
+        }
+    }
+
     /// A compiler for it, with the ops of `registry`. NVRTC is opened by the first kernel that no
     /// cache has.
     pub fn compiler(&self, registry: &Arc<OpRegistry>) -> Box<dyn Compiler> {

@@ -15,12 +15,15 @@ pub use outputs::Outputs;
 pub use piecewise_kernels::inputs::Element;
 pub use weights::InMemoryWeights;
 
+use piecewise_backend::weights::WeightSource;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
 use piecewise_passes::RunReport;
 use piecewise_runtime::mode::GraphMode;
-use piecewise_runtime::model::{Model, ModelError, Outputs as ModelOutputs, StepData, StepReport};
+use piecewise_runtime::model::{
+    Model, ModelError, Outputs as ModelOutputs, StepData, StepReport, SuspendedWeights,
+};
 use piecewise_runtime::stats::Statistics;
 use piecewise_runtime::symbols::SymbolTable;
 use shapes::StepSymbol;
@@ -115,6 +118,23 @@ impl Session {
     /// fails, and steps whose graph is missing are launched from then on.
     pub fn set_graph_mode(&mut self, mode: GraphMode) -> Result<(), SessionError> {
         Ok(self.model.set_graph_mode(mode)?)
+    }
+
+    /// Gives the memory of the session back, that of the weights where `weights` says so, until
+    /// [`Self::resume`]: what states hold is lost, graphs stay.
+    ///
+    /// # Errors
+    /// When work before failed, or the device does not give memory back.
+    pub fn suspend(&mut self, weights: SuspendedWeights) -> Result<(), SessionError> {
+        Ok(self.model.suspend(weights)?)
+    }
+
+    /// Takes the memory back at the same addresses; weights that were dropped are made from `weights`.
+    ///
+    /// # Errors
+    /// When memory is short, or dropped weights are not given; the session stays suspended.
+    pub fn resume(&mut self, weights: Option<&dyn WeightSource>) -> Result<(), SessionError> {
+        Ok(self.model.resume(weights)?)
     }
 
     /// Lets graphs be captured again that failures have disabled, and captures what is missing unless

@@ -23,6 +23,7 @@ mod sequences;
 mod several_rows;
 mod slot_states;
 mod small_decoder;
+mod suspend;
 mod target;
 mod user_op;
 mod warm_start;
@@ -48,7 +49,7 @@ macro_rules! suite {
             use crate::user_op::{Form, Place};
             use crate::{
                 alternatives, equal_modes, frozen_list, modes, new_compositions, random_graphs,
-                random_steps, several_rows, user_op, warm_start, wide_heads,
+                random_steps, several_rows, suspend, user_op, warm_start, wide_heads,
             };
             use piecewise_ir::dtype::DType::{BF16, F32};
             use piecewise_runtime::mode::GraphMode;
@@ -94,6 +95,12 @@ macro_rules! suite {
                 }
                 the_mode_of_a_live_model_changes {
                     modes::the_mode_of_a_live_model_changes::<T>();
+                }
+                a_suspended_model_goes_on_without_a_capture {
+                    suspend::a_suspended_model_goes_on_without_a_capture::<T>();
+                }
+                a_suspended_model_gives_its_memory_back {
+                    suspend::a_suspended_model_gives_its_memory_back::<T>();
                 }
                 every_alternative_computes_the_same {
                     alternatives::agree::<T>(F32, 1e-5);

@@ -1,10 +1,11 @@
 //! Over a long random sequence of sizes and batch mixes, with poison on, each step equals a
 //! launched run of the same sizes that starts from a copy of the same states and inputs. In mode
-//! full the same holds of uniform batches of one to eight tokens for each sequence.
+//! full the same holds of uniform batches of one to eight tokens for each sequence. Now and then the
+//! model is suspended and resumed between two steps, and its sequences begin anew.
 
 use crate::any_graph::elements;
 use crate::sequences::{Left, Sequences, Turn, set_states, states, step};
-use crate::small_decoder::Setup;
+use crate::small_decoder::{Setup, WEIGHTS};
 use crate::target::Target;
 use piecewise_backend::artifact::PieceSize;
 use piecewise_ir::dtype::DType;
@@ -12,7 +13,7 @@ use piecewise_ir::testing::{Rng, norm_error, soak};
 use piecewise_runtime::batch::ChunkRows;
 use piecewise_runtime::checks::KvPoison;
 use piecewise_runtime::mode::{GraphMode, StepMode};
-use piecewise_runtime::model::Checks;
+use piecewise_runtime::model::{Checks, SuspendedWeights};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
@@ -118,7 +119,14 @@ fn equal_launched<T: Target>(
     let poison = KvPoison::new(replayed.module().graph(), replayed.memory());
     let mut rng = Rng::new(3);
     let (mut replays, steps) = (0, soak(STEPS));
+    let mut naps = Rng::new(9);
     for number in 0..steps {
+        if naps.one_in(50) {
+            let weights = [SuspendedWeights::Keep, SuspendedWeights::Drop][naps.below(2)];
+            replayed.suspend(weights).unwrap();
+            replayed.resume(Some(&WEIGHTS)).unwrap();
+            (0..sequences.list.len()).for_each(|sequence| sequences.restart(sequence));
+        }
         let turns = turns(&mut sequences, setup, &mut rng);
         let live: Vec<_> = sequences.list.iter().map(|s| (&s.table, s.length)).collect();
         poison.fill(replayed.device_mut(), &sequences.pool, live.into_iter()).unwrap();

@@ -24,6 +24,9 @@ use std::sync::Arc;
 /// Ids are below this.
 pub(crate) const VOCAB: u32 = 61;
 
+/// The weights of a small decoder.
+pub(crate) const WEIGHTS: NormalWeights = NormalWeights { std: 0.4, seed: 7 };
+
 /// How a small decoder is made and built.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
@@ -161,7 +164,7 @@ impl Setup {
             compiled,
             store,
             device,
-            &NormalWeights { std: 0.4, seed: 7 },
+            &WEIGHTS,
             &mut |_| {},
         )
     }

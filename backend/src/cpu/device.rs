@@ -141,6 +141,7 @@ impl Device for CpuDevice {
     type Program = CpuProgram;
     type Captured = CpuCaptured;
     type Event = CpuEvent;
+    type Mark = Instant;
 
     fn describe(&self) -> String {
         let model = std::fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
@@ -306,6 +307,15 @@ impl Device for CpuDevice {
 
     fn wait(&mut self, _: &CpuEvent) -> Result<(), DeviceError> {
         self.outside_capture("a wait", CaptureRule::NoSynchronization)
+    }
+
+    fn mark(&mut self, _: Option<Instant>) -> Result<Instant, DeviceError> {
+        self.outside_capture("a mark", CaptureRule::NoSynchronization)?;
+        Ok(Instant::now())
+    }
+
+    fn elapsed(&mut self, start: &Instant, end: &Instant) -> Result<Duration, DeviceError> {
+        Ok(end.saturating_duration_since(*start))
     }
 
     fn bind(

@@ -23,8 +23,6 @@ const PASSES: usize = 6;
 const WORDS: usize = (1 << 20) / 8;
 
 impl MeasuredDevice for CpuDevice {
-    type Mark = Instant;
-
     fn cache_bytes(&self) -> u64 {
         let folder = "/sys/devices/system/cpu/cpu0/cache";
         let sizes = (0..5).filter_map(|i| {
@@ -36,14 +34,6 @@ impl MeasuredDevice for CpuDevice {
 
     fn counts_free_bytes(&self) -> bool {
         false
-    }
-
-    fn mark(&mut self) -> Result<Instant, DeviceError> {
-        Ok(Instant::now())
-    }
-
-    fn elapsed(&mut self, start: &Instant, end: &Instant) -> Result<Duration, DeviceError> {
-        Ok(end.saturating_duration_since(*start))
     }
 
     fn launch_counts(&self) -> LaunchCounts {

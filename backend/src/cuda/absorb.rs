@@ -1,5 +1,5 @@
-//! Which regions of a piece become part of the products beside them: at one row, and after products
-//! in tiles of many.
+//! Which regions of a piece become part of the products beside them: at one row, and on Hopper after
+//! products of more.
 //!
 //! A region that is a map of the product before it ends that product, which finishes elements
 //! instead of storing its own; where its results are narrower than the product, an element of each
@@ -113,6 +113,11 @@ pub(super) fn prefers_tiles(spec: &MatMulSpec, rows: u64, arch: Arch) -> bool {
         && rows.saturating_mul(spec.columns()) >= TILE_ELEMENTS
 }
 
+/// Whether a product of so many rows is expected to be fastest through a ring.
+pub(super) fn prefers_ring(spec: &MatMulSpec, rows: u64, arch: Arch) -> bool {
+    arch.has_warpgroup_products() && rows > ABSORBING_ROWS && spec.multiplies_in_a_ring(rows)
+}
+
 impl Absorbed {
     fn of(
         graph: &Graph,
@@ -146,6 +151,10 @@ impl Group {
     ) -> Option<(Way, LaunchRecipe)> {
         let spec = product(graph, matmul).ok()?;
         let rows = spec.rows().eval(limits);
+        if self.before.is_none() && prefers_ring(&spec, rows, arch) {
+            let after = self.product_and_after(graph, matmul)?;
+            return Some((Way::Ring, spec.ring_kernel(rows, Some(after)).ok()?));
+        }
         if self.before.is_none() && prefers_tiles(&spec, rows, arch) {
             let recipe = spec.tile_kernel(Some(self.product_and_after(graph, matmul)?)).ok()?;
             return Some((Way::Tile, recipe));

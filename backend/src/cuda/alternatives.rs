@@ -9,6 +9,8 @@ use std::collections::BTreeSet;
 /// How a node is computed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Way {
+    /// Weights pass a ring in shared memory, for tensor cores.
+    Ring,
     /// Weights stream through tensor cores.
     Tensor,
     /// Weights stream through the other ones.

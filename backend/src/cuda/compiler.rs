@@ -1,6 +1,6 @@
 //! The CUDA compiler: kernels, library calls and host functions for each node of a piece.
 
-use super::absorb::{Absorption, Recomputed, prefers_tiles, product, role};
+use super::absorb::{Absorption, Recomputed, prefers_ring, prefers_tiles, product, role};
 use super::alternatives::{Choice, Lowering, Way, assemble};
 use super::code::Code;
 use super::image::{CudaImage, HostImage, IMAGE_VERSION, KernelImage};
@@ -11,7 +11,7 @@ use super::matmul::Matmul;
 use super::nvrtc::Arch;
 use super::stamps::stamped;
 use crate::artifact::{Access, Arg, ArgRef, Artifact, Digest, Launch, PieceSize};
-use crate::compiler::{CompileError, Compiler, ImageListing, NoStore, Store};
+use crate::compiler::{CompileError, Compiler, Footprint, ImageListing, NoStore, Store};
 use crate::lowering::{Positions, launch_name, limits, location, node_args, row_major};
 use crate::weights::WeightLayout;
 use piecewise_ir::custom::CustomCall;
@@ -37,13 +37,13 @@ const WORKSPACE_BYTES: u64 = 32 << 20;
 /// them: those that cost each block no more than a norm, then all that can be. In those that follow
 /// each node has a launch of its own.
 ///
-/// From so many rows that Hopper's product in tiles is first, it takes in a region after it that is
-/// a map of its elements.
+/// On Hopper, a product of more rows takes in a region after it that is a map of its elements.
 ///
-/// A matmul has up to five ways to be computed: from two rows on the kernel on tensor cores
-/// where it applies, the streaming kernel for up to [`STREAM_ROWS`] rows, cuBLASLt where it takes
-/// the dtypes, on Hopper the one in tiles above [`TENSOR_ROWS`], the general kernel. The first of the
-/// other alternatives takes for each what its size suggests, the rest one way for all.
+/// A matmul has up to four ways to be computed: from two rows on the kernel on tensor cores where
+/// it applies and the streaming kernel for up to [`STREAM_ROWS`] rows, or on Hopper the one through
+/// a ring in place of both; there the one in tiles above [`TENSOR_ROWS`]; cuBLASLt where it takes
+/// the dtypes; the general kernel. The first of the other alternatives takes for each what its size
+/// suggests, the rest one way for all.
 #[derive(Debug)]
 pub struct CudaCompiler {
     registry: Arc<OpRegistry>,
@@ -57,13 +57,13 @@ pub struct CudaCompiler {
 const DEEP: u64 = 4096;
 
 /// The ways of a product, the one first that is expected to be fastest.
-fn ways_by_size(rows: u64, depth: u64, tiles: bool) -> [Way; 5] {
-    use Way::{General, Library, Stream, Tensor, Tile};
+fn ways_by_size(rows: u64, depth: u64, tiles: bool) -> [Way; 6] {
+    use Way::{General, Library, Ring, Stream, Tensor, Tile};
     match (rows, depth < DEEP) {
-        (..=1, _) | (2, false) => [Stream, Library, Tensor, Tile, General],
-        _ if tiles => [Tile, Library, Tensor, Stream, General],
-        (_, true) => [Tensor, Library, Tile, Stream, General],
-        (_, false) => [Library, Tensor, Tile, Stream, General],
+        (..=1, _) | (2, false) => [Ring, Stream, Library, Tensor, Tile, General],
+        _ if tiles => [Ring, Tile, Library, Tensor, Stream, General],
+        (_, true) => [Ring, Tensor, Library, Tile, Stream, General],
+        (_, false) => [Ring, Library, Tensor, Tile, Stream, General],
     }
 }
 
@@ -175,12 +175,17 @@ impl CudaCompiler {
         let mut choices = Vec::with_capacity(4);
         let rows = spec.rows().eval(site.limits);
         let shared_bytes = self.arch().shared_bytes_of_block();
-        if rows >= 2 && spec.multiplies_on_tensor_cores(rows, shared_bytes) {
+        let ring = prefers_ring(&spec, rows, self.arch());
+        if ring {
+            let recipe = spec.ring_kernel(rows, None).map_err(|e| unsupported(e.to_string()))?;
+            choices.push(Choice::of(Way::Ring, self.kernel(site, recipe)?, 0));
+        }
+        if rows >= 2 && !ring && spec.multiplies_on_tensor_cores(rows, shared_bytes) {
             let recipe = spec.tensor_kernel(rows, shared_bytes);
             let recipe = recipe.map_err(|e| unsupported(e.to_string()))?;
             choices.push(Choice::of(Way::Tensor, self.kernel(site, recipe)?, 0));
         }
-        if spec.streams() && (1..=STREAM_ROWS).contains(&rows) {
+        if !ring && spec.streams() && (1..=STREAM_ROWS).contains(&rows) {
             let recipe = spec.stream_kernel(rows).map_err(|e| unsupported(e.to_string()))?;
             choices.push(Choice::of(Way::Stream, self.kernel(site, recipe)?, 0));
         }
@@ -361,7 +366,15 @@ impl CudaCompiler {
     }
 }
 
+/// Measured on an H100, driver 580: the 534 graphs of a model of 36 layers at 22 sizes, 6,798 launches
+/// in 7,818 nodes, took 76 MiB of what the driver counts as free.
+const GRAPHS: Footprint = Footprint { graph_bytes: 0, launch_bytes: 11_700, loads_images: true };
+
 impl Compiler for CudaCompiler {
+    fn footprint(&self) -> Footprint {
+        GRAPHS
+    }
+
     fn target(&self) -> String {
         format!("cuda:{}", self.arch())
     }

@@ -26,7 +26,6 @@ use super::stream::Stream;
 use crate::artifact::Artifact;
 use crate::device::{Address, Binding, ByteRows, Device, DeviceError, HostBlock, Reservation};
 use crate::measure::LaunchCounts;
-use crate::measure::MeasuredDevice;
 use crate::store::Store;
 use crate::tuning::{TuneMode, TuningReport};
 use crate::weights::{WeightLayout, WeightSource};
@@ -269,6 +268,7 @@ impl Device for CudaDevice {
     type Program = CudaProgram;
     type Captured = CudaCaptured;
     type Event = CudaEvent;
+    type Mark = CudaEvent;
 
     fn describe(&self) -> String {
         format!("cuda:{} {}", self.options.ordinal, self.context.device)
@@ -461,16 +461,25 @@ impl Device for CudaDevice {
 
     fn record(&mut self, again: Option<CudaEvent>) -> Result<CudaEvent, DeviceError> {
         self.enter()?;
-        let failed = |e| device_error("record an event", &e);
-        match again {
-            Some(event) => event.record_again(&self.stream).map_err(failed).map(|()| event),
-            None => CudaEvent::record(&self.stream, false).map_err(failed),
-        }
+        CudaEvent::record(&self.stream, false, again)
+            .map_err(|e| device_error("record an event", &e))
     }
 
     fn wait(&mut self, event: &CudaEvent) -> Result<(), DeviceError> {
         self.enter()?;
         event.wait().map_err(|e| self.asynchronous(&e))
+    }
+
+    fn mark(&mut self, again: Option<CudaEvent>) -> Result<CudaEvent, DeviceError> {
+        self.enter()?;
+        CudaEvent::record(&self.stream, true, again).map_err(|e| device_error("mark a time", &e))
+    }
+
+    fn elapsed(&mut self, start: &CudaEvent, end: &CudaEvent) -> Result<Duration, DeviceError> {
+        self.wait(start)?;
+        self.wait(end)?;
+        let ms = end.milliseconds_since(start).map_err(|e| device_error("read a time", &e))?;
+        Ok(Duration::from_secs_f64(f64::from(ms.max(0.0)) / 1e3))
     }
 
     fn bind(
@@ -573,9 +582,9 @@ impl Device for CudaDevice {
     }
 
     fn replay_time(&mut self, graph: &CudaCaptured) -> Result<Duration, DeviceError> {
-        let start = self.mark()?;
+        let start = self.mark(None)?;
         self.replay(graph)?;
-        let end = self.mark()?;
+        let end = self.mark(None)?;
         self.elapsed(&start, &end)
     }
 

@@ -13,17 +13,19 @@ pub struct CudaEvent {
 }
 
 impl CudaEvent {
-    pub(super) fn record(stream: &Stream, timing: bool) -> Outcome<Self> {
-        let context = stream.context.clone();
-        let handle = context.driver.create_event(timing)?;
-        let event = Self { context, handle };
-        event.context.driver.record_event(handle, stream.handle)?;
+    /// Marks the end of the stream, with `again` if it is given: the point that it marked before is
+    /// forgotten.
+    pub(super) fn record(stream: &Stream, timing: bool, again: Option<Self>) -> Outcome<Self> {
+        let event = match again {
+            Some(event) => event,
+            None => {
+                let context = stream.context.clone();
+                let handle = context.driver.create_event(timing)?;
+                Self { context, handle }
+            }
+        };
+        event.context.driver.record_event(event.handle, stream.handle)?;
         Ok(event)
-    }
-
-    /// Marks another point of the stream; the one before is forgotten.
-    pub(super) fn record_again(&self, stream: &Stream) -> Outcome<()> {
-        self.context.driver.record_event(self.handle, stream.handle)
     }
 
     pub(super) fn wait(&self) -> Outcome<()> {

@@ -196,7 +196,7 @@ impl Loader {
                 .driver
                 .copy_in(to, upload.block.as_ptr(), n, self.stream.handle)
                 .map_err(failed)?;
-            upload.copied = Some(CudaEvent::record(&self.stream, false).map_err(failed)?);
+            upload.copied = Some(CudaEvent::record(&self.stream, false, None).map_err(failed)?);
             to += n;
         }
         Ok(())

@@ -2,8 +2,6 @@
 
 use super::device::{CudaCaptured, CudaDevice, lock};
 use super::driver::{Handle, KernelLaunch};
-use super::error::device_error;
-use super::event::CudaEvent;
 use super::lt::{LtCall, LtPlan};
 use super::memory::TemporaryBlock;
 use super::nvrtc::Source;
@@ -58,26 +56,12 @@ impl CudaDevice {
 const BYTES: u64 = 4 << 30;
 
 impl MeasuredDevice for CudaDevice {
-    type Mark = CudaEvent;
-
     fn cache_bytes(&self) -> u64 {
         self.report().l2_bytes
     }
 
     fn counts_free_bytes(&self) -> bool {
         true
-    }
-
-    fn mark(&mut self) -> Result<CudaEvent, DeviceError> {
-        self.enter()?;
-        CudaEvent::record(&self.stream, true).map_err(|e| device_error("mark a time", &e))
-    }
-
-    fn elapsed(&mut self, start: &CudaEvent, end: &CudaEvent) -> Result<Duration, DeviceError> {
-        self.wait(start)?;
-        self.wait(end)?;
-        let ms = end.milliseconds_since(start).map_err(|e| device_error("read a time", &e))?;
-        Ok(Duration::from_secs_f64(f64::from(ms.max(0.0)) / 1e3))
     }
 
     fn launch_counts(&self) -> LaunchCounts {
@@ -199,9 +183,9 @@ impl MeasuredDevice for CudaDevice {
                 maps: &[],
             };
             for pass in 0..=PASSES {
-                let start = self.mark()?;
+                let start = self.mark(None)?;
                 context.driver.launch(&launch).map_err(|e| refused(e.to_string()))?;
-                let end = self.mark()?;
+                let end = self.mark(None)?;
                 let time = self.elapsed(&start, &end)?;
                 // The first pass warms up.
                 if pass > 0 {

@@ -132,7 +132,7 @@ fn launches_are_counted_outside_graphs_and_nodes_inside() {
     let shape = f.device.graph_shape(&graph);
     assert_eq!((shape.launches, shape.nodes, shape.programmatic_edges), (4, 4, 2));
 
-    let (start, end) = (f.device.mark().unwrap(), f.device.mark().unwrap());
+    let (start, end) = (f.device.mark(None).unwrap(), f.device.mark(None).unwrap());
     let time = f.device.elapsed(&start, &end).unwrap();
     assert_eq!(time, std::time::Duration::from_millis(1));
     let error = f.device.read_bandwidth().unwrap_err();

@@ -109,11 +109,11 @@ impl CudaDevice {
             if lt.enqueue(&plan, i, &call).is_err() {
                 continue;
             }
-            let start = CudaEvent::record(&self.stream, true).map_err(failed)?;
+            let start = CudaEvent::record(&self.stream, true, None).map_err(failed)?;
             for _ in 0..ROUNDS {
                 lt.enqueue(&plan, i, &call).map_err(refused)?;
             }
-            let end = CudaEvent::record(&self.stream, true).map_err(failed)?;
+            let end = CudaEvent::record(&self.stream, true, None).map_err(failed)?;
             end.wait().map_err(failed)?;
             let time = end.milliseconds_since(&start).map_err(failed)? * 1e3 / ROUNDS as f32;
             ran += 1;

@@ -11,10 +11,10 @@
 
 pub mod layer;
 pub mod nodes;
+pub mod products;
 pub mod random;
 pub mod regions;
 pub mod target;
-pub mod tiles;
 
 use piecewise_backend::artifact::{Artifact, Digest, PieceSize};
 use piecewise_backend::compiler::{Compiler, NoStore};

@@ -73,7 +73,13 @@ pub(super) fn report() -> Report {
         bind: Duration::from_millis(50),
         capture: Duration::from_millis(20),
     };
-    let memory = Ledger { slots: 40 << 20, scratch: 32 << 20, weights: 15 << 30, states: 75 << 20 };
+    let memory = Ledger {
+        slots: 40 << 20,
+        scratch: 32 << 20,
+        weights: 15 << 30,
+        states: 75 << 20,
+        ..Ledger::default()
+    };
     let entries = CompileCounts {
         compiled: [("cubin", 41), ("piece", 66)].into(),
         ..CompileCounts::default()

@@ -38,8 +38,8 @@ pub(crate) struct PlanView {
     /// The number of nodes of the step: slots live at positions below it.
     pub positions: usize,
     pub arena: ArenaRow,
-    pub weights_bytes: u64,
-    pub states_bytes: u64,
+    /// Where the memory of the model will go; scratch, code and graphs once pieces are lowered.
+    pub memory: Ledger,
     pub steps: Vec<StepRow>,
     pub unique: Vec<UniqueRow>,
     /// Inputs, weights, states and what slots hold.
@@ -133,7 +133,6 @@ impl PlanView {
             bail!("this shows a plan, and the pipeline made none; leave --stop-after out")
         };
         let dispatcher = &planned.settings().dispatcher;
-        let ledger = Ledger::new(graph, layout, 0, symbols.bounds());
         let values = Values::of(graph, slots, symbols.bounds());
         let (steps, positions) = step_rows(graph, stitch, &values);
         let bound =
@@ -155,8 +154,7 @@ impl PlanView {
             matmuls: count(|op| matches!(op, Op::MatMul { .. })),
             positions,
             arena: ArenaRow { bytes: layout.bytes, staged: layout.staged, align: layout.align },
-            weights_bytes: ledger.weights,
-            states_bytes: ledger.states,
+            memory: planned.ledger()?,
             steps,
             unique: unique_rows(stitch, symbols.bounds()),
             slots: slot_rows(slots, layout, &values),
@@ -194,6 +192,7 @@ impl PlanView {
             }
         }
         plan.images = images.into_values().collect();
+        plan.memory = planned.ledger()?;
         Ok(plan)
     }
 }

@@ -46,8 +46,8 @@ fn facts(plan: &PlanView, target: String) -> [(&'static str, String); 8] {
         ("pieces", format!("{} ({} unique)", plan.pieces, plan.unique_pieces)),
         ("split ops", plan.split_ops.to_string()),
         ("arena", shown_bytes(plan.arena.bytes)),
-        ("weights", shown_bytes(plan.weights_bytes)),
-        ("states", shown_bytes(plan.states_bytes)),
+        ("weights", shown_bytes(plan.memory.weights)),
+        ("states", shown_bytes(plan.memory.states)),
         ("graph mode", plan.graph_mode.to_owned()),
         ("bounds", bounds.join(", ")),
     ]

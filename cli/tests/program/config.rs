@@ -166,6 +166,7 @@ fn a_plan_is_made_from_the_log_of_a_run() {
         assert_eq!((&step["generation_requests"], &step["size"]), (&json!(3), &json!(3)));
         assert!(step["wall_us"].as_f64() > Some(0.0), "{step}");
     }
+    assert!(steps.iter().all(|step| step["gpu_us"].as_f64() > Some(0.0)), "{lines}");
     let plan: Value = serde_json::from_str(&stdout_of(&["plan", "--log", log, "--json"])).unwrap();
     let sizes = (&plan["decode_batch_sizes"], &plan["capture_num_tokens"]);
     assert_eq!(sizes, (&json!([3]), &json!([steps[0]["tokens"]])), "{plan}");
@@ -198,15 +199,63 @@ fn no_secret_is_in_what_is_printed() {
 }
 
 #[test]
-fn the_documented_keys_are_the_keys() {
+fn the_page_of_settings_and_the_schema_are_the_programs_own() {
+    for (what, file) in
+        [("reference", "docs/settings.md"), ("schema", "docs/piecewise.schema.json")]
+    {
+        let held = std::fs::read_to_string(root().join(file)).unwrap();
+        let made = stdout_of(&["config", what]);
+        assert!(held == made, "{file} is old: piecewise config {what} > {file}");
+    }
+}
+
+#[test]
+fn the_documented_example_is_a_configuration() {
     let text = std::fs::read_to_string(root().join("docs/configuration.md")).unwrap();
     let example = text.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
     let (_folder, path) = file(example);
     let found = settings(&["--config", &path]);
     assert_eq!(found["checks.poison"]["from"], "file");
-    for key in found.as_object().unwrap().keys() {
-        let leaf = key.rsplit('.').next().unwrap();
-        let named = text.contains(&format!("`{key}`")) || text.contains(&format!("`.{leaf}`"));
-        assert!(named, "docs/configuration.md does not name {key}");
+    assert_eq!(stdout_of(&["config", "check", &path]), "");
+    let (_folder, path) = file("max_num_tokns = 4");
+    let error = error_of(&["config", "check", &path]);
+    assert!(error.contains("did you mean `max_num_tokens`?"), "{error}");
+    let (_folder, path) = file("max_num_tokens = 4\nmax_num_seqs = 8");
+    let error = error_of(&["config", "check", &path]);
+    assert!(error.contains("max_num_seqs = 8 does not go with max_num_tokens = 4"), "{error}");
+}
+
+/// A flag that the page names sets the key that it is named for.
+#[test]
+fn every_flag_of_the_page_sets_its_key() {
+    let page = stdout_of(&["config", "reference"]);
+    let mut found = 0;
+    for section in page.split("\n## `").skip(1) {
+        let (key, rest) = section.split_once('`').unwrap();
+        let head = rest.trim_start().lines().next().unwrap();
+        let Some((_, flag)) = head.rsplit_once("; `--") else { continue };
+        let flag = format!("--{}", flag.trim_end_matches('`'));
+        let kind = head.split(';').next().unwrap();
+        let choice = rest.split("\n- `").nth(1).map(|rest| rest.split('`').next().unwrap());
+        let value = match (kind, key) {
+            ("boolean", _) => None,
+            // What is written again is checked.
+            (_, "cache.remote_url") => Some("s3://bucket"),
+            (_, "target") => Some("cpu"),
+            (_, "max_num_tokens") => Some("64"),
+            (_, "cache.checksum_key_file" | "cache.dir") => Some("none/such"),
+            (kind, _) if kind.contains("integer") || kind == "number" => Some("1"),
+            _ => choice.or(Some("x")),
+        };
+        // The dumps' flags are not kept as settings.
+        if key.starts_with("dump.") {
+            continue;
+        }
+        let mut args: Vec<&str> = flag.split(' ').collect();
+        args.extend(value);
+        let set = settings(&args);
+        assert_eq!(set[key]["from"], "flag", "{key}: {args:?} {}", set[key]);
+        found += 1;
     }
+    assert!(found >= 25, "{found}");
 }

@@ -1,6 +1,6 @@
 //! What the program prints: help with examples, JSON for machines, the same text for a seed.
 
-use crate::support::cli::{root, stdout_of};
+use crate::support::cli::{piecewise, root, stdout_of};
 use serde_json::Value;
 
 const MODEL: &str = "examples/tiny-qwen3";
@@ -199,4 +199,33 @@ fn a_conversation_goes_on_from_what_it_keeps() {
         assert_eq!(turn["usage"]["generated"], 6);
         length += count("prompt_ids") + count("ids");
     }
+}
+
+#[test]
+fn what_was_counted_is_written_and_every_step_is_a_hit_or_a_miss() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("steps.prom");
+    let file = file.to_str().unwrap();
+    let prompts = ["--prompt", "def __init__(self", "--prompt", "import", "--max-tokens", "5"];
+    let flags = ["--graph-mode", "full_decode_only", "--metrics", file, "--stats", "--json"];
+    let args = [&["generate", "--model", "examples/tiny-qwen3"][..], &prompts, &flags].concat();
+    let output = piecewise(&args);
+    let said = String::from_utf8(output.stderr).unwrap();
+    let stats: Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
+    let number = |name: &str| stats[name].as_u64().unwrap();
+    assert_eq!(number("hits") + number("misses"), stats["statistics"]["steps"].as_u64().unwrap());
+    assert_eq!(stats["statistics"]["misses"]["graph_mode"], 1, "the step of prompts: {stats}");
+    let text = std::fs::read_to_string(file).unwrap();
+    for line in [
+        "piecewise_steps_total{mode=\"full\",size=\"2x1\"} 4",
+        "piecewise_step_misses_total{reason=\"graph_mode\"} 1",
+        "piecewise_step_gpu_seconds_count{mode=\"full\"} 4",
+        "piecewise_requests{state=\"running\"} 0",
+    ] {
+        assert!(text.contains(&format!("{line}\n")), "no {line} in {text}");
+    }
+    let flags = ["--max-tokens", "1", "--metrics", "no/such/folder/x"];
+    let output = piecewise(&[&args[..5], &flags].concat());
+    assert!(!output.status.success());
+    assert!(String::from_utf8(output.stderr).unwrap().contains("no/such/folder/x"));
 }

@@ -43,6 +43,20 @@ DEVICE void copy_box(u32 to, const TensorMap& map, u32 inner, u32 outer, u32 bar
                " [%0], [%1, {%2, %3}], [%4];"
                ::"r"(to), "l"(&map), "r"(inner), "r"(outer), "r"(barrier) : "memory");
 }
+// The same of boxes of several slices, by the number of the first.
+DEVICE void copy_slices(u32 to, const TensorMap& map, u32 row, u32 slice, u32 barrier) {
+  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+               " [%0], [%1, {%2, %3, %4}], [%5];"
+               ::"r"(to), "l"(&map), "r"(0), "r"(row), "r"(slice), "r"(barrier) : "memory");
+}
+// Of what is read once: the cache lets go of it first.
+DEVICE void copy_slices_once(u32 to, const TensorMap& map, u32 row, u32 slice, u32 barrier) {
+  u64 policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+               " [%0], [%1, {%2, %3, %4}], [%5], %6;"
+               ::"r"(to), "l"(&map), "r"(0), "r"(row), "r"(slice), "r"(barrier), "l"(policy) : "memory");
+}
 // To the same place in all `blocks` of the cluster, each of whose barriers counts the bytes.
 DEVICE void copy_box_to(u32 to, const TensorMap& map, u32 inner, u32 outer, u32 barrier, u16 blocks) {
   asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"

@@ -61,7 +61,8 @@ pub enum Param {
 }
 
 /// An argument as copies of boxes see it: rows of 16-bit elements, one after the other. A box is
-/// 128 bytes of each of its rows, swizzled by 128 bytes; outside the rows it holds zeros.
+/// some slices of 128 bytes of each of its rows, swizzled by 128 bytes: all rows of a slice, then
+/// those of the next; outside the rows it holds zeros.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TensorBoxes {
     /// The position of the argument, as in [`Param::Arg`]; its address is a multiple of 16.
@@ -74,6 +75,9 @@ pub struct TensorBoxes {
     pub columns: u64,
     /// Rows of a box, up to 256.
     pub box_rows: u32,
+    /// Slices of a box, up to 256. Where they are several, copies name the slice that is first, and
+    /// rows are a multiple of 128 bytes.
+    pub box_slices: u32,
 }
 
 /// A kernel and how it is launched. Equal recipes give equal bytes of source.

@@ -59,12 +59,14 @@ impl LaunchRecipe {
                     if !matches!(boxes.dtype, DType::BF16 | DType::F16)
                         || boxes.columns == 0
                         || !boxes.columns.is_multiple_of(8)
-                        || !(1..=256).contains(&boxes.box_rows) =>
+                        || !(1..=256).contains(&boxes.box_rows)
+                        || !(1..=256).contains(&boxes.box_slices)
+                        || (boxes.box_slices > 1 && !boxes.columns.is_multiple_of(64)) =>
                 {
                     return Err(format!(
-                        "`{entry}` copies boxes of {} rows of {} {}; 1 to 256 rows of a multiple \
-                         of 8 bf16 or f16 can be copied",
-                        boxes.box_rows, boxes.columns, boxes.dtype
+                        "`{entry}` copies boxes of {} slices and {} rows of {} {}; 1 to 256 of a \
+                         multiple of 8 bf16 or f16 can be copied, of 64 where slices are several",
+                        boxes.box_slices, boxes.box_rows, boxes.columns, boxes.dtype
                     ));
                 }
                 Param::Scratch(offset) if *offset >= scratch => {
@@ -209,15 +211,18 @@ mod tests {
             crowded.check(2, 65),
             Err("`scale` has 16 blocks in a cluster; 1 to 8 fit".to_owned())
         );
-        let map = |arg, columns, box_rows| {
+        let map = |arg, columns, box_rows, box_slices| {
             let rows = 1u64.into();
-            let boxes = TensorBoxes { arg, dtype: DType::BF16, rows, columns, box_rows };
+            let dtype = DType::BF16;
+            let boxes = TensorBoxes { arg, dtype, rows, columns, box_rows, box_slices };
             LaunchRecipe { params: vec![Param::TensorMap(boxes)], ..recipe() }.check(2, 65)
         };
-        assert_eq!(map(1, 64, 256), Ok(()));
-        assert_eq!(map(2, 64, 256), Err("`scale` takes argument 2 of 2".to_owned()));
-        for (columns, box_rows) in [(0, 8), (12, 8), (64, 0), (64, 257)] {
-            let error = map(0, columns, box_rows).unwrap_err();
+        assert_eq!(map(1, 72, 256, 1), Ok(()));
+        assert_eq!(map(1, 64, 256, 8), Ok(()));
+        assert_eq!(map(2, 64, 256, 1), Err("`scale` takes argument 2 of 2".to_owned()));
+        let wrong = [(0, 8, 1), (12, 8, 1), (64, 0, 1), (64, 257, 1), (64, 8, 0), (72, 8, 2)];
+        for (columns, box_rows, slices) in wrong {
+            let error = map(0, columns, box_rows, slices).unwrap_err();
             assert!(error.contains(&format!("{box_rows} rows of {columns} bf16")), "{error}");
         }
         assert!(LaunchRecipe { entry: "a\0b".to_owned(), ..recipe() }.check(2, 65).is_err());

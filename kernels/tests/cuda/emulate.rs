@@ -153,11 +153,12 @@ pub(crate) fn emulate(name: &str, case: &Case) -> Vec<Vec<u8>> {
                 Param::Scalar(Scalar::U32(d) | Scalar::U64(d)) => d.eval(&case.sizes).to_string(),
                 Param::Scalar(Scalar::F32(x)) => format!("{x:e}f"),
                 Param::TensorMap(boxes) => format!(
-                    "{{A{},{},{},{}}}",
+                    "{{A{},{},{},{},{}}}",
                     boxes.arg,
                     boxes.rows.eval(&case.sizes),
                     boxes.columns,
-                    boxes.box_rows
+                    boxes.box_rows,
+                    boxes.box_slices
                 ),
             })
             .collect();

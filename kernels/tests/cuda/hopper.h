@@ -13,13 +13,16 @@ static void emu_end_phase(EmuBarrier&x){if(x.left==0&&x.bytes==0){x.left=x.arriv
 static void barrier_arrive(u32 b){auto&x=emu_barrier(b);x.left--;emu_end_phase(x);}
 static void barrier_arrive_at(u32 b,u32 block){if(block!=0)abort();barrier_arrive(b);}
 static void barrier_arrive_expecting(u32 b,u32 bytes){auto&x=emu_barrier(b);x.left--;x.bytes+=bytes;emu_end_phase(x);}
-// A map says where rows of 16-bit elements lie, how many and how long they are, and how many a box has.
-struct TensorMap{const char*at;u64 rows,columns,box_rows;};
+// A map says where rows of 16-bit elements lie, how many and how long they are, and how many a box has,
+// of how many slices.
+struct TensorMap{const char*at;u64 rows,columns,box_rows,box_slices;};
 #define __grid_constant__
 static void copy_box(u32 to,const TensorMap&map,u32 inner,u32 outer,u32 barrier){
 for(u32 r=0;r<map.box_rows;r++)for(u32 k=0;k<64;k++){u32 at=to+r*128+k*2;at^=(at>>7&7)<<4;u16 x=0;
 if(outer+r<map.rows&&inner+k<map.columns)memcpy(&x,map.at+((outer+r)*map.columns+inner+k)*2,2);memcpy(emu_at(at),&x,2);}
 auto&b=emu_barrier(barrier);b.bytes-=map.box_rows*128;emu_end_phase(b);}
+static void copy_slices(u32 to,const TensorMap&map,u32 row,u32 slice,u32 barrier){for(u32 s=0;s<map.box_slices;s++)copy_box(to+s*(u32)map.box_rows*128,map,(slice+s)*64,row,barrier);}
+static void copy_slices_once(u32 to,const TensorMap&map,u32 row,u32 slice,u32 barrier){copy_slices(to,map,row,slice,barrier);}
 static void copy_box_to(u32 to,const TensorMap&map,u32 inner,u32 outer,u32 barrier,u16 blocks){if(blocks!=1)abort();copy_box(to,map,inner,outer,barrier);}
 static u32 cluster_rank(){return 0;}
 static Bytes16 load_shared(u32 from){return *(Bytes16*)emu_at(from);}

@@ -22,7 +22,7 @@ use crate::model::{LoweringSize, ModelError, Progress, lowering_sizes};
 use crate::symbols::SymbolTable;
 use counts::CountingStore;
 use piecewise_backend::artifact::{Artifact, Digest};
-use piecewise_backend::compiler::{CompileError, Compiler, Store};
+use piecewise_backend::compiler::{CompileError, Compiler, Footprint, Store};
 use piecewise_backend::weights::WeightLayout;
 use piecewise_ir::entity::{Entity, UniquePieceId};
 use piecewise_ir::module::{Module, Stitch, UniquePiece};
@@ -40,6 +40,8 @@ pub struct CompiledPieces {
     pub artifacts: Vec<Vec<Artifact>>,
     /// By unique piece, the layouts of its weights.
     pub layouts: Vec<Vec<WeightLayout>>,
+    /// What code and graphs take on a device of the target.
+    pub footprint: Footprint,
     /// What was compiled and what was reused.
     pub counts: CompileCounts,
     /// How long that took.
@@ -222,6 +224,7 @@ impl Lowering {
             sizes: vec![Vec::new(); unique],
             artifacts: vec![Vec::new(); unique],
             layouts: vec![Vec::new(); unique],
+            footprint: compiler.footprint(),
             counts,
             time,
         };

@@ -40,6 +40,9 @@ pub enum ConfigError {
         /// The largest that is possible.
         most: u64,
     },
+    /// A share out of its range.
+    #[error("{key} = {value} is out of range: it must be above 0 and at most 1")]
+    Share { key: &'static str, value: f64 },
     /// Two keys that contradict each other.
     #[error("{key} = {value} does not go with {other}; {remedy}")]
     Conflict {

@@ -274,22 +274,9 @@ fn nested(key: &str, value: Value) -> Table {
 
 fn nearest_key(key: &str) -> &'static str {
     let inside = |known: &&str| known.strip_prefix(key).is_some_and(|rest| rest.starts_with('.'));
-    let nearest = || RuntimeConfig::KEYS.into_iter().min_by_key(|known| edits(key, known));
-    RuntimeConfig::KEYS.into_iter().find(inside).or_else(nearest).unwrap_or("")
-}
-
-/// The fewest insertions, deletions and replacements from `a` to `b` (Levenshtein distance).
-fn edits(a: &str, b: &str) -> usize {
     // Names are short; a longer one is cut so that the work stays bounded.
-    let a: Vec<char> = a.chars().take(64).collect();
-    let mut row: Vec<usize> = (0..=b.chars().count()).collect();
-    for (i, &from) in a.iter().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, to) in b.chars().enumerate() {
-            let replaced = diagonal + usize::from(from != to);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row.last().copied().unwrap_or(0)
+    let start: String = key.chars().take(64).collect();
+    let edits = |known: &&str| strsim::damerau_levenshtein(&start, known);
+    let nearest = || RuntimeConfig::KEYS.into_iter().min_by_key(edits);
+    RuntimeConfig::KEYS.into_iter().find(inside).or_else(nearest).unwrap_or("")
 }

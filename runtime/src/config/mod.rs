@@ -4,11 +4,13 @@
 mod error;
 mod layers;
 mod resolve;
+mod schema;
 mod values;
 
 pub use error::{ConfigError, ConfigWarning};
 pub use layers::{ConfigEntry, ConfigLayers, Configured, Source};
 pub use resolve::Purpose;
+pub use schema::KeyDoc;
 pub use values::{CacheConfig, DumpConfig, RemoteUrl, RuntimeConfig, Sizes};
 
 #[cfg(test)]

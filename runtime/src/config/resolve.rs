@@ -1,7 +1,7 @@
 //! From keys to what a model is built and served with.
 
 use super::error::{ConfigError, ConfigWarning};
-use super::values::{RuntimeConfig, Sizes};
+use super::values::{MOST, RuntimeConfig, Sizes};
 use crate::batch::{RoleMap, probes};
 use crate::dispatch::Dispatcher;
 use crate::engine::EngineOptions;
@@ -13,9 +13,7 @@ use crate::symbols::{Over, SymbolClass};
 use piecewise_backend::device::Device;
 use piecewise_ir::graph::Graph;
 use piecewise_kernels::attention::PAGE_ROWS;
-
-/// Indices are `i32` on the device.
-const MOST: u64 = i32::MAX as u64;
+use std::time::Duration;
 
 /// Bytes of logits that one step may bring back.
 const LOGIT_BYTES: u64 = 256 << 20;
@@ -101,7 +99,11 @@ impl RuntimeConfig {
             fits.then_some(()).ok_or(ConfigError::Range { key, value, most })
         };
         range("max_num_tokens", self.max_num_tokens, MOST)?;
+        range("cache.max_bytes", self.cache.max_bytes, u64::MAX)?;
         range("max_seq_len", self.max_seq_len, MOST)?;
+        if let Some(value) = self.memory_fraction.filter(|&share| !(share > 0.0 && share <= 1.0)) {
+            return Err(ConfigError::Share { key: "memory_fraction", value });
+        }
         let conflict = |key, value: u64, remedy| ConfigError::Conflict {
             key,
             value: value.to_string(),
@@ -258,6 +260,8 @@ impl RuntimeConfig {
         options.max_num_tokens = options.max_num_tokens.min(self.max_num_tokens);
         options.max_num_seqs = options.max_num_seqs.min(self.max_num_seqs());
         options.max_seq_len = options.max_seq_len.min(self.max_seq_len);
+        let interval = self.stats_interval_seconds;
+        options.stats_interval = interval.map(|seconds| Duration::from_secs(seconds.get()));
         options
     }
 }

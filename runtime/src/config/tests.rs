@@ -48,30 +48,6 @@ fn activations_are_floats() {
 }
 
 #[test]
-fn the_list_of_keys_is_the_list_of_fields() {
-    let full = RuntimeConfig {
-        splitting_ops: Some(vec![]),
-        capture_num_tokens: Some(Sizes::UpTo(1)),
-        decode_batch_sizes: Some(Sizes::List(vec![1])),
-        memory_budget: Some(1),
-        max_num_rows: Some(1),
-        max_num_seqs: Some(1),
-        dtype: Some(piecewise_ir::dtype::DType::BF16),
-        dump: DumpConfig { dir: Some("d".into()), ..DumpConfig::default() },
-        cache: CacheConfig {
-            dir: Some("c".into()),
-            checksum_key_file: Some("k".into()),
-            remote_url: Some("s3://bucket".to_owned().try_into().unwrap()),
-            ..CacheConfig::default()
-        },
-        ..RuntimeConfig::default()
-    };
-    let configured = ConfigLayers::new().file("f", &toml::to_string(&full).unwrap()).unwrap();
-    let entries = configured.finish().unwrap().entries();
-    assert!(entries.iter().all(|e| e.value.is_some()), "{entries:?}");
-}
-
-#[test]
 fn what_is_wrong_is_named() {
     let file = |text: &str| config(text).unwrap_err().to_string();
     let resolved = |text: &str| config(text).unwrap().dispatcher().unwrap_err().to_string();
@@ -87,6 +63,9 @@ fn what_is_wrong_is_named() {
             file("max_num_tokens = "),
             file("[cache]\nremote_url = \"https://user:secret@host/path?sig=secret\""),
             file("[cache]\nremote_timeout_ms = 0"),
+            resolved("cache.max_bytes = 0"),
+            resolved("memory_fraction = 0.0"),
+            resolved("memory_fraction = nan"),
             resolved("max_num_tokens = 0"),
             resolved("capture_num_tokens = []"),
             resolved("capture_num_tokens = [0, 1]"),

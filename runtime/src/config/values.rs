@@ -8,8 +8,11 @@ use piecewise_ir::dtype::DType;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 
+/// Indices are `i32` on the device.
+pub(super) const MOST: u64 = i32::MAX as u64;
+
 /// Everything that can be configured.
-#[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RuntimeConfig {
     /// How far a model is compiled.
@@ -28,15 +31,19 @@ pub struct RuntimeConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decode_batch_sizes: Option<Sizes>,
     /// Tokens per sequence for which uniform batches have graphs of their own, ascending.
+    #[schemars(inner(range(min = 1)))]
     pub capture_query_lengths: Vec<u64>,
     /// The most tokens of a step; longer prompts are cut into chunks.
+    #[schemars(range(min = 1, max = MOST))]
     pub max_num_tokens: u64,
     /// The most rows of one call of the head; unset is as many as a uniform batch of
     /// `max_num_seqs` may want, at most `max_num_tokens`.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = MOST))]
     pub max_num_rows: Option<u64>,
     /// The most sequences that run at once; unset is 64, or `max_num_tokens` where that is less.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = MOST))]
     pub max_num_seqs: Option<u64>,
     /// The most frames of a step of an encoder that replays, an image being one; 0 launches
     /// videos; unset is any number.
@@ -47,10 +54,17 @@ pub struct RuntimeConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capture_item_log: Option<PathBuf>,
     /// The most tokens of a sequence, prompt and generated.
+    #[schemars(range(min = 1, max = MOST))]
     pub max_seq_len: u64,
-    /// Bytes that a model may take on the device; unset is all that is free.
+    /// Bytes that a model may take on the device, code and graphs among them; the KV pool takes whole
+    /// pages of what the rest leaves. Unset gives every sequence room at its longest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_budget: Option<u64>,
+    /// The share of what is free on the device that a model may take, above 0 and at most 1; beside
+    /// `memory_budget` the smaller of the two counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub memory_fraction: Option<f64>,
     /// Whether alternatives and algorithms are chosen by measurement.
     pub tune: TuneMode,
     /// Whether a step may run at a larger size than its count.
@@ -70,6 +84,10 @@ pub struct RuntimeConfig {
     pub capture_exclude: Vec<String>,
     /// Checks that run with every step.
     pub checks: Checks,
+    /// Seconds after which a line is logged about the steps since the last one: how many replayed,
+    /// what padding took, what runs and waits; unset logs none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stats_interval_seconds: Option<NonZeroU64>,
     /// Dumps of the pipeline.
     pub dump: DumpConfig,
     /// The compile cache.
@@ -78,11 +96,14 @@ pub struct RuntimeConfig {
     pub target: String,
     /// Of activations; unset is the checkpoint's.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "super::schema::float_types")]
     pub dtype: Option<DType>,
 }
 
 /// A list of sizes, or the default pattern up to a number.
-#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
 #[serde(untagged, expecting = "a number (the default pattern up to it) or a list of numbers")]
 pub enum Sizes {
     /// The default pattern up to this.
@@ -110,7 +131,9 @@ impl std::str::FromStr for Sizes {
 }
 
 /// Dumps of the pipeline.
-#[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
 #[serde(default, deny_unknown_fields)]
 pub struct DumpConfig {
     /// Where to; unset dumps nothing.
@@ -123,7 +146,9 @@ pub struct DumpConfig {
 }
 
 /// The compile cache.
-#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
 #[serde(default, deny_unknown_fields)]
 pub struct CacheConfig {
     /// Whether there is one.
@@ -132,6 +157,7 @@ pub struct CacheConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dir: Option<PathBuf>,
     /// How many bytes it may take.
+    #[schemars(range(min = 1))]
     pub max_bytes: u64,
     /// Whether it is used without being changed.
     pub read_only: bool,
@@ -177,7 +203,9 @@ const REMOTE_TIMEOUT_MS: NonZeroU64 = NonZeroU64::new(5000).unwrap();
 
 /// The address of an object store. Settings are shown and logged, so it holds no user, password,
 /// query or fragment.
-#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
 #[serde(try_from = "String", into = "String")]
 pub struct RemoteUrl(String);
 
@@ -222,6 +250,7 @@ impl Default for RuntimeConfig {
             capture_item_log: None,
             max_seq_len: 4096,
             memory_budget: None,
+            memory_fraction: None,
             tune: TuneMode::default(),
             padding: true,
             strict: false,
@@ -231,6 +260,7 @@ impl Default for RuntimeConfig {
             probe_capture: true,
             capture_exclude: Vec::new(),
             checks: Checks::default(),
+            stats_interval_seconds: None,
             dump: DumpConfig::default(),
             cache: CacheConfig::default(),
             target: "cpu".to_owned(),
@@ -257,7 +287,7 @@ impl RuntimeConfig {
     }
 
     /// Every key, those of tables with a dot, in the order in which they are shown.
-    pub const KEYS: [&'static str; 39] = [
+    pub const KEYS: [&'static str; 41] = [
         "level",
         "graph_mode",
         "splitting_ops",
@@ -271,6 +301,7 @@ impl RuntimeConfig {
         "capture_item_log",
         "max_seq_len",
         "memory_budget",
+        "memory_fraction",
         "tune",
         "padding",
         "strict",
@@ -282,6 +313,7 @@ impl RuntimeConfig {
         "checks.poison",
         "checks.addresses",
         "checks.compare",
+        "stats_interval_seconds",
         "dump.dir",
         "dump.passes",
         "dump.pieces",

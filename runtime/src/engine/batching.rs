@@ -9,10 +9,12 @@ use super::{
 };
 use crate::dispatch::Dispatcher;
 use crate::kv::{PagePool, SlotPool};
+use crate::metrics::{Metrics, Snapshot};
 use crate::mode::GraphMode;
-use crate::model::Ledger;
+use crate::model::{Ledger, ModelError, SuspendedWeights};
 use crate::stats::Statistics;
 use piecewise_backend::device::Device;
+use piecewise_backend::weights::WeightSource;
 use piecewise_ir::module::Module;
 
 impl<D: Device + 'static> Engine for BatchingEngine<D> {
@@ -84,6 +86,9 @@ impl<D: Device + 'static> Engine for BatchingEngine<D> {
     }
 
     fn step(&mut self, events: &mut Vec<RequestEvent>) -> Result<bool, EngineError> {
+        if self.model.suspended().is_some() {
+            return Err(ModelError::Suspended.into());
+        }
         while let Schedule::ReadFirst = self.schedule()? {
             self.read_oldest(events)?;
         }
@@ -96,6 +101,7 @@ impl<D: Device + 'static> Engine for BatchingEngine<D> {
         while self.in_flight.len() > ahead {
             self.read_oldest(events)?;
         }
+        self.tell_watchers();
         Ok(self.has_work())
     }
 
@@ -120,6 +126,7 @@ impl<D: Device + 'static> Engine for BatchingEngine<D> {
     }
 
     fn observe(&mut self, observer: StepObserver) {
+        self.model.time_steps(true);
         self.observer = Some(observer);
     }
 
@@ -141,6 +148,14 @@ impl<D: Device + 'static> Engine for BatchingEngine<D> {
 
     fn statistics(&self) -> &Statistics {
         self.model.statistics()
+    }
+
+    fn metrics(&mut self) -> Metrics {
+        self.metrics_now()
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        self.snapshot_now()
     }
 
     fn ledger(&self) -> Ledger {
@@ -166,6 +181,27 @@ impl<D: Device + 'static> Engine for BatchingEngine<D> {
 
     fn enable_graphs(&mut self) -> Result<usize, EngineError> {
         Ok(self.model.enable_graphs()?)
+    }
+
+    fn suspend(
+        &mut self,
+        weights: SuspendedWeights,
+        events: &mut Vec<RequestEvent>,
+    ) -> Result<(), EngineError> {
+        self.retire_all(events)?;
+        if self.model.suspended().is_none() {
+            self.embeddings.save(self.model.device_mut())?;
+        }
+        Ok(self.model.suspend(weights)?)
+    }
+
+    fn resume(&mut self, weights: Option<&dyn WeightSource>) -> Result<(), EngineError> {
+        self.model.resume(weights)?;
+        Ok(self.embeddings.restore(self.model.device_mut())?)
+    }
+
+    fn suspended(&self) -> Option<SuspendedWeights> {
+        self.model.suspended()
     }
 
     fn captured_graphs(&self) -> usize {

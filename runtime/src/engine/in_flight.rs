@@ -3,13 +3,11 @@
 use super::request::RequestId;
 use crate::model::Ticket;
 use piecewise_planner::IterationRecord;
-use std::time::Instant;
 
 /// A submitted step that is not read yet.
 #[derive(Debug)]
 pub(super) struct InFlight {
     pub(super) ticket: Ticket,
-    pub(super) started: Instant,
     pub(super) record: IterationRecord,
     /// Whose each row is, and of which turn.
     pub(super) rows: Vec<(RequestId, u32)>,

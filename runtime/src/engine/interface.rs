@@ -6,9 +6,11 @@ use super::{
 };
 use crate::dispatch::Dispatcher;
 use crate::kv::{PagePool, SlotPool};
+use crate::metrics::{Metrics, Snapshot};
 use crate::mode::GraphMode;
-use crate::model::Ledger;
+use crate::model::{Ledger, SuspendedWeights};
 use crate::stats::Statistics;
+use piecewise_backend::weights::WeightSource;
 use piecewise_ir::module::Module;
 
 /// Serves requests with a compiled model: requests are added, continued and removed at any time
@@ -112,6 +114,13 @@ pub trait Engine: std::fmt::Debug + Send {
     /// What the model counted.
     fn statistics(&self) -> &Statistics;
 
+    /// The metrics of this engine, in a registry that a server adds its own to. From the first call
+    /// on they are published while the engine works, and steps are timed by the device's clock.
+    fn metrics(&mut self) -> Metrics;
+
+    /// Everything that is counted, now.
+    fn snapshot(&self) -> Snapshot;
+
     /// What the model holds in memory.
     fn ledger(&self) -> Ledger;
 
@@ -137,6 +146,29 @@ pub trait Engine: std::fmt::Debug + Send {
     /// # Errors
     /// When a capture fails, and that is an error.
     fn enable_graphs(&mut self) -> Result<usize, EngineError>;
+
+    /// Gives the memory of arena and states back, and that of the weights where `weights` says so,
+    /// until [`Self::resume`]. Reads what is on its way first and appends what happened to `events`.
+    /// No request is lost: their tokens are computed again later. Graphs stay.
+    ///
+    /// # Errors
+    /// When work before failed, or the device does not give memory back.
+    fn suspend(
+        &mut self,
+        weights: SuspendedWeights,
+        events: &mut Vec<RequestEvent>,
+    ) -> Result<(), EngineError>;
+
+    /// Takes the memory back at the same addresses and goes on; weights that were dropped are made
+    /// from `weights`. Does nothing where the engine is not suspended.
+    ///
+    /// # Errors
+    /// When memory is short, or dropped weights are not given or can't be made; the engine stays
+    /// suspended.
+    fn resume(&mut self, weights: Option<&dyn WeightSource>) -> Result<(), EngineError>;
+
+    /// What became of the weights, where the engine is suspended.
+    fn suspended(&self) -> Option<SuspendedWeights>;
 
     /// Graphs captured so far.
     fn captured_graphs(&self) -> usize;

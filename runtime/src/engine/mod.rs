@@ -24,6 +24,7 @@ mod rows;
 mod schedule;
 mod sequence;
 mod step;
+mod watch;
 
 pub use error::EngineError;
 pub use interface::Engine;
@@ -39,11 +40,13 @@ use crate::checks::KvPoison;
 pub use crate::kv::{RowsError, RowsId};
 
 use crate::kv::{EmbeddingPool, PagePool, SlotPool};
+use crate::metrics::Ticker;
 use crate::model::CompiledModel;
 use in_flight::InFlight;
 use piecewise_backend::device::Device;
 use sequence::Sequence;
 use std::collections::{BTreeMap, VecDeque};
+use watch::Watchers;
 
 /// The [`Engine`] of a device: continuous batching.
 pub struct BatchingEngine<D: Device> {
@@ -69,7 +72,7 @@ pub struct BatchingEngine<D: Device> {
     preemptions: u64,
     poison: Option<KvPoison>,
     observer: Option<StepObserver>,
-    last_done: Option<std::time::Instant>,
+    watchers: Watchers,
 }
 
 impl<D: Device> BatchingEngine<D> {
@@ -90,6 +93,7 @@ impl<D: Device> BatchingEngine<D> {
         };
         let poison = model.checks().poison.then(|| KvPoison::new(graph, model.memory()));
         let seqs = options.max_num_seqs as usize;
+        let ticker = options.stats_interval.map(Ticker::new);
         Ok(Self {
             batch: BatchBuffers::new(roles.clone()),
             pool: PagePool::new(roles.kv_rows),
@@ -107,7 +111,7 @@ impl<D: Device> BatchingEngine<D> {
             preemptions: 0,
             poison,
             observer: None,
-            last_done: None,
+            watchers: Watchers { ticker, ..Watchers::default() },
             model,
             options,
             roles,

@@ -2,8 +2,8 @@
 
 use piecewise_planner::IterationRecord;
 
-/// Is called with every step that was read back. Its wall time is from its submit, or the end of
-/// the step before where that came later, to its end.
+/// Is called with every step that was read back, with its wall time and the device's (see
+/// [`StepTimes`](crate::model::StepTimes)).
 pub type StepObserver = Box<dyn FnMut(&IterationRecord) + Send>;
 
 /// A count of a step, which the bounds of a model keep far below the limit.

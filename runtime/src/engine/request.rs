@@ -6,6 +6,7 @@ use crate::kv::RowsId;
 use crate::model::CompiledModel;
 use crate::symbols::SymbolClass;
 use piecewise_backend::device::Device;
+use std::time::Duration;
 
 /// A request's number; never used twice by an engine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -167,6 +168,8 @@ pub struct EngineOptions {
     pub vocab: u64,
     /// Whether a step may be submitted before the one before it is read.
     pub run_ahead: bool,
+    /// How often a line about the steps since the last one is logged; `None` is never.
+    pub stats_interval: Option<Duration>,
 }
 
 impl EngineOptions {
@@ -179,6 +182,7 @@ impl EngineOptions {
             max_seq_len: limits.positions,
             vocab: limits.vocab,
             run_ahead: true,
+            stats_interval: None,
         }
     }
 

@@ -1,6 +1,6 @@
 //! The schedule: which sequences bring how many tokens to the next step.
 
-use super::request::RequestId;
+use super::request::{RequestEvent, RequestId};
 use super::sequence::Sequence;
 use super::{BatchingEngine, EngineError};
 use crate::kv::{PageTable, PoolFull};
@@ -22,7 +22,7 @@ pub(super) enum Schedule {
     ReadFirst,
 }
 
-impl<D: Device> BatchingEngine<D> {
+impl<D: Device + 'static> BatchingEngine<D> {
     /// Plans the next step; every planned sequence has its pages.
     pub(super) fn schedule(&mut self) -> Result<Schedule, EngineError> {
         loop {
@@ -126,13 +126,29 @@ impl<D: Device> BatchingEngine<D> {
 
     /// Sends the sequence admitted last back to wait. Nothing is in flight.
     fn preempt_last(&mut self) {
-        let Some(id) = self.running.pop() else { return };
-        let Some(sequence) = self.sequences.get_mut(&id) else { return };
+        let Some(id) = self.send_last_back() else { return };
+        self.preemptions += 1;
+        tracing::debug!("request {id} is preempted: the KV pool is full");
+    }
+
+    fn send_last_back(&mut self) -> Option<RequestId> {
+        let id = self.running.pop()?;
+        let sequence = self.sequences.get_mut(&id)?;
         sequence.release(&mut self.pool, &mut self.slots);
         self.entries.extend(sequence.entry.take());
         self.waiting.push_front(id);
-        self.preemptions += 1;
-        tracing::debug!("request {id} is preempted: the KV pool is full");
+        Some(id)
+    }
+
+    /// Reads what is in flight and takes every sequence's memory, running or not: all that is left of
+    /// them is their ids.
+    pub(super) fn retire_all(&mut self, events: &mut Vec<RequestEvent>) -> Result<(), EngineError> {
+        while !self.in_flight.is_empty() {
+            self.read_oldest(events)?;
+        }
+        while self.send_last_back().is_some() {}
+        while self.reclaim_any() {}
+        Ok(())
     }
 
     /// Fails where nothing runs, nothing is in flight and still nobody can be let in.

@@ -12,7 +12,7 @@ use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::device::Device;
 use piecewise_planner::IterationRecord;
 use std::borrow::Cow;
-use std::time::Instant;
+use std::time::Duration;
 
 impl<D: Device + 'static> BatchingEngine<D> {
     /// Forgets a step that could not be submitted. What is in flight is read first: after that no
@@ -44,7 +44,6 @@ impl<D: Device + 'static> BatchingEngine<D> {
     }
 
     pub(super) fn submit(&mut self) -> Result<(), EngineError> {
-        let started = Instant::now();
         if let Some(poison) = &self.poison {
             let sequences = self.sequences.values();
             let live = sequences.map(|sequence| (&sequence.table, sequence.computed));
@@ -107,7 +106,7 @@ impl<D: Device + 'static> BatchingEngine<D> {
             gpu_us: None,
             wall_us: None,
         };
-        self.in_flight.push_back(InFlight { ticket, started, record, rows });
+        self.in_flight.push_back(InFlight { ticket, record, rows });
         Ok(())
     }
 
@@ -121,7 +120,6 @@ impl<D: Device + 'static> BatchingEngine<D> {
             Some(output) if !step.rows.is_empty() => outputs.bytes(output)?,
             _ => &[],
         };
-        let ended = Instant::now();
         let vocab = self.options.vocab;
         let mut bad = None;
         for (&(request, turn), id) in step.rows.iter().zip(sampled.chunks_exact(4)) {
@@ -159,9 +157,10 @@ impl<D: Device + 'static> BatchingEngine<D> {
                 rows.iter().for_each(|given| self.embeddings.end_use(given.rows));
             }
         }
-        let since = self.last_done.map_or(step.started, |done| done.max(step.started));
-        step.record.wall_us = Some(ended.saturating_duration_since(since).as_secs_f64() * 1e6);
-        self.last_done = Some(ended);
+        let microseconds = |time: Duration| time.as_secs_f64() * 1e6;
+        let times = self.model.step_times(&step.ticket);
+        step.record.wall_us = times.map(|times| microseconds(times.wall));
+        step.record.gpu_us = times.and_then(|times| times.gpu).map(microseconds);
         if let Some(observer) = &mut self.observer {
             observer(&step.record);
         }

@@ -1,7 +1,9 @@
 use super::*;
 use crate::batch::Sampling;
+use crate::metrics::Snapshot;
 use crate::mode::{GraphMode, StepMode};
-use crate::model::OnCaptureFailure;
+use crate::model::{OnCaptureFailure, SuspendedWeights};
+use crate::stats::{Histogram, Statistics};
 use crate::testing::{Bounds, Setup, VOCAB, next_id};
 use piecewise_ir::testing::soak;
 use proptest::prelude::*;
@@ -233,6 +235,37 @@ fn decode_runs_one_step_ahead_of_what_was_read() {
 }
 
 #[test]
+fn what_is_published_is_what_ran() {
+    let mut engine = engine(&Setup::default(), true);
+    let metrics = engine.metrics();
+    assert_eq!(metrics.snapshot().statistics.steps, 0);
+    let records = Arc::new(Mutex::new(Vec::new()));
+    let sink = records.clone();
+    engine.observe(Box::new(move |record| sink.lock().unwrap().push(record.clone())));
+    engine.set_graph_mode(GraphMode::FullDecodeOnly).unwrap();
+    for prompt in 1..5 {
+        engine.add(Request::new(vec![1; prompt], 3)).unwrap();
+    }
+    engine.run(&mut Vec::new()).unwrap();
+    let Snapshot { statistics, load, graphs, .. } = metrics.snapshot();
+    assert_eq!(statistics, *engine.statistics());
+    assert_eq!(statistics.hits() + statistics.misses(), statistics.steps);
+    assert_eq!(statistics.misses[Statistics::LAUNCHED_BY_MODE], 1, "the step of prompts");
+    assert_eq!((load.running, load.free_kv_pages), (0, load.kv_pages));
+    assert_eq!(graphs, engine.captured_graphs() as u64);
+    let times = |histograms: &[Histogram; 3]| histograms.iter().map(Histogram::count).sum::<u64>();
+    assert_eq!(times(&statistics.gpu_time), statistics.steps);
+    assert_eq!(times(&statistics.wall_time), statistics.steps);
+    // The fake device takes a microsecond for each command.
+    let records = records.lock().unwrap();
+    let gpu_us: f64 = records.iter().map(|record| record.gpu_us.unwrap()).sum();
+    let counted: std::time::Duration = statistics.gpu_time.iter().map(|h| h.sum).sum();
+    assert!((gpu_us - counted.as_secs_f64() * 1e6).abs() < 1e-6);
+    assert!(records.iter().all(|record| record.gpu_us.unwrap() >= 3.0), "in, run, out");
+    assert!(metrics.text().unwrap().contains("piecewise_steps_total{mode=\"full\",size="));
+}
+
+#[test]
 fn tokens_past_a_stop_id_are_dropped_and_the_conversation_goes_on() {
     let mut engine = engine(&Setup::default(), true);
     let first = next_id(&[5], Sampling::default());
@@ -409,4 +442,45 @@ fn usage_tells_what_a_turn_took() {
         ]
     );
     assert_eq!(engine.usage(id), None);
+}
+
+#[test]
+fn suspended_requests_lose_nothing_and_go_on() {
+    let setup = Setup { bounds: Bounds { tokens: 8, ..Bounds::default() }, ..Setup::default() };
+    for steps in 0..6 {
+        let mut engine = engine(&setup, true);
+        let mut requests = Vec::new();
+        for prompt in 1..5u32 {
+            let request =
+                Request { keep: prompt == 2, ..Request::new(vec![prompt; 5], prompt.into()) };
+            requests.push((engine.add(request.clone()).unwrap(), request));
+        }
+        let mut events = Vec::new();
+        for _ in 0..steps {
+            engine.step(&mut events).unwrap();
+        }
+        let captured = engine.statistics().captures;
+        engine.suspend(SuspendedWeights::Keep, &mut events).unwrap();
+        assert_eq!(engine.suspended(), Some(SuspendedWeights::Keep));
+        assert_eq!(engine.pool().free_pages(), engine.pool().pages());
+        let error = engine.step(&mut events).unwrap_err();
+        assert!(error.to_string().contains("suspended"), "{error}");
+        engine.add(Request::new([9], 2)).unwrap();
+        engine.resume(None).unwrap();
+        engine.run(&mut events).unwrap();
+        for (id, request) in &requests {
+            let (expected, reason) = simulate(&request.prompt, request, 1 << 20);
+            assert_eq!(collect(&events, *id), (expected, Some(reason)), "after {steps} steps");
+        }
+        let (id, request) = &requests[1];
+        let more = Request { prompt: vec![3], keep: false, ..request.clone() };
+        let ids = engine.ids(*id).unwrap().to_vec();
+        engine.extend(*id, more.clone()).unwrap();
+        events.clear();
+        engine.run(&mut events).unwrap();
+        let (expected, _) = simulate(&[&ids[..], &[3]].concat(), &more, 1 << 20);
+        assert_eq!(collect(&events, *id).0, expected, "a conversation that was kept goes on");
+        assert_eq!(engine.statistics().captures, captured, "graphs stay");
+        assert_eq!(engine.preemptions(), 0);
+    }
 }

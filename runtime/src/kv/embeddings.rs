@@ -70,6 +70,8 @@ pub(crate) struct EmbeddingPool {
     free: BTreeSet<u32>,
     held: BTreeMap<RowsId, Held>,
     next_id: u64,
+    /// Bytes of rows by number, while the state's memory is given back.
+    saved: Vec<(u32, Vec<u8>)>,
 }
 
 impl EmbeddingPool {
@@ -89,6 +91,7 @@ impl EmbeddingPool {
             free: free.collect(),
             held: BTreeMap::new(),
             next_id: 0,
+            saved: Vec::new(),
         }
     }
 
@@ -157,6 +160,30 @@ impl EmbeddingPool {
         {
             self.free.extend(held.rows);
         }
+    }
+
+    /// Reads every row that is held: the state's memory is about to be given back.
+    pub(crate) fn save<D: Device>(&mut self, device: &mut D) -> Result<(), DeviceError> {
+        let Some(state) = self.state else { return Ok(()) };
+        let bytes = 4 * self.width;
+        let mut saved = Vec::new();
+        for &row in self.held.values().flat_map(|held| &held.rows) {
+            let mut read = vec![0; bytes as usize];
+            device.read(state.offset(u64::from(row) * bytes), &mut read)?;
+            saved.push((row, read));
+        }
+        self.saved = saved;
+        Ok(())
+    }
+
+    /// Writes what was saved into the state's memory again.
+    pub(crate) fn restore<D: Device>(&mut self, device: &mut D) -> Result<(), DeviceError> {
+        let Some(state) = self.state else { return Ok(()) };
+        for (row, bytes) in &self.saved {
+            device.write(state.offset(u64::from(*row) * 4 * self.width), bytes)?;
+        }
+        self.saved.clear();
+        Ok(())
     }
 
     /// How many rows are free.

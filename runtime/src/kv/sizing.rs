@@ -1,10 +1,8 @@
 //! How many rows of the KV pool fit in what a memory budget leaves.
 
-use crate::model::Ledger;
 use crate::roles;
-use piecewise_ir::entity::{Entity, Symbol};
+use piecewise_ir::entity::Symbol;
 use piecewise_ir::graph::Graph;
-use piecewise_ir::module::ArenaLayout;
 use piecewise_kernels::attention::PAGE_ROWS;
 
 /// Alignment of states in bytes, which rounds each one up.
@@ -26,12 +24,16 @@ pub enum SizingError {
     TwoPools { state: String, first: String },
     /// The budget leaves too little.
     #[error(
-        "memory_budget = {budget} bytes leaves {left} for KV after {fixed} bytes of weights, \
-         arena and other states, but one sequence of max_seq_len = {max_seq_len} needs {needed}; \
-         raise memory_budget or lower max_seq_len or max_num_tokens"
+        "{from} = {budget} bytes leaves {left} for KV after {fixed} bytes of weights, arena, other \
+         states, code and graphs, but one sequence of max_seq_len = {max_seq_len} needs {needed}; \
+         {fits}, or at least {} bytes are needed", fixed + needed
     )]
     TooLittle {
+        /// The key that says how much there is, with what it comes from.
+        from: &'static str,
         budget: u64,
+        /// What would fit, in words.
+        fits: String,
         /// Bytes of everything but KV.
         fixed: u64,
         /// What is left in bytes.
@@ -82,29 +84,20 @@ impl KvShape {
         Ok(shape)
     }
 
-    /// Bytes that a model takes besides KV: slots, scratch, weights and other states.
-    pub fn fixed_bytes(&self, graph: &Graph, layout: &ArenaLayout, scratch: u64) -> u64 {
-        let mut bounds: Vec<u64> = graph.symbols().values().map(|decl| decl.max).collect();
-        if let Some(rows) = self.rows {
-            bounds[rows.index()] = 0;
-        }
-        Ledger::new(graph, layout, scratch, &bounds).total()
-    }
-
     /// Bytes that `rows` rows take, alignment included; saturating.
     pub fn bytes(&self, rows: u64) -> u64 {
         let state = |row: &u64| row.saturating_mul(rows).checked_next_multiple_of(ALIGN);
         self.row_bytes.iter().map(|row| state(row).unwrap_or(u64::MAX)).fold(0, u64::saturating_add)
     }
 
-    /// The most rows, in whole pages and at most `most`, that fit in `budget` bytes beside
-    /// `fixed` bytes of everything else.
+    /// The most rows, in whole pages and at most `most`, that fit in `budget` bytes, which come from
+    /// the key `from`, beside `fixed` bytes of everything else.
     ///
     /// # Errors
     /// When one sequence of `max_seq_len` rows does not fit.
     pub fn rows_within(
         &self,
-        budget: u64,
+        (from, budget): (&'static str, u64),
         fixed: u64,
         max_seq_len: u64,
         most: u64,
@@ -113,11 +106,21 @@ impl KvShape {
         let least = max_seq_len.next_multiple_of(PAGE_ROWS);
         let needed = self.bytes(least);
         if fixed > budget || needed > left {
-            return Err(SizingError::TooLittle { budget, fixed, left, max_seq_len, needed });
+            let fits = match self.pages_within(left, 0, least / PAGE_ROWS) {
+                0 => "no length fits: lower max_num_tokens".to_owned(),
+                pages => format!("max_seq_len = {} would fit", pages * PAGE_ROWS),
+            };
+            let too_little =
+                SizingError::TooLittle { from, budget, fits, fixed, left, max_seq_len, needed };
+            return Err(too_little);
         }
-        let most_pages = (most / PAGE_ROWS).max(least / PAGE_ROWS);
-        // Alignment makes bytes a step function of rows, so the bound is searched for.
-        let (mut low, mut high) = (least / PAGE_ROWS, most_pages);
+        let least = least / PAGE_ROWS;
+        Ok(self.pages_within(left, least, (most / PAGE_ROWS).max(least)) * PAGE_ROWS)
+    }
+
+    /// The most pages from `low`, which fit, to `high` that fit in `left` bytes. Alignment makes bytes
+    /// a step function of rows, so the bound is searched for.
+    fn pages_within(&self, left: u64, mut low: u64, mut high: u64) -> u64 {
         while low < high {
             let middle = low + (high - low).div_ceil(2);
             if self.bytes(middle * PAGE_ROWS) <= left {
@@ -126,14 +129,16 @@ impl KvShape {
                 high = middle - 1;
             }
         }
-        Ok(low * PAGE_ROWS)
+        low
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Ledger;
     use crate::testing::{Bounds, fake_module};
+    use piecewise_ir::module::Module;
     use proptest::prelude::*;
 
     fn shape(row_bytes: Vec<u64>) -> KvShape {
@@ -149,7 +154,7 @@ mod tests {
             max_seq_len in 1u64..400,
         ) {
             let kv = shape(row_bytes);
-            match kv.rows_within(budget, fixed, max_seq_len, u64::MAX / 2) {
+            match kv.rows_within(("memory_budget", budget), fixed, max_seq_len, u64::MAX / 2) {
                 Ok(rows) => {
                     prop_assert_eq!(rows % PAGE_ROWS, 0);
                     prop_assert!(rows >= max_seq_len);
@@ -169,19 +174,21 @@ mod tests {
     fn a_model_of_these_rows_takes_the_budget_to_the_page() {
         let mut bounds = Bounds::default();
         let module = fake_module(bounds);
-        let layout = module.layout().unwrap();
         let kv = KvShape::of(module.graph()).unwrap();
-        let fixed = kv.fixed_bytes(module.graph(), layout, 1000);
-        bounds.kv_rows = kv.rows_within(fixed + 10_000, fixed, 100, 1 << 20).unwrap();
+        let ledger = |module: &Module| {
+            let layout = module.layout().unwrap();
+            Ledger::new(module.graph(), layout, 1000, &layout.bounds)
+        };
+        let fixed = ledger(&module).total() - kv.bytes(bounds.kv_rows);
+        bounds.kv_rows =
+            kv.rows_within(("memory_budget", fixed + 10_000), fixed, 100, 1 << 20).unwrap();
         assert_eq!(bounds.kv_rows, 10_000 / 256 * 64);
         let module = fake_module(bounds);
-        let maxima = &module.layout().unwrap().bounds;
-        let ledger = Ledger::new(module.graph(), module.layout().unwrap(), 1000, maxima);
-        assert_eq!(ledger.total(), fixed + kv.bytes(bounds.kv_rows));
+        assert_eq!(ledger(&module).total(), fixed + kv.bytes(bounds.kv_rows));
     }
 
     #[test]
     fn no_more_rows_than_can_be_used() {
-        assert_eq!(shape(vec![4]).rows_within(1 << 40, 0, 10, 64), Ok(64));
+        assert_eq!(shape(vec![4]).rows_within(("memory_budget", 1 << 40), 0, 10, 64), Ok(64));
     }
 }

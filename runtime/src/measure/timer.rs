@@ -104,7 +104,7 @@ impl<D: MeasuredDevice> ModelTimer<D> {
         step: &PlannedStep,
     ) -> Result<InFlight<D::Mark>, MeasureError> {
         let before = self.model.device().launch_counts();
-        let start = self.model.device_mut().mark()?;
+        let start = self.model.device_mut().mark(None)?;
         let started = Instant::now();
         self.batch.clear();
         for chunk in &step.chunks {
@@ -114,7 +114,7 @@ impl<D: MeasuredDevice> ModelTimer<D> {
         }
         let ticket = self.model.submit(&self.batch.view()?.data())?;
         let submit = started.elapsed();
-        let end = self.model.device_mut().mark()?;
+        let end = self.model.device_mut().mark(None)?;
         let launches = self.model.device().launch_counts().since(before);
         let Some(report) = self.model.last_step() else {
             let reason = "left no report".to_owned();

@@ -3,6 +3,7 @@
 use super::CompiledModel;
 use super::bind::BindSite;
 use super::choose::choose;
+use super::clock::StepClock;
 use super::error::ModelError;
 use super::graphs::{GraphSet, OnCaptureFailure};
 use super::launches::check_artifacts;
@@ -70,7 +71,16 @@ pub struct BuildTimes {
 
 /// When graphs are captured.
 #[derive(
-    Clone, Copy, PartialEq, Eq, Hash, Debug, Default, serde::Serialize, serde::Deserialize,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Hash,
+    Debug,
+    Default,
+    serde::Serialize,
+    serde::Deserialize,
+    schemars::JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum CaptureWhen {
@@ -82,7 +92,17 @@ pub enum CaptureWhen {
 }
 
 /// Checks that run with every step, for debugging.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Debug,
+    Default,
+    serde::Serialize,
+    serde::Deserialize,
+    schemars::JsonSchema,
+)]
 #[serde(default, deny_unknown_fields)]
 pub struct Checks {
     /// Fill float padding and dead bytes with NaN before each step.
@@ -119,9 +139,14 @@ impl<D: Device> CompiledModel<D> {
         let check_end = started.elapsed();
         let artifacts = compiled.artifacts.iter().flatten();
         let scratch = artifacts.map(Artifact::scratch).max().unwrap_or(0);
-        let ledger = Ledger::new(module.graph(), layout, scratch, symbols.bounds());
+        let lowered = stitch.unique.keys().zip(&compiled.artifacts);
+        let lowered = lowered.flat_map(|(unique, list)| list.iter().map(move |a| (unique, a)));
+        let (read, logit_rows) = (&options.read_outputs, options.max_logit_rows);
+        let ledger = Ledger::new(module.graph(), layout, scratch, symbols.bounds())
+            .with_code(&module, &symbols, &dispatcher, lowered, compiled.footprint)
+            .with_pinned(&module, &symbols, read, logit_rows);
         let memory = Memory::reserve(&mut device, &module, layout, ledger)?;
-        load_weights(&mut device, &module, &memory, &compiled, weights, progress)?;
+        load_weights(&mut device, &module, &memory, &compiled.layouts, weights, progress)?;
         let loaded = device.record(None)?;
         device.wait(&loaded)?;
         let load_end = started.elapsed();
@@ -161,6 +186,7 @@ impl<D: Device> CompiledModel<D> {
             graphs: GraphSet::default(),
             members,
             staging,
+            clock: StepClock::new(),
             memory,
             symbols,
             dispatcher,
@@ -182,6 +208,8 @@ impl<D: Device> CompiledModel<D> {
             lowered: None,
             times: BuildTimes::default(),
             launches_only: false,
+            suspended: None,
+            weight_layouts: compiled.layouts,
             device,
         };
         let bind_end = started.elapsed();
@@ -226,28 +254,29 @@ fn custom_ops_mutate_states(module: &Module) -> bool {
     })
 }
 
-fn load_weights<D: Device>(
+/// Makes the weights; `layouts` are those of each unique piece's.
+pub(super) fn load_weights<D: Device>(
     device: &mut D,
     module: &Module,
     memory: &Memory,
-    compiled: &CompiledPieces,
+    layouts: &[Vec<WeightLayout>],
     source: &dyn WeightSource,
     progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<(), ModelError> {
     let graph = module.graph();
-    let mut layouts = vec![WeightLayout::default(); graph.value_count()];
+    let mut of_values = vec![WeightLayout::default(); graph.value_count()];
     if let Some(stitch) = module.stitch() {
         for usage in stitch.uses.values() {
             let inputs = stitch.unique[usage.unique].graph.inputs().len();
-            for (i, layout) in compiled.layouts[usage.unique.index()].iter().enumerate() {
-                layouts[usage.operands[inputs + i].index()] = *layout;
+            for (i, layout) in layouts[usage.unique.index()].iter().enumerate() {
+                of_values[usage.operands[inputs + i].index()] = *layout;
             }
         }
     }
     let total = graph.weights().len();
     for (i, weight) in graph.weights().iter().enumerate() {
         let Some(to) = memory.address(graph, weight.value) else { continue };
-        device.materialize(&weight.recipe, layouts[weight.value.index()], source, to)?;
+        device.materialize(&weight.recipe, of_values[weight.value.index()], source, to)?;
         progress(Progress::Loading { done: i + 1, total });
     }
     Ok(())

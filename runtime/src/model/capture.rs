@@ -6,7 +6,7 @@ use super::error::ModelError;
 use super::graphs::{GraphKey, GraphSet, GraphSlot, OnCaptureFailure};
 use super::programs::Member;
 use super::progress::Progress;
-use crate::dispatch::{Dispatch, OpSupport, StepSizes};
+use crate::dispatch::{Dispatch, FallbackReason, OpSupport, StepSizes};
 use crate::mode::{GraphMode, StepMode};
 use crate::symbols::SymbolClass;
 use piecewise_backend::artifact::PieceSize;
@@ -106,7 +106,17 @@ impl<D: Device> CompiledModel<D> {
             });
         let pieces: Vec<Vec<PieceSize>> = pieces.collect();
         let full = dispatcher.full_graph_sizes();
-        self.stats.prepare(pieces.iter().flatten().copied(), full.iter().map(StepSizes::whole));
+        let tokens = dispatcher.tokens.sizes().iter().map(|&size| PieceSize::Exact(size));
+        let whole = || full.iter().map(StepSizes::whole);
+        let uniform = dispatcher
+            .decode_batches()
+            .map(|(sequences, query_length)| PieceSize::Uniform { sequences, query_length });
+        self.stats.prepare(
+            FallbackReason::ALL.into_iter().map(FallbackReason::name),
+            pieces.iter().flatten().copied(),
+            whole(),
+            tokens.chain(whole()).chain(uniform),
+        );
         self.graphs.list(pieces, full);
     }
 
@@ -158,6 +168,7 @@ impl<D: Device> CompiledModel<D> {
         mode: GraphMode,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Vec<CapturedGraph>, ModelError> {
+        self.check_awake()?;
         self.wait_idle()?;
         self.graphs = GraphSet::default();
         self.capture_when = CaptureWhen::Startup;
@@ -169,7 +180,7 @@ impl<D: Device> CompiledModel<D> {
     }
 
     /// Waits for everything that was submitted: a graph is not dropped while it runs.
-    fn wait_idle(&mut self) -> Result<(), ModelError> {
+    pub(super) fn wait_idle(&mut self) -> Result<(), ModelError> {
         let end = self.device.record(None)?;
         Ok(self.device.wait(&end)?)
     }
@@ -180,6 +191,7 @@ impl<D: Device> CompiledModel<D> {
         progress: &mut dyn FnMut(Progress),
         mut took: Option<&mut Vec<CapturedGraph>>,
     ) -> Result<(), ModelError> {
+        self.check_awake()?;
         let mut keys = self.graphs.keys();
         let Self { graphs, capture_attempts, .. } = self;
         let lacks = |key: &GraphKey| {
@@ -270,7 +282,9 @@ impl<D: Device> CompiledModel<D> {
                 (label, vec![member.at(size)], by_symbol)
             }
         };
+        let started = Instant::now();
         let result = slot.capture(|| device.capture(&label, &programs, &by_symbol));
+        self.stats.capture_time += started.elapsed();
         self.settle(result, on_failure)
     }
 

@@ -63,6 +63,12 @@ pub enum ModelError {
     /// A step that did not replay, in strict mode.
     #[error("strict: a step of {tokens} tokens did not replay ({reason})")]
     Strict { tokens: u64, reason: &'static str },
+    /// A model that gave its memory back.
+    #[error("the model is suspended and has no memory; resume it first")]
+    Suspended,
+    /// Weights that were dropped and are not brought again.
+    #[error("the weights were dropped when the model was suspended; resume it with their source")]
+    NoWeights,
     /// A layer that is not to be captured and is not there.
     #[error("capture_exclude: no layer is called `{layer}`; layers are called {known}, ..")]
     NoLayer { layer: String, known: String },

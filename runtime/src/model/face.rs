@@ -1,11 +1,15 @@
 //! A compiled model whose device is chosen at run time.
 
-use super::{BuildTimes, CompiledModel, Ledger, ModelError, Outputs, StepData, StepReport, Ticket};
+use super::{
+    BuildTimes, CompiledModel, Ledger, ModelError, Outputs, StepData, StepReport, SuspendedWeights,
+    Ticket,
+};
 use crate::dispatch::Dispatcher;
 use crate::mode::GraphMode;
 use crate::stats::Statistics;
 use crate::symbols::SymbolTable;
 use piecewise_backend::device::Device;
+use piecewise_backend::weights::WeightSource;
 use piecewise_ir::module::Module;
 use std::any::Any;
 
@@ -52,6 +56,18 @@ pub trait Model: Any + std::fmt::Debug + Send {
     /// # Errors
     /// As there.
     fn enable_graphs(&mut self) -> Result<usize, ModelError>;
+
+    /// [`CompiledModel::suspend`].
+    ///
+    /// # Errors
+    /// As there.
+    fn suspend(&mut self, weights: SuspendedWeights) -> Result<(), ModelError>;
+
+    /// [`CompiledModel::resume`].
+    ///
+    /// # Errors
+    /// As there.
+    fn resume(&mut self, weights: Option<&dyn WeightSource>) -> Result<(), ModelError>;
 
     /// [`CompiledModel::submit`].
     ///
@@ -113,6 +129,14 @@ impl<D: Device + 'static> Model for CompiledModel<D> {
 
     fn enable_graphs(&mut self) -> Result<usize, ModelError> {
         self.enable_graphs()
+    }
+
+    fn suspend(&mut self, weights: SuspendedWeights) -> Result<(), ModelError> {
+        self.suspend(weights)
+    }
+
+    fn resume(&mut self, weights: Option<&dyn WeightSource>) -> Result<(), ModelError> {
+        self.resume(weights)
     }
 
     fn submit(&mut self, step: &StepData<'_>) -> Result<Ticket, ModelError> {

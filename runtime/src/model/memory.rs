@@ -8,7 +8,8 @@ use piecewise_ir::module::{ArenaLayout, Module};
 /// Alignment of weights and states, in bytes.
 const ALIGN: u64 = 256;
 
-/// Bytes that a model takes on the device, exact before anything is allocated.
+/// Bytes that a model takes, known before anything is allocated: exact for its data, estimated for
+/// code and graphs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
 pub struct Ledger {
     /// Slots of the arena.
@@ -19,6 +20,12 @@ pub struct Ledger {
     pub weights: u64,
     /// States: the KV cache and sampled ids.
     pub states: u64,
+    /// Code of the kernels, by the size of their images.
+    pub modules: u64,
+    /// Captured graphs, by a model of what a launch in one takes.
+    pub graphs: u64,
+    /// Pinned blocks of the host: no memory of the device.
+    pub pinned: u64,
 }
 
 impl Ledger {
@@ -30,12 +37,14 @@ impl Ledger {
             scratch: scratch.next_multiple_of(ALIGN),
             weights: graph.weights().iter().map(|w| bytes(w.value)).sum(),
             states: graph.states().iter().map(|s| bytes(s.value)).sum(),
+            ..Self::default()
         }
     }
 
-    /// The sum.
+    /// All of it that is on the device.
     pub fn total(&self) -> u64 {
-        self.slots + self.scratch + self.weights + self.states
+        let data = self.slots + self.scratch + self.weights + self.states;
+        data + self.modules + self.graphs
     }
 }
 

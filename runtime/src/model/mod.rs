@@ -5,9 +5,11 @@ mod bind;
 mod build;
 mod capture;
 mod choose;
+mod clock;
 mod compare;
 mod error;
 mod face;
+mod footprint;
 mod graphs;
 mod launches;
 mod lowering;
@@ -19,9 +21,11 @@ mod staging;
 mod step;
 mod step_data;
 mod step_launches;
+mod suspend;
 
 pub use build::{BuildOptions, BuildTimes, CaptureWhen, Checks};
 pub use capture::{CapturedGraph, GraphKind};
+pub use clock::StepTimes;
 pub use error::ModelError;
 pub use face::Model;
 pub use graphs::{GraphKey, GraphSlot, OnCaptureFailure};
@@ -32,12 +36,15 @@ pub(crate) use staging::POISON;
 pub use step::{Outputs, StepReport, Ticket};
 pub use step_data::StepData;
 pub use step_launches::StepLaunch;
+pub use suspend::SuspendedWeights;
 
 use crate::dispatch::Dispatcher;
 use crate::stats::Statistics;
 use crate::symbols::SymbolTable;
+use clock::StepClock;
 use graphs::GraphSet;
 use piecewise_backend::device::Device;
+use piecewise_backend::weights::WeightLayout;
 use piecewise_ir::module::Module;
 use programs::Members;
 use staging::Staging;
@@ -50,6 +57,7 @@ pub struct CompiledModel<D: Device> {
     graphs: GraphSet<D::Captured>,
     members: Members<D::Program>,
     staging: Staging<D::Event>,
+    clock: StepClock<D::Mark>,
     memory: Memory,
     symbols: SymbolTable,
     dispatcher: Dispatcher,
@@ -67,6 +75,8 @@ pub struct CompiledModel<D: Device> {
     lowered: Option<String>,
     times: BuildTimes,
     launches_only: bool,
+    suspended: Option<SuspendedWeights>,
+    weight_layouts: Vec<Vec<WeightLayout>>,
     device: D,
 }
 
@@ -120,6 +130,16 @@ impl<D: Device> CompiledModel<D> {
     /// What was counted since the model was built.
     pub fn statistics(&self) -> &Statistics {
         &self.stats
+    }
+
+    /// Whether the steps to come are timed by the device's clock, by a mark at either end of each.
+    pub fn time_steps(&mut self, by_device: bool) {
+        self.clock.marks_steps = by_device;
+    }
+
+    /// How long a step took that was read; `None` where it was not, or its place is another's now.
+    pub fn step_times(&self, ticket: &Ticket) -> Option<StepTimes> {
+        self.clock.times(self.turn_of(ticket)?)
     }
 
     /// Why the graph mode is lower than asked for, if it is.

@@ -354,14 +354,18 @@ impl<E> Staging<E> {
         self.copied_out[turn].record(device)
     }
 
-    /// Waits for the outputs of block `turn` and returns the block's bytes.
-    pub(crate) fn wait_out<'d, D: Device<Event = E>>(
+    /// Waits for the outputs of block `turn`.
+    pub(crate) fn wait_out<D: Device<Event = E>>(
         &mut self,
-        device: &'d mut D,
+        device: &mut D,
         turn: usize,
-    ) -> Result<&'d [u8], DeviceError> {
-        self.copied_out[turn].wait(device)?;
-        Ok(device.host_bytes(self.out_blocks[turn]))
+    ) -> Result<(), DeviceError> {
+        self.copied_out[turn].wait(device)
+    }
+
+    /// The bytes of block `turn`, which was waited for.
+    pub(crate) fn read_out<'d, D: Device>(&self, device: &'d D, turn: usize) -> &'d [u8] {
+        device.host_bytes(self.out_blocks[turn])
     }
 }
 

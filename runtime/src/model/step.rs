@@ -82,6 +82,7 @@ impl<D: Device> CompiledModel<D> {
     /// When counts or inputs do not fit, a launch fails, or (strict) the step would not replay.
     /// Nothing was enqueued where the step does not fit.
     pub fn submit(&mut self, step: &StepData<'_>) -> Result<Ticket, ModelError> {
+        self.check_awake()?;
         let started = Instant::now();
         let counts = self.true_counts(step.counts)?;
         let mut dispatch = self.dispatch_step(&counts, step.query_length)?;
@@ -101,6 +102,7 @@ impl<D: Device> CompiledModel<D> {
         if self.checks.poison {
             self.poison_dead_bytes()?;
         }
+        self.clock.start(&mut self.device, turn)?;
         self.staging.copy_in(&mut self.device, turn)?;
         let first = self.call_counts(&counts, 0);
         self.run(&dispatch, &first, &sizes, false)?;
@@ -114,20 +116,16 @@ impl<D: Device> CompiledModel<D> {
             let symbols = Some(&self.symbols);
             self.staging.copy_out(&mut self.device, turn, &call_counts, first_row, symbols)?;
         }
+        self.clock.end(&mut self.device, turn)?;
         self.staging.finish_out(&mut self.device, turn)?;
         let number = self.next_step;
         self.next_step += 1;
         let real = self.symbols.count(SymbolClass::Tokens, &counts);
-        let padded = dispatch.sizes.tokens.rows();
-        self.stats.count_step(dispatch.mode, real, padded, started.elapsed());
-        if let Some(reason) = dispatch.fallback {
-            self.stats.count_fallback(reason);
-        }
-        self.last = Some(StepReport {
-            mode: dispatch.mode,
-            sizes: dispatch.sizes,
-            fallback: dispatch.fallback,
-        });
+        let Dispatch { mode, sizes, fallback } = dispatch;
+        let report = StepReport { mode, sizes, fallback };
+        self.clock.submitted(turn, started, mode);
+        self.stats.count_step(&dispatch, real, started.elapsed());
+        self.last = Some(report);
         Ok(Ticket { step: number, counts })
     }
 
@@ -136,12 +134,10 @@ impl<D: Device> CompiledModel<D> {
     /// # Errors
     /// When the outputs were overwritten, or work of the step failed.
     pub fn read(&mut self, ticket: &Ticket) -> Result<Outputs<'_>, ModelError> {
-        let age = self.next_step.saturating_sub(ticket.step);
-        if age == 0 || age > BLOCKS as u64 {
-            return Err(ModelError::Expired { step: ticket.step });
-        }
-        let turn = (ticket.step as usize) % BLOCKS;
-        let block = self.staging.wait_out(&mut self.device, turn)?;
+        let turn = self.turn_of(ticket).ok_or(ModelError::Expired { step: ticket.step })?;
+        self.staging.wait_out(&mut self.device, turn)?;
+        self.clock.read(&mut self.device, turn, &mut self.stats)?;
+        let block = self.staging.read_out(&self.device, turn);
         // The ticket's counts are copied so that the outputs borrow from the model alone.
         self.read_counts.clear();
         self.read_counts.extend_from_slice(&ticket.counts);
@@ -165,6 +161,12 @@ impl<D: Device> CompiledModel<D> {
 
     fn symbols_of_graph(&self) -> &Symbols {
         self.module.graph().symbols()
+    }
+
+    /// The host blocks of a step; `None` where another has them.
+    pub(super) fn turn_of(&self, ticket: &Ticket) -> Option<usize> {
+        let age = self.next_step.saturating_sub(ticket.step);
+        (1..=BLOCKS as u64).contains(&age).then_some((ticket.step as usize) % BLOCKS)
     }
 
     /// How the last submitted step ran.

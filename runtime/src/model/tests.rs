@@ -6,6 +6,7 @@ use crate::kv::{PagePool, PageTable};
 use crate::mode::{GraphMode, StepMode};
 use crate::testing::{Bounds, FakeDevice, Setup, VOCAB, next_id};
 use piecewise_backend::artifact::PieceSize;
+use piecewise_backend::measure::MeasuredDevice;
 use piecewise_backend::store::MemoryStore;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::entity::Value;
@@ -471,5 +472,18 @@ fn check_compare_names_the_first_value_that_a_replay_writes_otherwise() {
             panic!("{error}");
         };
         assert!(value.contains(who), "{error}");
+    }
+}
+
+/// An op is two launches of the fake compiler, and one of the fake device.
+#[test]
+fn the_ledger_knows_the_graphs_before_they_are_captured() {
+    for mode in GraphMode::ALL {
+        let model = Setup { mode, ..Setup::default() }.build().unwrap();
+        let launches: u64 =
+            model.ready_graphs().map(|g| model.device().graph_shape(g).launches).sum();
+        let expected = ((model.captured_graphs() as u64) << 20) + 2 * launches;
+        assert_eq!(model.memory().ledger.graphs, expected, "{}", mode.name());
+        assert_eq!(model.memory().ledger.pinned, model.device().pinned_bytes(), "{}", mode.name());
     }
 }

@@ -3,7 +3,7 @@
 use piecewise_backend::artifact::{
     Access, Arg, ArgRef, Artifact, Digest, Launch, Lowered, PieceSize,
 };
-use piecewise_backend::compiler::{CompileError, Compiler, Store};
+use piecewise_backend::compiler::{CompileError, Compiler, Footprint, Store};
 use piecewise_backend::weights::{NormalWeights, WeightLayout};
 use piecewise_ir::graph::ValueDef;
 use piecewise_ir::module::{Stitch, UniquePiece};
@@ -35,6 +35,10 @@ impl Compiler for FakeCompiler {
 
     fn identity(&self) -> String {
         "fake".to_owned()
+    }
+
+    fn footprint(&self) -> Footprint {
+        Footprint { graph_bytes: 1 << 20, launch_bytes: 1, loads_images: true }
     }
 
     fn weight_layouts(&self, stitch: &Stitch, _: &[PieceSize]) -> Vec<Vec<WeightLayout>> {

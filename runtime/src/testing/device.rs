@@ -87,6 +87,11 @@ impl FakeCaptured {
 }
 
 impl FakeDevice {
+    /// Bytes of all host blocks.
+    pub(crate) fn pinned_bytes(&self) -> u64 {
+        self.blocks.iter().map(|block| block.len() as u64).sum()
+    }
+
     fn bytes(&mut self, at: Address, bytes: u64) -> Result<&mut [u8], DeviceError> {
         let bad = || DeviceError::BadAddress { what: "access".to_owned(), address: at, bytes };
         let id = ((at.0 >> 32) as usize).checked_sub(1).ok_or_else(bad)?;
@@ -166,6 +171,7 @@ impl Device for FakeDevice {
     type Program = FakeProgram;
     type Captured = FakeCaptured;
     type Event = u64;
+    type Mark = u64;
 
     fn describe(&self) -> String {
         "fake".to_owned()
@@ -276,6 +282,16 @@ impl Device for FakeDevice {
 
     fn wait(&mut self, event: &u64) -> Result<(), DeviceError> {
         self.run_until(*event)
+    }
+
+    fn mark(&mut self, again: Option<u64>) -> Result<u64, DeviceError> {
+        self.record(again)
+    }
+
+    /// A command takes a microsecond.
+    fn elapsed(&mut self, start: &u64, end: &u64) -> Result<Duration, DeviceError> {
+        self.wait(end)?;
+        Ok(Duration::from_micros(end - start))
     }
 
     fn bind(

@@ -1,7 +1,7 @@
-//! The fake device as it is measured: a command takes a microsecond.
+//! The fake device as it is measured.
 
 use super::device::{FakeCaptured, FakeDevice, FakeProgram};
-use piecewise_backend::device::{Device, DeviceError};
+use piecewise_backend::device::DeviceError;
 use piecewise_backend::measure::{
     BlockTime, GraphShape, GraphTimes, LaunchCounts, LaunchView, MeasuredDevice, ReadBandwidth,
     StepPart,
@@ -9,23 +9,12 @@ use piecewise_backend::measure::{
 use std::time::Duration;
 
 impl MeasuredDevice for FakeDevice {
-    type Mark = u64;
-
     fn cache_bytes(&self) -> u64 {
         0
     }
 
     fn counts_free_bytes(&self) -> bool {
         true
-    }
-
-    fn mark(&mut self) -> Result<u64, DeviceError> {
-        self.record(None)
-    }
-
-    fn elapsed(&mut self, start: &u64, end: &u64) -> Result<Duration, DeviceError> {
-        self.wait(end)?;
-        Ok(Duration::from_micros(end - start))
     }
 
     fn launch_counts(&self) -> LaunchCounts {

@@ -314,7 +314,9 @@ impl Driver for std::sync::Arc<SimulatedDriver> {
     }
     fn encode_map(&self, address: u64, boxes: &TensorBoxes, rows: u64) -> Outcome<TensorMap> {
         let mut words = [0; 16];
-        words[..4].copy_from_slice(&[address, rows, boxes.columns, boxes.box_rows.into()]);
+        let of_box = [boxes.box_rows.into(), boxes.box_slices.into()];
+        words[..3].copy_from_slice(&[address, rows, boxes.columns]);
+        words[3..5].copy_from_slice(&of_box);
         Ok(TensorMap(words))
     }
     fn launch(&self, launch: &KernelLaunch<'_>) -> Outcome<()> {

@@ -17,6 +17,9 @@ enum {
   PAIRS = VALUE_DIM / 2,
   // Pairs of a tile that a block of a cluster makes.
   SHARE = (ROWS * PAIRS + CLUSTER - 1) / CLUSTER,
+  // Where a block of a cluster gets the others' ranges: after its first warp's result, in stages
+  // that nobody needs any more.
+  RANGES_AT = (ROWS * RESULT_STRIDE + 3) / 4,
   // Pages that no kernel of the step writes are asked for before the wait.
   AHEAD = EARLY && !QUERY_STAGED
 };
@@ -46,15 +49,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
   PW_LAUNCH_DEPENDENTS();
   extern __shared__ Bytes16 staged[];
   __shared__ float warp_top[WARPS][ROWS], warp_sum[WARPS][ROWS];
-  __shared__ Pair ranges[CLUSTER > 1 ? CLUSTER : 1][CLUSTER > 1 ? SHARE : 1];
   __shared__ Pair weights[CLUSTER > 1 ? CLUSTER : 1][ROWS];
-  if (CLUSTER > 1) cluster_arrive();
   if (!EARLY) PW_WAIT();
   const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, quad = lane / 4, in_quad = lane % 4;
   Tile found;
   if (!find_tile<ROWS>(found, blockIdx.x, lengths, starts, query_lengths, counts + sequence_symbol, sequences, pages, 1, FEW ? FEW : 0xffffffffu)) {
     if (EARLY) PW_WAIT();
-    if (CLUSTER > 1) cluster_wait();
     return;
   }
   const u32 sequence = found.sequence, queries = found.queries, length = found.length;
@@ -222,6 +222,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
     slot = slot + 1 < STAGES ? slot + 1 : 0;
   }
 
+  // Of this warp's stages nothing is read any more.
+  if (CLUSTER > 1) cluster_arrive();
   // The warps' results become one; they lie where their stages were.
   float* results = (float*)own;
 #pragma unroll
@@ -240,8 +242,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
     }
   }
   __syncthreads();
-  // All blocks of the cluster run.
   if (CLUSTER > 1) cluster_wait();
+  Pair* const ranges = (Pair*)(staged + RANGES_AT);
   const u32 share = (tile_rows * PAIRS + CLUSTER - 1) / CLUSTER;
   for (u32 at = threadIdx.x; at < tile_rows * PAIRS; at += THREADS) {
     const u32 line = at / PAIRS, column = at % PAIRS * 2;
@@ -262,7 +264,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
     }
     if (CLUSTER > 1) {
       if (at % PAIRS < CLUSTER) store_cluster(&weights[blockIdx.z][line], at % PAIRS, higher, all);
-      if (higher != -INF_F) store_cluster(&ranges[blockIdx.z][at % share], at / share, x, y);
+      if (higher != -INF_F) store_cluster(ranges + blockIdx.z * SHARE + at % share, at / share, x, y);
     } else if (splits == 1) {
       *(u32*)(out + ((u64)(start + token) * HEADS + head) * VALUE_DIM + column) = pair_of<Q>(x / all, y / all);
     } else {
@@ -293,8 +295,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
       if (weight.x == -INF_F) continue;
       const float part = power_of_two(weight.x - higher);
       all = fmaf(weight.y, part, all);
-      x = fmaf(ranges[z][at].x, part, x);
-      y = fmaf(ranges[z][at].y, part, y);
+      x = fmaf(ranges[z * SHARE + at].x, part, x);
+      y = fmaf(ranges[z * SHARE + at].y, part, y);
     }
     *(u32*)(out + ((u64)(start + token) * HEADS + head) * VALUE_DIM + pair % PAIRS * 2) = pair_of<Q>(x / all, y / all);
   }

@@ -30,6 +30,8 @@ struct Layout {
     /// Pages that a warp has on the way.
     stages: u64,
     query_staged: bool,
+    /// Bytes of a warp's stages.
+    of_warp: u64,
     /// Bytes of dynamic shared memory.
     shared: u64,
 }
@@ -43,7 +45,8 @@ impl Layout {
         let queries = if query_staged { ROWS * key_row } else { 0 };
         let warps = if 4 * 2 * page + queries <= MAX_SHARED { 4 } else { 2 };
         let stages = (STAGED / (warps * page)).clamp(2, 4);
-        Self { warps, stages, query_staged, shared: warps * stages * page + queries }
+        let of_warp = stages * page;
+        Self { warps, stages, query_staged, of_warp, shared: warps * of_warp + queries }
     }
 }
 
@@ -58,12 +61,11 @@ fn splits(shape: &Shape, layout: &Layout, tiles: u64) -> u64 {
     (ENOUGH_BLOCKS / tiles.max(1)).clamp(1, useful)
 }
 
-/// Bytes of what the blocks of a cluster give each other.
-fn shared_ranges(shape: &Shape, cluster: u64) -> u64 {
-    match cluster {
-        1 => 0,
-        _ => cluster * ((ROWS * shape.value_dim / 2).div_ceil(cluster) + ROWS) * 8,
-    }
+/// Whether what the blocks of a cluster give each other finds room beside a warp's result where its
+/// stages were.
+fn ranges_fit(shape: &Shape, layout: &Layout, cluster: u64) -> bool {
+    let result = ROWS * (shape.value_dim + 8) * 4;
+    result + cluster * (ROWS * shape.value_dim / 2).div_ceil(cluster) * 8 <= layout.of_warp
 }
 
 /// The sequences that the kernel takes.
@@ -105,7 +107,7 @@ pub(super) fn kernels(shape: &Shape, sizes: &[u64], taken: Taken) -> OpKernels {
             most.min(room).max(1)
         }
     };
-    let clustered = shape.clusters && splits > 1;
+    let clustered = shape.clusters && splits > 1 && ranges_fit(shape, &layout, splits);
     let cluster = if clustered { splits } else { 1 };
     let defines = [
         ("CLUSTER", cluster),
@@ -121,7 +123,7 @@ pub(super) fn kernels(shape: &Shape, sizes: &[u64], taken: Taken) -> OpKernels {
         entry: "attention_decode",
         tiles: shorter(shape.tiles(ROWS), tiles, sizes),
         threads: 32 * layout.warps,
-        static_shared: 2 * 4 * layout.warps * ROWS + shared_ranges(shape, cluster),
+        static_shared: 2 * 4 * layout.warps * ROWS + if clustered { cluster * ROWS * 8 } else { 0 },
         dynamic_shared: layout.shared,
         places,
         cluster: clustered,

@@ -2,10 +2,12 @@
 //! one.
 
 mod finish;
+mod ring;
 mod stream;
 mod tensor;
 mod tile;
 
+pub use ring::RING_ROWS;
 pub use stream::{AfterProduct, BeforeProduct};
 pub use tensor::TENSOR_ROWS;
 

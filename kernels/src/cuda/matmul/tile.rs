@@ -35,6 +35,16 @@ impl MatMulSpec {
             && self.columns.is_multiple_of(8)
     }
 
+    /// What becomes of the product's elements.
+    ///
+    /// # Errors
+    /// When the region is no map of them or of pairs half a row apart.
+    pub(super) fn finish(&self, after: Option<AfterProduct<'_>>) -> Result<Finish, LowerError> {
+        let Some(after) = after else { return Ok(Finish::store(self.types[2])) };
+        self.check_rows(after.region)?;
+        Finish::of(after.region, after.product, self.columns)
+    }
+
     /// The kernel of compute capability 9.0 whose work follows from the true rows: the same for
     /// all sizes and shapes, with the region after the product in it, if there is one. Sums are of
     /// `f32` in the order of k. Arguments: x; w; y, or the operands of the region other than the
@@ -51,13 +61,7 @@ impl MatMulSpec {
                     .to_owned(),
             ));
         }
-        let finish = match after {
-            None => Finish::store(self.types[2]),
-            Some(after) => {
-                self.check_rows(after.region)?;
-                Finish::of(after.region, after.product, self.columns)?
-            }
-        };
+        let finish = self.finish(after)?;
         let mut text = self.header();
         let _ = writeln!(text, "#define CLUSTER {CLUSTER}");
         let _ = writeln!(text, "#define PAIRED {}", u8::from(finish.paired));
@@ -73,7 +77,8 @@ impl MatMulSpec {
         text.push_str(include_str!("tile.cu"));
         let boxes = |arg: u32, rows: &Dim, box_rows: u32| {
             let (dtype, columns) = (self.types[arg as usize], self.depth);
-            Param::TensorMap(TensorBoxes { arg, dtype, rows: rows.clone(), columns, box_rows })
+            let (rows, box_slices) = (rows.clone(), 1);
+            Param::TensorMap(TensorBoxes { arg, dtype, rows, columns, box_rows, box_slices })
         };
         let of_x = HEIGHTS.map(|height| boxes(0, &self.rows, height as u32 / CLUSTER));
         let of_w = boxes(1, &Dim::constant(self.columns), LINES);

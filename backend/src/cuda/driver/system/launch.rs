@@ -25,17 +25,20 @@ impl SystemDriver {
             _ => (Type::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2),
         };
         let mut map = cu::CUtensorMap { opaque: [0; 16] };
+        let of_slice = BOX_BYTES / size;
+        let several = boxes.box_slices > 1;
+        let first = if several { of_slice } else { boxes.columns };
         call!(
             self,
             cuTensorMapEncodeTiled(
                 &mut map,
                 dtype,
-                2,
+                if several { 3 } else { 2 },
                 pointer(address),
-                [boxes.columns, rows].as_ptr(),
-                [boxes.columns * size].as_ptr(),
-                [(BOX_BYTES / size) as u32, boxes.box_rows].as_ptr(),
-                [1, 1].as_ptr(),
+                [first, rows, boxes.columns / of_slice].as_ptr(),
+                [boxes.columns * size, BOX_BYTES].as_ptr(),
+                [of_slice as u32, boxes.box_rows, boxes.box_slices].as_ptr(),
+                [1, 1, 1].as_ptr(),
                 cu::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
                 cu::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
                 cu::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,

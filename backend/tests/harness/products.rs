@@ -1,5 +1,5 @@
-//! A product of many rows alone, with a sum after it, and with a gate of its halves: the kernel
-//! that works in tiles against the general one.
+//! A product alone, with a sum after it, and with a gate of its halves: the kernels that take in
+//! what follows against the general one.
 
 use super::layer::silu_gate;
 use super::target::Target;
@@ -21,6 +21,9 @@ use piecewise_ir::weight::Recipe;
 const ROWS: u64 = 2112;
 const COLUMNS: u64 = 2096;
 const DEPTH: u64 = 200;
+/// Slices of k for a ring, of which the last slot has one; a depth that makes slots shorter.
+const RING_DEPTH: u64 = 576;
+const LONG_DEPTH: u64 = 4160;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum After {
@@ -51,17 +54,18 @@ fn wide_gate(body: &mut Graph, row: Value, dtype: DType) -> Value {
 
 struct Product {
     piece: UniquePiece,
+    rows: u64,
     x: Value,
     others: Vec<Value>,
 }
 
-fn product(dtype: DType, after: After) -> Product {
+fn product(dtype: DType, after: After, [row_count, depth]: [u64; 2]) -> Product {
     let mut g = Graph::new("product");
-    let t = g.add_symbol(SymbolDecl { name: "T".into(), min: 1, max: ROWS, role: None });
+    let t = g.add_symbol(SymbolDecl { name: "T".into(), min: 1, max: row_count, role: None });
     let rows = |n: u64| TensorType::new(dtype, [Dim::from(t), n.into()]);
     let row = |n: u64| TensorType::new(dtype, [n]);
-    let x = g.add_input("x", rows(DEPTH), None, None);
-    let ty = TensorType::new(dtype, [COLUMNS, DEPTH]);
+    let x = g.add_input("x", rows(depth), None, None);
+    let ty = TensorType::new(dtype, [COLUMNS, depth]);
     let w = g.add_weight(ty.clone(), Recipe::Checkpoint { name: "w".into(), ty });
     let mut others = vec![w];
     let mut operands = Vec::new();
@@ -93,7 +97,7 @@ fn product(dtype: DType, after: After) -> Product {
         y = g.push(region, operands, rows(n), Loc::default());
     }
     g.set_outputs(vec![y]);
-    Product { piece: unique(g, Some(t)), x, others }
+    Product { piece: unique(g, Some(t)), rows: row_count, x, others }
 }
 
 fn write<T: Target>(product: &Product, bench: &mut BenchOn<T>, real: u64) {
@@ -104,7 +108,8 @@ fn write<T: Target>(product: &Product, bench: &mut BenchOn<T>, real: u64) {
         bench.write(value, &pattern(dtype, &dims(value), seed as u64));
     }
     let mut x = pattern(dtype, &dims(product.x), 7);
-    x.data[(real * DEPTH) as usize..].fill(f64::NAN);
+    let depth = x.data.len() as u64 / product.rows;
+    x.data[(real * depth) as usize..].fill(f64::NAN);
     bench.write(product.x, &x);
 }
 
@@ -113,7 +118,7 @@ fn run<T: Target>(product: &Product, artifact: Artifact, real: u64, replayed: bo
     let mut bench = BenchOn::<T>::new(product.piece.clone(), registry(), 1);
     write(product, &mut bench, real);
     let program = bench.bind(&artifact).unwrap();
-    let (sizes, counts) = (sizes_of(&product.piece, ROWS), sizes_of(&product.piece, real));
+    let (sizes, counts) = (sizes_of(&product.piece, product.rows), sizes_of(&product.piece, real));
     let bounds = bench.bounds.clone();
     if replayed {
         let graph = bench.device.capture("all", &[&program], &sizes).unwrap();
@@ -127,30 +132,52 @@ fn run<T: Target>(product: &Product, artifact: Artifact, real: u64, replayed: bo
     bench.outputs(&bounds).swap_remove(0)
 }
 
-/// The first alternative takes in what follows, and computes what the last one does.
+/// The first alternative takes in what follows, and computes what the last one does, at these true
+/// rows; at the middle one also replayed.
+fn agrees<T: Target>(product: &Product, after: After, dtype: DType, reals: [u64; 3]) {
+    let rows = product.rows;
+    let first = compile_on::<T>(&product.piece, PieceSize::Exact(rows), &[rows]);
+    assert_eq!(first.alternatives[0].launches.len(), 1, "{after:?}");
+    let mut general = first.clone();
+    general.alternatives = vec![first.alternatives.last().unwrap().clone()];
+    for real in reals {
+        let got = run::<T>(product, first.clone(), real, false);
+        let want = run::<T>(product, general.clone(), real, false);
+        let end = got.len() / rows as usize * real as usize;
+        assert!(got[end..].iter().all(|&b| b == CANARY), "{after:?} wrote padding");
+        let (found, due) = (decode(dtype, &got[..end]), decode(dtype, &want[..end]));
+        let norm = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>().sqrt();
+        let difference = norm(&mut found.iter().zip(&due).map(|(a, b)| a - b));
+        let (error, tolerance) =
+            (difference / norm(&mut due.iter().copied()), if dtype == F16 { 1e-3 } else { 5e-3 });
+        assert!(error <= tolerance, "{dtype} {after:?} at {real} of {rows} rows: {error}");
+        if real == reals[1] {
+            assert!(run::<T>(product, first.clone(), real, true) == got, "{after:?}");
+        }
+    }
+}
+
+const AFTER: [After; 4] = [After::Nothing, After::Sum, After::Gate, After::WideGate];
+
+/// Products of many rows in tiles.
 pub fn agree_with_the_general_kernel<T: Target>() {
-    for (dtype, tolerance) in [(BF16, 5e-3), (F16, 1e-3)] {
-        for after in [After::Nothing, After::Sum, After::Gate, After::WideGate] {
-            let product = product(dtype, after);
-            let bounds = [ROWS];
-            let tiles = compile_on::<T>(&product.piece, PieceSize::Exact(ROWS), &bounds);
-            assert_eq!(tiles.alternatives[0].launches.len(), 1, "{after:?}");
-            let mut general = tiles.clone();
-            general.alternatives = vec![tiles.alternatives.last().unwrap().clone()];
-            for real in [65, 1300, ROWS] {
-                let got = run::<T>(&product, tiles.clone(), real, false);
-                let want = run::<T>(&product, general.clone(), real, false);
-                let end = got.len() / ROWS as usize * real as usize;
-                assert!(got[end..].iter().all(|&b| b == CANARY), "{after:?} wrote padding");
-                let (found, due) = (decode(dtype, &got[..end]), decode(dtype, &want[..end]));
-                let norm = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>().sqrt();
-                let difference = norm(&mut found.iter().zip(&due).map(|(a, b)| a - b));
-                let error = difference / norm(&mut due.iter().copied());
-                assert!(error <= tolerance, "{dtype} {after:?} at {real} rows: {error}");
-                if real == 1300 {
-                    assert!(run::<T>(&product, tiles.clone(), real, true) == got, "{after:?}");
-                }
-            }
+    for dtype in [BF16, F16] {
+        for after in AFTER {
+            agrees::<T>(&product(dtype, after, [ROWS, DEPTH]), after, dtype, [65, 1300, ROWS]);
+        }
+    }
+}
+
+/// Products of few rows through a ring.
+pub fn rings_agree_with_the_general_kernel<T: Target>() {
+    for (i, after) in AFTER.into_iter().enumerate() {
+        let dtype = [BF16, F16][i % 2];
+        for shape in
+            [[8, LONG_DEPTH], [8, RING_DEPTH], [16, RING_DEPTH], [24, RING_DEPTH], [32, RING_DEPTH]]
+        {
+            let rows = shape[0];
+            let product = product(dtype, after, shape);
+            agrees::<T>(&product, after, dtype, [1, rows - 3, rows]);
         }
     }
 }
@@ -162,7 +189,7 @@ const VALUES: u64 = 32;
 pub fn gates_of_every_value_agree<T: Target>() {
     for dtype in [BF16, F16] {
         for after in [After::Gate, After::WideGate] {
-            let product = product(dtype, after);
+            let product = product(dtype, after, [ROWS, DEPTH]);
             let (real, inner) = ((1 << 16) / VALUES, COLUMNS / 2);
             let tiles = compile_on::<T>(&product.piece, PieceSize::Exact(ROWS), &[ROWS]);
             let mut general = tiles.clone();

@@ -1,0 +1,130 @@
+//! Products of few rows on Hopper, alone and with the region after them.
+
+use super::{AfterProduct, MatMulSpec, options};
+use crate::cuda::recipe::{GridAxis, LaunchRecipe, Param, TensorBoxes};
+use crate::lower::LowerError;
+use piecewise_ir::dim::Dim;
+use std::fmt::Write;
+
+/// The most rows that the kernel takes.
+pub const RING_ROWS: u64 = 32;
+/// Shared memory of a block, which has a multiprocessor for itself but for small kernels beside it.
+const SHARED_BYTES: u64 = 220 << 10;
+/// What aligns the ring.
+const ALIGNED: u64 = 1024;
+
+/// How a block shares its work, by rows of x.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Shape {
+    /// Rows of x, in whole fragments.
+    rows: u64,
+    /// The most columns, in eights, whose sums are in registers at a time.
+    eights: u64,
+    /// Boxes of 64 elements of a row in a slot of the ring.
+    slices: u64,
+    /// Warps that share the steps of a slot, and the tiles.
+    of_k: u64,
+    of_tiles: u64,
+}
+
+/// The depth from which a slot is filled for a part of it that is short beside the whole.
+const DEEP: u64 = 4096;
+
+impl Shape {
+    /// The fastest of those that were measured on an H100.
+    fn of(rows: u64, depth: u64) -> Self {
+        let rows = rows.next_multiple_of(8);
+        let (eights, slices, of_k, of_tiles) = match rows {
+            ..=8 if depth >= DEEP => (6, 4, 8, 1),
+            ..=16 => (6, 8, 8, 1),
+            _ => (8, 4, 4, 2),
+        };
+        Self { rows, eights, slices, of_k, of_tiles }
+    }
+
+    /// Bytes of the sums of all warps.
+    fn sums_bytes(&self) -> u64 {
+        self.of_k * self.rows * (self.eights.next_multiple_of(2) * 8 + 4) * 4
+    }
+
+    fn ring_bytes(&self) -> u64 {
+        (SHARED_BYTES - ALIGNED - self.sums_bytes()) / 1024 * 1024
+    }
+}
+
+impl MatMulSpec {
+    /// Whether [`Self::ring_kernel`] takes it: as [`Self::multiplies_in_tiles`] says, for up to
+    /// [`RING_ROWS`] rows of a multiple of 128 bytes.
+    pub fn multiplies_in_a_ring(&self, rows: u64) -> bool {
+        (1..=RING_ROWS).contains(&rows)
+            && self.multiplies_in_tiles()
+            && self.depth.is_multiple_of(64)
+    }
+
+    /// The kernel of compute capability 9.0 for up to `rows` rows: one for all sizes up to the next
+    /// multiple of 8 and nearly all shapes, with the region after the product in it, if there is
+    /// one. Sums are of `f32`; their order follows from `rows`, rounded up to 8, and k. Arguments:
+    /// x; w; y, or the operands of the region other than the product, then its results.
+    ///
+    /// # Errors
+    /// When [`Self::multiplies_in_a_ring`] is false, or the region is no map of the product's
+    /// elements or of pairs of them half a row apart.
+    pub fn ring_kernel(
+        &self,
+        rows: u64,
+        after: Option<AfterProduct<'_>>,
+    ) -> Result<LaunchRecipe, LowerError> {
+        if !self.multiplies_in_a_ring(rows) {
+            return Err(LowerError(format!(
+                "{rows} rows for a product through a ring, which takes up to {RING_ROWS} of one \
+                 16-bit dtype, with weights [n, k] and rows of a multiple of 128 bytes; take the \
+                 general one"
+            )));
+        }
+        let finish = self.finish(after)?;
+        let shape = Shape::of(rows, self.depth);
+        let mut text = self.header();
+        let defines = [
+            ("M", shape.rows),
+            ("PAIRED", u64::from(finish.paired)),
+            ("UNITS", if finish.paired { shape.eights / 2 } else { shape.eights }),
+            ("SLICES", shape.slices),
+            ("K_WARPS", shape.of_k),
+            ("TILE_WARPS", shape.of_tiles),
+            ("RING_BYTES", shape.ring_bytes()),
+        ];
+        for (name, value) in defines {
+            let _ = writeln!(text, "#define {name} {value}");
+        }
+        text.push_str(include_str!("../hopper.cuh"));
+        text.push_str(&finish.text);
+        text.push_str(include_str!("ring.cu"));
+        let box_slices = shape.slices as u32;
+        let boxes = |arg: u32, rows: &Dim, box_rows: u64| {
+            let (dtype, columns) = (self.types[arg as usize], self.depth);
+            let (rows, box_rows) = (rows.clone(), box_rows as u32);
+            Param::TensorMap(TensorBoxes { arg, dtype, rows, columns, box_rows, box_slices })
+        };
+        let x = boxes(0, &self.rows, shape.rows);
+        let w = [8, 16, 32].map(|rows| boxes(1, &Dim::constant(self.columns), rows));
+        let arguments = (0..finish.arguments as u32).map(|i| Param::Arg(2 + i));
+        let rest = self.row_params()?.into_iter().filter(|p| !matches!(p, Param::Arg(_)));
+        Ok(LaunchRecipe {
+            source: text,
+            entry: "matmul".to_owned(),
+            options: options(),
+            grid: [
+                GridAxis::Persistent { per_multiprocessor: 1 },
+                GridAxis::one(),
+                GridAxis::one(),
+            ],
+            block: [((shape.of_k * shape.of_tiles + 1) * 32) as u32, 1, 1],
+            cluster: [1; 3],
+            static_shared: 256,
+            dynamic_shared: (shape.ring_bytes() + ALIGNED + shape.sums_bytes()) as u32,
+            params: [x].into_iter().chain(w).chain(arguments).chain(rest).collect(),
+            programmatic: true,
+            ahead: vec![1],
+        })
+    }
+}

@@ -1,0 +1,99 @@
+//! Products of few rows through a ring: that they compile, and what they compute on the host.
+
+use crate::cuda_tiles::{After, linear, region};
+use crate::emulate::{Case, Rng, available, emulate, fill, floats};
+use crate::nvrtc::Nvrtc;
+use piecewise_ir::dtype::DType::{self, BF16, F16, F32};
+use piecewise_kernels::cuda::{AfterProduct, LaunchRecipe, OperandRole, PRELUDE, RING_ROWS};
+
+fn kernel(rows: usize, after: After, dtype: DType, depth: u64, columns: u64) -> LaunchRecipe {
+    let spec = linear([dtype; 3], depth, columns);
+    if after == After::Nothing {
+        return spec.ring_kernel(rows as u64, None).unwrap();
+    }
+    let region = region(after, dtype, columns);
+    let roles = vec![OperandRole::default(); region.params.len()];
+    let after = AfterProduct { region: &region, roles: &roles, product: 0 };
+    spec.ring_kernel(rows as u64, Some(after)).unwrap()
+}
+
+#[test]
+fn products_through_a_ring_compile_for_hopper_and_are_one_kernel_for_all_shapes() {
+    let Some(nvrtc) = Nvrtc::find() else { return };
+    for rows in [8, 16, 24, 32] {
+        for (after, dtype) in [(After::Nothing, F16), (After::Sum, BF16), (After::Gate, BF16)] {
+            let recipe = kernel(rows, after, dtype, 1024, 4096);
+            recipe.check(4, 0).unwrap();
+            assert_eq!(recipe.grid_at(&[rows as u64], 132), Ok([132, 1, 1]));
+            let made = nvrtc.compile(&recipe.source, PRELUDE, "sm_90a", &recipe.options);
+            assert_eq!(made.err(), None, "{}", recipe.source);
+            let other = kernel(rows - 7, after, dtype, 3072, 24_576);
+            assert_eq!(other.source, recipe.source);
+        }
+    }
+    let bf16 = linear([BF16; 3], 1024, 4096);
+    assert!(bf16.ring_kernel(0, None).is_err() && bf16.ring_kernel(RING_ROWS + 1, None).is_err());
+    assert!(linear([BF16, BF16, F32], 1024, 4096).ring_kernel(8, None).is_err());
+    assert!(linear([BF16; 3], 1032, 4096).ring_kernel(8, None).is_err());
+}
+
+#[test]
+fn rings_of_every_shape_hold_what_the_product_is() {
+    if !available() {
+        return;
+    }
+    let mut r = Rng(7);
+    // On three multiprocessors: shares of one pass and of several, even and odd ones, blocks
+    // without a share, slots that come around, depths that end within a slice.
+    let cases = [
+        (After::Nothing, BF16, 8, 3, 8, 64),
+        (After::Nothing, F16, 520, 5, 8, 1088),
+        (After::Sum, BF16, 392, 8, 8, 320),
+        (After::Gate, BF16, 272, 2, 8, 576),
+        (After::Gate, F16, 208, 13, 16, 1152),
+        (After::Nothing, BF16, 136, 16, 16, 192),
+        (After::Sum, F16, 264, 9, 24, 128),
+        (After::Nothing, BF16, 600, 31, 32, 1088),
+        (After::Gate, BF16, 400, 32, 32, 64),
+        (After::Sum, BF16, 40, 7, 8, 4160),
+    ];
+    for (at, (after, dtype, columns, real, size, depth)) in cases.into_iter().enumerate() {
+        let made = if after == After::Gate { columns / 2 } else { columns };
+        let mut args = vec![
+            fill(dtype, size * depth, &mut r),
+            fill(dtype, columns * depth, &mut r),
+            fill(dtype, size * made, &mut r),
+            vec![0x5a; size * made * 2],
+        ];
+        // Padding that would spoil every sum.
+        args[0][real * depth * 2..].fill(0xff);
+        let [x, w, other] = [0, 1, 2].map(|i| floats(dtype, &args[i]));
+        if after != After::Sum {
+            args.remove(2);
+        }
+        let result = args.len() - 1;
+        let case = Case {
+            launches: vec![kernel(size, after, dtype, depth as u64, columns as u64)],
+            args,
+            sizes: vec![size as u64],
+            counts: vec![real as i32],
+            scratch: 256,
+        };
+        let got = emulate(&format!("ring_{at}"), &case).swap_remove(result);
+        assert!(got[real * made * 2..].iter().all(|&b| b == 0x5a), "{at} wrote padding");
+        let product = |m: usize, n: usize| -> f64 {
+            dtype.round((0..depth).map(|k| x[m * depth + k] * w[n * depth + k]).sum())
+        };
+        for (i, found) in floats(dtype, &got[..real * made * 2]).into_iter().enumerate() {
+            let (m, n) = (i / made, i % made);
+            let a = product(m, n);
+            let due = match after {
+                After::Nothing => a,
+                After::Sum => a + other[i],
+                After::Gate => a / (1.0 + (-a).exp()) * product(m, n + made),
+            };
+            let close = (found - due).abs() <= 3e-2 * due.abs().max(1.0);
+            assert!(close, "{at}: {m}, {n}: {found}, {due}");
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! The keys for editors and for people, from the definitions that files are read by.
+
+use super::values::RuntimeConfig;
+use piecewise_ir::dtype::DType;
+use schemars::generate::SchemaSettings;
+use schemars::{Schema, SchemaGenerator, json_schema};
+use serde_json::Value;
+
+/// What a key means.
+#[derive(Clone, PartialEq, Debug)]
+pub struct KeyDoc {
+    /// The key; those of tables with a dot.
+    pub key: &'static str,
+    /// What its values look like, in words: `integer`, `string`, `list of integers`.
+    pub kind: String,
+    /// Its values with what each means, where they are few; the meaning may be empty.
+    pub choices: Vec<(String, String)>,
+    /// Its value where nobody sets it; `None` for unset.
+    pub default: Option<Value>,
+    /// What it is for.
+    pub text: String,
+}
+
+impl RuntimeConfig {
+    /// The JSON schema (draft 7, which editors know) of a configuration file.
+    pub fn json_schema() -> Value {
+        let mut settings = SchemaSettings::draft07();
+        settings.inline_subschemas = true;
+        settings.into_generator().into_root_schema_for::<Self>().to_value()
+    }
+
+    /// Every key with what it means, in the order of [`Self::KEYS`].
+    pub fn key_docs() -> Vec<KeyDoc> {
+        let schema = Self::json_schema();
+        Self::KEYS.map(|key| key_doc(&schema, key)).into()
+    }
+}
+
+/// The float types, by name.
+pub(super) fn float_types(_: &mut SchemaGenerator) -> Schema {
+    let floats: Vec<_> = DType::ALL.into_iter().filter(|d| d.is_float()).map(DType::name).collect();
+    json_schema!({"type": "string", "enum": floats})
+}
+
+fn key_doc(schema: &Value, key: &'static str) -> KeyDoc {
+    let property = key.split('.').fold(schema, |at, part| &at["properties"][part]);
+    let text = property["description"].as_str().unwrap_or_default();
+    KeyDoc {
+        key,
+        kind: kind(property),
+        choices: choices(property),
+        default: property.get("default").filter(|value| !value.is_null()).cloned(),
+        text: text.replace('\n', " "),
+    }
+}
+
+/// The alternatives of a schema, without that of being unset.
+fn alternatives(schema: &Value) -> Vec<&Value> {
+    let list = ["anyOf", "oneOf"].into_iter().find_map(|word| schema[word].as_array());
+    let is_set = |schema: &&Value| schema["type"] != "null";
+    list.map_or_else(|| vec![schema], |list| list.iter().filter(is_set).collect())
+}
+
+fn kind(schema: &Value) -> String {
+    let named = |name: &str, schema: &Value| match name {
+        "array" => format!("list of {}s", kind(&schema["items"])),
+        name => name.to_owned(),
+    };
+    let mut kinds: Vec<String> = Vec::new();
+    for one in alternatives(schema) {
+        let of_one = match &one["type"] {
+            Value::String(name) => named(name, one),
+            Value::Array(names) => {
+                let names = names.iter().filter_map(Value::as_str).filter(|name| *name != "null");
+                names.map(|name| named(name, one)).collect::<Vec<_>>().join(" or ")
+            }
+            _ if one.get("anyOf").or_else(|| one.get("oneOf")).is_some() => kind(one),
+            _ => "string".to_owned(),
+        };
+        if !kinds.contains(&of_one) {
+            kinds.push(of_one);
+        }
+    }
+    kinds.join(" or ")
+}
+
+fn choices(schema: &Value) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for one in alternatives(schema) {
+        let meaning = one["description"].as_str().unwrap_or_default();
+        if let Some(value) = one["const"].as_str() {
+            found.push((value.to_owned(), meaning.to_owned()));
+        }
+        let values = one["enum"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        found.extend(values.map(|value| (value.to_owned(), String::new())));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// The leaves of a schema of tables, by dotted key.
+    fn leaves(schema: &Value, prefix: &str, found: &mut BTreeSet<String>) {
+        for (name, property) in schema["properties"].as_object().unwrap() {
+            let key = format!("{prefix}{name}");
+            match property.get("properties") {
+                Some(_) => leaves(property, &format!("{key}."), found),
+                None => drop(found.insert(key)),
+            }
+        }
+    }
+
+    #[test]
+    fn the_list_of_keys_is_the_list_of_fields() {
+        let mut fields = BTreeSet::new();
+        leaves(&RuntimeConfig::json_schema(), "", &mut fields);
+        assert_eq!(fields, RuntimeConfig::KEYS.map(str::to_owned).into());
+    }
+
+    #[test]
+    fn every_key_says_what_it_is() {
+        let docs = RuntimeConfig::key_docs();
+        for doc in &docs {
+            assert!(doc.text.ends_with('.') && doc.text.len() > 10, "{doc:?}");
+            assert!(!doc.kind.is_empty(), "{doc:?}");
+        }
+        let doc = |key: &str| docs.iter().find(|doc| doc.key == key).unwrap();
+        assert_eq!(doc("max_num_tokens").kind, "integer");
+        assert_eq!(doc("max_num_tokens").default, Some(512.into()));
+        assert_eq!(doc("capture_num_tokens").kind, "integer or list of integers");
+        assert_eq!(doc("cache.dir").default, None);
+        let choices: Vec<_> = doc("tune").choices.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(choices, ["off", "load", "measure"]);
+        let floats: Vec<_> = doc("dtype").choices.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(floats, ["f32", "f16", "bf16"]);
+    }
+}

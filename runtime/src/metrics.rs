@@ -1,0 +1,382 @@
+//! What is counted, for those who watch from outside: a registry of metrics that a server adds its
+//! own to, and a line for logs.
+//!
+//! A step counts into [`Statistics`] alone. What others read is a copy that the engine publishes now
+//! and then, so that no step waits for a reader.
+
+use crate::model::Ledger;
+use crate::stats::{Histogram, Statistics};
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::{
+    Bucket, Counter, Gauge, Histogram as HistogramSample, LabelPair, Metric, MetricFamily,
+    MetricType,
+};
+use prometheus::{Registry, TextEncoder};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How a step runs, in the order of [`Statistics::gpu_time`].
+const MODES: [&str; 3] = ["none", "piecewise", "full"];
+
+/// How often an engine publishes while it works.
+pub(crate) const PUBLISH_EVERY: Duration = Duration::from_millis(100);
+
+/// What an engine has in hand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+pub struct EngineLoad {
+    /// Requests that take part in steps.
+    pub running: u64,
+    /// Requests that wait for room.
+    pub waiting: u64,
+    /// Finished requests whose pages and slots are kept.
+    pub kept: u64,
+    /// Pages of the KV pool.
+    pub kv_pages: u64,
+    /// Of these, free ones.
+    pub free_kv_pages: u64,
+    /// How often a sequence lost its pages or its slot and was computed again.
+    pub preemptions: u64,
+}
+
+impl EngineLoad {
+    /// The share of the KV pool's pages that is taken.
+    pub fn kv_share(&self) -> f64 {
+        (self.kv_pages - self.free_kv_pages) as f64 / self.kv_pages.max(1) as f64
+    }
+}
+
+/// Everything that is counted, at one time.
+#[derive(Clone, PartialEq, Debug, Default, serde::Serialize)]
+pub struct Snapshot {
+    /// What the model counted.
+    pub statistics: Statistics,
+    /// What it holds in memory.
+    pub memory: Ledger,
+    /// Graphs that are ready to replay.
+    pub graphs: u64,
+    /// What the engine has in hand.
+    pub load: EngineLoad,
+}
+
+/// The metrics of an engine, in a registry that others add theirs to. Clones are the same.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    registry: Registry,
+    published: Published,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Published(Arc<Mutex<Snapshot>>);
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Metrics {
+    /// Nothing counted yet.
+    pub fn new() -> Self {
+        let (registry, published) = (Registry::new(), Published::default());
+        // A registry that is new has no other collector of the same names.
+        let registered = registry.register(Box::new(published.clone()));
+        debug_assert!(registered.is_ok(), "{registered:?}");
+        Self { registry, published }
+    }
+
+    /// The registry: what is registered here shows beside the engine's own metrics, which begin with
+    /// `piecewise_`.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// Shows this from now on.
+    pub fn publish(&self, snapshot: Snapshot) {
+        *self.published.lock() = snapshot;
+    }
+
+    /// What was published last.
+    pub fn snapshot(&self) -> Snapshot {
+        self.published.lock().clone()
+    }
+
+    /// Everything in the registry in the classic text format of Prometheus; times in seconds, memory
+    /// in bytes.
+    ///
+    /// # Errors
+    /// When a metric that somebody registered can't be written.
+    pub fn text(&self) -> Result<String, prometheus::Error> {
+        TextEncoder::new().encode_to_string(&self.registry.gather())
+    }
+}
+
+impl Published {
+    fn lock(&self) -> MutexGuard<'_, Snapshot> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Collector for Published {
+    fn desc(&self) -> Vec<&Desc> {
+        Vec::new()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        families(&self.lock())
+    }
+}
+
+/// The metrics of what was published.
+fn families(snapshot: &Snapshot) -> Vec<MetricFamily> {
+    let Snapshot { statistics: stats, memory, graphs, load } = snapshot;
+    let one = |value: u64| vec![(Vec::new(), value as f64)];
+    let seconds = |value: Duration| vec![(Vec::new(), value.as_secs_f64())];
+    let by = |label: &'static str, values: Vec<(&str, u64)>| {
+        let labelled = |(value, n): (&str, u64)| (vec![(label, value.to_owned())], n as f64);
+        values.into_iter().map(labelled).collect::<Vec<_>>()
+    };
+    let kinds = stats.steps_by_kind.iter().filter(|(_, n)| **n > 0).map(|(kind, n)| {
+        let mode = ("mode", kind.mode.name().to_owned());
+        (vec![mode, ("size", kind.size_name())], *n as f64)
+    });
+    let replays = stats.piece_replays.iter().filter(|(_, n)| **n > 0);
+    let replays = replays.map(|(size, n)| (vec![("size", size.to_string())], *n as f64));
+    let misses = stats.misses.iter().map(|(reason, n)| (*reason, *n)).collect();
+    let padding = stats.padded_tokens - stats.real_tokens;
+    let parts = vec![
+        ("arena", memory.slots),
+        ("scratch", memory.scratch),
+        ("states", memory.states),
+        ("weights", memory.weights),
+        ("modules", memory.modules),
+        ("graphs", memory.graphs),
+    ];
+    let requests = vec![("running", load.running), ("waiting", load.waiting), ("kept", load.kept)];
+    let made = [("compiler", &stats.compile.compiled), ("cache", &stats.compile.reused)];
+    let made = made.into_iter().flat_map(|(from, counts)| {
+        let sample = move |(kind, n): (&&str, &u64)| {
+            (vec![("kind", (*kind).to_owned()), ("from", from.to_owned())], *n as f64)
+        };
+        counts.iter().map(sample)
+    });
+    vec![
+        counter(
+            "piecewise_steps_total",
+            "Steps by how they ran and at which size.",
+            kinds.collect(),
+        ),
+        counter(
+            "piecewise_step_hits_total",
+            "Steps that replayed captured graphs.",
+            one(stats.hits()),
+        ),
+        counter(
+            "piecewise_step_misses_total",
+            "Steps that were launched, by reason; graph_mode is no failure.",
+            by("reason", misses),
+        ),
+        counter("piecewise_piece_replays_total", "Replays of pieces by size.", replays.collect()),
+        counter("piecewise_tokens_total", "Tokens that steps brought.", one(stats.real_tokens)),
+        counter(
+            "piecewise_padding_tokens_total",
+            "Rows that steps ran beyond their tokens.",
+            one(padding),
+        ),
+        histogram(
+            "piecewise_step_gpu_seconds",
+            "From the first copy of a step's inputs to the last of its outputs on the device.",
+            &stats.gpu_time,
+        ),
+        histogram(
+            "piecewise_step_wall_seconds",
+            "From the submit of a step, or the end of the one before, to its outputs.",
+            &stats.wall_time,
+        ),
+        counter(
+            "piecewise_submit_seconds_total",
+            "Time of the host in submits.",
+            seconds(stats.submit_time),
+        ),
+        counter("piecewise_captures_total", "Graphs captured.", one(stats.captures)),
+        counter(
+            "piecewise_capture_failures_total",
+            "Captures that failed.",
+            one(stats.capture_failures),
+        ),
+        counter(
+            "piecewise_capture_seconds_total",
+            "Time that captures took.",
+            seconds(stats.capture_time),
+        ),
+        gauge("piecewise_graphs", "Captured graphs that are ready.", one(*graphs)),
+        counter(
+            "piecewise_artifacts_total",
+            "Pieces and kernels by where they came from.",
+            made.collect(),
+        ),
+        gauge("piecewise_memory_bytes", "Device memory that the model holds.", by("part", parts)),
+        gauge(
+            "piecewise_pinned_memory_bytes",
+            "Pinned memory of the host that steps are staged through.",
+            one(memory.pinned),
+        ),
+        gauge("piecewise_requests", "Requests by state.", by("state", requests)),
+        gauge(
+            "piecewise_kv_cache_usage_ratio",
+            "The share of the KV pool's pages that is taken.",
+            vec![(Vec::new(), load.kv_share())],
+        ),
+        gauge("piecewise_kv_cache_pages", "Pages of the KV pool.", one(load.kv_pages)),
+        counter(
+            "piecewise_preemptions_total",
+            "Sequences that lost their pages and were computed again.",
+            one(load.preemptions),
+        ),
+    ]
+    .into_iter()
+    .filter(|family| !family.get_metric().is_empty())
+    .collect()
+}
+
+/// Labels and value of a sample.
+type Sample = (Vec<(&'static str, String)>, f64);
+
+fn family(name: &str, help: &str, kind: MetricType, metrics: Vec<Metric>) -> MetricFamily {
+    let mut family = MetricFamily::default();
+    family.set_name(name.to_owned());
+    family.set_help(help.to_owned());
+    family.set_field_type(kind);
+    family.set_metric(metrics);
+    family
+}
+
+fn labelled(labels: Vec<(&'static str, String)>) -> Metric {
+    let pair = |(name, value): (&str, String)| {
+        let mut pair = LabelPair::default();
+        pair.set_name(name.to_owned());
+        pair.set_value(value);
+        pair
+    };
+    Metric::from_label(labels.into_iter().map(pair).collect())
+}
+
+fn counter(name: &str, help: &str, samples: Vec<Sample>) -> MetricFamily {
+    let metric = |(labels, value): Sample| {
+        let (mut metric, mut counter) = (labelled(labels), Counter::default());
+        counter.set_value(value);
+        metric.set_counter(counter);
+        metric
+    };
+    family(name, help, MetricType::COUNTER, samples.into_iter().map(metric).collect())
+}
+
+fn gauge(name: &str, help: &str, samples: Vec<Sample>) -> MetricFamily {
+    let metric = |(labels, value): Sample| {
+        let (mut metric, mut gauge) = (labelled(labels), Gauge::default());
+        gauge.set_value(value);
+        metric.set_gauge(gauge);
+        metric
+    };
+    family(name, help, MetricType::GAUGE, samples.into_iter().map(metric).collect())
+}
+
+fn histogram(name: &str, help: &str, by_mode: &[Histogram; 3]) -> MetricFamily {
+    let metric = |(mode, times): (&str, &Histogram)| {
+        let mut metric = labelled(vec![("mode", mode.to_owned())]);
+        let mut sample = HistogramSample::default();
+        let mut seen = 0;
+        let bucket = |(bound, n): (&Duration, &u64)| {
+            seen += n;
+            let mut bucket = Bucket::default();
+            bucket.set_upper_bound(bound.as_secs_f64());
+            bucket.set_cumulative_count(seen);
+            bucket
+        };
+        sample.set_bucket(Histogram::BOUNDS.iter().zip(&times.buckets).map(bucket).collect());
+        sample.set_sample_count(times.count());
+        sample.set_sample_sum(times.sum.as_secs_f64());
+        metric.set_histogram(sample);
+        metric
+    };
+    let by_mode = MODES.into_iter().zip(by_mode).filter(|(_, times)| times.count() > 0);
+    family(name, help, MetricType::HISTOGRAM, by_mode.map(metric).collect())
+}
+
+/// Says every so often what has happened since.
+#[derive(Debug)]
+pub struct Ticker {
+    every: Duration,
+    since: Instant,
+    before: Counted,
+}
+
+/// What a line is made of.
+#[derive(Clone, Debug, Default)]
+struct Counted {
+    steps: u64,
+    hits: u64,
+    real_tokens: u64,
+    padded_tokens: u64,
+    misses: BTreeMap<&'static str, u64>,
+}
+
+impl Counted {
+    fn of(stats: &Statistics) -> Self {
+        Self {
+            steps: stats.steps,
+            hits: stats.hits(),
+            real_tokens: stats.real_tokens,
+            padded_tokens: stats.padded_tokens,
+            misses: stats.misses.clone(),
+        }
+    }
+}
+
+impl Ticker {
+    /// A line every so often, the first after one interval.
+    pub fn new(every: Duration) -> Self {
+        Self { every, since: Instant::now(), before: Counted::default() }
+    }
+
+    /// The line, if it is due and steps have run since the one before.
+    pub fn line(&mut self, stats: &Statistics, load: EngineLoad) -> Option<String> {
+        let now = Instant::now();
+        let passed = now.saturating_duration_since(self.since);
+        if passed < self.every || stats.steps == self.before.steps {
+            return None;
+        }
+        let line = line_of(&self.before, stats, load, passed);
+        (self.since, self.before) = (now, Counted::of(stats));
+        Some(line)
+    }
+}
+
+fn line_of(before: &Counted, stats: &Statistics, load: EngineLoad, passed: Duration) -> String {
+    let steps = stats.steps - before.steps;
+    let share = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;
+    let hits = share(stats.hits() - before.hits, steps);
+    let real = stats.real_tokens - before.real_tokens;
+    let padded = stats.padded_tokens - before.padded_tokens;
+    let rate = real as f64 / passed.as_secs_f64().max(1e-9);
+    let mut line = format!(
+        "{steps} steps: {hits:.1}% replayed, {:.1}% padding, {rate:.0} tokens/s; {} running, \
+         {} waiting, {:.1}% of the KV pool",
+        share(padded - real, padded),
+        load.running,
+        load.waiting,
+        100.0 * load.kv_share(),
+    );
+    for (reason, n) in &stats.misses {
+        let n = n - before.misses.get(reason).copied().unwrap_or(0);
+        if n > 0 {
+            // Writing to a string does not fail.
+            let _ = write!(line, "; {n} launched: {reason}");
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,107 @@
+//! How long steps take.
+
+use super::staging::BLOCKS;
+use crate::mode::StepMode;
+use crate::stats::Statistics;
+use piecewise_backend::device::{Device, DeviceError};
+use std::time::{Duration, Instant};
+
+/// How long a step took.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StepTimes {
+    /// From its submit, or the end of the step before where that came later, to the arrival of its
+    /// outputs, as the host saw it.
+    pub wall: Duration,
+    /// From the first copy of its inputs to the last of its outputs by the device's clock; `None`
+    /// where steps are not timed by it.
+    pub gpu: Option<Duration>,
+}
+
+/// The marks around the steps on their way and the times of those that were read, by turn.
+#[derive(Debug)]
+pub(super) struct StepClock<M> {
+    /// Whether the device's clock is asked.
+    pub(super) marks_steps: bool,
+    turns: [Turn<M>; BLOCKS],
+    last_done: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Turn<M> {
+    step: Option<(Instant, StepMode)>,
+    start: Option<M>,
+    end: Option<M>,
+    is_marked: bool,
+    times: Option<StepTimes>,
+}
+
+impl<M> StepClock<M> {
+    pub(super) fn new() -> Self {
+        let turn = || Turn { step: None, start: None, end: None, is_marked: false, times: None };
+        Self { marks_steps: false, turns: std::array::from_fn(|_| turn()), last_done: None }
+    }
+
+    /// Marks the start of a step on the device, before anything of it is enqueued.
+    pub(super) fn start<D: Device<Mark = M>>(
+        &mut self,
+        device: &mut D,
+        turn: usize,
+    ) -> Result<(), DeviceError> {
+        let turn = &mut self.turns[turn];
+        (turn.step, turn.times, turn.is_marked) = (None, None, false);
+        if self.marks_steps {
+            turn.start = Some(device.mark(turn.start.take())?);
+        }
+        Ok(())
+    }
+
+    /// Marks its end, once everything of it is enqueued.
+    pub(super) fn end<D: Device<Mark = M>>(
+        &mut self,
+        device: &mut D,
+        turn: usize,
+    ) -> Result<(), DeviceError> {
+        let turn = &mut self.turns[turn];
+        if self.marks_steps && turn.start.is_some() {
+            turn.end = Some(device.mark(turn.end.take())?);
+            turn.is_marked = true;
+        }
+        Ok(())
+    }
+
+    /// Says how the step ran whose submit began at `submitted`.
+    pub(super) fn submitted(&mut self, turn: usize, submitted: Instant, mode: StepMode) {
+        self.turns[turn].step = Some((submitted, mode));
+    }
+
+    /// Notes and counts the times of a step whose outputs have arrived, the first time that they
+    /// are asked for.
+    pub(super) fn read<D: Device<Mark = M>>(
+        &mut self,
+        device: &mut D,
+        turn: usize,
+        stats: &mut Statistics,
+    ) -> Result<(), DeviceError> {
+        let turn = &mut self.turns[turn];
+        let Some((submitted, mode)) = turn.step.take() else { return Ok(()) };
+        let ended = Instant::now();
+        let since = self.last_done.map_or(submitted, |done| done.max(submitted));
+        self.last_done = Some(ended);
+        let gpu = match (&turn.start, &turn.end) {
+            (Some(start), Some(end)) if turn.is_marked => Some(device.elapsed(start, end)?),
+            _ => None,
+        };
+        let wall = ended.saturating_duration_since(since);
+        stats.wall_time[mode as usize].add(wall);
+        if let Some(gpu) = gpu {
+            stats.gpu_time[mode as usize].add(gpu);
+        }
+        turn.times = Some(StepTimes { wall, gpu });
+        Ok(())
+    }
+
+    /// The times of the last step of a turn, once it was read.
+    pub(super) fn times(&self, turn: usize) -> Option<StepTimes> {
+        self.turns[turn].times
+    }
+}

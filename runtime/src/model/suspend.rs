@@ -1,0 +1,95 @@
+//! A model that gives its memory back for a while: what backs its addresses is dropped and taken
+//! again at the same addresses, so that programs and captured graphs stay as they are.
+
+use super::CompiledModel;
+use super::build::load_weights;
+use super::error::ModelError;
+use piecewise_backend::device::Device;
+use piecewise_backend::weights::WeightSource;
+
+/// What becomes of the weights of a suspended model.
+#[derive(
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Debug,
+    Default,
+    serde::Serialize,
+    serde::Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum SuspendedWeights {
+    /// They stay on the device.
+    #[default]
+    Keep,
+    /// Their memory is given back, too, and they are made again on resume.
+    Drop,
+}
+
+impl<D: Device> CompiledModel<D> {
+    /// Gives the memory of the arena and of the states back, and that of the weights where `weights`
+    /// says so. What the states hold is lost. Waits for the steps on their way; those that are not
+    /// read yet can still be. A model that is suspended may be suspended further.
+    ///
+    /// # Errors
+    /// When work before failed, or the device does not give memory back.
+    pub fn suspend(&mut self, weights: SuspendedWeights) -> Result<(), ModelError> {
+        self.wait_idle()?;
+        let weights = self.suspended.map_or(weights, |before| before.max(weights));
+        // From here on no step may run, whatever fails.
+        self.suspended = Some(weights);
+        self.device.drop_backing(self.memory.states)?;
+        self.device.drop_backing(self.memory.arena)?;
+        if weights == SuspendedWeights::Drop {
+            self.device.drop_backing(self.memory.weights)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the memory of a suspended model back at its addresses; its states hold zeros. Graphs
+    /// are not captured again. Weights that were dropped are made from `weights`. Does nothing where
+    /// the model is not suspended.
+    ///
+    /// # Errors
+    /// When memory is short, or dropped weights are not given or can't be made: the model stays
+    /// suspended and holds as little as before.
+    pub fn resume(&mut self, weights: Option<&dyn WeightSource>) -> Result<(), ModelError> {
+        let Some(suspended) = self.suspended else { return Ok(()) };
+        let resumed = self.take_back(suspended, weights);
+        if let Err(error) = resumed {
+            let kept = self.suspend(suspended);
+            return Err(kept.err().unwrap_or(error));
+        }
+        self.suspended = None;
+        Ok(())
+    }
+
+    fn take_back(
+        &mut self,
+        suspended: SuspendedWeights,
+        weights: Option<&dyn WeightSource>,
+    ) -> Result<(), ModelError> {
+        let Self { device, memory, module, weight_layouts, .. } = self;
+        if suspended == SuspendedWeights::Drop {
+            let source = weights.ok_or(ModelError::NoWeights)?;
+            device.back(memory.weights)?;
+            load_weights(device, module, memory, weight_layouts, source, &mut |_| {})?;
+        }
+        device.back(memory.arena)?;
+        device.back(memory.states)?;
+        self.wait_idle()
+    }
+
+    /// What became of the weights, where the model is suspended.
+    pub fn suspended(&self) -> Option<SuspendedWeights> {
+        self.suspended
+    }
+
+    /// That the model has its memory.
+    pub(super) fn check_awake(&self) -> Result<(), ModelError> {
+        self.suspended.map_or(Ok(()), |_| Err(ModelError::Suspended))
+    }
+}

@@ -1,0 +1,72 @@
+//! A model that gives its memory back and takes it again goes on as if it were new, without a
+//! capture.
+
+use crate::sequences::{Left, Sequences, Turn, step, try_step};
+use crate::small_decoder::{Setup, WEIGHTS};
+use crate::target::Target;
+use piecewise_backend::device::Device;
+use piecewise_backend::measure::MeasuredDevice;
+use piecewise_ir::testing::Rng;
+use piecewise_runtime::batch::ChunkRows;
+use piecewise_runtime::mode::StepMode;
+use piecewise_runtime::model::{CompiledModel, ModelError, SuspendedWeights};
+
+/// What a prompt and two decodes of two sequences leave.
+fn three_steps<D: Device>(model: &mut CompiledModel<D>) -> Vec<Left> {
+    let mut sequences = Sequences::of(model);
+    let mut rng = Rng::new(5);
+    let turn = |sequence, tokens| Turn { sequence, tokens, rows: ChunkRows::Last, feedback: false };
+    let fed = |sequence| Turn { feedback: true, ..turn(sequence, 1) };
+    let steps = [[turn(0, 5), turn(1, 3)], [fed(0), fed(1)], [turn(0, 1), fed(1)]];
+    steps.map(|turns| step(model, &sequences.fill(&turns, &mut rng))).into()
+}
+
+pub(crate) fn a_suspended_model_goes_on_without_a_capture<T: Target>() {
+    for weights in [SuspendedWeights::Keep, SuspendedWeights::Drop] {
+        let mut model = Setup::default().build::<T>();
+        let first = three_steps(&mut model);
+        assert!(first.iter().all(|left| left.report.mode != StepMode::None));
+        let graphs = (model.captured_graphs(), model.statistics().captures);
+        model.suspend(weights).unwrap();
+        let states = model.memory().states;
+        assert!(model.device_mut().read(states.base, &mut [0; 4]).is_err(), "still backed");
+        let mut sequences = Sequences::of(&model);
+        let turn = Turn { sequence: 0, tokens: 1, rows: ChunkRows::Last, feedback: false };
+        let view = sequences.fill(&[turn], &mut Rng::new(5));
+        let error = try_step(&mut model, &view).unwrap_err();
+        assert!(matches!(*error, ModelError::Suspended), "{error}");
+        assert!(matches!(model.enable_graphs(), Err(ModelError::Suspended)));
+        if weights == SuspendedWeights::Drop {
+            assert!(matches!(model.resume(None), Err(ModelError::NoWeights)));
+            assert_eq!(model.suspended(), Some(weights));
+        }
+        model.resume(Some(&WEIGHTS)).unwrap();
+        assert_eq!(model.suspended(), None);
+        assert_eq!(three_steps(&mut model), first, "{weights:?}");
+        assert_eq!((model.captured_graphs(), model.statistics().captures), graphs);
+    }
+}
+
+/// Only a driver's figure says what was given back.
+pub(crate) fn a_suspended_model_gives_its_memory_back<T: Target>()
+where
+    T::Device: MeasuredDevice,
+{
+    let setup = Setup { kv_rows: Some(1 << 20), ..Setup::default() };
+    let mut model = setup.build::<T>();
+    if !model.device().counts_free_bytes() {
+        return println!("skipped on {}: nobody counts its free bytes", T::NAME);
+    }
+    let (arena, states) = (model.memory().arena.bytes, model.memory().states.bytes);
+    let before = model.device().free_bytes();
+    let started = std::time::Instant::now();
+    model.suspend(SuspendedWeights::Keep).unwrap();
+    let freed = model.device().free_bytes().saturating_sub(before);
+    let suspended = started.elapsed();
+    assert!(freed * 100 >= (arena + states) * 95, "{freed} of {arena} and {states} bytes");
+    model.resume(None).unwrap();
+    let resumed = started.elapsed() - suspended;
+    let taken = before.abs_diff(model.device().free_bytes());
+    assert!(taken < 8 << 20, "{taken} bytes more or less than before");
+    println!("{}: {freed} bytes freed in {suspended:?}, taken in {resumed:?}", T::NAME);
+}
