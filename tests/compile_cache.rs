@@ -31,6 +31,7 @@ fn graph_of(config: &DecoderConfig, kv_rows: u64) -> Graph {
         max_sequences: SEQUENCES,
         max_length: 64,
         kv_rows,
+        embedding_rows: 0,
     };
     decoder(config, &limits, |_| None).unwrap()
 }

@@ -40,6 +40,7 @@ fn module(model: &str, dtype: DType, level: Level) -> Module {
         max_sequences: 4,
         max_length: 64,
         kv_rows: 256,
+        embedding_rows: 0,
     };
     let graph = decoder(&config, &limits, move |_| Some(dtype)).unwrap();
     plan(graph, level, None, Vec::new()).unwrap().0

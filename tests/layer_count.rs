@@ -38,6 +38,7 @@ fn limits(activations: DType, max_tokens: u64) -> DecoderLimits {
         max_sequences: SEQUENCES,
         max_length: 64,
         kv_rows: 64 * SEQUENCES,
+        embedding_rows: 0,
     }
 }
 

@@ -16,6 +16,7 @@ mod examples;
 #[allow(dead_code, unreachable_pub, reason = "a package of its own has it as its crate")]
 #[path = "../examples/outside/src/gated.rs"]
 mod gated;
+mod image_processor;
 mod layer_count;
 mod model_folder_bad_input;
 mod model_folders;
@@ -37,6 +38,7 @@ mod support;
 mod target;
 mod text_encoders;
 mod vision_encoders;
+mod vision_language;
 
 /// Counters are of each thread, so that tests beside each other do not disturb them.
 #[global_allocator]

@@ -214,7 +214,7 @@ impl DeviceError {
 }
 
 /// A device: memory, programs and captured graphs. Used by one thread at a time.
-pub trait Device: Send {
+pub trait Device: Send + 'static {
     /// An artifact bound to addresses.
     type Program: Send;
     /// A captured graph. It keeps alive everything it points to.
@@ -259,6 +259,18 @@ pub trait Device: Send {
     /// # Errors
     /// When the range is not backed, or inside a capture.
     fn read(&mut self, from: Address, bytes: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// Waits for all work of `other`, copies bytes of its memory here, past the host, and waits.
+    ///
+    /// # Errors
+    /// When a range is not backed, the two are of different hardware, or inside a capture.
+    fn copy_from(
+        &mut self,
+        other: &mut Self,
+        from: Address,
+        bytes: u64,
+        to: Address,
+    ) -> Result<(), DeviceError>;
 
     /// Enqueues filling `bytes` bytes with the repeated `pattern` (1, 2 or 4 bytes).
     ///

@@ -1,41 +1,38 @@
 //! `piecewise embed`: vectors from texts.
 
-use super::encoder_args::EncoderArgs;
+use super::encoder_args::{EncoderArgs, in_calls, room_for};
 use super::load::print_settings_of;
 use super::model_args::ModelArgs;
-use super::progress::{bar, watcher};
+use super::progress::watcher;
 use anyhow::{Context, bail};
-use piecewise::encoding::{ItemError, TextEncoder, TextItem};
-use piecewise::models::encoder::TextOutput;
+use piecewise::encoding::{ItemError, TextEncoder};
+use piecewise::models::encoder::{TextEncoderConfig, TextOutput};
 use safetensors::tensor::{Dtype, TensorView};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Texts that are encoded in one call: packing looks at all of them.
-const CALL: usize = 1024;
+/// Tokens that a step has room for at most, unless somebody says so, however long texts may be.
+const LONGEST: usize = 8192;
 
 /// Arguments of `embed`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  piecewise embed --model DIR \"a text\" \"another\"
+  piecewise embed --model DIR --text \"a sentence\" --text \"another\"
   piecewise embed --model DIR --file lines.txt --out embeddings.npy
-  piecewise embed --model DIR --ids 5,6,7 --stats
   piecewise embed --model DIR --file lines.txt --max-num-tokens 2048 --capture-num-tokens 256,2048")]
 pub(crate) struct EmbedArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Texts.
-    #[arg(value_name = "TEXT")]
-    texts: Vec<String>,
-    /// A file whose lines are texts; empty lines are none.
+    /// A text; repeat it for several.
+    #[arg(long, value_name = "TEXT")]
+    text: Vec<String>,
+    /// A file whose lines are texts, after those of --text; empty lines are none.
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// The token ids of one text instead of texts; repeat it for several.
-    #[arg(long, value_name = "ID,..", conflicts_with_all = ["texts", "file"])]
-    ids: Vec<String>,
     /// Where embeddings go, by the ending: .npy, .safetensors (one tensor `embeddings`; both f32
-    /// [texts, width]) or .jsonl [default: JSON lines on standard output].
+    /// [texts, width]), .json (a list of objects) or .jsonl (an object a line) [default: the objects
+    /// on standard output, one a line].
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -45,6 +42,7 @@ pub(crate) struct EmbedArgs {
 /// How embeddings are written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Format {
+    Json,
     JsonLines,
     Npy,
     Safetensors,
@@ -56,8 +54,9 @@ impl Format {
         match out.extension().and_then(|ending| ending.to_str()) {
             Some("npy") => Ok(Self::Npy),
             Some("safetensors") => Ok(Self::Safetensors),
-            Some("json" | "jsonl") => Ok(Self::JsonLines),
-            _ => bail!("{}: end it in .npy, .safetensors or .jsonl", out.display()),
+            Some("json") => Ok(Self::Json),
+            Some("jsonl") => Ok(Self::JsonLines),
+            _ => bail!("{}: end it in .npy, .safetensors, .json or .jsonl", out.display()),
         }
     }
 }
@@ -69,16 +68,16 @@ pub(crate) fn run(args: EmbedArgs) -> anyhow::Result<ExitCode> {
         return print_settings_of(&layers.finish()?, false);
     }
     let texts = texts(&args)?;
-    if texts.is_empty() && args.ids.is_empty() {
-        bail!("nothing to embed: give texts, --file or --ids");
+    if texts.is_empty() {
+        bail!("nothing to embed: give --text or --file");
     }
+    let longest = TextEncoderConfig::load(&args.model.model)?.longest();
+    let layers = room_for(layers, longest.min(LONGEST))?;
     let outputs = [TextOutput::Embedding];
     let mut encoder = TextEncoder::load(&args.model.model, layers, &outputs, watcher())?;
     args.encoder.prepare(&mut encoder)?;
-    let embeddings = match args.ids.is_empty() {
-        true => of_texts(&mut encoder, &texts),
-        false => of_ids(&mut encoder, &args.ids)?,
-    };
+    let embeddings: Embeddings =
+        in_calls("embedding", texts.len(), |call| encoder.embed(&texts[call]));
     let failed = embeddings.iter().filter(|embedding| embedding.is_err()).count();
     for (i, embedding) in embeddings.iter().enumerate() {
         if let Err(error) = embedding {
@@ -87,7 +86,11 @@ pub(crate) fn run(args: EmbedArgs) -> anyhow::Result<ExitCode> {
     }
     let width = encoder.model().config().hidden_size();
     let bytes = match format {
-        Format::JsonLines => json_lines(&texts, &embeddings)?,
+        Format::Json => serde_json::to_vec(&Vec::from_iter(objects(&texts, &embeddings)))?,
+        Format::JsonLines => {
+            let lines = objects(&texts, &embeddings).map(|object| format!("{object}\n"));
+            String::from_iter(lines).into_bytes()
+        }
         Format::Npy => npy(&embeddings, width),
         Format::Safetensors => {
             let values = values(&embeddings, width);
@@ -109,7 +112,7 @@ pub(crate) fn run(args: EmbedArgs) -> anyhow::Result<ExitCode> {
 type Embeddings = Vec<Result<Vec<f32>, ItemError>>;
 
 fn texts(args: &EmbedArgs) -> anyhow::Result<Vec<String>> {
-    let mut texts = args.texts.clone();
+    let mut texts = args.text.clone();
     if let Some(file) = &args.file {
         let lines = std::fs::read_to_string(file)
             .with_context(|| format!("can't read {}", file.display()))?;
@@ -118,43 +121,15 @@ fn texts(args: &EmbedArgs) -> anyhow::Result<Vec<String>> {
     Ok(texts)
 }
 
-fn of_texts(encoder: &mut TextEncoder, texts: &[String]) -> Embeddings {
-    let bar = (texts.len() > CALL).then(|| bar("embedding", texts.len()));
-    let mut embeddings = Vec::with_capacity(texts.len());
-    for call in texts.chunks(CALL) {
-        embeddings.extend(encoder.embed(call));
-        if let Some(bar) = &bar {
-            bar.set_position(embeddings.len() as u64);
-        }
-    }
-    if let Some(bar) = bar {
-        bar.finish_and_clear();
-    }
-    embeddings
-}
-
-fn of_ids(encoder: &mut TextEncoder, lists: &[String]) -> anyhow::Result<Embeddings> {
-    let item = |list: &String| -> anyhow::Result<TextItem> {
-        let ids = list.split(',').map(|id| id.trim().parse());
-        let ids = ids.collect::<Result<_, _>>();
-        let ids = ids.with_context(|| format!("--ids {list}: a list of numbers, as in 5,6,7"))?;
-        Ok(TextItem { ids, token_types: Vec::new() })
-    };
-    let items = lists.iter().map(item).collect::<anyhow::Result<Vec<_>>>()?;
-    let outputs = encoder.encode(&items).into_iter();
-    Ok(outputs.map(|one| Ok(one?.into_iter().next().unwrap_or_default())).collect())
-}
-
-fn json_lines(texts: &[String], embeddings: &Embeddings) -> anyhow::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    for (i, embedding) in embeddings.iter().enumerate() {
-        let object = match embedding {
-            Ok(embedding) => serde_json::json!({"text": texts.get(i), "embedding": embedding}),
-            Err(error) => serde_json::json!({"text": texts.get(i), "error": error.to_string()}),
-        };
-        writeln!(bytes, "{object}")?;
-    }
-    Ok(bytes)
+/// What JSON says of each text.
+fn objects<'a>(
+    texts: &'a [String],
+    embeddings: &'a Embeddings,
+) -> impl Iterator<Item = serde_json::Value> + 'a {
+    texts.iter().zip(embeddings).map(|(text, embedding)| match embedding {
+        Ok(embedding) => serde_json::json!({"text": text, "embedding": embedding}),
+        Err(error) => serde_json::json!({"text": text, "error": error.to_string()}),
+    })
 }
 
 /// All embeddings, little-endian; NaN where there is none.

@@ -1,11 +1,13 @@
 //! Flags of every command that runs an encoder.
 
 use super::model_args::put;
+use super::progress::bar;
 use anyhow::Context;
 use piecewise::encoding::{Encoder, ItemEncoder};
-use piecewise_runtime::config::ConfigLayers;
+use piecewise_runtime::config::{ConfigError, ConfigLayers};
 use std::fs::File;
 use std::io::BufWriter;
+use std::ops::Range;
 use std::path::PathBuf;
 
 /// How items are packed into steps, and what is said of it.
@@ -58,4 +60,36 @@ impl EncoderArgs {
         }
         Ok(())
     }
+}
+
+/// Items that are encoded in one call: packing looks at all of them.
+const CALL: usize = 1024;
+/// Rows that a step has room for at least, and for the largest item in any case.
+const STEP_ROWS: usize = 512;
+
+/// Makes a step large enough for an item of `largest` rows, unless somebody says how large it is.
+pub(super) fn room_for(layers: ConfigLayers, largest: usize) -> Result<ConfigLayers, ConfigError> {
+    let rows = i64::try_from(largest.max(STEP_ROWS)).unwrap_or(i64::MAX);
+    layers.derived("max_num_tokens", rows, "the largest item")
+}
+
+/// What `encode` makes of so many items, in calls.
+pub(super) fn in_calls<T>(
+    phase: &'static str,
+    items: usize,
+    mut encode: impl FnMut(Range<usize>) -> Vec<T>,
+) -> Vec<T> {
+    let bar = (items > CALL).then(|| bar(phase, items));
+    let mut results = Vec::with_capacity(items);
+    while results.len() < items {
+        let start = results.len();
+        results.extend(encode(start..items.min(start + CALL)));
+        if let Some(bar) = &bar {
+            bar.set_position(results.len() as u64);
+        }
+    }
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    results
 }

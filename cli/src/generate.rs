@@ -2,6 +2,7 @@
 
 use super::amounts::shown_ledger;
 use super::dumps::DumpArgs;
+use super::images::PromptImages;
 use super::load::{engine, print_settings};
 use super::model_args::ModelArgs;
 use anyhow::Context;
@@ -25,6 +26,7 @@ use std::time::{Duration, Instant};
   piecewise generate --model DIR --prompt \"import\" --prompt \"class\" --max-tokens 32 --json
   piecewise generate --model DIR --prompt \"def\" --temperature 0.8 --top-p 0.95 --seed 7
   piecewise generate --model DIR --prompt \"def\" --then \"\\nclass\" --then \"\\nimport\"
+  piecewise generate --model DIR --image cat.png --prompt \"What is this?\"
   piecewise generate --model DIR --prompt \"def\" --iteration-log steps.jsonl
   piecewise generate --model DIR --prompt \"def\" --metrics steps.prom --stats-interval 10
   piecewise generate --model DIR --prompt \"def\" --trace steps.pftrace
@@ -35,6 +37,10 @@ pub(crate) struct GenerateArgs {
     /// A prompt; repeat it for several, which run in one batch.
     #[arg(long, required_unless_present = "print_config", value_name = "TEXT")]
     prompt: Vec<String>,
+    /// Images that every prompt is about, PNG, JPEG or WebP, of a Qwen2.5-VL: each in the place of an
+    /// <|image_pad|> of the prompt, or all before it.
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    image: Vec<PathBuf>,
     /// What every conversation goes on with once its reply is there; repeat it for further turns.
     #[arg(long, value_name = "TEXT")]
     then: Vec<String>,
@@ -99,7 +105,19 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
         None => (0, Vec::new()),
     };
     let tokenizer = TextTokenizer::load(&args.model.model, vocab)?;
+    let folder = &args.model.model;
+    let mut images = match args.image.is_empty() {
+        true => None,
+        false => Some(PromptImages::read(folder, &args.image, &assembly)?),
+    };
+    let assembly = match &images {
+        Some(images) => images.decoder(assembly),
+        None => assembly,
+    };
     let mut engine = engine(assembly, &args.dumps)?;
+    if let Some(images) = &mut images {
+        images.encode(folder, args.model.bounds.layers()?, &mut *engine)?;
+    }
     if args.stats || args.metrics.is_some() {
         engine.metrics();
     }
@@ -138,8 +156,13 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
                     seed: args.seed.wrapping_add(i as u64),
                 },
                 keep: turn < args.then.len(),
-                ..Request::new(prompt_ids.clone(), args.max_tokens)
+                ..Request::new(prompt_ids, args.max_tokens)
             };
+            let request = match &images {
+                Some(images) if turn == 0 => images.place(request)?,
+                _ => request,
+            };
+            let prompt_ids = request.prompt.clone();
             let id = match conversations.get(i) {
                 Some(&id) => engine.extend(id, request).map(|()| id),
                 None => engine.add(request).inspect(|&id| conversations.push(id)),

@@ -7,6 +7,7 @@ use anyhow::Context;
 use piecewise::assembly::Purpose;
 use piecewise::models::TextTokenizer;
 use piecewise::models::tokenizer::check_token_ids;
+use piecewise_runtime::engine::Request;
 use safetensors::tensor::{Dtype, TensorView};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -53,7 +54,7 @@ pub(crate) fn run(args: LogitsArgs) -> anyhow::Result<ExitCode> {
     };
     let mut engine = engine(assembly, &args.dumps)?;
     let mut bytes = Vec::new();
-    engine.logits(&ids, &mut |_, rows| bytes.extend_from_slice(rows))?;
+    engine.logits(&Request::new(ids.clone(), 1), &mut |_, rows| bytes.extend_from_slice(rows))?;
     write_logits(out, ids.len(), vocab, &bytes)?;
     let shown = out.display().to_string();
     if args.json {

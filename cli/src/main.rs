@@ -9,8 +9,10 @@ mod config;
 mod doctor;
 mod dumps;
 mod embed;
+mod encode;
 mod encoder_args;
 mod generate;
+mod images;
 mod inspect;
 mod kept;
 mod load;
@@ -53,6 +55,8 @@ enum Command {
     Generate(Box<generate::GenerateArgs>),
     /// Turn texts into embeddings.
     Embed(Box<embed::EmbedArgs>),
+    /// Run an encoder of any kind: tensors in, tensors out.
+    Encode(Box<encode::EncodeArgs>),
     /// Write the logits of every position of a prompt.
     Logits(Box<logits::LogitsArgs>),
     /// Show pieces, slots and kernels of a model; needs only its config.json.
@@ -102,6 +106,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     match arguments.command {
         Command::Generate(args) => generate::run(*args),
         Command::Embed(args) => embed::run(*args),
+        Command::Encode(args) => encode::run(*args),
         Command::Logits(args) => logits::run(*args),
         Command::Inspect(args) => inspect::run(*args),
         Command::Compile(args) => compile::run(*args),

@@ -10,6 +10,7 @@ use anyhow::bail;
 use piecewise::assembly::{Assembly, Purpose};
 use piecewise::models::Checkpoint;
 use piecewise_ir::text::print_graph;
+use piecewise_runtime::engine::Request;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -56,7 +57,8 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     let mut engine = engine(assembly, &args.dumps)?;
     let vocab = engine.options().vocab as usize;
     let mut bytes = Vec::new();
-    engine.logits(&args.ids, &mut |_, rows| bytes.extend_from_slice(rows))?;
+    engine
+        .logits(&Request::new(args.ids.clone(), 1), &mut |_, rows| bytes.extend_from_slice(rows))?;
     if let Some(out) = &args.out {
         write_logits(out, args.ids.len(), vocab, &bytes)?;
     }

@@ -15,6 +15,8 @@ pub const OWN_ROWS: &str = "rows.";
 pub const KV_ROWS: &str = "kv.rows";
 /// Symbols: the entries of the state of sampled ids; fixed at load.
 pub const SAMPLED_ROWS: &str = "sampled.rows";
+/// Symbols: the rows of the state of role [`EMBEDDINGS`]; fixed at load.
+pub const EMBEDDING_ROWS: &str = "embedding.rows";
 /// Symbols: the slots of states that each sequence has one row of; fixed at load.
 pub const SLOT_ROWS: &str = "sequence.slots";
 
@@ -25,6 +27,12 @@ pub const TOKEN_IDS: &str = "tokens.ids";
 pub const TOKEN_FEEDBACK: &str = "tokens.feedback";
 /// Input `i32 [T]`: the position of each token in its sequence.
 pub const TOKEN_POSITIONS: &str = "tokens.positions";
+/// Input `i32 [T]`: the row of the state of role [`EMBEDDINGS`] that stands for each token; -1 where
+/// its id does.
+pub const TOKEN_EMBEDDINGS: &str = "tokens.embeddings";
+/// Input `i32 [T, 3]`: where each token lies, such as frame, row and column of an image; its
+/// position three times where its request says nothing else.
+pub const TOKEN_COORDINATES: &str = "tokens.coordinates";
 /// Input `i32 [T]`: the row of the KV pool that each token writes; -1 writes nowhere.
 pub const KV_SLOTS: &str = "kv.slots";
 /// Input `i32 [S, B]`: the pages of each sequence in order.
@@ -58,5 +66,8 @@ pub const KV_CACHE: &str = "kv.cache";
 /// States `[L, ...]`: what each sequence remembers as a whole, a row a slot. A slot is all zeros
 /// before the first token of its sequence.
 pub const SEQUENCE_STATE: &str = "sequence.state";
+/// State `f32 [E, width]`: rows that stand for tokens, which the steps read and others write between
+/// them.
+pub const EMBEDDINGS: &str = "embeddings";
 /// State `i32 [Q]`: the ids sampled last, by entry.
 pub const SAMPLED: &str = "sampled";

@@ -42,9 +42,9 @@ impl Over {
             None | Some(roles::TOKENS) => SymbolClass::Tokens,
             Some(roles::ROWS) => SymbolClass::Rows,
             Some(roles::SEQUENCES) => SymbolClass::Sequences,
-            Some(roles::KV_ROWS | roles::SAMPLED_ROWS | roles::SLOT_ROWS) if times == 1 => {
-                SymbolClass::Fixed
-            }
+            Some(
+                roles::KV_ROWS | roles::SAMPLED_ROWS | roles::SLOT_ROWS | roles::EMBEDDING_ROWS,
+            ) if times == 1 => SymbolClass::Fixed,
             Some(role) if role.len() > roles::OWN_ROWS.len() && is_own(role) => {
                 SymbolClass::Own(own(role))
             }
@@ -66,8 +66,8 @@ pub enum SymbolError {
     /// A role that the runtime does not know.
     #[error(
         "symbol {symbol} has the role \"{role}\", which nothing binds; known roles are tokens, \
-         rows, sequences, kv.rows, sampled.rows, sequence.slots, rows.NAME for rows of your own, \
-         and a multiple of one that varies, such as 4*tokens"
+         rows, sequences, kv.rows, sampled.rows, sequence.slots, embedding.rows, rows.NAME for rows \
+         of your own, and a multiple of one that varies, such as 4*tokens"
     )]
     Unknown { symbol: String, role: String },
     /// More kinds of rows than can be told apart.

@@ -107,6 +107,7 @@ pub struct Assembly {
     purpose: Purpose,
     sequences: Option<u64>,
     kv_rows: Option<u64>,
+    embedding_rows: Option<u64>,
     checks_weights: bool,
 }
 
@@ -138,6 +139,7 @@ impl Assembly {
             purpose: Purpose::default(),
             sequences: None,
             kv_rows: None,
+            embedding_rows: None,
             checks_weights: false,
         }
     }
@@ -381,7 +383,8 @@ impl Assembly {
         self
     }
 
-    /// What an engine reads back: sampled ids, or logits too.
+    /// What is read back: of an engine sampled ids, or logits too; of a session its outputs, or
+    /// nothing.
     pub fn purpose(mut self, purpose: Purpose) -> Self {
         self.purpose = purpose;
         self
@@ -397,6 +400,13 @@ impl Assembly {
     /// the memory budget leaves.
     pub fn kv_rows(mut self, rows: u64) -> Self {
         self.kv_rows = Some(rows);
+        self
+    }
+
+    /// Rows that may stand for tokens at once, of a decoder that reads images; without it, as many as
+    /// the longest sequence has tokens.
+    pub fn embedding_rows(mut self, rows: u64) -> Self {
+        self.embedding_rows = Some(rows);
         self
     }
 

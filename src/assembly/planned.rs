@@ -88,10 +88,15 @@ pub struct LoweredUnique<'a> {
 fn check_checkpoint(
     graph: &Graph,
     checkpoint: &Checkpoint,
+    reads_images: bool,
     warn: &mut dyn FnMut(&str),
 ) -> Result<(), AssemblyError> {
     check_weights(graph, checkpoint)?;
     for name in unused_tensors(graph, checkpoint) {
+        if reads_images && ["visual.", "model.visual."].iter().any(|tower| name.starts_with(tower))
+        {
+            continue;
+        }
         let inert = name.ends_with("rotary_emb.inv_freq") || name == "lm_head.weight";
         if name.ends_with(".bias") {
             return Err(AssemblyError::UnknownBias { tensor: name.to_owned() });
@@ -121,7 +126,7 @@ fn check_split_ops(names: &[String], graph: &Graph) -> Result<(), AssemblyError>
     }
 }
 
-fn limits(config: &RuntimeConfig, kv_rows: u64) -> DecoderLimits {
+fn limits(config: &RuntimeConfig, kv_rows: u64, embedding_rows: Option<u64>) -> DecoderLimits {
     DecoderLimits {
         activations: config.dtype.unwrap_or(DType::F32),
         max_tokens: config.max_num_tokens,
@@ -129,6 +134,7 @@ fn limits(config: &RuntimeConfig, kv_rows: u64) -> DecoderLimits {
         max_sequences: config.max_num_seqs(),
         max_length: config.max_seq_len,
         kv_rows,
+        embedding_rows: embedding_rows.unwrap_or(config.max_seq_len),
     }
 }
 
@@ -165,14 +171,17 @@ pub(super) fn plan(mut assembly: Assembly) -> Result<Planned, AssemblyError> {
                 .flat_map(|c| c.names().filter_map(|n| Some((n.to_owned(), c.dtype_of(n)?))))
                 .collect();
             let rows = settings.most_kv_rows(assembly.sequences);
-            let limits = limits(config, assembly.kv_rows.unwrap_or(rows));
+            let kv_rows = assembly.kv_rows.unwrap_or(rows);
+            let limits = limits(config, kv_rows, assembly.embedding_rows);
             let graph = decoder(&model, &limits, move |name| stored.get(name).copied())?;
             decoder_config = Some(model);
             graph
         }
     };
     if let (Some(checkpoint), true) = (&checkpoint, assembly.checks_weights) {
-        check_checkpoint(&graph, checkpoint, &mut warn)?;
+        let reads_images = |config: &DecoderConfig| config.rope_sections.is_some();
+        let reads_images = decoder_config.as_ref().is_some_and(reads_images);
+        check_checkpoint(&graph, checkpoint, reads_images, &mut warn)?;
     }
     let weights = match (assembly.weights, checkpoint) {
         (Some(weights), _) => Some(weights),
@@ -561,7 +570,7 @@ enum Built {
     Cuda(Box<CompiledModel<CudaDevice>>),
 }
 
-fn engine_of<D: MeasuredDevice + 'static>(
+fn engine_of<D: MeasuredDevice>(
     model: CompiledModel<D>,
     roles: RoleMap,
     config: &RuntimeConfig,

@@ -2,6 +2,7 @@
 //! budgets.
 
 mod budgets;
+mod join;
 pub mod packing;
 mod path;
 mod protocol;
@@ -12,8 +13,11 @@ mod statistics;
 mod text;
 mod vision;
 
-pub use crate::models::encoder::{EncoderBounds, ImageItem, OutputRows, Values};
+pub use crate::models::encoder::{
+    EncoderBounds, ImageError, ImageItem, ImageProcessor, OutputRows, Values,
+};
 pub use budgets::{ItemLogError, default_budgets, planned_budgets, read_item_log};
+pub use join::{JoinError, JoinedTower};
 pub use path::StepError;
 pub use protocol::{ItemEncoder, ItemError, ItemOutputs, PathSize, TokenRange};
 pub use runner::{Encoder, EncoderBuildError, EncoderPath};

@@ -1,6 +1,6 @@
 //! What a decoder is, read from the `config.json` of a Hugging Face model folder.
 //!
-//! Four architectures are known: Qwen3, Qwen2, Llama and Mistral. A configuration that asks for
+//! Four architectures are known: Qwen3, Qwen2 (that of Qwen2.5-VL too), Llama and Mistral. A configuration that asks for
 //! anything that they do not compute here is an error that names the field; defaults are those of
 //! each architecture in transformers.
 
@@ -8,6 +8,7 @@ mod error;
 pub(in crate::models) mod fields;
 pub(in crate::models) mod options;
 mod rope;
+pub(in crate::models) mod vision_language;
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -155,6 +156,8 @@ pub struct DecoderConfig {
     pub eos_token_ids: Vec<u32>,
     /// Base and scaling of the rotary positions.
     pub rope: RopeConfig,
+    /// Of a model that reads images: how many pairs of a head turn by frame, by row and by column.
+    pub rope_sections: Option<[usize; 3]>,
     /// Whether q and k are normalized per head (`q_norm.weight`, `k_norm.weight`: `[head_dim]`).
     pub qk_norm: bool,
     /// Whether `q_proj`, `k_proj` and `v_proj` have a `bias`.
@@ -211,6 +214,9 @@ impl DecoderConfig {
 
     fn parse_part(text: &[u8], file: &Path, part: Part) -> Result<Self, ConfigError> {
         let value = parse_json(text, file)?;
+        let of_text = vision_language::text_part(&Fields::root(file, &value)?, file)?;
+        let rope_sections = of_text.as_ref().map(|part| part.rope_sections);
+        let value = of_text.map_or(value, |part| part.text);
         let root = Fields::root(file, &value)?;
         let family = Family::read(&root, part)?;
         let ignored_keys = options::sort_keys(&root)?;
@@ -249,12 +255,21 @@ impl DecoderConfig {
                     .collect()
             }),
             rope: RopeConfig::read(&root)?,
+            rope_sections,
             qk_norm: family == Family::Qwen3,
             qkv_bias: biases.qkv,
             output_bias: biases.output,
             mlp_bias: biases.mlp,
             ignored_keys,
         };
+        if let Some(sections) = rope_sections
+            && sections.iter().sum::<usize>() != config.head_dim / 2
+        {
+            let half = config.head_dim / 2;
+            let reason =
+                format!("`mrope_section` {sections:?} does not add up to {half}, half a head");
+            return Err(root.bad_value("rope_scaling", reason));
+        }
         let weights = config.num_weights();
         if weights > MOST_WEIGHTS {
             return Err(root.bad_value(

@@ -4,8 +4,11 @@ use super::config::DecoderConfig;
 use super::op_builders::{AttentionSpec, DecoderStates, KernelOps, KvState};
 use super::step_inputs::{StepBounds, StepInputs};
 use piecewise_ir::builder::{BuildErrors, Builder, Tensor};
+use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
+use piecewise_kernels::inputs::engine_inputs;
+use piecewise_runtime::roles;
 
 /// What a decoder graph is made for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,6 +26,8 @@ pub struct DecoderLimits {
     /// Rows of the KV pool, a multiple of
     /// [`PAGE_ROWS`](piecewise_kernels::attention::PAGE_ROWS).
     pub kv_rows: u64,
+    /// Rows that may stand for tokens at once, of a model that reads images.
+    pub embedding_rows: u64,
 }
 
 impl DecoderLimits {
@@ -43,6 +48,10 @@ pub fn decoder(
     limits: &DecoderLimits,
     dtype_of: impl Fn(&str) -> Option<DType> + 'static,
 ) -> Result<Graph, BuildErrors> {
+    let prefix = match dtype_of("model.language_model.embed_tokens.weight") {
+        Some(_) => "model.language_model",
+        None => "model",
+    };
     let b = Builder::new("decoder")
         .weight_dtype(config.dtype.unwrap_or(DType::BF16))
         .weight_dtypes(dtype_of);
@@ -50,20 +59,33 @@ pub fn decoder(
     let rope = b.rope_table(&config.rope_inverse_frequencies(), limits.max_length);
     let vocab = config.vocab_size as u64;
     let hidden = config.hidden_size as u64;
-    let embedding = b.weight("model.embed_tokens.weight", [vocab, hidden]);
+    let embedding = b.weight(&format!("{prefix}.embed_tokens.weight"), [vocab, hidden]);
     let mut x = embedding.gather(step.ids).cast(limits.activations);
+    let mut angles = None;
+    if let Some(sections) = config.rope_sections {
+        let [.., embeddings, coordinates] = engine_inputs();
+        let rows = step.input(&b, "embeddings", &embeddings);
+        x = given_rows(&b, x, rows, limits);
+        let coordinates = step.input(&b, "coordinates", &coordinates);
+        angles = Some(angles_by_section(&b, rope, coordinates, sections));
+    }
     let (dim, kv_heads) = (config.head_dim as u64, config.num_kv_heads as u64);
     let spec = AttentionSpec { scale: (dim as f64).powf(-0.5), causal: true };
     for layer in 0..config.num_layers {
-        let _scope = b.scope(format!("model.layers.{layer}"));
+        let _scope = b.scope(format!("{prefix}.layers.{layer}"));
         x = decoder_layer(&b, config, x, |q, k, v| {
             let kv: KvState<'_> = b.kv_state(step.kv_rows, kv_heads, dim, limits.activations);
-            kv.write(step.kv_slots, k.rope(step.positions, rope), v);
-            q.rope(step.positions, rope).paged_attention(kv, &step.attention, spec)
+            let [q, k] = [q, k].map(|x| match angles {
+                Some([cos, sin]) => x.rotate(cos, sin),
+                None => x.rope(step.positions, rope),
+            });
+            kv.write(step.kv_slots, k, v);
+            q.paged_attention(kv, &step.attention, spec)
         });
     }
     let x = x.gather(step.logit_rows);
-    let x = x.rms_norm(b.weight("model.norm.weight", [hidden]), config.rms_norm_eps);
+    let norm = b.weight(&format!("{prefix}.norm.weight"), [hidden]);
+    let x = x.rms_norm(norm, config.rms_norm_eps);
     let head = match config.tie_word_embeddings {
         true => embedding,
         false => b.weight("lm_head.weight", [vocab, hidden]),
@@ -71,6 +93,51 @@ pub fn decoder(
     let logits = x.matmul_transposed(head, DType::F32);
     let sampled = step.sample(logits);
     b.finish([logits, sampled])
+}
+
+/// `x [T, hidden]` with rows of the state of embeddings where `rows i32 [T]` names one.
+fn given_rows<'b>(
+    b: &'b Builder,
+    x: Tensor<'b>,
+    rows: Tensor<'b>,
+    limits: &DecoderLimits,
+) -> Tensor<'b> {
+    let most = limits.embedding_rows.max(1);
+    let symbol = b.symbol_with_role("E", 1, most, roles::EMBEDDING_ROWS);
+    let shape = x.shape();
+    let [tokens, hidden] = &*shape else { return x };
+    let state = b.state("embeddings", DType::F32, [symbol.into(), hidden.clone()]);
+    let given = state.role(roles::EMBEDDINGS).gather(rows.maximum(0.0)).cast(x.dtype());
+    let is_given = rows.less(b.scalar(DType::I32, 0.0)).logical_not();
+    is_given.reshape([tokens.clone(), Dim::constant(1)]).select(given, x)
+}
+
+/// Cosines and sines, f32 `[T, 1, half]` each, of tokens that lie at `coordinates i32 [T, 3]`: so many
+/// pairs of a head turn by each of the three.
+fn angles_by_section<'b>(
+    b: &'b Builder,
+    table: Tensor<'b>,
+    coordinates: Tensor<'b>,
+    sections: [usize; 3],
+) -> [Tensor<'b>; 2] {
+    let sections = sections.map(|pairs| pairs as u64);
+    let half: u64 = sections.iter().sum();
+    let shape = coordinates.shape();
+    let tokens = shape.first().cloned().unwrap_or_else(|| Dim::constant(0));
+    let by_axis = [0, 1, 2].map(|axis| {
+        let places = coordinates.slice(1, axis..axis + 1).reshape([tokens.clone()]);
+        table.gather(places)
+    });
+    [0, half].map(|start| {
+        let mut first = start;
+        let parts = by_axis.into_iter().zip(sections).filter(|(_, pairs)| *pairs > 0);
+        let parts = parts.map(|(angles, pairs)| {
+            first += pairs;
+            angles.slice(1, first - pairs..first)
+        });
+        let angles = b.concat(&Vec::from_iter(parts), 1);
+        angles.reshape([tokens.clone(), Dim::constant(1), Dim::constant(half)])
+    })
 }
 
 /// A layer under the current scope. `mix` takes q `[T, heads, dim]` and k and v

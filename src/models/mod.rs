@@ -9,6 +9,7 @@
 //! - [`presets`]: published models whose shapes are known without a folder;
 //! - [`mod@decoder`]: the graph of the families, written with the builder;
 //! - [`encoder`]: the graphs of encoders of text;
+//! - [`vision_language`]: images in the prompt of a decoder;
 //! - [`tokenizer`]: text to token ids and back, as a [`TextTokenizer`].
 //!
 //! [`Assembly::folder`](crate::assembly::Assembly::folder) puts them together.
@@ -23,6 +24,7 @@ pub mod op_builders;
 pub mod presets;
 mod step_inputs;
 pub mod tokenizer;
+pub mod vision_language;
 pub mod weights;
 
 pub use checkpoint::{Checkpoint, CheckpointError, TensorView};
@@ -31,4 +33,5 @@ pub use decoder::{DecoderLimits, decoder};
 pub use presets::{Preset, UnknownPreset};
 pub use step_inputs::{StepBounds, StepInputs};
 pub use tokenizer::{TextStream, TextTokenizer, TokenizerError};
+pub use vision_language::{ImagePrompts, PlaceError, PlacedImages};
 pub use weights::{UndeclaredDType, check_weights, unused_tensors};

@@ -115,6 +115,7 @@ fn qwen3() -> DecoderConfig {
         bos_token_id: Some(151_643),
         eos_token_ids: vec![151_645, 151_643],
         rope: RopeConfig { theta: 1e6, scaling: RopeScaling::None },
+        rope_sections: None,
         qk_norm: true,
         qkv_bias: false,
         output_bias: false,
@@ -140,6 +141,7 @@ fn llama3(factor: f64) -> DecoderConfig {
         bos_token_id: Some(128_000),
         eos_token_ids: vec![128_001],
         rope: RopeConfig { theta: 500_000.0, scaling },
+        rope_sections: None,
         qk_norm: false,
         ..qwen3()
     }

@@ -93,7 +93,7 @@ impl<'b> StepInputs<'b> {
         let pages = bounds.max_length.div_ceil(PAGE_ROWS);
         let symbols = [(roles::TOKENS, tokens), (roles::ROWS, rows), (roles::SEQUENCES, sequences)];
         let input = |name: &str, input: &StepInput| declare(b, name, input, &symbols, pages);
-        let [ids, feedback, positions, _, logit_rows, sample_slots] = engine_inputs();
+        let [ids, feedback, positions, _, logit_rows, sample_slots, ..] = engine_inputs();
         let [kv_slots, block_table, kv_lengths, query_starts, query_lengths] =
             PagedAttention::inputs();
         let [temperature, top_k, top_p, seed, position] = Sample::inputs();

@@ -21,7 +21,9 @@ use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
 use piecewise_passes::RunReport;
 use piecewise_runtime::mode::GraphMode;
-use piecewise_runtime::model::{Model, StepData, StepReport, SuspendedWeights};
+use piecewise_runtime::model::{
+    Model, ModelError, Outputs as ModelOutputs, StepData, StepReport, SuspendedWeights,
+};
 use piecewise_runtime::stats::Statistics;
 use piecewise_runtime::symbols::SymbolTable;
 use shapes::StepSymbol;
@@ -153,11 +155,19 @@ impl Session {
         Ok(self.model.recover()?)
     }
 
-    fn run(
+    /// The model, for an engine that takes rows of its outputs
+    /// ([`Engine::add_rows`](piecewise_runtime::engine::Engine::add_rows)).
+    pub fn model_mut(&mut self) -> &mut dyn Model {
+        &mut *self.model
+    }
+
+    /// Runs a step; `read` has its outputs.
+    fn run<T>(
         &mut self,
         given: BTreeMap<&str, Values<'_>>,
         query_length: Option<u64>,
-    ) -> Result<Outputs, SessionError> {
+        read: impl FnOnce(&ModelOutputs<'_>, &[u64]) -> Result<T, ModelError>,
+    ) -> Result<T, SessionError> {
         let graph = self.model.module().graph();
         let mut counts = self.model.symbols().bounds().to_vec();
         let mut inputs = Vec::with_capacity(graph.inputs().len());
@@ -200,7 +210,7 @@ impl Session {
         }
         let step = StepData { counts: &counts, inputs: &inputs, short_rows: &[], query_length };
         let ticket = self.model.submit(&step)?;
-        Ok(Outputs::copied(&self.model.read(&ticket)?, &counts)?)
+        Ok(read(&self.model.read(&ticket)?, &counts)?)
     }
 }
 
@@ -254,9 +264,24 @@ impl<'a> Step<'a> {
     /// When an input is missing, unknown, of another type or of a length that makes no shape, or
     /// the step fails. States are as before where an input does not fit.
     pub fn run(self) -> Result<Outputs, SessionError> {
+        self.run_with(Outputs::copied)
+    }
+
+    /// Runs the step and waits for it; its outputs stay on the device, until the next step.
+    ///
+    /// # Errors
+    /// As for [`Self::run`].
+    pub fn run_unread(self) -> Result<(), SessionError> {
+        self.run_with(|_, _| Ok(()))
+    }
+
+    fn run_with<T>(
+        self,
+        read: impl FnOnce(&ModelOutputs<'_>, &[u64]) -> Result<T, ModelError>,
+    ) -> Result<T, SessionError> {
         let Self { session, given, query_length, is_launched } = self;
         session.model.set_launches_only(is_launched);
-        let outputs = session.run(given, query_length);
+        let outputs = session.run(given, query_length, read);
         session.model.set_launches_only(false);
         outputs
     }

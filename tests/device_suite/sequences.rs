@@ -89,6 +89,7 @@ impl Sequences {
                 slot: None,
                 rows: turn.rows,
                 entry: Some(entry),
+                values: &[],
                 sampling,
             });
             sequence.length = end;

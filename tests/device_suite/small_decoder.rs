@@ -97,6 +97,7 @@ impl Setup {
             max_rows: self.max_rows,
             max_sequences: self.max_sequences,
             max_length: self.max_length,
+            embedding_rows: 0,
             kv_rows: self
                 .kv_rows
                 .unwrap_or(self.max_length.next_multiple_of(16) * self.max_sequences),

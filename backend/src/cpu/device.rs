@@ -191,6 +191,22 @@ impl Device for CpuDevice {
         Ok(())
     }
 
+    fn copy_from(
+        &mut self,
+        other: &mut Self,
+        from: Address,
+        bytes: u64,
+        to: Address,
+    ) -> Result<(), DeviceError> {
+        self.outside_capture("a copy", CaptureRule::NoSynchronization)?;
+        let from = other.memory.backed("a copy from here", from, bytes)?;
+        let to = self.memory.backed("a copy", to, bytes)?;
+        // SAFETY: both ranges are reserved and backed, by devices that are not the same and so do not
+        // overlap; nothing runs on either, and they are no Rust objects'.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, bytes as usize) };
+        Ok(())
+    }
+
     fn fill(&mut self, to: Address, bytes: u64, pattern: &[u8]) -> Result<(), DeviceError> {
         self.outside_capture("a fill", CaptureRule::NoSynchronization)?;
         let start = self.memory.backed("a fill", to, bytes)?;

@@ -359,6 +359,34 @@ impl Device for CudaDevice {
         self.finish()
     }
 
+    fn copy_from(
+        &mut self,
+        other: &mut Self,
+        from: Address,
+        bytes: u64,
+        to: Address,
+    ) -> Result<(), DeviceError> {
+        other.enter()?;
+        other.memory.check("a copy from here", from, bytes)?;
+        other.finish()?;
+        self.enter()?;
+        self.memory.check("a copy", to, bytes)?;
+        let action = || format!("copy {bytes} bytes from {from} to {to}");
+        if self.options.ordinal != other.options.ordinal {
+            let reason = format!(
+                "one is on cuda:{}, the other on cuda:{}",
+                other.options.ordinal, self.options.ordinal
+            );
+            return Err(DeviceError::Driver { action: action(), reason });
+        }
+        if bytes > 0 {
+            self.driver()
+                .copy_within(to.0, from.0, bytes, self.stream.handle)
+                .map_err(|e| device_error(action(), &e))?;
+        }
+        self.finish()
+    }
+
     fn fill(&mut self, to: Address, bytes: u64, pattern: &[u8]) -> Result<(), DeviceError> {
         self.enter()?;
         self.memory.check("a fill", to, bytes)?;

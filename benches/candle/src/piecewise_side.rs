@@ -41,6 +41,7 @@ pub fn graph(config: &DecoderConfig, activations: DType) -> anyhow::Result<Graph
         max_sequences: 1,
         max_length: MAX_LENGTH,
         kv_rows: MAX_LENGTH,
+        embedding_rows: 0,
     };
     Ok(decoder(config, &limits, |_| None)?)
 }

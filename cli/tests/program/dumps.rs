@@ -29,6 +29,7 @@ fn graph(model: &str, activations: DType) -> Graph {
         max_sequences: 4,
         max_length: 128,
         kv_rows: 512,
+        embedding_rows: 0,
     };
     let config = DecoderConfig::load(&folder).unwrap();
     decoder(&config, &limits, move |name| dtypes.get(name).copied()).unwrap()

@@ -1,16 +1,25 @@
 //! `embed`: the formats, the same numbers however texts share steps, and what is refused.
 
-use crate::support::cli::{device_flags, error_of, norm_error, piecewise, root, stdout_of};
-use serde_json::Value;
+use crate::support::cli::{error_of, piecewise, root, stdout_of};
+use serde_json::{Value, json};
+use std::path::Path;
 
 const BERT: &str = "tests/fixtures/encoders/bert";
-const IDS: [&str; 6] = ["--ids", "7,8,9", "--ids", "10", "--ids", "11,12,13,14,15"];
+const TEXTS: [&str; 3] = ["one two three", "two", "three three two one one"];
 
-fn embed(more: &[&str]) -> String {
-    stdout_of(
-        &[&["embed", "--model", BERT, "--dtype", "f32", "--max-num-tokens", "64"], &IDS[..], more]
-            .concat(),
-    )
+/// The BERT of the fixtures with a tokenizer of a few words.
+fn with_tokenizer(folder: &Path) -> &str {
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(root().join(BERT).join(file), folder.join(file)).unwrap();
+    }
+    let vocab = json!({"one": 7, "two": 8, "three": 9, "?": 10});
+    let tokenizer = json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+        "normalizer": null, "pre_tokenizer": {"type": "Whitespace"}, "post_processor": null,
+        "decoder": null, "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "?"},
+    });
+    std::fs::write(folder.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    folder.to_str().unwrap()
 }
 
 fn vectors(lines: &str) -> Vec<Vec<f32>> {
@@ -23,6 +32,14 @@ fn vectors(lines: &str) -> Vec<Vec<f32>> {
 
 #[test]
 fn every_format_and_every_way_to_share_steps_has_the_same_numbers() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = with_tokenizer(folder.path());
+    let lines = folder.path().join("lines.txt");
+    std::fs::write(&lines, format!("{}\n\n{}\n", TEXTS[1], TEXTS[2])).unwrap();
+    let embed = |more: &[&str]| {
+        let args = ["embed", "--model", model, "--dtype", "f32", "--text", TEXTS[0]];
+        stdout_of(&[&args[..], &["--file", lines.to_str().unwrap()], more].concat())
+    };
     let expected = vectors(&embed(&[]));
     assert_eq!((expected.len(), expected[0].len()), (3, 96));
     for vector in &expected {
@@ -33,8 +50,23 @@ fn every_format_and_every_way_to_share_steps_has_the_same_numbers() {
     assert_eq!(vectors(&embed(&["--graph-mode", "none"])), expected);
     assert_eq!(vectors(&embed(&["--capture-num-tokens", "9,16,64"])), expected);
 
-    let folder = tempfile::tempdir().unwrap();
+    let texts = stdout_of(
+        &[
+            &["embed", "--model", model, "--dtype", "f32"][..],
+            &TEXTS.map(|text| ["--text", text]).concat(),
+        ]
+        .concat(),
+    );
+    assert_eq!(vectors(&texts), expected);
+
     let bytes: Vec<u8> = expected.iter().flatten().flat_map(|x| x.to_le_bytes()).collect();
+    let list = folder.path().join("out.json");
+    assert_eq!(embed(&["--out", list.to_str().unwrap()]), "");
+    let list: Vec<Value> = serde_json::from_slice(&std::fs::read(list).unwrap()).unwrap();
+    let texts = Vec::from_iter(list.iter().map(|object| object["text"].as_str().unwrap()));
+    assert_eq!(texts, TEXTS);
+    let lines = Vec::from_iter(list.iter().map(|object| format!("{object}\n"))).concat();
+    assert_eq!(vectors(&lines), expected);
     for name in ["out.npy", "out.safetensors"] {
         let out = folder.path().join(name);
         assert_eq!(embed(&["--out", out.to_str().unwrap()]), "");
@@ -55,61 +87,27 @@ fn every_format_and_every_way_to_share_steps_has_the_same_numbers() {
     }
 }
 
-/// On the device of PIECEWISE_TEST_DEVICE: packed, and each alone.
-#[test]
-fn families_have_the_embeddings_of_their_references_on_the_device() {
-    for name in ["bert", "modernbert", "qwen3_embedding"] {
-        let model = format!("tests/fixtures/encoders/{name}");
-        let bytes = std::fs::read(root().join(&model).join("golden.safetensors")).unwrap();
-        let golden = safetensors::SafeTensors::deserialize(&bytes).unwrap();
-        let words = |name: &str| -> Option<Vec<[u8; 4]>> {
-            let data = golden.tensor(name).ok()?.data();
-            Some(data.chunks_exact(4).map(|word| word.try_into().unwrap()).collect())
-        };
-        let ids: Vec<String> = (0..)
-            .map_while(|i| words(&format!("ids_{i}")))
-            .map(|ids| ids.into_iter().map(|id| i32::from_le_bytes(id).to_string()))
-            .map(|ids| Vec::from_iter(ids).join(","))
-            .collect();
-        // A BERT's types of these items are not all 0.
-        let items = Vec::from_iter((0..ids.len()).filter(|i| {
-            let types = words(&format!("token_types_{i}")).unwrap_or_default();
-            types.iter().all(|ty| *ty == [0; 4])
-        }));
-        assert!(items.len() >= 2);
-        for (dtype, tolerance) in [("f32", 2e-5), ("bf16", 2e-2)] {
-            for more in [&[][..], &["--one-by-one"], &["--graph-mode", "none"]] {
-                let flags = device_flags();
-                let mut args = vec!["embed", "--model", &model, "--dtype", dtype];
-                args.extend(flags.iter().map(String::as_str));
-                args.extend(["--max-num-tokens", "128"].iter().chain(more));
-                items.iter().for_each(|&i| args.extend(["--ids", &ids[i]]));
-                for (&i, found) in items.iter().zip(vectors(&stdout_of(&args))) {
-                    let expected = words(&format!("embedding_{i}")).unwrap();
-                    let expected = Vec::from_iter(expected.into_iter().map(f32::from_le_bytes));
-                    let error = norm_error(&found, &expected);
-                    assert!(error < tolerance, "{args:?}: item {i} is off by {error}");
-                }
-            }
-        }
-    }
-}
-
 #[test]
 fn what_cannot_be_embedded_is_named() {
-    let model = ["embed", "--model", BERT];
-    let said = |more: &[&str]| error_of(&[&model[..], more].concat());
+    let folder = tempfile::tempdir().unwrap();
+    let model = with_tokenizer(folder.path());
+    let said = |more: &[&str]| error_of(&[&["embed", "--model", model][..], more].concat());
     assert!(said(&[]).contains("nothing to embed"));
-    assert!(said(&["--ids", "7,x"]).contains("a list of numbers"));
-    assert!(said(&["--ids", "7", "--out", "a.csv"]).contains("end it in .npy"));
-    let partly = |more: &[&str]| {
-        let output = piecewise(&[&model[..], more].concat());
+    assert!(said(&["--text", "one", "--out", "a.csv"]).contains("end it in .npy"));
+    assert!(said(&["--file", "/nowhere/lines.txt"]).contains("can't read /nowhere/lines.txt"));
+    let partly = |model: &str, texts: &[&str]| {
+        let mut args = vec!["embed", "--model", model];
+        texts.iter().for_each(|text| args.extend(["--text", text]));
+        let output = piecewise(&args);
         assert!(!output.status.success());
         String::from_utf8(output.stderr).unwrap() + &String::from_utf8(output.stdout).unwrap()
     };
-    assert!(partly(&["a text"]).contains("no tokenizer.json"));
-    let said = partly(&["--ids", "7", "--ids", "9999"]);
-    assert!(said.contains("text 2: token id 9999") && said.contains("\"embedding\":["), "{said}");
-    let decoder = error_of(&["embed", "--model", "tests/fixtures/llama3", "--ids", "7"]);
+    assert!(partly(BERT, &["a text"]).contains("no tokenizer.json"));
+    let long = "one ".repeat(65);
+    let said = partly(model, &["one two", &long, "", "two"]);
+    assert!(said.contains("text 2: 65 tokens, but the model reads at most 64"), "{said}");
+    assert!(said.contains("text 3: the prompt \"\" has no tokens"), "{said}");
+    assert_eq!(said.matches("\"embedding\":[").count(), 2, "{said}");
+    let decoder = error_of(&["embed", "--model", "tests/fixtures/llama3", "--text", "one"]);
     assert!(decoder.contains("`model_type`") && decoder.contains("modernbert"), "{decoder}");
 }

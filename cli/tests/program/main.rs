@@ -12,6 +12,8 @@ mod config;
 mod documents;
 mod dumps;
 mod embed;
+mod encode;
+mod generate_images;
 mod model_families;
 mod once;
 mod output;

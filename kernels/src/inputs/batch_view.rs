@@ -1,5 +1,6 @@
 //! The batch of a step, as functions that fill inputs see it.
 
+use super::carried::{ValuesInStep, ValuesView};
 use crate::attention::PAGE_ROWS;
 use crate::sampling::Sampling;
 use std::ops::Range;
@@ -28,6 +29,10 @@ pub struct SequenceInStep {
     pub entry: Option<u32>,
     /// The row of the states of role `sequence.state` that is its own.
     pub slot: Option<u32>,
+    /// The first of the numbers that its request brings among those of the step.
+    pub first_values: usize,
+    /// Under how many names it brings some.
+    pub values: usize,
     /// How its next token is chosen.
     pub sampling: Sampling,
 }
@@ -38,19 +43,28 @@ pub struct BatchView<'a> {
     sequences: &'a [SequenceInStep],
     ids: &'a [i32],
     pages: &'a [u32],
+    values: &'a [ValuesInStep],
+    numbers: &'a [i32],
 }
 
 impl<'a> BatchView<'a> {
     /// The batch of these sequences, whose tokens are `ids` one after the other (0 where an id is
     /// fed back) and whose pages are `pages`.
     pub fn new(sequences: &'a [SequenceInStep], ids: &'a [i32], pages: &'a [u32]) -> Self {
-        Self { sequences, ids, pages }
+        Self { sequences, ids, pages, values: &[], numbers: &[] }
+    }
+
+    /// The same batch with what its requests bring: `numbers`, and of each name which they are.
+    #[must_use]
+    pub fn with_values(self, values: &'a [ValuesInStep], numbers: &'a [i32]) -> Self {
+        Self { values, numbers, ..self }
     }
 
     /// The sequences.
     pub fn sequences(&self) -> impl ExactSizeIterator<Item = SequenceView<'a>> + use<'a> {
-        let Self { ids, pages, .. } = *self;
-        self.sequences.iter().map(move |part| SequenceView { part, ids, pages })
+        let Self { ids, pages, values, numbers, .. } = *self;
+        let sequences = self.sequences.iter();
+        sequences.map(move |part| SequenceView { part, ids, pages, values, numbers })
     }
 
     /// The ids of all tokens; 0 where an id is fed back.
@@ -65,6 +79,8 @@ pub struct SequenceView<'a> {
     part: &'a SequenceInStep,
     ids: &'a [i32],
     pages: &'a [u32],
+    values: &'a [ValuesInStep],
+    numbers: &'a [i32],
 }
 
 impl<'a> SequenceView<'a> {
@@ -134,6 +150,14 @@ impl<'a> SequenceView<'a> {
     pub fn page_row(&self, position: u64) -> Option<u64> {
         let page = self.pages().get((position / PAGE_ROWS) as usize)?;
         Some(u64::from(*page) * PAGE_ROWS + position % PAGE_ROWS)
+    }
+
+    /// The numbers that its request brings under a name, if it does.
+    pub fn values(&self, name: &str) -> Option<ValuesView<'a>> {
+        let own = &self.values[self.part.first_values..][..self.part.values];
+        let ValuesInStep { width, first, count, rest, .. } =
+            *own.iter().find(|values| *values.name == *name)?;
+        Some(ValuesView { width, values: &self.numbers[first..first + count], rest })
     }
 
     /// How its next token is chosen.

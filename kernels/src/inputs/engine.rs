@@ -7,8 +7,9 @@ use piecewise_ir::dtype::DType;
 /// Who declares these inputs, in errors.
 pub const DECLARED_BY: &str = "the engine";
 
-/// Ids with their feedback, positions, slots, and the rows that want logits.
-pub fn engine_inputs() -> [StepInput; 6] {
+/// Ids with their feedback, positions, slots, the rows that want logits, and what stands for tokens
+/// and where they lie.
+pub fn engine_inputs() -> [StepInput; 8] {
     let tokens =
         |role, padding| StepInput::new(role, DType::I32, [Extent::of(roles::TOKENS)], padding);
     let rows = |role, padding| StepInput::new(role, DType::I32, [Extent::of(roles::ROWS)], padding);
@@ -55,6 +56,31 @@ pub fn engine_inputs() -> [StepInput; 6] {
                 if let Some(others) = rows.checked_sub(1) {
                     out.repeat(-1, others);
                     out.push(sequence.entry().map_or(-1, |entry| entry as i32));
+                }
+            }
+            Ok(())
+        }),
+        tokens(roles::TOKEN_EMBEDDINGS, -1.0).filled(|batch, out| {
+            for sequence in batch.sequences() {
+                let rows = sequence.values(roles::TOKEN_EMBEDDINGS).map_or(&[][..], |v| v.values);
+                out.extend(rows.iter().copied());
+                out.repeat(-1, sequence.tokens() as usize - rows.len());
+            }
+            Ok(())
+        }),
+        StepInput::new(
+            roles::TOKEN_COORDINATES,
+            DType::I32,
+            [Extent::of(roles::TOKENS), Extent::Constant(3)],
+            0.0,
+        )
+        .filled(|batch, out| {
+            for sequence in batch.sequences() {
+                let given = sequence.values(roles::TOKEN_COORDINATES);
+                let (values, rest) = given.map_or((&[][..], 0), |v| (v.values, v.rest));
+                out.extend(values.iter().copied());
+                for position in sequence.positions().skip(values.len() / 3) {
+                    out.repeat(position as i32 + rest, 3);
                 }
             }
             Ok(())

@@ -23,11 +23,13 @@
 //! ```
 
 mod batch_view;
+mod carried;
 mod element;
 mod engine;
 mod writer;
 
 pub use batch_view::{BatchView, SequenceInStep, SequenceView};
+pub use carried::{TokenValues, ValuesInStep, ValuesView};
 pub use element::Element;
 pub use engine::{DECLARED_BY, engine_inputs};
 pub use writer::InputWriter;

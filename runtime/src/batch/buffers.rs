@@ -5,7 +5,7 @@ use super::role_map::RoleMap;
 use crate::kv::{Page, PageTable, StateSlot};
 use crate::model::StepData;
 use crate::symbols::SymbolClass;
-use piecewise_kernels::inputs::{BatchView, SequenceInStep};
+use piecewise_kernels::inputs::{BatchView, SequenceInStep, TokenValues, ValuesInStep};
 use piecewise_kernels::sampling::Sampling;
 use smallvec::SmallVec;
 
@@ -54,6 +54,8 @@ pub struct Chunk<'a> {
     pub rows: ChunkRows,
     /// The entry of the state of sampled ids that the last row writes.
     pub entry: Option<u32>,
+    /// What its request brings for its tokens, from position 0 on.
+    pub values: &'a [TokenValues],
     /// How the next token is chosen.
     pub sampling: Sampling,
 }
@@ -65,6 +67,8 @@ pub struct BatchBuffers {
     sequences: Vec<SequenceInStep>,
     ids: Vec<i32>,
     pages: Vec<u32>,
+    values: Vec<ValuesInStep>,
+    numbers: Vec<i32>,
     inputs: Vec<Vec<u8>>,
     short_rows: Vec<(usize, u64)>,
     counts: Vec<u64>,
@@ -84,8 +88,19 @@ impl BatchBuffers {
         let pages = Vec::with_capacity(most.saturating_mul(roles.table_pages.unwrap_or(0)));
         let (sequences, ids) = (Vec::with_capacity(most), Vec::with_capacity(tokens));
         let short_rows = Vec::with_capacity(roles.inputs.len());
-        let (rows, uniform) = (0, None);
-        Self { roles, sequences, ids, pages, inputs, short_rows, counts, rows, uniform }
+        Self {
+            roles,
+            sequences,
+            ids,
+            pages,
+            values: Vec::with_capacity(most),
+            numbers: Vec::new(),
+            inputs,
+            short_rows,
+            counts,
+            rows: 0,
+            uniform: None,
+        }
     }
 
     /// Forgets every chunk; memory stays.
@@ -93,6 +108,8 @@ impl BatchBuffers {
         self.sequences.clear();
         self.ids.clear();
         self.pages.clear();
+        self.values.clear();
+        self.numbers.clear();
         (self.rows, self.uniform) = (0, None);
     }
 
@@ -138,6 +155,11 @@ impl BatchBuffers {
             }
         };
         self.pages.extend(chunk.table.pages().iter().map(Page::number));
+        let first_values = self.values.len();
+        for values in chunk.values {
+            let taken = ValuesInStep::take(values, chunk.start, count, &mut self.numbers);
+            self.values.push(taken);
+        }
         self.sequences.push(SequenceInStep {
             start: chunk.start,
             first_token,
@@ -149,6 +171,8 @@ impl BatchBuffers {
             feedback,
             entry: chunk.entry,
             slot: chunk.slot.map(StateSlot::number),
+            first_values,
+            values: chunk.values.len(),
             sampling: chunk.sampling,
         });
         self.rows += rows;
@@ -160,8 +184,10 @@ impl BatchBuffers {
     /// When an input can't be filled, or is filled with more or fewer elements than it has. The
     /// chunks stay.
     pub fn view(&mut self) -> Result<StepView<'_>, FillError> {
-        let Self { roles, sequences, ids, pages, inputs, short_rows, counts, rows, uniform } = self;
-        let batch = BatchView::new(sequences, ids, pages);
+        let Self {
+            roles, sequences, ids, pages, inputs, short_rows, counts, rows, uniform, ..
+        } = self;
+        let batch = BatchView::new(sequences, ids, pages).with_values(&self.values, &self.numbers);
         roles.symbols.fill(counts, |class| match class {
             SymbolClass::Tokens => ids.len() as u64,
             SymbolClass::Rows => *rows,

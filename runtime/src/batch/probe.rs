@@ -123,6 +123,7 @@ fn step(roles: &RoleMap, plan: &Plan, rows: ChunkRows) -> Option<ProbeStep> {
             slot: has_slot.then_some(&slot),
             rows,
             entry: (u64::from(number) < roles.sampled_entries).then_some(number),
+            values: &[],
             sampling: Sampling::default(),
         });
     }

@@ -37,6 +37,7 @@ fn each_input_gets_what_its_role_says() {
             slot: None,
             rows: ChunkRows::Last,
             entry: Some(5),
+            values: &[],
             sampling,
         });
         batch.push(&Chunk {
@@ -46,6 +47,7 @@ fn each_input_gets_what_its_role_says() {
             slot: None,
             rows: ChunkRows::All,
             entry: Some(2),
+            values: &[],
             sampling: Sampling::default(),
         });
     }
@@ -106,6 +108,7 @@ fn a_chunk_is_written_at_the_last_positions_of_its_sequence() {
             slot: None,
             rows: ChunkRows::Last,
             entry: None,
+            values: &[],
             sampling: Sampling::default(),
         });
     }
@@ -134,6 +137,7 @@ fn the_query_length_is_uniform_only_where_every_sequence_agrees() {
         slot: None,
         rows,
         entry: None,
+        values: &[],
         sampling: Sampling::default(),
     };
     let mut batch = BatchBuffers::new(roles);
@@ -210,6 +214,7 @@ fn an_op_fills_an_input_of_its_own() {
             slot: None,
             rows: ChunkRows::Last,
             entry: None,
+            values: &[],
             sampling: Sampling::default(),
         });
     }
@@ -260,6 +265,7 @@ fn a_fill_past_the_end_of_its_buffer_is_an_error_and_the_chunks_stay() {
         slot: None,
         rows: ChunkRows::Last,
         entry: None,
+        values: &[],
         sampling: Sampling::default(),
     });
     let error = batch.view().unwrap_err();
@@ -288,6 +294,7 @@ fn a_sequence_without_a_slot_is_named_where_a_slot_is_needed() {
         slot: None,
         rows: ChunkRows::Last,
         entry: None,
+        values: &[],
         sampling: Sampling::default(),
     });
     let error = batch.view().unwrap_err().to_string();

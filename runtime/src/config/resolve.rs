@@ -26,6 +26,9 @@ pub enum Purpose {
     Generate,
     /// Logits of every position are read back too.
     Logits,
+    /// Of a graph that is stepped by hand, nothing is read back: its outputs are for another model on
+    /// the device.
+    Rows,
 }
 
 impl RuntimeConfig {
@@ -234,6 +237,7 @@ impl RuntimeConfig {
         let least = self.max_num_rows().max(self.max_num_seqs());
         let mut max_logit_rows = least;
         let mut read_outputs: Vec<_> = match roles {
+            _ if purpose == Purpose::Rows => Vec::new(),
             Some(roles) => roles.sampled.into_iter().collect(),
             None => (0..outputs).collect(),
         };

@@ -4,7 +4,7 @@ use super::request::check_length;
 use super::sequence::Sequence;
 use super::{
     BatchingEngine, Engine, EngineError, EngineOptions, Request, RequestEvent, RequestId,
-    StepObserver, Usage,
+    RowSource, RowsId, StepObserver, Usage,
 };
 use crate::dispatch::Dispatcher;
 use crate::kv::{PagePool, SlotPool};
@@ -20,9 +20,13 @@ impl<D: Device> Engine for BatchingEngine<D> {
     fn add(&mut self, request: Request) -> Result<RequestId, EngineError> {
         request.check(&self.options, &self.roles)?;
         check_length(request.prompt.len(), &self.options)?;
+        let values = self.values_of(&request)?;
+        self.begin_rows(&request);
         let id = RequestId(self.next_id);
         self.next_id += 1;
-        let sequence = Sequence::new(request, self.options.max_seq_len, &self.roles);
+        let rows = request.rows.clone();
+        let mut sequence = Sequence::new(request, self.options.max_seq_len, &self.roles);
+        (sequence.values, sequence.rows) = (values, rows);
         self.sequences.insert(id, sequence);
         self.waiting.push_back(id);
         Ok(id)
@@ -33,6 +37,15 @@ impl<D: Device> Engine for BatchingEngine<D> {
             return Err(EngineError::NotKept { request: id });
         };
         request.check(&self.options, &self.roles)?;
+        if let Some(given) = request.rows.first() {
+            let expected = "only the first request of a conversation brings rows";
+            let value = given.rows.to_string();
+            return Err(EngineError::Parameter { parameter: "rows", value, expected });
+        }
+        if let Some(given) = request.values.first() {
+            let reason = "only the first request of a conversation brings some".to_owned();
+            return Err(EngineError::Values { name: given.name.to_string(), reason });
+        }
         let ids = self.ids(id).map_or(0, <[u32]>::len);
         check_length(ids.saturating_add(request.prompt.len()), &self.options)?;
         self.kept.remove(at);
@@ -47,6 +60,7 @@ impl<D: Device> Engine for BatchingEngine<D> {
         let mut sequence =
             self.sequences.remove(&id).ok_or(EngineError::UnknownRequest { request: id })?;
         sequence.release(&mut self.pool, &mut self.slots);
+        sequence.rows.iter().for_each(|given| self.embeddings.end_use(given.rows));
         self.entries.extend(sequence.entry.take());
         self.running.retain(|&other| other != id);
         self.waiting.retain(|&other| other != id);
@@ -85,10 +99,26 @@ impl<D: Device> Engine for BatchingEngine<D> {
         Ok(self.model.capture_next()?)
     }
 
-    fn logits(&mut self, ids: &[u32], rows: &mut dyn FnMut(u64, &[u8])) -> Result<(), EngineError> {
-        let result = self.logits_of(ids, rows);
+    fn add_rows(&mut self, source: RowSource<'_>) -> Result<RowsId, EngineError> {
+        self.take_rows(source)
+    }
+
+    fn remove_rows(&mut self, rows: RowsId) -> Result<(), EngineError> {
+        Ok(self.embeddings.remove(rows)?)
+    }
+
+    fn free_rows(&self) -> u64 {
+        self.embeddings.free_rows()
+    }
+
+    fn logits(
+        &mut self,
+        request: &Request,
+        rows: &mut dyn FnMut(u64, &[u8]),
+    ) -> Result<(), EngineError> {
+        let result = self.logits_of(request, rows);
         if result.as_ref().is_err_and(EngineError::is_lost) {
-            self.recover()?;
+            self.recover(&mut Vec::new())?;
         }
         result
     }
@@ -169,11 +199,15 @@ impl<D: Device> Engine for BatchingEngine<D> {
         events: &mut Vec<RequestEvent>,
     ) -> Result<(), EngineError> {
         self.retire_all(events)?;
+        if self.model.suspended().is_none() {
+            self.embeddings.save(self.model.device_mut())?;
+        }
         Ok(self.model.suspend(weights)?)
     }
 
     fn resume(&mut self, weights: Option<&dyn WeightSource>) -> Result<(), EngineError> {
-        Ok(self.model.resume(weights)?)
+        self.model.resume(weights)?;
+        Ok(self.embeddings.restore(self.model.device_mut())?)
     }
 
     fn suspended(&self) -> Option<SuspendedWeights> {

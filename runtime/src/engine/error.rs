@@ -2,7 +2,7 @@
 
 use super::request::RequestId;
 use crate::batch::{FillError, RoleError};
-use crate::kv::PoolFull;
+use crate::kv::{PoolFull, RowsError, RowsId};
 use crate::model::ModelError;
 use piecewise_backend::device::DeviceError;
 
@@ -60,6 +60,22 @@ pub enum EngineError {
     /// A parameter of a request out of its range.
     #[error("{parameter} = {value} is out of range; {expected}")]
     Parameter { parameter: &'static str, value: String, expected: &'static str },
+    /// Values of a request that do not fit.
+    #[error("the values \"{name}\" of the request do not fit: {reason}")]
+    Values { name: String, reason: String },
+    /// Rows that have no place.
+    #[error(
+        "the rows {rows} do not fit at position {position} of the prompt: they go past its end, or \
+         over others"
+    )]
+    RowsPlace {
+        rows: RowsId,
+        /// Of the first of them.
+        position: u64,
+    },
+    /// Rows in the place of tokens.
+    #[error(transparent)]
+    Rows(#[from] RowsError),
     /// No request of this number.
     #[error("there is no request {request}; it was removed, or finished without being kept")]
     UnknownRequest { request: RequestId },

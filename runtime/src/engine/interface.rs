@@ -1,6 +1,9 @@
 //! The interface of an engine, whatever its device.
 
-use super::{EngineError, EngineOptions, Request, RequestEvent, RequestId, StepObserver, Usage};
+use super::{
+    EngineError, EngineOptions, Request, RequestEvent, RequestId, RowSource, RowsId, StepObserver,
+    Usage,
+};
 use crate::dispatch::Dispatcher;
 use crate::kv::{PagePool, SlotPool};
 use crate::metrics::{Metrics, Snapshot};
@@ -66,14 +69,35 @@ pub trait Engine: std::fmt::Debug + Send {
         Ok(())
     }
 
-    /// Computes the logits of every position of `ids` and hands them out chunk by chunk: the
+    /// Takes rows that stand for tokens of requests to come, until they are removed.
+    ///
+    /// # Errors
+    /// When the graph has no state of role `embeddings`, or no room in it, the rows are not of its
+    /// width, or the device fails.
+    fn add_rows(&mut self, source: RowSource<'_>) -> Result<RowsId, EngineError>;
+
+    /// Says that no request to come brings these rows; they are gone once those that do are.
+    ///
+    /// # Errors
+    /// When they are not there.
+    fn remove_rows(&mut self, rows: RowsId) -> Result<(), EngineError>;
+
+    /// How many rows can still be added.
+    fn free_rows(&self) -> u64;
+
+    /// Computes the logits of every position of the prompt of `request` and hands them out chunk by chunk: the
     /// position of the first row, and the rows `f32 [rows, vocab]` as little-endian bytes. The
     /// model must have been built to read its logits back.
     ///
     /// # Errors
-    /// When `ids` is empty, too long or out of range, requests run, the pool is too small, the
-    /// graph returns no logits, or the model fails; a device that was lost is opened anew then.
-    fn logits(&mut self, ids: &[u32], rows: &mut dyn FnMut(u64, &[u8])) -> Result<(), EngineError>;
+    /// When the prompt is empty, too long or out of range, what it brings does not fit, requests
+    /// run, the pool is too small, the graph returns no logits, or the model fails; a device that
+    /// was lost is opened anew then.
+    fn logits(
+        &mut self,
+        request: &Request,
+        rows: &mut dyn FnMut(u64, &[u8]),
+    ) -> Result<(), EngineError>;
 
     /// Calls `observer` with every step that was read back.
     fn observe(&mut self, observer: StepObserver);

@@ -1,8 +1,8 @@
 //! Logits of every position of a prompt.
 
 use super::request::check_ids;
-use super::{BatchingEngine, Engine, EngineError};
-use crate::batch::{Chunk, ChunkRows, ChunkTokens, RoleError, Sampling};
+use super::{BatchingEngine, Engine, EngineError, Request};
+use crate::batch::{Chunk, ChunkRows, ChunkTokens, RoleError, Sampling, TokenValues};
 use crate::kv::{PageTable, StateSlot};
 use piecewise_backend::device::Device;
 
@@ -10,9 +10,10 @@ impl<D: Device> BatchingEngine<D> {
     /// [`Engine::logits`].
     pub(super) fn logits_of(
         &mut self,
-        ids: &[u32],
+        request: &Request,
         rows: &mut dyn FnMut(u64, &[u8]),
     ) -> Result<(), EngineError> {
+        let ids = &request.prompt;
         if self.has_work() {
             return Err(EngineError::Busy);
         }
@@ -24,6 +25,7 @@ impl<D: Device> BatchingEngine<D> {
         if ids.len() as u64 > bound {
             return Err(EngineError::TooLong { length: ids.len(), bound });
         }
+        let values = self.values_of(request)?;
         let mut table = PageTable::default();
         if self.roles.table_pages.is_some() {
             while table.missing(ids.len() as u64) > self.pool.free_pages() && self.reclaim_any() {}
@@ -31,7 +33,7 @@ impl<D: Device> BatchingEngine<D> {
         }
         let slot = self.slot_for_anyone();
         let result = slot.and_then(|slot| {
-            let result = self.logits_with(ids, &table, slot.as_ref(), rows);
+            let result = self.logits_with((ids, &values), &table, slot.as_ref(), rows);
             slot.into_iter().for_each(|slot| self.slots.give_back(slot));
             result
         });
@@ -51,7 +53,7 @@ impl<D: Device> BatchingEngine<D> {
 
     fn logits_with(
         &mut self,
-        ids: &[u32],
+        (ids, values): (&[u32], &[TokenValues]),
         table: &PageTable,
         slot: Option<&StateSlot>,
         rows: &mut dyn FnMut(u64, &[u8]),
@@ -76,6 +78,7 @@ impl<D: Device> BatchingEngine<D> {
                 slot,
                 rows: ChunkRows::All,
                 entry: None,
+                values,
                 sampling: Sampling::default(),
             });
             let ticket = self.model.submit(&self.batch.view()?.data())?;

@@ -25,6 +25,7 @@ mod logits;
 mod record;
 mod recover;
 mod request;
+mod rows;
 mod schedule;
 mod sequence;
 mod step;
@@ -33,11 +34,17 @@ mod watch;
 pub use error::EngineError;
 pub use interface::Engine;
 pub use record::StepObserver;
-pub use request::{EngineOptions, FinishReason, Request, RequestEvent, RequestId, Usage};
+pub use request::{
+    EngineOptions, FinishReason, GivenRows, Request, RequestEvent, RequestId, Usage,
+};
+pub use rows::RowSource;
 
+pub use crate::batch::TokenValues;
 use crate::batch::{BatchBuffers, RoleMap};
 use crate::checks::KvPoison;
-use crate::kv::{PagePool, SlotPool};
+pub use crate::kv::{RowsError, RowsId};
+
+use crate::kv::{EmbeddingPool, PagePool, SlotPool};
 use crate::metrics::Ticker;
 use crate::model::CompiledModel;
 use in_flight::InFlight;
@@ -54,6 +61,7 @@ pub struct BatchingEngine<D: Device> {
     batch: BatchBuffers,
     pool: PagePool,
     slots: SlotPool,
+    embeddings: EmbeddingPool,
     /// Entries of the state of sampled ids that no running sequence has.
     entries: Vec<u32>,
     sequences: BTreeMap<RequestId, Sequence>,
@@ -98,6 +106,7 @@ impl<D: Device> BatchingEngine<D> {
             batch: BatchBuffers::new(roles.clone()),
             pool: PagePool::new(roles.kv_rows),
             slots: SlotPool::new(graph, model.memory(), roles.state_slots),
+            embeddings: EmbeddingPool::new(graph, model.memory()),
             entries: (0..entries).rev().collect(),
             sequences: BTreeMap::new(),
             running: Vec::with_capacity(seqs),

@@ -1,6 +1,6 @@
 //! What the engine does about a device that was lost, and about steps that failed.
 
-use super::request::RequestEvent;
+use super::request::{FinishReason, RequestEvent};
 use super::{BatchingEngine, Engine, EngineError};
 use crate::checks::KvPoison;
 use crate::kv::SlotPool;
@@ -18,7 +18,7 @@ impl<D: Device> BatchingEngine<D> {
         events: &mut Vec<RequestEvent>,
     ) -> Result<bool, EngineError> {
         if self.model.is_lost() {
-            self.recover()?;
+            self.recover(events)?;
         }
         let error = match self.try_step(events) {
             Err(error) if error.is_lost() || error.is_of_device() => error,
@@ -27,7 +27,7 @@ impl<D: Device> BatchingEngine<D> {
         self.failures += 1;
         if error.is_lost() {
             tracing::warn!("{error}; its requests are computed again");
-            self.recover()?;
+            self.recover(events)?;
         } else {
             tracing::warn!("{error}; the step is tried again");
             self.retried_steps += 1;
@@ -39,10 +39,19 @@ impl<D: Device> BatchingEngine<D> {
     }
 
     /// Opens the device anew, and lets every request be computed again from the ids that are known:
-    /// pages, slots and sampled ids went with the device, and so did what was in flight.
-    pub(super) fn recover(&mut self) -> Result<(), EngineError> {
+    /// pages, slots and sampled ids went with the device, and so did what was in flight. Those that
+    /// brought rows end: nobody has these any more.
+    pub(super) fn recover(&mut self, events: &mut Vec<RequestEvent>) -> Result<(), EngineError> {
         self.spare.extend(self.in_flight.drain(..));
         self.plan.clear();
+        let lost = self.sequences.iter().filter(|(_, sequence)| !sequence.rows.is_empty());
+        for (request, usage) in Vec::from_iter(lost.map(|(id, sequence)| (*id, sequence.usage()))) {
+            if !self.kept.contains(&request) {
+                let reason = FinishReason::RowsLost;
+                events.push(RequestEvent::Finished { request, reason, usage });
+            }
+            self.remove(request)?;
+        }
         for id in self.running.drain(..).rev() {
             self.waiting.push_front(id);
         }
@@ -53,6 +62,7 @@ impl<D: Device> BatchingEngine<D> {
         }
         self.model.recover()?;
         let (graph, memory) = (self.model.module().graph(), self.model.memory());
+        self.embeddings.lose(graph, memory);
         self.slots = SlotPool::new(graph, memory, self.roles.state_slots);
         self.poison = self.poison.take().map(|_| KvPoison::new(graph, memory));
         Ok(())

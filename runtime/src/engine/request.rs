@@ -1,7 +1,8 @@
 //! Requests, events and options.
 
 use super::error::EngineError;
-use crate::batch::{RoleMap, Sampling};
+use crate::batch::{RoleMap, Sampling, TokenValues};
+use crate::kv::RowsId;
 use crate::model::CompiledModel;
 use crate::symbols::SymbolClass;
 use piecewise_backend::device::Device;
@@ -15,6 +16,15 @@ impl std::fmt::Display for RequestId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", self.0)
     }
+}
+
+/// Rows in the place of tokens of a prompt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GivenRows {
+    /// The position in the prompt of the first of the tokens, whose ids are not looked at.
+    pub position: u64,
+    /// The rows, one for each token.
+    pub rows: RowsId,
 }
 
 /// What is asked for.
@@ -32,6 +42,10 @@ pub struct Request {
     pub sampling: Sampling,
     /// Whether ids and KV stay when it finishes, so that it can be continued.
     pub keep: bool,
+    /// Rows that stand for tokens of the prompt. They are kept until the request is gone.
+    pub rows: Vec<GivenRows>,
+    /// Numbers for the tokens of the prompt, for inputs whose functions ask for them.
+    pub values: Vec<TokenValues>,
 }
 
 impl Request {
@@ -44,6 +58,8 @@ impl Request {
             ignore_eos: false,
             sampling: Sampling::default(),
             keep: false,
+            rows: Vec::new(),
+            values: Vec::new(),
         }
     }
 
@@ -116,6 +132,9 @@ pub enum FinishReason {
     Stop,
     /// `max_tokens` or the end of the context.
     Length,
+    /// The device was lost, and with it the rows that the request brought in the place of tokens:
+    /// without them it can't be computed again. Add rows and the request once more.
+    RowsLost,
 }
 
 /// What a step brought about.

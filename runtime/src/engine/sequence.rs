@@ -1,7 +1,7 @@
 //! One request's tokens and how far they have been computed.
 
-use super::request::{Request, Usage};
-use crate::batch::{ChunkRows, ChunkTokens, RoleMap, Sampling};
+use super::request::{GivenRows, Request, Usage};
+use crate::batch::{ChunkRows, ChunkTokens, RoleMap, Sampling, TokenValues};
 use crate::kv::{PagePool, PageTable, SlotPool, StateSlot};
 
 /// Ids beyond the prompt that room is made for beforehand, so that decoding allocates nothing
@@ -32,6 +32,9 @@ pub(super) struct Sequence {
     pub entry: Option<u32>,
     pub sampling: Sampling,
     pub keep: bool,
+    /// What its request brought for its tokens, rows that stand for some among them.
+    pub values: Vec<TokenValues>,
+    pub rows: Vec<GivenRows>,
     /// Told apart from earlier turns, whose rows may still be in flight.
     pub turn: u32,
     stop_ids: Vec<u32>,
@@ -55,6 +58,8 @@ impl Sequence {
             entry: None,
             sampling: request.sampling,
             keep: false,
+            values: Vec::new(),
+            rows: Vec::new(),
             turn: 0,
             stop_ids: Vec::new(),
         };

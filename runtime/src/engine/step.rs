@@ -69,6 +69,7 @@ impl<D: Device> BatchingEngine<D> {
             let live = sequences.map(|sequence| (&sequence.table, sequence.computed));
             poison.fill(self.model.device_mut(), &self.pool, live)?;
             self.slots.fill_free(self.model.device_mut(), POISON)?;
+            self.embeddings.fill_free(self.model.device_mut(), POISON)?;
         }
         let mut rows = self.spare.pop().map(|spare| spare.rows).unwrap_or_default();
         rows.clear();
@@ -85,6 +86,7 @@ impl<D: Device> BatchingEngine<D> {
                 slot: sequence.slot.as_ref(),
                 rows: wanted,
                 entry: sequence.entry,
+                values: &sequence.values,
                 sampling: sequence.sampling,
             });
             if sequence.is_decoding() {
@@ -177,7 +179,9 @@ impl<D: Device> BatchingEngine<D> {
                 self.kept.push(request);
             } else {
                 sequence.release(&mut self.pool, &mut self.slots);
+                let rows = std::mem::take(&mut sequence.rows);
                 self.sequences.remove(&request);
+                rows.iter().for_each(|given| self.embeddings.end_use(given.rows));
             }
         }
         let microseconds = |time: Duration| time.as_secs_f64() * 1e6;

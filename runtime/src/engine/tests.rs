@@ -74,6 +74,7 @@ fn request() -> impl Strategy<Value = Request> {
             ignore_eos,
             sampling,
             keep,
+            ..Request::new([], 1)
         })
 }
 
@@ -189,7 +190,7 @@ proptest! {
     ) {
         let mut engine = engine(&Setup { max_logit_rows, ..setup }, true);
         let mut rows = Vec::new();
-        engine.logits(&ids, &mut |first, bytes| {
+        engine.logits(&Request::new(ids.clone(), 1), &mut |first, bytes| {
             assert_eq!(first as usize, rows.len());
             rows.extend(bytes.chunks_exact(4 * VOCAB as usize).map(|row| {
                 row.chunks_exact(4).position(|c| c == 1.0f32.to_le_bytes()).unwrap() as u32

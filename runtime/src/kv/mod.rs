@@ -1,11 +1,14 @@
 //! What sequences own of the states: pages of the KV pool and slots, which are free, and how many
 //! there are.
 
+mod embeddings;
 mod pool;
 mod sizing;
 mod slots;
 mod table;
 
+pub(crate) use embeddings::EmbeddingPool;
+pub use embeddings::{RowsError, RowsId};
 pub use pool::{Page, PagePool, PoolFull};
 pub use sizing::{KvShape, SizingError};
 pub use slots::{SlotPool, StateKind, StateSlot};

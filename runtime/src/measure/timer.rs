@@ -265,6 +265,7 @@ fn push(
         slot: None,
         rows: chunk.rows,
         entry,
+        values: &[],
         sampling: Sampling::default(),
     });
     Ok(())

@@ -11,9 +11,10 @@ use crate::symbols::SymbolTable;
 use piecewise_backend::device::Device;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::module::Module;
+use std::any::Any;
 
 /// [`CompiledModel`] without its device in its type.
-pub trait Model: std::fmt::Debug + Send {
+pub trait Model: Any + std::fmt::Debug + Send {
     /// [`CompiledModel::module`].
     fn module(&self) -> &Module;
 

@@ -5,13 +5,16 @@ use super::compare::Trace;
 use super::error::ModelError;
 use super::graphs::{GraphKey, GraphSet};
 use super::spans::SpanKind;
-use super::staging::{BLOCKS, POISON};
+use super::staging::{BLOCKS, POISON, ReadOutput};
 use super::step_data::StepData;
 use super::{CompiledModel, programs::Members};
 use crate::dispatch::{Dispatch, FallbackReason, StepShape, StepSizes};
+use crate::kv::RowsError;
 use crate::mode::StepMode;
 use crate::symbols::SymbolClass;
-use piecewise_backend::device::{Device, DeviceError};
+use piecewise_backend::device::{Address, Device, DeviceError};
+use piecewise_ir::dim::Symbols;
+use piecewise_ir::dtype::DType;
 use piecewise_ir::module::Step;
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::step::{LaunchContext, StepContext};
@@ -29,7 +32,7 @@ pub struct Ticket {
 #[derive(Clone, Copy, Debug)]
 pub struct Outputs<'a> {
     block: &'a [u8],
-    outputs: &'a [super::staging::ReadOutput],
+    outputs: &'a [ReadOutput],
     counts: &'a [u64],
 }
 
@@ -183,6 +186,25 @@ impl<D: Device> CompiledModel<D> {
             tracer.mark(&mut self.device, turn, kind)?;
         }
         Ok(())
+    }
+
+    /// Where output `output` of the step that was read last is, f32 `[rows, width]`, and its rows.
+    pub(crate) fn last_rows(&self, output: usize, width: u64) -> Result<(Address, u64), RowsError> {
+        let shape = |found: String| RowsError::Shape { found, width };
+        let Some(ReadOutput { ty, from, .. }) = self.staging.outputs.get(output) else {
+            return Err(shape(format!("there is no output {output}")));
+        };
+        if self.read_counts.is_empty() {
+            return Err(shape("no step ran yet".to_owned()));
+        }
+        match *ty.dims(&self.read_counts) {
+            [rows, found] if found == width && ty.dtype == DType::F32 => Ok((*from, rows)),
+            _ => Err(shape(format!("output {output} is {}", ty.display(self.symbols_of_graph())))),
+        }
+    }
+
+    fn symbols_of_graph(&self) -> &Symbols {
+        self.module.graph().symbols()
     }
 
     /// The host blocks of a step; `None` where another has them.

@@ -29,6 +29,7 @@ fn submit(model: &mut Model, ids: &[u32]) -> Result<Ticket, ModelError> {
         slot: None,
         rows: ChunkRows::All,
         entry: None,
+        values: &[],
         sampling: Sampling::default(),
     });
     model.submit(&batch.view().unwrap().data())
@@ -49,6 +50,7 @@ fn submit_last(model: &mut Model, prompts: &[&[u32]]) -> Result<Ticket, ModelErr
             slot: None,
             rows: ChunkRows::Last,
             entry: None,
+            values: &[],
             sampling: Sampling::default(),
         });
     }
@@ -117,6 +119,7 @@ fn of_a_wide_block_table_the_columns_in_use_are_copied() {
                 slot: None,
                 rows: ChunkRows::Last,
                 entry: None,
+                values: &[],
                 sampling: Sampling::default(),
             });
         }
@@ -666,6 +669,7 @@ fn check_addresses_names_inputs_that_disagree_about_pages() {
         rows: ChunkRows::Last,
         entry: None,
         sampling: Sampling::default(),
+        values: &[],
     });
     let view = batch.view().unwrap();
     let data = view.data();

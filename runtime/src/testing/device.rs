@@ -235,6 +235,18 @@ impl Device for FakeDevice {
         Ok(())
     }
 
+    fn copy_from(
+        &mut self,
+        other: &mut Self,
+        from: Address,
+        bytes: u64,
+        to: Address,
+    ) -> Result<(), DeviceError> {
+        other.finish()?;
+        let copied = other.bytes(from, bytes)?.to_vec();
+        self.write(to, &copied)
+    }
+
     fn fill(&mut self, to: Address, bytes: u64, pattern: &[u8]) -> Result<(), DeviceError> {
         self.check_lost()?;
         self.enqueue(Command::Fill(to, bytes, pattern.to_vec()));

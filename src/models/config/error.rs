@@ -32,6 +32,16 @@ pub enum ConfigError {
         /// Where and why the JSON is invalid.
         source: serde_json::Error,
     },
+    /// Nothing says how images are made ready.
+    #[error(
+        "{} has no preprocessor_config.json, which says how images are made ready; copy it from where \
+         the model comes from",
+        folder.display()
+    )]
+    NoProcessor {
+        /// The model folder.
+        folder: PathBuf,
+    },
     /// A field is missing (or null) and has no default.
     #[error("{}: `{field}` is missing", file.display())]
     Missing {
@@ -87,7 +97,10 @@ impl ConfigError {
     /// The field at fault, as a path from the root of its file, where one field is.
     pub fn field(&self) -> Option<&str> {
         match self {
-            Self::Io { .. } | Self::TooLarge { .. } | Self::Json { .. } => None,
+            Self::Io { .. }
+            | Self::TooLarge { .. }
+            | Self::Json { .. }
+            | Self::NoProcessor { .. } => None,
             Self::Missing { field, .. }
             | Self::Type { field, .. }
             | Self::Value { field, .. }

@@ -79,6 +79,22 @@ impl VisionConfig {
         }
     }
 
+    /// The row of the tower of each of an image's tokens, in raster order, frame by frame.
+    pub fn raster_rows(&self, grid: [usize; 3]) -> Vec<u32> {
+        let order = match self {
+            Self::Vit(config) => {
+                let rows = config.side() * config.side() + usize::from(config.has_class_row());
+                (0..rows).collect()
+            }
+            Self::QwenVl(config) => Windows::of(config, grid).order,
+        };
+        let mut rows = vec![0; order.len()];
+        for (row, place) in (0..).zip(order) {
+            rows[place] = row;
+        }
+        rows
+    }
+
     /// Puts each of an item's outputs into raster order, frame by frame.
     pub fn assemble(&self, item: &ImageItem, outputs: &mut [Vec<f32>]) {
         let Self::QwenVl(config) = self else { return };

@@ -179,6 +179,23 @@ impl TextEncoderConfig {
         ScoreHead::of(checkpoint).map_or(0, |head| head.labels() as usize)
     }
 
+    /// Every output that the tensors of `checkpoint` make, the embedding first.
+    pub fn outputs(&self, checkpoint: &Checkpoint) -> Vec<TextOutput> {
+        let is_bert = matches!(self.architecture, TextArchitecture::Bert(_));
+        let prefix = self.names(checkpoint).prefix;
+        let has = |name: &str| is_bert && checkpoint.dtype_of(name).is_some();
+        let has_pooler =
+            has("pooler.dense.weight") || has(&format!("{prefix}.pooler.dense.weight"));
+        let has_scores = is_bert && ScoreHead::of(checkpoint).is_some();
+        let outputs = [
+            (TextOutput::Embedding, true),
+            (TextOutput::Rows, true),
+            (TextOutput::Pooler, has_pooler),
+            (TextOutput::Scores, has_scores),
+        ];
+        outputs.into_iter().filter(|(_, is_there)| *is_there).map(|(output, _)| output).collect()
+    }
+
     /// What the configuration says that weights are stored as.
     pub fn stored_dtype(&self) -> Option<DType> {
         match &self.architecture {

@@ -24,6 +24,25 @@ pub enum VisionConfig {
     QwenVl(QwenVlConfig),
 }
 
+/// Which tower a `model_type` has.
+enum Tower {
+    Vit(VitFamily),
+    QwenVl { is_qwen3: bool },
+}
+
+impl Tower {
+    fn of(model_type: &str) -> Option<Self> {
+        Some(match model_type {
+            "siglip_vision_model" | "siglip" => Self::Vit(VitFamily::Siglip),
+            "clip_vision_model" | "clip" => Self::Vit(VitFamily::Clip),
+            "vit" => Self::Vit(VitFamily::Vit),
+            "qwen2_5_vl_vision" | "qwen2_5_vl" => Self::QwenVl { is_qwen3: false },
+            "qwen3_vl_vision" | "qwen3_vl" => Self::QwenVl { is_qwen3: true },
+            _ => return None,
+        })
+    }
+}
+
 impl VisionConfig {
     /// Reads `config.json` of `folder`.
     ///
@@ -46,27 +65,25 @@ impl VisionConfig {
             return Err(root.unsupported("quantization_config", "weights must be floats"));
         }
         let fields = tower.as_ref().unwrap_or(&root);
-        match root.string("model_type")? {
-            Some("siglip_vision_model" | "siglip") => {
-                Ok(Self::Vit(VitConfig::read(fields, VitFamily::Siglip)?))
+        let Some(model_type) = root.string("model_type")? else {
+            return Err(root.missing("model_type"));
+        };
+        match Tower::of(model_type) {
+            Some(Tower::Vit(family)) => Ok(Self::Vit(VitConfig::read(fields, family)?)),
+            Some(Tower::QwenVl { is_qwen3 }) => {
+                Ok(Self::QwenVl(QwenVlConfig::read(fields, is_qwen3)?))
             }
-            Some("clip_vision_model" | "clip") => {
-                Ok(Self::Vit(VitConfig::read(fields, VitFamily::Clip)?))
-            }
-            Some("vit") => Ok(Self::Vit(VitConfig::read(fields, VitFamily::Vit)?)),
-            Some("qwen2_5_vl_vision" | "qwen2_5_vl") => {
-                Ok(Self::QwenVl(QwenVlConfig::read(fields, false)?))
-            }
-            Some("qwen3_vl_vision" | "qwen3_vl") => {
-                Ok(Self::QwenVl(QwenVlConfig::read(fields, true)?))
-            }
-            Some(_) => {
+            None => {
                 let supported =
                     "vision towers are those of siglip, clip, vit, qwen2_5_vl and qwen3_vl";
                 Err(root.unsupported("model_type", supported))
             }
-            None => Err(root.missing("model_type")),
         }
+    }
+
+    /// Whether this `model_type` is of a tower, or of a larger model with one.
+    pub(super) fn is_tower(model_type: &str) -> bool {
+        Tower::of(model_type).is_some()
     }
 
     /// What the configuration says that weights are stored as.

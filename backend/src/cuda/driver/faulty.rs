@@ -249,6 +249,8 @@ impl<D: Driver> Driver for FaultyDriver<D> {
             fn copy_in_rows(to: u64, from: *const u8, rows: ByteRows, stream: Handle) -> ();
         "cuMemcpyDtoHAsync_v2"
             fn copy_out(to: *mut u8, from: u64, bytes: u64, stream: Handle) -> ();
+        "cuMemcpyDtoDAsync_v2"
+            fn copy_within(to: u64, from: u64, bytes: u64, stream: Handle) -> ();
         "cuMemsetAsync"
             fn set(to: u64, value: u32, width: u32, count: u64, stream: Handle) -> ();
         "cuStreamCreate" fn create_stream() -> Handle;

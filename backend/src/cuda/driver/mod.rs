@@ -115,6 +115,8 @@ pub(super) trait Driver: Send + Sync + std::fmt::Debug {
     fn copy_in_rows(&self, to: u64, from: *const u8, rows: ByteRows, stream: Handle)
     -> Outcome<()>;
     fn copy_out(&self, to: *mut u8, from: u64, bytes: u64, stream: Handle) -> Outcome<()>;
+    /// From device memory to device memory.
+    fn copy_within(&self, to: u64, from: u64, bytes: u64, stream: Handle) -> Outcome<()>;
     /// `width` is 1, 2 or 4; `count` elements are set.
     fn set(&self, to: u64, value: u32, width: u32, count: u64, stream: Handle) -> Outcome<()>;
 

@@ -265,6 +265,12 @@ impl Driver for std::sync::Arc<SimulatedDriver> {
         unsafe { std::slice::from_raw_parts_mut(to, bytes as usize) }.copy_from_slice(from);
         Ok(())
     }
+    fn copy_within(&self, to: u64, from: u64, bytes: u64, _: Handle) -> Outcome<()> {
+        let mut state = self.state();
+        let copied = state.bytes("cuMemcpyDtoDAsync_v2", from, bytes)?.to_vec();
+        state.bytes("cuMemcpyDtoDAsync_v2", to, bytes)?.copy_from_slice(&copied);
+        Ok(())
+    }
     fn set(&self, to: u64, value: u32, width: u32, count: u64, _: Handle) -> Outcome<()> {
         let mut state = self.state();
         let width = width as usize;

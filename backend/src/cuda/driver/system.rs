@@ -312,6 +312,10 @@ impl Driver for SystemDriver {
         call!(self, cuMemcpyDtoHAsync_v2(to.cast(), from, bytes as usize, pointer(stream)))
     }
 
+    fn copy_within(&self, to: u64, from: u64, bytes: u64, stream: Handle) -> Outcome<()> {
+        call!(self, cuMemcpyDtoDAsync_v2(to, from, bytes as usize, pointer(stream)))
+    }
+
     fn set(&self, to: u64, value: u32, width: u32, count: u64, stream: Handle) -> Outcome<()> {
         let (count, stream) = (count as usize, pointer(stream));
         match width {

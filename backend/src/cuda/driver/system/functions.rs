@@ -41,6 +41,7 @@ library_api! {
         fn cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
         fn cuMemFreeHost(*mut c_void);
         fn cuMemcpyHtoDAsync_v2(cu::CUdeviceptr, *const c_void, usize, cu::CUstream);
+        fn cuMemcpyDtoDAsync_v2(cu::CUdeviceptr, cu::CUdeviceptr, usize, cu::CUstream);
         fn cuMemcpy2DAsync_v2(*const cu::CUDA_MEMCPY2D, cu::CUstream);
         fn cuMemcpyDtoHAsync_v2(*mut c_void, cu::CUdeviceptr, usize, cu::CUstream);
         fn cuMemsetD8Async(cu::CUdeviceptr, c_uchar, usize, cu::CUstream);

@@ -1,0 +1,30 @@
+//! What the encoder in a folder reads.
+
+use super::super::config::fields::Fields;
+use super::super::config::{ConfigError, parse_json, read};
+use super::vision::VisionConfig;
+use std::path::Path;
+
+/// What an encoder reads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Modality {
+    /// Token ids.
+    Text,
+    /// Patches of images.
+    Vision,
+}
+
+impl Modality {
+    /// By the `model_type` of the folder's `config.json`; text where it is of no vision tower, known
+    /// or not.
+    ///
+    /// # Errors
+    /// A [`ConfigError`] that names the file and the field.
+    pub fn of(folder: &Path) -> Result<Self, ConfigError> {
+        let file = folder.join("config.json");
+        let value = parse_json(&read(&file)?, &file)?;
+        let model_type = Fields::root(&file, &value)?.string("model_type")?;
+        let is_vision = model_type.is_some_and(VisionConfig::is_tower);
+        Ok(if is_vision { Self::Vision } else { Self::Text })
+    }
+}

@@ -1,0 +1,50 @@
+//! Images as pixels, cut into the patches of a tower.
+
+use super::images::ImageItem;
+use super::vision::VisionConfig;
+use super::vit::VitConfig;
+
+impl VisionConfig {
+    /// Channels, rows and columns of the pixels of every image, where all have the same; `None` of a
+    /// tower whose images have grids of their own.
+    pub fn pixels_shape(&self) -> Option<[usize; 3]> {
+        match self {
+            Self::Vit(config) => Some([config.channels, config.image_size, config.image_size]),
+            Self::QwenVl(_) => None,
+        }
+    }
+
+    /// An image from its normalized pixels `[channels, rows, columns]`, of a tower that has a
+    /// [`Self::pixels_shape`].
+    ///
+    /// # Errors
+    /// Which shape it takes, where it is another.
+    pub fn item_of_pixels(&self, pixels: &[f32], shape: [usize; 3]) -> Result<ImageItem, String> {
+        let Self::Vit(config) = self else {
+            return Err("the model takes patches with a grid, no pixels".to_owned());
+        };
+        let taken = [config.channels, config.image_size, config.image_size];
+        if shape != taken || pixels.len() != taken.iter().product::<usize>() {
+            let ([c, h, w], [channels, rows, columns]) = (shape, taken);
+            return Err(format!(
+                "pixels of {c} x {h} x {w}, but the model takes {channels} x {rows} x {columns}"
+            ));
+        }
+        Ok(cut(config, pixels))
+    }
+}
+
+fn cut(config: &VitConfig, pixels: &[f32]) -> ImageItem {
+    let (side, patch, width) = (config.side(), config.patch_size, config.image_size);
+    let mut patches = Vec::with_capacity(side * side * config.patch_width());
+    for place in 0..side * side {
+        let (top, left) = (place / side * patch, place % side * patch);
+        for channel in 0..config.channels {
+            for row in top..top + patch {
+                let start = (channel * width + row) * width + left;
+                patches.extend_from_slice(&pixels[start..][..patch]);
+            }
+        }
+    }
+    ImageItem { grid: [1, side, side], patches }
+}
