@@ -35,9 +35,8 @@ pub use error::EngineError;
 pub use interface::Engine;
 pub use record::StepObserver;
 pub use request::{
-    EngineOptions, FinishReason, GivenRows, Request, RequestEvent, RequestId, Usage,
+    EngineOptions, FinishReason, GivenRows, Request, RequestEvent, RequestId, RowSource, Usage,
 };
-pub use rows::RowSource;
 
 pub use crate::batch::TokenValues;
 use crate::batch::{BatchBuffers, RoleMap};

@@ -3,7 +3,7 @@
 use super::error::EngineError;
 use crate::batch::{RoleMap, Sampling, TokenValues};
 use crate::kv::RowsId;
-use crate::model::CompiledModel;
+use crate::model::{CompiledModel, Model};
 use crate::symbols::SymbolClass;
 use piecewise_backend::device::Device;
 use std::time::Duration;
@@ -16,6 +16,23 @@ impl std::fmt::Display for RequestId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", self.0)
     }
+}
+
+/// Rows to stand for tokens.
+#[derive(Debug)]
+pub enum RowSource<'a> {
+    /// Values on the host, row by row.
+    Values(&'a [f32]),
+    /// Rows of an output of the last step of another model, which ran on the same device: they are
+    /// copied there, past the host.
+    Output {
+        /// The other model.
+        model: &'a mut dyn Model,
+        /// Its output, f32 `[rows, width]`.
+        output: usize,
+        /// Which of its rows, in the order of the tokens.
+        rows: &'a [u32],
+    },
 }
 
 /// Rows in the place of tokens of a prompt.

@@ -1,30 +1,13 @@
 //! Rows in the place of tokens: taken in, and given to the requests that name them.
 
-use super::request::{GivenRows, Request};
+use super::request::{GivenRows, Request, RowSource};
 use super::{BatchingEngine, EngineError};
 use crate::batch::TokenValues;
 use crate::kv::{RowsError, RowsId};
-use crate::model::{CompiledModel, Model};
+use crate::model::CompiledModel;
 use crate::roles;
 use piecewise_backend::device::Device;
 use std::any::Any;
-
-/// Rows to stand for tokens.
-#[derive(Debug)]
-pub enum RowSource<'a> {
-    /// Values on the host, row by row.
-    Values(&'a [f32]),
-    /// Rows of an output of the last step of another model, which ran on the same device: they are
-    /// copied there, past the host.
-    Output {
-        /// The other model.
-        model: &'a mut dyn Model,
-        /// Its output, f32 `[rows, width]`.
-        output: usize,
-        /// Which of its rows, in the order of the tokens.
-        rows: &'a [u32],
-    },
-}
 
 impl<D: Device> BatchingEngine<D> {
     pub(super) fn take_rows(&mut self, source: RowSource<'_>) -> Result<RowsId, EngineError> {
