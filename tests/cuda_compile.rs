@@ -169,20 +169,23 @@ fn few_rows_stream_their_weights_and_more_go_to_the_library() {
     let Some(nvrtc) = nvrtc() else { return };
     let module = module(MODELS[0], DType::BF16, Level::Piecewise);
     let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
-    let compiler = CudaCompiler::new(Arc::new(OpRegistry::builtin()), Arch { number: 90 }, nvrtc);
     let stitch = module.stitch().unwrap();
     let piece = &stitch.unique[stitch.unique_pieces()[0]];
-    let scratch = |rows| {
+    let scratch = |number, rows| {
+        let registry = Arc::new(OpRegistry::builtin());
+        let compiler = CudaCompiler::new(registry, Arch { number }, nvrtc.clone());
         let size = PieceSize::Exact(rows);
         let made = compiler.compile(piece, size, symbols.bounds(), &[], &NoStore).unwrap();
         made.alternatives.iter().map(|lowered| lowered.scratch).collect::<Vec<_>>()
     };
     let workspace = 32 << 20;
-    assert_eq!(scratch(1), [0, workspace, 0]);
-    assert_eq!(scratch(8), [0, 0, workspace, 0]);
-    assert_eq!(scratch(9), [0, workspace, 0]);
-    assert_eq!(scratch(32), [0, workspace, 0]);
-    assert_eq!(scratch(33), [workspace, 0, 0]);
+    // One of ours, the library's, the general one: on Hopper one is enough for few rows.
+    for rows in [1, 8, 9, 32] {
+        assert_eq!(scratch(90, rows), [0, workspace, 0], "{rows}");
+    }
+    assert_eq!(scratch(90, 33), [workspace, 0, 0]);
+    assert_eq!(scratch(80, 8), [0, 0, workspace, 0]);
+    assert_eq!(scratch(80, 9), [0, workspace, 0]);
 }
 
 /// A layer is what lies between two attentions, and attention itself, which has one launch.
@@ -207,8 +210,8 @@ fn a_decoder_layer_of_one_row_is_six_launches() {
         let counts: Vec<_> = made.alternatives.iter().map(|l| l.launches.len()).collect();
         let expected: &[usize] = match rows {
             1 => &[5, 8, 8, 8],
-            8 => &[8, 8, 8, 8],
-            _ => &[8, 8, 8],
+            // The gate ends the product before it.
+            _ => &[7, 8, 8, 8],
         };
         assert_eq!(counts, expected, "{listed}");
         if rows == 1 {

@@ -144,6 +144,15 @@ impl Session {
         Ok(self.model.enable_graphs()?)
     }
 
+    /// Opens the device anew after a step failed because it was lost, and makes everything on it
+    /// again, with zeros in the states.
+    ///
+    /// # Errors
+    /// When it can't be opened; a later call may.
+    pub fn recover(&mut self) -> Result<(), SessionError> {
+        Ok(self.model.recover()?)
+    }
+
     fn run(
         &mut self,
         given: BTreeMap<&str, Values<'_>>,

@@ -163,7 +163,7 @@ impl Setup {
             compiled,
             store,
             device,
-            &WEIGHTS,
+            Arc::new(WEIGHTS),
             &mut |_| {},
         )
     }

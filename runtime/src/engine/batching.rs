@@ -1,7 +1,6 @@
 //! The interface, over continuous batching.
 
 use super::request::check_length;
-use super::schedule::Schedule;
 use super::sequence::Sequence;
 use super::{
     BatchingEngine, Engine, EngineError, EngineOptions, Request, RequestEvent, RequestId,
@@ -11,7 +10,7 @@ use crate::dispatch::Dispatcher;
 use crate::kv::{PagePool, SlotPool};
 use crate::metrics::{Metrics, Snapshot};
 use crate::mode::GraphMode;
-use crate::model::{Ledger, ModelError, StepTrace, SuspendedWeights};
+use crate::model::{GraphReport, Ledger, ModelError, StepTrace, SuspendedWeights};
 use crate::stats::Statistics;
 use piecewise_backend::device::Device;
 use piecewise_backend::weights::WeightSource;
@@ -75,24 +74,23 @@ impl<D: Device> Engine for BatchingEngine<D> {
         if self.model.suspended().is_some() {
             return Err(ModelError::Suspended.into());
         }
-        while let Schedule::ReadFirst = self.schedule()? {
-            self.read_oldest(events)?;
-        }
-        let submitted = !self.plan.is_empty();
-        if submitted && let Err(error) = self.submit() {
-            self.take_back_plan(&error, events)?;
-            return Err(error);
-        }
-        let ahead = usize::from(submitted && self.options.run_ahead);
-        while self.in_flight.len() > ahead {
-            self.read_oldest(events)?;
-        }
-        self.tell_watchers();
-        Ok(self.has_work())
+        self.step_over_failures(events)
+    }
+
+    fn retried_steps(&self) -> u64 {
+        self.retried_steps
+    }
+
+    fn capture_next(&mut self) -> Result<bool, EngineError> {
+        Ok(self.model.capture_next()?)
     }
 
     fn logits(&mut self, ids: &[u32], rows: &mut dyn FnMut(u64, &[u8])) -> Result<(), EngineError> {
-        self.logits_of(ids, rows)
+        let result = self.logits_of(ids, rows);
+        if result.as_ref().is_err_and(EngineError::is_lost) {
+            self.recover()?;
+        }
+        result
     }
 
     fn observe(&mut self, observer: StepObserver) {
@@ -159,6 +157,10 @@ impl<D: Device> Engine for BatchingEngine<D> {
 
     fn enable_graphs(&mut self) -> Result<usize, EngineError> {
         Ok(self.model.enable_graphs()?)
+    }
+
+    fn graphs(&self) -> Vec<GraphReport> {
+        self.model.graphs()
     }
 
     fn suspend(

@@ -5,7 +5,7 @@ use crate::dispatch::Dispatcher;
 use crate::kv::{PagePool, SlotPool};
 use crate::metrics::{Metrics, Snapshot};
 use crate::mode::GraphMode;
-use crate::model::{Ledger, StepTrace, SuspendedWeights};
+use crate::model::{GraphReport, Ledger, StepTrace, SuspendedWeights};
 use crate::stats::Statistics;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::module::Module;
@@ -51,8 +51,10 @@ pub trait Engine: std::fmt::Debug + Send {
     ///
     /// # Errors
     /// When an input can't be filled, the model fails, the pool can't hold even one sequence, or
-    /// what was sampled is no id (then that request is removed and the others go on). A step that
-    /// failed is taken back: its requests stay, and the next call tries them again.
+    /// what was sampled is no id (then that request is removed and the others go on). What the device
+    /// fails at is tried again, after it was opened anew where it was lost; an error of it comes out
+    /// where it can't be opened, or after three failures without a step between them. Requests stay
+    /// whatever happens, and the next call tries them again.
     fn step(&mut self, events: &mut Vec<RequestEvent>) -> Result<bool, EngineError>;
 
     /// Steps until nothing is left to do.
@@ -70,7 +72,7 @@ pub trait Engine: std::fmt::Debug + Send {
     ///
     /// # Errors
     /// When `ids` is empty, too long or out of range, requests run, the pool is too small, the
-    /// graph returns no logits, or the model fails.
+    /// graph returns no logits, or the model fails; a device that was lost is opened anew then.
     fn logits(&mut self, ids: &[u32], rows: &mut dyn FnMut(u64, &[u8])) -> Result<(), EngineError>;
 
     /// Calls `observer` with every step that was read back.
@@ -87,6 +89,9 @@ pub trait Engine: std::fmt::Debug + Send {
 
     /// How often a sequence lost its pages or its slot and was computed again.
     fn preemptions(&self) -> u64;
+
+    /// How many steps failed on a device that goes on, and were tried again.
+    fn retried_steps(&self) -> u64;
 
     /// What the model counted.
     fn statistics(&self) -> &Statistics;
@@ -133,6 +138,16 @@ pub trait Engine: std::fmt::Debug + Send {
     /// # Errors
     /// When a capture fails, and that is an error.
     fn enable_graphs(&mut self) -> Result<usize, EngineError>;
+
+    /// Captures the graph that most steps have wanted, for a moment in which nothing else is to be
+    /// done; whether there was one to capture.
+    ///
+    /// # Errors
+    /// When the device is lost.
+    fn capture_next(&mut self) -> Result<bool, EngineError>;
+
+    /// Every graph that the mode calls for, ready or not, and what became of it.
+    fn graphs(&self) -> Vec<GraphReport>;
 
     /// Gives the memory of arena and states back, and that of the weights where `weights` says so,
     /// until [`Self::resume`]. Reads what is on its way first and appends what happened to `events`.

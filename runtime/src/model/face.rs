@@ -56,6 +56,12 @@ pub trait Model: std::fmt::Debug + Send {
     /// As there.
     fn enable_graphs(&mut self) -> Result<usize, ModelError>;
 
+    /// [`CompiledModel::recover`].
+    ///
+    /// # Errors
+    /// As there.
+    fn recover(&mut self) -> Result<(), ModelError>;
+
     /// [`CompiledModel::suspend`].
     ///
     /// # Errors
@@ -128,6 +134,10 @@ impl<D: Device> Model for CompiledModel<D> {
 
     fn enable_graphs(&mut self) -> Result<usize, ModelError> {
         self.enable_graphs()
+    }
+
+    fn recover(&mut self) -> Result<(), ModelError> {
+        self.recover()
     }
 
     fn suspend(&mut self, weights: SuspendedWeights) -> Result<(), ModelError> {

@@ -1,6 +1,7 @@
 //! The compiled model: programs bound to one arena, captured graphs, and steps over them.
 
 mod audit;
+mod background;
 mod bind;
 mod build;
 mod capture;
@@ -14,9 +15,13 @@ mod graphs;
 mod launches;
 mod lowering;
 mod memory;
+mod origin;
+mod pace;
+mod pages;
 mod probe;
 mod programs;
 mod progress;
+mod recover;
 mod spans;
 mod staging;
 mod step;
@@ -29,7 +34,7 @@ pub use capture::{CapturedGraph, GraphKind};
 pub use clock::StepTimes;
 pub use error::ModelError;
 pub use face::Model;
-pub use graphs::{GraphKey, GraphSlot, OnCaptureFailure};
+pub use graphs::{GraphCounts, GraphKey, GraphReport, GraphSlot, GraphState, OnCaptureFailure};
 pub use lowering::{LoweringSize, lowering_sizes};
 pub use memory::{Ledger, Memory};
 pub use progress::Progress;
@@ -45,8 +50,9 @@ use crate::stats::Statistics;
 use crate::symbols::SymbolTable;
 use clock::StepClock;
 use graphs::GraphSet;
+use origin::Origin;
+use pace::Pace;
 use piecewise_backend::device::Device;
-use piecewise_backend::weights::WeightLayout;
 use piecewise_ir::module::Module;
 use programs::Members;
 use spans::Tracer;
@@ -63,6 +69,8 @@ pub struct CompiledModel<D: Device> {
     clock: StepClock<D::Mark>,
     tracer: Option<Tracer<D::Mark>>,
     memory: Memory,
+    /// What everything on the device is made from, once more if it is lost.
+    origin: Origin,
     symbols: SymbolTable,
     dispatcher: Dispatcher,
     module: Arc<Module>,
@@ -79,8 +87,12 @@ pub struct CompiledModel<D: Device> {
     lowered: Option<String>,
     times: BuildTimes,
     launches_only: bool,
+    background: Pace,
+    /// Steps before it are lost with the device that they ran on.
+    first_step: u64,
+    /// Whether what is on the device is gone and not yet made again.
+    is_lost: bool,
     suspended: Option<SuspendedWeights>,
-    weight_layouts: Vec<Vec<WeightLayout>>,
     device: D,
 }
 
