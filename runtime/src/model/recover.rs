@@ -28,6 +28,8 @@ impl<D: Device> CompiledModel<D> {
         let marks_steps = self.clock.marks_steps;
         self.clock = StepClock::new();
         self.clock.marks_steps = marks_steps;
+        // A trace ends with the device that it is of.
+        self.tracer = None;
         let probed: Vec<_> = self.members.list.iter().map(|m| m.probed.clone()).collect();
         self.graphs.slots_mut().for_each(GraphSlot::invalidate);
         self.device.reopen()?;

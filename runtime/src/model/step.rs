@@ -377,10 +377,9 @@ impl<D: Device> CompiledModel<D> {
         sizes: &[u64],
         mut trace: Option<&mut Trace>,
     ) -> Result<bool, ModelError> {
-        let turn = (self.next_step as usize) % BLOCKS;
         let Self { staging, graphs, members, device, stats, module, memory, checks, .. } = self;
-        let tracer = &mut self.tracer;
-        let strict = self.strict;
+        let (strict, tracer) = (self.strict, &mut self.tracer);
+        let turn = (self.next_step as usize) % BLOCKS;
         let mut replay = |device: &mut D, key, members: &[_]| {
             let Some(slot) = graphs.slot_mut(key) else { return Ok(Replayed::NotThere) };
             if let (true, Some(graph)) = (checks.addresses, slot.ready()) {
@@ -427,7 +426,7 @@ impl<D: Device> CompiledModel<D> {
             if replayed != Replayed::Submitted {
                 device.launch(member.program(&run.sizes), LaunchContext::Step(&context))?;
             }
-            if let Some(tracer) = tracer {
+            if let Some(tracer) = &mut *tracer {
                 let replayed = replayed == Replayed::Submitted;
                 tracer.mark(device, turn, SpanKind::Member { member: i, replayed })?;
             }
