@@ -141,7 +141,7 @@ fn cost(layers: usize, sizes: &[u64]) -> Cost {
         compiled,
         &NoStore,
         CpuDevice::new(registry, 2).unwrap(),
-        &NormalWeights { std: 0.1, seed: 1 },
+        Arc::new(NormalWeights { std: 0.1, seed: 1 }),
         &mut |_| {},
     )
     .unwrap();

@@ -14,7 +14,7 @@ use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Request};
 use piecewise_runtime::mode::{GraphMode, StepMode};
 use piecewise_runtime::model::CompiledModel;
 
-const STEPS: usize = 60;
+const STEPS: usize = 200;
 
 /// What a library allocates on the stepping thread: rayon puts a job for its pool into a queue of
 /// blocks of 63 jobs (crossbeam's injector), so that every 63rd job makes a block. A replay is one

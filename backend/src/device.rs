@@ -97,6 +97,32 @@ pub struct Binding<'a> {
     pub label: &'a str,
 }
 
+/// What a launch was bound to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BoundTo {
+    /// The operand at this position of the unique piece.
+    Operand(u32),
+    /// Bytes of the scratch.
+    Scratch,
+    /// The true counts.
+    Counts,
+}
+
+/// An address that a captured graph holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BoundAddress<'a> {
+    /// Which of the captured programs holds it, by its place among them.
+    pub program: usize,
+    /// The launch.
+    pub launch: &'a str,
+    /// What is to lie there.
+    pub what: BoundTo,
+    /// The same for people: the name of the operand in its piece, `scratch` or `counts`.
+    pub name: &'a str,
+    /// The address.
+    pub address: Address,
+}
+
 /// A rule that holds inside a capture.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -138,6 +164,16 @@ pub enum DeviceError {
     /// A launch failed.
     #[error("launch `{launch}` of {label} failed: {reason}")]
     Launch { launch: String, label: String, reason: String },
+    /// A captured graph was refused when it was submitted: nothing of it ran, and the device goes
+    /// on.
+    #[error("replay of {label} was refused: {reason}; nothing of it ran")]
+    Refused { label: String, reason: String },
+    /// The device failed, at this call or at work before it, and refuses all that follows.
+    #[error(
+        "the device is lost, seen when it was to {action}: {reason}; everything on it is gone, and \
+         it can be opened anew"
+    )]
+    Lost { action: String, reason: String },
     /// A rule of captures was broken; nothing was captured.
     #[error("capture of {label}: {rule}")]
     Capture {
@@ -158,7 +194,7 @@ pub enum DeviceError {
         sizes: Vec<u64>,
         reason: String,
     },
-    /// The driver refused or failed; after some failures it refuses everything that follows.
+    /// The driver refused or failed.
     #[error("could not {action}: {reason}")]
     Driver {
         action: String,
@@ -170,8 +206,15 @@ pub enum DeviceError {
     Weight(#[from] WeightError),
 }
 
+impl DeviceError {
+    /// Whether nothing works any more before [`Device::reopen`].
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Self::Lost { .. })
+    }
+}
+
 /// A device: memory, programs and captured graphs. Used by one thread at a time.
-pub trait Device: Send {
+pub trait Device: Send + 'static {
     /// An artifact bound to addresses.
     type Program: Send;
     /// A captured graph. It keeps alive everything it points to.
@@ -363,8 +406,16 @@ pub trait Device: Send {
     /// Replays a captured graph: it sees nothing but what it holds.
     ///
     /// # Errors
-    /// When a launch fails.
+    /// [`DeviceError::Refused`] where nothing of it ran, another where a launch fails.
     fn replay(&mut self, graph: &Self::Captured) -> Result<(), DeviceError>;
+
+    /// Opens the device anew after it was lost. Regions, host blocks, programs, graphs and events
+    /// from before are gone, and are dropped by whoever has them first; what is compiled stays.
+    /// Other devices that share its memory or context are lost with it.
+    ///
+    /// # Errors
+    /// When it can't be opened. It stays lost, and may be opened later.
+    fn reopen(&mut self) -> Result<(), DeviceError>;
 
     /// Its model alone: what is measured on one of them holds for others.
     fn model(&self) -> String;
@@ -389,7 +440,6 @@ pub trait Device: Send {
     /// When a launch fails.
     fn replay_time(&mut self, graph: &Self::Captured) -> Result<Duration, DeviceError>;
 
-    /// The addresses that a captured graph was built on: launch name, operand or `scratch` or
-    /// `counts`, address. For the address audit.
-    fn addresses<'a>(&'a self, graph: &'a Self::Captured) -> Vec<(&'a str, String, Address)>;
+    /// The addresses that a captured graph was built on, for the address audit.
+    fn addresses<'a>(&'a self, graph: &'a Self::Captured) -> Vec<BoundAddress<'a>>;
 }

@@ -2,8 +2,8 @@
 
 use crate::harness::{Bench, CANARY, compile_with, encode, pattern, unique};
 use piecewise_backend::artifact::PieceSize;
-use piecewise_backend::cpu::CpuCompiler;
-use piecewise_backend::device::{Address, CaptureRule, Device, DeviceError};
+use piecewise_backend::cpu::{CpuCompiler, CpuFault, CpuFaults, FaultKind, FaultPoint};
+use piecewise_backend::device::{Address, BoundAddress, BoundTo, CaptureRule, Device, DeviceError};
 use piecewise_ir::custom::CustomCall;
 use piecewise_ir::dim::{Dim, SymbolDecl};
 use piecewise_ir::dtype::DType::{F32, I32};
@@ -130,7 +130,10 @@ fn what_allocates_or_waits_fails_inside_a_capture_and_works_after() {
     assert!(unwound.is_err());
     bench.device.reserve("after", 8).unwrap();
     assert_eq!(binding, bench.operands);
-    bench.device.fail_captures(1);
+    let faults = CpuFaults::default();
+    bench.device.set_faults(faults.clone());
+    let (point, kind) = (FaultPoint::Capture, FaultKind::OutOfMemory);
+    faults.fail(CpuFault { point, kind, after: 0, times: 1 });
     let failed = bench.device.capture("a", &[&program], &sizes);
     assert!(matches!(failed, Err(DeviceError::OutOfMemory { .. })));
     bench.device.capture("a", &[&program], &sizes).unwrap();
@@ -194,14 +197,18 @@ fn a_replay_reads_the_buffers_it_was_captured_with() {
     let graph = bench.device.capture("old", &[&program], &sizes).unwrap();
     let addresses = bench.device.addresses(&graph);
     let names: Vec<(String, String)> =
-        addresses.iter().map(|(l, o, _)| ((*l).to_owned(), o.clone())).collect();
+        addresses.iter().map(|a| (a.launch.to_owned(), a.name.to_owned())).collect();
     assert!(names.iter().any(|(_, operand)| operand == "%x"), "{names:?}");
     assert!(names.iter().any(|(_, operand)| operand == "counts"), "{names:?}");
     assert!(names.iter().any(|(launch, _)| launch.contains("test.copy")), "{names:?}");
-    let known: Vec<Address> = bench.operands.iter().flatten().copied().collect();
-    for (_, operand, at) in &addresses {
-        let fixed = *at == bench.counts || *at == bench.scratch || known.contains(at);
-        assert!(fixed, "{operand} at {at}");
+    for found in &addresses {
+        let BoundAddress { program, what, name, address, .. } = *found;
+        let fixed = match what {
+            BoundTo::Counts => address == bench.counts,
+            BoundTo::Scratch => address == bench.scratch,
+            BoundTo::Operand(i) => bench.operands[i as usize] == Some(address),
+        };
+        assert!(fixed && program == 0, "{name} at {address}");
     }
     // Another buffer takes the operand's place after the capture.
     let region = bench.device.reserve("new x", ROWS * 12).unwrap();

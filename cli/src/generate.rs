@@ -10,9 +10,10 @@ use piecewise::models::{TextStream, TextTokenizer, TokenizerError};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::tuning::TuningReport;
 use piecewise_planner::{IterationLogWriter, IterationRecord};
+use piecewise_runtime::StepTraceWriter;
 use piecewise_runtime::batch::Sampling;
 use piecewise_runtime::engine::{Engine, FinishReason, Request, RequestEvent, RequestId, Usage};
-use std::io::Write;
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc;
@@ -28,6 +29,7 @@ use std::time::{Duration, Instant};
   piecewise generate --model DIR --image cat.png --prompt \"What is this?\"
   piecewise generate --model DIR --prompt \"def\" --iteration-log steps.jsonl
   piecewise generate --model DIR --prompt \"def\" --metrics steps.prom --stats-interval 10
+  piecewise generate --model DIR --prompt \"def\" --trace steps.pftrace
   piecewise generate --model DIR --prompt \"def\" --graph-mode full --stats --check poison")]
 pub(crate) struct GenerateArgs {
     #[command(flatten)]
@@ -69,6 +71,10 @@ pub(crate) struct GenerateArgs {
     /// Write what was counted to this file at the end, in the text format of Prometheus.
     #[arg(long, value_name = "FILE")]
     metrics: Option<PathBuf>,
+    /// Write what the host and the device did in each step, as a trace that ui.perfetto.dev opens: pieces,
+    /// split ops and copies with their times. Marks between the parts of a step cost it a little.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// Write a line about each step, for `piecewise plan --log`.
     #[arg(long, value_name = "FILE")]
     iteration_log: Option<PathBuf>,
@@ -115,6 +121,10 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
     if args.stats || args.metrics.is_some() {
         engine.metrics();
     }
+    let mut trace = match &args.trace {
+        Some(file) => Some(TraceFile::start(&mut *engine, file)?),
+        None => None,
+    };
     let log = match &args.iteration_log {
         Some(file) => Some(IterationLog::start(&mut *engine, file)?),
         None => None,
@@ -170,7 +180,7 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
             replies.push((id, reply));
         }
         let started = Instant::now();
-        serve(&args, &mut *engine, &stop_ids, &mut replies)?;
+        serve(&args, &mut *engine, &stop_ids, &mut replies, trace.as_mut())?;
         elapsed += started.elapsed();
         generated += replies.iter().map(|(_, reply)| reply.ids.len()).sum::<usize>();
         for (_, reply) in replies {
@@ -179,6 +189,9 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
     }
     if let Some(log) = log {
         log.finish()?;
+    }
+    if let Some(trace) = trace {
+        trace.finish()?;
     }
     if let Some(file) = &args.metrics {
         let text = engine.metrics().text()?;
@@ -213,11 +226,38 @@ impl IterationLog {
     }
 }
 
+/// The trace of a run, written as the steps are read.
+struct TraceFile {
+    file: PathBuf,
+    writer: StepTraceWriter<BufWriter<std::fs::File>>,
+}
+
+impl TraceFile {
+    fn start(engine: &mut dyn Engine, file: &Path) -> anyhow::Result<Self> {
+        let failed = || format!("can't write {}", file.display());
+        let out = BufWriter::new(std::fs::File::create(file).with_context(failed)?);
+        let device = engine.describe_device();
+        let writer = StepTraceWriter::new(engine.module(), &device, out).with_context(failed)?;
+        engine.trace_steps(true)?;
+        Ok(Self { file: file.to_owned(), writer })
+    }
+
+    fn write(&mut self, engine: &mut dyn Engine) -> anyhow::Result<()> {
+        let written = engine.take_traces().iter().try_for_each(|step| self.writer.write(step));
+        written.with_context(|| format!("can't write {}", self.file.display()))
+    }
+
+    fn finish(self) -> anyhow::Result<()> {
+        self.writer.finish().with_context(|| format!("can't write {}", self.file.display()))
+    }
+}
+
 fn serve(
     args: &GenerateArgs,
     engine: &mut dyn Engine,
     stop_ids: &[u32],
     replies: &mut [(RequestId, Reply<'_>)],
+    mut trace: Option<&mut TraceFile>,
 ) -> anyhow::Result<()> {
     let streams = !args.json && replies.len() == 1;
     if streams {
@@ -227,6 +267,9 @@ fn serve(
     let mut more = true;
     while more {
         more = engine.step(&mut events)?;
+        if let Some(trace) = &mut trace {
+            trace.write(engine)?;
+        }
         for event in events.drain(..) {
             let (RequestEvent::Token { request, .. } | RequestEvent::Finished { request, .. }) =
                 event;

@@ -100,8 +100,8 @@ pub(crate) struct CompileArgs {
     /// that checks drafts of three [default: 1].
     #[arg(long, value_name = "N,..", value_delimiter = ',')]
     pub capture_query_lengths: Option<Vec<u64>>,
-    /// When graphs are captured: startup (all of them while the model is built) or lazy (each one by
-    /// the first step that would replay it) [default: startup].
+    /// When graphs are captured: startup (all of them while the model is built), lazy (each one by
+    /// the first step that would replay it) or background (between steps) [default: startup].
     #[arg(long, value_parser = named::<CaptureWhen>, value_name = "WHEN")]
     pub capture: Option<CaptureWhen>,
     /// Ops to split at: a list of names; an empty string never splits.

@@ -94,16 +94,19 @@ pub enum FallbackReason {
     NotCaptured,
     /// The rows run in several calls.
     SeveralHeadCalls,
+    /// A graph was refused when it was submitted; from there on the step was launched.
+    ReplayRefused,
 }
 
 impl FallbackReason {
     /// Every reason.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::AboveLargestSize,
         Self::NoExactSize,
         Self::TooManyRows,
         Self::NotCaptured,
         Self::SeveralHeadCalls,
+        Self::ReplayRefused,
     ];
 
     /// Its name in statistics.
@@ -114,6 +117,7 @@ impl FallbackReason {
             Self::TooManyRows => "too_many_rows",
             Self::NotCaptured => "not_captured",
             Self::SeveralHeadCalls => "several_head_calls",
+            Self::ReplayRefused => "replay_refused",
         }
     }
 }

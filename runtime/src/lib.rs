@@ -11,12 +11,15 @@ pub mod measure;
 pub mod metrics;
 pub mod mode;
 pub mod model;
+mod perfetto;
 pub mod pipeline;
 pub mod stats;
+mod step_trace;
 pub mod symbols;
 
 pub use piecewise_kernels::roles;
 pub use piecewise_planner::sizes;
+pub use step_trace::StepTraceWriter;
 
 #[cfg(test)]
 mod testing;

@@ -3,6 +3,7 @@
 use crate::artifact_store::CompileCounts;
 use crate::dispatch::{Dispatch, StepSizes};
 use crate::mode::StepMode;
+use crate::model::GraphKey;
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::tuning::TuningReport;
 use serde::Serializer;
@@ -73,8 +74,14 @@ pub struct Statistics {
     pub wall_time: [Histogram; 3],
     /// Graphs captured.
     pub captures: u64,
+    /// Graphs captured that replaced one that was there before; they count as captured too.
+    pub recaptures: u64,
     /// Captures that failed.
     pub capture_failures: u64,
+    /// Replays that were refused when they were submitted; what they hold was launched.
+    pub refused_replays: u64,
+    /// How often the device was lost and opened anew.
+    pub recoveries: u64,
     /// Time that captures took, failed ones too.
     pub capture_time: Duration,
     /// What was chosen by measurement when the model was built, and what was remembered.
@@ -101,6 +108,14 @@ impl Statistics {
     /// Steps that were launched, whatever the reason.
     pub fn misses(&self) -> u64 {
         self.misses.values().sum()
+    }
+
+    pub(crate) fn count_replay(&mut self, graph: GraphKey) {
+        let counts = match graph {
+            GraphKey::Full(_) => &mut self.full_replays,
+            GraphKey::Piece { .. } => &mut self.piece_replays,
+        };
+        *counts.entry(graph.size()).or_default() += 1;
     }
 
     /// The share of steps that replayed.

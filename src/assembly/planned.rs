@@ -505,8 +505,7 @@ impl Planned {
                 watcher(Notice::Progress(progress));
             }
         };
-        let none = InMemoryWeights::new();
-        let weights = weights.as_deref().unwrap_or(&none);
+        let weights = weights.unwrap_or_else(|| Box::new(InMemoryWeights::new())).into();
         let module = Arc::new(module);
         let build = CompiledModel::build;
         Ok(build(module, options, compiled, &*store, device, weights, &mut progress)?)

@@ -146,6 +146,15 @@ impl Session {
         Ok(self.model.enable_graphs()?)
     }
 
+    /// Opens the device anew after a step failed because it was lost, and makes everything on it
+    /// again, with zeros in the states.
+    ///
+    /// # Errors
+    /// When it can't be opened; a later call may.
+    pub fn recover(&mut self) -> Result<(), SessionError> {
+        Ok(self.model.recover()?)
+    }
+
     /// The model, for an engine that takes rows of its outputs
     /// ([`Engine::add_rows`](piecewise_runtime::engine::Engine::add_rows)).
     pub fn model_mut(&mut self) -> &mut dyn Model {

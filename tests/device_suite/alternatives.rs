@@ -133,7 +133,7 @@ fn run<T: Target>(setup: &Setup, way: Way) -> Vec<Left> {
         compiled,
         store,
         device,
-        &NormalWeights { std: 0.4, seed: 7 },
+        Arc::new(NormalWeights { std: 0.4, seed: 7 }),
         &mut |_| {},
     )
     .unwrap();

@@ -29,6 +29,7 @@ pub(crate) const MODES: [(GraphMode, StepMode); 3] = [
 ];
 
 /// The weights of `piecewise_ir::testing::random_arrays` under this seed.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct RandomWeights(pub u64);
 
 impl WeightSource for RandomWeights {
@@ -66,7 +67,21 @@ pub(crate) fn build<T: Target>(
     mode: GraphMode,
     sizes: &[u64],
     bound: u64,
-    weights: &dyn WeightSource,
+    weights: RandomWeights,
+) -> CompiledModel<T::Device> {
+    let checks = Checks { poison: true, addresses: true, compare: false };
+    build_checked::<T>(module, registry, mode, sizes, bound, weights, checks)
+}
+
+/// The same with these checks.
+pub(crate) fn build_checked<T: Target>(
+    module: &Arc<Module>,
+    registry: &Arc<OpRegistry>,
+    mode: GraphMode,
+    sizes: &[u64],
+    bound: u64,
+    weights: RandomWeights,
+    checks: Checks,
 ) -> CompiledModel<T::Device> {
     let (device, compiler) = T::make(registry, 2);
     let list = |sizes: &[u64]| SizeList::new("sizes", sizes.to_vec(), "bound", bound).unwrap();
@@ -91,13 +106,13 @@ pub(crate) fn build<T: Target>(
         probes: Vec::new(),
         tune: TuneMode::default(),
         strict: true,
-        checks: Checks { poison: true, addresses: true, compare: false },
+        checks,
     };
     let module = Arc::clone(module);
     let (build, store) = (CompiledModel::build, T::store());
     let sizes = &options.dispatcher;
     let compiled = compile_module(&module, sizes, compiler.as_ref(), store, &mut |_| {}).unwrap();
-    build(module, options, compiled, store, device, weights, &mut |_| {}).unwrap()
+    build(module, options, compiled, store, device, Arc::new(weights), &mut |_| {}).unwrap()
 }
 
 /// Overwrites the states, in the order of their declarations.

@@ -212,7 +212,7 @@ pub(crate) fn one_graph_serves_other_metadata<T: Target>() {
     let setup = Setup { mode: GraphMode::Full, ..Setup::default() };
     let mut replayed = setup.build::<T>();
     let mut launched = setup.build::<T>();
-    launched.invalidate_graphs();
+    launched.set_launches_only(true);
     let mut sequences = Sequences::of(&replayed);
     let mut rng = Rng::new(9);
     let mut logits = Vec::new();
@@ -235,7 +235,7 @@ pub(crate) fn one_graph_samples_as_each_step_says<T: Target>() {
     let setup = Setup { mode: GraphMode::Full, ..Setup::default() };
     let mut replayed = setup.build::<T>();
     let mut launched = setup.build::<T>();
-    launched.invalidate_graphs();
+    launched.set_launches_only(true);
     let mut sequences = Sequences::of(&replayed);
     let mut rng = Rng::new(12);
     let greedy = Sampling::default();

@@ -5,10 +5,12 @@
 
 mod alternatives;
 mod any_graph;
+mod compare;
 mod compile;
 mod cuda_faults;
 mod cuda_mix;
 mod damaged_entries;
+mod driver_calls;
 mod encoder_mixes;
 mod equal_modes;
 mod frozen_list;
@@ -19,8 +21,10 @@ mod new_compositions;
 mod programmatic;
 mod random_graphs;
 mod random_steps;
+mod recovery;
 mod sequences;
 mod several_rows;
+mod slot_model;
 mod slot_states;
 mod small_decoder;
 mod suspend;
@@ -48,8 +52,8 @@ macro_rules! suite {
             use crate::target::Target;
             use crate::user_op::{Form, Place};
             use crate::{
-                alternatives, equal_modes, frozen_list, modes, new_compositions, random_graphs,
-                random_steps, several_rows, suspend, user_op, warm_start, wide_heads,
+                alternatives, compare, equal_modes, frozen_list, modes, new_compositions,
+                random_graphs, random_steps, several_rows, suspend, user_op, warm_start, wide_heads,
             };
             use piecewise_ir::dtype::DType::{BF16, F32};
             use piecewise_runtime::mode::GraphMode;
@@ -95,6 +99,12 @@ macro_rules! suite {
                 }
                 the_mode_of_a_live_model_changes {
                     modes::the_mode_of_a_live_model_changes::<T>();
+                }
+                compare_finds_nothing_in_random_steps {
+                    compare::finds_nothing_in_random_steps::<T>();
+                }
+                compare_finds_an_op_that_counts_its_runs {
+                    compare::finds_an_op_that_counts_its_runs::<T>();
                 }
                 a_suspended_model_goes_on_without_a_capture {
                     suspend::a_suspended_model_goes_on_without_a_capture::<T>();
@@ -178,3 +188,26 @@ fn a_level_is_known_by_its_launches() {
 suite!(cpu, crate::target::Cpu);
 suite!(absorbing_cpu, crate::target::AbsorbingCpu);
 suite!(cuda, crate::target::Cuda);
+
+/// What breaks and goes on, for one target.
+macro_rules! recovery {
+    ($name:ident, $target:ty) => {
+        mod $name {
+            use crate::recovery;
+            use crate::target::Target;
+
+            type T = $target;
+
+            cases! {
+                no_failure_loses_a_request {
+                    let test = concat!(stringify!($name), "::no_failure_loses_a_request");
+                    recovery::no_failure_loses_a_request::<T>(test);
+                }
+            }
+        }
+    };
+}
+
+recovery!(recovery_cpu, crate::target::Cpu);
+recovery!(recovery_simulated, crate::target::SimulatedCuda);
+recovery!(recovery_cuda, crate::target::Cuda);

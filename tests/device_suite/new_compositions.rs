@@ -80,7 +80,7 @@ pub(crate) fn norm_and_gate<T: Target + 'static>(dtype: DType, tolerance: f64) {
     let mut rng = Rng::new(6);
     let ops = OpDefs::new();
     for (mode, step_mode) in MODES {
-        let mut model = build::<T>(&module, &registry, mode, &[1, 8, 16], 16, &RandomWeights(SEED));
+        let mut model = build::<T>(&module, &registry, mode, &[1, 8, 16], 16, RandomWeights(SEED));
         for rows in [1, 5, 8, 16] {
             let x = Array::from_fn(dtype, vec![rows, 24], |_| rng.symmetric(3.0)).rounded();
             let inputs = [x];

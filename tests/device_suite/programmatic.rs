@@ -33,7 +33,7 @@ fn build(serial: bool) -> CompiledModel<CudaDevice> {
         compiled,
         store,
         device,
-        &NormalWeights { std: 0.4, seed: 7 },
+        Arc::new(NormalWeights { std: 0.4, seed: 7 }),
         &mut |_| {},
     )
     .unwrap()

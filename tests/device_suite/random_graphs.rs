@@ -41,7 +41,7 @@ impl Case {
 
     fn outputs<T: Target>(&self, (mode, step_mode): (GraphMode, StepMode)) -> Vec<Vec<u8>> {
         let (max, weights) = (RandomGraph::MAX_T, RandomWeights(self.seed));
-        let mut model = build::<T>(&self.module, &registry(), mode, &SIZES, max, &weights);
+        let mut model = build::<T>(&self.module, &registry(), mode, &SIZES, max, weights);
         set_states(&mut model, &self.arrays.states);
         step(&mut model, self.rows, &self.arrays.inputs, step_mode)
     }

@@ -114,7 +114,7 @@ fn equal_launched<T: Target>(
     let Setup { mode, dtype, .. } = *setup;
     let mut replayed = setup.build::<T>();
     let mut launched = Setup { threads: other_threads, ..setup.clone() }.build::<T>();
-    launched.invalidate_graphs();
+    launched.set_launches_only(true);
     let mut sequences = Sequences::of(&replayed);
     let poison = KvPoison::new(replayed.module().graph(), replayed.memory());
     let mut rng = Rng::new(3);
@@ -146,6 +146,20 @@ fn equal_launched<T: Target>(
         assert!(logits.clone().all(f32::is_finite), "step {number}: poison reached a real row");
     }
     assert!(replays > steps / 4 * 3, "only {replays} of {steps} steps replayed");
+}
+
+/// So many random steps of a model that checks itself.
+pub(crate) fn steps_alone<T: Target>(setup: &Setup, steps: u32) {
+    let mut model = setup.build::<T>();
+    let mut sequences = Sequences::of(&model);
+    let poison = KvPoison::new(model.module().graph(), model.memory());
+    let mut rng = Rng::new(9);
+    for _ in 0..soak(steps) {
+        let turns = turns(&mut sequences, setup, &mut rng);
+        let live: Vec<_> = sequences.list.iter().map(|s| (&s.table, s.length)).collect();
+        poison.fill(model.device_mut(), &sequences.pool, live.into_iter()).unwrap();
+        step(&mut model, &sequences.fill(&turns, &mut rng));
+    }
 }
 
 /// The real rows of `T::PADDED_STEPS` steps do not depend on how far each is padded, but for the

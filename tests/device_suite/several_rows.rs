@@ -68,7 +68,7 @@ fn build<T: Target>(mode: GraphMode) -> CompiledModel<T::Device> {
     let (module, store) = (Arc::new(module), T::store());
     let (sizes, compiler) = (&options.dispatcher, compiler.as_ref());
     let compiled = compile_module(&module, sizes, compiler, store, &mut |_| {}).unwrap();
-    build(module, options, compiled, store, device, &weights, &mut |_| {}).unwrap()
+    build(module, options, compiled, store, device, Arc::new(weights), &mut |_| {}).unwrap()
 }
 
 /// Each kind has its own size, graphs and padding; one above its largest size is launched.

@@ -164,7 +164,7 @@ impl Setup {
             compiled,
             store,
             device,
-            &WEIGHTS,
+            Arc::new(WEIGHTS),
             &mut |_| {},
         )
     }

@@ -4,10 +4,14 @@
 
 use piecewise_backend::compiler::{Compiler, NoStore, Store};
 use piecewise_backend::cpu::{AbsorbingCompiler, CpuCompiler, CpuDevice};
-use piecewise_backend::cuda::{CudaDevice, CudaOptions, CudaProbe};
+use piecewise_backend::cpu::{CpuFault, CpuFaults, FaultKind, FaultPoint};
+use piecewise_backend::cuda::{
+    CallFault, CudaDevice, CudaOptions, CudaProbe, Faults, LazyNvrtc, library_dirs,
+};
 use piecewise_backend::device::Device;
 use piecewise_backend::store::MemoryStore;
 use piecewise_kernels::op::OpRegistry;
+use std::ffi::OsStr;
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// A device and a compiler for it, made anew as often as a case wants.
@@ -121,4 +125,166 @@ impl Target for Cuda {
         let compiler = device.compiler(Arc::clone(registry));
         (device, Box::new(compiler))
     }
+}
+
+/// A failure that is to come: the call of this kind that is so many away.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Strike {
+    pub point: FaultPoint,
+    pub kind: FaultKind,
+    pub after: u32,
+}
+
+/// What a device that can be broken is told.
+pub(crate) trait Breaks {
+    fn plan(&self, strike: Strike);
+
+    /// Whether what was planned has struck.
+    fn has_struck(&self) -> bool;
+}
+
+/// A target whose devices fail as they are told.
+pub(crate) trait Breakable: Target {
+    type Breaks: Breaks;
+
+    /// Which calls fail in turn, where not all do.
+    const AFTER: &'static [u32];
+
+    /// Whether opening a device anew takes everything that the process has on it.
+    const IS_SHARED: bool = false;
+
+    /// [`Target::make`], and what breaks the device.
+    fn breakable(registry: &Arc<OpRegistry>) -> (Self::Device, Box<dyn Compiler>, Self::Breaks);
+}
+
+impl Breaks for CpuFaults {
+    fn plan(&self, Strike { point, kind, after }: Strike) {
+        self.fail(CpuFault { point, kind, after, times: 1 });
+    }
+
+    fn has_struck(&self) -> bool {
+        self.pending() == 0
+    }
+}
+
+impl Breakable for Cpu {
+    type Breaks = CpuFaults;
+    const AFTER: &'static [u32] = &[0, 1, 5, 21];
+
+    fn breakable(registry: &Arc<OpRegistry>) -> (CpuDevice, Box<dyn Compiler>, CpuFaults) {
+        let (mut device, compiler) = Self::make(registry, 1);
+        let faults = CpuFaults::default();
+        device.set_faults(faults.clone());
+        (device, compiler, faults)
+    }
+}
+
+impl Breaks for Faults {
+    fn plan(&self, Strike { point, kind, after }: Strike) {
+        let calls =
+            ["cuStreamBeginCapture_v2", "cuGraphInstantiateWithFlags", "cuStreamEndCapture"];
+        let call = match (point, kind) {
+            (FaultPoint::Capture, FaultKind::Refused) => calls[0],
+            (FaultPoint::Capture, FaultKind::BrokenCapture) => calls[2],
+            (FaultPoint::Capture, _) => calls[1],
+            (FaultPoint::Replay, _) => "cuGraphLaunch",
+            (FaultPoint::Launch, _) => "cuLaunchKernelEx",
+            (FaultPoint::Wait, _) => "cuEventSynchronize",
+            (FaultPoint::Reopen, _) => "cuDevicePrimaryCtxReset_v2",
+        };
+        let fault = |code| CallFault::always(call, code).once_after(after);
+        self.fail(match (kind, point) {
+            (FaultKind::Refused, FaultPoint::Capture) => fault(900),
+            (FaultKind::Refused, _) => fault(701),
+            (FaultKind::OutOfMemory, _) => fault(2),
+            (FaultKind::BrokenCapture, _) => fault(901),
+            (FaultKind::Asynchronous, FaultPoint::Wait) => fault(700).sticky(),
+            (FaultKind::Asynchronous, _) => fault(700).late(),
+            (FaultKind::Sticky, _) => fault(719).sticky(),
+        });
+    }
+
+    fn has_struck(&self) -> bool {
+        self.pending() == 0
+    }
+}
+
+impl Breakable for Cuda {
+    type Breaks = Faults;
+    const AFTER: &'static [u32] = &[0, 2, 9];
+    const IS_SHARED: bool = true;
+
+    fn breakable(registry: &Arc<OpRegistry>) -> (CudaDevice, Box<dyn Compiler>, Faults) {
+        let faults = Faults::default();
+        let options = CudaOptions { faults: faults.clone(), ..CudaOptions::default() };
+        let device = CudaDevice::open(options, OpRegistry::clone(registry)).unwrap();
+        let compiler = device.compiler(Arc::clone(registry));
+        (device, Box::new(compiler), faults)
+    }
+}
+
+/// CUDA without a GPU: what calls of the driver do is as there, and every result is zeros.
+pub(crate) struct SimulatedCuda;
+
+impl Target for SimulatedCuda {
+    type Device = CudaDevice;
+    const NAME: &'static str = "simulated cuda";
+    const RANDOM_GRAPHS: u32 = 0;
+
+    fn is_there() -> bool {
+        static MISSING: OnceLock<Option<String>> = OnceLock::new();
+        let missing = MISSING.get_or_init(|| {
+            LazyNvrtc::new(library_dirs(&[]), None).get().err().map(|error| error.to_string())
+        });
+        let Some(reason) = missing else { return true };
+        let required = std::env::var("PIECEWISE_REQUIRE_NVRTC").is_ok_and(|v| v == "1");
+        assert!(!required, "PIECEWISE_REQUIRE_NVRTC=1, but {reason}");
+        println!("skipped on simulated cuda: {reason}");
+        false
+    }
+
+    fn store() -> &'static dyn Store {
+        static KERNELS: MemoryStore = MemoryStore::new();
+        &KERNELS
+    }
+
+    fn make(registry: &Arc<OpRegistry>, _: usize) -> (CudaDevice, Box<dyn Compiler>) {
+        let (device, compiler, _) = Self::breakable(registry);
+        (device, compiler)
+    }
+}
+
+impl Breakable for SimulatedCuda {
+    type Breaks = Faults;
+    const AFTER: &'static [u32] = &[0, 3];
+
+    fn breakable(registry: &Arc<OpRegistry>) -> (CudaDevice, Box<dyn Compiler>, Faults) {
+        let faults = Faults::default();
+        let options = CudaOptions { faults: faults.clone(), ..CudaOptions::default() };
+        let device = CudaDevice::simulated(options, OpRegistry::clone(registry)).unwrap();
+        let compiler = device.compiler(Arc::clone(registry));
+        (device, Box::new(compiler), faults)
+    }
+}
+
+/// Runs a test in a process of its own, since what it does takes everything that its process has on
+/// the device; `test` is its full name.
+pub(crate) fn in_own_process(test: &str, body: impl FnOnce()) {
+    in_own_process_with(test, &[], body);
+}
+
+/// The same with these variables in its environment.
+pub(crate) fn in_own_process_with(test: &str, variables: &[(&str, &OsStr)], body: impl FnOnce()) {
+    const VARIABLE: &str = "PIECEWISE_ALONE";
+    if std::env::var(VARIABLE).is_ok_and(|alone| alone == test) {
+        return body();
+    }
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    child.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(VARIABLE, test);
+    child.envs(variables.iter().copied());
+    let output = child.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    print!("{said}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "{test}: {said}{errors}");
 }

@@ -167,7 +167,7 @@ pub(crate) fn equals_the_evaluator<T: Target>(place: Place, form: Form) {
     let of_modes = MODES.map(|(mode, step_mode)| {
         let weights = RandomWeights(WEIGHTS);
         let registry = registry_of(form, false);
-        let mut model = build::<T>(&module, &registry, mode, &[4, 8, 16], 16, &weights);
+        let mut model = build::<T>(&module, &registry, mode, &[4, 8, 16], 16, weights);
         run(&mut model, step_mode, place)
     });
     assert_eq!(of_modes[0], of_modes[1]);
@@ -212,7 +212,7 @@ fn poison_shows_an_op_that_reads_padding() {
         let registry = registry_of(Form::Source, reads_padding);
         for (mode, step_mode) in MODES {
             let weights = RandomWeights(WEIGHTS);
-            let mut model = build::<Cpu>(&module, &registry, mode, &[4], 16, &weights);
+            let mut model = build::<Cpu>(&module, &registry, mode, &[4], 16, weights);
             let x = Array::from_fn(F32, vec![3, WIDTH as usize], |i| i as f64 / 50.0).rounded();
             let slots = Array::from_fn(I32, vec![3], |i| i as f64);
             let outputs = step(&mut model, 3, &[x, slots], step_mode);

@@ -29,7 +29,7 @@ pub(crate) fn build<D: Device>(
         compiled,
         store,
         device,
-        &NormalWeights { std: 0.4, seed: 7 },
+        Arc::new(NormalWeights { std: 0.4, seed: 7 }),
         &mut |_| {},
     )
 }

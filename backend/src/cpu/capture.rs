@@ -2,7 +2,7 @@
 
 use super::device::CpuDevice;
 use super::program::{BoundCall, CpuProgram};
-use crate::device::{Address, CaptureRule, DeviceError};
+use crate::device::{BoundAddress, CaptureRule, DeviceError};
 use piecewise_kernels::step::CaptureSupport;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -12,6 +12,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct CpuCaptured {
     pub(super) calls: Vec<Arc<BoundCall>>,
+    /// Where the calls of each program end.
+    ends: Vec<usize>,
     pub(super) sizes: Vec<u64>,
 }
 
@@ -55,7 +57,12 @@ impl<'a> CaptureScope<'a> {
                 return Err(broken(at, CaptureRule::NoUnretained));
             }
         }
-        Ok(CpuCaptured { calls, sizes: sizes.to_vec() })
+        let ends = programs.iter().scan(0, |end, program| {
+            *end += program.calls.len();
+            Some(*end)
+        });
+        let (ends, sizes) = (ends.collect(), sizes.to_vec());
+        Ok(CpuCaptured { calls, ends, sizes })
     }
 }
 
@@ -79,13 +86,16 @@ impl Drop for CaptureScope<'_> {
 }
 
 impl CpuCaptured {
-    pub(super) fn addresses(&self) -> Vec<(&str, String, Address)> {
-        let call = |call: &'_ Arc<BoundCall>| -> Vec<(String, Address)> {
-            call.operands.iter().map(|o| (o.name.clone(), o.address)).collect()
-        };
-        self.calls
-            .iter()
-            .flat_map(|c| call(c).into_iter().map(|(name, at)| (c.name.as_str(), name, at)))
-            .collect()
+    pub(super) fn addresses(&self) -> Vec<BoundAddress<'_>> {
+        let mut found = Vec::new();
+        for (i, call) in self.calls.iter().enumerate() {
+            let program = self.ends.partition_point(|&end| end <= i);
+            let launch = call.name.as_str();
+            found.extend(call.operands.iter().map(|operand| {
+                let (what, name, address) = (operand.what, operand.name.as_str(), operand.address);
+                BoundAddress { program, launch, what, name, address }
+            }));
+        }
+        found
     }
 }

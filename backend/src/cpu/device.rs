@@ -7,7 +7,9 @@ use super::memory::{Memory, free_bytes};
 use super::profile::{LaunchTime, Profile};
 use super::program::{Binder, CpuProgram, Kernels};
 use crate::artifact::Artifact;
-use crate::device::{Address, Binding, CaptureRule, Device, DeviceError, HostBlock, Reservation};
+use crate::device::{
+    Address, Binding, BoundAddress, CaptureRule, Device, DeviceError, HostBlock, Reservation,
+};
 use crate::measure::LaunchCounts;
 use crate::store::Store;
 use crate::tuning::{TuneMode, TuningReport};
@@ -34,7 +36,7 @@ pub struct CpuDevice {
     pub(super) counts: LaunchCounts,
     pub(super) is_capturing: bool,
     #[cfg(any(test, feature = "testing"))]
-    failing_captures: usize,
+    faults: super::faults::CpuFaults,
 }
 
 /// A point in the stream: all work before it is done.
@@ -79,7 +81,7 @@ impl CpuDevice {
             counts: LaunchCounts::default(),
             is_capturing: false,
             #[cfg(any(test, feature = "testing"))]
-            failing_captures: 0,
+            faults: super::faults::CpuFaults::default(),
         }
     }
 
@@ -100,10 +102,10 @@ impl CpuDevice {
         self.profile.take().map(Profile::into_times).unwrap_or_default()
     }
 
-    /// Makes the next `n` captures fail as if memory were short.
+    /// What is planned to fail from now on.
     #[cfg(any(test, feature = "testing"))]
-    pub fn fail_captures(&mut self, n: usize) {
-        self.failing_captures = n;
+    pub fn set_faults(&mut self, faults: super::faults::CpuFaults) {
+        self.faults = faults;
     }
 
     /// Enters the state in which programs are captured: until the scope is dropped, whatever
@@ -117,6 +119,8 @@ impl CpuDevice {
     }
 
     fn outside_capture(&self, what: &str, rule: CaptureRule) -> Result<(), DeviceError> {
+        #[cfg(any(test, feature = "testing"))]
+        self.faults.check_lost(what)?;
         match self.is_capturing {
             false => Ok(()),
             true => Err(DeviceError::Capture { label: what.to_owned(), rule }),
@@ -306,7 +310,10 @@ impl Device for CpuDevice {
     }
 
     fn wait(&mut self, _: &CpuEvent) -> Result<(), DeviceError> {
-        self.outside_capture("a wait", CaptureRule::NoSynchronization)
+        self.outside_capture("a wait", CaptureRule::NoSynchronization)?;
+        #[cfg(any(test, feature = "testing"))]
+        self.faults.pass(super::faults::FaultPoint::Wait, "a wait")?;
+        Ok(())
     }
 
     fn mark(&mut self, _: Option<Instant>) -> Result<Instant, DeviceError> {
@@ -340,6 +347,10 @@ impl Device for CpuDevice {
         context: LaunchContext<'_>,
     ) -> Result<(), DeviceError> {
         self.outside_capture("a launch", CaptureRule::NoSynchronization)?;
+        #[cfg(any(test, feature = "testing"))]
+        if let Some(call) = program.calls.first() {
+            self.faults.pass(super::faults::FaultPoint::Launch, &call.label)?;
+        }
         let Self { workspace, profile, pool, team, counts, .. } = self;
         counts.plain_launches += program.calls.len() as u64;
         run_calls(&program.calls, context, workspace, profile.as_mut(), (pool, team))
@@ -353,24 +364,28 @@ impl Device for CpuDevice {
     ) -> Result<CpuCaptured, DeviceError> {
         self.outside_capture(label, CaptureRule::NoAllocation)?;
         #[cfg(any(test, feature = "testing"))]
-        if self.failing_captures > 0 {
-            self.failing_captures -= 1;
-            return Err(DeviceError::OutOfMemory {
-                what: format!("capture of {label}"),
-                bytes: 0,
-                reason: "a planted fault".to_owned(),
-            });
-        }
+        self.faults.pass(super::faults::FaultPoint::Capture, label)?;
         self.capture_scope().freeze(label, programs, sizes)
     }
 
     fn replay(&mut self, graph: &CpuCaptured) -> Result<(), DeviceError> {
         self.outside_capture("a replay", CaptureRule::NoSynchronization)?;
+        #[cfg(any(test, feature = "testing"))]
+        self.faults.pass(super::faults::FaultPoint::Replay, "a captured graph")?;
         let context = LaunchContext::Capture(&graph.sizes);
         let Self { workspace, profile, pool, team, counts, .. } = self;
         counts.graph_launches += 1;
         counts.graph_nodes += graph.calls.len() as u64;
         run_calls(&graph.calls, context, workspace, profile.as_mut(), (pool, team))
+    }
+
+    fn reopen(&mut self) -> Result<(), DeviceError> {
+        self.memory = Memory::default();
+        self.host.clear();
+        self.is_capturing = false;
+        #[cfg(any(test, feature = "testing"))]
+        self.faults.reopen()?;
+        Ok(())
     }
 
     fn model(&self) -> String {
@@ -394,7 +409,7 @@ impl Device for CpuDevice {
         Ok(started.elapsed())
     }
 
-    fn addresses<'a>(&'a self, graph: &'a CpuCaptured) -> Vec<(&'a str, String, Address)> {
+    fn addresses<'a>(&'a self, graph: &'a CpuCaptured) -> Vec<BoundAddress<'a>> {
         graph.addresses()
     }
 }

@@ -8,6 +8,8 @@ mod absorbing;
 mod capture;
 mod compiler;
 mod device;
+#[cfg(any(test, feature = "testing"))]
+mod faults;
 mod image;
 mod launch;
 pub(crate) mod materialize;
@@ -22,5 +24,7 @@ pub use absorbing::AbsorbingCompiler;
 pub use capture::{CaptureScope, CpuCaptured};
 pub use compiler::CpuCompiler;
 pub use device::{CpuDevice, CpuEvent};
+#[cfg(any(test, feature = "testing"))]
+pub use faults::{CpuFault, CpuFaults, FaultKind, FaultPoint};
 pub use profile::LaunchTime;
 pub use program::CpuProgram;

@@ -3,7 +3,7 @@
 use super::image::Kernel;
 use super::memory::{Mapping, Memory};
 use crate::artifact::{Access, Arg, ArgRef, Artifact, Digest, Launch};
-use crate::device::{Address, Binding, DeviceError};
+use crate::device::{Address, Binding, BoundTo, DeviceError};
 use piecewise_ir::entity::Entity;
 use piecewise_ir::graph::ValueDef;
 use piecewise_ir::text::Names;
@@ -42,6 +42,7 @@ pub(super) struct BoundCall {
 /// Memory that a call uses.
 #[derive(Debug)]
 pub(super) struct BoundOperand {
+    pub(super) what: BoundTo,
     pub(super) name: String,
     pub(super) address: Address,
     pub(super) bytes: u64,
@@ -218,8 +219,9 @@ impl Binder<'_> {
         }
         let binding = shared.binding;
         let mut operands: Vec<BoundOperand> = bound.into_iter().map(|arg| arg.operand).collect();
-        let mut extra = |name: &str, address: Address, bytes: u64| {
+        let mut extra = |what, name: &str, address: Address, bytes: u64| {
             operands.push(BoundOperand {
+                what,
                 name: name.to_owned(),
                 address,
                 bytes,
@@ -228,10 +230,10 @@ impl Binder<'_> {
             });
         };
         if shared.scratch > 0 {
-            extra("scratch", binding.scratch, shared.scratch);
+            extra(BoundTo::Scratch, "scratch", binding.scratch, shared.scratch);
         }
         let symbols = binding.piece.graph.symbols().len();
-        extra("counts", binding.counts, 4 * symbols as u64);
+        extra(BoundTo::Counts, "counts", binding.counts, 4 * symbols as u64);
         Ok(BoundCall {
             name: launch.name.clone(),
             kernel: kernel_name,
@@ -274,7 +276,11 @@ impl Binder<'_> {
         };
         let mapping = self.memory.find(address, bytes).cloned();
         let may_lack_backing = is_state && arg.access == Access::Read;
-        let operand = BoundOperand { name, address, bytes, may_lack_backing, mapping };
+        let what = match arg.at {
+            ArgRef::Operand(position) => BoundTo::Operand(position),
+            ArgRef::Scratch { .. } => BoundTo::Scratch,
+        };
+        let operand = BoundOperand { what, name, address, bytes, may_lack_backing, mapping };
         Ok(BoundArg { operand, is_state, access: arg.access })
     }
 

@@ -24,7 +24,9 @@ use super::probe::{DeviceReport, missing, open_driver};
 use super::program::{Binder, BoundLaunch, CudaProgram, Images, check_backing};
 use super::stream::Stream;
 use crate::artifact::Artifact;
-use crate::device::{Address, Binding, ByteRows, Device, DeviceError, HostBlock, Reservation};
+use crate::device::{
+    Address, Binding, BoundAddress, ByteRows, Device, DeviceError, HostBlock, Reservation,
+};
 use crate::measure::LaunchCounts;
 use crate::store::Store;
 use crate::tuning::{TuneMode, TuningReport};
@@ -77,6 +79,9 @@ pub struct CudaDevice {
     images: Images,
     modules: Modules,
     lt: Option<SharedLt>,
+    /// Whether products of the library do nothing, as kernels of a simulated driver do.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) simulates_library: bool,
     blocks: Vec<PinnedBlock>,
     loader: Loader,
     memory: Memory,
@@ -114,6 +119,21 @@ impl CudaDevice {
         let mut device = Self::assemble(Arc::new(driver), nvrtc, options, registry)?;
         let lt = CublasLt::create(&device.context, library).map_err(CudaError::CublasLt)?;
         device.lt = Some(Arc::new(Mutex::new(lt)));
+        Ok(device)
+    }
+
+    /// A device over a driver without a GPU, for an H100's architecture: memory is real, kernels and
+    /// products of cuBLASLt do nothing. NVRTC is opened by the first kernel that no store has.
+    ///
+    /// # Errors
+    /// When opening it is planned to fail.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn simulated(options: CudaOptions, registry: OpRegistry) -> Result<Self, CudaError> {
+        let inner = Arc::new(super::driver::simulated::SimulatedDriver::new());
+        let driver = super::driver::faulty::FaultyDriver { inner, faults: options.faults() };
+        let nvrtc = LazyNvrtc::new(library_dirs(&options.library_dirs), None);
+        let mut device = Self::assemble(Arc::new(driver), nvrtc, options, registry)?;
+        device.simulates_library = true;
         Ok(device)
     }
 
@@ -160,6 +180,8 @@ impl CudaDevice {
             images: Images::default(),
             modules: Modules::new(&context),
             lt,
+            #[cfg(any(test, feature = "testing"))]
+            simulates_library: false,
             blocks: Vec::new(),
             loader: Loader::new(&stream, kernels),
             memory: Memory::new(&context),
@@ -203,12 +225,25 @@ impl CudaDevice {
         self.stream.synchronize().map_err(|e| self.asynchronous(&e))
     }
 
+    /// What waiting found: of work that failed nobody knows how far it went, so that the device is
+    /// lost whatever the driver calls it.
     fn asynchronous(&self, error: &CallError) -> DeviceError {
         let action = match &self.last {
             Some(last) => format!("finish the work up to `{}` of {}", last.name, last.label),
             None => "finish the work".to_owned(),
         };
-        device_error(action, error)
+        match error.is_of_capture() {
+            true => device_error(action, error),
+            false => DeviceError::Lost { action, reason: error.to_string() },
+        }
+    }
+
+    /// A call that failed, or what it failed for, where that is work before it.
+    fn lost_or(&self, error: DeviceError) -> DeviceError {
+        match self.stream.synchronize() {
+            Err(found) if found.is_sticky() => self.asynchronous(&found),
+            _ => error,
+        }
     }
 
     pub(super) fn kernels(&self) -> &Arc<KernelCache> {
@@ -258,7 +293,9 @@ impl CudaDevice {
 
 impl Drop for CudaDevice {
     fn drop(&mut self) {
-        if let Err(error) = self.enter().and_then(|()| self.finish()) {
+        if !self.context.is_lost()
+            && let Err(error) = self.enter().and_then(|()| self.finish())
+        {
             tracing::warn!(%error, "a CUDA device was closed after a failure");
         }
     }
@@ -518,9 +555,10 @@ impl Device for CudaDevice {
             };
             launch.check(sizes).map_err(failed)?;
             self.driver().scope(&[&launch.label, &launch.name], sizes);
-            self.enqueue(launch, context, 0).map_err(failed)?;
+            let enqueued = self.enqueue(launch, context, 0).map_err(failed);
+            enqueued.map_err(|error| self.lost_or(error))?;
             if self.options.synchronous {
-                self.stream.synchronize().map_err(|e| failed(e.to_string()))?;
+                self.stream.synchronize().map_err(|e| self.lost_or(failed(e.to_string())))?;
             }
         }
         if let Some(last) = program.launches.last() {
@@ -540,30 +578,60 @@ impl Device for CudaDevice {
         let captured = self.record_graph(label, programs, sizes);
         // A custom op's library may have left another context.
         self.enter()?;
-        captured
+        captured.map_err(|error| self.lost_or(error))
     }
 
     fn replay(&mut self, graph: &CudaCaptured) -> Result<(), DeviceError> {
         self.enter()?;
-        let failed = |reason: String| DeviceError::Launch {
-            launch: "replay".to_owned(),
+        let refused = |reason: String| DeviceError::Refused {
             label: graph.label.clone(),
             reason: format!("at sizes {:?}: {reason}", graph.sizes),
         };
-        check_backing(graph.needed.iter()).map_err(failed)?;
+        check_backing(graph.needed.iter()).map_err(refused)?;
         self.driver().scope(&[&graph.label], &graph.sizes);
-        graph.exec.launch().map_err(|e| failed(e.to_string()))?;
+        graph.exec.launch().map_err(|e| match e.is_sticky() {
+            true => self.asynchronous(&e),
+            false => self.lost_or(refused(e.to_string())),
+        })?;
         self.count(|counts| {
             counts.graph_launches += 1;
             counts.graph_nodes += graph.summary.nodes as u64;
             counts.programmatic_edges += graph.summary.programmatic_edges as u64;
         });
         if self.options.synchronous {
-            self.stream.synchronize().map_err(|e| failed(e.to_string()))?;
+            self.finish()?;
         }
         if let Some(last) = graph.launches.last() {
             self.last = Some(last.clone());
         }
+        Ok(())
+    }
+
+    fn reopen(&mut self) -> Result<(), DeviceError> {
+        let failed = |reason: String| DeviceError::Lost {
+            action: format!("open CUDA device {} anew", self.options.ordinal),
+            reason,
+        };
+        let driver = &self.context.driver;
+        // Another device of the context may have reset it by now.
+        if !self.context.is_lost() {
+            driver.reset_context(self.options.ordinal).map_err(|e| failed(e.to_string()))?;
+        }
+        let context = Context::retain(driver.clone(), self.options.ordinal)
+            .map_err(|e| failed(e.to_string()))?;
+        let lt = self.lt.clone();
+        if let Some(lt) = &lt {
+            lock(lt).reopen(&context).map_err(|e| failed(e.to_string()))?;
+        }
+        let (kernels, options) = (Arc::clone(self.kernels()), self.options.clone());
+        let made = Self::over(context, kernels, lt, options, self.registry.clone());
+        let mut made = made.map_err(|e| failed(e.to_string()))?;
+        made.counts.set(self.counts.get());
+        #[cfg(any(test, feature = "testing"))]
+        {
+            made.simulates_library = self.simulates_library;
+        }
+        std::mem::swap(self, &mut made);
         Ok(())
     }
 
@@ -588,13 +656,19 @@ impl Device for CudaDevice {
         self.elapsed(&start, &end)
     }
 
-    fn addresses<'a>(&'a self, graph: &'a CudaCaptured) -> Vec<(&'a str, String, Address)> {
-        let launches = graph.launches.iter();
-        launches
-            .flat_map(|launch| {
-                let uses = launch.addresses.iter();
-                uses.map(|(what, at)| (launch.name.as_str(), what.clone(), *at))
-            })
-            .collect()
+    fn addresses<'a>(&'a self, graph: &'a CudaCaptured) -> Vec<BoundAddress<'a>> {
+        let mut found = Vec::new();
+        for (i, bound) in graph.launches.iter().enumerate() {
+            let program = graph.ends.partition_point(|&end| end <= i);
+            let launch = bound.name.as_str();
+            found.extend(bound.addresses.iter().map(|(what, name, address)| BoundAddress {
+                program,
+                launch,
+                what: *what,
+                name,
+                address: *address,
+            }));
+        }
+        found
     }
 }

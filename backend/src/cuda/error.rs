@@ -8,6 +8,17 @@ use crate::device::DeviceError;
 /// CUDA_ERROR_OUT_OF_MEMORY.
 pub(super) const OUT_OF_MEMORY: u32 = 2;
 
+/// CUDA_ERROR_CONTEXT_IS_DESTROYED.
+pub(super) const CONTEXT_IS_DESTROYED: u32 = 709;
+
+/// Statuses of failed kernels, after which a context refuses everything, and of contexts that are
+/// gone: deinitialized, no context, memory that can't be corrected, links, and all that a kernel
+/// can do wrong.
+const STICKY: [u32; 15] = [4, 201, 214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 999];
+
+/// Statuses of calls that a capture does not allow.
+const IN_CAPTURE: std::ops::RangeInclusive<u32> = 900..=909;
+
 /// A driver function that failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, serde::Serialize)]
 #[error("{call} returned {name} ({code}): {description}")]
@@ -26,6 +37,16 @@ impl CallError {
     /// Whether memory was short.
     pub fn is_out_of_memory(&self) -> bool {
         self.code == OUT_OF_MEMORY
+    }
+
+    /// Whether the context that it was called in refuses everything from then on.
+    pub fn is_sticky(&self) -> bool {
+        STICKY.contains(&self.code)
+    }
+
+    /// Whether it was refused for a capture under way.
+    pub(super) fn is_of_capture(&self) -> bool {
+        IN_CAPTURE.contains(&self.code)
     }
 }
 
@@ -92,7 +113,11 @@ impl std::fmt::Display for CudaVersion {
 
 /// A failed call as what the device could not do.
 pub(super) fn device_error(action: impl Into<String>, error: &CallError) -> DeviceError {
-    DeviceError::Driver { action: action.into(), reason: error.to_string() }
+    let (action, reason) = (action.into(), error.to_string());
+    match error.is_sticky() {
+        true => DeviceError::Lost { action, reason },
+        false => DeviceError::Driver { action, reason },
+    }
 }
 
 /// A failed call as a lack of memory where it is one.

@@ -1,6 +1,6 @@
 //! Points in a stream.
 
-use super::context::{Context, warn_failed};
+use super::context::Context;
 use super::driver::{Handle, Outcome};
 use super::stream::Stream;
 use std::sync::Arc;
@@ -40,7 +40,6 @@ impl CudaEvent {
 
 impl Drop for CudaEvent {
     fn drop(&mut self) {
-        warn_failed(self.context.enter());
-        warn_failed(self.context.driver.destroy_event(self.handle));
+        self.context.give_back(|driver| driver.destroy_event(self.handle));
     }
 }

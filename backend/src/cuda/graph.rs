@@ -105,9 +105,7 @@ impl Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        let context = &self.stream.context;
-        warn_failed(context.enter());
-        warn_failed(context.driver.destroy_graph(self.handle));
+        self.stream.context.give_back(|driver| driver.destroy_graph(self.handle));
     }
 }
 
@@ -131,11 +129,11 @@ impl GraphExec {
 
 impl Drop for GraphExec {
     fn drop(&mut self) {
-        let context = &self.stream.context;
-        warn_failed(context.enter());
-        // What it points to is returned next, and a replay may still be running.
-        warn_failed(self.stream.synchronize());
-        warn_failed(context.driver.destroy_exec(self.handle));
+        self.stream.context.give_back(|driver| {
+            // What it points to is returned next, and a replay may still be running.
+            warn_failed(self.stream.synchronize());
+            driver.destroy_exec(self.handle)
+        });
     }
 }
 

@@ -1,6 +1,6 @@
 //! Pinned host memory: what the device copies to and from while the host goes on.
 
-use super::context::{Context, warn_failed};
+use super::context::Context;
 use super::error::memory_error;
 use crate::device::DeviceError;
 use std::ptr::NonNull;
@@ -55,7 +55,6 @@ impl PinnedBlock {
 
 impl Drop for PinnedBlock {
     fn drop(&mut self) {
-        warn_failed(self.context.enter());
-        warn_failed(self.context.driver.free_host(self.start.as_ptr()));
+        self.context.give_back(|driver| driver.free_host(self.start.as_ptr()));
     }
 }

@@ -355,6 +355,12 @@ struct KeptPlan {
 const CANDIDATES: usize = 16;
 
 impl CublasLt {
+    /// Goes on in another context of the device: plans and algorithms stay.
+    pub(super) fn reopen(&mut self, context: &Arc<Context>) -> Result<(), LtError> {
+        self.handle = LtHandle::of_device(context, self.library.api)?;
+        Ok(())
+    }
+
     /// Opens the library on a context, which is current.
     pub(super) fn create(context: &Arc<Context>, library: LtLibrary) -> Result<Self, LtError> {
         let handle = LtHandle::of_device(context, library.api)?;

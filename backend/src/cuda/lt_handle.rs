@@ -50,7 +50,8 @@ impl LtHandle {
     pub(super) fn of_device(context: &Arc<Context>, api: LtApi) -> Result<Arc<Self>, LtError> {
         let mut handles = take_turn();
         let ordinal = context.device.ordinal;
-        if let Some(handle) = handles.get(&ordinal).and_then(Weak::upgrade) {
+        let known = handles.get(&ordinal).and_then(Weak::upgrade);
+        if let Some(handle) = known.filter(|handle| !handle.context.is_lost()) {
             return Ok(handle);
         }
         let mut handle = null_mut();
@@ -75,6 +76,10 @@ impl LtHandle {
 impl Drop for LtHandle {
     fn drop(&mut self) {
         let _turn = take_turn();
+        if self.context.is_lost() {
+            // What the library holds on the device went with the context.
+            return;
+        }
         warn_failed(self.context.enter());
         // SAFETY: the handle was created and is destroyed once, in its own context.
         let code = unsafe { (self.api.cublasLtDestroy)(self.handle) };

@@ -92,14 +92,14 @@ impl AddressRange {
 
 impl Drop for AddressRange {
     fn drop(&mut self) {
-        warn_failed(self.context.enter());
         let backing = self.backing().take();
-        let driver = &self.context.driver;
-        if let Some(handle) = backing {
-            warn_failed(driver.unmap(self.base, self.bytes));
-            warn_failed(driver.release_backing(handle));
-        }
-        warn_failed(driver.unreserve(self.base, self.bytes));
+        self.context.give_back(|driver| {
+            if let Some(handle) = backing {
+                warn_failed(driver.unmap(self.base, self.bytes));
+                warn_failed(driver.release_backing(handle));
+            }
+            driver.unreserve(self.base, self.bytes)
+        });
     }
 }
 
@@ -177,7 +177,6 @@ impl TemporaryBlock {
 
 impl Drop for TemporaryBlock {
     fn drop(&mut self) {
-        warn_failed(self.context.enter());
-        warn_failed(self.context.driver.free(self.address));
+        self.context.give_back(|driver| driver.free(self.address));
     }
 }

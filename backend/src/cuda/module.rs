@@ -1,6 +1,6 @@
 //! Loaded images and their kernels.
 
-use super::context::{Context, warn_failed};
+use super::context::Context;
 use super::driver::{Handle, Outcome};
 use crate::artifact::Digest;
 use rustc_hash::FxHashMap;
@@ -29,8 +29,7 @@ impl Module {
 
 impl Drop for Module {
     fn drop(&mut self) {
-        warn_failed(self.context.enter());
-        warn_failed(self.context.driver.unload_module(self.handle));
+        self.context.give_back(|driver| driver.unload_module(self.handle));
     }
 }
 

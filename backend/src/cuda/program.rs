@@ -8,7 +8,7 @@ use super::matmul::Matmul;
 use super::memory::{AddressRange, Memory};
 use super::module::{Kernel, Modules};
 use crate::artifact::{ArgRef, Artifact, Digest, Launch};
-use crate::device::{Address, Binding, DeviceError};
+use crate::device::{Address, Binding, BoundTo, DeviceError};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::entity::Entity;
 use piecewise_ir::graph::ValueDef;
@@ -38,8 +38,8 @@ pub(super) struct BoundLaunch {
     pub(super) label: Arc<str>,
     pub(super) support: CaptureSupport,
     pub(super) work: Work,
-    /// Operand, `scratch` or `counts`, and where it lies.
-    pub(super) addresses: Vec<(String, Address)>,
+    /// What it is bound to, by what name, and where that lies.
+    pub(super) addresses: Vec<(BoundTo, String, Address)>,
     ranges: Vec<UsedRange>,
     /// The largest size of each symbol that its memory holds.
     pub(super) limits: Arc<[u64]>,
@@ -200,7 +200,7 @@ struct Arguments {
     addresses: Vec<u64>,
     /// Address and bytes of the last scratch argument.
     scratch: Option<(u64, u64)>,
-    audit: Vec<(String, Address)>,
+    audit: Vec<(BoundTo, String, Address)>,
     ranges: Vec<UsedRange>,
 }
 
@@ -287,7 +287,7 @@ impl Binder<'_> {
         let mut found = Arguments {
             addresses: Vec::with_capacity(launch.args.len()),
             scratch: None,
-            audit: vec![("counts".to_owned(), binding.counts)],
+            audit: vec![(BoundTo::Counts, "counts".to_owned(), binding.counts)],
             ranges: Vec::new(),
         };
         let counts = 4 * binding.bounds.len() as u64;
@@ -317,7 +317,11 @@ impl Binder<'_> {
             };
             self.keep(&mut found, name, address, bytes, is_state)?;
             found.addresses.push(address.0);
-            found.audit.push((name.to_owned(), address));
+            let what = match arg.at {
+                ArgRef::Operand(position) => BoundTo::Operand(position),
+                ArgRef::Scratch { .. } => BoundTo::Scratch,
+            };
+            found.audit.push((what, name.to_owned(), address));
         }
         Ok(found)
     }

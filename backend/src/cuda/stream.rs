@@ -1,6 +1,6 @@
 //! The one stream of a device. It is no default stream: those can't be captured.
 
-use super::context::{Context, warn_failed};
+use super::context::Context;
 use super::driver::{Handle, Outcome};
 use std::sync::Arc;
 
@@ -24,7 +24,6 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        warn_failed(self.context.enter());
-        warn_failed(self.context.driver.destroy_stream(self.handle));
+        self.context.give_back(|driver| driver.destroy_stream(self.handle));
     }
 }

@@ -1,6 +1,7 @@
 //! The device over a simulated driver: addresses, launches, captures and planned faults.
 
 mod fixture;
+mod lost;
 
 use super::driver::GraphNode;
 use super::driver::faulty::{CallFault, Faults, FaultyDriver};
@@ -8,7 +9,7 @@ use super::driver::simulated::{Noted, SimulatedDriver};
 use super::*;
 use crate::artifact::{Artifact, PieceSize};
 use crate::compiler::Compiler;
-use crate::device::{Address, ByteRows, CaptureRule, Device, DeviceError};
+use crate::device::{Address, BoundTo, ByteRows, CaptureRule, Device, DeviceError};
 use crate::measure::{LaunchCounts, MeasuredDevice};
 use crate::store::MemoryStore;
 use crate::weights::{NormalWeights, WeightLayout};
@@ -99,7 +100,9 @@ fn a_captured_graph_replays_what_was_captured_and_holds_its_memory() {
     assert_eq!((graph.summary().edges, graph.summary().programmatic_edges), (3, 2));
     let addresses = f.device.addresses(&graph);
     assert_eq!(addresses.len(), 4 * 3);
-    assert_eq!(addresses[0], ("first", "counts".to_owned(), f.arena.base.offset(3840)));
+    let first = &addresses[0];
+    assert_eq!((first.program, first.launch, first.what), (0, "first", BoundTo::Counts));
+    assert_eq!((first.name, first.address), ("counts", f.arena.base.offset(3840)));
 
     f.device.drop_backing(f.arena).unwrap();
     let error = f.device.replay(&graph).unwrap_err();

@@ -54,7 +54,7 @@ pub fn planned(graph: Graph) -> anyhow::Result<Module> {
 /// Compiles, loads and captures.
 pub fn engine(
     module: Module,
-    weights: &dyn WeightSource,
+    weights: Arc<dyn WeightSource>,
     threads: usize,
     progress: &mut (dyn FnMut(Progress) + Send),
 ) -> anyhow::Result<BatchingEngine<CpuDevice>> {
@@ -119,7 +119,7 @@ impl Piecewise {
         let (bytes_per_step, bytes_per_position) = traffic(module.graph());
         Ok(Self {
             name: format!("piecewise {activations}"),
-            engine: engine(module, &model.weights, threads, &mut |_| {})?,
+            engine: engine(module, Arc::new(model.weights.clone()), threads, &mut |_| {})?,
             bytes_per_step,
             bytes_per_position,
             request: None,

@@ -3,11 +3,12 @@
 use crate::model::{Model, qwen3_0_6b};
 use crate::piecewise_side::{MAX_LENGTH, engine, graph, planned};
 use piecewise::models::DecoderConfig;
-use piecewise_backend::weights::NormalWeights;
+use piecewise_backend::weights::{NormalWeights, WeightSource};
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::engine::Request;
 use piecewise_runtime::model::Progress;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const RUNS: usize = 5;
@@ -19,12 +20,12 @@ pub fn measure(tiny: &Path, threads: usize) -> anyhow::Result<()> {
         "ms", "build", "passes", "compile", "weights", "capture", "first token"
     );
     let model = Model::load(tiny)?;
-    line("tiny-qwen3", &model.config, &model.weights, threads)?;
-    let normal = NormalWeights { std: 0.02, seed: 1 };
+    line("tiny-qwen3", &model.config, Arc::new(model.weights.clone()), threads)?;
+    let normal: Arc<dyn WeightSource> = Arc::new(NormalWeights { std: 0.02, seed: 1 });
     for layers in [2, 6, 28, 60] {
         let text = serde_json::to_vec(&qwen3_0_6b(layers))?;
         let config = DecoderConfig::parse(&text, Path::new("config.json"))?;
-        line(&format!("0.6B shape, {layers} layers"), &config, &normal, threads)?;
+        line(&format!("0.6B shape, {layers} layers"), &config, normal.clone(), threads)?;
     }
     Ok(())
 }
@@ -32,12 +33,12 @@ pub fn measure(tiny: &Path, threads: usize) -> anyhow::Result<()> {
 fn line(
     name: &str,
     config: &DecoderConfig,
-    weights: &dyn piecewise_backend::weights::WeightSource,
+    weights: Arc<dyn WeightSource>,
     threads: usize,
 ) -> anyhow::Result<()> {
     let mut runs = Vec::new();
     for _ in 0..RUNS {
-        runs.push(phases(config, weights, threads)?);
+        runs.push(phases(config, weights.clone(), threads)?);
     }
     print!("{name:<24}");
     for phase in 0..6 {
@@ -52,7 +53,7 @@ fn line(
 
 fn phases(
     config: &DecoderConfig,
-    weights: &dyn piecewise_backend::weights::WeightSource,
+    weights: Arc<dyn WeightSource>,
     threads: usize,
 ) -> anyhow::Result<[Duration; 6]> {
     let started = Instant::now();

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 /// Tensors of bf16 by name, from a file or made here.
+#[derive(Clone)]
 pub struct Weights(pub HashMap<String, Tensor>);
 
 impl Weights {

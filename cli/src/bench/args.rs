@@ -18,7 +18,7 @@ use std::path::PathBuf;
   piecewise bench --preset qwen3-8b --device cuda --prefill 512,2048,4x512
   piecewise bench --preset qwen3-8b --device cuda --batch 8,8x4
   piecewise bench --preset qwen3-8b --device cuda --batch 1 --without 'attention_*,region'
-  piecewise bench --preset qwen3-8b --device cuda --batch 1 --timeline step.json
+  piecewise bench --preset qwen3-8b --device cuda --batch 1 --timeline step.pftrace
   piecewise bench --preset qwen3-8b --device cuda --startup
   piecewise bench --preset qwen3-8b --device cuda --startup --cache-dir cache
   piecewise bench --preset qwen3-8b --device cuda --costs costs.jsonl --mixed-steps 30

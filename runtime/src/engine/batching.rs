@@ -1,7 +1,6 @@
 //! The interface, over continuous batching.
 
 use super::request::check_length;
-use super::schedule::Schedule;
 use super::sequence::Sequence;
 use super::{
     BatchingEngine, Engine, EngineError, EngineOptions, Request, RequestEvent, RequestId,
@@ -11,13 +10,13 @@ use crate::dispatch::Dispatcher;
 use crate::kv::{PagePool, SlotPool};
 use crate::metrics::{Metrics, Snapshot};
 use crate::mode::GraphMode;
-use crate::model::{Ledger, ModelError, SuspendedWeights};
+use crate::model::{GraphReport, Ledger, ModelError, StepTrace, SuspendedWeights};
 use crate::stats::Statistics;
 use piecewise_backend::device::Device;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::module::Module;
 
-impl<D: Device + 'static> Engine for BatchingEngine<D> {
+impl<D: Device> Engine for BatchingEngine<D> {
     fn add(&mut self, request: Request) -> Result<RequestId, EngineError> {
         request.check(&self.options, &self.roles)?;
         check_length(request.prompt.len(), &self.options)?;
@@ -89,20 +88,15 @@ impl<D: Device + 'static> Engine for BatchingEngine<D> {
         if self.model.suspended().is_some() {
             return Err(ModelError::Suspended.into());
         }
-        while let Schedule::ReadFirst = self.schedule()? {
-            self.read_oldest(events)?;
-        }
-        let submitted = !self.plan.is_empty();
-        if submitted && let Err(error) = self.submit() {
-            self.take_back_plan(&error, events)?;
-            return Err(error);
-        }
-        let ahead = usize::from(submitted && self.options.run_ahead);
-        while self.in_flight.len() > ahead {
-            self.read_oldest(events)?;
-        }
-        self.tell_watchers();
-        Ok(self.has_work())
+        self.step_over_failures(events)
+    }
+
+    fn retried_steps(&self) -> u64 {
+        self.retried_steps
+    }
+
+    fn capture_next(&mut self) -> Result<bool, EngineError> {
+        Ok(self.model.capture_next()?)
     }
 
     fn add_rows(&mut self, source: RowSource<'_>) -> Result<RowsId, EngineError> {
@@ -122,7 +116,11 @@ impl<D: Device + 'static> Engine for BatchingEngine<D> {
         request: &Request,
         rows: &mut dyn FnMut(u64, &[u8]),
     ) -> Result<(), EngineError> {
-        self.logits_of(request, rows)
+        let result = self.logits_of(request, rows);
+        if result.as_ref().is_err_and(EngineError::is_lost) {
+            self.recover()?;
+        }
+        result
     }
 
     fn observe(&mut self, observer: StepObserver) {
@@ -154,6 +152,14 @@ impl<D: Device + 'static> Engine for BatchingEngine<D> {
         self.metrics_now()
     }
 
+    fn trace_steps(&mut self, traces: bool) -> Result<(), EngineError> {
+        Ok(self.model.trace_steps(traces)?)
+    }
+
+    fn take_traces(&mut self) -> Vec<StepTrace> {
+        self.model.take_traces()
+    }
+
     fn snapshot(&self) -> Snapshot {
         self.snapshot_now()
     }
@@ -181,6 +187,10 @@ impl<D: Device + 'static> Engine for BatchingEngine<D> {
 
     fn enable_graphs(&mut self) -> Result<usize, EngineError> {
         Ok(self.model.enable_graphs()?)
+    }
+
+    fn graphs(&self) -> Vec<GraphReport> {
+        self.model.graphs()
     }
 
     fn suspend(

@@ -97,3 +97,19 @@ pub enum EngineError {
         vocab: u64,
     },
 }
+
+impl EngineError {
+    /// Whether the device was lost.
+    pub fn is_lost(&self) -> bool {
+        match self {
+            Self::Model(error) => error.is_lost(),
+            Self::Device(error) => error.is_lost(),
+            _ => false,
+        }
+    }
+
+    /// Whether the device failed at something that it may do another time.
+    pub(super) fn is_of_device(&self) -> bool {
+        matches!(self, Self::Model(ModelError::Device(_)) | Self::Device(_))
+    }
+}

@@ -4,7 +4,7 @@ use super::BatchingEngine;
 use super::request::RequestId;
 use piecewise_backend::device::Device;
 
-impl<D: Device + 'static> BatchingEngine<D> {
+impl<D: Device> BatchingEngine<D> {
     /// Takes pages and slot of one sequence that does not run: the conversation idle for longest,
     /// then the request that waits last. Its tokens will be computed again. Returns whether
     /// there was one.

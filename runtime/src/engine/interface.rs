@@ -8,7 +8,7 @@ use crate::dispatch::Dispatcher;
 use crate::kv::{PagePool, SlotPool};
 use crate::metrics::{Metrics, Snapshot};
 use crate::mode::GraphMode;
-use crate::model::{Ledger, SuspendedWeights};
+use crate::model::{GraphReport, Ledger, StepTrace, SuspendedWeights};
 use crate::stats::Statistics;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::module::Module;
@@ -54,8 +54,10 @@ pub trait Engine: std::fmt::Debug + Send {
     ///
     /// # Errors
     /// When an input can't be filled, the model fails, the pool can't hold even one sequence, or
-    /// what was sampled is no id (then that request is removed and the others go on). A step that
-    /// failed is taken back: its requests stay, and the next call tries them again.
+    /// what was sampled is no id (then that request is removed and the others go on). What the device
+    /// fails at is tried again, after it was opened anew where it was lost; an error of it comes out
+    /// where it can't be opened, or after three failures without a step between them. Requests stay
+    /// whatever happens, and the next call tries them again.
     fn step(&mut self, events: &mut Vec<RequestEvent>) -> Result<bool, EngineError>;
 
     /// Steps until nothing is left to do.
@@ -89,7 +91,8 @@ pub trait Engine: std::fmt::Debug + Send {
     ///
     /// # Errors
     /// When the prompt is empty, too long or out of range, what it brings does not fit, requests run, the pool is too small, the
-    /// graph returns no logits, or the model fails.
+    /// graph returns no logits, or the model fails; a device that
+    /// was lost is opened anew then.
     fn logits(
         &mut self,
         request: &Request,
@@ -111,12 +114,25 @@ pub trait Engine: std::fmt::Debug + Send {
     /// How often a sequence lost its pages or its slot and was computed again.
     fn preemptions(&self) -> u64;
 
+    /// How many steps failed on a device that goes on, and were tried again.
+    fn retried_steps(&self) -> u64;
+
     /// What the model counted.
     fn statistics(&self) -> &Statistics;
 
     /// The metrics of this engine, in a registry that a server adds its own to. From the first call
     /// on they are published while the engine works, and steps are timed by the device's clock.
     fn metrics(&mut self) -> Metrics;
+
+    /// Traces the steps to come, or no longer; see
+    /// [`StepTraceWriter`](crate::StepTraceWriter).
+    ///
+    /// # Errors
+    /// When work before failed.
+    fn trace_steps(&mut self, traces: bool) -> Result<(), EngineError>;
+
+    /// The steps that were traced and read since this was last asked.
+    fn take_traces(&mut self) -> Vec<StepTrace>;
 
     /// Everything that is counted, now.
     fn snapshot(&self) -> Snapshot;
@@ -146,6 +162,16 @@ pub trait Engine: std::fmt::Debug + Send {
     /// # Errors
     /// When a capture fails, and that is an error.
     fn enable_graphs(&mut self) -> Result<usize, EngineError>;
+
+    /// Captures the graph that most steps have wanted, for a moment in which nothing else is to be
+    /// done; whether there was one to capture.
+    ///
+    /// # Errors
+    /// When the device is lost.
+    fn capture_next(&mut self) -> Result<bool, EngineError>;
+
+    /// Every graph that the mode calls for, ready or not, and what became of it.
+    fn graphs(&self) -> Vec<GraphReport>;
 
     /// Gives the memory of arena and states back, and that of the weights where `weights` says so,
     /// until [`Self::resume`]. Reads what is on its way first and appends what happened to `events`.

@@ -6,7 +6,7 @@ use crate::batch::{Chunk, ChunkRows, ChunkTokens, RoleError, Sampling, TokenValu
 use crate::kv::{PageTable, StateSlot};
 use piecewise_backend::device::Device;
 
-impl<D: Device + 'static> BatchingEngine<D> {
+impl<D: Device> BatchingEngine<D> {
     /// [`Engine::logits`].
     pub(super) fn logits_of(
         &mut self,

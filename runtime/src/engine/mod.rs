@@ -5,6 +5,10 @@
 //! sampled ids back on the device, a step is submitted before the one before it is read; tokens
 //! past a stop id are dropped.
 //!
+//! What the device fails at costs time and no request: a step that failed is taken back and tried
+//! again, and after an error that loses the device it is opened anew, and every request is computed
+//! again from its tokens.
+//!
 //! The KV pool is shared, and so are the slots of states that a sequence has one row of: a slot is
 //! given at admission, filled with zeros, and taken back with the pages. A request is admitted when its prompt fits with a page to spare for
 //! each running sequence; when pages run out all the same, pages of idle sequences are reclaimed
@@ -19,6 +23,7 @@ mod in_flight;
 mod interface;
 mod logits;
 mod record;
+mod recover;
 mod request;
 mod rows;
 mod schedule;
@@ -69,6 +74,9 @@ pub struct BatchingEngine<D: Device> {
     plan: Vec<schedule::Planned>,
     next_id: u64,
     preemptions: u64,
+    retried_steps: u64,
+    /// Failures since a step was read.
+    failures: u32,
     poison: Option<KvPoison>,
     observer: Option<StepObserver>,
     watchers: Watchers,
@@ -108,6 +116,8 @@ impl<D: Device> BatchingEngine<D> {
             plan: Vec::with_capacity(seqs),
             next_id: 0,
             preemptions: 0,
+            retried_steps: 0,
+            failures: 0,
             poison,
             observer: None,
             watchers: Watchers { ticker, ..Watchers::default() },

@@ -9,7 +9,7 @@ use crate::roles;
 use piecewise_backend::device::Device;
 use std::any::Any;
 
-impl<D: Device + 'static> BatchingEngine<D> {
+impl<D: Device> BatchingEngine<D> {
     pub(super) fn take_rows(&mut self, source: RowSource<'_>) -> Result<RowsId, EngineError> {
         let (width, bytes) = (self.embeddings.width(), 4 * self.embeddings.width());
         match source {

@@ -22,7 +22,7 @@ pub(super) enum Schedule {
     ReadFirst,
 }
 
-impl<D: Device + 'static> BatchingEngine<D> {
+impl<D: Device> BatchingEngine<D> {
     /// Plans the next step; every planned sequence has its pages.
     pub(super) fn schedule(&mut self) -> Result<Schedule, EngineError> {
         loop {

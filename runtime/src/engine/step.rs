@@ -3,7 +3,7 @@
 use super::in_flight::InFlight;
 use super::record::count;
 use super::request::{FinishReason, RequestEvent};
-use super::schedule::Planned;
+use super::schedule::{Planned, Schedule};
 use super::{BatchingEngine, Engine, EngineError};
 use crate::batch::{Chunk, ChunkRows};
 use crate::mode::StepMode;
@@ -14,11 +14,31 @@ use piecewise_planner::IterationRecord;
 use std::borrow::Cow;
 use std::time::Duration;
 
-impl<D: Device + 'static> BatchingEngine<D> {
+impl<D: Device> BatchingEngine<D> {
+    /// Plans, submits and reads what is due. A step that could not be submitted is taken back.
+    pub(super) fn try_step(&mut self, events: &mut Vec<RequestEvent>) -> Result<bool, EngineError> {
+        while let Schedule::ReadFirst = self.schedule()? {
+            self.read_oldest(events)?;
+        }
+        let submitted = !self.plan.is_empty();
+        if submitted && let Err(error) = self.submit() {
+            if !error.is_lost() {
+                self.take_back_plan(&error, events)?;
+            }
+            return Err(error);
+        }
+        let ahead = usize::from(submitted && self.options.run_ahead);
+        while self.in_flight.len() > ahead {
+            self.read_oldest(events)?;
+        }
+        self.tell_watchers();
+        Ok(self.has_work())
+    }
+
     /// Forgets a step that could not be submitted. What is in flight is read first: after that no
     /// sequence goes on from an entry of sampled ids that the failed step may have written. Slots
     /// that it may have changed are given back, so that their sequences are computed again.
-    pub(super) fn take_back_plan(
+    fn take_back_plan(
         &mut self,
         error: &EngineError,
         events: &mut Vec<RequestEvent>,
@@ -43,7 +63,7 @@ impl<D: Device + 'static> BatchingEngine<D> {
         Ok(())
     }
 
-    pub(super) fn submit(&mut self) -> Result<(), EngineError> {
+    fn submit(&mut self) -> Result<(), EngineError> {
         if let Some(poison) = &self.poison {
             let sequences = self.sequences.values();
             let live = sequences.map(|sequence| (&sequence.table, sequence.computed));
@@ -115,7 +135,14 @@ impl<D: Device + 'static> BatchingEngine<D> {
         events: &mut Vec<RequestEvent>,
     ) -> Result<(), EngineError> {
         let Some(mut step) = self.in_flight.pop_front() else { return Ok(()) };
-        let outputs = self.model.read(&step.ticket)?;
+        let outputs = match self.model.read(&step.ticket) {
+            Ok(outputs) => outputs,
+            Err(error) => {
+                self.in_flight.push_front(step);
+                return Err(error.into());
+            }
+        };
+        self.failures = 0;
         let sampled = match self.roles.sampled {
             Some(output) if !step.rows.is_empty() => outputs.bytes(output)?,
             _ => &[],

@@ -1,8 +1,10 @@
 use super::*;
+use crate::StepTraceWriter;
 use crate::batch::Sampling;
 use crate::metrics::Snapshot;
 use crate::mode::{GraphMode, StepMode};
 use crate::model::{OnCaptureFailure, SuspendedWeights};
+use crate::perfetto::slices;
 use crate::stats::{Histogram, Statistics};
 use crate::testing::{Bounds, Setup, VOCAB, next_id};
 use piecewise_ir::testing::soak;
@@ -394,30 +396,92 @@ fn check_poison_shows_an_op_that_reads_past_the_length() {
     assert_ne!(run(false, true), poisoned);
 }
 
+/// What strikes when, and what it costs.
 #[test]
-fn a_step_that_can_not_be_submitted_loses_no_request() {
+fn a_failure_at_any_point_loses_no_request() {
     use crate::mode::GraphMode;
     use std::sync::atomic::Ordering;
     let requests = [&[1u32, 2, 3][..], &[4, 5], &[6]].map(|prompt| Request::new(prompt, 6));
-    for mode in [GraphMode::Piecewise, GraphMode::Full] {
-        for replay in 1..12 {
+    let mut struck = [0; 3];
+    for mode in [GraphMode::None, GraphMode::Piecewise, GraphMode::Full] {
+        for (kind, at) in (0..3).flat_map(|kind| (1..40).map(move |at| (kind, at))) {
             let setup = Setup { mode, ..Setup::default() };
             let mut engine = engine(&setup, true);
             let ids = requests.each_ref().map(|request| engine.add(request.clone()).unwrap());
-            setup.faults.failing_replay.store(replay, Ordering::Relaxed);
-            let (mut events, mut failures) = (Vec::new(), 0);
-            while engine.has_work() {
-                failures += usize::from(engine.step(&mut events).is_err());
-            }
-            // A full step is one replay, so that some are too far away.
-            assert!(failures == 1 || mode == GraphMode::Full && replay > 5);
+            let faults = &setup.faults;
+            let fault = [&faults.failing_replay, &faults.failing_launch, &faults.losing_wait][kind];
+            fault.store(at, Ordering::Relaxed);
+            let mut events = Vec::new();
+            engine.run(&mut events).unwrap();
             for (id, request) in ids.into_iter().zip(&requests) {
                 let (expected, reason) = simulate(&request.prompt, request, 1 << 20);
-                assert_eq!(collect(&events, id), (expected, Some(reason)));
+                assert_eq!(collect(&events, id), (expected, Some(reason)), "{mode:?} {kind} {at}");
             }
             assert_eq!(engine.pool().free_pages(), engine.pool().pages());
+            assert_eq!(engine.entries.len() as u64, engine.roles.sampled_entries);
+            if fault.load(Ordering::Relaxed) > 0 {
+                continue;
+            }
+            struck[kind] += 1;
+            let stats = engine.statistics();
+            let found = [stats.refused_replays, engine.retried_steps(), stats.recoveries];
+            let mut expected = [0; 3];
+            expected[kind] = 1;
+            assert_eq!(found, expected, "{mode:?} {kind} {at}");
         }
     }
+    assert!(struck.iter().all(|&n| n > 8), "{struck:?}");
+}
+
+#[test]
+fn failures_in_a_row_are_the_callers_and_lose_no_request_either() {
+    use std::sync::atomic::Ordering;
+    let setup = Setup::default();
+    let mut engine = engine(&setup, true);
+    let request = Request::new([1, 2, 3], 4);
+    let id = engine.add(request.clone()).unwrap();
+    let mut events = Vec::new();
+    engine.step(&mut events).unwrap();
+    // The device can't be opened: every step says so.
+    setup.faults.losing_wait.store(1, Ordering::Relaxed);
+    setup.faults.failing_reopens.store(2, Ordering::Relaxed);
+    for _ in 0..2 {
+        assert!(engine.step(&mut events).unwrap_err().is_lost());
+    }
+    // It can, and is lost again and again.
+    let mut failures = 0;
+    for _ in 0..5 {
+        setup.faults.losing_wait.store(1, Ordering::Relaxed);
+        failures += u32::from(engine.step(&mut events).is_err());
+    }
+    assert!(failures > 0);
+    setup.faults.losing_wait.store(0, Ordering::Relaxed);
+    engine.run(&mut events).unwrap();
+    let (expected, reason) = simulate(&request.prompt, &request, 1 << 20);
+    assert_eq!(collect(&events, id), (expected, Some(reason)));
+}
+
+/// A kept conversation goes on after its pages went with the device.
+#[test]
+fn what_was_kept_survives_a_lost_device() {
+    use std::sync::atomic::Ordering;
+    let setup = Setup::default();
+    let mut engine = engine(&setup, true);
+    let id = engine.add(Request { keep: true, ..Request::new([1, 2, 3], 4) }).unwrap();
+    let mut events = Vec::new();
+    engine.run(&mut events).unwrap();
+    let whole = [engine.ids(id).unwrap(), &[9, 9]].concat();
+    let other = engine.add(Request::new([5], 3)).unwrap();
+    setup.faults.losing_wait.store(1, Ordering::Relaxed);
+    engine.run(&mut events).unwrap();
+    assert_eq!((engine.statistics().recoveries, engine.kept()), (1, &[id][..]));
+    engine.extend(id, Request::new([9, 9], 5)).unwrap();
+    events.clear();
+    engine.run(&mut events).unwrap();
+    let (expected, _) = simulate(&whole, &Request::new(whole.clone(), 5), 1 << 20);
+    assert_eq!(collect(&events, id).0, expected);
+    assert_eq!(engine.ids(other), None);
+    assert_eq!(engine.pool().free_pages(), engine.pool().pages());
 }
 
 #[test]
@@ -482,5 +546,47 @@ fn suspended_requests_lose_nothing_and_go_on() {
         assert_eq!(collect(&events, *id).0, expected, "a conversation that was kept goes on");
         assert_eq!(engine.statistics().captures, captured, "graphs stay");
         assert_eq!(engine.preemptions(), 0);
+    }
+}
+
+/// The fake device takes a microsecond for each command, and marks take none.
+#[test]
+fn the_parts_of_a_traced_step_are_the_step() {
+    for mode in [GraphMode::None, GraphMode::Piecewise, GraphMode::Full] {
+        let mut engine = engine(&Setup { mode, ..Setup::default() }, true);
+        let records = Arc::new(Mutex::new(Vec::new()));
+        let sink = records.clone();
+        engine.observe(Box::new(move |record| sink.lock().unwrap().push(record.clone())));
+        engine.trace_steps(true).unwrap();
+        for prompt in 1..4 {
+            engine.add(Request::new(vec![1; prompt], 4)).unwrap();
+        }
+        engine.run(&mut Vec::new()).unwrap();
+        let traces = engine.take_traces();
+        let mut bytes = Vec::new();
+        let mut writer = StepTraceWriter::new(engine.module(), "fake", &mut bytes).unwrap();
+        let records = records.lock().unwrap();
+        assert_eq!(traces.len(), records.len());
+        for (step, record) in traces.iter().zip(&*records) {
+            let sum: std::time::Duration =
+                step.spans.iter().map(|span| span.end - span.start).sum();
+            assert_eq!(sum.as_micros() as f64, record.gpu_us.unwrap());
+            let between = step.spans.windows(2).all(|pair| pair[0].end == pair[1].start);
+            assert!(between && step.submit.0 <= step.submit.1 && step.read.0 <= step.read.1);
+            let steps = &engine.module().stitch().unwrap().steps;
+            let members = if mode == GraphMode::Full { 1 } else { steps.len() };
+            assert_eq!(step.spans.len(), members + 2, "{:?}", step.spans);
+            writer.write(step).unwrap();
+        }
+        writer.finish().unwrap();
+        let slices = slices(&bytes);
+        let of_steps = slices.iter().filter(|slice| slice.starts_with("fake/steps ")).count();
+        assert_eq!(of_steps, traces.iter().map(|step| step.spans.len() + 1).sum::<usize>());
+        assert_eq!(
+            slices.iter().filter(|s| s.starts_with("host/submits submit")).count(),
+            traces.len()
+        );
+        assert!(engine.take_traces().is_empty());
+        engine.trace_steps(false).unwrap();
     }
 }

@@ -13,7 +13,7 @@ pub(super) struct Watchers {
     pub(super) published: Option<Instant>,
 }
 
-impl<D: Device + 'static> BatchingEngine<D> {
+impl<D: Device> BatchingEngine<D> {
     pub(super) fn load_now(&self) -> EngineLoad {
         EngineLoad {
             running: self.running.len() as u64,

@@ -1,13 +1,10 @@
-//! A timeline as a trace in Chrome's JSON, which Perfetto opens: a process for each
-//! multiprocessor, and in it as many tracks as it had blocks at a time.
+//! A timeline as a trace: a process for each multiprocessor, and in it as many tracks as it had
+//! blocks at a time.
 
 use super::timeline::{LaunchTimes, Timeline};
 use crate::model::StepLaunch;
-use serde_json::{Value, json};
+use crate::perfetto::{Note, TraceWriter, Track};
 use std::io::{self, Write};
-
-/// The process of whole launches; multiprocessor `n` is the process after it by `n` and one.
-const LAUNCHES: u32 = 0;
 
 impl Timeline {
     /// Writes the trace. A block is a slice with the launch's name, the part of it that waited for
@@ -17,8 +14,9 @@ impl Timeline {
     /// # Errors
     /// When `to` takes no more.
     pub fn write_trace(&self, to: &mut dyn Write) -> io::Result<()> {
-        let mut trace = Trace { to, separator: "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n" };
-        trace.name_process(LAUNCHES, "launches")?;
+        let mut trace = TraceWriter::new(to);
+        let launches = trace.process("launches")?;
+        let launches = trace.track(launches, "launches")?;
         let mut slices: Vec<Vec<Slice<'_>>> = vec![Vec::new(); self.multiprocessors as usize];
         for launch in &self.launches {
             for (i, block) in launch.blocks.iter().enumerate() {
@@ -36,27 +34,30 @@ impl Timeline {
                 });
             }
         }
-        self.write_launches(&mut trace)?;
+        self.write_launches(&mut trace, launches)?;
         for (n, slices) in slices.iter_mut().enumerate() {
-            let process = n as u32 + LAUNCHES + 1;
-            trace.name_process(process, &format!("multiprocessor {n}"))?;
+            let process = trace.process(&format!("multiprocessor {n}"))?;
             slices.sort_by_key(|slice| (slice.start, slice.end));
-            // When each track is free again.
-            let mut tracks: Vec<u64> = Vec::new();
+            // Each with when it is free again.
+            let mut tracks: Vec<(Track, u64)> = Vec::new();
             for slice in slices {
-                let track = tracks.iter().position(|&free| free <= slice.start);
-                let track = track.unwrap_or_else(|| {
-                    tracks.push(0);
-                    tracks.len() - 1
-                });
-                tracks[track] = slice.end;
-                trace.block(process, track, slice)?;
+                let free = tracks.iter().position(|&(_, free)| free <= slice.start);
+                let at = match free {
+                    Some(at) => at,
+                    None => {
+                        let track = trace.track(process, &format!("blocks {}", tracks.len()))?;
+                        tracks.push((track, 0));
+                        tracks.len() - 1
+                    }
+                };
+                tracks[at].1 = slice.end;
+                slice.write(&mut trace, tracks[at].0)?;
             }
         }
-        trace.end()
+        trace.finish()
     }
 
-    fn write_launches(&self, trace: &mut Trace<'_>) -> io::Result<()> {
+    fn write_launches<W: Write>(&self, trace: &mut TraceWriter<W>, track: Track) -> io::Result<()> {
         let span = |launch: &LaunchTimes| {
             let released = launch.blocks.iter().map(|b| b.released.unwrap_or(b.start)).min();
             Some((released?, launch.blocks.iter().map(|b| b.end).max()?))
@@ -64,19 +65,34 @@ impl Timeline {
         let summaries = self.summaries();
         let mut before = 0;
         for (i, times) in self.launches.iter().enumerate() {
-            let (start, end, args) = match span(times) {
-                Some((start, end)) => (start, end, json!(summaries[i])),
-                None => {
+            let (start, end, notes) = match (span(times), &summaries[i]) {
+                (Some((start, end)), Some(of)) => {
+                    let mut notes = vec![
+                        ("blocks", Note::Count(of.blocks as u64)),
+                        ("multiprocessors", Note::Count(of.multiprocessors as u64)),
+                        ("doubled", Note::Count(of.doubled as u64)),
+                    ];
+                    notes.extend(of.gap_us.map(|gap| ("gap_us", Note::Number(gap))));
+                    (start, end, notes)
+                }
+                _ => {
                     let next = self.launches[i + 1..].iter().find_map(span);
-                    let args = json!({ "note": "not seen: between its neighbours" });
-                    (before, next.map_or(before, |(start, _)| start), args)
+                    let note = Note::Text("not seen: between its neighbours".to_owned());
+                    (before, next.map_or(before, |(start, _)| start), vec![("note", note)])
                 }
             };
-            before = before.max(end);
-            trace.slice(LAUNCHES, 0, &times.launch, (start, end), args)?;
+            // Launches overlap by what a later one does before it waits for those ahead.
+            let (start, end) = (start.max(before), end.max(start).max(before));
+            before = end;
+            trace.begin(track, start, name_of(&times.launch), &times.launch.kernel, notes)?;
+            trace.end(track, end)?;
         }
         Ok(())
     }
+}
+
+fn name_of(launch: &StepLaunch) -> &str {
+    if launch.path.is_empty() { &launch.kernel } else { &launch.path }
 }
 
 #[derive(Clone)]
@@ -88,62 +104,22 @@ struct Slice<'a> {
     released: Option<u64>,
 }
 
-struct Trace<'a> {
-    to: &'a mut dyn Write,
-    separator: &'static str,
-}
-
-impl Trace<'_> {
-    fn event(&mut self, event: &Value) -> io::Result<()> {
-        self.to.write_all(self.separator.as_bytes())?;
-        self.separator = ",\n";
-        serde_json::to_writer(&mut *self.to, event).map_err(io::Error::from)
-    }
-
-    fn name_process(&mut self, pid: u32, name: &str) -> io::Result<()> {
-        self.event(
-            &json!({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}),
-        )?;
-        let args = json!({ "sort_index": pid });
-        self.event(&json!({"ph": "M", "name": "process_sort_index", "pid": pid, "args": args}))
-    }
-
-    fn slice(
-        &mut self,
-        pid: u32,
-        tid: usize,
-        launch: &StepLaunch,
-        (start, end): (u64, u64),
-        args: Value,
-    ) -> io::Result<()> {
-        let name = if launch.path.is_empty() { &launch.kernel } else { &launch.path };
-        let (ts, dur) = (start as f64 / 1e3, end.saturating_sub(start) as f64 / 1e3);
-        self.event(&json!({
-            "ph": "X", "name": name, "cat": launch.kernel, "pid": pid, "tid": tid,
-            "ts": ts, "dur": dur, "args": args,
-        }))
-    }
-
-    fn block(&mut self, pid: u32, tid: usize, slice: &Slice<'_>) -> io::Result<()> {
-        let args = json!({ "block": slice.block });
-        self.slice(pid, tid, slice.launch, (slice.start, slice.end), args)?;
-        let Some(released) = slice.released else { return Ok(()) };
-        let (ts, dur) =
-            (slice.start as f64 / 1e3, released.saturating_sub(slice.start) as f64 / 1e3);
-        self.event(
-            &json!({"ph": "X", "name": "wait", "pid": pid, "tid": tid, "ts": ts, "dur": dur}),
-        )
-    }
-
-    fn end(self) -> io::Result<()> {
-        self.to.write_all(b"\n]}\n")?;
-        self.to.flush()
+impl Slice<'_> {
+    fn write<W: Write>(&self, trace: &mut TraceWriter<W>, track: Track) -> io::Result<()> {
+        let notes = vec![("block", Note::Count(self.block as u64))];
+        trace.begin(track, self.start, name_of(self.launch), &self.launch.kernel, notes)?;
+        if let Some(released) = self.released {
+            trace.begin(track, self.start, "wait", "wait", Vec::new())?;
+            trace.end(track, released.clamp(self.start, self.end))?;
+        }
+        trace.end(track, self.end)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::perfetto::slices;
     use piecewise_backend::measure::{BlockTime, GraphTimes};
 
     #[test]
@@ -168,29 +144,21 @@ mod tests {
             ],
         };
         let timeline = Timeline::new(vec![launch("a"), launch("b"), launch("c")], times);
-        let mut text = Vec::new();
-        timeline.write_trace(&mut text).unwrap();
-        let trace: Value = serde_json::from_slice(&text).unwrap();
-        let number = |event: &Value, key: &str| event[key].as_f64().unwrap();
-        let row = |event: &Value| {
-            let [pid, tid, ts, dur] = ["pid", "tid", "ts", "dur"].map(|key| number(event, key));
-            format!("{} {pid}.{tid} {ts}+{dur}", event["name"].as_str().unwrap())
-        };
-        let events = trace["traceEvents"].as_array().unwrap();
-        let rows: Vec<_> = events.iter().filter(|event| event["ph"] == "X").map(row).collect();
+        let mut bytes = Vec::new();
+        timeline.write_trace(&mut bytes).unwrap();
         let expected = [
-            "a 0.0 0.2+1.3",
-            "b 0.0 1.5+0.1",
-            "c 0.0 1.6+0.4",
-            "c 1.0 1+0.9",
-            "wait 1.0 1+0.6",
-            "a 2.0 0+1",
-            "wait 2.0 0+0.2",
-            "a 2.1 0+1.5",
-            "wait 2.1 0+0.3",
-            "c 2.2 0.5+1.5",
-            "wait 2.2 0.5+1.1",
+            "launches/launches a 200+1300",
+            "launches/launches b 1500+100",
+            "launches/launches c 1600+400",
+            "multiprocessor 0/blocks 0 c 1000+900",
+            "multiprocessor 0/blocks 0 wait 1000+600",
+            "multiprocessor 1/blocks 0 a 0+1000",
+            "multiprocessor 1/blocks 0 wait 0+200",
+            "multiprocessor 1/blocks 1 a 0+1500",
+            "multiprocessor 1/blocks 1 wait 0+300",
+            "multiprocessor 1/blocks 2 c 500+1500",
+            "multiprocessor 1/blocks 2 wait 500+1100",
         ];
-        assert_eq!(rows, expected);
+        assert_eq!(slices(&bytes), expected);
     }
 }

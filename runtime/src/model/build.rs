@@ -7,20 +7,20 @@ use super::clock::StepClock;
 use super::error::ModelError;
 use super::graphs::{GraphSet, OnCaptureFailure};
 use super::launches::check_artifacts;
-use super::memory::{Ledger, Memory};
+use super::memory::Ledger;
+use super::origin::Origin;
+use super::pace::Pace;
 use super::progress::Progress;
-use super::staging::Staging;
 use crate::artifact_store::CompiledPieces;
 use crate::batch::Probe;
 use crate::dispatch::Dispatcher;
 use crate::stats::Statistics;
-use crate::symbols::{SymbolClass, SymbolTable};
+use crate::symbols::SymbolTable;
 use piecewise_backend::artifact::Artifact;
 use piecewise_backend::compiler::Store;
 use piecewise_backend::device::Device;
 use piecewise_backend::tuning::TuneMode;
-use piecewise_backend::weights::{WeightLayout, WeightSource};
-use piecewise_ir::entity::Entity;
+use piecewise_backend::weights::WeightSource;
 use piecewise_ir::module::Module;
 use piecewise_ir::op::Op;
 use std::sync::Arc;
@@ -89,6 +89,8 @@ pub enum CaptureWhen {
     Startup,
     /// Each one by the first step that would replay it.
     Lazy,
+    /// Between steps, those first that most steps have wanted; until then steps are launched.
+    Background,
 }
 
 /// Checks that run with every step, for debugging.
@@ -115,7 +117,8 @@ pub struct Checks {
 
 impl<D: Device> CompiledModel<D> {
     /// Builds a model from a planned module and its artifacts, compiled for the dispatcher of
-    /// `options`; `store` remembers what is chosen by measurement.
+    /// `options`; `store` remembers what is chosen by measurement. `weights` are kept: what the
+    /// device loses is made from them again.
     ///
     /// # Errors
     /// When the module is not planned, the launches break the plan, memory is short, a weight is
@@ -126,14 +129,14 @@ impl<D: Device> CompiledModel<D> {
         compiled: CompiledPieces,
         store: &dyn Store,
         mut device: D,
-        weights: &dyn WeightSource,
+        weights: Arc<dyn WeightSource>,
         progress: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<Self, ModelError> {
         let started = Instant::now();
         let stitch = module.stitch().ok_or(ModelError::Unplanned { part: "pieces" })?;
         let layout = module.layout().ok_or(ModelError::Unplanned { part: "layout" })?;
         let symbols = SymbolTable::new(module.graph().symbols())?;
-        let mut dispatcher = options.dispatcher;
+        let mut dispatcher = options.dispatcher.clone();
         dispatcher.order_own(&symbols);
         check_artifacts(&module, &compiled.artifacts)?;
         let check_end = started.elapsed();
@@ -145,28 +148,17 @@ impl<D: Device> CompiledModel<D> {
         let ledger = Ledger::new(module.graph(), layout, scratch, symbols.bounds())
             .with_code(&module, &symbols, &dispatcher, lowered, compiled.footprint)
             .with_pinned(&module, &symbols, read, logit_rows);
-        let memory = Memory::reserve(&mut device, &module, layout, ledger)?;
-        load_weights(&mut device, &module, &memory, &compiled.layouts, weights, progress)?;
-        let loaded = device.record(None)?;
-        device.wait(&loaded)?;
+        let mut origin = Origin::new(&symbols, ledger, compiled, weights);
+        origin.read(&options.read_outputs, options.max_logit_rows, &symbols);
+        origin.capture_exclude.clone_from(&options.capture_exclude);
+        let memory = origin.load(&mut device, &module, progress)?;
         let load_end = started.elapsed();
-        let mut output_bounds = symbols.bounds().to_vec();
-        let mut max_logit_rows = options.max_logit_rows;
-        for (i, bound) in output_bounds.iter_mut().enumerate() {
-            if symbols.class_at(i) == SymbolClass::Rows {
-                let times = symbols.times_at(i);
-                max_logit_rows = max_logit_rows.max(*bound / times);
-                *bound = max_logit_rows * times;
-            }
-        }
-        let read = |i: usize| options.read_outputs.contains(&i);
-        let mut staging =
-            Staging::new(&mut device, module.graph(), &memory, &read, &output_bounds)?;
+        let mut staging = origin.stage(&mut device, &module, &memory)?;
         let states = memory.states;
         // What is measured runs all its rows, which a warm-up and a capture do not.
-        let backed_early = custom_ops_mutate_states(&module)
-            || options.tune == TuneMode::Measure
-            || !options.probes.is_empty();
+        origin.backed_early = custom_ops_mutate_states(&module);
+        let backed_early =
+            origin.backed_early || options.tune == TuneMode::Measure || !options.probes.is_empty();
         if backed_early {
             device.back(states)?;
         }
@@ -175,27 +167,28 @@ impl<D: Device> CompiledModel<D> {
             stitch,
             symbols: &symbols,
             memory: &memory,
-            compiled: &compiled,
+            compiled: &origin.compiled,
         };
         let choices = choose(&mut device, &site, &mut staging, options.tune, store)?;
         let mut members = site.bind_all(&mut device, &choices)?;
         members.exclude(&options.capture_exclude, &module)?;
         let read_counts = Vec::with_capacity(symbols.len());
-        let compiled_in = compiled.time;
+        let compiled_in = origin.compiled.time;
+        let (compile, tuning) = (origin.compiled.counts.clone(), choices.report);
+        let max_logit_rows = origin.max_logit_rows;
+        origin.choices = choices;
         let mut model = Self {
             graphs: GraphSet::default(),
             members,
             staging,
             clock: StepClock::new(),
+            tracer: None,
             memory,
             symbols,
             dispatcher,
             module,
-            stats: Statistics {
-                compile: compiled.counts,
-                tuning: choices.report,
-                ..Statistics::default()
-            },
+            stats: Statistics { compile, tuning, ..Statistics::default() },
+            origin,
             strict: options.strict,
             capture_when: options.capture,
             on_capture_failure: options.on_capture_failure,
@@ -208,8 +201,10 @@ impl<D: Device> CompiledModel<D> {
             lowered: None,
             times: BuildTimes::default(),
             launches_only: false,
+            background: Pace::default(),
+            first_step: 0,
+            is_lost: false,
             suspended: None,
-            weight_layouts: compiled.layouts,
             device,
         };
         let bind_end = started.elapsed();
@@ -252,32 +247,4 @@ fn custom_ops_mutate_states(module: &Module) -> bool {
         Op::Custom(call) => !call.mutates.is_empty(),
         _ => false,
     })
-}
-
-/// Makes the weights; `layouts` are those of each unique piece's.
-pub(super) fn load_weights<D: Device>(
-    device: &mut D,
-    module: &Module,
-    memory: &Memory,
-    layouts: &[Vec<WeightLayout>],
-    source: &dyn WeightSource,
-    progress: &mut (dyn FnMut(Progress) + Send),
-) -> Result<(), ModelError> {
-    let graph = module.graph();
-    let mut of_values = vec![WeightLayout::default(); graph.value_count()];
-    if let Some(stitch) = module.stitch() {
-        for usage in stitch.uses.values() {
-            let inputs = stitch.unique[usage.unique].graph.inputs().len();
-            for (i, layout) in layouts[usage.unique.index()].iter().enumerate() {
-                of_values[usage.operands[inputs + i].index()] = *layout;
-            }
-        }
-    }
-    let total = graph.weights().len();
-    for (i, weight) in graph.weights().iter().enumerate() {
-        let Some(to) = memory.address(graph, weight.value) else { continue };
-        device.materialize(&weight.recipe, of_values[weight.value.index()], source, to)?;
-        progress(Progress::Loading { done: i + 1, total });
-    }
-    Ok(())
 }

@@ -3,7 +3,7 @@
 use super::CompiledModel;
 use super::build::CaptureWhen;
 use super::error::ModelError;
-use super::graphs::{GraphKey, GraphSet, GraphSlot, OnCaptureFailure};
+use super::graphs::{GraphKey, GraphReport, GraphSet, GraphSlot, GraphState, OnCaptureFailure};
 use super::programs::Member;
 use super::progress::Progress;
 use crate::dispatch::{Dispatch, FallbackReason, OpSupport, StepSizes};
@@ -118,6 +118,7 @@ impl<D: Device> CompiledModel<D> {
             tokens.chain(whole()).chain(uniform),
         );
         self.graphs.list(pieces, full);
+        self.background.wake();
     }
 
     /// Captures every listed graph that is neither ready nor disabled, largest first.
@@ -222,24 +223,47 @@ impl<D: Device> CompiledModel<D> {
         }
     }
 
-    /// Captures the graphs that a step would replay, as far as they are neither ready nor
-    /// disabled.
+    /// Captures the graphs that a step would replay and that are not there: those that are captured
+    /// lazily, and those that were there before, which is no error where it fails. Where graphs are
+    /// captured between steps, it is noted that this step wanted them.
     pub(super) fn capture_for(&mut self, dispatch: &Dispatch) -> Result<(), ModelError> {
-        let on_failure = self.on_capture_failure;
         if dispatch.mode == StepMode::Full {
-            return self.capture(GraphKey::Full(dispatch.sizes), on_failure);
+            return self.capture_wanted(GraphKey::Full(dispatch.sizes));
         }
         for member in 0..self.members.list.len() {
             if let Some(size) = self.members.list[member].size(&dispatch.sizes) {
-                self.capture(GraphKey::Piece { member, size }, on_failure)?;
+                self.capture_wanted(GraphKey::Piece { member, size })?;
             }
         }
         Ok(())
     }
 
-    /// Drops every captured graph: steps are launched until [`Self::capture_all`] captures anew.
+    fn capture_wanted(&mut self, key: GraphKey) -> Result<(), ModelError> {
+        let Self { graphs, capture_attempts, .. } = self;
+        let Some(slot) = graphs.slot_mut(key) else { return Ok(()) };
+        let state = slot.state(*capture_attempts);
+        if state != GraphState::Ready {
+            slot.miss();
+        }
+        match (self.capture_when, state) {
+            (CaptureWhen::Lazy, GraphState::Empty) => self.capture(key, self.on_capture_failure),
+            (CaptureWhen::Lazy | CaptureWhen::Startup, GraphState::Stale) => {
+                self.capture(key, OnCaptureFailure::Launch)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Drops every captured graph. The next step that wants one captures it again, or it is captured
+    /// between steps.
     pub fn invalidate_graphs(&mut self) {
         self.graphs.slots_mut().for_each(GraphSlot::invalidate);
+        self.background.wake();
+    }
+
+    /// Every graph that the mode calls for, ready or not, and what became of it.
+    pub fn graphs(&self) -> Vec<GraphReport> {
+        self.graphs.reports(self.capture_attempts)
     }
 
     /// Lets graphs that were disabled by failures be captured again, and captures what is missing, if
@@ -249,6 +273,7 @@ impl<D: Device> CompiledModel<D> {
     /// When a capture fails, and that is an error.
     pub fn enable_graphs(&mut self) -> Result<usize, ModelError> {
         self.graphs.slots_mut().for_each(GraphSlot::enable);
+        self.background.wake();
         if self.capture_when == CaptureWhen::Startup {
             self.capture_all(self.on_capture_failure, &mut |_| {})?;
         }
@@ -256,7 +281,11 @@ impl<D: Device> CompiledModel<D> {
     }
 
     /// Captures a graph, if it is listed and neither ready nor disabled.
-    fn capture(&mut self, key: GraphKey, on_failure: OnCaptureFailure) -> Result<(), ModelError> {
+    pub(super) fn capture(
+        &mut self,
+        key: GraphKey,
+        on_failure: OnCaptureFailure,
+    ) -> Result<(), ModelError> {
         let Self { graphs, members, device, symbols, dispatcher, capture_attempts, .. } = self;
         let Some(slot) = graphs.slot_mut(key) else {
             return Ok(());
@@ -282,9 +311,11 @@ impl<D: Device> CompiledModel<D> {
                 (label, vec![member.at(size)], by_symbol)
             }
         };
+        let again = slot.state(*capture_attempts) == GraphState::Stale;
         let started = Instant::now();
         let result = slot.capture(|| device.capture(&label, &programs, &by_symbol));
         self.stats.capture_time += started.elapsed();
+        self.stats.recaptures += u64::from(again && result.is_ok());
         self.settle(result, on_failure)
     }
 
@@ -298,6 +329,8 @@ impl<D: Device> CompiledModel<D> {
                 self.stats.captures += 1;
                 Ok(())
             }
+            // What fails then is not the capture.
+            Err(error) if error.is_lost() => Err(error.into()),
             Err(error) => {
                 self.stats.capture_failures += 1;
                 match on_failure {

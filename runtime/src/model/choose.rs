@@ -36,6 +36,7 @@ struct Record {
 }
 
 /// The chosen alternatives: by unique piece, then in the order of its sizes.
+#[derive(Debug, Default)]
 pub(super) struct Choices {
     by_unique: Vec<Vec<usize>>,
     pub(super) report: TuningReport,

@@ -133,16 +133,17 @@ impl Trace {
 
 impl<D: Device> CompiledModel<D> {
     /// Replays a step, launches it again from a copy of its states, and compares. A full replay
-    /// is one unit, so only what it leaves is compared.
+    /// is one unit, so only what it leaves is compared. Whether a graph was refused.
     pub(super) fn run_compared(
         &mut self,
         run: Run,
         counts: &[u64],
         sizes: &[u64],
-    ) -> Result<(), ModelError> {
+    ) -> Result<bool, ModelError> {
         let states = self.memory.states;
         let mut before = vec![0; states.bytes as usize];
         self.device.read(states.base, &mut before)?;
+        let mut was_refused = false;
         let by_member = run.mode == StepMode::Piecewise;
         let mut traces = [Trace::default(), Trace::default()];
         for (trace, mode) in traces.iter_mut().zip([run.mode, StepMode::None]) {
@@ -150,9 +151,10 @@ impl<D: Device> CompiledModel<D> {
                 self.device.write(states.base, &before)?;
             }
             let members = by_member.then_some(&mut *trace);
-            self.run_as(Run { mode, ..run }, counts, sizes, members)?;
+            was_refused |= self.run_as(Run { mode, ..run }, counts, sizes, members)?;
             trace.add_end(&mut self.device, &self.module, &self.memory, counts)?;
         }
-        traces[0].hold_against(&traces[1], self.module.graph(), run.mode)
+        traces[0].hold_against(&traces[1], self.module.graph(), run.mode)?;
+        Ok(was_refused)
     }
 }

@@ -1,5 +1,6 @@
 //! What can go wrong while a model is built or stepped.
 
+use crate::checks::PageFault;
 use crate::symbols::SymbolError;
 use piecewise_backend::compiler::CompileError;
 use piecewise_backend::device::{Address, DeviceError};
@@ -54,6 +55,9 @@ pub enum ModelError {
         /// How many there must be.
         expected: u64,
     },
+    /// The device was lost and is not opened anew.
+    #[error("the device was lost, and steps are refused until it is opened anew")]
+    Lost,
     /// A ticket whose outputs were overwritten.
     #[error("the outputs of step {step} are gone: they last until the second submit after it")]
     Expired { step: u64 },
@@ -88,6 +92,9 @@ pub enum ModelError {
         address: Address,
         expected: String,
     },
+    /// A step whose inputs disagree about pages.
+    #[error("check addresses: {0}")]
+    Pages(#[from] PageFault),
     /// A replay wrote something else than launches of the same step.
     #[error(
         "check compare: {value} differs between the {mode} replay and launches of the same step, \
@@ -105,4 +112,15 @@ pub enum ModelError {
         replayed: u8,
         launched: u8,
     },
+}
+
+impl ModelError {
+    /// Whether the device was lost: nothing works before [`super::CompiledModel::recover`].
+    pub fn is_lost(&self) -> bool {
+        match self {
+            Self::Lost => true,
+            Self::Device(error) => error.is_lost(),
+            _ => false,
+        }
+    }
 }

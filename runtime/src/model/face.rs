@@ -57,6 +57,12 @@ pub trait Model: Any + std::fmt::Debug + Send {
     /// As there.
     fn enable_graphs(&mut self) -> Result<usize, ModelError>;
 
+    /// [`CompiledModel::recover`].
+    ///
+    /// # Errors
+    /// As there.
+    fn recover(&mut self) -> Result<(), ModelError>;
+
     /// [`CompiledModel::suspend`].
     ///
     /// # Errors
@@ -82,7 +88,7 @@ pub trait Model: Any + std::fmt::Debug + Send {
     fn read(&mut self, ticket: &Ticket) -> Result<Outputs<'_>, ModelError>;
 }
 
-impl<D: Device + 'static> Model for CompiledModel<D> {
+impl<D: Device> Model for CompiledModel<D> {
     fn module(&self) -> &Module {
         self.module()
     }
@@ -129,6 +135,10 @@ impl<D: Device + 'static> Model for CompiledModel<D> {
 
     fn enable_graphs(&mut self) -> Result<usize, ModelError> {
         self.enable_graphs()
+    }
+
+    fn recover(&mut self) -> Result<(), ModelError> {
+        self.recover()
     }
 
     fn suspend(&mut self, weights: SuspendedWeights) -> Result<(), ModelError> {

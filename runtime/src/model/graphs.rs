@@ -2,6 +2,7 @@
 
 use crate::dispatch::StepSizes;
 use piecewise_backend::artifact::PieceSize;
+use piecewise_backend::device::DeviceError;
 
 /// What happens when a capture fails.
 #[derive(
@@ -25,18 +26,56 @@ pub enum OnCaptureFailure {
     Launch,
 }
 
-/// A graph that may be captured: `Empty -> Capturing -> Ready`.
-#[derive(Debug, Default)]
+/// Where a graph is: `Empty -> Capturing -> Ready -> Stale -> Capturing -> Ready`, and `Disabled`
+/// from wherever it fails too often.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GraphState {
+    /// It was never captured.
+    Empty,
+    /// It is being captured.
+    Capturing,
+    /// It can be replayed.
+    Ready,
+    /// It was captured and is there no longer: it was dropped, or a replay of it was refused. The
+    /// next step that wants it captures it again.
+    Stale,
+    /// It failed too often in a row, and is tried again when it is told to be.
+    Disabled,
+}
+
+/// What became of a graph so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+pub struct GraphCounts {
+    /// Replays that were submitted.
+    pub launches: u64,
+    /// Captures that went well, the first and the others.
+    pub captures: u64,
+    /// Those of them that replaced a graph that was there before.
+    pub recaptures: u64,
+    /// Captures that failed, and replays that were refused.
+    pub failures: u64,
+    /// Steps that would have replayed it, had it been there.
+    pub misses: u64,
+}
+
+/// A graph that may be captured.
+#[derive(Debug)]
 pub struct GraphSlot<G> {
     graph: Option<G>,
     capturing: bool,
+    /// Failed captures in a row.
     failures: u32,
+    /// Refused replays in a row, whatever captures came between.
+    refusals: u32,
+    counts: GraphCounts,
 }
 
 impl<G> GraphSlot<G> {
     /// A graph that is yet to be captured.
     pub fn empty() -> Self {
-        Self { graph: None, capturing: false, failures: 0 }
+        let counts = GraphCounts::default();
+        Self { graph: None, capturing: false, failures: 0, refusals: 0, counts }
     }
 
     /// The graph, if it is ready.
@@ -44,14 +83,30 @@ impl<G> GraphSlot<G> {
         self.graph.as_ref()
     }
 
+    /// Where it is, where so many failures in a row disable it; 0 is none.
+    pub fn state(&self, attempts: u32) -> GraphState {
+        match () {
+            () if self.capturing => GraphState::Capturing,
+            () if self.graph.is_some() => GraphState::Ready,
+            () if self.is_disabled(attempts) => GraphState::Disabled,
+            () if self.counts.captures > 0 => GraphState::Stale,
+            () => GraphState::Empty,
+        }
+    }
+
+    /// What became of it so far.
+    pub fn counts(&self) -> GraphCounts {
+        self.counts
+    }
+
     /// Whether it was disabled: by so many failures in a row, unless that is 0.
     pub fn is_disabled(&self, attempts: u32) -> bool {
-        attempts > 0 && self.failures >= attempts
+        attempts > 0 && self.failures.max(self.refusals) >= attempts
     }
 
     /// Whether a capture may start: it is neither ready, under way nor disabled.
     pub fn wants_capture(&self, attempts: u32) -> bool {
-        self.graph.is_none() && !self.capturing && !self.is_disabled(attempts)
+        matches!(self.state(attempts), GraphState::Empty | GraphState::Stale)
     }
 
     /// Runs `capture` and keeps its graph.
@@ -66,13 +121,46 @@ impl<G> GraphSlot<G> {
             Ok(graph) => {
                 self.graph = Some(graph);
                 self.failures = 0;
+                self.counts.recaptures += u64::from(self.counts.captures > 0);
+                self.counts.captures += 1;
                 Ok(())
             }
             Err(error) => {
                 self.failures += 1;
+                self.counts.failures += 1;
                 Err(error)
             }
         }
+    }
+
+    /// Replays the graph, if it is ready; whether it did.
+    ///
+    /// # Errors
+    /// What `replay` failed with. A graph that was refused is dropped, and the failure counted.
+    pub(crate) fn replay(
+        &mut self,
+        replay: impl FnOnce(&G) -> Result<(), DeviceError>,
+    ) -> Result<bool, DeviceError> {
+        let Some(graph) = &self.graph else { return Ok(false) };
+        let result = replay(graph);
+        match &result {
+            Ok(()) => {
+                self.counts.launches += 1;
+                self.refusals = 0;
+            }
+            Err(DeviceError::Refused { .. }) => {
+                self.graph = None;
+                self.refusals += 1;
+                self.counts.failures += 1;
+            }
+            Err(_) => {}
+        }
+        result.map(|()| true)
+    }
+
+    /// Counts a step that would have replayed it.
+    pub(crate) fn miss(&mut self) {
+        self.counts.misses += 1;
     }
 
     /// Drops the graph, so that it is captured anew.
@@ -82,8 +170,19 @@ impl<G> GraphSlot<G> {
 
     /// Forgets failures, so that a disabled graph may be captured again.
     pub fn enable(&mut self) {
-        self.failures = 0;
+        (self.failures, self.refusals) = (0, 0);
     }
+}
+
+/// A graph, ready or not, as [`super::CompiledModel::graphs`] tells of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GraphReport {
+    /// Which.
+    pub key: GraphKey,
+    /// Where it is.
+    pub state: GraphState,
+    /// What became of it so far.
+    pub counts: GraphCounts,
 }
 
 /// Which graph of a model.
@@ -152,6 +251,21 @@ impl<G> GraphSet<G> {
             keys.extend(pieces.iter_mut().filter_map(Iterator::next));
         }
         keys
+    }
+
+    /// Every graph, ready or not, where so many failures in a row disable one.
+    pub(crate) fn reports(&self, attempts: u32) -> Vec<GraphReport> {
+        let full = self.full.iter().map(|(sizes, slot)| (GraphKey::Full(*sizes), slot));
+        let pieces = self.pieces.iter().enumerate().flat_map(|(member, sizes)| {
+            let key = move |size| GraphKey::Piece { member, size };
+            sizes.iter().map(move |(size, slot)| (key(*size), slot))
+        });
+        let report = |(key, slot): (GraphKey, &GraphSlot<G>)| GraphReport {
+            key,
+            state: slot.state(attempts),
+            counts: slot.counts(),
+        };
+        full.chain(pieces).map(report).collect()
     }
 
     /// A graph that is listed, ready or not.
@@ -238,9 +352,49 @@ mod tests {
         }
         assert!(slot.is_disabled(3) && !slot.wants_capture(3));
         assert!(slot.wants_capture(4) && slot.wants_capture(0));
+        assert_eq!(slot.state(3), GraphState::Disabled);
         slot.enable();
-        assert!(slot.wants_capture(3));
+        assert_eq!(slot.state(3), GraphState::Stale);
         slot.capture(|| Ok::<_, ()>(8)).unwrap();
         assert_eq!(slot.ready(), Some(&8));
+        let counts = slot.counts();
+        assert_eq!((counts.captures, counts.recaptures, counts.failures), (2, 1, 5));
+    }
+
+    #[test]
+    fn refused_replays_in_a_row_disable_whatever_captures_come_between() {
+        let refused =
+            |_: &u32| Err(DeviceError::Refused { label: String::new(), reason: String::new() });
+        let mut slot = GraphSlot::empty();
+        assert_eq!(slot.state(3), GraphState::Empty);
+        assert!(!slot.replay(refused).unwrap(), "nothing to replay");
+        let capture = |slot: &mut GraphSlot<u32>| slot.capture(|| Ok::<_, ()>(1)).unwrap();
+        // A replay that goes well ends the row.
+        for good in [true, false] {
+            for _ in 0..2 {
+                capture(&mut slot);
+                slot.replay(refused).unwrap_err();
+                assert_eq!(slot.state(3), GraphState::Stale);
+            }
+            capture(&mut slot);
+            if good {
+                assert!(slot.replay(|_| Ok(())).unwrap());
+            } else {
+                slot.replay(refused).unwrap_err();
+            }
+            slot.invalidate();
+        }
+        assert_eq!(slot.state(3), GraphState::Disabled);
+        let counts = slot.counts();
+        assert_eq!((counts.launches, counts.failures, counts.recaptures), (1, 5, 5));
+        // Another failure than a refusal says nothing about the graph.
+        slot.enable();
+        capture(&mut slot);
+        let other = |_: &u32| {
+            let (action, reason) = (String::new(), String::new());
+            Err(DeviceError::Driver { action, reason })
+        };
+        slot.replay(other).unwrap_err();
+        assert_eq!(slot.state(3), GraphState::Ready);
     }
 }

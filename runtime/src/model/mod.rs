@@ -1,6 +1,7 @@
 //! The compiled model: programs bound to one arena, captured graphs, and steps over them.
 
 mod audit;
+mod background;
 mod bind;
 mod build;
 mod capture;
@@ -14,9 +15,14 @@ mod graphs;
 mod launches;
 mod lowering;
 mod memory;
+mod origin;
+mod pace;
+mod pages;
 mod probe;
 mod programs;
 mod progress;
+mod recover;
+mod spans;
 mod staging;
 mod step;
 mod step_data;
@@ -28,10 +34,11 @@ pub use capture::{CapturedGraph, GraphKind};
 pub use clock::StepTimes;
 pub use error::ModelError;
 pub use face::Model;
-pub use graphs::{GraphKey, GraphSlot, OnCaptureFailure};
+pub use graphs::{GraphCounts, GraphKey, GraphReport, GraphSlot, GraphState, OnCaptureFailure};
 pub use lowering::{LoweringSize, lowering_sizes};
 pub use memory::{Ledger, Memory};
 pub use progress::Progress;
+pub use spans::{SpanKind, StepSpan, StepTrace};
 pub(crate) use staging::POISON;
 pub use step::{Outputs, StepReport, Ticket};
 pub use step_data::StepData;
@@ -43,10 +50,12 @@ use crate::stats::Statistics;
 use crate::symbols::SymbolTable;
 use clock::StepClock;
 use graphs::GraphSet;
+use origin::Origin;
+use pace::Pace;
 use piecewise_backend::device::Device;
-use piecewise_backend::weights::WeightLayout;
 use piecewise_ir::module::Module;
 use programs::Members;
+use spans::Tracer;
 use staging::Staging;
 use std::sync::Arc;
 
@@ -58,7 +67,10 @@ pub struct CompiledModel<D: Device> {
     members: Members<D::Program>,
     staging: Staging<D::Event>,
     clock: StepClock<D::Mark>,
+    tracer: Option<Tracer<D::Mark>>,
     memory: Memory,
+    /// What everything on the device is made from, once more if it is lost.
+    origin: Origin,
     symbols: SymbolTable,
     dispatcher: Dispatcher,
     module: Arc<Module>,
@@ -75,8 +87,12 @@ pub struct CompiledModel<D: Device> {
     lowered: Option<String>,
     times: BuildTimes,
     launches_only: bool,
+    background: Pace,
+    /// Steps before it are lost with the device that they ran on.
+    first_step: u64,
+    /// Whether what is on the device is gone and not yet made again.
+    is_lost: bool,
     suspended: Option<SuspendedWeights>,
-    weight_layouts: Vec<Vec<WeightLayout>>,
     device: D,
 }
 
@@ -135,6 +151,24 @@ impl<D: Device> CompiledModel<D> {
     /// Whether the steps to come are timed by the device's clock, by a mark at either end of each.
     pub fn time_steps(&mut self, by_device: bool) {
         self.clock.marks_steps = by_device;
+    }
+
+    /// Traces the steps to come, or no longer: a mark after each part of a step, which keeps launches of
+    /// neighbouring parts from overlapping. A trace begins anew with each call.
+    ///
+    /// # Errors
+    /// When work before failed.
+    pub fn trace_steps(&mut self, traces: bool) -> Result<(), ModelError> {
+        self.tracer = match traces {
+            true => Some(Tracer::start(&mut self.device)?),
+            false => None,
+        };
+        Ok(())
+    }
+
+    /// The steps that were traced and read since this was last asked.
+    pub fn take_traces(&mut self) -> Vec<StepTrace> {
+        self.tracer.as_mut().map_or(Vec::new(), |tracer| std::mem::take(&mut tracer.done))
     }
 
     /// How long a step took that was read; `None` where it was not, or its place is another's now.

@@ -360,7 +360,10 @@ impl<E> Staging<E> {
         device: &mut D,
         turn: usize,
     ) -> Result<(), DeviceError> {
-        self.copied_out[turn].wait(device)
+        self.copied_out[turn].wait(device)?;
+        // The copies of the same step to the device came before.
+        self.copied_in[turn].is_pending = false;
+        Ok(())
     }
 
     /// The bytes of block `turn`, which was waited for.

@@ -1,16 +1,18 @@
 //! Steps: submit and read.
 
-use super::build::CaptureWhen;
+use super::audit::audit_addresses;
 use super::compare::Trace;
 use super::error::ModelError;
+use super::graphs::{GraphKey, GraphSet};
+use super::spans::SpanKind;
 use super::staging::{BLOCKS, POISON, ReadOutput};
 use super::step_data::StepData;
-use super::{CompiledModel, graphs::GraphSet, programs::Members};
+use super::{CompiledModel, programs::Members};
 use crate::dispatch::{Dispatch, FallbackReason, StepShape, StepSizes};
 use crate::kv::RowsError;
 use crate::mode::StepMode;
 use crate::symbols::SymbolClass;
-use piecewise_backend::device::{Address, Device};
+use piecewise_backend::device::{Address, Device, DeviceError};
 use piecewise_ir::dim::Symbols;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::module::Step;
@@ -75,6 +77,15 @@ pub struct StepReport {
     pub fallback: Option<FallbackReason>,
 }
 
+/// What became of a graph that a step was to replay.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Replayed {
+    Submitted,
+    /// Nothing of it ran.
+    Refused,
+    NotThere,
+}
+
 impl<D: Device> CompiledModel<D> {
     /// Stages and enqueues a step. At most two steps may be submitted and not yet read.
     ///
@@ -83,6 +94,9 @@ impl<D: Device> CompiledModel<D> {
     /// Nothing was enqueued where the step does not fit.
     pub fn submit(&mut self, step: &StepData<'_>) -> Result<Ticket, ModelError> {
         self.check_awake()?;
+        if self.is_lost {
+            return Err(ModelError::Lost);
+        }
         let started = Instant::now();
         let counts = self.true_counts(step.counts)?;
         let mut dispatch = self.dispatch_step(&counts, step.query_length)?;
@@ -99,33 +113,51 @@ impl<D: Device> CompiledModel<D> {
         } else {
             self.fill_head_call(step, &counts, &sizes, 0)?;
         }
+        if self.checks.addresses {
+            self.check_pages(step)?;
+        }
         if self.checks.poison {
             self.poison_dead_bytes()?;
         }
         self.clock.start(&mut self.device, turn)?;
+        if let Some(tracer) = &mut self.tracer {
+            tracer.begin(&mut self.device, turn)?;
+        }
         self.staging.copy_in(&mut self.device, turn)?;
+        self.mark_span(turn, SpanKind::Stage)?;
         let first = self.call_counts(&counts, 0);
-        self.run(&dispatch, &first, &sizes, false)?;
+        let mut was_refused = self.run(&dispatch, &first, &sizes, false)?;
         self.staging.copy_out(&mut self.device, turn, &first, 0, None)?;
         for call in 1..calls {
             let call_counts = self.call_counts(&counts, call);
             self.fill_head_call(step, &counts, &sizes, call)?;
             self.device.write(self.memory.arena.base, &self.staging.mirror)?;
-            self.run(&dispatch, &call_counts, &sizes, true)?;
+            self.mark_span(turn, SpanKind::Stage)?;
+            was_refused |= self.run(&dispatch, &call_counts, &sizes, true)?;
             let first_row = call * self.dispatcher.max_rows;
             let symbols = Some(&self.symbols);
             self.staging.copy_out(&mut self.device, turn, &call_counts, first_row, symbols)?;
         }
+        self.mark_span(turn, SpanKind::ReadBack)?;
         self.clock.end(&mut self.device, turn)?;
         self.staging.finish_out(&mut self.device, turn)?;
         let number = self.next_step;
         self.next_step += 1;
+        if was_refused {
+            dispatch.mode = StepMode::None;
+            dispatch.fallback = Some(FallbackReason::ReplayRefused);
+            self.stats.refused_replays += 1;
+        }
         let real = self.symbols.count(SymbolClass::Tokens, &counts);
         let Dispatch { mode, sizes, fallback } = dispatch;
         let report = StepReport { mode, sizes, fallback };
         self.clock.submitted(turn, started, mode);
+        if let Some(tracer) = &mut self.tracer {
+            tracer.submitted(turn, started, dispatch);
+        }
         self.stats.count_step(&dispatch, real, started.elapsed());
         self.last = Some(report);
+        self.capture_between_steps()?;
         Ok(Ticket { step: number, counts })
     }
 
@@ -135,7 +167,11 @@ impl<D: Device> CompiledModel<D> {
     /// When the outputs were overwritten, or work of the step failed.
     pub fn read(&mut self, ticket: &Ticket) -> Result<Outputs<'_>, ModelError> {
         let turn = self.turn_of(ticket).ok_or(ModelError::Expired { step: ticket.step })?;
+        let waiting = self.tracer.as_ref().map(|_| Instant::now());
         self.staging.wait_out(&mut self.device, turn)?;
+        if let (Some(tracer), Some(waiting)) = (&mut self.tracer, waiting) {
+            tracer.read(&mut self.device, turn, waiting)?;
+        }
         self.clock.read(&mut self.device, turn, &mut self.stats)?;
         let block = self.staging.read_out(&self.device, turn);
         // The ticket's counts are copied so that the outputs borrow from the model alone.
@@ -163,10 +199,19 @@ impl<D: Device> CompiledModel<D> {
         self.module.graph().symbols()
     }
 
+    /// Marks the end of a part of the step that is being submitted, if steps are traced.
+    fn mark_span(&mut self, turn: usize, kind: SpanKind) -> Result<(), ModelError> {
+        if let Some(tracer) = &mut self.tracer {
+            tracer.mark(&mut self.device, turn, kind)?;
+        }
+        Ok(())
+    }
+
     /// The host blocks of a step; `None` where another has them.
     pub(super) fn turn_of(&self, ticket: &Ticket) -> Option<usize> {
         let age = self.next_step.saturating_sub(ticket.step);
-        (1..=BLOCKS as u64).contains(&age).then_some((ticket.step as usize) % BLOCKS)
+        let is_there = (1..=BLOCKS as u64).contains(&age) && ticket.step >= self.first_step;
+        is_there.then_some((ticket.step as usize) % BLOCKS)
     }
 
     /// How the last submitted step ran.
@@ -232,7 +277,7 @@ impl<D: Device> CompiledModel<D> {
             dispatch.mode = StepMode::None;
             dispatch.fallback = Some(FallbackReason::SeveralHeadCalls);
         }
-        if self.is_missing(&dispatch) && self.capture_when == CaptureWhen::Lazy {
+        if !self.launches_only && self.is_missing(&dispatch) {
             self.capture_for(&dispatch)?;
         }
         if self.is_missing(&dispatch) {
@@ -297,13 +342,14 @@ impl<D: Device> CompiledModel<D> {
         self.staging.fill(&step, &of_call, sizes, self.checks.poison)
     }
 
+    /// Runs the members of a step; whether a graph was refused.
     fn run(
         &mut self,
         dispatch: &Dispatch,
         counts: &[u64],
         sizes: &[u64],
         head_again: bool,
-    ) -> Result<(), ModelError> {
+    ) -> Result<bool, ModelError> {
         if dispatch.fallback.is_some() && self.strict {
             return Err(ModelError::Strict {
                 tokens: dispatch.sizes.tokens.rows(),
@@ -317,53 +363,74 @@ impl<D: Device> CompiledModel<D> {
         self.run_as(run, counts, sizes, None)
     }
 
-    /// Replays or launches the members of a step; `trace` gets what each one writes.
+    /// Replays or launches the members of a step; `trace` gets what each one writes. From a graph
+    /// that is refused on, and nothing of that ran, all is launched; whether there was one.
     pub(super) fn run_as(
         &mut self,
         run: Run,
         counts: &[u64],
         sizes: &[u64],
         mut trace: Option<&mut Trace>,
-    ) -> Result<(), ModelError> {
-        if run.mode == StepMode::Full
-            && let Some(graph) = self.graphs.full(run.sizes)
-        {
-            if self.checks.addresses {
-                self.audit_addresses(graph, &self.members.list)?;
+    ) -> Result<bool, ModelError> {
+        let turn = (self.next_step as usize) % BLOCKS;
+        let Self { staging, graphs, members, device, stats, module, memory, checks, .. } = self;
+        let tracer = &mut self.tracer;
+        let strict = self.strict;
+        let mut replay = |device: &mut D, key, members: &[_]| {
+            let Some(slot) = graphs.slot_mut(key) else { return Ok(Replayed::NotThere) };
+            if let (true, Some(graph)) = (checks.addresses, slot.ready()) {
+                audit_addresses(device, (module, memory), graph, members)?;
             }
-            self.device.replay(graph)?;
-            *self.stats.full_replays.entry(run.sizes.whole()).or_default() += 1;
-            return Ok(());
+            match slot.replay(|graph| device.replay(graph)) {
+                Ok(true) => stats.count_replay(key),
+                Ok(false) => return Ok(Replayed::NotThere),
+                Err(error @ DeviceError::Refused { .. }) if !strict => {
+                    tracing::warn!("{error}; it is launched instead, and captured again");
+                    return Ok(Replayed::Refused);
+                }
+                Err(error) => return Err(ModelError::from(error)),
+            }
+            Ok(Replayed::Submitted)
+        };
+        let mut was_refused = false;
+        if run.mode == StepMode::Full {
+            match replay(device, GraphKey::Full(run.sizes), &members.list)? {
+                Replayed::Submitted => {
+                    if let Some(tracer) = tracer {
+                        tracer.mark(device, turn, SpanKind::Whole)?;
+                    }
+                    return Ok(false);
+                }
+                Replayed::Refused => was_refused = true,
+                Replayed::NotThere => {}
+            }
         }
-        let staged = self.staging.staged(sizes);
+        let staged = staging.staged(sizes);
         let context = StepContext { counts, sizes, inputs: &staged };
-        for (i, member) in self.members.list.iter().enumerate() {
+        for (i, member) in members.list.iter().enumerate() {
             if run.head_again && member.class() != Some(SymbolClass::Rows) {
                 continue;
             }
-            let graph = match (run.mode, member.step, member.size(&run.sizes)) {
-                (StepMode::Piecewise, Step::Piece(_), Some(size)) => {
-                    self.graphs.piece(i, size).map(|graph| (size, graph))
+            let replayed = match (run.mode, member.step, member.size(&run.sizes)) {
+                (StepMode::Piecewise, Step::Piece(_), Some(size)) if !was_refused => {
+                    let key = GraphKey::Piece { member: i, size };
+                    replay(device, key, std::slice::from_ref(member))?
                 }
-                _ => None,
+                _ => Replayed::NotThere,
             };
-            match graph {
-                Some((size, graph)) => {
-                    if self.checks.addresses {
-                        self.audit_addresses(graph, std::slice::from_ref(member))?;
-                    }
-                    self.device.replay(graph)?;
-                    *self.stats.piece_replays.entry(size).or_default() += 1;
-                }
-                None => {
-                    self.device.launch(member.program(&run.sizes), LaunchContext::Step(&context))?
-                }
+            was_refused |= replayed == Replayed::Refused;
+            if replayed != Replayed::Submitted {
+                device.launch(member.program(&run.sizes), LaunchContext::Step(&context))?;
+            }
+            if let Some(tracer) = tracer {
+                let replayed = replayed == Replayed::Submitted;
+                tracer.mark(device, turn, SpanKind::Member { member: i, replayed })?;
             }
             if let Some(trace) = &mut trace {
-                trace.add_results(&mut self.device, &self.module, &self.memory, member, counts)?;
+                trace.add_results(device, module, memory, member, counts)?;
             }
         }
-        Ok(())
+        Ok(was_refused)
     }
 
     /// Fills every byte of the arena that staging does not write.

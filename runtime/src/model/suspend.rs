@@ -2,8 +2,8 @@
 //! again at the same addresses, so that programs and captured graphs stay as they are.
 
 use super::CompiledModel;
-use super::build::load_weights;
 use super::error::ModelError;
+use super::origin::load_weights;
 use piecewise_backend::device::Device;
 use piecewise_backend::weights::WeightSource;
 
@@ -72,11 +72,11 @@ impl<D: Device> CompiledModel<D> {
         suspended: SuspendedWeights,
         weights: Option<&dyn WeightSource>,
     ) -> Result<(), ModelError> {
-        let Self { device, memory, module, weight_layouts, .. } = self;
+        let Self { device, memory, module, origin, .. } = self;
         if suspended == SuspendedWeights::Drop {
             let source = weights.ok_or(ModelError::NoWeights)?;
             device.back(memory.weights)?;
-            load_weights(device, module, memory, weight_layouts, source, &mut |_| {})?;
+            load_weights(device, module, memory, &origin.compiled.layouts, source, &mut |_| {})?;
         }
         device.back(memory.arena)?;
         device.back(memory.states)?;

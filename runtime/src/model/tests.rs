@@ -6,6 +6,7 @@ use crate::kv::{PagePool, PageTable};
 use crate::mode::{GraphMode, StepMode};
 use crate::testing::{Bounds, FakeDevice, Setup, VOCAB, next_id};
 use piecewise_backend::artifact::PieceSize;
+use piecewise_backend::device::DeviceError;
 use piecewise_backend::measure::MeasuredDevice;
 use piecewise_backend::store::MemoryStore;
 use piecewise_backend::tuning::TuneMode;
@@ -458,6 +459,34 @@ fn check_addresses_names_a_buffer_swapped_after_the_capture() {
     assert!(error.contains("test.mix") && error.contains(" 2 at "), "{error}");
 }
 
+/// Two slots that change places: each address is one that some operand has, and neither is right.
+#[test]
+fn check_addresses_names_two_slots_that_changed_places() {
+    for mode in [GraphMode::Piecewise, GraphMode::Full] {
+        let mut model = Setup { mode, ..Setup::default() }.build().unwrap();
+        submit(&mut model, &[1, 2, 3]).unwrap();
+        let graph = model.module().graph();
+        let input = |role: &str| {
+            let found = graph.inputs().iter().find(|input| input.role.as_deref() == Some(role));
+            found.unwrap().value
+        };
+        let (slots, starts) = (input("kv.slots"), input("kv.lengths"));
+        let at = [slots, starts].map(|value| model.memory().slot_offset(value).unwrap());
+        model.memory_mut().move_slot(slots, at[1]);
+        model.memory_mut().move_slot(starts, at[0]);
+        let error = submit(&mut model, &[1, 2, 3]);
+        match mode {
+            // Split ops are launched from where they were bound.
+            GraphMode::Piecewise => drop(error),
+            _ => {
+                let error = error.unwrap_err();
+                assert!(matches!(&error, ModelError::StaleAddress { .. }), "{error}");
+                assert!(error.to_string().contains("another value"), "{error}");
+            }
+        }
+    }
+}
+
 #[test]
 fn check_compare_names_the_first_value_that_a_replay_writes_otherwise() {
     for (mode, who) in [(GraphMode::Piecewise, "written by p2"), (GraphMode::Full, "output 0")] {
@@ -473,6 +502,192 @@ fn check_compare_names_the_first_value_that_a_replay_writes_otherwise() {
         };
         assert!(value.contains(who), "{error}");
     }
+}
+
+/// A step of three tokens at each graph that is refused in its turn: the tokens are right, the graph
+/// is launched from there on and captured again by the next step that wants it, the others stay.
+#[test]
+fn a_refused_replay_is_launched_and_captured_again() {
+    for mode in [GraphMode::Piecewise, GraphMode::Full] {
+        let setup = Setup { mode, ..Setup::default() };
+        let graphs = if mode == GraphMode::Full { 1 } else { 2 };
+        for refused in 1..=graphs {
+            let mut model = setup.build().unwrap();
+            let all = model.captured_graphs();
+            setup.faults.failing_replay.store(refused, Ordering::Relaxed);
+            let ticket = submit(&mut model, &[4, 5, 6]).unwrap();
+            assert_eq!(sampled(&mut model, &ticket), expected(&[4, 5, 6]));
+            let report = model.last_step().unwrap();
+            assert_eq!(report.fallback, Some(FallbackReason::ReplayRefused));
+            assert_eq!(report.mode, StepMode::None);
+            assert_eq!(model.captured_graphs(), all - 1, "the others stay");
+            let stale = model.graphs().into_iter().find(|g| g.state == GraphState::Stale).unwrap();
+            assert_eq!((stale.counts.failures, stale.counts.captures), (1, 1));
+            let ticket = submit(&mut model, &[4, 5, 6]).unwrap();
+            assert_eq!(sampled(&mut model, &ticket), expected(&[4, 5, 6]));
+            assert_eq!(model.last_step().unwrap().mode, mode.mixed());
+            assert_eq!(model.captured_graphs(), all);
+            let stats = model.statistics();
+            assert_eq!((stats.refused_replays, stats.recaptures), (1, 1));
+            assert_eq!(stats.misses["replay_refused"], 1);
+            let again = model.graphs().into_iter().find(|g| g.key == stale.key).unwrap();
+            assert_eq!((again.state, again.counts.recaptures), (GraphState::Ready, 1));
+            assert_eq!((again.counts.launches, again.counts.misses), (1, 1));
+        }
+        setup.faults.failing_replay.store(1, Ordering::Relaxed);
+        let error = submit(&mut Setup { strict: true, ..setup }.build().unwrap(), &[4]);
+        assert!(matches!(error, Err(ModelError::Device(DeviceError::Refused { .. }))), "{error:?}");
+    }
+}
+
+#[test]
+fn a_graph_that_is_refused_three_times_in_a_row_is_disabled() {
+    let setup = Setup { mode: GraphMode::Full, ..Setup::default() };
+    let mut model = setup.build().unwrap();
+    for refusals in 1..=5 {
+        setup.faults.failing_replay.store(1, Ordering::Relaxed);
+        let ticket = submit(&mut model, &[4, 5, 6]).unwrap();
+        assert_eq!(sampled(&mut model, &ticket), expected(&[4, 5, 6]));
+        let fallback = model.last_step().unwrap().fallback.unwrap();
+        let reason = match refusals {
+            ..=3 => FallbackReason::ReplayRefused,
+            _ => FallbackReason::NotCaptured,
+        };
+        assert_eq!(fallback, reason, "{refusals}");
+    }
+    assert_eq!(model.statistics().refused_replays, 3);
+    setup.faults.failing_replay.store(0, Ordering::Relaxed);
+    model.enable_graphs().unwrap();
+    submit(&mut model, &[4, 5, 6]).unwrap();
+    assert_eq!(model.last_step().unwrap().mode, StepMode::Full);
+}
+
+/// Dropped graphs come back as steps want them, each once.
+#[test]
+fn invalidated_graphs_are_captured_again_by_the_steps_that_want_them() {
+    let mut model = Setup { mode: GraphMode::Full, ..Setup::default() }.build().unwrap();
+    let all = model.captured_graphs();
+    model.invalidate_graphs();
+    for _ in 0..2 {
+        let ticket = submit(&mut model, &[4, 5, 6]).unwrap();
+        assert_eq!(sampled(&mut model, &ticket), expected(&[4, 5, 6]));
+        assert_eq!(model.last_step().unwrap().mode, StepMode::Full);
+        assert_eq!((model.captured_graphs(), model.statistics().recaptures), (1, 1));
+    }
+    model.capture_all(OnCaptureFailure::Error, &mut |_| {}).unwrap();
+    assert_eq!(
+        (model.captured_graphs() as u64, all as u64),
+        (all as u64, model.statistics().recaptures)
+    );
+}
+
+#[test]
+fn background_capture_takes_what_steps_want_first_and_then_all() {
+    let lazy = Setup { capture: CaptureWhen::Background, ..Setup::default() };
+    let mut model = lazy.build().unwrap();
+    assert_eq!(model.statistics().captures, 0);
+    // A graph that is wanted comes before larger ones that are not.
+    model.graphs.slot_mut(GraphKey::Full(model.dispatcher.full_decode(1, 1))).unwrap().miss();
+    assert!(model.capture_next().unwrap());
+    let ready: Vec<_> =
+        model.graphs().into_iter().filter(|g| g.state == GraphState::Ready).collect();
+    assert_eq!(ready.len(), 1);
+    assert_eq!(ready[0].key, GraphKey::Full(model.dispatcher.full_decode(1, 1)));
+    let all = Setup::default().build().unwrap().captured_graphs();
+    let mut launched = 0;
+    for _ in 0..2000 {
+        let ticket = submit(&mut model, &[4, 5, 6]).unwrap();
+        assert_eq!(sampled(&mut model, &ticket), expected(&[4, 5, 6]));
+        launched += u32::from(model.last_step().unwrap().mode == StepMode::None);
+    }
+    assert!((1..2000).contains(&launched), "{launched}");
+    while model.capture_next().unwrap() {}
+    assert_eq!(model.captured_graphs(), all);
+    // A failure is counted, and never one of the step.
+    model.invalidate_graphs();
+    lazy.faults.failing_captures.store(u64::MAX, Ordering::Relaxed);
+    for _ in 0..600 {
+        let ticket = submit(&mut model, &[4, 5, 6]).unwrap();
+        assert_eq!(sampled(&mut model, &ticket), expected(&[4, 5, 6]));
+    }
+    assert!(model.statistics().capture_failures > 0);
+}
+
+#[test]
+fn a_lost_device_is_opened_anew_and_everything_on_it_made_again() {
+    for capture in [CaptureWhen::Startup, CaptureWhen::Lazy, CaptureWhen::Background] {
+        let setup = Setup { capture, ..Setup::default() };
+        let mut model = setup.build().unwrap();
+        let before = model.captured_graphs();
+        let ticket = submit(&mut model, &[4, 5, 6]).unwrap();
+        setup.faults.losing_wait.store(1, Ordering::Relaxed);
+        assert!(model.read(&ticket).unwrap_err().is_lost());
+        assert!(submit(&mut model, &[4]).unwrap_err().is_lost());
+        setup.faults.failing_reopens.store(1, Ordering::Relaxed);
+        assert!(model.recover().unwrap_err().is_lost());
+        assert!(model.is_lost());
+        assert!(matches!(submit(&mut model, &[4]), Err(ModelError::Lost)));
+        model.recover().unwrap();
+        assert!(!model.is_lost());
+        assert!(matches!(model.read(&ticket), Err(ModelError::Expired { .. })));
+        assert_eq!(model.captured_graphs(), before);
+        for _ in 0..3 {
+            let ticket = submit(&mut model, &[4, 5, 6]).unwrap();
+            assert_eq!(sampled(&mut model, &ticket), expected(&[4, 5, 6]));
+        }
+        assert_eq!(model.statistics().recoveries, 1);
+    }
+}
+
+/// Reading what a step has not written yet, or filling what it has not copied yet, is found by the
+/// device that runs late.
+#[test]
+fn a_missing_wait_is_found() {
+    let setup = Setup::default();
+    let mut model = setup.build().unwrap();
+    let ticket = submit(&mut model, &[1, 2, 3]).unwrap();
+    setup.faults.missing_wait.store(true, Ordering::Relaxed);
+    let read = std::panic::AssertUnwindSafe(|| model.read(&ticket).map(drop));
+    let panic = std::panic::catch_unwind(read).unwrap_err();
+    let text = panic.downcast_ref::<&str>().unwrap();
+    assert_eq!(*text, "a host block is read before its copies are done");
+}
+
+/// Where inputs of a step are of another step, the check says which.
+#[test]
+fn check_addresses_names_inputs_that_disagree_about_pages() {
+    let model = &mut Setup::default().build().unwrap();
+    let roles = Setup::roles_of(model);
+    let mut table = PageTable::default();
+    table.grow(&mut PagePool::new(roles.kv_rows), 3).unwrap();
+    let mut batch = BatchBuffers::new(roles);
+    batch.push(&Chunk {
+        tokens: ChunkTokens::Ids(&[1, 2, 3]),
+        start: 0,
+        table: &table,
+        slot: None,
+        rows: ChunkRows::Last,
+        entry: None,
+        sampling: Sampling::default(),
+    });
+    let view = batch.view().unwrap();
+    let data = view.data();
+    model.submit(&data).unwrap();
+    let stale = |model: &mut Model, role: &str, number: i32| {
+        let inputs = model.module().graph().inputs();
+        let at = inputs.iter().position(|input| input.role.as_deref() == Some(role)).unwrap();
+        let mut changed: Vec<Vec<u8>> = data.inputs.iter().map(|bytes| bytes.to_vec()).collect();
+        changed[at][..4].copy_from_slice(&number.to_le_bytes());
+        let inputs: Vec<&[u8]> = changed.iter().map(Vec::as_slice).collect();
+        let error = model.submit(&StepData { inputs: &inputs, ..data }).unwrap_err();
+        assert!(matches!(error, ModelError::Pages(_)), "{error}");
+        error.to_string()
+    };
+    let names = [("kv.block_table", 2), ("kv.lengths", 9), ("kv.slots", 7)];
+    let found = names.map(|(role, number)| stale(model, role, number));
+    assert!(found[0].contains("page 2"), "{}", found[0]);
+    assert!(found[1].contains("9 keys"), "{}", found[1]);
+    assert!(found[2].contains("writes row 7"), "{}", found[2]);
 }
 
 /// An op is two launches of the fake compiler, and one of the fake device.

@@ -4,7 +4,8 @@
 use super::ops;
 use piecewise_backend::artifact::{Artifact, Digest};
 use piecewise_backend::device::{
-    Address, Binding, CaptureRule, Device, DeviceError, HostBlock, Reservation,
+    Address, Binding, BoundAddress, BoundTo, CaptureRule, Device, DeviceError, HostBlock,
+    Reservation,
 };
 use piecewise_backend::measure::LaunchCounts;
 use piecewise_backend::store::Store;
@@ -30,8 +31,16 @@ pub(crate) struct Faults {
     pub rows_of_uniform: Arc<AtomicBool>,
     /// Captures of `test.mix` keep the block table that they find.
     pub baked_table: Arc<AtomicBool>,
-    /// The replay that is so many away fails; 0 is off.
+    /// The replay that is so many away is refused; 0 is off.
     pub failing_replay: Arc<AtomicU64>,
+    /// The launch that is so many away fails; 0 is off.
+    pub failing_launch: Arc<AtomicU64>,
+    /// The wait that is so many away finds the device lost; 0 is off.
+    pub losing_wait: Arc<AtomicU64>,
+    /// Nothing waits: what is submitted runs later than the host believes.
+    pub missing_wait: Arc<AtomicBool>,
+    /// So many attempts to open the device anew fail.
+    pub failing_reopens: Arc<AtomicU64>,
     /// `test.mix` reads one row past the sequence's length.
     pub read_past_length: Arc<AtomicBool>,
 }
@@ -49,6 +58,8 @@ pub(crate) struct FakeProgram {
     pub alternative: usize,
     /// Whether it does nothing.
     pub left_out: bool,
+    /// Which of the captured programs it is.
+    place: usize,
     /// The block table that it goes on using.
     pub table: Option<Vec<u8>>,
 }
@@ -73,6 +84,7 @@ pub(crate) struct FakeDevice {
     blocks: Vec<Vec<u8>>,
     queue: VecDeque<Command>,
     done: u64,
+    is_lost: bool,
     pub faults: Faults,
     pub counts: LaunchCounts,
     pub tuned: Vec<String>,
@@ -86,7 +98,17 @@ impl FakeCaptured {
     }
 }
 
+/// Whether a fault strikes now: it is counted down.
+fn is_due(left: &AtomicU64) -> bool {
+    left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)) == Ok(1)
+}
+
 impl FakeDevice {
+    fn check_lost(&self) -> Result<(), DeviceError> {
+        let (action, reason) = ("go on".to_owned(), "a planted fault".to_owned());
+        if self.is_lost { Err(DeviceError::Lost { action, reason }) } else { Ok(()) }
+    }
+
     /// Bytes of all host blocks.
     pub(crate) fn pinned_bytes(&self) -> u64 {
         self.blocks.iter().map(|block| block.len() as u64).sum()
@@ -200,12 +222,14 @@ impl Device for FakeDevice {
     }
 
     fn write(&mut self, to: Address, bytes: &[u8]) -> Result<(), DeviceError> {
+        self.check_lost()?;
         self.finish()?;
         self.bytes(to, bytes.len() as u64)?.copy_from_slice(bytes);
         Ok(())
     }
 
     fn read(&mut self, from: Address, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        self.check_lost()?;
         self.finish()?;
         bytes.copy_from_slice(self.bytes(from, bytes.len() as u64)?);
         Ok(())
@@ -224,6 +248,7 @@ impl Device for FakeDevice {
     }
 
     fn fill(&mut self, to: Address, bytes: u64, pattern: &[u8]) -> Result<(), DeviceError> {
+        self.check_lost()?;
         self.enqueue(Command::Fill(to, bytes, pattern.to_vec()));
         Ok(())
     }
@@ -277,10 +302,16 @@ impl Device for FakeDevice {
     }
 
     fn record(&mut self, _: Option<u64>) -> Result<u64, DeviceError> {
+        self.check_lost()?;
         Ok(self.end())
     }
 
     fn wait(&mut self, event: &u64) -> Result<(), DeviceError> {
+        self.is_lost |= is_due(&self.faults.losing_wait);
+        self.check_lost()?;
+        if self.faults.missing_wait.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         self.run_until(*event)
     }
 
@@ -311,6 +342,7 @@ impl Device for FakeDevice {
             replayed: false,
             alternative: binding.alternative,
             left_out: false,
+            place: 0,
             table: None,
         })
     }
@@ -324,6 +356,12 @@ impl Device for FakeDevice {
         program: &FakeProgram,
         context: LaunchContext<'_>,
     ) -> Result<(), DeviceError> {
+        self.check_lost()?;
+        if is_due(&self.faults.failing_launch) {
+            let (launch, label) = (program.op.clone(), "a member".to_owned());
+            let reason = "a planted fault".to_owned();
+            return Err(DeviceError::Launch { launch, label, reason });
+        }
         if program.left_out {
             return Ok(());
         }
@@ -344,8 +382,9 @@ impl Device for FakeDevice {
             let label = label.to_owned();
             return Err(DeviceError::Capture { label, rule: CaptureRule::UnsupportedOp });
         }
-        let kept = programs.iter().filter(|program| !program.left_out);
-        let mut programs: Vec<_> = kept.map(|&program| program.clone()).collect();
+        let places = programs.iter().enumerate();
+        let places = places.map(|(place, &program)| FakeProgram { place, ..program.clone() });
+        let mut programs: Vec<_> = places.filter(|program| !program.left_out).collect();
         if self.faults.baked_table.load(Ordering::Relaxed) {
             self.finish()?;
             for program in programs.iter_mut().filter(|program| program.op == "test.mix") {
@@ -363,17 +402,31 @@ impl Device for FakeDevice {
     }
 
     fn replay(&mut self, graph: &FakeCaptured) -> Result<(), DeviceError> {
-        let left = self.faults.failing_replay.load(Ordering::Relaxed);
-        self.faults.failing_replay.store(left.saturating_sub(1), Ordering::Relaxed);
-        if left == 1 {
-            let label = "replay".to_owned();
-            return Err(DeviceError::Capture { label, rule: CaptureRule::UnsupportedOp });
+        self.check_lost()?;
+        if is_due(&self.faults.failing_replay) {
+            let (label, reason) = ("replay".to_owned(), "a planted fault".to_owned());
+            return Err(DeviceError::Refused { label, reason });
         }
         self.counts.graph_launches += 1;
         self.counts.graph_nodes += graph.launches();
         for program in &graph.programs {
             self.enqueue(Command::Run(program.clone(), graph.sizes.clone()));
         }
+        Ok(())
+    }
+
+    fn reopen(&mut self) -> Result<(), DeviceError> {
+        let take = |n: u64| n.checked_sub(1);
+        let failing = &self.faults.failing_reopens;
+        self.is_lost = true;
+        if failing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
+            return self.check_lost();
+        }
+        // Addresses of before lead nowhere.
+        self.regions.iter_mut().for_each(|region| region.1 = None);
+        self.blocks.clear();
+        self.queue.clear();
+        self.is_lost = false;
         Ok(())
     }
 
@@ -407,13 +460,23 @@ impl Device for FakeDevice {
         Ok(Duration::from_micros(slowness.sum()))
     }
 
-    fn addresses<'a>(&'a self, graph: &'a FakeCaptured) -> Vec<(&'a str, String, Address)> {
-        let programs = graph.programs.iter();
-        let of = |program: &'a FakeProgram| {
-            let operands = program.operands.iter().enumerate();
-            let operands = operands.map(|(i, &at)| (program.op.as_str(), i.to_string(), at));
-            operands.chain([(program.op.as_str(), "counts".to_owned(), program.counts)])
-        };
-        programs.flat_map(of).collect()
+    fn addresses<'a>(&'a self, graph: &'a FakeCaptured) -> Vec<BoundAddress<'a>> {
+        let mut found = Vec::new();
+        for bound in &graph.programs {
+            let program = bound.place;
+            let launch = bound.op.as_str();
+            let mut add = |what, name, address| {
+                found.push(BoundAddress { program, launch, what, name, address });
+            };
+            for (i, &address) in bound.operands.iter().enumerate() {
+                add(BoundTo::Operand(i as u32), OPERANDS[i], address);
+            }
+            add(BoundTo::Counts, "counts", bound.counts);
+        }
+        found
     }
 }
+
+/// What operands are called.
+const OPERANDS: [&str; 16] =
+    ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15"];

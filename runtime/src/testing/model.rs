@@ -127,7 +127,7 @@ impl Setup {
             compiled,
             store,
             device,
-            &FakeCompiler::WEIGHTS,
+            Arc::new(FakeCompiler::WEIGHTS),
             &mut |_| {},
         )
     }

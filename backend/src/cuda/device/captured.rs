@@ -20,6 +20,8 @@ pub struct CudaCaptured {
     pub(super) sizes: Vec<u64>,
     pub(super) summary: GraphSummary,
     pub(super) launches: Vec<Arc<BoundLaunch>>,
+    /// Where the launches of each program end.
+    pub(super) ends: Vec<usize>,
     /// What a replay needs backed, each once: launches share few ranges.
     pub(super) needed: Vec<Arc<AddressRange>>,
     pub(in crate::cuda) stamps: Option<Stamps>,
@@ -128,6 +130,10 @@ impl CudaDevice {
                 needed.push(range.clone());
             }
         }
+        let ends = programs.iter().scan(0, |end, program| {
+            *end += program.launches.len();
+            Some(*end)
+        });
         let exec = graph.instantiate().map_err(call)?;
         Ok(CudaCaptured {
             exec,
@@ -135,6 +141,7 @@ impl CudaDevice {
             sizes: sizes.to_vec(),
             summary,
             launches,
+            ends: ends.collect(),
             needed,
             stamps,
             _lt: self.lt.clone(),

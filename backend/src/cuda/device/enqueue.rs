@@ -54,6 +54,8 @@ impl CudaDevice {
                     format!("kernel `{}` with grid {:?}: {e}", bound.recipe.entry, kernel.grid)
                 })
             }
+            #[cfg(any(test, feature = "testing"))]
+            Work::Matmul(_) if self.simulates_library => Ok(()),
             Work::Matmul(bound) => {
                 let problem = bound.matmul.problem(sizes)?;
                 let lt = self.lt.as_ref().ok_or("cuBLASLt is not loaded")?;
@@ -88,6 +90,10 @@ impl CudaDevice {
     pub(super) fn prepare(&self, launch: &BoundLaunch, sizes: &[u64]) -> Result<(), String> {
         launch.check(sizes)?;
         let Work::Matmul(bound) = &launch.work else { return Ok(()) };
+        #[cfg(any(test, feature = "testing"))]
+        if self.simulates_library {
+            return Ok(());
+        }
         let problem = bound.matmul.problem(sizes)?;
         let lt = self.lt.as_ref().ok_or("cuBLASLt is not loaded")?;
         lock(lt).plan(&problem, bound.workspace_bytes).map_err(|e| e.to_string())?;

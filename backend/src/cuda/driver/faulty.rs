@@ -25,12 +25,25 @@ pub struct CallFault {
     pub after: u32,
     /// How many fail then; `u32::MAX` is all.
     pub times: u32,
+    /// Whether every call fails from then on, until the context is reset.
+    pub sticky: bool,
+    /// Whether the call itself goes well, as one does whose work fails later.
+    pub late: bool,
 }
 
 impl CallFault {
     /// Every call of `call` fails with `code`.
     pub fn always(call: &'static str, code: u32) -> Self {
-        Self { call, code, label: None, sizes: None, after: 0, times: u32::MAX }
+        Self {
+            call,
+            code,
+            label: None,
+            sizes: None,
+            after: 0,
+            times: u32::MAX,
+            sticky: false,
+            late: false,
+        }
     }
 
     /// Only while something whose label contains `label` is being done.
@@ -51,6 +64,18 @@ impl CallFault {
         self.times = 1;
         self
     }
+
+    /// Whatever is called after it fails the same way, until the context is reset.
+    pub fn sticky(mut self) -> Self {
+        self.sticky = true;
+        self
+    }
+
+    /// Whatever is called after it fails, and the call itself does not: its work does.
+    pub fn late(mut self) -> Self {
+        self.late = true;
+        self.sticky()
+    }
 }
 
 /// What is planned to fail; nothing by default. Clones share one plan, so that a test can add to
@@ -69,6 +94,8 @@ struct Plan {
     calls: Vec<CallFault>,
     label: String,
     sizes: Vec<u64>,
+    /// The status of a sticky fault that struck.
+    stuck: Option<u32>,
 }
 
 impl Faults {
@@ -96,6 +123,11 @@ impl Faults {
         self.plan().calls.push(fault);
     }
 
+    /// How many faults have not struck as often as planned.
+    pub fn pending(&self) -> usize {
+        self.plan().calls.iter().filter(|fault| fault.times > 0).count()
+    }
+
     /// Nothing will fail any more.
     pub fn clear(&self) {
         self.armed.store(false, Ordering::Release);
@@ -111,7 +143,18 @@ impl Faults {
             return Ok(());
         }
         let mut plan = self.plan();
-        let Plan { calls, label, sizes, .. } = &mut *plan;
+        let Plan { calls, label, sizes, stuck, .. } = &mut *plan;
+        let failed = |code, label: &str, sizes: &[u64]| {
+            Err(CallError {
+                call,
+                code,
+                name: "a planned fault".to_owned(),
+                description: format!("while `{label}` at {sizes:?}"),
+            })
+        };
+        if let Some(code) = *stuck {
+            return failed(code, label, sizes);
+        }
         for fault in calls {
             let fits = fault.call == call
                 && fault.label.as_ref().is_none_or(|part| label.contains(part.as_str()))
@@ -126,12 +169,10 @@ impl Faults {
             if fault.times != u32::MAX {
                 fault.times -= 1;
             }
-            return Err(CallError {
-                call,
-                code: fault.code,
-                name: "a planned fault".to_owned(),
-                description: format!("while `{label}` at {sizes:?}"),
-            });
+            if fault.sticky {
+                *stuck = Some(fault.code);
+            }
+            return if fault.late { Ok(()) } else { failed(fault.code, label, sizes) };
         }
         Ok(())
     }
@@ -170,6 +211,16 @@ impl<D: Driver> Driver for FaultyDriver<D> {
             (Attribute::CapabilityMinor, Some((_, minor))) => Ok(minor as i32),
             _ => self.inner.device_attribute(ordinal, attribute),
         }
+    }
+
+    fn reset_context(&self, ordinal: u32) -> Outcome<()> {
+        self.faults.plan().stuck = None;
+        self.faults.check("cuDevicePrimaryCtxReset_v2")?;
+        self.inner.reset_context(ordinal)
+    }
+
+    fn generation(&self, ordinal: u32) -> u64 {
+        self.inner.generation(ordinal)
     }
 
     pass! {

@@ -6,7 +6,8 @@
     allow(dead_code, unreachable_pub, reason = "nobody but tests plans a fault")
 )]
 pub(super) mod faulty;
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
+#[cfg_attr(not(test), allow(dead_code, reason = "what only tests of this crate ask"))]
 pub(super) mod simulated;
 pub(super) mod system;
 
@@ -90,6 +91,10 @@ pub(super) trait Driver: Send + Sync + std::fmt::Debug {
 
     fn retain_context(&self, ordinal: u32) -> Outcome<Handle>;
     fn release_context(&self, ordinal: u32) -> Outcome<()>;
+    /// Destroys all that the process has on the device, failed or not, and begins a generation.
+    fn reset_context(&self, ordinal: u32) -> Outcome<()>;
+    /// How often the context of the device was reset in this process.
+    fn generation(&self, ordinal: u32) -> u64;
     fn make_current(&self, context: Handle) -> Outcome<()>;
     fn free_bytes(&self) -> Outcome<u64>;
 

@@ -43,6 +43,7 @@ struct State {
     ran: Vec<Noted>,
     loses_edges: bool,
     free: u64,
+    generation: u64,
 }
 
 /// The simulated driver.
@@ -60,6 +61,10 @@ fn failed<T>(call: &'static str, code: u32) -> Outcome<T> {
 }
 
 impl State {
+    fn new() -> Self {
+        Self { free: 1 << 30, ..Self::default() }
+    }
+
     fn add(&mut self, kind: &'static str) -> Handle {
         *self.live.entry(kind).or_default() += 1;
         self.next += 1;
@@ -87,8 +92,7 @@ impl State {
 
 impl SimulatedDriver {
     pub(in crate::cuda) fn new() -> Self {
-        let state = State { free: 1 << 30, ..State::default() };
-        Self { state: Mutex::new(state) }
+        Self { state: Mutex::new(State::new()) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -147,6 +151,21 @@ impl Driver for std::sync::Arc<SimulatedDriver> {
     }
     fn release_context(&self, _: u32) -> Outcome<()> {
         self.state().remove("context")
+    }
+    fn reset_context(&self, _: u32) -> Outcome<()> {
+        let mut state = self.state();
+        let contexts = state.live.remove("context");
+        *state = State {
+            next: state.next,
+            generation: state.generation + 1,
+            live: contexts.into_iter().map(|n| ("context", n)).collect(),
+            ran: std::mem::take(&mut state.ran),
+            ..State::new()
+        };
+        Ok(())
+    }
+    fn generation(&self, _: u32) -> u64 {
+        self.state().generation
     }
     fn make_current(&self, _: Handle) -> Outcome<()> {
         Ok(())

@@ -14,6 +14,7 @@ mod functions;
 mod graph;
 mod launch;
 mod open;
+mod reset;
 
 use super::{Attribute, Driver, GraphEdge, GraphNode, Handle, KernelLaunch, Outcome, TensorMap};
 use crate::cuda::error::{CallError, CudaVersion};
@@ -175,6 +176,24 @@ impl Driver for SystemDriver {
         call!(self, cuDevicePrimaryCtxRelease_v2(device))
     }
 
+    fn reset_context(&self, ordinal: u32) -> Outcome<()> {
+        let device = self.device(ordinal)?;
+        reset::begin_generation(ordinal);
+        call!(self, cuDevicePrimaryCtxReset_v2(device))?;
+        for mapped in reset::take_mapped(ordinal) {
+            // Where the reset has returned a range too, there is nothing left to return.
+            if self.unmap(mapped.address, mapped.bytes).is_ok() {
+                self.release_backing(mapped.backing)?;
+                self.unreserve(mapped.address, mapped.bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn generation(&self, ordinal: u32) -> u64 {
+        reset::generation(ordinal)
+    }
+
     fn make_current(&self, context: Handle) -> Outcome<()> {
         call!(self, cuCtxSetCurrent(pointer(context)))
     }
@@ -215,11 +234,15 @@ impl Driver for SystemDriver {
     }
 
     fn map(&self, address: u64, bytes: u64, backing: Handle) -> Outcome<()> {
-        call!(self, cuMemMap(address, bytes as usize, 0, backing, 0))
+        call!(self, cuMemMap(address, bytes as usize, 0, backing, 0))?;
+        reset::note_mapped(reset::Mapped { address, bytes, backing, ordinal: None });
+        Ok(())
     }
 
     fn unmap(&self, address: u64, bytes: u64) -> Outcome<()> {
-        call!(self, cuMemUnmap(address, bytes as usize))
+        call!(self, cuMemUnmap(address, bytes as usize))?;
+        reset::forget_mapped(address);
+        Ok(())
     }
 
     fn allow_access(&self, ordinal: u32, address: u64, bytes: u64) -> Outcome<()> {
@@ -227,6 +250,7 @@ impl Driver for SystemDriver {
             location: location(ordinal),
             flags: cu::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
         };
+        reset::note_device(address, ordinal);
         call!(self, cuMemSetAccess(address, bytes as usize, &access, 1))
     }
 

@@ -16,6 +16,7 @@ library_api! {
         fn cuDeviceTotalMem_v2(*mut usize, cu::CUdevice);
         fn cuDevicePrimaryCtxRetain(*mut cu::CUcontext, cu::CUdevice);
         fn cuDevicePrimaryCtxRelease_v2(cu::CUdevice);
+        fn cuDevicePrimaryCtxReset_v2(cu::CUdevice);
         fn cuCtxSetCurrent(cu::CUcontext);
         fn cuMemGetInfo_v2(*mut usize, *mut usize);
         fn cuMemGetAllocationGranularity(

@@ -1,0 +1,137 @@
+//! Planned faults of the CPU's device: the ways in which a GPU fails, where tests can hold the
+//! results that follow.
+
+use crate::device::{CaptureRule, DeviceError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Where a fault strikes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FaultPoint {
+    /// A capture.
+    Capture,
+    /// A replay of a captured graph.
+    Replay,
+    /// The launches of a program.
+    Launch,
+    /// A wait for work.
+    Wait,
+    /// Opening the device anew.
+    Reopen,
+}
+
+/// What a fault does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FaultKind {
+    /// The call fails before anything of it ran.
+    Refused,
+    /// Memory is short.
+    OutOfMemory,
+    /// An op does what a capture does not allow.
+    BrokenCapture,
+    /// The call goes well, and whatever comes next finds the device lost; a wait finds it itself.
+    Asynchronous,
+    /// The call finds the device lost.
+    Sticky,
+}
+
+/// A fault that is to come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CpuFault {
+    /// Where.
+    pub point: FaultPoint,
+    /// What it does.
+    pub kind: FaultKind,
+    /// How many calls that fit go well first.
+    pub after: u32,
+    /// How many fail then; `u32::MAX` is all.
+    pub times: u32,
+}
+
+/// What is planned to fail; nothing by default. Clones share one plan, so that a test can add to
+/// it while the device runs.
+#[derive(Clone, Default, Debug)]
+pub struct CpuFaults(Arc<Mutex<Plan>>);
+
+#[derive(Default, Debug)]
+struct Plan {
+    faults: Vec<CpuFault>,
+    is_lost: bool,
+}
+
+fn lost(action: &str) -> DeviceError {
+    DeviceError::Lost { action: action.to_owned(), reason: "a planned fault".to_owned() }
+}
+
+impl CpuFaults {
+    fn plan(&self) -> MutexGuard<'_, Plan> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something will fail.
+    pub fn fail(&self, fault: CpuFault) {
+        self.plan().faults.push(fault);
+    }
+
+    /// How many faults have not struck as often as planned.
+    pub fn pending(&self) -> usize {
+        self.plan().faults.iter().filter(|fault| fault.times > 0).count()
+    }
+
+    /// Nothing will fail any more; a device that is lost stays so.
+    pub fn clear(&self) {
+        self.plan().faults.clear();
+    }
+
+    pub(super) fn check_lost(&self, action: &str) -> Result<(), DeviceError> {
+        if self.plan().is_lost { Err(lost(action)) } else { Ok(()) }
+    }
+
+    pub(super) fn reopen(&self) -> Result<(), DeviceError> {
+        self.plan().is_lost = false;
+        self.pass(FaultPoint::Reopen, "open the device anew").inspect_err(|_| {
+            self.plan().is_lost = true;
+        })
+    }
+
+    /// Passes a point, or fails as planned.
+    pub(super) fn pass(&self, point: FaultPoint, label: &str) -> Result<(), DeviceError> {
+        let mut plan = self.plan();
+        let Plan { faults, is_lost } = &mut *plan;
+        for fault in faults.iter_mut().filter(|fault| fault.point == point && fault.times > 0) {
+            if fault.after > 0 {
+                fault.after -= 1;
+                continue;
+            }
+            if fault.times != u32::MAX {
+                fault.times -= 1;
+            }
+            let (label, reason) = (label.to_owned(), "a planned fault".to_owned());
+            return Err(match (fault.kind, point) {
+                (FaultKind::Asynchronous, point) if point != FaultPoint::Wait => {
+                    *is_lost = true;
+                    return Ok(());
+                }
+                (FaultKind::Asynchronous | FaultKind::Sticky, _) => {
+                    *is_lost = true;
+                    lost(&label)
+                }
+                (FaultKind::Refused | FaultKind::OutOfMemory, FaultPoint::Replay) => {
+                    DeviceError::Refused { label, reason }
+                }
+                (FaultKind::Refused, FaultPoint::Capture) => {
+                    DeviceError::CaptureFailed { label, launch: None, sizes: Vec::new(), reason }
+                }
+                (FaultKind::Refused, _) => {
+                    DeviceError::Launch { launch: "the first".to_owned(), label, reason }
+                }
+                (FaultKind::OutOfMemory, _) => {
+                    DeviceError::OutOfMemory { what: label, bytes: 0, reason }
+                }
+                (FaultKind::BrokenCapture, _) => {
+                    DeviceError::Capture { label, rule: CaptureRule::NoSynchronization }
+                }
+            });
+        }
+        Ok(())
+    }
+}

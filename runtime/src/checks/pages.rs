@@ -1,0 +1,150 @@
+//! Pages of a step: that each sequence writes and reads its own pages, as far as it has come.
+
+use piecewise_kernels::attention::PAGE_ROWS;
+use std::collections::BTreeMap;
+
+/// What a step's inputs say about pages.
+#[derive(Clone, Copy, Debug)]
+pub struct PagesOfStep<'a> {
+    /// The position of each token.
+    pub positions: &'a [i32],
+    /// The row of the pool that each token writes; -1 writes nowhere.
+    pub slots: &'a [i32],
+    /// The first token of each sequence.
+    pub starts: &'a [i32],
+    /// The tokens of each sequence.
+    pub queries: &'a [i32],
+    /// The keys of each sequence, this step's among them.
+    pub lengths: &'a [i32],
+    /// The pages of each sequence, row after row.
+    pub table: &'a [i32],
+    /// How many pages a row of the table has.
+    pub columns: usize,
+}
+
+/// What does not fit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
+pub enum PageFault {
+    /// A token does not write where the table says.
+    #[error(
+        "token {token} of sequence {sequence} writes row {slot} of the pool, but its block table \
+         has page {page} for position {position}: the table or the rows are of another step"
+    )]
+    Slot { sequence: usize, token: usize, slot: i32, page: i32, position: i32 },
+    /// A length that its last token does not make.
+    #[error(
+        "sequence {sequence} is said to have {length} keys, but its last token is at position \
+         {position}: the length is of another step"
+    )]
+    Length { sequence: usize, length: i32, position: i32 },
+    /// A page of two sequences.
+    #[error("sequences {first} and {second} both have page {page}")]
+    Shared { first: usize, second: usize, page: i32 },
+    /// Tokens of a sequence that are not there.
+    #[error("sequence {sequence} begins at token {start} and has {tokens}, beyond the step's")]
+    Tokens { sequence: usize, start: i32, tokens: i32 },
+}
+
+impl PagesOfStep<'_> {
+    /// Holds the inputs against each other.
+    ///
+    /// # Errors
+    /// The first thing that does not fit.
+    pub fn check(&self) -> Result<(), PageFault> {
+        let mut owner: BTreeMap<i32, usize> = BTreeMap::new();
+        let sequences = self.starts.iter().zip(self.queries).zip(self.lengths).enumerate();
+        for (sequence, ((&start, &tokens), &length)) in sequences {
+            let range = usize::try_from(start).ok().zip(usize::try_from(tokens).ok());
+            let range = range.map(|(start, tokens)| start..start + tokens);
+            let Some(range) = range.filter(|range| range.end <= self.positions.len()) else {
+                return Err(PageFault::Tokens { sequence, start, tokens });
+            };
+            let pages = self.table.chunks(self.columns.max(1)).nth(sequence).unwrap_or(&[]);
+            for token in range.clone() {
+                let (position, slot) = (self.positions[token], self.slots[token]);
+                let rows = PAGE_ROWS as i32;
+                let page = usize::try_from(position / rows).ok().and_then(|i| pages.get(i));
+                let page = page.copied().unwrap_or(-1);
+                if slot >= 0 && (page < 0 || slot != page * rows + position % rows) {
+                    return Err(PageFault::Slot { sequence, token, slot, page, position });
+                }
+            }
+            let Some(position) = range.last().map(|last| self.positions[last]) else { continue };
+            if length != position + 1 {
+                return Err(PageFault::Length { sequence, length, position });
+            }
+            let used = (length as u64).div_ceil(PAGE_ROWS) as usize;
+            for &page in pages.iter().take(used) {
+                if let Some(first) = owner.insert(page, sequence) {
+                    return Err(PageFault::Shared { first, second: sequence, page });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two sequences: 18 tokens of a prompt on pages 3 and 5, and one at position 16 on 7 and 1.
+    #[derive(Clone)]
+    struct Step {
+        positions: Vec<i32>,
+        slots: Vec<i32>,
+        lengths: Vec<i32>,
+        table: Vec<i32>,
+    }
+
+    fn step() -> Step {
+        let prompt = 0..18;
+        let slot = |p: i32| if p < 16 { 3 * 16 + p } else { 5 * 16 + p - 16 };
+        Step {
+            positions: prompt.clone().chain([16]).collect(),
+            slots: prompt.map(slot).chain([16]).collect(),
+            lengths: vec![18, 17],
+            table: vec![3, 5, -1, 7, 1, -1],
+        }
+    }
+
+    fn check(step: &Step) -> Result<(), PageFault> {
+        let Step { positions, slots, lengths, table } = step;
+        let (starts, queries, columns) = (&[0, 18][..], &[18, 1][..], 3);
+        PagesOfStep { positions, slots, starts, queries, lengths, table, columns }.check()
+    }
+
+    #[test]
+    fn a_stale_block_table_is_found() {
+        assert_eq!(check(&step()), Ok(()));
+        let mut planted = step();
+        planted.table[1] = 6;
+        let found = check(&planted).unwrap_err();
+        assert!(
+            matches!(found, PageFault::Slot { sequence: 0, token: 16, page: 6, .. }),
+            "{found}"
+        );
+        // Rows that write nowhere have no page.
+        planted.slots.fill(-1);
+        assert_eq!(check(&planted), Ok(()));
+    }
+
+    #[test]
+    fn two_sequences_on_one_page_are_found() {
+        let mut planted = step();
+        planted.table[3] = 3;
+        let found = check(&planted).unwrap_err();
+        assert_eq!(found, PageFault::Shared { first: 0, second: 1, page: 3 });
+    }
+
+    #[test]
+    fn stale_lengths_are_found() {
+        for length in [16, 18] {
+            let mut planted = step();
+            planted.lengths[1] = length;
+            let found = check(&planted).unwrap_err();
+            assert_eq!(found, PageFault::Length { sequence: 1, length, position: 16 });
+        }
+    }
+}

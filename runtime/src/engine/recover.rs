@@ -1,0 +1,70 @@
+//! What the engine does about a device that was lost, and about steps that failed.
+
+use super::request::RequestEvent;
+use super::{BatchingEngine, Engine, EngineError};
+use crate::checks::KvPoison;
+use crate::kv::SlotPool;
+use piecewise_backend::device::Device;
+
+/// Failures in a row, without a step that was read between them, after which the error is the
+/// caller's. Its requests stay all the same.
+const PATIENCE: u32 = 3;
+
+impl<D: Device> BatchingEngine<D> {
+    /// Runs a step, and sees to it that what fails costs time alone: a step that failed is tried
+    /// again, and a device that was lost is opened anew.
+    pub(super) fn step_over_failures(
+        &mut self,
+        events: &mut Vec<RequestEvent>,
+    ) -> Result<bool, EngineError> {
+        if self.model.is_lost() {
+            self.recover()?;
+        }
+        let error = match self.try_step(events) {
+            Err(error) if error.is_lost() || error.is_of_device() => error,
+            other => return other,
+        };
+        self.failures += 1;
+        if error.is_lost() {
+            tracing::warn!("{error}; its requests are computed again");
+            self.recover()?;
+        } else {
+            tracing::warn!("{error}; the step is tried again");
+            self.retried_steps += 1;
+        }
+        match self.failures >= PATIENCE {
+            true => Err(error),
+            false => Ok(self.has_work()),
+        }
+    }
+
+    /// Opens the device anew, and lets every request be computed again from the ids that are known:
+    /// pages, slots and sampled ids went with the device, and so did what was in flight.
+    pub(super) fn recover(&mut self) -> Result<(), EngineError> {
+        self.spare.extend(self.in_flight.drain(..));
+        self.plan.clear();
+        for id in self.running.drain(..).rev() {
+            self.waiting.push_front(id);
+        }
+        for sequence in self.sequences.values_mut() {
+            sequence.release(&mut self.pool, &mut self.slots);
+            sequence.pending = 0;
+            self.entries.extend(sequence.entry.take());
+        }
+        // Rows that stood for tokens are lost with the device, and requests that need them.
+        let lost = self.sequences.iter().filter(|(_, sequence)| !sequence.rows.is_empty());
+        let lost = Vec::from_iter(lost.map(|(id, _)| *id));
+        for id in lost {
+            tracing::warn!("request {id} is dropped: its rows were on the device that was lost");
+            self.sequences.remove(&id);
+            self.waiting.retain(|&other| other != id);
+            self.kept.retain(|&other| other != id);
+        }
+        self.embeddings.forget_all();
+        self.model.recover()?;
+        let (graph, memory) = (self.model.module().graph(), self.model.memory());
+        self.slots = SlotPool::new(graph, memory, self.roles.state_slots);
+        self.poison = self.poison.take().map(|_| KvPoison::new(graph, memory));
+        Ok(())
+    }
+}

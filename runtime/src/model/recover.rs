@@ -1,0 +1,67 @@
+//! Making everything on the device again after it was lost.
+
+use super::CompiledModel;
+use super::bind::BindSite;
+use super::clock::StepClock;
+use super::error::ModelError;
+use super::graphs::OnCaptureFailure;
+use super::{CaptureWhen, GraphSlot};
+use piecewise_backend::device::Device;
+
+impl<D: Device> CompiledModel<D> {
+    /// Whether the device was lost and is not opened anew yet: every step is refused.
+    pub fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+
+    /// Opens the device anew and makes everything on it again: memory, weights, programs, and the
+    /// graphs that there would be at start. States are zeros afterwards, and what was submitted
+    /// before can't be read.
+    ///
+    /// # Errors
+    /// When the device can't be opened or no longer holds the model. The model is lost until a later
+    /// call succeeds.
+    pub fn recover(&mut self) -> Result<(), ModelError> {
+        self.is_lost = true;
+        self.first_step = self.next_step;
+        self.suspended = None;
+        let marks_steps = self.clock.marks_steps;
+        self.clock = StepClock::new();
+        self.clock.marks_steps = marks_steps;
+        let probed: Vec<_> = self.members.list.iter().map(|m| m.probed.clone()).collect();
+        self.graphs.slots_mut().for_each(GraphSlot::invalidate);
+        self.device.reopen()?;
+        let memory = self.origin.load(&mut self.device, &self.module, &mut |_| {})?;
+        self.staging = self.origin.stage(&mut self.device, &self.module, &memory)?;
+        self.memory = memory;
+        let stitch = self.module.stitch().ok_or(ModelError::Unplanned { part: "pieces" })?;
+        let site = BindSite {
+            module: &self.module,
+            stitch,
+            symbols: &self.symbols,
+            memory: &self.memory,
+            compiled: &self.origin.compiled,
+        };
+        let mut members = site.bind_all(&mut self.device, &self.origin.choices)?;
+        members.exclude(&self.origin.capture_exclude, &self.module)?;
+        for (member, probed) in members.list.iter_mut().zip(probed) {
+            member.probed = probed;
+        }
+        self.members = members;
+        let states = self.memory.states;
+        if self.origin.backed_early {
+            self.device.back(states)?;
+        }
+        self.warm_up()?;
+        if self.capture_when == CaptureWhen::Startup {
+            self.capture_all(OnCaptureFailure::Launch, &mut |_| {})?;
+        }
+        if self.origin.backed_early {
+            self.device.drop_backing(states)?;
+        }
+        self.device.back(states)?;
+        self.stats.recoveries += 1;
+        self.is_lost = false;
+        Ok(())
+    }
+}

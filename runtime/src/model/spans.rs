@@ -1,0 +1,143 @@
+//! What a step did when, on the host and by the device's clock: marks between its parts, which are
+//! read when its outputs are.
+
+use super::staging::BLOCKS;
+use crate::dispatch::Dispatch;
+use piecewise_backend::device::{Device, DeviceError};
+use std::time::{Duration, Instant};
+
+/// What a part of a step is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SpanKind {
+    /// The copies of inputs to the device.
+    Stage,
+    /// A member of the step, by its place, replayed or launched.
+    Member {
+        /// Its place among the members.
+        member: usize,
+        /// Whether a graph of it was replayed.
+        replayed: bool,
+    },
+    /// The graph of a whole step.
+    Whole,
+    /// The copies of outputs to the host.
+    ReadBack,
+}
+
+/// A part of a step; times are from the start of the trace.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StepSpan {
+    /// What it is.
+    pub kind: SpanKind,
+    /// When it began by the device's clock: when the part before it ended.
+    pub start: Duration,
+    /// When it ended.
+    pub end: Duration,
+}
+
+/// A step as it was traced; times are from the start of the trace.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StepTrace {
+    /// How it ran.
+    pub report: Dispatch,
+    /// From entering its submit to leaving it, on the host.
+    pub submit: (Duration, Duration),
+    /// From waiting for its outputs to having them, on the host.
+    pub read: (Duration, Duration),
+    /// Its parts in order, each from the end of the one before, on the device.
+    pub spans: Vec<StepSpan>,
+}
+
+/// The marks of the steps on their way.
+#[derive(Debug)]
+pub(super) struct Tracer<M> {
+    origin: Instant,
+    /// The mark that times of the device are counted from, and its own time.
+    since: (M, Duration),
+    turns: [Turn<M>; BLOCKS],
+    spare: Vec<M>,
+    pub(super) done: Vec<StepTrace>,
+}
+
+#[derive(Debug)]
+struct Turn<M> {
+    start: Option<M>,
+    marks: Vec<(SpanKind, M)>,
+    submitted: Option<(Dispatch, (Duration, Duration))>,
+}
+
+impl<M> Tracer<M> {
+    /// Starts a trace: the device's clock and the host's are at zero together.
+    pub(super) fn start<D: Device<Mark = M>>(device: &mut D) -> Result<Self, DeviceError> {
+        let mark = device.mark(None)?;
+        device.elapsed(&mark, &mark)?;
+        let turn = || Turn { start: None, marks: Vec::new(), submitted: None };
+        Ok(Self {
+            origin: Instant::now(),
+            since: (mark, Duration::ZERO),
+            turns: std::array::from_fn(|_| turn()),
+            spare: Vec::new(),
+            done: Vec::new(),
+        })
+    }
+
+    /// Marks the start of a step.
+    pub(super) fn begin<D: Device<Mark = M>>(
+        &mut self,
+        device: &mut D,
+        turn: usize,
+    ) -> Result<(), DeviceError> {
+        let Self { turns, spare, .. } = self;
+        let turn = &mut turns[turn];
+        spare.extend(turn.start.take());
+        spare.extend(turn.marks.drain(..).map(|(_, mark)| mark));
+        turn.submitted = None;
+        turn.start = Some(device.mark(spare.pop())?);
+        Ok(())
+    }
+
+    /// Marks the end of a part of the step that is submitted at `turn`.
+    pub(super) fn mark<D: Device<Mark = M>>(
+        &mut self,
+        device: &mut D,
+        turn: usize,
+        kind: SpanKind,
+    ) -> Result<(), DeviceError> {
+        let mark = device.mark(self.spare.pop())?;
+        self.turns[turn].marks.push((kind, mark));
+        Ok(())
+    }
+
+    pub(super) fn submitted(&mut self, turn: usize, started: Instant, report: Dispatch) {
+        let started = started.saturating_duration_since(self.origin);
+        self.turns[turn].submitted = Some((report, (started, self.origin.elapsed())));
+    }
+
+    /// Reads the marks of a step whose outputs have arrived, which were waited for from `waiting` on.
+    pub(super) fn read<D: Device<Mark = M>>(
+        &mut self,
+        device: &mut D,
+        turn: usize,
+        waiting: Instant,
+    ) -> Result<(), DeviceError> {
+        let Self { origin, since, turns, spare, done, .. } = self;
+        let turn = &mut turns[turn];
+        let (Some((report, submit)), Some(start)) = (turn.submitted.take(), turn.start.take())
+        else {
+            return Ok(());
+        };
+        let began = since.1 + device.elapsed(&since.0, &start)?;
+        let mut spans = Vec::with_capacity(turn.marks.len());
+        let mut before = began;
+        for (kind, mark) in &turn.marks {
+            let end = (began + device.elapsed(&start, mark)?).max(before);
+            spans.push(StepSpan { kind: *kind, start: before, end });
+            before = end;
+        }
+        spare.extend(turn.marks.drain(..).map(|(_, mark)| mark));
+        spare.push(std::mem::replace(since, (start, began)).0);
+        let read = (waiting.saturating_duration_since(*origin), origin.elapsed());
+        done.push(StepTrace { report, submit, read, spans });
+        Ok(())
+    }
+}

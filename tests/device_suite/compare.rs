@@ -1,0 +1,128 @@
+//! Replay-compare on every backend: it finds nothing where replays do what launches do, and an op
+//! that does something else each time it runs.
+
+use crate::any_graph::{RandomWeights, build_checked};
+use crate::random_steps::steps_alone;
+use crate::small_decoder::Setup;
+use crate::target::Target;
+use piecewise_ir::builder::Builder;
+use piecewise_ir::custom::{Attrs, CustomOpDef};
+use piecewise_ir::dim::Dim;
+use piecewise_ir::dtype::DType::F32;
+use piecewise_ir::entity::Entity;
+use piecewise_ir::op::RowTreatment;
+use piecewise_ir::types::TensorType;
+use piecewise_kernels::op::cuda::{
+    CudaImplementation, CudaOp, CudaOpCall, GridAxis, LaunchRecipe, OpKernels, Param, Scalar,
+};
+use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
+use piecewise_runtime::mode::{GraphMode, Level};
+use piecewise_runtime::model::{Checks, ModelError, StepData};
+use piecewise_runtime::pipeline::plan;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const WIDTH: u64 = 16;
+
+/// `y = x + n` at its `n`th run.
+#[derive(Debug, Default)]
+struct Counting {
+    runs: AtomicU32,
+}
+
+impl Counting {
+    const NAME: &'static str = "test.counting";
+    const SOURCE: &'static str = r#"
+        __device__ unsigned runs;
+        extern "C" __global__ void counting(const float *x, float *y, const int *counts,
+                                            unsigned symbol) {
+          const unsigned n = runs, width = blockDim.x;
+          for (int row = 0; row < counts[symbol]; ++row) {
+            y[row * width + threadIdx.x] = x[row * width + threadIdx.x] + n;
+          }
+          __syncthreads();
+          if (threadIdx.x == 0) runs = n + 1;
+        }
+    "#;
+}
+
+impl CustomOpDef for Counting {
+    fn name(&self) -> &str {
+        Self::NAME
+    }
+    fn infer(&self, operands: &[TensorType], _: &Attrs) -> Result<Vec<TensorType>, String> {
+        Ok(vec![operands[0].clone()])
+    }
+    fn rows(&self) -> RowTreatment {
+        RowTreatment::Masked
+    }
+}
+
+impl CpuOp for Counting {
+    fn name(&self) -> &str {
+        Self::NAME
+    }
+
+    fn run(&self, args: &CpuOpArgs<'_>) -> Result<(), OpError> {
+        let (x, y) = (args.read::<f32>(0)?, args.write::<f32>(1)?);
+        let n = self.runs.fetch_add(1, Ordering::Relaxed) as f32;
+        let real = args.true_dim(0, 0) * WIDTH as usize;
+        y[..real].iter_mut().zip(&x[..real]).for_each(|(y, x)| *y = x + n);
+        Ok(())
+    }
+}
+
+impl CudaOp for Counting {
+    fn name(&self) -> &str {
+        Self::NAME
+    }
+
+    fn implementation(&self, call: &CudaOpCall<'_>) -> Result<CudaImplementation, OpError> {
+        let Some(rows) = call.operands[0].outer_symbol() else {
+            let message = "x has no rows of a symbol".to_owned();
+            return Err(OpError { op: Self::NAME.to_owned(), message });
+        };
+        let symbol = Param::Scalar(Scalar::U32(Dim::constant(rows.index() as u64)));
+        let params = vec![Param::Arg(0), Param::Arg(1), Param::Counts, symbol];
+        let threads = WIDTH as u32;
+        let launch = LaunchRecipe::new(Self::SOURCE, "counting", GridAxis::one(), threads, params);
+        let scratch = Dim::constant(0);
+        Ok(CudaImplementation::Source(OpKernels { launches: vec![launch], scratch }))
+    }
+}
+
+/// Random steps, each launched again from the same states.
+pub(crate) fn finds_nothing_in_random_steps<T: Target>() {
+    let checks = Checks { poison: true, addresses: true, compare: true };
+    for mode in [GraphMode::Piecewise, GraphMode::Full] {
+        steps_alone::<T>(&Setup { mode, checks, ..Setup::default() }, 100);
+    }
+}
+
+pub(crate) fn finds_an_op_that_counts_its_runs<T: Target>() {
+    let b = Builder::new("counts").weight_dtype(F32);
+    let t = b.symbol("T", 1, 8);
+    let x = b.input("x", F32, (t, WIDTH));
+    let counted = b.custom_one(&Counting::default(), &[x.silu()], Attrs::new());
+    let graph = b.finish([counted.linear(b.weight("w", [WIDTH, WIDTH]))]).unwrap();
+    let mut registry = OpRegistry::new();
+    registry.define(Arc::new(Counting::default()));
+    registry.implement_cpu(Arc::new(Counting::default()));
+    registry.implement_cuda(Arc::new(Counting::default()));
+    let registry = Arc::new(registry);
+    let module = Arc::new(plan(graph, Level::Piecewise, None, Vec::new()).unwrap().0);
+    let ones: Vec<u8> = (0..3 * WIDTH).flat_map(|_| 1f32.to_le_bytes()).collect();
+    let inputs = [&ones[..]];
+    let step = StepData { counts: &[3], inputs: &inputs, short_rows: &[], query_length: None };
+    for mode in [GraphMode::Piecewise, GraphMode::Full] {
+        for compare in [false, true] {
+            let checks = Checks { poison: false, addresses: true, compare };
+            let weights = RandomWeights(3);
+            let mut model = build_checked::<T>(&module, &registry, mode, &[4], 8, weights, checks);
+            match (model.submit(&step), compare) {
+                (Ok(_), false) | (Err(ModelError::ReplayDiffers { .. }), true) => {}
+                (found, _) => panic!("{} {mode:?}, compare {compare}: {found:?}", T::NAME),
+            }
+        }
+    }
+}

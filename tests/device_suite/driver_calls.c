@@ -1,0 +1,114 @@
+// Counts calls from outside of the program: loaded before everything else, it hands out its own
+// functions where the program looks up those of the driver and the compiler, and passes each call on.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+void *__libc_malloc(size_t);
+void *__libc_calloc(size_t, size_t);
+void *__libc_realloc(void *, size_t);
+
+// Allocations of the host by the thread that asks.
+static __thread long allocations __attribute__((tls_model("initial-exec")));
+
+void *malloc(size_t n) { allocations++; return __libc_malloc(n); }
+void *calloc(size_t n, size_t of) { allocations++; return __libc_calloc(n, of); }
+void *realloc(void *p, size_t n) { allocations++; return __libc_realloc(p, n); }
+
+typedef long (*function)(long, long, long, long, long, long);
+
+#define PASSED(X)                                                                              \
+  X(cuMemAlloc_v2) X(cuMemAllocAsync) X(cuMemCreate) X(cuMemMap) X(cuMemUnmap)                 \
+  X(cuMemAddressReserve) X(cuMemHostAlloc) X(cuMemFree_v2) X(cuModuleLoadData)                 \
+  X(cuModuleGetFunction) X(cuFuncLoad) X(cuCtxSynchronize) X(cuEventSynchronize)               \
+  X(cuEventCreate) X(cuEventRecord) X(cuMemcpyHtoDAsync_v2) X(cuMemcpy2DAsync_v2)              \
+  X(cuMemcpyDtoHAsync_v2) X(cuLaunchKernelEx) X(cuGraphLaunch) X(nvrtcCompileProgram)
+#define EACH(X)                                                                                \
+  PASSED(X) X(cuStreamSynchronize) X(cuStreamBeginCapture_v2) X(cuGraphInstantiateWithFlags)
+
+#define DEFINE(name)                                                                           \
+  static long count_##name;                                                                    \
+  static long call_##name(long a, long b, long c, long d, long e, long f) {                    \
+    __atomic_fetch_add(&count_##name, 1, __ATOMIC_RELAXED);                                    \
+    return around_##name(a, b, c, d, e, f);                                                    \
+  }
+
+// What is done in place of a call: the call, but for what is timed.
+#define AROUND(name)                                                                           \
+  static function real_##name;                                                                 \
+  static long around_##name(long a, long b, long c, long d, long e, long f)
+#define PASS(name) AROUND(name) { return real_##name(a, b, c, d, e, f); }
+PASSED(PASS)
+
+AROUND(cuStreamSynchronize) { return real_cuStreamSynchronize(a, b, c, d, e, f); }
+
+static long stream;
+AROUND(cuStreamBeginCapture_v2) {
+  stream = a;
+  return real_cuStreamBeginCapture_v2(a, b, c, d, e, f);
+}
+
+// Where PIECEWISE_TIME_GRAPHS is set, a graph that was made executable is also updated in place by
+// the graph that it was made from, and both are timed, each with the upload that it needs.
+static function update, upload;
+static double times[4];
+static double now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec + 1e-9 * t.tv_nsec;
+}
+AROUND(cuGraphInstantiateWithFlags) {
+  if (!getenv("PIECEWISE_TIME_GRAPHS") || !update || !upload || !real_cuStreamSynchronize) {
+    return real_cuGraphInstantiateWithFlags(a, b, c, d, e, f);
+  }
+  double began = now();
+  long status = real_cuGraphInstantiateWithFlags(a, b, c, d, e, f);
+  if ((int)status) return status;
+  long exec = *(long *)a, result[8] = {0};
+  upload(exec, stream, 0, 0, 0, 0);
+  real_cuStreamSynchronize(stream, 0, 0, 0, 0, 0);
+  double made = now();
+  status = update(exec, b, (long)result, 0, 0, 0);
+  upload(exec, stream, 0, 0, 0, 0);
+  real_cuStreamSynchronize(stream, 0, 0, 0, 0, 0);
+  times[0] += 1;
+  times[1] += made - began;
+  times[2] += now() - made;
+  times[3] += (int)status != 0;
+  return 0;
+}
+EACH(DEFINE)
+
+void *dlsym(void *library, const char *name) {
+  static void *(*real)(void *, const char *);
+  if (!real) real = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
+  if (!real) real = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
+  void *found = real(library, name);
+#define LOOK_UP(known)                                                                         \
+  if (found && !strcmp(name, #known)) {                                                        \
+    real_##known = (function)found;                                                            \
+    return (void *)call_##known;                                                               \
+  }
+  if (found && !strcmp(name, "cuGraphInstantiateWithFlags")) {
+    update = (function)real(library, "cuGraphExecUpdate_v2");
+    upload = (function)real(library, "cuGraphUpload");
+  }
+  EACH(LOOK_UP)
+  return found;
+}
+
+// How often a function was called; -1 of one that is not counted.
+long piecewise_calls(const char *name) {
+#define COUNT(known) if (!strcmp(name, #known)) return __atomic_load_n(&count_##known, __ATOMIC_RELAXED);
+  EACH(COUNT)
+  return -1;
+}
+
+// Graphs that were timed, seconds to make them executable, seconds to update them, and how many the
+// driver would not update.
+void piecewise_graph_times(double *to) { memcpy(to, times, sizeof times); }
+
+long piecewise_allocations(void) { return allocations; }

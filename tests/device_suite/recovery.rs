@@ -1,0 +1,159 @@
+//! A failure at every capture, replay, launch and wait: every request ends with the tokens that it
+//! ends with where nothing fails, a sequence's state takes each token once, other graphs stay, what
+//! happened is counted, and what was lost is captured again.
+
+use crate::host_kernel::HostKernel;
+use crate::slot_model::{SLOTS, SlotSetup, ids_of, request};
+use crate::target::{Breakable, Breaks, Cuda, SimulatedCuda, Strike, Target, in_own_process};
+use piecewise_backend::cpu::{FaultKind, FaultPoint};
+use piecewise_backend::device::Device;
+use piecewise_ir::testing::soak;
+use piecewise_runtime::engine::{BatchingEngine, Engine};
+use piecewise_runtime::mode::GraphMode;
+use piecewise_runtime::model::{CaptureWhen, Checks, OnCaptureFailure};
+use piecewise_runtime::stats::Statistics;
+
+/// Every way in which something fails.
+const STRIKES: [(FaultPoint, FaultKind); 15] = [
+    (FaultPoint::Capture, FaultKind::Refused),
+    (FaultPoint::Capture, FaultKind::OutOfMemory),
+    (FaultPoint::Capture, FaultKind::BrokenCapture),
+    (FaultPoint::Capture, FaultKind::Asynchronous),
+    (FaultPoint::Capture, FaultKind::Sticky),
+    (FaultPoint::Replay, FaultKind::Refused),
+    (FaultPoint::Replay, FaultKind::OutOfMemory),
+    (FaultPoint::Replay, FaultKind::Asynchronous),
+    (FaultPoint::Replay, FaultKind::Sticky),
+    (FaultPoint::Launch, FaultKind::Refused),
+    (FaultPoint::Launch, FaultKind::OutOfMemory),
+    (FaultPoint::Launch, FaultKind::Asynchronous),
+    (FaultPoint::Launch, FaultKind::Sticky),
+    (FaultPoint::Wait, FaultKind::Asynchronous),
+    (FaultPoint::Wait, FaultKind::Sticky),
+];
+
+/// The tokens of requests that arrive while others run.
+fn serve<D: Device>(engine: &mut BatchingEngine<D>) -> Vec<Vec<u32>> {
+    let mut events = Vec::new();
+    let mut ids = Vec::new();
+    for number in 0..6 {
+        ids.push(engine.add(request(number)).unwrap());
+        engine.step(&mut events).unwrap();
+    }
+    engine.run(&mut events).unwrap();
+    assert_eq!(engine.slots().free_slots() as u64, SLOTS);
+    let mut tokens = ids_of(&events);
+    ids.iter().map(|id| tokens.remove(id).unwrap_or_default()).collect()
+}
+
+fn setup<T: Target>(mode: GraphMode, point: FaultPoint) -> SlotSetup {
+    // Captures fail in the middle of steps where the first step that wants one makes it.
+    let capture = match point {
+        FaultPoint::Capture => CaptureWhen::Lazy,
+        _ => CaptureWhen::Startup,
+    };
+    // Where kernels do nothing, poison would be read back.
+    let poison = T::NAME != SimulatedCuda::NAME;
+    SlotSetup {
+        capture,
+        on_capture_failure: OnCaptureFailure::Launch,
+        strict: false,
+        checks: Checks { poison, addresses: true, compare: false },
+        ..SlotSetup::checked(mode)
+    }
+}
+
+/// The tokens where the failure strikes, or nothing where so many calls don't come.
+fn struck<T: Breakable>(mode: GraphMode, strike: Strike, expected: &[Vec<u32>]) -> bool {
+    let registry = SlotSetup::registry();
+    let (device, compiler, breaks) = T::breakable(&registry);
+    let mut engine = setup::<T>(mode, strike.point).engine_on::<T>(&registry, device, &*compiler);
+    let graphs = engine.captured_graphs();
+    let case = format!("{} {mode:?} {strike:?}", T::NAME);
+    breaks.plan(strike);
+    assert_eq!(serve(&mut engine), expected, "{case}");
+    if !breaks.has_struck() {
+        return false;
+    }
+    let stats = engine.statistics().clone();
+    let is_refused = matches!(
+        strike.kind,
+        FaultKind::Refused | FaultKind::OutOfMemory | FaultKind::BrokenCapture
+    );
+    let at = |point| u64::from(is_refused && strike.point == point);
+    let found = [stats.capture_failures, stats.refused_replays, engine.retried_steps()];
+    let points = [FaultPoint::Capture, FaultPoint::Replay, FaultPoint::Launch];
+    assert_eq!(found, points.map(at), "{case}");
+    assert_eq!(stats.recoveries, u64::from(!is_refused), "{case}");
+    assert_eq!(stats.misses["replay_refused"], at(FaultPoint::Replay), "{case}");
+    if strike.point != FaultPoint::Capture {
+        let left = engine.captured_graphs() as u64;
+        assert!(left + at(FaultPoint::Replay) >= graphs as u64, "others' graphs stay: {case}");
+    }
+    // What the same requests want is captured again, and nothing falls back any more.
+    assert_eq!(serve(&mut engine), expected, "{case}");
+    let again = engine.statistics();
+    assert_eq!(again.recoveries, stats.recoveries, "{case}");
+    let missed = |stats: &Statistics| stats.misses() - stats.misses[Statistics::LAUNCHED_BY_MODE];
+    assert_eq!(missed(again), missed(&stats), "{case}");
+    assert_eq!(again.hits() + again.misses(), again.steps, "{case}");
+    assert!(mode == GraphMode::None || again.hits() > stats.hits(), "{case}");
+    true
+}
+
+/// Every failure at some calls, or at all of them in a long run.
+pub(crate) fn no_failure_loses_a_request<T: Breakable>(test: &str) {
+    let body = || {
+        let setup = setup::<T>(GraphMode::None, FaultPoint::Launch);
+        let expected = serve(&mut setup.engine::<T>());
+        let mut count = 0;
+        for mode in [GraphMode::None, GraphMode::Piecewise, GraphMode::Full] {
+            for (point, kind) in STRIKES {
+                let all = 0..if soak(1) > 1 { u32::MAX } else { 0 };
+                for after in all.chain(T::AFTER.iter().copied()) {
+                    if !struck::<T>(mode, Strike { point, kind, after }, &expected) {
+                        break;
+                    }
+                    count += 1;
+                }
+            }
+        }
+        assert!(count > 8 * T::AFTER.len(), "only {count} failures struck");
+        println!("{}: {count} failures in turn lost no request", T::NAME);
+    };
+    match T::IS_SHARED {
+        true => in_own_process(test, body),
+        false => body(),
+    }
+}
+
+/// A kernel that writes where nothing is: from then on the driver refuses everything.
+#[test]
+fn cuda_goes_on_after_an_illegal_address() {
+    const CRASH: &str = "extern \"C\" __global__ void crash(int *p) { *p = 1; }";
+    if !Cuda::is_there() {
+        return;
+    }
+    in_own_process("recovery::cuda_goes_on_after_an_illegal_address", || {
+        let crash = HostKernel::load(CRASH, "crash").unwrap();
+        let mut engine = setup::<Cuda>(GraphMode::Full, FaultPoint::Launch).engine::<Cuda>();
+        let expected = serve(&mut engine);
+        let free = engine.model().device().free_bytes();
+        let mut events = Vec::new();
+        let ids = [1, 2].map(|number| engine.add(request(number)).unwrap());
+        for _ in 0..4 {
+            engine.step(&mut events).unwrap();
+        }
+        crash.launch(0, 1, 1, &mut [8]).unwrap();
+        let started = std::time::Instant::now();
+        engine.run(&mut events).unwrap();
+        let time = started.elapsed();
+        assert_eq!(engine.statistics().recoveries, 1);
+        let tokens = ids_of(&events);
+        assert_eq!(ids.map(|id| tokens[&id].clone()), [1, 2].map(|n| expected[n].clone()));
+        let after = engine.model().device().free_bytes();
+        assert!(after + (64 << 20) > free, "{free} bytes were free, {after} are");
+        assert_eq!(serve(&mut engine), expected);
+        println!("cuda: opened anew after an illegal address; the requests took {time:?} more");
+    });
+}
