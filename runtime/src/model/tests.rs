@@ -668,6 +668,7 @@ fn check_addresses_names_inputs_that_disagree_about_pages() {
         slot: None,
         rows: ChunkRows::Last,
         entry: None,
+        values: &[],
         sampling: Sampling::default(),
         values: &[],
     });
