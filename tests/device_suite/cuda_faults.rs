@@ -103,12 +103,13 @@ fn a_launch_that_fails_is_named_and_the_next_step_is_right() {
         // Above every captured size, so that pieces are launched; or within one.
         let tokens = if call == "cuGraphLaunch" { 3 } else { 20 };
         let mut turn = Turn { sequence: 0, tokens, rows: ChunkRows::Last, feedback: false };
-        let mut failed = None;
+        let (mut failed, mut fallbacks) = (None, Vec::new());
         for _ in 0..2 {
             failed = try_step(&mut model, &sequences.fill(&[turn], &mut Rng::new(1))).err();
             if failed.is_some() {
                 break;
             }
+            fallbacks.push(model.last_step().unwrap().fallback);
             turn.tokens = 1;
         }
         match failed {
@@ -117,8 +118,8 @@ fn a_launch_that_fails_is_named_and_the_next_step_is_right() {
                 assert!(call == "cuLaunchKernelEx" && error.contains("a planned fault"), "{error}");
             }
             None => {
-                let fallback = model.last_step().unwrap().fallback;
-                assert_eq!(fallback, Some(FallbackReason::ReplayRefused), "{call}");
+                let refused = fallbacks.contains(&Some(FallbackReason::ReplayRefused));
+                assert!(refused, "{call}: {fallbacks:?}");
             }
         }
         faults.clear();

@@ -617,8 +617,12 @@ impl Device for CudaDevice {
         if !self.context.is_lost() {
             driver.reset_context(self.options.ordinal).map_err(|e| failed(e.to_string()))?;
         }
-        let context = Context::retain(driver.clone(), self.options.ordinal)
-            .map_err(|e| failed(e.to_string()))?;
+        let context = Context::retain(driver.clone(), self.options.ordinal).map_err(|e| {
+            failed(format!(
+                "{e}; where the driver keeps an error for the life of the process, as it does \
+                 after an illegal address, start the program again"
+            ))
+        })?;
         let lt = self.lt.clone();
         if let Some(lt) = &lt {
             lock(lt).reopen(&context).map_err(|e| failed(e.to_string()))?;

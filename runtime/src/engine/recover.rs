@@ -60,16 +60,6 @@ impl<D: Device> BatchingEngine<D> {
             sequence.pending = 0;
             self.entries.extend(sequence.entry.take());
         }
-        // Rows that stood for tokens are lost with the device, and requests that need them.
-        let lost = self.sequences.iter().filter(|(_, sequence)| !sequence.rows.is_empty());
-        let lost = Vec::from_iter(lost.map(|(id, _)| *id));
-        for id in lost {
-            tracing::warn!("request {id} is dropped: its rows were on the device that was lost");
-            self.sequences.remove(&id);
-            self.waiting.retain(|&other| other != id);
-            self.kept.retain(|&other| other != id);
-        }
-        self.embeddings.forget_all();
         self.model.recover()?;
         let (graph, memory) = (self.model.module().graph(), self.model.memory());
         self.embeddings.lose(graph, memory);

@@ -191,13 +191,6 @@ impl EmbeddingPool {
         Ok(())
     }
 
-    /// Forgets every row: what they held is lost.
-    pub(crate) fn forget_all(&mut self) {
-        for (_, held) in std::mem::take(&mut self.held) {
-            self.free.extend(held.rows);
-        }
-    }
-
     /// How many rows are free.
     pub(crate) fn free_rows(&self) -> u64 {
         self.free.len() as u64

@@ -670,7 +670,6 @@ fn check_addresses_names_inputs_that_disagree_about_pages() {
         entry: None,
         values: &[],
         sampling: Sampling::default(),
-        values: &[],
     });
     let view = batch.view().unwrap();
     let data = view.data();
