@@ -1,7 +1,7 @@
 //! Products of few rows through a ring: that they compile, and what they compute on the host.
 
-use crate::cuda_tiles::{After, linear, region};
-use crate::emulate::{Case, Rng, available, emulate, fill, floats};
+use crate::cuda_tiles::{After, Shape, hold_product, linear, region};
+use crate::emulate::{Rng, available};
 use crate::nvrtc::Nvrtc;
 use piecewise_ir::dtype::DType::{self, BF16, F16, F32};
 use piecewise_kernels::cuda::{AfterProduct, LaunchRecipe, OperandRole, PRELUDE, RING_ROWS};
@@ -58,42 +58,8 @@ fn rings_of_every_shape_hold_what_the_product_is() {
         (After::Sum, BF16, 40, 7, 8, 4160),
     ];
     for (at, (after, dtype, columns, real, size, depth)) in cases.into_iter().enumerate() {
-        let made = if after == After::Gate { columns / 2 } else { columns };
-        let mut args = vec![
-            fill(dtype, size * depth, &mut r),
-            fill(dtype, columns * depth, &mut r),
-            fill(dtype, size * made, &mut r),
-            vec![0x5a; size * made * 2],
-        ];
-        // Padding that would spoil every sum.
-        args[0][real * depth * 2..].fill(0xff);
-        let [x, w, other] = [0, 1, 2].map(|i| floats(dtype, &args[i]));
-        if after != After::Sum {
-            args.remove(2);
-        }
-        let result = args.len() - 1;
-        let case = Case {
-            launches: vec![kernel(size, after, dtype, depth as u64, columns as u64)],
-            args,
-            sizes: vec![size as u64],
-            counts: vec![real as i32],
-            scratch: 256,
-        };
-        let got = emulate(&format!("ring_{at}"), &case).swap_remove(result);
-        assert!(got[real * made * 2..].iter().all(|&b| b == 0x5a), "{at} wrote padding");
-        let product = |m: usize, n: usize| -> f64 {
-            dtype.round((0..depth).map(|k| x[m * depth + k] * w[n * depth + k]).sum())
-        };
-        for (i, found) in floats(dtype, &got[..real * made * 2]).into_iter().enumerate() {
-            let (m, n) = (i / made, i % made);
-            let a = product(m, n);
-            let due = match after {
-                After::Nothing => a,
-                After::Sum => a + other[i],
-                After::Gate => a / (1.0 + (-a).exp()) * product(m, n + made),
-            };
-            let close = (found - due).abs() <= 3e-2 * due.abs().max(1.0);
-            assert!(close, "{at}: {m}, {n}: {found}, {due}");
-        }
+        let recipe = kernel(size, after, dtype, depth as u64, columns as u64);
+        let shape = Shape { columns, real, size, depth };
+        hold_product(&format!("ring_{at}"), recipe, (after, dtype), shape, 3e-2, &mut r);
     }
 }

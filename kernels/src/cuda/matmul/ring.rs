@@ -1,9 +1,8 @@
 //! Products of few rows on Hopper, alone and with the region after them.
 
 use super::{AfterProduct, MatMulSpec, options};
-use crate::cuda::recipe::{GridAxis, LaunchRecipe, Param, TensorBoxes};
+use crate::cuda::recipe::{GridAxis, LaunchRecipe};
 use crate::lower::LowerError;
-use piecewise_ir::dim::Dim;
 use std::fmt::Write;
 
 /// The most rows that the kernel takes.
@@ -99,16 +98,8 @@ impl MatMulSpec {
         text.push_str(include_str!("../hopper.cuh"));
         text.push_str(&finish.text);
         text.push_str(include_str!("ring.cu"));
-        let box_slices = shape.slices as u32;
-        let boxes = |arg: u32, rows: &Dim, box_rows: u64| {
-            let (dtype, columns) = (self.types[arg as usize], self.depth);
-            let (rows, box_rows) = (rows.clone(), box_rows as u32);
-            Param::TensorMap(TensorBoxes { arg, dtype, rows, columns, box_rows, box_slices })
-        };
-        let x = boxes(0, &self.rows, shape.rows);
-        let w = [8, 16, 32].map(|rows| boxes(1, &Dim::constant(self.columns), rows));
-        let arguments = (0..finish.arguments as u32).map(|i| Param::Arg(2 + i));
-        let rest = self.row_params()?.into_iter().filter(|p| !matches!(p, Param::Arg(_)));
+        let of_w = [8, 16, 32].map(|rows| self.boxes(1, rows, shape.slices));
+        let maps = [self.boxes(0, shape.rows, shape.slices)].into_iter().chain(of_w);
         Ok(LaunchRecipe {
             source: text,
             entry: "matmul".to_owned(),
@@ -122,7 +113,7 @@ impl MatMulSpec {
             cluster: [1; 3],
             static_shared: 256,
             dynamic_shared: (shape.ring_bytes() + ALIGNED + shape.sums_bytes()) as u32,
-            params: [x].into_iter().chain(w).chain(arguments).chain(rest).collect(),
+            params: self.box_params(maps, &finish)?,
             programmatic: true,
             ahead: vec![1],
         })

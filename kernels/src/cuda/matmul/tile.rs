@@ -18,7 +18,7 @@ const THREADS: u32 = 384;
 /// Neighbours that copy for each other.
 const CLUSTER: u32 = 2;
 /// Rows of w that are copied at a time.
-const LINES: u32 = 64;
+const LINES: u64 = 64;
 
 impl MatMulSpec {
     /// Whether [`Self::tile_kernel`] takes it: x, w and y are of one 16-bit dtype, w is a weight
@@ -43,6 +43,25 @@ impl MatMulSpec {
         let Some(after) = after else { return Ok(Finish::store(self.types[2])) };
         self.check_rows(after.region)?;
         Finish::of(after.region, after.product, self.columns)
+    }
+
+    /// A map of x (argument 0) or w (1), of which a box has so many rows and slices.
+    pub(super) fn boxes(&self, arg: u32, box_rows: u64, box_slices: u64) -> Param {
+        let rows = if arg == 0 { self.rows.clone() } else { Dim::constant(self.columns) };
+        let (box_rows, box_slices) = (box_rows as u32, box_slices as u32);
+        let (dtype, columns) = (self.types[arg as usize], self.depth);
+        Param::TensorMap(TensorBoxes { arg, dtype, rows, columns, box_rows, box_slices })
+    }
+
+    /// The parameters of a kernel that copies boxes: maps, what the finish takes, counts and sizes.
+    pub(super) fn box_params(
+        &self,
+        maps: impl IntoIterator<Item = Param>,
+        finish: &Finish,
+    ) -> Result<Vec<Param>, LowerError> {
+        let arguments = (0..finish.arguments as u32).map(|i| Param::Arg(2 + i));
+        let rest = self.row_params()?.into_iter().filter(|p| !matches!(p, Param::Arg(_)));
+        Ok(maps.into_iter().chain(arguments).chain(rest).collect())
     }
 
     /// The kernel of compute capability 9.0 whose work follows from the true rows: the same for
@@ -75,16 +94,8 @@ impl MatMulSpec {
         }
         text.push_str(&finish.text);
         text.push_str(include_str!("tile.cu"));
-        let boxes = |arg: u32, rows: &Dim, box_rows: u32| {
-            let (dtype, columns) = (self.types[arg as usize], self.depth);
-            let (rows, box_slices) = (rows.clone(), 1);
-            Param::TensorMap(TensorBoxes { arg, dtype, rows, columns, box_rows, box_slices })
-        };
-        let of_x = HEIGHTS.map(|height| boxes(0, &self.rows, height as u32 / CLUSTER));
-        let of_w = boxes(1, &Dim::constant(self.columns), LINES);
-        let maps = of_x.into_iter().chain([of_w]);
-        let arguments = (0..finish.arguments as u32).map(|i| Param::Arg(2 + i));
-        let rest = self.row_params()?.into_iter().filter(|p| !matches!(p, Param::Arg(_)));
+        let of_x = HEIGHTS.map(|height| self.boxes(0, height / u64::from(CLUSTER), 1));
+        let maps = of_x.into_iter().chain([self.boxes(1, LINES, 1)]);
         Ok(LaunchRecipe {
             source: text,
             entry: "matmul".to_owned(),
@@ -98,7 +109,7 @@ impl MatMulSpec {
             cluster: [CLUSTER, 1, 1],
             static_shared: 128,
             dynamic_shared: SHARED_BYTES,
-            params: maps.chain(arguments).chain(rest).collect(),
+            params: self.box_params(maps, &finish)?,
             programmatic: true,
             ahead: vec![1],
         })
