@@ -1,0 +1,227 @@
+//! When graphs are captured, and what becomes of them when something fails.
+
+use super::*;
+
+#[test]
+fn graphs_are_captured_largest_first() {
+    let mut model = Setup::default().build().unwrap();
+    let captured = model.recapture(GraphMode::FullAndPiecewise, &mut |_| {}).unwrap();
+    for kind in [GraphKind::Full, GraphKind::Tokens, GraphKind::Rows] {
+        let of_kind = captured.iter().filter(|graph| graph.kind == kind);
+        let sizes: Vec<u64> = of_kind.map(|graph| graph.size.rows()).collect();
+        assert!(sizes.is_sorted_by(|a, b| a >= b), "{kind:?}: {sizes:?}");
+        assert!(sizes.len() > 1 || kind == GraphKind::Rows, "{kind:?}: {sizes:?}");
+    }
+}
+
+#[test]
+fn a_failed_capture_is_an_error_or_a_counted_fallback() {
+    let setup = Setup::default();
+    setup.faults.failing_captures.store(1, Ordering::Relaxed);
+    assert!(matches!(setup.build(), Err(ModelError::Device(_))));
+
+    let setup = Setup { on_capture_failure: OnCaptureFailure::Launch, ..Setup::default() };
+    setup.faults.failing_captures.store(u64::MAX, Ordering::Relaxed);
+    let mut model = setup.build().unwrap();
+    assert_eq!((model.captured_graphs(), model.statistics().captures), (0, 0));
+    let ticket = submit(&mut model, &[4, 5, 6]).unwrap();
+    assert_eq!(sampled(&mut model, &ticket), expected(&[4, 5, 6]));
+    assert_eq!(model.last_step().unwrap().fallback, Some(FallbackReason::NotCaptured));
+    for _ in 0..2 {
+        model.capture_all(OnCaptureFailure::Launch, &mut |_| {}).unwrap();
+    }
+    setup.faults.failing_captures.store(0, Ordering::Relaxed);
+    model.capture_all(OnCaptureFailure::Launch, &mut |_| {}).unwrap();
+    assert_eq!(model.captured_graphs(), 0, "disabled after three failures in a row");
+    let all = model.enable_graphs().unwrap();
+    assert!(all > 0);
+    submit(&mut model, &[4, 5, 6]).unwrap();
+    assert_eq!(model.last_step().unwrap().mode, StepMode::Piecewise);
+    model.invalidate_graphs();
+    assert_eq!(model.captured_graphs(), 0);
+    model.capture_all(OnCaptureFailure::Error, &mut |_| {}).unwrap();
+    assert_eq!(model.captured_graphs(), all);
+}
+
+#[test]
+fn lazy_capture_captures_what_the_step_needs_once() {
+    let mut model = Setup { capture: CaptureWhen::Lazy, ..Setup::default() }.build().unwrap();
+    assert_eq!(model.statistics().captures, 0);
+    for _ in 0..2 {
+        let ticket = submit(&mut model, &[4, 5, 6]).unwrap();
+        assert_eq!(sampled(&mut model, &ticket), expected(&[4, 5, 6]));
+        assert_eq!(model.last_step().unwrap().mode, StepMode::Piecewise);
+        assert_eq!(model.statistics().captures, 2);
+    }
+    submit(&mut model, &[4]).unwrap();
+    assert_eq!(model.last_step().unwrap().mode, StepMode::Full);
+    assert_eq!(model.statistics().captures, 3);
+}
+
+/// A step of three tokens at each graph that is refused in its turn: the tokens are right, the graph
+/// is launched from there on and captured again by the next step that wants it, the others stay.
+#[test]
+fn a_refused_replay_is_launched_and_captured_again() {
+    for mode in [GraphMode::Piecewise, GraphMode::Full] {
+        let setup = Setup { mode, ..Setup::default() };
+        let graphs = if mode == GraphMode::Full { 1 } else { 2 };
+        for refused in 1..=graphs {
+            let mut model = setup.build().unwrap();
+            let all = model.captured_graphs();
+            setup.faults.failing_replay.store(refused, Ordering::Relaxed);
+            let ticket = submit(&mut model, &[4, 5, 6]).unwrap();
+            assert_eq!(sampled(&mut model, &ticket), expected(&[4, 5, 6]));
+            let report = model.last_step().unwrap();
+            assert_eq!(report.fallback, Some(FallbackReason::ReplayRefused));
+            assert_eq!(report.mode, StepMode::None);
+            assert_eq!(model.captured_graphs(), all - 1, "the others stay");
+            let stale = model.graphs().into_iter().find(|g| g.state == GraphState::Stale).unwrap();
+            assert_eq!((stale.counts.failures, stale.counts.captures), (1, 1));
+            let ticket = submit(&mut model, &[4, 5, 6]).unwrap();
+            assert_eq!(sampled(&mut model, &ticket), expected(&[4, 5, 6]));
+            assert_eq!(model.last_step().unwrap().mode, mode.mixed());
+            assert_eq!(model.captured_graphs(), all);
+            let stats = model.statistics();
+            assert_eq!((stats.refused_replays, stats.recaptures), (1, 1));
+            assert_eq!(stats.misses["replay_refused"], 1);
+            let again = model.graphs().into_iter().find(|g| g.key == stale.key).unwrap();
+            assert_eq!((again.state, again.counts.recaptures), (GraphState::Ready, 1));
+            assert_eq!((again.counts.launches, again.counts.misses), (1, 1));
+        }
+        setup.faults.failing_replay.store(1, Ordering::Relaxed);
+        let error = submit(&mut Setup { strict: true, ..setup }.build().unwrap(), &[4]);
+        assert!(matches!(error, Err(ModelError::Device(DeviceError::Refused { .. }))), "{error:?}");
+    }
+}
+
+#[test]
+fn a_graph_that_is_refused_three_times_in_a_row_is_disabled() {
+    let setup = Setup { mode: GraphMode::Full, ..Setup::default() };
+    let mut model = setup.build().unwrap();
+    for refusals in 1..=5 {
+        setup.faults.failing_replay.store(1, Ordering::Relaxed);
+        let ticket = submit(&mut model, &[4, 5, 6]).unwrap();
+        assert_eq!(sampled(&mut model, &ticket), expected(&[4, 5, 6]));
+        let fallback = model.last_step().unwrap().fallback.unwrap();
+        let reason = match refusals {
+            ..=3 => FallbackReason::ReplayRefused,
+            _ => FallbackReason::NotCaptured,
+        };
+        assert_eq!(fallback, reason, "{refusals}");
+    }
+    assert_eq!(model.statistics().refused_replays, 3);
+    setup.faults.failing_replay.store(0, Ordering::Relaxed);
+    model.enable_graphs().unwrap();
+    submit(&mut model, &[4, 5, 6]).unwrap();
+    assert_eq!(model.last_step().unwrap().mode, StepMode::Full);
+}
+
+/// Dropped graphs come back as steps want them, each once.
+#[test]
+fn invalidated_graphs_are_captured_again_by_the_steps_that_want_them() {
+    let mut model = Setup { mode: GraphMode::Full, ..Setup::default() }.build().unwrap();
+    let all = model.captured_graphs();
+    model.invalidate_graphs();
+    for _ in 0..2 {
+        let ticket = submit(&mut model, &[4, 5, 6]).unwrap();
+        assert_eq!(sampled(&mut model, &ticket), expected(&[4, 5, 6]));
+        assert_eq!(model.last_step().unwrap().mode, StepMode::Full);
+        assert_eq!((model.captured_graphs(), model.statistics().recaptures), (1, 1));
+    }
+    model.capture_all(OnCaptureFailure::Error, &mut |_| {}).unwrap();
+    assert_eq!(
+        (model.captured_graphs() as u64, all as u64),
+        (all as u64, model.statistics().recaptures)
+    );
+}
+
+#[test]
+fn background_capture_takes_what_steps_want_first_and_then_all() {
+    let lazy = Setup { capture: CaptureWhen::Background, ..Setup::default() };
+    let mut model = lazy.build().unwrap();
+    assert_eq!(model.statistics().captures, 0);
+    // A graph that is wanted comes before larger ones that are not.
+    model.graphs.slot_mut(GraphKey::Full(model.dispatcher.full_decode(1, 1))).unwrap().miss();
+    assert!(model.capture_next().unwrap());
+    let ready: Vec<_> =
+        model.graphs().into_iter().filter(|g| g.state == GraphState::Ready).collect();
+    assert_eq!(ready.len(), 1);
+    assert_eq!(ready[0].key, GraphKey::Full(model.dispatcher.full_decode(1, 1)));
+    let all = Setup::default().build().unwrap().captured_graphs();
+    let mut launched = 0;
+    for _ in 0..2000 {
+        let ticket = submit(&mut model, &[4, 5, 6]).unwrap();
+        assert_eq!(sampled(&mut model, &ticket), expected(&[4, 5, 6]));
+        launched += u32::from(model.last_step().unwrap().mode == StepMode::None);
+    }
+    assert!((1..2000).contains(&launched), "{launched}");
+    while model.capture_next().unwrap() {}
+    assert_eq!(model.captured_graphs(), all);
+    // A failure is counted, and never one of the step.
+    model.invalidate_graphs();
+    lazy.faults.failing_captures.store(u64::MAX, Ordering::Relaxed);
+    for _ in 0..600 {
+        let ticket = submit(&mut model, &[4, 5, 6]).unwrap();
+        assert_eq!(sampled(&mut model, &ticket), expected(&[4, 5, 6]));
+    }
+    assert!(model.statistics().capture_failures > 0);
+}
+
+#[test]
+fn a_lost_device_is_opened_anew_and_everything_on_it_made_again() {
+    for capture in [CaptureWhen::Startup, CaptureWhen::Lazy, CaptureWhen::Background] {
+        let setup = Setup { capture, ..Setup::default() };
+        let mut model = setup.build().unwrap();
+        let before = model.captured_graphs();
+        let ticket = submit(&mut model, &[4, 5, 6]).unwrap();
+        setup.faults.losing_wait.store(1, Ordering::Relaxed);
+        assert!(model.read(&ticket).unwrap_err().is_lost());
+        assert!(submit(&mut model, &[4]).unwrap_err().is_lost());
+        setup.faults.failing_reopens.store(1, Ordering::Relaxed);
+        assert!(model.recover().unwrap_err().is_lost());
+        assert!(model.is_lost());
+        assert!(matches!(submit(&mut model, &[4]), Err(ModelError::Lost)));
+        model.recover().unwrap();
+        assert!(!model.is_lost());
+        assert!(matches!(model.read(&ticket), Err(ModelError::Expired { .. })));
+        assert_eq!(model.captured_graphs(), before);
+        for _ in 0..3 {
+            let ticket = submit(&mut model, &[4, 5, 6]).unwrap();
+            assert_eq!(sampled(&mut model, &ticket), expected(&[4, 5, 6]));
+        }
+        assert_eq!(model.statistics().recoveries, 1);
+    }
+}
+
+/// An op is two launches of the fake compiler, and one of the fake device.
+#[test]
+fn the_ledger_knows_the_graphs_before_they_are_captured() {
+    for mode in GraphMode::ALL {
+        let model = Setup { mode, ..Setup::default() }.build().unwrap();
+        let launches: u64 =
+            model.ready_graphs().map(|g| model.device().graph_shape(g).launches).sum();
+        let expected = ((model.captured_graphs() as u64) << 20) + 2 * launches;
+        assert_eq!(model.memory().ledger.graphs, expected, "{}", mode.name());
+        assert_eq!(model.memory().ledger.pinned, model.device().pinned_bytes(), "{}", mode.name());
+    }
+}
+
+/// A specialized size serves steps of exactly so many tokens, and the first captures it.
+#[test]
+fn a_specialized_size_is_captured_by_the_first_step_of_its_tokens() {
+    let mut setup = Setup { mode: GraphMode::Full, ..Setup::default() };
+    setup.rules.specialized = vec![3];
+    let mut model = setup.build().unwrap();
+    let at_start = model.captured_graphs();
+    for (ids, size) in [(&[4, 5][..], 2), (&[4, 5, 6], 3), (&[4, 5, 6], 3), (&[1, 2, 3, 4], 4)] {
+        let ticket = submit(&mut model, ids).unwrap();
+        assert_eq!(sampled(&mut model, &ticket), expected(ids));
+        let report = model.last_step().unwrap();
+        assert_eq!((report.mode, report.sizes.tokens.rows()), (StepMode::Full, size), "{ids:?}");
+    }
+    assert_eq!(model.captured_graphs(), at_start + 1);
+    setup.rules.launched = vec![3];
+    let mut model = Setup { strict: true, ..setup }.build().unwrap();
+    submit(&mut model, &[4, 5, 6]).unwrap();
+    assert_eq!(model.last_step().unwrap().fallback, Some(FallbackReason::LaunchedSize));
+}
