@@ -15,7 +15,8 @@ fn allowed() -> BTreeMap<&'static str, &'static [&'static str]> {
         ("source-digest", &[]),
         ("runtime", &["ir", "passes", "kernels", "backend", "cache", "planner"]),
         (".", &["ir", "passes", "kernels", "backend", "cache", "planner", "runtime"]),
-        ("cli", &["ir", "passes", "kernels", "backend", "cache", "planner", "runtime"]),
+        ("server", &["kernels", "runtime"]),
+        ("cli", &["ir", "passes", "kernels", "backend", "cache", "planner", "runtime", "server"]),
     ])
 }
 
@@ -53,6 +54,7 @@ fn sources() -> Vec<PathBuf> {
         "backend/src",
         "runtime/src",
         "cache/src",
+        "server/src",
         "cli/src",
         "planner/src",
         "source-digest/src",
