@@ -95,6 +95,10 @@ pub struct RuntimeConfig {
     pub probe_capture: bool,
     /// Layers that are launched and never captured, by name: `model.layers.3`, `model.layers.3.mlp`.
     pub capture_exclude: Vec<String>,
+    /// Whether a request begins with keys and values that others computed for the same tokens, a
+    /// page at a time, as long as nothing else needs their pages. Models with states of one row a
+    /// sequence have no such cache.
+    pub prefix_cache: bool,
     /// Checks that run with every step.
     pub checks: Checks,
     /// Seconds after which a line is logged about the steps since the last one: how many replayed,
@@ -276,6 +280,7 @@ impl Default for RuntimeConfig {
             capture_attempts: 3,
             probe_capture: true,
             capture_exclude: Vec::new(),
+            prefix_cache: true,
             checks: Checks::default(),
             stats_interval_seconds: None,
             dump: DumpConfig::default(),
@@ -331,6 +336,7 @@ impl RuntimeConfig {
         "capture_attempts",
         "probe_capture",
         "capture_exclude",
+        "prefix_cache",
         "checks.poison",
         "checks.addresses",
         "checks.compare",
