@@ -309,7 +309,7 @@ impl RuntimeConfig {
     }
 
     /// Every key, those of tables with a dot, in the order in which they are shown.
-    pub const KEYS: [&'static str; 45] = [
+    pub const KEYS: [&'static str; 46] = [
         "level",
         "graph_mode",
         "splitting_ops",
