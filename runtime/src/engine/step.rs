@@ -163,7 +163,7 @@ impl<D: Device> BatchingEngine<D> {
             sequence.ids.push(id);
             sequence.pending -= 1;
             sequence.generated += 1;
-            events.push(RequestEvent::Token { request, id });
+            events.push(RequestEvent::Token { request, id, logprobs: None });
             let reason = if sequence.stops_at(id) {
                 FinishReason::Stop
             } else if sequence.generated >= sequence.max_tokens {
@@ -173,7 +173,8 @@ impl<D: Device> BatchingEngine<D> {
             };
             sequence.pending = 0;
             self.entries.extend(sequence.entry.take());
-            events.push(RequestEvent::Finished { request, reason, usage: sequence.usage() });
+            let usage = sequence.usage();
+            events.push(RequestEvent::Finished { request, reason, message: None, usage });
             self.running.retain(|&other| other != request);
             if sequence.keep {
                 self.kept.push(request);
