@@ -1,3 +1,6 @@
 //! The tests of the server as one program.
 
+mod chat_templates;
+mod generation_defaults;
+mod structured;
 mod text;
