@@ -88,7 +88,7 @@ struct Reply<'t> {
     prompt_ids: Vec<u32>,
     ids: Vec<u32>,
     text: String,
-    stream: TextStream<'t>,
+    stream: TextStream<&'t TextTokenizer>,
     finish: Option<FinishReason>,
     usage: Usage,
 }
@@ -154,6 +154,7 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
                     top_k: args.top_k,
                     top_p: args.top_p,
                     seed: args.seed.wrapping_add(i as u64),
+                    ..Sampling::default()
                 },
                 keep: turn < args.then.len(),
                 ..Request::new(prompt_ids, args.max_tokens)
@@ -271,8 +272,7 @@ fn serve(
             trace.write(engine)?;
         }
         for event in events.drain(..) {
-            let (RequestEvent::Token { request, .. } | RequestEvent::Finished { request, .. }) =
-                event;
+            let request = event.request();
             let Some((_, reply)) = replies.iter_mut().find(|(id, _)| *id == request) else {
                 continue;
             };
@@ -299,7 +299,7 @@ fn serve(
 }
 
 fn finish(args: &GenerateArgs, reply: Reply<'_>) -> anyhow::Result<()> {
-    let Reply { prompt, prompt_ids, ids, mut text, stream, finish, usage } = reply;
+    let Reply { prompt, prompt_ids, ids, mut text, mut stream, finish, usage } = reply;
     let rest = stream.finish()?;
     text.push_str(&rest);
     if args.json {

@@ -168,7 +168,7 @@ impl<D: Device> BatchingEngine<D> {
             sequence.pending -= 1;
             sequence.generated += 1;
             sequence.publish(&mut self.pool);
-            events.push(RequestEvent::Token { request, id });
+            events.push(RequestEvent::Token { request, id, logprobs: None });
             let reason = if sequence.stops_at(id) {
                 FinishReason::Stop
             } else if sequence.generated >= sequence.max_tokens {
