@@ -7,6 +7,7 @@ use super::segments::SegmentRule;
 use super::statistics::PathStatistics;
 use crate::models::encoder::{OutputRows, Values};
 use crate::session::{OutputsView, Session, SessionError};
+use rayon::prelude::*;
 use std::sync::Arc;
 
 /// Why a step has no outputs.
@@ -29,6 +30,9 @@ impl StepError {
         }
     }
 }
+
+/// Numbers whose copying several threads share, since new memory costs a thread more than the copy.
+const SHARED_WORK: usize = 1 << 20;
 
 /// Why no graph takes an item, whatever it shares a step with.
 const TOO_MANY_FRAMES: &str = "too_many_frames";
@@ -187,14 +191,20 @@ fn of_each_item<I>(
             )));
         }
         let mut rest = values;
+        let mut parts = Vec::with_capacity(items.len());
         for ((_, size), own) in items.iter().zip(&mut of_items) {
             let rows = match kind {
                 OutputRows::PerItem(_) => 1,
                 OutputRows::PerRow(_) => size.tokens as usize,
             };
             let (first, others) = rest.split_at(rows * width);
-            own.push(first.to_vec());
+            parts.push((first, own));
             rest = others;
+        }
+        let copy = |(part, own): (&[f32], &mut ItemOutputs)| own.push(part.to_vec());
+        match values.len() < SHARED_WORK {
+            true => parts.into_iter().for_each(copy),
+            false => parts.into_par_iter().for_each(copy),
         }
     }
     Ok(of_items)

@@ -7,6 +7,7 @@ use super::qwen_vl::{
 };
 use super::vision::VisionConfig;
 use super::vit::VitConfig;
+use rayon::prelude::*;
 
 /// An image or a video as its processor leaves it.
 #[derive(Clone, PartialEq, Debug)]
@@ -98,13 +99,13 @@ impl VisionConfig {
     /// Puts each of an item's outputs into raster order, frame by frame.
     pub fn assemble(&self, item: &ImageItem, outputs: &mut [Vec<f32>]) {
         let Self::QwenVl(config) = self else { return };
-        let windows = Windows::of(config, item.grid);
+        let (rows, width) = (self.raster_rows(item.grid), config.out_hidden_size);
         for output in outputs {
             let mut raster = vec![0.0; output.len()];
-            let rows = output.chunks_exact(config.out_hidden_size);
-            for (row, &place) in rows.zip(&windows.order) {
-                raster[place * row.len()..][..row.len()].copy_from_slice(row);
-            }
+            let places = raster.par_chunks_mut(width).zip(&rows);
+            places.for_each(|(place, &row)| {
+                place.copy_from_slice(&output[row as usize * width..][..width]);
+            });
             *output = raster;
         }
     }
@@ -113,13 +114,11 @@ impl VisionConfig {
 fn fill_vit(config: &VitConfig, items: &[&ImageItem]) -> Vec<(&'static str, Values)> {
     let class = usize::from(config.has_class_row());
     let rows = config.side() * config.side() + class;
-    let class_row = vec![0.0; class * config.patch_width()];
     let count = items.len();
-    let mut patches = Vec::with_capacity(count * rows * config.patch_width());
-    for item in items {
-        patches.extend_from_slice(&class_row);
-        patches.extend_from_slice(&item.patches);
-    }
+    let width = config.patch_width();
+    let mut patches = vec![0.0; count * rows * width];
+    let of_items = patches.par_chunks_mut(rows * width).zip(items);
+    of_items.for_each(|(rows, item)| rows[class * width..].copy_from_slice(&item.patches));
     vec![
         (PATCHES, Values::F32(patches)),
         ("positions", Values::I32((0..count).flat_map(|_| 0..rows as i32).collect())),
@@ -164,7 +163,8 @@ impl Windows {
 
 fn fill_qwen(config: &QwenVlConfig, items: &[&ImageItem]) -> Vec<(&'static str, Values)> {
     let (merge, block) = (config.merge_size, config.block());
-    let mut patches = Vec::with_capacity(items.iter().map(|item| item.patches.len()).sum());
+    let token = block * config.patch_width();
+    let mut tokens = Vec::new();
     let (mut rows, mut columns) = (Vec::new(), Vec::new());
     let (mut starts, mut lengths) = (Vec::new(), Vec::new());
     let (mut window_starts, mut window_lengths) = (Vec::new(), Vec::new());
@@ -182,10 +182,9 @@ fn fill_qwen(config: &QwenVlConfig, items: &[&ImageItem]) -> Vec<(&'static str, 
             starts.push((rows.len() + frame * height * width) as i32);
             lengths.push((height * width) as i32);
         }
-        let token = block * config.patch_width();
         let per_row = width / merge;
         for &place in &windows.order {
-            patches.extend_from_slice(&item.patches[place * token..][..token]);
+            tokens.push(&item.patches[place * token..][..token]);
             let (top, left) = (place / per_row % (height / merge), place % per_row);
             for patch in 0..block {
                 let (row, column) = (top * merge + patch / merge, left * merge + patch % merge);
@@ -201,6 +200,8 @@ fn fill_qwen(config: &QwenVlConfig, items: &[&ImageItem]) -> Vec<(&'static str, 
             }
         }
     }
+    let mut patches = vec![0.0; tokens.len() * token];
+    patches.par_chunks_mut(token).zip(tokens).for_each(|(to, from)| to.copy_from_slice(from));
     let firsts = (0..rows.len()).step_by(block).map(|row| row as i32).collect();
     let firsts = (block > 1).then_some((FIRSTS, Values::I32(firsts)));
     let mut inputs = vec![

@@ -360,7 +360,9 @@ impl<'b> Tower<'b, '_> {
         }
         let mut shape = weight.shape();
         shape[axis] = more.into();
-        let zeros = self.b.scalar(weight.dtype(), 0.0).broadcast_to(shape);
+        let zeros = self.b.derived_weight("zeros", |b| {
+            b.finish([b.scalar(weight.dtype(), 0.0).broadcast_to(shape)])
+        });
         self.b.concat(&[weight, zeros], axis)
     }
 
