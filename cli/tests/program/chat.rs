@@ -6,16 +6,14 @@ use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
 const MODEL: &str = "examples/tiny-qwen3";
-const FLAGS: [&str; 9] =
-    ["chat", "--model", MODEL, "--dtype", "f32", "--max-seq-len", "512", "--max-num-tokens", "64"];
+const FLAGS: [&str; 7] = ["chat", "--model", MODEL, "--dtype", "f32", "--max-num-tokens", "64"];
 
 /// A folder with a chat template that makes a text of the messages alone, so that a conversation is
 /// one text that goes on.
 fn template() -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     let file: PathBuf = folder.path().join("plain.jinja");
-    let text =
-        "{% for m in messages %}{{ m.content }}{% if m.role == 'user' %}\n{% endif %}{% endfor %}";
+    let text = "{% for m in messages %}{{ m.content }}{{ '\\n' if m.role == 'user' }}{% endfor %}";
     std::fs::write(&file, text).unwrap();
     let file = file.to_str().unwrap().to_owned();
     (folder, file)
@@ -82,7 +80,7 @@ fn commands_that_are_none_and_conversations_too_long_are_said() {
     let (_folder, file) = template();
     let (out, errors) = said("/nothing\n/help\n", &["--chat-template", &file]);
     assert!(errors.contains("there is no command /nothing") && out.contains("/reset "), "{errors}");
-    let (mut child, _cache) = start(&["--chat-template", &file]);
+    let (mut child, _cache) = start(&["--chat-template", &file, "--max-seq-len", "512"]);
     let long = "return ".repeat(600) + "\n";
     child.stdin.take().unwrap().write_all(long.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
