@@ -12,16 +12,24 @@
 //! The KV pool is shared, and so are the slots of states that a sequence has one row of: a slot is
 //! given at admission, filled with zeros, and taken back with the pages. A request is admitted when its prompt fits with a page to spare for
 //! each running sequence; when pages run out all the same, pages of idle sequences are reclaimed
-//! first (kept conversations, oldest first), then the sequence admitted last is preempted: it
-//! waits, and its tokens are computed again. So nobody pays for tokens that are never generated,
-//! and the oldest sequence always goes on.
+//! first (kept conversations, oldest first), then the sequence admitted last of those that matter
+//! least is preempted: it waits, and its tokens are computed again. So nobody pays for tokens that
+//! are never generated, and the oldest sequence of the first priority always goes on.
+//!
+//! Full pages are found by their ids and all before them, as long as nothing else needs them, so a
+//! prompt that begins as another did is computed from where they part. Only the ids must say what a
+//! page holds: requests that bring rows or values share none, and a model with states of one row a
+//! sequence has no such cache.
 
 mod batching;
 mod error;
+mod finish;
 mod idle;
 mod in_flight;
 mod interface;
 mod logits;
+mod order;
+mod prefix;
 mod record;
 mod recover;
 mod request;
@@ -33,6 +41,7 @@ mod watch;
 
 pub use error::EngineError;
 pub use interface::Engine;
+pub use prefix::{KvObserver, PrefixCounts};
 pub use record::StepObserver;
 pub use request::{
     EngineOptions, FinishReason, GivenRows, MAX_TOP_LOGPROBS, Request, RequestEvent, RequestId,
@@ -42,7 +51,7 @@ pub use request::{
 pub use crate::batch::TokenValues;
 use crate::batch::{BatchBuffers, RoleMap};
 use crate::checks::KvPoison;
-pub use crate::kv::{RowsError, RowsId};
+pub use crate::kv::{KvEvent, PageHash, RowsError, RowsId};
 
 use crate::kv::{EmbeddingPool, PagePool, SlotPool};
 use crate::metrics::Ticker;
@@ -50,7 +59,8 @@ use crate::model::CompiledModel;
 use in_flight::InFlight;
 use piecewise_backend::device::Device;
 use sequence::Sequence;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Instant;
 use watch::Watchers;
 
 /// The [`Engine`] of a device: continuous batching.
@@ -65,9 +75,12 @@ pub struct BatchingEngine<D: Device> {
     /// Entries of the state of sampled ids that no running sequence has.
     entries: Vec<u32>,
     sequences: BTreeMap<RequestId, Sequence>,
-    /// In the order of admission.
+    /// In the order of their priorities, and of admission within one.
     running: Vec<RequestId>,
+    /// In the order of their priorities, and of arrival within one.
     waiting: VecDeque<RequestId>,
+    /// Of those that run or wait.
+    deadlines: BTreeSet<(Instant, RequestId)>,
     /// Finished and kept, the longest idle first.
     kept: Vec<RequestId>,
     in_flight: VecDeque<InFlight>,
@@ -75,6 +88,7 @@ pub struct BatchingEngine<D: Device> {
     plan: Vec<schedule::Planned>,
     next_id: u64,
     preemptions: u64,
+    prefix_counts: PrefixCounts,
     retried_steps: u64,
     /// Failures since a step was read.
     failures: u32,
@@ -111,12 +125,14 @@ impl<D: Device> BatchingEngine<D> {
             sequences: BTreeMap::new(),
             running: Vec::with_capacity(seqs),
             waiting: VecDeque::new(),
+            deadlines: BTreeSet::new(),
             kept: Vec::new(),
             in_flight: VecDeque::with_capacity(2),
             spare: Vec::with_capacity(2),
             plan: Vec::with_capacity(seqs),
             next_id: 0,
             preemptions: 0,
+            prefix_counts: PrefixCounts::default(),
             retried_steps: 0,
             failures: 0,
             poison,

@@ -52,14 +52,15 @@ impl<D: Device> BatchingEngine<D> {
             }
             self.remove(request)?;
         }
-        for id in self.running.drain(..).rev() {
-            self.waiting.push_front(id);
+        while let Some(id) = self.running.pop() {
+            self.wait_first(id);
         }
         for sequence in self.sequences.values_mut() {
             sequence.release(&mut self.pool, &mut self.slots);
             sequence.pending = 0;
             self.entries.extend(sequence.entry.take());
         }
+        self.pool.forget_all();
         self.model.recover()?;
         let (graph, memory) = (self.model.module().graph(), self.model.memory());
         self.embeddings.lose(graph, memory);

@@ -6,7 +6,7 @@ use crate::kv::RowsId;
 use crate::model::{CompiledModel, Model};
 use crate::symbols::SymbolClass;
 use piecewise_backend::device::Device;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A request's number; never used twice by an engine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -63,6 +63,15 @@ pub trait TokenConstraint: std::fmt::Debug + Send {
     /// # Errors
     /// Why the id may not come; the request ends.
     fn accept(&mut self, id: u32) -> Result<bool, String>;
+
+    /// The same constraint where it is now, for another request that goes on from there.
+    fn duplicate(&self) -> Box<dyn TokenConstraint>;
+}
+
+impl Clone for Box<dyn TokenConstraint> {
+    fn clone(&self) -> Self {
+        (**self).duplicate()
+    }
 }
 
 /// How likely a token was: logarithms of probabilities, by the logits as the model gives them, before
@@ -78,7 +87,7 @@ pub struct TokenLogprobs {
 }
 
 /// What is asked for.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Request {
     /// The ids to go on from; at least one.
     pub prompt: Vec<u32>,
@@ -103,6 +112,10 @@ pub struct Request {
     pub rows: Vec<GivenRows>,
     /// Numbers for the tokens of the prompt, for inputs whose functions ask for them.
     pub values: Vec<TokenValues>,
+    /// Who goes first: the lower, and of equal ones who came first.
+    pub priority: i32,
+    /// When it ends at the latest, wherever it is then.
+    pub deadline: Option<Instant>,
 }
 
 impl Request {
@@ -120,6 +133,8 @@ impl Request {
             keep: false,
             rows: Vec::new(),
             values: Vec::new(),
+            priority: 0,
+            deadline: None,
         }
     }
 
@@ -216,7 +231,8 @@ pub(super) fn check_length(length: usize, options: &EngineOptions) -> Result<(),
 pub struct Usage {
     /// Ids that the turn starts from, those of earlier turns among them.
     pub prompt: u64,
-    /// Of those, ids that were not computed again because pages and slot still held them.
+    /// Of those, ids that were not computed again: pages and slot still held them, or the prefix
+    /// cache did.
     pub cached: u64,
     /// Ids generated.
     pub generated: u64,
@@ -230,6 +246,8 @@ pub enum FinishReason {
     Stop,
     /// `max_tokens` or the end of the context.
     Length,
+    /// Its deadline passed.
+    Deadline,
     /// The device was lost, and with it the rows that the request brought in the place of tokens:
     /// without them it can't be computed again. Add rows and the request once more.
     RowsLost,
@@ -284,6 +302,9 @@ pub struct EngineOptions {
     pub vocab: u64,
     /// Whether a step may be submitted before the one before it is read.
     pub run_ahead: bool,
+    /// Whether requests begin with pages that others computed for the same ids; no model has that
+    /// whose states have one row a sequence.
+    pub prefix_cache: bool,
     /// How often a line about the steps since the last one is logged; `None` is never.
     pub stats_interval: Option<Duration>,
 }
@@ -298,6 +319,7 @@ impl EngineOptions {
             max_seq_len: limits.positions,
             vocab: limits.vocab,
             run_ahead: true,
+            prefix_cache: true,
             stats_interval: None,
         }
     }
@@ -324,6 +346,13 @@ impl EngineOptions {
         let because = "the logits of the model bound it";
         check("vocab", self.vocab, limits.vocab, because)?;
         self.run_ahead &= roles.has_feedback();
+        if self.prefix_cache && roles.state_slots > 0 {
+            tracing::info!(
+                "no prefix cache: states of role \"sequence.state\" hold what only the whole text \
+                 before a token gives"
+            );
+        }
+        self.prefix_cache &= roles.table_pages.is_some() && roles.state_slots == 0;
         Ok(self)
     }
 }
