@@ -4,6 +4,7 @@ mod amounts;
 mod bench;
 mod cache;
 mod cache_flags;
+mod chat;
 mod compile;
 mod config;
 mod doctor;
@@ -53,6 +54,8 @@ struct Arguments {
 enum Command {
     /// Generate text from prompts.
     Generate(Box<generate::GenerateArgs>),
+    /// Talk with a model in the terminal.
+    Chat(Box<chat::ChatArgs>),
     /// Turn texts into embeddings.
     Embed(Box<embed::EmbedArgs>),
     /// Run an encoder of any kind: tensors in, tensors out.
@@ -105,6 +108,7 @@ fn main() -> ExitCode {
 fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     match arguments.command {
         Command::Generate(args) => generate::run(*args),
+        Command::Chat(args) => chat::run(*args),
         Command::Embed(args) => embed::run(*args),
         Command::Encode(args) => encode::run(*args),
         Command::Logits(args) => logits::run(*args),
