@@ -132,6 +132,12 @@ pub(crate) struct CompileArgs {
     /// replay), compare (each step again, launched, and compared with its replay).
     #[arg(long, value_parser = ["poison", "addresses", "compare"], value_delimiter = ',', value_name = "CHECK,..")]
     pub check: Vec<String>,
+    /// Compute every prompt whole: none begins with keys and values that others computed.
+    #[arg(long)]
+    pub no_prefix_cache: bool,
+    /// Let requests ask for min_p, penalties, biases of logits, masks of ids and log-probabilities.
+    #[arg(long)]
+    pub sampling_controls: bool,
     /// Log a line about the steps every so many seconds: hit rate, padding, what runs and waits.
     #[arg(long, value_name = "SECONDS")]
     pub stats_interval: Option<NonZeroU64>,
@@ -183,6 +189,10 @@ impl CompileArgs {
         let layers = put(layers, "splitting_ops", "--splitting-ops", split_at)?;
         let layers = put(layers, "padding", "--no-padding", self.no_padding.then_some(false))?;
         let layers = put(layers, "tune", "--tune", self.tune)?;
+        let shares = self.no_prefix_cache.then_some(false);
+        let layers = put(layers, "prefix_cache", "--no-prefix-cache", shares)?;
+        let controls = self.sampling_controls.then_some(true);
+        let layers = put(layers, "sampling_controls", "--sampling-controls", controls)?;
         let interval = self.stats_interval;
         let layers = put(layers, "stats_interval_seconds", "--stats-interval", interval)?;
         let mut layers = put(layers, "strict", "--strict", self.strict.then_some(true))?;

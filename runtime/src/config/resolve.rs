@@ -238,7 +238,7 @@ impl RuntimeConfig {
         let mut max_logit_rows = least;
         let mut read_outputs: Vec<_> = match roles {
             _ if purpose == Purpose::Rows => Vec::new(),
-            Some(roles) => roles.sampled.into_iter().collect(),
+            Some(roles) => roles.sampled.into_iter().chain(roles.details).collect(),
             None => (0..outputs).collect(),
         };
         let logits = roles.and_then(|roles| roles.logits);
@@ -276,6 +276,7 @@ impl RuntimeConfig {
         options.max_num_tokens = options.max_num_tokens.min(self.max_num_tokens);
         options.max_num_seqs = options.max_num_seqs.min(self.max_num_seqs());
         options.max_seq_len = options.max_seq_len.min(self.max_seq_len);
+        options.prefix_cache &= self.prefix_cache;
         let interval = self.stats_interval_seconds;
         options.stats_interval = interval.map(|seconds| Duration::from_secs(seconds.get()));
         options

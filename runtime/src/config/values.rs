@@ -91,8 +91,16 @@ pub struct RuntimeConfig {
     pub probe_capture: bool,
     /// Layers that are launched and never captured, by name: `model.layers.3`, `model.layers.3.mlp`.
     pub capture_exclude: Vec<String>,
+    /// Whether a request begins with keys and values that others computed for the same tokens, a
+    /// page at a time, as long as nothing else needs their pages. Models with states of one row a
+    /// sequence have no such cache.
+    pub prefix_cache: bool,
     /// Checks that run with every step.
     pub checks: Checks,
+    /// Whether requests may ask for `min_p`, penalties, biases of logits, masks of ids and
+    /// log-probabilities: sampling then keeps what they go by on the device, two bytes for each id
+    /// of each sequence that runs.
+    pub sampling_controls: bool,
     /// Seconds after which a line is logged about the steps since the last one: how many replayed,
     /// what padding took, what runs and waits; unset logs none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -271,7 +279,9 @@ impl Default for RuntimeConfig {
             capture_attempts: 3,
             probe_capture: true,
             capture_exclude: Vec::new(),
+            prefix_cache: true,
             checks: Checks::default(),
+            sampling_controls: false,
             stats_interval_seconds: None,
             dump: DumpConfig::default(),
             cache: CacheConfig::default(),
@@ -299,7 +309,7 @@ impl RuntimeConfig {
     }
 
     /// Every key, those of tables with a dot, in the order in which they are shown.
-    pub const KEYS: [&'static str; 44] = [
+    pub const KEYS: [&'static str; 46] = [
         "level",
         "graph_mode",
         "splitting_ops",
@@ -325,9 +335,11 @@ impl RuntimeConfig {
         "capture_attempts",
         "probe_capture",
         "capture_exclude",
+        "prefix_cache",
         "checks.poison",
         "checks.addresses",
         "checks.compare",
+        "sampling_controls",
         "stats_interval_seconds",
         "dump.dir",
         "dump.passes",

@@ -15,8 +15,14 @@
 //! first (kept conversations, oldest first), then the sequence admitted last of those that matter
 //! least is preempted: it waits, and its tokens are computed again. So nobody pays for tokens that
 //! are never generated, and the oldest sequence of the first priority always goes on.
+//!
+//! Full pages are found by their ids and all before them, as long as nothing else needs them, so a
+//! prompt that begins as another did is computed from where they part. Only the ids must say what a
+//! page holds: requests that bring rows or values share none, and a model with states of one row a
+//! sequence has no such cache.
 
 mod batching;
+mod controls;
 mod error;
 mod finish;
 mod idle;
@@ -24,6 +30,7 @@ mod in_flight;
 mod interface;
 mod logits;
 mod order;
+mod prefix;
 mod record;
 mod recover;
 mod request;
@@ -33,20 +40,21 @@ mod sequence;
 mod step;
 mod watch;
 
+pub use controls::{MAX_LOGIT_BIASES, MAX_TOP_LOGPROBS, TokenConstraint, TokenLogprobs};
 pub use error::EngineError;
 pub use interface::Engine;
+pub use prefix::{KvObserver, PrefixCounts};
 pub use record::StepObserver;
 pub use request::{
-    EngineOptions, FinishReason, GivenRows, MAX_TOP_LOGPROBS, Request, RequestEvent, RequestId,
-    RowSource, TokenConstraint, TokenLogprobs, Usage,
+    EngineOptions, FinishReason, GivenRows, Request, RequestEvent, RequestId, RowSource, Usage,
 };
 
 pub use crate::batch::TokenValues;
 use crate::batch::{BatchBuffers, RoleMap};
 use crate::checks::KvPoison;
-pub use crate::kv::{RowsError, RowsId};
+pub use crate::kv::{KvEvent, PageHash, RowsError, RowsId};
 
-use crate::kv::{EmbeddingPool, PagePool, SlotPool};
+use crate::kv::{EmbeddingPool, PagePool, SampleStates, SlotPool};
 use crate::metrics::Ticker;
 use crate::model::CompiledModel;
 use in_flight::InFlight;
@@ -65,6 +73,8 @@ pub struct BatchingEngine<D: Device> {
     pool: PagePool,
     slots: SlotPool,
     embeddings: EmbeddingPool,
+    /// Where the graph does what requests may ask of sampling.
+    sample_states: Option<SampleStates<D>>,
     /// Entries of the state of sampled ids that no running sequence has.
     entries: Vec<u32>,
     sequences: BTreeMap<RequestId, Sequence>,
@@ -81,6 +91,7 @@ pub struct BatchingEngine<D: Device> {
     plan: Vec<schedule::Planned>,
     next_id: u64,
     preemptions: u64,
+    prefix_counts: PrefixCounts,
     retried_steps: u64,
     /// Failures since a step was read.
     failures: u32,
@@ -95,10 +106,11 @@ impl<D: Device> BatchingEngine<D> {
     /// # Errors
     /// When an option is beyond what the model was built for.
     pub fn new(
-        model: CompiledModel<D>,
+        mut model: CompiledModel<D>,
         roles: RoleMap,
         options: EngineOptions,
     ) -> Result<Self, EngineError> {
+        let sample_states = sample_states(&mut model, &roles)?;
         let graph = model.module().graph();
         let options = options.checked(&model, &roles)?;
         let entries = match roles.sampled_entries {
@@ -113,6 +125,7 @@ impl<D: Device> BatchingEngine<D> {
             pool: PagePool::new(roles.kv_rows),
             slots: SlotPool::new(graph, model.memory(), roles.state_slots),
             embeddings: EmbeddingPool::new(graph, model.memory()),
+            sample_states,
             entries: (0..entries).rev().collect(),
             sequences: BTreeMap::new(),
             running: Vec::with_capacity(seqs),
@@ -124,6 +137,7 @@ impl<D: Device> BatchingEngine<D> {
             plan: Vec::with_capacity(seqs),
             next_id: 0,
             preemptions: 0,
+            prefix_counts: PrefixCounts::default(),
             retried_steps: 0,
             failures: 0,
             poison,
@@ -144,6 +158,17 @@ impl<D: Device> BatchingEngine<D> {
     pub fn model_mut(&mut self) -> &mut CompiledModel<D> {
         &mut self.model
     }
+}
+
+/// The states that sampling goes by, where the graph is told what rows ask for.
+fn sample_states<D: Device>(
+    model: &mut CompiledModel<D>,
+    roles: &RoleMap,
+) -> Result<Option<SampleStates<D>>, EngineError> {
+    let Some((_, vocabulary)) = roles.logits.filter(|_| roles.has_controls()) else {
+        return Ok(None);
+    };
+    Ok(SampleStates::new(model, vocabulary)?)
 }
 
 impl<D: Device> std::fmt::Debug for BatchingEngine<D> {

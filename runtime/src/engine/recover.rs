@@ -60,11 +60,13 @@ impl<D: Device> BatchingEngine<D> {
             sequence.pending = 0;
             self.entries.extend(sequence.entry.take());
         }
+        self.pool.forget_all();
         self.model.recover()?;
         let (graph, memory) = (self.model.module().graph(), self.model.memory());
         self.embeddings.lose(graph, memory);
         self.slots = SlotPool::new(graph, memory, self.roles.state_slots);
         self.poison = self.poison.take().map(|_| KvPoison::new(graph, memory));
+        self.sample_states = super::sample_states(&mut self.model, &self.roles)?;
         Ok(())
     }
 }

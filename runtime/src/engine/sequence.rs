@@ -1,8 +1,9 @@
 //! One request's tokens and how far they have been computed.
 
+use super::controls::TurnControls;
 use super::request::{GivenRows, Request, Usage};
 use crate::batch::{ChunkRows, ChunkTokens, RoleMap, Sampling, TokenValues};
-use crate::kv::{PagePool, PageTable, SlotPool, StateSlot};
+use crate::kv::{PageHash, PagePool, PageTable, SlotPool, StateSlot};
 use std::time::Instant;
 
 /// Ids beyond the prompt that room is made for beforehand, so that decoding allocates nothing
@@ -23,15 +24,23 @@ pub(super) struct Sequence {
     /// The most ids of this turn.
     pub max_tokens: u64,
     /// Known ids when the present turn began, its prompt among them.
-    prompt: u64,
+    pub prompt: u64,
     /// Positions that were still computed when the present turn was first admitted.
     pub cached: Option<u64>,
     pub table: PageTable,
+    /// Whether the prefix cache has its pages: its ids alone say what they hold.
+    pub shares: bool,
+    /// Of the full pages of `ids`, as far as somebody asked.
+    pub hashes: Vec<PageHash>,
+    /// Pages of `table` that the prefix cache was shown.
+    pub published: usize,
     /// From admission on, where the graph has states of one row a sequence.
     pub slot: Option<StateSlot>,
     /// The entry of the state of sampled ids, while it runs.
     pub entry: Option<u32>,
     pub sampling: Sampling,
+    /// What it asks of sampling besides.
+    pub controls: TurnControls,
     pub keep: bool,
     /// What its request brought for its tokens, rows that stand for some among them.
     pub values: Vec<TokenValues>,
@@ -46,20 +55,23 @@ pub(super) struct Sequence {
 impl Sequence {
     pub(super) fn new(request: Request, max_seq_len: u64, roles: &RoleMap) -> Self {
         let rows = if roles.table_pages.is_some() { max_seq_len } else { 0 };
+        let rows = rows.min(request.final_length(0, max_seq_len)).min(RESERVED_IDS as u64);
         let mut sequence = Self {
             ids: Vec::new(),
             computed: 0,
             pending: 0,
             generated: 0,
             max_tokens: 0,
-            table: PageTable::with_capacity(
-                rows.min(request.final_length(0, max_seq_len)).min(RESERVED_IDS as u64),
-            ),
+            table: PageTable::with_capacity(rows),
+            shares: false,
+            hashes: Vec::with_capacity(PageTable::pages_for(rows)),
+            published: 0,
             prompt: 0,
             cached: None,
             slot: None,
             entry: None,
             sampling: request.sampling,
+            controls: TurnControls::default(),
             keep: false,
             values: Vec::new(),
             rows: Vec::new(),
@@ -73,7 +85,7 @@ impl Sequence {
     }
 
     /// Begins another turn.
-    pub(super) fn extend(&mut self, request: Request, max_seq_len: u64) {
+    pub(super) fn extend(&mut self, mut request: Request, max_seq_len: u64) {
         let length = request.final_length(self.ids.len(), max_seq_len);
         let more = (length as usize).saturating_sub(self.ids.len());
         self.ids.reserve_exact(more.min(request.prompt.len() + RESERVED_IDS));
@@ -83,6 +95,7 @@ impl Sequence {
         self.prompt = self.ids.len() as u64;
         self.cached = None;
         self.sampling = request.sampling;
+        self.controls = TurnControls::of(&mut request);
         self.keep = request.keep;
         (self.priority, self.deadline) = (request.priority, request.deadline);
         self.stop_ids = if request.ignore_eos { Vec::new() } else { request.stop_ids };
@@ -104,7 +117,7 @@ impl Sequence {
     pub(super) fn release(&mut self, pool: &mut PagePool, slots: &mut SlotPool) {
         self.table.release(pool);
         self.slot.take().into_iter().for_each(|slot| slots.give_back(slot));
-        self.computed = 0;
+        (self.computed, self.published) = (0, 0);
     }
 
     /// Tokens that it could bring to a step now.
@@ -113,7 +126,9 @@ impl Sequence {
         if self.computed < known {
             return known - self.computed;
         }
-        u64::from(self.pending > 0 && self.generated + self.pending < self.max_tokens)
+        // What may come after an id that is not known yet, a constraint can't tell.
+        let goes_on = self.pending > 0 && self.controls.constraint.is_none();
+        u64::from(goes_on && self.generated + self.pending < self.max_tokens)
     }
 
     /// Whether one more token is all that it has to bring.

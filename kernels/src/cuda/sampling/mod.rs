@@ -36,7 +36,8 @@ pub fn sample_kernels(operands: &[TensorType]) -> Result<OpKernels, LowerError> 
 /// # Errors
 /// As for [`sample_kernels`].
 pub fn controlled_sample_kernels(operands: &[TensorType]) -> Result<OpKernels, LowerError> {
-    let launches = Launches::of(operands, include_str!("controlled.cu"))?;
+    let sizes = format!("#define BIASES {MAX_LOGIT_BIASES}\n#define DETAILS {DETAIL_WORDS}\n\n");
+    let launches = Launches::of(operands, &(sizes + include_str!("controlled.cu")))?;
     let parts = [0, 6, 7, 8, 9].map(Param::Arg).into_iter().chain([Param::Scratch(0)]);
     let whole = (0..12).map(Param::Arg).chain([Param::Scratch(0)]);
     let parts = ("controlled_parts", parts.collect());
@@ -76,8 +77,6 @@ impl Launches {
         for (i, coefficient) in POLYNOMIAL.iter().rev().enumerate() {
             source.push_str(&format!("#define P{i} {}\n", float(*coefficient)));
         }
-        source.push_str(&format!("#define BIASES {MAX_LOGIT_BIASES}\n"));
-        source.push_str(&format!("#define DETAILS {DETAIL_WORDS}\n"));
         source.push_str(include_str!("choose.cuh"));
         source.push('\n');
         source.push_str(entries);
