@@ -144,7 +144,7 @@ struct Reply<'t> {
     ids: Vec<u32>,
     logprobs: Vec<TokenLogprobs>,
     text: String,
-    stream: TextStream<'t>,
+    stream: TextStream<&'t TextTokenizer>,
     finish: Option<FinishReason>,
     usage: Usage,
 }
@@ -356,7 +356,7 @@ fn serve(
 }
 
 fn finish(args: &GenerateArgs, reply: Reply<'_>) -> anyhow::Result<()> {
-    let Reply { prompt, prompt_ids, ids, logprobs, mut text, stream, finish, usage } = reply;
+    let Reply { prompt, prompt_ids, ids, logprobs, mut text, mut stream, finish, usage } = reply;
     let rest = stream.finish()?;
     text.push_str(&rest);
     if args.json {

@@ -124,6 +124,10 @@ pub(crate) struct CompileArgs {
     /// is measured) [default: load].
     #[arg(long, value_parser = named::<TuneMode>, value_name = "MODE")]
     pub tune: Option<TuneMode>,
+    /// Compute products in one way at all sizes, so that a row has the same bits in any company, at
+    /// some cost where steps are small [default: false, of encoders true].
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub batch_invariant: Option<bool>,
     /// Make every step that does not replay an error.
     #[arg(long)]
     pub strict: bool,
@@ -195,6 +199,7 @@ impl CompileArgs {
         let layers = put(layers, "sampling_controls", "--sampling-controls", controls)?;
         let interval = self.stats_interval;
         let layers = put(layers, "stats_interval_seconds", "--stats-interval", interval)?;
+        let layers = put(layers, "batch_invariant", "--batch-invariant", self.batch_invariant)?;
         let mut layers = put(layers, "strict", "--strict", self.strict.then_some(true))?;
         for check in &self.check {
             layers = layers.flag(&format!("checks.{check}"), true, "--check")?;

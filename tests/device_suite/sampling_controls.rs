@@ -53,6 +53,10 @@ impl TokenConstraint for ByThree {
         self.taken.push(id);
         Ok(self.taken.len() == self.length)
     }
+
+    fn duplicate(&self) -> Box<dyn TokenConstraint> {
+        Box::new(self.clone())
+    }
 }
 
 /// Requests that ask for one thing each, for several, and for none.

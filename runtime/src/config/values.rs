@@ -67,6 +67,10 @@ pub struct RuntimeConfig {
     pub memory_fraction: Option<f64>,
     /// Whether alternatives and algorithms are chosen by measurement.
     pub tune: TuneMode,
+    /// Whether products are computed in one way at all sizes, so that a row has the same bits in any
+    /// company. On for encoders unless set: an item then has the same bits alone, packed and padded.
+    /// The CPU always does so.
+    pub batch_invariant: bool,
     /// Whether a step may run at a larger size than its count.
     pub padding: bool,
     /// Whether it is measured at start, once the graphs are captured, for which steps a replay of the
@@ -269,6 +273,7 @@ impl Default for RuntimeConfig {
             memory_budget: None,
             memory_fraction: None,
             tune: TuneMode::default(),
+            batch_invariant: false,
             padding: true,
             measure_padding: false,
             compile_sizes: Vec::new(),
@@ -309,7 +314,7 @@ impl RuntimeConfig {
     }
 
     /// Every key, those of tables with a dot, in the order in which they are shown.
-    pub const KEYS: [&'static str; 46] = [
+    pub const KEYS: [&'static str; 47] = [
         "level",
         "graph_mode",
         "splitting_ops",
@@ -325,6 +330,7 @@ impl RuntimeConfig {
         "memory_budget",
         "memory_fraction",
         "tune",
+        "batch_invariant",
         "padding",
         "measure_padding",
         "compile_sizes",

@@ -46,7 +46,7 @@ pub struct GivenRows {
 }
 
 /// What is asked for.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Request {
     /// The ids to go on from; at least one.
     pub prompt: Vec<u32>,
