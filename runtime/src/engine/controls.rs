@@ -1,108 +1,14 @@
-//! What requests ask of sampling besides its parameters: biases, log-probabilities, constraints.
+//! What requests ask of sampling besides its parameters: whether that can be, and how a step is told.
 
 use super::request::{FinishReason, Request, RequestEvent};
 use super::sequence::Sequence;
 use super::{BatchingEngine, EngineError, EngineOptions};
 use crate::batch::{RoleMap, Sampling};
 use piecewise_backend::device::{Device, DeviceError};
-use piecewise_kernels::sampling::{Details, SampleControls, mask_words};
+use piecewise_kernels::sampling::SampleControls;
 pub use piecewise_kernels::sampling::{MAX_LOGIT_BIASES, MAX_TOP_LOGPROBS};
 use smallvec::SmallVec;
 use std::collections::BTreeSet;
-
-/// Says which ids may come next in one request, such as those that keep to a grammar. The engine asks
-/// before each step that samples for the request, once for each token, however often the request is
-/// computed again.
-pub trait TokenConstraint: std::fmt::Debug + Send {
-    /// Marks the ids that may come next: bit `i % 32` of word `i / 32` is for id `i`. The mask has a
-    /// bit for each id of the model, all of them 0 at first.
-    ///
-    /// # Errors
-    /// Why nothing may come next; the request ends.
-    fn allowed(&mut self, mask: &mut [u32]) -> Result<(), String>;
-
-    /// Takes the id that came, unless it is a stop id. Returns whether nothing may follow it: then
-    /// the request ends.
-    ///
-    /// # Errors
-    /// Why the id may not come; the request ends without it.
-    fn accept(&mut self, id: u32) -> Result<bool, String>;
-
-    /// The same constraint where it is now, for another request that goes on from there.
-    fn duplicate(&self) -> Box<dyn TokenConstraint>;
-}
-
-impl Clone for Box<dyn TokenConstraint> {
-    fn clone(&self) -> Self {
-        (**self).duplicate()
-    }
-}
-
-/// How likely a token was: logarithms of probabilities, by the logits as the model gives them, before
-/// temperature, penalties, biases and masks. None is below -9999.
-#[derive(Clone, PartialEq, Debug, serde::Serialize)]
-pub struct TokenLogprobs {
-    /// Of the token.
-    pub logprob: f32,
-    /// The token's place among all ids by probability; 1 for the likeliest.
-    pub rank: u32,
-    /// The likeliest ids and theirs, the likeliest first.
-    pub top: Vec<(u32, f32)>,
-}
-
-impl TokenLogprobs {
-    pub(super) fn of(details: Details<'_>) -> Self {
-        let top = details.top().collect();
-        Self { logprob: details.logprob(), rank: details.rank(), top }
-    }
-}
-
-/// What a turn asks for.
-#[derive(Debug, Default)]
-pub(super) struct TurnControls {
-    pub logit_bias: Vec<(u32, f32)>,
-    pub logprobs: Option<u32>,
-    pub constraint: Option<Box<dyn TokenConstraint>>,
-    /// The ids that may come next, and after how many generated ones.
-    mask: Vec<u32>,
-    masked: Option<u64>,
-    /// Whether the row of its entry holds what it goes by.
-    pub is_written: bool,
-    /// What its row of the next step asks for.
-    pub now: SampleControls,
-}
-
-impl TurnControls {
-    pub(super) fn of(request: &mut Request) -> Self {
-        Self {
-            logit_bias: std::mem::take(&mut request.logit_bias),
-            logprobs: request.logprobs,
-            constraint: request.constraint.take(),
-            ..Self::default()
-        }
-    }
-
-    /// Takes an id that is no stop id; whether it is the last.
-    pub(super) fn accept(&mut self, id: u32) -> Result<bool, String> {
-        self.constraint.as_mut().map_or(Ok(false), |constraint| constraint.accept(id))
-    }
-
-    /// Finds out which ids may come after `generated` ones, where that is not known.
-    fn ask(&mut self, generated: u64, vocabulary: u64) -> Result<(), String> {
-        let Some(constraint) = &mut self.constraint else { return Ok(()) };
-        if self.masked == Some(generated) {
-            return Ok(());
-        }
-        self.mask.clear();
-        self.mask.resize(mask_words(vocabulary) as usize, 0);
-        constraint.allowed(&mut self.mask)?;
-        self.masked = Some(generated);
-        match self.mask.iter().all(|word| *word == 0) {
-            true => Err("it allows no id to come next".to_owned()),
-            false => Ok(()),
-        }
-    }
-}
 
 fn counts(sampling: Sampling) -> bool {
     let Sampling { presence_penalty, frequency_penalty, repetition_penalty, .. } = sampling;

@@ -22,6 +22,7 @@
 //! sequence has no such cache.
 
 mod batching;
+mod constraint;
 mod controls;
 mod error;
 mod finish;
@@ -38,9 +39,11 @@ mod rows;
 mod schedule;
 mod sequence;
 mod step;
+mod turn_controls;
 mod watch;
 
-pub use controls::{MAX_LOGIT_BIASES, MAX_TOP_LOGPROBS, TokenConstraint, TokenLogprobs};
+pub use constraint::{TokenConstraint, TokenLogprobs};
+pub use controls::{MAX_LOGIT_BIASES, MAX_TOP_LOGPROBS};
 pub use error::EngineError;
 pub use interface::Engine;
 pub use prefix::{KvObserver, PrefixCounts};

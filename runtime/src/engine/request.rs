@@ -1,6 +1,6 @@
 //! Requests, events and options.
 
-use super::controls::{TokenConstraint, TokenLogprobs};
+use super::constraint::{TokenConstraint, TokenLogprobs};
 use super::error::EngineError;
 use crate::batch::{RoleMap, Sampling, TokenValues};
 use crate::kv::RowsId;

@@ -1,7 +1,7 @@
 //! One request's tokens and how far they have been computed.
 
-use super::controls::TurnControls;
 use super::request::{GivenRows, Request, Usage};
+use super::turn_controls::TurnControls;
 use crate::batch::{ChunkRows, ChunkTokens, RoleMap, Sampling, TokenValues};
 use crate::kv::{PageHash, PagePool, PageTable, SlotPool, StateSlot};
 use std::time::Instant;

@@ -1,6 +1,6 @@
 //! A step: submit the next, read the one before.
 
-use super::controls::TokenLogprobs;
+use super::constraint::TokenLogprobs;
 use super::in_flight::InFlight;
 use super::record::count;
 use super::request::{FinishReason, RequestEvent};
