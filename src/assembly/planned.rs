@@ -13,6 +13,7 @@ use piecewise_backend::cpu::CpuDevice;
 use piecewise_backend::cuda::CudaDevice;
 use piecewise_backend::device::Device;
 use piecewise_backend::measure::MeasuredDevice;
+use piecewise_backend::nvtx::Nvtx;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::{Entity, Symbol, UniquePieceId};
@@ -511,7 +512,11 @@ impl Planned {
         let weights = weights.unwrap_or_else(|| Box::new(InMemoryWeights::new())).into();
         let module = Arc::new(module);
         let build = CompiledModel::build;
-        Ok(build(module, options, compiled, &*store, device, weights, &mut progress)?)
+        let mut model = build(module, options, compiled, &*store, device, weights, &mut progress)?;
+        if settings.config.nvtx {
+            model.name_ranges(profiler());
+        }
+        Ok(model)
     }
 
     fn options(&self, roles: Option<&RoleMap>) -> Result<BuildOptions, AssemblyError> {
@@ -580,4 +585,19 @@ fn engine_of<D: MeasuredDevice>(
 ) -> Result<Box<dyn Engine>, AssemblyError> {
     let options = config.engine_options(&model, &roles);
     Ok(Box::new(BatchingEngine::new(model, roles, options)?))
+}
+
+/// The profiler that started this process, if one listens.
+fn profiler() -> Option<Nvtx> {
+    match Nvtx::of_environment() {
+        Ok(None) => {
+            tracing::info!("nvtx = true, but no profiler has started this process");
+            None
+        }
+        Ok(nvtx) => nvtx,
+        Err(error) => {
+            tracing::warn!("{error}");
+            None
+        }
+    }
 }
