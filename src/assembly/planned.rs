@@ -13,7 +13,6 @@ use piecewise_backend::cpu::CpuDevice;
 use piecewise_backend::cuda::CudaDevice;
 use piecewise_backend::device::Device;
 use piecewise_backend::measure::MeasuredDevice;
-use piecewise_backend::nvtx::Nvtx;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::{Entity, Symbol, UniquePieceId};
@@ -514,7 +513,7 @@ impl Planned {
         let build = CompiledModel::build;
         let mut model = build(module, options, compiled, &*store, device, weights, &mut progress)?;
         if settings.config.nvtx {
-            model.name_ranges(profiler());
+            model.name_ranges();
         }
         Ok(model)
     }
@@ -585,19 +584,4 @@ fn engine_of<D: MeasuredDevice>(
 ) -> Result<Box<dyn Engine>, AssemblyError> {
     let options = config.engine_options(&model, &roles);
     Ok(Box::new(BatchingEngine::new(model, roles, options)?))
-}
-
-/// The profiler that started this process, if one listens.
-fn profiler() -> Option<Nvtx> {
-    match Nvtx::of_environment() {
-        Ok(None) => {
-            tracing::info!("nvtx = true, but no profiler has started this process");
-            None
-        }
-        Ok(nvtx) => nvtx,
-        Err(error) => {
-            tracing::warn!("{error}");
-            None
-        }
-    }
 }

@@ -41,9 +41,17 @@ impl StepRanges {
 }
 
 impl<D: Device> CompiledModel<D> {
-    /// Lets a profiler hear, from now on, of each step and of every member in it that is launched or
-    /// replayed by itself, by the places in the model's code that it computes.
-    pub fn name_ranges(&mut self, nvtx: Option<Nvtx>) {
+    /// Lets the profiler that started this process, if one listens to NVTX, hear from now on of each
+    /// step and of every member in it that is launched or replayed by itself, by the places in the
+    /// model's code that it computes.
+    pub fn name_ranges(&mut self) {
+        let nvtx = Nvtx::of_environment().unwrap_or_else(|error| {
+            tracing::warn!("{error}");
+            None
+        });
+        if nvtx.is_none() {
+            tracing::info!("nobody hears the ranges of steps: no profiler started this process");
+        }
         self.ranges = nvtx.map(|nvtx| StepRanges::new(nvtx, &self.module));
     }
 }
