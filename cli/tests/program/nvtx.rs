@@ -18,7 +18,7 @@ fn a_profiler_hears_of_steps_by_the_places_in_the_models_code() {
     }
     let hear = |flags: &[&str]| {
         let generate =
-            "generate --model examples/tiny-qwen3 --ids 1,2,3 --max-tokens 3 --ignore-eos";
+            "generate --model examples/tiny-qwen3 --prompt Once --max-tokens 3 --ignore-eos";
         let output = command(folder.path())
             .args(generate.split(' ').chain(flags.iter().copied()))
             .env("NVTX_INJECTION64_PATH", &library)
