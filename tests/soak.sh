@@ -2,6 +2,8 @@
 # The random tests, N times as many of each as `cargo test` runs (10 unless given): for a night,
 # not for every change. What follows N selects tests, as after `cargo test --`:
 #   tests/soak.sh 100 random_steps
+# 10 is 10,000 random steps of each mode, with every check on, compare too:
+#   tests/soak.sh 10 cpu::random
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PIECEWISE_SOAK=${1:-10}

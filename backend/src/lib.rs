@@ -9,6 +9,7 @@ pub mod device;
 mod lowering;
 mod mapped_file;
 pub mod measure;
+pub mod nvtx;
 pub mod store;
 pub mod tuning;
 mod weight_plan;

@@ -12,4 +12,5 @@ mod cuda_device;
 mod cuda_nvrtc;
 mod cuda_regions;
 mod harness;
+mod nvtx;
 mod support;

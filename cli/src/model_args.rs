@@ -142,6 +142,9 @@ pub(crate) struct CompileArgs {
     /// Let requests ask for min_p, penalties, biases of logits, masks of ids and log-probabilities.
     #[arg(long)]
     pub sampling_controls: bool,
+    /// Name steps and their parts for a profiler that listens to NVTX, such as Nsight Systems.
+    #[arg(long)]
+    pub nvtx: bool,
     /// Log a line about the steps every so many seconds: hit rate, padding, what runs and waits.
     #[arg(long, value_name = "SECONDS")]
     pub stats_interval: Option<NonZeroU64>,
@@ -197,6 +200,7 @@ impl CompileArgs {
         let layers = put(layers, "prefix_cache", "--no-prefix-cache", shares)?;
         let controls = self.sampling_controls.then_some(true);
         let layers = put(layers, "sampling_controls", "--sampling-controls", controls)?;
+        let layers = put(layers, "nvtx", "--nvtx", self.nvtx.then_some(true))?;
         let interval = self.stats_interval;
         let layers = put(layers, "stats_interval_seconds", "--stats-interval", interval)?;
         let layers = put(layers, "batch_invariant", "--batch-invariant", self.batch_invariant)?;

@@ -1,14 +1,10 @@
 //! Steps as a trace: what the device did in each, and the host beside it.
 
-use crate::model::{SpanKind, StepTrace};
+use crate::model::{SpanKind, StepPart, StepTrace};
 use crate::perfetto::{Note, TraceWriter, Track};
-use piecewise_ir::module::{Module, Step};
-use piecewise_ir::op::Op;
+use piecewise_ir::module::Module;
 use std::io::{self, Write};
 use std::time::Duration;
-
-/// What stands between the scopes of a member.
-const SCOPES: &str = " + ";
 
 /// Writes steps as they are traced to a file that <https://ui.perfetto.dev> opens: a track of the
 /// device with a slice for each step and in it one for each piece, split op and copy, and a track of
@@ -19,16 +15,8 @@ pub struct StepTraceWriter<W: Write> {
     device: Track,
     /// Of submits and of waits: a step ahead is submitted before the one before is waited for.
     host: [Track; 2],
-    members: Vec<Member>,
+    members: Vec<StepPart>,
     steps: u64,
-}
-
-#[derive(Debug)]
-struct Member {
-    name: String,
-    kind: &'static str,
-    /// The scopes of the model's code that it computes parts of.
-    path: String,
 }
 
 impl<W: Write> StepTraceWriter<W> {
@@ -42,7 +30,7 @@ impl<W: Write> StepTraceWriter<W> {
         let on_device = trace.track(process, "steps")?;
         let process = trace.process("host")?;
         let host = [trace.track(process, "submits")?, trace.track(process, "waits")?];
-        Ok(Self { trace, device: on_device, host, members: members(module), steps: 0 })
+        Ok(Self { trace, device: on_device, host, members: StepPart::of(module), steps: 0 })
     }
 
     /// Writes a step.
@@ -93,32 +81,4 @@ impl<W: Write> StepTraceWriter<W> {
     pub fn finish(self) -> io::Result<()> {
         self.trace.finish()
     }
-}
-
-/// The members of a step: what they are called, and where the model's code made them.
-fn members(module: &Module) -> Vec<Member> {
-    let Some(stitch) = module.stitch() else { return Vec::new() };
-    let graph = module.graph();
-    let member = |step: &Step| {
-        let nodes = &stitch.uses[step.id()].nodes;
-        let mut scopes: Vec<&str> = Vec::new();
-        for &node in nodes {
-            let scope = graph.node(node).loc.scope.as_str();
-            if !scope.is_empty() && !scopes.contains(&scope) {
-                scopes.push(scope);
-            }
-        }
-        let (kind, op) = match step {
-            Step::Piece(_) => ("piece", None),
-            Step::Split(_) => ("split op", nodes.first()),
-            Step::Prologue(_) => ("prologue", nodes.first()),
-        };
-        let op = op.and_then(|&node| match &graph.node(node).op {
-            Op::Custom(call) => Some(call.name.clone()),
-            _ => None,
-        });
-        let name = op.unwrap_or_else(|| step.id().to_string());
-        Member { name, kind, path: scopes.join(SCOPES) }
-    };
-    stitch.steps.iter().map(member).collect()
 }

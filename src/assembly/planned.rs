@@ -512,7 +512,11 @@ impl Planned {
         let weights = weights.unwrap_or_else(|| Box::new(InMemoryWeights::new())).into();
         let module = Arc::new(module);
         let build = CompiledModel::build;
-        Ok(build(module, options, compiled, &*store, device, weights, &mut progress)?)
+        let mut model = build(module, options, compiled, &*store, device, weights, &mut progress)?;
+        if settings.config.nvtx {
+            model.name_ranges();
+        }
+        Ok(model)
     }
 
     fn options(&self, roles: Option<&RoleMap>) -> Result<BuildOptions, AssemblyError> {

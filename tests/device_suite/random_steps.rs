@@ -61,6 +61,11 @@ fn uniform_turns(sequences: &mut Sequences, setup: &Setup, rng: &mut Rng) -> Vec
     turns
 }
 
+/// In a soak every check there is. Compare launches each step once more, as the tests do by themselves.
+fn checks() -> Checks {
+    Checks { poison: true, addresses: true, compare: soak(1) > 1 }
+}
+
 /// At least [`STEPS`] steps in `mode`; the launched run has `other_threads` threads.
 pub(crate) fn equal_launched_steps<T: Target>(
     mode: GraphMode,
@@ -68,8 +73,7 @@ pub(crate) fn equal_launched_steps<T: Target>(
     threads: usize,
     other_threads: usize,
 ) {
-    let checks = Checks { poison: true, addresses: true, compare: false };
-    let setup = Setup { mode, dtype, checks, threads, ..Setup::default() };
+    let setup = Setup { mode, dtype, checks: checks(), threads, ..Setup::default() };
     equal_launched::<T>(&setup, other_threads, &mut turns, &|_| {});
 }
 
@@ -79,7 +83,7 @@ pub(crate) fn equal_launched_uniform_steps<T: Target>(dtype: DType) {
     let setup = Setup {
         mode: GraphMode::Full,
         dtype,
-        checks: Checks { poison: true, addresses: true, compare: false },
+        checks: checks(),
         max_rows: 32,
         batches: vec![1, 3, 4],
         query_lengths: (1..=8).collect(),

@@ -16,6 +16,7 @@ mod embed;
 mod encode;
 mod generate_images;
 mod model_families;
+mod nvtx;
 mod once;
 mod output;
 mod plan;

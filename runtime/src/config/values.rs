@@ -99,6 +99,9 @@ pub struct RuntimeConfig {
     /// page at a time, as long as nothing else needs their pages. Models with states of one row a
     /// sequence have no such cache.
     pub prefix_cache: bool,
+    /// Whether a profiler that started this process and listens to NVTX (Nsight Systems) hears of each
+    /// step and of its parts, by the places in the model's code that they compute.
+    pub nvtx: bool,
     /// Checks that run with every step.
     pub checks: Checks,
     /// Whether requests may ask for `min_p`, penalties, biases of logits, masks of ids and
@@ -285,6 +288,7 @@ impl Default for RuntimeConfig {
             probe_capture: true,
             capture_exclude: Vec::new(),
             prefix_cache: true,
+            nvtx: false,
             checks: Checks::default(),
             sampling_controls: false,
             stats_interval_seconds: None,
@@ -314,7 +318,7 @@ impl RuntimeConfig {
     }
 
     /// Every key, those of tables with a dot, in the order in which they are shown.
-    pub const KEYS: [&'static str; 47] = [
+    pub const KEYS: [&'static str; 48] = [
         "level",
         "graph_mode",
         "splitting_ops",
@@ -342,6 +346,7 @@ impl RuntimeConfig {
         "probe_capture",
         "capture_exclude",
         "prefix_cache",
+        "nvtx",
         "checks.poison",
         "checks.addresses",
         "checks.compare",

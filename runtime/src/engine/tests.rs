@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex};
 
 mod order;
 mod prefix;
+mod rows;
 
 fn engine(setup: &Setup, run_ahead: bool) -> BatchingEngine<crate::testing::FakeDevice> {
     let model = setup.build().unwrap();
@@ -105,6 +106,7 @@ fn setup() -> impl Strategy<Value = Setup> {
                 kv_rows: pages * 16,
                 entries: 6,
                 table_pages: 5,
+                embeddings: 0,
             };
             setup.token_sizes.retain(|&size| size <= tokens);
             setup.checks.compare = compare;

@@ -186,6 +186,7 @@ impl<D: Device> CompiledModel<D> {
             staging,
             clock: StepClock::new(),
             tracer: None,
+            ranges: None,
             memory,
             symbols,
             dispatcher,

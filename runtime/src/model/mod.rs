@@ -18,9 +18,11 @@ mod memory;
 mod origin;
 mod pace;
 mod pages;
+mod parts;
 mod probe;
 mod programs;
 mod progress;
+mod ranges;
 mod recover;
 mod spans;
 mod staging;
@@ -38,6 +40,7 @@ pub use face::Model;
 pub use graphs::{GraphCounts, GraphKey, GraphReport, GraphSlot, GraphState, OnCaptureFailure};
 pub use lowering::{LoweringSize, lowering_sizes};
 pub use memory::{Ledger, Memory};
+pub(crate) use parts::StepPart;
 pub use progress::Progress;
 pub use spans::{SpanKind, StepSpan, StepTrace};
 pub(crate) use staging::POISON;
@@ -56,6 +59,7 @@ use pace::Pace;
 use piecewise_backend::device::Device;
 use piecewise_ir::module::Module;
 use programs::Members;
+use ranges::StepRanges;
 use spans::Tracer;
 use staging::Staging;
 use std::sync::Arc;
@@ -69,6 +73,7 @@ pub struct CompiledModel<D: Device> {
     staging: Staging<D::Event>,
     clock: StepClock<D::Mark>,
     tracer: Option<Tracer<D::Mark>>,
+    ranges: Option<StepRanges>,
     memory: Memory,
     /// What everything on the device is made from, once more if it is lost.
     origin: Origin,

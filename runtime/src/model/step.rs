@@ -387,6 +387,8 @@ impl<D: Device> CompiledModel<D> {
         mut trace: Option<&mut Trace>,
     ) -> Result<bool, ModelError> {
         let Self { staging, graphs, members, device, stats, module, memory, checks, .. } = self;
+        let ranges = self.ranges.as_ref();
+        let _step = ranges.map(|ranges| ranges.step(run.mode));
         let (strict, tracer) = (self.strict, &mut self.tracer);
         let turn = (self.next_step as usize) % BLOCKS;
         let mut replay = |device: &mut D, key, members: &[_]| {
@@ -424,6 +426,7 @@ impl<D: Device> CompiledModel<D> {
             if run.head_again && member.class() != Some(SymbolClass::Rows) {
                 continue;
             }
+            let _part = ranges.and_then(|ranges| ranges.member(i));
             let replayed = match (run.mode, member.step, member.size(&run.sizes)) {
                 (StepMode::Piecewise, Step::Piece(_), Some(size)) if !was_refused => {
                     let key = GraphKey::Piece { member: i, size };

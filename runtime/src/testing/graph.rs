@@ -26,11 +26,21 @@ pub(crate) struct Bounds {
     pub kv_rows: u64,
     pub entries: u64,
     pub table_pages: u64,
+    /// Rows that stand for tokens: each is one number, which is taken for an id. 0 has no such state.
+    pub embeddings: u64,
 }
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { tokens: 16, rows: 4, sequences: 6, kv_rows: 256, entries: 6, table_pages: 8 }
+        Self {
+            tokens: 16,
+            rows: 4,
+            sequences: 6,
+            kv_rows: 256,
+            entries: 6,
+            table_pages: 8,
+            embeddings: 0,
+        }
     }
 }
 
@@ -46,6 +56,8 @@ pub(crate) fn fake_graph(bounds: Bounds) -> Graph {
     let s = symbol("S", bounds.sequences, roles::SEQUENCES);
     let p = symbol("P", bounds.kv_rows, roles::KV_ROWS);
     let q = symbol("Q", bounds.entries, roles::SAMPLED_ROWS);
+    let given =
+        (bounds.embeddings > 0).then(|| symbol("E", bounds.embeddings, roles::EMBEDDING_ROWS));
     let mut input = |dtype, symbol, padding, role: &str| {
         let padding = Some(Scalar::new(dtype, padding));
         let name = role.replace('.', "_");
@@ -65,6 +77,7 @@ pub(crate) fn fake_graph(bounds: Bounds) -> Graph {
     let top_p = input(DType::F32, r, 1.0, roles::SAMPLE_TOP_P);
     let seed = input(DType::I64, r, 0.0, roles::SAMPLE_SEED);
     let position = input(DType::I32, r, 0.0, roles::SAMPLE_POSITION);
+    let given = given.map(|e| (e, input(DType::I32, t, -1.0, roles::TOKEN_EMBEDDINGS)));
     let pages = TensorType {
         dtype: DType::I32,
         shape: [s.into(), bounds.table_pages.into()].into_iter().collect(),
@@ -83,8 +96,17 @@ pub(crate) fn fake_graph(bounds: Bounds) -> Graph {
     let sampled_ty = TensorType::new(DType::I32, [q]);
     let sampled = graph.add_state("sampled", sampled_ty, Some(roles::SAMPLED.to_owned()));
     let x = TensorType::new(DType::F32, [t]);
-    let embed = call("test.embed", vec![4], RowTreatment::SlotMapped, false);
-    let x = graph.push(embed, vec![ids, feedback, slots, sampled, kv], x, Loc::default());
+    let mut embedded = vec![ids, feedback, slots, sampled, kv];
+    if let Some((e, rows)) = given {
+        let shape = [e.into(), 1u64.into()].into_iter().collect();
+        let ty = TensorType { dtype: DType::F32, shape };
+        // Inputs come before states.
+        embedded.insert(3, rows);
+        embedded.push(graph.add_state("given", ty, Some(roles::EMBEDDINGS.to_owned())));
+    }
+    let embed =
+        call("test.embed", vec![3 + given.map_or(1, |_| 2)], RowTreatment::SlotMapped, false);
+    let x = graph.push(embed, embedded, x, Loc::default());
     let h = TensorType::new(DType::I64, [t]);
     let mix = call("test.mix", vec![], RowTreatment::Masked, true);
     let mix_operands = vec![x, positions, table, lengths, starts, queries, kv];

@@ -75,14 +75,26 @@ fn embed(
     count: u64,
     size: u64,
 ) -> Result<(), DeviceError> {
-    let &[ids, feedback, slots, sampled, kv, x] = operands else { unreachable!() };
+    let (&[ids, feedback, slots, ref rest @ ..], Some(&x)) = (operands, operands.last()) else {
+        unreachable!()
+    };
+    let (given, sampled, kv) = match *rest {
+        [sampled, kv, _] => (None, sampled, kv),
+        [rows, sampled, kv, given, _] => (Some((rows, given)), sampled, kv),
+        _ => unreachable!(),
+    };
     for t in 0..size {
         let entry = int(device, feedback, t)?;
         let id = match u64::try_from(entry) {
             Ok(entry) => int(device, sampled, entry)?,
             Err(_) => int(device, ids, t)?,
         };
-        let value = if t < count { id as f32 } else { f32::NAN };
+        let mut value = if t < count { id as f32 } else { f32::NAN };
+        if let Some((rows, given)) = given
+            && let Ok(row) = u64::try_from(int(device, rows, t)?)
+        {
+            value = f32::from_le_bytes(device.load(given, row)?);
+        }
         device.store(x, t, value.to_le_bytes())?;
         if let Ok(slot) = u64::try_from(int(device, slots, t)?) {
             device.store(kv, slot, value.to_le_bytes())?;

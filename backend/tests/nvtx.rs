@@ -1,0 +1,56 @@
+//! NVTX ranges, heard by a profiler made of C.
+
+#![allow(unsafe_code, reason = "what was heard is read from a library of C")]
+
+use libloading::Library;
+use piecewise_backend::nvtx::Nvtx;
+use std::ffi::{CStr, c_char};
+use std::path::PathBuf;
+use std::process::Command;
+
+/// The profiler, compiled; nothing where there is no C compiler.
+fn profiler(name: &str, flags: &[&str]) -> Option<PathBuf> {
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let library = folder.join(format!("nvtx-{name}-{}.so", std::process::id()));
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/nvtx.c");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source).args(flags);
+    match compiler.status() {
+        Ok(status) if status.success() => Some(library),
+        other => {
+            let required = std::env::var("PIECEWISE_REQUIRE_GXX").is_ok_and(|v| v == "1");
+            assert!(!required, "PIECEWISE_REQUIRE_GXX=1, but cc does not compile: {other:?}");
+            println!("skipped: cc does not compile: {other:?}");
+            None
+        }
+    }
+}
+
+#[test]
+fn a_profiler_hears_of_ranges_in_ranges() {
+    let Some(library) = profiler("hears", &[]) else { return };
+    let nvtx = Nvtx::open(&library).unwrap();
+    {
+        let _step = nvtx.range(c"step");
+        drop(nvtx.range(c"model.layers.0"));
+        drop(nvtx.range(c"model.layers.1"));
+    }
+    // SAFETY: the library is the one of above, and the function gives a string of C.
+    let heard = unsafe {
+        let library = Library::new(&library).unwrap();
+        let heard = library.get::<unsafe extern "C" fn() -> *const c_char>(b"piecewise_heard\0");
+        CStr::from_ptr(heard.unwrap()()).to_str().unwrap().to_owned()
+    };
+    assert_eq!(heard, "(step(model.layers.0)(model.layers.1))");
+    std::fs::remove_file(library).unwrap();
+}
+
+#[test]
+fn what_is_no_profiler_is_named() {
+    let missing = Nvtx::open("/nowhere/libprofiler.so".as_ref()).unwrap_err().to_string();
+    assert!(missing.contains("/nowhere/libprofiler.so") && missing.contains("can't be opened"));
+    let Some(library) = profiler("deaf", &["-DDEAF"]) else { return };
+    let deaf = Nvtx::open(&library).unwrap_err();
+    assert_eq!(deaf.reason, "listens to no ranges");
+    std::fs::remove_file(library).unwrap();
+}
