@@ -4,7 +4,7 @@
 //! A step counts into [`Statistics`] alone. What others read is a copy that the engine publishes now
 //! and then, so that no step waits for a reader.
 
-use crate::engine::PrefixCounts;
+use crate::kv::PrefixCounts;
 use crate::model::Ledger;
 use crate::stats::{Histogram, Statistics};
 use prometheus::core::{Collector, Desc};

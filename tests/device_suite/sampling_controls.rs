@@ -250,7 +250,7 @@ pub(crate) fn tokens_are_those_of_the_definition<T: Target>() {
 
 /// The same request, its constraint as it began.
 fn again(request: &Request) -> Request {
-    let mut copy = request.unconstrained();
+    let mut copy = request.clone();
     if request.constraint.is_some() {
         let length = requests()
             .iter()

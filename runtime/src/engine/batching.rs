@@ -3,10 +3,11 @@
 use super::request::check_length;
 use super::sequence::Sequence;
 use super::{
-    BatchingEngine, Engine, EngineError, EngineOptions, KvObserver, Request, RequestEvent,
-    RequestId, RowSource, RowsId, StepObserver, Usage,
+    BatchingEngine, Engine, EngineError, EngineOptions, Request, RequestEvent, RequestId,
+    RowSource, RowsId, StepObserver, Usage,
 };
 use crate::dispatch::Dispatcher;
+use crate::kv::KvObserver;
 use crate::kv::{PagePool, SlotPool};
 use crate::metrics::{Metrics, Snapshot};
 use crate::mode::GraphMode;

@@ -1,11 +1,11 @@
 //! The interface of an engine, whatever its device.
 
 use super::{
-    EngineError, EngineOptions, KvObserver, Request, RequestEvent, RequestId, RowSource, RowsId,
-    StepObserver, Usage,
+    EngineError, EngineOptions, Request, RequestEvent, RequestId, RowSource, RowsId, StepObserver,
+    Usage,
 };
 use crate::dispatch::Dispatcher;
-use crate::kv::{PagePool, SlotPool};
+use crate::kv::{KvObserver, PagePool, SlotPool};
 use crate::metrics::{Metrics, Snapshot};
 use crate::mode::GraphMode;
 use crate::model::{GraphReport, Ledger, StepTrace, SuspendedWeights};

@@ -46,7 +46,6 @@ pub use constraint::{TokenConstraint, TokenLogprobs};
 pub use controls::{MAX_LOGIT_BIASES, MAX_TOP_LOGPROBS};
 pub use error::EngineError;
 pub use interface::Engine;
-pub use prefix::{KvObserver, PrefixCounts};
 pub use record::StepObserver;
 pub use request::{
     EngineOptions, FinishReason, GivenRows, Request, RequestEvent, RequestId, RowSource, Usage,
@@ -55,7 +54,7 @@ pub use request::{
 pub use crate::batch::TokenValues;
 use crate::batch::{BatchBuffers, RoleMap};
 use crate::checks::KvPoison;
-pub use crate::kv::{KvEvent, PageHash, RowsError, RowsId};
+pub use crate::kv::{KvEvent, KvObserver, PageHash, PrefixCounts, RowsError, RowsId};
 
 use crate::kv::{EmbeddingPool, PagePool, SampleStates, SlotPool};
 use crate::metrics::Ticker;

@@ -3,21 +3,9 @@
 use super::BatchingEngine;
 use super::request::RequestId;
 use super::sequence::Sequence;
-use crate::kv::{KvEvent, PageHash, PagePool};
+use crate::kv::{PageHash, PagePool};
 use piecewise_backend::device::Device;
 use piecewise_kernels::attention::PAGE_ROWS;
-
-/// Is called with every change of what the prefix cache holds.
-pub type KvObserver = Box<dyn FnMut(&KvEvent) + Send>;
-
-/// Tokens of prompts and the prefix cache.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
-pub struct PrefixCounts {
-    /// Ids that turns started from, when they were first let in.
-    pub queries: u64,
-    /// Of those, ids whose rows were there.
-    pub hits: u64,
-}
 
 impl Sequence {
     /// The pages that it could begin with: those that leave it a token to compute. None where it has

@@ -98,19 +98,6 @@ impl Request {
         }
     }
 
-    /// The same request without its constraint, which serves one request alone.
-    pub fn unconstrained(&self) -> Self {
-        Self {
-            prompt: self.prompt.clone(),
-            stop_ids: self.stop_ids.clone(),
-            logit_bias: self.logit_bias.clone(),
-            rows: self.rows.clone(),
-            values: self.values.clone(),
-            constraint: None,
-            ..*self
-        }
-    }
-
     pub(super) fn check(
         &self,
         options: &EngineOptions,

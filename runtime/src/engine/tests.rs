@@ -127,7 +127,7 @@ proptest! {
         let mut events = Vec::new();
         let mut turns = Vec::new();
         for (request, steps, next) in &requests {
-            let id = engine.add(request.unconstrained()).unwrap();
+            let id = engine.add(request.clone()).unwrap();
             turns.push((id, request, next));
             for _ in 0..*steps {
                 engine.step(&mut events).unwrap();
@@ -141,7 +141,7 @@ proptest! {
             let all = [request.prompt.clone(), ids].concat();
             prop_assert_eq!(engine.ids(id).map(<[u32]>::to_vec), request.keep.then(|| all.clone()));
             let room = all.len() + next.prompt.len() < bound as usize;
-            match engine.extend(id, next.unconstrained()) {
+            match engine.extend(id, next.clone()) {
                 Ok(()) => {
                     prop_assert!(request.keep && room);
                     second.push((id, [all, next.prompt.clone()].concat(), next));
@@ -178,7 +178,7 @@ proptest! {
         let setup = Setup { bounds, mode: GraphMode::Full, ..Setup::default() };
         let mut engine = engine(&setup, run_ahead);
         let bound = engine.options().max_seq_len;
-        let ids: Vec<_> = requests.iter().map(|r| engine.add(r.unconstrained()).unwrap()).collect();
+        let ids: Vec<_> = requests.iter().map(|r| engine.add(r.clone()).unwrap()).collect();
         let mut events = Vec::new();
         for &mode in modes.iter().cycle() {
             engine.set_graph_mode(mode).unwrap();
@@ -284,7 +284,7 @@ fn tokens_past_a_stop_id_are_dropped_and_the_conversation_goes_on() {
     let first = next_id(&[5], Sampling::default());
     let second = next_id(&[5, first], Sampling::default());
     let mut request = Request { stop_ids: vec![second], keep: true, ..Request::new([5], 20) };
-    let id = engine.add(request.unconstrained()).unwrap();
+    let id = engine.add(request.clone()).unwrap();
     let mut events = Vec::new();
     let finished =
         |events: &[RequestEvent]| matches!(events.last(), Some(RequestEvent::Finished { .. }));
@@ -295,7 +295,7 @@ fn tokens_past_a_stop_id_are_dropped_and_the_conversation_goes_on() {
     request.prompt = vec![9];
     request.stop_ids.clear();
     request.max_tokens = 3;
-    engine.extend(id, request.unconstrained()).unwrap();
+    engine.extend(id, request.clone()).unwrap();
     events.clear();
     engine.run(&mut events).unwrap();
     let (expected, reason) = simulate(&[5, first, second, 9], &request, 1 << 20);
@@ -308,7 +308,7 @@ fn a_full_pool_preempts_the_sequence_admitted_last() {
     let bounds = Bounds { kv_rows: 96, table_pages: 6, tokens: 64, ..Bounds::default() };
     let mut engine = engine(&Setup { bounds, ..Setup::default() }, true);
     let requests: Vec<_> = (0..3).map(|i| Request::new(vec![i; 14], 60)).collect();
-    let ids: Vec<_> = requests.iter().map(|r| engine.add(r.unconstrained()).unwrap()).collect();
+    let ids: Vec<_> = requests.iter().map(|r| engine.add(r.clone()).unwrap()).collect();
     let mut events = Vec::new();
     engine.run(&mut events).unwrap();
     assert!(engine.preemptions() > 0);
@@ -326,13 +326,13 @@ fn removing_a_request_leaves_the_others_alone() {
     let mut engine = engine(&Setup::default(), true);
     let a = engine.add(Request::new([1], 10)).unwrap();
     let request = Request::new([2], 10);
-    let b = engine.add(request.unconstrained()).unwrap();
+    let b = engine.add(request.clone()).unwrap();
     let mut events = Vec::new();
     for _ in 0..3 {
         engine.step(&mut events).unwrap();
     }
     engine.remove(a).unwrap();
-    let c = engine.add(request.unconstrained()).unwrap();
+    let c = engine.add(request.clone()).unwrap();
     engine.run(&mut events).unwrap();
     let (expected, reason) = simulate(&[2], &request, 1 << 20);
     assert_eq!(collect(&events, b), (expected.clone(), Some(reason)));
@@ -401,7 +401,7 @@ fn check_poison_shows_an_op_that_reads_past_the_length() {
         setup.checks.poison = poison;
         setup.faults.read_past_length.store(fault, Ordering::Relaxed);
         let mut engine = engine(&setup, true);
-        let id = engine.add(request.unconstrained()).unwrap();
+        let id = engine.add(request.clone()).unwrap();
         let mut events = Vec::new();
         engine.run(&mut events).unwrap();
         collect(&events, id).0
@@ -424,8 +424,7 @@ fn a_failure_at_any_point_loses_no_request() {
         for (kind, at) in (0..3).flat_map(|kind| (1..40).map(move |at| (kind, at))) {
             let setup = Setup { mode, ..Setup::default() };
             let mut engine = engine(&setup, true);
-            let ids =
-                requests.each_ref().map(|request| engine.add(request.unconstrained()).unwrap());
+            let ids = requests.each_ref().map(|request| engine.add(request.clone()).unwrap());
             let faults = &setup.faults;
             let fault = [&faults.failing_replay, &faults.failing_launch, &faults.losing_wait][kind];
             fault.store(at, Ordering::Relaxed);
@@ -457,7 +456,7 @@ fn failures_in_a_row_are_the_callers_and_lose_no_request_either() {
     let setup = Setup::default();
     let mut engine = engine(&setup, true);
     let request = Request::new([1, 2, 3], 4);
-    let id = engine.add(request.unconstrained()).unwrap();
+    let id = engine.add(request.clone()).unwrap();
     let mut events = Vec::new();
     engine.step(&mut events).unwrap();
     // The device can't be opened: every step says so.
@@ -535,7 +534,7 @@ fn suspended_requests_lose_nothing_and_go_on() {
         for prompt in 1..5u32 {
             let request =
                 Request { keep: prompt == 2, ..Request::new(vec![prompt; 5], prompt.into()) };
-            requests.push((engine.add(request.unconstrained()).unwrap(), request));
+            requests.push((engine.add(request.clone()).unwrap(), request));
         }
         let mut events = Vec::new();
         for _ in 0..steps {
@@ -555,9 +554,9 @@ fn suspended_requests_lose_nothing_and_go_on() {
             assert_eq!(collect(&events, *id), (expected, Some(reason)), "after {steps} steps");
         }
         let (id, request) = &requests[1];
-        let more = Request { prompt: vec![3], keep: false, ..request.unconstrained() };
+        let more = Request { prompt: vec![3], keep: false, ..request.clone() };
         let ids = engine.ids(*id).unwrap().to_vec();
-        engine.extend(*id, more.unconstrained()).unwrap();
+        engine.extend(*id, more.clone()).unwrap();
         events.clear();
         engine.run(&mut events).unwrap();
         let (expected, _) = simulate(&[&ids[..], &[3]].concat(), &more, 1 << 20);

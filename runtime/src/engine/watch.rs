@@ -1,6 +1,7 @@
 //! What those who watch an engine get to see, and when.
 
-use super::{BatchingEngine, Engine, KvObserver};
+use super::{BatchingEngine, Engine};
+use crate::kv::KvObserver;
 use crate::metrics::{EngineLoad, Metrics, PUBLISH_EVERY, Snapshot, Ticker};
 use piecewise_backend::device::Device;
 use std::time::Instant;

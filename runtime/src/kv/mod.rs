@@ -12,7 +12,7 @@ mod table;
 pub(crate) use embeddings::EmbeddingPool;
 pub use embeddings::{RowsError, RowsId};
 pub use pool::{Page, PagePool, PoolFull};
-pub use prefix::{KvEvent, PageHash};
+pub use prefix::{KvEvent, KvObserver, PageHash, PrefixCounts};
 pub(crate) use sample_states::{SampleStates, sample_blocks};
 pub use sizing::{KvShape, SizingError};
 pub use slots::{SlotPool, StateKind, StateSlot};
