@@ -27,8 +27,9 @@ impl<D: Device> Engine for BatchingEngine<D> {
         let rows = request.rows.clone();
         let mut sequence = Sequence::new(request, self.options.max_seq_len, &self.roles);
         (sequence.values, sequence.rows) = (values, rows);
+        self.deadlines.extend(sequence.deadline.map(|deadline| (deadline, id)));
         self.sequences.insert(id, sequence);
-        self.waiting.push_back(id);
+        self.wait_last(id);
         Ok(id)
     }
 
@@ -51,8 +52,9 @@ impl<D: Device> Engine for BatchingEngine<D> {
         self.kept.remove(at);
         if let Some(sequence) = self.sequences.get_mut(&id) {
             sequence.extend(request, self.options.max_seq_len);
+            self.deadlines.extend(sequence.deadline.map(|deadline| (deadline, id)));
         }
-        self.waiting.push_back(id);
+        self.wait_last(id);
         Ok(())
     }
 
@@ -62,6 +64,9 @@ impl<D: Device> Engine for BatchingEngine<D> {
         sequence.release(&mut self.pool, &mut self.slots);
         sequence.rows.iter().for_each(|given| self.embeddings.end_use(given.rows));
         self.entries.extend(sequence.entry.take());
+        if let Some(deadline) = sequence.deadline {
+            self.deadlines.remove(&(deadline, id));
+        }
         self.running.retain(|&other| other != id);
         self.waiting.retain(|&other| other != id);
         self.kept.retain(|&other| other != id);

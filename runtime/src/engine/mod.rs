@@ -12,16 +12,18 @@
 //! The KV pool is shared, and so are the slots of states that a sequence has one row of: a slot is
 //! given at admission, filled with zeros, and taken back with the pages. A request is admitted when its prompt fits with a page to spare for
 //! each running sequence; when pages run out all the same, pages of idle sequences are reclaimed
-//! first (kept conversations, oldest first), then the sequence admitted last is preempted: it
-//! waits, and its tokens are computed again. So nobody pays for tokens that are never generated,
-//! and the oldest sequence always goes on.
+//! first (kept conversations, oldest first), then the sequence admitted last of those that matter
+//! least is preempted: it waits, and its tokens are computed again. So nobody pays for tokens that
+//! are never generated, and the oldest sequence of the first priority always goes on.
 
 mod batching;
 mod error;
+mod finish;
 mod idle;
 mod in_flight;
 mod interface;
 mod logits;
+mod order;
 mod record;
 mod recover;
 mod request;
@@ -49,7 +51,8 @@ use crate::model::CompiledModel;
 use in_flight::InFlight;
 use piecewise_backend::device::Device;
 use sequence::Sequence;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Instant;
 use watch::Watchers;
 
 /// The [`Engine`] of a device: continuous batching.
@@ -64,9 +67,12 @@ pub struct BatchingEngine<D: Device> {
     /// Entries of the state of sampled ids that no running sequence has.
     entries: Vec<u32>,
     sequences: BTreeMap<RequestId, Sequence>,
-    /// In the order of admission.
+    /// In the order of their priorities, and of admission within one.
     running: Vec<RequestId>,
+    /// In the order of their priorities, and of arrival within one.
     waiting: VecDeque<RequestId>,
+    /// Of those that run or wait.
+    deadlines: BTreeSet<(Instant, RequestId)>,
     /// Finished and kept, the longest idle first.
     kept: Vec<RequestId>,
     in_flight: VecDeque<InFlight>,
@@ -110,6 +116,7 @@ impl<D: Device> BatchingEngine<D> {
             sequences: BTreeMap::new(),
             running: Vec::with_capacity(seqs),
             waiting: VecDeque::new(),
+            deadlines: BTreeSet::new(),
             kept: Vec::new(),
             in_flight: VecDeque::with_capacity(2),
             spare: Vec::with_capacity(2),

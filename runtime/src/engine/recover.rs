@@ -52,8 +52,8 @@ impl<D: Device> BatchingEngine<D> {
             }
             self.remove(request)?;
         }
-        for id in self.running.drain(..).rev() {
-            self.waiting.push_front(id);
+        while let Some(id) = self.running.pop() {
+            self.wait_first(id);
         }
         for sequence in self.sequences.values_mut() {
             sequence.release(&mut self.pool, &mut self.slots);

@@ -6,7 +6,7 @@ use crate::kv::RowsId;
 use crate::model::{CompiledModel, Model};
 use crate::symbols::SymbolClass;
 use piecewise_backend::device::Device;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A request's number; never used twice by an engine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -63,6 +63,10 @@ pub struct Request {
     pub rows: Vec<GivenRows>,
     /// Numbers for the tokens of the prompt, for inputs whose functions ask for them.
     pub values: Vec<TokenValues>,
+    /// Who goes first: the lower, and of equal ones who came first.
+    pub priority: i32,
+    /// When it ends at the latest, wherever it is then.
+    pub deadline: Option<Instant>,
 }
 
 impl Request {
@@ -77,6 +81,8 @@ impl Request {
             keep: false,
             rows: Vec::new(),
             values: Vec::new(),
+            priority: 0,
+            deadline: None,
         }
     }
 
@@ -149,6 +155,8 @@ pub enum FinishReason {
     Stop,
     /// `max_tokens` or the end of the context.
     Length,
+    /// Its deadline passed.
+    Deadline,
     /// The device was lost, and with it the rows that the request brought in the place of tokens:
     /// without them it can't be computed again. Add rows and the request once more.
     RowsLost,

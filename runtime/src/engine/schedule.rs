@@ -22,19 +22,32 @@ pub(super) enum Schedule {
     ReadFirst,
 }
 
+/// Why no step could be planned.
+enum Unplanned {
+    /// A running sequence finds no page.
+    NoPages(RequestId, PoolFull),
+    Device(DeviceError),
+}
+
+impl From<DeviceError> for Unplanned {
+    fn from(error: DeviceError) -> Self {
+        Self::Device(error)
+    }
+}
+
 impl<D: Device> BatchingEngine<D> {
     /// Plans the next step; every planned sequence has its pages.
     pub(super) fn schedule(&mut self) -> Result<Schedule, EngineError> {
         loop {
-            match self.plan_running() {
-                Ok(budget) => {
-                    self.admit(budget)?;
+            match self.plan_step() {
+                Ok(()) => {
                     if self.plan.is_empty() {
                         self.check_stuck()?;
                     }
                     return Ok(Schedule::Planned);
                 }
-                Err((request, full)) => {
+                Err(Unplanned::Device(error)) => return Err(error.into()),
+                Err(Unplanned::NoPages(request, full)) => {
                     if self.reclaim_idle(request) {
                         continue;
                     }
@@ -50,46 +63,68 @@ impl<D: Device> BatchingEngine<D> {
         }
     }
 
-    /// Plans the running sequences, those that decode first; returns the tokens left.
-    fn plan_running(&mut self) -> Result<u64, (RequestId, PoolFull)> {
-        let Self { plan, running, sequences, pool, roles, options, .. } = self;
-        plan.clear();
-        let mut budget = options.max_num_tokens;
-        for decoding in [true, false] {
-            for id in running.iter() {
-                let Some(sequence) = sequences.get_mut(id) else { continue };
-                let tokens = sequence.due().min(budget);
-                if tokens == 0 || sequence.is_decoding() != decoding {
-                    continue;
-                }
-                if roles.table_pages.is_some() {
-                    let rows = sequence.computed + tokens;
-                    sequence.table.grow(pool, rows).map_err(|full| (*id, full))?;
-                }
-                plan.push(Planned { request: *id, tokens });
-                budget -= tokens;
-            }
+    /// Plans those that decode, then prompts: of those that run and of those that wait, the running
+    /// before the waiting of their priority.
+    fn plan_step(&mut self) -> Result<(), Unplanned> {
+        self.plan.clear();
+        let mut budget = self.options.max_num_tokens;
+        for at in 0..self.running.len() {
+            self.plan_running(at, true, &mut budget)?;
         }
-        Ok(budget)
+        let mut at = 0;
+        while let Some(&id) = self.running.get(at) {
+            let admitted = self.admit(Some(self.priority(id)), &mut budget)?;
+            self.plan_running(at + admitted, false, &mut budget)?;
+            at += admitted + 1;
+        }
+        self.admit(None, &mut budget)?;
+        Ok(())
     }
 
-    /// Lets waiting requests in, first come first served, while there is room.
-    fn admit(&mut self, mut budget: u64) -> Result<(), DeviceError> {
-        while budget > 0 && (self.running.len() as u64) < self.options.max_num_seqs {
+    /// Plans the running sequence at a place, if it decodes or not, as asked.
+    fn plan_running(
+        &mut self,
+        at: usize,
+        decoding: bool,
+        budget: &mut u64,
+    ) -> Result<(), Unplanned> {
+        let Self { plan, running, sequences, pool, roles, .. } = self;
+        let Some(sequence) = sequences.get_mut(&running[at]) else { return Ok(()) };
+        let tokens = sequence.due().min(*budget);
+        if tokens == 0 || sequence.is_decoding() != decoding {
+            return Ok(());
+        }
+        if roles.table_pages.is_some() {
+            let rows = sequence.computed + tokens;
+            let grown = sequence.table.grow(pool, rows);
+            grown.map_err(|full| Unplanned::NoPages(running[at], full))?;
+        }
+        plan.push(Planned { request: running[at], tokens });
+        *budget -= tokens;
+        Ok(())
+    }
+
+    /// Lets waiting requests in, in their order, while there is room: those that go before
+    /// `priority`, or all. Returns how many.
+    fn admit(&mut self, priority: Option<i32>, budget: &mut u64) -> Result<usize, DeviceError> {
+        let mut admitted = 0;
+        while *budget > 0 && (self.running.len() as u64) < self.options.max_num_seqs {
             let Some(&id) = self.waiting.front() else { break };
-            if !(self.make_room(id) && self.give_slot(id)?) {
+            let is_before = priority.is_none_or(|priority| self.priority(id) < priority);
+            if !(is_before && self.make_room(id) && self.give_slot(id)?) {
                 break;
             }
             let Some(sequence) = self.sequences.get_mut(&id) else { break };
             sequence.entry = self.entries.pop();
             sequence.cached.get_or_insert(sequence.computed);
-            let tokens = sequence.due().min(budget);
+            let tokens = sequence.due().min(*budget);
             self.waiting.pop_front();
-            self.running.push(id);
+            self.begin_run(id);
             self.plan.push(Planned { request: id, tokens });
-            budget -= tokens;
+            *budget -= tokens;
+            admitted += 1;
         }
-        Ok(())
+        Ok(admitted)
     }
 
     /// Gives a waiting sequence a slot of zeros, if its states need one and it has none.
@@ -124,7 +159,7 @@ impl<D: Device> BatchingEngine<D> {
         }
     }
 
-    /// Sends the sequence admitted last back to wait. Nothing is in flight.
+    /// Sends the sequence admitted last of the last priority back to wait. Nothing is in flight.
     fn preempt_last(&mut self) {
         let Some(id) = self.send_last_back() else { return };
         self.preemptions += 1;
@@ -136,7 +171,7 @@ impl<D: Device> BatchingEngine<D> {
         let sequence = self.sequences.get_mut(&id)?;
         sequence.release(&mut self.pool, &mut self.slots);
         self.entries.extend(sequence.entry.take());
-        self.waiting.push_front(id);
+        self.wait_first(id);
         Some(id)
     }
 

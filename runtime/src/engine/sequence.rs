@@ -3,6 +3,7 @@
 use super::request::{GivenRows, Request, Usage};
 use crate::batch::{ChunkRows, ChunkTokens, RoleMap, Sampling, TokenValues};
 use crate::kv::{PagePool, PageTable, SlotPool, StateSlot};
+use std::time::Instant;
 
 /// Ids beyond the prompt that room is made for beforehand, so that decoding allocates nothing
 /// and a huge `max_tokens` does not either.
@@ -37,6 +38,8 @@ pub(super) struct Sequence {
     pub rows: Vec<GivenRows>,
     /// Told apart from earlier turns, whose rows may still be in flight.
     pub turn: u32,
+    pub priority: i32,
+    pub deadline: Option<Instant>,
     stop_ids: Vec<u32>,
 }
 
@@ -61,6 +64,8 @@ impl Sequence {
             values: Vec::new(),
             rows: Vec::new(),
             turn: 0,
+            priority: 0,
+            deadline: None,
             stop_ids: Vec::new(),
         };
         sequence.extend(request, max_seq_len);
@@ -79,6 +84,7 @@ impl Sequence {
         self.cached = None;
         self.sampling = request.sampling;
         self.keep = request.keep;
+        (self.priority, self.deadline) = (request.priority, request.deadline);
         self.stop_ids = if request.ignore_eos { Vec::new() } else { request.stop_ids };
         self.turn += 1;
     }

@@ -11,12 +11,14 @@ use crate::model::POISON;
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::device::Device;
 use piecewise_planner::IterationRecord;
+use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::time::Duration;
 
 impl<D: Device> BatchingEngine<D> {
     /// Plans, submits and reads what is due. A step that could not be submitted is taken back.
     pub(super) fn try_step(&mut self, events: &mut Vec<RequestEvent>) -> Result<bool, EngineError> {
+        self.finish_overdue(events);
         while let Schedule::ReadFirst = self.schedule()? {
             self.read_oldest(events)?;
         }
@@ -49,8 +51,8 @@ impl<D: Device> BatchingEngine<D> {
         while !self.in_flight.is_empty() {
             self.read_oldest(events)?;
         }
-        let Self { plan, running, waiting, sequences, pool, slots, entries, .. } = self;
-        for Planned { request, .. } in plan.drain(..).rev() {
+        while let Some(Planned { request, .. }) = self.plan.pop() {
+            let Self { running, sequences, pool, slots, entries, .. } = self;
             let Some(sequence) = sequences.get_mut(&request).filter(|s| s.slot.is_some()) else {
                 continue;
             };
@@ -58,7 +60,7 @@ impl<D: Device> BatchingEngine<D> {
             running.remove(at);
             sequence.release(pool, slots);
             entries.extend(sequence.entry.take());
-            waiting.push_front(request);
+            self.wait_first(request);
         }
         Ok(())
     }
@@ -149,6 +151,7 @@ impl<D: Device> BatchingEngine<D> {
         };
         let vocab = self.options.vocab;
         let mut bad = None;
+        let mut ended = SmallVec::<[_; 16]>::new();
         for (&(request, turn), id) in step.rows.iter().zip(sampled.chunks_exact(4)) {
             let id = i32::from_le_bytes([id[0], id[1], id[2], id[3]]);
             let Some(sequence) = self.sequences.get_mut(&request) else { continue };
@@ -171,18 +174,10 @@ impl<D: Device> BatchingEngine<D> {
             } else {
                 continue;
             };
-            sequence.pending = 0;
-            self.entries.extend(sequence.entry.take());
-            events.push(RequestEvent::Finished { request, reason, usage: sequence.usage() });
-            self.running.retain(|&other| other != request);
-            if sequence.keep {
-                self.kept.push(request);
-            } else {
-                sequence.release(&mut self.pool, &mut self.slots);
-                let rows = std::mem::take(&mut sequence.rows);
-                self.sequences.remove(&request);
-                rows.iter().for_each(|given| self.embeddings.end_use(given.rows));
-            }
+            ended.push((request, reason));
+        }
+        for (request, reason) in ended {
+            self.finish(request, reason, events);
         }
         let microseconds = |time: Duration| time.as_secs_f64() * 1e6;
         let times = self.model.step_times(&step.ticket);

@@ -12,6 +12,8 @@ use proptest::prelude::*;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
+mod order;
+
 fn engine(setup: &Setup, run_ahead: bool) -> BatchingEngine<crate::testing::FakeDevice> {
     let model = setup.build().unwrap();
     let roles = Setup::roles_of(&model);

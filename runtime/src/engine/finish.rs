@@ -1,0 +1,43 @@
+//! How a turn of a request ends.
+
+use super::BatchingEngine;
+use super::request::{FinishReason, RequestEvent, RequestId};
+use piecewise_backend::device::Device;
+use std::time::Instant;
+
+impl<D: Device> BatchingEngine<D> {
+    /// Ends the present turn of a request, wherever it is; what it has in flight is dropped.
+    pub(super) fn finish(
+        &mut self,
+        request: RequestId,
+        reason: FinishReason,
+        events: &mut Vec<RequestEvent>,
+    ) {
+        let Some(sequence) = self.sequences.get_mut(&request) else { return };
+        sequence.pending = 0;
+        self.entries.extend(sequence.entry.take());
+        events.push(RequestEvent::Finished { request, reason, usage: sequence.usage() });
+        if let Some(deadline) = sequence.deadline {
+            self.deadlines.remove(&(deadline, request));
+        }
+        self.running.retain(|&other| other != request);
+        self.waiting.retain(|&other| other != request);
+        if sequence.keep {
+            self.kept.push(request);
+            return;
+        }
+        sequence.release(&mut self.pool, &mut self.slots);
+        let rows = std::mem::take(&mut sequence.rows);
+        self.sequences.remove(&request);
+        rows.iter().for_each(|given| self.embeddings.end_use(given.rows));
+    }
+
+    /// Ends every request whose deadline has passed.
+    pub(super) fn finish_overdue(&mut self, events: &mut Vec<RequestEvent>) {
+        while let Some(&(deadline, request)) = self.deadlines.first()
+            && deadline <= Instant::now()
+        {
+            self.finish(request, FinishReason::Deadline, events);
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Priorities, deadlines, and what a long prompt leaves to others.
+
+use super::*;
+use std::time::{Duration, Instant};
+
+/// The requests in the order of their first tokens.
+fn first_tokens(events: &[RequestEvent]) -> Vec<RequestId> {
+    let mut order = Vec::new();
+    for event in events {
+        if let RequestEvent::Token { request, .. } = event
+            && !order.contains(request)
+        {
+            order.push(*request);
+        }
+    }
+    order
+}
+
+fn of_priority(priority: i32, prompt: impl Into<Vec<u32>>, max_tokens: u64) -> Request {
+    Request { priority, ..Request::new(prompt, max_tokens) }
+}
+
+#[test]
+fn the_lower_priority_goes_first_and_of_equal_ones_who_came_first() {
+    let bounds = Bounds { sequences: 1, ..Bounds::default() };
+    let mut engine = engine(&Setup { bounds, ..Setup::default() }, true);
+    let priorities = [3, 0, -1, 0, 3, -1];
+    let ids = priorities.map(|priority| engine.add(of_priority(priority, [1], 2)).unwrap());
+    let mut events = Vec::new();
+    engine.run(&mut events).unwrap();
+    assert_eq!(first_tokens(&events), [2, 5, 1, 3, 0, 4].map(|i| ids[i]));
+}
+
+#[test]
+fn an_urgent_prompt_does_not_wait_for_a_long_one() {
+    let bounds = Bounds { tokens: 8, ..Bounds::default() };
+    let mut engine = engine(&Setup { bounds, ..Setup::default() }, true);
+    let requests =
+        [of_priority(0, vec![1; 90], 3), of_priority(0, [2], 3), of_priority(-1, [3], 3)];
+    let mut events = Vec::new();
+    let long = engine.add(requests[0].clone()).unwrap();
+    engine.step(&mut events).unwrap();
+    let [later, urgent] = [1, 2].map(|i| engine.add(requests[i].clone()).unwrap());
+    engine.run(&mut events).unwrap();
+    assert_eq!(first_tokens(&events), [urgent, long, later]);
+    for (id, request) in [long, later, urgent].into_iter().zip(&requests) {
+        let (expected, reason) = simulate(&request.prompt, request, 1 << 20);
+        assert_eq!(collect(&events, id), (expected, Some(reason)));
+    }
+}
+
+/// Nobody that decodes waits for a prompt: each step of the prompt's brings it a token.
+#[test]
+fn a_long_prompt_starves_nobody_who_decodes() {
+    let bounds = Bounds { tokens: 8, ..Bounds::default() };
+    let mut engine = engine(&Setup { bounds, ..Setup::default() }, false);
+    let mut events = Vec::new();
+    let talk = engine.add(Request::new([1], 20)).unwrap();
+    engine.step(&mut events).unwrap();
+    engine.add(of_priority(-5, vec![2; 100], 1)).unwrap();
+    for tokens in 2..15 {
+        engine.step(&mut events).unwrap();
+        assert_eq!(collect(&events, talk).0.len(), tokens);
+    }
+}
+
+#[test]
+fn a_full_pool_preempts_who_matters_least() {
+    let bounds = Bounds { kv_rows: 96, table_pages: 6, tokens: 64, ..Bounds::default() };
+    let mut engine = engine(&Setup { bounds, ..Setup::default() }, true);
+    let requests = [1, 0, 1].map(|p| of_priority(p, vec![p as u32 + 5; 14], 60));
+    let ids = requests.each_ref().map(|request| engine.add(request.clone()).unwrap());
+    let mut events = Vec::new();
+    engine.run(&mut events).unwrap();
+    assert!(engine.preemptions() > 0);
+    for (id, request) in ids.iter().zip(&requests) {
+        let (expected, reason) = simulate(&request.prompt, request, 96);
+        assert_eq!(collect(&events, *id), (expected, Some(reason)));
+    }
+    let ends = events.iter().filter_map(|event| match event {
+        RequestEvent::Finished { request, .. } => Some(*request),
+        RequestEvent::Token { .. } => None,
+    });
+    assert_eq!(ends.collect::<Vec<_>>(), [ids[1], ids[0], ids[2]]);
+}
+
+#[test]
+fn a_deadline_ends_a_request_wherever_it_is() {
+    let bounds = Bounds { sequences: 2, ..Bounds::default() };
+    let setup = Setup { bounds, ..Setup::default() };
+    for run_ahead in [false, true] {
+        let mut engine = engine(&setup, run_ahead);
+        let (mut events, passed) = (Vec::new(), Some(Instant::now()));
+        let far = Some(Instant::now() + Duration::from_secs(1000));
+        let talks = engine.add(Request { deadline: far, ..Request::new([1], 9) }).unwrap();
+        let runs = engine.add(Request { keep: true, ..Request::new([2], 9) }).unwrap();
+        for _ in 0..3 {
+            engine.step(&mut events).unwrap();
+        }
+        // As if it had been asked for with this deadline, and now is past it.
+        engine.sequences.get_mut(&runs).unwrap().deadline = passed;
+        engine.deadlines.insert((passed.unwrap(), runs));
+        let waits = engine.add(Request { deadline: passed, ..Request::new([3], 9) }).unwrap();
+        engine.run(&mut events).unwrap();
+        let (expected, reason) = simulate(&[1], &Request::new([1], 9), 1 << 20);
+        assert_eq!(collect(&events, talks), (expected, Some(reason)));
+        assert_eq!(collect(&events, waits), (Vec::new(), Some(FinishReason::Deadline)));
+        let (known, reason) = collect(&events, runs);
+        assert_eq!(
+            (known.len(), reason),
+            (if run_ahead { 2 } else { 3 }, Some(FinishReason::Deadline))
+        );
+        assert!(engine.deadlines.is_empty());
+        // What it knows by then goes on another time.
+        let more = Request::new([7], 3);
+        let ids = [&[2][..], &known, &[7]].concat();
+        engine.extend(runs, more.clone()).unwrap();
+        events.clear();
+        engine.run(&mut events).unwrap();
+        let (expected, reason) = simulate(&ids, &more, 1 << 20);
+        assert_eq!(collect(&events, runs), (expected, Some(reason)));
+        assert_eq!(engine.pool().free_pages(), engine.pool().pages());
+        assert_eq!(engine.entries.len() as u64, engine.roles.sampled_entries);
+    }
+}
