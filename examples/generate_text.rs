@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     while has_more {
         has_more = engine.step(&mut events)?;
         for event in events.drain(..) {
-            if let RequestEvent::Token { request, id } = event
+            if let RequestEvent::Token { request, id, .. } = event
                 && let Some((text_stream, text)) = texts.get_mut(&request)
                 && !config.eos_token_ids.contains(&id)
             {

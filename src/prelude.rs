@@ -60,7 +60,8 @@ pub use piecewise_runtime::config::ConfigLayers;
 #[doc(inline)]
 pub use piecewise_runtime::engine::Engine;
 pub use piecewise_runtime::engine::{
-    EngineError, FinishReason, Request, RequestEvent, RequestId, Usage,
+    EngineError, FinishReason, Request, RequestEvent, RequestId, TokenConstraint, TokenLogprobs,
+    Usage,
 };
 pub use piecewise_runtime::measure::StepTimer;
 pub use piecewise_runtime::mode::{GraphMode, StepMode};

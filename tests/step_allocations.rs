@@ -82,7 +82,8 @@ fn a_decode_step_of_the_engine_allocates_nothing() {
         let mut engine = BatchingEngine::new(model, roles, options).unwrap();
         for prompt in [&[1, 2, 3][..], &[4, 5]] {
             let mut request = Request::new(prompt.to_vec(), 300);
-            request.sampling = Sampling { temperature: 0.7, top_k: 9, top_p: 0.9, seed: 3 };
+            request.sampling =
+                Sampling { temperature: 0.7, top_k: 9, top_p: 0.9, seed: 3, ..Sampling::default() };
             engine.add(request).unwrap();
         }
         let mut events = Vec::with_capacity(2000);

@@ -109,7 +109,7 @@ fn run(engine: &mut dyn Engine, requests: Vec<Request>) -> Vec<Vec<u32>> {
     let (mut events, mut found) = (Vec::new(), BTreeMap::new());
     engine.run(&mut events).unwrap();
     for event in events {
-        if let RequestEvent::Token { request, id } = event {
+        if let RequestEvent::Token { request, id, .. } = event {
             found.entry(request).or_insert_with(Vec::new).push(id);
         }
     }
@@ -154,7 +154,7 @@ fn greedy_tokens_equal_the_reference_alone_and_in_company() {
             let mut all = Vec::new();
             for golden in &goldens {
                 let request = request(golden, &mut tower, &mut *engine);
-                let alone = run(&mut *engine, vec![request.clone()]);
+                let alone = run(&mut *engine, vec![request.unconstrained()]);
                 assert_eq!(alone[0], golden.greedy, "{mode:?} in chunks of {chunk}");
                 all.push(request);
             }
@@ -223,16 +223,16 @@ fn what_does_not_fit_is_named_and_nothing_is_lost() {
     };
     let [given] = good.rows[..] else { panic!() };
     let at = |position| vec![GivenRows { position, ..given }];
-    refused(&mut *engine, Request { rows: at(17), ..good.clone() });
-    refused(&mut *engine, Request { rows: at(u64::MAX), ..good.clone() });
-    refused(&mut *engine, Request { rows: [at(3), at(8)].concat(), ..good.clone() });
+    refused(&mut *engine, Request { rows: at(17), ..good.unconstrained() });
+    refused(&mut *engine, Request { rows: at(u64::MAX), ..good.unconstrained() });
+    refused(&mut *engine, Request { rows: [at(3), at(8)].concat(), ..good.unconstrained() });
     let mut values = good.values.clone();
     values[0].values[5] = 96;
-    refused(&mut *engine, Request { values: values.clone(), ..good.clone() });
+    refused(&mut *engine, Request { values: values.clone(), ..good.unconstrained() });
     values[0].values.pop();
-    refused(&mut *engine, Request { values: values.clone(), ..good.clone() });
+    refused(&mut *engine, Request { values: values.clone(), ..good.unconstrained() });
     values[0].name = "tokens.embeddings".into();
-    refused(&mut *engine, Request { values, ..good.clone() });
+    refused(&mut *engine, Request { values, ..good.unconstrained() });
     let full = engine.add_rows(RowSource::Values(&[0.0; 5 * 64])).unwrap_err();
     assert!(matches!(full, EngineError::Rows(RowsError::Full { wanted: 5, free: 4, rows: 10 })));
     said.push(full.to_string());
@@ -250,7 +250,7 @@ fn what_does_not_fit_is_named_and_nothing_is_lost() {
     );
     insta::assert_snapshot!(said.join("\n"));
     // Removed while a request needs them: they stay until it is done.
-    let id = engine.add(good.clone()).unwrap();
+    let id = engine.add(good.unconstrained()).unwrap();
     engine.remove_rows(given.rows).unwrap();
     assert!(matches!(engine.add(good).unwrap_err(), EngineError::Rows(RowsError::Unknown { .. })));
     assert_eq!(engine.free_rows(), 4);

@@ -154,6 +154,7 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
                     top_k: args.top_k,
                     top_p: args.top_p,
                     seed: args.seed.wrapping_add(i as u64),
+                    ..Sampling::default()
                 },
                 keep: turn < args.then.len(),
                 ..Request::new(prompt_ids, args.max_tokens)
@@ -271,8 +272,7 @@ fn serve(
             trace.write(engine)?;
         }
         for event in events.drain(..) {
-            let (RequestEvent::Token { request, .. } | RequestEvent::Finished { request, .. }) =
-                event;
+            let request = event.request();
             let Some((_, reply)) = replies.iter_mut().find(|(id, _)| *id == request) else {
                 continue;
             };

@@ -239,7 +239,7 @@ pub(crate) fn one_graph_samples_as_each_step_says<T: Target>() {
     let mut sequences = Sequences::of(&replayed);
     let mut rng = Rng::new(12);
     let greedy = Sampling::default();
-    let hot = |seed| Sampling { temperature: 5.0, top_k: 0, top_p: 1.0, seed };
+    let hot = |seed| Sampling { temperature: 5.0, seed, ..Sampling::default() };
     let mut rules =
         vec![greedy, Sampling { top_k: 1, ..hot(1) }, Sampling { top_p: 1e-6, ..hot(2) }];
     rules.extend((3..23).map(hot));

@@ -76,7 +76,13 @@ impl Sequences {
             let entry = turn.sequence as u32;
             let drawn = match rng.one_in(2) {
                 true => Sampling::default(),
-                false => Sampling { temperature: 0.8, top_k: 20, top_p: 0.9, seed: 11 },
+                false => Sampling {
+                    temperature: 0.8,
+                    top_k: 20,
+                    top_p: 0.9,
+                    seed: 11,
+                    ..Sampling::default()
+                },
             };
             let sampling = self.sampling.unwrap_or(drawn);
             self.batch.push(&Chunk {

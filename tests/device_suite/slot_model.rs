@@ -227,7 +227,7 @@ pub(crate) fn request(number: u32) -> Request {
 pub(crate) fn ids_of(events: &[RequestEvent]) -> BTreeMap<RequestId, Vec<u32>> {
     let mut ids: BTreeMap<RequestId, Vec<u32>> = BTreeMap::new();
     for event in events {
-        if let RequestEvent::Token { request, id } = *event {
+        if let RequestEvent::Token { request, id, .. } = *event {
             ids.entry(request).or_default().push(id);
         }
     }

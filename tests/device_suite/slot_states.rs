@@ -14,7 +14,7 @@ fn engine(mode: GraphMode) -> BatchingEngine<CpuDevice> {
 /// What each request gives in an engine that has run nothing before.
 fn alone(request: &Request) -> Vec<u32> {
     let mut engine = engine(GraphMode::None);
-    let id = engine.add(request.clone()).unwrap();
+    let id = engine.add(request.unconstrained()).unwrap();
     let mut events = Vec::new();
     engine.run(&mut events).unwrap();
     ids_of(&events).remove(&id).unwrap()
@@ -29,7 +29,7 @@ fn a_slot_serves_one_sequence_after_the_other_from_zeros() {
         let mut events = Vec::new();
         let mut numbers = BTreeMap::new();
         for (number, request) in requests.iter().enumerate() {
-            numbers.insert(engine.add(request.clone()).unwrap(), number);
+            numbers.insert(engine.add(request.unconstrained()).unwrap(), number);
             engine.step(&mut events).unwrap();
         }
         // What it had in flight is dropped, and its slot goes to another at once.
@@ -74,7 +74,7 @@ fn a_kept_conversation_goes_on_from_its_slot_or_is_computed_again() {
     let expected = alone(&Request::new(whole.clone(), 6));
     for others in [0, 5] {
         let mut engine = engine(GraphMode::Piecewise);
-        let id = engine.add(first.clone()).unwrap();
+        let id = engine.add(first.unconstrained()).unwrap();
         let mut events = Vec::new();
         engine.run(&mut events).unwrap();
         assert_eq!(engine.kept(), [id]);
@@ -85,7 +85,7 @@ fn a_kept_conversation_goes_on_from_its_slot_or_is_computed_again() {
         engine.run(&mut events).unwrap();
         events.clear();
         more.keep = true;
-        engine.extend(id, more.clone()).unwrap();
+        engine.extend(id, more.unconstrained()).unwrap();
         engine.run(&mut events).unwrap();
         assert_eq!(ids_of(&events)[&id], expected, "after {others} others");
         let usage = engine.usage(id).unwrap();

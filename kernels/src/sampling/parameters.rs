@@ -13,13 +13,32 @@ pub struct Sampling {
     pub top_k: u32,
     /// Only the largest logits whose probabilities add up to this are drawn from; 1 is off.
     pub top_p: f32,
+    /// Only tokens at least so likely, as a share of the likeliest one's probability, are drawn from;
+    /// 0 is off.
+    pub min_p: f32,
+    /// Taken from the logit of every id that was generated; 0 is off.
+    pub presence_penalty: f32,
+    /// Taken from the logit of an id for each time that it was generated; 0 is off.
+    pub frequency_penalty: f32,
+    /// What positive logits of ids of the prompt and of generated ones are divided by, and negative
+    /// ones multiplied with; 1 is off.
+    pub repetition_penalty: f32,
     /// With the position, the key of every draw.
     pub seed: u64,
 }
 
 impl Default for Sampling {
     fn default() -> Self {
-        Self { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0 }
+        Self {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            repetition_penalty: 1.0,
+            seed: 0,
+        }
     }
 }
 

@@ -26,7 +26,8 @@ fn each_input_gets_what_its_role_says() {
     let (mut a, mut b) = (PageTable::default(), PageTable::default());
     a.grow(&mut pool, 2).unwrap();
     b.grow(&mut pool, 18).unwrap();
-    let sampling = Sampling { temperature: 0.5, top_k: 3, top_p: 0.9, seed: 1 << 40 };
+    let sampling =
+        Sampling { temperature: 0.5, top_k: 3, top_p: 0.9, seed: 1 << 40, ..Sampling::default() };
     let mut batch = BatchBuffers::new(roles);
     for _ in 0..2 {
         batch.clear();

@@ -16,7 +16,8 @@ impl<D: Device> BatchingEngine<D> {
         let Some(sequence) = self.sequences.get_mut(&request) else { return };
         sequence.pending = 0;
         self.entries.extend(sequence.entry.take());
-        events.push(RequestEvent::Finished { request, reason, usage: sequence.usage() });
+        let usage = sequence.usage();
+        events.push(RequestEvent::Finished { request, reason, message: None, usage });
         if let Some(deadline) = sequence.deadline {
             self.deadlines.remove(&(deadline, request));
         }

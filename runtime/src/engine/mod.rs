@@ -37,7 +37,8 @@ pub use error::EngineError;
 pub use interface::Engine;
 pub use record::StepObserver;
 pub use request::{
-    EngineOptions, FinishReason, GivenRows, Request, RequestEvent, RequestId, RowSource, Usage,
+    EngineOptions, FinishReason, GivenRows, MAX_TOP_LOGPROBS, Request, RequestEvent, RequestId,
+    RowSource, TokenConstraint, TokenLogprobs, Usage,
 };
 
 pub use crate::batch::TokenValues;

@@ -48,7 +48,7 @@ impl<D: Device> BatchingEngine<D> {
         for (request, usage) in Vec::from_iter(lost.map(|(id, sequence)| (*id, sequence.usage()))) {
             if !self.kept.contains(&request) {
                 let reason = FinishReason::RowsLost;
-                events.push(RequestEvent::Finished { request, reason, usage });
+                events.push(RequestEvent::Finished { request, reason, message: None, usage });
             }
             self.remove(request)?;
         }

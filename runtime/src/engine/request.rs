@@ -44,8 +44,41 @@ pub struct GivenRows {
     pub rows: RowsId,
 }
 
+/// The most ids that come with their log-probabilities beside the chosen one.
+pub const MAX_TOP_LOGPROBS: u32 = 20;
+
+/// Says which ids may come next in one request, such as those that keep to a grammar. The engine asks
+/// before each step that samples for the request, once for each token, however often the request is
+/// computed again.
+pub trait TokenConstraint: std::fmt::Debug + Send {
+    /// Marks the ids that may come next: bit `i % 32` of word `i / 32` is for id `i`. The mask has a
+    /// bit for each id of the model, all of them 0 at first.
+    ///
+    /// # Errors
+    /// Why nothing may come next; the request ends.
+    fn allowed(&mut self, mask: &mut [u32]) -> Result<(), String>;
+
+    /// Takes the id that came. Returns whether nothing may follow it: then the request ends.
+    ///
+    /// # Errors
+    /// Why the id may not come; the request ends.
+    fn accept(&mut self, id: u32) -> Result<bool, String>;
+}
+
+/// How likely a token was: logarithms of probabilities, by the logits as the model gives them, before
+/// temperature, penalties, biases and masks.
+#[derive(Clone, PartialEq, Debug, serde::Serialize)]
+pub struct TokenLogprobs {
+    /// Of the token.
+    pub logprob: f32,
+    /// The token's place among all ids by probability; 1 for the likeliest.
+    pub rank: u32,
+    /// The likeliest ids and theirs, the likeliest first.
+    pub top: Vec<(u32, f32)>,
+}
+
 /// What is asked for.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Debug)]
 pub struct Request {
     /// The ids to go on from; at least one.
     pub prompt: Vec<u32>,
@@ -57,6 +90,13 @@ pub struct Request {
     pub ignore_eos: bool,
     /// How each token is chosen.
     pub sampling: Sampling,
+    /// What is added to the logits of some ids; each id once.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// Whether each token comes with its log-probability, and how many of the likeliest ids come with
+    /// theirs beside it: at most [`MAX_TOP_LOGPROBS`].
+    pub logprobs: Option<u32>,
+    /// What says which ids may come next.
+    pub constraint: Option<Box<dyn TokenConstraint>>,
     /// Whether ids and KV stay when it finishes, so that it can be continued.
     pub keep: bool,
     /// Rows that stand for tokens of the prompt. They are kept until the request is gone.
@@ -78,11 +118,27 @@ impl Request {
             stop_ids: Vec::new(),
             ignore_eos: false,
             sampling: Sampling::default(),
+            logit_bias: Vec::new(),
+            logprobs: None,
+            constraint: None,
             keep: false,
             rows: Vec::new(),
             values: Vec::new(),
             priority: 0,
             deadline: None,
+        }
+    }
+
+    /// The same request without its constraint, which serves one request alone.
+    pub fn unconstrained(&self) -> Self {
+        Self {
+            prompt: self.prompt.clone(),
+            stop_ids: self.stop_ids.clone(),
+            logit_bias: self.logit_bias.clone(),
+            rows: self.rows.clone(),
+            values: self.values.clone(),
+            constraint: None,
+            ..*self
         }
     }
 
@@ -112,12 +168,37 @@ impl Request {
         if i32::try_from(top_k).is_err() {
             return bad("top_k", top_k.to_string(), "it must be below 2^31; 0 is off");
         }
+        self.check_controls()?;
         if temperature > 0.0 && !roles.has_sampling() {
             let expected =
                 "this model's graph has no inputs of the roles sample.*, so only 0 works";
             return bad("temperature", temperature.to_string(), expected);
         }
         Ok(())
+    }
+}
+
+impl Request {
+    /// Refuses what the graph can't do.
+    fn check_controls(&self) -> Result<(), EngineError> {
+        let Sampling { min_p, presence_penalty, frequency_penalty, repetition_penalty, .. } =
+            self.sampling;
+        let asked = [
+            ("min_p", min_p != 0.0, min_p.to_string()),
+            ("presence_penalty", presence_penalty != 0.0, presence_penalty.to_string()),
+            ("frequency_penalty", frequency_penalty != 0.0, frequency_penalty.to_string()),
+            ("repetition_penalty", repetition_penalty != 1.0, repetition_penalty.to_string()),
+            ("logit_bias", !self.logit_bias.is_empty(), format!("{:?}", self.logit_bias)),
+            ("logprobs", self.logprobs.is_some(), self.logprobs.unwrap_or(0).to_string()),
+            ("constraint", self.constraint.is_some(), "one".to_owned()),
+        ];
+        match asked.into_iter().find(|(_, is_asked, _)| *is_asked) {
+            Some((parameter, _, value)) => {
+                let expected = "this model's graph does not support it";
+                Err(EngineError::Parameter { parameter, value, expected })
+            }
+            None => Ok(()),
+        }
     }
 }
 
@@ -160,10 +241,12 @@ pub enum FinishReason {
     /// The device was lost, and with it the rows that the request brought in the place of tokens:
     /// without them it can't be computed again. Add rows and the request once more.
     RowsLost,
+    /// The constraint of the request failed, or allowed nothing.
+    ConstraintFailed,
 }
 
 /// What a step brought about.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub enum RequestEvent {
     /// A token.
     Token {
@@ -171,6 +254,8 @@ pub enum RequestEvent {
         request: RequestId,
         /// Its id.
         id: u32,
+        /// How likely it was, where its request asks for it.
+        logprobs: Option<Box<TokenLogprobs>>,
     },
     /// A request's end, after its last token.
     Finished {
@@ -178,9 +263,20 @@ pub enum RequestEvent {
         request: RequestId,
         /// Why.
         reason: FinishReason,
+        /// What went wrong, where the reason is that something did.
+        message: Option<Box<str>>,
         /// What its turn took.
         usage: Usage,
     },
+}
+
+impl RequestEvent {
+    /// Whose it is.
+    pub fn request(&self) -> RequestId {
+        match self {
+            Self::Token { request, .. } | Self::Finished { request, .. } => *request,
+        }
+    }
 }
 
 /// Bounds of an engine.

@@ -166,7 +166,7 @@ impl<D: Device> BatchingEngine<D> {
             sequence.ids.push(id);
             sequence.pending -= 1;
             sequence.generated += 1;
-            events.push(RequestEvent::Token { request, id });
+            events.push(RequestEvent::Token { request, id, logprobs: None });
             let reason = if sequence.stops_at(id) {
                 FinishReason::Stop
             } else if sequence.generated >= sequence.max_tokens {

@@ -43,7 +43,7 @@ fn collect(events: &[RequestEvent], of: RequestId) -> (Vec<u32>, Option<FinishRe
     let mut end = None;
     for event in events {
         match *event {
-            RequestEvent::Token { request, id } if request == of => {
+            RequestEvent::Token { request, id, .. } if request == of => {
                 assert_eq!(end, None, "a token after the end");
                 ids.push(id);
             }
@@ -59,7 +59,13 @@ fn collect(events: &[RequestEvent], of: RequestId) -> (Vec<u32>, Option<FinishRe
 fn request() -> impl Strategy<Value = Request> {
     let sampling = prop_oneof![
         Just(Sampling::default()),
-        any::<u64>().prop_map(|seed| Sampling { temperature: 0.7, top_k: 5, top_p: 0.9, seed }),
+        any::<u64>().prop_map(|seed| Sampling {
+            temperature: 0.7,
+            top_k: 5,
+            top_p: 0.9,
+            seed,
+            ..Sampling::default()
+        }),
     ];
     (
         prop::collection::vec(0u32..VOCAB as u32, 1..40),
@@ -118,7 +124,7 @@ proptest! {
         let mut events = Vec::new();
         let mut turns = Vec::new();
         for (request, steps, next) in &requests {
-            let id = engine.add(request.clone()).unwrap();
+            let id = engine.add(request.unconstrained()).unwrap();
             turns.push((id, request, next));
             for _ in 0..*steps {
                 engine.step(&mut events).unwrap();
@@ -132,7 +138,7 @@ proptest! {
             let all = [request.prompt.clone(), ids].concat();
             prop_assert_eq!(engine.ids(id).map(<[u32]>::to_vec), request.keep.then(|| all.clone()));
             let room = all.len() + next.prompt.len() < bound as usize;
-            match engine.extend(id, next.clone()) {
+            match engine.extend(id, next.unconstrained()) {
                 Ok(()) => {
                     prop_assert!(request.keep && room);
                     second.push((id, [all, next.prompt.clone()].concat(), next));
@@ -169,7 +175,7 @@ proptest! {
         let setup = Setup { bounds, mode: GraphMode::Full, ..Setup::default() };
         let mut engine = engine(&setup, run_ahead);
         let bound = engine.options().max_seq_len;
-        let ids: Vec<_> = requests.iter().map(|r| engine.add(r.clone()).unwrap()).collect();
+        let ids: Vec<_> = requests.iter().map(|r| engine.add(r.unconstrained()).unwrap()).collect();
         let mut events = Vec::new();
         for &mode in modes.iter().cycle() {
             engine.set_graph_mode(mode).unwrap();
@@ -275,7 +281,7 @@ fn tokens_past_a_stop_id_are_dropped_and_the_conversation_goes_on() {
     let first = next_id(&[5], Sampling::default());
     let second = next_id(&[5, first], Sampling::default());
     let mut request = Request { stop_ids: vec![second], keep: true, ..Request::new([5], 20) };
-    let id = engine.add(request.clone()).unwrap();
+    let id = engine.add(request.unconstrained()).unwrap();
     let mut events = Vec::new();
     let finished =
         |events: &[RequestEvent]| matches!(events.last(), Some(RequestEvent::Finished { .. }));
@@ -286,7 +292,7 @@ fn tokens_past_a_stop_id_are_dropped_and_the_conversation_goes_on() {
     request.prompt = vec![9];
     request.stop_ids.clear();
     request.max_tokens = 3;
-    engine.extend(id, request.clone()).unwrap();
+    engine.extend(id, request.unconstrained()).unwrap();
     events.clear();
     engine.run(&mut events).unwrap();
     let (expected, reason) = simulate(&[5, first, second, 9], &request, 1 << 20);
@@ -299,7 +305,7 @@ fn a_full_pool_preempts_the_sequence_admitted_last() {
     let bounds = Bounds { kv_rows: 96, table_pages: 6, tokens: 64, ..Bounds::default() };
     let mut engine = engine(&Setup { bounds, ..Setup::default() }, true);
     let requests: Vec<_> = (0..3).map(|i| Request::new(vec![i; 14], 60)).collect();
-    let ids: Vec<_> = requests.iter().map(|r| engine.add(r.clone()).unwrap()).collect();
+    let ids: Vec<_> = requests.iter().map(|r| engine.add(r.unconstrained()).unwrap()).collect();
     let mut events = Vec::new();
     engine.run(&mut events).unwrap();
     assert!(engine.preemptions() > 0);
@@ -308,7 +314,7 @@ fn a_full_pool_preempts_the_sequence_admitted_last() {
         assert_eq!(collect(&events, *id), (expected, Some(reason)));
     }
     let ends = events.iter().filter(|e| matches!(e, RequestEvent::Finished { .. }));
-    let order: Vec<_> = ends.copied().collect();
+    let order: Vec<_> = ends.cloned().collect();
     assert!(matches!(order[0], RequestEvent::Finished { request, .. } if request == ids[0]));
 }
 
@@ -317,13 +323,13 @@ fn removing_a_request_leaves_the_others_alone() {
     let mut engine = engine(&Setup::default(), true);
     let a = engine.add(Request::new([1], 10)).unwrap();
     let request = Request::new([2], 10);
-    let b = engine.add(request.clone()).unwrap();
+    let b = engine.add(request.unconstrained()).unwrap();
     let mut events = Vec::new();
     for _ in 0..3 {
         engine.step(&mut events).unwrap();
     }
     engine.remove(a).unwrap();
-    let c = engine.add(request.clone()).unwrap();
+    let c = engine.add(request.unconstrained()).unwrap();
     engine.run(&mut events).unwrap();
     let (expected, reason) = simulate(&[2], &request, 1 << 20);
     assert_eq!(collect(&events, b), (expected.clone(), Some(reason)));
@@ -347,6 +353,12 @@ fn bad_requests_are_refused_by_name() {
             refused(sampled(Sampling { temperature: f32::NAN, ..sampling })),
             refused(sampled(Sampling { top_p: 0.0, ..sampling })),
             refused(sampled(Sampling { top_k: 1 << 31, ..sampling })),
+            refused(sampled(Sampling { min_p: 0.1, ..sampling })),
+            refused(sampled(Sampling { presence_penalty: -1.0, ..sampling })),
+            refused(sampled(Sampling { frequency_penalty: 0.5, ..sampling })),
+            refused(sampled(Sampling { repetition_penalty: 1.1, ..sampling })),
+            refused(Request { logit_bias: vec![(3, 2.0)], ..Request::new([1], 1) }),
+            refused(Request { logprobs: Some(5), ..Request::new([1], 1) }),
         ]
         .join("\n")
     );
@@ -386,7 +398,7 @@ fn check_poison_shows_an_op_that_reads_past_the_length() {
         setup.checks.poison = poison;
         setup.faults.read_past_length.store(fault, Ordering::Relaxed);
         let mut engine = engine(&setup, true);
-        let id = engine.add(request.clone()).unwrap();
+        let id = engine.add(request.unconstrained()).unwrap();
         let mut events = Vec::new();
         engine.run(&mut events).unwrap();
         collect(&events, id).0
@@ -409,7 +421,8 @@ fn a_failure_at_any_point_loses_no_request() {
         for (kind, at) in (0..3).flat_map(|kind| (1..40).map(move |at| (kind, at))) {
             let setup = Setup { mode, ..Setup::default() };
             let mut engine = engine(&setup, true);
-            let ids = requests.each_ref().map(|request| engine.add(request.clone()).unwrap());
+            let ids =
+                requests.each_ref().map(|request| engine.add(request.unconstrained()).unwrap());
             let faults = &setup.faults;
             let fault = [&faults.failing_replay, &faults.failing_launch, &faults.losing_wait][kind];
             fault.store(at, Ordering::Relaxed);
@@ -441,7 +454,7 @@ fn failures_in_a_row_are_the_callers_and_lose_no_request_either() {
     let setup = Setup::default();
     let mut engine = engine(&setup, true);
     let request = Request::new([1, 2, 3], 4);
-    let id = engine.add(request.clone()).unwrap();
+    let id = engine.add(request.unconstrained()).unwrap();
     let mut events = Vec::new();
     engine.step(&mut events).unwrap();
     // The device can't be opened: every step says so.
@@ -519,7 +532,7 @@ fn suspended_requests_lose_nothing_and_go_on() {
         for prompt in 1..5u32 {
             let request =
                 Request { keep: prompt == 2, ..Request::new(vec![prompt; 5], prompt.into()) };
-            requests.push((engine.add(request.clone()).unwrap(), request));
+            requests.push((engine.add(request.unconstrained()).unwrap(), request));
         }
         let mut events = Vec::new();
         for _ in 0..steps {
@@ -539,9 +552,9 @@ fn suspended_requests_lose_nothing_and_go_on() {
             assert_eq!(collect(&events, *id), (expected, Some(reason)), "after {steps} steps");
         }
         let (id, request) = &requests[1];
-        let more = Request { prompt: vec![3], keep: false, ..request.clone() };
+        let more = Request { prompt: vec![3], keep: false, ..request.unconstrained() };
         let ids = engine.ids(*id).unwrap().to_vec();
-        engine.extend(*id, more.clone()).unwrap();
+        engine.extend(*id, more.unconstrained()).unwrap();
         events.clear();
         engine.run(&mut events).unwrap();
         let (expected, _) = simulate(&[&ids[..], &[3]].concat(), &more, 1 << 20);

@@ -38,7 +38,7 @@ mod worker;
 pub use handle::{EngineHandle, SubmitError, Ticket};
 pub use shared::Phase;
 
-use crate::engine::{Engine, EngineError, FinishReason, RequestId, Usage};
+use crate::engine::{Engine, EngineError, FinishReason, RequestId, TokenLogprobs, Usage};
 use crate::metrics::Metrics;
 use shared::Shared;
 use std::sync::{Arc, mpsc};
@@ -75,11 +75,15 @@ pub enum Update {
     Token {
         /// Its id.
         id: u32,
+        /// How likely it was, where the request asks for it.
+        logprobs: Option<Box<TokenLogprobs>>,
     },
     /// The end.
     Finished {
         /// Why.
         reason: FinishReason,
+        /// What went wrong, where the reason is that something did.
+        message: Option<Box<str>>,
         /// What it took.
         usage: Usage,
     },

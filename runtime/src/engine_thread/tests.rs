@@ -46,7 +46,7 @@ fn outcome(updates: &Receiver<Update>) -> (Vec<u32>, Option<Update>) {
         assert!(end.is_none(), "{update:?} after the end");
         match update {
             Update::Accepted { .. } => assert!(ids.is_empty(), "a token before"),
-            Update::Token { id } => ids.push(id),
+            Update::Token { id, .. } => ids.push(id),
             Update::Finished { .. } | Update::Failed(_) => end = Some(update),
         }
     }
@@ -56,7 +56,7 @@ fn outcome(updates: &Receiver<Update>) -> (Vec<u32>, Option<Update>) {
 fn assert_answered(number: u32, updates: &Receiver<Update>) {
     let (ids, end) = outcome(updates);
     assert_eq!(ids, expected(number), "request {number}: {end:?}");
-    let Some(Update::Finished { reason, usage }) = end else { panic!("{end:?}") };
+    let Some(Update::Finished { reason, usage, .. }) = end else { panic!("{end:?}") };
     assert_eq!((reason, usage.generated), (FinishReason::Length, ids.len() as u64));
 }
 
@@ -162,7 +162,7 @@ fn a_request_that_has_enough_ends_as_one_that_stopped() {
     ticket.end();
     ticket.end();
     let (ids, end) = outcome(&updates);
-    let Some(Update::Finished { reason, usage }) = end else { panic!("{end:?}") };
+    let Some(Update::Finished { reason, usage, .. }) = end else { panic!("{end:?}") };
     assert_eq!((reason, usage.prompt), (FinishReason::Stop, 1));
     assert_eq!(usage.generated, 1 + ids.len() as u64);
     drop(ticket);

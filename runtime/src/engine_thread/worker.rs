@@ -95,7 +95,7 @@ impl Worker {
                 let usage = engine.usage(request).unwrap_or_default();
                 remove(engine, request);
                 let reason = FinishReason::Stop;
-                self.events.push(RequestEvent::Finished { request, reason, usage });
+                self.events.push(RequestEvent::Finished { request, reason, message: None, usage });
                 self.deliver();
             }
             Command::Call(ask) => ask(engine),
@@ -142,18 +142,18 @@ impl Worker {
         let Self { entries, requests, events, metrics, .. } = self;
         for event in events.drain(..) {
             match event {
-                RequestEvent::Token { request, id, .. } => {
+                RequestEvent::Token { request, id, logprobs } => {
                     let Some(entry) = entries.get_mut(&request) else { continue };
                     metrics.token(&mut entry.times, now);
-                    (entry.sink)(Update::Token { id });
+                    (entry.sink)(Update::Token { id, logprobs });
                 }
-                RequestEvent::Finished { request, reason, usage } => {
+                RequestEvent::Finished { request, reason, message, usage } => {
                     let Some(mut entry) = entries.remove(&request) else { continue };
                     requests.remove(&entry.place.key);
                     metrics.finished(&entry.times, reason, usage, now);
                     // Its place is free before anybody knows of the end.
                     drop(entry.place);
-                    (entry.sink)(Update::Finished { reason, usage });
+                    (entry.sink)(Update::Finished { reason, message, usage });
                 }
             }
         }

@@ -130,7 +130,8 @@ impl RequestMetrics {
         let end = match reason {
             FinishReason::Stop => 0,
             FinishReason::Length => 1,
-            FinishReason::RowsLost => 3,
+            FinishReason::Deadline => 2,
+            FinishReason::ConstraintFailed | FinishReason::RowsLost => 3,
         };
         let mut counts = self.lock();
         counts.prompt_tokens += usage.prompt;

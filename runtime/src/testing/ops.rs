@@ -155,6 +155,7 @@ fn head(
             top_k: int(device, top_k, r)? as u32,
             top_p: f32::from_le_bytes(device.load(top_p, r)?),
             seed: u64::from_le_bytes(device.load(seed, r)?),
+            ..Sampling::default()
         };
         let id = choose(hash, sampling, int(device, position, r)?);
         for v in 0..VOCAB {
