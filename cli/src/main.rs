@@ -23,9 +23,11 @@ mod named;
 mod opt;
 mod plan;
 mod plan_view;
+mod preset_weights;
 mod progress;
 mod report;
 mod run;
+mod serve;
 
 use clap::{Parser, Subcommand};
 use std::io::{IsTerminal, Write};
@@ -53,6 +55,8 @@ struct Arguments {
 enum Command {
     /// Generate text from prompts.
     Generate(Box<generate::GenerateArgs>),
+    /// Serve a model to any OpenAI client.
+    Serve(Box<serve::ServeArgs>),
     /// Turn texts into embeddings.
     Embed(Box<embed::EmbedArgs>),
     /// Run an encoder of any kind: tensors in, tensors out.
@@ -80,15 +84,18 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    let arguments = Arguments::parse();
     let filter = EnvFilter::builder()
         .with_default_directive(LevelFilter::WARN.into())
         .with_env_var("PIECEWISE_LOG")
         .from_env_lossy();
-    // Who asks for the lines about steps wants to see them.
-    let filter = match "piecewise::stats=info".parse() {
-        Ok(directive) => filter.add_directive(directive),
-        Err(_) => filter,
-    };
+    // Who asks for the lines about steps or requests wants to see them.
+    let mut shown = vec!["piecewise::stats=info"];
+    if matches!(&arguments.command, Command::Serve(args) if args.logs_access()) {
+        shown.push("piecewise::access=info");
+    }
+    let shown = shown.iter().filter_map(|directive| directive.parse().ok());
+    let filter = shown.fold(filter, EnvFilter::add_directive);
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
@@ -96,7 +103,7 @@ fn main() -> ExitCode {
         .with_target(false)
         .without_time()
         .init();
-    match run(Arguments::parse()) {
+    match run(arguments) {
         Ok(code) => code,
         Err(error) => fail(&error),
     }
@@ -105,6 +112,7 @@ fn main() -> ExitCode {
 fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     match arguments.command {
         Command::Generate(args) => generate::run(*args),
+        Command::Serve(args) => serve::run(*args),
         Command::Embed(args) => embed::run(*args),
         Command::Encode(args) => encode::run(*args),
         Command::Logits(args) => logits::run(*args),
