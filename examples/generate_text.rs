@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let tokenizer = TextTokenizer::load(folder.as_ref(), config.vocab_size)?;
     let mut engine = assembly.engine()?;
 
-    let mut texts: BTreeMap<RequestId, (TextStream<'_>, String)> = BTreeMap::new();
+    let mut texts: BTreeMap<RequestId, (TextStream<&TextTokenizer>, String)> = BTreeMap::new();
     for prompt in PROMPTS {
         let ids = tokenizer.encode(prompt)?;
         let text_stream = tokenizer.stream_after(&ids)?;
@@ -50,7 +50,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
 
-    for (text_stream, text) in texts.into_values() {
+    for (mut text_stream, text) in texts.into_values() {
         println!("{text}{}\n", text_stream.finish()?);
     }
     let [launched, piecewise, full] = engine.statistics().steps_by_mode;

@@ -88,7 +88,7 @@ struct Reply<'t> {
     prompt_ids: Vec<u32>,
     ids: Vec<u32>,
     text: String,
-    stream: TextStream<'t>,
+    stream: TextStream<&'t TextTokenizer>,
     finish: Option<FinishReason>,
     usage: Usage,
 }
@@ -299,7 +299,7 @@ fn serve(
 }
 
 fn finish(args: &GenerateArgs, reply: Reply<'_>) -> anyhow::Result<()> {
-    let Reply { prompt, prompt_ids, ids, mut text, stream, finish, usage } = reply;
+    let Reply { prompt, prompt_ids, ids, mut text, mut stream, finish, usage } = reply;
     let rest = stream.finish()?;
     text.push_str(&rest);
     if args.json {

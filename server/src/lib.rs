@@ -1,1 +1,3 @@
 //! An OpenAI-compatible server over an engine of `piecewise`.
+
+pub mod text;

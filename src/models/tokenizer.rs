@@ -2,12 +2,14 @@
 
 mod contained;
 mod stream;
+mod vocabulary;
 
 use std::path::{Path, PathBuf};
 
 use self::contained::{check_json, contained};
 
 pub use self::stream::TextStream;
+pub use self::vocabulary::Vocabulary;
 use super::files::{ReadError, read_bounded};
 
 /// Bytes that a `tokenizer.json` may have; the largest have about 40 MB.
@@ -173,17 +175,30 @@ impl TextTokenizer {
     /// [`TokenizerError::IdOutOfRange`] for an id that the model does not know,
     /// [`TokenizerError::Decode`] if the tokenizer fails.
     pub fn decode(&self, ids: &[u32]) -> Result<String, TokenizerError> {
+        self.decode_with(ids, false)
+    }
+
+    /// As [`Self::decode`]; `special` is whether special tokens have text.
+    ///
+    /// # Errors
+    /// As for [`Self::decode`].
+    pub fn decode_with(&self, ids: &[u32], special: bool) -> Result<String, TokenizerError> {
         check_range(ids, self.vocab_size)?;
-        contained(|| self.inner.decode(ids, true))
+        contained(|| self.inner.decode(ids, !special))
             .map_err(|source| TokenizerError::Decode { source })
+    }
+
+    /// What each id stands for, as bytes.
+    pub fn vocabulary(&self) -> Vocabulary {
+        Vocabulary::of(&self.inner, self.vocab_size)
     }
 
     /// A stream that turns ids into text one by one, as if they followed `prompt_ids`.
     ///
     /// # Errors
     /// As [`TextTokenizer::decode`] of `prompt_ids`.
-    pub fn stream_after(&self, prompt_ids: &[u32]) -> Result<TextStream<'_>, TokenizerError> {
-        TextStream::after(self, prompt_ids)
+    pub fn stream_after(&self, prompt_ids: &[u32]) -> Result<TextStream<&Self>, TokenizerError> {
+        TextStream::after(self, prompt_ids, false)
     }
 }
 

@@ -1,5 +1,7 @@
 //! Text from token ids that arrive one by one.
 
+use std::borrow::Borrow;
+
 use super::{TextTokenizer, TokenizerError};
 
 /// What a decoder writes for bytes that are no UTF-8, a character's first half included.
@@ -21,8 +23,10 @@ const LONGEST_WAIT: usize = 64;
 /// that never becomes a character, fails when such a byte changes how its neighbours decode, and
 /// cannot be told to give what it holds at the end.
 #[derive(Debug)]
-pub struct TextStream<'a> {
-    tokenizer: &'a TextTokenizer,
+pub struct TextStream<T> {
+    tokenizer: T,
+    /// Whether special tokens have text.
+    special: bool,
     /// The ids whose text is still open, after some whose text is out.
     window: Vec<u32>,
     /// How many ids at the front of the window are context: their text is out.
@@ -31,24 +35,31 @@ pub struct TextStream<'a> {
     printed: String,
 }
 
-impl<'a> TextStream<'a> {
-    pub(super) fn after(
-        tokenizer: &'a TextTokenizer,
-        prompt_ids: &[u32],
-    ) -> Result<Self, TokenizerError> {
+impl<T: Borrow<TextTokenizer>> TextStream<T> {
+    /// A stream of the ids that follow `prompt_ids`; `tokenizer` is a reference or an `Arc`.
+    /// `special` is whether special tokens have text, as parsers of replies need it.
+    ///
+    /// # Errors
+    /// As [`TextTokenizer::decode`] of `prompt_ids`.
+    pub fn after(tokenizer: T, prompt_ids: &[u32], special: bool) -> Result<Self, TokenizerError> {
+        let decode = |ids| tokenizer.borrow().decode_with(ids, special);
         let mut start = prompt_ids.len().saturating_sub(CONTEXT);
-        let mut printed = tokenizer.decode(&prompt_ids[start..])?;
+        let mut printed = decode(&prompt_ids[start..])?;
         // A window that begins inside a character would change its meaning when more ids follow.
         for _ in 0..LONGEST_CHARACTER.min(start) {
             if !printed.starts_with(REPLACEMENT) {
                 break;
             }
             start -= 1;
-            printed = tokenizer.decode(&prompt_ids[start..])?;
+            printed = decode(&prompt_ids[start..])?;
         }
         let window = prompt_ids[start..].to_vec();
         printed.truncate(printed.trim_end_matches(REPLACEMENT).len());
-        Ok(Self { tokenizer, context: window.len(), window, printed })
+        Ok(Self { tokenizer, special, context: window.len(), window, printed })
+    }
+
+    fn decode(&self, ids: &[u32]) -> Result<String, TokenizerError> {
+        self.tokenizer.borrow().decode_with(ids, self.special)
     }
 
     /// The text that becomes certain with the next id; empty while a character is incomplete.
@@ -57,7 +68,7 @@ impl<'a> TextStream<'a> {
     /// As [`TextTokenizer::decode`]; the id is then not part of the text.
     pub fn push(&mut self, id: u32) -> Result<String, TokenizerError> {
         self.window.push(id);
-        let text = match self.tokenizer.decode(&self.window) {
+        let text = match self.decode(&self.window) {
             Ok(text) => text,
             Err(error) => {
                 self.window.pop();
@@ -79,12 +90,14 @@ impl<'a> TextStream<'a> {
     ///
     /// # Errors
     /// As [`TextTokenizer::decode`].
-    pub fn finish(self) -> Result<String, TokenizerError> {
+    pub fn finish(&mut self) -> Result<String, TokenizerError> {
         if self.window.len() == self.context {
             return Ok(String::new());
         }
-        let text = self.tokenizer.decode(&self.window)?;
-        self.unprinted(&text)
+        let text = self.decode(&self.window)?;
+        let rest = self.unprinted(&text)?;
+        self.forget_context(text)?;
+        Ok(rest)
     }
 
     /// The part of the window's `text` that is not out.
@@ -92,13 +105,13 @@ impl<'a> TextStream<'a> {
         match text.strip_prefix(self.printed.as_str()) {
             Some(piece) => Ok(piece.to_owned()),
             // A new byte spoilt a character that is already out. What is out stays out.
-            None => self.tokenizer.decode(&self.window[self.context..]),
+            None => self.decode(&self.window[self.context..]),
         }
     }
 
     /// Makes the ids whose text came out last the only context.
     fn forget_context(&mut self, text: String) -> Result<(), TokenizerError> {
-        let kept = self.tokenizer.decode(&self.window[self.context..])?;
+        let kept = self.decode(&self.window[self.context..])?;
         // Ids without a text of their own, special tokens say, are no context for what follows.
         if kept.is_empty() || kept.starts_with(REPLACEMENT) {
             self.context = self.window.len();
@@ -106,7 +119,7 @@ impl<'a> TextStream<'a> {
             if self.context > 4 * LONGEST_WAIT {
                 self.window.drain(..self.context - LONGEST_WAIT);
                 self.context = self.window.len();
-                self.printed = self.tokenizer.decode(&self.window)?;
+                self.printed = self.decode(&self.window)?;
             }
         } else {
             self.window.drain(..self.context);

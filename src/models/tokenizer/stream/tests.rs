@@ -165,3 +165,34 @@ proptest! {
         pieces(&byte_fallback(), &[], &ids);
     }
 }
+
+/// The bytes of ids one by one make up the text of all, but for a first space.
+fn bytes_make_up_the_text(tokenizer: &TextTokenizer, text: &str) {
+    let vocabulary = tokenizer.vocabulary();
+    let ids = tokenizer.encode_more(text).unwrap();
+    let bytes: Vec<u8> = ids.iter().flat_map(|id| vocabulary.bytes(*id)).copied().collect();
+    let bytes = String::from_utf8(bytes).unwrap();
+    assert_eq!(bytes.strip_prefix(' ').unwrap_or(&bytes), text);
+}
+
+#[test]
+fn a_vocabulary_has_the_bytes_of_each_id() {
+    for text in ["a ab  a", "def f(x):\n\treturn 'é🦀'", "\u{7f}\u{a0}\u{ad}ÿĀ"] {
+        bytes_make_up_the_text(&byte_level(), text);
+        bytes_make_up_the_text(&byte_fallback(), text);
+    }
+    let vocabulary = byte_fallback().vocabulary();
+    assert_eq!(vocabulary.bytes(0xC3), [0xC3]);
+    assert_eq!(vocabulary.bytes(259), b" a");
+    assert_eq!((vocabulary.bytes(SPECIAL), vocabulary.is_special(SPECIAL)), (&b"<s>"[..], true));
+    assert_eq!((vocabulary.len(), vocabulary.bytes(299)), (300, &b""[..]));
+    assert!(vocabulary.bytes(u32::MAX).is_empty() && !vocabulary.is_special(0));
+}
+
+#[test]
+fn special_tokens_have_text_where_that_is_asked_for() {
+    let tokenizer = byte_fallback();
+    let mut stream = crate::models::TextStream::after(&tokenizer, &[], true).unwrap();
+    assert_eq!(stream.push(SPECIAL).unwrap() + &stream.push(259).unwrap(), "<s> a");
+    assert_eq!(tokenizer.decode_with(&[SPECIAL, 259], true).unwrap(), "<s> a");
+}

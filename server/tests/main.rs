@@ -1,0 +1,3 @@
+//! The tests of the server as one program.
+
+mod text;
