@@ -2,7 +2,12 @@
 # The random tests, N times as many of each as `cargo test` runs (10 unless given): for a night,
 # not for every change. What follows N selects tests, as after `cargo test --`:
 #   tests/soak.sh 100 random_steps
+# Or 50,000 requests and two minutes at least against the server of the last build:
+#   tests/soak.sh server
 set -euo pipefail
 cd "$(dirname "$0")/.."
+if [ "${1:-}" = server ]; then
+  exec python3 tests/server/load.py --seconds 120 --requests 50000
+fi
 export PIECEWISE_SOAK=${1:-10}
 exec cargo test --workspace --lib --test ir --test passes --test library --test device_suite -- --nocapture "${@:2}"

@@ -59,6 +59,9 @@ pub(crate) struct ServeArgs {
     /// The longest that an answer may take; what there is by then is the answer.
     #[arg(long, value_name = "SECONDS")]
     request_timeout: Option<NonZeroU64>,
+    /// How long a client may take to send a head or a body, and to take some of an answer.
+    #[arg(long, default_value_t = NonZeroU64::MIN.saturating_add(59), value_name = "SECONDS")]
+    client_timeout: NonZeroU64,
     /// Log no line about each request.
     #[arg(long)]
     no_access_log: bool,
@@ -121,8 +124,12 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
         model_names.push(name);
     }
     let model_name = model_names[0].clone();
+    let patience = Duration::from_secs(args.client_timeout.get());
     let limits = Limits {
         body_bytes: usize::try_from(args.max_body).unwrap_or(usize::MAX),
+        head_time: patience,
+        body_time: patience,
+        write_time: patience,
         request_time: args.request_timeout.map(|seconds| Duration::from_secs(seconds.get())),
         ..Limits::default()
     };
@@ -134,7 +141,8 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let engine = assembly.engine();
     let engine = engine
         .map_err(|error| with_remedy(error, "max_num_tokens, max_num_seqs or max_seq_len"))?;
-    let thread = ThreadOptions { max_queue: args.max_queue, model_name, ..ThreadOptions::default() };
+    let thread =
+        ThreadOptions { max_queue: args.max_queue, model_name, ..ThreadOptions::default() };
     let thread = EngineThread::start(engine, thread).context("no thread for the engine")?;
     super::print_line("ready")?;
     let defaults = SamplingDefaults::default();

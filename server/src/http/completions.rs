@@ -5,7 +5,7 @@ use super::error::ApiError;
 use super::fields::{Field, Fields, ids};
 use super::generation::{Delta, End, Generation, Part};
 use super::logprobs::{CompletionLogprobs, spell};
-use super::params::{self, Params, field, top_logprobs};
+use super::params::{Params, field, top_logprobs};
 use super::sse::{self, Events, Frame};
 use super::state::{Served, State, now};
 use super::usage::UsageSum;
@@ -156,9 +156,8 @@ fn part(
 
 /// The prompts, encoded off the threads that others wait for.
 async fn read_prompts(value: Value, served: &Served, echo: bool) -> Result<Vec<Prompt>, ApiError> {
-    let bad = || {
-        ApiError::field("prompt", "must be a text, texts, token ids, or lists of token ids")
-    };
+    let bad =
+        || ApiError::field("prompt", "must be a text, texts, token ids, or lists of token ids");
     let texts: Vec<String> = match value {
         Value::String(text) => vec![text],
         Value::Array(list) => match list.first() {
@@ -191,7 +190,9 @@ async fn read_prompts(value: Value, served: &Served, echo: bool) -> Result<Vec<P
         };
         texts.into_iter().map(prompt).collect()
     };
-    tokio::task::spawn_blocking(encode).await.map_err(|error| ApiError::internal(error.to_string()))?
+    tokio::task::spawn_blocking(encode)
+        .await
+        .map_err(|error| ApiError::internal(error.to_string()))?
 }
 
 fn of_ids(ids: Vec<u32>, served: &Served, echo: bool) -> Result<Prompt, ApiError> {
@@ -232,9 +233,13 @@ impl Answers {
     fn extend(&mut self, choice: &mut Choice, delta: Delta) {
         choice.text.push_str(&delta.text);
         if self.wants_logprobs {
-            let tokenizer = self.state.served.get().and_then(|served| served.tokenizer.as_deref());
+            let served = self.state.served.get();
+            let vocabulary = served.and_then(|served| served.vocabulary.as_ref());
             let logprobs = choice.logprobs.get_or_insert_default();
-            delta.logprobs.iter().for_each(|entry| logprobs.push(entry, |id| spell(tokenizer, id)));
+            delta
+                .logprobs
+                .iter()
+                .for_each(|entry| logprobs.push(entry, |id| spell(vocabulary, id)));
         }
         if let Some(ids) = &mut choice.token_ids {
             ids.extend(delta.ids);

@@ -31,7 +31,7 @@ pub(crate) async fn accept(
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            _ = closing.wait_for(|closes| *closes) => return,
+            () = closed(&mut closing) => return,
         };
         let stream = match accepted {
             Ok((stream, _)) => stream,
@@ -67,7 +67,7 @@ async fn serve(
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     let ended = tokio::select! {
         ended = &mut connection => ended,
-        _ = closing.wait_for(|closes| *closes) => {
+        () = closed(&mut closing) => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
@@ -75,6 +75,11 @@ async fn serve(
     if let Err(error) = ended {
         tracing::debug!("a connection ended: {error}");
     }
+}
+
+async fn closed(closing: &mut watch::Receiver<bool>) {
+    // A sender that is gone closes too.
+    drop(closing.wait_for(|closes| *closes).await);
 }
 
 /// A stream whose other side must take what is written within a time.
@@ -137,17 +142,11 @@ impl AsyncWrite for Patient {
         self.stream.is_write_vectored()
     }
 
-    fn poll_flush(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<io::Result<()>> {
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_flush(context)
     }
 
-    fn poll_shutdown(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<io::Result<()>> {
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }

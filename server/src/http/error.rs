@@ -50,10 +50,7 @@ impl ApiError {
     pub(crate) fn no_key() -> Self {
         let message = "a valid API key is needed: `Authorization: Bearer KEY`";
         let code = Some("invalid_api_key");
-        Self {
-            code,
-            ..Self::new(StatusCode::UNAUTHORIZED, "invalid_request_error", message)
-        }
+        Self { code, ..Self::new(StatusCode::UNAUTHORIZED, "invalid_request_error", message) }
     }
 
     pub(crate) fn no_model(asked: &str, served: &str) -> Self {
@@ -146,7 +143,9 @@ impl From<SubmitError> for ApiError {
                 ..Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message)
             },
             SubmitError::TooMany { .. } => Self::field("prompt", message),
-            SubmitError::ShuttingDown => Self { retry_after: Some(5), ..Self::unavailable(message) },
+            SubmitError::ShuttingDown => {
+                Self { retry_after: Some(5), ..Self::unavailable(message) }
+            }
         }
     }
 }

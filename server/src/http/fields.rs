@@ -62,7 +62,8 @@ impl Fields {
     ) -> Result<Option<i64>, ApiError> {
         let Some(value) = self.take(name) else { return Ok(None) };
         let found = whole(&value).filter(|number| (least..=most).contains(number));
-        let bad = || ApiError::field(name, format!("must be a whole number from {least} to {most}"));
+        let bad =
+            || ApiError::field(name, format!("must be a whole number from {least} to {most}"));
         found.map(Some).ok_or_else(bad)
     }
 

@@ -143,7 +143,8 @@ impl Generation {
                 choice.generated += 1;
                 delta.ids.push(id);
                 let mut offset = 0;
-                if let Some(text) = choice.text.as_mut().filter(|_| !choice.stop_ids.contains(&id)) {
+                if let Some(text) = choice.text.as_mut().filter(|_| !choice.stop_ids.contains(&id))
+                {
                     let piece = text.push(id).map_err(failed)?;
                     delta.text.push_str(&piece.text);
                     offset = piece.offset;

@@ -1,7 +1,7 @@
 //! Log-probabilities as OpenAI shows them.
 
 use super::generation::TokenEntry;
-use piecewise::models::TextTokenizer;
+use piecewise::models::Vocabulary;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -36,9 +36,9 @@ pub(crate) fn finite(logprob: f32) -> f32 {
 }
 
 /// A token for people; bytes that are no characters of their own as OpenAI shows them.
-pub(crate) fn spell(tokenizer: Option<&TextTokenizer>, id: u32) -> String {
-    let Some(tokenizer) = tokenizer else { return format!("token_id:{id}") };
-    let bytes = tokenizer.vocabulary().bytes(id);
+pub(crate) fn spell(vocabulary: Option<&Vocabulary>, id: u32) -> String {
+    let Some(vocabulary) = vocabulary else { return format!("token_id:{id}") };
+    let bytes = vocabulary.bytes(id);
     match std::str::from_utf8(bytes) {
         Ok(text) => text.to_owned(),
         Err(_) => {

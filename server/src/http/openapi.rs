@@ -81,9 +81,8 @@ fn properties(fields: &[&[Field]]) -> Map<String, Value> {
 }
 
 fn responses(error: &Value) -> Value {
-    let refused = |why: &str| {
-        json!({"description": why, "content": {"application/json": {"schema": error}}})
-    };
+    let refused =
+        |why: &str| json!({"description": why, "content": {"application/json": {"schema": error}}});
     json!({
         "200": {"description": "The answer."},
         "400": refused("A field is wrong, unknown or not supported; `param` names it."),

@@ -58,7 +58,11 @@ const MOST_STOP_BYTES: usize = 4096;
 /// The fields that [`Params::take`] takes.
 pub(crate) const FIELDS: &[Field] = &[
     field("max_tokens", r#"{"type":"integer","minimum":1}"#, "The most tokens to generate."),
-    field("n", r#"{"type":"integer","minimum":1,"maximum":128}"#, "How many answers to each prompt."),
+    field(
+        "n",
+        r#"{"type":"integer","minimum":1,"maximum":128}"#,
+        "How many answers to each prompt.",
+    ),
     field("stream", r#"{"type":"boolean"}"#, "Answer piece by piece, as server-sent events."),
     field(
         "stream_options",
@@ -70,7 +74,11 @@ pub(crate) const FIELDS: &[Field] = &[
         r#"{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}}]}"#,
         "Texts that end the answer; they are not part of it.",
     ),
-    field("stop_token_ids", r#"{"type":"array","items":{"type":"integer"}}"#, "Ids that end the answer."),
+    field(
+        "stop_token_ids",
+        r#"{"type":"array","items":{"type":"integer"}}"#,
+        "Ids that end the answer.",
+    ),
     field(
         "include_stop_str_in_output",
         r#"{"type":"boolean"}"#,
@@ -82,17 +90,57 @@ pub(crate) const FIELDS: &[Field] = &[
         r#"{"type":"number","minimum":0,"maximum":100}"#,
         "0 takes the likeliest token.",
     ),
-    field("top_p", r#"{"type":"number","maximum":1}"#, "Sample among the likeliest tokens that make up this share."),
-    field("top_k", r#"{"type":"integer","minimum":-1}"#, "Sample among so many of the likeliest tokens; -1 and 0 are off."),
-    field("min_p", r#"{"type":"number","minimum":0,"maximum":1}"#, "Sample among tokens at least so likely, as a share of the likeliest."),
-    field("seed", r#"{"type":"integer"}"#, "The same seed gives the same answer, alone or in company."),
-    field("presence_penalty", r#"{"type":"number","minimum":-2,"maximum":2}"#, "Taken from the logit of every id that was generated."),
-    field("frequency_penalty", r#"{"type":"number","minimum":-2,"maximum":2}"#, "Taken from the logit of an id for each time it was generated."),
-    field("repetition_penalty", r#"{"type":"number","exclusiveMinimum":0}"#, "Divides the logits of ids that were there; 1 is off."),
-    field("logit_bias", r#"{"type":"object","additionalProperties":{"type":"number"}}"#, "What is added to the logits of ids."),
+    field(
+        "top_p",
+        r#"{"type":"number","maximum":1}"#,
+        "Sample among the likeliest tokens that make up this share.",
+    ),
+    field(
+        "top_k",
+        r#"{"type":"integer","minimum":-1}"#,
+        "Sample among so many of the likeliest tokens; -1 and 0 are off.",
+    ),
+    field(
+        "min_p",
+        r#"{"type":"number","minimum":0,"maximum":1}"#,
+        "Sample among tokens at least so likely, as a share of the likeliest.",
+    ),
+    field(
+        "seed",
+        r#"{"type":"integer"}"#,
+        "The same seed gives the same answer, alone or in company.",
+    ),
+    field(
+        "presence_penalty",
+        r#"{"type":"number","minimum":-2,"maximum":2}"#,
+        "Taken from the logit of every id that was generated.",
+    ),
+    field(
+        "frequency_penalty",
+        r#"{"type":"number","minimum":-2,"maximum":2}"#,
+        "Taken from the logit of an id for each time it was generated.",
+    ),
+    field(
+        "repetition_penalty",
+        r#"{"type":"number","exclusiveMinimum":0}"#,
+        "Divides the logits of ids that were there; 1 is off.",
+    ),
+    field(
+        "logit_bias",
+        r#"{"type":"object","additionalProperties":{"type":"number"}}"#,
+        "What is added to the logits of ids.",
+    ),
     field("priority", r#"{"type":"integer"}"#, "Who goes first: the lower."),
-    field("deadline_seconds", r#"{"type":"number"}"#, "The answer ends so long after the request came, wherever it is then; its finish_reason is `abort`."),
-    field("return_token_ids", r#"{"type":"boolean"}"#, "Whether answers bring their token ids, and the prompt's."),
+    field(
+        "deadline_seconds",
+        r#"{"type":"number"}"#,
+        "The answer ends so long after the request came, wherever it is then; its finish_reason is `abort`.",
+    ),
+    field(
+        "return_token_ids",
+        r#"{"type":"boolean"}"#,
+        "Whether answers bring their token ids, and the prompt's.",
+    ),
     field("user", r#"{"type":"string"}"#, "Taken, and not looked at."),
     field("metadata", r#"{"type":"object"}"#, "Taken, and not looked at."),
     field("store", r#"{"type":"boolean"}"#, "Taken, and not looked at: nothing is stored."),
@@ -101,11 +149,7 @@ pub(crate) const FIELDS: &[Field] = &[
     field("service_tier", r#"{"type":"string"}"#, "Taken, and not looked at."),
 ];
 
-pub(crate) const fn field(
-    name: &'static str,
-    schema: &'static str,
-    help: &'static str,
-) -> Field {
+pub(crate) const fn field(name: &'static str, schema: &'static str, help: &'static str) -> Field {
     Field { name, schema, help }
 }
 
@@ -240,8 +284,13 @@ fn include_usage(fields: &mut Fields, stream: bool) -> Result<bool, ApiError> {
     for (key, value) in &options {
         match (key.as_str(), value) {
             ("include_usage", Value::Bool(_) | Value::Null)
-            | ("include_obfuscation" | "continuous_usage_stats", Value::Bool(false) | Value::Null) => {}
-            ("include_usage", _) => return Err(ApiError::field(name, "`include_usage` is true or false")),
+            | (
+                "include_obfuscation" | "continuous_usage_stats",
+                Value::Bool(false) | Value::Null,
+            ) => {}
+            ("include_usage", _) => {
+                return Err(ApiError::field(name, "`include_usage` is true or false"));
+            }
             ("include_obfuscation" | "continuous_usage_stats", _) => {
                 return Err(ApiError::unsupported(&format!("{name}.{key}"), "leave it out"));
             }

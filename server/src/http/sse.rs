@@ -10,10 +10,7 @@ use serde::Serialize;
 /// What makes the events of a response; dropped when the client has gone.
 pub(crate) trait Events: Send + 'static {
     /// Writes the events that there are next; waits for some. Returns whether more will come.
-    fn next(
-        &mut self,
-        frame: &mut Frame,
-    ) -> impl Future<Output = Result<bool, ApiError>> + Send;
+    fn next(&mut self, frame: &mut Frame) -> impl Future<Output = Result<bool, ApiError>> + Send;
 }
 
 /// Events that go out together.

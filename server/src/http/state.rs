@@ -3,7 +3,7 @@
 use super::error::ApiError;
 use super::keys::ApiKeys;
 use super::params::SamplingDefaults;
-use piecewise::models::TextTokenizer;
+use piecewise::models::{TextTokenizer, Vocabulary};
 use piecewise_runtime::engine_thread::{EngineHandle, Phase};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -54,6 +54,8 @@ pub struct ServedModel {
 pub(crate) struct Served {
     pub(crate) engine: EngineHandle,
     pub(crate) tokenizer: Option<Arc<TextTokenizer>>,
+    /// What each id stands for, where there is a tokenizer.
+    pub(crate) vocabulary: Option<Vocabulary>,
     pub(crate) end_ids: Vec<u32>,
     pub(crate) defaults: SamplingDefaults,
 }
@@ -61,7 +63,8 @@ pub(crate) struct Served {
 impl Served {
     pub(crate) fn new(engine: EngineHandle, model: ServedModel) -> Self {
         let ServedModel { tokenizer, end_ids, defaults } = model;
-        Self { engine, tokenizer: tokenizer.map(Arc::new), end_ids, defaults }
+        let vocabulary = tokenizer.as_ref().map(TextTokenizer::vocabulary);
+        Self { engine, tokenizer: tokenizer.map(Arc::new), vocabulary, end_ids, defaults }
     }
 
     pub(crate) fn tokenizer(&self, field: &str) -> Result<&Arc<TextTokenizer>, ApiError> {
