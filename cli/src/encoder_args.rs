@@ -43,6 +43,7 @@ impl EncoderArgs {
     /// What is asked of an encoder before it runs.
     pub(crate) fn prepare<M: ItemEncoder>(&self, encoder: &mut Encoder<M>) -> anyhow::Result<()> {
         encoder.one_by_one(self.one_by_one);
+        encoder.time_steps(self.stats);
         if let Some(file) = &self.item_log {
             let log = File::create(file).with_context(|| format!("can't write {}", file.display()));
             encoder.log_items(BufWriter::new(log?));

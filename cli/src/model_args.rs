@@ -124,6 +124,10 @@ pub(crate) struct CompileArgs {
     /// is measured) [default: load].
     #[arg(long, value_parser = named::<TuneMode>, value_name = "MODE")]
     pub tune: Option<TuneMode>,
+    /// Compute products in one way at all sizes, so that a row has the same bits in any company, at
+    /// some cost where steps are small [default: false, of encoders true].
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub batch_invariant: Option<bool>,
     /// Make every step that does not replay an error.
     #[arg(long)]
     pub strict: bool,
@@ -132,6 +136,9 @@ pub(crate) struct CompileArgs {
     /// replay), compare (each step again, launched, and compared with its replay).
     #[arg(long, value_parser = ["poison", "addresses", "compare"], value_delimiter = ',', value_name = "CHECK,..")]
     pub check: Vec<String>,
+    /// Compute every prompt whole: none begins with keys and values that others computed.
+    #[arg(long)]
+    pub no_prefix_cache: bool,
     /// Log a line about the steps every so many seconds: hit rate, padding, what runs and waits.
     #[arg(long, value_name = "SECONDS")]
     pub stats_interval: Option<NonZeroU64>,
@@ -183,8 +190,11 @@ impl CompileArgs {
         let layers = put(layers, "splitting_ops", "--splitting-ops", split_at)?;
         let layers = put(layers, "padding", "--no-padding", self.no_padding.then_some(false))?;
         let layers = put(layers, "tune", "--tune", self.tune)?;
+        let shares = self.no_prefix_cache.then_some(false);
+        let layers = put(layers, "prefix_cache", "--no-prefix-cache", shares)?;
         let interval = self.stats_interval;
         let layers = put(layers, "stats_interval_seconds", "--stats-interval", interval)?;
+        let layers = put(layers, "batch_invariant", "--batch-invariant", self.batch_invariant)?;
         let mut layers = put(layers, "strict", "--strict", self.strict.then_some(true))?;
         for check in &self.check {
             layers = layers.flag(&format!("checks.{check}"), true, "--check")?;

@@ -2,137 +2,20 @@
 //!
 //! A pure function of counts and lists, so that ranks that agree on the counts agree on the rest.
 
+mod fallback;
+mod lists;
 mod rules;
+mod shape;
 
+pub use fallback::FallbackReason;
 pub use rules::{MeasuredWays, OtherWay, SizeRules};
+pub use shape::{NO_ROWS, StepShape, StepSizes};
 
 use crate::mode::{GraphMode, StepMode};
 use crate::sizes::SizeList;
-use crate::symbols::{MAX_OWN, Over, SymbolClass, SymbolTable};
+use crate::symbols::{MAX_OWN, SymbolClass, SymbolTable};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_kernels::step::CaptureSupport;
-
-/// What a step brings.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct StepShape {
-    /// Tokens over all sequences.
-    pub tokens: u64,
-    /// Rows that want logits.
-    pub rows: u64,
-    /// Sequences.
-    pub sequences: u64,
-    /// Rows of the graph's own kinds, by their place.
-    pub own: [u64; MAX_OWN],
-    /// The tokens of every sequence, if they are equal.
-    pub query_length: Option<u64>,
-}
-
-/// The padded sizes of a step: the key of its graphs.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct StepSizes {
-    /// Tokens.
-    pub tokens: PieceSize,
-    /// Rows that want logits.
-    pub rows: PieceSize,
-    /// Sequences: only metadata is shaped by it.
-    pub sequences: u64,
-    /// Rows of the graph's own kinds, by their place; [`NO_ROWS`] past the last.
-    pub own: [PieceSize; MAX_OWN],
-    /// The tokens of every sequence, in a uniform batch that runs at so many for each of
-    /// `sequences`; nothing in any other step.
-    pub query_length: Option<u64>,
-}
-
-/// The size of a kind of rows that the graph does not have.
-pub const NO_ROWS: PieceSize = PieceSize::General(0);
-
-impl StepSizes {
-    /// The size of the whole step: that of a uniform batch, or else of its tokens.
-    pub fn whole(&self) -> PieceSize {
-        self.uniform().unwrap_or(self.tokens)
-    }
-
-    /// The size of a uniform batch.
-    pub fn uniform(&self) -> Option<PieceSize> {
-        let sequences = self.sequences;
-        self.query_length.map(|query_length| PieceSize::Uniform { sequences, query_length })
-    }
-
-    /// The size of what iterates over rows of a class; `None` where nothing is captured by it.
-    pub fn of(&self, class: SymbolClass) -> Option<PieceSize> {
-        match class {
-            SymbolClass::Tokens => Some(self.tokens),
-            SymbolClass::Rows => Some(self.rows),
-            SymbolClass::Own(kind) => Some(self.own[kind]),
-            SymbolClass::Sequences | SymbolClass::Fixed => None,
-        }
-    }
-
-    /// The same in rows of `over`.
-    pub fn of_rows(&self, over: Over) -> Option<PieceSize> {
-        let size = self.of(over.class)?;
-        let rows = size.rows() * over.times;
-        Some(match size {
-            PieceSize::General(_) => PieceSize::General(rows),
-            PieceSize::Exact(_) | PieceSize::Uniform { .. } => PieceSize::Exact(rows),
-        })
-    }
-
-    /// The padded rows of a class that varies from step to step.
-    pub fn rows_of(&self, class: SymbolClass) -> u64 {
-        self.of(class).map_or(self.sequences, PieceSize::rows)
-    }
-}
-
-/// Why a step that should have replayed was launched.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FallbackReason {
-    /// More tokens than the largest size.
-    AboveLargestSize,
-    /// Padding is off and no size is exact.
-    NoExactSize,
-    /// More rows or sequences than the graph of this size holds.
-    TooManyRows,
-    /// The graph was not captured: capture failed, is disabled, or is yet to come.
-    NotCaptured,
-    /// The rows run in several calls.
-    SeveralHeadCalls,
-    /// A graph was refused when it was submitted; from there on the step was launched.
-    ReplayRefused,
-    /// The size is one that the configuration has launched.
-    LaunchedSize,
-    /// It was measured that a replay of the padded size takes longer.
-    PaddingLoses,
-}
-
-impl FallbackReason {
-    /// Every reason.
-    pub const ALL: [Self; 8] = [
-        Self::AboveLargestSize,
-        Self::NoExactSize,
-        Self::TooManyRows,
-        Self::NotCaptured,
-        Self::SeveralHeadCalls,
-        Self::ReplayRefused,
-        Self::LaunchedSize,
-        Self::PaddingLoses,
-    ];
-
-    /// Its name in statistics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::AboveLargestSize => "above_largest_size",
-            Self::NoExactSize => "no_exact_size",
-            Self::TooManyRows => "too_many_rows",
-            Self::NotCaptured => "not_captured",
-            Self::SeveralHeadCalls => "several_head_calls",
-            Self::ReplayRefused => "replay_refused",
-            Self::LaunchedSize => "launched_size",
-            Self::PaddingLoses => "padding_loses",
-        }
-    }
-}
 
 /// The least that the ops of a model support, or that a mode needs of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -405,7 +288,13 @@ impl Dispatcher {
     /// The size for so many rows: a decode batch, or the rows of a uniform batch of several tokens.
     fn pad_rows(&self, rows: u64) -> Option<u64> {
         let of_batch = self.batches.padded(rows).filter(|&size| size <= self.max_rows);
-        let of_uniform = self.uniform_rows().filter(|&size| size >= rows).min();
+        // A batch that holds the rows and passes a bound says that larger ones pass it, too.
+        let several = self.query_lengths.iter().filter(|&&length| length > 1);
+        let of_uniform = several.filter_map(|&length| {
+            let batch = self.batches.padded(rows.div_ceil(length))?;
+            let fits = rows <= self.max_rows && self.is_decode_batch(batch, length);
+            fits.then_some((batch * length).min(self.max_rows))
+        });
         let size = of_batch.into_iter().chain(of_uniform).min();
         size.filter(|&size| self.padding || size == rows || rows == 0)
     }
@@ -425,79 +314,6 @@ impl Dispatcher {
             }
             PieceSize::General(_) => FallbackReason::NoExactSize,
         }
-    }
-
-    /// The most of each symbol, by symbol index, in a step in which what iterates over rows of
-    /// `over` runs at `size` of them: a sequence brings a token at least, and rows and sequences
-    /// are padded by their own list. A uniform batch has the sequences of its size.
-    pub fn limits(&self, symbols: &SymbolTable, over: Option<Over>, size: PieceSize) -> Vec<u64> {
-        let Some(Over { class, times }) = over else { return symbols.bounds().to_vec() };
-        let rows = size.rows() / times;
-        let few = self.batches.padded(rows).unwrap_or(rows).max(rows);
-        let most = match size {
-            PieceSize::Uniform { sequences, .. } => sequences,
-            PieceSize::Exact(_) | PieceSize::General(_) => few,
-        };
-        let limit = |(i, &bound): (usize, &u64)| match (class, symbols.class_at(i)) {
-            (SymbolClass::Tokens, SymbolClass::Rows) => bound.min(few * symbols.times_at(i)),
-            (SymbolClass::Tokens, SymbolClass::Sequences) => bound.min(most * symbols.times_at(i)),
-            (SymbolClass::Tokens | SymbolClass::Rows | SymbolClass::Own(_), other)
-                if other == class =>
-            {
-                rows * symbols.times_at(i)
-            }
-            _ => bound,
-        };
-        symbols.bounds().iter().enumerate().map(limit).collect()
-    }
-
-    /// The sizes, in rows of `over`, at which what iterates over them has programs of its own,
-    /// ascending; those of uniform batches apart from others for what `sees_sequences`, which can
-    /// make use of them.
-    pub fn program_sizes(
-        &self,
-        symbols: &SymbolTable,
-        over: Over,
-        sees_sequences: bool,
-    ) -> Vec<PieceSize> {
-        let apart = sees_sequences && over == Over { class: SymbolClass::Tokens, times: 1 };
-        let sizes = match over.class {
-            SymbolClass::Tokens if apart => self.listed_tokens(),
-            SymbolClass::Tokens => self.token_sizes(),
-            SymbolClass::Rows => self.row_sizes(),
-            SymbolClass::Own(kind) => self.own_sizes(symbols, kind).sizes().to_vec(),
-            SymbolClass::Sequences | SymbolClass::Fixed => Vec::new(),
-        };
-        let exact = sizes.into_iter().map(|size| PieceSize::Exact(size * over.times));
-        exact.chain(self.uniform_sizes().into_iter().filter(|_| apart)).collect()
-    }
-
-    /// The sizes at which pieces that iterate over tokens have programs of their own, ascending.
-    pub fn token_sizes(&self) -> Vec<u64> {
-        let decode = self.decode_batches().map(|(b, q)| b * q);
-        let mut sizes: Vec<_> = self.listed_tokens().into_iter().chain(decode).collect();
-        sizes.sort_unstable();
-        sizes.dedup();
-        sizes
-    }
-
-    /// The sizes at which pieces that iterate over rows have programs of their own, ascending.
-    pub fn row_sizes(&self) -> Vec<u64> {
-        let full = self.listed_tokens().into_iter().map(|t| t.min(self.max_rows));
-        let full = full.filter(|_| self.mode.mixed() == StepMode::Full);
-        let mut sizes: Vec<_> = self.replayed_rows().into_iter().chain(full).collect();
-        sizes.sort_unstable();
-        sizes.dedup();
-        sizes
-    }
-
-    /// The sizes of rows that a step is padded to where its pieces are replayed, ascending.
-    fn replayed_rows(&self) -> Vec<u64> {
-        let batches = self.batches.sizes().iter().copied().filter(|&b| b <= self.max_rows);
-        let mut sizes: Vec<_> = batches.chain(self.uniform_rows()).collect();
-        sizes.sort_unstable();
-        sizes.dedup();
-        sizes
     }
 
     /// What ops must support for a mode: those between pieces are captured with whole steps alone,
@@ -524,70 +340,6 @@ impl Dispatcher {
             needed.between <= support.between && needed.inside <= support.inside
         });
         possible.next().unwrap_or(GraphMode::None)
-    }
-
-    /// The sizes, in rows of `over`, at which each piece that iterates over them is captured on its
-    /// own, ascending; none where the mode replays no pieces. Those of uniform batches come last,
-    /// for a piece that has programs for them.
-    pub fn piece_graph_sizes(
-        &self,
-        symbols: &SymbolTable,
-        over: Over,
-        has_uniform: bool,
-    ) -> Vec<PieceSize> {
-        if !self.mode.needs_splitting() {
-            return Vec::new();
-        }
-        let sizes = match over.class {
-            SymbolClass::Tokens => {
-                let mut sizes = self.listed_tokens();
-                sizes.retain(|&size| size <= self.max_tokens && !self.rules.is_launched(size));
-                sizes
-            }
-            SymbolClass::Rows => self.replayed_rows(),
-            SymbolClass::Own(kind) => self.own_sizes(symbols, kind).sizes().to_vec(),
-            SymbolClass::Sequences | SymbolClass::Fixed => Vec::new(),
-        };
-        let exact = sizes.into_iter().map(|size| PieceSize::Exact(size * over.times));
-        let is_listed = |size: &PieceSize| {
-            let rows = size.rows();
-            let is_size = self.tokens.sizes().contains(&rows) || self.rules.is_specialized(rows);
-            is_size && !self.rules.is_launched(rows)
-        };
-        let uniform =
-            self.uniform_sizes().into_iter().filter(|size| has_uniform && is_listed(size));
-        exact.chain(uniform).collect()
-    }
-
-    /// The sizes of uniform batches, ascending.
-    pub fn uniform_sizes(&self) -> Vec<PieceSize> {
-        let size = |(sequences, query_length)| PieceSize::Uniform { sequences, query_length };
-        let mut sizes: Vec<_> = self.decode_batches().map(size).collect();
-        sizes.sort_unstable();
-        sizes
-    }
-
-    /// The sizes at which the whole step is captured as one graph, ascending.
-    pub fn full_graph_sizes(&self) -> Vec<StepSizes> {
-        let mut full = Vec::new();
-        if self.mode.decode() == StepMode::Full {
-            full.extend(self.decode_batches().map(|(b, q)| self.full_decode(b, q)));
-        }
-        if self.mode.mixed() == StepMode::Full {
-            full.extend(self.listed_tokens().into_iter().map(|t| self.full_mixed(t)));
-        }
-        full.retain(|sizes| !self.rules.is_launched(sizes.tokens.rows()));
-        full.sort_unstable();
-        full.dedup();
-        full
-    }
-
-    /// Batch sizes and query lengths of the full graphs of uniform batches.
-    pub fn decode_batches(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.query_lengths.iter().flat_map(move |&q| {
-            let batches = self.batches.sizes().iter().copied();
-            batches.filter(move |&b| self.is_decode_batch(b, q)).map(move |b| (b, q))
-        })
     }
 }
 

@@ -8,6 +8,7 @@ mod requests;
 
 pub(crate) use requests::{RequestMetrics, RequestTimes};
 
+use crate::engine::PrefixCounts;
 use crate::model::Ledger;
 use crate::stats::{Histogram, Statistics};
 use prometheus::core::{Collector, Desc};
@@ -42,6 +43,8 @@ pub struct EngineLoad {
     pub free_kv_pages: u64,
     /// How often a sequence lost its pages or its slot and was computed again.
     pub preemptions: u64,
+    /// What requests found in the prefix cache.
+    pub prefix: PrefixCounts,
 }
 
 impl EngineLoad {
@@ -251,6 +254,16 @@ fn families(snapshot: &Snapshot) -> Vec<MetricFamily> {
             "piecewise_preemptions_total",
             "Sequences that lost their pages and were computed again.",
             one(load.preemptions),
+        ),
+        counter(
+            "piecewise_prefix_cache_queries_total",
+            "Tokens of prompts that were looked for in the prefix cache.",
+            one(load.prefix.queries),
+        ),
+        counter(
+            "piecewise_prefix_cache_hits_total",
+            "Tokens of prompts whose keys and values the prefix cache had.",
+            one(load.prefix.hits),
         ),
     ]
     .into_iter()

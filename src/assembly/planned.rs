@@ -315,7 +315,11 @@ impl Planned {
     /// As for [`Self::device`].
     pub fn compiler(&self) -> Result<&dyn Compiler, AssemblyError> {
         let device = self.device()?;
-        Ok(&**self.compiler.get_or_init(|| device.compiler(&self.ops)))
+        Ok(&**self.compiler.get_or_init(|| self.compiler_on(device)))
+    }
+
+    fn compiler_on(&self, device: &OpenDevice) -> Box<dyn Compiler> {
+        device.compiler(&self.ops, self.settings.config.batch_invariant)
     }
 
     /// Everything that is compiled, in the order of unique pieces, then of their sizes.
@@ -492,8 +496,7 @@ impl Planned {
     ) -> Result<CompiledModel<D>, AssemblyError> {
         self.artifacts()?;
         self.check_room()?;
-        let (compiler, store) =
-            (self.device()?.compiler(&self.ops), Arc::clone(self.shared_store()));
+        let (compiler, store) = (self.compiler_on(self.device()?), Arc::clone(self.shared_store()));
         let Self { settings, module, symbols, weights, lowering, watcher, .. } = self;
         let stitch = module.stitch().ok_or(ModelError::Unplanned { part: "pieces" })?;
         let jobs = compile_jobs(stitch, &symbols, &settings.dispatcher, &*compiler);

@@ -94,16 +94,20 @@ impl OpenDevice {
         }
     }
 
-    /// A compiler for it, with the ops of `registry`. NVRTC is opened by the first kernel that no
-    /// cache has.
-    pub fn compiler(&self, registry: &Arc<OpRegistry>) -> Box<dyn Compiler> {
+    /// A compiler for it, with the ops of `registry`; a `batch_invariant` one gives a row the same bits
+    /// at any size. NVRTC is opened by the first kernel that no cache has.
+    pub fn compiler(&self, registry: &Arc<OpRegistry>, batch_invariant: bool) -> Box<dyn Compiler> {
         let registry = Arc::clone(registry);
         match &self.0 {
             Opened::Cpu(device) => Box::new(CpuCompiler::new(registry, lock(device).threads())),
-            Opened::Cuda(device) => Box::new(lock(device).compiler(registry)),
+            Opened::Cuda(device) => {
+                let compiler = lock(device).compiler(registry);
+                Box::new(compiler.with_batch_invariance(batch_invariant))
+            }
             Opened::Arch(arch) => {
                 let nvrtc = LazyNvrtc::new(library_dirs(&[]), None);
-                Box::new(CudaCompiler::new(registry, *arch, nvrtc))
+                let compiler = CudaCompiler::new(registry, *arch, nvrtc);
+                Box::new(compiler.with_batch_invariance(batch_invariant))
             }
         }
     }

@@ -6,7 +6,7 @@ use super::protocol::{ItemEncoder, ItemError, ItemOutputs, PathSize};
 use super::segments::SegmentRule;
 use super::statistics::PathStatistics;
 use crate::models::encoder::{OutputRows, Values};
-use crate::session::{Session, SessionError};
+use crate::session::{OutputsView, Session, SessionError};
 use std::sync::Arc;
 
 /// Why a step has no outputs.
@@ -144,45 +144,58 @@ impl Path {
                 Values::F32(values) => step.input(name, values),
             };
         }
-        let outputs = if reason.is_some() { step.launched().run()? } else { step.run()? };
+        let step = if reason.is_some() { step.launched() } else { step };
+        let kinds = model.outputs(at);
+        let outputs = step.run_read(|outputs| of_each_item(kinds, items, outputs))?;
         let tokens = items.iter().map(|(_, size)| size.tokens).sum();
+        let on_device = self.session.last_times().and_then(|times| times.gpu);
+        self.statistics.device_time += on_device.unwrap_or_default();
         if let Some(report) = self.session.last_step() {
             self.statistics.count(items.len(), tokens, report, reason);
         }
-        let kinds = model.outputs(at);
-        if kinds.len() != outputs.len() {
+        outputs
+    }
+}
+
+/// Each item's part of the outputs of a step, which are as `kinds` announces them.
+fn of_each_item<I>(
+    kinds: Vec<OutputRows>,
+    items: &[(I, PathSize)],
+    outputs: OutputsView<'_>,
+) -> Result<Vec<ItemOutputs>, StepError> {
+    let tokens: u64 = items.iter().map(|(_, size)| size.tokens).sum();
+    if kinds.len() != outputs.len() {
+        return Err(StepError::Protocol(format!(
+            "it announces {} of the {} outputs that the graph has",
+            kinds.len(),
+            outputs.len()
+        )));
+    }
+    let mut of_items = Vec::from_iter(items.iter().map(|_| Vec::with_capacity(kinds.len())));
+    for (i, kind) in kinds.into_iter().enumerate() {
+        let values = outputs.get::<f32>(i)?;
+        let (rows, width) = match kind {
+            OutputRows::PerItem(width) => (items.len(), width),
+            OutputRows::PerRow(width) => (tokens as usize, width),
+        };
+        if values.len() != rows * width {
+            let (found, count) = (values.len() / width.max(1), items.len());
+            let items = if count == 1 { "item" } else { "items" };
             return Err(StepError::Protocol(format!(
-                "it announces {} of the {} outputs that the graph has",
-                kinds.len(),
-                outputs.len()
+                "output {i} of {count} {items} has {found} rows, but {rows} of {width} \
+                 elements are announced"
             )));
         }
-        let mut of_items = Vec::from_iter(items.iter().map(|_| Vec::with_capacity(kinds.len())));
-        for (i, kind) in kinds.into_iter().enumerate() {
-            let values = outputs.get::<f32>(i)?;
-            let (rows, width) = match kind {
-                OutputRows::PerItem(width) => (items.len(), width),
-                OutputRows::PerRow(width) => (tokens as usize, width),
+        let mut rest = values;
+        for ((_, size), own) in items.iter().zip(&mut of_items) {
+            let rows = match kind {
+                OutputRows::PerItem(_) => 1,
+                OutputRows::PerRow(_) => size.tokens as usize,
             };
-            if values.len() != rows * width {
-                let (found, count) = (values.len() / width.max(1), items.len());
-                let items = if count == 1 { "item" } else { "items" };
-                return Err(StepError::Protocol(format!(
-                    "output {i} of {count} {items} has {found} rows, but {rows} of {width} \
-                     elements are announced"
-                )));
-            }
-            let mut rest = values.as_slice();
-            for ((_, size), own) in items.iter().zip(&mut of_items) {
-                let rows = match kind {
-                    OutputRows::PerItem(_) => 1,
-                    OutputRows::PerRow(_) => size.tokens as usize,
-                };
-                let (first, others) = rest.split_at(rows * width);
-                own.push(first.to_vec());
-                rest = others;
-            }
+            let (first, others) = rest.split_at(rows * width);
+            own.push(first.to_vec());
+            rest = others;
         }
-        Ok(of_items)
     }
+    Ok(of_items)
 }

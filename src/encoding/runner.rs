@@ -98,6 +98,11 @@ impl<M: ItemEncoder> Encoder<M> {
         self.one_by_one = alone;
     }
 
+    /// Whether steps are timed by the device's clock, for the statistics.
+    pub fn time_steps(&mut self, by_device: bool) {
+        self.paths.iter_mut().for_each(|path| path.session.time_steps(by_device));
+    }
+
     /// What the items are encoded by.
     pub fn model(&self) -> &M {
         &self.model
@@ -208,7 +213,10 @@ fn build<M: ItemEncoder>(
     };
     let rules = assembly.given_graph().map_or_else(Vec::new, SegmentRule::of);
     let sizes = sizes.into_iter().map(|n| toml::Value::Integer(n.cast_signed())).collect();
-    let planned = assembly.derive("capture_num_tokens", toml::Value::Array(sizes), &from).plan()?;
+    let planned = assembly
+        .derive("capture_num_tokens", toml::Value::Array(sizes), &from)
+        .derive("batch_invariant", true, "what encoders do")
+        .plan()?;
     let settings = planned.settings();
     let (sizes, is_strict) = (settings.dispatcher.tokens.sizes().to_vec(), settings.config.strict);
     let budgets = Budgets { sizes, bounds };

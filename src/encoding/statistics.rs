@@ -3,6 +3,7 @@
 use piecewise_runtime::mode::StepMode;
 use piecewise_runtime::model::StepReport;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Counts of one path since the encoder was made.
 #[derive(Clone, PartialEq, Debug, Default, serde::Serialize)]
@@ -23,6 +24,9 @@ pub struct PathStatistics {
     pub tokens: u64,
     /// Tokens that steps ran, padding included.
     pub padded_tokens: u64,
+    /// How long steps took by the device's clock, from the first copy of their inputs to the last of
+    /// their outputs; 0 unless the encoder times its steps.
+    pub device_time: Duration,
     /// Budgets that no step can take, each with the reason.
     pub unreachable: Vec<(u64, String)>,
 }
@@ -103,6 +107,9 @@ impl std::fmt::Display for EncoderStatistics {
                 path.skipped,
                 100.0 * path.padding_share()
             )?;
+            if !path.device_time.is_zero() {
+                write!(f, "; {:.1?} on the device", path.device_time)?;
+            }
             for (budget, replays) in &path.replays {
                 write!(f, "\n  budget {budget}: {replays} replays")?;
             }

@@ -11,7 +11,7 @@ mod shapes;
 mod weights;
 
 pub use error::SessionError;
-pub use outputs::Outputs;
+pub use outputs::{Outputs, OutputsView};
 pub use piecewise_kernels::inputs::Element;
 pub use weights::InMemoryWeights;
 
@@ -22,7 +22,7 @@ use piecewise_ir::module::Module;
 use piecewise_passes::RunReport;
 use piecewise_runtime::mode::GraphMode;
 use piecewise_runtime::model::{
-    Model, ModelError, Outputs as ModelOutputs, StepData, StepReport, SuspendedWeights,
+    Model, ModelError, Outputs as ModelOutputs, StepData, StepReport, StepTimes, SuspendedWeights,
 };
 use piecewise_runtime::stats::Statistics;
 use piecewise_runtime::symbols::SymbolTable;
@@ -66,11 +66,12 @@ pub struct Session {
     model: Box<dyn Model>,
     symbols: Vec<StepSymbol>,
     passes: RunReport,
+    last_times: Option<StepTimes>,
 }
 
 impl Session {
     pub(crate) fn new(model: Box<dyn Model>, symbols: Vec<StepSymbol>, passes: RunReport) -> Self {
-        Self { model, symbols, passes }
+        Self { model, symbols, passes, last_times: None }
     }
 
     /// How the symbols of a graph follow from the inputs of a step.
@@ -109,6 +110,16 @@ impl Session {
     /// How the last step ran: replayed or launched, and at which size.
     pub fn last_step(&self) -> Option<StepReport> {
         self.model.last_step()
+    }
+
+    /// Whether the steps to come are timed by the device's clock, too.
+    pub fn time_steps(&mut self, by_device: bool) {
+        self.model.time_steps(by_device);
+    }
+
+    /// How long the last step took.
+    pub fn last_times(&self) -> Option<StepTimes> {
+        self.last_times
     }
 
     /// Runs the steps to come in another graph mode.
@@ -210,7 +221,9 @@ impl Session {
         }
         let step = StepData { counts: &counts, inputs: &inputs, short_rows: &[], query_length };
         let ticket = self.model.submit(&step)?;
-        Ok(read(&self.model.read(&ticket)?, &counts)?)
+        let outputs = read(&self.model.read(&ticket)?, &counts)?;
+        self.last_times = self.model.step_times(&ticket);
+        Ok(outputs)
     }
 }
 
@@ -265,6 +278,14 @@ impl<'a> Step<'a> {
     /// the step fails. States are as before where an input does not fit.
     pub fn run(self) -> Result<Outputs, SessionError> {
         self.run_with(Outputs::copied)
+    }
+
+    /// Runs the step and waits for its outputs, which `read` takes from where they arrive.
+    ///
+    /// # Errors
+    /// As for [`Self::run`].
+    pub fn run_read<T>(self, read: impl FnOnce(OutputsView<'_>) -> T) -> Result<T, SessionError> {
+        self.run_with(|outputs, _| Ok(read(OutputsView { outputs })))
     }
 
     /// Runs the step and waits for it; its outputs stay on the device, until the next step.

@@ -17,6 +17,44 @@ struct Output {
     bytes: Vec<u8>,
 }
 
+/// [`Outputs`] where the step left them, until the next one.
+#[derive(Clone, Copy, Debug)]
+pub struct OutputsView<'a> {
+    pub(super) outputs: &'a ModelOutputs<'a>,
+}
+
+impl<'a> OutputsView<'a> {
+    /// How many the graph returns.
+    pub fn len(&self) -> usize {
+        (0..).take_while(|&i| self.outputs.ty(i).is_some()).count()
+    }
+
+    /// Whether the graph returns none.
+    pub fn is_empty(&self) -> bool {
+        self.outputs.ty(0).is_none()
+    }
+
+    /// The values of output `i`, row-major.
+    ///
+    /// # Errors
+    /// As for [`Outputs::get`].
+    pub fn get<T: Element>(&self, i: usize) -> Result<&'a [T], SessionError> {
+        let outputs = self.len();
+        let ty = self.outputs.ty(i).ok_or(SessionError::UnknownOutput { output: i, outputs })?;
+        check_type::<T>(i, ty.dtype)?;
+        let bytes = self.outputs.bytes(i)?;
+        bytemuck::checked::try_cast_slice(bytes)
+            .map_err(|_| SessionError::OutputBytes { output: i, dtype: ty.dtype })
+    }
+}
+
+fn check_type<T: Element>(output: usize, declared: DType) -> Result<(), SessionError> {
+    match declared == T::DTYPE {
+        true => Ok(()),
+        false => Err(SessionError::OutputType { output, declared, asked: T::DTYPE }),
+    }
+}
+
 impl Outputs {
     pub(super) fn copied(outputs: &ModelOutputs<'_>, counts: &[u64]) -> Result<Self, ModelError> {
         let mut copied = Vec::new();
@@ -54,15 +92,12 @@ impl Outputs {
     /// When there is no such output, or `T` is not its element type.
     pub fn get<T: Element>(&self, i: usize) -> Result<Vec<T>, SessionError> {
         let output = self.output(i)?;
-        let declared = output.dtype;
-        if declared != T::DTYPE {
-            return Err(SessionError::OutputType { output: i, declared, asked: T::DTYPE });
-        }
+        check_type::<T>(i, output.dtype)?;
         let values = output.bytes.chunks_exact(size_of::<T>());
         values
             .map(|bytes| bytemuck::checked::try_pod_read_unaligned(bytes).ok())
             .collect::<Option<_>>()
-            .ok_or(SessionError::OutputBytes { output: i, dtype: declared })
+            .ok_or(SessionError::OutputBytes { output: i, dtype: output.dtype })
     }
 
     fn output(&self, i: usize) -> Result<&Output, SessionError> {

@@ -12,25 +12,13 @@
 //! such a launch reads shares bytes with one that it writes.
 
 use super::alternatives::Way;
-use super::nvrtc::Arch;
+use super::product_ways::ProductWays;
 use piecewise_ir::entity::{Node, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
 use piecewise_ir::op::Op;
 use piecewise_kernels::cuda::{
     AfterProduct, BeforeProduct, LaunchRecipe, MatMulSpec, OperandRole, PartParam, RegionPart,
-    TENSOR_ROWS,
 };
-
-/// The most rows that absorb: with two, as measured on an H100, what each block computes again and
-/// the other ways of a product that are lost cost more than a launch.
-const ABSORBING_ROWS: u64 = 1;
-
-/// Elements of a result, padding included, from which the product in tiles is expected to be the
-/// fastest over the true rows that come, as measured on an H100: it is within some percent of the
-/// library where all rows are real, and ahead by what is padding.
-const TILE_ELEMENTS: u64 = 4 << 20;
-/// The most rows of such a product: steps of more are prompts in parts that fill them.
-const TILE_ROWS: u64 = 4096;
 
 /// Bytes of a map that a block computes for itself: 128 for each of its threads, which takes about
 /// as long as another launch.
@@ -105,19 +93,6 @@ pub(super) fn product(graph: &Graph, node: Node) -> Result<MatMulSpec, String> {
     Ok(if role(graph, data.operands[1]).weight { spec.of_weight() } else { spec })
 }
 
-/// Whether a product of so many rows is expected to be fastest in tiles.
-pub(super) fn prefers_tiles(spec: &MatMulSpec, rows: u64, arch: Arch) -> bool {
-    arch.has_warpgroup_products()
-        && spec.multiplies_in_tiles()
-        && (TENSOR_ROWS + 1..=TILE_ROWS).contains(&rows)
-        && rows.saturating_mul(spec.columns()) >= TILE_ELEMENTS
-}
-
-/// Whether a product of so many rows is expected to be fastest through a ring.
-pub(super) fn prefers_ring(spec: &MatMulSpec, rows: u64, arch: Arch) -> bool {
-    arch.has_warpgroup_products() && rows > ABSORBING_ROWS && spec.multiplies_in_a_ring(rows)
-}
-
 impl Absorbed {
     fn of(
         graph: &Graph,
@@ -147,15 +122,15 @@ impl Group {
         graph: &Graph,
         matmul: Node,
         limits: &[u64],
-        arch: Arch,
+        ways: ProductWays,
     ) -> Option<(Way, LaunchRecipe)> {
         let spec = product(graph, matmul).ok()?;
         let rows = spec.rows().eval(limits);
-        if self.before.is_none() && prefers_ring(&spec, rows, arch) {
+        if self.before.is_none() && ways.prefers_ring(&spec, rows) {
             let after = self.product_and_after(graph, matmul)?;
             return Some((Way::Ring, spec.ring_kernel(rows, Some(after)).ok()?));
         }
-        if self.before.is_none() && prefers_tiles(&spec, rows, arch) {
+        if self.before.is_none() && ways.prefers_tiles(&spec, rows) {
             let recipe = spec.tile_kernel(Some(self.product_and_after(graph, matmul)?)).ok()?;
             return Some((Way::Tile, recipe));
         }
@@ -163,7 +138,9 @@ impl Group {
         if graph.ty(*weights).bytes(limits) > LONG_BYTES {
             return None;
         }
-        let rows = Some(rows).filter(|rows| *rows <= ABSORBING_ROWS)?;
+        if !ways.absorbs(rows) {
+            return None;
+        }
         let before = self.before.as_ref();
         let before = before.map(|b| BeforeProduct { region: &b.part.region, roles: &b.roles });
         let after = match &self.after {
@@ -200,7 +177,7 @@ struct Piece<'a> {
     order: Vec<Node>,
     limits: &'a [u64],
     recomputed: Recomputed,
-    arch: Arch,
+    ways: ProductWays,
 }
 
 impl Absorption {
@@ -209,9 +186,9 @@ impl Absorption {
         graph: &Graph,
         limits: &[u64],
         recomputed: Recomputed,
-        arch: Arch,
+        ways: ProductWays,
     ) -> Option<Self> {
-        let piece = Piece { graph, order: graph.nodes().collect(), limits, recomputed, arch };
+        let piece = Piece { graph, order: graph.nodes().collect(), limits, recomputed, ways };
         let n = piece.order.len();
         let mut absorption = Self { gone: vec![false; n], groups: vec![None; n] };
         for position in 0..n {
@@ -249,7 +226,7 @@ impl Piece<'_> {
         for (result, matmul) in readers {
             let part = Absorbed::of(self.graph, position, node, &[result], &stays)?;
             let group = Group { before: Some(part), after: None };
-            group.kernel(self.graph, self.order[matmul], self.limits, self.arch)?;
+            group.kernel(self.graph, self.order[matmul], self.limits, self.ways)?;
             let part = group.before.filter(|p| self.may_recompute(p))?;
             before.push((matmul, part));
         }
@@ -264,7 +241,7 @@ impl Piece<'_> {
         }
         let part = Absorbed::of(self.graph, position, node, &stays, &[])?;
         let group = Group { before: None, after: Some(part) };
-        group.kernel(self.graph, self.order[matmul], self.limits, self.arch)?;
+        group.kernel(self.graph, self.order[matmul], self.limits, self.ways)?;
         Some((before, vec![(matmul, group.after?)]))
     }
 
@@ -309,6 +286,7 @@ impl Piece<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cuda::nvrtc::Arch;
     use piecewise_ir::builder::Builder;
     use piecewise_ir::dtype::DType;
 
@@ -321,7 +299,8 @@ mod tests {
         let graph = b.finish([y]).unwrap();
         assert!(product(&graph, graph.nodes().next().unwrap()).unwrap().streams());
         for rows in [0, 1, 8, 9, 1 << 20] {
-            assert_eq!(Absorption::of(&graph, &[rows], Recomputed::Any, Arch::HOPPER), None);
+            let ways = ProductWays::new(Arch::HOPPER, false);
+            assert_eq!(Absorption::of(&graph, &[rows], Recomputed::Any, ways), None);
         }
     }
 }

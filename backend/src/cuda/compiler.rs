@@ -1,6 +1,6 @@
 //! The CUDA compiler: kernels, library calls and host functions for each node of a piece.
 
-use super::absorb::{Absorption, Recomputed, prefers_ring, prefers_tiles, product, role};
+use super::absorb::{Absorption, Recomputed, product, role};
 use super::alternatives::{Choice, Lowering, Way, assemble};
 use super::code::Code;
 use super::image::{CudaImage, HostImage, IMAGE_VERSION, KernelImage};
@@ -9,6 +9,7 @@ use super::lazy_nvrtc::LazyNvrtc;
 use super::materialize::weight_kernels;
 use super::matmul::Matmul;
 use super::nvrtc::Arch;
+use super::product_ways::ProductWays;
 use super::stamps::stamped;
 use crate::artifact::{Access, Arg, ArgRef, Artifact, Digest, Launch, PieceSize};
 use crate::compiler::{CompileError, Compiler, Footprint, ImageListing, NoStore, Store};
@@ -19,9 +20,7 @@ use piecewise_ir::entity::{Entity, Node, Symbol};
 use piecewise_ir::module::{Stitch, UniquePiece};
 use piecewise_ir::op::Op;
 use piecewise_ir::text::Names;
-use piecewise_kernels::cuda::{
-    LaunchRecipe, OperandRole, STREAM_ROWS, TENSOR_ROWS, node_kernel, region_kernel,
-};
+use piecewise_kernels::cuda::{LaunchRecipe, OperandRole, node_kernel, region_kernel};
 use piecewise_kernels::op::OpRegistry;
 use piecewise_kernels::op::cuda::{CudaImplementation, CudaOpCall, CudaTarget};
 use piecewise_kernels::step::CaptureSupport;
@@ -39,32 +38,15 @@ const WORKSPACE_BYTES: u64 = 32 << 20;
 ///
 /// On Hopper, a product of more rows takes in a region after it that is a map of its elements.
 ///
-/// A matmul has up to four ways to be computed: from two rows on the kernel on tensor cores where
-/// it applies and the streaming kernel for up to [`STREAM_ROWS`] rows, or on Hopper the one through
-/// a ring in place of both; there the one in tiles above [`TENSOR_ROWS`]; cuBLASLt where it takes
-/// the dtypes; the general kernel. The first of the other alternatives takes for each what its size
-/// suggests, the rest one way for all.
+/// A matmul has several ways to be computed, which [`ProductWays`] puts in order. The first of the
+/// other alternatives takes for each what its size suggests, the rest one way for all.
 #[derive(Debug)]
 pub struct CudaCompiler {
     registry: Arc<OpRegistry>,
     kernels: Arc<KernelCache>,
     /// Whether blocks note where and when they run.
     stamps: bool,
-}
-
-/// The depth from which the rows of x that each block of the kernel on tensor cores holds cost more
-/// than they save, as measured on an H100.
-const DEEP: u64 = 4096;
-
-/// The ways of a product, the one first that is expected to be fastest.
-fn ways_by_size(rows: u64, depth: u64, tiles: bool) -> [Way; 6] {
-    use Way::{General, Library, Ring, Stream, Tensor, Tile};
-    match (rows, depth < DEEP) {
-        (..=1, _) | (2, false) => [Ring, Stream, Library, Tensor, Tile, General],
-        _ if tiles => [Ring, Tile, Library, Tensor, Stream, General],
-        (_, true) => [Ring, Tensor, Library, Tile, Stream, General],
-        (_, false) => [Ring, Library, Tensor, Tile, Stream, General],
-    }
+    batch_invariant: bool,
 }
 
 /// What is known of a node while it is lowered.
@@ -86,13 +68,25 @@ impl CudaCompiler {
 
     /// A compiler that shares its kernels with others.
     pub(super) fn over(registry: Arc<OpRegistry>, kernels: Arc<KernelCache>, stamps: bool) -> Self {
-        Self { registry, kernels, stamps }
+        Self { registry, kernels, stamps, batch_invariant: false }
     }
 
     /// The same compiler, whose kernels note where and when their blocks run, as those of a device
     /// that was opened so do. What it compiles has keys of its own.
     pub fn with_stamps(self) -> Self {
         Self { stamps: true, ..self }
+    }
+
+    /// The same compiler, which computes products in the one way whose sums depend on nothing but
+    /// their depth if `batch_invariant`, so that a row has the same bits at any size. What it compiles
+    /// has keys of its own.
+    #[must_use]
+    pub fn with_batch_invariance(self, batch_invariant: bool) -> Self {
+        Self { batch_invariant, ..self }
+    }
+
+    fn ways(&self) -> ProductWays {
+        ProductWays::new(self.arch(), self.batch_invariant)
     }
 
     /// The library that it compiles with.
@@ -174,18 +168,19 @@ impl CudaCompiler {
         let spec = product(graph, site.node).map_err(unsupported)?;
         let mut choices = Vec::with_capacity(4);
         let rows = spec.rows().eval(site.limits);
-        let shared_bytes = self.arch().shared_bytes_of_block();
-        let ring = prefers_ring(&spec, rows, self.arch());
+        let ways = self.ways();
+        let ring = ways.prefers_ring(&spec, rows);
         if ring {
             let recipe = spec.ring_kernel(rows, None).map_err(|e| unsupported(e.to_string()))?;
             choices.push(Choice::of(Way::Ring, self.kernel(site, recipe)?, 0));
         }
-        if rows >= 2 && !ring && spec.multiplies_on_tensor_cores(rows, shared_bytes) {
+        if !ring && ways.has_tensor(&spec, rows) {
+            let shared_bytes = self.arch().shared_bytes_of_block();
             let recipe = spec.tensor_kernel(rows, shared_bytes);
             let recipe = recipe.map_err(|e| unsupported(e.to_string()))?;
             choices.push(Choice::of(Way::Tensor, self.kernel(site, recipe)?, 0));
         }
-        if !ring && spec.streams() && (1..=STREAM_ROWS).contains(&rows) {
+        if !ring && ways.has_stream(&spec, rows) {
             let recipe = spec.stream_kernel(rows).map_err(|e| unsupported(e.to_string()))?;
             choices.push(Choice::of(Way::Stream, self.kernel(site, recipe)?, 0));
         }
@@ -197,18 +192,17 @@ impl CudaCompiler {
             rhs: graph.ty(operands[1]).clone(),
             out: graph.ty(graph.result(site.node)).clone(),
         };
-        if library.check().is_ok() && library.problem(site.limits).is_ok() {
+        if ways.has_library() && library.check().is_ok() && library.problem(site.limits).is_ok() {
             let image = CudaImage::Matmul(Box::new(library));
             choices.push(Choice::of(Way::Library, image, WORKSPACE_BYTES));
         }
-        let tiles = self.arch().has_warpgroup_products() && spec.multiplies_in_tiles();
-        if tiles && rows > TENSOR_ROWS {
+        if ways.has_tiles(&spec, rows) {
             let recipe = spec.tile_kernel(None).map_err(|e| unsupported(e.to_string()))?;
             choices.push(Choice::of(Way::Tile, self.kernel(site, recipe)?, 0));
         }
         let recipe = spec.general_kernel().map_err(|e| unsupported(e.to_string()))?;
         choices.push(Choice::of(Way::General, self.kernel(site, recipe)?, 0));
-        let order = ways_by_size(rows, spec.depth(), prefers_tiles(&spec, rows, self.arch()));
+        let order = ways.in_order(&spec, rows);
         choices.sort_by_key(|choice| order.iter().position(|way| *way == choice.way));
         Ok(choices)
     }
@@ -316,7 +310,7 @@ impl CudaCompiler {
     ) -> Result<Option<Lowering>, CompileError> {
         let graph = &site.piece.graph;
         let Some(group) = &absorption.groups[site.position] else { return Ok(None) };
-        let kernel = group.kernel(graph, site.node, site.limits, self.arch());
+        let kernel = group.kernel(graph, site.node, site.limits, self.ways());
         let Some((way, recipe)) = kernel else { return Ok(None) };
         let (read, written) = group.arguments(graph, site.node);
         let read = read.into_iter().map(|value| (value, Access::Read));
@@ -381,7 +375,8 @@ impl Compiler for CudaCompiler {
 
     fn identity(&self) -> String {
         let stamps = if self.stamps { " stamps" } else { "" };
-        format!("image-{IMAGE_VERSION}{stamps} {}", crate::lowering::generator())
+        let invariant = if self.batch_invariant { " batch-invariant" } else { "" };
+        format!("image-{IMAGE_VERSION}{stamps}{invariant} {}", crate::lowering::generator())
     }
 
     fn custom_ops(
@@ -470,9 +465,10 @@ impl Compiler for CudaCompiler {
         };
         let lowerings =
             piece.graph.nodes().enumerate().map(lower).collect::<Result<Vec<_>, CompileError>>()?;
+        let ways = self.ways();
         let mut absorptions: Vec<Absorption> = [Recomputed::Reductions, Recomputed::Any]
             .into_iter()
-            .filter_map(|recomputed| Absorption::of(&piece.graph, &limits, recomputed, self.arch()))
+            .filter_map(|recomputed| Absorption::of(&piece.graph, &limits, recomputed, ways))
             .collect();
         absorptions.dedup();
         let mut absorbed = Vec::with_capacity(absorptions.len());

@@ -32,6 +32,7 @@ mod memory;
 mod module;
 mod nvrtc;
 mod probe;
+mod product_ways;
 mod program;
 mod stamps;
 mod stream;

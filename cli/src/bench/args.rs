@@ -62,6 +62,9 @@ pub(crate) struct BenchArgs {
     /// --prefill, the power of two that holds it.
     #[arg(long, value_name = "N,..", value_delimiter = ',')]
     pub(super) capture_num_tokens: Vec<u64>,
+    /// Sizes in tokens for steps of exactly so many, compiled for them alone.
+    #[arg(long, value_name = "N,..", value_delimiter = ',')]
+    pub(super) compile_sizes: Vec<u64>,
     /// Which modes to measure: none (launched, one by one), piecewise (pieces replayed, split ops
     /// launched between them), full (one replay) [default: all; full with --without or
     /// --timeline].

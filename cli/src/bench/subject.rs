@@ -98,6 +98,7 @@ impl Subject {
             .kv_rows(bounds.positions.iter().sum())
             .graph_mode(bounds.mode)
             .capture_sizes(bounds.tokens.iter().copied())
+            .set("compile_sizes", &args.compile_sizes)
             .set("decode_batch_sizes", &bounds.batches)
             .set("capture_query_lengths", &bounds.query_lengths)
             .set("capture", CaptureWhen::Lazy)

@@ -1,4 +1,4 @@
-//! KV poison: rows that no sequence has computed hold NaN before each step.
+//! KV poison: rows that nobody has computed hold NaN before each step.
 
 use crate::kv::{Page, PagePool, PageTable};
 use crate::model::{Memory, POISON};
@@ -7,7 +7,7 @@ use piecewise_backend::device::{Address, Device, DeviceError};
 use piecewise_ir::graph::Graph;
 use piecewise_kernels::attention::PAGE_ROWS;
 
-/// Fills dead rows of the KV states: free pages, and pages past a sequence's length.
+/// Fills dead rows of the KV states: pages that hold nothing, and pages past a sequence's length.
 #[derive(Clone, Debug)]
 pub struct KvPoison {
     /// Where each state starts, and bytes of its rows.
@@ -26,7 +26,7 @@ impl KvPoison {
         Self { states: states.collect() }
     }
 
-    /// Enqueues the fills: every free page, and the rows of each table from its length on.
+    /// Enqueues the fills: every page that holds nothing, and the rows of each table from its length on.
     ///
     /// # Errors
     /// When the device fails.
@@ -36,7 +36,7 @@ impl KvPoison {
         pool: &PagePool,
         live: impl Iterator<Item = (&'a PageTable, u64)>,
     ) -> Result<(), DeviceError> {
-        for page in pool.free() {
+        for page in pool.blank() {
             self.fill_page(device, page, 0)?;
         }
         for (table, length) in live {

@@ -1,4 +1,4 @@
-//! Pages of a step: that each sequence writes and reads its own pages, as far as it has come.
+//! Pages of a step: that each sequence writes pages of its own, and reads as far as it has come.
 
 use piecewise_kernels::attention::PAGE_ROWS;
 use std::collections::BTreeMap;
@@ -38,8 +38,11 @@ pub enum PageFault {
          {position}: the length is of another step"
     )]
     Length { sequence: usize, length: i32, position: i32 },
-    /// A page of two sequences.
-    #[error("sequences {first} and {second} both have page {page}")]
+    /// A page of two sequences, not full before the step for both.
+    #[error(
+        "sequences {first} and {second} both have page {page}, which is not full: pages are shared \
+         only once nobody writes them any more"
+    )]
     Shared { first: usize, second: usize, page: i32 },
     /// Tokens of a sequence that are not there.
     #[error("sequence {sequence} begins at token {start} and has {tokens}, beyond the step's")]
@@ -52,7 +55,8 @@ impl PagesOfStep<'_> {
     /// # Errors
     /// The first thing that does not fit.
     pub fn check(&self) -> Result<(), PageFault> {
-        let mut owner: BTreeMap<i32, usize> = BTreeMap::new();
+        // Who has a page, and whether it was full before the step.
+        let mut owners: BTreeMap<i32, (usize, bool)> = BTreeMap::new();
         let sequences = self.starts.iter().zip(self.queries).zip(self.lengths).enumerate();
         for (sequence, ((&start, &tokens), &length)) in sequences {
             let range = usize::try_from(start).ok().zip(usize::try_from(tokens).ok());
@@ -70,13 +74,17 @@ impl PagesOfStep<'_> {
                     return Err(PageFault::Slot { sequence, token, slot, page, position });
                 }
             }
+            let full = self.positions.get(range.start).map_or(0, |first| first / PAGE_ROWS as i32);
             let Some(position) = range.last().map(|last| self.positions[last]) else { continue };
             if length != position + 1 {
                 return Err(PageFault::Length { sequence, length, position });
             }
             let used = (length as u64).div_ceil(PAGE_ROWS) as usize;
-            for &page in pages.iter().take(used) {
-                if let Some(first) = owner.insert(page, sequence) {
+            for (i, &page) in pages.iter().take(used).enumerate() {
+                let is_full = (i as i32) < full;
+                if let Some((first, was_full)) = owners.insert(page, (sequence, is_full))
+                    && !(was_full && is_full)
+                {
                     return Err(PageFault::Shared { first, second: sequence, page });
                 }
             }
@@ -136,6 +144,27 @@ mod tests {
         planted.table[3] = 3;
         let found = check(&planted).unwrap_err();
         assert_eq!(found, PageFault::Shared { first: 0, second: 1, page: 3 });
+    }
+
+    #[test]
+    fn a_page_that_was_full_before_the_step_may_be_shared() {
+        let (slots, lengths, table) = (&[16, 96][..], &[17, 17][..], &[3, 1, 3, 6][..]);
+        let (starts, queries, columns) = (&[0, 1][..], &[1, 1][..], 2);
+        let check = |positions: &[i32], slots| {
+            PagesOfStep { positions, slots, starts, queries, lengths, table, columns }.check()
+        };
+        assert_eq!(check(&[16, 16], slots), Ok(()));
+        let lengths = &[17, 16][..];
+        let step = PagesOfStep {
+            positions: &[16, 15],
+            slots: &[16, 63],
+            starts,
+            queries,
+            lengths,
+            table,
+            columns,
+        };
+        assert_eq!(step.check(), Err(PageFault::Shared { first: 0, second: 1, page: 3 }));
     }
 
     #[test]

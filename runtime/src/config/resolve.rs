@@ -276,6 +276,7 @@ impl RuntimeConfig {
         options.max_num_tokens = options.max_num_tokens.min(self.max_num_tokens);
         options.max_num_seqs = options.max_num_seqs.min(self.max_num_seqs());
         options.max_seq_len = options.max_seq_len.min(self.max_seq_len);
+        options.prefix_cache &= self.prefix_cache;
         let interval = self.stats_interval_seconds;
         options.stats_interval = interval.map(|seconds| Duration::from_secs(seconds.get()));
         options

@@ -67,6 +67,10 @@ pub struct RuntimeConfig {
     pub memory_fraction: Option<f64>,
     /// Whether alternatives and algorithms are chosen by measurement.
     pub tune: TuneMode,
+    /// Whether products are computed in one way at all sizes, so that a row has the same bits in any
+    /// company. On for encoders unless set: an item then has the same bits alone, packed and padded.
+    /// The CPU always does so.
+    pub batch_invariant: bool,
     /// Whether a step may run at a larger size than its count.
     pub padding: bool,
     /// Whether it is measured at start, once the graphs are captured, for which steps a replay of the
@@ -91,6 +95,10 @@ pub struct RuntimeConfig {
     pub probe_capture: bool,
     /// Layers that are launched and never captured, by name: `model.layers.3`, `model.layers.3.mlp`.
     pub capture_exclude: Vec<String>,
+    /// Whether a request begins with keys and values that others computed for the same tokens, a
+    /// page at a time, as long as nothing else needs their pages. Models with states of one row a
+    /// sequence have no such cache.
+    pub prefix_cache: bool,
     /// Checks that run with every step.
     pub checks: Checks,
     /// Seconds after which a line is logged about the steps since the last one: how many replayed,
@@ -261,6 +269,7 @@ impl Default for RuntimeConfig {
             memory_budget: None,
             memory_fraction: None,
             tune: TuneMode::default(),
+            batch_invariant: false,
             padding: true,
             measure_padding: false,
             compile_sizes: Vec::new(),
@@ -271,6 +280,7 @@ impl Default for RuntimeConfig {
             capture_attempts: 3,
             probe_capture: true,
             capture_exclude: Vec::new(),
+            prefix_cache: true,
             checks: Checks::default(),
             stats_interval_seconds: None,
             dump: DumpConfig::default(),
@@ -299,7 +309,7 @@ impl RuntimeConfig {
     }
 
     /// Every key, those of tables with a dot, in the order in which they are shown.
-    pub const KEYS: [&'static str; 44] = [
+    pub const KEYS: [&'static str; 46] = [
         "level",
         "graph_mode",
         "splitting_ops",
@@ -315,6 +325,7 @@ impl RuntimeConfig {
         "memory_budget",
         "memory_fraction",
         "tune",
+        "batch_invariant",
         "padding",
         "measure_padding",
         "compile_sizes",
@@ -325,6 +336,7 @@ impl RuntimeConfig {
         "capture_attempts",
         "probe_capture",
         "capture_exclude",
+        "prefix_cache",
         "checks.poison",
         "checks.addresses",
         "checks.compare",

@@ -3,8 +3,8 @@
 use super::request::check_length;
 use super::sequence::Sequence;
 use super::{
-    BatchingEngine, Engine, EngineError, EngineOptions, Request, RequestEvent, RequestId,
-    RowSource, RowsId, StepObserver, Usage,
+    BatchingEngine, Engine, EngineError, EngineOptions, KvObserver, Request, RequestEvent,
+    RequestId, RowSource, RowsId, StepObserver, Usage,
 };
 use crate::dispatch::Dispatcher;
 use crate::kv::{PagePool, SlotPool};
@@ -26,6 +26,7 @@ impl<D: Device> Engine for BatchingEngine<D> {
         self.next_id += 1;
         let rows = request.rows.clone();
         let mut sequence = Sequence::new(request, self.options.max_seq_len, &self.roles);
+        sequence.shares = self.options.prefix_cache && values.is_empty();
         (sequence.values, sequence.rows) = (values, rows);
         self.deadlines.extend(sequence.deadline.map(|deadline| (deadline, id)));
         self.sequences.insert(id, sequence);
@@ -93,7 +94,9 @@ impl<D: Device> Engine for BatchingEngine<D> {
         if self.model.suspended().is_some() {
             return Err(ModelError::Suspended.into());
         }
-        self.step_over_failures(events)
+        let result = self.step_over_failures(events);
+        self.tell_kv_observer();
+        result
     }
 
     fn retried_steps(&self) -> u64 {
@@ -125,12 +128,20 @@ impl<D: Device> Engine for BatchingEngine<D> {
         if result.as_ref().is_err_and(EngineError::is_lost) {
             self.recover(&mut Vec::new())?;
         }
+        self.tell_kv_observer();
         result
     }
 
     fn observe(&mut self, observer: StepObserver) {
         self.model.time_steps(true);
         self.observer = Some(observer);
+    }
+
+    fn observe_kv(&mut self, observer: KvObserver) {
+        self.pool.note_events();
+        self.pool.forget_all();
+        self.watchers.kv = Some(observer);
+        self.tell_kv_observer();
     }
 
     fn options(&self) -> &EngineOptions {
@@ -204,6 +215,7 @@ impl<D: Device> Engine for BatchingEngine<D> {
         events: &mut Vec<RequestEvent>,
     ) -> Result<(), EngineError> {
         self.retire_all(events)?;
+        self.tell_kv_observer();
         if self.model.suspended().is_none() {
             self.embeddings.save(self.model.device_mut())?;
         }

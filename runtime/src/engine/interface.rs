@@ -1,8 +1,8 @@
 //! The interface of an engine, whatever its device.
 
 use super::{
-    EngineError, EngineOptions, Request, RequestEvent, RequestId, RowSource, RowsId, StepObserver,
-    Usage,
+    EngineError, EngineOptions, KvObserver, Request, RequestEvent, RequestId, RowSource, RowsId,
+    StepObserver, Usage,
 };
 use crate::dispatch::Dispatcher;
 use crate::kv::{PagePool, SlotPool};
@@ -101,6 +101,9 @@ pub trait Engine: std::fmt::Debug + Send {
 
     /// Calls `observer` with every step that was read back.
     fn observe(&mut self, observer: StepObserver);
+
+    /// Empties the prefix cache, and calls `observer` with everything that becomes of it from now on.
+    fn observe_kv(&mut self, observer: KvObserver);
 
     /// The bounds in force.
     fn options(&self) -> &EngineOptions;

@@ -15,6 +15,11 @@
 //! first (kept conversations, oldest first), then the sequence admitted last of those that matter
 //! least is preempted: it waits, and its tokens are computed again. So nobody pays for tokens that
 //! are never generated, and the oldest sequence of the first priority always goes on.
+//!
+//! Full pages are found by their ids and all before them, as long as nothing else needs them, so a
+//! prompt that begins as another did is computed from where they part. Only the ids must say what a
+//! page holds: requests that bring rows or values share none, and a model with states of one row a
+//! sequence has no such cache.
 
 mod batching;
 mod error;
@@ -24,6 +29,7 @@ mod in_flight;
 mod interface;
 mod logits;
 mod order;
+mod prefix;
 mod record;
 mod recover;
 mod request;
@@ -35,6 +41,7 @@ mod watch;
 
 pub use error::EngineError;
 pub use interface::Engine;
+pub use prefix::{KvObserver, PrefixCounts};
 pub use record::StepObserver;
 pub use request::{
     EngineOptions, FinishReason, GivenRows, MAX_TOP_LOGPROBS, Request, RequestEvent, RequestId,
@@ -44,7 +51,7 @@ pub use request::{
 pub use crate::batch::TokenValues;
 use crate::batch::{BatchBuffers, RoleMap};
 use crate::checks::KvPoison;
-pub use crate::kv::{RowsError, RowsId};
+pub use crate::kv::{KvEvent, PageHash, RowsError, RowsId};
 
 use crate::kv::{EmbeddingPool, PagePool, SlotPool};
 use crate::metrics::Ticker;
@@ -81,6 +88,7 @@ pub struct BatchingEngine<D: Device> {
     plan: Vec<schedule::Planned>,
     next_id: u64,
     preemptions: u64,
+    prefix_counts: PrefixCounts,
     retried_steps: u64,
     /// Failures since a step was read.
     failures: u32,
@@ -124,6 +132,7 @@ impl<D: Device> BatchingEngine<D> {
             plan: Vec::with_capacity(seqs),
             next_id: 0,
             preemptions: 0,
+            prefix_counts: PrefixCounts::default(),
             retried_steps: 0,
             failures: 0,
             poison,

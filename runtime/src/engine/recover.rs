@@ -60,6 +60,7 @@ impl<D: Device> BatchingEngine<D> {
             sequence.pending = 0;
             self.entries.extend(sequence.entry.take());
         }
+        self.pool.forget_all();
         self.model.recover()?;
         let (graph, memory) = (self.model.module().graph(), self.model.memory());
         self.embeddings.lose(graph, memory);

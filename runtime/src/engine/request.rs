@@ -222,7 +222,8 @@ pub(super) fn check_length(length: usize, options: &EngineOptions) -> Result<(),
 pub struct Usage {
     /// Ids that the turn starts from, those of earlier turns among them.
     pub prompt: u64,
-    /// Of those, ids that were not computed again because pages and slot still held them.
+    /// Of those, ids that were not computed again: pages and slot still held them, or the prefix
+    /// cache did.
     pub cached: u64,
     /// Ids generated.
     pub generated: u64,
@@ -292,6 +293,9 @@ pub struct EngineOptions {
     pub vocab: u64,
     /// Whether a step may be submitted before the one before it is read.
     pub run_ahead: bool,
+    /// Whether requests begin with pages that others computed for the same ids; no model has that
+    /// whose states have one row a sequence.
+    pub prefix_cache: bool,
     /// How often a line about the steps since the last one is logged; `None` is never.
     pub stats_interval: Option<Duration>,
 }
@@ -306,6 +310,7 @@ impl EngineOptions {
             max_seq_len: limits.positions,
             vocab: limits.vocab,
             run_ahead: true,
+            prefix_cache: true,
             stats_interval: None,
         }
     }
@@ -332,6 +337,13 @@ impl EngineOptions {
         let because = "the logits of the model bound it";
         check("vocab", self.vocab, limits.vocab, because)?;
         self.run_ahead &= roles.has_feedback();
+        if self.prefix_cache && roles.state_slots > 0 {
+            tracing::info!(
+                "no prefix cache: states of role \"sequence.state\" hold what only the whole text \
+                 before a token gives"
+            );
+        }
+        self.prefix_cache &= roles.table_pages.is_some() && roles.state_slots == 0;
         Ok(self)
     }
 }

@@ -114,9 +114,9 @@ impl<D: Device> BatchingEngine<D> {
             if !(is_before && self.make_room(id) && self.give_slot(id)?) {
                 break;
             }
+            self.count_prefix(id);
             let Some(sequence) = self.sequences.get_mut(&id) else { break };
             sequence.entry = self.entries.pop();
-            sequence.cached.get_or_insert(sequence.computed);
             let tokens = sequence.due().min(*budget);
             self.waiting.pop_front();
             self.begin_run(id);
@@ -140,17 +140,21 @@ impl<D: Device> BatchingEngine<D> {
         Ok(sequence.slot.is_some())
     }
 
-    /// Gives a waiting sequence the pages for all its known ids, if a page for each running one
-    /// stays free.
+    /// Gives a waiting sequence the pages for all its known ids, those that the prefix cache holds
+    /// first, if a page for each running one stays free.
     fn make_room(&mut self, id: RequestId) -> bool {
         if self.roles.table_pages.is_none() {
             return true;
         }
         loop {
             let Some(sequence) = self.sequences.get_mut(&id) else { return false };
+            let (found, free) = self.pool.find(sequence.prefix());
             let rows = sequence.ids.len() as u64;
-            let wanted = sequence.table.missing(rows) + self.running.len();
+            let wanted = sequence.table.missing(rows) - found + free + self.running.len();
             if wanted <= self.pool.free_pages() {
+                if found > 0 {
+                    sequence.take_prefix(&mut self.pool, found);
+                }
                 return sequence.table.grow(&mut self.pool, rows).is_ok();
             }
             if !self.reclaim_idle(id) {
@@ -175,14 +179,15 @@ impl<D: Device> BatchingEngine<D> {
         Some(id)
     }
 
-    /// Reads what is in flight and takes every sequence's memory, running or not: all that is left of
-    /// them is their ids.
+    /// Reads what is in flight and takes every sequence's memory, running or not, and the prefix
+    /// cache's: all that is left of them is their ids.
     pub(super) fn retire_all(&mut self, events: &mut Vec<RequestEvent>) -> Result<(), EngineError> {
         while !self.in_flight.is_empty() {
             self.read_oldest(events)?;
         }
         while self.send_last_back().is_some() {}
         while self.reclaim_any() {}
+        self.pool.forget_all();
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use super::request::{GivenRows, Request, Usage};
 use crate::batch::{ChunkRows, ChunkTokens, RoleMap, Sampling, TokenValues};
-use crate::kv::{PagePool, PageTable, SlotPool, StateSlot};
+use crate::kv::{PageHash, PagePool, PageTable, SlotPool, StateSlot};
 use std::time::Instant;
 
 /// Ids beyond the prompt that room is made for beforehand, so that decoding allocates nothing
@@ -27,6 +27,12 @@ pub(super) struct Sequence {
     /// Positions that were still computed when the present turn was first admitted.
     pub cached: Option<u64>,
     pub table: PageTable,
+    /// Whether the prefix cache has its pages: its ids alone say what they hold.
+    pub shares: bool,
+    /// Of the full pages of `ids`, as far as somebody asked.
+    pub hashes: Vec<PageHash>,
+    /// Pages of `table` that the prefix cache was shown.
+    pub published: usize,
     /// From admission on, where the graph has states of one row a sequence.
     pub slot: Option<StateSlot>,
     /// The entry of the state of sampled ids, while it runs.
@@ -46,15 +52,17 @@ pub(super) struct Sequence {
 impl Sequence {
     pub(super) fn new(request: Request, max_seq_len: u64, roles: &RoleMap) -> Self {
         let rows = if roles.table_pages.is_some() { max_seq_len } else { 0 };
+        let rows = rows.min(request.final_length(0, max_seq_len)).min(RESERVED_IDS as u64);
         let mut sequence = Self {
             ids: Vec::new(),
             computed: 0,
             pending: 0,
             generated: 0,
             max_tokens: 0,
-            table: PageTable::with_capacity(
-                rows.min(request.final_length(0, max_seq_len)).min(RESERVED_IDS as u64),
-            ),
+            table: PageTable::with_capacity(rows),
+            shares: false,
+            hashes: Vec::with_capacity(PageTable::pages_for(rows)),
+            published: 0,
             prompt: 0,
             cached: None,
             slot: None,
@@ -104,7 +112,7 @@ impl Sequence {
     pub(super) fn release(&mut self, pool: &mut PagePool, slots: &mut SlotPool) {
         self.table.release(pool);
         self.slot.take().into_iter().for_each(|slot| slots.give_back(slot));
-        self.computed = 0;
+        (self.computed, self.published) = (0, 0);
     }
 
     /// Tokens that it could bring to a step now.

@@ -106,6 +106,7 @@ impl<D: Device> BatchingEngine<D> {
             let samples = planned.tokens == sequence.due();
             sequence.computed += planned.tokens;
             sequence.pending += u64::from(samples);
+            sequence.publish(&mut self.pool);
         }
         let query_length = self.batch.query_length().filter(|_| context_tokens == 0);
         let report = self.model.last_step();
@@ -166,6 +167,7 @@ impl<D: Device> BatchingEngine<D> {
             sequence.ids.push(id);
             sequence.pending -= 1;
             sequence.generated += 1;
+            sequence.publish(&mut self.pool);
             events.push(RequestEvent::Token { request, id, logprobs: None });
             let reason = if sequence.stops_at(id) {
                 FinishReason::Stop
@@ -188,6 +190,9 @@ impl<D: Device> BatchingEngine<D> {
         }
         self.spare.push(step);
         if let Some(EngineError::BadSample { request, .. }) = bad {
+            if let Some(sequence) = self.sequences.get(&request) {
+                self.pool.forget(sequence.table.pages());
+            }
             self.remove(request)?;
         }
         bad.map_or(Ok(()), Err)

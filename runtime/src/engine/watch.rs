@@ -1,16 +1,23 @@
 //! What those who watch an engine get to see, and when.
 
-use super::{BatchingEngine, Engine};
+use super::{BatchingEngine, Engine, KvObserver};
 use crate::metrics::{EngineLoad, Metrics, PUBLISH_EVERY, Snapshot, Ticker};
 use piecewise_backend::device::Device;
 use std::time::Instant;
 
 /// Who watches an engine.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Watchers {
     pub(super) ticker: Option<Ticker>,
     pub(super) metrics: Option<Metrics>,
     pub(super) published: Option<Instant>,
+    pub(super) kv: Option<KvObserver>,
+}
+
+impl std::fmt::Debug for Watchers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watchers").finish_non_exhaustive()
+    }
 }
 
 impl<D: Device> BatchingEngine<D> {
@@ -22,6 +29,7 @@ impl<D: Device> BatchingEngine<D> {
             kv_pages: self.pool.pages() as u64,
             free_kv_pages: self.pool.free_pages() as u64,
             preemptions: self.preemptions,
+            prefix: self.prefix_counts,
         }
     }
 

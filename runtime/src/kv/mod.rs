@@ -1,8 +1,9 @@
-//! What sequences own of the states: pages of the KV pool and slots, which are free, and how many
-//! there are.
+//! What sequences own of the states: pages of the KV pool and slots, which are free, which are found
+//! by what they hold, and how many there are.
 
 mod embeddings;
 mod pool;
+mod prefix;
 mod sizing;
 mod slots;
 mod table;
@@ -10,6 +11,7 @@ mod table;
 pub(crate) use embeddings::EmbeddingPool;
 pub use embeddings::{RowsError, RowsId};
 pub use pool::{Page, PagePool, PoolFull};
+pub use prefix::{KvEvent, PageHash};
 pub use sizing::{KvShape, SizingError};
 pub use slots::{SlotPool, StateKind, StateSlot};
 pub use table::PageTable;

@@ -1,6 +1,7 @@
 //! The pages of one sequence.
 
 use super::pool::{Page, PagePool, PoolFull};
+use super::prefix::PageHash;
 use piecewise_kernels::attention::PAGE_ROWS;
 
 /// The pages of a sequence in the order of its positions.
@@ -41,6 +42,13 @@ impl PageTable {
     /// When the pool has too few free.
     pub fn grow(&mut self, pool: &mut PagePool, rows: u64) -> Result<(), PoolFull> {
         pool.take(self.missing(rows), &mut self.pages)
+    }
+
+    /// Begins with pages that hold these rows already, as far as they are found; returns how many.
+    pub(crate) fn share(&mut self, pool: &mut PagePool, hashes: &[PageHash]) -> usize {
+        debug_assert!(self.pages.is_empty(), "a table that has pages can't begin with others");
+        pool.share(hashes, &mut self.pages);
+        self.pages.len()
     }
 
     /// The row of the pool that holds a position, if a page holds it.
@@ -108,7 +116,7 @@ mod tests {
                         }
                     }
                 }
-                let owned = tables.iter().flat_map(PageTable::pages).chain(pool.free());
+                let owned = tables.iter().flat_map(PageTable::pages).chain(pool.blank());
                 let numbers: Vec<_> = owned.map(Page::number).collect();
                 let distinct: BTreeSet<_> = numbers.iter().copied().collect();
                 prop_assert_eq!(numbers.len(), pool.pages());

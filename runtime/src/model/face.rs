@@ -1,8 +1,8 @@
 //! A compiled model whose device is chosen at run time.
 
 use super::{
-    BuildTimes, CompiledModel, Ledger, ModelError, Outputs, StepData, StepReport, SuspendedWeights,
-    Ticket,
+    BuildTimes, CompiledModel, Ledger, ModelError, Outputs, StepData, StepReport, StepTimes,
+    SuspendedWeights, Ticket,
 };
 use crate::dispatch::Dispatcher;
 use crate::mode::GraphMode;
@@ -50,6 +50,12 @@ pub trait Model: Any + std::fmt::Debug + Send {
 
     /// [`CompiledModel::set_launches_only`].
     fn set_launches_only(&mut self, launches_only: bool);
+
+    /// [`CompiledModel::time_steps`].
+    fn time_steps(&mut self, by_device: bool);
+
+    /// [`CompiledModel::step_times`].
+    fn step_times(&self, ticket: &Ticket) -> Option<StepTimes>;
 
     /// [`CompiledModel::enable_graphs`].
     ///
@@ -127,6 +133,14 @@ impl<D: Device> Model for CompiledModel<D> {
 
     fn set_graph_mode(&mut self, mode: GraphMode) -> Result<(), ModelError> {
         self.set_graph_mode(mode, &mut |_| {}).map(drop)
+    }
+
+    fn time_steps(&mut self, by_device: bool) {
+        self.time_steps(by_device);
+    }
+
+    fn step_times(&self, ticket: &Ticket) -> Option<StepTimes> {
+        self.step_times(ticket)
     }
 
     fn set_launches_only(&mut self, launches_only: bool) {

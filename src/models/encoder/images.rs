@@ -114,10 +114,14 @@ fn fill_vit(config: &VitConfig, items: &[&ImageItem]) -> Vec<(&'static str, Valu
     let class = usize::from(config.has_class_row());
     let rows = config.side() * config.side() + class;
     let class_row = vec![0.0; class * config.patch_width()];
-    let patches = items.iter().flat_map(|item| class_row.iter().chain(&item.patches).copied());
     let count = items.len();
+    let mut patches = Vec::with_capacity(count * rows * config.patch_width());
+    for item in items {
+        patches.extend_from_slice(&class_row);
+        patches.extend_from_slice(&item.patches);
+    }
     vec![
-        (PATCHES, Values::F32(patches.collect())),
+        (PATCHES, Values::F32(patches)),
         ("positions", Values::I32((0..count).flat_map(|_| 0..rows as i32).collect())),
         ("starts", Values::I32((0..count).map(|i| (i * rows) as i32).collect())),
         ("lengths", Values::I32(vec![rows as i32; count])),
@@ -160,7 +164,7 @@ impl Windows {
 
 fn fill_qwen(config: &QwenVlConfig, items: &[&ImageItem]) -> Vec<(&'static str, Values)> {
     let (merge, block) = (config.merge_size, config.block());
-    let mut patches = Vec::new();
+    let mut patches = Vec::with_capacity(items.iter().map(|item| item.patches.len()).sum());
     let (mut rows, mut columns) = (Vec::new(), Vec::new());
     let (mut starts, mut lengths) = (Vec::new(), Vec::new());
     let (mut window_starts, mut window_lengths) = (Vec::new(), Vec::new());

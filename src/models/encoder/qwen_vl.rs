@@ -25,6 +25,9 @@ pub(super) const CORNER_WEIGHTS: &str = "corner_weights";
 
 /// In no configuration: every norm of both towers has it.
 const EPS: f64 = 1e-6;
+/// Products on tensor cores take rows of a multiple of 16 bytes; the 7B tower's feed-forward has 3,420
+/// of 16 bits.
+const ROW_ELEMENTS: u64 = 8;
 const ROPE_THETA: f64 = 10_000.0;
 /// The most patches of a frame's side.
 pub(super) const LONGEST_SIDE: u64 = 1 << 12;
@@ -323,17 +326,42 @@ impl<'b> Tower<'b, '_> {
         let _scope = self.b.scope("mlp");
         let (hidden, inner) =
             (self.config.hidden_size as u64, self.config.intermediate_size as u64);
-        let into = |name: &str| linear(self.b, name, h, [inner, hidden]);
+        let more = inner.next_multiple_of(ROW_ELEMENTS) - inner;
+        let into = |name: &str| self.padded_linear(name, h, [inner, hidden], [more, 0]);
+        let out = |name: &str, x| self.padded_linear(name, x, [hidden, inner], [0, more]);
         let act = self.config.activation;
         match self.config.kind {
             QwenVlKind::Qwen25 { .. } => {
                 let gated = act.of(into("gate_proj")) * into("up_proj");
-                linear(self.b, "down_proj", gated, [hidden, inner])
+                out("down_proj", gated)
             }
-            QwenVlKind::Qwen3 { .. } => {
-                linear(self.b, "linear_fc2", act.of(into("linear_fc1")), [hidden, inner])
-            }
+            QwenVlKind::Qwen3 { .. } => out("linear_fc2", act.of(into("linear_fc1"))),
         }
+    }
+
+    /// [`linear`] whose weight and bias have `more` zeros after their own rows and columns.
+    fn padded_linear(
+        &self,
+        name: &str,
+        x: Tensor<'b>,
+        shape: [u64; 2],
+        more: [u64; 2],
+    ) -> Tensor<'b> {
+        let _scope = self.b.scope(name);
+        let weight = self.with_zeros(self.b.weight("weight", shape), 0, more[0]);
+        let y = x.linear(self.with_zeros(weight, 1, more[1]));
+        y + self.with_zeros(self.b.weight("bias", [shape[0]]), 0, more[0]).cast(y.dtype())
+    }
+
+    /// The weight with `more` zeros along an axis.
+    fn with_zeros(&self, weight: Tensor<'b>, axis: usize, more: u64) -> Tensor<'b> {
+        if more == 0 {
+            return weight;
+        }
+        let mut shape = weight.shape();
+        shape[axis] = more.into();
+        let zeros = self.b.scalar(weight.dtype(), 0.0).broadcast_to(shape);
+        self.b.concat(&[weight, zeros], axis)
     }
 
     /// The patches of each merged token side by side, `[M, block * hidden]`.

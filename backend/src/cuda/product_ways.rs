@@ -1,0 +1,86 @@
+//! Which way of a product is expected to be the fastest at a size, as measured on an H100.
+
+use super::alternatives::Way;
+use super::nvrtc::Arch;
+use piecewise_kernels::cuda::{MatMulSpec, STREAM_ROWS, TENSOR_ROWS};
+
+/// The most rows that absorb: with two, what each block computes again and the other ways of a
+/// product that are lost cost more than a launch.
+const ABSORBING_ROWS: u64 = 1;
+/// Elements of a result, padding included, from which the product in tiles is expected to be the
+/// fastest over the true rows that come: it is within some percent of the library where all rows are
+/// real, and ahead by what is padding.
+const TILE_ELEMENTS: u64 = 4 << 20;
+/// The most rows of such a product: steps of more are prompts in parts that fill them.
+const TILE_ROWS: u64 = 4096;
+/// The depth from which the rows of x that each block of the kernel on tensor cores holds cost more
+/// than they save.
+const DEEP: u64 = 4096;
+
+/// By what a product of a piece is chosen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct ProductWays {
+    arch: Arch,
+    /// Whether a row has the same bits in any company, so that only ways are left whose sums do not
+    /// depend on the number of rows.
+    batch_invariant: bool,
+}
+
+impl ProductWays {
+    pub(super) fn new(arch: Arch, batch_invariant: bool) -> Self {
+        Self { arch, batch_invariant }
+    }
+
+    /// Whether a product of so many rows can be computed in tiles.
+    pub(super) fn has_tiles(self, spec: &MatMulSpec, rows: u64) -> bool {
+        self.arch.has_warpgroup_products()
+            && spec.multiplies_in_tiles()
+            && (rows > TENSOR_ROWS || self.batch_invariant)
+    }
+
+    /// Whether it is expected to be fastest so.
+    pub(super) fn prefers_tiles(self, spec: &MatMulSpec, rows: u64) -> bool {
+        let is_large = rows <= TILE_ROWS && rows.saturating_mul(spec.columns()) >= TILE_ELEMENTS;
+        self.has_tiles(spec, rows) && (self.batch_invariant || is_large)
+    }
+
+    /// Whether a product of so many rows is expected to be fastest through a ring.
+    pub(super) fn prefers_ring(self, spec: &MatMulSpec, rows: u64) -> bool {
+        !self.batch_invariant
+            && self.arch.has_warpgroup_products()
+            && rows > ABSORBING_ROWS
+            && spec.multiplies_in_a_ring(rows)
+    }
+
+    /// Whether it can be computed by the kernel on tensor cores.
+    pub(super) fn has_tensor(self, spec: &MatMulSpec, rows: u64) -> bool {
+        let bytes = self.arch.shared_bytes_of_block();
+        !self.batch_invariant && rows >= 2 && spec.multiplies_on_tensor_cores(rows, bytes)
+    }
+
+    /// Whether its weights can stream.
+    pub(super) fn has_stream(self, spec: &MatMulSpec, rows: u64) -> bool {
+        !self.batch_invariant && spec.streams() && (1..=STREAM_ROWS).contains(&rows)
+    }
+
+    /// Whether a library may be asked.
+    pub(super) fn has_library(self) -> bool {
+        !self.batch_invariant
+    }
+
+    /// Whether a product of so many rows takes in the regions beside it by streaming.
+    pub(super) fn absorbs(self, rows: u64) -> bool {
+        !self.batch_invariant && rows <= ABSORBING_ROWS
+    }
+
+    /// The ways of a product, the one first that is expected to be fastest.
+    pub(super) fn in_order(self, spec: &MatMulSpec, rows: u64) -> [Way; 6] {
+        use Way::{General, Library, Ring, Stream, Tensor, Tile};
+        match (rows, spec.depth() < DEEP) {
+            (..=1, _) | (2, false) => [Ring, Stream, Library, Tensor, Tile, General],
+            _ if self.prefers_tiles(spec, rows) => [Ring, Tile, Library, Tensor, Stream, General],
+            (_, true) => [Ring, Tensor, Library, Tile, Stream, General],
+            (_, false) => [Ring, Library, Tensor, Tile, Stream, General],
+        }
+    }
+}

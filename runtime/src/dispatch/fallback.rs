@@ -1,0 +1,51 @@
+//! Why steps are launched.
+
+/// Why a step that should have replayed was launched.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FallbackReason {
+    /// More tokens than the largest size.
+    AboveLargestSize,
+    /// Padding is off and no size is exact.
+    NoExactSize,
+    /// More rows or sequences than the graph of this size holds.
+    TooManyRows,
+    /// The graph was not captured: capture failed, is disabled, or is yet to come.
+    NotCaptured,
+    /// The rows run in several calls.
+    SeveralHeadCalls,
+    /// A graph was refused when it was submitted; from there on the step was launched.
+    ReplayRefused,
+    /// The size is one that the configuration has launched.
+    LaunchedSize,
+    /// It was measured that a replay of the padded size takes longer.
+    PaddingLoses,
+}
+
+impl FallbackReason {
+    /// Every reason.
+    pub const ALL: [Self; 8] = [
+        Self::AboveLargestSize,
+        Self::NoExactSize,
+        Self::TooManyRows,
+        Self::NotCaptured,
+        Self::SeveralHeadCalls,
+        Self::ReplayRefused,
+        Self::LaunchedSize,
+        Self::PaddingLoses,
+    ];
+
+    /// Its name in statistics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::AboveLargestSize => "above_largest_size",
+            Self::NoExactSize => "no_exact_size",
+            Self::TooManyRows => "too_many_rows",
+            Self::NotCaptured => "not_captured",
+            Self::SeveralHeadCalls => "several_head_calls",
+            Self::ReplayRefused => "replay_refused",
+            Self::LaunchedSize => "launched_size",
+            Self::PaddingLoses => "padding_loses",
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! The sizes that have programs, and those that have graphs.
+
+use super::{Dispatcher, StepSizes};
+use crate::mode::StepMode;
+use crate::symbols::{Over, SymbolClass, SymbolTable};
+use piecewise_backend::artifact::PieceSize;
+
+impl Dispatcher {
+    /// The most of each symbol, by symbol index, in a step in which what iterates over rows of
+    /// `over` runs at `size` of them: a sequence brings a token at least, and rows and sequences
+    /// are padded by their own list. A uniform batch has the sequences of its size.
+    pub fn limits(&self, symbols: &SymbolTable, over: Option<Over>, size: PieceSize) -> Vec<u64> {
+        let Some(Over { class, times }) = over else { return symbols.bounds().to_vec() };
+        let rows = size.rows() / times;
+        let few = self.batches.padded(rows).unwrap_or(rows).max(rows);
+        let most = match size {
+            PieceSize::Uniform { sequences, .. } => sequences,
+            PieceSize::Exact(_) | PieceSize::General(_) => few,
+        };
+        let limit = |(i, &bound): (usize, &u64)| match (class, symbols.class_at(i)) {
+            (SymbolClass::Tokens, SymbolClass::Rows) => bound.min(few * symbols.times_at(i)),
+            (SymbolClass::Tokens, SymbolClass::Sequences) => bound.min(most * symbols.times_at(i)),
+            (SymbolClass::Tokens | SymbolClass::Rows | SymbolClass::Own(_), other)
+                if other == class =>
+            {
+                rows * symbols.times_at(i)
+            }
+            _ => bound,
+        };
+        symbols.bounds().iter().enumerate().map(limit).collect()
+    }
+
+    /// The sizes, in rows of `over`, at which what iterates over them has programs of its own,
+    /// ascending; those of uniform batches apart from others for what `sees_sequences`, which can
+    /// make use of them.
+    pub fn program_sizes(
+        &self,
+        symbols: &SymbolTable,
+        over: Over,
+        sees_sequences: bool,
+    ) -> Vec<PieceSize> {
+        let apart = sees_sequences && over == Over { class: SymbolClass::Tokens, times: 1 };
+        let sizes = match over.class {
+            SymbolClass::Tokens if apart => self.listed_tokens(),
+            SymbolClass::Tokens => self.token_sizes(),
+            SymbolClass::Rows => self.row_sizes(),
+            SymbolClass::Own(kind) => self.own_sizes(symbols, kind).sizes().to_vec(),
+            SymbolClass::Sequences | SymbolClass::Fixed => Vec::new(),
+        };
+        let exact = sizes.into_iter().map(|size| PieceSize::Exact(size * over.times));
+        exact.chain(self.uniform_sizes().into_iter().filter(|_| apart)).collect()
+    }
+
+    /// The sizes at which pieces that iterate over tokens have programs of their own, ascending.
+    pub fn token_sizes(&self) -> Vec<u64> {
+        let decode = self.decode_batches().map(|(b, q)| b * q);
+        let mut sizes: Vec<_> = self.listed_tokens().into_iter().chain(decode).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        sizes
+    }
+
+    /// The sizes at which pieces that iterate over rows have programs of their own, ascending.
+    pub fn row_sizes(&self) -> Vec<u64> {
+        let full = self.listed_tokens().into_iter().map(|t| t.min(self.max_rows));
+        let full = full.filter(|_| self.mode.mixed() == StepMode::Full);
+        let mut sizes: Vec<_> = self.replayed_rows().into_iter().chain(full).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        sizes
+    }
+
+    /// The sizes of rows that a step is padded to where its pieces are replayed, ascending.
+    fn replayed_rows(&self) -> Vec<u64> {
+        let batches = self.batches.sizes().iter().copied().filter(|&b| b <= self.max_rows);
+        let mut sizes: Vec<_> = batches.chain(self.uniform_rows()).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        sizes
+    }
+
+    /// The sizes, in rows of `over`, at which each piece that iterates over them is captured on its
+    /// own, ascending; none where the mode replays no pieces. Those of uniform batches come last,
+    /// for a piece that has programs for them.
+    pub fn piece_graph_sizes(
+        &self,
+        symbols: &SymbolTable,
+        over: Over,
+        has_uniform: bool,
+    ) -> Vec<PieceSize> {
+        if !self.mode.needs_splitting() {
+            return Vec::new();
+        }
+        let sizes = match over.class {
+            SymbolClass::Tokens => {
+                let mut sizes = self.listed_tokens();
+                sizes.retain(|&size| size <= self.max_tokens && !self.rules.is_launched(size));
+                sizes
+            }
+            SymbolClass::Rows => self.replayed_rows(),
+            SymbolClass::Own(kind) => self.own_sizes(symbols, kind).sizes().to_vec(),
+            SymbolClass::Sequences | SymbolClass::Fixed => Vec::new(),
+        };
+        let exact = sizes.into_iter().map(|size| PieceSize::Exact(size * over.times));
+        let is_listed = |size: &PieceSize| {
+            let rows = size.rows();
+            let is_size = self.tokens.sizes().contains(&rows) || self.rules.is_specialized(rows);
+            is_size && !self.rules.is_launched(rows)
+        };
+        let uniform =
+            self.uniform_sizes().into_iter().filter(|size| has_uniform && is_listed(size));
+        exact.chain(uniform).collect()
+    }
+
+    /// The sizes of uniform batches, ascending.
+    pub fn uniform_sizes(&self) -> Vec<PieceSize> {
+        let size = |(sequences, query_length)| PieceSize::Uniform { sequences, query_length };
+        let mut sizes: Vec<_> = self.decode_batches().map(size).collect();
+        sizes.sort_unstable();
+        sizes
+    }
+
+    /// The sizes at which the whole step is captured as one graph, ascending.
+    pub fn full_graph_sizes(&self) -> Vec<StepSizes> {
+        let mut full = Vec::new();
+        if self.mode.decode() == StepMode::Full {
+            full.extend(self.decode_batches().map(|(b, q)| self.full_decode(b, q)));
+        }
+        if self.mode.mixed() == StepMode::Full {
+            full.extend(self.listed_tokens().into_iter().map(|t| self.full_mixed(t)));
+        }
+        full.retain(|sizes| !self.rules.is_launched(sizes.tokens.rows()));
+        full.sort_unstable();
+        full.dedup();
+        full
+    }
+
+    /// Batch sizes and query lengths of the full graphs of uniform batches.
+    pub fn decode_batches(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.query_lengths.iter().flat_map(move |&q| {
+            let batches = self.batches.sizes().iter().copied();
+            batches.filter(move |&b| self.is_decode_batch(b, q)).map(move |b| (b, q))
+        })
+    }
+}

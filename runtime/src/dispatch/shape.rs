@@ -1,0 +1,76 @@
+//! What a step brings, and the sizes that it runs at.
+
+use crate::symbols::{MAX_OWN, Over, SymbolClass};
+use piecewise_backend::artifact::PieceSize;
+
+/// What a step brings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StepShape {
+    /// Tokens over all sequences.
+    pub tokens: u64,
+    /// Rows that want logits.
+    pub rows: u64,
+    /// Sequences.
+    pub sequences: u64,
+    /// Rows of the graph's own kinds, by their place.
+    pub own: [u64; MAX_OWN],
+    /// The tokens of every sequence, if they are equal.
+    pub query_length: Option<u64>,
+}
+
+/// The padded sizes of a step: the key of its graphs.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct StepSizes {
+    /// Tokens.
+    pub tokens: PieceSize,
+    /// Rows that want logits.
+    pub rows: PieceSize,
+    /// Sequences: only metadata is shaped by it.
+    pub sequences: u64,
+    /// Rows of the graph's own kinds, by their place; [`NO_ROWS`] past the last.
+    pub own: [PieceSize; MAX_OWN],
+    /// The tokens of every sequence, in a uniform batch that runs at so many for each of
+    /// `sequences`; nothing in any other step.
+    pub query_length: Option<u64>,
+}
+
+/// The size of a kind of rows that the graph does not have.
+pub const NO_ROWS: PieceSize = PieceSize::General(0);
+
+impl StepSizes {
+    /// The size of the whole step: that of a uniform batch, or else of its tokens.
+    pub fn whole(&self) -> PieceSize {
+        self.uniform().unwrap_or(self.tokens)
+    }
+
+    /// The size of a uniform batch.
+    pub fn uniform(&self) -> Option<PieceSize> {
+        let sequences = self.sequences;
+        self.query_length.map(|query_length| PieceSize::Uniform { sequences, query_length })
+    }
+
+    /// The size of what iterates over rows of a class; `None` where nothing is captured by it.
+    pub fn of(&self, class: SymbolClass) -> Option<PieceSize> {
+        match class {
+            SymbolClass::Tokens => Some(self.tokens),
+            SymbolClass::Rows => Some(self.rows),
+            SymbolClass::Own(kind) => Some(self.own[kind]),
+            SymbolClass::Sequences | SymbolClass::Fixed => None,
+        }
+    }
+
+    /// The same in rows of `over`.
+    pub fn of_rows(&self, over: Over) -> Option<PieceSize> {
+        let size = self.of(over.class)?;
+        let rows = size.rows() * over.times;
+        Some(match size {
+            PieceSize::General(_) => PieceSize::General(rows),
+            PieceSize::Exact(_) | PieceSize::Uniform { .. } => PieceSize::Exact(rows),
+        })
+    }
+
+    /// The padded rows of a class that varies from step to step.
+    pub fn rows_of(&self, class: SymbolClass) -> u64 {
+        self.of(class).map_or(self.sequences, PieceSize::rows)
+    }
+}
