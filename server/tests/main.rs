@@ -1,3 +1,10 @@
 //! The tests of the server as one program.
 
+#![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
+#![allow(clippy::print_stdout, reason = "a skipped test says why")]
+
+mod chat_templates;
+mod generation_defaults;
+mod replies;
+mod structured;
 mod text;

@@ -1,0 +1,20 @@
+//! From messages to a prompt, and from a reply's text to a message.
+
+mod formats;
+mod generation;
+mod messages;
+mod python;
+mod reply;
+mod tags;
+mod template;
+mod template_files;
+#[cfg(feature = "tools")]
+mod tool_calls;
+mod tools;
+
+pub use formats::{ReplyFormat, UnknownParser};
+pub use generation::{GenerationDefaults, GenerationDefaultsError};
+pub use reply::{ReplyDelta, ReplyError, ReplyParser, ToolCallDelta};
+pub use template::{ChatPrompt, ChatTemplate, TemplateError};
+pub use template_files::TemplateFileError;
+pub use tools::{ToolChoice, Tools};

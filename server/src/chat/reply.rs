@@ -1,0 +1,214 @@
+//! From the text of a reply to thoughts, content and tool calls.
+
+use reasoning_parser::{ParserFactory, ReasoningParser};
+
+use super::formats::ReplyFormat;
+use super::tags::Tags;
+use super::tools::{ToolChoice, Tools};
+
+#[cfg(feature = "tools")]
+use super::tool_calls::{JSON, ToolCalls};
+
+/// With what a prompt ends that begins the model's thoughts for it.
+const THOUGHT_BEGINNINGS: [&str; 5] =
+    ["<think>", "<mm:think>", "<|START_THINKING|>", "◁think▷", "<|channel>thought"];
+
+/// A reply that a parser can't read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the reply can't be read: {0}")]
+pub struct ReplyError(pub(super) String);
+
+/// What a call gained.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ToolCallDelta {
+    /// Which call of the reply, from 0.
+    pub index: usize,
+    /// Its id, with its name.
+    pub id: Option<String>,
+    /// The tool that it calls, once.
+    pub name: Option<String>,
+    /// The text by which its arguments, JSON in all, grow.
+    pub arguments: String,
+}
+
+/// What a piece of text added to a message.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReplyDelta {
+    /// Thoughts.
+    pub reasoning: String,
+    /// The reply itself.
+    pub content: String,
+    /// Calls of tools.
+    pub tool_calls: Vec<ToolCallDelta>,
+}
+
+impl ReplyDelta {
+    /// Whether nothing was added.
+    pub fn is_empty(&self) -> bool {
+        self.reasoning.is_empty() && self.content.is_empty() && self.tool_calls.is_empty()
+    }
+}
+
+/// Reads a reply as it comes; a whole one is pushed at once, with the same outcome.
+pub struct ReplyParser {
+    format: ReplyFormat,
+    tags: Tags,
+    reasoning: Option<Box<dyn ReasoningParser>>,
+    calls: Calls,
+    one_call_at_most: bool,
+    called: bool,
+}
+
+/// Who reads the calls in what is no thought.
+enum Calls {
+    None,
+    /// The reply is the arguments of this tool.
+    Arguments {
+        name: String,
+        begun: bool,
+    },
+    #[cfg(feature = "tools")]
+    Parsed(ToolCalls),
+}
+
+impl std::fmt::Debug for ReplyParser {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReplyParser").field("format", &self.format).finish_non_exhaustive()
+    }
+}
+
+impl ReplyFormat {
+    /// A parser of the reply to `prompt`, the text that the chat template rendered.
+    ///
+    /// # Errors
+    /// When the tools of the request are none that a parser takes.
+    pub fn parser(&self, tools: &Tools, prompt: &str) -> Result<ReplyParser, ReplyError> {
+        let reasoning = self.reasoning().and_then(|name| {
+            let mut parser = ParserFactory::new().registry().create_parser(name)?;
+            let prompt = prompt.trim_end();
+            if THOUGHT_BEGINNINGS.iter().any(|beginning| prompt.ends_with(beginning)) {
+                parser.mark_reasoning_started();
+                parser.mark_think_start_stripped();
+            }
+            Some(parser)
+        });
+        Ok(ReplyParser {
+            calls: calls(self, tools)?,
+            format: self.clone(),
+            tags: Tags::default(),
+            reasoning,
+            one_call_at_most: tools.one_at_most(),
+            called: false,
+        })
+    }
+}
+
+fn calls(format: &ReplyFormat, tools: &Tools) -> Result<Calls, ReplyError> {
+    match tools.choice() {
+        ToolChoice::None => Ok(Calls::None),
+        ToolChoice::Named(name) => Ok(Calls::Arguments { name: name.clone(), begun: false }),
+        #[cfg(feature = "tools")]
+        ToolChoice::Required => Ok(Calls::Parsed(ToolCalls::new(JSON, tools.list())?)),
+        #[cfg(feature = "tools")]
+        ToolChoice::Auto => match format.tools() {
+            Some(name) => Ok(Calls::Parsed(ToolCalls::new(name, tools.list())?)),
+            None => Ok(Calls::None),
+        },
+        #[cfg(not(feature = "tools"))]
+        ToolChoice::Required => {
+            Err(ReplyError(format!("{format:?}: built without parsers of tool calls")))
+        }
+        #[cfg(not(feature = "tools"))]
+        ToolChoice::Auto => Ok(Calls::None),
+    }
+}
+
+impl ReplyParser {
+    /// Whether the reply has called a tool: then it is finished for that reason.
+    pub fn called_tools(&self) -> bool {
+        self.called
+    }
+
+    /// Takes the next text of the reply.
+    ///
+    /// # Errors
+    /// When a parser gives up.
+    pub fn push(&mut self, text: &str) -> Result<ReplyDelta, ReplyError> {
+        let mut delta = ReplyDelta::default();
+        for segment in self.tags.push(text) {
+            self.read(&segment, &mut delta)?;
+        }
+        Ok(delta)
+    }
+
+    /// What is left when the reply is over.
+    ///
+    /// # Errors
+    /// When a parser gives up.
+    pub fn finish(&mut self) -> Result<ReplyDelta, ReplyError> {
+        let mut delta = ReplyDelta::default();
+        let held = self.tags.finish();
+        self.read(&held, &mut delta)?;
+        if let Some(reasoning) = &mut self.reasoning {
+            let rest = reasoning.flush().map_err(|error| ReplyError(error.to_string()))?;
+            delta.reasoning.push_str(&rest.reasoning_text);
+            self.read_spoken(&rest.normal_text, &mut delta)?;
+        }
+        #[cfg(feature = "tools")]
+        if let Calls::Parsed(calls) = &mut self.calls {
+            let (text, calls) = calls.finish();
+            delta.content.push_str(&text);
+            self.add_calls(calls, &mut delta);
+        }
+        Ok(delta)
+    }
+
+    fn read(&mut self, text: &str, delta: &mut ReplyDelta) -> Result<(), ReplyError> {
+        let Some(reasoning) = &mut self.reasoning else { return self.read_spoken(text, delta) };
+        let parsed = reasoning
+            .parse_reasoning_streaming_incremental(text)
+            .map_err(|error| ReplyError(error.to_string()))?;
+        delta.reasoning.push_str(&parsed.reasoning_text);
+        self.read_spoken(&parsed.normal_text, delta)
+    }
+
+    /// Reads what is no thought.
+    fn read_spoken(&mut self, text: &str, delta: &mut ReplyDelta) -> Result<(), ReplyError> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        match &mut self.calls {
+            Calls::None => delta.content.push_str(text),
+            Calls::Arguments { name, begun } => {
+                let name = (!std::mem::replace(begun, true)).then(|| name.clone());
+                let call = ToolCallDelta { name, arguments: text.to_owned(), ..Default::default() };
+                self.add_calls(vec![call], delta);
+            }
+            #[cfg(feature = "tools")]
+            Calls::Parsed(calls) => {
+                let (text, calls) = calls.push(text)?;
+                delta.content.push_str(&text);
+                self.add_calls(calls, delta);
+            }
+        }
+        Ok(())
+    }
+
+    fn add_calls(&mut self, calls: Vec<ToolCallDelta>, delta: &mut ReplyDelta) {
+        for mut call in calls {
+            if self.one_call_at_most && call.index > 0 {
+                continue;
+            }
+            self.called = true;
+            if let Some(name) = &call.name {
+                call.id = Some(self.format.call_id(name, call.index));
+            }
+            match delta.tool_calls.last_mut() {
+                Some(last) if last.index == call.index && call.name.is_none() => {
+                    last.arguments.push_str(&call.arguments);
+                }
+                _ => delta.tool_calls.push(call),
+            }
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Which ids may come next, by a structure.
+
+use std::sync::Arc;
+
+use llguidance::api::TopLevelGrammar;
+use llguidance::panic_utils::catch_unwind;
+use llguidance::{Matcher, ParserFactory};
+use piecewise::models::Vocabulary;
+use piecewise_runtime::engine::TokenConstraint;
+use serde_json::json;
+use toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
+
+use super::structure::{FieldError, Structure};
+
+/// White space between the parts of a JSON value. Without a bound, a model may write nothing else
+/// for ever.
+const WHITE_SPACE: &str = r"[ \t\n]{1,20}";
+/// Characters of an error that are shown; grammars can be long.
+const LONGEST_ERROR: usize = 400;
+
+/// Why a model can't keep to structures.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StructureError {
+    /// Nothing ends a reply.
+    #[error("the model has no ids that end a reply, and a structure needs one to end by")]
+    NoEnd,
+    /// An id is not one of the model's.
+    #[error("the id {id} is said to end a reply, but the model has {ids} ids")]
+    EndOutOfRange {
+        /// The id.
+        id: u32,
+        /// Ids of the model.
+        ids: usize,
+    },
+    /// The tokenizer can't be used.
+    #[error("masks can't be made from this tokenizer: {0}")]
+    Tokenizer(String),
+}
+
+/// Makes constraints of structures for one model.
+pub struct Structures {
+    factory: ParserFactory,
+}
+
+impl std::fmt::Debug for Structures {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Structures").finish_non_exhaustive()
+    }
+}
+
+impl Structures {
+    /// For a model of such ids, of which `end_ids` end a reply. Takes up to a second for a large
+    /// vocabulary.
+    ///
+    /// # Errors
+    /// When there are no such ids, or the vocabulary is none to make masks from.
+    pub fn new(vocabulary: &Vocabulary, end_ids: &[u32]) -> Result<Self, StructureError> {
+        let ids = vocabulary.len();
+        let Some(&first_end) = end_ids.first() else { return Err(StructureError::NoEnd) };
+        if let Some(&id) = end_ids.iter().find(|id| **id as usize >= ids) {
+            return Err(StructureError::EndOutOfRange { id, ids });
+        }
+        let count = u32::try_from(ids).unwrap_or(u32::MAX);
+        let words: Vec<Vec<u8>> = (0..count)
+            .map(|id| {
+                let bytes = vocabulary.bytes(id);
+                let is_text = !vocabulary.is_special(id) && !end_ids.contains(&id);
+                let marker: &[u8] = if is_text { &[] } else { &[TokTrie::SPECIAL_TOKEN_MARKER] };
+                // An id without text is never allowed.
+                if bytes.is_empty() { Vec::new() } else { [marker, bytes].concat() }
+            })
+            .collect();
+        let factory = catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let trie = TokTrie::from(&TokRxInfo::new(count, first_end), &words);
+            let environment: TokEnv =
+                Arc::new(ApproximateTokEnv::new(trie.with_eos_tokens(end_ids)));
+            let mut factory = ParserFactory::new_simple(&environment)?;
+            factory.quiet().limits_mut().verbose_errors = false;
+            Ok(factory)
+        }));
+        factory
+            .map(|factory| Self { factory })
+            .map_err(|error| StructureError::Tokenizer(shortened(&error.to_string())))
+    }
+
+    /// The constraint of a request's reply. Takes milliseconds for a large schema.
+    ///
+    /// # Errors
+    /// When the structure is none, or asks for what can't be kept to; `field` is what the request
+    /// calls it.
+    pub fn constraint(
+        &self,
+        structure: &Structure,
+        field: &str,
+    ) -> Result<Box<dyn TokenConstraint>, FieldError> {
+        let grammar = grammar(structure);
+        let parser =
+            catch_unwind(std::panic::AssertUnwindSafe(|| self.factory.create_parser(grammar)));
+        let matcher = Matcher::new(parser);
+        match matcher.get_error() {
+            Some(error) => Err(FieldError::new(field, shortened(&error))),
+            None => Ok(Box::new(GrammarConstraint { matcher })),
+        }
+    }
+}
+
+fn grammar(structure: &Structure) -> TopLevelGrammar {
+    match structure {
+        Structure::JsonSchema(schema) => {
+            let mut schema = schema.clone();
+            if let Some(fields) = schema.as_object_mut() {
+                let options = json!({"whitespace_pattern": WHITE_SPACE});
+                fields.entry("x-guidance").or_insert(options);
+            }
+            TopLevelGrammar::from_json_schema(schema)
+        }
+        Structure::Regex(regex) => TopLevelGrammar::from_regex(regex),
+        Structure::Grammar(grammar) => TopLevelGrammar::from_lark(grammar.clone()),
+        Structure::Choice(texts) => {
+            let texts: Vec<String> = texts.iter().map(|text| json!(text).to_string()).collect();
+            TopLevelGrammar::from_lark(format!("start: {}", texts.join(" | ")))
+        }
+    }
+}
+
+fn shortened(error: &str) -> String {
+    let error = error.split("\n<backtrace>").next().unwrap_or(error).trim();
+    match error.char_indices().nth(LONGEST_ERROR) {
+        Some((end, _)) => format!("{}…", &error[..end]),
+        None => error.to_owned(),
+    }
+}
+
+struct GrammarConstraint {
+    matcher: Matcher,
+}
+
+impl std::fmt::Debug for GrammarConstraint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GrammarConstraint")
+            .field("stopped", &self.matcher.is_stopped())
+            .finish_non_exhaustive()
+    }
+}
+
+impl TokenConstraint for GrammarConstraint {
+    fn allowed(&mut self, mask: &mut [u32]) -> Result<(), String> {
+        let set = self.matcher.compute_mask_or_eos().map_err(|e| shortened(&e.to_string()))?;
+        for (word, allowed) in mask.iter_mut().zip(set.as_slice()) {
+            *word = *allowed;
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, id: u32) -> Result<bool, String> {
+        if !self.matcher.is_stopped() {
+            self.matcher.consume_token(id).map_err(|e| shortened(&e.to_string()))?;
+        }
+        Ok(self.matcher.is_stopped())
+    }
+}

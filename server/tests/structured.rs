@@ -1,0 +1,352 @@
+//! Structures: what is refused, and that whatever a mask lets through parses.
+
+use piecewise::models::TextTokenizer;
+use piecewise_server::structured::{Structure, Structures};
+use serde_json::{Map, Value, json};
+use std::path::Path;
+
+/// A generator of numbers without a library's word for its stability.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+}
+
+fn tokenizer() -> TextTokenizer {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/tiny-qwen3");
+    TextTokenizer::load(&folder, 2048).unwrap()
+}
+
+/// A BPE of characters that falls back to bytes, as SentencePiece models are written.
+fn byte_fallback() -> TextTokenizer {
+    let mut vocab: Map<String, Value> =
+        (0..256).map(|byte| (format!("<0x{byte:02X}>"), byte.into())).collect();
+    let pieces = ["▁", "a", "b", "▁a", "true", "{\"", "\":", "▁1", "1", "}", ",", "\"", "</s>"];
+    for (place, piece) in pieces.into_iter().enumerate() {
+        vocab.insert(piece.to_owned(), (256 + place).into());
+    }
+    let text = json!({
+        "version": "1.0", "truncation": null, "padding": null, "normalizer": null,
+        "added_tokens": [{"id": 268, "content": "</s>", "single_word": false, "lstrip": false,
+            "rstrip": false, "normalized": false, "special": true}],
+        "pre_tokenizer": null, "post_processor": null,
+        "decoder": {"type": "Sequence", "decoders": [
+            {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+            {"type": "ByteFallback"}, {"type": "Fuse"}]},
+        "model": {"type": "BPE", "byte_fallback": true, "fuse_unk": false, "unk_token": null,
+            "vocab": vocab, "merges": []},
+    });
+    let text = text.to_string();
+    TextTokenizer::parse(text.as_bytes(), 272, Path::new("tokenizer.json")).unwrap()
+}
+
+/// Ids that a sampler with random logits takes, up to the end or `most`.
+fn sampled(
+    structures: &Structures,
+    structure: &Structure,
+    (vocab, end): (usize, u32),
+    random: &mut Random,
+    most: usize,
+) -> Result<(Vec<u32>, bool), String> {
+    let mut constraint =
+        structures.constraint(structure, "response_format").map_err(|e| e.to_string())?;
+    let mut ids = Vec::new();
+    for step in 0..most {
+        let mut mask = vec![0_u32; vocab.div_ceil(32)];
+        constraint.allowed(&mut mask)?;
+        let allowed: Vec<u32> =
+            (0..vocab as u32).filter(|i| mask[*i as usize / 32] >> (i % 32) & 1 == 1).collect();
+        assert!(!allowed.is_empty(), "nothing is allowed");
+        // What closes is taken more often as the text grows, as a model with something to say would.
+        let mut id = allowed[random.below(allowed.len())];
+        if allowed.contains(&end) && random.below(3) == 0 {
+            id = end;
+        } else if step > most / 4 {
+            let short = allowed.iter().min_by_key(|id| (closing(structures, **id), **id));
+            id = *short.unwrap();
+        }
+        let is_over = constraint.accept(id)?;
+        if id == end {
+            assert!(is_over);
+            return Ok((ids, true));
+        }
+        ids.push(id);
+        if is_over {
+            let mut mask = vec![0_u32; vocab.div_ceil(32)];
+            constraint.allowed(&mut mask)?;
+            assert_eq!(mask.iter().map(|word| word.count_ones()).sum::<u32>(), 1, "only the end");
+            return Ok((ids, true));
+        }
+    }
+    Ok((ids, false))
+}
+
+thread_local! {
+    static BYTES: std::cell::RefCell<Vec<Vec<u8>>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+/// How far an id is from closing what is open.
+fn closing(_: &Structures, id: u32) -> usize {
+    BYTES.with_borrow(|bytes| match bytes[id as usize].as_slice() {
+        [] => 0,
+        b"}" | b"]" | b"\"" | b"\"}" | b"\"]" => 1,
+        b"," | b":" | b"0" | b"1" => 2,
+        _ => 3,
+    })
+}
+
+fn remember(tokenizer: &TextTokenizer, end: u32) {
+    let vocabulary = tokenizer.vocabulary();
+    let bytes = |id| if id == end { Vec::new() } else { vocabulary.bytes(id).to_vec() };
+    let all = (0..vocabulary.len() as u32).map(bytes).collect();
+    BYTES.with_borrow_mut(|remembered| *remembered = all);
+}
+
+/// A random schema, and what holds a value against it.
+fn schema(random: &mut Random, depth: usize) -> Value {
+    let kinds = if depth == 0 { 7 } else { 10 };
+    match random.below(kinds) {
+        0 => json!({"type": "string"}),
+        1 => {
+            json!({"type": "string", "maxLength": random.below(6) + 1, "minLength": random.below(2)})
+        }
+        2 => {
+            json!({"type": "integer", "minimum": -(random.below(50) as i64), "maximum": random.below(500)})
+        }
+        3 => json!({"type": "boolean"}),
+        4 => {
+            let values = [json!("a \"q\" é"), json!(3), json!(null), json!("b\\n")];
+            json!({"enum": values[..random.below(4) + 1].to_vec()})
+        }
+        5 => json!({"type": "number", "minimum": 0, "maximum": 10}),
+        6 => json!({"type": ["null", "boolean"]}),
+        7 => {
+            let most = random.below(3);
+            json!({"type": "array", "items": schema(random, depth - 1), "minItems": most.min(1), "maxItems": most})
+        }
+        8 => {
+            let options: Vec<Value> =
+                (0..random.below(2) + 2).map(|_| schema(random, depth - 1)).collect();
+            json!({"anyOf": options})
+        }
+        _ => {
+            let names = ["name", "a b", "é", "list", "x\"y"];
+            let count = random.below(4);
+            let properties: Map<String, Value> = names[..count]
+                .iter()
+                .map(|n| ((*n).to_owned(), schema(random, depth - 1)))
+                .collect();
+            let required: Vec<&str> =
+                names[..count].iter().filter(|_| random.below(3) > 0).copied().collect();
+            json!({"type": "object", "properties": properties, "required": required,
+                "additionalProperties": false})
+        }
+    }
+}
+
+/// Whether a value keeps to a schema of the kind that [`schema`] makes.
+fn keeps_to(value: &Value, schema: &Value) -> bool {
+    if let Some(options) = schema["anyOf"].as_array() {
+        return options.iter().any(|option| keeps_to(value, option));
+    }
+    if let Some(values) = schema["enum"].as_array() {
+        return values.contains(value);
+    }
+    let within = |n: f64| {
+        schema["minimum"].as_f64().is_none_or(|m| n >= m)
+            && schema["maximum"].as_f64().is_none_or(|m| n <= m)
+    };
+    let counted = |n: usize, least: &str, most: &str| {
+        schema[least].as_u64().is_none_or(|m| n as u64 >= m)
+            && schema[most].as_u64().is_none_or(|m| n as u64 <= m)
+    };
+    let is_a = |kind: &str| match kind {
+        "string" => {
+            value.as_str().is_some_and(|s| counted(s.chars().count(), "minLength", "maxLength"))
+        }
+        // JSON's -0 is a whole number, if not one of this reader's.
+        "integer" => value.as_f64().is_some_and(|n| n.fract() == 0.0 && within(n)),
+        "number" => value.as_f64().is_some_and(within),
+        "boolean" => value.is_boolean(),
+        "null" => value.is_null(),
+        "array" => value.as_array().is_some_and(|items| {
+            counted(items.len(), "minItems", "maxItems")
+                && items.iter().all(|item| keeps_to(item, &schema["items"]))
+        }),
+        "object" => value.as_object().is_some_and(|fields| {
+            let required = schema["required"].as_array().into_iter().flatten();
+            required.into_iter().all(|name| fields.contains_key(name.as_str().unwrap()))
+                && fields.iter().all(|(name, value)| {
+                    schema["properties"].get(name).is_some_and(|schema| keeps_to(value, schema))
+                })
+        }),
+        other => panic!("no such type: {other}"),
+    };
+    match &schema["type"] {
+        Value::String(kind) => is_a(kind),
+        Value::Array(kinds) => kinds.iter().any(|kind| is_a(kind.as_str().unwrap())),
+        _ => panic!("{schema} has no type"),
+    }
+}
+
+fn schemas_parse(tokenizer: &TextTokenizer, end: u32, cases: u64) {
+    let vocabulary = tokenizer.vocabulary();
+    let structures = Structures::new(&vocabulary, &[end]).unwrap();
+    remember(tokenizer, end);
+    let mut finished = 0;
+    for seed in 0..cases {
+        let mut random = Random(seed);
+        let schema = schema(&mut random, 3);
+        let structure = Structure::JsonSchema(schema.clone());
+        let sizes = (vocabulary.len(), end);
+        let (ids, is_over) = sampled(&structures, &structure, sizes, &mut random, 400)
+            .unwrap_or_else(|error| panic!("seed {seed}, {schema}: {error}"));
+        if !is_over {
+            continue;
+        }
+        finished += 1;
+        let bytes: Vec<u8> = ids.iter().flat_map(|id| vocabulary.bytes(*id)).copied().collect();
+        let text = String::from_utf8(bytes).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        let value: Value = serde_json::from_str(&text)
+            .unwrap_or_else(|error| panic!("seed {seed}, {schema}: {text:?}: {error}"));
+        assert!(keeps_to(&value, &schema), "seed {seed}: {text} is not of {schema}");
+    }
+    assert!(finished * 100 >= cases * 99, "only {finished} of {cases} replies came to their end");
+}
+
+#[test]
+fn a_thousand_random_schemas_always_parse() {
+    schemas_parse(&tokenizer(), 0, 1_000);
+}
+
+#[test]
+fn schemas_parse_with_a_tokenizer_that_falls_back_to_bytes() {
+    schemas_parse(&byte_fallback(), 268, 150);
+}
+
+fn text_of(structure: &Structure, seed: u64) -> String {
+    let tokenizer = tokenizer();
+    let vocabulary = tokenizer.vocabulary();
+    let structures = Structures::new(&vocabulary, &[0]).unwrap();
+    remember(&tokenizer, 0);
+    let (ids, is_over) =
+        sampled(&structures, structure, (2048, 0), &mut Random(seed), 200).unwrap();
+    assert!(is_over);
+    tokenizer.decode(&ids).unwrap()
+}
+
+#[test]
+fn regexes_choices_and_grammars_hold() {
+    for seed in 0..20 {
+        let text = text_of(&Structure::Regex("[a-c]{2,4}-(é|🦀)".to_owned()), seed);
+        let (letters, rest) = text.split_once('-').unwrap();
+        assert!(
+            (2..=4).contains(&letters.len()) && letters.chars().all(|c| ('a'..='c').contains(&c))
+        );
+        assert!(["é", "🦀"].contains(&rest), "{text}");
+        let choice = ["yes", "no \"way\"", "🦀\n"];
+        let structure = Structure::Choice(choice.map(str::to_owned).to_vec());
+        assert!(choice.contains(&text_of(&structure, seed).as_str()));
+        let grammar = "start: sum\nsum: NUMBER (\"+\" NUMBER)*\nNUMBER: /[1-9]/\n".to_owned();
+        let text = text_of(&Structure::Grammar(grammar), seed);
+        assert!(text.split('+').all(|n| n.len() == 1 && n != "0"), "{text}");
+        let object = text_of(&Structure::json_object(), seed);
+        assert!(serde_json::from_str::<Map<String, Value>>(&object).is_ok(), "{object}");
+    }
+}
+
+fn read(request: Value) -> Result<Option<Structure>, String> {
+    Structure::read(request.as_object().unwrap()).map_err(|error| error.to_string())
+}
+
+#[test]
+fn requests_ask_for_structures_in_openai_s_and_vllm_s_words() {
+    let schema = json!({"type": "integer"});
+    let expected = Some(Structure::JsonSchema(schema.clone()));
+    for request in [
+        json!({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": schema, "strict": true}}}),
+        json!({"structured_outputs": {"json": schema, "regex": null, "disable_any_whitespace": false}}),
+        json!({"structured_outputs": {"json": schema.to_string()}}),
+        json!({"guided_json": schema, "guided_regex": null}),
+    ] {
+        assert_eq!(read(request.clone()).unwrap(), expected, "{request}");
+    }
+    let object = Some(Structure::json_object());
+    assert_eq!(read(json!({"response_format": {"type": "json_object"}})).unwrap(), object);
+    assert_eq!(read(json!({"structured_outputs": {"json_object": true}})).unwrap(), object);
+    assert_eq!(read(json!({"response_format": {"type": "text"}})).unwrap(), None);
+    assert_eq!(read(json!({"response_format": null})).unwrap(), None);
+    assert_eq!(
+        read(json!({"guided_choice": ["a", "b"]})).unwrap(),
+        Some(Structure::Choice(vec!["a".to_owned(), "b".to_owned()]))
+    );
+    assert_eq!(
+        read(json!({"guided_regex": "a+"})).unwrap(),
+        Some(Structure::Regex("a+".to_owned()))
+    );
+}
+
+#[test]
+fn what_can_t_be_kept_to_is_refused_by_its_field() {
+    for (request, says) in [
+        (
+            json!({"response_format": {"type": "xml"}}),
+            "response_format.type: `xml` is not supported",
+        ),
+        (json!({"response_format": {}}), "response_format.type: one of"),
+        (
+            json!({"response_format": {"type": "json_schema"}}),
+            "response_format.json_schema.schema: a schema",
+        ),
+        (json!({"structured_outputs": 3}), "structured_outputs: it must be an object"),
+        (
+            json!({"structured_outputs": {"structural_tag": "x"}}),
+            "structured_outputs.structural_tag: `structural_tag` is not",
+        ),
+        (
+            json!({"structured_outputs": {"choice": []}}),
+            "structured_outputs.choice: it must be a list",
+        ),
+        (json!({"structured_outputs": {"json": "{"}}), "structured_outputs.json: not JSON"),
+        (json!({"guided_regex": ""}), "guided_regex: it must be a text"),
+        (json!({"guided_regex": "a", "guided_choice": ["a"]}), "guided_choice: only one structure"),
+    ] {
+        let error = read(request).unwrap_err();
+        assert!(error.starts_with(says), "{error}");
+    }
+    let structures = Structures::new(&tokenizer().vocabulary(), &[0]).unwrap();
+    for (structure, says) in [
+        (Structure::Regex("(".to_owned()), ""),
+        (Structure::Grammar("start: missing".to_owned()), "missing"),
+        (Structure::JsonSchema(json!({"type": "nothing"})), "nothing"),
+        (Structure::JsonSchema(json!({"$ref": "#/none"})), ""),
+        (Structure::JsonSchema(json!(false)), ""),
+    ] {
+        let error = structures.constraint(&structure, "guided").unwrap_err();
+        assert!(error.field == "guided" && error.message.contains(says), "{error}");
+    }
+    let vocabulary = tokenizer().vocabulary();
+    assert!(Structures::new(&vocabulary, &[]).unwrap_err().to_string().contains("no ids"));
+    assert!(Structures::new(&vocabulary, &[2048]).unwrap_err().to_string().contains("2048 ids"));
+}
+
+/// An id that the mask lacks is refused, and the constraint says so from then on.
+#[test]
+fn an_id_that_may_not_come_is_refused() {
+    let tokenizer = tokenizer();
+    let structures = Structures::new(&tokenizer.vocabulary(), &[0]).unwrap();
+    let choice = Structure::Choice(vec!["yes".to_owned()]);
+    let mut constraint = structures.constraint(&choice, "guided_choice").unwrap();
+    let wrong = tokenizer.encode("no").unwrap()[0];
+    constraint.accept(wrong).unwrap_err();
+    constraint.allowed(&mut [0; 64]).unwrap_err();
+}
