@@ -9,6 +9,7 @@ use anyhow::{Context, bail};
 use piecewise::assembly::Assembly;
 use piecewise::models::{Preset, TextTokenizer};
 use piecewise_runtime::engine_thread::{EngineThread, ThreadOptions};
+use piecewise_server::chat::{ChatTemplate, GenerationDefaults, ReplyFormat};
 use piecewise_server::{
     ApiKeys, Limits, Outcome, SamplingDefaults, ServedModel, Server, ServerOptions,
 };
@@ -53,6 +54,20 @@ pub(crate) struct ServeArgs {
     /// The most requests that may wait beyond those that run; more are told to try again later.
     #[arg(long, default_value_t = 1024, value_name = "N")]
     max_queue: usize,
+    /// A file with a chat template, instead of the folder's own.
+    #[arg(long, value_name = "FILE", requires = "model")]
+    chat_template: Option<PathBuf>,
+    /// How replies have thoughts, by the name of a parser; `none` is text as it is [default: as the chat
+    /// template says].
+    #[arg(long, value_name = "NAME")]
+    reasoning_parser: Option<String>,
+    /// How replies call tools, by the name of a parser; `none` is text as it is [default: as the chat
+    /// template says].
+    #[arg(long, value_name = "NAME")]
+    tool_call_parser: Option<String>,
+    /// Leave out what generation_config.json says of sampling: requests have OpenAI's defaults.
+    #[arg(long)]
+    ignore_generation_config: bool,
     /// The largest body of a request, also with KiB, MiB or GiB.
     #[arg(long, default_value = "8MiB", value_name = "BYTES", value_parser = parse_bytes)]
     max_body: u64,
@@ -98,6 +113,39 @@ impl ServeArgs {
     }
 }
 
+impl ServeArgs {
+    /// What the folder says of text and chat.
+    fn model(&self, vocab: usize, mut end_ids: Vec<u32>) -> anyhow::Result<ServedModel> {
+        let defaults = SamplingDefaults::default();
+        let Some(folder) = &self.model else {
+            let (template, format) = (None, ReplyFormat::default());
+            return Ok(ServedModel { tokenizer: None, end_ids, defaults, template, format });
+        };
+        let tokenizer = Some(TextTokenizer::load(folder, vocab)?);
+        let template = ChatTemplate::load(folder, self.chat_template.as_deref())?;
+        let text = template.as_ref().map_or("", ChatTemplate::source);
+        let (reasoning, tools) =
+            (self.reasoning_parser.as_deref(), self.tool_call_parser.as_deref());
+        let format = ReplyFormat::new(reasoning, tools, text)?;
+        let own = match self.ignore_generation_config {
+            true => GenerationDefaults::default(),
+            false => GenerationDefaults::load(folder)?,
+        };
+        end_ids.extend(own.eos_token_ids.iter().filter(|id| (**id as usize) < vocab));
+        end_ids.sort_unstable();
+        end_ids.dedup();
+        let defaults = SamplingDefaults {
+            temperature: own.temperature.unwrap_or(defaults.temperature),
+            top_p: own.top_p.unwrap_or(defaults.top_p),
+            top_k: own.top_k.unwrap_or(defaults.top_k),
+            min_p: own.min_p.unwrap_or(defaults.min_p),
+            repetition_penalty: own.repetition_penalty.unwrap_or(defaults.repetition_penalty),
+            max_tokens: own.max_new_tokens,
+        };
+        Ok(ServedModel { tokenizer, end_ids, defaults, template, format })
+    }
+}
+
 pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let (assembly, name) = args.assembly()?;
     let settings = assembly.settings()?;
@@ -107,10 +155,7 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let config = assembly.decoder_config();
     let (vocab, end_ids) =
         config.map_or((0, Vec::new()), |config| (config.vocab_size, config.eos_token_ids.clone()));
-    let tokenizer = match &args.model {
-        Some(folder) => Some(TextTokenizer::load(folder, vocab)?),
-        None => None,
-    };
+    let model = args.model(vocab, end_ids)?;
     let keys = match &args.api_key_file {
         Some(file) => ApiKeys::read(file)
             .with_context(|| format!("can't take keys from {}", file.display()))?,
@@ -145,8 +190,7 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
         ThreadOptions { max_queue: args.max_queue, model_name, ..ThreadOptions::default() };
     let thread = EngineThread::start(engine, thread).context("no thread for the engine")?;
     super::print_line("ready")?;
-    let defaults = SamplingDefaults::default();
-    let outcome = server.serve(thread, ServedModel { tokenizer, end_ids, defaults })?;
+    let outcome = server.serve(thread, model)?;
     match outcome {
         Outcome::Drained => Ok(ExitCode::SUCCESS),
         Outcome::Ended => {

@@ -9,7 +9,6 @@ use super::params::{Params, field, top_logprobs};
 use super::sse::{self, Events, Frame};
 use super::state::{Served, State, now};
 use super::usage::UsageSum;
-use crate::text::{OutputText, StopStrings};
 use axum::extract::{self, Request};
 use axum::response::{IntoResponse, Response};
 use piecewise::models::TextTokenizer;
@@ -83,9 +82,7 @@ pub(crate) async fn handle(
     let mut fields = Fields::parse(&body::read(request, &state.limits).await?)?;
     state.check_name(fields.text("model")?)?;
     let mut params = Params::take(&mut fields, &served.defaults)?;
-    if let Some(time) = state.limits.request_time {
-        params.ends_by(std::time::Instant::now() + time);
-    }
+    params.bound(&state.limits);
     let echo = fields.flag("echo")?;
     let prompt = fields.take("prompt");
     let logprobs = match fields.take("logprobs") {
@@ -106,6 +103,7 @@ pub(crate) async fn handle(
             parts.push(part(served, &params, prompt, number, logprobs)?);
         }
     }
+    params.constrain(&state, &mut parts).await?;
     let generation = Generation::start(&served.engine, parts).await?;
     let head = Head {
         id: super::ids::next("cmpl"),
@@ -141,17 +139,7 @@ fn part(
 ) -> Result<Part, ApiError> {
     let mut request = params.request(prompt.ids.clone(), number, &served.end_ids, MAX_TOKENS);
     request.logprobs = logprobs;
-    let stops = match &served.tokenizer {
-        Some(_) => params.stops.clone(),
-        None if params.stops == StopStrings::default() => StopStrings::default(),
-        None => return Err(ApiError::field("stop", "needs a tokenizer; use `stop_token_ids`")),
-    };
-    let text = |tokenizer: &Arc<TextTokenizer>| {
-        OutputText::new(Arc::clone(tokenizer), &prompt.ids, stops, false)
-    };
-    let text = served.tokenizer.as_ref().map(text).transpose();
-    let text = text.map_err(|error| ApiError::field("prompt", error))?;
-    Ok(Part { request, text })
+    Ok(Part { request, text: params.output(served, "prompt", &prompt.ids, false)? })
 }
 
 /// The prompts, encoded off the threads that others wait for.

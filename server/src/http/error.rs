@@ -1,5 +1,6 @@
 //! Errors in OpenAI's shape.
 
+use crate::structured::FieldError;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use piecewise_runtime::engine::EngineError;
@@ -103,6 +104,12 @@ impl ApiError {
     pub(crate) fn body(&self) -> serde_json::Value {
         let Self { kind, param, code, message, .. } = self;
         json!({"error": {"message": message, "type": kind, "param": param, "code": code}})
+    }
+}
+
+impl From<FieldError> for ApiError {
+    fn from(error: FieldError) -> Self {
+        Self::field(&error.field, error.message)
     }
 }
 

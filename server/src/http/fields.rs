@@ -37,6 +37,13 @@ impl Fields {
         self.0.remove(name).filter(|value| !value.is_null())
     }
 
+    /// Takes a field by another name that it has too.
+    pub(crate) fn rename(&mut self, from: &str, to: &str) {
+        if let Some(value) = self.take(from) {
+            self.0.insert(to.to_owned(), value);
+        }
+    }
+
     pub(crate) fn flag(&mut self, name: &str) -> Result<bool, ApiError> {
         match self.take(name) {
             None => Ok(false),

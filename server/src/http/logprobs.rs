@@ -47,3 +47,37 @@ pub(crate) fn spell(vocabulary: Option<&Vocabulary>, id: u32) -> String {
         }
     }
 }
+
+/// Those of a reply of `/v1/chat/completions`.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct ChatLogprobs {
+    content: Vec<ChatToken>,
+}
+
+#[derive(Debug, Serialize)]
+struct ChatToken {
+    #[serde(flatten)]
+    token: Likely,
+    top_logprobs: Vec<Likely>,
+}
+
+#[derive(Debug, Serialize)]
+struct Likely {
+    token: String,
+    logprob: f32,
+    bytes: Option<Vec<u8>>,
+}
+
+impl ChatLogprobs {
+    pub(crate) fn push(&mut self, entry: &TokenEntry, vocabulary: Option<&Vocabulary>) {
+        let likely = |id, logprob| Likely {
+            token: spell(vocabulary, id),
+            logprob: finite(logprob),
+            bytes: vocabulary.map(|vocabulary| vocabulary.bytes(id).to_vec()),
+        };
+        let TokenEntry { id, logprobs, .. } = entry;
+        let top = logprobs.top.iter().map(|&(id, logprob)| likely(id, logprob));
+        let top_logprobs = top.collect();
+        self.content.push(ChatToken { token: likely(*id, logprobs.logprob), top_logprobs });
+    }
+}

@@ -2,6 +2,7 @@
 
 mod access;
 mod body;
+mod chat_completions;
 mod completions;
 mod connections;
 mod error;

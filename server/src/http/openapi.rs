@@ -1,9 +1,9 @@
 //! What the server understands, for tools and for people.
 
-use super::completions;
 use super::fields::Field;
 use super::models::{DETOKENIZE_FIELDS, TOKENIZE_FIELDS};
 use super::params;
+use super::{chat_completions, completions};
 use axum::Json;
 use axum::response::Html;
 use serde_json::{Map, Value, json};
@@ -46,6 +46,11 @@ fn openapi() -> Value {
                 "Go on from a prompt.",
                 &[completions::FIELDS, params::FIELDS],
                 &["prompt"],
+            ),
+            "/v1/chat/completions": post(
+                "Reply to messages.",
+                &[chat_completions::FIELDS, params::FIELDS],
+                &["messages"],
             ),
             "/v1/models": get("The served model."),
             "/v1/models/{model}": get("The served model by its name."),
@@ -114,6 +119,7 @@ mod tests {
                 Some("boolean") => json!(false),
                 Some("integer" | "number") => json!(1),
                 Some("array") => json!([1]),
+                Some("object") if field.name == "response_format" => json!({"type": "text"}),
                 Some("object") => json!({}),
                 _ => json!("x"),
             };

@@ -2,11 +2,15 @@
 
 use super::error::ApiError;
 use super::fields::{Field, Fields, ids, whole};
-use crate::text::StopStrings;
+use super::generation::Part;
+use super::state::{Limits, Served, State};
+use crate::structured::{FieldError, Structure};
+use crate::text::{OutputText, StopStrings};
 use piecewise_runtime::batch::Sampling;
 use piecewise_runtime::engine::Request;
 use serde_json::{Value, json};
 use std::hash::BuildHasher;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What a request has that does not say otherwise.
@@ -49,11 +53,24 @@ pub(crate) struct Params {
     logit_bias: Vec<(u32, f32)>,
     priority: i32,
     deadline: Option<Instant>,
+    /// What answers keep to.
+    pub(crate) structure: Option<Structure>,
 }
 
 /// A prompt may bring so many stop strings, of so many bytes in all.
 const MOST_STOPS: usize = 64;
 const MOST_STOP_BYTES: usize = 4096;
+
+/// What [`Structure::read`] reads.
+const STRUCTURE_FIELDS: [&str; 7] = [
+    "response_format",
+    "structured_outputs",
+    "guided_json",
+    "guided_json_object",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+];
 
 /// The fields that [`Params::take`] takes.
 pub(crate) const FIELDS: &[Field] = &[
@@ -141,6 +158,16 @@ pub(crate) const FIELDS: &[Field] = &[
         r#"{"type":"boolean"}"#,
         "Whether answers bring their token ids, and the prompt's.",
     ),
+    field(
+        "response_format",
+        r#"{"type":"object"}"#,
+        "`json_object`, or `json_schema` with a schema: the answer keeps to it.",
+    ),
+    field(
+        "structured_outputs",
+        r#"{"type":"object"}"#,
+        "One of `json`, `regex`, `choice` and `grammar`, as in vLLM: the answer keeps to it.",
+    ),
     field("user", r#"{"type":"string"}"#, "Taken, and not looked at."),
     field("metadata", r#"{"type":"object"}"#, "Taken, and not looked at."),
     field("store", r#"{"type":"boolean"}"#, "Taken, and not looked at: nothing is stored."),
@@ -197,6 +224,8 @@ impl Params {
         let priority = fields.whole("priority", i32::MIN.into(), i32::MAX.into())?.unwrap_or(0);
         let patience = fields.number("deadline_seconds", 0.0, 1e9)?;
         let include_stop = fields.flag("include_stop_str_in_output")?;
+        let structure = Structure::read(fields.object())?;
+        fields.ignore(&STRUCTURE_FIELDS);
         let stops = StopStrings::new(stop_strings(fields)?, include_stop);
         Ok(Self {
             choices,
@@ -214,6 +243,7 @@ impl Params {
             max_tokens: max_tokens.or(defaults.max_tokens),
             logit_bias: logit_bias(fields)?,
             priority: priority as i32,
+            structure,
             deadline: patience.map(|time| Instant::now() + Duration::from_secs_f64(time)),
         })
     }
@@ -241,8 +271,49 @@ impl Params {
     }
 
     /// Bounds the time that the answer may take.
-    pub(crate) fn ends_by(&mut self, deadline: Instant) {
+    pub(crate) fn bound(&mut self, limits: &Limits) {
+        let Some(time) = limits.request_time else { return };
+        let deadline = Instant::now() + time;
         self.deadline = Some(self.deadline.map_or(deadline, |own| own.min(deadline)));
+    }
+
+    /// What makes text of the ids of an answer; `special` is whether special tokens have text.
+    pub(crate) fn output(
+        &self,
+        served: &Served,
+        prompt_field: &str,
+        prompt: &[u32],
+        special: bool,
+    ) -> Result<Option<OutputText>, ApiError> {
+        let Some(tokenizer) = &served.tokenizer else {
+            return match self.stops == StopStrings::default() {
+                true => Ok(None),
+                false => Err(ApiError::field("stop", "needs a tokenizer; use `stop_token_ids`")),
+            };
+        };
+        let text = OutputText::new(Arc::clone(tokenizer), prompt, self.stops.clone(), special);
+        text.map(Some).map_err(|error| ApiError::field(prompt_field, error))
+    }
+
+    /// Makes the parts keep to the structure that is asked for, off the threads that others wait for.
+    pub(crate) async fn constrain(
+        &self,
+        state: &Arc<State>,
+        parts: &mut [Part],
+    ) -> Result<(), ApiError> {
+        let Some(structure) = self.structure.clone() else { return Ok(()) };
+        let (state, count) = (Arc::clone(state), parts.len());
+        let make = move || {
+            let none = || ApiError::field("response_format", "this model has no tokenizer");
+            let structures = state.served()?.structures.as_ref().ok_or_else(none)?;
+            let constraint = |_| structures.constraint(&structure, "response_format");
+            let made = (0..count).map(constraint).collect::<Result<Vec<_>, FieldError>>();
+            Ok::<_, ApiError>(made?)
+        };
+        let made = tokio::task::spawn_blocking(make).await;
+        let made = made.map_err(|error| ApiError::internal(error.to_string()))??;
+        parts.iter_mut().zip(made).for_each(|(part, made)| part.request.constraint = Some(made));
+        Ok(())
     }
 }
 

@@ -3,7 +3,7 @@
 use super::error::ApiError;
 use super::keys::ApiKeys;
 use super::state::{Limits, Served, ServedModel, State};
-use super::{access, completions, connections, models, openapi, probes};
+use super::{access, chat_completions, completions, connections, models, openapi, probes};
 use axum::routing::{get, post};
 use axum::{Router, extract::Request, middleware};
 use piecewise_runtime::engine_thread::{EngineThread, Phase};
@@ -124,6 +124,7 @@ impl Server {
 fn router(state: &Arc<State>) -> Router {
     let guarded = Router::new()
         .route("/v1/completions", post(completions::handle))
+        .route("/v1/chat/completions", post(chat_completions::handle))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*name}", get(models::one))
         .route("/tokenize", post(models::tokenize))

@@ -3,6 +3,8 @@
 use super::error::ApiError;
 use super::keys::ApiKeys;
 use super::params::SamplingDefaults;
+use crate::chat::{ChatTemplate, ReplyFormat};
+use crate::structured::Structures;
 use piecewise::models::{TextTokenizer, Vocabulary};
 use piecewise_runtime::engine_thread::{EngineHandle, Phase};
 use std::sync::{Arc, OnceLock};
@@ -47,6 +49,10 @@ pub struct ServedModel {
     pub end_ids: Vec<u32>,
     /// What a request has that does not say otherwise.
     pub defaults: SamplingDefaults,
+    /// What makes a prompt of messages; without it there is no chat.
+    pub template: Option<ChatTemplate>,
+    /// How replies have thoughts and tool calls.
+    pub format: ReplyFormat,
 }
 
 /// The model with its engine.
@@ -58,13 +64,23 @@ pub(crate) struct Served {
     pub(crate) vocabulary: Option<Vocabulary>,
     pub(crate) end_ids: Vec<u32>,
     pub(crate) defaults: SamplingDefaults,
+    pub(crate) template: Option<ChatTemplate>,
+    pub(crate) format: ReplyFormat,
+    /// `None` where ids have no text that a structure could be kept to.
+    pub(crate) structures: Option<Structures>,
 }
 
 impl Served {
     pub(crate) fn new(engine: EngineHandle, model: ServedModel) -> Self {
-        let ServedModel { tokenizer, end_ids, defaults } = model;
+        let ServedModel { tokenizer, end_ids, defaults, template, format } = model;
         let vocabulary = tokenizer.as_ref().map(TextTokenizer::vocabulary);
-        Self { engine, tokenizer: tokenizer.map(Arc::new), vocabulary, end_ids, defaults }
+        let structures = vocabulary.as_ref().and_then(|vocabulary| {
+            let made = Structures::new(vocabulary, &end_ids);
+            made.inspect_err(|error| tracing::warn!("answers can't keep to structures: {error}"))
+                .ok()
+        });
+        let tokenizer = tokenizer.map(Arc::new);
+        Self { engine, tokenizer, vocabulary, end_ids, defaults, template, format, structures }
     }
 
     pub(crate) fn tokenizer(&self, field: &str) -> Result<&Arc<TextTokenizer>, ApiError> {
