@@ -4,6 +4,7 @@ mod amounts;
 mod bench;
 mod cache;
 mod cache_flags;
+mod chat;
 mod compile;
 mod config;
 mod doctor;
@@ -57,6 +58,8 @@ enum Command {
     Generate(Box<generate::GenerateArgs>),
     /// Serve a model to any OpenAI client.
     Serve(Box<serve::ServeArgs>),
+    /// Talk with a model in the terminal.
+    Chat(Box<chat::ChatArgs>),
     /// Turn texts into embeddings.
     Embed(Box<embed::EmbedArgs>),
     /// Run an encoder of any kind: tensors in, tensors out.
@@ -113,6 +116,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     match arguments.command {
         Command::Generate(args) => generate::run(*args),
         Command::Serve(args) => serve::run(*args),
+        Command::Chat(args) => chat::run(*args),
         Command::Embed(args) => embed::run(*args),
         Command::Encode(args) => encode::run(*args),
         Command::Logits(args) => logits::run(*args),

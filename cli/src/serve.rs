@@ -115,7 +115,7 @@ impl ServeArgs {
 
 impl ServeArgs {
     /// What the folder says of text and chat.
-    fn model(&self, vocab: usize, mut end_ids: Vec<u32>) -> anyhow::Result<ServedModel> {
+    fn model(&self, vocab: usize, end_ids: Vec<u32>) -> anyhow::Result<ServedModel> {
         let defaults = SamplingDefaults::default();
         let Some(folder) = &self.model else {
             let (template, format) = (None, ReplyFormat::default());
@@ -123,17 +123,14 @@ impl ServeArgs {
         };
         let tokenizer = Some(TextTokenizer::load(folder, vocab)?);
         let template = ChatTemplate::load(folder, self.chat_template.as_deref())?;
-        let text = template.as_ref().map_or("", ChatTemplate::source);
+        let text = template.as_ref().map(ChatTemplate::source).unwrap_or_default();
         let (reasoning, tools) =
             (self.reasoning_parser.as_deref(), self.tool_call_parser.as_deref());
-        let format = ReplyFormat::new(reasoning, tools, text)?;
+        let format = ReplyFormat::new(reasoning, tools, &text)?;
         let own = match self.ignore_generation_config {
             true => GenerationDefaults::default(),
             false => GenerationDefaults::load(folder)?,
         };
-        end_ids.extend(own.eos_token_ids.iter().filter(|id| (**id as usize) < vocab));
-        end_ids.sort_unstable();
-        end_ids.dedup();
         let defaults = SamplingDefaults {
             temperature: own.temperature.unwrap_or(defaults.temperature),
             top_p: own.top_p.unwrap_or(defaults.top_p),

@@ -116,7 +116,7 @@ fn parts_are_joined_unless_the_template_walks_them() {
     let parts = json!([{"role": "user", "content": [
         {"type": "text", "text": "a"}, {"type": "text", "text": "b"}
     ]}]);
-    assert_eq!(rendered(TEXTS, parts.clone()).unwrap(), "[user]a\nb");
+    assert_eq!(rendered(TEXTS, parts.clone()).unwrap(), "[user]ab");
     let walks = "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}\
                  {% for part in m.content %}{{ part.text }}{% if not loop.last %}|{% endif %}\
                  {% endfor %}{% endif %}{% endfor %}";

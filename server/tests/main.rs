@@ -8,3 +8,4 @@ mod generation_defaults;
 mod replies;
 mod structured;
 mod text;
+mod vllm_render;

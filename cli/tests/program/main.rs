@@ -8,6 +8,7 @@ mod bench;
 mod cache;
 mod cache_faults;
 mod cache_remote;
+mod chat;
 mod config;
 mod documents;
 mod dumps;

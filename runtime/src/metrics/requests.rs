@@ -196,6 +196,16 @@ impl RequestMetrics {
                 "Sequences that lost their pages and were computed again.",
                 one(load.preemptions as f64),
             ),
+            counter(
+                "vllm:prefix_cache_queries_total",
+                "Tokens of prompts that were looked for in the prefix cache.",
+                one(load.prefix.queries as f64),
+            ),
+            counter(
+                "vllm:prefix_cache_hits_total",
+                "Tokens of prompts whose keys and values the prefix cache had.",
+                one(load.prefix.hits as f64),
+            ),
             counts.first_token.family(
                 "vllm:time_to_first_token_seconds",
                 "From a request's arrival to its first token.",

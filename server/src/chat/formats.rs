@@ -68,7 +68,7 @@ pub struct ReplyFormat {
 
 impl ReplyFormat {
     /// The parsers that an operator names, as in vLLM or as the crates call them; `none` is none,
-    /// and without a name the model's chat template says how it writes.
+    /// and without a name, or with `auto`, the model's chat template says how it writes.
     ///
     /// # Errors
     /// When no parser has such a name.
@@ -137,7 +137,7 @@ fn chosen(
     aliases: &[(&str, &str)],
     guess: Option<&str>,
 ) -> Result<Option<String>, UnknownParser> {
-    let Some(name) = name else {
+    let Some(name) = name.filter(|name| *name != "auto") else {
         return Ok(guess.filter(|guess| known.iter().any(|k| k == guess)).map(str::to_owned));
     };
     if name == "none" {

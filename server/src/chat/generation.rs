@@ -6,7 +6,8 @@ use serde_json::{Map, Value};
 
 const LARGEST_FILE: u64 = 1 << 20;
 
-/// Defaults for what a request leaves out; none where a model says nothing.
+/// Defaults for what a request leaves out; none where a model says nothing. Ids that end a reply are
+/// in the model's own configuration.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GenerationDefaults {
     /// How much chance there is: 0 is none.
@@ -21,8 +22,6 @@ pub struct GenerationDefaults {
     pub repetition_penalty: Option<f32>,
     /// The most ids of a reply.
     pub max_new_tokens: Option<u64>,
-    /// Ids that end a reply, beside those of `config.json`.
-    pub eos_token_ids: Vec<u32>,
 }
 
 /// Why the file can't be used; it names the file.
@@ -87,11 +86,6 @@ impl GenerationDefaults {
         if reader.fields.get("do_sample") == Some(&Value::Bool(false)) {
             temperature = Some(0.0);
         }
-        let eos_token_ids = match reader.fields.get("eos_token_id") {
-            None | Some(Value::Null) => Vec::new(),
-            Some(Value::Array(_)) => reader.read("eos_token_id", "it must be ids")?,
-            Some(_) => reader.read("eos_token_id", "it must be ids").map(|id: u32| vec![id])?,
-        };
         Ok(Self {
             temperature,
             top_p: reader
@@ -104,7 +98,6 @@ impl GenerationDefaults {
             max_new_tokens: reader
                 .optional("max_new_tokens", "it must be a whole number, 1 or above")?
                 .filter(|most| *most > 0),
-            eos_token_ids,
         })
     }
 }

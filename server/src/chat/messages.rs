@@ -46,7 +46,7 @@ fn normalize_content(content: &mut Value, takes_parts: bool) -> Result<(), Strin
     let texts = parts.iter().map(text_of_part).collect::<Result<Vec<_>, _>>()?;
     *content = match takes_parts {
         true => texts.iter().map(|text| json!({"type": "text", "text": text})).collect(),
-        false => texts.join("\n").into(),
+        false => texts.concat().into(),
     };
     Ok(())
 }

@@ -126,6 +126,11 @@ impl ChatTemplate {
         self.sources.templates.get("default").map(|(file, _)| file.clone()).unwrap_or_default()
     }
 
+    /// The text of the templates, which shows how the model writes thoughts and tool calls.
+    pub fn source(&self) -> String {
+        self.sources.templates.values().map(|(_, source)| source.as_str()).collect()
+    }
+
     /// Whether a content of one part becomes what its text alone becomes.
     fn renders_parts(&self) -> bool {
         let text = "vqx";
@@ -139,7 +144,7 @@ impl ChatTemplate {
 
     /// The text of the prompt, special tokens written out.
     ///
-    /// Contents of several texts are joined by lines where the template does not walk them, and
+    /// Contents of several texts are joined where the template does not walk them, and
     /// arguments of tool calls, which come as text, are objects to the template unless it wants
     /// the text.
     ///

@@ -1,0 +1,204 @@
+//! `piecewise chat`: a conversation in the terminal.
+
+mod conversation;
+mod interrupt;
+
+use self::conversation::{Conversation, Outcome, Turn};
+use self::interrupt::Interrupt;
+use super::dumps::DumpArgs;
+use super::load::{engine, print_settings};
+use super::model_args::ModelArgs;
+use anyhow::{Context, bail};
+use piecewise::models::TextTokenizer;
+use piecewise_runtime::batch::Sampling;
+use piecewise_server::chat::{ChatTemplate, GenerationDefaults, ReplyFormat};
+use serde_json::{Map, Value};
+use std::io::{BufRead, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+const HELP: &str = "\
+/reset   start anew, with the same system message
+/stats   show what the last reply took
+/exit    leave, as Ctrl-D does
+Ctrl-C stops a reply.";
+
+/// Arguments of `chat`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  piecewise chat --model DIR
+  piecewise chat --model DIR --system \"Answer in one line.\" --temperature 0
+  piecewise chat --model DIR --chat-template-kwargs '{\"enable_thinking\": false}'
+  echo \"What is a graph?\" | piecewise chat --model DIR
+
+In the conversation: /reset, /stats, /help, /exit; Ctrl-C stops a reply.")]
+pub(crate) struct ChatArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// What the model is told before the conversation.
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+    /// A chat template, Jinja or JSON, instead of the model's own.
+    #[arg(long, value_name = "FILE")]
+    chat_template: Option<PathBuf>,
+    /// Variables of the chat template, as a JSON object.
+    #[arg(long, value_name = "JSON", value_parser = json_object)]
+    chat_template_kwargs: Option<JsonObject>,
+    /// The parser of thoughts, `none`, or `auto`: by the chat template.
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    reasoning_parser: String,
+    /// The most tokens of a reply [default: the model's own, else what the context has room for].
+    #[arg(long, value_name = "N")]
+    max_tokens: Option<u64>,
+    /// 0 takes the likeliest token [default: the model's own, else 0].
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
+    temperature: Option<f32>,
+    /// Sample among the K likeliest tokens; 0 is off [default: the model's own].
+    #[arg(long, value_name = "K")]
+    top_k: Option<u32>,
+    /// Sample among the likeliest tokens that make up this share; 1 is off [default: the model's
+    /// own].
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    top_p: Option<f32>,
+    /// Sample among tokens at least so likely, as a share of the likeliest one's probability; 0 is
+    /// off [default: the model's own].
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    min_p: Option<f32>,
+    /// What logits of ids that have been are divided by; 1 is off [default: the model's own].
+    #[arg(long, value_name = "R", allow_negative_numbers = true)]
+    repetition_penalty: Option<f32>,
+    /// Whether defaults come from the model's generation_config.json.
+    #[arg(long, value_name = "WHETHER", default_value = "auto", value_parser = ["auto", "none"])]
+    generation_config: String,
+    /// The seed of the first reply; each further one has the next.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    #[command(flatten)]
+    dumps: DumpArgs,
+}
+
+type JsonObject = Map<String, Value>;
+
+fn json_object(text: &str) -> Result<JsonObject, String> {
+    serde_json::from_str(text).map_err(|error| format!("not a JSON object: {error}"))
+}
+
+impl ChatArgs {
+    fn sampling(&self, defaults: &GenerationDefaults) -> Sampling {
+        let off = Sampling::default();
+        let chosen = |flag: Option<f32>, default: Option<f32>, off| flag.or(default).unwrap_or(off);
+        Sampling {
+            temperature: chosen(self.temperature, defaults.temperature, off.temperature),
+            top_k: self.top_k.or(defaults.top_k).unwrap_or(off.top_k),
+            top_p: chosen(self.top_p, defaults.top_p, off.top_p),
+            min_p: chosen(self.min_p, defaults.min_p, off.min_p),
+            repetition_penalty: chosen(
+                self.repetition_penalty,
+                defaults.repetition_penalty,
+                off.repetition_penalty,
+            ),
+            seed: self.seed,
+            ..off
+        }
+    }
+}
+
+pub(crate) fn run(args: ChatArgs) -> anyhow::Result<ExitCode> {
+    let assembly = args.model.assembly()?.sequences(1);
+    if args.model.bounds.compile.print_config {
+        return print_settings(&assembly.settings()?, false);
+    }
+    let folder = &args.model.model;
+    let Some(config) = assembly.decoder_config() else {
+        bail!("{} is no model that writes text", folder.display());
+    };
+    let (vocab, stop_ids) = (config.vocab_size, config.eos_token_ids.clone());
+    let Some(template) = ChatTemplate::load(folder, args.chat_template.as_deref())? else {
+        bail!(
+            "{} has no chat template; name one by --chat-template, or go on from a text by \
+             `piecewise generate`",
+            folder.display()
+        );
+    };
+    let defaults = match args.generation_config.as_str() {
+        "none" => GenerationDefaults::default(),
+        _ => {
+            GenerationDefaults::load(folder).context("go without it by --generation-config none")?
+        }
+    };
+    let format = ReplyFormat::new(Some(&args.reasoning_parser), Some("none"), &template.source())?;
+    let tokenizer = Arc::new(TextTokenizer::load(folder, vocab)?);
+    let conversation = Conversation {
+        tokenizer,
+        template,
+        format,
+        kwargs: args.chat_template_kwargs.clone().unwrap_or_default(),
+        sampling: args.sampling(&defaults),
+        max_tokens: args.max_tokens.or(defaults.max_new_tokens),
+        stop_ids,
+        engine: engine(assembly, &args.dumps)?,
+        messages: Vec::new(),
+        kept: None,
+    };
+    talk(conversation, args.system.as_deref())
+}
+
+fn talk(mut conversation: Conversation, system: Option<&str>) -> anyhow::Result<ExitCode> {
+    conversation.reset(system)?;
+    let interrupt = Interrupt::listen()?;
+    let is_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    let mut out = std::io::stdout();
+    let mut last: Option<Turn> = None;
+    let mut lines = std::io::stdin().lock().lines();
+    loop {
+        if is_terminal {
+            write!(out, "> ")?;
+            out.flush()?;
+        }
+        let Some(line) = lines.next().transpose()? else { break };
+        match line.trim() {
+            "" => continue,
+            "/exit" | "/quit" => break,
+            "/reset" => {
+                conversation.reset(system)?;
+                last = None;
+            }
+            "/stats" => match &last {
+                Some(turn) => super::print_line(&turn.to_string())?,
+                None => super::print_line("nothing was said yet")?,
+            },
+            "/help" => super::print_line(HELP)?,
+            command if command.starts_with('/') && !command.contains(char::is_whitespace) => {
+                super::warn(&format!("there is no command {command}; /help shows those there are"));
+            }
+            said => {
+                let turn = conversation.reply(said, &interrupt, |thought, text| {
+                    if !thought.is_empty() && is_terminal {
+                        write!(out, "\x1b[2m{thought}\x1b[0m")?;
+                    }
+                    write!(out, "{text}")?;
+                    out.flush()
+                });
+                let turn = match turn {
+                    Ok(turn) => turn,
+                    Err(error) if is_terminal => {
+                        super::warn(&format!("{error:#}"));
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                };
+                super::print_line("")?;
+                match turn.outcome {
+                    Outcome::Whole => {}
+                    Outcome::Cut => {
+                        super::say("(cut; --max-tokens and --max-seq-len bound replies)")
+                    }
+                    Outcome::Stopped => super::say("(stopped)"),
+                }
+                last = Some(turn);
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,126 @@
+//! `piecewise chat` through the program.
+
+use crate::support::cli::{command, error_of, root, stdout_of};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+
+const MODEL: &str = "examples/tiny-qwen3";
+const FLAGS: [&str; 9] =
+    ["chat", "--model", MODEL, "--dtype", "f32", "--max-seq-len", "512", "--max-num-tokens", "64"];
+
+/// A folder with a chat template that makes a text of the messages alone, so that a conversation is
+/// one text that goes on.
+fn template() -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let file: PathBuf = folder.path().join("plain.jinja");
+    let text =
+        "{% for m in messages %}{{ m.content }}{% if m.role == 'user' %}\n{% endif %}{% endfor %}";
+    std::fs::write(&file, text).unwrap();
+    let file = file.to_str().unwrap().to_owned();
+    (folder, file)
+}
+
+fn start(extra: &[&str]) -> (Child, tempfile::TempDir) {
+    let cache = tempfile::tempdir().unwrap();
+    let mut command = command(cache.path());
+    command.args(FLAGS).args(extra);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    (command.spawn().unwrap(), cache)
+}
+
+/// What the program prints for these lines, on standard output and error.
+fn said(lines: &str, extra: &[&str]) -> (String, String) {
+    let (mut child, _cache) = start(extra);
+    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{errors}");
+    (String::from_utf8(output.stdout).unwrap(), errors)
+}
+
+/// The text that `generate` gives for a prompt.
+fn generated(prompt: &str, tokens: &str) -> String {
+    let flags = ["generate", "--model", MODEL, "--dtype", "f32", "--json", "--prompt", prompt];
+    let line = stdout_of(&[&flags[..], &["--max-tokens", tokens]].concat());
+    let reply: serde_json::Value = serde_json::from_str(&line).unwrap();
+    reply["text"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_conversation_from_a_pipe_goes_on_from_what_is_kept() {
+    let (_folder, file) = template();
+    let lines =
+        "def __init__(self\n\nreturn\n/stats\n/reset\n/stats\ndef __init__(self\n/exit\nnever\n";
+    let (out, errors) = said(lines, &["--chat-template", &file, "--max-tokens", "12"]);
+    let first = generated("def __init__(self\n", "12");
+    let second = generated(&format!("def __init__(self\n{first}return\n"), "12");
+    assert!(out.starts_with(&format!("{first}\n{second}\nprompt ")), "{out}");
+    assert!(out.ends_with(&format!("nothing was said yet\n{first}\n")), "{out}");
+    assert!(!out.contains("never") && errors.contains("(cut;"), "{errors}");
+    let prompt = out.lines().find(|line| line.starts_with("prompt ")).unwrap();
+    let numbers: Vec<u64> = prompt.split(' ').filter_map(|word| word.parse().ok()).collect();
+    // All but the second line was computed before; the last id of a reply has no KV yet.
+    assert!(numbers[1] + 1 >= 12 + 3 && numbers[1] < numbers[0], "{prompt}");
+    assert!(out.contains("reply      12 tokens, ") && out.contains("context    "), "{out}");
+}
+
+#[test]
+fn what_has_no_chat_template_says_what_to_do() {
+    let error = error_of(&FLAGS);
+    assert!(
+        error.contains("examples/tiny-qwen3 has no chat template; name one by --chat-template"),
+        "{error}"
+    );
+    let error = error_of(&[&FLAGS[..], &["--chat-template", "missing.jinja"]].concat());
+    assert!(error.contains("missing.jinja: "), "{error}");
+    assert!(root().join(MODEL).join("tokenizer.json").exists());
+}
+
+#[test]
+fn commands_that_are_none_and_conversations_too_long_are_said() {
+    let (_folder, file) = template();
+    let (out, errors) = said("/nothing\n/help\n", &["--chat-template", &file]);
+    assert!(errors.contains("there is no command /nothing") && out.contains("/reset "), "{errors}");
+    let (mut child, _cache) = start(&["--chat-template", &file]);
+    let long = "return ".repeat(600) + "\n";
+    child.stdin.take().unwrap().write_all(long.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && errors.contains("but the context 512; /reset"), "{errors}");
+}
+
+/// Ctrl-C during a reply ends the reply alone; at rest it says how to leave.
+#[cfg(unix)]
+#[test]
+fn an_interrupt_stops_the_reply_and_not_the_program() {
+    use rustix::process::{Pid, Signal, kill_process};
+    let (_folder, file) = template();
+    let extra = ["--chat-template", &file, "--max-seq-len", "2048", "--generation-config", "none"];
+    let (mut child, _cache) = start(&extra);
+    let pid = Pid::from_raw(child.id().try_into().unwrap()).unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let mut output = child.stdout.take().unwrap();
+    let mut errors = BufReader::new(child.stderr.take().unwrap());
+    let mut stopped = false;
+    for _ in 0..5 {
+        input.write_all(b"import numpy as np\n").unwrap();
+        let mut first = [0; 1];
+        output.read_exact(&mut first).unwrap();
+        kill_process(pid, Signal::INT).unwrap();
+        let mut line = String::new();
+        errors.read_line(&mut line).unwrap();
+        // A reply may have come to its end before the signal.
+        stopped |= line.contains("(stopped)");
+        if stopped {
+            break;
+        }
+    }
+    assert!(stopped, "no reply was stopped");
+    input.write_all(b"/help\n/exit\n").unwrap();
+    drop(input);
+    let mut rest = String::new();
+    output.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("Ctrl-C stops a reply."), "{rest}");
+    assert!(child.wait().unwrap().success());
+}

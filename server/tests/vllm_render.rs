@@ -1,0 +1,166 @@
+//! Token ids of prompts against those of vLLM's front end, which `.ci/install-vllm-rs` brings.
+
+use piecewise::models::TextTokenizer;
+use piecewise_server::chat::{ChatPrompt, ChatTemplate};
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A render server that ends with the test.
+struct Renderer {
+    child: Child,
+    port: u16,
+}
+
+impl Drop for Renderer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Renderer {
+    fn start(program: &str, folder: &Path) -> Self {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let child = Command::new(program)
+            .arg("render")
+            .arg(folder)
+            .args(["--port", &port.to_string(), "--served-model-name", "tiny"])
+            .args(["--reasoning-parser", "none", "--tool-call-parser", "none"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let renderer = Self { child, port };
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(Instant::now() < deadline, "vllm-rs does not listen");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        renderer
+    }
+
+    fn post(&self, path: &str, body: &Value) -> Value {
+        let body = body.to_string();
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        let length = body.len();
+        let head = format!(
+            "POST {path} HTTP/1.0\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n\
+             Content-Length: {length}\r\n\r\n"
+        );
+        stream.write_all((head + &body).as_bytes()).unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        let (head, content) = reply.split_once("\r\n\r\n").unwrap();
+        assert!(head.split(' ').nth(1) == Some("200"), "{body}: {reply}");
+        serde_json::from_str(content).unwrap()
+    }
+}
+
+fn ids(value: &Value) -> Vec<u32> {
+    serde_json::from_value(value["token_ids"].clone()).unwrap()
+}
+
+/// Texts of code, prose and scripts, with whitespace and special tokens where they hurt.
+fn texts() -> Vec<String> {
+    let parts = [
+        "def __init__(self, x):",
+        "\n    return x",
+        "  ",
+        "\t",
+        "\r\n",
+        "é",
+        "e\u{301}",
+        "🦀",
+        "日本語",
+        "Привет",
+        "<|endoftext|>",
+        "<|im_start|>",
+        "</think>",
+        "12345",
+        "3.14",
+        "'s",
+        "don't",
+        "\u{a0}",
+        "\u{200b}",
+        "a",
+        " b",
+        "{\"k\": [1, 2]}",
+        "\\n",
+        "ﬁ",
+        "👩‍👩‍👧",
+        "\u{0}",
+        "<",
+        "&amp;",
+        "[INST]",
+        "...",
+    ];
+    let mut state = 0x2545_F491_4F6C_DD1D_u64;
+    let mut below = |bound: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % bound as u64) as usize
+    };
+    (0..200).map(|_| (0..=below(12)).map(|_| parts[below(parts.len())]).collect()).collect()
+}
+
+#[test]
+fn token_ids_equal_those_of_vllm_rs() {
+    let Ok(program) = std::env::var("PIECEWISE_VLLM_RS") else {
+        let is_required = std::env::var("PIECEWISE_REQUIRE_VLLM_RS").is_ok_and(|v| v == "1");
+        assert!(!is_required, "PIECEWISE_VLLM_RS names no program");
+        println!("skipped: PIECEWISE_VLLM_RS names no vllm-rs");
+        return;
+    };
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let model: PathBuf = own.join("../examples/tiny-qwen3");
+    let folder = tempfile::tempdir().unwrap();
+    for file in ["config.json", "generation_config.json", "tokenizer.json"] {
+        std::fs::copy(model.join(file), folder.path().join(file)).unwrap();
+    }
+    let tokenizer = TextTokenizer::load(folder.path(), 2048).unwrap();
+    for family in ["qwen3", "phi3_5", "glm4moe"] {
+        let fixture = own.join("tests/fixtures/chat").join(family).with_extension("json");
+        let fixture: Value =
+            serde_json::from_str(&std::fs::read_to_string(fixture).unwrap()).unwrap();
+        let source = fixture["template"].as_str().unwrap();
+        std::fs::write(folder.path().join("chat_template.jinja"), source).unwrap();
+        let config = json!({"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"});
+        std::fs::write(folder.path().join("tokenizer_config.json"), config.to_string()).unwrap();
+        let template = ChatTemplate::load(folder.path(), None).unwrap().unwrap();
+        let renderer = Renderer::start(&program, folder.path());
+        for (i, text) in texts().iter().enumerate() {
+            if family == "qwen3" {
+                let request = json!({"model": "tiny", "prompt": text});
+                let theirs = renderer.post("/v1/completions/render", &request);
+                assert_eq!(tokenizer.encode(text).unwrap(), ids(&theirs[0]), "{text:?}");
+            }
+            let mut messages = vec![json!({"role": "user", "content": text})];
+            if i % 3 == 0 {
+                messages
+                    .insert(0, json!({"role": "system", "content": format!("Be brief. {text}")}));
+            }
+            if i % 4 == 0 {
+                messages.push(json!({"role": "assistant", "content": text}));
+                let parts =
+                    json!([{"type": "text", "text": "And"}, {"type": "text", "text": text}]);
+                messages.push(json!({"role": "user", "content": parts}));
+            }
+            let request = json!({"model": "tiny", "messages": messages});
+            let theirs = renderer.post("/v1/chat/completions/render", &request);
+            let prompt =
+                ChatPrompt { messages, add_generation_prompt: true, ..ChatPrompt::default() };
+            let ours = template.render(&prompt).unwrap();
+            assert_eq!(
+                tokenizer.encode_more(&ours).unwrap(),
+                ids(&theirs),
+                "{family}, {request}: {ours:?} is not {:?}",
+                tokenizer.decode_with(&ids(&theirs), true).unwrap()
+            );
+        }
+    }
+}
