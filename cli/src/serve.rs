@@ -186,8 +186,8 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let thread =
         ThreadOptions { max_queue: args.max_queue, model_name, ..ThreadOptions::default() };
     let thread = EngineThread::start(engine, thread).context("no thread for the engine")?;
-    super::print_line("ready")?;
-    let outcome = server.serve(thread, model)?;
+    // Whoever closed standard output does not wait for this line.
+    let outcome = server.serve(thread, model, || drop(super::print_line("ready")))?;
     match outcome {
         Outcome::Drained => Ok(ExitCode::SUCCESS),
         Outcome::Ended => {

@@ -252,6 +252,53 @@ def full_queue():
         assert server.sum("vllm:kv_cache_usage_perc") == 0
 
 
+TEMPLATE = (
+    "{%- for message in messages -%}{{ message.content }}{%- endfor -%}"
+    "{%- if tools -%}{{ tools[0].function.name }}{%- endif -%}"
+    "{%- if suffix is defined -%}{{ suffix }}{%- endif -%}"
+)
+
+
+def chat():
+    """A template that adds nothing makes messages what completions get."""
+    with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
+        file.write(TEMPLATE)
+        file.flush()
+        with Server("--chat-template", file.name) as server:
+            client = client_of(server)
+            for prompt in PROMPTS[:2]:
+                half = len(prompt) // 2
+                parts = [prompt[:half], prompt[half:]]
+                messages = [{"role": "system", "content": parts[0]}, {"role": "user", "content": parts[1]}]
+                asked = dict(model="tiny-qwen3", messages=messages, max_completion_tokens=64, temperature=0, extra_body=IDS)
+                whole = client.chat.completions.create(**asked)
+                choice = whole.choices[0]
+                assert choice.token_ids == EXPECTED[prompt]
+                assert (choice.message.role, choice.finish_reason) == ("assistant", "length")
+                assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (len(whole.prompt_token_ids), 64)
+                text, ids, ends, usage = "", [], [], None
+                for event in client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}):
+                    usage = event.usage or usage
+                    for choice in event.choices:
+                        text += choice.delta.content or ""
+                        ids += getattr(choice, "token_ids", None) or []
+                        ends += [choice.finish_reason] if choice.finish_reason else []
+                assert (text, ids, ends) == (whole.choices[0].message.content, EXPECTED[prompt], ["length"])
+                assert usage.total_tokens == whole.usage.total_tokens
+            tool = {"type": "function", "function": {"name": prompt[:half], "parameters": {"type": "object"}}}
+            body = {"messages": [{"role": "user", "content": ""}], "max_tokens": 1, "temperature": 0, **IDS}
+            # Tools and variables reach the template.
+            with_tool = {**body, "tools": [tool], "chat_template_kwargs": {"suffix": prompt[half:]}}
+            status, _, answer = server.post("/v1/chat/completions", with_tool)
+            assert (status, answer["choices"][0]["token_ids"]) == (200, EXPECTED[prompt][:1]), answer
+            for field, value in [("messages", "x"), ("messages", [1]), ("tools", [{"type": "other"}]), ("top_logprobs", 2), ("functions", [1]), ("colour", 1)]:
+                status, _, answer = server.post("/v1/chat/completions", {**body, field: value})
+                assert status == 400 and answer["error"]["param"].startswith(field), (field, answer)
+    with Server() as server:
+        status, _, answer = server.post("/v1/chat/completions", body)
+        assert (status, answer["error"]["param"]) == (400, "messages"), "there is no template"
+
+
 def deadline():
     with Server() as server:
         body = {"prompt": "x", "max_tokens": 2000, "ignore_eos": True, "deadline_seconds": 0.2}
@@ -360,7 +407,7 @@ def main():
         timed(other_endpoints, server, client)
         timed(readme, server)
         timed(metrics_contract, server, client)
-    for test in [keys, full_queue, deadline, drain_and_end]:
+    for test in [chat, keys, full_queue, deadline, drain_and_end]:
         timed(test)
 
 

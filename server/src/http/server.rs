@@ -77,11 +77,17 @@ impl Server {
     }
 
     /// Serves with an engine until a signal comes (SIGTERM, SIGINT): then running requests get their
-    /// answers, and new ones are refused. A second signal ends it at once.
+    /// answers, and new ones are refused. A second signal ends it at once. `ready` is called once requests
+    /// are taken.
     ///
     /// # Errors
     /// When signals can't be listened for.
-    pub fn serve(self, engine: EngineThread, model: ServedModel) -> io::Result<Outcome> {
+    pub fn serve(
+        self,
+        engine: EngineThread,
+        model: ServedModel,
+        ready: impl FnOnce(),
+    ) -> io::Result<Outcome> {
         let Self { runtime, state, closing, .. } = self;
         let handle = engine.handle().clone();
         let served = Served::new(handle.clone(), model);
@@ -90,6 +96,7 @@ impl Server {
             let mut interrupt = signal(SignalKind::interrupt())?;
             // It is set once: `serve` takes the server.
             let _ = state.served.set(served);
+            ready();
             let mut died = tokio::time::interval(Duration::from_secs(1));
             loop {
                 tokio::select! {
