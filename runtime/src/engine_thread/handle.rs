@@ -1,7 +1,7 @@
 //! The way to the thread.
 
-use super::Sink;
 use super::shared::{Phase, Place, Shared};
+use super::update::Sink;
 use crate::engine::{Engine, EngineOptions, Request};
 use crate::metrics::Metrics;
 use std::sync::Arc;

@@ -33,12 +33,14 @@
 
 mod handle;
 mod shared;
+mod update;
 mod worker;
 
 pub use handle::{EngineHandle, SubmitError, Ticket};
 pub use shared::Phase;
+pub use update::{Failure, Sink, Update};
 
-use crate::engine::{Engine, EngineError, FinishReason, RequestId, TokenLogprobs, Usage};
+use crate::engine::Engine;
 use crate::metrics::Metrics;
 use shared::Shared;
 use std::sync::{Arc, mpsc};
@@ -61,53 +63,6 @@ impl Default for ThreadOptions {
         Self { max_queue: 1024, capture_when_idle: true, model_name: "model".to_owned() }
     }
 }
-
-/// What becomes of a request. Either [`Self::Finished`] or [`Self::Failed`] is the last; a sink that
-/// is dropped without one belongs to a request that was cancelled, or to a thread that has ended.
-#[derive(Clone, Debug)]
-pub enum Update {
-    /// The engine has it: what it asks for is in order.
-    Accepted {
-        /// Its number.
-        request: RequestId,
-    },
-    /// A token.
-    Token {
-        /// Its id.
-        id: u32,
-        /// How likely it was, where the request asks for it.
-        logprobs: Option<Box<TokenLogprobs>>,
-    },
-    /// The end.
-    Finished {
-        /// Why.
-        reason: FinishReason,
-        /// What went wrong, where the reason is that something did.
-        message: Option<Box<str>>,
-        /// What it took.
-        usage: Usage,
-    },
-    /// An end without an answer.
-    Failed(Failure),
-}
-
-/// Why a request ended without an answer.
-#[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Failure {
-    /// What it asks for is not possible.
-    #[error(transparent)]
-    Refused(Arc<EngineError>),
-    /// The engine failed, for this request or as a whole.
-    #[error("the engine failed: {0}; the request can be tried again")]
-    Engine(Arc<EngineError>),
-    /// The thread ended first.
-    #[error("the engine was stopped before the request ended")]
-    Stopped,
-}
-
-/// Takes what becomes of a request, on the engine's thread: it must not wait for anything.
-pub type Sink = Box<dyn FnMut(Update) + Send>;
 
 /// The thread of an engine. Dropped, it stops: requests that are there end with
 /// [`Failure::Stopped`].
@@ -133,7 +88,8 @@ impl EngineThread {
             engine: *engine.options(),
             metrics: metrics.clone(),
         };
-        let worker = Worker::new(engine, options, received, shared, &metrics);
+        let requests = metrics.requests(&options.model_name).clone();
+        let worker = Worker::new(engine, options.capture_when_idle, received, shared, requests);
         let thread = std::thread::Builder::new().name("engine".to_owned());
         let thread = thread.spawn(move || worker.run())?;
         Ok(Self { handle, thread: Some(thread) })

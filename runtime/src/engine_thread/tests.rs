@@ -1,6 +1,6 @@
 use super::*;
 use crate::batch::Sampling;
-use crate::engine::{BatchingEngine, EngineOptions, Request};
+use crate::engine::{BatchingEngine, EngineOptions, FinishReason, Request};
 use crate::model::{CaptureWhen, OnCaptureFailure};
 use crate::testing::{Faults, Setup, next_id};
 use std::sync::atomic::Ordering;

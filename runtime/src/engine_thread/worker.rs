@@ -2,9 +2,9 @@
 
 use super::handle::{Command, Submission};
 use super::shared::{Phase, Place, Shared};
-use super::{Failure, Sink, ThreadOptions, Update};
+use super::update::{Failure, Sink, Update};
 use crate::engine::{Engine, EngineError, FinishReason, RequestEvent, RequestId};
-use crate::metrics::{Metrics, RequestMetrics, RequestTimes};
+use crate::metrics::{RequestMetrics, RequestTimes};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -32,20 +32,20 @@ pub(super) struct Worker {
 impl Worker {
     pub(super) fn new(
         engine: Box<dyn Engine>,
-        options: ThreadOptions,
+        capture_when_idle: bool,
         commands: Receiver<Command>,
         shared: Arc<Shared>,
-        metrics: &Metrics,
+        metrics: RequestMetrics,
     ) -> Self {
         Self {
             engine: Some(engine),
-            capture_when_idle: options.capture_when_idle,
+            capture_when_idle,
             commands,
             shared,
             entries: BTreeMap::new(),
             requests: BTreeMap::new(),
             events: Vec::new(),
-            metrics: metrics.requests(&options.model_name).clone(),
+            metrics,
         }
     }
 
