@@ -63,6 +63,15 @@ pub trait TokenConstraint: std::fmt::Debug + Send {
     /// # Errors
     /// Why the id may not come; the request ends.
     fn accept(&mut self, id: u32) -> Result<bool, String>;
+
+    /// The same constraint where it is now, for another request that goes on from there.
+    fn duplicate(&self) -> Box<dyn TokenConstraint>;
+}
+
+impl Clone for Box<dyn TokenConstraint> {
+    fn clone(&self) -> Self {
+        (**self).duplicate()
+    }
 }
 
 /// How likely a token was: logarithms of probabilities, by the logits as the model gives them, before
@@ -78,7 +87,7 @@ pub struct TokenLogprobs {
 }
 
 /// What is asked for.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Request {
     /// The ids to go on from; at least one.
     pub prompt: Vec<u32>,

@@ -132,6 +132,7 @@ fn shortened(error: &str) -> String {
     }
 }
 
+#[derive(Clone)]
 struct GrammarConstraint {
     matcher: Matcher,
 }
@@ -145,6 +146,10 @@ impl std::fmt::Debug for GrammarConstraint {
 }
 
 impl TokenConstraint for GrammarConstraint {
+    fn duplicate(&self) -> Box<dyn TokenConstraint> {
+        Box::new(self.clone())
+    }
+
     fn allowed(&mut self, mask: &mut [u32]) -> Result<(), String> {
         let set = self.matcher.compute_mask_or_eos().map_err(|e| shortened(&e.to_string()))?;
         for (word, allowed) in mask.iter_mut().zip(set.as_slice()) {
