@@ -125,12 +125,12 @@ async def slow_ones(server):
             writer.write(start)
             senders.append((reader, writer))
     readers = []
-    for _ in range(4):
+    for _ in range(3):
         sock = socket.socket()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.setblocking(False)
         await asyncio.get_running_loop().sock_connect(sock, server.address)
-        body = {"prompt": "x", "max_tokens": 1500, "n": 8, "stream": True, "ignore_eos": True, "return_token_ids": True}
+        body = {"prompt": "x", "max_tokens": 400, "n": 8, "stream": True, "ignore_eos": True, "return_token_ids": True}
         await asyncio.get_running_loop().sock_sendall(sock, http(json.dumps(body).encode()))
         readers.append(sock)
     for reader, writer in senders:
@@ -172,7 +172,7 @@ def descriptors(server):
 
 
 def main():
-    with Server("--client-timeout", "3", "--max-seq-len", "2048", "--max-num-seqs", "16") as server:
+    with Server("--client-timeout", "3", "--max-seq-len", "2048", "--max-num-seqs", "64") as server:
         started = time.time()
         before = descriptors(server)
         seen, level, readers, others = asyncio.run(everything(server))
