@@ -20,5 +20,6 @@ mod once;
 mod output;
 mod plan;
 mod report;
+mod serve;
 mod support;
 mod tiny_model;
