@@ -32,6 +32,7 @@ fn graph_of(config: &DecoderConfig, kv_rows: u64) -> Graph {
         max_length: 64,
         kv_rows,
         embedding_rows: 0,
+        sampling_controls: false,
     };
     decoder(config, &limits, |_| None).unwrap()
 }

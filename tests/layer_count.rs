@@ -39,6 +39,7 @@ fn limits(activations: DType, max_tokens: u64) -> DecoderLimits {
         max_length: 64,
         kv_rows: 64 * SEQUENCES,
         embedding_rows: 0,
+        sampling_controls: false,
     }
 }
 

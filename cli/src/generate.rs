@@ -12,7 +12,9 @@ use piecewise_backend::tuning::TuningReport;
 use piecewise_planner::{IterationLogWriter, IterationRecord};
 use piecewise_runtime::StepTraceWriter;
 use piecewise_runtime::batch::Sampling;
-use piecewise_runtime::engine::{Engine, FinishReason, Request, RequestEvent, RequestId, Usage};
+use piecewise_runtime::engine::{
+    Engine, FinishReason, Request, RequestEvent, RequestId, TokenLogprobs, Usage,
+};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -59,6 +61,25 @@ pub(crate) struct GenerateArgs {
     /// Sample among the likeliest tokens that make up this share; 1 is off.
     #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
     top_p: f32,
+    /// Sample among tokens at least this many times as likely as the likeliest; 0 is off.
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true, value_name = "SHARE")]
+    min_p: f32,
+    /// Taken from the logit of every token that was generated; 0 is off.
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true, value_name = "X")]
+    presence_penalty: f32,
+    /// Taken from the logit of a token for each time that it was generated; 0 is off.
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true, value_name = "X")]
+    frequency_penalty: f32,
+    /// Positive logits of tokens of the prompt and of generated ones are divided by it, others
+    /// multiplied; 1 is off.
+    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true, value_name = "X")]
+    repetition_penalty: f32,
+    /// Add to the logit of an id; repeat it for several.
+    #[arg(long, value_name = "ID=BIAS", value_parser = bias)]
+    logit_bias: Vec<(u32, f32)>,
+    /// With --json: the log-probability of each token, and of the N likeliest beside it, at most 20.
+    #[arg(long, value_name = "N", requires = "json")]
+    logprobs: Option<u32>,
     /// The seed of the first prompt; each further prompt has the next one.
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -82,11 +103,46 @@ pub(crate) struct GenerateArgs {
     dumps: DumpArgs,
 }
 
+/// An id and what is added to its logit.
+fn bias(text: &str) -> Result<(u32, f32), String> {
+    let parts = text.split_once('=').and_then(|(id, bias)| Some((id, bias.parse().ok()?)));
+    let found = parts.and_then(|(id, bias)| Some((id.parse().ok()?, bias)));
+    found.ok_or_else(|| "it must be an id and a number, such as 17=-2.5".to_owned())
+}
+
+impl GenerateArgs {
+    fn sampling(&self, seed: u64) -> Sampling {
+        Sampling {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            repetition_penalty: self.repetition_penalty,
+            seed,
+        }
+    }
+
+    /// Whether the graph must do what it does not do unless somebody asks for it.
+    fn needs_controls(&self) -> bool {
+        let plain = Sampling {
+            min_p: 0.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            repetition_penalty: 1.0,
+            ..self.sampling(0)
+        };
+        self.sampling(0) != plain || !self.logit_bias.is_empty() || self.logprobs.is_some()
+    }
+}
+
 /// A prompt on its way.
 struct Reply<'t> {
     prompt: String,
     prompt_ids: Vec<u32>,
     ids: Vec<u32>,
+    logprobs: Vec<TokenLogprobs>,
     text: String,
     stream: TextStream<&'t TextTokenizer>,
     finish: Option<FinishReason>,
@@ -95,7 +151,10 @@ struct Reply<'t> {
 
 pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
     let prompts = args.prompt.len() as u64;
-    let assembly = args.model.assembly()?.sequences(prompts);
+    let mut assembly = args.model.assembly()?.sequences(prompts);
+    if args.needs_controls() {
+        assembly = assembly.set("sampling_controls", true);
+    }
     let settings = assembly.settings()?;
     if args.model.bounds.compile.print_config {
         return print_settings(&settings, args.json);
@@ -149,13 +208,9 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
             let request = Request {
                 stop_ids: stop_ids.clone(),
                 ignore_eos: args.ignore_eos,
-                sampling: Sampling {
-                    temperature: args.temperature,
-                    top_k: args.top_k,
-                    top_p: args.top_p,
-                    seed: args.seed.wrapping_add(i as u64),
-                    ..Sampling::default()
-                },
+                sampling: args.sampling(args.seed.wrapping_add(i as u64)),
+                logit_bias: args.logit_bias.clone(),
+                logprobs: args.logprobs,
                 keep: turn < args.then.len(),
                 ..Request::new(prompt_ids, args.max_tokens)
             };
@@ -174,6 +229,7 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
                 stream: tokenizer.stream_after(engine.ids(id).unwrap_or(&prompt_ids))?,
                 prompt_ids,
                 ids: Vec::new(),
+                logprobs: Vec::new(),
                 text: String::new(),
                 finish: None,
                 usage: Usage::default(),
@@ -277,8 +333,9 @@ fn serve(
                 continue;
             };
             match event {
-                RequestEvent::Token { id, .. } => {
+                RequestEvent::Token { id, logprobs, .. } => {
                     reply.ids.push(id);
+                    reply.logprobs.extend(logprobs.map(|logprobs| *logprobs));
                     if !args.ignore_eos && stop_ids.contains(&id) {
                         continue;
                     }
@@ -299,11 +356,11 @@ fn serve(
 }
 
 fn finish(args: &GenerateArgs, reply: Reply<'_>) -> anyhow::Result<()> {
-    let Reply { prompt, prompt_ids, ids, mut text, mut stream, finish, usage } = reply;
+    let Reply { prompt, prompt_ids, ids, logprobs, mut text, mut stream, finish, usage } = reply;
     let rest = stream.finish()?;
     text.push_str(&rest);
     if args.json {
-        let object = serde_json::json!({
+        let mut object = serde_json::json!({
             "prompt": prompt,
             "prompt_ids": prompt_ids,
             "ids": ids,
@@ -311,6 +368,9 @@ fn finish(args: &GenerateArgs, reply: Reply<'_>) -> anyhow::Result<()> {
             "finish_reason": finish,
             "usage": usage,
         });
+        if args.logprobs.is_some() {
+            object["logprobs"] = serde_json::json!(logprobs);
+        }
         return super::print_line(&object.to_string());
     }
     if args.prompt.len() == 1 {

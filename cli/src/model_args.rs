@@ -139,6 +139,9 @@ pub(crate) struct CompileArgs {
     /// Compute every prompt whole: none begins with keys and values that others computed.
     #[arg(long)]
     pub no_prefix_cache: bool,
+    /// Let requests ask for min_p, penalties, biases of logits, masks of ids and log-probabilities.
+    #[arg(long)]
+    pub sampling_controls: bool,
     /// Log a line about the steps every so many seconds: hit rate, padding, what runs and waits.
     #[arg(long, value_name = "SECONDS")]
     pub stats_interval: Option<NonZeroU64>,
@@ -192,6 +195,8 @@ impl CompileArgs {
         let layers = put(layers, "tune", "--tune", self.tune)?;
         let shares = self.no_prefix_cache.then_some(false);
         let layers = put(layers, "prefix_cache", "--no-prefix-cache", shares)?;
+        let controls = self.sampling_controls.then_some(true);
+        let layers = put(layers, "sampling_controls", "--sampling-controls", controls)?;
         let interval = self.stats_interval;
         let layers = put(layers, "stats_interval_seconds", "--stats-interval", interval)?;
         let layers = put(layers, "batch_invariant", "--batch-invariant", self.batch_invariant)?;

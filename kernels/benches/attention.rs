@@ -87,7 +87,7 @@ fn attention(sequences: usize, queries: usize, length: usize, threads: usize, ro
 fn sampling(name: &str, temperature: f32, top_k: i32, top_p: f32, rounds: usize) {
     let logits: Vec<f32> =
         (0..VOCABULARY).map(|i| ((i * 7919) % 10_007) as f32 / 10_007.0 * 20.0).collect();
-    let mut scratch = scratch(sample_scratch_bytes(VOCABULARY, 1));
+    let mut scratch = scratch(sample_scratch_bytes(VOCABULARY, false, 1));
     let seconds = best(rounds, || {
         let args = SampleArgs {
             logits: &logits,
@@ -97,6 +97,7 @@ fn sampling(name: &str, temperature: f32, top_k: i32, top_p: f32, rounds: usize)
             top_p: &[top_p],
             seed: &[1],
             position: &[1],
+            controls: None,
             out: &mut [0],
             scratch: aligned(&mut scratch),
         };

@@ -3,7 +3,9 @@
 use crate::attention::{CpuPagedAttention, CudaPagedAttention, PagedAttention};
 use crate::inputs;
 use crate::op::OpRegistry;
-use crate::sampling::{CpuSample, CudaSample, Sample};
+use crate::sampling::{
+    ControlledSample, CpuControlledSample, CpuSample, CudaControlledSample, CudaSample, Sample,
+};
 use crate::segments::{
     CpuSegmentAttention, CpuSegmentMean, CudaSegmentAttention, CudaSegmentMean, SegmentAttention,
     SegmentMean,
@@ -17,6 +19,10 @@ impl OpRegistry {
         registry.declare_inputs(inputs::DECLARED_BY, inputs::engine_inputs());
         registry.declare_inputs(PagedAttention::NAME, PagedAttention::inputs());
         registry.declare_inputs(Sample::NAME, Sample::inputs());
+        registry.declare_inputs(ControlledSample::NAME, ControlledSample::inputs());
+        registry.define(Arc::new(ControlledSample));
+        registry.implement_cpu(Arc::new(CpuControlledSample));
+        registry.implement_cuda(Arc::new(CudaControlledSample));
         registry.define(Arc::new(PagedAttention)).define(Arc::new(Sample));
         registry.define(Arc::new(SegmentAttention)).define(Arc::new(SegmentMean));
         registry.implement_cpu(Arc::new(CpuPagedAttention)).implement_cpu(Arc::new(CpuSample));

@@ -60,6 +60,11 @@ pub const SAMPLE_TOP_P: &str = "sample.top_p";
 pub const SAMPLE_SEED: &str = "sample.seed";
 /// Input `i32 [R]`: the position of the token that is sampled.
 pub const SAMPLE_POSITION: &str = "sample.position";
+/// Input `i32 [R, 4]`: what each row asks of sampling besides its parameters; 0 is nothing.
+pub const SAMPLE_CONTROLS: &str = "sample.controls";
+/// Input `f32 [R, 4]`: the least share of the likeliest token's probability, and the penalties for
+/// presence, frequency and repetition.
+pub const SAMPLE_PENALTIES: &str = "sample.penalties";
 
 /// States `[P, heads, dim]`: keys and values, a row a token.
 pub const KV_CACHE: &str = "kv.cache";
@@ -71,3 +76,8 @@ pub const SEQUENCE_STATE: &str = "sequence.state";
 pub const EMBEDDINGS: &str = "embeddings";
 /// State `i32 [Q]`: the ids sampled last, by entry.
 pub const SAMPLED: &str = "sampled";
+/// State `i32 [Q, words]`: masks of ids that may come; which row is whose, a step says.
+pub const SAMPLE_MASKS: &str = "sample.masks";
+/// State `i32 [Q, words]`: by entry, how often each id was generated, which are of the prompt, and
+/// biases.
+pub const SAMPLE_TOKENS: &str = "sample.tokens";

@@ -122,7 +122,7 @@ impl Buffers {
     fn sample(&mut self, isa: Isa) {
         let start = self.scratch();
         let vocabulary = self.wide.len() / 3;
-        assert!(sample_scratch_bytes(vocabulary, 3) + start <= self.scratch.len());
+        assert!(sample_scratch_bytes(vocabulary, false, 3) + start <= self.scratch.len());
         let args = SampleArgs {
             logits: &self.wide,
             vocabulary,
@@ -131,6 +131,7 @@ impl Buffers {
             top_p: &[1.0, 1.0, 0.9],
             seed: &[1, 2, 3],
             position: &[0, 1, 2],
+            controls: None,
             out: &mut [0; 3],
             scratch: &mut self.scratch[start..],
         };

@@ -16,11 +16,14 @@ use piecewise_ir::region::{ParamMode, Region};
 use piecewise_ir::testing::RandomGraph;
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::cpu::Isa;
-use piecewise_kernels::cpu::sampling::{SampleArgs, sample, sample_scratch_bytes};
+use piecewise_kernels::cpu::sampling::{ControlArgs, SampleArgs, sample, sample_scratch_bytes};
 use piecewise_kernels::cuda::{
-    MatMulSpec, OperandRole, node_kernel, region_kernel, sample_kernels,
+    MatMulSpec, OperandRole, controlled_sample_kernels, node_kernel, region_kernel, sample_kernels,
 };
 use piecewise_kernels::lower::{ArgKind, RowArg, RowCall, lower_node, lower_region, run_rows};
+use piecewise_kernels::sampling::{
+    DETAIL_WORDS, SampleControls, fill_token_row, mask_words, token_words,
+};
 
 /// Random programs that are run.
 const PROGRAMS: u64 = 6;
@@ -291,10 +294,18 @@ fn products_of_two_to_eight_rows_have_the_same_bits() {
 }
 #[test]
 fn samples_are_those_of_the_cpu() {
+    samples_alike("sample", 40, 3000, false);
+}
+/// Biases, penalties, masks, min_p and log-probabilities, all of them, some and none; the states are
+/// those of the CPU afterwards too.
+#[test]
+fn controlled_samples_are_those_of_the_cpu() {
+    samples_alike("controlled_sample", 24, 1501, true);
+}
+fn samples_alike(name: &str, rows: usize, v: usize, controlled: bool) {
     if !available() {
         return;
     }
-    let (rows, v) = (40usize, 3000usize);
     let mut r = Rng(11);
     let mut logits: Vec<f32> = (0..rows * v)
         .map(|_| {
@@ -313,13 +324,45 @@ fn samples_are_those_of_the_cpu() {
     logits[4 * v + 77] = f32::INFINITY;
     let temperature: Vec<f32> =
         (0..rows).map(|i| [0.0, 1.0, 0.7, 0.3, f32::NAN, 2.5][i % 6]).collect();
-    let top_k: Vec<i32> = (0..rows).map(|i| [0, 1, 5, 40, 5000, -3, 2999][i % 7]).collect();
+    let top_k: Vec<i32> = (0..rows).map(|i| [0, 1, 5, 40, 5000, -3, v as i32 - 1][i % 7]).collect();
     let top_p: Vec<f32> =
         (0..rows).map(|i| [1.0, 0.9, 0.5, 0.0, 0.999, f32::NAN, -1.0, 0.1][i % 8]).collect();
     let seed: Vec<i64> = (0..rows).map(|i| i as i64 * 0x1234567890 - 5).collect();
     let position: Vec<i32> = (0..rows as i32).collect();
     let mut out = vec![-7i32; rows];
-    let mut scratch = vec![0u64; sample_scratch_bytes(v, 1) / 8 + 64];
+    let [of_mask, of_tokens] = [mask_words, token_words].map(|words| words(v as u64) as usize);
+    let masks: Vec<i32> = (0..rows * of_mask).map(|_| (r.next() & r.next()) as i32).collect();
+    let mut tokens = vec![0; rows * of_tokens];
+    let (mut controls, mut penalties) = (Vec::new(), Vec::new());
+    for i in 0..rows {
+        let ids =
+            |r: &mut Rng| (0..200).map(|_| (r.next() as usize % v) as u32).collect::<Vec<_>>();
+        let mut biased = ids(&mut r);
+        biased.sort_unstable();
+        biased.dedup();
+        let biases: Vec<_> = biased.iter().map(|&id| (id, r.f() * 5.0)).collect();
+        let (prompt, generated) = (ids(&mut r), [ids(&mut r), vec![7; 20_000]].concat());
+        let entry = rows - 1 - i;
+        let state = &mut tokens[entry * of_tokens..][..of_tokens];
+        fill_token_row(state, v as u64, &prompt, &generated, &biases);
+        let asked = SampleControls {
+            mask: (i % 3 == 1).then_some(i as u32),
+            tokens: (i % 5 > 1).then_some(entry as u32),
+            counts: i % 5 > 2,
+            logprobs: [None, Some(0), Some(1), Some(20)][i / 2 % 4],
+        };
+        controls.extend(asked.words());
+        let p = |list: [f32; 3]| list[i / 4 % 3];
+        penalties.extend([
+            p([0.0, 0.05, f32::NAN]),
+            p([0.5, 0.0, -1.0]),
+            p([0.1, -0.2, 0.0]),
+            p([1.0, 1.3, 0.7]),
+        ]);
+    }
+    let before = tokens.clone();
+    let mut details = vec![0i32; rows * DETAIL_WORDS];
+    let mut scratch = vec![0u64; sample_scratch_bytes(v, true, 1) / 8 + 64];
     let s = bytemuck::cast_slice_mut::<u64, u8>(&mut scratch);
     let off = s.as_ptr().align_offset(64);
     sample(
@@ -332,6 +375,13 @@ fn samples_are_those_of_the_cpu() {
             top_p: &top_p,
             seed: &seed,
             position: &position,
+            controls: controlled.then_some(ControlArgs {
+                controls: &controls,
+                penalties: &penalties,
+                masks: &masks,
+                tokens: &mut tokens,
+                details: &mut details,
+            }),
             out: &mut out,
             scratch: &mut s[off..],
         },
@@ -339,25 +389,35 @@ fn samples_are_those_of_the_cpu() {
     .unwrap();
     let d = Dim::from(Symbol::new(0));
     let p = |t| TensorType::new(t, [d.clone()]);
-    let k = sample_kernels(&[
-        TensorType::new(F32, [d.clone(), (v as u64).into()]),
-        p(F32),
-        p(I32),
-        p(F32),
-        p(I64),
-        p(I32),
-    ])
-    .unwrap();
+    let wide = |t, words: usize| TensorType::new(t, [d.clone(), (words as u64).into()]);
+    let mut types = vec![wide(F32, v), p(F32), p(I32), p(F32), p(I64), p(I32)];
+    if controlled {
+        types.extend([wide(I32, 4), wide(F32, 4), wide(I32, of_mask), wide(I32, of_tokens)]);
+    }
+    let k = match controlled {
+        true => controlled_sample_kernels(&types).unwrap(),
+        false => sample_kernels(&types).unwrap(),
+    };
     let b = |x: &[u8]| x.to_vec();
-    let args = vec![
+    let mut args = vec![
         b(bytemuck::cast_slice(&logits)),
         b(bytemuck::cast_slice(&temperature)),
         b(bytemuck::cast_slice(&top_k)),
         b(bytemuck::cast_slice(&top_p)),
         b(bytemuck::cast_slice(&seed)),
         b(bytemuck::cast_slice(&position)),
-        vec![0xff; rows * 4],
     ];
+    if controlled {
+        args.push(b(bytemuck::cast_slice(&controls)));
+        args.push(b(bytemuck::cast_slice(&penalties)));
+        args.push(b(bytemuck::cast_slice(&masks)));
+        args.push(b(bytemuck::cast_slice(&before)));
+    }
+    let at = args.len();
+    args.push(vec![0xff; rows * 4]);
+    if controlled {
+        args.push(vec![0xff; rows * DETAIL_WORDS * 4]);
+    }
     let case = Case {
         launches: k.launches,
         args,
@@ -365,8 +425,13 @@ fn samples_are_those_of_the_cpu() {
         counts: vec![rows as i32],
         scratch: k.scratch.eval(&[rows as u64]),
     };
-    let got = emulate("sample", &case);
-    let got: Vec<i32> =
-        got[6].chunks(4).map(|c| i32::from_ne_bytes(c.try_into().unwrap())).collect();
-    assert_eq!(got, out);
+    let got = emulate(name, &case);
+    let words = |bytes: &[u8]| -> Vec<i32> {
+        bytes.chunks(4).map(|c| i32::from_ne_bytes(c.try_into().unwrap())).collect()
+    };
+    assert_eq!(words(&got[at]), out);
+    if controlled {
+        assert_eq!(words(&got[at + 1]), details);
+        assert!(words(&got[at - 1]) == tokens, "the counts are others");
+    }
 }

@@ -9,7 +9,7 @@ use piecewise_ir::types::TensorType;
 use piecewise_kernels::attention::PagedAttention;
 use piecewise_kernels::cuda::{
     LaunchRecipe, MatMulSpec, OpKernels, OperandRole, PRELUDE, Param, STREAM_ROWS, TENSOR_ROWS,
-    sample_kernels,
+    controlled_sample_kernels, sample_kernels,
 };
 use piecewise_kernels::lower::LowerError;
 use piecewise_kernels::op::cuda::{CudaOpCall, CudaTarget};
@@ -83,11 +83,12 @@ fn hopper_kernels() -> Vec<LaunchRecipe> {
     all
 }
 
-fn sampling() -> OpKernels {
+fn sampling() -> [OpKernels; 2] {
     let parameter = |dtype| TensorType::new(dtype, [rows()]);
     let logits = TensorType::new(F32, [rows(), 151_936u64.into()]);
     let parameters = [F32, I32, F32, I64, I32].map(parameter);
-    sample_kernels(&[vec![logits], parameters.to_vec()].concat()).unwrap()
+    let operands = [vec![logits], parameters.to_vec()].concat();
+    [sample_kernels(&operands).unwrap(), controlled_sample_kernels(&operands).unwrap()]
 }
 
 fn all_kernels() -> Vec<LaunchRecipe> {
@@ -129,7 +130,7 @@ fn all_kernels() -> Vec<LaunchRecipe> {
             }
         }
     }
-    all.extend(sampling().launches);
+    all.extend(sampling().into_iter().flat_map(|kernels| kernels.launches));
     all
 }
 
@@ -403,7 +404,9 @@ fn attention_says_what_it_has_no_kernel_for() {
 
 #[test]
 fn sources_of_ops() {
-    insta::assert_snapshot!("sampling", sampling().launches[0].source);
+    let [plain, controlled] = sampling();
+    insta::assert_snapshot!("sampling", plain.launches[0].source);
+    insta::assert_snapshot!("controlled_sampling", controlled.launches[0].source);
     let spec = linear([BF16; 3], 4096, 6144);
     insta::assert_snapshot!("stream", spec.stream_kernel(1).unwrap().source);
     insta::assert_snapshot!("tensor", spec.tensor_kernel(8, 227 << 10).unwrap().source);

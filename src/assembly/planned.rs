@@ -135,6 +135,7 @@ fn limits(config: &RuntimeConfig, kv_rows: u64, embedding_rows: Option<u64>) -> 
         max_length: config.max_seq_len,
         kv_rows,
         embedding_rows: embedding_rows.unwrap_or(config.max_seq_len),
+        sampling_controls: config.sampling_controls,
     }
 }
 

@@ -28,6 +28,8 @@ pub struct DecoderLimits {
     pub kv_rows: u64,
     /// Rows that may stand for tokens at once, of a model that reads images.
     pub embedding_rows: u64,
+    /// Whether requests may ask for penalties, biases, masks, `min_p` and log-probabilities.
+    pub sampling_controls: bool,
 }
 
 impl DecoderLimits {
@@ -37,7 +39,8 @@ impl DecoderLimits {
     }
 }
 
-/// The graph of a decoder: from the inputs of a step to `(logits f32 [R, V], sampled i32 [R])`.
+/// The graph of a decoder: from the inputs of a step to `(logits f32 [R, V], sampled i32 [R])`, and
+/// with sampling controls what [`StepInputs::sample_controlled`] tells.
 /// `dtype_of` knows what the checkpoint stores a tensor as; unknown tensors are of the
 /// configuration's dtype.
 ///
@@ -91,6 +94,10 @@ pub fn decoder(
         false => b.weight("lm_head.weight", [vocab, hidden]),
     };
     let logits = x.matmul_transposed(head, DType::F32);
+    if limits.sampling_controls {
+        let [sampled, details] = step.sample_controlled(&b, logits);
+        return b.finish([logits, sampled, details]);
+    }
     let sampled = step.sample(logits);
     b.finish([logits, sampled])
 }

@@ -5,7 +5,7 @@ use piecewise_ir::custom::Attrs;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Symbol;
 use piecewise_kernels::attention::PagedAttention;
-use piecewise_kernels::sampling::Sample;
+use piecewise_kernels::sampling::{ControlledSample, Sample};
 use piecewise_kernels::segments::{SegmentAttention, SegmentMean};
 use piecewise_runtime::roles;
 
@@ -65,6 +65,19 @@ pub struct SampleParameters<'b> {
     pub position: Tensor<'b>,
 }
 
+/// What rows ask of sampling besides, and what that goes by.
+#[derive(Clone, Copy, Debug)]
+pub struct SampleControlInputs<'b> {
+    /// `i32 [R, 4]`: 0 asks for nothing.
+    pub controls: Tensor<'b>,
+    /// `f32 [R, 4]`: `min_p`, and the penalties for presence, frequency and repetition.
+    pub penalties: Tensor<'b>,
+    /// A state `i32 [Q, mask_words(V)]`.
+    pub masks: Tensor<'b>,
+    /// A state `i32 [Q, token_words(V)]`.
+    pub tokens: Tensor<'b>,
+}
+
 /// Runs of packed rows: `i32 [S]` each, rows one after the other from row 0. A length of 0 is a
 /// segment of no rows.
 #[derive(Clone, Copy, Debug)]
@@ -105,6 +118,14 @@ pub trait KernelOps<'b> {
     /// A token id for each row of `self f32 [R, V]`: `i32 [R]`.
     fn sample(self, parameters: &SampleParameters<'b>) -> Tensor<'b>;
 
+    /// The same with what rows ask for besides, and `i32 [R, DETAIL_WORDS]`, from which
+    /// [`Details`](piecewise_kernels::sampling::Details) makes log-probabilities.
+    fn sample_controlled(
+        self,
+        parameters: &SampleParameters<'b>,
+        controls: &SampleControlInputs<'b>,
+    ) -> [Tensor<'b>; 2];
+
     /// Attention of `self [T, heads, dim]` over `keys` and `values` `[K, kv_heads, dim]`: the rows
     /// of each segment of `queries` over those of the same segment of `keys`: `[T, heads * dim]`.
     /// With `window`, a row sees only rows at most so far from it.
@@ -141,6 +162,23 @@ impl<'b> KernelOps<'b> for Tensor<'b> {
         let SampleParameters { temperature, top_k, top_p, seed, position } = *parameters;
         let operands = [self, temperature, top_k, top_p, seed, position];
         self.builder().custom_one(&Sample, &operands, Attrs::new())
+    }
+
+    #[track_caller]
+    fn sample_controlled(
+        self,
+        parameters: &SampleParameters<'b>,
+        inputs: &SampleControlInputs<'b>,
+    ) -> [Tensor<'b>; 2] {
+        let SampleParameters { temperature, top_k, top_p, seed, position } = *parameters;
+        let SampleControlInputs { controls, penalties, masks, tokens } = *inputs;
+        let parameters = [temperature, top_k, top_p, seed, position];
+        let operands = [&[self], &parameters[..], &[controls, penalties, masks, tokens]].concat();
+        match *self.builder().custom(&ControlledSample, &operands, Attrs::new()) {
+            [sampled, details] => [sampled, details],
+            // What does not fit is said when the graph is finished.
+            _ => [self; 2],
+        }
     }
 
     #[track_caller]

@@ -1,6 +1,6 @@
 //! What a decoder needs of each step, declared in one call.
 
-use super::op_builders::{AttentionMeta, KernelOps, SampleParameters};
+use super::op_builders::{AttentionMeta, KernelOps, SampleControlInputs, SampleParameters};
 use piecewise_ir::builder::{Builder, Tensor};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
@@ -8,7 +8,7 @@ use piecewise_ir::entity::Symbol;
 use piecewise_ir::types::Shape;
 use piecewise_kernels::attention::{PAGE_ROWS, PagedAttention};
 use piecewise_kernels::inputs::{Extent, StepInput, engine_inputs};
-use piecewise_kernels::sampling::Sample;
+use piecewise_kernels::sampling::{ControlledSample, Sample, mask_words, token_words};
 use piecewise_runtime::roles;
 
 /// How large the steps and sequences of a decoder may be.
@@ -75,6 +75,7 @@ pub struct StepInputs<'b> {
     pub logit_rows: Tensor<'b>,
     pages: u64,
     slot_rows: Option<Symbol>,
+    entries: Symbol,
     sample_slots: Tensor<'b>,
     parameters: SampleParameters<'b>,
     sampled: Tensor<'b>,
@@ -133,6 +134,7 @@ impl<'b> StepInputs<'b> {
             logit_rows,
             pages,
             slot_rows,
+            entries,
             sample_slots,
             parameters,
             sampled,
@@ -153,6 +155,28 @@ impl<'b> StepInputs<'b> {
         let sampled = logits.sample(&self.parameters);
         self.sampled.scatter(self.sample_slots, sampled);
         sampled
+    }
+
+    /// The same with all that requests may ask of sampling, and what
+    /// [`Details`](piecewise_kernels::sampling::Details) makes log-probabilities from: both are to be
+    /// outputs of the graph.
+    #[track_caller]
+    pub fn sample_controlled(&self, b: &'b Builder, logits: Tensor<'b>) -> [Tensor<'b>; 2] {
+        let [controls, penalties] = ControlledSample::inputs();
+        let vocabulary = logits.shape().last().and_then(Dim::as_constant).unwrap_or(1);
+        let state = |name, words: u64, role| {
+            let shape = [Dim::from(self.entries), Dim::constant(words)];
+            b.state(name, DType::I32, shape).role(role)
+        };
+        let inputs = SampleControlInputs {
+            controls: self.input(b, "sample_controls", &controls),
+            penalties: self.input(b, "sample_penalties", &penalties),
+            masks: state("sample_masks", mask_words(vocabulary), roles::SAMPLE_MASKS),
+            tokens: state("sample_tokens", token_words(vocabulary), roles::SAMPLE_TOKENS),
+        };
+        let [sampled, details] = logits.sample_controlled(&self.parameters, &inputs);
+        self.sampled.scatter(self.sample_slots, sampled);
+        [sampled, details]
     }
 
     /// A state `[slots, shape...]` under the current scope of which each sequence has one row,

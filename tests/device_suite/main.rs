@@ -22,6 +22,7 @@ mod programmatic;
 mod random_graphs;
 mod random_steps;
 mod recovery;
+mod sampling_controls;
 mod sequences;
 mod several_rows;
 mod slot_model;
@@ -53,7 +54,7 @@ macro_rules! suite {
             use crate::user_op::{Form, Place};
             use crate::{
                 alternatives, compare, equal_modes, frozen_list, modes, new_compositions,
-                random_graphs, random_steps, several_rows, suspend, user_op, warm_start, wide_heads,
+                random_graphs, random_steps, sampling_controls, several_rows, suspend, user_op, warm_start, wide_heads,
             };
             use piecewise_ir::dtype::DType::{BF16, F32};
             use piecewise_runtime::mode::GraphMode;
@@ -141,6 +142,15 @@ macro_rules! suite {
                 }
                 slots_tables_and_lengths_that_change_between_replays_are_honoured {
                     frozen_list::one_graph_serves_other_metadata::<T>();
+                }
+                controlled_tokens_are_those_of_the_definition {
+                    sampling_controls::tokens_are_those_of_the_definition::<T>();
+                }
+                a_later_turn_counts_its_own_ids {
+                    sampling_controls::a_later_turn_counts_its_own_ids::<T>();
+                }
+                a_constraint_that_fails_ends_its_request_alone {
+                    sampling_controls::a_constraint_that_fails_ends_its_request_alone::<T>();
                 }
                 sampling_parameters_that_change_between_replays_are_honoured {
                     frozen_list::one_graph_samples_as_each_step_says::<T>();

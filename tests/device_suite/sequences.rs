@@ -5,7 +5,7 @@ use piecewise_backend::device::Device;
 use piecewise_ir::testing::Rng;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::batch::{
-    BatchBuffers, Chunk, ChunkRows, ChunkTokens, RoleMap, Sampling, StepView,
+    BatchBuffers, Chunk, ChunkRows, ChunkTokens, RoleMap, SampleControls, Sampling, StepView,
 };
 use piecewise_runtime::kv::{PagePool, PageTable};
 use piecewise_runtime::model::{CompiledModel, ModelError, StepReport};
@@ -97,6 +97,7 @@ impl Sequences {
                 entry: Some(entry),
                 values: &[],
                 sampling,
+                controls: SampleControls::default(),
             });
             sequence.length = end;
             sequence.has_sampled |= turn.rows != ChunkRows::None;

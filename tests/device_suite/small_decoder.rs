@@ -2,6 +2,7 @@
 
 use crate::target::Target;
 use piecewise::models::{DecoderConfig, DecoderLimits, decoder};
+use piecewise_backend::compiler::Compiler;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::NormalWeights;
 use piecewise_ir::dtype::DType;
@@ -48,6 +49,7 @@ pub(crate) struct Setup {
     pub threads: usize,
     pub checks: Checks,
     pub split_ops: Option<Vec<String>>,
+    pub sampling_controls: bool,
 }
 
 impl Default for Setup {
@@ -70,6 +72,7 @@ impl Default for Setup {
             threads: 1,
             checks: Checks::default(),
             split_ops: None,
+            sampling_controls: false,
         }
     }
 }
@@ -98,6 +101,7 @@ impl Setup {
             max_sequences: self.max_sequences,
             max_length: self.max_length,
             embedding_rows: 0,
+            sampling_controls: self.sampling_controls,
             kv_rows: self
                 .kv_rows
                 .unwrap_or(self.max_length.next_multiple_of(16) * self.max_sequences),
@@ -131,7 +135,7 @@ impl Setup {
         BuildOptions {
             dispatcher: self.dispatcher(),
             max_logit_rows: self.max_rows,
-            read_outputs: vec![0, 1],
+            read_outputs: (0..2 + usize::from(self.sampling_controls)).collect(),
             capture: CaptureWhen::Startup,
             on_capture_failure: OnCaptureFailure::Error,
             capture_attempts: 3,
@@ -158,7 +162,16 @@ impl Setup {
         module: Module,
     ) -> Result<CompiledModel<T::Device>, ModelError> {
         let (device, compiler) = T::make(&Arc::new(OpRegistry::builtin()), self.threads);
-        let (options, store, compiler) = (self.options(), T::store(), compiler.as_ref());
+        self.build_module_on::<T>(module, device, compiler.as_ref())
+    }
+
+    fn build_module_on<T: Target>(
+        &self,
+        module: Module,
+        device: T::Device,
+        compiler: &dyn Compiler,
+    ) -> Result<CompiledModel<T::Device>, ModelError> {
+        let (options, store) = (self.options(), T::store());
         let compiled = compile_module(&module, &options.dispatcher, compiler, store, &mut |_| {})?;
         CompiledModel::build(
             Arc::new(module),
@@ -169,6 +182,15 @@ impl Setup {
             Arc::new(WEIGHTS),
             &mut |_| {},
         )
+    }
+
+    /// The model on a device that is there.
+    pub(crate) fn build_on<T: Target>(
+        &self,
+        device: T::Device,
+        compiler: &dyn Compiler,
+    ) -> CompiledModel<T::Device> {
+        self.build_module_on::<T>(self.module(), device, compiler).unwrap()
     }
 
     pub(crate) fn build<T: Target>(&self) -> CompiledModel<T::Device> {

@@ -42,6 +42,7 @@ pub fn graph(config: &DecoderConfig, activations: DType) -> anyhow::Result<Graph
         max_length: MAX_LENGTH,
         kv_rows: MAX_LENGTH,
         embedding_rows: 0,
+        sampling_controls: false,
     };
     Ok(decoder(config, &limits, |_| None)?)
 }

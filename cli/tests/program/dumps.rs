@@ -30,6 +30,7 @@ fn graph(model: &str, activations: DType) -> Graph {
         max_length: 128,
         kv_rows: 512,
         embedding_rows: 0,
+        sampling_controls: false,
     };
     let config = DecoderConfig::load(&folder).unwrap();
     decoder(&config, &limits, move |name| dtypes.get(name).copied()).unwrap()

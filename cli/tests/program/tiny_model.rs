@@ -72,6 +72,45 @@ fn greedy_tokens_equal_the_reference_in_every_mode_and_size_list() {
     }
 }
 
+/// What is asked of sampling comes by flags, and log-probabilities are those of `logits`.
+#[test]
+fn log_probabilities_biases_and_penalties_come_by_flags() {
+    let golden = golden();
+    let case = &golden[0];
+    let reply = |extra: &[&str]| -> Value {
+        let mut args = vec!["generate", "--model", MODEL, "--dtype", "f32", "--ignore-eos"];
+        args.extend(["--json", "--max-tokens", "8", "--prompt", case["prompt"].as_str().unwrap()]);
+        args.extend(extra);
+        let device = device_flags();
+        args.extend(device.iter().map(String::as_str));
+        serde_json::from_str(&stdout_of(&args)).unwrap()
+    };
+    let told = reply(&["--logprobs", "3"]);
+    let expected = ids(&case["greedy_fp32"]);
+    let found = ids(&told["ids"]);
+    assert_eq!(found, expected[..8]);
+    let all = [ids(&case["ids"]), found.clone()].concat();
+    let (shape, logits) = logits(MODEL, &all, &["--dtype", "f32"]);
+    let rows = logits.chunks_exact(shape[1]).skip(all.len() - 9);
+    assert_eq!(told["logprobs"].as_array().unwrap().len(), 8);
+    for ((row, told), id) in rows.zip(told["logprobs"].as_array().unwrap()).zip(&found) {
+        let sum: f64 = row.iter().map(|&logit| f64::from(logit).exp()).sum();
+        let close = |id: usize, found: &Value| {
+            let expected = f64::from(row[id]) - sum.ln();
+            assert!((found.as_f64().unwrap() - expected).abs() < 1e-4, "{found}, not {expected}");
+        };
+        close(*id as usize, &told["logprob"]);
+        let top = told["top"].as_array().unwrap();
+        assert_eq!((top.len(), told["rank"].as_u64(), top[0][0].as_i64()), (3, Some(1), Some(*id)));
+        top.iter().for_each(|pair| close(pair[0].as_u64().unwrap() as usize, &pair[1]));
+    }
+    let bias = format!("{}=-100", expected[0]);
+    assert_ne!(ids(&reply(&["--logit-bias", &bias])["ids"])[0], expected[0]);
+    let spread = ids(&reply(&["--presence-penalty", "50", "--min-p", "0.5"])["ids"]);
+    let distinct: std::collections::BTreeSet<_> = spread.iter().collect();
+    assert_eq!(distinct.len(), 8, "{spread:?}");
+}
+
 #[test]
 fn greedy_tokens_equal_the_reference_with_poison_and_at_every_level() {
     let golden = golden();

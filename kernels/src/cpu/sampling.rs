@@ -24,14 +24,19 @@
 //!    stayed. The token is the first **by index** for which the running sum of the weights that
 //!    stayed exceeds `target`.
 //!
+//! With controls ([`ControlledSample`](crate::sampling::ControlledSample)), step 1 starts from logits
+//! with biases, penalties and masks, and in step 3 a weight below `floor(min_p * 2^40)` is 0.
+//!
 //! The seed names the sequence: two sequences that should differ get different seeds.
 
+mod controls;
 mod row;
 
 use super::philox::philox4x32;
 use super::scratch::{self, Shared};
 use super::{CpuMathError, Isa, parallel};
 
+pub use controls::ControlArgs;
 pub use row::{LN2_HIGH, LN2_LOW, LOWEST, POLYNOMIAL};
 use row::{Row, RowParameters};
 
@@ -56,6 +61,8 @@ pub struct SampleArgs<'a> {
     pub seed: &'a [i64],
     /// `[R]`: counter of the generator, the position the token will have.
     pub position: &'a [i32],
+    /// What rows ask for besides.
+    pub controls: Option<ControlArgs<'a>>,
     /// `[R]`: the chosen tokens. Its length is the number of real rows; the other slices may be
     /// longer.
     pub out: &'a mut [i32],
@@ -63,15 +70,18 @@ pub struct SampleArgs<'a> {
     pub scratch: &'a mut [u8],
 }
 
-/// Scratch bytes for [`sample`] on up to `threads` threads.
+/// Scratch bytes for [`sample`], with controls or without, on up to `threads` threads.
 ///
 /// With less, down to what one thread needs, the call uses fewer threads.
-pub fn sample_scratch_bytes(vocabulary: usize, threads: usize) -> usize {
-    worker_bytes(vocabulary).saturating_mul(threads.max(1))
+pub fn sample_scratch_bytes(vocabulary: usize, controlled: bool, threads: usize) -> usize {
+    let [keys, logits] = worker_bytes(vocabulary, controlled);
+    keys.saturating_add(logits).saturating_mul(threads.max(1))
 }
 
-fn worker_bytes(vocabulary: usize) -> usize {
-    scratch::round_up(vocabulary.saturating_mul(size_of::<u64>()))
+/// Bytes of a thread's keys, and of the logits that controls make.
+fn worker_bytes(vocabulary: usize, controlled: bool) -> [usize; 2] {
+    let bytes = |size| scratch::round_up(vocabulary.saturating_mul(size));
+    [bytes(size_of::<u64>()), if controlled { bytes(size_of::<f32>()) } else { 0 }]
 }
 
 /// Chooses a token for each row of `out`.
@@ -83,6 +93,7 @@ fn worker_bytes(vocabulary: usize) -> usize {
 /// one thread; nothing was written.
 pub fn sample(isa: Isa, args: SampleArgs<'_>) -> Result<(), CpuMathError> {
     let SampleArgs { logits, vocabulary, temperature, top_k, top_p, seed, position, .. } = args;
+    let mut controls = args.controls;
     let rows = args.out.len();
     if vocabulary == 0 || vocabulary > MAX_VOCABULARY {
         let (name, value, rule) = ("vocabulary", vocabulary, "in 1..=4194304");
@@ -100,7 +111,11 @@ pub fn sample(isa: Isa, args: SampleArgs<'_>) -> Result<(), CpuMathError> {
             return Err(CpuMathError::OperandTooShort { call: CALL, operand, need, have });
         }
     }
-    let need = worker_bytes(vocabulary);
+    if let Some(controls) = &controls {
+        controls.check(rows, vocabulary)?;
+    }
+    let [of_keys, of_logits] = worker_bytes(vocabulary, controls.is_some());
+    let need = of_keys + of_logits;
     if !scratch::fits(args.scratch, need) {
         return Err(CpuMathError::Scratch {
             call: CALL,
@@ -116,9 +131,23 @@ pub fn sample(isa: Isa, args: SampleArgs<'_>) -> Result<(), CpuMathError> {
     };
     let scratch = Shared(args.scratch.as_mut_ptr());
     let out = Shared(args.out.as_mut_ptr());
+    let asked = controls.as_ref();
     parallel::for_each_block(threads, rows, |worker, row| {
         let keys = scratch.get().wrapping_add(worker * need).cast::<u64>();
+        let adjusted = scratch.get().wrapping_add(worker * need + of_keys).cast::<f32>();
+        let mut from = &logits[row * vocabulary..][..vocabulary];
+        if let Some(controls) = asked.filter(|controls| controls.adjusts(row)) {
+            // SAFETY: the part of this worker is aligned and holds `vocabulary` logits behind its
+            // keys, which are zeroed before they are seen as a slice.
+            let adjusted = unsafe {
+                adjusted.write_bytes(0, vocabulary);
+                std::slice::from_raw_parts_mut(adjusted, vocabulary)
+            };
+            controls.adjust(row, from, adjusted);
+            from = adjusted;
+        }
         let parameters = RowParameters {
+            least: asked.map_or(0, |controls| controls.least_weight(row)),
             temperature: temperature[row],
             top_k: usize::try_from(top_k[row]).unwrap_or(0),
             top_p: top_p[row],
@@ -130,11 +159,16 @@ pub fn sample(isa: Isa, args: SampleArgs<'_>) -> Result<(), CpuMathError> {
             let len = if parameters.needs_order(vocabulary) { vocabulary } else { 0 };
             keys.write_bytes(0, len);
             let keys = std::slice::from_raw_parts_mut(keys, len);
-            let logits = &logits[row * vocabulary..][..vocabulary];
-            let token = isa.dispatch(Row { logits, parameters, keys });
+            let token = isa.dispatch(Row { logits: from, parameters, keys });
             *out.get().add(row) = token as i32;
         }
     });
+    if let Some(controls) = &mut controls {
+        for (row, &token) in args.out.iter().enumerate() {
+            controls.count(row, vocabulary, token);
+            controls.tell(row, &logits[row * vocabulary..][..vocabulary], token);
+        }
+    }
     Ok(())
 }
 
@@ -145,5 +179,7 @@ fn uniform(seed: i64, position: i32) -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
+#[cfg(test)]
+mod control_tests;
 #[cfg(test)]
 mod tests;

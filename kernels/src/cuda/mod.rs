@@ -17,7 +17,7 @@ pub use recipe::{
     Blocks, GridAxis, GridError, LaunchRecipe, OpKernels, Param, Scalar, TensorBoxes,
 };
 pub use region::{OperandRole, PartParam, RegionPart, node_kernel, region_kernel};
-pub use sampling::sample_kernels;
+pub use sampling::{controlled_sample_kernels, sample_kernels};
 pub use segments::{segment_attention_kernels, segment_mean_kernels};
 
 /// The text of `prelude.cuh`, which every source includes: given to the compiler in memory.

@@ -2,7 +2,7 @@
 
 use super::carried::{ValuesInStep, ValuesView};
 use crate::attention::PAGE_ROWS;
-use crate::sampling::Sampling;
+use crate::sampling::{SampleControls, Sampling};
 use std::ops::Range;
 
 /// What one sequence brings to a step, by positions in the arrays of a [`BatchView`].
@@ -35,6 +35,8 @@ pub struct SequenceInStep {
     pub values: usize,
     /// How its next token is chosen.
     pub sampling: Sampling,
+    /// What its next token asks for besides.
+    pub controls: SampleControls,
 }
 
 /// The batch of a step: its sequences in the order of their rows.
@@ -163,5 +165,10 @@ impl<'a> SequenceView<'a> {
     /// How its next token is chosen.
     pub fn sampling(&self) -> Sampling {
         self.part.sampling
+    }
+
+    /// What its next token asks for besides.
+    pub fn controls(&self) -> SampleControls {
+        self.part.controls
     }
 }

@@ -1,8 +1,9 @@
 //! Sampling on the CPU.
 
-use super::Sample;
+use super::controlled::TOKENS;
+use super::{ControlledSample, DETAIL_WORDS, Sample};
 use crate::cpu::Isa;
-use crate::cpu::sampling::{SampleArgs, sample, sample_scratch_bytes};
+use crate::cpu::sampling::{ControlArgs, SampleArgs, sample, sample_scratch_bytes};
 use crate::op::{CpuOp, CpuOpArgs, OpError};
 use piecewise_ir::custom::Attrs;
 use piecewise_ir::types::TensorType;
@@ -11,8 +12,11 @@ use piecewise_ir::types::TensorType;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuSample;
 
+/// [`ControlledSample`] on the CPU; can be captured in every batch.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CpuControlledSample;
+
 const LOGITS: usize = 0;
-const OUT: usize = 6;
 
 impl CpuOp for CpuSample {
     fn name(&self) -> &str {
@@ -27,23 +31,62 @@ impl CpuOp for CpuSample {
         sizes: &[u64],
         threads: usize,
     ) -> u64 {
-        let vocabulary = operands[LOGITS].shape[1].eval(sizes) as usize;
-        sample_scratch_bytes(vocabulary, threads) as u64
+        scratch_bytes(operands, sizes, false, threads)
     }
 
     fn run(&self, args: &CpuOpArgs<'_>) -> Result<(), OpError> {
-        let rows = args.true_dim(OUT, 0).min(args.dim(OUT, 0));
-        let call = SampleArgs {
-            logits: args.read(LOGITS)?,
-            vocabulary: args.dim(LOGITS, 1),
-            temperature: args.read(1)?,
-            top_k: args.read(2)?,
-            top_p: args.read(3)?,
-            seed: args.read(4)?,
-            position: args.read(5)?,
-            out: &mut args.write(OUT)?[..rows],
-            scratch: args.scratch()?,
-        };
-        sample(Isa::detected(), call).map_err(|error| args.error(error.to_string()))
+        run(args, 6, None)
     }
+}
+
+impl CpuOp for CpuControlledSample {
+    fn name(&self) -> &str {
+        ControlledSample::NAME
+    }
+
+    fn scratch_bytes(
+        &self,
+        operands: &[TensorType],
+        _results: &[TensorType],
+        _attrs: &Attrs,
+        sizes: &[u64],
+        threads: usize,
+    ) -> u64 {
+        scratch_bytes(operands, sizes, true, threads)
+    }
+
+    fn run(&self, args: &CpuOpArgs<'_>) -> Result<(), OpError> {
+        const OUT: usize = 10;
+        let rows = args.true_dim(OUT, 0).min(args.dim(OUT, 0));
+        let controls = ControlArgs {
+            controls: args.read(6)?,
+            penalties: args.read(7)?,
+            masks: args.read(8)?,
+            tokens: args.write(TOKENS)?,
+            details: &mut args.write(OUT + 1)?[..rows * DETAIL_WORDS],
+        };
+        run(args, OUT, Some(controls))
+    }
+}
+
+fn scratch_bytes(operands: &[TensorType], sizes: &[u64], controlled: bool, threads: usize) -> u64 {
+    let vocabulary = operands[LOGITS].shape[1].eval(sizes) as usize;
+    sample_scratch_bytes(vocabulary, controlled, threads) as u64
+}
+
+fn run(args: &CpuOpArgs<'_>, out: usize, controls: Option<ControlArgs<'_>>) -> Result<(), OpError> {
+    let rows = args.true_dim(out, 0).min(args.dim(out, 0));
+    let call = SampleArgs {
+        logits: args.read(LOGITS)?,
+        vocabulary: args.dim(LOGITS, 1),
+        temperature: args.read(1)?,
+        top_k: args.read(2)?,
+        top_p: args.read(3)?,
+        seed: args.read(4)?,
+        position: args.read(5)?,
+        controls,
+        out: &mut args.write(out)?[..rows],
+        scratch: args.scratch()?,
+    };
+    sample(Isa::detected(), call).map_err(|error| args.error(error.to_string()))
 }

@@ -1,11 +1,21 @@
-//! Sampling: its definition as a custom op.
+//! Sampling: its definitions as custom ops.
 
+mod controlled;
+mod controls;
 mod cpu;
 mod cuda;
 mod parameters;
 
-pub use cpu::CpuSample;
-pub use cuda::CudaSample;
+pub use controlled::ControlledSample;
+pub(crate) use controls::{
+    BIASED, CONTROL_WORDS, LIKELIHOODS, MASKED, OF_PROMPT, TALLIED, TIMES, WEIGHED,
+};
+pub use controls::{
+    DETAIL_WORDS, Details, MAX_LOGIT_BIASES, MAX_TOP_LOGPROBS, SampleControls, fill_token_row,
+    mask_words, token_words,
+};
+pub use cpu::{CpuControlledSample, CpuSample};
+pub use cuda::{CudaControlledSample, CudaSample};
 pub use parameters::Sampling;
 
 use crate::inputs::StepInput;
@@ -47,9 +57,7 @@ impl CustomOpDef for Sample {
             return Err("logits must be f32 [R, V]".to_owned());
         }
         let rows: &Dim = &logits.shape[0];
-        let expected = [DType::F32, DType::I32, DType::F32, DType::I64, DType::I32]
-            .map(|dtype| TensorType { dtype, shape: std::iter::once(rows.clone()).collect() });
-        if parameters != expected {
+        if parameters != parameter_types(rows) {
             return Err(
                 "the parameters are temperature f32, top_k i32, top_p f32, seed i64 and position i32, each [R]"
                     .to_owned(),
@@ -61,4 +69,10 @@ impl CustomOpDef for Sample {
     fn rows(&self) -> RowTreatment {
         RowTreatment::Independent
     }
+}
+
+/// The types of temperature, top-k, top-p, seed and position.
+fn parameter_types(rows: &Dim) -> [TensorType; 5] {
+    [DType::F32, DType::I32, DType::F32, DType::I64, DType::I32]
+        .map(|dtype| TensorType { dtype, shape: std::iter::once(rows.clone()).collect() })
 }

@@ -6,7 +6,7 @@ use crate::kv::{Page, PageTable, StateSlot};
 use crate::model::StepData;
 use crate::symbols::SymbolClass;
 use piecewise_kernels::inputs::{BatchView, SequenceInStep, TokenValues, ValuesInStep};
-use piecewise_kernels::sampling::Sampling;
+use piecewise_kernels::sampling::{SampleControls, Sampling};
 use smallvec::SmallVec;
 
 /// Where the tokens of a chunk come from.
@@ -58,6 +58,8 @@ pub struct Chunk<'a> {
     pub values: &'a [TokenValues],
     /// How the next token is chosen.
     pub sampling: Sampling,
+    /// What it asks for besides.
+    pub controls: SampleControls,
 }
 
 /// The inputs of a step, as bytes by input.
@@ -174,6 +176,7 @@ impl BatchBuffers {
             first_values,
             values: chunk.values.len(),
             sampling: chunk.sampling,
+            controls: chunk.controls,
         });
         self.rows += rows;
     }

@@ -8,7 +8,7 @@ mod role_map;
 pub use buffers::{BatchBuffers, Chunk, ChunkRows, ChunkTokens, StepView};
 pub use error::{FillError, RoleError};
 pub use piecewise_kernels::inputs::TokenValues;
-pub use piecewise_kernels::sampling::Sampling;
+pub use piecewise_kernels::sampling::{SampleControls, Sampling};
 pub use probe::{Probe, ProbeStep, probes};
 pub use role_map::{BoundInput, RoleMap};
 

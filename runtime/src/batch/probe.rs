@@ -5,7 +5,7 @@ use super::role_map::RoleMap;
 use crate::dispatch::{Dispatcher, StepSizes};
 use crate::kv::{PagePool, PageTable, StateSlot};
 use crate::model::StepData;
-use piecewise_kernels::sampling::Sampling;
+use piecewise_kernels::sampling::{SampleControls, Sampling};
 use piecewise_kernels::step::CaptureSupport;
 
 /// The sequences of a batch that are planned at least, so that some can be left out.
@@ -125,6 +125,7 @@ fn step(roles: &RoleMap, plan: &Plan, rows: ChunkRows) -> Option<ProbeStep> {
             entry: (u64::from(number) < roles.sampled_entries).then_some(number),
             values: &[],
             sampling: Sampling::default(),
+            controls: SampleControls::default(),
         });
     }
     // An input that can't be filled is named when the first real step comes.

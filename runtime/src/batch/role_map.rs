@@ -4,7 +4,7 @@ use super::error::RoleError;
 use crate::kv::StateKind;
 use crate::roles;
 use crate::symbols::{SymbolClass, SymbolTable};
-use piecewise_ir::dim::SymbolDecl;
+use piecewise_ir::dim::{Dim, SymbolDecl};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::{Graph, InputDecl};
 use piecewise_ir::op::Op;
@@ -12,6 +12,7 @@ use piecewise_ir::types::TensorType;
 use piecewise_kernels::attention::PAGE_ROWS;
 use piecewise_kernels::inputs::{BatchView, StepInput};
 use piecewise_kernels::op::{CountRows, OpRegistry};
+use piecewise_kernels::sampling::DETAIL_WORDS;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -58,6 +59,8 @@ pub struct RoleMap {
     pub logits: Option<(usize, u64)>,
     /// The output `i32 [R]`.
     pub sampled: Option<usize>,
+    /// The output `i32 [R, DETAIL_WORDS]` that log-probabilities are made from.
+    pub details: Option<usize>,
 }
 
 impl RoleMap {
@@ -105,6 +108,10 @@ impl RoleMap {
             sampled_entries: rows_of_state(roles::SAMPLED).unwrap_or(0),
             logits,
             sampled: output(&|ty| over_rows(ty, DType::I32, 1)),
+            details: output(&|ty| {
+                let is_wide = |dim: &Dim| dim.as_constant() == Some(DETAIL_WORDS as u64);
+                over_rows(ty, DType::I32, 2) && is_wide(&ty.shape[1])
+            }),
             inputs,
         };
         map.check_complete()?;
@@ -137,6 +144,14 @@ impl RoleMap {
         ]
         .into_iter()
         .all(|role| self.has(role))
+    }
+
+    /// Whether rows can ask for penalties, biases, masks, `min_p` and log-probabilities.
+    pub fn has_controls(&self) -> bool {
+        self.details.is_some()
+            && self.has_sampling()
+            && self.has(roles::SAMPLE_CONTROLS)
+            && self.has(roles::SAMPLE_PENALTIES)
     }
 
     /// The most positions that a sequence can have; `None` where the graph keeps no KV.

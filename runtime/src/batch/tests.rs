@@ -40,6 +40,7 @@ fn each_input_gets_what_its_role_says() {
             entry: Some(5),
             values: &[],
             sampling,
+            controls: SampleControls::default(),
         });
         batch.push(&Chunk {
             tokens: ChunkTokens::Ids(&[7, 8, 9]),
@@ -50,6 +51,7 @@ fn each_input_gets_what_its_role_says() {
             entry: Some(2),
             values: &[],
             sampling: Sampling::default(),
+            controls: SampleControls::default(),
         });
     }
     let view = batch.view().unwrap();
@@ -111,6 +113,7 @@ fn a_chunk_is_written_at_the_last_positions_of_its_sequence() {
             entry: None,
             values: &[],
             sampling: Sampling::default(),
+            controls: SampleControls::default(),
         });
     }
     let view = batch.view().unwrap();
@@ -140,6 +143,7 @@ fn the_query_length_is_uniform_only_where_every_sequence_agrees() {
         entry: None,
         values: &[],
         sampling: Sampling::default(),
+        controls: SampleControls::default(),
     };
     let mut batch = BatchBuffers::new(roles);
     let mut query_length = |chunks: &[Chunk<'_>]| {
@@ -217,6 +221,7 @@ fn an_op_fills_an_input_of_its_own() {
             entry: None,
             values: &[],
             sampling: Sampling::default(),
+            controls: SampleControls::default(),
         });
     }
     let view = batch.view().unwrap();
@@ -268,6 +273,7 @@ fn a_fill_past_the_end_of_its_buffer_is_an_error_and_the_chunks_stay() {
         entry: None,
         values: &[],
         sampling: Sampling::default(),
+        controls: SampleControls::default(),
     });
     let error = batch.view().unwrap_err();
     assert_eq!((error.op.as_str(), error.input.as_str()), ("my.op", "seen"));
@@ -297,6 +303,7 @@ fn a_sequence_without_a_slot_is_named_where_a_slot_is_needed() {
         entry: None,
         values: &[],
         sampling: Sampling::default(),
+        controls: SampleControls::default(),
     });
     let error = batch.view().unwrap_err().to_string();
     assert!(error.contains("%slots") && error.contains("it was removed"), "{error}");

@@ -238,7 +238,7 @@ impl RuntimeConfig {
         let mut max_logit_rows = least;
         let mut read_outputs: Vec<_> = match roles {
             _ if purpose == Purpose::Rows => Vec::new(),
-            Some(roles) => roles.sampled.into_iter().collect(),
+            Some(roles) => roles.sampled.into_iter().chain(roles.details).collect(),
             None => (0..outputs).collect(),
         };
         let logits = roles.and_then(|roles| roles.logits);

@@ -101,6 +101,10 @@ pub struct RuntimeConfig {
     pub prefix_cache: bool,
     /// Checks that run with every step.
     pub checks: Checks,
+    /// Whether requests may ask for `min_p`, penalties, biases of logits, masks of ids and
+    /// log-probabilities: sampling then keeps what they go by on the device, two bytes for each id
+    /// of each sequence that runs.
+    pub sampling_controls: bool,
     /// Seconds after which a line is logged about the steps since the last one: how many replayed,
     /// what padding took, what runs and waits; unset logs none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -282,6 +286,7 @@ impl Default for RuntimeConfig {
             capture_exclude: Vec::new(),
             prefix_cache: true,
             checks: Checks::default(),
+            sampling_controls: false,
             stats_interval_seconds: None,
             dump: DumpConfig::default(),
             cache: CacheConfig::default(),
@@ -309,7 +314,7 @@ impl RuntimeConfig {
     }
 
     /// Every key, those of tables with a dot, in the order in which they are shown.
-    pub const KEYS: [&'static str; 46] = [
+    pub const KEYS: [&'static str; 47] = [
         "level",
         "graph_mode",
         "splitting_ops",
@@ -340,6 +345,7 @@ impl RuntimeConfig {
         "checks.poison",
         "checks.addresses",
         "checks.compare",
+        "sampling_controls",
         "stats_interval_seconds",
         "dump.dir",
         "dump.passes",

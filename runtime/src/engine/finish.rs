@@ -13,11 +13,22 @@ impl<D: Device> BatchingEngine<D> {
         reason: FinishReason,
         events: &mut Vec<RequestEvent>,
     ) {
+        self.finish_with(request, reason, None, events);
+    }
+
+    /// The same, and says what went wrong.
+    pub(super) fn finish_with(
+        &mut self,
+        request: RequestId,
+        reason: FinishReason,
+        message: Option<Box<str>>,
+        events: &mut Vec<RequestEvent>,
+    ) {
         let Some(sequence) = self.sequences.get_mut(&request) else { return };
         sequence.pending = 0;
         self.entries.extend(sequence.entry.take());
         let usage = sequence.usage();
-        events.push(RequestEvent::Finished { request, reason, message: None, usage });
+        events.push(RequestEvent::Finished { request, reason, message, usage });
         if let Some(deadline) = sequence.deadline {
             self.deadlines.remove(&(deadline, request));
         }

@@ -11,4 +11,9 @@ pub(super) struct InFlight {
     pub(super) record: IterationRecord,
     /// Whose each row is, and of which turn.
     pub(super) rows: Vec<(RequestId, u32)>,
+    /// The ids that were sampled, and what is told of each; filled when it is read.
+    pub(super) sampled: Vec<i32>,
+    pub(super) details: Vec<u8>,
+    /// Whether some row wants log-probabilities.
+    pub(super) wants_logprobs: bool,
 }

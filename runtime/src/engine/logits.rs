@@ -2,7 +2,9 @@
 
 use super::request::check_ids;
 use super::{BatchingEngine, Engine, EngineError, Request};
-use crate::batch::{Chunk, ChunkRows, ChunkTokens, RoleError, Sampling, TokenValues};
+use crate::batch::{
+    Chunk, ChunkRows, ChunkTokens, RoleError, SampleControls, Sampling, TokenValues,
+};
 use crate::kv::{PageTable, StateSlot};
 use piecewise_backend::device::Device;
 
@@ -80,6 +82,7 @@ impl<D: Device> BatchingEngine<D> {
                 entry: None,
                 values,
                 sampling: Sampling::default(),
+                controls: SampleControls::default(),
             });
             let ticket = self.model.submit(&self.batch.view()?.data())?;
             rows(start, self.model.read(&ticket)?.bytes(output)?);

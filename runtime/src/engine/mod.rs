@@ -22,6 +22,8 @@
 //! sequence has no such cache.
 
 mod batching;
+mod constraint;
+mod controls;
 mod error;
 mod finish;
 mod idle;
@@ -37,15 +39,17 @@ mod rows;
 mod schedule;
 mod sequence;
 mod step;
+mod turn_controls;
 mod watch;
 
+pub use constraint::{TokenConstraint, TokenLogprobs};
+pub use controls::{MAX_LOGIT_BIASES, MAX_TOP_LOGPROBS};
 pub use error::EngineError;
 pub use interface::Engine;
 pub use prefix::{KvObserver, PrefixCounts};
 pub use record::StepObserver;
 pub use request::{
-    EngineOptions, FinishReason, GivenRows, MAX_TOP_LOGPROBS, Request, RequestEvent, RequestId,
-    RowSource, TokenConstraint, TokenLogprobs, Usage,
+    EngineOptions, FinishReason, GivenRows, Request, RequestEvent, RequestId, RowSource, Usage,
 };
 
 pub use crate::batch::TokenValues;
@@ -53,7 +57,7 @@ use crate::batch::{BatchBuffers, RoleMap};
 use crate::checks::KvPoison;
 pub use crate::kv::{KvEvent, PageHash, RowsError, RowsId};
 
-use crate::kv::{EmbeddingPool, PagePool, SlotPool};
+use crate::kv::{EmbeddingPool, PagePool, SampleStates, SlotPool};
 use crate::metrics::Ticker;
 use crate::model::CompiledModel;
 use in_flight::InFlight;
@@ -72,6 +76,8 @@ pub struct BatchingEngine<D: Device> {
     pool: PagePool,
     slots: SlotPool,
     embeddings: EmbeddingPool,
+    /// Where the graph does what requests may ask of sampling.
+    sample_states: Option<SampleStates<D>>,
     /// Entries of the state of sampled ids that no running sequence has.
     entries: Vec<u32>,
     sequences: BTreeMap<RequestId, Sequence>,
@@ -103,10 +109,11 @@ impl<D: Device> BatchingEngine<D> {
     /// # Errors
     /// When an option is beyond what the model was built for.
     pub fn new(
-        model: CompiledModel<D>,
+        mut model: CompiledModel<D>,
         roles: RoleMap,
         options: EngineOptions,
     ) -> Result<Self, EngineError> {
+        let sample_states = sample_states(&mut model, &roles)?;
         let graph = model.module().graph();
         let options = options.checked(&model, &roles)?;
         let entries = match roles.sampled_entries {
@@ -121,6 +128,7 @@ impl<D: Device> BatchingEngine<D> {
             pool: PagePool::new(roles.kv_rows),
             slots: SlotPool::new(graph, model.memory(), roles.state_slots),
             embeddings: EmbeddingPool::new(graph, model.memory()),
+            sample_states,
             entries: (0..entries).rev().collect(),
             sequences: BTreeMap::new(),
             running: Vec::with_capacity(seqs),
@@ -153,6 +161,17 @@ impl<D: Device> BatchingEngine<D> {
     pub fn model_mut(&mut self) -> &mut CompiledModel<D> {
         &mut self.model
     }
+}
+
+/// The states that sampling goes by, where the graph is told what rows ask for.
+fn sample_states<D: Device>(
+    model: &mut CompiledModel<D>,
+    roles: &RoleMap,
+) -> Result<Option<SampleStates<D>>, EngineError> {
+    let Some((_, vocabulary)) = roles.logits.filter(|_| roles.has_controls()) else {
+        return Ok(None);
+    };
+    Ok(SampleStates::new(model, vocabulary)?)
 }
 
 impl<D: Device> std::fmt::Debug for BatchingEngine<D> {

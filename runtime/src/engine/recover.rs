@@ -66,6 +66,7 @@ impl<D: Device> BatchingEngine<D> {
         self.embeddings.lose(graph, memory);
         self.slots = SlotPool::new(graph, memory, self.roles.state_slots);
         self.poison = self.poison.take().map(|_| KvPoison::new(graph, memory));
+        self.sample_states = super::sample_states(&mut self.model, &self.roles)?;
         Ok(())
     }
 }

@@ -1,5 +1,6 @@
 //! Requests, events and options.
 
+use super::constraint::{TokenConstraint, TokenLogprobs};
 use super::error::EngineError;
 use crate::batch::{RoleMap, Sampling, TokenValues};
 use crate::kv::RowsId;
@@ -44,48 +45,6 @@ pub struct GivenRows {
     pub rows: RowsId,
 }
 
-/// The most ids that come with their log-probabilities beside the chosen one.
-pub const MAX_TOP_LOGPROBS: u32 = 20;
-
-/// Says which ids may come next in one request, such as those that keep to a grammar. The engine asks
-/// before each step that samples for the request, once for each token, however often the request is
-/// computed again.
-pub trait TokenConstraint: std::fmt::Debug + Send {
-    /// Marks the ids that may come next: bit `i % 32` of word `i / 32` is for id `i`. The mask has a
-    /// bit for each id of the model, all of them 0 at first.
-    ///
-    /// # Errors
-    /// Why nothing may come next; the request ends.
-    fn allowed(&mut self, mask: &mut [u32]) -> Result<(), String>;
-
-    /// Takes the id that came. Returns whether nothing may follow it: then the request ends.
-    ///
-    /// # Errors
-    /// Why the id may not come; the request ends.
-    fn accept(&mut self, id: u32) -> Result<bool, String>;
-
-    /// The same constraint where it is now, for another request that goes on from there.
-    fn duplicate(&self) -> Box<dyn TokenConstraint>;
-}
-
-impl Clone for Box<dyn TokenConstraint> {
-    fn clone(&self) -> Self {
-        (**self).duplicate()
-    }
-}
-
-/// How likely a token was: logarithms of probabilities, by the logits as the model gives them, before
-/// temperature, penalties, biases and masks.
-#[derive(Clone, PartialEq, Debug, serde::Serialize)]
-pub struct TokenLogprobs {
-    /// Of the token.
-    pub logprob: f32,
-    /// The token's place among all ids by probability; 1 for the likeliest.
-    pub rank: u32,
-    /// The likeliest ids and theirs, the likeliest first.
-    pub top: Vec<(u32, f32)>,
-}
-
 /// What is asked for.
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -99,10 +58,11 @@ pub struct Request {
     pub ignore_eos: bool,
     /// How each token is chosen.
     pub sampling: Sampling,
-    /// What is added to the logits of some ids; each id once.
+    /// What is added to the logits of some ids, at most
+    /// [`MAX_LOGIT_BIASES`](super::MAX_LOGIT_BIASES); each id once.
     pub logit_bias: Vec<(u32, f32)>,
     /// Whether each token comes with its log-probability, and how many of the likeliest ids come with
-    /// theirs beside it: at most [`MAX_TOP_LOGPROBS`].
+    /// theirs beside it: at most [`MAX_TOP_LOGPROBS`](super::MAX_TOP_LOGPROBS).
     pub logprobs: Option<u32>,
     /// What says which ids may come next.
     pub constraint: Option<Box<dyn TokenConstraint>>,
@@ -177,37 +137,13 @@ impl Request {
         if i32::try_from(top_k).is_err() {
             return bad("top_k", top_k.to_string(), "it must be below 2^31; 0 is off");
         }
-        self.check_controls()?;
+        self.check_controls(options, roles)?;
         if temperature > 0.0 && !roles.has_sampling() {
             let expected =
                 "this model's graph has no inputs of the roles sample.*, so only 0 works";
             return bad("temperature", temperature.to_string(), expected);
         }
         Ok(())
-    }
-}
-
-impl Request {
-    /// Refuses what the graph can't do.
-    fn check_controls(&self) -> Result<(), EngineError> {
-        let Sampling { min_p, presence_penalty, frequency_penalty, repetition_penalty, .. } =
-            self.sampling;
-        let asked = [
-            ("min_p", min_p != 0.0, min_p.to_string()),
-            ("presence_penalty", presence_penalty != 0.0, presence_penalty.to_string()),
-            ("frequency_penalty", frequency_penalty != 0.0, frequency_penalty.to_string()),
-            ("repetition_penalty", repetition_penalty != 1.0, repetition_penalty.to_string()),
-            ("logit_bias", !self.logit_bias.is_empty(), format!("{:?}", self.logit_bias)),
-            ("logprobs", self.logprobs.is_some(), self.logprobs.unwrap_or(0).to_string()),
-            ("constraint", self.constraint.is_some(), "one".to_owned()),
-        ];
-        match asked.into_iter().find(|(_, is_asked, _)| *is_asked) {
-            Some((parameter, _, value)) => {
-                let expected = "this model's graph does not support it";
-                Err(EngineError::Parameter { parameter, value, expected })
-            }
-            None => Ok(()),
-        }
     }
 }
 

@@ -117,6 +117,7 @@ impl<D: Device> BatchingEngine<D> {
             self.count_prefix(id);
             let Some(sequence) = self.sequences.get_mut(&id) else { break };
             sequence.entry = self.entries.pop();
+            sequence.controls.is_written = false;
             let tokens = sequence.due().min(*budget);
             self.waiting.pop_front();
             self.begin_run(id);

@@ -1,6 +1,7 @@
 //! One request's tokens and how far they have been computed.
 
 use super::request::{GivenRows, Request, Usage};
+use super::turn_controls::TurnControls;
 use crate::batch::{ChunkRows, ChunkTokens, RoleMap, Sampling, TokenValues};
 use crate::kv::{PageHash, PagePool, PageTable, SlotPool, StateSlot};
 use std::time::Instant;
@@ -23,7 +24,7 @@ pub(super) struct Sequence {
     /// The most ids of this turn.
     pub max_tokens: u64,
     /// Known ids when the present turn began, its prompt among them.
-    prompt: u64,
+    pub prompt: u64,
     /// Positions that were still computed when the present turn was first admitted.
     pub cached: Option<u64>,
     pub table: PageTable,
@@ -38,6 +39,8 @@ pub(super) struct Sequence {
     /// The entry of the state of sampled ids, while it runs.
     pub entry: Option<u32>,
     pub sampling: Sampling,
+    /// What it asks of sampling besides.
+    pub controls: TurnControls,
     pub keep: bool,
     /// What its request brought for its tokens, rows that stand for some among them.
     pub values: Vec<TokenValues>,
@@ -68,6 +71,7 @@ impl Sequence {
             slot: None,
             entry: None,
             sampling: request.sampling,
+            controls: TurnControls::default(),
             keep: false,
             values: Vec::new(),
             rows: Vec::new(),
@@ -81,7 +85,7 @@ impl Sequence {
     }
 
     /// Begins another turn.
-    pub(super) fn extend(&mut self, request: Request, max_seq_len: u64) {
+    pub(super) fn extend(&mut self, mut request: Request, max_seq_len: u64) {
         let length = request.final_length(self.ids.len(), max_seq_len);
         let more = (length as usize).saturating_sub(self.ids.len());
         self.ids.reserve_exact(more.min(request.prompt.len() + RESERVED_IDS));
@@ -91,6 +95,7 @@ impl Sequence {
         self.prompt = self.ids.len() as u64;
         self.cached = None;
         self.sampling = request.sampling;
+        self.controls = TurnControls::of(&mut request);
         self.keep = request.keep;
         (self.priority, self.deadline) = (request.priority, request.deadline);
         self.stop_ids = if request.ignore_eos { Vec::new() } else { request.stop_ids };
@@ -121,7 +126,9 @@ impl Sequence {
         if self.computed < known {
             return known - self.computed;
         }
-        u64::from(self.pending > 0 && self.generated + self.pending < self.max_tokens)
+        // What may come after an id that is not known yet, a constraint can't tell.
+        let goes_on = self.pending > 0 && self.controls.constraint.is_none();
+        u64::from(goes_on && self.generated + self.pending < self.max_tokens)
     }
 
     /// Whether one more token is all that it has to bring.

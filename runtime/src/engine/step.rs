@@ -1,5 +1,6 @@
 //! A step: submit the next, read the one before.
 
+use super::constraint::TokenLogprobs;
 use super::in_flight::InFlight;
 use super::record::count;
 use super::request::{FinishReason, RequestEvent};
@@ -10,6 +11,7 @@ use crate::mode::StepMode;
 use crate::model::POISON;
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::device::Device;
+use piecewise_kernels::sampling::Details;
 use piecewise_planner::IterationRecord;
 use smallvec::SmallVec;
 use std::borrow::Cow;
@@ -22,6 +24,7 @@ impl<D: Device> BatchingEngine<D> {
         while let Schedule::ReadFirst = self.schedule()? {
             self.read_oldest(events)?;
         }
+        self.ask_constraints(events);
         let submitted = !self.plan.is_empty();
         if submitted && let Err(error) = self.submit() {
             if !error.is_lost() {
@@ -51,6 +54,8 @@ impl<D: Device> BatchingEngine<D> {
         while !self.in_flight.is_empty() {
             self.read_oldest(events)?;
         }
+        // The failed step may have counted ids that were not sampled.
+        self.sequences.values_mut().for_each(|sequence| sequence.controls.is_written = false);
         while let Some(Planned { request, .. }) = self.plan.pop() {
             let Self { running, sequences, pool, slots, entries, .. } = self;
             let Some(sequence) = sequences.get_mut(&request).filter(|s| s.slot.is_some()) else {
@@ -73,9 +78,12 @@ impl<D: Device> BatchingEngine<D> {
             self.slots.fill_free(self.model.device_mut(), POISON)?;
             self.embeddings.fill_free(self.model.device_mut(), POISON)?;
         }
-        let mut rows = self.spare.pop().map(|spare| spare.rows).unwrap_or_default();
+        let wants_logprobs = self.write_controls()?;
+        let spare = self.spare.pop().map(|spare| (spare.rows, spare.sampled, spare.details));
+        let (mut rows, mut sampled, details) = spare.unwrap_or_default();
         rows.clear();
         rows.reserve(self.options.max_num_seqs as usize);
+        sampled.reserve(self.options.max_num_seqs as usize);
         let (mut context_tokens, mut generation_requests) = (0, 0);
         self.batch.clear();
         for planned in &self.plan {
@@ -90,6 +98,7 @@ impl<D: Device> BatchingEngine<D> {
                 entry: sequence.entry,
                 values: &sequence.values,
                 sampling: sequence.sampling,
+                controls: sequence.controls.now,
             });
             if sequence.is_decoding() {
                 generation_requests += 1;
@@ -99,6 +108,9 @@ impl<D: Device> BatchingEngine<D> {
             if wanted == ChunkRows::Last {
                 rows.push((planned.request, sequence.turn));
             }
+        }
+        if let Some(output) = self.roles.details {
+            self.model.read_back(output, wants_logprobs);
         }
         let ticket = self.model.submit(&self.batch.view()?.data())?;
         for planned in &self.plan {
@@ -129,7 +141,14 @@ impl<D: Device> BatchingEngine<D> {
             gpu_us: None,
             wall_us: None,
         };
-        self.in_flight.push_back(InFlight { ticket, record, rows });
+        self.in_flight.push_back(InFlight {
+            ticket,
+            record,
+            rows,
+            sampled,
+            details,
+            wants_logprobs,
+        });
         Ok(())
     }
 
@@ -146,15 +165,19 @@ impl<D: Device> BatchingEngine<D> {
             }
         };
         self.failures = 0;
-        let sampled = match self.roles.sampled {
-            Some(output) if !step.rows.is_empty() => outputs.bytes(output)?,
-            _ => &[],
-        };
+        step.sampled.clear();
+        step.details.clear();
+        if let Some(output) = self.roles.sampled.filter(|_| !step.rows.is_empty()) {
+            let ids = outputs.bytes(output)?.chunks_exact(4);
+            step.sampled.extend(ids.map(|id| i32::from_le_bytes([id[0], id[1], id[2], id[3]])));
+        }
+        if let Some(output) = self.roles.details.filter(|_| step.wants_logprobs) {
+            step.details.extend_from_slice(outputs.bytes(output)?);
+        }
         let vocab = self.options.vocab;
         let mut bad = None;
         let mut ended = SmallVec::<[_; 16]>::new();
-        for (&(request, turn), id) in step.rows.iter().zip(sampled.chunks_exact(4)) {
-            let id = i32::from_le_bytes([id[0], id[1], id[2], id[3]]);
+        for (row, (&(request, turn), &id)) in step.rows.iter().zip(&step.sampled).enumerate() {
             let Some(sequence) = self.sequences.get_mut(&request) else { continue };
             if sequence.turn != turn || sequence.pending == 0 {
                 continue;
@@ -164,22 +187,37 @@ impl<D: Device> BatchingEngine<D> {
                 bad = bad.or(Some(EngineError::BadSample { request, id, vocab }));
                 continue;
             };
+            let is_stop = sequence.stops_at(id);
+            let is_last = match is_stop {
+                true => true,
+                false => match sequence.controls.accept(id) {
+                    Ok(is_last) => is_last,
+                    Err(message) => {
+                        let message = Some(message.into_boxed_str());
+                        ended.push((request, FinishReason::ConstraintFailed, message));
+                        continue;
+                    }
+                },
+            };
             sequence.ids.push(id);
             sequence.pending -= 1;
             sequence.generated += 1;
             sequence.publish(&mut self.pool);
-            events.push(RequestEvent::Token { request, id, logprobs: None });
-            let reason = if sequence.stops_at(id) {
+            let wants = sequence.controls.logprobs.is_some();
+            let details = Details::of_row(&step.details, row).filter(|_| wants);
+            let logprobs = details.map(|details| Box::new(TokenLogprobs::of(details)));
+            events.push(RequestEvent::Token { request, id, logprobs });
+            let reason = if is_last {
                 FinishReason::Stop
             } else if sequence.generated >= sequence.max_tokens {
                 FinishReason::Length
             } else {
                 continue;
             };
-            ended.push((request, reason));
+            ended.push((request, reason, None));
         }
-        for (request, reason) in ended {
-            self.finish(request, reason, events);
+        for (request, reason, message) in ended {
+            self.finish_with(request, reason, message, events);
         }
         let microseconds = |time: Duration| time.as_secs_f64() * 1e6;
         let times = self.model.step_times(&step.ticket);

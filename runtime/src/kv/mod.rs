@@ -4,6 +4,7 @@
 mod embeddings;
 mod pool;
 mod prefix;
+mod sample_states;
 mod sizing;
 mod slots;
 mod table;
@@ -12,6 +13,7 @@ pub(crate) use embeddings::EmbeddingPool;
 pub use embeddings::{RowsError, RowsId};
 pub use pool::{Page, PagePool, PoolFull};
 pub use prefix::{KvEvent, PageHash};
+pub(crate) use sample_states::{SampleStates, sample_blocks};
 pub use sizing::{KvShape, SizingError};
 pub use slots::{SlotPool, StateKind, StateSlot};
 pub use table::PageTable;

@@ -5,7 +5,7 @@ use super::interface::{CaptureReport, StepRecord, StepTimer};
 use super::plan::{PlannedChunk, PlannedStep, StepTokens};
 use super::timeline::Timeline;
 use crate::artifact_store::CompileCounts;
-use crate::batch::{BatchBuffers, Chunk, ChunkTokens, RoleMap, Sampling};
+use crate::batch::{BatchBuffers, Chunk, ChunkTokens, RoleMap, SampleControls, Sampling};
 use crate::dispatch::StepSizes;
 use crate::kv::{PagePool, PageTable};
 use crate::mode::GraphMode;
@@ -40,7 +40,7 @@ impl<D: MeasuredDevice> ModelTimer<D> {
     /// # Errors
     /// When it does not feed back what it samples, or its KV pool is too small.
     pub fn new(
-        model: CompiledModel<D>,
+        mut model: CompiledModel<D>,
         roles: RoleMap,
         positions: &[u64],
     ) -> Result<Self, MeasureError> {
@@ -49,6 +49,8 @@ impl<D: MeasuredDevice> ModelTimer<D> {
         if !roles.has_feedback() {
             return Err(MeasureError::NoFeedback { what: "the feedback of sampled ids" });
         }
+        // A step that nobody asks of log-probabilities brings back none.
+        roles.details.into_iter().for_each(|output| model.read_back(output, false));
         let mut pool = PagePool::new(roles.kv_rows);
         let tables = positions.iter().map(|&rows| {
             let mut table = PageTable::with_capacity(rows);
@@ -267,6 +269,7 @@ fn push(
         entry,
         values: &[],
         sampling: Sampling::default(),
+        controls: SampleControls::default(),
     });
     Ok(())
 }

@@ -5,6 +5,7 @@ use super::memory::Ledger;
 use super::programs::{Member, Members};
 use super::staging::BLOCKS;
 use crate::dispatch::Dispatcher;
+use crate::kv::sample_blocks;
 use crate::symbols::{SymbolClass, SymbolTable};
 use piecewise_backend::artifact::{Artifact, PieceSize};
 use piecewise_backend::compiler::Footprint;
@@ -57,6 +58,7 @@ impl Ledger {
         let outputs = read_outputs.iter().filter_map(|&i| graph.outputs().get(i));
         let read: u64 = outputs.map(|&v| graph.ty(v).bytes(&bounds).next_multiple_of(64)).sum();
         self.pinned = BLOCKS as u64 * (layout.staged.max(64) + read.max(64));
+        self.pinned += sample_blocks(graph, symbols.bounds());
         self
     }
 }

@@ -66,6 +66,8 @@ pub(crate) struct ReadOutput {
     pub from: Address,
     /// Bytes from the start of the host block; `None` for an output that is not read back.
     pub offset: Option<u64>,
+    /// Whether the steps to come are to bring it back, where they can.
+    pub is_wanted: bool,
 }
 
 /// Host blocks, their layout and their events.
@@ -157,7 +159,7 @@ impl<E> Staging<E> {
             if offset.is_some() {
                 host_bytes += ty.bytes(output_bounds).next_multiple_of(64);
             }
-            outputs.push(ReadOutput { ty, from, offset });
+            outputs.push(ReadOutput { ty, from, offset, is_wanted: true });
         }
         let mut order: Vec<usize> = (0..inputs.len()).collect();
         order.sort_by_key(|&i| inputs[i].offset);
@@ -328,7 +330,7 @@ impl<E> Staging<E> {
         rows_only: Option<&SymbolTable>,
     ) -> Result<(), DeviceError> {
         for output in &self.outputs {
-            let Some(offset) = output.offset else { continue };
+            let Some(offset) = output.offset.filter(|_| output.is_wanted) else { continue };
             let mut first_row = first_row;
             if let Some(table) = rows_only {
                 let over = output.ty.outer_symbol().map(|s| table.over(s));

@@ -161,6 +161,15 @@ impl<D: Device> CompiledModel<D> {
         Ok(Ticket { step: number, counts })
     }
 
+    /// Whether the steps to come bring back output `i`, where the model was built to read it; they do
+    /// unless somebody says otherwise. What [`Outputs`] has of one that was not brought back means
+    /// nothing.
+    pub fn read_back(&mut self, i: usize, is_wanted: bool) {
+        if let Some(output) = self.staging.outputs.get_mut(i) {
+            output.is_wanted = is_wanted;
+        }
+    }
+
     /// Waits for a step and returns its outputs; readable until the second submit after it.
     ///
     /// # Errors

@@ -3,7 +3,7 @@ mod graphs;
 
 use super::capture::GraphKind;
 use super::*;
-use crate::batch::{BatchBuffers, Chunk, ChunkRows, ChunkTokens, Sampling};
+use crate::batch::{BatchBuffers, Chunk, ChunkRows, ChunkTokens, SampleControls, Sampling};
 use crate::dispatch::FallbackReason;
 use crate::kv::{PagePool, PageTable};
 use crate::mode::{GraphMode, StepMode};
@@ -34,6 +34,7 @@ fn submit(model: &mut Model, ids: &[u32]) -> Result<Ticket, ModelError> {
         entry: None,
         values: &[],
         sampling: Sampling::default(),
+        controls: SampleControls::default(),
     });
     model.submit(&batch.view().unwrap().data())
 }
@@ -55,6 +56,7 @@ fn submit_last(model: &mut Model, prompts: &[&[u32]]) -> Result<Ticket, ModelErr
             entry: None,
             values: &[],
             sampling: Sampling::default(),
+            controls: SampleControls::default(),
         });
     }
     model.submit(&batch.view().unwrap().data())
@@ -124,6 +126,7 @@ fn of_a_wide_block_table_the_columns_in_use_are_copied() {
                 entry: None,
                 values: &[],
                 sampling: Sampling::default(),
+                controls: SampleControls::default(),
             });
         }
         model.device_mut().copied_in.clear();

@@ -24,6 +24,8 @@ pub(super) struct RowParameters {
     pub(super) top_k: usize,
     pub(super) top_p: f32,
     pub(super) uniform: u64,
+    /// Weights below it count as none.
+    pub(super) least: u64,
 }
 
 impl RowParameters {
@@ -58,8 +60,8 @@ impl Kernel for Row<'_> {
         if parameters.greedy() {
             return greedy(logits);
         }
-        let scaled =
-            Scaled { temperature: parameters.temperature, top: largest / parameters.temperature };
+        let RowParameters { temperature, least, .. } = parameters;
+        let scaled = Scaled { temperature, top: largest / temperature, least };
         if !scaled.top.is_finite() {
             return greedy(logits);
         }
@@ -90,21 +92,22 @@ fn largest<S: Simd>(s: S, values: &[f32]) -> f32 {
     chunks.remainder().iter().copied().fold(whole, f32::max)
 }
 
-struct Scaled {
-    temperature: f32,
-    top: f32,
+pub(super) struct Scaled {
+    pub(super) temperature: f32,
+    pub(super) top: f32,
+    pub(super) least: u64,
 }
 
 impl Scaled {
     #[inline(always)]
-    fn z(&self, logit: f32) -> f32 {
+    pub(super) fn z(&self, logit: f32) -> f32 {
         let z = logit / self.temperature;
         if z.is_nan() { f32::NEG_INFINITY } else { z }
     }
 
     /// `2^40 e^(z - top)`, its integer part.
     #[inline(always)]
-    fn weight(&self, z: f32) -> u64 {
+    pub(super) fn weight(&self, z: f32) -> u64 {
         let difference = z - self.top;
         let x = difference.max(LOWEST);
         let n = x.mul_add(std::f32::consts::LOG2_E, 0.5).floor();
@@ -119,13 +122,14 @@ impl Scaled {
         let weight = e * scale;
         // SAFETY: x is not NaN and n is in -40..=0, so the product is finite, within 0..2^41.
         let weight: i64 = unsafe { weight.to_int_unchecked() };
-        if difference < LOWEST { 0 } else { weight as u64 }
+        let weight = if difference < LOWEST { 0 } else { weight as u64 };
+        if weight < self.least { 0 } else { weight }
     }
 }
 
 /// Ascends as z descends, then as the index ascends.
 #[inline(always)]
-fn order_key(z: f32, index: usize) -> u64 {
+pub(super) fn order_key(z: f32, index: usize) -> u64 {
     let bits = (z + 0.0).to_bits();
     let ascending = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
     u64::from(!ascending) << 32 | index as u64

@@ -53,6 +53,7 @@ impl Batch {
             top_p: &self.top_p,
             seed: &self.seed,
             position: &self.position,
+            controls: None,
             out,
             scratch,
         };
@@ -61,7 +62,7 @@ impl Batch {
 
     fn run(&self, isa: Isa, threads: usize) -> Vec<i32> {
         let mut out = vec![-1; self.rows()];
-        let mut scratch = AlignedBytes::new(sample_scratch_bytes(self.vocabulary, threads));
+        let mut scratch = AlignedBytes::new(sample_scratch_bytes(self.vocabulary, false, threads));
         on_threads(threads, || self.try_run(isa, &mut out, scratch.get())).unwrap();
         out
     }

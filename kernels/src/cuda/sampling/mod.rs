@@ -1,10 +1,12 @@
-//! [`crate::sampling::Sample`] on CUDA: the twin of the CPU's sampler, bit for bit.
+//! [`crate::sampling::Sample`] and [`crate::sampling::ControlledSample`] on CUDA: the twins of the
+//! CPU's sampler, bit for bit.
 
 use super::matmul::options;
 use super::recipe::{GridAxis, LaunchRecipe, OpKernels, Param, Scalar};
 use super::text::float;
 use crate::cpu::sampling::{LN2_HIGH, LN2_LOW, LOWEST, POLYNOMIAL};
 use crate::lower::LowerError;
+use crate::sampling::{DETAIL_WORDS, MAX_LOGIT_BIASES};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::entity::Entity;
 use piecewise_ir::types::TensorType;
@@ -20,57 +22,100 @@ const MAX_VOCABULARY: u64 = 1 << 22;
 /// # Errors
 /// When the logits are not `[R, V]` with a symbol R and a static V of 1 to 2^22.
 pub fn sample_kernels(operands: &[TensorType]) -> Result<OpKernels, LowerError> {
-    let shape = operands.first().map(|ty| ty.shape.as_slice()).unwrap_or_default();
-    let [rows, vocabulary] = shape else {
-        return Err(LowerError("sampling takes logits [R, V]".to_owned()));
-    };
-    let (Some(symbol), Some(vocabulary @ 1..=MAX_VOCABULARY)) =
-        (rows.as_symbol(), vocabulary.as_constant())
-    else {
-        return Err(LowerError(
-            "sampling needs rows counted by one symbol and a vocabulary of 1 to 2^22".to_owned(),
+    let launches = Launches::of(operands, include_str!("sample.cu"))?;
+    let args = |range: std::ops::Range<u32>| range.map(Param::Arg).chain([Param::Scratch(0)]);
+    Ok(launches.kernels(
+        ("sample_parts", args(0..1).collect()),
+        ("sample", args(0..7).collect()),
+        0,
+    ))
+}
+
+/// The same of `piecewise.controlled_sample`.
+///
+/// # Errors
+/// As for [`sample_kernels`].
+pub fn controlled_sample_kernels(operands: &[TensorType]) -> Result<OpKernels, LowerError> {
+    let sizes = format!("#define BIASES {MAX_LOGIT_BIASES}\n#define DETAILS {DETAIL_WORDS}\n\n");
+    let launches = Launches::of(operands, &(sizes + include_str!("controlled.cu")))?;
+    let parts = [0, 6, 7, 8, 9].map(Param::Arg).into_iter().chain([Param::Scratch(0)]);
+    let whole = (0..12).map(Param::Arg).chain([Param::Scratch(0)]);
+    let parts = ("controlled_parts", parts.collect());
+    Ok(launches.kernels(parts, ("controlled_sample", whole.collect()), 32 * 8))
+}
+
+/// What the launches of both have in common.
+struct Launches {
+    source: String,
+    rows: Dim,
+    /// The last parameters of each.
+    tail: [Param; 4],
+}
+
+impl Launches {
+    fn of(operands: &[TensorType], entries: &str) -> Result<Self, LowerError> {
+        let shape = operands.first().map(|ty| ty.shape.as_slice()).unwrap_or_default();
+        let [rows, vocabulary] = shape else {
+            return Err(LowerError("sampling takes logits [R, V]".to_owned()));
+        };
+        let (Some(symbol), Some(vocabulary @ 1..=MAX_VOCABULARY)) =
+            (rows.as_symbol(), vocabulary.as_constant())
+        else {
+            return Err(LowerError(
+                "sampling needs rows counted by one symbol and a vocabulary of 1 to 2^22"
+                    .to_owned(),
+            ));
+        };
+        let mut source = String::from("#include \"prelude.cuh\"\n\n");
+        source.push_str(&format!("#define PARTS {PARTS}\n#define LOWEST ({})\n", float(LOWEST)));
+        source.push_str(&format!("#define LOG2_E {}\n", float(std::f32::consts::LOG2_E)));
+        source.push_str(&format!(
+            "#define LN2_HIGH {}\n#define LN2_LOW ({})\n",
+            float(LN2_HIGH),
+            float(LN2_LOW)
         ));
-    };
-    let mut source = String::from("#include \"prelude.cuh\"\n\n");
-    source.push_str(&format!("#define PARTS {PARTS}\n#define LOWEST ({})\n", float(LOWEST)));
-    source.push_str(&format!("#define LOG2_E {}\n", float(std::f32::consts::LOG2_E)));
-    source.push_str(&format!(
-        "#define LN2_HIGH {}\n#define LN2_LOW ({})\n",
-        float(LN2_HIGH),
-        float(LN2_LOW)
-    ));
-    for (i, coefficient) in POLYNOMIAL.iter().rev().enumerate() {
-        source.push_str(&format!("#define P{i} {}\n", float(*coefficient)));
+        for (i, coefficient) in POLYNOMIAL.iter().rev().enumerate() {
+            source.push_str(&format!("#define P{i} {}\n", float(*coefficient)));
+        }
+        source.push_str(include_str!("choose.cuh"));
+        source.push('\n');
+        source.push_str(entries);
+        let number = |n: u64| Param::Scalar(Scalar::U32(Dim::constant(n)));
+        let rows_now = Param::Scalar(Scalar::U32(rows.clone()));
+        let tail = [Param::Counts, rows_now, number(vocabulary), number(symbol.index() as u64)];
+        Ok(Self { source, rows: rows.clone(), tail })
     }
-    source.push_str(include_str!("sample.cu"));
-    let number = |n: u64| Param::Scalar(Scalar::U32(Dim::constant(n)));
-    let tail = [
-        Param::Counts,
-        Param::Scalar(Scalar::U32(rows.clone())),
-        number(vocabulary),
-        number(symbol.index() as u64),
-    ];
-    let launch = |entry: &str, grid, threads, static_shared, args: Vec<Param>| LaunchRecipe {
-        source: source.clone(),
-        entry: entry.to_owned(),
-        options: options(),
-        grid,
-        block: [threads, 1, 1],
-        cluster: [1; 3],
-        static_shared,
-        dynamic_shared: 0,
-        params: args.into_iter().chain(tail.clone()).collect(),
-        programmatic: true,
-        ahead: Vec::new(),
-    };
-    let parts = [GridAxis::of(PARTS, 1), GridAxis::of(rows.clone(), 1), GridAxis::one()];
-    let whole = [GridAxis::of(rows.clone(), 1), GridAxis::one(), GridAxis::one()];
-    let all = (0..7).map(Param::Arg).chain([Param::Scratch(0)]).collect();
-    Ok(OpKernels {
-        launches: vec![
-            launch("sample_parts", parts, 256, 64, vec![Param::Arg(0), Param::Scratch(0)]),
-            launch("sample", whole, 1024, 32 * 8 + 256 * 8 + 16, all),
-        ],
-        scratch: rows.times((PARTS * 8) as i64),
-    })
+
+    /// The launches with these entries and parameters; the second has `shared` bytes of its own.
+    fn kernels(
+        self,
+        parts: (&str, Vec<Param>),
+        whole: (&str, Vec<Param>),
+        shared: u32,
+    ) -> OpKernels {
+        let Self { source, rows, tail } = self;
+        let launch =
+            |(entry, args): (&str, Vec<Param>), grid, threads, static_shared| LaunchRecipe {
+                source: source.clone(),
+                entry: entry.to_owned(),
+                options: options(),
+                grid,
+                block: [threads, 1, 1],
+                cluster: [1; 3],
+                static_shared,
+                dynamic_shared: 0,
+                params: args.into_iter().chain(tail.clone()).collect(),
+                programmatic: true,
+                ahead: Vec::new(),
+            };
+        let of_parts = [GridAxis::of(PARTS, 1), GridAxis::of(rows.clone(), 1), GridAxis::one()];
+        let of_rows = [GridAxis::of(rows.clone(), 1), GridAxis::one(), GridAxis::one()];
+        OpKernels {
+            launches: vec![
+                launch(parts, of_parts, 256, 64),
+                launch(whole, of_rows, 1024, 32 * 8 + 256 * 8 + 16 + shared),
+            ],
+            scratch: rows.times((PARTS * 8) as i64),
+        }
+    }
 }

@@ -98,6 +98,7 @@ fn check_addresses_names_inputs_that_disagree_about_pages() {
         entry: None,
         values: &[],
         sampling: Sampling::default(),
+        controls: SampleControls::default(),
     });
     let view = batch.view().unwrap();
     let data = view.data();

@@ -1,0 +1,93 @@
+//! The definition of sampling with all that a request may ask of it.
+
+use super::controls::{CONTROL_WORDS, DETAIL_WORDS, inputs, mask_words, token_words};
+use super::parameter_types;
+use crate::inputs::StepInput;
+use piecewise_ir::custom::{Attrs, CustomOpDef};
+use piecewise_ir::dim::Dim;
+use piecewise_ir::dtype::DType;
+use piecewise_ir::op::RowTreatment;
+use piecewise_ir::types::TensorType;
+
+/// [`Sample`](super::Sample) with biases, penalties, masks, `min_p` and log-probabilities. A row that
+/// asks for none of it gets the token that [`Sample`](super::Sample) would give it.
+///
+/// Operands: those of [`Sample`](super::Sample); `controls i32 [R, 4]` and `penalties f32 [R, 4]`
+/// ([`SampleControls`](super::SampleControls)); the states `masks i32 [M, W]`, `W` =
+/// [`mask_words`] of V, and `tokens i32 [Q, X]`, `X` = [`token_words`] of V, in which it counts.
+/// Results: the ids `i32 [R]`, and `i32 [R, DETAIL_WORDS]` ([`Details`](super::Details); zeros of
+/// rows that want no log-probabilities).
+///
+/// The logit of an id gets its bias, then, where it is of the prompt or was generated, is divided by
+/// the penalty for repetition (multiplied where it is not above 0), then loses the penalty for
+/// frequency times how often it was generated, and that for presence if it was. Ids that the mask
+/// leaves out are -inf. Of what temperature makes of it, tokens remain that are at least `min_p`
+/// times as likely as the likeliest, then top-k and top-p as in [`Sample`](super::Sample), of weights
+/// that remain. Log-probabilities are of the logits as they come.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ControlledSample;
+
+/// The operand that it counts in.
+pub(super) const TOKENS: usize = 9;
+
+impl ControlledSample {
+    /// The op's name.
+    pub const NAME: &'static str = "piecewise.controlled_sample";
+
+    /// What it is told of each step besides what [`Sample`](super::Sample) is told.
+    pub fn inputs() -> [StepInput; 2] {
+        inputs()
+    }
+}
+
+impl CustomOpDef for ControlledSample {
+    fn name(&self) -> &str {
+        Self::NAME
+    }
+
+    fn infer(&self, operands: &[TensorType], _attrs: &Attrs) -> Result<Vec<TensorType>, String> {
+        let [logits, parameters @ .., controls, penalties, masks, tokens] = operands else {
+            return Err("takes logits, five parameters, controls, penalties and two states".into());
+        };
+        let vocabulary = match (logits.dtype, &*logits.shape) {
+            (DType::F32, [_, vocabulary]) => vocabulary.as_constant(),
+            _ => None,
+        };
+        let Some(vocabulary) = vocabulary else {
+            return Err("logits must be f32 [R, V] with a constant V".to_owned());
+        };
+        let rows = &logits.shape[0];
+        let of_rows = |dtype, width: usize| TensorType {
+            dtype,
+            shape: [rows.clone(), Dim::constant(width as u64)].into_iter().collect(),
+        };
+        if parameters != parameter_types(rows) {
+            return Err("the parameters are those of piecewise.sample, each [R]".to_owned());
+        }
+        if *controls != of_rows(DType::I32, CONTROL_WORDS)
+            || *penalties != of_rows(DType::F32, CONTROL_WORDS)
+        {
+            return Err("controls are i32 [R, 4], penalties f32 [R, 4]".to_owned());
+        }
+        for (name, state, words) in
+            [("masks", masks, mask_words(vocabulary)), ("tokens", tokens, token_words(vocabulary))]
+        {
+            let fits = state.dtype == DType::I32
+                && state.rank() == 2
+                && state.shape[1].as_constant() == Some(words);
+            if !fits {
+                return Err(format!("{name} must be a state i32 [entries, {words}]"));
+            }
+        }
+        let ids = TensorType { dtype: DType::I32, shape: std::iter::once(rows.clone()).collect() };
+        Ok(vec![ids, of_rows(DType::I32, DETAIL_WORDS)])
+    }
+
+    fn mutates(&self) -> Vec<usize> {
+        vec![TOKENS]
+    }
+
+    fn rows(&self) -> RowTreatment {
+        RowTreatment::SlotMapped
+    }
+}

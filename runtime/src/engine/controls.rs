@@ -1,0 +1,170 @@
+//! What requests ask of sampling besides its parameters: whether that can be, and how a step is told.
+
+use super::request::{FinishReason, Request, RequestEvent};
+use super::sequence::Sequence;
+use super::{BatchingEngine, EngineError, EngineOptions};
+use crate::batch::{RoleMap, Sampling};
+use piecewise_backend::device::{Device, DeviceError};
+use piecewise_kernels::sampling::SampleControls;
+pub use piecewise_kernels::sampling::{MAX_LOGIT_BIASES, MAX_TOP_LOGPROBS};
+use smallvec::SmallVec;
+use std::collections::BTreeSet;
+
+fn counts(sampling: Sampling) -> bool {
+    let Sampling { presence_penalty, frequency_penalty, repetition_penalty, .. } = sampling;
+    presence_penalty != 0.0 || frequency_penalty != 0.0 || repetition_penalty != 1.0
+}
+
+impl Request {
+    /// Refuses what is out of range, and what the graph can't do.
+    pub(super) fn check_controls(
+        &self,
+        options: &EngineOptions,
+        roles: &RoleMap,
+    ) -> Result<(), EngineError> {
+        let Sampling { min_p, presence_penalty, frequency_penalty, repetition_penalty, .. } =
+            self.sampling;
+        let logprobs = self.logprobs.unwrap_or(0);
+        let biased: BTreeSet<u32> = self.logit_bias.iter().map(|(id, _)| *id).collect();
+        let vocab = options.vocab;
+        let fits = |&(id, bias): &(u32, f32)| u64::from(id) < vocab && bias.is_finite();
+        let has_good_bias = self.logit_bias.iter().all(fits)
+            && biased.len() == self.logit_bias.len()
+            && biased.len() <= MAX_LOGIT_BIASES;
+        let biases = || match &*self.logit_bias {
+            many if many.len() > 4 => format!("{} ids", many.len()),
+            few => format!("{few:?}"),
+        };
+        let finite = "it must be a finite number; 0 is off";
+        // What is asked for, whether it is in range, and what would be.
+        let asked: [(_, bool, bool, &dyn Fn() -> String, _); 7] = [
+            (
+                "min_p",
+                min_p != 0.0,
+                (0.0..=1.0).contains(&min_p),
+                &|| min_p.to_string(),
+                "it must be from 0 (off) to 1",
+            ),
+            (
+                "presence_penalty",
+                presence_penalty != 0.0,
+                presence_penalty.is_finite(),
+                &|| presence_penalty.to_string(),
+                finite,
+            ),
+            (
+                "frequency_penalty",
+                frequency_penalty != 0.0,
+                frequency_penalty.is_finite(),
+                &|| frequency_penalty.to_string(),
+                finite,
+            ),
+            (
+                "repetition_penalty",
+                repetition_penalty != 1.0,
+                repetition_penalty > 0.0 && repetition_penalty.is_finite(),
+                &|| repetition_penalty.to_string(),
+                "it must be a finite number above 0; 1 is off",
+            ),
+            (
+                "logit_bias",
+                !self.logit_bias.is_empty(),
+                has_good_bias,
+                &biases,
+                "it must give up to 1024 of the model's ids a finite bias, each id once",
+            ),
+            (
+                "logprobs",
+                self.logprobs.is_some(),
+                logprobs <= MAX_TOP_LOGPROBS,
+                &|| logprobs.to_string(),
+                "it must be at most 20",
+            ),
+            ("constraint", self.constraint.is_some(), true, &|| "one".to_owned(), ""),
+        ];
+        for (parameter, is_asked, is_good, value, expected) in asked {
+            if !is_asked {
+                continue;
+            }
+            if !is_good {
+                return Err(EngineError::Parameter { parameter, value: value(), expected });
+            }
+            if !roles.has_controls() {
+                let expected = "this model's graph does not do that; build it with \
+                                sampling_controls = true";
+                return Err(EngineError::Parameter { parameter, value: value(), expected });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Sequence {
+    /// Whether it goes by what came before, or by biases.
+    fn weighs(&self) -> bool {
+        counts(self.sampling) || !self.controls.logit_bias.is_empty()
+    }
+}
+
+impl<D: Device> BatchingEngine<D> {
+    /// Asks the constraints of what is planned which ids may come. Requests whose constraint fails
+    /// end, and the others are planned as they were.
+    pub(super) fn ask_constraints(&mut self, events: &mut Vec<RequestEvent>) {
+        let Some(states) = &self.sample_states else { return };
+        let mut failed = SmallVec::<[_; 4]>::new();
+        for planned in &self.plan {
+            let Some(sequence) = self.sequences.get_mut(&planned.request) else { continue };
+            if planned.tokens != sequence.due() {
+                continue;
+            }
+            let generated = sequence.generated;
+            if let Err(message) = sequence.controls.ask(generated, states.vocabulary()) {
+                failed.push((planned.request, message));
+            }
+        }
+        for (request, message) in failed {
+            self.plan.retain(|planned| planned.request != request);
+            let reason = FinishReason::ConstraintFailed;
+            self.finish_with(request, reason, Some(message.into()), events);
+        }
+    }
+
+    /// Enqueues what the planned rows go by and notes what they ask for; whether one of them wants
+    /// log-probabilities.
+    pub(super) fn write_controls(&mut self) -> Result<bool, DeviceError> {
+        let Self { sample_states, sequences, plan, model, .. } = self;
+        let Some(states) = sample_states else { return Ok(false) };
+        let (mut masks, mut wants_logprobs) = (0, false);
+        for planned in &*plan {
+            let Some(sequence) = sequences.get_mut(&planned.request) else { continue };
+            let mut now = SampleControls::default();
+            if planned.tokens == sequence.due() {
+                let (weighs, counts) = (sequence.weighs(), counts(sequence.sampling));
+                if let (true, Some(entry)) = (weighs, sequence.entry) {
+                    if !sequence.controls.is_written {
+                        let (prompt, generated) = sequence.ids.split_at(sequence.prompt as usize);
+                        let biases = &sequence.controls.logit_bias;
+                        let known = [prompt, generated];
+                        states.write_tokens(model.device_mut(), entry, known, biases)?;
+                        sequence.controls.is_written = true;
+                    }
+                    (now.tokens, now.counts) = (Some(entry), counts);
+                }
+                if sequence.controls.constraint.is_some() {
+                    now.mask = Some(masks);
+                    masks += 1;
+                }
+                now.logprobs = sequence.controls.logprobs;
+                wants_logprobs |= now.logprobs.is_some();
+            }
+            sequence.controls.now = now;
+        }
+        if masks > 0 {
+            let masked = plan.iter().filter_map(|planned| sequences.get(&planned.request));
+            let masked = masked.filter(|sequence| sequence.controls.now.mask.is_some());
+            let masked = masked.map(|sequence| &*sequence.controls.mask);
+            states.write_masks(model.device_mut(), masked)?;
+        }
+        Ok(wants_logprobs)
+    }
+}

@@ -1,0 +1,159 @@
+//! States that sampling goes by, which the host writes between steps: which ids may come, and what
+//! penalties and biases are made from.
+
+use crate::model::CompiledModel;
+use crate::roles;
+use piecewise_backend::device::{Address, Device, DeviceError, HostBlock};
+use piecewise_ir::graph::Graph;
+use piecewise_kernels::sampling::{fill_token_row, mask_words, token_words};
+
+/// Blocks that the masks of a step are written through in turn: while a step waits for its own, those
+/// of the next can be written.
+const MASK_BLOCKS: u64 = 2;
+/// Blocks of one row of tokens each; more in one step wait for each other.
+const TOKEN_BLOCKS: u64 = 4;
+
+/// The states of roles `sample.masks` and `sample.tokens`.
+pub(crate) struct SampleStates<D: Device> {
+    vocabulary: u64,
+    masks: Ring<D>,
+    tokens: Ring<D>,
+    /// A row of tokens that is being filled.
+    row: Vec<i32>,
+}
+
+/// Bytes of pinned blocks that [`SampleStates`] will take; 0 where the graph has no such states.
+pub(crate) fn sample_blocks(graph: &Graph, bounds: &[u64]) -> u64 {
+    let state = |role| state(graph, role, bounds);
+    let masks = state(roles::SAMPLE_MASKS).map_or(0, |(rows, bytes)| MASK_BLOCKS * rows * bytes);
+    masks + state(roles::SAMPLE_TOKENS).map_or(0, |(_, bytes)| TOKEN_BLOCKS * bytes)
+}
+
+/// Rows of the state of a role, and bytes of each.
+fn state(graph: &Graph, role: &str, bounds: &[u64]) -> Option<(u64, u64)> {
+    let state = graph.states().iter().find(|s| s.role.as_deref() == Some(role))?;
+    let ty = graph.ty(state.value);
+    Some((*ty.dims(bounds).first()?, ty.row().bytes(bounds)))
+}
+
+impl<D: Device> SampleStates<D> {
+    /// The states of a model whose logits are `vocabulary` wide; `None` where it lacks one of them, or
+    /// they are of another width.
+    ///
+    /// # Errors
+    /// When memory for the blocks is short.
+    pub(crate) fn new(
+        model: &mut CompiledModel<D>,
+        vocabulary: u64,
+    ) -> Result<Option<Self>, DeviceError> {
+        let (graph, memory) = (model.module().graph(), model.memory());
+        let bounds = &memory.layout().bounds;
+        let place = |role, words: u64| {
+            let (rows, bytes) = state(graph, role, bounds).filter(|(_, b)| *b == 4 * words)?;
+            let state = graph.states().iter().find(|s| s.role.as_deref() == Some(role))?;
+            Some((memory.address(graph, state.value)?, rows, bytes))
+        };
+        let words = token_words(vocabulary);
+        let found = place(roles::SAMPLE_MASKS, mask_words(vocabulary))
+            .zip(place(roles::SAMPLE_TOKENS, words));
+        let Some(((masks, rows, mask_bytes), (tokens, _, token_bytes))) = found else {
+            return Ok(None);
+        };
+        let device = model.device_mut();
+        Ok(Some(Self {
+            vocabulary,
+            masks: Ring::new(device, masks, MASK_BLOCKS, rows * mask_bytes)?,
+            tokens: Ring::new(device, tokens, TOKEN_BLOCKS, token_bytes)?,
+            row: vec![0; words as usize],
+        }))
+    }
+
+    /// Ids that the masks have bits for.
+    pub(crate) fn vocabulary(&self) -> u64 {
+        self.vocabulary
+    }
+
+    /// Enqueues writing the masks of the next step into the first rows.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(crate) fn write_masks<'m>(
+        &mut self,
+        device: &mut D,
+        masks: impl Iterator<Item = &'m [u32]>,
+    ) -> Result<(), DeviceError> {
+        let words = mask_words(self.vocabulary) as usize;
+        self.masks.write(device, 0, |bytes| {
+            let mut written = 0;
+            for (mask, row) in masks.zip(bytes.chunks_exact_mut(4 * words)) {
+                for (word, bytes) in mask.iter().zip(row.chunks_exact_mut(4)) {
+                    bytes.copy_from_slice(&word.to_le_bytes());
+                }
+                written += row.len();
+            }
+            written
+        })
+    }
+
+    /// Enqueues writing what is known of a sequence into the row of its entry.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(crate) fn write_tokens(
+        &mut self,
+        device: &mut D,
+        entry: u32,
+        [prompt, generated]: [&[u32]; 2],
+        biases: &[(u32, f32)],
+    ) -> Result<(), DeviceError> {
+        fill_token_row(&mut self.row, self.vocabulary, prompt, generated, biases);
+        let row = &self.row;
+        let at = u64::from(entry) * 4 * row.len() as u64;
+        self.tokens.write(device, at, |bytes| {
+            for (word, bytes) in row.iter().zip(bytes.chunks_exact_mut(4)) {
+                bytes.copy_from_slice(&word.to_le_bytes());
+            }
+            bytes.len()
+        })
+    }
+}
+
+/// Host blocks that are written and copied to a state in turn.
+struct Ring<D: Device> {
+    to: Address,
+    blocks: Vec<(HostBlock, Option<D::Event>)>,
+    next: usize,
+}
+
+impl<D: Device> Ring<D> {
+    fn new(device: &mut D, to: Address, blocks: u64, bytes: u64) -> Result<Self, DeviceError> {
+        let block = |_| Ok((device.host_block(bytes)?, None));
+        Ok(Self {
+            to,
+            blocks: (0..blocks).map(block).collect::<Result<_, DeviceError>>()?,
+            next: 0,
+        })
+    }
+
+    /// Enqueues copying what `fill` writes, so many bytes as it returns, to `at` bytes from the
+    /// start. Waits where the block is still being copied.
+    fn write(
+        &mut self,
+        device: &mut D,
+        at: u64,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Result<(), DeviceError> {
+        let blocks = self.blocks.len();
+        let (block, copied) = &mut self.blocks[self.next];
+        self.next = (self.next + 1) % blocks;
+        if let Some(event) = copied {
+            device.wait(event)?;
+        }
+        let written = fill(device.host_bytes_mut(*block)) as u64;
+        if written > 0 {
+            device.copy_in(*block, 0, written, self.to.offset(at))?;
+        }
+        *copied = Some(device.record(copied.take())?);
+        Ok(())
+    }
+}
