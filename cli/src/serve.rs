@@ -109,7 +109,8 @@ impl ServeArgs {
             (None, None) => bail!("give --model or --preset"),
         };
         let assembly = assembly.configure(self.bounds.layers()?).watch(watcher());
-        Ok((assembly.sequences(SEQUENCES), name))
+        // Requests ask for penalties, biases, structures and log-probabilities as they like.
+        Ok((assembly.set("sampling_controls", true).sequences(SEQUENCES), name))
     }
 }
 

@@ -152,6 +152,31 @@ def logprobs(server, client):
     assert "".join(choice.logprobs.tokens) == choice.text
 
 
+def controls(server):
+    """Biases, masks and structures reach the sampler."""
+    body = {"prompt": PROMPTS[0], "max_tokens": 8, "temperature": 0, **IDS}
+    wanted = 100
+
+    def ids(**more):
+        status, _, answer = server.post("/v1/completions", {**body, **more})
+        assert status == 200, answer
+        return answer["choices"][0]
+
+    plain = ids()["token_ids"]
+    assert ids(logit_bias={str(wanted): 100})["token_ids"] == [wanted] * 8
+    assert ids(logit_bias={str(plain[0]): -100})["token_ids"][0] != plain[0]
+    assert len(set(ids(frequency_penalty=2, logit_bias={str(wanted): 5}, max_tokens=16)["token_ids"])) > 1
+    schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
+    for structure in [
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}},
+        {"structured_outputs": {"json": schema}},
+    ]:
+        choice = ids(max_tokens=64, **structure)
+        assert isinstance(json.loads(choice["text"])["a"], bool), choice
+    assert ids(max_tokens=64, structured_outputs={"regex": "[0-9]{3}-[a-c]"})["text"][3] == "-"
+    assert ids(structured_outputs={"choice": ["yes", "no"]})["text"] in ("yes", "no")
+
+
 def refusals(server, client):
     def refused(param, code=None, **body):
         status, _, answer = server.post("/v1/completions", {"prompt": "x", **body})
@@ -403,6 +428,8 @@ def main():
         timed(golden_tokens, server, client)
         timed(stops_and_echo, server, client)
         timed(seeds, client)
+        timed(logprobs, server, client)
+        timed(controls, server)
         timed(refusals, server, client)
         timed(other_endpoints, server, client)
         timed(readme, server)
