@@ -4,7 +4,12 @@
 #   tests/soak.sh 100 random_steps
 # 10 is 10,000 random steps of each mode, with every check on, compare too:
 #   tests/soak.sh 10 cpu::random
+# Or 50,000 requests and two minutes at least against the server of the last build:
+#   tests/soak.sh server
 set -euo pipefail
 cd "$(dirname "$0")/.."
+if [ "${1:-}" = server ]; then
+  exec python3 tests/server/load.py --seconds 120 --requests 50000
+fi
 export PIECEWISE_SOAK=${1:-10}
 exec cargo test --workspace --lib --test ir --test passes --test library --test device_suite -- --nocapture "${@:2}"

@@ -24,9 +24,11 @@ mod named;
 mod opt;
 mod plan;
 mod plan_view;
+mod preset_weights;
 mod progress;
 mod report;
 mod run;
+mod serve;
 
 use clap::{Parser, Subcommand};
 use std::io::{IsTerminal, Write};
@@ -54,6 +56,8 @@ struct Arguments {
 enum Command {
     /// Generate text from prompts.
     Generate(Box<generate::GenerateArgs>),
+    /// Serve a model to any OpenAI client.
+    Serve(Box<serve::ServeArgs>),
     /// Talk with a model in the terminal.
     Chat(Box<chat::ChatArgs>),
     /// Turn texts into embeddings.
@@ -83,15 +87,18 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    let arguments = Arguments::parse();
     let filter = EnvFilter::builder()
         .with_default_directive(LevelFilter::WARN.into())
         .with_env_var("PIECEWISE_LOG")
         .from_env_lossy();
-    // Who asks for the lines about steps wants to see them.
-    let filter = match "piecewise::stats=info".parse() {
-        Ok(directive) => filter.add_directive(directive),
-        Err(_) => filter,
-    };
+    // Who asks for the lines about steps or requests wants to see them.
+    let mut shown = vec!["piecewise::stats=info"];
+    if matches!(&arguments.command, Command::Serve(args) if args.logs_access()) {
+        shown.push("piecewise::access=info");
+    }
+    let shown = shown.iter().filter_map(|directive| directive.parse().ok());
+    let filter = shown.fold(filter, EnvFilter::add_directive);
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
@@ -99,7 +106,7 @@ fn main() -> ExitCode {
         .with_target(false)
         .without_time()
         .init();
-    match run(Arguments::parse()) {
+    match run(arguments) {
         Ok(code) => code,
         Err(error) => fail(&error),
     }
@@ -108,6 +115,7 @@ fn main() -> ExitCode {
 fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     match arguments.command {
         Command::Generate(args) => generate::run(*args),
+        Command::Serve(args) => serve::run(*args),
         Command::Chat(args) => chat::run(*args),
         Command::Embed(args) => embed::run(*args),
         Command::Encode(args) => encode::run(*args),

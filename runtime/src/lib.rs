@@ -6,6 +6,7 @@ pub mod checks;
 pub mod config;
 pub mod dispatch;
 pub mod engine;
+pub mod engine_thread;
 pub mod kv;
 pub mod measure;
 pub mod metrics;

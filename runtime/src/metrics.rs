@@ -4,6 +4,10 @@
 //! A step counts into [`Statistics`] alone. What others read is a copy that the engine publishes now
 //! and then, so that no step waits for a reader.
 
+mod requests;
+
+pub(crate) use requests::{RequestMetrics, RequestTimes};
+
 use crate::kv::PrefixCounts;
 use crate::model::Ledger;
 use crate::stats::{Histogram, Statistics};
@@ -15,7 +19,7 @@ use prometheus::proto::{
 use prometheus::{Registry, TextEncoder};
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How a step runs, in the order of [`Statistics::gpu_time`].
@@ -71,7 +75,10 @@ pub struct Metrics {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Published(Arc<Mutex<Snapshot>>);
+struct Published {
+    snapshot: Arc<Mutex<Snapshot>>,
+    requests: Arc<OnceLock<RequestMetrics>>,
+}
 
 impl Default for Metrics {
     fn default() -> Self {
@@ -87,6 +94,12 @@ impl Metrics {
         let registered = registry.register(Box::new(published.clone()));
         debug_assert!(registered.is_ok(), "{registered:?}");
         Self { registry, published }
+    }
+
+    /// What is counted of requests from now on, under vLLM's names and for a model of this name; once
+    /// asked for, they go on counting, and under the name of that time.
+    pub(crate) fn requests(&self, model_name: &str) -> &RequestMetrics {
+        self.published.requests.get_or_init(|| RequestMetrics::new(model_name))
     }
 
     /// The registry: what is registered here shows beside the engine's own metrics, which begin with
@@ -117,7 +130,7 @@ impl Metrics {
 
 impl Published {
     fn lock(&self) -> MutexGuard<'_, Snapshot> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.snapshot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -127,7 +140,12 @@ impl Collector for Published {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        families(&self.lock())
+        let snapshot = self.lock();
+        let mut families = families(&snapshot);
+        if let Some(requests) = self.requests.get() {
+            families.extend(requests.families(&snapshot.load));
+        }
+        families
     }
 }
 

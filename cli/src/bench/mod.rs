@@ -11,7 +11,6 @@ mod subject;
 mod table;
 #[cfg(test)]
 mod testing;
-mod weights;
 mod workload;
 
 pub(crate) use args::BenchArgs;

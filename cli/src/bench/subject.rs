@@ -4,7 +4,7 @@ use super::super::load::with_remedy;
 use super::super::progress::watcher;
 use super::args::BenchArgs;
 use super::report::Start;
-use super::weights::PresetWeights;
+use crate::preset_weights::PresetWeights;
 use anyhow::{bail, ensure};
 use piecewise::assembly::Assembly;
 use piecewise::device::{DeviceSpec, OpenDevice, all_threads};

@@ -21,5 +21,6 @@ mod once;
 mod output;
 mod plan;
 mod report;
+mod serve;
 mod support;
 mod tiny_model;

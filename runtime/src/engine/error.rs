@@ -108,6 +108,16 @@ impl EngineError {
         }
     }
 
+    /// The one request that it is about, where it is about one of those that are there.
+    pub fn request(&self) -> Option<RequestId> {
+        match self {
+            Self::UnknownRequest { request }
+            | Self::NotKept { request }
+            | Self::BadSample { request, .. } => Some(*request),
+            _ => None,
+        }
+    }
+
     /// Whether the device failed at something that it may do another time.
     pub(super) fn is_of_device(&self) -> bool {
         matches!(self, Self::Model(ModelError::Device(_)) | Self::Device(_))

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 /// Random numbers, made on the device; ones where a norm scales.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PresetWeights(NormalWeights);
+pub(crate) struct PresetWeights(NormalWeights);
 
 impl Default for PresetWeights {
     fn default() -> Self {

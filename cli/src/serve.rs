@@ -1,0 +1,200 @@
+//! `piecewise serve`: an OpenAI-compatible server.
+
+use super::amounts::parse_bytes;
+use super::load::{print_settings, with_remedy};
+use super::model_args::BoundArgs;
+use super::preset_weights::PresetWeights;
+use super::progress::watcher;
+use anyhow::{Context, bail};
+use piecewise::assembly::Assembly;
+use piecewise::models::{Preset, TextTokenizer};
+use piecewise_runtime::engine_thread::{EngineThread, ThreadOptions};
+use piecewise_server::chat::{ChatTemplate, GenerationDefaults, ReplyFormat};
+use piecewise_server::{
+    ApiKeys, Limits, Outcome, SamplingDefaults, ServedModel, Server, ServerOptions,
+};
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU64;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Sequences of a step where nothing else is said.
+const SEQUENCES: u64 = 64;
+
+/// Arguments of `serve`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  piecewise serve --model examples/tiny-qwen3
+  piecewise serve --model DIR --device cuda --port 8080 --max-num-seqs 128 --memory-fraction 0.9
+  piecewise serve --model DIR --host 0.0.0.0 --api-key-file keys.txt --served-model-name chat
+  piecewise serve --preset qwen3-8b --device cuda")]
+#[group(id = "served", required = true, multiple = false, args = ["model", "preset"])]
+pub(crate) struct ServeArgs {
+    /// A Hugging Face model folder.
+    #[arg(long, value_name = "DIR")]
+    model: Option<PathBuf>,
+    /// A published model with random weights, for load tests: qwen3-0.6b, llama-3.2-1b, qwen3-8b or
+    /// llama-3.1-8b. It has no tokenizer: prompts are token ids.
+    #[arg(long, value_name = "NAME")]
+    preset: Option<Preset>,
+    /// The address to listen at; 0.0.0.0 is every one that the machine has.
+    #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
+    host: IpAddr,
+    /// The port to listen at; 0 is one that is free.
+    #[arg(long, default_value_t = 8000)]
+    port: u16,
+    /// What clients call the model; repeat it for several names [default: the folder's, or the
+    /// preset's].
+    #[arg(long, value_name = "NAME")]
+    served_model_name: Vec<String>,
+    /// A file with a key in each line, one of which a client must send.
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// The most requests that may wait beyond those that run; more are told to try again later.
+    #[arg(long, default_value_t = 1024, value_name = "N")]
+    max_queue: usize,
+    /// A file with a chat template, instead of the folder's own.
+    #[arg(long, value_name = "FILE", requires = "model")]
+    chat_template: Option<PathBuf>,
+    /// How replies have thoughts, by the name of a parser; `none` is text as it is [default: as the chat
+    /// template says].
+    #[arg(long, value_name = "NAME")]
+    reasoning_parser: Option<String>,
+    /// How replies call tools, by the name of a parser; `none` is text as it is [default: as the chat
+    /// template says].
+    #[arg(long, value_name = "NAME")]
+    tool_call_parser: Option<String>,
+    /// Leave out what generation_config.json says of sampling: requests have OpenAI's defaults.
+    #[arg(long)]
+    ignore_generation_config: bool,
+    /// The largest body of a request, also with KiB, MiB or GiB.
+    #[arg(long, default_value = "8MiB", value_name = "BYTES", value_parser = parse_bytes)]
+    max_body: u64,
+    /// The longest that an answer may take; what there is by then is the answer.
+    #[arg(long, value_name = "SECONDS")]
+    request_timeout: Option<NonZeroU64>,
+    /// How long a client may take to send a head or a body, and to take some of an answer.
+    #[arg(long, default_value_t = NonZeroU64::MIN.saturating_add(59), value_name = "SECONDS")]
+    client_timeout: NonZeroU64,
+    /// Log no line about each request.
+    #[arg(long)]
+    no_access_log: bool,
+    #[command(flatten)]
+    bounds: BoundArgs,
+}
+
+impl ServeArgs {
+    /// Whether each request is logged.
+    pub(crate) fn logs_access(&self) -> bool {
+        !self.no_access_log
+    }
+
+    /// The model, and the name that it has of itself.
+    fn assembly(&self) -> anyhow::Result<(Assembly, String)> {
+        let (assembly, name) = match (&self.model, self.preset) {
+            (Some(folder), _) => {
+                let name = folder.canonicalize().ok();
+                let name = name.as_ref().and_then(|folder| folder.file_name());
+                let name = name.map(|name| name.to_string_lossy().into_owned());
+                (Assembly::folder(folder)?, name.unwrap_or_else(|| "model".to_owned()))
+            }
+            (None, Some(preset)) => {
+                let mut config = preset.config();
+                // The weights are of the dtype that is asked for, too.
+                config.dtype = self.bounds.dtype.or(config.dtype);
+                let assembly = Assembly::decoder(config).weights(PresetWeights::default());
+                (assembly, preset.name().to_owned())
+            }
+            (None, None) => bail!("give --model or --preset"),
+        };
+        let assembly = assembly.configure(self.bounds.layers()?).watch(watcher());
+        // Requests ask for penalties, biases, structures and log-probabilities as they like.
+        Ok((assembly.set("sampling_controls", true).sequences(SEQUENCES), name))
+    }
+}
+
+impl ServeArgs {
+    /// What the folder says of text and chat.
+    fn model(&self, vocab: usize, end_ids: Vec<u32>) -> anyhow::Result<ServedModel> {
+        let defaults = SamplingDefaults::default();
+        let Some(folder) = &self.model else {
+            let (template, format) = (None, ReplyFormat::default());
+            return Ok(ServedModel { tokenizer: None, end_ids, defaults, template, format });
+        };
+        let tokenizer = Some(TextTokenizer::load(folder, vocab)?);
+        let template = ChatTemplate::load(folder, self.chat_template.as_deref())?;
+        let text = template.as_ref().map(ChatTemplate::source).unwrap_or_default();
+        let (reasoning, tools) =
+            (self.reasoning_parser.as_deref(), self.tool_call_parser.as_deref());
+        let format = ReplyFormat::new(reasoning, tools, &text)?;
+        let own = match self.ignore_generation_config {
+            true => GenerationDefaults::default(),
+            false => GenerationDefaults::load(folder)?,
+        };
+        let defaults = SamplingDefaults {
+            temperature: own.temperature.unwrap_or(defaults.temperature),
+            top_p: own.top_p.unwrap_or(defaults.top_p),
+            top_k: own.top_k.unwrap_or(defaults.top_k),
+            min_p: own.min_p.unwrap_or(defaults.min_p),
+            repetition_penalty: own.repetition_penalty.unwrap_or(defaults.repetition_penalty),
+            max_tokens: own.max_new_tokens,
+        };
+        Ok(ServedModel { tokenizer, end_ids, defaults, template, format })
+    }
+}
+
+pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
+    let (assembly, name) = args.assembly()?;
+    let settings = assembly.settings()?;
+    if args.bounds.compile.print_config {
+        return print_settings(&settings, false);
+    }
+    let config = assembly.decoder_config();
+    let (vocab, end_ids) =
+        config.map_or((0, Vec::new()), |config| (config.vocab_size, config.eos_token_ids.clone()));
+    let model = args.model(vocab, end_ids)?;
+    let keys = match &args.api_key_file {
+        Some(file) => ApiKeys::read(file)
+            .with_context(|| format!("can't take keys from {}", file.display()))?,
+        None => ApiKeys::default(),
+    };
+    if !args.host.is_loopback() && args.api_key_file.is_none() {
+        super::warn("whoever reaches this machine may ask; --api-key-file lets in who has a key");
+    }
+    let mut model_names = args.served_model_name.clone();
+    if model_names.is_empty() {
+        model_names.push(name);
+    }
+    let model_name = model_names[0].clone();
+    let patience = Duration::from_secs(args.client_timeout.get());
+    let limits = Limits {
+        body_bytes: usize::try_from(args.max_body).unwrap_or(usize::MAX),
+        head_time: patience,
+        body_time: patience,
+        write_time: patience,
+        request_time: args.request_timeout.map(|seconds| Duration::from_secs(seconds.get())),
+        ..Limits::default()
+    };
+    let address = SocketAddr::new(args.host, args.port);
+    let options = ServerOptions { address, model_names, keys, limits };
+    let server =
+        Server::bind(options).with_context(|| format!("can't listen at {address}; try --port"))?;
+    super::print_line(&format!("listening at http://{}", server.address()))?;
+    let engine = assembly.engine();
+    let engine = engine
+        .map_err(|error| with_remedy(error, "max_num_tokens, max_num_seqs or max_seq_len"))?;
+    let thread =
+        ThreadOptions { max_queue: args.max_queue, model_name, ..ThreadOptions::default() };
+    let thread = EngineThread::start(engine, thread).context("no thread for the engine")?;
+    // Whoever closed standard output does not wait for this line.
+    let outcome = server.serve(thread, model, || drop(super::print_line("ready")))?;
+    match outcome {
+        Outcome::Drained => Ok(ExitCode::SUCCESS),
+        Outcome::Ended => {
+            super::warn("ended before every request had its answer");
+            Ok(ExitCode::FAILURE)
+        }
+        Outcome::Died => bail!("the engine has stopped"),
+    }
+}

@@ -1,0 +1,71 @@
+//! The server as a program: it answers, and drains when it is told to end. More is held by the programs
+//! in tests/server.
+
+use crate::support::cli::{command, root};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Stdio};
+
+/// A server that does not outlive its test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // One that has ended can't be killed.
+        let _ = self.0.kill();
+    }
+}
+
+fn post(address: &str, path: &str, body: &Value) -> Value {
+    let body = body.to_string();
+    let mut stream = TcpStream::connect(address).unwrap();
+    let length = body.len();
+    write!(
+        stream,
+        "POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+    serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {answer}"))
+}
+
+#[test]
+fn a_server_answers_and_ends_when_it_is_told_to() {
+    let cache = tempfile::tempdir().unwrap();
+    let sizes = ["--dtype", "f32", "--max-num-tokens", "64", "--capture-num-tokens", "1,64"];
+    let server = command(cache.path())
+        .args(["serve", "--model", "examples/tiny-qwen3", "--port", "0", "--no-access-log"])
+        .args(sizes)
+        .stdout(Stdio::piped())
+        .spawn();
+    let mut server = Running(server.unwrap());
+    let mut lines = BufReader::new(server.0.stdout.take().unwrap()).lines();
+    let listening = lines.next().unwrap().unwrap();
+    let address = listening.strip_prefix("listening at http://").unwrap().to_owned();
+    assert!(address.starts_with("127.0.0.1:"), "{address}");
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+
+    let golden = std::fs::read(root().join("examples/tiny-qwen3/golden.json")).unwrap();
+    let golden: Vec<Value> = serde_json::from_slice(&golden).unwrap();
+    let prompts: Vec<&Value> = golden.iter().map(|case| &case["prompt"]).collect();
+    let body = json!({
+        "prompt": prompts, "max_tokens": 64, "temperature": 0, "ignore_eos": true,
+        "return_token_ids": true,
+    });
+    let answer = post(&address, "/v1/completions", &body);
+    let choices = answer["choices"].as_array().unwrap();
+    assert_eq!(choices.len(), golden.len());
+    for (choice, case) in choices.iter().zip(&golden) {
+        assert_eq!(choice["token_ids"], case["greedy_fp32"], "{}", case["prompt"]);
+    }
+    let refused = post(&address, "/v1/completions", &json!({"prompt": "x", "colour": 1}));
+    assert_eq!(refused["error"]["param"], "colour");
+
+    let pid = Pid::from_raw(server.0.id().try_into().unwrap()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    assert!(server.0.wait().unwrap().success());
+}

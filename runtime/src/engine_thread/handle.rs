@@ -1,0 +1,163 @@
+//! The way to the thread.
+
+use super::shared::{Phase, Place, Shared};
+use super::update::Sink;
+use crate::engine::{Engine, EngineOptions, Request};
+use crate::metrics::Metrics;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+
+/// Something to do with the engine between two steps.
+type Question = Box<dyn FnOnce(&mut dyn Engine) + Send>;
+
+/// What the thread is told.
+pub(super) enum Command {
+    Submit(Vec<Submission>),
+    Cancel(u64),
+    End(u64),
+    Call(Question),
+    /// Look at the phase.
+    Wake,
+}
+
+pub(super) struct Submission {
+    pub(super) request: Request,
+    pub(super) sink: Sink,
+    pub(super) place: Place,
+    pub(super) submitted: std::time::Instant,
+}
+
+/// Why a request does not get to the engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
+pub enum SubmitError {
+    /// As many are there as may be.
+    #[error("{live} requests run and wait, and at most {bound} may; try again later")]
+    Full { live: usize, bound: usize },
+    /// More at once than may ever be there.
+    #[error("{count} requests at once are more than the {bound} that may run and wait; send fewer")]
+    TooMany { count: usize, bound: usize },
+    /// The thread takes no more.
+    #[error("the engine is shutting down and takes no more requests")]
+    ShuttingDown,
+}
+
+/// Takes requests for the thread of an engine. Clones are the same.
+#[derive(Clone, Debug)]
+pub struct EngineHandle {
+    pub(super) commands: Sender<Command>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) engine: EngineOptions,
+    pub(super) metrics: Metrics,
+}
+
+impl EngineHandle {
+    /// Hands in a request; whether it is in order, the first update says.
+    ///
+    /// # Errors
+    /// When too many are there, or the thread shuts down.
+    pub fn submit(&self, request: Request, sink: Sink) -> Result<Ticket, SubmitError> {
+        let tickets = self.submit_all(vec![(request, sink)])?;
+        tickets.into_iter().next().ok_or(SubmitError::ShuttingDown)
+    }
+
+    /// Hands in several requests, all of them or none; the tickets are in their order.
+    ///
+    /// # Errors
+    /// As for [`Self::submit`].
+    pub fn submit_all(&self, requests: Vec<(Request, Sink)>) -> Result<Vec<Ticket>, SubmitError> {
+        if self.phase() > Phase::Serving {
+            return Err(SubmitError::ShuttingDown);
+        }
+        let (count, bound) = (requests.len(), self.shared.bound);
+        if count > bound {
+            return Err(SubmitError::TooMany { count, bound });
+        }
+        let Some(places) = self.shared.take_places(count) else {
+            return Err(SubmitError::Full { live: self.shared.live(), bound });
+        };
+        let ticket = |place: &Place| Ticket { key: place.key, commands: self.commands.clone() };
+        let tickets = places.iter().map(ticket).collect();
+        let submitted = std::time::Instant::now();
+        let submission = |((request, sink), place)| Submission { request, sink, place, submitted };
+        let submissions = requests.into_iter().zip(places).map(submission).collect();
+        let sent = self.commands.send(Command::Submit(submissions));
+        sent.map(|()| tickets).map_err(|_| SubmitError::ShuttingDown)
+    }
+
+    /// Does something with the engine between two steps, such as asking for its graphs or changing
+    /// their mode; the answer comes when it is done. The requests of the thread are its own: they
+    /// must not be removed, and no step be run. A receiver without an answer says that the thread
+    /// has ended.
+    pub fn call<R: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&mut dyn Engine) -> R + Send + 'static,
+    ) -> Receiver<R> {
+        let (answer, received) = mpsc::sync_channel(1);
+        let ask = move |engine: &mut dyn Engine| drop(answer.send(ask(engine)));
+        // The thread that is gone drops what was to answer.
+        let _ = self.commands.send(Command::Call(Box::new(ask)));
+        received
+    }
+
+    /// Takes no more requests; the thread ends once those that are there have.
+    pub fn drain(&self) {
+        self.advance(Phase::Draining);
+    }
+
+    /// Ends the requests that are there, and the thread, after the step that runs.
+    pub fn stop(&self) {
+        self.advance(Phase::Stopping);
+    }
+
+    fn advance(&self, to: Phase) {
+        self.shared.advance(to);
+        // Nobody is left to be woken where this fails.
+        let _ = self.commands.send(Command::Wake);
+    }
+
+    /// How far the thread's life has come.
+    pub fn phase(&self) -> Phase {
+        self.shared.phase()
+    }
+
+    /// Requests that run or wait.
+    pub fn live_requests(&self) -> usize {
+        self.shared.live()
+    }
+
+    /// The bounds of the engine.
+    pub fn options(&self) -> &EngineOptions {
+        &self.engine
+    }
+
+    /// The metrics of the engine and of its requests.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+}
+
+/// A request that was handed in. Dropped, it cancels what is left of it: pages and slot are free
+/// before the next step.
+#[derive(Debug)]
+#[must_use = "a ticket that is dropped cancels its request"]
+pub struct Ticket {
+    key: u64,
+    commands: Sender<Command>,
+}
+
+impl Ticket {
+    /// Ends the request before its next step, as one that has all it asked for:
+    /// [`Update::Finished`](super::Update::Finished) by a stop follows, unless it came already.
+    pub fn end(&self) {
+        // A thread that is gone has told of the end.
+        let _ = self.commands.send(Command::End(self.key));
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        // A thread that is gone has no request to cancel.
+        let _ = self.commands.send(Command::Cancel(self.key));
+    }
+}

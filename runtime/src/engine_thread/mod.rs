@@ -1,0 +1,133 @@
+//! An engine on a thread of its own, for servers: requests come from any thread, and what becomes of
+//! each goes to a sink of its own.
+//!
+//! The thread steps while there is work, takes commands between steps, and captures graphs that are
+//! missing while nothing else is to be done. An error of one request ends that request; an error
+//! of the engine, which comes out only after it has tried again and opened the device anew, ends
+//! those that are there, and the next ones are served.
+//!
+//! ```no_run
+//! # fn engine() -> Box<dyn piecewise_runtime::engine::Engine> { unimplemented!() }
+//! use piecewise_runtime::engine::Request;
+//! use piecewise_runtime::engine_thread::{EngineThread, ThreadOptions, Update};
+//! use std::sync::mpsc;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let thread = EngineThread::start(engine(), ThreadOptions::default())?;
+//! let (sender, updates) = mpsc::channel();
+//! let sink = Box::new(move |update| drop(sender.send(update)));
+//! // Who drops the ticket is no longer interested: the request is removed before the next step.
+//! let ticket = thread.handle().submit(Request::new([326, 680], 16), sink)?;
+//! for update in updates {
+//!     match update {
+//!         Update::Token { id, .. } => println!("{id}"),
+//!         Update::Failed(failure) => return Err(failure.into()),
+//!         Update::Accepted { .. } | Update::Finished { .. } => {}
+//!     }
+//! }
+//! drop(ticket);
+//! thread.finish();
+//! # Ok(())
+//! # }
+//! ```
+
+mod handle;
+mod shared;
+mod update;
+mod worker;
+
+pub use handle::{EngineHandle, SubmitError, Ticket};
+pub use shared::Phase;
+pub use update::{Failure, Sink, Update};
+
+use crate::engine::Engine;
+use crate::metrics::Metrics;
+use shared::Shared;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use worker::Worker;
+
+/// How the thread treats requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ThreadOptions {
+    /// Requests that may be there beyond those that can run at once.
+    pub max_queue: usize,
+    /// Whether missing graphs are captured while nothing else is to be done.
+    pub capture_when_idle: bool,
+    /// What the metrics call the model.
+    pub model_name: String,
+}
+
+impl Default for ThreadOptions {
+    fn default() -> Self {
+        Self { max_queue: 1024, capture_when_idle: true, model_name: "model".to_owned() }
+    }
+}
+
+/// The thread of an engine. Dropped, it stops: requests that are there end with
+/// [`Failure::Stopped`].
+#[derive(Debug)]
+pub struct EngineThread {
+    handle: EngineHandle,
+    thread: Option<JoinHandle<Option<Box<dyn Engine>>>>,
+}
+
+impl EngineThread {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn start(mut engine: Box<dyn Engine>, options: ThreadOptions) -> std::io::Result<Self> {
+        let (commands, received) = mpsc::channel();
+        let running = usize::try_from(engine.options().max_num_seqs).unwrap_or(usize::MAX);
+        let shared = Arc::new(Shared::new(running.saturating_add(options.max_queue)));
+        let metrics = engine.metrics();
+        let handle = EngineHandle {
+            commands,
+            shared: Arc::clone(&shared),
+            engine: *engine.options(),
+            metrics: metrics.clone(),
+        };
+        let requests = metrics.requests(&options.model_name).clone();
+        let worker = Worker::new(engine, options.capture_when_idle, received, shared, requests);
+        let thread = std::thread::Builder::new().name("engine".to_owned());
+        let thread = thread.spawn(move || worker.run())?;
+        Ok(Self { handle, thread: Some(thread) })
+    }
+
+    /// The way to the thread; clones are the same.
+    pub fn handle(&self) -> &EngineHandle {
+        &self.handle
+    }
+
+    /// The metrics of the engine and of its requests.
+    pub fn metrics(&self) -> &Metrics {
+        &self.handle.metrics
+    }
+
+    /// Takes no more requests, waits for those that are there, and gives the engine back; `None`
+    /// where the thread panicked.
+    pub fn finish(mut self) -> Option<Box<dyn Engine>> {
+        self.handle.drain();
+        self.thread.take()?.join().ok()?
+    }
+
+    /// Ends the requests that are there, and gives the engine back; `None` where the thread panicked.
+    pub fn stop(mut self) -> Option<Box<dyn Engine>> {
+        self.handle.stop();
+        self.thread.take()?.join().ok()?
+    }
+}
+
+impl Drop for EngineThread {
+    fn drop(&mut self) {
+        self.handle.stop();
+        if let Some(thread) = self.thread.take() {
+            // A panic has told of itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,51 @@
+//! What becomes of requests.
+
+use crate::engine::{EngineError, FinishReason, RequestId, TokenLogprobs, Usage};
+use std::sync::Arc;
+
+/// What becomes of a request. Either [`Self::Finished`] or [`Self::Failed`] is the last; a sink that
+/// is dropped without one belongs to a request that was cancelled, or to a thread that has ended.
+#[derive(Clone, Debug)]
+pub enum Update {
+    /// The engine has it: what it asks for is in order.
+    Accepted {
+        /// Its number.
+        request: RequestId,
+    },
+    /// A token.
+    Token {
+        /// Its id.
+        id: u32,
+        /// How likely it was, where the request asks for it.
+        logprobs: Option<Box<TokenLogprobs>>,
+    },
+    /// The end.
+    Finished {
+        /// Why.
+        reason: FinishReason,
+        /// What went wrong, where the reason is that something did.
+        message: Option<Box<str>>,
+        /// What it took.
+        usage: Usage,
+    },
+    /// An end without an answer.
+    Failed(Failure),
+}
+
+/// Why a request ended without an answer.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// What it asks for is not possible.
+    #[error(transparent)]
+    Refused(Arc<EngineError>),
+    /// The engine failed, for this request or as a whole.
+    #[error("the engine failed: {0}; the request can be tried again")]
+    Engine(Arc<EngineError>),
+    /// The thread ended first.
+    #[error("the engine was stopped before the request ended")]
+    Stopped,
+}
+
+/// Takes what becomes of a request, on the engine's thread: it must not wait for anything.
+pub type Sink = Box<dyn FnMut(Update) + Send>;

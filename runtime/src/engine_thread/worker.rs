@@ -1,0 +1,204 @@
+//! What the thread does.
+
+use super::handle::{Command, Submission};
+use super::shared::{Phase, Place, Shared};
+use super::update::{Failure, Sink, Update};
+use crate::engine::{Engine, EngineError, FinishReason, RequestEvent, RequestId};
+use crate::metrics::{RequestMetrics, RequestTimes};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::Instant;
+
+/// A request that the engine has.
+struct Entry {
+    sink: Sink,
+    place: Place,
+    times: RequestTimes,
+}
+
+pub(super) struct Worker {
+    /// `None` once it was given back.
+    engine: Option<Box<dyn Engine>>,
+    capture_when_idle: bool,
+    commands: Receiver<Command>,
+    shared: Arc<Shared>,
+    entries: BTreeMap<RequestId, Entry>,
+    requests: BTreeMap<u64, RequestId>,
+    events: Vec<RequestEvent>,
+    metrics: RequestMetrics,
+}
+
+impl Worker {
+    pub(super) fn new(
+        engine: Box<dyn Engine>,
+        capture_when_idle: bool,
+        commands: Receiver<Command>,
+        shared: Arc<Shared>,
+        metrics: RequestMetrics,
+    ) -> Self {
+        Self {
+            engine: Some(engine),
+            capture_when_idle,
+            commands,
+            shared,
+            entries: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            events: Vec::new(),
+            metrics,
+        }
+    }
+
+    pub(super) fn run(mut self) -> Option<Box<dyn Engine>> {
+        let mut engine = self.engine.take()?;
+        loop {
+            while let Ok(command) = self.commands.try_recv() {
+                self.execute(&mut *engine, command);
+            }
+            match self.shared.phase() {
+                Phase::Stopping | Phase::Stopped => break,
+                Phase::Draining if self.entries.is_empty() => break,
+                Phase::Draining | Phase::Serving => {}
+            }
+            if engine.has_work() && engine.suspended().is_none() {
+                self.step(&mut *engine);
+            } else if !self.captures(&mut *engine) {
+                // What was removed since the last step shows too.
+                engine.metrics();
+                match self.commands.recv() {
+                    Ok(command) => self.execute(&mut *engine, command),
+                    // Nobody is left who could ask for anything.
+                    Err(_) => break,
+                }
+            }
+        }
+        for &request in self.entries.keys() {
+            remove(&mut *engine, request);
+        }
+        engine.metrics();
+        Some(engine)
+    }
+
+    fn execute(&mut self, engine: &mut dyn Engine, command: Command) {
+        match command {
+            Command::Submit(submissions) => {
+                submissions.into_iter().for_each(|submission| self.add(engine, submission));
+            }
+            Command::Cancel(key) => {
+                let Some(request) = self.requests.remove(&key) else { return };
+                self.entries.remove(&request);
+                remove(engine, request);
+                self.metrics.cancelled();
+            }
+            Command::End(key) => {
+                let Some(request) = self.requests.get(&key).copied() else { return };
+                let usage = engine.usage(request).unwrap_or_default();
+                remove(engine, request);
+                let reason = FinishReason::Stop;
+                self.events.push(RequestEvent::Finished { request, reason, message: None, usage });
+                self.deliver();
+            }
+            Command::Call(ask) => ask(engine),
+            Command::Wake => {}
+        }
+    }
+
+    fn add(&mut self, engine: &mut dyn Engine, submission: Submission) {
+        let Submission { request, mut sink, place, submitted } = submission;
+        match engine.add(request) {
+            Ok(request) => {
+                sink(Update::Accepted { request });
+                self.requests.insert(place.key, request);
+                let times = RequestTimes::new(submitted);
+                self.entries.insert(request, Entry { sink, place, times });
+            }
+            Err(error) => {
+                drop(place);
+                sink(Update::Failed(Failure::Refused(Arc::new(error))));
+            }
+        }
+    }
+
+    fn step(&mut self, engine: &mut dyn Engine) {
+        let result = engine.step(&mut self.events);
+        self.deliver();
+        let Err(error) = result else { return };
+        let of_one = error.request();
+        let failure = Failure::Engine(Arc::new(error));
+        match of_one {
+            Some(request) => self.fail(request, &failure),
+            None => {
+                tracing::error!("{failure}");
+                for request in Vec::from_iter(self.entries.keys().copied()) {
+                    remove(engine, request);
+                    self.fail(request, &failure);
+                }
+            }
+        }
+    }
+
+    fn deliver(&mut self) {
+        let now = Instant::now();
+        let Self { entries, requests, events, metrics, .. } = self;
+        for event in events.drain(..) {
+            match event {
+                RequestEvent::Token { request, id, logprobs } => {
+                    let Some(entry) = entries.get_mut(&request) else { continue };
+                    metrics.token(&mut entry.times, now);
+                    (entry.sink)(Update::Token { id, logprobs });
+                }
+                RequestEvent::Finished { request, reason, message, usage } => {
+                    let Some(mut entry) = entries.remove(&request) else { continue };
+                    requests.remove(&entry.place.key);
+                    metrics.finished(&entry.times, reason, usage, now);
+                    // Its place is free before anybody knows of the end.
+                    drop(entry.place);
+                    (entry.sink)(Update::Finished { reason, message, usage });
+                }
+            }
+        }
+    }
+
+    fn fail(&mut self, request: RequestId, failure: &Failure) {
+        let Some(mut entry) = self.entries.remove(&request) else { return };
+        self.requests.remove(&entry.place.key);
+        self.metrics.failed();
+        drop(entry.place);
+        (entry.sink)(Update::Failed(failure.clone()));
+    }
+
+    /// Captures a graph that is missing, if there is one.
+    fn captures(&self, engine: &mut dyn Engine) -> bool {
+        if !self.capture_when_idle || engine.suspended().is_some() {
+            return false;
+        }
+        engine.capture_next().unwrap_or_else(|error| {
+            tracing::warn!("{error}; the graph is captured another time");
+            false
+        })
+    }
+}
+
+/// Removes a request that may be gone.
+fn remove(engine: &mut dyn Engine, request: RequestId) {
+    match engine.remove(request) {
+        Ok(()) | Err(EngineError::UnknownRequest { .. }) => {}
+        Err(error) => tracing::error!("{error}"),
+    }
+}
+
+/// However the thread ends, by a panic too, each request gets an end.
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.shared.advance(Phase::Stopped);
+        for request in Vec::from_iter(self.entries.keys().copied()) {
+            self.fail(request, &Failure::Stopped);
+        }
+        while let Ok(command) = self.commands.try_recv() {
+            let Command::Submit(submissions) = command else { continue };
+            for mut submission in submissions {
+                (submission.sink)(Update::Failed(Failure::Stopped));
+            }
+        }
+    }
+}

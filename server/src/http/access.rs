@@ -1,0 +1,87 @@
+//! Who may ask, and what was asked.
+
+use super::error::ApiError;
+use super::ids;
+use super::state::State;
+use axum::extract::{self, Request};
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Refuses requests without a key, where keys are asked for.
+pub(crate) async fn admit(
+    extract::State(state): extract::State<Arc<State>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let given = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+    match state.keys.admit(given) {
+        true => next.run(request).await,
+        false => ApiError::no_key().into_response(),
+    }
+}
+
+/// Logs each request with its trace, and names the answer.
+pub(crate) async fn log(request: Request, next: Next) -> Response {
+    let started = Instant::now();
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let trace = trace_id(request.headers()).map(str::to_owned);
+    let id = ids::next("req");
+    let mut response = next.run(request).await;
+    if let Ok(value) = HeaderValue::from_str(&id) {
+        response.headers_mut().insert("x-request-id", value);
+    }
+    tracing::info!(
+        target: "piecewise::access",
+        %method,
+        path = path.get(..200).unwrap_or(&path),
+        status = response.status().as_u16(),
+        milliseconds = started.elapsed().as_secs_f64() * 1e3,
+        request = id,
+        trace = trace.as_deref().unwrap_or("-"),
+    );
+    response
+}
+
+/// The trace that a request belongs to, by its `traceparent`: 32 hexadecimal digits, not all 0.
+fn trace_id(headers: &HeaderMap) -> Option<&str> {
+    let mut parts = headers.get("traceparent")?.to_str().ok()?.split('-');
+    let is_hex = |text: &&str, digits: usize| {
+        text.len() == digits && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    let is_set = |text: &&str| text.bytes().any(|b| b != b'0');
+    parts.next().filter(|version| is_hex(version, 2) && *version != "ff")?;
+    let trace = parts.next().filter(|trace| is_hex(trace, 32) && is_set(trace))?;
+    parts.next().filter(|parent| is_hex(parent, 16) && is_set(parent))?;
+    parts.next().filter(|flags| is_hex(flags, 2))?;
+    Some(trace)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_parent_is_taken_or_left() {
+        let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+        let of = |text: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("traceparent", HeaderValue::from_str(text).unwrap());
+            trace_id(&headers).map(str::to_owned)
+        };
+        assert_eq!(of(&format!("00-{trace}-00f067aa0ba902b7-01")).as_deref(), Some(trace));
+        for bad in [
+            "",
+            "00",
+            "00-1-2-3",
+            "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
+            "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",
+        ] {
+            assert_eq!(of(bad), None, "{bad}");
+        }
+    }
+}

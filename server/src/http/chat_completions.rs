@@ -1,0 +1,390 @@
+//! `/v1/chat/completions`.
+
+use super::body;
+use super::error::ApiError;
+use super::fields::{Field, Fields};
+use super::generation::{Delta, End, Generation, Part};
+use super::logprobs::ChatLogprobs;
+use super::params::{Params, field, top_logprobs};
+use super::sse::{self, Events, Frame};
+use super::state::{State, now};
+use super::usage::UsageSum;
+use crate::chat::{
+    ChatPrompt, ReplyDelta, ReplyError, ReplyParser, ToolCallDelta, ToolChoice, Tools,
+};
+use axum::extract::{self, Request};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+
+/// The fields besides those of [`Params`].
+pub(crate) const FIELDS: &[Field] = &[
+    field("model", r#"{"type":"string"}"#, "A name of the served model."),
+    field("messages", r#"{"type":"array","items":{"type":"object"}}"#, "The conversation."),
+    field(
+        "max_completion_tokens",
+        r#"{"type":"integer","minimum":1}"#,
+        "The most tokens to generate; all that the context has room for where it is left out.",
+    ),
+    field("logprobs", r#"{"type":"boolean"}"#, "Whether tokens come with their log-probabilities."),
+    field(
+        "top_logprobs",
+        r#"{"type":"integer","minimum":0,"maximum":20}"#,
+        "How many of the likeliest ids come with theirs beside each token.",
+    ),
+    field(
+        "add_generation_prompt",
+        r#"{"type":"boolean","default":true}"#,
+        "Whether the prompt ends with the beginning of a reply.",
+    ),
+    field(
+        "continue_final_message",
+        r#"{"type":"boolean"}"#,
+        "Whether the reply goes on from the last message.",
+    ),
+    field(
+        "tools",
+        r#"{"type":"array","items":{"type":"object"}}"#,
+        "Functions that the reply may call.",
+    ),
+    field(
+        "tool_choice",
+        r#"{"anyOf":[{"type":"string"},{"type":"object"}]}"#,
+        "`none`, `auto`, `required`, or the one to call.",
+    ),
+    field("parallel_tool_calls", r#"{"type":"boolean"}"#, "Whether there may be several calls."),
+    field("documents", r#"{"type":"array","items":{"type":"object"}}"#, "Texts for the template."),
+    field(
+        "chat_template_kwargs",
+        r#"{"type":"object"}"#,
+        "Variables of the template, such as `enable_thinking`.",
+    ),
+];
+
+/// What every event of an answer has.
+#[derive(Clone, Debug, Serialize)]
+struct Head {
+    id: String,
+    object: &'static str,
+    created: u64,
+    model: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Answer<'a> {
+    #[serde(flatten)]
+    head: &'a Head,
+    choices: Vec<Choice>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_token_ids: Option<Vec<u32>>,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Choice {
+    index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<Message>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delta: Option<Message>,
+    logprobs: Option<ChatLogprobs>,
+    finish_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stop_reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<Vec<u32>>,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Message {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<String>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    reasoning_content: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<ToolCall>,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct ToolCall {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    index: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    kind: Option<&'static str>,
+    function: Function,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Function {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    arguments: String,
+}
+
+impl Message {
+    fn begun() -> Self {
+        let content = Some(String::new());
+        Self { role: Some("assistant"), content, ..Self::default() }
+    }
+
+    /// Adds what came of a piece of text: as it came to a piece of a stream, and each call as a whole
+    /// to a message.
+    fn add(&mut self, delta: ReplyDelta, streams: bool) {
+        let ReplyDelta { reasoning, content, tool_calls } = delta;
+        self.reasoning_content.push_str(&reasoning);
+        if !content.is_empty() {
+            self.content.get_or_insert_default().push_str(&content);
+        }
+        for ToolCallDelta { index, id, name, arguments } in tool_calls {
+            let at = match streams {
+                true => self.tool_calls.len(),
+                false => index,
+            };
+            while self.tool_calls.len() <= at {
+                self.tool_calls.push(ToolCall::default());
+            }
+            let call = &mut self.tool_calls[at];
+            call.index = streams.then_some(index);
+            call.kind = call.kind.or(id.as_ref().map(|_| "function"));
+            call.id = call.id.take().or(id);
+            call.function.name = call.function.name.take().or(name);
+            call.function.arguments.push_str(&arguments);
+        }
+    }
+}
+
+pub(crate) async fn handle(
+    extract::State(state): extract::State<Arc<State>>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let served = state.served()?;
+    let mut fields = Fields::parse(&body::read(request, &state.limits).await?)?;
+    state.check_name(fields.text("model")?)?;
+    fields.rename("max_completion_tokens", "max_tokens");
+    let mut params = Params::take(&mut fields, &served.defaults)?;
+    params.bound(&state.limits);
+    let logprobs = fields.flag("logprobs")?;
+    let logprobs = match fields.take("top_logprobs") {
+        None => logprobs.then_some(0),
+        Some(value) if logprobs => Some(top_logprobs("top_logprobs", &value)?),
+        Some(_) => return Err(ApiError::field("top_logprobs", "needs `logprobs`")),
+    };
+    let tools = Tools::read(fields.object())?;
+    fields.ignore(&["tools", "tool_choice", "parallel_tool_calls"]);
+    match (tools.structure(), &params.structure) {
+        (None, _) => {}
+        (Some(structure), None) => params.structure = Some(structure),
+        (Some(_), Some(_)) => {
+            let why = "a call that must be made has a structure of its own: ask for no other";
+            return Err(ApiError::field("tool_choice", why));
+        }
+    }
+    let prompt = ChatPrompt {
+        messages: list(&mut fields, "messages")?
+            .ok_or_else(|| ApiError::field("messages", "is missing"))?,
+        tools: tools.for_template(),
+        documents: list(&mut fields, "documents")?,
+        continue_final_message: fields.flag("continue_final_message")?,
+        add_generation_prompt: match fields.take("add_generation_prompt") {
+            None => true,
+            Some(Value::Bool(adds)) => adds,
+            Some(_) => {
+                return Err(ApiError::field("add_generation_prompt", "must be true or false"));
+            }
+        },
+        kwargs: match fields.take("chat_template_kwargs") {
+            None => Map::new(),
+            Some(Value::Object(kwargs)) => kwargs,
+            Some(_) => return Err(ApiError::field("chat_template_kwargs", "must be an object")),
+        },
+    };
+    fields.refuse(&[
+        ("functions", json!([]), "use `tools`"),
+        ("function_call", json!("none"), "use `tool_choice`"),
+        ("modalities", json!(["text"]), "answers are text"),
+        ("audio", Value::Null, "answers are text"),
+        ("prediction", Value::Null, "leave it out"),
+        ("reasoning_effort", Value::Null, "set a variable in `chat_template_kwargs`"),
+        ("verbosity", Value::Null, "ask in the messages"),
+        ("web_search_options", Value::Null, "nothing is searched"),
+        ("echo", json!(false), "set `continue_final_message`"),
+    ])?;
+    fields.finish()?;
+    let (ids, text) = encode(&state, prompt).await?;
+    let calls = tools.choice() != &ToolChoice::None;
+    let special = served.format.needs_special_tokens(calls);
+    let room = served.engine.options().max_seq_len.saturating_sub(ids.len() as u64).max(1);
+    let (mut parts, mut parsers) = (Vec::new(), Vec::new());
+    for number in 0..params.choices {
+        let mut request = params.request(ids.clone(), number, &served.end_ids, room);
+        request.logprobs = logprobs;
+        parts.push(Part { request, text: params.output(served, "messages", &ids, special)? });
+        let parser = served.format.parser(&tools, &text);
+        parsers.push(parser.map_err(|error| ApiError::field("tools", error))?);
+    }
+    params.constrain(&state, &mut parts).await?;
+    let generation = Generation::start(&served.engine, parts).await?;
+    let head = Head {
+        id: super::ids::next("chatcmpl"),
+        object: if params.stream { "chat.completion.chunk" } else { "chat.completion" },
+        created: now(),
+        model: state.name().to_owned(),
+    };
+    let usage = UsageSum::new([ids.len()].into_iter(), params.choices);
+    let wants_logprobs = logprobs.is_some();
+    let replies = Replies {
+        state: Arc::clone(&state),
+        generation,
+        parsers,
+        head,
+        usage,
+        prompt: ids,
+        params,
+        has_begun: false,
+        wants_logprobs,
+    };
+    match replies.params.stream {
+        true => Ok(sse::response(replies)),
+        false => replies.whole().await,
+    }
+}
+
+fn list(fields: &mut Fields, name: &str) -> Result<Option<Vec<Value>>, ApiError> {
+    match fields.take(name) {
+        None => Ok(None),
+        Some(Value::Array(list)) => Ok(Some(list)),
+        Some(_) => Err(ApiError::field(name, "must be a list")),
+    }
+}
+
+/// The ids of a conversation and their text, off the threads that others wait for.
+async fn encode(state: &Arc<State>, prompt: ChatPrompt) -> Result<(Vec<u32>, String), ApiError> {
+    let state = Arc::clone(state);
+    let encode = move || {
+        let served = state.served()?;
+        let tokenizer = served.tokenizer("messages")?;
+        let instead = "this model has no chat template: use /v1/completions, or --chat-template";
+        let template = served.template.as_ref();
+        let template = template.ok_or_else(|| ApiError::field("messages", instead))?;
+        let text = template.render(&prompt);
+        let text = text.map_err(|error| ApiError::field(error.field(), &error))?;
+        let ids = tokenizer.encode_more(&text);
+        Ok((ids.map_err(|error| ApiError::field("messages", error))?, text))
+    };
+    let encoded = tokio::task::spawn_blocking(encode).await;
+    encoded.map_err(|error| ApiError::internal(error.to_string()))?
+}
+
+/// Replies on their way out.
+struct Replies {
+    state: Arc<State>,
+    generation: Generation,
+    parsers: Vec<ReplyParser>,
+    head: Head,
+    usage: UsageSum,
+    prompt: Vec<u32>,
+    params: Params,
+    has_begun: bool,
+    wants_logprobs: bool,
+}
+
+impl Replies {
+    fn extend(&mut self, choice: &mut Choice, delta: Delta) -> Result<(), ApiError> {
+        let failed = |error: ReplyError| ApiError::internal(error.to_string());
+        let parser = &mut self.parsers[delta.index];
+        let streams = choice.delta.is_some();
+        if let Some(message) = choice.message.as_mut().or(choice.delta.as_mut()) {
+            message.add(parser.push(&delta.text).map_err(failed)?, streams);
+            if delta.end.is_some() {
+                message.add(parser.finish().map_err(failed)?, streams);
+            }
+        }
+        let called = parser.called_tools();
+        if self.wants_logprobs {
+            let vocabulary = self.state.served.get().and_then(|served| served.vocabulary.as_ref());
+            let logprobs = choice.logprobs.get_or_insert_default();
+            delta.logprobs.iter().for_each(|entry| logprobs.push(entry, vocabulary));
+        }
+        if let Some(ids) = &mut choice.token_ids {
+            ids.extend(delta.ids);
+        }
+        if let Some(End { reason, stop, usage }) = delta.end {
+            let reason = if called && reason == "stop" { "tool_calls" } else { reason };
+            (choice.finish_reason, choice.stop_reason) = (Some(reason), stop);
+            self.usage.add(delta.index, usage);
+        }
+        Ok(())
+    }
+
+    async fn whole(mut self) -> Result<Response, ApiError> {
+        let ids = self.params.return_token_ids;
+        let choice = |index| Choice {
+            index,
+            message: Some(Message::begun()),
+            token_ids: ids.then(Vec::new),
+            ..Choice::default()
+        };
+        let mut choices: Vec<Choice> = (0..self.params.choices).map(choice).collect();
+        loop {
+            let deltas = self.generation.next().await?;
+            if deltas.is_empty() {
+                break;
+            }
+            for delta in deltas {
+                let index = delta.index;
+                let mut choice = std::mem::take(&mut choices[index]);
+                self.extend(&mut choice, delta)?;
+                choices[index] = choice;
+            }
+        }
+        let usage = Some(self.usage.json());
+        let prompt_token_ids = ids.then_some(self.prompt);
+        let answer = Answer { head: &self.head, choices, usage, prompt_token_ids };
+        Ok(axum::Json(&answer).into_response())
+    }
+
+    fn event(&self, frame: &mut Frame, choice: Choice) {
+        let usage = self.params.include_usage.then_some(Value::Null);
+        let choices = vec![choice];
+        frame.event(&Answer { head: &self.head, choices, usage, prompt_token_ids: None });
+    }
+}
+
+impl Events for Replies {
+    async fn next(&mut self, frame: &mut Frame) -> Result<bool, ApiError> {
+        if !std::mem::replace(&mut self.has_begun, true) {
+            for index in 0..self.params.choices {
+                let delta = Some(Message::begun());
+                self.event(frame, Choice { index, delta, ..Choice::default() });
+            }
+            return Ok(true);
+        }
+        let deltas = self.generation.next().await?;
+        if deltas.is_empty() {
+            if self.params.include_usage {
+                let usage = Some(self.usage.json());
+                let choices = Vec::new();
+                let head = &self.head;
+                frame.event(&Answer { head, choices, usage, prompt_token_ids: None });
+            }
+            return Ok(false);
+        }
+        for delta in deltas {
+            let mut choice = Choice {
+                index: delta.index,
+                delta: Some(Message::default()),
+                token_ids: self.params.return_token_ids.then(Vec::new),
+                ..Choice::default()
+            };
+            self.extend(&mut choice, delta)?;
+            self.event(frame, choice);
+        }
+        Ok(true)
+    }
+}

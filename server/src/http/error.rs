@@ -1,0 +1,172 @@
+//! Errors in OpenAI's shape.
+
+use crate::structured::FieldError;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use piecewise_runtime::engine::EngineError;
+use piecewise_runtime::engine_thread::{Failure, SubmitError};
+use serde_json::json;
+
+/// What a client is told instead of an answer.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct ApiError {
+    pub(crate) status: StatusCode,
+    kind: &'static str,
+    /// The field at fault.
+    param: Option<String>,
+    code: Option<&'static str>,
+    message: String,
+    retry_after: Option<u32>,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
+        Self { status, kind, param: None, code: None, message: message.into(), retry_after: None }
+    }
+
+    /// The request as a whole can't be understood.
+    pub(crate) fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
+    }
+
+    /// A field has a value that it can't have.
+    pub(crate) fn field(name: &str, message: impl std::fmt::Display) -> Self {
+        let param = Some(name.to_owned());
+        Self { param, ..Self::bad_request(format!("`{name}`: {message}")) }
+    }
+
+    /// A field that is known and not supported.
+    pub(crate) fn unsupported(name: &str, instead: &str) -> Self {
+        let code = Some("unsupported_parameter");
+        Self { code, ..Self::field(name, format!("is not supported; {instead}")) }
+    }
+
+    /// A field that nobody knows.
+    pub(crate) fn unknown(name: &str) -> Self {
+        let shown: String = name.chars().take(80).collect();
+        let message = "there is no such field; /openapi.json lists those that there are";
+        Self { code: Some("unknown_parameter"), ..Self::field(&shown, message) }
+    }
+
+    pub(crate) fn no_key() -> Self {
+        let message = "a valid API key is needed: `Authorization: Bearer KEY`";
+        let code = Some("invalid_api_key");
+        Self { code, ..Self::new(StatusCode::UNAUTHORIZED, "invalid_request_error", message) }
+    }
+
+    pub(crate) fn no_model(asked: &str, served: &str) -> Self {
+        let asked: String = asked.chars().take(80).collect();
+        let message = format!("there is no model `{asked}` here; this server has `{served}`");
+        Self {
+            param: Some("model".to_owned()),
+            code: Some("model_not_found"),
+            ..Self::new(StatusCode::NOT_FOUND, "invalid_request_error", message)
+        }
+    }
+
+    pub(crate) fn no_path(path: &str) -> Self {
+        let path: String = path.chars().take(80).collect();
+        let message = format!("there is nothing at {path}; /openapi.json says what there is");
+        Self::new(StatusCode::NOT_FOUND, "invalid_request_error", message)
+    }
+
+    pub(crate) fn wrong_method() -> Self {
+        let message = "this path takes another method; /openapi.json says which";
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", message)
+    }
+
+    pub(crate) fn too_large(bytes: usize) -> Self {
+        let message = format!("the body is larger than the {bytes} bytes that are taken");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
+    }
+
+    pub(crate) fn too_slow() -> Self {
+        let message = "the body did not come in time";
+        Self::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message)
+    }
+
+    pub(crate) fn loading() -> Self {
+        Self {
+            retry_after: Some(2),
+            ..Self::unavailable("the model is being loaded; /ready says when it is")
+        }
+    }
+
+    fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", message)
+    }
+
+    pub(crate) fn internal(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
+    }
+
+    /// `{"error": {..}}`.
+    pub(crate) fn body(&self) -> serde_json::Value {
+        let Self { kind, param, code, message, .. } = self;
+        json!({"error": {"message": message, "type": kind, "param": param, "code": code}})
+    }
+}
+
+impl From<FieldError> for ApiError {
+    fn from(error: FieldError) -> Self {
+        Self::field(&error.field, error.message)
+    }
+}
+
+impl From<&EngineError> for ApiError {
+    fn from(error: &EngineError) -> Self {
+        let field = match error {
+            EngineError::EmptyPrompt
+            | EngineError::IdOutOfRange { .. }
+            | EngineError::RowsPlace { .. } => "prompt",
+            EngineError::TooLong { .. } => {
+                let code = Some("context_length_exceeded");
+                return Self { code, ..Self::field("prompt", error) };
+            }
+            EngineError::Parameter { parameter, .. } => parameter,
+            _ => return Self::internal(error.to_string()),
+        };
+        Self::field(field, error)
+    }
+}
+
+impl From<&Failure> for ApiError {
+    fn from(failure: &Failure) -> Self {
+        match failure {
+            Failure::Refused(error) => Self::from(&**error),
+            Failure::Stopped => Self::unavailable(failure.to_string()),
+            _ => Self::internal(failure.to_string()),
+        }
+    }
+}
+
+impl From<SubmitError> for ApiError {
+    fn from(error: SubmitError) -> Self {
+        let message = error.to_string();
+        match error {
+            SubmitError::Full { .. } => Self {
+                retry_after: Some(1),
+                code: Some("queue_full"),
+                ..Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message)
+            },
+            SubmitError::TooMany { .. } => Self::field("prompt", message),
+            SubmitError::ShuttingDown => {
+                Self { retry_after: Some(5), ..Self::unavailable(message) }
+            }
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, axum::Json(self.body())).into_response();
+        let headers = response.headers_mut();
+        if let Some(seconds) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}

@@ -1,0 +1,122 @@
+//! The fields of a request's body: each is taken by name and type, and what is left over is refused
+//! by name.
+
+use super::error::ApiError;
+use serde_json::{Map, Value};
+
+/// A field that an endpoint knows, for the OpenAPI document.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Field {
+    pub(crate) name: &'static str,
+    /// Its type, as a schema.
+    pub(crate) schema: &'static str,
+    pub(crate) help: &'static str,
+}
+
+/// Fields that nobody has taken yet.
+#[derive(Debug)]
+pub(crate) struct Fields(Map<String, Value>);
+
+impl Fields {
+    pub(crate) fn parse(body: &[u8]) -> Result<Self, ApiError> {
+        let value = serde_json::from_slice(body)
+            .map_err(|error| ApiError::bad_request(format!("the body is no JSON: {error}")))?;
+        match value {
+            Value::Object(object) => Ok(Self(object)),
+            _ => Err(ApiError::bad_request("the body must be a JSON object")),
+        }
+    }
+
+    /// What is left.
+    pub(crate) fn object(&self) -> &Map<String, Value> {
+        &self.0
+    }
+
+    /// A field; null is the same as none.
+    pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
+        self.0.remove(name).filter(|value| !value.is_null())
+    }
+
+    /// Takes a field by another name that it has too.
+    pub(crate) fn rename(&mut self, from: &str, to: &str) {
+        if let Some(value) = self.take(from) {
+            self.0.insert(to.to_owned(), value);
+        }
+    }
+
+    pub(crate) fn flag(&mut self, name: &str) -> Result<bool, ApiError> {
+        match self.take(name) {
+            None => Ok(false),
+            Some(Value::Bool(flag)) => Ok(flag),
+            Some(_) => Err(ApiError::field(name, "must be true or false")),
+        }
+    }
+
+    pub(crate) fn text(&mut self, name: &str) -> Result<Option<String>, ApiError> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(_) => Err(ApiError::field(name, "must be a string")),
+        }
+    }
+
+    /// A whole number from `least` to `most`.
+    pub(crate) fn whole(
+        &mut self,
+        name: &str,
+        least: i64,
+        most: i64,
+    ) -> Result<Option<i64>, ApiError> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        let found = whole(&value).filter(|number| (least..=most).contains(number));
+        let bad =
+            || ApiError::field(name, format!("must be a whole number from {least} to {most}"));
+        found.map(Some).ok_or_else(bad)
+    }
+
+    /// A number from `least` to `most`.
+    pub(crate) fn number(
+        &mut self,
+        name: &str,
+        least: f64,
+        most: f64,
+    ) -> Result<Option<f64>, ApiError> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        let found = value.as_f64().filter(|number| (least..=most).contains(number));
+        let bad = || ApiError::field(name, format!("must be a number from {least} to {most}"));
+        found.map(Some).ok_or_else(bad)
+    }
+
+    /// Drops fields that ask for nothing of a model.
+    pub(crate) fn ignore(&mut self, names: &[&str]) {
+        names.iter().for_each(|name| drop(self.0.remove(*name)));
+    }
+
+    /// Refuses fields that are known and not supported, unless they ask for what happens anyway.
+    pub(crate) fn refuse(&mut self, refused: &[(&str, Value, &str)]) -> Result<(), ApiError> {
+        for (name, usual, instead) in refused {
+            if self.take(name).is_some_and(|value| value != *usual) {
+                return Err(ApiError::unsupported(name, instead));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses what is left over.
+    pub(crate) fn finish(self) -> Result<(), ApiError> {
+        self.0.keys().next().map_or(Ok(()), |name| Err(ApiError::unknown(name)))
+    }
+}
+
+/// A number without a fraction, however it is written.
+pub(crate) fn whole(value: &Value) -> Option<i64> {
+    let exact = |number: &f64| number.fract() == 0.0 && number.abs() < 9e15;
+    value.as_i64().or_else(|| value.as_f64().filter(exact).map(|number| number as i64))
+}
+
+/// Ids of tokens.
+pub(crate) fn ids(name: &str, values: &[Value]) -> Result<Vec<u32>, ApiError> {
+    let id = |value| whole(value).and_then(|id| u32::try_from(id).ok());
+    let bad = || ApiError::field(name, "token ids must be whole numbers from 0 to 2^32 - 1");
+    values.iter().map(|value| id(value).ok_or_else(bad)).collect()
+}

@@ -1,0 +1,186 @@
+//! The answers to one HTTP request, as they come from the engine.
+
+use super::error::ApiError;
+use crate::text::OutputText;
+use piecewise_runtime::engine::{FinishReason, Request, TokenLogprobs, Usage};
+use piecewise_runtime::engine_thread::{EngineHandle, Failure, Sink, Ticket, Update};
+use std::collections::VecDeque;
+use tokio::sync::mpsc::{self, UnboundedReceiver};
+
+/// Updates that are taken at a time.
+const BATCH: usize = 256;
+
+/// A request of its own for the engine, and what makes text of its ids.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) request: Request,
+    /// `None` where there is no tokenizer.
+    pub(crate) text: Option<OutputText>,
+}
+
+/// What came of an answer.
+#[derive(Debug, Default)]
+pub(crate) struct Delta {
+    /// Which.
+    pub(crate) index: usize,
+    pub(crate) text: String,
+    pub(crate) ids: Vec<u32>,
+    pub(crate) logprobs: Vec<TokenEntry>,
+    pub(crate) end: Option<End>,
+}
+
+/// How likely a token was.
+#[derive(Debug)]
+pub(crate) struct TokenEntry {
+    pub(crate) id: u32,
+    /// Characters of the answer before it.
+    pub(crate) offset: usize,
+    pub(crate) logprobs: Box<TokenLogprobs>,
+}
+
+/// The end of an answer.
+#[derive(Clone, Debug)]
+pub(crate) struct End {
+    pub(crate) reason: &'static str,
+    /// The text that ended it, if one did.
+    pub(crate) stop: Option<String>,
+    pub(crate) usage: Usage,
+}
+
+#[derive(Debug)]
+struct Choice {
+    ticket: Ticket,
+    text: Option<OutputText>,
+    stop_ids: Vec<u32>,
+    generated: u64,
+    stop: Option<String>,
+    is_open: bool,
+}
+
+/// Answers on their way. Dropped, their requests are removed before the next step.
+#[derive(Debug)]
+pub(crate) struct Generation {
+    updates: UnboundedReceiver<(usize, Update)>,
+    taken: VecDeque<(usize, Update)>,
+    batch: Vec<(usize, Update)>,
+    choices: Vec<Choice>,
+    open: usize,
+}
+
+impl Generation {
+    /// Hands the parts in, and waits until the engine has them.
+    pub(crate) async fn start(engine: &EngineHandle, parts: Vec<Part>) -> Result<Self, ApiError> {
+        let (sender, updates) = mpsc::unbounded_channel();
+        let (mut requests, mut rest) = (Vec::new(), Vec::new());
+        for (index, Part { request, text }) in parts.into_iter().enumerate() {
+            let sender = sender.clone();
+            rest.push((text, request.stop_ids.clone()));
+            // Who has gone wants no more updates.
+            let sink: Sink = Box::new(move |update| drop(sender.send((index, update))));
+            requests.push((request, sink));
+        }
+        let tickets = engine.submit_all(requests)?;
+        let choice = |(ticket, (text, stop_ids))| Choice {
+            ticket,
+            text,
+            stop_ids,
+            generated: 0,
+            stop: None,
+            is_open: true,
+        };
+        let choices: Vec<_> = tickets.into_iter().zip(rest).map(choice).collect();
+        let mut generation = Self {
+            updates,
+            taken: VecDeque::new(),
+            batch: Vec::new(),
+            open: choices.len(),
+            choices,
+        };
+        for _ in 0..generation.open {
+            match generation.updates.recv().await {
+                Some((_, Update::Failed(failure))) => return Err(ApiError::from(&failure)),
+                Some((_, Update::Accepted { .. })) => {}
+                Some(other) => generation.taken.push_back(other),
+                None => return Err(ApiError::from(&Failure::Stopped)),
+            }
+        }
+        Ok(generation)
+    }
+
+    /// What has come since this was last asked, one delta for each answer that something came of;
+    /// waits for something. Nothing once every answer has ended.
+    pub(crate) async fn next(&mut self) -> Result<Vec<Delta>, ApiError> {
+        let mut deltas: Vec<Delta> = Vec::new();
+        while deltas.is_empty() && self.open > 0 {
+            if self.taken.is_empty() {
+                if self.updates.recv_many(&mut self.batch, BATCH).await == 0 {
+                    return Err(ApiError::from(&Failure::Stopped));
+                }
+                self.taken.extend(self.batch.drain(..));
+            }
+            while let Some((index, update)) = self.taken.pop_front() {
+                let at = deltas.iter().position(|delta| delta.index == index);
+                let at = at.unwrap_or_else(|| {
+                    deltas.push(Delta { index, ..Delta::default() });
+                    deltas.len() - 1
+                });
+                self.apply(index, update, &mut deltas[at])?;
+            }
+            deltas.retain(|delta| {
+                delta.end.is_some() || !(delta.text.is_empty() && delta.ids.is_empty())
+            });
+        }
+        Ok(deltas)
+    }
+
+    fn apply(&mut self, index: usize, update: Update, delta: &mut Delta) -> Result<(), ApiError> {
+        let Some(choice) = self.choices.get_mut(index) else { return Ok(()) };
+        let failed = |error| ApiError::internal(format!("the text can't be made: {error}"));
+        match update {
+            // What comes after a stop text is nobody's.
+            Update::Token { .. } if choice.stop.is_some() || !choice.is_open => {}
+            Update::Token { id, logprobs } => {
+                choice.generated += 1;
+                delta.ids.push(id);
+                let mut offset = 0;
+                if let Some(text) = choice.text.as_mut().filter(|_| !choice.stop_ids.contains(&id))
+                {
+                    let piece = text.push(id).map_err(failed)?;
+                    delta.text.push_str(&piece.text);
+                    offset = piece.offset;
+                    choice.stop = piece.stop;
+                }
+                delta.logprobs.extend(logprobs.map(|logprobs| TokenEntry { id, offset, logprobs }));
+                if choice.stop.is_some() {
+                    choice.ticket.end();
+                }
+            }
+            Update::Finished { reason, message, usage } if choice.is_open => {
+                choice.is_open = false;
+                self.open -= 1;
+                let rest = choice.text.as_mut().filter(|_| choice.stop.is_none());
+                if let Some(text) = rest {
+                    let piece = text.finish().map_err(failed)?;
+                    delta.text.push_str(&piece.text);
+                    choice.stop = piece.stop;
+                }
+                let stop = choice.stop.take();
+                let reason = match reason {
+                    _ if stop.is_some() => "stop",
+                    FinishReason::Stop => "stop",
+                    FinishReason::Length => "length",
+                    FinishReason::Deadline => "abort",
+                    FinishReason::ConstraintFailed | FinishReason::RowsLost => {
+                        let message = message.as_deref().unwrap_or("what it brought was lost");
+                        return Err(ApiError::internal(format!("the answer ended: {message}")));
+                    }
+                };
+                let usage = Usage { generated: choice.generated, ..usage };
+                delta.end = Some(End { reason, stop, usage });
+            }
+            Update::Failed(failure) => return Err(ApiError::from(&failure)),
+            Update::Accepted { .. } | Update::Finished { .. } => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,77 @@
+//! Keys that clients prove themselves with.
+
+use std::path::Path;
+
+/// The keys of those who may ask; without one, everybody may.
+#[derive(Clone, Default)]
+pub struct ApiKeys(Vec<blake3::Hash>);
+
+impl ApiKeys {
+    /// Reads a file with a key in each line; empty lines and those that begin with `#` are none.
+    ///
+    /// # Errors
+    /// When the file can't be read, or has no key.
+    pub fn read(file: &Path) -> std::io::Result<Self> {
+        let text = std::fs::read_to_string(file)?;
+        let keys = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        let keys = Self::new(keys.filter(|line| !line.starts_with('#')));
+        match keys.0.is_empty() {
+            true => Err(std::io::Error::other("it has no key; without it everybody may ask")),
+            false => Ok(keys),
+        }
+    }
+
+    /// These keys.
+    pub fn new<'k>(keys: impl IntoIterator<Item = &'k str>) -> Self {
+        Self(keys.into_iter().map(|key| blake3::hash(key.as_bytes())).collect())
+    }
+
+    /// Whether a request with this `Authorization` may go on. The time that it takes depends on the
+    /// length of what came, and not on what the keys are: digests are compared, each with all of them
+    /// and to their ends.
+    pub(crate) fn admit(&self, authorization: Option<&[u8]>) -> bool {
+        if self.0.is_empty() {
+            return true;
+        }
+        let given = authorization.unwrap_or_default();
+        let scheme_fits = given.len() > 7 && given[..7].eq_ignore_ascii_case(b"bearer ");
+        let given = blake3::hash(if scheme_fits { &given[7..] } else { b"" });
+        let found = self.0.iter().fold(false, |found, key| found | (*key == given));
+        found & scheme_fits
+    }
+}
+
+impl std::fmt::Debug for ApiKeys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ApiKeys({})", self.0.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_of_the_keys_admits_and_nothing_else_does() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("keys");
+        std::fs::write(&file, "# of the team\nfirst\n\n  second \n").unwrap();
+        let keys = ApiKeys::read(&file).unwrap();
+        for (given, admits) in [
+            ("Bearer first", true),
+            ("bearer second", true),
+            ("Bearer third", false),
+            ("Bearer ", false),
+            ("Bearer first ", false),
+            ("first", false),
+            ("Bearer # of the team", false),
+            ("", false),
+        ] {
+            assert_eq!(keys.admit(Some(given.as_bytes())), admits, "{given}");
+        }
+        assert!(!keys.admit(None) && ApiKeys::default().admit(None));
+        assert!(!format!("{keys:?}").contains("first"));
+        std::fs::write(&file, "# none\n").unwrap();
+        assert!(ApiKeys::read(&file).is_err());
+    }
+}

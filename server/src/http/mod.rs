@@ -1,0 +1,26 @@
+//! The HTTP side: endpoints, errors, limits, and the life of the server.
+
+mod access;
+mod body;
+mod chat_completions;
+mod completions;
+mod connections;
+mod error;
+mod fields;
+mod generation;
+mod ids;
+mod keys;
+mod logprobs;
+mod models;
+mod openapi;
+mod params;
+mod probes;
+mod server;
+mod sse;
+mod state;
+mod usage;
+
+pub use keys::ApiKeys;
+pub use params::SamplingDefaults;
+pub use server::{Outcome, Server, ServerOptions};
+pub use state::{Limits, ServedModel};

@@ -1,0 +1,97 @@
+//! `/v1/models`, `/tokenize` and `/detokenize`.
+
+use super::body;
+use super::error::ApiError;
+use super::fields::{Field, Fields, ids};
+use super::params::field;
+use super::state::State;
+use axum::Json;
+use axum::extract::{self, Path, Request};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// The fields of `/tokenize`.
+pub(crate) const TOKENIZE_FIELDS: &[Field] = &[
+    field("model", r#"{"type":"string"}"#, "A name of the served model."),
+    field("prompt", r#"{"type":"string"}"#, "The text."),
+    field(
+        "add_special_tokens",
+        r#"{"type":"boolean","default":true}"#,
+        "Whether the tokenizer's own special tokens are added, as they are to prompts.",
+    ),
+];
+
+/// The fields of `/detokenize`.
+pub(crate) const DETOKENIZE_FIELDS: &[Field] = &[
+    field("model", r#"{"type":"string"}"#, "A name of the served model."),
+    field("tokens", r#"{"type":"array","items":{"type":"integer"}}"#, "The ids."),
+];
+
+fn model(state: &State, name: &str) -> Value {
+    let length = state.served.get().map(|served| served.engine.options().max_seq_len);
+    json!({
+        "id": name,
+        "object": "model",
+        "created": state.started,
+        "owned_by": "piecewise",
+        "max_model_len": length,
+    })
+}
+
+pub(crate) async fn list(extract::State(state): extract::State<Arc<State>>) -> Json<Value> {
+    let models: Vec<_> = state.names.iter().map(|name| model(&state, name)).collect();
+    Json(json!({"object": "list", "data": models}))
+}
+
+pub(crate) async fn one(
+    extract::State(state): extract::State<Arc<State>>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    state.check_name(Some(name.clone()))?;
+    Ok(Json(model(&state, &name)))
+}
+
+pub(crate) async fn tokenize(
+    extract::State(state): extract::State<Arc<State>>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    let served = state.served()?;
+    let mut fields = Fields::parse(&body::read(request, &state.limits).await?)?;
+    state.check_name(fields.text("model")?)?;
+    let prompt = fields.text("prompt")?.ok_or_else(|| ApiError::field("prompt", "is missing"))?;
+    let special = fields.take("add_special_tokens").unwrap_or(Value::Bool(true));
+    let Value::Bool(special) = special else {
+        return Err(ApiError::field("add_special_tokens", "must be true or false"));
+    };
+    fields.finish()?;
+    let tokenizer = Arc::clone(served.tokenizer("prompt")?);
+    let encode = move || match (prompt.is_empty(), special) {
+        (true, _) => Ok(Vec::new()),
+        (false, true) => tokenizer.encode(&prompt),
+        (false, false) => tokenizer.encode_more(&prompt),
+    };
+    let ids = tokio::task::spawn_blocking(encode).await;
+    let ids = ids.map_err(|error| ApiError::internal(error.to_string()))?;
+    let ids = ids.map_err(|error| ApiError::field("prompt", error))?;
+    let length = served.engine.options().max_seq_len;
+    Ok(Json(json!({"count": ids.len(), "max_model_len": length, "tokens": ids})))
+}
+
+pub(crate) async fn detokenize(
+    extract::State(state): extract::State<Arc<State>>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    let served = state.served()?;
+    let mut fields = Fields::parse(&body::read(request, &state.limits).await?)?;
+    state.check_name(fields.text("model")?)?;
+    let tokens = match fields.take("tokens") {
+        Some(Value::Array(list)) => ids("tokens", &list)?,
+        _ => return Err(ApiError::field("tokens", "must be a list of token ids")),
+    };
+    fields.finish()?;
+    let tokenizer = Arc::clone(served.tokenizer("tokens")?);
+    let text = tokio::task::spawn_blocking(move || tokenizer.decode(&tokens)).await;
+    let text = text.map_err(|error| ApiError::internal(error.to_string()))?;
+    let text = text.map_err(|error| ApiError::field("tokens", error))?;
+    Ok(Json(json!({"prompt": text})))
+}

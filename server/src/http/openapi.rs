@@ -1,0 +1,136 @@
+//! What the server understands, for tools and for people.
+
+use super::fields::Field;
+use super::models::{DETOKENIZE_FIELDS, TOKENIZE_FIELDS};
+use super::params;
+use super::{chat_completions, completions};
+use axum::Json;
+use axum::response::Html;
+use serde_json::{Map, Value, json};
+
+/// The OpenAPI document.
+pub(crate) async fn document() -> Json<Value> {
+    Json(openapi())
+}
+
+/// The document as a page.
+pub(crate) async fn page() -> Html<&'static str> {
+    Html(include_str!("docs.html"))
+}
+
+fn openapi() -> Value {
+    let error = json!({"$ref": "#/components/schemas/Error"});
+    let post = |summary: &str, fields: &[&[Field]], required: &[&str]| {
+        json!({"post": {
+            "summary": summary,
+            "security": [{"key": []}, {}],
+            "requestBody": {"required": true, "content": {"application/json": {"schema": {
+                "type": "object",
+                "properties": properties(fields),
+                "required": required,
+                "additionalProperties": false,
+            }}}},
+            "responses": responses(&error),
+        }})
+    };
+    let get = |summary: &str| json!({"get": {"summary": summary, "responses": responses(&error)}});
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "piecewise",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "An OpenAI-compatible server. A field that is not listed is refused by name.",
+        },
+        "paths": {
+            "/v1/completions": post(
+                "Go on from a prompt.",
+                &[completions::FIELDS, params::FIELDS],
+                &["prompt"],
+            ),
+            "/v1/chat/completions": post(
+                "Reply to messages.",
+                &[chat_completions::FIELDS, params::FIELDS],
+                &["messages"],
+            ),
+            "/v1/models": get("The served model."),
+            "/v1/models/{model}": get("The served model by its name."),
+            "/tokenize": post("The token ids of a text.", &[TOKENIZE_FIELDS], &["prompt"]),
+            "/detokenize": post("The text of token ids.", &[DETOKENIZE_FIELDS], &["tokens"]),
+            "/health": get("Whether the process is alive."),
+            "/ready": get("Whether requests may be sent."),
+            "/metrics": get("Metrics in the text format of Prometheus."),
+        },
+        "components": {
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            "schemas": {"Error": {
+                "type": "object",
+                "properties": {"error": {"type": "object", "properties": {
+                    "message": {"type": "string"},
+                    "type": {"type": "string"},
+                    "param": {"type": ["string", "null"], "description": "The field at fault."},
+                    "code": {"type": ["string", "null"]},
+                }}},
+            }},
+        },
+    })
+}
+
+fn properties(fields: &[&[Field]]) -> Map<String, Value> {
+    let property = |field: &Field| {
+        let schema = serde_json::from_str(field.schema).unwrap_or(Value::Bool(true));
+        let mut schema: Map<String, Value> = schema.as_object().cloned().unwrap_or_default();
+        schema.insert("description".to_owned(), field.help.into());
+        (field.name.to_owned(), Value::Object(schema))
+    };
+    fields.iter().flat_map(|fields| fields.iter()).map(property).collect()
+}
+
+fn responses(error: &Value) -> Value {
+    let refused =
+        |why: &str| json!({"description": why, "content": {"application/json": {"schema": error}}});
+    json!({
+        "200": {"description": "The answer."},
+        "400": refused("A field is wrong, unknown or not supported; `param` names it."),
+        "401": refused("No valid key."),
+        "404": refused("No such model or path."),
+        "408": refused("The body did not come in time."),
+        "413": refused("The body is too large."),
+        "429": refused("The queue is full; Retry-After says when to try again."),
+        "500": refused("The engine failed."),
+        "503": refused("The model is being loaded, or the server is shutting down."),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fields::Fields;
+    use super::super::params::{Params, SamplingDefaults};
+    use super::*;
+
+    #[test]
+    fn schemas_are_json_and_each_shared_field_is_taken() {
+        let document = openapi();
+        let schema = &document["paths"]["/v1/completions"]["post"]["requestBody"];
+        let listed = &schema["content"]["application/json"]["schema"]["properties"];
+        assert_eq!(listed["min_p"]["maximum"], 1);
+        for field in params::FIELDS {
+            let schema: Value = serde_json::from_str(field.schema).unwrap();
+            let value = match schema["type"].as_str() {
+                Some("boolean") => json!(false),
+                Some("integer" | "number") => json!(1),
+                Some("array") => json!([1]),
+                Some("object") if field.name == "response_format" => json!({"type": "text"}),
+                Some("object") => json!({}),
+                _ => json!("x"),
+            };
+            let mut body = json!({"stream": true});
+            body[field.name] = value;
+            if field.name == "stream_options" {
+                body[field.name] = json!({"include_usage": true});
+            }
+            let mut fields = Fields::parse(body.to_string().as_bytes()).unwrap();
+            Params::take(&mut fields, &SamplingDefaults::default()).unwrap();
+            fields.finish().unwrap();
+        }
+    }
+}

@@ -1,0 +1,394 @@
+//! What both endpoints take about how tokens are chosen and when they end.
+
+use super::error::ApiError;
+use super::fields::{Field, Fields, ids, whole};
+use super::generation::Part;
+use super::state::{Limits, Served, State};
+use crate::structured::{FieldError, Structure};
+use crate::text::{OutputText, StopStrings};
+use piecewise_runtime::batch::Sampling;
+use piecewise_runtime::engine::Request;
+use serde_json::{Value, json};
+use std::hash::BuildHasher;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What a request has that does not say otherwise.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct SamplingDefaults {
+    /// 0 takes the likeliest token.
+    pub temperature: f32,
+    /// 1 is off.
+    pub top_p: f32,
+    /// 0 is off.
+    pub top_k: u32,
+    /// 0 is off.
+    pub min_p: f32,
+    /// 1 is off.
+    pub repetition_penalty: f32,
+    /// The most tokens to generate, where the model's authors say so.
+    pub max_tokens: Option<u64>,
+}
+
+impl Default for SamplingDefaults {
+    /// OpenAI's.
+    fn default() -> Self {
+        let (temperature, top_p) = (1.0, 1.0);
+        Self { temperature, top_p, top_k: 0, min_p: 0.0, repetition_penalty: 1.0, max_tokens: None }
+    }
+}
+
+/// The parameters of a request.
+#[derive(Clone, Debug)]
+pub(crate) struct Params {
+    pub(crate) choices: usize,
+    pub(crate) stream: bool,
+    pub(crate) include_usage: bool,
+    pub(crate) stops: StopStrings,
+    pub(crate) return_token_ids: bool,
+    stop_ids: Vec<u32>,
+    ignore_eos: bool,
+    sampling: Sampling,
+    max_tokens: Option<u64>,
+    logit_bias: Vec<(u32, f32)>,
+    priority: i32,
+    deadline: Option<Instant>,
+    /// What answers keep to.
+    pub(crate) structure: Option<Structure>,
+}
+
+/// A prompt may bring so many stop strings, of so many bytes in all.
+const MOST_STOPS: usize = 64;
+const MOST_STOP_BYTES: usize = 4096;
+
+/// What [`Structure::read`] reads.
+const STRUCTURE_FIELDS: [&str; 7] = [
+    "response_format",
+    "structured_outputs",
+    "guided_json",
+    "guided_json_object",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+];
+
+/// The fields that [`Params::take`] takes.
+pub(crate) const FIELDS: &[Field] = &[
+    field("max_tokens", r#"{"type":"integer","minimum":1}"#, "The most tokens to generate."),
+    field(
+        "n",
+        r#"{"type":"integer","minimum":1,"maximum":128}"#,
+        "How many answers to each prompt.",
+    ),
+    field("stream", r#"{"type":"boolean"}"#, "Answer piece by piece, as server-sent events."),
+    field(
+        "stream_options",
+        r#"{"type":"object","properties":{"include_usage":{"type":"boolean"}}}"#,
+        "Whether the last event of a stream says what it took.",
+    ),
+    field(
+        "stop",
+        r#"{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}}]}"#,
+        "Texts that end the answer; they are not part of it.",
+    ),
+    field(
+        "stop_token_ids",
+        r#"{"type":"array","items":{"type":"integer"}}"#,
+        "Ids that end the answer.",
+    ),
+    field(
+        "include_stop_str_in_output",
+        r#"{"type":"boolean"}"#,
+        "Whether a stop text is part of the answer after all.",
+    ),
+    field("ignore_eos", r#"{"type":"boolean"}"#, "Go on past the ids that end a text."),
+    field(
+        "temperature",
+        r#"{"type":"number","minimum":0,"maximum":100}"#,
+        "0 takes the likeliest token.",
+    ),
+    field(
+        "top_p",
+        r#"{"type":"number","maximum":1}"#,
+        "Sample among the likeliest tokens that make up this share.",
+    ),
+    field(
+        "top_k",
+        r#"{"type":"integer","minimum":-1}"#,
+        "Sample among so many of the likeliest tokens; -1 and 0 are off.",
+    ),
+    field(
+        "min_p",
+        r#"{"type":"number","minimum":0,"maximum":1}"#,
+        "Sample among tokens at least so likely, as a share of the likeliest.",
+    ),
+    field(
+        "seed",
+        r#"{"type":"integer"}"#,
+        "The same seed gives the same answer, alone or in company.",
+    ),
+    field(
+        "presence_penalty",
+        r#"{"type":"number","minimum":-2,"maximum":2}"#,
+        "Taken from the logit of every id that was generated.",
+    ),
+    field(
+        "frequency_penalty",
+        r#"{"type":"number","minimum":-2,"maximum":2}"#,
+        "Taken from the logit of an id for each time it was generated.",
+    ),
+    field(
+        "repetition_penalty",
+        r#"{"type":"number","exclusiveMinimum":0}"#,
+        "Divides the logits of ids that were there; 1 is off.",
+    ),
+    field(
+        "logit_bias",
+        r#"{"type":"object","additionalProperties":{"type":"number"}}"#,
+        "What is added to the logits of ids.",
+    ),
+    field("priority", r#"{"type":"integer"}"#, "Who goes first: the lower."),
+    field(
+        "deadline_seconds",
+        r#"{"type":"number"}"#,
+        "The answer ends so long after the request came, wherever it is then; its finish_reason is `abort`.",
+    ),
+    field(
+        "return_token_ids",
+        r#"{"type":"boolean"}"#,
+        "Whether answers bring their token ids, and the prompt's.",
+    ),
+    field(
+        "response_format",
+        r#"{"type":"object"}"#,
+        "`json_object`, or `json_schema` with a schema: the answer keeps to it.",
+    ),
+    field(
+        "structured_outputs",
+        r#"{"type":"object"}"#,
+        "One of `json`, `regex`, `choice` and `grammar`, as in vLLM: the answer keeps to it.",
+    ),
+    field("user", r#"{"type":"string"}"#, "Taken, and not looked at."),
+    field("metadata", r#"{"type":"object"}"#, "Taken, and not looked at."),
+    field("store", r#"{"type":"boolean"}"#, "Taken, and not looked at: nothing is stored."),
+    field("safety_identifier", r#"{"type":"string"}"#, "Taken, and not looked at."),
+    field("prompt_cache_key", r#"{"type":"string"}"#, "Taken, and not looked at."),
+    field("service_tier", r#"{"type":"string"}"#, "Taken, and not looked at."),
+];
+
+pub(crate) const fn field(name: &'static str, schema: &'static str, help: &'static str) -> Field {
+    Field { name, schema, help }
+}
+
+impl Params {
+    pub(crate) fn take(fields: &mut Fields, defaults: &SamplingDefaults) -> Result<Self, ApiError> {
+        fields.ignore(&[
+            "user",
+            "metadata",
+            "store",
+            "safety_identifier",
+            "prompt_cache_key",
+            "service_tier",
+        ]);
+        fields.refuse(&[
+            ("best_of", json!(1), "ask for `n` answers and choose among them"),
+            ("use_beam_search", json!(false), "sample or take the likeliest tokens"),
+            ("min_tokens", json!(0), "use `ignore_eos` with `max_tokens`"),
+            ("prompt_logprobs", Value::Null, "only generated tokens come with log-probabilities"),
+            ("truncate_prompt_tokens", Value::Null, "shorten the prompt before it is sent"),
+            ("skip_special_tokens", json!(true), "special tokens have no text"),
+            ("spaces_between_special_tokens", json!(true), "special tokens have no text"),
+            ("bad_words", json!([]), "use `logit_bias`"),
+            ("allowed_token_ids", Value::Null, "use `logit_bias`"),
+        ])?;
+        let real = |value: Option<f64>, usual: f32| value.map_or(usual, |value| value as f32);
+        let most = f64::from(f32::MAX);
+        let stream = fields.flag("stream")?;
+        let choices = fields.whole("n", 1, 128)?.unwrap_or(1) as usize;
+        let max_tokens = fields.whole("max_tokens", 1, i64::MAX)?.map(|tokens| tokens as u64);
+        let top_k = fields.whole("top_k", -1, i64::from(i32::MAX))?;
+        let seed = fields.whole("seed", i64::MIN, i64::MAX)?;
+        let sampling = Sampling {
+            temperature: real(fields.number("temperature", 0.0, 100.0)?, defaults.temperature),
+            top_p: real(fields.number("top_p", 0.0, 1.0)?, defaults.top_p),
+            top_k: top_k.map_or(defaults.top_k, |k| k.max(0) as u32),
+            min_p: real(fields.number("min_p", 0.0, 1.0)?, defaults.min_p),
+            presence_penalty: real(fields.number("presence_penalty", -2.0, 2.0)?, 0.0),
+            frequency_penalty: real(fields.number("frequency_penalty", -2.0, 2.0)?, 0.0),
+            repetition_penalty: real(
+                fields.number("repetition_penalty", 0.0, most)?,
+                defaults.repetition_penalty,
+            ),
+            seed: seed.map_or_else(random, |seed| seed as u64),
+        };
+        let priority = fields.whole("priority", i32::MIN.into(), i32::MAX.into())?.unwrap_or(0);
+        let patience = fields.number("deadline_seconds", 0.0, 1e9)?;
+        let include_stop = fields.flag("include_stop_str_in_output")?;
+        let structure = Structure::read(fields.object())?;
+        fields.ignore(&STRUCTURE_FIELDS);
+        let stops = StopStrings::new(stop_strings(fields)?, include_stop);
+        Ok(Self {
+            choices,
+            stream,
+            include_usage: include_usage(fields, stream)?,
+            stops: stops.map_err(|error| ApiError::field("stop", error))?,
+            return_token_ids: fields.flag("return_token_ids")?,
+            stop_ids: match fields.take("stop_token_ids") {
+                None => Vec::new(),
+                Some(Value::Array(list)) => ids("stop_token_ids", &list)?,
+                Some(_) => return Err(ApiError::field("stop_token_ids", "must be a list of ids")),
+            },
+            ignore_eos: fields.flag("ignore_eos")?,
+            sampling,
+            max_tokens: max_tokens.or(defaults.max_tokens),
+            logit_bias: logit_bias(fields)?,
+            priority: priority as i32,
+            structure,
+            deadline: patience.map(|time| Instant::now() + Duration::from_secs_f64(time)),
+        })
+    }
+
+    /// A request for the answer of this number to a prompt.
+    pub(crate) fn request(
+        &self,
+        prompt: Vec<u32>,
+        number: usize,
+        end_ids: &[u32],
+        max_tokens: u64,
+    ) -> Request {
+        let ends = if self.ignore_eos { &[] } else { end_ids };
+        Request {
+            stop_ids: [ends, &self.stop_ids].concat(),
+            sampling: Sampling {
+                seed: self.sampling.seed.wrapping_add(number as u64),
+                ..self.sampling
+            },
+            logit_bias: self.logit_bias.clone(),
+            priority: self.priority,
+            deadline: self.deadline,
+            ..Request::new(prompt, self.max_tokens.unwrap_or(max_tokens))
+        }
+    }
+
+    /// Bounds the time that the answer may take.
+    pub(crate) fn bound(&mut self, limits: &Limits) {
+        let Some(time) = limits.request_time else { return };
+        let deadline = Instant::now() + time;
+        self.deadline = Some(self.deadline.map_or(deadline, |own| own.min(deadline)));
+    }
+
+    /// What makes text of the ids of an answer; `special` is whether special tokens have text.
+    pub(crate) fn output(
+        &self,
+        served: &Served,
+        prompt_field: &str,
+        prompt: &[u32],
+        special: bool,
+    ) -> Result<Option<OutputText>, ApiError> {
+        let Some(tokenizer) = &served.tokenizer else {
+            return match self.stops == StopStrings::default() {
+                true => Ok(None),
+                false => Err(ApiError::field("stop", "needs a tokenizer; use `stop_token_ids`")),
+            };
+        };
+        let text = OutputText::new(Arc::clone(tokenizer), prompt, self.stops.clone(), special);
+        text.map(Some).map_err(|error| ApiError::field(prompt_field, error))
+    }
+
+    /// Makes the parts keep to the structure that is asked for, off the threads that others wait for.
+    pub(crate) async fn constrain(
+        &self,
+        state: &Arc<State>,
+        parts: &mut [Part],
+    ) -> Result<(), ApiError> {
+        let Some(structure) = self.structure.clone() else { return Ok(()) };
+        let (state, count) = (Arc::clone(state), parts.len());
+        let make = move || {
+            let none = || ApiError::field("response_format", "this model has no tokenizer");
+            let structures = state.served()?.structures.as_ref().ok_or_else(none)?;
+            let constraint = |_| structures.constraint(&structure, "response_format");
+            let made = (0..count).map(constraint).collect::<Result<Vec<_>, FieldError>>();
+            Ok::<_, ApiError>(made?)
+        };
+        let made = tokio::task::spawn_blocking(make).await;
+        let made = made.map_err(|error| ApiError::internal(error.to_string()))??;
+        parts.iter_mut().zip(made).for_each(|(part, made)| part.request.constraint = Some(made));
+        Ok(())
+    }
+}
+
+/// A seed that no other request has.
+fn random() -> u64 {
+    std::hash::RandomState::new().hash_one(Instant::now())
+}
+
+fn stop_strings(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
+    let bad = || ApiError::field("stop", "must be a string, or a list of them");
+    let strings = match fields.take("stop") {
+        None => Vec::new(),
+        Some(Value::String(stop)) => vec![stop],
+        Some(Value::Array(list)) => {
+            let text = |value| match value {
+                Value::String(text) => Ok(text),
+                _ => Err(bad()),
+            };
+            list.into_iter().map(text).collect::<Result<_, _>>()?
+        }
+        Some(_) => return Err(bad()),
+    };
+    let bytes: usize = strings.iter().map(String::len).sum();
+    if strings.len() > MOST_STOPS || bytes > MOST_STOP_BYTES {
+        let message = format!("at most {MOST_STOPS} strings of {MOST_STOP_BYTES} bytes in all");
+        return Err(ApiError::field("stop", message));
+    }
+    Ok(strings)
+}
+
+fn include_usage(fields: &mut Fields, stream: bool) -> Result<bool, ApiError> {
+    let name = "stream_options";
+    let options = match fields.take(name) {
+        None => return Ok(false),
+        Some(_) if !stream => return Err(ApiError::field(name, "is for streams: set `stream`")),
+        Some(Value::Object(options)) => options,
+        Some(_) => return Err(ApiError::field(name, "must be an object")),
+    };
+    for (key, value) in &options {
+        match (key.as_str(), value) {
+            ("include_usage", Value::Bool(_) | Value::Null)
+            | (
+                "include_obfuscation" | "continuous_usage_stats",
+                Value::Bool(false) | Value::Null,
+            ) => {}
+            ("include_usage", _) => {
+                return Err(ApiError::field(name, "`include_usage` is true or false"));
+            }
+            ("include_obfuscation" | "continuous_usage_stats", _) => {
+                return Err(ApiError::unsupported(&format!("{name}.{key}"), "leave it out"));
+            }
+            _ => return Err(ApiError::unknown(&format!("{name}.{key}"))),
+        }
+    }
+    Ok(options.get("include_usage") == Some(&Value::Bool(true)))
+}
+
+fn logit_bias(fields: &mut Fields) -> Result<Vec<(u32, f32)>, ApiError> {
+    let name = "logit_bias";
+    let bad = || ApiError::field(name, "must give each id a number from -100 to 100");
+    let object = match fields.take(name) {
+        None => return Ok(Vec::new()),
+        Some(Value::Object(object)) => object,
+        Some(_) => return Err(bad()),
+    };
+    let entry = |(id, bias): (&String, &Value)| {
+        let bias = bias.as_f64().filter(|bias| (-100.0..=100.0).contains(bias)).ok_or_else(bad)?;
+        Ok((id.parse().map_err(|_| bad())?, bias as f32))
+    };
+    object.iter().map(entry).collect()
+}
+
+/// How many of the likeliest ids come with their log-probabilities.
+pub(crate) fn top_logprobs(name: &str, value: &Value) -> Result<u32, ApiError> {
+    let number = whole(value).and_then(|number| u32::try_from(number).ok());
+    let bad = || ApiError::field(name, "must be a whole number from 0 to 20");
+    number.filter(|number| *number <= 20).ok_or_else(bad)
+}

@@ -1,0 +1,151 @@
+//! The life of a server: it listens, loads, serves, drains and ends.
+
+use super::error::ApiError;
+use super::keys::ApiKeys;
+use super::state::{Limits, Served, ServedModel, State};
+use super::{access, chat_completions, completions, connections, models, openapi, probes};
+use axum::routing::{get, post};
+use axum::{Router, extract::Request, middleware};
+use piecewise_runtime::engine_thread::{EngineThread, Phase};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+/// How a server is reached, and by whom.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// Where it listens; port 0 is one that is free.
+    pub address: SocketAddr,
+    /// The names of the model; answers have the first.
+    pub model_names: Vec<String>,
+    /// The keys of those who may ask.
+    pub keys: ApiKeys,
+    /// What a client may take.
+    pub limits: Limits,
+}
+
+/// How a server ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// Every request that it had taken got its answer.
+    Drained,
+    /// It was told to end at once.
+    Ended,
+    /// The engine's thread has died.
+    Died,
+}
+
+/// A server that listens. Until its model is there, it is alive and not ready.
+#[derive(Debug)]
+pub struct Server {
+    runtime: Runtime,
+    state: Arc<State>,
+    address: SocketAddr,
+    closing: watch::Sender<bool>,
+}
+
+impl Server {
+    /// Listens.
+    ///
+    /// # Errors
+    /// When the address can't be had, or the system gives no threads.
+    pub fn bind(options: ServerOptions) -> io::Result<Self> {
+        let ServerOptions { address, model_names, keys, limits } = options;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(cores.min(4))
+            .max_blocking_threads(cores)
+            .thread_name("http")
+            .enable_all()
+            .build()?;
+        let listener = runtime.block_on(TcpListener::bind(address))?;
+        let address = listener.local_addr()?;
+        let state = Arc::new(State::new(model_names, keys, limits));
+        let (closing, closes) = watch::channel(false);
+        runtime.spawn(connections::accept(listener, router(&state), limits, closes));
+        Ok(Self { runtime, state, address, closing })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves with an engine until a signal comes (SIGTERM, SIGINT): then running requests get their
+    /// answers, and new ones are refused. A second signal ends it at once. `ready` is called once requests
+    /// are taken.
+    ///
+    /// # Errors
+    /// When signals can't be listened for.
+    pub fn serve(
+        self,
+        engine: EngineThread,
+        model: ServedModel,
+        ready: impl FnOnce(),
+    ) -> io::Result<Outcome> {
+        let Self { runtime, state, closing, .. } = self;
+        let handle = engine.handle().clone();
+        let served = Served::new(handle.clone(), model);
+        let outcome = runtime.block_on(async {
+            let mut terminate = signal(SignalKind::terminate())?;
+            let mut interrupt = signal(SignalKind::interrupt())?;
+            // It is set once: `serve` takes the server.
+            let _ = state.served.set(served);
+            ready();
+            let mut died = tokio::time::interval(Duration::from_secs(1));
+            loop {
+                tokio::select! {
+                    _ = terminate.recv() => break,
+                    _ = interrupt.recv() => break,
+                    _ = died.tick() => if handle.phase() == Phase::Stopped {
+                        return Ok(Outcome::Died);
+                    }
+                }
+            }
+            tracing::info!("draining: {} requests are there", handle.live_requests());
+            let drained = async {
+                let joined = tokio::task::spawn_blocking(move || engine.finish()).await;
+                // What is sent to clients is sent to its end.
+                let _ = closing.send(true);
+                closing.closed().await;
+                joined.is_ok_and(|engine| engine.is_some())
+            };
+            let outcome = tokio::select! {
+                drained = drained => if drained { Outcome::Drained } else { Outcome::Died },
+                _ = terminate.recv() => Outcome::Ended,
+                _ = interrupt.recv() => Outcome::Ended,
+            };
+            Ok::<_, io::Error>(outcome)
+        })?;
+        handle.stop();
+        runtime.shutdown_background();
+        Ok(outcome)
+    }
+}
+
+fn router(state: &Arc<State>) -> Router {
+    let guarded = Router::new()
+        .route("/v1/completions", post(completions::handle))
+        .route("/v1/chat/completions", post(chat_completions::handle))
+        .route("/v1/models", get(models::list))
+        .route("/v1/models/{*name}", get(models::one))
+        .route("/tokenize", post(models::tokenize))
+        .route("/detokenize", post(models::detokenize))
+        .route_layer(middleware::from_fn_with_state(Arc::clone(state), access::admit));
+    Router::new()
+        .merge(guarded)
+        .route("/health", get(probes::health))
+        .route("/ready", get(probes::ready))
+        .route("/metrics", get(probes::metrics))
+        .route("/openapi.json", get(openapi::document))
+        .route("/docs", get(openapi::page))
+        .fallback(async |request: Request| ApiError::no_path(request.uri().path()))
+        .method_not_allowed_fallback(async || ApiError::wrong_method())
+        .layer(middleware::from_fn(access::log))
+        .with_state(Arc::clone(state))
+}

@@ -1,0 +1,141 @@
+//! What every request sees.
+
+use super::error::ApiError;
+use super::keys::ApiKeys;
+use super::params::SamplingDefaults;
+use crate::chat::{ChatTemplate, ReplyFormat};
+use crate::structured::Structures;
+use piecewise::models::{TextTokenizer, Vocabulary};
+use piecewise_runtime::engine_thread::{EngineHandle, Phase};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// What a client may take of the server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// The largest body of a request.
+    pub body_bytes: usize,
+    /// The time in which the head of a request must come, and in which a connection may be idle.
+    pub head_time: Duration,
+    /// The time in which the body of a request must come.
+    pub body_time: Duration,
+    /// The time in which a client must take some of what is sent.
+    pub write_time: Duration,
+    /// The most connections at a time; further ones are closed.
+    pub connections: usize,
+    /// The longest that an answer may take, where it is bounded.
+    pub request_time: Option<Duration>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            body_bytes: 8 << 20,
+            head_time: Duration::from_secs(30),
+            body_time: Duration::from_secs(60),
+            write_time: Duration::from_secs(60),
+            connections: 4096,
+            request_time: None,
+        }
+    }
+}
+
+/// A model that is loaded, as clients see it.
+#[derive(Debug)]
+pub struct ServedModel {
+    /// `None` takes and gives token ids alone.
+    pub tokenizer: Option<TextTokenizer>,
+    /// Ids that end a text.
+    pub end_ids: Vec<u32>,
+    /// What a request has that does not say otherwise.
+    pub defaults: SamplingDefaults,
+    /// What makes a prompt of messages; without it there is no chat.
+    pub template: Option<ChatTemplate>,
+    /// How replies have thoughts and tool calls.
+    pub format: ReplyFormat,
+}
+
+/// The model with its engine.
+#[derive(Debug)]
+pub(crate) struct Served {
+    pub(crate) engine: EngineHandle,
+    pub(crate) tokenizer: Option<Arc<TextTokenizer>>,
+    /// What each id stands for, where there is a tokenizer.
+    pub(crate) vocabulary: Option<Vocabulary>,
+    pub(crate) end_ids: Vec<u32>,
+    pub(crate) defaults: SamplingDefaults,
+    pub(crate) template: Option<ChatTemplate>,
+    pub(crate) format: ReplyFormat,
+    /// `None` where ids have no text that a structure could be kept to.
+    pub(crate) structures: Option<Structures>,
+}
+
+impl Served {
+    pub(crate) fn new(engine: EngineHandle, model: ServedModel) -> Self {
+        let ServedModel { tokenizer, end_ids, defaults, template, format } = model;
+        let vocabulary = tokenizer.as_ref().map(TextTokenizer::vocabulary);
+        let structures = vocabulary.as_ref().and_then(|vocabulary| {
+            let made = Structures::new(vocabulary, &end_ids);
+            made.inspect_err(|error| tracing::warn!("answers can't keep to structures: {error}"))
+                .ok()
+        });
+        let tokenizer = tokenizer.map(Arc::new);
+        Self { engine, tokenizer, vocabulary, end_ids, defaults, template, format, structures }
+    }
+
+    pub(crate) fn tokenizer(&self, field: &str) -> Result<&Arc<TextTokenizer>, ApiError> {
+        let none = || ApiError::field(field, "this model has no tokenizer: give token ids");
+        self.tokenizer.as_ref().ok_or_else(none)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
+    /// The names of the model; answers have the first.
+    pub(crate) names: Vec<String>,
+    pub(crate) keys: ApiKeys,
+    pub(crate) limits: Limits,
+    /// Seconds since 1970.
+    pub(crate) started: u64,
+    /// Empty while the model is being loaded.
+    pub(crate) served: OnceLock<Served>,
+}
+
+impl State {
+    pub(crate) fn new(names: Vec<String>, keys: ApiKeys, limits: Limits) -> Self {
+        Self { names, keys, limits, started: now(), served: OnceLock::new() }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.names.first().map_or("model", String::as_str)
+    }
+
+    pub(crate) fn served(&self) -> Result<&Served, ApiError> {
+        self.served.get().ok_or_else(ApiError::loading)
+    }
+
+    /// Whether requests are taken now.
+    pub(crate) fn is_ready(&self) -> Result<(), &'static str> {
+        match self.served.get().map(|served| served.engine.phase()) {
+            None => Err("the model is being loaded"),
+            Some(Phase::Serving) => Ok(()),
+            Some(Phase::Draining | Phase::Stopping) => Err("the server is shutting down"),
+            Some(Phase::Stopped) => Err("the engine has stopped"),
+        }
+    }
+
+    /// Refuses a name that is not the model's.
+    pub(crate) fn check_name(&self, asked: Option<String>) -> Result<(), ApiError> {
+        match asked {
+            Some(asked) if !self.names.contains(&asked) => {
+                Err(ApiError::no_model(&asked, self.name()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Seconds since 1970.
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}

@@ -1,0 +1,77 @@
+"""Starts `piecewise serve` for the tests of this folder, and ends it."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MODEL = ROOT / "examples/tiny-qwen3"
+GOLDEN = json.loads((MODEL / "golden.json").read_text())
+BINARY = os.environ.get("PIECEWISE_BIN", str(ROOT / "target/debug/piecewise"))
+# Small steps and few graphs: what is tested here is the server.
+FAST = ["--dtype", "f32", "--max-num-tokens", "64", "--capture-num-tokens", "1,8,64"]
+
+
+class Server:
+    """A server on a free port; `with` ends it and holds that it drained."""
+
+    def __init__(self, *flags, source=("--model", str(MODEL)), settings=FAST):
+        command = [BINARY, "serve", *source, *settings, "--port", "0", "--no-access-log", *flags]
+        self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        line = self.process.stdout.readline().strip()
+        assert line.startswith("listening at http://"), line
+        self.url = line.removeprefix("listening at ")
+        self.address = (self.url.split("//")[1].split(":")[0], int(self.url.rsplit(":", 1)[1]))
+        assert self.process.stdout.readline().strip() == "ready"
+
+    def get(self, path):
+        with urllib.request.urlopen(self.url + path, timeout=60) as answer:
+            return answer.status, answer.read().decode()
+
+    def metrics(self):
+        """Every sample by its name with labels."""
+        samples = {}
+        for line in self.get("/metrics")[1].splitlines():
+            if line and not line.startswith("#"):
+                name, value = line.rsplit(" ", 1)
+                samples[name] = float(value)
+        return samples
+
+    def sum(self, name):
+        return sum(v for k, v in self.metrics().items() if k == name or k.startswith(name + "{"))
+
+    def post(self, path, body, headers=()):
+        """Status, headers and body of an answer."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data=data, headers=dict(headers))
+        try:
+            with urllib.request.urlopen(request, timeout=120) as answer:
+                return answer.status, answer.headers, json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            return error.code, error.headers, json.loads(error.read())
+
+    def memory(self):
+        """Resident kilobytes."""
+        for line in pathlib.Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1])
+
+    def signal(self, number=signal.SIGTERM):
+        self.process.send_signal(number)
+
+    def end(self):
+        """Drains the server, and gives its exit code."""
+        self.signal()
+        return self.process.wait(timeout=120)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        if self.process.poll() is None:
+            code = self.end() if kind is None else self.process.kill()
+            if kind is None:
+                assert code == 0, f"the server ended with {code}"

@@ -1,0 +1,115 @@
+"""Many streams at once against `piecewise serve`: random arrivals and lengths, and clients that leave.
+
+    python3 tests/server/load.py --seconds 20
+    python3 tests/server/load.py --seconds 120 --requests 50000     # tests/soak.sh
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import subprocess
+import time
+
+from harness import BINARY, FAST, GOLDEN, MODEL, ROOT, Server
+
+LONGEST = 64
+STREAMS = 256
+
+
+def offline():
+    """Prompts as ids with the tokens that they get without a server, all in one batch."""
+    texts = [case["prompt"][:cut] for case in GOLDEN for cut in (len(case["prompt"]), 7, 4)]
+    flags = [flag for text in texts for flag in ("--prompt", text)]
+    command = [BINARY, "generate", "--model", str(MODEL), *FAST, "--max-tokens", str(LONGEST), "--ignore-eos", "--json"]
+    said = subprocess.run([*command, *flags], cwd=ROOT, check=True, capture_output=True, text=True)
+    replies = [json.loads(line) for line in said.stdout.splitlines()]
+    return [(reply["prompt_ids"], reply["ids"]) for reply in replies]
+
+
+async def request(server, chance, cases, counts):
+    prompt, tokens = chance.choice(cases)
+    length = chance.randint(1, LONGEST)
+    leaves = chance.randint(1, length) if chance.random() < 0.1 else None
+    body = json.dumps({
+        "prompt": prompt, "max_tokens": length, "temperature": 0, "stream": True,
+        "ignore_eos": True, "return_token_ids": True,
+    }).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    reader, writer = await asyncio.open_connection(*server.address)
+    try:
+        writer.write(head.encode() + body)
+        status = await reader.readline()
+        assert b" 200 " in status, status
+        ids, reason = [], None
+        while line := await reader.readline():
+            if not line.startswith(b"data: {"):
+                continue
+            choice = json.loads(line[6:])["choices"][0]
+            ids += choice["token_ids"]
+            reason = reason or choice["finish_reason"]
+            if leaves and len(ids) >= leaves and not reason:
+                counts["left"] += 1
+                return
+        assert ids == tokens[:length], (prompt, ids, tokens[:length])
+        assert reason == "length", reason
+        counts["answered"] += 1
+        counts["tokens"] += len(ids)
+    finally:
+        writer.close()
+
+
+async def stream(server, seed, cases, counts, goes_on):
+    chance = random.Random(seed)
+    await asyncio.sleep(chance.random())
+    while goes_on():
+        await request(server, chance, cases, counts)
+        await asyncio.sleep(chance.expovariate(20))
+
+
+async def load(server, cases, arguments):
+    counts = {"answered": 0, "left": 0, "tokens": 0}
+    end = time.time() + arguments.seconds
+    memory = []
+
+    def goes_on():
+        done = counts["answered"] + counts["left"]
+        # Its level is what is there once everything has been used.
+        if done >= arguments.requests // 4 and not memory and time.time() > end - arguments.seconds * 0.75:
+            memory.append(server.memory())
+        return time.time() < end or done < arguments.requests
+
+    streams = [stream(server, seed, cases, counts, goes_on) for seed in range(STREAMS)]
+    await asyncio.gather(*streams)
+    return counts, memory[0] if memory else None
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--requests", type=int, default=0)
+    arguments = parser.parse_args()
+    cases = offline()
+    with Server("--max-num-seqs", "64", "--max-seq-len", "256", "--max-queue", "1024") as server:
+        started = time.time()
+        counts, level = asyncio.run(load(server, cases, arguments))
+        took = time.time() - started
+        deadline = time.time() + 30
+        while server.sum("vllm:num_requests_running") + server.sum("vllm:num_requests_waiting") > 0:
+            assert time.time() < deadline, "requests are left"
+            time.sleep(0.05)
+        assert server.sum("vllm:kv_cache_usage_perc") == 0, "pages are left"
+        hits, misses = server.sum("piecewise_step_hits_total"), server.sum("piecewise_step_misses_total")
+        steps = server.sum("piecewise_steps_total")
+        assert hits + misses == steps > 0
+        assert counts["answered"] > STREAMS and counts["left"] > 0, counts
+        ends = {r: sum(v for k, v in server.metrics().items() if f'finished_reason="{r}"' in k) for r in ("length", "abort", "error")}
+        assert ends["error"] == 0 and ends["length"] + ends["abort"] == counts["answered"] + counts["left"], (ends, counts)
+        now = server.memory()
+        print(f"{counts} in {took:.1f}s, {steps:.0f} steps, {level} then {now} kB", flush=True)
+        if level:
+            assert now < level * 1.15 + 20_000, "memory grows"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,442 @@
+"""openai-python against `piecewise serve`: PYTHONPATH="$(.ci/install-openai)" python3 tests/server/openai_client.py"""
+
+import concurrent.futures
+import json
+import math
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+import openai
+
+from harness import BINARY, FAST, GOLDEN, MODEL, ROOT, Server
+
+EXPECTED = {case["prompt"]: case["greedy_fp32"] for case in GOLDEN}
+PROMPTS = list(EXPECTED)
+GREEDY = dict(model="tiny-qwen3", max_tokens=64, temperature=0)
+IDS = {"ignore_eos": True, "return_token_ids": True}
+
+
+def client_of(server, key="none"):
+    return openai.OpenAI(base_url=server.url + "/v1", api_key=key, max_retries=0, timeout=120)
+
+
+def text_of(server, ids):
+    status, _, answer = server.post("/detokenize", {"tokens": ids})
+    assert status == 200, answer
+    return answer["prompt"]
+
+
+def streamed(client, prompt, **more):
+    """Text, ids, finish reason and usage of each choice of a stream."""
+    stream = client.completions.create(
+        **{**GREEDY, **more}, prompt=prompt, stream=True, extra_body=IDS,
+        stream_options={"include_usage": True},
+    )
+    texts, ids, ends, usage = {}, {}, {}, None
+    for event in stream:
+        if not event.choices:
+            usage = event.usage
+        for choice in event.choices:
+            assert choice.index not in ends, "a piece after the end"
+            texts[choice.index] = texts.get(choice.index, "") + choice.text
+            ids.setdefault(choice.index, []).extend(choice.token_ids)
+            if choice.finish_reason:
+                ends[choice.index] = choice.finish_reason
+    return texts, ids, ends, usage
+
+
+def golden_tokens(server, client):
+    assert len(PROMPTS) == 5
+    for prompt in PROMPTS:
+        whole = client.completions.create(**GREEDY, prompt=prompt, extra_body=IDS)
+        choice = whole.choices[0]
+        assert choice.token_ids == EXPECTED[prompt], prompt
+        ids = choice.prompt_token_ids
+        assert prompt + choice.text == text_of(server, ids + choice.token_ids)
+        assert choice.finish_reason == "length"
+        usage = whole.usage
+        assert (usage.prompt_tokens, usage.completion_tokens) == (len(ids), 64)
+        assert usage.total_tokens == len(ids) + 64
+        texts, tokens, ends, usage = streamed(client, prompt)
+        assert (texts[0], tokens[0], ends) == (choice.text, EXPECTED[prompt], {0: "length"})
+        assert (usage.prompt_tokens, usage.completion_tokens) == (len(ids), 64)
+        by_ids = client.completions.create(**GREEDY, prompt=ids, extra_body=IDS)
+        assert by_ids.choices[0].token_ids == EXPECTED[prompt]
+    together = client.completions.create(**GREEDY, prompt=PROMPTS, extra_body=IDS)
+    assert [choice.index for choice in together.choices] == list(range(5))
+    assert [choice.token_ids for choice in together.choices] == list(EXPECTED.values())
+    assert together.usage.completion_tokens == 5 * 64
+    texts, tokens, ends, usage = streamed(client, PROMPTS)
+    assert [tokens[i] for i in range(5)] == list(EXPECTED.values())
+    assert [texts[i] for i in range(5)] == [choice.text for choice in together.choices]
+    assert usage == together.usage
+    lists = [choice.prompt_token_ids for choice in together.choices]
+    by_lists = client.completions.create(**GREEDY, prompt=lists, extra_body=IDS)
+    assert [choice.token_ids for choice in by_lists.choices] == list(EXPECTED.values())
+
+    def one(number):
+        prompt = PROMPTS[number % 5]
+        if number % 2:
+            return streamed(client, prompt)[1][0] == EXPECTED[prompt]
+        answer = client.completions.create(**GREEDY, prompt=prompt, extra_body=IDS)
+        return answer.choices[0].token_ids == EXPECTED[prompt]
+
+    with concurrent.futures.ThreadPoolExecutor(64) as pool:
+        assert all(pool.map(one, range(64)))
+
+
+def stops_and_echo(server, client):
+    prompt = PROMPTS[0]
+    text = client.completions.create(**GREEDY, prompt=prompt).choices[0].text
+    # Over the borders of tokens, wherever they are.
+    for start in range(2, 40, 7):
+        stop = text[start:start + 5]
+        for stream in [False, True]:
+            if stream:
+                texts, _, ends, usage = streamed(client, prompt, stop=stop)
+                found, reason = texts[0], ends[0]
+            else:
+                answer = client.completions.create(**GREEDY, prompt=prompt, stop=[stop, "\0"])
+                found, reason, usage = answer.choices[0].text, answer.choices[0].finish_reason, answer.usage
+            assert (found, reason) == (text.split(stop)[0], "stop"), stop
+            assert usage.completion_tokens < 64
+    echoed = client.completions.create(**GREEDY, prompt=prompt, echo=True)
+    assert echoed.choices[0].text == prompt + text
+    several = client.completions.create(**GREEDY, prompt=PROMPTS[:2], n=2)
+    assert [choice.index for choice in several.choices] == [0, 1, 2, 3]
+    assert several.choices[0].text == several.choices[1].text == text
+    assert several.usage.completion_tokens == 4 * 64
+
+
+def seeds(client):
+    def sampled(seed, n=1):
+        answer = client.completions.create(
+            model="tiny-qwen3", prompt=PROMPTS[1], max_tokens=24, temperature=0.9, top_p=0.95,
+            seed=seed, n=n, extra_body={"ignore_eos": True, "top_k": 40},
+        )
+        return [choice.text for choice in answer.choices]
+
+    alone = [sampled(seed)[0] for seed in range(6)]
+    assert len(set(alone)) > 1, "seeds make no difference"
+    with concurrent.futures.ThreadPoolExecutor(24) as pool:
+        assert list(pool.map(lambda i: sampled(i % 6)[0], range(24))) == alone * 4
+    assert sampled(0, n=3) == alone[:3], "the answers to one prompt have seeds in a row"
+
+
+def logprobs(server, client):
+    """Those of the answer against the logits that `piecewise logits` writes."""
+    answer = client.completions.create(**{**GREEDY, "max_tokens": 8}, prompt=PROMPTS[2], logprobs=3, extra_body=IDS)
+    choice = answer.choices[0]
+    ids = choice.prompt_token_ids + choice.token_ids
+    with tempfile.TemporaryDirectory() as folder:
+        out = f"{folder}/logits.safetensors"
+        command = [BINARY, "logits", "--model", str(MODEL), *FAST, "--ids", ",".join(map(str, ids)), "--out", out]
+        subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        data = open(out, "rb").read()
+    head = int.from_bytes(data[:8], "little")
+    rows, vocab = json.loads(data[8:8 + head])["logits"]["shape"]
+    assert rows == len(ids)
+    for i, token in enumerate(choice.token_ids):
+        start = 8 + head + 4 * vocab * (len(choice.prompt_token_ids) + i - 1)
+        row = struct.unpack(f"<{vocab}f", data[start:start + 4 * vocab])
+        total = math.log(sum(math.exp(x) for x in row))
+        assert abs(choice.logprobs.token_logprobs[i] - (row[token] - total)) < 1e-4
+        likeliest = sorted((x - total for x in row), reverse=True)[:3]
+        found = sorted(choice.logprobs.top_logprobs[i].values(), reverse=True)
+        assert all(abs(a - b) < 1e-4 for a, b in zip(found, likeliest)), (found, likeliest)
+    assert "".join(choice.logprobs.tokens) == choice.text
+
+
+def controls(server):
+    """Biases, masks and structures reach the sampler."""
+    body = {"prompt": PROMPTS[0], "max_tokens": 8, "temperature": 0, **IDS}
+    wanted = 100
+
+    def ids(**more):
+        status, _, answer = server.post("/v1/completions", {**body, **more})
+        assert status == 200, answer
+        return answer["choices"][0]
+
+    plain = ids()["token_ids"]
+    assert ids(logit_bias={str(wanted): 100})["token_ids"] == [wanted] * 8
+    assert ids(logit_bias={str(plain[0]): -100})["token_ids"][0] != plain[0]
+    assert len(set(ids(frequency_penalty=2, logit_bias={str(wanted): 5}, max_tokens=16)["token_ids"])) > 1
+    schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
+    for structure in [
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}},
+        {"structured_outputs": {"json": schema}},
+    ]:
+        choice = ids(max_tokens=64, **structure)
+        assert isinstance(json.loads(choice["text"])["a"], bool), choice
+    assert ids(max_tokens=64, structured_outputs={"regex": "[0-9]{3}-[a-c]"})["text"][3] == "-"
+    assert ids(structured_outputs={"choice": ["yes", "no"]})["text"] in ("yes", "no")
+
+
+def refusals(server, client):
+    def refused(param, code=None, **body):
+        status, _, answer = server.post("/v1/completions", {"prompt": "x", **body})
+        assert (status, answer["error"]["param"]) == (400, param), (body, answer)
+        assert code is None or answer["error"]["code"] == code, answer
+
+    refused("temperature", temperature=-1)
+    refused("temperature", temperature="hot")
+    refused("max_tokens", max_tokens=0)
+    refused("max_tokens", max_tokens=1.5)
+    refused("n", n=1000)
+    refused("prompt", prompt=[])
+    refused("prompt", prompt=[1, "x"])
+    refused("prompt", prompt=[2048])
+    refused("prompt", "context_length_exceeded", prompt=[1] * 5000)
+    refused("suffix", "unsupported_parameter", suffix="end")
+    refused("best_of", "unsupported_parameter", best_of=3)
+    refused("colour", "unknown_parameter", colour="red")
+    refused("stream_options", stream_options={"include_usage": True})
+    refused("logit_bias", logit_bias={"one": 1})
+    refused("stop", stop=[""])
+    assert server.post("/v1/completions", b"{")[0] == 400
+    assert server.post("/v1/completions", b"[]")[0] == 400
+    assert server.post("/v1/completions", {"prompt": "x", "model": "other"})[0] == 404
+    assert server.post("/nowhere", {})[0] == 404
+    assert server.post("/v1/models", {})[0] == 405
+    try:
+        client.completions.create(model="tiny-qwen3", prompt="x", temperature=-1)
+        raise AssertionError("not refused")
+    except openai.BadRequestError as error:
+        assert error.param == "temperature"
+
+
+def other_endpoints(server, client):
+    models = client.models.list().data
+    assert [model.id for model in models] == ["tiny-qwen3"]
+    assert client.models.retrieve("tiny-qwen3").max_model_len == 2048
+    status, _, answer = server.post("/tokenize", {"prompt": PROMPTS[0]})
+    assert (status, answer["tokens"]) == (200, GOLDEN[0]["ids"])
+    assert answer["count"] == len(GOLDEN[0]["ids"])
+    assert server.get("/health")[0] == server.get("/ready")[0] == server.get("/docs")[0] == 200
+    api = json.loads(server.get("/openapi.json")[1])
+    assert "/v1/completions" in api["paths"]
+
+
+def readme(server):
+    """The README's requests, as they stand there but for the port."""
+    blocks = (ROOT / "README.md").read_text().split("```")
+    curl = next(block for block in blocks if block.startswith("\ncurl"))
+    python = next(block for block in blocks if block.startswith("python\nfrom openai"))
+    here = lambda text: text.replace("127.0.0.1:8000", "%s:%d" % server.address)
+    said = subprocess.run(["bash", "-c", here(curl)], capture_output=True, text=True, check=True).stdout
+    text = json.loads(said)["choices"][0]["text"]
+    assert text.startswith(", config):"), text
+    program = here(python.removeprefix("python"))
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert said == text + "\n", said
+
+
+def keys():
+    with tempfile.NamedTemporaryFile("w") as file:
+        file.write("secret-one\nsecret-two\n")
+        file.flush()
+        with Server("--api-key-file", file.name, "--served-model-name", "a", "--served-model-name", "b") as server:
+            body = {"prompt": "x", "max_tokens": 1, "model": "b"}
+            for key, expected in [("secret-one", 200), ("secret-two", 200), ("secret-on", 401), ("", 401)]:
+                status, headers, answer = server.post("/v1/completions", body, {"Authorization": f"Bearer {key}"})
+                assert status == expected, (key, answer)
+            assert headers["WWW-Authenticate"] == "Bearer"
+            assert answer["error"]["code"] == "invalid_api_key"
+            assert client_of(server, "secret-two").models.list().data[0].id == "a"
+            assert server.get("/health")[0] == 200
+            # Nothing listens but this address.
+            port = f":{server.address[1]:04X}"
+            local = [line.split()[1] for line in open("/proc/net/tcp") if line.split()[3] == "0A"]
+            assert [a for a in local if a.endswith(port)] == [f"0100007F{port}"], local
+
+
+def full_queue():
+    with Server("--max-queue", "1", "--max-num-seqs", "1") as server:
+        client = client_of(server)
+        long = dict(model="tiny-qwen3", prompt="x", max_tokens=1500, extra_body={"ignore_eos": True})
+        streams = [client.completions.create(**long, stream=True) for _ in range(2)]
+        status, headers, answer = server.post("/v1/completions", {"prompt": "x"})
+        assert (status, answer["error"]["code"]) == (429, "queue_full"), answer
+        assert int(headers["Retry-After"]) >= 1
+        status, _, answer = server.post("/v1/completions", {"prompt": ["x"] * 3})
+        assert (status, answer["error"]["param"]) == (400, "prompt"), "more than ever fits"
+        # Who goes makes room.
+        for stream in streams:
+            stream.close()
+        deadline = time.time() + 30
+        while server.post("/v1/completions", {"prompt": "x", "max_tokens": 1})[0] == 429:
+            assert time.time() < deadline, "a client that has gone keeps its place"
+        # One more can come before the second that has gone is noticed.
+        while server.sum("vllm:num_requests_running") + server.sum("vllm:num_requests_waiting") > 0:
+            assert time.time() < deadline
+        assert server.sum("vllm:kv_cache_usage_perc") == 0
+
+
+TEMPLATE = (
+    "{%- for message in messages -%}{{ message.content }}{%- endfor -%}"
+    "{%- if tools -%}{{ tools[0].function.name }}{%- endif -%}"
+    "{%- if suffix is defined -%}{{ suffix }}{%- endif -%}"
+)
+
+
+def chat():
+    """A template that adds nothing makes messages what completions get."""
+    with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
+        file.write(TEMPLATE)
+        file.flush()
+        with Server("--chat-template", file.name) as server:
+            client = client_of(server)
+            for prompt in PROMPTS[:2]:
+                half = len(prompt) // 2
+                parts = [prompt[:half], prompt[half:]]
+                messages = [{"role": "system", "content": parts[0]}, {"role": "user", "content": parts[1]}]
+                asked = dict(model="tiny-qwen3", messages=messages, max_completion_tokens=64, temperature=0, extra_body=IDS)
+                whole = client.chat.completions.create(**asked)
+                choice = whole.choices[0]
+                assert choice.token_ids == EXPECTED[prompt]
+                assert (choice.message.role, choice.finish_reason) == ("assistant", "length")
+                assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (len(whole.prompt_token_ids), 64)
+                text, ids, ends, usage = "", [], [], None
+                for event in client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}):
+                    usage = event.usage or usage
+                    for choice in event.choices:
+                        text += choice.delta.content or ""
+                        ids += getattr(choice, "token_ids", None) or []
+                        ends += [choice.finish_reason] if choice.finish_reason else []
+                assert (text, ids, ends) == (whole.choices[0].message.content, EXPECTED[prompt], ["length"])
+                assert usage.total_tokens == whole.usage.total_tokens
+            tool = {"type": "function", "function": {"name": prompt[:half], "parameters": {"type": "object"}}}
+            body = {"messages": [{"role": "user", "content": ""}], "max_tokens": 1, "temperature": 0, **IDS}
+            # Tools and variables reach the template.
+            with_tool = {**body, "tools": [tool], "chat_template_kwargs": {"suffix": prompt[half:]}}
+            status, _, answer = server.post("/v1/chat/completions", with_tool)
+            assert (status, answer["choices"][0]["token_ids"]) == (200, EXPECTED[prompt][:1]), answer
+            for field, value in [("messages", "x"), ("messages", [1]), ("tools", [{"type": "other"}]), ("top_logprobs", 2), ("functions", [1]), ("colour", 1)]:
+                status, _, answer = server.post("/v1/chat/completions", {**body, field: value})
+                assert status == 400 and answer["error"]["param"].startswith(field), (field, answer)
+    with Server() as server:
+        status, _, answer = server.post("/v1/chat/completions", body)
+        assert (status, answer["error"]["param"]) == (400, "messages"), "there is no template"
+
+
+def deadline():
+    with Server() as server:
+        body = {"prompt": "x", "max_tokens": 2000, "ignore_eos": True, "deadline_seconds": 0.2}
+        status, _, answer = server.post("/v1/completions", body)
+        assert (status, answer["choices"][0]["finish_reason"]) == (200, "abort"), answer
+        assert 0 < answer["usage"]["completion_tokens"] < 2000
+
+
+def drain_and_end():
+    """SIGTERM lets running requests end and refuses new ones; a second one ends at once."""
+    for signals in [1, 2]:
+        server = Server()
+        client = client_of(server)
+        tokens = 1500 if signals == 2 else 300
+        stream = client.completions.create(
+            model="tiny-qwen3", prompt="x", max_tokens=tokens, temperature=0, stream=True,
+            extra_body=IDS,
+        )
+        events = iter(stream)
+        next(events)
+        server.signal()
+        deadline = time.time() + 30
+        while server.post("/v1/completions", {"prompt": "x"})[0] != 503:
+            assert time.time() < deadline
+        if signals == 2:
+            server.signal(signal.SIGINT)
+            assert server.process.wait(timeout=20) == 1
+            continue
+        ids = [id for event in events for choice in event.choices for id in choice.token_ids]
+        assert len(ids) == tokens
+        assert server.process.wait(timeout=30) == 0
+
+
+def metrics_contract(server, client):
+    """The names and values that routers and autoscalers ask for, under a load that is known."""
+    before = server.metrics()
+    label = '{engine="0",model_name="tiny-qwen3"}'
+    for _ in range(4):
+        client.completions.create(**{**GREEDY, "max_tokens": 7}, prompt=[5, 6, 7], extra_body=IDS)
+    stop = client.completions.create(**GREEDY, prompt=PROMPTS[0], stop=["\n"])
+    stream = client.completions.create(**{**GREEDY, "max_tokens": 1500}, prompt="x", stream=True, extra_body=IDS)
+    next(iter(stream))
+    deadline = time.time() + 30
+    while server.metrics()["vllm:num_requests_running" + label] != 1:
+        assert time.time() < deadline
+    assert server.metrics()["vllm:kv_cache_usage_perc" + label] > 0
+    stream.close()
+    while server.metrics()["vllm:num_requests_running" + label] != 0:
+        assert time.time() < deadline
+    after = server.metrics()
+
+    def grown(name, labels=label):
+        return after[name + labels] - before[name + labels]
+
+    def ended(reason):
+        return grown("vllm:request_success_total", f'{{engine="0",finished_reason="{reason}",model_name="tiny-qwen3"}}')
+
+    assert [ended(reason) for reason in ["stop", "length", "abort", "error"]] == [1, 4, 1, 0]
+    prompt = stop.usage.prompt_tokens
+    assert grown("vllm:prompt_tokens_total") == 4 * 3 + prompt
+    generated = grown("vllm:generation_tokens_total")
+    assert generated >= 4 * 7 + stop.usage.completion_tokens
+    assert grown("vllm:time_to_first_token_seconds_count") == 6
+    assert grown("vllm:inter_token_latency_seconds_count") == generated - 6
+    assert grown("vllm:e2e_request_latency_seconds_count") == 5
+    for name in ["vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:kv_cache_usage_perc"]:
+        assert after[name + label] == 0, name
+    assert "vllm:num_preemptions_total" + label in after
+    info = [name for name in after if name.startswith("vllm:cache_config_info{")]
+    pages = int(after["piecewise_kv_cache_pages"])
+    assert info == [f'vllm:cache_config_info{{block_size="16",engine="0",model_name="tiny-qwen3",num_gpu_blocks="{pages}"}}']
+    total = sum(v for k, v in after.items() if k.startswith("piecewise_steps_total"))
+    hits, misses = server.sum("piecewise_step_hits_total"), server.sum("piecewise_step_misses_total")
+    assert hits + misses == total
+    tool = shutil.which("promtool")
+    assert tool, "promtool is needed: .ci/install-promtool"
+    said = subprocess.run([tool, "check", "metrics"], input=server.get("/metrics")[1], text=True, capture_output=True)
+    complaints = (said.stdout + said.stderr).splitlines()
+    others = [line for line in complaints if "should not contain ':'" not in line]
+    assert not others, others
+
+
+def preset():
+    source = ("--preset", "qwen3-0.6b")
+    settings = ["--max-num-tokens", "16", "--max-num-seqs", "2", "--max-seq-len", "64", "--capture", "lazy"]
+    with Server(source=source, settings=settings) as server:
+        body = {"prompt": [1, 2, 3], "max_tokens": 2, "ignore_eos": True, "return_token_ids": True}
+        status, _, answer = server.post("/v1/completions", body)
+        assert (status, len(answer["choices"][0]["token_ids"])) == (200, 2), answer
+        status, _, answer = server.post("/v1/completions", {"prompt": "text"})
+        assert (status, answer["error"]["param"]) == (400, "prompt"), answer
+
+
+def main():
+    def timed(test, *arguments):
+        started = time.time()
+        test(*arguments)
+        print(f"{test.__name__}: {time.time() - started:.1f}s", flush=True)
+
+    with Server() as server:
+        client = client_of(server)
+        timed(golden_tokens, server, client)
+        timed(stops_and_echo, server, client)
+        timed(seeds, client)
+        timed(logprobs, server, client)
+        timed(controls, server)
+        timed(refusals, server, client)
+        timed(other_endpoints, server, client)
+        timed(readme, server)
+        timed(metrics_contract, server, client)
+    for test in [chat, keys, full_queue, deadline, drain_and_end]:
+        timed(test)
+
+
+if __name__ == "__main__":
+    main()
