@@ -65,6 +65,9 @@ pub(crate) struct BenchArgs {
     /// Sizes in tokens for steps of exactly so many, compiled for them alone.
     #[arg(long, value_name = "N,..", value_delimiter = ',')]
     pub(super) compile_sizes: Vec<u64>,
+    /// Sample by the kernels with penalties, biases and masks, as a server does; nobody asks for any.
+    #[arg(long)]
+    pub(super) sampling_controls: bool,
     /// Which modes to measure: none (launched, one by one), piecewise (pieces replayed, split ops
     /// launched between them), full (one replay) [default: all; full with --without or
     /// --timeline].

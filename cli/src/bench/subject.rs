@@ -99,6 +99,7 @@ impl Subject {
             .graph_mode(bounds.mode)
             .capture_sizes(bounds.tokens.iter().copied())
             .set("compile_sizes", &args.compile_sizes)
+            .set("sampling_controls", args.sampling_controls)
             .set("decode_batch_sizes", &bounds.batches)
             .set("capture_query_lengths", &bounds.query_lengths)
             .set("capture", CaptureWhen::Lazy)
