@@ -38,8 +38,8 @@ const WORKSPACE_BYTES: u64 = 32 << 20;
 ///
 /// On Hopper, a product of more rows takes in a region after it that is a map of its elements.
 ///
-/// A matmul has several ways to be computed, which [`ProductWays`] puts in order. The first of the
-/// other alternatives takes for each what its size suggests, the rest one way for all.
+/// A matmul has several ways to be computed. The first of the other alternatives takes for each what its
+/// size suggests, the rest one way for all.
 #[derive(Debug)]
 pub struct CudaCompiler {
     registry: Arc<OpRegistry>,
