@@ -434,7 +434,7 @@ def main():
         timed(other_endpoints, server, client)
         timed(readme, server)
         timed(metrics_contract, server, client)
-    for test in [chat, keys, full_queue, deadline, drain_and_end]:
+    for test in [chat, keys, full_queue, deadline, drain_and_end, preset]:
         timed(test)
 
 
