@@ -49,13 +49,22 @@ impl StagedInput {
     /// Fills what is padding.
     fn pad(&self, padding: &mut [u8], poison: bool) {
         match &self.padding {
-            Some(element) if !(poison && self.ty.dtype.is_float()) => {
-                for chunk in padding.chunks_exact_mut(element.len()) {
-                    chunk.copy_from_slice(element);
-                }
-            }
+            Some(element) if !(poison && self.ty.dtype.is_float()) => repeat(element, padding),
             _ => padding.fill(if poison { POISON } else { 0 }),
         }
+    }
+}
+
+/// Writes the element again and again. Large inputs have millions, and a copy for each would take
+/// longer than the step.
+fn repeat(element: &[u8], to: &mut [u8]) {
+    let Some((first, _)) = to.split_at_mut_checked(element.len()) else { return };
+    first.copy_from_slice(element);
+    let mut written = element.len();
+    while written < to.len() {
+        let more = written.min(to.len() - written);
+        to.copy_within(..more, written);
+        written += more;
     }
 }
 
@@ -376,3 +385,17 @@ impl<E> Staging<E> {
 
 /// The byte that poisoned memory is filled with: NaN in every float type, -1 in every index.
 pub(crate) const POISON: u8 = 0xff;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_element_of_padding_is_written() {
+        for count in [0, 1, 2, 3, 8, 13, 100] {
+            let mut to = vec![0xee; 4 * count];
+            repeat(&[1, 2, 3, 4], &mut to);
+            assert!(to.chunks(4).all(|element| element == [1, 2, 3, 4]), "{count}");
+        }
+    }
+}
