@@ -27,10 +27,10 @@ struct alignas(8) Pair { float x, y; };
 
 // A warp's copy of a page of rows of CHUNKS chunks; zeros from row `there` on. Where a warp copies
 // whole rows at a time, the copies differ by constants.
-template <int CHUNKS> DEVICE void stage_page(Bytes16* to, const K* pool, u32 page, u32 there) {
+template <int CHUNKS> DEVICE void stage_page(Bytes16* to, const K* pool, u32 head, u32 page, u32 there) {
   enum { WHOLE = 32 % CHUNKS == 0, ROWS_EACH = WHOLE ? 32 / CHUNKS : 0, ROW = KV_HEADS * CHUNKS * 8 };
   const int lane = threadIdx.x % 32, row0 = lane / CHUNKS, column0 = lane % CHUNKS;
-  const K* from = pool + ((u64)page * PAGE * KV_HEADS + blockIdx.y) * (CHUNKS * 8) + (row0 * ROW + column0 * 8);
+  const K* from = pool + ((u64)page * PAGE * KV_HEADS + head) * (CHUNKS * 8) + (row0 * ROW + column0 * 8);
   Bytes16* into = to + (row0 * (CHUNKS + 1) + column0);
 #pragma unroll
   for (int i = 0; i < PAGE * CHUNKS / 32; ++i) {
@@ -39,6 +39,18 @@ template <int CHUNKS> DEVICE void stage_page(Bytes16* to, const K* pool, u32 pag
     // No byte is read of what is not there.
     copy_async_if(row < (int)there, into + (by * (CHUNKS + 1) + aside), from + (by * ROW + aside * 8));
   }
+}
+
+// find_tile where every sequence brings UNIFORM tokens: nothing has to be added up.
+DEVICE bool uniform_tile(Tile& found, u32 number, const i32* lengths, const i32* starts, const i32* query_lengths,
+                         const i32* count, u32 sequences, u32 pages) {
+  const u32 each = blocks_for((u32)UNIFORM * GROUP, ROWS), sequence = UNIFORM ? number / each : 0;
+  if (sequence >= sequences) return false;
+  const i32 n = query_lengths[sequence], keys = lengths[sequence], start = starts[sequence];
+  if (sequence >= (u32)*count || n <= 0) return false;
+  const u32 length = keys > 0 ? keys : 0;
+  found = {sequence, number - sequence * each, each, (u32)n, length < pages * PAGE ? length : pages * PAGE, start};
+  return true;
 }
 
 // Grid: (tiles, key-value heads, splits).
@@ -53,12 +65,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
   if (!EARLY) PW_WAIT();
   const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, quad = lane / 4, in_quad = lane % 4;
   Tile found;
-  if (!find_tile<ROWS>(found, blockIdx.x, lengths, starts, query_lengths, counts + sequence_symbol, sequences, pages, 1, FEW ? FEW : 0xffffffffu)) {
+  // Blocks of one tile run side by side, since the heads of a key are neighbours in memory.
+  const u32 block = blockIdx.y * gridDim.x + blockIdx.x, kv_head = block % KV_HEADS, tile = block / KV_HEADS;
+  const i32* count = counts + sequence_symbol;
+  const bool has_tile = UNIFORM ? uniform_tile(found, tile, lengths, starts, query_lengths, count, sequences, pages)
+                                : find_tile<ROWS>(found, tile, lengths, starts, query_lengths, count, sequences, pages, 1, FEW ? FEW : 0xffffffffu);
+  if (!has_tile) {
     if (EARLY) PW_WAIT();
     return;
   }
   const u32 sequence = found.sequence, queries = found.queries, length = found.length;
-  const u32 head0 = blockIdx.y * GROUP, first_row = found.at * ROWS, left = queries * GROUP - first_row;
+  const u32 head0 = kv_head * GROUP, first_row = found.at * ROWS, left = queries * GROUP - first_row;
   const u32 tile_rows = left < ROWS ? left : ROWS;
   const u32 fewest = seen_by(first_row / GROUP, queries, length);
   const u32 most = seen_by((first_row + tile_rows - 1) / GROUP, queries, length);
@@ -83,8 +100,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_decode(
     const u32 keys_left = most - (first + warp + number * WARPS) * PAGE, seen = keys_left < PAGE ? keys_left : PAGE;
     const u32 there = pool < seen ? (u32)pool : seen;
     held = (held & ~(0xffu << slot * 8)) | there << slot * 8;
-    stage_page<KEY_CHUNKS>(own + slot * STAGE, k, there != 0 ? page : 0, there);
-    stage_page<VALUE_CHUNKS>(own + slot * STAGE + PAGE * KEY_STRIDE, v, there != 0 ? page : 0, there);
+    stage_page<KEY_CHUNKS>(own + slot * STAGE, k, kv_head, there != 0 ? page : 0, there);
+    stage_page<VALUE_CHUNKS>(own + slot * STAGE + PAGE * KEY_STRIDE, v, kv_head, there != 0 ? page : 0, there);
   };
   find_pages(0);
   // A step writes the keys and values of its own tokens alone, which are the last ones.

@@ -19,6 +19,9 @@ const MIXED_SCRATCH: u64 = 64 << 20;
 /// Bytes of a block's pages on the way: so many that three blocks fit the 227 KiB of the devices
 /// with the most bandwidth.
 const STAGED: u64 = 68 << 10;
+/// Pages of a warp on the way where its block has all keys of a tile, on devices whose multiprocessors
+/// have room for two such blocks.
+const WHOLE_STAGES: u64 = 3;
 /// What a block may have in all: less than the 99 KiB of the smallest devices.
 const MAX_SHARED: u64 = 96 << 10;
 /// The widest head whose queries stay in registers.
@@ -47,6 +50,18 @@ impl Layout {
         let stages = (STAGED / (warps * page)).clamp(2, 4);
         let of_warp = stages * page;
         Self { warps, stages, query_staged, of_warp, shared: warps * of_warp + queries }
+    }
+
+    /// The same with at least so many pages on the way.
+    fn with_stages(self, stages: u64) -> Self {
+        let (page, stages) = (self.of_warp / self.stages, stages.max(self.stages));
+        let of_warp = stages * page;
+        Self {
+            stages,
+            of_warp,
+            shared: self.shared + self.warps * (of_warp - self.of_warp),
+            ..self
+        }
     }
 }
 
@@ -107,11 +122,16 @@ pub(super) fn kernels(shape: &Shape, sizes: &[u64], taken: Taken) -> OpKernels {
             most.min(room).max(1)
         }
     };
+    let layout = match splits {
+        1 if shape.clusters => layout.with_stages(WHOLE_STAGES),
+        _ => layout,
+    };
     let clustered = shape.clusters && splits > 1 && ranges_fit(shape, &layout, splits);
     let cluster = if clustered { splits } else { 1 };
     let defines = [
         ("CLUSTER", cluster),
         ("EARLY", u64::from(shape.ahead)),
+        ("UNIFORM", if let Taken::Uniform(tokens) = taken { tokens } else { 0 }),
         ("WARPS", layout.warps),
         ("STAGES", layout.stages),
         ("QUERY_STAGED", u64::from(layout.query_staged)),
