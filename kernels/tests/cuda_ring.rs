@@ -56,6 +56,8 @@ fn rings_of_every_shape_hold_what_the_product_is() {
         (After::Nothing, BF16, 600, 31, 32, 1088),
         (After::Gate, BF16, 400, 32, 32, 64),
         (After::Sum, BF16, 40, 7, 8, 4160),
+        (After::Bias, F16, 200, 13, 16, 320),
+        (After::Biases, BF16, 256, 30, 32, 192),
     ];
     for (at, (after, dtype, columns, real, size, depth)) in cases.into_iter().enumerate() {
         let recipe = kernel(size, after, dtype, depth as u64, columns as u64);

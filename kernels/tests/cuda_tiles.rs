@@ -30,6 +30,16 @@ pub(crate) enum After {
     Sum,
     /// `a / (1 + exp(-a)) * b` of the halves of the product's row, the quotient in f32.
     Gate,
+    /// The product and a number for each column.
+    Bias,
+    /// Halves of the product's row, each and a number for each of its columns: two results.
+    Biases,
+}
+
+impl After {
+    fn halves(self) -> bool {
+        matches!(self, Self::Gate | Self::Biases)
+    }
 }
 
 /// The region after a product of `columns` columns.
@@ -38,11 +48,28 @@ pub(crate) fn region(after: After, dtype: DType, columns: u64) -> Region {
     let row = |n: u64, dtype| TensorType::new(dtype, [n]);
     let product = body.add_input("a0", row(columns, dtype), None, None);
     let mut params = vec![ParamMode::Row];
-    let made = if after == After::Sum {
+    let add = Op::Binary(BinaryOp::Add);
+    if after == After::Biases {
+        let half = row(columns / 2, dtype);
+        let mut made = Vec::new();
+        for (name, start) in [("a1", 0), ("a2", columns / 2)] {
+            params.push(ParamMode::Whole);
+            let bias = body.add_input(name, half.clone(), None, None);
+            let slice = Op::Slice { axis: 0, start };
+            let part = body.push(slice, vec![product], half.clone(), Loc::default());
+            made.push(body.push(add.clone(), vec![part, bias], half.clone(), Loc::default()));
+        }
+        body.set_outputs(made);
+        return Region { over: Symbol::new(0), params, body };
+    }
+    let made = if after == After::Bias {
+        params.push(ParamMode::Whole);
+        let bias = body.add_input("a1", row(columns, dtype), None, None);
+        body.push(add, vec![product, bias], row(columns, dtype), Loc::default())
+    } else if after == After::Sum {
         params.push(ParamMode::Row);
         let other = body.add_input("a1", row(columns, dtype), None, None);
-        let sum = Op::Binary(BinaryOp::Add);
-        body.push(sum, vec![product, other], row(columns, dtype), Loc::default())
+        body.push(add, vec![product, other], row(columns, dtype), Loc::default())
     } else {
         let half = columns / 2;
         let (narrow, wide) = (row(half, dtype), row(half, F32));
@@ -130,6 +157,8 @@ fn tiles_of_every_height_hold_what_the_product_is() {
         (After::Gate, BF16, 272, 200, 256),
         (After::Nothing, BF16, 136, 230, 256),
         (After::Gate, F16, 144, 1, 16),
+        (After::Bias, BF16, 200, 130, 144),
+        (After::Biases, F16, 256, 333, 400),
     ];
     for (at, (after, dtype, columns, real, size)) in cases.into_iter().enumerate() {
         let recipe = alone(kernel(after, dtype, DEPTH as u64, columns as u64));
@@ -156,20 +185,22 @@ pub(crate) fn hold_product(
     tolerance: f64,
     r: &mut Rng,
 ) {
-    let made = if after == After::Gate { columns / 2 } else { columns };
-    let mut args = vec![
-        fill(dtype, size * depth, r),
-        fill(dtype, columns * depth, r),
-        fill(dtype, size * made, r),
-        vec![0x5a; size * made * 2],
-    ];
+    let made = if after.halves() { columns / 2 } else { columns };
+    let mut args = vec![fill(dtype, size * depth, r), fill(dtype, columns * depth, r)];
+    let beside = match after {
+        After::Nothing | After::Gate => vec![],
+        After::Sum => vec![fill(dtype, size * made, r)],
+        After::Bias => vec![fill(dtype, columns, r)],
+        After::Biases => vec![fill(dtype, made, r), fill(dtype, made, r)],
+    };
+    let results = if after == After::Biases { 2 } else { 1 };
+    args.extend(beside.iter().cloned());
+    args.extend(vec![vec![0x5a; size * made * 2]; results]);
     // Padding that would spoil every sum.
     args[0][real * depth * 2..].fill(0xff);
-    let [x, w, other] = [0, 1, 2].map(|i| floats(dtype, &args[i]));
-    if after != After::Sum {
-        args.remove(2);
-    }
-    let result = args.len() - 1;
+    let [x, w] = [0, 1].map(|i| floats(dtype, &args[i]));
+    let beside: Vec<Vec<f64>> = beside.iter().map(|other| floats(dtype, other)).collect();
+    let first = args.len() - results;
     let case = Case {
         launches: vec![recipe],
         args,
@@ -177,20 +208,24 @@ pub(crate) fn hold_product(
         counts: vec![real as i32],
         scratch: 256,
     };
-    let got = emulate(name, &case).swap_remove(result);
-    assert!(got[real * made * 2..].iter().all(|&b| b == 0x5a), "{name} wrote padding");
+    let got = emulate(name, &case);
     let product = |m: usize, n: usize| -> f64 {
         dtype.round((0..depth).map(|k| x[m * depth + k] * w[n * depth + k]).sum())
     };
-    for (i, found) in floats(dtype, &got[..real * made * 2]).into_iter().enumerate() {
-        let (m, n) = (i / made, i % made);
-        let a = product(m, n);
-        let due = match after {
-            After::Nothing => a,
-            After::Sum => a + other[i],
-            After::Gate => a / (1.0 + (-a).exp()) * product(m, n + made),
-        };
-        let close = (found - due).abs() <= tolerance * due.abs().max(1.0);
-        assert!(close, "{name}: {m}, {n}: {found}, {due}");
+    for result in 0..results {
+        let got = &got[first + result];
+        assert!(got[real * made * 2..].iter().all(|&b| b == 0x5a), "{name} wrote padding");
+        for (i, found) in floats(dtype, &got[..real * made * 2]).into_iter().enumerate() {
+            let (m, n) = (i / made, i % made);
+            let a = product(m, n + result * made);
+            let due = match after {
+                After::Nothing => a,
+                After::Sum => a + beside[0][i],
+                After::Bias | After::Biases => a + beside[result][n],
+                After::Gate => a / (1.0 + (-a).exp()) * product(m, n + made),
+            };
+            let close = (found - due).abs() <= tolerance * due.abs().max(1.0);
+            assert!(close, "{name}: {result}, {m}, {n}: {found}, {due}");
+        }
     }
 }

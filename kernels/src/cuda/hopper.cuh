@@ -64,6 +64,17 @@ DEVICE void copy_box_to(u32 to, const TensorMap& map, u32 inner, u32 outer, u32 
                ::"r"(to), "l"(&map), "r"(inner), "r"(outer), "r"(barrier), "h"(blocks) : "memory");
 }
 
+// A box from shared memory, asked for by one thread; what lies outside the tensor is left out. What
+// threads wrote there is seen after products_see_writes.
+DEVICE void store_box(const TensorMap& map, u32 inner, u32 outer, u32 from) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];"
+               ::"l"(&map), "r"(inner), "r"(outer), "r"(from) : "memory");
+}
+DEVICE void stores_end() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// This thread's boxes have left shared memory; or are where they go.
+DEVICE void stores_have_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+DEVICE void stores_done() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
 // ---- products of a warpgroup (128 threads), in order and in flight until waited for
 // Rows of 128 bytes, swizzled as the copies do it, at an address that is a multiple of 1024; a
 // step of 16 elements in a row is 2 more.
@@ -100,6 +111,10 @@ DEVICE void copy_shared_if(bool there, u32 to, const void* from) {
 
 // ---- numbers in shared memory, of this block and of one of its cluster
 DEVICE void store_shared(u32 to, float x, float y) { asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x), "f"(y) : "memory"); }
+DEVICE void store_shared(u32 to, float x) { asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory"); }
+DEVICE void store_shared(u32 to, const Bytes16& x) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
+}
 DEVICE Bytes16 load_shared(u32 from) {
   Bytes16 r;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "r"(from) : "memory");

@@ -24,7 +24,14 @@ auto&b=emu_barrier(barrier);b.bytes-=map.box_rows*128;emu_end_phase(b);}
 static void copy_slices(u32 to,const TensorMap&map,u32 row,u32 slice,u32 barrier){for(u32 s=0;s<map.box_slices;s++)copy_box(to+s*(u32)map.box_rows*128,map,(slice+s)*64,row,barrier);}
 static void copy_slices_once(u32 to,const TensorMap&map,u32 row,u32 slice,u32 barrier){copy_slices(to,map,row,slice,barrier);}
 static void copy_box_to(u32 to,const TensorMap&map,u32 inner,u32 outer,u32 barrier,u16 blocks){if(blocks!=1)abort();copy_box(to,map,inner,outer,barrier);}
+static void store_box(const TensorMap&map,u32 inner,u32 outer,u32 from){
+for(u32 r=0;r<map.box_rows;r++)for(u32 k=0;k<64;k++){u32 at=from+r*128+k*2;at^=(at>>7&7)<<4;
+if(outer+r<map.rows&&inner+k<map.columns)memcpy((char*)map.at+((outer+r)*map.columns+inner+k)*2,emu_at(at),2);}}
+static void stores_end(){}
+static void stores_have_read(){}
+static void stores_done(){}
 static u32 cluster_rank(){return 0;}
+static void store_shared(u32 to,const Bytes16&x){*(Bytes16*)emu_at(to)=x;}
 static Bytes16 load_shared(u32 from){return *(Bytes16*)emu_at(from);}
 // Each lane writes the row that it names: column lane%8 of matrix lane/8.
 static void store_transposed(u32 to,u32 a,u32 b,u32 c,u32 d){unsigned w=emu_w(),l=emu_l(),mine[4]={a,b,c,d};memcpy(fragments[w][l],mine,sizeof mine);warpbar[w].wait(32);
@@ -37,8 +44,9 @@ template<int N>static void registers_down(){}
 template<int N>static void threads_meet(u32 number){groupbar[32+number].wait(N);}
 template<int N>static void threads_arrive(u32 number){auto&b=groupbar[32+number];if(++b.arrived==N){b.arrived=0;b.gen++;}}
 static void cluster_meet(){blockbar.wait(blockDim.x);}
+static void store_shared(u32 to,float x){memcpy(emu_at(to),&x,4);}
 static void store_shared(u32 to,float x,float y){float v[2]={x,y};memcpy(emu_at(to),v,8);}
-template<int N>static void load_cluster(float(&)[N],u32,u32){abort();}
+template<int N>static void load_cluster(float(&x)[N],u32 from,u32 block){if(block!=0)abort();memcpy(x,emu_at(from),sizeof x);}
 static u64 matrix_at(u32 address){return address>>4;}
 static u64 columns_at(u32 address,u32 apart){return address>>4|(u64)(apart>>4)<<32;}
 static void products_begin(){}

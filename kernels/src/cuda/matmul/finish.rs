@@ -1,5 +1,6 @@
 //! What becomes of eight neighbouring elements of a product before they are stored: nothing, or a
-//! region that is a map of them, or of them and those half a row further on.
+//! region that is a map of them, or of them and those half a row further on; or of parts of the row,
+//! each of which is a result.
 
 use crate::cuda::region::text;
 use crate::cuda::text::{lane, storage};
@@ -10,26 +11,34 @@ use piecewise_ir::graph::{Graph, NodeData, ValueDef};
 use piecewise_ir::op::{BinaryOp, Op, UnaryOp};
 use piecewise_ir::region::{ParamMode, Region};
 use piecewise_ir::types::TensorType;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::fmt::Write;
 
 /// Neighbouring elements that a thread finishes.
 const LANE: usize = 8;
+/// Columns that are stored at a time, which one part has.
+const PART_COLUMNS: u64 = 64;
 
-/// The function `finish`, with the macros of its arguments.
+/// The function `finish`, with what it takes.
 pub(super) struct Finish {
-    /// The text of both.
+    /// The text of all of it; goes before `finish.cuh`.
     pub(super) text: String,
     /// Whether it takes pairs of elements half a row apart.
     pub(super) paired: bool,
-    /// Arguments: operands of the region other than the product, then results.
-    pub(super) arguments: usize,
+    /// Operands of the region other than the product.
+    pub(super) operands: usize,
+    /// Results: where they are several, each is made of a part of the product's row.
+    pub(super) results: usize,
+    /// Whether the product is stored as it is.
+    pub(super) stores: bool,
+    /// The dtype of the results.
+    pub(super) dtype: DType,
 }
 
 /// What a value of the region's body is for element `i` of the eight.
 #[derive(Clone)]
 enum Element {
-    /// The whole row of a pair.
+    /// The whole row of a pair, or of parts.
     Row,
     /// An expression.
     Text(String),
@@ -43,103 +52,178 @@ fn elements(ty: &TensorType) -> Result<u64, LowerError> {
     ty.static_elements().map_or_else(|| refused("of symbolic rows"), Ok)
 }
 
-/// The text of the definitions with their macros: what an operand beside the product is loaded to,
-/// its loads, and the rest.
-fn define(params: &[String], beside: &[String], loads: &str, body: &str) -> String {
-    let names: Vec<String> = (0..params.len()).map(|i| format!("f{i}")).collect();
-    let typed: Vec<String> = params.iter().zip(&names).map(|(ty, n)| format!("{ty} {n}")).collect();
-    // What is loaded ahead lies in registers, which have no index.
-    let at_once = if beside.is_empty() { "1" } else { "TURNS" };
-    format!(
-        "#define FINISH_PARAMS {typed}\n#define FINISH_ARGS {names}\n#define TURNS_AT_ONCE {at_once}\n\
-         struct Beside {{ {beside} }};\n\
-         DEVICE void load_beside({typed}, u64 at, Beside& beside) {{\n{loads}}}\n\
-         // Elements `at` and after of the results' rows.\n\
-         DEVICE void finish({typed}, u64 at, const Bytes16& first, const Bytes16& second, const Beside& beside) {{\n{body}}}\n\n",
-        typed = typed.join(", "),
-        names = names.join(", "),
-        beside = beside.join(" "),
-    )
-}
-
 fn pack(dtype: DType) -> (String, usize) {
     (format!("Pack<{}, {LANE}>", storage(dtype)), (LANE * dtype.size()).min(16))
+}
+
+/// The text of `finish` as it grows.
+#[derive(Default)]
+struct Parts {
+    params: Vec<String>,
+    /// Operands of one number a column, and of one for each element of a result.
+    columns: Vec<String>,
+    beside: Vec<String>,
+    load_columns: String,
+    load_beside: String,
+    body: String,
+}
+
+impl Parts {
+    fn text(self, results: usize, dtype: DType) -> String {
+        let names: Vec<String> =
+            (0..self.params.len() + results).map(|i| format!("f{i}")).collect();
+        let result = storage(dtype);
+        let result_params = (0..results).map(|_| format!("{result}*"));
+        let types = self.params.into_iter().chain(result_params);
+        let typed: Vec<String> = types.zip(&names).map(|(ty, n)| format!("{ty} {n}")).collect();
+        let chosen = names[names.len() - results..].iter().enumerate().skip(1);
+        let chosen = chosen.fold(names[names.len() - results].clone(), |rest, (part, name)| {
+            format!("part == {part} ? {name} : {rest}")
+        });
+        // What is loaded ahead lies in registers, which have no index.
+        let at_once = if self.beside.is_empty() { "1" } else { "TURNS" };
+        format!(
+            "#define FINISH_PARAMS {typed}\n#define FINISH_ARGS {names}\n#define TURNS_AT_ONCE {at_once}\n\
+             typedef {result} Result;\nstruct Columns {{ {columns} }};\nstruct Beside {{ {beside} }};\n\
+             DEVICE Result* result_of({typed}, u32 part) {{ return {chosen}; }}\n\
+             DEVICE void load_columns({typed}, u32 part, u32 column, Columns& columns) {{\n{load_columns}}}\n\
+             DEVICE void load_beside({typed}, u64 at, Beside& beside) {{\n{load_beside}}}\n\
+             DEVICE Pack<Result, {LANE}> finish(u32 part, const Bytes16& first, const Bytes16& second, \
+             const Columns& columns, const Beside& beside) {{\n  Pack<Result, {LANE}> r;\n{body}  return r;\n}}\n\n",
+            typed = typed.join(", "),
+            names = names.join(", "),
+            columns = self.columns.join(" "),
+            beside = self.beside.join(" "),
+            load_columns = self.load_columns,
+            load_beside = self.load_beside,
+            body = self.body,
+        )
+    }
 }
 
 impl Finish {
     /// The product as it is.
     pub(super) fn store(dtype: DType) -> Self {
-        let params = [format!("{}*", storage(dtype))];
-        let text = define(&params, &[], "", "  *(Bytes16*)(f0 + at) = first;\n");
-        Self { text, paired: false, arguments: 1 }
+        let body = "  *(Bytes16*)r.at = first;\n".to_owned();
+        let text = Parts { body, ..Parts::default() }.text(1, dtype);
+        Self { text, paired: false, operands: 0, results: 1, stores: true, dtype }
     }
 
     /// A region over a product of `columns` columns, which is its operand at `product`.
     ///
     /// # Errors
     /// When an element of a result needs more than the same element of each operand, and of the
-    /// product that and the one half a row further on.
+    /// product that and the one half a row further on, or, where results are parts of a row, that
+    /// of its part.
     pub(super) fn of(region: &Region, product: usize, columns: u64) -> Result<Self, LowerError> {
         let body = &region.body;
-        let Some(&first) = body.outputs().first() else { return refused("without a result") };
-        let width = elements(body.ty(first))?;
-        let paired = width * 2 == columns;
-        if (width != columns && !paired) || !width.is_multiple_of(LANE as u64) {
+        let results = body.outputs();
+        let Some(&first) = results.first() else { return refused("without a result") };
+        let (width, dtype) = (elements(body.ty(first))?, body.ty(first).dtype);
+        let same = |&value: &Value| {
+            let ty = body.ty(value);
+            Ok(elements(ty)? == width && ty.dtype == dtype)
+        };
+        for result in results {
+            if !same(result)? {
+                return refused("with results of several lengths or dtypes");
+            }
+        }
+        let parted = results.len() > 1;
+        let paired = !parted && width * 2 == columns;
+        if (width * results.len() as u64 != columns && !paired)
+            || !width.is_multiple_of(LANE as u64)
+            || (parted && !width.is_multiple_of(PART_COLUMNS))
+        {
             return refused("whose rows have another length");
         }
-        let mut emitter = Emitter { body, width, seen: FxHashMap::default(), text: String::new() };
-        let mut params = Vec::new();
-        let (mut beside, mut loads, mut made) = (Vec::new(), String::new(), String::new());
+        let mut parts = Parts::default();
+        let mut inputs: FxHashMap<Value, Element> = FxHashMap::default();
+        let mut of_columns: Vec<(Value, String)> = Vec::new();
         for (i, &mode) in region.params.iter().enumerate() {
             let value = input(body, i)?;
             let ty = body.ty(value);
             if i == product {
-                let (pack, _) = pack(ty.dtype);
-                let _ = writeln!(made, "  {pack} p0;\n  *(Bytes16*)p0.at = first;");
-                if paired {
-                    let _ = writeln!(made, "  {pack} p1;\n  *(Bytes16*)p1.at = second;");
-                }
-                let whole = elements(ty)? == columns && mode == ParamMode::Row;
-                let element =
-                    if paired { Element::Row } else { Element::Text("widen(p0.at[i])".to_owned()) };
-                if !whole {
+                if elements(ty)? != columns || mode != ParamMode::Row {
                     return refused("that sees the product otherwise than by rows");
                 }
-                emitter.seen.insert(value, element);
+                let (pack, _) = pack(ty.dtype);
+                let _ = writeln!(parts.body, "  {pack} p0;\n  *(Bytes16*)p0.at = first;");
+                if paired {
+                    let _ = writeln!(parts.body, "  {pack} p1;\n  *(Bytes16*)p1.at = second;");
+                }
+                let whole = paired || parted;
+                let element =
+                    if whole { Element::Row } else { Element::Text("widen(p0.at[i])".to_owned()) };
+                inputs.insert(value, element);
                 continue;
             }
-            if mode != ParamMode::Row || elements(ty)? != width {
+            if elements(ty)? != width {
                 return refused("with an operand that is no row like its results");
             }
-            let ((pack, align), name) = (pack(ty.dtype), params.len());
-            beside.push(format!("{pack} o{name};"));
-            let _ = writeln!(loads, "  load<{align}>(beside.o{name}, f{name} + at);");
-            emitter.seen.insert(value, Element::Text(format!("widen(beside.o{name}.at[i])")));
-            params.push(format!("const {}*", storage(ty.dtype)));
-        }
-        for node in body.nodes() {
-            emitter.node(node)?;
-        }
-        let mut stores = String::new();
-        for &value in body.outputs() {
-            let ty = body.ty(value);
-            if elements(ty)? != width {
-                return refused("with results of several lengths");
+            let ((pack, align), name) = (pack(ty.dtype), parts.params.len());
+            parts.params.push(format!("const {}*", storage(ty.dtype)));
+            match mode {
+                ParamMode::Row => {
+                    parts.beside.push(format!("{pack} o{name};"));
+                    let load = format!("  load<{align}>(beside.o{name}, f{name} + at);\n");
+                    parts.load_beside.push_str(&load);
+                    let element = format!("widen(beside.o{name}.at[i])");
+                    inputs.insert(value, Element::Text(element));
+                }
+                ParamMode::Whole => {
+                    parts.columns.push(format!("{pack} o{name};"));
+                    let load = format!("load<{align}>(columns.o{name}, f{name} + column);\n");
+                    of_columns.push((value, load));
+                    let element = format!("widen(columns.o{name}.at[i])");
+                    inputs.insert(value, Element::Text(element));
+                }
+                ParamMode::Mut => return refused("with a state"),
             }
-            let ((pack, align), name) = (pack(ty.dtype), params.len());
-            let element = emitter.text(value)?;
-            let _ = writeln!(made, "  {pack} r{name};");
-            let _ = writeln!(emitter.text, "    narrow(r{name}.at[i], {element});");
-            let _ = writeln!(stores, "  store<{align}>(f{name} + at, r{name});");
-            params.push(format!("{}*", storage(ty.dtype)));
         }
-        let _ = write!(
-            made,
-            "#pragma unroll\n  for (int i = 0; i < {LANE}; ++i) {{\n{}  }}\n{stores}",
-            emitter.text
-        );
-        Ok(Self { text: define(&params, &beside, &loads, &made), paired, arguments: params.len() })
+        for (part, &result) in results.iter().enumerate() {
+            let needed = needed_for(body, result);
+            let seen = inputs.clone();
+            let mut emitter = Emitter { body, width, part, paired, seen, text: String::new() };
+            for node in body.nodes() {
+                if body.node(node).results.iter().any(|value| needed.contains(value)) {
+                    emitter.node(node)?;
+                }
+            }
+            let element = emitter.text(result)?;
+            let condition = if parted { format!("if (part == {part}) ") } else { String::new() };
+            let _ = write!(
+                parts.body,
+                "  {condition}{{\n#pragma unroll\n  for (int i = 0; i < {LANE}; ++i) {{\n{}    \
+                 narrow(r.at[i], {element});\n  }}\n  }}\n",
+                emitter.text
+            );
+            for (_, load) in of_columns.iter().filter(|(value, _)| needed.contains(value)) {
+                let _ = write!(parts.load_columns, "  {condition}{load}");
+            }
+        }
+        let (operands, results) = (parts.params.len(), results.len());
+        let text = parts.text(results, dtype);
+        Ok(Self { text, paired, operands, results, stores: false, dtype })
     }
+
+    /// Arguments: operands of the region other than the product, then results.
+    pub(super) fn arguments(&self) -> usize {
+        self.operands + self.results
+    }
+}
+
+/// What a value of a body is made of, and itself.
+fn needed_for(body: &Graph, value: Value) -> FxHashSet<Value> {
+    let (mut needed, mut left) = (FxHashSet::default(), vec![value]);
+    while let Some(value) = left.pop() {
+        if needed.insert(value)
+            && let ValueDef::Result { node, .. } = body.def(value)
+        {
+            left.extend(&body.node(node).operands);
+        }
+    }
+    needed
 }
 
 fn input(body: &Graph, position: usize) -> Result<Value, LowerError> {
@@ -152,6 +236,9 @@ struct Emitter<'a> {
     body: &'a Graph,
     /// Elements of a result's row.
     width: u64,
+    /// The part of the product's row that its result is made of.
+    part: usize,
+    paired: bool,
     seen: FxHashMap<Value, Element>,
     text: String,
 }
@@ -246,6 +333,10 @@ impl Emitter<'_> {
                 if !flat {
                     return refused("that cuts rows of several axes");
                 }
+                if !self.paired && half != self.part as u64 {
+                    return refused("with a result that needs another part of a row");
+                }
+                let half = if self.paired { half } else { 0 };
                 self.seen.insert(result, Element::Text(format!("widen(p{half}.at[i])")));
                 return Ok(());
             }
@@ -316,8 +407,8 @@ mod tests {
     fn halves_of_a_row_meet_in_one_thread() {
         let made = Finish::of(&region(&[128], gate), 0, 128).unwrap();
         assert!(made.paired);
-        assert_eq!(made.arguments, 1);
-        holds(&made, &["expf(widen(p0.at[i]))", "* widen(p1.at[i])", "store<16>(f0 + at, r0)"]);
+        assert_eq!(made.arguments(), 1);
+        holds(&made, &["expf(widen(p0.at[i]))", "* widen(p1.at[i])", "narrow(r.at[i], v"]);
     }
 
     #[test]
@@ -328,9 +419,9 @@ mod tests {
         };
         let made = Finish::of(&region(&[64, 64], add), 1, 64).unwrap();
         assert!(!made.paired);
-        assert_eq!(made.arguments, 2);
+        assert_eq!(made.arguments(), 2);
         let sum = "round_bf16(widen(beside.o0.at[i]) + widen(p0.at[i]))";
-        holds(&made, &["load<16>(beside.o0, f0 + at)", sum, "store<16>(f1 + at, r1)"]);
+        holds(&made, &["load<16>(beside.o0, f0 + at)", sum, "narrow(r.at[i], v"]);
     }
 
     #[test]

@@ -176,12 +176,15 @@ DEVICE void multiply_slices(const Problem& p, const Bytes16* ring, float* parts,
     threads_meet<THREADS>(1);
     for (u32 i = threadIdx.x; i < p.real * units; i += THREADS) {
       const u32 m = i / units, unit = i - m * units;
-      const u64 at = (u64)m * p.columns + (begin + unit) * 8;
+      const Place place(p.columns, (begin + unit) * 8);
+      const u64 at = place.at(m);
+      Columns columns;
       Beside beside;
+      load_columns(FINISH_ARGS, place.part, place.column, columns);
       load_beside(FINISH_ARGS, at, beside);
       const float* const from = parts + m * STRIDE + unit * (8 * HALVES);
       const Bytes16 first = eight_sums(from), second = PAIRED ? eight_sums(from + 8) : first;
-      finish(FINISH_ARGS, at, first, second, beside);
+      store<16>(result_of(FINISH_ARGS, place.part) + at, finish(place.part, first, second, columns, beside));
     }
   }
 }

@@ -96,7 +96,9 @@ impl MatMulSpec {
             let _ = writeln!(text, "#define {name} {value}");
         }
         text.push_str(include_str!("../hopper.cuh"));
+        let _ = writeln!(text, "#define RESULTS {}", finish.results);
         text.push_str(&finish.text);
+        text.push_str(include_str!("finish.cuh"));
         text.push_str(include_str!("ring.cu"));
         let of_w = [8, 16, 32].map(|rows| self.boxes(1, rows, shape.slices));
         let maps = [self.boxes(0, shape.rows, shape.slices)].into_iter().chain(of_w);

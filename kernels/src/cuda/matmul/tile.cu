@@ -127,7 +127,7 @@ DEVICE void stage_rows(u32 part, const float* sum, u32 rows) {
   }
 }
 
-DEVICE void multiply_tiles(const Problem& p, FINISH_PARAMS) {
+DEVICE void multiply_tiles(const Problem& p, RESULT_MAPS FINISH_PARAMS) {
   const Tiles tiles(p, p.height);
   const u32 half = threadIdx.x / 128, part = p.parts + half * PART_BYTES, meeting = PAIRED ? 1 : 1 + half;
   const u32 line = threadIdx.x % THREADS / 8, chunk = threadIdx.x % 8;
@@ -140,29 +140,53 @@ DEVICE void multiply_tiles(const Problem& p, FINISH_PARAMS) {
     u32 row, column;
     tiles.at(tile, p.rank, row, column);
     const u32 n = column + (PAIRED ? 0 : half * 64) + chunk * 8;
+    const Place place(p.columns, n);
+    Columns columns;
+    if (n < p.columns) load_columns(FINISH_ARGS, place.part, place.column, columns);
+    const TensorMap* result = 0;
+#define CHOOSE_RESULT(PART) if (place.part == PART) result = &y##PART;
+    EACH_RESULT(CHOOSE_RESULT)
 #pragma unroll 1
     for (u32 down = 0; down < p.height; down += PART) {
       const u32 left = p.real - min(p.real, row + down), rows = min(left, min(p.height - down, (u32)PART));
-      const u64 at = (u64)(row + down + line) * p.columns + n;
+      // Of full boxes the copies take care; they leave out columns that there are not.
+      const u32 boxed = BOXED ? rows / BOX_ROWS * BOX_ROWS : 0;
       auto there = [&](int turn) { return line + turn * AT_ONCE < rows && n < p.columns; };
       Beside beside[TURNS];
 #pragma unroll
       for (int i = 0; i < TURNS; ++i)
-        if (there(i)) load_beside(FINISH_ARGS, at + (u64)(i * AT_ONCE) * p.columns, beside[i]);
+        if (there(i)) load_beside(FINISH_ARGS, place.at(row + down + line + i * AT_ONCE), beside[i]);
       // All have taken what was here before.
+      if (BOXED) stores_have_read();
       threads_meet<THREADS>(meeting);
       if (down == 0) stage_rows(part, sum, rows);
       else stage_rows(part, sum + PART / 2, rows);
+      if (STORES && BOXED) products_see_writes();
       threads_meet<THREADS>(meeting);
 #pragma unroll TURNS_AT_ONCE
       for (int i = 0; i < TURNS; ++i) {
         const u32 r = line + i * AT_ONCE;
-        const Bytes16 first = load_shared(chunk_at(PAIRED ? p.parts : part, r, chunk));
+        if (!there(i) || (STORES && r < boxed)) continue;
+        const u32 at = chunk_at(PAIRED ? p.parts : part, r, chunk);
+        const Bytes16 first = load_shared(at);
         const Bytes16 second = PAIRED ? load_shared(chunk_at(p.parts + PART_BYTES, r, chunk)) : first;
-        if (there(i)) finish(FINISH_ARGS, at + (u64)(i * AT_ONCE) * p.columns, first, second, beside[i]);
+        const Pack<Result, 8> made = finish(place.part, first, second, columns, beside[i]);
+        if (r < boxed) store_shared(at, *(const Bytes16*)made.at);
+        else store<16>(result_of(FINISH_ARGS, place.part) + place.at(row + down + r), made);
+      }
+      if (!BOXED) continue;
+      if (!STORES) {
+        products_see_writes();
+        threads_meet<THREADS>(meeting);
+      }
+      const u32 box = threadIdx.x % THREADS;
+      if (box < boxed / BOX_ROWS && n - chunk * 8 < p.columns) {
+        store_box(*result, place.column - chunk * 8, row + down + box * BOX_ROWS, (PAIRED ? p.parts : part) + box * (BOX_ROWS * 128));
+        stores_end();
       }
     }
   }
+  if (BOXED) stores_done();
 }
 
 // What tiles of so many rows cost: rounds, each as long as its products, which wait for copies
@@ -190,7 +214,7 @@ DEVICE u32 best_height(const Problem& p) {
 }
 
 extern "C" __global__ void __launch_bounds__(384, 1) matmul(
-    MAPS_OF_X, const __grid_constant__ TensorMap w, FINISH_PARAMS,
+    MAPS, FINISH_PARAMS,
     const i32* counts, u32 rows, u32 columns, u32 depth,
     u32 real_base, u32 real_factor, u32 real_symbol) {
   PW_LAUNCH_DEPENDENTS();
@@ -222,7 +246,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) matmul(
     }
   } else {
     registers_up<232>();
-    multiply_tiles(p, FINISH_ARGS);
+    multiply_tiles(p, RESULT_ARGS FINISH_ARGS);
   }
   // No block leaves while another of its cluster may write to it.
   __syncwarp();

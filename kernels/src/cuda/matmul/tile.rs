@@ -13,6 +13,8 @@ use std::fmt::Write;
 const HEIGHTS: [u64; 7] = [256, 224, 192, 176, 160, 112, 64];
 /// The ring of slices in shared memory, what is finished, and what aligns them.
 const SHARED_BYTES: u32 = (192 << 10) + (32 << 10) + 1024;
+/// Rows of a box of a result.
+const RESULT_ROWS: u32 = 16;
 /// Two warpgroups that multiply, and one of which a warp copies.
 const THREADS: u32 = 384;
 /// Neighbours that copy for each other.
@@ -59,7 +61,7 @@ impl MatMulSpec {
         maps: impl IntoIterator<Item = Param>,
         finish: &Finish,
     ) -> Result<Vec<Param>, LowerError> {
-        let arguments = (0..finish.arguments as u32).map(|i| Param::Arg(2 + i));
+        let arguments = (0..finish.arguments() as u32).map(|i| Param::Arg(2 + i));
         let rest = self.row_params()?.into_iter().filter(|p| !matches!(p, Param::Arg(_)));
         Ok(maps.into_iter().chain(arguments).chain(rest).collect())
     }
@@ -84,18 +86,47 @@ impl MatMulSpec {
         let mut text = self.header();
         let _ = writeln!(text, "#define CLUSTER {CLUSTER}");
         let _ = writeln!(text, "#define PAIRED {}", u8::from(finish.paired));
+        // Boxes are of elements of 16 bits.
+        let boxes = if finish.dtype.size() == 2 { finish.results as u32 } else { 0 };
+        let each = |text: &dyn Fn(u32) -> String| (0..boxes).map(text).collect::<String>();
+        for (name, value) in [
+            ("RESULTS", finish.results.to_string()),
+            ("STORES", u8::from(finish.stores).to_string()),
+            ("BOXED", u8::from(boxes > 0).to_string()),
+            ("BOX_ROWS", RESULT_ROWS.to_string()),
+            ("EACH_RESULT(DO)", each(&|i| format!("DO({i}) "))),
+            ("RESULT_MAPS", each(&|i| format!("const TensorMap& y{i}, "))),
+            ("RESULT_ARGS", each(&|i| format!("y{i}, "))),
+        ] {
+            let _ = writeln!(text, "#define {name} {value}");
+        }
         let heights = HEIGHTS.map(|height| format!("DO({height})"));
-        let maps = HEIGHTS.map(|height| format!("const __grid_constant__ TensorMap x{height}"));
+        let of_x = HEIGHTS.map(|height| format!("x{height}"));
+        let names = of_x.into_iter().chain(["w".to_owned()]);
+        let names = names.chain((0..boxes).map(|i| format!("y{i}")));
+        let maps: Vec<String> =
+            names.map(|name| format!("const __grid_constant__ TensorMap {name}")).collect();
         let _ = writeln!(text, "#define EACH_HEIGHT(DO) {}", heights.join(" "));
-        let _ = writeln!(text, "#define MAPS_OF_X {}\n", maps.join(", "));
+        let _ = writeln!(text, "#define MAPS {}\n", maps.join(", "));
         text.push_str(include_str!("../hopper.cuh"));
         for height in HEIGHTS {
             text.push_str(&multiply_add_tile(storage(self.types[0]), height, Lhs::Shared));
         }
         text.push_str(&finish.text);
+        text.push_str(include_str!("finish.cuh"));
         text.push_str(include_str!("tile.cu"));
         let of_x = HEIGHTS.map(|height| self.boxes(0, height / u64::from(CLUSTER), 1));
-        let maps = of_x.into_iter().chain([self.boxes(1, LINES, 1)]);
+        let results = (0..boxes).map(|i| {
+            Param::TensorMap(TensorBoxes {
+                arg: 2 + finish.operands as u32 + i,
+                dtype: finish.dtype,
+                rows: self.rows.clone(),
+                columns: self.columns / finish.results as u64 / (1 + u64::from(finish.paired)),
+                box_rows: RESULT_ROWS,
+                box_slices: 1,
+            })
+        });
+        let maps = of_x.into_iter().chain([self.boxes(1, LINES, 1)]).chain(results);
         Ok(LaunchRecipe {
             source: text,
             entry: "matmul".to_owned(),
