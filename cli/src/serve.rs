@@ -1,6 +1,7 @@
 //! `piecewise serve`: an OpenAI-compatible server.
 
 use super::amounts::parse_bytes;
+use super::kv_events::{KvEventArgs, publish};
 use super::load::{print_settings, with_remedy};
 use super::model_args::BoundArgs;
 use super::preset_weights::PresetWeights;
@@ -80,6 +81,8 @@ pub(crate) struct ServeArgs {
     /// Log no line about each request.
     #[arg(long)]
     no_access_log: bool,
+    #[command(flatten)]
+    kv_events: KvEventArgs,
     #[command(flatten)]
     bounds: BoundArgs,
 }
@@ -180,10 +183,12 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let options = ServerOptions { address, model_names, keys, limits };
     let server =
         Server::bind(options).with_context(|| format!("can't listen at {address}; try --port"))?;
+    let publisher = args.kv_events.bind(0)?;
     super::print_line(&format!("listening at http://{}", server.address()))?;
     let engine = assembly.engine();
-    let engine = engine
+    let mut engine = engine
         .map_err(|error| with_remedy(error, "max_num_tokens, max_num_seqs or max_seq_len"))?;
+    publish(publisher.as_ref(), &mut *engine);
     let thread =
         ThreadOptions { max_queue: args.max_queue, model_name, ..ThreadOptions::default() };
     let thread = EngineThread::start(engine, thread).context("no thread for the engine")?;

@@ -1,0 +1,231 @@
+//! What becomes of requests, gathered for each step and sent in one message.
+
+use crate::wire::{Finish, Output, OutputError, Prefill, Reason, Stats, outputs};
+use crate::zmtp::{Sender, ZmtpError};
+use piecewise_runtime::engine::{Engine, FinishReason, RequestId, TokenLogprobs, Usage};
+use piecewise_runtime::engine_thread::{Failure, Update};
+use piecewise_runtime::metrics::EngineLoad;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+
+/// What goes out.
+#[derive(Debug)]
+enum Parcel {
+    Step(Vec<Output>, Stats),
+    Message(Vec<u8>),
+}
+
+/// Gathers on the engine's thread; a thread of its own writes.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// `None` while there is no front end.
+    out: Option<mpsc::Sender<Parcel>>,
+    outputs: Vec<Output>,
+    /// Outputs that are the first of their requests.
+    fresh: Vec<(usize, RequestId)>,
+    load: EngineLoad,
+    steps: u64,
+}
+
+impl Outbox {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends what comes from now on to a front end, and begins with what the scheduler has in hand:
+    /// the front end may have old figures of it. The thread that sends ends with [`Self::detach`].
+    pub(crate) fn attach(
+        &self,
+        rank: u16,
+        sender: Sender,
+    ) -> std::io::Result<std::thread::JoinHandle<()>> {
+        let (out, parcels) = mpsc::channel();
+        let mut inner = self.lock();
+        let stats = Stats::since(&mut inner.load.clone(), inner.load, 0, inner.steps);
+        inner.outputs.clear();
+        inner.fresh.clear();
+        let thread = std::thread::Builder::new().name("outputs".to_owned());
+        let thread = thread.spawn(move || {
+            if let Err(error) = send(rank, sender, &parcels) {
+                // Who reads requests notices it, too.
+                tracing::debug!("outputs can't be sent: {error}");
+            }
+        })?;
+        // The thread has just been started.
+        let _ = out.send(Parcel::Step(Vec::new(), stats));
+        inner.out = Some(out);
+        Ok(thread)
+    }
+
+    pub(crate) fn detach(&self) {
+        self.lock().out = None;
+    }
+
+    pub(crate) fn message(&self, message: Vec<u8>) {
+        if let Some(out) = &self.lock().out {
+            // Whoever sends has noticed that the front end is gone.
+            let _ = out.send(Parcel::Message(message));
+        }
+    }
+
+    /// Ends a request that the engine does not have, at once.
+    pub(crate) fn refuse(&self, rank: u16, request: &Arc<str>, error: OutputError) {
+        let finish = Some(Finish { reason: Reason::Error, stop_id: None, error: Some(error) });
+        let request = Arc::clone(request);
+        let (ids, logprobs) = (Vec::new(), Vec::new());
+        let output = Output { request, ids, logprobs, prefill: None, finish };
+        self.message(outputs(rank, &[output], None));
+    }
+
+    /// Sends what the engine's last step brought, and what it has in hand, if there is news.
+    pub(crate) fn flush(&self, engine: &dyn Engine) {
+        let mut inner = self.lock();
+        let inner = &mut *inner;
+        let load = engine.load();
+        if inner.outputs.is_empty() && load == inner.load {
+            return;
+        }
+        let mut outputs = std::mem::take(&mut inner.outputs);
+        for (index, request) in inner.fresh.drain(..) {
+            if let Some(usage) = engine.usage(request) {
+                outputs[index].prefill = Some(Prefill::of(&usage));
+            }
+        }
+        let requests = outputs.iter().filter(|output| output.prefill.is_some()).count() as u64;
+        inner.steps += 1;
+        let stats = Stats::since(&mut inner.load, load, requests, inner.steps);
+        if let Some(out) = &inner.out {
+            // Whoever sends has noticed that the front end is gone.
+            let _ = out.send(Parcel::Step(outputs, stats));
+        }
+    }
+}
+
+impl Prefill {
+    fn of(usage: &Usage) -> Self {
+        Self { prompt: usage.prompt, cached: usage.cached }
+    }
+}
+
+fn send(
+    rank: u16,
+    mut sender: Sender,
+    parcels: &mpsc::Receiver<Parcel>,
+) -> Result<(), ZmtpError> {
+    for parcel in parcels {
+        let message = match parcel {
+            Parcel::Step(step, stats) => outputs(rank, &step, Some(&stats)),
+            Parcel::Message(message) => message,
+        };
+        sender.send(&[&message])?;
+    }
+    Ok(())
+}
+
+/// What an outbox knows of a request.
+#[derive(Debug)]
+pub(crate) struct Tracked {
+    pub(crate) request: Arc<str>,
+    pub(crate) outbox: Arc<Outbox>,
+    pub(crate) eos: Option<u32>,
+    /// Ids to stop at that the request itself names.
+    pub(crate) stop_ids: Vec<u32>,
+    id: Option<RequestId>,
+    last: Option<u32>,
+}
+
+impl Tracked {
+    pub(crate) fn new(
+        request: Arc<str>,
+        outbox: Arc<Outbox>,
+        eos: Option<u32>,
+        stop_ids: Vec<u32>,
+    ) -> Self {
+        Self { request, outbox, eos, stop_ids, id: None, last: None }
+    }
+
+    /// Takes note of what became of the request; returns whether it has ended.
+    pub(crate) fn take(&mut self, update: Update) -> bool {
+        match update {
+            Update::Accepted { request } => {
+                self.id = Some(request);
+                false
+            }
+            Update::Token { id, logprobs } => {
+                self.token(id, logprobs);
+                false
+            }
+            Update::Finished { reason, message, usage } => {
+                self.finished(reason, message, &usage);
+                true
+            }
+            Update::Failed(failure) => {
+                let retryable = !matches!(failure, Failure::Refused(_));
+                let error = OutputError { message: failure.to_string(), retryable };
+                self.end(Finish { reason: Reason::Error, stop_id: None, error: Some(error) }, None);
+                true
+            }
+        }
+    }
+
+    fn token(&mut self, id: u32, logprobs: Option<Box<TokenLogprobs>>) {
+        let mut inner = self.outbox.lock();
+        if self.last.replace(id).is_none()
+            && let Some(request) = self.id
+        {
+            let index = inner.outputs.len();
+            inner.fresh.push((index, request));
+        }
+        inner.outputs.push(Output {
+            request: Arc::clone(&self.request),
+            ids: vec![id],
+            logprobs: logprobs.into_iter().collect(),
+            prefill: None,
+            finish: None,
+        });
+    }
+
+    fn finished(&self, reason: FinishReason, message: Option<Box<str>>, usage: &Usage) {
+        let finish = |reason| Finish { reason, stop_id: None, error: None };
+        let finish = match reason {
+            FinishReason::Stop => {
+                let named = |id: &u32| Some(*id) != self.eos && self.stop_ids.contains(id);
+                Finish { stop_id: self.last.filter(named), ..finish(Reason::Stop) }
+            }
+            FinishReason::Length => finish(Reason::Length),
+            FinishReason::Deadline => finish(Reason::Abort),
+            FinishReason::RowsLost | FinishReason::ConstraintFailed => {
+                let message = message.unwrap_or_else(|| "what it brought was lost".into());
+                let error = OutputError { message: message.into(), retryable: false };
+                Finish { error: Some(error), ..finish(Reason::Error) }
+            }
+        };
+        self.end(finish, Some(usage));
+    }
+
+    fn end(&self, finish: Finish, usage: Option<&Usage>) {
+        let mut inner = self.outbox.lock();
+        let index = inner.outputs.len().wrapping_sub(1);
+        // The engine forgets a request with its end.
+        let is_fresh = inner.fresh.pop_if(|(fresh, _)| *fresh == index).is_some();
+        match inner.outputs.last_mut() {
+            Some(last) if Arc::ptr_eq(&last.request, &self.request) => {
+                last.finish = Some(finish);
+                if let Some(usage) = usage.filter(|_| is_fresh) {
+                    last.prefill = Some(Prefill::of(usage));
+                }
+            }
+            _ => inner.outputs.push(Output {
+                request: Arc::clone(&self.request),
+                ids: Vec::new(),
+                logprobs: Vec::new(),
+                prefill: None,
+                finish: Some(finish),
+            }),
+        }
+    }
+}

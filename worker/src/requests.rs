@@ -1,0 +1,127 @@
+//! From a request of the front end to one of the engine.
+
+use crate::wire::{Added, SamplingParams};
+use piecewise_runtime::batch::Sampling;
+use piecewise_runtime::engine::Request;
+use piecewise_server::structured::Structure;
+use serde_json::{Map, Value};
+use std::hash::BuildHasher;
+
+/// What the engine is asked.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) request: Request,
+    /// What the reply keeps to.
+    pub(crate) structure: Option<Structure>,
+    pub(crate) eos: Option<u32>,
+    /// Ids to stop at that the request itself names.
+    pub(crate) stop_ids: Vec<u32>,
+}
+
+impl Asked {
+    /// Turns a request into what it asks of the engine.
+    ///
+    /// # Errors
+    /// What it asks that can't be done, by its name.
+    pub(crate) fn of(added: Added) -> Result<Self, String> {
+        refuse(&[
+            ("mm_features", added.mm_features.is_some(), "images and other media"),
+            ("pooling_params", added.pooling_params.is_some(), "embeddings"),
+            ("lora_request", added.lora_request.is_some(), "adapters"),
+            ("cache_salt", added.cache_salt.is_some(), "a prefix cache of one's own"),
+            ("prompt_embeds", added.prompt_embeds.is_some(), "rows for tokens"),
+            ("prompt_is_token_ids", added.prompt_is_token_ids.is_some(), "rows for tokens"),
+            ("resumable", added.resumable, "prompts that come piece by piece"),
+        ])?;
+        let sampling = added.sampling.ok_or("sampling_params: it has none")?;
+        sampling.refuse()?;
+        let prompt = added.prompt.ok_or("prompt_token_ids: it has none")?;
+        let structure = sampling.structured_outputs.as_ref().map(structure).transpose()?.flatten();
+        if structure.is_some() && added.reasoning_ended == Some(false) {
+            return Err("structured_outputs: a structure that begins after thoughts is not \
+                        supported by this worker"
+                .to_owned());
+        }
+        if let Some(headers) = &added.trace_headers {
+            tracing::debug!(target: "piecewise::access", request = added.id, ?headers);
+        }
+        let SamplingParams { eos_token_id: eos, stop_token_ids: stop_ids, .. } = sampling;
+        let logprobs = sampling.logprobs.map(u32::try_from).transpose();
+        let logprobs = logprobs.map_err(|_| "logprobs: those of every id are not supported")?;
+        let request = Request {
+            stop_ids: eos.into_iter().chain(stop_ids.iter().copied()).collect(),
+            sampling: Sampling {
+                temperature: sampling.temperature,
+                top_p: sampling.top_p,
+                top_k: u32::try_from(sampling.top_k).unwrap_or(0),
+                min_p: sampling.min_p,
+                presence_penalty: sampling.presence_penalty,
+                frequency_penalty: sampling.frequency_penalty,
+                repetition_penalty: sampling.repetition_penalty,
+                seed: sampling.seed.map_or_else(random, |seed| seed as u64),
+            },
+            logit_bias: sampling.logit_bias.unwrap_or_default().into_iter().collect(),
+            logprobs,
+            priority: added.priority,
+            ..Request::new(prompt, sampling.max_tokens)
+        };
+        Ok(Self { request, structure, eos, stop_ids })
+    }
+}
+
+impl SamplingParams {
+    fn refuse(&self) -> Result<(), String> {
+        refuse(&[
+            ("min_tokens", self.min_tokens > 0, "a least count of tokens"),
+            ("thinking_token_budget", self.thinking_token_budget.is_some(), "bounds of thoughts"),
+            (
+                "prompt_logprobs",
+                self.prompt_logprobs.is_some()
+                    || self.prompt_logprob_token_ids.is_some()
+                    || self.prompt_logprob_start.is_some(),
+                "log-probabilities of prompts",
+            ),
+            ("repetition_detection", self.repetition_detection.is_some(), "ends at repetitions"),
+            ("allowed_token_ids", self.allowed_token_ids.is_some(), "lists of ids that may come"),
+            ("bad_words", self.bad_words_token_ids.is_some(), "words that may not come"),
+            ("logprob_token_ids", self.logprob_token_ids.is_some(), "log-probabilities by id"),
+            (
+                "skip_reading_prefix_cache",
+                self.skip_reading_prefix_cache == Some(true),
+                "passing over the prefix cache",
+            ),
+            ("vllm_xargs", self.extra_args.is_some(), "arguments of extensions"),
+        ])
+    }
+}
+
+fn refuse(fields: &[(&str, bool, &str)]) -> Result<(), String> {
+    match fields.iter().find(|(_, is_asked, _)| *is_asked) {
+        Some((name, _, what)) => {
+            Err(format!("{name}: not supported by this worker ({what})"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// What a reply keeps to, as the front end writes it.
+fn structure(fields: &Map<String, Value>) -> Result<Option<Structure>, String> {
+    let mut fields = fields.clone();
+    let backend = fields.remove("_backend");
+    fields.remove("_backend_was_auto");
+    let is_other = backend.as_ref().and_then(Value::as_str).is_some_and(|name| name != "guidance");
+    if is_other && fields.get("grammar").is_some_and(|grammar| !grammar.is_null()) {
+        return Err("structured_outputs.grammar: it is checked as another dialect than this \
+                    worker reads; start the front end with \
+                    --structured-outputs-config '{\"backend\": \"guidance\"}'"
+            .to_owned());
+    }
+    let mut request = Map::new();
+    request.insert("structured_outputs".to_owned(), Value::Object(fields));
+    Structure::read(&request).map_err(|error| error.to_string())
+}
+
+/// A seed that no other request has.
+fn random() -> u64 {
+    std::hash::RandomState::new().hash_one(std::time::Instant::now())
+}
