@@ -166,7 +166,8 @@ impl Tracked {
             Update::Failed(failure) => {
                 let retryable = !matches!(failure, Failure::Refused(_));
                 let error = OutputError { message: failure.to_string(), retryable };
-                self.end(Finish { reason: Reason::Error, stop_id: None, error: Some(error) }, None);
+                let (reason, stop_id, error) = (Reason::Error, None, Some(error));
+                self.end(Finish { reason, stop_id, error }, None, false);
                 true
             }
         }
@@ -204,28 +205,34 @@ impl Tracked {
                 Finish { error: Some(error), ..finish(Reason::Error) }
             }
         };
-        self.end(finish, Some(usage));
+        // The front end takes the last id of an output that stops for what it stopped at, which has
+        // no text; where a structure has come to its end there is none.
+        let stopped_at = |id: u32| Some(id) == self.eos || self.stop_ids.contains(&id);
+        let is_whole = finish.reason == Reason::Stop && !self.last.is_some_and(stopped_at);
+        self.end(finish, Some(usage), is_whole);
     }
 
-    fn end(&self, finish: Finish, usage: Option<&Usage>) {
+    fn end(&self, finish: Finish, usage: Option<&Usage>, apart: bool) {
         let mut inner = self.outbox.lock();
         let index = inner.outputs.len().wrapping_sub(1);
         // The engine forgets a request with its end.
         let is_fresh = inner.fresh.pop_if(|(fresh, _)| *fresh == index).is_some();
-        match inner.outputs.last_mut() {
-            Some(last) if Arc::ptr_eq(&last.request, &self.request) => {
-                last.finish = Some(finish);
-                if let Some(usage) = usage.filter(|_| is_fresh) {
-                    last.prefill = Some(Prefill::of(usage));
-                }
+        let last = inner.outputs.last_mut();
+        if let Some(last) = last.filter(|last| Arc::ptr_eq(&last.request, &self.request)) {
+            if let Some(usage) = usage.filter(|_| is_fresh) {
+                last.prefill = Some(Prefill::of(usage));
             }
-            _ => inner.outputs.push(Output {
-                request: Arc::clone(&self.request),
-                ids: Vec::new(),
-                logprobs: Vec::new(),
-                prefill: None,
-                finish: Some(finish),
-            }),
+            if !apart {
+                last.finish = Some(finish);
+                return;
+            }
         }
+        inner.outputs.push(Output {
+            request: Arc::clone(&self.request),
+            ids: Vec::new(),
+            logprobs: Vec::new(),
+            prefill: None,
+            finish: Some(finish),
+        });
     }
 }
