@@ -60,9 +60,9 @@ def total(found, name, *labels):
 
 
 class Process:
-    def __init__(self, command):
+    def __init__(self, command, **environment):
         self.log = tempfile.NamedTemporaryFile("w+", suffix=".log", delete=False)
-        self.process = subprocess.Popen(command, cwd=ROOT, stdout=self.log, stderr=self.log)
+        self.process = subprocess.Popen(command, cwd=ROOT, stdout=self.log, stderr=self.log, env={**os.environ, **environment})
 
     def kill(self):
         self.process.kill()
@@ -88,7 +88,7 @@ class FrontEnd(Process):
             VLLM_RS, "serve", str(MODEL), "--data-parallel-size-local", "0", "--data-parallel-size",
             str(engines), "--data-parallel-rpc-port", str(self.handshake), "--port", str(self.port),
             "--reasoning-parser", "none", "--served-model-name", "tiny", *flags,
-        ])
+        ], VLLM_SERVER_DEV_MODE="1")
 
     def get(self, path):
         try:

@@ -139,17 +139,17 @@ def main():
     rng = random.Random(17)
     endpoint, replay = (f"tcp://127.0.0.1:{free_port()}" for _ in range(2))
     flags = ["--kv-events-endpoint", endpoint, "--kv-events-replay-endpoint", replay,
-             "--kv-events-topic", "kv@tiny", "--max-seq-len", "256", "--max-num-seqs", "8"]
+             "--kv-events-topic", "kv@tiny", "--max-seq-len", "64", "--max-num-seqs", "8"]
     context = zmq.Context()
     with Server(*flags, settings=[*FAST[:2], "--max-num-tokens", "256", "--capture-num-tokens", "1,8,64,256"]) as server:
         follower = Follower(context, endpoint, replay, b"kv@tiny")
         other = Follower(context, endpoint, replay, b"kv@else")
-        texts = [[rng.randrange(1, 2000) for _ in range(200)] for _ in range(60)]
+        texts = [[rng.randrange(1, 2000) for _ in range(64)] for _ in range(24)]
 
         def prompt():
             text = rng.choice(texts)
-            cut = rng.randrange(1, 180)
-            tail = [rng.randrange(1, 2000) for _ in range(rng.choice([0, 0, 3, 20]))]
+            cut = rng.randrange(1, 50)
+            tail = [rng.randrange(1, 2000) for _ in range(rng.choice([0, 0, 3, 9]))]
             return text[:cut] + tail
 
         def ask(count, out):
