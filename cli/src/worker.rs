@@ -125,11 +125,7 @@ fn torch_name(dtype: DType) -> String {
     }
 }
 
-fn structures(
-    folder: &Path,
-    vocab: usize,
-    end_ids: &[u32],
-) -> anyhow::Result<Option<Structures>> {
+fn structures(folder: &Path, vocab: usize, end_ids: &[u32]) -> anyhow::Result<Option<Structures>> {
     let vocabulary = TextTokenizer::load(folder, vocab)?.vocabulary();
     let made = Structures::new(&vocabulary, end_ids);
     Ok(made

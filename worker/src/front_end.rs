@@ -118,13 +118,15 @@ impl Joiner {
     }
 
     fn connect(&self, note: Note, ready: Option<&[u8]>) -> Result<FrontEnd, JoinError> {
-        let open = |address: &Address, role| {
+        let open = |address: &Address, role, identity: &[u8]| {
             let stream = address.connect().map_err(ZmtpError::from);
-            let connection = stream.and_then(|s| Connection::new(s, role, &self.identity()));
+            let connection = stream.and_then(|stream| Connection::new(stream, role, identity));
             connection.map_err(|error| JoinError::Socket { address: address.clone(), error })
         };
-        let (_, output) = open(&note.outputs, Role::Push)?.split();
-        let (input, mut sender) = open(&note.inputs, Role::Dealer)?.split();
+        // Without an identity: by one, the front end would drop what came by another connection of
+        // the same, such as a stand-in's.
+        let (_, output) = open(&note.outputs, Role::Push, b"")?.split();
+        let (input, mut sender) = open(&note.inputs, Role::Dealer, &self.identity())?.split();
         if let Some(ready) = ready {
             let sent = sender.send(&[ready]);
             let address = note.inputs.clone();

@@ -1,5 +1,6 @@
 //! What becomes of requests, gathered for each step and sent in one message.
 
+use crate::stand_in::Log;
 use crate::wire::{Finish, Output, OutputError, Prefill, Reason, Stats, outputs};
 use crate::zmtp::{Sender, ZmtpError};
 use piecewise_runtime::engine::{Engine, FinishReason, RequestId, TokenLogprobs, Usage};
@@ -10,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 /// What goes out.
 #[derive(Debug)]
 enum Parcel {
-    Step(Vec<Output>, Stats),
+    Outputs(Vec<Output>, Option<Stats>),
     Message(Vec<u8>),
 }
 
@@ -42,6 +43,7 @@ impl Outbox {
         &self,
         rank: u16,
         sender: Sender,
+        log: Log,
     ) -> std::io::Result<std::thread::JoinHandle<()>> {
         let (out, parcels) = mpsc::channel();
         let mut inner = self.lock();
@@ -50,13 +52,13 @@ impl Outbox {
         inner.fresh.clear();
         let thread = std::thread::Builder::new().name("outputs".to_owned());
         let thread = thread.spawn(move || {
-            if let Err(error) = send(rank, sender, &parcels) {
+            if let Err(error) = send(rank, sender, &parcels, &log) {
                 // Who reads requests notices it, too.
                 tracing::debug!("outputs can't be sent: {error}");
             }
         })?;
         // The thread has just been started.
-        let _ = out.send(Parcel::Step(Vec::new(), stats));
+        let _ = out.send(Parcel::Outputs(Vec::new(), Some(stats)));
         inner.out = Some(out);
         Ok(thread)
     }
@@ -66,19 +68,23 @@ impl Outbox {
     }
 
     pub(crate) fn message(&self, message: Vec<u8>) {
+        self.send(Parcel::Message(message));
+    }
+
+    fn send(&self, parcel: Parcel) {
         if let Some(out) = &self.lock().out {
             // Whoever sends has noticed that the front end is gone.
-            let _ = out.send(Parcel::Message(message));
+            let _ = out.send(parcel);
         }
     }
 
     /// Ends a request that the engine does not have, at once.
-    pub(crate) fn refuse(&self, rank: u16, request: &Arc<str>, error: OutputError) {
+    pub(crate) fn refuse(&self, request: &Arc<str>, error: OutputError) {
         let finish = Some(Finish { reason: Reason::Error, stop_id: None, error: Some(error) });
         let request = Arc::clone(request);
         let (ids, logprobs) = (Vec::new(), Vec::new());
         let output = Output { request, ids, logprobs, prefill: None, finish };
-        self.message(outputs(rank, &[output], None));
+        self.send(Parcel::Outputs(vec![output], None));
     }
 
     /// Sends what the engine's last step brought, and what it has in hand, if there is news.
@@ -100,7 +106,7 @@ impl Outbox {
         let stats = Stats::since(&mut inner.load, load, requests, inner.steps);
         if let Some(out) = &inner.out {
             // Whoever sends has noticed that the front end is gone.
-            let _ = out.send(Parcel::Step(outputs, stats));
+            let _ = out.send(Parcel::Outputs(outputs, Some(stats)));
         }
     }
 }
@@ -115,13 +121,18 @@ fn send(
     rank: u16,
     mut sender: Sender,
     parcels: &mpsc::Receiver<Parcel>,
+    log: &Log,
 ) -> Result<(), ZmtpError> {
     for parcel in parcels {
-        let message = match parcel {
-            Parcel::Step(step, stats) => outputs(rank, &step, Some(&stats)),
-            Parcel::Message(message) => message,
-        };
-        sender.send(&[&message])?;
+        match parcel {
+            Parcel::Message(message) => sender.send(&[&message])?,
+            Parcel::Outputs(step, stats) => {
+                sender.send(&[&outputs(rank, &step, stats.as_ref())])?;
+                // Not before the front end has it: whoever dies in between has not answered.
+                let ended = step.iter().filter(|output| output.finish.is_some());
+                ended.for_each(|output| log.ended(&output.request));
+            }
+        }
     }
     Ok(())
 }
@@ -184,7 +195,7 @@ impl Tracked {
         inner.outputs.push(Output {
             request: Arc::clone(&self.request),
             ids: vec![id],
-            logprobs: logprobs.into_iter().collect(),
+            logprobs: logprobs.into_iter().map(|logprobs| *logprobs).collect(),
             prefill: None,
             finish: None,
         });

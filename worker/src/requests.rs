@@ -97,9 +97,7 @@ impl SamplingParams {
 
 fn refuse(fields: &[(&str, bool, &str)]) -> Result<(), String> {
     match fields.iter().find(|(_, is_asked, _)| *is_asked) {
-        Some((name, _, what)) => {
-            Err(format!("{name}: not supported by this worker ({what})"))
-        }
+        Some((name, _, what)) => Err(format!("{name}: not supported by this worker ({what})")),
         None => Ok(()),
     }
 }

@@ -120,7 +120,7 @@ pub fn stand_in(rank: u16, outputs_at: &Address) -> Result<(), ZmtpError> {
     if follow(control, &mut known)? {
         return Ok(());
     }
-    let push = Connection::new(outputs_at.connect()?, Role::Push, &rank.to_le_bytes())?;
+    let push = Connection::new(outputs_at.connect()?, Role::Push, b"")?;
     let (_, mut sender) = push.split();
     let left: Vec<Output> = known.live.iter().map(|request| gone(request)).collect();
     let busy = Stats { waiting: BUSY, ..Stats::default() };

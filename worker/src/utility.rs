@@ -28,9 +28,11 @@ fn outcome(call: &Call, engine: &EngineHandle) -> Result<Value, String> {
         "reset_mm_cache" | "reset_encoder_cache" => Ok(Value::Null),
         "reset_prefix_cache" => {
             if call.arguments.iter().any(|argument| argument == &json!(true)) {
-                return Err("only the cache of pages that nobody runs with can be emptied: call it \
+                return Err(
+                    "only the cache of pages that nobody runs with can be emptied: call it \
                             without arguments"
-                    .to_owned());
+                        .to_owned(),
+                );
             }
             let done = engine.call(|engine| engine.clear_prefix_cache());
             let done = done.recv_timeout(PATIENCE);

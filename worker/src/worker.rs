@@ -204,7 +204,6 @@ impl Worker {
                     let how = if front_end.again { "is back at" } else { "joined" };
                     tell(&format!("rank {rank} {how} the front end of {address}"));
                     (patience, said) = (SEARCH[0], None);
-                    self.has_joined.store(true, Ordering::Relaxed);
                     let served = self.serve(front_end);
                     self.has_joined.store(false, Ordering::Relaxed);
                     if let Err(error) = served {
@@ -244,14 +243,16 @@ impl Worker {
         });
         let log = watch.as_ref().map(Watch::log).unwrap_or_default();
         let session = Session { requests: Arc::default(), log };
-        let writer = outbox.attach(*rank, output)?;
+        let writer = outbox.attach(*rank, output, session.log.clone())?;
+        self.has_joined.store(true, Ordering::Relaxed);
         input.set_patience(GLANCE)?;
         let result = loop {
             match input.receive(&mut |bytes| session.log.seen(bytes)) {
-                Ok(Some(frames)) => self.take(&frames, &session),
-                Ok(None) if engine.phase() == Phase::Stopped => break Ok(()),
-                Ok(None) => {}
+                Ok(frames) => frames.iter().for_each(|frames| self.take(frames, &session)),
                 Err(error) => break Err(error),
+            }
+            if engine.phase() == Phase::Stopped {
+                break Ok(());
             }
         };
         // What is left ends within a step.
@@ -326,8 +327,7 @@ impl Service {
     fn refuse(&self, request: &Arc<str>, message: String, retryable: bool, session: &Session) {
         tracing::info!(target: "piecewise::access", "{request} refused: {message}");
         session.requests.lock().remove(request);
-        self.outbox.refuse(self.rank, request, OutputError { message, retryable });
-        session.log.ended(request);
+        self.outbox.refuse(request, OutputError { message, retryable });
     }
 
     /// Makes what the reply keeps to, and hands the request in unless it has been aborted.
@@ -354,11 +354,10 @@ impl Service {
         let Asked { request: engine_request, eos, stop_ids, .. } = asked;
         let outbox = Arc::clone(&self.outbox);
         let mut tracked = Tracked::new(Arc::clone(&request), outbox, eos, stop_ids);
-        let Session { requests, log } = session.clone();
+        let requests = Arc::clone(&session.requests);
         let sink = Box::new(move |update| {
             if tracked.take(update) {
                 requests.lock().remove(&tracked.request);
-                log.ended(&tracked.request);
             }
         });
         // Held until the ticket is there, so that an end that comes first waits for it.

@@ -15,7 +15,7 @@ pub(crate) struct Output {
     pub request: Arc<str>,
     pub ids: Vec<u32>,
     /// Of each id, or empty.
-    pub logprobs: Vec<Box<TokenLogprobs>>,
+    pub logprobs: Vec<TokenLogprobs>,
     /// With the first id.
     pub prefill: Option<Prefill>,
     pub finish: Option<Finish>,
@@ -68,7 +68,12 @@ pub(crate) struct Stats {
 
 impl Stats {
     /// What is different since `before`, which becomes what is.
-    pub(crate) fn since(before: &mut EngineLoad, now: EngineLoad, requests: u64, steps: u64) -> Self {
+    pub(crate) fn since(
+        before: &mut EngineLoad,
+        now: EngineLoad,
+        requests: u64,
+        steps: u64,
+    ) -> Self {
         let queries = now.prefix.queries.saturating_sub(before.prefix.queries);
         let hits = now.prefix.hits.saturating_sub(before.prefix.hits);
         *before = now;

@@ -88,7 +88,8 @@ mod tests {
 
     #[test]
     fn addresses_read_as_they_are_written_and_others_are_refused() {
-        for text in ["tcp://127.0.0.1:29550", "tcp://front-end:1", "tcp://[::1]:80", "tcp://*:5557"] {
+        for text in ["tcp://127.0.0.1:29550", "tcp://front-end:1", "tcp://[::1]:80", "tcp://*:5557"]
+        {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }
         for text in ["", "127.0.0.1:5", "ipc:///x", "tcp://h", "tcp://:5", "tcp://h:70000"] {

@@ -53,18 +53,15 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Greets the other side.
-    pub(crate) fn new(
-        stream: TcpStream,
-        role: Role,
-        identity: &[u8],
-    ) -> Result<Self, ZmtpError> {
+    /// Greets the other side; to which an empty identity is one of its own choice.
+    pub(crate) fn new(stream: TcpStream, role: Role, identity: &[u8]) -> Result<Self, ZmtpError> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         watch(&stream)?;
         let mut sender = Sender { stream: stream.try_clone()?, bytes: GREETING.to_vec() };
         let mut ready = Vec::new();
-        for (name, value) in [("Socket-Type", role.name().as_bytes()), ("Identity", identity)] {
+        let properties = [("Socket-Type", role.name().as_bytes()), ("Identity", identity)];
+        for (name, value) in properties.into_iter().filter(|(_, value)| !value.is_empty()) {
             ready.push(name.len() as u8);
             ready.extend_from_slice(name.as_bytes());
             ready.extend((value.len() as u32).to_be_bytes());
@@ -75,7 +72,10 @@ impl Connection {
         let mut receiver = Receiver { stream, decoder: Decoder::default() };
         let mut theirs = [0; 64];
         receiver.stream.read_exact(&mut theirs).map_err(closed)?;
-        if (theirs[0], theirs[9]) != (0xff, 0x7f) || theirs[10] < 3 || theirs[12..32] != GREETING[12..32] {
+        if (theirs[0], theirs[9]) != (0xff, 0x7f)
+            || theirs[10] < 3
+            || theirs[12..32] != GREETING[12..32]
+        {
             let why = "its greeting is not of ZMTP 3 without security";
             return Err(ZmtpError::Protocol(why.to_owned()));
         }
