@@ -1,6 +1,6 @@
 //! What becomes of requests, gathered for each step and sent in one message.
 
-use crate::stand_in::Log;
+use crate::stand_in::{BUSY, Log};
 use crate::wire::{Finish, Output, OutputError, Prefill, Reason, Stats, outputs};
 use crate::zmtp::{Sender, ZmtpError};
 use piecewise_runtime::engine::{Engine, FinishReason, RequestId, TokenLogprobs, Usage};
@@ -30,6 +30,8 @@ struct Inner {
     fresh: Vec<(usize, RequestId)>,
     load: EngineLoad,
     steps: u64,
+    /// Whether the front end is to choose another worker.
+    is_leaving: bool,
 }
 
 impl Outbox {
@@ -47,7 +49,8 @@ impl Outbox {
     ) -> std::io::Result<std::thread::JoinHandle<()>> {
         let (out, parcels) = mpsc::channel();
         let mut inner = self.lock();
-        let stats = Stats::since(&mut inner.load.clone(), inner.load, 0, inner.steps);
+        let load = inner.load;
+        let stats = inner.stats(load, 0);
         inner.outputs.clear();
         inner.fresh.clear();
         let thread = std::thread::Builder::new().name("outputs".to_owned());
@@ -65,6 +68,16 @@ impl Outbox {
 
     pub(crate) fn detach(&self) {
         self.lock().out = None;
+    }
+
+    /// Lets the front end choose another worker from now on.
+    pub(crate) fn leave(&self) {
+        let mut inner = self.lock();
+        inner.is_leaving = true;
+        let load = inner.load;
+        let stats = inner.stats(load, 0);
+        drop(inner);
+        self.send(Parcel::Outputs(Vec::new(), Some(stats)));
     }
 
     pub(crate) fn message(&self, message: Vec<u8>) {
@@ -103,11 +116,22 @@ impl Outbox {
         }
         let requests = outputs.iter().filter(|output| output.prefill.is_some()).count() as u64;
         inner.steps += 1;
-        let stats = Stats::since(&mut inner.load, load, requests, inner.steps);
+        let stats = inner.stats(load, requests);
         if let Some(out) = &inner.out {
             // Whoever sends has noticed that the front end is gone.
             let _ = out.send(Parcel::Outputs(outputs, Some(stats)));
         }
+    }
+}
+
+impl Inner {
+    /// What the scheduler says, of so many requests that have begun since it last did.
+    fn stats(&mut self, load: EngineLoad, requests: u64) -> Stats {
+        let mut stats = Stats::since(&mut self.load, load, requests, self.steps);
+        if self.is_leaving {
+            stats.waiting += BUSY;
+        }
+        stats
     }
 }
 

@@ -123,3 +123,60 @@ fn structure(fields: &Map<String, Value>) -> Result<Option<Structure>, String> {
 fn random() -> u64 {
     std::hash::RandomState::new().hash_one(std::time::Instant::now())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn asked(sampling: &Value) -> Result<Asked, String> {
+        let request = json!(["r", [1, 2], null, sampling, null, 1.0, null, null, null]);
+        Asked::of(Added::read(&rmp_serde::to_vec(&request).unwrap()).unwrap())
+    }
+
+    #[test]
+    fn what_a_request_asks_comes_to_the_engine() {
+        let sampling = json!({
+            "temperature": 0.5, "top_k": 4, "top_p": 0.9, "min_p": 0.1, "seed": -3, "max_tokens": 9,
+            "presence_penalty": 1.0, "frequency_penalty": 0.5, "repetition_penalty": 1.2,
+            "stop_token_ids": [7, 8], "_eos_token_id": 2, "logprobs": 3,
+        });
+        let Asked { request, structure, eos, stop_ids } = asked(&sampling).unwrap();
+        assert_eq!((request.stop_ids, eos, stop_ids), (vec![2, 7, 8], Some(2), vec![7, 8]));
+        assert_eq!((request.max_tokens, request.logprobs, structure), (9, Some(3), None));
+        let sampling = request.sampling;
+        assert_eq!((sampling.temperature, sampling.top_k, sampling.top_p), (0.5, 4, 0.9));
+        assert_eq!((sampling.min_p, sampling.seed), (0.1, -3_i64 as u64));
+        assert_eq!(
+            (sampling.presence_penalty, sampling.frequency_penalty, sampling.repetition_penalty),
+            (1.0, 0.5, 1.2)
+        );
+    }
+
+    #[test]
+    fn what_can_not_be_done_is_refused_by_name() {
+        for (name, sampling) in [
+            ("min_tokens", json!({"min_tokens": 1})),
+            ("prompt_logprobs", json!({"prompt_logprobs": 0})),
+            ("allowed_token_ids", json!({"allowed_token_ids": [1]})),
+            ("bad_words", json!({"_bad_words_token_ids": [[1]]})),
+            ("logprob_token_ids", json!({"logprob_token_ids": [1]})),
+            ("logprobs", json!({"logprobs": -1})),
+            ("repetition_detection", json!({"repetition_detection": {"min_count": 2}})),
+            ("thinking_token_budget", json!({"thinking_token_budget": 5})),
+            ("skip_reading_prefix_cache", json!({"skip_reading_prefix_cache": true})),
+            ("vllm_xargs", json!({"extra_args": {"a": 1}})),
+            ("structural_tag", json!({"structured_outputs": {"structural_tag": "{}"}})),
+            (
+                "structured_outputs.grammar",
+                json!({"structured_outputs": {"grammar": "root ::= 1", "_backend": "xgrammar"}}),
+            ),
+        ] {
+            let error = asked(&sampling).unwrap_err();
+            assert!(error.contains(name), "{name}: {error}");
+        }
+        let regex = json!({"structured_outputs": {"regex": "a+", "_backend": "xgrammar"}});
+        let structure = asked(&regex).unwrap().structure;
+        assert_eq!(structure, Some(Structure::Regex("a+".to_owned())));
+    }
+}

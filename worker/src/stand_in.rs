@@ -37,8 +37,8 @@ const SEEN: u8 = 0;
 const ENDED: u8 = 1;
 /// There is no need of a stand-in any more.
 const LEAVE: u8 = 2;
-/// What keeps a front end from choosing an engine that is gone while there are others.
-const BUSY: u64 = 1 << 20;
+/// Requests said to wait, which keep a front end from choosing an engine while there are others.
+pub(crate) const BUSY: u64 = 1 << 20;
 
 /// The worker's end.
 #[derive(Debug)]

@@ -79,11 +79,13 @@ const SEARCH: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(2
 #[derive(Clone, Debug)]
 pub struct WorkerHandle {
     engine: EngineHandle,
+    outbox: Arc<Outbox>,
 }
 
 impl WorkerHandle {
     /// Takes no more requests; the worker ends once those that are there have.
     pub fn drain(&self) {
+        self.outbox.leave();
         self.engine.drain();
     }
 
@@ -175,7 +177,8 @@ impl Worker {
 
     /// What ends the worker.
     pub fn handle(&self) -> WorkerHandle {
-        WorkerHandle { engine: self.service.engine.clone() }
+        let outbox = Arc::clone(&self.service.outbox);
+        WorkerHandle { engine: self.service.engine.clone(), outbox }
     }
 
     /// The metrics of the engine and of its requests.

@@ -244,3 +244,59 @@ fn write_stats(to: &mut Vec<u8>, stats: &Stats) {
     write_str(to, "kv_cache_eviction_events");
     write_array_len(to, 0);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn output(finish: Option<Finish>, prefill: Option<Prefill>) -> Output {
+        Output { request: "r".into(), ids: vec![7, 300], logprobs: Vec::new(), prefill, finish }
+    }
+
+    fn unpacked(step: &[Output], stats: Option<&Stats>) -> Value {
+        rmp_serde::from_slice(&outputs(3, step, stats)).unwrap()
+    }
+
+    #[test]
+    fn an_output_has_its_fields_in_their_places_and_nothing_behind_the_last() {
+        let stop = || Some(Finish { reason: Reason::Stop, stop_id: Some(9), error: None });
+        let prefill = Some(Prefill { prompt: 40, cached: 32 });
+        let error = OutputError { message: "no".to_owned(), retryable: true };
+        let refused = Some(Finish { reason: Reason::Error, stop_id: None, error: Some(error) });
+        let step = [
+            output(None, None),
+            output(stop(), None),
+            output(stop(), prefill),
+            output(refused, None),
+        ];
+        let found = unpacked(&step, None);
+        assert_eq!((&found[0], &found[2]), (&json!(3), &Value::Null));
+        let found = &found[1];
+        assert_eq!(found[0], json!(["r", [7, 300], null]));
+        assert_eq!(found[1], json!(["r", [7, 300], null, null, null, 0, 9]));
+        assert_eq!(found[2][11]["num_prompt_tokens"], json!(40));
+        assert_eq!(found[2][11]["num_computed_tokens"], json!(8));
+        assert_eq!(found[2].as_array().unwrap().len(), 12);
+        assert_eq!((&found[3][5], &found[3][14]), (&json!(3), &Value::Null));
+        assert_eq!(
+            found[3][18],
+            json!({"code": "unavailable", "message": "no", "retryable": true})
+        );
+    }
+
+    #[test]
+    fn counts_of_the_prefix_cache_are_those_since_the_last_message() {
+        let mut before = EngineLoad::default();
+        let mut now = EngineLoad { running: 2, kv_pages: 8, free_kv_pages: 6, ..before };
+        (now.prefix.queries, now.prefix.hits) = (100, 64);
+        let stats = Stats::since(&mut before, now, 1, 5);
+        let found = &unpacked(&[], Some(&stats))[2];
+        assert_eq!(found["kv_cache_usage"], json!(0.25));
+        assert_eq!((&found["num_running_reqs"], &found["step_counter"]), (&json!(2), &json!(5)));
+        assert_eq!(found["prefix_cache_stats"]["hits"], json!(64));
+        now.prefix.queries += 10;
+        let stats = Stats::since(&mut before, now, 1, 6);
+        assert_eq!((stats.queries, stats.hits), (10, 0));
+    }
+}

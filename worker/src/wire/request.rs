@@ -148,3 +148,47 @@ impl Default for SamplingParams {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn packed(request: &Value) -> Vec<u8> {
+        rmp_serde::to_vec(request).unwrap()
+    }
+
+    fn request(sampling: &Value) -> Value {
+        json!(["r-1", [1, 2, 3], null, sampling, null, 1.5, null, null, null])
+    }
+
+    #[test]
+    fn what_is_left_out_has_its_default() {
+        let added = Added::read(&packed(&request(&json!({"max_tokens": 5})))).unwrap();
+        let sampling = added.sampling.unwrap();
+        assert_eq!((added.id.as_str(), added.prompt), ("r-1", Some(vec![1, 2, 3])));
+        assert_eq!((sampling.max_tokens, sampling.temperature, sampling.top_p), (5, 1.0, 1.0));
+        assert_eq!((added.priority, added.abort_immediately), (0, false));
+    }
+
+    #[test]
+    fn fields_of_another_version_are_named() {
+        let unknown = request(&json!({"tachyons": 1}));
+        let error = Added::read(&packed(&unknown)).unwrap_err();
+        assert!(error.contains("tachyons"), "{error}");
+        let mut longer = request(&json!({}));
+        longer.as_array_mut().unwrap().resize(23, Value::Null);
+        let error = Added::read(&packed(&longer)).unwrap_err();
+        assert!(error.contains("23 fields") && error.contains("0.33"), "{error}");
+    }
+
+    #[test]
+    fn a_request_that_is_cut_anywhere_is_refused_and_has_its_id_from_where_it_is_whole() {
+        let whole = packed(&request(&json!({"max_tokens": 5, "stop_token_ids": [7]})));
+        for cut in 0..whole.len() {
+            assert!(Added::read(&whole[..cut]).is_err(), "{cut}");
+            let id = (cut >= 5).then(|| "r-1".to_owned());
+            assert_eq!(request_id(&whole[..cut]), id, "{cut}");
+        }
+    }
+}
