@@ -1,19 +1,18 @@
 //! `piecewise serve`: an OpenAI-compatible server.
 
 use super::amounts::parse_bytes;
+use super::dumps::DumpArgs;
 use super::kv_events::{KvEventArgs, publish};
-use super::load::{print_settings, with_remedy};
+use super::load::{engine, generation_defaults, print_settings};
 use super::model_args::BoundArgs;
-use super::preset_weights::PresetWeights;
+use super::preset_weights;
 use super::progress::watcher;
 use anyhow::{Context, bail};
 use piecewise::assembly::Assembly;
 use piecewise::models::{Preset, TextTokenizer};
 use piecewise_runtime::engine_thread::{EngineThread, ThreadOptions};
 use piecewise_server::chat::{ChatTemplate, GenerationDefaults, ReplyFormat};
-use piecewise_server::{
-    ApiKeys, Limits, Outcome, SamplingDefaults, ServedModel, Server, ServerOptions,
-};
+use piecewise_server::{ApiKeys, Limits, Outcome, ServedModel, Server, ServerOptions};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU64;
 use std::path::PathBuf;
@@ -66,9 +65,9 @@ pub(crate) struct ServeArgs {
     /// template says].
     #[arg(long, value_name = "NAME")]
     tool_call_parser: Option<String>,
-    /// Leave out what generation_config.json says of sampling: requests have OpenAI's defaults.
-    #[arg(long)]
-    ignore_generation_config: bool,
+    /// Whether requests have the defaults of the model's generation_config.json, or OpenAI's alone.
+    #[arg(long, value_name = "WHETHER", default_value = "auto", value_parser = ["auto", "none"])]
+    generation_config: String,
     /// The largest body of a request, also with KiB, MiB or GiB.
     #[arg(long, default_value = "8MiB", value_name = "BYTES", value_parser = parse_bytes)]
     max_body: u64,
@@ -85,6 +84,8 @@ pub(crate) struct ServeArgs {
     kv_events: KvEventArgs,
     #[command(flatten)]
     bounds: BoundArgs,
+    #[command(flatten)]
+    dumps: DumpArgs,
 }
 
 impl ServeArgs {
@@ -103,10 +104,7 @@ impl ServeArgs {
                 (Assembly::folder(folder)?, name.unwrap_or_else(|| "model".to_owned()))
             }
             (None, Some(preset)) => {
-                let mut config = preset.config();
-                // The weights are of the dtype that is asked for, too.
-                config.dtype = self.bounds.dtype.or(config.dtype);
-                let assembly = Assembly::decoder(config).weights(PresetWeights::default());
+                let assembly = preset_weights::assembly(preset, self.bounds.dtype);
                 (assembly, preset.name().to_owned())
             }
             (None, None) => bail!("give --model or --preset"),
@@ -115,14 +113,12 @@ impl ServeArgs {
         // Requests ask for penalties, biases, structures and log-probabilities as they like.
         Ok((assembly.set("sampling_controls", true).sequences(SEQUENCES), name))
     }
-}
 
-impl ServeArgs {
     /// What the folder says of text and chat.
     fn model(&self, vocab: usize, end_ids: Vec<u32>) -> anyhow::Result<ServedModel> {
-        let defaults = SamplingDefaults::default();
         let Some(folder) = &self.model else {
             let (template, format) = (None, ReplyFormat::default());
+            let defaults = GenerationDefaults::default();
             return Ok(ServedModel { tokenizer: None, end_ids, defaults, template, format });
         };
         let tokenizer = Some(TextTokenizer::load(folder, vocab)?);
@@ -131,18 +127,7 @@ impl ServeArgs {
         let (reasoning, tools) =
             (self.reasoning_parser.as_deref(), self.tool_call_parser.as_deref());
         let format = ReplyFormat::new(reasoning, tools, &text)?;
-        let own = match self.ignore_generation_config {
-            true => GenerationDefaults::default(),
-            false => GenerationDefaults::load(folder)?,
-        };
-        let defaults = SamplingDefaults {
-            temperature: own.temperature.unwrap_or(defaults.temperature),
-            top_p: own.top_p.unwrap_or(defaults.top_p),
-            top_k: own.top_k.unwrap_or(defaults.top_k),
-            min_p: own.min_p.unwrap_or(defaults.min_p),
-            repetition_penalty: own.repetition_penalty.unwrap_or(defaults.repetition_penalty),
-            max_tokens: own.max_new_tokens,
-        };
+        let defaults = generation_defaults(folder, &self.generation_config)?;
         Ok(ServedModel { tokenizer, end_ids, defaults, template, format })
     }
 }
@@ -185,9 +170,7 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
         Server::bind(options).with_context(|| format!("can't listen at {address}; try --port"))?;
     let publisher = args.kv_events.bind(0)?;
     super::print_line(&format!("listening at http://{}", server.address()))?;
-    let engine = assembly.engine();
-    let mut engine = engine
-        .map_err(|error| with_remedy(error, "max_num_tokens, max_num_seqs or max_seq_len"))?;
+    let mut engine = engine(assembly, &args.dumps)?;
     publish(publisher.as_ref(), &mut *engine);
     let thread =
         ThreadOptions { max_queue: args.max_queue, model_name, ..ThreadOptions::default() };

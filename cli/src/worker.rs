@@ -1,7 +1,8 @@
 //! `piecewise worker`: an engine behind vLLM's front end.
 
+use super::dumps::DumpArgs;
 use super::kv_events::{KvEventArgs, publish};
-use super::load::{print_settings, with_remedy};
+use super::load::{engine, print_settings};
 use super::model_args::BoundArgs;
 use super::progress::watcher;
 use anyhow::Context;
@@ -51,6 +52,8 @@ pub(crate) struct WorkerArgs {
     kv_events: KvEventArgs,
     #[command(flatten)]
     bounds: BoundArgs,
+    #[command(flatten)]
+    dumps: DumpArgs,
 }
 
 /// Arguments of the process that answers for a worker that has ended.
@@ -78,9 +81,7 @@ pub(crate) fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     let (vocab, end_ids) =
         config.map_or((0, Vec::new()), |config| (config.vocab_size, config.eos_token_ids.clone()));
     let structures = structures(&args.model, vocab, &end_ids)?;
-    let engine = assembly.engine();
-    let mut engine = engine
-        .map_err(|error| with_remedy(error, "max_num_tokens, max_num_seqs or max_seq_len"))?;
+    let mut engine = engine(assembly, &args.dumps)?;
     publish(publisher.as_ref(), &mut *engine);
     super::say(&engine.statistics().compile.to_string());
     let thread = ThreadOptions { max_queue: args.max_queue, ..ThreadOptions::default() };

@@ -100,6 +100,20 @@ def logprobs(client, own):
             assert all(abs(a[key] - b[key]) < 1e-5 for key in a)
 
 
+def prompt_logprobs(fleet, client, own):
+    """Those of a prompt, as our own server echoes them."""
+    for prompt in PROMPTS[:3]:
+        ask = {"max_tokens": 3, "temperature": 0, "logprobs": 4, "echo": True, "prompt": prompt}
+        mine = client.completions.create(model="tiny", **ask).choices[0].logprobs
+        theirs = own.post("/v1/completions", {"model": "tiny-qwen3", **ask})[2]["choices"][0]["logprobs"]
+        assert mine.tokens == theirs["tokens"], (mine.tokens, theirs["tokens"])
+        assert mine.token_logprobs[0] is theirs["token_logprobs"][0] is None
+        assert all(abs(a - b) < 1e-5 for a, b in zip(mine.token_logprobs[1:], theirs["token_logprobs"][1:]))
+        status, answer = fleet.front.post(prompt=prompt, max_tokens=1, prompt_logprobs=2)
+        found = answer["choices"][0]["prompt_logprobs"]
+        assert status == 200 and found[0] is None and len(found) == answer["usage"]["prompt_tokens"], answer
+
+
 def structures(client):
     schema = {
         "type": "object", "additionalProperties": False, "required": ["ok", "n"],
@@ -125,7 +139,6 @@ def structures(client):
 def refusals(fleet):
     """What can't be done is refused by its name, for that request."""
     refused = {
-        "prompt_logprobs": {"prompt_logprobs": 2},
         "min_tokens": {"min_tokens": 4},
         "allowed_token_ids": {"allowed_token_ids": [1, 2]},
         "cache_salt": {"cache_salt": "pepper"},
@@ -214,6 +227,7 @@ def main():
         client = client_of(fleet)
         shares = golden_tokens(fleet, client, own)
         logprobs(client, own)
+        prompt_logprobs(fleet, client, own)
         structures(client)
         refusals(fleet)
         # Before anybody leaves early: the engine is a step ahead of who has heard enough.

@@ -94,9 +94,7 @@ impl Outbox {
     /// Ends a request that the engine does not have, at once.
     pub(crate) fn refuse(&self, request: &Arc<str>, error: OutputError) {
         let finish = Some(Finish { reason: Reason::Error, stop_id: None, error: Some(error) });
-        let request = Arc::clone(request);
-        let (ids, logprobs) = (Vec::new(), Vec::new());
-        let output = Output { request, ids, logprobs, prefill: None, finish };
+        let output = Output { finish, ..Output::of(Arc::clone(request)) };
         self.send(Parcel::Outputs(vec![output], None));
     }
 
@@ -171,6 +169,8 @@ pub(crate) struct Tracked {
     pub(crate) stop_ids: Vec<u32>,
     id: Option<RequestId>,
     last: Option<u32>,
+    /// Of the prompt's tokens, until the first of the answer.
+    prompt_logprobs: Vec<(u32, TokenLogprobs)>,
 }
 
 impl Tracked {
@@ -180,7 +180,7 @@ impl Tracked {
         eos: Option<u32>,
         stop_ids: Vec<u32>,
     ) -> Self {
-        Self { request, outbox, eos, stop_ids, id: None, last: None }
+        Self { request, outbox, eos, stop_ids, id: None, last: None, prompt_logprobs: Vec::new() }
     }
 
     /// Takes note of what became of the request; returns whether it has ended.
@@ -188,6 +188,10 @@ impl Tracked {
         match update {
             Update::Accepted { request } => {
                 self.id = Some(request);
+                false
+            }
+            Update::PromptToken { id, logprobs } => {
+                self.prompt_logprobs.push((id, *logprobs));
                 false
             }
             Update::Token { id, logprobs } => {
@@ -217,11 +221,10 @@ impl Tracked {
             inner.fresh.push((index, request));
         }
         inner.outputs.push(Output {
-            request: Arc::clone(&self.request),
             ids: vec![id],
             logprobs: logprobs.into_iter().map(|logprobs| *logprobs).collect(),
-            prefill: None,
-            finish: None,
+            prompt_logprobs: std::mem::take(&mut self.prompt_logprobs),
+            ..Output::of(Arc::clone(&self.request))
         });
     }
 
@@ -262,12 +265,8 @@ impl Tracked {
                 return;
             }
         }
-        inner.outputs.push(Output {
-            request: Arc::clone(&self.request),
-            ids: Vec::new(),
-            logprobs: Vec::new(),
-            prefill: None,
-            finish: Some(finish),
-        });
+        inner
+            .outputs
+            .push(Output { finish: Some(finish), ..Output::of(Arc::clone(&self.request)) });
     }
 }

@@ -46,8 +46,12 @@ impl Asked {
             tracing::debug!(target: "piecewise::access", request = added.id, ?headers);
         }
         let SamplingParams { eos_token_id: eos, stop_token_ids: stop_ids, .. } = sampling;
-        let logprobs = sampling.logprobs.map(u32::try_from).transpose();
-        let logprobs = logprobs.map_err(|_| "logprobs: those of every id are not supported")?;
+        let counted = |name: &str, count: Option<i64>| {
+            let count = count.map(u32::try_from).transpose();
+            count.map_err(|_| format!("{name}: those of every id are not supported"))
+        };
+        let logprobs = counted("logprobs", sampling.logprobs)?;
+        let prompt_logprobs = counted("prompt_logprobs", sampling.prompt_logprobs)?;
         let request = Request {
             stop_ids: eos.into_iter().chain(stop_ids.iter().copied()).collect(),
             sampling: Sampling {
@@ -62,6 +66,7 @@ impl Asked {
             },
             logit_bias: sampling.logit_bias.unwrap_or_default().into_iter().collect(),
             logprobs,
+            prompt_logprobs,
             priority: added.priority,
             ..Request::new(prompt, sampling.max_tokens)
         };
@@ -75,11 +80,9 @@ impl SamplingParams {
             ("min_tokens", self.min_tokens > 0, "a least count of tokens"),
             ("thinking_token_budget", self.thinking_token_budget.is_some(), "bounds of thoughts"),
             (
-                "prompt_logprobs",
-                self.prompt_logprobs.is_some()
-                    || self.prompt_logprob_token_ids.is_some()
-                    || self.prompt_logprob_start.is_some(),
-                "log-probabilities of prompts",
+                "prompt_logprob_token_ids",
+                self.prompt_logprob_token_ids.is_some() || self.prompt_logprob_start.is_some(),
+                "log-probabilities of prompts by id",
             ),
             ("repetition_detection", self.repetition_detection.is_some(), "ends at repetitions"),
             ("allowed_token_ids", self.allowed_token_ids.is_some(), "lists of ids that may come"),
@@ -87,7 +90,8 @@ impl SamplingParams {
             ("logprob_token_ids", self.logprob_token_ids.is_some(), "log-probabilities by id"),
             (
                 "skip_reading_prefix_cache",
-                self.skip_reading_prefix_cache == Some(true),
+                // The engine passes over it by itself for a prompt's log-probabilities.
+                self.skip_reading_prefix_cache == Some(true) && self.prompt_logprobs.is_none(),
                 "passing over the prefix cache",
             ),
             ("vllm_xargs", self.extra_args.is_some(), "arguments of extensions"),
@@ -157,7 +161,8 @@ mod tests {
     fn what_can_not_be_done_is_refused_by_name() {
         for (name, sampling) in [
             ("min_tokens", json!({"min_tokens": 1})),
-            ("prompt_logprobs", json!({"prompt_logprobs": 0})),
+            ("prompt_logprobs", json!({"prompt_logprobs": -1})),
+            ("prompt_logprob_token_ids", json!({"prompt_logprob_token_ids": [[1]]})),
             ("allowed_token_ids", json!({"allowed_token_ids": [1]})),
             ("bad_words", json!({"_bad_words_token_ids": [[1]]})),
             ("logprob_token_ids", json!({"logprob_token_ids": [1]})),

@@ -180,8 +180,7 @@ fn gone(request: &str) -> Output {
     let message = "the worker that had this request has ended; try again".to_owned();
     let error = Some(OutputError { message, retryable: true });
     let finish = Some(Finish { reason: Reason::Error, stop_id: None, error });
-    let (ids, logprobs) = (Vec::new(), Vec::new());
-    Output { request: request.into(), ids, logprobs, prefill: None, finish }
+    Output { finish, ..Output::of(request.into()) }
 }
 
 fn refuse(rank: u16, frames: &[Vec<u8>], sender: &mut Sender) -> Result<(), ZmtpError> {

@@ -16,9 +16,19 @@ pub(crate) struct Output {
     pub ids: Vec<u32>,
     /// Of each id, or empty.
     pub logprobs: Vec<TokenLogprobs>,
+    /// Of the prompt's ids from the second on, which stand first, with the first output.
+    pub prompt_logprobs: Vec<(u32, TokenLogprobs)>,
     /// With the first id.
     pub prefill: Option<Prefill>,
     pub finish: Option<Finish>,
+}
+
+impl Output {
+    /// Nothing yet.
+    pub(crate) fn of(request: Arc<str>) -> Self {
+        let (ids, logprobs, prompt_logprobs) = (Vec::new(), Vec::new(), Vec::new());
+        Self { request, ids, logprobs, prompt_logprobs, prefill: None, finish: None }
+    }
 }
 
 /// What was computed of a prompt.
@@ -117,17 +127,19 @@ fn write_output(to: &mut Vec<u8>, output: &Output) {
         (Some(_), ..) => 19,
         (None, Some(_), _) => 12,
         (None, None, Some(_)) => 7,
-        (None, None, None) => 3,
+        (None, None, None) if output.prompt_logprobs.is_empty() => 3,
+        (None, None, None) => 7,
     };
     write_array_len(to, fields);
     write_str(to, &output.request);
     write_array_len(to, output.ids.len() as u32);
     output.ids.iter().for_each(|&id| drop(rmp::encode::write_uint(to, u64::from(id))));
-    write_logprobs(to, output);
+    write_logprobs(to, output.ids.iter().copied().zip(&output.logprobs));
     if fields == 3 {
         return;
     }
-    nils(to, 2);
+    write_logprobs(to, output.prompt_logprobs.iter().map(|(id, logprobs)| (*id, logprobs)));
+    nils(to, 1);
     match &output.finish {
         Some(finish) => write_pfix(to, finish.reason as u8),
         None => write_nil(to),
@@ -179,23 +191,24 @@ fn write_numbers(to: &mut Vec<u8>, numbers: &[(&str, u64)], entries: usize) {
     }
 }
 
-/// Three arrays as NumPy has them: for each position the ids, the chosen one first, their
-/// log-probabilities, and the rank of the chosen one.
+/// Three arrays as NumPy has them: for each position the ids, its own first, their
+/// log-probabilities, and the rank of its own.
 #[expect(unused_must_use, reason = "a vector takes every byte")]
-fn write_logprobs(to: &mut Vec<u8>, output: &Output) {
-    let Some(first) = output.logprobs.first() else {
-        write_nil(to);
-        return;
-    };
-    let (rows, columns) = (output.logprobs.len(), first.top.len() + 1);
+fn write_logprobs<'a>(to: &mut Vec<u8>, positions: impl Iterator<Item = (u32, &'a TokenLogprobs)>) {
     let (mut ids, mut values, mut ranks) = (Vec::new(), Vec::new(), Vec::new());
-    for (&id, logprobs) in output.ids.iter().zip(&output.logprobs) {
-        let chosen = (id, logprobs.logprob);
-        for (id, logprob) in std::iter::once(chosen).chain(logprobs.top.iter().copied()) {
+    let (mut rows, mut columns) = (0, 0);
+    for (id, logprobs) in positions {
+        let own = (id, logprobs.logprob);
+        for (id, logprob) in std::iter::once(own).chain(logprobs.top.iter().copied()) {
             ids.extend(i64::from(id).to_le_bytes());
             values.extend(logprob.to_le_bytes());
         }
         ranks.extend(i64::from(logprobs.rank).to_le_bytes());
+        (rows, columns) = (rows + 1, logprobs.top.len() + 1);
+    }
+    if rows == 0 {
+        write_nil(to);
+        return;
     }
     write_array_len(to, 4);
     write_array(to, "<i8", &[rows, columns], &ids);
@@ -251,7 +264,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn output(finish: Option<Finish>, prefill: Option<Prefill>) -> Output {
-        Output { request: "r".into(), ids: vec![7, 300], logprobs: Vec::new(), prefill, finish }
+        Output { ids: vec![7, 300], prefill, finish, ..Output::of("r".into()) }
     }
 
     fn unpacked(step: &[Output], stats: Option<&Stats>) -> Value {
