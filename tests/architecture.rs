@@ -16,7 +16,14 @@ fn allowed() -> BTreeMap<&'static str, &'static [&'static str]> {
         ("runtime", &["ir", "passes", "kernels", "backend", "cache", "planner"]),
         (".", &["ir", "passes", "kernels", "backend", "cache", "planner", "runtime"]),
         ("server", &["kernels", "runtime"]),
-        ("cli", &["ir", "passes", "kernels", "backend", "cache", "planner", "runtime", "server"]),
+        ("worker", &["runtime", "server"]),
+        (
+            "cli",
+            &[
+                "ir", "passes", "kernels", "backend", "cache", "planner", "runtime", "server",
+                "worker",
+            ],
+        ),
     ])
 }
 
@@ -55,6 +62,7 @@ fn sources() -> Vec<PathBuf> {
         "runtime/src",
         "cache/src",
         "server/src",
+        "worker/src",
         "cli/src",
         "planner/src",
         "source-digest/src",

@@ -6,10 +6,17 @@
 #   tests/soak.sh 10 cpu::random
 # Or 50,000 requests and two minutes at least against the server of the last build:
 #   tests/soak.sh server
+# Or 200 random kills and restarts of workers and front ends:
+#   tests/soak.sh worker
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if [ "${1:-}" = server ]; then
   exec python3 tests/server/load.py --seconds 120 --requests 50000
+fi
+if [ "${1:-}" = worker ]; then
+  PIECEWISE_VLLM_RS=$(.ci/install-vllm-rs)
+  export PIECEWISE_VLLM_RS
+  exec python3 tests/worker/kills.py "${@:2}"
 fi
 export PIECEWISE_SOAK=${1:-10}
 exec cargo test --workspace --lib --test ir --test passes --test library --test device_suite -- --nocapture "${@:2}"

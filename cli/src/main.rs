@@ -16,6 +16,7 @@ mod generate;
 mod images;
 mod inspect;
 mod kept;
+mod kv_events;
 mod load;
 mod logits;
 mod model_args;
@@ -29,6 +30,7 @@ mod progress;
 mod report;
 mod run;
 mod serve;
+mod worker;
 
 use clap::{Parser, Subcommand};
 use std::io::{IsTerminal, Write};
@@ -58,6 +60,11 @@ enum Command {
     Generate(Box<generate::GenerateArgs>),
     /// Serve a model to any OpenAI client.
     Serve(Box<serve::ServeArgs>),
+    /// Serve a model behind vLLM's front end, one of many.
+    Worker(Box<worker::WorkerArgs>),
+    /// Answer for a worker that has ended; workers start this themselves.
+    #[command(hide = true)]
+    WorkerStandIn(worker::StandInArgs),
     /// Talk with a model in the terminal.
     Chat(Box<chat::ChatArgs>),
     /// Turn texts into embeddings.
@@ -116,6 +123,8 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     match arguments.command {
         Command::Generate(args) => generate::run(*args),
         Command::Serve(args) => serve::run(*args),
+        Command::Worker(args) => worker::run(*args),
+        Command::WorkerStandIn(args) => worker::stand_in(&args),
         Command::Chat(args) => chat::run(*args),
         Command::Embed(args) => embed::run(*args),
         Command::Encode(args) => encode::run(*args),

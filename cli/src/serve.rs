@@ -2,6 +2,7 @@
 
 use super::amounts::parse_bytes;
 use super::dumps::DumpArgs;
+use super::kv_events::{KvEventArgs, publish};
 use super::load::{engine, generation_defaults, print_settings};
 use super::model_args::BoundArgs;
 use super::preset_weights;
@@ -79,6 +80,8 @@ pub(crate) struct ServeArgs {
     /// Log no line about each request.
     #[arg(long)]
     no_access_log: bool,
+    #[command(flatten)]
+    kv_events: KvEventArgs,
     #[command(flatten)]
     bounds: BoundArgs,
     #[command(flatten)]
@@ -165,8 +168,10 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let options = ServerOptions { address, model_names, keys, limits };
     let server =
         Server::bind(options).with_context(|| format!("can't listen at {address}; try --port"))?;
+    let publisher = args.kv_events.bind(0)?;
     super::print_line(&format!("listening at http://{}", server.address()))?;
-    let engine = engine(assembly, &args.dumps)?;
+    let mut engine = engine(assembly, &args.dumps)?;
+    publish(publisher.as_ref(), &mut *engine);
     let thread =
         ThreadOptions { max_queue: args.max_queue, model_name, ..ThreadOptions::default() };
     let thread = EngineThread::start(engine, thread).context("no thread for the engine")?;

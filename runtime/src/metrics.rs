@@ -40,6 +40,8 @@ pub struct EngineLoad {
     pub kv_pages: u64,
     /// Of these, free ones.
     pub free_kv_pages: u64,
+    /// Of these, pages that are found by what they hold, used or free.
+    pub cached_kv_pages: u64,
     /// How often a sequence lost its pages or its slot and was computed again.
     pub preemptions: u64,
     /// What requests found in the prefix cache.
@@ -249,6 +251,11 @@ fn families(snapshot: &Snapshot) -> Vec<MetricFamily> {
             vec![(Vec::new(), load.kv_share())],
         ),
         gauge("piecewise_kv_cache_pages", "Pages of the KV pool.", one(load.kv_pages)),
+        gauge(
+            "piecewise_prefix_cache_pages",
+            "Pages of the KV pool that are found by what they hold.",
+            one(load.cached_kv_pages),
+        ),
         counter(
             "piecewise_preemptions_total",
             "Sequences that lost their pages and were computed again.",

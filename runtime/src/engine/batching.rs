@@ -8,7 +8,7 @@ use super::{
 };
 use crate::dispatch::Dispatcher;
 use crate::kv::{KvObserver, PagePool, SlotPool};
-use crate::metrics::{Metrics, Snapshot};
+use crate::metrics::{EngineLoad, Metrics, Snapshot};
 use crate::mode::GraphMode;
 use crate::model::{GraphReport, Ledger, ModelError, StepTrace, SuspendedWeights};
 use crate::stats::Statistics;
@@ -140,6 +140,15 @@ impl<D: Device> Engine for BatchingEngine<D> {
         self.pool.forget_all();
         self.watchers.kv = Some(observer);
         self.tell_kv_observer();
+    }
+
+    fn clear_prefix_cache(&mut self) {
+        self.pool.forget_all();
+        self.tell_kv_observer();
+    }
+
+    fn load(&self) -> EngineLoad {
+        self.load_now()
     }
 
     fn options(&self) -> &EngineOptions {

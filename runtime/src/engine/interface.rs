@@ -6,7 +6,7 @@ use super::{
 };
 use crate::dispatch::Dispatcher;
 use crate::kv::{KvObserver, PagePool, SlotPool};
-use crate::metrics::{Metrics, Snapshot};
+use crate::metrics::{EngineLoad, Metrics, Snapshot};
 use crate::mode::GraphMode;
 use crate::model::{GraphReport, Ledger, StepTrace, SuspendedWeights};
 use crate::stats::Statistics;
@@ -104,6 +104,12 @@ pub trait Engine: std::fmt::Debug + Send {
 
     /// Empties the prefix cache, and calls `observer` with everything that becomes of it from now on.
     fn observe_kv(&mut self, observer: KvObserver);
+
+    /// Lets no page be found by what it holds any more.
+    fn clear_prefix_cache(&mut self);
+
+    /// What the engine has in hand.
+    fn load(&self) -> EngineLoad;
 
     /// The bounds in force.
     fn options(&self) -> &EngineOptions;

@@ -29,6 +29,7 @@ impl<D: Device> BatchingEngine<D> {
             kept: self.kept.len() as u64,
             kv_pages: self.pool.pages() as u64,
             free_kv_pages: self.pool.free_pages() as u64,
+            cached_kv_pages: self.pool.cached_pages() as u64,
             preemptions: self.preemptions,
             prefix: self.prefix_counts,
         }

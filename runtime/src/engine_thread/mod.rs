@@ -37,7 +37,7 @@ mod worker;
 
 pub use handle::{EngineHandle, SubmitError, Ticket};
 pub use shared::Phase;
-pub use update::{Failure, Sink, Update};
+pub use update::{Failure, Sink, Update, Watcher};
 
 use crate::engine::Engine;
 use crate::metrics::Metrics;
@@ -76,7 +76,20 @@ impl EngineThread {
     ///
     /// # Errors
     /// When the system gives no thread.
-    pub fn start(mut engine: Box<dyn Engine>, options: ThreadOptions) -> std::io::Result<Self> {
+    pub fn start(engine: Box<dyn Engine>, options: ThreadOptions) -> std::io::Result<Self> {
+        Self::start_watched(engine, options, Box::new(|_| {}))
+    }
+
+    /// Starts the thread, and has `watcher` look at the engine after each step, once the sinks have
+    /// what became of their requests in it, and after whatever else it was told to do.
+    ///
+    /// # Errors
+    /// As for [`Self::start`].
+    pub fn start_watched(
+        mut engine: Box<dyn Engine>,
+        options: ThreadOptions,
+        watcher: Watcher,
+    ) -> std::io::Result<Self> {
         let (commands, received) = mpsc::channel();
         let running = usize::try_from(engine.options().max_num_seqs).unwrap_or(usize::MAX);
         let shared = Arc::new(Shared::new(running.saturating_add(options.max_queue)));
@@ -88,7 +101,8 @@ impl EngineThread {
             metrics: metrics.clone(),
         };
         let requests = metrics.requests(&options.model_name).clone();
-        let worker = Worker::new(engine, options.capture_when_idle, received, shared, requests);
+        let capture = options.capture_when_idle;
+        let worker = Worker::new(engine, capture, received, shared, requests, watcher);
         let thread = std::thread::Builder::new().name("engine".to_owned());
         let thread = thread.spawn(move || worker.run())?;
         Ok(Self { handle, thread: Some(thread) })

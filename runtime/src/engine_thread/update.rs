@@ -1,6 +1,6 @@
 //! What becomes of requests.
 
-use crate::engine::{EngineError, FinishReason, RequestId, TokenLogprobs, Usage};
+use crate::engine::{Engine, EngineError, FinishReason, RequestId, TokenLogprobs, Usage};
 use std::sync::Arc;
 
 /// What becomes of a request. Either [`Self::Finished`] or [`Self::Failed`] is the last; a sink that
@@ -56,3 +56,6 @@ pub enum Failure {
 
 /// Takes what becomes of a request, on the engine's thread: it must not wait for anything.
 pub type Sink = Box<dyn FnMut(Update) + Send>;
+
+/// Looks at the engine on its thread: it must not wait for anything either.
+pub type Watcher = Box<dyn FnMut(&dyn Engine) + Send>;

@@ -2,7 +2,7 @@
 
 use super::handle::{Command, Submission};
 use super::shared::{Phase, Place, Shared};
-use super::update::{Failure, Sink, Update};
+use super::update::{Failure, Sink, Update, Watcher};
 use crate::engine::{Engine, EngineError, FinishReason, RequestEvent, RequestId};
 use crate::metrics::{RequestMetrics, RequestTimes};
 use std::collections::BTreeMap;
@@ -27,6 +27,7 @@ pub(super) struct Worker {
     requests: BTreeMap<u64, RequestId>,
     events: Vec<RequestEvent>,
     metrics: RequestMetrics,
+    watcher: Watcher,
 }
 
 impl Worker {
@@ -36,6 +37,7 @@ impl Worker {
         commands: Receiver<Command>,
         shared: Arc<Shared>,
         metrics: RequestMetrics,
+        watcher: Watcher,
     ) -> Self {
         Self {
             engine: Some(engine),
@@ -46,6 +48,7 @@ impl Worker {
             requests: BTreeMap::new(),
             events: Vec::new(),
             metrics,
+            watcher,
         }
     }
 
@@ -60,9 +63,12 @@ impl Worker {
                 Phase::Draining if self.entries.is_empty() => break,
                 Phase::Draining | Phase::Serving => {}
             }
-            if engine.has_work() && engine.suspended().is_none() {
+            let works = engine.has_work() && engine.suspended().is_none();
+            if works {
                 self.step(&mut *engine);
-            } else if !self.captures(&mut *engine) {
+            }
+            (self.watcher)(&*engine);
+            if !works && !self.captures(&mut *engine) {
                 // What was removed since the last step shows too.
                 engine.metrics();
                 match self.commands.recv() {
@@ -76,6 +82,7 @@ impl Worker {
             remove(&mut *engine, request);
         }
         engine.metrics();
+        (self.watcher)(&*engine);
         Some(engine)
     }
 

@@ -11,6 +11,7 @@ mod table;
 
 pub(crate) use embeddings::EmbeddingPool;
 pub use embeddings::{RowsError, RowsId};
+pub use piecewise_kernels::attention::PAGE_ROWS;
 pub use pool::{Page, PagePool, PoolFull};
 pub use prefix::{KvEvent, KvObserver, PageHash, PrefixCounts};
 pub(crate) use sample_states::{SampleStates, sample_blocks};

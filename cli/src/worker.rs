@@ -1,0 +1,163 @@
+//! `piecewise worker`: an engine behind vLLM's front end.
+
+use super::dumps::DumpArgs;
+use super::kv_events::{KvEventArgs, publish};
+use super::load::{engine, print_settings};
+use super::model_args::BoundArgs;
+use super::progress::watcher;
+use anyhow::Context;
+use piecewise::assembly::Assembly;
+use piecewise::models::TextTokenizer;
+use piecewise_ir::dtype::DType;
+use piecewise_runtime::engine_thread::ThreadOptions;
+use piecewise_server::structured::Structures;
+use piecewise_worker::{Address, Model, StandIn, Worker, WorkerHandle, WorkerOptions};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Sequences of a step where nothing else is said.
+const SEQUENCES: u64 = 64;
+
+/// Arguments of `worker`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  vllm-rs serve DIR --data-parallel-size-local 0 --data-parallel-size 2 --data-parallel-rpc-port 29550
+  piecewise worker --model DIR --handshake tcp://127.0.0.1:29550 --rank 0
+  piecewise worker --model DIR --handshake tcp://127.0.0.1:29550 --rank 1 --device cuda:1")]
+pub(crate) struct WorkerArgs {
+    /// A Hugging Face model folder; the front end has the same.
+    #[arg(long, value_name = "DIR")]
+    model: PathBuf,
+    /// Where the front end takes engines.
+    #[arg(long, value_name = "tcp://HOST:PORT")]
+    handshake: Address,
+    /// Which of the front end's engines this is, from 0.
+    #[arg(long, value_name = "N")]
+    rank: u16,
+    /// The most requests that may wait beyond those that run; more are told to try again.
+    #[arg(long, default_value_t = 1024, value_name = "N")]
+    max_queue: usize,
+    /// Where the worker notes the front end that it is with, to find it when it is started again
+    /// [default: piecewise-worker in the folder for temporary files].
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+    /// Leave nobody behind who answers the front end once the worker has ended.
+    #[arg(long)]
+    no_stand_in: bool,
+    /// Answer /health, /ready and /metrics over HTTP at this address, such as 127.0.0.1:9100.
+    #[arg(long, value_name = "HOST:PORT")]
+    metrics_address: Option<SocketAddr>,
+    #[command(flatten)]
+    kv_events: KvEventArgs,
+    #[command(flatten)]
+    bounds: BoundArgs,
+    #[command(flatten)]
+    dumps: DumpArgs,
+}
+
+/// Arguments of the process that answers for a worker that has ended.
+#[derive(Debug, clap::Args)]
+pub(crate) struct StandInArgs {
+    rank: u16,
+    outputs: Address,
+}
+
+pub(crate) fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
+    let assembly = Assembly::folder(&args.model)?.configure(args.bounds.layers()?);
+    // Requests ask for penalties, biases, structures and log-probabilities as they like.
+    let assembly = assembly.watch(watcher()).set("sampling_controls", true).sequences(SEQUENCES);
+    let settings = assembly.settings()?;
+    if args.bounds.compile.print_config {
+        return print_settings(&settings, false);
+    }
+    let publisher = args.kv_events.bind(args.rank)?;
+    let probes = args.metrics_address.map(|address| {
+        TcpListener::bind(address).with_context(|| format!("can't listen at {address}"))
+    });
+    let probes = probes.transpose()?;
+    let dtype = torch_name(settings.configured()?.config.dtype.unwrap_or(DType::F32));
+    let config = assembly.decoder_config();
+    let (vocab, end_ids) =
+        config.map_or((0, Vec::new()), |config| (config.vocab_size, config.eos_token_ids.clone()));
+    let structures = structures(&args.model, vocab, &end_ids)?;
+    let mut engine = engine(assembly, &args.dumps)?;
+    publish(publisher.as_ref(), &mut *engine);
+    super::say(&engine.statistics().compile.to_string());
+    let thread = ThreadOptions { max_queue: args.max_queue, ..ThreadOptions::default() };
+    let stand_in = match args.no_stand_in {
+        true => None,
+        false => Some(StandIn {
+            program: std::env::current_exe().context("where is this program?")?,
+            arguments: vec!["worker-stand-in".into()],
+        }),
+    };
+    let usual = || std::env::temp_dir().join("piecewise-worker");
+    let state_dir = args.state_dir.unwrap_or_else(usual);
+    let WorkerArgs { handshake, rank, .. } = args;
+    let options = WorkerOptions { handshake, rank, state_dir, stand_in, thread };
+    let model = Model { dtype, structures };
+    let worker = Worker::new(engine, model, options).context("no thread for the engine")?;
+    if let Some(probes) = probes {
+        super::say(&format!("metrics at http://{}/metrics", worker.answer_probes(probes)?));
+    }
+    listen(worker.handle())?;
+    match worker.run(&mut |line| super::say(line)) {
+        true => Ok(ExitCode::SUCCESS),
+        false => {
+            super::warn("ended before every request had its answer");
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+/// Answers for a worker, once it has ended.
+pub(crate) fn stand_in(args: &StandInArgs) -> anyhow::Result<ExitCode> {
+    piecewise_worker::stand_in(args.rank, &args.outputs)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What PyTorch calls the dtype of activations.
+fn torch_name(dtype: DType) -> String {
+    match dtype {
+        DType::F16 => "float16".to_owned(),
+        DType::BF16 => "bfloat16".to_owned(),
+        _ => "float32".to_owned(),
+    }
+}
+
+fn structures(folder: &Path, vocab: usize, end_ids: &[u32]) -> anyhow::Result<Option<Structures>> {
+    let vocabulary = TextTokenizer::load(folder, vocab)?.vocabulary();
+    let made = Structures::new(&vocabulary, end_ids);
+    Ok(made
+        .inspect_err(|error| super::warn(&format!("answers can't keep to structures: {error}")))
+        .ok())
+}
+
+/// A first signal lets requests end, a second one ends them.
+fn listen(worker: WorkerHandle) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let signals = async move {
+        use tokio::signal::unix::{SignalKind, signal};
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        worker.drain();
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        worker.stop();
+        Ok::<(), std::io::Error>(())
+    };
+    let listen = move || {
+        if let Err(error) = runtime.block_on(signals) {
+            super::warn(&format!("signals end this worker at once: {error}"));
+        }
+    };
+    std::thread::Builder::new().name("signals".to_owned()).spawn(listen)?;
+    Ok(())
+}

@@ -1,0 +1,243 @@
+"""What becomes of requests when a part dies or talks nonsense:
+
+PIECEWISE_VLLM_RS="$(.ci/install-vllm-rs)" PYTHONPATH="$(.ci/install-zmq)" python3 tests/worker/faults.py
+"""
+
+import concurrent.futures
+import os
+import tempfile
+import time
+
+import msgspec
+import zmq
+
+from fleet import EXPECTED, IDS, PROMPTS, Fleet, Worker, needs_vllm_rs, total, until
+
+LONG = dict(max_tokens=900, **IDS)
+
+
+def many(pool, fleet, count, **ask):
+    return [pool.submit(fleet.front.post, **ask) for _ in range(count)]
+
+
+def is_right(fleet):
+    status, answer = fleet.front.post(max_tokens=64, **IDS)
+    return status == 200 and answer["choices"][0]["token_ids"] == EXPECTED[PROMPTS[0]]
+
+
+def busy(worker):
+    return total(worker.metrics(), "vllm:num_requests_running")
+
+
+def killed_worker(fleet, pool):
+    """Its requests end with an error at once, no others do, and a new one is back in its place."""
+    asked = many(pool, fleet, 12, **LONG)
+    until("both run", lambda: all(busy(worker) >= 5 for worker in fleet.workers))
+    lost = busy(fleet.workers[0])
+    fleet.workers[0].kill()
+    killed = time.monotonic()
+    answers = [future.result() for future in asked]
+    statuses = sorted(status for status, _ in answers)
+    assert statuses.count(503) == lost and statuses.count(200) == 12 - lost, statuses
+    assert all("try again" in answer["error"]["message"] for status, answer in answers if status == 503)
+    # While it is away the other has everything, or a request is told at once to try again.
+    for _ in range(20):
+        status, answer = fleet.front.post(max_tokens=2, timeout=10)
+        assert status in (200, 503), answer
+    assert is_right(fleet)
+    fleet.start(0)
+    until("rank 0 is back", fleet.workers[0].is_ready)
+    assert "is back at" in fleet.workers[0].text(), fleet.workers[0].text()
+    answers = [future.result() for future in many(pool, fleet, 16, max_tokens=64, **IDS)]
+    assert all(status == 200 for status, _ in answers)
+    assert all(answer["choices"][0]["token_ids"] == EXPECTED[PROMPTS[0]] for _, answer in answers)
+    served = [total(worker.metrics(), "vllm:request_success_total") for worker in fleet.workers]
+    assert served[0] > 0, "the front end sends it nothing"
+    return time.monotonic() - killed
+
+
+def drained_worker(fleet, pool):
+    """SIGTERM lets its requests end; the front end goes on without it, and with the next."""
+    asked = many(pool, fleet, 8, max_tokens=300, **IDS)
+    until("both run", lambda: all(busy(worker) >= 3 for worker in fleet.workers))
+    assert fleet.workers[1].end() == 0, fleet.workers[1].text()
+    assert all(future.result()[0] == 200 for future in asked)
+    assert is_right(fleet)
+    fleet.start(1)
+    until("rank 1 is back", fleet.workers[1].is_ready)
+
+
+def killed_front_end(fleet, pool):
+    """Workers stay, free the pages of its requests, and serve the next one."""
+    asked = many(pool, fleet, 8, **LONG)
+    until("both run", lambda: all(busy(worker) >= 3 for worker in fleet.workers))
+    fleet.front.kill()
+    for future in asked:
+        future.result()
+    until("pages are free", lambda: all(worker.is_idle() for worker in fleet.workers), 10)
+    fleet.restart_front()
+    fleet.front.wait()
+    assert all(worker.process.poll() is None for worker in fleet.workers)
+    answers = [future.result() for future in many(pool, fleet, 16, max_tokens=64, **IDS)]
+    assert all(status == 200 for status, _ in answers), answers
+    assert all(total(worker.metrics(), "vllm:num_requests_running") == 0 for worker in fleet.workers)
+
+
+class Nonsense:
+    """A front end of libzmq that sends what it likes."""
+
+    def __init__(self, init=None):
+        self.context = zmq.Context()
+        self.handshake, self.inputs = self.context.socket(zmq.ROUTER), self.context.socket(zmq.ROUTER)
+        self.outputs = self.context.socket(zmq.PULL)
+        self.port = self.handshake.bind_to_random_port("tcp://127.0.0.1")
+        inputs, outputs = (s.bind_to_random_port("tcp://127.0.0.1") for s in [self.inputs, self.outputs])
+        self.init = init or {"addresses": {
+            "inputs": [f"tcp://127.0.0.1:{inputs}"], "outputs": [f"tcp://127.0.0.1:{outputs}"],
+            "coordinator_input": None, "coordinator_output": None,
+            "frontend_stats_publish_address": None}, "parallel_config": {}}
+        for s in [self.handshake, self.inputs, self.outputs]:
+            s.setsockopt(zmq.RCVTIMEO, 60_000)
+            s.linger = 0
+
+    def greet(self):
+        identity, hello = self.handshake.recv_multipart()
+        assert msgspec.msgpack.decode(hello)["status"] == "HELLO" and identity == b"\0\0"
+        self.handshake.send_multipart([identity, msgspec.msgpack.encode(self.init)])
+
+    def join(self):
+        self.greet()
+        ready = msgspec.msgpack.decode(self.inputs.recv_multipart()[1])
+        status = msgspec.msgpack.decode(self.handshake.recv_multipart()[1])["status"]
+        assert status == "READY"
+        return ready
+
+    def send(self, *frames):
+        self.inputs.send_multipart([b"\0\0", *frames])
+
+    def add(self, name, prompt=(1, 2, 3), sampling=None, more=()):
+        sampling = {"temperature": 0.0, "max_tokens": 4, **(sampling or {})}
+        request = [name, list(prompt), None, sampling, None, 1.0, None, None, None, *more]
+        self.send(b"\0", msgspec.msgpack.encode(request))
+
+    def answer(self, wanted):
+        """What comes for a request until its end: ids, why it ended, and the error."""
+        ids = []
+        while True:
+            message = msgspec.msgpack.decode(self.outputs.recv())
+            for output in message[1]:
+                if output[0] != wanted:
+                    continue
+                ids += output[1]
+                if len(output) > 5 and output[5] is not None:
+                    return ids, output[5], output[18] if len(output) > 18 else None
+
+    def call(self, number, method, *arguments):
+        self.send(b"\3", msgspec.msgpack.encode([0, number, method, list(arguments)]))
+        while True:
+            message = msgspec.msgpack.decode(self.outputs.recv())
+            if len(message) > 4 and message[4] and message[4][0] == number:
+                return message[4]
+
+    def close(self):
+        self.context.destroy(linger=0)
+
+
+def nonsense():
+    """What can't be read is refused or passed over, and the next request is served."""
+    front = Nonsense()
+    with tempfile.TemporaryDirectory() as state:
+        worker = Worker(front.port, 0, state)
+        ready = front.join()
+        assert ready["vllm_version"] == "0.33.0" and ready["block_size"] == 16, ready
+        front.add("first")
+        golden, why, _ = front.answer("first")
+        assert len(golden) == 4 and why == 1
+
+        def serves(name):
+            front.add(name)
+            assert front.answer(name)[:2] == (golden, 1), name
+
+        # Unknown kinds, missing frames, and frames that are cut or no msgpack.
+        for frames in [(b"\7", b"x"), (b"\0",), (b"", b""), (b"\0", b"\xc1"), (b"\1", b"\xc1"), (b"\3", b"\x91"),
+                       (b"\0", b""), (b"\0\0\0", b"\x90"), (b"\2", b"\xc1"), (os.urandom(9), os.urandom(300))]:
+            front.send(*frames)
+        serves("after nonsense")
+        # A request whose id can be read has an answer, whatever comes behind it.
+        encoded = msgspec.msgpack.encode(["cut", [1, 2, 3], None, {"max_tokens": 4}, None, 1.0, None, None, None])
+        for cut in [8, 12, len(encoded) - 1]:
+            front.send(b"\0", encoded[:cut])
+            ids, why, error = front.answer("cut")
+            assert (ids, why) == ([], 3) and error["retryable"] is False, error
+        # Another version: a request of more fields, and a sampling parameter that there is not.
+        front.add("newer", more=[None] * 14)
+        ids, why, error = front.answer("newer")
+        assert why == 3 and "another version" in error["message"], error
+        front.add("odd", sampling={"tachyons": 3})
+        assert "tachyons" in front.answer("odd")[2]["message"]
+        # Another model's length and vocabulary.
+        front.add("long", prompt=[1] * 5000)
+        ids, why, error = front.answer("long")
+        assert why == 3 and "5000" in error["message"], error
+        front.add("strange", prompt=[1, 2, 70000])
+        assert "70000" in front.answer("strange")[2]["message"]
+        front.add("empty", prompt=[])
+        assert front.answer("empty")[1] == 3
+        # The same request twice: one answer, of the first.
+        front.add("twice", sampling={"max_tokens": 40})
+        front.add("twice", sampling={"max_tokens": 2})
+        assert len(front.answer("twice")[0]) == 40
+        # An abort of what is not there, and of what is.
+        front.add("gone", sampling={"max_tokens": 900})
+        front.send(b"\1", msgspec.msgpack.encode(["nobody", "gone"]))
+        serves("after an abort")
+        until("pages are free", worker.is_idle)
+        # Utility calls: each has an answer.
+        assert front.call(1, "get_supported_tasks") == [1, None, [None, ["generate"]]]
+        assert front.call(2, "reset_prefix_cache", False, False) == [2, None, [None, True]]
+        assert front.call(3, "is_sleeping") == [3, None, [None, False]]
+        number, failure, result = front.call(4, "sleep", 1, "abort")
+        assert (number, result) == (4, None) and "sleep" in failure, failure
+        assert "fly" in front.call(5, "fly")[1]
+        serves("last")
+        # A stream that is no longer ZMTP is a front end that is gone: the worker looks for it anew.
+        front.close()
+        until("it notices", lambda: "is gone" in worker.text())
+        worker.drop()
+
+
+def other_handshakes():
+    """A front end that can't be understood is refused with the reason, and asked again."""
+    for init, reason in [
+        ({"welcome": True}, "missing field `addresses`"),
+        ({"addresses": {"inputs": ["tcp://127.0.0.1:1", "tcp://127.0.0.1:2"], "outputs": ["tcp://127.0.0.1:3"]}},
+         "2 sockets for requests"),
+        ({"addresses": {"inputs": ["ipc:///tmp/x"], "outputs": ["tcp://127.0.0.1:3"]}}, "only tcp:// is supported"),
+    ]:
+        front = Nonsense(init)
+        with tempfile.TemporaryDirectory() as state:
+            worker = Worker(front.port, 0, state)
+            front.greet()
+            until(reason, lambda: reason in worker.text())
+            front.close()
+            assert worker.end() == 0
+            worker.drop()
+
+
+def main():
+    needs_vllm_rs()
+    started = time.monotonic()
+    nonsense()
+    other_handshakes()
+    with Fleet() as fleet, concurrent.futures.ThreadPoolExecutor(64) as pool:
+        away = killed_worker(fleet, pool)
+        drained_worker(fleet, pool)
+        killed_front_end(fleet, pool)
+        killed_worker(fleet, pool)
+        until("all are idle", lambda: all(worker.is_idle() for worker in fleet.workers))
+    print(f"faults: each request had its answer, a killed worker was back after {away:.1f} s, "
+          f"{time.monotonic() - started:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

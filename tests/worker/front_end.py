@@ -1,0 +1,247 @@
+"""openai-python through vLLM's front end, before two workers:
+
+PIECEWISE_VLLM_RS="$(.ci/install-vllm-rs)" PYTHONPATH="$(.ci/install-openai)" python3 tests/worker/front_end.py
+"""
+
+import concurrent.futures
+import json
+import re
+import subprocess
+import tempfile
+import time
+
+import openai
+
+from fleet import (
+    EXPECTED, IDS, MODEL, PROMPTS, VLLM_RS, Fleet, Server, needs_vllm_rs, total, until)
+
+GREEDY = dict(model="tiny", max_tokens=64, temperature=0)
+
+
+def client_of(fleet):
+    return openai.OpenAI(base_url=fleet.front.url + "/v1", api_key="none", max_retries=0, timeout=120)
+
+
+def whole(client, prompt, **more):
+    answer = client.completions.create(**{**GREEDY, **more}, prompt=prompt, extra_body=IDS)
+    return answer.choices[0].token_ids, answer.choices[0].text, answer.usage
+
+
+def streamed(client, prompt):
+    stream = client.completions.create(
+        **GREEDY, prompt=prompt, stream=True, extra_body=IDS, stream_options={"include_usage": True})
+    ids, text, usage = [], "", None
+    for event in stream:
+        usage = event.usage or usage
+        for choice in event.choices:
+            text += choice.text
+            ids += choice.token_ids or []
+    return ids, text, usage
+
+
+def golden_tokens(fleet, client, own):
+    """Greedy tokens, streamed and not, alone and 64 at once; texts and usage as of our own server."""
+    for prompt in PROMPTS:
+        ids, text, usage = whole(client, prompt)
+        assert ids == EXPECTED[prompt], prompt
+        theirs = own.post("/v1/completions", {**GREEDY, "model": "tiny-qwen3", "prompt": prompt, **IDS})[2]
+        assert text == theirs["choices"][0]["text"], prompt
+        for count in ["prompt_tokens", "completion_tokens", "total_tokens"]:
+            assert getattr(usage, count) == theirs["usage"][count], (prompt, count)
+        assert streamed(client, prompt) == (ids, text, usage), prompt
+
+    def one(number):
+        prompt = PROMPTS[number % 5]
+        ids, _, usage = (streamed if number % 2 else whole)(client, prompt)
+        return ids == EXPECTED[prompt] and usage.completion_tokens == 64
+
+    before = [total(worker.metrics(), "vllm:request_success_total") for worker in fleet.workers]
+    with concurrent.futures.ThreadPoolExecutor(64) as pool:
+        assert all(pool.map(one, range(64)))
+    shares = [total(worker.metrics(), "vllm:request_success_total") - old
+              for worker, old in zip(fleet.workers, before)]
+    assert sum(shares) == 64 and max(shares) <= 0.6 * 64, shares
+    return shares
+
+
+def stops(client):
+    ids, text, _ = whole(client, PROMPTS[0])
+    stop = text[10:14]
+    answer = client.completions.create(**GREEDY, prompt=PROMPTS[0], stop=[stop])
+    assert answer.choices[0].text == text.split(stop)[0]
+    assert answer.choices[0].finish_reason == "stop"
+    at = ids[20]
+    answer = client.completions.create(
+        **GREEDY, prompt=PROMPTS[0], extra_body={**IDS, "stop_token_ids": [at]})
+    choice = answer.choices[0]
+    assert choice.token_ids == ids[:ids.index(at) + 1]
+    assert (choice.finish_reason, choice.stop_reason) == ("stop", at)
+    sampled = [
+        client.completions.create(
+            model="tiny", prompt=PROMPTS[1], max_tokens=24, temperature=0.9, top_p=0.95, seed=seed,
+            presence_penalty=0.5, frequency_penalty=0.3, logit_bias={"5": 2.0},
+            extra_body={**IDS, "top_k": 40, "min_p": 0.01, "repetition_penalty": 1.1},
+        ).choices[0].token_ids
+        for seed in [1, 1, 2]
+    ]
+    assert sampled[0] == sampled[1] != sampled[2], sampled
+
+
+def logprobs(client, own):
+    """Those of our own server."""
+    for prompt in PROMPTS[:3]:
+        ask = {"max_tokens": 12, "temperature": 0, "logprobs": 5, "prompt": prompt}
+        mine = client.completions.create(model="tiny", **ask).choices[0].logprobs
+        theirs = own.post("/v1/completions", {"model": "tiny-qwen3", **ask})[2]["choices"][0]["logprobs"]
+        assert mine.tokens == theirs["tokens"], prompt
+        assert all(abs(a - b) < 1e-5 for a, b in zip(mine.token_logprobs, theirs["token_logprobs"]))
+        for a, b in zip(mine.top_logprobs, theirs["top_logprobs"], strict=True):
+            assert a.keys() == b.keys(), (a, b)
+            assert all(abs(a[key] - b[key]) < 1e-5 for key in a)
+
+
+def prompt_logprobs(fleet, client, own):
+    """Those of a prompt, as our own server echoes them."""
+    for prompt in PROMPTS[:3]:
+        ask = {"max_tokens": 3, "temperature": 0, "logprobs": 4, "echo": True, "prompt": prompt}
+        mine = client.completions.create(model="tiny", **ask).choices[0].logprobs
+        theirs = own.post("/v1/completions", {"model": "tiny-qwen3", **ask})[2]["choices"][0]["logprobs"]
+        assert mine.tokens == theirs["tokens"], (mine.tokens, theirs["tokens"])
+        assert mine.token_logprobs[0] is theirs["token_logprobs"][0] is None
+        assert all(abs(a - b) < 1e-5 for a, b in zip(mine.token_logprobs[1:], theirs["token_logprobs"][1:]))
+        status, answer = fleet.front.post(prompt=prompt, max_tokens=1, prompt_logprobs=2)
+        found = answer["choices"][0]["prompt_logprobs"]
+        assert status == 200 and found[0] is None and len(found) == answer["usage"]["prompt_tokens"], answer
+
+
+def structures(client):
+    schema = {
+        "type": "object", "additionalProperties": False, "required": ["ok", "n"],
+        "properties": {"ok": {"type": "boolean"}, "n": {"enum": [1, 2, 3]}},
+    }
+    for seed in range(4):
+        kind = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
+        answer = client.completions.create(
+            model="tiny", prompt=PROMPTS[0], max_tokens=900, seed=seed,
+            extra_body={"response_format": kind})
+        assert answer.choices[0].finish_reason == "stop", answer
+        found = json.loads(answer.choices[0].text)
+        assert isinstance(found["ok"], bool) and found["n"] in [1, 2, 3], found
+        for asked, expected in [
+            ({"choice": ["left", "right"]}, r"left|right"), ({"regex": "[a-c]{3}-[0-9]"}, r"[a-c]{3}-\d"),
+        ]:
+            answer = client.completions.create(
+                model="tiny", prompt=PROMPTS[0], max_tokens=40, seed=seed,
+                extra_body={"structured_outputs": asked})
+            assert re.fullmatch(expected, answer.choices[0].text), answer.choices[0].text
+
+
+def refusals(fleet):
+    """What can't be done is refused by its name, for that request."""
+    refused = {
+        "min_tokens": {"min_tokens": 4},
+        "allowed_token_ids": {"allowed_token_ids": [1, 2]},
+        "cache_salt": {"cache_salt": "pepper"},
+        "structured_outputs.grammar": {"structured_outputs": {"grammar": 'root ::= "a"'}},
+        "logprobs": {"logprobs": 21},
+    }
+    for name, asked in refused.items():
+        status, answer = fleet.front.post(max_tokens=4, **asked)
+        assert status == 400 and name in answer["error"]["message"], (name, status, answer)
+    assert fleet.front.post(max_tokens=4)[0] == 200
+
+
+def aborts(fleet):
+    """A client that leaves frees its pages, though its request has hundreds of steps to go."""
+    clients = []
+    for _ in range(6):
+        command = ["curl", "-sN", fleet.front.url + "/v1/completions", "-H", "content-type: application/json",
+                   "-d", json.dumps({"model": "tiny", "prompt": PROMPTS[0], "max_tokens": 900, "stream": True, **IDS})]
+        clients.append(subprocess.Popen(command, stdout=subprocess.PIPE))
+    for client in clients:
+        client.stdout.readline()
+    assert not all(worker.is_idle() for worker in fleet.workers)
+    for client in clients:
+        client.kill()
+        client.wait()
+    until("pages are free", lambda: all(worker.is_idle() for worker in fleet.workers), 20)
+    made = [total(w.metrics(), "vllm:generation_tokens_total") for w in fleet.workers]
+    assert sum(made) < 900 * 6 + 64 * 300, "they ran to their end"
+
+
+def metrics(fleet):
+    """The front end's figures are the workers' own."""
+    names = ["vllm:prompt_tokens_total", "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total"]
+
+    def agree():
+        theirs = fleet.front.metrics()
+        for rank, worker in enumerate(fleet.workers):
+            own = worker.metrics()
+            label = f'engine="{rank}"'
+            for name in [*names, "vllm:generation_tokens_total"]:
+                if total(own, name) != total(theirs, name, label):
+                    return False
+            for name in ["vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"]:
+                assert total(theirs, name, label) == total(own, name) == 0, (name, rank)
+            for reason in ["length", "stop"]:
+                reason = f'finished_reason="{reason}"'
+                mine = total(theirs, "vllm:request_success_total", label, reason)
+                if mine != total(own, "vllm:request_success_total", reason):
+                    return False
+        return True
+
+    assert agree(), [
+        (name, rank, total(worker.metrics(), name), total(fleet.front.metrics(), name, f'engine="{rank}"'))
+        for rank, worker in enumerate(fleet.workers)
+        for name in [*names, "vllm:generation_tokens_total", "vllm:request_success_total"]]
+
+
+def bench(fleet):
+    """vLLM's own load generator runs through without an error."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [
+            VLLM_RS, "bench", "serve", "--backend", "openai", "--base-url", fleet.front.url, "--model", "tiny",
+            "--tokenizer", str(MODEL), "--dataset-name", "random", "--random-input-len", "48",
+            "--random-output-len", "16", "--num-prompts", "100", "--max-concurrency", "32", "--ignore-eos",
+            "--prompt-token-ids",
+            "--save-result", "--result-dir", folder, "--result-filename", "result.json",
+        ]
+        run = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
+        result = json.loads(open(f"{folder}/result.json").read())
+    assert result["completed"] == 100 and result.get("failed", 0) == 0, result
+    assert result["total_output_tokens"] == 1600, result["total_output_tokens"]
+
+
+def calls(fleet):
+    """Utility calls are answered: what can't be done with an error."""
+    assert fleet.front.post("/reset_prefix_cache")[0] == 200
+    status, answer = fleet.front.post("/sleep")
+    assert status != 200, answer
+
+
+def main():
+    needs_vllm_rs()
+    started = time.monotonic()
+    with Server() as own, Fleet() as fleet:
+        client = client_of(fleet)
+        shares = golden_tokens(fleet, client, own)
+        logprobs(client, own)
+        prompt_logprobs(fleet, client, own)
+        structures(client)
+        refusals(fleet)
+        # Before anybody leaves early: the engine is a step ahead of who has heard enough.
+        metrics(fleet)
+        stops(client)
+        aborts(fleet)
+        bench(fleet)
+        until("both are idle", lambda: all(worker.is_idle() for worker in fleet.workers))
+        calls(fleet)
+        for worker in fleet.workers:
+            assert worker.end() == 0, worker.text()
+    print(f"openai-python through vLLM's front end: as it should be, 64 at once spread {shares}, "
+          f"{time.monotonic() - started:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

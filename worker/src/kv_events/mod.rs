@@ -1,0 +1,8 @@
+//! KV events for routers, as vLLM publishes them: which blocks of ids can be found here. Each message
+//! has a topic, a number that counts up by one, and a batch of events in msgpack; who has missed some
+//! asks for them by number on a second socket.
+
+mod encode;
+mod publisher;
+
+pub use publisher::{KvPublisher, KvPublisherOptions};

@@ -1,0 +1,272 @@
+//! What becomes of requests, gathered for each step and sent in one message.
+
+use crate::stand_in::{BUSY, Log};
+use crate::wire::{Finish, Output, OutputError, Prefill, Reason, Stats, outputs};
+use crate::zmtp::{Sender, ZmtpError};
+use piecewise_runtime::engine::{Engine, FinishReason, RequestId, TokenLogprobs, Usage};
+use piecewise_runtime::engine_thread::{Failure, Update};
+use piecewise_runtime::metrics::EngineLoad;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+
+/// What goes out.
+#[derive(Debug)]
+enum Parcel {
+    Outputs(Vec<Output>, Option<Stats>),
+    Message(Vec<u8>),
+}
+
+/// Gathers on the engine's thread; a thread of its own writes.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// `None` while there is no front end.
+    out: Option<mpsc::Sender<Parcel>>,
+    outputs: Vec<Output>,
+    /// Outputs that are the first of their requests.
+    fresh: Vec<(usize, RequestId)>,
+    load: EngineLoad,
+    steps: u64,
+    /// Whether the front end is to choose another worker.
+    is_leaving: bool,
+}
+
+impl Outbox {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends what comes from now on to a front end, and begins with what the scheduler has in hand:
+    /// the front end may have old figures of it. The thread that sends ends with [`Self::detach`].
+    pub(crate) fn attach(
+        &self,
+        rank: u16,
+        sender: Sender,
+        log: Log,
+    ) -> std::io::Result<std::thread::JoinHandle<()>> {
+        let (out, parcels) = mpsc::channel();
+        let mut inner = self.lock();
+        let load = inner.load;
+        let stats = inner.stats(load, 0);
+        inner.outputs.clear();
+        inner.fresh.clear();
+        let thread = std::thread::Builder::new().name("outputs".to_owned());
+        let thread = thread.spawn(move || {
+            if let Err(error) = send(rank, sender, &parcels, &log) {
+                // Who reads requests notices it, too.
+                tracing::debug!("outputs can't be sent: {error}");
+            }
+        })?;
+        // The thread has just been started.
+        let _ = out.send(Parcel::Outputs(Vec::new(), Some(stats)));
+        inner.out = Some(out);
+        Ok(thread)
+    }
+
+    pub(crate) fn detach(&self) {
+        self.lock().out = None;
+    }
+
+    /// Lets the front end choose another worker from now on.
+    pub(crate) fn leave(&self) {
+        let mut inner = self.lock();
+        inner.is_leaving = true;
+        let load = inner.load;
+        let stats = inner.stats(load, 0);
+        drop(inner);
+        self.send(Parcel::Outputs(Vec::new(), Some(stats)));
+    }
+
+    pub(crate) fn message(&self, message: Vec<u8>) {
+        self.send(Parcel::Message(message));
+    }
+
+    fn send(&self, parcel: Parcel) {
+        if let Some(out) = &self.lock().out {
+            // Whoever sends has noticed that the front end is gone.
+            let _ = out.send(parcel);
+        }
+    }
+
+    /// Ends a request that the engine does not have, at once.
+    pub(crate) fn refuse(&self, request: &Arc<str>, error: OutputError) {
+        let finish = Some(Finish { reason: Reason::Error, stop_id: None, error: Some(error) });
+        let output = Output { finish, ..Output::of(Arc::clone(request)) };
+        self.send(Parcel::Outputs(vec![output], None));
+    }
+
+    /// Sends what the engine's last step brought, and what it has in hand, if there is news.
+    pub(crate) fn flush(&self, engine: &dyn Engine) {
+        let mut inner = self.lock();
+        let inner = &mut *inner;
+        let load = engine.load();
+        if inner.outputs.is_empty() && load == inner.load {
+            return;
+        }
+        let mut outputs = std::mem::take(&mut inner.outputs);
+        for (index, request) in inner.fresh.drain(..) {
+            if let Some(usage) = engine.usage(request) {
+                outputs[index].prefill = Some(Prefill::of(&usage));
+            }
+        }
+        let requests = outputs.iter().filter(|output| output.prefill.is_some()).count() as u64;
+        inner.steps += 1;
+        let stats = inner.stats(load, requests);
+        if let Some(out) = &inner.out {
+            // Whoever sends has noticed that the front end is gone.
+            let _ = out.send(Parcel::Outputs(outputs, Some(stats)));
+        }
+    }
+}
+
+impl Inner {
+    /// What the scheduler says, of so many requests that have begun since it last did.
+    fn stats(&mut self, load: EngineLoad, requests: u64) -> Stats {
+        let mut stats = Stats::since(&mut self.load, load, requests, self.steps);
+        if self.is_leaving {
+            stats.waiting += BUSY;
+        }
+        stats
+    }
+}
+
+impl Prefill {
+    fn of(usage: &Usage) -> Self {
+        Self { prompt: usage.prompt, cached: usage.cached }
+    }
+}
+
+fn send(
+    rank: u16,
+    mut sender: Sender,
+    parcels: &mpsc::Receiver<Parcel>,
+    log: &Log,
+) -> Result<(), ZmtpError> {
+    for parcel in parcels {
+        match parcel {
+            Parcel::Message(message) => sender.send(&[&message])?,
+            Parcel::Outputs(step, stats) => {
+                sender.send(&[&outputs(rank, &step, stats.as_ref())])?;
+                // Not before the front end has it: whoever dies in between has not answered.
+                let ended = step.iter().filter(|output| output.finish.is_some());
+                ended.for_each(|output| log.ended(&output.request));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What an outbox knows of a request.
+#[derive(Debug)]
+pub(crate) struct Tracked {
+    pub(crate) request: Arc<str>,
+    pub(crate) outbox: Arc<Outbox>,
+    pub(crate) eos: Option<u32>,
+    /// Ids to stop at that the request itself names.
+    pub(crate) stop_ids: Vec<u32>,
+    id: Option<RequestId>,
+    last: Option<u32>,
+    /// Of the prompt's tokens, until the first of the answer.
+    prompt_logprobs: Vec<(u32, TokenLogprobs)>,
+}
+
+impl Tracked {
+    pub(crate) fn new(
+        request: Arc<str>,
+        outbox: Arc<Outbox>,
+        eos: Option<u32>,
+        stop_ids: Vec<u32>,
+    ) -> Self {
+        Self { request, outbox, eos, stop_ids, id: None, last: None, prompt_logprobs: Vec::new() }
+    }
+
+    /// Takes note of what became of the request; returns whether it has ended.
+    pub(crate) fn take(&mut self, update: Update) -> bool {
+        match update {
+            Update::Accepted { request } => {
+                self.id = Some(request);
+                false
+            }
+            Update::PromptToken { id, logprobs } => {
+                self.prompt_logprobs.push((id, *logprobs));
+                false
+            }
+            Update::Token { id, logprobs } => {
+                self.token(id, logprobs);
+                false
+            }
+            Update::Finished { reason, message, usage } => {
+                self.finished(reason, message, &usage);
+                true
+            }
+            Update::Failed(failure) => {
+                let retryable = !matches!(failure, Failure::Refused(_));
+                let error = OutputError { message: failure.to_string(), retryable };
+                let (reason, stop_id, error) = (Reason::Error, None, Some(error));
+                self.end(Finish { reason, stop_id, error }, None, false);
+                true
+            }
+        }
+    }
+
+    fn token(&mut self, id: u32, logprobs: Option<Box<TokenLogprobs>>) {
+        let mut inner = self.outbox.lock();
+        if self.last.replace(id).is_none()
+            && let Some(request) = self.id
+        {
+            let index = inner.outputs.len();
+            inner.fresh.push((index, request));
+        }
+        inner.outputs.push(Output {
+            ids: vec![id],
+            logprobs: logprobs.into_iter().map(|logprobs| *logprobs).collect(),
+            prompt_logprobs: std::mem::take(&mut self.prompt_logprobs),
+            ..Output::of(Arc::clone(&self.request))
+        });
+    }
+
+    fn finished(&self, reason: FinishReason, message: Option<Box<str>>, usage: &Usage) {
+        let finish = |reason| Finish { reason, stop_id: None, error: None };
+        let finish = match reason {
+            FinishReason::Stop => {
+                let named = |id: &u32| Some(*id) != self.eos && self.stop_ids.contains(id);
+                Finish { stop_id: self.last.filter(named), ..finish(Reason::Stop) }
+            }
+            FinishReason::Length => finish(Reason::Length),
+            FinishReason::Deadline => finish(Reason::Abort),
+            FinishReason::RowsLost | FinishReason::ConstraintFailed => {
+                let message = message.unwrap_or_else(|| "what it brought was lost".into());
+                let error = OutputError { message: message.into(), retryable: false };
+                Finish { error: Some(error), ..finish(Reason::Error) }
+            }
+        };
+        // The front end takes the last id of an output that stops for what it stopped at, which has
+        // no text; where a structure has come to its end there is none.
+        let stopped_at = |id: u32| Some(id) == self.eos || self.stop_ids.contains(&id);
+        let is_whole = finish.reason == Reason::Stop && !self.last.is_some_and(stopped_at);
+        self.end(finish, Some(usage), is_whole);
+    }
+
+    fn end(&self, finish: Finish, usage: Option<&Usage>, apart: bool) {
+        let mut inner = self.outbox.lock();
+        let index = inner.outputs.len().wrapping_sub(1);
+        // The engine forgets a request with its end.
+        let is_fresh = inner.fresh.pop_if(|(fresh, _)| *fresh == index).is_some();
+        let last = inner.outputs.last_mut();
+        if let Some(last) = last.filter(|last| Arc::ptr_eq(&last.request, &self.request)) {
+            if let Some(usage) = usage.filter(|_| is_fresh) {
+                last.prefill = Some(Prefill::of(usage));
+            }
+            if !apart {
+                last.finish = Some(finish);
+                return;
+            }
+        }
+        inner
+            .outputs
+            .push(Output { finish: Some(finish), ..Output::of(Arc::clone(&self.request)) });
+    }
+}

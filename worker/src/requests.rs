@@ -1,0 +1,187 @@
+//! From a request of the front end to one of the engine.
+
+use crate::wire::{Added, SamplingParams};
+use piecewise_runtime::batch::Sampling;
+use piecewise_runtime::engine::Request;
+use piecewise_server::structured::Structure;
+use serde_json::{Map, Value};
+use std::hash::BuildHasher;
+
+/// What the engine is asked.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) request: Request,
+    /// What the reply keeps to.
+    pub(crate) structure: Option<Structure>,
+    pub(crate) eos: Option<u32>,
+    /// Ids to stop at that the request itself names.
+    pub(crate) stop_ids: Vec<u32>,
+}
+
+impl Asked {
+    /// Turns a request into what it asks of the engine.
+    ///
+    /// # Errors
+    /// What it asks that can't be done, by its name.
+    pub(crate) fn of(added: Added) -> Result<Self, String> {
+        refuse(&[
+            ("mm_features", added.mm_features.is_some(), "images and other media"),
+            ("pooling_params", added.pooling_params.is_some(), "embeddings"),
+            ("lora_request", added.lora_request.is_some(), "adapters"),
+            ("cache_salt", added.cache_salt.is_some(), "a prefix cache of one's own"),
+            ("prompt_embeds", added.prompt_embeds.is_some(), "rows for tokens"),
+            ("prompt_is_token_ids", added.prompt_is_token_ids.is_some(), "rows for tokens"),
+            ("resumable", added.resumable, "prompts that come piece by piece"),
+        ])?;
+        let sampling = added.sampling.ok_or("sampling_params: it has none")?;
+        sampling.refuse()?;
+        let prompt = added.prompt.ok_or("prompt_token_ids: it has none")?;
+        let structure = sampling.structured_outputs.as_ref().map(structure).transpose()?.flatten();
+        if structure.is_some() && added.reasoning_ended == Some(false) {
+            return Err("structured_outputs: a structure that begins after thoughts is not \
+                        supported by this worker"
+                .to_owned());
+        }
+        if let Some(headers) = &added.trace_headers {
+            tracing::debug!(target: "piecewise::access", request = added.id, ?headers);
+        }
+        let SamplingParams { eos_token_id: eos, stop_token_ids: stop_ids, .. } = sampling;
+        let counted = |name: &str, count: Option<i64>| {
+            let count = count.map(u32::try_from).transpose();
+            count.map_err(|_| format!("{name}: those of every id are not supported"))
+        };
+        let logprobs = counted("logprobs", sampling.logprobs)?;
+        let prompt_logprobs = counted("prompt_logprobs", sampling.prompt_logprobs)?;
+        let request = Request {
+            stop_ids: eos.into_iter().chain(stop_ids.iter().copied()).collect(),
+            sampling: Sampling {
+                temperature: sampling.temperature,
+                top_p: sampling.top_p,
+                top_k: u32::try_from(sampling.top_k).unwrap_or(0),
+                min_p: sampling.min_p,
+                presence_penalty: sampling.presence_penalty,
+                frequency_penalty: sampling.frequency_penalty,
+                repetition_penalty: sampling.repetition_penalty,
+                seed: sampling.seed.map_or_else(random, |seed| seed as u64),
+            },
+            logit_bias: sampling.logit_bias.unwrap_or_default().into_iter().collect(),
+            logprobs,
+            prompt_logprobs,
+            priority: added.priority,
+            ..Request::new(prompt, sampling.max_tokens)
+        };
+        Ok(Self { request, structure, eos, stop_ids })
+    }
+}
+
+impl SamplingParams {
+    fn refuse(&self) -> Result<(), String> {
+        refuse(&[
+            ("min_tokens", self.min_tokens > 0, "a least count of tokens"),
+            ("thinking_token_budget", self.thinking_token_budget.is_some(), "bounds of thoughts"),
+            (
+                "prompt_logprob_token_ids",
+                self.prompt_logprob_token_ids.is_some() || self.prompt_logprob_start.is_some(),
+                "log-probabilities of prompts by id",
+            ),
+            ("repetition_detection", self.repetition_detection.is_some(), "ends at repetitions"),
+            ("allowed_token_ids", self.allowed_token_ids.is_some(), "lists of ids that may come"),
+            ("bad_words", self.bad_words_token_ids.is_some(), "words that may not come"),
+            ("logprob_token_ids", self.logprob_token_ids.is_some(), "log-probabilities by id"),
+            (
+                "skip_reading_prefix_cache",
+                // The engine passes over it by itself for a prompt's log-probabilities.
+                self.skip_reading_prefix_cache == Some(true) && self.prompt_logprobs.is_none(),
+                "passing over the prefix cache",
+            ),
+            ("vllm_xargs", self.extra_args.is_some(), "arguments of extensions"),
+        ])
+    }
+}
+
+fn refuse(fields: &[(&str, bool, &str)]) -> Result<(), String> {
+    match fields.iter().find(|(_, is_asked, _)| *is_asked) {
+        Some((name, _, what)) => Err(format!("{name}: not supported by this worker ({what})")),
+        None => Ok(()),
+    }
+}
+
+/// What a reply keeps to, as the front end writes it.
+fn structure(fields: &Map<String, Value>) -> Result<Option<Structure>, String> {
+    let mut fields = fields.clone();
+    let backend = fields.remove("_backend");
+    fields.remove("_backend_was_auto");
+    let is_other = backend.as_ref().and_then(Value::as_str).is_some_and(|name| name != "guidance");
+    if is_other && fields.get("grammar").is_some_and(|grammar| !grammar.is_null()) {
+        return Err("structured_outputs.grammar: it is checked as another dialect than this \
+                    worker reads; start the front end with \
+                    --structured-outputs-config '{\"backend\": \"guidance\"}'"
+            .to_owned());
+    }
+    let mut request = Map::new();
+    request.insert("structured_outputs".to_owned(), Value::Object(fields));
+    Structure::read(&request).map_err(|error| error.to_string())
+}
+
+/// A seed that no other request has.
+fn random() -> u64 {
+    std::hash::RandomState::new().hash_one(std::time::Instant::now())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn asked(sampling: &Value) -> Result<Asked, String> {
+        let request = json!(["r", [1, 2], null, sampling, null, 1.0, null, null, null]);
+        Asked::of(Added::read(&rmp_serde::to_vec(&request).unwrap()).unwrap())
+    }
+
+    #[test]
+    fn what_a_request_asks_comes_to_the_engine() {
+        let sampling = json!({
+            "temperature": 0.5, "top_k": 4, "top_p": 0.9, "min_p": 0.1, "seed": -3, "max_tokens": 9,
+            "presence_penalty": 1.0, "frequency_penalty": 0.5, "repetition_penalty": 1.2,
+            "stop_token_ids": [7, 8], "_eos_token_id": 2, "logprobs": 3,
+        });
+        let Asked { request, structure, eos, stop_ids } = asked(&sampling).unwrap();
+        assert_eq!((request.stop_ids, eos, stop_ids), (vec![2, 7, 8], Some(2), vec![7, 8]));
+        assert_eq!((request.max_tokens, request.logprobs, structure), (9, Some(3), None));
+        let sampling = request.sampling;
+        assert_eq!((sampling.temperature, sampling.top_k, sampling.top_p), (0.5, 4, 0.9));
+        assert_eq!((sampling.min_p, sampling.seed), (0.1, -3_i64 as u64));
+        assert_eq!(
+            (sampling.presence_penalty, sampling.frequency_penalty, sampling.repetition_penalty),
+            (1.0, 0.5, 1.2)
+        );
+    }
+
+    #[test]
+    fn what_can_not_be_done_is_refused_by_name() {
+        for (name, sampling) in [
+            ("min_tokens", json!({"min_tokens": 1})),
+            ("prompt_logprobs", json!({"prompt_logprobs": -1})),
+            ("prompt_logprob_token_ids", json!({"prompt_logprob_token_ids": [[1]]})),
+            ("allowed_token_ids", json!({"allowed_token_ids": [1]})),
+            ("bad_words", json!({"_bad_words_token_ids": [[1]]})),
+            ("logprob_token_ids", json!({"logprob_token_ids": [1]})),
+            ("logprobs", json!({"logprobs": -1})),
+            ("repetition_detection", json!({"repetition_detection": {"min_count": 2}})),
+            ("thinking_token_budget", json!({"thinking_token_budget": 5})),
+            ("skip_reading_prefix_cache", json!({"skip_reading_prefix_cache": true})),
+            ("vllm_xargs", json!({"extra_args": {"a": 1}})),
+            ("structural_tag", json!({"structured_outputs": {"structural_tag": "{}"}})),
+            (
+                "structured_outputs.grammar",
+                json!({"structured_outputs": {"grammar": "root ::= 1", "_backend": "xgrammar"}}),
+            ),
+        ] {
+            let error = asked(&sampling).unwrap_err();
+            assert!(error.contains(name), "{name}: {error}");
+        }
+        let regex = json!({"structured_outputs": {"regex": "a+", "_backend": "xgrammar"}});
+        let structure = asked(&regex).unwrap().structure;
+        assert_eq!(structure, Some(Structure::Regex("a+".to_owned())));
+    }
+}

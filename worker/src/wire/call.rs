@@ -1,0 +1,48 @@
+//! Utility calls: a method's name, arguments, and an answer under the call's number.
+
+use super::outputs::monotonic;
+use rmp::encode::{write_array_len, write_f64, write_nil, write_sint, write_str, write_u32};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// A call.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Call {
+    /// Which of the front end's sockets asks; there is one.
+    _client: u64,
+    pub id: i64,
+    pub method: String,
+    pub arguments: Vec<Value>,
+}
+
+/// The message with a method's result.
+pub(crate) fn answer(rank: u16, call: i64, result: &Value) -> Vec<u8> {
+    message(rank, call, |to| {
+        // Writing to a vector does not fail.
+        let _ = write_nil(to);
+        let _ = write_array_len(to, 2);
+        let _ = write_nil(to);
+        to.extend(rmp_serde::to_vec_named(result).unwrap_or_else(|_| vec![0xc0]));
+    })
+}
+
+/// The message that says why there is none.
+pub(crate) fn failure(rank: u16, call: i64, why: &str) -> Vec<u8> {
+    message(rank, call, |to| {
+        let _ = write_str(to, why);
+        let _ = write_nil(to);
+    })
+}
+
+fn message(rank: u16, call: i64, outcome: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut to = Vec::with_capacity(64);
+    let _ = write_array_len(&mut to, 5);
+    let _ = write_u32(&mut to, u32::from(rank));
+    let _ = write_array_len(&mut to, 0);
+    let _ = write_nil(&mut to);
+    let _ = write_f64(&mut to, monotonic());
+    let _ = write_array_len(&mut to, 3);
+    let _ = write_sint(&mut to, call);
+    outcome(&mut to);
+    to
+}

@@ -1,0 +1,19 @@
+//! What goes over the wire between vLLM's front end and an engine, as of vLLM 0.33: msgpack, most of
+//! it by position. The shapes change from version to version, so they are held exactly.
+//!
+//! They are written out here because no published crate has those of 0.33: engine-zmq-client 0.3.1
+//! knows neither the reason that comes with a refused request nor the fields about adapters without
+//! which the front end takes no engine, and turns a request of 22 fields away.
+
+mod call;
+mod join;
+mod outputs;
+mod request;
+
+pub(crate) use call::{Call, answer, failure};
+pub(crate) use join::{Hello, Init, Ready};
+pub(crate) use outputs::{Finish, Output, OutputError, Prefill, Reason, Stats, outputs};
+pub(crate) use request::{Added, SamplingParams, request_id};
+
+/// The version of vLLM that is spoken.
+pub const VLLM_VERSION: &str = "0.33.0";

@@ -1,0 +1,408 @@
+//! The life of a worker: join, serve, and join again.
+
+use crate::front_end::{FrontEnd, Joiner};
+use crate::outbox::{Outbox, Tracked};
+use crate::probes::{self, Probed};
+use crate::requests::Asked;
+use crate::stand_in::{Log, StandIn, Watch};
+use crate::utility;
+use crate::wire::{Added, Call, OutputError, Ready, request_id};
+use crate::zmtp::{Address, ZmtpError};
+use piecewise_runtime::engine::Engine;
+use piecewise_runtime::engine_thread::{
+    EngineHandle, EngineThread, Phase, SubmitError, ThreadOptions, Ticket,
+};
+use piecewise_runtime::metrics::Metrics;
+use piecewise_server::structured::Structures;
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
+
+/// How a worker works.
+#[derive(Clone, Debug)]
+pub struct WorkerOptions {
+    /// Where the front end takes engines.
+    pub handshake: Address,
+    /// Which of its engines this is.
+    pub rank: u16,
+    /// Where the worker notes the front end that it is with, to find it when it is started again.
+    pub state_dir: PathBuf,
+    /// Who answers for it once it is gone; `None` is nobody.
+    pub stand_in: Option<StandIn>,
+    /// How the engine's thread treats requests.
+    pub thread: ThreadOptions,
+}
+
+/// What a front end is told of the model.
+#[derive(Debug)]
+pub struct Model {
+    /// The dtype of activations, as PyTorch calls it.
+    pub dtype: String,
+    /// `None` where ids have no text that a structure could be kept to.
+    pub structures: Option<Structures>,
+}
+
+/// What a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Add,
+    Abort,
+    /// Of ranks that step together, which these don't.
+    Wave,
+    Utility,
+}
+
+impl Kind {
+    /// The kind of a message and what it carries, where it is as it should be.
+    pub(crate) fn of(frames: &[Vec<u8>]) -> Option<(Self, &[u8])> {
+        let [kind, payload, ..] = frames else { return None };
+        let kind = match kind.as_slice() {
+            [0] => Self::Add,
+            [1] => Self::Abort,
+            [2] => Self::Wave,
+            [3] => Self::Utility,
+            _ => return None,
+        };
+        Some((kind, payload))
+    }
+}
+
+/// How often the worker looks whether it is to end.
+const GLANCE: Duration = Duration::from_millis(200);
+/// How often it looks for a front end.
+const SEARCH: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(2)];
+
+/// Ends a worker from another thread. Clones are the same.
+#[derive(Clone, Debug)]
+pub struct WorkerHandle {
+    engine: EngineHandle,
+    outbox: Arc<Outbox>,
+}
+
+impl WorkerHandle {
+    /// Takes no more requests; the worker ends once those that are there have.
+    pub fn drain(&self) {
+        self.outbox.leave();
+        self.engine.drain();
+    }
+
+    /// Ends the requests that are there, and the worker.
+    pub fn stop(&self) {
+        self.engine.stop();
+    }
+}
+
+/// A request that the front end waits for.
+#[derive(Debug)]
+enum Live {
+    /// What its reply keeps to is being made.
+    Preparing,
+    /// The engine has it.
+    Submitted(#[expect(dead_code, reason = "it is dropped to cancel the request")] Ticket),
+}
+
+/// The requests of one front end.
+#[derive(Debug, Default)]
+struct Requests {
+    live: Mutex<BTreeMap<Arc<str>, Live>>,
+}
+
+impl Requests {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Live>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An engine that serves a front end.
+#[derive(Debug)]
+pub struct Worker {
+    thread: EngineThread,
+    joiner: Joiner,
+    stand_in: Option<StandIn>,
+    service: Arc<Service>,
+    has_joined: Arc<AtomicBool>,
+    preparing: mpsc::Sender<(Arc<str>, Asked, Session)>,
+}
+
+/// What serving takes, on whatever thread.
+#[derive(Debug)]
+struct Service {
+    rank: u16,
+    engine: EngineHandle,
+    outbox: Arc<Outbox>,
+    structures: Option<Structures>,
+}
+
+/// The time with one front end.
+#[derive(Clone, Debug)]
+struct Session {
+    requests: Arc<Requests>,
+    log: Log,
+}
+
+impl Worker {
+    /// Starts the engine's thread.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn new(
+        engine: Box<dyn Engine>,
+        model: Model,
+        options: WorkerOptions,
+    ) -> std::io::Result<Self> {
+        let WorkerOptions { handshake, rank, state_dir, stand_in, thread } = options;
+        let Model { dtype, structures } = model;
+        let ready = ready(&*engine, rank, dtype);
+        let outbox = Arc::new(Outbox::default());
+        let gathers = Arc::clone(&outbox);
+        let watcher = Box::new(move |engine: &dyn Engine| gathers.flush(engine));
+        let thread = EngineThread::start_watched(engine, thread, watcher)?;
+        let engine = thread.handle().clone();
+        let service = Arc::new(Service { rank, engine, outbox, structures });
+        let (preparing, asked) = mpsc::channel::<(Arc<str>, Asked, Session)>();
+        let makes = Arc::clone(&service);
+        let maker = std::thread::Builder::new().name("structures".to_owned());
+        maker.spawn(move || {
+            for (request, asked, session) in asked {
+                makes.constrain(request, asked, &session);
+            }
+        })?;
+        let joiner = Joiner::new(handshake, rank, ready, &state_dir);
+        let has_joined = Arc::default();
+        Ok(Self { thread, joiner, stand_in, service, has_joined, preparing })
+    }
+
+    /// What ends the worker.
+    pub fn handle(&self) -> WorkerHandle {
+        let outbox = Arc::clone(&self.service.outbox);
+        WorkerHandle { engine: self.service.engine.clone(), outbox }
+    }
+
+    /// The metrics of the engine and of its requests.
+    pub fn metrics(&self) -> &Metrics {
+        self.thread.metrics()
+    }
+
+    /// Answers `/health`, `/ready` and `/metrics` over HTTP, and says where.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn answer_probes(&self, listener: TcpListener) -> std::io::Result<SocketAddr> {
+        let (engine, has_joined) = (self.service.engine.clone(), Arc::clone(&self.has_joined));
+        probes::serve(listener, Probed { engine, has_joined })
+    }
+
+    /// Serves one front end after the other until it is told to end; `tell` hears how it goes.
+    /// Returns whether the requests that were there have ended by themselves.
+    pub fn run(self, tell: &mut dyn FnMut(&str)) -> bool {
+        let mut patience = SEARCH[0];
+        let mut said = None;
+        while !self.is_over() {
+            match self.joiner.join(&|| self.is_over()) {
+                Ok(front_end) => {
+                    let (rank, address) = (self.joiner.rank, &self.joiner.handshake);
+                    let how = if front_end.again { "is back at" } else { "joined" };
+                    tell(&format!("rank {rank} {how} the front end of {address}"));
+                    (patience, said) = (SEARCH[0], None);
+                    let served = self.serve(front_end);
+                    self.has_joined.store(false, Ordering::Relaxed);
+                    if let Err(error) = served {
+                        tell(&format!("the front end of {address} is gone: {error}"));
+                        self.joiner.forget();
+                    }
+                }
+                Err(error) => {
+                    // Once is enough for what stays as it is.
+                    let text = error.to_string();
+                    if said.as_ref() != Some(&text) {
+                        tell(&text);
+                        said = Some(text);
+                    }
+                    std::thread::sleep(patience);
+                    patience = (patience * 2).min(SEARCH[1]);
+                }
+            }
+        }
+        self.thread.handle().phase() >= Phase::Draining && self.thread.finish().is_some()
+    }
+
+    /// Whether the worker is to look for no other front end.
+    fn is_over(&self) -> bool {
+        self.service.engine.phase() > Phase::Serving
+    }
+
+    /// Serves until the worker is to end, or the front end is gone.
+    fn serve(&self, front_end: FrontEnd) -> Result<(), ZmtpError> {
+        let FrontEnd { mut input, output, outputs, .. } = front_end;
+        let Service { rank, outbox, engine, .. } = &*self.service;
+        let started = |stand_in| Watch::start(stand_in, *rank, &outputs, input.stream());
+        let watch = self.stand_in.as_ref().map(started).transpose();
+        let watch = watch.unwrap_or_else(|error| {
+            tracing::warn!("nobody answers for this worker should it end: {error}");
+            None
+        });
+        let log = watch.as_ref().map(Watch::log).unwrap_or_default();
+        let session = Session { requests: Arc::default(), log };
+        let writer = outbox.attach(*rank, output, session.log.clone())?;
+        self.has_joined.store(true, Ordering::Relaxed);
+        input.set_patience(GLANCE)?;
+        let result = loop {
+            match input.receive(&mut |bytes| session.log.seen(bytes)) {
+                Ok(frames) => frames.iter().for_each(|frames| self.take(frames, &session)),
+                Err(error) => break Err(error),
+            }
+            if engine.phase() == Phase::Stopped {
+                break Ok(());
+            }
+        };
+        // What is left ends within a step.
+        session.requests.lock().clear();
+        outbox.detach();
+        // It has sent what there was, or failed to.
+        let _ = writer.join();
+        match &result {
+            Ok(()) => {}
+            Err(_) => watch.into_iter().for_each(Watch::leave),
+        }
+        result
+    }
+
+    fn take(&self, frames: &[Vec<u8>], session: &Session) {
+        let Some((kind, payload)) = Kind::of(frames) else {
+            let kind = frames.first().map(|kind| &kind[..kind.len().min(16)]);
+            tracing::warn!("a message of {} frames and the unknown kind {kind:?}", frames.len());
+            return;
+        };
+        match kind {
+            Kind::Add => self.add(payload, session),
+            Kind::Abort => match rmp_serde::from_slice::<Vec<String>>(payload) {
+                Ok(requests) => {
+                    let mut live = session.requests.lock();
+                    requests.iter().for_each(|id| drop(live.remove(id.as_str())));
+                }
+                Err(error) => tracing::warn!("an abort that can't be read: {error}"),
+            },
+            Kind::Wave => {}
+            Kind::Utility => match rmp_serde::from_slice::<Call>(payload) {
+                Ok(call) => {
+                    let Service { rank, engine, outbox, .. } = &*self.service;
+                    outbox.message(utility::call(*rank, &call, engine));
+                }
+                Err(error) => tracing::warn!("a call that can't be read: {error}"),
+            },
+        }
+    }
+
+    fn add(&self, payload: &[u8], session: &Session) {
+        let added = match Added::read(payload) {
+            Ok(added) => added,
+            Err(why) => match request_id(payload) {
+                Some(id) => return self.service.refuse(&id.into(), why, false, session),
+                None => return tracing::warn!("a request that can't be read: {why}"),
+            },
+        };
+        let request: Arc<str> = added.id.as_str().into();
+        if added.abort_immediately {
+            return session.log.ended(&request);
+        }
+        if session.requests.lock().contains_key(&request) {
+            // An answer would end the one that runs.
+            tracing::warn!("the request {request} came twice; the second is passed over");
+            return;
+        }
+        match Asked::of(added) {
+            Err(why) => self.service.refuse(&request, why, false, session),
+            Ok(asked) if asked.structure.is_some() => {
+                session.requests.lock().insert(Arc::clone(&request), Live::Preparing);
+                // The thread ends with the worker.
+                let _ = self.preparing.send((request, asked, session.clone()));
+            }
+            Ok(asked) => self.service.submit(request, asked, session),
+        }
+    }
+}
+
+impl Service {
+    /// Ends a request that the engine does not get.
+    fn refuse(&self, request: &Arc<str>, message: String, retryable: bool, session: &Session) {
+        tracing::info!(target: "piecewise::access", "{request} refused: {message}");
+        session.requests.lock().remove(request);
+        self.outbox.refuse(request, OutputError { message, retryable });
+    }
+
+    /// Makes what the reply keeps to, and hands the request in unless it has been aborted.
+    fn constrain(&self, request: Arc<str>, mut asked: Asked, session: &Session) {
+        let Some(structure) = asked.structure.take() else { return };
+        let made = match &self.structures {
+            Some(structures) => structures.constraint(&structure, "structured_outputs"),
+            None => {
+                let message = "structured_outputs: this model has no tokenizer".to_owned();
+                return self.refuse(&request, message, false, session);
+            }
+        };
+        match made {
+            Err(error) => self.refuse(&request, error.to_string(), false, session),
+            Ok(_) if !session.requests.lock().contains_key(&request) => {}
+            Ok(constraint) => {
+                asked.request.constraint = Some(constraint);
+                self.submit(request, asked, session);
+            }
+        }
+    }
+
+    fn submit(&self, request: Arc<str>, asked: Asked, session: &Session) {
+        let Asked { request: engine_request, eos, stop_ids, .. } = asked;
+        let outbox = Arc::clone(&self.outbox);
+        let mut tracked = Tracked::new(Arc::clone(&request), outbox, eos, stop_ids);
+        let requests = Arc::clone(&session.requests);
+        let sink = Box::new(move |update| {
+            if tracked.take(update) {
+                requests.lock().remove(&tracked.request);
+            }
+        });
+        // Held until the ticket is there, so that an end that comes first waits for it.
+        let mut live = session.requests.lock();
+        match self.engine.submit(engine_request, sink) {
+            Ok(ticket) => {
+                live.insert(request, Live::Submitted(ticket));
+            }
+            Err(error) => {
+                drop(live);
+                let retryable = !matches!(error, SubmitError::TooMany { .. });
+                self.refuse(&request, error.to_string(), retryable, session);
+            }
+        }
+    }
+}
+
+fn ready(engine: &dyn Engine, rank: u16, dtype: String) -> Ready {
+    let (options, load) = (engine.options(), engine.load());
+    let block_size = piecewise_runtime::kv::PAGE_ROWS;
+    let tokens = load.kv_pages * block_size;
+    Ready {
+        max_model_len: options.max_seq_len,
+        num_gpu_blocks: load.kv_pages,
+        block_size,
+        dp_stats_address: None,
+        dtype,
+        vllm_version: crate::VLLM_VERSION,
+        world_size: 1,
+        data_parallel_size: 1,
+        tensor_parallel_size: 1,
+        pipeline_parallel_size: 1,
+        decode_context_parallel_size: 1,
+        data_parallel_rank: rank,
+        max_num_seqs: options.max_num_seqs,
+        max_num_batched_tokens: options.max_num_tokens,
+        instance_id: format!("piecewise-{}-{rank}", std::process::id()),
+        supports_lora: false,
+        max_loras: 0,
+        kv_cache_size_tokens: tokens,
+        kv_cache_max_concurrency: tokens as f64 / options.max_seq_len.max(1) as f64,
+        enable_sleep_mode: false,
+        supports_draft_weight_updates: false,
+    }
+}
