@@ -25,6 +25,7 @@ mod progress;
 mod ranges;
 mod recover;
 mod spans;
+mod specialize;
 mod staging;
 mod step;
 mod step_data;
@@ -61,6 +62,7 @@ use piecewise_ir::module::Module;
 use programs::Members;
 use ranges::StepRanges;
 use spans::Tracer;
+use specialize::LateSizes;
 use staging::Staging;
 use std::sync::Arc;
 
@@ -100,6 +102,7 @@ pub struct CompiledModel<D: Device> {
     /// Whether what is on the device is gone and not yet made again.
     is_lost: bool,
     suspended: Option<SuspendedWeights>,
+    late: Option<LateSizes>,
     device: D,
 }
 
