@@ -31,6 +31,9 @@ pub(crate) trait Target {
     /// The random graphs that are run.
     const RANDOM_GRAPHS: u32;
 
+    /// Layers of the model that captures between steps.
+    const BACKGROUND_LAYERS: usize = 2;
+
     /// Whether there is such a device; says on standard output if not. Where the environment
     /// requires it, that is a failure.
     fn is_there() -> bool {
@@ -97,6 +100,7 @@ impl Target for Cuda {
     const NAME: &'static str = "cuda";
     const MOST_TOKENS: u64 = 4096;
     const RANDOM_GRAPHS: u32 = 60;
+    const BACKGROUND_LAYERS: usize = 28;
 
     fn is_there() -> bool {
         static MISSING: OnceLock<Option<String>> = OnceLock::new();
