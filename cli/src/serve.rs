@@ -1,18 +1,17 @@
 //! `piecewise serve`: an OpenAI-compatible server.
 
 use super::amounts::parse_bytes;
-use super::load::{print_settings, with_remedy};
+use super::dumps::DumpArgs;
+use super::load::{engine, generation_defaults, print_settings};
 use super::model_args::BoundArgs;
-use super::preset_weights::PresetWeights;
+use super::preset_weights;
 use super::progress::watcher;
 use anyhow::{Context, bail};
 use piecewise::assembly::Assembly;
 use piecewise::models::{Preset, TextTokenizer};
 use piecewise_runtime::engine_thread::{EngineThread, ThreadOptions};
 use piecewise_server::chat::{ChatTemplate, GenerationDefaults, ReplyFormat};
-use piecewise_server::{
-    ApiKeys, Limits, Outcome, SamplingDefaults, ServedModel, Server, ServerOptions,
-};
+use piecewise_server::{ApiKeys, Limits, Outcome, ServedModel, Server, ServerOptions};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU64;
 use std::path::PathBuf;
@@ -65,9 +64,9 @@ pub(crate) struct ServeArgs {
     /// template says].
     #[arg(long, value_name = "NAME")]
     tool_call_parser: Option<String>,
-    /// Leave out what generation_config.json says of sampling: requests have OpenAI's defaults.
-    #[arg(long)]
-    ignore_generation_config: bool,
+    /// Whether requests have the defaults of the model's generation_config.json, or OpenAI's alone.
+    #[arg(long, value_name = "WHETHER", default_value = "auto", value_parser = ["auto", "none"])]
+    generation_config: String,
     /// The largest body of a request, also with KiB, MiB or GiB.
     #[arg(long, default_value = "8MiB", value_name = "BYTES", value_parser = parse_bytes)]
     max_body: u64,
@@ -82,6 +81,8 @@ pub(crate) struct ServeArgs {
     no_access_log: bool,
     #[command(flatten)]
     bounds: BoundArgs,
+    #[command(flatten)]
+    dumps: DumpArgs,
 }
 
 impl ServeArgs {
@@ -100,10 +101,7 @@ impl ServeArgs {
                 (Assembly::folder(folder)?, name.unwrap_or_else(|| "model".to_owned()))
             }
             (None, Some(preset)) => {
-                let mut config = preset.config();
-                // The weights are of the dtype that is asked for, too.
-                config.dtype = self.bounds.dtype.or(config.dtype);
-                let assembly = Assembly::decoder(config).weights(PresetWeights::default());
+                let assembly = preset_weights::assembly(preset, self.bounds.dtype);
                 (assembly, preset.name().to_owned())
             }
             (None, None) => bail!("give --model or --preset"),
@@ -112,14 +110,12 @@ impl ServeArgs {
         // Requests ask for penalties, biases, structures and log-probabilities as they like.
         Ok((assembly.set("sampling_controls", true).sequences(SEQUENCES), name))
     }
-}
 
-impl ServeArgs {
     /// What the folder says of text and chat.
     fn model(&self, vocab: usize, end_ids: Vec<u32>) -> anyhow::Result<ServedModel> {
-        let defaults = SamplingDefaults::default();
         let Some(folder) = &self.model else {
             let (template, format) = (None, ReplyFormat::default());
+            let defaults = GenerationDefaults::default();
             return Ok(ServedModel { tokenizer: None, end_ids, defaults, template, format });
         };
         let tokenizer = Some(TextTokenizer::load(folder, vocab)?);
@@ -128,18 +124,7 @@ impl ServeArgs {
         let (reasoning, tools) =
             (self.reasoning_parser.as_deref(), self.tool_call_parser.as_deref());
         let format = ReplyFormat::new(reasoning, tools, &text)?;
-        let own = match self.ignore_generation_config {
-            true => GenerationDefaults::default(),
-            false => GenerationDefaults::load(folder)?,
-        };
-        let defaults = SamplingDefaults {
-            temperature: own.temperature.unwrap_or(defaults.temperature),
-            top_p: own.top_p.unwrap_or(defaults.top_p),
-            top_k: own.top_k.unwrap_or(defaults.top_k),
-            min_p: own.min_p.unwrap_or(defaults.min_p),
-            repetition_penalty: own.repetition_penalty.unwrap_or(defaults.repetition_penalty),
-            max_tokens: own.max_new_tokens,
-        };
+        let defaults = generation_defaults(folder, &self.generation_config)?;
         Ok(ServedModel { tokenizer, end_ids, defaults, template, format })
     }
 }
@@ -181,9 +166,7 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let server =
         Server::bind(options).with_context(|| format!("can't listen at {address}; try --port"))?;
     super::print_line(&format!("listening at http://{}", server.address()))?;
-    let engine = assembly.engine();
-    let engine = engine
-        .map_err(|error| with_remedy(error, "max_num_tokens, max_num_seqs or max_seq_len"))?;
+    let engine = engine(assembly, &args.dumps)?;
     let thread =
         ThreadOptions { max_queue: args.max_queue, model_name, ..ThreadOptions::default() };
     let thread = EngineThread::start(engine, thread).context("no thread for the engine")?;

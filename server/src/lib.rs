@@ -5,4 +5,4 @@ mod http;
 pub mod structured;
 pub mod text;
 
-pub use http::{ApiKeys, Limits, Outcome, SamplingDefaults, ServedModel, Server, ServerOptions};
+pub use http::{ApiKeys, Limits, Outcome, ServedModel, Server, ServerOptions};

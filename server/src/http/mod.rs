@@ -1,6 +1,8 @@
 //! The HTTP side: endpoints, errors, limits, and the life of the server.
 
 mod access;
+mod answer;
+mod aside;
 mod body;
 mod chat_completions;
 mod completions;
@@ -21,6 +23,5 @@ mod state;
 mod usage;
 
 pub use keys::ApiKeys;
-pub use params::SamplingDefaults;
 pub use server::{Outcome, Server, ServerOptions};
 pub use state::{Limits, ServedModel};
