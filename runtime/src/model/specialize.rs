@@ -4,24 +4,14 @@
 use super::CompiledModel;
 use super::bind::BindSite;
 use super::error::ModelError;
+use super::late_sizes::LateSizes;
 use super::launches::check_artifacts;
 use crate::artifact_store::{CompiledPieces, LateCompiler};
 use piecewise_backend::artifact::{Artifact, PieceSize};
 use piecewise_backend::device::Device;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::entity::Entity;
-use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::thread::JoinHandle;
-
-/// Sizes that are specialized once a step wants them.
-pub(super) struct LateSizes {
-    compiler: Arc<LateCompiler>,
-    tune: TuneMode,
-    /// Those that nothing is lowered for.
-    wanted: BTreeSet<u64>,
-    running: Option<(u64, JoinHandle<Result<CompiledPieces, ModelError>>)>,
-}
 
 impl<D: Device> CompiledModel<D> {
     /// Specializes `sizes`, each from some time after the first step of exactly so many tokens: it is
@@ -32,14 +22,8 @@ impl<D: Device> CompiledModel<D> {
         compiler: LateCompiler,
         tune: TuneMode,
     ) {
-        let wanted: BTreeSet<u64> = sizes.into_iter().collect();
-        let running = None;
-        self.late = (!wanted.is_empty()).then(|| LateSizes {
-            compiler: Arc::new(compiler),
-            tune,
-            wanted,
-            running,
-        });
+        let late = LateSizes::new(sizes, compiler, tune);
+        self.late = (!late.wanted.is_empty()).then_some(late);
     }
 
     /// After a step was submitted, a mixed one of so many tokens: begins to lower for it, or takes what
