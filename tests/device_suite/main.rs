@@ -11,6 +11,7 @@ mod compile;
 mod cuda_faults;
 mod cuda_mix;
 mod damaged_entries;
+mod drafts;
 mod driver_calls;
 mod encoder_mixes;
 mod equal_modes;
@@ -33,6 +34,7 @@ mod slot_states;
 mod small_decoder;
 mod suspend;
 mod target;
+mod traces;
 mod user_op;
 mod warm_start;
 mod wide_heads;
@@ -56,7 +58,7 @@ macro_rules! suite {
             use crate::target::Target;
             use crate::user_op::{Form, Place};
             use crate::{
-                alternatives, background, compare, equal_modes, late_sizes, frozen_list, modes, new_compositions,
+                alternatives, background, compare, drafts, equal_modes, late_sizes, frozen_list, modes, new_compositions,
                 random_graphs, random_steps, sampling_controls, several_rows, suspend, user_op, warm_start, wide_heads,
             };
             use piecewise_ir::dtype::DType::{BF16, F32};
@@ -112,6 +114,9 @@ macro_rules! suite {
                 }
                 late_sizes_serve_steps_of_their_tokens {
                     late_sizes::serve_steps_of_their_tokens::<T>();
+                }
+                a_target_checks_what_a_draft_proposes {
+                    drafts::a_target_checks_what_a_draft_proposes::<T>();
                 }
                 captures_between_steps_change_no_bit {
                     background::captures_change_no_bit::<T>();

@@ -49,6 +49,9 @@ pub(crate) trait Target {
     /// something, and a compiler for it.
     fn make(registry: &Arc<OpRegistry>, threads: usize) -> (Self::Device, Box<dyn Compiler>);
 
+    /// Another device of the same memory and context, as a second model has it.
+    fn share(device: &Self::Device, registry: &Arc<OpRegistry>) -> Self::Device;
+
     /// Other compilers for the same device, which compute the same in another way.
     fn others(_: &Arc<OpRegistry>, _: usize) -> Vec<Box<dyn Compiler>> {
         Vec::new()
@@ -69,6 +72,10 @@ impl Target for Cpu {
         (device, Box::new(CpuCompiler::new(Arc::clone(registry), threads)))
     }
 
+    fn share(device: &CpuDevice, registry: &Arc<OpRegistry>) -> CpuDevice {
+        device.share(Arc::clone(registry))
+    }
+
     fn others(registry: &Arc<OpRegistry>, threads: usize) -> Vec<Box<dyn Compiler>> {
         vec![Box::new(AbsorbingCompiler::new(Arc::clone(registry), threads))]
     }
@@ -85,6 +92,10 @@ impl Target for AbsorbingCpu {
     fn make(registry: &Arc<OpRegistry>, threads: usize) -> (CpuDevice, Box<dyn Compiler>) {
         let device = CpuDevice::new(Arc::clone(registry), threads).unwrap();
         (device, Box::new(AbsorbingCompiler::new(Arc::clone(registry), threads)))
+    }
+
+    fn share(device: &CpuDevice, registry: &Arc<OpRegistry>) -> CpuDevice {
+        device.share(Arc::clone(registry))
     }
 
     fn others(registry: &Arc<OpRegistry>, threads: usize) -> Vec<Box<dyn Compiler>> {
@@ -128,6 +139,10 @@ impl Target for Cuda {
         let device = open(OpRegistry::clone(registry));
         let compiler = device.compiler(Arc::clone(registry));
         (device, Box::new(compiler))
+    }
+
+    fn share(device: &CudaDevice, registry: &Arc<OpRegistry>) -> CudaDevice {
+        device.share(OpRegistry::clone(registry)).unwrap()
     }
 }
 
@@ -255,6 +270,10 @@ impl Target for SimulatedCuda {
     fn make(registry: &Arc<OpRegistry>, _: usize) -> (CudaDevice, Box<dyn Compiler>) {
         let (device, compiler, _) = Self::breakable(registry);
         (device, compiler)
+    }
+
+    fn share(device: &CudaDevice, registry: &Arc<OpRegistry>) -> CudaDevice {
+        device.share(OpRegistry::clone(registry)).unwrap()
     }
 }
 
