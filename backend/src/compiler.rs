@@ -68,6 +68,8 @@ pub struct Footprint {
     pub graph_bytes: u64,
     /// Bytes that each launch in it adds.
     pub launch_bytes: u64,
+    /// What the device's context and its libraries take before a model is there.
+    pub context_bytes: u64,
     /// Whether the images of kernels are loaded to the device.
     pub loads_images: bool,
 }

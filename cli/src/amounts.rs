@@ -45,7 +45,11 @@ pub(crate) fn shown_ledger(ledger: &Ledger) -> String {
     let parts: Vec<_> =
         parts.map(|(part, bytes)| format!("{part} {}", shown_bytes(bytes))).collect();
     let (total, pinned) = (shown_bytes(ledger.total()), shown_bytes(ledger.pinned));
-    format!("{total}: {}; pinned {pinned}", parts.join(", "))
+    let context = match ledger.context {
+        0 => String::new(),
+        bytes => format!("; context {}", shown_bytes(bytes)),
+    };
+    format!("{total}: {}; pinned {pinned}{context}", parts.join(", "))
 }
 
 #[cfg(test)]

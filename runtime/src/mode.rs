@@ -29,3 +29,15 @@ pub enum Level {
     #[default]
     Piecewise,
 }
+
+impl Level {
+    /// Its name in settings and reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Eager => "eager",
+            Self::Trace => "trace",
+            Self::Compile => "compile",
+            Self::Piecewise => "piecewise",
+        }
+    }
+}

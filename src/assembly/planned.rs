@@ -22,7 +22,7 @@ use piecewise_ir::op::Op;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_passes::RunReport;
 use piecewise_runtime::artifact_store::{
-    CacheStore, CompileCounts, CompileJob, Lowering, NoCache, compile_jobs,
+    CacheStore, CompileCounts, CompileJob, LateCompiler, Lowering, NoCache, compile_jobs,
 };
 use piecewise_runtime::batch::RoleMap;
 use piecewise_runtime::config::{Purpose, RuntimeConfig};
@@ -53,6 +53,8 @@ pub struct Planned {
     compiler: OnceCell<Box<dyn Compiler>>,
     lowering: OnceCell<Lowering>,
     watcher: RefCell<Option<Watcher>>,
+    /// Sizes that are lowered once a step wants them.
+    late: Vec<u64>,
 }
 
 impl std::fmt::Debug for Planned {
@@ -218,6 +220,7 @@ pub(super) fn plan(mut assembly: Assembly) -> Result<Planned, AssemblyError> {
         compiler: OnceCell::new(),
         lowering: OnceCell::new(),
         watcher: RefCell::new(watcher),
+        late: Vec::new(),
     };
     if planned.is_whole()
         && let Some(budget) = planned.budget()?
@@ -498,7 +501,7 @@ impl Planned {
         self.artifacts()?;
         self.check_room()?;
         let (compiler, store) = (self.compiler_on(self.device()?), Arc::clone(self.shared_store()));
-        let Self { settings, module, symbols, weights, lowering, watcher, .. } = self;
+        let Self { settings, module, symbols, weights, lowering, watcher, late, .. } = self;
         let stitch = module.stitch().ok_or(ModelError::Unplanned { part: "pieces" })?;
         let jobs = compile_jobs(stitch, &symbols, &settings.dispatcher, &*compiler);
         let lowering = lowering.into_inner().unwrap_or_default();
@@ -512,7 +515,9 @@ impl Planned {
         let weights = weights.unwrap_or_else(|| Box::new(InMemoryWeights::new())).into();
         let module = Arc::new(module);
         let build = CompiledModel::build;
-        let mut model = build(module, options, compiled, &*store, device, weights, &mut progress)?;
+        let (planned, tune) = (Arc::clone(&module), options.tune);
+        let mut model = build(planned, options, compiled, &*store, device, weights, &mut progress)?;
+        model.specialize_late(late, LateCompiler { module, compiler, store }, tune);
         if settings.config.nvtx {
             model.name_ranges();
         }
@@ -528,14 +533,19 @@ impl Planned {
         Ok(RoleMap::resolve(self.module.graph(), &self.symbols, &self.ops)?)
     }
 
-    /// An engine over the model, its weights loaded and its graphs captured.
+    /// An engine over the model, its weights loaded and its graphs captured. Sizes to specialize are
+    /// lowered while it runs, once a step wants them, unless a budget of memory has counted them.
     ///
     /// # Errors
     /// When the device can't be opened, the graph's roles do not fit, a piece does not compile, a
     /// weight is missing, or memory is short.
-    pub fn engine(self) -> Result<Box<dyn Engine>, AssemblyError> {
+    pub fn engine(mut self) -> Result<Box<dyn Engine>, AssemblyError> {
         let roles = self.roles()?;
-        let options = self.options(Some(&roles))?;
+        let mut options = self.options(Some(&roles))?;
+        if self.lowering.get().is_none() {
+            self.late = std::mem::take(&mut self.settings.dispatcher.rules.specialized);
+            options.dispatcher.rules.specialized.clear();
+        }
         let config = self.settings.config.clone();
         match self.build(options)? {
             Built::Cpu(model) => engine_of(*model, roles, &config),

@@ -10,6 +10,7 @@ use piecewise_runtime::config::Source;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/tiny-qwen3");
 
@@ -149,6 +150,28 @@ fn what_does_not_fit_is_refused_before_anything_is_allocated() {
     assert!(needed > free && rows > 0 && rows < 1 << 30, "{error}");
     assert!(error.is_out_of_memory());
     assert!(error.to_string().contains("a KV pool of"), "{error}");
+}
+
+#[test]
+fn a_size_of_its_own_is_lowered_once_a_step_wants_it() {
+    let lowered = |engine: &dyn Engine| engine.statistics().compile.total_compiled();
+    let own = || tiny().set("compile_sizes", vec![3u64]);
+    let mut without = tiny().engine().unwrap();
+    let at_start = lowered(&*without);
+    let expected = generated(&mut *without);
+    let mut engine = own().engine().unwrap();
+    assert_eq!(lowered(&*engine), at_start, "nothing more than without it");
+    let started = Instant::now();
+    while engine.dispatcher().rules.specialized.is_empty() {
+        assert!(started.elapsed() < Duration::from_secs(60));
+        assert_eq!(generated(&mut *engine), expected);
+    }
+    assert_eq!(engine.dispatcher().rules.specialized, [3]);
+    assert!(lowered(&*engine) > at_start);
+    assert_eq!(generated(&mut *engine), expected);
+    // What a budget counts is lowered before.
+    let budgeted = own().memory_budget(24 << 20).engine().unwrap();
+    assert_eq!(lowered(&*budgeted), lowered(&*engine));
 }
 
 #[test]

@@ -27,7 +27,8 @@ typedef long (*function)(long, long, long, long, long, long);
   X(cuEventCreate) X(cuEventRecord) X(cuMemcpyHtoDAsync_v2) X(cuMemcpy2DAsync_v2)              \
   X(cuMemcpyDtoHAsync_v2) X(cuLaunchKernelEx) X(cuGraphLaunch) X(nvrtcCompileProgram)
 #define EACH(X)                                                                                \
-  PASSED(X) X(cuStreamSynchronize) X(cuStreamBeginCapture_v2) X(cuGraphInstantiateWithFlags)
+  PASSED(X) X(cuStreamSynchronize) X(cuStreamBeginCapture_v2) X(cuStreamEndCapture)              \
+  X(cuGraphInstantiateWithFlags)
 
 #define DEFINE(name)                                                                           \
   static long count_##name;                                                                    \
@@ -45,20 +46,26 @@ PASSED(PASS)
 
 AROUND(cuStreamSynchronize) { return real_cuStreamSynchronize(a, b, c, d, e, f); }
 
-static long stream;
-AROUND(cuStreamBeginCapture_v2) {
-  stream = a;
-  return real_cuStreamBeginCapture_v2(a, b, c, d, e, f);
-}
-
 // Where PIECEWISE_TIME_GRAPHS is set, a graph that was made executable is also updated in place by
 // the graph that it was made from, and both are timed, each with the upload that it needs.
 static function update, upload;
-static double times[4];
+static double times[5];
 static double now(void) {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
   return t.tv_sec + 1e-9 * t.tv_nsec;
+}
+static long stream;
+static double begun;
+AROUND(cuStreamBeginCapture_v2) {
+  stream = a;
+  begun = now();
+  return real_cuStreamBeginCapture_v2(a, b, c, d, e, f);
+}
+AROUND(cuStreamEndCapture) {
+  long status = real_cuStreamEndCapture(a, b, c, d, e, f);
+  times[4] += now() - begun;
+  return status;
 }
 AROUND(cuGraphInstantiateWithFlags) {
   if (!getenv("PIECEWISE_TIME_GRAPHS") || !update || !upload || !real_cuStreamSynchronize) {
@@ -107,8 +114,8 @@ long piecewise_calls(const char *name) {
   return -1;
 }
 
-// Graphs that were timed, seconds to make them executable, seconds to update them, and how many the
-// driver would not update.
+// Graphs that were timed, seconds to make them executable, seconds to update them, how many the
+// driver would not update, and seconds to capture them.
 void piecewise_graph_times(double *to) { memcpy(to, times, sizeof times); }
 
 long piecewise_allocations(void) { return allocations; }

@@ -175,7 +175,7 @@ fn cpu_replays_allocate_nothing_seen_from_outside() {
 }
 
 /// What it takes to update a captured graph in place, beside making another executable one of the
-/// capture. Both need the capture, whose time is in neither.
+/// capture, and the capture that both need.
 #[test]
 fn cuda_updating_graphs_in_place_is_timed_against_making_them() {
     if !Cuda::is_there() {
@@ -194,13 +194,14 @@ fn cuda_updating_graphs_in_place_is_timed_against_making_them() {
                 let setup = Setup { layers, mode, dtype: DType::BF16, ..Setup::default() };
                 let model = setup.build::<Cuda>();
                 let after = graph_times();
-                let [graphs, made, updated, refused] =
+                let [graphs, made, updated, refused, captured] =
                     std::array::from_fn(|i| after[i] - before[i]);
                 assert!(graphs >= model.captured_graphs() as f64, "{graphs}");
                 println!(
-                    "cuda {layers} layers, {}: {graphs} graphs, {:.1} us to make one, {:.1} us to \
-                     update it, {refused} refused",
+                    "cuda {layers} layers, {}: {graphs} graphs, {:.1} us to capture one, {:.1} us to \
+                     make it, {:.1} us to update it, {refused} refused",
                     mode.name(),
+                    captured / graphs * 1e6,
                     made / graphs * 1e6,
                     updated / graphs * 1e6,
                 );
@@ -210,9 +211,9 @@ fn cuda_updating_graphs_in_place_is_timed_against_making_them() {
     let _ = std::fs::remove_file(library);
 }
 
-fn graph_times() -> [f64; 4] {
-    let mut times = [0.0; 4];
-    // SAFETY: as for `called`; it writes four numbers.
+fn graph_times() -> [f64; 5] {
+    let mut times = [0.0; 5];
+    // SAFETY: as for `called`; it writes five numbers.
     unsafe {
         let symbol = b"piecewise_graph_times\0";
         Library::this().get::<unsafe extern "C" fn(*mut f64)>(symbol).unwrap()(times.as_mut_ptr());

@@ -5,16 +5,20 @@
 
 mod alternatives;
 mod any_graph;
+mod background;
 mod compare;
 mod compile;
 mod cuda_faults;
 mod cuda_mix;
 mod damaged_entries;
+mod drafts;
 mod driver_calls;
 mod encoder_mixes;
 mod equal_modes;
+mod exhaustion;
 mod frozen_list;
 mod host_kernel;
+mod late_sizes;
 mod launch_check;
 mod modes;
 mod new_compositions;
@@ -30,6 +34,7 @@ mod slot_states;
 mod small_decoder;
 mod suspend;
 mod target;
+mod traces;
 mod user_op;
 mod warm_start;
 mod wide_heads;
@@ -53,7 +58,7 @@ macro_rules! suite {
             use crate::target::Target;
             use crate::user_op::{Form, Place};
             use crate::{
-                alternatives, compare, equal_modes, frozen_list, modes, new_compositions,
+                alternatives, background, compare, drafts, equal_modes, late_sizes, frozen_list, modes, new_compositions,
                 random_graphs, random_steps, sampling_controls, several_rows, suspend, user_op, warm_start, wide_heads,
             };
             use piecewise_ir::dtype::DType::{BF16, F32};
@@ -106,6 +111,15 @@ macro_rules! suite {
                 }
                 compare_finds_an_op_that_counts_its_runs {
                     compare::finds_an_op_that_counts_its_runs::<T>();
+                }
+                late_sizes_serve_steps_of_their_tokens {
+                    late_sizes::serve_steps_of_their_tokens::<T>();
+                }
+                a_target_checks_what_a_draft_proposes {
+                    drafts::a_target_checks_what_a_draft_proposes::<T>();
+                }
+                captures_between_steps_change_no_bit {
+                    background::captures_change_no_bit::<T>();
                 }
                 a_suspended_model_goes_on_without_a_capture {
                     suspend::a_suspended_model_goes_on_without_a_capture::<T>();

@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 const STEPS: u32 = 1000;
 
 /// The turns of a step: mostly decode, mostly within the largest size, all sorts of lengths.
-fn turns(sequences: &mut Sequences, setup: &Setup, rng: &mut Rng) -> Vec<Turn> {
+pub(crate) fn turns(sequences: &mut Sequences, setup: &Setup, rng: &mut Rng) -> Vec<Turn> {
     let decode = rng.one_in(2);
     let mut left = if rng.one_in(12) { setup.max_tokens } else { 1 + rng.below(48) as u64 };
     let mut turns = Vec::new();

@@ -33,7 +33,7 @@ const STRIKES: [(FaultPoint, FaultKind); 15] = [
 ];
 
 /// The tokens of requests that arrive while others run.
-fn serve<D: Device>(engine: &mut BatchingEngine<D>) -> Vec<Vec<u32>> {
+pub(crate) fn serve<D: Device>(engine: &mut BatchingEngine<D>) -> Vec<Vec<u32>> {
     let mut events = Vec::new();
     let mut ids = Vec::new();
     for number in 0..6 {
@@ -46,7 +46,7 @@ fn serve<D: Device>(engine: &mut BatchingEngine<D>) -> Vec<Vec<u32>> {
     ids.iter().map(|id| tokens.remove(id).unwrap_or_default()).collect()
 }
 
-fn setup<T: Target>(mode: GraphMode, point: FaultPoint) -> SlotSetup {
+pub(crate) fn setup<T: Target>(mode: GraphMode, point: FaultPoint) -> SlotSetup {
     // Captures fail in the middle of steps where the first step that wants one makes it.
     let capture = match point {
         FaultPoint::Capture => CaptureWhen::Lazy,

@@ -127,6 +127,8 @@ pub(crate) struct SlotSetup {
 }
 
 impl SlotSetup {
+    pub(crate) const WEIGHTS: NormalWeights = NormalWeights { std: 0.6, seed: 3 };
+
     /// Every check on, and every step replayed.
     pub(crate) fn checked(mode: GraphMode) -> Self {
         let checks = Checks { poison: true, addresses: true, compare: true };
@@ -204,8 +206,7 @@ impl SlotSetup {
             checks: self.checks,
             measure_padding: false,
         };
-        let (build, weights) =
-            (CompiledModel::build, Arc::new(NormalWeights { std: 0.6, seed: 3 }));
+        let (build, weights) = (CompiledModel::build, Arc::new(Self::WEIGHTS));
         let (module, store) = (Arc::new(module), T::store());
         let sizes = &options.dispatcher;
         let compiled = compile_module(&module, sizes, compiler, store, &mut |_| {}).unwrap();

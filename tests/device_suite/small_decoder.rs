@@ -50,6 +50,8 @@ pub(crate) struct Setup {
     pub checks: Checks,
     pub split_ops: Option<Vec<String>>,
     pub sampling_controls: bool,
+    pub capture: CaptureWhen,
+    pub specialized: Vec<u64>,
 }
 
 impl Default for Setup {
@@ -73,6 +75,8 @@ impl Default for Setup {
             checks: Checks::default(),
             split_ops: None,
             sampling_controls: false,
+            capture: CaptureWhen::Startup,
+            specialized: Vec::new(),
         }
     }
 }
@@ -127,7 +131,7 @@ impl Setup {
             max_sequences: self.max_sequences,
             padding: true,
             own: Vec::new(),
-            rules: SizeRules::default(),
+            rules: SizeRules { specialized: self.specialized.clone(), launched: Vec::new() },
         }
     }
 
@@ -136,7 +140,7 @@ impl Setup {
             dispatcher: self.dispatcher(),
             max_logit_rows: self.max_rows,
             read_outputs: (0..2 + usize::from(self.sampling_controls)).collect(),
-            capture: CaptureWhen::Startup,
+            capture: self.capture,
             on_capture_failure: OnCaptureFailure::Error,
             capture_attempts: 3,
             capture_exclude: self.exclude.clone(),

@@ -31,6 +31,9 @@ pub(crate) trait Target {
     /// The random graphs that are run.
     const RANDOM_GRAPHS: u32;
 
+    /// Layers of the model that captures between steps.
+    const BACKGROUND_LAYERS: usize = 2;
+
     /// Whether there is such a device; says on standard output if not. Where the environment
     /// requires it, that is a failure.
     fn is_there() -> bool {
@@ -45,6 +48,9 @@ pub(crate) trait Target {
     /// A device that runs the ops of `registry` with `threads` threads, where that means
     /// something, and a compiler for it.
     fn make(registry: &Arc<OpRegistry>, threads: usize) -> (Self::Device, Box<dyn Compiler>);
+
+    /// Another device of the same memory and context, as a second model has it.
+    fn share(device: &Self::Device, registry: &Arc<OpRegistry>) -> Self::Device;
 
     /// Other compilers for the same device, which compute the same in another way.
     fn others(_: &Arc<OpRegistry>, _: usize) -> Vec<Box<dyn Compiler>> {
@@ -66,6 +72,10 @@ impl Target for Cpu {
         (device, Box::new(CpuCompiler::new(Arc::clone(registry), threads)))
     }
 
+    fn share(device: &CpuDevice, registry: &Arc<OpRegistry>) -> CpuDevice {
+        device.share(Arc::clone(registry))
+    }
+
     fn others(registry: &Arc<OpRegistry>, threads: usize) -> Vec<Box<dyn Compiler>> {
         vec![Box::new(AbsorbingCompiler::new(Arc::clone(registry), threads))]
     }
@@ -84,6 +94,10 @@ impl Target for AbsorbingCpu {
         (device, Box::new(AbsorbingCompiler::new(Arc::clone(registry), threads)))
     }
 
+    fn share(device: &CpuDevice, registry: &Arc<OpRegistry>) -> CpuDevice {
+        device.share(Arc::clone(registry))
+    }
+
     fn others(registry: &Arc<OpRegistry>, threads: usize) -> Vec<Box<dyn Compiler>> {
         vec![Box::new(CpuCompiler::new(Arc::clone(registry), threads))]
     }
@@ -97,6 +111,7 @@ impl Target for Cuda {
     const NAME: &'static str = "cuda";
     const MOST_TOKENS: u64 = 4096;
     const RANDOM_GRAPHS: u32 = 60;
+    const BACKGROUND_LAYERS: usize = 28;
 
     fn is_there() -> bool {
         static MISSING: OnceLock<Option<String>> = OnceLock::new();
@@ -124,6 +139,10 @@ impl Target for Cuda {
         let device = open(OpRegistry::clone(registry));
         let compiler = device.compiler(Arc::clone(registry));
         (device, Box::new(compiler))
+    }
+
+    fn share(device: &CudaDevice, registry: &Arc<OpRegistry>) -> CudaDevice {
+        device.share(OpRegistry::clone(registry)).unwrap()
     }
 }
 
@@ -251,6 +270,10 @@ impl Target for SimulatedCuda {
     fn make(registry: &Arc<OpRegistry>, _: usize) -> (CudaDevice, Box<dyn Compiler>) {
         let (device, compiler, _) = Self::breakable(registry);
         (device, compiler)
+    }
+
+    fn share(device: &CudaDevice, registry: &Arc<OpRegistry>) -> CudaDevice {
+        device.share(OpRegistry::clone(registry)).unwrap()
     }
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs what tests/gpu/pack.sh packed, on a machine with a GPU:
-#   run.sh [-p FOLDER] [-l LOGS] [correctness] [sanitizer] [cache] [bench]
+#   run.sh [-p FOLDER] [-l LOGS] [correctness] [ledger] [sanitizer] [cache] [bench]
 # correctness takes under 4 minutes, the cache under 2, bench under 6.
 # FOLDER is where this script lies unless named; without a section, all run. The logs go to LOGS
 # (a temporary folder by default), a table with the device in every row comes last, and the exit
@@ -17,7 +17,7 @@ while getopts p:l: flag; do
 done
 shift $((OPTIND - 1))
 sections=("$@")
-[ ${#sections[@]} -gt 0 ] || sections=(correctness sanitizer cache bench)
+[ ${#sections[@]} -gt 0 ] || sections=(correctness ledger sanitizer cache bench)
 logs=${logs:-$(mktemp -d)}
 cd "$pack" || exit 2
 
@@ -71,9 +71,13 @@ correctness() {
   # Free bytes are the whole device's, so that this one runs alone.
   local alone=cuda::a_suspended_model_gives_its_memory_back
   run suspended 60 bin/device_suite --exact $alone --show-output
-  run device_suite 200 bin/device_suite cuda programmatic:: slot_states:: --skip $alone --show-output
+  local scarce=exhaustion::cuda_what_finds_no_memory_says_so_and_is_there_once_it_does
+  run exhaustion 60 bin/device_suite --exact $scarce --show-output
+  run background 60 bin/device_suite --exact cuda::captures_between_steps_change_no_bit --show-output
+  run device_suite 200 bin/device_suite cuda programmatic:: slot_states:: --skip $alone \
+    --skip $scarce --skip captures_between --show-output
   grep -E "mixes compared" "$logs/encoder_mixes.log" || true
-  grep -E "^cuda.*(compared|random graphs|in turn|another padding|opened anew|to make one|allocations of)" "$logs/device_suite.log" || true
+  grep -E "^cuda.*(compared|random graphs|in turn|another padding|opened anew|to make it|allocations of)" "$logs/device_suite.log" || true
 }
 
 # Each mode of the tiny model under each tool of compute-sanitizer, the tools beside each other. A
@@ -126,19 +130,26 @@ sanitizer() {
   done
 }
 
-cache() {
-  local what result text
-  timeout 240 python3 cache.py run "$PIECEWISE_BIN" "$pack" >"$logs/cache.rows" 2>"$logs/cache.log"
+# rows_of NAME SECONDS COMMAND...: the rows that it prints: what, result and text, by tabs.
+rows_of() {
+  local name=$1 limit=$2 what result text
+  shift 2
+  timeout "$limit" "$@" >"$logs/$name.rows" 2>"$logs/$name.log"
   local code=$?
   if [ $code -ne 0 ]; then
     failed=1
-    tail -n 20 "$logs/cache.log"
-    [ $code -eq 1 ] || row cache FAILED "" "exit status $code"
+    tail -n 20 "$logs/$name.log"
+    [ $code -eq 1 ] || row "$name" FAILED "" "exit status $code"
   fi
   while IFS=$'\t' read -r what result text; do
     row "$what" "$result" "" "$text"
-  done <"$logs/cache.rows"
+  done <"$logs/$name.rows"
 }
+
+# Free bytes are the whole device's here, too.
+ledger() { rows_of ledger 90 python3 ledger.py "$PIECEWISE_BIN"; }
+
+cache() { rows_of cache 240 python3 cache.py run "$PIECEWISE_BIN" "$pack"; }
 
 # measured NAME SECONDS COMMAND...: the rows of the JSON that it prints, in $logs/NAME.json. A peer
 # that can't be measured fails nothing.
@@ -189,8 +200,8 @@ bench() {
 
 for section in "${sections[@]}"; do
   case $section in
-    correctness | sanitizer | cache | bench) $section ;;
-    *) echo "no section \`$section\`; there are correctness, sanitizer, cache and bench" >&2; exit 2 ;;
+    correctness | ledger | sanitizer | cache | bench) $section ;;
+    *) echo "no section \`$section\`; there are correctness, ledger, sanitizer, cache and bench" >&2; exit 2 ;;
   esac
 done
 printf '\n%-34s %-7s %7s  %s\n' what result seconds "device, detail"

@@ -25,14 +25,18 @@ const BLOCKS_PER_MULTIPROCESSOR: [u32; 3] = [2, 4, 8];
 const PASSES: usize = 12;
 
 /// A call that is ready.
-enum BareCall {
+enum BareCall<'a> {
     Graph(Handle),
-    Kernel { launch: KernelLaunch<'static>, parameters: Vec<u64> },
+    Kernel { launch: KernelLaunch<'a>, parameters: Vec<u64> },
     Library { plan: Arc<LtPlan>, call: LtCall },
 }
 
 impl CudaDevice {
-    fn bare_call(&self, launch: &BoundLaunch, sizes: &[u64]) -> Result<Option<BareCall>, String> {
+    fn bare_call<'a>(
+        &self,
+        launch: &'a BoundLaunch,
+        sizes: &[u64],
+    ) -> Result<Option<BareCall<'a>>, String> {
         match &launch.work {
             Work::Host(_) => Ok(None),
             Work::Matmul(bound) => {
@@ -44,6 +48,7 @@ impl CudaDevice {
             }
             Work::Kernel(bound) => {
                 let Some(launch) = self.kernel_launch(bound, sizes)? else { return Ok(None) };
+                let launch = KernelLaunch { maps: &bound.maps, ..launch };
                 let parameters = bound.values.iter().map(|value| value.at(sizes, 0)).collect();
                 Ok(Some(BareCall::Kernel { launch, parameters }))
             }

@@ -6,7 +6,7 @@ use super::workload::{DecodeBatch, Prompts};
 use piecewise::device::DeviceSpec;
 use piecewise::models::Preset;
 use piecewise_ir::dtype::DType;
-use piecewise_runtime::mode::StepMode;
+use piecewise_runtime::mode::{Level, StepMode};
 use std::path::PathBuf;
 
 /// Arguments of `bench`.
@@ -19,6 +19,7 @@ use std::path::PathBuf;
   piecewise bench --preset qwen3-8b --device cuda --batch 8,8x4
   piecewise bench --preset qwen3-8b --device cuda --batch 1 --without 'attention_*,region'
   piecewise bench --preset qwen3-8b --device cuda --batch 1 --timeline step.pftrace
+  piecewise bench --preset qwen3-0.6b --device cuda --level eager
   piecewise bench --preset qwen3-8b --device cuda --startup
   piecewise bench --preset qwen3-8b --device cuda --startup --cache-dir cache
   piecewise bench --preset qwen3-8b --device cuda --costs costs.jsonl --mixed-steps 30
@@ -70,6 +71,13 @@ pub(crate) struct BenchArgs {
     /// --timeline].
     #[arg(long, value_parser = named::<StepMode>, value_name = "MODE,..", value_delimiter = ',')]
     pub(super) graph_mode: Vec<StepMode>,
+    /// How far the model is compiled: eager (op by op), trace, compile (fused, launched) or piecewise;
+    /// below piecewise every step is launched.
+    #[arg(
+        long, value_parser = named::<Level>, default_value = "piecewise", hide_default_value = true,
+        conflicts_with_all = ["graph_mode", "startup", "timeline"]
+    )]
+    pub(super) level: Level,
     /// Timed steps of a decode row.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub(super) steps: u64,
@@ -134,6 +142,7 @@ impl BenchArgs {
     pub(super) fn modes(&self) -> Vec<StepMode> {
         let looks_inside = self.timeline.is_some() || !self.without.is_empty();
         match (self.graph_mode.is_empty(), looks_inside) {
+            _ if self.level != Level::Piecewise => vec![StepMode::None],
             (false, _) => self.graph_mode.clone(),
             (true, true) => vec![StepMode::Full],
             (true, false) => vec![StepMode::None, StepMode::Piecewise, StepMode::Full],

@@ -56,6 +56,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Report> {
         version: env!("CARGO_PKG_VERSION"),
         model: subject.name.clone(),
         dtype: subject.dtype.to_string(),
+        level: args.level,
         device: device.clone(),
         read_bandwidth: yardstick.bandwidth,
         traffic: yardstick.traffic,

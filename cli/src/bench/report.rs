@@ -5,7 +5,7 @@ use super::rows::Row;
 use piecewise_backend::measure::ReadBandwidth;
 use piecewise_runtime::artifact_store::CompileCounts;
 use piecewise_runtime::measure::{CaptureReport, StepTimer, Traffic};
-use piecewise_runtime::mode::StepMode;
+use piecewise_runtime::mode::{Level, StepMode};
 use piecewise_runtime::model::{BuildTimes, Ledger};
 use serde::Serialize;
 use std::time::Duration;
@@ -17,6 +17,7 @@ pub(super) struct Report {
     pub(super) version: &'static str,
     pub(super) model: String,
     pub(super) dtype: String,
+    pub(super) level: Level,
     pub(super) device: String,
     pub(super) read_bandwidth: ReadBandwidth,
     /// Bytes of a step that are counted.
@@ -61,6 +62,9 @@ pub(super) struct Start {
     /// What was compiled, and what the cache had.
     pub(super) entries: CompileCounts,
     pub(super) memory: Ledger,
+    /// The device's free memory, by its driver: once it is open, and once the model is built.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) free_bytes: Option<[u64; 2]>,
     pub(super) first_prompt: Option<FirstPrompt>,
 }
 
@@ -128,6 +132,7 @@ impl Start {
             capture_s: built.capture.as_secs_f64(),
             entries,
             memory,
+            free_bytes: None,
             first_prompt: None,
         }
     }

@@ -92,6 +92,7 @@ impl Subject {
             .max_num_seqs(bounds.positions.len() as u64)
             .max_seq_len(longest)
             .kv_rows(bounds.positions.iter().sum())
+            .level(args.level)
             .graph_mode(bounds.mode)
             .capture_sizes(bounds.tokens.iter().copied())
             .set("sampling_controls", args.sampling_controls)
@@ -111,9 +112,11 @@ impl Subject {
         };
         let planned = assembly.plan()?;
         let planned_in = started.elapsed();
+        let free = planned.device()?.free_bytes()?;
         let timer = planned.timer(&bounds.positions);
         let timer = timer.map_err(|e| with_remedy(e, "--batch, --context, --mixed or --steps"))?;
-        let start = Start::of(planned_in, started.elapsed() - planned_in, &*timer);
+        let mut start = Start::of(planned_in, started.elapsed() - planned_in, &*timer);
+        start.free_bytes = timer.free_bytes().map(|built| [free, built]);
         Ok((timer, start))
     }
 }

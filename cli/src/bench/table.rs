@@ -5,6 +5,7 @@ use super::launches::{kernel_lines, timeline_lines};
 use super::report::{ModeReport, Report, StartReport};
 use super::rows::{Row, Spread};
 use comfy_table::{CellAlignment, Table, presets};
+use piecewise_runtime::mode::Level;
 use std::fmt::Write as _;
 
 const HEADER: [&str; 16] = [
@@ -31,6 +32,9 @@ pub(super) fn report(report: &Report) -> String {
     let mut text = String::new();
     let read = &report.read_bandwidth;
     line(&mut text, &format!("{} {}, {}", report.model, report.dtype, report.device));
+    if report.level != Level::Piecewise {
+        line(&mut text, &format!("level            {}", report.level.name()));
+    }
     line(
         &mut text,
         &format!(

@@ -126,6 +126,22 @@ fn the_planner_reads_the_costs() {
 }
 
 #[test]
+fn below_piecewise_a_level_is_launched() {
+    let launches = ["eager", "compile"].map(|level| {
+        let report: Value =
+            serde_json::from_str(&bench(&["--batch", "1", "--level", level, "--json"])).unwrap();
+        assert_eq!(report["level"], level);
+        let modes = report["modes"].as_array().unwrap();
+        assert_eq!((modes.len(), &modes[0]["mode"]), (1, &Value::from("none")));
+        let row = &modes[0]["rows"][0];
+        assert_eq!(row["failures"], serde_json::json!([]), "{row}");
+        row["plain_launches"].as_u64().unwrap()
+    });
+    assert!(launches[0] > 2 * launches[1], "{launches:?}");
+    assert!(bench(&["--batch", "1", "--level", "trace"]).contains("level            trace"));
+}
+
+#[test]
 fn a_start_alone_counts_its_graphs() {
     let text = bench(&["--startup", "--json"]);
     let report: Value = serde_json::from_str(&text).unwrap();

@@ -9,12 +9,14 @@ mod cache_store;
 mod checksum_key;
 mod counts;
 mod key;
+mod late;
 mod stored_piece;
 
 pub use cache_store::{CacheStore, NoCache, cache_dir};
 pub use checksum_key::CHECKSUM_KEY_VARIABLE;
 pub use counts::CompileCounts;
 pub use key::{PIECE_KIND, PieceKey};
+pub use late::LateCompiler;
 pub use stored_piece::{IMAGE_KIND, StoredPiece};
 
 use crate::dispatch::Dispatcher;
@@ -46,6 +48,24 @@ pub struct CompiledPieces {
     pub counts: CompileCounts,
     /// How long that took.
     pub time: Duration,
+}
+
+impl CompiledPieces {
+    /// Adds what was compiled for more sizes.
+    pub(crate) fn append(&mut self, more: Self) {
+        for (unique, (sizes, artifacts)) in more.sizes.into_iter().zip(more.artifacts).enumerate() {
+            self.sizes[unique].extend(sizes);
+            self.artifacts[unique].extend(artifacts);
+        }
+    }
+
+    /// Keeps so many sizes of each unique piece.
+    pub(crate) fn truncate(&mut self, counts: &[usize]) {
+        for (unique, &count) in counts.iter().enumerate() {
+            self.sizes[unique].truncate(count);
+            self.artifacts[unique].truncate(count);
+        }
+    }
 }
 
 /// A unique piece at a size, before it is compiled.

@@ -77,8 +77,8 @@ pub struct RuntimeConfig {
     /// padded size takes longer than replaying pieces or launching: such steps go the faster way.
     /// Bits may then differ between two starts.
     pub measure_padding: bool,
-    /// Sizes in tokens that steps of exactly so many take and no others: lowered, and measured, for
-    /// them alone, and captured by the first.
+    /// Sizes in tokens that steps of exactly so many take and no others: lowered and measured for them
+    /// alone once a step brings so many, and captured by the next.
     pub compile_sizes: Vec<u64>,
     /// Sizes in tokens whose steps are launched, not replayed.
     pub launched_sizes: Vec<u64>,

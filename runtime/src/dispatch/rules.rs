@@ -23,6 +23,13 @@ impl SizeRules {
         self.specialized.binary_search(&tokens).is_ok()
     }
 
+    /// Steps of exactly so many tokens have a size of their own from now on.
+    pub fn specialize(&mut self, tokens: u64) {
+        if let Err(at) = self.specialized.binary_search(&tokens) {
+            self.specialized.insert(at, tokens);
+        }
+    }
+
     /// Whether steps that run at so many tokens are launched.
     pub fn is_launched(&self, tokens: u64) -> bool {
         self.launched.binary_search(&tokens).is_ok()

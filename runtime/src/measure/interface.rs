@@ -95,6 +95,9 @@ pub trait StepTimer: std::fmt::Debug + Send {
     /// When memory is short or the device fails.
     fn read_bandwidth(&mut self) -> Result<ReadBandwidth, MeasureError>;
 
+    /// The device's free memory; `None` where its driver does not count it.
+    fn free_bytes(&self) -> Option<u64>;
+
     /// Bytes of the device's last cache; 0 where unknown.
     fn cache_bytes(&self) -> u64;
 

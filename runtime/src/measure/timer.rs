@@ -167,13 +167,12 @@ impl<D: MeasuredDevice> StepTimer for ModelTimer<D> {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<CaptureReport, MeasureError> {
         self.model.invalidate_graphs();
-        let free = self.model.device().free_bytes();
+        let free = self.free_bytes();
         let started = Instant::now();
         let graphs = self.model.recapture(mode, progress)?;
         let time = started.elapsed();
-        let bytes = free.saturating_sub(self.model.device().free_bytes());
-        let exact = self.model.device().counts_free_bytes();
-        Ok(CaptureReport { graphs, time, bytes: exact.then_some(bytes), shape: self.shape() })
+        let bytes = free.zip(self.free_bytes()).map(|(free, left)| free.saturating_sub(left));
+        Ok(CaptureReport { graphs, time, bytes, shape: self.shape() })
     }
 
     fn timeline(&mut self, sizes: StepSizes) -> Result<Timeline, MeasureError> {
@@ -202,6 +201,11 @@ impl<D: MeasuredDevice> StepTimer for ModelTimer<D> {
 
     fn read_bandwidth(&mut self) -> Result<ReadBandwidth, MeasureError> {
         Ok(self.model.device_mut().read_bandwidth()?)
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        let device = self.model.device();
+        device.counts_free_bytes().then(|| device.free_bytes())
     }
 
     fn cache_bytes(&self) -> u64 {

@@ -2,7 +2,7 @@
 
 use super::CompiledModel;
 use super::bind::BindSite;
-use super::choose::choose;
+use super::choose::Choices;
 use super::clock::StepClock;
 use super::error::ModelError;
 use super::graphs::{GraphSet, OnCaptureFailure};
@@ -172,7 +172,8 @@ impl<D: Device> CompiledModel<D> {
             memory: &memory,
             compiled: &origin.compiled,
         };
-        let choices = choose(&mut device, &site, &mut staging, options.tune, store)?;
+        let mut choices = Choices::default();
+        choices.extend(&mut device, &site, &mut staging, options.tune, store)?;
         let mut members = site.bind_all(&mut device, &choices)?;
         members.exclude(&options.capture_exclude, &module)?;
         let read_counts = Vec::with_capacity(symbols.len());
@@ -210,6 +211,7 @@ impl<D: Device> CompiledModel<D> {
             first_step: 0,
             is_lost: false,
             suspended: None,
+            late: None,
             device,
         };
         let bind_end = started.elapsed();

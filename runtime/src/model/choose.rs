@@ -47,40 +47,51 @@ impl Choices {
     pub(super) fn of(&self, unique: UniquePieceId, i: usize) -> usize {
         self.by_unique[unique.index()][i]
     }
-}
 
-/// Chooses the alternative of every artifact, and the algorithms of the programs that it binds for
-/// that.
-///
-/// # Errors
-/// When a measured run fails. An alternative that can't be bound or captured is passed over.
-pub(super) fn choose<D: Device>(
-    device: &mut D,
-    site: &BindSite<'_>,
-    staging: &mut Staging<D::Event>,
-    mode: TuneMode,
-    store: &dyn Store,
-) -> Result<Choices, ModelError> {
-    let first = |artifacts: &Vec<Artifact>| vec![0; artifacts.len()];
-    let by_unique = site.compiled.artifacts.iter().map(first).collect();
-    let mut choices = Choices { by_unique, report: TuningReport::default() };
-    if mode == TuneMode::Off {
-        return Ok(choices);
+    /// Chooses the alternative of every artifact that has none yet, and the algorithms of the programs
+    /// that it binds for that.
+    ///
+    /// # Errors
+    /// When a measured run fails. An alternative that can't be bound or captured is passed over.
+    pub(super) fn extend<D: Device>(
+        &mut self,
+        device: &mut D,
+        site: &BindSite<'_>,
+        staging: &mut Staging<D::Event>,
+        mode: TuneMode,
+        store: &dyn Store,
+    ) -> Result<(), ModelError> {
+        if mode == TuneMode::Measure {
+            staging.fill_empty(site.symbols)?;
+            device.write(site.memory.arena.base, &staging.mirror)?;
+        }
+        self.by_unique.resize_with(site.compiled.artifacts.len(), Vec::new);
+        for unique in site.stitch.unique.keys() {
+            let uses: Vec<_> = site
+                .stitch
+                .uses
+                .values()
+                .filter(|usage| usage.unique == unique)
+                .take(USES)
+                .collect();
+            let chosen = &mut self.by_unique[unique.index()];
+            for i in chosen.len()..site.compiled.artifacts[unique.index()].len() {
+                let piece = Measured { site, uses: &uses, unique, i };
+                chosen.push(match mode {
+                    TuneMode::Off => 0,
+                    _ => piece.choose(device, mode, store, &mut self.report)?,
+                });
+            }
+        }
+        Ok(())
     }
-    if mode == TuneMode::Measure {
-        staging.fill_empty(site.symbols)?;
-        device.write(site.memory.arena.base, &staging.mirror)?;
-    }
-    for unique in site.stitch.unique.keys() {
-        let uses: Vec<_> =
-            site.stitch.uses.values().filter(|usage| usage.unique == unique).take(USES).collect();
-        for i in 0..site.compiled.artifacts[unique.index()].len() {
-            let piece = Measured { site, uses: &uses, unique, i };
-            choices.by_unique[unique.index()][i] =
-                piece.choose(device, mode, store, &mut choices.report)?;
+
+    /// Forgets what was chosen beyond so many sizes of each unique piece.
+    pub(super) fn truncate(&mut self, counts: &[usize]) {
+        for (chosen, &count) in self.by_unique.iter_mut().zip(counts) {
+            chosen.truncate(count);
         }
     }
-    Ok(choices)
 }
 
 /// A unique piece at one of its sizes.

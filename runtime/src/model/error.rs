@@ -73,6 +73,12 @@ pub enum ModelError {
     /// Weights that were dropped and are not brought again.
     #[error("the weights were dropped when the model was suspended; resume it with their source")]
     NoWeights,
+    /// A size that was lowered while the model ran, and has no room in its arena.
+    #[error(
+        "{size} tokens take {scratch} bytes of scratch, and the arena was made for {room}; with \
+         `memory_budget` sizes are lowered before it is"
+    )]
+    LateScratch { size: u64, scratch: u64, room: u64 },
     /// A layer that is not to be captured and is not there.
     #[error("capture_exclude: no layer is called `{layer}`; layers are called {known}, ..")]
     NoLayer { layer: String, known: String },

@@ -35,6 +35,7 @@ impl Ledger {
             self.modules = images.into_values().map(|bytes| bytes as u64).sum();
         }
         let (graphs, launches) = graphs_of(module, symbols, dispatcher, &sized);
+        self.context = footprint.context_bytes;
         self.graphs = graphs * footprint.graph_bytes + launches * footprint.launch_bytes;
         self
     }

@@ -24,6 +24,9 @@ pub struct Ledger {
     pub modules: u64,
     /// Captured graphs, by a model of what a launch in one takes.
     pub graphs: u64,
+    /// The context of the device and its libraries, which are there before a model looks at what is
+    /// free, and once for all models of a process: not in the sum.
+    pub context: u64,
     /// Pinned blocks of the host: no memory of the device.
     pub pinned: u64,
 }
@@ -41,7 +44,7 @@ impl Ledger {
         }
     }
 
-    /// All of it that is on the device.
+    /// All of it that the model takes on the device.
     pub fn total(&self) -> u64 {
         let data = self.slots + self.scratch + self.weights + self.states;
         data + self.modules + self.graphs

@@ -12,6 +12,7 @@ mod error;
 mod face;
 mod footprint;
 mod graphs;
+mod late_sizes;
 mod launches;
 mod lowering;
 mod memory;
@@ -25,6 +26,7 @@ mod progress;
 mod ranges;
 mod recover;
 mod spans;
+mod specialize;
 mod staging;
 mod step;
 mod step_data;
@@ -54,6 +56,7 @@ use crate::stats::Statistics;
 use crate::symbols::SymbolTable;
 use clock::StepClock;
 use graphs::GraphSet;
+use late_sizes::LateSizes;
 use origin::Origin;
 use pace::Pace;
 use piecewise_backend::device::Device;
@@ -100,6 +103,7 @@ pub struct CompiledModel<D: Device> {
     /// Whether what is on the device is gone and not yet made again.
     is_lost: bool,
     suspended: Option<SuspendedWeights>,
+    late: Option<LateSizes>,
     device: D,
 }
 

@@ -157,6 +157,7 @@ impl<D: Device> CompiledModel<D> {
         }
         self.stats.count_step(&dispatch, real, started.elapsed());
         self.last = Some(report);
+        self.specialize_between_steps(sizes.query_length.is_none().then_some(real))?;
         self.capture_between_steps()?;
         Ok(Ticket { step: number, counts })
     }

@@ -38,7 +38,7 @@ impl Compiler for FakeCompiler {
     }
 
     fn footprint(&self) -> Footprint {
-        Footprint { graph_bytes: 1 << 20, launch_bytes: 1, loads_images: true }
+        Footprint { graph_bytes: 1 << 20, launch_bytes: 1, context_bytes: 0, loads_images: true }
     }
 
     fn weight_layouts(&self, stitch: &Stitch, _: &[PieceSize]) -> Vec<Vec<WeightLayout>> {

@@ -1,0 +1,115 @@
+//! Sizes of single numbers of tokens, lowered and measured for them alone once a step brings so many:
+//! beside the steps, which go on at the size above until then.
+
+use super::CompiledModel;
+use super::bind::BindSite;
+use super::error::ModelError;
+use super::late_sizes::LateSizes;
+use super::launches::check_artifacts;
+use crate::artifact_store::{CompiledPieces, LateCompiler};
+use piecewise_backend::artifact::{Artifact, PieceSize};
+use piecewise_backend::device::Device;
+use piecewise_backend::tuning::TuneMode;
+use piecewise_ir::entity::Entity;
+use std::sync::Arc;
+
+impl<D: Device> CompiledModel<D> {
+    /// Specializes `sizes`, each from some time after the first step of exactly so many tokens: it is
+    /// lowered on a thread of its own, and bound, and measured where `tune` says so, between two steps.
+    pub fn specialize_late(
+        &mut self,
+        sizes: impl IntoIterator<Item = u64>,
+        compiler: LateCompiler,
+        tune: TuneMode,
+    ) {
+        let late = LateSizes::new(sizes, compiler, tune);
+        self.late = (!late.wanted.is_empty()).then_some(late);
+    }
+
+    /// After a step was submitted, a mixed one of so many tokens: begins to lower for it, or takes what
+    /// is lowered.
+    pub(super) fn specialize_between_steps(
+        &mut self,
+        mixed_tokens: Option<u64>,
+    ) -> Result<(), ModelError> {
+        let Some(late) = &mut self.late else { return Ok(()) };
+        if late.running.as_ref().is_some_and(|(_, thread)| thread.is_finished())
+            && let Some((size, thread)) = late.running.take()
+        {
+            let Ok(lowered) = thread.join() else { return Ok(()) };
+            return match lowered.and_then(|lowered| self.specialize(size, lowered)) {
+                Err(error) if !error.is_lost() => {
+                    tracing::warn!("steps of {size} tokens get no size of their own: {error}");
+                    Ok(())
+                }
+                done => done,
+            };
+        }
+        if late.running.is_none()
+            && let Some(tokens) = mixed_tokens
+            && late.wanted.remove(&tokens)
+        {
+            let (compiler, known) = (Arc::clone(&late.compiler), &self.origin.compiled);
+            let (sizes, layouts) = (known.sizes.clone(), known.layouts.clone());
+            let mut dispatcher = self.dispatcher.clone();
+            dispatcher.rules.specialize(tokens);
+            let lower = move || compiler.compile(&dispatcher, &sizes, &layouts);
+            late.running = Some((tokens, std::thread::spawn(lower)));
+        }
+        Ok(())
+    }
+
+    /// Binds what was lowered for a size; from now on steps of so many tokens run at it.
+    fn specialize(&mut self, size: u64, lowered: CompiledPieces) -> Result<(), ModelError> {
+        let scratch = lowered.artifacts.iter().flatten().map(Artifact::scratch).max().unwrap_or(0);
+        let room = self.memory.ledger.scratch;
+        if scratch > room {
+            return Err(ModelError::LateScratch { size, scratch, room });
+        }
+        let tune = match &self.late {
+            // What is measured runs all its rows, also of states that only an op knows.
+            Some(late) if !self.origin.backed_early => late.tune,
+            _ => TuneMode::Load,
+        };
+        let known: Vec<usize> = self.origin.compiled.artifacts.iter().map(Vec::len).collect();
+        let counts = lowered.counts.clone();
+        self.origin.compiled.append(lowered);
+        let bound = self.bind_after(&known, tune);
+        if bound.is_err() {
+            self.origin.compiled.truncate(&known);
+            self.origin.choices.truncate(&known);
+            return bound;
+        }
+        self.stats.compile.add(&counts);
+        self.dispatcher.rules.specialize(size);
+        self.list_graphs();
+        Ok(())
+    }
+
+    /// Binds every member at those of its sizes that come after the known ones.
+    fn bind_after(&mut self, known: &[usize], tune: TuneMode) -> Result<(), ModelError> {
+        check_artifacts(&self.module, &self.origin.compiled.artifacts)?;
+        let Self { device, module, symbols, memory, origin, staging, members, late, .. } = self;
+        let (Some(stitch), Some(late)) = (module.stitch(), late) else { return Ok(()) };
+        let compiled = &origin.compiled;
+        let site = BindSite { module, stitch, symbols, memory, compiled };
+        origin.choices.extend(device, &site, staging, tune, &*late.compiler.store)?;
+        let mut programs = Vec::new();
+        for (member, place) in members.list.iter().zip(0..) {
+            let usage = &stitch.uses[member.step.id()];
+            let unique = usage.unique.index();
+            for i in known[unique]..compiled.sizes[unique].len() {
+                let chosen = origin.choices.of(usage.unique, i);
+                let program = site.bind(device, usage, &member.label, i, chosen)?;
+                programs.push((place, compiled.sizes[unique][i].size, program));
+            }
+        }
+        for (place, size, program) in programs {
+            let sized: &mut Vec<(PieceSize, _)> = &mut members.list[place].sized;
+            let at = sized.partition_point(|(known, _)| *known < size);
+            sized.insert(at, (size, program));
+        }
+        self.stats.tuning = origin.choices.report;
+        Ok(())
+    }
+}
