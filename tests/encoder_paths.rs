@@ -62,7 +62,7 @@ impl ItemEncoder for Means {
         self.prunes && path == 1
     }
 
-    fn fill(&self, path: usize, items: &[&Item]) -> Vec<(&'static str, Values)> {
+    fn fill<'a>(&self, path: usize, items: &[&'a Item]) -> Vec<(&'static str, Values<'a>)> {
         let (mut x, mut starts, mut lengths) = (Vec::new(), Vec::new(), Vec::new());
         for item in items {
             let is_wrong = path == 1 && item.value == 9.0;

@@ -11,6 +11,7 @@ mod segments;
 mod spread;
 mod statistics;
 mod text;
+mod thread;
 mod vision;
 
 pub use crate::models::encoder::{
@@ -24,4 +25,5 @@ pub use runner::{Encoder, EncoderBuildError, EncoderPath};
 pub use spread::{encode_on, spread};
 pub use statistics::{EncoderStatistics, PathStatistics};
 pub use text::{LoadError, TextEncoder, TextItem, TextModel};
+pub use thread::{CallOutputs, CallSink, CallTicket, EncoderHandle, EncoderThread};
 pub use vision::{VisionEncoder, VisionModel};

@@ -12,6 +12,7 @@ use crate::models::Checkpoint;
 use crate::models::encoder::EncoderBounds;
 use piecewise_ir::graph::Graph;
 use piecewise_runtime::config::ConfigLayers;
+use piecewise_runtime::metrics::{EngineLoad, Snapshot};
 use std::io::Write;
 use std::sync::Arc;
 
@@ -112,6 +113,12 @@ impl<M: ItemEncoder> Encoder<M> {
     pub fn statistics(&self) -> EncoderStatistics {
         let paths = self.paths.iter().map(|path| path.statistics.clone());
         EncoderStatistics { paths: paths.collect() }
+    }
+
+    /// Everything that the model of the first path counts, with this load; `None` without a path.
+    pub fn snapshot(&self, load: EngineLoad) -> Option<Snapshot> {
+        let session = &self.paths.first()?.session;
+        Some(Snapshot { load, ..session.snapshot() })
     }
 
     /// The budgets of each path by its name.

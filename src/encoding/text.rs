@@ -96,7 +96,7 @@ impl ItemEncoder for TextModel {
         TokenRange::up_to(self.config.longest() as u64)
     }
 
-    fn fill(&self, _path: usize, items: &[&TextItem]) -> Vec<(&'static str, Values)> {
+    fn fill<'a>(&self, _path: usize, items: &[&'a TextItem]) -> Vec<(&'static str, Values<'a>)> {
         let (mut ids, mut types, mut positions) = (Vec::new(), Vec::new(), Vec::new());
         let (mut starts, mut lengths) = (Vec::new(), Vec::new());
         let first = self.config.first_position() as i32;

@@ -1,6 +1,6 @@
 //! Images, as patches, to rows.
 
-use super::protocol::{ItemEncoder, ItemError, ItemOutputs, PathSize, TokenRange};
+use super::protocol::{ItemEncoder, ItemError, PathSize, TokenRange};
 use super::runner::Encoder;
 use super::text::{LoadError, bounds_and_dtype};
 use crate::assembly::Notice;
@@ -65,7 +65,7 @@ impl ItemEncoder for VisionModel {
         }
     }
 
-    fn fill(&self, _path: usize, items: &[&ImageItem]) -> Vec<(&'static str, Values)> {
+    fn fill<'a>(&self, _path: usize, items: &[&'a ImageItem]) -> Vec<(&'static str, Values<'a>)> {
         self.config.fill(items)
     }
 
@@ -73,13 +73,8 @@ impl ItemEncoder for VisionModel {
         self.config.outputs()
     }
 
-    fn assemble(
-        &self,
-        item: &ImageItem,
-        paths: Vec<ItemOutputs>,
-    ) -> Result<ItemOutputs, ItemError> {
-        let mut outputs: ItemOutputs = paths.into_iter().flatten().collect();
-        self.config.assemble(item, &mut outputs);
-        Ok(outputs)
+    fn order(&self, _path: usize, item: &ImageItem) -> Option<Vec<u32>> {
+        let keeps_order = self.config.fixed_tokens().is_some();
+        (!keeps_order).then(|| self.config.raster_rows(item.grid))
     }
 }
