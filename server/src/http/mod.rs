@@ -5,6 +5,7 @@ mod body;
 mod chat_completions;
 mod completions;
 mod connections;
+mod encoder;
 mod error;
 mod fields;
 mod generation;
@@ -20,6 +21,7 @@ mod sse;
 mod state;
 mod usage;
 
+pub use encoder::{EncoderKind, Matryoshka, ServedEncoder};
 pub use keys::ApiKeys;
 pub use params::SamplingDefaults;
 pub use server::{Outcome, Server, ServerOptions};

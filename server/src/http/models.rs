@@ -28,7 +28,7 @@ pub(crate) const DETOKENIZE_FIELDS: &[Field] = &[
 ];
 
 fn model(state: &State, name: &str) -> Value {
-    let length = state.served.get().map(|served| served.engine.options().max_seq_len);
+    let length = state.longest();
     json!({
         "id": name,
         "object": "model",
@@ -55,7 +55,6 @@ pub(crate) async fn tokenize(
     extract::State(state): extract::State<Arc<State>>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    let served = state.served()?;
     let mut fields = Fields::parse(&body::read(request, &state.limits).await?)?;
     state.check_name(fields.text("model")?)?;
     let prompt = fields.text("prompt")?.ok_or_else(|| ApiError::field("prompt", "is missing"))?;
@@ -64,7 +63,7 @@ pub(crate) async fn tokenize(
         return Err(ApiError::field("add_special_tokens", "must be true or false"));
     };
     fields.finish()?;
-    let tokenizer = Arc::clone(served.tokenizer("prompt")?);
+    let tokenizer = Arc::clone(state.tokenizer("prompt")?);
     let encode = move || match (prompt.is_empty(), special) {
         (true, _) => Ok(Vec::new()),
         (false, true) => tokenizer.encode(&prompt),
@@ -73,7 +72,7 @@ pub(crate) async fn tokenize(
     let ids = tokio::task::spawn_blocking(encode).await;
     let ids = ids.map_err(|error| ApiError::internal(error.to_string()))?;
     let ids = ids.map_err(|error| ApiError::field("prompt", error))?;
-    let length = served.engine.options().max_seq_len;
+    let length = state.longest();
     Ok(Json(json!({"count": ids.len(), "max_model_len": length, "tokens": ids})))
 }
 
@@ -81,7 +80,6 @@ pub(crate) async fn detokenize(
     extract::State(state): extract::State<Arc<State>>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    let served = state.served()?;
     let mut fields = Fields::parse(&body::read(request, &state.limits).await?)?;
     state.check_name(fields.text("model")?)?;
     let tokens = match fields.take("tokens") {
@@ -89,7 +87,7 @@ pub(crate) async fn detokenize(
         _ => return Err(ApiError::field("tokens", "must be a list of token ids")),
     };
     fields.finish()?;
-    let tokenizer = Arc::clone(served.tokenizer("tokens")?);
+    let tokenizer = Arc::clone(state.tokenizer("tokens")?);
     let text = tokio::task::spawn_blocking(move || tokenizer.decode(&tokens)).await;
     let text = text.map_err(|error| ApiError::internal(error.to_string()))?;
     let text = text.map_err(|error| ApiError::field("tokens", error))?;
