@@ -1,6 +1,6 @@
 //! `piecewise embed`: vectors from texts.
 
-use super::encoder_args::{EncoderArgs, in_calls, room_for};
+use super::encoder_args::{EncoderArgs, LONGEST, in_calls, room_for};
 use super::load::print_settings_of;
 use super::model_args::ModelArgs;
 use super::progress::watcher;
@@ -11,9 +11,6 @@ use safetensors::tensor::{Dtype, TensorView};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-
-/// Tokens that a step has room for at most, unless somebody says so, however long texts may be.
-const LONGEST: usize = 8192;
 
 /// Arguments of `embed`.
 #[derive(Debug, clap::Args)]

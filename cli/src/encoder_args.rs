@@ -68,6 +68,9 @@ const CALL: usize = 1024;
 /// Rows that a step has room for at least, and for the largest item in any case.
 const STEP_ROWS: usize = 512;
 
+/// Tokens that a step has room for at most, unless somebody says so, however long texts may be.
+pub(super) const LONGEST: usize = 8192;
+
 /// Makes a step large enough for an item of `largest` rows, unless somebody says how large it is.
 pub(super) fn room_for(layers: ConfigLayers, largest: usize) -> Result<ConfigLayers, ConfigError> {
     let rows = i64::try_from(largest.max(STEP_ROWS)).unwrap_or(i64::MAX);

@@ -333,6 +333,7 @@ fn serve(
                 continue;
             };
             match event {
+                RequestEvent::PromptToken { .. } => {}
                 RequestEvent::Token { id, logprobs, .. } => {
                     reply.ids.push(id);
                     reply.logprobs.extend(logprobs.map(|logprobs| *logprobs));

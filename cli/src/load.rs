@@ -3,10 +3,12 @@
 use super::dumps::DumpArgs;
 use super::model_args::ModelArgs;
 use super::progress::watcher;
-use anyhow::bail;
+use anyhow::{Context, bail};
 use piecewise::assembly::{Assembly, AssemblyError, Settings};
 use piecewise_runtime::config::{ConfigEntry, Configured, Source};
 use piecewise_runtime::engine::Engine;
+use piecewise_server::chat::GenerationDefaults;
+use std::path::Path;
 use std::process::ExitCode;
 
 impl ModelArgs {
@@ -25,6 +27,17 @@ pub(crate) fn engine(assembly: Assembly, dumps: &DumpArgs) -> anyhow::Result<Box
     }
     let engine = planned.engine();
     engine.map_err(|error| with_remedy(error, "max_num_tokens, max_num_seqs or max_seq_len"))
+}
+
+/// What a model's own file says of sampling, unless `whether` is `none`.
+pub(crate) fn generation_defaults(
+    folder: &Path,
+    whether: &str,
+) -> anyhow::Result<GenerationDefaults> {
+    match whether {
+        "none" => Ok(GenerationDefaults::default()),
+        _ => GenerationDefaults::load(folder).context("go without it by --generation-config none"),
+    }
 }
 
 /// Says what to lower where memory is short.

@@ -1,13 +1,22 @@
-//! Weights of a model that was not downloaded.
+//! Models that were not downloaded: published shapes with random weights.
 
+use piecewise::assembly::Assembly;
+use piecewise::models::Preset;
 use piecewise_backend::weights::{NormalWeights, TensorSource, WeightError, WeightSource};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::literal::Scalar;
 use std::borrow::Cow;
 
+/// A preset with random weights, which are of `dtype` where one is given.
+pub(crate) fn assembly(preset: Preset, dtype: Option<DType>) -> Assembly {
+    let mut config = preset.config();
+    config.dtype = dtype.or(config.dtype);
+    Assembly::decoder(config).weights(PresetWeights::default())
+}
+
 /// Random numbers, made on the device; ones where a norm scales.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PresetWeights(NormalWeights);
+struct PresetWeights(NormalWeights);
 
 impl Default for PresetWeights {
     fn default() -> Self {

@@ -1,21 +1,23 @@
 //! `piecewise serve`: an OpenAI-compatible server.
 
+mod encoder;
+
 use super::amounts::parse_bytes;
-use super::load::{print_settings, with_remedy};
+use super::dumps::DumpArgs;
+use super::load::{engine, generation_defaults, print_settings};
 use super::model_args::BoundArgs;
-use super::preset_weights::PresetWeights;
+use super::preset_weights;
 use super::progress::watcher;
 use anyhow::{Context, bail};
 use piecewise::assembly::Assembly;
+use piecewise::models::encoder::is_encoder;
 use piecewise::models::{Preset, TextTokenizer};
 use piecewise_runtime::engine_thread::{EngineThread, ThreadOptions};
 use piecewise_server::chat::{ChatTemplate, GenerationDefaults, ReplyFormat};
-use piecewise_server::{
-    ApiKeys, Limits, Outcome, SamplingDefaults, ServedModel, Server, ServerOptions,
-};
+use piecewise_server::{ApiKeys, Limits, Outcome, ServedModel, Server, ServerOptions};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU64;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -28,7 +30,8 @@ const SEQUENCES: u64 = 64;
   piecewise serve --model examples/tiny-qwen3
   piecewise serve --model DIR --device cuda --port 8080 --max-num-seqs 128 --memory-fraction 0.9
   piecewise serve --model DIR --host 0.0.0.0 --api-key-file keys.txt --served-model-name chat
-  piecewise serve --preset qwen3-8b --device cuda")]
+  piecewise serve --preset qwen3-8b --device cuda
+  piecewise serve --model ENCODER                 # embeddings, or scores of a cross-encoder")]
 #[group(id = "served", required = true, multiple = false, args = ["model", "preset"])]
 pub(crate) struct ServeArgs {
     /// A Hugging Face model folder.
@@ -65,9 +68,9 @@ pub(crate) struct ServeArgs {
     /// template says].
     #[arg(long, value_name = "NAME")]
     tool_call_parser: Option<String>,
-    /// Leave out what generation_config.json says of sampling: requests have OpenAI's defaults.
-    #[arg(long)]
-    ignore_generation_config: bool,
+    /// Whether requests have the defaults of the model's generation_config.json, or OpenAI's alone.
+    #[arg(long, value_name = "WHETHER", default_value = "auto", value_parser = ["auto", "none"])]
+    generation_config: String,
     /// The largest body of a request, also with KiB, MiB or GiB.
     #[arg(long, default_value = "8MiB", value_name = "BYTES", value_parser = parse_bytes)]
     max_body: u64,
@@ -77,11 +80,16 @@ pub(crate) struct ServeArgs {
     /// How long a client may take to send a head or a body, and to take some of an answer.
     #[arg(long, default_value_t = NonZeroU64::MIN.saturating_add(59), value_name = "SECONDS")]
     client_timeout: NonZeroU64,
+    /// Embeddings of an encoder may be cut to fewer dimensions, though its folder does not say so.
+    #[arg(long, requires = "model")]
+    matryoshka: bool,
     /// Log no line about each request.
     #[arg(long)]
     no_access_log: bool,
     #[command(flatten)]
     bounds: BoundArgs,
+    #[command(flatten)]
+    dumps: DumpArgs,
 }
 
 impl ServeArgs {
@@ -93,17 +101,9 @@ impl ServeArgs {
     /// The model, and the name that it has of itself.
     fn assembly(&self) -> anyhow::Result<(Assembly, String)> {
         let (assembly, name) = match (&self.model, self.preset) {
-            (Some(folder), _) => {
-                let name = folder.canonicalize().ok();
-                let name = name.as_ref().and_then(|folder| folder.file_name());
-                let name = name.map(|name| name.to_string_lossy().into_owned());
-                (Assembly::folder(folder)?, name.unwrap_or_else(|| "model".to_owned()))
-            }
+            (Some(folder), _) => (Assembly::folder(folder)?, name_of(folder)),
             (None, Some(preset)) => {
-                let mut config = preset.config();
-                // The weights are of the dtype that is asked for, too.
-                config.dtype = self.bounds.dtype.or(config.dtype);
-                let assembly = Assembly::decoder(config).weights(PresetWeights::default());
+                let assembly = preset_weights::assembly(preset, self.bounds.dtype);
                 (assembly, preset.name().to_owned())
             }
             (None, None) => bail!("give --model or --preset"),
@@ -112,14 +112,47 @@ impl ServeArgs {
         // Requests ask for penalties, biases, structures and log-probabilities as they like.
         Ok((assembly.set("sampling_controls", true).sequences(SEQUENCES), name))
     }
-}
 
-impl ServeArgs {
+    /// A server that listens, and what its metrics call the model; `name` is what the model calls
+    /// itself.
+    fn listen(&self, name: String) -> anyhow::Result<(Server, String)> {
+        let keys = match &self.api_key_file {
+            Some(file) => ApiKeys::read(file)
+                .with_context(|| format!("can't take keys from {}", file.display()))?,
+            None => ApiKeys::default(),
+        };
+        if !self.host.is_loopback() && self.api_key_file.is_none() {
+            super::warn(
+                "whoever reaches this machine may ask; --api-key-file lets in who has a key",
+            );
+        }
+        let mut model_names = self.served_model_name.clone();
+        if model_names.is_empty() {
+            model_names.push(name);
+        }
+        let model_name = model_names[0].clone();
+        let patience = Duration::from_secs(self.client_timeout.get());
+        let limits = Limits {
+            body_bytes: usize::try_from(self.max_body).unwrap_or(usize::MAX),
+            head_time: patience,
+            body_time: patience,
+            write_time: patience,
+            request_time: self.request_timeout.map(|seconds| Duration::from_secs(seconds.get())),
+            ..Limits::default()
+        };
+        let address = SocketAddr::new(self.host, self.port);
+        let options = ServerOptions { address, model_names, keys, limits };
+        let server = Server::bind(options)
+            .with_context(|| format!("can't listen at {address}; try --port"))?;
+        super::print_line(&format!("listening at http://{}", server.address()))?;
+        Ok((server, model_name))
+    }
+
     /// What the folder says of text and chat.
     fn model(&self, vocab: usize, end_ids: Vec<u32>) -> anyhow::Result<ServedModel> {
-        let defaults = SamplingDefaults::default();
         let Some(folder) = &self.model else {
             let (template, format) = (None, ReplyFormat::default());
+            let defaults = GenerationDefaults::default();
             return Ok(ServedModel { tokenizer: None, end_ids, defaults, template, format });
         };
         let tokenizer = Some(TextTokenizer::load(folder, vocab)?);
@@ -128,23 +161,37 @@ impl ServeArgs {
         let (reasoning, tools) =
             (self.reasoning_parser.as_deref(), self.tool_call_parser.as_deref());
         let format = ReplyFormat::new(reasoning, tools, &text)?;
-        let own = match self.ignore_generation_config {
-            true => GenerationDefaults::default(),
-            false => GenerationDefaults::load(folder)?,
-        };
-        let defaults = SamplingDefaults {
-            temperature: own.temperature.unwrap_or(defaults.temperature),
-            top_p: own.top_p.unwrap_or(defaults.top_p),
-            top_k: own.top_k.unwrap_or(defaults.top_k),
-            min_p: own.min_p.unwrap_or(defaults.min_p),
-            repetition_penalty: own.repetition_penalty.unwrap_or(defaults.repetition_penalty),
-            max_tokens: own.max_new_tokens,
-        };
+        let defaults = generation_defaults(folder, &self.generation_config)?;
         Ok(ServedModel { tokenizer, end_ids, defaults, template, format })
     }
 }
 
+/// What a folder is called.
+fn name_of(folder: &Path) -> String {
+    let name = folder.canonicalize().ok();
+    let name = name.as_ref().and_then(|folder| folder.file_name());
+    let name = name.map(|name| name.to_string_lossy().into_owned());
+    name.unwrap_or_else(|| "model".to_owned())
+}
+
+/// The exit code of a server that ended so.
+fn ended(outcome: Outcome) -> anyhow::Result<ExitCode> {
+    match outcome {
+        Outcome::Drained => Ok(ExitCode::SUCCESS),
+        Outcome::Ended => {
+            super::warn("ended before every request had its answer");
+            Ok(ExitCode::FAILURE)
+        }
+        Outcome::Died => bail!("the engine has stopped"),
+    }
+}
+
 pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
+    if let Some(folder) = &args.model
+        && is_encoder(folder)?
+    {
+        return encoder::run(&args, folder);
+    }
     let (assembly, name) = args.assembly()?;
     let settings = assembly.settings()?;
     if args.bounds.compile.print_config {
@@ -154,47 +201,12 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let (vocab, end_ids) =
         config.map_or((0, Vec::new()), |config| (config.vocab_size, config.eos_token_ids.clone()));
     let model = args.model(vocab, end_ids)?;
-    let keys = match &args.api_key_file {
-        Some(file) => ApiKeys::read(file)
-            .with_context(|| format!("can't take keys from {}", file.display()))?,
-        None => ApiKeys::default(),
-    };
-    if !args.host.is_loopback() && args.api_key_file.is_none() {
-        super::warn("whoever reaches this machine may ask; --api-key-file lets in who has a key");
-    }
-    let mut model_names = args.served_model_name.clone();
-    if model_names.is_empty() {
-        model_names.push(name);
-    }
-    let model_name = model_names[0].clone();
-    let patience = Duration::from_secs(args.client_timeout.get());
-    let limits = Limits {
-        body_bytes: usize::try_from(args.max_body).unwrap_or(usize::MAX),
-        head_time: patience,
-        body_time: patience,
-        write_time: patience,
-        request_time: args.request_timeout.map(|seconds| Duration::from_secs(seconds.get())),
-        ..Limits::default()
-    };
-    let address = SocketAddr::new(args.host, args.port);
-    let options = ServerOptions { address, model_names, keys, limits };
-    let server =
-        Server::bind(options).with_context(|| format!("can't listen at {address}; try --port"))?;
-    super::print_line(&format!("listening at http://{}", server.address()))?;
-    let engine = assembly.engine();
-    let engine = engine
-        .map_err(|error| with_remedy(error, "max_num_tokens, max_num_seqs or max_seq_len"))?;
+    let (server, model_name) = args.listen(name)?;
+    let engine = engine(assembly, &args.dumps)?;
     let thread =
         ThreadOptions { max_queue: args.max_queue, model_name, ..ThreadOptions::default() };
     let thread = EngineThread::start(engine, thread).context("no thread for the engine")?;
     // Whoever closed standard output does not wait for this line.
     let outcome = server.serve(thread, model, || drop(super::print_line("ready")))?;
-    match outcome {
-        Outcome::Drained => Ok(ExitCode::SUCCESS),
-        Outcome::Ended => {
-            super::warn("ended before every request had its answer");
-            Ok(ExitCode::FAILURE)
-        }
-        Outcome::Died => bail!("the engine has stopped"),
-    }
+    ended(outcome)
 }

@@ -346,6 +346,7 @@ fn samples_alike(name: &str, rows: usize, v: usize, controlled: bool) {
         let state = &mut tokens[entry * of_tokens..][..of_tokens];
         fill_token_row(state, v as u64, &prompt, &generated, &biases);
         let asked = SampleControls {
+            given: (i % 8 == 6).then_some((i * 61 % v) as u32),
             mask: (i % 3 == 1).then_some(i as u32),
             tokens: (i % 5 > 1).then_some(entry as u32),
             counts: i % 5 > 2,

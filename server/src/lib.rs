@@ -6,6 +6,6 @@ pub mod structured;
 pub mod text;
 
 pub use http::{
-    ApiKeys, EncoderKind, Limits, Matryoshka, Outcome, SamplingDefaults, ServedEncoder,
+    ApiKeys, EncoderKind, Limits, Matryoshka, Outcome, ServedEncoder, ServedModel, Server,
+    ServerOptions,
 };
-pub use http::{ServedModel, Server, ServerOptions};

@@ -37,7 +37,7 @@ fn generated(engine: &mut dyn Engine) -> Vec<u32> {
     while engine.step(&mut events).unwrap() {}
     let id = |event: &RequestEvent| match event {
         RequestEvent::Token { id, .. } => Some(*id),
-        RequestEvent::Finished { .. } => None,
+        RequestEvent::PromptToken { .. } | RequestEvent::Finished { .. } => None,
     };
     events.iter().filter_map(id).collect()
 }

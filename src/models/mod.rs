@@ -10,6 +10,7 @@
 //! - [`mod@decoder`]: the graph of the families, written with the builder;
 //! - [`encoder`]: the graphs of encoders of text;
 //! - [`vision_language`]: images in the prompt of a decoder;
+//! - [`files`]: small files of a folder, with a bound on their size.
 //! - [`tokenizer`]: text to token ids and back, as a [`TextTokenizer`].
 //!
 //! [`Assembly::folder`](crate::assembly::Assembly::folder) puts them together.
@@ -19,7 +20,7 @@ pub mod config;
 pub mod decoder;
 mod dtype_names;
 pub mod encoder;
-mod files;
+pub mod files;
 pub mod op_builders;
 pub mod presets;
 mod step_inputs;

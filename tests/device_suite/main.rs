@@ -146,6 +146,9 @@ macro_rules! suite {
                 controlled_tokens_are_those_of_the_definition {
                     sampling_controls::tokens_are_those_of_the_definition::<T>();
                 }
+                prompts_are_told_of {
+                    sampling_controls::prompts_are_told_of::<T>();
+                }
                 a_later_turn_counts_its_own_ids {
                     sampling_controls::a_later_turn_counts_its_own_ids::<T>();
                 }

@@ -112,6 +112,7 @@ fn engine_of<D: Device>(model: CompiledModel<D>, run_ahead: bool) -> BatchingEng
 struct Got {
     ids: Vec<u32>,
     logprobs: Vec<Option<TokenLogprobs>>,
+    prompt: Vec<(u32, TokenLogprobs)>,
     end: Option<(FinishReason, Option<String>)>,
 }
 
@@ -120,6 +121,10 @@ fn got(events: &[RequestEvent]) -> BTreeMap<RequestId, Got> {
     for event in events {
         let got = all.entry(event.request()).or_default();
         match event {
+            RequestEvent::PromptToken { id, logprobs, .. } => {
+                assert!(got.ids.is_empty(), "a token of the prompt after a generated one");
+                got.prompt.push((*id, (**logprobs).clone()));
+            }
             RequestEvent::Token { id, logprobs, .. } => {
                 got.ids.push(*id);
                 got.logprobs.push(logprobs.as_deref().cloned());
@@ -261,6 +266,75 @@ fn again(request: &Request) -> Request {
     copy
 }
 
+/// Prompts that are told of, among some that are not: longer than a step, begun as others were.
+fn prompts() -> Vec<Request> {
+    let request = |(number, length): (usize, usize)| {
+        let ids: Vec<_> = (0..length).map(|i| ((i * i + i / 20) % VOCAB as usize) as u32).collect();
+        let prompt_logprobs = [Some(3), None, Some(0), Some(20)][number % 4];
+        Request { prompt_logprobs, ..Request::new(ids, 6) }
+    };
+    [38, 20, 1, 2, 17, 45, 33].into_iter().enumerate().map(request).collect()
+}
+
+/// In every mode, alone and in company, whatever is computed again: each token of a prompt once, with
+/// what the logits before it say, and no step that falls back.
+pub(crate) fn prompts_are_told_of<T: Target>() {
+    let mut reference = engine_of(Setup { mode: GraphMode::None, ..setup() }.build::<T>(), false);
+    let expected = together(&mut reference, prompts());
+    for (request, got) in prompts().iter().zip(&expected) {
+        let Some(likeliest) = request.prompt_logprobs else {
+            assert!(got.prompt.is_empty());
+            continue;
+        };
+        let ids: Vec<u32> = got.prompt.iter().map(|told| told.0).collect();
+        assert_eq!(ids, request.prompt[1..]);
+        for (before, (id, told)) in (1..).zip(&got.prompt) {
+            let logits = logits(&mut reference, &request.prompt[..before]);
+            let sum: f64 = logits.iter().map(|&logit| f64::from(logit).exp()).sum();
+            let close = |id: u32, found: f32| {
+                let expected = f64::from(logits[id as usize]) - sum.ln();
+                assert!((f64::from(found) - expected).abs() < 1e-3, "{found}, not {expected}");
+            };
+            close(*id, told.logprob);
+            told.top.iter().for_each(|&(id, logprob)| close(id, logprob));
+            assert_eq!(told.top.len() as u32, likeliest);
+        }
+        let quiet = Request { prompt_logprobs: None, ..request.clone() };
+        assert_eq!(together(&mut reference, vec![quiet])[0].ids, got.ids);
+    }
+    let poison = Checks { poison: true, ..Checks::default() };
+    for (setup, run_ahead) in [
+        (Setup { mode: GraphMode::Full, ..setup() }, true),
+        (Setup { mode: GraphMode::Piecewise, ..setup() }, true),
+        (Setup { mode: GraphMode::Full, kv_rows: Some(80), checks: poison, ..setup() }, true),
+        (Setup { mode: GraphMode::FullAndPiecewise, ..setup() }, false),
+    ] {
+        let mut engine = engine_of(setup.build::<T>(), run_ahead);
+        let fallbacks = Arc::new(Mutex::new(Vec::new()));
+        let sink = Arc::clone(&fallbacks);
+        engine.observe(Box::new(move |step| sink.lock().unwrap().extend(step.fallback.clone())));
+        // What others leave in the prefix cache is there the second time.
+        for _ in 0..2 {
+            let found = together(&mut engine, prompts());
+            for (found, expected) in found.iter().zip(&expected) {
+                assert_eq!((&found.ids, &found.end), (&expected.ids, &expected.end), "{setup:?}");
+                let told = |got: &Got| Vec::from_iter(got.prompt.iter().map(|told| told.0));
+                assert_eq!(told(found), told(expected), "{setup:?}");
+                for ((_, found), (_, expected)) in found.prompt.iter().zip(&expected.prompt) {
+                    assert!((found.logprob - expected.logprob).abs() < 1e-3, "{setup:?}");
+                }
+            }
+        }
+        assert_eq!(*fallbacks.lock().unwrap(), Vec::<String>::new());
+    }
+    let mut engine = engine_of(setup().build::<T>(), true);
+    let kept = engine.add(Request { keep: true, ..Request::new([5], 2) }).unwrap();
+    engine.run(&mut Vec::new()).unwrap();
+    let more = Request { prompt_logprobs: Some(0), ..Request::new([5], 2) };
+    let refused = engine.extend(kept, more).unwrap_err();
+    assert!(refused.to_string().starts_with("prompt_logprobs = 0"), "{refused}");
+}
+
 /// A later turn starts from all ids before it as its prompt, and counts what it generates alone.
 pub(crate) fn a_later_turn_counts_its_own_ids<T: Target>() {
     let mut engine = engine_of(setup().build::<T>(), true);
@@ -321,6 +395,7 @@ fn a_failure_changes_no_token<T: Breakable>() {
         let (device, compiler, breaks) = T::breakable(&registry);
         (engine_of(setup.build_on::<T>(device, compiler.as_ref()), true), breaks)
     };
+    let requests = || [requests(), prompts()].concat();
     let expected = together(&mut built().0, requests());
     for kind in [FaultKind::Refused, FaultKind::Asynchronous, FaultKind::Sticky] {
         let (mut engine, breaks) = built();
@@ -331,6 +406,7 @@ fn a_failure_changes_no_token<T: Breakable>() {
         assert!(breaks.has_struck());
         for (found, expected) in found.iter().zip(&expected) {
             assert_eq!(found.ids, expected.ids, "{kind:?}");
+            assert_eq!(found.prompt, expected.prompt, "{kind:?}");
         }
     }
 }

@@ -62,9 +62,6 @@ pub(crate) struct BenchArgs {
     /// --prefill, the power of two that holds it.
     #[arg(long, value_name = "N,..", value_delimiter = ',')]
     pub(super) capture_num_tokens: Vec<u64>,
-    /// Sizes in tokens for steps of exactly so many, compiled for them alone.
-    #[arg(long, value_name = "N,..", value_delimiter = ',')]
-    pub(super) compile_sizes: Vec<u64>,
     /// Sample by the kernels with penalties, biases and masks, as a server does; nobody asks for any.
     #[arg(long)]
     pub(super) sampling_controls: bool,

@@ -4,7 +4,7 @@ use super::super::load::with_remedy;
 use super::super::progress::watcher;
 use super::args::BenchArgs;
 use super::report::Start;
-use crate::preset_weights::PresetWeights;
+use crate::preset_weights;
 use anyhow::{bail, ensure};
 use piecewise::assembly::Assembly;
 use piecewise::device::{DeviceSpec, OpenDevice, all_threads};
@@ -47,24 +47,20 @@ pub(super) struct Bounds {
 impl Subject {
     /// Reads the configuration, and opens the weights of a folder.
     pub(super) fn open(args: &BenchArgs) -> anyhow::Result<Self> {
-        let given = args.dtype;
-        let (name, mut config, assembly) = match (args.preset, &args.model) {
-            (Some(preset), _) => (preset.name().to_owned(), preset.config(), None),
+        let (name, assembly) = match (args.preset, &args.model) {
+            (Some(preset), _) => {
+                (preset.name().to_owned(), preset_weights::assembly(preset, args.dtype))
+            }
             (None, Some(folder)) => {
-                let assembly = Assembly::folder(folder)?;
                 let name = folder.file_name().unwrap_or(folder.as_os_str());
-                let config = assembly.decoder_config().cloned();
-                let Some(config) = config else { bail!("a folder has a decoder") };
-                (name.to_string_lossy().into_owned(), config, Some(assembly))
+                (name.to_string_lossy().into_owned(), Assembly::folder(folder)?)
             }
             (None, None) => bail!("give --preset or --model"),
         };
-        let dtype = given.or(config.dtype).unwrap_or(DType::F32);
-        let assembly = assembly.unwrap_or_else(|| {
-            // The weights are of the dtype that is asked for, too.
-            config.dtype = Some(dtype);
-            Assembly::decoder(config.clone()).weights(PresetWeights::default())
-        });
+        let Some(config) = assembly.decoder_config().cloned() else {
+            bail!("{name} is no decoder")
+        };
+        let dtype = args.dtype.or(config.dtype).unwrap_or(DType::F32);
         Ok(Self { name, config, dtype, assembly: Some(assembly) })
     }
 
@@ -98,7 +94,6 @@ impl Subject {
             .kv_rows(bounds.positions.iter().sum())
             .graph_mode(bounds.mode)
             .capture_sizes(bounds.tokens.iter().copied())
-            .set("compile_sizes", &args.compile_sizes)
             .set("sampling_controls", args.sampling_controls)
             .set("decode_batch_sizes", &bounds.batches)
             .set("capture_query_lengths", &bounds.query_lengths)

@@ -6,9 +6,9 @@ mod interrupt;
 use self::conversation::{Conversation, Outcome, Turn};
 use self::interrupt::Interrupt;
 use super::dumps::DumpArgs;
-use super::load::{engine, print_settings};
+use super::load::{engine, generation_defaults, print_settings};
 use super::model_args::ModelArgs;
-use anyhow::{Context, bail};
+use anyhow::bail;
 use piecewise::models::TextTokenizer;
 use piecewise_runtime::batch::Sampling;
 use piecewise_server::chat::{ChatTemplate, GenerationDefaults, ReplyFormat};
@@ -121,12 +121,7 @@ pub(crate) fn run(args: ChatArgs) -> anyhow::Result<ExitCode> {
             folder.display()
         );
     };
-    let defaults = match args.generation_config.as_str() {
-        "none" => GenerationDefaults::default(),
-        _ => {
-            GenerationDefaults::load(folder).context("go without it by --generation-config none")?
-        }
-    };
+    let defaults = generation_defaults(folder, &args.generation_config)?;
     let format = ReplyFormat::new(Some(&args.reasoning_parser), Some("none"), &template.source())?;
     let tokenizer = Arc::new(TextTokenizer::load(folder, vocab)?);
     let conversation = Conversation {

@@ -24,7 +24,8 @@
 //!    stayed. The token is the first **by index** for which the running sum of the weights that
 //!    stayed exceeds `target`.
 //!
-//! With controls ([`ControlledSample`](crate::sampling::ControlledSample)), step 1 starts from logits
+//! With controls ([`ControlledSample`](crate::sampling::ControlledSample)), a row that is given its id
+//! gets it and takes none of these steps; else step 1 starts from logits
 //! with biases, penalties and masks, and in step 3 a weight below `floor(min_p * 2^40)` is 0.
 //!
 //! The seed names the sequence: two sequences that should differ get different seeds.
@@ -135,6 +136,11 @@ pub fn sample(isa: Isa, args: SampleArgs<'_>) -> Result<(), CpuMathError> {
     parallel::for_each_block(threads, rows, |worker, row| {
         let keys = scratch.get().wrapping_add(worker * need).cast::<u64>();
         let adjusted = scratch.get().wrapping_add(worker * need + of_keys).cast::<f32>();
+        if let Some(id) = asked.and_then(|controls| controls.given(row)) {
+            // SAFETY: each row writes its own output.
+            unsafe { *out.get().add(row) = id };
+            return;
+        }
         let mut from = &logits[row * vocabulary..][..vocabulary];
         if let Some(controls) = asked.filter(|controls| controls.adjusts(row)) {
             // SAFETY: the part of this worker is aligned and holds `vocabulary` logits behind its

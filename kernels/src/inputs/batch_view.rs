@@ -37,6 +37,17 @@ pub struct SequenceInStep {
     pub sampling: Sampling,
     /// What its next token asks for besides.
     pub controls: SampleControls,
+    /// What is told of the ids of its prompt that follow its rows.
+    pub follows: Option<FollowingIds>,
+}
+
+/// Log-probabilities of the ids that follow rows of a prompt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FollowingIds {
+    /// Of how many of the likeliest ids besides.
+    pub likeliest: u32,
+    /// The id that follows the last row; `None` where that row samples.
+    pub next: Option<u32>,
 }
 
 /// The batch of a step: its sequences in the order of their rows.
@@ -167,8 +178,25 @@ impl<'a> SequenceView<'a> {
         self.part.sampling
     }
 
-    /// What its next token asks for besides.
-    pub fn controls(&self) -> SampleControls {
-        self.part.controls
+    /// What each of its rows asks for besides: the last what its next token does, those before it
+    /// nothing, or to be told of the id that follows in the prompt.
+    pub fn row_controls(&self) -> impl Iterator<Item = SampleControls> + use<'a> {
+        let SequenceInStep { rows, tokens, controls, follows, .. } = *self.part;
+        let ids = self.ids();
+        (tokens - rows + 1..=tokens).map(move |next| {
+            let known = ids.get(next as usize).map(|&id| id as u32);
+            match follows {
+                Some(FollowingIds { likeliest, next }) => match known.or(next) {
+                    Some(id) => SampleControls {
+                        given: Some(id),
+                        logprobs: Some(likeliest),
+                        ..SampleControls::default()
+                    },
+                    None => controls,
+                },
+                None if known.is_none() => controls,
+                None => SampleControls::default(),
+            }
+        })
     }
 }

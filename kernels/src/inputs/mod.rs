@@ -28,7 +28,7 @@ mod element;
 mod engine;
 mod writer;
 
-pub use batch_view::{BatchView, SequenceInStep, SequenceView};
+pub use batch_view::{BatchView, FollowingIds, SequenceInStep, SequenceView};
 pub use carried::{TokenValues, ValuesInStep, ValuesView};
 pub use element::Element;
 pub use engine::{DECLARED_BY, engine_inputs};

@@ -23,7 +23,8 @@ use piecewise_ir::types::TensorType;
 /// frequency times how often it was generated, and that for presence if it was. Ids that the mask
 /// leaves out are -inf. Of what temperature makes of it, tokens remain that are at least `min_p`
 /// times as likely as the likeliest, then top-k and top-p as in [`Sample`](super::Sample), of weights
-/// that remain. Log-probabilities are of the logits as they come.
+/// that remain. Log-probabilities are of the logits as they come. A row may be given its id, so that
+/// what a prompt goes on with is told of as if it had been sampled.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ControlledSample;
 

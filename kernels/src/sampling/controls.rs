@@ -14,12 +14,13 @@ pub const DETAIL_WORDS: usize = 6 + 2 * MAX_TOP_LOGPROBS as usize;
 /// Words of a row of controls, and numbers of a row of penalties.
 pub(crate) const CONTROL_WORDS: usize = 4;
 
-/// Flags of the first word of controls; the next are the rows of the states of tokens and of masks,
-/// and how many of the likeliest ids are wanted.
+/// Flags of the first word of controls; the next are the row of the state of tokens, the row of the
+/// state of masks or the id that is given, and how many of the likeliest ids are wanted.
 pub(crate) const MASKED: i32 = 1;
 pub(crate) const WEIGHED: i32 = 2;
 pub(crate) const TALLIED: i32 = 4;
 pub(crate) const LIKELIHOODS: i32 = 8;
+pub(crate) const GIVEN: i32 = 16;
 
 /// The bits of a cell: how often its id was generated, whether it has a bias, and whether it is of
 /// the prompt.
@@ -38,21 +39,25 @@ pub struct SampleControls {
     pub counts: bool,
     /// Whether log-probabilities are told, and of how many of the likeliest ids.
     pub logprobs: Option<u32>,
+    /// The id that comes, whatever the logits say: one of a prompt whose log-probabilities are asked
+    /// for. It has no mask.
+    pub given: Option<u32>,
 }
 
 impl SampleControls {
     /// The row of the input of role `sample.controls` that says so.
     pub fn words(self) -> [i32; CONTROL_WORDS] {
         let flag = |is_set: bool, flag| if is_set { flag } else { 0 };
-        let flags = flag(self.mask.is_some(), MASKED)
+        let flags = flag(self.mask.is_some() && self.given.is_none(), MASKED)
             | flag(self.tokens.is_some(), WEIGHED)
             | flag(self.tokens.is_some() && self.counts, TALLIED)
-            | flag(self.logprobs.is_some(), LIKELIHOODS);
+            | flag(self.logprobs.is_some(), LIKELIHOODS)
+            | flag(self.given.is_some(), GIVEN);
         let word = |n: Option<u32>| n.unwrap_or(0) as i32;
         [
             flags,
             word(self.tokens),
-            word(self.mask),
+            word(self.given.or(self.mask)),
             word(self.logprobs).min(MAX_TOP_LOGPROBS as i32),
         ]
     }
@@ -110,9 +115,8 @@ pub(super) fn inputs() -> [StepInput; 2] {
     [
         StepInput::new(roles::SAMPLE_CONTROLS, DType::I32, shape(), 0.0).filled(|batch, out| {
             for sequence in batch.sequences() {
-                if let Some(others) = sequence.logit_rows().count().checked_sub(1) {
-                    out.repeat(0, others * CONTROL_WORDS);
-                    out.extend(sequence.controls().words());
+                for controls in sequence.row_controls() {
+                    out.extend(controls.words());
                 }
             }
             Ok(())

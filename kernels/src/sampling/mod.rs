@@ -8,7 +8,7 @@ mod parameters;
 
 pub use controlled::ControlledSample;
 pub(crate) use controls::{
-    BIASED, CONTROL_WORDS, LIKELIHOODS, MASKED, OF_PROMPT, TALLIED, TIMES, WEIGHED,
+    BIASED, CONTROL_WORDS, GIVEN, LIKELIHOODS, MASKED, OF_PROMPT, TALLIED, TIMES, WEIGHED,
 };
 pub use controls::{
     DETAIL_WORDS, Details, MAX_LOGIT_BIASES, MAX_TOP_LOGPROBS, SampleControls, fill_token_row,

@@ -5,7 +5,9 @@ use super::role_map::RoleMap;
 use crate::kv::{Page, PageTable, StateSlot};
 use crate::model::StepData;
 use crate::symbols::SymbolClass;
-use piecewise_kernels::inputs::{BatchView, SequenceInStep, TokenValues, ValuesInStep};
+use piecewise_kernels::inputs::{
+    BatchView, FollowingIds, SequenceInStep, TokenValues, ValuesInStep,
+};
 use piecewise_kernels::sampling::{SampleControls, Sampling};
 use smallvec::SmallVec;
 
@@ -37,6 +39,8 @@ pub enum ChunkRows {
     Last,
     /// Every one.
     All,
+    /// Every one, and each is told of the id that follows it in the prompt.
+    Told(FollowingIds),
 }
 
 /// The tokens that one sequence brings to a step.
@@ -141,7 +145,11 @@ impl BatchBuffers {
         let rows = match chunk.rows {
             ChunkRows::None => 0,
             ChunkRows::Last => count.min(1),
-            ChunkRows::All => count,
+            ChunkRows::All | ChunkRows::Told(_) => count,
+        };
+        let follows = match chunk.rows {
+            ChunkRows::Told(follows) => Some(follows),
+            ChunkRows::None | ChunkRows::Last | ChunkRows::All => None,
         };
         let agrees = self.sequences.is_empty() || self.uniform == Some(count);
         self.uniform = agrees.then_some(count);
@@ -177,6 +185,7 @@ impl BatchBuffers {
             values: chunk.values.len(),
             sampling: chunk.sampling,
             controls: chunk.controls,
+            follows,
         });
         self.rows += rows;
     }

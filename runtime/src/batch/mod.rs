@@ -7,7 +7,7 @@ mod role_map;
 
 pub use buffers::{BatchBuffers, Chunk, ChunkRows, ChunkTokens, StepView};
 pub use error::{FillError, RoleError};
-pub use piecewise_kernels::inputs::TokenValues;
+pub use piecewise_kernels::inputs::{FollowingIds, TokenValues};
 pub use piecewise_kernels::sampling::{SampleControls, Sampling};
 pub use probe::{Probe, ProbeStep, probes};
 pub use role_map::{BoundInput, RoleMap};

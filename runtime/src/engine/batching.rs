@@ -45,6 +45,11 @@ impl<D: Device> Engine for BatchingEngine<D> {
             let value = given.rows.to_string();
             return Err(EngineError::Parameter { parameter: "rows", value, expected });
         }
+        if let Some(likeliest) = request.prompt_logprobs {
+            let expected = "only the first request of a conversation can ask for them";
+            let (parameter, value) = ("prompt_logprobs", likeliest.to_string());
+            return Err(EngineError::Parameter { parameter, value, expected });
+        }
         if let Some(given) = request.values.first() {
             let reason = "only the first request of a conversation brings some".to_owned();
             return Err(EngineError::Values { name: given.name.to_string(), reason });

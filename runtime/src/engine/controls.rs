@@ -25,6 +25,7 @@ impl Request {
         let Sampling { min_p, presence_penalty, frequency_penalty, repetition_penalty, .. } =
             self.sampling;
         let logprobs = self.logprobs.unwrap_or(0);
+        let prompt_logprobs = self.prompt_logprobs.unwrap_or(0);
         let biased: BTreeSet<u32> = self.logit_bias.iter().map(|(id, _)| *id).collect();
         let vocab = options.vocab;
         let fits = |&(id, bias): &(u32, f32)| u64::from(id) < vocab && bias.is_finite();
@@ -37,7 +38,7 @@ impl Request {
         };
         let finite = "it must be a finite number; 0 is off";
         // What is asked for, whether it is in range, and what would be.
-        let asked: [(_, bool, bool, &dyn Fn() -> String, _); 7] = [
+        let asked: [(_, bool, bool, &dyn Fn() -> String, _); 8] = [
             (
                 "min_p",
                 min_p != 0.0,
@@ -78,6 +79,13 @@ impl Request {
                 self.logprobs.is_some(),
                 logprobs <= MAX_TOP_LOGPROBS,
                 &|| logprobs.to_string(),
+                "it must be at most 20",
+            ),
+            (
+                "prompt_logprobs",
+                self.prompt_logprobs.is_some(),
+                prompt_logprobs <= MAX_TOP_LOGPROBS,
+                &|| prompt_logprobs.to_string(),
                 "it must be at most 20",
             ),
             ("constraint", self.constraint.is_some(), true, &|| "one".to_owned(), ""),
@@ -138,6 +146,7 @@ impl<D: Device> BatchingEngine<D> {
         for planned in &*plan {
             let Some(sequence) = sequences.get_mut(&planned.request) else { continue };
             let mut now = SampleControls::default();
+            wants_logprobs |= sequence.tells_prompt(planned.tokens);
             if planned.tokens == sequence.due() {
                 let (weighs, counts) = (sequence.weighs(), counts(sequence.sampling));
                 if let (true, Some(entry)) = (weighs, sequence.entry) {

@@ -9,11 +9,21 @@ use piecewise_planner::IterationRecord;
 pub(super) struct InFlight {
     pub(super) ticket: Ticket,
     pub(super) record: IterationRecord,
-    /// Whose each row is, and of which turn.
-    pub(super) rows: Vec<(RequestId, u32)>,
+    /// Whose each row of logits is.
+    pub(super) rows: Vec<Row>,
     /// The ids that were sampled, and what is told of each; filled when it is read.
     pub(super) sampled: Vec<i32>,
     pub(super) details: Vec<u8>,
     /// Whether some row wants log-probabilities.
     pub(super) wants_logprobs: bool,
+}
+
+/// A row of logits of a step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Row {
+    pub(super) request: RequestId,
+    /// Of which turn.
+    pub(super) turn: u32,
+    /// Its position, where it tells of the id of the prompt that follows it; else it samples.
+    pub(super) tells: Option<u64>,
 }

@@ -9,9 +9,10 @@ use piecewise_kernels::attention::PAGE_ROWS;
 
 impl Sequence {
     /// The pages that it could begin with: those that leave it a token to compute. None where it has
-    /// pages already.
+    /// pages already, or its whole prompt must be computed.
     pub(super) fn prefix(&mut self) -> &[PageHash] {
-        if !self.shares || !self.table.pages().is_empty() {
+        let is_told_of = self.controls.prompt_logprobs.is_some();
+        if !self.shares || is_told_of || !self.table.pages().is_empty() {
             return &[];
         }
         self.hash_pages(self.ids.len().saturating_sub(1) / PAGE_ROWS as usize)

@@ -64,6 +64,10 @@ pub struct Request {
     /// Whether each token comes with its log-probability, and how many of the likeliest ids come with
     /// theirs beside it: at most [`MAX_TOP_LOGPROBS`](super::MAX_TOP_LOGPROBS).
     pub logprobs: Option<u32>,
+    /// Whether the tokens of the prompt, from the second on, come with their log-probabilities too,
+    /// and those of how many of the likeliest ids. Such a prompt is computed as a whole, past the
+    /// prefix cache, in chunks of as many tokens as a step has rows of logits.
+    pub prompt_logprobs: Option<u32>,
     /// What says which ids may come next.
     pub constraint: Option<Box<dyn TokenConstraint>>,
     /// Whether ids and KV stay when it finishes, so that it can be continued.
@@ -89,6 +93,7 @@ impl Request {
             sampling: Sampling::default(),
             logit_bias: Vec::new(),
             logprobs: None,
+            prompt_logprobs: None,
             constraint: None,
             keep: false,
             rows: Vec::new(),
@@ -181,6 +186,15 @@ pub enum FinishReason {
 /// What a step brought about.
 #[derive(Clone, PartialEq, Debug)]
 pub enum RequestEvent {
+    /// A token of the prompt, from the second on and in their order, where the request asks for them.
+    PromptToken {
+        /// Whose.
+        request: RequestId,
+        /// Its id.
+        id: u32,
+        /// How likely it was after those before it.
+        logprobs: Box<TokenLogprobs>,
+    },
     /// A token.
     Token {
         /// Whose.
@@ -207,7 +221,9 @@ impl RequestEvent {
     /// Whose it is.
     pub fn request(&self) -> RequestId {
         match self {
-            Self::Token { request, .. } | Self::Finished { request, .. } => *request,
+            Self::PromptToken { request, .. }
+            | Self::Token { request, .. }
+            | Self::Finished { request, .. } => *request,
         }
     }
 }

@@ -13,6 +13,42 @@ pub(super) struct Planned {
     pub tokens: u64,
 }
 
+/// What there is room for in a step.
+#[derive(Clone, Copy)]
+struct Room {
+    tokens: u64,
+    /// Of logits that can be read.
+    rows: u64,
+    /// Of logits that one call of the head computes.
+    call_rows: u64,
+    /// Sequences that may still want a row.
+    others: u64,
+}
+
+impl Room {
+    /// Takes what a sequence brings of its next tokens: as many as there is room for, and of a prompt
+    /// that is told of, as many as leave a row for each of the others.
+    fn take(&mut self, sequence: &Sequence) -> u64 {
+        let due = sequence.due();
+        self.others = self.others.saturating_sub(1);
+        let mut tokens = due.min(self.tokens);
+        let rows = if sequence.tells_prompt(tokens) {
+            let left = self.call_rows.saturating_sub(self.others).max(1);
+            tokens = tokens.min(left).min(self.rows);
+            tokens
+        } else if tokens == due && self.rows == 0 {
+            tokens = tokens.saturating_sub(1);
+            0
+        } else {
+            u64::from(tokens == due)
+        };
+        self.tokens -= tokens;
+        self.rows -= rows;
+        self.call_rows = self.call_rows.saturating_sub(rows);
+        tokens
+    }
+}
+
 /// What became of planning a step.
 pub(super) enum Schedule {
     /// `plan` is what to submit; it may be empty.
@@ -67,17 +103,23 @@ impl<D: Device> BatchingEngine<D> {
     /// before the waiting of their priority.
     fn plan_step(&mut self) -> Result<(), Unplanned> {
         self.plan.clear();
-        let mut budget = self.options.max_num_tokens;
+        let there = (self.running.len() + self.waiting.len()) as u64;
+        let mut room = Room {
+            tokens: self.options.max_num_tokens,
+            rows: self.model.max_logit_rows(),
+            call_rows: self.model.dispatcher().max_rows,
+            others: there.min(self.options.max_num_seqs),
+        };
         for at in 0..self.running.len() {
-            self.plan_running(at, true, &mut budget)?;
+            self.plan_running(at, true, &mut room)?;
         }
         let mut at = 0;
         while let Some(&id) = self.running.get(at) {
-            let admitted = self.admit(Some(self.priority(id)), &mut budget)?;
-            self.plan_running(at + admitted, false, &mut budget)?;
+            let admitted = self.admit(Some(self.priority(id)), &mut room)?;
+            self.plan_running(at + admitted, false, &mut room)?;
             at += admitted + 1;
         }
-        self.admit(None, &mut budget)?;
+        self.admit(None, &mut room)?;
         Ok(())
     }
 
@@ -86,12 +128,15 @@ impl<D: Device> BatchingEngine<D> {
         &mut self,
         at: usize,
         decoding: bool,
-        budget: &mut u64,
+        room: &mut Room,
     ) -> Result<(), Unplanned> {
         let Self { plan, running, sequences, pool, roles, .. } = self;
         let Some(sequence) = sequences.get_mut(&running[at]) else { return Ok(()) };
-        let tokens = sequence.due().min(*budget);
-        if tokens == 0 || sequence.is_decoding() != decoding {
+        if sequence.due() == 0 || sequence.is_decoding() != decoding {
+            return Ok(());
+        }
+        let tokens = room.take(sequence);
+        if tokens == 0 {
             return Ok(());
         }
         if roles.table_pages.is_some() {
@@ -100,15 +145,17 @@ impl<D: Device> BatchingEngine<D> {
             grown.map_err(|full| Unplanned::NoPages(running[at], full))?;
         }
         plan.push(Planned { request: running[at], tokens });
-        *budget -= tokens;
         Ok(())
     }
 
     /// Lets waiting requests in, in their order, while there is room: those that go before
     /// `priority`, or all. Returns how many.
-    fn admit(&mut self, priority: Option<i32>, budget: &mut u64) -> Result<usize, DeviceError> {
+    fn admit(&mut self, priority: Option<i32>, room: &mut Room) -> Result<usize, DeviceError> {
         let mut admitted = 0;
-        while *budget > 0 && (self.running.len() as u64) < self.options.max_num_seqs {
+        while room.tokens > 0
+            && room.rows > 0
+            && (self.running.len() as u64) < self.options.max_num_seqs
+        {
             let Some(&id) = self.waiting.front() else { break };
             let is_before = priority.is_none_or(|priority| self.priority(id) < priority);
             if !(is_before && self.make_room(id) && self.give_slot(id)?) {
@@ -118,11 +165,10 @@ impl<D: Device> BatchingEngine<D> {
             let Some(sequence) = self.sequences.get_mut(&id) else { break };
             sequence.entry = self.entries.pop();
             sequence.controls.is_written = false;
-            let tokens = sequence.due().min(*budget);
+            let tokens = room.take(sequence);
             self.waiting.pop_front();
             self.begin_run(id);
             self.plan.push(Planned { request: id, tokens });
-            *budget -= tokens;
             admitted += 1;
         }
         Ok(admitted)

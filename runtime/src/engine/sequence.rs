@@ -1,9 +1,11 @@
 //! One request's tokens and how far they have been computed.
 
+use super::constraint::TokenLogprobs;
 use super::request::{GivenRows, Request, Usage};
 use super::turn_controls::TurnControls;
-use crate::batch::{ChunkRows, ChunkTokens, RoleMap, Sampling, TokenValues};
+use crate::batch::{ChunkRows, ChunkTokens, FollowingIds, RoleMap, Sampling, TokenValues};
 use crate::kv::{PageHash, PagePool, PageTable, SlotPool, StateSlot};
+use piecewise_kernels::sampling::Details;
 use std::time::Instant;
 
 /// Ids beyond the prompt that room is made for beforehand, so that decoding allocates nothing
@@ -136,15 +138,44 @@ impl Sequence {
         self.due() == 1
     }
 
-    /// The next `count` tokens, and whether they end with a row that samples.
+    /// Whether log-probabilities of its prompt are due with the next `count` tokens.
+    pub(super) fn tells_prompt(&self, count: u64) -> bool {
+        self.controls.prompt_logprobs.is_some()
+            && self.computed + 1 < self.prompt
+            && self.computed + count > self.controls.told
+    }
+
+    /// The next `count` tokens, and which of them want rows: all whose following ids are told of, or
+    /// the last if it samples.
     pub(super) fn chunk(&self, count: u64) -> (ChunkTokens<'_>, ChunkRows) {
-        let rows = if count == self.due() { ChunkRows::Last } else { ChunkRows::None };
         let start = self.computed as usize;
+        let rows = match self.controls.prompt_logprobs.filter(|_| self.tells_prompt(count)) {
+            Some(likeliest) => {
+                let next = self.ids.get(start + count as usize).copied();
+                ChunkRows::Told(FollowingIds { likeliest, next })
+            }
+            None if count == self.due() => ChunkRows::Last,
+            None => ChunkRows::None,
+        };
         let tokens = match (self.ids.get(start..start + count as usize), self.entry) {
             (Some(ids), _) => ChunkTokens::Ids(ids),
             (None, entry) => ChunkTokens::Feedback(entry.unwrap_or(0)),
         };
         (tokens, rows)
+    }
+
+    /// The id of the prompt that follows a position, and how likely it was; once for each.
+    pub(super) fn tell(
+        &mut self,
+        position: u64,
+        details: Details<'_>,
+    ) -> Option<(u32, Box<TokenLogprobs>)> {
+        if position != self.controls.told {
+            return None;
+        }
+        self.controls.told += 1;
+        let id = self.ids.get(position as usize + 1)?;
+        Some((*id, Box::new(TokenLogprobs::of(details))))
     }
 
     pub(super) fn stops_at(&self, id: u32) -> bool {

@@ -1,7 +1,7 @@
 //! A step: submit the next, read the one before.
 
 use super::constraint::TokenLogprobs;
-use super::in_flight::InFlight;
+use super::in_flight::{InFlight, Row};
 use super::record::count;
 use super::request::{FinishReason, RequestEvent};
 use super::schedule::{Planned, Schedule};
@@ -82,20 +82,22 @@ impl<D: Device> BatchingEngine<D> {
         let spare = self.spare.pop().map(|spare| (spare.rows, spare.sampled, spare.details));
         let (mut rows, mut sampled, details) = spare.unwrap_or_default();
         rows.clear();
-        rows.reserve(self.options.max_num_seqs as usize);
-        sampled.reserve(self.options.max_num_seqs as usize);
+        let most = self.model.max_logit_rows().min(self.options.max_num_tokens) as usize;
+        rows.reserve(most);
+        sampled.reserve(most);
         let (mut context_tokens, mut generation_requests) = (0, 0);
         self.batch.clear();
         for planned in &self.plan {
             let Some(sequence) = self.sequences.get(&planned.request) else { continue };
             let (tokens, wanted) = sequence.chunk(planned.tokens);
+            let samples = planned.tokens == sequence.due();
             self.batch.push(&Chunk {
                 tokens,
                 start: sequence.computed,
                 table: &sequence.table,
                 slot: sequence.slot.as_ref(),
                 rows: wanted,
-                entry: sequence.entry,
+                entry: sequence.entry.filter(|_| samples),
                 values: &sequence.values,
                 sampling: sequence.sampling,
                 controls: sequence.controls.now,
@@ -105,9 +107,13 @@ impl<D: Device> BatchingEngine<D> {
             } else {
                 context_tokens += planned.tokens;
             }
-            if wanted == ChunkRows::Last {
-                rows.push((planned.request, sequence.turn));
+            let (request, turn) = (planned.request, sequence.turn);
+            if let ChunkRows::Told(_) = wanted {
+                let told = planned.tokens - u64::from(samples);
+                let positions = sequence.computed..sequence.computed + told;
+                rows.extend(positions.map(|at| Row { request, turn, tells: Some(at) }));
             }
+            rows.extend(samples.then_some(Row { request, turn, tells: None }));
         }
         if let Some(output) = self.roles.details {
             self.model.read_back(output, wants_logprobs);
@@ -177,9 +183,23 @@ impl<D: Device> BatchingEngine<D> {
         let vocab = self.options.vocab;
         let mut bad = None;
         let mut ended = SmallVec::<[_; 16]>::new();
-        for (row, (&(request, turn), &id)) in step.rows.iter().zip(&step.sampled).enumerate() {
+        for (place, (row, &id)) in step.rows.iter().zip(&step.sampled).enumerate() {
+            let Row { request, turn, tells } = *row;
             let Some(sequence) = self.sequences.get_mut(&request) else { continue };
-            if sequence.turn != turn || sequence.pending == 0 {
+            if sequence.turn != turn {
+                continue;
+            }
+            if let Some(position) = tells {
+                let details = Details::of_row(&step.details, place);
+                let told = details.and_then(|details| sequence.tell(position, details));
+                events.extend(told.map(|(id, logprobs)| RequestEvent::PromptToken {
+                    request,
+                    id,
+                    logprobs,
+                }));
+                continue;
+            }
+            if sequence.pending == 0 {
                 continue;
             }
             let valid = u32::try_from(id).ok().filter(|&id| u64::from(id) < vocab);
@@ -204,7 +224,7 @@ impl<D: Device> BatchingEngine<D> {
             sequence.generated += 1;
             sequence.publish(&mut self.pool);
             let wants = sequence.controls.logprobs.is_some();
-            let details = Details::of_row(&step.details, row).filter(|_| wants);
+            let details = Details::of_row(&step.details, place).filter(|_| wants);
             let logprobs = details.map(|details| Box::new(TokenLogprobs::of(details)));
             events.push(RequestEvent::Token { request, id, logprobs });
             let reason = if is_last {

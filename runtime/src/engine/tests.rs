@@ -513,7 +513,7 @@ fn usage_tells_what_a_turn_took() {
     engine.run(&mut events).unwrap();
     let usages = events.iter().filter_map(|event| match event {
         RequestEvent::Finished { usage, .. } => Some(*usage),
-        RequestEvent::Token { .. } => None,
+        _ => None,
     });
     assert_eq!(
         usages.collect::<Vec<_>>(),

@@ -9,6 +9,9 @@ use piecewise_kernels::sampling::{SampleControls, mask_words};
 pub(super) struct TurnControls {
     pub logit_bias: Vec<(u32, f32)>,
     pub logprobs: Option<u32>,
+    pub prompt_logprobs: Option<u32>,
+    /// Rows of the prompt whose following id was told of.
+    pub told: u64,
     pub constraint: Option<Box<dyn TokenConstraint>>,
     /// The ids that may come next, and after how many generated ones.
     pub mask: Vec<u32>,
@@ -24,6 +27,7 @@ impl TurnControls {
         Self {
             logit_bias: std::mem::take(&mut request.logit_bias),
             logprobs: request.logprobs,
+            prompt_logprobs: request.prompt_logprobs,
             constraint: request.constraint.take(),
             ..Self::default()
         }

@@ -22,7 +22,7 @@
 //!     match update {
 //!         Update::Token { id, .. } => println!("{id}"),
 //!         Update::Failed(failure) => return Err(failure.into()),
-//!         Update::Accepted { .. } | Update::Finished { .. } => {}
+//!         _ => {}
 //!     }
 //! }
 //! drop(ticket);

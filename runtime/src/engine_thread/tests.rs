@@ -64,7 +64,9 @@ fn outcome(updates: &Receiver<Update>) -> (Vec<u32>, Option<Update>) {
     for update in updates {
         assert!(end.is_none(), "{update:?} after the end");
         match update {
-            Update::Accepted { .. } => assert!(ids.is_empty(), "a token before"),
+            Update::Accepted { .. } | Update::PromptToken { .. } => {
+                assert!(ids.is_empty(), "a token before");
+            }
             Update::Token { id, .. } => ids.push(id),
             Update::Finished { .. } | Update::Failed(_) => end = Some(update),
         }

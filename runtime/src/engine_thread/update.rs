@@ -12,6 +12,13 @@ pub enum Update {
         /// Its number.
         request: RequestId,
     },
+    /// A token of the prompt, from the second on and in their order, where the request asks for them.
+    PromptToken {
+        /// Its id.
+        id: u32,
+        /// How likely it was after those before it.
+        logprobs: Box<TokenLogprobs>,
+    },
     /// A token.
     Token {
         /// Its id.

@@ -142,6 +142,10 @@ impl Worker {
         let Self { entries, requests, events, metrics, .. } = self;
         for event in events.drain(..) {
             match event {
+                RequestEvent::PromptToken { request, id, logprobs } => {
+                    let Some(entry) = entries.get_mut(&request) else { continue };
+                    (entry.sink)(Update::PromptToken { id, logprobs });
+                }
                 RequestEvent::Token { request, id, logprobs } => {
                     let Some(entry) = entries.get_mut(&request) else { continue };
                     metrics.token(&mut entry.times, now);

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use piecewise::models::files::{ReadError, read_text};
 use serde_json::{Map, Value};
 
 const LARGEST_FILE: u64 = 1 << 20;
@@ -55,19 +56,15 @@ impl GenerationDefaults {
     /// When the file can't be read or has values that can't be used.
     pub fn load(folder: &Path) -> Result<Self, GenerationDefaultsError> {
         let file = folder.join("generation_config.json");
-        let io = |source| GenerationDefaultsError::Io { file: file.clone(), source };
-        match std::fs::metadata(&file) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Ok(Self::default());
-            }
-            Err(error) => return Err(io(error)),
-            Ok(metadata) if metadata.len() > LARGEST_FILE => {
-                let message = format!("{} bytes are too many", metadata.len());
+        let text = match read_text(&file, LARGEST_FILE) {
+            Ok(Some(text)) => text,
+            Ok(None) => return Ok(Self::default()),
+            Err(ReadError::Io(source)) => return Err(GenerationDefaultsError::Io { file, source }),
+            Err(ReadError::TooLarge { bytes }) => {
+                let message = format!("{bytes} bytes are too many");
                 return Err(GenerationDefaultsError::Json { file, message });
             }
-            Ok(_) => {}
-        }
-        let text = std::fs::read_to_string(&file).map_err(io)?;
+        };
         Self::parse(&text, &file)
     }
 

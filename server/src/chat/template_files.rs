@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use piecewise::models::files::{ReadError, read_text};
 use serde_json::{Map, Value};
 
 /// Bytes that a file with a template may have; the largest have about a megabyte.
@@ -148,19 +149,12 @@ impl Sources {
 
 /// The text of a file; `None` where there is no such file.
 fn read(file: &Path) -> Result<Option<String>, TemplateFileError> {
-    let io = |source| TemplateFileError::Io { file: file.to_owned(), source };
-    match std::fs::metadata(file) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(io(error)),
-        Ok(metadata) if metadata.len() > LARGEST_FILE => {
-            return Err(TemplateFileError::TooLarge {
-                file: file.to_owned(),
-                bytes: metadata.len(),
-            });
+    read_text(file, LARGEST_FILE).map_err(|error| match error {
+        ReadError::Io(source) => TemplateFileError::Io { file: file.to_owned(), source },
+        ReadError::TooLarge { bytes } => {
+            TemplateFileError::TooLarge { file: file.to_owned(), bytes }
         }
-        Ok(_) => {}
-    }
-    std::fs::read_to_string(file).map(Some).map_err(io)
+    })
 }
 
 fn read_json(file: &Path) -> Result<Option<Map<String, Value>>, TemplateFileError> {

@@ -1,26 +1,25 @@
 //! `/v1/chat/completions`.
 
-use super::body;
+use super::answer::{Answers, Choices, Rest};
+use super::aside::aside;
 use super::error::ApiError;
-use super::fields::{Field, Fields};
+use super::fields::{Field, Fields, MODEL, field};
 use super::generation::{Delta, End, Generation, Part};
-use super::logprobs::ChatLogprobs;
-use super::params::{Params, field, top_logprobs};
-use super::sse::{self, Events, Frame};
-use super::state::{State, now};
-use super::usage::UsageSum;
+use super::logprobs::{ChatLogprobs, PromptLogprobs};
+use super::params::{Params, top_logprobs};
+use super::state::State;
 use crate::chat::{
     ChatPrompt, ReplyDelta, ReplyError, ReplyParser, ToolCallDelta, ToolChoice, Tools,
 };
 use axum::extract::{self, Request};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 /// The fields besides those of [`Params`].
 pub(crate) const FIELDS: &[Field] = &[
-    field("model", r#"{"type":"string"}"#, "A name of the served model."),
+    MODEL,
     field("messages", r#"{"type":"array","items":{"type":"object"}}"#, "The conversation."),
     field(
         "max_completion_tokens",
@@ -61,26 +60,6 @@ pub(crate) const FIELDS: &[Field] = &[
         "Variables of the template, such as `enable_thinking`.",
     ),
 ];
-
-/// What every event of an answer has.
-#[derive(Clone, Debug, Serialize)]
-struct Head {
-    id: String,
-    object: &'static str,
-    created: u64,
-    model: String,
-}
-
-#[derive(Debug, Serialize)]
-struct Answer<'a> {
-    #[serde(flatten)]
-    head: &'a Head,
-    choices: Vec<Choice>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    prompt_token_ids: Option<Vec<u32>>,
-}
 
 #[derive(Debug, Default, Serialize)]
 struct Choice {
@@ -164,11 +143,9 @@ pub(crate) async fn handle(
     request: Request,
 ) -> Result<Response, ApiError> {
     let served = state.served()?;
-    let mut fields = Fields::parse(&body::read(request, &state.limits).await?)?;
-    state.check_name(fields.text("model")?)?;
+    let mut fields = Fields::read(request, &state).await?;
     fields.rename("max_completion_tokens", "max_tokens");
-    let mut params = Params::take(&mut fields, &served.defaults)?;
-    params.bound(&state.limits);
+    let mut params = Params::take(&mut fields, &served.defaults, &state.limits)?;
     let logprobs = fields.flag("logprobs")?;
     let logprobs = match fields.take("top_logprobs") {
         None => logprobs.then_some(0),
@@ -191,13 +168,7 @@ pub(crate) async fn handle(
         tools: tools.for_template(),
         documents: list(&mut fields, "documents")?,
         continue_final_message: fields.flag("continue_final_message")?,
-        add_generation_prompt: match fields.take("add_generation_prompt") {
-            None => true,
-            Some(Value::Bool(adds)) => adds,
-            Some(_) => {
-                return Err(ApiError::field("add_generation_prompt", "must be true or false"));
-            }
-        },
+        add_generation_prompt: fields.flag_or("add_generation_prompt", true)?,
         kwargs: match fields.take("chat_template_kwargs") {
             None => Map::new(),
             Some(Value::Object(kwargs)) => kwargs,
@@ -224,35 +195,26 @@ pub(crate) async fn handle(
     for number in 0..params.choices {
         let mut request = params.request(ids.clone(), number, &served.end_ids, room);
         request.logprobs = logprobs;
-        parts.push(Part { request, text: params.output(served, "messages", &ids, special)? });
+        // The prompt is the same for all.
+        request.prompt_logprobs = request.prompt_logprobs.filter(|_| number == 0);
+        let reply = params.output(served, "messages", &ids, special)?;
+        parts.push(Part { request, text: reply, is_of_prompt: false });
         let parser = served.format.parser(&tools, &text);
         parsers.push(parser.map_err(|error| ApiError::field("tools", error))?);
     }
     params.constrain(&state, &mut parts).await?;
     let generation = Generation::start(&served.engine, parts).await?;
-    let head = Head {
-        id: super::ids::next("chatcmpl"),
-        object: if params.stream { "chat.completion.chunk" } else { "chat.completion" },
-        created: now(),
-        model: state.name().to_owned(),
-    };
-    let usage = UsageSum::new([ids.len()].into_iter(), params.choices);
-    let wants_logprobs = logprobs.is_some();
+    let lengths = [ids.len()].into_iter();
     let replies = Replies {
         state: Arc::clone(&state),
-        generation,
         parsers,
-        head,
-        usage,
-        prompt: ids,
-        params,
-        has_begun: false,
-        wants_logprobs,
+        prompt: params.return_token_ids.then_some(ids),
+        prompt_logprobs: params.prompt_logprobs.map(|most| (most, PromptLogprobs::begun())),
+        wants_logprobs: logprobs.is_some(),
     };
-    match replies.params.stream {
-        true => Ok(sse::response(replies)),
-        false => replies.whole().await,
-    }
+    let object = if params.stream { "chat.completion.chunk" } else { "chat.completion" };
+    let kind = ("chatcmpl", object);
+    Answers::new(&state, kind, generation, lengths, &params, replies).respond(params.stream).await
 }
 
 fn list(fields: &mut Fields, name: &str) -> Result<Option<Vec<Value>>, ApiError> {
@@ -266,7 +228,7 @@ fn list(fields: &mut Fields, name: &str) -> Result<Option<Vec<Value>>, ApiError>
 /// The ids of a conversation and their text, off the threads that others wait for.
 async fn encode(state: &Arc<State>, prompt: ChatPrompt) -> Result<(Vec<u32>, String), ApiError> {
     let state = Arc::clone(state);
-    let encode = move || {
+    let encode = move || -> Result<_, ApiError> {
         let served = state.served()?;
         let tokenizer = served.tokenizer("messages")?;
         let instead = "this model has no chat template: use /v1/completions, or --chat-template";
@@ -277,24 +239,44 @@ async fn encode(state: &Arc<State>, prompt: ChatPrompt) -> Result<(Vec<u32>, Str
         let ids = tokenizer.encode_more(&text);
         Ok((ids.map_err(|error| ApiError::field("messages", error))?, text))
     };
-    let encoded = tokio::task::spawn_blocking(encode).await;
-    encoded.map_err(|error| ApiError::internal(error.to_string()))?
+    aside(encode).await
 }
 
-/// Replies on their way out.
+/// Messages in reply to a conversation.
 struct Replies {
     state: Arc<State>,
-    generation: Generation,
+    /// Of each reply.
     parsers: Vec<ReplyParser>,
-    head: Head,
-    usage: UsageSum,
-    prompt: Vec<u32>,
-    params: Params,
-    has_begun: bool,
+    /// Its ids, where they are to be returned.
+    prompt: Option<Vec<u32>>,
+    /// At most how many of the likeliest ids are shown, and those of the first reply's prompt.
+    prompt_logprobs: Option<(u32, PromptLogprobs)>,
     wants_logprobs: bool,
 }
 
-impl Replies {
+impl Choices for Replies {
+    type Choice = Choice;
+
+    fn count(&self) -> usize {
+        self.parsers.len()
+    }
+
+    fn begin(&self, index: usize, streams: bool) -> Choice {
+        match streams {
+            true => Choice { index, delta: Some(Message::begun()), ..Choice::default() },
+            false => Choice { message: Some(Message::begun()), delta: None, ..self.piece(index) },
+        }
+    }
+
+    fn has_beginning(&self) -> bool {
+        true
+    }
+
+    fn piece(&self, index: usize) -> Choice {
+        let token_ids = self.prompt.is_some().then(Vec::new);
+        Choice { index, delta: Some(Message::default()), token_ids, ..Choice::default() }
+    }
+
     fn extend(&mut self, choice: &mut Choice, delta: Delta) -> Result<(), ApiError> {
         let failed = |error: ReplyError| ApiError::internal(error.to_string());
         let parser = &mut self.parsers[delta.index];
@@ -306,85 +288,29 @@ impl Replies {
             }
         }
         let called = parser.called_tools();
+        let vocabulary = self.state.vocabulary();
+        if let Some((most, told)) = self.prompt_logprobs.as_mut().filter(|_| delta.index == 0) {
+            delta.prompt.iter().for_each(|(id, token)| told.push(*id, token, *most, vocabulary));
+        }
         if self.wants_logprobs {
-            let vocabulary = self.state.served.get().and_then(|served| served.vocabulary.as_ref());
             let logprobs = choice.logprobs.get_or_insert_default();
             delta.logprobs.iter().for_each(|entry| logprobs.push(entry, vocabulary));
         }
         if let Some(ids) = &mut choice.token_ids {
             ids.extend(delta.ids);
         }
-        if let Some(End { reason, stop, usage }) = delta.end {
+        if let Some(End { reason, stop, .. }) = delta.end {
             let reason = if called && reason == "stop" { "tool_calls" } else { reason };
             (choice.finish_reason, choice.stop_reason) = (Some(reason), stop);
-            self.usage.add(delta.index, usage);
         }
         Ok(())
     }
 
-    async fn whole(mut self) -> Result<Response, ApiError> {
-        let ids = self.params.return_token_ids;
-        let choice = |index| Choice {
-            index,
-            message: Some(Message::begun()),
-            token_ids: ids.then(Vec::new),
-            ..Choice::default()
-        };
-        let mut choices: Vec<Choice> = (0..self.params.choices).map(choice).collect();
-        loop {
-            let deltas = self.generation.next().await?;
-            if deltas.is_empty() {
-                break;
-            }
-            for delta in deltas {
-                let index = delta.index;
-                let mut choice = std::mem::take(&mut choices[index]);
-                self.extend(&mut choice, delta)?;
-                choices[index] = choice;
-            }
+    fn rest(self) -> Rest {
+        let Self { prompt, prompt_logprobs, .. } = self;
+        Rest {
+            prompt_token_ids: prompt,
+            prompt_logprobs: prompt_logprobs.map(|(_, logprobs)| logprobs),
         }
-        let usage = Some(self.usage.json());
-        let prompt_token_ids = ids.then_some(self.prompt);
-        let answer = Answer { head: &self.head, choices, usage, prompt_token_ids };
-        Ok(axum::Json(&answer).into_response())
-    }
-
-    fn event(&self, frame: &mut Frame, choice: Choice) {
-        let usage = self.params.include_usage.then_some(Value::Null);
-        let choices = vec![choice];
-        frame.event(&Answer { head: &self.head, choices, usage, prompt_token_ids: None });
-    }
-}
-
-impl Events for Replies {
-    async fn next(&mut self, frame: &mut Frame) -> Result<bool, ApiError> {
-        if !std::mem::replace(&mut self.has_begun, true) {
-            for index in 0..self.params.choices {
-                let delta = Some(Message::begun());
-                self.event(frame, Choice { index, delta, ..Choice::default() });
-            }
-            return Ok(true);
-        }
-        let deltas = self.generation.next().await?;
-        if deltas.is_empty() {
-            if self.params.include_usage {
-                let usage = Some(self.usage.json());
-                let choices = Vec::new();
-                let head = &self.head;
-                frame.event(&Answer { head, choices, usage, prompt_token_ids: None });
-            }
-            return Ok(false);
-        }
-        for delta in deltas {
-            let mut choice = Choice {
-                index: delta.index,
-                delta: Some(Message::default()),
-                token_ids: self.params.return_token_ids.then(Vec::new),
-                ..Choice::default()
-            };
-            self.extend(&mut choice, delta)?;
-            self.event(frame, choice);
-        }
-        Ok(true)
     }
 }

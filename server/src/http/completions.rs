@@ -1,16 +1,16 @@
 //! `/v1/completions`.
 
-use super::body;
+use super::answer::{Answers, Choices, Rest};
+use super::aside::aside;
 use super::error::ApiError;
-use super::fields::{Field, Fields, ids};
-use super::generation::{Delta, End, Generation, Part};
-use super::logprobs::{CompletionLogprobs, spell};
-use super::params::{Params, field, top_logprobs};
-use super::sse::{self, Events, Frame};
-use super::state::{Served, State, now};
-use super::usage::UsageSum;
+use super::fields::{Field, Fields, MODEL, field, ids};
+use super::generation::{Delta, End, Generation, Part, TokenEntry};
+use super::logprobs::{CompletionLogprobs, PromptLogprobs, spell};
+use super::params::{Params, top_logprobs};
+use super::state::{Served, State};
+use crate::text::{OutputText, StopStrings};
 use axum::extract::{self, Request};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use piecewise::models::TextTokenizer;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ const MAX_TOKENS: u64 = 16;
 
 /// The fields besides those of [`Params`].
 pub(crate) const FIELDS: &[Field] = &[
-    field("model", r#"{"type":"string"}"#, "A name of the served model."),
+    MODEL,
     field(
         "prompt",
         r#"{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}},{"type":"array","items":{"type":"integer"}},{"type":"array","items":{"type":"array","items":{"type":"integer"}}}]}"#,
@@ -42,24 +42,6 @@ struct Prompt {
     text: Option<String>,
 }
 
-/// What every event of an answer has.
-#[derive(Clone, Debug, Serialize)]
-struct Head {
-    id: String,
-    object: &'static str,
-    created: u64,
-    model: String,
-}
-
-#[derive(Debug, Serialize)]
-struct Answer<'a> {
-    #[serde(flatten)]
-    head: &'a Head,
-    choices: Vec<Choice>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<Value>,
-}
-
 #[derive(Debug, Default, Serialize)]
 struct Choice {
     index: usize,
@@ -72,6 +54,8 @@ struct Choice {
     token_ids: Option<Vec<u32>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     prompt_token_ids: Option<Vec<u32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_logprobs: Option<PromptLogprobs>,
 }
 
 pub(crate) async fn handle(
@@ -79,11 +63,14 @@ pub(crate) async fn handle(
     request: Request,
 ) -> Result<Response, ApiError> {
     let served = state.served()?;
-    let mut fields = Fields::parse(&body::read(request, &state.limits).await?)?;
-    state.check_name(fields.text("model")?)?;
-    let mut params = Params::take(&mut fields, &served.defaults)?;
-    params.bound(&state.limits);
+    let mut fields = Fields::read(request, &state).await?;
     let echo = fields.flag("echo")?;
+    // Who wants to see the prompt may want nothing else.
+    let is_of_prompt = echo && fields.take_if("max_tokens", &json!(0));
+    let mut params = Params::take(&mut fields, &served.defaults, &state.limits)?;
+    if is_of_prompt {
+        params.max_tokens = Some(1);
+    }
     let prompt = fields.take("prompt");
     let logprobs = match fields.take("logprobs") {
         Some(Value::Bool(false)) | None => None,
@@ -91,55 +78,59 @@ pub(crate) async fn handle(
     };
     fields.refuse(&[("suffix", json!(""), "text is only written after the prompt")])?;
     fields.finish()?;
-    if echo && logprobs.is_some() {
-        let instead = "log-probabilities are of generated tokens: ask without `echo`";
-        return Err(ApiError::unsupported("logprobs", instead));
-    }
     let prompt = prompt.ok_or_else(|| ApiError::field("prompt", "is missing"))?;
     let prompts = read_prompts(prompt, served, echo).await?;
     let mut parts = Vec::new();
     for prompt in &prompts {
         for number in 0..params.choices {
-            parts.push(part(served, &params, prompt, number, logprobs)?);
+            let mut request =
+                params.request(prompt.ids.clone(), number, &served.end_ids, MAX_TOKENS);
+            request.logprobs = logprobs;
+            request.prompt_logprobs = params.prompt_logprobs.max(logprobs.filter(|_| echo));
+            let text = params.output(served, "prompt", &prompt.ids, false)?;
+            parts.push(Part { request, text, is_of_prompt });
         }
     }
     params.constrain(&state, &mut parts).await?;
-    let generation = Generation::start(&served.engine, parts).await?;
-    let head = Head {
-        id: super::ids::next("cmpl"),
-        object: "text_completion",
-        created: now(),
-        model: state.name().to_owned(),
+    let beginnings = match (echo, logprobs) {
+        (true, Some(_)) => {
+            prompts.iter().map(|prompt| offsets(served, &prompt.ids)).collect::<Result<_, _>>()?
+        }
+        _ => Vec::new(),
     };
-    let usage = UsageSum::new(prompts.iter().map(|prompt| prompt.ids.len()), params.choices);
-    let answers = Answers {
+    let told = vec![1; parts.len()];
+    let lengths = Vec::from_iter(prompts.iter().map(|prompt| prompt.ids.len())).into_iter();
+    let generation = Generation::start(&served.engine, parts).await?;
+    let wants_logprobs = logprobs.is_some();
+    let completions = Completions {
         state: Arc::clone(&state),
-        generation,
-        head,
-        usage,
         prompts,
         echo,
-        params,
-        has_begun: false,
-        wants_logprobs: logprobs.is_some(),
+        wants_logprobs,
+        offsets: beginnings,
+        told,
+        choices: params.choices,
+        return_token_ids: params.return_token_ids,
+        prompt_logprobs: params.prompt_logprobs,
     };
-    match answers.params.stream {
-        true => Ok(sse::response(answers)),
-        false => answers.whole().await,
-    }
+    let kind = ("cmpl", "text_completion");
+    let answers = Answers::new(&state, kind, generation, lengths, &params, completions);
+    answers.respond(params.stream).await
 }
 
-/// A request to the engine, with the text that will become of its ids.
-fn part(
-    served: &Served,
-    params: &Params,
-    prompt: &Prompt,
-    number: usize,
-    logprobs: Option<u32>,
-) -> Result<Part, ApiError> {
-    let mut request = params.request(prompt.ids.clone(), number, &served.end_ids, MAX_TOKENS);
-    request.logprobs = logprobs;
-    Ok(Part { request, text: params.output(served, "prompt", &prompt.ids, false)? })
+/// Characters of a prompt's text before each of its tokens, and before what is generated.
+fn offsets(served: &Served, ids: &[u32]) -> Result<Vec<usize>, ApiError> {
+    let Some(tokenizer) = &served.tokenizer else { return Ok(vec![0; ids.len() + 1]) };
+    let failed = |error| ApiError::field("prompt", error);
+    let mut text = OutputText::new(Arc::clone(tokenizer), &[], StopStrings::default(), false)
+        .map_err(failed)?;
+    let mut offsets = Vec::with_capacity(ids.len() + 1);
+    for &id in ids {
+        offsets.push(text.push(id).map_err(failed)?.offset);
+    }
+    let last = text.finish().map_err(failed)?;
+    offsets.push(last.offset + last.text.chars().count());
+    Ok(offsets)
 }
 
 /// The prompts, encoded off the threads that others wait for.
@@ -171,16 +162,14 @@ async fn read_prompts(value: Value, served: &Served, echo: bool) -> Result<Vec<P
         _ => return Err(bad()),
     };
     let tokenizer = Arc::clone(served.tokenizer("prompt")?);
-    let encode = move || {
+    let encode = move || -> Result<Vec<Prompt>, ApiError> {
         let prompt = |text: String| {
             let ids = tokenizer.encode(&text).map_err(|error| ApiError::field("prompt", error))?;
             Ok(Prompt { ids, text: Some(text) })
         };
         texts.into_iter().map(prompt).collect()
     };
-    tokio::task::spawn_blocking(encode)
-        .await
-        .map_err(|error| ApiError::internal(error.to_string()))?
+    aside(encode).await
 }
 
 fn of_ids(ids: Vec<u32>, served: &Served, echo: bool) -> Result<Prompt, ApiError> {
@@ -190,102 +179,96 @@ fn of_ids(ids: Vec<u32>, served: &Served, echo: bool) -> Result<Prompt, ApiError
     Ok(Prompt { ids, text })
 }
 
-/// Answers on their way out.
-struct Answers {
+/// Texts that go on from prompts.
+struct Completions {
     state: Arc<State>,
-    generation: Generation,
-    head: Head,
-    usage: UsageSum,
     prompts: Vec<Prompt>,
+    /// How many answers each prompt has.
+    choices: usize,
     echo: bool,
-    params: Params,
-    has_begun: bool,
+    return_token_ids: bool,
     wants_logprobs: bool,
+    prompt_logprobs: Option<u32>,
+    /// Of each prompt that is echoed with log-probabilities, [`offsets`].
+    offsets: Vec<Vec<usize>>,
+    /// Of each answer, how many tokens of its prompt were told of.
+    told: Vec<usize>,
 }
 
-impl Answers {
-    /// The beginning of an answer, before anything is generated.
-    fn beginning(&self, index: usize) -> Choice {
-        let prompt = &self.prompts[index / self.params.choices];
+impl Choices for Completions {
+    type Choice = Choice;
+
+    fn count(&self) -> usize {
+        self.told.len()
+    }
+
+    fn begin(&self, index: usize, _streams: bool) -> Choice {
+        let prompt = &self.prompts[index / self.choices];
         let text = prompt.text.as_ref().filter(|_| self.echo);
-        let ids = self.params.return_token_ids;
+        let first = |_: &Vec<usize>| {
+            let mut logprobs = CompletionLogprobs::default();
+            let id = prompt.ids.first().copied().unwrap_or(0);
+            self.push(&mut logprobs, TokenEntry { id, offset: 0, logprobs: None });
+            logprobs
+        };
         Choice {
-            index,
             text: text.cloned().unwrap_or_default(),
-            token_ids: ids.then(Vec::new),
-            prompt_token_ids: ids.then(|| prompt.ids.clone()),
-            ..Choice::default()
+            prompt_token_ids: self.return_token_ids.then(|| prompt.ids.clone()),
+            logprobs: self.offsets.get(index / self.choices).map(first),
+            prompt_logprobs: self.prompt_logprobs.map(|_| PromptLogprobs::begun()),
+            ..self.piece(index)
         }
     }
 
-    fn extend(&mut self, choice: &mut Choice, delta: Delta) {
+    fn has_beginning(&self) -> bool {
+        self.echo || self.return_token_ids
+    }
+
+    fn piece(&self, index: usize) -> Choice {
+        Choice { index, token_ids: self.return_token_ids.then(Vec::new), ..Choice::default() }
+    }
+
+    fn extend(&mut self, choice: &mut Choice, delta: Delta) -> Result<(), ApiError> {
         choice.text.push_str(&delta.text);
-        if self.wants_logprobs {
-            let served = self.state.served.get();
-            let vocabulary = served.and_then(|served| served.vocabulary.as_ref());
-            let logprobs = choice.logprobs.get_or_insert_default();
+        let offsets = self.offsets.get(delta.index / self.choices);
+        let beginning = offsets.and_then(|offsets| offsets.last()).copied().unwrap_or(0);
+        let mut entries = Vec::new();
+        for (id, logprobs) in delta.prompt {
+            if let (Some(all), Some(most)) = (&mut choice.prompt_logprobs, self.prompt_logprobs) {
+                all.push(id, &logprobs, most, self.state.vocabulary());
+            }
+            let told = &mut self.told[delta.index];
+            if let Some(&offset) = offsets.and_then(|offsets| offsets.get(*told)) {
+                entries.push(TokenEntry { id, offset, logprobs: Some(logprobs) });
+            }
+            *told += 1;
+        }
+        entries.extend(
             delta
                 .logprobs
-                .iter()
-                .for_each(|entry| logprobs.push(entry, |id| spell(vocabulary, id)));
+                .into_iter()
+                .map(|entry| TokenEntry { offset: beginning + entry.offset, ..entry }),
+        );
+        if self.wants_logprobs {
+            let logprobs = choice.logprobs.get_or_insert_default();
+            entries.into_iter().for_each(|entry| self.push(logprobs, entry));
         }
         if let Some(ids) = &mut choice.token_ids {
             ids.extend(delta.ids);
         }
-        if let Some(End { reason, stop, usage }) = delta.end {
+        if let Some(End { reason, stop, .. }) = delta.end {
             (choice.finish_reason, choice.stop_reason) = (Some(reason), stop);
-            self.usage.add(delta.index, usage);
         }
+        Ok(())
     }
 
-    async fn whole(mut self) -> Result<Response, ApiError> {
-        let count = self.prompts.len() * self.params.choices;
-        let mut choices: Vec<Choice> = (0..count).map(|index| self.beginning(index)).collect();
-        loop {
-            let deltas = self.generation.next().await?;
-            if deltas.is_empty() {
-                break;
-            }
-            for delta in deltas {
-                let mut choice = std::mem::take(&mut choices[delta.index]);
-                let index = delta.index;
-                self.extend(&mut choice, delta);
-                choices[index] = choice;
-            }
-        }
-        let usage = Some(self.usage.json());
-        let answer = Answer { head: &self.head, choices, usage };
-        Ok(axum::Json(&answer).into_response())
+    fn rest(self) -> Rest {
+        Rest::default()
     }
 }
 
-impl Events for Answers {
-    async fn next(&mut self, frame: &mut Frame) -> Result<bool, ApiError> {
-        let without = self.params.include_usage.then_some(Value::Null);
-        if !std::mem::replace(&mut self.has_begun, true)
-            && (self.echo || self.params.return_token_ids)
-        {
-            for index in 0..self.prompts.len() * self.params.choices {
-                let choices = vec![self.beginning(index)];
-                frame.event(&Answer { head: &self.head, choices, usage: without.clone() });
-            }
-            return Ok(true);
-        }
-        let deltas = self.generation.next().await?;
-        if deltas.is_empty() {
-            if self.params.include_usage {
-                let usage = Some(self.usage.json());
-                frame.event(&Answer { head: &self.head, choices: Vec::new(), usage });
-            }
-            return Ok(false);
-        }
-        for delta in deltas {
-            let token_ids = self.params.return_token_ids.then(Vec::new);
-            let mut choice = Choice { index: delta.index, token_ids, ..Choice::default() };
-            self.extend(&mut choice, delta);
-            let choices = vec![choice];
-            frame.event(&Answer { head: &self.head, choices, usage: without.clone() });
-        }
-        Ok(true)
+impl Completions {
+    fn push(&self, logprobs: &mut CompletionLogprobs, entry: TokenEntry) {
+        logprobs.push(&entry, |id| spell(self.state.vocabulary(), id));
     }
 }

@@ -1,7 +1,10 @@
 //! The fields of a request's body: each is taken by name and type, and what is left over is refused
 //! by name.
 
+use super::body;
 use super::error::ApiError;
+use super::state::State;
+use axum::extract::Request;
 use serde_json::{Map, Value};
 
 /// A field that an endpoint knows, for the OpenAPI document.
@@ -13,11 +16,26 @@ pub(crate) struct Field {
     pub(crate) help: &'static str,
 }
 
+pub(crate) const fn field(name: &'static str, schema: &'static str, help: &'static str) -> Field {
+    Field { name, schema, help }
+}
+
+/// The field that every request has.
+pub(crate) const MODEL: Field =
+    field("model", r#"{"type":"string"}"#, "A name of the served model.");
+
 /// Fields that nobody has taken yet.
 #[derive(Debug)]
 pub(crate) struct Fields(Map<String, Value>);
 
 impl Fields {
+    /// Those of a request to a model of the server.
+    pub(crate) async fn read(request: Request, state: &State) -> Result<Self, ApiError> {
+        let mut fields = Self::parse(&body::read(request, &state.limits).await?)?;
+        state.check_name(fields.text("model")?)?;
+        Ok(fields)
+    }
+
     pub(crate) fn parse(body: &[u8]) -> Result<Self, ApiError> {
         let value = serde_json::from_slice(body)
             .map_err(|error| ApiError::bad_request(format!("the body is no JSON: {error}")))?;
@@ -37,6 +55,12 @@ impl Fields {
         self.0.remove(name).filter(|value| !value.is_null())
     }
 
+    /// Takes a field if it has this value; whether it had.
+    pub(crate) fn take_if(&mut self, name: &str, value: &Value) -> bool {
+        let has = self.0.get(name) == Some(value);
+        has && self.0.remove(name).is_some()
+    }
+
     /// Takes a field by another name that it has too.
     pub(crate) fn rename(&mut self, from: &str, to: &str) {
         if let Some(value) = self.take(from) {
@@ -45,8 +69,12 @@ impl Fields {
     }
 
     pub(crate) fn flag(&mut self, name: &str) -> Result<bool, ApiError> {
+        self.flag_or(name, false)
+    }
+
+    pub(crate) fn flag_or(&mut self, name: &str, usual: bool) -> Result<bool, ApiError> {
         match self.take(name) {
-            None => Ok(false),
+            None => Ok(usual),
             Some(Value::Bool(flag)) => Ok(flag),
             Some(_) => Err(ApiError::field(name, "must be true or false")),
         }

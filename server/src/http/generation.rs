@@ -16,6 +16,8 @@ pub(crate) struct Part {
     pub(crate) request: Request,
     /// `None` where there is no tokenizer.
     pub(crate) text: Option<OutputText>,
+    /// Whether the answer is what is told of the prompt, and nothing that is generated.
+    pub(crate) is_of_prompt: bool,
 }
 
 /// What came of an answer.
@@ -26,6 +28,8 @@ pub(crate) struct Delta {
     pub(crate) text: String,
     pub(crate) ids: Vec<u32>,
     pub(crate) logprobs: Vec<TokenEntry>,
+    /// Tokens of the prompt from the second on, where they are told of.
+    pub(crate) prompt: Vec<(u32, Box<TokenLogprobs>)>,
     pub(crate) end: Option<End>,
 }
 
@@ -35,7 +39,8 @@ pub(crate) struct TokenEntry {
     pub(crate) id: u32,
     /// Characters of the answer before it.
     pub(crate) offset: usize,
-    pub(crate) logprobs: Box<TokenLogprobs>,
+    /// None of the token that a text begins with.
+    pub(crate) logprobs: Option<Box<TokenLogprobs>>,
 }
 
 /// The end of an answer.
@@ -54,6 +59,7 @@ struct Choice {
     stop_ids: Vec<u32>,
     generated: u64,
     stop: Option<String>,
+    is_of_prompt: bool,
     is_open: bool,
 }
 
@@ -72,20 +78,21 @@ impl Generation {
     pub(crate) async fn start(engine: &EngineHandle, parts: Vec<Part>) -> Result<Self, ApiError> {
         let (sender, updates) = mpsc::unbounded_channel();
         let (mut requests, mut rest) = (Vec::new(), Vec::new());
-        for (index, Part { request, text }) in parts.into_iter().enumerate() {
+        for (index, Part { request, text, is_of_prompt }) in parts.into_iter().enumerate() {
             let sender = sender.clone();
-            rest.push((text, request.stop_ids.clone()));
+            rest.push((text, request.stop_ids.clone(), is_of_prompt));
             // Who has gone wants no more updates.
             let sink: Sink = Box::new(move |update| drop(sender.send((index, update))));
             requests.push((request, sink));
         }
         let tickets = engine.submit_all(requests)?;
-        let choice = |(ticket, (text, stop_ids))| Choice {
+        let choice = |(ticket, (text, stop_ids, is_of_prompt))| Choice {
             ticket,
             text,
             stop_ids,
             generated: 0,
             stop: None,
+            is_of_prompt,
             is_open: true,
         };
         let choices: Vec<_> = tickets.into_iter().zip(rest).map(choice).collect();
@@ -127,7 +134,8 @@ impl Generation {
                 self.apply(index, update, &mut deltas[at])?;
             }
             deltas.retain(|delta| {
-                delta.end.is_some() || !(delta.text.is_empty() && delta.ids.is_empty())
+                let Delta { text, ids, prompt, end, .. } = delta;
+                end.is_some() || !(text.is_empty() && ids.is_empty() && prompt.is_empty())
             });
         }
         Ok(deltas)
@@ -137,8 +145,10 @@ impl Generation {
         let Some(choice) = self.choices.get_mut(index) else { return Ok(()) };
         let failed = |error| ApiError::internal(format!("the text can't be made: {error}"));
         match update {
-            // What comes after a stop text is nobody's.
-            Update::Token { .. } if choice.stop.is_some() || !choice.is_open => {}
+            Update::PromptToken { id, logprobs } => delta.prompt.push((id, logprobs)),
+            // What comes after a stop text, or a prompt that is all there is to be, is nobody's.
+            Update::Token { .. }
+                if choice.is_of_prompt || choice.stop.is_some() || !choice.is_open => {}
             Update::Token { id, logprobs } => {
                 choice.generated += 1;
                 delta.ids.push(id);
@@ -150,7 +160,11 @@ impl Generation {
                     offset = piece.offset;
                     choice.stop = piece.stop;
                 }
-                delta.logprobs.extend(logprobs.map(|logprobs| TokenEntry { id, offset, logprobs }));
+                delta.logprobs.extend(logprobs.map(|logprobs| TokenEntry {
+                    id,
+                    offset,
+                    logprobs: Some(logprobs),
+                }));
                 if choice.stop.is_some() {
                     choice.ticket.end();
                 }
@@ -166,6 +180,7 @@ impl Generation {
                 }
                 let stop = choice.stop.take();
                 let reason = match reason {
+                    _ if choice.is_of_prompt => "length",
                     _ if stop.is_some() => "stop",
                     FinishReason::Stop => "stop",
                     FinishReason::Length => "length",

@@ -1,6 +1,8 @@
 //! The HTTP side: endpoints, errors, limits, and the life of the server.
 
 mod access;
+mod answer;
+mod aside;
 mod body;
 mod chat_completions;
 mod completions;
@@ -23,6 +25,5 @@ mod usage;
 
 pub use encoder::{EncoderKind, Matryoshka, ServedEncoder};
 pub use keys::ApiKeys;
-pub use params::SamplingDefaults;
 pub use server::{Outcome, Server, ServerOptions};
 pub use state::{Limits, ServedModel};

@@ -1,9 +1,8 @@
 //! `/v1/models`, `/tokenize` and `/detokenize`.
 
-use super::body;
+use super::aside::aside;
 use super::error::ApiError;
-use super::fields::{Field, Fields, ids};
-use super::params::field;
+use super::fields::{Field, Fields, MODEL, field, ids};
 use super::state::State;
 use axum::Json;
 use axum::extract::{self, Path, Request};
@@ -12,7 +11,7 @@ use std::sync::Arc;
 
 /// The fields of `/tokenize`.
 pub(crate) const TOKENIZE_FIELDS: &[Field] = &[
-    field("model", r#"{"type":"string"}"#, "A name of the served model."),
+    MODEL,
     field("prompt", r#"{"type":"string"}"#, "The text."),
     field(
         "add_special_tokens",
@@ -22,10 +21,8 @@ pub(crate) const TOKENIZE_FIELDS: &[Field] = &[
 ];
 
 /// The fields of `/detokenize`.
-pub(crate) const DETOKENIZE_FIELDS: &[Field] = &[
-    field("model", r#"{"type":"string"}"#, "A name of the served model."),
-    field("tokens", r#"{"type":"array","items":{"type":"integer"}}"#, "The ids."),
-];
+pub(crate) const DETOKENIZE_FIELDS: &[Field] =
+    &[MODEL, field("tokens", r#"{"type":"array","items":{"type":"integer"}}"#, "The ids.")];
 
 fn model(state: &State, name: &str) -> Value {
     let length = state.longest();
@@ -55,23 +52,20 @@ pub(crate) async fn tokenize(
     extract::State(state): extract::State<Arc<State>>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    let mut fields = Fields::parse(&body::read(request, &state.limits).await?)?;
-    state.check_name(fields.text("model")?)?;
+    let mut fields = Fields::read(request, &state).await?;
     let prompt = fields.text("prompt")?.ok_or_else(|| ApiError::field("prompt", "is missing"))?;
-    let special = fields.take("add_special_tokens").unwrap_or(Value::Bool(true));
-    let Value::Bool(special) = special else {
-        return Err(ApiError::field("add_special_tokens", "must be true or false"));
-    };
+    let special = fields.flag_or("add_special_tokens", true)?;
     fields.finish()?;
     let tokenizer = Arc::clone(state.tokenizer("prompt")?);
-    let encode = move || match (prompt.is_empty(), special) {
-        (true, _) => Ok(Vec::new()),
-        (false, true) => tokenizer.encode(&prompt),
-        (false, false) => tokenizer.encode_more(&prompt),
+    let encode = move || {
+        let ids = match (prompt.is_empty(), special) {
+            (true, _) => Ok(Vec::new()),
+            (false, true) => tokenizer.encode(&prompt),
+            (false, false) => tokenizer.encode_more(&prompt),
+        };
+        ids.map_err(|error| ApiError::field("prompt", error))
     };
-    let ids = tokio::task::spawn_blocking(encode).await;
-    let ids = ids.map_err(|error| ApiError::internal(error.to_string()))?;
-    let ids = ids.map_err(|error| ApiError::field("prompt", error))?;
+    let ids = aside(encode).await?;
     let length = state.longest();
     Ok(Json(json!({"count": ids.len(), "max_model_len": length, "tokens": ids})))
 }
@@ -80,16 +74,15 @@ pub(crate) async fn detokenize(
     extract::State(state): extract::State<Arc<State>>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    let mut fields = Fields::parse(&body::read(request, &state.limits).await?)?;
-    state.check_name(fields.text("model")?)?;
+    let mut fields = Fields::read(request, &state).await?;
     let tokens = match fields.take("tokens") {
         Some(Value::Array(list)) => ids("tokens", &list)?,
         _ => return Err(ApiError::field("tokens", "must be a list of token ids")),
     };
     fields.finish()?;
     let tokenizer = Arc::clone(state.tokenizer("tokens")?);
-    let text = tokio::task::spawn_blocking(move || tokenizer.decode(&tokens)).await;
-    let text = text.map_err(|error| ApiError::internal(error.to_string()))?;
-    let text = text.map_err(|error| ApiError::field("tokens", error))?;
+    let decode =
+        move || tokenizer.decode(&tokens).map_err(|error| ApiError::field("tokens", error));
+    let text = aside(decode).await?;
     Ok(Json(json!({"prompt": text})))
 }

@@ -119,8 +119,10 @@ fn responses(error: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::super::fields::Fields;
-    use super::super::params::{Params, SamplingDefaults};
+    use super::super::params::Params;
+    use super::super::state::Limits;
     use super::*;
+    use crate::chat::GenerationDefaults;
 
     #[test]
     fn schemas_are_json_and_each_shared_field_is_taken() {
@@ -138,13 +140,14 @@ mod tests {
                 Some("object") => json!({}),
                 _ => json!("x"),
             };
-            let mut body = json!({"stream": true});
+            let mut body = json!({"stream": field.name == "stream_options"});
             body[field.name] = value;
             if field.name == "stream_options" {
                 body[field.name] = json!({"include_usage": true});
             }
             let mut fields = Fields::parse(body.to_string().as_bytes()).unwrap();
-            Params::take(&mut fields, &SamplingDefaults::default()).unwrap();
+            let (defaults, limits) = (GenerationDefaults::default(), Limits::default());
+            Params::take(&mut fields, &defaults, &limits).unwrap();
             fields.finish().unwrap();
         }
     }

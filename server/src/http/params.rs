@@ -1,9 +1,11 @@
 //! What both endpoints take about how tokens are chosen and when they end.
 
+use super::aside::aside;
 use super::error::ApiError;
-use super::fields::{Field, Fields, ids, whole};
+use super::fields::{Field, Fields, field, ids, whole};
 use super::generation::Part;
 use super::state::{Limits, Served, State};
+use crate::chat::GenerationDefaults;
 use crate::structured::{FieldError, Structure};
 use crate::text::{OutputText, StopStrings};
 use piecewise_runtime::batch::Sampling;
@@ -12,31 +14,6 @@ use serde_json::{Value, json};
 use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// What a request has that does not say otherwise.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct SamplingDefaults {
-    /// 0 takes the likeliest token.
-    pub temperature: f32,
-    /// 1 is off.
-    pub top_p: f32,
-    /// 0 is off.
-    pub top_k: u32,
-    /// 0 is off.
-    pub min_p: f32,
-    /// 1 is off.
-    pub repetition_penalty: f32,
-    /// The most tokens to generate, where the model's authors say so.
-    pub max_tokens: Option<u64>,
-}
-
-impl Default for SamplingDefaults {
-    /// OpenAI's.
-    fn default() -> Self {
-        let (temperature, top_p) = (1.0, 1.0);
-        Self { temperature, top_p, top_k: 0, min_p: 0.0, repetition_penalty: 1.0, max_tokens: None }
-    }
-}
 
 /// The parameters of a request.
 #[derive(Clone, Debug)]
@@ -49,10 +26,12 @@ pub(crate) struct Params {
     stop_ids: Vec<u32>,
     ignore_eos: bool,
     sampling: Sampling,
-    max_tokens: Option<u64>,
+    pub(crate) max_tokens: Option<u64>,
     logit_bias: Vec<(u32, f32)>,
     priority: i32,
     deadline: Option<Instant>,
+    /// Whether the tokens of prompts come with log-probabilities, and of how many others.
+    pub(crate) prompt_logprobs: Option<u32>,
     /// What answers keep to.
     pub(crate) structure: Option<Structure>,
 }
@@ -159,6 +138,11 @@ pub(crate) const FIELDS: &[Field] = &[
         "Whether answers bring their token ids, and the prompt's.",
     ),
     field(
+        "prompt_logprobs",
+        r#"{"type":"integer","minimum":0,"maximum":20}"#,
+        "Log-probabilities of the prompt's tokens, and of so many of the likeliest ids beside each.",
+    ),
+    field(
         "response_format",
         r#"{"type":"object"}"#,
         "`json_object`, or `json_schema` with a schema: the answer keeps to it.",
@@ -176,12 +160,13 @@ pub(crate) const FIELDS: &[Field] = &[
     field("service_tier", r#"{"type":"string"}"#, "Taken, and not looked at."),
 ];
 
-pub(crate) const fn field(name: &'static str, schema: &'static str, help: &'static str) -> Field {
-    Field { name, schema, help }
-}
-
 impl Params {
-    pub(crate) fn take(fields: &mut Fields, defaults: &SamplingDefaults) -> Result<Self, ApiError> {
+    /// Takes them out of the fields; what is left out is as the model has it, or as OpenAI does.
+    pub(crate) fn take(
+        fields: &mut Fields,
+        defaults: &GenerationDefaults,
+        limits: &Limits,
+    ) -> Result<Self, ApiError> {
         fields.ignore(&[
             "user",
             "metadata",
@@ -194,14 +179,15 @@ impl Params {
             ("best_of", json!(1), "ask for `n` answers and choose among them"),
             ("use_beam_search", json!(false), "sample or take the likeliest tokens"),
             ("min_tokens", json!(0), "use `ignore_eos` with `max_tokens`"),
-            ("prompt_logprobs", Value::Null, "only generated tokens come with log-probabilities"),
             ("truncate_prompt_tokens", Value::Null, "shorten the prompt before it is sent"),
             ("skip_special_tokens", json!(true), "special tokens have no text"),
             ("spaces_between_special_tokens", json!(true), "special tokens have no text"),
             ("bad_words", json!([]), "use `logit_bias`"),
             ("allowed_token_ids", Value::Null, "use `logit_bias`"),
         ])?;
-        let real = |value: Option<f64>, usual: f32| value.map_or(usual, |value| value as f32);
+        let real = |value: Option<f64>, own: Option<f32>, usual: f32| {
+            value.map_or(own.unwrap_or(usual), |value| value as f32)
+        };
         let most = f64::from(f32::MAX);
         let stream = fields.flag("stream")?;
         let choices = fields.whole("n", 1, 128)?.unwrap_or(1) as usize;
@@ -209,20 +195,29 @@ impl Params {
         let top_k = fields.whole("top_k", -1, i64::from(i32::MAX))?;
         let seed = fields.whole("seed", i64::MIN, i64::MAX)?;
         let sampling = Sampling {
-            temperature: real(fields.number("temperature", 0.0, 100.0)?, defaults.temperature),
-            top_p: real(fields.number("top_p", 0.0, 1.0)?, defaults.top_p),
-            top_k: top_k.map_or(defaults.top_k, |k| k.max(0) as u32),
-            min_p: real(fields.number("min_p", 0.0, 1.0)?, defaults.min_p),
-            presence_penalty: real(fields.number("presence_penalty", -2.0, 2.0)?, 0.0),
-            frequency_penalty: real(fields.number("frequency_penalty", -2.0, 2.0)?, 0.0),
+            temperature: real(fields.number("temperature", 0.0, 100.0)?, defaults.temperature, 1.0),
+            top_p: real(fields.number("top_p", 0.0, 1.0)?, defaults.top_p, 1.0),
+            top_k: top_k.map_or(defaults.top_k.unwrap_or(0), |k| k.max(0) as u32),
+            min_p: real(fields.number("min_p", 0.0, 1.0)?, defaults.min_p, 0.0),
+            presence_penalty: real(fields.number("presence_penalty", -2.0, 2.0)?, None, 0.0),
+            frequency_penalty: real(fields.number("frequency_penalty", -2.0, 2.0)?, None, 0.0),
             repetition_penalty: real(
                 fields.number("repetition_penalty", 0.0, most)?,
                 defaults.repetition_penalty,
+                1.0,
             ),
             seed: seed.map_or_else(random, |seed| seed as u64),
         };
         let priority = fields.whole("priority", i32::MIN.into(), i32::MAX.into())?.unwrap_or(0);
-        let patience = fields.number("deadline_seconds", 0.0, 1e9)?;
+        let patience = fields.number("deadline_seconds", 0.0, 1e9)?.map(Duration::from_secs_f64);
+        let patience = [patience, limits.request_time].into_iter().flatten().min();
+        let prompt_logprobs = match fields.take("prompt_logprobs") {
+            None => None,
+            Some(_) if stream => {
+                return Err(ApiError::field("prompt_logprobs", "comes without `stream` alone"));
+            }
+            Some(value) => Some(top_logprobs("prompt_logprobs", &value)?),
+        };
         let include_stop = fields.flag("include_stop_str_in_output")?;
         let structure = Structure::read(fields.object())?;
         fields.ignore(&STRUCTURE_FIELDS);
@@ -240,11 +235,12 @@ impl Params {
             },
             ignore_eos: fields.flag("ignore_eos")?,
             sampling,
-            max_tokens: max_tokens.or(defaults.max_tokens),
+            max_tokens: max_tokens.or(defaults.max_new_tokens),
             logit_bias: logit_bias(fields)?,
             priority: priority as i32,
             structure,
-            deadline: patience.map(|time| Instant::now() + Duration::from_secs_f64(time)),
+            deadline: patience.map(|time| Instant::now() + time),
+            prompt_logprobs,
         })
     }
 
@@ -266,15 +262,9 @@ impl Params {
             logit_bias: self.logit_bias.clone(),
             priority: self.priority,
             deadline: self.deadline,
+            prompt_logprobs: self.prompt_logprobs,
             ..Request::new(prompt, self.max_tokens.unwrap_or(max_tokens))
         }
-    }
-
-    /// Bounds the time that the answer may take.
-    pub(crate) fn bound(&mut self, limits: &Limits) {
-        let Some(time) = limits.request_time else { return };
-        let deadline = Instant::now() + time;
-        self.deadline = Some(self.deadline.map_or(deadline, |own| own.min(deadline)));
     }
 
     /// What makes text of the ids of an answer; `special` is whether special tokens have text.
@@ -310,8 +300,7 @@ impl Params {
             let made = (0..count).map(constraint).collect::<Result<Vec<_>, FieldError>>();
             Ok::<_, ApiError>(made?)
         };
-        let made = tokio::task::spawn_blocking(make).await;
-        let made = made.map_err(|error| ApiError::internal(error.to_string()))??;
+        let made = aside(make).await?;
         parts.iter_mut().zip(made).for_each(|(part, made)| part.request.constraint = Some(made));
         Ok(())
     }

@@ -3,8 +3,7 @@
 use super::encoder::EncoderState;
 use super::error::ApiError;
 use super::keys::ApiKeys;
-use super::params::SamplingDefaults;
-use crate::chat::{ChatTemplate, ReplyFormat};
+use crate::chat::{ChatTemplate, GenerationDefaults, ReplyFormat};
 use crate::structured::Structures;
 use piecewise::models::{TextTokenizer, Vocabulary};
 use piecewise_runtime::engine_thread::{EngineHandle, Phase};
@@ -50,7 +49,7 @@ pub struct ServedModel {
     /// Ids that end a text.
     pub end_ids: Vec<u32>,
     /// What a request has that does not say otherwise.
-    pub defaults: SamplingDefaults,
+    pub defaults: GenerationDefaults,
     /// What makes a prompt of messages; without it there is no chat.
     pub template: Option<ChatTemplate>,
     /// How replies have thoughts and tool calls.
@@ -65,7 +64,7 @@ pub(crate) struct Served {
     /// What each id stands for, where there is a tokenizer.
     pub(crate) vocabulary: Option<Vocabulary>,
     pub(crate) end_ids: Vec<u32>,
-    pub(crate) defaults: SamplingDefaults,
+    pub(crate) defaults: GenerationDefaults,
     pub(crate) template: Option<ChatTemplate>,
     pub(crate) format: ReplyFormat,
     /// `None` where ids have no text that a structure could be kept to.
@@ -163,6 +162,11 @@ impl State {
             Some(encoder) => encoder.tokenizer(field),
             None => self.served()?.tokenizer(field),
         }
+    }
+
+    /// What each id stands for, where that is known.
+    pub(crate) fn vocabulary(&self) -> Option<&Vocabulary> {
+        self.served.get()?.vocabulary.as_ref()
     }
 
     /// Whether requests are taken now.

@@ -24,7 +24,7 @@ pub use bert::BertConfig;
 pub use images::ImageItem;
 pub use inputs::{EncoderBounds, OutputRows, Values};
 pub use layers::Activation;
-pub use modality::Modality;
+pub use modality::{Modality, is_encoder};
 pub use modernbert::ModernBertConfig;
 pub use pooling::Pooling;
 pub use preprocess::{ImageError, ImageProcessor, MOST_PIXELS};

@@ -19,6 +19,7 @@ struct Asked {
     biases: Vec<(u32, f32)>,
     allowed: Option<Vec<u32>>,
     logprobs: Option<u32>,
+    given: Option<u32>,
 }
 
 /// The token, its log-probability and rank, and those of the likeliest.
@@ -75,6 +76,7 @@ fn run(rows: &[Asked], isa: Isa, threads: usize) -> (Vec<Answer>, Vec<i32>) {
                 tokens: row.weighs().then_some(entry as u32),
                 counts: row.weighs(),
                 logprobs: row.logprobs,
+                given: row.given,
             }
             .words(),
         );
@@ -164,6 +166,7 @@ fn random_row(rng: &mut Rng, row: usize, vocabulary: usize) -> Asked {
         asked.allowed = Some([ids(rng, 20), vec![rng.below(vocabulary) as u32]].concat());
     }
     asked.logprobs = [None, Some(0), Some(3), Some(20)][rng.below(4)];
+    asked.given = (rng.below(5) == 0).then(|| rng.below(vocabulary) as u32);
     asked
 }
 
@@ -184,6 +187,7 @@ proptest! {
     #[test]
     fn tokens_are_those_of_the_definition(rows in asked()) {
         for mut row in rows {
+            row.given = None;
             let adjusted = row.adjusted();
             let largest = adjusted.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             prop_assert!(adjusted[alone(&row).0 as usize] > f64::NEG_INFINITY);
@@ -199,6 +203,7 @@ proptest! {
         for mut row in rows {
             row.logprobs = Some(20);
             let (token, told) = alone(&row);
+            prop_assert!(row.given.is_none_or(|id| id as i32 == token));
             let (logprob, rank, top) = told.unwrap();
             let sum: f64 = row.logits.iter().map(|&x| f64::from(x).exp()).sum();
             let of = |id: usize| f64::from(row.logits[id]) - sum.ln();
@@ -230,6 +235,7 @@ proptest! {
             biases: Vec::new(),
             allowed: None,
             logprobs: None,
+            given: None,
             ..row.clone()
         };
         for row in rows.iter().map(plain) {
@@ -353,6 +359,7 @@ fn states_that_rows_reach_past_are_typed_errors() {
     let base = SampleControls::default();
     for (controls, name) in [
         (SampleControls { mask: Some(1), ..base }, "masks"),
+        (SampleControls { given: Some(4), ..base }, "logits"),
         (SampleControls { tokens: Some(1), ..base }, "tokens"),
         (SampleControls { tokens: Some(u32::MAX), counts: true, ..base }, "tokens"),
     ] {

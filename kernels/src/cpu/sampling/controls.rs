@@ -3,14 +3,15 @@
 use super::row::{Scaled, order_key};
 use super::{CALL, CpuMathError};
 use crate::sampling::{
-    BIASED, CONTROL_WORDS, DETAIL_WORDS, LIKELIHOODS, MASKED, MAX_LOGIT_BIASES, MAX_TOP_LOGPROBS,
-    OF_PROMPT, TALLIED, TIMES, WEIGHED, mask_words, token_words,
+    BIASED, CONTROL_WORDS, DETAIL_WORDS, GIVEN, LIKELIHOODS, MASKED, MAX_LOGIT_BIASES,
+    MAX_TOP_LOGPROBS, OF_PROMPT, TALLIED, TIMES, WEIGHED, mask_words, token_words,
 };
 
 /// Operands of [`sample`](super::sample) for what rows ask besides.
 #[derive(Debug)]
 pub struct ControlArgs<'a> {
-    /// `[R, 4]`: flags, row of `tokens`, row of `masks`, how many of the likeliest are wanted.
+    /// `[R, 4]`: flags, row of `tokens`, row of `masks` or the id that is given, how many of the
+    /// likeliest are wanted.
     pub controls: &'a [i32],
     /// `[R, 4]`: min_p, and the penalties for presence, frequency and repetition.
     pub penalties: &'a [f32],
@@ -41,6 +42,9 @@ impl ControlArgs<'_> {
             if words[0] & MASKED != 0 {
                 short("masks", self.masks.len(), reach(words[2], mask_words(vocabulary as u64)))?;
             }
+            if words[0] & GIVEN != 0 {
+                short("logits", vocabulary, reach(words[2], 1))?;
+            }
             if words[0] & (WEIGHED | TALLIED) != 0 {
                 let need = reach(words[1], token_words(vocabulary as u64));
                 short("tokens", self.tokens.len(), need)?;
@@ -62,6 +66,12 @@ impl ControlArgs<'_> {
     /// Whether the row samples from other logits than it was given.
     pub(super) fn adjusts(&self, row: usize) -> bool {
         self.words(row)[0] & (MASKED | WEIGHED) != 0
+    }
+
+    /// The id that the row gets whatever its logits say.
+    pub(super) fn given(&self, row: usize) -> Option<i32> {
+        let [flags, _, id, _] = self.words(row);
+        (flags & GIVEN != 0).then_some(id)
     }
 
     /// `min_p` as a weight.

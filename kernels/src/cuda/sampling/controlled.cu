@@ -5,6 +5,7 @@
 #define WEIGHED 2
 #define TALLIED 4
 #define LIKELIHOODS 8
+#define GIVEN 16
 // Of a cell: how often its id was generated, and whether it has a bias or is of the prompt.
 #define TIMES 0x3fff
 #define BIASED 0x4000
@@ -143,7 +144,9 @@ extern "C" __global__ void __launch_bounds__(1024) controlled_sample(
   if (threadIdx.x < DETAILS) details[(u64)at * DETAILS + threadIdx.x] = 0;
   const double most = 1099511627776.0;
   const u64 least = share > 0.0f ? (u64)(i64)((double)(share < 1.0f ? share : 1.0f) * most) : 0;
-  if (flags & (MASKED | WEIGHED)) {
+  if (flags & GIVEN) {
+    if (threadIdx.x == 0) out[at] = asked[2];
+  } else if (flags & (MASKED | WEIGHED)) {
     const Adjusted of(asked, penalties + 4 * at, masks, tokens, vocabulary);
     Row<Adjusted> row = {from, of, vocabulary, temperature[at], 0.0f, least};
     choose(row, best, top_k[at], top_p[at], seed[at], position[at], out + at, exchange, bins, found);

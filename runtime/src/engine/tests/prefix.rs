@@ -19,7 +19,7 @@ fn run(engine: &mut BatchingEngine<FakeDevice>, request: &Request) -> (Vec<u32>,
     engine.run(&mut events).unwrap();
     let usage = events.iter().find_map(|event| match event {
         RequestEvent::Finished { usage, .. } => Some(*usage),
-        RequestEvent::Token { .. } => None,
+        _ => None,
     });
     let (ids, reason) = collect(&events, id);
     let bound = engine.options().max_seq_len;

@@ -1,10 +1,10 @@
 //! `/v1/embeddings`.
 
+use super::super::aside::aside;
 use super::super::error::ApiError;
-use super::super::fields::Field;
-use super::super::params::field;
+use super::super::fields::{Field, MODEL, field};
 use super::super::state::{State, now};
-use super::items::{aside, encode, fields, items, place, usage};
+use super::items::{encode, fields, items, place, usage};
 use super::served::{EncoderKind, Matryoshka};
 use axum::extract::{self, Request};
 use axum::http::header;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// The fields of `/v1/embeddings`.
 pub(crate) const FIELDS: &[Field] = &[
-    field("model", r#"{"type":"string"}"#, "A name of the served model."),
+    MODEL,
     field(
         "input",
         r#"{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}},{"type":"array","items":{"type":"integer"}},{"type":"array","items":{"type":"array","items":{"type":"integer"}}}]}"#,
@@ -84,10 +84,7 @@ pub(crate) async fn handle(
         None => *width,
         Some(asked) => dimensions(asked as u64, *width, shortened)?,
     };
-    let special = fields.take("add_special_tokens").unwrap_or(Value::Bool(true));
-    let Value::Bool(special) = special else {
-        return Err(ApiError::field("add_special_tokens", "must be true or false"));
-    };
+    let special = fields.flag_or("add_special_tokens", true)?;
     let input = fields.take("input");
     fields.refuse(&[("messages", Value::Null, "give texts as `input`")])?;
     fields.finish()?;

@@ -1,6 +1,6 @@
 //! Texts and ids of requests, and what the encoder makes of them.
 
-use super::super::body;
+use super::super::aside::aside;
 use super::super::error::ApiError;
 use super::super::fields::{Fields, ids};
 use super::super::state::State;
@@ -15,8 +15,7 @@ pub(super) const MOST: usize = 2048;
 
 /// The fields of a request to the served model, but for its name.
 pub(super) async fn fields(request: Request, state: &State) -> Result<Fields, ApiError> {
-    let mut fields = Fields::parse(&body::read(request, &state.limits).await?)?;
-    state.check_name(fields.text("model")?)?;
+    let mut fields = Fields::read(request, state).await?;
     // Whose it is, and how urgent: nothing depends on them.
     fields.ignore(&["user", "priority", "request_id"]);
     fields.refuse(&[
@@ -96,14 +95,6 @@ fn named(field: &str, i: usize, count: usize, error: impl std::fmt::Display) -> 
         1 => ApiError::field(field, error),
         _ => ApiError::field(&format!("{field}[{i}]"), error),
     }
-}
-
-/// What `work` gives, done off the threads that others wait for.
-pub(super) async fn aside<R: Send + 'static>(
-    work: impl FnOnce() -> Result<R, ApiError> + Send + 'static,
-) -> Result<R, ApiError> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|error| ApiError::internal(error.to_string()))?
 }
 
 /// The first output of each item, in their order; `name` says which field brought the `i`th of how

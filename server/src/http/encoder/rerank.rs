@@ -1,11 +1,9 @@
 //! `/v1/rerank`: documents by how well they answer a query, in the shape that Jina and Cohere have.
 
 use super::super::error::ApiError;
-use super::super::fields::Field;
-use super::super::params::field;
+use super::super::fields::{Field, MODEL, field};
 use super::super::state::State;
 use super::items::{fields, texts};
-use super::score::activation;
 use super::similarity::{Pairs, scores};
 use axum::Json;
 use axum::extract::{self, Request};
@@ -14,7 +12,7 @@ use std::sync::Arc;
 
 /// The fields of `/v1/rerank`.
 pub(crate) const FIELDS: &[Field] = &[
-    field("model", r#"{"type":"string"}"#, "A name of the served model."),
+    MODEL,
     field("query", r#"{"type":"string"}"#, "What is asked."),
     field(
         "documents",
@@ -50,12 +48,8 @@ pub(crate) async fn handle(
         None | Some(0) => documents.len(),
         Some(most) => usize::try_from(most).unwrap_or(usize::MAX).min(documents.len()),
     };
-    let with_documents = match fields.take("return_documents") {
-        None => true,
-        Some(Value::Bool(flag)) => flag,
-        Some(_) => return Err(ApiError::field("return_documents", "must be true or false")),
-    };
-    let raw = !activation(&mut fields)?;
+    let with_documents = fields.flag_or("return_documents", true)?;
+    let raw = !fields.flag_or("use_activation", true)?;
     let whole = "each document is read whole: cut it before it is sent";
     fields.refuse(&[
         ("max_tokens_per_doc", Value::Null, whole),

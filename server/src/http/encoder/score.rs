@@ -1,8 +1,7 @@
 //! `/v1/score`: how well texts go together, pair by pair.
 
 use super::super::error::ApiError;
-use super::super::fields::{Field, Fields};
-use super::super::params::field;
+use super::super::fields::{Field, Fields, MODEL, field};
 use super::super::state::{State, now};
 use super::items::{fields, texts};
 use super::similarity::{Pairs, scores};
@@ -13,7 +12,7 @@ use std::sync::Arc;
 
 /// The fields of `/v1/score`.
 pub(crate) const FIELDS: &[Field] = &[
-    field("model", r#"{"type":"string"}"#, "A name of the served model."),
+    MODEL,
     field(
         "text_1",
         r#"{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}}]}"#,
@@ -40,7 +39,7 @@ pub(crate) async fn handle(
     for (other, name) in [("queries", "text_1"), ("documents", "text_2")] {
         fields.rename(other, name);
     }
-    let raw = !activation(&mut fields)?;
+    let raw = !fields.flag_or("use_activation", true)?;
     let sides = [side(&mut fields, "text_1")?, side(&mut fields, "text_2")?];
     fields.finish()?;
     let [first, second] = &sides;
@@ -60,15 +59,6 @@ pub(crate) async fn handle(
         "data": scores.into_iter().enumerate().map(datum).collect::<Vec<_>>(),
         "usage": usage,
     })))
-}
-
-/// Whether logits are to become scores.
-pub(super) fn activation(fields: &mut Fields) -> Result<bool, ApiError> {
-    match fields.take("use_activation") {
-        None => Ok(true),
-        Some(Value::Bool(flag)) => Ok(flag),
-        Some(_) => Err(ApiError::field("use_activation", "must be true or false")),
-    }
 }
 
 fn side(fields: &mut Fields, name: &'static str) -> Result<Vec<String>, ApiError> {

@@ -1,8 +1,9 @@
 //! How alike two texts are: by a cross-encoder, which reads both, or by their embeddings.
 
+use super::super::aside::aside;
 use super::super::error::ApiError;
 use super::super::state::State;
-use super::items::{aside, encode, pair};
+use super::items::{encode, pair};
 use super::served::{EncoderKind, EncoderState};
 use piecewise::encoding::TextItem;
 use piecewise::models::encoder::ScoreActivation;
