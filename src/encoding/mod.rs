@@ -2,6 +2,7 @@
 //! budgets.
 
 mod budgets;
+mod folder;
 mod join;
 pub mod packing;
 mod path;
@@ -18,6 +19,7 @@ pub use crate::models::encoder::{
     EncoderBounds, ImageError, ImageItem, ImageProcessor, OutputRows, Values,
 };
 pub use budgets::{ItemLogError, default_budgets, planned_budgets, read_item_log};
+pub use folder::{folder_assembly, text_output};
 pub use join::{JoinError, JoinedTower};
 pub use path::StepError;
 pub use protocol::{ItemEncoder, ItemError, ItemOutputs, PathSize, TokenRange};

@@ -1,11 +1,11 @@
 //! Serving an encoder: embeddings, or scores of a cross-encoder.
 
-use super::super::encoder_args::{LONGEST, room_for};
+use super::super::encoder_args::room_for_longest;
 use super::super::load::print_settings_of;
 use super::super::progress::watcher;
 use super::{ServeArgs, ended, name_of};
 use anyhow::{Context, bail};
-use piecewise::encoding::{EncoderThread, TextEncoder};
+use piecewise::encoding::{EncoderThread, TextEncoder, text_output};
 use piecewise::models::Checkpoint;
 use piecewise::models::encoder::{Modality, ScoreActivation, TextEncoderConfig, TextOutput};
 use piecewise_server::{EncoderKind, Matryoshka, ServedEncoder};
@@ -25,8 +25,7 @@ pub(super) fn run(args: &ServeArgs, folder: &Path) -> anyhow::Result<ExitCode> {
         bail!("{} reads images, which no endpoint takes; use `encode`", folder.display());
     }
     let config = TextEncoderConfig::load(folder)?;
-    let longest = config.longest();
-    let layers = room_for(args.bounds.layers()?, longest.min(LONGEST))?;
+    let layers = room_for_longest(args.bounds.layers()?, folder)?;
     let room = usize::try_from(layers.clone().finish()?.config.max_num_tokens)?;
     if args.bounds.compile.print_config {
         return print_settings_of(&layers.finish()?, false);
@@ -35,7 +34,7 @@ pub(super) fn run(args: &ServeArgs, folder: &Path) -> anyhow::Result<ExitCode> {
     let (server, model_name) = args.listen(name_of(folder))?;
     let encoder = TextEncoder::load(folder, layers, &[output], watcher())?;
     let tokenizer = encoder.model().tokenizer().cloned();
-    let served = ServedEncoder { tokenizer, longest: longest.min(room), kind };
+    let served = ServedEncoder { tokenizer, longest: config.longest().min(room), kind };
     let thread = EncoderThread::start(encoder, args.max_queue.max(1), &model_name);
     let thread = thread.context("no thread for the encoder")?;
     // Whoever closed standard output does not wait for this line.
@@ -48,13 +47,13 @@ fn kind(
     folder: &Path,
     config: &TextEncoderConfig,
 ) -> anyhow::Result<(TextOutput, EncoderKind)> {
-    let checkpoint = Checkpoint::open(folder)?;
-    if config.outputs(&checkpoint).contains(&TextOutput::Scores) {
-        let labels = config.labels(&checkpoint);
+    let output = text_output(folder)?;
+    if output == TextOutput::Scores {
+        let labels = config.labels(&Checkpoint::open(folder)?);
         if labels != 1 {
             bail!("{} gives {labels} scores; what ranks gives 1", folder.display());
         }
-        return Ok((TextOutput::Scores, EncoderKind::Scores(ScoreActivation::load(folder)?)));
+        return Ok((output, EncoderKind::Scores(ScoreActivation::load(folder)?)));
     }
     let file = folder.join("config.json");
     let text = std::fs::read(&file).with_context(|| format!("can't read {}", file.display()))?;
@@ -63,5 +62,5 @@ fn kind(
         false => Matryoshka::of(&serde_json::from_slice(&text)?),
     };
     let (width, normalized) = (config.hidden_size(), config.normalize);
-    Ok((TextOutput::Embedding, EncoderKind::Embeddings { width, normalized, shortened }))
+    Ok((output, EncoderKind::Embeddings { width, normalized, shortened }))
 }

@@ -45,12 +45,9 @@ pub fn is_encoder(folder: &Path) -> Result<bool, ConfigError> {
             let architectures = root.strings("architectures")?.unwrap_or_default();
             architectures.contains(&"Qwen3Model") || folder.join("modules.json").exists()
         }
-        // A larger model with a tower writes text.
-        Some(other) => {
-            VisionConfig::is_tower(other)
-                && !root.is_present("text_config")
-                && !other.ends_with("_vl")
-        }
+        // These have a decoder beside the tower.
+        Some("qwen2_5_vl" | "qwen3_vl") => false,
+        Some(other) => VisionConfig::is_tower(other),
         None => false,
     })
 }

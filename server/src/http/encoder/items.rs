@@ -60,7 +60,7 @@ pub(super) async fn items(
             };
             ids.map(item).map_err(|error| named(field, i, texts.len(), error))
         };
-        texts.iter().enumerate().map(encode).collect()
+        texts.iter().enumerate().map(encode).collect::<Result<_, ApiError>>()
     })
     .await
 }

@@ -3,7 +3,7 @@
 use super::super::aside::aside;
 use super::super::error::ApiError;
 use super::super::state::State;
-use super::items::{encode, pair};
+use super::items::{encode, pair, place, usage};
 use super::served::{EncoderKind, EncoderState};
 use piecewise::encoding::TextItem;
 use piecewise::models::encoder::ScoreActivation;
@@ -48,20 +48,20 @@ async fn by_reading(
 ) -> Result<(Vec<f32>, Value), ApiError> {
     let tokenizer = Arc::clone(encoder.tokenizer(pairs.fields[1])?);
     let (field, count) = (pairs.fields[1], pairs.texts[1].len());
-    let name = super::items::place(field, count);
+    let name = place(field, count);
     let items: Vec<TextItem> = aside(move || {
-        let name = super::items::place(field, count);
+        let name = place(field, count);
         let item = |[a, b]: [usize; 2]| {
             let item = pair(&tokenizer, &pairs.texts[0][a], &pairs.texts[1][b]);
             item.map_err(|error| ApiError::field(&name(b), error))
         };
-        pairs.places().map(item).collect()
+        pairs.places().map(item).collect::<Result<_, ApiError>>()
     })
     .await?;
-    let usage = super::items::usage(&items);
+    let read = usage(&items);
     let logits = encode(state, encoder, items, &name).await?;
     let score = |logits: Vec<f32>| activation.of(logits.first().copied().unwrap_or(f32::NAN));
-    Ok((logits.into_iter().map(score).collect(), usage))
+    Ok((logits.into_iter().map(score).collect(), read))
 }
 
 async fn by_embeddings(
@@ -71,23 +71,25 @@ async fn by_embeddings(
 ) -> Result<(Vec<f32>, Value), ApiError> {
     let firsts = pairs.texts[0].len();
     let places: Vec<_> = pairs.places().collect();
-    let names = [0, 1].map(|side| super::items::place(pairs.fields[side], pairs.texts[side].len()));
+    let names = [0, 1].map(|side| place(pairs.fields[side], pairs.texts[side].len()));
     let tokenizer = Arc::clone(encoder.tokenizer(pairs.fields[0])?);
     let items: Vec<TextItem> = aside(move || {
-        let texts = pairs.texts.iter().zip(pairs.fields);
-        let texts = texts.flat_map(|(texts, field)| texts.iter().map(move |text| (text, field)));
-        let item = |(text, field): (&String, &str)| {
-            let ids = tokenizer.encode(text).map_err(|error| ApiError::field(field, error))?;
+        let names = [0, 1].map(|side| place(pairs.fields[side], pairs.texts[side].len()));
+        let texts = pairs.texts.iter().zip(&names);
+        let texts =
+            texts.flat_map(|(texts, name)| texts.iter().enumerate().map(move |t| (t, name)));
+        let item = |((i, text), name): ((usize, &String), &dyn Fn(usize) -> String)| {
+            let ids = tokenizer.encode(text).map_err(|error| ApiError::field(&name(i), error))?;
             Ok(TextItem { ids, token_types: Vec::new() })
         };
-        texts.map(item).collect()
+        texts.map(|(text, name)| item((text, name))).collect::<Result<_, ApiError>>()
     })
     .await?;
-    let usage = super::items::usage(&items);
+    let read = usage(&items);
     let name = |i: usize| if i < firsts { names[0](i) } else { names[1](i - firsts) };
     let vectors = encode(state, encoder, items, &name).await?;
     let (first, second) = vectors.split_at(firsts);
-    Ok((places.into_iter().map(|[a, b]| cosine(&first[a], &second[b])).collect(), usage))
+    Ok((places.into_iter().map(|[a, b]| cosine(&first[a], &second[b])).collect(), read))
 }
 
 fn dot(a: &[f32], b: &[f32]) -> f64 {
