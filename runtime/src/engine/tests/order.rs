@@ -44,8 +44,7 @@ fn an_urgent_prompt_does_not_wait_for_a_long_one() {
     engine.run(&mut events).unwrap();
     assert_eq!(first_tokens(&events), [urgent, long, later]);
     for (id, request) in [long, later, urgent].into_iter().zip(&requests) {
-        let (expected, reason) = simulate(&request.prompt, request, 1 << 20);
-        assert_eq!(collect(&events, id), (expected, Some(reason)));
+        assert_answer(&engine, &events, id, &request.prompt, request);
     }
 }
 
@@ -74,8 +73,7 @@ fn a_full_pool_preempts_who_matters_least() {
     engine.run(&mut events).unwrap();
     assert!(engine.preemptions() > 0);
     for (id, request) in ids.iter().zip(&requests) {
-        let (expected, reason) = simulate(&request.prompt, request, 96);
-        assert_eq!(collect(&events, *id), (expected, Some(reason)));
+        assert_answer(&engine, &events, *id, &request.prompt, request);
     }
     let ends = events.iter().filter_map(|event| match event {
         RequestEvent::Finished { request, .. } => Some(*request),
@@ -102,8 +100,7 @@ fn a_deadline_ends_a_request_wherever_it_is() {
         engine.deadlines.insert((passed.unwrap(), runs));
         let waits = engine.add(Request { deadline: passed, ..Request::new([3], 9) }).unwrap();
         engine.run(&mut events).unwrap();
-        let (expected, reason) = simulate(&[1], &Request::new([1], 9), 1 << 20);
-        assert_eq!(collect(&events, talks), (expected, Some(reason)));
+        assert_answer(&engine, &events, talks, &[1], &Request::new([1], 9));
         assert_eq!(collect(&events, waits), (Vec::new(), Some(FinishReason::Deadline)));
         let (known, reason) = collect(&events, runs);
         assert_eq!(
@@ -117,8 +114,7 @@ fn a_deadline_ends_a_request_wherever_it_is() {
         engine.extend(runs, more.clone()).unwrap();
         events.clear();
         engine.run(&mut events).unwrap();
-        let (expected, reason) = simulate(&ids, &more, 1 << 20);
-        assert_eq!(collect(&events, runs), (expected, Some(reason)));
+        assert_answer(&engine, &events, runs, &ids, &more);
         assert_eq!(engine.pool().free_pages(), engine.pool().pages());
         assert_eq!(engine.entries.len() as u64, engine.roles.sampled_entries);
     }
