@@ -189,7 +189,13 @@ impl<M: ItemEncoder> Worker<M> {
     fn run(mut self) -> Encoder<M> {
         let ends = Ends(Arc::clone(&self.shared));
         loop {
-            if self.calls.is_empty() && self.shared.phase() == Phase::Serving {
+            // A call that has its place is on its way.
+            let may_come = match self.shared.phase() {
+                Phase::Serving => true,
+                Phase::Draining => self.shared.live() > 0,
+                Phase::Stopping | Phase::Stopped => false,
+            };
+            if self.calls.is_empty() && may_come {
                 match self.received.recv() {
                     Ok(call) => self.calls.extend(call),
                     // Nobody is left who could ask for anything.
@@ -201,7 +207,7 @@ impl<M: ItemEncoder> Worker<M> {
             }
             match self.shared.phase() {
                 Phase::Stopping | Phase::Stopped => break,
-                Phase::Draining if self.calls.is_empty() => break,
+                Phase::Draining if self.calls.is_empty() && self.shared.live() == 0 => break,
                 Phase::Draining | Phase::Serving => {}
             }
             let before = self.calls.len();
@@ -233,23 +239,21 @@ impl<M: ItemEncoder> Worker<M> {
         for (call, count) in self.calls.iter_mut().zip(taken) {
             call.outputs.extend(outputs.by_ref().take(count));
         }
-        let mut waiting = VecDeque::with_capacity(self.calls.len());
-        for call in self.calls.drain(..) {
-            if !call.items.is_empty() {
-                waiting.push_back(call);
-                continue;
-            }
+        let (waiting, ended): (VecDeque<_>, VecDeque<_>) =
+            self.calls.drain(..).partition(|call| !call.items.is_empty());
+        self.calls = waiting;
+        let ended = ended.into_iter().map(|call| {
             let usage = Usage { prompt: call.tokens, ..Usage::default() };
             match call.outputs.iter().all(Result::is_ok) {
                 true => self.requests.finished(&call.times, FinishReason::Stop, usage, now),
                 false => self.requests.failed(),
             }
-            // Its place is free before anybody knows of the end.
-            drop(call.place);
-            (call.sink)(call.outputs);
-        }
-        self.calls = waiting;
+            (call.sink, call.outputs)
+        });
+        // Places are free and counts are shown before anybody knows of the end.
+        let ended = Vec::from_iter(ended);
         self.publish();
+        ended.into_iter().for_each(|(sink, outputs)| sink(outputs));
     }
 
     /// Shows what was counted.

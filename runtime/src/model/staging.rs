@@ -465,7 +465,44 @@ pub(crate) const POISON: u8 = 0xff;
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::submit;
     use super::*;
+    use crate::testing::Setup;
+
+    #[test]
+    fn parts_follow_one_another() {
+        for sizes in [vec![], vec![3], vec![0, 5, 1], vec![SHARED_COPY - 1, 1, SHARE + 7, 0]] {
+            let byte = |i: usize| (i % 251) as u8;
+            let all = Vec::from_iter((0..sizes.iter().sum()).map(byte));
+            let mut rest = all.as_slice();
+            let parts = sizes.iter().map(|&size| rest.split_off(..size).unwrap());
+            let parts = Vec::from_iter(parts);
+            let mut to = vec![0xee; all.len()];
+            copy(&parts, &mut to);
+            assert!(to == all, "{sizes:?}");
+        }
+    }
+
+    /// Padded to 8 rows, a step of 3 brings its 3 rows of each input of floats, and 8 of the others.
+    #[test]
+    fn inputs_of_floats_are_copied_by_their_true_rows() {
+        for poison in [false, true] {
+            let mut setup = Setup { token_sizes: vec![8], ..Setup::default() };
+            setup.batch_sizes = vec![8];
+            setup.checks.poison = poison;
+            let mut model = setup.build().unwrap();
+            submit(&mut model, &[5, 6, 7]).unwrap();
+            let staging = &model.staging;
+            let floats = |(i, input): (usize, &StagedInput)| input.ty.dtype.is_float().then_some(i);
+            let floats = Vec::from_iter(staging.inputs.iter().enumerate().filter_map(floats));
+            assert!(!floats.is_empty());
+            let direct = staging.used.iter().filter_map(|used| Some((used.input?, used.at.len())));
+            let mut direct = Vec::from_iter(direct);
+            direct.sort_unstable();
+            let expected = floats.iter().map(|&i| (i, 3 * 4)).filter(|_| !poison);
+            assert!(direct.iter().copied().eq(expected), "{direct:?} of {floats:?}");
+        }
+    }
 
     #[test]
     fn every_element_of_padding_is_written() {

@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 type Model = CompiledModel<FakeDevice>;
 
 /// Submits a prompt of its own pages and wants every row.
-fn submit(model: &mut Model, ids: &[u32]) -> Result<Ticket, ModelError> {
+pub(super) fn submit(model: &mut Model, ids: &[u32]) -> Result<Ticket, ModelError> {
     let roles = Setup::roles_of(model);
     let mut table = PageTable::default();
     table.grow(&mut PagePool::new(roles.kv_rows), ids.len() as u64).unwrap();
