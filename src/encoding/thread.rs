@@ -248,6 +248,7 @@ impl<M: ItemEncoder> Worker<M> {
                 true => self.requests.finished(&call.times, FinishReason::Stop, usage, now),
                 false => self.requests.failed(),
             }
+            drop(call.place);
             (call.sink, call.outputs)
         });
         // Places are free and counts are shown before anybody knows of the end.
