@@ -61,13 +61,13 @@ impl ItemEncoder for PageModel {
         }
     }
 
-    fn fill(&self, path: usize, pages: &[&Page]) -> Vec<(&'static str, Values)> {
-        let patches: Vec<f32> = pages.iter().flat_map(|page| page.patches(path)).copied().collect();
+    fn fill<'a>(&self, path: usize, pages: &[&'a Page]) -> Vec<(&'static str, Values<'a>)> {
+        let patches = Values::Parts(pages.iter().map(|page| page.patches(path)).collect());
         let views = patches.len() as u64 / (PATCHES[path] * PATCH);
         let starts = (0..views).map(|view| (view * PATCHES[path]) as i32).collect();
         let lengths = (0..views).map(|_| PATCHES[path] as i32).collect();
         vec![
-            ("patches", Values::F32(patches)),
+            ("patches", patches),
             ("starts", Values::I32(starts)),
             ("lengths", Values::I32(lengths)),
         ]

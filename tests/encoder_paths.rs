@@ -32,6 +32,8 @@ enum Fault {
     FewOutputs,
     /// Announces rows for items where the graph has one for each token.
     OtherRows,
+    /// Gives rows of items of value 9 places that the items do not have.
+    BadOrder,
     /// Sizes for one path of two.
     FewSizes,
 }
@@ -40,6 +42,8 @@ enum Fault {
 struct Means {
     fault: Fault,
     prunes: bool,
+    /// Whether items have their rows the other way round than the graph.
+    turns: bool,
 }
 
 impl ItemEncoder for Means {
@@ -62,7 +66,7 @@ impl ItemEncoder for Means {
         self.prunes && path == 1
     }
 
-    fn fill(&self, path: usize, items: &[&Item]) -> Vec<(&'static str, Values)> {
+    fn fill<'a>(&self, path: usize, items: &[&'a Item]) -> Vec<(&'static str, Values<'a>)> {
         let (mut x, mut starts, mut lengths) = (Vec::new(), Vec::new(), Vec::new());
         for item in items {
             let is_wrong = path == 1 && item.value == 9.0;
@@ -85,6 +89,15 @@ impl ItemEncoder for Means {
             ("starts", Values::I32(starts)),
             ("lengths", Values::I32(lengths)),
         ]
+    }
+
+    fn order(&self, path: usize, item: &Item) -> Option<Vec<u32>> {
+        let places = 0..item.sizes[path] as u32;
+        match self.fault {
+            Fault::BadOrder if item.value == 9.0 => Some(places.map(|place| place + 1).collect()),
+            _ if self.turns => Some(places.rev().collect()),
+            _ => None,
+        }
     }
 
     fn outputs(&self, _path: usize) -> Vec<OutputRows> {
@@ -112,6 +125,14 @@ fn encoder_of(
     model: Means,
     configure: impl Fn(usize, Assembly) -> Assembly,
 ) -> (Encoder<Means>, Arc<Mutex<Vec<String>>>) {
+    encoder_within(model, BOUNDS, configure)
+}
+
+fn encoder_within(
+    model: Means,
+    bounds: EncoderBounds,
+    configure: impl Fn(usize, Assembly) -> Assembly,
+) -> (Encoder<Means>, Arc<Mutex<Vec<String>>>) {
     let warnings = Arc::new(Mutex::new(Vec::new()));
     let path = |at: usize| {
         let b = Builder::new("means");
@@ -131,14 +152,14 @@ fn encoder_of(
             }
         });
         let name = ["whole", "parts"][at].to_owned();
-        EncoderPath { name, assembly: configure(at, assembly), bounds: BOUNDS }
+        EncoderPath { name, assembly: configure(at, assembly), bounds }
     };
     let encoder = Encoder::of_paths(model, vec![path(0), path(1)]).unwrap();
     (encoder, warnings)
 }
 
 fn encoder(fault: Fault) -> Encoder<Means> {
-    let model = Means { fault, prunes: false };
+    let model = Means { fault, prunes: false, turns: false };
     encoder_of(
         model,
         |at, assembly| if at == 1 { assembly.capture_sizes([8, 24]) } else { assembly },
@@ -195,7 +216,7 @@ fn frames_are_capped_and_videos_that_are_pruned_are_launched() {
     let items =
         [video(4, 1), video(3, 3), video(2, 2), video(4, 1), video(6, 6), video(5, 3), video(2, 1)];
     let run = |prunes| {
-        let model = Means { fault: Fault::None, prunes };
+        let model = Means { fault: Fault::None, prunes, turns: false };
         let (mut encoder, _) = encoder_of(model, |_, assembly| assembly);
         let outputs = encoder.encode(&items);
         assert!(outputs.iter().all(Result::is_ok));
@@ -209,6 +230,40 @@ fn frames_are_capped_and_videos_that_are_pruned_are_launched() {
     let pruned = run(true);
     assert_eq!(pruned.misses, [("pruned_by_data", 4)].into());
     assert_eq!(pruned.hits, 3);
+}
+
+#[test]
+fn with_no_frames_videos_are_launched_and_images_share_steps() {
+    let video = |tokens, frames| Item { sizes: [0, tokens], frames, value: 1.0 };
+    let items = [video(4, 1), video(3, 3), video(6, 1), video(5, 2), video(2, 1)];
+    let run = |max_frames| {
+        let model = Means { fault: Fault::None, prunes: false, turns: false };
+        let bounds = EncoderBounds { max_frames, ..BOUNDS };
+        let (mut encoder, _) = encoder_within(model, bounds, |_, assembly| assembly);
+        let outputs = encoder.encode(&items).into_iter().map(Result::unwrap);
+        (Vec::from_iter(outputs), encoder.statistics().paths.swap_remove(1))
+    };
+    let (outputs, statistics) = run(0);
+    assert_eq!(statistics.misses, [("too_many_frames", 2)].into());
+    assert_eq!((statistics.hits, statistics.replayed_steps(), statistics.steps), (3, 1, 2));
+    let (any, statistics) = run(u64::MAX);
+    assert!(statistics.misses.is_empty());
+    assert!(outputs == any);
+}
+
+#[test]
+fn rows_come_back_in_the_order_of_their_item() {
+    let items = [item([0, 3], 1.0), item([0, 1], 2.0), item([0, 30], 3.0)];
+    let run = |turns| {
+        let model = Means { fault: Fault::None, prunes: false, turns };
+        let outputs = encoder_of(model, |_, assembly| assembly).0.encode(&items);
+        Vec::from_iter(outputs.into_iter().map(Result::unwrap))
+    };
+    for (turned, given) in run(true).iter().zip(run(false)) {
+        let rows = given[3].chunks(WIDTH).rev();
+        assert_eq!(turned[3], Vec::from_iter(rows.flatten().copied()));
+        assert_eq!(turned[2], given[2]);
+    }
 }
 
 #[test]
@@ -230,6 +285,7 @@ fn what_a_model_gets_wrong_is_named_and_the_others_are_served() {
         Fault::LongSegment,
         Fault::FewOutputs,
         Fault::OtherRows,
+        Fault::BadOrder,
         Fault::FewSizes,
     ];
     let said = Vec::from_iter(faults.map(said)).join("\n");
@@ -258,6 +314,10 @@ fn what_a_model_gets_wrong_is_named_and_the_others_are_served() {
       on the path `whole`: the model breaks the protocol of encoders: output 1 of 1 item has 6 rows, but 1 of 4 elements are announced
       on the path `whole`: the model breaks the protocol of encoders: output 1 of 1 item has 6 rows, but 1 of 4 elements are announced
       on the path `parts`: the model breaks the protocol of encoders: output 1 of 1 item has 5 rows, but 1 of 4 elements are announced
+    BadOrder
+      served
+      on the path `whole`: the model breaks the protocol of encoders: an order of 6 places for an item of 6 tokens
+      served
     FewSizes
       the model breaks the protocol of encoders: 1 sizes for 2 paths
       the model breaks the protocol of encoders: 1 sizes for 2 paths
@@ -277,7 +337,7 @@ fn an_item_that_no_step_takes_is_named_with_its_path() {
     );
     assert!(outputs[1].is_ok() && outputs[2].is_ok());
     // What would be launched is an error where launches are.
-    let model = Means { fault: Fault::None, prunes: false };
+    let model = Means { fault: Fault::None, prunes: false, turns: false };
     let (mut strict, _) = encoder_of(model, |_, a| a.capture_sizes([24]).set("strict", true));
     let outputs = strict.encode(&[item([6, 30], 1.0), item([6, 24], 1.0)]);
     let error = outputs[0].as_ref().unwrap_err().to_string();
@@ -287,7 +347,7 @@ fn an_item_that_no_step_takes_is_named_with_its_path() {
 
 #[test]
 fn a_budget_that_no_step_reaches_is_named_at_start_and_in_statistics() {
-    let model = Means { fault: Fault::None, prunes: false };
+    let model = Means { fault: Fault::None, prunes: false, turns: false };
     let (encoder, warnings) = encoder_of(model, |_, assembly| assembly.capture_sizes([6, 10, 40]));
     let warnings = warnings.lock().unwrap();
     let named = warnings.iter().filter(|text| text.contains("never reached"));
@@ -309,7 +369,7 @@ fn budgets_are_planned_by_a_log_of_items() {
     let file = folder.path().join("items.jsonl");
     let calls = [vec![item([6, 5], 1.0)], vec![item([6, 13], 1.0), item([0, 14], 2.0)]];
     let run = |planned: bool| {
-        let model = Means { fault: Fault::None, prunes: false };
+        let model = Means { fault: Fault::None, prunes: false, turns: false };
         let (mut encoder, _) = encoder_of(model, |_, assembly| match planned {
             true => assembly.set("capture_item_log", &file),
             false => assembly,

@@ -12,6 +12,7 @@ mod documents;
 mod encoder_folders;
 mod encoder_paths;
 mod encoder_shapes;
+mod encoder_thread;
 mod examples;
 #[allow(dead_code, unreachable_pub, reason = "a package of its own has it as its crate")]
 #[path = "../examples/outside/src/gated.rs"]

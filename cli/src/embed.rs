@@ -1,19 +1,16 @@
 //! `piecewise embed`: vectors from texts.
 
-use super::encoder_args::{EncoderArgs, in_calls, room_for};
+use super::encoder_args::{EncoderArgs, in_calls, room_for_longest};
 use super::load::print_settings_of;
 use super::model_args::ModelArgs;
 use super::progress::watcher;
 use anyhow::{Context, bail};
 use piecewise::encoding::{ItemError, TextEncoder};
-use piecewise::models::encoder::{TextEncoderConfig, TextOutput};
+use piecewise::models::encoder::TextOutput;
 use safetensors::tensor::{Dtype, TensorView};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-
-/// Tokens that a step has room for at most, unless somebody says so, however long texts may be.
-const LONGEST: usize = 8192;
 
 /// Arguments of `embed`.
 #[derive(Debug, clap::Args)]
@@ -71,8 +68,7 @@ pub(crate) fn run(args: EmbedArgs) -> anyhow::Result<ExitCode> {
     if texts.is_empty() {
         bail!("nothing to embed: give --text or --file");
     }
-    let longest = TextEncoderConfig::load(&args.model.model)?.longest();
-    let layers = room_for(layers, longest.min(LONGEST))?;
+    let layers = room_for_longest(layers, &args.model.model)?;
     let outputs = [TextOutput::Embedding];
     let mut encoder = TextEncoder::load(&args.model.model, layers, &outputs, watcher())?;
     args.encoder.prepare(&mut encoder)?;

@@ -4,11 +4,12 @@ use super::model_args::put;
 use super::progress::bar;
 use anyhow::Context;
 use piecewise::encoding::{Encoder, ItemEncoder};
+use piecewise::models::encoder::{Modality, TextEncoderConfig};
 use piecewise_runtime::config::{ConfigError, ConfigLayers};
 use std::fs::File;
 use std::io::BufWriter;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// How items are packed into steps, and what is said of it.
 #[derive(Debug, clap::Args)]
@@ -67,6 +68,22 @@ impl EncoderArgs {
 const CALL: usize = 1024;
 /// Rows that a step has room for at least, and for the largest item in any case.
 const STEP_ROWS: usize = 512;
+
+/// Tokens that a step has room for at most, unless somebody says so, however long texts may be.
+const LONGEST: usize = 8192;
+
+/// Makes a step large enough for every text that the encoder in `folder` reads, up to a bound, unless
+/// somebody says how large it is; of images one that is as small as may be.
+pub(super) fn room_for_longest(
+    layers: ConfigLayers,
+    folder: &Path,
+) -> anyhow::Result<ConfigLayers> {
+    let longest = match Modality::of(folder)? {
+        Modality::Text => TextEncoderConfig::load(folder)?.longest().min(LONGEST),
+        Modality::Vision => 0,
+    };
+    Ok(room_for(layers, longest)?)
+}
 
 /// Makes a step large enough for an item of `largest` rows, unless somebody says how large it is.
 pub(super) fn room_for(layers: ConfigLayers, largest: usize) -> Result<ConfigLayers, ConfigError> {

@@ -1,10 +1,13 @@
 //! What is compiled without being run: a model folder, a preset, or a textual graph.
 
+use super::encoder_args::room_for_longest;
 use super::model_args::BoundArgs;
 use super::progress::watcher;
 use anyhow::{Context, bail};
 use piecewise::assembly::Assembly;
+use piecewise::encoding::folder_assembly;
 use piecewise::models::Preset;
+use piecewise::models::encoder::is_encoder;
 use piecewise_ir::module::Module;
 use piecewise_ir::text::parse_module;
 use std::path::{Path, PathBuf};
@@ -15,7 +18,8 @@ use std::path::{Path, PathBuf};
 pub(crate) struct SourceArgs {
     /// A textual graph, as a dump after any pass has it.
     file: Option<PathBuf>,
-    /// A Hugging Face model folder, of which config.json is enough; or a textual graph.
+    /// A Hugging Face model folder, of a decoder or an encoder; of a decoder config.json is enough. Or
+    /// a textual graph.
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
     /// A published model: qwen3-0.6b, llama-3.2-1b, qwen3-8b or llama-3.1-8b.
@@ -34,6 +38,10 @@ impl SourceArgs {
             (Some(file), ..) => {
                 self.refuse_bounds_for(file)?;
                 Assembly::file(file)?
+            }
+            (None, Some(folder), _) if is_encoder(folder).unwrap_or(false) => {
+                let layers = room_for_longest(self.bounds.layers()?, folder)?;
+                return Ok(folder_assembly(folder, layers)?.watch(watcher()));
             }
             (None, Some(folder), _) => Assembly::folder(folder)?,
             (None, None, Some(preset)) => Assembly::preset(preset),

@@ -1,5 +1,7 @@
 //! `piecewise serve`: an OpenAI-compatible server.
 
+mod encoder;
+
 use super::amounts::parse_bytes;
 use super::dumps::DumpArgs;
 use super::kv_events::{KvEventArgs, publish};
@@ -9,13 +11,14 @@ use super::preset_weights;
 use super::progress::watcher;
 use anyhow::{Context, bail};
 use piecewise::assembly::Assembly;
+use piecewise::models::encoder::is_encoder;
 use piecewise::models::{Preset, TextTokenizer};
 use piecewise_runtime::engine_thread::{EngineThread, ThreadOptions};
 use piecewise_server::chat::{ChatTemplate, GenerationDefaults, ReplyFormat};
 use piecewise_server::{ApiKeys, Limits, Outcome, ServedModel, Server, ServerOptions};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU64;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -28,7 +31,8 @@ const SEQUENCES: u64 = 64;
   piecewise serve --model examples/tiny-qwen3
   piecewise serve --model DIR --device cuda --port 8080 --max-num-seqs 128 --memory-fraction 0.9
   piecewise serve --model DIR --host 0.0.0.0 --api-key-file keys.txt --served-model-name chat
-  piecewise serve --preset qwen3-8b --device cuda")]
+  piecewise serve --preset qwen3-8b --device cuda
+  piecewise serve --model ENCODER                 # embeddings, or scores of a cross-encoder")]
 #[group(id = "served", required = true, multiple = false, args = ["model", "preset"])]
 pub(crate) struct ServeArgs {
     /// A Hugging Face model folder.
@@ -77,6 +81,9 @@ pub(crate) struct ServeArgs {
     /// How long a client may take to send a head or a body, and to take some of an answer.
     #[arg(long, default_value_t = NonZeroU64::MIN.saturating_add(59), value_name = "SECONDS")]
     client_timeout: NonZeroU64,
+    /// Embeddings of an encoder may be cut to fewer dimensions, though its folder does not say so.
+    #[arg(long, requires = "model")]
+    matryoshka: bool,
     /// Log no line about each request.
     #[arg(long)]
     no_access_log: bool,
@@ -97,12 +104,7 @@ impl ServeArgs {
     /// The model, and the name that it has of itself.
     fn assembly(&self) -> anyhow::Result<(Assembly, String)> {
         let (assembly, name) = match (&self.model, self.preset) {
-            (Some(folder), _) => {
-                let name = folder.canonicalize().ok();
-                let name = name.as_ref().and_then(|folder| folder.file_name());
-                let name = name.map(|name| name.to_string_lossy().into_owned());
-                (Assembly::folder(folder)?, name.unwrap_or_else(|| "model".to_owned()))
-            }
+            (Some(folder), _) => (Assembly::folder(folder)?, name_of(folder)),
             (None, Some(preset)) => {
                 let assembly = preset_weights::assembly(preset, self.bounds.dtype);
                 (assembly, preset.name().to_owned())
@@ -112,6 +114,41 @@ impl ServeArgs {
         let assembly = assembly.configure(self.bounds.layers()?).watch(watcher());
         // Requests ask for penalties, biases, structures and log-probabilities as they like.
         Ok((assembly.set("sampling_controls", true).sequences(SEQUENCES), name))
+    }
+
+    /// A server that listens, and what its metrics call the model; `name` is what the model calls
+    /// itself.
+    fn listen(&self, name: String) -> anyhow::Result<(Server, String)> {
+        let keys = match &self.api_key_file {
+            Some(file) => ApiKeys::read(file)
+                .with_context(|| format!("can't take keys from {}", file.display()))?,
+            None => ApiKeys::default(),
+        };
+        if !self.host.is_loopback() && self.api_key_file.is_none() {
+            super::warn(
+                "whoever reaches this machine may ask; --api-key-file lets in who has a key",
+            );
+        }
+        let mut model_names = self.served_model_name.clone();
+        if model_names.is_empty() {
+            model_names.push(name);
+        }
+        let model_name = model_names[0].clone();
+        let patience = Duration::from_secs(self.client_timeout.get());
+        let limits = Limits {
+            body_bytes: usize::try_from(self.max_body).unwrap_or(usize::MAX),
+            head_time: patience,
+            body_time: patience,
+            write_time: patience,
+            request_time: self.request_timeout.map(|seconds| Duration::from_secs(seconds.get())),
+            ..Limits::default()
+        };
+        let address = SocketAddr::new(self.host, self.port);
+        let options = ServerOptions { address, model_names, keys, limits };
+        let server = Server::bind(options)
+            .with_context(|| format!("can't listen at {address}; try --port"))?;
+        super::print_line(&format!("listening at http://{}", server.address()))?;
+        Ok((server, model_name))
     }
 
     /// What the folder says of text and chat.
@@ -132,7 +169,32 @@ impl ServeArgs {
     }
 }
 
+/// What a folder is called.
+fn name_of(folder: &Path) -> String {
+    let name = folder.canonicalize().ok();
+    let name = name.as_ref().and_then(|folder| folder.file_name());
+    let name = name.map(|name| name.to_string_lossy().into_owned());
+    name.unwrap_or_else(|| "model".to_owned())
+}
+
+/// The exit code of a server that ended so.
+fn ended(outcome: Outcome) -> anyhow::Result<ExitCode> {
+    match outcome {
+        Outcome::Drained => Ok(ExitCode::SUCCESS),
+        Outcome::Ended => {
+            super::warn("ended before every request had its answer");
+            Ok(ExitCode::FAILURE)
+        }
+        Outcome::Died => bail!("the engine has stopped"),
+    }
+}
+
 pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
+    if let Some(folder) = &args.model
+        && is_encoder(folder)?
+    {
+        return encoder::run(&args, folder);
+    }
     let (assembly, name) = args.assembly()?;
     let settings = assembly.settings()?;
     if args.bounds.compile.print_config {
@@ -142,34 +204,8 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let (vocab, end_ids) =
         config.map_or((0, Vec::new()), |config| (config.vocab_size, config.eos_token_ids.clone()));
     let model = args.model(vocab, end_ids)?;
-    let keys = match &args.api_key_file {
-        Some(file) => ApiKeys::read(file)
-            .with_context(|| format!("can't take keys from {}", file.display()))?,
-        None => ApiKeys::default(),
-    };
-    if !args.host.is_loopback() && args.api_key_file.is_none() {
-        super::warn("whoever reaches this machine may ask; --api-key-file lets in who has a key");
-    }
-    let mut model_names = args.served_model_name.clone();
-    if model_names.is_empty() {
-        model_names.push(name);
-    }
-    let model_name = model_names[0].clone();
-    let patience = Duration::from_secs(args.client_timeout.get());
-    let limits = Limits {
-        body_bytes: usize::try_from(args.max_body).unwrap_or(usize::MAX),
-        head_time: patience,
-        body_time: patience,
-        write_time: patience,
-        request_time: args.request_timeout.map(|seconds| Duration::from_secs(seconds.get())),
-        ..Limits::default()
-    };
-    let address = SocketAddr::new(args.host, args.port);
-    let options = ServerOptions { address, model_names, keys, limits };
-    let server =
-        Server::bind(options).with_context(|| format!("can't listen at {address}; try --port"))?;
     let publisher = args.kv_events.bind(0)?;
-    super::print_line(&format!("listening at http://{}", server.address()))?;
+    let (server, model_name) = args.listen(name)?;
     let mut engine = engine(assembly, &args.dumps)?;
     publish(publisher.as_ref(), &mut *engine);
     let thread =
@@ -177,12 +213,5 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let thread = EngineThread::start(engine, thread).context("no thread for the engine")?;
     // Whoever closed standard output does not wait for this line.
     let outcome = server.serve(thread, model, || drop(super::print_line("ready")))?;
-    match outcome {
-        Outcome::Drained => Ok(ExitCode::SUCCESS),
-        Outcome::Ended => {
-            super::warn("ended before every request had its answer");
-            Ok(ExitCode::FAILURE)
-        }
-        Outcome::Died => bail!("the engine has stopped"),
-    }
+    ended(outcome)
 }

@@ -7,7 +7,8 @@ pub struct StepContext<'a> {
     pub counts: &'a [u64],
     /// The padded size of each symbol, by symbol index.
     pub sizes: &'a [u64],
-    /// For each input of the step, its bytes as staged, padding included.
+    /// For each input of the step, its bytes as staged, padding included; nothing for one of floats,
+    /// of which the host keeps no copy.
     pub inputs: &'a [&'a [u8]],
 }
 

@@ -7,7 +7,7 @@
 mod exposition;
 mod requests;
 
-pub(crate) use requests::{RequestMetrics, RequestTimes};
+pub use requests::{RequestMetrics, RequestTimes};
 
 use crate::kv::PrefixCounts;
 use crate::model::Ledger;
@@ -99,7 +99,7 @@ impl Metrics {
 
     /// What is counted of requests from now on, under vLLM's names and for a model of this name; once
     /// asked for, they go on counting, and under the name of that time.
-    pub(crate) fn requests(&self, model_name: &str) -> &RequestMetrics {
+    pub fn requests(&self, model_name: &str) -> &RequestMetrics {
         self.published.requests.get_or_init(|| RequestMetrics::new(model_name))
     }
 

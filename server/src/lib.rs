@@ -1,8 +1,11 @@
-//! An OpenAI-compatible server over an engine of `piecewise`.
+//! An OpenAI-compatible server over an engine or an encoder of `piecewise`.
 
 pub mod chat;
 mod http;
 pub mod structured;
 pub mod text;
 
-pub use http::{ApiKeys, Limits, Outcome, ServedModel, Server, ServerOptions};
+pub use http::{
+    ApiKeys, EncoderKind, Limits, Matryoshka, Outcome, ServedEncoder, ServedModel, Server,
+    ServerOptions,
+};

@@ -1,12 +1,13 @@
 //! Rows of a vision tower in the place of a decoder's tokens, on one device.
 
 use super::budgets::default_budgets;
+use super::path::with_inputs;
 use super::protocol::{ItemError, TokenRange};
 use super::runner::EncoderBuildError;
 use super::text::{LoadError, bounds_and_dtype};
 use crate::assembly::{Assembly, Notice, Planned, Purpose};
 use crate::device::OpenDevice;
-use crate::models::encoder::{EncoderBounds, ImageItem, Values, VisionConfig};
+use crate::models::encoder::{EncoderBounds, ImageItem, VisionConfig};
 use crate::models::{Checkpoint, check_weights};
 use crate::session::{Session, SessionError};
 use piecewise_runtime::config::{ConfigError, ConfigLayers};
@@ -79,14 +80,7 @@ impl JoinedTower {
             return Err(ItemError::LargerThanAStep { tokens, max_num_tokens }.into());
         }
         let inputs = self.config.fill(&[item]);
-        let mut step = self.session.step();
-        for (name, values) in &inputs {
-            step = match values {
-                Values::I32(values) => step.input(name, values),
-                Values::F32(values) => step.input(name, values),
-            };
-        }
-        step.run_unread()?;
+        with_inputs(self.session.step(), &inputs).run_unread()?;
         let rows = self.config.raster_rows(item.grid);
         let model = self.session.model_mut();
         Ok(decoder.add_rows(RowSource::Output { model, output: 0, rows: &rows })?)

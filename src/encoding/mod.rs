@@ -2,6 +2,7 @@
 //! budgets.
 
 mod budgets;
+mod folder;
 mod join;
 pub mod packing;
 mod path;
@@ -11,12 +12,14 @@ mod segments;
 mod spread;
 mod statistics;
 mod text;
+mod thread;
 mod vision;
 
 pub use crate::models::encoder::{
     EncoderBounds, ImageError, ImageItem, ImageProcessor, OutputRows, Values,
 };
 pub use budgets::{ItemLogError, default_budgets, planned_budgets, read_item_log};
+pub use folder::{folder_assembly, text_output};
 pub use join::{JoinError, JoinedTower};
 pub use path::StepError;
 pub use protocol::{ItemEncoder, ItemError, ItemOutputs, PathSize, TokenRange};
@@ -24,4 +27,5 @@ pub use runner::{Encoder, EncoderBuildError, EncoderPath};
 pub use spread::{encode_on, spread};
 pub use statistics::{EncoderStatistics, PathStatistics};
 pub use text::{LoadError, TextEncoder, TextItem, TextModel};
+pub use thread::{CallOutputs, CallSink, CallTicket, EncoderHandle, EncoderThread};
 pub use vision::{VisionEncoder, VisionModel};

@@ -6,7 +6,7 @@ use super::protocol::{ItemEncoder, ItemError, ItemOutputs, PathSize};
 use super::segments::SegmentRule;
 use super::statistics::PathStatistics;
 use crate::models::encoder::{OutputRows, Values};
-use crate::session::{OutputsView, Session, SessionError};
+use crate::session::{OutputsView, Session, SessionError, Step, SubmittedStep};
 use rayon::prelude::*;
 use std::sync::Arc;
 
@@ -23,6 +23,11 @@ pub enum StepError {
 }
 
 impl StepError {
+    /// Whether nothing runs before the device is opened anew.
+    fn is_lost(&self) -> bool {
+        matches!(self, Self::Session(SessionError::Model(error)) if error.is_lost())
+    }
+
     fn of_item(self: &Arc<Self>) -> ItemError {
         match &**self {
             Self::Session(_) => ItemError::Step(Arc::clone(self)),
@@ -98,76 +103,162 @@ impl Path {
                     results[members[place]] = Some(Err(ItemError::Strict { reason }));
                 }
             }
-            for step in packing.steps {
-                let places = Vec::from_iter(step.into_iter().map(|place| members[place]));
-                let members = Vec::from_iter(places.iter().map(|&place| items[place]));
-                let outputs = self.step_or_each(model, at, &members, reason);
-                for (place, outputs) in places.into_iter().zip(outputs) {
-                    results[place] = Some(outputs);
-                }
-            }
+            let steps = packing.steps.into_iter();
+            let steps = steps.map(|step| step.into_iter().map(|place| members[place]).collect());
+            self.run_steps(Run { model, at, items, reason }, steps, &mut results);
         }
         results.into_iter().flatten().collect()
     }
 
-    /// One step, or, where that fails, each item in a step of its own, so that the others are
-    /// served.
-    fn step_or_each<M: ItemEncoder>(
+    /// Runs steps of these places one after the other. While one runs, the outputs of the one before
+    /// are copied and the inputs of the next are made ready.
+    fn run_steps<M: ItemEncoder>(
         &mut self,
-        model: &M,
-        at: usize,
-        items: &[(&M::Item, PathSize)],
-        reason: Option<&'static str>,
-    ) -> Vec<Result<ItemOutputs, ItemError>> {
-        match self.step(model, at, items, reason) {
-            Ok(outputs) => outputs.into_iter().map(Ok).collect(),
-            Err(_) if items.len() > 1 => {
-                let each = items.chunks(1);
-                each.flat_map(|one| self.step_or_each(model, at, one, reason)).collect()
+        run: Run<'_, M>,
+        steps: impl Iterator<Item = Vec<usize>>,
+        results: &mut [Option<Result<ItemOutputs, ItemError>>],
+    ) {
+        let mut before: Option<(Vec<usize>, SubmittedStep)> = None;
+        for places in steps {
+            let submitted = self.submit(run, &places);
+            if let Some((places, step)) = before.take() {
+                let outputs = self.read(run, &places, &step);
+                self.put(run, places, outputs, results);
             }
-            Err(error) => vec![Err(Arc::new(error).of_item())],
+            match submitted {
+                Ok(step) => before = Some((places, step)),
+                Err(error) => self.put(run, places, Err(error), results),
+            }
+        }
+        if let Some((places, step)) = before {
+            let outputs = self.read(run, &places, &step);
+            self.put(run, places, outputs, results);
         }
     }
 
-    fn step<M: ItemEncoder>(
+    /// Puts outputs into their places; of a step that failed each item is run in a step of its own, so
+    /// that the others are served. A device that was lost is opened anew first.
+    fn put<M: ItemEncoder>(
         &mut self,
-        model: &M,
-        at: usize,
-        items: &[(&M::Item, PathSize)],
-        reason: Option<&'static str>,
-    ) -> Result<Vec<ItemOutputs>, StepError> {
-        let members = Vec::from_iter(items.iter().map(|(item, _)| *item));
-        let inputs = model.fill(at, &members);
+        run: Run<'_, M>,
+        places: Vec<usize>,
+        outputs: Result<Vec<ItemOutputs>, StepError>,
+        results: &mut [Option<Result<ItemOutputs, ItemError>>],
+    ) {
+        let error = match outputs {
+            Ok(outputs) => {
+                for (place, outputs) in places.into_iter().zip(outputs) {
+                    results[place] = Some(Ok(outputs));
+                }
+                return;
+            }
+            Err(error) => error,
+        };
+        let is_there_again = error.is_lost() && self.recover(&error);
+        if places.len() == 1 && !is_there_again {
+            results[places[0]] = Some(Err(Arc::new(error).of_item()));
+            return;
+        }
+        for place in places {
+            let step = self.submit(run, &[place]);
+            let outputs = step.and_then(|step| self.read(run, &[place], &step));
+            let outputs = outputs.map(|outputs| outputs.into_iter().next().unwrap_or_default());
+            results[place] = Some(outputs.map_err(|error| Arc::new(error).of_item()));
+        }
+    }
+
+    fn recover(&mut self, error: &StepError) -> bool {
+        tracing::warn!("{error}; the device is opened anew");
+        let recovered = self.session.recover();
+        recovered.inspect_err(|error| tracing::warn!("{error}")).is_ok()
+    }
+
+    fn submit<M: ItemEncoder>(
+        &mut self,
+        run: Run<'_, M>,
+        places: &[usize],
+    ) -> Result<SubmittedStep, StepError> {
+        let members = Vec::from_iter(places.iter().map(|&place| run.items[place].0));
+        let inputs = run.model.fill(run.at, &members);
         for rule in &self.rules {
             rule.check(&inputs).map_err(StepError::Protocol)?;
         }
-        let mut step = self.session.step();
-        for (name, values) in &inputs {
-            step = match values {
-                Values::I32(values) => step.input(name, values),
-                Values::F32(values) => step.input(name, values),
-            };
-        }
-        let step = if reason.is_some() { step.launched() } else { step };
-        let kinds = model.outputs(at);
-        let outputs = step.run_read(|outputs| of_each_item(kinds, items, outputs))?;
-        let tokens = items.iter().map(|(_, size)| size.tokens).sum();
+        let step = with_inputs(self.session.step(), &inputs);
+        let step = if run.reason.is_some() { step.launched() } else { step };
+        Ok(step.submit()?)
+    }
+
+    /// Waits for a step of these places and takes each item's outputs.
+    fn read<M: ItemEncoder>(
+        &mut self,
+        run: Run<'_, M>,
+        places: &[usize],
+        step: &SubmittedStep,
+    ) -> Result<Vec<ItemOutputs>, StepError> {
+        let parts = places.iter().map(|&place| {
+            let (item, size) = run.items[place];
+            Part { tokens: size.tokens as usize, order: run.model.order(run.at, item) }
+        });
+        let parts = Vec::from_iter(parts);
+        let kinds = run.model.outputs(run.at);
+        let outputs = self.session.read(step, |outputs| of_each_item(kinds, &parts, outputs))?;
         let on_device = self.session.last_times().and_then(|times| times.gpu);
         self.statistics.device_time += on_device.unwrap_or_default();
-        if let Some(report) = self.session.last_step() {
-            self.statistics.count(items.len(), tokens, report, reason);
+        if let Some(report) = step.report() {
+            let tokens = parts.iter().map(|part| part.tokens as u64).sum();
+            self.statistics.count(places.len(), tokens, report, run.reason);
         }
         outputs
     }
 }
 
+/// What steps of a path are made of.
+struct Run<'a, M: ItemEncoder> {
+    model: &'a M,
+    /// Which path of the model.
+    at: usize,
+    items: &'a [(&'a M::Item, PathSize)],
+    /// Why they are launched, where they are.
+    reason: Option<&'static str>,
+}
+
+impl<M: ItemEncoder> Clone for Run<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M: ItemEncoder> Copy for Run<'_, M> {}
+
+/// An item's part of a step.
+struct Part {
+    tokens: usize,
+    /// The place of each of its tokens, where those lie otherwise.
+    order: Option<Vec<u32>>,
+}
+
+/// Gives a step its inputs.
+pub(super) fn with_inputs<'a>(
+    mut step: Step<'a>,
+    inputs: &'a [(&'static str, Values<'a>)],
+) -> Step<'a> {
+    for (name, values) in inputs {
+        step = match values {
+            Values::I32(values) => step.input(name, values),
+            Values::F32(values) => step.input(name, values),
+            Values::Parts(parts) => step.input_parts(name, parts),
+        };
+    }
+    step
+}
+
 /// Each item's part of the outputs of a step, which are as `kinds` announces them.
-fn of_each_item<I>(
+fn of_each_item(
     kinds: Vec<OutputRows>,
-    items: &[(I, PathSize)],
+    items: &[Part],
     outputs: OutputsView<'_>,
 ) -> Result<Vec<ItemOutputs>, StepError> {
-    let tokens: u64 = items.iter().map(|(_, size)| size.tokens).sum();
+    let tokens: usize = items.iter().map(|part| part.tokens).sum();
     if kinds.len() != outputs.len() {
         return Err(StepError::Protocol(format!(
             "it announces {} of the {} outputs that the graph has",
@@ -175,12 +266,20 @@ fn of_each_item<I>(
             outputs.len()
         )));
     }
+    for Part { tokens, order } in items {
+        let Some(order) = order else { continue };
+        if order.len() != *tokens || order.iter().any(|&place| place as usize >= *tokens) {
+            let places = order.len();
+            let reason = format!("an order of {places} places for an item of {tokens} tokens");
+            return Err(StepError::Protocol(reason));
+        }
+    }
     let mut of_items = Vec::from_iter(items.iter().map(|_| Vec::with_capacity(kinds.len())));
     for (i, kind) in kinds.into_iter().enumerate() {
         let values = outputs.get::<f32>(i)?;
         let (rows, width) = match kind {
             OutputRows::PerItem(width) => (items.len(), width),
-            OutputRows::PerRow(width) => (tokens as usize, width),
+            OutputRows::PerRow(width) => (tokens, width),
         };
         if values.len() != rows * width {
             let (found, count) = (values.len() / width.max(1), items.len());
@@ -192,20 +291,38 @@ fn of_each_item<I>(
         }
         let mut rest = values;
         let mut parts = Vec::with_capacity(items.len());
-        for ((_, size), own) in items.iter().zip(&mut of_items) {
-            let rows = match kind {
-                OutputRows::PerItem(_) => 1,
-                OutputRows::PerRow(_) => size.tokens as usize,
+        for (item, own) in items.iter().zip(&mut of_items) {
+            let (rows, order) = match kind {
+                OutputRows::PerItem(_) => (1, None),
+                OutputRows::PerRow(_) => (item.tokens, item.order.as_deref()),
             };
             let (first, others) = rest.split_at(rows * width);
-            parts.push((first, own));
+            parts.push((first, order, own));
             rest = others;
         }
-        let copy = |(part, own): (&[f32], &mut ItemOutputs)| own.push(part.to_vec());
+        let copy = |(part, order, own): (&[f32], Option<&[u32]>, &mut ItemOutputs)| {
+            own.push(in_order(part, order, width));
+        };
         match values.len() < SHARED_WORK {
             true => parts.into_iter().for_each(copy),
             false => parts.into_par_iter().for_each(copy),
         }
     }
     Ok(of_items)
+}
+
+/// Rows of an item in its own order.
+fn in_order(rows: &[f32], order: Option<&[u32]>, width: usize) -> Vec<f32> {
+    let place = |i: usize| order.map_or(i, |order| order[i] as usize);
+    let copy =
+        |(i, to): (usize, &mut [f32])| to.copy_from_slice(&rows[place(i) * width..][..width]);
+    if order.is_none() && rows.len() < SHARED_WORK {
+        return rows.to_vec();
+    }
+    let mut own = vec![0.0; rows.len()];
+    match rows.len() < SHARED_WORK {
+        true => own.chunks_mut(width.max(1)).enumerate().for_each(copy),
+        false => own.par_chunks_mut(width.max(1)).with_min_len(16).enumerate().for_each(copy),
+    }
+    own
 }

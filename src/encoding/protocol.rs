@@ -115,10 +115,17 @@ pub trait ItemEncoder {
     }
 
     /// Every input of a step of these items on a path, row-major, in the order of the items.
-    fn fill(&self, path: usize, items: &[&Self::Item]) -> Vec<(&'static str, Values)>;
+    fn fill<'a>(&self, path: usize, items: &[&'a Self::Item]) -> Vec<(&'static str, Values<'a>)>;
 
     /// The outputs of the graph of a path, in its order.
     fn outputs(&self, path: usize) -> Vec<OutputRows>;
+
+    /// For each token of an item on a path, in its own order, its place among those that the graph
+    /// has of it, where those lie otherwise: outputs are handed back in the item's order.
+    fn order(&self, path: usize, item: &Self::Item) -> Option<Vec<u32>> {
+        let _ = (path, item);
+        None
+    }
 
     /// What becomes of the outputs of an item on each path, empty ones of a path that it brings
     /// nothing to; as they are, one path after the other, unless the model says otherwise.

@@ -4,7 +4,7 @@ use super::budgets::{
     Budgets, CallLine, ItemLogError, default_budgets, planned_budgets, read_item_log,
 };
 use super::path::Path;
-use super::protocol::{ItemEncoder, ItemError, ItemOutputs, PathSize};
+use super::protocol::{ItemEncoder, ItemError, ItemOutputs, PathSize, TokenRange};
 use super::segments::SegmentRule;
 use super::statistics::{EncoderStatistics, PathStatistics};
 use crate::assembly::{Assembly, AssemblyError, Notice};
@@ -12,6 +12,7 @@ use crate::models::Checkpoint;
 use crate::models::encoder::EncoderBounds;
 use piecewise_ir::graph::Graph;
 use piecewise_runtime::config::ConfigLayers;
+use piecewise_runtime::metrics::{EngineLoad, Snapshot};
 use std::io::Write;
 use std::sync::Arc;
 
@@ -45,6 +46,39 @@ pub struct EncoderPath {
     pub bounds: EncoderBounds,
 }
 
+impl EncoderPath {
+    /// The only path of an encoder.
+    pub(super) fn only(
+        graph: Graph,
+        checkpoint: Checkpoint,
+        bounds: EncoderBounds,
+        layers: ConfigLayers,
+    ) -> Self {
+        let assembly = Assembly::graph(graph).configure(layers).checkpoint(checkpoint);
+        Self { name: ONLY.to_owned(), assembly, bounds }
+    }
+
+    /// What is planned: with budgets for items of this range, where the configuration has none.
+    pub(super) fn budgeted(self, range: TokenRange) -> Result<Assembly, EncoderBuildError> {
+        let Self { name, assembly, bounds } = self;
+        let given = assembly.layers()?.finish().map_err(AssemblyError::from)?.config;
+        let (sizes, from) = match &given.capture_item_log {
+            Some(file) if given.capture_num_tokens.is_none() => {
+                let calls = read_item_log(file, &name)?;
+                let planned = planned_budgets(&calls, range, bounds).map_err(ItemLogError::Plan)?;
+                (planned, file.display().to_string())
+            }
+            _ => (default_budgets(range, bounds), "what items may have".to_owned()),
+        };
+        let sizes = sizes.into_iter().map(|n| toml::Value::Integer(n.cast_signed())).collect();
+        Ok(assembly.derive("capture_num_tokens", toml::Value::Array(sizes), &from).derive(
+            "batch_invariant",
+            true,
+            "what encoders do",
+        ))
+    }
+}
+
 /// An encoder of items, its weights loaded and its graphs captured.
 pub struct Encoder<M> {
     model: M,
@@ -76,8 +110,15 @@ impl<M: ItemEncoder> Encoder<M> {
         layers: ConfigLayers,
         watch: impl FnMut(Notice<'_>) + Send + 'static,
     ) -> Result<Self, EncoderBuildError> {
-        let assembly = Assembly::graph(graph).configure(layers).checkpoint(checkpoint).watch(watch);
-        let path = EncoderPath { name: ONLY.to_owned(), assembly, bounds };
+        Self::of_only(model, EncoderPath::only(graph, checkpoint, bounds, layers), watch)
+    }
+
+    pub(super) fn of_only(
+        model: M,
+        path: EncoderPath,
+        watch: impl FnMut(Notice<'_>) + Send + 'static,
+    ) -> Result<Self, EncoderBuildError> {
+        let path = EncoderPath { assembly: path.assembly.watch(watch), ..path };
         Self::of_paths(model, vec![path])
     }
 
@@ -112,6 +153,12 @@ impl<M: ItemEncoder> Encoder<M> {
     pub fn statistics(&self) -> EncoderStatistics {
         let paths = self.paths.iter().map(|path| path.statistics.clone());
         EncoderStatistics { paths: paths.collect() }
+    }
+
+    /// Everything that the model of the first path counts, with this load; `None` without a path.
+    pub fn snapshot(&self, load: EngineLoad) -> Option<Snapshot> {
+        let session = &self.paths.first()?.session;
+        Some(Snapshot { load, ..session.snapshot() })
     }
 
     /// The budgets of each path by its name.
@@ -200,23 +247,9 @@ fn build<M: ItemEncoder>(
     at: usize,
     path: EncoderPath,
 ) -> Result<Path, EncoderBuildError> {
-    let EncoderPath { name, assembly, bounds } = path;
-    let range = model.range(at);
-    let given = assembly.layers()?.finish().map_err(AssemblyError::from)?.config;
-    let (sizes, from) = match &given.capture_item_log {
-        Some(file) if given.capture_num_tokens.is_none() => {
-            let calls = read_item_log(file, &name)?;
-            let planned = planned_budgets(&calls, range, bounds).map_err(ItemLogError::Plan)?;
-            (planned, file.display().to_string())
-        }
-        _ => (default_budgets(range, bounds), "what items may have".to_owned()),
-    };
-    let rules = assembly.given_graph().map_or_else(Vec::new, SegmentRule::of);
-    let sizes = sizes.into_iter().map(|n| toml::Value::Integer(n.cast_signed())).collect();
-    let planned = assembly
-        .derive("capture_num_tokens", toml::Value::Array(sizes), &from)
-        .derive("batch_invariant", true, "what encoders do")
-        .plan()?;
+    let (name, bounds, range) = (path.name.clone(), path.bounds, model.range(at));
+    let rules = path.assembly.given_graph().map_or_else(Vec::new, SegmentRule::of);
+    let planned = path.budgeted(range)?.plan()?;
     let settings = planned.settings();
     let (sizes, is_strict) = (settings.dispatcher.tokens.sizes().to_vec(), settings.config.strict);
     let budgets = Budgets { sizes, bounds };

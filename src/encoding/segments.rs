@@ -67,7 +67,7 @@ impl SegmentRule {
 
     /// Holds it against the inputs of a step. Inputs that are missing or of another type are for
     /// the session to name.
-    pub(super) fn check(&self, inputs: &[(&'static str, Values)]) -> Result<(), String> {
+    pub(super) fn check(&self, inputs: &[(&'static str, Values<'_>)]) -> Result<(), String> {
         let of = |wanted: &str| inputs.iter().find(|(name, _)| *name == wanted).map(|(_, v)| v);
         let (Some(Values::I32(starts)), Some(Values::I32(lengths)), Some(by)) =
             (of(&self.starts), of(&self.lengths), of(&self.rows.0))

@@ -1,7 +1,7 @@
 //! Texts to embeddings, many in a step.
 
 use super::protocol::{ItemEncoder, ItemError, PathSize, TokenRange};
-use super::runner::{Encoder, EncoderBuildError};
+use super::runner::{Encoder, EncoderBuildError, EncoderPath};
 use crate::assembly::Notice;
 use crate::models::encoder::{EncoderBounds, EncoderError, TextEncoderConfig, TextOutput};
 use crate::models::encoder::{OutputRows, Values};
@@ -60,6 +60,28 @@ pub struct TextModel {
 pub type TextEncoder = Encoder<TextModel>;
 
 impl TextModel {
+    /// The model in a folder, and its path before it is compiled.
+    pub(super) fn read(
+        folder: &Path,
+        layers: ConfigLayers,
+        outputs: &[TextOutput],
+    ) -> Result<(Self, EncoderPath), LoadError> {
+        let config = TextEncoderConfig::load(folder)?;
+        let checkpoint = Checkpoint::open(folder)?;
+        let tokenizer = match folder.join("tokenizer.json").exists() {
+            true => Some(TextTokenizer::load(folder, config.vocab_size())?),
+            false => None,
+        };
+        let range = TokenRange::up_to(config.longest() as u64);
+        let (bounds, dtype) = bounds_and_dtype(&layers, config.stored_dtype(), range)?;
+        let graph = config.graph(&checkpoint, dtype, &bounds, outputs)?;
+        // Heads that are not asked for may be in the checkpoint.
+        check_weights(&graph, &checkpoint)?;
+        let labels = config.labels(&checkpoint);
+        let model = Self { config, tokenizer, outputs: outputs.to_vec(), labels };
+        Ok((model, EncoderPath::only(graph, checkpoint, bounds, layers)))
+    }
+
     /// The tokenizer, where the folder has one.
     pub fn tokenizer(&self) -> Option<&TextTokenizer> {
         self.tokenizer.as_ref()
@@ -96,7 +118,7 @@ impl ItemEncoder for TextModel {
         TokenRange::up_to(self.config.longest() as u64)
     }
 
-    fn fill(&self, _path: usize, items: &[&TextItem]) -> Vec<(&'static str, Values)> {
+    fn fill<'a>(&self, _path: usize, items: &[&'a TextItem]) -> Vec<(&'static str, Values<'a>)> {
         let (mut ids, mut types, mut positions) = (Vec::new(), Vec::new(), Vec::new());
         let (mut starts, mut lengths) = (Vec::new(), Vec::new());
         let first = self.config.first_position() as i32;
@@ -148,20 +170,8 @@ impl Encoder<TextModel> {
         outputs: &[TextOutput],
         watch: impl FnMut(Notice<'_>) + Send + 'static,
     ) -> Result<Self, LoadError> {
-        let config = TextEncoderConfig::load(folder)?;
-        let checkpoint = Checkpoint::open(folder)?;
-        let tokenizer = match folder.join("tokenizer.json").exists() {
-            true => Some(TextTokenizer::load(folder, config.vocab_size())?),
-            false => None,
-        };
-        let range = TokenRange::up_to(config.longest() as u64);
-        let (bounds, dtype) = bounds_and_dtype(&layers, config.stored_dtype(), range)?;
-        let graph = config.graph(&checkpoint, dtype, &bounds, outputs)?;
-        // Heads that are not asked for may be in the checkpoint.
-        check_weights(&graph, &checkpoint)?;
-        let labels = config.labels(&checkpoint);
-        let model = TextModel { config, tokenizer, outputs: outputs.to_vec(), labels };
-        Ok(Self::new(model, graph, checkpoint, bounds, layers, watch)?)
+        let (model, path) = TextModel::read(folder, layers, outputs)?;
+        Ok(Self::of_only(model, path, watch)?)
     }
 
     /// The embedding of each text, where the embedding is the first output.

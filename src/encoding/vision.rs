@@ -1,7 +1,7 @@
 //! Images, as patches, to rows.
 
-use super::protocol::{ItemEncoder, ItemError, ItemOutputs, PathSize, TokenRange};
-use super::runner::Encoder;
+use super::protocol::{ItemEncoder, ItemError, PathSize, TokenRange};
+use super::runner::{Encoder, EncoderPath};
 use super::text::{LoadError, bounds_and_dtype};
 use crate::assembly::Notice;
 use crate::models::encoder::{ImageItem, OutputRows, Values, VisionConfig};
@@ -31,18 +31,25 @@ impl Encoder<VisionModel> {
         layers: ConfigLayers,
         watch: impl FnMut(Notice<'_>) + Send + 'static,
     ) -> Result<Self, LoadError> {
-        let config = VisionConfig::load(folder)?;
-        let checkpoint = Checkpoint::open(folder)?;
-        let model = VisionModel { config };
-        let config = &model.config;
-        let (bounds, dtype) = bounds_and_dtype(&layers, config.stored_dtype(), model.range(0))?;
-        let graph = config.graph(&checkpoint, dtype, &bounds)?;
-        check_weights(&graph, &checkpoint)?;
-        Ok(Self::new(model, graph, checkpoint, bounds, layers, watch)?)
+        let (model, path) = VisionModel::read(folder, layers)?;
+        Ok(Self::of_only(model, path, watch)?)
     }
 }
 
 impl VisionModel {
+    /// The tower in a folder, and its path before it is compiled.
+    pub(super) fn read(
+        folder: &Path,
+        layers: ConfigLayers,
+    ) -> Result<(Self, EncoderPath), LoadError> {
+        let model = Self { config: VisionConfig::load(folder)? };
+        let (config, checkpoint) = (&model.config, Checkpoint::open(folder)?);
+        let (bounds, dtype) = bounds_and_dtype(&layers, config.stored_dtype(), model.range(0))?;
+        let graph = config.graph(&checkpoint, dtype, &bounds)?;
+        check_weights(&graph, &checkpoint)?;
+        Ok((model, EncoderPath::only(graph, checkpoint, bounds, layers)))
+    }
+
     /// What the folder's configuration says.
     pub fn config(&self) -> &VisionConfig {
         &self.config
@@ -65,7 +72,7 @@ impl ItemEncoder for VisionModel {
         }
     }
 
-    fn fill(&self, _path: usize, items: &[&ImageItem]) -> Vec<(&'static str, Values)> {
+    fn fill<'a>(&self, _path: usize, items: &[&'a ImageItem]) -> Vec<(&'static str, Values<'a>)> {
         self.config.fill(items)
     }
 
@@ -73,13 +80,8 @@ impl ItemEncoder for VisionModel {
         self.config.outputs()
     }
 
-    fn assemble(
-        &self,
-        item: &ImageItem,
-        paths: Vec<ItemOutputs>,
-    ) -> Result<ItemOutputs, ItemError> {
-        let mut outputs: ItemOutputs = paths.into_iter().flatten().collect();
-        self.config.assemble(item, &mut outputs);
-        Ok(outputs)
+    fn order(&self, _path: usize, item: &ImageItem) -> Option<Vec<u32>> {
+        let keeps_order = self.config.fixed_tokens().is_some();
+        (!keeps_order).then(|| self.config.raster_rows(item.grid))
     }
 }

@@ -157,6 +157,23 @@ impl TextTokenizer {
         self.encode_with(text, false)
     }
 
+    /// The token ids of two texts, such as a query and a document, as the tokenizer's own
+    /// post-processor joins them, and of each token the number of its text.
+    ///
+    /// # Errors
+    /// As for [`Self::encode`].
+    pub fn encode_pair(
+        &self,
+        first: &str,
+        second: &str,
+    ) -> Result<(Vec<u32>, Vec<u32>), TokenizerError> {
+        let encoding = contained(|| self.inner.encode((first, second), true))
+            .map_err(|source| TokenizerError::Encode { source })?;
+        let (ids, types) = (encoding.get_ids(), encoding.get_type_ids());
+        check_token_ids(ids, self.vocab_size)?;
+        Ok((ids.to_vec(), types.to_vec()))
+    }
+
     fn encode_with(&self, prompt: &str, special: bool) -> Result<Vec<u32>, TokenizerError> {
         let encoding = contained(|| self.inner.encode(prompt, special))
             .map_err(|source| TokenizerError::Encode { source })?;

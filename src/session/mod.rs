@@ -20,9 +20,11 @@ use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::Module;
 use piecewise_passes::RunReport;
+use piecewise_runtime::metrics::Snapshot;
 use piecewise_runtime::mode::GraphMode;
 use piecewise_runtime::model::{
     Model, ModelError, Outputs as ModelOutputs, StepData, StepReport, StepTimes, SuspendedWeights,
+    Ticket,
 };
 use piecewise_runtime::stats::Statistics;
 use piecewise_runtime::symbols::SymbolTable;
@@ -102,6 +104,16 @@ impl Session {
         self.model.statistics()
     }
 
+    /// Everything that is counted, for [`Metrics`](piecewise_runtime::metrics::Metrics).
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            statistics: self.model.statistics().clone(),
+            memory: self.model.ledger(),
+            graphs: self.model.captured_graphs() as u64,
+            ..Snapshot::default()
+        }
+    }
+
     /// Name and size of the device, in a line for people.
     pub fn describe_device(&self) -> String {
         self.model.describe_device()
@@ -172,16 +184,39 @@ impl Session {
         &mut *self.model
     }
 
-    /// Runs a step; `read` has its outputs.
-    fn run<T>(
+    /// Waits for a step and reads its outputs from where they arrive. Of the steps that were submitted,
+    /// only the last two can be read.
+    ///
+    /// # Errors
+    /// When its outputs were overwritten, or work of the step failed.
+    pub fn read<T>(
+        &mut self,
+        step: &SubmittedStep,
+        read: impl FnOnce(OutputsView<'_>) -> T,
+    ) -> Result<T, SessionError> {
+        self.read_with(step, |outputs| Ok(read(OutputsView { outputs })))
+    }
+
+    fn read_with<T>(
+        &mut self,
+        step: &SubmittedStep,
+        read: impl FnOnce(&ModelOutputs<'_>) -> Result<T, ModelError>,
+    ) -> Result<T, SessionError> {
+        let read = read(&self.model.read(&step.ticket)?)?;
+        self.last_times = self.model.step_times(&step.ticket);
+        Ok(read)
+    }
+
+    /// Enqueues a step.
+    fn submit(
         &mut self,
         given: BTreeMap<&str, Values<'_>>,
         query_length: Option<u64>,
-        read: impl FnOnce(&ModelOutputs<'_>, &[u64]) -> Result<T, ModelError>,
-    ) -> Result<T, SessionError> {
+    ) -> Result<SubmittedStep, SessionError> {
         let graph = self.model.module().graph();
         let mut counts = self.model.symbols().bounds().to_vec();
         let mut inputs = Vec::with_capacity(graph.inputs().len());
+        let mut parts = Vec::new();
         let mut counted: Vec<Option<(u64, &str)>> = vec![None; self.symbols.len()];
         for input in graph.inputs() {
             let name = input.name.as_str();
@@ -210,7 +245,13 @@ impl Session {
                 *counted = Some((count, name));
                 symbol.set(&mut counts, count);
             }
-            inputs.push(values.bytes);
+            inputs.push(match &values.bytes {
+                Bytes::Whole(bytes) => *bytes,
+                Bytes::Parts(given) => {
+                    parts.push((inputs.len(), given.as_slice()));
+                    &[]
+                }
+            });
         }
         if let Some(input) = given.keys().find(|name| !has_input(graph, name)) {
             let known: Vec<_> = graph.inputs().iter().map(|i| format!("%{}", i.name)).collect();
@@ -219,16 +260,35 @@ impl Session {
                 known: known.join(", "),
             });
         }
-        let step = StepData { counts: &counts, inputs: &inputs, short_rows: &[], query_length };
+        let step = StepData {
+            counts: &counts,
+            inputs: &inputs,
+            parts: &parts,
+            short_rows: &[],
+            query_length,
+        };
         let ticket = self.model.submit(&step)?;
-        let outputs = read(&self.model.read(&ticket)?, &counts)?;
-        self.last_times = self.model.step_times(&ticket);
-        Ok(outputs)
+        Ok(SubmittedStep { ticket, counts, report: self.model.last_step() })
     }
 }
 
 fn has_input(graph: &Graph, name: &str) -> bool {
     graph.inputs().iter().any(|input| input.name == name)
+}
+
+/// A step that is on its way; its outputs are read by [`Session::read`].
+#[derive(Debug)]
+pub struct SubmittedStep {
+    ticket: Ticket,
+    counts: Vec<u64>,
+    report: Option<StepReport>,
+}
+
+impl SubmittedStep {
+    /// How it runs: replayed or launched, and at which size.
+    pub fn report(&self) -> Option<StepReport> {
+        self.report
+    }
 }
 
 /// A step under way: inputs are given by name, in any order.
@@ -244,15 +304,32 @@ pub struct Step<'a> {
 struct Values<'a> {
     dtype: DType,
     elements: usize,
-    bytes: &'a [u8],
+    bytes: Bytes<'a>,
+}
+
+#[derive(Debug)]
+enum Bytes<'a> {
+    Whole(&'a [u8]),
+    Parts(Vec<&'a [u8]>),
 }
 
 impl<'a> Step<'a> {
     /// Gives an input its values, row-major. Given twice, the last one counts.
     #[must_use]
     pub fn input<T: Element>(mut self, name: &'a str, values: &'a [T]) -> Self {
-        let bytes = bytemuck::cast_slice(values);
+        let bytes = Bytes::Whole(bytemuck::cast_slice(values));
         self.given.insert(name, Values { dtype: T::DTYPE, elements: values.len(), bytes });
+        self
+    }
+
+    /// Gives an input its values, row-major, in parts that follow one another: they are copied once,
+    /// to where the device takes them from.
+    #[must_use]
+    pub fn input_parts<T: Element>(mut self, name: &'a str, parts: &[&'a [T]]) -> Self {
+        let elements = parts.iter().map(|part| part.len()).sum();
+        let bytes = parts.iter().map(|part| bytemuck::cast_slice(part));
+        let bytes = Bytes::Parts(bytes.collect());
+        self.given.insert(name, Values { dtype: T::DTYPE, elements, bytes });
         self
     }
 
@@ -277,15 +354,8 @@ impl<'a> Step<'a> {
     /// When an input is missing, unknown, of another type or of a length that makes no shape, or
     /// the step fails. States are as before where an input does not fit.
     pub fn run(self) -> Result<Outputs, SessionError> {
-        self.run_with(Outputs::copied)
-    }
-
-    /// Runs the step and waits for its outputs, which `read` takes from where they arrive.
-    ///
-    /// # Errors
-    /// As for [`Self::run`].
-    pub fn run_read<T>(self, read: impl FnOnce(OutputsView<'_>) -> T) -> Result<T, SessionError> {
-        self.run_with(|outputs, _| Ok(read(OutputsView { outputs })))
+        let (session, step) = self.enqueue()?;
+        session.read_with(&step, |outputs| Outputs::copied(outputs, &step.counts))
     }
 
     /// Runs the step and waits for it; its outputs stay on the device, until the next step.
@@ -293,18 +363,24 @@ impl<'a> Step<'a> {
     /// # Errors
     /// As for [`Self::run`].
     pub fn run_unread(self) -> Result<(), SessionError> {
-        self.run_with(|_, _| Ok(()))
+        let (session, step) = self.enqueue()?;
+        session.read_with(&step, |_| Ok(()))
     }
 
-    fn run_with<T>(
-        self,
-        read: impl FnOnce(&ModelOutputs<'_>, &[u64]) -> Result<T, ModelError>,
-    ) -> Result<T, SessionError> {
+    /// Enqueues the step and does not wait: another one can be made ready meanwhile.
+    ///
+    /// # Errors
+    /// As for [`Self::run`], but for what shows when the step has run.
+    pub fn submit(self) -> Result<SubmittedStep, SessionError> {
+        Ok(self.enqueue()?.1)
+    }
+
+    fn enqueue(self) -> Result<(&'a mut Session, SubmittedStep), SessionError> {
         let Self { session, given, query_length, is_launched } = self;
         session.model.set_launches_only(is_launched);
-        let outputs = session.run(given, query_length, read);
+        let step = session.submit(given, query_length);
         session.model.set_launches_only(false);
-        outputs
+        Ok((session, step?))
     }
 }
 

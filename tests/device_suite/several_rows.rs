@@ -89,8 +89,13 @@ pub(crate) fn equal_the_evaluator<T: Target>() {
             });
             let bytes = inputs.each_ref().map(bytes_of);
             let bytes = bytes.each_ref().map(Vec::as_slice);
-            let step =
-                StepData { counts: &counts, inputs: &bytes, short_rows: &[], query_length: None };
+            let step = StepData {
+                counts: &counts,
+                inputs: &bytes,
+                parts: &[],
+                short_rows: &[],
+                query_length: None,
+            };
             let ticket = model.submit(&step).unwrap();
             let report = model.last_step().unwrap();
             let launched = windows > 16;
@@ -105,7 +110,13 @@ pub(crate) fn equal_the_evaluator<T: Target>() {
         }
         let x = [vec![0; 4 * 8 * 2], vec![0; 4 * 8 * 7], vec![0; 4 * 8]];
         let x = x.each_ref().map(Vec::as_slice);
-        let step = StepData { counts: &[2, 7, 1], inputs: &x, short_rows: &[], query_length: None };
+        let step = StepData {
+            counts: &[2, 7, 1],
+            inputs: &x,
+            parts: &[],
+            short_rows: &[],
+            query_length: None,
+        };
         let error = model.submit(&step).unwrap_err();
         assert!(matches!(error, ModelError::Tied { count: 7, expected: 8, .. }), "{error}");
     }

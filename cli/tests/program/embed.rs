@@ -8,7 +8,7 @@ const BERT: &str = "tests/fixtures/encoders/bert";
 const TEXTS: [&str; 3] = ["one two three", "two", "three three two one one"];
 
 /// The BERT of the fixtures with a tokenizer of a few words.
-fn with_tokenizer(folder: &Path) -> &str {
+pub(crate) fn with_tokenizer(folder: &Path) -> &str {
     for file in ["config.json", "model.safetensors"] {
         std::fs::copy(root().join(BERT).join(file), folder.join(file)).unwrap();
     }

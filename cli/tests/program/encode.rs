@@ -1,6 +1,7 @@
 //! `encode`: every fixture against its reference, alone and packed, and what is refused.
 
-use crate::support::cache::checked;
+use crate::embed::with_tokenizer;
+use crate::support::cache::{checked, json};
 use crate::support::cli::{command, device_flags, error_of, norm_error, piecewise, root};
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
@@ -291,4 +292,41 @@ fn images_are_encoded_as_the_tensors_that_they_become() {
     ]);
     said.push_str(&text);
     insta::assert_snapshot!(said.replace(folder.path().to_str().unwrap(), "DIR"));
+}
+
+/// What `compile` fills a cache with, a run finds there; `inspect` shows the same pieces.
+#[test]
+fn encoders_are_compiled_ahead_of_time_and_inspected() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = folder.path().join("cache");
+    let run = |args: &[&str]| checked(command(&cache).args(args).output().unwrap());
+    for model in ["bert", "modernbert", "qwen3_embedding", "cross_encoder"] {
+        let model = format!("{FIXTURES}/{model}");
+        let counts = json(&run(&["compile", "--model", &model, "--json"]));
+        assert!(counts["compiled"]["piece"].as_u64().unwrap() > 0, "{counts}");
+        let again = json(&run(&["compile", "--model", &model, "--json"]));
+        assert_eq!(again["compiled"], serde_json::json!({}), "{again}");
+        let shown = json(&run(&["inspect", "--model", &model, "--json"]));
+        assert!(shown["unique_pieces"].as_u64().unwrap() > 0, "{shown}");
+        assert!(shown["graph"].as_str().unwrap().contains("text_encoder"), "{shown}");
+    }
+    for model in ["siglip", "qwen2_5_vl_vision"] {
+        let model = format!("{FIXTURES}/{model}");
+        let shown = json(&run(&["inspect", "--model", &model, "--json"]));
+        assert!(shown["graph"].as_str().unwrap().contains("vision_encoder"), "{shown}");
+    }
+    let entries = || {
+        let entries = walk(&cache).into_iter().filter(|file| file.is_file());
+        entries.count()
+    };
+    let before = entries();
+    let model = with_tokenizer(folder.path());
+    run(&["embed", "--model", model, "--text", "one two"]);
+    assert_eq!(entries(), before, "the run compiled what was there");
+}
+
+/// Everything below a folder.
+fn walk(folder: &Path) -> Vec<std::path::PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { walk(&path) } else { vec![path] }).collect()
 }

@@ -1,7 +1,7 @@
 //! The server as a program: it answers, and drains when it is told to end. More is held by the programs
 //! in tests/server.
 
-use crate::support::cli::{command, root};
+use crate::support::cli::{command, error_of, norm_error, root};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -68,4 +68,59 @@ fn a_server_answers_and_ends_when_it_is_told_to() {
     let pid = Pid::from_raw(server.0.id().try_into().unwrap()).unwrap();
     kill_process(pid, Signal::TERM).unwrap();
     assert!(server.0.wait().unwrap().success());
+}
+
+/// An encoder's folder is known by itself.
+#[test]
+fn an_encoder_is_served_as_what_it_is() {
+    let cache = tempfile::tempdir().unwrap();
+    let bert = "tests/fixtures/encoders/bert";
+    let server = command(cache.path())
+        .args(["serve", "--model", bert, "--port", "0", "--no-access-log", "--dtype", "f32"])
+        .stdout(Stdio::piped())
+        .spawn();
+    let mut server = Running(server.unwrap());
+    let mut lines = BufReader::new(server.0.stdout.take().unwrap()).lines();
+    let listening = lines.next().unwrap().unwrap();
+    let address = listening.strip_prefix("listening at http://").unwrap().to_owned();
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+
+    let bytes = std::fs::read(root().join(bert).join("golden.safetensors")).unwrap();
+    let golden = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let words = |name: String| {
+        let data = golden.tensor(&name).unwrap().data();
+        Vec::from_iter(data.as_chunks().0.iter().copied())
+    };
+    // Those whose token types are all 0.
+    let plain = [0, 3];
+    let ids = plain.map(|i| words(format!("ids_{i}")).into_iter().map(u32::from_le_bytes));
+    let body = json!({"input": ids.map(Vec::from_iter), "model": "bert"});
+    let answer = post(&address, "/v1/embeddings", &body);
+    for (i, datum) in plain.into_iter().zip(answer["data"].as_array().unwrap()) {
+        let found: Vec<f32> = serde_json::from_value(datum["embedding"].clone()).unwrap();
+        let expected = words(format!("embedding_{i}")).into_iter().map(f32::from_le_bytes);
+        assert!(norm_error(&found, &Vec::from_iter(expected)) < 2e-5);
+    }
+    for (path, body, field) in [
+        ("/v1/embeddings", json!({"input": "text"}), "input"),
+        ("/v1/embeddings", json!({"input": [[1], [999]]}), "input[1]"),
+        ("/rerank", json!({"query": "a", "documents": []}), "documents"),
+        ("/v1/completions", json!({"prompt": [1]}), "model"),
+    ] {
+        let refused = post(&address, path, &body);
+        assert_eq!(refused["error"]["param"], field, "{refused}");
+    }
+
+    let pid = Pid::from_raw(server.0.id().try_into().unwrap()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    assert!(server.0.wait().unwrap().success());
+}
+
+#[test]
+fn what_an_encoder_s_server_can_t_have_is_named() {
+    let bert = ["serve", "--model", "tests/fixtures/encoders/bert", "--port", "0"];
+    let error = error_of(&[&bert[..], &["--chat-template", "Cargo.toml"]].concat());
+    assert!(error.contains("--chat-template is for models that write text"), "{error}");
+    let error = error_of(&["serve", "--model", "tests/fixtures/encoders/siglip", "--port", "0"]);
+    assert!(error.contains("reads images") && error.contains("`encode`"), "{error}");
 }

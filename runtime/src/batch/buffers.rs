@@ -239,6 +239,6 @@ impl StepView<'_> {
     /// What is submitted.
     pub fn data(&self) -> StepData<'_> {
         let Self { counts, ref inputs, short_rows, query_length } = *self;
-        StepData { counts, inputs, short_rows, query_length }
+        StepData { counts, inputs, parts: &[], short_rows, query_length }
     }
 }

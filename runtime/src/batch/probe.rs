@@ -40,6 +40,7 @@ impl ProbeStep {
         run(&StepData {
             counts: &self.counts,
             inputs: &inputs,
+            parts: &[],
             short_rows: &self.short_rows,
             query_length: self.query_length,
         })

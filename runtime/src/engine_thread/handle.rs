@@ -66,17 +66,8 @@ impl EngineHandle {
     /// # Errors
     /// As for [`Self::submit`].
     pub fn submit_all(&self, requests: Vec<(Request, Sink)>) -> Result<Vec<Ticket>, SubmitError> {
-        if self.phase() > Phase::Serving {
-            return Err(SubmitError::ShuttingDown);
-        }
-        let (count, bound) = (requests.len(), self.shared.bound);
-        if count > bound {
-            return Err(SubmitError::TooMany { count, bound });
-        }
-        let Some(places) = self.shared.take_places(count) else {
-            return Err(SubmitError::Full { live: self.shared.live(), bound });
-        };
-        let ticket = |place: &Place| Ticket { key: place.key, commands: self.commands.clone() };
+        let places = self.shared.take_places(requests.len())?;
+        let ticket = |place: &Place| Ticket { key: place.key(), commands: self.commands.clone() };
         let tickets = places.iter().map(ticket).collect();
         let submitted = std::time::Instant::now();
         let submission = |((request, sink), place)| Submission { request, sink, place, submitted };

@@ -36,12 +36,11 @@ mod update;
 mod worker;
 
 pub use handle::{EngineHandle, SubmitError, Ticket};
-pub use shared::Phase;
+pub use shared::{Phase, Place, Shared};
 pub use update::{Failure, Sink, Update, Watcher};
 
 use crate::engine::Engine;
 use crate::metrics::Metrics;
-use shared::Shared;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use worker::Worker;

@@ -1,5 +1,6 @@
-//! What the thread and those who ask it have in common.
+//! What a thread that serves requests and those who ask it have in common.
 
+use super::handle::SubmitError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
@@ -20,17 +21,19 @@ impl Phase {
     const ALL: [Self; 4] = [Self::Serving, Self::Draining, Self::Stopping, Self::Stopped];
 }
 
+/// How far a thread's life has come, and how many requests are there.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub struct Shared {
     phase: AtomicU8,
     /// Requests that are there, on their way to the thread among them.
     live: AtomicUsize,
-    pub(super) bound: usize,
+    bound: usize,
     next_key: AtomicU64,
 }
 
 impl Shared {
-    pub(super) fn new(bound: usize) -> Self {
+    /// A thread that takes requests, at most `bound` at a time.
+    pub fn new(bound: usize) -> Self {
         Self {
             phase: AtomicU8::new(Phase::Serving as u8),
             live: AtomicUsize::new(0),
@@ -39,35 +42,59 @@ impl Shared {
         }
     }
 
-    pub(super) fn phase(&self) -> Phase {
+    /// The requests that may be there at a time.
+    pub fn bound(&self) -> usize {
+        self.bound
+    }
+
+    /// How far it has come.
+    pub fn phase(&self) -> Phase {
         Phase::ALL[usize::from(self.phase.load(Ordering::Acquire))]
     }
 
-    /// Life goes one way.
-    pub(super) fn advance(&self, to: Phase) {
+    /// Goes on to a later phase; life goes one way.
+    pub fn advance(&self, to: Phase) {
         self.phase.fetch_max(to as u8, Ordering::AcqRel);
     }
 
-    pub(super) fn live(&self) -> usize {
+    /// Requests that are there.
+    pub fn live(&self) -> usize {
         self.live.load(Ordering::Relaxed)
     }
 
-    /// Places for so many more requests, or nothing where they go past the bound.
-    pub(super) fn take_places(self: &Arc<Self>, count: usize) -> Option<Vec<Place>> {
+    /// Places for so many more requests.
+    ///
+    /// # Errors
+    /// When the thread takes no more, or they go past the bound.
+    pub fn take_places(self: &Arc<Self>, count: usize) -> Result<Vec<Place>, SubmitError> {
+        if self.phase() > Phase::Serving {
+            return Err(SubmitError::ShuttingDown);
+        }
+        let bound = self.bound;
+        if count > bound {
+            return Err(SubmitError::TooMany { count, bound });
+        }
         let more = |live: usize| live.checked_add(count).filter(|&live| live <= self.bound);
-        self.live.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        let taken = self.live.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        taken.map_err(|live| SubmitError::Full { live, bound })?;
         let first = self.next_key.fetch_add(count as u64, Ordering::Relaxed);
         let place = |i| Place { key: first + i as u64, shared: Arc::clone(self) };
-        Some((0..count).map(place).collect())
+        Ok((0..count).map(place).collect())
     }
 }
 
 /// The place of a request among those that may be there; free again when it is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
-    /// Whose: no other request has the same.
-    pub(super) key: u64,
+pub struct Place {
+    key: u64,
     shared: Arc<Shared>,
+}
+
+impl Place {
+    /// Whose it is: no other request has the same.
+    pub fn key(&self) -> u64 {
+        self.key
+    }
 }
 
 impl Drop for Place {

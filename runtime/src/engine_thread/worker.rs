@@ -115,7 +115,7 @@ impl Worker {
         match engine.add(request) {
             Ok(request) => {
                 sink(Update::Accepted { request });
-                self.requests.insert(place.key, request);
+                self.requests.insert(place.key(), request);
                 let times = RequestTimes::new(submitted);
                 self.entries.insert(request, Entry { sink, place, times });
             }
@@ -160,7 +160,7 @@ impl Worker {
                 }
                 RequestEvent::Finished { request, reason, message, usage } => {
                     let Some(mut entry) = entries.remove(&request) else { continue };
-                    requests.remove(&entry.place.key);
+                    requests.remove(&entry.place.key());
                     metrics.finished(&entry.times, reason, usage, now);
                     // Its place is free before anybody knows of the end.
                     drop(entry.place);
@@ -172,7 +172,7 @@ impl Worker {
 
     fn fail(&mut self, request: RequestId, failure: &Failure) {
         let Some(mut entry) = self.entries.remove(&request) else { return };
-        self.requests.remove(&entry.place.key);
+        self.requests.remove(&entry.place.key());
         self.metrics.failed();
         drop(entry.place);
         (entry.sink)(Update::Failed(failure.clone()));

@@ -27,13 +27,14 @@ const ENDS: [&str; 4] = ["stop", "length", "abort", "error"];
 
 /// When a request came, and when its last token did.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RequestTimes {
+pub struct RequestTimes {
     submitted: Instant,
     last_token: Option<Instant>,
 }
 
 impl RequestTimes {
-    pub(crate) fn new(submitted: Instant) -> Self {
+    /// Of a request that came at `submitted` and has no token yet.
+    pub fn new(submitted: Instant) -> Self {
         Self { submitted, last_token: None }
     }
 }
@@ -75,7 +76,7 @@ struct Counts {
 
 /// What is counted of requests; clones are the same.
 #[derive(Clone, Debug)]
-pub(crate) struct RequestMetrics {
+pub struct RequestMetrics {
     counts: Arc<Mutex<Counts>>,
     model_name: Arc<str>,
 }
@@ -98,7 +99,7 @@ impl RequestMetrics {
     }
 
     /// A token came.
-    pub(crate) fn token(&self, times: &mut RequestTimes, now: Instant) {
+    pub fn token(&self, times: &mut RequestTimes, now: Instant) {
         let mut counts = self.lock();
         counts.generated_tokens += 1;
         match times.last_token.replace(now) {
@@ -108,13 +109,7 @@ impl RequestMetrics {
     }
 
     /// A request has its answer.
-    pub(crate) fn finished(
-        &self,
-        times: &RequestTimes,
-        reason: FinishReason,
-        usage: Usage,
-        now: Instant,
-    ) {
+    pub fn finished(&self, times: &RequestTimes, reason: FinishReason, usage: Usage, now: Instant) {
         let end = match reason {
             FinishReason::Stop => 0,
             FinishReason::Length => 1,
@@ -128,12 +123,12 @@ impl RequestMetrics {
     }
 
     /// Nobody waits for a request any more.
-    pub(crate) fn cancelled(&self) {
+    pub fn cancelled(&self) {
         self.lock().ends[2] += 1;
     }
 
     /// A request ended without an answer.
-    pub(crate) fn failed(&self) {
+    pub fn failed(&self) {
         self.lock().ends[3] += 1;
     }
 }

@@ -33,6 +33,9 @@ pub trait Model: Any + std::fmt::Debug + Send {
     /// Bytes of everything on the device.
     fn ledger(&self) -> Ledger;
 
+    /// [`CompiledModel::captured_graphs`].
+    fn captured_graphs(&self) -> usize;
+
     /// [`CompiledModel::lowered_mode`].
     fn lowered_mode(&self) -> Option<&str>;
 
@@ -117,6 +120,10 @@ impl<D: Device> Model for CompiledModel<D> {
 
     fn ledger(&self) -> Ledger {
         self.memory().ledger
+    }
+
+    fn captured_graphs(&self) -> usize {
+        self.captured_graphs()
     }
 
     fn lowered_mode(&self) -> Option<&str> {

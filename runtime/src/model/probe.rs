@@ -5,6 +5,7 @@ use super::CompiledModel;
 use super::compare::Trace;
 use super::error::ModelError;
 use super::programs::Probed;
+use super::staging::Filling;
 use crate::batch::{Probe, ProbeStep};
 use crate::mode::StepMode;
 use piecewise_backend::device::{Device, DeviceError};
@@ -116,7 +117,7 @@ impl<D: Device> CompiledModel<D> {
         sizes: &[u64],
     ) -> Result<(), ModelError> {
         let Self { staging, device, memory, .. } = self;
-        step.with(|step| staging.fill(step, step.counts, sizes, false))?;
+        step.with(|step| staging.fill(step, step.counts, sizes, Filling::Whole))?;
         device.write(memory.arena.base, &staging.mirror)?;
         for value in self.touched(member) {
             let graph = self.module.graph();

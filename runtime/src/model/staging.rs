@@ -8,6 +8,7 @@ use crate::symbols::{SymbolClass, SymbolTable};
 use piecewise_backend::device::{Address, ByteRows, Device, DeviceError, HostBlock};
 use piecewise_ir::graph::Graph;
 use piecewise_ir::types::TensorType;
+use rayon::prelude::*;
 use smallvec::SmallVec;
 use std::ops::Range;
 
@@ -68,6 +69,25 @@ fn repeat(element: &[u8], to: &mut [u8]) {
     }
 }
 
+/// Bytes that are worth the threads of others to copy, and the share of each.
+const SHARED_COPY: usize = 1 << 20;
+const SHARE: usize = 256 << 10;
+
+/// Copies parts one after the other, which fill `to`.
+fn copy(parts: &[&[u8]], mut to: &mut [u8]) {
+    let is_shared = to.len() >= SHARED_COPY;
+    let mut shares = Vec::new();
+    for part in parts {
+        let (target, rest) = std::mem::take(&mut to).split_at_mut(part.len());
+        to = rest;
+        match is_shared {
+            true => shares.extend(target.chunks_mut(SHARE).zip(part.chunks(SHARE))),
+            false => target.copy_from_slice(part),
+        }
+    }
+    shares.into_par_iter().for_each(|(to, from)| to.copy_from_slice(from));
+}
+
 /// Where an output comes back.
 #[derive(Debug)]
 pub(crate) struct ReadOutput {
@@ -90,8 +110,9 @@ pub(crate) struct Staging<E> {
     to: Address,
     /// The inputs in the order of their offsets.
     order: Vec<usize>,
-    /// What the step uses of the mirror, ascending: counts, and each input up to its padded size.
-    used: Vec<Range<usize>>,
+    /// What the step uses, ascending: counts, inputs of indices up to their padded size, and the
+    /// true rows of inputs of floats, whose padding nobody may depend on.
+    used: Vec<Used>,
     /// What it uses besides, where rows lie so far apart that they are copied without what is
     /// between them.
     apart: Vec<(usize, ByteRows)>,
@@ -99,6 +120,32 @@ pub(crate) struct Staging<E> {
     out_blocks: [HostBlock; BLOCKS],
     copied_in: [Mark<E>; BLOCKS],
     copied_out: [Mark<E>; BLOCKS],
+}
+
+/// Bytes of the staged prefix that a step uses.
+#[derive(Clone, Debug)]
+struct Used {
+    at: Range<usize>,
+    /// The input whose bytes they are, where the mirror does not have them.
+    input: Option<usize>,
+}
+
+/// How much of a step the mirror is to have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Filling {
+    /// What the host may read: all but inputs of floats, which go straight to a host block.
+    Read,
+    /// Everything, so that the mirror as a whole can be written to the device.
+    Whole,
+    /// Everything, with poison in each float and dead byte that padding leaves.
+    Poisoned,
+}
+
+impl Filling {
+    /// How a step is filled that is copied from the mirror by its used parts.
+    pub(crate) fn checked(poison: bool) -> Self {
+        if poison { Self::Poisoned } else { Self::Read }
+    }
 }
 
 /// An event that is used again and again.
@@ -206,31 +253,37 @@ impl<E> Staging<E> {
         let empty: Vec<Vec<u8>> =
             inputs.map(|input| vec![0; input.ty.bytes(&counts) as usize]).collect();
         let inputs: Vec<&[u8]> = empty.iter().map(Vec::as_slice).collect();
-        let step =
-            StepData { counts: &counts, inputs: &inputs, short_rows: &[], query_length: None };
-        self.fill(&step, &counts, symbols.bounds(), false)?;
+        let step = StepData {
+            counts: &counts,
+            inputs: &inputs,
+            parts: &[],
+            short_rows: &[],
+            query_length: None,
+        };
+        self.fill(&step, &counts, symbols.bounds(), Filling::Whole)?;
         Ok(counts)
     }
 
-    /// The staged bytes of each input at these padded sizes.
+    /// The staged bytes of each input at these padded sizes; nothing of inputs of floats.
     pub(crate) fn staged(&self, sizes: &[u64]) -> SmallVec<[&[u8]; 32]> {
         let bytes = |input: &StagedInput| {
-            let bytes = input.ty.bytes(sizes) as usize;
+            let bytes = if input.ty.dtype.is_float() { 0 } else { input.ty.bytes(sizes) as usize };
             &self.mirror[input.offset..input.offset + bytes]
         };
         self.inputs.iter().map(bytes).collect()
     }
 
     /// Fills the mirror with the true counts, the real bytes of each input of a step, and padding up
-    /// to the padded sizes.
+    /// to the padded sizes, as far as `filling` asks for them.
     pub(crate) fn fill(
         &mut self,
         step: &StepData<'_>,
         counts: &[u64],
         sizes: &[u64],
-        poison: bool,
+        filling: Filling,
     ) -> Result<(), ModelError> {
         let inputs = step.inputs;
+        let poison = filling == Filling::Poisoned;
         if poison {
             self.mirror.fill(POISON);
         }
@@ -248,31 +301,37 @@ impl<E> Staging<E> {
         }
         self.used.clear();
         self.apart.clear();
-        self.used.push(self.counts_offset..self.counts_offset + 4 * counts.len());
+        let counts_end = self.counts_offset + 4 * counts.len();
+        self.used.push(Used { at: self.counts_offset..counts_end, input: None });
         for &i in &self.order {
-            let (input, real) = (&self.inputs[i], inputs[i]);
+            let (input, parts) = (&self.inputs[i], step.parts_of(i));
             let columns = step.columns(i);
             let rows = input.rows(columns, counts)?;
             let expected = rows.bytes() as usize;
-            if real.len() != expected {
+            let given: usize = parts.iter().map(|part| part.len()).sum();
+            if given != expected {
                 return Err(ModelError::Input {
                     input: input.name.clone(),
-                    reason: format!("holds {} bytes, but the counts make {expected}", real.len()),
+                    reason: format!("holds {given} bytes, but the counts make {expected}"),
                 });
             }
             let padded = input.rows(columns, sizes)?;
+            if columns.is_none() && filling == Filling::Read && input.ty.dtype.is_float() {
+                self.used.push(Used { at: input.offset..input.offset + expected, input: Some(i) });
+                continue;
+            }
             if columns.is_none() {
-                let used = input.offset..input.offset + padded.width.max(rows.width) as usize;
-                let target = &mut self.mirror[used.clone()];
-                self.used.push(used);
-                target[..expected].copy_from_slice(real);
+                let at = input.offset..input.offset + padded.width.max(rows.width) as usize;
+                let target = &mut self.mirror[at.clone()];
+                self.used.push(Used { at, input: None });
+                copy(parts, &mut target[..expected]);
                 input.pad(&mut target[expected..], poison);
                 continue;
             }
             let all = ByteRows { count: padded.count.max(rows.count), ..rows };
             let used = input.offset..input.offset + all.span() as usize;
             let (width, pitch) = (rows.width as usize, rows.pitch.max(1) as usize);
-            let mut reals = real.chunks_exact(width.max(1));
+            let mut reals = parts.iter().flat_map(|part| part.chunks_exact(width.max(1)));
             for target in self.mirror[used.clone()].chunks_mut(pitch) {
                 match reals.next() {
                     Some(real) => target[..width].copy_from_slice(real),
@@ -280,24 +339,25 @@ impl<E> Staging<E> {
                 }
             }
             match used.len() <= GAP {
-                true => self.used.push(used),
+                true => self.used.push(Used { at: used, input: None }),
                 false => self.apart.push((input.offset, all)),
             }
         }
         if poison {
             self.apart.clear();
             self.used.clear();
-            self.used.push(0..self.mirror.len());
+            self.used.push(Used { at: 0..self.mirror.len(), input: None });
         }
-        self.used.sort_unstable_by_key(|used| used.start);
+        self.used.sort_unstable_by_key(|used| used.at.start);
         Ok(())
     }
 
-    /// Enqueues the copies of what the step uses of the mirror, through block `turn`.
-    pub(crate) fn copy_in<D: Device<Event = E>>(
+    /// Fills block `turn` with what the step that the mirror was filled with uses.
+    pub(crate) fn fill_block<D: Device<Event = E>>(
         &mut self,
         device: &mut D,
         turn: usize,
+        step: &StepData<'_>,
     ) -> Result<(), DeviceError> {
         self.copied_in[turn].wait(device)?;
         let block = self.in_blocks[turn];
@@ -306,11 +366,28 @@ impl<E> Staging<E> {
             let starts = (0..rows.count as usize).map(move |row| start + row * rows.pitch as usize);
             starts.map(move |start| start..start + rows.width as usize)
         });
-        for used in self.used.iter().cloned().chain(apart) {
-            bytes[used.clone()].copy_from_slice(&self.mirror[used]);
+        for Used { at, input } in &self.used {
+            match input {
+                Some(input) => copy(step.parts_of(*input), &mut bytes[at.clone()]),
+                None => copy(&[&self.mirror[at.clone()]], &mut bytes[at.clone()]),
+            }
         }
+        for at in apart {
+            bytes[at.clone()].copy_from_slice(&self.mirror[at]);
+        }
+        Ok(())
+    }
+
+    /// Enqueues the copies of what block `turn` was filled with.
+    pub(crate) fn copy_in<D: Device<Event = E>>(
+        &mut self,
+        device: &mut D,
+        turn: usize,
+    ) -> Result<(), DeviceError> {
+        let block = self.in_blocks[turn];
         // What lies between two near parts is of no meaning to the step, here as on the device.
-        let mut parts = self.used.iter().filter(|used| !used.is_empty()).cloned();
+        let used = self.used.iter().map(|used| used.at.clone());
+        let mut parts = used.filter(|at| !at.is_empty());
         let mut part = parts.next();
         while let Some(mut whole) = part {
             part = parts.next();
@@ -388,7 +465,44 @@ pub(crate) const POISON: u8 = 0xff;
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::submit;
     use super::*;
+    use crate::testing::Setup;
+
+    #[test]
+    fn parts_follow_one_another() {
+        for sizes in [vec![], vec![3], vec![0, 5, 1], vec![SHARED_COPY - 1, 1, SHARE + 7, 0]] {
+            let byte = |i: usize| (i % 251) as u8;
+            let all = Vec::from_iter((0..sizes.iter().sum()).map(byte));
+            let mut rest = all.as_slice();
+            let parts = sizes.iter().map(|&size| rest.split_off(..size).unwrap());
+            let parts = Vec::from_iter(parts);
+            let mut to = vec![0xee; all.len()];
+            copy(&parts, &mut to);
+            assert!(to == all, "{sizes:?}");
+        }
+    }
+
+    /// Padded to 8 rows, a step of 3 brings its 3 rows of each input of floats, and 8 of the others.
+    #[test]
+    fn inputs_of_floats_are_copied_by_their_true_rows() {
+        for poison in [false, true] {
+            let mut setup = Setup { token_sizes: vec![8], ..Setup::default() };
+            setup.batch_sizes = vec![8];
+            setup.checks.poison = poison;
+            let mut model = setup.build().unwrap();
+            submit(&mut model, &[5, 6, 7]).unwrap();
+            let staging = &model.staging;
+            let floats = |(i, input): (usize, &StagedInput)| input.ty.dtype.is_float().then_some(i);
+            let floats = Vec::from_iter(staging.inputs.iter().enumerate().filter_map(floats));
+            assert!(!floats.is_empty());
+            let direct = staging.used.iter().filter_map(|used| Some((used.input?, used.at.len())));
+            let mut direct = Vec::from_iter(direct);
+            direct.sort_unstable();
+            let expected = floats.iter().map(|&i| (i, 3 * 4)).filter(|_| !poison);
+            assert!(direct.iter().copied().eq(expected), "{direct:?} of {floats:?}");
+        }
+    }
 
     #[test]
     fn every_element_of_padding_is_written() {

@@ -5,7 +5,7 @@ use super::compare::Trace;
 use super::error::ModelError;
 use super::graphs::{GraphKey, GraphSet};
 use super::spans::SpanKind;
-use super::staging::{BLOCKS, POISON, ReadOutput};
+use super::staging::{BLOCKS, Filling, POISON, ReadOutput};
 use super::step_data::StepData;
 use super::{CompiledModel, programs::Members};
 use crate::dispatch::{Dispatch, FallbackReason, StepShape, StepSizes};
@@ -109,7 +109,8 @@ impl<D: Device> CompiledModel<D> {
         let calls = head_rows.div_ceil(self.dispatcher.max_rows).max(1);
         let turn = (self.next_step as usize) % BLOCKS;
         if calls == 1 {
-            self.staging.fill(step, &counts, &sizes, self.checks.poison)?;
+            let filling = Filling::checked(self.checks.poison);
+            self.staging.fill(step, &counts, &sizes, filling)?;
         } else {
             self.fill_head_call(step, &counts, &sizes, 0)?;
         }
@@ -119,6 +120,7 @@ impl<D: Device> CompiledModel<D> {
         if self.checks.poison {
             self.poison_dead_bytes()?;
         }
+        self.staging.fill_block(&mut self.device, turn, step)?;
         self.clock.start(&mut self.device, turn)?;
         if let Some(tracer) = &mut self.tracer {
             tracer.begin(&mut self.device, turn)?;
@@ -345,7 +347,10 @@ impl<D: Device> CompiledModel<D> {
             if bytes.len() as u64 != input.rows(columns, counts)?.bytes() {
                 return Err(ModelError::Input {
                     input: input.name.clone(),
-                    reason: format!("holds {} bytes, which the counts don't make", bytes.len()),
+                    reason: format!(
+                        "holds {} bytes in one part, which the counts don't make",
+                        bytes.len()
+                    ),
                 });
             }
             let of_call = input.rows(columns, &of_call)?;
@@ -354,7 +359,8 @@ impl<D: Device> CompiledModel<D> {
             inputs.push(&bytes[start..start + of_call.bytes() as usize]);
         }
         let step = StepData { inputs: &inputs, ..*step };
-        self.staging.fill(&step, &of_call, sizes, self.checks.poison)
+        let filling = if self.checks.poison { Filling::Poisoned } else { Filling::Whole };
+        self.staging.fill(&step, &of_call, sizes, filling)
     }
 
     /// Runs the members of a step; whether a graph was refused.

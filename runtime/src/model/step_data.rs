@@ -7,6 +7,9 @@ pub struct StepData<'a> {
     pub counts: &'a [u64],
     /// For each input of the graph, its row-major little-endian bytes at the true counts.
     pub inputs: &'a [&'a [u8]],
+    /// Inputs that are given in parts, which follow one another, by input; what `inputs` has in their
+    /// place is not looked at.
+    pub parts: &'a [(usize, &'a [&'a [u8]])],
     /// Matrices of which only the first columns are given, by input, with how many those are. The
     /// others hold what earlier steps left there, and no op may read them.
     pub short_rows: &'a [(usize, u64)],
@@ -14,7 +17,13 @@ pub struct StepData<'a> {
     pub query_length: Option<u64>,
 }
 
-impl StepData<'_> {
+impl<'a> StepData<'a> {
+    /// The parts of an input, which are one where it is given whole.
+    pub(super) fn parts_of(&self, input: usize) -> &'a [&'a [u8]] {
+        let parts = self.parts.iter().find(|(at, _)| *at == input).map(|(_, parts)| *parts);
+        parts.unwrap_or_else(|| std::slice::from_ref(&self.inputs[input]))
+    }
+
     /// The columns that are given of an input, where those are not all.
     pub(super) fn columns(&self, input: usize) -> Option<u64> {
         self.short_rows.iter().find(|(at, _)| *at == input).map(|(_, columns)| *columns)

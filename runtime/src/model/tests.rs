@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 type Model = CompiledModel<FakeDevice>;
 
 /// Submits a prompt of its own pages and wants every row.
-fn submit(model: &mut Model, ids: &[u32]) -> Result<Ticket, ModelError> {
+pub(super) fn submit(model: &mut Model, ids: &[u32]) -> Result<Ticket, ModelError> {
     let roles = Setup::roles_of(model);
     let mut table = PageTable::default();
     table.grow(&mut PagePool::new(roles.kv_rows), ids.len() as u64).unwrap();
@@ -152,6 +152,7 @@ fn of_a_wide_block_table_the_columns_in_use_are_copied() {
     let short = StepData {
         counts: &[1, 1, 1],
         inputs: &[&[0u8; 4][..]; 15],
+        parts: &[],
         short_rows: &[(0, 1)],
         query_length: None,
     };
@@ -240,13 +241,23 @@ fn inputs_and_counts_that_do_not_fit_are_named() {
     let mut model = Setup::default().build().unwrap();
     let error = submit(&mut model, &[1; 17]).unwrap_err();
     assert!(matches!(error, ModelError::TooMany { option: "max_num_tokens", .. }), "{error}");
-    let step =
-        StepData { counts: &[1, 1, 1], inputs: &[&[0; 4]], short_rows: &[], query_length: None };
+    let step = StepData {
+        counts: &[1, 1, 1],
+        inputs: &[&[0; 4]],
+        parts: &[],
+        short_rows: &[],
+        query_length: None,
+    };
     let error = model.submit(&step).unwrap_err().to_string();
     assert!(error.contains("tokens_feedback") && error.contains("1 of 15"), "{error}");
     let inputs = vec![&[0u8; 3][..]; 15];
-    let step =
-        StepData { counts: &[1, 1, 1], inputs: &inputs, short_rows: &[], query_length: None };
+    let step = StepData {
+        counts: &[1, 1, 1],
+        inputs: &inputs,
+        parts: &[],
+        short_rows: &[],
+        query_length: None,
+    };
     let error = model.submit(&step).unwrap_err().to_string();
     assert!(error.contains("tokens_ids") && error.contains("3 bytes"), "{error}");
 }

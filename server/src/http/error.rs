@@ -64,6 +64,17 @@ impl ApiError {
         }
     }
 
+    /// The model that is served is of another kind.
+    pub(crate) fn wrong_model(served: &str, has: &str) -> Self {
+        let code = Some("model_not_supported");
+        Self { code, ..Self::field("model", format!("`{served}` has {has}")) }
+    }
+
+    /// A text is longer than the model reads.
+    pub(crate) fn too_long(field: &str, message: impl std::fmt::Display) -> Self {
+        Self { code: Some("context_length_exceeded"), ..Self::field(field, message) }
+    }
+
     pub(crate) fn no_path(path: &str) -> Self {
         let path: String = path.chars().take(80).collect();
         let message = format!("there is nothing at {path}; /openapi.json says what there is");
@@ -90,6 +101,17 @@ impl ApiError {
             retry_after: Some(2),
             ..Self::unavailable("the model is being loaded; /ready says when it is")
         }
+    }
+
+    /// The answer takes longer than it may.
+    pub(crate) fn too_late(most: std::time::Duration) -> Self {
+        let message = format!("there is no answer within {} seconds; try again", most.as_secs());
+        Self { retry_after: Some(1), ..Self::unavailable(message) }
+    }
+
+    /// What was to answer has ended.
+    pub(crate) fn stopped() -> Self {
+        Self::unavailable("the model was stopped before the request ended")
     }
 
     fn unavailable(message: impl Into<String>) -> Self {
@@ -120,8 +142,7 @@ impl From<&EngineError> for ApiError {
             | EngineError::IdOutOfRange { .. }
             | EngineError::RowsPlace { .. } => "prompt",
             EngineError::TooLong { .. } => {
-                let code = Some("context_length_exceeded");
-                return Self { code, ..Self::field("prompt", error) };
+                return Self::too_long("prompt", error);
             }
             EngineError::Parameter { parameter, .. } => parameter,
             _ => return Self::internal(error.to_string()),

@@ -7,6 +7,7 @@ mod body;
 mod chat_completions;
 mod completions;
 mod connections;
+mod encoder;
 mod error;
 mod fields;
 mod generation;
@@ -22,6 +23,7 @@ mod sse;
 mod state;
 mod usage;
 
+pub use encoder::{EncoderKind, Matryoshka, ServedEncoder};
 pub use keys::ApiKeys;
 pub use server::{Outcome, Server, ServerOptions};
 pub use state::{Limits, ServedModel};

@@ -25,7 +25,7 @@ pub(crate) const DETOKENIZE_FIELDS: &[Field] =
     &[MODEL, field("tokens", r#"{"type":"array","items":{"type":"integer"}}"#, "The ids.")];
 
 fn model(state: &State, name: &str) -> Value {
-    let length = state.served.get().map(|served| served.engine.options().max_seq_len);
+    let length = state.longest();
     json!({
         "id": name,
         "object": "model",
@@ -52,12 +52,11 @@ pub(crate) async fn tokenize(
     extract::State(state): extract::State<Arc<State>>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    let served = state.served()?;
     let mut fields = Fields::read(request, &state).await?;
     let prompt = fields.text("prompt")?.ok_or_else(|| ApiError::field("prompt", "is missing"))?;
     let special = fields.flag_or("add_special_tokens", true)?;
     fields.finish()?;
-    let tokenizer = Arc::clone(served.tokenizer("prompt")?);
+    let tokenizer = Arc::clone(state.tokenizer("prompt")?);
     let encode = move || {
         let ids = match (prompt.is_empty(), special) {
             (true, _) => Ok(Vec::new()),
@@ -67,7 +66,7 @@ pub(crate) async fn tokenize(
         ids.map_err(|error| ApiError::field("prompt", error))
     };
     let ids = aside(encode).await?;
-    let length = served.engine.options().max_seq_len;
+    let length = state.longest();
     Ok(Json(json!({"count": ids.len(), "max_model_len": length, "tokens": ids})))
 }
 
@@ -75,14 +74,13 @@ pub(crate) async fn detokenize(
     extract::State(state): extract::State<Arc<State>>,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
-    let served = state.served()?;
     let mut fields = Fields::read(request, &state).await?;
     let tokens = match fields.take("tokens") {
         Some(Value::Array(list)) => ids("tokens", &list)?,
         _ => return Err(ApiError::field("tokens", "must be a list of token ids")),
     };
     fields.finish()?;
-    let tokenizer = Arc::clone(served.tokenizer("tokens")?);
+    let tokenizer = Arc::clone(state.tokenizer("tokens")?);
     let decode =
         move || tokenizer.decode(&tokens).map_err(|error| ApiError::field("tokens", error));
     let text = aside(decode).await?;

@@ -3,7 +3,7 @@
 use super::fields::Field;
 use super::models::{DETOKENIZE_FIELDS, TOKENIZE_FIELDS};
 use super::params;
-use super::{chat_completions, completions};
+use super::{chat_completions, completions, encoder};
 use axum::Json;
 use axum::response::Html;
 use serde_json::{Map, Value, json};
@@ -51,6 +51,21 @@ fn openapi() -> Value {
                 "Reply to messages.",
                 &[chat_completions::FIELDS, params::FIELDS],
                 &["messages"],
+            ),
+            "/v1/embeddings": post(
+                "A vector of each text, of a model that is an encoder.",
+                &[encoder::EMBEDDINGS_FIELDS],
+                &["input"],
+            ),
+            "/v1/score": post(
+                "How well texts go together, of an encoder.",
+                &[encoder::SCORE_FIELDS],
+                &["text_1", "text_2"],
+            ),
+            "/v1/rerank": post(
+                "Documents by how well they answer a query, of an encoder.",
+                &[encoder::RERANK_FIELDS],
+                &["query", "documents"],
             ),
             "/v1/models": get("The served model."),
             "/v1/models/{model}": get("The served model by its name."),

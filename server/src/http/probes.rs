@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// Whether the process is worth keeping: not once the engine's thread has died.
 pub(crate) async fn health(extract::State(state): extract::State<Arc<State>>) -> Response {
-    match state.served.get().map(|served| served.engine.phase()) {
+    match state.phase() {
         Some(Phase::Stopped) => {
             (StatusCode::SERVICE_UNAVAILABLE, "the engine has stopped\n").into_response()
         }
@@ -30,7 +30,7 @@ pub(crate) async fn ready(extract::State(state): extract::State<Arc<State>>) -> 
 pub(crate) async fn metrics(
     extract::State(state): extract::State<Arc<State>>,
 ) -> Result<Response, ApiError> {
-    let text = state.served()?.engine.metrics().text();
+    let text = state.metrics()?.text();
     let text = text.map_err(|error| ApiError::internal(error.to_string()))?;
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     Ok((kind, text).into_response())

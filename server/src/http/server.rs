@@ -1,11 +1,13 @@
 //! The life of a server: it listens, loads, serves, drains and ends.
 
+use super::encoder::{EncoderState, ServedEncoder};
 use super::error::ApiError;
 use super::keys::ApiKeys;
 use super::state::{Limits, Served, ServedModel, State};
-use super::{access, chat_completions, completions, connections, models, openapi, probes};
+use super::{access, chat_completions, completions, connections, encoder, models, openapi, probes};
 use axum::routing::{get, post};
 use axum::{Router, extract::Request, middleware};
+use piecewise::encoding::{EncoderThread, TextModel};
 use piecewise_runtime::engine_thread::{EngineThread, Phase};
 use std::io;
 use std::net::SocketAddr;
@@ -88,32 +90,66 @@ impl Server {
         model: ServedModel,
         ready: impl FnOnce(),
     ) -> io::Result<Outcome> {
-        let Self { runtime, state, closing, .. } = self;
         let handle = engine.handle().clone();
-        let served = Served::new(handle.clone(), model);
+        // It is set once: `serve` takes the server.
+        let _ = self.state.served.set(Served::new(handle.clone(), model));
+        let life = Life {
+            live: || handle.live_requests(),
+            finish: move || engine.finish().is_some(),
+            stop: || handle.stop(),
+        };
+        self.run(life, ready)
+    }
+
+    /// As [`Self::serve`], with an encoder.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn serve_encoder(
+        self,
+        thread: EncoderThread<TextModel>,
+        encoder: ServedEncoder,
+        ready: impl FnOnce(),
+    ) -> io::Result<Outcome> {
+        let handle = thread.handle().clone();
+        let _ = self.state.encoder.set(EncoderState::new(handle.clone(), encoder));
+        let life = Life {
+            live: || handle.live_calls(),
+            finish: move || thread.finish().is_some(),
+            stop: || handle.stop(),
+        };
+        self.run(life, ready)
+    }
+
+    /// Until a signal comes, and to the end of what is there then.
+    fn run(
+        self,
+        life: Life<impl Fn() -> usize, impl FnOnce() -> bool + Send + 'static, impl FnOnce()>,
+        ready: impl FnOnce(),
+    ) -> io::Result<Outcome> {
+        let Self { runtime, state, closing, .. } = self;
+        let Life { live, finish, stop } = life;
         let outcome = runtime.block_on(async {
             let mut terminate = signal(SignalKind::terminate())?;
             let mut interrupt = signal(SignalKind::interrupt())?;
-            // It is set once: `serve` takes the server.
-            let _ = state.served.set(served);
             ready();
             let mut died = tokio::time::interval(Duration::from_secs(1));
             loop {
                 tokio::select! {
                     _ = terminate.recv() => break,
                     _ = interrupt.recv() => break,
-                    _ = died.tick() => if handle.phase() == Phase::Stopped {
+                    _ = died.tick() => if state.phase() == Some(Phase::Stopped) {
                         return Ok(Outcome::Died);
                     }
                 }
             }
-            tracing::info!("draining: {} requests are there", handle.live_requests());
+            tracing::info!("draining: {} requests are there", live());
             let drained = async {
-                let joined = tokio::task::spawn_blocking(move || engine.finish()).await;
+                let joined = tokio::task::spawn_blocking(finish).await;
                 // What is sent to clients is sent to its end.
                 let _ = closing.send(true);
                 closing.closed().await;
-                joined.is_ok_and(|engine| engine.is_some())
+                joined.is_ok_and(|finished| finished)
             };
             let outcome = tokio::select! {
                 drained = drained => if drained { Outcome::Drained } else { Outcome::Died },
@@ -122,16 +158,32 @@ impl Server {
             };
             Ok::<_, io::Error>(outcome)
         })?;
-        handle.stop();
+        stop();
         runtime.shutdown_background();
         Ok(outcome)
     }
+}
+
+/// The thread that a server's answers come from.
+struct Life<L, F, S> {
+    /// Requests that are there.
+    live: L,
+    /// Waits for their ends; whether they came.
+    finish: F,
+    /// Ends them.
+    stop: S,
 }
 
 fn router(state: &Arc<State>) -> Router {
     let guarded = Router::new()
         .route("/v1/completions", post(completions::handle))
         .route("/v1/chat/completions", post(chat_completions::handle))
+        .route("/v1/embeddings", post(encoder::embeddings))
+        .route("/v1/score", post(encoder::score))
+        .route("/score", post(encoder::score))
+        .route("/v1/rerank", post(encoder::rerank))
+        .route("/v2/rerank", post(encoder::rerank))
+        .route("/rerank", post(encoder::rerank))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*name}", get(models::one))
         .route("/tokenize", post(models::tokenize))

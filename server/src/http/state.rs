@@ -1,11 +1,13 @@
 //! What every request sees.
 
+use super::encoder::EncoderState;
 use super::error::ApiError;
 use super::keys::ApiKeys;
 use crate::chat::{ChatTemplate, GenerationDefaults, ReplyFormat};
 use crate::structured::Structures;
 use piecewise::models::{TextTokenizer, Vocabulary};
 use piecewise_runtime::engine_thread::{EngineHandle, Phase};
+use piecewise_runtime::metrics::Metrics;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -96,21 +98,70 @@ pub(crate) struct State {
     pub(crate) limits: Limits,
     /// Seconds since 1970.
     pub(crate) started: u64,
-    /// Empty while the model is being loaded.
+    /// Empty while the model is being loaded, and of an encoder.
     pub(crate) served: OnceLock<Served>,
+    /// Where the model is an encoder and is loaded.
+    pub(crate) encoder: OnceLock<EncoderState>,
 }
 
 impl State {
     pub(crate) fn new(names: Vec<String>, keys: ApiKeys, limits: Limits) -> Self {
-        Self { names, keys, limits, started: now(), served: OnceLock::new() }
+        Self {
+            names,
+            keys,
+            limits,
+            started: now(),
+            served: OnceLock::new(),
+            encoder: OnceLock::new(),
+        }
     }
 
     pub(crate) fn name(&self) -> &str {
         self.names.first().map_or("model", String::as_str)
     }
 
+    /// The model, where it writes text.
     pub(crate) fn served(&self) -> Result<&Served, ApiError> {
+        if self.encoder.get().is_some() {
+            let has = "embeddings or scores and writes no text; ask /v1/embeddings, /v1/score or \
+                       /v1/rerank";
+            return Err(ApiError::wrong_model(self.name(), has));
+        }
         self.served.get().ok_or_else(ApiError::loading)
+    }
+
+    /// The model, where it is an encoder.
+    pub(crate) fn encoder(&self) -> Result<&EncoderState, ApiError> {
+        if self.served.get().is_some() {
+            let has = "text and no embeddings or scores; serve the folder of an encoder for those";
+            return Err(ApiError::wrong_model(self.name(), has));
+        }
+        self.encoder.get().ok_or_else(ApiError::loading)
+    }
+
+    /// How far the life of the model's thread has come; `None` while the model is being loaded.
+    pub(crate) fn phase(&self) -> Option<Phase> {
+        let of_encoder = || self.encoder.get().map(|encoder| encoder.handle.phase());
+        self.served.get().map(|served| served.engine.phase()).or_else(of_encoder)
+    }
+
+    pub(crate) fn metrics(&self) -> Result<&Metrics, ApiError> {
+        let of_encoder = || self.encoder.get().map(|encoder| encoder.handle.metrics());
+        let of_engine = self.served.get().map(|served| served.engine.metrics());
+        of_engine.or_else(of_encoder).ok_or_else(ApiError::loading)
+    }
+
+    /// The most tokens of a text, where the model is loaded.
+    pub(crate) fn longest(&self) -> Option<u64> {
+        let of_encoder = || self.encoder.get().map(|encoder| encoder.longest as u64);
+        self.served.get().map(|served| served.engine.options().max_seq_len).or_else(of_encoder)
+    }
+
+    pub(crate) fn tokenizer(&self, field: &str) -> Result<&Arc<TextTokenizer>, ApiError> {
+        match self.encoder.get() {
+            Some(encoder) => encoder.tokenizer(field),
+            None => self.served()?.tokenizer(field),
+        }
     }
 
     /// What each id stands for, where that is known.
@@ -120,7 +171,7 @@ impl State {
 
     /// Whether requests are taken now.
     pub(crate) fn is_ready(&self) -> Result<(), &'static str> {
-        match self.served.get().map(|served| served.engine.phase()) {
+        match self.phase() {
             None => Err("the model is being loaded"),
             Some(Phase::Serving) => Ok(()),
             Some(Phase::Draining | Phase::Stopping) => Err("the server is shutting down"),

@@ -7,7 +7,6 @@ use super::qwen_vl::{
 };
 use super::vision::VisionConfig;
 use super::vit::VitConfig;
-use rayon::prelude::*;
 
 /// An image or a video as its processor leaves it.
 #[derive(Clone, PartialEq, Debug)]
@@ -73,7 +72,7 @@ impl VisionConfig {
     }
 
     /// Every input of a step of these items, row-major, in the order of the items.
-    pub fn fill(&self, items: &[&ImageItem]) -> Vec<(&'static str, Values)> {
+    pub fn fill<'a>(&self, items: &[&'a ImageItem]) -> Vec<(&'static str, Values<'a>)> {
         match self {
             Self::Vit(config) => fill_vit(config, items),
             Self::QwenVl(config) => fill_qwen(config, items),
@@ -95,32 +94,24 @@ impl VisionConfig {
         }
         rows
     }
-
-    /// Puts each of an item's outputs into raster order, frame by frame.
-    pub fn assemble(&self, item: &ImageItem, outputs: &mut [Vec<f32>]) {
-        let Self::QwenVl(config) = self else { return };
-        let (rows, width) = (self.raster_rows(item.grid), config.out_hidden_size);
-        for output in outputs {
-            let mut raster = vec![0.0; output.len()];
-            let places = raster.par_chunks_mut(width).zip(&rows);
-            places.for_each(|(place, &row)| {
-                place.copy_from_slice(&output[row as usize * width..][..width]);
-            });
-            *output = raster;
-        }
-    }
 }
 
-fn fill_vit(config: &VitConfig, items: &[&ImageItem]) -> Vec<(&'static str, Values)> {
+/// What a class row has instead of a patch, piece by piece.
+static ZEROS: [f32; 1024] = [0.0; 1024];
+
+fn fill_vit<'a>(config: &VitConfig, items: &[&'a ImageItem]) -> Vec<(&'static str, Values<'a>)> {
     let class = usize::from(config.has_class_row());
     let rows = config.side() * config.side() + class;
     let count = items.len();
     let width = config.patch_width();
-    let mut patches = vec![0.0; count * rows * width];
-    let of_items = patches.par_chunks_mut(rows * width).zip(items);
-    of_items.for_each(|(rows, item)| rows[class * width..].copy_from_slice(&item.patches));
+    let mut patches = Vec::with_capacity(2 * count);
+    for item in items {
+        let zeros = (0..class * width).step_by(ZEROS.len());
+        patches.extend(zeros.map(|at| &ZEROS[..ZEROS.len().min(class * width - at)]));
+        patches.push(item.patches.as_slice());
+    }
     vec![
-        (PATCHES, Values::F32(patches)),
+        (PATCHES, Values::Parts(patches)),
         ("positions", Values::I32((0..count).flat_map(|_| 0..rows as i32).collect())),
         ("starts", Values::I32((0..count).map(|i| (i * rows) as i32).collect())),
         ("lengths", Values::I32(vec![rows as i32; count])),
@@ -161,10 +152,13 @@ impl Windows {
     }
 }
 
-fn fill_qwen(config: &QwenVlConfig, items: &[&ImageItem]) -> Vec<(&'static str, Values)> {
+fn fill_qwen<'a>(
+    config: &QwenVlConfig,
+    items: &[&'a ImageItem],
+) -> Vec<(&'static str, Values<'a>)> {
     let (merge, block) = (config.merge_size, config.block());
     let token = block * config.patch_width();
-    let mut tokens = Vec::new();
+    let mut patches = Vec::new();
     let (mut rows, mut columns) = (Vec::new(), Vec::new());
     let (mut starts, mut lengths) = (Vec::new(), Vec::new());
     let (mut window_starts, mut window_lengths) = (Vec::new(), Vec::new());
@@ -184,7 +178,7 @@ fn fill_qwen(config: &QwenVlConfig, items: &[&ImageItem]) -> Vec<(&'static str, 
         }
         let per_row = width / merge;
         for &place in &windows.order {
-            tokens.push(&item.patches[place * token..][..token]);
+            patches.push(&item.patches[place * token..][..token]);
             let (top, left) = (place / per_row % (height / merge), place % per_row);
             for patch in 0..block {
                 let (row, column) = (top * merge + patch / merge, left * merge + patch % merge);
@@ -200,12 +194,10 @@ fn fill_qwen(config: &QwenVlConfig, items: &[&ImageItem]) -> Vec<(&'static str, 
             }
         }
     }
-    let mut patches = vec![0.0; tokens.len() * token];
-    patches.par_chunks_mut(token).zip(tokens).for_each(|(to, from)| to.copy_from_slice(from));
     let firsts = (0..rows.len()).step_by(block).map(|row| row as i32).collect();
     let firsts = (block > 1).then_some((FIRSTS, Values::I32(firsts)));
     let mut inputs = vec![
-        (PATCHES, Values::F32(patches)),
+        (PATCHES, Values::Parts(patches)),
         (ROWS, Values::I32(rows)),
         (COLUMNS, Values::I32(columns)),
         ("starts", Values::I32(starts)),

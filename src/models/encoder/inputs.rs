@@ -20,19 +20,23 @@ pub struct EncoderBounds {
 
 /// The values of an input of a step.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Values {
+pub enum Values<'a> {
     /// Of an `i32` input.
     I32(Vec<i32>),
     /// Of an `f32` input.
     F32(Vec<f32>),
+    /// Of an `f32` input, in parts that follow one another, as where they lie in the items: they are
+    /// copied once, to where the device takes them from.
+    Parts(Vec<&'a [f32]>),
 }
 
-impl Values {
+impl Values<'_> {
     /// How many there are.
     pub fn len(&self) -> usize {
         match self {
             Self::I32(values) => values.len(),
             Self::F32(values) => values.len(),
+            Self::Parts(parts) => parts.iter().map(|part| part.len()).sum(),
         }
     }
 

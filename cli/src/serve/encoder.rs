@@ -1,0 +1,66 @@
+//! Serving an encoder: embeddings, or scores of a cross-encoder.
+
+use super::super::encoder_args::room_for_longest;
+use super::super::load::print_settings_of;
+use super::super::progress::watcher;
+use super::{ServeArgs, ended, name_of};
+use anyhow::{Context, bail};
+use piecewise::encoding::{EncoderThread, TextEncoder, text_output};
+use piecewise::models::Checkpoint;
+use piecewise::models::encoder::{Modality, ScoreActivation, TextEncoderConfig, TextOutput};
+use piecewise_server::{EncoderKind, Matryoshka, ServedEncoder};
+use std::path::Path;
+use std::process::ExitCode;
+
+pub(super) fn run(args: &ServeArgs, folder: &Path) -> anyhow::Result<ExitCode> {
+    let of_writers = [
+        ("--chat-template", args.chat_template.is_some()),
+        ("--reasoning-parser", args.reasoning_parser.is_some()),
+        ("--tool-call-parser", args.tool_call_parser.is_some()),
+    ];
+    if let Some((flag, _)) = of_writers.iter().find(|(_, is_given)| *is_given) {
+        bail!("{flag} is for models that write text; {} is an encoder", folder.display());
+    }
+    if Modality::of(folder)? == Modality::Vision {
+        bail!("{} reads images, which no endpoint takes; use `encode`", folder.display());
+    }
+    let config = TextEncoderConfig::load(folder)?;
+    let layers = room_for_longest(args.bounds.layers()?, folder)?;
+    let room = usize::try_from(layers.clone().finish()?.config.max_num_tokens)?;
+    if args.bounds.compile.print_config {
+        return print_settings_of(&layers.finish()?, false);
+    }
+    let (output, kind) = kind(args, folder, &config)?;
+    let (server, model_name) = args.listen(name_of(folder))?;
+    let encoder = TextEncoder::load(folder, layers, &[output], watcher())?;
+    let tokenizer = encoder.model().tokenizer().cloned();
+    let served = ServedEncoder { tokenizer, longest: config.longest().min(room), kind };
+    let thread = EncoderThread::start(encoder, args.max_queue.max(1), &model_name);
+    let thread = thread.context("no thread for the encoder")?;
+    // Whoever closed standard output does not wait for this line.
+    ended(server.serve_encoder(thread, served, || drop(super::super::print_line("ready")))?)
+}
+
+/// What the folder makes of texts.
+fn kind(
+    args: &ServeArgs,
+    folder: &Path,
+    config: &TextEncoderConfig,
+) -> anyhow::Result<(TextOutput, EncoderKind)> {
+    let output = text_output(folder)?;
+    if output == TextOutput::Scores {
+        let labels = config.labels(&Checkpoint::open(folder)?);
+        if labels != 1 {
+            bail!("{} gives {labels} scores; what ranks gives 1", folder.display());
+        }
+        return Ok((output, EncoderKind::Scores(ScoreActivation::load(folder)?)));
+    }
+    let file = folder.join("config.json");
+    let text = std::fs::read(&file).with_context(|| format!("can't read {}", file.display()))?;
+    let shortened = match args.matryoshka {
+        true => Matryoshka::Any,
+        false => Matryoshka::of(&serde_json::from_slice(&text)?),
+    };
+    let (width, normalized) = (config.hidden_size(), config.normalize);
+    Ok((output, EncoderKind::Embeddings { width, normalized, shortened }))
+}

@@ -1,0 +1,162 @@
+//! Texts and ids of requests, and what the encoder makes of them.
+
+use super::super::aside::aside;
+use super::super::error::ApiError;
+use super::super::fields::{Fields, ids};
+use super::super::state::State;
+use super::served::EncoderState;
+use axum::extract::Request;
+use piecewise::encoding::{ItemError, TextItem};
+use serde_json::Value;
+use std::sync::Arc;
+
+/// Texts that a request may bring, as many as OpenAI takes.
+pub(super) const MOST: usize = 2048;
+
+/// The fields of a request to the served model, but for its name.
+pub(super) async fn fields(request: Request, state: &State) -> Result<Fields, ApiError> {
+    let mut fields = Fields::read(request, state).await?;
+    // Whose it is, and how urgent: nothing depends on them.
+    fields.ignore(&["user", "priority", "request_id"]);
+    fields.refuse(&[
+        ("truncate_prompt_tokens", Value::Null, "shorten the text before it is sent"),
+        ("truncation_side", Value::Null, "shorten the text before it is sent"),
+    ])?;
+    Ok(fields)
+}
+
+/// A text, texts, token ids, or lists of token ids, as items.
+pub(super) async fn items(
+    encoder: &EncoderState,
+    field: &'static str,
+    value: Value,
+    special: bool,
+) -> Result<Vec<TextItem>, ApiError> {
+    let bad = || ApiError::field(field, "must be a text, texts, token ids, or lists of token ids");
+    let item = |ids| TextItem { ids, token_types: Vec::new() };
+    let texts = match value {
+        Value::String(text) => vec![text],
+        Value::Array(list) => match list.first() {
+            None => return Err(ApiError::field(field, "is an empty list; give a text at least")),
+            _ if list.len() > MOST && !list[0].is_number() => {
+                return Err(too_many(field, list.len()));
+            }
+            Some(Value::String(_)) => texts(field, list)?,
+            Some(Value::Number(_)) => return Ok(vec![item(ids(field, &list)?)]),
+            Some(Value::Array(_)) => {
+                let of = |value: &Value| ids(field, value.as_array().ok_or_else(bad)?);
+                return list.iter().map(|list| of(list).map(item)).collect();
+            }
+            Some(_) => return Err(bad()),
+        },
+        _ => return Err(bad()),
+    };
+    let tokenizer = Arc::clone(encoder.tokenizer(field)?);
+    aside(move || {
+        let encode = |(i, text): (usize, &String)| {
+            let ids = match special {
+                true => tokenizer.encode(text),
+                false => tokenizer.encode_more(text),
+            };
+            ids.map(item).map_err(|error| named(field, i, texts.len(), error))
+        };
+        texts.iter().enumerate().map(encode).collect::<Result<_, ApiError>>()
+    })
+    .await
+}
+
+/// A list of texts, each maybe as `{"text": ..}`.
+pub(super) fn texts(field: &str, list: Vec<Value>) -> Result<Vec<String>, ApiError> {
+    if list.len() > MOST {
+        return Err(too_many(field, list.len()));
+    }
+    let text = |(i, value): (usize, Value)| match value {
+        Value::String(text) => Ok(text),
+        Value::Object(mut object) => match object.remove("text") {
+            Some(Value::String(text)) if object.is_empty() => Ok(text),
+            _ => {
+                let what = object.keys().next().map_or("text", String::as_str);
+                let name = format!("{field}[{i}].{what}");
+                Err(ApiError::unsupported(&name, "this model reads texts: give `text` alone"))
+            }
+        },
+        _ => Err(ApiError::field(&format!("{field}[{i}]"), "must be a text")),
+    };
+    list.into_iter().enumerate().map(text).collect()
+}
+
+fn too_many(field: &str, count: usize) -> ApiError {
+    ApiError::field(field, format!("has {count} texts, and at most {MOST} are taken at a time"))
+}
+
+/// What is wrong with one of `count` texts.
+fn named(field: &str, i: usize, count: usize, error: impl std::fmt::Display) -> ApiError {
+    match count {
+        1 => ApiError::field(field, error),
+        _ => ApiError::field(&format!("{field}[{i}]"), error),
+    }
+}
+
+/// The first output of each item, in their order; `name` says which field brought the `i`th of how
+/// many. A client that is gone waits no more, and its items are left out.
+pub(super) async fn encode(
+    state: &State,
+    encoder: &EncoderState,
+    items: Vec<TextItem>,
+    field: &(dyn Fn(usize) -> String + Sync),
+) -> Result<Vec<Vec<f32>>, ApiError> {
+    let (sender, outputs) = tokio::sync::oneshot::channel();
+    // Who has gone wants no outputs.
+    let sink = Box::new(move |outputs| drop(sender.send(outputs)));
+    let ticket = encoder.handle.submit(items, sink)?;
+    let outputs = match state.limits.request_time {
+        None => outputs.await,
+        Some(most) => {
+            let in_time = tokio::time::timeout(most, outputs).await;
+            in_time.map_err(|_| ApiError::too_late(most))?
+        }
+    };
+    drop(ticket);
+    let outputs = outputs.map_err(|_| ApiError::stopped())?;
+    let first = |(i, outputs): (usize, Result<Vec<Vec<f32>>, ItemError>)| match outputs {
+        Ok(outputs) => Ok(outputs.into_iter().next().unwrap_or_default()),
+        Err(error) => Err(refused(&field(i), &error)),
+    };
+    outputs.into_iter().enumerate().map(first).collect()
+}
+
+fn refused(field: &str, error: &ItemError) -> ApiError {
+    match error {
+        ItemError::TooLong { .. } | ItemError::LargerThanAStep { .. } => {
+            ApiError::too_long(field, error)
+        }
+        ItemError::Tokens(_) | ItemError::Invalid { .. } => ApiError::field(field, error),
+        _ => ApiError::internal(format!(
+            "the encoder failed: {error}; the request can be tried again"
+        )),
+    }
+}
+
+/// How the place of an item is named in a field that brought `count`.
+pub(super) fn place(field: &'static str, count: usize) -> impl Fn(usize) -> String + Sync {
+    move |i| match count {
+        1 => field.to_owned(),
+        _ => format!("{field}[{i}]"),
+    }
+}
+
+/// The tokens of items, and what a request took of them, as OpenAI shows it.
+pub(super) fn usage(items: &[TextItem]) -> Value {
+    let tokens: usize = items.iter().map(|item| item.ids.len()).sum();
+    serde_json::json!({"prompt_tokens": tokens, "total_tokens": tokens})
+}
+
+/// Ids of two texts as the model takes them together.
+pub(super) fn pair(
+    tokenizer: &Arc<piecewise::models::TextTokenizer>,
+    first: &str,
+    second: &str,
+) -> Result<TextItem, piecewise::models::TokenizerError> {
+    let (ids, token_types) = tokenizer.encode_pair(first, second)?;
+    Ok(TextItem { ids, token_types })
+}

@@ -1,0 +1,71 @@
+//! `/v1/score`: how well texts go together, pair by pair.
+
+use super::super::error::ApiError;
+use super::super::fields::{Field, Fields, MODEL, field};
+use super::super::state::{State, now};
+use super::items::{fields, texts};
+use super::similarity::{Pairs, scores};
+use axum::Json;
+use axum::extract::{self, Request};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// The fields of `/v1/score`.
+pub(crate) const FIELDS: &[Field] = &[
+    MODEL,
+    field(
+        "text_1",
+        r#"{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}}]}"#,
+        "A text, which goes with every one of `text_2`, or as many as those; also `queries`.",
+    ),
+    field(
+        "text_2",
+        r#"{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}}]}"#,
+        "A text or texts; also `documents`.",
+    ),
+    field(
+        "use_activation",
+        r#"{"type":"boolean","default":true}"#,
+        "Whether a cross-encoder's logits become scores as its folder says.",
+    ),
+];
+
+pub(crate) async fn handle(
+    extract::State(state): extract::State<Arc<State>>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    let encoder = state.encoder()?;
+    let mut fields = fields(request, &state).await?;
+    for (other, name) in [("queries", "text_1"), ("documents", "text_2")] {
+        fields.rename(other, name);
+    }
+    let raw = !fields.flag_or("use_activation", true)?;
+    let sides = [side(&mut fields, "text_1")?, side(&mut fields, "text_2")?];
+    fields.finish()?;
+    let [first, second] = &sides;
+    if first.len() != 1 && first.len() != second.len() {
+        let (first, second) = (first.len(), second.len());
+        let message = format!("has {first} texts for {second} of `text_2`; give one, or as many");
+        return Err(ApiError::field("text_1", message));
+    }
+    let pairs = Pairs { fields: ["text_1", "text_2"], texts: sides };
+    let (scores, usage) = scores(&state, encoder, pairs, raw).await?;
+    let datum = |(index, score)| json!({"index": index, "object": "score", "score": score});
+    Ok(Json(json!({
+        "id": super::super::ids::next("score"),
+        "object": "list",
+        "created": now(),
+        "model": state.name(),
+        "data": scores.into_iter().enumerate().map(datum).collect::<Vec<_>>(),
+        "usage": usage,
+    })))
+}
+
+fn side(fields: &mut Fields, name: &'static str) -> Result<Vec<String>, ApiError> {
+    match fields.take(name) {
+        None => Err(ApiError::field(name, "is missing")),
+        Some(Value::String(text)) => Ok(vec![text]),
+        Some(Value::Array(list)) if !list.is_empty() => texts(name, list),
+        Some(_) => Err(ApiError::field(name, "must be a text, or a list of at least one")),
+    }
+}

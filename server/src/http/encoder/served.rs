@@ -1,0 +1,79 @@
+//! An encoder that is loaded, as requests see it.
+
+use super::super::error::ApiError;
+use piecewise::encoding::{EncoderHandle, TextModel};
+use piecewise::models::TextTokenizer;
+use piecewise::models::encoder::ScoreActivation;
+use std::sync::Arc;
+
+/// What an encoder makes of texts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum EncoderKind {
+    /// A vector of each; its first output.
+    Embeddings {
+        /// Elements of a vector.
+        width: usize,
+        /// Whether vectors are divided by their Euclidean norm.
+        normalized: bool,
+        /// How a vector may be shortened.
+        shortened: Matryoshka,
+    },
+    /// A logit of a pair of texts; its first output, of one element.
+    Scores(ScoreActivation),
+}
+
+/// To how many of its first elements a vector may be shortened and still mean the same.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Matryoshka {
+    /// The model was not trained for it.
+    No,
+    /// To any number.
+    Any,
+    /// To one of these.
+    OneOf(Vec<usize>),
+}
+
+/// An encoder that is loaded, as clients see it.
+#[derive(Debug)]
+pub struct ServedEncoder {
+    /// `None` takes token ids alone.
+    pub tokenizer: Option<TextTokenizer>,
+    /// The most tokens of a text.
+    pub longest: usize,
+    /// What it makes of texts.
+    pub kind: EncoderKind,
+}
+
+/// The encoder with the way to its thread.
+#[derive(Debug)]
+pub(crate) struct EncoderState {
+    pub(crate) handle: EncoderHandle<TextModel>,
+    pub(crate) tokenizer: Option<Arc<TextTokenizer>>,
+    pub(crate) longest: usize,
+    pub(crate) kind: EncoderKind,
+}
+
+impl EncoderState {
+    pub(crate) fn new(handle: EncoderHandle<TextModel>, served: ServedEncoder) -> Self {
+        let ServedEncoder { tokenizer, longest, kind } = served;
+        Self { handle, tokenizer: tokenizer.map(Arc::new), longest, kind }
+    }
+
+    pub(crate) fn tokenizer(&self, field: &str) -> Result<&Arc<TextTokenizer>, ApiError> {
+        let none = || ApiError::field(field, "this model has no tokenizer: give token ids");
+        self.tokenizer.as_ref().ok_or_else(none)
+    }
+}
+
+impl Matryoshka {
+    /// What the `config.json` of a folder says: `matryoshka_dimensions`, or `is_matryoshka`.
+    pub fn of(config: &serde_json::Value) -> Self {
+        let dimensions = config["matryoshka_dimensions"].as_array();
+        let dimensions = dimensions.map(|list| list.iter().filter_map(|n| n.as_u64()));
+        match (dimensions, config["is_matryoshka"].as_bool()) {
+            (Some(dimensions), _) => Self::OneOf(dimensions.map(|n| n as usize).collect()),
+            (None, Some(true)) => Self::Any,
+            _ => Self::No,
+        }
+    }
+}

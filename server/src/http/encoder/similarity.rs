@@ -1,0 +1,128 @@
+//! How alike two texts are: by a cross-encoder, which reads both, or by their embeddings.
+
+use super::super::aside::aside;
+use super::super::error::ApiError;
+use super::super::state::State;
+use super::items::{encode, pair, place, usage};
+use super::served::{EncoderKind, EncoderState};
+use piecewise::encoding::TextItem;
+use piecewise::models::encoder::ScoreActivation;
+use serde_json::Value;
+use std::sync::Arc;
+
+/// Texts on both sides, by the names of their fields, and which of them are compared.
+pub(super) struct Pairs {
+    pub(super) fields: [&'static str; 2],
+    pub(super) texts: [Vec<String>; 2],
+}
+
+impl Pairs {
+    /// The places of each pair; a single first text goes with every second one.
+    fn places(&self) -> impl Iterator<Item = [usize; 2]> + use<> {
+        let is_one = self.texts[0].len() == 1;
+        (0..self.texts[1].len()).map(move |i| [if is_one { 0 } else { i }, i])
+    }
+}
+
+/// The score of each pair, and the tokens that were read.
+pub(super) async fn scores(
+    state: &State,
+    encoder: &EncoderState,
+    pairs: Pairs,
+    raw: bool,
+) -> Result<(Vec<f32>, Value), ApiError> {
+    match encoder.kind {
+        EncoderKind::Scores(activation) => {
+            let activation = if raw { ScoreActivation::Identity } else { activation };
+            by_reading(state, encoder, pairs, activation).await
+        }
+        EncoderKind::Embeddings { .. } => by_embeddings(state, encoder, pairs).await,
+    }
+}
+
+async fn by_reading(
+    state: &State,
+    encoder: &EncoderState,
+    pairs: Pairs,
+    activation: ScoreActivation,
+) -> Result<(Vec<f32>, Value), ApiError> {
+    let tokenizer = Arc::clone(encoder.tokenizer(pairs.fields[1])?);
+    let (field, count) = (pairs.fields[1], pairs.texts[1].len());
+    let name = place(field, count);
+    let items: Vec<TextItem> = aside(move || {
+        let name = place(field, count);
+        let item = |[a, b]: [usize; 2]| {
+            let item = pair(&tokenizer, &pairs.texts[0][a], &pairs.texts[1][b]);
+            item.map_err(|error| ApiError::field(&name(b), error))
+        };
+        pairs.places().map(item).collect::<Result<_, ApiError>>()
+    })
+    .await?;
+    let read = usage(&items);
+    let logits = encode(state, encoder, items, &name).await?;
+    let score = |logits: Vec<f32>| activation.of(logits.first().copied().unwrap_or(f32::NAN));
+    Ok((logits.into_iter().map(score).collect(), read))
+}
+
+async fn by_embeddings(
+    state: &State,
+    encoder: &EncoderState,
+    pairs: Pairs,
+) -> Result<(Vec<f32>, Value), ApiError> {
+    let firsts = pairs.texts[0].len();
+    let places: Vec<_> = pairs.places().collect();
+    let names = [0, 1].map(|side| place(pairs.fields[side], pairs.texts[side].len()));
+    let tokenizer = Arc::clone(encoder.tokenizer(pairs.fields[0])?);
+    let items: Vec<TextItem> = aside(move || {
+        let names = [0, 1].map(|side| place(pairs.fields[side], pairs.texts[side].len()));
+        let texts = pairs.texts.iter().zip(&names);
+        let texts =
+            texts.flat_map(|(texts, name)| texts.iter().enumerate().map(move |t| (t, name)));
+        let item = |((i, text), name): ((usize, &String), &dyn Fn(usize) -> String)| {
+            let ids = tokenizer.encode(text).map_err(|error| ApiError::field(&name(i), error))?;
+            Ok(TextItem { ids, token_types: Vec::new() })
+        };
+        texts.map(|(text, name)| item((text, name))).collect::<Result<_, ApiError>>()
+    })
+    .await?;
+    let read = usage(&items);
+    let name = |i: usize| if i < firsts { names[0](i) } else { names[1](i - firsts) };
+    let vectors = encode(state, encoder, items, &name).await?;
+    let (first, second) = vectors.split_at(firsts);
+    Ok((places.into_iter().map(|[a, b]| cosine(&first[a], &second[b])).collect(), read))
+}
+
+fn dot(a: &[f32], b: &[f32]) -> f64 {
+    a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
+}
+
+/// The cosine of the angle between two vectors; 0 where one is all zeros.
+fn cosine(a: &[f32], b: &[f32]) -> f32 {
+    let lengths = (dot(a, a) * dot(b, b)).sqrt();
+    if lengths == 0.0 { 0.0 } else { (dot(a, b) / lengths) as f32 }
+}
+
+/// Divides a vector by its Euclidean norm, unless that is 0.
+pub(super) fn normalize(vector: &mut [f32]) {
+    let norm = dot(vector, vector).sqrt();
+    if norm > 0.0 {
+        vector.iter_mut().for_each(|x| *x = (f64::from(*x) / norm) as f32);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vectors_are_compared_by_their_angle() {
+        assert_eq!(cosine(&[3.0, 4.0], &[6.0, 8.0]), 1.0);
+        assert_eq!(cosine(&[1.0, 0.0], &[0.0, 5.0]), 0.0);
+        assert_eq!(cosine(&[1.0], &[-2.0]), -1.0);
+        assert_eq!(cosine(&[0.0], &[1.0]), 0.0);
+        let mut vector = [3.0, 4.0];
+        normalize(&mut vector);
+        assert_eq!(vector, [0.6, 0.8]);
+        normalize(&mut [0.0]);
+    }
+}
