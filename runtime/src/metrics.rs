@@ -4,6 +4,7 @@
 //! A step counts into [`Statistics`] alone. What others read is a copy that the engine publishes now
 //! and then, so that no step waits for a reader.
 
+mod exposition;
 mod requests;
 
 pub(crate) use requests::{RequestMetrics, RequestTimes};
@@ -11,11 +12,9 @@ pub(crate) use requests::{RequestMetrics, RequestTimes};
 use crate::kv::PrefixCounts;
 use crate::model::Ledger;
 use crate::stats::{Histogram, Statistics};
+use exposition::{counter, distribution, gauge, histogram};
 use prometheus::core::{Collector, Desc};
-use prometheus::proto::{
-    Bucket, Counter, Gauge, Histogram as HistogramSample, LabelPair, Metric, MetricFamily,
-    MetricType,
-};
+use prometheus::proto::MetricFamily;
 use prometheus::{Registry, TextEncoder};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -205,12 +204,12 @@ fn families(snapshot: &Snapshot) -> Vec<MetricFamily> {
             "Rows that steps ran beyond their tokens.",
             one(padding),
         ),
-        histogram(
+        step_times(
             "piecewise_step_gpu_seconds",
             "From the first copy of a step's inputs to the last of its outputs on the device.",
             &stats.gpu_time,
         ),
-        histogram(
+        step_times(
             "piecewise_step_wall_seconds",
             "From the submit of a step, or the end of the one before, to its outputs.",
             &stats.wall_time,
@@ -271,68 +270,14 @@ fn families(snapshot: &Snapshot) -> Vec<MetricFamily> {
     .collect()
 }
 
-/// Labels and value of a sample.
-type Sample = (Vec<(&'static str, String)>, f64);
-
-fn family(name: &str, help: &str, kind: MetricType, metrics: Vec<Metric>) -> MetricFamily {
-    let mut family = MetricFamily::default();
-    family.set_name(name.to_owned());
-    family.set_help(help.to_owned());
-    family.set_field_type(kind);
-    family.set_metric(metrics);
-    family
-}
-
-fn labelled(labels: Vec<(&'static str, String)>) -> Metric {
-    let pair = |(name, value): (&str, String)| {
-        let mut pair = LabelPair::default();
-        pair.set_name(name.to_owned());
-        pair.set_value(value);
-        pair
-    };
-    Metric::from_label(labels.into_iter().map(pair).collect())
-}
-
-fn counter(name: &str, help: &str, samples: Vec<Sample>) -> MetricFamily {
-    let metric = |(labels, value): Sample| {
-        let (mut metric, mut counter) = (labelled(labels), Counter::default());
-        counter.set_value(value);
-        metric.set_counter(counter);
-        metric
-    };
-    family(name, help, MetricType::COUNTER, samples.into_iter().map(metric).collect())
-}
-
-fn gauge(name: &str, help: &str, samples: Vec<Sample>) -> MetricFamily {
-    let metric = |(labels, value): Sample| {
-        let (mut metric, mut gauge) = (labelled(labels), Gauge::default());
-        gauge.set_value(value);
-        metric.set_gauge(gauge);
-        metric
-    };
-    family(name, help, MetricType::GAUGE, samples.into_iter().map(metric).collect())
-}
-
-fn histogram(name: &str, help: &str, by_mode: &[Histogram; 3]) -> MetricFamily {
-    let metric = |(mode, times): (&str, &Histogram)| {
-        let mut metric = labelled(vec![("mode", mode.to_owned())]);
-        let mut sample = HistogramSample::default();
-        let mut seen = 0;
-        let bucket = |(bound, n): (&Duration, &u64)| {
-            seen += n;
-            let mut bucket = Bucket::default();
-            bucket.set_upper_bound(bound.as_secs_f64());
-            bucket.set_cumulative_count(seen);
-            bucket
-        };
-        sample.set_bucket(Histogram::BOUNDS.iter().zip(&times.buckets).map(bucket).collect());
-        sample.set_sample_count(times.count());
-        sample.set_sample_sum(times.sum.as_secs_f64());
-        metric.set_histogram(sample);
-        metric
-    };
+/// How long steps took, by mode.
+fn step_times(name: &str, help: &str, by_mode: &[Histogram; 3]) -> MetricFamily {
     let by_mode = MODES.into_iter().zip(by_mode).filter(|(_, times)| times.count() > 0);
-    family(name, help, MetricType::HISTOGRAM, by_mode.map(metric).collect())
+    let metric = |(mode, times): (&'static str, &Histogram)| {
+        let bounds = Histogram::BOUNDS.iter().map(Duration::as_secs_f64);
+        distribution(vec![("mode", mode.to_owned())], bounds, &times.buckets, times.sum)
+    };
+    histogram(name, help, by_mode.map(metric).collect())
 }
 
 /// Says every so often what has happened since.

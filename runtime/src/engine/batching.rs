@@ -7,8 +7,7 @@ use super::{
     RowSource, RowsId, StepObserver, Usage,
 };
 use crate::dispatch::Dispatcher;
-use crate::kv::KvObserver;
-use crate::kv::{PagePool, SlotPool};
+use crate::kv::{KvObserver, PagePool, SlotPool};
 use crate::metrics::{Metrics, Snapshot};
 use crate::mode::GraphMode;
 use crate::model::{GraphReport, Ledger, ModelError, StepTrace, SuspendedWeights};
@@ -66,17 +65,10 @@ impl<D: Device> Engine for BatchingEngine<D> {
     }
 
     fn remove(&mut self, id: RequestId) -> Result<(), EngineError> {
-        let mut sequence =
-            self.sequences.remove(&id).ok_or(EngineError::UnknownRequest { request: id })?;
-        sequence.release(&mut self.pool, &mut self.slots);
-        sequence.rows.iter().for_each(|given| self.embeddings.end_use(given.rows));
-        self.entries.extend(sequence.entry.take());
-        if let Some(deadline) = sequence.deadline {
-            self.deadlines.remove(&(deadline, id));
+        if !self.sequences.contains_key(&id) {
+            return Err(EngineError::UnknownRequest { request: id });
         }
-        self.running.retain(|&other| other != id);
-        self.waiting.retain(|&other| other != id);
-        self.kept.retain(|&other| other != id);
+        self.forget(id);
         Ok(())
     }
 

@@ -26,22 +26,33 @@ impl<D: Device> BatchingEngine<D> {
     ) {
         let Some(sequence) = self.sequences.get_mut(&request) else { return };
         sequence.pending = 0;
-        self.entries.extend(sequence.entry.take());
-        let usage = sequence.usage();
+        let (usage, keep) = (sequence.usage(), sequence.keep);
         events.push(RequestEvent::Finished { request, reason, message, usage });
+        self.leave_queues(request);
+        match keep {
+            true => self.kept.push(request),
+            false => self.forget(request),
+        }
+    }
+
+    /// Takes a request from those that run or wait, and what goes with that.
+    fn leave_queues(&mut self, request: RequestId) {
+        let Some(sequence) = self.sequences.get_mut(&request) else { return };
+        self.entries.extend(sequence.entry.take());
         if let Some(deadline) = sequence.deadline {
             self.deadlines.remove(&(deadline, request));
         }
         self.running.retain(|&other| other != request);
         self.waiting.retain(|&other| other != request);
-        if sequence.keep {
-            self.kept.push(request);
-            return;
-        }
+    }
+
+    /// Forgets a request, wherever it is, and gives back all that it has.
+    pub(super) fn forget(&mut self, request: RequestId) {
+        self.leave_queues(request);
+        self.kept.retain(|&other| other != request);
+        let Some(mut sequence) = self.sequences.remove(&request) else { return };
         sequence.release(&mut self.pool, &mut self.slots);
-        let rows = std::mem::take(&mut sequence.rows);
-        self.sequences.remove(&request);
-        rows.iter().for_each(|given| self.embeddings.end_use(given.rows));
+        sequence.rows.iter().for_each(|given| self.embeddings.end_use(given.rows));
     }
 
     /// Ends every request whose deadline has passed.

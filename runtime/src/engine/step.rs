@@ -217,17 +217,17 @@ impl<D: Device> BatchingEngine<D> {
                 bad = bad.or(Some(EngineError::BadSample { request, id, vocab }));
                 continue;
             };
-            let is_stop = sequence.stops_at(id);
-            let is_last = match is_stop {
-                true => true,
-                false => match sequence.controls.accept(id) {
-                    Ok(is_last) => is_last,
-                    Err(message) => {
-                        let message = Some(message.into_boxed_str());
-                        ended.push((request, FinishReason::ConstraintFailed, message));
-                        continue;
-                    }
-                },
+            let accepted = match sequence.stops_at(id) {
+                true => Ok(true),
+                false => sequence.controls.accept(id),
+            };
+            let is_last = match accepted {
+                Ok(is_last) => is_last,
+                Err(message) => {
+                    let message = Some(message.into_boxed_str());
+                    ended.push((request, FinishReason::ConstraintFailed, message));
+                    continue;
+                }
             };
             sequence.ids.push(id);
             sequence.pending -= 1;

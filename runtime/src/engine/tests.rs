@@ -1,22 +1,19 @@
 use super::*;
-use crate::StepTraceWriter;
 use crate::batch::Sampling;
-use crate::metrics::Snapshot;
 use crate::mode::{GraphMode, StepMode};
-use crate::model::{OnCaptureFailure, SuspendedWeights};
-use crate::perfetto::slices;
-use crate::stats::{Histogram, Statistics};
-use crate::testing::{Bounds, Setup, VOCAB, next_id};
+use crate::testing::{Bounds, FakeDevice, Setup, VOCAB, next_id};
 use piecewise_ir::testing::soak;
 use proptest::prelude::*;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
+mod failures;
 mod order;
 mod prefix;
 mod rows;
+mod watch;
 
-fn engine(setup: &Setup, run_ahead: bool) -> BatchingEngine<crate::testing::FakeDevice> {
+fn engine(setup: &Setup, run_ahead: bool) -> BatchingEngine<FakeDevice> {
     let model = setup.build().unwrap();
     let roles = Setup::roles_of(&model);
     let options = EngineOptions { run_ahead, ..EngineOptions::of(&model, &roles) };
@@ -56,6 +53,21 @@ fn collect(events: &[RequestEvent], of: RequestId) -> (Vec<u32>, Option<FinishRe
         }
     }
     (ids, end)
+}
+
+/// Holds that a turn of a request gave what a simulation gives for `text`, its own prompt and all ids
+/// before it, and returns that.
+#[track_caller]
+fn assert_answer(
+    engine: &BatchingEngine<FakeDevice>,
+    events: &[RequestEvent],
+    id: RequestId,
+    text: &[u32],
+    request: &Request,
+) -> Vec<u32> {
+    let (expected, reason) = simulate(text, request, engine.options().max_seq_len);
+    assert_eq!(collect(events, id), (expected.clone(), Some(reason)));
+    expected
 }
 
 fn request() -> impl Strategy<Value = Request> {
@@ -136,8 +148,7 @@ proptest! {
         engine.run(&mut events).unwrap();
         let mut second = Vec::new();
         for &(id, request, next) in &turns {
-            let (ids, reason) = simulate(&request.prompt, request, bound);
-            prop_assert_eq!(collect(&events, id), (ids.clone(), Some(reason)));
+            let ids = assert_answer(&engine, &events, id, &request.prompt, request);
             let all = [request.prompt.clone(), ids].concat();
             prop_assert_eq!(engine.ids(id).map(<[u32]>::to_vec), request.keep.then(|| all.clone()));
             let room = all.len() + next.prompt.len() < bound as usize;
@@ -157,8 +168,7 @@ proptest! {
         events.clear();
         engine.run(&mut events).unwrap();
         for (id, prompt, next) in second {
-            let (ids, reason) = simulate(&prompt, next, bound);
-            prop_assert_eq!(collect(&events, id), (ids, Some(reason)));
+            assert_answer(&engine, &events, id, &prompt, next);
             if next.keep {
                 engine.remove(id).unwrap();
             }
@@ -177,7 +187,6 @@ proptest! {
         let bounds = Bounds { sequences: 4, kv_rows: 40 * 16, table_pages: 5, ..Bounds::default() };
         let setup = Setup { bounds, mode: GraphMode::Full, ..Setup::default() };
         let mut engine = engine(&setup, run_ahead);
-        let bound = engine.options().max_seq_len;
         let ids: Vec<_> = requests.iter().map(|r| engine.add(r.clone()).unwrap()).collect();
         let mut events = Vec::new();
         for &mode in modes.iter().cycle() {
@@ -188,8 +197,7 @@ proptest! {
             }
         }
         for (id, request) in ids.into_iter().zip(&requests) {
-            let (ids, reason) = simulate(&request.prompt, request, bound);
-            prop_assert_eq!(collect(&events, id), (ids, Some(reason)));
+            assert_answer(&engine, &events, id, &request.prompt, request);
         }
     }
 
@@ -215,26 +223,6 @@ proptest! {
 }
 
 #[test]
-fn graphs_that_failures_disabled_come_back_when_somebody_says_so() {
-    let setup = Setup { on_capture_failure: OnCaptureFailure::Launch, ..Setup::default() };
-    setup.faults.failing_captures.store(u64::MAX, Ordering::Relaxed);
-    let mut engine = engine(&setup, false);
-    for _ in 0..3 {
-        assert_eq!(engine.captured_graphs(), 0);
-        engine.model.capture_all(OnCaptureFailure::Launch, &mut |_| {}).unwrap();
-    }
-    setup.faults.failing_captures.store(0, Ordering::Relaxed);
-    engine.model.capture_all(OnCaptureFailure::Launch, &mut |_| {}).unwrap();
-    assert_eq!(engine.captured_graphs(), 0, "disabled");
-    let all = engine.enable_graphs().unwrap();
-    assert!(all > 0 && all == engine.captured_graphs());
-    let mut events = Vec::new();
-    engine.add(Request::new([1, 2, 3], 4)).unwrap();
-    engine.run(&mut events).unwrap();
-    assert_eq!(engine.statistics().steps_by_mode[StepMode::None as usize], 0);
-}
-
-#[test]
 fn decode_runs_one_step_ahead_of_what_was_read() {
     let mut engine = engine(&Setup::default(), true);
     engine.add(Request::new([1, 2, 3], 5)).unwrap();
@@ -245,37 +233,6 @@ fn decode_runs_one_step_ahead_of_what_was_read() {
     }
     assert_eq!(seen, [(0, 1), (1, 1), (2, 1), (3, 1), (4, 1)]);
     assert_eq!(engine.model().statistics().steps, 5);
-}
-
-#[test]
-fn what_is_published_is_what_ran() {
-    let mut engine = engine(&Setup::default(), true);
-    let metrics = engine.metrics();
-    assert_eq!(metrics.snapshot().statistics.steps, 0);
-    let records = Arc::new(Mutex::new(Vec::new()));
-    let sink = records.clone();
-    engine.observe(Box::new(move |record| sink.lock().unwrap().push(record.clone())));
-    engine.set_graph_mode(GraphMode::FullDecodeOnly).unwrap();
-    for prompt in 1..5 {
-        engine.add(Request::new(vec![1; prompt], 3)).unwrap();
-    }
-    engine.run(&mut Vec::new()).unwrap();
-    let Snapshot { statistics, load, graphs, .. } = metrics.snapshot();
-    assert_eq!(statistics, *engine.statistics());
-    assert_eq!(statistics.hits() + statistics.misses(), statistics.steps);
-    assert_eq!(statistics.misses[Statistics::LAUNCHED_BY_MODE], 1, "the step of prompts");
-    assert_eq!((load.running, load.free_kv_pages), (0, load.kv_pages));
-    assert_eq!(graphs, engine.captured_graphs() as u64);
-    let times = |histograms: &[Histogram; 3]| histograms.iter().map(Histogram::count).sum::<u64>();
-    assert_eq!(times(&statistics.gpu_time), statistics.steps);
-    assert_eq!(times(&statistics.wall_time), statistics.steps);
-    // The fake device takes a microsecond for each command.
-    let records = records.lock().unwrap();
-    let gpu_us: f64 = records.iter().map(|record| record.gpu_us.unwrap()).sum();
-    let counted: std::time::Duration = statistics.gpu_time.iter().map(|h| h.sum).sum();
-    assert!((gpu_us - counted.as_secs_f64() * 1e6).abs() < 1e-6);
-    assert!(records.iter().all(|record| record.gpu_us.unwrap() >= 3.0), "in, run, out");
-    assert!(metrics.text().unwrap().contains("piecewise_steps_total{mode=\"full\",size="));
 }
 
 #[test]
@@ -298,8 +255,7 @@ fn tokens_past_a_stop_id_are_dropped_and_the_conversation_goes_on() {
     engine.extend(id, request.clone()).unwrap();
     events.clear();
     engine.run(&mut events).unwrap();
-    let (expected, reason) = simulate(&[5, first, second, 9], &request, 1 << 20);
-    assert_eq!(collect(&events, id), (expected, Some(reason)));
+    assert_answer(&engine, &events, id, &[5, first, second, 9], &request);
     assert_eq!(engine.model().statistics().real_tokens, 1 + 1 + 1 + 1 + 2);
 }
 
@@ -313,8 +269,7 @@ fn a_full_pool_preempts_the_sequence_admitted_last() {
     engine.run(&mut events).unwrap();
     assert!(engine.preemptions() > 0);
     for (id, request) in ids.iter().zip(&requests) {
-        let (expected, reason) = simulate(&request.prompt, request, 96);
-        assert_eq!(collect(&events, *id), (expected, Some(reason)));
+        assert_answer(&engine, &events, *id, &request.prompt, request);
     }
     let ends = events.iter().filter(|e| matches!(e, RequestEvent::Finished { .. }));
     let order: Vec<_> = ends.cloned().collect();
@@ -334,9 +289,9 @@ fn removing_a_request_leaves_the_others_alone() {
     engine.remove(a).unwrap();
     let c = engine.add(request.clone()).unwrap();
     engine.run(&mut events).unwrap();
-    let (expected, reason) = simulate(&[2], &request, 1 << 20);
-    assert_eq!(collect(&events, b), (expected.clone(), Some(reason)));
-    assert_eq!(collect(&events, c), (expected, Some(reason)));
+    for id in [b, c] {
+        assert_answer(&engine, &events, id, &[2], &request);
+    }
     assert!(matches!(engine.remove(a), Err(EngineError::UnknownRequest { .. })));
     assert_eq!(engine.pool().free_pages(), engine.pool().pages());
 }
@@ -373,26 +328,6 @@ fn bad_requests_are_refused_by_name() {
 }
 
 #[test]
-fn every_step_is_recorded() {
-    let setup = Setup { bounds: Bounds { tokens: 8, ..Bounds::default() }, ..Setup::default() };
-    let mut engine = engine(&setup, true);
-    let records = Arc::new(Mutex::new(Vec::new()));
-    let sink = records.clone();
-    engine.observe(Box::new(move |record| sink.lock().unwrap().push(record.clone())));
-    engine.add(Request::new([1, 2, 3, 4, 5, 6, 7, 8, 9, 10], 3)).unwrap();
-    engine.add(Request::new([1, 2, 3], 2)).unwrap();
-    engine.run(&mut Vec::new()).unwrap();
-    let lines: Vec<_> = records.lock().unwrap().iter().map(|r| {
-        format!(
-            "context={} generation={} sequences={} rows={} tokens={} query={:?} {} size={:?} {:?}",
-            r.context_tokens, r.generation_requests, r.sequences, r.rows, r.tokens.unwrap(),
-            r.query_length, r.mode.name(), r.size, r.fallback
-        )
-    }).collect();
-    insta::assert_snapshot!(lines.join("\n"));
-}
-
-#[test]
 fn check_poison_shows_an_op_that_reads_past_the_length() {
     let request = Request::new([1, 2, 3], 4);
     let (expected, _) = simulate(&[1, 2, 3], &request, 1 << 20);
@@ -411,199 +346,4 @@ fn check_poison_shows_an_op_that_reads_past_the_length() {
     assert_ne!(poisoned, expected);
     assert_eq!(poisoned[0], poisoned[1], "NaN makes every id the same");
     assert_ne!(run(false, true), poisoned);
-}
-
-/// What strikes when, and what it costs.
-#[test]
-fn a_failure_at_any_point_loses_no_request() {
-    use crate::mode::GraphMode;
-    use std::sync::atomic::Ordering;
-    let requests = [&[1u32, 2, 3][..], &[4, 5], &[6]].map(|prompt| Request::new(prompt, 6));
-    let mut struck = [0; 3];
-    for mode in [GraphMode::None, GraphMode::Piecewise, GraphMode::Full] {
-        for (kind, at) in (0..3).flat_map(|kind| (1..40).map(move |at| (kind, at))) {
-            let setup = Setup { mode, ..Setup::default() };
-            let mut engine = engine(&setup, true);
-            let ids = requests.each_ref().map(|request| engine.add(request.clone()).unwrap());
-            let faults = &setup.faults;
-            let fault = [&faults.failing_replay, &faults.failing_launch, &faults.losing_wait][kind];
-            fault.store(at, Ordering::Relaxed);
-            let mut events = Vec::new();
-            engine.run(&mut events).unwrap();
-            for (id, request) in ids.into_iter().zip(&requests) {
-                let (expected, reason) = simulate(&request.prompt, request, 1 << 20);
-                assert_eq!(collect(&events, id), (expected, Some(reason)), "{mode:?} {kind} {at}");
-            }
-            assert_eq!(engine.pool().free_pages(), engine.pool().pages());
-            assert_eq!(engine.entries.len() as u64, engine.roles.sampled_entries);
-            if fault.load(Ordering::Relaxed) > 0 {
-                continue;
-            }
-            struck[kind] += 1;
-            let stats = engine.statistics();
-            let found = [stats.refused_replays, engine.retried_steps(), stats.recoveries];
-            let mut expected = [0; 3];
-            expected[kind] = 1;
-            assert_eq!(found, expected, "{mode:?} {kind} {at}");
-        }
-    }
-    assert!(struck.iter().all(|&n| n > 8), "{struck:?}");
-}
-
-#[test]
-fn failures_in_a_row_are_the_callers_and_lose_no_request_either() {
-    use std::sync::atomic::Ordering;
-    let setup = Setup::default();
-    let mut engine = engine(&setup, true);
-    let request = Request::new([1, 2, 3], 4);
-    let id = engine.add(request.clone()).unwrap();
-    let mut events = Vec::new();
-    engine.step(&mut events).unwrap();
-    // The device can't be opened: every step says so.
-    setup.faults.losing_wait.store(1, Ordering::Relaxed);
-    setup.faults.failing_reopens.store(2, Ordering::Relaxed);
-    for _ in 0..2 {
-        assert!(engine.step(&mut events).unwrap_err().is_lost());
-    }
-    // It can, and is lost again and again.
-    let mut failures = 0;
-    for _ in 0..5 {
-        setup.faults.losing_wait.store(1, Ordering::Relaxed);
-        failures += u32::from(engine.step(&mut events).is_err());
-    }
-    assert!(failures > 0);
-    setup.faults.losing_wait.store(0, Ordering::Relaxed);
-    engine.run(&mut events).unwrap();
-    let (expected, reason) = simulate(&request.prompt, &request, 1 << 20);
-    assert_eq!(collect(&events, id), (expected, Some(reason)));
-}
-
-/// A kept conversation goes on after its pages went with the device.
-#[test]
-fn what_was_kept_survives_a_lost_device() {
-    use std::sync::atomic::Ordering;
-    let setup = Setup::default();
-    let mut engine = engine(&setup, true);
-    let id = engine.add(Request { keep: true, ..Request::new([1, 2, 3], 4) }).unwrap();
-    let mut events = Vec::new();
-    engine.run(&mut events).unwrap();
-    let whole = [engine.ids(id).unwrap(), &[9, 9]].concat();
-    let other = engine.add(Request::new([5], 3)).unwrap();
-    setup.faults.losing_wait.store(1, Ordering::Relaxed);
-    engine.run(&mut events).unwrap();
-    assert_eq!((engine.statistics().recoveries, engine.kept()), (1, &[id][..]));
-    engine.extend(id, Request::new([9, 9], 5)).unwrap();
-    events.clear();
-    engine.run(&mut events).unwrap();
-    let (expected, _) = simulate(&whole, &Request::new(whole.clone(), 5), 1 << 20);
-    assert_eq!(collect(&events, id).0, expected);
-    assert_eq!(engine.ids(other), None);
-    assert_eq!(engine.pool().free_pages(), engine.pool().pages());
-}
-
-#[test]
-fn usage_tells_what_a_turn_took() {
-    let mut engine = engine(&Setup::default(), true);
-    let id = engine.add(Request { keep: true, ..Request::new([1, 2, 3], 4) }).unwrap();
-    let mut events = Vec::new();
-    engine.run(&mut events).unwrap();
-    assert_eq!(engine.kept(), [id]);
-    engine.extend(id, Request::new([9, 9], 2)).unwrap();
-    assert_eq!(engine.usage(id), Some(Usage { prompt: 9, cached: 0, generated: 0 }));
-    engine.run(&mut events).unwrap();
-    let usages = events.iter().filter_map(|event| match event {
-        RequestEvent::Finished { usage, .. } => Some(*usage),
-        _ => None,
-    });
-    assert_eq!(
-        usages.collect::<Vec<_>>(),
-        [
-            Usage { prompt: 3, cached: 0, generated: 4 },
-            Usage { prompt: 9, cached: 6, generated: 2 },
-        ]
-    );
-    assert_eq!(engine.usage(id), None);
-}
-
-#[test]
-fn suspended_requests_lose_nothing_and_go_on() {
-    let setup = Setup { bounds: Bounds { tokens: 8, ..Bounds::default() }, ..Setup::default() };
-    for steps in 0..6 {
-        let mut engine = engine(&setup, true);
-        let mut requests = Vec::new();
-        for prompt in 1..5u32 {
-            let request =
-                Request { keep: prompt == 2, ..Request::new(vec![prompt; 5], prompt.into()) };
-            requests.push((engine.add(request.clone()).unwrap(), request));
-        }
-        let mut events = Vec::new();
-        for _ in 0..steps {
-            engine.step(&mut events).unwrap();
-        }
-        let captured = engine.statistics().captures;
-        engine.suspend(SuspendedWeights::Keep, &mut events).unwrap();
-        assert_eq!(engine.suspended(), Some(SuspendedWeights::Keep));
-        assert_eq!(engine.pool().free_pages(), engine.pool().pages());
-        let error = engine.step(&mut events).unwrap_err();
-        assert!(error.to_string().contains("suspended"), "{error}");
-        engine.add(Request::new([9], 2)).unwrap();
-        engine.resume(None).unwrap();
-        engine.run(&mut events).unwrap();
-        for (id, request) in &requests {
-            let (expected, reason) = simulate(&request.prompt, request, 1 << 20);
-            assert_eq!(collect(&events, *id), (expected, Some(reason)), "after {steps} steps");
-        }
-        let (id, request) = &requests[1];
-        let more = Request { prompt: vec![3], keep: false, ..request.clone() };
-        let ids = engine.ids(*id).unwrap().to_vec();
-        engine.extend(*id, more.clone()).unwrap();
-        events.clear();
-        engine.run(&mut events).unwrap();
-        let (expected, _) = simulate(&[&ids[..], &[3]].concat(), &more, 1 << 20);
-        assert_eq!(collect(&events, *id).0, expected, "a conversation that was kept goes on");
-        assert_eq!(engine.statistics().captures, captured, "graphs stay");
-        assert_eq!(engine.preemptions(), 0);
-    }
-}
-
-/// The fake device takes a microsecond for each command, and marks take none.
-#[test]
-fn the_parts_of_a_traced_step_are_the_step() {
-    for mode in [GraphMode::None, GraphMode::Piecewise, GraphMode::Full] {
-        let mut engine = engine(&Setup { mode, ..Setup::default() }, true);
-        let records = Arc::new(Mutex::new(Vec::new()));
-        let sink = records.clone();
-        engine.observe(Box::new(move |record| sink.lock().unwrap().push(record.clone())));
-        engine.trace_steps(true).unwrap();
-        for prompt in 1..4 {
-            engine.add(Request::new(vec![1; prompt], 4)).unwrap();
-        }
-        engine.run(&mut Vec::new()).unwrap();
-        let traces = engine.take_traces();
-        let mut bytes = Vec::new();
-        let mut writer = StepTraceWriter::new(engine.module(), "fake", &mut bytes).unwrap();
-        let records = records.lock().unwrap();
-        assert_eq!(traces.len(), records.len());
-        for (step, record) in traces.iter().zip(&*records) {
-            let sum: std::time::Duration =
-                step.spans.iter().map(|span| span.end - span.start).sum();
-            assert_eq!(sum.as_micros() as f64, record.gpu_us.unwrap());
-            let between = step.spans.windows(2).all(|pair| pair[0].end == pair[1].start);
-            assert!(between && step.submit.0 <= step.submit.1 && step.read.0 <= step.read.1);
-            let steps = &engine.module().stitch().unwrap().steps;
-            let members = if mode == GraphMode::Full { 1 } else { steps.len() };
-            assert_eq!(step.spans.len(), members + 2, "{:?}", step.spans);
-            writer.write(step).unwrap();
-        }
-        writer.finish().unwrap();
-        let slices = slices(&bytes);
-        let of_steps = slices.iter().filter(|slice| slice.starts_with("fake/steps ")).count();
-        assert_eq!(of_steps, traces.iter().map(|step| step.spans.len() + 1).sum::<usize>());
-        assert_eq!(
-            slices.iter().filter(|s| s.starts_with("host/submits submit")).count(),
-            traces.len()
-        );
-        assert!(engine.take_traces().is_empty());
-        engine.trace_steps(false).unwrap();
-    }
 }

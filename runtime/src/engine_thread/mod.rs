@@ -8,13 +8,12 @@
 //! served.
 //!
 //! ```no_run
-//! # fn engine() -> Box<dyn piecewise_runtime::engine::Engine> { unimplemented!() }
-//! use piecewise_runtime::engine::Request;
+//! use piecewise_runtime::engine::{Engine, Request};
 //! use piecewise_runtime::engine_thread::{EngineThread, ThreadOptions, Update};
 //! use std::sync::mpsc;
 //!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let thread = EngineThread::start(engine(), ThreadOptions::default())?;
+//! # fn serve(engine: Box<dyn Engine>) -> Result<(), Box<dyn std::error::Error>> {
+//! let thread = EngineThread::start(engine, ThreadOptions::default())?;
 //! let (sender, updates) = mpsc::channel();
 //! let sink = Box::new(move |update| drop(sender.send(update)));
 //! // Who drops the ticket is no longer interested: the request is removed before the next step.

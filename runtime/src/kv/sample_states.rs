@@ -4,7 +4,9 @@
 use crate::model::CompiledModel;
 use crate::roles;
 use piecewise_backend::device::{Address, Device, DeviceError, HostBlock};
+use piecewise_ir::entity::Value;
 use piecewise_ir::graph::Graph;
+
 use piecewise_kernels::sampling::{fill_token_row, mask_words, token_words};
 
 /// Blocks that the masks of a step are written through in turn: while a step waits for its own, those
@@ -25,15 +27,15 @@ pub(crate) struct SampleStates<D: Device> {
 /// Bytes of pinned blocks that [`SampleStates`] will take; 0 where the graph has no such states.
 pub(crate) fn sample_blocks(graph: &Graph, bounds: &[u64]) -> u64 {
     let state = |role| state(graph, role, bounds);
-    let masks = state(roles::SAMPLE_MASKS).map_or(0, |(rows, bytes)| MASK_BLOCKS * rows * bytes);
-    masks + state(roles::SAMPLE_TOKENS).map_or(0, |(_, bytes)| TOKEN_BLOCKS * bytes)
+    let masks = state(roles::SAMPLE_MASKS).map_or(0, |(_, rows, bytes)| MASK_BLOCKS * rows * bytes);
+    masks + state(roles::SAMPLE_TOKENS).map_or(0, |(.., bytes)| TOKEN_BLOCKS * bytes)
 }
 
-/// Rows of the state of a role, and bytes of each.
-fn state(graph: &Graph, role: &str, bounds: &[u64]) -> Option<(u64, u64)> {
-    let state = graph.states().iter().find(|s| s.role.as_deref() == Some(role))?;
-    let ty = graph.ty(state.value);
-    Some((*ty.dims(bounds).first()?, ty.row().bytes(bounds)))
+/// The state of a role, its rows, and bytes of each.
+fn state(graph: &Graph, role: &str, bounds: &[u64]) -> Option<(Value, u64, u64)> {
+    let value = graph.states().iter().find(|s| s.role.as_deref() == Some(role))?.value;
+    let ty = graph.ty(value);
+    Some((value, *ty.dims(bounds).first()?, ty.row().bytes(bounds)))
 }
 
 impl<D: Device> SampleStates<D> {
@@ -49,9 +51,9 @@ impl<D: Device> SampleStates<D> {
         let (graph, memory) = (model.module().graph(), model.memory());
         let bounds = &memory.layout().bounds;
         let place = |role, words: u64| {
-            let (rows, bytes) = state(graph, role, bounds).filter(|(_, b)| *b == 4 * words)?;
-            let state = graph.states().iter().find(|s| s.role.as_deref() == Some(role))?;
-            Some((memory.address(graph, state.value)?, rows, bytes))
+            let found = state(graph, role, bounds).filter(|(.., bytes)| *bytes == 4 * words);
+            let (value, rows, bytes) = found?;
+            Some((memory.address(graph, value)?, rows, bytes))
         };
         let words = token_words(vocabulary);
         let found = place(roles::SAMPLE_MASKS, mask_words(vocabulary))
@@ -86,9 +88,7 @@ impl<D: Device> SampleStates<D> {
         self.masks.write(device, 0, |bytes| {
             let mut written = 0;
             for (mask, row) in masks.zip(bytes.chunks_exact_mut(4 * words)) {
-                for (word, bytes) in mask.iter().zip(row.chunks_exact_mut(4)) {
-                    bytes.copy_from_slice(&word.to_le_bytes());
-                }
+                put_words(row, mask.iter().map(|word| word.to_le_bytes()));
                 written += row.len();
             }
             written
@@ -110,12 +110,14 @@ impl<D: Device> SampleStates<D> {
         let row = &self.row;
         let at = u64::from(entry) * 4 * row.len() as u64;
         self.tokens.write(device, at, |bytes| {
-            for (word, bytes) in row.iter().zip(bytes.chunks_exact_mut(4)) {
-                bytes.copy_from_slice(&word.to_le_bytes());
-            }
+            put_words(bytes, row.iter().map(|word| word.to_le_bytes()));
             bytes.len()
         })
     }
+}
+
+fn put_words(to: &mut [u8], words: impl Iterator<Item = [u8; 4]>) {
+    to.as_chunks_mut::<4>().0.iter_mut().zip(words).for_each(|(to, word)| *to = word);
 }
 
 /// Host blocks that are written and copied to a state in turn.

@@ -1,10 +1,11 @@
 //! What is counted of a server's requests, and the load of its engine, under the names that routers,
 //! autoscalers and dashboards know from vLLM.
 
-use super::{EngineLoad, Sample, counter, family, gauge, labelled};
+use super::EngineLoad;
+use super::exposition::{Labels, Sample, counter, distribution, gauge, histogram};
 use crate::engine::{FinishReason, Usage};
 use piecewise_kernels::attention::PAGE_ROWS;
-use prometheus::proto::{Bucket, Histogram as HistogramSample, MetricFamily, MetricType};
+use prometheus::proto::MetricFamily;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -56,22 +57,9 @@ impl Times {
         self.sum += time;
     }
 
-    fn family(&self, name: &str, help: &str, labels: Labels<'_>) -> MetricFamily {
-        let mut seen = 0;
-        let bucket = |(&bound, n): (&f64, &u64)| {
-            seen += n;
-            let mut bucket = Bucket::default();
-            bucket.set_upper_bound(bound);
-            bucket.set_cumulative_count(seen);
-            bucket
-        };
-        let mut sample = HistogramSample::default();
-        sample.set_bucket(self.bounds.iter().zip(&self.counts).map(bucket).collect());
-        sample.set_sample_count(self.counts.iter().sum());
-        sample.set_sample_sum(self.sum.as_secs_f64());
-        let mut metric = labelled(labels(&[]));
-        metric.set_histogram(sample);
-        family(name, help, MetricType::HISTOGRAM, vec![metric])
+    fn family(&self, name: &str, help: &str, labels: Labels) -> MetricFamily {
+        let bounds = self.bounds.iter().copied();
+        histogram(name, help, vec![distribution(labels, bounds, &self.counts, self.sum)])
     }
 }
 
@@ -150,8 +138,6 @@ impl RequestMetrics {
     }
 }
 
-type Labels<'a> = &'a dyn Fn(&[(&'static str, String)]) -> Vec<(&'static str, String)>;
-
 impl RequestMetrics {
     /// All of it, and the load of the engine.
     pub(super) fn families(&self, load: &EngineLoad) -> Vec<MetricFamily> {
@@ -209,17 +195,17 @@ impl RequestMetrics {
             counts.first_token.family(
                 "vllm:time_to_first_token_seconds",
                 "From a request's arrival to its first token.",
-                &labels,
+                labels(&[]),
             ),
             counts.next_token.family(
                 "vllm:inter_token_latency_seconds",
                 "From a token of a request to its next.",
-                &labels,
+                labels(&[]),
             ),
             counts.whole.family(
                 "vllm:e2e_request_latency_seconds",
                 "From a request's arrival to its end.",
-                &labels,
+                labels(&[]),
             ),
             counter(
                 "vllm:prompt_tokens_total",

@@ -45,8 +45,7 @@ fn an_urgent_prompt_does_not_wait_for_a_long_one() {
     engine.run(&mut events).unwrap();
     assert_eq!(first_tokens(&events), [urgent, long, later]);
     for (id, request) in [long, later, urgent].into_iter().zip(&requests) {
-        let (expected, reason) = simulate(&request.prompt, request, 1 << 20);
-        assert_eq!(collect(&events, id), (expected, Some(reason)));
+        assert_answer(&engine, &events, id, &request.prompt, request);
     }
 }
 
@@ -75,8 +74,7 @@ fn a_full_pool_preempts_who_matters_least() {
     engine.run(&mut events).unwrap();
     assert!(engine.preemptions() > 0);
     for (id, request) in ids.iter().zip(&requests) {
-        let (expected, reason) = simulate(&request.prompt, request, 96);
-        assert_eq!(collect(&events, *id), (expected, Some(reason)));
+        assert_answer(&engine, &events, *id, &request.prompt, request);
     }
     let ends = events.iter().filter_map(|event| match event {
         RequestEvent::Finished { request, .. } => Some(*request),
@@ -103,8 +101,7 @@ fn a_deadline_ends_a_request_wherever_it_is() {
         engine.deadlines.insert((passed.unwrap(), runs));
         let waits = engine.add(Request { deadline: passed, ..Request::new([3], 9) }).unwrap();
         engine.run(&mut events).unwrap();
-        let (expected, reason) = simulate(&[1], &Request::new([1], 9), 1 << 20);
-        assert_eq!(collect(&events, talks), (expected, Some(reason)));
+        assert_answer(&engine, &events, talks, &[1], &Request::new([1], 9));
         assert_eq!(collect(&events, waits), (Vec::new(), Some(FinishReason::Deadline)));
         let (known, reason) = collect(&events, runs);
         assert_eq!(
@@ -118,8 +115,7 @@ fn a_deadline_ends_a_request_wherever_it_is() {
         engine.extend(runs, more.clone()).unwrap();
         events.clear();
         engine.run(&mut events).unwrap();
-        let (expected, reason) = simulate(&ids, &more, 1 << 20);
-        assert_eq!(collect(&events, runs), (expected, Some(reason)));
+        assert_answer(&engine, &events, runs, &ids, &more);
         assert_eq!(engine.pool().free_pages(), engine.pool().pages());
         assert_eq!(engine.entries.len() as u64, engine.roles.sampled_entries);
     }
@@ -148,7 +144,6 @@ fn a_prompt_without_room_blocks_nobody_and_is_not_passed_for_ever() {
     assert!(passed <= MOST_PASSED as usize, "{passed} passed");
     assert_eq!(order.last().map(|id| place(*id)), Some(order.len() - 1));
     for (id, request) in ids.iter().zip(&small).chain([(&large_id, &large)]) {
-        let (expected, reason) = simulate(&request.prompt, request, 1 << 20);
-        assert_eq!(collect(&events, *id), (expected, Some(reason)));
+        assert_answer(&engine, &events, *id, &request.prompt, request);
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::batch::TokenValues;
 use crate::kv::{KvEvent, Page, PageHash};
-use crate::testing::FakeDevice;
+use crate::model::SuspendedWeights;
 use std::collections::{BTreeMap, BTreeSet};
 
 const ROWS: usize = 16;
@@ -21,10 +21,7 @@ fn run(engine: &mut BatchingEngine<FakeDevice>, request: &Request) -> (Vec<u32>,
         RequestEvent::Finished { usage, .. } => Some(*usage),
         _ => None,
     });
-    let (ids, reason) = collect(&events, id);
-    let bound = engine.options().max_seq_len;
-    assert_eq!((ids.clone(), reason.unwrap()), simulate(&request.prompt, request, bound));
-    (ids, usage.unwrap())
+    (assert_answer(engine, &events, id, &request.prompt, request), usage.unwrap())
 }
 
 /// Who watches the events: what can be found by what they say.
@@ -124,7 +121,6 @@ proptest! {
     ) {
         let mut engine = engine(&setup, run_ahead);
         let follower = Follower::of(&mut engine);
-        let bound = engine.options().max_seq_len;
         let (mut events, mut asked) = (Vec::new(), Vec::new());
         for act in acts {
             let (before, tokens) = (engine.prefix_counts, engine.statistics().real_tokens);
@@ -171,8 +167,7 @@ proptest! {
         for (at, (id, whole, request, from)) in asked.iter().enumerate() {
             let until = asked[at + 1..].iter().find(|later| later.0 == *id);
             let events = &events[*from..until.map_or(events.len(), |later| later.3)];
-            let (ids, reason) = simulate(whole, request, bound);
-            prop_assert_eq!(collect(events, *id), (ids, Some(reason)));
+            assert_answer(&engine, events, *id, whole, request);
             if until.is_none() && request.keep {
                 engine.remove(*id).unwrap();
             }
@@ -236,8 +231,7 @@ fn equal_prompts_are_computed_once() {
     assert_eq!((engine.prefix_counts.hits, engine.pool.cached_pages()), (0, 4));
     engine.run(&mut events).unwrap();
     for (id, request) in ids.iter().map(|id| (*id, &request)).chain([(other_id, &other)]) {
-        let (expected, reason) = simulate(&request.prompt, request, 1 << 20);
-        assert_eq!(collect(&events, id), (expected, Some(reason)));
+        assert_answer(&engine, &events, id, &request.prompt, request);
     }
     assert_eq!(engine.prefix_counts.hits, 2 * 32);
     assert_eq!(engine.statistics().real_tokens, 4 * (40 + 11) - 2 * 32);
@@ -279,8 +273,7 @@ fn a_preempted_sequence_finds_its_own_pages() {
         engine.run(&mut events).unwrap();
         assert!(engine.preemptions() > 0);
         for (id, request) in ids.iter().zip(&requests) {
-            let (expected, reason) = simulate(&request.prompt, request, 96);
-            assert_eq!(collect(&events, *id), (expected, Some(reason)));
+            assert_answer(&engine, &events, *id, &request.prompt, request);
         }
         engine.statistics().real_tokens
     });

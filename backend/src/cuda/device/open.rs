@@ -1,0 +1,182 @@
+//! How a CUDA device comes to be: opened, shared, simulated, and opened anew after it was lost.
+
+use super::{CudaDevice, SharedLt, lock};
+use crate::cuda::context::Context;
+use crate::cuda::driver::Driver;
+use crate::cuda::driver::faulty::Faults;
+use crate::cuda::error::CudaError;
+use crate::cuda::kernel_cache::KernelCache;
+use crate::cuda::lazy_nvrtc::LazyNvrtc;
+use crate::cuda::library::{CudaLibrary, library_dirs};
+use crate::cuda::lt::{CublasLt, LtLibrary};
+use crate::cuda::materialize::Loader;
+use crate::cuda::memory::Memory;
+use crate::cuda::module::Modules;
+use crate::cuda::probe::{missing, open_driver};
+use crate::cuda::program::Images;
+use crate::cuda::stream::Stream;
+use crate::device::DeviceError;
+use piecewise_kernels::op::OpRegistry;
+use std::cell::Cell;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+/// How a CUDA device is opened.
+#[derive(Clone, Debug, Default)]
+pub struct CudaOptions {
+    /// Which device, as the driver numbers them.
+    pub ordinal: u32,
+    /// Folders to search for NVRTC and cuBLASLt before the system's own.
+    pub library_dirs: Vec<PathBuf>,
+    /// Wait after every launch, so that a failure names the launch that caused it. For debugging.
+    pub synchronous: bool,
+    /// Where every captured graph is written for graphviz; nowhere if unset.
+    pub dot_dir: Option<PathBuf>,
+    /// No kernel starts before the kernel ahead of it ends. For debugging.
+    pub serial: bool,
+    /// Compile kernels whose blocks note where and when they run, for
+    /// [`crate::measure::MeasuredDevice::block_times`]. What is compiled so has keys of its own.
+    pub stamps: bool,
+    /// What is planned to fail.
+    #[cfg(any(test, feature = "testing"))]
+    pub faults: Faults,
+}
+
+impl CudaOptions {
+    /// What is planned to fail: nothing but in tests.
+    pub(in crate::cuda) fn faults(&self) -> Faults {
+        #[cfg(any(test, feature = "testing"))]
+        return self.faults.clone();
+        #[cfg(not(any(test, feature = "testing")))]
+        Faults::default()
+    }
+}
+
+impl CudaDevice {
+    /// Opens a device. `registry` has the custom ops that programs may call. NVRTC is opened by
+    /// the first kernel that no store has.
+    ///
+    /// # Errors
+    /// When the driver, a library or the device is missing or too old.
+    pub fn open(options: CudaOptions, registry: OpRegistry) -> Result<Self, CudaError> {
+        let faults = options.faults();
+        let driver = open_driver(&faults)?;
+        let major = Some(driver.inner.version().major());
+        let dirs = library_dirs(&options.library_dirs);
+        if faults.misses(CudaLibrary::CublasLt) {
+            return Err(missing(CudaLibrary::CublasLt).into());
+        }
+        let nvrtc = match faults.misses(CudaLibrary::Nvrtc) {
+            true => LazyNvrtc::missing(),
+            false => LazyNvrtc::new(dirs.clone(), major),
+        };
+        let library = LtLibrary::open(&dirs, major)?;
+        let mut device = Self::assemble(Arc::new(driver), nvrtc, options, registry)?;
+        let lt = CublasLt::create(&device.context, library).map_err(CudaError::CublasLt)?;
+        device.lt = Some(Arc::new(Mutex::new(lt)));
+        Ok(device)
+    }
+
+    /// A device over a driver without a GPU, for an H100's architecture: memory is real, kernels and
+    /// products of cuBLASLt do nothing. NVRTC is opened by the first kernel that no store has.
+    ///
+    /// # Errors
+    /// When opening it is planned to fail.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn simulated(options: CudaOptions, registry: OpRegistry) -> Result<Self, CudaError> {
+        let inner = Arc::new(crate::cuda::driver::simulated::SimulatedDriver::new());
+        let driver = crate::cuda::driver::faulty::FaultyDriver { inner, faults: options.faults() };
+        let nvrtc = LazyNvrtc::new(library_dirs(&options.library_dirs), None);
+        let mut device = Self::assemble(Arc::new(driver), nvrtc, options, registry)?;
+        device.simulates_library = true;
+        Ok(device)
+    }
+
+    /// A device of a driver, without cuBLASLt.
+    pub(in crate::cuda) fn assemble(
+        driver: Arc<dyn Driver>,
+        nvrtc: LazyNvrtc,
+        options: CudaOptions,
+        registry: OpRegistry,
+    ) -> Result<Self, CudaError> {
+        let context = Context::retain(driver, options.ordinal)?;
+        let kernels = Arc::new(KernelCache::new(nvrtc, context.device.arch));
+        Self::over(context, kernels, None, options, registry)
+    }
+
+    /// A device with memory and a stream of its own in the context of this one; it shares its
+    /// kernels and its library.
+    ///
+    /// # Errors
+    /// When the driver makes no stream.
+    pub fn share(&self, registry: OpRegistry) -> Result<Self, CudaError> {
+        let (context, kernels) = (Arc::clone(&self.context), Arc::clone(self.kernels()));
+        self.context.enter().map_err(|source| CudaError::Call {
+            action: format!("use the context of CUDA device {}", self.options.ordinal),
+            source,
+        })?;
+        Self::over(context, kernels, self.lt.clone(), self.options.clone(), registry)
+    }
+
+    fn over(
+        context: Arc<Context>,
+        kernels: Arc<KernelCache>,
+        lt: Option<SharedLt>,
+        options: CudaOptions,
+        registry: OpRegistry,
+    ) -> Result<Self, CudaError> {
+        let stream = Stream::new(&context).map_err(|source| CudaError::Call {
+            action: format!("make a stream on CUDA device {}", options.ordinal),
+            source,
+        })?;
+        Ok(Self {
+            last: None,
+            counts: Cell::default(),
+            images: Images::default(),
+            modules: Modules::new(&context),
+            lt,
+            #[cfg(any(test, feature = "testing"))]
+            simulates_library: false,
+            blocks: Vec::new(),
+            loader: Loader::new(&stream, kernels),
+            memory: Memory::new(&context),
+            stream,
+            context,
+            registry,
+            options,
+        })
+    }
+
+    /// See [`Device::reopen`](crate::device::Device::reopen).
+    pub(super) fn open_anew(&mut self) -> Result<(), DeviceError> {
+        let failed = |reason: String| DeviceError::Lost {
+            action: format!("open CUDA device {} anew", self.options.ordinal),
+            reason,
+        };
+        let driver = &self.context.driver;
+        // Another device of the context may have reset it by now.
+        if !self.context.is_lost() {
+            driver.reset_context(self.options.ordinal).map_err(|e| failed(e.to_string()))?;
+        }
+        let context = Context::retain(driver.clone(), self.options.ordinal).map_err(|e| {
+            failed(format!(
+                "{e}; where the driver keeps an error for the life of the process, as it does \
+                 after an illegal address, start the program again"
+            ))
+        })?;
+        let lt = self.lt.clone();
+        if let Some(lt) = &lt {
+            lock(lt).reopen(&context).map_err(|e| failed(e.to_string()))?;
+        }
+        let (kernels, options) = (Arc::clone(self.kernels()), self.options.clone());
+        let made = Self::over(context, kernels, lt, options, self.registry.clone());
+        let mut made = made.map_err(|e| failed(e.to_string()))?;
+        made.counts.set(self.counts.get());
+        #[cfg(any(test, feature = "testing"))]
+        {
+            made.simulates_library = self.simulates_library;
+        }
+        std::mem::swap(self, &mut made);
+        Ok(())
+    }
+}

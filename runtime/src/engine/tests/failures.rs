@@ -1,0 +1,145 @@
+//! What fails, what is lost, and what is suspended: no request is lost by it.
+
+use super::*;
+use crate::model::{OnCaptureFailure, SuspendedWeights};
+
+#[test]
+fn graphs_that_failures_disabled_come_back_when_somebody_says_so() {
+    let setup = Setup { on_capture_failure: OnCaptureFailure::Launch, ..Setup::default() };
+    setup.faults.failing_captures.store(u64::MAX, Ordering::Relaxed);
+    let mut engine = engine(&setup, false);
+    for _ in 0..3 {
+        assert_eq!(engine.captured_graphs(), 0);
+        engine.model.capture_all(OnCaptureFailure::Launch, &mut |_| {}).unwrap();
+    }
+    setup.faults.failing_captures.store(0, Ordering::Relaxed);
+    engine.model.capture_all(OnCaptureFailure::Launch, &mut |_| {}).unwrap();
+    assert_eq!(engine.captured_graphs(), 0, "disabled");
+    let all = engine.enable_graphs().unwrap();
+    assert!(all > 0 && all == engine.captured_graphs());
+    let mut events = Vec::new();
+    engine.add(Request::new([1, 2, 3], 4)).unwrap();
+    engine.run(&mut events).unwrap();
+    assert_eq!(engine.statistics().steps_by_mode[StepMode::None as usize], 0);
+}
+
+/// What strikes when, and what it costs.
+#[test]
+fn a_failure_at_any_point_loses_no_request() {
+    let requests = [&[1u32, 2, 3][..], &[4, 5], &[6]].map(|prompt| Request::new(prompt, 6));
+    let mut struck = [0; 3];
+    for mode in [GraphMode::None, GraphMode::Piecewise, GraphMode::Full] {
+        for (kind, at) in (0..3).flat_map(|kind| (1..40).map(move |at| (kind, at))) {
+            let setup = Setup { mode, ..Setup::default() };
+            let mut engine = engine(&setup, true);
+            let ids = requests.each_ref().map(|request| engine.add(request.clone()).unwrap());
+            let faults = &setup.faults;
+            let fault = [&faults.failing_replay, &faults.failing_launch, &faults.losing_wait][kind];
+            fault.store(at, Ordering::Relaxed);
+            let mut events = Vec::new();
+            engine.run(&mut events).unwrap();
+            for (id, request) in ids.into_iter().zip(&requests) {
+                assert_answer(&engine, &events, id, &request.prompt, request);
+            }
+            assert_eq!(engine.pool().free_pages(), engine.pool().pages());
+            assert_eq!(engine.entries.len() as u64, engine.roles.sampled_entries);
+            if fault.load(Ordering::Relaxed) > 0 {
+                continue;
+            }
+            struck[kind] += 1;
+            let stats = engine.statistics();
+            let found = [stats.refused_replays, engine.retried_steps(), stats.recoveries];
+            let mut expected = [0; 3];
+            expected[kind] = 1;
+            assert_eq!(found, expected, "{mode:?} {kind} {at}");
+        }
+    }
+    assert!(struck.iter().all(|&n| n > 8), "{struck:?}");
+}
+
+#[test]
+fn failures_in_a_row_are_the_callers_and_lose_no_request_either() {
+    let setup = Setup::default();
+    let mut engine = engine(&setup, true);
+    let request = Request::new([1, 2, 3], 4);
+    let id = engine.add(request.clone()).unwrap();
+    let mut events = Vec::new();
+    engine.step(&mut events).unwrap();
+    // The device can't be opened: every step says so.
+    setup.faults.losing_wait.store(1, Ordering::Relaxed);
+    setup.faults.failing_reopens.store(2, Ordering::Relaxed);
+    for _ in 0..2 {
+        assert!(engine.step(&mut events).unwrap_err().is_lost());
+    }
+    // It can, and is lost again and again.
+    let mut failures = 0;
+    for _ in 0..5 {
+        setup.faults.losing_wait.store(1, Ordering::Relaxed);
+        failures += u32::from(engine.step(&mut events).is_err());
+    }
+    assert!(failures > 0);
+    setup.faults.losing_wait.store(0, Ordering::Relaxed);
+    engine.run(&mut events).unwrap();
+    assert_answer(&engine, &events, id, &request.prompt, &request);
+}
+
+/// A kept conversation goes on after its pages went with the device.
+#[test]
+fn what_was_kept_survives_a_lost_device() {
+    let setup = Setup::default();
+    let mut engine = engine(&setup, true);
+    let id = engine.add(Request { keep: true, ..Request::new([1, 2, 3], 4) }).unwrap();
+    let mut events = Vec::new();
+    engine.run(&mut events).unwrap();
+    let whole = [engine.ids(id).unwrap(), &[9, 9]].concat();
+    let other = engine.add(Request::new([5], 3)).unwrap();
+    setup.faults.losing_wait.store(1, Ordering::Relaxed);
+    engine.run(&mut events).unwrap();
+    assert_eq!((engine.statistics().recoveries, engine.kept()), (1, &[id][..]));
+    engine.extend(id, Request::new([9, 9], 5)).unwrap();
+    events.clear();
+    engine.run(&mut events).unwrap();
+    assert_answer(&engine, &events, id, &whole, &Request::new(whole.clone(), 5));
+    assert_eq!(engine.ids(other), None);
+    assert_eq!(engine.pool().free_pages(), engine.pool().pages());
+}
+
+#[test]
+fn suspended_requests_lose_nothing_and_go_on() {
+    let setup = Setup { bounds: Bounds { tokens: 8, ..Bounds::default() }, ..Setup::default() };
+    for steps in 0..6 {
+        let mut engine = engine(&setup, true);
+        let mut requests = Vec::new();
+        for prompt in 1..5u32 {
+            let request =
+                Request { keep: prompt == 2, ..Request::new(vec![prompt; 5], prompt.into()) };
+            requests.push((engine.add(request.clone()).unwrap(), request));
+        }
+        let mut events = Vec::new();
+        for _ in 0..steps {
+            engine.step(&mut events).unwrap();
+        }
+        let captured = engine.statistics().captures;
+        engine.suspend(SuspendedWeights::Keep, &mut events).unwrap();
+        assert_eq!(engine.suspended(), Some(SuspendedWeights::Keep));
+        assert_eq!(engine.pool().free_pages(), engine.pool().pages());
+        let error = engine.step(&mut events).unwrap_err();
+        assert!(error.to_string().contains("suspended"), "{error}");
+        engine.add(Request::new([9], 2)).unwrap();
+        engine.resume(None).unwrap();
+        engine.run(&mut events).unwrap();
+        for (id, request) in &requests {
+            assert_answer(&engine, &events, *id, &request.prompt, request);
+        }
+        let (id, request) = &requests[1];
+        let more = Request { prompt: vec![3], keep: false, ..request.clone() };
+        let ids = engine.ids(*id).unwrap().to_vec();
+        engine.extend(*id, more.clone()).unwrap();
+        events.clear();
+        engine.run(&mut events).unwrap();
+        // A conversation that was kept goes on.
+        assert_answer(&engine, &events, *id, &[&ids[..], &[3]].concat(), &more);
+        assert_eq!(engine.statistics().captures, captured, "graphs stay");
+        assert_eq!(engine.preemptions(), 0);
+    }
+}
