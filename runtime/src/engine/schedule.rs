@@ -14,7 +14,7 @@ pub(super) struct Planned {
 }
 
 /// How many waiting requests are looked at when the first finds no room.
-const LOOKAHEAD: usize = 16;
+const LOOKAHEAD: usize = 8;
 /// How many may pass one that finds none, until nobody may.
 pub(super) const MOST_PASSED: u32 = 16;
 
