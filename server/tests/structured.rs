@@ -350,3 +350,83 @@ fn an_id_that_may_not_come_is_refused() {
     constraint.accept(wrong).unwrap_err();
     constraint.allowed(&mut [0; 64]).unwrap_err();
 }
+
+/// A BPE with as many ids as the large vocabularies of today: words, spaces before them, punctuation.
+fn large(vocab: usize) -> TextTokenizer {
+    let mut random = Random(3);
+    let mut pieces: Map<String, Value> = Map::new();
+    for byte in b' '..=b'~' {
+        let id = pieces.len();
+        pieces.insert(char::from(byte).to_string(), id.into());
+    }
+    while pieces.len() < vocab - 1 {
+        let mut piece = String::new();
+        if random.below(2) == 0 {
+            piece.push(' ');
+        }
+        let alphabet: &[u8] = match random.below(8) {
+            0 => b"0123456789",
+            1 => b"{}[]\",:",
+            _ => b"abcdefghijklmnopqrstuvwxyz",
+        };
+        for _ in 0..2 + random.below(8) {
+            piece.push(char::from(alphabet[random.below(alphabet.len())]));
+        }
+        let id = pieces.len();
+        pieces.entry(piece).or_insert(id.into());
+    }
+    let text = json!({
+        "version": "1.0", "truncation": null, "padding": null, "normalizer": null,
+        "added_tokens": [{"id": vocab - 1, "content": "</s>", "single_word": false,
+            "lstrip": false, "rstrip": false, "normalized": false, "special": true}],
+        "pre_tokenizer": null, "post_processor": null, "decoder": {"type": "Fuse"},
+        "model": {"type": "BPE", "byte_fallback": false, "fuse_unk": false, "unk_token": null,
+            "vocab": pieces, "merges": []},
+    });
+    TextTokenizer::parse(text.to_string().as_bytes(), vocab, Path::new("tokenizer.json")).unwrap()
+}
+
+/// What a mask costs on a large vocabulary, printed: the time is nobody's promise.
+#[test]
+fn masks_of_a_large_vocabulary() {
+    const VOCAB: usize = 150_000;
+    let tokenizer = large(VOCAB);
+    let end = VOCAB as u32 - 1;
+    let since = |start: std::time::Instant| start.elapsed().as_secs_f64() * 1e3;
+    let start = std::time::Instant::now();
+    let structures = Structures::new(&tokenizer.vocabulary(), &[end]).unwrap();
+    println!("{VOCAB} ids are made ready in {:.0} ms", since(start));
+    remember(&tokenizer, end);
+    let any = Structure::json_object();
+    let fields = Structure::JsonSchema(json!({
+        "type": "object", "additionalProperties": false, "required": ["name", "tags", "count"],
+        "properties": {
+            "name": {"type": "string", "maxLength": 40},
+            "tags": {"type": "array", "items": {"enum": ["red", "green"]}, "maxItems": 4},
+            "count": {"type": "integer"},
+        },
+    }));
+    let words = Structure::Regex("([a-z]{1,12} ){3,9}[a-z]+".to_owned());
+    for (name, structure) in [("any object", any), ("a schema", fields), ("a regex", words)] {
+        let mut times = Vec::new();
+        for seed in 0..8 {
+            let mut random = Random(seed);
+            let mut constraint = structures.constraint(&structure, "response_format").unwrap();
+            let mut is_over = false;
+            while !is_over && times.len() < (seed as usize + 1) * 60 {
+                let mut mask = vec![0_u32; VOCAB.div_ceil(32)];
+                let start = std::time::Instant::now();
+                constraint.allowed(&mut mask).unwrap();
+                times.push(since(start));
+                let allowed: Vec<u32> = (0..VOCAB as u32)
+                    .filter(|i| mask[*i as usize / 32] >> (i % 32) & 1 == 1)
+                    .collect();
+                is_over = constraint.accept(allowed[random.below(allowed.len())]).unwrap();
+            }
+        }
+        times.sort_by(f64::total_cmp);
+        let (median, most) = (times[times.len() / 2], times[times.len() * 99 / 100]);
+        println!("{name}: {median:.3} ms a mask, {most:.3} ms at p99, of {}", times.len());
+        assert!(times.len() > 8, "{name}");
+    }
+}

@@ -81,6 +81,13 @@ impl DeviceSpec {
     }
 }
 
+/// A processor that was opened with settings of its own, such as faults for tests.
+impl From<CpuDevice> for OpenDevice {
+    fn from(device: CpuDevice) -> Self {
+        Self(Opened::Cpu(Arc::new(Mutex::new(device))))
+    }
+}
+
 impl OpenDevice {
     /// Bytes that can still be taken on it.
     ///

@@ -163,6 +163,9 @@ macro_rules! suite {
                 prompts_are_told_of {
                     sampling_controls::prompts_are_told_of::<T>();
                 }
+                others_run_ahead_of_a_constrained_one {
+                    sampling_controls::others_run_ahead_of_a_constrained_one::<T>();
+                }
                 a_later_turn_counts_its_own_ids {
                     sampling_controls::a_later_turn_counts_its_own_ids::<T>();
                 }

@@ -27,9 +27,9 @@ def offline():
     return [(reply["prompt_ids"], reply["ids"]) for reply in replies]
 
 
-async def request(server, chance, cases, counts):
+async def request(server, chance, cases, counts, longest):
     prompt, tokens = chance.choice(cases)
-    length = chance.randint(1, LONGEST)
+    length = chance.randint(1, longest)
     leaves = chance.randint(1, length) if chance.random() < 0.1 else None
     body = json.dumps({
         "prompt": prompt, "max_tokens": length, "temperature": 0, "stream": True,
@@ -59,11 +59,11 @@ async def request(server, chance, cases, counts):
         writer.close()
 
 
-async def stream(server, seed, cases, counts, goes_on):
+async def stream(server, seed, cases, counts, longest, goes_on):
     chance = random.Random(seed)
     await asyncio.sleep(chance.random())
     while goes_on():
-        await request(server, chance, cases, counts)
+        await request(server, chance, cases, counts, longest)
         await asyncio.sleep(chance.expovariate(20))
 
 
@@ -79,7 +79,7 @@ async def load(server, cases, arguments):
             memory.append(server.memory())
         return time.time() < end or done < arguments.requests
 
-    streams = [stream(server, seed, cases, counts, goes_on) for seed in range(STREAMS)]
+    streams = [stream(server, seed, cases, counts, arguments.longest, goes_on) for seed in range(STREAMS)]
     await asyncio.gather(*streams)
     return counts, memory[0] if memory else None
 
@@ -88,6 +88,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--requests", type=int, default=0)
+    parser.add_argument("--longest", type=int, default=LONGEST, help="the most tokens of an answer")
     arguments = parser.parse_args()
     cases = offline()
     with Server("--max-num-seqs", "64", "--max-seq-len", "256", "--max-queue", "1024") as server:

@@ -1,8 +1,10 @@
-"""openai-python against `piecewise serve`: PYTHONPATH="$(.ci/install-openai)" python3 tests/server/openai_client.py"""
+"""openai-python against `piecewise serve`; names of tests choose among them:
+PYTHONPATH="$(.ci/install-openai)" python3 tests/server/openai_client.py [logprobs ..]"""
 
 import concurrent.futures
 import json
 import math
+import random
 import shutil
 import signal
 import struct
@@ -129,10 +131,11 @@ def seeds(client):
 
 
 def logprobs(server, client):
-    """Those of the answer against the logits that `piecewise logits` writes."""
-    answer = client.completions.create(**{**GREEDY, "max_tokens": 8}, prompt=PROMPTS[2], logprobs=3, extra_body=IDS)
-    choice = answer.choices[0]
-    ids = choice.prompt_token_ids + choice.token_ids
+    """Those of the answer, and of the prompt, against the logits that `piecewise logits` writes."""
+    asked = {**GREEDY, "max_tokens": 8, "prompt": PROMPTS[2], "logprobs": 3, "extra_body": IDS}
+    choice = client.completions.create(**asked).choices[0]
+    prompt = choice.prompt_token_ids
+    ids = prompt + choice.token_ids
     with tempfile.TemporaryDirectory() as folder:
         out = f"{folder}/logits.safetensors"
         command = [BINARY, "logits", "--model", str(MODEL), *FAST, "--ids", ",".join(map(str, ids)), "--out", out]
@@ -141,15 +144,124 @@ def logprobs(server, client):
     head = int.from_bytes(data[:8], "little")
     rows, vocab = json.loads(data[8:8 + head])["logits"]["shape"]
     assert rows == len(ids)
-    for i, token in enumerate(choice.token_ids):
-        start = 8 + head + 4 * vocab * (len(choice.prompt_token_ids) + i - 1)
+    expected = [None]
+    for i, token in enumerate(ids[1:]):
+        start = 8 + head + 4 * vocab * i
         row = struct.unpack(f"<{vocab}f", data[start:start + 4 * vocab])
         total = math.log(sum(math.exp(x) for x in row))
-        assert abs(choice.logprobs.token_logprobs[i] - (row[token] - total)) < 1e-4
-        likeliest = sorted((x - total for x in row), reverse=True)[:3]
-        found = sorted(choice.logprobs.top_logprobs[i].values(), reverse=True)
-        assert all(abs(a - b) < 1e-4 for a, b in zip(found, likeliest)), (found, likeliest)
+        expected.append((row[token] - total, sorted((x - total for x in row), reverse=True)[:3]))
+
+    def check(found, expected):
+        assert len(found.token_logprobs) == len(expected)
+        for own, top, wanted in zip(found.token_logprobs, found.top_logprobs, expected):
+            if wanted is None:
+                assert own is None and top is None
+                continue
+            assert abs(own - wanted[0]) < 1e-4
+            likeliest = sorted(top.values(), reverse=True)
+            assert all(abs(a - b) < 1e-4 for a, b in zip(likeliest, wanted[1])), (likeliest, wanted)
+
+    check(choice.logprobs, expected[len(prompt):])
     assert "".join(choice.logprobs.tokens) == choice.text
+    # The prompt too: as a whole, alone, and piece by piece.
+    echoed = client.completions.create(**asked, echo=True).choices[0]
+    check(echoed.logprobs, expected)
+    for token, offset in zip(echoed.logprobs.tokens, echoed.logprobs.text_offset):
+        assert echoed.text[offset:].startswith(token), (token, offset)
+    alone = client.completions.create(**{**asked, "max_tokens": 0}, echo=True)
+    check(alone.choices[0].logprobs, expected[:len(prompt)])
+    assert (alone.choices[0].text, alone.usage.completion_tokens) == (PROMPTS[2], 0)
+    pieces = [event.choices[0] for event in client.completions.create(**asked, echo=True, stream=True) if event.choices]
+    assert "".join(piece.text for piece in pieces) == echoed.text
+    for name in ["tokens", "text_offset", "token_logprobs", "top_logprobs"]:
+        joined = [x for piece in pieces if piece.logprobs for x in getattr(piece.logprobs, name)]
+        assert joined == getattr(echoed.logprobs, name), name
+    body = {"prompt": prompt, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 2, "n": 2}
+    for choice in server.post("/v1/completions", body)[2]["choices"]:
+        first, *others = choice["prompt_logprobs"]
+        assert first is None and len(others) == len(prompt) - 1
+        for id, told, wanted in zip(prompt[1:], others, expected[1:]):
+            assert abs(told[str(id)]["logprob"] - wanted[0]) < 1e-4
+            ranks = {entry["rank"]: entry["logprob"] for entry in told.values()}
+            assert abs(ranks[1] - wanted[1][0]) < 1e-4 and abs(ranks[2] - wanted[1][1]) < 1e-4
+    assert server.post("/v1/completions", {**body, "stream": True})[2]["error"]["param"] == "prompt_logprobs"
+
+
+def schema(chance, depth):
+    """A random schema, and what says whether a value keeps to it."""
+    kind = chance.randrange(6 if depth == 0 else 8)
+    if kind == 0:
+        longest = chance.randint(1, 6)
+        return {"type": "string", "maxLength": longest}, lambda v: isinstance(v, str) and len(v) <= longest
+    if kind == 1:
+        low = chance.randint(-50, 50)
+        return {"type": "integer", "minimum": low, "maximum": low + 20}, lambda v: type(v) is int and low <= v <= low + 20
+    if kind == 2:
+        return {"type": "boolean"}, lambda v: type(v) is bool
+    if kind == 3:
+        values = [chance.choice(["red", "a b", 7, None, True, "\u00e9\"", -1]) for _ in range(chance.randint(1, 3))]
+        return {"enum": values}, lambda v: any(type(v) is type(w) and v == w for w in values)
+    if kind == 4:
+        return {"type": "null"}, lambda v: v is None
+    if kind == 5:
+        (a, holds_a), (b, holds_b) = schema(chance, 0), schema(chance, 0)
+        return {"anyOf": [a, b]}, lambda v: holds_a(v) or holds_b(v)
+    if kind == 6:
+        (item, holds), most = schema(chance, depth - 1), chance.randint(1, 3)
+        return {"type": "array", "items": item, "maxItems": most}, lambda v: isinstance(v, list) and len(v) <= most and all(map(holds, v))
+    fields = {name: schema(chance, depth - 1) for name in chance.sample(["a", "name", "x y", "z"], chance.randint(1, 3))}
+    required = [name for name in fields if chance.random() < 0.6]
+    built = {"type": "object", "properties": {name: s for name, (s, _) in fields.items()}, "required": required, "additionalProperties": False}
+    return built, lambda v: isinstance(v, dict) and set(required) <= set(v) <= set(fields) and all(fields[n][1](v[n]) for n in v)
+
+
+def schemas(client):
+    """1,000 random schemas and seeds, 64 at a time: every answer parses and keeps to its schema."""
+
+    def one(number):
+        chance = random.Random(number)
+        built, holds = schema(chance, 2)
+        structure = {"type": "json_schema", "json_schema": {"name": "s", "schema": built}}
+        answer = client.completions.create(
+            model="tiny-qwen3", prompt=PROMPTS[number % 5], max_tokens=400, seed=number,
+            temperature=chance.choice([0, 0.8, 1.3]), extra_body={"response_format": structure},
+        )
+        choice = answer.choices[0]
+        assert choice.finish_reason == "stop", (built, choice)
+        assert holds(json.loads(choice.text)), (built, choice.text)
+        return answer.usage.completion_tokens
+
+    with concurrent.futures.ThreadPoolExecutor(64) as pool:
+        print(f"schemas: {sum(pool.map(one, range(1000)))} tokens", flush=True)
+
+
+def conversation():
+    """Ten turns: each finds all but what is new of its prompt, and says what it would say without."""
+    ids = {"extra_body": {"ignore_eos": True, "return_token_ids": True}}
+
+    def turns(*flags):
+        with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
+            file.write(TEMPLATE)
+            file.flush()
+            with Server("--chat-template", file.name, *flags) as server:
+                client = client_of(server)
+                messages = [{"role": "system", "content": "\n".join(PROMPTS) * 8}]
+                said, found, asked = [], 0, 0
+                for turn in range(10):
+                    messages.append({"role": "user", "content": f"\n{PROMPTS[turn % 5]}"})
+                    reply = client.chat.completions.create(model="tiny-qwen3", messages=messages, max_tokens=48, temperature=0, **ids)
+                    messages.append({"role": "assistant", "content": reply.choices[0].message.content})
+                    said.append(reply.choices[0].token_ids)
+                    if turn > 0:
+                        found += reply.usage.prompt_tokens_details.cached_tokens
+                        asked += reply.usage.prompt_tokens
+                return said, found, asked
+
+    said, found, asked = turns()
+    assert found >= 0.95 * asked, (found, asked)
+    again, none, _ = turns("--no-prefix-cache")
+    assert (again, none) == (said, 0)
+    print(f"conversation: {found} of {asked} ids of prompts found", flush=True)
 
 
 def controls(server):
@@ -333,11 +445,11 @@ def deadline():
 
 
 def drain_and_end():
-    """SIGTERM lets running requests end and refuses new ones; a second one ends at once."""
-    for signals in [1, 2]:
+    """SIGTERM lets running requests end and refuses new ones; a second signal ends at once."""
+    for second in [None, signal.SIGINT, signal.SIGTERM]:
         server = Server()
         client = client_of(server)
-        tokens = 1500 if signals == 2 else 300
+        tokens = 1500 if second else 300
         stream = client.completions.create(
             model="tiny-qwen3", prompt="x", max_tokens=tokens, temperature=0, stream=True,
             extra_body=IDS,
@@ -348,8 +460,9 @@ def drain_and_end():
         deadline = time.time() + 30
         while server.post("/v1/completions", {"prompt": "x"})[0] != 503:
             assert time.time() < deadline
-        if signals == 2:
-            server.signal(signal.SIGINT)
+        if second:
+            assert server.process.poll() is None, "it did not wait for the answer"
+            server.signal(second)
             assert server.process.wait(timeout=20) == 1
             continue
         ids = [id for event in events for choice in event.choices for id in choice.token_ids]
@@ -363,6 +476,10 @@ def metrics_contract(server, client):
     label = '{engine="0",model_name="tiny-qwen3"}'
     for _ in range(4):
         client.completions.create(**{**GREEDY, "max_tokens": 7}, prompt=[5, 6, 7], extra_body=IDS)
+    # Two full pages of it are found the second time.
+    shared = list(range(100, 140))
+    for _ in range(2):
+        client.completions.create(**{**GREEDY, "max_tokens": 7}, prompt=shared, extra_body=IDS)
     stop = client.completions.create(**GREEDY, prompt=PROMPTS[0], stop=["\n"])
     stream = client.completions.create(**{**GREEDY, "max_tokens": 1500}, prompt="x", stream=True, extra_body=IDS)
     next(iter(stream))
@@ -381,14 +498,17 @@ def metrics_contract(server, client):
     def ended(reason):
         return grown("vllm:request_success_total", f'{{engine="0",finished_reason="{reason}",model_name="tiny-qwen3"}}')
 
-    assert [ended(reason) for reason in ["stop", "length", "abort", "error"]] == [1, 4, 1, 0]
+    assert [ended(reason) for reason in ["stop", "length", "abort", "error"]] == [1, 6, 1, 0]
     prompt = stop.usage.prompt_tokens
-    assert grown("vllm:prompt_tokens_total") == 4 * 3 + prompt
+    assert grown("vllm:prompt_tokens_total") == 4 * 3 + 2 * 40 + prompt
+    # The last of the prompts is of an id.
+    assert grown("vllm:prefix_cache_queries_total") == 4 * 3 + 2 * 40 + prompt + 1
+    assert grown("vllm:prefix_cache_hits_total") == 32 + stop.usage.prompt_tokens_details.cached_tokens
     generated = grown("vllm:generation_tokens_total")
-    assert generated >= 4 * 7 + stop.usage.completion_tokens
-    assert grown("vllm:time_to_first_token_seconds_count") == 6
-    assert grown("vllm:inter_token_latency_seconds_count") == generated - 6
-    assert grown("vllm:e2e_request_latency_seconds_count") == 5
+    assert generated >= 6 * 7 + stop.usage.completion_tokens
+    assert grown("vllm:time_to_first_token_seconds_count") == 8
+    assert grown("vllm:inter_token_latency_seconds_count") == generated - 8
+    assert grown("vllm:e2e_request_latency_seconds_count") == 7
     for name in ["vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:kv_cache_usage_perc"]:
         assert after[name + label] == 0, name
     assert "vllm:num_preemptions_total" + label in after
@@ -418,7 +538,11 @@ def preset():
 
 
 def main():
+    chosen = sys.argv[1:]
+
     def timed(test, *arguments):
+        if chosen and test.__name__ not in chosen:
+            return
         started = time.time()
         test(*arguments)
         print(f"{test.__name__}: {time.time() - started:.1f}s", flush=True)
@@ -428,13 +552,14 @@ def main():
         timed(golden_tokens, server, client)
         timed(stops_and_echo, server, client)
         timed(seeds, client)
+        timed(schemas, client)
         timed(logprobs, server, client)
         timed(controls, server)
         timed(refusals, server, client)
         timed(other_endpoints, server, client)
         timed(readme, server)
         timed(metrics_contract, server, client)
-    for test in [chat, keys, full_queue, deadline, drain_and_end, preset]:
+    for test in [conversation, chat, keys, full_queue, deadline, drain_and_end, preset]:
         timed(test)
 
 

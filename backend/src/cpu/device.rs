@@ -65,7 +65,11 @@ impl CpuDevice {
     /// A device with memory of its own on the threads of this one.
     #[must_use]
     pub fn share(&self, registry: Arc<OpRegistry>) -> Self {
-        Self::over(Arc::clone(&self.pool), registry)
+        Self {
+            #[cfg(any(test, feature = "testing"))]
+            faults: self.faults.clone(),
+            ..Self::over(Arc::clone(&self.pool), registry)
+        }
     }
 
     fn over(pool: Arc<rayon::ThreadPool>, registry: Arc<OpRegistry>) -> Self {

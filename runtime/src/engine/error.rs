@@ -85,6 +85,9 @@ pub enum EngineError {
     /// Logits were asked for while requests run.
     #[error("logits of a prompt can't be computed while requests run; step until none do")]
     Busy,
+    /// A step could not be made because of one of its requests, which is removed.
+    #[error("request {request}: {source}")]
+    OfRequest { request: RequestId, source: Box<EngineError> },
     /// The model returned something that is no id.
     #[error(
         "request {request} sampled {id}, which is none of the model's {vocab} ids; run with \
@@ -113,6 +116,7 @@ impl EngineError {
         match self {
             Self::UnknownRequest { request }
             | Self::NotKept { request }
+            | Self::OfRequest { request, .. }
             | Self::BadSample { request, .. } => Some(*request),
             _ => None,
         }

@@ -50,6 +50,20 @@ impl Sequence {
 }
 
 impl<D: Device> BatchingEngine<D> {
+    /// Whether a running sequence that goes no later is about to compute the next page that a waiting
+    /// one could begin with.
+    pub(super) fn awaits_prefix(&mut self, id: RequestId) -> bool {
+        let Some(sequence) = self.sequences.get_mut(&id) else { return false };
+        let priority = sequence.priority;
+        let hashes = sequence.prefix();
+        let (found, _) = self.pool.find(hashes);
+        let Some(&next) = hashes.get(found) else { return false };
+        self.running.iter().filter_map(|other| self.sequences.get(other)).any(|other| {
+            let computes = other.published <= found && other.hashes.get(found) == Some(&next);
+            computes && other.shares && other.priority <= priority
+        })
+    }
+
     /// Counts what the present turn found, when it is first let in.
     pub(super) fn count_prefix(&mut self, id: RequestId) {
         let Some(sequence) = self.sequences.get_mut(&id) else { return };

@@ -13,6 +13,11 @@ pub(super) struct Planned {
     pub tokens: u64,
 }
 
+/// How many waiting requests are looked at when the first finds no room.
+const LOOKAHEAD: usize = 8;
+/// How many may pass one that finds none, until nobody may.
+pub(super) const MOST_PASSED: u32 = 16;
+
 /// What there is room for in a step.
 #[derive(Clone, Copy)]
 struct Room {
@@ -149,24 +154,44 @@ impl<D: Device> BatchingEngine<D> {
     }
 
     /// Lets waiting requests in, in their order, while there is room: those that go before
-    /// `priority`, or all. Returns how many.
+    /// `priority`, or all. One that finds no room lets some of its priority past, and one whose
+    /// prompt begins as that of a running one waits until that has computed it. Returns how many.
     fn admit(&mut self, priority: Option<i32>, room: &mut Room) -> Result<usize, DeviceError> {
-        let mut admitted = 0;
+        let (mut admitted, mut at) = (0, 0);
+        let mut blocked = None;
         while room.tokens > 0
             && room.rows > 0
             && (self.running.len() as u64) < self.options.max_num_seqs
+            && at < LOOKAHEAD
         {
-            let Some(&id) = self.waiting.front() else { break };
-            let is_before = priority.is_none_or(|priority| self.priority(id) < priority);
-            if !(is_before && self.make_room(id) && self.give_slot(id)?) {
+            let Some(&id) = self.waiting.get(at) else { break };
+            let own = self.priority(id);
+            let is_before = priority.is_none_or(|priority| own < priority);
+            if !is_before || blocked.is_some_and(|blocked| blocked != own) {
                 break;
+            }
+            if self.awaits_prefix(id) {
+                at += 1;
+                continue;
+            }
+            if !(self.make_room(id) && self.give_slot(id)?) {
+                if self.sequences.get(&id).is_none_or(|sequence| sequence.passed >= MOST_PASSED) {
+                    break;
+                }
+                (blocked, at) = (Some(own), at + 1);
+                continue;
+            }
+            if blocked.is_some() {
+                for passed in self.waiting.iter().take(at) {
+                    self.sequences.get_mut(passed).into_iter().for_each(|s| s.passed += 1);
+                }
             }
             self.count_prefix(id);
             let Some(sequence) = self.sequences.get_mut(&id) else { break };
             sequence.entry = self.entries.pop();
             sequence.controls.is_written = false;
             let tokens = room.take(sequence);
-            self.waiting.pop_front();
+            self.waiting.remove(at);
             self.begin_run(id);
             self.plan.push(Planned { request: id, tokens });
             admitted += 1;

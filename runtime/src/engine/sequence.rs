@@ -3,7 +3,9 @@
 use super::constraint::TokenLogprobs;
 use super::request::{GivenRows, Request, Usage};
 use super::turn_controls::TurnControls;
-use crate::batch::{ChunkRows, ChunkTokens, FollowingIds, RoleMap, Sampling, TokenValues};
+use crate::batch::{
+    BatchBuffers, Chunk, ChunkRows, ChunkTokens, FollowingIds, RoleMap, Sampling, TokenValues,
+};
 use crate::kv::{PageHash, PagePool, PageTable, SlotPool, StateSlot};
 use piecewise_kernels::sampling::Details;
 use std::time::Instant;
@@ -51,6 +53,8 @@ pub(super) struct Sequence {
     pub turn: u32,
     pub priority: i32,
     pub deadline: Option<Instant>,
+    /// How many requests behind it were let in before it.
+    pub passed: u32,
     stop_ids: Vec<u32>,
 }
 
@@ -80,6 +84,7 @@ impl Sequence {
             turn: 0,
             priority: 0,
             deadline: None,
+            passed: 0,
             stop_ids: Vec::new(),
         };
         sequence.extend(request, max_seq_len);
@@ -147,7 +152,7 @@ impl Sequence {
 
     /// The next `count` tokens, and which of them want rows: all whose following ids are told of, or
     /// the last if it samples.
-    pub(super) fn chunk(&self, count: u64) -> (ChunkTokens<'_>, ChunkRows) {
+    fn chunk(&self, count: u64) -> (ChunkTokens<'_>, ChunkRows) {
         let start = self.computed as usize;
         let rows = match self.controls.prompt_logprobs.filter(|_| self.tells_prompt(count)) {
             Some(likeliest) => {
@@ -162,6 +167,23 @@ impl Sequence {
             (None, entry) => ChunkTokens::Feedback(entry.unwrap_or(0)),
         };
         (tokens, rows)
+    }
+
+    /// Puts the next `count` tokens into a batch; which of them want rows.
+    pub(super) fn bring(&self, count: u64, batch: &mut BatchBuffers) -> ChunkRows {
+        let (tokens, rows) = self.chunk(count);
+        batch.push(&Chunk {
+            tokens,
+            start: self.computed,
+            table: &self.table,
+            slot: self.slot.as_ref(),
+            rows,
+            entry: self.entry.filter(|_| count == self.due()),
+            values: &self.values,
+            sampling: self.sampling,
+            controls: self.controls.now,
+        });
+        rows
     }
 
     /// The id of the prompt that follows a position, and how likely it was; once for each.

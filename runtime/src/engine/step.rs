@@ -6,7 +6,7 @@ use super::record::count;
 use super::request::{FinishReason, RequestEvent};
 use super::schedule::{Planned, Schedule};
 use super::{BatchingEngine, Engine, EngineError};
-use crate::batch::{Chunk, ChunkRows};
+use crate::batch::ChunkRows;
 use crate::mode::StepMode;
 use crate::model::POISON;
 use piecewise_backend::artifact::PieceSize;
@@ -30,7 +30,7 @@ impl<D: Device> BatchingEngine<D> {
             if !error.is_lost() {
                 self.take_back_plan(&error, events)?;
             }
-            return Err(error);
+            return Err(self.blame(error)?);
         }
         let ahead = usize::from(submitted && self.options.run_ahead);
         while self.in_flight.len() > ahead {
@@ -70,6 +70,27 @@ impl<D: Device> BatchingEngine<D> {
         Ok(())
     }
 
+    /// Removes the request whose part of a step can't be filled, and names it: the next step goes
+    /// without it.
+    fn blame(&mut self, error: EngineError) -> Result<EngineError, EngineError> {
+        if !matches!(error, EngineError::Fill(_)) {
+            return Ok(error);
+        }
+        let Self { plan, sequences, batch, .. } = self;
+        let request = plan.iter().map(|planned| (planned.request, planned.tokens));
+        let request = request.filter(|(request, tokens)| {
+            let Some(sequence) = sequences.get(request) else { return false };
+            batch.clear();
+            sequence.bring(*tokens, batch);
+            batch.view().is_err()
+        });
+        let Some((request, _)) = request.min_by_key(|(request, _)| *request) else {
+            return Ok(error);
+        };
+        self.remove(request)?;
+        Ok(EngineError::OfRequest { request, source: Box::new(error) })
+    }
+
     fn submit(&mut self) -> Result<(), EngineError> {
         if let Some(poison) = &self.poison {
             let sequences = self.sequences.values();
@@ -89,19 +110,8 @@ impl<D: Device> BatchingEngine<D> {
         self.batch.clear();
         for planned in &self.plan {
             let Some(sequence) = self.sequences.get(&planned.request) else { continue };
-            let (tokens, wanted) = sequence.chunk(planned.tokens);
             let samples = planned.tokens == sequence.due();
-            self.batch.push(&Chunk {
-                tokens,
-                start: sequence.computed,
-                table: &sequence.table,
-                slot: sequence.slot.as_ref(),
-                rows: wanted,
-                entry: sequence.entry.filter(|_| samples),
-                values: &sequence.values,
-                sampling: sequence.sampling,
-                controls: sequence.controls.now,
-            });
+            let wanted = sequence.bring(planned.tokens, &mut self.batch);
             if sequence.is_decoding() {
                 generation_requests += 1;
             } else {

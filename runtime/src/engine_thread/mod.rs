@@ -2,9 +2,10 @@
 //! each goes to a sink of its own.
 //!
 //! The thread steps while there is work, takes commands between steps, and captures graphs that are
-//! missing while nothing else is to be done. An error of one request ends that request; an error
-//! of the engine, which comes out only after it has tried again and opened the device anew, ends
-//! those that are there, and the next ones are served.
+//! missing while nothing else is to be done. An error of one request ends that request. After an error
+//! of the engine, which comes out only once it has tried again and opened the device anew, the thread
+//! waits a moment and lets it try some more; then those that are there end, and the next ones are
+//! served.
 //!
 //! ```no_run
 //! use piecewise_runtime::engine::{Engine, Request};

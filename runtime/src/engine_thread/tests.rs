@@ -242,6 +242,23 @@ fn a_lost_device_is_opened_anew_while_32_requests_run() {
     assert_eq!(thread.finish().unwrap().statistics().recoveries, 1);
 }
 
+/// The engine's own attempts fail; the thread's next one, a moment later, does not.
+#[test]
+fn a_device_that_is_back_after_a_while_loses_no_request() {
+    let faults = Faults::default();
+    let thread = start(&Setup { faults: faults.clone(), ..Setup::default() }, 64);
+    let held = hold(thread.handle());
+    let requests: Vec<_> = (0..32).map(|i| submit(thread.handle(), request(i))).collect();
+    faults.failing_reopens.store(2, Ordering::Relaxed);
+    faults.losing_wait.store(9, Ordering::Relaxed);
+    drop(held);
+    for (number, (_ticket, updates)) in requests.into_iter().enumerate() {
+        assert_answered(number as u32, &updates);
+    }
+    let engine = thread.finish().unwrap();
+    assert_eq!(engine.pool().free_pages(), engine.pool().pages());
+}
+
 #[test]
 fn a_device_that_stays_lost_ends_each_request_and_serves_once_it_is_back() {
     let faults = Faults::default();

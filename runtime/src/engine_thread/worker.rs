@@ -8,7 +8,11 @@ use crate::metrics::{RequestMetrics, RequestTimes};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How long the thread waits after an error that is nobody's, which comes out once the engine has
+/// tried again by itself, before the next step; after so many, requests end.
+const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(500)];
 
 /// A request that the engine has.
 struct Entry {
@@ -28,6 +32,8 @@ pub(super) struct Worker {
     events: Vec<RequestEvent>,
     metrics: RequestMetrics,
     watcher: Watcher,
+    /// Errors of nobody's since a step went well.
+    failures: usize,
 }
 
 impl Worker {
@@ -49,6 +55,7 @@ impl Worker {
             events: Vec::new(),
             metrics,
             watcher,
+            failures: 0,
         }
     }
 
@@ -129,18 +136,26 @@ impl Worker {
     fn step(&mut self, engine: &mut dyn Engine) {
         let result = engine.step(&mut self.events);
         self.deliver();
-        let Err(error) = result else { return };
+        let Err(error) = result else {
+            self.failures = 0;
+            return;
+        };
         let of_one = error.request();
         let failure = Failure::Engine(Arc::new(error));
-        match of_one {
-            Some(request) => self.fail(request, &failure),
-            None => {
-                tracing::error!("{failure}");
-                for request in Vec::from_iter(self.entries.keys().copied()) {
-                    remove(engine, request);
-                    self.fail(request, &failure);
-                }
-            }
+        if let Some(request) = of_one {
+            return self.fail(request, &failure);
+        }
+        self.failures += 1;
+        if let Some(&pause) = PAUSES.get(self.failures - 1) {
+            tracing::warn!("{failure}; in {} ms, since its requests are there", pause.as_millis());
+            std::thread::sleep(pause);
+            return;
+        }
+        self.failures = 0;
+        tracing::error!("{failure}");
+        for request in Vec::from_iter(self.entries.keys().copied()) {
+            remove(engine, request);
+            self.fail(request, &failure);
         }
     }
 

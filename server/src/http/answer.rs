@@ -8,6 +8,7 @@ use super::params::Params;
 use super::sse::{self, Events, Frame};
 use super::state::{State, now};
 use super::usage::{UsageReport, UsageSum};
+use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
@@ -34,34 +35,25 @@ pub(crate) trait Choices: Send + 'static {
 }
 
 /// What a whole answer has beside its choices.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default)]
 pub(crate) struct Rest {
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) prompt_token_ids: Option<Vec<u32>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) prompt_logprobs: Option<PromptLogprobs>,
 }
 
+/// What an answer and its pieces begin with.
 #[derive(Serialize)]
-struct Answer<'a, C> {
+struct Head<'a> {
     id: &'a str,
     object: &'static str,
     created: u64,
     model: &'a str,
-    choices: &'a [C],
-    /// Of pieces, null until the last.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<Option<UsageReport>>,
-    #[serde(flatten)]
-    rest: Option<Rest>,
 }
 
 /// Answers to a request.
 pub(crate) struct Answers<C> {
-    id: String,
-    object: &'static str,
-    created: u64,
-    model: String,
+    /// [`Head`], written once since every token repeats it, and open to more fields.
+    head: Vec<u8>,
     generation: Generation,
     usage: UsageSum,
     include_usage: bool,
@@ -79,11 +71,13 @@ impl<C: Choices> Answers<C> {
         params: &Params,
         choices: C,
     ) -> Self {
+        let id = ids::next(kind);
+        let head = Head { id: &id, object, created: now(), model: state.name() };
+        // Nothing of it fails to be written.
+        let mut head = serde_json::to_vec(&head).unwrap_or_else(|_| b"{}".to_vec());
+        head.pop();
         Self {
-            id: ids::next(kind),
-            object,
-            created: now(),
-            model: state.name().to_owned(),
+            head,
             generation,
             usage: UsageSum::new(prompts, params.choices),
             include_usage: params.include_usage,
@@ -114,19 +108,41 @@ impl<C: Choices> Answers<C> {
                 self.choices.extend(choice, delta)?;
             }
         }
-        let Self { id, object, created, model, .. } = self;
-        let usage = Some(Some(self.usage.report()));
-        let rest = Some(self.choices.rest());
-        let (id, model, choices) = (&*id, &*model, &*choices);
-        let answer = Answer { id, object, created, model, choices, usage, rest };
-        Ok(axum::Json(&answer).into_response())
+        let Self { head, usage, choices: kind, .. } = self;
+        let Rest { prompt_token_ids, prompt_logprobs } = kind.rest();
+        let mut body = head;
+        field(&mut body, "choices", &choices);
+        field(&mut body, "usage", &usage.report());
+        prompt_token_ids.iter().for_each(|ids| field(&mut body, "prompt_token_ids", ids));
+        prompt_logprobs.iter().for_each(|told| field(&mut body, "prompt_logprobs", told));
+        body.push(b'}');
+        let kind = [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
+        Ok((kind, body).into_response())
     }
 
     fn event(&self, frame: &mut Frame, choices: &[C::Choice], usage: Option<UsageReport>) {
-        let Self { id, object, created, model, .. } = self;
-        let usage = self.include_usage.then_some(usage);
-        let (object, created) = (*object, *created);
-        frame.event(&Answer { id, object, created, model, choices, usage, rest: None });
+        frame.event(|body| {
+            body.extend_from_slice(&self.head);
+            field(body, "choices", &choices);
+            if self.include_usage {
+                // Null until the last.
+                field(body, "usage", &usage);
+            }
+            body.push(b'}');
+        });
+    }
+}
+
+/// Adds a field to an object that has some.
+fn field(body: &mut Vec<u8>, name: &str, value: &impl Serialize) {
+    body.extend_from_slice(b",\"");
+    body.extend_from_slice(name.as_bytes());
+    body.extend_from_slice(b"\":");
+    let start = body.len();
+    // What is sent has no keys that are no strings, and memory takes all of it.
+    if serde_json::to_writer(&mut *body, value).is_err() {
+        body.truncate(start);
+        body.extend_from_slice(b"null");
     }
 }
 

@@ -7,17 +7,33 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Sleep, sleep};
 
 /// A request has a head of at most so many bytes.
 const HEAD_BYTES: usize = 64 << 10;
+
+/// What the system holds for a client that takes it slowly, in bytes: left to itself it holds
+/// megabytes, and tells that some was taken once a third of them is.
+const SEND_BYTES: u32 = 256 << 10;
+/// Connections that wait to be taken.
+const BACKLOG: u32 = 1024;
+
+/// Listens, within a runtime.
+pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.set_send_buffer_size(SEND_BYTES)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
 
 /// Takes connections until `closing` says so. Those that are there go on to the end of the answer that
 /// they are at; each keeps a receiver of `closing` until then.
@@ -62,7 +78,8 @@ async fn serve(
     let stream = Patient { stream, time: limits.write_time, stalled: None };
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(limits.head_time);
-    builder.max_buf_size(HEAD_BYTES);
+    // A token is a few hundred bytes: to copy them once more costs less than to list them.
+    builder.max_buf_size(HEAD_BYTES).writev(false);
     let service = TowerToHyperService::new(router);
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     let ended = tokio::select! {
@@ -148,5 +165,64 @@ impl AsyncWrite for Patient {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::body::{Body, Bytes};
+    use axum::routing::get;
+    use std::io::{Read, Write};
+    use tokio::sync::mpsc;
+
+    /// A body without an end says by this that it was dropped.
+    struct Told(mpsc::UnboundedSender<()>);
+
+    impl Drop for Told {
+        fn drop(&mut self) {
+            let _ = self.0.send(());
+        }
+    }
+
+    /// A client that takes nothing is closed after a while, and one that takes a little all the time
+    /// is not.
+    #[tokio::test]
+    async fn who_takes_nothing_is_closed() {
+        let (dropped, mut told) = mpsc::unbounded_channel();
+        let endless = move || {
+            let held = Told(dropped.clone());
+            let chunks = futures_util::stream::repeat_with(move || {
+                let _ = &held;
+                Ok::<_, io::Error>(Bytes::from_static(&[b'x'; 1 << 14]))
+            });
+            async move { Body::from_stream(chunks) }
+        };
+        let listener = listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let limits = Limits { write_time: Duration::from_millis(300), ..Limits::default() };
+        let (close, closing) = watch::channel(false);
+        tokio::spawn(accept(listener, Router::new().route("/", get(endless)), limits, closing));
+        let ask = move || {
+            let mut stream = std::net::TcpStream::connect(address).unwrap();
+            stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+            stream
+        };
+        let takes = tokio::task::spawn_blocking(move || {
+            let (mut reader, mut some) = (ask(), vec![0; 1 << 16]);
+            for _ in 0..60 {
+                reader.read_exact(&mut some).unwrap();
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            reader
+        });
+        let idle = tokio::task::spawn_blocking(ask).await.unwrap();
+        told.recv().await.unwrap();
+        let reader = takes.await.unwrap();
+        assert!(told.is_empty(), "who takes some is closed too");
+        drop((idle, reader));
+        told.recv().await.unwrap();
+        close.send(true).unwrap();
+        close.closed().await;
     }
 }

@@ -4,7 +4,6 @@ use super::error::ApiError;
 use crate::text::OutputText;
 use piecewise_runtime::engine::{FinishReason, Request, TokenLogprobs, Usage};
 use piecewise_runtime::engine_thread::{EngineHandle, Failure, Sink, Ticket, Update};
-use std::collections::VecDeque;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 
 /// Updates that are taken at a time.
@@ -67,7 +66,7 @@ struct Choice {
 #[derive(Debug)]
 pub(crate) struct Generation {
     updates: UnboundedReceiver<(usize, Update)>,
-    taken: VecDeque<(usize, Update)>,
+    /// Taken, and not yet looked at.
     batch: Vec<(usize, Update)>,
     choices: Vec<Choice>,
     open: usize,
@@ -96,18 +95,12 @@ impl Generation {
             is_open: true,
         };
         let choices: Vec<_> = tickets.into_iter().zip(rest).map(choice).collect();
-        let mut generation = Self {
-            updates,
-            taken: VecDeque::new(),
-            batch: Vec::new(),
-            open: choices.len(),
-            choices,
-        };
+        let mut generation = Self { updates, batch: Vec::new(), open: choices.len(), choices };
         for _ in 0..generation.open {
             match generation.updates.recv().await {
                 Some((_, Update::Failed(failure))) => return Err(ApiError::from(&failure)),
                 Some((_, Update::Accepted { .. })) => {}
-                Some(other) => generation.taken.push_back(other),
+                Some(other) => generation.batch.push(other),
                 None => return Err(ApiError::from(&Failure::Stopped)),
             }
         }
@@ -119,13 +112,12 @@ impl Generation {
     pub(crate) async fn next(&mut self) -> Result<Vec<Delta>, ApiError> {
         let mut deltas: Vec<Delta> = Vec::new();
         while deltas.is_empty() && self.open > 0 {
-            if self.taken.is_empty() {
-                if self.updates.recv_many(&mut self.batch, BATCH).await == 0 {
-                    return Err(ApiError::from(&Failure::Stopped));
-                }
-                self.taken.extend(self.batch.drain(..));
+            let is_empty = self.batch.is_empty();
+            if is_empty && self.updates.recv_many(&mut self.batch, BATCH).await == 0 {
+                return Err(ApiError::from(&Failure::Stopped));
             }
-            while let Some((index, update)) = self.taken.pop_front() {
+            let mut batch = std::mem::take(&mut self.batch);
+            for (index, update) in batch.drain(..) {
                 let at = deltas.iter().position(|delta| delta.index == index);
                 let at = at.unwrap_or_else(|| {
                     deltas.push(Delta { index, ..Delta::default() });
@@ -133,6 +125,7 @@ impl Generation {
                 });
                 self.apply(index, update, &mut deltas[at])?;
             }
+            self.batch = batch;
             deltas.retain(|delta| {
                 let Delta { text, ids, prompt, end, .. } = delta;
                 end.is_some() || !(text.is_empty() && ids.is_empty() && prompt.is_empty())

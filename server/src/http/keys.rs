@@ -36,9 +36,13 @@ impl ApiKeys {
         let given = authorization.unwrap_or_default();
         let scheme_fits = given.len() > 7 && given[..7].eq_ignore_ascii_case(b"bearer ");
         let given = blake3::hash(if scheme_fits { &given[7..] } else { b"" });
-        let found = self.0.iter().fold(false, |found, key| found | (*key == given));
-        found & scheme_fits
+        is_among(&self.0, &given) & scheme_fits
     }
+}
+
+/// Whether something is in a list; each is compared, whichever is equal.
+fn is_among<T: PartialEq>(list: &[T], wanted: &T) -> bool {
+    list.iter().fold(false, |found, one| found | (one == wanted))
 }
 
 impl std::fmt::Debug for ApiKeys {
@@ -50,6 +54,27 @@ impl std::fmt::Debug for ApiKeys {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What can be compared, and how often it was.
+    struct Counted<'a>(u32, &'a std::cell::Cell<u32>);
+
+    impl PartialEq for Counted<'_> {
+        fn eq(&self, other: &Self) -> bool {
+            self.1.set(self.1.get() + 1);
+            self.0 == other.0
+        }
+    }
+
+    #[test]
+    fn every_key_is_compared_whichever_is_right() {
+        let count = std::cell::Cell::new(0);
+        let list = [3, 4, 3, 5].map(|number| Counted(number, &count));
+        for (wanted, is_there) in [(3, true), (4, true), (5, true), (6, false)] {
+            count.set(0);
+            assert_eq!(is_among(&list, &Counted(wanted, &count)), is_there);
+            assert_eq!(count.get(), 4, "{wanted}");
+        }
+    }
 
     #[test]
     fn one_of_the_keys_admits_and_nothing_else_does() {

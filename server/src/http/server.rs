@@ -13,10 +13,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+
+/// Threads that talk to clients: a token takes one of them some microseconds, and more threads wake
+/// each other for less to do.
+const WORKERS: usize = 2;
 
 /// How a server is reached, and by whom.
 #[derive(Clone, Debug)]
@@ -60,12 +63,12 @@ impl Server {
         let ServerOptions { address, model_names, keys, limits } = options;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(cores.min(4))
+            .worker_threads(cores.min(WORKERS))
             .max_blocking_threads(cores)
             .thread_name("http")
             .enable_all()
             .build()?;
-        let listener = runtime.block_on(TcpListener::bind(address))?;
+        let listener = runtime.block_on(async { connections::listen(address) })?;
         let address = listener.local_addr()?;
         let state = Arc::new(State::new(model_names, keys, limits));
         let (closing, closes) = watch::channel(false);

@@ -5,7 +5,6 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use futures_util::stream;
-use serde::Serialize;
 
 /// What makes the events of a response; dropped when the client has gone.
 pub(crate) trait Events: Send + 'static {
@@ -18,14 +17,10 @@ pub(crate) trait Events: Send + 'static {
 pub(crate) struct Frame(Vec<u8>);
 
 impl Frame {
-    /// Adds an event.
-    pub(crate) fn event(&mut self, value: &impl Serialize) {
-        let start = self.0.len();
+    /// Adds an event, which `write` writes.
+    pub(crate) fn event(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         self.0.extend_from_slice(b"data: ");
-        // What is sent has no keys that are no strings, and memory takes all of it.
-        if serde_json::to_writer(&mut self.0, value).is_err() {
-            return self.0.truncate(start);
-        }
+        write(&mut self.0);
         self.0.extend_from_slice(b"\n\n");
     }
 
@@ -36,13 +31,14 @@ impl Frame {
 
 /// A response that goes on for as long as there are events.
 pub(crate) fn response<E: Events>(events: E) -> Response {
-    let frames = stream::unfold(Some(events), |events| async {
+    // Boxed, since it moves with each frame.
+    let frames = stream::unfold(Some(Box::new(events)), |events| async {
         let mut events = events?;
         let mut frame = Frame::default();
         let more = match events.next(&mut frame).await {
             Ok(more) => more,
             Err(error) => {
-                frame.event(&error.body());
+                frame.event(|body| body.extend(error.body().to_string().into_bytes()));
                 false
             }
         };

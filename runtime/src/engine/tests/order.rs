@@ -1,6 +1,7 @@
 //! Priorities, deadlines, and what a long prompt leaves to others.
 
 use super::*;
+use crate::engine::schedule::MOST_PASSED;
 use std::time::{Duration, Instant};
 
 /// The requests in the order of their first tokens.
@@ -117,5 +118,32 @@ fn a_deadline_ends_a_request_wherever_it_is() {
         assert_answer(&engine, &events, runs, &ids, &more);
         assert_eq!(engine.pool().free_pages(), engine.pool().pages());
         assert_eq!(engine.entries.len() as u64, engine.roles.sampled_entries);
+    }
+}
+
+/// What finds no room lets others of its priority past, but not for ever, and none that matter less.
+#[test]
+fn a_prompt_without_room_blocks_nobody_and_is_not_passed_for_ever() {
+    let bounds =
+        Bounds { kv_rows: 128, table_pages: 8, tokens: 64, sequences: 3, ..Bounds::default() };
+    let mut engine = engine(&Setup { bounds, ..Setup::default() }, true);
+    let mut events = Vec::new();
+    let long = engine.add(Request::new(vec![1; 60], 20)).unwrap();
+    engine.step(&mut events).unwrap();
+    let large = Request::new(vec![2; 70], 4);
+    let large_id = engine.add(large.clone()).unwrap();
+    engine.add(of_priority(1, [9], 1)).unwrap();
+    let small: Vec<_> = (0..40).map(|i| Request::new([i % 50, 3], 2)).collect();
+    let ids: Vec<_> = small.iter().map(|r| engine.add(r.clone()).unwrap()).collect();
+    engine.run(&mut events).unwrap();
+    let order = first_tokens(&events);
+    let place = |id| order.iter().position(|other| *other == id).unwrap();
+    assert_eq!(place(long), 0);
+    assert!(place(ids[0]) < place(large_id), "nobody passes: {order:?}");
+    let passed = ids.iter().filter(|id| place(**id) < place(large_id)).count();
+    assert!(passed <= MOST_PASSED as usize, "{passed} passed");
+    assert_eq!(order.last().map(|id| place(*id)), Some(order.len() - 1));
+    for (id, request) in ids.iter().zip(&small).chain([(&large_id, &large)]) {
+        assert_answer(&engine, &events, *id, &request.prompt, request);
     }
 }

@@ -215,22 +215,38 @@ fn a_conversation_is_found_but_for_its_new_turn() {
     assert_eq!(engine.pool().free_pages(), engine.pool().pages());
 }
 
+/// One of them is computed, and the others begin with its pages, in the next step.
 #[test]
-fn equal_prompts_in_one_step_do_not_disturb_each_other() {
+fn equal_prompts_are_computed_once() {
     let bounds = Bounds { tokens: 128, ..Bounds::default() };
     let mut engine = engine(&Setup { bounds, ..Setup::default() }, true);
     let request = Request::new(text(0, 40), 12);
     let ids = [0; 3].map(|_| engine.add(request.clone()).unwrap());
+    let other = Request::new(text(1, 40), 12);
+    let other_id = engine.add(other.clone()).unwrap();
     let mut events = Vec::new();
     engine.step(&mut events).unwrap();
     check_pages(&engine);
-    assert_eq!((engine.prefix_counts.hits, engine.pool.cached_pages()), (0, 2));
+    assert_eq!((engine.running.len(), engine.waiting.len()), (2, 2), "others do not wait");
+    assert_eq!((engine.prefix_counts.hits, engine.pool.cached_pages()), (0, 4));
     engine.run(&mut events).unwrap();
-    for id in ids {
-        assert_answer(&engine, &events, id, &request.prompt, &request);
+    for (id, request) in ids.iter().map(|id| (*id, &request)).chain([(other_id, &other)]) {
+        assert_answer(&engine, &events, id, &request.prompt, request);
     }
-    assert_eq!(engine.pool.cached_pages(), 3, "one of each");
+    assert_eq!(engine.prefix_counts.hits, 2 * 32);
+    assert_eq!(engine.statistics().real_tokens, 4 * (40 + 11) - 2 * 32);
     assert_eq!(engine.pool().free_pages(), engine.pool().pages());
+    // Nobody waits for who matters less.
+    let late = Request { priority: -1, ..Request::new(text(2, 40), 1) };
+    engine.add(Request::new(text(2, 40), 1)).unwrap();
+    let bounds = engine.options.max_num_tokens;
+    engine.options.max_num_tokens = 8;
+    engine.step(&mut events).unwrap();
+    engine.options.max_num_tokens = bounds;
+    engine.add(late).unwrap();
+    engine.step(&mut events).unwrap();
+    assert!(engine.waiting.is_empty());
+    engine.run(&mut events).unwrap();
 }
 
 #[test]

@@ -1,0 +1,117 @@
+//! A device that fails while 32 requests run, as clients see it.
+
+use piecewise::assembly::Assembly;
+use piecewise::device::OpenDevice;
+use piecewise_backend::cpu::{CpuDevice, CpuFault, CpuFaults, FaultKind, FaultPoint};
+use piecewise_kernels::op::OpRegistry;
+use piecewise_runtime::engine_thread::{EngineThread, ThreadOptions};
+use piecewise_server::chat::{GenerationDefaults, ReplyFormat};
+use piecewise_server::{ApiKeys, Limits, ServedModel, Server, ServerOptions};
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::{Arc, mpsc};
+
+/// A server of the tiny model on a device that fails as the faults say; it ends with the process.
+fn serve() -> (SocketAddr, CpuFaults, Vec<Value>) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/tiny-qwen3");
+    let golden = std::fs::read(folder.join("golden.json")).unwrap();
+    let faults = CpuFaults::default();
+    let mut device = CpuDevice::new(Arc::new(OpRegistry::new()), 2).unwrap();
+    device.set_faults(faults.clone());
+    let engine = Assembly::folder(&folder)
+        .unwrap()
+        .on(&OpenDevice::from(device))
+        .set("dtype", "f32")
+        .set("cache.enabled", false)
+        .set("sampling_controls", true)
+        .max_num_tokens(64)
+        .max_num_seqs(16)
+        .capture_sizes([1, 16, 64])
+        .engine()
+        .unwrap();
+    let server = Server::bind(ServerOptions {
+        address: ([127, 0, 0, 1], 0).into(),
+        model_names: vec!["tiny".to_owned()],
+        keys: ApiKeys::default(),
+        limits: Limits::default(),
+    });
+    let server = server.unwrap();
+    let address = server.address();
+    let thread = EngineThread::start(engine, ThreadOptions::default()).unwrap();
+    let model = ServedModel {
+        tokenizer: None,
+        end_ids: Vec::new(),
+        defaults: GenerationDefaults::default(),
+        template: None,
+        format: ReplyFormat::default(),
+    };
+    let (ready, is_ready) = mpsc::channel();
+    std::thread::spawn(move || server.serve(thread, model, || ready.send(()).unwrap()));
+    is_ready.recv().unwrap();
+    (address, faults, serde_json::from_slice(&golden).unwrap())
+}
+
+/// The status of a request for the golden tokens of a prompt, and what came.
+fn ask(address: SocketAddr, case: &Value) -> (u16, Value) {
+    let body = json!({
+        "prompt": case["ids"], "max_tokens": 24, "temperature": 0, "return_token_ids": true,
+    });
+    let body = body.to_string();
+    let mut stream = TcpStream::connect(address).unwrap();
+    let length = body.len();
+    write!(
+        stream,
+        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head[9..12].parse().unwrap(), serde_json::from_str(body).unwrap())
+}
+
+/// 32 at once, and whether all got their golden tokens; the others got an error.
+fn all_answered(address: SocketAddr, golden: &[Value]) -> bool {
+    let answers: Vec<_> = std::thread::scope(|scope| {
+        let ask = |i: usize| {
+            let case = &golden[i % golden.len()];
+            (case, scope.spawn(move || ask(address, case)))
+        };
+        let asked: Vec<_> = (0..32).map(ask).collect();
+        asked.into_iter().map(|(case, answer)| (case, answer.join().unwrap())).collect()
+    });
+    let is_answer = |(case, (status, answer)): &(&Value, (u16, Value))| {
+        if *status == 500 {
+            assert_eq!(answer["error"]["type"], "server_error", "{answer}");
+            return false;
+        }
+        let expected = &case["greedy_fp32"].as_array().unwrap()[..24];
+        assert_eq!((*status, &answer["choices"][0]["token_ids"]), (200, &json!(expected)));
+        true
+    };
+    answers.iter().filter(|answer| is_answer(answer)).count() == 32
+}
+
+#[test]
+fn requests_outlive_a_device_that_fails_and_others_come_after_one_that_stays_lost() {
+    let (address, faults, golden) = serve();
+    for (point, kind) in [
+        (FaultPoint::Replay, FaultKind::Refused),
+        (FaultPoint::Replay, FaultKind::Asynchronous),
+        (FaultPoint::Replay, FaultKind::Sticky),
+        (FaultPoint::Wait, FaultKind::Sticky),
+    ] {
+        faults.fail(CpuFault { point, kind, after: 12, times: 1 });
+        assert!(all_answered(address, &golden), "{point:?} {kind:?}");
+        assert_eq!(faults.pending(), 0, "{point:?} {kind:?} did not happen");
+    }
+    // It can't be opened anew, for as often as anybody tries.
+    faults.fail(CpuFault { point: FaultPoint::Wait, kind: FaultKind::Sticky, after: 12, times: 1 });
+    let stays =
+        CpuFault { point: FaultPoint::Reopen, kind: FaultKind::Refused, after: 0, times: 3 };
+    faults.fail(stays);
+    assert!(!all_answered(address, &golden));
+    assert!(all_answered(address, &golden), "once it is back");
+}
