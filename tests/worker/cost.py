@@ -1,36 +1,40 @@
-"""CPU time of a token through a worker, beyond that of the same token through the library:
+"""What a token through a worker costs besides computing it, as CPU time:
 
 PYTHONPATH="$(.ci/install-zmq)" python3 tests/worker/cost.py
 
-The whole process is counted, whatever thread it is, of `piecewise worker` and of `piecewise generate`,
-which calls the library: once with few tokens and once with many, so that what a start or a prompt takes
-is in neither. The front end is one of libzmq in this process, which is not counted.
+Counted are all threads of the worker but those that compute. The engine's own thread is among them,
+which the library has too: what the worker adds is less than the sum, and at least what its own threads
+take. The front end is one of libzmq in this process, which is not counted.
 """
 
 import pathlib
-import resource
 import statistics
-import subprocess
 import tempfile
 
 import msgspec
 
 from faults import Nonsense
-from fleet import BINARY, MODEL, Worker
+from fleet import Worker
 
-SETTINGS = ["--dtype", "f32", "--max-num-tokens", "64", "--max-num-seqs", "64", "--max-seq-len", "1024",
-            "--no-prefix-cache", "--sampling-controls"]
-FEW, MANY = 100, 800
+SETTINGS = ["--dtype", "f32", "--max-num-tokens", "64", "--max-num-seqs", "64", "--max-seq-len", "1024"]
+# Microseconds a token that a worker may add, by requests at once.
 BOUNDS = {1: 100, 64: 10}
+OF_THE_ENGINE, OF_COMPUTING = "engine", "piecewise-cpu"
 
 
-def through_worker(front, worker, count, tokens):
-    """Seconds of CPU time of so many requests at once."""
-    def spent():
-        tasks = pathlib.Path(f"/proc/{worker.process.pid}/task").iterdir()
-        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) * 1e-9
+def spent(worker):
+    """Microseconds of CPU time of the engine's thread, and of the worker's own."""
+    engine, own = 0, 0
+    for task in pathlib.Path(f"/proc/{worker.process.pid}/task").iterdir():
+        name = (task / "comm").read_text().strip()
+        time = int((task / "schedstat").read_text().split()[0]) / 1e3
+        engine += time * (name == OF_THE_ENGINE)
+        own += time * (name != OF_THE_ENGINE and not name.startswith(OF_COMPUTING))
+    return engine, own
 
-    before, made, live = spent(), 0, {f"{tokens}-{number}" for number in range(count)}
+
+def run(front, run, count, tokens):
+    made, live = 0, {f"{run}-{number}" for number in range(count)}
     for name in live:
         front.add(name, prompt=[5, 6, 7], sampling={"max_tokens": tokens})
     while live:
@@ -39,26 +43,6 @@ def through_worker(front, worker, count, tokens):
             if len(output) > 5 and output[5] is not None:
                 live.discard(output[0])
     assert made == count * tokens, (made, count, tokens)
-    return spent() - before
-
-
-def through_library(count, tokens):
-    command = [BINARY, "generate", "--model", str(MODEL), *SETTINGS, "--max-tokens", str(tokens), "--ignore-eos"]
-    for number in range(count):
-        command += ["--prompt", f"import {number % 10}"]
-
-    def spent():
-        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return usage.ru_utime + usage.ru_stime
-
-    before = spent()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return spent() - before
-
-
-def slope(measure, count):
-    """Microseconds of a token."""
-    return 1e6 * (measure(count, MANY) - measure(count, FEW)) / (count * (MANY - FEW))
 
 
 def main():
@@ -67,14 +51,16 @@ def main():
         worker = Worker(front.port, 0, state, settings=SETTINGS)
         front.join()
         for count, bound in BOUNDS.items():
-            pairs = []
-            for _ in range(5):
-                library = slope(through_library, count)
-                pairs.append((library, slope(lambda *of: through_worker(front, worker, *of), count)))
-            library, through = (statistics.median(side) for side in zip(*pairs))
-            more = statistics.median(b - a for a, b in pairs)
-            print(f"concurrency {count}: {library:.1f} us a token through the library, {through:.1f} us through "
-                  f"the worker: {more:.1f} us more, at most {bound} are allowed")
+            tokens, found = 12_800 // count // 5, []
+            run(front, f"{count}-first", count, 20)
+            for number in range(5):
+                before = spent(worker)
+                run(front, f"{count}-{number}", count, min(tokens, 900))
+                made = count * min(tokens, 900)
+                found.append([(b - a) / made for a, b in zip(before, spent(worker))])
+            engine, own = (statistics.median(side) for side in zip(*found))
+            print(f"concurrency {count}: {own:.1f} us a token in the worker's own threads, {engine:.1f} us in the "
+                  f"engine's: {own + engine:.1f} us, and at most {bound} may be added")
         front.close()
         worker.drop()
 
