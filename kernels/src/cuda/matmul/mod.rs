@@ -2,6 +2,7 @@
 //! one.
 
 mod finish;
+mod panel;
 mod ring;
 mod stream;
 mod tensor;

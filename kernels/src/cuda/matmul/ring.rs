@@ -6,7 +6,9 @@ use crate::lower::LowerError;
 use std::fmt::Write;
 
 /// The most rows that the kernel takes.
-pub const RING_ROWS: u64 = 32;
+pub const RING_ROWS: u64 = 64;
+/// The most that are multiplied by `mma.sync`, in one kernel for nearly all shapes.
+const FEW_ROWS: u64 = 32;
 /// Shared memory of a block, which has a multiprocessor for itself but for small kernels beside it.
 const SHARED_BYTES: u64 = 220 << 10;
 /// What aligns the ring.
@@ -60,9 +62,10 @@ impl MatMulSpec {
             && self.depth.is_multiple_of(64)
     }
 
-    /// The kernel of compute capability 9.0 for up to `rows` rows: one for all sizes up to the next
-    /// multiple of 8 and nearly all shapes, with the region after the product in it, if there is
-    /// one. Sums are of `f32`; their order follows from `rows`, rounded up to 8, and k. Arguments:
+    /// The kernel of compute capability 9.0 for up to `rows` rows: up to 32 one for all sizes up to
+    /// the next multiple of 8 and nearly all shapes, above one for each shape and multiple of 16,
+    /// with the region after the product in it, if there is one. Sums are of `f32`; their order
+    /// follows from `rows`, so rounded up, k, and above 32 from the columns. Arguments:
     /// x; w; y, or the operands of the region other than the product, then its results.
     ///
     /// # Errors
@@ -81,6 +84,9 @@ impl MatMulSpec {
             )));
         }
         let finish = self.finish(after)?;
+        if rows > FEW_ROWS {
+            return self.panel_kernel(rows, &finish);
+        }
         let shape = Shape::of(rows, self.depth);
         let mut text = self.header();
         let defines = [
