@@ -32,6 +32,7 @@ impl<D: Device> CompiledModel<D> {
         self.tracer = None;
         let probed: Vec<_> = self.members.list.iter().map(|m| m.probed.clone()).collect();
         self.graphs.slots_mut().for_each(GraphSlot::invalidate);
+        self.background.wake();
         self.device.reopen()?;
         let memory = self.origin.load(&mut self.device, &self.module, &mut |_| {})?;
         self.staging = self.origin.stage(&mut self.device, &self.module, &memory)?;

@@ -146,6 +146,7 @@ impl<D: Device> CompiledModel<D> {
         let number = self.next_step;
         self.next_step += 1;
         if was_refused {
+            self.background.wake();
             dispatch.mode = StepMode::None;
             dispatch.fallback = Some(FallbackReason::ReplayRefused);
             self.stats.refused_replays += 1;

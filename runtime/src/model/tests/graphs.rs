@@ -168,6 +168,35 @@ fn background_capture_takes_what_steps_want_first_and_then_all() {
 }
 
 #[test]
+fn what_was_lost_after_all_was_captured_is_captured_between_steps_again() {
+    let setup = Setup { capture: CaptureWhen::Background, ..Setup::default() };
+    let mut model = setup.build().unwrap();
+    let all = Setup::default().build().unwrap().captured_graphs();
+    let run = |model: &mut Model| {
+        for _ in 0..100_000 {
+            let ticket = submit(model, &[4, 5, 6]).unwrap();
+            assert_eq!(sampled(model, &ticket), expected(&[4, 5, 6]));
+            if model.captured_graphs() == all && model.background.is_done {
+                return;
+            }
+        }
+        panic!("{} of {all} graphs after 100,000 steps", model.captured_graphs());
+    };
+    run(&mut model);
+    setup.faults.failing_replay.store(1, Ordering::Relaxed);
+    let ticket = submit(&mut model, &[4, 5, 6]).unwrap();
+    assert_eq!(sampled(&mut model, &ticket), expected(&[4, 5, 6]));
+    assert_eq!(model.statistics().refused_replays, 1);
+    run(&mut model);
+    setup.faults.losing_wait.store(1, Ordering::Relaxed);
+    let ticket = submit(&mut model, &[4, 5, 6]).unwrap();
+    assert!(model.read(&ticket).unwrap_err().is_lost());
+    model.recover().unwrap();
+    assert_eq!(model.captured_graphs(), 0);
+    run(&mut model);
+}
+
+#[test]
 fn a_lost_device_is_opened_anew_and_everything_on_it_made_again() {
     for capture in [CaptureWhen::Startup, CaptureWhen::Lazy, CaptureWhen::Background] {
         let setup = Setup { capture, ..Setup::default() };
