@@ -232,6 +232,22 @@ fn families(snapshot: &Snapshot) -> Vec<MetricFamily> {
             "Time that captures took.",
             seconds(stats.capture_time),
         ),
+        counter("piecewise_recaptures_total", "Graphs captured again.", one(stats.recaptures)),
+        counter(
+            "piecewise_refused_replays_total",
+            "Replays that the device refused, which were launched.",
+            one(stats.refused_replays),
+        ),
+        counter(
+            "piecewise_pieces_for_padding_total",
+            "Steps in pieces since a whole graph, padded, takes longer.",
+            one(stats.pieces_for_padding),
+        ),
+        counter(
+            "piecewise_device_recoveries_total",
+            "Times that the device was opened anew.",
+            one(stats.recoveries),
+        ),
         gauge("piecewise_graphs", "Captured graphs that are ready.", one(*graphs)),
         counter(
             "piecewise_artifacts_total",
