@@ -25,6 +25,7 @@ mod model_folders;
 #[path = "../examples/outside/src/model.rs"]
 mod outside;
 mod planted_faults;
+mod sentence_folders;
 mod step_allocations;
 
 #[allow(dead_code, reason = "the device suite uses more of it")]

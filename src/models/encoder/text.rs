@@ -124,6 +124,12 @@ impl TextEncoderConfig {
             }
             None => return Err(root.missing("model_type")),
         };
+        let classes = root.strings("architectures")?.unwrap_or_default();
+        let scores = classes.iter().any(|class| class.ends_with("ForSequenceClassification"));
+        if scores && !matches!(architecture, TextArchitecture::Bert(_)) {
+            let supported = "heads that score are known of bert and xlm-roberta";
+            return Err(root.unsupported("architectures", supported));
+        }
         let pooling = match architecture {
             TextArchitecture::Bert(_) | TextArchitecture::ModernBert(_) => Pooling::Mean,
             TextArchitecture::Qwen3(_) => Pooling::Last,
