@@ -21,6 +21,10 @@ pub(crate) struct KvEventArgs {
 }
 
 impl KvEventArgs {
+    pub(crate) fn is_asked_for(&self) -> bool {
+        self.kv_events_endpoint.is_some()
+    }
+
     /// Listens, where that is asked for; before a model is loaded, so that a port that is taken is
     /// known at once.
     pub(crate) fn bind(&self, rank: u16) -> anyhow::Result<Option<KvPublisher>> {
