@@ -4,7 +4,7 @@ use super::super::error::ApiError;
 use super::super::fields::{Field, MODEL, field};
 use super::super::state::State;
 use super::items::{fields, texts};
-use super::similarity::{Pairs, scores};
+use super::similarity::{Pairs, USE_ACTIVATION, scores};
 use axum::Json;
 use axum::extract::{self, Request};
 use serde_json::{Value, json};
@@ -25,11 +25,7 @@ pub(crate) const FIELDS: &[Field] = &[
         r#"{"type":"boolean","default":true}"#,
         "Whether results have the texts.",
     ),
-    field(
-        "use_activation",
-        r#"{"type":"boolean","default":true}"#,
-        "Whether a cross-encoder's logits become scores as its folder says.",
-    ),
+    USE_ACTIVATION,
 ];
 
 pub(crate) async fn handle(

@@ -4,7 +4,7 @@ use super::super::error::ApiError;
 use super::super::fields::{Field, Fields, MODEL, field};
 use super::super::state::{State, now};
 use super::items::{fields, texts};
-use super::similarity::{Pairs, scores};
+use super::similarity::{Pairs, USE_ACTIVATION, scores};
 use axum::Json;
 use axum::extract::{self, Request};
 use serde_json::{Value, json};
@@ -23,11 +23,7 @@ pub(crate) const FIELDS: &[Field] = &[
         r#"{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}}]}"#,
         "A text or texts; also `documents`.",
     ),
-    field(
-        "use_activation",
-        r#"{"type":"boolean","default":true}"#,
-        "Whether a cross-encoder's logits become scores as its folder says.",
-    ),
+    USE_ACTIVATION,
 ];
 
 pub(crate) async fn handle(

@@ -2,6 +2,7 @@
 
 use super::super::aside::aside;
 use super::super::error::ApiError;
+use super::super::fields::{Field, field};
 use super::super::state::State;
 use super::items::{encode, pair, place, usage};
 use super::served::{EncoderKind, EncoderState};
@@ -9,6 +10,13 @@ use piecewise::encoding::TextItem;
 use piecewise::models::encoder::ScoreActivation;
 use serde_json::Value;
 use std::sync::Arc;
+
+/// A field of every endpoint that scores.
+pub(super) const USE_ACTIVATION: Field = field(
+    "use_activation",
+    r#"{"type":"boolean","default":true}"#,
+    "Whether a cross-encoder's logits become scores as its folder says.",
+);
 
 /// Texts on both sides, by the names of their fields, and which of them are compared.
 pub(super) struct Pairs {
