@@ -137,7 +137,10 @@ impl<'a> WeightPlan<'a> {
                 self.copy(element, &shape, &from, to);
                 Ok(())
             }
-            Recipe::Checkpoint { .. } | Recipe::Cast { .. } | Recipe::Graph(_)
+            Recipe::Checkpoint { .. }
+            | Recipe::Cast { .. }
+            | Recipe::Reshape { .. }
+            | Recipe::Graph(_)
                 if !is_dense(&shape, &to.strides) =>
             {
                 let from = self.evaluate(recipe)?;
@@ -156,6 +159,10 @@ impl<'a> WeightPlan<'a> {
                 let to = to.place;
                 self.steps.push(WeightStep::Cast { from, from_dtype, to, to_dtype, offset, n });
                 Ok(())
+            }
+            Recipe::Reshape { of, .. } => {
+                let strides = dense(&type_of(of)?.1);
+                self.place(of, &View { place: to.place, offset: to.offset, strides })
             }
             Recipe::Graph(graph) => {
                 let (to, offset) = (to.place, to.offset);
@@ -327,6 +334,13 @@ mod tests {
                 element(of, &source)
             }
             Recipe::Cast { of, .. } => u8::from(element(of, at) != 0),
+            Recipe::Reshape { shape, of } => {
+                let flat: u64 = at.iter().zip(dense(shape)).map(|(a, s)| a * s).sum();
+                let before = type_of(of).unwrap().1;
+                let strides = dense(&before);
+                let places = strides.iter().zip(&before).map(|(s, extent)| flat / s % extent);
+                element(of, &Vec::from_iter(places))
+            }
             Recipe::Graph(_) => unreachable!("no graphs here"),
         }
     }
@@ -394,8 +408,17 @@ mod tests {
                 let other = if dtype == DType::U8 { tensor("z", &shape) } else { other };
                 Recipe::Concat { axis, parts: vec![of, other] }
             });
+            let reshape = (inner.clone(), any::<bool>()).prop_map(|(of, last)| {
+                let mut shape = type_of(&of).unwrap().1;
+                let extent = shape.pop().unwrap();
+                match (last, shape.last_mut()) {
+                    (false, Some(before)) => *before *= extent,
+                    _ => shape.extend([1, extent]),
+                }
+                Recipe::Reshape { shape, of: Box::new(of) }
+            });
             let cast = inner.prop_map(|of| Recipe::Cast { to: DType::Bool, of: Box::new(of) });
-            prop_oneof![transpose, slice, concat, cast]
+            prop_oneof![transpose, slice, concat, reshape, cast]
         })
     }
 

@@ -67,9 +67,10 @@ fn expected(recipe: &Recipe) -> Array {
     };
     let parts: Vec<Array> = match recipe {
         Recipe::Concat { parts, .. } => parts.iter().map(expected).collect(),
-        Recipe::Slice { of, .. } | Recipe::Transpose { of, .. } | Recipe::Cast { of, .. } => {
-            vec![expected(of)]
-        }
+        Recipe::Slice { of, .. }
+        | Recipe::Transpose { of, .. }
+        | Recipe::Cast { of, .. }
+        | Recipe::Reshape { of, .. } => vec![expected(of)],
         _ => vec![],
     };
     match recipe {
@@ -97,6 +98,7 @@ fn expected(recipe: &Recipe) -> Array {
             at(&parts[0], &from)
         }),
         Recipe::Cast { to, .. } => Array { dtype: *to, ..parts[0].clone() }.rounded(),
+        Recipe::Reshape { .. } => Array { shape, ..parts[0].clone() },
         Recipe::Graph(graph) => piecewise_ir::eval::evaluate_constant(graph).unwrap(),
     }
 }
@@ -129,7 +131,19 @@ fn every_recipe_makes_its_elements() {
         Recipe::Transpose { perm: vec![2, 0, 1], of: boxed(deep.clone()) },
         Recipe::Cast { to: DType::F32, of: boxed(a.clone()) },
         Recipe::Cast { to: DType::F16, of: boxed(deep.clone()) },
-        Recipe::Cast { to: DType::U8, of: boxed(deep) },
+        Recipe::Cast { to: DType::U8, of: boxed(deep.clone()) },
+        Recipe::Reshape { shape: vec![6, 4], of: boxed(deep.clone()) },
+        Recipe::Transpose {
+            perm: vec![1, 0],
+            of: boxed(Recipe::Reshape { shape: vec![2, 12], of: boxed(deep.clone()) }),
+        },
+        Recipe::Concat {
+            axis: 1,
+            parts: vec![
+                Recipe::Reshape { shape: vec![6, 4], of: boxed(deep) },
+                stored("5", DType::I64, &[6, 1]),
+            ],
+        },
         Recipe::Transpose {
             perm: vec![1, 0],
             of: boxed(Recipe::Cast {

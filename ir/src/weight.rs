@@ -48,6 +48,13 @@ pub enum Recipe {
         /// The recipe of the weight before it is rounded.
         of: Box<Recipe>,
     },
+    /// A weight with the same elements, in row-major order, under another shape.
+    Reshape {
+        /// The extents of the result.
+        shape: Vec<u64>,
+        /// The recipe of the weight as it was.
+        of: Box<Recipe>,
+    },
     /// The single output of a small graph that has no inputs, weights or states, such as a rope
     /// table; evaluated on the host, every value rounded to its dtype.
     Graph(Box<Graph>),
@@ -82,6 +89,13 @@ impl Recipe {
                 result_of(&Op::Permute { perm: perm.clone() }, &[of.ty()?])
             }
             Self::Cast { to, of } => Ok(of.ty()?.with_dtype(*to)),
+            Self::Reshape { shape, of } => {
+                let before = of.ty()?;
+                let after = TensorType::new(before.dtype, shape.as_slice());
+                check_types(&Op::Reshape, &[before], std::slice::from_ref(&after))
+                    .map_err(|e| e.0)?;
+                Ok(after)
+            }
             Self::Graph(graph) => {
                 if !graph.inputs().is_empty()
                     || !graph.weights().is_empty()
@@ -104,9 +118,10 @@ impl Recipe {
         match self {
             Self::Checkpoint { .. } | Self::Graph(_) => &[],
             Self::Concat { parts, .. } => parts,
-            Self::Slice { of, .. } | Self::Transpose { of, .. } | Self::Cast { of, .. } => {
-                std::slice::from_ref(of)
-            }
+            Self::Slice { of, .. }
+            | Self::Transpose { of, .. }
+            | Self::Cast { of, .. }
+            | Self::Reshape { of, .. } => std::slice::from_ref(of),
         }
     }
 
@@ -125,9 +140,10 @@ impl Recipe {
             Self::Concat { parts, .. } => {
                 parts.iter_mut().for_each(|part| part.change_leaves(change));
             }
-            Self::Slice { of, .. } | Self::Transpose { of, .. } | Self::Cast { of, .. } => {
-                of.change_leaves(change);
-            }
+            Self::Slice { of, .. }
+            | Self::Transpose { of, .. }
+            | Self::Cast { of, .. }
+            | Self::Reshape { of, .. } => of.change_leaves(change),
         }
     }
 }

@@ -275,9 +275,10 @@ fn collect_sources<'a>(recipe: &'a Recipe, names: &mut Vec<&'a str>) {
         Recipe::Concat { parts, .. } => {
             parts.iter().for_each(|part| collect_sources(part, names));
         }
-        Recipe::Transpose { of, .. } | Recipe::Slice { of, .. } | Recipe::Cast { of, .. } => {
-            collect_sources(of, names);
-        }
+        Recipe::Transpose { of, .. }
+        | Recipe::Slice { of, .. }
+        | Recipe::Cast { of, .. }
+        | Recipe::Reshape { of, .. } => collect_sources(of, names),
         Recipe::Graph(_) => {}
     }
 }

@@ -44,6 +44,7 @@ pub fn evaluate_recipe(
         }
         Recipe::Transpose { perm, of } => layout::permute(&evaluate_recipe(of, source)?, perm),
         Recipe::Cast { to, of } => Array { dtype: *to, ..evaluate_recipe(of, source)? }.rounded(),
+        Recipe::Reshape { of, .. } => Array { shape, ..evaluate_recipe(of, source)? },
         Recipe::Graph(graph) => evaluate_constant(graph)?,
     })
 }

@@ -42,6 +42,9 @@ pub(super) fn same_recipe(a: &Recipe, b: &Recipe, names: &mut NamePairs) -> bool
         (Recipe::Cast { to: at, of: a }, Recipe::Cast { to: bt, of: b }) => {
             at == bt && same_recipe(a, b, names)
         }
+        (Recipe::Reshape { shape: ashape, of: a }, Recipe::Reshape { shape: bshape, of: b }) => {
+            ashape == bshape && same_recipe(a, b, names)
+        }
         (Recipe::Graph(a), Recipe::Graph(b)) => same_program(a, b),
         _ => false,
     }

@@ -130,7 +130,7 @@ impl Rng {
     }
 
     fn recipe(&mut self, symbols: usize, depth: usize) -> Recipe {
-        match self.below(if depth == 0 { 1 } else { 7 }) {
+        match self.below(if depth == 0 { 1 } else { 8 }) {
             1 => Recipe::Concat {
                 axis: self.below(3),
                 parts: (0..self.below(4)).map(|_| self.recipe(symbols, depth - 1)).collect(),
@@ -150,6 +150,10 @@ impl Rng {
                 of: Box::new(self.recipe(symbols, depth - 1)),
             },
             5 => Recipe::Graph(Box::new(self.graph(depth - 1))),
+            6 => Recipe::Reshape {
+                shape: (0..self.below(4)).map(|_| self.below(100) as u64).collect(),
+                of: Box::new(self.recipe(symbols, depth - 1)),
+            },
             _ => Recipe::Checkpoint { name: self.text(), ty: self.ty(symbols) },
         }
     }

@@ -99,7 +99,8 @@ impl<'a> PieceBuilder<'a> {
             Recipe::Concat { .. }
             | Recipe::Slice { .. }
             | Recipe::Transpose { .. }
-            | Recipe::Cast { .. } => {}
+            | Recipe::Cast { .. }
+            | Recipe::Reshape { .. } => {}
         });
         recipe
     }

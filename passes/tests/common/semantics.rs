@@ -99,6 +99,7 @@ fn recipe_value(
         }
         Recipe::Transpose { perm, of } => (Op::Permute { perm: perm.clone() }, vec![of]),
         Recipe::Cast { of, .. } => (Op::Cast, vec![of]),
+        Recipe::Reshape { of, .. } => (Op::Reshape, vec![of]),
     };
     let operands = of.into_iter().map(|r| recipe_value(graph, inputs, r, seed)).collect();
     graph.push(op, operands, ty, Default::default())

@@ -55,6 +55,48 @@ pub(super) fn linear<'b>(b: &'b Builder, name: &str, x: Tensor<'b>, shape: [u64;
     super::super::decoder::linear(b, name, x, shape, true)
 }
 
+/// Elements in 16 bytes of a 16-bit dtype: rows of a multiple can be multiplied on tensor cores.
+pub(super) const ROW_ELEMENTS: u64 = 8;
+
+/// The weight with `more` zeros after it along an axis.
+pub(super) fn with_zeros<'b>(
+    b: &'b Builder,
+    weight: Tensor<'b>,
+    axis: usize,
+    more: u64,
+) -> Tensor<'b> {
+    if more == 0 {
+        return weight;
+    }
+    let mut shape = weight.shape();
+    shape[axis] = more.into();
+    let zeros = b
+        .derived_weight("zeros", |b| b.finish([b.scalar(weight.dtype(), 0.0).broadcast_to(shape)]));
+    b.concat(&[weight, zeros], axis)
+}
+
+/// What a convolution whose windows do not overlap makes of its windows, `patches` `[T, width]`:
+/// `[T, hidden]`. Its weight is `[hidden, ..]`, `width` elements each, as the checkpoint has it
+/// under `name`.
+pub(super) fn patch_rows<'b, const RANK: usize>(
+    b: &'b Builder,
+    name: &str,
+    patches: Tensor<'b>,
+    kernel: [u64; RANK],
+) -> Tensor<'b> {
+    let width = kernel[1..].iter().product::<u64>();
+    let more = width.next_multiple_of(ROW_ELEMENTS) - width;
+    let weight = b.weight(name, kernel).reshape([kernel[0], width]);
+    let patches = match (more, patches.shape().first()) {
+        (1.., Some(rows)) => {
+            let zeros = b.scalar(patches.dtype(), 0.0).broadcast_to((rows.clone(), more));
+            b.concat(&[patches, zeros], 1)
+        }
+        _ => patches,
+    };
+    patches.linear(with_zeros(b, weight, 1, more))
+}
+
 /// A layer norm over the innermost axis of `width`, with the tensors `weight` and `bias` under
 /// `name`, or, where a checkpoint is old enough to say so, `gamma` and `beta`.
 pub(super) fn layer_norm<'b>(

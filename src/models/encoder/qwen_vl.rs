@@ -6,7 +6,9 @@ use super::super::config::options::sort_keys_beside;
 use super::super::config::{ConfigError, RopeConfig, RopeScaling, read_dtype};
 use super::super::op_builders::{AttentionSpec, KernelOps, Segments};
 use super::inputs::{EncoderBounds, LENGTHS, STARTS};
-use super::layers::{Activation, NormNames, layer_norm, linear};
+use super::layers::{
+    Activation, NormNames, ROW_ELEMENTS, layer_norm, linear, patch_rows, with_zeros,
+};
 use piecewise_ir::builder::{Builder, Tensor};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::Symbol;
@@ -25,9 +27,6 @@ pub(super) const CORNER_WEIGHTS: &str = "corner_weights";
 
 /// In no configuration: every norm of both towers has it.
 const EPS: f64 = 1e-6;
-/// Products on tensor cores take rows of a multiple of 16 bytes; the 7B tower's feed-forward has 3,420
-/// of 16 bits.
-const ROW_ELEMENTS: u64 = 8;
 const ROPE_THETA: f64 = 10_000.0;
 /// The most patches of a frame's side.
 pub(super) const LONGEST_SIDE: u64 = 1 << 12;
@@ -251,8 +250,8 @@ pub(super) fn merged_rows<'b>(
     let mut x = {
         let (patch, frames) = (config.patch_size as u64, config.temporal_patch_size as u64);
         let kernel = [hidden, config.channels as u64, frames, patch, patch];
-        let kernel = b.weight("patch_embed.proj.weight", kernel).reshape([hidden, width]);
-        let seen = patches.cast(activations).matmul_transposed(kernel, DType::F32);
+        let patches = patches.cast(activations);
+        let seen = patch_rows(b, "patch_embed.proj.weight", patches, kernel).cast(DType::F32);
         match positions {
             None => seen,
             Some((corners, weights, places)) => {
@@ -326,6 +325,7 @@ impl<'b> Tower<'b, '_> {
         let _scope = self.b.scope("mlp");
         let (hidden, inner) =
             (self.config.hidden_size as u64, self.config.intermediate_size as u64);
+        // The 7B tower has 3,420.
         let more = inner.next_multiple_of(ROW_ELEMENTS) - inner;
         let into = |name: &str| self.padded_linear(name, h, [inner, hidden], [more, 0]);
         let out = |name: &str, x| self.padded_linear(name, x, [hidden, inner], [0, more]);
@@ -348,22 +348,9 @@ impl<'b> Tower<'b, '_> {
         more: [u64; 2],
     ) -> Tensor<'b> {
         let _scope = self.b.scope(name);
-        let weight = self.with_zeros(self.b.weight("weight", shape), 0, more[0]);
-        let y = x.linear(self.with_zeros(weight, 1, more[1]));
-        y + self.with_zeros(self.b.weight("bias", [shape[0]]), 0, more[0]).cast(y.dtype())
-    }
-
-    /// The weight with `more` zeros along an axis.
-    fn with_zeros(&self, weight: Tensor<'b>, axis: usize, more: u64) -> Tensor<'b> {
-        if more == 0 {
-            return weight;
-        }
-        let mut shape = weight.shape();
-        shape[axis] = more.into();
-        let zeros = self.b.derived_weight("zeros", |b| {
-            b.finish([b.scalar(weight.dtype(), 0.0).broadcast_to(shape)])
-        });
-        self.b.concat(&[weight, zeros], axis)
+        let weight = with_zeros(self.b, self.b.weight("weight", shape), 0, more[0]);
+        let y = x.linear(with_zeros(self.b, weight, 1, more[1]));
+        y + with_zeros(self.b, self.b.weight("bias", [shape[0]]), 0, more[0]).cast(y.dtype())
     }
 
     /// The patches of each merged token side by side, `[M, block * hidden]`.

@@ -6,7 +6,7 @@ use super::super::config::options::sort_keys_beside;
 use super::super::config::{ConfigError, read_dtype};
 use super::super::op_builders::{AttentionSpec, KernelOps, Segments};
 use super::inputs::PackedRows;
-use super::layers::{Activation, NormNames, layer_norm, linear};
+use super::layers::{Activation, NormNames, layer_norm, linear, patch_rows};
 use piecewise_ir::builder::{Builder, Tensor};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
@@ -228,14 +228,12 @@ impl<'b> Tower<'b, '_> {
     fn embed(&self, patches: Tensor<'b>, positions: Tensor<'b>) -> Tensor<'b> {
         let Self { b, config, hidden, .. } = *self;
         let _scope = b.scope("embeddings");
-        let (patch, width) = (config.patch_size as u64, config.patch_width() as u64);
+        let patch = config.patch_size as u64;
         let kernel = [hidden, config.channels as u64, patch, patch];
         let places = (config.side() * config.side() + usize::from(config.has_class_row())) as u64;
         let wide = |name: &str| b.weight(name, [hidden]).cast(DType::F32);
-        let seen = |name: &str| {
-            let kernel = b.weight(&format!("{name}.weight"), kernel).reshape([hidden, width]);
-            patches.matmul_transposed(kernel, DType::F32)
-        };
+        let seen =
+            |name: &str| patch_rows(b, &format!("{name}.weight"), patches, kernel).cast(DType::F32);
         let is_class = || positions.equal(0.0).reshape((self.rows_of(positions), 1));
         let (rows, table) = match config.family {
             VitFamily::Siglip => (

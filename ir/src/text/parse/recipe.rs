@@ -59,8 +59,18 @@ impl<'t> Parser<'t> {
                 })?;
                 Ok(Recipe::Cast { to, of: p.only_part(scope)? })
             }
+            Token::Word("reshape") => {
+                p.advance();
+                let shape = p.attributes(|p| {
+                    p.key("shape")?;
+                    p.indices()
+                })?;
+                let shape = shape.into_iter().map(|extent| extent as u64).collect();
+                Ok(Recipe::Reshape { shape, of: p.only_part(scope)? })
+            }
             Token::Word(word) => {
-                let known = "a recipe is a string, concat, slice, transpose, cast or graph";
+                let known =
+                    "a recipe is a string, concat, slice, transpose, cast, reshape or graph";
                 p.fail(ParseErrorKind::Structure(format!("`{word}` is no recipe: {known}")))
             }
             _ => p.expected("a recipe"),

@@ -45,6 +45,11 @@ impl Printer {
                 self.recipe(scope, of);
                 self.put(')');
             }
+            Recipe::Reshape { shape, of } => {
+                self.put(format_args!("reshape{{shape={shape:?}}}("));
+                self.recipe(scope, of);
+                self.put(')');
+            }
             Recipe::Graph(graph) => self.recipe_graph(graph),
         }
     }

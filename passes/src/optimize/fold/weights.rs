@@ -1,11 +1,12 @@
-//! Derived weights: casts, slices, permutations and concatenations of weights, done once at load.
+//! Derived weights: casts, slices, permutations, reshapes and concatenations of weights, done once
+//! at load.
 //!
 //! The rule weighs memory against work per step:
 //! - A reader that needs the whole tensor in memory (matmul, custom op, the table of a gather, the
 //!   graph's outputs) would have it made anew in every step, so it is folded, even where the
 //!   source stays in memory for another reader.
-//! - Row programs read a weight in place: slicing and permuting are strides to them, and a cast
-//!   is one instruction on the way. Folding saves nothing there. Strides are folded all the same
+//! - Row programs read a weight in place: slicing, permuting and reshaping are strides to them, and
+//!   a cast is one instruction on the way. Folding saves nothing there. Strides are folded all the same
 //!   where the source has no other reader, for it costs nothing; a cast is not, because its
 //!   result may be wider than its source and is read once for every few rows.
 
@@ -94,7 +95,7 @@ pub(super) fn needs_memory(op: &Op, position: usize) -> bool {
 }
 
 fn is_link(op: &Op) -> bool {
-    matches!(op, Op::Cast | Op::Slice { .. } | Op::Permute { .. } | Op::Concat { .. })
+    matches!(op, Op::Cast | Op::Slice { .. } | Op::Permute { .. } | Op::Reshape | Op::Concat { .. })
 }
 
 fn derive(
@@ -141,6 +142,7 @@ fn derive(
                     let len = ty.shape[*axis].as_constant()?;
                     Recipe::Slice { axis: *axis, start: *start, len, of }
                 }
+                Op::Reshape => Recipe::Reshape { shape: ty.static_shape()?, of },
                 _ => return None,
             }
         }
