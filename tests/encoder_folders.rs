@@ -4,7 +4,7 @@
 use crate::support::safetensors_file::{folder_with, write};
 use crate::text_encoders::{TensorFile, folder};
 use piecewise::encoding::{Encoder, ImageItem, ItemEncoder, TextEncoder, TextItem, VisionEncoder};
-use piecewise::models::encoder::{TextOutput, VisionConfig};
+use piecewise::models::encoder::{TextEncoderConfig, TextOutput, VisionConfig};
 use piecewise_runtime::config::ConfigLayers;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde_json::{Value, json};
@@ -136,4 +136,74 @@ fn options_of_towers_that_change_the_maths_are_refused() {
     harmless["num_beams"] = 1.into();
     harmless["pruned_heads"] = json!({});
     assert!(parse(&harmless).is_ok());
+}
+
+#[test]
+fn options_of_text_that_change_the_maths_are_refused() {
+    let file = Path::new("config.json");
+    let parse = |value: &Value| TextEncoderConfig::parse(value.to_string().as_bytes(), file);
+    for (name, key, value) in [
+        ("bert", "position_embedding_type", json!("relative_key")),
+        ("bert", "is_decoder", json!(true)),
+        ("bert", "add_cross_attention", json!(true)),
+        ("bert", "hidden_act", json!("mish")),
+        ("bert", "quantization_config", json!({"bits": 8})),
+        ("bert", "pruned_heads", json!({"0": [1]})),
+        ("xlm_roberta", "position_embedding_type", json!("relative_key_query")),
+        ("xlm_roberta", "adapter_size", json!(4)),
+        ("modernbert", "norm_bias", json!(true)),
+        ("modernbert", "attention_bias", json!(true)),
+        ("modernbert", "mlp_bias", json!(true)),
+        ("modernbert", "hidden_activation", json!("mish")),
+        ("modernbert", "qk_norm", json!(true)),
+        ("qwen3_embedding", "use_sliding_window", json!(true)),
+        ("qwen3_embedding", "num_experts", json!(8)),
+        ("qwen3_embedding", "rope_scaling", json!({"rope_type": "yarn", "factor": 4.0})),
+        ("bert", "model_type", json!("deberta-v2")),
+    ] {
+        let mut own = config(name);
+        assert!(parse(&own).is_ok(), "{name}");
+        own[key] = value;
+        if key == "use_sliding_window" {
+            own["sliding_window"] = json!(4);
+            own["max_window_layers"] = json!(0);
+        }
+        let error = parse(&own).unwrap_err().to_string();
+        let named = if key == "rope_scaling" { "rope_type" } else { key };
+        assert!(error.contains(named), "{name}, {key}: {error}");
+    }
+    // What says nothing about the maths is let through.
+    let mut harmless = config("bert");
+    harmless["classifier_dropout"] = json!(0.1);
+    harmless["label2id"] = json!({"A": 0});
+    assert!(parse(&harmless).is_ok());
+}
+
+/// Checkpoints of before transformers call the tensors of a layer norm so.
+#[test]
+fn layer_norms_of_old_checkpoints_are_gamma_and_beta() {
+    let bytes = std::fs::read(folder("bert").join("model.safetensors")).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let outputs = [TextOutput::Embedding, TextOutput::Rows, TextOutput::Pooler];
+    let run = |folder: &Path| {
+        let mut encoder = TextEncoder::load(folder, layers(), &outputs, |_| {}).unwrap();
+        let ids = TensorFile::open("bert").ints("ids_0");
+        encoder.encode(&[TextItem { ids, token_types: Vec::new() }]).pop().unwrap().unwrap()
+    };
+    let expected = run(&folder("bert"));
+    for prefix in ["", "bert."] {
+        let mut norms = 0;
+        let renamed = tensors.tensors().into_iter().map(|(name, view)| {
+            let old = name
+                .replace("LayerNorm.weight", "LayerNorm.gamma")
+                .replace("LayerNorm.bias", "LayerNorm.beta");
+            norms += usize::from(old != name);
+            (format!("{prefix}{old}"), view)
+        });
+        let file = safetensors::serialize(Vec::from_iter(renamed), None).unwrap();
+        assert!(norms > 0);
+        let made = folder_with(&file);
+        write(made.path(), "config.json", config("bert").to_string().as_bytes());
+        assert!(run(made.path()) == expected, "behind {prefix:?}");
+    }
 }

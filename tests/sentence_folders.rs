@@ -5,6 +5,7 @@ use crate::support::safetensors_file::write;
 use crate::text_encoders::{TensorFile, folder};
 use piecewise::encoding::{TextEncoder, TextItem};
 use piecewise::models::encoder::{TextEncoderConfig, TextOutput};
+use piecewise_ir::testing::norm_error;
 use piecewise_runtime::config::ConfigLayers;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -33,6 +34,32 @@ fn embedding(of: &TempDir, ids: &[u32], token_types: &[u32]) -> Vec<f64> {
     let item = TextItem { ids: ids.to_vec(), token_types: token_types.to_vec() };
     let outputs = encoder.encode(&[item]).pop().unwrap().unwrap();
     outputs[0].iter().map(|&x| f64::from(x)).collect()
+}
+
+/// What sentence-transformers itself makes of texts with a folder that it saved.
+#[test]
+fn a_folder_of_sentence_transformers_equals_its_reference() {
+    let (name, golden) = (folder("sentence_folder"), TensorFile::open("sentence_folder"));
+    let texts = std::fs::read(name.join("texts.json")).unwrap();
+    let texts: Vec<String> = serde_json::from_slice(&texts).unwrap();
+    for (dtype, tolerance) in [("f32", 2e-5), ("bf16", 2e-2)] {
+        let layers = ConfigLayers::new().set("cache.enabled", false).unwrap();
+        let layers = layers.set("dtype", dtype).unwrap().set("max_num_tokens", 64).unwrap();
+        let outputs = [TextOutput::Embedding];
+        let mut encoder = TextEncoder::load(&name, layers, &outputs, |_| {}).unwrap();
+        for (i, text) in texts.iter().enumerate() {
+            let ids = encoder.model().tokenizer().unwrap().encode(text).unwrap();
+            assert_eq!(ids, golden.ints(&format!("ids_{i}")), "{text}");
+        }
+        for alone in [true, false] {
+            encoder.one_by_one(alone);
+            for (i, embedding) in encoder.embed(&texts).into_iter().enumerate() {
+                let found = Vec::from_iter(embedding.unwrap().into_iter().map(f64::from));
+                let error = norm_error(&found, &golden.floats(&format!("embedding_{i}")));
+                assert!(error < tolerance, "{dtype}, {}: off by {error}", texts[i]);
+            }
+        }
+    }
 }
 
 #[test]

@@ -83,7 +83,7 @@ fn load(name: &str, layers: ConfigLayers) -> TextEncoder {
     TextEncoder::load(&folder(name), layers, outputs, |_| {}).unwrap()
 }
 
-fn items(goldens: &[&Golden]) -> Vec<TextItem> {
+fn items_of(goldens: &[&Golden]) -> Vec<TextItem> {
     let item = |golden: &&Golden| TextItem {
         ids: golden.ids.clone(),
         token_types: golden.token_types.clone(),
@@ -93,7 +93,7 @@ fn items(goldens: &[&Golden]) -> Vec<TextItem> {
 
 /// Holds each item against its reference.
 fn check(encoder: &mut TextEncoder, goldens: &[&Golden], tolerance: f64, what: &str) {
-    let outputs = encoder.encode(&items(goldens));
+    let outputs = encoder.encode(&items_of(goldens));
     for (i, (outputs, golden)) in outputs.into_iter().zip(goldens).enumerate() {
         let expected = [Some(&golden.embedding), Some(&golden.rows), golden.pooler.as_ref()];
         let outputs = outputs.unwrap();
@@ -183,24 +183,71 @@ fn an_item_has_the_same_bits_in_any_company() {
     }
 }
 
+/// A BERT's one label over its pooler, and an XLM-RoBERTa's three over a head of two layers.
 #[test]
-fn a_cross_encoder_scores_pairs_as_its_reference_does() {
-    let file = TensorFile::open("cross_encoder");
-    let items = Vec::from_iter((0..3).map(|i| TextItem {
-        ids: file.ints(&format!("ids_{i}")),
-        token_types: file.ints(&format!("token_types_{i}")),
-    }));
-    for (dtype, tolerance) in [(DType::F32, 2e-5), (DType::BF16, 2e-2)] {
-        let layers = layers(dtype, GraphMode::Piecewise, &[64, 128]);
-        let outputs = [TextOutput::Scores, TextOutput::Pooler];
-        let load = |name| TextEncoder::load(&folder(name), layers.clone(), &outputs, |_| {});
-        let scores = load("cross_encoder").unwrap().encode(&items);
-        let found = Vec::from_iter(scores.into_iter().map(|one| f64::from(one.unwrap()[0][0])));
-        let expected = (0..3).flat_map(|i| file.floats(&format!("logits_{i}")));
-        let error = norm_error(&found, &Vec::from_iter(expected));
-        assert!(error < tolerance, "{dtype}: off by {error}");
-        let error = load("bert").unwrap_err().to_string();
-        assert!(error.contains("scores") && error.contains("classifier.weight"), "{error}");
+fn cross_encoders_score_pairs_as_their_references_do() {
+    for (name, labels) in [("cross_encoder", 1), ("xlm_roberta_scores", 3)] {
+        let file = TensorFile::open(name);
+        let items = (0..).map_while(|i| {
+            let types = format!("token_types_{i}");
+            file.has(&format!("ids_{i}")).then(|| TextItem {
+                ids: file.ints(&format!("ids_{i}")),
+                token_types: if file.has(&types) { file.ints(&types) } else { Vec::new() },
+            })
+        });
+        let items = Vec::from_iter(items);
+        assert!(items.len() >= 3);
+        let expected = (0..items.len()).map(|i| file.floats(&format!("logits_{i}")));
+        let expected = Vec::from_iter(expected);
+        for (dtype, tolerance) in [(DType::F32, 2e-5), (DType::BF16, 2e-2)] {
+            for sizes in [vec![1, 8, 64, 128], vec![128]] {
+                let layers = layers(dtype, GraphMode::Piecewise, &sizes);
+                let outputs = [TextOutput::Scores];
+                let mut encoder =
+                    TextEncoder::load(&folder(name), layers, &outputs, |_| {}).unwrap();
+                for alone in [true, false] {
+                    encoder.one_by_one(alone);
+                    let scores = encoder.encode(&items).into_iter().flat_map(|one| one.unwrap());
+                    let scores = Vec::from_iter(scores);
+                    assert!(scores.iter().all(|one| one.len() == labels), "{name}");
+                    let found = scores.concat().into_iter().map(f64::from);
+                    let error = norm_error(&Vec::from_iter(found), &expected.concat());
+                    assert!(error < tolerance, "{name} in {dtype}, {sizes:?}: off by {error}");
+                }
+            }
+        }
+    }
+    let layers = layers(DType::F32, GraphMode::None, &[128]);
+    let error = TextEncoder::load(&folder("bert"), layers, &[TextOutput::Scores], |_| {});
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("scores") && error.contains("classifier.weight"), "{error}");
+}
+
+/// Attention and means within the one piece that there is, all of it captured.
+#[test]
+fn segments_are_captured_inside_a_piece() {
+    for name in ["bert", "modernbert", "qwen3_embedding"] {
+        let goldens = goldens(name);
+        let all = Vec::from_iter(&goldens);
+        for dtype in [DType::F32, DType::BF16] {
+            let split = layers(dtype, GraphMode::Piecewise, &[16, 128]);
+            let whole = layers(dtype, GraphMode::Full, &[16, 128]);
+            let whole = whole.set("splitting_ops", Vec::<String>::new()).unwrap();
+            let whole = whole.set("checks.poison", true).unwrap();
+            let [mut split, mut whole] = [split, whole].map(|layers| load(name, layers));
+            for items in [&all[..1], &all[..], &all[1..]] {
+                let items = items_of(items);
+                let outputs = |encoder: &mut TextEncoder| {
+                    Vec::from_iter(encoder.encode(&items).into_iter().map(Result::unwrap))
+                };
+                assert!(outputs(&mut whole) == outputs(&mut split), "{name} in {dtype}");
+            }
+            let steps = whole.statistics();
+            assert_eq!(steps.replayed_steps(), steps.steps(), "{name} in {dtype}");
+            // What no graph holds is launched, in the same piece.
+            let tokens = steps.paths[0].replays.keys().copied();
+            assert!(Vec::from_iter(tokens).iter().all(|budget| [16, 128].contains(budget)));
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use crate::device::OpenDevice;
 use crate::models::encoder::{EncoderBounds, ImageItem, VisionConfig};
 use crate::models::{Checkpoint, check_weights};
 use crate::session::{Session, SessionError};
+use piecewise_ir::dtype::DType;
 use piecewise_runtime::config::{ConfigError, ConfigLayers};
 use piecewise_runtime::engine::{Engine, EngineError, RowSource, RowsId};
 use std::path::Path;
@@ -59,7 +60,7 @@ impl JoinedTower {
         let checkpoint = Checkpoint::open(folder)?;
         let layers = sized(layers, most.max(1))?;
         let (bounds, dtype) = bounds_and_dtype(&layers, config.stored_dtype(), ANY)?;
-        let graph = config.graph(&checkpoint, dtype, &bounds)?;
+        let graph = config.graph(&checkpoint, dtype, DType::F32, &bounds)?;
         check_weights(&graph, &checkpoint)?;
         let assembly = Assembly::graph(graph).configure(layers).checkpoint(checkpoint);
         let assembly = assembly.purpose(Purpose::Rows).on(device).watch(watch);

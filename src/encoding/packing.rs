@@ -206,6 +206,71 @@ mod tests {
         }
     }
 
+    /// Powers of two as budgets, each costing its size and so much beside, as steps do.
+    fn doubling_cost(rng: &mut Rng) -> impl Fn(&[u64], usize) -> Option<f64> + use<> {
+        let (largest, beside) = (64 << rng.below(3), rng.below(64) as f64);
+        let most = 3 + rng.below(14);
+        move |rows: &[u64], items: usize| {
+            let budget = rows[0].next_power_of_two().max(8);
+            (budget <= largest && items <= most).then_some(budget as f64 + beside)
+        }
+    }
+
+    fn whole_cost(
+        items: &[Vec<u64>],
+        steps: &[Vec<usize>],
+        cost: &impl Fn(&[u64], usize) -> Option<f64>,
+    ) -> f64 {
+        steps.iter().map(|step| cost_of(items, step, cost).unwrap()).sum()
+    }
+
+    /// Smallest first, into a step while it fits; a step is closed early where two smaller graphs
+    /// cost less than one.
+    fn greedy(items: &[Vec<u64>], cost: &impl Fn(&[u64], usize) -> Option<f64>) -> Vec<Vec<usize>> {
+        let mut order = Vec::from_iter(0..items.len());
+        order.sort_by_key(|&i| (items[i][0], i));
+        let mut steps: Vec<Vec<usize>> = Vec::new();
+        for item in order {
+            let alone = cost(&items[item], 1).unwrap();
+            let joins = steps.last().is_some_and(|step| {
+                let together = [&step[..], &[item]].concat();
+                let apart = cost_of(items, step, cost).unwrap() + alone;
+                cost_of(items, &together, cost).is_some_and(|joined| joined <= apart)
+            });
+            match steps.last_mut().filter(|_| joins) {
+                Some(step) => step.push(item),
+                None => steps.push(vec![item]),
+            }
+        }
+        steps
+    }
+
+    /// Above ten items: never above greedy packing, and near the least of all ways.
+    #[test]
+    fn many_items_cost_no_more_than_packed_greedily_and_little_more_than_the_least() {
+        let mut rng = Rng::new(3);
+        let (mut found, mut least, mut worst) = (0.0, 0.0, 1.0_f64);
+        for round in 0..soak(120) {
+            let cost = doubling_cost(&mut rng);
+            let count = 11 + rng.below(if round % 10 == 0 { 3 } else { 60 });
+            let items = Vec::from_iter((0..count).map(|_| vec![1 + rng.below(64) as u64]));
+            let packing = pack(&items, &cost);
+            all_once(&items, &packing);
+            let taken = whole_cost(&items, &packing.steps, &cost);
+            let by_greed = whole_cost(&items, &greedy(&items, &cost), &cost);
+            assert!(taken <= by_greed, "{taken} against {by_greed}: {items:?}");
+            if count < 14 {
+                let every_way = of_all_ways(&items, &Vec::from_iter(0..count), &cost);
+                let best = whole_cost(&items, &every_way, &cost);
+                (found, least) = (found + taken, least + best);
+                worst = worst.max(taken / best);
+            }
+        }
+        println!("{:.3} times the least, at most {worst:.3}", found / least);
+        assert!(found <= 1.15 * least, "{found} against {least}");
+        assert!(worst <= 1.4, "{worst} times the least");
+    }
+
     #[test]
     fn an_item_that_no_step_takes_leaves_the_others() {
         let cost = |rows: &[u64], _: usize| (rows[0] <= 8).then_some(1.0);

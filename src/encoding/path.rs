@@ -7,7 +7,10 @@ use super::segments::SegmentRule;
 use super::statistics::PathStatistics;
 use crate::models::encoder::{OutputRows, Values};
 use crate::session::{OutputsView, Session, SessionError, Step, SubmittedStep};
+use half::{bf16, f16};
+use piecewise_ir::dtype::DType;
 use rayon::prelude::*;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Why a step has no outputs.
@@ -276,7 +279,7 @@ fn of_each_item(
     }
     let mut of_items = Vec::from_iter(items.iter().map(|_| Vec::with_capacity(kinds.len())));
     for (i, kind) in kinds.into_iter().enumerate() {
-        let values = outputs.get::<f32>(i)?;
+        let values = Floats::of(&outputs, i)?;
         let (rows, width) = match kind {
             OutputRows::PerItem(width) => (items.len(), width),
             OutputRows::PerRow(width) => (tokens, width),
@@ -289,19 +292,23 @@ fn of_each_item(
                  elements are announced"
             )));
         }
-        let mut rest = values;
+        let mut first = 0;
         let mut parts = Vec::with_capacity(items.len());
         for (item, own) in items.iter().zip(&mut of_items) {
             let (rows, order) = match kind {
                 OutputRows::PerItem(_) => (1, None),
                 OutputRows::PerRow(_) => (item.tokens, item.order.as_deref()),
             };
-            let (first, others) = rest.split_at(rows * width);
-            parts.push((first, order, own));
-            rest = others;
+            let elements = first..first + rows * width;
+            first = elements.end;
+            parts.push((elements, order, own));
         }
-        let copy = |(part, order, own): (&[f32], Option<&[u32]>, &mut ItemOutputs)| {
-            own.push(in_order(part, order, width));
+        let copy = |(elements, order, own): (Range<usize>, Option<&[u32]>, &mut ItemOutputs)| {
+            own.push(match values {
+                Floats::F32(values) => in_order(&values[elements], order, width),
+                Floats::F16(values) => in_order(&values[elements], order, width),
+                Floats::Bf16(values) => in_order(&values[elements], order, width),
+            });
         };
         match values.len() < SHARED_WORK {
             true => parts.into_iter().for_each(copy),
@@ -311,13 +318,45 @@ fn of_each_item(
     Ok(of_items)
 }
 
+/// The values of an output.
+#[derive(Clone, Copy)]
+enum Floats<'a> {
+    F32(&'a [f32]),
+    F16(&'a [f16]),
+    Bf16(&'a [bf16]),
+}
+
+impl<'a> Floats<'a> {
+    fn of(outputs: &OutputsView<'a>, i: usize) -> Result<Self, SessionError> {
+        Ok(match outputs.dtype(i) {
+            Some(DType::F16) => Self::F16(outputs.get(i)?),
+            Some(DType::BF16) => Self::Bf16(outputs.get(i)?),
+            _ => Self::F32(outputs.get(i)?),
+        })
+    }
+
+    fn len(self) -> usize {
+        match self {
+            Self::F32(values) => values.len(),
+            Self::F16(values) => values.len(),
+            Self::Bf16(values) => values.len(),
+        }
+    }
+}
+
 /// Rows of an item in its own order.
-fn in_order(rows: &[f32], order: Option<&[u32]>, width: usize) -> Vec<f32> {
+fn in_order<T: Copy + Into<f32> + Sync>(
+    rows: &[T],
+    order: Option<&[u32]>,
+    width: usize,
+) -> Vec<f32> {
     let place = |i: usize| order.map_or(i, |order| order[i] as usize);
-    let copy =
-        |(i, to): (usize, &mut [f32])| to.copy_from_slice(&rows[place(i) * width..][..width]);
+    let copy = |(i, to): (usize, &mut [f32])| {
+        let from = &rows[place(i) * width..][..width];
+        to.iter_mut().zip(from).for_each(|(to, &from)| *to = from.into());
+    };
     if order.is_none() && rows.len() < SHARED_WORK {
-        return rows.to_vec();
+        return rows.iter().map(|&x| x.into()).collect();
     }
     let mut own = vec![0.0; rows.len()];
     match rows.len() < SHARED_WORK {

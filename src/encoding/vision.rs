@@ -45,7 +45,8 @@ impl VisionModel {
         let model = Self { config: VisionConfig::load(folder)? };
         let (config, checkpoint) = (&model.config, Checkpoint::open(folder)?);
         let (bounds, dtype) = bounds_and_dtype(&layers, config.stored_dtype(), model.range(0))?;
-        let graph = config.graph(&checkpoint, dtype, &bounds)?;
+        // As they are computed: what leaves the device is half as much in 16 bits.
+        let graph = config.graph(&checkpoint, dtype, dtype, &bounds)?;
         check_weights(&graph, &checkpoint)?;
         Ok((model, EncoderPath::only(graph, checkpoint, bounds, layers)))
     }

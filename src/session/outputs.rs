@@ -34,6 +34,11 @@ impl<'a> OutputsView<'a> {
         self.outputs.ty(0).is_none()
     }
 
+    /// The dtype of output `i`; `None` where the graph returns fewer.
+    pub fn dtype(&self, i: usize) -> Option<DType> {
+        self.outputs.ty(i).map(|ty| ty.dtype)
+    }
+
     /// The values of output `i`, row-major.
     ///
     /// # Errors

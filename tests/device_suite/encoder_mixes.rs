@@ -1,5 +1,6 @@
 //! Random mixes of items through encoders: an item has the same bits alone and in any company, at
-//! its own size and padded, replayed and launched, and with NaN in every padding row and dead byte.
+//! its own size and padded, replayed and launched, its segments beside pieces and inside of one, and
+//! with NaN in every padding row and dead byte.
 //!
 //! On the device of PIECEWISE_TEST_DEVICE, the CPU without it.
 
@@ -67,6 +68,9 @@ fn mix<M: ItemEncoder>(
     let mut launched = load(layers(dtype, GraphMode::None, &budgets, false));
     // Its only graph is the largest: what is not as large is padded or launched.
     let mut padded = load(layers(dtype, GraphMode::Piecewise, &[MOST], true));
+    // Segments within the one piece that there is, which is captured as it is.
+    let inside = layers(dtype, GraphMode::Full, &budgets, true);
+    let mut inside = load(inside.set("splitting_ops", Vec::<String>::new()).unwrap());
     let mut exact = load(layers(dtype, GraphMode::None, &[1], false));
     exact.one_by_one(true);
     let alone = encoded(&mut exact, pool);
@@ -78,6 +82,7 @@ fn mix<M: ItemEncoder>(
         let expected = encoded(&mut replayed, &items);
         assert!(encoded(&mut launched, &items) == expected, "{name}, {chosen:?}: launched");
         assert!(encoded(&mut poisoned, &items) == expected, "{name}, {chosen:?}: poisoned");
+        assert!(encoded(&mut inside, &items) == expected, "{name}, {chosen:?}: inside a piece");
         let wide = encoded(&mut padded, &items);
         for (found, what) in [(&expected, "packed"), (&wide, "padded")] {
             for (outputs, &i) in found.iter().zip(&chosen) {
@@ -97,7 +102,10 @@ fn mix<M: ItemEncoder>(
 }
 
 fn texts(name: &str, dtype: &str, mixes: u32) {
-    let outputs = [TextOutput::Embedding, TextOutput::Rows];
+    let outputs = match name {
+        "cross_encoder" | "xlm_roberta_scores" => [TextOutput::Scores, TextOutput::Rows],
+        _ => [TextOutput::Embedding, TextOutput::Rows],
+    };
     let load = |layers| TextEncoder::load(&fixture(name), layers, &outputs, |_| {}).unwrap();
     let mut rng = Rng::new(4);
     let item = |rng: &mut Rng| TextItem {
@@ -114,11 +122,12 @@ fn images(name: &str, dtype: &str, mixes: u32, patch: usize) {
     let item = |rng: &mut Rng| {
         // Images and videos, with windows that are ragged.
         let side = |rng: &mut Rng| 2 * (1 + rng.below(5));
-        let grid = match name {
-            "siglip" => [1, 6, 6],
-            _ => [1 + rng.below(3), side(rng), side(rng)],
+        let is_square = ["siglip", "clip", "vit"].contains(&name);
+        let grid = match is_square {
+            true => [1, 6, 6],
+            false => [1 + rng.below(3), side(rng), side(rng)],
         };
-        let frames = if name == "siglip" { 1 } else { 2 };
+        let frames = if is_square { 1 } else { 2 };
         let elements = grid.iter().product::<usize>() * 3 * frames * patch * patch;
         let patches = (0..elements).map(|_| rng.symmetric(1.0) as f32).collect();
         ImageItem { grid, patches }
@@ -127,9 +136,9 @@ fn images(name: &str, dtype: &str, mixes: u32, patch: usize) {
     mix(name, dtype, mixes, &pool, load);
 }
 
-/// 200 in all on the CPU, and 500 on a GPU.
-fn share(of_200: u32) -> u32 {
-    soak(if device() == "cpu" { of_200 } else { of_200 * 5 / 2 })
+/// 250 in all on the CPU, and 500 on a GPU.
+fn share(of_250: u32) -> u32 {
+    soak(if device() == "cpu" { of_250 } else { of_250 * 2 })
 }
 
 #[test]
@@ -137,6 +146,9 @@ fn texts_share_steps_in_f32() {
     texts("bert", "f32", share(30));
     texts("modernbert", "f32", share(30));
     texts("qwen3_embedding", "f32", share(20));
+    texts("xlm_roberta", "f32", share(5));
+    texts("cross_encoder", "f32", share(5));
+    texts("xlm_roberta_scores", "f32", share(5));
 }
 
 #[test]
@@ -144,11 +156,16 @@ fn texts_share_steps_in_bf16() {
     texts("bert", "bf16", share(20));
     texts("modernbert", "bf16", share(10));
     texts("qwen3_embedding", "bf16", share(10));
+    texts("xlm_roberta", "bf16", share(5));
+    texts("cross_encoder", "bf16", share(5));
+    texts("xlm_roberta_scores", "bf16", share(5));
 }
 
 #[test]
 fn images_share_steps_in_f32() {
     images("siglip", "f32", share(10), 8);
+    images("clip", "f32", share(5), 8);
+    images("vit", "f32", share(5), 8);
     images("qwen2_5_vl_vision", "f32", share(20), 6);
     images("qwen3_vl_vision", "f32", share(20), 8);
 }
@@ -156,6 +173,8 @@ fn images_share_steps_in_f32() {
 #[test]
 fn images_share_steps_in_bf16() {
     images("siglip", "bf16", share(10), 8);
+    images("clip", "bf16", share(5), 8);
+    images("vit", "bf16", share(5), 8);
     images("qwen2_5_vl_vision", "bf16", share(10), 6);
     images("qwen3_vl_vision", "bf16", share(10), 8);
 }

@@ -64,7 +64,8 @@ correctness() {
   done
   run model_families 180 bin/program model_families::
   run encoders 240 bin/program equals_its_reference
-  run generate_images 120 bin/program generate_images::every_prompt_has_the_images_where_it_says
+  run generate_images 180 bin/program generate_images::tokens_after_an_image_equal_the_reference
+  run images_in_prompts 120 bin/program generate_images::every_prompt_has_the_images_where_it_says
   run encoder_mixes 200 bin/device_suite encoder_mixes:: --show-output
   run custom_op 60 bin/custom_op --device "$PIECEWISE_TEST_DEVICE"
   run cuda_regions 120 bin/backend cuda_regions::

@@ -452,3 +452,25 @@ fn weights_are_made_by_uploads_and_kernels() {
     let refused = device.materialize(&recipe, WeightLayout::RowMajor, &source, outside);
     assert!(matches!(refused, Err(DeviceError::BadAddress { .. })));
 }
+
+/// Between two models on one device bytes are copied where they lie: no copy to or from the host.
+#[test]
+fn what_another_model_computed_is_copied_past_the_host() {
+    let (mut f, mut other) = (fixture(), fixture());
+    // The other device is on the same hardware.
+    other.device = f.beside();
+    let arena = other.device.reserve("another arena", 64).unwrap();
+    other.device.back(arena).unwrap();
+    other.device.write(arena.base, &[1, 2, 3, 4]).unwrap();
+    for call in ["cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2", "cuMemcpy2DAsync_v2"] {
+        f.faults.fail(CallFault::always(call, 1));
+    }
+    let to = f.arena.base.offset(8);
+    f.device.copy_from(&mut other.device, arena.base.offset(1), 3, to).unwrap();
+    assert_eq!(f.faults.pending(), 3);
+    assert!(f.device.write(to, &[0]).is_err(), "the faults strike");
+    f.faults.clear();
+    let mut bytes = [0; 4];
+    f.device.read(to, &mut bytes).unwrap();
+    assert_eq!(bytes, [2, 3, 4, 0]);
+}

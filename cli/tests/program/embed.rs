@@ -1,6 +1,7 @@
 //! `embed`: the formats, the same numbers however texts share steps, and what is refused.
 
-use crate::support::cli::{error_of, piecewise, root, stdout_of};
+use crate::support::cache::checked;
+use crate::support::cli::{command, error_of, piecewise, root, stdout_of};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -85,6 +86,84 @@ fn every_format_and_every_way_to_share_steps_has_the_same_numbers() {
             _ => assert!(header.contains("embeddings") && header.contains("[3,96]"), "{header}"),
         }
     }
+}
+
+/// What the flags of packing do, by the statistics and the log that they write.
+#[test]
+fn texts_share_steps_as_the_flags_say() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, cache) = (with_tokenizer(folder.path()), folder.path().join("cache"));
+    let log = folder.path().join("items.jsonl");
+    let log = log.to_str().unwrap();
+    let said = |more: &[&str]| {
+        let args = [&["embed", "--model", model][..], &TEXTS.map(|text| ["--text", text]).concat()];
+        let output = command(&cache).args(args.concat()).args(more).output().unwrap();
+        String::from_utf8(checked(output).stderr).unwrap()
+    };
+    assert!(!said(&["--item-log", log]).contains("steps"));
+    let written = std::fs::read_to_string(log).unwrap();
+    assert_eq!(written, "{\"path\":\"items\",\"tokens\":[3,1,5]}\n");
+    let packed = said(&["--stats"]);
+    assert!(packed.contains("items: 1 steps, 1 replayed; items: 3 hits, 0 misses"), "{packed}");
+    assert!(packed.contains("85.9% of tokens padding"), "{packed}");
+    assert!(packed.contains("budget 64: 1 replays"), "{packed}");
+    let alone = said(&["--stats", "--one-by-one"]);
+    assert!(alone.contains("items: 3 steps, 3 replayed; items: 3 hits"), "{alone}");
+    assert!(alone.contains("budget 64: 3 replays"), "{alone}");
+    let planned = said(&["--stats", "--capture-item-log", log]);
+    assert!(planned.contains("budget 9: 1 replays"), "{planned}");
+    assert!(planned.contains("0.0% of tokens padding"), "{planned}");
+    // A list wins over what a log would plan.
+    let listed = said(&["--stats", "--capture-item-log", log, "--capture-num-tokens", "16,64"]);
+    assert!(listed.contains("budget 16: 1 replays"), "{listed}");
+    let launched = said(&["--stats", "--capture-num-tokens", "4", "--one-by-one"]);
+    assert!(launched.contains("launched: 1 items, above_largest_size"), "{launched}");
+    let refused = |more: &[&str]| {
+        let args = [&["embed", "--model", model, "--text", "one"][..], more];
+        error_of(&args.concat())
+    };
+    let missing = refused(&["--capture-item-log", "/nowhere/items.jsonl"]);
+    assert!(missing.contains("/nowhere/items.jsonl"), "{missing}");
+    let unwritten = refused(&["--item-log", "/nowhere/items.jsonl"]);
+    assert!(unwritten.contains("can't write /nowhere/items.jsonl"), "{unwritten}");
+}
+
+/// More texts than one call takes: every one is there, in its place.
+#[test]
+fn more_texts_than_a_call_takes_keep_their_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = with_tokenizer(folder.path());
+    let (lines, log) = (folder.path().join("lines.txt"), folder.path().join("items.jsonl"));
+    let text = |i: usize| ["one", "two", "three"].repeat(4)[i % 3..][..1 + i % 7].join(" ");
+    let texts = Vec::from_iter((0..1100).map(text));
+    std::fs::write(&lines, texts.join("\n")).unwrap();
+    let [lines, log] = [&lines, &log].map(|file| file.to_str().unwrap());
+    let found = stdout_of(&[
+        "embed",
+        "--model",
+        model,
+        "--dtype",
+        "f32",
+        "--file",
+        lines,
+        "--item-log",
+        log,
+    ]);
+    let objects = Vec::from_iter(found.lines().map(|line| serde_json::from_str(line).unwrap()));
+    let said = objects.iter().map(|object: &Value| object["text"].as_str().unwrap());
+    assert!(said.eq(texts.iter().map(String::as_str)));
+    let vectors = vectors(&found);
+    // 21 texts that differ, again and again.
+    for (i, vector) in vectors.iter().enumerate().skip(21) {
+        assert!(*vector == vectors[i % 21], "text {i}");
+    }
+    assert!(vectors[..21].iter().enumerate().all(|(i, x)| !vectors[..i].contains(x)));
+    let calls = std::fs::read_to_string(log).unwrap();
+    let items = calls.lines().map(|line| {
+        let call: Value = serde_json::from_str(line).unwrap();
+        call["tokens"].as_array().unwrap().len()
+    });
+    assert_eq!(Vec::from_iter(items), [1024, 76]);
 }
 
 #[test]

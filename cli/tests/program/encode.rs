@@ -71,6 +71,11 @@ fn a_cross_encoder_equals_its_reference() {
 }
 
 #[test]
+fn a_cross_encoder_of_several_labels_equals_its_reference() {
+    equals_its_reference("xlm_roberta_scores", 4);
+}
+
+#[test]
 fn modernbert_equals_its_reference() {
     equals_its_reference("modernbert", 8);
 }
@@ -213,6 +218,38 @@ fn a_bad_item_leaves_the_others() {
         ],
     );
     insta::assert_snapshot!(texts + &images);
+}
+
+/// Which steps take a video, by the statistics.
+#[test]
+fn videos_are_launched_where_no_frames_are_captured() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out.safetensors");
+    let zeros = |patches: usize| ints(&vec![0; patches * 216]);
+    let grids = [[1, 4, 4], [2, 4, 4]];
+    let inputs = file(
+        folder.path(),
+        &[
+            ("grid_thw", Dtype::I32, &[2, 3], ints(grids.as_flattened())),
+            ("pixel_values_0", Dtype::F32, &[16, 216], zeros(16)),
+            ("pixel_values_1", Dtype::F32, &[32, 216], zeros(32)),
+        ],
+    );
+    let model = format!("{FIXTURES}/qwen2_5_vl_vision");
+    let cache = folder.path().join("cache");
+    let said = |more: &[&str]| {
+        let args = ["encode", "--model", &model, "--inputs", &inputs, "--stats"];
+        let files = ["--out", out.to_str().unwrap()];
+        let output = command(&cache).args(args).args(files).args(more).output().unwrap();
+        String::from_utf8(checked(output).stderr).unwrap()
+    };
+    let all = said(&[]);
+    assert!(all.contains("1 steps, 1 replayed; items: 2 hits, 0 misses"), "{all}");
+    let apart = said(&["--max-num-frames", "2"]);
+    assert!(apart.contains("2 steps, 2 replayed; items: 2 hits, 0 misses"), "{apart}");
+    let none = said(&["--max-num-frames", "0"]);
+    assert!(none.contains("2 steps, 1 replayed; items: 1 hits, 1 misses"), "{none}");
+    assert!(none.contains("launched: 1 items, too_many_frames"), "{none}");
 }
 
 /// Files alone, packed, and beside some that are no images.

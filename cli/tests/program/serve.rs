@@ -121,6 +121,8 @@ fn what_an_encoder_s_server_can_t_have_is_named() {
     let bert = ["serve", "--model", "tests/fixtures/encoders/bert", "--port", "0"];
     let error = error_of(&[&bert[..], &["--chat-template", "Cargo.toml"]].concat());
     assert!(error.contains("--chat-template is for models that write text"), "{error}");
+    let error = error_of(&[&bert[..], &["--kv-events-endpoint", "tcp://127.0.0.1:0"]].concat());
+    assert!(error.contains("--kv-events-endpoint is for models that write text"), "{error}");
     let error = error_of(&["serve", "--model", "tests/fixtures/encoders/siglip", "--port", "0"]);
     assert!(error.contains("reads images") && error.contains("`encode`"), "{error}");
 }

@@ -46,7 +46,7 @@ impl Values<'_> {
     }
 }
 
-/// The rows of an output, f32, and which of them are an item's.
+/// The rows of an output, of any float dtype, and which of them are an item's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OutputRows {
     /// One for each item, of so many elements.

@@ -26,7 +26,8 @@ pub(super) const TOKEN_TYPES: &str = "token_types";
 pub enum TextOutput {
     /// `f32 [items, hidden]`: pooled, and divided by the Euclidean norm where the model does so.
     Embedding,
-    /// `f32 [T, hidden]`: every row after the last layer and, where there is one, its norm.
+    /// `[T, hidden]` in the dtype of activations: every row after the last layer and, where there is
+    /// one, its norm.
     Rows,
     /// `f32 [items, hidden]`: the first row through the pooler of a BERT.
     Pooler,
@@ -273,7 +274,8 @@ impl TextEncoderConfig {
         let pooled = needs_pooler.then(|| bert::pooler(&b, hidden, first));
         drop(scope);
         let outputs = outputs.iter().filter_map(|output| match output {
-            TextOutput::Rows => Some(rows.cast(DType::F32)),
+            // What leaves the device is half as much in 16 bits.
+            TextOutput::Rows => Some(rows),
             TextOutput::Embedding => {
                 let pooled = self.pooling.of(rows.cast(DType::F32), packed.items);
                 Some(if self.normalize { normalize(pooled) } else { pooled })

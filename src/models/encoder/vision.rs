@@ -111,7 +111,7 @@ impl VisionConfig {
         }
     }
 
-    /// The graph of the tower over the tensors of `checkpoint`, with outputs in f32.
+    /// The graph of the tower over the tensors of `checkpoint`, with outputs in `returned`.
     ///
     /// # Errors
     /// When it does not fit its own configuration.
@@ -119,6 +119,7 @@ impl VisionConfig {
         &self,
         checkpoint: &Checkpoint,
         activations: DType,
+        returned: DType,
         bounds: &EncoderBounds,
     ) -> Result<Graph, EncoderError> {
         let b = Builder::new("vision_encoder")
@@ -132,7 +133,7 @@ impl VisionConfig {
             }
             Self::QwenVl(config) => qwen_vl::merged_rows(&b, config, activations, bounds, prefix),
         };
-        Ok(b.finish(outputs.into_iter().map(|output| output.cast(DType::F32)))?)
+        Ok(b.finish(outputs.into_iter().map(|output| output.cast(returned)))?)
     }
 
     /// What stands before the names of the tower's tensors in `checkpoint`.

@@ -126,6 +126,14 @@ pub(super) fn artifact(images: &[(&str, CudaImage)], size: PieceSize) -> Artifac
 }
 
 impl Fixture {
+    /// Another device on the same hardware, with the same faults.
+    pub(super) fn beside(&self) -> CudaDevice {
+        let inner = self.driver.clone();
+        let faulty = Arc::new(FaultyDriver { inner, faults: self.faults.clone() });
+        let options = CudaOptions::default();
+        CudaDevice::assemble(faulty, LazyNvrtc::missing(), options, OpRegistry::new()).unwrap()
+    }
+
     pub(super) fn bind(
         &mut self,
         artifact: &Artifact,
