@@ -3,7 +3,8 @@
 
 use crate::support::nvrtc::nvrtc;
 use crate::{gated, outside};
-use piecewise::models::{DecoderConfig, DecoderLimits, decoder};
+use piecewise::models::encoder::{EncoderBounds, VisionConfig};
+use piecewise::models::{Checkpoint, DecoderConfig, DecoderLimits, decoder};
 use piecewise_backend::artifact::{Access, ArgRef, Artifact, Launch, PieceSize};
 use piecewise_backend::compiler::{Compiler, NoStore};
 use piecewise_backend::cuda::{Arch, CudaCompiler, CudaImage};
@@ -195,6 +196,49 @@ fn few_rows_stream_their_weights_and_more_go_to_the_library() {
     assert_eq!(scratch(90, 65), [workspace, 0, 0]);
     assert_eq!(scratch(80, 8), [0, 0, workspace, 0]);
     assert_eq!(scratch(80, 9), [0, workspace, 0]);
+}
+
+/// Patches of 588 numbers, no multiple of 16 bytes, and a kernel that the checkpoint has under
+/// another shape: the product still takes Hopper's tiles.
+#[test]
+fn every_product_of_a_tower_s_rows_multiplies_in_tiles() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/encoders/siglip");
+    let config = serde_json::json!({
+        "model_type": "siglip_vision_model", "hidden_size": 144, "num_attention_heads": 2,
+        "intermediate_size": 256, "num_hidden_layers": 1, "image_size": 56, "patch_size": 14,
+    });
+    let config = VisionConfig::parse(config.to_string().as_bytes(), Path::new("config.json"));
+    let bounds = EncoderBounds { max_rows: 256, max_items: 16, max_frames: 16 };
+    let (config, checkpoint) = (config.unwrap(), Checkpoint::open(&file).unwrap());
+    let dtype = DType::BF16;
+    let graph = config.graph(&checkpoint, dtype, dtype, &bounds).unwrap();
+    let module = plan(graph, Level::Piecewise, None, Vec::new()).unwrap().0;
+    let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
+    let compiler = CudaCompiler::new(Arc::new(OpRegistry::builtin()), Arch { number: 90 }, nvrtc)
+        .with_batch_invariance(true);
+    let mut products = 0;
+    for (_, piece) in module.stitch().unwrap().unique.iter() {
+        if piece.over.is_none_or(|s| symbols.class(s) != SymbolClass::Tokens) {
+            continue;
+        }
+        let size = PieceSize::Exact(256);
+        let made = compiler.compile(piece, size, symbols.bounds(), &[], &NoStore).unwrap();
+        for launch in &made.alternatives[0].launches {
+            let CudaImage::Kernel(kernel) =
+                CudaImage::from_bytes(made.image(launch.image).unwrap()).unwrap()
+            else {
+                panic!("{} is no kernel of ours", launch.name)
+            };
+            if kernel.recipe.entry == "matmul" {
+                let copies = |param: &Param| matches!(param, Param::TensorMap(_));
+                assert!(kernel.recipe.params.iter().any(copies), "{}", launch.name);
+                products += 1;
+            }
+        }
+    }
+    // Patches; q, k and v as one; what leaves attention; the feed-forward's two.
+    assert!(products >= 5, "{products}");
 }
 
 /// A layer is what lies between two attentions, and attention itself, which has one launch.

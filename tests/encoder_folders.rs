@@ -156,20 +156,24 @@ fn options_of_text_that_change_the_maths_are_refused() {
         ("modernbert", "mlp_bias", json!(true)),
         ("modernbert", "hidden_activation", json!("mish")),
         ("modernbert", "qk_norm", json!(true)),
-        ("qwen3_embedding", "use_sliding_window", json!(true)),
+        ("qwen3_embedding", "layer_types", json!(vec!["sliding_attention"; 3])),
         ("qwen3_embedding", "num_experts", json!(8)),
-        ("qwen3_embedding", "rope_scaling", json!({"rope_type": "yarn", "factor": 4.0})),
+        ("qwen3_embedding", "rope_parameters", json!({"rope_type": "longrope", "factor": 4.0})),
         ("bert", "model_type", json!("deberta-v2")),
     ] {
         let mut own = config(name);
         assert!(parse(&own).is_ok(), "{name}");
         own[key] = value;
-        if key == "use_sliding_window" {
+        if key == "layer_types" {
             own["sliding_window"] = json!(4);
-            own["max_window_layers"] = json!(0);
+            own["use_sliding_window"] = json!(true);
         }
         let error = parse(&own).unwrap_err().to_string();
-        let named = if key == "rope_scaling" { "rope_type" } else { key };
+        let named = match key {
+            "rope_parameters" => "rope_type",
+            "layer_types" => "sliding_window",
+            key => key,
+        };
         assert!(error.contains(named), "{name}, {key}: {error}");
     }
     // What says nothing about the maths is let through.
