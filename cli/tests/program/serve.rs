@@ -125,4 +125,7 @@ fn what_an_encoder_s_server_can_t_have_is_named() {
     assert!(error.contains("--kv-events-endpoint is for models that write text"), "{error}");
     let error = error_of(&["serve", "--model", "tests/fixtures/encoders/siglip", "--port", "0"]);
     assert!(error.contains("reads images") && error.contains("`encode`"), "{error}");
+    let labels = "tests/fixtures/encoders/xlm_roberta_scores";
+    let error = error_of(&["serve", "--model", labels, "--port", "0"]);
+    assert!(error.contains("gives 3 scores; what ranks gives 1"), "{error}");
 }
