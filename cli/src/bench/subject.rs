@@ -96,6 +96,7 @@ impl Subject {
             .graph_mode(bounds.mode)
             .capture_sizes(bounds.tokens.iter().copied())
             .set("sampling_controls", args.sampling_controls)
+            .set("measure_padding", args.measure_padding)
             .set("decode_batch_sizes", &bounds.batches)
             .set("capture_query_lengths", &bounds.query_lengths)
             .set("capture", CaptureWhen::Lazy)
