@@ -28,6 +28,7 @@ mod programmatic;
 mod random_graphs;
 mod random_steps;
 mod recovery;
+mod row_treatments;
 mod sampling_controls;
 mod sequences;
 mod several_rows;
@@ -61,7 +62,7 @@ macro_rules! suite {
             use crate::user_op::{Form, Place};
             use crate::{
                 alternatives, background, compare, drafts, equal_modes, late_sizes, frozen_list, modes,
-                moved_memory, new_compositions, padding_ways, random_graphs, random_steps, sampling_controls, several_rows, suspend, user_op, warm_start, wide_heads,
+                moved_memory, new_compositions, padding_ways, random_graphs, random_steps, row_treatments, sampling_controls, several_rows, suspend, user_op, warm_start, wide_heads,
             };
             use piecewise_ir::dtype::DType::{BF16, F32};
             use piecewise_runtime::mode::GraphMode;
@@ -199,6 +200,9 @@ macro_rules! suite {
                 }
                 a_model_from_a_filled_store_gives_the_same_bits {
                     warm_start::equals_cold::<T>();
+                }
+                a_mislabelled_row_treatment_is_seen {
+                    row_treatments::a_mislabelled_op_is_seen::<T>();
                 }
                 a_users_op_between_pieces {
                     user_op::equals_the_evaluator::<T>(Place::BetweenPieces, Form::Source);
