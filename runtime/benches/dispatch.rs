@@ -27,7 +27,7 @@ fn main() {
             max_sequences: 128,
             padding: true,
             own: Vec::new(),
-            rules: SizeRules { specialized: vec![100, 300], launched: vec![64] },
+            rules: SizeRules { specialized: vec![100, 300], launched: vec![64], lazy: vec![256] },
         };
         let mut times = Vec::new();
         for tokens in 1..=512 {

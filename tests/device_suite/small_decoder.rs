@@ -133,7 +133,7 @@ impl Setup {
             max_sequences: self.max_sequences,
             padding: true,
             own: Vec::new(),
-            rules: SizeRules { specialized: self.specialized.clone(), launched: Vec::new() },
+            rules: SizeRules { specialized: self.specialized.clone(), ..SizeRules::default() },
         }
     }
 
