@@ -155,7 +155,8 @@ fn what_does_not_fit_is_refused_before_anything_is_allocated() {
     let t = b.symbol("T", 1, 1 << 30);
     let x = b.input("x", DType::F32, (t, 4096));
     let wide = Assembly::graph(b.finish([x * 4.0]).unwrap()).set("cache.enabled", false);
-    let error = wide.set("graph_mode", "none").session().unwrap_err();
+    let wide = wide.capture_sizes([1]).set("graph_mode", "none");
+    let error = wide.session().unwrap_err();
     assert!(matches!(error, AssemblyError::DoesNotFit { rows: 0, .. }), "{error}");
     assert!(error.to_string().contains("lower max_num_tokens"), "{error}");
 }
