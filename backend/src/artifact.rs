@@ -50,6 +50,7 @@ pub enum PieceSize {
 
 impl PieceSize {
     /// The most rows it can hold.
+    #[inline]
     pub fn rows(self) -> u64 {
         match self {
             Self::Exact(rows) | Self::General(rows) => rows,

@@ -9,7 +9,7 @@ use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::config::{ConfigLayers, Sizes};
 use piecewise_runtime::mode::{GraphMode, Level};
-use piecewise_runtime::model::CaptureWhen;
+use piecewise_runtime::model::{CaptureWhen, OnCaptureFailure};
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
@@ -92,6 +92,14 @@ pub(crate) struct CompileArgs {
     /// Sizes in tokens whose steps are launched, not replayed.
     #[arg(long, value_name = "N,..", value_delimiter = ',')]
     pub launched_sizes: Option<Vec<u64>>,
+    /// Sizes in tokens that are captured by the first step that wants them, where the others are at
+    /// start.
+    #[arg(long, value_name = "N,..", value_delimiter = ',')]
+    pub lazy_sizes: Option<Vec<u64>>,
+    /// What a failed capture does: error (no start), or launch (steps that the graph would have served
+    /// are launched and counted) [default: error].
+    #[arg(long, value_parser = named::<OnCaptureFailure>, value_name = "WHAT")]
+    pub on_capture_failure: Option<OnCaptureFailure>,
     /// Believe what ops declare about capture, without replaying them on made-up batches at start.
     #[arg(long)]
     pub no_probe_capture: bool,
@@ -182,6 +190,10 @@ impl CompileArgs {
         let layers = put(layers, "compile_sizes", "--compile-sizes", own)?;
         let launched = self.launched_sizes.as_ref();
         let layers = put(layers, "launched_sizes", "--launched-sizes", launched)?;
+        let lazy = self.lazy_sizes.as_ref();
+        let layers = put(layers, "lazy_sizes", "--lazy-sizes", lazy)?;
+        let failed = self.on_capture_failure;
+        let layers = put(layers, "on_capture_failure", "--on-capture-failure", failed)?;
         let excluded = self.capture_exclude.as_ref();
         let layers = put(layers, "capture_exclude", "--capture-exclude", excluded)?;
         let layers = put(layers, "capture_attempts", "--capture-attempts", self.capture_attempts)?;

@@ -27,7 +27,12 @@ pub enum SizeError {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SizeList {
     sizes: Vec<u64>,
+    /// For each of the least counts, the place of the size that holds it: every step looks for several.
+    places: Vec<u16>,
 }
+
+/// Counts up to this have their places ready.
+const PLACES: u64 = 4096;
 
 impl SizeList {
     /// Checks a list given by a user.
@@ -52,7 +57,7 @@ impl SizeList {
         if let Some(&size) = sizes.iter().find(|&&size| size > bound) {
             return Err(SizeError::AboveBound { list, size, bound_name, bound });
         }
-        Ok(Self { sizes })
+        Ok(Self::of(sizes))
     }
 
     /// The default pattern up to `max`: powers of two to 256, then steps of an eighth of the
@@ -65,7 +70,14 @@ impl SizeList {
             size.checked_add(step)
         };
         let below = std::iter::successors(Some(1), next).take_while(|&size| size < max);
-        Self { sizes: below.chain([max]).collect() }
+        Self::of(below.chain([max]).collect())
+    }
+
+    fn of(sizes: Vec<u64>) -> Self {
+        let most = sizes.last().copied().unwrap_or(0).min(PLACES);
+        let place = |count| u16::try_from(sizes.partition_point(|&size| size < count));
+        let places = (0..=most).map_while(|count| place(count).ok()).collect();
+        Self { sizes, places }
     }
 
     /// The sizes, ascending.
@@ -79,8 +91,13 @@ impl SizeList {
     }
 
     /// The smallest size that holds `count`.
+    #[inline]
     pub fn padded(&self, count: u64) -> Option<u64> {
-        self.sizes.get(self.sizes.partition_point(|&size| size < count)).copied()
+        let place = match self.places.get(count as usize) {
+            Some(&place) => usize::from(place),
+            None => self.sizes.partition_point(|&size| size < count),
+        };
+        self.sizes.get(place).copied()
     }
 }
 
@@ -96,5 +113,16 @@ mod tests {
         assert_eq!(sizes[sizes.len() - 5..], [768, 832, 896, 960, 1000]);
         assert_eq!((pattern(0), pattern(1), pattern(2)), (vec![1], vec![1], vec![1, 2]));
         assert_eq!(pattern(u64::MAX).last(), Some(&u64::MAX));
+    }
+
+    #[test]
+    fn the_smallest_size_that_holds_a_count_is_found_with_and_without_its_place() {
+        for max in [1, 300, PLACES - 1, PLACES, PLACES + 1, 3 * PLACES] {
+            let list = SizeList::default_pattern(max);
+            for count in 0..=max + 2 {
+                let holds = list.sizes.iter().find(|&&size| size >= count);
+                assert_eq!(list.padded(count).as_ref(), holds, "{count} of {max}");
+            }
+        }
     }
 }

@@ -27,20 +27,26 @@ fn main() {
             max_sequences: 128,
             padding: true,
             own: Vec::new(),
-            rules: SizeRules { specialized: vec![100, 300], launched: vec![64] },
+            rules: SizeRules { specialized: vec![100, 300], launched: vec![64], lazy: vec![256] },
         };
-        let mut times = Vec::new();
-        for tokens in 1..=512 {
-            for sequences in (1..=tokens.min(128)).step_by(3) {
+        let shapes = (1..=512u64).flat_map(|tokens| {
+            (1..=tokens.min(128)).step_by(3).map(move |sequences| {
                 let query_length = (tokens % sequences == 0).then_some(tokens / sequences);
                 let own = [0; MAX_OWN];
-                let rows = sequences;
-                let shape = StepShape { tokens, rows, sequences, own, query_length };
+                StepShape { tokens, rows: sequences, sequences, own, query_length }
+            })
+        });
+        let shapes: Vec<StepShape> = shapes.collect();
+        let mut times = Vec::new();
+        // The first pass is untimed: the first mode would show how a core wakes.
+        for is_timed in [false, true] {
+            for &shape in &shapes {
                 let started = Instant::now();
                 for _ in 0..CALLS {
                     black_box(dispatcher.dispatch(black_box(shape)));
                 }
-                times.push(started.elapsed().as_nanos() as f64 / f64::from(CALLS));
+                let time = started.elapsed().as_nanos() as f64 / f64::from(CALLS);
+                times.extend(is_timed.then_some(time));
             }
         }
         times.sort_unstable_by(f64::total_cmp);

@@ -234,6 +234,11 @@ fn families(snapshot: &Snapshot) -> Vec<MetricFamily> {
         ),
         counter("piecewise_recaptures_total", "Graphs captured again.", one(stats.recaptures)),
         counter(
+            "piecewise_address_changes_total",
+            "Times that memory of the model had moved and everything was bound anew.",
+            one(stats.address_changes),
+        ),
+        counter(
             "piecewise_refused_replays_total",
             "Replays that the device refused, which were launched.",
             one(stats.refused_replays),

@@ -76,6 +76,8 @@ pub struct Statistics {
     pub captures: u64,
     /// Graphs captured that replaced one that was there before; they count as captured too.
     pub recaptures: u64,
+    /// How often memory of the model had moved, so that its programs were bound anew.
+    pub address_changes: u64,
     /// Captures that failed.
     pub capture_failures: u64,
     /// Replays that were refused when they were submitted; what they hold was launched.

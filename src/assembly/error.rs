@@ -46,15 +46,14 @@ pub enum AssemblyError {
     BoundOfGraph { key: &'static str, from: Source },
     /// More than the device has.
     #[error(
-        "the model needs {needed} bytes of the device, and {free} are free; a KV pool of {rows} rows \
-         would fit: set memory_fraction = 1.0, or lower max_num_seqs or max_seq_len"
+        "the model needs {needed} bytes of the device, and {free} are free; {}", what_would_fit(*rows)
     )]
     DoesNotFit {
         /// Bytes that it takes, code and graphs among them.
         needed: u64,
         /// Bytes that are free.
         free: u64,
-        /// Rows of the pool with which it would fit.
+        /// Rows of the pool with which it would fit; 0 where it has no pool.
         rows: u64,
     },
     /// The configuration of a model folder.
@@ -144,3 +143,16 @@ boxed!(
     Measure(MeasureError),
     Session(SessionError)
 );
+
+/// What to do about a model that does not fit.
+fn what_would_fit(rows: u64) -> String {
+    match rows {
+        0 => "it has no KV pool that could be smaller: lower max_num_tokens, capture fewer sizes, or \
+              take a smaller dtype"
+            .to_owned(),
+        rows => format!(
+            "a KV pool of {rows} rows would fit: set memory_fraction = 1.0, or lower max_num_seqs or \
+             max_seq_len"
+        ),
+    }
+}

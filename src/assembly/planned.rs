@@ -452,7 +452,10 @@ impl Planned {
         if needed <= free {
             return Ok(());
         }
-        let fits = self.rows_within(("free memory", free))?;
+        let fits = match KvShape::of(self.module.graph())?.rows {
+            Some(_) => self.rows_within(("free memory", free))?,
+            None => None,
+        };
         Err(AssemblyError::DoesNotFit { needed, free, rows: fits.map_or(0, |(_, rows)| rows) })
     }
 

@@ -150,6 +150,15 @@ fn what_does_not_fit_is_refused_before_anything_is_allocated() {
     assert!(needed > free && rows > 0 && rows < 1 << 30, "{error}");
     assert!(error.is_out_of_memory());
     assert!(error.to_string().contains("a KV pool of"), "{error}");
+    // Without a pool there is none that could be smaller.
+    let b = Builder::new("wide");
+    let t = b.symbol("T", 1, 1 << 16);
+    let x = b.input("x", DType::F32, (t, 1 << 22));
+    let wide = Assembly::graph(b.finish([x * 4.0]).unwrap()).set("cache.enabled", false);
+    let wide = wide.capture_sizes([1]).set("graph_mode", "none");
+    let error = wide.session().unwrap_err();
+    assert!(matches!(error, AssemblyError::DoesNotFit { rows: 0, .. }), "{error}");
+    assert!(error.to_string().contains("lower max_num_tokens"), "{error}");
 }
 
 #[test]

@@ -1,22 +1,26 @@
 //! Captures between steps: no step computes anything else, and few wait.
 
 use crate::random_steps::turns;
-use crate::sequences::Sequences;
+use crate::sequences::{Sequences, Turn};
 use crate::small_decoder::Setup;
 use crate::target::Target;
 use piecewise_backend::device::Device;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::testing::{Rng, soak};
-use piecewise_runtime::mode::StepMode;
+use piecewise_runtime::batch::ChunkRows;
+use piecewise_runtime::mode::GraphMode;
 use piecewise_runtime::model::{CaptureWhen, CompiledModel};
 use std::time::{Duration, Instant};
 
 const STEPS: u32 = 2000;
 
-/// What random steps gave, and how long each took from its submit to its outputs.
+/// What the turns of a step are.
+type Turns = dyn Fn(&mut Sequences, &Setup, &mut Rng) -> Vec<Turn>;
+
+/// What steps of such turns gave, and how long each took from its submit to its outputs.
 fn run<D: Device>(
     model: &mut CompiledModel<D>,
-    setup: &Setup,
+    (setup, turns): (&Setup, &Turns),
     steps: u32,
 ) -> (Vec<u64>, Vec<Duration>) {
     let mut sequences = Sequences::of(model);
@@ -40,34 +44,64 @@ fn digest(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step) >> 1
 }
 
+/// A token of each of some sequences, which go on for as long as they may.
+fn decodes(sequences: &mut Sequences, setup: &Setup, rng: &mut Rng) -> Vec<Turn> {
+    let count = 1 + rng.below(sequences.list.len());
+    let turn = |sequence: usize| {
+        if sequences.list[sequence].length == setup.max_length {
+            sequences.restart(sequence);
+        }
+        let feedback = sequences.can_feed_back(sequence);
+        Turn { sequence, tokens: 1, rows: ChunkRows::Last, feedback }
+    };
+    (0..count).map(turn).collect()
+}
+
+/// Microseconds that a hundredth of the steps passes.
+fn p99(times: &[Duration]) -> f64 {
+    times[times.len() * 99 / 100].as_secs_f64() * 1e6
+}
+
 /// The steps of a model whose graphs come to be meanwhile have the bits of one that launches all of
-/// them. How long the slowest hundredth takes is said, and held by nothing here.
+/// them: random steps whose own graphs come to be, and decodes that replay while all the others do.
+/// How long the slowest hundredth takes is said, and held by nothing here.
 pub(crate) fn captures_change_no_bit<T: Target>() {
     let setup = Setup { layers: T::BACKGROUND_LAYERS, dtype: DType::BF16, ..Setup::default() };
     let steps = soak(STEPS);
-    let mut launched = setup.build::<T>();
-    launched.set_launches_only(true);
-    let (expected, launched_times) = run(&mut launched, &setup, steps);
-    let all = launched.captured_graphs();
-    launched.set_launches_only(false);
-    let (_, replayed_times) = run(&mut launched, &setup, steps);
-    drop(launched);
-    let setup = Setup { capture: CaptureWhen::Background, ..setup };
     let mut model = setup.build::<T>();
-    assert_eq!(model.captured_graphs(), 0);
-    let (found, times) = run(&mut model, &setup, steps);
-    assert!(found == expected, "{} steps differ", T::NAME);
-    let captured = model.captured_graphs();
-    let by_mode = model.statistics().steps_by_mode;
-    assert!(captured > 0 && by_mode[StepMode::None as usize] > 0, "{captured} {by_mode:?}");
-    let p99 = |times: &[Duration]| times[times.len() * 99 / 100].as_secs_f64() * 1e6;
-    let [launches, replays, background] =
-        [&launched_times, &replayed_times, &times].map(|t| p99(t));
-    println!(
-        "{}: {steps} steps while {captured} of {all} graphs were captured between them: p99 of a step \
-         {background:.0} us, {launches:.0} us where all are launched ({:.2} times), {replays:.0} us \
-         where every graph is there",
-        T::NAME,
-        background / launches,
-    );
+    let all = model.captured_graphs();
+    let kinds: [(&str, &Turns); 2] = [("random steps", &turns), ("decodes", &decodes)];
+    let before = kinds.map(|(_, turns)| {
+        model.set_launches_only(true);
+        let (expected, launched) = run(&mut model, (&setup, turns), steps);
+        model.set_launches_only(false);
+        (expected, launched, run(&mut model, (&setup, turns), steps).1)
+    });
+    drop(model);
+    let setup = Setup { capture: CaptureWhen::Background, ..setup };
+    for ((what, turns), (expected, launched, replayed)) in kinds.into_iter().zip(before) {
+        let mut model = setup.build::<T>();
+        assert_eq!(model.captured_graphs(), 0);
+        let only_replays = what == "decodes";
+        if only_replays {
+            model.set_graph_mode(GraphMode::FullDecodeOnly, &mut |_| {}).unwrap();
+            while model.capture_next().unwrap() {}
+            model.set_graph_mode(setup.mode, &mut |_| {}).unwrap();
+        }
+        let (first, stats) = (model.captured_graphs(), model.statistics().clone());
+        let (found, times) = run(&mut model, (&setup, turns), steps);
+        assert!(found == expected, "{} {what} differ", T::NAME);
+        let captured = model.captured_graphs() - first;
+        let missed = model.statistics().misses() - stats.misses();
+        assert!(captured > 0 && (missed == 0) == only_replays, "{captured} {missed}");
+        let [launches, replays, background] = [&launched, &replayed, &times].map(|t| p99(t));
+        println!(
+            "{}: {steps} {what} while {captured} of {all} graphs were captured between them, {missed} \
+             launched: p99 {background:.0} us, {:.2} times that of replays ({replays:.0} us), {:.2} times \
+             that of launches ({launches:.0} us)",
+            T::NAME,
+            background / replays,
+            background / launches,
+        );
+    }
 }

@@ -6,13 +6,12 @@ use crate::recovery;
 use crate::slot_model::{SlotSetup, request};
 use crate::small_decoder::Setup;
 use crate::target::{Cpu, Cuda, Target, in_own_process};
-use piecewise_backend::cpu::FaultPoint;
 use piecewise_backend::cuda::{CudaDevice, CudaOptions};
 use piecewise_backend::device::{Device, DeviceError};
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::engine::Engine;
 use piecewise_runtime::mode::GraphMode;
-use piecewise_runtime::model::{ModelError, SuspendedWeights};
+use piecewise_runtime::model::{CaptureWhen, ModelError, SuspendedWeights};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// A model whose KV pool alone is 256 MiB.
@@ -55,7 +54,7 @@ fn cuda_what_finds_no_memory_says_so_and_is_there_once_it_does() {
         drop(large().build::<Cuda>());
 
         for mode in [GraphMode::Piecewise, GraphMode::Full] {
-            let setup = || recovery::setup::<Cuda>(mode, FaultPoint::Capture);
+            let setup = || recovery::setup::<Cuda>(mode, CaptureWhen::Lazy);
             let expected = recovery::serve(&mut setup().engine::<Cuda>());
             let mut engine = setup().engine::<Cuda>();
             let taken = take_all_but(0);

@@ -21,11 +21,14 @@ mod host_kernel;
 mod late_sizes;
 mod launch_check;
 mod modes;
+mod moved_memory;
 mod new_compositions;
+mod padding_ways;
 mod programmatic;
 mod random_graphs;
 mod random_steps;
 mod recovery;
+mod row_treatments;
 mod sampling_controls;
 mod sequences;
 mod several_rows;
@@ -58,8 +61,8 @@ macro_rules! suite {
             use crate::target::Target;
             use crate::user_op::{Form, Place};
             use crate::{
-                alternatives, background, compare, drafts, equal_modes, late_sizes, frozen_list, modes, new_compositions,
-                random_graphs, random_steps, sampling_controls, several_rows, suspend, user_op, warm_start, wide_heads,
+                alternatives, background, compare, drafts, equal_modes, late_sizes, frozen_list, modes,
+                moved_memory, new_compositions, padding_ways, random_graphs, random_steps, row_treatments, sampling_controls, several_rows, suspend, user_op, warm_start, wide_heads,
             };
             use piecewise_ir::dtype::DType::{BF16, F32};
             use piecewise_runtime::mode::GraphMode;
@@ -114,6 +117,12 @@ macro_rules! suite {
                 }
                 late_sizes_serve_steps_of_their_tokens {
                     late_sizes::serve_steps_of_their_tokens::<T>();
+                }
+                memory_that_moved_is_followed {
+                    moved_memory::is_followed::<T>();
+                }
+                steps_that_padding_loses_go_another_way {
+                    padding_ways::are_taken_and_counted::<T>();
                 }
                 a_target_checks_what_a_draft_proposes {
                     drafts::a_target_checks_what_a_draft_proposes::<T>();
@@ -191,6 +200,9 @@ macro_rules! suite {
                 }
                 a_model_from_a_filled_store_gives_the_same_bits {
                     warm_start::equals_cold::<T>();
+                }
+                a_mislabelled_row_treatment_is_seen {
+                    row_treatments::a_mislabelled_op_is_seen::<T>();
                 }
                 a_users_op_between_pieces {
                     user_op::equals_the_evaluator::<T>(Place::BetweenPieces, Form::Source);

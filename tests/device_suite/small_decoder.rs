@@ -52,6 +52,7 @@ pub(crate) struct Setup {
     pub sampling_controls: bool,
     pub capture: CaptureWhen,
     pub specialized: Vec<u64>,
+    pub measure_padding: bool,
 }
 
 impl Default for Setup {
@@ -77,6 +78,7 @@ impl Default for Setup {
             sampling_controls: false,
             capture: CaptureWhen::Startup,
             specialized: Vec::new(),
+            measure_padding: false,
         }
     }
 }
@@ -131,7 +133,7 @@ impl Setup {
             max_sequences: self.max_sequences,
             padding: true,
             own: Vec::new(),
-            rules: SizeRules { specialized: self.specialized.clone(), launched: Vec::new() },
+            rules: SizeRules { specialized: self.specialized.clone(), ..SizeRules::default() },
         }
     }
 
@@ -148,7 +150,7 @@ impl Setup {
             tune: TuneMode::default(),
             strict: false,
             checks: self.checks,
-            measure_padding: false,
+            measure_padding: self.measure_padding,
         }
     }
 

@@ -59,10 +59,10 @@ impl CustomOpDef for MaskedMix {
 
 /// [`MixOp`] on the CPU.
 #[derive(Debug)]
-struct CpuMix {
-    name: &'static str,
+pub(crate) struct CpuMix {
+    pub name: &'static str,
     /// A fault to plant: sums begin with the last padding row.
-    reads_padding: bool,
+    pub reads_padding: bool,
 }
 
 impl CpuOp for CpuMix {

@@ -6,7 +6,7 @@ use super::workload::{DecodeBatch, Prompts};
 use piecewise::device::DeviceSpec;
 use piecewise::models::Preset;
 use piecewise_ir::dtype::DType;
-use piecewise_runtime::mode::{Level, StepMode};
+use piecewise_runtime::mode::{GraphMode, Level};
 use std::path::PathBuf;
 
 /// Arguments of `bench`.
@@ -67,10 +67,11 @@ pub(crate) struct BenchArgs {
     #[arg(long)]
     pub(super) sampling_controls: bool,
     /// Which modes to measure: none (launched, one by one), piecewise (pieces replayed, split ops
-    /// launched between them), full (one replay) [default: all; full with --without or
-    /// --timeline].
-    #[arg(long, value_parser = named::<StepMode>, value_name = "MODE,..", value_delimiter = ',')]
-    pub(super) graph_mode: Vec<StepMode>,
+    /// launched between them), full (one replay), full_decode_only and full_and_piecewise, which do
+    /// one for decodes and the other for the rest [default: none,piecewise,full; full with --without
+    /// or --timeline].
+    #[arg(long, value_name = "MODE,..", value_delimiter = ',')]
+    pub(super) graph_mode: Vec<GraphMode>,
     /// How far the model is compiled: eager (op by op), trace, compile (fused, launched) or piecewise;
     /// below piecewise every step is launched.
     #[arg(
@@ -78,6 +79,10 @@ pub(crate) struct BenchArgs {
         conflicts_with_all = ["graph_mode", "startup", "timeline"]
     )]
     pub(super) level: Level,
+    /// Measure, once the graphs of a mode are captured, for which steps padding loses, and run those the
+    /// other way: at their own size, or in pieces.
+    #[arg(long, conflicts_with_all = ["costs", "startup", "timeline"])]
+    pub(super) measure_padding: bool,
     /// Timed steps of a decode row.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub(super) steps: u64,
@@ -139,13 +144,13 @@ impl BenchArgs {
     }
 
     /// The modes to measure.
-    pub(super) fn modes(&self) -> Vec<StepMode> {
+    pub(super) fn modes(&self) -> Vec<GraphMode> {
         let looks_inside = self.timeline.is_some() || !self.without.is_empty();
         match (self.graph_mode.is_empty(), looks_inside) {
-            _ if self.level != Level::Piecewise => vec![StepMode::None],
+            _ if self.level != Level::Piecewise => vec![GraphMode::None],
             (false, _) => self.graph_mode.clone(),
-            (true, true) => vec![StepMode::Full],
-            (true, false) => vec![StepMode::None, StepMode::Piecewise, StepMode::Full],
+            (true, true) => vec![GraphMode::Full],
+            (true, false) => vec![GraphMode::None, GraphMode::Piecewise, GraphMode::Full],
         }
     }
 

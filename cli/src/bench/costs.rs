@@ -4,14 +4,14 @@ use super::rows::{Row, RowHead};
 use anyhow::Context;
 use piecewise_planner::{CostPath, CostPoint};
 use piecewise_runtime::measure::CaptureReport;
-use piecewise_runtime::mode::StepMode;
+use piecewise_runtime::mode::GraphMode;
 use piecewise_runtime::model::{CapturedGraph, GraphKind};
 use std::io::Write;
 use std::path::Path;
 
 /// What was measured in a mode.
 pub(super) struct ModeCosts<'a> {
-    pub(super) mode: StepMode,
+    pub(super) mode: GraphMode,
     pub(super) rows: Vec<&'a Row>,
     pub(super) captured: Option<&'a CaptureReport>,
 }
@@ -21,9 +21,11 @@ pub(super) struct ModeCosts<'a> {
 pub(super) fn points(modes: &[ModeCosts<'_>]) -> Vec<CostPoint> {
     let of_mode = |mode: &ModeCosts<'_>| {
         let path = match mode.mode {
-            StepMode::None => CostPath::Launched,
-            StepMode::Piecewise => CostPath::Piecewise,
-            StepMode::Full => CostPath::Full,
+            GraphMode::None => CostPath::Launched,
+            GraphMode::Piecewise => CostPath::Piecewise,
+            GraphMode::Full => CostPath::Full,
+            // Their steps are those of two of the others.
+            GraphMode::FullDecodeOnly | GraphMode::FullAndPiecewise => return Vec::new(),
         };
         let point = |row: &&Row| {
             let figures = row.figures.as_ref().filter(|_| row.failures.is_empty())?;
@@ -48,15 +50,15 @@ pub(super) fn points(modes: &[ModeCosts<'_>]) -> Vec<CostPoint> {
 /// whole step of decodes has its own graph beside that of other steps of as many tokens.
 fn capture_costs(mode: &ModeCosts<'_>, row: &RowHead, size: u64) -> (Option<u64>, Option<f64>) {
     let kind = match mode.mode {
-        StepMode::None => return (None, None),
-        StepMode::Piecewise => GraphKind::Tokens,
-        StepMode::Full => GraphKind::Full,
+        GraphMode::Piecewise => GraphKind::Tokens,
+        GraphMode::Full => GraphKind::Full,
+        _ => return (None, None),
     };
     let Some(report) = mode.captured else { return (None, None) };
     let is_decode = row.kind == "decode";
     let is_of_row = |graph: &&CapturedGraph| {
         let uniform = graph.size.query_length().is_some();
-        let fits = mode.mode != StepMode::Full || uniform == is_decode;
+        let fits = mode.mode != GraphMode::Full || uniform == is_decode;
         graph.kind == kind && graph.size.rows() == size && fits
     };
     let graphs = || report.graphs.iter().filter(is_of_row);
@@ -93,19 +95,19 @@ mod tests {
     #[test]
     fn good_rows_at_capture_sizes_come_back_as_the_planner_reads_them() {
         let report = testing::captured();
-        let mut wrong = testing::row(StepMode::Full, 64, 64, 1.0);
+        let mut wrong = testing::row(GraphMode::Full, 64, 64, 1.0);
         wrong.failures = vec!["wrong".to_owned()];
         let full = [
-            testing::row(StepMode::Full, 1, 1, 6.0),
-            testing::row(StepMode::Full, 8, 8, 7.0),
-            testing::row(StepMode::Full, 300, 512, 9.0),
+            testing::row(GraphMode::Full, 1, 1, 6.0),
+            testing::row(GraphMode::Full, 8, 8, 7.0),
+            testing::row(GraphMode::Full, 300, 512, 9.0),
             wrong,
         ];
-        let none = [testing::row(StepMode::None, 8, 8, 20.0)];
+        let none = [testing::row(GraphMode::None, 8, 8, 20.0)];
         let modes = [
-            ModeCosts { mode: StepMode::None, rows: none.iter().collect(), captured: None },
+            ModeCosts { mode: GraphMode::None, rows: none.iter().collect(), captured: None },
             ModeCosts {
-                mode: StepMode::Full,
+                mode: GraphMode::Full,
                 rows: full.iter().collect(),
                 captured: Some(&report),
             },

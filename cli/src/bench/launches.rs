@@ -3,7 +3,7 @@
 use super::rows::Row;
 use anyhow::{Context, bail, ensure};
 use piecewise_runtime::measure::{GroupSummary, LaunchSummary, StepTimer, Timeline};
-use piecewise_runtime::mode::StepMode;
+use piecewise_runtime::mode::GraphMode;
 use piecewise_runtime::model::StepLaunch;
 use serde::Serialize;
 use std::cell::RefCell;
@@ -148,9 +148,9 @@ pub(super) fn write_timeline(file: &Path, timeline: Timeline) -> anyhow::Result<
 ///
 /// # Errors
 /// When it is not.
-pub(super) fn check_timeline(rows: usize, modes: &[StepMode]) -> anyhow::Result<()> {
+pub(super) fn check_timeline(rows: usize, modes: &[GraphMode]) -> anyhow::Result<()> {
     ensure!(
-        rows == 1 && matches!(modes, [StepMode::Full]),
+        rows == 1 && matches!(modes, [GraphMode::Full]),
         "--timeline takes one row in mode full, not {rows} in {}: give one --batch and --context, \
          one --mixed or one --prefill",
         modes.iter().map(|mode| mode.name()).collect::<Vec<_>>().join(", ")
@@ -263,8 +263,8 @@ mod tests {
 
     #[test]
     fn a_timeline_is_of_one_row_in_mode_full() {
-        assert!(check_timeline(1, &[StepMode::Full]).is_ok());
-        for (rows, mode) in [(2, StepMode::Full), (1, StepMode::Piecewise)] {
+        assert!(check_timeline(1, &[GraphMode::Full]).is_ok());
+        for (rows, mode) in [(2, GraphMode::Full), (1, GraphMode::Piecewise)] {
             let error = check_timeline(rows, &[mode]).unwrap_err().to_string();
             assert!(error.contains("one row in mode full"), "{error}");
         }

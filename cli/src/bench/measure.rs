@@ -9,7 +9,6 @@ use super::{super::progress::watcher, costs, launches};
 use piecewise::assembly::Notice;
 use piecewise_runtime::measure::{CaptureReport, PlannedStep, StepRecord, StepTimer, Traffic};
 use piecewise_runtime::mode::GraphMode;
-use piecewise_runtime::mode::StepMode;
 use std::io::Write;
 
 /// The most tokens of a step that computes prompts before the rows.
@@ -173,9 +172,9 @@ fn compute_prompts(
     Ok(())
 }
 
-fn capture(timer: &mut dyn StepTimer, mode: StepMode) -> anyhow::Result<CaptureReport> {
+fn capture(timer: &mut dyn StepTimer, mode: GraphMode) -> anyhow::Result<CaptureReport> {
     let mut watch = watcher();
-    Ok(timer.recapture(mode.into(), &mut |progress| watch(Notice::Progress(progress)))?)
+    Ok(timer.recapture(mode, &mut |progress| watch(Notice::Progress(progress)))?)
 }
 
 /// A row as it was measured.
@@ -190,7 +189,7 @@ struct Measured {
 fn measure(
     timer: &mut dyn StepTimer,
     args: &BenchArgs,
-    mode: StepMode,
+    mode: GraphMode,
     workload: &Workload,
     yardstick: &Yardstick,
 ) -> anyhow::Result<Measured> {
@@ -202,6 +201,9 @@ fn measure(
     let launched = timed(timer.run(&workload.steps, true)?);
     let records = timed(timer.run(&workload.steps, false)?);
     let mut figures = Figures::of(&records, workload, yardstick);
+    // Where it was measured that padding loses, a row's steps go another way together.
+    let taken = records.first().filter(|_| args.measure_padding).map(|record| record.mode);
+    let mode = taken.unwrap_or(workload.step_mode(mode));
     let failures = failures(mode, &figures, &records, &launched, args.without.is_empty());
     let (mut kernels, mut timeline) = (Vec::new(), None);
     if let Some(record @ StepRecord { sizes, .. }) = records.last() {

@@ -4,8 +4,8 @@ use super::launches::TimelineReport;
 use super::rows::Row;
 use piecewise_backend::measure::ReadBandwidth;
 use piecewise_runtime::artifact_store::CompileCounts;
-use piecewise_runtime::measure::{CaptureReport, StepTimer, Traffic};
-use piecewise_runtime::mode::{Level, StepMode};
+use piecewise_runtime::measure::{CaptureReport, HeldBytes, StepTimer, Traffic};
+use piecewise_runtime::mode::{GraphMode, Level};
 use piecewise_runtime::model::{BuildTimes, Ledger};
 use serde::Serialize;
 use std::time::Duration;
@@ -65,6 +65,9 @@ pub(super) struct Start {
     /// The device's free memory, by its driver: once it is open, and once the model is built.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) free_bytes: Option<[u64; 2]>,
+    /// What the parts of the memory held at the end of a start alone, by the driver.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) held_bytes: Option<HeldBytes>,
     pub(super) first_prompt: Option<FirstPrompt>,
 }
 
@@ -133,6 +136,7 @@ impl Start {
             entries,
             memory,
             free_bytes: None,
+            held_bytes: None,
             first_prompt: None,
         }
     }
@@ -159,7 +163,7 @@ impl Captured {
 }
 
 impl ModeReport {
-    pub(super) fn new(mode: StepMode, captured: Option<&CaptureReport>, rows: Vec<Row>) -> Self {
+    pub(super) fn new(mode: GraphMode, captured: Option<&CaptureReport>, rows: Vec<Row>) -> Self {
         Self { mode: mode.name().to_owned(), captured: captured.map(Captured::of), rows }
     }
 }

@@ -30,18 +30,20 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<StartReport> {
         positions: vec![longest / 16 * 16; most],
         mode,
     };
-    let (mut timer, start) = subject.build(args, &bounds)?;
+    let (mut timer, mut start) = subject.build(args, &bounds)?;
     let mut watch = watcher();
     let report = timer.recapture(mode, &mut |progress| watch(Notice::Progress(progress)))?;
     let captured = Captured::of(&report);
     // The programs were warmed up once before, as a server's are.
     let without_load = start.without_load() + captured.capture_s;
+    let device = timer.device_model();
+    start.held_bytes = timer.give_back()?;
     Ok(StartReport {
         engine: "piecewise",
         version: env!("CARGO_PKG_VERSION"),
         model: subject.name.clone(),
         dtype: subject.dtype.to_string(),
-        device: timer.device_model(),
+        device,
         start,
         captured: ModeReport {
             mode: mode.name().to_owned(),

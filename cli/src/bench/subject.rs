@@ -14,7 +14,7 @@ use piecewise_backend::store::MemoryStore;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::measure::StepTimer;
-use piecewise_runtime::mode::GraphMode;
+use piecewise_runtime::mode::{GraphMode, Level};
 use piecewise_runtime::model::CaptureWhen;
 use std::sync::Arc;
 use std::time::Instant;
@@ -93,9 +93,10 @@ impl Subject {
             .max_seq_len(longest)
             .kv_rows(bounds.positions.iter().sum())
             .level(args.level)
-            .graph_mode(bounds.mode)
+            .graph_mode(if args.level == Level::Piecewise { bounds.mode } else { GraphMode::None })
             .capture_sizes(bounds.tokens.iter().copied())
             .set("sampling_controls", args.sampling_controls)
+            .set("measure_padding", args.measure_padding)
             .set("decode_batch_sizes", &bounds.batches)
             .set("capture_query_lengths", &bounds.query_lengths)
             .set("capture", CaptureWhen::Lazy)

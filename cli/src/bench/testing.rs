@@ -6,7 +6,7 @@ use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::measure::{GraphShape, ReadBandwidth};
 use piecewise_runtime::artifact_store::CompileCounts;
 use piecewise_runtime::measure::{CaptureReport, Traffic};
-use piecewise_runtime::mode::{Level, StepMode};
+use piecewise_runtime::mode::{GraphMode, Level};
 use piecewise_runtime::model::{BuildTimes, CapturedGraph, GraphKind, Ledger};
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn spread(median: f64) -> Spread {
 }
 
 /// A row of `tokens` decodes; padded where `size` is more.
-pub(super) fn row(mode: StepMode, tokens: u64, size: u64, ms: f64) -> Row {
+pub(super) fn row(mode: GraphMode, tokens: u64, size: u64, ms: f64) -> Row {
     let figures = Figures {
         size,
         steps: 100,
@@ -23,9 +23,9 @@ pub(super) fn row(mode: StepMode, tokens: u64, size: u64, ms: f64) -> Row {
         wall_ms: spread(1.25 * ms),
         submit_us: spread(12.0),
         driver_us: Some(9.5),
-        graph_launches: u64::from(mode == StepMode::Full),
-        plain_launches: if mode == StepMode::Full { 0 } else { 293 },
-        nodes: if mode == StepMode::Full { 293 } else { 0 },
+        graph_launches: u64::from(mode == GraphMode::Full),
+        plain_launches: if mode == GraphMode::Full { 0 } else { 293 },
+        nodes: if mode == GraphMode::Full { 293 } else { 0 },
         programmatic_edges: 0,
         bytes: 15_212_000_000,
         gb_per_s: 15.212 / ms * 1e3,
@@ -35,7 +35,7 @@ pub(super) fn row(mode: StepMode, tokens: u64, size: u64, ms: f64) -> Row {
     Row { head, figures: Some(figures), failures, kernels: Vec::new() }
 }
 
-fn head(mode: StepMode, tokens: u64) -> RowHead {
+fn head(mode: GraphMode, tokens: u64) -> RowHead {
     RowHead {
         engine: "piecewise",
         model: "qwen3-8b".to_owned(),
@@ -87,16 +87,16 @@ pub(super) fn report() -> Report {
     let (plan, all) = (Duration::from_millis(120), Duration::from_millis(11_000));
     let mut start = Start::new(plan, all, built, entries, memory);
     start.first_prompt = Some(FirstPrompt { tokens: 454, ms: 61.5 });
-    let mut wrong = row(StepMode::Full, 300, 512, 3.0);
+    let mut wrong = row(GraphMode::Full, 300, 512, 3.0);
     wrong.failures = vec!["163.6% of the read bandwidth: the timing can't be right".to_owned()];
     let missing = Row {
-        head: head(StepMode::Full, 8),
+        head: head(GraphMode::Full, 8),
         figures: None,
         failures: vec!["could not launch: out of memory".to_owned()],
         kernels: Vec::new(),
     };
-    let none = vec![row(StepMode::None, 1, 1, 8.0), row(StepMode::None, 300, 512, 20.0)];
-    let full = vec![row(StepMode::Full, 1, 1, 6.5), missing, wrong];
+    let none = vec![row(GraphMode::None, 1, 1, 8.0), row(GraphMode::None, 300, 512, 20.0)];
+    let full = vec![row(GraphMode::Full, 1, 1, 6.5), missing, wrong];
     Report {
         engine: "piecewise",
         version: "1.2.3",
@@ -110,8 +110,8 @@ pub(super) fn report() -> Report {
         without: Vec::new(),
         timeline: None,
         modes: vec![
-            ModeReport::new(StepMode::None, None, none),
-            ModeReport::new(StepMode::Full, Some(&captured()), full),
+            ModeReport::new(GraphMode::None, None, none),
+            ModeReport::new(GraphMode::Full, Some(&captured()), full),
         ],
     }
 }

@@ -4,6 +4,7 @@ use anyhow::{bail, ensure};
 use piecewise_kernels::attention::PAGE_ROWS;
 use piecewise_runtime::batch::ChunkRows;
 use piecewise_runtime::measure::{PlannedChunk, PlannedStep, StepTokens};
+use piecewise_runtime::mode::{GraphMode, StepMode};
 use std::ops::Range;
 use std::str::FromStr;
 
@@ -209,6 +210,14 @@ impl Workload {
     /// Sequences of a step.
     pub(super) fn sequences(&self) -> usize {
         self.steps.first().map_or(0, |step| step.chunks.len())
+    }
+
+    /// How its steps run in a graph mode.
+    pub(super) fn step_mode(&self, mode: GraphMode) -> StepMode {
+        match self.shape {
+            Shape::Decode { .. } => mode.decode(),
+            Shape::Mixed { .. } | Shape::Prefill(_) => mode.mixed(),
+        }
     }
 
     /// Tokens of a step.

@@ -1,6 +1,7 @@
 //! `piecewise chat`: a conversation in the terminal.
 
 mod conversation;
+mod graphs;
 mod interrupt;
 
 use self::conversation::{Conversation, Outcome, Turn};
@@ -21,6 +22,8 @@ use std::sync::Arc;
 const HELP: &str = "\
 /reset   start anew, with the same system message
 /stats   show what the last reply took
+/graphs  show the graphs: how many are ready, and what failed; `/graphs enable` lets those be captured
+         again that failures have disabled, and `/graphs MODE` changes their mode
 /exit    leave, as Ctrl-D does
 Ctrl-C stops a reply.";
 
@@ -32,7 +35,7 @@ Ctrl-C stops a reply.";
   piecewise chat --model DIR --chat-template-kwargs '{\"enable_thinking\": false}'
   echo \"What is a graph?\" | piecewise chat --model DIR
 
-In the conversation: /reset, /stats, /help, /exit; Ctrl-C stops a reply.")]
+In the conversation: /reset, /stats, /graphs, /help, /exit; Ctrl-C stops a reply.")]
 pub(crate) struct ChatArgs {
     #[command(flatten)]
     model: ModelArgs,
@@ -164,6 +167,13 @@ fn talk(mut conversation: Conversation, system: Option<&str>) -> anyhow::Result<
                 None => super::print_line("nothing was said yet")?,
             },
             "/help" => super::print_line(HELP)?,
+            command if command.split_whitespace().next() == Some("/graphs") => {
+                let what = command.trim_start_matches("/graphs").trim();
+                match graphs::command(&mut *conversation.engine, what) {
+                    Ok(text) => super::print_line(&text)?,
+                    Err(error) => super::warn(&format!("{error:#}")),
+                }
+            }
             command if command.starts_with('/') && !command.contains(char::is_whitespace) => {
                 super::warn(&format!("there is no command {command}; /help shows those there are"));
             }

@@ -70,6 +70,29 @@ fn decodes_of_several_tokens_replay_graphs_of_their_own() {
     assert!(error_of(&["bench", "--preset", "qwen3-8b", "--batch", "2y4"]).contains("NxM"));
 }
 
+/// What each captures is less than what both of its parts do: decodes whole, and the rest in pieces or
+/// not at all.
+#[test]
+fn modes_of_two_parts_are_measured_as_such() {
+    let modes = "full_decode_only,full_and_piecewise";
+    let flags = ["--batch", "1,3", "--mixed", "24", "--graph-mode", modes, "--json"];
+    let report: Value = serde_json::from_str(&bench(&flags)).unwrap();
+    let expected = [
+        ("full_decode_only", 2, [(1, false), (1, false), (0, true)]),
+        ("full_and_piecewise", 2 + 7 * 3 + 2, [(1, false), (1, false), (8, true)]),
+    ];
+    for (mode, (name, graphs, launches)) in report["modes"].as_array().unwrap().iter().zip(expected)
+    {
+        assert_eq!((&mode["mode"], &mode["captured"]["graphs"]), (&name.into(), &graphs.into()));
+        for (row, (graphs, launched)) in mode["rows"].as_array().unwrap().iter().zip(launches) {
+            assert_eq!(row["failures"], serde_json::json!([]), "{row}");
+            assert_eq!(row["mode"], name);
+            assert_eq!(row["graph_launches"], graphs, "{row}");
+            assert_eq!(row["plain_launches"].as_u64().unwrap() > 0, launched, "{row}");
+        }
+    }
+}
+
 #[test]
 fn prompts_are_measured_alone_and_steps_without_some_launches() {
     let flags = ["--prefill", "24,3x8", "--mixed-steps", "5", "--launches", "--json"];

@@ -64,6 +64,23 @@ fn a_conversation_from_a_pipe_goes_on_from_what_is_kept() {
 }
 
 #[test]
+fn the_graphs_of_a_conversation_are_shown_enabled_and_of_another_mode() {
+    let (_folder, file) = template();
+    let lines = "/graphs\ndef f(\n/graphs none\ndef f(\n/graphs full_decode_only\n/graphs enable\n\
+                 /graphs fast\n/exit\n";
+    let flags = ["--chat-template", &file, "--max-tokens", "4", "--lazy-sizes", "64"];
+    let (out, errors) = said(lines, &[&flags[..], &["--on-capture-failure", "launch"]].concat());
+    let graphs: Vec<&str> = out.lines().filter(|line| line.contains(" ready, ")).collect();
+    let [started, none, decodes, enabled] = graphs[..] else { panic!("{out}") };
+    assert!(started.starts_with("full_and_piecewise: ") && started.contains(" 0 launches, "));
+    assert!(!started.contains(" 0 to be captured"), "those of 64 tokens wait: {started}");
+    assert!(none.starts_with("none: 0 ready, 0 to be captured, 0 stale, 0 disabled"), "{none}");
+    assert!(decodes.starts_with("full_decode_only: 1 ready, 0 to be captured"), "{decodes}");
+    assert_eq!(decodes, enabled, "nothing had failed");
+    assert!(errors.contains("unknown graph mode `fast`"), "{errors}");
+}
+
+#[test]
 fn what_has_no_chat_template_says_what_to_do() {
     let error = error_of(&FLAGS);
     assert!(

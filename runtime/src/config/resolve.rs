@@ -93,6 +93,7 @@ impl RuntimeConfig {
         Ok(SizeRules {
             specialized: list("compile_sizes", &self.compile_sizes)?,
             launched: list("launched_sizes", &self.launched_sizes)?,
+            lazy: list("lazy_sizes", &self.lazy_sizes)?,
         })
     }
 

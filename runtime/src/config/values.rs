@@ -82,6 +82,9 @@ pub struct RuntimeConfig {
     pub compile_sizes: Vec<u64>,
     /// Sizes in tokens whose steps are launched, not replayed.
     pub launched_sizes: Vec<u64>,
+    /// Sizes in tokens that are captured by the first step that wants them, where the others are at
+    /// start.
+    pub lazy_sizes: Vec<u64>,
     /// Whether a step that does not replay, or a mode that can't be, is an error.
     pub strict: bool,
     /// When graphs are captured.
@@ -281,6 +284,7 @@ impl Default for RuntimeConfig {
             measure_padding: false,
             compile_sizes: Vec::new(),
             launched_sizes: Vec::new(),
+            lazy_sizes: Vec::new(),
             strict: false,
             capture: CaptureWhen::default(),
             on_capture_failure: OnCaptureFailure::default(),
@@ -318,7 +322,7 @@ impl RuntimeConfig {
     }
 
     /// Every key, those of tables with a dot, in the order in which they are shown.
-    pub const KEYS: [&'static str; 48] = [
+    pub const KEYS: [&'static str; 49] = [
         "level",
         "graph_mode",
         "splitting_ops",
@@ -339,6 +343,7 @@ impl RuntimeConfig {
         "measure_padding",
         "compile_sizes",
         "launched_sizes",
+        "lazy_sizes",
         "strict",
         "capture",
         "on_capture_failure",

@@ -15,6 +15,9 @@ pub struct SizeRules {
     /// Sizes, of the lists or specialized, that have programs and no graphs: steps that run at them
     /// are launched. Ascending.
     pub launched: Vec<u64>,
+    /// Sizes whose graphs the first step that wants one captures, where the others are captured at
+    /// start. Ascending.
+    pub lazy: Vec<u64>,
 }
 
 impl SizeRules {
@@ -28,6 +31,11 @@ impl SizeRules {
         if let Err(at) = self.specialized.binary_search(&tokens) {
             self.specialized.insert(at, tokens);
         }
+    }
+
+    /// Whether graphs of so many tokens wait for the first step that wants them.
+    pub fn is_lazy(&self, tokens: u64) -> bool {
+        self.lazy.binary_search(&tokens).is_ok()
     }
 
     /// Whether steps that run at so many tokens are launched.

@@ -179,8 +179,8 @@ fn every_step_up_to_the_bounds_is_dispatched_as_brute_force_finds() {
     for (tokens, batches, max_rows, max_sequences) in lists {
         let rules = [
             SizeRules::default(),
-            SizeRules { specialized: vec![5, 7, 13], launched: vec![] },
-            SizeRules { specialized: vec![5, 9], launched: vec![1, 5, 8, 24] },
+            SizeRules { specialized: vec![5, 7, 13], ..SizeRules::default() },
+            SizeRules { specialized: vec![5, 9], launched: vec![1, 5, 8, 24], lazy: vec![8] },
         ];
         let ways = GraphMode::ALL.into_iter().flat_map(|m| [(m, true), (m, false)]);
         let ways = ways.flat_map(|way| rules.iter().map(move |rules| (way, rules)));

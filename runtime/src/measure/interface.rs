@@ -45,6 +45,17 @@ pub struct CaptureReport {
     pub shape: GraphShape,
 }
 
+/// Bytes that the parts of a model held, by the driver's figure of free memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
+pub struct HeldBytes {
+    /// Slots and scratch.
+    pub arena: u64,
+    /// Weights.
+    pub weights: u64,
+    /// States.
+    pub states: u64,
+}
+
 /// Runs planned steps on sequences of its own and times them.
 pub trait StepTimer: std::fmt::Debug + Send {
     /// Runs steps in order, each submitted before the one before it is read. With `launched` they
@@ -97,6 +108,13 @@ pub trait StepTimer: std::fmt::Debug + Send {
 
     /// The device's free memory; `None` where its driver does not count it.
     fn free_bytes(&self) -> Option<u64>;
+
+    /// Gives the memory of each part back, one after the other, and tells by how much the driver's
+    /// figure of free memory grew; `None` where there is none.
+    ///
+    /// # Errors
+    /// When work before failed, or memory can't be given back.
+    fn give_back(self: Box<Self>) -> Result<Option<HeldBytes>, MeasureError>;
 
     /// Bytes of the device's last cache; 0 where unknown.
     fn cache_bytes(&self) -> u64;

@@ -13,7 +13,7 @@ mod trace;
 mod traffic;
 
 pub use error::MeasureError;
-pub use interface::{CaptureReport, StepRecord, StepTimer};
+pub use interface::{CaptureReport, HeldBytes, StepRecord, StepTimer};
 pub use plan::{PlannedChunk, PlannedStep, StepTokens};
 pub use timeline::{GroupSummary, LaunchSummary, LaunchTimes, Timeline};
 pub use timer::ModelTimer;

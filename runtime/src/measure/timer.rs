@@ -1,7 +1,7 @@
 //! The timer of a compiled model.
 
 use super::error::MeasureError;
-use super::interface::{CaptureReport, StepRecord, StepTimer};
+use super::interface::{CaptureReport, HeldBytes, StepRecord, StepTimer};
 use super::plan::{PlannedChunk, PlannedStep, StepTokens};
 use super::timeline::Timeline;
 use crate::artifact_store::CompileCounts;
@@ -206,6 +206,26 @@ impl<D: MeasuredDevice> StepTimer for ModelTimer<D> {
     fn free_bytes(&self) -> Option<u64> {
         let device = self.model.device();
         device.counts_free_bytes().then(|| device.free_bytes())
+    }
+
+    fn give_back(mut self: Box<Self>) -> Result<Option<HeldBytes>, MeasureError> {
+        let device = self.model.device_mut();
+        if !device.counts_free_bytes() {
+            return Ok(None);
+        }
+        let end = device.record(None)?;
+        device.wait(&end)?;
+        let memory = self.model.memory();
+        let parts = [memory.arena, memory.weights, memory.states];
+        let mut held = [0; 3];
+        for (held, part) in held.iter_mut().zip(parts) {
+            let device = self.model.device_mut();
+            let free = device.free_bytes();
+            device.drop_backing(part)?;
+            *held = device.free_bytes().saturating_sub(free);
+        }
+        let [arena, weights, states] = held;
+        Ok(Some(HeldBytes { arena, weights, states }))
     }
 
     fn cache_bytes(&self) -> u64 {

@@ -181,6 +181,7 @@ impl<D: Device> CompiledModel<D> {
         let (compile, tuning) = (origin.compiled.counts.clone(), choices.report);
         let max_logit_rows = origin.max_logit_rows;
         origin.choices = choices;
+        let bound_to = memory.bases();
         let mut model = Self {
             graphs: GraphSet::default(),
             members,
@@ -212,6 +213,8 @@ impl<D: Device> CompiledModel<D> {
             is_lost: false,
             suspended: None,
             late: None,
+            bound_to,
+            measures_padding: options.measure_padding,
             device,
         };
         let bind_end = started.elapsed();
@@ -230,9 +233,7 @@ impl<D: Device> CompiledModel<D> {
         model.warm_up()?;
         if options.capture == CaptureWhen::Startup {
             model.capture_all(options.on_capture_failure, &mut |p| progress(p))?;
-            if options.measure_padding && !model.origin.backed_early {
-                model.measure_ways()?;
-            }
+            model.measure_padding()?;
         }
         if backed_early {
             // What a warm-up wrote is not for the first step to find.

@@ -6,7 +6,7 @@ use super::error::ModelError;
 use super::graphs::{GraphKey, GraphReport, GraphSet, GraphSlot, GraphState, OnCaptureFailure};
 use super::programs::Member;
 use super::progress::Progress;
-use crate::dispatch::{Dispatch, FallbackReason, OpSupport, StepSizes};
+use crate::dispatch::{Dispatch, Dispatcher, FallbackReason, OpSupport, StepSizes};
 use crate::mode::{GraphMode, StepMode};
 use crate::symbols::SymbolClass;
 use piecewise_backend::artifact::PieceSize;
@@ -157,6 +157,7 @@ impl<D: Device> CompiledModel<D> {
         let mut captured = Vec::new();
         if self.capture_when == CaptureWhen::Startup {
             self.capture_listed(self.on_capture_failure, progress, Some(&mut captured))?;
+            self.measure_padding()?;
         }
         Ok(captured)
     }
@@ -200,7 +201,7 @@ impl<D: Device> CompiledModel<D> {
             graphs.slot_mut(*key).is_some_and(|slot| slot.wants_capture(*capture_attempts))
         };
         keys.retain(lacks);
-        keys.retain(|&key| !self.is_specialized(key));
+        keys.retain(|&key| !self.waits_for_a_step(key));
         let total = keys.len();
         for (i, key) in keys.into_iter().enumerate() {
             let free = self.device.free_bytes();
@@ -216,21 +217,20 @@ impl<D: Device> CompiledModel<D> {
         Ok(())
     }
 
-    /// Whether a graph is of steps of exactly its size, the first of which captures it.
-    fn is_specialized(&self, key: GraphKey) -> bool {
-        let rules = &self.dispatcher.rules;
-        let of_tokens = |size: PieceSize| {
-            let is_exact = matches!(size, PieceSize::Exact(_));
-            is_exact && rules.is_specialized(size.rows())
-        };
-        let is_listed = self.dispatcher.tokens.sizes().contains(&key.size().rows());
-        match key {
-            GraphKey::Full(sizes) => !is_listed && of_tokens(sizes.whole()),
-            GraphKey::Piece { member, size } => {
-                let class = self.members.list[member].class();
-                !is_listed && class == Some(SymbolClass::Tokens) && of_tokens(size)
+    /// Whether the first step that wants a graph captures it, whenever the others are: one of steps of
+    /// exactly its size, or of a size that is told to wait.
+    fn waits_for_a_step(&self, key: GraphKey) -> bool {
+        let Dispatcher { rules, tokens, .. } = &self.dispatcher;
+        let rows = key.size().rows();
+        let is_own = || rules.is_specialized(rows) && !tokens.sizes().contains(&rows);
+        let of_tokens = match key {
+            GraphKey::Full(_) => true,
+            GraphKey::Piece { member, .. } => {
+                self.members.list[member].class() == Some(SymbolClass::Tokens)
             }
-        }
+        };
+        let is_exact = matches!(key.size(), PieceSize::Exact(_));
+        of_tokens && (rules.is_lazy(rows) || is_exact && is_own())
     }
 
     fn kind(&self, key: GraphKey) -> GraphKind {
@@ -266,7 +266,7 @@ impl<D: Device> CompiledModel<D> {
         }
         match (self.capture_when, state) {
             (CaptureWhen::Lazy, GraphState::Empty) => self.capture(key, self.on_capture_failure),
-            (CaptureWhen::Startup, GraphState::Empty) if self.is_specialized(key) => {
+            (CaptureWhen::Startup, GraphState::Empty) if self.waits_for_a_step(key) => {
                 self.capture(key, OnCaptureFailure::Launch)
             }
             (CaptureWhen::Lazy | CaptureWhen::Startup, GraphState::Stale) => {

@@ -102,6 +102,11 @@ impl Memory {
         Ok(Self { arena, weights, states, ledger, layout, weight_offsets, state_offsets, slot_of })
     }
 
+    /// Where its parts start: arena, weights, states.
+    pub(super) fn bases(&self) -> [Address; 3] {
+        [self.arena, self.weights, self.states].map(|part| part.base)
+    }
+
     /// The address of a value of the module's graph; `None` for a result without a slot.
     pub fn address(&self, graph: &Graph, value: Value) -> Option<Address> {
         match graph.def(value) {

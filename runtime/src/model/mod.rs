@@ -1,5 +1,6 @@
 //! The compiled model: programs bound to one arena, captured graphs, and steps over them.
 
+mod addresses;
 mod audit;
 mod background;
 mod bind;
@@ -59,7 +60,7 @@ use graphs::GraphSet;
 use late_sizes::LateSizes;
 use origin::Origin;
 use pace::Pace;
-use piecewise_backend::device::Device;
+use piecewise_backend::device::{Address, Device};
 use piecewise_ir::module::Module;
 use programs::Members;
 use ranges::StepRanges;
@@ -104,6 +105,10 @@ pub struct CompiledModel<D: Device> {
     is_lost: bool,
     suspended: Option<SuspendedWeights>,
     late: Option<LateSizes>,
+    /// Where the parts of the memory lay when the programs were bound.
+    bound_to: [Address; 3],
+    /// Whether it is measured which steps padding loses whenever graphs were captured.
+    measures_padding: bool,
     device: D,
 }
 
@@ -153,8 +158,8 @@ impl<D: Device> CompiledModel<D> {
         self.max_logit_rows
     }
 
-    /// Addresses, to move a value. What was bound or captured before goes on using the old
-    /// address, which the check `addresses` reports.
+    /// Addresses, to put another reservation in the place of a part, with what it held: the next step
+    /// binds its programs to it and has graphs captured again. The one before must stay until then.
     pub fn memory_mut(&mut self) -> &mut Memory {
         &mut self.memory
     }

@@ -1,7 +1,6 @@
 //! Making everything on the device again after it was lost.
 
 use super::CompiledModel;
-use super::bind::BindSite;
 use super::clock::StepClock;
 use super::error::ModelError;
 use super::graphs::OnCaptureFailure;
@@ -30,27 +29,12 @@ impl<D: Device> CompiledModel<D> {
         self.clock.marks_steps = marks_steps;
         // A trace ends with the device that it is of.
         self.tracer = None;
-        let probed: Vec<_> = self.members.list.iter().map(|m| m.probed.clone()).collect();
         self.graphs.slots_mut().for_each(GraphSlot::invalidate);
-        self.background.wake();
         self.device.reopen()?;
         let memory = self.origin.load(&mut self.device, &self.module, &mut |_| {})?;
         self.staging = self.origin.stage(&mut self.device, &self.module, &memory)?;
         self.memory = memory;
-        let stitch = self.module.stitch().ok_or(ModelError::Unplanned { part: "pieces" })?;
-        let site = BindSite {
-            module: &self.module,
-            stitch,
-            symbols: &self.symbols,
-            memory: &self.memory,
-            compiled: &self.origin.compiled,
-        };
-        let mut members = site.bind_all(&mut self.device, &self.origin.choices)?;
-        members.exclude(&self.origin.capture_exclude, &self.module)?;
-        for (member, probed) in members.list.iter_mut().zip(probed) {
-            member.probed = probed;
-        }
-        self.members = members;
+        self.bind_again()?;
         let states = self.memory.states;
         if self.origin.backed_early {
             self.device.back(states)?;

@@ -240,6 +240,14 @@ impl<E> Staging<E> {
         })
     }
 
+    /// Goes on where the memory lies now.
+    pub(crate) fn follow(&mut self, graph: &Graph, memory: &Memory) {
+        self.to = memory.arena.base;
+        for (output, &value) in self.outputs.iter_mut().zip(graph.outputs()) {
+            output.from = memory.address(graph, value).unwrap_or(output.from);
+        }
+    }
+
     /// Fills the mirror with a step that brings nothing, padded to the bounds: counts 0, slots -1,
     /// lengths 0. Returns its counts.
     pub(crate) fn fill_empty(&mut self, symbols: &SymbolTable) -> Result<Vec<u64>, ModelError> {

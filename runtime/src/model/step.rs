@@ -98,6 +98,7 @@ impl<D: Device> CompiledModel<D> {
             return Err(ModelError::Lost);
         }
         let started = Instant::now();
+        self.follow_addresses()?;
         let counts = self.true_counts(step.counts)?;
         let mut dispatch = self.dispatch_step(&counts, step.query_length)?;
         if self.launches_only {

@@ -14,6 +14,15 @@ use std::time::{Duration, Instant};
 const ROUNDS: usize = 3;
 
 impl<D: Device> CompiledModel<D> {
+    /// Measures them, if that is asked for; not where ops keep states of their own, which a made-up
+    /// step must not touch.
+    pub(super) fn measure_padding(&mut self) -> Result<(), ModelError> {
+        match self.measures_padding && !self.origin.backed_early {
+            true => self.measure_ways(),
+            false => Ok(()),
+        }
+    }
+
     /// Times steps that bring nothing but their numbers of tokens, sequences and rows.
     pub(super) fn measure_ways(&mut self) -> Result<(), ModelError> {
         let stats = self.stats.clone();

@@ -235,6 +235,28 @@ fn the_ledger_knows_the_graphs_before_they_are_captured() {
     }
 }
 
+/// Graphs of a size that waits are captured by the first step that wants them, the others at start, and
+/// from then on they are there like the others.
+#[test]
+fn a_lazy_size_is_captured_by_the_first_step_that_wants_it() {
+    for mode in [GraphMode::Full, GraphMode::FullAndPiecewise] {
+        let mut setup = Setup { mode, ..Setup::default() };
+        let all = setup.build().unwrap().captured_graphs();
+        setup.rules.lazy = vec![4];
+        let mut model = Setup { strict: true, ..setup }.build().unwrap();
+        let at_start = model.captured_graphs();
+        assert!(at_start < all, "{at_start} of {all}");
+        for (ids, captures) in [(&[4, 5][..], false), (&[4, 5, 6], true), (&[4, 5, 6], false)] {
+            let before = model.statistics().captures;
+            let ticket = submit(&mut model, ids).unwrap();
+            assert_eq!(sampled(&mut model, &ticket), expected(ids));
+            assert_ne!(model.last_step().unwrap().mode, StepMode::None);
+            assert_eq!(model.statistics().captures > before, captures, "{mode:?} {ids:?}");
+        }
+        assert_eq!(model.statistics().recaptures, 0);
+    }
+}
+
 /// A specialized size serves steps of exactly so many tokens, and the first captures it.
 #[test]
 fn a_specialized_size_is_captured_by_the_first_step_of_its_tokens() {
