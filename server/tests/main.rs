@@ -6,6 +6,7 @@
 mod chat_templates;
 mod device_failure;
 mod generation_defaults;
+mod life;
 mod replies;
 mod structured;
 mod text;
