@@ -8,6 +8,7 @@ mod device_failure;
 mod generation_defaults;
 mod life;
 mod replies;
+mod restraint;
 mod structured;
 mod text;
 mod vllm_render;
