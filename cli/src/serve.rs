@@ -6,10 +6,9 @@ use super::amounts::parse_bytes;
 use super::dumps::DumpArgs;
 use super::iteration_log::IterationLog;
 use super::kv_events::{KvEventArgs, publish};
-use super::load::{engine, generation_defaults, print_settings};
+use super::load::{engine, for_requests, generation_defaults, print_settings};
 use super::model_args::BoundArgs;
 use super::preset_weights;
-use super::progress::watcher;
 use anyhow::{Context, bail};
 use piecewise::assembly::Assembly;
 use piecewise::models::encoder::is_encoder;
@@ -22,9 +21,6 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
-
-/// Sequences of a step where nothing else is said.
-const SEQUENCES: u64 = 64;
 
 /// Arguments of `serve`.
 #[derive(Debug, clap::Args)]
@@ -118,9 +114,7 @@ impl ServeArgs {
             }
             (None, None) => bail!("give --model or --preset"),
         };
-        let assembly = assembly.configure(self.bounds.layers()?).watch(watcher());
-        // Requests ask for penalties, biases, structures and log-probabilities as they like.
-        Ok((assembly.set("sampling_controls", true).sequences(SEQUENCES), name))
+        Ok((for_requests(assembly.configure(self.bounds.layers()?)), name))
     }
 
     /// A server that listens, and what its metrics call the model; `name` is what the model calls
