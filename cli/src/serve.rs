@@ -78,8 +78,9 @@ pub(crate) struct ServeArgs {
     /// How long a client may take to send a head or a body, and to take some of an answer.
     #[arg(long, default_value_t = NonZeroU64::MIN.saturating_add(59), value_name = "SECONDS")]
     client_timeout: NonZeroU64,
-    /// Threads that talk to clients; each carries tens of thousands of tokens a second.
-    #[arg(long, default_value_t = NonZeroUsize::MIN.saturating_add(1), value_name = "N")]
+    /// Threads that talk to clients. One carries tens of thousands of tokens a second; more wake each
+    /// other, and a token costs more.
+    #[arg(long, default_value_t = NonZeroUsize::MIN, value_name = "N")]
     http_threads: NonZeroUsize,
     /// Embeddings of an encoder may be cut to fewer dimensions, though its folder does not say so.
     #[arg(long, requires = "model")]

@@ -40,7 +40,7 @@ def arguments():
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--answer", type=int, default=128)
     parser.add_argument("--chunk", type=int, default=2048, help="the most tokens of a step")
-    parser.add_argument("--threads", type=int, default=2, help="that talk to clients")
+    parser.add_argument("--threads", type=int, default=1, help="that talk to clients")
     parser.add_argument("--cpu-alone", action="store_true", help="no figures of steps, and no bench")
     parser.add_argument("--steps", type=int, default=40, help="timed steps of bench's rows")
     return parser.parse_args()
@@ -54,7 +54,7 @@ class Server:
         command = [args.piecewise, "serve", *source, *flags, "--port", "0", "--no-access-log", "--iteration-log", str(self.log)]
         shown = subprocess.run([*command, "--print-config"], check=True, capture_output=True, text=True).stdout
         sizes = re.search(r"^capture_num_tokens = \[([^]]*)\]", shown, re.M)
-        self.sizes = sizes[1].replace(" ", "") if sizes else None
+        self.sizes = [int(size) for size in sizes[1].split(",")]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self.port = int(self.process.stdout.readline().rsplit(":", 1)[1])
         assert self.process.stdout.readline().strip() == "ready"
@@ -101,11 +101,15 @@ def load(args, server, at_once, folder, prompts):
     return json.loads((pathlib.Path(folder) / f"{at_once}.json").read_text())
 
 
-def bench(args, source, sizes, batches, prefill):
+def bench(args, source, sizes, batches, asked):
+    prefill = sorted("%dx%d+%d" % key for key in asked)
+    # Those that the server has for such steps; to capture all of them takes long.
+    tokens = [*batches, *(prompts * each + decodes for prompts, each, decodes in asked)]
+    sizes = sorted({min(size for size in sizes if size >= n) for n in tokens if n <= max(sizes)})
     command = [args.piecewise, "bench", *source, "--device", args.device, "--no-tune", "--sampling-controls", "--json"]
     command += ["--context", str(args.prompt + args.answer // 2), "--batch", ",".join(map(str, batches)), "--steps", str(args.steps)]
     command += ["--prefill", ",".join(prefill), "--mixed-steps", "15", "--graph-mode", "piecewise,full"]
-    command += ["--capture-num-tokens", sizes] if sizes else []
+    command += ["--capture-num-tokens", ",".join(map(str, sizes))]
     run = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert run.stdout.startswith("{"), run.stdout + run.stderr
     rows = {}
@@ -160,7 +164,7 @@ def main():
         decodes = max(counts) - whole
         limits = [(whole, args.prompt, 0), (whole, (args.chunk - decodes) // whole, decodes)]
         asked = {(1, args.prompt, 0), *limits, *(key[:3] for key in chosen)}
-        rates = bench(args, source, server.sizes, counts, sorted("%dx%d+%d" % key for key in asked))
+        rates = bench(args, source, server.sizes, counts, asked)
 
     def rate(tokens, batch, *modes):
         return next((rates[m, tokens, batch] for m in modes if (m, tokens, batch) in rates), None)

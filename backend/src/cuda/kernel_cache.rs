@@ -185,7 +185,8 @@ mod tests {
     #[test]
     fn who_waits_compiles_longer_sources_first_and_each_is_compiled_once() {
         let cache = KernelCache::new(LazyNvrtc::missing(), Arch::HOPPER);
-        let [short, asked, long] = ["a", "bb", "ccc"].map(|text| cache.wanted(text, &[], &[], text));
+        let [short, asked, long] =
+            ["a", "bb", "ccc"].map(|text| cache.wanted(text, &[], &[], text));
         let missing = cache.code(&asked, &NoStore).unwrap_err();
         assert!(missing.contains("NVRTC"), "{missing}");
         assert_eq!(long.code.get(), Some(&Err(missing.clone())), "it was done before");
