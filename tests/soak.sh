@@ -13,7 +13,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if [ "${1:-}" = server ]; then
-  exec python3 tests/server/load.py --seconds 120 --requests 50000
+  exec python3 tests/server/load.py --seconds 120 --requests 50000 --longest 16
 fi
 if [ "${1:-}" = worker ]; then
   PIECEWISE_VLLM_RS=$(.ci/install-vllm-rs)

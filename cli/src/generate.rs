@@ -3,13 +3,13 @@
 use super::amounts::shown_ledger;
 use super::dumps::DumpArgs;
 use super::images::PromptImages;
+use super::iteration_log::IterationLog;
 use super::load::{engine, print_settings};
 use super::model_args::ModelArgs;
 use anyhow::Context;
 use piecewise::models::{TextStream, TextTokenizer, TokenizerError};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::tuning::TuningReport;
-use piecewise_planner::{IterationLogWriter, IterationRecord};
 use piecewise_runtime::StepTraceWriter;
 use piecewise_runtime::batch::Sampling;
 use piecewise_runtime::engine::{
@@ -18,7 +18,6 @@ use piecewise_runtime::engine::{
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// Arguments of `generate`.
@@ -184,10 +183,10 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
         Some(file) => Some(TraceFile::start(&mut *engine, file)?),
         None => None,
     };
-    let log = match &args.iteration_log {
-        Some(file) => Some(IterationLog::start(&mut *engine, file)?),
-        None => None,
-    };
+    let log = args.iteration_log.as_deref().map(IterationLog::create).transpose()?;
+    if let Some(log) = &log {
+        log.observe(&mut *engine);
+    }
     let encoded = |text: &String, ids: Result<_, TokenizerError>| {
         ids.with_context(|| format!("prompt {text:?} can't be encoded"))
     };
@@ -258,29 +257,6 @@ pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
         show_statistics(&args, &*engine, generated, elapsed)?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// The iteration log of a run. Steps are only noted while they run, and written at the end.
-struct IterationLog {
-    file: PathBuf,
-    writer: IterationLogWriter<std::fs::File>,
-    steps: mpsc::Receiver<IterationRecord>,
-}
-
-impl IterationLog {
-    fn start(engine: &mut dyn Engine, file: &Path) -> anyhow::Result<Self> {
-        let writer = IterationLogWriter::create(file)?;
-        let (sender, steps) = mpsc::channel();
-        // A log that is gone wants no more steps.
-        engine.observe(Box::new(move |step| drop(sender.send(step.clone()))));
-        Ok(Self { file: file.to_owned(), writer, steps })
-    }
-
-    fn finish(mut self) -> anyhow::Result<()> {
-        let mut written = self.steps.try_iter().try_for_each(|step| self.writer.write(&step));
-        written = written.and_then(|()| self.writer.flush());
-        written.with_context(|| format!("can't write {}", self.file.display()))
-    }
 }
 
 /// The trace of a run, written as the steps are read.

@@ -19,6 +19,15 @@ impl ModelArgs {
     }
 }
 
+/// Sequences of a step of what serves, where nothing else is said.
+const SEQUENCES: u64 = 64;
+
+/// What serves others: their requests ask for penalties, biases, structures and log-probabilities as
+/// they like.
+pub(crate) fn for_requests(assembly: Assembly) -> Assembly {
+    assembly.watch(watcher()).set("sampling_controls", true).sequences(SEQUENCES)
+}
+
 /// An engine, with what the passes did and made dumped on the way.
 pub(crate) fn engine(assembly: Assembly, dumps: &DumpArgs) -> anyhow::Result<Box<dyn Engine>> {
     let planned = dumps.plan(assembly.check_weights())?;

@@ -15,6 +15,7 @@ mod encoder_args;
 mod generate;
 mod images;
 mod inspect;
+mod iteration_log;
 mod kept;
 mod kv_events;
 mod load;

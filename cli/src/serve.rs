@@ -4,11 +4,11 @@ mod encoder;
 
 use super::amounts::parse_bytes;
 use super::dumps::DumpArgs;
+use super::iteration_log::IterationLog;
 use super::kv_events::{KvEventArgs, publish};
-use super::load::{engine, generation_defaults, print_settings};
+use super::load::{engine, for_requests, generation_defaults, print_settings};
 use super::model_args::BoundArgs;
 use super::preset_weights;
-use super::progress::watcher;
 use anyhow::{Context, bail};
 use piecewise::assembly::Assembly;
 use piecewise::models::encoder::is_encoder;
@@ -17,13 +17,10 @@ use piecewise_runtime::engine_thread::{EngineThread, ThreadOptions};
 use piecewise_server::chat::{ChatTemplate, GenerationDefaults, ReplyFormat};
 use piecewise_server::{ApiKeys, Limits, Outcome, ServedModel, Server, ServerOptions};
 use std::net::{IpAddr, SocketAddr};
-use std::num::NonZeroU64;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
-
-/// Sequences of a step where nothing else is said.
-const SEQUENCES: u64 = 64;
 
 /// Arguments of `serve`.
 #[derive(Debug, clap::Args)]
@@ -81,12 +78,19 @@ pub(crate) struct ServeArgs {
     /// How long a client may take to send a head or a body, and to take some of an answer.
     #[arg(long, default_value_t = NonZeroU64::MIN.saturating_add(59), value_name = "SECONDS")]
     client_timeout: NonZeroU64,
+    /// Threads that talk to clients. One carries tens of thousands of tokens a second; more wake each
+    /// other, and a token costs more.
+    #[arg(long, default_value_t = NonZeroUsize::MIN, value_name = "N")]
+    http_threads: NonZeroUsize,
     /// Embeddings of an encoder may be cut to fewer dimensions, though its folder does not say so.
     #[arg(long, requires = "model")]
     matryoshka: bool,
     /// Log no line about each request.
     #[arg(long)]
     no_access_log: bool,
+    /// Write a line about each step, for `piecewise plan --log`.
+    #[arg(long, value_name = "FILE")]
+    iteration_log: Option<PathBuf>,
     #[command(flatten)]
     kv_events: KvEventArgs,
     #[command(flatten)]
@@ -111,9 +115,7 @@ impl ServeArgs {
             }
             (None, None) => bail!("give --model or --preset"),
         };
-        let assembly = assembly.configure(self.bounds.layers()?).watch(watcher());
-        // Requests ask for penalties, biases, structures and log-probabilities as they like.
-        Ok((assembly.set("sampling_controls", true).sequences(SEQUENCES), name))
+        Ok((for_requests(assembly.configure(self.bounds.layers()?)), name))
     }
 
     /// A server that listens, and what its metrics call the model; `name` is what the model calls
@@ -144,7 +146,8 @@ impl ServeArgs {
             ..Limits::default()
         };
         let address = SocketAddr::new(self.host, self.port);
-        let options = ServerOptions { address, model_names, keys, limits };
+        let threads = self.http_threads;
+        let options = ServerOptions { address, model_names, keys, limits, threads };
         let server = Server::bind(options)
             .with_context(|| format!("can't listen at {address}; try --port"))?;
         super::print_line(&format!("listening at http://{}", server.address()))?;
@@ -205,13 +208,18 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
         config.map_or((0, Vec::new()), |config| (config.vocab_size, config.eos_token_ids.clone()));
     let model = args.model(vocab, end_ids)?;
     let publisher = args.kv_events.bind(0)?;
+    let log = args.iteration_log.as_deref().map(IterationLog::create).transpose()?;
     let (server, model_name) = args.listen(name)?;
     let mut engine = engine(assembly, &args.dumps)?;
     publish(publisher.as_ref(), &mut *engine);
+    if let Some(log) = &log {
+        log.observe(&mut *engine);
+    }
     let thread =
         ThreadOptions { max_queue: args.max_queue, model_name, ..ThreadOptions::default() };
     let thread = EngineThread::start(engine, thread).context("no thread for the engine")?;
     // Whoever closed standard output does not wait for this line.
     let outcome = server.serve(thread, model, || drop(super::print_line("ready")))?;
+    log.map_or(Ok(()), IterationLog::finish)?;
     ended(outcome)
 }

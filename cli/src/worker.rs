@@ -2,9 +2,8 @@
 
 use super::dumps::DumpArgs;
 use super::kv_events::{KvEventArgs, publish};
-use super::load::{engine, print_settings};
+use super::load::{engine, for_requests, print_settings};
 use super::model_args::BoundArgs;
-use super::progress::watcher;
 use anyhow::Context;
 use piecewise::assembly::Assembly;
 use piecewise::models::TextTokenizer;
@@ -15,9 +14,6 @@ use piecewise_worker::{Address, Model, StandIn, Worker, WorkerHandle, WorkerOpti
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-
-/// Sequences of a step where nothing else is said.
-const SEQUENCES: u64 = 64;
 
 /// Arguments of `worker`.
 #[derive(Debug, clap::Args)]
@@ -65,8 +61,7 @@ pub(crate) struct StandInArgs {
 
 pub(crate) fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     let assembly = Assembly::folder(&args.model)?.configure(args.bounds.layers()?);
-    // Requests ask for penalties, biases, structures and log-probabilities as they like.
-    let assembly = assembly.watch(watcher()).set("sampling_controls", true).sequences(SEQUENCES);
+    let assembly = for_requests(assembly);
     let settings = assembly.settings()?;
     if args.bounds.compile.print_config {
         return print_settings(&settings, false);

@@ -10,6 +10,7 @@ use piecewise_server::{ApiKeys, Limits, ServedModel, Server, ServerOptions};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 
@@ -36,6 +37,7 @@ fn serve() -> (SocketAddr, CpuFaults, Vec<Value>) {
         model_names: vec!["tiny".to_owned()],
         keys: ApiKeys::default(),
         limits: Limits::default(),
+        threads: NonZeroUsize::MIN,
     });
     let server = server.unwrap();
     let address = server.address();

@@ -6,7 +6,9 @@
 mod chat_templates;
 mod device_failure;
 mod generation_defaults;
+mod life;
 mod replies;
+mod restraint;
 mod structured;
 mod text;
 mod vllm_render;

@@ -5,6 +5,7 @@ mod stream;
 mod vocabulary;
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use self::contained::{check_json, contained};
 
@@ -93,6 +94,8 @@ pub enum TokenizerError {
 pub struct TextTokenizer {
     inner: tokenizers::Tokenizer,
     vocab_size: usize,
+    /// Where it is enough for texts; found when the first one is asked for.
+    texts: OnceLock<Option<Arc<Vocabulary>>>,
 }
 
 impl TextTokenizer {
@@ -135,7 +138,7 @@ impl TextTokenizer {
                 id,
                 vocab_size,
             }),
-            _ => Ok(Self { inner, vocab_size }),
+            _ => Ok(Self { inner, vocab_size, texts: OnceLock::new() }),
         }
     }
 
@@ -201,6 +204,12 @@ impl TextTokenizer {
     /// As for [`Self::decode`].
     pub fn decode_with(&self, ids: &[u32], special: bool) -> Result<String, TokenizerError> {
         check_range(ids, self.vocab_size)?;
+        let texts = self
+            .texts
+            .get_or_init(|| Vocabulary::of_texts(&self.inner, self.vocab_size).map(Arc::new));
+        if let Some(vocabulary) = texts {
+            return Ok(vocabulary.text(ids, special));
+        }
         contained(|| self.inner.decode(ids, !special))
             .map_err(|source| TokenizerError::Decode { source })
     }

@@ -6,6 +6,8 @@ use piecewise_backend::cpu::CpuDevice;
 use piecewise_runtime::engine::{BatchingEngine, Engine, Request};
 use piecewise_runtime::mode::GraphMode;
 use std::collections::BTreeMap;
+use std::io::Write;
+use std::sync::{Arc, Mutex};
 
 fn engine(mode: GraphMode) -> BatchingEngine<CpuDevice> {
     SlotSetup::checked(mode).engine::<Cpu>()
@@ -96,4 +98,41 @@ fn a_kept_conversation_goes_on_from_its_slot_or_is_computed_again() {
         engine.remove(id).unwrap();
         assert_eq!(engine.slots().free_slots() as u64, SLOTS);
     }
+}
+
+/// What is logged goes here.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A state is of the whole text before a token: no page stands for it.
+#[test]
+fn there_is_no_prefix_cache_and_that_is_said_at_start() {
+    let log = Log::default();
+    let writer = log.clone();
+    let warnings = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN);
+    let warnings = warnings.with_writer(move || writer.clone()).finish();
+    let mut engine = tracing::subscriber::with_default(warnings, || engine(GraphMode::Full));
+    let said = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    assert!(said.contains("no prefix cache"), "{said}");
+    assert!(!engine.options().prefix_cache);
+    let long = Request::new(vec![3; 20], 4);
+    let mut found = Vec::new();
+    for _ in 0..2 {
+        let id = engine.add(Request { keep: true, ..long.clone() }).unwrap();
+        let mut events = Vec::new();
+        engine.run(&mut events).unwrap();
+        assert_eq!(engine.usage(id).unwrap().cached, 0);
+        found.push(ids_of(&events).remove(&id).unwrap());
+    }
+    assert_eq!(found[0], found[1]);
 }

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs what tests/gpu/pack.sh packed, on a machine with a GPU:
-#   run.sh [-p FOLDER] [-l LOGS] [correctness] [ledger] [sanitizer] [cache] [bench]
-# correctness takes under 4 minutes, the cache under 2, bench under 6.
+#   run.sh [-p FOLDER] [-l LOGS] [correctness] [ledger] [sanitizer] [cache] [bench] [serve]
+# correctness takes under 4 minutes, the cache and serve under 2, bench under 6. serve wants vLLM's front
+# end (.ci/install-vllm-rs) in PIECEWISE_VLLM_RS.
 # FOLDER is where this script lies unless named; without a section, all run. The logs go to LOGS
 # (a temporary folder by default), a table with the device in every row comes last, and the exit
 # code is 1 where a row failed.
@@ -17,7 +18,7 @@ while getopts p:l: flag; do
 done
 shift $((OPTIND - 1))
 sections=("$@")
-[ ${#sections[@]} -gt 0 ] || sections=(correctness ledger sanitizer cache bench)
+[ ${#sections[@]} -gt 0 ] || sections=(correctness ledger sanitizer cache bench serve)
 logs=${logs:-$(mktemp -d)}
 cd "$pack" || exit 2
 
@@ -152,6 +153,11 @@ ledger() { rows_of ledger 90 python3 ledger.py "$PIECEWISE_BIN"; }
 
 cache() { rows_of cache 240 python3 cache.py run "$PIECEWISE_BIN" "$pack"; }
 
+serve() {
+  [ -n "${PIECEWISE_VLLM_RS:-}" ] || { row serve none "" "PIECEWISE_VLLM_RS names no load generator"; return; }
+  rows_of serve 240 python3 serve.py "$PIECEWISE_BIN" "$PIECEWISE_VLLM_RS" $model
+}
+
 # measured NAME SECONDS COMMAND...: the rows of the JSON that it prints, in $logs/NAME.json. A peer
 # that can't be measured fails nothing.
 measured() {
@@ -201,8 +207,8 @@ bench() {
 
 for section in "${sections[@]}"; do
   case $section in
-    correctness | ledger | sanitizer | cache | bench) $section ;;
-    *) echo "no section \`$section\`; there are correctness, ledger, sanitizer, cache and bench" >&2; exit 2 ;;
+    correctness | ledger | sanitizer | cache | bench | serve) $section ;;
+    *) echo "no section \`$section\`; there are correctness, ledger, sanitizer, cache, bench and serve" >&2; exit 2 ;;
   esac
 done
 printf '\n%-34s %-7s %7s  %s\n' what result seconds "device, detail"

@@ -22,6 +22,7 @@ FIELDS = {
     "top_k": [-2, 1.5, "x", 1e12], "min_p": [-1, 2, "x"], "seed": [1.5, "x", 1e300], "presence_penalty": [3, "x"],
     "frequency_penalty": [-3, "x"], "repetition_penalty": [-1, "x"], "logit_bias": [1, {"x": 1}, {"1": "x"}, {"1": 101}, []],
     "logprobs": [21, -1, "x", 1.5], "priority": [1.5, "x", 1e12], "deadline_seconds": [-1, "x", 1e300], "model": [1, "other", []],
+    "min_tokens": [-1, "x", 2], "allowed_token_ids": [[], ["x"], [1 << 31], 1], "bad_words": [1, [1], ["x"] * 65],
     "ignore_eos": ["x"], "suffix": ["x"], "best_of": [2, "x"], "nonsense": [1], "": [1],
 }
 

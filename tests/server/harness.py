@@ -5,6 +5,8 @@ import os
 import pathlib
 import signal
 import subprocess
+import sys
+import tempfile
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -16,16 +18,19 @@ FAST = ["--dtype", "f32", "--max-num-tokens", "64", "--capture-num-tokens", "1,8
 
 
 class Server:
-    """A server on a free port; `with` ends it and holds that it drained."""
+    """A server on a free port; `with` ends it and holds that it drained, and that nothing panicked: a
+    panic of a connection's task would only close the connection."""
 
-    def __init__(self, *flags, source=("--model", str(MODEL)), settings=FAST):
-        command = [BINARY, "serve", *source, *settings, "--port", "0", "--no-access-log", *flags]
-        self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    def __init__(self, *flags, source=("--model", str(MODEL)), settings=FAST, logs=False):
+        command = [BINARY, "serve", *source, *settings, "--port", "0", *flags]
+        command += [] if logs else ["--no-access-log"]
+        self.errors = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=self.errors, text=True)
         line = self.process.stdout.readline().strip()
-        assert line.startswith("listening at http://"), line
+        assert line.startswith("listening at http://"), line + self.said()
         self.url = line.removeprefix("listening at ")
         self.address = (self.url.split("//")[1].split(":")[0], int(self.url.rsplit(":", 1)[1]))
-        assert self.process.stdout.readline().strip() == "ready"
+        assert self.process.stdout.readline().strip() == "ready", self.said()
 
     def get(self, path):
         with urllib.request.urlopen(self.url + path, timeout=60) as answer:
@@ -70,8 +75,16 @@ class Server:
     def __enter__(self):
         return self
 
+    def said(self):
+        """What it wrote to standard error."""
+        self.errors.seek(0)
+        return self.errors.read()
+
     def __exit__(self, kind, *_):
         if self.process.poll() is None:
             code = self.end() if kind is None else self.process.kill()
+            said = self.said()
+            sys.stderr.write(said)
             if kind is None:
                 assert code == 0, f"the server ended with {code}"
+                assert "panicked" not in said

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 
 import openai
 
@@ -187,6 +188,125 @@ def logprobs(server, client):
     assert server.post("/v1/completions", {**body, "stream": True})[2]["error"]["param"] == "prompt_logprobs"
 
 
+def chat_logprobs():
+    """Those of a reply are those of the completion that it is."""
+    with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
+        file.write(TEMPLATE)
+        file.flush()
+        with Server("--chat-template", file.name) as server:
+            client = client_of(server)
+            text = client.completions.create(**{**GREEDY, "max_tokens": 8}, prompt=PROMPTS[2], logprobs=3).choices[0]
+            asked = dict(
+                model="tiny-qwen3", messages=[{"role": "user", "content": PROMPTS[2]}], temperature=0,
+                max_completion_tokens=8, logprobs=True, top_logprobs=3,
+            )
+            whole = client.chat.completions.create(**asked).choices[0]
+            entries = whole.logprobs.content
+            assert [entry.token for entry in entries] == text.logprobs.tokens
+            assert b"".join(bytes(entry.bytes) for entry in entries).decode() == whole.message.content == text.text
+            for entry, own, top in zip(entries, text.logprobs.token_logprobs, text.logprobs.top_logprobs, strict=True):
+                assert abs(entry.logprob - own) < 1e-4
+                assert len(entry.top_logprobs) == 3
+                for other in entry.top_logprobs:
+                    assert abs(top[other.token] - other.logprob) < 1e-4
+            events = client.chat.completions.create(**asked, stream=True)
+            pieces = [choice.logprobs.content for event in events for choice in event.choices if choice.logprobs]
+            assert [entry.token for piece in pieces for entry in piece] == text.logprobs.tokens
+            plain = client.chat.completions.create(**{**asked, "logprobs": False, "top_logprobs": None})
+            assert plain.choices[0].logprobs is None
+
+
+def tools_and_thoughts():
+    """What a model writes becomes thoughts and calls; the tiny one is made to write it."""
+    function = {"name": "add", "parameters": {
+        "type": "object", "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["a"],
+        "additionalProperties": False,
+    }}
+    tools = [{"type": "function", "function": function}]
+    call = '<tool_call>\n{"name": "add", "arguments": {"a": 7}}\n</tool_call>'
+    with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
+        file.write(TEMPLATE)
+        file.flush()
+        with Server("--chat-template", file.name, "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3") as server:
+            client = client_of(server)
+
+            def ask(said=None, **more):
+                body = dict(model="tiny-qwen3", messages=[{"role": "user", "content": PROMPTS[0]}], max_completion_tokens=200, temperature=0)
+                if said:
+                    more["extra_body"] = {"structured_outputs": {"choice": [said]}}
+                whole = client.chat.completions.create(**body, **more).choices[0]
+                # The same piece by piece.
+                text, thoughts, calls, ends = "", "", {}, []
+                for event in client.chat.completions.create(**body, **more, stream=True):
+                    for choice in event.choices:
+                        text += choice.delta.content or ""
+                        thoughts += getattr(choice.delta, "reasoning_content", None) or ""
+                        for piece in choice.delta.tool_calls or []:
+                            one = calls.setdefault(piece.index, ["", "", ""])
+                            one[0] += piece.id or ""
+                            one[1] += piece.function.name or ""
+                            one[2] += piece.function.arguments or ""
+                        ends += [choice.finish_reason] if choice.finish_reason else []
+                message = whole.message
+                assert ends == [whole.finish_reason]
+                assert text == (message.content or "")
+                assert thoughts == (getattr(message, "reasoning_content", None) or "")
+                made = [(made.function.name, json.loads(made.function.arguments)) for made in message.tool_calls or []]
+                assert [(name, json.loads(arguments)) for _, name, arguments in calls.values()] == made
+                assert all(id for id, _, _ in calls.values())
+                return whole.finish_reason, text, thoughts, made
+
+            assert ask(call, tools=tools) == ("tool_calls", "", "", [("add", {"a": 7})])
+            assert ask("yes", tools=tools) == ("stop", "yes", "", [])
+            thinks = ask("<think>\nhm\n</think>\n\nyes")
+            assert (thinks[0], thinks[1].strip(), thinks[2].strip()) == ("stop", "yes", "hm"), thinks
+            reason, text, _, made = ask(tools=tools, tool_choice="required", parallel_tool_calls=False)
+            assert reason == "tool_calls" and [name for name, _ in made] == ["add"] and 0 <= made[0][1]["a"] <= 9, (text, made)
+            named = {"type": "function", "function": {"name": "add"}}
+            reason, text, _, made = ask(tools=tools, tool_choice=named)
+            assert [name for name, _ in made] == ["add"] and 0 <= made[0][1]["a"] <= 9, (text, made)
+
+
+def preemptions():
+    """Where pages run out some are computed again: the metric says so, and answers are the same."""
+    # Room for two sequences of the longest, where eight run.
+    with Server("--max-num-seqs", "8", "--max-seq-len", "512", "--memory-budget", "18MiB") as server:
+        client = client_of(server)
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            def one(i):
+                asked = dict(model="tiny-qwen3", prompt=PROMPTS[i % 5], max_tokens=300, temperature=0, extra_body=IDS)
+                return client.completions.create(**asked).choices[0].token_ids[:64] == EXPECTED[PROMPTS[i % 5]]
+
+            assert all(pool.map(one, range(8)))
+        assert server.sum("vllm:num_preemptions_total") == server.sum("piecewise_preemptions_total") > 0
+
+
+def traces():
+    """A request's lines in the log: when its answer began and when it ended, in its trace."""
+    trace, span = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+    with Server(logs=True) as server:
+        headers = {"traceparent": f"00-{trace}-{span}-01"}
+        body = {"prompt": [5, 6, 7], "max_tokens": 9, "temperature": 0, **IDS}
+        status, told, _ = server.post("/v1/completions", body, headers)
+        assert status == 200
+        id = told["x-request-id"]
+        client = client_of(server)
+        stream = client.completions.create(**{**GREEDY, "max_tokens": 1500}, prompt="x", stream=True, extra_body=IDS)
+        next(iter(stream))
+        stream.close()
+        assert server.end() == 0
+        lines = server.said().splitlines()
+        own = [line for line in lines if id in line]
+        assert len(own) == 2, lines
+        assert all(f'trace="{trace}"' in line and f'parent="{span}"' in line for line in own), own
+        ended, began = sorted(own, key=lambda line: "path=" in line)
+        assert "status=200" in began and 'path="/v1/completions"' in began, own
+        for part in ["length", "prompt_tokens=3", "cached_tokens=0", " tokens=9", "first_token_milliseconds="]:
+            assert part in ended, (part, ended)
+        left = [line for line in lines if ": left " in line or " left " in line]
+        assert len(left) == 1 and 'trace="-"' in left[0], lines
+
+
 def schema(chance, depth):
     """A random schema, and what says whether a value keeps to it."""
     kind = chance.randrange(6 if depth == 0 else 8)
@@ -287,6 +407,21 @@ def controls(server):
         assert isinstance(json.loads(choice["text"])["a"], bool), choice
     assert ids(max_tokens=64, structured_outputs={"regex": "[0-9]{3}-[a-c]"})["text"][3] == "-"
     assert ids(structured_outputs={"choice": ["yes", "no"]})["text"] in ("yes", "no")
+    # Some ids alone, one of them forbidden, and an end that may not come yet.
+    allowed = sorted({plain[0], wanted, wanted + 1})
+    assert set(ids(allowed_token_ids=allowed, max_tokens=16)["token_ids"]) <= set(allowed)
+    word = server.post("/detokenize", {"tokens": plain[:2]})[2]["prompt"]
+    assert ids(bad_words=[word])["token_ids"][:2] != plain[:2]
+    assert word.strip() not in ids(bad_words=[word.strip()], max_tokens=64)["text"]
+    early = {"stop_token_ids": [plain[3]], "max_tokens": 32}
+    assert len(ids(**early)["token_ids"]) <= 4
+    late = ids(**early, min_tokens=12)["token_ids"]
+    assert len(late) > 12 and plain[3] not in late[:12], late
+    # A structure that is complete ends before.
+    assert ids(structured_outputs={"choice": ["yes"]}, min_tokens=8)["text"] == "yes"
+    for field, value in [("allowed_token_ids", []), ("allowed_token_ids", [4096]), ("bad_words", [1]), ("min_tokens", 9)]:
+        status, _, answer = server.post("/v1/completions", {**body, field: value})
+        assert (status, answer["error"]["param"]) == (400, field), answer
 
 
 def refusals(server, client):
@@ -460,6 +595,12 @@ def drain_and_end():
         deadline = time.time() + 30
         while server.post("/v1/completions", {"prompt": "x"})[0] != 503:
             assert time.time() < deadline
+        assert server.get("/health")[0] == 200, "it is alive while it drains"
+        try:
+            server.get("/ready")
+            raise AssertionError("it is ready while it drains")
+        except urllib.error.HTTPError as error:
+            assert error.code == 503
         if second:
             assert server.process.poll() is None, "it did not wait for the answer"
             server.signal(second)
@@ -559,7 +700,7 @@ def main():
         timed(other_endpoints, server, client)
         timed(readme, server)
         timed(metrics_contract, server, client)
-    for test in [conversation, chat, keys, full_queue, deadline, drain_and_end, preset]:
+    for test in [conversation, chat, chat_logprobs, tools_and_thoughts, preemptions, traces, keys, full_queue, deadline, drain_and_end, preset]:
         timed(test)
 
 

@@ -15,7 +15,7 @@ use std::path::PathBuf;
   piecewise bench --preset qwen3-0.6b --device cuda
   piecewise bench --preset qwen3-8b --device cuda --batch 1,8 --context 512 --mixed 300,512
   piecewise bench --model examples/tiny-qwen3 --batch 1,4 --context 64 --mixed 24,32 --steps 20
-  piecewise bench --preset qwen3-8b --device cuda --prefill 512,2048,4x512
+  piecewise bench --preset qwen3-8b --device cuda --prefill 512,2048,4x512,3x512+64
   piecewise bench --preset qwen3-8b --device cuda --batch 8,8x4
   piecewise bench --preset qwen3-8b --device cuda --batch 1 --without 'attention_*,region'
   piecewise bench --preset qwen3-8b --device cuda --batch 1 --timeline step.pftrace
@@ -51,9 +51,9 @@ pub(crate) struct BenchArgs {
     /// by default; with --costs the powers of two up to 2048.
     #[arg(long, value_name = "N,..", value_delimiter = ',')]
     pub(super) mixed: Vec<u64>,
-    /// Prompts alone, without decodes beside: N is one prompt of N tokens, NxM are N prompts of M
-    /// tokens each.
-    #[arg(long, value_name = "N|NxM,..", value_delimiter = ',')]
+    /// Prompts from their start: N is one prompt of N tokens, NxM are N prompts of M tokens each, and
+    /// +D behind either has D sequences beside them that decode.
+    #[arg(long, value_name = "N|NxM|NxM+D,..", value_delimiter = ',')]
     pub(super) prefill: Vec<Prompts>,
     /// The most positions that a sequence may come to, which block tables are as wide as [default:
     /// what the rows come to].

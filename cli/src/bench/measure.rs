@@ -119,7 +119,8 @@ fn workloads(args: &BenchArgs, mixed: &[u64], sequences: u64, vocab: u64) -> Vec
     let context = args.context.iter().copied().max().unwrap_or(1);
     let lengths = lengths(args.mixed_steps());
     let mixed = mixed.iter().map(|&n| Workload::mixed(n, context, sequences, lengths, vocab));
-    let prefill = args.prefill.iter().map(|&prompts| Workload::prefill(prompts, lengths, vocab));
+    let prefill = args.prefill.iter();
+    let prefill = prefill.map(|&prompts| Workload::prefill(prompts, context, lengths, vocab));
     decodes.chain(mixed).chain(prefill).collect()
 }
 

@@ -133,7 +133,8 @@ impl RowHead {
         let (kind, context) = match workload.shape {
             Shape::Decode { context, .. } => ("decode", context),
             Shape::Mixed { context, .. } => ("mixed", context),
-            Shape::Prefill(_) => ("prefill", 0),
+            Shape::Prefill { prompts, .. } if prompts.decodes == 0 => ("prefill", 0),
+            Shape::Prefill { context, .. } => ("mixed", context),
         };
         Self {
             engine: "piecewise",

@@ -15,8 +15,8 @@ pub(super) enum Shape {
     Decode { batch: DecodeBatch, context: u64 },
     /// Decodes and two chunks of prompts, so many tokens together.
     Mixed { tokens: u64, context: u64 },
-    /// Prompts alone.
-    Prefill(Prompts),
+    /// Prompts from their start, and decodes beside them whose contexts have this mean.
+    Prefill { prompts: Prompts, context: u64 },
 }
 
 /// So many sequences of so many tokens each: `8` brings one of each, `8x4` four, each of which is
@@ -44,26 +44,38 @@ impl DecodeBatch {
     }
 }
 
-/// So many prompts of so many tokens each: `2048` is one, `4x512` are four of 512.
+/// So many prompts of so many tokens each: `2048` is one, `4x512` are four of 512, and `4x512+12` has
+/// twelve decodes beside them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Prompts {
     pub(super) count: u64,
     pub(super) tokens: u64,
+    pub(super) decodes: u64,
 }
 
 impl FromStr for Prompts {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = |_| format!("`{text}` is neither N nor NxM: 2048, or 4x512 for four of 512");
-        let (count, tokens) = text.split_once('x').unwrap_or(("1", text));
-        Ok(Self { count: count.parse().map_err(wrong)?, tokens: tokens.parse().map_err(wrong)? })
+        let wrong = |_| {
+            format!(
+                "`{text}` is none of N, NxM and NxM+D: 2048, or 4x512+12 for four of 512 beside twelve decodes"
+            )
+        };
+        let (prompts, decodes) = text.split_once('+').unwrap_or((text, "0"));
+        let (count, tokens) = prompts.split_once('x').unwrap_or(("1", prompts));
+        let number = |text: &str| text.parse().map_err(wrong);
+        Ok(Self { count: number(count)?, tokens: number(tokens)?, decodes: number(decodes)? })
     }
 }
 
 impl Prompts {
-    /// Tokens of all of them.
+    /// Tokens of all of them, and of the decodes.
     pub(super) fn total(self) -> u64 {
-        self.count.saturating_mul(self.tokens)
+        self.count.saturating_mul(self.tokens).saturating_add(self.decodes)
+    }
+
+    fn sequences(self) -> u64 {
+        self.count.saturating_add(self.decodes)
     }
 }
 
@@ -95,7 +107,7 @@ const PROMPTS: u64 = 2;
 /// The sequences that rows of these batches take: mixed ones need two prompts.
 pub(super) fn sequences(batches: &[DecodeBatch], has_mixed: bool, prefill: &[Prompts]) -> u64 {
     let batches = batches.iter().map(|batch| batch.sequences);
-    let counts = batches.chain(prefill.iter().map(|prompts| prompts.count));
+    let counts = batches.chain(prefill.iter().map(|prompts| prompts.sequences()));
     let batch = counts.max().unwrap_or(1);
     if has_mixed { batch.max(PROMPTS) } else { batch }
 }
@@ -191,18 +203,26 @@ impl Workload {
         }
     }
 
-    /// Prompts from their start, the same in every step.
-    pub(super) fn prefill(prompts: Prompts, lengths: Lengths, vocab: u64) -> Self {
-        let chunks = (0..prompts.count).map(|sequence| PlannedChunk {
+    /// Prompts from their start, the same in every step, after decodes that go on.
+    pub(super) fn prefill(prompts: Prompts, context: u64, lengths: Lengths, vocab: u64) -> Self {
+        let Prompts { count, tokens, decodes } = prompts;
+        let prompt = |sequence| PlannedChunk {
             sequence: sequence as usize,
             start: 0,
-            tokens: ids(sequence, 0, prompts.tokens, vocab),
+            tokens: ids(sequence, 0, tokens, vocab),
             rows: ChunkRows::Last,
+        };
+        let steps = (0..lengths.all()).map(|step| {
+            let decode = |sequence| {
+                let own = context_of(sequence, decodes, context);
+                decode(sequence, first_position(own, lengths, 1), step, 1, vocab)
+            };
+            let chunks = (0..decodes).map(decode);
+            PlannedStep { chunks: chunks.chain((decodes..decodes + count).map(prompt)).collect() }
         });
-        let step = PlannedStep { chunks: chunks.collect() };
         Self {
-            shape: Shape::Prefill(prompts),
-            steps: vec![step; lengths.all() as usize],
+            shape: Shape::Prefill { prompts, context },
+            steps: steps.collect(),
             warmup: lengths.warmup as usize,
         }
     }
@@ -388,16 +408,33 @@ mod tests {
     fn prompts_are_whole_and_alone() {
         let prompts: Prompts = "3x20".parse().unwrap();
         assert_eq!((prompts.count, prompts.tokens, prompts.total()), (3, 20, 60));
-        assert_eq!("64".parse(), Ok(Prompts { count: 1, tokens: 64 }));
-        for text in ["", "x", "3x", "x3", "3x4x5", "-1"] {
+        assert_eq!("64".parse(), Ok(Prompts { count: 1, tokens: 64, decodes: 0 }));
+        for text in ["", "x", "3x", "x3", "3x4x5", "-1", "64+", "+3", "64+3+1"] {
             assert!(text.parse::<Prompts>().is_err(), "{text}");
         }
-        let row = Workload::prefill(prompts, LENGTHS, 1000);
+        let row = Workload::prefill(prompts, 64, LENGTHS, 1000);
         assert_eq!((row.sequences(), row.tokens(), row.timed().len()), (3, 60, 10));
         assert!(row.steps.iter().flat_map(|s| &s.chunks).all(|c| c.start == 0 && c.count() == 20));
         assert_eq!(sequences(&[], false, &[prompts]), 3);
         let needs = Sequences::of(&[row], 3);
         assert_eq!((needs.room, needs.prefix), (vec![32; 3], vec![0; 3]));
+    }
+
+    #[test]
+    fn decodes_go_on_beside_prompts() {
+        let prompts: Prompts = "2x20+3".parse().unwrap();
+        let row = Workload::prefill(prompts, 64, LENGTHS, 1000);
+        assert_eq!((row.sequences(), row.tokens(), prompts.total()), (5, 43, 43));
+        let decodes = Workload::decode(of(3), 64, LENGTHS, 1000);
+        for (mixed, decodes) in row.steps.iter().zip(&decodes.steps) {
+            let (beside, prompts) = mixed.chunks.split_at(3);
+            let places = |chunks: &[PlannedChunk]| {
+                chunks.iter().map(|c| (c.sequence, c.start, c.count())).collect::<Vec<_>>()
+            };
+            assert_eq!(places(beside), places(&decodes.chunks));
+            assert_eq!(places(prompts), [(3, 0, 20), (4, 0, 20)]);
+        }
+        assert_eq!(sequences(&[], false, &[prompts]), 5);
     }
 
     #[test]

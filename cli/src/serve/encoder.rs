@@ -18,6 +18,7 @@ pub(super) fn run(args: &ServeArgs, folder: &Path) -> anyhow::Result<ExitCode> {
         ("--reasoning-parser", args.reasoning_parser.is_some()),
         ("--tool-call-parser", args.tool_call_parser.is_some()),
         ("--kv-events-endpoint", args.kv_events.is_asked_for()),
+        ("--iteration-log", args.iteration_log.is_some()),
     ];
     if let Some((flag, _)) = of_writers.iter().find(|(_, is_given)| *is_given) {
         bail!("{flag} is for models that write text; {} is an encoder", folder.display());

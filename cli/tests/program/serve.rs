@@ -1,7 +1,7 @@
 //! The server as a program: it answers, and drains when it is told to end. More is held by the programs
 //! in tests/server.
 
-use crate::support::cli::{command, error_of, norm_error, root};
+use crate::support::cli::{command, error_of, norm_error, root, stdout_of};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -36,10 +36,13 @@ fn post(address: &str, path: &str, body: &Value) -> Value {
 #[test]
 fn a_server_answers_and_ends_when_it_is_told_to() {
     let cache = tempfile::tempdir().unwrap();
+    let log = cache.path().join("steps.jsonl");
     let sizes = ["--dtype", "f32", "--max-num-tokens", "64", "--capture-num-tokens", "1,64"];
     let server = command(cache.path())
         .args(["serve", "--model", "examples/tiny-qwen3", "--port", "0", "--no-access-log"])
         .args(sizes)
+        .arg("--iteration-log")
+        .arg(&log)
         .stdout(Stdio::piped())
         .spawn();
     let mut server = Running(server.unwrap());
@@ -68,6 +71,19 @@ fn a_server_answers_and_ends_when_it_is_told_to() {
     let pid = Pid::from_raw(server.0.id().try_into().unwrap()).unwrap();
     kill_process(pid, Signal::TERM).unwrap();
     assert!(server.0.wait().unwrap().success());
+    let steps = std::fs::read_to_string(&log).unwrap();
+    let steps = steps.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let prompts: usize = golden.iter().map(|case| case["ids"].as_array().unwrap().len()).sum();
+    let (mut read, mut rows) = (0, 0);
+    for step in steps {
+        read += step["context_tokens"].as_u64().unwrap();
+        rows += step["rows"].as_u64().unwrap();
+        assert!(step["wall_us"].as_f64() > Some(0.0), "{step}");
+    }
+    assert_eq!((read, rows), (prompts as u64, 64 * golden.len() as u64));
+    let log = log.to_str().unwrap();
+    let plan: Value = serde_json::from_str(&stdout_of(&["plan", "--log", log, "--json"])).unwrap();
+    assert!(plan["decode_batch_sizes"].as_array().is_some_and(|sizes| !sizes.is_empty()));
 }
 
 /// An encoder's folder is known by itself.

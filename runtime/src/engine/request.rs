@@ -286,7 +286,7 @@ impl EngineOptions {
         check("vocab", self.vocab, limits.vocab, because)?;
         self.run_ahead &= roles.has_feedback();
         if self.prefix_cache && roles.state_slots > 0 {
-            tracing::info!(
+            tracing::warn!(
                 "no prefix cache: states of role \"sequence.state\" hold what only the whole text \
                  before a token gives"
             );

@@ -9,6 +9,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use std::sync::Arc;
 use std::time::Instant;
+use tracing::Instrument;
 
 /// Refuses requests without a key, where keys are asked for.
 pub(crate) async fn admit(
@@ -23,30 +24,33 @@ pub(crate) async fn admit(
     }
 }
 
-/// Logs each request with its trace, and names the answer.
+/// Gives each request a span, of its trace where it has one, logs it, and names the answer. What is
+/// generated is logged once more, in the same span, when it has ended.
 pub(crate) async fn log(request: Request, next: Next) -> Response {
     let started = Instant::now();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let trace = trace_id(request.headers()).map(str::to_owned);
     let id = ids::next("req");
-    let mut response = next.run(request).await;
+    let (trace, parent) = parent_of(request.headers()).unwrap_or(("-", "-"));
+    let span =
+        tracing::info_span!(target: "piecewise::access", "request", request = id, trace, parent);
+    let mut response = next.run(request).instrument(span.clone()).await;
     if let Ok(value) = HeaderValue::from_str(&id) {
         response.headers_mut().insert("x-request-id", value);
     }
+    let _within = span.enter();
     tracing::info!(
         target: "piecewise::access",
         %method,
         path = path.get(..200).unwrap_or(&path),
         status = response.status().as_u16(),
         milliseconds = started.elapsed().as_secs_f64() * 1e3,
-        request = id,
-        trace = trace.as_deref().unwrap_or("-"),
     );
     response
 }
 
-/// The trace that a request belongs to, by its `traceparent`: 32 hexadecimal digits, not all 0.
-fn trace_id(headers: &HeaderMap) -> Option<&str> {
+/// The trace that a request belongs to and the span that asked for it, by its `traceparent`: 32 and 16
+/// hexadecimal digits, not all 0.
+fn parent_of(headers: &HeaderMap) -> Option<(&str, &str)> {
     let mut parts = headers.get("traceparent")?.to_str().ok()?.split('-');
     let is_hex = |text: &&str, digits: usize| {
         text.len() == digits && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
@@ -54,9 +58,9 @@ fn trace_id(headers: &HeaderMap) -> Option<&str> {
     let is_set = |text: &&str| text.bytes().any(|b| b != b'0');
     parts.next().filter(|version| is_hex(version, 2) && *version != "ff")?;
     let trace = parts.next().filter(|trace| is_hex(trace, 32) && is_set(trace))?;
-    parts.next().filter(|parent| is_hex(parent, 16) && is_set(parent))?;
+    let parent = parts.next().filter(|parent| is_hex(parent, 16) && is_set(parent))?;
     parts.next().filter(|flags| is_hex(flags, 2))?;
-    Some(trace)
+    Some((trace, parent))
 }
 
 #[cfg(test)]
@@ -69,9 +73,10 @@ mod tests {
         let of = |text: &str| {
             let mut headers = HeaderMap::new();
             headers.insert("traceparent", HeaderValue::from_str(text).unwrap());
-            trace_id(&headers).map(str::to_owned)
+            parent_of(&headers).map(|(trace, parent)| format!("{trace} {parent}"))
         };
-        assert_eq!(of(&format!("00-{trace}-00f067aa0ba902b7-01")).as_deref(), Some(trace));
+        let found = of(&format!("00-{trace}-00f067aa0ba902b7-01"));
+        assert_eq!(found, Some(format!("{trace} 00f067aa0ba902b7")));
         for bad in [
             "",
             "00",

@@ -1,5 +1,6 @@
 //! Answers on their way out: as a whole, or piece by piece.
 
+use super::course::Course;
 use super::error::ApiError;
 use super::generation::{Delta, Generation};
 use super::ids;
@@ -55,6 +56,7 @@ pub(crate) struct Answers<C> {
     /// [`Head`], written once since every token repeats it, and open to more fields.
     head: Vec<u8>,
     generation: Generation,
+    course: Course,
     usage: UsageSum,
     include_usage: bool,
     choices: C,
@@ -76,10 +78,12 @@ impl<C: Choices> Answers<C> {
         // Nothing of it fails to be written.
         let mut head = serde_json::to_vec(&head).unwrap_or_else(|_| b"{}".to_vec());
         head.pop();
+        let usage = UsageSum::new(prompts, params.choices);
         Self {
             head,
             generation,
-            usage: UsageSum::new(prompts, params.choices),
+            course: Course::new(usage.prompt_tokens(), choices.count()),
+            usage,
             include_usage: params.include_usage,
             choices,
             has_begun: false,
@@ -103,6 +107,7 @@ impl<C: Choices> Answers<C> {
                 break;
             }
             for delta in deltas {
+                self.course.note(&delta);
                 self.usage.add(&delta);
                 let choice = &mut choices[delta.index];
                 self.choices.extend(choice, delta)?;
@@ -121,7 +126,7 @@ impl<C: Choices> Answers<C> {
     }
 
     fn event(&self, frame: &mut Frame, choices: &[C::Choice], usage: Option<UsageReport>) {
-        frame.event(|body| {
+        frame.event(self.head.len(), |body| {
             body.extend_from_slice(&self.head);
             field(body, "choices", &choices);
             if self.include_usage {
@@ -162,6 +167,7 @@ impl<C: Choices> Events for Answers<C> {
             return Ok(false);
         }
         for delta in deltas {
+            self.course.note(&delta);
             self.usage.add(&delta);
             let mut choice = self.choices.piece(delta.index);
             self.choices.extend(&mut choice, delta)?;

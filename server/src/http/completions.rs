@@ -229,7 +229,11 @@ impl Choices for Completions {
     }
 
     fn extend(&mut self, choice: &mut Choice, delta: Delta) -> Result<(), ApiError> {
-        choice.text.push_str(&delta.text);
+        // A piece of a stream is all that came.
+        match choice.text.is_empty() {
+            true => choice.text = delta.text,
+            false => choice.text.push_str(&delta.text),
+        }
         let offsets = self.offsets.get(delta.index / self.choices);
         let beginning = offsets.and_then(|offsets| offsets.last()).copied().unwrap_or(0);
         let mut entries = Vec::new();

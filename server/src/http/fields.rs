@@ -1,11 +1,15 @@
 //! The fields of a request's body: each is taken by name and type, and what is left over is refused
 //! by name.
 
+use super::aside::aside;
 use super::body;
 use super::error::ApiError;
 use super::state::State;
 use axum::extract::Request;
 use serde_json::{Map, Value};
+
+/// Bytes of a body that are read at once; more of them would keep the streams of others waiting.
+const LARGEST_HERE: usize = 32 << 10;
 
 /// A field that an endpoint knows, for the OpenAPI document.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +35,11 @@ pub(crate) struct Fields(Map<String, Value>);
 impl Fields {
     /// Those of a request to a model of the server.
     pub(crate) async fn read(request: Request, state: &State) -> Result<Self, ApiError> {
-        let mut fields = Self::parse(&body::read(request, &state.limits).await?)?;
+        let body = body::read(request, &state.limits).await?;
+        let mut fields = match body.len() > LARGEST_HERE {
+            true => aside(move || Self::parse(&body)).await?,
+            false => Self::parse(&body)?,
+        };
         state.check_name(fields.text("model")?)?;
         Ok(fields)
     }

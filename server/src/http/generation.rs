@@ -149,7 +149,10 @@ impl Generation {
                 if let Some(text) = choice.text.as_mut().filter(|_| !choice.stop_ids.contains(&id))
                 {
                     let piece = text.push(id).map_err(failed)?;
-                    delta.text.push_str(&piece.text);
+                    match delta.text.is_empty() {
+                        true => delta.text = piece.text,
+                        false => delta.text.push_str(&piece.text),
+                    }
                     offset = piece.offset;
                     choice.stop = piece.stop;
                 }

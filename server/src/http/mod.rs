@@ -7,6 +7,7 @@ mod body;
 mod chat_completions;
 mod completions;
 mod connections;
+mod course;
 mod encoder;
 mod error;
 mod fields;

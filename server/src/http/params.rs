@@ -6,7 +6,7 @@ use super::fields::{Field, Fields, field, ids, whole};
 use super::generation::Part;
 use super::state::{Limits, Served, State};
 use crate::chat::GenerationDefaults;
-use crate::structured::{FieldError, Structure};
+use crate::structured::{Restraint, Structure};
 use crate::text::{OutputText, StopStrings};
 use piecewise_runtime::batch::Sampling;
 use piecewise_runtime::engine::Request;
@@ -34,11 +34,14 @@ pub(crate) struct Params {
     pub(crate) prompt_logprobs: Option<u32>,
     /// What answers keep to.
     pub(crate) structure: Option<Structure>,
+    allowed: Vec<u32>,
+    bad_words: Vec<String>,
+    min_tokens: usize,
 }
 
-/// A prompt may bring so many stop strings, of so many bytes in all.
-const MOST_STOPS: usize = 64;
-const MOST_STOP_BYTES: usize = 4096;
+/// A prompt may bring so many stop strings and bad words, of so many bytes in all.
+const MOST_STRINGS: usize = 64;
+const MOST_BYTES: usize = 4096;
 
 /// What [`Structure::read`] reads.
 const STRUCTURE_FIELDS: [&str; 7] = [
@@ -79,6 +82,21 @@ pub(crate) const FIELDS: &[Field] = &[
         "include_stop_str_in_output",
         r#"{"type":"boolean"}"#,
         "Whether a stop text is part of the answer after all.",
+    ),
+    field(
+        "min_tokens",
+        r#"{"type":"integer","minimum":0}"#,
+        "How many tokens there are at least before an id that ends the answer; a structure that is complete ends it all the same.",
+    ),
+    field(
+        "allowed_token_ids",
+        r#"{"type":"array","items":{"type":"integer"}}"#,
+        "The only ids that answers may have.",
+    ),
+    field(
+        "bad_words",
+        r#"{"type":"array","items":{"type":"string"}}"#,
+        "Texts whose tokens never come one after the other.",
     ),
     field("ignore_eos", r#"{"type":"boolean"}"#, "Go on past the ids that end a text."),
     field(
@@ -178,12 +196,9 @@ impl Params {
         fields.refuse(&[
             ("best_of", json!(1), "ask for `n` answers and choose among them"),
             ("use_beam_search", json!(false), "sample or take the likeliest tokens"),
-            ("min_tokens", json!(0), "use `ignore_eos` with `max_tokens`"),
             ("truncate_prompt_tokens", Value::Null, "shorten the prompt before it is sent"),
             ("skip_special_tokens", json!(true), "special tokens have no text"),
             ("spaces_between_special_tokens", json!(true), "special tokens have no text"),
-            ("bad_words", json!([]), "use `logit_bias`"),
-            ("allowed_token_ids", Value::Null, "use `logit_bias`"),
         ])?;
         let real = |value: Option<f64>, own: Option<f32>, usual: f32| {
             value.map_or(own.unwrap_or(usual), |value| value as f32)
@@ -219,9 +234,20 @@ impl Params {
             Some(value) => Some(top_logprobs("prompt_logprobs", &value)?),
         };
         let include_stop = fields.flag("include_stop_str_in_output")?;
+        let allowed = match fields.take("allowed_token_ids") {
+            None => Vec::new(),
+            Some(Value::Array(list)) if !list.is_empty() => ids("allowed_token_ids", &list)?,
+            Some(_) => {
+                return Err(ApiError::field("allowed_token_ids", "must be a list of some ids"));
+            }
+        };
+        let min_tokens = fields.whole("min_tokens", 0, i64::MAX)?.unwrap_or(0) as u64;
+        if max_tokens.is_some_and(|most| min_tokens > most) {
+            return Err(ApiError::field("min_tokens", "must be at most `max_tokens`"));
+        }
         let structure = Structure::read(fields.object())?;
         fields.ignore(&STRUCTURE_FIELDS);
-        let stops = StopStrings::new(stop_strings(fields)?, include_stop);
+        let stops = StopStrings::new(strings(fields, "stop")?, include_stop);
         Ok(Self {
             choices,
             stream,
@@ -239,6 +265,9 @@ impl Params {
             logit_bias: logit_bias(fields)?,
             priority: priority as i32,
             structure,
+            allowed,
+            bad_words: strings(fields, "bad_words")?,
+            min_tokens: usize::try_from(min_tokens).unwrap_or(usize::MAX),
             deadline: patience.map(|time| Instant::now() + time),
             prompt_logprobs,
         })
@@ -285,24 +314,68 @@ impl Params {
         text.map(Some).map_err(|error| ApiError::field(prompt_field, error))
     }
 
-    /// Makes the parts keep to the structure that is asked for, off the threads that others wait for.
+    /// Makes the parts keep to what is asked for of their structure and their ids, off the threads
+    /// that others wait for.
     pub(crate) async fn constrain(
         &self,
         state: &Arc<State>,
         parts: &mut [Part],
     ) -> Result<(), ApiError> {
-        let Some(structure) = self.structure.clone() else { return Ok(()) };
-        let (state, count) = (Arc::clone(state), parts.len());
+        let restrains =
+            !self.allowed.is_empty() || !self.bad_words.is_empty() || self.min_tokens > 0;
+        if self.structure.is_none() && !restrains {
+            return Ok(());
+        }
+        let (state, params) = (Arc::clone(state), self.clone());
+        let ends = Vec::from_iter(parts.iter().map(|part| part.request.stop_ids.clone()));
         let make = move || {
-            let none = || ApiError::field("response_format", "this model has no tokenizer");
-            let structures = state.served()?.structures.as_ref().ok_or_else(none)?;
-            let constraint = |_| structures.constraint(&structure, "response_format");
-            let made = (0..count).map(constraint).collect::<Result<Vec<_>, FieldError>>();
-            Ok::<_, ApiError>(made?)
+            let served = state.served()?;
+            let bad = params.bad_ids(served)?;
+            let constraint = |ends| -> Result<_, ApiError> {
+                let structure = params.structure.as_ref().map(|structure| {
+                    let none = || ApiError::field("response_format", "this model has no tokenizer");
+                    let structures = served.structures.as_ref().ok_or_else(none)?;
+                    Ok::<_, ApiError>(structures.constraint(structure, "response_format")?)
+                });
+                let structure = structure.transpose()?;
+                if !restrains {
+                    return Ok(structure);
+                }
+                let restraint = Restraint {
+                    allowed: params.allowed.clone(),
+                    bad: bad.clone(),
+                    ends,
+                    least: params.min_tokens,
+                };
+                Ok(Some(restraint.over(structure, served.engine.options().vocab)))
+            };
+            ends.into_iter().map(constraint).collect::<Result<Vec<_>, _>>()
         };
         let made = aside(make).await?;
-        parts.iter_mut().zip(made).for_each(|(part, made)| part.request.constraint = Some(made));
+        parts.iter_mut().zip(made).for_each(|(part, made)| part.request.constraint = made);
         Ok(())
+    }
+
+    /// The ids of the bad words, at the start of a text and behind a space; a check of the ids that are
+    /// allowed, too.
+    fn bad_ids(&self, served: &Served) -> Result<Vec<Vec<u32>>, ApiError> {
+        let vocabulary = served.engine.options().vocab;
+        if let Some(id) = self.allowed.iter().find(|id| u64::from(**id) >= vocabulary) {
+            let message = format!("{id} is none of the model's {vocabulary} ids");
+            return Err(ApiError::field("allowed_token_ids", message));
+        }
+        let mut bad = Vec::new();
+        for word in &self.bad_words {
+            let tokenizer = served.tokenizer("bad_words")?;
+            for text in [word.trim_start().to_owned(), format!(" {}", word.trim_start())] {
+                let ids = tokenizer.encode_more(&text);
+                let ids = ids.map_err(|error| ApiError::field("bad_words", error))?;
+                if !ids.is_empty() && !bad.contains(&ids) {
+                    bad.push(ids);
+                }
+            }
+        }
+        Ok(bad)
     }
 }
 
@@ -311,9 +384,9 @@ fn random() -> u64 {
     std::hash::RandomState::new().hash_one(Instant::now())
 }
 
-fn stop_strings(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
-    let bad = || ApiError::field("stop", "must be a string, or a list of them");
-    let strings = match fields.take("stop") {
+fn strings(fields: &mut Fields, name: &str) -> Result<Vec<String>, ApiError> {
+    let bad = || ApiError::field(name, "must be a string, or a list of them");
+    let strings = match fields.take(name) {
         None => Vec::new(),
         Some(Value::String(stop)) => vec![stop],
         Some(Value::Array(list)) => {
@@ -326,9 +399,9 @@ fn stop_strings(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
         Some(_) => return Err(bad()),
     };
     let bytes: usize = strings.iter().map(String::len).sum();
-    if strings.len() > MOST_STOPS || bytes > MOST_STOP_BYTES {
-        let message = format!("at most {MOST_STOPS} strings of {MOST_STOP_BYTES} bytes in all");
-        return Err(ApiError::field("stop", message));
+    if strings.len() > MOST_STRINGS || bytes > MOST_BYTES {
+        let message = format!("at most {MOST_STRINGS} strings of {MOST_BYTES} bytes in all");
+        return Err(ApiError::field(name, message));
     }
     Ok(strings)
 }

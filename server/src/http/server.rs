@@ -11,15 +11,12 @@ use piecewise::encoding::{EncoderThread, TextModel};
 use piecewise_runtime::engine_thread::{EngineThread, Phase};
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-
-/// Threads that talk to clients: a token takes one of them some microseconds, and more threads wake
-/// each other for less to do.
-const WORKERS: usize = 2;
 
 /// How a server is reached, and by whom.
 #[derive(Clone, Debug)]
@@ -32,6 +29,9 @@ pub struct ServerOptions {
     pub keys: ApiKeys,
     /// What a client may take.
     pub limits: Limits,
+    /// Threads that talk to clients; there are not more than cores. A token takes one of them some
+    /// microseconds, and more threads wake each other for less to do.
+    pub threads: NonZeroUsize,
 }
 
 /// How a server ended.
@@ -60,10 +60,10 @@ impl Server {
     /// # Errors
     /// When the address can't be had, or the system gives no threads.
     pub fn bind(options: ServerOptions) -> io::Result<Self> {
-        let ServerOptions { address, model_names, keys, limits } = options;
+        let ServerOptions { address, model_names, keys, limits, threads } = options;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(cores.min(WORKERS))
+            .worker_threads(cores.min(threads.get()))
             .max_blocking_threads(cores)
             .thread_name("http")
             .enable_all()

@@ -12,13 +12,17 @@ pub(crate) trait Events: Send + 'static {
     fn next(&mut self, frame: &mut Frame) -> impl Future<Output = Result<bool, ApiError>> + Send;
 }
 
+/// What an event has beside its head, mostly.
+const TOKEN_BYTES: usize = 128;
+
 /// Events that go out together.
 #[derive(Debug, Default)]
 pub(crate) struct Frame(Vec<u8>);
 
 impl Frame {
-    /// Adds an event, which `write` writes.
-    pub(crate) fn event(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+    /// Adds an event, which `write` writes, of `bytes` and what a token takes.
+    pub(crate) fn event(&mut self, bytes: usize, write: impl FnOnce(&mut Vec<u8>)) {
+        self.0.reserve(bytes + TOKEN_BYTES);
         self.0.extend_from_slice(b"data: ");
         write(&mut self.0);
         self.0.extend_from_slice(b"\n\n");
@@ -38,7 +42,7 @@ pub(crate) fn response<E: Events>(events: E) -> Response {
         let more = match events.next(&mut frame).await {
             Ok(more) => more,
             Err(error) => {
-                frame.event(|body| body.extend(error.body().to_string().into_bytes()));
+                frame.event(0, |body| body.extend(error.body().to_string().into_bytes()));
                 false
             }
         };

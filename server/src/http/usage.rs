@@ -33,6 +33,11 @@ impl UsageSum {
         Self { prompt: prompts.map(|ids| ids as u64).sum(), cached, generated: 0, choices }
     }
 
+    /// Ids of all prompts.
+    pub(crate) fn prompt_tokens(&self) -> usize {
+        self.prompt as usize
+    }
+
     /// Adds what an answer took, where it has ended.
     pub(crate) fn add(&mut self, delta: &Delta) {
         let Some(end) = &delta.end else { return };

@@ -1,7 +1,10 @@
-//! Replies that keep to a structure: a JSON schema, a regular expression, a grammar, or a choice.
+//! Replies that keep to a structure, a JSON schema, a regular expression, a grammar or a choice, and to
+//! some ids.
 
 mod constraint;
+mod restraint;
 mod structure;
 
 pub use constraint::{StructureError, Structures};
+pub use restraint::Restraint;
 pub use structure::{FieldError, Structure};

@@ -35,6 +35,32 @@ impl Vocabulary {
         vocabulary
     }
 
+    /// That of a tokenizer whose texts are the bytes of their ids one after the other, as those of
+    /// byte-level ones are.
+    pub(super) fn of_texts(tokenizer: &Tokenizer, vocab_size: usize) -> Option<Self> {
+        let decoder = serde_json::to_value(tokenizer.get_decoder()?).ok()?;
+        if decoder["type"] != "ByteLevel" {
+            return None;
+        }
+        let spelling = Spelling::of(tokenizer);
+        let added = tokenizer.get_added_tokens_decoder();
+        let is_itself = |content: &str| {
+            let mut spelt = Vec::new();
+            spelling.write(content, &mut spelt);
+            spelt == content.as_bytes()
+        };
+        let fits = added.values().all(|token| is_itself(&token.content));
+        fits.then(|| Self::of(tokenizer, vocab_size))
+    }
+
+    /// The bytes of ids as text, with or without those of special ones.
+    pub(super) fn text(&self, ids: &[u32], special: bool) -> String {
+        let shown = ids.iter().filter(|id| special || !self.is_special(**id));
+        let bytes: Vec<u8> = shown.flat_map(|id| self.bytes(*id)).copied().collect();
+        String::from_utf8(bytes)
+            .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+    }
+
     /// How many ids the model knows; some may stand for nothing.
     pub fn len(&self) -> usize {
         self.ends.len()

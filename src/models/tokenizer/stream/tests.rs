@@ -10,6 +10,18 @@ fn byte_level() -> TextTokenizer {
     TextTokenizer::load(&folder, 2048).unwrap()
 }
 
+/// The byte-level BPE with one more token, which texts show, and room for an id without one.
+fn with_added(content: &str) -> TextTokenizer {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/tiny-qwen3/tokenizer.json");
+    let mut tokenizer: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    tokenizer["added_tokens"].as_array_mut().unwrap().push(serde_json::json!({
+        "id": 2048, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
+        "normalized": false, "special": false,
+    }));
+    TextTokenizer::parse(tokenizer.to_string().as_bytes(), 2050, &file).unwrap()
+}
+
 /// A BPE of characters that falls back to bytes and drops the first space, as Llama 2 and Mistral
 /// have. Ids 0 to 255 are bytes.
 fn byte_fallback() -> TextTokenizer {
@@ -158,6 +170,22 @@ proptest! {
     ) {
         let tokenizer = byte_level();
         prop_assert_eq!(pieces(&tokenizer, &[], &ids).concat(), tokenizer.decode(&ids).unwrap());
+    }
+
+    /// Texts are taken from the bytes of ids where that is the same as what the library says.
+    #[test]
+    fn texts_are_those_of_the_library(
+        ids in prop::collection::vec(prop_oneof![0_u32..2050, 95_u32..260, 2047_u32..2049], 0..30),
+        special: bool,
+    ) {
+        for (tokenizer, is_of_bytes) in [
+            (byte_level(), true), (with_added("a \u{e9}"), true), (with_added("\u{e9}"), false),
+        ] {
+            let ids: Vec<u32> = ids.iter().map(|id| id % tokenizer.vocab_size as u32).collect();
+            let text = tokenizer.inner.decode(&ids, !special).unwrap();
+            prop_assert_eq!(tokenizer.decode_with(&ids, special).unwrap(), text);
+            prop_assert_eq!(tokenizer.texts.get().unwrap().is_some(), is_of_bytes);
+        }
     }
 
     #[test]

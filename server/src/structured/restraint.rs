@@ -1,0 +1,90 @@
+//! Ids that a reply may not have, or not yet.
+
+use piecewise_runtime::engine::TokenConstraint;
+
+/// What a request asks of the ids of its reply, beside a structure or without one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Restraint {
+    /// The only ids that there may be; all of them where it is empty.
+    pub allowed: Vec<u32>,
+    /// Runs of ids that may not come, none of them empty.
+    pub bad: Vec<Vec<u32>>,
+    /// Ids that end the reply.
+    pub ends: Vec<u32>,
+    /// How many others come before one of these. A structure that is complete ends all the same.
+    pub least: usize,
+}
+
+impl Restraint {
+    /// A constraint of a model of so many ids, on top of another where there is one.
+    pub fn over(
+        self,
+        other: Option<Box<dyn TokenConstraint>>,
+        vocabulary: u64,
+    ) -> Box<dyn TokenConstraint> {
+        Box::new(Restrained { restraint: self, other, vocabulary, said: Vec::new() })
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Restrained {
+    restraint: Restraint,
+    other: Option<Box<dyn TokenConstraint>>,
+    vocabulary: u64,
+    said: Vec<u32>,
+}
+
+/// The word of a mask that an id is in, and its bit there.
+fn place(id: u32) -> (usize, u32) {
+    (id as usize / 32, 1 << (id % 32))
+}
+
+fn clear(mask: &mut [u32], id: u32) {
+    let (word, bit) = place(id);
+    if let Some(word) = mask.get_mut(word) {
+        *word &= !bit;
+    }
+}
+
+impl TokenConstraint for Restrained {
+    fn duplicate(&self) -> Box<dyn TokenConstraint> {
+        Box::new(self.clone())
+    }
+
+    fn allowed(&mut self, mask: &mut [u32]) -> Result<(), String> {
+        let Self { restraint, other, vocabulary, said } = self;
+        match other {
+            Some(other) => other.allowed(mask)?,
+            None => (0..*vocabulary).map(|id| place(id as u32)).for_each(|(word, bit)| {
+                mask[word] |= bit;
+            }),
+        }
+        if !restraint.allowed.is_empty() {
+            let mut only = vec![0; mask.len()];
+            for (word, bit) in restraint.allowed.iter().map(|id| place(*id)) {
+                only[word] |= bit;
+            }
+            mask.iter_mut().zip(only).for_each(|(word, only)| *word &= only);
+        }
+        for bad in &restraint.bad {
+            if let Some((last, before)) = bad.split_last()
+                && said.ends_with(before)
+            {
+                clear(mask, *last);
+            }
+        }
+        if said.len() < restraint.least {
+            let with_ends = mask.to_vec();
+            restraint.ends.iter().for_each(|id| clear(mask, *id));
+            if mask.iter().all(|word| *word == 0) {
+                mask.copy_from_slice(&with_ends);
+            }
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, id: u32) -> Result<bool, String> {
+        self.said.push(id);
+        self.other.as_mut().map_or(Ok(false), |other| other.accept(id))
+    }
+}
