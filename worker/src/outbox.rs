@@ -66,14 +66,27 @@ impl Outbox {
         Ok(thread)
     }
 
+    /// Sends what is left of the last step, and nothing more.
     pub(crate) fn detach(&self) {
-        self.lock().out = None;
+        let mut inner = self.lock();
+        let left = std::mem::take(&mut inner.outputs);
+        if let Some(out) = inner.out.take()
+            && !left.is_empty()
+        {
+            // Whoever sends has noticed that the front end is gone.
+            let _ = out.send(Parcel::Outputs(left, None));
+        }
     }
 
     /// Lets the front end choose another worker from now on.
     pub(crate) fn leave(&self) {
+        self.lock().is_leaving = true;
+        self.repeat();
+    }
+
+    /// Says again what the scheduler has in hand.
+    pub(crate) fn repeat(&self) {
         let mut inner = self.lock();
-        inner.is_leaving = true;
         let load = inner.load;
         let stats = inner.stats(load, 0);
         drop(inner);
