@@ -345,16 +345,14 @@ impl Planned {
         is_wanted: impl Fn(UniquePieceId) -> bool,
     ) -> Result<Vec<LoweredUnique<'_>>, AssemblyError> {
         let (jobs, compiler) = (self.jobs()?, self.compiler()?);
-        let store = self.store();
         let lowering = self.lowering.get_or_init(|| Lowering::new(&jobs));
-        let mut watcher = self.watcher.borrow_mut();
-        let watcher = &mut *watcher;
-        let mut progress = |progress| {
-            if let Some(watcher) = watcher {
-                watcher(Notice::Progress(progress));
-            }
-        };
-        lowering.lower(&jobs, &is_wanted, compiler, store, &mut progress);
+        lowering.lower(
+            &jobs,
+            &is_wanted,
+            compiler,
+            self.store(),
+            &mut telling(&mut self.watcher.borrow_mut()),
+        );
         let mut lowered: Vec<LoweredUnique<'_>> = Vec::new();
         for (i, job) in jobs.iter().enumerate().filter(|(_, job)| is_wanted(job.unique)) {
             let Some(made) = lowering.made(i) else { continue };
@@ -383,6 +381,14 @@ impl Planned {
     /// # Errors
     /// When one does not compile, or as for [`Self::jobs`].
     pub fn artifacts(&self) -> Result<Vec<Vec<&Artifact>>, AssemblyError> {
+        let (jobs, compiler) = (self.jobs()?, self.compiler()?);
+        let lowering = self.lowering.get_or_init(|| Lowering::new(&jobs));
+        lowering.lower_all(
+            &jobs,
+            compiler,
+            self.store(),
+            &mut telling(&mut self.watcher.borrow_mut()),
+        );
         let mut artifacts = Vec::new();
         for LoweredUnique { unique, pieces } in self.lower(|_| true)? {
             let pieces = pieces.map_err(|source| ModelError::Compile {
@@ -391,9 +397,7 @@ impl Planned {
             })?;
             artifacts.push(pieces.into_iter().map(|piece| piece.artifact).collect());
         }
-        if let Some(lowering) = self.lowering.get() {
-            lowering.prepare(self.compiler()?, self.store())?;
-        }
+        lowering.prepare(compiler, self.store())?;
         Ok(artifacts)
     }
 
@@ -507,11 +511,7 @@ impl Planned {
         let lowering = lowering.into_inner().unwrap_or_default();
         let compiled = lowering.finish(jobs, &*compiler, &*store)?;
         let mut watcher = watcher.into_inner();
-        let mut progress = |progress: Progress| {
-            if let Some(watcher) = &mut watcher {
-                watcher(Notice::Progress(progress));
-            }
-        };
+        let mut progress = telling(&mut watcher);
         let weights = weights.unwrap_or_else(|| Box::new(InMemoryWeights::new())).into();
         let module = Arc::new(module);
         let build = CompiledModel::build;
@@ -595,4 +595,13 @@ fn engine_of<D: MeasuredDevice>(
 ) -> Result<Box<dyn Engine>, AssemblyError> {
     let options = config.engine_options(&model, &roles);
     Ok(Box::new(BatchingEngine::new(model, roles, options)?))
+}
+
+/// What tells a watcher, if there is one, how far something is.
+fn telling(watcher: &mut Option<Watcher>) -> impl FnMut(Progress) + Send + '_ {
+    move |progress| {
+        if let Some(watcher) = watcher {
+            watcher(Notice::Progress(progress));
+        }
+    }
 }

@@ -2,13 +2,16 @@
 
 PYTHONPATH="$(.ci/install-zmq)" python3 tests/worker/cost.py [--release]
 
-Both sides are of one build, have the same model and settings, and one processor; they take turns. The
-worker's stand-in is counted with it. The front end is one of libzmq in this process, which is not counted.
+Both sides are of one build, have the same model and settings, and one processor; they take turns. The model
+is of one narrow layer, so that what it computes does not hide the difference. The worker's stand-in is
+counted with it. The front end is one of libzmq in this process, which is not counted.
 """
 
 import json
+import math
 import os
 import pathlib
+import shutil
 import statistics
 import subprocess
 import sys
@@ -17,7 +20,7 @@ import tempfile
 import msgspec
 
 from faults import Nonsense
-from fleet import MODEL, ROOT, Worker
+from fleet import MODEL, ROOT, Worker, until
 
 SETTINGS = {"dtype": "f32", "max-num-tokens": "64", "max-num-seqs": "64", "max-seq-len": "1024"}
 # By requests at once: tokens of each in a round, and microseconds a token that a worker may add.
@@ -31,22 +34,44 @@ def spent(*processes):
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e3
 
 
+def small_model(folder):
+    """The tiny model's folder with one layer of 64 columns, and zeros for weights."""
+    config = json.loads((MODEL / "config.json").read_text())
+    config |= dict(num_hidden_layers=1, layer_types=["full_attention"], hidden_size=64, intermediate_size=64,
+                   num_attention_heads=1, num_key_value_heads=1)
+    (folder / "config.json").write_text(json.dumps(config))
+    shutil.copy(MODEL / "tokenizer.json", folder)
+    shapes = {"model.embed_tokens": [config["vocab_size"], 64], "model.norm": [64]}
+    for name in ["input_layernorm", "post_attention_layernorm", "self_attn.q_norm", "self_attn.k_norm"]:
+        shapes[f"model.layers.0.{name}"] = [64]
+    for name in ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", *(f"self_attn.{n}_proj" for n in "qkvo")]:
+        shapes[f"model.layers.0.{name}"] = [64, 64]
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        start, end = end, end + 2 * math.prod(shape)
+        header[f"{name}.weight"] = {"dtype": "BF16", "shape": shape, "data_offsets": [start, end]}
+    header = json.dumps(header).encode()
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(end))
+    return folder
+
+
 def built(profile):
-    """Builds both sides, and says where the library's is."""
-    cargo = ["cargo", "build", "--quiet", *profile]
-    subprocess.run([*cargo, "-p", "piecewise-cli", "--bin", "piecewise"], cwd=ROOT, check=True)
-    bench = [*cargo, "-p", "piecewise", "--bench", "tokens", "--message-format=json"]
-    lines = subprocess.run(bench, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
-    return next(name for name in (json.loads(line).get("executable") for line in lines) if name)
+    """Builds both sides, and says where they are."""
+    command = ["cargo", "build", "--quiet", *profile, "--workspace", "--bin", "piecewise", "--bench", "tokens",
+               "--message-format=json"]
+    lines = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+    made = (json.loads(line) for line in lines)
+    programs = {each["target"]["name"]: each["executable"] for each in made if each.get("executable")}
+    return programs["tokens"], programs["piecewise"]
 
 
 class Library:
-    def __init__(self, program):
+    def __init__(self, program, model):
         # A worker's graphs have what requests may ask for.
         settings = {**SETTINGS, "dtype": '"f32"', "sampling-controls": "true"}
         pairs = [f"{name.replace('-', '_')}={value}" for name, value in settings.items()]
         self.process = subprocess.Popen(
-            [program, str(MODEL), *pairs], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            [program, str(model), *pairs], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout.readline() == "ready\n"
 
     def cost(self, count, tokens):
@@ -59,15 +84,14 @@ class Library:
 
 
 class Through:
-    def __init__(self, state, program):
+    def __init__(self, program, model, state):
         self.front, self.round = Nonsense(), 0
         flags = [word for name, value in SETTINGS.items() for word in (f"--{name}", value)]
-        self.worker = Worker(self.front.port, 0, state, settings=flags, binary=program)
+        self.worker = Worker(self.front.port, 0, state, settings=flags, binary=program, model=model)
         self.front.join()
         worker = self.worker.process.pid
-        children = pathlib.Path(f"/proc/{worker}/task/{worker}/children").read_text().split()
-        self.processes = [worker, *children]
-        assert len(children) == 1, "it has no stand-in"
+        children = pathlib.Path(f"/proc/{worker}/task/{worker}/children")
+        self.processes = [worker, *until("its stand-in is there", lambda: children.read_text().split())]
 
     def cost(self, count, tokens):
         self.round += 1
@@ -85,14 +109,13 @@ class Through:
 
 
 def main():
-    profile = ["--release"] if "--release" in sys.argv else []
-    program = built(profile)
+    library, program = built(["--release"] if "--release" in sys.argv else [])
     every = os.sched_getaffinity(0)
-    with tempfile.TemporaryDirectory() as state:
+    with tempfile.TemporaryDirectory() as folder:
+        model = small_model(pathlib.Path(folder))
         # What is started now has one processor, and computes on one thread.
         os.sched_setaffinity(0, {max(every)})
-        library = Library(program)
-        worker = Through(state, ROOT / "target" / (profile and "release" or "debug") / "piecewise")
+        library, worker = Library(library, model), Through(program, model, folder)
         os.sched_setaffinity(0, every)
         for count, (tokens, bound) in ROUNDS.items():
             library.cost(count, 20), worker.cost(count, 20)

@@ -135,10 +135,10 @@ class FrontEnd(Process):
 
 
 class Worker(Process):
-    def __init__(self, handshake, rank, state, *flags, settings=FAST, binary=BINARY):
+    def __init__(self, handshake, rank, state, *flags, settings=FAST, binary=BINARY, model=MODEL):
         self.port = free_port()
         super().__init__([
-            str(binary), "worker", "--model", str(MODEL), *settings, "--rank", str(rank), "--handshake",
+            str(binary), "worker", "--model", str(model), *settings, "--rank", str(rank), "--handshake",
             f"tcp://127.0.0.1:{handshake}", "--state-dir", str(state), "--metrics-address",
             f"127.0.0.1:{self.port}", *flags,
         ])

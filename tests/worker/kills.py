@@ -93,11 +93,12 @@ def main():
                         time.sleep(rng.uniform(0, 2))
                         restart(fleet, [rng.randrange(2)])
                     done["a front end gave up"] += came_up(fleet)
+                    ranks = [0, 1]
                 else:
                     ranks = [0, 1] if what == "both" else [rng.randrange(2)]
                     restart(fleet, ranks, drains=what == "drain", pause=rng.uniform(0, 0.5))
-                    for rank in ranks:
-                        until("it is back", fleet.workers[rank].is_ready, 300)
+                for rank in ranks:
+                    until("it is back", fleet.workers[rank].is_ready, 300)
                 done[what] += 1
                 if count % 20 == 19:
                     print(f"{count + 1} kills, {time.monotonic() - started:.0f} s, answers {dict(load.ends)}",

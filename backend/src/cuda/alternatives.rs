@@ -1,10 +1,13 @@
 //! The alternatives of an artifact, from the ways to compute its nodes.
 
 use super::image::CudaImage;
+use super::kernel_cache::WantedKernel;
 use crate::artifact::{Access, Arg, ArgRef, Artifact, Digest, Launch, Lowered, PieceSize};
 use piecewise_ir::module::UniquePiece;
+use piecewise_kernels::cuda::LaunchRecipe;
 use piecewise_kernels::step::CaptureSupport;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// How a node is computed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -23,18 +26,25 @@ pub(super) enum Way {
     General,
 }
 
+/// What a launch will run.
+pub(super) enum Draft {
+    /// A kernel whose code may still be compiled.
+    Kernel(LaunchRecipe, Arc<WantedKernel>),
+    Ready(CudaImage),
+}
+
 /// One way to compute a node.
 pub(super) struct Choice {
     pub(super) way: Way,
     /// What each launch runs, and what it is called beside the node's own name.
-    pub(super) launches: Vec<(CudaImage, Option<String>)>,
+    pub(super) launches: Vec<(Draft, Option<String>)>,
     pub(super) scratch: u64,
     pub(super) capture: CaptureSupport,
 }
 
 impl Choice {
-    pub(super) fn of(way: Way, image: CudaImage, scratch: u64) -> Self {
-        Self { way, launches: vec![(image, None)], scratch, capture: CaptureSupport::Always }
+    pub(super) fn of(way: Way, draft: Draft, scratch: u64) -> Self {
+        Self { way, launches: vec![(draft, None)], scratch, capture: CaptureSupport::Always }
     }
 }
 
@@ -73,16 +83,17 @@ fn ways_of(own: &[Lowering]) -> Vec<Listed<'_>> {
 }
 
 /// The artifact whose first alternatives launch what `absorbed` lists, and whose further ones
-/// launch every node of `own`.
+/// launch every node of `own`; `image` compiles what is taken.
 ///
 /// # Errors
-/// The launch whose image can't be written, and why.
+/// The launch whose kernel does not compile or whose image can't be written, and why.
 pub(super) fn assemble(
     piece: &UniquePiece,
     size: PieceSize,
     absorbed: Vec<Vec<&Lowering>>,
     own: &[Lowering],
     limits: &[u64],
+    image: &dyn Fn(&Draft) -> Result<CudaImage, String>,
 ) -> Result<Artifact, (String, String)> {
     let first = |lowering| (lowering, 0);
     let absorbed = absorbed.into_iter().map(|launched| launched.into_iter().map(first).collect());
@@ -94,17 +105,18 @@ pub(super) fn assemble(
         for (lowering, choice) in alternative {
             let choice = &lowering.choices[choice];
             lowered.scratch = lowered.scratch.max(choice.scratch);
-            for (image, part) in &choice.launches {
+            for (draft, part) in &choice.launches {
                 let name = match part {
                     Some(part) => format!("{} ({part})", lowering.name),
                     None => lowering.name.clone(),
                 };
+                let image = image(draft).map_err(|log| (name.clone(), log))?;
                 let (digest, bytes) = image.to_bytes().map_err(|log| (name.clone(), log))?;
                 if !images.iter().any(|(known, _)| *known == digest) {
                     images.push((digest, bytes));
                 }
                 let mut args = lowering.args.clone();
-                if let CudaImage::Kernel(kernel) = image {
+                if let CudaImage::Kernel(kernel) = &image {
                     for (i, arg) in args.iter_mut().enumerate() {
                         let ahead = kernel.recipe.ahead.contains(&(i as u32));
                         if ahead && arg.access == Access::Read {
@@ -121,7 +133,7 @@ pub(super) fn assemble(
                     nodes: lowering.nodes.clone(),
                     args,
                     image: digest,
-                    grid: shown_grid(image, limits),
+                    grid: shown_grid(&image, limits),
                     params: Vec::new(),
                     capture: choice.capture,
                 });
@@ -149,11 +161,11 @@ mod tests {
 
     fn lowering(ways: &[Way]) -> Lowering {
         let image = || {
-            CudaImage::Host(HostImage {
+            Draft::Ready(CudaImage::Host(HostImage {
                 name: "op".to_owned(),
                 attrs: Attrs::default(),
                 types: Vec::new(),
-            })
+            }))
         };
         let choices = ways.iter().map(|&way| Choice::of(way, image(), 0)).collect();
         Lowering { nodes: vec![0], name: "op".to_owned(), args: Vec::new(), choices }

@@ -1,7 +1,7 @@
 //! The CUDA compiler: kernels, library calls and host functions for each node of a piece.
 
 use super::absorb::{Absorption, Recomputed, product, role};
-use super::alternatives::{Choice, Lowering, Way, assemble};
+use super::alternatives::{Choice, Draft, Lowering, Way, assemble};
 use super::code::Code;
 use super::image::{CudaImage, HostImage, IMAGE_VERSION, KernelImage};
 use super::kernel_cache::KernelCache;
@@ -12,7 +12,7 @@ use super::nvrtc::Arch;
 use super::product_ways::ProductWays;
 use super::stamps::stamped;
 use crate::artifact::{Access, Arg, ArgRef, Artifact, Digest, Launch, PieceSize};
-use crate::compiler::{CompileError, Compiler, Footprint, ImageListing, NoStore, Store};
+use crate::compiler::{CompileError, Compiler, Footprint, ImageListing, Store};
 use crate::lowering::{Positions, launch_name, limits, location, node_args, row_major};
 use crate::weights::WeightLayout;
 use piecewise_ir::custom::CustomCall;
@@ -57,7 +57,6 @@ struct Site<'a> {
     name: String,
     limits: &'a [u64],
     size: PieceSize,
-    store: &'a dyn Store,
 }
 
 impl CudaCompiler {
@@ -109,7 +108,7 @@ impl CudaCompiler {
         }
     }
 
-    fn kernel(&self, site: &Site<'_>, mut recipe: LaunchRecipe) -> Result<CudaImage, CompileError> {
+    fn kernel(&self, site: &Site<'_>, mut recipe: LaunchRecipe) -> Draft {
         if self.is_one_row(site) {
             // A block that starts while those ahead still run goes where room is. Where every block
             // takes half of a multiprocessor, no two of a kernel crowd while others are empty.
@@ -118,12 +117,20 @@ impl CudaCompiler {
             recipe.dynamic_shared = recipe.dynamic_shared.max(padded);
         }
         let recipe = if self.stamps { stamped(recipe) } else { recipe };
-        let code = self.kernels.code(&recipe, site.store).map_err(|log| CompileError::Kernel {
-            kernel: format!("{} ({})", site.name, recipe.entry),
-            target: self.target(),
-            log,
-        })?;
-        Ok(CudaImage::Kernel(KernelImage { arch: self.arch(), code: Code::clone(&code), recipe }))
+        let wanted = self.kernels.want(&recipe);
+        Draft::Kernel(recipe, wanted)
+    }
+
+    /// What a launch runs, compiled.
+    fn image(&self, draft: &Draft, store: &dyn Store) -> Result<CudaImage, String> {
+        Ok(match draft {
+            Draft::Kernel(recipe, wanted) => {
+                let code = Code::clone(&*self.kernels.code(wanted, store)?);
+                let recipe = recipe.clone();
+                CudaImage::Kernel(KernelImage { arch: self.arch(), code, recipe })
+            }
+            Draft::Ready(image) => image.clone(),
+        })
     }
 
     /// Whether a site is of a step of one row, whose kernels are short and follow each other at
@@ -152,7 +159,7 @@ impl CudaCompiler {
                     }
                 };
                 let recipe = recipe.map_err(|e| self.unsupported(site, e.to_string()))?;
-                Ok(vec![Choice::of(Way::General, self.kernel(site, recipe)?, 0)])
+                Ok(vec![Choice::of(Way::General, self.kernel(site, recipe), 0)])
             }
         }
     }
@@ -172,17 +179,17 @@ impl CudaCompiler {
         let ring = ways.prefers_ring(&spec, rows);
         if ring {
             let recipe = spec.ring_kernel(rows, None).map_err(|e| unsupported(e.to_string()))?;
-            choices.push(Choice::of(Way::Ring, self.kernel(site, recipe)?, 0));
+            choices.push(Choice::of(Way::Ring, self.kernel(site, recipe), 0));
         }
         if !ring && ways.has_tensor(&spec, rows) {
             let shared_bytes = self.arch().shared_bytes_of_block();
             let recipe = spec.tensor_kernel(rows, shared_bytes);
             let recipe = recipe.map_err(|e| unsupported(e.to_string()))?;
-            choices.push(Choice::of(Way::Tensor, self.kernel(site, recipe)?, 0));
+            choices.push(Choice::of(Way::Tensor, self.kernel(site, recipe), 0));
         }
         if !ring && ways.has_stream(&spec, rows) {
             let recipe = spec.stream_kernel(rows).map_err(|e| unsupported(e.to_string()))?;
-            choices.push(Choice::of(Way::Stream, self.kernel(site, recipe)?, 0));
+            choices.push(Choice::of(Way::Stream, self.kernel(site, recipe), 0));
         }
         let operands = &graph.node(site.node).operands;
         let library = Matmul {
@@ -193,15 +200,15 @@ impl CudaCompiler {
             out: graph.ty(graph.result(site.node)).clone(),
         };
         if ways.has_library() && library.check().is_ok() && library.problem(site.limits).is_ok() {
-            let image = CudaImage::Matmul(Box::new(library));
+            let image = Draft::Ready(CudaImage::Matmul(Box::new(library)));
             choices.push(Choice::of(Way::Library, image, WORKSPACE_BYTES));
         }
         if ways.has_tiles(&spec, rows) {
             let recipe = spec.tile_kernel(None).map_err(|e| unsupported(e.to_string()))?;
-            choices.push(Choice::of(Way::Tile, self.kernel(site, recipe)?, 0));
+            choices.push(Choice::of(Way::Tile, self.kernel(site, recipe), 0));
         }
         let recipe = spec.general_kernel().map_err(|e| unsupported(e.to_string()))?;
-        choices.push(Choice::of(Way::General, self.kernel(site, recipe)?, 0));
+        choices.push(Choice::of(Way::General, self.kernel(site, recipe), 0));
         let order = ways.in_order(&spec, rows);
         choices.sort_by_key(|choice| order.iter().position(|way| *way == choice.way));
         Ok(choices)
@@ -248,14 +255,11 @@ impl CudaCompiler {
         match implementation {
             CudaImplementation::Source(kernels) => {
                 let several = kernels.launches.len() > 1;
-                let launches = kernels
-                    .launches
-                    .into_iter()
-                    .map(|recipe| {
-                        let part = several.then(|| recipe.entry.clone());
-                        Ok((self.kernel(site, recipe)?, part))
-                    })
-                    .collect::<Result<_, CompileError>>()?;
+                let launch = |recipe: LaunchRecipe| {
+                    let part = several.then(|| recipe.entry.clone());
+                    (self.kernel(site, recipe), part)
+                };
+                let launches = kernels.launches.into_iter().map(launch).collect();
                 Ok(Choice { way: Way::General, launches, scratch, capture })
             }
             CudaImplementation::Host => {
@@ -264,7 +268,10 @@ impl CudaCompiler {
                     (graph.operand_types(site.node), graph.result_types(site.node));
                 let types = operands.into_iter().chain(results).collect();
                 let image = HostImage { name: call.name.clone(), attrs: call.attrs.clone(), types };
-                Ok(Choice { capture, ..Choice::of(Way::General, CudaImage::Host(image), scratch) })
+                Ok(Choice {
+                    capture,
+                    ..Choice::of(Way::General, Draft::Ready(CudaImage::Host(image)), scratch)
+                })
             }
         }
     }
@@ -332,7 +339,7 @@ impl CudaCompiler {
             nodes: nodes.into_iter().map(|position| position as u32).collect(),
             name: names.join(" + "),
             args,
-            choices: vec![Choice::of(way, self.kernel(site, recipe)?, 0)],
+            choices: vec![Choice::of(way, self.kernel(site, recipe), 0)],
         }))
     }
 
@@ -344,12 +351,11 @@ impl CudaCompiler {
         positions: &Positions<'_>,
         absorption: &Absorption,
         (size, limits): (PieceSize, &[u64]),
-        store: &dyn Store,
     ) -> Result<Option<Vec<Option<Lowering>>>, CompileError> {
         let mut groups = Vec::with_capacity(absorption.groups.len());
         for (position, node) in piece.graph.nodes().enumerate() {
             let name = launch_name(&piece.graph, &positions.names, node);
-            let site = Site { piece, node, position, name, limits, size, store };
+            let site = Site { piece, node, position, name, limits, size };
             let group = self.group(&site, positions, absorption)?;
             if group.is_none() && absorption.groups[position].is_some() {
                 return Ok(None);
@@ -397,7 +403,7 @@ impl Compiler for CudaCompiler {
         for (position, node) in piece.graph.nodes().enumerate() {
             let Op::Custom(call) = &piece.graph.node(node).op else { continue };
             let name = launch_name(&piece.graph, &names, node);
-            let site = Site { piece, node, position, name, limits: &limits, size, store: &NoStore };
+            let site = Site { piece, node, position, name, limits: &limits, size };
             let (implementation, scratch, capture) = self.implementation(&site, call)?;
             let launches = match &implementation {
                 CudaImplementation::Source(kernels) => kernels.launches.as_slice(),
@@ -463,7 +469,7 @@ impl Compiler for CudaCompiler {
         let positions = Positions::new(piece);
         let lower = |(position, node): (usize, Node)| {
             let name = launch_name(&piece.graph, &positions.names, node);
-            let site = Site { piece, node, position, name, limits: &limits, size, store };
+            let site = Site { piece, node, position, name, limits: &limits, size };
             let args = node_args(&piece.graph, &positions, node);
             let args = args.map_err(|reason| self.unsupported(&site, reason))?;
             let choices = self.choices(&site)?;
@@ -479,7 +485,7 @@ impl Compiler for CudaCompiler {
         absorptions.dedup();
         let mut absorbed = Vec::with_capacity(absorptions.len());
         for absorption in &absorptions {
-            let groups = self.groups(piece, &positions, absorption, (size, &limits), store)?;
+            let groups = self.groups(piece, &positions, absorption, (size, &limits))?;
             absorbed.extend(groups.map(|groups| (absorption, groups)));
         }
         let absorbed = absorbed.iter().map(|(absorption, groups)| {
@@ -487,7 +493,8 @@ impl Compiler for CudaCompiler {
             let launched = launched.filter(|(_, gone)| !**gone);
             launched.map(|((own, group), _)| group.as_ref().unwrap_or(own)).collect()
         });
-        assemble(piece, size, absorbed.collect(), &lowerings, &limits)
+        let image = |draft: &Draft| self.image(draft, store);
+        assemble(piece, size, absorbed.collect(), &lowerings, &limits, &image)
             .map_err(|(kernel, log)| CompileError::Kernel { kernel, target: self.target(), log })
     }
 

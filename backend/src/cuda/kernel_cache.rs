@@ -1,4 +1,5 @@
-//! Compiled kernels by source: each is compiled once in a process, by whoever asks first.
+//! Compiled kernels by source: each is compiled once in a process. Who waits for one compiles others
+//! meanwhile, so that a piece of several long kernels is not compiled by one thread alone.
 
 use super::code::Code;
 use super::lazy_nvrtc::LazyNvrtc;
@@ -8,6 +9,7 @@ use crate::artifact::Digest;
 use crate::compiler::{Claim, Store, claim_or_wait};
 use piecewise_kernels::cuda::{LaunchRecipe, PRELUDE, Param};
 use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The kind of entry that the store keeps machine code under.
@@ -17,9 +19,21 @@ const KIND: &str = "cubin";
 const OPTIONS: [&str; 1] = ["--std=c++17"];
 
 /// What sources of recipes include; the second where they note times.
-const HEADERS: [(&str, &str); 2] = [("prelude.cuh", PRELUDE), TIMELINE];
+static HEADERS: [(&str, &str); 2] = [("prelude.cuh", PRELUDE), TIMELINE];
 
 type Compiled = Result<Arc<Code>, String>;
+
+/// A kernel that is wanted: [`KernelCache::code`] gives its code.
+#[derive(Debug)]
+pub(super) struct WantedKernel {
+    /// What messages call it.
+    what: String,
+    text: String,
+    headers: &'static [(&'static str, &'static str)],
+    options: Vec<String>,
+    key: Digest,
+    code: OnceLock<Compiled>,
+}
 
 /// Machine code by the digest of everything that changes what it does: the version of NVRTC is
 /// its provenance.
@@ -27,12 +41,14 @@ type Compiled = Result<Arc<Code>, String>;
 pub(super) struct KernelCache {
     nvrtc: LazyNvrtc,
     arch: Arch,
-    compiled: Mutex<FxHashMap<Digest, Arc<OnceLock<Compiled>>>>,
+    wanted: Mutex<FxHashMap<Digest, Arc<WantedKernel>>>,
+    /// Those that nobody has begun, by the length of their source.
+    waiting: Mutex<BTreeMap<(usize, Digest), Arc<WantedKernel>>>,
 }
 
 impl KernelCache {
     pub(super) fn new(nvrtc: LazyNvrtc, arch: Arch) -> Self {
-        Self { nvrtc, arch, compiled: Mutex::default() }
+        Self { nvrtc, arch, wanted: Mutex::default(), waiting: Mutex::default() }
     }
 
     pub(super) fn nvrtc(&self) -> &LazyNvrtc {
@@ -43,34 +59,60 @@ impl KernelCache {
         self.arch
     }
 
-    /// The machine code of a recipe's source.
-    ///
-    /// # Errors
-    /// The compiler's log.
-    pub(super) fn code(&self, recipe: &LaunchRecipe, store: &dyn Store) -> Compiled {
+    /// The kernel of a recipe's source, to be compiled by whoever waits for some kernel first.
+    pub(super) fn want(&self, recipe: &LaunchRecipe) -> Arc<WantedKernel> {
         let options: Vec<&str> = recipe.options.iter().map(String::as_str).chain(OPTIONS).collect();
         let notes = recipe.params.contains(&Param::Stamps);
-        let source = Source {
-            // The same for all: the name of one of several users must not reach the code.
-            name: "kernel.cu",
-            text: &recipe.source,
-            headers: if notes { &HEADERS } else { &HEADERS[..1] },
-            options: &options,
-        };
-        self.compiled(&source, &recipe.entry, store)
+        let headers = if notes { &HEADERS } else { &HEADERS[..1] };
+        self.wanted(&recipe.source, headers, &options, &recipe.entry)
     }
 
-    /// The machine code of a source, whose entries are `what`.
+    /// The machine code of a source without a recipe, whose entries are `what`.
     ///
     /// # Errors
     /// The compiler's log.
-    pub(super) fn compiled(&self, source: &Source<'_>, what: &str, store: &dyn Store) -> Compiled {
-        let key = self.key(source);
-        let slot = {
-            let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(compiled.entry(key).or_default())
-        };
-        slot.get_or_init(|| self.load_or_compile(source, what, key, store)).clone()
+    pub(super) fn compiled(&self, text: &str, what: &str, store: &dyn Store) -> Compiled {
+        self.code(&self.wanted(text, &[], &[], what), store)
+    }
+
+    fn wanted(
+        &self,
+        text: &str,
+        headers: &'static [(&'static str, &'static str)],
+        options: &[&str],
+        what: &str,
+    ) -> Arc<WantedKernel> {
+        // The same name for all: that of one of several users must not reach the code.
+        let key = self.key(&Source { name: "kernel.cu", text, headers, options });
+        let mut known = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted = known.entry(key).or_insert_with(|| {
+            let wanted = Arc::new(WantedKernel {
+                what: what.to_owned(),
+                text: text.to_owned(),
+                headers,
+                options: options.iter().map(|&option| option.to_owned()).collect(),
+                key,
+                code: OnceLock::new(),
+            });
+            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            waiting.insert((text.len(), key), Arc::clone(&wanted));
+            wanted
+        });
+        Arc::clone(wanted)
+    }
+
+    /// The machine code of a kernel. While another thread compiles it, this one compiles what else
+    /// is wanted, the longest source first.
+    ///
+    /// # Errors
+    /// The compiler's log.
+    pub(super) fn code(&self, wanted: &WantedKernel, store: &dyn Store) -> Compiled {
+        while wanted.code.get().is_none() {
+            let next = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_last();
+            let Some((_, next)) = next else { break };
+            next.code.get_or_init(|| self.load_or_compile(&next, store));
+        }
+        wanted.code.get_or_init(|| self.load_or_compile(wanted, store)).clone()
     }
 
     fn key(&self, source: &Source<'_>) -> Digest {
@@ -89,13 +131,10 @@ impl KernelCache {
         Digest(*hasher.finalize().as_bytes())
     }
 
-    fn load_or_compile(
-        &self,
-        source: &Source<'_>,
-        what: &str,
-        key: Digest,
-        store: &dyn Store,
-    ) -> Compiled {
+    fn load_or_compile(&self, wanted: &WantedKernel, store: &dyn Store) -> Compiled {
+        let WantedKernel { what, text, headers, options, key, .. } = wanted;
+        let (what, key) = (what.as_str(), *key);
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
         let (mut stored, mut claim) = (self.stored(key, store), None);
         if let Ok(None) = stored {
             match claim_or_wait(store, KIND, key) {
@@ -114,10 +153,11 @@ impl KernelCache {
             let (name, arch) = (nvrtc.identity(), self.arch);
             return Err(format!("{name} does not know {arch}; it knows {}", known.join(" ")));
         }
-        let cubin = nvrtc.compile(source, self.arch).map_err(|e| e.to_string())?;
+        let source = Source { name: "kernel.cu", text, headers, options: &options };
+        let cubin = nvrtc.compile(&source, self.arch).map_err(|e| e.to_string())?;
         let code = Code { nvrtc: nvrtc.version(), cubin };
-        let digest = Digest::of(source.text.as_bytes()).to_string();
-        let (arch, options) = (self.arch.to_string(), source.options.join(" "));
+        let digest = Digest::of(text.as_bytes()).to_string();
+        let (arch, options) = (self.arch.to_string(), options.join(" "));
         let made_by = nvrtc.identity();
         let factors = [
             ("target", arch.as_str()),
@@ -143,6 +183,7 @@ impl KernelCache {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compiler::NoStore;
     use proptest::prelude::*;
 
     /// The key of a kernel with one header and two options.
@@ -150,6 +191,20 @@ mod tests {
         let (headers, options) = ([(header, code)], [first, second]);
         let source = Source { name, text, headers: &headers, options: &options };
         KernelCache::new(LazyNvrtc::missing(), Arch { number: arch }).key(&source)
+    }
+
+    #[test]
+    fn who_waits_compiles_longer_sources_first_and_each_is_compiled_once() {
+        let cache = KernelCache::new(LazyNvrtc::missing(), Arch::HOPPER);
+        let [short, asked, long] =
+            ["a", "bb", "ccc"].map(|text| cache.wanted(text, &[], &[], text));
+        let missing = cache.code(&asked, &NoStore).unwrap_err();
+        assert!(missing.contains("NVRTC"), "{missing}");
+        assert_eq!(long.code.get(), Some(&Err(missing.clone())), "it was done before");
+        assert_eq!(short.code.get(), None, "it is left to others");
+        assert!(Arc::ptr_eq(&cache.wanted("bb", &[], &[], "another"), &asked));
+        assert_eq!(cache.waiting.lock().unwrap().len(), 1);
+        assert_eq!(cache.code(&short, &NoStore), Err(missing));
     }
 
     proptest! {
@@ -207,10 +262,9 @@ mod tests {
 
     #[test]
     fn a_kernel_that_another_process_compiles_is_waited_for() {
-        let source = Source { name: "kernel.cu", text: "code", headers: &[], options: &[] };
-        let (cache, store) =
-            (KernelCache::new(LazyNvrtc::missing(), Arch { number: 90 }), Awaited::default());
-        let code = cache.compiled(&source, "kernel", &store).unwrap();
+        let cache = KernelCache::new(LazyNvrtc::missing(), Arch::HOPPER);
+        let store = Awaited::default();
+        let code = cache.compiled("code", "kernel", &store).unwrap();
         assert_eq!((code.nvrtc, *store.asked.lock().unwrap()), ((13, 0), 3));
     }
 }

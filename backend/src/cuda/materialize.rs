@@ -8,7 +8,6 @@ use super::host::PinnedBlock;
 use super::kernel_cache::KernelCache;
 use super::memory::TemporaryBlock;
 use super::module::{Kernel, Modules};
-use super::nvrtc::Source;
 use super::stream::Stream;
 use crate::compiler::{NoStore, Store};
 use crate::device::{Address, DeviceError};
@@ -37,8 +36,7 @@ pub(super) fn weight_kernels(
     kernels: &KernelCache,
     store: &dyn Store,
 ) -> Result<Arc<Code>, String> {
-    let source = Source { name: "weights.cu", text: WEIGHT_KERNELS, headers: &[], options: &[] };
-    kernels.compiled(&source, "weights", store)
+    kernels.compiled(WEIGHT_KERNELS, "weights", store)
 }
 
 /// Makes weights. What it needs is made at the first weight.

@@ -4,7 +4,6 @@ use super::device::{CudaCaptured, CudaDevice, lock};
 use super::driver::{Handle, KernelLaunch};
 use super::lt::{LtCall, LtPlan};
 use super::memory::TemporaryBlock;
-use super::nvrtc::Source;
 use super::program::{BoundLaunch, CudaProgram, Work};
 use crate::compiler::NoStore;
 use crate::device::{Device, DeviceError};
@@ -168,9 +167,8 @@ impl MeasuredDevice for CudaDevice {
         let buffer = TemporaryBlock::allocate(&context, what, bytes)?;
         let sink = TemporaryBlock::allocate(&context, what, 4 * u64::from(most_blocks))?;
         self.fill_normal(buffer.address, bytes / 4)?;
-        let source =
-            Source { name: "bandwidth.cu", text: BANDWIDTH_KERNEL, headers: &[], options: &[] };
-        let code = self.kernels().compiled(&source, "bandwidth", &NoStore).map_err(refused)?;
+        let kernels = self.kernels();
+        let code = kernels.compiled(BANDWIDTH_KERNEL, "bandwidth", &NoStore).map_err(refused)?;
         let kernel = self.kernel(&code.cubin, "read_blocks").map_err(|e| refused(e.to_string()))?;
         let mut times = Vec::new();
         for per_multiprocessor in BLOCKS_PER_MULTIPROCESSOR {

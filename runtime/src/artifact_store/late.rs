@@ -48,7 +48,7 @@ impl LateCompiler {
             job.layouts.clone_from(&layouts[job.unique.index()]);
         }
         let lowering = Lowering::new(&jobs);
-        lowering.lower(&jobs, &|_| true, compiler, store, &mut |_| {});
+        lowering.lower_all(&jobs, compiler, store, &mut |_| {});
         lowering.finish(jobs, compiler, store)
     }
 }

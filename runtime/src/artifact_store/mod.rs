@@ -128,7 +128,7 @@ pub fn compile_pieces(
 ) -> Result<CompiledPieces, ModelError> {
     let jobs = compile_jobs(stitch, symbols, dispatcher, compiler);
     let lowering = Lowering::new(&jobs);
-    lowering.lower(&jobs, &|_| true, compiler, store, progress);
+    lowering.lower_all(&jobs, compiler, store, progress);
     lowering.finish(jobs, compiler, store)
 }
 
@@ -148,11 +148,14 @@ pub fn compile_module(
     compile_pieces(stitch, &symbols, dispatcher, compiler, store, progress)
 }
 
+/// Where the artifact of a job belongs.
+type Made = OnceLock<Result<Artifact, CompileError>>;
+
 /// Jobs on their way to artifacts: each is done at most once, whoever asks for it first.
 #[derive(Debug, Default)]
 pub struct Lowering {
     /// In the order of the jobs.
-    made: Vec<OnceLock<Result<Artifact, CompileError>>>,
+    made: Vec<Made>,
     images: Images,
     prepared: OnceLock<Result<(), CompileError>>,
     spent: Mutex<(CompileCounts, Duration)>,
@@ -175,12 +178,47 @@ impl Lowering {
         progress: &mut (dyn FnMut(Progress) + Send),
     ) {
         let started = Instant::now();
+        self.lower_missing(self.missing(jobs, is_wanted), compiler, store, progress);
+        self.spend_time(started.elapsed());
+    }
+
+    /// Does all of `jobs`, and beside them what the device needs besides; [`Self::prepare`] says
+    /// whether that compiles.
+    pub fn lower_all(
+        &self,
+        jobs: &[CompileJob<'_>],
+        compiler: &dyn Compiler,
+        store: &dyn Store,
+        progress: &mut (dyn FnMut(Progress) + Send),
+    ) {
+        let started = Instant::now();
+        let missing = self.missing(jobs, &|_| true);
+        rayon::join(
+            || self.lower_missing(missing, compiler, store, progress),
+            || self.prepared(compiler, store).is_ok(),
+        );
+        self.spend_time(started.elapsed());
+    }
+
+    /// Those of `jobs` that are wanted and not done, each with where its artifact belongs.
+    fn missing<'a, 'j>(
+        &'a self,
+        jobs: &'a [CompileJob<'j>],
+        is_wanted: &dyn Fn(UniquePieceId) -> bool,
+    ) -> Vec<(&'a CompileJob<'j>, &'a Made)> {
+        let jobs = jobs.iter().zip(&self.made);
+        jobs.filter(|(job, made)| made.get().is_none() && is_wanted(job.unique)).collect()
+    }
+
+    fn lower_missing(
+        &self,
+        jobs: Vec<(&CompileJob<'_>, &Made)>,
+        compiler: &dyn Compiler,
+        store: &dyn Store,
+        progress: &mut (dyn FnMut(Progress) + Send),
+    ) {
         let store = CountingStore::new(store);
         let session = Session { compiler, store: &store, images: &self.images };
-        let missing = |(job, made): &(&CompileJob<'_>, &OnceLock<_>)| {
-            made.get().is_none() && is_wanted(job.unique)
-        };
-        let jobs: Vec<_> = jobs.iter().zip(&self.made).filter(missing).collect();
         let total = jobs.len();
         let done = Mutex::new((0usize, progress));
         let make = |job, made: &OnceLock<_>, start| {
@@ -200,7 +238,7 @@ impl Lowering {
         });
         let later: Vec<_> = later.collect();
         later.iter().for_each(|(job, made)| make(job, made, session.wait(job)));
-        self.spend(&store.counts(), started.elapsed());
+        self.spend(&store.counts());
     }
 
     /// What became of a job that was done, by its place.
@@ -224,16 +262,21 @@ impl Lowering {
     /// # Errors
     /// When it does not compile. A store that fails is no error.
     pub fn prepare(&self, compiler: &dyn Compiler, store: &dyn Store) -> Result<(), ModelError> {
-        let prepared = self.prepared.get_or_init(|| {
-            let started = Instant::now();
-            let counting = CountingStore::new(store);
-            let prepared = compiler.prepare_device(&counting);
-            self.spend(&counting.counts(), started.elapsed());
-            prepared
-        });
+        let started = Instant::now();
+        let prepared = self.prepared(compiler, store);
+        self.spend_time(started.elapsed());
         prepared.clone().map_err(|source| ModelError::Compile {
             piece: "of the device's own kernels".to_owned(),
             source: Box::new(source),
+        })
+    }
+
+    fn prepared(&self, compiler: &dyn Compiler, store: &dyn Store) -> &Result<(), CompileError> {
+        self.prepared.get_or_init(|| {
+            let counting = CountingStore::new(store);
+            let prepared = compiler.prepare_device(&counting);
+            self.spend(&counting.counts());
+            prepared
         })
     }
 
@@ -272,10 +315,12 @@ impl Lowering {
         prepared.map(|()| compiled)
     }
 
-    fn spend(&self, counts: &CompileCounts, time: Duration) {
-        let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
-        spent.0.add(counts);
-        spent.1 += time;
+    fn spend(&self, counts: &CompileCounts) {
+        self.spent.lock().unwrap_or_else(PoisonError::into_inner).0.add(counts);
+    }
+
+    fn spend_time(&self, time: Duration) {
+        self.spent.lock().unwrap_or_else(PoisonError::into_inner).1 += time;
     }
 }
 

@@ -305,7 +305,7 @@ fn of_compiles_that_begin_at_once_over_one_folder_one_makes_each_piece() {
 struct Contended {
     pieces: MemoryStore,
     made: Option<Entries>,
-    asked: std::sync::Mutex<BTreeMap<Digest, u64>>,
+    asked: Mutex<BTreeMap<Digest, u64>>,
 }
 
 impl Store for Contended {

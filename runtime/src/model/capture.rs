@@ -13,6 +13,7 @@ use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::device::{Device, DeviceError};
 use piecewise_ir::op::Op;
 use piecewise_kernels::step::{CaptureSupport, LaunchContext, StepContext};
+use rustc_hash::FxHashSet;
 use std::time::{Duration, Instant};
 
 /// What a graph holds.
@@ -365,13 +366,19 @@ impl<D: Device> CompiledModel<D> {
         }
     }
 
-    /// Launches every program once on a dummy step: counts 0, slots -1, lengths 0.
+    /// Launches every program of each unique piece once on a dummy step: counts 0, slots -1, lengths
+    /// 0. Its other uses run the same kernels and products.
     pub(super) fn warm_up(&mut self) -> Result<(), ModelError> {
         let bounds = self.symbols.bounds().to_vec();
         let counts = self.staging.fill_empty(&self.symbols)?;
         self.device.write(self.memory.arena.base, &self.staging.mirror)?;
         let staged = self.staging.staged(&bounds);
+        let Some(stitch) = self.module.stitch() else { return Ok(()) };
+        let mut warm = FxHashSet::default();
         for member in &self.members.list {
+            if !warm.insert(stitch.uses[member.step.id()].unique) {
+                continue;
+            }
             for (size, program) in &member.sized {
                 let sizes = self.dispatcher.limits(&self.symbols, member.over, *size);
                 let context = StepContext { counts: &counts, sizes: &sizes, inputs: &staged };
