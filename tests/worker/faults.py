@@ -49,7 +49,7 @@ def killed_worker(fleet, pool):
         assert status in (200, 503), answer
     assert is_right(fleet)
     fleet.start(0)
-    until("rank 0 is back", fleet.workers[0].is_ready)
+    fleet.wait_for(0)
     assert "is back at" in fleet.workers[0].text(), fleet.workers[0].text()
     answers = [future.result() for future in many(pool, fleet, 16, max_tokens=64, **IDS)]
     assert all(status == 200 for status, _ in answers)
@@ -67,7 +67,7 @@ def drained_worker(fleet, pool):
     assert all(future.result()[0] == 200 for future in asked)
     assert is_right(fleet)
     fleet.start(1)
-    until("rank 1 is back", fleet.workers[1].is_ready)
+    fleet.wait_for(1)
 
 
 def killed_front_end(fleet, pool):

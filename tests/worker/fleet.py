@@ -183,6 +183,13 @@ class Fleet:
         self.workers[rank] = Worker(
             self.front.handshake, rank, self.state.name, *self.worker_flags, settings=self.settings)
 
+    def wait_for(self, rank):
+        """A worker that is started again is there, and the front end no longer takes it for one that is gone."""
+        until(f"rank {rank} is back", self.workers[rank].is_ready)
+        label = f'engine="{rank}"'
+        until(f"the front end knows of rank {rank}", lambda: total(
+            self.front.metrics(), "vllm:num_requests_waiting", label) == 0)
+
     def restart_front(self):
         """The front end again, where it was."""
         old = self.front
