@@ -4,9 +4,7 @@ use crate::cuda_tiles::{After, Shape, hold_product, linear, region};
 use crate::emulate::{Rng, available};
 use crate::nvrtc::Nvrtc;
 use piecewise_ir::dtype::DType::{self, BF16, F16, F32};
-use piecewise_kernels::cuda::{
-    AfterProduct, GridAxis, LaunchRecipe, OperandRole, PRELUDE, RING_ROWS,
-};
+use piecewise_kernels::cuda::{AfterProduct, LaunchRecipe, OperandRole, PRELUDE, RING_ROWS};
 
 fn kernel(rows: usize, after: After, dtype: DType, depth: u64, columns: u64) -> LaunchRecipe {
     let spec = linear([dtype; 3], depth, columns);
@@ -22,7 +20,7 @@ fn kernel(rows: usize, after: After, dtype: DType, depth: u64, columns: u64) -> 
 #[test]
 fn products_through_a_ring_compile_for_hopper_and_are_one_kernel_for_all_shapes() {
     let Some(nvrtc) = Nvrtc::find() else { return };
-    for rows in [8, 16, 24, 32, 48, 64] {
+    for rows in [8, 16, 24, 32, 48, 64, 96, 128] {
         for (after, dtype) in [(After::Nothing, F16), (After::Sum, BF16), (After::Gate, BF16)] {
             let recipe = kernel(rows, after, dtype, 1024, 4096);
             recipe.check(4, 0).unwrap();
@@ -54,11 +52,11 @@ fn rings_of_every_shape_hold_what_the_product_is() {
         (After::Nothing, F16, 520, 5, 8, 1088),
         (After::Sum, BF16, 392, 8, 8, 320),
         (After::Gate, BF16, 272, 2, 8, 576),
-        (After::Gate, F16, 208, 13, 16, 1152),
-        (After::Nothing, BF16, 136, 16, 16, 192),
-        (After::Sum, F16, 264, 9, 24, 128),
-        (After::Nothing, BF16, 600, 31, 32, 1088),
-        (After::Gate, BF16, 400, 32, 32, 64),
+        (After::Gate, F16, 720, 13, 16, 640),
+        (After::Nothing, BF16, 712, 16, 16, 192),
+        (After::Sum, F16, 1064, 9, 24, 128),
+        (After::Nothing, BF16, 1416, 31, 32, 320),
+        (After::Gate, BF16, 1424, 32, 32, 64),
         (After::Sum, BF16, 40, 7, 8, 4160),
         (After::Nothing, BF16, 520, 33, 40, 576),
         (After::Bias, F16, 200, 50, 64, 320),
@@ -66,21 +64,17 @@ fn rings_of_every_shape_hold_what_the_product_is() {
         (After::Biases, BF16, 256, 30, 32, 192),
         (After::Gate, BF16, 272, 61, 64, 832),
         (After::Biases, BF16, 2304, 47, 48, 64),
+        // Few columns of few rows.
+        (After::Gate, F16, 208, 13, 16, 1152),
+        (After::Sum, BF16, 400, 31, 32, 832),
+        // Blocks of a cluster, as many as divide the rows of x evenly and not.
+        (After::Nothing, BF16, 72, 41, 48, 1024),
+        (After::Sum, F16, 136, 77, 80, 1216),
+        (After::Gate, BF16, 144, 128, 128, 2048),
     ];
     for (at, (after, dtype, columns, real, size, depth)) in cases.into_iter().enumerate() {
-        let recipe = alone(kernel(size, after, dtype, depth as u64, columns as u64));
+        let recipe = kernel(size, after, dtype, depth as u64, columns as u64);
         let shape = Shape { columns, real, size, depth };
         hold_product(&format!("ring_{at}"), recipe, (after, dtype), shape, 3e-2, &mut r);
     }
-}
-
-/// The same kernel where one block has all steps of a tile.
-fn alone(mut recipe: LaunchRecipe) -> LaunchRecipe {
-    let [cluster, ..] = std::mem::replace(&mut recipe.cluster, [1; 3]);
-    let own = |n: u32| format!("#define CLUSTER {n}\n");
-    recipe.source = recipe.source.replace(&own(cluster), &own(1));
-    if let GridAxis::Blocks(parts) = &mut recipe.grid[0] {
-        parts[0].per_block = cluster.into();
-    }
-    recipe
 }

@@ -13,8 +13,6 @@ const ABSORBING_ROWS: u64 = 1;
 const TILE_ELEMENTS: u64 = 4 << 20;
 /// The most rows of such a product: steps of more are prompts in parts that fill them.
 const TILE_ROWS: u64 = 4096;
-/// Above so many rows, up to so many, the library is ahead of a ring where products are deep.
-const DEEP_LIBRARY_ROWS: [u64; 2] = [32, 48];
 /// The depth from which the rows of x that each block of the kernel on tensor cores holds cost more
 /// than they save.
 const DEEP: u64 = 4096;
@@ -52,7 +50,6 @@ impl ProductWays {
             && self.arch.has_warpgroup_products()
             && rows > ABSORBING_ROWS
             && spec.multiplies_in_a_ring(rows)
-            && (spec.depth() < DEEP || rows <= DEEP_LIBRARY_ROWS[0] || rows > DEEP_LIBRARY_ROWS[1])
     }
 
     /// Whether it can be computed by the kernel on tensor cores.

@@ -172,9 +172,8 @@ pub fn agree_with_the_general_kernel<T: Target>() {
 pub fn rings_agree_with_the_general_kernel<T: Target>() {
     for (i, after) in AFTER.into_iter().enumerate() {
         let dtype = [BF16, F16][i % 2];
-        for shape in
-            [[8, LONG_DEPTH], [8, RING_DEPTH], [16, RING_DEPTH], [24, RING_DEPTH], [32, RING_DEPTH]]
-        {
+        let few = [8, 16, 24, 32, 48, 64, 128].map(|rows| [rows, RING_DEPTH]);
+        for shape in few.into_iter().chain([8, 32, 80, 128].map(|rows| [rows, LONG_DEPTH])) {
             let rows = shape[0];
             let product = product(dtype, after, shape);
             agrees::<T>(&product, after, dtype, [1, rows - 3, rows]);

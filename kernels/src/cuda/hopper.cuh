@@ -126,6 +126,10 @@ DEVICE void store_transposed(u32 to, u32 a, u32 b, u32 c, u32 d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
                ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
+DEVICE void store_cluster(u32 to, u32 block, const float* x) {
+  asm volatile("{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; st.shared::cluster.v4.f32 [there], {%2, %3, %4, %5};}"
+               ::"r"(to), "r"(block), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]) : "memory");
+}
 DEVICE void load_cluster(float (&x)[2], u32 from, u32 block) {
   asm volatile("{.reg .b32 there; mapa.shared::cluster.u32 there, %2, %3; ld.shared::cluster.v2.f32 {%0, %1}, [there];}"
                : "=f"(x[0]), "=f"(x[1]) : "r"(from), "r"(block) : "memory");

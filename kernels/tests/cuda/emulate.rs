@@ -94,7 +94,11 @@ pub(crate) struct Case {
 pub(crate) fn emulate(name: &str, case: &Case) -> Vec<Vec<u8>> {
     let dir = format!("{}/emulated/{name}", env!("CARGO_TARGET_TMPDIR"));
     std::fs::create_dir_all(&dir).unwrap();
-    let mut main = String::from(include_str!("emulator.h"));
+    let mut main = String::new();
+    if case.launches.iter().any(|launch| launch.cluster[0] > 1) {
+        main.push_str("#define __shared__ EMU_BLOCK static\n");
+    }
+    main.push_str(include_str!("emulator.h"));
     main.push_str(&prelude());
     let mut sources: Vec<String> = case.launches.iter().map(|l| l.source.clone()).collect();
     sources.sort();
@@ -165,12 +169,14 @@ pub(crate) fn emulate(name: &str, case: &Case) -> Vec<Vec<u8>> {
         assert_eq!(types.len(), l.params.len());
         let _ = writeln!(
             main,
-            "emu_guard({});emu_launch({{{},{},{}}},{{{},1,1}},[&]{{using namespace source_{};{}({});}});emu_guarded({});",
+            "emu_guard({});emu_launch({{{},{},{}}},{{{},1,1}},{},{},[&]{{using namespace source_{};{}({});}});emu_guarded({});",
             l.dynamic_shared,
             g[0],
             g[1],
             g[2],
             l.block[0],
+            l.cluster[0],
+            l.dynamic_shared,
             sources.iter().position(|s| *s == l.source).unwrap(),
             l.entry,
             args.join(","),

@@ -1,5 +1,5 @@
 // What kernels share on Hopper, on the host: in place of hopper.cuh. Products are there as soon as
-// they are asked for; a cluster is a block.
+// they are asked for.
 static char emu_anchor;
 // The low half of an address says all within a program's own data.
 static inline u32 shared_address(const void*p){return (u32)(size_t)p;}
@@ -11,26 +11,27 @@ static void barrier_init(u32 b,u32 n){emu_barrier(b)={n,n,0,0};}
 static void barriers_made(){}
 static void emu_end_phase(EmuBarrier&x){if(x.left==0&&x.bytes==0){x.left=x.arrivals;x.phase++;}}
 static void barrier_arrive(u32 b){auto&x=emu_barrier(b);x.left--;emu_end_phase(x);}
-static void barrier_arrive_at(u32 b,u32 block){if(block!=0)abort();barrier_arrive(b);}
+static void barrier_arrive_at(u32 b,u32 block){auto&x=*(EmuBarrier*)emu_there(emu_at(b),block);x.left--;emu_end_phase(x);}
 static void barrier_arrive_expecting(u32 b,u32 bytes){auto&x=emu_barrier(b);x.left--;x.bytes+=bytes;emu_end_phase(x);}
 // A map says where rows of 16-bit elements lie, how many and how long they are, and how many a box has,
 // of how many slices.
 struct TensorMap{const char*at;u64 rows,columns,box_rows,box_slices;};
 #define __grid_constant__
-static void copy_box(u32 to,const TensorMap&map,u32 inner,u32 outer,u32 barrier){
+static void emu_copy_box(u32 to,const TensorMap&map,u32 inner,u32 outer,u32 barrier,u32 block){
 for(u32 r=0;r<map.box_rows;r++)for(u32 k=0;k<64;k++){u32 at=to+r*128+k*2;at^=(at>>7&7)<<4;u16 x=0;
-if(outer+r<map.rows&&inner+k<map.columns)memcpy(&x,map.at+((outer+r)*map.columns+inner+k)*2,2);memcpy(emu_at(at),&x,2);}
-auto&b=emu_barrier(barrier);b.bytes-=map.box_rows*128;emu_end_phase(b);}
+if(outer+r<map.rows&&inner+k<map.columns)memcpy(&x,map.at+((outer+r)*map.columns+inner+k)*2,2);memcpy(emu_there(emu_at(at),block),&x,2);}
+auto&b=*(EmuBarrier*)emu_there(emu_at(barrier),block);b.bytes-=map.box_rows*128;emu_end_phase(b);}
+static void copy_box(u32 to,const TensorMap&map,u32 inner,u32 outer,u32 barrier){emu_copy_box(to,map,inner,outer,barrier,emu_rank);}
 static void copy_slices(u32 to,const TensorMap&map,u32 row,u32 slice,u32 barrier){for(u32 s=0;s<map.box_slices;s++)copy_box(to+s*(u32)map.box_rows*128,map,(slice+s)*64,row,barrier);}
 static void copy_slices_once(u32 to,const TensorMap&map,u32 row,u32 slice,u32 barrier){copy_slices(to,map,row,slice,barrier);}
-static void copy_box_to(u32 to,const TensorMap&map,u32 inner,u32 outer,u32 barrier,u16 blocks){if(blocks!=1)abort();copy_box(to,map,inner,outer,barrier);}
+static void copy_box_to(u32 to,const TensorMap&map,u32 inner,u32 outer,u32 barrier,u16 blocks){for(u32 block=0;block<emu_cluster;block++)if(blocks>>block&1)emu_copy_box(to,map,inner,outer,barrier,block);}
 static void store_box(const TensorMap&map,u32 inner,u32 outer,u32 from){
 for(u32 r=0;r<map.box_rows;r++)for(u32 k=0;k<64;k++){u32 at=from+r*128+k*2;at^=(at>>7&7)<<4;
 if(outer+r<map.rows&&inner+k<map.columns)memcpy((char*)map.at+((outer+r)*map.columns+inner+k)*2,emu_at(at),2);}}
 static void stores_end(){}
 static void stores_have_read(){}
 static void stores_done(){}
-static u32 cluster_rank(){return 0;}
+static u32 cluster_rank(){return emu_rank;}
 static void store_shared(u32 to,const Bytes16&x){*(Bytes16*)emu_at(to)=x;}
 static Bytes16 load_shared(u32 from){return *(Bytes16*)emu_at(from);}
 // Each lane writes the row that it names: column lane%8 of matrix lane/8.
@@ -43,10 +44,11 @@ template<int N>static void registers_up(){}
 template<int N>static void registers_down(){}
 template<int N>static void threads_meet(u32 number){groupbar[32+number].wait(N);}
 template<int N>static void threads_arrive(u32 number){auto&b=groupbar[32+number];if(++b.arrived==N){b.arrived=0;b.gen++;}}
-static void cluster_meet(){blockbar.wait(blockDim.x);}
+static void cluster_meet(){clusterbar.wait(blockDim.x*emu_cluster);}
 static void store_shared(u32 to,float x){memcpy(emu_at(to),&x,4);}
 static void store_shared(u32 to,float x,float y){float v[2]={x,y};memcpy(emu_at(to),v,8);}
-template<int N>static void load_cluster(float(&x)[N],u32 from,u32 block){if(block!=0)abort();memcpy(x,emu_at(from),sizeof x);}
+static void store_cluster(u32 to,u32 block,const float*x){memcpy(emu_there(emu_at(to),block),x,16);}
+template<int N>static void load_cluster(float(&x)[N],u32 from,u32 block){memcpy(x,emu_there(emu_at(from),block),sizeof x);}
 static u64 matrix_at(u32 address){return address>>4;}
 static u64 columns_at(u32 address,u32 apart){return address>>4|(u64)(apart>>4)<<32;}
 static void products_begin(){}

@@ -1,8 +1,8 @@
 // y[m, n] = sum over k of x[m, k] * w[n, k] for at most M rows of x on Hopper's tensor cores: a tile
 // is LINES rows of w as the left operand, x is the right one. The blocks of a cluster share the
-// steps of a tile's k; what they made lies in their shared memory, and each adds up, in the order of
-// the blocks, and finishes a part of the tile. A result depends on M, k and the shape of w, not on
-// the device.
+// steps of a tile's k; each sends what it made to the block whose rows of x they are, which adds
+// them up in the order of the blocks and finishes them. A result depends on M, k and the shape of w,
+// not on the device.
 //
 // A warp copies steps of w and x to a ring in shared memory, of w before the wait, and GROUPS
 // warpgroups multiply 64 rows of w each. PAIRED tiles have 64 rows of w and the same of its second
@@ -10,7 +10,9 @@
 enum { DEPTH = 64, LINES = GROUPS * 64, W_BYTES = LINES * DEPTH * 2, SLOT_BYTES = W_BYTES + M * DEPTH * 2, THREADS = GROUPS * 128,
        SPAN = LINES / (PAIRED + 1), EIGHTS = SPAN / 8,
        // A row of sums: so long that neither fragments nor eights of them share banks.
-       STRIDE = LINES + 4 };
+       STRIDE = LINES + 4,
+       // Eights of rows of x that a block adds up and finishes.
+       OWN = (M / 8 + CLUSTER - 1) / CLUSTER };
 
 struct Problem {
   u32 real, columns, ring, barriers, column, rank;
@@ -29,7 +31,7 @@ DEVICE void fill_ring(const Problem& p, const TensorMap& x, const TensorMap& w) 
     barrier_arrive_expecting(barrier, SLOT_BYTES);
 #pragma unroll
     for (u32 group = 0; group < GROUPS; ++group)
-      copy_box(slot_at(p, slot) + group * 64 * 128, w, (p.first + step) * DEPTH, p.column + group * (PAIRED ? p.columns : 64), barrier);
+      copy_box(slot_at(p, slot) + group * 64 * 128, w, (p.first + step) * DEPTH, p.column + (PAIRED ? p.columns * group : 64 * group), barrier);
   };
   auto of_x = [&](u32 step) {
     copy_box(slot_at(p, step % SLOTS) + W_BYTES, x, (p.first + step) * DEPTH, 0, full(p, step % SLOTS));
@@ -46,9 +48,8 @@ DEVICE void fill_ring(const Problem& p, const TensorMap& x, const TensorMap& w) 
   }
 }
 
-DEVICE void multiply_steps(const Problem& p, u32 parts) {
-  const u32 lane = threadIdx.x % 32, line = threadIdx.x / 32 * 16 + lane / 4, group = threadIdx.x / 128;
-  float sum[M / 2];
+DEVICE void multiply_steps(const Problem& p, float (&sum)[M / 2]) {
+  const u32 lane = threadIdx.x % 32, group = threadIdx.x / 128;
 #pragma unroll
   for (int i = 0; i < M / 2; ++i) sum[i] = 0.0f;
 #pragma unroll 1
@@ -66,44 +67,70 @@ DEVICE void multiply_steps(const Problem& p, u32 parts) {
     }
   }
   products_done_but<0>(sum);
-  // All are done with the ring, in which the sums are going to lie.
-  threads_meet<THREADS>(1);
+}
+
+// Where a thread of a block of the cluster leaves sums of eight rows of x for the block that adds
+// them up, in the ring that nobody uses any more.
+DEVICE u32 sent_at(const Problem& p, u32 from, u32 nth) { return p.ring + ((from * OWN + nth) * THREADS + threadIdx.x) * 16; }
+
+// Eight rows of x after the other belong to the blocks in turn.
+DEVICE void send_sums(const Problem& p, const float (&sum)[M / 2]) {
 #pragma unroll
-  for (int i = 0; i < M / 2; ++i)
-    store_shared(parts + ((i / 4 * 8 + lane % 4 * 2 + i % 2) * STRIDE + line + i / 2 % 2 * 8) * 4, sum[i]);
+  for (int eight = 0; eight < M / 8; ++eight)
+    if (eight % CLUSTER != p.rank) store_cluster(sent_at(p, p.rank, eight / CLUSTER), eight % CLUSTER, sum + eight * 4);
+}
+
+// Sums of this block's rows in the order of the blocks, by rows.
+DEVICE void add_sums(const Problem& p, const float (&sum)[M / 2], u32 rows) {
+  const u32 lane = threadIdx.x % 32, line = threadIdx.x / 32 * 16 + lane / 4;
+#pragma unroll
+  for (int eight = 0; eight < M / 8; ++eight) {
+    if (eight % CLUSTER != p.rank) continue;
+    float all[4];
+#pragma unroll
+    for (u32 block = 0; block < CLUSTER; ++block) {
+      float part[4];
+      if (CLUSTER > 1 && block != p.rank) {
+        const Bytes16 sent = load_shared(sent_at(p, block, eight / CLUSTER));
+        part[0] = __uint_as_float(sent.x), part[1] = __uint_as_float(sent.y), part[2] = __uint_as_float(sent.z), part[3] = __uint_as_float(sent.w);
+      } else {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) part[i] = sum[eight * 4 + i];
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) all[i] = block == 0 ? part[i] : all[i] + part[i];
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      store_shared(rows + ((eight / CLUSTER * 8 + lane % 4 * 2 + i % 2) * STRIDE + line + i / 2 * 8) * 4, all[i]);
+  }
 }
 
 // Sums of eight neighbouring columns of a row, rounded.
 DEVICE Bytes16 eight_sums(u32 from) {
-  float sum[8];
-#pragma unroll
-  for (int block = 0; block < CLUSTER; ++block) {
-    float part[2][4];
-    load_cluster(part[0], from, block);
-    load_cluster(part[1], from + 16, block);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) sum[i] = block == 0 ? part[i / 4][i % 4] : sum[i] + part[i / 4][i % 4];
-  }
-  return Bytes16{pair_of<Y>(sum[0], sum[1]), pair_of<Y>(sum[2], sum[3]), pair_of<Y>(sum[4], sum[5]), pair_of<Y>(sum[6], sum[7])};
+  const Bytes16 a = load_shared(from), b = load_shared(from + 16);
+  auto f = [](u32 x) { return __uint_as_float(x); };
+  return Bytes16{pair_of<Y>(f(a.x), f(a.y)), pair_of<Y>(f(a.z), f(a.w)), pair_of<Y>(f(b.x), f(b.y)), pair_of<Y>(f(b.z), f(b.w))};
 }
 
-DEVICE void finish_tile(const Problem& p, u32 parts, FINISH_PARAMS) {
-  for (u32 i = p.rank * THREADS + threadIdx.x; i < p.real * EIGHTS; i += THREADS * CLUSTER) {
-    const u32 m = i / EIGHTS, eight = i % EIGHTS, n = p.column + eight * 8;
-    if (n >= p.columns) continue;
+DEVICE void finish_rows(const Problem& p, u32 rows, FINISH_PARAMS) {
+  for (u32 i = threadIdx.x; i < OWN * 8 * EIGHTS; i += THREADS) {
+    const u32 row = i / EIGHTS, eight = i % EIGHTS, n = p.column + eight * 8;
+    const u32 m = (row / 8 * CLUSTER + p.rank) * 8 + row % 8;
+    if (m >= p.real || n >= p.columns) continue;
     const Place place(p.columns, n);
     const u64 at = place.at(m);
     Columns columns;
     Beside beside;
     load_columns(FINISH_ARGS, place.part, place.column, columns);
     load_beside(FINISH_ARGS, at, beside);
-    const u32 from = parts + (m * STRIDE + eight * 8) * 4;
-    const Bytes16 first = eight_sums(from), second = PAIRED ? eight_sums(from + 64 * 4) : first;
+    const u32 from = rows + (row * STRIDE + eight * 8) * 4;
+    const Bytes16 first = eight_sums(from), second = PAIRED ? eight_sums(from + SPAN * 4) : first;
     store<16>(result_of(FINISH_ARGS, place.part) + at, finish(place.part, first, second, columns, beside));
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS + 32, 2) matmul(
+extern "C" __global__ void __launch_bounds__(THREADS + 32, AT_ONCE) matmul(
     const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, FINISH_PARAMS,
     const i32* counts, u32 rows, u32 columns, u32 depth,
     u32 real_base, u32 real_factor, u32 real_symbol) {
@@ -134,12 +161,23 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 2) matmul(
     if (threadIdx.x == THREADS) fill_ring(p, x, w);
     else PW_WAIT();
     __syncwarp();
+    // Others write to the ring when all of the cluster are done with theirs, and are then heard.
+    if (CLUSTER > 1) { cluster_meet(); cluster_meet(); }
   } else {
-    multiply_steps(p, p.ring);
-    PW_WAIT();
+    float sum[M / 2];
+    multiply_steps(p, sum);
+    if (CLUSTER > 1) {
+      cluster_meet();
+      send_sums(p, sum);
+      PW_WAIT();
+      cluster_meet();
+    } else {
+      threads_meet<THREADS>(1);
+      PW_WAIT();
+    }
+    const u32 rows = p.ring + (CLUSTER > 1 ? CLUSTER * OWN * THREADS * 16 : 0);
+    add_sums(p, sum, rows);
+    threads_meet<THREADS>(1);
+    finish_rows(p, rows, FINISH_ARGS);
   }
-  // All of the tile's sums are there, and stay until all are added up.
-  cluster_meet();
-  if (threadIdx.x < THREADS) finish_tile(p, p.ring, FINISH_ARGS);
-  if (CLUSTER > 1) cluster_meet();
 }

@@ -8,13 +8,19 @@ use crate::cuda::wgmma::{Lhs, multiply_add_tile};
 use crate::lower::LowerError;
 use std::fmt::Write;
 
-/// Shared memory of a block, of which a multiprocessor has two.
-const SHARED_BYTES: u64 = 112 << 10;
+/// Shared memory of a block that has a multiprocessor for itself, and of one of two.
+const SHARED_BYTES: [u64; 2] = [208 << 10, 112 << 10];
 /// What aligns the ring.
 const ALIGNED: u64 = 1024;
-/// Blocks that tiles are shared by where they are fewer: one for each multiprocessor of an H100. With
-/// more, what blocks of a tile tell each other costs more than they save.
-const BLOCKS: u64 = 132;
+/// Blocks that tiles are shared by where they are fewer: what follows has its first weights on the way
+/// on the other multiprocessors of an H100. As many blocks as there are multiprocessors, or two on
+/// one, take up to a tenth of a step longer.
+const BLOCKS: u64 = 96;
+/// The most blocks that have a multiprocessor for themselves.
+const ALONE: u64 = 132;
+/// Steps of k that a block has at the least: what blocks of a tile tell each other takes as long as
+/// several.
+const STEPS: u64 = 6;
 /// Tiles of 128 columns up to which there are two of 64 instead.
 const NARROW_TILES: u64 = 16;
 
@@ -36,21 +42,24 @@ impl Shape {
         let tiles_of = |groups: u64| columns.div_ceil(64 * groups);
         let groups = if !paired && tiles_of(2) <= NARROW_TILES { 1 } else { 2 };
         let tiles = tiles_of(groups);
-        // Each has two steps of 64 at the least.
-        let most = (BLOCKS / tiles).min(depth / 128).clamp(1, 8);
-        let cluster = 1 << most.ilog2();
+        let cluster = (BLOCKS / tiles).min(depth / (64 * STEPS)).clamp(1, 8);
         let mut shape = Self { rows, groups, tiles, cluster, slots: 0 };
-        shape.slots = ((SHARED_BYTES - ALIGNED) / shape.slot_bytes()).min(8);
+        shape.slots = ((shape.shared_bytes() - ALIGNED) / shape.slot_bytes()).min(8);
         shape
+    }
+
+    /// Blocks that a multiprocessor has room for.
+    fn at_once(&self) -> usize {
+        1 + usize::from(self.tiles * self.cluster > ALONE)
+    }
+
+    /// All that it may have, so that no two blocks lie on one multiprocessor while others are empty.
+    fn shared_bytes(&self) -> u64 {
+        SHARED_BYTES[self.at_once() - 1]
     }
 
     fn slot_bytes(&self) -> u64 {
         (self.groups * 64 + self.rows) * 128
-    }
-
-    /// Bytes of a block's sums, which lie where the ring was.
-    fn sums_bytes(&self) -> u64 {
-        self.rows * (self.groups * 64 + 4) * 4
     }
 }
 
@@ -69,6 +78,7 @@ impl MatMulSpec {
             ("GROUPS", shape.groups),
             ("CLUSTER", shape.cluster),
             ("SLOTS", shape.slots),
+            ("AT_ONCE", shape.at_once() as u64),
             ("RESULTS", finish.results as u64),
         ];
         for (name, value) in defines {
@@ -79,7 +89,6 @@ impl MatMulSpec {
         text.push_str(&finish.text);
         text.push_str(include_str!("finish.cuh"));
         text.push_str(include_str!("panel.cu"));
-        let ring = shape.slot_bytes() * shape.slots;
         let maps = [self.boxes(0, shape.rows, 1), self.boxes(1, 64, 1)];
         let blocks = GridAxis::of(shape.tiles * shape.cluster, 1);
         Ok(LaunchRecipe {
@@ -90,7 +99,7 @@ impl MatMulSpec {
             block: [(shape.groups * 128 + 32) as u32, 1, 1],
             cluster: [shape.cluster as u32, 1, 1],
             static_shared: (2 * 8 * shape.slots) as u32,
-            dynamic_shared: (ring.max(shape.sums_bytes()) + ALIGNED) as u32,
+            dynamic_shared: shape.shared_bytes() as u32,
             params: self.box_params(maps, finish)?,
             programmatic: true,
             ahead: vec![1],

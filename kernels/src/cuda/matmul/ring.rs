@@ -6,9 +6,11 @@ use crate::lower::LowerError;
 use std::fmt::Write;
 
 /// The most rows that the kernel takes.
-pub const RING_ROWS: u64 = 64;
+pub const RING_ROWS: u64 = 128;
 /// The most that are multiplied by `mma.sync`, in one kernel for nearly all shapes.
 const FEW_ROWS: u64 = 32;
+/// Those of an H100.
+const MULTIPROCESSORS: u64 = 132;
 /// Shared memory of a block, which has a multiprocessor for itself but for small kernels beside it.
 const SHARED_BYTES: u64 = 220 << 10;
 /// What aligns the ring.
@@ -62,8 +64,15 @@ impl MatMulSpec {
             && self.depth.is_multiple_of(64)
     }
 
+    /// Whether a block of the kernel for few rows, which reads all of x for its share of the columns,
+    /// would read more than three times as much of it as of w.
+    fn rows_outweigh(&self, rows: u64) -> bool {
+        rows > 8 && rows * MULTIPROCESSORS > 3 * self.columns
+    }
+
     /// The kernel of compute capability 9.0 for up to `rows` rows: up to 32 one for all sizes up to
-    /// the next multiple of 8 and nearly all shapes, above one for each shape and multiple of 16,
+    /// the next multiple of 8 and nearly all shapes, but for those of few columns; above, and of few
+    /// columns, one for each shape and multiple of 16,
     /// with the region after the product in it, if there is one. Sums are of `f32`; their order
     /// follows from `rows`, so rounded up, k, and above 32 from the columns. Arguments:
     /// x; w; y, or the operands of the region other than the product, then its results.
@@ -84,7 +93,7 @@ impl MatMulSpec {
             )));
         }
         let finish = self.finish(after)?;
-        if rows > FEW_ROWS {
+        if rows > FEW_ROWS || self.rows_outweigh(rows) {
             return self.panel_kernel(rows, &finish);
         }
         let shape = Shape::of(rows, self.depth);
