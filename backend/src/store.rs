@@ -3,6 +3,7 @@
 use crate::artifact::Digest;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// What a store could not do; the compiler goes on without it.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +39,44 @@ pub trait Store: Send + Sync {
         factors: &[(&str, &str)],
         bytes: &[u8],
     ) -> Result<(), StoreError>;
+
+    /// Asks for the right to make an entry that the store did not give, so that of all who share the
+    /// store one makes it.
+    fn claim(&self, _kind: &'static str, _key: Digest) -> Claim {
+        Claim::Mine(Box::new(()))
+    }
+}
+
+/// What becomes of a wish to make an entry.
+#[derive(Debug)]
+pub enum Claim {
+    /// It is granted, until this is dropped: others wait for the entry meanwhile.
+    Mine(Box<dyn std::fmt::Debug + Send>),
+    /// Another has made the entry by now.
+    Made,
+    /// Another is making it.
+    Taken,
+}
+
+/// How long one who makes an entry is waited for; then it is made twice.
+const PATIENCE: Duration = Duration::from_secs(120);
+const GLANCE: Duration = Duration::from_millis(5);
+
+/// As [`Store::claim`], and waits while another makes the entry: [`Claim::Made`], or
+/// [`Claim::Mine`] where the other one failed or takes too long.
+pub fn claim_or_wait(store: &dyn Store, kind: &'static str, key: Digest) -> Claim {
+    let started = Instant::now();
+    loop {
+        match store.claim(kind, key) {
+            Claim::Taken if started.elapsed() < PATIENCE => std::thread::sleep(GLANCE),
+            Claim::Taken => {
+                let waited = PATIENCE.as_secs();
+                tracing::warn!("{kind} {key}: another has not made it within {waited} s");
+                return Claim::Mine(Box::new(()));
+            }
+            claim => return claim,
+        }
+    }
 }
 
 /// A store that keeps nothing.

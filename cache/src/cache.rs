@@ -186,7 +186,7 @@ impl Cache {
         }
     }
 
-    fn writable_root(&self) -> Result<&Folder, CacheError> {
+    pub(crate) fn writable_root(&self) -> Result<&Folder, CacheError> {
         if self.is_unwritable.load(Ordering::Relaxed) {
             let reason = "it can't be written, as was warned before".to_owned();
             return Err(CacheError::Unusable { dir: self.options.dir.clone(), reason });

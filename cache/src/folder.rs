@@ -133,6 +133,13 @@ impl Folder {
         Ok(File::from(fd))
     }
 
+    /// Opens the file `name` for writing, and creates it where it is not there.
+    pub(crate) fn open_or_create(&self, name: &str) -> io::Result<File> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = fs::openat(&self.fd, name, flags, file_mode(self.ownership))?;
+        Ok(File::from(fd))
+    }
+
     /// Gives a file another name in this folder, in place of what had it.
     pub(crate) fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         Ok(fs::renameat(&self.fd, from, &self.fd, to)?)
@@ -186,6 +193,11 @@ impl FileFacts {
             modified: UNIX_EPOCH.checked_add(since).unwrap_or(UNIX_EPOCH),
         }
     }
+}
+
+/// Whether a file was removed since it was opened.
+pub(crate) fn is_removed(file: &File) -> io::Result<bool> {
+    Ok(fs::fstat(file)?.st_nlink == 0)
 }
 
 /// Sets the time of last change to now, which takes the right to write and not the ownership.

@@ -36,7 +36,7 @@
 //! ```text
 //! DIR/v1/KIND/KEY            an entry, named by its key in 64 hexadecimal digits
 //! DIR/v1/KIND/KEY.bad        an entry that was found bad and set aside
-//! DIR/v1/KIND/.tmp-...       an entry that is being written, or whose writer died
+//! DIR/v1/KIND/.tmp-...       an entry that is being written or claimed, or whose writer died
 //! DIR/v1-KEYID/...           the same, of caches with a checksum key
 //! ```
 //!
@@ -49,7 +49,7 @@
 //!
 //! - An entry is written under another name in the same folder, synced, and renamed: under its own
 //!   name it is whole or not there, whenever a writer dies and however many write at once. No lock
-//!   is taken.
+//!   is taken; one who wants to make an entry once in all may [claim](Cache::claim) it first.
 //! - Every byte that is read is covered by a checksum. A bad entry is a miss, named in a warning,
 //!   and set aside by a rename; making it again replaces it.
 //! - What fails is warned about once for each [`Condition`]; then the cache works as far as it can.
@@ -59,6 +59,7 @@
 
 pub mod archive;
 mod cache;
+mod claim;
 mod error;
 mod events;
 mod evict;
@@ -76,6 +77,7 @@ mod verify;
 
 pub use archive::{ExportReport, ImportReport, RefusedEntry};
 pub use cache::Cache;
+pub use claim::{Claim, ClaimGuard};
 pub use error::{ArchiveFault, BadEntry, CacheError};
 pub use events::{CacheEvents, Condition, ConditionReport, QuarantinedEntry};
 pub use evict::GcReport;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::children::{assert_succeeds, child, confined};
 use crate::support::*;
-use piecewise_cache::{Cache, CacheOptions, Condition, FaultHook, FaultPoint};
+use piecewise_cache::{Access, Cache, CacheOptions, Claim, Condition, FaultHook, FaultPoint};
 
 const SHARED: u64 = 12;
 
@@ -329,4 +329,78 @@ fn a_read_only_disk_serves_what_it_has() {
     let confiner = [&mounts[..], &["sh", "-c", &script, "sh"]].concat();
     assert_succeeds(confined(&confiner, "read-only", dir.path(), &[]));
     assert_eq!(tree(dir.path()), before);
+}
+
+/// Claims an entry, says so, and holds it until it is killed.
+pub(crate) fn hold_claim(dir: &Path) {
+    let cache = open(&dir.join("cache"));
+    let Claim::Mine(_guard) = cache.claim(KIND, &key(1)) else { panic!("it is taken") };
+    fs::write(dir.join("held"), b"").unwrap();
+    std::thread::sleep(Duration::from_secs(600));
+}
+
+#[test]
+fn a_claim_is_of_one_process_and_ends_with_it_or_with_the_entry() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut other = child("claim", dir.path(), &[]).stdout(Stdio::null()).spawn().unwrap();
+    let started = Instant::now();
+    while !dir.path().join("held").exists() {
+        assert!(started.elapsed() < Duration::from_secs(60), "never claimed");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let cache = open(&dir.path().join("cache"));
+    assert!(matches!(cache.claim(KIND, &key(1)), Claim::Taken));
+    assert!(matches!(cache.claim(KIND, &key(2)), Claim::Mine(_)), "another entry");
+    // Who may not write has nothing to wait for.
+    let mut options = CacheOptions::new(dir.path().join("cache"));
+    options.access = Access::ReadOnly;
+    assert!(matches!(Cache::open(options).claim(KIND, &key(1)), Claim::Mine(_)));
+    other.kill().unwrap();
+    other.wait().unwrap();
+    let Claim::Mine(guard) = cache.claim(KIND, &key(1)) else { panic!("its process is gone") };
+    assert!(matches!(cache.claim(KIND, &key(1)), Claim::Taken), "another thread of this one");
+    put(&cache, 1);
+    assert!(matches!(cache.claim(KIND, &key(1)), Claim::Taken), "until it is given back");
+    drop(guard);
+    assert!(matches!(cache.claim(KIND, &key(1)), Claim::Made));
+    assert_eq!(temporaries(dir.path()), 0);
+}
+
+/// Of entries that all want, each makes those that it can claim.
+pub(crate) fn make_with_others(dir: &Path) {
+    while !dir.join("go").exists() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let cache = open(&dir.join("cache"));
+    let mut made = 0;
+    for i in 0..SHARED {
+        loop {
+            match cache.claim(KIND, &key(i)) {
+                Claim::Taken => std::thread::yield_now(),
+                Claim::Made => break assert_serves(&cache, i),
+                Claim::Mine(_guard) => {
+                    put(&cache, i);
+                    made += 1;
+                    break;
+                }
+            }
+        }
+    }
+    fs::write(dir.join(format!("made-{}", std::process::id())), made.to_string()).unwrap();
+}
+
+#[test]
+fn of_eight_processes_one_makes_each_entry() {
+    let dir = tempfile::tempdir().unwrap();
+    let spawn = |_| child("make", dir.path(), &[]).stdout(Stdio::null()).spawn().unwrap();
+    let children: Vec<_> = (0..8).map(spawn).collect();
+    fs::write(dir.path().join("go"), b"").unwrap();
+    for mut child in children {
+        assert!(child.wait().unwrap().success());
+    }
+    let names = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
+    let made = names.filter(|path| path.to_string_lossy().contains("made-"));
+    let made = made.map(|path| fs::read_to_string(path).unwrap().parse::<u64>().unwrap());
+    assert_eq!(made.sum::<u64>(), SHARED);
+    assert_eq!(temporaries(dir.path()), 0);
 }

@@ -16,6 +16,8 @@ fn does_its_task() {
         ("forged", []) => fuzz::read_forged_entries(dir),
         ("write", [number]) => processes::write_with_others(dir, number.parse().unwrap()),
         ("die", [point, nth]) => processes::die(dir, point, nth.parse().unwrap()),
+        ("claim", []) => processes::hold_claim(dir),
+        ("make", []) => processes::make_with_others(dir),
         ("fill", [seed]) => processes::fill_forever(dir, seed.parse().unwrap()),
         ("full-disk", []) => processes::fill_the_disk(dir),
         ("file-limit", []) => processes::write_past_the_limit(dir),

@@ -1,7 +1,7 @@
 //! Whether all that a compile needs is in the cache when it ends.
 
 use piecewise_backend::artifact::Digest;
-use piecewise_backend::compiler::{Store, StoreError};
+use piecewise_backend::compiler::{Claim, Store, StoreError};
 use piecewise_cache::Condition;
 use piecewise_runtime::artifact_store::CacheStore;
 use std::collections::BTreeSet;
@@ -66,5 +66,9 @@ impl Store for NotingStore {
     ) -> Result<(), StoreError> {
         self.note(kind, key);
         self.store.put(kind, key, factors, bytes)
+    }
+
+    fn claim(&self, kind: &'static str, key: Digest) -> Claim {
+        self.store.claim(kind, key)
     }
 }

@@ -5,6 +5,9 @@ PIECEWISE_VLLM_RS="$(.ci/install-vllm-rs)" PYTHONPATH="$(.ci/install-zmq)" pytho
 
 import concurrent.futures
 import os
+import re
+import signal
+import socket
 import tempfile
 import time
 
@@ -46,7 +49,7 @@ def killed_worker(fleet, pool):
         assert status in (200, 503), answer
     assert is_right(fleet)
     fleet.start(0)
-    until("rank 0 is back", fleet.workers[0].is_ready)
+    fleet.wait_for(0)
     assert "is back at" in fleet.workers[0].text(), fleet.workers[0].text()
     answers = [future.result() for future in many(pool, fleet, 16, max_tokens=64, **IDS)]
     assert all(status == 200 for status, _ in answers)
@@ -64,7 +67,7 @@ def drained_worker(fleet, pool):
     assert all(future.result()[0] == 200 for future in asked)
     assert is_right(fleet)
     fleet.start(1)
-    until("rank 1 is back", fleet.workers[1].is_ready)
+    fleet.wait_for(1)
 
 
 def killed_front_end(fleet, pool):
@@ -131,6 +134,13 @@ class Nonsense:
                 ids += output[1]
                 if len(output) > 5 and output[5] is not None:
                     return ids, output[5], output[18] if len(output) > 18 else None
+
+    def heard(self):
+        """What the scheduler says of itself, in the next message that has it."""
+        while True:
+            message = msgspec.msgpack.decode(self.outputs.recv())
+            if message[2] is not None:
+                return message[2]
 
     def call(self, number, method, *arguments):
         self.send(b"\3", msgspec.msgpack.encode([0, number, method, list(arguments)]))
@@ -200,6 +210,11 @@ def nonsense():
         assert (number, result) == (4, None) and "sleep" in failure, failure
         assert "fly" in front.call(5, "fly")[1]
         serves("last")
+        # A worker that nobody asks anything says how it is all the same: what the front end has heard last
+        # may be of its stand-in.
+        for _ in range(4):
+            said = front.heard()
+        assert (said["num_running_reqs"], said["num_waiting_reqs"], said["kv_cache_usage"]) == (0, 0, 0), said
         # A stream that is no longer ZMTP is a front end that is gone: the worker looks for it anew.
         front.close()
         until("it notices", lambda: "is gone" in worker.text())
@@ -224,11 +239,93 @@ def other_handshakes():
             worker.drop()
 
 
+def strangers():
+    """Who listens there may be no front end: it is named, and looked for again."""
+    def http(peer):
+        peer.recv(64)
+        peer.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n" + b" " * 64)
+
+    for answer, reason in [(http, "not of ZMTP 3"), (lambda peer: None, "closed the connection")]:
+        with socket.create_server(("127.0.0.1", 0)) as listener, tempfile.TemporaryDirectory() as state:
+            worker = Worker(listener.getsockname()[1], 0, state)
+            for _ in range(2):
+                peer, _ = listener.accept()
+                with peer:
+                    answer(peer)
+            until(reason, lambda: reason in worker.text())
+            assert worker.end() == 0
+            worker.drop()
+    # A socket of ZeroMQ, but of another kind.
+    context = zmq.Context()
+    pull = context.socket(zmq.PULL)
+    with tempfile.TemporaryDirectory() as state:
+        worker = Worker(pull.bind_to_random_port("tcp://127.0.0.1"), 0, state)
+        # libzmq itself turns it away, as a rule before it says what it is.
+        until("another kind", lambda: re.search("closed the connection|does not fit", worker.text()))
+        assert worker.end() == 0
+        worker.drop()
+    context.destroy(linger=0)
+
+
+def second_signal():
+    """A second SIGTERM does not wait for the requests that run: they end with an error."""
+    front = Nonsense()
+    with tempfile.TemporaryDirectory() as state:
+        worker = Worker(front.port, 0, state)
+        front.join()
+        front.add("long", prompt=[7] * 9, sampling={"max_tokens": 1000})
+        until("it runs", lambda: busy(worker) == 1)
+        worker.process.send_signal(signal.SIGTERM)
+        until("it drains", lambda: not worker.is_ready())
+        assert busy(worker) == 1
+        assert worker.end() != 0, worker.text()
+        ids, why, error = front.answer("long")
+        assert len(ids) < 1000 and why == 3 and error["retryable"], (why, error)
+        worker.drop()
+    front.close()
+
+
+def killed_while_joining(pool):
+    """A worker that dies while the front end still waits for another one is back in its place."""
+    with Fleet(wait=False, start=[0]) as fleet:
+        until("rank 0 has joined", fleet.workers[0].is_ready)
+        fleet.workers[0].kill()
+        fleet.start(0)
+        until("rank 0 is back", fleet.workers[0].is_ready)
+        fleet.start(1)
+        fleet.front.wait()
+        answers = [future.result() for future in many(pool, fleet, 16, max_tokens=64, **IDS)]
+        assert all(status == 200 for status, _ in answers), answers
+        assert all(total(worker.metrics(), "vllm:request_success_total") > 0 for worker in fleet.workers)
+
+
+def other_lengths(pool):
+    """A worker whose sequences are shorter than the other's refuses what does not fit, or the front end does for
+    both; what fits is served by both."""
+    with Fleet(wait=False, start=[0]) as fleet:
+        fleet.settings = [*fleet.settings, "--max-seq-len", "128"]
+        fleet.start(1)
+        fleet.front.wait()
+        answers = [future.result() for future in many(pool, fleet, 12, prompt=[5] * 200, max_tokens=4)]
+        refused = [answer for status, answer in answers if status == 400]
+        assert refused and all(status in (200, 400) for status, _ in answers), answers
+        assert all("128" in answer["error"]["message"] for answer in refused), refused
+        answers = [future.result() for future in many(pool, fleet, 16, max_tokens=64, **IDS)]
+        assert all(status == 200 for status, _ in answers), answers
+        until("pages are free", lambda: all(worker.is_idle() for worker in fleet.workers))
+        return len(refused)
+
+
 def main():
     needs_vllm_rs()
     started = time.monotonic()
     nonsense()
     other_handshakes()
+    strangers()
+    second_signal()
+    with concurrent.futures.ThreadPoolExecutor(64) as pool:
+        killed_while_joining(pool)
+        other_lengths(pool)
     with Fleet() as fleet, concurrent.futures.ThreadPoolExecutor(64) as pool:
         away = killed_worker(fleet, pool)
         drained_worker(fleet, pool)

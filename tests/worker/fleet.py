@@ -1,8 +1,10 @@
 """Starts vLLM's front end and `piecewise worker` for the tests of this folder, and ends them."""
 
+import http.client
 import json
 import os
 import pathlib
+import random
 import signal
 import socket
 import subprocess
@@ -32,9 +34,15 @@ def needs_vllm_rs():
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """A port that nobody listens at, and that the system gives to no client."""
+    while True:
+        port = random.randrange(12_000, 32_000)
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                pass
 
 
 def until(what, ask, seconds=60):
@@ -118,16 +126,19 @@ class FrontEnd(Process):
             with urllib.request.urlopen(request, timeout=timeout) as answer:
                 return answer.status, json.loads(answer.read())
         except urllib.error.HTTPError as error:
-            return error.code, json.loads(error.read())
-        except OSError as error:
+            try:
+                return error.code, json.loads(error.read())
+            except (OSError, http.client.HTTPException, ValueError) as cut:
+                return 0, repr(cut)
+        except (OSError, http.client.HTTPException) as error:
             return 0, repr(error)
 
 
 class Worker(Process):
-    def __init__(self, handshake, rank, state, *flags, settings=FAST):
+    def __init__(self, handshake, rank, state, *flags, settings=FAST, binary=BINARY, model=MODEL):
         self.port = free_port()
         super().__init__([
-            BINARY, "worker", "--model", str(MODEL), *settings, "--rank", str(rank), "--handshake",
+            str(binary), "worker", "--model", str(model), *settings, "--rank", str(rank), "--handshake",
             f"tcp://127.0.0.1:{handshake}", "--state-dir", str(state), "--metrics-address",
             f"127.0.0.1:{self.port}", *flags,
         ])
@@ -150,9 +161,9 @@ class Worker(Process):
         names = ["vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"]
         return all(total(found, name) == 0 for name in names)
 
-    def end(self):
+    def end(self, seconds=60):
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=60)
+        return self.process.wait(timeout=seconds)
 
 
 class Fleet:
@@ -172,9 +183,17 @@ class Fleet:
         self.workers[rank] = Worker(
             self.front.handshake, rank, self.state.name, *self.worker_flags, settings=self.settings)
 
+    def wait_for(self, rank):
+        """A worker that is started again is there, and the front end no longer takes it for one that is gone."""
+        until(f"rank {rank} is back", self.workers[rank].is_ready)
+        label = f'engine="{rank}"'
+        until(f"the front end knows of rank {rank}", lambda: total(
+            self.front.metrics(), "vllm:num_requests_waiting", label) == 0)
+
     def restart_front(self):
         """The front end again, where it was."""
         old = self.front
+        old.drop()
         self.front = FrontEnd(
             *old.flags, engines=old.engines, handshake=old.handshake, port=old.port)
 

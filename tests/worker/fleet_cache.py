@@ -1,8 +1,10 @@
-"""Two workers with one compile cache, empty at first: what one has compiled serves the other.
+"""Workers with one compile cache, empty at first: what one has compiled serves the others, whether they
+start one after the other or at once.
 
 PIECEWISE_VLLM_RS="$(.ci/install-vllm-rs)" python3 tests/worker/fleet_cache.py
 """
 
+import re
 import tempfile
 
 from fleet import EXPECTED, IDS, PROMPTS, Fleet, needs_vllm_rs, total, until
@@ -12,8 +14,13 @@ def pieces(worker, source):
     return total(worker.metrics(), "piecewise_artifacts_total", 'kind="piece"', f'from="{source}"')
 
 
-def main():
-    needs_vllm_rs()
+def is_right(fleet):
+    for _ in range(4):
+        status, answer = fleet.front.post(max_tokens=64, **IDS)
+        assert status == 200 and answer["choices"][0]["token_ids"] == EXPECTED[PROMPTS[0]], answer
+
+
+def one_after_the_other():
     with tempfile.TemporaryDirectory() as cache, Fleet(
             worker_flags=["--cache-dir", cache], wait=False, start=[0]) as fleet:
         first = fleet.workers[0]
@@ -25,10 +32,31 @@ def main():
         assert made > 0 and pieces(first, "cache") == 0, first.text()
         assert (pieces(second, "compiler"), pieces(second, "cache")) == (0, made), second.text()
         assert f"reused {made:.0f} piece" in second.text(), second.text()
-        for _ in range(4):
-            status, answer = fleet.front.post(max_tokens=64, **IDS)
-            assert status == 200 and answer["choices"][0]["token_ids"] == EXPECTED[PROMPTS[0]], answer
-    print(f"one cache for two workers: {made:.0f} pieces compiled once in all")
+        is_right(fleet)
+    return made
+
+
+def at_once(made):
+    """Each piece is compiled once in all, and each worker says what it found."""
+    with tempfile.TemporaryDirectory() as cache, Fleet(
+            workers=3, worker_flags=["--cache-dir", cache]) as fleet:
+        shares = [pieces(worker, "compiler") for worker in fleet.workers]
+        found = [pieces(worker, "cache") for worker in fleet.workers]
+        texts = [worker.text() for worker in fleet.workers]
+        assert sum(shares) == made and all(a + b == made for a, b in zip(shares, found)), (shares, found, texts)
+        for share, text in zip(shares, texts):
+            said = re.search(r"compiled (\d+ piece|nothing); reused (\d+ piece|nothing)", text)
+            assert said and said[1] == (f"{share:.0f} piece" if share else "nothing"), text
+        is_right(fleet)
+    return shares
+
+
+def main():
+    needs_vllm_rs()
+    made = one_after_the_other()
+    shares = at_once(made)
+    print(f"one cache: {made:.0f} pieces compiled once in all, by one of two workers in turn, and by three at once "
+          f"{' + '.join(f'{share:.0f}' for share in shares)}")
 
 
 if __name__ == "__main__":

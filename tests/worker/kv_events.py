@@ -1,9 +1,12 @@
-"""KV events as a router reads them, with vLLM's own libraries, after 10,000 random requests:
+"""KV events as a router reads them, with vLLM's own libraries: of a server after 10,000 random requests, and of
+workers behind vLLM's front end.
 
-PYTHONPATH="$(.ci/install-zmq)" python3 tests/worker/kv_events.py
+PIECEWISE_VLLM_RS="$(.ci/install-vllm-rs)" PYTHONPATH="$(.ci/install-zmq)" python3 tests/worker/kv_events.py
 """
 
+import concurrent.futures
 import random
+import socket
 import sys
 import threading
 import time
@@ -11,7 +14,7 @@ import time
 import msgspec
 import zmq
 
-from fleet import FAST, Server, free_port, total, until
+from fleet import FAST, Fleet, Server, free_port, needs_vllm_rs, until
 
 BLOCK = 16
 END = (-1).to_bytes(8, "big", signed=True)
@@ -49,22 +52,23 @@ class Batch(msgspec.Struct, array_like=True, omit_defaults=True):
 class Follower:
     """What a router believes: which texts are found, by their blocks."""
 
-    def __init__(self, context, endpoint, replay, topic=b""):
-        self.context, self.replay, self.topic = context, replay, topic
+    def __init__(self, context, endpoint, replay, topic=b"", rank=0):
+        self.context, self.replay, self.topic, self.rank = context, replay, topic, rank
         self.socket = context.socket(zmq.SUB)
         self.socket.subscribe(topic)
         self.socket.set_hwm(0)
         self.socket.connect(endpoint)
         self.next, self.blocks, self.texts = 0, {}, {}
-        self.replayed = 0
+        self.replayed, self.cleared = 0, 0
 
     def apply(self, payload):
         batch = msgspec.msgpack.decode(payload, type=Batch)
-        assert batch.data_parallel_rank == 0 and abs(batch.ts - time.time()) < 600
+        assert batch.data_parallel_rank == self.rank and abs(batch.ts - time.time()) < 600
         for event in batch.events:
             if isinstance(event, AllBlocksCleared):
                 self.blocks.clear()
                 self.texts.clear()
+                self.cleared += 1
             elif isinstance(event, BlockRemoved):
                 for block in event.block_hashes:
                     del self.texts[self.blocks.pop(block)]
@@ -135,7 +139,57 @@ def check(follower, server):
     until("as many blocks as pages", agrees, 20)
 
 
-def main():
+def ports(count):
+    """So many free ports in a row."""
+    while True:
+        first = free_port()
+        taken = [port for port in range(first + 1, first + count) if not is_free(port)]
+        if not taken:
+            return first
+
+
+def is_free(port):
+    with socket.socket() as s:
+        return s.connect_ex(("127.0.0.1", port)) != 0
+
+
+def of_workers():
+    """Each rank has ports of its own, and says what it holds, and that it holds nothing any more."""
+    first, replays = ports(2), ports(2)
+    flags = ["--kv-events-endpoint", f"tcp://127.0.0.1:{first}", "--kv-events-replay-endpoint",
+             f"tcp://127.0.0.1:{replays}"]
+    context = zmq.Context()
+    with Fleet(worker_flags=flags) as fleet:
+        followers = [
+            Follower(context, f"tcp://127.0.0.1:{first + rank}", f"tcp://127.0.0.1:{replays + rank}", rank=rank)
+            for rank in range(2)]
+        rng = random.Random(3)
+        for _ in range(4):
+            prompts = [[rng.randrange(1, 2000) for _ in range(rng.randrange(1, 90))] for _ in range(16)]
+            with concurrent.futures.ThreadPoolExecutor(16) as pool:
+                answers = list(pool.map(lambda prompt: fleet.front.post(prompt=prompt, max_tokens=2), prompts))
+            assert all(status == 200 for status, _ in answers), answers
+            [check(*each) for each in zip(followers, fleet.workers)]
+        assert all(follower.blocks for follower in followers), "one of them was asked nothing"
+        # What was sent before they listened they have from the other socket.
+        late = [Follower(context, f"tcp://127.0.0.1:{first + rank}", f"tcp://127.0.0.1:{replays + rank}", rank=rank)
+                for rank in range(2)]
+        for follower, other in zip(followers, late):
+            other.ask(follower.next)
+            assert other.blocks == follower.blocks and other.next == follower.next
+        blocks, cleared = zip(*[(len(follower.blocks), follower.cleared) for follower in followers])
+        assert fleet.front.post("/reset_prefix_cache")[0] == 200
+        for follower, worker, before in zip(followers, fleet.workers, cleared):
+            check(follower, worker)
+            assert not follower.blocks and follower.cleared == before + 1, (follower.blocks, follower.cleared)
+        assert fleet.front.post(prompt=list(range(1, 40)), max_tokens=2)[0] == 200
+        [check(*each) for each in zip(followers, fleet.workers)]
+        assert sum(len(follower.blocks) for follower in followers) == 2
+    context.destroy(linger=0)
+    return blocks
+
+
+def of_a_server():
     requests = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
     started = time.monotonic()
     rng = random.Random(17)
@@ -190,6 +244,12 @@ def main():
               f"in the engine, 100 prompts foretold, {replayed} batches replayed, "
               f"{time.monotonic() - started:.0f} s")
     context.destroy(linger=0)
+
+
+def main():
+    needs_vllm_rs()
+    print(f"KV events of two workers: {' and '.join(map(str, of_workers()))} blocks as in their engines, and none after they were cleared")
+    of_a_server()
 
 
 if __name__ == "__main__":

@@ -83,9 +83,11 @@ impl Joiner {
         let _ = std::fs::remove_file(&self.note);
     }
 
+    /// What the engine is, is said again: a front end that still waits for others has not read it, and
+    /// one that has started passes over it.
     fn join_again(&self) -> Option<FrontEnd> {
         let note: Note = serde_json::from_slice(&std::fs::read(&self.note).ok()?).ok()?;
-        self.connect(note, None).ok()
+        self.connect(&note, true).ok()
     }
 
     fn join_anew(&self, stops: &dyn Fn() -> bool) -> Result<FrontEnd, JoinError> {
@@ -111,13 +113,13 @@ impl Joiner {
             }
         };
         let note = note(&answer).map_err(|why| JoinError::Answer { address: address(), why })?;
-        let ready = rmp_serde::to_vec_named(&self.ready).unwrap_or_default();
-        let front_end = self.connect(note, Some(&ready))?;
+        let front_end = self.connect(&note, false)?;
         say("READY")?;
+        self.keep(&note);
         Ok(front_end)
     }
 
-    fn connect(&self, note: Note, ready: Option<&[u8]>) -> Result<FrontEnd, JoinError> {
+    fn connect(&self, note: &Note, again: bool) -> Result<FrontEnd, JoinError> {
         let open = |address: &Address, role, identity: &[u8]| {
             let stream = address.connect().map_err(ZmtpError::from);
             let connection = stream.and_then(|stream| Connection::new(stream, role, identity));
@@ -127,13 +129,10 @@ impl Joiner {
         // the same, such as a stand-in's.
         let (_, output) = open(&note.outputs, Role::Push, b"")?.split();
         let (input, mut sender) = open(&note.inputs, Role::Dealer, &self.identity())?.split();
-        if let Some(ready) = ready {
-            let sent = sender.send(&[ready]);
-            let address = note.inputs.clone();
-            sent.map_err(|error| JoinError::Socket { address, error })?;
-        }
-        self.keep(&note);
-        Ok(FrontEnd { input, output, outputs: note.outputs, again: ready.is_none() })
+        let ready = rmp_serde::to_vec_named(&self.ready).unwrap_or_default();
+        let sent = sender.send(&[&ready]);
+        sent.map_err(|error| JoinError::Socket { address: note.inputs.clone(), error })?;
+        Ok(FrontEnd { input, output, outputs: note.outputs.clone(), again })
     }
 
     fn keep(&self, note: &Note) {

@@ -6,16 +6,62 @@ use crate::zmtp::{Sender, ZmtpError};
 use piecewise_runtime::engine::{Engine, FinishReason, RequestId, TokenLogprobs, Usage};
 use piecewise_runtime::engine_thread::{Failure, Update};
 use piecewise_runtime::metrics::EngineLoad;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+
+/// Outputs of a step that are written where they are gathered: to wake a thread for them would cost
+/// more than to write them.
+const FEW: usize = 4;
 
 /// What goes out.
 #[derive(Debug)]
 enum Parcel {
     Outputs(Vec<Output>, Option<Stats>),
     Message(Vec<u8>),
+    /// What is left of a message.
+    Rest(Vec<u8>),
+    /// Requests whose ends have been sent.
+    Ended(Vec<Arc<str>>),
 }
 
-/// Gathers on the engine's thread; a thread of its own writes.
+/// The way to a front end.
+#[derive(Debug)]
+struct Way {
+    rank: u16,
+    parcels: mpsc::Sender<Parcel>,
+    /// Parcels that the thread has not done with yet. Only while there are none may another thread
+    /// write.
+    waiting: Arc<AtomicUsize>,
+    line: Sender,
+}
+
+impl Way {
+    fn send(&self, parcel: Parcel) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        // Whoever sends has noticed that the front end is gone.
+        let _ = self.parcels.send(parcel);
+    }
+
+    /// Sends what a step brought, without waiting for anything.
+    fn send_step(&mut self, step: Vec<Output>, stats: Stats) {
+        if step.len() > FEW || self.waiting.load(Ordering::Acquire) > 0 {
+            return self.send(Parcel::Outputs(step, Some(stats)));
+        }
+        if let Some(left) = self.line.send_now(&[&outputs(self.rank, &step, Some(&stats))]) {
+            self.send(Parcel::Rest(left));
+        }
+        let ended: Vec<_> = ended(&step).cloned().collect();
+        if !ended.is_empty() {
+            self.send(Parcel::Ended(ended));
+        }
+    }
+}
+
+fn ended(step: &[Output]) -> impl Iterator<Item = &Arc<str>> {
+    step.iter().filter(|output| output.finish.is_some()).map(|output| &output.request)
+}
+
+/// Gathers on the engine's thread, which writes what is little; a thread of its own writes the rest.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     inner: Mutex<Inner>,
@@ -24,7 +70,7 @@ pub(crate) struct Outbox {
 #[derive(Debug, Default)]
 struct Inner {
     /// `None` while there is no front end.
-    out: Option<mpsc::Sender<Parcel>>,
+    out: Option<Way>,
     outputs: Vec<Output>,
     /// Outputs that are the first of their requests.
     fresh: Vec<(usize, RequestId)>,
@@ -47,7 +93,9 @@ impl Outbox {
         sender: Sender,
         log: Log,
     ) -> std::io::Result<std::thread::JoinHandle<()>> {
-        let (out, parcels) = mpsc::channel();
+        let (parcels, received) = mpsc::channel();
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let way = Way { rank, parcels, waiting: Arc::clone(&waiting), line: sender.try_clone()? };
         let mut inner = self.lock();
         let load = inner.load;
         let stats = inner.stats(load, 0);
@@ -55,25 +103,36 @@ impl Outbox {
         inner.fresh.clear();
         let thread = std::thread::Builder::new().name("outputs".to_owned());
         let thread = thread.spawn(move || {
-            if let Err(error) = send(rank, sender, &parcels, &log) {
+            if let Err(error) = send(rank, sender, &received, &waiting, &log) {
                 // Who reads requests notices it, too.
                 tracing::debug!("outputs can't be sent: {error}");
             }
         })?;
-        // The thread has just been started.
-        let _ = out.send(Parcel::Outputs(Vec::new(), Some(stats)));
-        inner.out = Some(out);
+        way.send(Parcel::Outputs(Vec::new(), Some(stats)));
+        inner.out = Some(way);
         Ok(thread)
     }
 
+    /// Sends what is left of the last step, and nothing more.
     pub(crate) fn detach(&self) {
-        self.lock().out = None;
+        let mut inner = self.lock();
+        let left = std::mem::take(&mut inner.outputs);
+        if let Some(out) = inner.out.take()
+            && !left.is_empty()
+        {
+            out.send(Parcel::Outputs(left, None));
+        }
     }
 
     /// Lets the front end choose another worker from now on.
     pub(crate) fn leave(&self) {
+        self.lock().is_leaving = true;
+        self.repeat();
+    }
+
+    /// Says again what the scheduler has in hand.
+    pub(crate) fn repeat(&self) {
         let mut inner = self.lock();
-        inner.is_leaving = true;
         let load = inner.load;
         let stats = inner.stats(load, 0);
         drop(inner);
@@ -86,8 +145,7 @@ impl Outbox {
 
     fn send(&self, parcel: Parcel) {
         if let Some(out) = &self.lock().out {
-            // Whoever sends has noticed that the front end is gone.
-            let _ = out.send(parcel);
+            out.send(parcel);
         }
     }
 
@@ -115,9 +173,8 @@ impl Outbox {
         let requests = outputs.iter().filter(|output| output.prefill.is_some()).count() as u64;
         inner.steps += 1;
         let stats = inner.stats(load, requests);
-        if let Some(out) = &inner.out {
-            // Whoever sends has noticed that the front end is gone.
-            let _ = out.send(Parcel::Outputs(outputs, Some(stats)));
+        if let Some(out) = &mut inner.out {
+            out.send_step(outputs, stats);
         }
     }
 }
@@ -143,18 +200,21 @@ fn send(
     rank: u16,
     mut sender: Sender,
     parcels: &mpsc::Receiver<Parcel>,
+    waiting: &AtomicUsize,
     log: &Log,
 ) -> Result<(), ZmtpError> {
     for parcel in parcels {
         match parcel {
             Parcel::Message(message) => sender.send(&[&message])?,
+            Parcel::Rest(left) => sender.resume(&left)?,
+            Parcel::Ended(requests) => requests.iter().for_each(|request| log.ended(request)),
             Parcel::Outputs(step, stats) => {
                 sender.send(&[&outputs(rank, &step, stats.as_ref())])?;
                 // Not before the front end has it: whoever dies in between has not answered.
-                let ended = step.iter().filter(|output| output.finish.is_some());
-                ended.for_each(|output| log.ended(&output.request));
+                ended(&step).for_each(|request| log.ended(request));
             }
         }
+        waiting.fetch_sub(1, Ordering::Release);
     }
     Ok(())
 }

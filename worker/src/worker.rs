@@ -19,7 +19,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How a worker works.
 #[derive(Clone, Debug)]
@@ -72,6 +72,11 @@ impl Kind {
 
 /// How often the worker looks whether it is to end.
 const GLANCE: Duration = Duration::from_millis(200);
+/// After how many looks without a request it says again how it is: the last that the front end has
+/// heard may be from its stand-in, whose words go another way and may come later.
+const QUIET: u32 = 5;
+/// How long a stopped engine may take to end its requests.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How often it looks for a front end.
 const SEARCH: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(2)];
 
@@ -80,6 +85,7 @@ const SEARCH: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(2
 pub struct WorkerHandle {
     engine: EngineHandle,
     outbox: Arc<Outbox>,
+    is_cut_short: Arc<AtomicBool>,
 }
 
 impl WorkerHandle {
@@ -89,8 +95,9 @@ impl WorkerHandle {
         self.engine.drain();
     }
 
-    /// Ends the requests that are there, and the worker.
+    /// Ends the requests that are there with an error, and the worker.
     pub fn stop(&self) {
+        self.is_cut_short.store(true, Ordering::Relaxed);
         self.engine.stop();
     }
 }
@@ -124,6 +131,7 @@ pub struct Worker {
     stand_in: Option<StandIn>,
     service: Arc<Service>,
     has_joined: Arc<AtomicBool>,
+    is_cut_short: Arc<AtomicBool>,
     preparing: mpsc::Sender<(Arc<str>, Asked, Session)>,
 }
 
@@ -171,14 +179,14 @@ impl Worker {
             }
         })?;
         let joiner = Joiner::new(handshake, rank, ready, &state_dir);
-        let has_joined = Arc::default();
-        Ok(Self { thread, joiner, stand_in, service, has_joined, preparing })
+        let (has_joined, is_cut_short) = (Arc::default(), Arc::default());
+        Ok(Self { thread, joiner, stand_in, service, has_joined, is_cut_short, preparing })
     }
 
     /// What ends the worker.
     pub fn handle(&self) -> WorkerHandle {
-        let outbox = Arc::clone(&self.service.outbox);
-        WorkerHandle { engine: self.service.engine.clone(), outbox }
+        let (outbox, engine) = (Arc::clone(&self.service.outbox), self.service.engine.clone());
+        WorkerHandle { engine, outbox, is_cut_short: Arc::clone(&self.is_cut_short) }
     }
 
     /// The metrics of the engine and of its requests.
@@ -226,7 +234,8 @@ impl Worker {
                 }
             }
         }
-        self.thread.handle().phase() >= Phase::Draining && self.thread.finish().is_some()
+        let is_over = self.thread.handle().phase() >= Phase::Draining;
+        is_over && self.thread.finish().is_some() && !self.is_cut_short.load(Ordering::Relaxed)
     }
 
     /// Whether the worker is to look for no other front end.
@@ -249,15 +258,33 @@ impl Worker {
         let writer = outbox.attach(*rank, output, session.log.clone())?;
         self.has_joined.store(true, Ordering::Relaxed);
         input.set_patience(GLANCE)?;
+        let mut quiet = 0;
         let result = loop {
             match input.receive(&mut |bytes| session.log.seen(bytes)) {
-                Ok(frames) => frames.iter().for_each(|frames| self.take(frames, &session)),
+                Ok(Some(frames)) => {
+                    quiet = 0;
+                    self.take(&frames, &session);
+                }
+                Ok(None) => {
+                    quiet += 1;
+                    if quiet % QUIET == 0 {
+                        outbox.repeat();
+                    }
+                }
                 Err(error) => break Err(error),
             }
             if engine.phase() == Phase::Stopped {
                 break Ok(());
             }
         };
+        let left = || !session.requests.lock().is_empty();
+        if result.is_ok() {
+            // The engine's thread gives each an end with its last breath.
+            let until = Instant::now() + LAST_WORDS;
+            while left() && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
         // What is left ends within a step.
         session.requests.lock().clear();
         outbox.detach();

@@ -6,7 +6,7 @@ use super::lazy_nvrtc::LazyNvrtc;
 use super::nvrtc::{Arch, Source};
 use super::stamps::TIMELINE;
 use crate::artifact::Digest;
-use crate::compiler::Store;
+use crate::compiler::{Claim, Store, claim_or_wait};
 use piecewise_kernels::cuda::{LaunchRecipe, PRELUDE, Param};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -135,13 +135,17 @@ impl KernelCache {
         let WantedKernel { what, text, headers, options, key, .. } = wanted;
         let (what, key) = (what.as_str(), *key);
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
-        match store.get(KIND, key) {
-            Ok(Some(bytes)) => match Code::from_bytes(&bytes, self.nvrtc.driver_major()) {
-                Ok(code) => return Ok(code.into()),
-                Err(reason) => tracing::warn!(reason, "kernel `{what}` is compiled again"),
-            },
+        let (mut stored, mut claim) = (self.stored(key, store), None);
+        if let Ok(None) = stored {
+            match claim_or_wait(store, KIND, key) {
+                Claim::Made => stored = self.stored(key, store),
+                mine => claim = Some(mine),
+            }
+        }
+        match stored {
+            Ok(Some(code)) => return Ok(code.into()),
             Ok(None) => {}
-            Err(error) => tracing::warn!(%error, "a kernel is compiled again"),
+            Err(reason) => tracing::warn!(reason, "kernel `{what}` is compiled again"),
         }
         let nvrtc = self.nvrtc.get().map_err(|e| e.to_string())?;
         if !nvrtc.archs().contains(&self.arch) {
@@ -165,7 +169,14 @@ impl KernelCache {
         if let Err(error) = store.put(KIND, key, &factors, &code.to_bytes()?) {
             tracing::warn!(%error, "a compiled kernel is not kept");
         }
+        drop(claim);
         Ok(code.into())
+    }
+
+    /// The code of the store, if it has it and it can be used.
+    fn stored(&self, key: Digest, store: &dyn Store) -> Result<Option<Code>, String> {
+        let stored = store.get(KIND, key).map_err(|error| error.to_string())?;
+        stored.map(|bytes| Code::from_bytes(&bytes, self.nvrtc.driver_major())).transpose()
     }
 }
 
@@ -209,5 +220,51 @@ mod tests {
             prop_assert_ne!(key(100, "kernel", texts), expected);
             prop_assert_eq!(key(90, "another", texts), expected);
         }
+    }
+
+    /// A store to which another process is bringing every kernel.
+    #[derive(Default)]
+    struct Awaited {
+        kept: crate::store::MemoryStore,
+        asked: Mutex<u64>,
+    }
+
+    impl Store for Awaited {
+        fn get(
+            &self,
+            kind: &'static str,
+            key: Digest,
+        ) -> Result<Option<Vec<u8>>, crate::store::StoreError> {
+            self.kept.get(kind, key)
+        }
+
+        fn put(
+            &self,
+            kind: &'static str,
+            key: Digest,
+            factors: &[(&str, &str)],
+            bytes: &[u8],
+        ) -> Result<(), crate::store::StoreError> {
+            self.kept.put(kind, key, factors, bytes)
+        }
+
+        fn claim(&self, kind: &'static str, key: Digest) -> Claim {
+            let mut asked = self.asked.lock().unwrap();
+            *asked += 1;
+            if *asked < 3 {
+                return Claim::Taken;
+            }
+            let code = Code { nvrtc: (13, 0), cubin: b"\x7fELF".to_vec() };
+            self.kept.put(kind, key, &[], &code.to_bytes().unwrap()).unwrap();
+            Claim::Made
+        }
+    }
+
+    #[test]
+    fn a_kernel_that_another_process_compiles_is_waited_for() {
+        let cache = KernelCache::new(LazyNvrtc::missing(), Arch::HOPPER);
+        let store = Awaited::default();
+        let code = cache.compiled("code", "kernel", &store).unwrap();
+        assert_eq!((code.nvrtc, *store.asked.lock().unwrap()), ((13, 0), 3));
     }
 }

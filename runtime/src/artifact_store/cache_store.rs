@@ -3,7 +3,7 @@
 use super::checksum_key::checksum_key;
 use crate::config::CacheConfig;
 use piecewise_backend::artifact::Digest;
-use piecewise_backend::compiler::{Store, StoreError};
+use piecewise_backend::compiler::{Claim, Store, StoreError};
 use piecewise_cache::{Access, Cache, CacheError, CacheOptions, RemoteOptions, Trust, default_dir};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -81,6 +81,14 @@ impl Store for CacheStore {
         bytes: &[u8],
     ) -> Result<(), StoreError> {
         self.cache.put(kind, &key.0, factors, bytes).map_err(|e| failed("write", kind, key, &e))
+    }
+
+    fn claim(&self, kind: &'static str, key: Digest) -> Claim {
+        match self.cache.claim(kind, &key.0) {
+            piecewise_cache::Claim::Mine(guard) => Claim::Mine(Box::new(guard)),
+            piecewise_cache::Claim::Made => Claim::Made,
+            piecewise_cache::Claim::Taken => Claim::Taken,
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{IMAGE_KIND, PIECE_KIND};
 use piecewise_backend::artifact::Digest;
-use piecewise_backend::compiler::{Store, StoreError};
+use piecewise_backend::compiler::{Claim, Store, StoreError};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -14,6 +14,8 @@ pub struct CompileCounts {
     pub compiled: BTreeMap<&'static str, u64>,
     /// By kind of entry, how many were taken from the store instead.
     pub reused: BTreeMap<&'static str, u64>,
+    /// Of those, the ones that another process made meanwhile.
+    pub awaited: BTreeMap<&'static str, u64>,
     /// Pieces that the store did not give, by reason.
     pub misses: BTreeMap<&'static str, u64>,
     /// Bytes that the store gave.
@@ -33,6 +35,7 @@ impl CompileCounts {
         let pairs = [
             (&mut self.compiled, &other.compiled),
             (&mut self.reused, &other.reused),
+            (&mut self.awaited, &other.awaited),
             (&mut self.misses, &other.misses),
         ];
         for (mine, theirs) in pairs {
@@ -56,6 +59,9 @@ impl std::fmt::Display for CompileCounts {
             }
         };
         write!(f, "compiled {}; reused {}", shown(&self.compiled), shown(&self.reused))?;
+        if !self.awaited.is_empty() {
+            write!(f, " ({} made by another process meanwhile)", shown(&self.awaited))?;
+        }
         match self.misses.is_empty() {
             true => Ok(()),
             false => write!(f, "; missed pieces: {}", shown(&self.misses)),
@@ -126,5 +132,13 @@ impl Store for CountingStore<'_> {
         self.inner.put(kind, key, factors, bytes)?;
         self.change(|counts| counts.bytes_written += bytes.len() as u64);
         Ok(())
+    }
+
+    fn claim(&self, kind: &'static str, key: Digest) -> Claim {
+        let claim = self.inner.claim(kind, key);
+        if let Claim::Made = claim {
+            self.change(|counts| *counts.awaited.entry(kind).or_default() += 1);
+        }
+        claim
     }
 }

@@ -24,7 +24,7 @@ use crate::model::{LoweringSize, ModelError, Progress, lowering_sizes};
 use crate::symbols::SymbolTable;
 use counts::CountingStore;
 use piecewise_backend::artifact::{Artifact, Digest};
-use piecewise_backend::compiler::{CompileError, Compiler, Footprint, Store};
+use piecewise_backend::compiler::{Claim, CompileError, Compiler, Footprint, Store, claim_or_wait};
 use piecewise_backend::weights::WeightLayout;
 use piecewise_ir::entity::{Entity, UniquePieceId};
 use piecewise_ir::module::{Module, Stitch, UniquePiece};
@@ -221,13 +221,23 @@ impl Lowering {
         let session = Session { compiler, store: &store, images: &self.images };
         let total = jobs.len();
         let done = Mutex::new((0usize, progress));
-        jobs.par_iter().for_each(|(job, made)| {
-            made.get_or_init(|| session.artifact(job));
+        let make = |job, made: &OnceLock<_>, start| {
+            made.get_or_init(|| session.artifact(job, start));
             let mut guard = done.lock().unwrap_or_else(PoisonError::into_inner);
             guard.0 += 1;
             let done = guard.0;
             (guard.1)(Progress::Compiling { done, total });
+        };
+        // What another process is at comes last: it may be there by then.
+        let later = jobs.par_iter().filter(|(job, made)| match session.start(job) {
+            Ok(Start::Taken) => true,
+            start => {
+                make(job, made, start);
+                false
+            }
         });
+        let later: Vec<_> = later.collect();
+        later.iter().for_each(|(job, made)| make(job, made, session.wait(job)));
         self.spend(&store.counts());
     }
 
@@ -342,6 +352,16 @@ enum Miss {
     Unfit(String),
 }
 
+/// How far a piece is before it is compiled.
+enum Start {
+    /// The store gave it.
+    Loaded(Artifact),
+    /// The store did not, and perhaps nobody else compiles it meanwhile.
+    Missed(PieceKey, Miss, Option<Box<dyn std::fmt::Debug + Send>>),
+    /// Another process compiles it.
+    Taken,
+}
+
 /// One compile of a model.
 struct Session<'a> {
     compiler: &'a dyn Compiler,
@@ -350,16 +370,51 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    fn artifact(&self, job: &CompileJob<'_>) -> Result<Artifact, CompileError> {
-        let CompileJob { piece, at: LoweringSize { size, limits }, layouts, .. } = job;
-        tracing::debug!(unique = %job.unique, ?size, "a piece is lowered");
+    /// Takes a piece from the store, or the right to compile it.
+    fn start(&self, job: &CompileJob<'_>) -> Result<Start, CompileError> {
+        tracing::debug!(unique = %job.unique, size = ?job.at.size, "a piece is lowered");
         let key = job.key(self.compiler)?;
-        let miss = match self.load(&key, job) {
-            Ok(artifact) => {
+        Ok(match self.load(&key, job) {
+            Ok(artifact) => Start::Loaded(artifact),
+            Err(Miss::Absent) => {
+                let claim = self.store.claim(PIECE_KIND, key.digest());
+                self.claimed(key, claim, job)
+            }
+            Err(miss) => Start::Missed(key, miss, None),
+        })
+    }
+
+    /// As [`Self::start`], once whoever else compiles the piece has done so, or failed to.
+    fn wait(&self, job: &CompileJob<'_>) -> Result<Start, CompileError> {
+        let key = job.key(self.compiler)?;
+        let claim = claim_or_wait(self.store, PIECE_KIND, key.digest());
+        Ok(self.claimed(key, claim, job))
+    }
+
+    fn claimed(&self, key: PieceKey, claim: Claim, job: &CompileJob<'_>) -> Start {
+        match claim {
+            Claim::Taken => Start::Taken,
+            Claim::Mine(claim) => Start::Missed(key, Miss::Absent, Some(claim)),
+            Claim::Made => match self.load(&key, job) {
+                Ok(artifact) => Start::Loaded(artifact),
+                Err(miss) => Start::Missed(key, miss, None),
+            },
+        }
+    }
+
+    fn artifact(
+        &self,
+        job: &CompileJob<'_>,
+        start: Result<Start, CompileError>,
+    ) -> Result<Artifact, CompileError> {
+        let CompileJob { piece, at: LoweringSize { size, limits }, layouts, .. } = job;
+        let (key, miss, claim) = match start? {
+            Start::Loaded(artifact) => {
                 self.store.count_reused(PIECE_KIND);
                 return Ok(artifact);
             }
-            Err(miss) => miss,
+            Start::Missed(key, miss, claim) => (key, miss, claim),
+            Start::Taken => (job.key(self.compiler)?, Miss::Absent, None),
         };
         // An image that was bad may be set aside by several readers, the last one after another
         // has put it back: each of them puts it back.
@@ -385,6 +440,7 @@ impl Session<'_> {
         let mut artifact = self.compiler.compile(piece, *size, limits, layouts, self.store)?;
         self.store.count_compiled(PIECE_KIND);
         self.keep(&key, &artifact, all_images);
+        drop(claim);
         let admitted = self.compiler.admit(piece, limits, &mut artifact);
         admitted
             .map_err(|reason| CompileError::Unusable { target: self.compiler.target(), reason })?;

@@ -5,8 +5,10 @@ use crate::pipeline::plan;
 use crate::sizes::SizeList;
 use crate::stats::Statistics;
 use piecewise_backend::artifact::{Arg, ArgRef};
+use piecewise_backend::compiler::StoreError;
 use piecewise_backend::cpu::CpuCompiler;
 use piecewise_backend::store::{MemoryEntry, MemoryStore};
+use piecewise_cache::{Cache, CacheOptions};
 use piecewise_ir::builder::Builder;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::module::Module;
@@ -268,17 +270,103 @@ fn lowered_pieces_come_back_as_they_were() {
     }
 }
 
+#[test]
+fn of_compiles_that_begin_at_once_over_one_folder_one_makes_each_piece() {
+    let folder = tempfile::tempdir().unwrap();
+    let pieces = filled().1.counts.total_compiled();
+    let all_begin = std::sync::Barrier::new(3);
+    let compile = || {
+        let cache = Cache::open(CacheOptions::new(folder.path()));
+        all_begin.wait();
+        compiled(&CacheStore { cache })
+    };
+    let made: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..3).map(|_| scope.spawn(compile)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let of = |counts: &BTreeMap<&str, u64>| counts.get(PIECE_KIND).copied().unwrap_or(0);
+    let sum = |which: fn(&CompileCounts) -> &BTreeMap<&'static str, u64>| {
+        made.iter().map(|made| of(which(&made.counts))).sum::<u64>()
+    };
+    assert_eq!(
+        (sum(|counts| &counts.compiled), sum(|counts| &counts.reused)),
+        (pieces, 2 * pieces)
+    );
+    for one in &made {
+        assert_eq!(one.artifacts, made[0].artifacts);
+        assert!(of(&one.counts.awaited) <= of(&one.counts.reused));
+        let says = one.counts.to_string();
+        assert_eq!(says.contains("made by another process meanwhile"), of(&one.counts.awaited) > 0);
+    }
+}
+
+/// A store in which another is making every piece: it is asked so often until that has come to an
+/// end, with the piece or without.
+struct Contended {
+    pieces: MemoryStore,
+    made: Option<Entries>,
+    asked: Mutex<BTreeMap<Digest, u64>>,
+}
+
+impl Store for Contended {
+    fn get(&self, kind: &'static str, key: Digest) -> Result<Option<Vec<u8>>, StoreError> {
+        self.pieces.get(kind, key)
+    }
+
+    fn put(
+        &self,
+        kind: &'static str,
+        key: Digest,
+        factors: &[(&str, &str)],
+        bytes: &[u8],
+    ) -> Result<(), StoreError> {
+        self.pieces.put(kind, key, factors, bytes)
+    }
+
+    fn claim(&self, kind: &'static str, key: Digest) -> Claim {
+        let mut asked = self.asked.lock().unwrap();
+        let times = asked.entry(key).or_default();
+        *times += 1;
+        match &self.made {
+            _ if *times < 4 => Claim::Taken,
+            None => Claim::Mine(Box::new(())),
+            Some(entries) => {
+                for ((kind, key), entry) in entries {
+                    self.pieces.put(kind, *key, &[], &entry.bytes).unwrap();
+                }
+                assert_eq!(kind, PIECE_KIND);
+                Claim::Made
+            }
+        }
+    }
+}
+
+#[test]
+fn what_another_compiles_is_waited_for_and_compiled_here_where_that_fails() {
+    let (store, cold) = filled();
+    let pieces = cold.counts.total_compiled();
+    for made in [None, Some(store.entries())] {
+        let is_made = made.is_some();
+        let contended = Contended { pieces: MemoryStore::new(), made, asked: Default::default() };
+        let warm = compiled(&contended);
+        assert_eq!(warm.artifacts, cold.artifacts);
+        assert_eq!(warm.counts.total_compiled(), if is_made { 0 } else { pieces });
+        // The first that is waited for brings the others in this store; those that were asked for
+        // before are said to be another's.
+        let awaited = warm.counts.awaited.get(PIECE_KIND).copied().unwrap_or(0);
+        assert_eq!(awaited, if is_made { pieces } else { 0 });
+        let asked = contended.asked.lock().unwrap();
+        assert!(asked.len() as u64 == pieces && asked.values().all(|&times| times == 4));
+    }
+}
+
 /// A store that can neither read nor write.
 struct Broken;
 
 impl Store for Broken {
-    fn get(
-        &self,
-        kind: &'static str,
-        key: Digest,
-    ) -> Result<Option<Vec<u8>>, piecewise_backend::compiler::StoreError> {
+    fn get(&self, kind: &'static str, key: Digest) -> Result<Option<Vec<u8>>, StoreError> {
         let (action, reason) = ("read", "planned".to_owned());
-        Err(piecewise_backend::compiler::StoreError { action, kind, key, reason })
+        Err(StoreError { action, kind, key, reason })
     }
     fn put(
         &self,
@@ -286,9 +374,9 @@ impl Store for Broken {
         key: Digest,
         _: &[(&str, &str)],
         _: &[u8],
-    ) -> Result<(), piecewise_backend::compiler::StoreError> {
+    ) -> Result<(), StoreError> {
         let (action, reason) = ("write", "planned".to_owned());
-        Err(piecewise_backend::compiler::StoreError { action, kind, key, reason })
+        Err(StoreError { action, kind, key, reason })
     }
 }
 

@@ -29,6 +29,11 @@ impl Address {
         let mut failure = std::io::Error::other("the name stands for no address");
         for address in (self.host.as_str(), self.port).to_socket_addrs()? {
             match TcpStream::connect_timeout(&address, PATIENCE) {
+                // Where nobody listens, a connection may be made with itself: the system chose the
+                // port that is asked for as its own.
+                Ok(stream) if stream.local_addr()? == address => {
+                    failure = std::io::ErrorKind::ConnectionRefused.into();
+                }
                 Ok(stream) => return Ok(stream),
                 Err(error) => failure = error,
             }

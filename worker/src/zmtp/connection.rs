@@ -230,6 +230,28 @@ impl Sender {
         self.flush()
     }
 
+    /// Another one of the same connection; who writes to both sees to it that no message is cut.
+    pub(crate) fn try_clone(&self) -> std::io::Result<Self> {
+        Ok(Self { stream: self.stream.try_clone()?, bytes: Vec::new() })
+    }
+
+    /// Sends as much of a message as the other side takes at once, and gives what is left for
+    /// [`Self::resume`]: of a connection that is gone all of it.
+    pub(crate) fn send_now(&mut self, frames: &[&[u8]]) -> Option<Vec<u8>> {
+        encode(frames, &mut self.bytes);
+        let is_ready = self.stream.set_nonblocking(true);
+        let written = is_ready.and_then(|()| self.stream.write(&self.bytes)).unwrap_or(0);
+        let left = (written < self.bytes.len()).then(|| self.bytes.split_off(written));
+        self.bytes.clear();
+        left
+    }
+
+    /// Sends what is left of a message; waits while the other side takes nothing.
+    pub(crate) fn resume(&mut self, left: &[u8]) -> Result<(), ZmtpError> {
+        self.bytes.extend_from_slice(left);
+        self.flush()
+    }
+
     /// Ends the connection for both halves.
     pub(crate) fn close(&self) {
         // It is closed already where this fails.
@@ -237,9 +259,42 @@ impl Sender {
     }
 
     fn flush(&mut self) -> Result<(), ZmtpError> {
+        // A clone may have made it one that does not wait.
+        self.stream.set_nonblocking(false)?;
         let sent = self.stream.write_all(&self.bytes).map_err(closed);
         self.bytes.clear();
         self.bytes.shrink_to(1 << 20);
         sent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn what_is_not_taken_at_once_is_sent_later() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut theirs, _) = listener.accept().unwrap();
+        let mut sender = Sender { stream, bytes: Vec::new() };
+        let mut waits = sender.try_clone().unwrap();
+        let mut expected = Vec::new();
+        let left = (0_u64..).find_map(|number| {
+            let frame = number.to_le_bytes().repeat(2000);
+            encode(&[&frame], &mut expected);
+            sender.send_now(&[&frame])
+        });
+        encode(&[b"last"], &mut expected);
+        let read = std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            theirs.read_to_end(&mut bytes).unwrap();
+            bytes
+        });
+        waits.resume(&left.unwrap()).unwrap();
+        waits.send(&[b"last"]).unwrap();
+        drop((sender, waits));
+        assert!(read.join().unwrap() == expected);
     }
 }
