@@ -236,7 +236,7 @@ impl Workload {
     pub(super) fn step_mode(&self, mode: GraphMode) -> StepMode {
         match self.shape {
             Shape::Decode { .. } => mode.decode(),
-            Shape::Mixed { .. } | Shape::Prefill(_) => mode.mixed(),
+            Shape::Mixed { .. } | Shape::Prefill { .. } => mode.mixed(),
         }
     }
 
