@@ -192,8 +192,8 @@ fn few_rows_stream_their_weights_and_more_go_to_the_library() {
     }
     // Too many for the first, and enough for tiles.
     assert_eq!(scratch(90, 33), [0, workspace, 0, 0]);
-    assert_eq!(scratch(90, 64), [0, workspace, 0, 0]);
-    assert_eq!(scratch(90, 65), [workspace, 0, 0]);
+    assert_eq!(scratch(90, 128), [0, workspace, 0, 0]);
+    assert_eq!(scratch(90, 129), [workspace, 0, 0]);
     assert_eq!(scratch(80, 8), [0, 0, workspace, 0]);
     assert_eq!(scratch(80, 9), [0, workspace, 0]);
 }

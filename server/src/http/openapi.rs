@@ -135,6 +135,7 @@ mod tests {
             let value = match schema["type"].as_str() {
                 Some("boolean") => json!(false),
                 Some("integer" | "number") => json!(1),
+                Some("array") if schema["items"]["type"] == "string" => json!(["x"]),
                 Some("array") => json!([1]),
                 Some("object") if field.name == "response_format" => json!({"type": "text"}),
                 Some("object") => json!({}),
