@@ -6,7 +6,7 @@ use crate::probes::{self, Probed};
 use crate::requests::Asked;
 use crate::stand_in::{Log, StandIn, Watch};
 use crate::utility;
-use crate::wire::{Added, Call, OutputError, Ready, request_id};
+use crate::wire::{Added, Call, OutputError, Ready, call_id, failure, request_id};
 use crate::zmtp::{Address, ZmtpError};
 use piecewise_runtime::engine::Engine;
 use piecewise_runtime::engine_thread::{
@@ -313,13 +313,17 @@ impl Worker {
                 Err(error) => tracing::warn!("an abort that can't be read: {error}"),
             },
             Kind::Wave => {}
-            Kind::Utility => match rmp_serde::from_slice::<Call>(payload) {
-                Ok(call) => {
-                    let Service { rank, engine, outbox, .. } = &*self.service;
-                    outbox.message(utility::call(*rank, &call, engine));
+            Kind::Utility => {
+                let Service { rank, engine, outbox, .. } = &*self.service;
+                match (rmp_serde::from_slice::<Call>(payload), call_id(payload)) {
+                    (Ok(call), _) => outbox.message(utility::call(*rank, &call, engine)),
+                    (Err(error), Some(id)) => {
+                        let why = format!("the call can't be read: {error}");
+                        outbox.message(failure(*rank, id, &why));
+                    }
+                    (Err(error), None) => tracing::warn!("a call that can't be read: {error}"),
                 }
-                Err(error) => tracing::warn!("a call that can't be read: {error}"),
-            },
+            }
         }
     }
 

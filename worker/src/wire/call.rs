@@ -15,6 +15,14 @@ pub(crate) struct Call {
     pub arguments: Vec<Value>,
 }
 
+/// The id of a call that may be damaged behind it.
+pub(crate) fn call_id(bytes: &[u8]) -> Option<i64> {
+    let mut rest = bytes;
+    rmp::decode::read_array_len(&mut rest).ok()?;
+    rmp::decode::read_int::<u64, _>(&mut rest).ok()?;
+    rmp::decode::read_int(&mut rest).ok()
+}
+
 /// The message with a method's result.
 pub(crate) fn answer(rank: u16, call: i64, result: &Value) -> Vec<u8> {
     message(rank, call, |to| {
@@ -45,4 +53,20 @@ fn message(rank: u16, call: i64, outcome: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> 
     let _ = write_sint(&mut to, call);
     outcome(&mut to);
     to
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_can_not_be_read_is_known_by_its_id() {
+        let mut bytes = rmp_serde::to_vec(&(0, 7, "method")).unwrap();
+        assert!(rmp_serde::from_slice::<Call>(&bytes).is_err(), "its arguments are missing");
+        assert_eq!(call_id(&bytes), Some(7));
+        bytes.truncate(3);
+        assert_eq!(call_id(&bytes), Some(7));
+        assert_eq!(call_id(&bytes[..2]), None);
+        assert_eq!(call_id(b"\xc0"), None);
+    }
 }

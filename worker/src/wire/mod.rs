@@ -10,7 +10,7 @@ mod join;
 mod outputs;
 mod request;
 
-pub(crate) use call::{Call, answer, failure};
+pub(crate) use call::{Call, answer, call_id, failure};
 pub(crate) use join::{Hello, Init, Ready};
 pub(crate) use outputs::{Finish, Output, OutputError, Prefill, Reason, Stats, outputs};
 pub(crate) use request::{Added, SamplingParams, request_id};
