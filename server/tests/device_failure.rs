@@ -1,16 +1,15 @@
 //! A device that fails while 32 requests run, as clients see it.
 
+use crate::client::{self, bind};
 use piecewise::assembly::Assembly;
 use piecewise::device::OpenDevice;
 use piecewise_backend::cpu::{CpuDevice, CpuFault, CpuFaults, FaultKind, FaultPoint};
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::engine_thread::{EngineThread, ThreadOptions};
+use piecewise_server::ServedModel;
 use piecewise_server::chat::{GenerationDefaults, ReplyFormat};
-use piecewise_server::{ApiKeys, Limits, ServedModel, Server, ServerOptions};
 use serde_json::{Value, json};
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::num::NonZeroUsize;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 
@@ -32,14 +31,7 @@ fn serve() -> (SocketAddr, CpuFaults, Vec<Value>) {
         .capture_sizes([1, 16, 64])
         .engine()
         .unwrap();
-    let server = Server::bind(ServerOptions {
-        address: ([127, 0, 0, 1], 0).into(),
-        model_names: vec!["tiny".to_owned()],
-        keys: ApiKeys::default(),
-        limits: Limits::default(),
-        threads: NonZeroUsize::MIN,
-    });
-    let server = server.unwrap();
+    let server = bind();
     let address = server.address();
     let thread = EngineThread::start(engine, ThreadOptions::default()).unwrap();
     let model = ServedModel {
@@ -60,16 +52,7 @@ fn ask(address: SocketAddr, case: &Value) -> (u16, Value) {
     let body = json!({
         "prompt": case["ids"], "max_tokens": 24, "temperature": 0, "return_token_ids": true,
     });
-    let body = body.to_string();
-    let mut stream = TcpStream::connect(address).unwrap();
-    let length = body.len();
-    write!(
-        stream,
-        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
-    )
-    .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
+    let answer = client::ask(address, "POST /v1/completions", &body.to_string());
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     (head[9..12].parse().unwrap(), serde_json::from_str(body).unwrap())
 }

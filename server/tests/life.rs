@@ -1,34 +1,11 @@
 //! What a server says before it has a model.
 
-use piecewise_server::{ApiKeys, Limits, Server, ServerOptions};
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::num::NonZeroUsize;
-
-fn ask(address: SocketAddr, request: &str, body: &str) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    let length = body.len();
-    write!(
-        stream,
-        "{request} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
-    )
-    .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
-}
+use crate::client::{ask, bind};
 
 /// It is alive and not ready, and whoever asks is told to come back.
 #[test]
 fn while_the_model_is_loaded_a_server_is_alive_and_not_ready() {
-    let server = Server::bind(ServerOptions {
-        address: ([127, 0, 0, 1], 0).into(),
-        model_names: vec!["tiny".to_owned()],
-        keys: ApiKeys::default(),
-        limits: Limits::default(),
-        threads: NonZeroUsize::MIN,
-    });
-    let server = server.unwrap();
+    let server = bind();
     let address = server.address();
     assert!(address.ip().is_loopback());
     assert!(ask(address, "GET /health", "").starts_with("HTTP/1.1 200 "));

@@ -4,6 +4,7 @@
 #![allow(clippy::print_stdout, reason = "a skipped test says why")]
 
 mod chat_templates;
+mod client;
 mod device_failure;
 mod generation_defaults;
 mod life;
