@@ -1,0 +1,118 @@
+//! The pieces of a planned model on their way to artifacts.
+
+use super::super::{AssemblyError, Notice, Watcher};
+use super::Planned;
+use piecewise_backend::artifact::Artifact;
+use piecewise_backend::compiler::CompileError;
+use piecewise_ir::entity::UniquePieceId;
+use piecewise_runtime::artifact_store::{CompileCounts, CompileJob, Lowering, compile_jobs};
+use piecewise_runtime::model::{ModelError, Progress};
+
+/// A unique piece at one of its sizes.
+#[derive(Debug)]
+pub struct LoweredPiece<'a> {
+    /// What it was lowered to.
+    pub artifact: &'a Artifact,
+    /// The key of its entry in the compile cache.
+    pub key: String,
+}
+
+/// A unique piece at all its sizes, or why it does not compile.
+#[derive(Debug)]
+pub struct LoweredUnique<'a> {
+    /// Its number among the unique pieces of the plan.
+    pub unique: UniquePieceId,
+    /// In the order of sizes.
+    pub pieces: Result<Vec<LoweredPiece<'a>>, &'a CompileError>,
+}
+
+impl Planned {
+    /// Everything that is compiled, in the order of unique pieces, then of their sizes.
+    ///
+    /// # Errors
+    /// When there are no pieces, or as for [`Self::device`].
+    pub fn jobs(&self) -> Result<Vec<CompileJob<'_>>, AssemblyError> {
+        let (stitch, compiler) = (self.stitch()?, self.compiler()?);
+        Ok(compile_jobs(stitch, &self.symbols, &self.settings.dispatcher, compiler))
+    }
+
+    /// The pieces that `is_wanted`, each at all its sizes: taken from the store, or compiled and
+    /// kept there. One that does not compile does not keep the others from it.
+    ///
+    /// # Errors
+    /// As for [`Self::jobs`].
+    pub fn lower(
+        &self,
+        is_wanted: impl Fn(UniquePieceId) -> bool,
+    ) -> Result<Vec<LoweredUnique<'_>>, AssemblyError> {
+        let (jobs, compiler) = (self.jobs()?, self.compiler()?);
+        let lowering = self.lowering.get_or_init(|| Lowering::new(&jobs));
+        lowering.lower(
+            &jobs,
+            &is_wanted,
+            compiler,
+            self.store(),
+            &mut telling(&mut self.watcher.borrow_mut()),
+        );
+        let mut lowered: Vec<LoweredUnique<'_>> = Vec::new();
+        for (i, job) in jobs.iter().enumerate().filter(|(_, job)| is_wanted(job.unique)) {
+            let Some(made) = lowering.made(i) else { continue };
+            let made = made.map(|artifact| LoweredPiece {
+                artifact,
+                key: job.key(compiler).map_or_else(|_| String::new(), |k| k.digest().to_string()),
+            });
+            match lowered.last_mut().filter(|last| last.unique == job.unique) {
+                Some(last) => match (&mut last.pieces, made) {
+                    (Ok(pieces), Ok(piece)) => pieces.push(piece),
+                    (Ok(_), Err(error)) => last.pieces = Err(error),
+                    (Err(_), _) => {}
+                },
+                None => {
+                    let pieces = made.map(|piece| vec![piece]);
+                    lowered.push(LoweredUnique { unique: job.unique, pieces });
+                }
+            }
+        }
+        Ok(lowered)
+    }
+
+    /// The artifacts of every piece at every size, by unique piece; what the device needs besides
+    /// is made too.
+    ///
+    /// # Errors
+    /// When one does not compile, or as for [`Self::jobs`].
+    pub fn artifacts(&self) -> Result<Vec<Vec<&Artifact>>, AssemblyError> {
+        let (jobs, compiler) = (self.jobs()?, self.compiler()?);
+        let lowering = self.lowering.get_or_init(|| Lowering::new(&jobs));
+        lowering.lower_all(
+            &jobs,
+            compiler,
+            self.store(),
+            &mut telling(&mut self.watcher.borrow_mut()),
+        );
+        let mut artifacts = Vec::new();
+        for LoweredUnique { unique, pieces } in self.lower(|_| true)? {
+            let pieces = pieces.map_err(|source| ModelError::Compile {
+                piece: unique.to_string(),
+                source: Box::new(source.clone()),
+            })?;
+            artifacts.push(pieces.into_iter().map(|piece| piece.artifact).collect());
+        }
+        lowering.prepare(compiler, self.store())?;
+        Ok(artifacts)
+    }
+
+    /// What was compiled and what was reused so far.
+    pub fn counts(&self) -> CompileCounts {
+        self.lowering.get().map(Lowering::counts).unwrap_or_default()
+    }
+}
+
+/// What tells a watcher, if there is one, how far something is.
+pub(super) fn telling(watcher: &mut Option<Watcher>) -> impl FnMut(Progress) + Send + '_ {
+    move |progress| {
+        if let Some(watcher) = watcher {
+            watcher(Notice::Progress(progress));
+        }
+    }
+}
