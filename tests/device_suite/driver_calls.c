@@ -11,7 +11,7 @@ void *__libc_malloc(size_t);
 void *__libc_calloc(size_t, size_t);
 void *__libc_realloc(void *, size_t);
 
-// Allocations of the host by the thread that asks.
+// Allocations of the host by the thread that asks, but for what the functions below do themselves.
 static __thread long allocations __attribute__((tls_model("initial-exec")));
 
 void *malloc(size_t n) { allocations++; return __libc_malloc(n); }
@@ -34,7 +34,10 @@ typedef long (*function)(long, long, long, long, long, long);
   static long count_##name;                                                                    \
   static long call_##name(long a, long b, long c, long d, long e, long f) {                    \
     __atomic_fetch_add(&count_##name, 1, __ATOMIC_RELAXED);                                    \
-    return around_##name(a, b, c, d, e, f);                                                    \
+    long before = allocations;                                                                 \
+    long status = around_##name(a, b, c, d, e, f);                                             \
+    allocations = before;                                                                      \
+    return status;                                                                             \
   }
 
 // What is done in place of a call: the call, but for what is timed.

@@ -5,7 +5,7 @@
 
 use crate::sequences::roles_of;
 use crate::small_decoder::Setup;
-use crate::target::{Cpu, Cuda, Target, in_own_process_with};
+use crate::target::{Cpu, Cuda, SimulatedCuda, Target, in_own_process_with};
 use libloading::os::unix::Library;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Request};
@@ -145,6 +145,7 @@ fn cuda_replays_ask_the_driver_for_one_wait_a_step_and_for_nothing_new() {
             }
             assert_eq!(calls["cuEventSynchronize"], steps, "one read-back a step");
             assert_eq!(calls["cuEventCreate"], 0);
+            assert_eq!(allocations, 0, "of the host, but for the driver's own");
             let graphs = calls["cuGraphLaunch"];
             match mode {
                 GraphMode::Full => assert_eq!((graphs, calls["cuLaunchKernelEx"]), (steps, 0)),
@@ -171,6 +172,21 @@ fn cpu_replays_allocate_nothing_seen_from_outside() {
         let before = allocations();
         drop(std::hint::black_box(vec![1u8; 100]));
         assert!(allocations() > before, "the library counts");
+    });
+}
+
+/// What the host does for a replay on CUDA, over a driver without a GPU.
+#[test]
+fn simulated_cuda_replays_allocate_nothing_of_the_host() {
+    if !SimulatedCuda::is_there() {
+        return;
+    }
+    const TEST: &str = "driver_calls::simulated_cuda_replays_allocate_nothing_of_the_host";
+    in_child(TEST, || {
+        for mode in [GraphMode::Piecewise, GraphMode::Full] {
+            let (_, allocations, _) = of_steps::<SimulatedCuda>(mode);
+            assert_eq!(allocations, 0, "in {}", mode.name());
+        }
     });
 }
 

@@ -78,6 +78,7 @@ correctness() {
   run background 60 bin/device_suite --exact cuda::captures_between_steps_change_no_bit --show-output
   run device_suite 200 bin/device_suite cuda programmatic:: slot_states:: --skip $alone \
     --skip $scarce --skip captures_between --show-output
+  grep -E "^cuda: arena and states" "$logs/suspended.log" || true
   grep -E "mixes compared" "$logs/encoder_mixes.log" || true
   grep -E "^cuda.*(compared|random graphs|in turn|another padding|opened anew|to make it|allocations of)" "$logs/device_suite.log" || true
 }

@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -80,8 +81,12 @@ def check(trace, log):
     assert {"stage", "read back"} <= names, names
     for (name, start, end, _), step in zip(whole, steps):
         assert name.startswith(step["mode"]), f"{name}: {step}"
-        inside = [(s, e) for _, s, e, _ in parts if start <= s and e <= end]
-        covered = sum(e - s for s, e in inside)
+        inside = [(what, s, e) for what, s, e, _ in parts if start <= s and e <= end]
+        named = {what for what, *_ in inside} - {"stage", "read back"}
+        pieces = {what for what in named if re.fullmatch(r"p\d+", what)}
+        of_mode = {"replay"} if step["mode"] == "full" else pieces | {"piecewise.paged_attention"}
+        assert named == of_mode and (pieces or step["mode"] == "full"), f"{name}: {named}"
+        covered = sum(e - s for _, s, e in inside)
         assert abs(covered - (end - start)) <= 0.05 * (end - start), f"{name}: {covered}"
     spans = sum(end - start for _, start, end, _ in whole) / 1e3
     marked = sum(step["gpu_us"] for step in steps)

@@ -49,3 +49,55 @@ fn shown(engine: &dyn Engine) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use piecewise::assembly::Assembly;
+    use piecewise::device::OpenDevice;
+    use piecewise_backend::cpu::{CpuDevice, CpuFault, CpuFaults, FaultKind, FaultPoint};
+    use piecewise_kernels::op::OpRegistry;
+    use piecewise_runtime::engine::Request;
+    use std::path::Path;
+    use std::sync::Arc;
+
+    #[test]
+    fn what_a_failure_disabled_is_shown_enabled_and_replayed() {
+        let faults = CpuFaults::default();
+        let mut device = CpuDevice::new(Arc::new(OpRegistry::new()), 1).unwrap();
+        device.set_faults(faults.clone());
+        let capture =
+            CpuFault { point: FaultPoint::Capture, kind: FaultKind::Refused, after: 0, times: 1 };
+        faults.fail(capture);
+        let mut engine = Assembly::folder(Path::new("../examples/tiny-qwen3"))
+            .unwrap()
+            .on(&OpenDevice::from(device))
+            .set("cache.enabled", false)
+            .set("graph_mode", "full_decode_only")
+            .set("probe_capture", false)
+            .set("on_capture_failure", "launch")
+            .set("capture_attempts", 1u64)
+            .max_num_tokens(8)
+            .max_num_seqs(1)
+            .engine()
+            .unwrap();
+        let decode = |engine: &mut dyn Engine| {
+            let mut events = Vec::new();
+            engine.add(Request::new(vec![1, 2], 3)).unwrap();
+            engine.run(&mut events).unwrap();
+        };
+        decode(&mut *engine);
+        let of_graphs = "full_decode_only: 0 ready, 0 to be captured, 0 stale, 1 disabled; 0 launches, \
+                         0 captures, 0 of them again, 1 failures\ndisabled: whole step at 1x1, 1 failures";
+        assert_eq!(command(&mut *engine, "").unwrap(), of_graphs);
+        assert!(command(&mut *engine, "full_decode_only").unwrap().contains(" 1 disabled"));
+        let enabled = command(&mut *engine, "enable").unwrap();
+        assert!(
+            enabled.starts_with("full_decode_only: 1 ready, ") && !enabled.contains("\n"),
+            "{enabled}"
+        );
+        decode(&mut *engine);
+        let replayed = command(&mut *engine, "").unwrap();
+        assert!(replayed.contains(" 0 disabled; 2 launches, 1 captures, "), "{replayed}");
+    }
+}

@@ -4,6 +4,8 @@ use crate::support::cli::{command, error_of, root, stdout_of};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
 const MODEL: &str = "examples/tiny-qwen3";
 const FLAGS: [&str; 7] = ["chat", "--model", MODEL, "--dtype", "f32", "--max-num-tokens", "64"];
@@ -78,6 +80,36 @@ fn the_graphs_of_a_conversation_are_shown_enabled_and_of_another_mode() {
     assert!(decodes.starts_with("full_decode_only: 1 ready, 0 to be captured"), "{decodes}");
     assert_eq!(decodes, enabled, "nothing had failed");
     assert!(errors.contains("unknown graph mode `fast`"), "{errors}");
+}
+
+#[test]
+fn a_line_tells_of_the_steps_of_an_interval_where_it_is_asked_for() {
+    let (_folder, file) = template();
+    let flags = ["--chat-template", &file, "--max-tokens", "16"];
+    let (mut child, _cache) = start(&[&flags[..], &["--stats-interval", "1"]].concat());
+    let mut input = child.stdin.take().unwrap();
+    let errors = BufReader::new(child.stderr.take().unwrap());
+    let (told, tells) = mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        let lines = errors.lines().map_while(Result::ok);
+        lines.filter(|line| line.contains("% replayed")).for_each(|line| drop(told.send(line)));
+    });
+    let line = loop {
+        writeln!(input, "def f(\n/reset").unwrap();
+        match tells.recv_timeout(Duration::from_millis(50)) {
+            Ok(line) => break line,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => panic!("it ended"),
+        }
+    };
+    drop(input);
+    child.wait_with_output().unwrap();
+    reader.join().unwrap();
+    let (steps, rest) = line.split_once(" steps: 100.0% replayed, ").unwrap();
+    let steps: u64 = steps.rsplit(' ').next().unwrap().parse().unwrap();
+    assert!(steps > 0 && rest.contains("% padding, ") && rest.contains(" tokens/s; "), "{line}");
+    let (_, errors) = said("def f(\n", &flags);
+    assert!(!errors.contains("% replayed"), "{errors}");
 }
 
 #[test]

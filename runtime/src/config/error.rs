@@ -75,6 +75,14 @@ pub enum ConfigWarning {
     /// A size that no step runs at.
     #[error("no step can use size {size} of {list}: {reason}; drop it")]
     Unreachable { list: &'static str, size: u64, reason: String },
+    /// A size of which something is said and that there is not.
+    #[error("{list} has {size}, and no step runs at {size} tokens: did you mean {nearest}?")]
+    NoSuchSize {
+        list: &'static str,
+        size: u64,
+        /// The size that is nearest.
+        nearest: u64,
+    },
     /// A graph mode without effect.
     #[error("graph_mode = {mode} has no effect at level = {level}; use level = \"piecewise\"")]
     ModeWithoutLevel { mode: &'static str, level: String },

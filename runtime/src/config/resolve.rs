@@ -190,6 +190,22 @@ impl RuntimeConfig {
                 });
             }
         }
+        let sizes = dispatcher.token_sizes();
+        let rules = &dispatcher.rules;
+        for (list, of_rule) in [("launched_sizes", &rules.launched), ("lazy_sizes", &rules.lazy)] {
+            for &size in of_rule.iter().filter(|size| !sizes.contains(size)) {
+                let nearest = sizes.iter().copied().min_by_key(|other| other.abs_diff(size));
+                let nearest = nearest.unwrap_or(size);
+                warnings.push(ConfigWarning::NoSuchSize { list, size, nearest });
+            }
+        }
+        let listed =
+            rules.specialized.iter().filter(|size| dispatcher.tokens.sizes().contains(size));
+        warnings.extend(listed.map(|&size| ConfigWarning::Unreachable {
+            list: "compile_sizes",
+            size,
+            reason: "capture_num_tokens has it, and steps of fewer tokens pad to it".to_owned(),
+        }));
         for &length in dispatcher.query_lengths.iter().filter(|_| mode.has_full()) {
             if !dispatcher.decode_batches().any(|(_, q)| q == length) {
                 warnings.push(ConfigWarning::Unreachable {

@@ -75,6 +75,22 @@ fn what_is_wrong_is_named() {
             resolved("decode_batch_sizes = [65]"),
             resolved("decode_batch_sizes = 0"),
             resolved("capture_query_lengths = [2, 1]"),
+            resolved("capture_query_lengths = [513]"),
+            resolved("compile_sizes = [0]"),
+            resolved("compile_sizes = [600]"),
+            resolved("launched_sizes = [4, 2]"),
+            resolved("launched_sizes = [1, 1]"),
+            resolved("lazy_sizes = [513]"),
+            file("lazy_sizes = -1"),
+            file("stats_interval_seconds = 0"),
+            file("capture_attempts = -1"),
+            file("capture_attempts = \"few\""),
+            file("memory_budget = -5"),
+            file("capture = \"never\""),
+            file("level = \"slow\""),
+            file("capture_exclude = 3"),
+            file("padding = \"yes\""),
+            file("tune = \"hard\""),
             resolved("max_num_seqs = 600"),
             resolved("max_num_rows = 600"),
         ]
@@ -99,6 +115,7 @@ fn sizes_that_miss_the_bound_or_that_nothing_reaches_are_warned_about() {
             warnings("max_num_rows = 8\ndecode_batch_sizes = [8, 64]"),
             warnings("capture_query_lengths = [1, 512]\ndecode_batch_sizes = [4, 64]"),
             warnings("level = \"compile\"\ngraph_mode = \"full\""),
+            warnings("launched_sizes = [1, 6, 511]\nlazy_sizes = [100, 256]\ncompile_sizes = [8]"),
         ]
         .join("\n")
     );

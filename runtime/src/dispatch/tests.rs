@@ -165,54 +165,78 @@ fn every_shape(most: u64) -> impl Iterator<Item = StepShape> {
     })
 }
 
+/// Sizes, and the most tokens, rows and sequences of a step.
+struct Lists {
+    most: u64,
+    tokens: SizeList,
+    batches: SizeList,
+    most_rows: u64,
+    most_sequences: u64,
+}
+
+impl Lists {
+    fn new(most: u64, tokens: &[u64], batches: &[u64], bounds: [u64; 2]) -> Self {
+        let list = |sizes: &[u64]| SizeList::new("l", sizes.to_vec(), "b", most).unwrap();
+        let [most_rows, most_sequences] = bounds;
+        Self { most, tokens: list(tokens), batches: list(batches), most_rows, most_sequences }
+    }
+}
+
+/// Holds a dispatcher against the oracle at every step up to its bounds, and counts the whole steps of
+/// uniform batches into `replayed`.
+fn dispatches_as_brute_force(d: &Dispatcher, replayed: &mut BTreeMap<PieceSize, u64>) {
+    for shape in every_shape(d.max_tokens).filter(|shape| shape.sequences <= d.max_sequences) {
+        let found = d.dispatch(shape);
+        let (mode, sizes, falls_back) = brute_force(d, shape);
+        assert_eq!((found.mode, found.fallback.is_some()), (mode, falls_back), "{shape:?}");
+        assert!(sizes.is_none_or(|sizes| sizes == found.sizes), "{shape:?}: {found:?}");
+        if found.mode == StepMode::Full {
+            assert!(d.full_graph_sizes().contains(&found.sizes), "{shape:?}: {found:?}");
+        }
+        if let (StepMode::Full, Some(size)) = (found.mode, found.sizes.uniform()) {
+            *replayed.entry(size).or_insert(0) += 1;
+        }
+    }
+}
+
 #[test]
 fn every_step_up_to_the_bounds_is_dispatched_as_brute_force_finds() {
-    const MOST: u64 = 24;
-    let list = |sizes: &[u64]| SizeList::new("l", sizes.to_vec(), "b", MOST).unwrap();
-    let lists = [
-        (list(&[1, 2, 4, 8, 16, 24]), list(&[1, 2, 4, 8]), 8, 8),
-        (list(&[3, 8, 17]), list(&[1, 3, 5, 12]), 6, 24),
-        (list(&[24]), list(&[2, 24]), 24, 12),
-        (list(&[1, 6, 12, 20]), list(&[1, 2, 3, 4, 5, 6]), 24, 24),
+    let rules = [
+        SizeRules::default(),
+        SizeRules { specialized: vec![5, 7, 13], ..SizeRules::default() },
+        SizeRules { specialized: vec![5, 9], launched: vec![1, 5, 8, 24], lazy: vec![8] },
     ];
+    let every_way = GraphMode::ALL.map(|mode| [(mode, true), (mode, false)]).concat();
+    let small = [
+        Lists::new(24, &[1, 2, 4, 8, 16, 24], &[1, 2, 4, 8], [8, 8]),
+        Lists::new(24, &[3, 8, 17], &[1, 3, 5, 12], [6, 24]),
+        Lists::new(24, &[24], &[2, 24], [24, 12]),
+        Lists::new(28, &[1, 6, 12, 20], &[1, 2, 3, 4, 5, 6], [24, 24]),
+    ];
+    let large = Lists::new(96, &[1, 2, 4, 8, 16, 32, 64, 96], &[1, 2, 4, 8, 12], [16, 12]);
+    let small = small.map(|lists| (lists, &every_way[..], &rules[..]));
+    let large_ways = [(GraphMode::FullAndPiecewise, true), (GraphMode::Full, true)];
     let mut replayed = BTreeMap::new();
-    for (tokens, batches, max_rows, max_sequences) in lists {
-        let rules = [
-            SizeRules::default(),
-            SizeRules { specialized: vec![5, 7, 13], ..SizeRules::default() },
-            SizeRules { specialized: vec![5, 9], launched: vec![1, 5, 8, 24], lazy: vec![8] },
-        ];
-        let ways = GraphMode::ALL.into_iter().flat_map(|m| [(m, true), (m, false)]);
-        let ways = ways.flat_map(|way| rules.iter().map(move |rules| (way, rules)));
-        for ((mode, padding), rules) in ways {
+    for (lists, ways, rules) in small.into_iter().chain([(large, &large_ways[..], &rules[2..])]) {
+        let ways = ways.iter().flat_map(|way| rules.iter().map(move |rules| (way, rules)));
+        for (&(mode, padding), rules) in ways {
             let d = Dispatcher {
                 mode,
-                tokens: tokens.clone(),
-                batches: batches.clone(),
-                query_lengths: vec![1, 2, 3, 4, 6, 8],
-                max_tokens: MOST,
-                max_rows,
-                max_sequences,
+                tokens: lists.tokens.clone(),
+                batches: lists.batches.clone(),
+                query_lengths: (1..=8).collect(),
+                max_tokens: lists.most,
+                max_rows: lists.most_rows,
+                max_sequences: lists.most_sequences,
                 padding,
                 own: Vec::new(),
                 rules: rules.clone(),
             };
-            for shape in every_shape(MOST).filter(|shape| shape.sequences <= max_sequences) {
-                let found = d.dispatch(shape);
-                let (mode, sizes, falls_back) = brute_force(&d, shape);
-                assert_eq!((found.mode, found.fallback.is_some()), (mode, falls_back), "{shape:?}");
-                assert!(sizes.is_none_or(|sizes| sizes == found.sizes), "{shape:?}: {found:?}");
-                if found.mode == StepMode::Full {
-                    assert!(d.full_graph_sizes().contains(&found.sizes), "{shape:?}: {found:?}");
-                }
-                if let (StepMode::Full, Some(size)) = (found.mode, found.sizes.uniform()) {
-                    *replayed.entry(size).or_insert(0) += 1;
-                }
-            }
+            dispatches_as_brute_force(&d, &mut replayed);
         }
     }
     let lengths: BTreeSet<_> = replayed.keys().filter_map(|size| size.query_length()).collect();
-    assert_eq!(lengths, BTreeSet::from([1, 2, 3, 4, 6, 8]));
+    assert_eq!(lengths, (1..=8).collect());
 }
 
 #[test]

@@ -1,11 +1,12 @@
-//! Capturing between steps: a little after each, what most steps have wanted first.
+//! Capturing between steps: a little after each, what steps gain most of first.
 
 use super::CompiledModel;
 use super::build::CaptureWhen;
 use super::error::ModelError;
 use super::graphs::{GraphKey, OnCaptureFailure};
-use super::pace::{PATIENCE, SHARE};
+use super::pace::{Missing, PATIENCE};
 use piecewise_backend::device::Device;
+use rustc_hash::FxHashMap;
 use std::time::Instant;
 
 impl<D: Device> CompiledModel<D> {
@@ -16,8 +17,8 @@ impl<D: Device> CompiledModel<D> {
         }
         let started = Instant::now();
         self.background.note_step(started);
-        let budget = self.background.interval / SHARE;
-        while let Some(key) = self.most_wanted() {
+        while let Some(next) = self.most_wanted() {
+            let (key, budget) = (next.key, self.background.budget(&next));
             let expected = started.elapsed() + *self.background.cost(key);
             if expected > budget && self.background.steps_since < PATIENCE {
                 break;
@@ -32,30 +33,45 @@ impl<D: Device> CompiledModel<D> {
         Ok(())
     }
 
-    /// Captures the listed graph that most steps have wanted, if one is neither ready nor disabled:
-    /// for a moment in which nothing else is to be done. Whether there was one; a failure is counted
-    /// and steps are launched.
+    /// Captures the listed graph that steps gain most of, if one is neither ready nor disabled: for a
+    /// moment in which nothing else is to be done. Whether there was one; a failure is counted and
+    /// steps are launched.
     ///
     /// # Errors
     /// When the device is lost.
     pub fn capture_next(&mut self) -> Result<bool, ModelError> {
-        let Some(key) = self.most_wanted() else { return Ok(false) };
-        self.capture(key, OnCaptureFailure::Launch)?;
+        let Some(next) = self.most_wanted() else { return Ok(false) };
+        self.capture(next.key, OnCaptureFailure::Launch)?;
         Ok(true)
     }
 
-    /// The graph to capture next: the one that most steps have wanted, the largest of those.
-    fn most_wanted(&mut self) -> Option<GraphKey> {
-        let Self { graphs, capture_attempts, .. } = self;
-        let mut most: Option<(u64, GraphKey)> = None;
+    /// The graph to capture next, the largest of several that steps gain as much of.
+    fn most_wanted(&mut self) -> Option<Missing> {
+        let Self { graphs, members, capture_attempts, .. } = self;
+        // A step replays every piece over the same rows at one size.
+        let together = |key| match key {
+            GraphKey::Full(_) => None,
+            GraphKey::Piece { member, size } => Some((members.list[member].class(), size)),
+        };
+        let mut missing = Vec::new();
+        let mut lacking: FxHashMap<_, u64> = FxHashMap::default();
         for key in graphs.keys() {
             let Some(slot) = graphs.slot_mut(key) else { continue };
-            let misses = slot.counts().misses;
-            if slot.wants_capture(*capture_attempts) && most.is_none_or(|(m, _)| misses > m) {
-                most = Some((misses, key));
+            if slot.wants_capture(*capture_attempts) {
+                missing.push(Missing { key, misses: slot.counts().misses, lacking: 1 });
+                *lacking.entry(together(key)).or_default() += 1;
+            }
+        }
+        let mut most: Option<Missing> = None;
+        for mut graph in missing {
+            if let Some(pieces) = together(graph.key) {
+                graph.lacking = lacking.get(&Some(pieces)).copied().unwrap_or(1);
+            }
+            if most.is_none_or(|most| graph.order(&most).is_gt()) {
+                most = Some(graph);
             }
         }
         self.background.is_done = most.is_none();
-        most.map(|(_, key)| key)
+        most
     }
 }

@@ -84,7 +84,7 @@ impl CudaDevice {
     /// When opening it is planned to fail.
     #[cfg(any(test, feature = "testing"))]
     pub fn simulated(options: CudaOptions, registry: OpRegistry) -> Result<Self, CudaError> {
-        let inner = Arc::new(crate::cuda::driver::simulated::SimulatedDriver::new());
+        let inner = Arc::new(crate::cuda::driver::simulated::SimulatedDriver::without_notes());
         let driver = crate::cuda::driver::faulty::FaultyDriver { inner, faults: options.faults() };
         let nvrtc = LazyNvrtc::new(library_dirs(&options.library_dirs), None);
         let mut device = Self::assemble(Arc::new(driver), nvrtc, options, registry)?;

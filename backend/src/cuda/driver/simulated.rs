@@ -50,6 +50,8 @@ struct State {
 #[derive(Debug)]
 pub(in crate::cuda) struct SimulatedDriver {
     state: Mutex<State>,
+    /// Whether kernels that run outside of captures are noted.
+    notes: bool,
 }
 
 const BASE: u64 = 0x7000_0000_0000;
@@ -92,7 +94,12 @@ impl State {
 
 impl SimulatedDriver {
     pub(in crate::cuda) fn new() -> Self {
-        Self { state: Mutex::new(State::new()) }
+        Self { state: Mutex::new(State::new()), notes: true }
+    }
+
+    /// One that notes nothing of what runs, and so allocates nothing for it.
+    pub(in crate::cuda) fn without_notes() -> Self {
+        Self { notes: false, ..Self::new() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -344,6 +351,9 @@ impl Driver for std::sync::Arc<SimulatedDriver> {
         if launch.shared_bytes > allowed {
             return failed("cuLaunchKernelEx", 1);
         }
+        if !self.notes && state.capture.is_none() {
+            return Ok(());
+        }
         let noted = Noted {
             name: state.functions[&launch.function].clone(),
             grid: launch.grid,
@@ -416,8 +426,10 @@ impl Driver for std::sync::Arc<SimulatedDriver> {
     }
     fn launch_graph(&self, exec: Handle, _: Handle) -> Outcome<()> {
         let mut state = self.state();
-        let kernels = state.graphs[&exec].0.clone();
-        state.ran.extend(kernels);
+        if self.notes {
+            let kernels = state.graphs[&exec].0.clone();
+            state.ran.extend(kernels);
+        }
         Ok(())
     }
     fn destroy_exec(&self, exec: Handle) -> Outcome<()> {
