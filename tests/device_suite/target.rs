@@ -1,4 +1,5 @@
 //! What the suite runs on: a device with its compiler.
+#![allow(clippy::print_stdout, reason = "a child's words are handed on")]
 
 use crate::skip::skipped;
 use piecewise_backend::compiler::{Compiler, NoStore, Store};

@@ -15,6 +15,7 @@ pub(crate) fn skipped(variable: &str, reason: impl Display) {
     let is_new = SAID.lock().unwrap().insert(reason.clone());
     if is_new {
         // A macro that prints would be captured.
-        writeln!(std::io::stderr(), "skipped: {reason}").unwrap();
+        let mut terminal = std::io::stderr();
+        writeln!(terminal, "skipped: {reason}").unwrap();
     }
 }
