@@ -8,6 +8,7 @@ use piecewise::models::{Checkpoint, DecoderConfig, DecoderLimits, decoder};
 use piecewise_backend::artifact::{Access, ArgRef, Artifact, Launch, PieceSize};
 use piecewise_backend::compiler::{Compiler, NoStore};
 use piecewise_backend::cuda::{Arch, CudaCompiler, CudaImage};
+use piecewise_backend::store::MemoryStore;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::{Entity, Value};
 use piecewise_ir::module::Module;
@@ -21,6 +22,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
+/// Tests have many kernels in common, and each takes a while.
+static KERNELS: MemoryStore = MemoryStore::new();
 const ARCHS: [u32; 6] = [80, 87, 89, 90, 100, 120];
 const MODELS: [&str; 6] = [
     "examples/tiny-qwen3",
@@ -60,7 +63,7 @@ fn compile(compiler: &CudaCompiler, module: &Module) -> BTreeSet<String> {
         let exact: &[u64] = if tokens { &[1, 8] } else { &[1] };
         let sizes = exact.iter().map(|&n| PieceSize::Exact(n)).chain([PieceSize::General(bound)]);
         for size in sizes {
-            let made = compiler.compile(piece, size, symbols.bounds(), &[], &NoStore);
+            let made = compiler.compile(piece, size, symbols.bounds(), &[], &KERNELS);
             let made = made.unwrap_or_else(|e| panic!("{}: {e}", compiler.identity()));
             let launches = made.alternatives.iter().flat_map(|lowered| &lowered.launches);
             for launch in launches {
@@ -121,7 +124,7 @@ fn every_kernel_compiles_so_that_its_blocks_note_their_times() {
         for (_, piece) in module.stitch().unwrap().unique.iter() {
             for size in [PieceSize::Exact(1), PieceSize::Exact(8)] {
                 let compile = |compiler: &CudaCompiler| {
-                    compiler.compile(piece, size, symbols.bounds(), &[], &NoStore).unwrap()
+                    compiler.compile(piece, size, symbols.bounds(), &[], &KERNELS).unwrap()
                 };
                 let (normal, noting) = (compile(&normal), compile(&noting));
                 assert_eq!(normal.images.len(), noting.images.len());
@@ -182,7 +185,7 @@ fn few_rows_stream_their_weights_and_more_go_to_the_library() {
         let registry = Arc::new(OpRegistry::builtin());
         let compiler = CudaCompiler::new(registry, Arch { number }, nvrtc.clone());
         let size = PieceSize::Exact(rows);
-        let made = compiler.compile(piece, size, symbols.bounds(), &[], &NoStore).unwrap();
+        let made = compiler.compile(piece, size, symbols.bounds(), &[], &KERNELS).unwrap();
         made.alternatives.iter().map(|lowered| lowered.scratch).collect::<Vec<_>>()
     };
     let workspace = 32 << 20;
@@ -223,7 +226,7 @@ fn every_product_of_a_tower_s_rows_multiplies_in_tiles() {
             continue;
         }
         let size = PieceSize::Exact(256);
-        let made = compiler.compile(piece, size, symbols.bounds(), &[], &NoStore).unwrap();
+        let made = compiler.compile(piece, size, symbols.bounds(), &[], &KERNELS).unwrap();
         for launch in &made.alternatives[0].launches {
             let CudaImage::Kernel(kernel) =
                 CudaImage::from_bytes(made.image(launch.image).unwrap()).unwrap()
@@ -252,7 +255,7 @@ fn a_decoder_layer_of_one_row_is_six_launches() {
     let layer = &stitch.unique[stitch.unique_pieces()[1]];
     for rows in [1, 8, 9] {
         let size = PieceSize::Exact(rows);
-        let made = compiler.compile(layer, size, symbols.bounds(), &[], &NoStore).unwrap();
+        let made = compiler.compile(layer, size, symbols.bounds(), &[], &KERNELS).unwrap();
         let mut listed = String::new();
         for (i, lowered) in made.alternatives.iter().enumerate() {
             listed.push_str(&format!("alternative {i}\n"));
@@ -309,7 +312,7 @@ fn blocks_of_a_step_of_one_row_take_half_of_a_multiprocessor() {
             let Some(over) = piece.over else { return Vec::new() };
             limits[over.index()] = rows;
             let size = PieceSize::Exact(rows);
-            let made = compiler.compile(piece, size, &limits, &[], &NoStore).unwrap();
+            let made = compiler.compile(piece, size, &limits, &[], &KERNELS).unwrap();
             let kernel = |(_, bytes): &(_, Vec<u8>)| match CudaImage::from_bytes(bytes).unwrap() {
                 CudaImage::Kernel(kernel) => Some(kernel.recipe),
                 _ => None,
@@ -334,7 +337,7 @@ fn every_alternative_of_few_rows_keeps_to_the_plan() {
         let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
         let stitch = module.stitch().unwrap();
         let compile = |piece| {
-            compiler.compile(piece, PieceSize::Exact(1), symbols.bounds(), &[], &NoStore).unwrap()
+            compiler.compile(piece, PieceSize::Exact(1), symbols.bounds(), &[], &KERNELS).unwrap()
         };
         let made: Vec<Artifact> = stitch.unique.iter().map(|(_, piece)| compile(piece)).collect();
         let most = made.iter().map(|artifact| artifact.alternatives.len()).max().unwrap();

@@ -111,11 +111,11 @@ fn the_check_runs_the_two_commands_of_the_readme() {
     let readme = read("README.md");
     let check = read(".ci/run");
     for command in [
-        "cargo run --release -- generate --model examples/tiny-qwen3 --prompt \"def __init__(self\"",
+        "cargo run -- generate --model examples/tiny-qwen3 --prompt \"def __init__(self\"",
         "cargo test --workspace",
     ] {
         assert!(readme.contains(&format!("\n{command}\n")), "README.md lacks: {command}");
-        let quiet = command.replacen("--release", "--release --quiet", 1);
+        let quiet = command.replacen("run --", "run --quiet --", 1);
         assert!(check.contains(&format!("\n{quiet}\n")), ".ci/run lacks: {quiet}");
     }
 }

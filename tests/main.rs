@@ -2,10 +2,10 @@
 //! The device suite is apart, because what runs on a GPU machine takes it along alone.
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
-#![allow(clippy::print_stdout, reason = "a skipped test says why")]
 
 mod architecture;
 mod checkpoint_bad_input;
+mod checks;
 mod compile_cache;
 mod cuda_compile;
 mod documents;
@@ -32,6 +32,8 @@ mod step_allocations;
 #[allow(dead_code, reason = "the device suite uses more of it")]
 #[path = "device_suite/sequences.rs"]
 mod sequences;
+#[path = "support/skip.rs"]
+mod skip;
 #[allow(dead_code, reason = "the device suite uses more of it")]
 #[path = "device_suite/small_decoder.rs"]
 mod small_decoder;

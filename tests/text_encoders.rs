@@ -1,5 +1,6 @@
 //! Encoders of text against reference outputs: alone, packed, and at every size.
 
+use crate::skip::skipped;
 use piecewise::encoding::{TextEncoder, TextItem, encode_on};
 use piecewise::models::encoder::TextOutput;
 use piecewise_ir::dtype::DType;
@@ -317,8 +318,8 @@ fn a_wrong_item_is_named_and_the_others_are_served() {
 #[test]
 fn minilm_gives_the_embeddings_of_its_reference() {
     let Some(minilm) = std::env::var_os("PIECEWISE_MINILM") else {
-        println!("skipped: PIECEWISE_MINILM names no folder; .ci/install-minilm fetches one");
-        return;
+        let reason = "PIECEWISE_MINILM names no folder; .ci/install-minilm fetches one";
+        return skipped("PIECEWISE_REQUIRE_MINILM", reason);
     };
     let text = std::fs::read(folder("minilm").join("sentences.json")).unwrap();
     let sentences: serde_json::Value = serde_json::from_slice(&text).unwrap();

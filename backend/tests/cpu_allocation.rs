@@ -3,6 +3,8 @@
 #![allow(unsafe_code, reason = "an allocator that counts is an unsafe trait's implementation")]
 
 mod harness;
+#[path = "../../tests/support/skip.rs"]
+mod skip;
 
 use harness::random::{Kind, ROWS, program};
 use harness::{Bench, compile, pattern, registry, unique};

@@ -1,7 +1,7 @@
 //! Every test of the crate from outside, in one program: each further one would be linked anew.
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
-#![allow(clippy::print_stdout, reason = "a skipped test says why")]
+#![allow(clippy::print_stdout, reason = "a test says what it measured")]
 
 mod cpu_capture;
 mod cpu_layer;
@@ -13,4 +13,6 @@ mod cuda_nvrtc;
 mod cuda_regions;
 mod harness;
 mod nvtx;
+#[path = "../../tests/support/skip.rs"]
+mod skip;
 mod support;

@@ -13,6 +13,8 @@ mod fuzz;
 mod processes;
 mod remote;
 mod size;
+#[path = "../../tests/support/skip.rs"]
+mod skip;
 mod support;
 mod tasks;
 mod warnings;

@@ -1,7 +1,6 @@
 //! Every test of the crate from outside, in one program: each further one would be linked anew.
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
-#![allow(clippy::print_stdout, reason = "a skipped test says why")]
 
 #[macro_use]
 #[path = "../../passes/tests/common/mod.rs"]
@@ -26,5 +25,7 @@ mod nvrtc;
 #[path = "../../backend/tests/harness/random.rs"]
 mod random;
 mod region_parts;
+#[path = "../../tests/support/skip.rs"]
+mod skip;
 #[path = "cuda/values.rs"]
 mod values;

@@ -1,5 +1,6 @@
 //! Chat templates against what transformers' `apply_chat_template` makes of them.
 
+use crate::skip::skipped;
 use piecewise_server::chat::{ChatPrompt, ChatTemplate, TemplateError};
 use serde_json::{Map, Value, json};
 use std::path::Path;
@@ -95,8 +96,8 @@ fn templates_of_six_families_render_as_in_transformers() {
 #[test]
 fn many_more_templates_render_as_in_transformers() {
     let Ok(folder) = std::env::var("PIECEWISE_CHAT_FIXTURES") else {
-        println!("skipped: PIECEWISE_CHAT_FIXTURES names no folder of fixtures");
-        return;
+        let reason = "PIECEWISE_CHAT_FIXTURES names no folder of fixtures";
+        return skipped("PIECEWISE_REQUIRE_CHAT_FIXTURES", reason);
     };
     let (templates, texts) = compare(Path::new(&folder));
     println!("{templates} templates, {texts} texts");

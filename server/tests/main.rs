@@ -1,7 +1,7 @@
 //! The tests of the server as one program.
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
-#![allow(clippy::print_stdout, reason = "a skipped test says why")]
+#![allow(clippy::print_stdout, reason = "a test says what it measured")]
 
 mod chat_templates;
 mod client;
@@ -11,6 +11,8 @@ mod life;
 mod replies;
 mod restraint;
 mod sampling_fields;
+#[path = "../../tests/support/skip.rs"]
+mod skip;
 mod structured;
 mod text;
 mod vllm_render;

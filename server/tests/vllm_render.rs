@@ -1,5 +1,6 @@
 //! Token ids of prompts against those of vLLM's front end, which `.ci/install-vllm-rs` brings.
 
+use crate::skip::skipped;
 use piecewise::models::TextTokenizer;
 use piecewise_server::chat::{ChatPrompt, ChatTemplate};
 use serde_json::{Value, json};
@@ -111,10 +112,7 @@ fn texts() -> Vec<String> {
 #[test]
 fn token_ids_equal_those_of_vllm_rs() {
     let Ok(program) = std::env::var("PIECEWISE_VLLM_RS") else {
-        let is_required = std::env::var("PIECEWISE_REQUIRE_VLLM_RS").is_ok_and(|v| v == "1");
-        assert!(!is_required, "PIECEWISE_VLLM_RS names no program");
-        println!("skipped: PIECEWISE_VLLM_RS names no vllm-rs");
-        return;
+        return skipped("PIECEWISE_REQUIRE_VLLM_RS", "PIECEWISE_VLLM_RS names no vllm-rs");
     };
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     let model: PathBuf = own.join("../examples/tiny-qwen3");

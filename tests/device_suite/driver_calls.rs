@@ -4,6 +4,7 @@
 #![allow(unsafe_code, reason = "the counts are read from a C library by its symbols")]
 
 use crate::sequences::roles_of;
+use crate::skip::skipped;
 use crate::small_decoder::Setup;
 use crate::target::{Cpu, Cuda, SimulatedCuda, Target, in_own_process_with};
 use libloading::os::unix::Library;
@@ -60,9 +61,7 @@ fn interposer() -> Option<PathBuf> {
     match compiler.status() {
         Ok(status) if status.success() => Some(library),
         other => {
-            let required = std::env::var("PIECEWISE_REQUIRE_GXX").is_ok_and(|v| v == "1");
-            assert!(!required, "PIECEWISE_REQUIRE_GXX=1, but cc does not compile: {other:?}");
-            println!("skipped: cc does not compile: {other:?}");
+            skipped("PIECEWISE_REQUIRE_GXX", format!("cc does not compile: {other:?}"));
             None
         }
     }

@@ -1,7 +1,7 @@
 //! What every backend must hold, written over the `Device` trait and instantiated for each target.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(clippy::print_stdout, reason = "a case says what it compared, a skipped one why")]
+#![allow(clippy::print_stdout, reason = "a case says what it compared")]
 
 mod alternatives;
 mod any_graph;
@@ -32,6 +32,8 @@ mod row_treatments;
 mod sampling_controls;
 mod sequences;
 mod several_rows;
+#[path = "../support/skip.rs"]
+mod skip;
 mod slot_model;
 mod slot_states;
 mod small_decoder;

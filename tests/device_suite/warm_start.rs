@@ -10,6 +10,7 @@ use piecewise_backend::cuda::{CudaDevice, CudaLibrary, CudaOptions, Faults};
 use piecewise_backend::device::Device;
 use piecewise_backend::store::MemoryStore;
 use piecewise_backend::weights::NormalWeights;
+use piecewise_ir::module::Module;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::model::{CompiledModel, ModelError};
@@ -20,11 +21,24 @@ pub(crate) fn build<D: Device>(
     compiler: &dyn Compiler,
     store: &dyn Store,
 ) -> Result<CompiledModel<D>, ModelError> {
-    let setup = Setup { sizes: vec![1, 4, 8], batches: vec![1, 4], ..Setup::default() };
-    let (module, options) = (setup.module(), setup.options());
-    let compiled = compile_module(&module, &options.dispatcher, compiler, store, &mut |_| {})?;
+    build_planned(&Arc::new(setup().module()), device, compiler, store)
+}
+
+/// What `build` plans.
+pub(crate) fn setup() -> Setup {
+    Setup { sizes: vec![1, 4, 8], batches: vec![1, 4], ..Setup::default() }
+}
+
+pub(crate) fn build_planned<D: Device>(
+    module: &Arc<Module>,
+    device: D,
+    compiler: &dyn Compiler,
+    store: &dyn Store,
+) -> Result<CompiledModel<D>, ModelError> {
+    let options = setup().options();
+    let compiled = compile_module(module, &options.dispatcher, compiler, store, &mut |_| {})?;
     CompiledModel::build(
-        Arc::new(module),
+        Arc::clone(module),
         options,
         compiled,
         store,

@@ -2,6 +2,8 @@
 
 mod fixture;
 mod lost;
+#[path = "../../../tests/support/skip.rs"]
+mod skip;
 
 use super::driver::GraphNode;
 use super::driver::faulty::{CallFault, Faults, FaultyDriver};
@@ -397,9 +399,9 @@ fn missing_libraries_are_named() {
 #[test]
 fn weights_are_made_by_uploads_and_kernels() {
     let dirs = library_dirs(&[]);
-    let Ok(nvrtc) = Nvrtc::open(&dirs, None) else {
-        println!("skipped: NVRTC is not installed");
-        return;
+    let nvrtc = match Nvrtc::open(&dirs, None) {
+        Ok(nvrtc) => nvrtc,
+        Err(error) => return skip::skipped("PIECEWISE_REQUIRE_NVRTC", error),
     };
     let driver = Arc::new(SimulatedDriver::new());
     let options = CudaOptions::default();

@@ -1,5 +1,6 @@
 //! What a bench runs on.
 
+use crate::skip::skipped;
 use piecewise_backend::compiler::Compiler;
 use piecewise_backend::cpu::{CpuCompiler, CpuDevice};
 use piecewise_backend::cuda::{CudaCompiler, CudaDevice, CudaOptions, CudaProbe};
@@ -67,9 +68,7 @@ impl Target for Cuda {
     fn is_there() -> bool {
         let probe = CudaProbe::run(&CudaOptions::default());
         let Err(reason) = probe.check(0) else { return true };
-        let required = std::env::var("PIECEWISE_REQUIRE_GPU").is_ok_and(|v| v == "1");
-        assert!(!required, "PIECEWISE_REQUIRE_GPU=1, but {reason}");
-        println!("skipped on cuda: {reason}");
+        skipped("PIECEWISE_REQUIRE_GPU", format!("on cuda: {reason}"));
         false
     }
 

@@ -1,6 +1,7 @@
 //! What goes wrong with the compile cache under a run: the output is right, it is said once, and
 //! the next run is clean.
 
+use crate::skip::skipped;
 use crate::support::cache::*;
 use crate::support::cli::command;
 use crate::support::somebody::as_somebody;
@@ -111,7 +112,7 @@ fn a_directory_that_may_not_be_written_is_said_once() {
     let filled = files(cache);
     let somebody = || as_somebody(command(cache), cache);
     if let Err(reason) = somebody() {
-        return println!("skipped: {reason}");
+        return skipped("PIECEWISE_REQUIRE_USERS", reason);
     }
     set_mode(cache, 0o500);
     let (found, warned) = logits_and_warnings(somebody().unwrap(), &[]);
@@ -284,7 +285,8 @@ fn a_full_disk_is_said_once() {
     let cache = dir.path();
     let small = || on_a_small_disk(&command(cache), cache);
     if let Err(reason) = small() {
-        return println!("skipped: no small disk can be mounted: {reason}");
+        let reason = format!("no small disk can be mounted: {reason}");
+        return skipped("PIECEWISE_REQUIRE_MOUNTS", reason);
     }
     let expected = logits(cache, &["--no-cache"]);
     let (found, warned) = logits_and_warnings(small().unwrap(), &[]);

@@ -1,7 +1,7 @@
 //! The program as its users run it: one test program, because linking is what takes long.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
-#![allow(clippy::print_stdout, reason = "a skipped test says why")]
+#![allow(clippy::print_stdout, reason = "a test says what it compared")]
 
 mod bad_input;
 mod bench;
@@ -22,5 +22,7 @@ mod output;
 mod plan;
 mod report;
 mod serve;
+#[path = "../../../tests/support/skip.rs"]
+mod skip;
 mod support;
 mod tiny_model;

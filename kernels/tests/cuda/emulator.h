@@ -1,40 +1,25 @@
 // A block of CUDA threads on one host thread: each is a fiber that yields at barriers. Blocks run
 // one after the other, those of a cluster in turn, each with its shared memory swapped in. Only what the generated kernels use is here; exited threads do not count
 // at barriers, which generated kernels never ask for.
-#include <ucontext.h>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <cmath>
-#include <deque>
-#include <vector>
-#include <functional>
 
 // Dynamic shared memory, and what nothing may write past the bytes that a launch has of it.
-alignas(1024) static unsigned char emu_dynamic[1 << 18];
-static void emu_guard(size_t bytes) { memset(emu_dynamic + bytes, 0x5c, sizeof emu_dynamic - bytes); }
-static void emu_guarded(size_t bytes) {
-  for (size_t i = bytes; i < sizeof emu_dynamic; ++i)
-    if (emu_dynamic[i] != 0x5c) {
-      fprintf(stderr, "shared memory written %zu bytes past its end\n", i - bytes);
-      exit(3);
-    }
-}
+extern unsigned char emu_dynamic[1 << 18];
+void emu_guard(size_t bytes);
+void emu_guarded(size_t bytes);
 struct Dim3{unsigned x,y,z;};
-struct Fiber{ucontext_t c;Dim3 tid;bool done;char*stack;};
+struct Fiber{void*sp;Dim3 tid;bool done;char*stack;};
 // What a block has for itself beside dynamic shared memory lies in a section of its own.
 #define EMU_BLOCK __attribute__((section("emu_block")))
-extern "C" char __start_emu_block[],__stop_emu_block[];
-struct Image{std::vector<char> dynamic,statics;};
-static std::vector<Image> images;
-static unsigned emu_cluster=1,emu_rank;
-static Fiber*emu_cur;static ucontext_t emu_main;static Dim3 blockIdx,blockDim,gridDim;
+extern unsigned emu_cluster,emu_rank;
+extern Fiber*emu_cur;extern Dim3 blockIdx,blockDim,gridDim;
 #define threadIdx (emu_cur->tid)
-static void emu_yield(){swapcontext(&emu_cur->c,&emu_main);}
-struct Bar{int arrived=0;unsigned gen=0;void wait(int n){unsigned g=gen;if(++arrived==n){arrived=0;gen++;}else while(gen==g)emu_yield();}};
-EMU_BLOCK static Bar warpbar[64],blockbar,groupbar[64];
-EMU_BLOCK static unsigned long long slots[64][32];
-static Bar clusterbar;
+void emu_yield();
+struct Bar{int arrived=0;unsigned gen=0;void wait(int n);};
+extern Bar warpbar[64],blockbar,groupbar[64];
+extern unsigned long long slots[64][32];
+extern Bar clusterbar;
 #define __device__
 #define __global__
 #define __forceinline__ inline
@@ -62,7 +47,7 @@ static unsigned long long atomicAdd(unsigned long long*p,unsigned long long v){a
 static unsigned short emu_bf16(float x){unsigned b=__float_as_uint(x);if((b&0x7fffffff)>0x7f800000)return 0x7fff;return (b+0x7fff+((b>>16)&1))>>16;}
 static unsigned short emu_f16(float x){_Float16 h=(_Float16)x;unsigned short u;memcpy(&u,&h,2);return u;}
 static float emu_unf16(unsigned short u){_Float16 h;memcpy(&h,&u,2);return (float)h;}
-EMU_BLOCK static unsigned fragments[64][32][6];
+extern unsigned fragments[64][32][6];
 // sum [16, 8] += a [16, 16] * b [16, 8]: a lane has rows lane/4 and lane/4+8 of a at the 2 elements
 // lane%4 of each half, column lane/4 of b at the same elements, and of the sum rows lane/4 and
 // lane/4+8 at columns lane%4*2 and the next. The elements add up exactly, then to the sum.
@@ -73,36 +58,17 @@ unsigned a=fragments[w][row*4+t][half*2+i/2],b=fragments[w][column*4+t][4+half];
 sum[i]=(float)(sum[i]+s);}warpbar[w].wait(32);}
 // Row lane%8 of matrix lane/8 is named by each lane; a lane gets elements lane%4*2 and the next of
 // row lane/4 of each, or, transposed, of column lane/4.
-static void emu_matrices(unsigned*to,const void*row,bool transposed){unsigned w=emu_w(),l=emu_l();slots[w][l]=(unsigned long long)row;warpbar[w].wait(32);
-for(int m=0;m<4;m++){unsigned r=0;for(unsigned e=0;e<2;e++){unsigned at=l%4*2+e,line=transposed?at:l/4,column=transposed?l/4:at;r|=(unsigned)((const unsigned short*)slots[w][m*8+line])[column]<<16*e;}to[m]=r;}warpbar[w].wait(32);}
+void emu_matrices(unsigned*to,const void*row,bool transposed);
 // Copies happen where they are waited for, so that a missing wait shows.
-struct Copy{void*to;const void*from;bool there;};
-// Groups of a thread, oldest first; the last one is open.
-static std::deque<std::vector<Copy>> copies_of[8][1024];
-#define copies copies_of[emu_rank]
-static void emu_copy(const std::vector<Copy>&group){for(auto&c:group)if(c.there)memcpy(c.to,c.from,16);else memset(c.to,0,16);}
-static void emu_group_copies(){copies[threadIdx.x].emplace_back();}
-static void emu_groups_done_but(unsigned left){auto&mine=copies[threadIdx.x];while(mine.size()>left+1){emu_copy(mine.front());mine.pop_front();}}
-static void emu_copies_done(){emu_group_copies();emu_groups_done_but(0);}
+void emu_copy(void*to,const void*from,bool there);
+void emu_group_copies();
+void emu_groups_done_but(unsigned left);
+void emu_copies_done();
 static unsigned min(unsigned a,unsigned b){return a<b?a:b;}
 static unsigned max(unsigned a,unsigned b){return a>b?a:b;}
-static std::function<void()> emu_body;
-static void emu_entry(){emu_body();emu_cur->done=true;swapcontext(&emu_cur->c,&emu_main);}
-static void emu_swap(unsigned rank,bool in){if(emu_cluster==1)return;auto&x=images[rank];size_t n=__stop_emu_block-__start_emu_block;
-if(in){memcpy(emu_dynamic,x.dynamic.data(),x.dynamic.size());memcpy(__start_emu_block,x.statics.data(),n);}
-else{memcpy(x.dynamic.data(),emu_dynamic,x.dynamic.size());memcpy(x.statics.data(),__start_emu_block,n);}}
 // What lies at a place of this block, in another one of the cluster.
-static char*emu_there(char*here,unsigned block){if(block==emu_rank)return here;if(block>=emu_cluster)abort();auto&x=images[block];
-char*dynamic=(char*)emu_dynamic;return here>=dynamic&&here<dynamic+x.dynamic.size()?x.dynamic.data()+(here-dynamic):x.statics.data()+(here-__start_emu_block);}
-static void emu_launch(Dim3 g,Dim3 b,unsigned cluster,size_t bytes,std::function<void()> f){emu_body=f;gridDim=g;blockDim=b;emu_cluster=cluster;std::vector<Fiber> fs(b.x*cluster);for(auto&x:fs)x.stack=(char*)malloc(1<<17);
-for(unsigned z=0;z<g.z;z++)for(unsigned y=0;y<g.y;y++)for(unsigned x=0;x<g.x;x+=cluster){
-for(auto&w:warpbar)w=Bar();for(auto&w:groupbar)w=Bar();blockbar=clusterbar=Bar();
-images.assign(cluster,Image{std::vector<char>(emu_dynamic,emu_dynamic+bytes),std::vector<char>(__start_emu_block,__stop_emu_block)});
-for(unsigned t=0;t<fs.size();t++){emu_rank=t/b.x;copies[t%b.x].assign(1,{});fs[t].tid={t%b.x,0,0};fs[t].done=false;getcontext(&fs[t].c);fs[t].c.uc_stack.ss_sp=fs[t].stack;fs[t].c.uc_stack.ss_size=1<<17;fs[t].c.uc_link=&emu_main;makecontext(&fs[t].c,emu_entry,0);}
-long spins=0;for(bool any=true;any;){any=false;
-for(emu_rank=0;emu_rank<cluster;emu_rank++){blockIdx={x+emu_rank,y,z};emu_swap(emu_rank,true);
-for(unsigned t=0;t<b.x;t++){auto&q=fs[emu_rank*b.x+t];if(!q.done){any=true;emu_cur=&q;swapcontext(&emu_main,&q.c);}}emu_swap(emu_rank,false);}
-if(++spins>5000000){fprintf(stderr,"deadlock\n");exit(3);}}}
-for(auto&x:fs)free(x.stack);}
-static char*read_file(const char*n){FILE*f=fopen(n,"rb");if(!f){fprintf(stderr,"no %s\n",n);exit(4);}fseek(f,0,SEEK_END);long s=ftell(f);rewind(f);char*p=(char*)aligned_alloc(256,(s+4096)/256*256+256);memset(p,0xff,(s+4096)/256*256+256);if(s&&fread(p,1,s,f)!=(size_t)s)exit(5);fclose(f);return p;}
-static void write_file(const char*n,const char*p,long s){FILE*f=fopen(n,"wb");fwrite(p,1,s,f);fclose(f);}
+char*emu_there(char*here,unsigned block);
+void emu_launch_body(Dim3 grid,Dim3 block,unsigned cluster,size_t bytes,void (*body)(void*),void*of_body);
+template<class F>static void emu_launch(Dim3 grid,Dim3 block,unsigned cluster,size_t bytes,F body){emu_launch_body(grid,block,cluster,bytes,[](void*f){(*(F*)f)();},&body);}
+char*read_file(const char*n);
+void write_file(const char*n,const char*p,long s);

@@ -39,7 +39,7 @@ static void store_transposed(u32 to,u32 a,u32 b,u32 c,u32 d){unsigned w=emu_w(),
 for(u32 e=0;e<8;e++){u16 x=(u16)(fragments[w][e*4+l%8/2][l/8]>>l%2*16);memcpy(emu_at(to)+e*2,&x,2);}warpbar[w].wait(32);}
 static void barrier_arrive_copied(u32 b){emu_copies_done();barrier_arrive(b);}
 static void barrier_wait(u32 b,u32 parity){while((emu_barrier(b).phase&1)==parity)emu_yield();}
-static void copy_shared_if(bool there,u32 to,const void*from){copies[threadIdx.x].back().push_back({emu_at(to),from,there});}
+static void copy_shared_if(bool there,u32 to,const void*from){emu_copy(emu_at(to),from,there);}
 template<int N>static void registers_up(){}
 template<int N>static void registers_down(){}
 template<int N>static void threads_meet(u32 number){groupbar[32+number].wait(N);}

@@ -2,6 +2,7 @@
 //! `PIECEWISE_CUDA_LIBRARY_DIRS` lists.
 #![allow(unsafe_code, reason = "NVRTC is a C library; every block states why it is sound")]
 
+use crate::skip::skipped;
 use libloading::{Library, Symbol};
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::PathBuf;
@@ -37,7 +38,8 @@ impl Nvrtc {
                 return Some(Self(library));
             }
         }
-        println!("skipped: no NVRTC; install it or list its folder in PIECEWISE_CUDA_LIBRARY_DIRS");
+        let reason = "no NVRTC; install it or list its folder in PIECEWISE_CUDA_LIBRARY_DIRS";
+        skipped("PIECEWISE_REQUIRE_NVRTC", reason);
         None
     }
 

@@ -1,0 +1,108 @@
+//! What the tests themselves promise: that a skip is said and demanded, and that little is linked.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+const CRATES: [&str; 12] = [
+    ".",
+    "ir",
+    "passes",
+    "kernels",
+    "backend",
+    "cache",
+    "planner",
+    "runtime",
+    "server",
+    "worker",
+    "cli",
+    "source-digest",
+];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(file: &str) -> String {
+    std::fs::read_to_string(root().join(file)).unwrap()
+}
+
+fn add_files(folder: &Path, found: &mut Vec<PathBuf>) {
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    for path in entries.map(|entry| entry.unwrap().path()) {
+        if path.is_dir() {
+            add_files(&path, found);
+        } else if path.extension().is_some_and(|e| e == "rs" || e == "py") {
+            found.push(path);
+        }
+    }
+}
+
+/// The Rust and Python files of a crate's folders.
+fn texts(of: &str, folders: &[&str]) -> Vec<(PathBuf, String)> {
+    let mut files = Vec::new();
+    folders.iter().for_each(|folder| add_files(&root().join(of).join(folder), &mut files));
+    files.into_iter().map(|file| (file.clone(), std::fs::read_to_string(file).unwrap())).collect()
+}
+
+/// Nothing but a GPU, and fixtures that only transformers makes, may be missing in `.ci/run`.
+#[test]
+fn what_may_be_skipped_is_demanded_by_the_check() {
+    let prefix = "PIECEWISE_REQUIRE_";
+    let mut demands = BTreeSet::new();
+    for (file, text) in CRATES.iter().flat_map(|of| texts(of, &["src", "tests"])) {
+        if file.ends_with("tests/checks.rs") {
+            continue;
+        }
+        let is_rust = file.extension().is_some_and(|e| e == "rs");
+        let is_silent = is_rust && text.contains("println!(\"skipped:");
+        assert!(!is_silent, "{} skips where nobody sees it: see support/skip.rs", file.display());
+        for rest in text.split(&format!("\"{prefix}")).skip(1) {
+            let is_of_name = |c: char| c.is_ascii_uppercase() || c == '_';
+            demands.insert(rest.split(|c| !is_of_name(c)).next().unwrap().to_owned());
+        }
+    }
+    assert!(demands.len() > 6, "{demands:?}");
+    let (check, page) = (read(".ci/run"), read("CONTRIBUTING.md"));
+    for name in demands {
+        assert!(page.contains(&format!("{prefix}{name}")), "CONTRIBUTING.md lacks {name}");
+        let is_demanded = check.contains(&format!("{prefix}{name}=1"));
+        let may_be_missing = ["GPU", "CHAT_FIXTURES"].contains(&name.as_str());
+        assert_ne!(is_demanded, may_be_missing, "{prefix}{name} in .ci/run");
+    }
+}
+
+/// Each program is linked with everything: a further one says why it is.
+#[test]
+fn a_crate_has_one_test_program() {
+    let further =
+        [(".", "device_suite"), ("kernels", "cpu_allocations"), ("backend", "cpu_allocation")];
+    for of in CRATES {
+        let manifest: toml::Table = read(&format!("{of}/Cargo.toml")).parse().unwrap();
+        let programs = manifest.get("test").and_then(|list| list.as_array());
+        let names = programs.into_iter().flatten().map(|test| test["name"].as_str().unwrap());
+        let mut names = Vec::from_iter(names);
+        names.retain(|&name| !further.contains(&(of, name)));
+        assert!(names.len() <= 1, "{of}: {names:?}");
+    }
+}
+
+/// What only a benchmark uses would be compiled with every test, if no crate needed it anyway.
+#[test]
+fn what_tests_depend_on_is_used_by_tests() {
+    let manifest = |of: &str| read(&format!("{of}/Cargo.toml")).parse::<toml::Table>().unwrap();
+    let names = |of: &str, kind: &str| -> Vec<String> {
+        let table = manifest(of).remove(kind);
+        table.iter().flat_map(|names| names.as_table().unwrap().keys().cloned()).collect()
+    };
+    let needed: BTreeSet<_> = CRATES.iter().flat_map(|of| names(of, "dependencies")).collect();
+    for of in CRATES {
+        // Those of one crate are modules of another's program.
+        let shared = "../passes/tests/common";
+        let texts = texts(of, &["src", "tests", "examples", shared]);
+        for name in names(of, "dev-dependencies") {
+            let path = format!("{}::", name.replace('-', "_"));
+            let is_used = texts.iter().any(|(_, text)| text.contains(&path));
+            assert!(is_used || needed.contains(&name), "no test of {of} uses {name}");
+        }
+    }
+}
