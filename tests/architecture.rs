@@ -51,6 +51,33 @@ fn crates_depend_in_one_direction() {
     }
 }
 
+/// What draws in a terminal is the program's alone.
+#[test]
+fn only_the_command_line_depends_on_crates_for_terminals() {
+    for (folder, _) in allowed().into_iter().filter(|(folder, _)| *folder != "cli") {
+        let text = std::fs::read_to_string(root().join(folder).join("Cargo.toml")).unwrap();
+        let table: toml::Table = text.parse().unwrap();
+        for name in ["clap", "plotters", "indicatif", "comfy-table"] {
+            let dependencies = table["dependencies"].as_table().unwrap();
+            assert!(!dependencies.contains_key(name), "{folder} depends on {name}");
+        }
+    }
+}
+
+/// The package outside shows how little a model of one's own takes: besides what computes its op,
+/// fewer than 200 lines. Its step inputs stand with the op.
+#[test]
+fn a_model_of_one_s_own_is_short() {
+    let lines = |file: &str| {
+        let text = std::fs::read_to_string(root().join("examples/outside/src").join(file)).unwrap();
+        let inputs = text.split("pub fn spans()").nth(1).unwrap_or(&text);
+        let inputs = inputs.split("\n    }\n").next().unwrap_or_default().lines().count();
+        if file == "gated.rs" { inputs } else { text.lines().count() }
+    };
+    let all: usize = ["main.rs", "model.rs", "gated.rs"].into_iter().map(lines).sum();
+    assert!(all < 200, "{all}");
+}
+
 fn sources() -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut folders: Vec<PathBuf> = [
