@@ -51,6 +51,33 @@ fn crates_depend_in_one_direction() {
     }
 }
 
+/// What draws in a terminal is the program's alone.
+#[test]
+fn only_the_command_line_depends_on_crates_for_terminals() {
+    for (folder, _) in allowed().into_iter().filter(|(folder, _)| *folder != "cli") {
+        let text = std::fs::read_to_string(root().join(folder).join("Cargo.toml")).unwrap();
+        let table: toml::Table = text.parse().unwrap();
+        for name in ["clap", "plotters", "indicatif", "comfy-table"] {
+            let dependencies = table["dependencies"].as_table().unwrap();
+            assert!(!dependencies.contains_key(name), "{folder} depends on {name}");
+        }
+    }
+}
+
+/// The package outside shows how little a model of one's own takes: besides what computes its op,
+/// fewer than 200 lines. Its step inputs stand with the op.
+#[test]
+fn a_model_of_one_s_own_is_short() {
+    let lines = |file: &str| {
+        let text = std::fs::read_to_string(root().join("examples/outside/src").join(file)).unwrap();
+        let inputs = text.split("pub fn spans()").nth(1).unwrap_or(&text);
+        let inputs = inputs.split("\n    }\n").next().unwrap_or_default().lines().count();
+        if file == "gated.rs" { inputs } else { text.lines().count() }
+    };
+    let all: usize = ["main.rs", "model.rs", "gated.rs"].into_iter().map(lines).sum();
+    assert!(all < 200, "{all}");
+}
+
 fn sources() -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut folders: Vec<PathBuf> = [
@@ -159,6 +186,81 @@ fn every_test_file_is_part_of_a_program() {
         }
         assert!(main.is_empty() || manifest.contains("autotests = false\n"), "{folder}");
     }
+}
+
+/// The lower-case words of a name or a sentence.
+fn words(text: &str) -> Vec<String> {
+    let mut spaced = String::new();
+    for c in text.chars() {
+        if c.is_uppercase() {
+            spaced.push(' ');
+        }
+        spaced.push(if c.is_alphanumeric() { c.to_ascii_lowercase() } else { ' ' });
+    }
+    spaced.split_whitespace().map(str::to_owned).collect()
+}
+
+/// A word without what makes it a plural or a form of a verb.
+fn stem(word: &str) -> &str {
+    let ends = ["ing", "es", "ed", "s", "e"];
+    let cut = ends.iter().find_map(|end| word.strip_suffix(end).filter(|rest| rest.len() > 2));
+    cut.unwrap_or(word)
+}
+
+/// The name that a line declares; empty where it declares none.
+fn declared(line: &str) -> &str {
+    let mut rest = line.trim_start();
+    if let Some(inside) = rest.strip_prefix("pub(") {
+        rest = inside.split_once(')').map_or("", |(_, rest)| rest).trim_start();
+    }
+    let before =
+        ["pub ", "const ", "unsafe ", "async ", "fn ", "struct ", "enum ", "trait ", "type "];
+    while let Some(cut) = before.iter().find_map(|word| rest.strip_prefix(word)) {
+        rest = cut;
+    }
+    rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default()
+}
+
+/// A document of one line that repeats the name of its item, or of its type, tells nobody anything.
+/// The command line is left out: there it is the help of a flag.
+#[test]
+fn documents_say_more_than_the_name() {
+    let filler = "the a an its of it is what which where how many all this each their are there \
+                  who that or and to by was be for whether has one these those them so such as in \
+                  whose why when at";
+    let filler: BTreeSet<&str> = filler.split_whitespace().collect();
+    let mut empty = Vec::new();
+    for file in sources() {
+        let name = file.strip_prefix(root()).unwrap().to_string_lossy().into_owned();
+        if name.starts_with("cli/") || name.contains("/tests") || name.contains("/testing") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&file).unwrap();
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        let is_document = |i: usize| lines.get(i).is_some_and(|line| line.starts_with("///"));
+        let mut owner = String::new();
+        for (i, line) in lines.iter().enumerate() {
+            if ["struct ", "enum ", "trait "].iter().any(|kind| line.contains(kind)) {
+                owner = declared(line).to_owned();
+            } else if let Some(of) = line.strip_prefix("impl ") {
+                owner = of.split(['<', ' ']).next().unwrap_or_default().to_owned();
+            }
+            if !is_document(i) || is_document(i + 1) || i > 0 && is_document(i - 1) {
+                continue;
+            }
+            let item = lines[i + 1..].iter().find(|line| !line.starts_with("#["));
+            let item = item.map_or("", |line| declared(line));
+            let names = [words(item), words(&owner)].concat();
+            let known: BTreeSet<&str> = names.iter().map(|word| stem(word)).collect();
+            let says = words(line)
+                .iter()
+                .any(|word| !filler.contains(word.as_str()) && !known.contains(stem(word)));
+            if !says && !item.is_empty() && !line.contains('`') {
+                empty.push(format!("{name}:{}: {line} ({item})", i + 1));
+            }
+        }
+    }
+    assert!(empty.is_empty(), "{}", empty.join("\n"));
 }
 
 /// The modules of a crate by their path, each with its code, tests left out.

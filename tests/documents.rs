@@ -3,6 +3,7 @@
 //! program's own tests.
 
 use piecewise::backend::device::CaptureRule;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 fn root() -> &'static Path {
@@ -152,4 +153,42 @@ fn newcomers_find_cuda_graphs() {
     for document in ["README.md", "ARCHITECTURE.md", "docs/capture-rules.md"] {
         assert!(read(document).contains("CUDA graph"), "{document}");
     }
+}
+
+/// The `.rs` files below a folder, build outputs left out.
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if path.is_dir() && name != "target" && !name.starts_with('.') {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// A document that names `Type::method` names what is there.
+#[test]
+fn names_in_documents_are_in_the_sources() {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let mut files = Vec::new();
+    sources(root(), &mut files);
+    let mut words = BTreeSet::new();
+    for file in files {
+        let text = std::fs::read_to_string(file).unwrap();
+        words.extend(text.split(|c| !is_word(c)).map(str::to_owned));
+    }
+    let mut checked = 0;
+    for document in documents() {
+        let text = std::fs::read_to_string(&document).unwrap();
+        for quoted in text.split('`').skip(1).step_by(2) {
+            let is_path = quoted.contains("::") && quoted.chars().all(|c| is_word(c) || c == ':');
+            for name in quoted.split("::").filter(|_| is_path) {
+                assert!(words.contains(name), "{} names `{quoted}`", document.display());
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked > 50, "{checked}");
 }

@@ -41,9 +41,9 @@ pub enum PieceSize {
     /// Exactly the rows of so many sequences, padding included, of which each real one brings as
     /// many: what a uniform batch has apart from other steps of as many rows.
     Uniform {
-        /// The sequences.
+        /// Sequences of the batch, padding ones included.
         sequences: u64,
-        /// The rows of each.
+        /// Rows that each sequence brings.
         query_length: u64,
     },
 }
@@ -88,7 +88,7 @@ pub enum ArgRef {
     Scratch {
         /// From the start of the scratch.
         offset: u64,
-        /// How many.
+        /// Length of the range.
         bytes: u64,
     },
 }
@@ -110,7 +110,7 @@ pub enum Access {
 /// An argument of a launch. The true counts are an implicit argument of every launch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Arg {
-    /// What it is.
+    /// The memory that is passed: an operand by position, or scratch.
     pub at: ArgRef,
     /// How it is used.
     pub access: Access,
@@ -151,7 +151,7 @@ pub struct Lowered {
 pub struct Artifact {
     /// The hash of the unique piece.
     pub piece: [u8; 32],
-    /// The size.
+    /// The row counts that it was lowered for.
     pub size: PieceSize,
     /// At least one; the first is taken unless a tuning record picks another.
     pub alternatives: Vec<Lowered>,

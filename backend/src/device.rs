@@ -46,16 +46,16 @@ pub struct Reservation {
 /// Rows of bytes that lie apart from each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ByteRows {
-    /// Bytes of a row.
+    /// Bytes that a row holds, without what lies between rows.
     pub width: u64,
     /// Bytes from the start of a row to that of the next.
     pub pitch: u64,
-    /// How many rows.
+    /// Number of rows.
     pub count: u64,
 }
 
 impl ByteRows {
-    /// Bytes of all rows.
+    /// Bytes held by all rows together, without what lies between them.
     pub fn bytes(self) -> u64 {
         self.width.saturating_mul(self.count)
     }
@@ -113,13 +113,13 @@ pub enum BoundTo {
 pub struct BoundAddress<'a> {
     /// Which of the captured programs holds it, by its place among them.
     pub program: usize,
-    /// The launch.
+    /// Name of the launch that reads or writes there.
     pub launch: &'a str,
     /// What is to lie there.
     pub what: BoundTo,
     /// The same for people: the name of the operand in its piece, `scratch` or `counts`.
     pub name: &'a str,
-    /// The address.
+    /// The raw address, as captured.
     pub address: Address,
 }
 

@@ -63,7 +63,7 @@ pub enum StepPart<'a, P, C> {
 /// Where and when a block of a kernel ran: nanoseconds of a clock that all multiprocessors share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
 pub struct BlockTime {
-    /// Where.
+    /// Number of the multiprocessor that it ran on.
     pub multiprocessor: u32,
     /// When its first warp began.
     pub start: u64,
@@ -92,7 +92,7 @@ pub struct ReadBandwidth {
     pub median: f64,
     /// Bytes that a pass reads, each once.
     pub bytes: u64,
-    /// Passes.
+    /// How often memory was read for the figures.
     pub passes: usize,
 }
 

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// The variable in which a profiler names its library.
-pub const INJECTION_VARIABLE: &str = "NVTX_INJECTION64_PATH";
+const INJECTION_VARIABLE: &str = "NVTX_INJECTION64_PATH";
 
 const INJECTION_FUNCTION: &CStr = c"InitializeInjectionNvtx2";
 

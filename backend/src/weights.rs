@@ -24,7 +24,7 @@ pub enum TensorSource<'a> {
     Normal {
         /// The standard deviation.
         std: f32,
-        /// The seed.
+        /// Decides the numbers, together with the tensor's name.
         seed: u64,
     },
 }
@@ -81,7 +81,7 @@ pub trait WeightSource: Send + Sync {
 pub struct NormalWeights {
     /// The standard deviation.
     pub std: f32,
-    /// The seed.
+    /// Decides the numbers, together with each tensor's name.
     pub seed: u64,
 }
 

@@ -83,7 +83,7 @@ pub enum Condition {
 /// A condition that came up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ConditionReport {
-    /// Which.
+    /// What is wrong with the place where entries are kept.
     pub condition: Condition,
     /// What was warned, the first time.
     pub message: String,

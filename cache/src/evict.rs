@@ -38,7 +38,7 @@ pub struct GcReport {
     pub removed_bytes: u64,
     /// Entries that are left.
     pub kept_entries: u64,
-    /// Their bytes.
+    /// Bytes on the disk of the entries that are left.
     pub kept_bytes: u64,
     /// What could not be removed.
     pub failed: u64,

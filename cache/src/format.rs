@@ -47,7 +47,6 @@ pub enum DecodeError {
     /// It ends before the header or the payload does.
     #[error("it ends after {bytes} bytes, before its {missing}")]
     Truncated {
-        /// The bytes that are there.
         bytes: u64,
         /// The part that is not there in full.
         missing: &'static str,

@@ -14,7 +14,7 @@ use crate::scan::{self, Role};
 /// What an entry says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct EntryInfo {
-    /// Its kind.
+    /// The folder that it is in: `piece`, `kernel`.
     pub kind: String,
     /// Its key; 64 hexadecimal digits when serialized.
     #[serde(serialize_with = "serialize_key")]
@@ -23,7 +23,7 @@ pub struct EntryInfo {
     pub factors: Factors,
     /// Its bytes on the disk.
     pub bytes: u64,
-    /// The bytes of its payload.
+    /// Length of what was kept, without header and factors.
     pub payload_bytes: u64,
     /// When it was last served or kept, good to an hour.
     pub last_use: SystemTime,
@@ -41,7 +41,7 @@ pub struct Entry {
 /// The entry that is nearest to what was missed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Nearest {
-    /// The entry.
+    /// Where it is and what it was made from.
     pub entry: EntryInfo,
     /// The factors in which it differs, by name. None differ when the keys do but the factors do
     /// not tell why.

@@ -12,7 +12,7 @@ use crate::scan::{self, Role};
 pub struct VerifyReport {
     /// Entries that are sound.
     pub good_entries: u64,
-    /// Their bytes.
+    /// Bytes on the disk of the sound entries.
     pub good_bytes: u64,
     /// Entries that are not, by kind and name.
     pub bad: Vec<BadEntry>,

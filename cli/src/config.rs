@@ -27,7 +27,7 @@ enum ConfigCommand {
     Reference,
     /// Check a configuration file without a model.
     Check {
-        /// The file.
+        /// A TOML file of settings.
         file: PathBuf,
     },
 }

@@ -31,7 +31,7 @@ pub(super) fn item_of_file(processor: &ImageProcessor, file: &Path) -> anyhow::R
 pub(super) struct PromptImages {
     prompts: ImagePrompts,
     items: Vec<ImageItem>,
-    /// Tokens of each.
+    /// How many tokens stand for each of them.
     tokens: Vec<u64>,
     device: OpenDevice,
     rows: Vec<RowsId>,

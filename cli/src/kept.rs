@@ -22,8 +22,8 @@ impl NotingStore {
         self.noted.lock().unwrap_or_else(PoisonError::into_inner).insert((kind, key.0));
     }
 
-    /// Why who comes next may not find everything here, if that is so. What was bad and made again
-    /// is no reason, and neither is a remote level that is only read.
+    /// Why the next start may have to compile something again; `None` where every entry is kept.
+    /// A bad entry that was made anew is no reason, and neither is a remote level that is only read.
     pub(crate) fn what_is_lacking(&self, is_remote_written: bool) -> Option<String> {
         let cache = &self.store.cache;
         let events = cache.events();

@@ -48,7 +48,7 @@ impl Dim {
         Self { constant, terms: sum }
     }
 
-    /// The constant part.
+    /// What is left where every symbol is 0.
     pub fn constant_part(&self) -> i64 {
         self.constant
     }

@@ -21,7 +21,7 @@ pub enum ValueDef {
     State(usize),
     /// A result of a node.
     Result {
-        /// The node.
+        /// What computes it.
         node: Node,
         /// The position among its results.
         index: usize,
@@ -33,7 +33,7 @@ pub enum ValueDef {
 pub struct InputDecl {
     /// Its name in text, after `%`; unique among inputs.
     pub name: String,
-    /// Its value.
+    /// What ops read it by.
     pub value: Value,
     /// What padding rows hold. Index-typed inputs need one that is safe to use.
     pub padding: Option<Scalar>,
@@ -44,7 +44,7 @@ pub struct InputDecl {
 /// A weight: bytes that are made once at load.
 #[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct WeightDecl {
-    /// Its value.
+    /// What ops read it by.
     pub value: Value,
     /// How its bytes come about.
     pub recipe: Recipe,
@@ -55,7 +55,7 @@ pub struct WeightDecl {
 pub struct StateDecl {
     /// Its name, unique among states: `model.layers.0.k`.
     pub name: String,
-    /// Its value.
+    /// What ops read it by, and mutate.
     pub value: Value,
     /// What the runtime does with it; carried and printed, never interpreted here.
     pub role: Option<String>,
@@ -212,7 +212,7 @@ impl Graph {
         &self.symbols
     }
 
-    /// The symbol of this name.
+    /// Looks a declared symbol up; `None` where nothing is called so.
     pub fn symbol_named(&self, name: &str) -> Option<Symbol> {
         self.symbols.iter().find(|(_, decl)| decl.name == name).map(|(symbol, _)| symbol)
     }

@@ -43,6 +43,6 @@ pub enum CaptureSupport {
     SingleTokenDecode,
     /// Where every sequence brings the same number of tokens.
     UniformBatch,
-    /// In all.
+    /// In steps of any sequences and lengths.
     Always,
 }

@@ -34,7 +34,7 @@ pub type Options = BTreeMap<String, OptionValue>;
 pub struct PassSpec {
     /// The name under which the registry knows it.
     pub name: String,
-    /// Its options.
+    /// What stands in its braces, by key.
     pub options: Options,
 }
 
@@ -48,6 +48,7 @@ pub struct Pipeline {
 /// Why a pipeline text can't be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum PipelineError {
     /// The text does not follow the grammar.
     #[error("pipeline column {column}: expected {expected}, found {found}")]
@@ -61,16 +62,10 @@ pub enum PipelineError {
     },
     /// An option is given twice.
     #[error("pass `{pass}`: option `{option}` is given twice; keep one")]
-    DuplicateOption {
-        /// The pass.
-        pass: String,
-        /// The option.
-        option: String,
-    },
+    DuplicateOption { pass: String, option: String },
     /// No pass has this name.
     #[error("unknown pass `{name}`{}; known passes: {}", did_you_mean(.suggestion), .known.join(", "))]
     UnknownPass {
-        /// The name in the pipeline.
         name: String,
         /// The nearest known name, if one is near.
         suggestion: Option<String>,
@@ -80,9 +75,7 @@ pub enum PipelineError {
     /// The pass has no such option.
     #[error("pass `{pass}` has no option `{option}`{}; {}", did_you_mean(.suggestion), known_options(.known))]
     UnknownOption {
-        /// The pass.
         pass: String,
-        /// The name in the pipeline.
         option: String,
         /// The nearest known name, if one is near.
         suggestion: Option<String>,
@@ -92,9 +85,7 @@ pub enum PipelineError {
     /// An option's value is of the wrong kind.
     #[error("pass `{pass}`: option `{option}` has the value `{value}`, expected {expected}")]
     BadValue {
-        /// The pass.
         pass: String,
-        /// The option.
         option: String,
         /// The value as written.
         value: String,

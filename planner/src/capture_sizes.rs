@@ -35,7 +35,7 @@ impl ListKind {
 }
 
 impl CaptureSizes {
-    /// The sizes of a list.
+    /// Ascending; empty where no graph of that kind is captured.
     pub fn list(&self, list: ListKind) -> &[u32] {
         match list {
             ListKind::Tokens => &self.capture_num_tokens,

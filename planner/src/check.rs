@@ -31,31 +31,31 @@ pub struct ConfiguredSizes {
 pub enum Finding {
     /// Sizes that are there twice.
     Repeated {
-        /// The list.
+        /// The list that repeats them.
         list: ListKind,
-        /// The sizes.
+        /// Each once, ascending.
         sizes: Vec<u32>,
     },
     /// No step can ever replay these sizes: they hold more than the scheduler allows, and a
     /// smaller size holds all of that, or the graph mode has no such graphs.
     Unreachable {
-        /// The list.
+        /// Of tokens or of sequences.
         list: ListKind,
-        /// The sizes.
+        /// Ascending.
         sizes: Vec<u32>,
         /// The largest count that can occur, 0 where the graph mode rules the list out.
         largest_possible: u32,
     },
     /// No step of the log replays these sizes.
     Unused {
-        /// The list.
+        /// Of tokens or of sequences.
         list: ListKind,
-        /// The sizes.
+        /// Ascending.
         sizes: Vec<u32>,
     },
     /// Counts above the largest size.
     Uncovered {
-        /// The list.
+        /// The list that lacks them.
         list: ListKind,
         /// The first count that no size holds.
         from: u32,
@@ -68,11 +68,11 @@ pub enum Finding {
     },
     /// A size that serves a wide gap at much padding.
     Gap {
-        /// The list.
+        /// Of tokens or of sequences.
         list: ListKind,
         /// The next smaller size, 0 for none.
         below: u32,
-        /// The size.
+        /// The upper end of the gap, which serves every count in it.
         size: u32,
         /// Padding tokens that it causes.
         padding_tokens: u64,

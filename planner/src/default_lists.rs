@@ -51,7 +51,7 @@ const TENSORRT_LLM_TOKENS: &[Run] =
 const ATOM: &[Run] = &[(1, 2, 1), (4, 8, 4), (16, 512, 16), (528, u32::MAX, 16)];
 
 impl Stack {
-    /// All of them.
+    /// In the order of reports.
     pub const ALL: [Stack; 4] = [Stack::Vllm, Stack::Sglang, Stack::TensorrtLlm, Stack::Atom];
 
     fn rule(self) -> Rule {

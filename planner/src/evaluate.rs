@@ -13,11 +13,11 @@ use crate::traffic::{StepKind, Traffic};
 /// How many steps and tokens replay.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Share {
-    /// All steps.
+    /// Steps of the kind, launched ones included.
     pub steps: u64,
-    /// Steps that replay.
+    /// Of these, steps for which a size was captured.
     pub replayed_steps: u64,
-    /// All tokens.
+    /// Tokens of the kind's steps, without padding.
     pub tokens: u64,
     /// Tokens of the steps that replay.
     pub replayed_tokens: u64,
@@ -72,13 +72,13 @@ impl Coverage {
 /// What one size does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct SizeUse {
-    /// Its list.
+    /// Whether it counts tokens or sequences.
     pub list: ListKind,
-    /// The size.
+    /// The captured count, padding included.
     pub size: u32,
     /// Steps that replay it.
     pub steps: u64,
-    /// Their padding tokens.
+    /// Padding tokens of those steps.
     pub padding_tokens: u64,
 }
 
@@ -184,7 +184,7 @@ pub struct Service {
 pub struct Replay {
     /// The list of the size.
     pub list: ListKind,
-    /// The size.
+    /// The captured count, padding included.
     pub size: u32,
     /// Padding tokens of the step.
     pub padding: u32,

@@ -32,7 +32,7 @@ pub enum Lengths {
     },
     /// Log-normal, cut at a maximum.
     LogNormal {
-        /// Median.
+        /// Half of the lengths are below it.
         median: f64,
         /// Standard deviation of the logarithm.
         sigma: f64,

@@ -51,7 +51,7 @@ pub enum PlanWarning {
     },
 }
 
-/// A plan.
+/// The lists that cost least, and what others would cost.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     /// The lists.

@@ -39,7 +39,7 @@ impl fmt::Display for MalformedLine {
     }
 }
 
-/// What was read.
+/// A log as a histogram, and what of it was left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReadLog {
     /// The histogram.
@@ -50,7 +50,7 @@ pub struct ReadLog {
     pub idle: u64,
     /// Lines that could not be used.
     pub malformed: u64,
-    /// The first of them.
+    /// The first malformed lines, for messages.
     pub first_malformed: Vec<MalformedLine>,
 }
 

@@ -93,7 +93,7 @@ impl PlanRequest {
     ///
     /// # Errors
     /// As [`PlanRequest::validate`], without those of the log.
-    pub fn validate_alone(&self) -> Result<(), PlannerError> {
+    fn validate_alone(&self) -> Result<(), PlannerError> {
         PlannerError::check_graphs(self.max_graphs.unwrap_or(1), MAX_GRAPHS)?;
         if self.graph_mode == GraphMode::None {
             return Err(PlannerError::Contradiction {

@@ -32,7 +32,7 @@ pub enum TrafficShape {
 /// What to simulate.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Simulation {
-    /// Requests in all.
+    /// How many arrive before the traffic ends.
     pub requests: u64,
     /// Mean arrivals per second (a Poisson process), or all at the start.
     pub rate: Option<f64>,

@@ -18,7 +18,7 @@ pub enum SizeError {
         /// The first size that is not above the one before.
         at: u64,
     },
-    /// A size above the bound.
+    /// More than a step can bring, or the device's bound.
     #[error("{list} contains {size}, above {bound_name} = {bound}; drop it or raise {bound_name}")]
     AboveBound { list: &'static str, size: u64, bound_name: &'static str, bound: u64 },
 }

@@ -76,7 +76,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// All steps.
+    /// Steps of either kind.
     pub fn steps(&self) -> u64 {
         self.steps
     }

@@ -31,7 +31,7 @@ pub struct OpSupport {
 pub struct Dispatch {
     /// How, provided that the graphs are there.
     pub mode: StepMode,
-    /// At which sizes.
+    /// The captured counts that hold it, or its own counts where it is launched.
     pub sizes: StepSizes,
     /// Why it can't replay, where the mode would have it replay.
     pub fallback: Option<FallbackReason>,
@@ -69,7 +69,7 @@ pub struct Dispatcher {
 pub struct OwnSizes {
     /// The role of its symbol: `rows.patches`.
     pub role: String,
-    /// The sizes.
+    /// Captured counts of its rows, ascending.
     pub sizes: SizeList,
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct Track(u64);
 pub(crate) enum Note {
     /// A number without a sign.
     Count(u64),
-    /// A number.
+    /// Shown as it is, without unit.
     Number(f64),
     /// Words.
     Text(String),

@@ -20,12 +20,6 @@ pub enum PlanError {
     Pass(#[from] PassError),
 }
 
-/// The pipeline of a level, made of the default one; as [`Planner`] makes it of any text.
-pub fn pipeline_text(level: Level, split_ops: Option<&[String]>) -> String {
-    let pipeline = Pipeline::parse(DEFAULT_PIPELINE).unwrap_or_default();
-    of_level(pipeline, level, split_ops).to_string()
-}
-
 /// At the level `eager` nothing runs before the split. The split ops are as configured: `None`
 /// leaves them to the text and to the definitions of the ops, an empty list never cuts.
 fn of_level(mut pipeline: Pipeline, level: Level, split_ops: Option<&[String]>) -> Pipeline {

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// How a step ran, and at which size.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct StepKind {
-    /// How.
+    /// Launched, in pieces or as one graph.
     pub mode: StepMode,
     /// The size of the whole step; `None` where it ran at its own counts.
     pub size: Option<PieceSize>,

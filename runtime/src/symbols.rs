@@ -25,7 +25,7 @@ pub enum SymbolClass {
 /// What a symbol counts: so many times the rows of a class.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Over {
-    /// The class.
+    /// The rows that it is a multiple of.
     pub class: SymbolClass,
     /// 1 but for a symbol that is tied to another, such as one of role `4*tokens`.
     pub times: u64,
@@ -147,7 +147,7 @@ impl SymbolTable {
         self.over[symbol.index()]
     }
 
-    /// The class of a symbol.
+    /// The rows that a symbol is a multiple of.
     pub fn class(&self, symbol: Symbol) -> SymbolClass {
         self.over[symbol.index()].class
     }

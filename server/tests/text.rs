@@ -59,10 +59,11 @@ proptest! {
         let mut filter = StopFilter::new(StopStrings::new(strings.clone(), false).unwrap());
         let mut given = 0;
         for (end, character) in text.char_indices().map(|(i, c)| (i + 1, c)) {
-            given += filter.push(&character.to_string()).0.len();
+            let (certain, stop) = filter.push(&character.to_string());
+            given += certain.len();
             let needed = |n: &usize| strings.iter().any(|s| s.len() > *n && s.starts_with(&text[end - n..end]));
             let needed = (0..=end).rev().find(needed).unwrap_or(0);
-            if filter.has_stopped() {
+            if stop.is_some() {
                 break;
             }
             prop_assert_eq!(given, end - needed);

@@ -90,7 +90,7 @@ pub enum AssemblyError {
     /// A pass, or the text of the pipeline.
     #[error(transparent)]
     Plan(#[from] Box<PlanError>),
-    /// The device.
+    /// No driver, no such device, or a target that can't run here.
     #[error(transparent)]
     Device(#[from] Box<OpenError>),
     /// The roles of the graph, for an engine or a timer.
@@ -102,13 +102,13 @@ pub enum AssemblyError {
     /// The compiled model.
     #[error(transparent)]
     Model(#[from] Box<ModelError>),
-    /// The engine.
+    /// Pools or bounds that requests can't be served with.
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// The timer.
     #[error(transparent)]
     Measure(#[from] Box<MeasureError>),
-    /// The session.
+    /// A graph that can't be stepped by hand.
     #[error(transparent)]
     Session(#[from] Box<SessionError>),
 }

@@ -107,7 +107,7 @@ pub enum ItemLogError {
     File {
         /// Its name.
         file: String,
-        /// Why not.
+        /// What the operating system says.
         source: std::io::Error,
     },
     /// A line is none of a log.
@@ -128,7 +128,7 @@ pub enum ItemLogError {
     Empty {
         /// Its name.
         file: String,
-        /// Which path.
+        /// The path as the encoder calls it.
         path: String,
     },
     /// The planner refuses.

@@ -61,7 +61,7 @@ pub struct PathSize {
 pub struct TokenRange {
     /// The fewest, a multiple of `multiple_of`.
     pub least: u64,
-    /// The most.
+    /// The largest item; a longer one is refused.
     pub most: u64,
     /// What every number of them is a multiple of.
     pub multiple_of: u64,

@@ -47,7 +47,7 @@ pub struct EncoderPath {
 }
 
 impl EncoderPath {
-    /// The only path of an encoder.
+    /// For an encoder that has no other.
     pub(super) fn only(
         graph: Graph,
         checkpoint: Checkpoint,

@@ -34,7 +34,7 @@ pub struct PathStatistics {
 /// Counts of every path, in their order.
 #[derive(Clone, PartialEq, Debug, Default, serde::Serialize)]
 pub struct EncoderStatistics {
-    /// Of each path.
+    /// One for each, in the order of the encoder's paths.
     pub paths: Vec<PathStatistics>,
 }
 
@@ -45,7 +45,7 @@ impl PathStatistics {
         if padding == 0 { 0.0 } else { padding as f64 / self.padded_tokens as f64 }
     }
 
-    /// Steps that replayed.
+    /// Steps that found a graph, of all budgets.
     pub fn replayed_steps(&self) -> u64 {
         self.replays.values().sum()
     }

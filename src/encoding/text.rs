@@ -24,13 +24,13 @@ pub enum LoadError {
     /// Its weights.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// Its tokenizer.
+    /// `tokenizer.json` is missing or can't be used.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
     /// The settings.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The graph.
+    /// The encoder's layers can't be built.
     #[error(transparent)]
     Graph(#[from] EncoderError),
     /// What the graph is put together with.
@@ -56,7 +56,7 @@ pub struct TextModel {
     labels: usize,
 }
 
-/// An encoder of text.
+/// Texts in, vectors or scores out.
 pub type TextEncoder = Encoder<TextModel>;
 
 impl TextModel {

@@ -156,7 +156,7 @@ impl<M: ItemEncoder> EncoderHandle<M> {
         self.shared.phase()
     }
 
-    /// Calls that are there.
+    /// Calls that wait or run.
     pub fn live_calls(&self) -> usize {
         self.shared.live()
     }

@@ -11,7 +11,7 @@ pub enum ReadError {
     Io(io::Error),
     /// The file has more bytes than such a file can sensibly have.
     TooLarge {
-        /// How many.
+        /// Length of the file.
         bytes: u64,
     },
 }

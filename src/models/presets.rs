@@ -26,7 +26,7 @@ pub enum Preset {
     known = Preset::ALL.map(Preset::name).join(", ")
 )]
 pub struct UnknownPreset {
-    /// What was asked for.
+    /// As it was given.
     pub name: String,
 }
 

@@ -55,11 +55,11 @@ pub struct StepBounds {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct StepInputs<'b> {
-    /// The tokens of a step.
+    /// Counts the rows that are computed: every token of every sequence.
     pub tokens: Symbol,
     /// The rows of a step that want logits.
     pub rows: Symbol,
-    /// The sequences of a step.
+    /// Counts those that bring a token or more.
     pub sequences: Symbol,
     /// The rows of the KV pool.
     pub kv_rows: Symbol,

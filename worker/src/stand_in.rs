@@ -25,9 +25,9 @@ use std::time::Duration;
 /// outputs are appended to the arguments.
 #[derive(Clone, Debug)]
 pub struct StandIn {
-    /// The program.
+    /// What to run: the worker's own executable, as a rule.
     pub program: PathBuf,
-    /// Its arguments.
+    /// Passed as they are.
     pub arguments: Vec<OsString>,
 }
 

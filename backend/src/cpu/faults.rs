@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Where a fault strikes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FaultPoint {
-    /// A capture.
+    /// Recording a program as a graph.
     Capture,
     /// A replay of a captured graph.
     Replay,
@@ -37,9 +37,9 @@ pub enum FaultKind {
 /// A fault that is to come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CpuFault {
-    /// Where.
+    /// The call that it strikes.
     pub point: FaultPoint,
-    /// What it does.
+    /// How the call fails.
     pub kind: FaultKind,
     /// How many calls that fit go well first.
     pub after: u32,

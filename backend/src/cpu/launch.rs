@@ -44,7 +44,7 @@ impl BoundCall {
         }
     }
 
-    /// Checks that the call was bound for these sizes.
+    /// Refuses sizes above those that the call was bound for.
     pub(super) fn check_sizes(&self, sizes: &[u64]) -> Result<(), DeviceError> {
         let fits = sizes.len() >= self.limits.len()
             && self.limits.iter().zip(sizes).all(|(limit, size)| size <= limit);
@@ -81,7 +81,6 @@ impl BoundCall {
         })
     }
 
-    /// Runs it.
     fn run(
         &self,
         context: LaunchContext<'_>,

@@ -18,7 +18,7 @@ pub(super) enum Way {
     Tensor,
     /// Weights stream through the other ones.
     Stream,
-    /// By a library.
+    /// A call of cuBLASLt.
     Library,
     /// In tiles of many rows, by warpgroups.
     Tile,

@@ -99,7 +99,7 @@ pub enum CudaError {
 pub struct CudaVersion(pub u32);
 
 impl CudaVersion {
-    /// The major version.
+    /// 12 of 12.4.
     pub fn major(self) -> u32 {
         self.0 / 1000
     }

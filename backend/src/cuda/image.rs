@@ -23,7 +23,7 @@ pub(super) const LIBRARY_MATMUL: &str = "cublasLtMatmul";
 /// What a launch runs.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum CudaImage {
-    /// A kernel.
+    /// Compiled code with its entry and geometry.
     Kernel(KernelImage),
     /// A matrix product by the library. The arguments are the left and right operand, the result,
     /// and scratch as workspace.

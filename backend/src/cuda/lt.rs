@@ -1,5 +1,8 @@
 //! cuBLASLt: plans of matrix products, their candidate algorithms, and which was measured fastest.
 
+// A new op or dtype must not compile before it is here.
+#![warn(clippy::wildcard_enum_match_arm)]
+
 use super::context::Context;
 use super::driver::Handle;
 use super::library::{CudaLibrary, LibraryError, library_api, open};
@@ -68,7 +71,7 @@ pub struct LtError {
     pub call: &'static str,
     /// Its status.
     pub code: u32,
-    /// What was asked.
+    /// The product or query, in words.
     pub what: String,
 }
 
@@ -96,7 +99,7 @@ pub struct LtAlgorithm {
 /// Which algorithm was measured fastest for a problem.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TuningRecord {
-    /// The problem.
+    /// Sizes, dtypes and transposition that were measured.
     pub problem: MatmulProblem,
     /// The library and its version.
     pub library: String,

@@ -20,7 +20,7 @@ pub const BANDWIDTH_KERNEL: &str = include_str!("kernels/bandwidth.cu");
 /// Blocks of the kernel for each multiprocessor: the best of these counts.
 const BLOCKS_PER_MULTIPROCESSOR: [u32; 3] = [2, 4, 8];
 
-/// Passes of each.
+/// Timed passes for each of those counts.
 const PASSES: usize = 12;
 
 /// A call that is ready.

@@ -193,7 +193,7 @@ impl Nvrtc {
         format!("nvrtc {}.{}", self.version.0, self.version.1)
     }
 
-    /// Where it was found.
+    /// The file that was opened, as the loader was given it.
     pub fn path(&self) -> &str {
         self.path
     }

@@ -21,7 +21,7 @@ pub struct DriverReport {
 /// A GPU as the driver describes it.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
 pub struct DeviceReport {
-    /// Its number.
+    /// From 0, as `cuda:N` names it.
     pub ordinal: u32,
     /// Its model.
     pub name: String,
@@ -104,7 +104,7 @@ pub struct CublasLtReport {
 /// What of CUDA is on this machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CudaProbe {
-    /// The driver.
+    /// What `libcuda` says of itself and its devices, or why it can't be used.
     pub driver: Result<DriverReport, CudaError>,
     /// Its devices; empty without a driver.
     pub devices: Vec<DeviceReport>,
@@ -121,7 +121,7 @@ pub struct CudaProbe {
 pub struct ProbeRow {
     /// What was looked for.
     pub what: String,
-    /// Whether it will work.
+    /// `false` also for what is there and too old.
     pub works: bool,
     /// What was found, or what is wrong and how to get it.
     pub detail: String,

@@ -17,47 +17,18 @@ pub(super) const TIMELINE: (&str, &str) = ("timeline.cuh", include_str!("kernels
 /// Bytes of a block's place: `PwBlock` of the header.
 const BLOCK_BYTES: usize = 32;
 
-/// A kernel whose blocks note where and when they run, at the address of one more parameter. A
-/// source in which the entry's head is not found stays as it is, and nothing is known of it.
+/// A kernel whose blocks note where and when they run, at the address of one more parameter, which
+/// a macro of the entry's name adds. The header has `PW_LAUNCH_DEPENDENTS` note: of a kernel that
+/// does not begin with it nothing is known.
 pub(super) fn stamped(mut recipe: LaunchRecipe) -> LaunchRecipe {
-    let Some(head) = Head::find(&recipe.source, &recipe.entry) else { return recipe };
-    let comma = if recipe.params.is_empty() { "" } else { ", " };
-    recipe.source.insert_str(head.body, "\n  PwStamp pw_stamp(pw_stamps);");
-    recipe.source.insert_str(head.last_parameter, &format!("{comma}PwBlock* pw_stamps"));
-    recipe.source.insert_str(0, &format!("#include \"{}\"\n", TIMELINE.0));
+    let (header, entry) = (TIMELINE.0, &recipe.entry);
+    let before = if recipe.params.is_empty() { "" } else { "__VA_ARGS__, " };
+    let head = format!(
+        "#include \"{header}\"\n#define {entry}(...) {entry}({before}PwBlock* pw_stamps)\n"
+    );
+    recipe.source.insert_str(0, &head);
     recipe.params.push(Param::Stamps);
     recipe
-}
-
-/// Places in a source: where an entry's parameters end, and where its body starts.
-struct Head {
-    last_parameter: usize,
-    body: usize,
-}
-
-impl Head {
-    fn find(source: &str, entry: &str) -> Option<Self> {
-        for (at, keyword) in source.match_indices("__global__") {
-            let rest = &source[at + keyword.len()..];
-            let Some(end) = rest.find(['{', ';']) else { continue };
-            let named = format!(" {entry}(");
-            let Some(name) = rest[..end].find(&named) else { continue };
-            let open = at + keyword.len() + name + named.len();
-            let mut depth = 1;
-            let close = source[open..].char_indices().find(|(_, c)| {
-                depth += i32::from(*c == '(') - i32::from(*c == ')');
-                depth == 0
-            });
-            let last_parameter = open + close?.0;
-            let after = &source[last_parameter + 1..];
-            if !after.trim_start().starts_with('{') {
-                continue;
-            }
-            let body = last_parameter + 1 + after.find('{')? + 1;
-            return Some(Self { last_parameter, body });
-        }
-        None
-    }
 }
 
 /// The places of the blocks of a captured graph's launches.
@@ -131,7 +102,9 @@ impl Stamps {
             BlockTime { multiprocessor, start: word(at), released, end: word(at + 16) }
         };
         let launch = |place: &Option<(u64, u64)>| {
-            place.map_or_else(Vec::new, |(first, own)| (first..first + own).map(time).collect())
+            let (first, own) = place.unwrap_or_default();
+            let blocks: Vec<_> = (first..first + own).map(time).collect();
+            if blocks.iter().any(|block| block.end > 0) { blocks } else { Vec::new() }
         };
         Ok(self.places.iter().map(launch).collect())
     }
@@ -147,31 +120,18 @@ mod tests {
     }
 
     #[test]
-    fn the_entry_alone_gets_a_parameter_and_a_stamp() {
+    fn a_macro_gives_the_entry_one_more_parameter() {
         let source = "#include \"prelude.cuh\"\n\
-            extern \"C\" __global__ void k(int a);\n\
-            extern \"C\" __global__ void other_k(int a) { k(a); }\n\
-            extern \"C\" __global__ void __launch_bounds__(32) k(\n    int a, int (*b)[4]) {\n\
-            }\n";
+            extern \"C\" __global__ void k(int a, int (*b)[4]) { PW_LAUNCH_DEPENDENTS(); }\n";
         let made = stamped(recipe(source, "k", vec![Param::Arg(0), Param::Arg(1)]));
         insta::assert_snapshot!(made.source, @r##"
         #include "timeline.cuh"
+        #define k(...) k(__VA_ARGS__, PwBlock* pw_stamps)
         #include "prelude.cuh"
-        extern "C" __global__ void k(int a);
-        extern "C" __global__ void other_k(int a) { k(a); }
-        extern "C" __global__ void __launch_bounds__(32) k(
-            int a, int (*b)[4], PwBlock* pw_stamps) {
-          PwStamp pw_stamp(pw_stamps);
-        }
+        extern "C" __global__ void k(int a, int (*b)[4]) { PW_LAUNCH_DEPENDENTS(); }
         "##);
         assert_eq!(made.params, [Param::Arg(0), Param::Arg(1), Param::Stamps]);
-    }
-
-    #[test]
-    fn a_source_without_the_entry_stays_as_it_is() {
-        let made = recipe("MAKE_KERNEL(k)", "k", vec![Param::Counts]);
-        assert_eq!(stamped(made.clone()), made);
-        let made = stamped(recipe("__global__ void k() {}", "k", Vec::new()));
-        assert!(made.source.ends_with("k(PwBlock* pw_stamps) {\n  PwStamp pw_stamp(pw_stamps);}"));
+        let alone = stamped(recipe("__global__ void k() {}", "k", Vec::new()));
+        assert!(alone.source.contains("#define k(...) k(PwBlock* pw_stamps)\n"));
     }
 }

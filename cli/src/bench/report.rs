@@ -31,7 +31,7 @@ pub(super) struct Report {
     pub(super) timeline: Option<TimelineReport>,
 }
 
-/// A start.
+/// What `bench --startup` prints.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(super) struct StartReport {
     pub(super) engine: &'static str,
@@ -79,7 +79,7 @@ pub(super) struct FirstPrompt {
     pub(super) ms: f64,
 }
 
-/// A mode.
+/// The rows of one graph mode, with what its capture took.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(super) struct ModeReport {
     pub(super) mode: String,

@@ -73,7 +73,7 @@ pub(super) struct Figures {
     pub(super) read_share: Option<f64>,
 }
 
-/// A row.
+/// A workload and what was measured of it.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(super) struct Row {
     #[serde(flatten)]

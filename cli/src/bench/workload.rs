@@ -38,7 +38,7 @@ impl FromStr for DecodeBatch {
 }
 
 impl DecodeBatch {
-    /// Tokens of all of them.
+    /// Over all sequences.
     pub(super) fn tokens(self) -> u64 {
         self.sequences.saturating_mul(self.query_length)
     }
@@ -150,7 +150,7 @@ fn decode(sequence: u64, first: u64, step: u64, count: u64, vocab: u64) -> Plann
 }
 
 impl Workload {
-    /// Decodes.
+    /// Steps of sequences that all decode, each at a length of its own around `context`.
     pub(super) fn decode(batch: DecodeBatch, context: u64, lengths: Lengths, vocab: u64) -> Self {
         let DecodeBatch { sequences, query_length } = batch;
         let steps = (0..lengths.all()).map(|step| {

@@ -20,7 +20,7 @@ pub(crate) struct OperandRow {
     pub ty: String,
 }
 
-/// A launch.
+/// One kernel or library call of a lowered piece.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct LaunchRow {
     pub name: String,
@@ -40,7 +40,7 @@ pub(crate) struct LaunchRow {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub(crate) struct BytesMoved {
     pub bytes_read: u64,
-    /// Of these, bytes of weights.
+    /// Of `bytes_read`, what weights are.
     pub weight_bytes: u64,
     pub bytes_written: u64,
 }

@@ -9,9 +9,8 @@ use piecewise_ir::entity::Slot;
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::{Module, SlotKind};
 use piecewise_ir::text::{parse_module, print_module};
+use piecewise_passes::pipeline::DEFAULT_PIPELINE;
 use piecewise_passes::{PassContext, PassManager, Pipeline, Registry};
-use piecewise_runtime::mode::Level;
-use piecewise_runtime::pipeline::pipeline_text;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -44,8 +43,7 @@ fn run(module: &mut Module, passes: &[&str]) {
 
 #[test]
 fn stopping_after_any_pass_and_going_on_from_its_text_gives_the_same_bytes() {
-    let pipeline = pipeline_text(Level::Piecewise, None);
-    let passes: Vec<&str> = pipeline.split(',').collect();
+    let passes: Vec<&str> = DEFAULT_PIPELINE.split(',').collect();
     for model in MODELS {
         for activations in [DType::F32, DType::BF16] {
             let mut whole = Module::new(graph(model, activations));
@@ -100,8 +98,7 @@ fn a_plan_with_an_edited_offset_is_refused_with_its_code() {
     let (sound, edited) = (path("sound.pw"), path("edited.pw"));
     let model = "tests/fixtures/qwen3";
     let mut module = Module::new(graph(model, DType::F32));
-    let pipeline = pipeline_text(Level::Piecewise, None);
-    run(&mut module, &pipeline.split(',').collect::<Vec<_>>());
+    run(&mut module, &DEFAULT_PIPELINE.split(',').collect::<Vec<_>>());
     std::fs::write(&sound, print_module(&module)).unwrap();
     let slots: Vec<_> = module.slots().unwrap().slots.iter().collect();
     let together = |(a, b): &(usize, usize)| {

@@ -1,5 +1,8 @@
 //! Elementwise ops, one element at a time.
 
+// A new op or dtype must not compile before it is here.
+#![warn(clippy::wildcard_enum_match_arm)]
+
 use crate::dtype::DType;
 use crate::op::{BinaryOp, CompareOp, UnaryOp};
 

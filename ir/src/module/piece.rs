@@ -34,7 +34,7 @@ impl UniquePiece {
     }
 }
 
-/// One use of a unique piece.
+/// Where in the graph a unique piece stands, and with which values.
 #[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct PieceUse {
     /// The unique piece that is bound for this use.

@@ -114,7 +114,7 @@ impl std::error::Error for ParseError {}
 /// Everything wrong with a text, in the order of places; never empty.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ParseErrors {
-    /// The errors.
+    /// In the order of the text; never empty.
     pub items: Vec<ParseError>,
     /// Whether the parser gave up before the end of the text.
     pub gave_up: bool,

@@ -5,7 +5,7 @@ use super::names::{continues_name, continues_word, starts_word};
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// A token.
+/// What the parser sees of the text, comments and blanks left out.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Token<'t> {
     /// A keyword, symbol, op, dtype or numbered value.

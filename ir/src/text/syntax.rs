@@ -80,7 +80,18 @@ pub(super) fn attributes(op: &Op) -> Vec<(Key, AttrValue)> {
                 .map(|(_, key)| (key, AttrValue::Flag))
                 .collect()
         }
-        _ => Vec::new(),
+        Op::Unary(_)
+        | Op::Binary(_)
+        | Op::Compare(_)
+        | Op::Select
+        | Op::Cast
+        | Op::Broadcast
+        | Op::Reshape
+        | Op::Gather
+        | Op::Scatter
+        | Op::Literal(_)
+        | Op::Region(_)
+        | Op::Custom(_) => Vec::new(),
     }
 }
 

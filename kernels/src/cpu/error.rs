@@ -37,14 +37,7 @@ pub enum CpuMathError {
     #[error(
         "{call}: segment {segment} has {length} keys from row {start} on, but there are {rows} rows; key starts and lengths must lie within k and v"
     )]
-    Segment {
-        call: &'static str,
-        segment: usize,
-        start: i32,
-        length: i32,
-        /// The rows that there are.
-        rows: usize,
-    },
+    Segment { call: &'static str, segment: usize, start: i32, length: i32, rows: usize },
     /// The scratch buffer is too small for even one thread, or not aligned.
     #[error(
         "{call}: scratch of {have} bytes at alignment {align} is too small or misaligned; give {need} bytes aligned to 64 (see `{size_function}`)"

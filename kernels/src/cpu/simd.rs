@@ -4,6 +4,31 @@
 //! inlined, so that [`Isa::dispatch`] compiles it once for each instruction set, inside a function
 //! that enables that set. This is the only place that chooses.
 
+/// Intrinsics on values, which need nothing but the instruction set.
+#[cfg(target_arch = "x86_64")]
+macro_rules! set {
+    ($e:expr) => {{
+        // SAFETY: the token proves that detection found the features this intrinsic needs.
+        #[allow(unused_unsafe, reason = "some intrinsics are safe where the features are enabled")]
+        unsafe {
+            $e
+        }
+    }};
+}
+
+/// Operations of [`Simd`] that one intrinsic is.
+#[cfg(target_arch = "x86_64")]
+macro_rules! lane_ops {
+    ($($name:ident($($operand:ident),+) = $intrinsic:ident;)+) => {
+        $(
+            #[inline(always)]
+            fn $name(self, $($operand: V),+) -> V {
+                set!($intrinsic($($operand),+))
+            }
+        )+
+    };
+}
+
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]

@@ -51,7 +51,7 @@ pub enum Param {
     Scratch(u64),
     /// The address of the true counts: one `i32` for each symbol.
     Counts,
-    /// A number.
+    /// Passed by value.
     Scalar(Scalar),
     /// The address at which the launch's blocks note where and when they ran, or 0: what a compiler
     /// adds to kernels that are to be looked at.
@@ -123,33 +123,17 @@ pub struct OpKernels {
 /// Why a launch has no grid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum GridError {
     /// More work than a kernel counts.
     #[error("{units} units of work; a launch counts below 2^32, so run fewer rows at a time")]
-    Units {
-        /// How many.
-        units: u64,
-    },
+    Units { units: u64 },
     /// An axis longer than the device takes.
     #[error("{blocks} blocks on grid axis {axis}; at most {most}, so run fewer rows at a time")]
-    Axis {
-        /// Which.
-        axis: usize,
-        /// How many.
-        blocks: u64,
-        /// The limit.
-        most: u64,
-    },
+    Axis { axis: usize, blocks: u64, most: u64 },
     /// An axis that clusters do not divide.
     #[error("{blocks} blocks on grid axis {axis}, which is no multiple of a cluster's {cluster}")]
-    Cluster {
-        /// Which.
-        axis: usize,
-        /// How many.
-        blocks: u64,
-        /// Those of a cluster on that axis.
-        cluster: u32,
-    },
+    Cluster { axis: usize, blocks: u64, cluster: u32 },
 }
 
 impl GridAxis {

@@ -1,5 +1,8 @@
 //! C++ for dtypes and constants.
 
+// A new op or dtype must not compile before it is here.
+#![warn(clippy::wildcard_enum_match_arm)]
+
 use piecewise_ir::dtype::DType;
 
 /// The type of an element in memory.
@@ -7,7 +10,8 @@ pub(super) fn storage(dtype: DType) -> &'static str {
     match dtype {
         DType::BF16 => "bf16",
         DType::F16 => "f16",
-        other => lane(other),
+        DType::F32 => "float",
+        DType::I32 | DType::I64 | DType::U8 | DType::Bool => lane(dtype),
     }
 }
 

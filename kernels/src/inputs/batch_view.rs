@@ -12,7 +12,7 @@ pub struct SequenceInStep {
     pub start: u64,
     /// Its first row among the tokens of the step.
     pub first_token: u64,
-    /// Its tokens.
+    /// Rows of the step that are its own, from `first_token` on.
     pub tokens: u64,
     /// Its first row among those that want logits.
     pub first_row: u64,
@@ -20,7 +20,7 @@ pub struct SequenceInStep {
     pub rows: u64,
     /// Its first page among those of the step.
     pub first_page: usize,
-    /// Its pages.
+    /// How many it has, from `first_page` on.
     pub pages: usize,
     /// The entry of the state of sampled ids that holds its token, where the host does not know
     /// it yet.
@@ -73,7 +73,7 @@ impl<'a> BatchView<'a> {
         Self { values, numbers, ..self }
     }
 
-    /// The sequences.
+    /// In the order of their rows.
     pub fn sequences(&self) -> impl ExactSizeIterator<Item = SequenceView<'a>> + use<'a> {
         let Self { ids, pages, values, numbers, .. } = *self;
         let sequences = self.sequences.iter();

@@ -5,7 +5,7 @@ use piecewise_ir::dtype::DType;
 
 /// A Rust type that is the element of a tensor.
 pub trait Element: bytemuck::NoUninit + bytemuck::CheckedBitPattern {
-    /// Its dtype.
+    /// How the IR calls this type.
     const DTYPE: DType;
 }
 

@@ -55,7 +55,7 @@ pub enum Extent {
     },
     /// Any constant: the graph chooses.
     AnyConstant,
-    /// This constant.
+    /// Fixed, whatever a step brings.
     Constant(u64),
 }
 

@@ -1,5 +1,8 @@
 //! Elementwise ops on lines.
 
+// A new op or dtype must not compile before it is here.
+#![warn(clippy::wildcard_enum_match_arm)]
+
 use super::line::{Cursor, LINE, Lane, Line, integer_to_float};
 use super::row_program::MapOp;
 use super::transcendental;

@@ -15,7 +15,7 @@ const PARALLEL_ELEMENTS: u64 = 1 << 16;
 /// Where an argument lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RowArg {
-    /// Its address.
+    /// Of its first element, on the host.
     pub address: usize,
     /// For a table, the number of its rows; else ignored.
     pub extent: u64,

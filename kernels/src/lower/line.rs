@@ -36,7 +36,7 @@ impl Cursor {
 pub(super) enum Line<'a, T> {
     /// One for each iteration.
     Each(&'a [T]),
-    /// The same for all.
+    /// One that every iteration reads.
     Same(T),
 }
 

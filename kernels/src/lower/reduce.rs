@@ -1,6 +1,9 @@
 //! Reductions and searches. The order of a sum is a function of the reduced extents alone: not of
 //! the tile, the row count, the thread count, nor of how the operand lies in memory.
 
+// A new op or dtype must not compile before it is here.
+#![warn(clippy::wildcard_enum_match_arm)]
+
 use super::elementwise::{larger, smaller};
 use super::execute::{MAX_LOOPS, Walk};
 use super::line::{Cursor, LINE, Lane, Line};

@@ -51,7 +51,7 @@ pub enum PlaceKind {
 /// Memory of one dtype that steps read or write.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Place {
-    /// Where.
+    /// An argument, a temporary or the constants.
     pub kind: PlaceKind,
     /// The element type.
     pub dtype: DType,
@@ -158,7 +158,7 @@ pub enum RowStep {
         row: u64,
         /// The loops over indices.
         nest: Nest,
-        /// The indices.
+        /// Row numbers of the table to read, `i32` or `i64`.
         indices: Access,
         /// Place of the result, filled from its first element on.
         out: u32,
@@ -174,7 +174,7 @@ pub enum RowStep {
         row: u64,
         /// The loops over slots.
         nest: Nest,
-        /// The slots.
+        /// Row numbers of the table to write, `i32` or `i64`.
         slots: Access,
         /// The rows: place and first element, contiguous in the order of the slots.
         rows: (u32, u64),
@@ -186,7 +186,7 @@ pub enum RowStep {
 pub struct Work {
     /// Element visits of all steps for one row.
     pub elements_per_row: u64,
-    /// Rows of one tile.
+    /// A worker runs all steps for so many before it takes the next ones.
     pub tile_rows: u64,
     /// Bytes of temporaries for one row of a tile.
     pub temp_bytes_per_row: u64,

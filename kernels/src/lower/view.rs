@@ -10,7 +10,7 @@ pub(super) struct View {
     pub(super) dims: Vec<Axis>,
 }
 
-/// One axis of a view.
+/// Length and distance of the elements along it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Axis {
     pub(super) extent: u64,

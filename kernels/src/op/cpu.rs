@@ -117,7 +117,7 @@ impl<'a> CpuOpArgs<'a> {
         }
     }
 
-    /// An error of this op.
+    /// For what an implementation finds wrong; the message of the step names the call.
     pub fn error(&self, message: impl Into<String>) -> OpError {
         OpError { op: self.name.to_owned(), message: message.into() }
     }

@@ -173,7 +173,7 @@ pub struct CudaOpArgs<'a> {
 }
 
 impl CudaOpArgs<'_> {
-    /// An error of this op.
+    /// For what an implementation finds wrong; the message of the step names the call.
     pub fn error(&self, message: impl Into<String>) -> OpError {
         OpError { op: self.name.to_owned(), message: message.into() }
     }

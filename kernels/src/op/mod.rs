@@ -41,15 +41,15 @@ impl std::fmt::Debug for RowCounter {
      only one may declare it, or both with clones of one declaration: name the role after its op"
 )]
 pub struct InputConflict {
-    /// The role.
+    /// What inputs of a graph name: `attention.kv_slots`.
     pub role: String,
     /// Who declared it first.
     pub first: String,
-    /// As what.
+    /// The first declaration's dtype, shape and padding.
     pub first_is: String,
     /// Who declared it otherwise.
     pub second: String,
-    /// As what.
+    /// The second declaration's dtype, shape and padding.
     pub second_is: String,
 }
 

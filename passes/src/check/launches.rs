@@ -13,7 +13,7 @@ use piecewise_ir::text::Names;
 pub struct ScratchRange {
     /// From the start of the scratch.
     pub offset: u64,
-    /// How many.
+    /// Length of the range.
     pub bytes: u64,
 }
 
@@ -28,16 +28,16 @@ pub struct LaunchAccess {
     pub ahead: Vec<Value>,
     /// Values written; states are allowed and not checked.
     pub writes: Vec<Value>,
-    /// Scratch read.
+    /// Ranges of scratch that hold what an earlier launch left.
     pub scratch_reads: Vec<ScratchRange>,
-    /// Scratch written.
+    /// Ranges of scratch that hold something else afterwards.
     pub scratch_writes: Vec<ScratchRange>,
 }
 
 /// The launches of one member of the step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MemberLaunches {
-    /// The member.
+    /// The use or split op whose programs they are.
     pub member: PieceId,
     /// Bytes of scratch that its launches share.
     pub scratch: u64,

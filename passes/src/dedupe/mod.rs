@@ -30,7 +30,7 @@ pub enum MemberKind {
 /// A member of the step before it is known which of them are equal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Member {
-    /// What it is.
+    /// Captured, or run between pieces.
     pub kind: MemberKind,
     /// The symbol whose rows it iterates over.
     pub over: Option<Symbol>,

@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 /// What destination passing did.
 #[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize)]
 pub struct SlotReport {
-    /// Slots of inputs.
+    /// Slots that the host stages.
     pub inputs: usize,
     /// Slots of values that cross from one member to another.
     pub boundaries: usize,

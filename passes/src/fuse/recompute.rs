@@ -28,7 +28,7 @@ const MAX_CONE: u32 = 64;
 pub(super) enum Form {
     /// As it is: it has no rows.
     Static,
-    /// In its row form.
+    /// One row at a time.
     Row,
 }
 

@@ -7,9 +7,9 @@ use std::ops::ControlFlow;
 /// The text of a module before and after one pass.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change {
-    /// Before it.
+    /// As printed when the pass began.
     pub before: String,
-    /// After it.
+    /// As printed when the pass had ended.
     pub after: String,
 }
 

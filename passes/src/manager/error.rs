@@ -20,7 +20,7 @@ pub enum PassError {
         /// The pass that makes it.
         run_first: &'static str,
     },
-    /// A pass failed.
+    /// It found something that it can't handle; the source says what.
     #[error("pass `{pass}` failed: {source}")]
     Failed { pass: &'static str, source: Box<dyn std::error::Error + Send + Sync> },
     /// The module does not verify.

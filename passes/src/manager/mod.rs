@@ -28,7 +28,7 @@ pub type Verifier<'a> = &'a dyn Fn(&Module) -> Result<(), Diagnostics>;
 /// What one pass of a run did.
 #[derive(Clone, Debug)]
 pub struct PassRun {
-    /// The pass.
+    /// The pass by its name in the pipeline.
     pub name: &'static str,
     /// What it matched and remarked.
     pub report: PassReport,
@@ -63,7 +63,7 @@ pub struct PassManager<'a> {
 impl std::fmt::Debug for PassManager<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("PassManager")
-            .field("passes", &self.pass_names())
+            .field("passes", &self.passes.iter().map(|pass| pass.name()).collect::<Vec<_>>())
             .field("observers", &self.observers.len())
             .finish()
     }
@@ -83,11 +83,6 @@ impl<'a> PassManager<'a> {
             observers: Vec::new(),
             only_first: None,
         })
-    }
-
-    /// The names of the passes in order, for checking what an observer is to wait for.
-    pub fn pass_names(&self) -> Vec<&'static str> {
-        self.passes.iter().map(|pass| pass.name()).collect()
     }
 
     /// Checks the module with `verifier` before the first pass and after each one, instead of by

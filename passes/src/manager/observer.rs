@@ -13,7 +13,7 @@ pub type PrintModule = fn(&Module) -> String;
 pub struct AfterPass<'a> {
     /// The position of the pass in the pipeline.
     pub index: usize,
-    /// Its name.
+    /// The pass as the pipeline calls it.
     pub name: &'static str,
     /// The module as it left it, compacted. It may turn out invalid after observers saw it.
     pub module: &'a Module,

@@ -8,7 +8,7 @@ use piecewise_ir::graph::Graph;
 /// A member of the step, its nodes by position in program order.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum Group {
-    /// A piece.
+    /// Nodes that are captured together.
     Piece {
         /// The symbol it iterates over.
         over: Option<Symbol>,

@@ -17,7 +17,7 @@ use crate::traffic::MAX_STEP_TOKENS;
 pub struct ModelledCosts {
     /// Parameters of the model.
     pub parameters: f64,
-    /// Bytes of one parameter.
+    /// 2 for bf16.
     pub bytes_per_parameter: f64,
     /// Layers; each has one split op and [`ModelledCosts::launches_per_layer`] launches.
     pub layers: u32,

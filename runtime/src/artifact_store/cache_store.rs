@@ -33,7 +33,7 @@ pub enum NoCache {
 /// A cache that compilers use.
 #[derive(Debug)]
 pub struct CacheStore {
-    /// The cache.
+    /// Where entries are kept.
     pub cache: Cache,
 }
 

@@ -73,7 +73,7 @@ impl CompiledPieces {
 pub struct CompileJob<'a> {
     /// The unique piece.
     pub unique: UniquePieceId,
-    /// What it is.
+    /// Its graph and operands.
     pub piece: &'a UniquePiece,
     /// The size, and the most of each symbol in the steps that use it.
     pub at: LoweringSize,

@@ -104,7 +104,7 @@ impl StoredPiece {
         &self.images
     }
 
-    /// The size that it is for.
+    /// The row counts that the artifact was lowered for.
     pub fn size(&self) -> PieceSize {
         self.size
     }

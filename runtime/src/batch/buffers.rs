@@ -21,7 +21,7 @@ pub enum ChunkTokens<'a> {
 }
 
 impl ChunkTokens<'_> {
-    /// How many there are.
+    /// 1 where the host does not know the id yet.
     pub fn count(&self) -> u64 {
         match self {
             Self::Ids(ids) => ids.len() as u64,
@@ -35,7 +35,7 @@ impl ChunkTokens<'_> {
 pub enum ChunkRows {
     /// None: the prompt goes on in a later step.
     None,
-    /// The last.
+    /// The last alone: what follows the chunk is sampled.
     Last,
     /// Every one.
     All,
@@ -46,7 +46,7 @@ pub enum ChunkRows {
 /// The tokens that one sequence brings to a step.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunk<'a> {
-    /// The tokens.
+    /// Ids, or where the device finds the id.
     pub tokens: ChunkTokens<'a>,
     /// The position of the first.
     pub start: u64,

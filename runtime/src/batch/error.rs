@@ -21,11 +21,7 @@ pub struct FillError {
 pub enum RoleError {
     /// An input without a role.
     #[error("input %{input} has no role, so nothing would fill it; give it one of: {known}")]
-    NoRole {
-        input: String,
-        /// The roles that are known.
-        known: String,
-    },
+    NoRole { input: String, known: String },
     /// An input of a role that nothing fills.
     #[error(
         "input %{input}, read by {readers}, has the role \"{role}\", which nothing fills; declare \
@@ -36,7 +32,6 @@ pub enum RoleError {
         role: String,
         /// The ops that read it.
         readers: String,
-        /// The roles that are known.
         known: String,
     },
     /// An input whose role is declared without a function that fills it.

@@ -18,9 +18,9 @@ const TOKENS: u64 = 8;
 pub struct Probe {
     /// The least support with which steps of this kind may be captured.
     pub support: CaptureSupport,
-    /// The sizes.
+    /// What the graph to probe is captured at.
     pub sizes: StepSizes,
-    /// The steps.
+    /// The first is captured, all are replayed.
     pub steps: Vec<ProbeStep>,
 }
 

@@ -17,7 +17,7 @@ const LARGEST_FILE: u64 = 1 << 20;
 pub enum Source {
     /// Nobody set it.
     Default,
-    /// A file.
+    /// The TOML file of this path.
     File(String),
     /// A flag of the command line.
     Flag(String),

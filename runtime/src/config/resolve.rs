@@ -7,11 +7,8 @@ use crate::dispatch::{Dispatcher, SizeRules};
 use crate::engine::EngineOptions;
 use crate::mode::{GraphMode, Level, StepMode};
 use crate::model::{BuildOptions, CompiledModel};
-use crate::roles;
 use crate::sizes::SizeList;
-use crate::symbols::{Over, SymbolClass};
 use piecewise_backend::device::Device;
-use piecewise_ir::graph::Graph;
 use piecewise_kernels::attention::PAGE_ROWS;
 use std::time::Duration;
 
@@ -33,7 +30,7 @@ pub enum Purpose {
 
 impl RuntimeConfig {
     /// The graph mode in force: levels below `piecewise` capture nothing.
-    pub fn effective_graph_mode(&self) -> GraphMode {
+    fn effective_graph_mode(&self) -> GraphMode {
         if self.level == Level::Piecewise { self.graph_mode } else { GraphMode::None }
     }
 
@@ -216,27 +213,6 @@ impl RuntimeConfig {
             }
         }
         warnings
-    }
-
-    /// Sets the bounds of a graph's symbols by their roles, `kv_rows` for the pool.
-    pub fn set_bounds(&self, graph: &mut Graph, kv_rows: u64) {
-        let symbols: Vec<_> = graph
-            .symbols()
-            .iter()
-            .map(|(symbol, decl)| (symbol, decl.min, decl.role.clone()))
-            .collect();
-        for (symbol, min, role) in symbols {
-            let Some(over) = Over::of(role.as_deref(), &mut |_| 0) else { continue };
-            let rows = match (over.class, role.as_deref()) {
-                (SymbolClass::Tokens, _) => self.max_num_tokens,
-                (SymbolClass::Rows, _) => self.max_num_rows(),
-                (SymbolClass::Sequences, _) | (_, Some(roles::SAMPLED_ROWS)) => self.max_num_seqs(),
-                (_, Some(roles::KV_ROWS)) => kv_rows,
-                (SymbolClass::Own(_) | SymbolClass::Fixed, _) => continue,
-            };
-            let max = rows.saturating_mul(over.times);
-            graph.set_symbol_bounds(symbol, min.min(max), max);
-        }
     }
 
     /// How to build a model of a graph that has these outputs. `roles` says which of them a graph

@@ -17,7 +17,7 @@ pub struct KeyDoc {
     pub choices: Vec<(String, String)>,
     /// Its value where nobody sets it; `None` for unset.
     pub default: Option<Value>,
-    /// What it is for.
+    /// The setting's documentation.
     pub text: String,
 }
 

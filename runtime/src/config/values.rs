@@ -135,7 +135,7 @@ pub struct RuntimeConfig {
 pub enum Sizes {
     /// The default pattern up to this.
     UpTo(u64),
-    /// These.
+    /// Exactly the listed ones.
     List(Vec<u64>),
 }
 
@@ -178,7 +178,7 @@ pub struct DumpConfig {
 )]
 #[serde(default, deny_unknown_fields)]
 pub struct CacheConfig {
-    /// Whether there is one.
+    /// Whether compiled pieces are kept between starts.
     pub enabled: bool,
     /// Where; unset is PIECEWISE_CACHE_DIR, else `piecewise` in the user's cache folder.
     #[serde(skip_serializing_if = "Option::is_none")]

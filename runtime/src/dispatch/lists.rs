@@ -113,7 +113,7 @@ impl Dispatcher {
     }
 
     /// The sizes of uniform batches, ascending.
-    pub fn uniform_sizes(&self) -> Vec<PieceSize> {
+    fn uniform_sizes(&self) -> Vec<PieceSize> {
         let size = |(sequences, query_length)| PieceSize::Uniform { sequences, query_length };
         let mut sizes: Vec<_> = self.decode_batches().map(size).collect();
         sizes.sort_unstable();

@@ -10,7 +10,7 @@ pub struct StepShape {
     pub tokens: u64,
     /// Rows that want logits.
     pub rows: u64,
-    /// Sequences.
+    /// How many bring a token or more.
     pub sequences: u64,
     /// Rows of the graph's own kinds, by their place.
     pub own: [u64; MAX_OWN],
@@ -21,7 +21,7 @@ pub struct StepShape {
 /// The padded sizes of a step: the key of its graphs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct StepSizes {
-    /// Tokens.
+    /// Padded rows of what iterates over tokens.
     pub tokens: PieceSize,
     /// Rows that want logits.
     pub rows: PieceSize,

@@ -22,7 +22,7 @@ pub(super) struct InFlight {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
     pub(super) request: RequestId,
-    /// Of which turn.
+    /// The conversation's, so that what an earlier one had in flight is told apart.
     pub(super) turn: u32,
     /// Its position, where it tells of the id of the prompt that follows it; else it samples.
     pub(super) tells: Option<u64>,

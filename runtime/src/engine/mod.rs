@@ -151,7 +151,7 @@ impl<D: Device> BatchingEngine<D> {
         })
     }
 
-    /// The model.
+    /// What steps run on; the engine alone steps it.
     pub fn model(&self) -> &CompiledModel<D> {
         &self.model
     }

@@ -188,27 +188,27 @@ pub enum FinishReason {
 pub enum RequestEvent {
     /// A token of the prompt, from the second on and in their order, where the request asks for them.
     PromptToken {
-        /// Whose.
+        /// The one that it belongs to, as [`Engine::add`](super::Engine::add) named it.
         request: RequestId,
-        /// Its id.
+        /// The token's number in the vocabulary.
         id: u32,
         /// How likely it was after those before it.
         logprobs: Box<TokenLogprobs>,
     },
-    /// A token.
+    /// What the model wrote next.
     Token {
-        /// Whose.
+        /// The one that it belongs to, as [`Engine::add`](super::Engine::add) named it.
         request: RequestId,
-        /// Its id.
+        /// The token's number in the vocabulary.
         id: u32,
         /// How likely it was, where its request asks for it.
         logprobs: Option<Box<TokenLogprobs>>,
     },
     /// A request's end, after its last token.
     Finished {
-        /// Which.
+        /// As [`Engine::add`](super::Engine::add) named it.
         request: RequestId,
-        /// Why.
+        /// Whether the model ended it, a bound or a failure.
         reason: FinishReason,
         /// What went wrong, where the reason is that something did.
         message: Option<Box<str>>,
@@ -218,7 +218,7 @@ pub enum RequestEvent {
 }
 
 impl RequestEvent {
-    /// Whose it is.
+    /// The one that it belongs to.
     pub fn request(&self) -> RequestId {
         match self {
             Self::PromptToken { request, .. }

@@ -9,26 +9,26 @@ use std::sync::Arc;
 pub enum Update {
     /// The engine has it: what it asks for is in order.
     Accepted {
-        /// Its number.
+        /// What the engine calls it, in logs and metrics.
         request: RequestId,
     },
     /// A token of the prompt, from the second on and in their order, where the request asks for them.
     PromptToken {
-        /// Its id.
+        /// The token's number in the vocabulary.
         id: u32,
         /// How likely it was after those before it.
         logprobs: Box<TokenLogprobs>,
     },
-    /// A token.
+    /// What the model wrote next.
     Token {
-        /// Its id.
+        /// The token's number in the vocabulary.
         id: u32,
         /// How likely it was, where the request asks for it.
         logprobs: Option<Box<TokenLogprobs>>,
     },
     /// The end.
     Finished {
-        /// Why.
+        /// Whether the model ended it, a bound or a failure.
         reason: FinishReason,
         /// What went wrong, where the reason is that something did.
         message: Option<Box<str>>,

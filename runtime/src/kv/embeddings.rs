@@ -191,7 +191,7 @@ impl EmbeddingPool {
         Ok(())
     }
 
-    /// How many rows are free.
+    /// Rows that no request holds.
     pub(crate) fn free_rows(&self) -> u64 {
         self.free.len() as u64
     }

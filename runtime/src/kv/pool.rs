@@ -24,9 +24,9 @@ impl Page {
 pub struct PoolFull {
     /// How many pages are wanted.
     pub wanted: usize,
-    /// How many are free.
+    /// Pages that nobody held when it was asked.
     pub free: usize,
-    /// How many there are.
+    /// Free and held ones together.
     pub pages: usize,
 }
 
@@ -49,7 +49,7 @@ impl PagePool {
         Self { blank: (0..pages).rev().map(Page).collect(), users, cache }
     }
 
-    /// How many pages there are.
+    /// Free and held ones together.
     pub fn pages(&self) -> usize {
         self.users.len()
     }

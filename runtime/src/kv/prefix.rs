@@ -41,14 +41,14 @@ pub enum KvEvent {
         hashes: Vec<PageHash>,
         /// The page before the first; `None` at the start of a text.
         parent: Option<PageHash>,
-        /// Their ids.
+        /// The tokens whose keys and values the pages hold.
         ids: Vec<u32>,
         /// Ids of a page.
         block_size: u64,
     },
     /// Pages can't be found any more.
     BlockRemoved {
-        /// Which.
+        /// The pages by what they held.
         hashes: Vec<PageHash>,
     },
     /// No page can.

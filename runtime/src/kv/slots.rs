@@ -71,7 +71,7 @@ impl SlotPool {
         self.slots > 0
     }
 
-    /// How many slots there are.
+    /// Free and held ones together.
     pub fn slots(&self) -> u64 {
         self.slots
     }

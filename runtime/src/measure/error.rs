@@ -10,10 +10,10 @@ use piecewise_backend::device::DeviceError;
 #[non_exhaustive]
 #[expect(missing_docs, reason = "a field is what the message calls it")]
 pub enum MeasureError {
-    /// The model.
+    /// Building or stepping failed.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// The device.
+    /// A clock or a wait failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// An input of a step could not be filled.

@@ -24,7 +24,7 @@ pub struct StepRecord {
     pub launches: LaunchCounts,
     /// How it ran.
     pub mode: StepMode,
-    /// At which sizes.
+    /// Padded counts, or its own ones where it was launched.
     pub sizes: StepSizes,
     /// Why it did not replay where its mode would.
     pub fallback: Option<FallbackReason>,
@@ -50,9 +50,9 @@ pub struct CaptureReport {
 pub struct HeldBytes {
     /// Slots and scratch.
     pub arena: u64,
-    /// Weights.
+    /// Made ones included.
     pub weights: u64,
-    /// States.
+    /// KV pages and slots of sequences.
     pub states: u64,
 }
 

@@ -14,11 +14,11 @@ pub enum StepTokens {
 /// The tokens that one sequence brings to a step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PlannedChunk {
-    /// The sequence, by number.
+    /// One of [`StepTimer`](super::StepTimer)'s own, from 0.
     pub sequence: usize,
     /// The position of the first token.
     pub start: u64,
-    /// The tokens.
+    /// Ids, or the id that the step before sampled.
     pub tokens: StepTokens,
     /// The rows that are sampled from.
     pub rows: ChunkRows,

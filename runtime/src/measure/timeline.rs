@@ -17,7 +17,7 @@ pub struct Timeline {
 /// A launch and its blocks; none where nothing is known of it: a launch of a library.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct LaunchTimes {
-    /// What was launched.
+    /// Kernel, name and path.
     #[serde(flatten)]
     pub launch: StepLaunch,
     /// By their place in the grid, x fastest.
@@ -27,7 +27,7 @@ pub struct LaunchTimes {
 /// A launch in a few numbers; times are microseconds.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct LaunchSummary {
-    /// How many blocks.
+    /// Blocks of its grid.
     pub blocks: usize,
     /// Multiprocessors that had any.
     pub multiprocessors: usize,
@@ -53,7 +53,7 @@ pub struct GroupSummary {
     pub kernel: String,
     /// Where, with `*` for numbers: `model.layers.*.mlp`.
     pub path: String,
-    /// How many launches.
+    /// One a layer, as a rule.
     pub launches: usize,
     /// Blocks of the middle launch by release to end, as are the next two.
     pub blocks: usize,

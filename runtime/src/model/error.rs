@@ -113,7 +113,6 @@ pub enum ModelError {
         mode: &'static str,
         /// The first byte that differs.
         byte: u64,
-        /// The row that it is in.
         row: u64,
         replayed: u8,
         launched: u8,

@@ -177,9 +177,9 @@ impl<G> GraphSlot<G> {
 /// A graph, ready or not, as [`super::CompiledModel::graphs`] tells of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GraphReport {
-    /// Which.
+    /// The whole step at its sizes, or a member at one.
     pub key: GraphKey,
-    /// Where it is.
+    /// Captured, waiting, failed or switched off.
     pub state: GraphState,
     /// What became of it so far.
     pub counts: GraphCounts,
@@ -194,7 +194,7 @@ pub enum GraphKey {
     Piece {
         /// Its place in the step.
         member: usize,
-        /// The size.
+        /// Padded rows of the member.
         size: PieceSize,
     },
 }
@@ -302,7 +302,7 @@ impl<G> GraphSet<G> {
         pieces.chain(self.full.iter_mut().map(|(_, slot)| slot))
     }
 
-    /// The graphs that are ready.
+    /// Those that a step can replay now.
     pub(crate) fn ready(&self) -> impl Iterator<Item = &G> {
         let pieces = self.pieces.iter().flatten().filter_map(|(_, slot)| slot.ready());
         pieces.chain(self.full.iter().filter_map(|(_, slot)| slot.ready()))

@@ -118,7 +118,7 @@ impl<D: Device> CompiledModel<D> {
         &self.module
     }
 
-    /// The device.
+    /// The backend that it was built on.
     pub fn device(&self) -> &D {
         &self.device
     }

@@ -21,7 +21,7 @@ pub(crate) struct Probed {
 /// A member of the step with its programs.
 #[derive(Debug)]
 pub(crate) struct Member<P> {
-    /// What it is.
+    /// A use of a unique piece, or a split op.
     pub step: Step,
     /// For people: `p3` or the op's name.
     pub label: String,

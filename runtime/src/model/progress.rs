@@ -5,23 +5,23 @@
 pub enum Progress {
     /// Unique pieces at sizes, compiled or taken from the store.
     Compiling {
-        /// So many are there.
+        /// Pieces at sizes so far.
         done: usize,
-        /// So many there will be.
+        /// Pieces at sizes in all.
         total: usize,
     },
     /// Weights made on the device.
     Loading {
-        /// So many are there.
+        /// Tensors so far.
         done: usize,
-        /// So many there will be.
+        /// Tensors in all.
         total: usize,
     },
     /// Graphs captured.
     Capturing {
-        /// So many are there.
+        /// Captures so far.
         done: usize,
-        /// So many there will be.
+        /// Captures in all.
         total: usize,
     },
 }

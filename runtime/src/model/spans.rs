@@ -27,11 +27,11 @@ pub enum SpanKind {
 /// A part of a step; times are from the start of the trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StepSpan {
-    /// What it is.
+    /// A copy, a piece or a split op.
     pub kind: SpanKind,
     /// When it began by the device's clock: when the part before it ended.
     pub start: Duration,
-    /// When it ended.
+    /// By the same clock.
     pub end: Duration,
 }
 

@@ -15,7 +15,7 @@ use std::ops::Range;
 /// Host blocks in turn: while one is under way, the other can be filled.
 pub(crate) const BLOCKS: usize = 2;
 
-/// Where an input is staged.
+/// An input's place in the pinned block and on the device, with what pads it.
 #[derive(Debug)]
 pub(crate) struct StagedInput {
     pub name: String,

@@ -69,9 +69,9 @@ pub(super) struct Run {
 /// How a submitted step ran.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StepReport {
-    /// How.
+    /// Launched, in pieces or as one graph.
     pub mode: StepMode,
-    /// At which sizes.
+    /// Padded counts, or its own ones where it was launched.
     pub sizes: StepSizes,
     /// Why it did not replay, where its mode would.
     pub fallback: Option<FallbackReason>,

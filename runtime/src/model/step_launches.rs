@@ -12,7 +12,7 @@ use std::time::Duration;
 /// What stands between the scopes of a launch that computes several nodes.
 const SCOPES: &str = " + ";
 
-/// A launch of a step.
+/// A kernel or library call of a step, by what it computes and where the model's code says so.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
 pub struct StepLaunch {
     /// What runs: the entry of a kernel, a function of a library, the op of a host function.

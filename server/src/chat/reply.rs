@@ -38,7 +38,7 @@ pub struct ReplyDelta {
     pub reasoning: String,
     /// The reply itself.
     pub content: String,
-    /// Calls of tools.
+    /// What was added to each, in the order in which they began.
     pub tool_calls: Vec<ToolCallDelta>,
 }
 

@@ -29,7 +29,7 @@ pub enum TemplateError {
     /// There is no template of this name, or none to fall back on.
     #[error("the model has chat templates for {names:?} only, and no default one")]
     NoDefault {
-        /// The names that there are.
+        /// Templates that the tokenizer's configuration has.
         names: Vec<String>,
     },
     /// A field of the request can't be used.

@@ -7,14 +7,14 @@ use crate::structured::{FieldError, Structure};
 /// Which tools a reply may call.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum ToolChoice {
-    /// None.
+    /// The model may not call any.
     #[default]
     None,
     /// Whatever the model writes.
     Auto,
     /// One at least.
     Required,
-    /// This one.
+    /// The function of this name, and no other.
     Named(String),
 }
 
@@ -51,7 +51,7 @@ impl Tools {
         (self.choice != ToolChoice::None).then(|| self.list.clone())
     }
 
-    /// The tools.
+    /// As the request has them, OpenAI's objects.
     pub fn list(&self) -> &[Value] {
         &self.list
     }

@@ -22,7 +22,7 @@ pub(crate) struct Part {
 /// What came of an answer.
 #[derive(Debug, Default)]
 pub(crate) struct Delta {
-    /// Which.
+    /// The choice that it belongs to, from 0.
     pub(crate) index: usize,
     pub(crate) text: String,
     pub(crate) ids: Vec<u32>,

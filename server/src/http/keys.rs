@@ -21,7 +21,7 @@ impl ApiKeys {
         }
     }
 
-    /// These keys.
+    /// Accepts each of `keys` as a bearer token.
     pub fn new<'k>(keys: impl IntoIterator<Item = &'k str>) -> Self {
         Self(keys.into_iter().map(|key| blake3::hash(key.as_bytes())).collect())
     }

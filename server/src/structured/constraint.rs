@@ -28,7 +28,7 @@ pub enum StructureError {
     /// An id is not one of the model's.
     #[error("the id {id} is said to end a reply, but the model has {ids} ids")]
     EndOutOfRange {
-        /// The id.
+        /// The token that was said to end replies.
         id: u32,
         /// Ids of the model.
         ids: usize,

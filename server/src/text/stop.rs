@@ -77,11 +77,6 @@ impl StopFilter {
         starts.into_iter().find(begins).map_or(0, |start| self.held.len() - start)
     }
 
-    /// Whether a stop string has ended the text.
-    pub fn has_stopped(&self) -> bool {
-        self.stopped
-    }
-
     /// What is held back when no more text comes.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)

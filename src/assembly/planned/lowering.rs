@@ -11,7 +11,7 @@ use piecewise_runtime::model::{ModelError, Progress};
 /// A unique piece at one of its sizes.
 #[derive(Debug)]
 pub struct LoweredPiece<'a> {
-    /// What it was lowered to.
+    /// Launches, images and scratch.
     pub artifact: &'a Artifact,
     /// The key of its entry in the compile cache.
     pub key: String,

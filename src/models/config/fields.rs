@@ -149,7 +149,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A string.
+    /// `None` where the key is absent or null.
     pub(in crate::models) fn string(&self, key: &str) -> Result<Option<&'a str>, ConfigError> {
         match self.get(key) {
             None => Ok(None),

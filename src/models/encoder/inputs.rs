@@ -31,7 +31,7 @@ pub enum Values<'a> {
 }
 
 impl Values<'_> {
-    /// How many there are.
+    /// Elements, of either dtype.
     pub fn len(&self) -> usize {
         match self {
             Self::I32(values) => values.len(),
@@ -61,9 +61,9 @@ pub(super) struct PackedRows<'b> {
     builder: &'b Builder,
     /// The rows of a step.
     pub(super) rows: Symbol,
-    /// How many items there are.
+    /// Counts the items that share a step.
     pub(super) items_symbol: Symbol,
-    /// The items.
+    /// First row and length of each item.
     pub(super) items: Segments<'b>,
 }
 

@@ -5,7 +5,7 @@ use rmp::encode::{write_array_len, write_f64, write_nil, write_sint, write_str, 
 use serde::Deserialize;
 use serde_json::Value;
 
-/// A call.
+/// What a front end asks of the worker itself, and not of a request.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Call {
     /// Which of the front end's sockets asks; there is one.

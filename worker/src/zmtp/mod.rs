@@ -13,7 +13,7 @@ pub(crate) use frames::{Decoder, Item};
 /// Why a peer can't be talked to.
 #[derive(Debug, thiserror::Error)]
 pub enum ZmtpError {
-    /// The network.
+    /// A connection could not be made, or broke.
     #[error("the connection failed: {0}")]
     Network(#[from] std::io::Error),
     /// The peer closed its end.

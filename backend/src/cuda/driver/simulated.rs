@@ -46,7 +46,7 @@ struct State {
     generation: u64,
 }
 
-/// The simulated driver.
+/// A driver without a device: it gives out addresses and notes what would have run.
 #[derive(Debug)]
 pub(in crate::cuda) struct SimulatedDriver {
     state: Mutex<State>,

@@ -24,6 +24,7 @@ struct PwStamp {
       at->start = pw_now();
     }
   }
+  DEVICE explicit PwStamp(int) : at(nullptr) {}
   DEVICE bool leads_warp() const {
     return (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32 == 0;
   }
@@ -40,6 +41,17 @@ struct PwStamp {
 enum { pw_stamp };
 DEVICE void pw_released(int) {}
 DEVICE void pw_released(const PwStamp& stamp) { stamp.released(); }
+
+// The first statement of a kernel makes its stamp. Of a source's kernels the one that is launched has
+// a parameter `pw_stamps`; to the others it is this, and they note nothing.
+enum { pw_stamps };
+#undef PW_LAUNCH_DEPENDENTS
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define PW_LAUNCH_DEPENDENTS() PwStamp pw_stamp(pw_stamps); pw_launch_dependents()
+DEVICE void pw_launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+#else
+#define PW_LAUNCH_DEPENDENTS() PwStamp pw_stamp(pw_stamps)
+#endif
 
 #undef PW_WAIT
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

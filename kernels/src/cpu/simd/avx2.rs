@@ -29,17 +29,6 @@ impl Avx2 {
     }
 }
 
-/// Intrinsics on values, which need nothing but the instruction set.
-macro_rules! set {
-    ($e:expr) => {{
-        // SAFETY: the token proves that detection found the features this intrinsic needs.
-        #[allow(unused_unsafe, reason = "some intrinsics are safe where the features are enabled")]
-        unsafe {
-            $e
-        }
-    }};
-}
-
 type V = __m256;
 
 impl Simd for Avx2 {
@@ -52,29 +41,13 @@ impl Simd for Avx2 {
     fn splat(self, x: f32) -> V {
         set!(_mm256_set1_ps(x))
     }
-    #[inline(always)]
-    fn add(self, a: V, b: V) -> V {
-        set!(_mm256_add_ps(a, b))
-    }
-    #[inline(always)]
-    fn sub(self, a: V, b: V) -> V {
-        set!(_mm256_sub_ps(a, b))
-    }
-    #[inline(always)]
-    fn mul(self, a: V, b: V) -> V {
-        set!(_mm256_mul_ps(a, b))
-    }
-    #[inline(always)]
-    fn div(self, a: V, b: V) -> V {
-        set!(_mm256_div_ps(a, b))
-    }
-    #[inline(always)]
-    fn fma(self, a: V, b: V, c: V) -> V {
-        set!(_mm256_fmadd_ps(a, b, c))
-    }
-    #[inline(always)]
-    fn max(self, a: V, b: V) -> V {
-        set!(_mm256_max_ps(a, b))
+    lane_ops! {
+        add(a, b) = _mm256_add_ps;
+        sub(a, b) = _mm256_sub_ps;
+        mul(a, b) = _mm256_mul_ps;
+        div(a, b) = _mm256_div_ps;
+        fma(a, b, c) = _mm256_fmadd_ps;
+        max(a, b) = _mm256_max_ps;
     }
     #[inline(always)]
     fn round(self, a: V) -> V {

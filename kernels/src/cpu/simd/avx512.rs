@@ -36,17 +36,6 @@ impl Avx512 {
     }
 }
 
-/// Intrinsics on values, which need nothing but the instruction set.
-macro_rules! set {
-    ($e:expr) => {{
-        // SAFETY: the token proves that detection found the features this intrinsic needs.
-        #[allow(unused_unsafe, reason = "some intrinsics are safe where the features are enabled")]
-        unsafe {
-            $e
-        }
-    }};
-}
-
 type V = __m512;
 
 #[inline(always)]
@@ -64,29 +53,13 @@ impl Simd for Avx512 {
     fn splat(self, x: f32) -> V {
         set!(_mm512_set1_ps(x))
     }
-    #[inline(always)]
-    fn add(self, a: V, b: V) -> V {
-        set!(_mm512_add_ps(a, b))
-    }
-    #[inline(always)]
-    fn sub(self, a: V, b: V) -> V {
-        set!(_mm512_sub_ps(a, b))
-    }
-    #[inline(always)]
-    fn mul(self, a: V, b: V) -> V {
-        set!(_mm512_mul_ps(a, b))
-    }
-    #[inline(always)]
-    fn div(self, a: V, b: V) -> V {
-        set!(_mm512_div_ps(a, b))
-    }
-    #[inline(always)]
-    fn fma(self, a: V, b: V, c: V) -> V {
-        set!(_mm512_fmadd_ps(a, b, c))
-    }
-    #[inline(always)]
-    fn max(self, a: V, b: V) -> V {
-        set!(_mm512_max_ps(a, b))
+    lane_ops! {
+        add(a, b) = _mm512_add_ps;
+        sub(a, b) = _mm512_sub_ps;
+        mul(a, b) = _mm512_mul_ps;
+        div(a, b) = _mm512_div_ps;
+        fma(a, b, c) = _mm512_fmadd_ps;
+        max(a, b) = _mm512_max_ps;
     }
     #[inline(always)]
     fn round(self, a: V) -> V {

@@ -14,7 +14,7 @@ const STAGED_BYTES: u64 = 96 << 10;
 const LOADS: u64 = 16;
 /// Registers of a lane for x.
 const KEPT_REGISTERS: u64 = 24;
-/// Warps of a block.
+/// They share rows of w, and sum through shared memory.
 const WARPS_OF_BLOCK: u64 = 8;
 /// Those of the device that one row is measured on; on others blocks get uneven shares.
 const MULTIPROCESSORS: u64 = 132;
@@ -26,7 +26,7 @@ const WARPS: u64 = 108 * 16;
 /// A region whose one result is the left operand of a product.
 #[derive(Clone, Copy, Debug)]
 pub struct BeforeProduct<'a> {
-    /// The region.
+    /// Computes x, a row at a time.
     pub region: &'a Region,
     /// What each of its operands is.
     pub roles: &'a [OperandRole],
@@ -35,7 +35,7 @@ pub struct BeforeProduct<'a> {
 /// A region whose results are elements computed from the same element of a product.
 #[derive(Clone, Copy, Debug)]
 pub struct AfterProduct<'a> {
-    /// The region.
+    /// Maps what the product gives, element by element.
     pub region: &'a Region,
     /// What each of its operands is.
     pub roles: &'a [OperandRole],

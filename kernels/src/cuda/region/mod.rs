@@ -41,7 +41,7 @@ use std::fmt::Write;
 /// What an operand is to its node.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct OperandRole {
-    /// Whether it is a state.
+    /// A launch mutates it: it is never read early.
     pub state: bool,
     /// Whether it is a weight: no kernel of a step writes it, so it may be read early.
     pub weight: bool,

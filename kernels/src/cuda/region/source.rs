@@ -19,7 +19,7 @@ pub(super) type Id = u32;
 pub(super) enum From<'a> {
     /// The argument at this position.
     Operand(u32),
-    /// The number of the row.
+    /// An index along the outermost axis.
     RowNumber,
     /// A constant.
     Literal(&'a Literal),

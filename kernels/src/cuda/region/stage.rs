@@ -228,7 +228,7 @@ impl Emitter<'_, '_> {
             let value = match op {
                 _ if len == 0 => nothing.clone(),
                 ReduceOp::Mean => format!("{sum} / {}", float(len as f32)),
-                _ => sum.to_owned(),
+                ReduceOp::Sum | ReduceOp::Max | ReduceOp::Min => sum.to_owned(),
             };
             text::rounded(dtype, &value)
         };

@@ -1,5 +1,8 @@
 //! C++ for dtypes, constants and elementwise ops.
 
+// A new op or dtype must not compile before it is here.
+#![warn(clippy::wildcard_enum_match_arm)]
+
 use crate::cuda::text::{float, lane};
 use crate::lower::LowerError;
 use half::{bf16, f16};

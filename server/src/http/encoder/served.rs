@@ -29,7 +29,7 @@ pub enum Matryoshka {
     No,
     /// To any number.
     Any,
-    /// To one of these.
+    /// To any of these numbers of elements.
     OneOf(Vec<usize>),
 }
 

@@ -1,5 +1,8 @@
 //! A kernel launch and the maps among its parameters in the driver's terms.
 
+// A new op or dtype must not compile before it is here.
+#![warn(clippy::wildcard_enum_match_arm)]
+
 use super::{SystemDriver, pointer};
 use crate::cuda::driver::{KernelLaunch, Outcome, TensorMap};
 use cudarc::driver::sys as cu;
@@ -20,10 +23,15 @@ impl SystemDriver {
         rows: u64,
     ) -> Outcome<TensorMap> {
         use cu::CUtensorMapDataType as Type;
-        let (dtype, size) = match boxes.dtype {
-            DType::F16 => (Type::CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2),
-            _ => (Type::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2),
+        let dtype = match boxes.dtype {
+            DType::F16 => Type::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+            DType::BF16 => Type::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+            DType::F32 => Type::CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+            DType::I32 => Type::CU_TENSOR_MAP_DATA_TYPE_INT32,
+            DType::I64 => Type::CU_TENSOR_MAP_DATA_TYPE_INT64,
+            DType::U8 | DType::Bool => Type::CU_TENSOR_MAP_DATA_TYPE_UINT8,
         };
+        let size = boxes.dtype.size() as u64;
         let mut map = cu::CUtensorMap { opaque: [0; 16] };
         let of_slice = BOX_BYTES / size;
         let several = boxes.box_slices > 1;
