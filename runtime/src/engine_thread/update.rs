@@ -12,6 +12,8 @@ pub enum Update {
         /// Its number.
         request: RequestId,
     },
+    /// It was sent back to wait, since the KV pool was full: its ids are computed again later.
+    Preempted,
     /// A token of the prompt, from the second on and in their order, where the request asks for them.
     PromptToken {
         /// Its id.
