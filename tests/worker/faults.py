@@ -352,7 +352,7 @@ def drained_while_preparing():
     with tempfile.TemporaryDirectory() as state:
         worker = Worker(front.port, 0, state)
         front.join()
-        words = [f"word {n} {'x' * (n % 40)}" for n in range(4000)]
+        words = [f"word {n} {'x' * (n % 40)}" for n in range(1900)]
         for number in range(12):
             front.add(f"s{number}", sampling={
                 "max_tokens": 8, "structured_outputs": {"choice": words[number:], "_backend": "guidance"}})
