@@ -240,7 +240,8 @@ def loads(fleet):
                 for rank, worker in enumerate(fleet.workers)]
 
     with concurrent.futures.ThreadPoolExecutor(24) as pool:
-        asked = [pool.submit(fleet.front.post, max_tokens=900, **IDS) for _ in range(24)]
+        asked = [pool.submit(fleet.front.post, max_tokens=400, timeout=300, **IDS) for _ in range(24)]
+
         def agree():
             found = seen()
             return all(own == theirs for pairs in found for own, theirs in pairs) and all(
