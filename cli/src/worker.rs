@@ -46,6 +46,9 @@ pub(crate) struct WorkerArgs {
     /// process this is: requests that it had are answered, and its place with the front end is kept.
     #[arg(long)]
     restart: bool,
+    /// Drain once the parent is gone, which `--restart` made.
+    #[arg(long, hide = true)]
+    kept: bool,
     /// Answer /health, /ready and /metrics over HTTP at this address, such as 127.0.0.1:9100.
     #[arg(long, value_name = "HOST:PORT")]
     metrics_address: Option<SocketAddr>,
@@ -67,7 +70,11 @@ pub(crate) struct StandInArgs {
 pub(crate) fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     if args.restart {
         let arguments = std::env::args_os().skip(1).filter(|argument| argument != "--restart");
-        return keep(&Vec::from_iter(arguments));
+        return keep(&Vec::from_iter(arguments.chain(["--kept".into()])));
+    }
+    #[cfg(target_os = "linux")]
+    if args.kept {
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
     }
     let assembly = Assembly::folder(&args.model)?.configure(args.bounds.layers()?);
     let assembly = for_requests(assembly);

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import tempfile
 import time
 
@@ -372,7 +373,8 @@ def drained_while_preparing():
 
 def kept_worker(pool):
     """`--restart`, for containers: the parent of a worker that dies starts it again in its place, and what it had is
-    answered; SIGTERM to the parent drains; a worker that can't start is not tried again."""
+    answered; SIGTERM to the parent drains; a worker that can't start is not tried again, and one
+    that has lost its parent drains."""
     with Fleet(worker_flags=["--restart"]) as fleet:
         parent = fleet.workers[0].process.pid
         children = lambda: [int(pid) for pid in open(f"/proc/{parent}/task/{parent}/children").read().split()]
@@ -392,6 +394,11 @@ def kept_worker(pool):
         until("both run", lambda: all(busy(worker) >= 3 for worker in fleet.workers))
         assert fleet.workers[0].end() == 0, fleet.workers[0].text()
         assert all(future.result()[0] == 200 for future in asked)
+        parent = fleet.workers[1].process.pid
+        [worker] = children()
+        fleet.workers[1].kill()
+        commands = lambda: subprocess.run(["ps", "-o", "args=", "-p", str(worker)], capture_output=True, text=True).stdout
+        until("it has ended", lambda: "--kept" not in commands())
     with tempfile.TemporaryDirectory() as state:
         worker = Worker(1, 0, state, "--restart", model=state)
         assert worker.process.wait(timeout=30) == 1, worker.text()

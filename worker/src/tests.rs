@@ -37,7 +37,7 @@ impl Pair {
     fn start(faults: CpuFaults) -> Self {
         let mut device = CpuDevice::new(Arc::new(OpRegistry::new()), 2).unwrap();
         device.set_faults(faults);
-        let engine = Assembly::folder(&folder())
+        let engine = Assembly::folder(folder())
             .unwrap()
             .on(&OpenDevice::from(device))
             .set("dtype", "f32")
