@@ -122,6 +122,38 @@ fn what_a_folder_asks_for_and_is_not_computed_is_refused_by_name() {
     }
 }
 
+/// The network has more positions than the folder lets texts have.
+#[test]
+fn a_text_longer_than_the_folder_lets_it_be_is_named_and_others_are_served() {
+    let modules = [module("Transformer", ""), module("Pooling", "1_Pooling")];
+    let made = sentence_folder(&modules, &json!({"pooling_mode": "mean"}));
+    let longest = || TextEncoderConfig::load(made.path()).map(|config| config.longest());
+    let positions = longest().unwrap();
+    let says = |file: &str, what: Value| write(made.path(), file, what.to_string().as_bytes());
+    says("config_sentence_transformers.json", json!({"default_prompt_name": null}));
+    says("sentence_xlm-roberta_config.json", json!({"max_seq_length": null}));
+    assert_eq!(longest().unwrap(), positions);
+    says("sentence_xlm-roberta_config.json", json!({"max_seq_length": positions + 1}));
+    assert_eq!(longest().unwrap(), positions);
+    says("sentence_bert_config.json", json!({"max_seq_length": 3, "do_lower_case": false}));
+    assert_eq!(longest().unwrap(), 3);
+    let layers = ConfigLayers::new().set("cache.enabled", false).unwrap();
+    let layers = layers.set("dtype", "f32").unwrap().set("max_num_tokens", 64).unwrap();
+    let outputs = [TextOutput::Embedding];
+    let mut encoder = TextEncoder::load(made.path(), layers, &outputs, |_| {}).unwrap();
+    let item = |length: u32| TextItem { ids: (1..=length).collect(), token_types: Vec::new() };
+    let results = encoder.encode(&[item(4), item(3)]);
+    let error = results[0].as_ref().unwrap_err().to_string();
+    assert!(error.contains('4') && error.contains('3'), "{error}");
+    assert!(results[1].is_ok());
+    says("sentence_bert_config.json", json!({"do_lower_case": true}));
+    assert!(longest().unwrap_err().to_string().contains("do_lower_case"));
+    says("sentence_bert_config.json", json!({"max_seq_length": 0}));
+    assert!(longest().unwrap_err().to_string().contains("max_seq_length"));
+    says("config_sentence_transformers.json", json!({"default_prompt_name": "query"}));
+    assert!(longest().unwrap_err().to_string().contains("default_prompt_name"));
+}
+
 /// Heads that score are not taken for encoders of embeddings.
 #[test]
 fn cross_encoders_without_a_known_head_are_refused() {

@@ -1,6 +1,6 @@
 //! `piecewise embed`: vectors from texts.
 
-use super::encoder_args::{EncoderArgs, in_calls, room_for_longest};
+use super::encoder_args::{EncoderArgs, in_calls, refuse_flags_of_writers, room_for_longest};
 use super::load::print_settings_of;
 use super::model_args::ModelArgs;
 use super::progress::watcher;
@@ -60,6 +60,7 @@ impl Format {
 
 pub(crate) fn run(args: EmbedArgs) -> anyhow::Result<ExitCode> {
     let format = Format::of(args.out.as_deref())?;
+    refuse_flags_of_writers(&args.model.model, &args.model.bounds, &[])?;
     let layers = args.encoder.over(args.model.bounds.layers()?)?;
     if args.model.bounds.compile.print_config {
         return print_settings_of(&layers.finish()?, false);

@@ -4,7 +4,7 @@ mod images;
 mod tensors;
 mod texts;
 
-use super::encoder_args::{EncoderArgs, in_calls, room_for};
+use super::encoder_args::{EncoderArgs, in_calls, refuse_flags_of_writers, room_for};
 use super::load::print_settings_of;
 use super::model_args::ModelArgs;
 use super::say;
@@ -70,6 +70,7 @@ struct Output {
 }
 
 pub(crate) fn run(args: EncodeArgs) -> anyhow::Result<ExitCode> {
+    refuse_flags_of_writers(&args.model.model, &args.model.bounds, &[])?;
     let layers = args.encoder.over(args.model.bounds.layers()?)?;
     let printed = args.model.bounds.compile.print_config;
     let Some(out) = args.out.as_ref().filter(|_| !printed) else {

@@ -1,8 +1,8 @@
 //! Flags of every command that runs an encoder.
 
-use super::model_args::put;
+use super::model_args::{BoundArgs, put};
 use super::progress::bar;
-use anyhow::Context;
+use anyhow::{Context, bail};
 use piecewise::encoding::{Encoder, ItemEncoder};
 use piecewise::models::encoder::{Modality, TextEncoderConfig};
 use piecewise_runtime::config::{ConfigError, ConfigLayers};
@@ -61,6 +61,28 @@ impl EncoderArgs {
             super::say(&encoder.statistics().to_string());
         }
         Ok(())
+    }
+}
+
+/// Refuses flags that would change nothing of an encoder: those of `bounds`, and `others` that are
+/// given.
+pub(crate) fn refuse_flags_of_writers(
+    folder: &Path,
+    bounds: &BoundArgs,
+    others: &[(&str, bool)],
+) -> anyhow::Result<()> {
+    let compile = &bounds.compile;
+    let of_bounds = [
+        ("--max-seq-len", bounds.max_seq_len.is_some()),
+        ("--no-prefix-cache", compile.no_prefix_cache),
+        ("--sampling-controls", compile.sampling_controls),
+        ("--stats-interval", compile.stats_interval.is_some()),
+    ];
+    match of_bounds.iter().chain(others).find(|(_, is_given)| *is_given) {
+        Some((flag, _)) => {
+            bail!("{flag} is for models that write text; {} is an encoder", folder.display())
+        }
+        None => Ok(()),
     }
 }
 

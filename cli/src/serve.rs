@@ -198,6 +198,9 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     {
         return encoder::run(&args, folder);
     }
+    if args.matryoshka {
+        bail!("--matryoshka is for encoders of text; this model writes text");
+    }
     let (assembly, name) = args.assembly()?;
     let settings = assembly.settings()?;
     if args.bounds.compile.print_config {

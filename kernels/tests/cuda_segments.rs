@@ -53,9 +53,13 @@ impl Shape {
     }
 
     fn check(&self, name: &str) {
-        if !available() {
-            return;
+        if available() {
+            self.computed_by(name, |sizes| self.kernels(sizes));
         }
+    }
+
+    /// The result of these kernels, once it is close to the reference.
+    fn computed_by(&self, name: &str, kernels: impl Fn(&[u64]) -> OpKernels) -> Vec<u8> {
         let mut rng = Rng(5);
         let [qt, kt] = self.dtypes;
         let ([h, kh], [d0, d1]) = (self.heads, self.dims);
@@ -92,7 +96,7 @@ impl Shape {
         args.extend(metadata.iter().map(bytes));
         args.push(vec![0x5a; rows * h * d1 * qt.size()]);
         let counts = vec![t as i32, kn as i32, QUERIES.len() as i32];
-        let launches = self.kernels(&sizes).launches;
+        let launches = kernels(&sizes).launches;
         launches.iter().for_each(|launch| launch.check(8, 0).unwrap());
         let mut got =
             emulate(name, &Case { launches, args, sizes, counts, scratch: 256 }).remove(7);
@@ -102,6 +106,7 @@ impl Shape {
             let at = (i / (h * d1), i / d1 % h, i % d1);
             assert!((a - b).abs() < 1e-2, "{name} at {at:?}: {a}, not {b}");
         }
+        got
     }
 }
 
@@ -115,6 +120,26 @@ fn segments_on_tensor_cores_see_their_own_keys_alone() {
     shape(F16, [2, 2], 72, Some(9)).check("segments_72_window");
     Shape { causal: true, ..shape(BF16, [4, 2], 80, None) }.check("segments_80_causal");
     Shape { causal: true, ..shape(F16, [3, 1], 32, Some(0)) }.check("segments_32_own");
+}
+
+/// Many rows are lowered to blocks of eight warps, few to blocks of four.
+#[test]
+fn blocks_of_eight_warps_and_of_four_give_the_same_bits() {
+    if !available() {
+        return;
+    }
+    let shapes = [
+        ("72", shape(BF16, [2, 2], 72, None)),
+        ("128_grouped", Shape { causal: true, ..shape(F16, [4, 2], 128, Some(20)) }),
+    ];
+    for (name, shape) in shapes {
+        let many = |_: &[u64]| shape.kernels(&[33_792, 33_792, 9]);
+        assert_eq!(many(&[]).launches[0].block, [256, 1, 1]);
+        assert_eq!(shape.kernels(&[136, 136, 9]).launches[0].block, [128, 1, 1]);
+        let eight = shape.computed_by(&format!("segments_{name}_eight"), many);
+        let four = shape.computed_by(&format!("segments_{name}_four"), |s| shape.kernels(s));
+        assert_eq!(eight, four, "{name}");
+    }
 }
 
 #[test]

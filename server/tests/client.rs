@@ -1,9 +1,13 @@
 //! A server on a port of its own, and one who asks it.
 
-use piecewise_server::{ApiKeys, Limits, Server, ServerOptions};
+use piecewise_runtime::engine::Engine;
+use piecewise_runtime::engine_thread::{EngineThread, ThreadOptions};
+use piecewise_server::chat::{GenerationDefaults, ReplyFormat};
+use piecewise_server::{ApiKeys, Limits, ServedModel, Server, ServerOptions};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::num::NonZeroUsize;
+use std::sync::mpsc;
 
 /// A server without a model yet, for whoever asks for `tiny`.
 pub(crate) fn bind() -> Server {
@@ -15,6 +19,24 @@ pub(crate) fn bind() -> Server {
         threads: NonZeroUsize::MIN,
     })
     .unwrap()
+}
+
+/// Serves an engine whose prompts are ids, until the process ends.
+pub(crate) fn serve(engine: Box<dyn Engine>) -> SocketAddr {
+    let server = bind();
+    let address = server.address();
+    let thread = EngineThread::start(engine, ThreadOptions::default()).unwrap();
+    let model = ServedModel {
+        tokenizer: None,
+        end_ids: Vec::new(),
+        defaults: GenerationDefaults::default(),
+        template: None,
+        format: ReplyFormat::default(),
+    };
+    let (ready, is_ready) = mpsc::channel();
+    std::thread::spawn(move || server.serve(thread, model, || ready.send(()).unwrap()));
+    is_ready.recv().unwrap();
+    address
 }
 
 /// The whole answer to a request, such as `GET /health`, with this body.

@@ -1,17 +1,14 @@
 //! A device that fails while 32 requests run, as clients see it.
 
-use crate::client::{self, bind};
+use crate::client;
 use piecewise::assembly::Assembly;
 use piecewise::device::OpenDevice;
 use piecewise_backend::cpu::{CpuDevice, CpuFault, CpuFaults, FaultKind, FaultPoint};
 use piecewise_kernels::op::OpRegistry;
-use piecewise_runtime::engine_thread::{EngineThread, ThreadOptions};
-use piecewise_server::ServedModel;
-use piecewise_server::chat::{GenerationDefaults, ReplyFormat};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 
 /// A server of the tiny model on a device that fails as the faults say; it ends with the process.
 fn serve() -> (SocketAddr, CpuFaults, Vec<Value>) {
@@ -27,23 +24,11 @@ fn serve() -> (SocketAddr, CpuFaults, Vec<Value>) {
         .set("cache.enabled", false)
         .set("sampling_controls", true)
         .max_num_tokens(64)
-        .max_num_seqs(16)
-        .capture_sizes([1, 16, 64])
+        .max_num_seqs(32)
+        .capture_sizes([1, 32, 64])
         .engine()
         .unwrap();
-    let server = bind();
-    let address = server.address();
-    let thread = EngineThread::start(engine, ThreadOptions::default()).unwrap();
-    let model = ServedModel {
-        tokenizer: None,
-        end_ids: Vec::new(),
-        defaults: GenerationDefaults::default(),
-        template: None,
-        format: ReplyFormat::default(),
-    };
-    let (ready, is_ready) = mpsc::channel();
-    std::thread::spawn(move || server.serve(thread, model, || ready.send(()).unwrap()));
-    is_ready.recv().unwrap();
+    let address = client::serve(engine);
     (address, faults, serde_json::from_slice(&golden).unwrap())
 }
 

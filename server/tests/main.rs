@@ -10,6 +10,7 @@ mod generation_defaults;
 mod life;
 mod replies;
 mod restraint;
+mod sampling_fields;
 mod structured;
 mod text;
 mod vllm_render;

@@ -59,7 +59,7 @@ def lines(report):
         yield from captured(mode)
         for row in mode["rows"]:
             shape = f"{row['batch']}x{row['context']}"
-            what = f"decode {shape}" if row["kind"] == "decode" else f"mixed {row['tokens']}"
+            what = f"decode {shape}" if row["kind"] == "decode" else f"{row['kind']} {row['tokens']}"
             own = row["engine"] == "piecewise"
             result = "ok" if not row["failures"] else "FAILED" if own else "none"
             yield f"{what} {row['mode']}", result, figures(row)

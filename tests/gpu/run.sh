@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs what tests/gpu/pack.sh packed, on a machine with a GPU:
 #   run.sh [-p FOLDER] [-l LOGS] [correctness] [ledger] [sanitizer] [cache] [bench] [serve]
-# correctness takes under 4 minutes, the cache and serve under 2, bench under 6. serve wants vLLM's front
+# correctness takes under 4 minutes, the cache and serve under 2, bench under 7. serve wants vLLM's front
 # end (.ci/install-vllm-rs) in PIECEWISE_VLLM_RS.
 # FOLDER is where this script lies unless named; without a section, all run. The logs go to LOGS
 # (a temporary folder by default), a table with the device in every row comes last, and the exit
@@ -184,7 +184,7 @@ measured() {
 }
 
 # Seconds that the bench section may take, and what its peer may still take.
-bench_seconds=345
+bench_seconds=405
 left() { echo $((bench_seconds - (SECONDS - bench_start))); }
 
 bench() {
@@ -195,6 +195,15 @@ bench() {
       --device "$PIECEWISE_TEST_DEVICE" --batch 1,8 --context 512 --mixed 64,300,512 \
       --steps 100 --mixed-steps 15 --json
   done
+  # The rows of the file of figures, in its mode and unmeasured, then beside it.
+  local kept=()
+  for model in qwen3-0.6b llama-3.2-1b qwen3-8b; do
+    measured "rows_$model" 60 bin/piecewise bench --preset $model \
+      --device "$PIECEWISE_TEST_DEVICE" --batch 1,8,32,128 --context 512 --graph-mode full \
+      --no-tune --steps 40 --json
+    kept+=("$logs/rows_$model.json")
+  done
+  rows_of figures 20 python3 figures.py compare figures.json "${kept[@]}"
   measured start_qwen3-8b 80 bin/piecewise bench --preset qwen3-8b \
     --device "$PIECEWISE_TEST_DEVICE" --startup --json
   for model in qwen3-8b qwen3-0.6b; do

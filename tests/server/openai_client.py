@@ -2,6 +2,7 @@
 PYTHONPATH="$(.ci/install-openai)" python3 tests/server/openai_client.py [logprobs ..]"""
 
 import concurrent.futures
+import http.client
 import json
 import math
 import random
@@ -502,11 +503,19 @@ def keys():
             assert [a for a in local if a.endswith(port)] == [f"0100007F{port}"], local
 
 
+def wait_until(is_so, what):
+    deadline = time.time() + 30
+    while not is_so():
+        assert time.time() < deadline, what
+
+
 def full_queue():
     with Server("--max-queue", "1", "--max-num-seqs", "1") as server:
         client = client_of(server)
         long = dict(model="tiny-qwen3", prompt="x", max_tokens=1500, extra_body={"ignore_eos": True})
         streams = [client.completions.create(**long, stream=True) for _ in range(2)]
+        loads = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+        wait_until(lambda: [server.sum(name) for name in loads] == [1, 1], "one runs, one waits")
         status, headers, answer = server.post("/v1/completions", {"prompt": "x"})
         assert (status, answer["error"]["code"]) == (429, "queue_full"), answer
         assert int(headers["Retry-After"]) >= 1
@@ -522,6 +531,15 @@ def full_queue():
         while server.sum("vllm:num_requests_running") + server.sum("vllm:num_requests_waiting") > 0:
             assert time.time() < deadline
         assert server.sum("vllm:kv_cache_usage_perc") == 0
+        # Who goes before an answer that comes whole ends its request as well.
+        before = server.sum("vllm:generation_tokens_total")
+        leaving = http.client.HTTPConnection(*server.address)
+        body = {"model": "tiny-qwen3", "prompt": "x", "max_tokens": 1500, "ignore_eos": True}
+        leaving.request("POST", "/v1/completions", json.dumps(body))
+        wait_until(lambda: server.sum(loads[0]) == 1, "it runs")
+        leaving.close()
+        wait_until(lambda: server.sum(loads[0]) == 0, "it ends")
+        assert server.sum("vllm:generation_tokens_total") - before < 1500, "it ran to its end"
 
 
 TEMPLATE = (

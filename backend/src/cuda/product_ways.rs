@@ -84,3 +84,47 @@ impl ProductWays {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use piecewise_ir::dim::Dim;
+    use piecewise_ir::dtype::DType::{self, BF16, F32};
+    use piecewise_ir::entity::{Entity, Symbol};
+    use piecewise_ir::types::TensorType;
+
+    fn linear(dtype: DType, depth: u64, columns: u64) -> MatMulSpec {
+        let rows = Dim::from(Symbol::new(0));
+        let x = TensorType::new(dtype, [rows.clone(), depth.into()]);
+        let w = TensorType::new(dtype, [columns, depth]);
+        let y = TensorType::new(dtype, [rows, columns.into()]);
+        MatMulSpec::new(false, true, &x, &w, &y).unwrap().of_weight()
+    }
+
+    /// Tiles on Hopper where types and widths allow it, else the general kernel.
+    #[test]
+    fn where_a_row_has_the_same_bits_in_any_company_no_number_of_rows_changes_the_way() {
+        for number in [80, 87, 89, 90, 100, 120] {
+            let arch = Arch { number };
+            let ways = ProductWays::new(arch, true);
+            for spec in [linear(BF16, 768, 3072), linear(BF16, 60, 100), linear(F32, 768, 768)] {
+                let tiles = arch == Arch::HOPPER && spec.multiplies_in_tiles();
+                for rows in [1, 2, 3, 8, 9, 32, 33, 96, 128, 129, 4096, 4097, 8192] {
+                    let asked = [
+                        ways.has_tiles(&spec, rows),
+                        ways.prefers_tiles(&spec, rows),
+                        ways.prefers_ring(&spec, rows),
+                        ways.has_tensor(&spec, rows),
+                        ways.has_stream(&spec, rows),
+                        ways.has_library(),
+                        ways.absorbs(rows),
+                    ];
+                    let expected = [tiles, tiles, false, false, false, false, false];
+                    assert_eq!(asked, expected, "{arch}, {rows} rows, {spec:?}");
+                }
+            }
+        }
+        assert!(linear(BF16, 768, 3072).multiplies_in_tiles());
+        assert!(ProductWays::new(Arch::HOPPER, false).has_stream(&linear(BF16, 768, 3072), 1));
+    }
+}

@@ -63,6 +63,18 @@ impl DumpArgs {
         Ok(observers)
     }
 
+    /// A flag that was given.
+    pub(crate) fn given(&self) -> Option<&'static str> {
+        let flags = [
+            ("--dump-dir", self.dump_dir.is_some()),
+            ("--dump-passes", !self.dump_passes.is_empty()),
+            ("--dump-pieces", !self.dump_pieces.is_empty()),
+            ("--print-after", self.print_after.is_some()),
+            ("--stop-after", self.stop_after.is_some()),
+        ];
+        flags.into_iter().find(|(_, is_given)| *is_given).map(|(flag, _)| flag)
+    }
+
     /// Whether the pipeline ends early, so that there is no plan.
     pub(crate) fn stops(&self) -> bool {
         self.stop_after.is_some()

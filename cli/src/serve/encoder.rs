@@ -1,6 +1,6 @@
 //! Serving an encoder: embeddings, or scores of a cross-encoder.
 
-use super::super::encoder_args::room_for_longest;
+use super::super::encoder_args::{refuse_flags_of_writers, room_for_longest};
 use super::super::load::print_settings_of;
 use super::super::progress::watcher;
 use super::{ServeArgs, ended, name_of};
@@ -17,11 +17,14 @@ pub(super) fn run(args: &ServeArgs, folder: &Path) -> anyhow::Result<ExitCode> {
         ("--chat-template", args.chat_template.is_some()),
         ("--reasoning-parser", args.reasoning_parser.is_some()),
         ("--tool-call-parser", args.tool_call_parser.is_some()),
+        ("--generation-config", args.generation_config != "auto"),
         ("--kv-events-endpoint", args.kv_events.is_asked_for()),
         ("--iteration-log", args.iteration_log.is_some()),
     ];
-    if let Some((flag, _)) = of_writers.iter().find(|(_, is_given)| *is_given) {
-        bail!("{flag} is for models that write text; {} is an encoder", folder.display());
+    refuse_flags_of_writers(folder, &args.bounds, &of_writers)?;
+    if let Some(flag) = args.dumps.given() {
+        let folder = folder.display();
+        bail!("{flag} shows nothing of an encoder that serves; try `inspect --model {folder}`");
     }
     if Modality::of(folder)? == Modality::Vision {
         bail!("{} reads images, which no endpoint takes; use `encode`", folder.display());

@@ -2,6 +2,7 @@
 
 use crate::support::cli::{device_flags, error_of, stdout_of};
 use serde_json::Value;
+use std::path::Path;
 
 const QUICK: [&str; 9] =
     ["bench", "--model", "examples/tiny-qwen3", "--context", "24", "--steps", "6", "--warmup", "2"];
@@ -52,6 +53,63 @@ fn every_row_is_measured_in_every_mode() {
     let (pieces, full) = (&modes[1]["captured"], &modes[2]["captured"]);
     assert_eq!(pieces["graphs"], 7 * 3 + 2, "seven pieces and a head over rows");
     assert_eq!(full["graphs"], 5, "decodes of 1 and 3, and other steps of 1, 3 and 32 tokens");
+}
+
+/// `tests/gpu/figures.py` on the figures in `file` and a report.
+fn figures(what: &str, file: &Path, report: &Path) -> (bool, String) {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/gpu/figures.py");
+    let mut command = std::process::Command::new("python3");
+    let output = command.args([script, what]).args([file, report]).output().expect("python3");
+    (output.status.success(), String::from_utf8(output.stdout).unwrap())
+}
+
+#[test]
+fn a_run_is_compared_with_figures_that_were_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let [kept, run] = ["figures.json", "run.json"].map(|name| folder.path().join(name));
+    let write = |file: &Path, value: &Value| std::fs::write(file, value.to_string()).unwrap();
+    let text = bench(&["--batch", "1,3", "--mixed", "24", "--graph-mode", "full", "--json"]);
+    std::fs::write(&run, &text).unwrap();
+    let mut report: Value = serde_json::from_str(&text).unwrap();
+    write(&kept, &serde_json::json!({"device": report["device"], "rows": []}));
+    let (is_well, said) = figures("compare", &kept, &run);
+    assert!(is_well && said.matches("no figure is kept").count() == 3, "{said}");
+    assert!(figures("keep", &kept, &run).0);
+    let (is_well, said) = figures("compare", &kept, &run);
+    assert!(is_well && said.matches("\tok\t").count() == 3, "{said}");
+    let median = &mut report["modes"][0]["rows"][1]["gpu_ms"]["median"];
+    *median = serde_json::json!(median.as_f64().unwrap() * 1.2 + 0.1);
+    write(&run, &report);
+    let (is_well, said) = figures("compare", &kept, &run);
+    let slower: Vec<_> = said.lines().filter(|line| line.contains("\tFAILED\t")).collect();
+    assert!(!is_well && slower.len() == 1 && slower[0].contains("decode 3x24 full"), "{said}");
+    report["device"] = "another".into();
+    write(&run, &report);
+    let (is_well, said) = figures("compare", &kept, &run);
+    assert!(is_well && said.starts_with("device\tnone\tanother"), "{said}");
+    assert!(!figures("keep", &kept, &run).0, "figures of two devices in one file");
+}
+
+#[test]
+fn the_figures_that_are_kept_are_those_of_the_table() {
+    let read = |file: &str| {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file);
+        std::fs::read_to_string(file).unwrap()
+    };
+    let kept: Value = serde_json::from_str(&read("tests/gpu/figures.json")).unwrap();
+    let page = read("BENCHMARKS.md");
+    let mut rows = page.lines().skip_while(|line| !line.starts_with("| `full`, `--no-tune` |"));
+    let cells = |line: &str| Vec::from_iter(line.split('|').map(|cell| cell.trim().to_owned()));
+    let head = cells(rows.next().unwrap());
+    let rows: Vec<_> = rows.take_while(|line| line.starts_with('|')).map(cells).collect();
+    let figures = kept["rows"].as_array().unwrap();
+    for row in figures {
+        let at = head.iter().position(|cell| *cell == row["batch"].to_string()).unwrap();
+        let of = rows.iter().find(|cells| row["model"] == cells[1].as_str()).unwrap();
+        assert_eq!(of[at], format!("{:.3}", row["gpu_ms"].as_f64().unwrap()), "{row}");
+    }
+    let numbers = rows.iter().skip(1).flat_map(|cells| cells.iter().skip(2));
+    assert_eq!(figures.len(), numbers.filter(|cell| !cell.is_empty()).count());
 }
 
 #[test]

@@ -135,10 +135,30 @@ fn an_encoder_is_served_as_what_it_is() {
 #[test]
 fn what_an_encoder_s_server_can_t_have_is_named() {
     let bert = ["serve", "--model", "tests/fixtures/encoders/bert", "--port", "0"];
-    let error = error_of(&[&bert[..], &["--chat-template", "Cargo.toml"]].concat());
-    assert!(error.contains("--chat-template is for models that write text"), "{error}");
-    let error = error_of(&[&bert[..], &["--kv-events-endpoint", "tcp://127.0.0.1:0"]].concat());
-    assert!(error.contains("--kv-events-endpoint is for models that write text"), "{error}");
+    for flags in [
+        &["--chat-template", "Cargo.toml"][..],
+        &["--kv-events-endpoint", "tcp://127.0.0.1:0"],
+        &["--generation-config", "none"],
+        &["--max-seq-len", "64"],
+        &["--no-prefix-cache"],
+        &["--sampling-controls"],
+        &["--stats-interval", "1"],
+    ] {
+        let error = error_of(&[&bert[..], flags].concat());
+        let expected = format!("{} is for models that write text", flags[0]);
+        assert!(error.contains(&expected), "{error}");
+    }
+    let error = error_of(&[&bert[..], &["--stop-after", "split"]].concat());
+    assert!(error.contains("--stop-after shows nothing") && error.contains("`inspect"), "{error}");
+    let embed = ["embed", "--model", bert[2], "--text", "a", "--sampling-controls"];
+    let error = error_of(&embed);
+    assert!(error.contains("--sampling-controls is for models that write text"), "{error}");
+    let encode = ["encode", "--model", bert[2], "--inputs", "Cargo.toml", "--out", "o.safetensors"];
+    let error = error_of(&[&encode[..], &["--stats-interval", "1"]].concat());
+    assert!(error.contains("--stats-interval is for models that write text"), "{error}");
+    let tiny = ["serve", "--model", "examples/tiny-qwen3", "--port", "0", "--matryoshka"];
+    let error = error_of(&tiny);
+    assert!(error.contains("--matryoshka is for encoders"), "{error}");
     let error = error_of(&["serve", "--model", "tests/fixtures/encoders/siglip", "--port", "0"]);
     assert!(error.contains("reads images") && error.contains("`encode`"), "{error}");
     let labels = "tests/fixtures/encoders/xlm_roberta_scores";

@@ -10,6 +10,8 @@ use std::path::Path;
 pub(super) struct SentenceModules {
     pub(super) pooling: Option<Pooling>,
     pub(super) normalize: bool,
+    /// The longest text in tokens, where the folder says.
+    pub(super) longest: Option<usize>,
 }
 
 /// The ways to pool, by the older name (a field of its own that is true) and the newer one (the
@@ -22,6 +24,9 @@ const POOLINGS: [(&str, &str, Option<Pooling>); 6] = [
     ("pooling_mode_mean_sqrt_len_tokens", "mean_sqrt_len_tokens", None),
     ("pooling_mode_weightedmean_tokens", "weightedmean", None),
 ];
+/// The names of what sentence-transformers keeps of the Transformer module.
+const NETWORKS: [&str; 7] =
+    ["bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet"];
 const SUPPORTED: &str = "one of cls, mean and lasttoken is";
 
 impl SentenceModules {
@@ -38,7 +43,9 @@ impl SentenceModules {
         let Some(list) = modules["modules"].as_array() else {
             return Err(root.wrong_type("modules", &modules["modules"], "a list of modules"));
         };
-        let mut found = Self { pooling: None, normalize: false };
+        refuse_default_prompt(folder)?;
+        let longest = read_longest(folder)?;
+        let mut found = Self { pooling: None, normalize: false, longest };
         for module in list {
             let module = Fields::root(&file, module)?;
             let kind = module.string("type")?.ok_or_else(|| module.missing("type"))?;
@@ -62,6 +69,35 @@ impl SentenceModules {
             }
         }
         Ok(Some(found))
+    }
+}
+
+/// The longest text of the network's module.
+fn read_longest(folder: &Path) -> Result<Option<usize>, ConfigError> {
+    let files = NETWORKS.map(|name| folder.join(format!("sentence_{name}_config.json")));
+    let Some(file) = files.iter().find(|file| file.exists()) else { return Ok(None) };
+    let value = parse_json(&read(file)?, file)?;
+    let root = Fields::root(file, &value)?;
+    if root.boolean("do_lower_case")? == Some(true) {
+        return Err(root.unsupported("do_lower_case", "what the tokenizer itself lowers is"));
+    }
+    root.count("max_seq_length", 1..=1 << 24)
+}
+
+/// A text that is embedded without a word of its prompt would become another embedding.
+fn refuse_default_prompt(folder: &Path) -> Result<(), ConfigError> {
+    let file = folder.join("config_sentence_transformers.json");
+    if !file.exists() {
+        return Ok(());
+    }
+    let value = parse_json(&read(&file)?, &file)?;
+    let root = Fields::root(&file, &value)?;
+    match root.get("default_prompt_name") {
+        Some(_) => {
+            let supported = "texts are taken as they are; null, with the prompt in the texts, is";
+            Err(root.unsupported("default_prompt_name", supported))
+        }
+        None => Ok(()),
     }
 }
 

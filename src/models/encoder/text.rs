@@ -58,6 +58,9 @@ pub struct TextEncoderConfig {
     pub pooling: Pooling,
     /// Whether embeddings are divided by their Euclidean norm.
     pub normalize: bool,
+    /// The longest text in tokens by a folder of sentence-transformers, where that is less than the
+    /// network's positions.
+    pub max_seq_length: Option<usize>,
 }
 
 /// Why there is no graph of an encoder.
@@ -90,7 +93,7 @@ struct Names {
 
 impl TextEncoderConfig {
     /// Reads `config.json` of `folder` and, where it is one of sentence-transformers, how that
-    /// pools and normalizes; without that, embeddings are normalized means, of a Qwen3 normalized
+    /// pools and normalizes and which texts are too long; without that, embeddings are normalized means, of a Qwen3 normalized
     /// last rows.
     ///
     /// # Errors
@@ -101,6 +104,7 @@ impl TextEncoderConfig {
         if let Some(modules) = SentenceModules::read(folder)? {
             config.pooling = modules.pooling.unwrap_or(config.pooling);
             config.normalize = modules.normalize;
+            config.max_seq_length = modules.longest;
         }
         Ok(config)
     }
@@ -135,7 +139,7 @@ impl TextEncoderConfig {
             TextArchitecture::Bert(_) | TextArchitecture::ModernBert(_) => Pooling::Mean,
             TextArchitecture::Qwen3(_) => Pooling::Last,
         };
-        Ok(Self { architecture, pooling, normalize: true })
+        Ok(Self { architecture, pooling, normalize: true, max_seq_length: None })
     }
 
     /// Width of a row and of an embedding.
@@ -149,11 +153,12 @@ impl TextEncoderConfig {
 
     /// The longest text, in tokens.
     pub fn longest(&self) -> usize {
-        match &self.architecture {
+        let positions = match &self.architecture {
             TextArchitecture::Bert(config) => config.longest(),
             TextArchitecture::ModernBert(config) => config.positions,
             TextArchitecture::Qwen3(config) => config.max_position_embeddings,
-        }
+        };
+        self.max_seq_length.map_or(positions, |longest| longest.min(positions))
     }
 
     /// The row of the table of positions that the first token of a text takes.

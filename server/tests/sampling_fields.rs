@@ -1,0 +1,83 @@
+//! What a request says of sampling reaches the engine, each field as what it is.
+
+use crate::client;
+use piecewise::assembly::Assembly;
+use piecewise_kernels::sampling::Sampling;
+use piecewise_runtime::engine::{Engine, Request, RequestEvent};
+use serde_json::{Value, json};
+use std::path::Path;
+
+fn engine() -> Box<dyn Engine> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/tiny-qwen3");
+    Assembly::folder(&folder)
+        .unwrap()
+        .set("dtype", "f32")
+        .set("cache.enabled", false)
+        .set("sampling_controls", true)
+        .max_num_tokens(64)
+        .max_num_seqs(4)
+        .capture_sizes([1, 64])
+        .engine()
+        .unwrap()
+}
+
+const PROMPT: [u32; 6] = [5, 9, 12, 5, 30, 7];
+const LENGTH: u64 = 24;
+
+fn offline(engine: &mut dyn Engine, sampling: Sampling) -> Vec<u32> {
+    let request = Request { sampling, ignore_eos: true, ..Request::new(PROMPT, LENGTH) };
+    engine.add(request).unwrap();
+    let mut events = Vec::new();
+    engine.run(&mut events).unwrap();
+    let tokens = events.iter().filter_map(|event| match event {
+        RequestEvent::Token { id, .. } => Some(*id),
+        _ => None,
+    });
+    tokens.collect()
+}
+
+#[test]
+fn each_field_of_sampling_is_the_engine_s_own() {
+    let (mut alone, address) = (engine(), client::serve(engine()));
+    let hot = Sampling { temperature: 1.5, seed: 11, ..Sampling::default() };
+    // What was generated comes again, so that penalties tell themselves apart.
+    let cool = Sampling { temperature: 0.2, ..hot };
+    let mut seen: Vec<Vec<u32>> = Vec::new();
+    for (fields, sampling) in [
+        (json!({"temperature": 0}), Sampling::default()),
+        (json!({}), hot),
+        (json!({"temperature": 0.8}), Sampling { temperature: 0.8, ..hot }),
+        (json!({"seed": 12}), Sampling { seed: 12, ..hot }),
+        (json!({"top_k": 5}), Sampling { top_k: 5, ..hot }),
+        (json!({"top_p": 0.4}), Sampling { top_p: 0.4, ..hot }),
+        (json!({"min_p": 0.3}), Sampling { min_p: 0.3, ..hot }),
+        (
+            json!({"temperature": 0.2, "presence_penalty": 1.5}),
+            Sampling { presence_penalty: 1.5, ..cool },
+        ),
+        (
+            json!({"temperature": 0.2, "frequency_penalty": 1.5}),
+            Sampling { frequency_penalty: 1.5, ..cool },
+        ),
+        (
+            json!({"temperature": 0.2, "repetition_penalty": 1.5}),
+            Sampling { repetition_penalty: 1.5, ..cool },
+        ),
+    ] {
+        let mut body = json!({
+            "prompt": PROMPT, "max_tokens": LENGTH, "ignore_eos": true, "return_token_ids": true,
+            "temperature": 1.5, "seed": 11,
+        });
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let answer = client::ask(address, "POST /v1/completions", &body.to_string());
+        let (_, answer) = answer.split_once("\r\n\r\n").unwrap();
+        let answer: Value = serde_json::from_str(answer).unwrap();
+        let expected = offline(&mut *alone, sampling);
+        assert_eq!(answer["choices"][0]["token_ids"], json!(expected), "{fields}: {answer}");
+        assert!(
+            !seen.contains(&expected),
+            "{fields} changes nothing: the test would see no mistake"
+        );
+        seen.push(expected);
+    }
+}
