@@ -16,6 +16,7 @@ mod generate;
 mod images;
 mod inspect;
 mod iteration_log;
+mod keeper;
 mod kept;
 mod kv_events;
 mod load;

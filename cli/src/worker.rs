@@ -1,6 +1,7 @@
 //! `piecewise worker`: an engine behind vLLM's front end.
 
 use super::dumps::DumpArgs;
+use super::keeper::keep;
 use super::kv_events::{KvEventArgs, publish};
 use super::load::{engine, for_requests, print_settings};
 use super::model_args::BoundArgs;
@@ -41,6 +42,13 @@ pub(crate) struct WorkerArgs {
     /// Leave nobody behind who answers the front end once the worker has ended.
     #[arg(long)]
     no_stand_in: bool,
+    /// Stay as the parent of the worker and start it again when it dies, for a container whose first
+    /// process this is: requests that it had are answered, and its place with the front end is kept.
+    #[arg(long)]
+    restart: bool,
+    /// Drain once the parent is gone, which `--restart` made.
+    #[arg(long, hide = true)]
+    kept: bool,
     /// Answer /health, /ready and /metrics over HTTP at this address, such as 127.0.0.1:9100.
     #[arg(long, value_name = "HOST:PORT")]
     metrics_address: Option<SocketAddr>,
@@ -60,6 +68,14 @@ pub(crate) struct StandInArgs {
 }
 
 pub(crate) fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
+    if args.restart {
+        let arguments = std::env::args_os().skip(1).filter(|argument| argument != "--restart");
+        return keep(&Vec::from_iter(arguments.chain(["--kept".into()])));
+    }
+    #[cfg(target_os = "linux")]
+    if args.kept {
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
+    }
     let assembly = Assembly::folder(&args.model)?.configure(args.bounds.layers()?);
     let assembly = for_requests(assembly);
     let settings = assembly.settings()?;

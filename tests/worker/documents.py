@@ -50,7 +50,7 @@ def flags():
     containers = re.split(r"- name: (front-end|worker)\n +image:", (ROOT / "docs/scaling.yaml").read_text())[1:]
     counted = 0
     for name, text in zip(containers[::2], containers[1::2], strict=True):
-        asked = re.findall(r"^ +- (--[a-z-]+)=", text, re.MULTILINE)
+        asked = re.findall(r"^ +- (--[a-z-]+)(?:=|$)", text, re.MULTILINE)
         unknown = set(asked) - helps["vllm-rs" if name == "front-end" else name]
         assert not unknown, (name, unknown)
         counted += len(asked)

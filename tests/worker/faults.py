@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import tempfile
 import time
 
@@ -86,6 +87,13 @@ def killed_front_end(fleet, pool):
     assert all(total(worker.metrics(), "vllm:num_requests_running") == 0 for worker in fleet.workers)
 
 
+def answer(**addresses):
+    """What vLLM 0.33.0 answers to HELLO, with other addresses."""
+    return {"addresses": {
+        "inputs": ["tcp://127.0.0.1:1"], "outputs": ["tcp://127.0.0.1:3"], "coordinator_input": None,
+        "coordinator_output": None, "frontend_stats_publish_address": None, **addresses}, "parallel_config": {}}
+
+
 class Nonsense:
     """A front end of libzmq that sends what it likes."""
 
@@ -95,10 +103,8 @@ class Nonsense:
         self.outputs = self.context.socket(zmq.PULL)
         self.port = self.handshake.bind_to_random_port("tcp://127.0.0.1")
         inputs, outputs = (s.bind_to_random_port("tcp://127.0.0.1") for s in [self.inputs, self.outputs])
-        self.init = init or {"addresses": {
-            "inputs": [f"tcp://127.0.0.1:{inputs}"], "outputs": [f"tcp://127.0.0.1:{outputs}"],
-            "coordinator_input": None, "coordinator_output": None,
-            "frontend_stats_publish_address": None}, "parallel_config": {}}
+        self.init = init or answer(
+            inputs=[f"tcp://127.0.0.1:{inputs}"], outputs=[f"tcp://127.0.0.1:{outputs}"])
         for s in [self.handshake, self.inputs, self.outputs]:
             s.setsockopt(zmq.RCVTIMEO, 60_000)
             s.linger = 0
@@ -135,6 +141,17 @@ class Nonsense:
                 if len(output) > 5 and output[5] is not None:
                     return ids, output[5], output[18] if len(output) > 18 else None
 
+    def answers(self, wanted):
+        """The same of several requests, by their names."""
+        ids, ends = {name: [] for name in wanted}, {}
+        while len(ends) < len(ids):
+            for output in msgspec.msgpack.decode(self.outputs.recv())[1]:
+                if output[0] in ids:
+                    ids[output[0]] += output[1]
+                    if len(output) > 5 and output[5] is not None:
+                        ends[output[0]] = ids[output[0]], output[5], output[18] if len(output) > 18 else None
+        return ends
+
     def heard(self):
         """What the scheduler says of itself, in the next message that has it."""
         while True:
@@ -143,7 +160,13 @@ class Nonsense:
                 return message[2]
 
     def call(self, number, method, *arguments):
+        self.ask(number, method, *arguments)
+        return self.told(number)
+
+    def ask(self, number, method, *arguments):
         self.send(b"\3", msgspec.msgpack.encode([0, number, method, list(arguments)]))
+
+    def told(self, number):
         while True:
             message = msgspec.msgpack.decode(self.outputs.recv())
             if len(message) > 4 and message[4] and message[4][0] == number:
@@ -202,6 +225,17 @@ def nonsense():
         front.send(b"\1", msgspec.msgpack.encode(["nobody", "gone"]))
         serves("after an abort")
         until("pages are free", worker.is_idle)
+        # What may come, what may not, and what not yet.
+        def ids(name, **sampling):
+            front.add(name, sampling=sampling)
+            return front.answer(name)[0]
+        assert ids("unless", _bad_words_token_ids=[golden[:1], golden[:2]])[0] != golden[0]
+        assert ids("only", allowed_token_ids=[golden[3], 9]) and set(ids("again", allowed_token_ids=[9])) == {9}
+        ends = {"stop_token_ids": golden[:1], "_all_stop_token_ids": golden[:1]}
+        assert ids("ends", **ends) == golden[:1]
+        assert golden[0] not in ids("not yet", min_tokens=4, **ends)
+        front.add("outside", sampling={"allowed_token_ids": [70000]})
+        assert "70000" in front.answer("outside")[2]["message"]
         # Utility calls: each has an answer.
         assert front.call(1, "get_supported_tasks") == [1, None, [None, ["generate"]]]
         assert front.call(2, "reset_prefix_cache", False, False) == [2, None, [None, True]]
@@ -224,16 +258,21 @@ def nonsense():
 def other_handshakes():
     """A front end that can't be understood is refused with the reason, and asked again."""
     for init, reason in [
-        ({"welcome": True}, "missing field `addresses`"),
-        ({"addresses": {"inputs": ["tcp://127.0.0.1:1", "tcp://127.0.0.1:2"], "outputs": ["tcp://127.0.0.1:3"]}},
-         "2 sockets for requests"),
-        ({"addresses": {"inputs": ["ipc:///tmp/x"], "outputs": ["tcp://127.0.0.1:3"]}}, "only tcp:// is supported"),
+        ({"welcome": True}, "unknown field `welcome`"),
+        (answer(inputs=["tcp://127.0.0.1:1", "tcp://127.0.0.1:2"]), "2 sockets for requests"),
+        (answer(inputs=["ipc:///tmp/x"]), "only tcp:// is supported"),
+        # Another version has other fields.
+        (answer(tachyon_input=None), "unknown field `tachyon_input`"),
+        ({**answer(), "vllm_version": "0.34.0"}, "unknown field `vllm_version`"),
+        ({**answer(), "parallel_config": {"data_parallel_size": 2}}, "`parallel_config` has `data_parallel_size`"),
+        (answer(coordinator_input="tcp://127.0.0.1:4"), "step together"),
     ]:
         front = Nonsense(init)
         with tempfile.TemporaryDirectory() as state:
             worker = Worker(front.port, 0, state)
             front.greet()
             until(reason, lambda: reason in worker.text())
+            assert "not of vLLM 0.33.0" in worker.text(), worker.text()
             front.close()
             assert worker.end() == 0
             worker.drop()
@@ -285,6 +324,87 @@ def second_signal():
     front.close()
 
 
+def killed_in_a_call():
+    """A call that waits for the step that runs has an answer though the worker is killed meanwhile, and so have
+    those that come after; so has the request."""
+    front = Nonsense()
+    with tempfile.TemporaryDirectory() as state:
+        worker = Worker(front.port, 0, state, settings=["--dtype", "f32", "--max-num-tokens", "2048",
+                                                        "--capture-num-tokens", "1"])
+        front.join()
+        # Steps of seconds.
+        for number in range(4):
+            front.add(f"long {number}", prompt=[number + 7] * 2000)
+        until("it runs", lambda: busy(worker) > 0)
+        front.ask(1, "reset_prefix_cache")
+        time.sleep(0.1)
+        worker.kill()
+        number, failure, result = front.told(1)
+        # A step may have been quicker.
+        assert result == [None, True] or "ended" in failure, failure
+        assert "ended" in front.call(2, "is_sleeping")[1]
+        worker.drop()
+    front.close()
+
+
+def drained_while_preparing():
+    """Requests whose structures are being made when SIGTERM comes get their answers."""
+    front = Nonsense()
+    with tempfile.TemporaryDirectory() as state:
+        worker = Worker(front.port, 0, state)
+        front.join()
+        words = [f"word {n} {'x' * (n % 40)}" for n in range(1900)]
+        for number in range(12):
+            front.add(f"s{number}", sampling={
+                "max_tokens": 8, "structured_outputs": {"choice": words[number:], "_backend": "guidance"}})
+        # It has read them all.
+        assert front.call(1, "is_sleeping")[1] is None
+        worker.process.send_signal(signal.SIGTERM)
+        until("it drains", lambda: worker.process.poll() is not None or not worker.is_ready())
+        front.add("late")
+        ends = front.answers([f"s{number}" for number in range(12)] + ["late"])
+        late = ends.pop("late")
+        assert late[1] == 3 and late[2]["retryable"], late
+        assert all(ids and why in [0, 1] for ids, why, _ in ends.values()), ends
+        assert worker.process.wait(timeout=60) == 0, worker.text()
+        worker.drop()
+    front.close()
+
+
+def kept_worker(pool):
+    """`--restart`, for containers: the parent of a worker that dies starts it again in its place, and what it had is
+    answered; SIGTERM to the parent drains; a worker that can't start is not tried again, and one
+    that has lost its parent drains."""
+    with Fleet(worker_flags=["--restart"]) as fleet:
+        parent = fleet.workers[0].process.pid
+        children = lambda: [int(pid) for pid in open(f"/proc/{parent}/task/{parent}/children").read().split()]
+        for _ in range(2):
+            asked = many(pool, fleet, 8, **LONG)
+            until("both run", lambda: all(busy(worker) >= 3 for worker in fleet.workers))
+            [worker] = children()
+            os.kill(worker, signal.SIGKILL)
+            statuses = sorted(future.result()[0] for future in asked)
+            assert set(statuses) == {200, 503}, statuses
+            until("another is there", lambda: children() not in ([], [worker]))
+            fleet.wait_for(0)
+        answers = [future.result() for future in many(pool, fleet, 16, max_tokens=64, **IDS)]
+        assert all(status == 200 for status, _ in answers), answers
+        assert total(fleet.workers[0].metrics(), "vllm:request_success_total") > 0
+        asked = many(pool, fleet, 8, max_tokens=300, **IDS)
+        until("both run", lambda: all(busy(worker) >= 3 for worker in fleet.workers))
+        assert fleet.workers[0].end() == 0, fleet.workers[0].text()
+        assert all(future.result()[0] == 200 for future in asked)
+        parent = fleet.workers[1].process.pid
+        [worker] = children()
+        fleet.workers[1].kill()
+        commands = lambda: subprocess.run(["ps", "-o", "args=", "-p", str(worker)], capture_output=True, text=True).stdout
+        until("it has ended", lambda: "--kept" not in commands())
+    with tempfile.TemporaryDirectory() as state:
+        worker = Worker(1, 0, state, "--restart", model=state)
+        assert worker.process.wait(timeout=30) == 1, worker.text()
+        worker.drop()
+
+
 def killed_while_joining(pool):
     """A worker that dies while the front end still waits for another one is back in its place."""
     with Fleet(wait=False, start=[0]) as fleet:
@@ -323,9 +443,12 @@ def main():
     other_handshakes()
     strangers()
     second_signal()
+    killed_in_a_call()
+    drained_while_preparing()
     with concurrent.futures.ThreadPoolExecutor(64) as pool:
         killed_while_joining(pool)
         other_lengths(pool)
+        kept_worker(pool)
     with Fleet() as fleet, concurrent.futures.ThreadPoolExecutor(64) as pool:
         away = killed_worker(fleet, pool)
         drained_worker(fleet, pool)

@@ -136,11 +136,55 @@ def structures(client):
             assert re.fullmatch(expected, answer.choices[0].text), answer.choices[0].text
 
 
+def restraints(fleet, client, own):
+    """Ids that may come, or not, or not yet: tokens of our own server, which keeps to the same."""
+    prompt = PROMPTS[0]
+    free, _, _ = whole(client, prompt, max_tokens=24)
+    for asked in [
+        {"allowed_token_ids": sorted(free)[:6]},
+        {"stop_token_ids": [free[2]], "min_tokens": 12}, {"stop_token_ids": [free[2]]},
+        {"allowed_token_ids": sorted(set(free)), "stop_token_ids": [free[1]], "min_tokens": 4},
+    ]:
+        ask = {"prompt": prompt, "max_tokens": 24, "temperature": 0, **IDS, **asked}
+        status, answer = fleet.front.post(**ask)
+        assert status == 200, (asked, answer)
+        theirs = own.post("/v1/completions", {**ask, "model": "tiny-qwen3"})[2]["choices"][0]
+        choice = answer["choices"][0]
+        assert choice["token_ids"] == theirs["token_ids"], (asked, choice, theirs)
+        ids = choice["token_ids"]
+        assert set(ids) <= set(asked.get("allowed_token_ids", ids)), (asked, ids)
+        assert len(ids) >= asked.get("min_tokens", 0), (asked, ids)
+
+
+TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
+
+
+def chat(client):
+    """Conversations: what the front end makes of the template comes to a worker, streamed and not."""
+    messages = [{"role": "user", "content": PROMPTS[0]}]
+    ask = dict(model="tiny", messages=messages, max_tokens=24, temperature=0, logprobs=True, top_logprobs=2)
+    answer = client.chat.completions.create(**ask)
+    choice = answer.choices[0]
+    assert answer.usage.completion_tokens == len(choice.logprobs.content) > 0, answer
+    assert all(len(entry.top_logprobs) == 2 for entry in choice.logprobs.content)
+    text, usage = "", None
+    for event in client.chat.completions.create(**ask, stream=True, stream_options={"include_usage": True}):
+        usage = event.usage or usage
+        text += "".join(choice.delta.content or "" for choice in event.choices)
+    assert (text, usage) == (choice.message.content, answer.usage), (text, answer)
+    assert text == whole(client, PROMPTS[0], max_tokens=24)[1], text
+    assert "config" in text
+    answer = client.chat.completions.create(**ask, extra_body={"bad_words": ["config"]})
+    assert "config" not in answer.choices[0].message.content, answer
+    kind = {"type": "json_schema", "json_schema": {"name": "s", "schema": {
+        "type": "object", "additionalProperties": False, "required": ["n"], "properties": {"n": {"enum": [1, 2]}}}}}
+    answer = client.chat.completions.create(**{**ask, "max_tokens": 200, "response_format": kind})
+    assert json.loads(answer.choices[0].message.content)["n"] in [1, 2], answer
+
+
 def refusals(fleet):
     """What can't be done is refused by its name, for that request."""
     refused = {
-        "min_tokens": {"min_tokens": 4},
-        "allowed_token_ids": {"allowed_token_ids": [1, 2]},
         "cache_salt": {"cache_salt": "pepper"},
         "structured_outputs.grammar": {"structured_outputs": {"grammar": 'root ::= "a"'}},
         "logprobs": {"logprobs": 21},
@@ -149,6 +193,61 @@ def refusals(fleet):
         status, answer = fleet.front.post(max_tokens=4, **asked)
         assert status == 400 and name in answer["error"]["message"], (name, status, answer)
     assert fleet.front.post(max_tokens=4)[0] == 200
+
+
+def grammars():
+    """A grammar, where the front end checks it as the dialect that is read here."""
+    with Fleet("--structured-outputs-config", '{"backend": "guidance"}', workers=1) as fleet:
+        for seed in range(3):
+            grammar = 'start: ("ab" | "cd")+ "." NUMBER\nNUMBER: /[0-9]{2}/'
+            status, answer = fleet.front.post(
+                max_tokens=60, temperature=1, seed=seed, structured_outputs={"grammar": grammar})
+            text = answer["choices"][0]["text"] if status == 200 else answer
+            whole = answer["choices"][0]["finish_reason"] == "stop" if status == 200 else False
+            assert status == 200 and re.match(r"(ab|cd)+(\.\d{2}$|\.\d?$|$)" if not whole else
+                                              r"(ab|cd)+\.\d{2}$", text), text
+
+
+def preemptions():
+    """Requests that are sent back to wait: the front end counts them as the worker does, and their tokens stay."""
+    # Room for two sequences of the longest, where eight run.
+    small = ["--max-num-seqs", "8", "--max-seq-len", "512", "--memory-budget", "18MiB"]
+    with Fleet(workers=1, worker_flags=small) as fleet, concurrent.futures.ThreadPoolExecutor(8) as pool:
+        asked = [(prompt, pool.submit(fleet.front.post, prompt=prompt, max_tokens=300, **IDS))
+                 for prompt in PROMPTS + PROMPTS[:3]]
+        for prompt, answer in asked:
+            status, answer = answer.result()
+            assert status == 200 and answer["choices"][0]["token_ids"][:64] == EXPECTED[prompt], answer
+        [worker] = fleet.workers
+        own = total(worker.metrics(), "vllm:num_preemptions_total")
+        assert own > 0, "the pool is too large"
+        theirs = fleet.front.metrics()
+        assert total(theirs, "vllm:num_preemptions_total") == own, (own, total(theirs, "vllm:num_preemptions_total"))
+        # Each request was queued and scheduled once, and has waited for what it has waited.
+        assert total(theirs, "vllm:request_queue_time_seconds_count") == 8
+        waited = total(theirs, "vllm:request_queue_time_seconds_sum")
+        assert 0 < waited < total(theirs, "vllm:e2e_request_latency_seconds_sum"), waited
+        return own
+
+
+def loads(fleet):
+    """While requests run and wait, the front end's gauges say what the workers' own do."""
+    names = ["vllm:num_requests_running", "vllm:num_requests_waiting"]
+
+    def seen():
+        theirs = fleet.front.metrics()
+        return [[(total(worker.metrics(), name), total(theirs, name, f'engine="{rank}"')) for name in names]
+                for rank, worker in enumerate(fleet.workers)]
+
+    with concurrent.futures.ThreadPoolExecutor(24) as pool:
+        asked = [pool.submit(fleet.front.post, max_tokens=400, timeout=300, **IDS) for _ in range(24)]
+
+        def agree():
+            found = seen()
+            return all(own == theirs for pairs in found for own, theirs in pairs) and all(
+                pairs[0][0] > 0 for pairs in found)
+        until("both are busy, and the front end says so", agree, 60)
+        assert all(future.result()[0] == 200 for future in asked)
 
 
 def aborts(fleet):
@@ -223,13 +322,16 @@ def calls(fleet):
 def main():
     needs_vllm_rs()
     started = time.monotonic()
-    with Server() as own, Fleet() as fleet:
+    with Server() as own, Fleet("--chat-template", TEMPLATE) as fleet:
         client = client_of(fleet)
         shares = golden_tokens(fleet, client, own)
         logprobs(client, own)
         prompt_logprobs(fleet, client, own)
         structures(client)
+        restraints(fleet, client, own)
+        chat(client)
         refusals(fleet)
+        loads(fleet)
         # Before anybody leaves early: the engine is a step ahead of who has heard enough.
         metrics(fleet)
         stops(client)
@@ -239,7 +341,9 @@ def main():
         calls(fleet)
         for worker in fleet.workers:
             assert worker.end() == 0, worker.text()
-    print(f"openai-python through vLLM's front end: as it should be, 64 at once spread {shares}, "
+    grammars()
+    sent_back = preemptions()
+    print(f"openai-python through vLLM's front end: as it should be, 64 at once spread {shares}, {sent_back:.0f} preemptions, "
           f"{time.monotonic() - started:.0f} s")
 
 

@@ -153,7 +153,7 @@ impl Joiner {
 
 fn note(answer: &[Vec<u8>]) -> Result<Note, String> {
     let [message] = answer else { return Err(format!("an answer of {} frames", answer.len())) };
-    let init: Init = rmp_serde::from_slice(message).map_err(|error| error.to_string())?;
+    let init = Init::read(message)?;
     let one = |name: &str, list: &[String]| match list {
         [address] => address.parse(),
         _ => Err(format!("it has {} sockets for {name} instead of one", list.len())),

@@ -4,10 +4,14 @@
 
 mod front_end;
 pub mod kv_events;
+mod live;
 mod outbox;
+mod preparing;
 mod probes;
 mod requests;
 mod stand_in;
+#[cfg(test)]
+mod tests;
 mod utility;
 mod wire;
 mod worker;

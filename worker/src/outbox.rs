@@ -1,7 +1,9 @@
 //! What becomes of requests, gathered for each step and sent in one message.
 
 use crate::stand_in::{BUSY, Log};
-use crate::wire::{Finish, Output, OutputError, Prefill, Reason, Stats, outputs};
+use crate::wire::{
+    Event, EventKind, Finish, Output, OutputError, Prefill, Reason, Stats, monotonic, outputs,
+};
 use crate::zmtp::{Sender, ZmtpError};
 use piecewise_runtime::engine::{Engine, FinishReason, RequestId, TokenLogprobs, Usage};
 use piecewise_runtime::engine_thread::{Failure, Update};
@@ -17,7 +19,8 @@ const FEW: usize = 4;
 #[derive(Debug)]
 enum Parcel {
     Outputs(Vec<Output>, Option<Stats>),
-    Message(Vec<u8>),
+    /// The answer to a call, and its number.
+    Answer(Vec<u8>, i64),
     /// What is left of a message.
     Rest(Vec<u8>),
     /// Requests whose ends have been sent.
@@ -73,11 +76,19 @@ struct Inner {
     out: Option<Way>,
     outputs: Vec<Output>,
     /// Outputs that are the first of their requests.
-    fresh: Vec<(usize, RequestId)>,
+    fresh: Vec<Fresh>,
     load: EngineLoad,
     steps: u64,
     /// Whether the front end is to choose another worker.
     is_leaving: bool,
+}
+
+/// The first output of a request.
+#[derive(Debug)]
+struct Fresh {
+    index: usize,
+    request: RequestId,
+    queued: f64,
 }
 
 impl Outbox {
@@ -139,8 +150,8 @@ impl Outbox {
         self.send(Parcel::Outputs(Vec::new(), Some(stats)));
     }
 
-    pub(crate) fn message(&self, message: Vec<u8>) {
-        self.send(Parcel::Message(message));
+    pub(crate) fn answer(&self, message: Vec<u8>, call: i64) {
+        self.send(Parcel::Answer(message, call));
     }
 
     fn send(&self, parcel: Parcel) {
@@ -165,9 +176,9 @@ impl Outbox {
             return;
         }
         let mut outputs = std::mem::take(&mut inner.outputs);
-        for (index, request) in inner.fresh.drain(..) {
+        for Fresh { index, request, queued } in inner.fresh.drain(..) {
             if let Some(usage) = engine.usage(request) {
-                outputs[index].prefill = Some(Prefill::of(&usage));
+                outputs[index].begin(&usage, queued);
             }
         }
         let requests = outputs.iter().filter(|output| output.prefill.is_some()).count() as u64;
@@ -190,9 +201,13 @@ impl Inner {
     }
 }
 
-impl Prefill {
-    fn of(usage: &Usage) -> Self {
-        Self { prompt: usage.prompt, cached: usage.cached }
+impl Output {
+    /// Says what is said once of a request, with its first output.
+    fn begin(&mut self, usage: &Usage, queued: f64) {
+        self.prefill = Some(Prefill { prompt: usage.prompt, cached: usage.cached });
+        let scheduled = queued + usage.waited.as_secs_f64();
+        let begin = [(EventKind::Queued, queued), (EventKind::Scheduled, scheduled)];
+        self.events.splice(..0, begin.map(|(kind, at)| Event { kind, at }));
     }
 }
 
@@ -205,7 +220,10 @@ fn send(
 ) -> Result<(), ZmtpError> {
     for parcel in parcels {
         match parcel {
-            Parcel::Message(message) => sender.send(&[&message])?,
+            Parcel::Answer(message, call) => {
+                sender.send(&[&message])?;
+                log.answered(call);
+            }
             Parcel::Rest(left) => sender.resume(&left)?,
             Parcel::Ended(requests) => requests.iter().for_each(|request| log.ended(request)),
             Parcel::Outputs(step, stats) => {
@@ -228,7 +246,13 @@ pub(crate) struct Tracked {
     /// Ids to stop at that the request itself names.
     pub(crate) stop_ids: Vec<u32>,
     id: Option<RequestId>,
+    /// When the engine took it.
+    queued: f64,
     last: Option<u32>,
+    /// What happened to it since its last output.
+    events: Vec<Event>,
+    /// How often it was sent back to wait.
+    preemptions: u64,
     /// Of the prompt's tokens, until the first of the answer.
     prompt_logprobs: Vec<(u32, TokenLogprobs)>,
 }
@@ -240,14 +264,29 @@ impl Tracked {
         eos: Option<u32>,
         stop_ids: Vec<u32>,
     ) -> Self {
-        Self { request, outbox, eos, stop_ids, id: None, last: None, prompt_logprobs: Vec::new() }
+        Self {
+            request,
+            outbox,
+            eos,
+            stop_ids,
+            id: None,
+            queued: 0.0,
+            last: None,
+            events: Vec::new(),
+            preemptions: 0,
+            prompt_logprobs: Vec::new(),
+        }
     }
 
     /// Takes note of what became of the request; returns whether it has ended.
     pub(crate) fn take(&mut self, update: Update) -> bool {
         match update {
             Update::Accepted { request } => {
-                self.id = Some(request);
+                (self.id, self.queued) = (Some(request), monotonic());
+                false
+            }
+            Update::Preempted => {
+                self.preempted();
                 false
             }
             Update::PromptToken { id, logprobs } => {
@@ -272,23 +311,29 @@ impl Tracked {
         }
     }
 
+    fn preempted(&mut self) {
+        self.preemptions += 1;
+        self.events.push(Event::now(EventKind::Preempted));
+    }
+
     fn token(&mut self, id: u32, logprobs: Option<Box<TokenLogprobs>>) {
         let mut inner = self.outbox.lock();
         if self.last.replace(id).is_none()
             && let Some(request) = self.id
         {
             let index = inner.outputs.len();
-            inner.fresh.push((index, request));
+            inner.fresh.push(Fresh { index, request, queued: self.queued });
         }
         inner.outputs.push(Output {
             ids: vec![id],
             logprobs: logprobs.into_iter().map(|logprobs| *logprobs).collect(),
             prompt_logprobs: std::mem::take(&mut self.prompt_logprobs),
+            events: std::mem::take(&mut self.events),
             ..Output::of(Arc::clone(&self.request))
         });
     }
 
-    fn finished(&self, reason: FinishReason, message: Option<Box<str>>, usage: &Usage) {
+    fn finished(&mut self, reason: FinishReason, message: Option<Box<str>>, usage: &Usage) {
         let finish = |reason| Finish { reason, stop_id: None, error: None };
         let finish = match reason {
             FinishReason::Stop => {
@@ -310,23 +355,30 @@ impl Tracked {
         self.end(finish, Some(usage), is_whole);
     }
 
-    fn end(&self, finish: Finish, usage: Option<&Usage>, apart: bool) {
+    fn end(&mut self, finish: Finish, usage: Option<&Usage>, apart: bool) {
+        // Those of its last step it was not told of by themselves.
+        let known = usage.map_or(0, |usage| usage.preemptions);
+        (self.preemptions..known).for_each(|_| self.preempted());
+        let events = std::mem::take(&mut self.events);
         let mut inner = self.outbox.lock();
         let index = inner.outputs.len().wrapping_sub(1);
         // The engine forgets a request with its end.
-        let is_fresh = inner.fresh.pop_if(|(fresh, _)| *fresh == index).is_some();
+        let is_fresh = inner.fresh.pop_if(|fresh| fresh.index == index).is_some();
         let last = inner.outputs.last_mut();
         if let Some(last) = last.filter(|last| Arc::ptr_eq(&last.request, &self.request)) {
             if let Some(usage) = usage.filter(|_| is_fresh) {
-                last.prefill = Some(Prefill::of(usage));
+                last.begin(usage, self.queued);
             }
             if !apart {
+                last.events.extend(events);
                 last.finish = Some(finish);
                 return;
             }
         }
-        inner
-            .outputs
-            .push(Output { finish: Some(finish), ..Output::of(Arc::clone(&self.request)) });
+        inner.outputs.push(Output {
+            events,
+            finish: Some(finish),
+            ..Output::of(Arc::clone(&self.request))
+        });
     }
 }

@@ -3,7 +3,7 @@
 use crate::wire::{Added, SamplingParams};
 use piecewise_runtime::batch::Sampling;
 use piecewise_runtime::engine::Request;
-use piecewise_server::structured::Structure;
+use piecewise_server::structured::{Restraint, Structure};
 use serde_json::{Map, Value};
 use std::hash::BuildHasher;
 
@@ -13,6 +13,8 @@ pub(crate) struct Asked {
     pub(crate) request: Request,
     /// What the reply keeps to.
     pub(crate) structure: Option<Structure>,
+    /// What it asks of the ids of the reply besides.
+    pub(crate) restraint: Option<Restraint>,
     pub(crate) eos: Option<u32>,
     /// Ids to stop at that the request itself names.
     pub(crate) stop_ids: Vec<u32>,
@@ -35,6 +37,7 @@ impl Asked {
         ])?;
         let sampling = added.sampling.ok_or("sampling_params: it has none")?;
         sampling.refuse()?;
+        let restraint = sampling.restraint()?;
         let prompt = added.prompt.ok_or("prompt_token_ids: it has none")?;
         let structure = sampling.structured_outputs.as_ref().map(structure).transpose()?.flatten();
         if structure.is_some() && added.reasoning_ended == Some(false) {
@@ -70,14 +73,13 @@ impl Asked {
             priority: added.priority,
             ..Request::new(prompt, sampling.max_tokens)
         };
-        Ok(Self { request, structure, eos, stop_ids })
+        Ok(Self { request, structure, restraint, eos, stop_ids })
     }
 }
 
 impl SamplingParams {
     fn refuse(&self) -> Result<(), String> {
         refuse(&[
-            ("min_tokens", self.min_tokens > 0, "a least count of tokens"),
             ("thinking_token_budget", self.thinking_token_budget.is_some(), "bounds of thoughts"),
             (
                 "prompt_logprob_token_ids",
@@ -85,8 +87,6 @@ impl SamplingParams {
                 "log-probabilities of prompts by id",
             ),
             ("repetition_detection", self.repetition_detection.is_some(), "ends at repetitions"),
-            ("allowed_token_ids", self.allowed_token_ids.is_some(), "lists of ids that may come"),
-            ("bad_words", self.bad_words_token_ids.is_some(), "words that may not come"),
             ("logprob_token_ids", self.logprob_token_ids.is_some(), "log-probabilities by id"),
             (
                 "skip_reading_prefix_cache",
@@ -96,6 +96,37 @@ impl SamplingParams {
             ),
             ("vllm_xargs", self.extra_args.is_some(), "arguments of extensions"),
         ])
+    }
+}
+
+impl SamplingParams {
+    /// What it asks of the ids of the reply; nothing, as a rule.
+    fn restraint(&self) -> Result<Option<Restraint>, String> {
+        let Self { min_tokens, max_tokens, .. } = *self;
+        if min_tokens > max_tokens {
+            return Err(format!(
+                "min_tokens: {min_tokens} are more than the {max_tokens} of max_tokens"
+            ));
+        }
+        if self.allowed_token_ids.as_ref().is_some_and(Vec::is_empty) {
+            return Err("allowed_token_ids: must be some ids".to_owned());
+        }
+        if self.bad_words_token_ids.iter().flatten().any(Vec::is_empty) {
+            return Err("_bad_words_token_ids: a word of no ids".to_owned());
+        }
+        let restraint = Restraint {
+            allowed: self.allowed_token_ids.clone().unwrap_or_default(),
+            bad: self.bad_words_token_ids.clone().unwrap_or_default(),
+            ends: match min_tokens {
+                0 => Vec::new(),
+                _ => {
+                    let named = self.eos_token_id.iter().chain(&self.stop_token_ids);
+                    named.chain(&self.all_stop_token_ids).copied().collect()
+                }
+            },
+            least: usize::try_from(min_tokens).unwrap_or(usize::MAX),
+        };
+        Ok((restraint != Restraint::default()).then_some(restraint))
     }
 }
 
@@ -145,7 +176,8 @@ mod tests {
             "presence_penalty": 1.0, "frequency_penalty": 0.5, "repetition_penalty": 1.2,
             "stop_token_ids": [7, 8], "_eos_token_id": 2, "logprobs": 3,
         });
-        let Asked { request, structure, eos, stop_ids } = asked(&sampling).unwrap();
+        let Asked { request, structure, restraint, eos, stop_ids } = asked(&sampling).unwrap();
+        assert_eq!(restraint, None);
         assert_eq!((request.stop_ids, eos, stop_ids), (vec![2, 7, 8], Some(2), vec![7, 8]));
         assert_eq!((request.max_tokens, request.logprobs, structure), (9, Some(3), None));
         let sampling = request.sampling;
@@ -158,13 +190,28 @@ mod tests {
     }
 
     #[test]
+    fn what_a_reply_may_not_say_or_not_yet_is_its_restraint() {
+        let sampling = json!({
+            "min_tokens": 3, "max_tokens": 9, "allowed_token_ids": [1, 2, 3],
+            "_bad_words_token_ids": [[1], [2, 3]], "stop_token_ids": [7], "_eos_token_id": 2,
+            "_all_stop_token_ids": [7, 8],
+        });
+        let restraint = asked(&sampling).unwrap().restraint.unwrap();
+        assert_eq!(restraint.allowed, [1, 2, 3]);
+        assert_eq!(restraint.bad, [vec![1], vec![2, 3]]);
+        assert_eq!((restraint.ends, restraint.least), (vec![2, 7, 7, 8], 3));
+        let alone = asked(&json!({"_bad_words_token_ids": [[4]], "stop_token_ids": [7]})).unwrap();
+        assert!(alone.restraint.unwrap().ends.is_empty(), "it may end at any time");
+    }
+
+    #[test]
     fn what_can_not_be_done_is_refused_by_name() {
         for (name, sampling) in [
-            ("min_tokens", json!({"min_tokens": 1})),
+            ("min_tokens", json!({"min_tokens": 17, "max_tokens": 16})),
             ("prompt_logprobs", json!({"prompt_logprobs": -1})),
             ("prompt_logprob_token_ids", json!({"prompt_logprob_token_ids": [[1]]})),
-            ("allowed_token_ids", json!({"allowed_token_ids": [1]})),
-            ("bad_words", json!({"_bad_words_token_ids": [[1]]})),
+            ("allowed_token_ids", json!({"allowed_token_ids": []})),
+            ("_bad_words_token_ids", json!({"_bad_words_token_ids": [[]]})),
             ("logprob_token_ids", json!({"logprob_token_ids": [1]})),
             ("logprobs", json!({"logprobs": -1})),
             ("repetition_detection", json!({"repetition_detection": {"min_count": 2}})),

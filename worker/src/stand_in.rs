@@ -6,7 +6,9 @@
 //! requests with an error that says to try again, and those that still come, until a worker with the
 //! same rank is back or the front end is gone.
 
-use crate::wire::{Call, Finish, Output, OutputError, Reason, Stats, failure, outputs, request_id};
+use crate::wire::{
+    Finish, Output, OutputError, Reason, Stats, call_id, failure, outputs, request_id,
+};
 use crate::worker::Kind;
 use crate::zmtp::{Address, Connection, Decoder, Item, Receiver, Role, Sender, ZmtpError};
 use std::collections::BTreeSet;
@@ -35,8 +37,12 @@ pub struct StandIn {
 const SEEN: u8 = 0;
 /// A request that has ended.
 const ENDED: u8 = 1;
+/// A call that has been answered.
+const ANSWERED: u8 = 3;
 /// There is no need of a stand-in any more.
 const LEAVE: u8 = 2;
+/// What a call is told.
+const ENDED_WITHOUT: &str = "the worker has ended";
 /// Requests said to wait, which keep a front end from choosing an engine while there are others.
 pub(crate) const BUSY: u64 = 1 << 20;
 
@@ -90,6 +96,10 @@ impl Log {
     pub(crate) fn ended(&self, request: &str) {
         self.control.iter().for_each(|control| write(control, ENDED, request.as_bytes()));
     }
+
+    pub(crate) fn answered(&self, call: i64) {
+        self.control.iter().for_each(|control| write(control, ANSWERED, &call.to_le_bytes()));
+    }
 }
 
 /// A stand-in that is gone is one that nobody can tell anything.
@@ -106,6 +116,7 @@ fn write(mut control: &UnixStream, kind: u8, bytes: &[u8]) {
 struct Known {
     decoder: Decoder,
     live: BTreeSet<String>,
+    calls: BTreeSet<i64>,
 }
 
 /// Waits for the end of the worker that started this process, and answers for it then. Standard input
@@ -122,9 +133,9 @@ pub fn stand_in(rank: u16, outputs_at: &Address) -> Result<(), ZmtpError> {
     }
     let push = Connection::new(outputs_at.connect()?, Role::Push, b"")?;
     let (_, mut sender) = push.split();
-    let left: Vec<Output> = known.live.iter().map(|request| gone(request)).collect();
-    let busy = Stats { waiting: BUSY, ..Stats::default() };
-    sender.send(&[&outputs(rank, &left, Some(&busy))])?;
+    for message in known.last_words(rank) {
+        sender.send(&[&message])?;
+    }
     let mut requests = Receiver::new(input, known.decoder);
     requests.set_patience(Duration::from_secs(3600))?;
     loop {
@@ -152,6 +163,7 @@ fn follow(mut control: UnixStream, known: &mut Known) -> Result<bool, ZmtpError>
             ENDED => {
                 known.live.remove(String::from_utf8_lossy(&body).as_ref());
             }
+            ANSWERED => known.calls.retain(|call| call.to_le_bytes() != body[..]),
             LEAVE => return Ok(true),
             _ => {}
         }
@@ -169,10 +181,20 @@ impl Known {
                     let ids: Vec<String> = rmp_serde::from_slice(payload).unwrap_or_default();
                     self.live.retain(|id| !ids.contains(id));
                 }
-                _ => {}
+                Some((Kind::Utility, payload)) => self.calls.extend(call_id(payload)),
+                Some((Kind::Wave, _)) | None => {}
             }
         }
         Ok(())
+    }
+
+    /// What ends the requests and the calls that the worker has left.
+    fn last_words(&self, rank: u16) -> Vec<Vec<u8>> {
+        let left: Vec<Output> = self.live.iter().map(|request| gone(request)).collect();
+        let busy = Stats { waiting: BUSY, ..Stats::default() };
+        let requests = outputs(rank, &left, Some(&busy));
+        let calls = self.calls.iter().map(|call| failure(rank, *call, ENDED_WITHOUT));
+        std::iter::once(requests).chain(calls).collect()
     }
 }
 
@@ -190,10 +212,46 @@ fn refuse(rank: u16, frames: &[Vec<u8>], sender: &mut Sender) -> Result<(), Zmtp
             let busy = Stats { waiting: BUSY, ..Stats::default() };
             sender.send(&[&outputs(rank, &[gone(&request)], Some(&busy))])
         }
-        Some((Kind::Utility, payload)) => match rmp_serde::from_slice::<Call>(payload) {
-            Ok(call) => sender.send(&[&failure(rank, call.id, "the worker has ended")]),
-            Err(_) => Ok(()),
+        Some((Kind::Utility, payload)) => match call_id(payload) {
+            Some(call) => sender.send(&[&failure(rank, call, ENDED_WITHOUT)]),
+            None => Ok(()),
         },
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn message(kind: u8, payload: &Value) -> Vec<u8> {
+        let payload = rmp_serde::to_vec(payload).unwrap();
+        [&[1, 1, kind, 0, payload.len() as u8][..], &payload].concat()
+    }
+
+    #[test]
+    fn what_a_worker_has_left_is_ended_requests_and_calls() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let log = Log { control: Some(Arc::new(ours)) };
+        let add = |id: &str| message(0, &json!([id, [1, 2]]));
+        let call = |id: i64| message(3, &json!([0, id, "reset_prefix_cache", []]));
+        let came = [add("a"), add("b"), call(4), add("c"), call(5), call(6)].concat();
+        let came = [came, message(1, &json!(["c"]))].concat();
+        // However the bytes come.
+        came.chunks(7).for_each(|bytes| log.seen(bytes));
+        log.ended("a");
+        log.answered(5);
+        drop(log);
+        let mut known = Known::default();
+        assert!(!follow(theirs, &mut known).unwrap(), "it has to answer");
+        let words = known.last_words(2);
+        let words: Vec<Value> =
+            words.iter().map(|word| rmp_serde::from_slice(word).unwrap()).collect();
+        assert_eq!(words.len(), 3);
+        let ended = words[0][1].as_array().unwrap();
+        assert_eq!((ended.len(), &ended[0][0], &ended[0][5]), (1, &json!("b"), &json!(3)));
+        assert_eq!(words[1][4], json!([4, ENDED_WITHOUT, null]));
+        assert_eq!(words[2][4][0], json!(6));
     }
 }

@@ -1,24 +1,25 @@
 //! The life of a worker: join, serve, and join again.
 
 use crate::front_end::{FrontEnd, Joiner};
+use crate::live::Requests;
 use crate::outbox::{Outbox, Tracked};
+use crate::preparing::Preparing;
 use crate::probes::{self, Probed};
 use crate::requests::Asked;
 use crate::stand_in::{Log, StandIn, Watch};
 use crate::utility;
 use crate::wire::{Added, Call, OutputError, Ready, call_id, failure, request_id};
 use crate::zmtp::{Address, ZmtpError};
-use piecewise_runtime::engine::Engine;
+use piecewise_runtime::engine::{Engine, TokenConstraint};
 use piecewise_runtime::engine_thread::{
-    EngineHandle, EngineThread, Phase, SubmitError, ThreadOptions, Ticket,
+    EngineHandle, EngineThread, Phase, SubmitError, ThreadOptions,
 };
 use piecewise_runtime::metrics::Metrics;
 use piecewise_server::structured::Structures;
-use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 /// How a worker works.
@@ -83,43 +84,23 @@ const SEARCH: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(2
 /// Ends a worker from another thread. Clones are the same.
 #[derive(Clone, Debug)]
 pub struct WorkerHandle {
-    engine: EngineHandle,
-    outbox: Arc<Outbox>,
+    service: Arc<Service>,
     is_cut_short: Arc<AtomicBool>,
 }
 
 impl WorkerHandle {
     /// Takes no more requests; the worker ends once those that are there have.
     pub fn drain(&self) {
-        self.outbox.leave();
-        self.engine.drain();
+        self.service.outbox.leave();
+        if self.service.preparing.leave() {
+            self.service.engine.drain();
+        }
     }
 
     /// Ends the requests that are there with an error, and the worker.
     pub fn stop(&self) {
         self.is_cut_short.store(true, Ordering::Relaxed);
-        self.engine.stop();
-    }
-}
-
-/// A request that the front end waits for.
-#[derive(Debug)]
-enum Live {
-    /// What its reply keeps to is being made.
-    Preparing,
-    /// The engine has it.
-    Submitted(#[expect(dead_code, reason = "it is dropped to cancel the request")] Ticket),
-}
-
-/// The requests of one front end.
-#[derive(Debug, Default)]
-struct Requests {
-    live: Mutex<BTreeMap<Arc<str>, Live>>,
-}
-
-impl Requests {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Live>> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+        self.service.engine.stop();
     }
 }
 
@@ -132,7 +113,7 @@ pub struct Worker {
     service: Arc<Service>,
     has_joined: Arc<AtomicBool>,
     is_cut_short: Arc<AtomicBool>,
-    preparing: mpsc::Sender<(Arc<str>, Asked, Session)>,
+    structured: mpsc::Sender<(Arc<str>, Asked, Session)>,
 }
 
 /// What serving takes, on whatever thread.
@@ -142,6 +123,7 @@ struct Service {
     engine: EngineHandle,
     outbox: Arc<Outbox>,
     structures: Option<Structures>,
+    preparing: Preparing,
 }
 
 /// The time with one front end.
@@ -169,24 +151,25 @@ impl Worker {
         let watcher = Box::new(move |engine: &dyn Engine| gathers.flush(engine));
         let thread = EngineThread::start_watched(engine, thread, watcher)?;
         let engine = thread.handle().clone();
-        let service = Arc::new(Service { rank, engine, outbox, structures });
-        let (preparing, asked) = mpsc::channel::<(Arc<str>, Asked, Session)>();
+        let preparing = Preparing::default();
+        let service = Arc::new(Service { rank, engine, outbox, structures, preparing });
+        let (structured, asked) = mpsc::channel::<(Arc<str>, Asked, Session)>();
         let makes = Arc::clone(&service);
         let maker = std::thread::Builder::new().name("structures".to_owned());
         maker.spawn(move || {
             for (request, asked, session) in asked {
-                makes.constrain(request, asked, &session);
+                makes.hand_in(&request, asked, &session);
             }
         })?;
         let joiner = Joiner::new(handshake, rank, ready, &state_dir);
         let (has_joined, is_cut_short) = (Arc::default(), Arc::default());
-        Ok(Self { thread, joiner, stand_in, service, has_joined, is_cut_short, preparing })
+        Ok(Self { thread, joiner, stand_in, service, has_joined, is_cut_short, structured })
     }
 
     /// What ends the worker.
     pub fn handle(&self) -> WorkerHandle {
-        let (outbox, engine) = (Arc::clone(&self.service.outbox), self.service.engine.clone());
-        WorkerHandle { engine, outbox, is_cut_short: Arc::clone(&self.is_cut_short) }
+        let service = Arc::clone(&self.service);
+        WorkerHandle { service, is_cut_short: Arc::clone(&self.is_cut_short) }
     }
 
     /// The metrics of the engine and of its requests.
@@ -254,6 +237,7 @@ impl Worker {
             None
         });
         let log = watch.as_ref().map(Watch::log).unwrap_or_default();
+        log.seen(input.unread());
         let session = Session { requests: Arc::default(), log };
         let writer = outbox.attach(*rank, output, session.log.clone())?;
         self.has_joined.store(true, Ordering::Relaxed);
@@ -277,16 +261,20 @@ impl Worker {
                 break Ok(());
             }
         };
-        let left = || !session.requests.lock().is_empty();
         if result.is_ok() {
             // The engine's thread gives each an end with its last breath.
             let until = Instant::now() + LAST_WORDS;
-            while left() && Instant::now() < until {
+            while !session.requests.is_empty() && Instant::now() < until {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
-        // What is left ends within a step.
-        session.requests.lock().clear();
+        let left = session.requests.end_all();
+        if result.is_ok() {
+            for request in left {
+                let why = SubmitError::ShuttingDown.to_string();
+                self.service.refuse(&request, why, true, &session);
+            }
+        }
         outbox.detach();
         // It has sent what there was, or failed to.
         let _ = writer.join();
@@ -306,20 +294,17 @@ impl Worker {
         match kind {
             Kind::Add => self.add(payload, session),
             Kind::Abort => match rmp_serde::from_slice::<Vec<String>>(payload) {
-                Ok(requests) => {
-                    let mut live = session.requests.lock();
-                    requests.iter().for_each(|id| drop(live.remove(id.as_str())));
-                }
+                Ok(requests) => requests.iter().for_each(|id| session.requests.end(id)),
                 Err(error) => tracing::warn!("an abort that can't be read: {error}"),
             },
             Kind::Wave => {}
             Kind::Utility => {
                 let Service { rank, engine, outbox, .. } = &*self.service;
                 match (rmp_serde::from_slice::<Call>(payload), call_id(payload)) {
-                    (Ok(call), _) => outbox.message(utility::call(*rank, &call, engine)),
+                    (Ok(call), _) => outbox.answer(utility::call(*rank, &call, engine), call.id),
                     (Err(error), Some(id)) => {
                         let why = format!("the call can't be read: {error}");
-                        outbox.message(failure(*rank, id, &why));
+                        outbox.answer(failure(*rank, id, &why), id);
                     }
                     (Err(error), None) => tracing::warn!("a call that can't be read: {error}"),
                 }
@@ -339,19 +324,22 @@ impl Worker {
         if added.abort_immediately {
             return session.log.ended(&request);
         }
-        if session.requests.lock().contains_key(&request) {
+        if !session.requests.begin(&request) {
             // An answer would end the one that runs.
             tracing::warn!("the request {request} came twice; the second is passed over");
             return;
         }
         match Asked::of(added) {
             Err(why) => self.service.refuse(&request, why, false, session),
-            Ok(asked) if asked.structure.is_some() => {
-                session.requests.lock().insert(Arc::clone(&request), Live::Preparing);
-                // The thread ends with the worker.
-                let _ = self.preparing.send((request, asked, session.clone()));
+            Ok(_) if !self.service.preparing.begin() => {
+                let why = SubmitError::ShuttingDown.to_string();
+                self.service.refuse(&request, why, true, session);
             }
-            Ok(asked) => self.service.submit(request, asked, session),
+            Ok(asked) if asked.structure.is_some() => {
+                // The thread ends with the worker.
+                let _ = self.structured.send((request, asked, session.clone()));
+            }
+            Ok(asked) => self.service.hand_in(&request, asked, session),
         }
     }
 }
@@ -360,51 +348,60 @@ impl Service {
     /// Ends a request that the engine does not get.
     fn refuse(&self, request: &Arc<str>, message: String, retryable: bool, session: &Session) {
         tracing::info!(target: "piecewise::access", "{request} refused: {message}");
-        session.requests.lock().remove(request);
+        session.requests.end(request);
         self.outbox.refuse(request, OutputError { message, retryable });
     }
 
     /// Makes what the reply keeps to, and hands the request in unless it has been aborted.
-    fn constrain(&self, request: Arc<str>, mut asked: Asked, session: &Session) {
-        let Some(structure) = asked.structure.take() else { return };
-        let made = match &self.structures {
-            Some(structures) => structures.constraint(&structure, "structured_outputs"),
-            None => {
-                let message = "structured_outputs: this model has no tokenizer".to_owned();
-                return self.refuse(&request, message, false, session);
+    fn hand_in(&self, request: &Arc<str>, asked: Asked, session: &Session) {
+        if session.requests.contains(request) {
+            match self.constraint(&asked) {
+                Ok(constraint) => self.submit(request, asked, constraint, session),
+                Err(why) => self.refuse(request, why, false, session),
             }
-        };
-        match made {
-            Err(error) => self.refuse(&request, error.to_string(), false, session),
-            Ok(_) if !session.requests.lock().contains_key(&request) => {}
-            Ok(constraint) => {
-                asked.request.constraint = Some(constraint);
-                self.submit(request, asked, session);
-            }
+        }
+        if self.preparing.end() {
+            self.engine.drain();
         }
     }
 
-    fn submit(&self, request: Arc<str>, asked: Asked, session: &Session) {
-        let Asked { request: engine_request, eos, stop_ids, .. } = asked;
+    fn constraint(&self, asked: &Asked) -> Result<Option<Box<dyn TokenConstraint>>, String> {
+        let structure = asked.structure.as_ref().map(|structure| {
+            let none = || "structured_outputs: this model has no tokenizer".to_owned();
+            let structures = self.structures.as_ref().ok_or_else(none)?;
+            let made = structures.constraint(structure, "structured_outputs");
+            made.map_err(|error| error.to_string())
+        });
+        let structure = structure.transpose()?;
+        let Some(restraint) = asked.restraint.clone() else { return Ok(structure) };
+        let vocabulary = self.engine.options().vocab;
+        if let Some(id) = restraint.allowed.iter().find(|id| u64::from(**id) >= vocabulary) {
+            return Err(format!("allowed_token_ids: {id} is none of the model's {vocabulary} ids"));
+        }
+        Ok(Some(restraint.over(structure, vocabulary)))
+    }
+
+    fn submit(
+        &self,
+        request: &Arc<str>,
+        asked: Asked,
+        constraint: Option<Box<dyn TokenConstraint>>,
+        session: &Session,
+    ) {
+        let Asked { request: mut engine_request, eos, stop_ids, .. } = asked;
+        engine_request.constraint = constraint;
         let outbox = Arc::clone(&self.outbox);
-        let mut tracked = Tracked::new(Arc::clone(&request), outbox, eos, stop_ids);
+        let mut tracked = Tracked::new(Arc::clone(request), outbox, eos, stop_ids);
         let requests = Arc::clone(&session.requests);
         let sink = Box::new(move |update| {
             if tracked.take(update) {
-                requests.lock().remove(&tracked.request);
+                requests.end(&tracked.request);
             }
         });
-        // Held until the ticket is there, so that an end that comes first waits for it.
-        let mut live = session.requests.lock();
-        match self.engine.submit(engine_request, sink) {
-            Ok(ticket) => {
-                live.insert(request, Live::Submitted(ticket));
-            }
-            Err(error) => {
-                drop(live);
-                let retryable = !matches!(error, SubmitError::TooMany { .. });
-                self.refuse(&request, error.to_string(), retryable, session);
-            }
+        let submit = || self.engine.submit(engine_request, sink);
+        if let Err(error) = session.requests.hand_in(request, submit) {
+            let retryable = !matches!(error, SubmitError::TooMany { .. });
+            self.refuse(request, error.to_string(), retryable, session);
         }
     }
 }

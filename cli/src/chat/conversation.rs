@@ -49,7 +49,7 @@ pub(super) struct Turn {
 
 impl std::fmt::Display for Turn {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Usage { prompt, cached, generated } = self.usage;
+        let Usage { prompt, cached, generated, .. } = self.usage;
         let rate = generated as f64 / self.elapsed.as_secs_f64().max(1e-9);
         writeln!(f, "prompt     {prompt} tokens, {cached} of them kept from before")?;
         writeln!(f, "reply      {generated} tokens, {rate:.1} per second")?;

@@ -71,6 +71,7 @@ impl<D: Device> BatchingEngine<D> {
             return;
         }
         sequence.cached = Some(sequence.computed);
+        sequence.waited = sequence.asked.elapsed();
         if sequence.shares {
             self.prefix_counts.queries += sequence.ids.len() as u64;
             self.prefix_counts.hits += sequence.computed;

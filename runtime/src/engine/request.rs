@@ -154,7 +154,7 @@ pub(super) fn check_length(length: usize, options: &EngineOptions) -> Result<(),
     Ok(())
 }
 
-/// The tokens of one turn of a request.
+/// What one turn of a request took.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
 pub struct Usage {
     /// Ids that the turn starts from, those of earlier turns among them.
@@ -164,6 +164,11 @@ pub struct Usage {
     pub cached: u64,
     /// Ids generated.
     pub generated: u64,
+    /// How often the turn was sent back to wait, since the KV pool was full, and computed again.
+    pub preemptions: u64,
+    /// How long it waited until it was first let in.
+    #[serde(skip)]
+    pub waited: Duration,
 }
 
 /// Why a request finished.

@@ -239,6 +239,7 @@ impl<D: Device> BatchingEngine<D> {
     fn preempt_last(&mut self) {
         let Some(id) = self.send_last_back() else { return };
         self.preemptions += 1;
+        self.sequences.get_mut(&id).into_iter().for_each(|sequence| sequence.preemptions += 1);
         tracing::debug!("request {id} is preempted: the KV pool is full");
     }
 

@@ -8,7 +8,7 @@ use crate::batch::{
 };
 use crate::kv::{PageHash, PagePool, PageTable, SlotPool, StateSlot};
 use piecewise_kernels::sampling::Details;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Ids beyond the prompt that room is made for beforehand, so that decoding allocates nothing
 /// and a huge `max_tokens` does not either.
@@ -31,6 +31,11 @@ pub(super) struct Sequence {
     pub prompt: u64,
     /// Positions that were still computed when the present turn was first admitted.
     pub cached: Option<u64>,
+    /// When the present turn was asked for, and how long it waited until it was first admitted.
+    pub asked: Instant,
+    pub waited: Duration,
+    /// How often the present turn was sent back to wait.
+    pub preemptions: u64,
     pub table: PageTable,
     /// Whether the prefix cache has its pages: its ids alone say what they hold.
     pub shares: bool,
@@ -74,6 +79,9 @@ impl Sequence {
             published: 0,
             prompt: 0,
             cached: None,
+            asked: Instant::now(),
+            waited: Duration::ZERO,
+            preemptions: 0,
             slot: None,
             entry: None,
             sampling: request.sampling,
@@ -101,6 +109,7 @@ impl Sequence {
         self.generated = 0;
         self.prompt = self.ids.len() as u64;
         self.cached = None;
+        (self.asked, self.waited, self.preemptions) = (Instant::now(), Duration::ZERO, 0);
         self.sampling = request.sampling;
         self.controls = TurnControls::of(&mut request);
         self.keep = request.keep;
@@ -111,8 +120,9 @@ impl Sequence {
 
     /// What the present turn has taken so far.
     pub(super) fn usage(&self) -> Usage {
-        let Self { prompt, generated, .. } = *self;
-        Usage { prompt, cached: self.cached.unwrap_or(0), generated }
+        let Self { prompt, generated, preemptions, waited, .. } = *self;
+        let cached = self.cached.unwrap_or(0);
+        Usage { prompt, cached, generated, preemptions, waited }
     }
 
     /// Whether it has pages or a slot.

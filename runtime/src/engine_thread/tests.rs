@@ -2,7 +2,7 @@ use super::*;
 use crate::batch::Sampling;
 use crate::engine::{BatchingEngine, EngineOptions, FinishReason, Request};
 use crate::model::{CaptureWhen, OnCaptureFailure};
-use crate::testing::{Faults, Setup, next_id};
+use crate::testing::{Bounds, Faults, Setup, next_id};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -64,6 +64,7 @@ fn outcome(updates: &Receiver<Update>) -> (Vec<u32>, Option<Update>) {
     for update in updates {
         assert!(end.is_none(), "{update:?} after the end");
         match update {
+            Update::Preempted => {}
             Update::Accepted { .. } | Update::PromptToken { .. } => {
                 assert!(ids.is_empty(), "a token before");
             }
@@ -112,6 +113,33 @@ fn requests_of_many_threads_get_their_ids_and_nothing_is_left() {
     assert_eq!(engine.pool().free_pages(), engine.pool().pages());
     let stats = engine.statistics();
     assert_eq!(stats.hits() + stats.misses(), stats.steps);
+}
+
+#[test]
+fn whoever_is_sent_back_to_wait_hears_of_it() {
+    let bounds = Bounds { kv_rows: 96, table_pages: 6, tokens: 64, ..Bounds::default() };
+    let thread = start(&Setup { bounds, ..Setup::default() }, 8);
+    let held = hold(thread.handle());
+    let asked = |id| submit(thread.handle(), Request::new(vec![id; 14], 60));
+    let asked = [1, 2, 3].map(asked);
+    drop(held);
+    let mut told = 0;
+    for (_ticket, updates) in &asked {
+        let (mut own, mut end) = (0, None);
+        for update in updates {
+            match update {
+                Update::Preempted => own += 1,
+                Update::Finished { usage, .. } => end = Some(usage),
+                _ => {}
+            }
+        }
+        let usage = end.unwrap();
+        assert_eq!((usage.preemptions, usage.generated), (own, 60));
+        told += own;
+    }
+    let engine = thread.finish().unwrap();
+    assert!(told > 0);
+    assert_eq!(engine.preemptions(), told);
 }
 
 #[test]

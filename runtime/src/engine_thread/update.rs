@@ -12,6 +12,8 @@ pub enum Update {
         /// What the engine calls it, in logs and metrics.
         request: RequestId,
     },
+    /// It was sent back to wait, since the KV pool was full: its ids are computed again later.
+    Preempted,
     /// A token of the prompt, from the second on and in their order, where the request asks for them.
     PromptToken {
         /// The token's number in the vocabulary.

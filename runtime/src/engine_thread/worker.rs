@@ -19,6 +19,8 @@ struct Entry {
     sink: Sink,
     place: Place,
     times: RequestTimes,
+    /// How often it was sent back to wait, as its sink knows.
+    preemptions: u64,
 }
 
 pub(super) struct Worker {
@@ -34,6 +36,8 @@ pub(super) struct Worker {
     watcher: Watcher,
     /// Errors of nobody's since a step went well.
     failures: usize,
+    /// The engine's, as sinks know of them.
+    preemptions: u64,
 }
 
 impl Worker {
@@ -56,6 +60,7 @@ impl Worker {
             metrics,
             watcher,
             failures: 0,
+            preemptions: 0,
         }
     }
 
@@ -124,7 +129,7 @@ impl Worker {
                 sink(Update::Accepted { request });
                 self.requests.insert(place.key(), request);
                 let times = RequestTimes::new(submitted);
-                self.entries.insert(request, Entry { sink, place, times });
+                self.entries.insert(request, Entry { sink, place, times, preemptions: 0 });
             }
             Err(error) => {
                 drop(place);
@@ -135,6 +140,7 @@ impl Worker {
 
     fn step(&mut self, engine: &mut dyn Engine) {
         let result = engine.step(&mut self.events);
+        self.tell_preempted(engine);
         self.deliver();
         let Err(error) = result else {
             self.failures = 0;
@@ -156,6 +162,21 @@ impl Worker {
         for request in Vec::from_iter(self.entries.keys().copied()) {
             remove(engine, request);
             self.fail(request, &failure);
+        }
+    }
+
+    /// Tells those of it that were sent back to wait.
+    fn tell_preempted(&mut self, engine: &dyn Engine) {
+        let before = std::mem::replace(&mut self.preemptions, engine.preemptions());
+        if before == self.preemptions {
+            return;
+        }
+        for (request, entry) in &mut self.entries {
+            // Who has ended in the same step is gone; what it took says how often that was.
+            let Some(now) = engine.usage(*request).map(|usage| usage.preemptions) else { continue };
+            let more = now.saturating_sub(entry.preemptions);
+            entry.preemptions = now;
+            (0..more).for_each(|_| (entry.sink)(Update::Preempted));
         }
     }
 

@@ -99,7 +99,7 @@ impl Generation {
         for _ in 0..generation.open {
             match generation.updates.recv().await {
                 Some((_, Update::Failed(failure))) => return Err(ApiError::from(&failure)),
-                Some((_, Update::Accepted { .. })) => {}
+                Some((_, Update::Accepted { .. } | Update::Preempted)) => {}
                 Some(other) => generation.batch.push(other),
                 None => return Err(ApiError::from(&Failure::Stopped)),
             }
@@ -190,7 +190,7 @@ impl Generation {
                 delta.end = Some(End { reason, stop, usage });
             }
             Update::Failed(failure) => return Err(ApiError::from(&failure)),
-            Update::Accepted { .. } | Update::Finished { .. } => {}
+            Update::Accepted { .. } | Update::Preempted | Update::Finished { .. } => {}
         }
         Ok(())
     }

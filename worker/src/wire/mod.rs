@@ -12,7 +12,9 @@ mod request;
 
 pub(crate) use call::{Call, answer, call_id, failure};
 pub(crate) use join::{Hello, Init, Ready};
-pub(crate) use outputs::{Finish, Output, OutputError, Prefill, Reason, Stats, outputs};
+pub(crate) use outputs::{
+    Event, EventKind, Finish, Output, OutputError, Prefill, Reason, Stats, monotonic, outputs,
+};
 pub(crate) use request::{Added, SamplingParams, request_id};
 
 /// The version of vLLM that is spoken.

@@ -20,6 +20,8 @@ pub(crate) struct Output {
     pub prompt_logprobs: Vec<(u32, TokenLogprobs)>,
     /// With the first id.
     pub prefill: Option<Prefill>,
+    /// What happened to the request since its output before.
+    pub events: Vec<Event>,
     pub finish: Option<Finish>,
 }
 
@@ -27,7 +29,8 @@ impl Output {
     /// Nothing yet.
     pub(crate) fn of(request: Arc<str>) -> Self {
         let (ids, logprobs, prompt_logprobs) = (Vec::new(), Vec::new(), Vec::new());
-        Self { request, ids, logprobs, prompt_logprobs, prefill: None, finish: None }
+        let (prefill, events, finish) = (None, Vec::new(), None);
+        Self { request, ids, logprobs, prompt_logprobs, prefill, events, finish }
     }
 }
 
@@ -36,6 +39,26 @@ impl Output {
 pub(crate) struct Prefill {
     pub prompt: u64,
     pub cached: u64,
+}
+
+/// What happened to a request in the scheduler, and when: seconds as of [`monotonic`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Event {
+    pub kind: EventKind,
+    pub at: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EventKind {
+    Queued = 1,
+    Scheduled = 2,
+    Preempted = 3,
+}
+
+impl Event {
+    pub(crate) fn now(kind: EventKind) -> Self {
+        Self { kind, at: monotonic() }
+    }
 }
 
 /// Why a request ended.
@@ -123,12 +146,12 @@ fn write_outputs(to: &mut Vec<u8>, rank: u16, outputs: &[Output], stats: Option<
 fn write_output(to: &mut Vec<u8>, output: &Output) {
     let error = output.finish.as_ref().and_then(|finish| finish.error.as_ref());
     // What is left out at the end has its default.
-    let fields = match (error, output.prefill, &output.finish) {
-        (Some(_), ..) => 19,
-        (None, Some(_), _) => 12,
-        (None, None, Some(_)) => 7,
-        (None, None, None) if output.prompt_logprobs.is_empty() => 3,
-        (None, None, None) => 7,
+    let fields = match output {
+        _ if error.is_some() => 19,
+        Output { prefill: Some(_), .. } => 12,
+        Output { events, .. } if !events.is_empty() => 8,
+        Output { finish: None, prompt_logprobs, .. } if prompt_logprobs.is_empty() => 3,
+        _ => 7,
     };
     write_array_len(to, fields);
     write_str(to, &output.request);
@@ -151,7 +174,11 @@ fn write_output(to: &mut Vec<u8>, output: &Output) {
     if fields == 7 {
         return;
     }
-    nils(to, 4);
+    write_events(to, &output.events);
+    if fields == 8 {
+        return;
+    }
+    nils(to, 3);
     match output.prefill {
         Some(Prefill { prompt, cached }) => {
             let numbers = [
@@ -176,6 +203,21 @@ fn write_output(to: &mut Vec<u8>, output: &Output) {
     write_str(to, message);
     write_str(to, "retryable");
     write_bool(to, *retryable);
+}
+
+#[expect(unused_must_use, reason = "a vector takes every byte")]
+fn write_events(to: &mut Vec<u8>, events: &[Event]) {
+    if events.is_empty() {
+        return nils(to, 1);
+    }
+    write_array_len(to, events.len() as u32);
+    for event in events {
+        write_map_len(to, 2);
+        write_str(to, "type");
+        write_pfix(to, event.kind as u8);
+        write_str(to, "timestamp");
+        write_f64(to, event.at);
+    }
 }
 
 fn nils(to: &mut Vec<u8>, count: usize) {
@@ -277,11 +319,13 @@ mod tests {
         let prefill = Some(Prefill { prompt: 40, cached: 32 });
         let error = OutputError { message: "no".to_owned(), retryable: true };
         let refused = Some(Finish { reason: Reason::Error, stop_id: None, error: Some(error) });
+        let events = vec![Event { kind: EventKind::Preempted, at: 1.5 }];
         let step = [
             output(None, None),
             output(stop(), None),
             output(stop(), prefill),
             output(refused, None),
+            Output { events, ..output(None, None) },
         ];
         let found = unpacked(&step, None);
         assert_eq!((&found[0], &found[2]), (&json!(3), &Value::Null));
@@ -291,6 +335,8 @@ mod tests {
         assert_eq!(found[2][11]["num_prompt_tokens"], json!(40));
         assert_eq!(found[2][11]["num_computed_tokens"], json!(8));
         assert_eq!(found[2].as_array().unwrap().len(), 12);
+        let events = json!([{"type": 3, "timestamp": 1.5}]);
+        assert_eq!(found[4], json!(["r", [7, 300], null, null, null, null, null, events]));
         assert_eq!((&found[3][5], &found[3][14]), (&json!(3), &Value::Null));
         assert_eq!(
             found[3][18],

@@ -98,11 +98,11 @@ pub(crate) struct SamplingParams {
     #[serde(rename = "_eos_token_id")]
     pub eos_token_id: Option<u32>,
     #[serde(rename = "_all_stop_token_ids")]
-    _all_stop_token_ids: Vec<u32>,
+    pub all_stop_token_ids: Vec<u32>,
     pub logit_bias: Option<BTreeMap<u32, f32>>,
-    pub allowed_token_ids: Option<IgnoredAny>,
+    pub allowed_token_ids: Option<Vec<u32>>,
     #[serde(rename = "_bad_words_token_ids")]
-    pub bad_words_token_ids: Option<IgnoredAny>,
+    pub bad_words_token_ids: Option<Vec<Vec<u32>>>,
     pub structured_outputs: Option<Map<String, Value>>,
     pub logprob_token_ids: Option<IgnoredAny>,
     pub skip_reading_prefix_cache: Option<bool>,
@@ -135,7 +135,7 @@ impl Default for SamplingParams {
             repetition_detection: None,
             stop_token_ids: Vec::new(),
             eos_token_id: None,
-            _all_stop_token_ids: Vec::new(),
+            all_stop_token_ids: Vec::new(),
             logit_bias: None,
             allowed_token_ids: None,
             bad_words_token_ids: None,

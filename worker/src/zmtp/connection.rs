@@ -13,6 +13,9 @@ pub(crate) enum Role {
     Push,
     Publisher,
     Router,
+    /// Of a front end, for tests.
+    #[cfg(test)]
+    Pull,
 }
 
 impl Role {
@@ -22,6 +25,8 @@ impl Role {
             Self::Push => "PUSH",
             Self::Publisher => "PUB",
             Self::Router => "ROUTER",
+            #[cfg(test)]
+            Self::Pull => "PULL",
         }
     }
 
@@ -31,6 +36,8 @@ impl Role {
             Self::Push => other == "PULL",
             Self::Publisher => matches!(other, "SUB" | "XSUB"),
             Self::Router => matches!(other, "DEALER" | "REQ" | "ROUTER"),
+            #[cfg(test)]
+            Self::Pull => other == "PUSH",
         }
     }
 }
@@ -152,6 +159,11 @@ impl Receiver {
 
     pub(crate) fn stream(&self) -> &TcpStream {
         &self.stream
+    }
+
+    /// Bytes that have come and of which nothing has been made yet.
+    pub(crate) fn unread(&self) -> &[u8] {
+        self.decoder.unread()
     }
 
     /// How long [`Self::receive`] waits.

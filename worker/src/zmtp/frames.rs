@@ -36,6 +36,11 @@ impl Decoder {
         self.bytes.extend_from_slice(bytes);
     }
 
+    /// Bytes that are no part of anything that was given out.
+    pub(crate) fn unread(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+
     /// What there is in full; `None` where more bytes are needed.
     pub(crate) fn next(&mut self) -> Result<Option<Item>, ZmtpError> {
         while let Some((flags, body)) = self.frame()? {

@@ -65,17 +65,20 @@ fn usage_tells_what_a_turn_took() {
     engine.run(&mut events).unwrap();
     assert_eq!(engine.kept(), [id]);
     engine.extend(id, Request::new([9, 9], 2)).unwrap();
-    assert_eq!(engine.usage(id), Some(Usage { prompt: 9, cached: 0, generated: 0 }));
+    let fresh = Usage { prompt: 9, ..Usage::default() };
+    assert_eq!(engine.usage(id), Some(fresh));
     engine.run(&mut events).unwrap();
     let usages = events.iter().filter_map(|event| match event {
-        RequestEvent::Finished { usage, .. } => Some(*usage),
+        RequestEvent::Finished { usage, .. } => {
+            Some(Usage { waited: Default::default(), ..*usage })
+        }
         _ => None,
     });
     assert_eq!(
         usages.collect::<Vec<_>>(),
         [
-            Usage { prompt: 3, cached: 0, generated: 4 },
-            Usage { prompt: 9, cached: 6, generated: 2 },
+            Usage { prompt: 3, generated: 4, ..Usage::default() },
+            Usage { prompt: 9, cached: 6, generated: 2, ..Usage::default() },
         ]
     );
     assert_eq!(engine.usage(id), None);

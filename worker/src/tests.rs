@@ -1,0 +1,157 @@
+//! A worker of the tiny model on a device that fails, before a front end of this test's own.
+
+use crate::zmtp::{Address, Connection, Receiver, Role, Sender};
+use crate::{Model, Worker, WorkerHandle, WorkerOptions};
+use piecewise::assembly::Assembly;
+use piecewise::device::OpenDevice;
+use piecewise_backend::cpu::{CpuDevice, CpuFault, CpuFaults, FaultKind, FaultPoint};
+use piecewise_kernels::op::OpRegistry;
+use piecewise_runtime::engine_thread::ThreadOptions;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+const TOKENS: usize = 24;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/tiny-qwen3")
+}
+
+/// A worker on a thread, and its front end.
+struct Pair {
+    requests: Sender,
+    outputs: Receiver,
+    handle: WorkerHandle,
+    worker: JoinHandle<bool>,
+}
+
+fn address(listener: &TcpListener) -> String {
+    format!("tcp://{}", listener.local_addr().unwrap())
+}
+
+impl Pair {
+    fn start(faults: CpuFaults) -> Self {
+        let mut device = CpuDevice::new(Arc::new(OpRegistry::new()), 2).unwrap();
+        device.set_faults(faults);
+        let engine = Assembly::folder(folder())
+            .unwrap()
+            .on(&OpenDevice::from(device))
+            .set("dtype", "f32")
+            .set("cache.enabled", false)
+            .set("sampling_controls", true)
+            .max_num_tokens(64)
+            .max_num_seqs(16)
+            .capture_sizes([1, 16, 64])
+            .engine()
+            .unwrap();
+        let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let [handshake, inputs, outputs] = &listeners;
+        let state = tempfile::tempdir().unwrap();
+        let options = WorkerOptions {
+            handshake: address(handshake).parse::<Address>().unwrap(),
+            rank: 0,
+            state_dir: state.path().to_owned(),
+            stand_in: None,
+            thread: ThreadOptions::default(),
+        };
+        let model = Model { dtype: "float32".to_owned(), structures: None };
+        let worker = Worker::new(engine, model, options).unwrap();
+        let handle = worker.handle();
+        let worker = std::thread::spawn(move || {
+            let _state = state;
+            worker.run(&mut |_| {})
+        });
+        let accept = |listener: &TcpListener, role| {
+            let (stream, _) = listener.accept().unwrap();
+            Connection::new(stream, role, b"").unwrap().split()
+        };
+        let (mut hello, mut answer) = accept(handshake, Role::Router);
+        hello.receive(&mut |_| {}).unwrap().unwrap();
+        let init = json!({
+            "addresses": {
+                "inputs": [address(inputs)], "outputs": [address(outputs)],
+                "coordinator_input": null, "coordinator_output": null,
+                "frontend_stats_publish_address": null,
+            },
+            "parallel_config": {},
+        });
+        answer.send(&[&rmp_serde::to_vec_named(&init).unwrap()]).unwrap();
+        let (outputs, _) = accept(outputs, Role::Pull);
+        let (mut ready, requests) = accept(inputs, Role::Router);
+        ready.receive(&mut |_| {}).unwrap().unwrap();
+        outputs.set_patience(Duration::from_secs(60)).unwrap();
+        Self { requests, outputs, handle, worker }
+    }
+
+    /// The ids of requests for the golden tokens, 32 at once, or `None` for one that got an error
+    /// that says to try again.
+    fn ask(&mut self, golden: &[Value]) -> Vec<Option<Vec<Value>>> {
+        for number in 0..32 {
+            let sampling = json!({"temperature": 0.0, "max_tokens": TOKENS});
+            let ids = &golden[number % golden.len()]["ids"];
+            let request =
+                json!([number.to_string(), ids, null, sampling, null, 1.0, null, null, null]);
+            self.requests.send(&[&[0], &rmp_serde::to_vec(&request).unwrap()]).unwrap();
+        }
+        let mut ids = BTreeMap::<usize, Vec<Value>>::new();
+        let mut ends = BTreeMap::new();
+        while ends.len() < 32 {
+            let message = self.outputs.receive(&mut |_| {}).unwrap().expect("an answer in time");
+            let message: Value = rmp_serde::from_slice(&message[0]).unwrap();
+            for output in message[1].as_array().unwrap() {
+                let number = output[0].as_str().unwrap().parse().unwrap();
+                ids.entry(number).or_default().extend_from_slice(output[1].as_array().unwrap());
+                let is_end = output.get(5).is_some_and(|reason| !reason.is_null());
+                if is_end {
+                    assert!(ends.insert(number, output.clone()).is_none(), "two ends of {number}");
+                }
+            }
+        }
+        let outcome = |(number, end): (usize, Value)| match end[5].as_u64() {
+            Some(3) => {
+                assert_eq!(end[18]["retryable"], json!(true), "{end}");
+                None
+            }
+            reason => {
+                assert_eq!(reason, Some(1), "{end}");
+                ids.remove(&number)
+            }
+        };
+        ends.into_iter().map(outcome).collect()
+    }
+}
+
+#[test]
+fn every_request_is_answered_though_the_device_fails() {
+    let golden: Vec<Value> =
+        serde_json::from_slice(&std::fs::read(folder().join("golden.json")).unwrap()).unwrap();
+    let faults = CpuFaults::default();
+    let mut pair = Pair::start(faults.clone());
+    let is_golden = |(number, ids): (usize, &Option<Vec<Value>>)| {
+        let expected = &golden[number % golden.len()]["greedy_fp32"].as_array().unwrap()[..TOKENS];
+        ids.as_ref().is_some_and(|ids| ids == expected)
+    };
+    for (point, kind) in
+        [(FaultPoint::Replay, FaultKind::Refused), (FaultPoint::Wait, FaultKind::Sticky)]
+    {
+        faults.fail(CpuFault { point, kind, after: 12, times: 1 });
+        let answers = pair.ask(&golden);
+        assert_eq!(faults.pending(), 0, "{point:?} {kind:?} did not happen");
+        assert!(answers.iter().enumerate().all(is_golden), "{point:?} {kind:?}: {answers:?}");
+    }
+    // It can't be opened anew, for as often as anybody tries: an error, and none that hangs.
+    faults.fail(CpuFault { point: FaultPoint::Wait, kind: FaultKind::Sticky, after: 12, times: 1 });
+    let (point, kind) = (FaultPoint::Reopen, FaultKind::Refused);
+    faults.fail(CpuFault { point, kind, after: 0, times: 3 });
+    let answers = pair.ask(&golden);
+    assert!(answers.iter().any(Option::is_none));
+    assert!(answers.iter().enumerate().all(|of| of.1.is_none() || is_golden(of)), "{answers:?}");
+    let answers = pair.ask(&golden);
+    assert!(answers.iter().enumerate().all(is_golden), "once it is back: {answers:?}");
+    pair.handle.drain();
+    assert!(pair.worker.join().unwrap());
+}
