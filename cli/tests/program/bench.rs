@@ -104,7 +104,8 @@ fn the_figures_that_are_kept_are_those_of_the_table() {
     let rows: Vec<_> = rows.take_while(|line| line.starts_with('|')).map(cells).collect();
     let figures = kept["rows"].as_array().unwrap();
     for row in figures {
-        let at = head.iter().position(|cell| *cell == row["batch"].to_string()).unwrap();
+        let batch = row["batch"].to_string();
+        let at = head.iter().position(|cell| *cell == batch).unwrap();
         let of = rows.iter().find(|cells| row["model"] == cells[1].as_str()).unwrap();
         assert_eq!(of[at], format!("{:.3}", row["gpu_ms"].as_f64().unwrap()), "{row}");
     }

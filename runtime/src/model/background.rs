@@ -17,8 +17,8 @@ impl<D: Device> CompiledModel<D> {
         }
         let started = Instant::now();
         self.background.note_step(started);
-        while let Some(next) = self.most_wanted() {
-            let (key, budget) = (next.key, self.background.budget(&next));
+        let budget = self.background.budget();
+        while let Some(Missing { key, .. }) = self.most_wanted() {
             let expected = started.elapsed() + *self.background.cost(key);
             if expected > budget && self.background.steps_since < PATIENCE {
                 break;

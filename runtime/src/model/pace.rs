@@ -7,9 +7,6 @@ use std::time::{Duration, Instant};
 /// The share of the time from step to step that captures may take.
 const SHARE: u32 = 4;
 
-/// The same where steps have wanted the graph: each of them that comes before it is launched.
-const SHARE_OF_WANTED: u32 = 2;
-
 /// After so many steps in which no graph fitted into the share, one is captured all the same: fewer
 /// than one step of a hundred waits for that.
 pub(super) const PATIENCE: u32 = 128;
@@ -44,9 +41,9 @@ impl Pace {
         self.steps_since = self.steps_since.saturating_add(1);
     }
 
-    /// What captures may take after a step, the next of them this one.
-    pub(super) fn budget(&self, next: &Missing) -> Duration {
-        self.interval / if next.misses > 0 { SHARE_OF_WANTED } else { SHARE }
+    /// What captures may take after a step.
+    pub(super) fn budget(&self) -> Duration {
+        self.interval / SHARE
     }
 
     pub(super) fn cost(&mut self, key: GraphKey) -> &mut Duration {
@@ -132,12 +129,5 @@ mod tests {
         let by_misses = launched(|a, b| a.misses.cmp(&b.misses));
         let in_order = launched(Missing::order);
         assert!(in_order * 10 < by_misses * 9, "{in_order} and {by_misses}");
-    }
-
-    #[test]
-    fn a_graph_that_steps_have_wanted_may_take_more() {
-        let pace = Pace { interval: Duration::from_micros(400), ..Pace::default() };
-        let budget = |misses| pace.budget(&Missing { key: of(0, 1), misses, lacking: 1 });
-        assert_eq!([0, 1].map(budget), [100, 200].map(Duration::from_micros));
     }
 }
