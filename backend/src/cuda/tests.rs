@@ -218,8 +218,7 @@ fn blocks_note_their_times_where_their_kernels_were_compiled_to() {
     assert_eq!(place(3), place(1) + 6 * 32, "a grid of 2 x 3 blocks has as many places");
     let times = f.device.block_times(&graph).unwrap().unwrap();
     let blocks: Vec<_> = times.launches.iter().map(Vec::len).collect();
-    assert_eq!((times.multiprocessors, blocks), (4, vec![0, 6, 0, 6]));
-    assert_eq!(times.launches[1][0].released, None, "nothing was noted yet");
+    assert_eq!((times.multiprocessors, blocks), (4, vec![0; 4]), "nothing has noted anything");
     drop(graph);
     assert!(!f.driver.held().contains_key("block"));
 
