@@ -77,8 +77,8 @@ impl Joiner {
         self.join_anew(stops)
     }
 
-    /// The front end is gone.
-    pub(crate) fn forget(&self) {
+    /// The front end that it was with is gone.
+    fn forget(&self) {
         // There may be none.
         let _ = std::fs::remove_file(&self.note);
     }

@@ -8,6 +8,7 @@ use crate::zmtp::{Sender, ZmtpError};
 use piecewise_runtime::engine::{Engine, FinishReason, RequestId, TokenLogprobs, Usage};
 use piecewise_runtime::engine_thread::{Failure, Update};
 use piecewise_runtime::metrics::EngineLoad;
+use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
@@ -25,6 +26,26 @@ enum Parcel {
     Rest(Vec<u8>),
     /// Requests whose ends have been sent.
     Ended(Vec<Arc<str>>),
+}
+
+/// What a front end has not got, since its connection was cut.
+#[derive(Debug, Default)]
+pub(crate) struct Unsent {
+    /// Requests whose ends it waits for.
+    pub(crate) requests: Vec<Arc<str>>,
+    /// Answers to calls, with their numbers.
+    pub(crate) answers: Vec<(Vec<u8>, i64)>,
+}
+
+impl Unsent {
+    fn add(&mut self, parcel: Parcel) {
+        match parcel {
+            Parcel::Outputs(step, _) => self.requests.extend(ended(&step).cloned()),
+            Parcel::Answer(message, call) => self.answers.push((message, call)),
+            Parcel::Rest(_) => {}
+            Parcel::Ended(requests) => self.requests.extend(requests),
+        }
+    }
 }
 
 /// The way to a front end.
@@ -97,13 +118,15 @@ impl Outbox {
     }
 
     /// Sends what comes from now on to a front end, and begins with what the scheduler has in hand:
-    /// the front end may have old figures of it. The thread that sends ends with [`Self::detach`].
+    /// the front end may have old figures of it. The thread that sends ends with [`Self::detach`], and
+    /// gives what it could not send. Once it can't, `input` ends too, so that its reader notices.
     pub(crate) fn attach(
         &self,
         rank: u16,
         sender: Sender,
         log: Log,
-    ) -> std::io::Result<std::thread::JoinHandle<()>> {
+        input: TcpStream,
+    ) -> std::io::Result<std::thread::JoinHandle<Unsent>> {
         let (parcels, received) = mpsc::channel();
         let waiting = Arc::new(AtomicUsize::new(0));
         let way = Way { rank, parcels, waiting: Arc::clone(&waiting), line: sender.try_clone()? };
@@ -114,10 +137,14 @@ impl Outbox {
         inner.fresh.clear();
         let thread = std::thread::Builder::new().name("outputs".to_owned());
         let thread = thread.spawn(move || {
-            if let Err(error) = send(rank, sender, &received, &waiting, &log) {
-                // Who reads requests notices it, too.
+            let mut unsent = Unsent::default();
+            if let Err((error, parcel)) = send(rank, sender, &received, &waiting, &log) {
                 tracing::debug!("outputs can't be sent: {error}");
+                // It has ended already where this fails.
+                let _ = input.shutdown(Shutdown::Both);
+                std::iter::once(parcel).chain(received).for_each(|parcel| unsent.add(parcel));
             }
+            unsent
         })?;
         way.send(Parcel::Outputs(Vec::new(), Some(stats)));
         inner.out = Some(way);
@@ -211,28 +238,36 @@ impl Output {
     }
 }
 
+/// Sends parcels until there will be no more, or one can't be sent.
 fn send(
     rank: u16,
     mut sender: Sender,
     parcels: &mpsc::Receiver<Parcel>,
     waiting: &AtomicUsize,
     log: &Log,
-) -> Result<(), ZmtpError> {
+) -> Result<(), (ZmtpError, Parcel)> {
     for parcel in parcels {
-        match parcel {
-            Parcel::Answer(message, call) => {
-                sender.send(&[&message])?;
-                log.answered(call);
-            }
-            Parcel::Rest(left) => sender.resume(&left)?,
-            Parcel::Ended(requests) => requests.iter().for_each(|request| log.ended(request)),
-            Parcel::Outputs(step, stats) => {
-                sender.send(&[&outputs(rank, &step, stats.as_ref())])?;
-                // Not before the front end has it: whoever dies in between has not answered.
-                ended(&step).for_each(|request| log.ended(request));
-            }
+        if let Err(error) = send_one(rank, &mut sender, &parcel, log) {
+            return Err((error, parcel));
         }
         waiting.fetch_sub(1, Ordering::Release);
+    }
+    Ok(())
+}
+
+fn send_one(rank: u16, sender: &mut Sender, parcel: &Parcel, log: &Log) -> Result<(), ZmtpError> {
+    match parcel {
+        Parcel::Answer(message, call) => {
+            sender.send(&[message])?;
+            log.answered(*call);
+        }
+        Parcel::Rest(left) => sender.resume(left)?,
+        Parcel::Ended(requests) => requests.iter().for_each(|request| log.ended(request)),
+        Parcel::Outputs(step, stats) => {
+            sender.send(&[&outputs(rank, step, stats.as_ref())])?;
+            // Not before the front end has it: whoever dies in between has not answered.
+            ended(step).for_each(|request| log.ended(request));
+        }
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::engine_thread::ThreadOptions;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::net::TcpListener;
+use std::net::{Shutdown, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -27,10 +27,26 @@ struct Pair {
     outputs: Receiver,
     handle: WorkerHandle,
     worker: JoinHandle<bool>,
+    /// Where requests and outputs are taken.
+    listeners: [TcpListener; 2],
 }
 
 fn address(listener: &TcpListener) -> String {
     format!("tcp://{}", listener.local_addr().unwrap())
+}
+
+fn accept(listener: &TcpListener, role: Role) -> (Receiver, Sender) {
+    let (stream, _) = listener.accept().unwrap();
+    Connection::new(stream, role, b"").unwrap().split()
+}
+
+/// The ways to a worker that joins, and from it.
+fn joined(inputs: &TcpListener, outputs: &TcpListener) -> (Sender, Receiver) {
+    let (outputs, _) = accept(outputs, Role::Pull);
+    let (mut ready, requests) = accept(inputs, Role::Router);
+    ready.receive(&mut |_| {}).unwrap().unwrap();
+    outputs.set_patience(Duration::from_secs(60)).unwrap();
+    (requests, outputs)
 }
 
 impl Pair {
@@ -65,10 +81,6 @@ impl Pair {
             let _state = state;
             worker.run(&mut |_| {})
         });
-        let accept = |listener: &TcpListener, role| {
-            let (stream, _) = listener.accept().unwrap();
-            Connection::new(stream, role, b"").unwrap().split()
-        };
         let (mut hello, mut answer) = accept(handshake, Role::Router);
         hello.receive(&mut |_| {}).unwrap().unwrap();
         let init = json!({
@@ -80,29 +92,40 @@ impl Pair {
             "parallel_config": {},
         });
         answer.send(&[&rmp_serde::to_vec_named(&init).unwrap()]).unwrap();
-        let (outputs, _) = accept(outputs, Role::Pull);
-        let (mut ready, requests) = accept(inputs, Role::Router);
-        ready.receive(&mut |_| {}).unwrap().unwrap();
-        outputs.set_patience(Duration::from_secs(60)).unwrap();
-        Self { requests, outputs, handle, worker }
+        let (requests, outputs) = joined(inputs, outputs);
+        let [_, inputs, outputs_at] = listeners;
+        Self { requests, outputs, handle, worker, listeners: [inputs, outputs_at] }
+    }
+
+    /// The worker comes back after its connections were cut.
+    fn join_again(&mut self) {
+        let [inputs, outputs] = &self.listeners;
+        (self.requests, self.outputs) = joined(inputs, outputs);
+    }
+
+    fn add(&mut self, request: &str, ids: &Value, tokens: usize) {
+        let sampling = json!({"temperature": 0.0, "max_tokens": tokens});
+        let request = json!([request, ids, null, sampling, null, 1.0, null, null, null]);
+        self.requests.send(&[&[0], &rmp_serde::to_vec(&request).unwrap()]).unwrap();
+    }
+
+    /// The outputs of the next message.
+    fn next(&mut self) -> Vec<Value> {
+        let message = self.outputs.receive(&mut |_| {}).unwrap().expect("an answer in time");
+        let message: Value = rmp_serde::from_slice(&message[0]).unwrap();
+        message[1].as_array().unwrap().clone()
     }
 
     /// The ids of requests for the golden tokens, 32 at once, or `None` for one that got an error
     /// that says to try again.
     fn ask(&mut self, golden: &[Value]) -> Vec<Option<Vec<Value>>> {
         for number in 0..32 {
-            let sampling = json!({"temperature": 0.0, "max_tokens": TOKENS});
-            let ids = &golden[number % golden.len()]["ids"];
-            let request =
-                json!([number.to_string(), ids, null, sampling, null, 1.0, null, null, null]);
-            self.requests.send(&[&[0], &rmp_serde::to_vec(&request).unwrap()]).unwrap();
+            self.add(&number.to_string(), &golden[number % golden.len()]["ids"], TOKENS);
         }
         let mut ids = BTreeMap::<usize, Vec<Value>>::new();
         let mut ends = BTreeMap::new();
         while ends.len() < 32 {
-            let message = self.outputs.receive(&mut |_| {}).unwrap().expect("an answer in time");
-            let message: Value = rmp_serde::from_slice(&message[0]).unwrap();
-            for output in message[1].as_array().unwrap() {
+            for output in self.next() {
                 let number = output[0].as_str().unwrap().parse().unwrap();
                 ids.entry(number).or_default().extend_from_slice(output[1].as_array().unwrap());
                 let is_end = output.get(5).is_some_and(|reason| !reason.is_null());
@@ -123,6 +146,38 @@ impl Pair {
         };
         ends.into_iter().map(outcome).collect()
     }
+}
+
+/// Whichever of the two is cut, the worker comes back by itself, and nobody waits in vain.
+#[test]
+fn requests_of_a_cut_connection_are_ended_once_it_is_back() {
+    let golden: Vec<Value> =
+        serde_json::from_slice(&std::fs::read(folder().join("golden.json")).unwrap()).unwrap();
+    let mut pair = Pair::start(CpuFaults::default());
+    for cut in ["outputs", "requests"] {
+        let names = [0, 1, 2].map(|number| format!("{cut} {number}"));
+        names.iter().for_each(|name| pair.add(name, &golden[0]["ids"], 900));
+        while pair.next().is_empty() {}
+        match cut {
+            "outputs" => pair.outputs.stream().shutdown(Shutdown::Both).unwrap(),
+            _ => pair.requests.close(),
+        }
+        pair.join_again();
+        let mut ended = BTreeMap::new();
+        while ended.len() < names.len() {
+            for output in pair.next() {
+                assert_eq!((&output[5], &output[18]["retryable"]), (&json!(3), &json!(true)));
+                ended.insert(output[0].as_str().unwrap().to_owned(), output);
+            }
+        }
+        assert!(ended.keys().eq(&names), "{ended:?}");
+        let expected =
+            |i: usize| Some(&golden[i % golden.len()]["greedy_fp32"].as_array().unwrap()[..TOKENS]);
+        let answers = pair.ask(&golden);
+        assert!((0..32).all(|i| answers[i].as_deref() == expected(i)), "after {cut} were cut");
+    }
+    pair.handle.drain();
+    assert!(pair.worker.join().unwrap());
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::front_end::{FrontEnd, Joiner};
 use crate::live::Requests;
-use crate::outbox::{Outbox, Tracked};
+use crate::outbox::{Outbox, Tracked, Unsent};
 use crate::preparing::Preparing;
 use crate::probes::{self, Probed};
 use crate::requests::Asked;
@@ -77,6 +77,8 @@ const GLANCE: Duration = Duration::from_millis(200);
 /// heard may be from its stand-in, whose words go another way and may come later.
 const QUIET: u32 = 5;
 /// How long a stopped engine may take to end its requests.
+/// What requests are told whose front end was out of reach.
+const CUT: &str = "the connection to the front end was cut; try again";
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How often it looks for a front end.
 const SEARCH: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(2)];
@@ -191,6 +193,7 @@ impl Worker {
     pub fn run(self, tell: &mut dyn FnMut(&str)) -> bool {
         let mut patience = SEARCH[0];
         let mut said = None;
+        let mut unsent = Unsent::default();
         while !self.is_over() {
             match self.joiner.join(&|| self.is_over()) {
                 Ok(front_end) => {
@@ -198,11 +201,10 @@ impl Worker {
                     let how = if front_end.again { "is back at" } else { "joined" };
                     tell(&format!("rank {rank} {how} the front end of {address}"));
                     (patience, said) = (SEARCH[0], None);
-                    let served = self.serve(front_end);
+                    let served = self.serve(front_end, &mut unsent);
                     self.has_joined.store(false, Ordering::Relaxed);
                     if let Err(error) = served {
                         tell(&format!("the front end of {address} is gone: {error}"));
-                        self.joiner.forget();
                     }
                 }
                 Err(error) => {
@@ -226,9 +228,10 @@ impl Worker {
         self.service.engine.phase() > Phase::Serving
     }
 
-    /// Serves until the worker is to end, or the front end is gone.
-    fn serve(&self, front_end: FrontEnd) -> Result<(), ZmtpError> {
-        let FrontEnd { mut input, output, outputs, .. } = front_end;
+    /// Serves until the worker is to end, or the front end is gone; `unsent` is what one that went has
+    /// not got. If it is back, only its connection was cut, and it still waits for that.
+    fn serve(&self, front_end: FrontEnd, unsent: &mut Unsent) -> Result<(), ZmtpError> {
+        let FrontEnd { mut input, output, outputs, again } = front_end;
         let Service { rank, outbox, engine, .. } = &*self.service;
         let started = |stand_in| Watch::start(stand_in, *rank, &outputs, input.stream());
         let watch = self.stand_in.as_ref().map(started).transpose();
@@ -239,7 +242,15 @@ impl Worker {
         let log = watch.as_ref().map(Watch::log).unwrap_or_default();
         log.seen(input.unread());
         let session = Session { requests: Arc::default(), log };
-        let writer = outbox.attach(*rank, output, session.log.clone())?;
+        let reader = input.stream().try_clone()?;
+        let writer = outbox.attach(*rank, output, session.log.clone(), reader)?;
+        let Unsent { requests, answers } = std::mem::take(unsent);
+        if again {
+            for request in requests {
+                self.service.refuse(&request, CUT.to_owned(), true, &session);
+            }
+            answers.into_iter().for_each(|(message, call)| outbox.answer(message, call));
+        }
         self.has_joined.store(true, Ordering::Relaxed);
         input.set_patience(GLANCE)?;
         let mut quiet = 0;
@@ -270,17 +281,17 @@ impl Worker {
         }
         let left = session.requests.end_all();
         if result.is_ok() {
-            for request in left {
+            for request in &left {
                 let why = SubmitError::ShuttingDown.to_string();
-                self.service.refuse(&request, why, true, &session);
+                self.service.refuse(request, why, true, &session);
             }
         }
         outbox.detach();
-        // It has sent what there was, or failed to.
-        let _ = writer.join();
-        match &result {
-            Ok(()) => {}
-            Err(_) => watch.into_iter().for_each(Watch::leave),
+        let lost = writer.join().unwrap_or_default();
+        if result.is_err() {
+            *unsent = lost;
+            unsent.requests.extend(left);
+            watch.into_iter().for_each(Watch::leave);
         }
         result
     }
@@ -394,7 +405,8 @@ impl Service {
         let mut tracked = Tracked::new(Arc::clone(request), outbox, eos, stop_ids);
         let requests = Arc::clone(&session.requests);
         let sink = Box::new(move |update| {
-            if tracked.take(update) {
+            // Nobody waits for what comes of a request after its end, which an abort or a cut may be.
+            if requests.contains(&tracked.request) && tracked.take(update) {
                 requests.end(&tracked.request);
             }
         });
