@@ -33,10 +33,17 @@ def needs_vllm_rs():
         sys.exit(0)
 
 
+# Who was killed comes back to its port.
+GIVEN = set()
+
+
 def free_port():
-    """A port that nobody listens at, and that the system gives to no client."""
+    """A port that nobody listens at or was given before, and that the system gives to no client."""
     while True:
         port = random.randrange(12_000, 32_000)
+        if port in GIVEN:
+            continue
+        GIVEN.add(port)
         with socket.socket() as s:
             try:
                 s.bind(("127.0.0.1", port))
