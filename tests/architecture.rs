@@ -1,5 +1,6 @@
 //! The dependency direction between crates, and rules that hold for every source file.
 
+use crate::support::tree::{files, root};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -27,8 +28,9 @@ fn allowed() -> BTreeMap<&'static str, &'static [&'static str]> {
     ])
 }
 
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+/// The folders of all crates.
+pub(crate) fn crates() -> Vec<&'static str> {
+    allowed().into_keys().collect()
 }
 
 fn workspace_dependencies(manifest: &Path) -> Vec<String> {
@@ -79,36 +81,14 @@ fn a_model_of_one_s_own_is_short() {
 }
 
 fn sources() -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    let mut folders: Vec<PathBuf> = [
-        "src",
-        "ir/src",
-        "passes/src",
-        "kernels/src",
-        "backend/src",
-        "runtime/src",
-        "cache/src",
-        "server/src",
-        "worker/src",
-        "cli/src",
-        "planner/src",
-        "source-digest/src",
-    ]
-    .iter()
-    .map(|folder| root().join(folder))
-    .collect();
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|e| e == "rs") {
-                files.push(path);
-            }
-        }
-    }
-    files.sort();
-    files
+    let folders =
+        crates().into_iter().map(|of| root().join(of.trim_start_matches('.')).join("src"));
+    let of_crates = folders.flat_map(|folder| {
+        let files = files(&folder, &["rs"]);
+        assert!(!files.is_empty(), "{} has no sources", folder.display());
+        files
+    });
+    of_crates.collect()
 }
 
 fn assert_only(word: &str, may_name_it: &[&str]) {

@@ -1,47 +1,19 @@
 //! What the tests themselves promise: that a skip is said and demanded, and that little is linked.
 
+use crate::architecture::crates;
+use crate::support::tree::{files, root};
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-
-const CRATES: [&str; 12] = [
-    ".",
-    "ir",
-    "passes",
-    "kernels",
-    "backend",
-    "cache",
-    "planner",
-    "runtime",
-    "server",
-    "worker",
-    "cli",
-    "source-digest",
-];
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
+use std::path::PathBuf;
 
 fn read(file: &str) -> String {
     std::fs::read_to_string(root().join(file)).unwrap()
 }
 
-fn add_files(folder: &Path, found: &mut Vec<PathBuf>) {
-    let Ok(entries) = std::fs::read_dir(folder) else { return };
-    for path in entries.map(|entry| entry.unwrap().path()) {
-        if path.is_dir() {
-            add_files(&path, found);
-        } else if path.extension().is_some_and(|e| e == "rs" || e == "py") {
-            found.push(path);
-        }
-    }
-}
-
 /// The Rust and Python files of a crate's folders.
 fn texts(of: &str, folders: &[&str]) -> Vec<(PathBuf, String)> {
-    let mut files = Vec::new();
-    folders.iter().for_each(|folder| add_files(&root().join(of).join(folder), &mut files));
-    files.into_iter().map(|file| (file.clone(), std::fs::read_to_string(file).unwrap())).collect()
+    let below = |folder| files(&root().join(of).join(folder), &["rs", "py"]);
+    let found = folders.iter().flat_map(below);
+    found.map(|file| (file.clone(), std::fs::read_to_string(file).unwrap())).collect()
 }
 
 /// Nothing but a GPU, and fixtures that only transformers makes, may be missing in `.ci/run`.
@@ -49,7 +21,7 @@ fn texts(of: &str, folders: &[&str]) -> Vec<(PathBuf, String)> {
 fn what_may_be_skipped_is_demanded_by_the_check() {
     let prefix = "PIECEWISE_REQUIRE_";
     let mut demands = BTreeSet::new();
-    for (file, text) in CRATES.iter().flat_map(|of| texts(of, &["src", "tests"])) {
+    for (file, text) in crates().into_iter().flat_map(|of| texts(of, &["src", "tests"])) {
         if file.ends_with("tests/checks.rs") {
             continue;
         }
@@ -76,7 +48,7 @@ fn what_may_be_skipped_is_demanded_by_the_check() {
 fn a_crate_has_one_test_program() {
     let further =
         [(".", "device_suite"), ("kernels", "cpu_allocations"), ("backend", "cpu_allocation")];
-    for of in CRATES {
+    for of in crates() {
         let manifest: toml::Table = read(&format!("{of}/Cargo.toml")).parse().unwrap();
         let programs = manifest.get("test").and_then(|list| list.as_array());
         let names = programs.into_iter().flatten().map(|test| test["name"].as_str().unwrap());
@@ -94,8 +66,9 @@ fn what_tests_depend_on_is_used_by_tests() {
         let table = manifest(of).remove(kind);
         table.iter().flat_map(|names| names.as_table().unwrap().keys().cloned()).collect()
     };
-    let needed: BTreeSet<_> = CRATES.iter().flat_map(|of| names(of, "dependencies")).collect();
-    for of in CRATES {
+    let needed: BTreeSet<_> =
+        crates().into_iter().flat_map(|of| names(of, "dependencies")).collect();
+    for of in crates() {
         // Those of one crate are modules of another's program.
         let shared = "../passes/tests/common";
         let texts = texts(of, &["src", "tests", "examples", shared]);

@@ -2,13 +2,10 @@
 //! and the errors they quote are the errors. What they say that the program prints is held by the
 //! program's own tests.
 
+use crate::support::tree::{files, root};
 use piecewise::backend::device::CaptureRule;
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
+use std::path::PathBuf;
 
 fn read(file: &str) -> String {
     std::fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
@@ -155,27 +152,12 @@ fn newcomers_find_cuda_graphs() {
     }
 }
 
-/// The `.rs` files below a folder, build outputs left out.
-fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        if path.is_dir() && name != "target" && !name.starts_with('.') {
-            sources(&path, found);
-        } else if path.extension().is_some_and(|e| e == "rs") {
-            found.push(path);
-        }
-    }
-}
-
 /// A document that names `Type::method` names what is there.
 #[test]
 fn names_in_documents_are_in_the_sources() {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
-    let mut files = Vec::new();
-    sources(root(), &mut files);
     let mut words = BTreeSet::new();
-    for file in files {
+    for file in files(root(), &["rs"]) {
         let text = std::fs::read_to_string(file).unwrap();
         words.extend(text.split(|c| !is_word(c)).map(str::to_owned));
     }

@@ -9,6 +9,8 @@ import argparse
 import json
 import sys
 
+from rows import step_of
+
 KEY = ("model", "dtype", "kind", "mode", "batch", "context", "tokens")
 
 
@@ -31,9 +33,8 @@ def kept_of(figures):
 
 
 def name_of(key):
-    named = dict(zip(KEY, key))
-    of = f"{named['batch']}x{named['context']}" if named["kind"] == "decode" else named["tokens"]
-    return f"{named['model']} {named['kind']} {of} {named['mode']}"
+    row = dict(zip(KEY, key))
+    return f"{row['model']} {step_of(row)}"
 
 
 def is_of_device(run, figures):

@@ -22,6 +22,11 @@ def figures(row):
     return ", ".join(parts + row["failures"])
 
 
+def step_of(row):
+    of = f"{row['batch']}x{row['context']}" if row["kind"] == "decode" else row["tokens"]
+    return f"{row['kind']} {of} {row['mode']}"
+
+
 def captured(mode):
     found = mode.get("captured")
     if not found or not found["graphs"]:
@@ -58,11 +63,9 @@ def lines(report):
     for mode in report.get("modes", []):
         yield from captured(mode)
         for row in mode["rows"]:
-            shape = f"{row['batch']}x{row['context']}"
-            what = f"decode {shape}" if row["kind"] == "decode" else f"{row['kind']} {row['tokens']}"
             own = row["engine"] == "piecewise"
             result = "ok" if not row["failures"] else "FAILED" if own else "none"
-            yield f"{what} {row['mode']}", result, figures(row)
+            yield step_of(row), result, figures(row)
 
 
 def main():

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -15,6 +16,16 @@ GOLDEN = json.loads((MODEL / "golden.json").read_text())
 BINARY = os.environ.get("PIECEWISE_BIN", str(ROOT / "target/debug/piecewise"))
 # Small steps and few graphs: what is tested here is the server.
 FAST = ["--dtype", "f32", "--max-num-tokens", "64", "--capture-num-tokens", "1,8,64"]
+
+
+def until(what, ask, seconds=60):
+    """What `ask` gives, once it is true."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := ask():
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"not within {seconds} s: {what}")
 
 
 class Server:

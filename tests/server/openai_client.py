@@ -17,7 +17,7 @@ import urllib.error
 
 import openai
 
-from harness import BINARY, FAST, GOLDEN, MODEL, ROOT, Server
+from harness import BINARY, FAST, GOLDEN, MODEL, ROOT, Server, until
 
 EXPECTED = {case["prompt"]: case["greedy_fp32"] for case in GOLDEN}
 PROMPTS = list(EXPECTED)
@@ -503,19 +503,13 @@ def keys():
             assert [a for a in local if a.endswith(port)] == [f"0100007F{port}"], local
 
 
-def wait_until(is_so, what):
-    deadline = time.time() + 30
-    while not is_so():
-        assert time.time() < deadline, what
-
-
 def full_queue():
     with Server("--max-queue", "1", "--max-num-seqs", "1") as server:
         client = client_of(server)
         long = dict(model="tiny-qwen3", prompt="x", max_tokens=1500, extra_body={"ignore_eos": True})
         streams = [client.completions.create(**long, stream=True) for _ in range(2)]
         loads = ("vllm:num_requests_running", "vllm:num_requests_waiting")
-        wait_until(lambda: [server.sum(name) for name in loads] == [1, 1], "one runs, one waits")
+        until("one runs, one waits", lambda: [server.sum(name) for name in loads] == [1, 1], 30)
         status, headers, answer = server.post("/v1/completions", {"prompt": "x"})
         assert (status, answer["error"]["code"]) == (429, "queue_full"), answer
         assert int(headers["Retry-After"]) >= 1
@@ -536,9 +530,9 @@ def full_queue():
         leaving = http.client.HTTPConnection(*server.address)
         body = {"model": "tiny-qwen3", "prompt": "x", "max_tokens": 1500, "ignore_eos": True}
         leaving.request("POST", "/v1/completions", json.dumps(body))
-        wait_until(lambda: server.sum(loads[0]) == 1, "it runs")
+        until("it runs", lambda: server.sum(loads[0]) == 1, 30)
         leaving.close()
-        wait_until(lambda: server.sum(loads[0]) == 0, "it ends")
+        until("it ends", lambda: server.sum(loads[0]) == 0, 30)
         assert server.sum("vllm:generation_tokens_total") - before < 1500, "it ran to its end"
 
 

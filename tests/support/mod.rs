@@ -5,3 +5,4 @@ pub(crate) mod encoder_reference;
 pub(crate) mod models;
 pub(crate) mod nvrtc;
 pub(crate) mod safetensors_file;
+pub(crate) mod tree;

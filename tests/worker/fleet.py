@@ -16,7 +16,7 @@ import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/server"))
-from harness import BINARY, FAST, GOLDEN, MODEL, Server  # noqa: E402,F401
+from harness import BINARY, FAST, GOLDEN, MODEL, Server, until  # noqa: E402,F401
 
 EXPECTED = {case["prompt"]: case["greedy_fp32"] for case in GOLDEN}
 PROMPTS = list(EXPECTED)
@@ -50,16 +50,6 @@ def free_port():
                 return port
             except OSError:
                 pass
-
-
-def until(what, ask, seconds=60):
-    """What `ask` gives, once it is true."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if found := ask():
-            return found
-        time.sleep(0.02)
-    raise AssertionError(f"not within {seconds} s: {what}")
 
 
 def samples(text):

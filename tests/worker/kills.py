@@ -35,7 +35,7 @@ class Load:
                 ids = answer["choices"][0]["token_ids"]
                 if ids[:64] != EXPECTED[prompt][:count] or len(ids) != count:
                     self.wrong.append((prompt, count, ids))
-            elif status == 0 and (took > PATIENCE - 5 or self.outlives(front)) and "Refused" not in str(answer):
+            elif status == 0 and "Refused" not in str(answer) and (took > PATIENCE - 5 or self.outlives(front)):
                 # Only the end of the front end itself cuts a connection; one that starts refuses it.
                 self.wrong.append(("no answer", prompt, count, answer))
             elif status not in (0, 500, 503):

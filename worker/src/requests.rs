@@ -97,9 +97,7 @@ impl SamplingParams {
             ("vllm_xargs", self.extra_args.is_some(), "arguments of extensions"),
         ])
     }
-}
 
-impl SamplingParams {
     /// What it asks of the ids of the reply; nothing, as a rule.
     fn restraint(&self) -> Result<Option<Restraint>, String> {
         let Self { min_tokens, max_tokens, .. } = *self;

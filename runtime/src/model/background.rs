@@ -18,7 +18,7 @@ impl<D: Device> CompiledModel<D> {
         let started = Instant::now();
         self.background.note_step(started);
         let budget = self.background.budget();
-        while let Some(Missing { key, .. }) = self.most_wanted() {
+        while let Some(key) = self.most_wanted() {
             let expected = started.elapsed() + *self.background.cost(key);
             if expected > budget && self.background.steps_since < PATIENCE {
                 break;
@@ -40,13 +40,13 @@ impl<D: Device> CompiledModel<D> {
     /// # Errors
     /// When the device is lost.
     pub fn capture_next(&mut self) -> Result<bool, ModelError> {
-        let Some(next) = self.most_wanted() else { return Ok(false) };
-        self.capture(next.key, OnCaptureFailure::Launch)?;
+        let Some(key) = self.most_wanted() else { return Ok(false) };
+        self.capture(key, OnCaptureFailure::Launch)?;
         Ok(true)
     }
 
     /// The graph to capture next, the largest of several that steps gain as much of.
-    fn most_wanted(&mut self) -> Option<Missing> {
+    fn most_wanted(&mut self) -> Option<GraphKey> {
         let Self { graphs, members, capture_attempts, .. } = self;
         // A step replays every piece over the same rows at one size.
         let together = |key| match key {
@@ -58,20 +58,19 @@ impl<D: Device> CompiledModel<D> {
         for key in graphs.keys() {
             let Some(slot) = graphs.slot_mut(key) else { continue };
             if slot.wants_capture(*capture_attempts) {
-                missing.push(Missing { key, misses: slot.counts().misses, lacking: 1 });
+                missing.push((key, slot.counts().misses));
                 *lacking.entry(together(key)).or_default() += 1;
             }
         }
-        let mut most: Option<Missing> = None;
-        for mut graph in missing {
-            if let Some(pieces) = together(graph.key) {
-                graph.lacking = lacking.get(&Some(pieces)).copied().unwrap_or(1);
-            }
-            if most.is_none_or(|most| graph.order(&most).is_gt()) {
-                most = Some(graph);
-            }
-        }
+        let graphs = missing.into_iter().map(|(key, misses)| {
+            let lacking = match together(key) {
+                None => 1,
+                pieces => lacking[&pieces],
+            };
+            Missing { key, misses, lacking }
+        });
+        let most = graphs.reduce(|a, b| if b.order(&a).is_gt() { b } else { a });
         self.background.is_done = most.is_none();
-        most
+        most.map(|graph| graph.key)
     }
 }
