@@ -3,7 +3,7 @@
 
 use super::layer::silu_gate;
 use super::target::Target;
-use super::{BenchOn, CANARY, compile_on, decode, pattern, registry, sizes_of, unique};
+use super::{BenchOn, CANARY, compile_on, decode, encode, pattern, registry, sizes_of, unique};
 use piecewise_backend::artifact::{Artifact, PieceSize};
 use piecewise_backend::device::Device;
 use piecewise_ir::dim::{Dim, SymbolDecl};
@@ -57,6 +57,8 @@ struct Product {
     rows: u64,
     x: Value,
     others: Vec<Value>,
+    /// What the others hold, made once: a weight has millions of elements.
+    filled: Vec<Vec<u8>>,
 }
 
 fn product(dtype: DType, after: After, [row_count, depth]: [u64; 2]) -> Product {
@@ -97,15 +99,22 @@ fn product(dtype: DType, after: After, [row_count, depth]: [u64; 2]) -> Product 
         y = g.push(region, operands, rows(n), Loc::default());
     }
     g.set_outputs(vec![y]);
-    Product { piece: unique(g, Some(t)), rows: row_count, x, others }
+    let piece = unique(g, Some(t));
+    let filled = (0..).zip(&others).map(|(seed, &value)| {
+        let dims = piece.graph.ty(value).dims(&[row_count]);
+        encode(&pattern(dtype, &dims, seed))
+    });
+    let filled = filled.collect();
+    Product { piece, rows: row_count, x, others, filled }
 }
 
 fn write<T: Target>(product: &Product, bench: &mut BenchOn<T>, real: u64) {
     let bounds = bench.bounds.clone();
     let dims = |v: Value| product.piece.graph.ty(v).dims(&bounds);
     let dtype = product.piece.graph.ty(product.x).dtype;
-    for (seed, &value) in product.others.iter().enumerate() {
-        bench.write(value, &pattern(dtype, &dims(value), seed as u64));
+    for (&value, bytes) in product.others.iter().zip(&product.filled) {
+        let address = bench.address(value);
+        bench.device.write(address, bytes).unwrap();
     }
     let mut x = pattern(dtype, &dims(product.x), 7);
     let depth = x.data.len() as u64 / product.rows;

@@ -114,7 +114,8 @@ impl Trace {
         graph: &Graph,
         mode: StepMode,
     ) -> Result<(), ModelError> {
-        for (a, b) in self.entries.iter().zip(&launched.entries) {
+        let entries = self.entries.iter().zip(&launched.entries);
+        for (a, b) in entries.filter(|(a, b)| a.bytes != b.bytes) {
             let Some(byte) = a.bytes.iter().zip(&b.bytes).position(|(a, b)| a != b) else {
                 continue;
             };

@@ -16,6 +16,7 @@ use piecewise_ir::literal::Scalar;
 use piecewise_ir::module::Step;
 use piecewise_ir::op::Op;
 use piecewise_kernels::step::{CaptureSupport, LaunchContext, StepContext};
+use rustc_hash::FxHashMap;
 
 /// Rows of each state that probed steps may touch: their pages are the pool's first.
 const STATE_ROWS: u64 = 1024;
@@ -79,10 +80,11 @@ impl<D: Device> CompiledModel<D> {
             Ok(captured) => captured,
             Err(error) => return Ok(Some(error.to_string())),
         };
+        let mut patterns = FxHashMap::default();
         for step in &probe.steps {
             let mut traces = [Trace::default(), Trace::default()];
             for (trace, replays) in traces.iter_mut().zip([true, false]) {
-                self.stage(member, step, probe, &sizes)?;
+                self.stage(member, step, probe, &sizes, &mut patterns)?;
                 let ran = match replays {
                     true => self.device.replay(&captured),
                     false => self.launch_member(member, step, probe, &sizes),
@@ -115,6 +117,7 @@ impl<D: Device> CompiledModel<D> {
         step: &ProbeStep,
         probe: &Probe,
         sizes: &[u64],
+        patterns: &mut FxHashMap<DType, Vec<u8>>,
     ) -> Result<(), ModelError> {
         let Self { staging, device, memory, .. } = self;
         step.with(|step| staging.fill(step, step.counts, sizes, Filling::Whole))?;
@@ -127,8 +130,9 @@ impl<D: Device> CompiledModel<D> {
                 ValueDef::State(_) => self.state_prefix(value),
                 _ => ty.bytes(sizes),
             };
-            let pattern = pattern(ty.dtype);
-            let filled: Vec<u8> = pattern.into_iter().cycle().take(bytes as usize).collect();
+            let pattern = patterns.entry(ty.dtype).or_insert_with(|| pattern(ty.dtype));
+            let mut filled = pattern.repeat((bytes as usize).div_ceil(pattern.len()));
+            filled.truncate(bytes as usize);
             self.device.write(address, &filled)?;
         }
         for i in 0..self.members.list.len() {

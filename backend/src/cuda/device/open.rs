@@ -70,8 +70,14 @@ impl CudaDevice {
             true => LazyNvrtc::missing(),
             false => LazyNvrtc::new(dirs.clone(), major),
         };
-        let library = LtLibrary::open(&dirs, major)?;
-        let mut device = Self::assemble(Arc::new(driver), nvrtc, options, registry)?;
+        // Both take a tenth of a second.
+        let (library, device) = std::thread::scope(|scope| {
+            let library = scope.spawn(|| LtLibrary::open(&dirs, major));
+            let device = Self::assemble(Arc::new(driver), nvrtc, options, registry);
+            (library.join(), device)
+        });
+        let library = library.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        let mut device = device?;
         let lt = CublasLt::create(&device.context, library).map_err(CudaError::CublasLt)?;
         device.lt = Some(Arc::new(Mutex::new(lt)));
         Ok(device)
