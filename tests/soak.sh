@@ -4,8 +4,9 @@
 #   tests/soak.sh 100 random_steps
 # 10 is 10,000 random steps of each mode, with every check on, compare too:
 #   tests/soak.sh 10 cpu::random
-# 2 is a failure at every capture, replay, launch and wait, of which PIECEWISE_SHARD=0/8 takes an eighth:
-#   tests/soak.sh 2 recovery_cpu
+# 2 is a failure at every capture, replay, launch and wait, the kinds in turn, and 3 each kind at each of
+# them; PIECEWISE_SHARD=0/8 takes an eighth:
+#   tests/soak.sh 3 recovery_cpu
 # Or 50,000 requests and two minutes at least against the server of the last build:
 #   tests/soak.sh server
 # Or 200 random kills and restarts of workers and front ends:

@@ -108,7 +108,7 @@ def bench(args, source, sizes, batches, asked):
     sizes = sorted({min(size for size in sizes if size >= n) for n in tokens if n <= max(sizes)})
     command = [args.piecewise, "bench", *source, "--device", args.device, "--no-tune", "--sampling-controls", "--json"]
     command += ["--context", str(args.prompt + args.answer // 2), "--batch", ",".join(map(str, batches)), "--steps", str(args.steps)]
-    command += ["--prefill", ",".join(prefill), "--mixed-steps", "15", "--graph-mode", "piecewise,full"]
+    command += ["--prefill", ",".join(prefill), "--mixed-steps", "15", "--graph-mode", "full_and_piecewise"]
     command += ["--capture-num-tokens", ",".join(map(str, sizes))]
     run = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert run.stdout.startswith("{"), run.stdout + run.stderr
@@ -116,16 +116,16 @@ def bench(args, source, sizes, batches, asked):
     for mode in json.loads(run.stdout)["modes"]:
         for row in mode["rows"]:
             if not row["failures"]:
-                rows[row["mode"], row["tokens"], row["batch"]] = row["wall_ms"]["median"]
+                rows[row["tokens"], row["batch"]] = row["wall_ms"]["median"]
     return rows
 
 
 def mix(step):
-    """Prompts of a step, tokens of each, decodes beside them, and how it ran; bench can be asked for it."""
+    """Prompts of a step in pieces, tokens of each, and decodes beside them; bench can be asked for it."""
     prompts = step["sequences"] - step["generation_requests"]
-    if prompts < 1 or not step.get("wall_us"):
+    if prompts < 1 or step["mode"] != "piecewise" or not step.get("wall_us"):
         return None
-    return prompts, step["context_tokens"] // prompts, step["generation_requests"], step["mode"]
+    return prompts, step["context_tokens"] // prompts, step["generation_requests"]
 
 
 def main():
@@ -158,25 +158,22 @@ def main():
         row("serve_ends", code, 0, f"exit code {code} after SIGTERM")
         if args.cpu_alone:
             sys.exit(any(result != "ok" for _, result in rows))
-        chosen = [key for key, n in mixes.most_common(12) if n >= 3]
+        chosen = [key for key, n in mixes.most_common(6) if n >= 3]
         # At the chunk limit: prompts alone, and beside as many decodes as there are at most.
         whole = args.chunk // args.prompt
         decodes = max(counts) - whole
         limits = [(whole, args.prompt, 0), (whole, (args.chunk - decodes) // whole, decodes)]
-        asked = {(1, args.prompt, 0), *limits, *(key[:3] for key in chosen)}
+        asked = {(1, args.prompt, 0), *limits, *chosen}
         rates = bench(args, source, server.sizes, counts, asked)
 
-    def rate(tokens, batch, *modes):
-        return next((rates[m, tokens, batch] for m in modes if (m, tokens, batch) in rates), None)
-
-    def rate_of(prompts, each, decodes, mode="piecewise"):
-        return rate(prompts * each + decodes, prompts + decodes, mode, "full")
+    def rate_of(prompts, each, decodes):
+        return rates.get((prompts * each + decodes, prompts + decodes))
 
     prompt = rate_of(1, args.prompt, 0)
     largest = max(filter(None, (rate_of(*limit) for limit in limits)))
     for at_once, (result, steps) in runs.items():
         plain = [s["wall_us"] / 1e3 for s in steps if not s["context_tokens"] and s["sequences"] == at_once and s.get("wall_us")]
-        own = rate(at_once, at_once, "full")
+        own = rates.get((at_once, at_once))
         if plain and own:
             step = statistics.median(plain)
             row(f"serve_decode_{at_once}", step / own, 1.08 if at_once >= 128 else 1.05, f"{step:.3f} ms in the median of {len(plain)} steps, bench {own:.3f}: {step / own:.3f}")
@@ -190,8 +187,8 @@ def main():
         alike = [s["wall_us"] / 1e3 for _, steps in runs.values() for s in steps if mix(s) == key]
         if own:
             step = statistics.median(alike)
-            text = f"{step:.3f} ms in the median of {len(alike)} steps, {key[3]}, bench {own:.3f}: {step / own:.3f}"
-            row("serve_mixed_%dx%d+%d" % key[:3], step / own, 1.08, text)
+            text = f"{step:.3f} ms in the median of {len(alike)} steps, bench {own:.3f}: {step / own:.3f}"
+            row("serve_mixed_%dx%d+%d" % key, step / own, 1.08, text)
     sys.exit(any(result != "ok" for _, result in rows))
 
 
