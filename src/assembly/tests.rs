@@ -38,7 +38,7 @@ fn generated(engine: &mut dyn Engine) -> Vec<u32> {
     while engine.step(&mut events).unwrap() {}
     let id = |event: &RequestEvent| match event {
         RequestEvent::Token { id, .. } => Some(*id),
-        RequestEvent::PromptToken { .. } | RequestEvent::Finished { .. } => None,
+        _ => None,
     };
     events.iter().filter_map(id).collect()
 }
