@@ -240,7 +240,7 @@ def loads():
                 for rank, worker in enumerate(fleet.workers)]
 
     with Fleet(worker_flags=["--max-num-seqs", "4"]) as fleet, concurrent.futures.ThreadPoolExecutor(32) as pool:
-        asked = [pool.submit(fleet.front.post, max_tokens=400, timeout=300, **IDS) for _ in range(32)]
+        asked = [pool.submit(fleet.front.post, max_tokens=200, timeout=300, **IDS) for _ in range(32)]
 
         def agree():
             return all(own == theirs > 0 for pairs in seen() for own, theirs in pairs)
