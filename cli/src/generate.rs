@@ -309,7 +309,7 @@ fn serve(
                 continue;
             };
             match event {
-                RequestEvent::PromptToken { .. } => {}
+                RequestEvent::PromptToken { .. } | RequestEvent::Preempted { .. } => {}
                 RequestEvent::Token { id, logprobs, .. } => {
                     reply.ids.push(id);
                     reply.logprobs.extend(logprobs.map(|logprobs| *logprobs));

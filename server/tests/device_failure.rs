@@ -1,36 +1,10 @@
 //! A device that fails while 32 requests run, as clients see it.
 
 use crate::client;
-use piecewise::assembly::Assembly;
-use piecewise::device::OpenDevice;
-use piecewise_backend::cpu::{CpuDevice, CpuFault, CpuFaults, FaultKind, FaultPoint};
-use piecewise_kernels::op::OpRegistry;
+use crate::tiny_engine::{golden, tiny_engine};
+use piecewise_backend::cpu::{CpuFault, CpuFaults, FaultKind, FaultPoint};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
-use std::path::Path;
-use std::sync::Arc;
-
-/// A server of the tiny model on a device that fails as the faults say; it ends with the process.
-fn serve() -> (SocketAddr, CpuFaults, Vec<Value>) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/tiny-qwen3");
-    let golden = std::fs::read(folder.join("golden.json")).unwrap();
-    let faults = CpuFaults::default();
-    let mut device = CpuDevice::new(Arc::new(OpRegistry::new()), 2).unwrap();
-    device.set_faults(faults.clone());
-    let engine = Assembly::folder(&folder)
-        .unwrap()
-        .on(&OpenDevice::from(device))
-        .set("dtype", "f32")
-        .set("cache.enabled", false)
-        .set("sampling_controls", true)
-        .max_num_tokens(64)
-        .max_num_seqs(32)
-        .capture_sizes([1, 32, 64])
-        .engine()
-        .unwrap();
-    let address = client::serve(engine);
-    (address, faults, serde_json::from_slice(&golden).unwrap())
-}
 
 /// The status of a request for the golden tokens of a prompt, and what came.
 fn ask(address: SocketAddr, case: &Value) -> (u16, Value) {
@@ -66,7 +40,8 @@ fn all_answered(address: SocketAddr, golden: &[Value]) -> bool {
 
 #[test]
 fn requests_outlive_a_device_that_fails_and_others_come_after_one_that_stays_lost() {
-    let (address, faults, golden) = serve();
+    let (golden, faults) = (golden(), CpuFaults::default());
+    let address = client::serve(tiny_engine(faults.clone(), 32));
     for (point, kind) in [
         (FaultPoint::Replay, FaultKind::Refused),
         (FaultPoint::Replay, FaultKind::Asynchronous),

@@ -15,4 +15,6 @@ mod sampling_fields;
 mod skip;
 mod structured;
 mod text;
+#[path = "../../tests/support/tiny_engine.rs"]
+mod tiny_engine;
 mod vllm_render;

@@ -1,25 +1,11 @@
 //! What a request says of sampling reaches the engine, each field as what it is.
 
 use crate::client;
-use piecewise::assembly::Assembly;
+use crate::tiny_engine::tiny_engine;
+use piecewise_backend::cpu::CpuFaults;
 use piecewise_kernels::sampling::Sampling;
 use piecewise_runtime::engine::{Engine, Request, RequestEvent};
 use serde_json::{Value, json};
-use std::path::Path;
-
-fn engine() -> Box<dyn Engine> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/tiny-qwen3");
-    Assembly::folder(&folder)
-        .unwrap()
-        .set("dtype", "f32")
-        .set("cache.enabled", false)
-        .set("sampling_controls", true)
-        .max_num_tokens(64)
-        .max_num_seqs(4)
-        .capture_sizes([1, 64])
-        .engine()
-        .unwrap()
-}
 
 const PROMPT: [u32; 6] = [5, 9, 12, 5, 30, 7];
 const LENGTH: u64 = 24;
@@ -38,7 +24,8 @@ fn offline(engine: &mut dyn Engine, sampling: Sampling) -> Vec<u32> {
 
 #[test]
 fn each_field_of_sampling_is_the_engine_s_own() {
-    let (mut alone, address) = (engine(), client::serve(engine()));
+    let [mut alone, served] = [(); 2].map(|()| tiny_engine(CpuFaults::default(), 4));
+    let address = client::serve(served);
     let hot = Sampling { temperature: 1.5, seed: 11, ..Sampling::default() };
     // What was generated comes again, so that penalties tell themselves apart.
     let cool = Sampling { temperature: 0.2, ..hot };

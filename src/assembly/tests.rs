@@ -12,6 +12,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+mod probes;
+
 const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/tiny-qwen3");
 
 fn tiny() -> Assembly {
@@ -38,7 +40,7 @@ fn generated(engine: &mut dyn Engine) -> Vec<u32> {
     while engine.step(&mut events).unwrap() {}
     let id = |event: &RequestEvent| match event {
         RequestEvent::Token { id, .. } => Some(*id),
-        RequestEvent::PromptToken { .. } | RequestEvent::Finished { .. } => None,
+        _ => None,
     };
     events.iter().filter_map(id).collect()
 }
@@ -109,6 +111,18 @@ fn a_pool_of_the_budgets_size_is_what_planning_for_it_gives() {
     let anew = tiny().kv_rows(rows_within).plan().unwrap();
     assert_eq!(anew.module(), within.module());
     assert_eq!(anew.symbols().bounds(), rows);
+    // What is said to fit does, and a byte less does not.
+    let ask = |length, budget| tiny().max_seq_len(length).memory_budget(budget).plan();
+    let refused = |length, budget| ask(length, budget).err().unwrap().to_string();
+    let number = |text: &str, before: &str| -> u64 {
+        let rest = text.split_once(before).unwrap().1;
+        rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
+    };
+    let bytes = number(&refused(1024, 1 << 10), "or at least ");
+    assert!(ask(1024, bytes).is_ok());
+    let error = refused(1024, bytes - 1);
+    let length = number(&error, "; max_seq_len = ");
+    assert!(length < 1024 && ask(length, bytes - 1).is_ok(), "{error}");
     let error = tiny().memory_budget(1 << 10).plan().unwrap_err();
     assert!(matches!(&error, AssemblyError::Sizing(_)), "{error}");
     assert!(error.to_string().contains("memory_budget = 1024 bytes leaves 0"), "{error}");

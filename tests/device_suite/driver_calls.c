@@ -22,7 +22,7 @@ typedef long (*function)(long, long, long, long, long, long);
 
 #define PASSED(X)                                                                              \
   X(cuMemAlloc_v2) X(cuMemAllocAsync) X(cuMemCreate) X(cuMemMap) X(cuMemUnmap)                 \
-  X(cuMemAddressReserve) X(cuMemHostAlloc) X(cuMemFree_v2) X(cuModuleLoadData)                 \
+  X(cuMemAddressReserve) X(cuMemHostRegister_v2) X(cuMemFree_v2) X(cuModuleLoadData)           \
   X(cuModuleGetFunction) X(cuFuncLoad) X(cuCtxSynchronize) X(cuEventSynchronize)               \
   X(cuEventCreate) X(cuEventRecord) X(cuMemcpyHtoDAsync_v2) X(cuMemcpy2DAsync_v2)              \
   X(cuMemcpyDtoHAsync_v2) X(cuLaunchKernelEx) X(cuGraphLaunch) X(nvrtcCompileProgram)

@@ -27,7 +27,7 @@ const NEVER: [&str; 16] = [
     "cuMemMap",
     "cuMemUnmap",
     "cuMemAddressReserve",
-    "cuMemHostAlloc",
+    "cuMemHostRegister_v2",
     "cuMemFree_v2",
     "cuModuleLoadData",
     "cuModuleGetFunction",

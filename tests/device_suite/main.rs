@@ -247,6 +247,10 @@ macro_rules! recovery {
                     let test = concat!(stringify!($name), "::no_failure_loses_a_request");
                     recovery::no_failure_loses_a_request::<T>(test);
                 }
+                two_models_outlive_their_device {
+                    let test = concat!(stringify!($name), "::two_models_outlive_their_device");
+                    recovery::two_models_outlive_their_device::<T>(test);
+                }
             }
         }
     };

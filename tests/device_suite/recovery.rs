@@ -4,7 +4,7 @@
 
 use crate::host_kernel::HostKernel;
 use crate::slot_model::{SLOTS, SlotSetup, ids_of, request};
-use crate::target::{Breakable, Breaks, Cuda, SimulatedCuda, Strike, Target, in_own_process};
+use crate::target::{Breakable, Breaks, Cpu, Cuda, SimulatedCuda, Strike, Target, in_own_process};
 use piecewise_backend::cpu::{FaultKind, FaultPoint};
 use piecewise_backend::device::Device;
 use piecewise_ir::testing::soak;
@@ -26,16 +26,29 @@ const POINTS: [(FaultPoint, &[FaultKind]); 4] = {
 
 /// The tokens of requests that arrive while others run.
 pub(crate) fn serve<D: Device>(engine: &mut BatchingEngine<D>) -> Vec<Vec<u32>> {
-    let mut events = Vec::new();
-    let mut ids = Vec::new();
+    serve_by_turns(std::slice::from_mut(engine)).remove(0)
+}
+
+/// The same of several engines, each of which makes a step after the other.
+fn serve_by_turns<D: Device>(engines: &mut [BatchingEngine<D>]) -> Vec<Vec<Vec<u32>>> {
+    let mut served = vec![(Vec::new(), Vec::new()); engines.len()];
     for number in 0..6 {
-        ids.push(engine.add(request(number)).unwrap());
-        engine.step(&mut events).unwrap();
+        for (engine, (ids, events)) in engines.iter_mut().zip(&mut served) {
+            ids.push(engine.add(request(number)).unwrap());
+            engine.step(events).unwrap();
+        }
     }
-    engine.run(&mut events).unwrap();
-    assert_eq!(engine.slots().free_slots() as u64, SLOTS);
-    let mut tokens = ids_of(&events);
-    ids.iter().map(|id| tokens.remove(id).unwrap_or_default()).collect()
+    while engines.iter().any(|engine| engine.has_work()) {
+        for (engine, (_, events)) in engines.iter_mut().zip(&mut served) {
+            engine.step(events).unwrap();
+        }
+    }
+    assert!(engines.iter().all(|engine| engine.slots().free_slots() as u64 == SLOTS));
+    let tokens = served.into_iter().map(|(ids, events)| {
+        let mut tokens = ids_of(&events);
+        ids.iter().map(|id| tokens.remove(id).unwrap_or_default()).collect()
+    });
+    tokens.collect()
 }
 
 /// The modes, and whether their graphs are captured between steps. Elsewhere captures fail in the
@@ -151,10 +164,41 @@ pub(crate) fn no_failure_loses_a_request<T: Breakable>(test: &str) {
         assert!(shards > 1 || count > 14 * some, "only {count} failures struck");
         println!("{}: {count} failures in turn lost no request", T::NAME);
     };
+    alone::<T>(test, body);
+}
+
+fn alone<T: Breakable>(test: &str, body: impl FnOnce()) {
     match T::IS_SHARED {
         true => in_own_process(test, body),
         false => body(),
     }
+}
+
+/// What one model's step loses may be all that another has on the device: both go on.
+pub(crate) fn two_models_outlive_their_device<T: Breakable>(test: &str) {
+    alone::<T>(test, || {
+        let setup = setup::<T>(GraphMode::FullAndPiecewise, CaptureWhen::Startup);
+        let expected = vec![serve(&mut setup.engine::<T>()); 2];
+        let registry = SlotSetup::registry();
+        let (device, compiler, breaks) = T::breakable(&registry);
+        let shared = T::share(&device, &registry);
+        let mut engines = [device, shared]
+            .map(|device| setup.engine_on::<T>(&registry, device, compiler.as_ref()));
+        let mut recoveries = 0;
+        for (point, after) in
+            [(FaultPoint::Replay, 0), (FaultPoint::Replay, 5), (FaultPoint::Wait, 4)]
+        {
+            breaks.plan(Strike { point, kind: FaultKind::Sticky, after });
+            assert_eq!(serve_by_turns(&mut engines), expected, "{} {point:?} {after}", T::NAME);
+            assert!(breaks.has_struck(), "{} {point:?} {after}", T::NAME);
+            let found: u64 = engines.iter().map(|engine| engine.statistics().recoveries).sum();
+            let lost = found - recoveries;
+            // Only a driver's context holds both.
+            assert_eq!(lost, if T::NAME == Cpu::NAME { 1 } else { 2 }, "{} {point:?}", T::NAME);
+            recoveries = found;
+            assert_eq!(serve_by_turns(&mut engines), expected, "{} after {point:?}", T::NAME);
+        }
+    });
 }
 
 /// A kernel that writes where nothing is: the driver refuses the process from then on, even a new

@@ -121,6 +121,7 @@ fn got(events: &[RequestEvent]) -> BTreeMap<RequestId, Got> {
     for event in events {
         let got = all.entry(event.request()).or_default();
         match event {
+            RequestEvent::Preempted { .. } => {}
             RequestEvent::PromptToken { id, logprobs, .. } => {
                 assert!(got.ids.is_empty(), "a token of the prompt after a generated one");
                 got.prompt.push((*id, (**logprobs).clone()));

@@ -5,6 +5,7 @@ PIECEWISE_VLLM_RS="$(.ci/install-vllm-rs)" PYTHONPATH="$(.ci/install-smg)" pytho
 """
 
 import json
+import pathlib
 import re
 import subprocess
 import sys
@@ -81,16 +82,19 @@ def right(port, model):
     assert choice.get("token_ids") in (EXPECTED[PROMPTS[0]], None), choice
 
 
-def behind_the_front_end():
+def behind_the_front_end(address, *flags):
     [block] = commands("vllm-rs")
     assert len(block) == 3, block
     handshake, port = str(free_port()), str(free_port())
     with tempfile.TemporaryDirectory() as state:
-        processes = started(block, {"DIR": str(MODEL), "29550": handshake}, {
-            "vllm-rs": ["--port", port, "--reasoning-parser", "none", "--served-model-name", "tiny"],
+        processes = started(block, {"DIR": str(MODEL), "127.0.0.1": address, "29550": handshake}, {
+            "vllm-rs": [*flags, "--port", port, "--reasoning-parser", "none", "--served-model-name", "tiny"],
             "worker": [*FAST, "--state-dir", state]})
         try:
             right(port, "tiny")
+            noted = [json.loads(note.read_text()) for note in pathlib.Path(state).iterdir()]
+            ways = [way for note in noted for way in note.values()]
+            assert len(ways) == 4 and all(f"//{address}:" in way for way in ways), ways
         finally:
             [process.drop() for process in reversed(processes)]
 
@@ -111,7 +115,9 @@ def behind_the_router():
 def main():
     needs_vllm_rs()
     flags()
-    behind_the_front_end()
+    behind_the_front_end("127.0.0.1")
+    # For workers on other machines: the address that the page names is not the usual one.
+    behind_the_front_end("127.0.0.2", "--data-parallel-address", "127.0.0.2")
     behind_the_router()
     print("docs/scaling: its commands work as they stand, and every flag is known")
 

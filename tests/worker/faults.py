@@ -35,14 +35,22 @@ def busy(worker):
 
 def killed_worker(fleet, pool):
     """Its requests end with an error at once, no others do, and a new one is back in its place."""
-    asked = many(pool, fleet, 12, **LONG)
-    until("both run", lambda: all(busy(worker) >= 5 for worker in fleet.workers))
+    asked = many(pool, fleet, 8, **LONG)
+    streams = [pool.submit(fleet.front.stream, **LONG) for _ in range(8)]
+    until("all run", lambda: sum(busy(worker) for worker in fleet.workers) == 16)
     lost = busy(fleet.workers[0])
     fleet.workers[0].kill()
     killed = time.monotonic()
+    # Who streams has had tokens, and sees the error behind them.
+    ends = [future.result()[-1] for future in streams]
+    cut = [end["error"] for end in ends if "error" in end]
+    assert all(error["code"] == 503 and "try again" in error["message"] for error in cut), cut
+    assert all(end["choices"][0]["finish_reason"] == "length" for end in ends if "error" not in end), ends
+    lost -= len(cut)
+    assert cut and lost > 0, (ends, lost)
     answers = [future.result() for future in asked]
     statuses = sorted(status for status, _ in answers)
-    assert statuses.count(503) == lost and statuses.count(200) == 12 - lost, statuses
+    assert statuses.count(503) == lost and statuses.count(200) == 8 - lost, statuses
     assert all("try again" in answer["error"]["message"] for status, answer in answers if status == 503)
     # While it is away the other has everything, or a request is told at once to try again.
     for _ in range(20):
@@ -73,12 +81,18 @@ def drained_worker(fleet, pool):
 
 def killed_front_end(fleet, pool):
     """Workers stay, free the pages of its requests, and serve the next one."""
+    def aborted():
+        return sum(total(worker.metrics(), "vllm:request_success_total", 'finished_reason="abort"')
+                   for worker in fleet.workers)
+
+    before = aborted()
     asked = many(pool, fleet, 8, **LONG)
     until("both run", lambda: all(busy(worker) >= 3 for worker in fleet.workers))
     fleet.front.kill()
     for future in asked:
         future.result()
     until("pages are free", lambda: all(worker.is_idle() for worker in fleet.workers), 10)
+    assert aborted() - before == 8, "they ran to their end"
     fleet.restart_front()
     fleet.front.wait()
     assert all(worker.process.poll() is None for worker in fleet.workers)
@@ -394,6 +408,18 @@ def kept_worker(pool):
         until("both run", lambda: all(busy(worker) >= 3 for worker in fleet.workers))
         assert fleet.workers[0].end() == 0, fleet.workers[0].text()
         assert all(future.result()[0] == 200 for future in asked)
+        # The other one is told twice: what it has ends with an error, and so does it.
+        parent = fleet.workers[1].process.pid
+        asked = many(pool, fleet, 4, **LONG)
+        until("they run", lambda: busy(fleet.workers[1]) >= 3)
+        fleet.workers[1].process.send_signal(signal.SIGTERM)
+        until("it drains", lambda: not fleet.workers[1].is_ready())
+        assert busy(fleet.workers[1]) >= 3
+        assert fleet.workers[1].end(10) == 1, fleet.workers[1].text()
+        assert all(future.result()[0] == 503 for future in asked)
+        # And one whose parent is gone drains.
+        fleet.start(1)
+        fleet.wait_for(1)
         parent = fleet.workers[1].process.pid
         [worker] = children()
         fleet.workers[1].kill()

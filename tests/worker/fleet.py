@@ -114,13 +114,23 @@ class FrontEnd(Process):
     def metrics(self):
         return samples(self.get("/metrics")[1])
 
-    def post(self, path="/v1/completions", timeout=60, **body):
-        """Status and body of an answer; status 0 is none."""
+    def ask(self, path, timeout, body):
         body = {"model": "tiny", "prompt": PROMPTS[0], "temperature": 0, **body}
         headers = {"content-type": "application/json"}
         request = urllib.request.Request(self.url + path, json.dumps(body).encode(), headers)
+        return urllib.request.urlopen(request, timeout=timeout)
+
+    def stream(self, timeout=60, **body):
+        """The events of an answer that comes in pieces, up to its end."""
+        with self.ask("/v1/completions", timeout, {"stream": True, **body}) as answer:
+            events = [line.decode().strip() for line in answer if line.strip()]
+        assert all(event.startswith("data: ") for event in events) and events.pop() == "data: [DONE]", events[-3:]
+        return [json.loads(event.removeprefix("data: ")) for event in events]
+
+    def post(self, path="/v1/completions", timeout=60, **body):
+        """Status and body of an answer; status 0 is none."""
         try:
-            with urllib.request.urlopen(request, timeout=timeout) as answer:
+            with self.ask(path, timeout, body) as answer:
                 return answer.status, json.loads(answer.read())
         except urllib.error.HTTPError as error:
             try:

@@ -230,42 +230,43 @@ def preemptions():
         return own
 
 
-def loads(fleet):
+def loads():
     """While requests run and wait, the front end's gauges say what the workers' own do."""
-    names = ["vllm:num_requests_running", "vllm:num_requests_waiting"]
+    names = ["vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"]
 
     def seen():
         theirs = fleet.front.metrics()
         return [[(total(worker.metrics(), name), total(theirs, name, f'engine="{rank}"')) for name in names]
                 for rank, worker in enumerate(fleet.workers)]
 
-    with concurrent.futures.ThreadPoolExecutor(24) as pool:
-        asked = [pool.submit(fleet.front.post, max_tokens=400, timeout=300, **IDS) for _ in range(24)]
+    with Fleet(worker_flags=["--max-num-seqs", "4"]) as fleet, concurrent.futures.ThreadPoolExecutor(32) as pool:
+        asked = [pool.submit(fleet.front.post, max_tokens=200, timeout=300, **IDS) for _ in range(32)]
 
         def agree():
-            found = seen()
-            return all(own == theirs for pairs in found for own, theirs in pairs) and all(
-                pairs[0][0] > 0 for pairs in found)
-        until("both are busy, and the front end says so", agree, 60)
+            return all(own == theirs > 0 for pairs in seen() for own, theirs in pairs)
+        until("both are busy, requests wait, and the front end says so", agree, 60)
         assert all(future.result()[0] == 200 for future in asked)
 
 
 def aborts(fleet):
-    """A client that leaves frees its pages, though its request has hundreds of steps to go."""
-    def made():
-        return sum(total(worker.metrics(), "vllm:generation_tokens_total") for worker in fleet.workers)
+    """A client that leaves frees its pages, though its request has hundreds of steps to go, and is counted."""
+    def sum_of(*what):
+        return sum(total(worker.metrics(), *what) for worker in fleet.workers)
 
-    before, clients = made(), []
+    def aborted():
+        return sum_of("vllm:request_success_total", 'finished_reason="abort"')
+
+    before, clients = aborted(), []
     for _ in range(24):
         command = ["curl", "-sN", fleet.front.url + "/v1/completions", "-H", "content-type: application/json",
                    "-d", json.dumps({"model": "tiny", "prompt": PROMPTS[0], "max_tokens": 900, "stream": True, **IDS})]
         clients.append(subprocess.Popen(command, stdout=subprocess.PIPE))
-    until("a request runs", lambda: made() > before, 20)
+    until("all have come", lambda: sum_of("vllm:num_requests_running") + sum_of("vllm:num_requests_waiting") == 24, 20)
     for client in clients:
         client.kill()
         client.wait()
     until("pages are free", lambda: all(worker.is_idle() for worker in fleet.workers), 20)
-    assert made() - before < 900 * 24, "they ran to their end"
+    assert aborted() - before == 24, "they ran to their end"
 
 
 def metrics(fleet):
@@ -313,10 +314,12 @@ def bench(fleet):
 
 
 def calls(fleet):
-    """Utility calls are answered: what can't be done with an error."""
+    """Utility calls are answered: what can't be done with an error, in the worker's words."""
     assert fleet.front.post("/reset_prefix_cache")[0] == 200
-    status, answer = fleet.front.post("/sleep")
-    assert status != 200, answer
+    for path, why in [("/sleep", "can't `sleep`"), ("/wake_up", "can't `wake_up`"),
+                      ("/reset_prefix_cache?reset_running_requests=true", "nobody runs with")]:
+        status, answer = fleet.front.post(path)
+        assert status == 500 and why in answer["error"]["message"], (path, status, answer)
 
 
 def main():
@@ -331,7 +334,6 @@ def main():
         restraints(fleet, client, own)
         chat(client)
         refusals(fleet)
-        loads(fleet)
         # Before anybody leaves early: the engine is a step ahead of who has heard enough.
         metrics(fleet)
         stops(client)
@@ -341,6 +343,7 @@ def main():
         calls(fleet)
         for worker in fleet.workers:
             assert worker.end() == 0, worker.text()
+    loads()
     grammars()
     sent_back = preemptions()
     print(f"openai-python through vLLM's front end: as it should be, 64 at once spread {shares}, {sent_back:.0f} preemptions, "

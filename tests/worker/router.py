@@ -81,11 +81,13 @@ def main():
             assert found > 0.6 * asked, (found, asked)
             # And by its own it chose by what it knows of prefixes.
             after = router.metrics()
-            changed = {k: v - before.get(k, 0) for k, v in after.items() if v != before.get(k, 0)}
-            named = {k: v for k, v in changed.items() if "cache" in k or "policy" in k or "decision" in k}
-            matched = sum(v for k, v in named.items() if "hit" in k or "match" in k)
-            assert matched >= CONVERSATIONS * (TURNS - 1), named
-            print(f"SMG: {CONVERSATIONS} conversations of {TURNS} turns, each at one server, {found / asked:.0%} "
+            chosen, matched = (
+                total(after, *what) - total(before, *what) for what in [
+                    ("smg_worker_selection_total", 'policy="cache_aware"'),
+                    ("smg_cache_aware_policy_branch_total", 'branch="tree_match"')])
+            assert chosen == CONVERSATIONS * TURNS and matched >= CONVERSATIONS * (TURNS - 1), (chosen, matched)
+            print(f"SMG: {CONVERSATIONS} conversations of {TURNS} turns, each at one server, {matched:.0f} of "
+                  f"{chosen:.0f} turns by their prefix, {found / asked:.0%} "
                   f"of their prompts from the prefix cache, {time.monotonic() - started:.0f} s")
         finally:
             router.process.terminate()

@@ -10,8 +10,6 @@ mod preparing;
 mod probes;
 mod requests;
 mod stand_in;
-#[cfg(test)]
-mod tests;
 mod utility;
 mod wire;
 mod worker;

@@ -286,8 +286,6 @@ pub(crate) struct Tracked {
     last: Option<u32>,
     /// What happened to it since its last output.
     events: Vec<Event>,
-    /// How often it was sent back to wait.
-    preemptions: u64,
     /// Of the prompt's tokens, until the first of the answer.
     prompt_logprobs: Vec<(u32, TokenLogprobs)>,
 }
@@ -308,7 +306,6 @@ impl Tracked {
             queued: 0.0,
             last: None,
             events: Vec::new(),
-            preemptions: 0,
             prompt_logprobs: Vec::new(),
         }
     }
@@ -321,7 +318,7 @@ impl Tracked {
                 false
             }
             Update::Preempted => {
-                self.preempted();
+                self.events.push(Event::now(EventKind::Preempted));
                 false
             }
             Update::PromptToken { id, logprobs } => {
@@ -344,11 +341,6 @@ impl Tracked {
                 true
             }
         }
-    }
-
-    fn preempted(&mut self) {
-        self.preemptions += 1;
-        self.events.push(Event::now(EventKind::Preempted));
     }
 
     fn token(&mut self, id: u32, logprobs: Option<Box<TokenLogprobs>>) {
@@ -391,9 +383,6 @@ impl Tracked {
     }
 
     fn end(&mut self, finish: Finish, usage: Option<&Usage>, apart: bool) {
-        // Those of its last step it was not told of by themselves.
-        let known = usage.map_or(0, |usage| usage.preemptions);
-        (self.preemptions..known).for_each(|_| self.preempted());
         let events = std::mem::take(&mut self.events);
         let mut inner = self.outbox.lock();
         let index = inner.outputs.len().wrapping_sub(1);

@@ -202,12 +202,65 @@ mod tests {
         assert!(alone.restraint.unwrap().ends.is_empty(), "it may end at any time");
     }
 
+    /// By vLLM's positions, so that none is taken for its neighbour.
+    #[test]
+    fn each_field_of_a_request_is_refused_by_its_name_or_served() {
+        let with = |fields: &[(usize, Value)]| {
+            let mut request = json!(["r", [1, 2], null, {}, null, 1.0, null, null, null]);
+            let request_fields = request.as_array_mut().unwrap();
+            for (index, value) in fields {
+                let length = request_fields.len().max(index + 1);
+                // Those between have their defaults.
+                let default = |index| match index {
+                    11..=13 => json!(0),
+                    15 | 19 => json!(false),
+                    _ => Value::Null,
+                };
+                request_fields.extend((request_fields.len()..length).map(default));
+                request_fields[*index] = value.clone();
+            }
+            Asked::of(Added::read(&rmp_serde::to_vec(&request).unwrap()).unwrap())
+        };
+        let structured = (3, json!({"structured_outputs": {"regex": "a+"}}));
+        for (name, fields) in [
+            ("prompt_token_ids", vec![(1, Value::Null)]),
+            ("mm_features", vec![(2, json!([{}]))]),
+            ("sampling_params", vec![(3, Value::Null)]),
+            ("pooling_params", vec![(4, json!({"task": "embed"}))]),
+            ("lora_request", vec![(6, json!({"lora_name": "a"}))]),
+            ("cache_salt", vec![(7, json!("pepper"))]),
+            ("prompt_embeds", vec![(9, json!(["<f4", [2, 8], 1]))]),
+            ("prompt_is_token_ids", vec![(10, json!([true, false]))]),
+            ("resumable", vec![(15, json!(true))]),
+            ("structured_outputs", vec![structured.clone(), (17, json!(false))]),
+        ] {
+            let error = with(&fields).unwrap_err();
+            assert!(error.starts_with(&format!("{name}: ")), "{name}: {error}");
+        }
+        for fields in [
+            vec![(8, json!(1))],
+            vec![(11, json!(1))],
+            vec![(12, json!(7))],
+            vec![(14, json!({"traceparent": "00-1-2-01"}))],
+            vec![(16, json!("cmpl-r"))],
+            vec![(17, json!(false))],
+            vec![structured, (17, json!(true))],
+            vec![(18, json!({"a": 1}))],
+            vec![(20, json!("session"))],
+            vec![(21, json!({"a": 1}))],
+        ] {
+            with(&fields).unwrap_or_else(|error| panic!("{fields:?}: {error}"));
+        }
+        assert_eq!(with(&[(13, json!(-4))]).unwrap().request.priority, -4);
+    }
+
     #[test]
     fn what_can_not_be_done_is_refused_by_name() {
         for (name, sampling) in [
             ("min_tokens", json!({"min_tokens": 17, "max_tokens": 16})),
             ("prompt_logprobs", json!({"prompt_logprobs": -1})),
             ("prompt_logprob_token_ids", json!({"prompt_logprob_token_ids": [[1]]})),
+            ("prompt_logprob_token_ids", json!({"prompt_logprob_start": 2})),
             ("allowed_token_ids", json!({"allowed_token_ids": []})),
             ("_bad_words_token_ids", json!({"_bad_words_token_ids": [[]]})),
             ("logprob_token_ids", json!({"logprob_token_ids": [1]})),

@@ -76,9 +76,9 @@ const GLANCE: Duration = Duration::from_millis(200);
 /// After how many looks without a request it says again how it is: the last that the front end has
 /// heard may be from its stand-in, whose words go another way and may come later.
 const QUIET: u32 = 5;
-/// How long a stopped engine may take to end its requests.
 /// What requests are told whose front end was out of reach.
 const CUT: &str = "the connection to the front end was cut; try again";
+/// How long a stopped engine may take to end its requests.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How often it looks for a front end.
 const SEARCH: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(2)];
@@ -446,3 +446,6 @@ fn ready(engine: &dyn Engine, rank: u16, dtype: String) -> Ready {
         supports_draft_weight_updates: false,
     }
 }
+
+#[cfg(test)]
+mod tests;

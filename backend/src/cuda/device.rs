@@ -46,9 +46,6 @@ pub struct CudaDevice {
     images: Images,
     modules: Modules,
     lt: Option<SharedLt>,
-    /// Whether products of the library do nothing, as kernels of a simulated driver do.
-    #[cfg(any(test, feature = "testing"))]
-    pub(super) simulates_library: bool,
     blocks: Vec<PinnedBlock>,
     loader: Loader,
     memory: Memory,

@@ -6,12 +6,25 @@ use crate::device::DeviceError;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// A pinned, zeroed block.
-#[derive(Debug)]
+/// What is pinned at least.
+#[derive(Clone, Copy)]
+#[repr(align(4096))]
+struct HostPage(#[expect(dead_code, reason = "read by the block's address")] [u8; 4096]);
+
+/// A pinned, zeroed block. The memory is the process's own and not the driver's: a context that
+/// another device of the process resets takes the pinning with it, and the bytes stay.
 pub(super) struct PinnedBlock {
     context: Arc<Context>,
+    /// Not touched but by `start`.
+    _pages: Vec<HostPage>,
     start: NonNull<u8>,
     bytes: usize,
+}
+
+impl std::fmt::Debug for PinnedBlock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PinnedBlock").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
 }
 
 // SAFETY: the block belongs to this value alone; the driver's copies are ordered by events that
@@ -27,14 +40,15 @@ impl PinnedBlock {
             reason: reason.to_owned(),
         };
         let size = usize::try_from(bytes).map_err(|_| failed("more than the address space"))?;
-        let start = context
-            .driver
-            .allocate_host(bytes.max(1))
-            .map_err(|e| memory_error(what, bytes, 0, &e))?;
-        let start = NonNull::new(start).ok_or_else(|| failed("the driver gave no address"))?;
-        // SAFETY: the driver gave at least `size` writable bytes.
-        unsafe { start.write_bytes(0, size) };
-        Ok(Self { context: context.clone(), start, bytes: size })
+        let count = size.div_ceil(size_of::<HostPage>()).max(1);
+        let mut pages = Vec::new();
+        pages.try_reserve_exact(count).map_err(|_| failed("the host has no such memory"))?;
+        pages.resize(count, HostPage([0; 4096]));
+        let length = size_of_val(&pages[..]) as u64;
+        let start = NonNull::from(&mut pages[..]).cast();
+        let pinned = context.driver.pin(start.as_ptr(), length);
+        pinned.map_err(|e| memory_error(what, bytes, 0, &e))?;
+        Ok(Self { context: context.clone(), _pages: pages, start, bytes: size })
     }
 
     pub(super) fn as_ptr(&self) -> *mut u8 {
@@ -42,8 +56,8 @@ impl PinnedBlock {
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
-        // SAFETY: the bytes are initialized and live as long as the block; that no copy writes
-        // them meanwhile is the caller's part of `Device::host_bytes`.
+        // SAFETY: the bytes are initialized and live as long as the block, whatever becomes of the
+        // context; that no copy writes them meanwhile is the caller's part of `Device::host_bytes`.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
     }
 
@@ -55,6 +69,6 @@ impl PinnedBlock {
 
 impl Drop for PinnedBlock {
     fn drop(&mut self) {
-        self.context.give_back(|driver| driver.free_host(self.start.as_ptr()));
+        self.context.give_back(|driver| driver.unpin(self.start.as_ptr()));
     }
 }

@@ -326,7 +326,7 @@ fn running_out_of_memory_says_what_asked_and_leaves_nothing_behind() {
     assert_eq!(f.driver.held()["backing"], 1);
     f.device.back(small).unwrap();
 
-    f.faults.fail(CallFault::always("cuMemHostAlloc", 2));
+    f.faults.fail(CallFault::always("cuMemHostRegister_v2", 2));
     assert!(matches!(f.device.host_block(64), Err(DeviceError::OutOfMemory { .. })));
     assert!(f.device.reserve("too much", u64::MAX).is_err());
 }

@@ -63,7 +63,7 @@ fn serve(engine: &mut dyn Engine, alone: bool) -> Result<Texts, Box<dyn Error>> 
         steps += 1;
         for event in events.drain(..) {
             match event {
-                RequestEvent::PromptToken { .. } => {}
+                RequestEvent::PromptToken { .. } | RequestEvent::Preempted { .. } => {}
                 RequestEvent::Token { request, id, .. } => {
                     let number = numbers[&request];
                     let text: &mut Vec<u32> = texts.entry(number).or_default();

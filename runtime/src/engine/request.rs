@@ -191,6 +191,11 @@ pub enum FinishReason {
 /// What a step brought about.
 #[derive(Clone, PartialEq, Debug)]
 pub enum RequestEvent {
+    /// It was sent back to wait, since the KV pool was full: its ids are computed again later.
+    Preempted {
+        /// The one that it belongs to, as [`Engine::add`](super::Engine::add) named it.
+        request: RequestId,
+    },
     /// A token of the prompt, from the second on and in their order, where the request asks for them.
     PromptToken {
         /// The one that it belongs to, as [`Engine::add`](super::Engine::add) named it.
@@ -226,7 +231,8 @@ impl RequestEvent {
     /// The one that it belongs to.
     pub fn request(&self) -> RequestId {
         match self {
-            Self::PromptToken { request, .. }
+            Self::Preempted { request }
+            | Self::PromptToken { request, .. }
             | Self::Token { request, .. }
             | Self::Finished { request, .. } => *request,
         }

@@ -78,7 +78,10 @@ impl From<DeviceError> for Unplanned {
 
 impl<D: Device> BatchingEngine<D> {
     /// Plans the next step; every planned sequence has its pages.
-    pub(super) fn schedule(&mut self) -> Result<Schedule, EngineError> {
+    pub(super) fn schedule(
+        &mut self,
+        events: &mut Vec<RequestEvent>,
+    ) -> Result<Schedule, EngineError> {
         loop {
             match self.plan_step() {
                 Ok(()) => {
@@ -98,7 +101,7 @@ impl<D: Device> BatchingEngine<D> {
                     if self.running.len() == 1 {
                         return Err(full.into());
                     }
-                    self.preempt_last();
+                    self.preempt_last(events);
                 }
             }
         }
@@ -236,11 +239,12 @@ impl<D: Device> BatchingEngine<D> {
     }
 
     /// Sends the sequence admitted last of the last priority back to wait. Nothing is in flight.
-    fn preempt_last(&mut self) {
-        let Some(id) = self.send_last_back() else { return };
+    fn preempt_last(&mut self, events: &mut Vec<RequestEvent>) {
+        let Some(request) = self.send_last_back() else { return };
         self.preemptions += 1;
-        self.sequences.get_mut(&id).into_iter().for_each(|sequence| sequence.preemptions += 1);
-        tracing::debug!("request {id} is preempted: the KV pool is full");
+        self.sequences.get_mut(&request).into_iter().for_each(|sequence| sequence.preemptions += 1);
+        events.push(RequestEvent::Preempted { request });
+        tracing::debug!("request {request} is preempted: the KV pool is full");
     }
 
     fn send_last_back(&mut self) -> Option<RequestId> {

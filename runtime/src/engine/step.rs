@@ -21,7 +21,7 @@ impl<D: Device> BatchingEngine<D> {
     /// Plans, submits and reads what is due. A step that could not be submitted is taken back.
     pub(super) fn try_step(&mut self, events: &mut Vec<RequestEvent>) -> Result<bool, EngineError> {
         self.finish_overdue(events);
-        while let Schedule::ReadFirst = self.schedule()? {
+        while let Schedule::ReadFirst = self.schedule(events)? {
             self.read_oldest(events)?;
         }
         self.ask_constraints(events);

@@ -19,8 +19,6 @@ struct Entry {
     sink: Sink,
     place: Place,
     times: RequestTimes,
-    /// How often it was sent back to wait, as its sink knows.
-    preemptions: u64,
 }
 
 pub(super) struct Worker {
@@ -36,8 +34,6 @@ pub(super) struct Worker {
     watcher: Watcher,
     /// Errors of nobody's since a step went well.
     failures: usize,
-    /// The engine's, as sinks know of them.
-    preemptions: u64,
 }
 
 impl Worker {
@@ -60,7 +56,6 @@ impl Worker {
             metrics,
             watcher,
             failures: 0,
-            preemptions: 0,
         }
     }
 
@@ -129,7 +124,7 @@ impl Worker {
                 sink(Update::Accepted { request });
                 self.requests.insert(place.key(), request);
                 let times = RequestTimes::new(submitted);
-                self.entries.insert(request, Entry { sink, place, times, preemptions: 0 });
+                self.entries.insert(request, Entry { sink, place, times });
             }
             Err(error) => {
                 drop(place);
@@ -140,7 +135,6 @@ impl Worker {
 
     fn step(&mut self, engine: &mut dyn Engine) {
         let result = engine.step(&mut self.events);
-        self.tell_preempted(engine);
         self.deliver();
         let Err(error) = result else {
             self.failures = 0;
@@ -165,26 +159,15 @@ impl Worker {
         }
     }
 
-    /// Tells those of it that were sent back to wait.
-    fn tell_preempted(&mut self, engine: &dyn Engine) {
-        let before = std::mem::replace(&mut self.preemptions, engine.preemptions());
-        if before == self.preemptions {
-            return;
-        }
-        for (request, entry) in &mut self.entries {
-            // Who has ended in the same step is gone; what it took says how often that was.
-            let Some(now) = engine.usage(*request).map(|usage| usage.preemptions) else { continue };
-            let more = now.saturating_sub(entry.preemptions);
-            entry.preemptions = now;
-            (0..more).for_each(|_| (entry.sink)(Update::Preempted));
-        }
-    }
-
     fn deliver(&mut self) {
         let now = Instant::now();
         let Self { entries, requests, events, metrics, .. } = self;
         for event in events.drain(..) {
             match event {
+                RequestEvent::Preempted { request } => {
+                    let Some(entry) = entries.get_mut(&request) else { continue };
+                    (entry.sink)(Update::Preempted);
+                }
                 RequestEvent::PromptToken { request, id, logprobs } => {
                     let Some(entry) = entries.get_mut(&request) else { continue };
                     (entry.sink)(Update::PromptToken { id, logprobs });

@@ -55,7 +55,7 @@ impl CudaDevice {
                 })
             }
             #[cfg(any(test, feature = "testing"))]
-            Work::Matmul(_) if self.simulates_library => Ok(()),
+            Work::Matmul(_) if self.options.simulates_library => Ok(()),
             Work::Matmul(bound) => {
                 let problem = bound.matmul.problem(sizes)?;
                 let lt = self.lt.as_ref().ok_or("cuBLASLt is not loaded")?;
@@ -91,7 +91,7 @@ impl CudaDevice {
         launch.check(sizes)?;
         let Work::Matmul(bound) = &launch.work else { return Ok(()) };
         #[cfg(any(test, feature = "testing"))]
-        if self.simulates_library {
+        if self.options.simulates_library {
             return Ok(());
         }
         let problem = bound.matmul.problem(sizes)?;

@@ -40,6 +40,9 @@ pub struct CudaOptions {
     /// What is planned to fail.
     #[cfg(any(test, feature = "testing"))]
     pub faults: Faults,
+    /// Whether products of the library do nothing, as kernels of a simulated driver do.
+    #[cfg(any(test, feature = "testing"))]
+    pub simulates_library: bool,
 }
 
 impl CudaOptions {
@@ -90,12 +93,11 @@ impl CudaDevice {
     /// When opening it is planned to fail.
     #[cfg(any(test, feature = "testing"))]
     pub fn simulated(options: CudaOptions, registry: OpRegistry) -> Result<Self, CudaError> {
+        let options = CudaOptions { simulates_library: true, ..options };
         let inner = Arc::new(crate::cuda::driver::simulated::SimulatedDriver::without_notes());
         let driver = crate::cuda::driver::faulty::FaultyDriver { inner, faults: options.faults() };
         let nvrtc = LazyNvrtc::new(library_dirs(&options.library_dirs), None);
-        let mut device = Self::assemble(Arc::new(driver), nvrtc, options, registry)?;
-        device.simulates_library = true;
-        Ok(device)
+        Self::assemble(Arc::new(driver), nvrtc, options, registry)
     }
 
     /// A device of a driver, without cuBLASLt.
@@ -141,8 +143,6 @@ impl CudaDevice {
             images: Images::default(),
             modules: Modules::new(&context),
             lt,
-            #[cfg(any(test, feature = "testing"))]
-            simulates_library: false,
             blocks: Vec::new(),
             loader: Loader::new(&stream, kernels),
             memory: Memory::new(&context),
@@ -178,10 +178,6 @@ impl CudaDevice {
         let made = Self::over(context, kernels, lt, options, self.registry.clone());
         let mut made = made.map_err(|e| failed(e.to_string()))?;
         made.counts.set(self.counts.get());
-        #[cfg(any(test, feature = "testing"))]
-        {
-            made.simulates_library = self.simulates_library;
-        }
         std::mem::swap(self, &mut made);
         Ok(())
     }

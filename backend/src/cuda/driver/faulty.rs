@@ -241,8 +241,8 @@ impl<D: Driver> Driver for FaultyDriver<D> {
         "cuMemSetAccess" fn allow_access(ordinal: u32, address: u64, bytes: u64) -> ();
         "cuMemAlloc_v2" fn allocate(bytes: u64) -> u64;
         "cuMemFree_v2" fn free(address: u64) -> ();
-        "cuMemHostAlloc" fn allocate_host(bytes: u64) -> *mut u8;
-        "cuMemFreeHost" fn free_host(block: *mut u8) -> ();
+        "cuMemHostRegister_v2" fn pin(block: *mut u8, bytes: u64) -> ();
+        "cuMemHostUnregister" fn unpin(block: *mut u8) -> ();
         "cuMemcpyHtoDAsync_v2"
             fn copy_in(to: u64, from: *const u8, bytes: u64, stream: Handle) -> ();
         "cuMemcpy2DAsync_v2"

@@ -108,8 +108,9 @@ pub(super) trait Driver: Send + Sync + std::fmt::Debug {
     fn allow_access(&self, ordinal: u32, address: u64, bytes: u64) -> Outcome<()>;
     fn allocate(&self, bytes: u64) -> Outcome<u64>;
     fn free(&self, address: u64) -> Outcome<()>;
-    fn allocate_host(&self, bytes: u64) -> Outcome<*mut u8>;
-    fn free_host(&self, block: *mut u8) -> Outcome<()>;
+    /// Pins whole pages of the host until they are unpinned or the context is reset.
+    fn pin(&self, block: *mut u8, bytes: u64) -> Outcome<()>;
+    fn unpin(&self, block: *mut u8) -> Outcome<()>;
 
     fn copy_in(&self, to: u64, from: *const u8, bytes: u64, stream: Handle) -> Outcome<()>;
     fn copy_in_rows(&self, to: u64, from: *const u8, rows: ByteRows, stream: Handle)

@@ -31,7 +31,6 @@ struct State {
     backings: BTreeMap<Handle, u64>,
     /// Mapped or allocated bytes by address.
     memory: BTreeMap<u64, Vec<u8>>,
-    host: BTreeMap<usize, Box<[u8]>>,
     functions: BTreeMap<Handle, String>,
     functions_of: BTreeMap<(Handle, String), Handle>,
     /// The dynamic shared bytes that a function may be launched with, once they are set.
@@ -235,16 +234,11 @@ impl Driver for std::sync::Arc<SimulatedDriver> {
         self.state().memory.remove(&address);
         self.state().remove("block")
     }
-    fn allocate_host(&self, bytes: u64) -> Outcome<*mut u8> {
-        let mut block = vec![0xcd; bytes as usize].into_boxed_slice();
-        let start = block.as_mut_ptr();
-        let mut state = self.state();
-        state.host.insert(start.expose_provenance(), block);
-        state.add("host block");
-        Ok(start)
+    fn pin(&self, _: *mut u8, _: u64) -> Outcome<()> {
+        self.state().add("host block");
+        Ok(())
     }
-    fn free_host(&self, block: *mut u8) -> Outcome<()> {
-        self.state().host.remove(&block.addr());
+    fn unpin(&self, _: *mut u8) -> Outcome<()> {
         self.state().remove("host block")
     }
     fn copy_in(&self, to: u64, from: *const u8, bytes: u64, _: Handle) -> Outcome<()> {

@@ -264,15 +264,12 @@ impl Driver for SystemDriver {
         call!(self, cuMemFree_v2(address))
     }
 
-    fn allocate_host(&self, bytes: u64) -> Outcome<*mut u8> {
-        let mut block = null_mut();
-        // Cached by the host, not write-combined: blocks are also read.
-        call!(self, cuMemHostAlloc(&mut block, bytes as usize, 0))?;
-        Ok(block.cast())
+    fn pin(&self, block: *mut u8, bytes: u64) -> Outcome<()> {
+        call!(self, cuMemHostRegister_v2(block.cast(), bytes as usize, 0))
     }
 
-    fn free_host(&self, block: *mut u8) -> Outcome<()> {
-        call!(self, cuMemFreeHost(block.cast()))
+    fn unpin(&self, block: *mut u8) -> Outcome<()> {
+        call!(self, cuMemHostUnregister(block.cast()))
     }
 
     fn copy_in(&self, to: u64, from: *const u8, bytes: u64, stream: Handle) -> Outcome<()> {

@@ -50,7 +50,8 @@ fn a_device_that_was_opened_anew_works_and_holds_nothing_of_before() {
     let mut f = fixture();
     let program = f.bind(&two_kernels(PieceSize::Exact(16)), "p0").unwrap();
     let graph = f.device.capture("p0 at 16", &[&program], &[16]).unwrap();
-    let other = f.device.share(Default::default()).unwrap();
+    let mut other = f.device.share(Default::default()).unwrap();
+    let theirs = other.host_block(64).unwrap();
     let block = f.device.host_block(64).unwrap();
     f.faults.fail(CallFault::always("cuLaunchKernelEx", 719).once_after(0).sticky());
     assert!(f.launch(&program, 16).unwrap_err().is_lost());
@@ -73,7 +74,9 @@ fn a_device_that_was_opened_anew_works_and_holds_nothing_of_before() {
     assert_eq!(f.driver.take_ran().len(), 4);
 
     // The device that shared the context is lost too; it opens the context that there is now.
-    let mut other = other;
+    // What it stages before it notices goes nowhere else.
+    other.host_bytes_mut(theirs).fill(7);
+    assert_eq!(other.host_bytes(theirs), [7; 64]);
     let held = f.driver.held();
     assert!(other.reserve("more", 1).unwrap_err().is_lost());
     other.reopen().unwrap();

@@ -38,8 +38,8 @@ library_api! {
         fn cuMemSetAccess(cu::CUdeviceptr, usize, *const cu::CUmemAccessDesc, usize);
         fn cuMemAlloc_v2(*mut cu::CUdeviceptr, usize);
         fn cuMemFree_v2(cu::CUdeviceptr);
-        fn cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
-        fn cuMemFreeHost(*mut c_void);
+        fn cuMemHostRegister_v2(*mut c_void, usize, c_uint);
+        fn cuMemHostUnregister(*mut c_void);
         fn cuMemcpyHtoDAsync_v2(cu::CUdeviceptr, *const c_void, usize, cu::CUstream);
         fn cuMemcpyDtoDAsync_v2(cu::CUdeviceptr, cu::CUdeviceptr, usize, cu::CUstream);
         fn cuMemcpy2DAsync_v2(*const cu::CUDA_MEMCPY2D, cu::CUstream);

@@ -1,25 +1,22 @@
 //! A worker of the tiny model on a device that fails, before a front end of this test's own.
 
+use super::{Model, Worker, WorkerHandle, WorkerOptions};
 use crate::zmtp::{Address, Connection, Receiver, Role, Sender};
-use crate::{Model, Worker, WorkerHandle, WorkerOptions};
-use piecewise::assembly::Assembly;
-use piecewise::device::OpenDevice;
-use piecewise_backend::cpu::{CpuDevice, CpuFault, CpuFaults, FaultKind, FaultPoint};
-use piecewise_kernels::op::OpRegistry;
+use piecewise_backend::cpu::{CpuFault, CpuFaults, FaultKind, FaultPoint};
+use piecewise_runtime::engine::Engine;
 use piecewise_runtime::engine_thread::ThreadOptions;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::net::{Shutdown, TcpListener};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
+use tiny_engine::{golden, tiny_engine};
+
+#[path = "../../../tests/support/tiny_engine.rs"]
+mod tiny_engine;
 
 const TOKENS: usize = 24;
-
-fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/tiny-qwen3")
-}
 
 /// A worker on a thread, and its front end.
 struct Pair {
@@ -51,19 +48,6 @@ fn joined(inputs: &TcpListener, outputs: &TcpListener) -> (Sender, Receiver) {
 
 impl Pair {
     fn start(faults: CpuFaults) -> Self {
-        let mut device = CpuDevice::new(Arc::new(OpRegistry::new()), 2).unwrap();
-        device.set_faults(faults);
-        let engine = Assembly::folder(folder())
-            .unwrap()
-            .on(&OpenDevice::from(device))
-            .set("dtype", "f32")
-            .set("cache.enabled", false)
-            .set("sampling_controls", true)
-            .max_num_tokens(64)
-            .max_num_seqs(16)
-            .capture_sizes([1, 16, 64])
-            .engine()
-            .unwrap();
         let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let [handshake, inputs, outputs] = &listeners;
         let state = tempfile::tempdir().unwrap();
@@ -75,7 +59,7 @@ impl Pair {
             thread: ThreadOptions::default(),
         };
         let model = Model { dtype: "float32".to_owned(), structures: None };
-        let worker = Worker::new(engine, model, options).unwrap();
+        let worker = Worker::new(tiny_engine(faults, 16), model, options).unwrap();
         let handle = worker.handle();
         let worker = std::thread::spawn(move || {
             let _state = state;
@@ -109,11 +93,21 @@ impl Pair {
         self.requests.send(&[&[0], &rmp_serde::to_vec(&request).unwrap()]).unwrap();
     }
 
+    fn message(&mut self) -> Value {
+        let message = self.outputs.receive(&mut |_| {}).unwrap().expect("an answer in time");
+        rmp_serde::from_slice(&message[0]).unwrap()
+    }
+
     /// The outputs of the next message.
     fn next(&mut self) -> Vec<Value> {
-        let message = self.outputs.receive(&mut |_| {}).unwrap().expect("an answer in time");
-        let message: Value = rmp_serde::from_slice(&message[0]).unwrap();
-        message[1].as_array().unwrap().clone()
+        self.message()[1].as_array().unwrap().clone()
+    }
+
+    /// Asks what needs no engine: once the answer is here, what was sent before has been read.
+    fn is_read(&mut self) {
+        let call = json!([0, 1, "is_sleeping", []]);
+        self.requests.send(&[&[3], &rmp_serde::to_vec(&call).unwrap()]).unwrap();
+        while self.message().get(4).is_none_or(Value::is_null) {}
     }
 
     /// The ids of requests for the golden tokens, 32 at once, or `None` for one that got an error
@@ -148,12 +142,38 @@ impl Pair {
     }
 }
 
+#[test]
+fn an_abort_frees_pages_before_the_next_step_and_is_counted() {
+    let mut pair = Pair::start(CpuFaults::default());
+    pair.add("gone", &golden()[0]["ids"], 900);
+    while pair.next().is_empty() {}
+    let engine = pair.handle.service.engine.clone();
+    let now = |engine: &mut dyn Engine| {
+        (engine.statistics().steps, engine.pool().pages() - engine.pool().free_pages())
+    };
+    // No step is made until the abort has been read.
+    let (release, held) = mpsc::channel::<()>();
+    let before = engine.call(move |engine| {
+        let _ = held.recv();
+        now(engine)
+    });
+    pair.requests.send(&[&[1], &rmp_serde::to_vec(&["nobody", "gone"]).unwrap()]).unwrap();
+    pair.is_read();
+    let after = engine.call(now);
+    drop(release);
+    let (steps, pages) = before.recv().unwrap();
+    assert!(pages > 0, "it has pages");
+    assert_eq!(after.recv().unwrap(), (steps, 0), "no step, and no page");
+    let text = engine.metrics().text().unwrap();
+    assert!(text.contains("finished_reason=\"abort\",model_name=\"model\"} 1"), "{text}");
+    pair.handle.drain();
+    assert!(pair.worker.join().unwrap());
+}
+
 /// Whichever of the two is cut, the worker comes back by itself, and nobody waits in vain.
 #[test]
 fn requests_of_a_cut_connection_are_ended_once_it_is_back() {
-    let golden: Vec<Value> =
-        serde_json::from_slice(&std::fs::read(folder().join("golden.json")).unwrap()).unwrap();
-    let mut pair = Pair::start(CpuFaults::default());
+    let (golden, mut pair) = (golden(), Pair::start(CpuFaults::default()));
     for cut in ["outputs", "requests"] {
         let names = [0, 1, 2].map(|number| format!("{cut} {number}"));
         names.iter().for_each(|name| pair.add(name, &golden[0]["ids"], 900));
@@ -182,9 +202,7 @@ fn requests_of_a_cut_connection_are_ended_once_it_is_back() {
 
 #[test]
 fn every_request_is_answered_though_the_device_fails() {
-    let golden: Vec<Value> =
-        serde_json::from_slice(&std::fs::read(folder().join("golden.json")).unwrap()).unwrap();
-    let faults = CpuFaults::default();
+    let (golden, faults) = (golden(), CpuFaults::default());
     let mut pair = Pair::start(faults.clone());
     let is_golden = |(number, ids): (usize, &Option<Vec<Value>>)| {
         let expected = &golden[number % golden.len()]["greedy_fp32"].as_array().unwrap()[..TOKENS];

@@ -1,0 +1,35 @@
+//! An engine of the tiny model as servers have it, on a device that fails as a test says.
+
+use piecewise::assembly::Assembly;
+use piecewise::device::OpenDevice;
+use piecewise_backend::cpu::{CpuDevice, CpuFaults};
+use piecewise_kernels::op::OpRegistry;
+use piecewise_runtime::engine::Engine;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/tiny-qwen3")
+}
+
+/// Prompts, and the tokens that the reference generates after them.
+pub(crate) fn golden() -> Vec<Value> {
+    serde_json::from_slice(&std::fs::read(folder().join("golden.json")).unwrap()).unwrap()
+}
+
+pub(crate) fn tiny_engine(faults: CpuFaults, max_num_seqs: u64) -> Box<dyn Engine> {
+    let mut device = CpuDevice::new(Arc::new(OpRegistry::new()), 2).unwrap();
+    device.set_faults(faults);
+    Assembly::folder(folder())
+        .unwrap()
+        .on(&OpenDevice::from(device))
+        .set("dtype", "f32")
+        .set("cache.enabled", false)
+        .set("sampling_controls", true)
+        .max_num_tokens(64)
+        .max_num_seqs(max_num_seqs)
+        .capture_sizes([1, max_num_seqs, 64])
+        .engine()
+        .unwrap()
+}
