@@ -3,6 +3,7 @@
 use piecewise::assembly::{Assembly, Purpose};
 use piecewise::device::{DeviceSpec, OpenDevice};
 use piecewise::encoding::{ImageItem, JoinedTower};
+use piecewise::models::encoder::VisionConfig;
 use piecewise::models::{ImagePrompts, PlaceError};
 use piecewise_ir::testing::norm_error;
 use piecewise_runtime::config::ConfigLayers;
@@ -208,6 +209,43 @@ fn rows_from_the_host_are_the_same_rows() {
     let rows = vec![GivenRows { rows, ..request.rows[0] }];
     let found = run(&mut *engine, vec![Request { rows, ..request }]);
     assert_eq!(found[0], golden.greedy);
+}
+
+/// As many images as a step of the tower holds share it, and their rows are those that each has alone.
+#[test]
+fn images_share_steps_of_the_tower() {
+    let device = open();
+    let images: Vec<ImageItem> = goldens().into_iter().flat_map(|golden| golden.images).collect();
+    let config = VisionConfig::load(&folder()).unwrap();
+    let tokens = Vec::from_iter(images.iter().map(|image| config.tokens_of(image).unwrap()));
+    let all: u64 = tokens.iter().sum();
+    let largest = *tokens.iter().max().unwrap();
+    assert!(images.len() > 2 && largest < all);
+    let mut alone = tower(&device);
+    for (most, steps) in [(all, 1..=1), (largest, 2..=images.len() as u64)] {
+        let mut tower = JoinedTower::load(&folder(), layers("f32"), most, &device, |_| {}).unwrap();
+        for golden in goldens().iter().filter(|golden| !golden.images.is_empty()) {
+            let assembly = assembly(&device, GraphMode::None, 64).embedding_rows(128);
+            let mut engine = assembly.engine().unwrap();
+            let mut one = request(golden, &mut alone, &mut *engine);
+            let rows = tower.add_all(&golden.images, &mut *engine).unwrap();
+            let own = run(&mut *engine, vec![one.clone()]);
+            one.rows.iter_mut().zip(rows).for_each(|(given, rows)| given.rows = rows);
+            assert_eq!(run(&mut *engine, vec![one]), own);
+            assert_eq!(own[0], golden.greedy);
+        }
+        let before = tower.statistics().steps;
+        let mut engine =
+            assembly(&device, GraphMode::None, 64).embedding_rows(all + 1).engine().unwrap();
+        let rows = tower.add_all(&images, &mut *engine).unwrap();
+        assert_eq!((rows.len(), engine.free_rows()), (images.len(), 1));
+        assert!(steps.contains(&(tower.statistics().steps - before)));
+        // Without room for the last, none of them stays.
+        rows[..2].iter().for_each(|rows| engine.remove_rows(*rows).unwrap());
+        let free = engine.free_rows();
+        tower.add_all(&images, &mut *engine).unwrap_err();
+        assert_eq!(engine.free_rows(), free);
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use piecewise::encoding::{Encoder, ItemEncoder};
 use piecewise::models::encoder::{Modality, TextEncoderConfig};
 use piecewise_runtime::config::{ConfigError, ConfigLayers};
 use std::fs::File;
-use std::io::BufWriter;
+use std::io::LineWriter;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -21,40 +21,58 @@ pub(crate) struct EncoderArgs {
     /// number].
     #[arg(long, value_name = "N")]
     pub max_num_frames: Option<u64>,
-    /// Plan the budgets by this log of items, as --item-log writes it, unless
-    /// --capture-num-tokens gives them.
-    #[arg(long, value_name = "FILE")]
-    pub capture_item_log: Option<PathBuf>,
-    /// Write the sizes of the items of each call to this file.
-    #[arg(long, value_name = "FILE")]
-    pub item_log: Option<PathBuf>,
+    #[command(flatten)]
+    pub items: ItemLogArgs,
     /// Show what ran, on standard error.
     #[arg(long)]
     pub stats: bool,
+}
+
+/// What budgets are planned by.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ItemLogArgs {
+    /// Of an encoder: plan the budgets by this log of items, as --item-log writes it, unless
+    /// --capture-num-tokens gives them.
+    #[arg(long, value_name = "FILE")]
+    pub capture_item_log: Option<PathBuf>,
+    /// Of an encoder: write the sizes of the items that were there at a time to this file.
+    #[arg(long, value_name = "FILE")]
+    pub item_log: Option<PathBuf>,
+}
+
+impl ItemLogArgs {
+    /// The flags on top of `layers`.
+    pub(crate) fn over(&self, layers: ConfigLayers) -> anyhow::Result<ConfigLayers> {
+        let log = self.capture_item_log.as_ref();
+        put(layers, "capture_item_log", "--capture-item-log", log)
+    }
+
+    /// Begins the log; each line of it is written at once.
+    pub(crate) fn begin<M: ItemEncoder>(&self, encoder: &mut Encoder<M>) -> anyhow::Result<()> {
+        let Some(file) = &self.item_log else { return Ok(()) };
+        let log = File::create(file).with_context(|| format!("can't write {}", file.display()))?;
+        encoder.log_items(LineWriter::new(log));
+        Ok(())
+    }
 }
 
 impl EncoderArgs {
     /// The flags on top of `layers`.
     pub(crate) fn over(&self, layers: ConfigLayers) -> anyhow::Result<ConfigLayers> {
         let layers = put(layers, "max_num_frames", "--max-num-frames", self.max_num_frames)?;
-        let log = self.capture_item_log.as_ref();
-        put(layers, "capture_item_log", "--capture-item-log", log)
+        self.items.over(layers)
     }
 
     /// What is asked of an encoder before it runs.
     pub(crate) fn prepare<M: ItemEncoder>(&self, encoder: &mut Encoder<M>) -> anyhow::Result<()> {
         encoder.one_by_one(self.one_by_one);
         encoder.time_steps(self.stats);
-        if let Some(file) = &self.item_log {
-            let log = File::create(file).with_context(|| format!("can't write {}", file.display()));
-            encoder.log_items(BufWriter::new(log?));
-        }
-        Ok(())
+        self.items.begin(encoder)
     }
 
     /// Ends the log, and shows what ran.
     pub(crate) fn finish<M: ItemEncoder>(&self, encoder: &mut Encoder<M>) -> anyhow::Result<()> {
-        if let Some(file) = &self.item_log {
+        if let Some(file) = &self.items.item_log {
             encoder.finish_log().with_context(|| format!("can't write {}", file.display()))?;
         }
         if self.stats {
@@ -76,7 +94,6 @@ pub(crate) fn refuse_flags_of_writers(
         ("--max-seq-len", bounds.max_seq_len.is_some()),
         ("--no-prefix-cache", compile.no_prefix_cache),
         ("--sampling-controls", compile.sampling_controls),
-        ("--stats-interval", compile.stats_interval.is_some()),
     ];
     match of_bounds.iter().chain(others).find(|(_, is_given)| *is_given) {
         Some((flag, _)) => {

@@ -16,6 +16,9 @@ use std::path::{Path, PathBuf};
 /// Bytes that an image file may have.
 const LARGEST_FILE: u64 = 256 << 20;
 
+/// Tokens of the images that share a step of the tower; a larger one has its own.
+const SHARED_STEP: u64 = 1024;
+
 /// The item of an image file.
 pub(super) fn item_of_file(processor: &ImageProcessor, file: &Path) -> anyhow::Result<ImageItem> {
     let mut bytes = Vec::new();
@@ -68,10 +71,11 @@ impl PromptImages {
         layers: ConfigLayers,
         decoder: &mut dyn Engine,
     ) -> anyhow::Result<()> {
-        let most = self.tokens.iter().max().copied().unwrap_or(1);
+        // Small images share a step.
+        let largest = self.tokens.iter().max().copied().unwrap_or(1);
+        let most = self.tokens.iter().sum::<u64>().clamp(largest, largest.max(SHARED_STEP));
         let mut tower = JoinedTower::load(folder, layers, most, &self.device, watcher())?;
-        let rows = self.items.iter().map(|item| tower.add(item, decoder));
-        self.rows = rows.collect::<Result<_, _>>()?;
+        self.rows = tower.add_all(&self.items, decoder)?;
         Ok(())
     }
 

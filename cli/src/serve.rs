@@ -4,6 +4,7 @@ mod encoder;
 
 use super::amounts::parse_bytes;
 use super::dumps::DumpArgs;
+use super::encoder_args::ItemLogArgs;
 use super::iteration_log::IterationLog;
 use super::kv_events::{KvEventArgs, publish};
 use super::load::{engine, for_requests, generation_defaults, print_settings};
@@ -91,6 +92,8 @@ pub(crate) struct ServeArgs {
     /// Write a line about each step, for `piecewise plan --log`.
     #[arg(long, value_name = "FILE")]
     iteration_log: Option<PathBuf>,
+    #[command(flatten)]
+    items: ItemLogArgs,
     #[command(flatten)]
     kv_events: KvEventArgs,
     #[command(flatten)]
@@ -198,8 +201,13 @@ pub(crate) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     {
         return encoder::run(&args, folder);
     }
-    if args.matryoshka {
-        bail!("--matryoshka is for encoders of text; this model writes text");
+    let of_encoders = [
+        ("--matryoshka", args.matryoshka),
+        ("--item-log", args.items.item_log.is_some()),
+        ("--capture-item-log", args.items.capture_item_log.is_some()),
+    ];
+    if let Some((flag, _)) = of_encoders.iter().find(|(_, is_given)| *is_given) {
+        bail!("{flag} is for encoders of text; this model writes text");
     }
     let (assembly, name) = args.assembly()?;
     let settings = assembly.settings()?;

@@ -13,6 +13,7 @@ use crate::session::{Session, SessionError};
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::config::{ConfigError, ConfigLayers};
 use piecewise_runtime::engine::{Engine, EngineError, RowSource, RowsId};
+use piecewise_runtime::stats::Statistics;
 use std::path::Path;
 
 /// Tokens of an image.
@@ -74,17 +75,93 @@ impl JoinedTower {
     /// When the image does not fit the tower or has more tokens than a step, the step fails, or the
     /// decoder has no room for its rows.
     pub fn add(&mut self, item: &ImageItem, decoder: &mut dyn Engine) -> Result<RowsId, JoinError> {
-        let invalid = |reason| ItemError::Invalid { reason };
-        let tokens = self.config.tokens_of(item).map_err(invalid)?;
-        let max_num_tokens = self.bounds.max_rows;
-        if tokens > max_num_tokens {
-            return Err(ItemError::LargerThanAStep { tokens, max_num_tokens }.into());
+        let tokens = self.tokens_of(item)?;
+        let rows = self.add_step(&[(item, tokens)], decoder)?;
+        // A step of one image adds the rows of one.
+        rows.into_iter().next().ok_or_else(|| {
+            let reason = "its step added no rows".to_owned();
+            ItemError::Protocol { reason }.into()
+        })
+    }
+
+    /// Encodes images, as many in a step as it holds, and adds the rows of each to `decoder`; all or
+    /// none.
+    ///
+    /// # Errors
+    /// As for [`Self::add`].
+    pub fn add_all(
+        &mut self,
+        items: &[ImageItem],
+        decoder: &mut dyn Engine,
+    ) -> Result<Vec<RowsId>, JoinError> {
+        let sized = items.iter().map(|item| Ok((item, self.tokens_of(item)?)));
+        let sized = sized.collect::<Result<Vec<_>, JoinError>>()?;
+        let mut added = Vec::with_capacity(items.len());
+        let mut rest = sized.as_slice();
+        while !rest.is_empty() {
+            let step = &rest[..self.fitting(rest)];
+            match self.add_step(step, decoder) {
+                Ok(rows) => added.extend(rows),
+                Err(error) => {
+                    // What the decoder gave it takes back.
+                    added.into_iter().for_each(|rows| drop(decoder.remove_rows(rows)));
+                    return Err(error);
+                }
+            }
+            rest = &rest[step.len()..];
         }
-        let inputs = self.config.fill(&[item]);
+        Ok(added)
+    }
+
+    /// How many of the first images a step holds, one at least.
+    fn fitting(&self, items: &[(&ImageItem, u64)]) -> usize {
+        let EncoderBounds { max_rows, max_items, max_frames } = self.bounds;
+        let (mut tokens, mut frames) = (0_u64, 0_u64);
+        let fits = items.iter().zip(1..).take_while(|((item, own), count)| {
+            tokens = tokens.saturating_add(*own);
+            frames = frames.saturating_add(item.grid[0] as u64);
+            *count == 1 || (*count <= max_items && tokens <= max_rows && frames <= max_frames)
+        });
+        fits.count()
+    }
+
+    fn tokens_of(&self, item: &ImageItem) -> Result<u64, JoinError> {
+        let tokens = self.config.tokens_of(item);
+        let tokens = tokens.map_err(|reason| ItemError::Invalid { reason })?;
+        let max_num_tokens = self.bounds.max_rows;
+        match tokens > max_num_tokens {
+            true => Err(ItemError::LargerThanAStep { tokens, max_num_tokens }.into()),
+            false => Ok(tokens),
+        }
+    }
+
+    /// Encodes images that a step holds; all of their rows are added, or none.
+    fn add_step(
+        &mut self,
+        items: &[(&ImageItem, u64)],
+        decoder: &mut dyn Engine,
+    ) -> Result<Vec<RowsId>, JoinError> {
+        let inputs = self.config.fill(&Vec::from_iter(items.iter().map(|(item, _)| *item)));
         with_inputs(self.session.step(), &inputs).run_unread()?;
-        let rows = self.config.raster_rows(item.grid);
-        let model = self.session.model_mut();
-        Ok(decoder.add_rows(RowSource::Output { model, output: 0, rows: &rows })?)
+        let (mut added, mut first) = (Vec::with_capacity(items.len()), 0);
+        for (item, tokens) in items {
+            let rows = self.config.raster_rows(item.grid).into_iter().map(|row| row + first);
+            let (rows, model) = (Vec::from_iter(rows), self.session.model_mut());
+            match decoder.add_rows(RowSource::Output { model, output: 0, rows: &rows }) {
+                Ok(rows) => added.push(rows),
+                Err(error) => {
+                    added.into_iter().for_each(|rows| drop(decoder.remove_rows(rows)));
+                    return Err(error.into());
+                }
+            }
+            first += *tokens as u32;
+        }
+        Ok(added)
+    }
+
+    /// What the tower's steps counted.
+    pub fn statistics(&self) -> &Statistics {
+        self.session.statistics()
     }
 }
 

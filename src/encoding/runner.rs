@@ -6,7 +6,7 @@ use super::budgets::{
 use super::path::Path;
 use super::protocol::{ItemEncoder, ItemError, ItemOutputs, PathSize, TokenRange};
 use super::segments::SegmentRule;
-use super::statistics::{EncoderStatistics, PathStatistics};
+use super::statistics::{EncoderStatistics, PathStatistics, Ticker};
 use crate::assembly::{Assembly, AssemblyError, Notice};
 use crate::models::Checkpoint;
 use crate::models::encoder::EncoderBounds;
@@ -15,6 +15,7 @@ use piecewise_runtime::config::ConfigLayers;
 use piecewise_runtime::metrics::{EngineLoad, Snapshot};
 use std::io::Write;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The name of the only path of an encoder that has one.
 const ONLY: &str = "items";
@@ -86,6 +87,7 @@ pub struct Encoder<M> {
     one_by_one: bool,
     log: Option<Box<dyn Write + Send>>,
     log_error: Option<std::io::Error>,
+    ticker: Option<Ticker>,
 }
 
 impl<M: std::fmt::Debug> std::fmt::Debug for Encoder<M> {
@@ -123,15 +125,20 @@ impl<M: ItemEncoder> Encoder<M> {
     }
 
     /// An encoder of these paths, in the order in which `model` counts them. A budget that no step
-    /// can take is a warning of its assembly.
+    /// can take is a warning of its assembly. With `stats_interval_seconds` a call that ends so long
+    /// after the last line logs another one.
     ///
     /// # Errors
     /// When a setting, the device, a weight or the log of items is wrong.
     pub fn of_paths(model: M, paths: Vec<EncoderPath>) -> Result<Self, EncoderBuildError> {
-        let paths = paths.into_iter().enumerate();
-        let paths = paths.map(|(at, path)| build(&model, at, path));
-        let paths = paths.collect::<Result<_, _>>()?;
-        Ok(Self { model, paths, one_by_one: false, log: None, log_error: None })
+        let mut ticker = None;
+        let mut build = |(at, path): (usize, EncoderPath)| {
+            let (path, interval) = build(&model, at, path)?;
+            ticker = ticker.take().or(interval);
+            Ok::<_, EncoderBuildError>(path)
+        };
+        let paths = paths.into_iter().enumerate().map(&mut build).collect::<Result<_, _>>()?;
+        Ok(Self { model, paths, one_by_one: false, log: None, log_error: None, ticker })
     }
 
     /// Runs each item in a step of its own.
@@ -213,6 +220,12 @@ impl<M: ItemEncoder> Encoder<M> {
                 }
             }
         }
+        let counted = self.ticker.is_some().then(|| self.statistics());
+        if let (Some(ticker), Some(counted)) = (&mut self.ticker, counted) {
+            for line in ticker.lines(counted) {
+                tracing::info!(target: "piecewise::stats", "{line}");
+            }
+        }
         let results = states.into_iter().zip(items);
         results.map(|(state, item)| self.model.assemble(item, state?.1)).collect()
     }
@@ -246,7 +259,7 @@ fn build<M: ItemEncoder>(
     model: &M,
     at: usize,
     path: EncoderPath,
-) -> Result<Path, EncoderBuildError> {
+) -> Result<(Path, Option<Ticker>), EncoderBuildError> {
     let (name, bounds, range) = (path.name.clone(), path.bounds, model.range(at));
     let rules = path.assembly.given_graph().map_or_else(Vec::new, SegmentRule::of);
     let planned = path.budgeted(range)?.plan()?;
@@ -257,7 +270,10 @@ fn build<M: ItemEncoder>(
     for (budget, reason) in &unreachable {
         planned.warn(&format!("the budget {budget} of `{name}` is never reached: {reason}"));
     }
+    let interval = settings.config.stats_interval_seconds;
+    let ticker = interval.map(|seconds| Ticker::new(Duration::from_secs(seconds.get())));
     let session = planned.session()?;
     let statistics = PathStatistics { path: name.clone(), unreachable, ..Default::default() };
-    Ok(Path { name: name.into(), session, budgets, rules, is_strict, statistics })
+    let path = Path { name: name.into(), session, budgets, rules, is_strict, statistics };
+    Ok((path, ticker))
 }

@@ -3,7 +3,7 @@
 use piecewise_runtime::mode::StepMode;
 use piecewise_runtime::model::StepReport;
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Counts of one path since the encoder was made.
 #[derive(Clone, PartialEq, Debug, Default, serde::Serialize)]
@@ -50,6 +50,30 @@ impl PathStatistics {
         self.replays.values().sum()
     }
 
+    /// What was counted since `before`.
+    fn since(&self, before: &Self) -> Self {
+        fn counts<K: Ord + Copy>(
+            now: &BTreeMap<K, u64>,
+            then: &BTreeMap<K, u64>,
+        ) -> BTreeMap<K, u64> {
+            let grown =
+                now.iter().map(|(&key, &n)| (key, n - then.get(&key).copied().unwrap_or(0)));
+            grown.filter(|(_, n)| *n > 0).collect()
+        }
+        Self {
+            path: self.path.clone(),
+            hits: self.hits - before.hits,
+            misses: counts(&self.misses, &before.misses),
+            skipped: self.skipped - before.skipped,
+            steps: self.steps - before.steps,
+            replays: counts(&self.replays, &before.replays),
+            tokens: self.tokens - before.tokens,
+            padded_tokens: self.padded_tokens - before.padded_tokens,
+            device_time: self.device_time.saturating_sub(before.device_time),
+            unreachable: self.unreachable.clone(),
+        }
+    }
+
     /// Counts a step of so many items and tokens; `forced` is why it was launched unasked.
     pub(super) fn count(
         &mut self,
@@ -82,6 +106,41 @@ impl EncoderStatistics {
     /// Steps of all paths that replayed.
     pub fn replayed_steps(&self) -> u64 {
         self.paths.iter().map(PathStatistics::replayed_steps).sum()
+    }
+}
+
+/// Says every so often what has happened since.
+#[derive(Debug)]
+pub(super) struct Ticker {
+    every: Duration,
+    since: Instant,
+    before: EncoderStatistics,
+}
+
+impl Ticker {
+    /// The first line comes after one interval.
+    pub(super) fn new(every: Duration) -> Self {
+        Self { every, since: Instant::now(), before: EncoderStatistics::default() }
+    }
+
+    /// A line for each path that has run steps since the last ones, if they are due.
+    pub(super) fn lines(&mut self, now: EncoderStatistics) -> Vec<String> {
+        let passed = self.since.elapsed();
+        if passed < self.every || now.steps() == self.before.steps() {
+            return Vec::new();
+        }
+        let line = |(at, path): (usize, &PathStatistics)| {
+            let since = self.before.paths.get(at).map_or_else(|| path.clone(), |b| path.since(b));
+            let rate = since.tokens as f64 / passed.as_secs_f64().max(1e-9);
+            let shown = EncoderStatistics { paths: vec![since] }.to_string();
+            format!("{}; {rate:.0} tokens/s", shown.replace("\n  ", "; "))
+        };
+        let ran = now.paths.iter().enumerate().filter(|(at, path)| {
+            path.steps > self.before.paths.get(*at).map_or(0, |before| before.steps)
+        });
+        let lines = ran.map(line).collect();
+        (self.since, self.before) = (Instant::now(), now);
+        lines
     }
 }
 
@@ -121,5 +180,45 @@ impl std::fmt::Display for EncoderStatistics {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_what_came_since_the_one_before() {
+        let mut ticker = Ticker::new(Duration::ZERO);
+        assert!(ticker.lines(EncoderStatistics::default()).is_empty(), "nothing has run");
+        let mut path = PathStatistics {
+            path: "items".to_owned(),
+            hits: 5,
+            misses: [("above_largest_size", 1)].into(),
+            steps: 3,
+            replays: [(64, 2)].into(),
+            tokens: 96,
+            padded_tokens: 128,
+            unreachable: vec![(512, "no items have so many".to_owned())],
+            ..Default::default()
+        };
+        let quiet = PathStatistics { path: "tiles".to_owned(), skipped: 6, ..Default::default() };
+        let of =
+            |path: &PathStatistics| EncoderStatistics { paths: vec![path.clone(), quiet.clone()] };
+        let said = ticker.lines(of(&path));
+        let begins = "items: 3 steps, 2 replayed; items: 5 hits, 1 misses, 0 skipped; 25.0% of tokens \
+                      padding; budget 64: 2 replays; launched: 1 items, above_largest_size; budget 512 \
+                      is never reached: no items have so many; ";
+        assert!(said[0].starts_with(begins) && said[0].ends_with(" tokens/s"), "{said:?}");
+        assert!(ticker.lines(of(&path)).is_empty(), "nothing has run since");
+        (path.hits, path.steps, path.tokens, path.padded_tokens) = (7, 4, 160, 192);
+        path.replays.insert(64, 3);
+        let said = ticker.lines(of(&path));
+        assert_eq!(said.len(), 1, "a path that rests says nothing: {said:?}");
+        let begins = "items: 1 steps, 1 replayed; items: 2 hits, 0 misses, 0 skipped; 0.0% of tokens \
+                      padding; budget 64: 1 replays; budget 512";
+        assert!(said[0].starts_with(begins), "{said:?}");
+        let mut late = Ticker::new(Duration::MAX);
+        assert!(late.lines(of(&path)).is_empty(), "none is due");
     }
 }

@@ -1,16 +1,16 @@
-"""20,000 malformed requests against `piecewise serve`: each is refused or its connection closed, and
-others are served all the while."""
+"""20,000 malformed requests against `piecewise serve`, and some that ask for too much: each is refused or
+its connection closed, and others are served all the while."""
 
 import asyncio
 import json
 import os
 import random
 import socket
-import subprocess
 import tempfile
 import time
 
-from harness import GOLDEN, MODEL, Server
+from harness import GOLDEN, TEMPLATE, Server
+from hostile import hostile
 
 COUNT = 20_000
 AT_ONCE = 64
@@ -162,6 +162,7 @@ async def everything(server):
     done = asyncio.Event()
     others = asyncio.create_task(served(server, done))
     seen = await flood(server)
+    await asyncio.to_thread(hostile, server)
     level = server.memory()
     await big_bodies(server)
     readers = await slow_ones(server)
@@ -174,7 +175,14 @@ def descriptors(server):
 
 
 def main():
-    with Server("--client-timeout", "3", "--max-seq-len", "2048", "--max-num-seqs", "64") as server:
+    with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
+        file.write(TEMPLATE)
+        file.flush()
+        run("--client-timeout", "3", "--max-seq-len", "2048", "--max-num-seqs", "64", "--chat-template", file.name)
+
+
+def run(*flags):
+    with Server(*flags) as server:
         started = time.time()
         before = descriptors(server)
         seen, level, readers, others = asyncio.run(everything(server))

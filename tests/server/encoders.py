@@ -18,7 +18,7 @@ from pathlib import Path
 
 import openai
 
-from harness import BINARY, ROOT, Server
+from harness import BINARY, ROOT, Server, until
 
 FIXTURES = ROOT / "tests/fixtures/encoders"
 SETTINGS = ["--dtype", "f32", "--max-num-tokens", "128", "--capture-num-tokens", "16,64,128"]
@@ -283,6 +283,37 @@ def shortened(folder):
         assert status == 400 and "[8, 32]" in answer["error"]["message"], answer
 
 
+def items_of_traffic(folder):
+    """A log of what clients brought at a time, by which the next server has its budgets, and a line now
+    and then of what became of it."""
+    source = ("--model", with_words(folder, "bert"))
+    log = f"{folder}/items.jsonl"
+    texts = ["one " * 9, "two " * 9, "three " * 5]
+    with Server("--item-log", log, "--stats-interval", "1", source=source, settings=SETTINGS) as server:
+        lines = lambda: [line for line in server.said().splitlines() if "items: " in line and "hits" in line]
+
+        def asked():
+            assert server.post("/v1/embeddings", {"input": texts})[0] == 200
+            return lines()
+
+        line = until("a line", asked)[0]
+        for part in ["replayed", " 0 misses", "padding", "budget 64: ", "tokens/s"]:
+            assert part in line, line
+        # Written while it serves: a kill loses nothing.
+        calls = [json.loads(line) for line in open(log)]
+        assert calls and all(call == {"path": "items", "tokens": [9, 9, 5]} for call in calls), calls
+        rounds = len(calls)
+        server.post("/v1/embeddings", {"input": ["two", ""]})
+        server.post("/v1/embeddings", {"input": "two"})
+        assert [json.loads(line)["tokens"] for line in open(log)][rounds:] == [[1]]
+    settings = ["--dtype", "f32", "--max-num-tokens", "128"]
+    with Server("--capture-item-log", log, source=source, settings=settings) as server:
+        before = server.sum("piecewise_encoder_tokens_total")
+        assert server.post("/v1/embeddings", {"input": texts})[0] == 200
+        assert server.sum("piecewise_encoder_tokens_total") - before == 23, "a budget of its own has no padding"
+        assert server.metrics()['piecewise_encoder_replays_total{budget="23",path="items"}'] == 1
+
+
 def minilm(folder):
     """A published folder of sentence-transformers, by text."""
     golden = json.loads((FIXTURES / "minilm/sentences.json").read_text())
@@ -314,6 +345,8 @@ def main():
             scores(folder, activation, of_logit)
     with tempfile.TemporaryDirectory() as folder:
         shortened(folder)
+    with tempfile.TemporaryDirectory() as folder:
+        items_of_traffic(folder)
     if published := os.environ.get("PIECEWISE_MINILM"):
         minilm(published)
     else:

@@ -17,6 +17,22 @@ BINARY = os.environ.get("PIECEWISE_BIN", str(ROOT / "target/debug/piecewise"))
 # Small steps and few graphs: what is tested here is the server.
 FAST = ["--dtype", "f32", "--max-num-tokens", "64", "--capture-num-tokens", "1,8,64"]
 
+# A chat template that adds nothing.
+TEMPLATE = (
+    "{%- for message in messages -%}{{ message.content }}{%- endfor -%}"
+    "{%- if tools -%}{{ tools[0].function.name }}{%- endif -%}"
+    "{%- if suffix is defined -%}{{ suffix }}{%- endif -%}"
+)
+
+
+def timed(test, *arguments):
+    """Runs a test and says how long it took; the program's arguments name those that are wanted."""
+    if sys.argv[1:] and test.__name__ not in sys.argv[1:]:
+        return
+    started = time.monotonic()
+    test(*arguments)
+    print(f"{test.__name__}: {time.monotonic() - started:.1f}s", flush=True)
+
 
 def until(what, ask, seconds=60):
     """What `ask` gives, once it is true."""

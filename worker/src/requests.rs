@@ -149,7 +149,8 @@ fn structure(fields: &Map<String, Value>) -> Result<Option<Structure>, String> {
     }
     let mut request = Map::new();
     request.insert("structured_outputs".to_owned(), Value::Object(fields));
-    Structure::read(&request).map_err(|error| error.to_string())
+    let found = Structure::read(&request).map_err(|error| error.to_string())?;
+    Ok(found.map(|(_, structure)| structure))
 }
 
 /// A seed that no other request has.

@@ -30,14 +30,15 @@ pub(super) fn run(args: &ServeArgs, folder: &Path) -> anyhow::Result<ExitCode> {
         bail!("{} reads images, which no endpoint takes; use `encode`", folder.display());
     }
     let config = TextEncoderConfig::load(folder)?;
-    let layers = room_for_longest(args.bounds.layers()?, folder)?;
+    let layers = room_for_longest(args.items.over(args.bounds.layers()?)?, folder)?;
     let room = usize::try_from(layers.clone().finish()?.config.max_num_tokens)?;
     if args.bounds.compile.print_config {
         return print_settings_of(&layers.finish()?, false);
     }
     let (output, kind) = kind(args, folder, &config)?;
     let (server, model_name) = args.listen(name_of(folder))?;
-    let encoder = TextEncoder::load(folder, layers, &[output], watcher())?;
+    let mut encoder = TextEncoder::load(folder, layers, &[output], watcher())?;
+    args.items.begin(&mut encoder)?;
     let tokenizer = encoder.model().tokenizer().cloned();
     let served = ServedEncoder { tokenizer, longest: config.longest().min(room), kind };
     let thread = EncoderThread::start(encoder, args.max_queue.max(1), &model_name);

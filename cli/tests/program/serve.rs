@@ -142,7 +142,6 @@ fn what_an_encoder_s_server_can_t_have_is_named() {
         &["--max-seq-len", "64"],
         &["--no-prefix-cache"],
         &["--sampling-controls"],
-        &["--stats-interval", "1"],
     ] {
         let error = error_of(&[&bert[..], flags].concat());
         let expected = format!("{} is for models that write text", flags[0]);
@@ -154,11 +153,16 @@ fn what_an_encoder_s_server_can_t_have_is_named() {
     let error = error_of(&embed);
     assert!(error.contains("--sampling-controls is for models that write text"), "{error}");
     let encode = ["encode", "--model", bert[2], "--inputs", "Cargo.toml", "--out", "o.safetensors"];
-    let error = error_of(&[&encode[..], &["--stats-interval", "1"]].concat());
-    assert!(error.contains("--stats-interval is for models that write text"), "{error}");
-    let tiny = ["serve", "--model", "examples/tiny-qwen3", "--port", "0", "--matryoshka"];
-    let error = error_of(&tiny);
-    assert!(error.contains("--matryoshka is for encoders"), "{error}");
+    let error = error_of(&[&encode[..], &["--max-seq-len", "9"]].concat());
+    assert!(error.contains("--max-seq-len is for models that write text"), "{error}");
+    let tiny = ["serve", "--model", "examples/tiny-qwen3", "--port", "0"];
+    let log = "/nowhere/items.jsonl";
+    for flags in [&["--matryoshka"][..], &["--item-log", log], &["--capture-item-log", log]] {
+        let error = error_of(&[&tiny[..], flags].concat());
+        assert!(error.contains(&format!("{} is for encoders", flags[0])), "{error}");
+    }
+    let error = error_of(&[&bert[..], &["--item-log", log]].concat());
+    assert!(error.contains("can't write /nowhere/items.jsonl"), "{error}");
     let error = error_of(&["serve", "--model", "tests/fixtures/encoders/siglip", "--port", "0"]);
     assert!(error.contains("reads images") && error.contains("`encode`"), "{error}");
     let labels = "tests/fixtures/encoders/xlm_roberta_scores";

@@ -91,6 +91,11 @@ impl EngineHandle {
         received
     }
 
+    /// Requests that may run and wait at a time.
+    pub fn most_requests(&self) -> usize {
+        self.shared.bound()
+    }
+
     /// Takes no more requests; the thread ends once those that are there have.
     pub fn drain(&self) {
         self.advance(Phase::Draining);

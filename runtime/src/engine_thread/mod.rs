@@ -46,6 +46,10 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use worker::Worker;
 
+/// Constraints of requests work on the thread, some as deep as what they were made of is nested. Only
+/// what is used of it takes memory.
+const STACK: usize = 128 << 20;
+
 /// How the thread treats requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadOptions {
@@ -103,7 +107,7 @@ impl EngineThread {
         let requests = metrics.requests(&options.model_name).clone();
         let capture = options.capture_when_idle;
         let worker = Worker::new(engine, capture, received, shared, requests, watcher);
-        let thread = std::thread::Builder::new().name("engine".to_owned());
+        let thread = std::thread::Builder::new().name("engine".to_owned()).stack_size(STACK);
         let thread = thread.spawn(move || worker.run())?;
         Ok(Self { handle, thread: Some(thread) })
     }

@@ -156,7 +156,7 @@ pub(crate) async fn handle(
     fields.ignore(&["tools", "tool_choice", "parallel_tool_calls"]);
     match (tools.structure(), &params.structure) {
         (None, _) => {}
-        (Some(structure), None) => params.structure = Some(structure),
+        (Some(structure), None) => params.structure = Some(("tools".to_owned(), structure)),
         (Some(_), Some(_)) => {
             let why = "a call that must be made has a structure of its own: ask for no other";
             return Err(ApiError::field("tool_choice", why));
@@ -203,7 +203,8 @@ pub(crate) async fn handle(
         parsers.push(parser.map_err(|error| ApiError::field("tools", error))?);
     }
     params.constrain(&state, &mut parts).await?;
-    let generation = Generation::start(&served.engine, parts).await?;
+    let generation = Generation::start(&served.engine, parts).await;
+    let generation = generation.map_err(|error| error.of_field("prompt", "messages"))?;
     let lengths = [ids.len()].into_iter();
     let replies = Replies {
         state: Arc::clone(&state),
@@ -236,6 +237,7 @@ async fn encode(state: &Arc<State>, prompt: ChatPrompt) -> Result<(Vec<u32>, Str
         let template = template.ok_or_else(|| ApiError::field("messages", instead))?;
         let text = template.render(&prompt);
         let text = text.map_err(|error| ApiError::field(error.field(), &error))?;
+        served.check_text("messages", &text)?;
         let ids = tokenizer.encode_more(&text);
         Ok((ids.map_err(|error| ApiError::field("messages", error))?, text))
     };

@@ -12,6 +12,7 @@ use crate::text::{OutputText, StopStrings};
 use axum::extract::{self, Request};
 use axum::response::Response;
 use piecewise::models::TextTokenizer;
+use piecewise_runtime::engine_thread::SubmitError;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -79,6 +80,14 @@ pub(crate) async fn handle(
     fields.refuse(&[("suffix", json!(""), "text is only written after the prompt")])?;
     fields.finish()?;
     let prompt = prompt.ok_or_else(|| ApiError::field("prompt", "is missing"))?;
+    let at_once = prompt.as_array().map_or(1, |list| match list.first() {
+        Some(Value::Number(_)) => 1,
+        _ => list.len(),
+    });
+    let (count, bound) = (at_once.saturating_mul(params.choices), served.engine.most_requests());
+    if count > bound {
+        return Err(SubmitError::TooMany { count, bound }.into());
+    }
     let prompts = read_prompts(prompt, served, echo).await?;
     let mut parts = Vec::new();
     for prompt in &prompts {
@@ -162,6 +171,7 @@ async fn read_prompts(value: Value, served: &Served, echo: bool) -> Result<Vec<P
         _ => return Err(bad()),
     };
     let tokenizer = Arc::clone(served.tokenizer("prompt")?);
+    texts.iter().try_for_each(|text| served.check_text("prompt", text))?;
     let encode = move || -> Result<Vec<Prompt>, ApiError> {
         let prompt = |text: String| {
             let ids = tokenizer.encode(&text).map_err(|error| ApiError::field("prompt", error))?;

@@ -35,6 +35,15 @@ impl ApiError {
         Self { param, ..Self::bad_request(format!("`{name}`: {message}")) }
     }
 
+    /// The same of a field that another endpoint calls `from`.
+    pub(crate) fn of_field(mut self, from: &str, to: &str) -> Self {
+        if self.param.as_deref() == Some(from) {
+            self.param = Some(to.to_owned());
+            self.message = self.message.replacen(&format!("`{from}`"), &format!("`{to}`"), 1);
+        }
+        self
+    }
+
     /// A field that is known and not supported.
     pub(crate) fn unsupported(name: &str, instead: &str) -> Self {
         let code = Some("unsupported_parameter");

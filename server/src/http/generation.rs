@@ -181,7 +181,12 @@ impl Generation {
                     FinishReason::Stop => "stop",
                     FinishReason::Length => "length",
                     FinishReason::Deadline => "abort",
-                    FinishReason::ConstraintFailed | FinishReason::RowsLost => {
+                    // Who asks again for what can't be kept to gets no further.
+                    FinishReason::ConstraintFailed => {
+                        let message = message.as_deref().unwrap_or("nothing may come next");
+                        return Err(ApiError::bad_request(format!("the answer ended: {message}")));
+                    }
+                    FinishReason::RowsLost => {
                         let message = message.as_deref().unwrap_or("what it brought was lost");
                         return Err(ApiError::internal(format!("the answer ended: {message}")));
                     }

@@ -32,8 +32,8 @@ pub(crate) struct Params {
     deadline: Option<Instant>,
     /// Whether the tokens of prompts come with log-probabilities, and of how many others.
     pub(crate) prompt_logprobs: Option<u32>,
-    /// What answers keep to.
-    pub(crate) structure: Option<Structure>,
+    /// What answers keep to, and the field that says so.
+    pub(crate) structure: Option<(String, Structure)>,
     allowed: Vec<u32>,
     bad_words: Vec<String>,
     min_tokens: usize,
@@ -326,20 +326,20 @@ impl Params {
         if self.structure.is_none() && !restrains {
             return Ok(());
         }
-        let (state, params) = (Arc::clone(state), self.clone());
+        let (turns, state, params) = (&state.structure_turns, Arc::clone(state), self.clone());
         let ends = Vec::from_iter(parts.iter().map(|part| part.request.stop_ids.clone()));
         let make = move || {
             let served = state.served()?;
             let bad = params.bad_ids(served)?;
-            let constraint = |ends| -> Result<_, ApiError> {
-                let structure = params.structure.as_ref().map(|structure| {
-                    let none = || ApiError::field("response_format", "this model has no tokenizer");
-                    let structures = served.structures.as_ref().ok_or_else(none)?;
-                    Ok::<_, ApiError>(structures.constraint(structure, "response_format")?)
-                });
-                let structure = structure.transpose()?;
+            let structure = params.structure.as_ref().map(|(field, structure)| {
+                let none = || ApiError::field(field, "this model has no tokenizer");
+                let structures = served.structures.as_ref().ok_or_else(none)?;
+                Ok::<_, ApiError>(structures.constraint(structure, field)?)
+            });
+            let structure = structure.transpose()?;
+            let constraint = |ends| {
                 if !restrains {
-                    return Ok(structure);
+                    return structure.clone();
                 }
                 let restraint = Restraint {
                     allowed: params.allowed.clone(),
@@ -347,9 +347,14 @@ impl Params {
                     ends,
                     least: params.min_tokens,
                 };
-                Ok(Some(restraint.over(structure, served.engine.options().vocab)))
+                Some(restraint.over(structure.clone(), served.engine.options().vocab))
             };
-            ends.into_iter().map(constraint).collect::<Result<Vec<_>, _>>()
+            Ok::<_, ApiError>(Vec::from_iter(ends.into_iter().map(constraint)))
+        };
+        // Texts are read beside, however many structures there are.
+        let _turn = match self.structure {
+            Some(_) => turns.acquire().await.ok(),
+            None => None,
         };
         let made = aside(make).await?;
         parts.iter_mut().zip(made).for_each(|(part, made)| part.request.constraint = made);

@@ -62,15 +62,16 @@ impl Server {
     pub fn bind(options: ServerOptions) -> io::Result<Self> {
         let ServerOptions { address, model_names, keys, limits, threads } = options;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let aside = cores.max(2);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(cores.min(threads.get()))
-            .max_blocking_threads(cores)
+            .max_blocking_threads(aside)
             .thread_name("http")
             .enable_all()
             .build()?;
         let listener = runtime.block_on(async { connections::listen(address) })?;
         let address = listener.local_addr()?;
-        let state = Arc::new(State::new(model_names, keys, limits));
+        let state = Arc::new(State::new(model_names, keys, limits, aside));
         let (closing, closes) = watch::channel(false);
         runtime.spawn(connections::accept(listener, router(&state), limits, closes));
         Ok(Self { runtime, state, address, closing })
@@ -118,7 +119,15 @@ impl Server {
         let _ = self.state.encoder.set(EncoderState::new(handle.clone(), encoder));
         let life = Life {
             live: || handle.live_calls(),
-            finish: move || thread.finish().is_some(),
+            finish: move || {
+                let finished = thread.finish();
+                finished.is_some_and(|mut encoder| {
+                    if let Err(error) = encoder.finish_log() {
+                        tracing::error!("the log of items is not whole: {error}");
+                    }
+                    true
+                })
+            },
             stop: || handle.stop(),
         };
         self.run(life, ready)

@@ -10,6 +10,7 @@ use piecewise_runtime::engine_thread::{EngineHandle, Phase};
 use piecewise_runtime::metrics::Metrics;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::Semaphore;
 
 /// What a client may take of the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,7 +70,12 @@ pub(crate) struct Served {
     pub(crate) format: ReplyFormat,
     /// `None` where ids have no text that a structure could be kept to.
     pub(crate) structures: Option<Structures>,
+    /// Bytes of a text that has too many tokens however it is read; what has more is not read.
+    longest_text: usize,
 }
+
+/// What a tokenizer may make of a text before it looks for tokens, in bytes of it for one of theirs.
+const NORMALIZED: usize = 4;
 
 impl Served {
     pub(crate) fn new(engine: EngineHandle, model: ServedModel) -> Self {
@@ -81,7 +87,31 @@ impl Served {
                 .ok()
         });
         let tokenizer = tokenizer.map(Arc::new);
-        Self { engine, tokenizer, vocabulary, end_ids, defaults, template, format, structures }
+        let ids = vocabulary.iter().flat_map(|all| (0..).take(all.len()).map(|id| all.bytes(id)));
+        let longest = ids.map(<[u8]>::len).max().unwrap_or(0);
+        let tokens = usize::try_from(engine.options().max_seq_len).unwrap_or(usize::MAX);
+        let longest_text = tokens.saturating_mul(longest).saturating_mul(NORMALIZED);
+        Self {
+            engine,
+            tokenizer,
+            vocabulary,
+            end_ids,
+            defaults,
+            template,
+            format,
+            structures,
+            longest_text,
+        }
+    }
+
+    /// Refuses a text that is too long for the context by its bytes: to read it would take long.
+    pub(crate) fn check_text(&self, field: &str, text: &str) -> Result<(), ApiError> {
+        if text.len() <= self.longest_text {
+            return Ok(());
+        }
+        let (bytes, tokens) = (text.len(), self.engine.options().max_seq_len);
+        let message = format!("{bytes} bytes leave no room in the context of {tokens} tokens");
+        Err(ApiError::too_long(field, message))
     }
 
     pub(crate) fn tokenizer(&self, field: &str) -> Result<&Arc<TextTokenizer>, ApiError> {
@@ -96,6 +126,8 @@ pub(crate) struct State {
     pub(crate) names: Vec<String>,
     pub(crate) keys: ApiKeys,
     pub(crate) limits: Limits,
+    /// Structures are read so many at a time.
+    pub(crate) structure_turns: Semaphore,
     /// Seconds since 1970.
     pub(crate) started: u64,
     /// Empty while the model is being loaded, and of an encoder.
@@ -105,11 +137,13 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(crate) fn new(names: Vec<String>, keys: ApiKeys, limits: Limits) -> Self {
+    /// `aside` threads do what takes long.
+    pub(crate) fn new(names: Vec<String>, keys: ApiKeys, limits: Limits, aside: usize) -> Self {
         Self {
             names,
             keys,
             limits,
+            structure_turns: Semaphore::new((aside / 2).max(1)),
             started: now(),
             served: OnceLock::new(),
             encoder: OnceLock::new(),

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use llguidance::api::TopLevelGrammar;
+use llguidance::api::{GrammarInit, TopLevelGrammar};
 use llguidance::panic_utils::catch_unwind;
-use llguidance::{Matcher, ParserFactory};
+use llguidance::{Logger, Matcher, ParserFactory};
 use piecewise::models::Vocabulary;
 use piecewise_runtime::engine::TokenConstraint;
 use serde_json::json;
-use toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
+use toktrie::{ApproximateTokEnv, InferenceCapabilities, SimpleVob, TokEnv, TokRxInfo, TokTrie};
 
+use super::bounds;
 use super::structure::{FieldError, Structure};
 
 /// White space between the parts of a JSON value. Without a bound, a model may write nothing else
@@ -17,6 +18,13 @@ use super::structure::{FieldError, Structure};
 const WHITE_SPACE: &str = r"[ \t\n]{1,20}";
 /// Characters of an error that are shown; grammars can be long.
 const LONGEST_ERROR: usize = 400;
+/// The stack of the thread that a structure is read on: what refers to what is followed as deep as it
+/// goes, and the bounds of what is written bound that. Only what is used of it takes memory.
+const STACK: usize = 512 << 20;
+/// How much may be built of a grammar or an expression before it is used, and how many states it may
+/// have then: some kilobytes each.
+const GRAMMAR_FUEL: u64 = 50_000;
+const MOST_STATES: usize = 20_000;
 
 /// Why a model can't keep to structures.
 #[derive(Debug, thiserror::Error)]
@@ -76,7 +84,9 @@ impl Structures {
             let environment: TokEnv =
                 Arc::new(ApproximateTokEnv::new(trie.with_eos_tokens(end_ids)));
             let mut factory = ParserFactory::new_simple(&environment)?;
-            factory.quiet().limits_mut().verbose_errors = false;
+            let limits = factory.quiet().limits_mut();
+            limits.verbose_errors = false;
+            limits.max_lexer_states = MOST_STATES;
             Ok(factory)
         }));
         factory
@@ -84,7 +94,8 @@ impl Structures {
             .map_err(|error| StructureError::Tokenizer(shortened(&error.to_string())))
     }
 
-    /// The constraint of a request's reply. Takes milliseconds for a large schema.
+    /// The constraint of a request's reply. Takes milliseconds for a large schema, and a second for the
+    /// worst that is taken.
     ///
     /// # Errors
     /// When the structure is none, or asks for what can't be kept to; `field` is what the request
@@ -94,14 +105,47 @@ impl Structures {
         structure: &Structure,
         field: &str,
     ) -> Result<Box<dyn TokenConstraint>, FieldError> {
-        let grammar = grammar(structure);
-        let parser =
-            catch_unwind(std::panic::AssertUnwindSafe(|| self.factory.create_parser(grammar)));
-        let matcher = Matcher::new(parser);
-        match matcher.get_error() {
-            Some(error) => Err(FieldError::new(field, shortened(&error))),
-            None => Ok(Box::new(GrammarConstraint { matcher })),
+        let refused = |why: &str| FieldError::new(field, shortened(why));
+        bounds::check(structure).map_err(|why| refused(&why))?;
+        let thread = std::thread::Builder::new().name("structure".to_owned()).stack_size(STACK);
+        let made = std::thread::scope(|scope| {
+            let thread = thread.spawn_scoped(scope, || self.read(structure));
+            let thread =
+                thread.map_err(|error| format!("there is no thread to read it: {error}"))?;
+            thread.join().map_err(|_| "it can't be read".to_owned())?
+        });
+        made.map(|made| Box::new(made) as _).map_err(|why| refused(&why))
+    }
+
+    fn read(&self, structure: &Structure) -> Result<GrammarConstraint, String> {
+        let mut limits = self.factory.limits().clone();
+        if matches!(structure, Structure::Regex(_) | Structure::Grammar(_)) {
+            limits.initial_lexer_fuel = GRAMMAR_FUEL;
         }
+        let create = || {
+            let grammar = GrammarInit::Serialized(grammar(structure));
+            let capabilities = InferenceCapabilities::default();
+            self.factory.create_parser_from_init_ext(
+                grammar,
+                Logger::new(0, 0),
+                capabilities,
+                limits,
+            )
+        };
+        let parser = catch_unwind(std::panic::AssertUnwindSafe(create));
+        let mut matcher = Matcher::new(parser);
+        if let Some(error) = matcher.get_error() {
+            return Err(error);
+        }
+        // Some have no text at all, which shows at the first mask.
+        let first = matcher.compute_mask_or_eos().map_err(|_| {
+            let why = matcher.get_error().unwrap_or_default();
+            match why.contains("NoExtension") {
+                true => "there is no text that keeps to it".to_owned(),
+                false => why,
+            }
+        })?;
+        Ok(GrammarConstraint { matcher, first: Some(first) })
     }
 }
 
@@ -118,8 +162,9 @@ fn grammar(structure: &Structure) -> TopLevelGrammar {
         Structure::Regex(regex) => TopLevelGrammar::from_regex(regex),
         Structure::Grammar(grammar) => TopLevelGrammar::from_lark(grammar.clone()),
         Structure::Choice(texts) => {
+            // One expression: as rules of their own, thousands take minutes.
             let texts: Vec<String> = texts.iter().map(|text| json!(text).to_string()).collect();
-            TopLevelGrammar::from_lark(format!("start: {}", texts.join(" | ")))
+            TopLevelGrammar::from_lark(format!("start: CHOICE\nCHOICE: {}", texts.join(" | ")))
         }
     }
 }
@@ -135,6 +180,8 @@ fn shortened(error: &str) -> String {
 #[derive(Clone)]
 struct GrammarConstraint {
     matcher: Matcher,
+    /// The mask of the first id, until there is one.
+    first: Option<SimpleVob>,
 }
 
 impl std::fmt::Debug for GrammarConstraint {
@@ -151,7 +198,10 @@ impl TokenConstraint for GrammarConstraint {
     }
 
     fn allowed(&mut self, mask: &mut [u32]) -> Result<(), String> {
-        let set = self.matcher.compute_mask_or_eos().map_err(|e| shortened(&e.to_string()))?;
+        let set = match &self.first {
+            Some(first) => first.clone(),
+            None => self.matcher.compute_mask_or_eos().map_err(|e| shortened(&e.to_string()))?,
+        };
         for (word, allowed) in mask.iter_mut().zip(set.as_slice()) {
             *word = *allowed;
         }
@@ -159,6 +209,7 @@ impl TokenConstraint for GrammarConstraint {
     }
 
     fn accept(&mut self, id: u32) -> Result<bool, String> {
+        self.first = None;
         if !self.matcher.is_stopped() {
             self.matcher.consume_token(id).map_err(|e| shortened(&e.to_string()))?;
         }

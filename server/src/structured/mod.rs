@@ -1,6 +1,7 @@
 //! Replies that keep to a structure, a JSON schema, a regular expression, a grammar or a choice, and to
 //! some ids.
 
+mod bounds;
 mod constraint;
 mod restraint;
 mod structure;

@@ -47,11 +47,11 @@ impl Structure {
     }
 
     /// Reads `response_format` of OpenAI's interface, and `structured_outputs` and `guided_*` of
-    /// vLLM's, of which a request may have one.
+    /// vLLM's, of which a request may have one; with the name of the field that it had.
     ///
     /// # Errors
     /// When a field is not of the right shape, asks for what there is not, or there are several.
-    pub fn read(request: &Map<String, Value>) -> Result<Option<Self>, FieldError> {
+    pub fn read(request: &Map<String, Value>) -> Result<Option<(String, Self)>, FieldError> {
         let mut found: Option<(String, Self)> = None;
         let mut add = |field: String, structure: Self| match &found {
             Some((other, _)) => Err(FieldError::new(
@@ -86,7 +86,7 @@ impl Structure {
                 }
             }
         }
-        Ok(found.map(|(_, structure)| structure))
+        Ok(found)
     }
 }
 
