@@ -132,6 +132,8 @@ fn cost(layers: usize, sizes: &[u64]) -> Cost {
         capture_exclude: Vec::new(),
         probes: Vec::new(),
         tune: TuneMode::default(),
+        tune_budget: std::time::Duration::ZERO,
+        tuning_steps: Vec::new(),
         strict: true,
         checks: Checks::default(),
         measure_padding: false,
