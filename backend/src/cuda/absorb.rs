@@ -116,23 +116,27 @@ impl Absorbed {
 }
 
 impl Group {
-    /// The kernel where symbols have these sizes, if there is one.
-    pub(super) fn kernel(
+    /// The kernels where symbols have these sizes, the one first that is expected to be fastest, if there
+    /// are any.
+    pub(super) fn kernels(
         &self,
         graph: &Graph,
         matmul: Node,
         limits: &[u64],
         ways: ProductWays,
-    ) -> Option<(Way, LaunchRecipe)> {
+    ) -> Option<Vec<(Way, LaunchRecipe)>> {
         let spec = product(graph, matmul).ok()?;
         let rows = spec.rows().eval(limits);
         if self.before.is_none() && ways.prefers_ring(&spec, rows) {
-            let after = self.product_and_after(graph, matmul)?;
-            return Some((Way::Ring, spec.ring_kernel(rows, Some(after)).ok()?));
+            let kernel = |(way, share)| {
+                let after = self.product_and_after(graph, matmul)?;
+                Some((way, spec.ring_kernel(rows, Some(after), share).ok()?))
+            };
+            return ways.rings(&spec, rows).into_iter().map(kernel).collect();
         }
         if self.before.is_none() && ways.prefers_tiles(&spec, rows) {
             let recipe = spec.tile_kernel(Some(self.product_and_after(graph, matmul)?)).ok()?;
-            return Some((Way::Tile, recipe));
+            return Some(vec![(Way::Tile, recipe)]);
         }
         let weights = graph.node(matmul).operands.get(1)?;
         if graph.ty(*weights).bytes(limits) > LONG_BYTES {
@@ -147,7 +151,7 @@ impl Group {
             None => None,
             Some(_) => Some(self.product_and_after(graph, matmul)?),
         };
-        Some((Way::Stream, spec.absorbing_kernel(rows, before, after).ok()?))
+        Some(vec![(Way::Stream, spec.absorbing_kernel(rows, before, after).ok()?)])
     }
 
     fn product_and_after(&self, graph: &Graph, matmul: Node) -> Option<AfterProduct<'_>> {

@@ -13,6 +13,8 @@ use piecewise_kernels::step::CaptureSupport;
 pub(super) enum Way {
     /// Weights pass a ring in shared memory, for tensor cores.
     Ring,
+    /// The same in blocks that take half of a multiprocessor's shared memory.
+    HalfRing,
     /// Weights stream through tensor cores.
     Tensor,
     /// Weights stream through the other ones.
@@ -23,6 +25,8 @@ pub(super) enum Way {
     Tile,
     /// As it can always be.
     General,
+    /// The same in blocks that take half of a multiprocessor's shared memory, no two of which crowd.
+    Spread,
     /// One of the implementations of a custom op, by its place.
     Implementation(usize),
 }
@@ -31,11 +35,13 @@ impl std::fmt::Display for Way {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let name = match self {
             Self::Ring => "ring",
+            Self::HalfRing => "half ring",
             Self::Tensor => "tensor",
             Self::Stream => "stream",
             Self::Library => "library",
             Self::Tile => "tile",
             Self::General => "general",
+            Self::Spread => "spread",
             Self::Implementation(place) => return write!(f, "implementation {}", place + 1),
         };
         f.write_str(name)

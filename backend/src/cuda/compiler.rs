@@ -26,6 +26,8 @@ use piecewise_kernels::op::cuda::{CudaImplementation, CudaOpCall, CudaTarget};
 use piecewise_kernels::step::CaptureSupport;
 use std::sync::Arc;
 
+/// The most rows of a step whose regions may be faster in blocks that take half of a multiprocessor.
+const SPREAD_ROWS: u64 = 64;
 /// Workspace of a library matmul, in bytes: what NVIDIA advises for Hopper.
 const WORKSPACE_BYTES: u64 = 32 << 20;
 
@@ -122,16 +124,22 @@ impl CudaCompiler {
         }
     }
 
-    fn kernel(&self, site: &Site<'_>, mut recipe: LaunchRecipe) -> Draft {
-        if self.is_one_row(site) {
-            // A block that starts while those ahead still run goes where room is. Where every block
-            // takes half of a multiprocessor, no two of a kernel crowd while others are empty.
-            let half = self.arch().shared_bytes_of_half() as u32;
-            let padded = half.saturating_sub(recipe.static_shared);
-            recipe.dynamic_shared = recipe.dynamic_shared.max(padded);
-        }
+    fn kernel(&self, site: &Site<'_>, recipe: LaunchRecipe) -> Draft {
+        let recipe = match self.has_rows(site, 1) {
+            true => self.spread(recipe),
+            false => recipe,
+        };
         let recipe = if self.stamps { stamped(recipe) } else { recipe };
         Draft::Kernel(recipe)
+    }
+
+    /// A kernel whose blocks take half of a multiprocessor: a block that starts while those ahead still
+    /// run goes where room is, and no two of such a kernel crowd while others are empty.
+    fn spread(&self, mut recipe: LaunchRecipe) -> LaunchRecipe {
+        let half = self.arch().shared_bytes_of_half() as u32;
+        let padded = half.saturating_sub(recipe.static_shared);
+        recipe.dynamic_shared = recipe.dynamic_shared.max(padded);
+        recipe
     }
 
     /// What a launch runs, compiled.
@@ -146,11 +154,11 @@ impl CudaCompiler {
         })
     }
 
-    /// Whether a site is of a step of one row, whose kernels are short and follow each other at
-    /// once.
-    fn is_one_row(&self, site: &Site<'_>) -> bool {
-        let one = |over: Symbol| site.limits.get(over.index()).is_some_and(|&rows| rows <= 1);
-        self.arch().has_programmatic_launch() && site.piece.over.is_some_and(one)
+    /// Whether a site is of a step of at most so few rows, and its kernels, which are short then, follow
+    /// each other at once.
+    fn has_rows(&self, site: &Site<'_>, most: u64) -> bool {
+        let few = |over: Symbol| site.limits.get(over.index()).is_some_and(|&rows| rows <= most);
+        self.arch().has_programmatic_launch() && site.piece.over.is_some_and(few)
     }
 
     fn choices(&self, site: &Site<'_>) -> Result<Vec<Choice>, CompileError> {
@@ -172,7 +180,13 @@ impl CudaCompiler {
                     }
                 };
                 let recipe = recipe.map_err(|e| self.unsupported(site, e.to_string()))?;
-                Ok(vec![Choice::of(Way::General, self.kernel(site, recipe), 0)])
+                let mut choices =
+                    vec![Choice::of(Way::General, self.kernel(site, recipe.clone()), 0)];
+                if self.has_rows(site, SPREAD_ROWS) && !self.has_rows(site, 1) {
+                    let spread = self.kernel(site, self.spread(recipe));
+                    choices.push(Choice::of(Way::Spread, spread, 0));
+                }
+                Ok(choices)
             }
         }
     }
@@ -190,9 +204,11 @@ impl CudaCompiler {
         let rows = spec.rows().eval(site.limits);
         let ways = self.ways();
         let ring = ways.prefers_ring(&spec, rows);
-        if ring {
-            let recipe = spec.ring_kernel(rows, None).map_err(|e| unsupported(e.to_string()))?;
-            choices.push(Choice::of(Way::Ring, self.kernel(site, recipe), 0));
+        let rings = if ring { ways.rings(&spec, rows) } else { Vec::new() };
+        for (way, share) in rings {
+            let recipe = spec.ring_kernel(rows, None, share);
+            let recipe = recipe.map_err(|e| unsupported(e.to_string()))?;
+            choices.push(Choice::of(way, self.kernel(site, recipe), 0));
         }
         if !ring && ways.has_tensor(&spec, rows) {
             let shared_bytes = self.arch().shared_bytes_of_block();
@@ -350,8 +366,8 @@ impl CudaCompiler {
     ) -> Result<Option<Lowering>, CompileError> {
         let graph = &site.piece.graph;
         let Some(group) = &absorption.groups[site.position] else { return Ok(None) };
-        let kernel = group.kernel(graph, site.node, site.limits, self.ways());
-        let Some((way, recipe)) = kernel else { return Ok(None) };
+        let kernels = group.kernels(graph, site.node, site.limits, self.ways());
+        let Some(kernels) = kernels else { return Ok(None) };
         let (read, written) = group.arguments(graph, site.node);
         let read = read.into_iter().map(|value| (value, Access::Read));
         let written = written.into_iter().map(|value| (value, Access::Write));
@@ -372,7 +388,10 @@ impl CudaCompiler {
             nodes: nodes.into_iter().map(|position| position as u32).collect(),
             name: names.join(" + "),
             args,
-            choices: vec![Choice::of(way, self.kernel(site, recipe), 0)],
+            choices: kernels
+                .into_iter()
+                .map(|(way, recipe)| Choice::of(way, self.kernel(site, recipe), 0))
+                .collect(),
         }))
     }
 

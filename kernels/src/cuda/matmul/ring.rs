@@ -11,10 +11,30 @@ pub const RING_ROWS: u64 = 128;
 const FEW_ROWS: u64 = 32;
 /// Those of an H100.
 const MULTIPROCESSORS: u64 = 132;
-/// Shared memory of a block, which has a multiprocessor for itself but for small kernels beside it.
+/// Shared memory of a block that has a multiprocessor for itself but for small kernels beside it.
 const SHARED_BYTES: u64 = 220 << 10;
+/// That of one that leaves room for a block of the next kernel.
+const HALF_SHARED_BYTES: u64 = 112 << 10;
 /// What aligns the ring.
 const ALIGNED: u64 = 1024;
+
+/// How much of a multiprocessor's shared memory a block of few rows takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RingShare {
+    /// Nearly all of it: the most copies on their way.
+    Whole,
+    /// About half, so that the next kernel's weights come in beside it.
+    Half,
+}
+
+impl RingShare {
+    fn bytes(self) -> u64 {
+        match self {
+            Self::Whole => SHARED_BYTES,
+            Self::Half => HALF_SHARED_BYTES,
+        }
+    }
+}
 
 /// How a block shares its work, by rows of x.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,8 +70,8 @@ impl Shape {
         self.of_k * self.rows * (self.eights.next_multiple_of(2) * 8 + 4) * 4
     }
 
-    fn ring_bytes(&self) -> u64 {
-        (SHARED_BYTES - ALIGNED - self.sums_bytes()) / 1024 * 1024
+    fn ring_bytes(&self, share: RingShare) -> u64 {
+        (share.bytes() - ALIGNED - self.sums_bytes()) / 1024 * 1024
     }
 }
 
@@ -70,12 +90,18 @@ impl MatMulSpec {
         rows > 8 && rows * MULTIPROCESSORS > 3 * self.columns
     }
 
+    /// Whether [`Self::ring_kernel`] differs by the share of a multiprocessor that its blocks take.
+    pub fn has_ring_shares(&self, rows: u64) -> bool {
+        rows <= FEW_ROWS && !self.rows_outweigh(rows)
+    }
+
     /// The kernel of compute capability 9.0 for up to `rows` rows: up to 32 one for all sizes up to
     /// the next multiple of 8 and nearly all shapes, but for those of few columns; above, and of few
     /// columns, one for each shape and multiple of 16,
     /// with the region after the product in it, if there is one. Sums are of `f32`; their order
     /// follows from `rows`, so rounded up, k, and above 32 from the columns. Arguments:
-    /// x; w; y, or the operands of the region other than the product, then its results.
+    /// x; w; y, or the operands of the region other than the product, then its results. `share` changes
+    /// no bit.
     ///
     /// # Errors
     /// When [`Self::multiplies_in_a_ring`] is false, or the region is no map of the product's
@@ -84,6 +110,7 @@ impl MatMulSpec {
         &self,
         rows: u64,
         after: Option<AfterProduct<'_>>,
+        share: RingShare,
     ) -> Result<LaunchRecipe, LowerError> {
         if !self.multiplies_in_a_ring(rows) {
             return Err(LowerError(format!(
@@ -93,7 +120,7 @@ impl MatMulSpec {
             )));
         }
         let finish = self.finish(after)?;
-        if rows > FEW_ROWS || self.rows_outweigh(rows) {
+        if !self.has_ring_shares(rows) {
             return self.panel_kernel(rows, &finish);
         }
         let shape = Shape::of(rows, self.depth);
@@ -105,7 +132,7 @@ impl MatMulSpec {
             ("SLICES", shape.slices),
             ("K_WARPS", shape.of_k),
             ("TILE_WARPS", shape.of_tiles),
-            ("RING_BYTES", shape.ring_bytes()),
+            ("RING_BYTES", shape.ring_bytes(share)),
         ];
         for (name, value) in defines {
             let _ = writeln!(text, "#define {name} {value}");
@@ -129,7 +156,7 @@ impl MatMulSpec {
             block: [((shape.of_k * shape.of_tiles + 1) * 32) as u32, 1, 1],
             cluster: [1; 3],
             static_shared: 256,
-            dynamic_shared: (shape.ring_bytes() + ALIGNED + shape.sums_bytes()) as u32,
+            dynamic_shared: (shape.ring_bytes(share) + ALIGNED + shape.sums_bytes()) as u32,
             params: self.box_params(maps, &finish)?,
             programmatic: true,
             ahead: vec![1],
