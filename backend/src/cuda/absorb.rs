@@ -230,7 +230,7 @@ impl Piece<'_> {
         for (result, matmul) in readers {
             let part = Absorbed::of(self.graph, position, node, &[result], &stays)?;
             let group = Group { before: Some(part), after: None };
-            group.kernel(self.graph, self.order[matmul], self.limits, self.ways)?;
+            group.kernels(self.graph, self.order[matmul], self.limits, self.ways)?;
             let part = group.before.filter(|p| self.may_recompute(p))?;
             before.push((matmul, part));
         }
@@ -245,7 +245,7 @@ impl Piece<'_> {
         }
         let part = Absorbed::of(self.graph, position, node, &stays, &[])?;
         let group = Group { before: None, after: Some(part) };
-        group.kernel(self.graph, self.order[matmul], self.limits, self.ways)?;
+        group.kernels(self.graph, self.order[matmul], self.limits, self.ways)?;
         Some((before, vec![(matmul, group.after?)]))
     }
 
