@@ -128,11 +128,11 @@ impl Group {
         let spec = product(graph, matmul).ok()?;
         let rows = spec.rows().eval(limits);
         if self.before.is_none() && ways.prefers_ring(&spec, rows) {
-            let kernel = |(way, share)| {
+            let kernel = |(way, form)| {
                 let after = self.product_and_after(graph, matmul)?;
-                Some((way, spec.ring_kernel(rows, Some(after), share).ok()?))
+                Some((way, spec.ring_kernel(rows, Some(after), form).ok()?))
             };
-            return ways.rings(&spec, rows).into_iter().map(kernel).collect();
+            return ways.rings(&spec, rows).map(kernel).collect();
         }
         if self.before.is_none() && ways.prefers_tiles(&spec, rows) {
             let recipe = spec.tile_kernel(Some(self.product_and_after(graph, matmul)?)).ok()?;

@@ -15,6 +15,8 @@ pub(super) enum Way {
     Ring,
     /// The same in blocks that take half of a multiprocessor's shared memory.
     HalfRing,
+    /// The same in blocks of which several share the depth.
+    Panel,
     /// Weights stream through tensor cores.
     Tensor,
     /// Weights stream through the other ones.
@@ -36,6 +38,7 @@ impl std::fmt::Display for Way {
         let name = match self {
             Self::Ring => "ring",
             Self::HalfRing => "half ring",
+            Self::Panel => "panel",
             Self::Tensor => "tensor",
             Self::Stream => "stream",
             Self::Library => "library",

@@ -204,9 +204,8 @@ impl CudaCompiler {
         let rows = spec.rows().eval(site.limits);
         let ways = self.ways();
         let ring = ways.prefers_ring(&spec, rows);
-        let rings = if ring { ways.rings(&spec, rows) } else { Vec::new() };
-        for (way, share) in rings {
-            let recipe = spec.ring_kernel(rows, None, share);
+        for (way, form) in ways.rings(&spec, rows).filter(|_| ring) {
+            let recipe = spec.ring_kernel(rows, None, form);
             let recipe = recipe.map_err(|e| unsupported(e.to_string()))?;
             choices.push(Choice::of(way, self.kernel(site, recipe), 0));
         }

@@ -2,7 +2,7 @@
 
 use super::alternatives::Way;
 use super::nvrtc::Arch;
-use piecewise_kernels::cuda::{MatMulSpec, RingShare, STREAM_ROWS, TENSOR_ROWS};
+use piecewise_kernels::cuda::{MatMulSpec, RingForm, STREAM_ROWS, TENSOR_ROWS};
 
 /// The most rows that absorb: with two, what each block computes again and the other ways of a
 /// product that are lost cost more than a launch.
@@ -52,23 +52,18 @@ impl ProductWays {
             && spec.multiplies_in_a_ring(rows)
     }
 
-    /// The ways through a ring of a product that is expected to be fastest so, the faster first.
-    pub(super) fn rings(self, spec: &MatMulSpec, rows: u64) -> Vec<(Way, RingShare)> {
-        let mut rings = vec![(Way::Ring, RingShare::Whole)];
-        if spec.has_ring_shares(rows) {
-            let first = usize::from(!self.prefers_half_ring(spec, rows));
-            rings.insert(first, (Way::HalfRing, RingShare::Half));
-        }
-        rings
-    }
-
-    /// Whether blocks of half of a multiprocessor are expected to be faster.
-    fn prefers_half_ring(self, spec: &MatMulSpec, rows: u64) -> bool {
-        let v = |n: &str| std::env::var(n).ok().and_then(|v| v.parse::<u64>().ok()).unwrap_or(0);
-        spec.has_ring_shares(rows)
-            && rows <= v("RING_R")
-            && spec.columns() <= v("RING_C")
-            && spec.depth() <= v("RING_D")
+    /// The ways through a ring of a product that is expected to be fastest so, the fastest first.
+    pub(super) fn rings(
+        self,
+        spec: &MatMulSpec,
+        rows: u64,
+    ) -> impl Iterator<Item = (Way, RingForm)> {
+        let way = |form| match form {
+            RingForm::Whole => Way::Ring,
+            RingForm::Half => Way::HalfRing,
+            RingForm::Panel => Way::Panel,
+        };
+        spec.ring_forms(rows).into_iter().map(move |form| (way(form), form))
     }
 
     /// Whether it can be computed by the kernel on tensor cores.

@@ -13,7 +13,7 @@ mod wgmma;
 
 pub use attention::attention_kernels;
 pub use matmul::{
-    AfterProduct, BeforeProduct, MatMulSpec, RING_ROWS, RingShare, STREAM_ROWS, TENSOR_ROWS,
+    AfterProduct, BeforeProduct, MatMulSpec, RING_ROWS, RingForm, STREAM_ROWS, TENSOR_ROWS,
 };
 pub use recipe::{
     Blocks, GridAxis, GridError, LaunchRecipe, OpKernels, Param, Scalar, TensorBoxes,
