@@ -65,7 +65,7 @@ fn compile(compiler: &CudaCompiler, module: &Module) -> BTreeSet<String> {
         for size in sizes {
             let made = compiler.compile(piece, size, symbols.bounds(), &[], &KERNELS);
             let made = made.unwrap_or_else(|e| panic!("{}: {e}", compiler.identity()));
-            let launches = made.alternatives.iter().flat_map(|lowered| &lowered.launches);
+            let launches = made.ways().flat_map(|way| &way.launches);
             for launch in launches {
                 assert!(made.image(launch.image).is_some(), "{}", launch.name);
                 let kind = launch.name.split(' ').next().unwrap_or_default();
@@ -174,6 +174,36 @@ fn the_same_piece_gives_the_same_artifact_from_any_compiler() {
     assert_eq!(make(), make());
 }
 
+/// What runs unmeasured is the same, and nothing else is compiled for it.
+#[test]
+fn without_measuring_the_first_ways_alone_are_compiled() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let module = module(MODELS[0], DType::BF16, Level::Piecewise);
+    let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
+    let make = || {
+        let registry = Arc::new(OpRegistry::builtin());
+        CudaCompiler::new(registry, Arch { number: 90 }, nvrtc.clone())
+    };
+    let (all, first) = (make(), make().with_first_ways(true));
+    assert_ne!(all.identity(), first.identity());
+    let (of_all, of_first) = (MemoryStore::new(), MemoryStore::new());
+    for piece in module.stitch().unwrap().unique.values() {
+        for rows in [1, 4] {
+            let size = PieceSize::Exact(rows);
+            let compile = |compiler: &CudaCompiler, store: &MemoryStore| {
+                compiler.compile(piece, size, symbols.bounds(), &[], store).unwrap()
+            };
+            let (all, first) = (compile(&all, &of_all), compile(&first, &of_first));
+            assert!(all.first_launches().eq(first.first_launches()));
+            assert!(!first.has_choices());
+            assert_eq!(first.ways().count(), first.alternatives[0].parts.len());
+        }
+    }
+    let kernels =
+        |store: &MemoryStore| store.entries().keys().filter(|(kind, _)| *kind == "cubin").count();
+    assert!(2 * kernels(&of_first) <= kernels(&of_all), "{}", kernels(&of_first));
+}
+
 #[test]
 fn few_rows_stream_their_weights_and_more_go_to_the_library() {
     let Some(nvrtc) = nvrtc() else { return };
@@ -181,24 +211,30 @@ fn few_rows_stream_their_weights_and_more_go_to_the_library() {
     let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
     let stitch = module.stitch().unwrap();
     let piece = &stitch.unique[stitch.unique_pieces()[0]];
-    let scratch = |number, rows| {
+    let ways = |number, rows| {
         let registry = Arc::new(OpRegistry::builtin());
         let compiler = CudaCompiler::new(registry, Arch { number }, nvrtc.clone());
         let size = PieceSize::Exact(rows);
         let made = compiler.compile(piece, size, symbols.bounds(), &[], &KERNELS).unwrap();
-        made.alternatives.iter().map(|lowered| lowered.scratch).collect::<Vec<_>>()
+        let own = made.alternatives.last().unwrap().parts.iter();
+        let product = own.max_by_key(|part| part.ways.len()).unwrap();
+        for way in &product.ways {
+            let is_library = way.name == "library";
+            assert_eq!((way.scratch > 0, way.uses_library), (is_library, is_library));
+        }
+        product.ways.iter().map(|way| way.name.clone()).collect::<Vec<_>>().join(" ")
     };
-    let workspace = 32 << 20;
     // One of ours, the library's, the general one: on Hopper one is enough for few rows.
-    for rows in [1, 8, 9, 32] {
-        assert_eq!(scratch(90, rows), [0, workspace, 0], "{rows}");
+    assert_eq!(ways(90, 1), "stream library general");
+    for rows in [8, 9, 32] {
+        assert_eq!(ways(90, rows), "ring library general", "{rows}");
     }
     // Too many for the first, and enough for tiles.
-    assert_eq!(scratch(90, 33), [0, workspace, 0, 0]);
-    assert_eq!(scratch(90, 128), [0, workspace, 0, 0]);
-    assert_eq!(scratch(90, 129), [workspace, 0, 0]);
-    assert_eq!(scratch(80, 8), [0, 0, workspace, 0]);
-    assert_eq!(scratch(80, 9), [0, workspace, 0]);
+    assert_eq!(ways(90, 33), "?");
+    assert_eq!(ways(90, 128), "?");
+    assert_eq!(ways(90, 129), "?");
+    assert_eq!(ways(80, 8), "?");
+    assert_eq!(ways(80, 9), "?");
 }
 
 /// Patches of 588 numbers, no multiple of 16 bytes, and a kernel that the checkpoint has under
@@ -227,7 +263,7 @@ fn every_product_of_a_tower_s_rows_multiplies_in_tiles() {
         }
         let size = PieceSize::Exact(256);
         let made = compiler.compile(piece, size, symbols.bounds(), &[], &KERNELS).unwrap();
-        for launch in &made.alternatives[0].launches {
+        for launch in made.first_launches() {
             let CudaImage::Kernel(kernel) =
                 CudaImage::from_bytes(made.image(launch.image).unwrap()).unwrap()
             else {
@@ -257,17 +293,20 @@ fn a_decoder_layer_of_one_row_is_six_launches() {
         let size = PieceSize::Exact(rows);
         let made = compiler.compile(layer, size, symbols.bounds(), &[], &KERNELS).unwrap();
         let mut listed = String::new();
-        for (i, lowered) in made.alternatives.iter().enumerate() {
+        for (i, alternative) in made.alternatives.iter().enumerate() {
             listed.push_str(&format!("alternative {i}\n"));
-            for launch in &lowered.launches {
-                listed.push_str(&format!("  {} {:?}\n", launch.name, launch.nodes));
+            for part in &alternative.parts {
+                let (launch, ways) = (&part.ways[0].launches[0], part.ways.iter());
+                let ways = ways.map(|way| way.name.as_str()).collect::<Vec<_>>().join(", ");
+                listed.push_str(&format!("  {} {:?}: {ways}\n", launch.name, launch.nodes));
             }
         }
-        let counts: Vec<_> = made.alternatives.iter().map(|l| l.launches.len()).collect();
+        let counts = made.alternatives.iter().map(|one| one.first_launches().count());
+        let counts = Vec::from_iter(counts);
         let expected: &[usize] = match rows {
-            1 => &[5, 8, 8, 8],
+            1 => &[5, 8],
             // The gate ends the product before it.
-            _ => &[7, 8, 8, 8],
+            _ => &[7, 8],
         };
         assert_eq!(counts, expected, "{listed}");
         if rows == 1 {
@@ -328,7 +367,7 @@ fn blocks_of_a_step_of_one_row_take_half_of_a_multiprocessor() {
 }
 
 #[test]
-fn every_alternative_of_few_rows_keeps_to_the_plan() {
+fn every_way_of_few_rows_keeps_to_the_plan() {
     let Some(nvrtc) = nvrtc() else { return };
     let compiler = CudaCompiler::new(Arc::new(OpRegistry::builtin()), Arch { number: 90 }, nvrtc);
     let mut absorbed = 0;
@@ -341,22 +380,27 @@ fn every_alternative_of_few_rows_keeps_to_the_plan() {
         };
         let made: Vec<Artifact> = stitch.unique.iter().map(|(_, piece)| compile(piece)).collect();
         let most = made.iter().map(|artifact| artifact.alternatives.len()).max().unwrap();
-        for index in 0..most {
+        let parts = made.iter().flat_map(|a| &a.alternatives).flat_map(|one| &one.parts);
+        let most_ways = parts.map(|part| part.ways.len()).max().unwrap();
+        for index in 0..most * most_ways {
             let members: Vec<MemberLaunches> = stitch
                 .steps
                 .iter()
                 .map(|step| {
                     let usage = &stitch.uses[step.id()];
-                    let alternatives = &made[usage.unique.index()].alternatives;
-                    let lowered = &alternatives[index.min(alternatives.len() - 1)];
-                    let launches = lowered.launches.iter();
+                    let artifact = &made[usage.unique.index()];
+                    let mut choice = artifact.last_ways(index / most_ways);
+                    choice.ways.iter_mut().for_each(|way| *way = (index % most_ways).min(*way));
+                    let ways = artifact.chosen(&choice).unwrap();
+                    let launches = ways.iter().flat_map(|way| &way.launches);
                     absorbed += launches.clone().filter(|l| l.nodes.len() > 1).count();
                     let launches = launches.map(|l| access(l, &usage.operands)).collect();
-                    MemberLaunches { member: step.id(), scratch: lowered.scratch, launches }
+                    let scratch = ways.iter().map(|way| way.scratch).max().unwrap_or(0);
+                    MemberLaunches { member: step.id(), scratch, launches }
                 })
                 .collect();
             if let Err(found) = check_launches(&module, &members) {
-                panic!("{model}, alternative {index}: {found}");
+                panic!("{model}, ways {index}: {found}");
             }
         }
     }

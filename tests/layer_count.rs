@@ -132,6 +132,8 @@ fn cost(layers: usize, sizes: &[u64]) -> Cost {
         capture_exclude: Vec::new(),
         probes: Vec::new(),
         tune: TuneMode::default(),
+        tune_budget: std::time::Duration::ZERO,
+        tuning_steps: Vec::new(),
         strict: true,
         checks: Checks::default(),
         measure_padding: false,
@@ -222,7 +224,7 @@ fn counts(folder: &str, activations: DType) -> String {
             let key = if matches!(at.size, PieceSize::General(_)) { of_bound } else { at.size };
             let artifact =
                 compiler.compile(piece, at.size, &at.limits, &layouts, &NoStore).unwrap();
-            *launches.entry(key).or_default() += artifact.alternatives[0].launches.len();
+            *launches.entry(key).or_default() += artifact.first_launches().count();
             sizes_of_all.insert(key);
         }
     }

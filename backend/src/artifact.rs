@@ -135,13 +135,79 @@ pub struct Launch {
     pub capture: CaptureSupport,
 }
 
-/// One way to run a piece.
+/// One way to compute a part of a piece.
 #[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
-pub struct Lowered {
+pub struct Way {
+    /// What tells it from the part's others, for people: `stream`, `library`.
+    pub name: String,
     /// The launches in order.
     pub launches: Vec<Launch>,
     /// Bytes of scratch that the launches share.
     pub scratch: u64,
+    /// Whether a library of the target computes it, so that what is measured of it holds for a
+    /// version of that library.
+    pub uses_library: bool,
+}
+
+/// Nodes of a piece that are computed one way or another, whatever is chosen for the others.
+#[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
+pub struct Part {
+    /// At least one; the first is taken unmeasured.
+    pub ways: Vec<Way>,
+}
+
+/// One division of a piece into parts, in the order of their launches.
+#[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
+pub struct Alternative {
+    /// Together they compute every node that the piece's results need.
+    pub parts: Vec<Part>,
+}
+
+/// How a piece is run: an alternative, and the way of each of its parts. The default is what is taken
+/// unmeasured.
+#[derive(
+    Clone,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Debug,
+    Default,
+    serde::Serialize,
+    serde::Deserialize,
+)]
+pub struct Choice {
+    /// Its position among the alternatives.
+    pub alternative: usize,
+    /// The position of each part's way; a part past the end takes its first.
+    pub ways: Vec<usize>,
+}
+
+impl Choice {
+    /// The first ways of an alternative.
+    pub fn of(alternative: usize) -> Self {
+        Self { alternative, ways: Vec::new() }
+    }
+
+    /// The position of the way of a part.
+    pub fn way(&self, part: usize) -> usize {
+        self.ways.get(part).copied().unwrap_or(0)
+    }
+
+    /// The same with another way of a part.
+    #[must_use]
+    pub fn with(&self, part: usize, way: usize) -> Self {
+        let mut other = self.clone();
+        if other.ways.len() <= part {
+            other.ways.resize(part + 1, 0);
+        }
+        other.ways[part] = way;
+        while other.ways.last() == Some(&0) {
+            other.ways.pop();
+        }
+        other
+    }
 }
 
 /// A unique piece lowered for a size: alternatives in a fixed order, and the images that they
@@ -153,16 +219,93 @@ pub struct Artifact {
     pub piece: [u8; 32],
     /// The row counts that it was lowered for.
     pub size: PieceSize,
-    /// At least one; the first is taken unless a tuning record picks another.
-    pub alternatives: Vec<Lowered>,
+    /// At least one; the first is taken unmeasured.
+    pub alternatives: Vec<Alternative>,
     /// The images that the launches refer to: digest and bytes, each once.
     pub images: Vec<(Digest, Vec<u8>)>,
 }
 
+impl Alternative {
+    /// Launches that can be computed in no other way.
+    pub fn single(launches: Vec<Launch>, scratch: u64) -> Self {
+        let way = Way { name: "only".to_owned(), launches, scratch, uses_library: false };
+        Self { parts: vec![Part { ways: vec![way] }] }
+    }
+
+    /// The way that each part takes by a choice of this alternative; nothing where one lacks it.
+    pub fn ways<'a>(&'a self, choice: &Choice) -> Option<Vec<&'a Way>> {
+        let parts = self.parts.iter().enumerate();
+        let ways = parts.map(|(i, part)| part.ways.get(choice.way(i))).collect();
+        if choice.ways.len() <= self.parts.len() { ways } else { None }
+    }
+
+    /// The launches of its first ways.
+    pub fn first_launches(&self) -> impl Iterator<Item = &Launch> {
+        self.parts.iter().filter_map(|part| part.ways.first()).flat_map(|way| &way.launches)
+    }
+}
+
 impl Artifact {
-    /// The scratch need: the largest over alternatives, in bytes.
+    /// The scratch need: the largest over all ways, in bytes.
     pub fn scratch(&self) -> u64 {
-        self.alternatives.iter().map(|lowered| lowered.scratch).max().unwrap_or(0)
+        self.ways().map(|way| way.scratch).max().unwrap_or(0)
+    }
+
+    /// Every way of every part of every alternative.
+    pub fn ways(&self) -> impl Iterator<Item = &Way> {
+        self.alternatives.iter().flat_map(|one| &one.parts).flat_map(|part| &part.ways)
+    }
+
+    /// [`Self::ways`], to be changed.
+    pub fn ways_mut(&mut self) -> impl Iterator<Item = &mut Way> {
+        let parts = self.alternatives.iter_mut().flat_map(|one| &mut one.parts);
+        parts.flat_map(|part| &mut part.ways)
+    }
+
+    /// What runs unmeasured.
+    pub fn first_launches(&self) -> impl Iterator<Item = &Launch> {
+        self.alternatives.first().into_iter().flat_map(Alternative::first_launches)
+    }
+
+    /// The ways that a choice takes, in the order of their launches.
+    ///
+    /// # Errors
+    /// A sentence, when it is no choice of this artifact.
+    pub fn chosen(&self, choice: &Choice) -> Result<Vec<&Way>, String> {
+        let alternative = self.alternatives.get(choice.alternative);
+        alternative.and_then(|one| one.ways(choice)).ok_or_else(|| {
+            format!("{choice:?} is none of its {} alternatives", self.alternatives.len())
+        })
+    }
+
+    /// What takes the last way of each part of an alternative, or of the last one: the one that is there
+    /// for any types and sizes.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn last_ways(&self, alternative: usize) -> Choice {
+        let alternative = alternative.min(self.alternatives.len().saturating_sub(1));
+        let parts = self.alternatives.get(alternative).map_or(&[][..], |one| &one.parts);
+        let ways = parts.iter().map(|part| part.ways.len().saturating_sub(1)).collect();
+        Choice { alternative, ways }
+    }
+
+    /// The same with nothing but what a choice takes.
+    ///
+    /// # Errors
+    /// As for [`Self::chosen`].
+    #[cfg(any(test, feature = "testing"))]
+    pub fn narrowed(&self, choice: &Choice) -> Result<Self, String> {
+        let ways = self.chosen(choice)?.into_iter().cloned();
+        let parts: Vec<Part> = ways.map(|way| Part { ways: vec![way] }).collect();
+        let launches = || parts.iter().flat_map(|part| &part.ways).flat_map(|way| &way.launches);
+        let used = |digest| launches().any(|launch| launch.image == digest);
+        let images = self.images.iter().filter(|(digest, _)| used(*digest)).cloned().collect();
+        let alternatives = vec![Alternative { parts: parts.clone() }];
+        Ok(Self { piece: self.piece, size: self.size, alternatives, images })
+    }
+
+    /// Whether there is more than one way to run it.
+    pub fn has_choices(&self) -> bool {
+        self.ways().count() > self.alternatives.first().map_or(0, |first| first.parts.len())
     }
 
     /// The bytes of an image.
@@ -182,14 +325,18 @@ impl Artifact {
         if self.alternatives.is_empty() {
             return Err("it has no alternative".to_owned());
         }
+        let mut parts = self.alternatives.iter().flat_map(|one| &one.parts);
+        if parts.any(|part| part.ways.is_empty()) {
+            return Err("a part of it has no way".to_owned());
+        }
         for (digest, bytes) in &self.images {
             if Digest::of(bytes) != *digest {
                 return Err(format!("image {digest} has other bytes than its digest says"));
             }
         }
         let (operands, nodes) = (piece.operands().len(), piece.graph.nodes().len());
-        for lowered in &self.alternatives {
-            for launch in &lowered.launches {
+        for way in self.ways() {
+            for launch in &way.launches {
                 let name = &launch.name;
                 if self.image(launch.image).is_none() {
                     return Err(format!("launch `{name}` lacks image {}", launch.image));
@@ -203,9 +350,7 @@ impl Artifact {
                             return Err(format!("launch `{name}` uses operand {position}"));
                         }
                         ArgRef::Scratch { offset, bytes }
-                            if offset
-                                .checked_add(bytes)
-                                .is_none_or(|end| end > lowered.scratch) =>
+                            if offset.checked_add(bytes).is_none_or(|end| end > way.scratch) =>
                         {
                             return Err(format!("launch `{name}` uses bytes outside the scratch"));
                         }

@@ -1,8 +1,7 @@
 //! The device interface: memory, binding, launching, capturing, replaying.
 
-use crate::artifact::Artifact;
-use crate::store::Store;
-use crate::tuning::{TuneMode, TuningReport};
+use crate::artifact::{Artifact, Choice};
+use crate::tuning::{LibraryAlgorithm, LibraryProduct};
 use crate::weights::{WeightError, WeightLayout, WeightSource};
 use piecewise_ir::module::UniquePiece;
 use piecewise_ir::weight::Recipe;
@@ -81,8 +80,8 @@ pub struct HostBlock {
 pub struct Binding<'a> {
     /// What is bound.
     pub piece: &'a UniquePiece,
-    /// The alternative of the artifact that is taken.
-    pub alternative: usize,
+    /// The alternative of the artifact that is taken, and the ways of its parts.
+    pub choice: &'a Choice,
     /// For each operand position, its address; `None` for a local that got no slot.
     pub operands: &'a [Option<Address>],
     /// Where the scratch lies.
@@ -420,19 +419,33 @@ pub trait Device: Send + 'static {
     /// Its model alone: what is measured on one of them holds for others.
     fn model(&self) -> String;
 
-    /// Chooses the algorithms of a program at these padded sizes; nothing where there is no
-    /// choice. Measuring runs the program on its own memory, whose results and scratch then hold
-    /// anything: between binding and the first step, before captures.
+    /// The library that computes parts of programs, and its version; nothing where there is none.
+    fn library(&self) -> Option<String> {
+        None
+    }
+
+    /// The products of a program at these padded sizes that the library computes, each once.
     ///
     /// # Errors
-    /// When a measured run fails. A store that fails is only counted.
-    fn tune(
+    /// When the library can't be asked.
+    fn library_products(
         &mut self,
         program: &Self::Program,
         sizes: &[u64],
-        mode: TuneMode,
-        store: &dyn Store,
-    ) -> Result<TuningReport, DeviceError>;
+    ) -> Result<Vec<LibraryProduct>, DeviceError> {
+        let _ = (program, sizes);
+        Ok(Vec::new())
+    }
+
+    /// Takes an algorithm for a product of the library in every launch and capture from now on;
+    /// `false` where the library refuses it.
+    ///
+    /// # Errors
+    /// When the library can't be asked.
+    fn prefer(&mut self, product: &str, algorithm: LibraryAlgorithm) -> Result<bool, DeviceError> {
+        let _ = (product, algorithm);
+        Ok(false)
+    }
 
     /// The time that replaying a graph takes by the device's own clock; waits for it.
     ///

@@ -62,8 +62,8 @@ fn absorb(layer: &Layer, out_at: Option<Value>) -> (Bench, Vec<Vec<u8>>) {
     }
     let compiler = AbsorbingCompiler::new(registry(), 4);
     let artifact = compile_with(&compiler, &layer.piece, PieceSize::Exact(40), &bounds);
-    assert_eq!(artifact.alternatives[0].launches.len(), 1, "one launch for three nodes");
-    assert_eq!(artifact.alternatives[0].launches[0].nodes, [0, 1, 2]);
+    assert_eq!(artifact.first_launches().count(), 1, "one launch for three nodes");
+    assert_eq!(artifact.first_launches().next().unwrap().nodes, [0, 1, 2]);
     let program = bench.bind(&artifact).unwrap();
     bench.launch(&program, &sizes_of(&layer.piece, 40), &sizes_of(&layer.piece, 37));
     let outputs = bench.outputs(&bounds);

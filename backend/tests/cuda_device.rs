@@ -2,7 +2,9 @@
 
 use crate::support::gpu;
 use half::{bf16, f16};
-use piecewise_backend::artifact::{Access, Arg, ArgRef, Artifact, Launch, Lowered, PieceSize};
+use piecewise_backend::artifact::{
+    Access, Alternative, Arg, ArgRef, Artifact, Choice, Launch, PieceSize,
+};
 use piecewise_backend::compiler::NoStore;
 use piecewise_backend::cuda::{
     Arch, CallFault, Code, CudaDevice, CudaImage, CudaOptions, CudaProgram, KernelImage, Matmul,
@@ -10,7 +12,6 @@ use piecewise_backend::cuda::{
 };
 use piecewise_backend::device::{Address, Binding, Device, DeviceError, Reservation};
 use piecewise_backend::measure::{LaunchCounts, MeasuredDevice};
-use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::{TensorSource, WeightError, WeightLayout, WeightSource};
 use piecewise_ir::builder::Builder;
 use piecewise_ir::dim::Dim;
@@ -102,7 +103,7 @@ fn artifact(images: &[(&str, CudaImage, [u32; 2])], size: u64, scratch: u64) -> 
             capture: CaptureSupport::Always,
         });
     }
-    made.alternatives.push(Lowered { launches, scratch });
+    made.alternatives.push(Alternative::single(launches, scratch));
     made
 }
 
@@ -127,7 +128,7 @@ impl Fixture {
             (0..self.piece.operands().len() as u64).map(|i| Some(self.at(i))).collect();
         let binding = Binding {
             piece: &self.piece,
-            alternative: 0,
+            choice: &Choice::default(),
             operands: &operands,
             scratch: self.arena.base.offset(1 << 16),
             scratch_bytes: 1 << 19,
@@ -241,7 +242,7 @@ fn a_failed_capture_leaves_the_stream_usable() {
 }
 
 #[test]
-fn library_matmuls_are_exact_on_small_integers_tuned_captured_and_replayed() {
+fn library_matmuls_are_exact_on_small_integers_by_every_algorithm_captured_and_replayed() {
     let Some(mut f) = fixture(CudaOptions::default()) else { return };
     // x [T, 4] times its own first rows as a [4, 4] weight, transposed.
     let rows = Dim::from(f.piece.over.unwrap());
@@ -255,15 +256,22 @@ fn library_matmuls_are_exact_on_small_integers_tuned_captured_and_replayed() {
     };
     let made = artifact(&[("matmul", CudaImage::Matmul(Box::new(matmul)), [0, 1])], 8, 1 << 18);
     let program = f.bind(&made);
-    let report = f.device.tune(&program, &[8], TuneMode::Measure, &NoStore).unwrap();
-    assert_eq!((report.measured, report.refused), (1, 0));
+    let products = f.device.library_products(&program, &[8]).unwrap();
+    assert_eq!((products.len(), f.device.library().is_some()), (1, true));
     let x: Vec<f32> = (0..32).map(|i| (i * 7 % 11) as f32 - 5.0).collect();
     f.write_f32(0, &x);
-    let graph = f.device.capture("T=8", &[&program], &[8]).unwrap();
-    f.device.replay(&graph).unwrap();
     let want: Vec<f32> =
         (0..32).map(|i| (0..4).map(|k| x[i / 4 * 4 + k] * x[i % 4 * 4 + k]).sum()).collect();
-    assert_eq!(f.read_f32(1, 32), want);
+    let product = &products[0];
+    for &algorithm in product.algorithms.iter().rev() {
+        assert!(f.device.prefer(&product.product, algorithm).unwrap());
+        let now = f.device.library_products(&program, &[8]).unwrap();
+        assert_eq!(now[0].algorithms[0], algorithm);
+        let graph = f.device.capture("T=8", &[&program], &[8]).unwrap();
+        f.write_f32(1, &[0.0; 32]);
+        f.device.replay(&graph).unwrap();
+        assert_eq!(f.read_f32(1, 32), want);
+    }
 }
 
 #[derive(Debug)]

@@ -57,7 +57,7 @@ pub(crate) fn run(args: CompileModelArgs) -> anyhow::Result<ExitCode> {
         pieces_to_measure: artifacts
             .iter()
             .flatten()
-            .filter(|artifact| artifact.alternatives.len() > 1)
+            .filter(|artifact| artifact.has_choices())
             .count(),
         bad_entries: cache.events().quarantined,
         passes: PassTimes::of(&planned),
@@ -80,7 +80,7 @@ struct CompileReport<'a> {
     cache: &'a Path,
     #[serde(flatten)]
     counts: &'a CompileCounts,
-    /// Pieces with several alternatives, among which only a run on the device can measure.
+    /// Pieces with several ways, among which only a run on the device can choose.
     pieces_to_measure: usize,
     /// Entries that were bad; they were made again.
     bad_entries: u64,
@@ -137,8 +137,8 @@ fn show(report: &CompileReport<'_>) -> anyhow::Result<()> {
     }
     if report.pieces_to_measure > 0 {
         super::print_line(&format!(
-            "measured  nothing: {} pieces have alternatives, which the first run on the device with \
-             --tune measure chooses from and keeps",
+            "measured  nothing: {} pieces have several ways, among which runs on the device choose \
+             and remember it",
             report.pieces_to_measure
         ))?;
     }

@@ -127,11 +127,14 @@ pub(crate) struct CompileArgs {
     /// Run every step at its exact count or launched, never padded.
     #[arg(long)]
     pub no_padding: bool,
-    /// How alternatives and library algorithms are chosen: off (the first, and what the library
-    /// would take), load (what the cache remembers) or measure (what it remembers, and else what
-    /// is measured) [default: load].
+    /// How the ways to compute parts of a step and a library's algorithms are chosen: off (what is
+    /// expected to be fastest, and nothing else is compiled), load (what the cache remembers) or
+    /// measure (what it remembers, and else what is measured) [default: measure on CUDA devices].
     #[arg(long, value_parser = named::<TuneMode>, value_name = "MODE")]
     pub tune: Option<TuneMode>,
+    /// Seconds that measuring may take; a later start goes on with the rest [default: 20].
+    #[arg(long, value_name = "N")]
+    pub tune_seconds: Option<u64>,
     /// Compute products in one way at all sizes, so that a row has the same bits in any company, at
     /// some cost where steps are small [default: false, of encoders true].
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
@@ -208,6 +211,7 @@ impl CompileArgs {
         let layers = put(layers, "splitting_ops", "--splitting-ops", split_at)?;
         let layers = put(layers, "padding", "--no-padding", self.no_padding.then_some(false))?;
         let layers = put(layers, "tune", "--tune", self.tune)?;
+        let layers = put(layers, "tune_seconds", "--tune-seconds", self.tune_seconds)?;
         let shares = self.no_prefix_cache.then_some(false);
         let layers = put(layers, "prefix_cache", "--no-prefix-cache", shares)?;
         let controls = self.sampling_controls.then_some(true);

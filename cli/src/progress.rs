@@ -39,6 +39,7 @@ impl BuildBars {
         let (phase, done, total) = match progress {
             Progress::Compiling { done, total } => ("compiling", done, total),
             Progress::Loading { done, total } => ("loading", done, total),
+            Progress::Measuring { done, total } => ("measuring", done, total),
             Progress::Capturing { done, total } => ("capturing", done, total),
         };
         if !matches!(&self.bar, Some((shown, _)) if *shown == phase) {

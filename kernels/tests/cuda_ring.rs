@@ -4,17 +4,25 @@ use crate::cuda_tiles::{After, Shape, hold_product, linear, region};
 use crate::emulate::{Rng, available};
 use crate::nvrtc::Nvrtc;
 use piecewise_ir::dtype::DType::{self, BF16, F16, F32};
-use piecewise_kernels::cuda::{AfterProduct, LaunchRecipe, OperandRole, PRELUDE, RING_ROWS};
+use piecewise_kernels::cuda::{
+    AfterProduct, LaunchRecipe, MatMulSpec, OperandRole, PRELUDE, RING_ROWS, RingForm,
+};
 
-fn kernel(rows: usize, after: After, dtype: DType, depth: u64, columns: u64) -> LaunchRecipe {
+fn kernel(
+    rows: usize,
+    after: After,
+    dtype: DType,
+    [depth, columns]: [u64; 2],
+    form: RingForm,
+) -> LaunchRecipe {
     let spec = linear([dtype; 3], depth, columns);
     if after == After::Nothing {
-        return spec.ring_kernel(rows as u64, None).unwrap();
+        return spec.ring_kernel(rows as u64, None, form).unwrap();
     }
     let region = region(after, dtype, columns);
     let roles = vec![OperandRole::default(); region.params.len()];
     let after = AfterProduct { region: &region, roles: &roles, product: 0 };
-    spec.ring_kernel(rows as u64, Some(after)).unwrap()
+    spec.ring_kernel(rows as u64, Some(after), form).unwrap()
 }
 
 #[test]
@@ -22,11 +30,12 @@ fn products_through_a_ring_compile_for_hopper_and_are_one_kernel_for_all_shapes(
     let Some(nvrtc) = Nvrtc::find() else { return };
     for rows in [8, 16, 24, 32, 48, 64, 96, 128] {
         for (after, dtype) in [(After::Nothing, F16), (After::Sum, BF16), (After::Gate, BF16)] {
-            let recipe = kernel(rows, after, dtype, 1024, 4096);
+            let form = if rows % 16 == 0 { RingForm::Whole } else { RingForm::Half };
+            let recipe = kernel(rows, after, dtype, [1024, 4096], form);
             recipe.check(4, 0).unwrap();
             let made = nvrtc.compile(&recipe.source, PRELUDE, "sm_90a", &recipe.options);
             assert_eq!(made.err(), None, "{}", recipe.source);
-            let other = kernel(rows - 7, after, dtype, 3072, 24_576);
+            let other = kernel(rows - 7, after, dtype, [3072, 24_576], form);
             if rows <= 32 {
                 assert_eq!(recipe.grid_at(&[rows as u64], 132), Ok([132, 1, 1]));
                 assert_eq!(other.source, recipe.source);
@@ -34,9 +43,10 @@ fn products_through_a_ring_compile_for_hopper_and_are_one_kernel_for_all_shapes(
         }
     }
     let bf16 = linear([BF16; 3], 1024, 4096);
-    assert!(bf16.ring_kernel(0, None).is_err() && bf16.ring_kernel(RING_ROWS + 1, None).is_err());
-    assert!(linear([BF16, BF16, F32], 1024, 4096).ring_kernel(8, None).is_err());
-    assert!(linear([BF16; 3], 1032, 4096).ring_kernel(8, None).is_err());
+    let refuses = |spec: MatMulSpec, rows| spec.ring_kernel(rows, None, RingForm::Half).is_err();
+    assert!(refuses(bf16.clone(), 0) && refuses(bf16, RING_ROWS + 1));
+    assert!(refuses(linear([BF16, BF16, F32], 1024, 4096), 8));
+    assert!(refuses(linear([BF16; 3], 1032, 4096), 8));
 }
 
 #[test]
@@ -73,8 +83,22 @@ fn rings_of_every_shape_hold_what_the_product_is() {
         (After::Gate, BF16, 144, 128, 128, 2048),
     ];
     for (at, (after, dtype, columns, real, size, depth)) in cases.into_iter().enumerate() {
-        let recipe = kernel(size, after, dtype, depth as u64, columns as u64);
-        let shape = Shape { columns, real, size, depth };
-        hold_product(&format!("ring_{at}"), recipe, (after, dtype), shape, 3e-2, &mut r);
+        let [k, n] = [depth, columns].map(|n| n as u64);
+        let mut forms = linear([dtype; 3], k, n).ring_forms(size as u64);
+        // The first of every case, and each of the others in some.
+        let other = at % forms.len();
+        forms = if other > 0 { vec![forms[0], forms[other]] } else { vec![forms[0]] };
+        for form in forms {
+            let recipe = kernel(size, after, dtype, [k, n], form);
+            let shape = Shape { columns, real, size, depth };
+            hold_product(
+                &format!("ring_{at}_{form:?}"),
+                recipe,
+                (after, dtype),
+                shape,
+                3e-2,
+                &mut r,
+            );
+        }
     }
 }

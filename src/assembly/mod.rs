@@ -293,7 +293,8 @@ impl Assembly {
         self.set("dtype", dtype)
     }
 
-    /// Whether alternatives and algorithms are chosen by measurement.
+    /// Whether ways and algorithms are chosen by measurement; without it, where the device is a CUDA
+    /// device.
     pub fn tune(self, mode: TuneMode) -> Self {
         self.set("tune", mode)
     }

@@ -2,7 +2,7 @@
 
 use super::settings::{Settings, symbols_of};
 use super::{Assembly, AssemblyError, Model, Notice, Watcher};
-use crate::device::{OpenDevice, OpenError, Opened, lock};
+use crate::device::{CompilerOptions, OpenDevice, OpenError, Opened, lock};
 use crate::models::{
     Checkpoint, DecoderConfig, DecoderLimits, check_weights, decoder, unused_tensors,
 };
@@ -12,6 +12,7 @@ use piecewise_backend::cpu::CpuDevice;
 use piecewise_backend::cuda::CudaDevice;
 use piecewise_backend::device::Device;
 use piecewise_backend::measure::MeasuredDevice;
+use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::entity::{Entity, Symbol};
@@ -310,7 +311,15 @@ impl Planned {
     }
 
     fn compiler_on(&self, device: &OpenDevice) -> Box<dyn Compiler> {
-        device.compiler(&self.ops, self.settings.config.batch_invariant)
+        let options = CompilerOptions {
+            batch_invariant: self.settings.config.batch_invariant,
+            first_ways: self.tune(device) == TuneMode::Off,
+        };
+        device.compiler(&self.ops, options)
+    }
+
+    fn tune(&self, device: &OpenDevice) -> TuneMode {
+        self.settings.config.tune.unwrap_or_else(|| device.default_tune())
     }
 
     /// Bytes that the model may take, by the key that says so; the smaller where two do.
@@ -439,6 +448,12 @@ impl Planned {
         Ok(self.settings.config.build_options(roles, outputs, self.purpose)?)
     }
 
+    /// The same for a device that is there, which says what is measured unless the settings do.
+    fn options_there(&mut self, roles: Option<&RoleMap>) -> Result<BuildOptions, AssemblyError> {
+        self.settings.config.tune = Some(self.tune(self.device()?));
+        self.options(roles)
+    }
+
     fn roles(&self) -> Result<RoleMap, AssemblyError> {
         Ok(RoleMap::resolve(self.module.graph(), &self.symbols, &self.ops)?)
     }
@@ -451,7 +466,7 @@ impl Planned {
     /// weight is missing, or memory is short.
     pub fn engine(mut self) -> Result<Box<dyn Engine>, AssemblyError> {
         let roles = self.roles()?;
-        let mut options = self.options(Some(&roles))?;
+        let mut options = self.options_there(Some(&roles))?;
         if self.lowering.get().is_none() {
             self.late = std::mem::take(&mut self.settings.dispatcher.rules.specialized);
             options.dispatcher.rules.specialized.clear();
@@ -467,9 +482,9 @@ impl Planned {
     ///
     /// # Errors
     /// When the inputs of a step would not say how large a symbol is, or as for [`Self::engine`].
-    pub fn session(self) -> Result<Session, AssemblyError> {
+    pub fn session(mut self) -> Result<Session, AssemblyError> {
         let symbols = Session::symbols_of(self.module.graph(), &self.symbols)?;
-        let options = self.options(None)?;
+        let options = self.options_there(None)?;
         let passes = self.passes.clone();
         Ok(match self.build(options)? {
             Built::Cpu(model) => Session::new(model, symbols, passes),
@@ -482,9 +497,9 @@ impl Planned {
     /// # Errors
     /// When the pool has no room for them, the graph does not feed back what it samples, or as for
     /// [`Self::engine`].
-    pub fn timer(self, positions: &[u64]) -> Result<Box<dyn StepTimer>, AssemblyError> {
+    pub fn timer(mut self, positions: &[u64]) -> Result<Box<dyn StepTimer>, AssemblyError> {
         let roles = self.roles()?;
-        let options = self.options(Some(&roles))?;
+        let options = self.options_there(Some(&roles))?;
         Ok(match self.build(options)? {
             Built::Cpu(model) => Box::new(ModelTimer::new(*model, roles, positions)?),
             Built::Cuda(model) => Box::new(ModelTimer::new(*model, roles, positions)?),

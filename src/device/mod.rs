@@ -12,8 +12,18 @@ use piecewise_backend::cuda::{
     Arch, CudaCompiler, CudaDevice, CudaError, CudaOptions, CudaProbe, LazyNvrtc, library_dirs,
 };
 use piecewise_backend::device::Device;
+use piecewise_backend::tuning::TuneMode;
 use piecewise_kernels::op::OpRegistry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What a compiler's artifacts hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CompilerOptions {
+    /// Whether a row has the same bits at any size.
+    pub batch_invariant: bool,
+    /// Whether they hold nothing but what is taken unmeasured.
+    pub first_ways: bool,
+}
 
 /// A device that was opened. Clones are the same device: each model that is built on it has memory
 /// and a stream of its own, and all share its threads, or its context, its library and the kernels
@@ -101,20 +111,32 @@ impl OpenDevice {
         }
     }
 
-    /// A compiler for it, with the ops of `registry`; a `batch_invariant` one gives a row the same bits
-    /// at any size. NVRTC is opened by the first kernel that no cache has.
-    pub fn compiler(&self, registry: &Arc<OpRegistry>, batch_invariant: bool) -> Box<dyn Compiler> {
+    /// How ways are chosen where nobody says so: by measurement where there are several.
+    pub fn default_tune(&self) -> TuneMode {
+        match &self.0 {
+            Opened::Cpu(_) => TuneMode::Load,
+            Opened::Cuda(_) | Opened::Arch(_) => TuneMode::Measure,
+        }
+    }
+
+    /// A compiler for it, with the ops of `registry`. NVRTC is opened by the first kernel that no
+    /// cache has.
+    pub fn compiler(
+        &self,
+        registry: &Arc<OpRegistry>,
+        options: CompilerOptions,
+    ) -> Box<dyn Compiler> {
         let registry = Arc::clone(registry);
+        let CompilerOptions { batch_invariant, first_ways } = options;
+        let of = |compiler: CudaCompiler| {
+            compiler.with_batch_invariance(batch_invariant).with_first_ways(first_ways)
+        };
         match &self.0 {
             Opened::Cpu(device) => Box::new(CpuCompiler::new(registry, lock(device).threads())),
-            Opened::Cuda(device) => {
-                let compiler = lock(device).compiler(registry);
-                Box::new(compiler.with_batch_invariance(batch_invariant))
-            }
+            Opened::Cuda(device) => Box::new(of(lock(device).compiler(registry))),
             Opened::Arch(arch) => {
                 let nvrtc = LazyNvrtc::new(library_dirs(&[]), None);
-                let compiler = CudaCompiler::new(registry, *arch, nvrtc);
-                Box::new(compiler.with_batch_invariance(batch_invariant))
+                Box::new(of(CudaCompiler::new(registry, *arch, nvrtc)))
             }
         }
     }

@@ -39,6 +39,6 @@ fn what_is_missing_for_a_device_asked_for_is_an_error_that_names_it() {
         assert!(expected.iter().any(|name| source.to_string().contains(name)), "{source}");
     }
     let arch = DeviceSpec::Arch(Arch { number: 90 }).open(1).unwrap();
-    let compiler = arch.compiler(&Arc::new(OpRegistry::builtin()), false);
+    let compiler = arch.compiler(&Arc::new(OpRegistry::builtin()), CompilerOptions::default());
     assert_eq!(compiler.target(), "cuda:sm_90a");
 }

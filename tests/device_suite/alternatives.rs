@@ -1,11 +1,11 @@
-//! Every alternative of a piece computes the same, but for the order of sums: models that are
-//! built of one alternative each, and by other compilers for the same device, against the one in
-//! which every node has a launch of its own.
+//! Every way of a piece computes the same, but for the order of sums: models that are built of one way
+//! of each part, and by other compilers for the same device, against the one in which every node has a
+//! launch of its own.
 
 use crate::sequences::{Left, Sequences, Turn, set_states, step};
 use crate::small_decoder::Setup;
 use crate::target::Target;
-use piecewise_backend::artifact::{Artifact, PieceSize};
+use piecewise_backend::artifact::{Artifact, Choice, PieceSize};
 use piecewise_backend::compiler::{CompileError, Compiler, Store};
 use piecewise_backend::weights::{NormalWeights, WeightLayout};
 use piecewise_ir::dtype::DType;
@@ -20,10 +20,19 @@ use piecewise_runtime::model::CompiledModel;
 use piecewise_runtime::symbols::SymbolTable;
 use std::sync::Arc;
 
-/// Compiles pieces of one alternative: the one at `index`, or the last.
+/// Compiles pieces of one alternative and one way of each part: those at these places, or the last.
 struct One {
     all: Box<dyn Compiler>,
-    index: usize,
+    alternative: usize,
+    way: usize,
+}
+
+impl One {
+    fn choice(&self, artifact: &Artifact) -> Choice {
+        let mut choice = artifact.last_ways(self.alternative);
+        choice.ways.iter_mut().for_each(|last| *last = self.way.min(*last));
+        choice
+    }
 }
 
 impl Compiler for One {
@@ -32,7 +41,7 @@ impl Compiler for One {
     }
 
     fn identity(&self) -> String {
-        format!("{} alternative {}", self.all.identity(), self.index)
+        format!("{} alternative {} way {}", self.all.identity(), self.alternative, self.way)
     }
 
     fn weight_layouts(&self, stitch: &Stitch, sizes: &[PieceSize]) -> Vec<Vec<WeightLayout>> {
@@ -69,13 +78,9 @@ impl Compiler for One {
         layouts: &[WeightLayout],
         store: &dyn Store,
     ) -> Result<Artifact, CompileError> {
-        let mut artifact = self.all.compile(piece, size, bounds, layouts, store)?;
-        let last = artifact.alternatives.len() - 1;
-        let kept = artifact.alternatives.swap_remove(self.index.min(last));
-        let used = |digest| kept.launches.iter().any(|launch| launch.image == digest);
-        artifact.images.retain(|(digest, _)| used(*digest));
-        artifact.alternatives = vec![kept];
-        Ok(artifact)
+        let artifact = self.all.compile(piece, size, bounds, layouts, store)?;
+        let kept = artifact.narrowed(&self.choice(&artifact));
+        Ok(kept.unwrap_or_else(|reason| panic!("{reason}")))
     }
 }
 
@@ -87,21 +92,24 @@ fn setup(dtype: DType) -> Setup {
     Setup { dtype, mode: GraphMode::Piecewise, max_tokens: 16, sizes, ..Setup::default() }
 }
 
-/// The most alternatives of a piece at any of the sizes.
-fn count<T: Target>(setup: &Setup) -> usize {
+/// The most alternatives of a piece at any of the sizes, and the most ways of a part.
+fn count<T: Target>(setup: &Setup) -> [usize; 2] {
     let (_, compiler) = T::make(&Arc::new(OpRegistry::builtin()), setup.threads);
     let module = setup.module();
     let stitch = module.stitch().unwrap();
     let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
     let sizes = SIZES.map(PieceSize::Exact);
     let layouts = compiler.weight_layouts(stitch, &sizes);
-    let mut most = 0;
+    let mut most = [0; 2];
     for (id, piece) in stitch.unique.iter() {
         let bound = piece.over.map_or(1, |over| symbols.bounds()[over.index()]);
         for size in sizes.into_iter().filter(|size| size.rows() <= bound) {
             let layouts = &layouts[id.index()];
             let made = compiler.compile(piece, size, symbols.bounds(), layouts, T::store());
-            most = most.max(made.unwrap().alternatives.len());
+            let made = made.unwrap();
+            let parts = made.alternatives.iter().flat_map(|one| &one.parts);
+            let ways = parts.map(|part| part.ways.len()).max().unwrap_or(0);
+            most = [most[0].max(made.alternatives.len()), most[1].max(ways)];
         }
     }
     most
@@ -110,8 +118,8 @@ fn count<T: Target>(setup: &Setup) -> usize {
 /// What a model is built of.
 #[derive(Clone, Copy, Debug)]
 enum Way {
-    /// One alternative of the target's own compiler.
-    Alternative(usize),
+    /// One alternative of the target's own compiler, and one way of each part.
+    Own(usize, usize),
     /// Another compiler.
     Other(usize),
 }
@@ -120,12 +128,12 @@ enum Way {
 fn run<T: Target>(setup: &Setup, way: Way) -> Vec<Left> {
     let registry = Arc::new(OpRegistry::builtin());
     let (device, own) = T::make(&registry, setup.threads);
-    let (all, index) = match way {
-        Way::Alternative(index) => (own, index),
-        Way::Other(other) => (T::others(&registry, setup.threads).swap_remove(other), 0),
+    let (all, alternative, way) = match way {
+        Way::Own(alternative, way) => (own, alternative, way),
+        Way::Other(other) => (T::others(&registry, setup.threads).swap_remove(other), 0, 0),
     };
     let (module, options, store) = (setup.module(), setup.options(), T::store());
-    let one = One { all, index };
+    let one = One { all, alternative, way };
     let compiled = compile_module(&module, &options.dispatcher, &one, store, &mut |_| {}).unwrap();
     let mut model = CompiledModel::build(
         Arc::new(module),
@@ -162,13 +170,14 @@ fn run<T: Target>(setup: &Setup, way: Way) -> Vec<Left> {
 /// At sizes of few rows, the logits of every way there is, two at least.
 pub(crate) fn agree<T: Target>(dtype: DType, tolerance: f64) {
     let setup = setup(dtype);
-    let alternatives = count::<T>(&setup);
+    let [alternatives, most] = count::<T>(&setup);
     let logits = |left: &Left| -> Vec<f64> {
         let words = left.outputs[0].chunks_exact(4);
         words.map(|b| f64::from(f32::from_le_bytes(b.try_into().unwrap()))).collect()
     };
     let others = T::others(&Arc::new(OpRegistry::builtin()), setup.threads).len();
-    let mut ways: Vec<Way> = (0..alternatives).map(Way::Alternative).collect();
+    let of = |alternative| (0..most).map(move |way| Way::Own(alternative, way));
+    let mut ways: Vec<Way> = (0..alternatives).flat_map(of).collect();
     let reference = ways.pop().unwrap();
     ways.extend((0..others).map(Way::Other));
     assert!(!ways.is_empty(), "{} has nothing to compare {reference:?} with", T::NAME);

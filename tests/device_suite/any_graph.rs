@@ -106,6 +106,8 @@ pub(crate) fn build_checked<T: Target>(
         capture_exclude: Vec::new(),
         probes: Vec::new(),
         tune: TuneMode::default(),
+        tune_budget: std::time::Duration::ZERO,
+        tuning_steps: Vec::new(),
         strict: true,
         checks,
         measure_padding: false,

@@ -29,7 +29,7 @@ fn compile(compiler: &CudaCompiler, module: &Module, sizes: &[u64]) {
         for size in exact.chain([PieceSize::General(bound)]) {
             let made = compiler.compile(piece, size, symbols.bounds(), &[], &NoStore);
             let made = made.unwrap_or_else(|e| panic!("{}: {e}", compiler.identity()));
-            assert!(made.alternatives.iter().all(|lowered| !lowered.launches.is_empty()));
+            assert!(made.ways().all(|way| !way.launches.is_empty()));
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::sequences::{Left, Sequences, Turn, set_states, states, step, try_step};
 use crate::small_decoder::Setup;
 use crate::target::Target;
-use piecewise_backend::artifact::PieceSize;
+use piecewise_backend::artifact::{Choice, PieceSize};
 use piecewise_backend::device::{Address, Binding, Device};
 use piecewise_backend::weights::{NormalWeights, WeightLayout};
 use piecewise_ir::dtype::DType;
@@ -64,7 +64,7 @@ pub(crate) fn everything_else_is_dropped_first<T: Target>() {
     let (scratch, counts) = (backed(&mut device, scratch_bytes), backed(&mut device, 256));
     let binding = Binding {
         piece: &piece,
-        alternative: 0,
+        choice: &Choice::default(),
         operands: &operands,
         scratch,
         scratch_bytes,

@@ -61,6 +61,8 @@ fn build<T: Target>(mode: GraphMode) -> CompiledModel<T::Device> {
         capture_exclude: Vec::new(),
         probes: Vec::new(),
         tune: TuneMode::default(),
+        tune_budget: std::time::Duration::ZERO,
+        tuning_steps: Vec::new(),
         strict: false,
         checks: Checks { poison: true, addresses: true, compare: false },
         measure_padding: false,

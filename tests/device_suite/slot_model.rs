@@ -202,6 +202,8 @@ impl SlotSetup {
             capture_exclude: Vec::new(),
             probes: Vec::new(),
             tune: TuneMode::default(),
+            tune_budget: std::time::Duration::ZERO,
+            tuning_steps: Vec::new(),
             strict: self.strict,
             checks: self.checks,
             measure_padding: false,

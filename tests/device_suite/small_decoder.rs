@@ -148,6 +148,8 @@ impl Setup {
             capture_exclude: self.exclude.clone(),
             probes: self.probes(),
             tune: TuneMode::default(),
+            tune_budget: std::time::Duration::ZERO,
+            tuning_steps: Vec::new(),
             strict: false,
             checks: self.checks,
             measure_padding: self.measure_padding,

@@ -106,7 +106,7 @@ def bench(args, source, sizes, batches, asked):
     # Those that the server has for such steps; to capture all of them takes long.
     tokens = [*batches, *(prompts * each + decodes for prompts, each, decodes in asked)]
     sizes = sorted({min(size for size in sizes if size >= n) for n in tokens if n <= max(sizes)})
-    command = [args.piecewise, "bench", *source, "--device", args.device, "--no-tune", "--sampling-controls", "--json"]
+    command = [args.piecewise, "bench", *source, "--device", args.device, "--tune", "off", "--sampling-controls", "--json"]
     command += ["--context", str(args.prompt + args.answer // 2), "--batch", ",".join(map(str, batches)), "--steps", str(args.steps)]
     command += ["--prefill", ",".join(prefill), "--mixed-steps", "15", "--graph-mode", "full_and_piecewise"]
     command += ["--capture-num-tokens", ",".join(map(str, sizes))]

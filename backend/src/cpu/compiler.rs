@@ -2,7 +2,7 @@
 
 use super::image::{CustomKernel, IMAGE_VERSION, Kernel, MatMul};
 use super::program::check_arguments;
-use crate::artifact::{Arg, Artifact, Digest, Launch, Lowered, PieceSize};
+use crate::artifact::{Alternative, Arg, Artifact, Digest, Launch, PieceSize, Way};
 use crate::compiler::{CompileError, Compiler, ImageListing, Store};
 use crate::lowering::{Positions, launch_name, limits, location, node_args, row_major};
 use crate::weights::WeightLayout;
@@ -41,20 +41,20 @@ impl CpuCompiler {
         Self { registry, workers: threads.max(1) }
     }
 
-    /// The scratch bytes of an artifact's way to run a piece, for as many threads as this compiler
+    /// The scratch bytes of a way of an artifact, for as many threads as this compiler
     /// is for. Launches that hold values in scratch keep what they have.
     fn scratch(
         &self,
         piece: &UniquePiece,
         artifact: &Artifact,
-        lowered: &Lowered,
+        way: &Way,
         limits: &[u64],
     ) -> Result<u64, String> {
         let graph = &piece.graph;
         let operands: Vec<&TensorType> =
             piece.operands().into_iter().map(|value| graph.ty(value)).collect();
         let mut most = 0;
-        for launch in &lowered.launches {
+        for launch in &way.launches {
             let failed = |reason| format!("launch `{}`: {reason}", launch.name);
             let bytes = artifact.image(launch.image);
             let bytes = bytes.ok_or_else(|| failed("its image is missing".to_owned()))?;
@@ -73,7 +73,7 @@ impl CpuCompiler {
                     own.max(custom.scratch)
                 }
                 #[cfg(any(test, feature = "testing"))]
-                Kernel::Absorbed(_) => lowered.scratch,
+                Kernel::Absorbed(_) => way.scratch,
                 #[cfg(any(test, feature = "testing"))]
                 Kernel::Poison(_) => 0,
             };
@@ -220,7 +220,7 @@ impl Assembly {
 
     pub(super) fn finish(self, piece: &UniquePiece, size: PieceSize) -> Artifact {
         let Self { launches, scratch, images } = self;
-        let alternatives = vec![Lowered { launches, scratch }];
+        let alternatives = vec![Alternative::single(launches, scratch)];
         Artifact { piece: piece.hash, size, alternatives, images }
     }
 }
@@ -262,11 +262,10 @@ impl Compiler for CpuCompiler {
         artifact: &mut Artifact,
     ) -> Result<(), String> {
         let limits = limits(piece, artifact.size, bounds);
-        let lowered = artifact.alternatives.iter();
-        let scratch = lowered.map(|lowered| self.scratch(piece, artifact, lowered, &limits));
+        let scratch = artifact.ways().map(|way| self.scratch(piece, artifact, way, &limits));
         let scratch = scratch.collect::<Result<Vec<_>, _>>()?;
-        for (lowered, scratch) in artifact.alternatives.iter_mut().zip(scratch) {
-            lowered.scratch = scratch;
+        for (way, scratch) in artifact.ways_mut().zip(scratch) {
+            way.scratch = scratch;
         }
         Ok(())
     }

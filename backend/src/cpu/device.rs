@@ -11,8 +11,6 @@ use crate::device::{
     Address, Binding, BoundAddress, CaptureRule, Device, DeviceError, HostBlock, Reservation,
 };
 use crate::measure::LaunchCounts;
-use crate::store::Store;
-use crate::tuning::{TuneMode, TuningReport};
 use crate::weights::{WeightLayout, WeightSource};
 use piecewise_ir::weight::Recipe;
 use piecewise_kernels::cpu::Isa;
@@ -395,16 +393,6 @@ impl Device for CpuDevice {
     fn model(&self) -> String {
         let described = self.describe();
         described.split(',').next().unwrap_or_default().to_owned()
-    }
-
-    fn tune(
-        &mut self,
-        _: &CpuProgram,
-        _: &[u64],
-        _: TuneMode,
-        _: &dyn Store,
-    ) -> Result<TuningReport, DeviceError> {
-        Ok(TuningReport::default())
     }
 
     fn replay_time(&mut self, graph: &CpuCaptured) -> Result<Duration, DeviceError> {

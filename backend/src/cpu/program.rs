@@ -113,20 +113,15 @@ impl Binder<'_> {
         if artifact.piece != binding.piece.hash {
             return Err(fail("the artifact was made for another piece".to_owned()));
         }
-        let Some(lowered) = artifact.alternatives.get(binding.alternative) else {
+        let ways = artifact.chosen(binding.choice).map_err(fail)?;
+        let scratch = ways.iter().map(|way| way.scratch).max().unwrap_or(0);
+        if scratch > binding.scratch_bytes {
             return Err(fail(format!(
-                "alternative {} of {}",
-                binding.alternative,
-                artifact.alternatives.len()
-            )));
-        };
-        if lowered.scratch > binding.scratch_bytes {
-            return Err(fail(format!(
-                "needs {} bytes of scratch, has {}",
-                lowered.scratch, binding.scratch_bytes
+                "needs {scratch} bytes of scratch, has {}",
+                binding.scratch_bytes
             )));
         }
-        if !binding.scratch.0.is_multiple_of(SCRATCH_ALIGN as u64) && lowered.scratch > 0 {
+        if !binding.scratch.0.is_multiple_of(SCRATCH_ALIGN as u64) && scratch > 0 {
             return Err(fail(format!("the scratch at {} is not aligned to 64", binding.scratch)));
         }
         if !binding.counts.0.is_multiple_of(4) {
@@ -153,11 +148,11 @@ impl Binder<'_> {
             operands,
             limits: limits.into(),
             label: binding.label.into(),
-            scratch: lowered.scratch,
+            scratch,
         };
-        let calls = lowered
-            .launches
+        let calls = ways
             .iter()
+            .flat_map(|way| &way.launches)
             .map(|launch| self.call(artifact, launch, &shared).map(Arc::new))
             .collect::<Result<Vec<_>, String>>()
             .map_err(fail)?;

@@ -116,23 +116,27 @@ impl Absorbed {
 }
 
 impl Group {
-    /// The kernel where symbols have these sizes, if there is one.
-    pub(super) fn kernel(
+    /// The kernels where symbols have these sizes, the one first that is expected to be fastest, if there
+    /// are any.
+    pub(super) fn kernels(
         &self,
         graph: &Graph,
         matmul: Node,
         limits: &[u64],
         ways: ProductWays,
-    ) -> Option<(Way, LaunchRecipe)> {
+    ) -> Option<Vec<(Way, LaunchRecipe)>> {
         let spec = product(graph, matmul).ok()?;
         let rows = spec.rows().eval(limits);
         if self.before.is_none() && ways.prefers_ring(&spec, rows) {
-            let after = self.product_and_after(graph, matmul)?;
-            return Some((Way::Ring, spec.ring_kernel(rows, Some(after)).ok()?));
+            let kernel = |(way, form)| {
+                let after = self.product_and_after(graph, matmul)?;
+                Some((way, spec.ring_kernel(rows, Some(after), form).ok()?))
+            };
+            return ways.rings(&spec, rows).map(kernel).collect();
         }
         if self.before.is_none() && ways.prefers_tiles(&spec, rows) {
             let recipe = spec.tile_kernel(Some(self.product_and_after(graph, matmul)?)).ok()?;
-            return Some((Way::Tile, recipe));
+            return Some(vec![(Way::Tile, recipe)]);
         }
         let weights = graph.node(matmul).operands.get(1)?;
         if graph.ty(*weights).bytes(limits) > LONG_BYTES {
@@ -147,7 +151,7 @@ impl Group {
             None => None,
             Some(_) => Some(self.product_and_after(graph, matmul)?),
         };
-        Some((Way::Stream, spec.absorbing_kernel(rows, before, after).ok()?))
+        Some(vec![(Way::Stream, spec.absorbing_kernel(rows, before, after).ok()?)])
     }
 
     fn product_and_after(&self, graph: &Graph, matmul: Node) -> Option<AfterProduct<'_>> {
@@ -226,7 +230,7 @@ impl Piece<'_> {
         for (result, matmul) in readers {
             let part = Absorbed::of(self.graph, position, node, &[result], &stays)?;
             let group = Group { before: Some(part), after: None };
-            group.kernel(self.graph, self.order[matmul], self.limits, self.ways)?;
+            group.kernels(self.graph, self.order[matmul], self.limits, self.ways)?;
             let part = group.before.filter(|p| self.may_recompute(p))?;
             before.push((matmul, part));
         }
@@ -241,7 +245,7 @@ impl Piece<'_> {
         }
         let part = Absorbed::of(self.graph, position, node, &stays, &[])?;
         let group = Group { before: None, after: Some(part) };
-        group.kernel(self.graph, self.order[matmul], self.limits, self.ways)?;
+        group.kernels(self.graph, self.order[matmul], self.limits, self.ways)?;
         Some((before, vec![(matmul, group.after?)]))
     }
 

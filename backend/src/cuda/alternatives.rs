@@ -1,19 +1,22 @@
 //! The alternatives of an artifact, from the ways to compute its nodes.
 
 use super::image::CudaImage;
-use super::kernel_cache::WantedKernel;
-use crate::artifact::{Access, Arg, ArgRef, Artifact, Digest, Launch, Lowered, PieceSize};
+use crate::artifact::{
+    self, Access, Alternative, Arg, ArgRef, Artifact, Digest, Launch, Part, PieceSize,
+};
 use piecewise_ir::module::UniquePiece;
 use piecewise_kernels::cuda::LaunchRecipe;
 use piecewise_kernels::step::CaptureSupport;
-use std::collections::BTreeSet;
-use std::sync::Arc;
 
 /// How a node is computed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Way {
     /// Weights pass a ring in shared memory, for tensor cores.
     Ring,
+    /// The same in blocks that take half of a multiprocessor's shared memory.
+    HalfRing,
+    /// The same in blocks of which several share the depth.
+    Panel,
     /// Weights stream through tensor cores.
     Tensor,
     /// Weights stream through the other ones.
@@ -24,12 +27,34 @@ pub(super) enum Way {
     Tile,
     /// As it can always be.
     General,
+    /// The same in blocks that take half of a multiprocessor's shared memory, no two of which crowd.
+    Spread,
+    /// One of the implementations of a custom op, by its place.
+    Implementation(usize),
+}
+
+impl std::fmt::Display for Way {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = match self {
+            Self::Ring => "ring",
+            Self::HalfRing => "half ring",
+            Self::Panel => "panel",
+            Self::Tensor => "tensor",
+            Self::Stream => "stream",
+            Self::Library => "library",
+            Self::Tile => "tile",
+            Self::General => "general",
+            Self::Spread => "spread",
+            Self::Implementation(place) => return write!(f, "implementation {}", place + 1),
+        };
+        f.write_str(name)
+    }
 }
 
 /// What a launch will run.
 pub(super) enum Draft {
     /// A kernel whose code may still be compiled.
-    Kernel(LaunchRecipe, Arc<WantedKernel>),
+    Kernel(LaunchRecipe),
     Ready(CudaImage),
 }
 
@@ -57,91 +82,111 @@ pub(super) struct Lowering {
     pub(super) choices: Vec<Choice>,
 }
 
-impl Lowering {
-    /// The position of the choice of this way, or else the first.
-    fn choice(&self, way: Way) -> usize {
-        self.choices.iter().position(|choice| choice.way == way).unwrap_or(0)
-    }
+/// Which ways of each part an artifact holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum HeldWays {
+    /// What is taken unmeasured: nothing else is compiled.
+    First,
+    All,
 }
 
-/// The launches of an artifact, each with the position of its choice.
-type Listed<'a> = Vec<(&'a Lowering, usize)>;
+/// The parts of an alternative, each with its ways.
+pub(super) type Listed<'a> = Vec<(&'a Lowering, &'a [Choice])>;
 
-/// What each node of a piece takes first, then for each way that some node has, that way of all
-/// nodes that have it; none of them twice.
-fn ways_of(own: &[Lowering]) -> Vec<Listed<'_>> {
-    let mut listed: Vec<Listed<'_>> = vec![own.iter().map(|lowering| (lowering, 0)).collect()];
-    let ways = own.iter().flat_map(|lowering| lowering.choices.iter().map(|choice| choice.way));
-    for way in BTreeSet::from_iter(ways) {
-        let next: Listed<'_> = own.iter().map(|l| (l, l.choice(way))).collect();
-        let same = |known: &Listed<'_>| known.iter().zip(&next).all(|(a, b)| a.1 == b.1);
-        if !listed.iter().any(same) {
-            listed.push(next);
+impl HeldWays {
+    /// What is held of the alternatives of a piece.
+    pub(super) fn of(self, alternatives: Vec<Vec<&Lowering>>) -> Vec<Listed<'_>> {
+        let (alternatives_held, ways_held) = match self {
+            Self::First => (1, 1),
+            Self::All => (usize::MAX, usize::MAX),
+        };
+        fn held(one: &Lowering, most: usize) -> (&Lowering, &[Choice]) {
+            (one, &one.choices[..one.choices.len().min(most)])
         }
+        let listed = |parts: Vec<_>| parts.into_iter().map(|one| held(one, ways_held)).collect();
+        alternatives.into_iter().take(alternatives_held).map(listed).collect()
     }
-    listed
 }
 
-/// The artifact whose first alternatives launch what `absorbed` lists, and whose further ones
-/// launch every node of `own`; `image` compiles what is taken.
+/// The artifact whose alternatives launch what is `listed`; `image` compiles what is taken.
 ///
 /// # Errors
 /// The launch whose kernel does not compile or whose image can't be written, and why.
 pub(super) fn assemble(
     piece: &UniquePiece,
     size: PieceSize,
-    absorbed: Vec<Vec<&Lowering>>,
-    own: &[Lowering],
+    listed: &[Listed<'_>],
     limits: &[u64],
     image: &dyn Fn(&Draft) -> Result<CudaImage, String>,
 ) -> Result<Artifact, (String, String)> {
-    let first = |lowering| (lowering, 0);
-    let absorbed = absorbed.into_iter().map(|launched| launched.into_iter().map(first).collect());
-    let listed: Vec<Listed<'_>> = absorbed.chain(ways_of(own)).collect();
-    let mut images: Vec<(Digest, Vec<u8>)> = Vec::new();
-    let mut alternatives = Vec::with_capacity(listed.len());
-    for alternative in listed {
-        let mut lowered = Lowered { launches: Vec::new(), scratch: 0 };
-        for (lowering, choice) in alternative {
-            let choice = &lowering.choices[choice];
-            lowered.scratch = lowered.scratch.max(choice.scratch);
-            for (draft, part) in &choice.launches {
-                let name = match part {
-                    Some(part) => format!("{} ({part})", lowering.name),
-                    None => lowering.name.clone(),
-                };
-                let image = image(draft).map_err(|log| (name.clone(), log))?;
-                let (digest, bytes) = image.to_bytes().map_err(|log| (name.clone(), log))?;
-                if !images.iter().any(|(known, _)| *known == digest) {
-                    images.push((digest, bytes));
-                }
-                let mut args = lowering.args.clone();
-                if let CudaImage::Kernel(kernel) = &image {
-                    for (i, arg) in args.iter_mut().enumerate() {
-                        let ahead = kernel.recipe.ahead.contains(&(i as u32));
-                        if ahead && arg.access == Access::Read {
-                            arg.access = Access::ReadAhead;
-                        }
+    let mut assembly = Assembly { images: Vec::new(), limits, image };
+    let mut part =
+        |(lowering, choices): &(&Lowering, &[Choice])| -> Result<Part, (String, String)> {
+            let ways = choices.iter().map(|choice| assembly.way(lowering, choice));
+            Ok(Part { ways: ways.collect::<Result<_, _>>()? })
+        };
+    let alternatives = listed.iter().map(|parts| {
+        let parts = parts.iter().map(&mut part).collect::<Result<_, _>>()?;
+        Ok(Alternative { parts })
+    });
+    let alternatives = alternatives.collect::<Result<_, (String, String)>>()?;
+    Ok(Artifact { piece: piece.hash, size, alternatives, images: assembly.images })
+}
+
+/// Images on their way into an artifact.
+struct Assembly<'a> {
+    images: Vec<(Digest, Vec<u8>)>,
+    limits: &'a [u64],
+    image: &'a dyn Fn(&Draft) -> Result<CudaImage, String>,
+}
+
+impl Assembly<'_> {
+    fn way(
+        &mut self,
+        lowering: &Lowering,
+        choice: &Choice,
+    ) -> Result<artifact::Way, (String, String)> {
+        let mut launches = Vec::with_capacity(choice.launches.len());
+        for (draft, step) in &choice.launches {
+            let name = match step {
+                Some(step) => format!("{} ({step})", lowering.name),
+                None => lowering.name.clone(),
+            };
+            let image = (self.image)(draft).map_err(|log| (name.clone(), log))?;
+            let (digest, bytes) = image.to_bytes().map_err(|log| (name.clone(), log))?;
+            if !self.images.iter().any(|(known, _)| *known == digest) {
+                self.images.push((digest, bytes));
+            }
+            let mut args = lowering.args.clone();
+            if let CudaImage::Kernel(kernel) = &image {
+                for (i, arg) in args.iter_mut().enumerate() {
+                    let ahead = kernel.recipe.ahead.contains(&(i as u32));
+                    if ahead && arg.access == Access::Read {
+                        arg.access = Access::ReadAhead;
                     }
                 }
-                if choice.scratch > 0 {
-                    let at = ArgRef::Scratch { offset: 0, bytes: choice.scratch };
-                    args.push(Arg { at, access: Access::ReadWrite });
-                }
-                lowered.launches.push(Launch {
-                    name,
-                    nodes: lowering.nodes.clone(),
-                    args,
-                    image: digest,
-                    grid: shown_grid(&image, limits),
-                    params: Vec::new(),
-                    capture: choice.capture,
-                });
             }
+            if choice.scratch > 0 {
+                let at = ArgRef::Scratch { offset: 0, bytes: choice.scratch };
+                args.push(Arg { at, access: Access::ReadWrite });
+            }
+            launches.push(Launch {
+                name,
+                nodes: lowering.nodes.clone(),
+                args,
+                image: digest,
+                grid: shown_grid(&image, self.limits),
+                params: Vec::new(),
+                capture: choice.capture,
+            });
         }
-        alternatives.push(lowered);
+        Ok(artifact::Way {
+            name: choice.way.to_string(),
+            launches,
+            scratch: choice.scratch,
+            uses_library: choice.way == Way::Library,
+        })
     }
-    Ok(Artifact { piece: piece.hash, size, alternatives, images })
 }
 
 /// The grid at the artifact's size on a device of one multiprocessor; what the library launches is
@@ -158,46 +203,50 @@ mod tests {
     use super::*;
     use crate::cuda::image::HostImage;
     use piecewise_ir::custom::Attrs;
+    use piecewise_ir::graph::Graph;
 
-    fn lowering(ways: &[Way]) -> Lowering {
-        let image = || {
+    fn lowering(name: &str, ways: &[Way]) -> Lowering {
+        let image = |way: &Way| {
             Draft::Ready(CudaImage::Host(HostImage {
-                name: "op".to_owned(),
+                name: format!("{name} {way}"),
                 attrs: Attrs::default(),
                 types: Vec::new(),
             }))
         };
-        let choices = ways.iter().map(|&way| Choice::of(way, image(), 0)).collect();
-        Lowering { nodes: vec![0], name: "op".to_owned(), args: Vec::new(), choices }
+        let choices = ways.iter().map(|way| Choice::of(*way, image(way), 0)).collect();
+        Lowering { nodes: vec![0], name: name.to_owned(), args: Vec::new(), choices }
     }
 
     #[test]
-    fn an_alternative_takes_the_same_way_wherever_it_is_there() {
-        let lowerings = [
-            lowering(&[Way::Tensor, Way::Library, Way::General]),
-            lowering(&[Way::Library, Way::Tensor, Way::General]),
-            lowering(&[Way::Library, Way::General]),
-            lowering(&[Way::General]),
-        ];
-        let listed = ways_of(&lowerings);
-        let taken = |of: &Listed<'_>| Vec::from_iter(of.iter().map(|(l, i)| l.choices[*i].way));
-        let taken: Vec<_> = listed.iter().map(taken).collect();
-        assert_eq!(
-            taken,
-            [
-                [Way::Tensor, Way::Library, Way::Library, Way::General],
-                [Way::Tensor, Way::Tensor, Way::Library, Way::General],
-                [Way::Library, Way::Library, Way::Library, Way::General],
-                [Way::General; 4],
-            ]
-        );
-    }
-
-    #[test]
-    fn what_is_the_same_is_no_other_alternative() {
-        let lowerings = [lowering(&[Way::Stream, Way::General]), lowering(&[Way::General])];
-        assert_eq!(ways_of(&lowerings).len(), 2);
-        assert_eq!(ways_of(&[lowering(&[Way::General])]).len(), 1);
-        assert_eq!(ways_of(&[]).len(), 1);
+    fn each_part_has_its_own_ways_and_what_is_not_measured_has_the_first_alone() {
+        let group = lowering("norm + product", &[Way::Stream]);
+        let norm = lowering("norm", &[Way::General]);
+        let product = lowering("product", &[Way::Stream, Way::Library, Way::General]);
+        let other = lowering("other", &[Way::Library, Way::General]);
+        let piece = UniquePiece { over: None, graph: Graph::new("p"), hash: [1; 32] };
+        let compiled = std::cell::Cell::new(0);
+        let image = |draft: &Draft| {
+            compiled.set(compiled.get() + 1);
+            let Draft::Ready(image) = draft else { unreachable!() };
+            Ok(image.clone())
+        };
+        let make = |held| {
+            let listed = vec![vec![&group, &other], vec![&norm, &product, &other]];
+            let size = PieceSize::Exact(1);
+            let listed = HeldWays::of(held, listed);
+            let made = assemble(&piece, size, &listed, &[], &image).unwrap();
+            let names = made.ways().map(|way| way.name.clone()).collect::<Vec<_>>().join(" ");
+            (names, made.alternatives.iter().map(|one| one.parts.len()).collect(), made)
+        };
+        let (names, parts, made): (_, Vec<usize>, _) = make(HeldWays::All);
+        assert_eq!(names, "stream library general general stream library general library general");
+        assert_eq!(parts, [2, 3]);
+        assert!(made.has_choices());
+        let libraries: Vec<_> = made.ways().map(|way| way.uses_library).collect();
+        assert_eq!(libraries.iter().filter(|uses| **uses).count(), 3);
+        compiled.set(0);
+        let (names, parts, made) = make(HeldWays::First);
+        assert_eq!((names.as_str(), parts, compiled.get()), ("stream library", vec![2], 2));
+        assert!(!made.has_choices() && made.images.len() == 2);
     }
 }

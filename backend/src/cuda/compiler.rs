@@ -1,7 +1,7 @@
 //! The CUDA compiler: kernels, library calls and host functions for each node of a piece.
 
 use super::absorb::{Absorption, Recomputed, product, role};
-use super::alternatives::{Choice, Draft, Lowering, Way, assemble};
+use super::alternatives::{Choice, Draft, HeldWays, Lowering, Way, assemble};
 use super::code::Code;
 use super::image::{CudaImage, HostImage, IMAGE_VERSION, KernelImage};
 use super::kernel_cache::KernelCache;
@@ -26,6 +26,8 @@ use piecewise_kernels::op::cuda::{CudaImplementation, CudaOpCall, CudaTarget};
 use piecewise_kernels::step::CaptureSupport;
 use std::sync::Arc;
 
+/// The most rows of a step whose regions may be faster in blocks that take half of a multiprocessor.
+const SPREAD_ROWS: u64 = 64;
 /// Workspace of a library matmul, in bytes: what NVIDIA advises for Hopper.
 const WORKSPACE_BYTES: u64 = 32 << 20;
 
@@ -38,8 +40,8 @@ const WORKSPACE_BYTES: u64 = 32 << 20;
 ///
 /// On Hopper, a product of more rows takes in a region after it that is a map of its elements.
 ///
-/// A matmul has several ways to be computed. The first of the other alternatives takes for each what its
-/// size suggests, the rest one way for all.
+/// A product has several ways to be computed, and so may have a custom op: the first of each part is
+/// what its size suggests.
 #[derive(Debug)]
 pub struct CudaCompiler {
     registry: Arc<OpRegistry>,
@@ -47,6 +49,8 @@ pub struct CudaCompiler {
     /// Whether blocks note where and when they run.
     stamps: bool,
     batch_invariant: bool,
+    /// Whether artifacts hold what is taken unmeasured, and nothing else.
+    first_ways: bool,
 }
 
 /// What is known of a node while it is lowered.
@@ -67,7 +71,7 @@ impl CudaCompiler {
 
     /// A compiler that shares its kernels with others.
     pub(super) fn over(registry: Arc<OpRegistry>, kernels: Arc<KernelCache>, stamps: bool) -> Self {
-        Self { registry, kernels, stamps, batch_invariant: false }
+        Self { registry, kernels, stamps, batch_invariant: false, first_ways: false }
     }
 
     /// The same compiler, whose kernels note where and when their blocks run, as those of a device
@@ -82,6 +86,18 @@ impl CudaCompiler {
     #[must_use]
     pub fn with_batch_invariance(self, batch_invariant: bool) -> Self {
         Self { batch_invariant, ..self }
+    }
+
+    /// The same compiler, whose artifacts hold nothing but what is taken unmeasured if `first_ways`:
+    /// nothing else is compiled. What it compiles has keys of its own.
+    #[must_use]
+    pub fn with_first_ways(self, first_ways: bool) -> Self {
+        Self { first_ways, ..self }
+    }
+
+    /// Ways differ in the order of sums, which what has the same bits at any size must not.
+    fn held(&self) -> HeldWays {
+        if self.first_ways || self.batch_invariant { HeldWays::First } else { HeldWays::All }
     }
 
     fn ways(&self) -> ProductWays {
@@ -108,24 +124,29 @@ impl CudaCompiler {
         }
     }
 
-    fn kernel(&self, site: &Site<'_>, mut recipe: LaunchRecipe) -> Draft {
-        if self.is_one_row(site) {
-            // A block that starts while those ahead still run goes where room is. Where every block
-            // takes half of a multiprocessor, no two of a kernel crowd while others are empty.
-            let half = self.arch().shared_bytes_of_half() as u32;
-            let padded = half.saturating_sub(recipe.static_shared);
-            recipe.dynamic_shared = recipe.dynamic_shared.max(padded);
-        }
+    fn kernel(&self, site: &Site<'_>, recipe: LaunchRecipe) -> Draft {
+        let recipe = match self.has_rows(site, 1) {
+            true => self.spread(recipe),
+            false => recipe,
+        };
         let recipe = if self.stamps { stamped(recipe) } else { recipe };
-        let wanted = self.kernels.want(&recipe);
-        Draft::Kernel(recipe, wanted)
+        Draft::Kernel(recipe)
+    }
+
+    /// A kernel whose blocks take half of a multiprocessor: a block that starts while those ahead still
+    /// run goes where room is, and no two of such a kernel crowd while others are empty.
+    fn spread(&self, mut recipe: LaunchRecipe) -> LaunchRecipe {
+        let half = self.arch().shared_bytes_of_half() as u32;
+        let padded = half.saturating_sub(recipe.static_shared);
+        recipe.dynamic_shared = recipe.dynamic_shared.max(padded);
+        recipe
     }
 
     /// What a launch runs, compiled.
     fn image(&self, draft: &Draft, store: &dyn Store) -> Result<CudaImage, String> {
         Ok(match draft {
-            Draft::Kernel(recipe, wanted) => {
-                let code = Code::clone(&*self.kernels.code(wanted, store)?);
+            Draft::Kernel(recipe) => {
+                let code = Code::clone(&*self.kernels.code(&self.kernels.want(recipe), store)?);
                 let recipe = recipe.clone();
                 CudaImage::Kernel(KernelImage { arch: self.arch(), code, recipe })
             }
@@ -133,11 +154,11 @@ impl CudaCompiler {
         })
     }
 
-    /// Whether a site is of a step of one row, whose kernels are short and follow each other at
-    /// once.
-    fn is_one_row(&self, site: &Site<'_>) -> bool {
-        let one = |over: Symbol| site.limits.get(over.index()).is_some_and(|&rows| rows <= 1);
-        self.arch().has_programmatic_launch() && site.piece.over.is_some_and(one)
+    /// Whether a site is of a step of at most so few rows, and its kernels, which are short then, follow
+    /// each other at once.
+    fn has_rows(&self, site: &Site<'_>, most: u64) -> bool {
+        let few = |over: Symbol| site.limits.get(over.index()).is_some_and(|&rows| rows <= most);
+        self.arch().has_programmatic_launch() && site.piece.over.is_some_and(few)
     }
 
     fn choices(&self, site: &Site<'_>) -> Result<Vec<Choice>, CompileError> {
@@ -147,7 +168,7 @@ impl CudaCompiler {
             Op::MatMul { transpose_lhs, transpose_rhs } => {
                 self.matmul(site, *transpose_lhs, *transpose_rhs)
             }
-            Op::Custom(call) => Ok(vec![self.custom(site, call)?]),
+            Op::Custom(call) => self.custom(site, call),
             op => {
                 let roles: Vec<OperandRole> =
                     data.operands.iter().map(|&value| role(graph, value)).collect();
@@ -159,7 +180,13 @@ impl CudaCompiler {
                     }
                 };
                 let recipe = recipe.map_err(|e| self.unsupported(site, e.to_string()))?;
-                Ok(vec![Choice::of(Way::General, self.kernel(site, recipe), 0)])
+                let mut choices =
+                    vec![Choice::of(Way::General, self.kernel(site, recipe.clone()), 0)];
+                if self.has_rows(site, SPREAD_ROWS) && !self.has_rows(site, 1) {
+                    let spread = self.kernel(site, self.spread(recipe));
+                    choices.push(Choice::of(Way::Spread, spread, 0));
+                }
+                Ok(choices)
             }
         }
     }
@@ -177,9 +204,10 @@ impl CudaCompiler {
         let rows = spec.rows().eval(site.limits);
         let ways = self.ways();
         let ring = ways.prefers_ring(&spec, rows);
-        if ring {
-            let recipe = spec.ring_kernel(rows, None).map_err(|e| unsupported(e.to_string()))?;
-            choices.push(Choice::of(Way::Ring, self.kernel(site, recipe), 0));
+        for (way, form) in ways.rings(&spec, rows).filter(|_| ring) {
+            let recipe = spec.ring_kernel(rows, None, form);
+            let recipe = recipe.map_err(|e| unsupported(e.to_string()))?;
+            choices.push(Choice::of(way, self.kernel(site, recipe), 0));
         }
         if !ring && ways.has_tensor(&spec, rows) {
             let shared_bytes = self.arch().shared_bytes_of_block();
@@ -214,12 +242,12 @@ impl CudaCompiler {
         Ok(choices)
     }
 
-    /// A custom op's implementation for a call, and the bytes of scratch of a host function.
-    fn implementation(
+    /// A custom op's implementations for a call that may be taken, each with its bytes of scratch.
+    fn implementations(
         &self,
         site: &Site<'_>,
         call: &CustomCall,
-    ) -> Result<(CudaImplementation, u64, CaptureSupport), CompileError> {
+    ) -> Result<(Vec<(CudaImplementation, u64)>, CaptureSupport), CompileError> {
         let graph = &site.piece.graph;
         let Some(op) = self.registry.cuda(&call.name) else {
             return Err(CompileError::Unregistered {
@@ -241,17 +269,41 @@ impl CudaCompiler {
             sizes: site.limits,
             query_length: site.size.query_length(),
         };
-        let implementation = op.implementation(&request);
-        let implementation = implementation.map_err(|e| self.unsupported(site, e.to_string()))?;
-        let scratch = match &implementation {
+        let unsupported = |reason: String| self.unsupported(site, reason);
+        let first = op.implementation(&request).map_err(|e| unsupported(e.to_string()))?;
+        let mut found = vec![first];
+        if self.held() == HeldWays::All {
+            let others = op.other_implementations(&request);
+            found.extend(others.map_err(|e| unsupported(e.to_string()))?);
+        }
+        let scratch = |implementation: &CudaImplementation| match implementation {
             CudaImplementation::Source(kernels) => kernels.scratch.eval(site.limits),
             CudaImplementation::Host => op.scratch_bytes(&request),
         };
-        Ok((implementation, scratch, op.capture_support()))
+        let found = found.into_iter().map(|implementation| {
+            let scratch = scratch(&implementation);
+            (implementation, scratch)
+        });
+        Ok((found.collect(), op.capture_support()))
     }
 
-    fn custom(&self, site: &Site<'_>, call: &CustomCall) -> Result<Choice, CompileError> {
-        let (implementation, scratch, capture) = self.implementation(site, call)?;
+    fn custom(&self, site: &Site<'_>, call: &CustomCall) -> Result<Vec<Choice>, CompileError> {
+        let (implementations, capture) = self.implementations(site, call)?;
+        let choices = implementations.into_iter().enumerate();
+        let choices = choices.map(|(place, (implementation, scratch))| {
+            let launches = self.launches_of(site, call, implementation);
+            Choice { way: Way::Implementation(place), launches, scratch, capture }
+        });
+        Ok(choices.collect())
+    }
+
+    /// What an implementation of a custom op launches.
+    fn launches_of(
+        &self,
+        site: &Site<'_>,
+        call: &CustomCall,
+        implementation: CudaImplementation,
+    ) -> Vec<(Draft, Option<String>)> {
         match implementation {
             CudaImplementation::Source(kernels) => {
                 let several = kernels.launches.len() > 1;
@@ -259,8 +311,7 @@ impl CudaCompiler {
                     let part = several.then(|| recipe.entry.clone());
                     (self.kernel(site, recipe), part)
                 };
-                let launches = kernels.launches.into_iter().map(launch).collect();
-                Ok(Choice { way: Way::General, launches, scratch, capture })
+                kernels.launches.into_iter().map(launch).collect()
             }
             CudaImplementation::Host => {
                 let graph = &site.piece.graph;
@@ -268,10 +319,7 @@ impl CudaCompiler {
                     (graph.operand_types(site.node), graph.result_types(site.node));
                 let types = operands.into_iter().chain(results).collect();
                 let image = HostImage { name: call.name.clone(), attrs: call.attrs.clone(), types };
-                Ok(Choice {
-                    capture,
-                    ..Choice::of(Way::General, Draft::Ready(CudaImage::Host(image)), scratch)
-                })
+                vec![(Draft::Ready(CudaImage::Host(image)), None)]
             }
         }
     }
@@ -317,8 +365,8 @@ impl CudaCompiler {
     ) -> Result<Option<Lowering>, CompileError> {
         let graph = &site.piece.graph;
         let Some(group) = &absorption.groups[site.position] else { return Ok(None) };
-        let kernel = group.kernel(graph, site.node, site.limits, self.ways());
-        let Some((way, recipe)) = kernel else { return Ok(None) };
+        let kernels = group.kernels(graph, site.node, site.limits, self.ways());
+        let Some(kernels) = kernels else { return Ok(None) };
         let (read, written) = group.arguments(graph, site.node);
         let read = read.into_iter().map(|value| (value, Access::Read));
         let written = written.into_iter().map(|value| (value, Access::Write));
@@ -339,7 +387,10 @@ impl CudaCompiler {
             nodes: nodes.into_iter().map(|position| position as u32).collect(),
             name: names.join(" + "),
             args,
-            choices: vec![Choice::of(way, self.kernel(site, recipe), 0)],
+            choices: kernels
+                .into_iter()
+                .map(|(way, recipe)| Choice::of(way, self.kernel(site, recipe), 0))
+                .collect(),
         }))
     }
 
@@ -388,7 +439,11 @@ impl Compiler for CudaCompiler {
     fn identity(&self) -> String {
         let stamps = if self.stamps { " stamps" } else { "" };
         let invariant = if self.batch_invariant { " batch-invariant" } else { "" };
-        format!("image-{IMAGE_VERSION}{stamps}{invariant} {}", crate::lowering::generator())
+        let held = match self.held() {
+            HeldWays::First => " first-ways",
+            HeldWays::All => "",
+        };
+        format!("image-{IMAGE_VERSION}{stamps}{invariant}{held} {}", crate::lowering::generator())
     }
 
     fn custom_ops(
@@ -404,17 +459,20 @@ impl Compiler for CudaCompiler {
             let Op::Custom(call) = &piece.graph.node(node).op else { continue };
             let name = launch_name(&piece.graph, &names, node);
             let site = Site { piece, node, position, name, limits: &limits, size };
-            let (implementation, scratch, capture) = self.implementation(&site, call)?;
-            let launches = match &implementation {
-                CudaImplementation::Source(kernels) => kernels.launches.as_slice(),
-                CudaImplementation::Host => &[],
-            };
-            let recipes = postcard::to_allocvec(launches).map_err(|log| CompileError::Kernel {
-                kernel: site.name.clone(),
-                target: self.target(),
-                log: log.to_string(),
-            })?;
-            ops.push(format!("{} {} {scratch} {capture:?}", call.name, Digest::of(&recipes)));
+            let (implementations, capture) = self.implementations(&site, call)?;
+            for (implementation, scratch) in implementations {
+                let launches = match &implementation {
+                    CudaImplementation::Source(kernels) => kernels.launches.as_slice(),
+                    CudaImplementation::Host => &[],
+                };
+                let recipes = postcard::to_allocvec(launches);
+                let recipes = recipes.map_err(|log| CompileError::Kernel {
+                    kernel: site.name.clone(),
+                    target: self.target(),
+                    log: log.to_string(),
+                })?;
+                ops.push(format!("{} {} {scratch} {capture:?}", call.name, Digest::of(&recipes)));
+            }
         }
         Ok(ops.join(", "))
     }
@@ -435,7 +493,7 @@ impl Compiler for CudaCompiler {
             }
             images.push((*digest, image));
         }
-        for launch in artifact.alternatives.iter().flat_map(|lowered| &lowered.launches) {
+        for launch in artifact.ways().flat_map(|way| &way.launches) {
             let image = images.iter().find(|(digest, _)| *digest == launch.image);
             let (_, image) = image.ok_or_else(|| format!("image {} is missing", launch.image))?;
             self.check_launch(launch, image, &limits)
@@ -493,8 +551,17 @@ impl Compiler for CudaCompiler {
             let launched = launched.filter(|(_, gone)| !**gone);
             launched.map(|((own, group), _)| group.as_ref().unwrap_or(own)).collect()
         });
+        let listed = absorbed.chain([lowerings.iter().collect()]).collect();
+        let listed = self.held().of(listed);
+        // All of them before the first is compiled, so that threads share them.
+        let choices = listed.iter().flatten().flat_map(|(_, choices)| *choices);
+        for (draft, _) in choices.flat_map(|choice| &choice.launches) {
+            if let Draft::Kernel(recipe) = draft {
+                self.kernels.want(recipe);
+            }
+        }
         let image = |draft: &Draft| self.image(draft, store);
-        assemble(piece, size, absorbed.collect(), &lowerings, &limits, &image)
+        assemble(piece, size, &listed, &limits, &image)
             .map_err(|(kernel, log)| CompileError::Kernel { kernel, target: self.target(), log })
     }
 

@@ -27,8 +27,7 @@ use crate::device::{
     Address, Binding, BoundAddress, ByteRows, Device, DeviceError, HostBlock, Reservation,
 };
 use crate::measure::LaunchCounts;
-use crate::store::Store;
-use crate::tuning::{TuneMode, TuningReport};
+use crate::tuning::{LibraryAlgorithm, LibraryProduct};
 use crate::weights::{WeightLayout, WeightSource};
 use piecewise_ir::weight::Recipe;
 use piecewise_kernels::op::OpRegistry;
@@ -485,14 +484,20 @@ impl Device for CudaDevice {
         self.report().name.clone()
     }
 
-    fn tune(
+    fn library(&self) -> Option<String> {
+        self.library_identity()
+    }
+
+    fn library_products(
         &mut self,
         program: &CudaProgram,
         sizes: &[u64],
-        mode: TuneMode,
-        store: &dyn Store,
-    ) -> Result<TuningReport, DeviceError> {
-        self.tune_matmuls(program, sizes, mode, store)
+    ) -> Result<Vec<LibraryProduct>, DeviceError> {
+        self.products_of_library(program, sizes)
+    }
+
+    fn prefer(&mut self, product: &str, algorithm: LibraryAlgorithm) -> Result<bool, DeviceError> {
+        self.prefer_algorithm(product, algorithm)
     }
 
     fn replay_time(&mut self, graph: &CudaCaptured) -> Result<Duration, DeviceError> {

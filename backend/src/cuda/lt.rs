@@ -1,4 +1,4 @@
-//! cuBLASLt: plans of matrix products, their candidate algorithms, and which was measured fastest.
+//! cuBLASLt: plans of matrix products, their candidate algorithms, and which of them is taken.
 
 // A new op or dtype must not compile before it is here.
 #![warn(clippy::wildcard_enum_match_arm)]
@@ -8,11 +8,10 @@ use super::driver::Handle;
 use super::library::{CudaLibrary, LibraryError, library_api, open};
 use super::lt_handle::LtHandle;
 use super::matmul::{ColumnMajor, MatmulProblem};
-use crate::artifact::Digest;
+use crate::tuning::LibraryAlgorithm;
 use cudarc::cublaslt::sys as lt;
 use piecewise_ir::dtype::DType;
 use rustc_hash::FxHashMap;
-use serde::{Deserialize, Serialize};
 use std::ffi::{c_int, c_void};
 use std::path::PathBuf;
 use std::ptr::null_mut;
@@ -90,41 +89,6 @@ fn status_name(code: u32) -> &'static str {
     }
 }
 
-/// An algorithm as the library hands it out: opaque, and good for the same version and device.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-pub struct LtAlgorithm {
-    words: [u64; 8],
-}
-
-/// Which algorithm was measured fastest for a problem.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct TuningRecord {
-    /// Sizes, dtypes and transposition that were measured.
-    pub problem: MatmulProblem,
-    /// The library and its version.
-    pub library: String,
-    /// The device's model.
-    pub device: String,
-    /// Bytes of workspace that every candidate had.
-    pub workspace: u64,
-    /// The winner.
-    pub algorithm: LtAlgorithm,
-    /// Its time in microseconds.
-    pub microseconds: f32,
-    /// How many candidates were measured.
-    pub candidates: u32,
-}
-
-/// The key of a tuning record: problem, library, device and workspace, and nothing else.
-pub(super) fn tuning_key(
-    problem: &MatmulProblem,
-    library: &str,
-    device: &str,
-    workspace: u64,
-) -> Digest {
-    Digest::of(format!("matmul {problem:?} | {library} | {device} | {workspace}").as_bytes())
-}
-
 /// The library, opened without a device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LtLibrary {
@@ -162,8 +126,8 @@ pub(super) struct CublasLt {
 #[derive(Debug)]
 pub(super) struct LtPlan {
     descriptors: Descriptors,
-    /// The first is what the library would take; a tuning record may have moved another there.
-    candidates: Vec<LtAlgorithm>,
+    /// The first is what is taken: what the library would, or what was preferred to it.
+    candidates: Vec<LibraryAlgorithm>,
     problem: MatmulProblem,
 }
 
@@ -419,7 +383,7 @@ impl CublasLt {
                 ((*result).algo, status)
             };
             if status == 0 {
-                candidates.push(LtAlgorithm { words: algorithm.data });
+                candidates.push(LibraryAlgorithm(algorithm.data));
             }
         }
         if candidates.is_empty() {
@@ -448,7 +412,7 @@ impl CublasLt {
         &mut self,
         problem: &MatmulProblem,
         workspace: u64,
-        algorithm: LtAlgorithm,
+        algorithm: LibraryAlgorithm,
     ) -> Result<bool, LtError> {
         let plan = self.plan(problem, workspace)?;
         if !self.accepts(&plan, algorithm, workspace) {
@@ -464,9 +428,9 @@ impl CublasLt {
         Ok(true)
     }
 
-    fn accepts(&self, plan: &LtPlan, algorithm: LtAlgorithm, workspace: u64) -> bool {
+    fn accepts(&self, plan: &LtPlan, algorithm: LibraryAlgorithm, workspace: u64) -> bool {
         let Descriptors { operation, a, b, d, .. } = plan.descriptors;
-        let algorithm = lt::cublasLtMatmulAlgo_t { data: algorithm.words };
+        let algorithm = lt::cublasLtMatmulAlgo_t { data: algorithm.0 };
         let mut result = std::mem::MaybeUninit::<lt::cublasLtMatmulHeuristicResult_t>::uninit();
         let checked = call!(
             self.library.api,
@@ -487,16 +451,11 @@ impl CublasLt {
             && unsafe { (&raw const (*result.as_ptr()).workspaceSize).read() } as u64 <= workspace
     }
 
-    /// Enqueues a product by the plan's candidate `candidate`. It allocates nothing and waits for
-    /// nothing, so that it can be captured.
-    pub(super) fn enqueue(
-        &self,
-        plan: &LtPlan,
-        candidate: usize,
-        at: &LtCall,
-    ) -> Result<(), LtError> {
+    /// Enqueues a product by the plan's first candidate. It allocates nothing and waits for nothing, so
+    /// that it can be captured.
+    pub(super) fn enqueue(&self, plan: &LtPlan, at: &LtCall) -> Result<(), LtError> {
         let Descriptors { operation, a, b, d, .. } = plan.descriptors;
-        let algorithm = lt::cublasLtMatmulAlgo_t { data: plan.candidates[candidate].words };
+        let algorithm = lt::cublasLtMatmulAlgo_t { data: plan.candidates[0].0 };
         let (alpha, beta) = (1.0f32, 0.0f32);
         let address =
             |address: u64| std::ptr::with_exposed_provenance_mut::<c_void>(address as usize);
@@ -526,7 +485,7 @@ impl CublasLt {
 }
 
 impl LtPlan {
-    pub(super) fn candidates(&self) -> &[LtAlgorithm] {
+    pub(super) fn candidates(&self) -> &[LibraryAlgorithm] {
         &self.candidates
     }
 }

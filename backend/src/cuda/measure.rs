@@ -138,7 +138,7 @@ impl MeasuredDevice for CudaDevice {
                 }
                 BareCall::Library { plan, call } => {
                     let lt = self.shared_lt().ok_or_else(|| refused("no cuBLASLt".to_owned()))?;
-                    lock(lt).enqueue(plan, 0, call).map_err(|e| refused(e.to_string()))?;
+                    lock(lt).enqueue(plan, call).map_err(|e| refused(e.to_string()))?;
                     Ok(())
                 }
             };

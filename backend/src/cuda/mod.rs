@@ -51,7 +51,7 @@ pub use graph::GraphSummary;
 pub use image::{CudaImage, HostImage, KernelImage};
 pub use lazy_nvrtc::LazyNvrtc;
 pub use library::{CudaLibrary, LIBRARY_DIRS_VARIABLE, LibraryError, library_dirs};
-pub use lt::{LtAlgorithm, LtError, TuningRecord};
+pub use lt::LtError;
 pub use materialize::WEIGHT_KERNELS;
 pub use matmul::{Matmul, MatmulProblem};
 pub use measure::BANDWIDTH_KERNEL;

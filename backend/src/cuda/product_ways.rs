@@ -2,7 +2,7 @@
 
 use super::alternatives::Way;
 use super::nvrtc::Arch;
-use piecewise_kernels::cuda::{MatMulSpec, STREAM_ROWS, TENSOR_ROWS};
+use piecewise_kernels::cuda::{MatMulSpec, RingForm, STREAM_ROWS, TENSOR_ROWS};
 
 /// The most rows that absorb: with two, what each block computes again and the other ways of a
 /// product that are lost cost more than a launch.
@@ -52,6 +52,20 @@ impl ProductWays {
             && spec.multiplies_in_a_ring(rows)
     }
 
+    /// The ways through a ring of a product that is expected to be fastest so, the fastest first.
+    pub(super) fn rings(
+        self,
+        spec: &MatMulSpec,
+        rows: u64,
+    ) -> impl Iterator<Item = (Way, RingForm)> {
+        let way = |form| match form {
+            RingForm::Whole => Way::Ring,
+            RingForm::Half => Way::HalfRing,
+            RingForm::Panel => Way::Panel,
+        };
+        spec.ring_forms(rows).into_iter().map(move |form| (way(form), form))
+    }
+
     /// Whether it can be computed by the kernel on tensor cores.
     pub(super) fn has_tensor(self, spec: &MatMulSpec, rows: u64) -> bool {
         let bytes = self.arch.shared_bytes_of_block();
@@ -73,14 +87,15 @@ impl ProductWays {
         !self.batch_invariant && rows <= ABSORBING_ROWS
     }
 
-    /// The ways of a product, the one first that is expected to be fastest.
-    pub(super) fn in_order(self, spec: &MatMulSpec, rows: u64) -> [Way; 6] {
-        use Way::{General, Library, Ring, Stream, Tensor, Tile};
+    /// The ways of a product but for those through a ring, which come before, the one first that is
+    /// expected to be fastest.
+    pub(super) fn in_order(self, spec: &MatMulSpec, rows: u64) -> [Way; 5] {
+        use Way::{General, Library, Stream, Tensor, Tile};
         match (rows, spec.depth() < DEEP) {
-            (..=1, _) | (2, false) => [Ring, Stream, Library, Tensor, Tile, General],
-            _ if self.prefers_tiles(spec, rows) => [Ring, Tile, Library, Tensor, Stream, General],
-            (_, true) => [Ring, Tensor, Library, Tile, Stream, General],
-            (_, false) => [Ring, Library, Tensor, Tile, Stream, General],
+            (..=1, _) | (2, false) => [Stream, Library, Tensor, Tile, General],
+            _ if self.prefers_tiles(spec, rows) => [Tile, Library, Tensor, Stream, General],
+            (_, true) => [Tensor, Library, Tile, Stream, General],
+            (_, false) => [Library, Tensor, Tile, Stream, General],
         }
     }
 }

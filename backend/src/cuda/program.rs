@@ -214,13 +214,10 @@ impl Binder<'_> {
         if artifact.piece != binding.piece.hash {
             return Err(fail("the artifact was made for another piece".to_owned()));
         }
-        let count = artifact.alternatives.len();
-        let lowered = artifact
-            .alternatives
-            .get(binding.alternative)
-            .ok_or_else(|| fail(format!("alternative {} of {count}", binding.alternative)))?;
-        if lowered.scratch > binding.scratch_bytes {
-            let (needs, has) = (lowered.scratch, binding.scratch_bytes);
+        let ways = artifact.chosen(binding.choice).map_err(fail)?;
+        let needs = ways.iter().map(|way| way.scratch).max().unwrap_or(0);
+        if needs > binding.scratch_bytes {
+            let has = binding.scratch_bytes;
             return Err(fail(format!("needs {needs} bytes of scratch, has {has}")));
         }
         let operands = operands_of(binding);
@@ -239,9 +236,9 @@ impl Binder<'_> {
         }
         let limits: Arc<[u64]> = limits.into();
         let label: Arc<str> = binding.label.into();
-        let launches = lowered
-            .launches
+        let launches = ways
             .iter()
+            .flat_map(|way| &way.launches)
             .map(|launch| {
                 let failed = |reason| fail(format!("launch `{}`: {reason}", launch.name));
                 let image = self.image(artifact, launch).map_err(failed)?;

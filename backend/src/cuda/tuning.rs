@@ -1,126 +1,61 @@
-//! Measured choice of matmul algorithms, kept in tuning records.
+//! Which algorithm of the library computes a product.
 
-use super::device::{CudaDevice, SharedLt, lock};
-use super::error::device_error;
-use super::event::CudaEvent;
-use super::lt::{LtError, TuningRecord, tuning_key};
+use super::device::{CudaDevice, lock};
 use super::matmul::MatmulProblem;
-use super::program::{BoundMatmul, CudaProgram, Work};
-use crate::compiler::Store;
+use super::program::{CudaProgram, Work};
 use crate::device::DeviceError;
-use crate::tuning::{TuneMode, TuningReport};
-
-/// The kind of entry that the store keeps records under.
-const KIND: &str = "tuning";
-
-/// Calls of a candidate between two events.
-const ROUNDS: u32 = 8;
+use crate::tuning::{LibraryAlgorithm, LibraryProduct};
 
 impl CudaDevice {
-    pub(super) fn tune_matmuls(
-        &mut self,
+    /// The products of a program that the library computes, each once.
+    pub(super) fn products_of_library(
+        &self,
         program: &CudaProgram,
         sizes: &[u64],
-        mode: TuneMode,
-        store: &dyn Store,
-    ) -> Result<TuningReport, DeviceError> {
-        let mut report = TuningReport::default();
-        let Some(lt) = self.shared_lt().cloned() else { return Ok(report) };
-        if mode == TuneMode::Off {
-            return Ok(report);
-        }
+    ) -> Result<Vec<LibraryProduct>, DeviceError> {
+        let mut found: Vec<LibraryProduct> = Vec::new();
+        let Some(lt) = self.shared_lt() else { return Ok(found) };
         self.enter()?;
-        let library = lock(&lt).identity();
-        let device = self.report().name.clone();
         for launch in &program.launches {
             let Work::Matmul(bound) = &launch.work else { continue };
             let failed = |reason: String| DeviceError::Launch {
                 launch: launch.name.clone(),
                 label: launch.label.to_string(),
-                reason: format!("tuning at sizes {sizes:?}: {reason}"),
+                reason: format!("its algorithms at sizes {sizes:?}: {reason}"),
             };
-            launch.check(sizes).map_err(failed)?;
             let problem = bound.matmul.problem(sizes).map_err(failed)?;
-            let workspace = bound.workspace_bytes;
-            let key = tuning_key(&problem, &library, &device, workspace);
-            let stored = store.get(KIND, key).unwrap_or_default();
-            let record = stored.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-            if let Some(record) = record.filter(|r: &TuningRecord| r.problem == problem) {
-                match lock(&lt).prefer(&problem, workspace, record.algorithm) {
-                    Ok(true) => report.loaded += 1,
-                    Ok(false) | Err(_) => report.refused += 1,
-                }
+            let key = (problem, bound.workspace_bytes);
+            let product = serde_json::to_string(&key).map_err(|e| failed(e.to_string()))?;
+            if found.iter().any(|known| known.product == product) {
                 continue;
             }
-            if mode == TuneMode::Load {
-                report.untuned += 1;
-                continue;
-            }
-            let Some((winner, microseconds, candidates)) = self.measure(&lt, bound, &problem)?
-            else {
-                report.refused += 1;
-                continue;
-            };
-            let record = TuningRecord {
-                problem,
-                library: library.clone(),
-                device: device.clone(),
-                workspace,
-                algorithm: winner,
-                microseconds,
-                candidates,
-            };
-            let prefer = lock(&lt).prefer(&problem, workspace, winner);
-            prefer.map_err(|e| failed(e.to_string()))?;
-            report.measured += 1;
-            let (shown, bytes) = (problem.to_string(), workspace.to_string());
-            let factors = [
-                ("problem", shown.as_str()),
-                ("device", &device),
-                ("library", &library),
-                ("workspace", &bytes),
-            ];
-            let kept = serde_json::to_vec(&record)
-                .is_ok_and(|b| store.put(KIND, key, &factors, &b).is_ok());
-            report.refused += usize::from(!kept);
+            let plan = lock(lt).plan(&problem, bound.workspace_bytes);
+            let plan = plan.map_err(|e| failed(e.to_string()))?;
+            found.push(LibraryProduct { product, algorithms: plan.candidates().to_vec() });
         }
-        Ok(report)
+        Ok(found)
     }
 
-    /// The fastest candidate, its microseconds, and how many ran; `None` where none did.
-    fn measure(
+    /// Takes an algorithm for a product from now on; whether the library accepts it.
+    pub(super) fn prefer_algorithm(
         &self,
-        lt: &SharedLt,
-        bound: &BoundMatmul,
-        problem: &MatmulProblem,
-    ) -> Result<Option<(super::lt::LtAlgorithm, f32, u32)>, DeviceError> {
-        let failed = |e| device_error(format!("measure {problem}"), &e);
-        let refused = |e: LtError| DeviceError::Driver {
-            action: format!("measure {problem}"),
-            reason: e.to_string(),
+        product: &str,
+        algorithm: LibraryAlgorithm,
+    ) -> Result<bool, DeviceError> {
+        let key = serde_json::from_str::<(MatmulProblem, u64)>(product);
+        let (Some(lt), Ok((problem, workspace))) = (self.shared_lt(), key) else {
+            return Ok(false);
         };
-        let mut lt = lock(lt);
-        let plan = lt.plan(problem, bound.workspace_bytes).map_err(refused)?;
-        let call = bound.call(self.stream.handle);
-        let mut best: Option<(super::lt::LtAlgorithm, f32)> = None;
-        let mut ran = 0;
-        for (i, &algorithm) in plan.candidates().iter().enumerate() {
-            // The first call loads code; a candidate that the library refuses is passed over.
-            if lt.enqueue(&plan, i, &call).is_err() {
-                continue;
-            }
-            let start = CudaEvent::record(&self.stream, true, None).map_err(failed)?;
-            for _ in 0..ROUNDS {
-                lt.enqueue(&plan, i, &call).map_err(refused)?;
-            }
-            let end = CudaEvent::record(&self.stream, true, None).map_err(failed)?;
-            end.wait().map_err(failed)?;
-            let time = end.milliseconds_since(&start).map_err(failed)? * 1e3 / ROUNDS as f32;
-            ran += 1;
-            if best.is_none_or(|(_, least)| time < least) {
-                best = Some((algorithm, time));
-            }
-        }
-        Ok(best.map(|(algorithm, time)| (algorithm, time, ran)))
+        self.enter()?;
+        let preferred = lock(lt).prefer(&problem, workspace, algorithm);
+        preferred.map_err(|e| DeviceError::Driver {
+            action: format!("take an algorithm for {problem}"),
+            reason: e.to_string(),
+        })
+    }
+
+    /// The library's name and version.
+    pub(super) fn library_identity(&self) -> Option<String> {
+        self.shared_lt().map(|lt| lock(lt).identity())
     }
 }

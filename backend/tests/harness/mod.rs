@@ -16,7 +16,7 @@ pub mod random;
 pub mod regions;
 pub mod target;
 
-use piecewise_backend::artifact::{Artifact, Digest, PieceSize};
+use piecewise_backend::artifact::{Artifact, Choice, Digest, PieceSize};
 use piecewise_backend::compiler::{Compiler, NoStore};
 use piecewise_backend::device::{Address, Binding, Device, DeviceError};
 use piecewise_ir::dtype::DType;
@@ -103,7 +103,7 @@ impl<T: Target> BenchOn<T> {
     pub fn binding(&self) -> Binding<'_> {
         Binding {
             piece: &self.piece,
-            alternative: 0,
+            choice: &Choice::default(),
             operands: &self.operands,
             scratch: self.scratch,
             scratch_bytes: self.scratch_bytes,
@@ -116,7 +116,7 @@ impl<T: Target> BenchOn<T> {
     pub fn bind(&mut self, artifact: &Artifact) -> Result<Program<T>, DeviceError> {
         let binding = Binding {
             piece: &self.piece,
-            alternative: 0,
+            choice: &Choice::default(),
             operands: &self.operands,
             scratch: self.scratch,
             scratch_bytes: self.scratch_bytes,

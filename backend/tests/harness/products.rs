@@ -146,9 +146,8 @@ fn run<T: Target>(product: &Product, artifact: Artifact, real: u64, replayed: bo
 fn agrees<T: Target>(product: &Product, after: After, dtype: DType, reals: [u64; 3]) {
     let rows = product.rows;
     let first = compile_on::<T>(&product.piece, PieceSize::Exact(rows), &[rows]);
-    assert_eq!(first.alternatives[0].launches.len(), 1, "{after:?}");
-    let mut general = first.clone();
-    general.alternatives = vec![first.alternatives.last().unwrap().clone()];
+    assert_eq!(first.first_launches().count(), 1, "{after:?}");
+    let general = first.narrowed(&first.last_ways(usize::MAX)).unwrap();
     for real in reals {
         let got = run::<T>(product, first.clone(), real, false);
         let want = run::<T>(product, general.clone(), real, false);
@@ -200,8 +199,7 @@ pub fn gates_of_every_value_agree<T: Target>() {
             let product = product(dtype, after, [ROWS, DEPTH]);
             let (real, inner) = ((1 << 16) / VALUES, COLUMNS / 2);
             let tiles = compile_on::<T>(&product.piece, PieceSize::Exact(ROWS), &[ROWS]);
-            let mut general = tiles.clone();
-            general.alternatives = vec![tiles.alternatives.last().unwrap().clone()];
+            let general = tiles.narrowed(&tiles.last_ways(usize::MAX)).unwrap();
             let fill = |bench: &mut BenchOn<T>| {
                 let mut x = pattern(dtype, &[ROWS, DEPTH], 0);
                 let mut w = pattern(dtype, &[COLUMNS, DEPTH], 0);

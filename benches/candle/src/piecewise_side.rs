@@ -82,6 +82,8 @@ pub fn engine(
         capture_exclude: Vec::new(),
         probes: Vec::new(),
         tune: TuneMode::default(),
+        tune_budget: std::time::Duration::ZERO,
+        tuning_steps: Vec::new(),
         strict: true,
         checks: Checks::default(),
         measure_padding: false,

@@ -65,7 +65,7 @@ fn phases(
     let mut engine = engine(module, weights, threads, &mut |progress| match progress {
         Progress::Compiling { .. } => ends = [Instant::now(); 3],
         Progress::Loading { .. } => ends[1..].fill(Instant::now()),
-        Progress::Capturing { .. } => ends[2] = Instant::now(),
+        Progress::Measuring { .. } | Progress::Capturing { .. } => ends[2] = Instant::now(),
     })?;
     let ready = Instant::now();
     ends[2] = ready;

@@ -5,6 +5,7 @@ use super::launches::LaunchPattern;
 use super::workload::{DecodeBatch, Prompts};
 use piecewise::device::DeviceSpec;
 use piecewise::models::Preset;
+use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::mode::{GraphMode, Level};
 use std::path::PathBuf;
@@ -92,10 +93,14 @@ pub(crate) struct BenchArgs {
     /// Untimed steps before those of a row [default: a fifth of them, at least 3].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=100_000))]
     pub(super) warmup: Option<u64>,
-    /// Take the first alternative of each kernel and the matmul algorithms that the library would,
-    /// unmeasured.
-    #[arg(long)]
-    pub(super) no_tune: bool,
+    /// How the ways to compute parts of a step and a library's algorithms are chosen: off (what is
+    /// expected to be fastest), load (what --cache-dir remembers) or measure [default: measure, off
+    /// with --startup].
+    #[arg(long, value_parser = named::<TuneMode>, value_name = "MODE")]
+    pub(super) tune: Option<TuneMode>,
+    /// Seconds that measuring may take.
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    pub(super) tune_seconds: u64,
     /// Measure a start alone: 14 token sizes in pieces and 8 decode batches whole.
     #[arg(long, conflicts_with = "costs")]
     pub(super) startup: bool,

@@ -57,6 +57,8 @@ pub(super) struct Start {
     pub(super) load_s: f64,
     /// Binding programs.
     pub(super) bind_s: f64,
+    /// Choosing ways by measurement: no part of the start.
+    pub(super) measure_s: f64,
     /// Warming up and capturing, where that is part of building.
     pub(super) capture_s: f64,
     /// What was compiled, and what the cache had.
@@ -125,13 +127,14 @@ impl Start {
         entries: CompileCounts,
         memory: Ledger,
     ) -> Self {
-        let parts = built.compile + built.load + built.bind + built.capture;
+        let parts = built.compile + built.load + built.bind + built.measure + built.capture;
         Self {
             plan_s: plan.as_secs_f64(),
             open_s: all.saturating_sub(parts).as_secs_f64(),
             compile_s: built.compile.as_secs_f64(),
             load_s: built.load.as_secs_f64(),
             bind_s: built.bind.as_secs_f64(),
+            measure_s: built.measure.as_secs_f64(),
             capture_s: built.capture.as_secs_f64(),
             entries,
             memory,

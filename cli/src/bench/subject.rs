@@ -81,10 +81,8 @@ impl Subject {
             self.name
         );
         let Some(assembly) = self.assembly.take() else { bail!("a subject is built once") };
-        let tune = match args.no_tune || args.startup {
-            true => TuneMode::Load,
-            false => TuneMode::Measure,
-        };
+        let unless_said = if args.startup { TuneMode::Off } else { TuneMode::Measure };
+        let tune = args.tune.unwrap_or(unless_said);
         let assembly = assembly
             .device(args.device)
             .activations(self.dtype)
@@ -101,6 +99,7 @@ impl Subject {
             .set("capture_query_lengths", &bounds.query_lengths)
             .set("capture", CaptureWhen::Lazy)
             .tune(tune)
+            .set("tune_seconds", args.tune_seconds)
             .check_weights()
             .watch(watcher());
         let assembly = match &args.cache_dir {

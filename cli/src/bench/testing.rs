@@ -71,6 +71,7 @@ pub(super) fn report() -> Report {
         compile: Duration::from_millis(9300),
         load: Duration::from_millis(800),
         bind: Duration::from_millis(50),
+        measure: Duration::from_millis(4200),
         capture: Duration::from_millis(20),
     };
     let memory = Ledger {

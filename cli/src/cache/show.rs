@@ -3,7 +3,7 @@
 use super::location::Location;
 use crate::print_line;
 use anyhow::{Context, bail};
-use piecewise_backend::artifact::{Access, ArgRef, Artifact, Digest, Launch};
+use piecewise_backend::artifact::{Access, ArgRef, Artifact, Digest, Launch, Part, Way};
 use piecewise_cache::{Cache, Entry, EntryInfo, KeyHex};
 use piecewise_runtime::artifact_store::{PIECE_KIND, StoredPiece};
 use serde_json::{Value as Json, json};
@@ -95,10 +95,14 @@ fn shown_piece(artifact: &Artifact) -> Json {
             "operands": operands(launch),
         })
     };
-    let alternatives = artifact.alternatives.iter().map(|lowered| {
-        let launches: Vec<_> = lowered.launches.iter().map(launch).collect();
-        json!({"scratch": lowered.scratch, "launches": launches})
-    });
+    let way = |way: &Way| {
+        let launches: Vec<_> = way.launches.iter().map(launch).collect();
+        json!({"name": way.name, "scratch": way.scratch, "launches": launches})
+    };
+    let part = |part: &Part| json!({"ways": part.ways.iter().map(way).collect::<Vec<_>>()});
+    let alternatives = artifact.alternatives.iter();
+    let alternatives =
+        alternatives.map(|one| json!({"parts": one.parts.iter().map(part).collect::<Vec<_>>()}));
     json!({
         "piece": Digest(artifact.piece).to_string(),
         "size": artifact.size,
@@ -117,15 +121,23 @@ fn show(info: &EntryInfo, piece: Option<&Artifact>) -> anyhow::Result<()> {
     }
     let Some(artifact) = piece else { return Ok(()) };
     line("images", &artifact.images.len().to_string())?;
-    for (i, lowered) in artifact.alternatives.iter().enumerate() {
-        let title = format!("\nalternative {i}, {} bytes of scratch", lowered.scratch);
-        print_line(&title)?;
-        for launch in &lowered.launches {
-            let image = launch.image.to_string();
-            let grid = launch.grid.map(|n| n.to_string()).join(" ");
-            let (name, operands) = (&launch.name, operands(launch).join(", "));
-            let text = format!("  {}  grid {grid:<10} {name} ({operands})", &image[..12]);
-            print_line(&text)?;
+    for (i, alternative) in artifact.alternatives.iter().enumerate() {
+        print_line(&format!("\nalternative {i}"))?;
+        for (part, way) in alternative
+            .parts
+            .iter()
+            .enumerate()
+            .flat_map(|(part, one)| one.ways.iter().map(move |way| (part, way)))
+        {
+            let Way { name, scratch, .. } = way;
+            print_line(&format!("  part {part}, way {name}, {scratch} bytes of scratch"))?;
+            for launch in &way.launches {
+                let image = launch.image.to_string();
+                let grid = launch.grid.map(|n| n.to_string()).join(" ");
+                let (name, operands) = (&launch.name, operands(launch).join(", "));
+                let text = format!("    {}  grid {grid:<10} {name} ({operands})", &image[..12]);
+                print_line(&text)?;
+            }
         }
     }
     Ok(())

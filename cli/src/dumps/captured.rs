@@ -69,8 +69,8 @@ pub(super) fn write(
 fn support(pieces: &Pieces<'_>) -> OpSupport {
     let of_step = |step: &Step| {
         let unique = pieces.stitch.uses[step.id()].unique;
-        let launches = &pieces.artifact(unique, PieceSize::General(0))?.alternatives.first()?;
-        launches.launches.iter().map(|launch| launch.capture).min()
+        let artifact = pieces.artifact(unique, PieceSize::General(0))?;
+        artifact.first_launches().map(|launch| launch.capture).min()
     };
     let least = |is_piece: bool| {
         let steps = pieces.stitch.steps.iter();
@@ -89,8 +89,7 @@ struct Chain {
 
 impl Chain {
     fn extend(&mut self, compiler: &dyn Compiler, artifact: &Artifact, prefix: &str) {
-        let launches = artifact.alternatives.first().map_or(&[][..], |lowered| &lowered.launches);
-        for launch in launches {
+        for launch in artifact.first_launches() {
             // A launch without blocks is left out of a capture.
             if launch.grid.contains(&0) {
                 continue;

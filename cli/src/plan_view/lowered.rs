@@ -1,7 +1,7 @@
 //! What a compiler made of a piece: its launches at each size, with names and bytes.
 
 use piecewise::assembly::LoweredPiece;
-use piecewise_backend::artifact::{Access, ArgRef, Artifact, Digest, Launch, PieceSize};
+use piecewise_backend::artifact::{Access, ArgRef, Artifact, Digest, Launch, Part, PieceSize, Way};
 use piecewise_backend::compiler::Compiler;
 use piecewise_ir::entity::{Entity, Value};
 use piecewise_ir::graph::ValueDef;
@@ -67,14 +67,16 @@ pub(crate) struct SizeRow {
     pub scratch: u64,
     #[serde(flatten)]
     pub bytes: BytesMoved,
-    /// Those of the first alternative, which is taken where nothing was measured.
+    /// Those of the first ways, which are taken where nothing was measured.
     pub launches: Vec<LaunchRow>,
-    pub alternatives: Vec<AlternativeRow>,
+    /// Of each alternative the ways of each part.
+    pub alternatives: Vec<Vec<Vec<WayRow>>>,
 }
 
-/// A way to compute a piece, of which the fastest is taken where they are measured.
+/// A way to compute a part of a piece, of which the fastest is taken where they are measured.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct AlternativeRow {
+pub(crate) struct WayRow {
+    pub name: String,
     /// Bytes.
     pub scratch: u64,
     /// Digests of the images that it launches, in order.
@@ -163,10 +165,14 @@ impl<'a> PieceView<'a> {
         let launches = self.launch_rows(artifact);
         let mut bytes = BytesMoved::default();
         launches.iter().for_each(|launch| bytes += launch.bytes);
-        let alternatives = artifact.alternatives.iter().map(|lowered| AlternativeRow {
-            scratch: lowered.scratch,
-            images: lowered.launches.iter().map(|launch| launch.image.to_string()).collect(),
-        });
+        let way = |way: &Way| WayRow {
+            name: way.name.clone(),
+            scratch: way.scratch,
+            images: way.launches.iter().map(|launch| launch.image.to_string()).collect(),
+        };
+        let part = |part: &Part| part.ways.iter().map(way).collect();
+        let alternatives = artifact.alternatives.iter();
+        let alternatives = alternatives.map(|one| one.parts.iter().map(part).collect());
         Ok(SizeRow {
             rows: artifact.size.rows(),
             general,
@@ -181,12 +187,11 @@ impl<'a> PieceView<'a> {
     }
 
     fn launch_rows(&self, artifact: &Artifact) -> Vec<LaunchRow> {
-        let Some(lowered) = artifact.alternatives.first() else { return Vec::new() };
         let mut limits = self.bounds.to_vec();
         if let Some(limit) = self.piece.over.and_then(|over| limits.get_mut(over.index())) {
             *limit = artifact.size.rows();
         }
-        lowered.launches.iter().map(|launch| self.launch_row(launch, &limits)).collect()
+        artifact.first_launches().map(|launch| self.launch_row(launch, &limits)).collect()
     }
 
     fn launch_row(&self, launch: &Launch, limits: &[u64]) -> LaunchRow {

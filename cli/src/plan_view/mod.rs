@@ -184,8 +184,7 @@ impl PlanView {
             };
             for piece in pieces {
                 row.sizes.push(view.size_row(piece)?);
-                let first = piece.artifact.alternatives.first();
-                for launch in first.iter().flat_map(|lowered| &lowered.launches) {
+                for launch in piece.artifact.first_launches() {
                     let image = || ImageRow::of(compiler, piece.artifact, launch.image);
                     images.entry(launch.image).or_insert_with(image);
                 }

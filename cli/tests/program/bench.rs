@@ -98,7 +98,7 @@ fn the_figures_that_are_kept_are_those_of_the_table() {
     };
     let kept: Value = serde_json::from_str(&read("tests/gpu/figures.json")).unwrap();
     let page = read("BENCHMARKS.md");
-    let mut rows = page.lines().skip_while(|line| !line.starts_with("| `full`, `--no-tune` |"));
+    let mut rows = page.lines().skip_while(|line| !line.starts_with("| `full`, `--tune off` |"));
     let cells = |line: &str| Vec::from_iter(line.split('|').map(|cell| cell.trim().to_owned()));
     let head = cells(rows.next().unwrap());
     let rows: Vec<_> = rows.take_while(|line| line.starts_with('|')).map(cells).collect();

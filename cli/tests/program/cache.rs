@@ -204,7 +204,12 @@ fn entries_are_listed_shown_explained_and_carried() {
     let key = listed[0]["key"].as_str().unwrap();
     let shown = json(&run(here, &["cache", "show", &key[..16], "--json"]));
     assert_eq!(shown["entry"]["key"], key);
-    assert!(!shown["piece"]["alternatives"][0]["launches"].as_array().unwrap().is_empty());
+    assert!(
+        !shown["piece"]["alternatives"][0]["parts"][0]["ways"][0]["launches"]
+            .as_array()
+            .unwrap()
+            .is_empty()
+    );
     let error = error_of(&["cache", "show", "--cache-dir", here.to_str().unwrap(), "zz"]);
     assert!(error.contains("no entry"), "{error}");
 

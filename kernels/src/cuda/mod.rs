@@ -12,7 +12,9 @@ mod text;
 mod wgmma;
 
 pub use attention::attention_kernels;
-pub use matmul::{AfterProduct, BeforeProduct, MatMulSpec, RING_ROWS, STREAM_ROWS, TENSOR_ROWS};
+pub use matmul::{
+    AfterProduct, BeforeProduct, MatMulSpec, RING_ROWS, RingForm, STREAM_ROWS, TENSOR_ROWS,
+};
 pub use recipe::{
     Blocks, GridAxis, GridError, LaunchRecipe, OpKernels, Param, Scalar, TensorBoxes,
 };

@@ -140,6 +140,19 @@ pub trait CudaOp: Send + Sync + std::fmt::Debug {
     /// When an operand or attribute does not fit, or the target lacks what it needs.
     fn implementation(&self, call: &CudaOpCall<'_>) -> Result<CudaImplementation, OpError>;
 
+    /// Other ways to run the same call, among which a measurement on the device chooses: the order of
+    /// sums may differ.
+    ///
+    /// # Errors
+    /// As for [`Self::implementation`].
+    fn other_implementations(
+        &self,
+        call: &CudaOpCall<'_>,
+    ) -> Result<Vec<CudaImplementation>, OpError> {
+        let _ = call;
+        Ok(Vec::new())
+    }
+
     /// Puts the work of a [`CudaImplementation::Host`] call on the stream, and returns without
     /// waiting for it. It allocates nothing, writes only results, mutated operands and scratch,
     /// and finds the device's primary context current.

@@ -42,6 +42,8 @@ pub struct CompiledPieces {
     pub artifacts: Vec<Vec<Artifact>>,
     /// By unique piece, the layouts of its weights.
     pub layouts: Vec<Vec<WeightLayout>>,
+    /// The identity of the compiler that made them.
+    pub compiler: String,
     /// What code and graphs take on a device of the target.
     pub footprint: Footprint,
     /// What was compiled and what was reused.
@@ -297,6 +299,7 @@ impl Lowering {
             sizes: vec![Vec::new(); unique],
             artifacts: vec![Vec::new(); unique],
             layouts: vec![Vec::new(); unique],
+            compiler: compiler.identity(),
             footprint: compiler.footprint(),
             counts,
             time,
@@ -503,7 +506,7 @@ impl Session<'_> {
 
 /// What an image computes: the first word of the first launch that runs it.
 fn image_name(artifact: &Artifact, digest: Digest) -> &str {
-    let mut launches = artifact.alternatives.iter().flat_map(|lowered| &lowered.launches);
+    let mut launches = artifact.ways().flat_map(|way| &way.launches);
     let launch = launches.find(|launch| launch.image == digest);
     launch.and_then(|launch| launch.name.split(' ').next()).unwrap_or_default()
 }

@@ -1,6 +1,8 @@
 //! Lowered pieces as bytes: launches that refer to images by digest.
 
-use piecewise_backend::artifact::{Arg, Artifact, Digest, Launch, Lowered, PieceSize};
+use piecewise_backend::artifact::{
+    Alternative, Arg, Artifact, Digest, Launch, Part, PieceSize, Way,
+};
 use piecewise_kernels::step::CaptureSupport;
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub const IMAGE_KIND: &str = "image";
 
 /// Changes when the bytes of lowered pieces mean something else.
-pub(super) const FORMAT_VERSION: u32 = 1;
+pub(super) const FORMAT_VERSION: u32 = 2;
 
 /// Bytes that an entry may have: launches are some hundred bytes each.
 const LARGEST: usize = 64 << 20;
@@ -21,12 +23,15 @@ pub struct StoredPiece {
     piece: [u8; 32],
     size: PieceSize,
     images: Vec<Digest>,
-    alternatives: Vec<StoredLowered>,
+    /// Of each alternative the ways of each part.
+    alternatives: Vec<Vec<Vec<StoredWay>>>,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-struct StoredLowered {
+struct StoredWay {
+    name: String,
     scratch: u64,
+    uses_library: bool,
     launches: Vec<StoredLaunch>,
 }
 
@@ -62,11 +67,18 @@ impl StoredPiece {
                 capture: launch.capture,
             })
         };
-        let lowered = |lowered: &Lowered| {
-            let launches = lowered.launches.iter().map(launch).collect::<Result<_, String>>()?;
-            Ok(StoredLowered { scratch: lowered.scratch, launches })
+        let way = |way: &Way| {
+            Ok(StoredWay {
+                name: way.name.clone(),
+                scratch: way.scratch,
+                uses_library: way.uses_library,
+                launches: way.launches.iter().map(launch).collect::<Result<_, String>>()?,
+            })
         };
-        let alternatives = artifact.alternatives.iter().map(lowered).collect::<Result<_, String>>();
+        let part = |part: &Part| part.ways.iter().map(way).collect();
+        let alternative = |one: &Alternative| one.parts.iter().map(part).collect();
+        let alternatives =
+            artifact.alternatives.iter().map(alternative).collect::<Result<_, String>>();
         let (piece, size) = (artifact.piece, artifact.size);
         let stored =
             Self { version: FORMAT_VERSION, piece, size, alternatives: alternatives?, images };
@@ -127,13 +139,21 @@ impl StoredPiece {
                 capture: launch.capture,
             })
         };
-        let lowered = |lowered: StoredLowered| {
-            let launches =
-                lowered.launches.into_iter().map(launch).collect::<Result<_, String>>()?;
-            Ok(Lowered { launches, scratch: lowered.scratch })
+        let way = |way: StoredWay| {
+            let StoredWay { name, scratch, uses_library, launches } = way;
+            let launches = launches.into_iter().map(launch).collect::<Result<_, String>>()?;
+            Ok(Way { name, launches, scratch, uses_library })
+        };
+        let part = |ways: Vec<StoredWay>| {
+            let ways = ways.into_iter().map(way).collect::<Result<_, String>>()?;
+            Ok(Part { ways })
+        };
+        let alternative = |parts: Vec<Vec<StoredWay>>| {
+            let parts = parts.into_iter().map(part).collect::<Result<_, String>>()?;
+            Ok(Alternative { parts })
         };
         let alternatives =
-            self.alternatives.into_iter().map(lowered).collect::<Result<_, String>>();
+            self.alternatives.into_iter().map(alternative).collect::<Result<_, String>>();
         Ok(Artifact { piece: self.piece, size: self.size, alternatives: alternatives?, images })
     }
 }

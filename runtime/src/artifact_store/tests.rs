@@ -176,18 +176,18 @@ type Fault = fn(&mut Artifact);
 fn launches_that_lead_nowhere_are_misses() {
     let faults: [Fault; 6] = [
         |a| a.alternatives.clear(),
-        |a| a.alternatives[0].launches[0].args[0].at = ArgRef::Operand(1 << 20),
-        |a| a.alternatives[0].launches[0].nodes[0] = 1 << 20,
+        |a| a.alternatives[0].parts[0].ways[0].launches[0].args[0].at = ArgRef::Operand(1 << 20),
+        |a| a.alternatives[0].parts[0].ways[0].launches[0].nodes[0] = 1 << 20,
         |a| {
             let at = ArgRef::Scratch { offset: u64::MAX, bytes: 2 };
-            a.alternatives[0].launches[0].args[0].at = at;
+            a.alternatives[0].parts[0].ways[0].launches[0].args[0].at = at;
         },
         |a| {
-            let args = &mut a.alternatives[0].launches[0].args;
+            let args = &mut a.alternatives[0].parts[0].ways[0].launches[0].args;
             args.truncate(args.len() - 1);
         },
         |a| {
-            let args: &mut Vec<Arg> = &mut a.alternatives[0].launches[0].args;
+            let args: &mut Vec<Arg> = &mut a.alternatives[0].parts[0].ways[0].launches[0].args;
             args.iter_mut().for_each(|arg| arg.access = piecewise_backend::artifact::Access::Read);
         },
     ];

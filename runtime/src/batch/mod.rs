@@ -4,6 +4,7 @@ mod buffers;
 mod error;
 mod probe;
 mod role_map;
+mod synthetic;
 
 pub use buffers::{BatchBuffers, Chunk, ChunkRows, ChunkTokens, StepView};
 pub use error::{FillError, RoleError};
@@ -11,6 +12,7 @@ pub use piecewise_kernels::inputs::{FollowingIds, TokenValues};
 pub use piecewise_kernels::sampling::{SampleControls, Sampling};
 pub use probe::{Probe, ProbeStep, probes};
 pub use role_map::{BoundInput, RoleMap};
+pub use synthetic::{SyntheticStep, full_steps};
 
 #[cfg(test)]
 mod tests;

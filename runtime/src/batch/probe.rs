@@ -48,7 +48,7 @@ impl ProbeStep {
 }
 
 /// What each sequence brings: the position of its first token, and how many.
-type Plan = Vec<(u64, u64)>;
+pub(super) type Plan = Vec<(u64, u64)>;
 
 /// Probes of batches of one token each, of several where they have sizes of their own, and of mixed
 /// steps, as far as the bounds of a graph allow them.
@@ -102,7 +102,8 @@ fn probe(
     Some(Probe { support, sizes, steps })
 }
 
-fn step(roles: &RoleMap, plan: &Plan, rows: ChunkRows) -> Option<ProbeStep> {
+/// A step of made-up tokens; nothing where it does not fit.
+pub(super) fn step(roles: &RoleMap, plan: &Plan, rows: ChunkRows) -> Option<ProbeStep> {
     let mut pool = PagePool::new(roles.kv_rows);
     let mut batch = BatchBuffers::new(roles.clone());
     for (number, &(start, tokens)) in (0..).zip(plan) {

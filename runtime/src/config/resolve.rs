@@ -2,13 +2,14 @@
 
 use super::error::{ConfigError, ConfigWarning};
 use super::values::{MOST, RuntimeConfig, Sizes};
-use crate::batch::{RoleMap, probes};
+use crate::batch::{RoleMap, full_steps, probes};
 use crate::dispatch::{Dispatcher, SizeRules};
 use crate::engine::EngineOptions;
 use crate::mode::{GraphMode, Level, StepMode};
 use crate::model::{BuildOptions, CompiledModel};
 use crate::sizes::SizeList;
 use piecewise_backend::device::Device;
+use piecewise_backend::tuning::TuneMode;
 use piecewise_kernels::attention::PAGE_ROWS;
 use std::time::Duration;
 
@@ -243,6 +244,8 @@ impl RuntimeConfig {
         let is_captured = self.level == Level::Piecewise;
         let probed = roles.filter(|_| self.probe_capture && is_captured);
         let probes = probed.map_or(Vec::new(), |roles| probes(roles, &dispatcher));
+        let tuning_steps = roles.filter(|_| self.tune == Some(TuneMode::Measure));
+        let tuning_steps = tuning_steps.map_or(Vec::new(), |roles| full_steps(roles, &dispatcher));
         Ok(BuildOptions {
             dispatcher,
             probes,
@@ -252,7 +255,9 @@ impl RuntimeConfig {
             on_capture_failure: self.on_capture_failure,
             capture_attempts: self.capture_attempts,
             capture_exclude: self.capture_exclude.clone(),
-            tune: self.tune,
+            tune: self.tune.unwrap_or_default(),
+            tune_budget: Duration::from_secs(self.tune_seconds),
+            tuning_steps,
             strict: self.strict,
             checks: self.checks,
             measure_padding: self.measure_padding,

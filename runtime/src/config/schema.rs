@@ -58,7 +58,8 @@ fn key_doc(schema: &Value, key: &'static str) -> KeyDoc {
 fn alternatives(schema: &Value) -> Vec<&Value> {
     let list = ["anyOf", "oneOf"].into_iter().find_map(|word| schema[word].as_array());
     let is_set = |schema: &&Value| schema["type"] != "null";
-    list.map_or_else(|| vec![schema], |list| list.iter().filter(is_set).collect())
+    let Some(list) = list else { return vec![schema] };
+    list.iter().filter(is_set).flat_map(alternatives).collect()
 }
 
 fn kind(schema: &Value) -> String {
@@ -74,7 +75,6 @@ fn kind(schema: &Value) -> String {
                 let names = names.iter().filter_map(Value::as_str).filter(|name| *name != "null");
                 names.map(|name| named(name, one)).collect::<Vec<_>>().join(" or ")
             }
-            _ if one.get("anyOf").or_else(|| one.get("oneOf")).is_some() => kind(one),
             _ => "string".to_owned(),
         };
         if !kinds.contains(&of_one) {

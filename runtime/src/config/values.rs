@@ -65,8 +65,13 @@ pub struct RuntimeConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub memory_fraction: Option<f64>,
-    /// Whether alternatives and algorithms are chosen by measurement.
-    pub tune: TuneMode,
+    /// Whether the ways to compute parts of a step, and a library's algorithms, are chosen by
+    /// measurement. Unset measures on CUDA devices, and nowhere else.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tune: Option<TuneMode>,
+    /// Seconds that measuring may take at a start; what is not reached in them is left to the next
+    /// start, and runs unmeasured until then.
+    pub tune_seconds: u64,
     /// Whether products are computed in one way at all sizes, so that a row has the same bits in any
     /// company. On for encoders unless set: an item then has the same bits alone, packed and padded.
     /// The CPU always does so.
@@ -278,7 +283,8 @@ impl Default for RuntimeConfig {
             max_seq_len: 4096,
             memory_budget: None,
             memory_fraction: None,
-            tune: TuneMode::default(),
+            tune: None,
+            tune_seconds: 20,
             batch_invariant: false,
             padding: true,
             measure_padding: false,
@@ -322,7 +328,7 @@ impl RuntimeConfig {
     }
 
     /// Every key, those of tables with a dot, in the order in which they are shown.
-    pub const KEYS: [&'static str; 49] = [
+    pub const KEYS: [&'static str; 50] = [
         "level",
         "graph_mode",
         "splitting_ops",
@@ -338,6 +344,7 @@ impl RuntimeConfig {
         "memory_budget",
         "memory_fraction",
         "tune",
+        "tune_seconds",
         "batch_invariant",
         "padding",
         "measure_padding",

@@ -135,6 +135,26 @@ impl Dispatcher {
         full
     }
 
+    /// The steps that ways are measured in, the smallest first, and whether each is captured as one
+    /// graph: otherwise its pieces are.
+    pub fn measured_steps(&self) -> Vec<(StepSizes, bool)> {
+        let mut steps: Vec<_> = self.full_graph_sizes().into_iter().map(|s| (s, true)).collect();
+        if self.mode.decode() == StepMode::Piecewise {
+            let decodes = self.decode_batches().map(|(b, q)| self.full_decode(b, q));
+            steps.extend(decodes.map(|sizes| (sizes, false)));
+        }
+        if self.mode.mixed() == StepMode::Piecewise {
+            let mixed = self.listed_tokens().into_iter().map(|tokens| self.full_mixed(tokens));
+            steps.extend(mixed.map(|sizes| (sizes, false)));
+        }
+        steps.retain(|(sizes, _)| !self.rules.is_launched(sizes.tokens.rows()));
+        // Decodes before others of as many tokens, which have pieces in common with them.
+        let key = |sizes: &StepSizes| (sizes.tokens, sizes.query_length.is_none(), *sizes);
+        steps.sort_unstable_by_key(|(sizes, whole)| (key(sizes), !whole));
+        steps.dedup_by_key(|(sizes, _)| *sizes);
+        steps
+    }
+
     /// Batch sizes and query lengths of the full graphs of uniform batches.
     pub fn decode_batches(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.query_lengths.iter().flat_map(move |&q| {

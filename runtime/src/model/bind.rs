@@ -1,4 +1,4 @@
-//! Binding: every member of the step at each of its sizes, in the alternative that was chosen.
+//! Binding: every member of the step at each of its sizes, in the ways that were chosen.
 
 use super::choose::Choices;
 use super::error::ModelError;
@@ -6,7 +6,7 @@ use super::memory::Memory;
 use super::programs::{Member, Members};
 use crate::artifact_store::CompiledPieces;
 use crate::symbols::SymbolTable;
-use piecewise_backend::artifact::PieceSize;
+use piecewise_backend::artifact::{Choice, PieceSize};
 use piecewise_backend::device::{Address, Binding, Device, DeviceError};
 use piecewise_ir::entity::Entity;
 use piecewise_ir::module::{Module, PieceUse, Step, Stitch};
@@ -22,14 +22,14 @@ pub(super) struct BindSite<'a> {
 }
 
 impl BindSite<'_> {
-    /// A use at its `i`th size in an alternative.
+    /// A use at its `i`th size as it is chosen.
     pub(super) fn bind<D: Device>(
         &self,
         device: &mut D,
         usage: &PieceUse,
         label: &str,
         i: usize,
-        alternative: usize,
+        choice: &Choice,
     ) -> Result<D::Program, DeviceError> {
         let graph = self.module.graph();
         let unique = usage.unique.index();
@@ -37,7 +37,7 @@ impl BindSite<'_> {
         let operands: Vec<Option<Address>> = usage.operands.iter().map(address).collect();
         let binding = Binding {
             piece: &self.stitch.unique[usage.unique],
-            alternative,
+            choice,
             operands: &operands,
             scratch: self.memory.scratch(),
             scratch_bytes: self.memory.ledger.scratch,

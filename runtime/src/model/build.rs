@@ -12,7 +12,7 @@ use super::origin::Origin;
 use super::pace::Pace;
 use super::progress::Progress;
 use crate::artifact_store::CompiledPieces;
-use crate::batch::Probe;
+use crate::batch::{Probe, SyntheticStep};
 use crate::dispatch::{Dispatcher, MeasuredWays};
 use crate::stats::Statistics;
 use crate::symbols::SymbolTable;
@@ -48,8 +48,13 @@ pub struct BuildOptions {
     /// Steps that show what the custom ops can be captured for; without any, what they declare is
     /// believed.
     pub probes: Vec<Probe>,
-    /// Whether alternatives and algorithms are chosen by measurement.
+    /// Whether ways and algorithms are chosen by measurement.
     pub tune: TuneMode,
+    /// How long measuring may take; what is not reached is left to the next start.
+    pub tune_budget: Duration,
+    /// Steps that fill the sizes of captured ones, to measure ways in. Without one, a step's pieces are
+    /// measured alone.
+    pub tuning_steps: Vec<SyntheticStep>,
     /// Whether a step that does not replay, or a mode that can't be, is an error.
     pub strict: bool,
     /// Checks that run with every step.
@@ -68,6 +73,8 @@ pub struct BuildTimes {
     pub load: Duration,
     /// Binding programs and making host blocks.
     pub bind: Duration,
+    /// Choosing ways by measurement: no part of a start that finds them remembered.
+    pub measure: Duration,
     /// Warming up, capturing, and mapping the states.
     pub capture: Duration,
 }
@@ -156,7 +163,7 @@ impl<D: Device> CompiledModel<D> {
         origin.capture_exclude.clone_from(&options.capture_exclude);
         let memory = origin.load(&mut device, &module, progress)?;
         let load_end = started.elapsed();
-        let mut staging = origin.stage(&mut device, &module, &memory)?;
+        let staging = origin.stage(&mut device, &module, &memory)?;
         let states = memory.states;
         // What is measured runs all its rows, which a warm-up and a capture do not.
         origin.backed_early = custom_ops_mutate_states(&module);
@@ -173,7 +180,7 @@ impl<D: Device> CompiledModel<D> {
             compiled: &origin.compiled,
         };
         let mut choices = Choices::default();
-        choices.extend(&mut device, &site, &mut staging, options.tune, store)?;
+        choices.extend(&mut device, &site, options.tune, store);
         let mut members = site.bind_all(&mut device, &choices)?;
         members.exclude(&options.capture_exclude, &module)?;
         let read_counts = Vec::with_capacity(symbols.len());
@@ -231,6 +238,17 @@ impl<D: Device> CompiledModel<D> {
         }
         model.list_graphs();
         model.warm_up()?;
+        let measure = Instant::now();
+        match options.tune {
+            TuneMode::Off => {}
+            TuneMode::Load => model.count_unmeasured(),
+            TuneMode::Measure => {
+                let mut has_time = || measure.elapsed() < options.tune_budget;
+                let steps = &options.tuning_steps;
+                model.measure_choices(steps, None, store, &mut has_time, &mut |p| progress(p))?;
+            }
+        }
+        let measure = measure.elapsed();
         if options.capture == CaptureWhen::Startup {
             model.capture_all(options.on_capture_failure, &mut |p| progress(p))?;
             model.measure_padding()?;
@@ -244,7 +262,8 @@ impl<D: Device> CompiledModel<D> {
             compile: compiled_in + check_end,
             load: load_end - check_end,
             bind: bind_end - load_end,
-            capture: started.elapsed() - bind_end,
+            measure,
+            capture: started.elapsed() - bind_end - measure,
         };
         Ok(model)
     }

@@ -27,7 +27,7 @@ impl Ledger {
         let mut images = BTreeMap::new();
         let mut sized: BTreeMap<UniquePieceId, Vec<(PieceSize, u64)>> = BTreeMap::new();
         for (unique, artifact) in lowered {
-            let launches = artifact.alternatives.first().map_or(0, |first| first.launches.len());
+            let launches = artifact.first_launches().count();
             sized.entry(unique).or_default().push((artifact.size, launches as u64));
             images.extend(artifact.images.iter().map(|(digest, bytes)| (*digest, bytes.len())));
         }

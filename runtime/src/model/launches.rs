@@ -1,13 +1,13 @@
 //! The launches of artifacts in values of the plan, for the launch checker.
 
 use super::error::ModelError;
-use piecewise_backend::artifact::{Access, ArgRef, Artifact, Launch, Lowered};
+use piecewise_backend::artifact::{Access, Arg, ArgRef, Artifact, Launch, Way};
 use piecewise_ir::entity::{Entity, PieceId, Value};
 use piecewise_ir::module::Module;
 use piecewise_passes::check::{LaunchAccess, MemberLaunches, ScratchRange, check_launches};
 
-/// Holds every lowering of every unique piece (each size, each alternative) against the plan.
-/// `artifacts` are indexed by unique piece.
+/// Holds every way of every unique piece (each size, each alternative) against the plan. `artifacts`
+/// are indexed by unique piece.
 ///
 /// A step runs one lowering of each piece. Every boundary value is written whole by each of
 /// them, so what one lowering does to another piece's values does not depend on how that piece is
@@ -20,7 +20,7 @@ pub(super) fn check_artifacts(
     artifacts: &[Vec<Artifact>],
 ) -> Result<(), ModelError> {
     let stitch = module.stitch().ok_or(ModelError::Unplanned { part: "pieces" })?;
-    let distinct: Vec<Vec<&Lowered>> = artifacts.iter().map(|list| distinct(list)).collect();
+    let distinct: Vec<Vec<Lowering<'_>>> = artifacts.iter().map(|list| distinct(list)).collect();
     let steps = distinct.iter().map(Vec::len).max().unwrap_or(0);
     for step in 0..steps {
         let mut members = Vec::with_capacity(stitch.steps.len());
@@ -28,30 +28,47 @@ pub(super) fn check_artifacts(
             let usage = &stitch.uses[member];
             let lowerings = &distinct[usage.unique.index()];
             let Some(last) = lowerings.len().checked_sub(1) else { continue };
-            members.push(member_launches(member, lowerings[step.min(last)], &usage.operands));
+            members.push(member_launches(member, &lowerings[step.min(last)], &usage.operands));
         }
         check_launches(module, &members).map_err(ModelError::Launches)?;
     }
     Ok(())
 }
 
-/// The lowerings that differ in what their launches read and write.
-fn distinct(artifacts: &[Artifact]) -> Vec<&Lowered> {
-    let mut found: Vec<&Lowered> = Vec::new();
-    for lowered in artifacts.iter().flat_map(|artifact| &artifact.alternatives) {
-        let args = |l: &Lowered| l.launches.iter().map(|l| l.args.clone()).collect::<Vec<_>>();
-        let is_known =
-            |known: &&Lowered| known.scratch == lowered.scratch && args(known) == args(lowered);
-        if !found.iter().any(is_known) {
-            found.push(lowered);
+/// One way of each part of an alternative.
+type Lowering<'a> = Vec<&'a Way>;
+
+/// Lowerings of which each way of each part is in one, as far as they differ in what their launches
+/// read and write.
+fn distinct(artifacts: &[Artifact]) -> Vec<Lowering<'_>> {
+    let mut found: Vec<Lowering<'_>> = Vec::new();
+    for alternative in artifacts.iter().flat_map(|artifact| &artifact.alternatives) {
+        let most = alternative.parts.iter().map(|part| part.ways.len()).max().unwrap_or(1);
+        for place in 0..most {
+            let parts = alternative.parts.iter();
+            let ways = parts.filter_map(|part| part.ways.get(place).or(part.ways.last()));
+            let lowering: Lowering<'_> = ways.collect();
+            if !found.iter().any(|known| touch_the_same(known, &lowering)) {
+                found.push(lowering);
+            }
         }
     }
     found
 }
 
-fn member_launches(member: PieceId, lowered: &Lowered, operands: &[Value]) -> MemberLaunches {
-    let launches = lowered.launches.iter().map(|launch| access(launch, operands)).collect();
-    MemberLaunches { member, scratch: lowered.scratch, launches }
+fn touch_the_same(one: &Lowering<'_>, other: &Lowering<'_>) -> bool {
+    fn args(way: &Way) -> impl Iterator<Item = &Vec<Arg>> {
+        way.launches.iter().map(|launch| &launch.args)
+    }
+    let same = |(a, b): (&&Way, &&Way)| a.scratch == b.scratch && args(a).eq(args(b));
+    one.len() == other.len() && one.iter().zip(other).all(same)
+}
+
+fn member_launches(member: PieceId, lowering: &Lowering<'_>, operands: &[Value]) -> MemberLaunches {
+    let launches = lowering.iter().flat_map(|way| &way.launches);
+    let launches = launches.map(|launch| access(launch, operands)).collect();
+    let scratch = lowering.iter().map(|way| way.scratch).max().unwrap_or(0);
+    MemberLaunches { member, scratch, launches }
 }
 
 /// What a launch touches. An operand that the piece does not have is no value of any module, so

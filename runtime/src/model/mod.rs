@@ -37,6 +37,7 @@ mod ways;
 
 pub use build::{BuildOptions, BuildTimes, CaptureWhen, Checks};
 pub use capture::{CapturedGraph, GraphKind};
+pub use choose::{ChosenPart, ChosenWays, WaysOrigin};
 pub use clock::StepTimes;
 pub use error::ModelError;
 pub use face::Model;

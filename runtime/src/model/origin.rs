@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// What a model is made from.
 pub(super) struct Origin {
     pub(super) compiled: CompiledPieces,
-    /// The alternatives that are bound.
+    /// The ways that are bound.
     pub(super) choices: Choices,
     pub(super) capture_exclude: Vec<String>,
     /// Whether programs can't run while states have no backing.

@@ -72,6 +72,11 @@ impl<P> Member<P> {
         self.index(size).map_or(&self.general, |i| &self.sized[i].1)
     }
 
+    /// Its place among the programs of a size, where a step of these sizes runs one of them.
+    pub(crate) fn sized_at(&self, sizes: &StepSizes) -> Option<usize> {
+        self.size(sizes).and_then(|size| self.index(size))
+    }
+
     fn index(&self, size: PieceSize) -> Option<usize> {
         self.sized.binary_search_by_key(&size, |(known, _)| *known).ok()
     }

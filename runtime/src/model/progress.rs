@@ -17,6 +17,13 @@ pub enum Progress {
         /// Tensors in all.
         total: usize,
     },
+    /// Steps in whose captured graph ways were chosen by measurement.
+    Measuring {
+        /// Steps so far.
+        done: usize,
+        /// Steps in all.
+        total: usize,
+    },
     /// Graphs captured.
     Capturing {
         /// Captures so far.

@@ -12,6 +12,10 @@ use piecewise_backend::device::Device;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::entity::Entity;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long steps wait for the measuring of a size.
+const LATE_BUDGET: Duration = Duration::from_millis(500);
 
 impl<D: Device> CompiledModel<D> {
     /// Specializes `sizes`, each from some time after the first step of exactly so many tokens: it is
@@ -83,17 +87,24 @@ impl<D: Device> CompiledModel<D> {
         self.stats.compile.add(&counts);
         self.dispatcher.rules.specialize(size);
         self.list_graphs();
+        if tune == TuneMode::Measure
+            && let Some(store) = self.late.as_ref().map(|late| late.compiler.store.clone())
+        {
+            let started = Instant::now();
+            let mut has_time = || started.elapsed() < LATE_BUDGET;
+            self.measure_choices(&[], Some(size), &*store, &mut has_time, &mut |_| {})?;
+        }
         Ok(())
     }
 
     /// Binds every member at those of its sizes that come after the known ones.
     fn bind_after(&mut self, known: &[usize], tune: TuneMode) -> Result<(), ModelError> {
         check_artifacts(&self.module, &self.origin.compiled.artifacts)?;
-        let Self { device, module, symbols, memory, origin, staging, members, late, .. } = self;
+        let Self { device, module, symbols, memory, origin, members, late, .. } = self;
         let (Some(stitch), Some(late)) = (module.stitch(), late) else { return Ok(()) };
         let compiled = &origin.compiled;
         let site = BindSite { module, stitch, symbols, memory, compiled };
-        origin.choices.extend(device, &site, staging, tune, &*late.compiler.store)?;
+        origin.choices.extend(device, &site, tune, &*late.compiler.store);
         let mut programs = Vec::new();
         for (member, place) in members.list.iter().zip(0..) {
             let usage = &stitch.uses[member.step.id()];

@@ -1,4 +1,5 @@
 mod checks;
+mod choices;
 mod graphs;
 
 use super::capture::GraphKind;
@@ -11,8 +12,6 @@ use crate::testing::{Bounds, FakeDevice, Setup, VOCAB, next_id};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::device::DeviceError;
 use piecewise_backend::measure::MeasuredDevice;
-use piecewise_backend::store::MemoryStore;
-use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::entity::Value;
 use piecewise_kernels::step::CaptureSupport;
 use std::sync::atomic::Ordering;
@@ -159,40 +158,6 @@ fn of_a_wide_block_table_the_columns_in_use_are_copied() {
     let mut model = Setup::default().build().unwrap();
     let error = model.submit(&short).unwrap_err().to_string();
     assert!(error.contains("tokens_ids") && error.contains("no matrix"), "{error}");
-}
-
-/// What a store that was measured with holds.
-fn measured() -> MemoryStore {
-    let store = MemoryStore::new();
-    let setup = Setup { alternatives: 3, tune: TuneMode::Measure, ..Setup::default() };
-    let model = setup.build_with(&store).unwrap();
-    let programs = model.members.list.iter().flat_map(|m| m.sized.iter().map(|(_, p)| p));
-    assert!(programs.into_iter().all(|program| program.alternative == 1));
-    assert!(model.stats.tuning.measured > 0);
-    assert_eq!(model.stats.tuning.refused, 0);
-    store
-}
-
-#[test]
-fn the_fastest_alternative_is_measured_once_and_then_remembered() {
-    let store = measured();
-    for tune in [TuneMode::Load, TuneMode::Measure] {
-        let setup = Setup { alternatives: 3, tune, ..Setup::default() };
-        let model = setup.build_with(&store).unwrap();
-        assert!(model.members.list.iter().all(|member| member.general.alternative == 1));
-        assert_eq!((model.stats.tuning.measured, model.stats.tuning.untuned), (0, 0));
-    }
-}
-
-#[test]
-fn without_a_record_or_with_one_of_other_alternatives_the_first_is_taken() {
-    let store = measured();
-    for (alternatives, tune) in [(3, TuneMode::Off), (2, TuneMode::Load)] {
-        let setup = Setup { alternatives, tune, ..Setup::default() };
-        let model = setup.build_with(&store).unwrap();
-        assert!(model.members.list.iter().all(|member| member.general.alternative == 0));
-        assert_eq!(model.stats.tuning.loaded, 0);
-    }
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! A compiler whose launches name the ops.
 
+use super::Planted;
 use piecewise_backend::artifact::{
-    Access, Arg, ArgRef, Artifact, Digest, Launch, Lowered, PieceSize,
+    Access, Alternative, Arg, ArgRef, Artifact, Digest, Launch, Part, PieceSize, Way,
 };
 use piecewise_backend::compiler::{CompileError, Compiler, Footprint, Store};
 use piecewise_backend::weights::{NormalWeights, WeightLayout};
@@ -13,14 +14,14 @@ use piecewise_kernels::step::CaptureSupport;
 /// Lowers each op to a launch of its name, which reads, and one that writes: an op here has read
 /// everything before it writes, so that the plan may give its results the bytes of its operands.
 /// [`super::FakeDevice`] runs both as one.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct FakeCompiler {
     /// What split ops support.
     pub split_support: CaptureSupport,
     /// What the op of the first piece supports.
     pub piece_support: CaptureSupport,
-    /// How many equal alternatives artifacts have.
-    pub alternatives: usize,
+    /// The ways of artifacts.
+    pub planted: Planted,
 }
 
 impl FakeCompiler {
@@ -77,16 +78,26 @@ impl Compiler for FakeCompiler {
                 _ => CaptureSupport::Always,
             },
         };
-        let launches = vec![
-            launch(call.name.clone(), read),
-            launch(format!("{}'s writes", call.name), written),
-        ];
-        let lowered = Lowered { launches, scratch: 0 };
-        Ok(Artifact {
-            piece: piece.hash,
-            size,
-            alternatives: vec![lowered; self.alternatives],
-            images: Vec::new(),
-        })
+        let name = &call.name;
+        let launches =
+            [launch(name.clone(), read), launch(format!("{name}'s writes"), written.clone())];
+        let way = |alternative: usize, part: usize, way: usize| Way {
+            name: format!("way {way}"),
+            launches: vec![match (alternative, part) {
+                (1.., 1) => launch(format!("{name}'s other writes"), written.clone()),
+                _ => launches[part].clone(),
+            }],
+            scratch: 0,
+            uses_library: self.planted.library.is_some() && (part, way) == (0, 1),
+        };
+        let part = |alternative, part, count| Part {
+            ways: (0..count).map(|i| way(alternative, part, i)).collect(),
+        };
+        let alternatives = self.planted.alternatives.iter().enumerate();
+        let alternatives = alternatives.map(|(i, &[reads, writes])| Alternative {
+            parts: vec![part(i, 0, reads), part(i, 1, writes)],
+        });
+        let alternatives = alternatives.collect();
+        Ok(Artifact { piece: piece.hash, size, alternatives, images: Vec::new() })
     }
 }

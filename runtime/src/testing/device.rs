@@ -1,19 +1,18 @@
 //! A device that runs its stream only when somebody waits, so that reading early, or reusing a
 //! host block too soon, shows.
 
-use super::ops;
-use piecewise_backend::artifact::{Artifact, Digest};
+use super::{ALGORITHMS, Planted, ops};
+use piecewise_backend::artifact::{Artifact, Choice};
 use piecewise_backend::device::{
     Address, Binding, BoundAddress, BoundTo, CaptureRule, Device, DeviceError, HostBlock,
     Reservation,
 };
 use piecewise_backend::measure::LaunchCounts;
-use piecewise_backend::store::Store;
-use piecewise_backend::tuning::{TuneMode, TuningReport};
+use piecewise_backend::tuning::{LibraryAlgorithm, LibraryProduct};
 use piecewise_backend::weights::{WeightLayout, WeightSource};
 use piecewise_ir::weight::Recipe;
 use piecewise_kernels::step::{CaptureSupport, LaunchContext};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -54,8 +53,11 @@ pub(crate) struct FakeProgram {
     pub table_pages: usize,
     capture: CaptureSupport,
     pub replayed: bool,
-    /// Which alternative of its artifact it is.
-    pub alternative: usize,
+    /// Which of its artifact's ways it is.
+    pub choice: Choice,
+    uses_library: bool,
+    /// The place of the algorithm that a captured program of the library took.
+    pub algorithm: u64,
     /// Whether it does nothing.
     pub left_out: bool,
     /// Which of the captured programs it is.
@@ -87,7 +89,10 @@ pub(crate) struct FakeDevice {
     is_lost: bool,
     pub faults: Faults,
     pub counts: LaunchCounts,
-    pub tuned: Vec<String>,
+    pub planted: Planted,
+    /// The algorithms that were preferred, by product.
+    pub preferred: BTreeMap<String, LibraryAlgorithm>,
+    replays: u64,
     /// Bytes of each copy to the device.
     pub copied_in: Vec<u64>,
 }
@@ -96,6 +101,11 @@ impl FakeCaptured {
     pub(super) fn launches(&self) -> u64 {
         self.programs.len() as u64
     }
+}
+
+/// What the library calls what a program computes.
+fn product(program: &FakeProgram, sizes: &[u64]) -> String {
+    format!("{} at {sizes:?}", program.op)
 }
 
 /// Whether a fault strikes now: it is counted down.
@@ -330,21 +340,29 @@ impl Device for FakeDevice {
         artifact: &Artifact,
         binding: &Binding<'_>,
     ) -> Result<FakeProgram, DeviceError> {
-        let launch = &artifact.alternatives[binding.alternative].launches[0];
+        let refused = |reason| DeviceError::Bind { label: binding.label.to_owned(), reason };
+        let ways = artifact.chosen(binding.choice).map_err(refused)?;
+        let launch = &ways[0].launches[0];
         let pages = binding.piece.operands().into_iter().map(|v| binding.piece.graph.ty(v));
         let pages = pages.filter(|ty| ty.rank() == 2).find_map(|ty| ty.shape[1].as_constant());
-        Ok(FakeProgram {
+        let program = FakeProgram {
             op: launch.name.clone(),
             operands: binding.operands.iter().flatten().copied().collect(),
             counts: binding.counts,
             table_pages: pages.unwrap_or(0) as usize,
             capture: launch.capture,
             replayed: false,
-            alternative: binding.alternative,
+            choice: binding.choice.clone(),
+            uses_library: ways.iter().any(|way| way.uses_library),
+            algorithm: 0,
             left_out: false,
             place: 0,
             table: None,
-        })
+        };
+        match (self.planted.binds)(&program) {
+            true => Ok(program),
+            false => Err(refused("a planted fault".to_owned())),
+        }
     }
 
     fn capture_support(&self, program: &FakeProgram) -> CaptureSupport {
@@ -382,6 +400,10 @@ impl Device for FakeDevice {
             let label = label.to_owned();
             return Err(DeviceError::Capture { label, rule: CaptureRule::UnsupportedOp });
         }
+        if !programs.iter().all(|program| (self.planted.captures)(program)) {
+            let label = label.to_owned();
+            return Err(DeviceError::Capture { label, rule: CaptureRule::NoUnretained });
+        }
         let places = programs.iter().enumerate();
         let places = places.map(|(place, &program)| FakeProgram { place, ..program.clone() });
         let mut programs: Vec<_> = places.filter(|program| !program.left_out).collect();
@@ -394,6 +416,9 @@ impl Device for FakeDevice {
         }
         for program in &mut programs {
             program.replayed = true;
+            let preferred = self.preferred.get(&product(program, sizes));
+            let preferred = preferred.filter(|_| program.uses_library);
+            program.algorithm = preferred.map_or(0, |algorithm| algorithm.0[0]);
             if self.faults.wrong_address.load(Ordering::Relaxed) && program.op == "test.mix" {
                 program.operands[2] = program.operands[2].offset(4);
             }
@@ -434,30 +459,36 @@ impl Device for FakeDevice {
         "fake".to_owned()
     }
 
-    fn tune(
+    fn library(&self) -> Option<String> {
+        self.planted.library.map(str::to_owned)
+    }
+
+    fn library_products(
         &mut self,
         program: &FakeProgram,
         sizes: &[u64],
-        mode: TuneMode,
-        store: &dyn Store,
-    ) -> Result<TuningReport, DeviceError> {
-        let mut report = TuningReport::default();
-        let problem = format!("{} at {sizes:?}", program.op);
-        let key = Digest::of(problem.as_bytes());
-        if mode == TuneMode::Measure && !matches!(store.get("tuning", key), Ok(Some(_))) {
-            self.tuned.push(problem);
-            report.measured += 1;
-            drop(store.put("tuning", key, &[], b"measured"));
+    ) -> Result<Vec<LibraryProduct>, DeviceError> {
+        if !program.uses_library {
+            return Ok(Vec::new());
         }
-        Ok(report)
+        let product = product(program, sizes);
+        let taken = self.preferred.get(&product).copied().unwrap_or(ALGORITHMS[0]);
+        let others = ALGORITHMS.into_iter().filter(|other| *other != taken);
+        let algorithms = [taken].into_iter().chain(others).collect();
+        Ok(vec![LibraryProduct { product, algorithms }])
+    }
+
+    fn prefer(&mut self, product: &str, algorithm: LibraryAlgorithm) -> Result<bool, DeviceError> {
+        self.preferred.insert(product.to_owned(), algorithm);
+        Ok(true)
     }
 
     fn replay_time(&mut self, graph: &FakeCaptured) -> Result<Duration, DeviceError> {
         self.replay(graph)?;
         self.finish()?;
-        // The second alternative is the fastest.
-        let slowness = graph.programs.iter().map(|p| 1 + p.alternative.abs_diff(1) as u64);
-        Ok(Duration::from_micros(slowness.sum()))
+        self.replays += 1;
+        let us = (self.planted.cost)(&graph.programs, self.replays);
+        Ok(Duration::from_secs_f64(us / 1e6))
     }
 
     fn addresses<'a>(&'a self, graph: &'a FakeCaptured) -> Vec<BoundAddress<'a>> {

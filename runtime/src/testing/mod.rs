@@ -7,9 +7,11 @@ mod graph;
 mod measured;
 mod model;
 mod ops;
+mod planted;
 
 pub(crate) use compiler::FakeCompiler;
-pub(crate) use device::{FakeDevice, Faults};
+pub(crate) use device::{FakeDevice, FakeProgram, Faults};
 pub(crate) use graph::{Bounds, VOCAB, fake_graph, fake_module};
 pub(crate) use model::Setup;
 pub(crate) use ops::next_id;
+pub(crate) use planted::{ALGORITHMS, Planted};

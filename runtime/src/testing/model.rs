@@ -1,8 +1,8 @@
 //! The small model, built.
 
-use super::{Bounds, FakeCompiler, FakeDevice, Faults, fake_module};
+use super::{Bounds, FakeCompiler, FakeDevice, Faults, Planted, fake_module};
 use crate::artifact_store::compile_module;
-use crate::batch::{RoleMap, probes};
+use crate::batch::{RoleMap, full_steps, probes};
 use crate::dispatch::{Dispatcher, SizeRules};
 use crate::mode::GraphMode;
 use crate::model::{
@@ -15,6 +15,7 @@ use piecewise_backend::tuning::TuneMode;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_kernels::step::CaptureSupport;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How the small model is built.
 #[derive(Clone, Debug)]
@@ -36,8 +37,9 @@ pub(crate) struct Setup {
     pub capture: CaptureWhen,
     pub strict: bool,
     pub padding: bool,
-    pub alternatives: usize,
+    pub planted: Planted,
     pub tune: TuneMode,
+    pub tune_budget: Duration,
 }
 
 impl Default for Setup {
@@ -60,8 +62,9 @@ impl Default for Setup {
             capture: CaptureWhen::Startup,
             strict: false,
             padding: true,
-            alternatives: 1,
+            planted: Planted::default(),
             tune: TuneMode::Off,
+            tune_budget: Duration::MAX,
         }
     }
 }
@@ -107,22 +110,28 @@ impl Setup {
             probes: Vec::new(),
             capture: self.capture,
             tune: self.tune,
+            tune_budget: self.tune_budget,
+            tuning_steps: Vec::new(),
             strict: self.strict,
             checks: self.checks,
             measure_padding: false,
         };
         let mut device = FakeDevice::default();
         device.faults = self.faults.clone();
+        device.planted = self.planted.clone();
         let module = Arc::new(fake_module(self.bounds));
+        let symbols = SymbolTable::new(module.graph().symbols())?;
+        let roles = RoleMap::resolve(module.graph(), &symbols, &OpRegistry::builtin()).unwrap();
         if self.probes {
-            let symbols = SymbolTable::new(module.graph().symbols())?;
-            let roles = RoleMap::resolve(module.graph(), &symbols, &OpRegistry::builtin()).unwrap();
             options.probes = probes(&roles, &options.dispatcher);
+        }
+        if self.tune == TuneMode::Measure {
+            options.tuning_steps = full_steps(&roles, &options.dispatcher);
         }
         let compiler = FakeCompiler {
             split_support: self.split_support,
             piece_support: self.piece_support,
-            alternatives: self.alternatives,
+            planted: self.planted.clone(),
         };
         let compiled = compile_module(&module, &options.dispatcher, &compiler, store, &mut |_| {})?;
         CompiledModel::build(

@@ -62,7 +62,7 @@ impl CudaDevice {
                 let mut lt = lock(lt);
                 let plan = lt.plan(&problem, bound.workspace_bytes).map_err(|e| e.to_string())?;
                 let call = bound.call(self.stream.handle);
-                lt.enqueue(&plan, 0, &call).map_err(|e| e.to_string())
+                lt.enqueue(&plan, &call).map_err(|e| e.to_string())
             }
             Work::Host(bound) => {
                 let image = bound.image().ok_or("its image is no host function")?;

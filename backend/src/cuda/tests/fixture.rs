@@ -1,6 +1,6 @@
 //! A device over a simulated driver, with an arena, a piece and artifacts made by hand.
 
-use crate::artifact::{Access, Arg, ArgRef, Artifact, Launch, Lowered, PieceSize};
+use crate::artifact::{Access, Alternative, Arg, ArgRef, Artifact, Choice, Launch, PieceSize};
 use crate::cuda::driver::faulty::{Faults, FaultyDriver};
 use crate::cuda::driver::simulated::SimulatedDriver;
 use crate::cuda::*;
@@ -121,7 +121,7 @@ pub(super) fn artifact(images: &[(&str, CudaImage)], size: PieceSize) -> Artifac
             capture: CaptureSupport::Always,
         });
     }
-    made.alternatives.push(Lowered { launches, scratch: 0 });
+    made.alternatives.push(Alternative::single(launches, 0));
     made
 }
 
@@ -144,7 +144,7 @@ impl Fixture {
             (0..self.piece.operands().len()).map(|i| Some(base.offset(1024 * i as u64))).collect();
         let binding = Binding {
             piece: &self.piece,
-            alternative: 0,
+            choice: &Choice::default(),
             operands: &operands,
             scratch: base,
             scratch_bytes: 0,

@@ -8,7 +8,7 @@ mod stream;
 mod tensor;
 mod tile;
 
-pub use ring::RING_ROWS;
+pub use ring::{RING_ROWS, RingForm};
 pub use stream::{AfterProduct, BeforeProduct};
 pub use tensor::TENSOR_ROWS;
 

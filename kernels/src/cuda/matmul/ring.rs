@@ -11,10 +11,24 @@ pub const RING_ROWS: u64 = 128;
 const FEW_ROWS: u64 = 32;
 /// Those of an H100.
 const MULTIPROCESSORS: u64 = 132;
-/// Shared memory of a block, which has a multiprocessor for itself but for small kernels beside it.
+/// Shared memory of a block that has a multiprocessor for itself but for small kernels beside it.
 const SHARED_BYTES: u64 = 220 << 10;
+/// That of one that leaves room for a block of the next kernel.
+const HALF_SHARED_BYTES: u64 = 112 << 10;
 /// What aligns the ring.
 const ALIGNED: u64 = 1024;
+
+/// How the blocks of a product through a ring share its work and a multiprocessor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RingForm {
+    /// Each has all of k for its columns, and nearly all of a multiprocessor's shared memory: the most
+    /// copies on their way. Up to 32 rows, by `mma.sync`.
+    Whole,
+    /// The same with half of the shared memory, so that the next kernel's weights come in beside it.
+    Half,
+    /// Those of a cluster share k, by warpgroups.
+    Panel,
+}
 
 /// How a block shares its work, by rows of x.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,6 +43,10 @@ struct Shape {
     of_k: u64,
     of_tiles: u64,
 }
+
+/// The most depth and columns of a product that is over before a ring of the whole shared memory is full.
+const SMALL_DEPTH: u64 = 2048;
+const SMALL_COLUMNS: u64 = 4096;
 
 /// The depth from which a slot is filled for a part of it that is short beside the whole.
 const DEEP: u64 = 4096;
@@ -50,8 +68,8 @@ impl Shape {
         self.of_k * self.rows * (self.eights.next_multiple_of(2) * 8 + 4) * 4
     }
 
-    fn ring_bytes(&self) -> u64 {
-        (SHARED_BYTES - ALIGNED - self.sums_bytes()) / 1024 * 1024
+    fn ring_bytes(&self, shared_bytes: u64) -> u64 {
+        (shared_bytes - ALIGNED - self.sums_bytes()) / 1024 * 1024
     }
 }
 
@@ -70,11 +88,22 @@ impl MatMulSpec {
         rows > 8 && rows * MULTIPROCESSORS > 3 * self.columns
     }
 
-    /// The kernel of compute capability 9.0 for up to `rows` rows: up to 32 one for all sizes up to
-    /// the next multiple of 8 and nearly all shapes, but for those of few columns; above, and of few
-    /// columns, one for each shape and multiple of 16,
-    /// with the region after the product in it, if there is one. Sums are of `f32`; their order
-    /// follows from `rows`, so rounded up, k, and above 32 from the columns. Arguments:
+    /// The forms of [`Self::ring_kernel`] for so many rows, the one first that is expected to be fastest.
+    pub fn ring_forms(&self, rows: u64) -> Vec<RingForm> {
+        use RingForm::{Half, Panel, Whole};
+        let is_small = self.depth <= SMALL_DEPTH && self.columns <= SMALL_COLUMNS;
+        match rows {
+            ..=8 if is_small => vec![Half, Whole, Panel],
+            ..=FEW_ROWS if !self.rows_outweigh(rows) => vec![Whole, Half, Panel],
+            ..=FEW_ROWS => vec![Panel, Whole, Half],
+            _ => vec![Panel],
+        }
+    }
+
+    /// The kernel of compute capability 9.0 for up to `rows` rows: one for all sizes up to the next
+    /// multiple of 8 and nearly all shapes, or, as a panel and for more than 32 rows, one for each shape
+    /// and multiple of 16; with the region after the product in it, if there is one. Sums are of `f32`;
+    /// their order follows from `rows`, so rounded up, k, and in a panel from the columns. Arguments:
     /// x; w; y, or the operands of the region other than the product, then its results.
     ///
     /// # Errors
@@ -84,6 +113,7 @@ impl MatMulSpec {
         &self,
         rows: u64,
         after: Option<AfterProduct<'_>>,
+        form: RingForm,
     ) -> Result<LaunchRecipe, LowerError> {
         if !self.multiplies_in_a_ring(rows) {
             return Err(LowerError(format!(
@@ -93,9 +123,11 @@ impl MatMulSpec {
             )));
         }
         let finish = self.finish(after)?;
-        if rows > FEW_ROWS || self.rows_outweigh(rows) {
-            return self.panel_kernel(rows, &finish);
-        }
+        let shared_bytes = match form {
+            RingForm::Whole if rows <= FEW_ROWS => SHARED_BYTES,
+            RingForm::Half if rows <= FEW_ROWS => HALF_SHARED_BYTES,
+            _ => return self.panel_kernel(rows, &finish),
+        };
         let shape = Shape::of(rows, self.depth);
         let mut text = self.header();
         let defines = [
@@ -105,7 +137,7 @@ impl MatMulSpec {
             ("SLICES", shape.slices),
             ("K_WARPS", shape.of_k),
             ("TILE_WARPS", shape.of_tiles),
-            ("RING_BYTES", shape.ring_bytes()),
+            ("RING_BYTES", shape.ring_bytes(shared_bytes)),
         ];
         for (name, value) in defines {
             let _ = writeln!(text, "#define {name} {value}");
@@ -129,7 +161,7 @@ impl MatMulSpec {
             block: [((shape.of_k * shape.of_tiles + 1) * 32) as u32, 1, 1],
             cluster: [1; 3],
             static_shared: 256,
-            dynamic_shared: (shape.ring_bytes() + ALIGNED + shape.sums_bytes()) as u32,
+            dynamic_shared: (shape.ring_bytes(shared_bytes) + ALIGNED + shape.sums_bytes()) as u32,
             params: self.box_params(maps, &finish)?,
             programmatic: true,
             ahead: vec![1],

@@ -1,0 +1,107 @@
+//! Choosing at a start, or for a size that comes later: step by step, as long as there is time.
+
+use super::descent::Descent;
+use super::record::RecordKey;
+use super::report::WaysOrigin;
+use super::step::MeasuredStep;
+use super::{Choices, Place};
+use crate::batch::SyntheticStep;
+use crate::dispatch::StepSizes;
+use crate::model::CompiledModel;
+use crate::model::bind::BindSite;
+use crate::model::error::ModelError;
+use crate::model::progress::Progress;
+use piecewise_backend::device::Device;
+use piecewise_backend::store::Store;
+use piecewise_ir::entity::Entity;
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+impl<D: Device> CompiledModel<D> {
+    /// Measures the ways of every artifact that a captured step runs and nobody knows anything of, as
+    /// long as there is time: this changes what is bound. With made-up `steps` it overwrites what the
+    /// states hold. Where `only` some number of tokens is wanted, steps of others are left out.
+    ///
+    /// # Errors
+    /// When the device is lost. What can't be bound, captured or replayed is passed over.
+    pub(in crate::model) fn measure_choices(
+        &mut self,
+        steps: &[SyntheticStep],
+        only: Option<u64>,
+        store: &dyn Store,
+        has_time: &mut dyn FnMut() -> bool,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<(), ModelError> {
+        let started = Instant::now();
+        let mut sizes = self.dispatcher.measured_steps();
+        sizes.retain(|(sizes, _)| only.is_none_or(|tokens| sizes.tokens.rows() == tokens));
+        let total = sizes.len();
+        for (done, (sizes, whole)) in sizes.into_iter().enumerate() {
+            if self.unmeasured_in(sizes, whole).is_empty() {
+                continue;
+            }
+            if !has_time() {
+                break;
+            }
+            progress(Progress::Measuring { done, total });
+            let mut step = MeasuredStep::new(self, sizes, whole);
+            if !self.stage_measured(&step, steps)? && whole {
+                step = MeasuredStep::new(self, sizes, false);
+            }
+            let mut tried = self.measure_step(step, store, has_time)?;
+            if !tried && whole {
+                tried =
+                    self.measure_step(MeasuredStep::new(self, sizes, false), store, has_time)?;
+            }
+            if !tried {
+                tracing::debug!(size = %sizes.whole(), "no captured step to measure ways in");
+            }
+        }
+        self.count_unmeasured();
+        self.origin.choices.report.time += started.elapsed();
+        Ok(())
+    }
+
+    /// Counts the artifacts that a captured step runs and nobody knows anything of.
+    pub(in crate::model) fn count_unmeasured(&mut self) {
+        let steps = self.dispatcher.measured_steps().into_iter();
+        let open: BTreeSet<Place> =
+            steps.flat_map(|(sizes, whole)| self.unmeasured_in(sizes, whole)).collect();
+        self.origin.choices.report.unmeasured = open.len();
+        self.stats.tuning = self.origin.choices.report;
+    }
+
+    fn unmeasured_in(&self, sizes: StepSizes, whole: bool) -> Vec<Place> {
+        let Some(stitch) = self.module.stitch() else { return Vec::new() };
+        let step = MeasuredStep::new(self, sizes, whole);
+        let places = step.places(self, stitch).into_keys();
+        places.filter(|place| self.origin.choices.wants_measuring(*place)).collect()
+    }
+
+    /// Descends in a step and keeps what it finds; whether the step could be captured.
+    fn measure_step(
+        &mut self,
+        step: MeasuredStep,
+        store: &dyn Store,
+        has_time: &mut dyn FnMut() -> bool,
+    ) -> Result<bool, ModelError> {
+        let module = self.module.clone();
+        let Some(stitch) = module.stitch() else { return Ok(false) };
+        let Some(mut descent) = Descent::begin(self, stitch, step)? else { return Ok(false) };
+        descent.descend(has_time)?;
+        let measured = descent.finish()?;
+        let Self { device, symbols, memory, origin, .. } = self;
+        let site =
+            BindSite { module: &module, stitch, symbols, memory, compiled: &origin.compiled };
+        let Choices { by_unique, report } = &mut origin.choices;
+        for (place, record) in measured {
+            report.measured += 1;
+            let key = RecordKey::new(device, &site, place);
+            report.refused += usize::from(!key.keep(store, &record));
+            let chosen = &mut by_unique[place.0.index()][place.1];
+            chosen.origin = WaysOrigin::Measured;
+            chosen.record = Some(record);
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,122 @@
+//! Which ways of each artifact are bound: measured on the device in the captured steps themselves, with
+//! the weights of every layer, and remembered.
+
+mod descent;
+mod measure;
+mod record;
+mod report;
+mod rounds;
+mod step;
+
+pub use report::{ChosenPart, ChosenWays, WaysOrigin};
+
+use super::bind::BindSite;
+use piecewise_backend::artifact::{Artifact, Choice, PieceSize};
+use piecewise_backend::device::Device;
+use piecewise_backend::store::Store;
+use piecewise_backend::tuning::{TuneMode, TuningReport};
+use piecewise_ir::entity::{Entity, UniquePieceId};
+use record::{Record, RecordKey};
+
+/// An artifact: a unique piece, and the place of a size among its sizes.
+pub(super) type Place = (UniquePieceId, usize);
+
+/// How an artifact is run.
+#[derive(Clone, Debug, Default)]
+struct Chosen {
+    choice: Choice,
+    origin: WaysOrigin,
+    /// What was measured of it, now or before.
+    record: Option<Record>,
+}
+
+/// How each artifact is run: by unique piece, then in the order of its sizes.
+#[derive(Debug, Default)]
+pub(super) struct Choices {
+    by_unique: Vec<Vec<Chosen>>,
+    pub(super) report: TuningReport,
+}
+
+impl Choices {
+    /// How a unique piece is run at its `i`th size.
+    pub(super) fn of(&self, unique: UniquePieceId, i: usize) -> &Choice {
+        &self.by_unique[unique.index()][i].choice
+    }
+
+    /// Takes for every artifact that has no choice yet what the store remembers, if that is asked for,
+    /// and otherwise its first ways.
+    pub(super) fn extend<D: Device>(
+        &mut self,
+        device: &mut D,
+        site: &BindSite<'_>,
+        mode: TuneMode,
+        store: &dyn Store,
+    ) {
+        self.by_unique.resize_with(site.compiled.artifacts.len(), Vec::new);
+        for unique in site.stitch.unique.keys() {
+            let artifacts = &site.compiled.artifacts[unique.index()];
+            for i in self.by_unique[unique.index()].len()..artifacts.len() {
+                let chosen = match is_open(&artifacts[i]) && mode != TuneMode::Off {
+                    true => self.load(device, site, (unique, i), store),
+                    false => Chosen::default(),
+                };
+                self.by_unique[unique.index()].push(chosen);
+            }
+        }
+    }
+
+    fn load<D: Device>(
+        &mut self,
+        device: &mut D,
+        site: &BindSite<'_>,
+        place: Place,
+        store: &dyn Store,
+    ) -> Chosen {
+        let artifact = site.artifact(place);
+        let key = RecordKey::new(device, site, place);
+        let Some(record) = key.load(store, artifact) else {
+            return Chosen { origin: WaysOrigin::Unmeasured, ..Chosen::default() };
+        };
+        let mut preferred = record.algorithms.iter().map(|(product, algorithm)| {
+            device.prefer(product, *algorithm).unwrap_or_else(|error| {
+                tracing::debug!(%error, "a remembered algorithm is not taken");
+                false
+            })
+        });
+        if !preferred.all(|is_taken| is_taken) {
+            self.report.refused += 1;
+        }
+        self.report.loaded += 1;
+        let choice = record.choice.clone();
+        Chosen { choice, origin: WaysOrigin::Remembered, record: Some(record) }
+    }
+
+    /// Forgets what was chosen beyond so many sizes of each unique piece.
+    pub(super) fn truncate(&mut self, counts: &[usize]) {
+        for (chosen, &count) in self.by_unique.iter_mut().zip(counts) {
+            chosen.truncate(count);
+        }
+    }
+
+    /// Whether an artifact has a choice that nobody has measured.
+    fn wants_measuring(&self, (unique, i): Place) -> bool {
+        self.by_unique[unique.index()][i].origin == WaysOrigin::Unmeasured
+    }
+
+    fn get_mut(&mut self, (unique, i): Place) -> &mut Chosen {
+        &mut self.by_unique[unique.index()][i]
+    }
+}
+
+/// Whether a measurement may choose: of ways, or of a library's algorithms. What runs at any size is
+/// captured by no step.
+fn is_open(artifact: &Artifact) -> bool {
+    let is_sized = !matches!(artifact.size, PieceSize::General(_));
+    is_sized && (artifact.has_choices() || artifact.ways().any(|way| way.uses_library))
+}
+
+impl BindSite<'_> {
+    fn artifact(&self, (unique, i): Place) -> &Artifact {
+        &self.compiled.artifacts[unique.index()][i]
+    }
+}

@@ -1,0 +1,105 @@
+//! What was measured of an artifact, as the store keeps it.
+
+use super::Place;
+use crate::model::bind::BindSite;
+use piecewise_backend::artifact::{Artifact, Choice, Digest};
+use piecewise_backend::device::Device;
+use piecewise_backend::store::Store;
+use piecewise_backend::tuning::LibraryAlgorithm;
+use piecewise_ir::entity::Entity;
+use serde::{Deserialize, Serialize};
+
+/// The kind of entry that the store keeps records under.
+const KIND: &str = "tuning";
+
+/// What was measured of an artifact in a captured step.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(super) struct Record {
+    /// The digest of the ways that it was measured among.
+    ways: Digest,
+    pub(super) choice: Choice,
+    /// The algorithms that the library is to take for products of the choice.
+    pub(super) algorithms: Vec<(String, LibraryAlgorithm)>,
+    /// The step that it was measured in, for people.
+    pub(super) step: String,
+    /// Microseconds of that step with every first way, where what is remembered of it was not taken
+    /// already, and as it was left.
+    pub(super) unmeasured_us: f64,
+    pub(super) chosen_us: f64,
+    /// What was tried, in order.
+    pub(super) trials: Vec<TrialRecord>,
+}
+
+/// A choice that was tried.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(super) struct TrialRecord {
+    pub(super) choice: Choice,
+    /// An algorithm of a library's product that was tried with it.
+    pub(super) algorithm: bool,
+    /// Microseconds of the step, and of the best so far in the same rounds.
+    pub(super) step_us: f64,
+    pub(super) best_us: f64,
+}
+
+impl Record {
+    pub(super) fn new(artifact: &Artifact, step: &str) -> Self {
+        Self {
+            ways: ways_of(artifact),
+            choice: Choice::default(),
+            algorithms: Vec::new(),
+            step: step.to_owned(),
+            unmeasured_us: 0.0,
+            chosen_us: 0.0,
+            trials: Vec::new(),
+        }
+    }
+}
+
+/// The names, launches and images of every way.
+fn ways_of(artifact: &Artifact) -> Digest {
+    Digest::of(&serde_json::to_vec(&artifact.alternatives).unwrap_or_default())
+}
+
+/// What a record is kept under.
+#[derive(Clone, Debug)]
+pub(super) struct RecordKey {
+    factors: Vec<(&'static str, String)>,
+}
+
+impl RecordKey {
+    /// Of an artifact on a device; the library's version counts where a way is the library's.
+    pub(super) fn new<D: Device>(device: &D, site: &BindSite<'_>, place: Place) -> Self {
+        let (artifact, (unique, i)) = (site.artifact(place), place);
+        let limits = &site.compiled.sizes[unique.index()][i].limits;
+        let mut factors = vec![
+            ("piece", Digest(artifact.piece).to_string()),
+            ("size", artifact.size.to_string()),
+            ("limits", format!("{limits:?}")),
+            ("compiler", site.compiled.compiler.clone()),
+            ("device", device.model()),
+        ];
+        if artifact.ways().any(|way| way.uses_library) {
+            factors.push(("library", device.library().unwrap_or_default()));
+        }
+        Self { factors }
+    }
+
+    fn digest(&self) -> Digest {
+        Digest::of(format!("{:?}", self.factors).as_bytes())
+    }
+
+    /// What is kept of an artifact; nothing where that was measured among other ways.
+    pub(super) fn load(&self, store: &dyn Store, artifact: &Artifact) -> Option<Record> {
+        let bytes = store.get(KIND, self.digest()).ok().flatten()?;
+        let record = serde_json::from_slice::<Record>(&bytes).ok()?;
+        let fits = record.ways == ways_of(artifact) && artifact.chosen(&record.choice).is_ok();
+        fits.then_some(record)
+    }
+
+    /// Keeps a record; whether the store took it.
+    pub(super) fn keep(&self, store: &dyn Store, record: &Record) -> bool {
+        let factors: Vec<_> = self.factors.iter().map(|(name, v)| (*name, v.as_str())).collect();
+        let bytes = serde_json::to_vec(record).ok();
+        bytes.is_some_and(|bytes| store.put(KIND, self.digest(), &factors, &bytes).is_ok())
+    }
+}

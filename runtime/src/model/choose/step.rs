@@ -1,0 +1,90 @@
+//! The steps that ways are measured in.
+
+use super::Place;
+use crate::batch::SyntheticStep;
+use crate::dispatch::StepSizes;
+use crate::model::CompiledModel;
+use crate::model::error::ModelError;
+use crate::model::staging::Filling;
+use piecewise_backend::device::Device;
+use piecewise_ir::entity::Entity;
+use piecewise_ir::module::Stitch;
+use std::collections::BTreeMap;
+
+/// A step, or its captured pieces one after the other, in one graph.
+#[derive(Clone, Debug)]
+pub(super) struct MeasuredStep {
+    pub(super) sizes: StepSizes,
+    /// Its padded sizes by symbol.
+    pub(super) by_symbol: Vec<u64>,
+    /// The members in the graph, in order.
+    pub(super) members: Vec<usize>,
+    pub(super) label: String,
+}
+
+impl MeasuredStep {
+    /// Of a step without its members between pieces, which nothing may be known of.
+    pub(super) fn new<D: Device>(model: &CompiledModel<D>, sizes: StepSizes, whole: bool) -> Self {
+        let mut by_symbol = vec![0; model.symbols.len()];
+        model.symbols.fill(&mut by_symbol, |class| sizes.rows_of(class));
+        let members = model.members.list.iter().enumerate();
+        let members = members.filter(|(_, member)| whole || member.is_captured_piece());
+        let kind = if whole { "step" } else { "pieces" };
+        Self {
+            sizes,
+            by_symbol,
+            members: members.map(|(i, _)| i).collect(),
+            label: format!("{kind} of {}", sizes.whole()),
+        }
+    }
+
+    /// The artifacts that it runs, each with the members that use it.
+    pub(super) fn places<D: Device>(
+        &self,
+        model: &CompiledModel<D>,
+        stitch: &Stitch,
+    ) -> BTreeMap<Place, Vec<usize>> {
+        let mut places: BTreeMap<Place, Vec<usize>> = BTreeMap::new();
+        for &i in &self.members {
+            let member = &model.members.list[i];
+            let Some(size) = member.sized_at(&self.sizes).map(|at| member.sized[at].0) else {
+                continue;
+            };
+            let unique = stitch.uses[member.step.id()].unique;
+            let sizes = &model.origin.compiled.sizes[unique.index()];
+            if let Some(place) = sizes.iter().position(|at| at.size == size) {
+                places.entry((unique, place)).or_default().push(i);
+            }
+        }
+        places
+    }
+}
+
+impl<D: Device> CompiledModel<D> {
+    /// Stages a made-up step of these sizes, or else one that brings nothing but its numbers of rows;
+    /// whether the ops between pieces have something to do.
+    pub(super) fn stage_measured(
+        &mut self,
+        step: &MeasuredStep,
+        steps: &[SyntheticStep],
+    ) -> Result<bool, ModelError> {
+        let Self { staging, device, memory, symbols, .. } = self;
+        let found = steps.iter().find(|found| found.sizes == step.sizes);
+        let filled = found.is_some_and(|found| {
+            let filled = found
+                .step
+                .with(|data| staging.fill(data, data.counts, &step.by_symbol, Filling::Whole));
+            filled.is_ok()
+        });
+        if !filled {
+            staging.fill_empty(symbols)?;
+        }
+        device.write(memory.arena.base, &staging.mirror)?;
+        if !filled {
+            let counts = step.by_symbol.iter().map(|&n| i32::try_from(n).unwrap_or(i32::MAX));
+            let bytes: Vec<u8> = counts.flat_map(i32::to_le_bytes).collect();
+            device.write(memory.counts(), &bytes)?;
+        }
+        Ok(filled)
+    }
+}

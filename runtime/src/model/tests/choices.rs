@@ -1,0 +1,279 @@
+//! Choosing by measurement, on a device whose ways have planted costs.
+
+use super::{Model, expected, sampled, submit};
+use crate::batch::full_steps;
+use crate::mode::GraphMode;
+use crate::model::WaysOrigin;
+use crate::testing::{FakeProgram, Planted, Setup};
+use piecewise_backend::artifact::{Choice, PieceSize};
+use piecewise_backend::device::Device;
+use piecewise_backend::store::MemoryStore;
+use piecewise_backend::tuning::{TuneMode, TuningReport};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Two alternatives of two parts with three ways and two.
+const WAYS: [[usize; 2]; 2] = [[3, 2], [1, 2]];
+
+fn setup(cost: impl Fn(&[FakeProgram], u64) -> f64 + Send + Sync + 'static) -> Setup {
+    let planted =
+        Planted { alternatives: WAYS.to_vec(), cost: Arc::new(cost), ..Planted::default() };
+    let mode = GraphMode::Full;
+    Setup { planted, tune: TuneMode::Measure, mode, ..Setup::default() }
+}
+
+/// A step's cost as the sum over its programs.
+fn sum(
+    of: impl Fn(&FakeProgram) -> f64 + Send + Sync + 'static,
+) -> impl Fn(&[FakeProgram], u64) -> f64 + Send + Sync + 'static {
+    move |programs, _| programs.iter().map(&of).sum()
+}
+
+fn choice(alternative: usize, ways: &[usize]) -> Choice {
+    Choice { alternative, ways: ways.to_vec() }
+}
+
+/// How each op is bound at the sizes that are captured: the same at all.
+fn bound(model: &Model) -> Vec<(String, Choice)> {
+    let of = |member: &crate::model::programs::Member<FakeProgram>| {
+        let (_, first) = &member.sized[0];
+        assert!(member.sized.iter().all(|(_, program)| program.choice == first.choice));
+        assert_eq!(member.general.choice, Choice::default());
+        (first.op.clone(), first.choice.clone())
+    };
+    model.members.list.iter().map(of).collect()
+}
+
+fn all(choice: &Choice) -> Vec<(String, Choice)> {
+    ["test.embed", "test.mix", "test.head"].map(|op| (op.to_owned(), choice.clone())).into()
+}
+
+fn tuning(model: &Model) -> TuningReport {
+    TuningReport { time: Duration::ZERO, ..model.statistics().tuning }
+}
+
+/// Microseconds of a way of each part: what the second way of the second part gains depends on the first
+/// part.
+fn together(program: &FakeProgram) -> f64 {
+    match (program.choice.alternative, program.choice.way(0), program.choice.way(1)) {
+        (0, 0, 0) => 100.0,
+        (0, 1, 0) => 95.0,
+        (0, 2, 0) => 90.0,
+        (0, 2, 1) => 70.0,
+        (0, _, 1) => 98.0,
+        (_, _, 0) => 130.0,
+        _ => 125.0,
+    }
+}
+
+#[test]
+fn the_best_ways_of_several_parts_are_found_and_remembered() {
+    let store = MemoryStore::new();
+    let setup = setup(sum(together));
+    let model = setup.build_with(&store).unwrap();
+    assert_eq!(bound(&model), all(&choice(0, &[2, 1])));
+    let count = tuning(&model).measured;
+    assert!(count > 0 && tuning(&model).unmeasured + tuning(&model).refused == 0);
+    let report = model.chosen_ways();
+    assert_eq!(report.len(), count);
+    for ways in &report {
+        assert_eq!(ways.origin, WaysOrigin::Measured);
+        let names: Vec<_> = ways.parts.iter().map(|part| part.way.as_str()).collect();
+        assert_eq!(names, ["way 2", "way 1"]);
+        assert_eq!(ways.parts[0].of, ["way 0", "way 1", "way 2"]);
+        assert!(ways.chosen_us.unwrap() < ways.unmeasured_us.unwrap(), "{ways:?}");
+    }
+    // A later start measures nothing, whether it would or not.
+    for tune in [TuneMode::Load, TuneMode::Measure] {
+        let mut again = Setup { tune, ..setup.clone() }.build_with(&store).unwrap();
+        assert_eq!(bound(&again), all(&choice(0, &[2, 1])));
+        let loaded = TuningReport { loaded: count, ..TuningReport::default() };
+        assert_eq!(tuning(&again), loaded);
+        let ids = [4, 5, 6];
+        let ticket = submit(&mut again, &ids).unwrap();
+        assert_eq!(sampled(&mut again, &ticket), expected(&ids));
+    }
+    let off = Setup { tune: TuneMode::Off, ..setup.clone() }.build_with(&store).unwrap();
+    assert_eq!((bound(&off), tuning(&off)), (all(&Choice::default()), TuningReport::default()));
+    let nothing = Setup { tune: TuneMode::Load, ..setup }.build().unwrap();
+    let unmeasured = TuningReport { unmeasured: count, ..TuningReport::default() };
+    assert_eq!((bound(&nothing), tuning(&nothing)), (all(&Choice::default()), unmeasured));
+}
+
+#[test]
+fn another_alternative_wins_by_ways_that_only_it_has() {
+    let cost = |program: &FakeProgram| match (&program.choice.alternative, program.choice.way(1)) {
+        (0, _) => 100.0 + program.choice.way(0) as f64,
+        // Its first ways lose.
+        (_, 0) => 104.0,
+        _ => 80.0,
+    };
+    let model = setup(sum(cost)).build().unwrap();
+    assert_eq!(bound(&model), all(&choice(1, &[0, 1])));
+}
+
+/// Cheap numbers without order, from 0 to 1.
+fn random(n: u64) -> f64 {
+    (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as f64 / f64::from(1 << 24)
+}
+
+#[test]
+fn a_win_within_the_noise_is_not_kept() {
+    for (win, is_kept) in [(0.002, false), (0.2, true)] {
+        let cost = move |programs: &[FakeProgram], n: u64| {
+            let of = |p: &FakeProgram| if p.choice == choice(0, &[1]) { 1.0 - win } else { 1.0 };
+            let step: f64 = programs.iter().map(of).sum();
+            100.0 * step * (1.0 + 0.05 * random(n))
+        };
+        let model = setup(cost).build().unwrap();
+        let kept = if is_kept { choice(0, &[1]) } else { Choice::default() };
+        assert_eq!(bound(&model), all(&kept), "{win}");
+        // That nothing is faster is remembered, too.
+        assert!(tuning(&model).measured > 0);
+    }
+}
+
+/// Each win was one when it was found; once there are several the device slows down.
+#[test]
+fn ways_that_are_slower_together_are_refused_by_the_check_of_the_whole_step() {
+    let store = MemoryStore::new();
+    let slow = Arc::new(AtomicU64::new(0));
+    let is_slow = Arc::clone(&slow);
+    let cost = move |programs: &[FakeProgram], _: u64| {
+        let other = programs.iter().filter(|p| p.choice != Choice::default()).count();
+        if other == programs.len() {
+            // All three ops go another way: some replays later that is slow.
+            is_slow.fetch_add(1, Ordering::Relaxed);
+        }
+        let late = other == programs.len() && is_slow.load(Ordering::Relaxed) > 20;
+        100.0 * programs.len() as f64 - 10.0 * other as f64 + if late { 200.0 } else { 0.0 }
+    };
+    let mut setup = setup(cost);
+    setup.planted.alternatives = vec![[2, 1]];
+    setup.mode = GraphMode::FullDecodeOnly;
+    (setup.token_sizes, setup.batch_sizes) = (vec![4], vec![4]);
+    let model = setup.build_with(&store).unwrap();
+    assert!(slow.load(Ordering::Relaxed) > 20);
+    assert_eq!(bound(&model), all(&Choice::default()));
+    assert_eq!(tuning(&model).measured, 3);
+    let again = setup.build_with(&store).unwrap();
+    assert_eq!(bound(&again), all(&Choice::default()), "it is remembered");
+    assert_eq!(tuning(&again).measured, 0);
+}
+
+#[test]
+fn the_budget_stops_and_the_next_start_goes_on() {
+    let store = MemoryStore::new();
+    let setup = Setup { tune_budget: Duration::ZERO, ..setup(sum(together)) };
+    let mut model = setup.build_with(&store).unwrap();
+    let all_of_them = tuning(&model).unmeasured;
+    assert!(all_of_them > 4 && tuning(&model).measured == 0);
+    assert_eq!(bound(&model), all(&Choice::default()));
+    let steps = full_steps(&Setup::roles_of(&model), model.dispatcher());
+    let mut left = 3;
+    let mut has_time = || {
+        left -= 1;
+        left >= 0
+    };
+    model.measure_choices(&steps, None, &store, &mut has_time, &mut |_| {}).unwrap();
+    let TuningReport { measured, unmeasured, .. } = tuning(&model);
+    assert_eq!(measured + unmeasured, all_of_them);
+    assert!((1..all_of_them).contains(&measured));
+    let next = setup.build_with(&store).unwrap();
+    assert_eq!((tuning(&next).loaded, tuning(&next).unmeasured), (measured, unmeasured));
+    let last = Setup { tune_budget: Duration::MAX, ..setup }.build_with(&store).unwrap();
+    assert_eq!((tuning(&last).loaded, tuning(&last).measured), (measured, unmeasured));
+    assert_eq!(bound(&last), all(&choice(0, &[2, 1])));
+}
+
+#[test]
+fn a_librarys_algorithms_are_chosen_with_its_way_and_its_version_is_of_the_record() {
+    let store = MemoryStore::new();
+    // Only with its third algorithm is the library ahead.
+    let cost = |program: &FakeProgram| match (program.choice.way(0), program.algorithm) {
+        (0, _) => 100.0,
+        (1, algorithm) => 102.0 - 10.0 * algorithm.saturating_sub(1) as f64,
+        _ => 150.0,
+    };
+    let mut setup = setup(sum(cost));
+    setup.planted.alternatives = vec![[3, 1]];
+    setup.planted.library = Some("library 1");
+    let model = setup.build_with(&store).unwrap();
+    assert_eq!(bound(&model), all(&choice(0, &[1])));
+    assert!(model.device().preferred.values().any(|algorithm| algorithm.0[0] == 2));
+    assert!(model.chosen_ways().iter().all(|ways| ways.algorithms == 1));
+    let again = setup.build_with(&store).unwrap();
+    assert_eq!((bound(&again), tuning(&again).measured), (all(&choice(0, &[1])), 0));
+    assert!(again.device().preferred.values().all(|algorithm| algorithm.0[0] == 2));
+    setup.planted.library = Some("library 2");
+    setup.tune = TuneMode::Load;
+    let other = setup.build_with(&store).unwrap();
+    assert_eq!((bound(&other), tuning(&other).loaded), (all(&Choice::default()), 0));
+    // Where no way is the library's, its version says nothing.
+    let mut own = Setup { tune: TuneMode::Measure, ..setup };
+    own.planted.library = None;
+    let measured = tuning(&own.build_with(&store).unwrap()).measured;
+    assert!(measured > 0);
+    assert_eq!(tuning(&own.build_with(&store).unwrap()).loaded, measured);
+}
+
+#[test]
+fn a_record_of_other_ways_is_ignored() {
+    let store = MemoryStore::new();
+    let setup = setup(sum(together));
+    setup.build_with(&store).unwrap();
+    let mut other = Setup { tune: TuneMode::Load, ..setup };
+    other.planted.alternatives = vec![[3, 2]];
+    let model = other.build_with(&store).unwrap();
+    assert_eq!((bound(&model), tuning(&model).loaded), (all(&Choice::default()), 0));
+}
+
+#[test]
+fn a_way_that_can_not_be_bound_or_captured_is_passed_over() {
+    let is_best = |program: &FakeProgram| program.choice.way(0) == 2;
+    let cost = |program: &FakeProgram| match program.choice.alternative {
+        0 => 100.0 - 5.0 * program.choice.way(0) as f64 + program.choice.way(1) as f64,
+        _ => 200.0,
+    };
+    for binds in [false, true] {
+        let mut setup = setup(sum(cost));
+        setup.planted.binds = Arc::new(move |program| binds || !is_best(program));
+        setup.planted.captures = Arc::new(move |program| !binds || !is_best(program));
+        let model = setup.build().unwrap();
+        assert_eq!(bound(&model), all(&choice(0, &[1])), "binds: {binds}");
+    }
+}
+
+/// What can't be captured whole is measured by its pieces, and what lies between them stays.
+#[test]
+fn where_the_step_is_not_captured_whole_its_pieces_are_measured() {
+    let setup = Setup { mode: GraphMode::Piecewise, ..setup(sum(together)) };
+    let model = setup.build().unwrap();
+    let chosen = |member: usize| &model.members.list[member].sized;
+    let best = choice(0, &[2, 1]);
+    let of_tokens = chosen(0).iter().filter(|(size, _)| *size <= PieceSize::Exact(8));
+    assert!(of_tokens.clone().count() > 2 && of_tokens.clone().all(|(_, p)| p.choice == best));
+    assert!(chosen(1).iter().all(|(_, program)| program.choice == Choice::default()));
+    assert!(chosen(2).iter().any(|(_, program)| program.choice == best));
+}
+
+#[test]
+fn a_recovered_device_runs_the_same_ways() {
+    let mut model = setup(sum(together)).build().unwrap();
+    let (before, measured) = (bound(&model), tuning(&model));
+    model.recover().unwrap();
+    assert_eq!((bound(&model), tuning(&model)), (before, measured));
+    let ticket = submit(&mut model, &[7, 8]).unwrap();
+    assert_eq!(sampled(&mut model, &ticket), expected(&[7, 8]));
+}
+
+#[test]
+fn measuring_leaves_nothing_in_the_states() {
+    let mut model = setup(sum(together)).build().unwrap();
+    let region = model.memory().states;
+    let mut bytes = vec![1; region.bytes as usize];
+    model.device_mut().read(region.base, &mut bytes).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 0));
+    assert!(model.build_times().measure > Duration::ZERO);
+}
