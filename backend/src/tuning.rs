@@ -41,10 +41,17 @@ pub struct TuningReport {
     pub time: Duration,
 }
 
-impl TuningReport {
-    /// Pieces at a size that had no record.
-    pub fn without_record(&self) -> usize {
-        self.measured + self.unmeasured
+/// `3 of 5 measured in 2.1 s, 7 remembered; the rest is for a later start`.
+impl std::fmt::Display for TuningReport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { loaded, measured, unmeasured, refused, time } = self;
+        let (all, seconds) = (measured + unmeasured, time.as_secs_f64());
+        write!(f, "{measured} of {all} measured in {seconds:.1} s, {loaded} remembered")?;
+        if *refused > 0 {
+            write!(f, ", {refused} records refused")?;
+        }
+        let rest = *measured > 0 && *unmeasured > 0;
+        f.write_str(if rest { "; the rest is for a later start" } else { "" })
     }
 }
 

@@ -392,13 +392,7 @@ fn show_statistics(
     let ledger = engine.ledger();
     writeln!(out, "compile          {}", stats.compile)?;
     if stats.tuning != TuningReport::default() {
-        let TuningReport { loaded, measured, time, .. } = stats.tuning;
-        let all = stats.tuning.without_record();
-        writeln!(
-            out,
-            "tuning           {measured} of {all} measured in {:.1} s, {loaded} remembered",
-            time.as_secs_f64()
-        )?;
+        writeln!(out, "ways             {}", stats.tuning)?;
     }
     writeln!(out, "device           {}", engine.describe_device())?;
     writeln!(out, "pieces           {pieces} ({unique} unique), {split_ops} split ops")?;

@@ -8,7 +8,7 @@ use piecewise_ir::entity::{Entity, Symbol};
 use piecewise_ir::eval::Array;
 use piecewise_ir::types::TensorType;
 use piecewise_kernels::attention::PagedAttention;
-use piecewise_kernels::cuda::{OperandRole, attention_kernels};
+use piecewise_kernels::cuda::{OperandRole, attention_kernels, other_attention_kernels};
 use piecewise_kernels::op::cuda::{CudaOpCall, CudaTarget};
 
 const PAGES: usize = 160;
@@ -29,6 +29,8 @@ struct Step<'a> {
     capability: (u32, u32),
     /// Of every sequence, where the kernels are those of uniform batches.
     query_length: Option<u64>,
+    /// Whether the keys are in more ranges than usual.
+    more_ranges: bool,
 }
 
 impl Default for Step<'_> {
@@ -43,6 +45,7 @@ impl Default for Step<'_> {
             padding_rows: 3,
             capability: (8, 0),
             query_length: None,
+            more_ranges: false,
         }
     }
 }
@@ -117,7 +120,7 @@ impl Step<'_> {
         let role = |i| OperandRole { state: i == 1 || i == 2, weight: false, staged: i > 2 };
         let roles: Vec<OperandRole> = (0..7).map(role).collect();
         let at = |capability| {
-            attention_kernels(&CudaOpCall {
+            let call = CudaOpCall {
                 operands: &self.operands(),
                 roles: &roles,
                 results: &[],
@@ -125,8 +128,15 @@ impl Step<'_> {
                 target: CudaTarget { capability },
                 sizes: &sizes,
                 query_length: self.query_length,
-            })
-            .unwrap()
+            };
+            let usual = attention_kernels(&call).unwrap();
+            if !self.more_ranges {
+                return usual;
+            }
+            let mut others = other_attention_kernels(&call).unwrap();
+            assert_eq!(others.len(), 1, "{name}");
+            assert!(others[0].scratch.eval(&sizes) > usual.scratch.eval(&sizes), "{name}");
+            others.remove(0)
         };
         let mut kernels = at((8, 0));
         if self.capability != (8, 0) {
@@ -392,6 +402,25 @@ fn a_row_has_the_same_bits_in_every_grid() {
     assert_eq!(Step { padding_rows: 400, ..step }.check("grid_wide", &BOTH), here);
     // So many rows that a block of prompts takes twice as many.
     assert_eq!(Step { padding_rows: 8400, ..step }.check("grid_widest", &BOTH), here);
+}
+
+#[test]
+fn decodes_in_more_ranges_than_usual() {
+    if !available() {
+        return;
+    }
+    for query_length in [None, Some(1)] {
+        let lengths: Vec<i32> = (0..20).map(|i| 1 + i * 29).collect();
+        let step = Step {
+            lengths: &lengths,
+            queries: &[1; 20],
+            query_length,
+            padding_rows: PADDING,
+            more_ranges: true,
+            ..Step::default()
+        };
+        step.check("more_ranges", &DECODE);
+    }
 }
 
 #[test]

@@ -20,11 +20,11 @@ import tempfile
 TARGET = "cuda:sm_90a"
 MODEL = "examples/tiny-qwen3"
 RUN = ["--max-num-tokens", "64", "--capture-num-tokens", "1,8,64", "--decode-batch-sizes", "1,2",
-       "--max-num-seqs", "2", "--max-seq-len", "128"]
+       "--max-num-seqs", "2", "--max-seq-len", "128", "--tune", "off"]
 # Those of `piecewise bench --startup`.
 START = ["--max-num-tokens", "8192", "--capture-num-tokens", ",".join(str(1 << i) for i in range(14)),
          "--decode-batch-sizes", ",".join(str(1 << i) for i in range(8)),
-         "--max-num-seqs", "128", "--max-seq-len", "512"]
+         "--max-num-seqs", "128", "--max-seq-len", "512", "--tune", "off"]
 ARCHIVES = {
     "tiny-qwen3": ["--model", MODEL, "--dtype", "f32", *RUN],
     "qwen3-8b": ["--preset", "qwen3-8b", *START],

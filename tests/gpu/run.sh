@@ -55,7 +55,7 @@ run() {
 correctness() {
   run doctor 60 bin/piecewise doctor --require-gpu
   cat "$logs/doctor.log"
-  run first_token 60 bin/piecewise generate --model $model --device "$PIECEWISE_TEST_DEVICE" \
+  run first_token 60 bin/piecewise generate --model $model --device "$PIECEWISE_TEST_DEVICE" --tune off \
     --prompt "def __init__(self" --max-tokens 16 --graph-mode none --stats
   run cuda_device 120 bin/backend cuda_device::
   for test in the_top_logits_equal_the_reference bf16_logits_are_close_to_f32 \
@@ -87,7 +87,7 @@ correctness() {
 # tool that says nothing at its end has not checked: its row fails like one with errors.
 sanitizer() {
   local tools=(memcheck initcheck racecheck) mode tool log code result found start
-  local flags=(--model $model --device "$PIECEWISE_TEST_DEVICE" --dtype bf16 --max-tokens 4
+  local flags=(--model $model --device "$PIECEWISE_TEST_DEVICE" --tune off --dtype bf16 --max-tokens 4
     --ignore-eos --max-num-tokens 16 --max-num-seqs 2 --max-seq-len 64
     --capture-num-tokens 2,16 --decode-batch-sizes 1,2)
   if ! command -v compute-sanitizer >/dev/null; then

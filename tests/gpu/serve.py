@@ -49,7 +49,7 @@ def arguments():
 class Server:
     def __init__(self, args, source, folder):
         self.log = pathlib.Path(folder) / "steps.jsonl"
-        flags = ["--device", args.device, "--max-num-seqs", "128", "--max-num-tokens", str(args.chunk)]
+        flags = ["--device", args.device, "--tune", "off", "--max-num-seqs", "128", "--max-num-tokens", str(args.chunk)]
         flags += ["--max-seq-len", str(args.prompt + args.answer + 128), "--http-threads", str(args.threads)]
         command = [args.piecewise, "serve", *source, *flags, "--port", "0", "--no-access-log", "--iteration-log", str(self.log)]
         shown = subprocess.run([*command, "--print-config"], check=True, capture_output=True, text=True).stdout

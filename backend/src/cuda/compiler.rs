@@ -3,7 +3,7 @@
 use super::absorb::{Absorption, Recomputed, product, role};
 use super::alternatives::{Choice, Draft, HeldWays, Lowering, Way, assemble};
 use super::code::Code;
-use super::image::{CudaImage, HostImage, IMAGE_VERSION, KernelImage};
+use super::image::{CudaImage, IMAGE_VERSION, KernelImage};
 use super::kernel_cache::KernelCache;
 use super::lazy_nvrtc::LazyNvrtc;
 use super::materialize::weight_kernels;
@@ -15,15 +15,13 @@ use crate::artifact::{Access, Arg, ArgRef, Artifact, Digest, Launch, PieceSize};
 use crate::compiler::{CompileError, Compiler, Footprint, ImageListing, Store};
 use crate::lowering::{Positions, launch_name, limits, location, node_args, row_major};
 use crate::weights::WeightLayout;
-use piecewise_ir::custom::CustomCall;
 use piecewise_ir::entity::{Entity, Node, Symbol};
 use piecewise_ir::module::{Stitch, UniquePiece};
 use piecewise_ir::op::Op;
 use piecewise_ir::text::Names;
 use piecewise_kernels::cuda::{LaunchRecipe, OperandRole, node_kernel, region_kernel};
 use piecewise_kernels::op::OpRegistry;
-use piecewise_kernels::op::cuda::{CudaImplementation, CudaOpCall, CudaTarget};
-use piecewise_kernels::step::CaptureSupport;
+use piecewise_kernels::op::cuda::CudaImplementation;
 use std::sync::Arc;
 
 /// The most rows of a step whose regions may be faster in blocks that take half of a multiprocessor.
@@ -54,13 +52,13 @@ pub struct CudaCompiler {
 }
 
 /// What is known of a node while it is lowered.
-struct Site<'a> {
-    piece: &'a UniquePiece,
-    node: Node,
+pub(super) struct Site<'a> {
+    pub(super) piece: &'a UniquePiece,
+    pub(super) node: Node,
     position: usize,
-    name: String,
-    limits: &'a [u64],
-    size: PieceSize,
+    pub(super) name: String,
+    pub(super) limits: &'a [u64],
+    pub(super) size: PieceSize,
 }
 
 impl CudaCompiler {
@@ -96,8 +94,12 @@ impl CudaCompiler {
     }
 
     /// Ways differ in the order of sums, which what has the same bits at any size must not.
-    fn held(&self) -> HeldWays {
+    pub(super) fn held(&self) -> HeldWays {
         if self.first_ways || self.batch_invariant { HeldWays::First } else { HeldWays::All }
+    }
+
+    pub(super) fn registry(&self) -> &OpRegistry {
+        &self.registry
     }
 
     fn ways(&self) -> ProductWays {
@@ -114,7 +116,7 @@ impl CudaCompiler {
         self.kernels.arch()
     }
 
-    fn unsupported(&self, site: &Site<'_>, reason: String) -> CompileError {
+    pub(super) fn unsupported(&self, site: &Site<'_>, reason: String) -> CompileError {
         CompileError::Unsupported {
             node: site.position,
             op: site.name.clone(),
@@ -124,7 +126,7 @@ impl CudaCompiler {
         }
     }
 
-    fn kernel(&self, site: &Site<'_>, recipe: LaunchRecipe) -> Draft {
+    pub(super) fn kernel(&self, site: &Site<'_>, recipe: LaunchRecipe) -> Draft {
         let recipe = match self.has_rows(site, 1) {
             true => self.spread(recipe),
             false => recipe,
@@ -240,88 +242,6 @@ impl CudaCompiler {
         let order = ways.in_order(&spec, rows);
         choices.sort_by_key(|choice| order.iter().position(|way| *way == choice.way));
         Ok(choices)
-    }
-
-    /// A custom op's implementations for a call that may be taken, each with its bytes of scratch.
-    fn implementations(
-        &self,
-        site: &Site<'_>,
-        call: &CustomCall,
-    ) -> Result<(Vec<(CudaImplementation, u64)>, CaptureSupport), CompileError> {
-        let graph = &site.piece.graph;
-        let Some(op) = self.registry.cuda(&call.name) else {
-            return Err(CompileError::Unregistered {
-                op: call.name.clone(),
-                loc: location(graph, site.node),
-                target: self.target(),
-            });
-        };
-        let (operands, results) = (graph.operand_types(site.node), graph.result_types(site.node));
-        let number = self.arch().number;
-        let values = graph.node(site.node).operands.iter();
-        let roles: Vec<OperandRole> = values.map(|&value| role(graph, value)).collect();
-        let request = CudaOpCall {
-            operands: &operands,
-            roles: &roles,
-            results: &results,
-            attrs: &call.attrs,
-            target: CudaTarget { capability: (number / 10, number % 10) },
-            sizes: site.limits,
-            query_length: site.size.query_length(),
-        };
-        let unsupported = |reason: String| self.unsupported(site, reason);
-        let first = op.implementation(&request).map_err(|e| unsupported(e.to_string()))?;
-        let mut found = vec![first];
-        if self.held() == HeldWays::All {
-            let others = op.other_implementations(&request);
-            found.extend(others.map_err(|e| unsupported(e.to_string()))?);
-        }
-        let scratch = |implementation: &CudaImplementation| match implementation {
-            CudaImplementation::Source(kernels) => kernels.scratch.eval(site.limits),
-            CudaImplementation::Host => op.scratch_bytes(&request),
-        };
-        let found = found.into_iter().map(|implementation| {
-            let scratch = scratch(&implementation);
-            (implementation, scratch)
-        });
-        Ok((found.collect(), op.capture_support()))
-    }
-
-    fn custom(&self, site: &Site<'_>, call: &CustomCall) -> Result<Vec<Choice>, CompileError> {
-        let (implementations, capture) = self.implementations(site, call)?;
-        let choices = implementations.into_iter().enumerate();
-        let choices = choices.map(|(place, (implementation, scratch))| {
-            let launches = self.launches_of(site, call, implementation);
-            Choice { way: Way::Implementation(place), launches, scratch, capture }
-        });
-        Ok(choices.collect())
-    }
-
-    /// What an implementation of a custom op launches.
-    fn launches_of(
-        &self,
-        site: &Site<'_>,
-        call: &CustomCall,
-        implementation: CudaImplementation,
-    ) -> Vec<(Draft, Option<String>)> {
-        match implementation {
-            CudaImplementation::Source(kernels) => {
-                let several = kernels.launches.len() > 1;
-                let launch = |recipe: LaunchRecipe| {
-                    let part = several.then(|| recipe.entry.clone());
-                    (self.kernel(site, recipe), part)
-                };
-                kernels.launches.into_iter().map(launch).collect()
-            }
-            CudaImplementation::Host => {
-                let graph = &site.piece.graph;
-                let (operands, results) =
-                    (graph.operand_types(site.node), graph.result_types(site.node));
-                let types = operands.into_iter().chain(results).collect();
-                let image = HostImage { name: call.name.clone(), attrs: call.attrs.clone(), types };
-                vec![(Draft::Ready(CudaImage::Host(image)), None)]
-            }
-        }
     }
 
     /// That a launch gives its image what it takes.

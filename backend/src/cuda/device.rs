@@ -1,5 +1,6 @@
 //! The CUDA device: memory, programs and captured graphs on one stream.
 
+mod blocks;
 mod captured;
 mod enqueue;
 mod open;
@@ -132,31 +133,6 @@ impl CudaDevice {
         let mut counts = self.counts.get();
         add(&mut counts);
         self.counts.set(counts);
-    }
-
-    /// Where in a block `what`, a copy of `bytes` bytes to `to`, begins, if both ends are backed.
-    fn copied_from(
-        &self,
-        what: &str,
-        block: HostBlock,
-        offset: u64,
-        bytes: u64,
-        to: Address,
-    ) -> Result<*const u8, DeviceError> {
-        self.memory.check(what, to, bytes)?;
-        let from = self.block(block, offset.saturating_add(bytes))?.as_ptr();
-        Ok(from.wrapping_add(offset as usize))
-    }
-
-    fn block(&self, block: HostBlock, bytes: u64) -> Result<&PinnedBlock, DeviceError> {
-        let found = self.blocks.get(block.id as usize);
-        found.filter(|found| bytes <= found.bytes().len() as u64).ok_or_else(|| {
-            DeviceError::BadAddress {
-                what: format!("host block {}", block.id),
-                address: Address(0),
-                bytes,
-            }
-        })
     }
 }
 

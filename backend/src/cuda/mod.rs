@@ -13,6 +13,7 @@ mod capture;
 mod code;
 mod compiler;
 mod context;
+mod custom;
 mod device;
 mod driver;
 mod error;

@@ -3,10 +3,11 @@
 use super::launches::TimelineReport;
 use super::rows::Row;
 use piecewise_backend::measure::ReadBandwidth;
+use piecewise_backend::tuning::TuningReport;
 use piecewise_runtime::artifact_store::CompileCounts;
 use piecewise_runtime::measure::{CaptureReport, HeldBytes, StepTimer, Traffic};
 use piecewise_runtime::mode::{GraphMode, Level};
-use piecewise_runtime::model::{BuildTimes, Ledger};
+use piecewise_runtime::model::{BuildTimes, ChosenWays, Ledger};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -61,6 +62,11 @@ pub(super) struct Start {
     pub(super) measure_s: f64,
     /// Warming up and capturing, where that is part of building.
     pub(super) capture_s: f64,
+    /// How many choices were measured and remembered.
+    pub(super) tuning: TuningReport,
+    /// How each piece runs at each size at which there is a choice.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) choices: Vec<ChosenWays>,
     /// What was compiled, and what the cache had.
     pub(super) entries: CompileCounts,
     pub(super) memory: Ledger,
@@ -117,7 +123,9 @@ impl Report {
 impl Start {
     /// `all` is from opening the device to the built model.
     pub(super) fn of(plan: Duration, all: Duration, timer: &dyn StepTimer) -> Self {
-        Self::new(plan, all, timer.build_times(), timer.compile_counts(), timer.ledger())
+        let built = timer.build_times();
+        let start = Self::new(plan, all, built, timer.compile_counts(), timer.ledger());
+        Self { tuning: timer.tuning(), choices: timer.chosen_ways(), ..start }
     }
 
     pub(super) fn new(
@@ -136,6 +144,8 @@ impl Start {
             bind_s: built.bind.as_secs_f64(),
             measure_s: built.measure.as_secs_f64(),
             capture_s: built.capture.as_secs_f64(),
+            tuning: TuningReport::default(),
+            choices: Vec::new(),
             entries,
             memory,
             free_bytes: None,

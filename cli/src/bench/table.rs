@@ -5,6 +5,7 @@ use super::launches::{kernel_lines, timeline_lines};
 use super::report::{ModeReport, Report, StartReport};
 use super::rows::{Row, Spread};
 use comfy_table::{CellAlignment, Table, presets};
+use piecewise_backend::tuning::TuningReport;
 use piecewise_runtime::mode::Level;
 use std::fmt::Write as _;
 
@@ -114,6 +115,12 @@ fn start(start: &super::report::Start) -> String {
             start.plan_s, start.open_s, start.compile_s, start.load_s, start.bind_s
         ),
     );
+    if start.tuning != TuningReport::default() {
+        let other = start.choices.iter().filter(|ways| ways.differ()).count();
+        let all = start.choices.len();
+        let shown = format!("{}; {other} of {all} not by the first ways", start.tuning);
+        line(&mut text, &format!("ways             {shown}"));
+    }
     line(&mut text, &format!("entries          {}", start.entries));
     if let Some(first) = &start.first_prompt {
         line(

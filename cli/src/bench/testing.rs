@@ -87,6 +87,9 @@ pub(super) fn report() -> Report {
     };
     let (plan, all) = (Duration::from_millis(120), Duration::from_millis(11_000));
     let mut start = Start::new(plan, all, built, entries, memory);
+    start.tuning.measured = 12;
+    start.tuning.unmeasured = 3;
+    start.tuning.time = built.measure;
     start.first_prompt = Some(FirstPrompt { tokens: 454, ms: 61.5 });
     let mut wrong = row(GraphMode::Full, 300, 512, 3.0);
     wrong.failures = vec!["163.6% of the read bandwidth: the timing can't be right".to_owned()];

@@ -1,7 +1,7 @@
 //! Paged attention on CUDA.
 
 use super::PagedAttention;
-use crate::cuda::attention_kernels;
+use crate::cuda::{attention_kernels, other_attention_kernels};
 use crate::op::OpError;
 use crate::op::cuda::{CudaImplementation, CudaOp, CudaOpCall};
 
@@ -18,5 +18,14 @@ impl CudaOp for CudaPagedAttention {
         attention_kernels(call)
             .map(CudaImplementation::Source)
             .map_err(|e| OpError { op: self.name().to_owned(), message: e.to_string() })
+    }
+
+    fn other_implementations(
+        &self,
+        call: &CudaOpCall<'_>,
+    ) -> Result<Vec<CudaImplementation>, OpError> {
+        let others = other_attention_kernels(call)
+            .map_err(|e| OpError { op: self.name().to_owned(), message: e.to_string() })?;
+        Ok(others.into_iter().map(CudaImplementation::Source).collect())
     }
 }

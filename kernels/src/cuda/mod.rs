@@ -11,7 +11,7 @@ mod segments;
 mod text;
 mod wgmma;
 
-pub use attention::attention_kernels;
+pub use attention::{attention_kernels, other_attention_kernels};
 pub use matmul::{
     AfterProduct, BeforeProduct, MatMulSpec, RING_ROWS, RingForm, STREAM_ROWS, TENSOR_ROWS,
 };

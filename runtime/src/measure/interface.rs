@@ -6,8 +6,9 @@ use super::timeline::Timeline;
 use crate::artifact_store::CompileCounts;
 use crate::dispatch::{FallbackReason, StepSizes};
 use crate::mode::{GraphMode, StepMode};
-use crate::model::{BuildTimes, CapturedGraph, Ledger, Progress, StepLaunch};
+use crate::model::{BuildTimes, CapturedGraph, ChosenWays, Ledger, Progress, StepLaunch};
 use piecewise_backend::measure::{GraphShape, LaunchCounts, ReadBandwidth};
+use piecewise_backend::tuning::TuningReport;
 use piecewise_ir::module::Module;
 use std::time::Duration;
 
@@ -124,6 +125,12 @@ pub trait StepTimer: std::fmt::Debug + Send {
 
     /// What was compiled, and what the store had.
     fn compile_counts(&self) -> CompileCounts;
+
+    /// What was chosen by measurement when the model was built, and what was remembered.
+    fn tuning(&self) -> TuningReport;
+
+    /// See [`CompiledModel::chosen_ways`](crate::model::CompiledModel::chosen_ways).
+    fn chosen_ways(&self) -> Vec<ChosenWays>;
 
     /// How long the parts of building took.
     fn build_times(&self) -> BuildTimes;

@@ -9,8 +9,11 @@ use crate::batch::{BatchBuffers, Chunk, ChunkTokens, RoleMap, SampleControls, Sa
 use crate::dispatch::StepSizes;
 use crate::kv::{PagePool, PageTable};
 use crate::mode::GraphMode;
-use crate::model::{BuildTimes, CompiledModel, Ledger, Progress, StepLaunch, StepReport, Ticket};
+use crate::model::{
+    BuildTimes, ChosenWays, CompiledModel, Ledger, Progress, StepLaunch, StepReport, Ticket,
+};
 use piecewise_backend::measure::{GraphShape, MeasuredDevice, ReadBandwidth};
+use piecewise_backend::tuning::TuningReport;
 use piecewise_ir::module::Module;
 use std::time::{Duration, Instant};
 
@@ -238,6 +241,14 @@ impl<D: MeasuredDevice> StepTimer for ModelTimer<D> {
 
     fn compile_counts(&self) -> CompileCounts {
         self.model.statistics().compile.clone()
+    }
+
+    fn tuning(&self) -> TuningReport {
+        self.model.statistics().tuning
+    }
+
+    fn chosen_ways(&self) -> Vec<ChosenWays> {
+        self.model.chosen_ways()
     }
 
     fn build_times(&self) -> BuildTimes {

@@ -3,6 +3,7 @@
 
 mod compiler;
 mod device;
+mod faults;
 mod graph;
 mod measured;
 mod model;
@@ -10,7 +11,8 @@ mod ops;
 mod planted;
 
 pub(crate) use compiler::FakeCompiler;
-pub(crate) use device::{FakeDevice, FakeProgram, Faults};
+pub(crate) use device::{FakeDevice, FakeProgram};
+pub(crate) use faults::Faults;
 pub(crate) use graph::{Bounds, VOCAB, fake_graph, fake_module};
 pub(crate) use model::Setup;
 pub(crate) use ops::next_id;

@@ -31,10 +31,10 @@ pub(crate) fn piecewise(args: &[&str]) -> Output {
     command(cache.path()).args(args).output().unwrap()
 }
 
-/// The flags that choose the device of PIECEWISE_TEST_DEVICE; cpu if unset.
-pub(crate) fn device_flags() -> [String; 2] {
+/// The flags that choose the device of PIECEWISE_TEST_DEVICE, on which nothing is measured; cpu if unset.
+pub(crate) fn device_flags() -> [String; 4] {
     let device = std::env::var("PIECEWISE_TEST_DEVICE").unwrap_or_else(|_| "cpu".to_owned());
-    ["--device".to_owned(), device]
+    ["--device".to_owned(), device, "--tune".to_owned(), "off".to_owned()]
 }
 
 /// Runs the binary and returns its standard output; its failure fails the test.

@@ -66,14 +66,15 @@ impl Layout {
 }
 
 /// The ranges where decodes alone fill the device, `tiles` being blocks of one range each. Sequences
-/// as long as the block table holds have no use for more than a page for each warp.
-fn splits(shape: &Shape, layout: &Layout, tiles: u64) -> u64 {
-    if tiles >= SATURATING_BLOCKS {
+/// as long as the block table holds have no use for more than a page for each warp. So many `times` as
+/// many blocks are wanted as usual.
+fn splits(shape: &Shape, layout: &Layout, tiles: u64, times: u64) -> u64 {
+    if tiles >= times * SATURATING_BLOCKS {
         return 1;
     }
     let most = if shape.clusters { CLUSTER } else { MAX_SPLITS };
     let useful = shape.pages.div_ceil(layout.warps).clamp(1, most);
-    (ENOUGH_BLOCKS / tiles.max(1)).clamp(1, useful)
+    (times * ENOUGH_BLOCKS / tiles.max(1)).clamp(1, useful)
 }
 
 /// Whether what the blocks of a cluster give each other finds room beside a warp's result where its
@@ -94,8 +95,9 @@ pub(super) enum Taken {
     Few(u64),
 }
 
-/// The launches for the sequences that are `taken`.
-pub(super) fn kernels(shape: &Shape, sizes: &[u64], taken: Taken) -> OpKernels {
+/// The launches for the sequences that are `taken`, with so many `times` as many ranges as usual where
+/// the keys are long enough.
+pub(super) fn kernels(shape: &Shape, sizes: &[u64], taken: Taken, times: u64) -> OpKernels {
     let layout = Layout::new(shape);
     let one_each = |units| vec![Blocks { units, per_block: 1 }];
     let of_sequences = |tokens: u64| {
@@ -109,7 +111,7 @@ pub(super) fn kernels(shape: &Shape, sizes: &[u64], taken: Taken) -> OpKernels {
         Taken::Few(few) => (of_sequences(few), shape.sequences.times(few as i64)),
     };
     let blocks = blocks_at(&tiles, sizes).min(blocks_at(&shape.tiles(ROWS), sizes));
-    let decodes = splits(shape, &layout, blocks.saturating_mul(shape.kv_heads));
+    let decodes = splits(shape, &layout, blocks.saturating_mul(shape.kv_heads), times);
     let splits = match taken {
         Taken::All | Taken::Uniform(_) => decodes,
         Taken::Few(_) => {

@@ -34,6 +34,21 @@ const UNIFORM_ROWS: u64 = 64;
 /// When the operands do not fit the op, a head is wider than 256, or more than 16 heads share a
 /// key-value head.
 pub fn attention_kernels(call: &CudaOpCall<'_>) -> Result<OpKernels, LowerError> {
+    with_ranges(call, 1)
+}
+
+/// Other ways to launch the same: keys in more ranges, which only longer sequences than those that it is
+/// measured with could need more of.
+///
+/// # Errors
+/// As for [`attention_kernels`].
+pub fn other_attention_kernels(call: &CudaOpCall<'_>) -> Result<Vec<OpKernels>, LowerError> {
+    let (usual, more) = (with_ranges(call, 1)?, with_ranges(call, 2)?);
+    Ok(if more == usual { Vec::new() } else { vec![more] })
+}
+
+/// The launches with so many times as many ranges of keys as usual, where all sequences bring few tokens.
+fn with_ranges(call: &CudaOpCall<'_>, times: u64) -> Result<OpKernels, LowerError> {
     let (shape, sizes) = (Shape::new(call)?, call.sizes);
     if !shape.on_tensor_cores() {
         return Ok(split::kernels(&shape, sizes));
@@ -41,14 +56,14 @@ pub fn attention_kernels(call: &CudaOpCall<'_>) -> Result<OpKernels, LowerError>
     let is_small = shape.rows.eval(sizes) < PREFILL_ROWS;
     let few_rows = |tokens: &u64| is_small || tokens.saturating_mul(shape.group()) <= UNIFORM_ROWS;
     if let Some(tokens) = call.query_length.filter(few_rows) {
-        return Ok(decode::kernels(&shape, sizes, Taken::Uniform(tokens)));
+        return Ok(decode::kernels(&shape, sizes, Taken::Uniform(tokens), times));
     }
     if is_small {
-        return Ok(decode::kernels(&shape, sizes, Taken::All));
+        return Ok(decode::kernels(&shape, sizes, Taken::All, times));
     }
     let mut kernels = match call.query_length {
         Some(_) => OpKernels { launches: Vec::new(), scratch: Dim::constant(0) },
-        None => decode::kernels(&shape, sizes, Taken::Few(shape.few())),
+        None => decode::kernels(&shape, sizes, Taken::Few(shape.few()), 1),
     };
     let by_warpgroups = call.target.capability == (9, 0) && hopper::fits(&shape);
     let prefill = if by_warpgroups { hopper::kernel } else { prefill::kernel };

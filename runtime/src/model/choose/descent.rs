@@ -19,6 +19,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// An alternative whose first ways make the whole step slower by more than this share is left at that.
 const HOPELESS: f64 = 0.1;
+/// A way of which one use alone takes so many times as long as what is bound is tried no further.
+const HOPELESS_ALONE: f64 = 2.5;
 /// A way that in some first rounds makes it slower by more than this share gets no more rounds.
 const SLOWER: f64 = 0.01;
 /// A way of a library is tried with its other algorithms where the whole step is slower with it by no
@@ -283,6 +285,9 @@ impl<'m, D: Device> Descent<'m, D> {
         least: f64,
     ) -> Result<Option<Trial<D>>, ModelError> {
         let Some(programs) = self.bind(place, choice)? else { return Ok(None) };
+        if !algorithm && self.is_hopeless(&programs)? {
+            return Ok(None);
+        }
         let Some(graph) = capture(self.model, &self.step, &programs)? else { return Ok(None) };
         let best = self.best.as_ref().unwrap_or(&self.unmeasured);
         let (device, noise) = (&mut self.model.device, self.noise);
@@ -308,6 +313,22 @@ impl<'m, D: Device> Descent<'m, D> {
         }
         let ratio = step_us / best_us.max(f64::MIN_POSITIVE);
         Ok(Some(Trial { ratio, programs, graph, algorithms: Vec::new() }))
+    }
+
+    /// Whether a use alone takes so many times as long as the one that is bound that the step need not
+    /// be tried.
+    fn is_hopeless(&mut self, programs: &[(usize, D::Program)]) -> Result<bool, ModelError> {
+        let Some((i, program)) = programs.first() else { return Ok(true) };
+        let CompiledModel { members, device, .. } = &mut *self.model;
+        let bound = members.list[*i].program(&self.step.sizes);
+        let mut time = |program| {
+            let alone = device.capture("a use alone", &[program], &self.step.by_symbol)?;
+            device.replay_time(&alone)?;
+            device.replay_time(&alone)
+        };
+        let times = time(bound).and_then(|bound| Ok((bound, time(program)?)));
+        let times = passed_over(times, "a way")?;
+        Ok(times.is_none_or(|(bound, other)| other > bound.mul_f64(HOPELESS_ALONE)))
     }
 
     /// The programs of an artifact's uses by a choice; the first of them has run once.

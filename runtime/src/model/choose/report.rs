@@ -60,6 +60,12 @@ pub struct ChosenPart {
 }
 
 impl ChosenWays {
+    /// Whether it runs otherwise than it would unmeasured.
+    pub fn differ(&self) -> bool {
+        let is_other = |part: &ChosenPart| part.of.first() != Some(&part.way);
+        self.alternative > 0 || self.algorithms > 0 || self.parts.iter().any(is_other)
+    }
+
     fn new(piece: String, artifact: &Artifact, chosen: &Chosen) -> Self {
         let Chosen { choice, origin, record } = chosen;
         let alternative = artifact.alternatives.get(choice.alternative);

@@ -4,11 +4,9 @@ use piecewise_backend::device::{Device, DeviceError};
 
 /// Rounds by which a trial is given up that is clearly slower.
 pub(super) const SCREENING: usize = 2;
-/// Rounds that decide between two graphs.
-const DECIDING: usize = 7;
-/// The same where a replay takes longer than [`LONG_US`].
+/// Rounds that decide between two graphs: more of them where a replay takes up to so many microseconds.
+const DECIDING: [(f64, usize); 2] = [(2_000.0, 9), (8_000.0, 7)];
 const DECIDING_LONG: usize = 3;
-const LONG_US: f64 = 20_000.0;
 /// The least share of a step that counts as noise: what a later start would not see again.
 const FLOOR: f64 = 0.002;
 /// How many times its standard deviation a difference of medians must have to mean something.
@@ -16,7 +14,8 @@ const SIGMAS: f64 = 3.0;
 
 /// Rounds that decide, where a replay takes so long.
 pub(super) fn deciding(us: f64) -> usize {
-    if us > LONG_US { DECIDING_LONG } else { DECIDING }
+    let found = DECIDING.into_iter().find(|(most, _)| us <= *most);
+    found.map_or(DECIDING_LONG, |(_, rounds)| rounds)
 }
 
 /// The median microseconds of a replay of each of two graphs, which take turns, and take turns at being
