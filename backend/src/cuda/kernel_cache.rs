@@ -11,6 +11,7 @@ use piecewise_kernels::cuda::{LaunchRecipe, PRELUDE, Param};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
 
 /// The kind of entry that the store keeps machine code under.
 const KIND: &str = "cubin";
@@ -154,7 +155,9 @@ impl KernelCache {
             return Err(format!("{name} does not know {arch}; it knows {}", known.join(" ")));
         }
         let source = Source { name: "kernel.cu", text, headers, options: &options };
+        let started = Instant::now();
         let cubin = nvrtc.compile(&source, self.arch).map_err(|e| e.to_string())?;
+        tracing::debug!(kernel = what, source = text.len(), time = ?started.elapsed(), "compiled");
         let code = Code { nvrtc: nvrtc.version(), cubin };
         let digest = Digest::of(text.as_bytes()).to_string();
         let (arch, options) = (self.arch.to_string(), options.join(" "));
