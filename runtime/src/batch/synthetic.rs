@@ -52,7 +52,7 @@ fn decodes(roles: &RoleMap, sizes: &StepSizes, length: u64) -> Option<ProbeStep>
     step(roles, &plan, if wants_all { ChunkRows::All } else { ChunkRows::Last })
 }
 
-/// Half of the pool is for the contexts of decodes, the rest for prompts, as long as fits.
+/// Half of the pool is for the contexts of decodes, the rest for prompts.
 fn mixed(roles: &RoleMap, sizes: &StepSizes) -> Option<ProbeStep> {
     let tokens = sizes.tokens.rows();
     let most = sizes.sequences.min(sizes.rows.rows());
@@ -60,7 +60,7 @@ fn mixed(roles: &RoleMap, sizes: &StepSizes) -> Option<ProbeStep> {
     let context = longest(roles, 2 * decodes).checked_sub(1)?.min(CONTEXT);
     let of_prompts = tokens - decodes;
     let mut prompts = 1;
-    while longest(roles, 2 * prompts).min(longest(roles, prompts)) < of_prompts.div_ceil(prompts) {
+    while longest(roles, 2 * prompts) < of_prompts.div_ceil(prompts) {
         prompts += 1;
         if decodes + prompts > most {
             return None;

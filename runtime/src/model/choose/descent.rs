@@ -157,7 +157,7 @@ impl<'m, D: Device> Descent<'m, D> {
             if alternative != best.alternative {
                 local = carried(self.artifact(place), &best, alternative);
                 match self.attempt(place, &local, 1.0)? {
-                    Some(found) if found <= 1.0 + HOPELESS => ratio = found,
+                    Some(found) if found <= 1.0 + HOPELESS => ratio = found.max(1.0),
                     _ => continue,
                 }
             } else {
@@ -177,7 +177,7 @@ impl<'m, D: Device> Descent<'m, D> {
                         && found < ratio * (1.0 - self.noise)
                     {
                         // What wins against the best is the best from now on.
-                        ratio = if found < 1.0 - self.noise { 1.0 } else { found };
+                        ratio = found.max(1.0);
                         local = candidate;
                     }
                 }
