@@ -35,6 +35,8 @@ pub type Program<T> = <<T as Target>::Device as Device>::Program;
 /// A byte that results must not keep by accident, and that canaries are made of.
 pub const CANARY: u8 = 0xa5;
 
+static FIRST_WAYS: Choice = Choice { alternative: 0, ways: Vec::new() };
+
 pub fn unique(graph: Graph, over: Option<Symbol>) -> UniquePiece {
     let hash = Digest::of(format!("{graph:?} {over:?}").as_bytes()).0;
     UniquePiece { over, graph, hash }
@@ -103,7 +105,7 @@ impl<T: Target> BenchOn<T> {
     pub fn binding(&self) -> Binding<'_> {
         Binding {
             piece: &self.piece,
-            choice: &Choice::default(),
+            choice: &FIRST_WAYS,
             operands: &self.operands,
             scratch: self.scratch,
             scratch_bytes: self.scratch_bytes,
@@ -116,7 +118,7 @@ impl<T: Target> BenchOn<T> {
     pub fn bind(&mut self, artifact: &Artifact) -> Result<Program<T>, DeviceError> {
         let binding = Binding {
             piece: &self.piece,
-            choice: &Choice::default(),
+            choice: &FIRST_WAYS,
             operands: &self.operands,
             scratch: self.scratch,
             scratch_bytes: self.scratch_bytes,
