@@ -5,7 +5,6 @@ use half::{bf16, f16};
 use piecewise_backend::artifact::{
     Access, Alternative, Arg, ArgRef, Artifact, Choice, Launch, PieceSize,
 };
-use piecewise_backend::compiler::NoStore;
 use piecewise_backend::cuda::{
     Arch, CallFault, Code, CudaDevice, CudaImage, CudaOptions, CudaProgram, KernelImage, Matmul,
     Nvrtc, Source, library_dirs,

@@ -63,6 +63,9 @@ pub fn decode(dtype: DType, bytes: &[u8]) -> Vec<f64> {
 /// A bench on the CPU.
 pub type Bench = BenchOn<Cpu>;
 
+/// What is taken unmeasured.
+static FIRST: Choice = Choice { alternative: 0, ways: Vec::new() };
+
 /// A device with an operand's worth of memory at the bounds for each operand of a piece.
 pub struct BenchOn<T: Target> {
     pub device: T::Device,
@@ -98,7 +101,7 @@ impl<T: Target> BenchOn<T> {
     pub fn binding(&self) -> Binding<'_> {
         Binding {
             piece: &self.piece,
-            choice: &Choice::default(),
+            choice: &FIRST,
             operands: &self.operands,
             scratch: self.scratch,
             scratch_bytes: self.scratch_bytes,
@@ -111,7 +114,7 @@ impl<T: Target> BenchOn<T> {
     pub fn bind(&mut self, artifact: &Artifact) -> Result<Program<T>, DeviceError> {
         let binding = Binding {
             piece: &self.piece,
-            choice: &Choice::default(),
+            choice: &FIRST,
             operands: &self.operands,
             scratch: self.scratch,
             scratch_bytes: self.scratch_bytes,
