@@ -233,7 +233,7 @@ fn few_rows_stream_their_weights_and_more_go_to_the_library() {
     assert_eq!(ways(90, 33), "ring library tile general");
     assert_eq!(ways(90, 128), "ring library tile general");
     assert_eq!(ways(90, 129), "library tile general");
-    assert_eq!(ways(80, 8), "tensor stream library general");
+    assert_eq!(ways(80, 8), "tensor library stream general");
     assert_eq!(ways(80, 9), "tensor library general");
 }
 

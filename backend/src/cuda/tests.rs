@@ -254,7 +254,7 @@ fn a_capture_ends_whatever_happens_inside_it() {
 fn ops_that_can_not_be_captured_are_refused_before_the_capture() {
     let mut f = fixture();
     let mut never = two_kernels(PieceSize::Exact(16));
-    never.alternatives[0].launches[1].capture = CaptureSupport::Never;
+    never.alternatives[0].parts[0].ways[0].launches[1].capture = CaptureSupport::Never;
     let program = f.bind(&never, "p0").unwrap();
     assert_eq!(f.device.capture_support(&program), CaptureSupport::Never);
     let error = f.device.capture("T=16", &[&program], &[16]).unwrap_err();
@@ -296,10 +296,10 @@ fn programs_that_do_not_fit_are_refused() {
     large.recipe.dynamic_shared = 300_000;
     refuse(artifact(&[("first", CudaImage::Kernel(large))], size));
     let mut few = two_kernels(size);
-    few.alternatives[0].launches[0].args.truncate(1);
+    few.alternatives[0].parts[0].ways[0].launches[0].args.truncate(1);
     refuse(few);
     let mut scratch = two_kernels(size);
-    scratch.alternatives[0].scratch = 1;
+    scratch.alternatives[0].parts[0].ways[0].scratch = 1;
     refuse(scratch);
     let CudaImage::Host(unknown) = host() else { unreachable!() };
     let unknown = HostImage { name: "test.unknown".to_owned(), ..unknown };

@@ -35,8 +35,6 @@ pub type Program<T> = <<T as Target>::Device as Device>::Program;
 /// A byte that results must not keep by accident, and that canaries are made of.
 pub const CANARY: u8 = 0xa5;
 
-static FIRST_WAYS: Choice = Choice { alternative: 0, ways: Vec::new() };
-
 pub fn unique(graph: Graph, over: Option<Symbol>) -> UniquePiece {
     let hash = Digest::of(format!("{graph:?} {over:?}").as_bytes()).0;
     UniquePiece { over, graph, hash }
@@ -48,12 +46,7 @@ pub fn registry() -> Arc<OpRegistry> {
 
 /// The bytes of elements given as f64.
 pub fn encode(array: &Array) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(array.data.len() * array.dtype.size());
-    for &x in &array.data {
-        let bits = Scalar::new(array.dtype, x).bits().to_le_bytes();
-        bytes.extend_from_slice(&bits[..array.dtype.size()]);
-    }
-    bytes
+    array.data.iter().flat_map(|&x| Scalar::new(array.dtype, x).to_bytes()).collect()
 }
 
 pub fn decode(dtype: DType, bytes: &[u8]) -> Vec<f64> {
@@ -69,6 +62,9 @@ pub fn decode(dtype: DType, bytes: &[u8]) -> Vec<f64> {
 
 /// A bench on the CPU.
 pub type Bench = BenchOn<Cpu>;
+
+/// What is taken unmeasured.
+static FIRST: Choice = Choice { alternative: 0, ways: Vec::new() };
 
 /// A device with an operand's worth of memory at the bounds for each operand of a piece.
 pub struct BenchOn<T: Target> {
@@ -105,7 +101,7 @@ impl<T: Target> BenchOn<T> {
     pub fn binding(&self) -> Binding<'_> {
         Binding {
             piece: &self.piece,
-            choice: &FIRST_WAYS,
+            choice: &FIRST,
             operands: &self.operands,
             scratch: self.scratch,
             scratch_bytes: self.scratch_bytes,
@@ -118,7 +114,7 @@ impl<T: Target> BenchOn<T> {
     pub fn bind(&mut self, artifact: &Artifact) -> Result<Program<T>, DeviceError> {
         let binding = Binding {
             piece: &self.piece,
-            choice: &FIRST_WAYS,
+            choice: &FIRST,
             operands: &self.operands,
             scratch: self.scratch,
             scratch_bytes: self.scratch_bytes,

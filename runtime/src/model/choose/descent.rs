@@ -50,10 +50,13 @@ pub(super) struct Descent<'m, D: Device> {
     measured: Vec<(Place, Record)>,
 }
 
+/// Programs of members, by their places.
+type Bound<D> = Vec<(usize, <D as Device>::Program)>;
+
 /// A choice that could be captured, and its time as a multiple of the best's.
 struct Trial<D: Device> {
     ratio: f64,
-    programs: Vec<(usize, D::Program)>,
+    programs: Bound<D>,
     graph: D::Captured,
     /// The products for which the library takes another algorithm since, and the one before.
     algorithms: Vec<(String, LibraryAlgorithm)>,
@@ -332,11 +335,7 @@ impl<'m, D: Device> Descent<'m, D> {
     }
 
     /// The programs of an artifact's uses by a choice; the first of them has run once.
-    fn bind(
-        &mut self,
-        place: Place,
-        choice: &Choice,
-    ) -> Result<Option<Vec<(usize, D::Program)>>, ModelError> {
+    fn bind(&mut self, place: Place, choice: &Choice) -> Result<Option<Bound<D>>, ModelError> {
         let CompiledModel { module, symbols, memory, origin, device, members, staging, .. } =
             &mut *self.model;
         let site =

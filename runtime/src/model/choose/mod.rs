@@ -55,8 +55,9 @@ impl Choices {
         self.by_unique.resize_with(site.compiled.artifacts.len(), Vec::new);
         for unique in site.stitch.unique.keys() {
             let artifacts = &site.compiled.artifacts[unique.index()];
-            for i in self.by_unique[unique.index()].len()..artifacts.len() {
-                let chosen = match is_open(&artifacts[i]) && mode != TuneMode::Off {
+            let known = self.by_unique[unique.index()].len();
+            for (i, artifact) in artifacts.iter().enumerate().skip(known) {
+                let chosen = match is_open(artifact) && mode != TuneMode::Off {
                     true => self.load(device, site, (unique, i), store),
                     false => Chosen::default(),
                 };
