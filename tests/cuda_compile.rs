@@ -226,12 +226,13 @@ fn few_rows_stream_their_weights_and_more_go_to_the_library() {
     };
     // One of ours, the library's, the general one: on Hopper one is enough for few rows.
     assert_eq!(ways(90, 1), "stream library general");
-    for rows in [8, 9, 32] {
-        assert_eq!(ways(90, rows), "ring library general", "{rows}");
+    assert_eq!(ways(90, 8), "half ring ring panel library general");
+    for rows in [9, 32] {
+        assert_eq!(ways(90, rows), "ring half ring panel library general", "{rows}");
     }
     // Too many for the first, and enough for tiles.
-    assert_eq!(ways(90, 33), "ring library tile general");
-    assert_eq!(ways(90, 128), "ring library tile general");
+    assert_eq!(ways(90, 33), "panel library tile general");
+    assert_eq!(ways(90, 128), "panel library tile general");
     assert_eq!(ways(90, 129), "library tile general");
     assert_eq!(ways(80, 8), "tensor library stream general");
     assert_eq!(ways(80, 9), "tensor library general");
@@ -362,7 +363,8 @@ fn blocks_of_a_step_of_one_row_take_half_of_a_multiprocessor() {
         let shared = |r: &LaunchRecipe| r.static_shared + r.dynamic_shared;
         assert!(compile(1).iter().all(|recipe| shared(recipe) >= half));
         let small = |r: &LaunchRecipe| r.entry == "region" && shared(r) >= half;
-        assert!(!compile(64).iter().any(small));
+        // Few rows may be measured so, more are not.
+        assert!(!compile(128).iter().any(small));
     }
 }
 

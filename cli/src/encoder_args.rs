@@ -47,12 +47,11 @@ impl ItemLogArgs {
         put(layers, "capture_item_log", "--capture-item-log", log)
     }
 
-    /// Begins the log; each line of it is written at once.
-    pub(crate) fn begin<M: ItemEncoder>(&self, encoder: &mut Encoder<M>) -> anyhow::Result<()> {
-        let Some(file) = &self.item_log else { return Ok(()) };
+    /// The log that is asked for; each line of it is written at once.
+    pub(crate) fn create_log(&self) -> anyhow::Result<Option<LineWriter<File>>> {
+        let Some(file) = &self.item_log else { return Ok(None) };
         let log = File::create(file).with_context(|| format!("can't write {}", file.display()))?;
-        encoder.log_items(LineWriter::new(log));
-        Ok(())
+        Ok(Some(LineWriter::new(log)))
     }
 }
 
@@ -67,7 +66,10 @@ impl EncoderArgs {
     pub(crate) fn prepare<M: ItemEncoder>(&self, encoder: &mut Encoder<M>) -> anyhow::Result<()> {
         encoder.one_by_one(self.one_by_one);
         encoder.time_steps(self.stats);
-        self.items.begin(encoder)
+        if let Some(log) = self.items.create_log()? {
+            encoder.log_items(log);
+        }
+        Ok(())
     }
 
     /// Ends the log, and shows what ran.

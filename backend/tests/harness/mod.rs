@@ -46,7 +46,12 @@ pub fn registry() -> Arc<OpRegistry> {
 
 /// The bytes of elements given as f64.
 pub fn encode(array: &Array) -> Vec<u8> {
-    array.data.iter().flat_map(|&x| Scalar::new(array.dtype, x).to_bytes()).collect()
+    let mut bytes = Vec::with_capacity(array.data.len() * array.dtype.size());
+    for &x in &array.data {
+        let bits = Scalar::new(array.dtype, x).bits().to_le_bytes();
+        bytes.extend_from_slice(&bits[..array.dtype.size()]);
+    }
+    bytes
 }
 
 pub fn decode(dtype: DType, bytes: &[u8]) -> Vec<f64> {

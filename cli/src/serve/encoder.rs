@@ -36,9 +36,12 @@ pub(super) fn run(args: &ServeArgs, folder: &Path) -> anyhow::Result<ExitCode> {
         return print_settings_of(&layers.finish()?, false);
     }
     let (output, kind) = kind(args, folder, &config)?;
+    let log = args.items.create_log()?;
     let (server, model_name) = args.listen(name_of(folder))?;
     let mut encoder = TextEncoder::load(folder, layers, &[output], watcher())?;
-    args.items.begin(&mut encoder)?;
+    if let Some(log) = log {
+        encoder.log_items(log);
+    }
     let tokenizer = encoder.model().tokenizer().cloned();
     let served = ServedEncoder { tokenizer, longest: config.longest().min(room), kind };
     let thread = EncoderThread::start(encoder, args.max_queue.max(1), &model_name);

@@ -31,7 +31,8 @@ impl<D: Device> CompiledModel<D> {
             memory: &self.memory,
             compiled: &self.origin.compiled,
         };
-        let mut members = site.bind_all(&mut self.device, &self.origin.choices)?;
+        let mut members =
+            site.bind_all(&mut self.device, &|unique, i| self.origin.choices.of(unique, i))?;
         members.exclude(&self.origin.capture_exclude, &self.module)?;
         for (member, before) in members.list.iter_mut().zip(&mut self.members.list) {
             member.probed = before.probed.take();

@@ -1,6 +1,5 @@
 //! Binding: every member of the step at each of its sizes, in the ways that were chosen.
 
-use super::choose::Choices;
 use super::error::ModelError;
 use super::memory::Memory;
 use super::programs::{Member, Members};
@@ -8,7 +7,7 @@ use crate::artifact_store::CompiledPieces;
 use crate::symbols::SymbolTable;
 use piecewise_backend::artifact::{Choice, PieceSize};
 use piecewise_backend::device::{Address, Binding, Device, DeviceError};
-use piecewise_ir::entity::Entity;
+use piecewise_ir::entity::{Entity, UniquePieceId};
 use piecewise_ir::module::{Module, PieceUse, Step, Stitch};
 use piecewise_ir::op::Op;
 
@@ -59,10 +58,10 @@ impl BindSite<'_> {
     }
 
     /// Every member at each of its sizes.
-    pub(super) fn bind_all<D: Device>(
+    pub(super) fn bind_all<'c, D: Device>(
         &self,
         device: &mut D,
-        choices: &Choices,
+        choice_of: &dyn Fn(UniquePieceId, usize) -> &'c Choice,
     ) -> Result<Members<D::Program>, ModelError> {
         let mut list = Vec::with_capacity(self.stitch.steps.len());
         for &step in &self.stitch.steps {
@@ -72,7 +71,7 @@ impl BindSite<'_> {
             let mut sized = Vec::new();
             let mut general = None;
             for (i, at) in self.compiled.sizes[usage.unique.index()].iter().enumerate() {
-                let chosen = choices.of(usage.unique, i);
+                let chosen = choice_of(usage.unique, i);
                 let program = self.bind(device, usage, &label, i, chosen)?;
                 match at.size {
                     PieceSize::General(_) => general = Some(program),

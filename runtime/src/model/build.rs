@@ -181,7 +181,7 @@ impl<D: Device> CompiledModel<D> {
         };
         let mut choices = Choices::default();
         choices.extend(&mut device, &site, options.tune, store);
-        let mut members = site.bind_all(&mut device, &choices)?;
+        let mut members = site.bind_all(&mut device, &|unique, i| choices.of(unique, i))?;
         members.exclude(&options.capture_exclude, &module)?;
         let read_counts = Vec::with_capacity(symbols.len());
         let compiled_in = origin.compiled.time;
