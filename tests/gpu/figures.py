@@ -65,7 +65,7 @@ def keep(file, figures, runs):
         if not is_of_device(run, figures):
             sys.exit(f"the run is of {run['device']}, {file} of {figures['device']}")
         kept |= rows_of(run)
-    rows = [dict(zip(KEY, key)) | {"gpu_ms": round(ms, 4)} for key, ms in sorted(kept.items())]
+    rows = [dict(zip(KEY, key)) | {"gpu_ms": round(ms, 3)} for key, ms in sorted(kept.items())]
     lines = ",\n".join("    " + json.dumps(row) for row in rows)
     head = json.dumps({key: figures[key] for key in figures if key != "rows"}, indent=2)
     with open(file, "w", encoding="utf-8") as opened:

@@ -210,6 +210,10 @@ def nonsense():
                        (b"\0", b""), (b"\0\0\0", b"\x90"), (b"\2", b"\xc1"), (os.urandom(9), os.urandom(300))]:
             front.send(*frames)
         serves("after nonsense")
+        # Who names no request can't be answered: the log says what was refused.
+        for said in ["a message of 2 frames and the unknown kind", "a message of 1 frames and the unknown kind",
+                     "a request that can't be read", "an abort that can't be read", "a call that can't be read"]:
+            until(said, lambda: said in worker.text())
         # A request whose id can be read has an answer, whatever comes behind it.
         encoded = msgspec.msgpack.encode(["cut", [1, 2, 3], None, {"max_tokens": 4}, None, 1.0, None, None, None])
         for cut in [8, 12, len(encoded) - 1]:
@@ -234,10 +238,12 @@ def nonsense():
         front.add("twice", sampling={"max_tokens": 40})
         front.add("twice", sampling={"max_tokens": 2})
         assert len(front.answer("twice")[0]) == 40
+        until("that is said", lambda: "the request twice came twice" in worker.text())
         # An abort of what is not there, and of what is.
         front.add("gone", sampling={"max_tokens": 900})
-        front.send(b"\1", msgspec.msgpack.encode(["nobody", "gone"]))
-        serves("after an abort")
+        for _ in range(2):
+            front.send(b"\1", msgspec.msgpack.encode(["nobody", "gone"]))
+        serves("after an abort that came twice")
         until("pages are free", worker.is_idle)
         # What may come, what may not, and what not yet.
         def ids(name, **sampling):
