@@ -116,14 +116,15 @@ impl Absorbed {
 }
 
 impl Group {
-    /// The kernels where symbols have these sizes, the one first that is expected to be fastest, if there
-    /// are any.
+    /// At most so many kernels where symbols have these sizes, the one first that is expected to be
+    /// fastest, if there are any.
     pub(super) fn kernels(
         &self,
         graph: &Graph,
         matmul: Node,
         limits: &[u64],
         ways: ProductWays,
+        most: usize,
     ) -> Option<Vec<(Way, LaunchRecipe)>> {
         let spec = product(graph, matmul).ok()?;
         let rows = spec.rows().eval(limits);
@@ -132,7 +133,7 @@ impl Group {
                 let after = self.product_and_after(graph, matmul)?;
                 Some((way, spec.ring_kernel(rows, Some(after), form).ok()?))
             };
-            return ways.rings(&spec, rows).map(kernel).collect();
+            return ways.rings(&spec, rows).take(most).map(kernel).collect();
         }
         if self.before.is_none() && ways.prefers_tiles(&spec, rows) {
             let recipe = spec.tile_kernel(Some(self.product_and_after(graph, matmul)?)).ok()?;
@@ -230,7 +231,7 @@ impl Piece<'_> {
         for (result, matmul) in readers {
             let part = Absorbed::of(self.graph, position, node, &[result], &stays)?;
             let group = Group { before: Some(part), after: None };
-            group.kernels(self.graph, self.order[matmul], self.limits, self.ways)?;
+            group.kernels(self.graph, self.order[matmul], self.limits, self.ways, 1)?;
             let part = group.before.filter(|p| self.may_recompute(p))?;
             before.push((matmul, part));
         }
@@ -245,7 +246,7 @@ impl Piece<'_> {
         }
         let part = Absorbed::of(self.graph, position, node, &stays, &[])?;
         let group = Group { before: None, after: Some(part) };
-        group.kernels(self.graph, self.order[matmul], self.limits, self.ways)?;
+        group.kernels(self.graph, self.order[matmul], self.limits, self.ways, 1)?;
         Some((before, vec![(matmul, group.after?)]))
     }
 

@@ -1,12 +1,15 @@
 //! The alternatives of an artifact, from the ways to compute its nodes.
 
 use super::image::CudaImage;
+use super::kernel_cache::WantedKernel;
 use crate::artifact::{
     self, Access, Alternative, Arg, ArgRef, Artifact, Digest, Launch, Part, PieceSize,
 };
 use piecewise_ir::module::UniquePiece;
 use piecewise_kernels::cuda::LaunchRecipe;
 use piecewise_kernels::step::CaptureSupport;
+use std::cell::OnceCell;
+use std::sync::Arc;
 
 /// How a node is computed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -53,8 +56,8 @@ impl std::fmt::Display for Way {
 
 /// What a launch will run.
 pub(super) enum Draft {
-    /// A kernel whose code may still be compiled.
-    Kernel(LaunchRecipe),
+    /// A kernel whose code may still be compiled, and once it is wanted, as what.
+    Kernel(LaunchRecipe, OnceCell<Arc<WantedKernel>>),
     Ready(CudaImage),
 }
 
@@ -94,17 +97,22 @@ pub(super) enum HeldWays {
 pub(super) type Listed<'a> = Vec<(&'a Lowering, &'a [Choice])>;
 
 impl HeldWays {
+    /// How many ways of a part, and how many alternatives, it is at most.
+    pub(super) fn most(self) -> usize {
+        match self {
+            Self::First => 1,
+            Self::All => usize::MAX,
+        }
+    }
+
     /// What is held of the alternatives of a piece.
     pub(super) fn of(self, alternatives: Vec<Vec<&Lowering>>) -> Vec<Listed<'_>> {
-        let (alternatives_held, ways_held) = match self {
-            Self::First => (1, 1),
-            Self::All => (usize::MAX, usize::MAX),
-        };
+        let most = self.most();
         fn held(one: &Lowering, most: usize) -> (&Lowering, &[Choice]) {
             (one, &one.choices[..one.choices.len().min(most)])
         }
-        let listed = |parts: Vec<_>| parts.into_iter().map(|one| held(one, ways_held)).collect();
-        alternatives.into_iter().take(alternatives_held).map(listed).collect()
+        let listed = |parts: Vec<_>| parts.into_iter().map(|one| held(one, most)).collect();
+        alternatives.into_iter().take(most).map(listed).collect()
     }
 }
 

@@ -22,6 +22,7 @@ use piecewise_ir::text::Names;
 use piecewise_kernels::cuda::{LaunchRecipe, OperandRole, node_kernel, region_kernel};
 use piecewise_kernels::op::OpRegistry;
 use piecewise_kernels::op::cuda::CudaImplementation;
+use std::cell::OnceCell;
 use std::sync::Arc;
 
 /// The most rows of a step whose regions may be faster in blocks that take half of a multiprocessor.
@@ -132,7 +133,7 @@ impl CudaCompiler {
             false => recipe,
         };
         let recipe = if self.stamps { stamped(recipe) } else { recipe };
-        Draft::Kernel(recipe)
+        Draft::Kernel(recipe, OnceCell::new())
     }
 
     /// A kernel whose blocks take half of a multiprocessor: a block that starts while those ahead still
@@ -147,8 +148,9 @@ impl CudaCompiler {
     /// What a launch runs, compiled.
     fn image(&self, draft: &Draft, store: &dyn Store) -> Result<CudaImage, String> {
         Ok(match draft {
-            Draft::Kernel(recipe) => {
-                let code = Code::clone(&*self.kernels.code(&self.kernels.want(recipe), store)?);
+            Draft::Kernel(recipe, wanted) => {
+                let wanted = wanted.get_or_init(|| self.kernels.want(recipe));
+                let code = Code::clone(&*self.kernels.code(wanted, store)?);
                 let recipe = recipe.clone();
                 CudaImage::Kernel(KernelImage { arch: self.arch(), code, recipe })
             }
@@ -206,7 +208,7 @@ impl CudaCompiler {
         let rows = spec.rows().eval(site.limits);
         let ways = self.ways();
         let ring = ways.prefers_ring(&spec, rows);
-        for (way, form) in ways.rings(&spec, rows).filter(|_| ring) {
+        for (way, form) in ways.rings(&spec, rows).filter(|_| ring).take(self.held().most()) {
             let recipe = spec.ring_kernel(rows, None, form);
             let recipe = recipe.map_err(|e| unsupported(e.to_string()))?;
             choices.push(Choice::of(way, self.kernel(site, recipe), 0));
@@ -285,7 +287,7 @@ impl CudaCompiler {
     ) -> Result<Option<Lowering>, CompileError> {
         let graph = &site.piece.graph;
         let Some(group) = &absorption.groups[site.position] else { return Ok(None) };
-        let kernels = group.kernels(graph, site.node, site.limits, self.ways());
+        let kernels = group.kernels(graph, site.node, site.limits, self.ways(), self.held().most());
         let Some(kernels) = kernels else { return Ok(None) };
         let (read, written) = group.arguments(graph, site.node);
         let read = read.into_iter().map(|value| (value, Access::Read));
@@ -476,8 +478,8 @@ impl Compiler for CudaCompiler {
         // All of them before the first is compiled, so that threads share them.
         let choices = listed.iter().flatten().flat_map(|(_, choices)| *choices);
         for (draft, _) in choices.flat_map(|choice| &choice.launches) {
-            if let Draft::Kernel(recipe) = draft {
-                self.kernels.want(recipe);
+            if let Draft::Kernel(recipe, wanted) = draft {
+                wanted.get_or_init(|| self.kernels.want(recipe));
             }
         }
         let image = |draft: &Draft| self.image(draft, store);

@@ -208,10 +208,7 @@ impl<'m, D: Device> Descent<'m, D> {
             self.try_algorithms(place, choice, &mut trial)?;
         }
         let ratio = trial.ratio;
-        match ratio < 1.0 - self.noise {
-            true => self.commit(place, choice, trial)?,
-            false => self.give_up(trial)?,
-        }
+        self.settle(place, choice, trial)?;
         Ok(Some(ratio))
     }
 
@@ -224,11 +221,15 @@ impl<'m, D: Device> Descent<'m, D> {
         let Some(mut trial) = self.trial(place, choice, false, 1.0)? else { return Ok(()) };
         trial.ratio = 1.0;
         self.try_algorithms(place, choice, &mut trial)?;
+        self.settle(place, choice, trial)
+    }
+
+    /// Keeps a trial that is clearly faster than the best, and gives up any other.
+    fn settle(&mut self, place: Place, choice: &Choice, trial: Trial<D>) -> Result<(), ModelError> {
         match trial.ratio < 1.0 - self.noise {
-            true => self.commit(place, choice, trial)?,
-            false => self.give_up(trial)?,
+            true => self.commit(place, choice, trial),
+            false => self.give_up(trial),
         }
-        Ok(())
     }
 
     /// Leaves a trial with the library's algorithms that are the fastest for it.
@@ -350,10 +351,9 @@ impl<'m, D: Device> Descent<'m, D> {
         }
         // Code is loaded by the first launch, which a capture would not allow.
         if let Some((_, first)) = programs.first() {
-            let counts: Vec<u64> = self.step.by_symbol.clone();
-            let staged = staging.staged(&self.step.by_symbol);
             let sizes = &self.step.by_symbol;
-            let context = StepContext { counts: &counts, sizes, inputs: &staged };
+            let staged = staging.staged(sizes);
+            let context = StepContext { counts: sizes, sizes, inputs: &staged };
             let launched = device.launch(first, LaunchContext::Step(&context));
             if passed_over(launched, "a way")?.is_none() {
                 return Ok(None);
