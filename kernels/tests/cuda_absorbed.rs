@@ -15,7 +15,7 @@ use piecewise_ir::region::Region;
 use piecewise_ir::testing::RandomGraph;
 use piecewise_kernels::cuda::{
     AfterProduct, BeforeProduct, LaunchRecipe, MatMulSpec, OperandRole, PRELUDE, PartParam,
-    RegionPart,
+    RegionPart, RingForm,
 };
 use piecewise_kernels::lower::LowerError;
 
@@ -91,6 +91,21 @@ impl<'a> Absorbing<'a> {
     }
 
     fn kernel(&self, rows: u64) -> Result<LaunchRecipe, LowerError> {
+        self.with(|spec, before, after| spec.absorbing_kernel(rows, before, after))
+    }
+
+    fn ring(&self, rows: u64, form: RingForm) -> Result<LaunchRecipe, LowerError> {
+        self.with(|spec, before, after| spec.ring_kernel(rows, before, after, form))
+    }
+
+    fn with<T>(
+        &self,
+        make: impl Fn(
+            MatMulSpec,
+            Option<BeforeProduct<'_>>,
+            Option<AfterProduct<'_>>,
+        ) -> Result<T, LowerError>,
+    ) -> Result<T, LowerError> {
         let Op::MatMul { transpose_lhs, transpose_rhs } = self.graph.node(self.matmul).op else {
             return Err(LowerError("no product".to_owned()));
         };
@@ -106,7 +121,7 @@ impl<'a> Absorbing<'a> {
             roles,
             product: part.operands.iter().position(|&v| v == product).unwrap_or(usize::MAX),
         });
-        spec.of_weight().absorbing_kernel(rows, before, after)
+        make(spec.of_weight(), before, after)
     }
 
     /// Arguments of the kernel, and the results among them.
@@ -143,8 +158,18 @@ fn bytes(dtype: DType, data: &[f64]) -> Vec<u8> {
     data.iter().flat_map(element).collect()
 }
 
-/// Runs a kernel at `rows` rows of which `real` are real, and compares its results.
+/// Runs the streaming kernel at `rows` rows of which `real` are real, and compares its results.
 fn check(name: &str, absorbing: &Absorbing<'_>, rows: u64, real: u64, seed: u64) {
+    check_kernel(name, absorbing, absorbing.kernel(rows).unwrap(), [rows, real], seed);
+}
+
+fn check_kernel(
+    name: &str,
+    absorbing: &Absorbing<'_>,
+    kernel: LaunchRecipe,
+    [rows, real]: [u64; 2],
+    seed: u64,
+) {
     let graph = absorbing.graph;
     let (arguments, results) = absorbing.values();
     let sizes = vec![rows; graph.symbols().len()];
@@ -159,7 +184,7 @@ fn check(name: &str, absorbing: &Absorbing<'_>, rows: u64, real: u64, seed: u64)
         held
     };
     let case = Case {
-        launches: vec![absorbing.kernel(rows).unwrap()],
+        launches: vec![kernel],
         args: arguments.iter().map(memory).collect(),
         sizes: sizes.clone(),
         counts: vec![real as i32; sizes.len()],
@@ -271,6 +296,53 @@ fn a_norm_before_and_a_residual_after() {
             check(&format!("norm_part_{dtype}_{before}"), &part, 2, 2, 5);
         }
     }
+}
+
+/// A product through a ring whose blocks make their rows themselves, alone and with what follows.
+#[test]
+fn a_norm_before_a_product_through_a_ring() {
+    if !available() {
+        return;
+    }
+    let cases = [
+        (BF16, 1024, 72, 8, 5),
+        (F16, 1024, 1064, 2, 2),
+        (BF16, 2048, 136, 8, 8),
+        (BF16, 512, 200, 16, 13),
+        (F16, 1024, 64, 24, 24),
+        (BF16, 1280, 264, 32, 30),
+        (BF16, 4096, 64, 3, 1),
+        (BF16, 512, 64, 4, 0),
+    ];
+    for (dtype, k, n, rows, real) in cases {
+        let module = norm_and_residual(dtype, k, n);
+        let graph = module.graph();
+        for (i, after) in [&[position(graph, 1)][..], &[]].into_iter().enumerate() {
+            let part = Absorbing::of(graph, product(graph), true, after).unwrap();
+            let kernel = part.ring(rows, RingForm::Whole).unwrap();
+            assert!(kernel.ahead.len() == 2, "{:?}", kernel.ahead);
+            check_kernel(&format!("ring_norm_{k}_{rows}_{i}"), &part, kernel, [rows, real], k);
+        }
+        let module = paired(dtype, k, n);
+        let graph = module.graph();
+        let whole = Absorbing::of(graph, product(graph), true, &[0]).unwrap();
+        let kernel = whole.ring(rows, RingForm::Whole).unwrap();
+        check_kernel(&format!("ring_paired_{k}_{rows}"), &whole, kernel, [rows, real], k);
+    }
+}
+
+#[test]
+fn rows_that_leave_a_ring_too_little_room_are_not_made_by_blocks() {
+    let refused = |k: u64, rows: u64, form: RingForm| {
+        let module = norm_and_residual(BF16, k, 4096);
+        let graph = module.graph();
+        let part = Absorbing::of(graph, product(graph), true, &[]).unwrap();
+        part.ring(rows, form).map(|_| ()).unwrap_err().to_string()
+    };
+    insta::assert_snapshot!(refused(4096, 32, RingForm::Whole));
+    insta::assert_snapshot!(refused(4096, 16, RingForm::Half { longer: true }));
+    insta::assert_snapshot!(refused(1024, 8, RingForm::Panel));
+    insta::assert_snapshot!(refused(1088, 8, RingForm::Whole));
 }
 
 /// A warp takes several rows of w where there are many.
@@ -485,6 +557,11 @@ fn sources_and_every_architecture() {
                 let kernel = whole.kernel(rows).unwrap();
                 let made = nvrtc.compile(&kernel.source, PRELUDE, arch, &kernel.options);
                 made.unwrap_or_else(|log| panic!("{arch}:\n{log}\n{}", kernel.source));
+                let Ok(ring) = whole.ring(rows, RingForm::Whole) else { continue };
+                if arch == "sm_90a" {
+                    let made = nvrtc.compile(&ring.source, PRELUDE, arch, &ring.options);
+                    made.unwrap_or_else(|log| panic!("{arch}:\n{log}\n{}", ring.source));
+                }
             }
         }
     }

@@ -17,12 +17,12 @@ fn kernel(
 ) -> LaunchRecipe {
     let spec = linear([dtype; 3], depth, columns);
     if after == After::Nothing {
-        return spec.ring_kernel(rows as u64, None, form).unwrap();
+        return spec.ring_kernel(rows as u64, None, None, form).unwrap();
     }
     let region = region(after, dtype, columns);
     let roles = vec![OperandRole::default(); region.params.len()];
     let after = AfterProduct { region: &region, roles: &roles, product: 0 };
-    spec.ring_kernel(rows as u64, Some(after), form).unwrap()
+    spec.ring_kernel(rows as u64, None, Some(after), form).unwrap()
 }
 
 #[test]
@@ -30,7 +30,8 @@ fn products_through_a_ring_compile_for_hopper_and_are_one_kernel_for_all_shapes(
     let Some(nvrtc) = Nvrtc::find() else { return };
     for rows in [8, 16, 24, 32, 48, 64, 96, 128] {
         for (after, dtype) in [(After::Nothing, F16), (After::Sum, BF16), (After::Gate, BF16)] {
-            let form = if rows % 16 == 0 { RingForm::Whole } else { RingForm::Half };
+            let form =
+                if rows % 16 == 0 { RingForm::Whole } else { RingForm::Half { longer: false } };
             let recipe = kernel(rows, after, dtype, [1024, 4096], form);
             recipe.check(4, 0).unwrap();
             let made = nvrtc.compile(&recipe.source, PRELUDE, "sm_90a", &recipe.options);
@@ -43,7 +44,9 @@ fn products_through_a_ring_compile_for_hopper_and_are_one_kernel_for_all_shapes(
         }
     }
     let bf16 = linear([BF16; 3], 1024, 4096);
-    let refuses = |spec: MatMulSpec, rows| spec.ring_kernel(rows, None, RingForm::Half).is_err();
+    let refuses = |spec: MatMulSpec, rows| {
+        spec.ring_kernel(rows, None, None, RingForm::Half { longer: false }).is_err()
+    };
     assert!(refuses(bf16.clone(), 0) && refuses(bf16, RING_ROWS + 1));
     assert!(refuses(linear([BF16, BF16, F32], 1024, 4096), 8));
     assert!(refuses(linear([BF16; 3], 1032, 4096), 8));
@@ -84,7 +87,7 @@ fn rings_of_every_shape_hold_what_the_product_is() {
     ];
     for (at, (after, dtype, columns, real, size, depth)) in cases.into_iter().enumerate() {
         let [k, n] = [depth, columns].map(|n| n as u64);
-        let mut forms = linear([dtype; 3], k, n).ring_forms(size as u64);
+        let mut forms = linear([dtype; 3], k, n).ring_forms(size as u64, at % 2 == 1);
         // The first of every case, and each of the others in some.
         let other = at % forms.len();
         forms = if other > 0 { vec![forms[0], forms[other]] } else { vec![forms[0]] };

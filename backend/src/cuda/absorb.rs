@@ -35,6 +35,8 @@ pub(super) enum Recomputed {
     /// Those that reduce their rows, like norms: few elements, and little work beside the wait for
     /// the row itself.
     Reductions,
+    /// None.
+    Nothing,
 }
 
 /// A region's part in a product's launch.
@@ -93,6 +95,12 @@ pub(super) fn product(graph: &Graph, node: Node) -> Result<MatMulSpec, String> {
     Ok(if role(graph, data.operands[1]).weight { spec.of_weight() } else { spec })
 }
 
+/// Whether it is the second product of a piece, the fourth and so on.
+pub(super) fn is_odd_product(graph: &Graph, matmul: Node) -> bool {
+    let before = graph.nodes().take_while(|&node| node != matmul);
+    before.filter(|&node| matches!(graph.node(node).op, Op::MatMul { .. })).count() % 2 == 1
+}
+
 impl Absorbed {
     fn of(
         graph: &Graph,
@@ -128,30 +136,29 @@ impl Group {
     ) -> Option<Vec<(Way, LaunchRecipe)>> {
         let spec = product(graph, matmul).ok()?;
         let rows = spec.rows().eval(limits);
-        if self.before.is_none() && ways.prefers_ring(&spec, rows) {
-            let kernel = |(way, form)| {
-                let after = self.product_and_after(graph, matmul)?;
-                Some((way, spec.ring_kernel(rows, Some(after), form).ok()?))
-            };
-            return ways.rings(&spec, rows).take(most).map(kernel).collect();
-        }
-        if self.before.is_none() && ways.prefers_tiles(&spec, rows) {
-            let recipe = spec.tile_kernel(Some(self.product_and_after(graph, matmul)?)).ok()?;
-            return Some(vec![(Way::Tile, recipe)]);
-        }
-        let weights = graph.node(matmul).operands.get(1)?;
-        if graph.ty(*weights).bytes(limits) > LONG_BYTES {
-            return None;
-        }
-        if !ways.absorbs(rows) {
-            return None;
-        }
         let before = self.before.as_ref();
         let before = before.map(|b| BeforeProduct { region: &b.part.region, roles: &b.roles });
         let after = match &self.after {
             None => None,
             Some(_) => Some(self.product_and_after(graph, matmul)?),
         };
+        let weights = graph.node(matmul).operands.get(1)?;
+        let is_long = graph.ty(*weights).bytes(limits) > LONG_BYTES;
+        if ways.prefers_ring(&spec, rows) && (before.is_none() || !is_long) {
+            let longer = is_odd_product(graph, matmul);
+            let kernel =
+                |(way, form)| Some((way, spec.ring_kernel(rows, before, after, form).ok()?));
+            let kernels: Vec<_> =
+                ways.rings(&spec, rows, longer).filter_map(kernel).take(most).collect();
+            return (!kernels.is_empty()).then_some(kernels);
+        }
+        if self.before.is_none() && ways.prefers_tiles(&spec, rows) {
+            let recipe = spec.tile_kernel(after).ok()?;
+            return Some(vec![(Way::Tile, recipe)]);
+        }
+        if is_long || !ways.absorbs(rows) {
+            return None;
+        }
         Some(vec![(Way::Stream, spec.absorbing_kernel(rows, before, after).ok()?)])
     }
 
@@ -222,7 +229,8 @@ impl Piece<'_> {
         let data = self.graph.node(node);
         let Op::Region(_) = &data.op else { return None };
         let results = 0..data.results.len();
-        let reader = |&i: &usize| self.product_of(data.results[i]).filter(|_| ahead);
+        let recomputes = self.recomputed != Recomputed::Nothing;
+        let reader = |&i: &usize| self.product_of(data.results[i]).filter(|_| ahead && recomputes);
         let readers: Vec<(usize, usize)> =
             results.clone().filter_map(|i| Some((i, reader(&i)?))).collect();
         let stays: Vec<usize> =

@@ -1,6 +1,6 @@
 //! The CUDA compiler: kernels, library calls and host functions for each node of a piece.
 
-use super::absorb::{Absorption, Recomputed, product, role};
+use super::absorb::{Absorption, Recomputed, is_odd_product, product, role};
 use super::alternatives::{Choice, Draft, HeldWays, Lowering, Way, assemble};
 use super::code::Code;
 use super::image::{CudaImage, IMAGE_VERSION, KernelImage};
@@ -27,6 +27,8 @@ use std::sync::Arc;
 
 /// The most rows of a step whose regions may be faster in blocks that take half of a multiprocessor.
 const SPREAD_ROWS: u64 = 64;
+/// The most rows of a step whose products may be faster where their blocks compute the norms before them.
+const RECOMPUTING_ROWS: u64 = 8;
 /// Workspace of a library matmul, in bytes: what NVIDIA advises for Hopper.
 const WORKSPACE_BYTES: u64 = 32 << 20;
 
@@ -37,7 +39,8 @@ const WORKSPACE_BYTES: u64 = 32 << 20;
 /// them: those that cost each block no more than a norm, then all that can be. In those that follow
 /// each node has a launch of its own.
 ///
-/// On Hopper, a product of more rows takes in a region after it that is a map of its elements.
+/// On Hopper, a product of more rows takes in a region after it that is a map of its elements, and where
+/// rows are few, in a later alternative, a norm before it.
 ///
 /// A product has several ways to be computed, and so may have a custom op: the first of each part is
 /// what its size suggests.
@@ -208,8 +211,12 @@ impl CudaCompiler {
         let rows = spec.rows().eval(site.limits);
         let ways = self.ways();
         let ring = ways.prefers_ring(&spec, rows);
-        for (way, form) in ways.rings(&spec, rows).filter(|_| ring).take(self.held().most()) {
-            let recipe = spec.ring_kernel(rows, None, form);
+        for (way, form) in ways
+            .rings(&spec, rows, is_odd_product(graph, site.node))
+            .filter(|_| ring)
+            .take(self.held().most())
+        {
+            let recipe = spec.ring_kernel(rows, None, None, form);
             let recipe = recipe.map_err(|e| unsupported(e.to_string()))?;
             choices.push(Choice::of(way, self.kernel(site, recipe), 0));
         }
@@ -458,9 +465,15 @@ impl Compiler for CudaCompiler {
         let lowerings =
             piece.graph.nodes().enumerate().map(lower).collect::<Result<Vec<_>, CompileError>>()?;
         let ways = self.ways();
-        let mut absorptions: Vec<Absorption> = [Recomputed::Reductions, Recomputed::Any]
-            .into_iter()
-            .filter_map(|recomputed| Absorption::of(&piece.graph, &limits, recomputed, ways))
+        let rows = piece.over.and_then(|over| limits.get(over.index()).copied());
+        let kinds: &[Recomputed] = match rows {
+            Some(..=1) => &[Recomputed::Reductions, Recomputed::Any],
+            Some(..=RECOMPUTING_ROWS) => &[Recomputed::Nothing, Recomputed::Reductions],
+            _ => &[Recomputed::Nothing],
+        };
+        let mut absorptions: Vec<Absorption> = kinds
+            .iter()
+            .filter_map(|&recomputed| Absorption::of(&piece.graph, &limits, recomputed, ways))
             .collect();
         absorptions.dedup();
         let mut absorbed = Vec::with_capacity(absorptions.len());

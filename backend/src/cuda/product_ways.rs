@@ -57,13 +57,14 @@ impl ProductWays {
         self,
         spec: &MatMulSpec,
         rows: u64,
+        longer: bool,
     ) -> impl Iterator<Item = (Way, RingForm)> {
         let way = |form| match form {
             RingForm::Whole => Way::Ring,
-            RingForm::Half => Way::HalfRing,
+            RingForm::Half { .. } => Way::HalfRing,
             RingForm::Panel => Way::Panel,
         };
-        spec.ring_forms(rows).into_iter().map(move |form| (way(form), form))
+        spec.ring_forms(rows, longer).into_iter().map(move |form| (way(form), form))
     }
 
     /// Whether it can be computed by the kernel on tensor cores.

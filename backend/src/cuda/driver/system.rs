@@ -380,6 +380,12 @@ impl Driver for SystemDriver {
         // A name with a NUL byte is cut there, and no function is found under it.
         let name = CString::new(name.split('\0').next().unwrap_or_default()).unwrap_or_default();
         call!(self, cuModuleGetFunction(&mut function, pointer(module), name.as_ptr()))?;
+        // A multiprocessor changes how much of its memory is shared while it is empty, so kernels beside
+        // each other on one all ask for the most.
+        let attribute =
+            cu::CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+        let most = cu::CUshared_carveout_enum::CU_SHAREDMEM_CARVEOUT_MAX_SHARED;
+        call!(self, cuFuncSetAttribute(function, attribute, most as c_int))?;
         Ok(number(function))
     }
 

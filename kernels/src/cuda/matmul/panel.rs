@@ -100,7 +100,7 @@ impl MatMulSpec {
             cluster: [shape.cluster as u32, 1, 1],
             static_shared: (2 * 8 * shape.slots) as u32,
             dynamic_shared: shape.shared_bytes() as u32,
-            params: self.box_params(maps, finish)?,
+            params: self.box_params(maps, 2, finish)?,
             programmatic: true,
             ahead: vec![1],
         })

@@ -4,12 +4,19 @@
 // slice and some of its tiles each. What those of one tile made is added in their order, so that a
 // result depends on M and k, not on the grid.
 //
+// With a region before the product, each block makes all rows of x in shared memory of its own, while
+// weights come in, and the ring is of w alone.
+//
 // Blocks take even shares of 8 columns, and of a share so many at a time that the ring holds
 // several slices. PAIRED columns are 8 rows of w and the same of its second half, one tile.
 enum { BOX = 8 * 128, HALVES = PAIRED + 1, TILES = (UNITS * HALVES + 1) / 2, OWN = (TILES + TILE_WARPS - 1) / TILE_WARPS,
        WARPS = K_WARPS * TILE_WARPS, THREADS = WARPS * 32, MOST_SLOTS = 16,
        // A row of sums: so long that neither fragments nor eights of them share banks.
-       STRIDE = TILES * 16 + 4 };
+       STRIDE = TILES * 16 + 4,
+       // Those of a slot that are of x.
+       X_BYTES = MADE_BYTES ? 0 : SLICES * M * 128,
+       // Between rows of x that a block made, in chunks of 16 bytes.
+       PITCH = MADE_BYTES / (M * 16) };
 
 struct Problem {
   u32 real, columns, chunks, ring, barriers;
@@ -44,14 +51,14 @@ struct Slot {
 DEVICE u32 full(const Problem& p, u32 slot) { return p.barriers + slot * 8; }
 DEVICE u32 empty(const Problem& p, u32 slot) { return p.barriers + (MOST_SLOTS + slot) * 8; }
 
-DEVICE void fill_ring(const Problem& p, const TensorMap& x, const TensorMap& w8, const TensorMap& w16, const TensorMap& w32) {
+DEVICE void fill_ring(const Problem& p, const TensorMap* x, const TensorMap& w8, const TensorMap& w16, const TensorMap& w32) {
   const u32 all = p.passes * p.chunks;
   u32 pass = 0, chunk = 0, begin = p.first, units = begin_of(p, 1) - begin;
   Slot slot = {0, 0};
   auto of_w = [&]() {
     barrier_wait(empty(p, slot.index), slot.phase ^ 1);
     const u32 barrier = full(p, slot.index), slice = chunk * SLICES;
-    barrier_arrive_expecting(barrier, units * (HALVES * SLICES * BOX) + SLICES * (M * 128));
+    barrier_arrive_expecting(barrier, units * (HALVES * SLICES * BOX) + X_BYTES);
     u32 to = p.ring + slot.index * p.slot_bytes, unit = 0;
     auto copy = [&](const TensorMap& w, u32 eights) {
 #pragma unroll
@@ -66,7 +73,7 @@ DEVICE void fill_ring(const Problem& p, const TensorMap& x, const TensorMap& w8,
     if (units - unit >= 1) copy(w8, 1);
   };
   auto of_x = [&](const Slot& slot, u32 chunk) {
-    copy_slices(p.ring + slot.index * p.slot_bytes + p.of_w, x, 0, chunk * SLICES, full(p, slot.index));
+    if (X_BYTES) copy_slices(p.ring + slot.index * p.slot_bytes + p.of_w, *x, 0, chunk * SLICES, full(p, slot.index));
   };
   auto advance = [&]() {
     slot.next(p);
@@ -108,11 +115,10 @@ DEVICE Bytes16 eight_sums(const float* from) {
   return Bytes16{pair_of<Y>(sum[0], sum[1]), pair_of<Y>(sum[2], sum[3]), pair_of<Y>(sum[4], sum[5]), pair_of<Y>(sum[6], sum[7])};
 }
 
-DEVICE void multiply_slices(const Problem& p, const Bytes16* ring, float* parts, FINISH_PARAMS) {
+DEVICE void multiply_slices(const Problem& p, const Bytes16* ring, float* parts, const Bytes16* made, FINISH_PARAMS) {
   const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, of_k = warp % K_WARPS, of_tiles = warp / K_WARPS;
   // A row of a box has its 8 chunks of 16 bytes swapped by its number.
   const u32 row = lane % 8;
-  PW_WAIT();
   Slot slot = {0, 0};
 #pragma unroll 1
   for (u32 pass = 0; pass < p.passes; ++pass) {
@@ -141,7 +147,9 @@ DEVICE void multiply_slices(const Problem& p, const Bytes16* ring, float* parts,
         const u32 step = turn * K_WARPS + of_k, slice = step / 2, half = step % 2 * 4;
         u32 b[M / 8][4];
 #pragma unroll
-        for (int n = 0; n < M / 8; ++n) load_matrices(b[n], of_x + slice * (M * 8) + n * 64 + row * 8 + (half + lane / 8 ^ row));
+        for (int n = 0; n < M / 8; ++n)
+          load_matrices(b[n], MADE_BYTES ? made + (n * 8 + row) * PITCH + (chunk * SLICES + slice) * 8 + half + lane / 8
+                                         : of_x + slice * (M * 8) + n * 64 + row * 8 + (half + lane / 8 ^ row));
 #pragma unroll
         for (int own = 0; own < OWN; ++own) {
           const u32 tile = of_tiles + own * TILE_WARPS;
@@ -189,9 +197,9 @@ DEVICE void multiply_slices(const Problem& p, const Bytes16* ring, float* parts,
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) matmul(
-    const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w8,
-    const __grid_constant__ TensorMap w16, const __grid_constant__ TensorMap w32, FINISH_PARAMS,
+extern "C" __global__ void __launch_bounds__(THREADS + 32, BLOCKS) matmul(
+    X_PARAMS, const __grid_constant__ TensorMap w8, const __grid_constant__ TensorMap w16,
+    const __grid_constant__ TensorMap w32, FINISH_PARAMS,
     const i32* counts, u32 rows, u32 columns, u32 depth,
     u32 real_base, u32 real_factor, u32 real_symbol) {
   PW_LAUNCH_DEPENDENTS();
@@ -216,7 +224,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) matmul(
   p.passes = blocks_for(p.units, UNITS);
   p.most = blocks_for(p.units, p.passes);
   p.of_w = p.most * (HALVES * SLICES * BOX);
-  p.slot_bytes = p.of_w + SLICES * (M * 128);
+  p.slot_bytes = p.of_w + X_BYTES;
   p.slots = min((u32)RING_BYTES / p.slot_bytes, (u32)MOST_SLOTS);
   if (threadIdx.x == 0) {
     for (int i = 0; i < MOST_SLOTS; ++i) {
@@ -227,8 +235,27 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) matmul(
   }
   __syncthreads();
   const Bytes16* const ring = staged + aligned / 16;
+  u8* const after_ring = (u8*)ring + RING_BYTES;
+  X* const made = (X*)(after_ring + SUMS_BYTES);
   if (threadIdx.x >= THREADS) {
-    if (threadIdx.x == THREADS) fill_ring(p, x, w8, w16, w32);
+#if MADE_BYTES
+    const TensorMap* const of_x = nullptr;
+#else
+    const TensorMap* const of_x = &x;
+#endif
+    if (threadIdx.x == THREADS) fill_ring(p, of_x, w8, w16, w32);
     else PW_WAIT();
-  } else multiply_slices(p, ring, (float*)(ring + RING_BYTES / 16), FINISH_ARGS);
+    return;
+  }
+#if MADE_BYTES
+  Before before;
+  before.ahead(X_ARGS, made);
+#endif
+  PW_WAIT();
+#if MADE_BYTES
+  before.rows(X_ARGS, made, counts, p.real, (u8*)made + MADE_BYTES);
+  // Groups of threads have met at the barriers before this one.
+  threads_meet<THREADS>(15);
+#endif
+  multiply_slices(p, ring, (float*)after_ring, (const Bytes16*)made, FINISH_ARGS);
 }

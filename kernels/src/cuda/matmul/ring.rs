@@ -1,7 +1,8 @@
-//! Products of few rows on Hopper, alone and with the region after them.
+//! Products of few rows on Hopper, alone and with the regions beside them.
 
-use super::{AfterProduct, MatMulSpec, options};
-use crate::cuda::recipe::{GridAxis, LaunchRecipe};
+use super::{AfterProduct, BeforeProduct, MatMulSpec, options};
+use crate::cuda::recipe::{GridAxis, LaunchRecipe, Param, TensorBoxes};
+use crate::cuda::region::{AbsorbedBefore, RowsOfBlock};
 use crate::lower::LowerError;
 use std::fmt::Write;
 
@@ -13,8 +14,16 @@ const FEW_ROWS: u64 = 32;
 const MULTIPROCESSORS: u64 = 132;
 /// Shared memory of a block that has a multiprocessor for itself but for small kernels beside it.
 const SHARED_BYTES: u64 = 220 << 10;
-/// That of one that leaves room for a block of the next kernel.
-const HALF_SHARED_BYTES: u64 = 112 << 10;
+/// Those of one that leaves room for a block of the next product: less than half, and more. With what
+/// the system takes for each block they fill the 228 KiB.
+const HALF_SHARED_BYTES: u64 = 110 << 10;
+const LONGER_SHARED_BYTES: u64 = 115 << 10;
+/// Slots that a ring should have at the least.
+const SLOTS: u64 = 3;
+/// Elements after each row of x that a block makes, so that eight rows do not share banks.
+const PADDING: u64 = 8;
+/// Registers of a thread for the rows of x that a block makes before it multiplies.
+const ROWS_BEFORE: RowsOfBlock = RowsOfBlock { rows: 8, padding: PADDING, kept: 64, registers: 96 };
 /// What aligns the ring.
 const ALIGNED: u64 = 1024;
 
@@ -24,8 +33,15 @@ pub enum RingForm {
     /// Each has all of k for its columns, and nearly all of a multiprocessor's shared memory: the most
     /// copies on their way. Up to 32 rows, by `mma.sync`.
     Whole,
-    /// The same with half of the shared memory, so that the next kernel's weights come in beside it.
-    Half,
+    /// The same with about half of the shared memory, so that the next product's weights come in beside
+    /// it.
+    Half {
+        /// Whether it is more than half, as that of every other of products one after the other should
+        /// be: no two blocks of such a one share a multiprocessor, so each has one of its own, and
+        /// those of the next product find room beside each. Where all take less than half, two blocks
+        /// of one go to a multiprocessor where one would do, and others are empty.
+        longer: bool,
+    },
     /// Those of a cluster share k, by warpgroups.
     Panel,
 }
@@ -44,9 +60,10 @@ struct Shape {
     of_tiles: u64,
 }
 
-/// The most depth and columns of a product that is over before a ring of the whole shared memory is full.
-const SMALL_DEPTH: u64 = 2048;
-const SMALL_COLUMNS: u64 = 4096;
+/// Bytes of w that about fill the halves of all multiprocessors, and the most rows for which a product of
+/// no more is fastest so.
+const SMALL_BYTES: u64 = 13 << 20;
+const SMALL_ROWS: u64 = 8;
 
 /// The depth from which a slot is filled for a part of it that is short beside the whole.
 const DEEP: u64 = 4096;
@@ -68,9 +85,49 @@ impl Shape {
         self.of_k * self.rows * (self.eights.next_multiple_of(2) * 8 + 4) * 4
     }
 
-    fn ring_bytes(&self, shared_bytes: u64) -> u64 {
-        (shared_bytes - ALIGNED - self.sums_bytes()) / 1024 * 1024
+    /// Bytes of the rows of x that a block makes.
+    fn made_bytes(&self, depth: u64) -> u64 {
+        self.rows * (depth + PADDING) * 2
     }
+
+    /// Bytes of the ring where `made` others hold what a block makes of x.
+    fn ring_bytes(&self, shared_bytes: u64, made: u64) -> u64 {
+        shared_bytes.saturating_sub(ALIGNED + self.sums_bytes() + made) / 1024 * 1024
+    }
+
+    /// The same with slots so short that there are some, where a block has so much shared memory and,
+    /// maybe, makes its rows of x.
+    fn in_slots_of(mut self, spec: &MatMulSpec, (shared_bytes, makes): (u64, bool)) -> Self {
+        let made = if makes { self.made_bytes(spec.depth) } else { 0 };
+        let of_x = if makes { 0 } else { self.rows * 128 };
+        let slot = |shape: &Self| shape.slot_bytes(spec.columns)[0] + shape.slices * of_x;
+        let ring = self.ring_bytes(shared_bytes, made);
+        // The steps of a slot are shared evenly by its warps.
+        while self.slices * 2 > self.of_k && ring / slot(&self) < SLOTS {
+            self.slices /= 2;
+        }
+        self
+    }
+
+    /// Bytes of weights that a slot has where a block of an H100 takes its share of these columns, and
+    /// where its share is as long as it can be.
+    fn slot_bytes(&self, columns: u64) -> [u64; 2] {
+        let share = columns.div_ceil(8 * MULTIPROCESSORS);
+        let at_once = share.div_ceil(share.div_ceil(self.eights));
+        [at_once, self.eights].map(|eights| eights * self.slices * 1024)
+    }
+}
+
+/// The left operand of a product through a ring.
+struct Left {
+    /// What declares it in the kernel's text.
+    text: String,
+    /// By what the kernel reads it.
+    params: Vec<Param>,
+    /// Those of its arguments that no kernel of a step writes.
+    ahead: Vec<u32>,
+    /// Bytes of shared memory that its rows take where a block makes them, and what it makes them in.
+    made: [u64; 2],
 }
 
 impl MatMulSpec {
@@ -88,30 +145,35 @@ impl MatMulSpec {
         rows > 8 && rows * MULTIPROCESSORS > 3 * self.columns
     }
 
-    /// The forms of [`Self::ring_kernel`] for so many rows, the one first that is expected to be fastest.
-    pub fn ring_forms(&self, rows: u64) -> Vec<RingForm> {
-        use RingForm::{Half, Panel, Whole};
-        let is_small = self.depth <= SMALL_DEPTH && self.columns <= SMALL_COLUMNS;
+    /// The forms of [`Self::ring_kernel`] for so many rows, the one first that is expected to be fastest;
+    /// `longer` is that of the half one.
+    pub fn ring_forms(&self, rows: u64, longer: bool) -> Vec<RingForm> {
+        use RingForm::{Panel, Whole};
+        let half = RingForm::Half { longer };
+        let is_small = self.columns * self.depth * 2 <= SMALL_BYTES;
         match rows {
-            ..=8 if is_small => vec![Half, Whole, Panel],
-            ..=FEW_ROWS if !self.rows_outweigh(rows) => vec![Whole, Half, Panel],
-            ..=FEW_ROWS => vec![Panel, Whole, Half],
+            ..=SMALL_ROWS if is_small => vec![half, Whole, Panel],
+            ..=FEW_ROWS if !self.rows_outweigh(rows) => vec![Whole, half, Panel],
+            ..=FEW_ROWS => vec![Panel, Whole, half],
             _ => vec![Panel],
         }
     }
 
     /// The kernel of compute capability 9.0 for up to `rows` rows: one for all sizes up to the next
     /// multiple of 8 and nearly all shapes, or, as a panel and for more than 32 rows, one for each shape
-    /// and multiple of 16; with the region after the product in it, if there is one. Sums are of `f32`;
-    /// their order follows from `rows`, so rounded up, k, and in a panel from the columns. Arguments:
-    /// x; w; y, or the operands of the region other than the product, then its results.
+    /// and multiple of 16; with the regions beside the product in it, if there are any. Sums are of
+    /// `f32`; their order follows from `rows`, so rounded up, k, and in a panel from the columns.
+    /// Arguments: x, or the operands of the region before; w; y, or the operands of the region after
+    /// other than the product, then its results.
     ///
     /// # Errors
-    /// When [`Self::multiplies_in_a_ring`] is false, or the region is no map of the product's
-    /// elements or of pairs of them half a row apart.
+    /// When [`Self::multiplies_in_a_ring`] is false, the region after is no map of the product's
+    /// elements or of pairs of them half a row apart, or there is one before in a panel, or whose rows
+    /// leave the ring too little of a block's shared memory.
     pub fn ring_kernel(
         &self,
         rows: u64,
+        before: Option<BeforeProduct<'_>>,
         after: Option<AfterProduct<'_>>,
         form: RingForm,
     ) -> Result<LaunchRecipe, LowerError> {
@@ -125,10 +187,40 @@ impl MatMulSpec {
         let finish = self.finish(after)?;
         let shared_bytes = match form {
             RingForm::Whole if rows <= FEW_ROWS => SHARED_BYTES,
-            RingForm::Half if rows <= FEW_ROWS => HALF_SHARED_BYTES,
+            RingForm::Half { longer: false } if rows <= FEW_ROWS => HALF_SHARED_BYTES,
+            RingForm::Half { longer: true } if rows <= FEW_ROWS => LONGER_SHARED_BYTES,
+            _ if before.is_some() => {
+                return Err(LowerError(format!(
+                    "a region before a product of {rows} rows whose blocks share k; launch it on \
+                     its own"
+                )));
+            }
             _ => return self.panel_kernel(rows, &finish),
         };
-        let shape = Shape::of(rows, self.depth);
+        let of_block = (shared_bytes, before.is_some());
+        let shape = match form {
+            RingForm::Half { .. } => Shape::of(rows, self.depth).in_slots_of(self, of_block),
+            _ => Shape::of(rows, self.depth),
+        };
+        let left = match before {
+            None => Left {
+                text: "#define X_PARAMS const __grid_constant__ TensorMap x\n".to_owned(),
+                params: vec![self.boxes(0, shape.rows, shape.slices)],
+                ahead: Vec::new(),
+                made: [0; 2],
+            },
+            Some(before) => self.made_before(&shape, before)?,
+        };
+        let ring_bytes = shape.ring_bytes(shared_bytes, left.made.iter().sum());
+        let [slot_bytes, most] = shape.slot_bytes(self.columns);
+        if before.is_some() && ring_bytes < most.max(2 * slot_bytes) {
+            return Err(LowerError(format!(
+                "a region before a product of {rows} rows of {} elements, which leave a block {} KiB \
+                 for weights on their way; launch it on its own",
+                self.depth,
+                ring_bytes >> 10
+            )));
+        }
         let mut text = self.header();
         let defines = [
             ("M", shape.rows),
@@ -137,7 +229,10 @@ impl MatMulSpec {
             ("SLICES", shape.slices),
             ("K_WARPS", shape.of_k),
             ("TILE_WARPS", shape.of_tiles),
-            ("RING_BYTES", shape.ring_bytes(shared_bytes)),
+            ("RING_BYTES", ring_bytes),
+            ("SUMS_BYTES", shape.sums_bytes()),
+            ("MADE_BYTES", left.made[0]),
+            ("BLOCKS", if matches!(form, RingForm::Half { .. }) { 2 } else { 1 }),
         ];
         for (name, value) in defines {
             let _ = writeln!(text, "#define {name} {value}");
@@ -146,9 +241,13 @@ impl MatMulSpec {
         let _ = writeln!(text, "#define RESULTS {}", finish.results);
         text.push_str(&finish.text);
         text.push_str(include_str!("finish.cuh"));
+        text.push_str(&left.text);
         text.push_str(include_str!("ring.cu"));
-        let of_w = [8, 16, 32].map(|rows| self.boxes(1, rows, shape.slices));
-        let maps = [self.boxes(0, shape.rows, shape.slices)].into_iter().chain(of_w);
+        let weight = before.map_or(1, |before| before.roles.len() as u32);
+        let of_w = [8, 16, 32].map(|rows| {
+            Param::TensorMap(TensorBoxes { arg: weight, ..self.boxes_of(1, rows, shape.slices) })
+        });
+        let read = left.params.into_iter().chain(of_w);
         Ok(LaunchRecipe {
             source: text,
             entry: "matmul".to_owned(),
@@ -161,10 +260,41 @@ impl MatMulSpec {
             block: [((shape.of_k * shape.of_tiles + 1) * 32) as u32, 1, 1],
             cluster: [1; 3],
             static_shared: 256,
-            dynamic_shared: (shape.ring_bytes(shared_bytes) + ALIGNED + shape.sums_bytes()) as u32,
-            params: self.box_params(maps, &finish)?,
+            dynamic_shared: (ring_bytes
+                + ALIGNED
+                + shape.sums_bytes()
+                + left.made.iter().sum::<u64>()) as u32,
+            params: self.box_params(read, weight + 1, &finish)?,
             programmatic: true,
-            ahead: vec![1],
+            ahead: left.ahead.into_iter().chain([weight]).collect(),
+        })
+    }
+
+    /// The left operand that each block makes for itself.
+    fn made_before(&self, shape: &Shape, before: BeforeProduct<'_>) -> Result<Left, LowerError> {
+        let BeforeProduct { region, roles } = before;
+        self.check_rows(region)?;
+        let rows = RowsOfBlock { rows: shape.rows, ..ROWS_BEFORE };
+        let made = AbsorbedBefore::of(region, roles, rows)?;
+        let whole = self.depth.is_multiple_of(shape.slices * 64);
+        if made.elements != self.depth || made.dtype != self.types[0] || !whole {
+            return Err(LowerError(format!(
+                "a region before a product that makes rows of {} {}, where whole slots of the {} {} \
+                 of its rows are needed; launch it on its own",
+                made.elements, made.dtype, self.depth, self.types[0]
+            )));
+        }
+        let names: Vec<String> = (0..made.operands.len()).map(|i| format!("b{i}")).collect();
+        let typed = made.operands.iter().zip(&names).map(|(ty, name)| format!("{ty} {name}"));
+        let typed = typed.collect::<Vec<_>>().join(", ");
+        let text =
+            format!("#define X_PARAMS {typed}\n#define X_ARGS {}\n{}", names.join(", "), made.text);
+        let weights = (0..).zip(roles).filter(|(_, role)| role.weight);
+        Ok(Left {
+            text,
+            params: (0..roles.len() as u32).map(Param::Arg).collect(),
+            ahead: weights.map(|(arg, _)| arg).collect(),
+            made: [shape.made_bytes(self.depth), made.shared.next_multiple_of(16)],
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{MatMulSpec, STREAM_ROWS, options, storage};
 use crate::cuda::recipe::{GridAxis, LaunchRecipe, Param, Scalar};
-use crate::cuda::region::{AbsorbedAfter, AbsorbedBefore, OperandRole, Tile};
+use crate::cuda::region::{AbsorbedAfter, AbsorbedBefore, OperandRole, RowsOfBlock, Tile};
 use crate::lower::LowerError;
 use piecewise_ir::dim::Dim;
 use piecewise_ir::region::Region;
@@ -14,6 +14,9 @@ const STAGED_BYTES: u64 = 96 << 10;
 const LOADS: u64 = 16;
 /// Registers of a lane for x.
 const KEPT_REGISTERS: u64 = 24;
+/// What weights leave to the rows that a block makes.
+const ROWS_BESIDE_WEIGHTS: RowsOfBlock =
+    RowsOfBlock { rows: 1, padding: 0, kept: 16, registers: 32 };
 /// They share rows of w, and sum through shared memory.
 const WARPS_OF_BLOCK: u64 = 8;
 /// Those of the device that one row is measured on; on others blocks get uneven shares.
@@ -128,7 +131,8 @@ impl MatMulSpec {
             None => params.push(format!("const {}*", storage(self.types[0])), "x"),
             Some(before) => {
                 self.check_rows(before.region)?;
-                let made = AbsorbedBefore::of(before.region, before.roles, shape.at_once)?;
+                let rows = RowsOfBlock { rows: shape.at_once, ..ROWS_BESIDE_WEIGHTS };
+                let made = AbsorbedBefore::of(before.region, before.roles, rows)?;
                 let fits = made.elements == self.depth && made.dtype == self.types[0];
                 shared = shape.staged.next_multiple_of(16) + made.shared;
                 if !fits || shape.staged == 0 || shared > STAGED_BYTES {

@@ -49,21 +49,28 @@ impl MatMulSpec {
 
     /// A map of x (argument 0) or w (1), of which a box has so many rows and slices.
     pub(super) fn boxes(&self, arg: u32, box_rows: u64, box_slices: u64) -> Param {
+        Param::TensorMap(self.boxes_of(arg, box_rows, box_slices))
+    }
+
+    /// The same, not as a parameter yet.
+    pub(super) fn boxes_of(&self, arg: u32, box_rows: u64, box_slices: u64) -> TensorBoxes {
         let rows = if arg == 0 { self.rows.clone() } else { Dim::constant(self.columns) };
         let (box_rows, box_slices) = (box_rows as u32, box_slices as u32);
         let (dtype, columns) = (self.types[arg as usize], self.depth);
-        Param::TensorMap(TensorBoxes { arg, dtype, rows, columns, box_rows, box_slices })
+        TensorBoxes { arg, dtype, rows, columns, box_rows, box_slices }
     }
 
-    /// The parameters of a kernel that copies boxes: maps, what the finish takes, counts and sizes.
+    /// The parameters of a kernel that copies boxes: what it copies or reads x and w by, what the
+    /// finish takes, which is its arguments from `first` on, counts and sizes.
     pub(super) fn box_params(
         &self,
-        maps: impl IntoIterator<Item = Param>,
+        read: impl IntoIterator<Item = Param>,
+        first: u32,
         finish: &Finish,
     ) -> Result<Vec<Param>, LowerError> {
-        let arguments = (0..finish.arguments() as u32).map(|i| Param::Arg(2 + i));
+        let arguments = (first..).take(finish.arguments()).map(Param::Arg);
         let rest = self.row_params()?.into_iter().filter(|p| !matches!(p, Param::Arg(_)));
-        Ok(maps.into_iter().chain(arguments).chain(rest).collect())
+        Ok(read.into_iter().chain(arguments).chain(rest).collect())
     }
 
     /// The kernel of compute capability 9.0 whose work follows from the true rows: the same for
@@ -140,7 +147,7 @@ impl MatMulSpec {
             cluster: [CLUSTER, 1, 1],
             static_shared: 128,
             dynamic_shared: SHARED_BYTES,
-            params: self.box_params(maps, &finish)?,
+            params: self.box_params(maps, 2, &finish)?,
             programmatic: true,
             ahead: vec![1],
         })

@@ -15,8 +15,6 @@ use std::fmt::Write;
 
 /// Threads of the block around it.
 const BLOCK: u64 = 256;
-/// The block's registers that weights do not take.
-const REGISTERS: u64 = 32;
 
 /// A region whose one result's rows a block of 256 threads computes into memory of its own:
 /// `struct Before`, whose `ahead` loads what no kernel of the step writes, and whose `rows` does
@@ -30,6 +28,19 @@ pub(in crate::cuda) struct AbsorbedBefore {
     pub(in crate::cuda) elements: u64,
     /// Bytes of shared memory besides the rows.
     pub(in crate::cuda) shared: u64,
+}
+
+/// How a block has the rows that it makes.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::cuda) struct RowsOfBlock {
+    /// The most.
+    pub(in crate::cuda) rows: u64,
+    /// Elements of memory between one and the next.
+    pub(in crate::cuda) padding: u64,
+    /// The most elements of one value that a thread keeps, and its registers for all and for what it
+    /// loads ahead.
+    pub(in crate::cuda) kept: u64,
+    pub(in crate::cuda) registers: u64,
 }
 
 /// A region that computes elements of its results from elements of a product that a thread has:
@@ -65,14 +76,14 @@ fn one_component(components: Vec<Component>) -> Result<Component, LowerError> {
 }
 
 impl AbsorbedBefore {
-    /// The rows of a region of one result, for up to `rows` rows at once.
+    /// The rows of a region of one result.
     ///
     /// # Errors
     /// When the region has another number of results, writes a state, or is none of rows.
     pub(in crate::cuda) fn of(
         region: &Region,
         roles: &[OperandRole],
-        rows: u64,
+        RowsOfBlock { rows, padding, kept, registers }: RowsOfBlock,
     ) -> Result<Self, LowerError> {
         let row = RowBody::of_region(region, &states(roles))?;
         let source = Source::new(&row)?;
@@ -88,13 +99,14 @@ impl AbsorbedBefore {
         let mut variables = Variables::default();
         let frame = Frame {
             threads: (BLOCK / rows.next_power_of_two()).clamp(32, BLOCK),
-            kept: 16,
-            registers: REGISTERS,
+            kept,
+            registers,
             alone: false,
+            padding,
             ..Frame::KERNEL
         };
         let component = one_component(plan(&source, &mut variables, frame)?)?;
-        let body = component_body(&source, &mut variables, &component, roles, frame.held)?;
+        let body = component_body(&source, &mut variables, &component, roles, frame)?;
         let threads = component.threads.unwrap_or(BLOCK);
         let groups = groups_of(BLOCK, threads, body.shared).min(rows);
         let params = arguments(&source).join(", ");
@@ -173,7 +185,7 @@ impl AbsorbedAfter {
         if component.threads.is_some() || component.width(elements) != tile.width {
             return Err(LowerError("a region after a product that is no map of it".to_owned()));
         }
-        let body = component_body(&source, &mut variables, &component, roles, &held)?;
+        let body = component_body(&source, &mut variables, &component, roles, frame)?;
         let of_kernel = |all: Vec<String>| -> Vec<String> {
             let others = (0..).zip(all).filter(|(arg, _)| !held.contains_key(arg));
             others.map(|(_, one)| one).collect()

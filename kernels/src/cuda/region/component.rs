@@ -27,6 +27,8 @@ pub(super) struct Frame<'a> {
     pub(super) alone: bool,
     /// Operands that its threads hold.
     pub(super) held: &'a Held,
+    /// Elements of a result's memory between one row and the next.
+    pub(super) padding: u64,
 }
 
 impl Frame<'_> {
@@ -38,6 +40,7 @@ impl Frame<'_> {
         registers: 64,
         alone: true,
         held: &Held::new(),
+        padding: 0,
     };
 }
 

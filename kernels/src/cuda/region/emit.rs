@@ -70,7 +70,7 @@ pub(super) struct Emitter<'a, 'b> {
     pub(super) reduced: BTreeMap<Id, Reduced>,
     /// Operands that the threads hold.
     pub(super) held: &'b Held,
-    /// Operands loaded ahead, by value, index and loop.
+    /// Operands and rows of tables loaded ahead, by value, index and loop.
     pub(super) carried: &'b [(Id, Index, u64)],
     pub(super) names: usize,
 }
@@ -239,7 +239,12 @@ impl Emitter<'_, '_> {
         }
         let (mut operands, mut from) = (Vec::new(), DType::I64);
         match statement.op {
-            Op::Gather => return self.gather(i, index, to),
+            Op::Gather => {
+                return match self.carried_at(value, index) {
+                    Some(position) => Ok(Value::Each(format!("c{position}[k][v]"))),
+                    None => self.gather(i, index, to),
+                };
+            }
             Op::Reduce { .. } | Op::ArgMax { .. } | Op::TopK { .. } => {
                 return Err(LowerError("a value that its own stage should have made".to_owned()));
             }

@@ -73,10 +73,7 @@ impl Emitter<'_, '_> {
             };
             return Ok(if self.width == 1 { Value::Same } else { Value::Each }(text.clone()));
         }
-        if let Some((elements, _)) = self.flat
-            && let Some(position) =
-                self.carried.iter().position(|(v, i, n)| (*v, i, *n) == (value, index, elements))
-        {
+        if let Some(position) = self.carried_at(value, index) {
             return Ok(match self.width {
                 1 => Value::Same(format!("widen(c{position}[k].at[0])")),
                 _ => Value::Each(format!("widen(c{position}[k].at[v])")),
@@ -84,6 +81,12 @@ impl Emitter<'_, '_> {
         }
         let (start, align, stored) = self.start(value);
         self.load(&start, stored, index, align)
+    }
+
+    /// The position of what is loaded ahead for the element at `index` of a value.
+    pub(super) fn carried_at(&self, value: Id, index: &Index) -> Option<usize> {
+        let (elements, _) = self.flat?;
+        self.carried.iter().position(|(v, i, n)| (*v, i, *n) == (value, index, elements))
     }
 
     /// Bytes that loads and stores at `index` may move at once.

@@ -17,14 +17,14 @@ mod stage;
 pub(super) mod text;
 mod widths;
 
-pub(super) use absorbed::{AbsorbedAfter, AbsorbedBefore, Tile};
+pub(super) use absorbed::{AbsorbedAfter, AbsorbedBefore, RowsOfBlock, Tile};
 pub use cut::{PartParam, RegionPart};
 
 use super::index::Variables;
 use super::recipe::{Blocks, GridAxis, LaunchRecipe, Param, Scalar, options};
 use crate::cuda::text::{lane, storage};
 use crate::lower::{ArgDecl, ArgKind, LowerError, RowBody};
-use component::{Component, Frame, Held, Kept};
+use component::{Component, Frame, Kept};
 use emit::{Emitter, indented};
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
@@ -181,8 +181,9 @@ fn component_body(
     variables: &mut Variables,
     component: &Component,
     roles: &[OperandRole],
-    held: &Held,
+    frame: Frame<'_>,
 ) -> Result<Body, LowerError> {
+    let held = frame.held;
     let mut emitter = Emitter {
         source,
         variables,
@@ -213,19 +214,16 @@ fn component_body(
         }
     }
     let is_weight = |arg: u32| roles.get(arg as usize).is_some_and(|r| r.weight);
-    let weights = emitter.load_ahead(true, is_weight);
-    let others = emitter.load_ahead(false, is_weight);
+    let weights = emitter.load_ahead(true, is_weight)?;
+    let others = emitter.load_ahead(false, is_weight)?;
     let mut rows = String::new();
     for (i, decl) in source.args.iter().enumerate() {
         if decl.kind != ArgKind::Row || held.contains_key(&(i as u32)) {
             continue;
         }
-        let _ = writeln!(
-            rows,
-            "{} const x{i} = a{i} + (u64)row * {}ull;",
-            pointer(decl),
-            decl.elements
-        );
+        let is_result = i + source.results.len() >= source.args.len();
+        let apart = decl.elements + if is_result { frame.padding } else { 0 };
+        let _ = writeln!(rows, "{} const x{i} = a{i} + (u64)row * {apart}ull;", pointer(decl));
     }
     let shared = if component.threads.is_some() { stages.pool.bytes() } else { 0 };
     let pool = stages.pool.declarations(shared);
@@ -245,7 +243,7 @@ fn component_text(
     roles: &[OperandRole],
     block: u64,
 ) -> Result<(Part, u64), LowerError> {
-    let body = component_body(source, variables, component, roles, Frame::KERNEL.held)?;
+    let body = component_body(source, variables, component, roles, Frame::KERNEL)?;
     let (units, per_block, head) = match component.threads {
         None => {
             let first = &component.stages[0];

@@ -410,6 +410,28 @@ impl<'a> Source<'a> {
         (self.resolve(indices, which, variables), inside)
     }
 
+    /// Whether the element at `index` of a value is one of a row of a table in memory that the region
+    /// does not write, by an index in memory that is the same wherever in the row it is.
+    pub(super) fn is_gathered_of_operands(
+        &self,
+        value: Id,
+        index: &Index,
+        variables: &mut Variables,
+    ) -> bool {
+        let From::Statement(statement) = self.value(value).from else { return false };
+        if !matches!(self.statements[statement].op, Op::Gather) {
+            return false;
+        }
+        let is_read = |value: Id| {
+            let decl = self.operand(value).map(|arg| &self.args[arg as usize]);
+            decl.is_some_and(|decl| !decl.written && !decl.state)
+        };
+        let table = self.table(statement, variables);
+        let ((indices, at), inside) = self.gathered(statement, index, variables);
+        let plain = |index: &Index| index.variables().next().is_none();
+        is_read(table.value) && is_read(indices) && at == Index::constant(0) && plain(&inside)
+    }
+
     /// The axes that a reduction or a search goes along.
     fn along(&self, statement: usize) -> &[usize] {
         match self.statements[statement].op {

@@ -4,7 +4,7 @@ use super::super::index::{Index, Run};
 use super::component::{Mapping, Stage, StageKind};
 use super::emit::{Emitter, Reduced, Scope, Value, chunk_text, indented};
 use super::load::alignment;
-use super::source::Id;
+use super::source::{From, Id};
 use super::text;
 use super::widths::segment_lanes;
 use crate::cuda::text::{float, lane, storage};
@@ -407,27 +407,51 @@ impl Emitter<'_, '_> {
         &mut self,
         weights: bool,
         is_weight: impl Fn(u32) -> bool,
-    ) -> [String; 2] {
+    ) -> Result<[String; 2], LowerError> {
         let (mut registers, mut code) = (String::new(), String::new());
         let carried = self.carried;
         for (i, (value, index, elements)) in carried.iter().enumerate() {
-            let Some(arg) = self.source.operand(*value) else { continue };
+            self.width = self.component.width(*elements);
+            self.flat = Some((*elements, self.width));
+            let (width, rounds) = (self.width, self.rounds(*elements, self.width));
+            let Some(arg) = self.source.operand(*value) else {
+                if !weights {
+                    let dtype = self.source.value(*value).dtype;
+                    let body = self.row_ahead(i, *value, index, dtype)?;
+                    code.push_str(&self.chunks(*elements, &body));
+                    let _ = writeln!(registers, "{} c{i}[{rounds}][{width}];", lane(dtype));
+                }
+                continue;
+            };
             let row = self.source.args[arg as usize].kind == ArgKind::Row;
             if (!row && is_weight(arg)) != weights {
                 continue;
             }
-            self.width = self.component.width(*elements);
-            self.flat = Some((*elements, self.width));
             let (start, align, dtype) = self.start(*value);
-            debug_assert!(
-                self.width == 1 || self.variables.run(index, self.width) == Run::Stride(1)
-            );
+            debug_assert!(width == 1 || self.variables.run(index, width) == Run::Stride(1));
             let piece = self.piece(dtype, index, align);
             let body = format!("load<{piece}>(c{i}[k], {start} + ({}));\n", index.print());
             code.push_str(&self.chunks(*elements, &body));
-            let (storage, rounds) = (storage(dtype), self.rounds(*elements, self.width));
-            let _ = writeln!(registers, "Pack<{storage}, {}> c{i}[{rounds}];", self.width);
+            let _ = writeln!(registers, "Pack<{}, {width}> c{i}[{rounds}];", storage(dtype));
         }
-        [registers, code]
+        Ok([registers, code])
+    }
+
+    /// Loads a chunk of a row of a table into the registers of what is carried `i`th.
+    fn row_ahead(
+        &mut self,
+        i: usize,
+        value: Id,
+        index: &Index,
+        dtype: DType,
+    ) -> Result<String, LowerError> {
+        let From::Statement(statement) = self.source.value(value).from else {
+            return Err(LowerError("a value loaded ahead that is not in memory".to_owned()));
+        };
+        let outer = std::mem::replace(&mut self.scopes, vec![Scope::default()]);
+        let loaded = self.gather(statement, index, dtype)?;
+        let mut scope = std::mem::replace(&mut self.scopes, outer).pop().unwrap_or_default();
+        let _ = writeln!(scope.each, "c{i}[k][v] = {};", loaded.text());
+        Ok(chunk_text(&scope, self.width, ""))
     }
 }

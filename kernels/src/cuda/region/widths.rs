@@ -111,7 +111,7 @@ impl Planner<'_, '_> {
 
     /// Operands whose loads are issued before the first stage, in order of first use.
     fn carried(
-        &self,
+        &mut self,
         stages: &[Stage],
         kept: &BTreeMap<Id, Kept>,
         threads: Option<u64>,
@@ -138,7 +138,15 @@ impl Planner<'_, '_> {
             let Mapping::Flat { width } = stage.mapping else { continue };
             for &(value, i) in &stage.visits {
                 let index = &stage.indices[i];
-                let Some(arg) = self.source.operand(value) else { continue };
+                let held = |arg: u32| self.frame.held.contains_key(&arg);
+                match self.source.operand(value) {
+                    Some(arg) if held(arg) => continue,
+                    None if kept.contains_key(&value) => continue,
+                    None if !self.source.is_gathered_of_operands(value, index, self.variables) => {
+                        continue;
+                    }
+                    _ => {}
+                }
                 // A width of one has no runs, and loads what it takes.
                 let single = self.frame.width == 1;
                 let unit = single || self.variables.run(index, width) == Run::Stride(1);
@@ -147,7 +155,6 @@ impl Planner<'_, '_> {
                 if !unit
                     || !plain
                     || !(single || bytes.is_multiple_of(4))
-                    || self.frame.held.contains_key(&arg)
                     || carried.iter().any(|(v, i, n)| (*v, i, *n) == (value, index, stage.elements))
                 {
                     continue;
