@@ -75,7 +75,7 @@ impl<D: Device> CompiledModel<D> {
         member.probed.as_ref().map_or(declared, |probed| probed.support.min(declared))
     }
 
-    fn hindrance(&self, member: &Member<D::Program>) -> String {
+    pub(super) fn hindrance(&self, member: &Member<D::Program>) -> String {
         if let Some(layer) = &member.excluded_by {
             return format!("layer `{layer}` is excluded from capture");
         }
