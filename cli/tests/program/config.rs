@@ -275,10 +275,6 @@ fn every_flag_of_the_page_sets_its_key() {
             (kind, _) if kind.contains("integer") || kind == "number" => Some("1"),
             _ => choice.or(Some("x")),
         };
-        // The dumps' flags are not kept as settings.
-        if key.starts_with("dump.") {
-            continue;
-        }
         let mut args: Vec<&str> = flag.split(' ').collect();
         args.extend(value);
         found += 1;

@@ -107,13 +107,14 @@ fn probe(
 fn and_lesser(plans: [Plan; 3]) -> impl Iterator<Item = [Plan; 3]> {
     let most = plans.iter().map(Vec::len).max().unwrap_or(0);
     let nearer = [1, 4, 16, u64::MAX].map(|by| {
-        plans.each_ref().map(|plan| plan.iter().map(|(start, tokens)| (start / by, *tokens)).collect())
+        plans
+            .each_ref()
+            .map(|plan| plan.iter().map(|(start, tokens)| (start / by, *tokens)).collect())
     });
     let [.., nearest] = nearer.clone();
     let fewer = std::iter::successors(Some(most / 2), |n| Some(n / 2)).take_while(|n| *n > 0);
-    let fewer = fewer.map(move |n| {
-        nearest.each_ref().map(|plan: &Plan| plan.iter().take(n).copied().collect())
-    });
+    let fewer = fewer
+        .map(move |n| nearest.each_ref().map(|plan: &Plan| plan.iter().take(n).copied().collect()));
     nearer.into_iter().chain(fewer)
 }
 

@@ -326,7 +326,8 @@ fn steps_up_to_a_servers_bounds_are_dispatched_as_brute_force_finds() {
         if is_long { (1..=most).collect() } else { some }
     };
     let rows = |tokens: u64, sequences: u64| -> Vec<u64> {
-        let mut some = near(&[&[2, 24, 64][..], &[lists.most_rows, sequences, tokens]].concat(), tokens);
+        let mut some =
+            near(&[&[2, 24, 64][..], &[lists.most_rows, sequences, tokens]].concat(), tokens);
         some.insert(0, 0);
         if is_long { (0..=tokens).collect() } else { some }
     };

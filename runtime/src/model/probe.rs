@@ -70,7 +70,8 @@ impl<D: Device> CompiledModel<D> {
     /// How a replay differs from launches of the same step, if it does, or why that can't be said.
     fn difference(&mut self, member: usize, probe: &Probe) -> Result<Option<String>, ModelError> {
         if probe.steps.is_empty() {
-            let reason = "no step of made-up values that would show more fits the bounds of the graph";
+            let reason =
+                "no step of made-up values that would show more fits the bounds of the graph";
             return Ok(Some(reason.to_owned()));
         }
         let mut sizes = vec![0; self.symbols.len()];

@@ -379,6 +379,23 @@ fn what_an_op_declares_is_probed() {
     }
 }
 
+/// Where a graph has little room, probes take less of it; what none of them fits is not believed.
+#[test]
+fn what_no_probe_can_show_is_not_believed() {
+    let with_rows = |kv_rows| {
+        let bounds = Bounds { kv_rows, ..Bounds::default() };
+        Setup { mode: GraphMode::Full, probes: true, bounds, ..Setup::default() }
+    };
+    let one_page = with_rows(16).build().unwrap();
+    assert_eq!((one_page.dispatcher().mode, one_page.lowered_mode()), (GraphMode::Full, None));
+    let no_page = with_rows(8).build().unwrap();
+    assert_eq!(no_page.dispatcher().mode, GraphMode::None);
+    let reason = no_page.lowered_mode().unwrap();
+    assert!(reason.contains("`test.embed`") && reason.contains("no step of made-up"), "{reason}");
+    let believed = Setup { probes: false, ..with_rows(8) }.build().unwrap();
+    assert_eq!(believed.dispatcher().mode, GraphMode::Full);
+}
+
 #[test]
 fn strict_refuses_a_step_that_would_be_launched() {
     let setup = Setup { strict: true, ..Setup::default() };
