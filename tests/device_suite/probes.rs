@@ -239,5 +239,5 @@ fn cpu_an_op_that_refuses_a_probe_is_not_captured_with_whole_steps() {
     assert!(reason.contains("`test.signs`") && reason.contains("too far below"), "{reason}");
     let mut believed = build::<Cpu>(Rule::Wary, GraphMode::Full, &[1, 2], false, false).unwrap();
     assert_eq!(logits(&mut model), logits(&mut believed));
-    assert_eq!(model.statistics().misses(), 0);
+    assert!(model.statistics().hits() > 0);
 }
