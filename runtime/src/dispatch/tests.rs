@@ -109,7 +109,7 @@ fn apart(d: &Dispatcher, s: StepShape, decode: Option<u64>) -> StepSizes {
     // The program of a uniform batch is taken where there is one of so many tokens.
     let whole = tokens.zip(decode).filter(|(tokens, q)| tokens % q == 0);
     let whole = whole.map(|(tokens, q)| (tokens / q, q)).filter(|whole| {
-        let is_listed = d.batches.sizes().iter().any(|n| *n == whole.0);
+        let is_listed = d.batches.sizes().contains(&whole.0);
         is_listed && fits(whole)
     });
     let sequences = smallest(&d.batches, s.sequences, d.padding, d.max_sequences);
