@@ -150,7 +150,7 @@ struct Reply<'t> {
 
 pub(crate) fn run(args: GenerateArgs) -> anyhow::Result<ExitCode> {
     let prompts = args.prompt.len() as u64;
-    let mut assembly = args.model.assembly()?.sequences(prompts);
+    let mut assembly = args.dumps.over(args.model.assembly()?).sequences(prompts);
     if args.needs_controls() {
         assembly = assembly.set("sampling_controls", true);
     }

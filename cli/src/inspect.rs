@@ -37,7 +37,7 @@ pub(crate) struct InspectArgs {
 }
 
 pub(crate) fn run(args: InspectArgs) -> anyhow::Result<ExitCode> {
-    let assembly = args.source.assembly()?;
+    let assembly = args.dumps.over(args.source.assembly()?);
     if args.source.prints_settings() {
         return print_settings(&assembly.settings()?, args.json);
     }

@@ -5,7 +5,6 @@ use super::model_source::read_module;
 use piecewise_ir::text::print_module;
 use piecewise_passes::pipeline::DEFAULT_PIPELINE;
 use piecewise_passes::{PassContext, PassManager, Pipeline, Registry};
-use piecewise_runtime::config::DumpConfig;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -41,7 +40,8 @@ pub(crate) fn run(args: OptArgs) -> anyhow::Result<ExitCode> {
     let mut module = read_module(&args.file)?;
     let pipeline = Pipeline::parse(&args.pipeline)?;
     let mut manager = PassManager::new(&pipeline, &Registry::standard())?;
-    for observer in args.dumps.observers(&DumpConfig::default())? {
+    let dumps = args.dumps.config();
+    for observer in args.dumps.observers(&dumps)? {
         manager = manager.observe(observer);
     }
     if let Some(first) = args.bisect {
@@ -51,7 +51,7 @@ pub(crate) fn run(args: OptArgs) -> anyhow::Result<ExitCode> {
         manager = manager.observe(print_changed());
     }
     let report = manager.run(&mut module, &mut PassContext::default())?;
-    args.dumps.write_module(&module, &DumpConfig::default())?;
+    args.dumps.write_module(&module, &dumps)?;
     if args.json {
         let passes: Vec<_> = report
             .passes

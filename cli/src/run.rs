@@ -48,7 +48,7 @@ pub(crate) struct RunArgs {
 pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     let layers = args.compile.layers()?;
     let assembly = Assembly::file(with_plan(&args)?)?.configure(layers).watch(watcher());
-    let assembly = assembly.purpose(Purpose::Logits);
+    let assembly = args.dumps.over(assembly.purpose(Purpose::Logits));
     let settings = assembly.settings()?;
     if args.compile.print_config {
         return print_settings(&settings, args.json);

@@ -118,7 +118,8 @@ impl ServeArgs {
             }
             (None, None) => bail!("give --model or --preset"),
         };
-        Ok((for_requests(assembly.configure(self.bounds.layers()?)), name))
+        let assembly = self.dumps.over(assembly.configure(self.bounds.layers()?));
+        Ok((for_requests(assembly), name))
     }
 
     /// A server that listens, and what its metrics call the model; `name` is what the model calls

@@ -77,7 +77,7 @@ pub(crate) fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
     }
     let assembly = Assembly::folder(&args.model)?.configure(args.bounds.layers()?);
-    let assembly = for_requests(assembly);
+    let assembly = for_requests(args.dumps.over(assembly));
     let settings = assembly.settings()?;
     if args.bounds.compile.print_config {
         return print_settings(&settings, false);

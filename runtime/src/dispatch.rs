@@ -149,7 +149,7 @@ impl Dispatcher {
                 return Dispatch { mode: StepMode::Full, sizes, fallback: None };
             }
             let sizes = self.mixed_sizes(shape);
-            let fallback = Some(self.fallback(shape, sizes));
+            let fallback = Some(self.fallback(shape, sizes, StepMode::Full));
             return Dispatch { mode: StepMode::None, sizes, fallback };
         }
         let sizes = self.mixed_sizes(shape);
@@ -164,7 +164,8 @@ impl Dispatcher {
         if !falls_back {
             return Dispatch { mode, sizes, fallback: None };
         }
-        let fallback = Some(self.fallback(shape, sizes));
+        let wanted = if mode == StepMode::None { wanted } else { mode };
+        let fallback = Some(self.fallback(shape, sizes, wanted));
         Dispatch { mode: StepMode::None, sizes, fallback }
     }
 
@@ -305,8 +306,11 @@ impl Dispatcher {
         several.map(|(batch, length)| (batch * length).min(self.max_rows))
     }
 
-    fn fallback(&self, shape: StepShape, sizes: StepSizes) -> FallbackReason {
+    fn fallback(&self, shape: StepShape, sizes: StepSizes, wanted: StepMode) -> FallbackReason {
         match sizes.tokens {
+            PieceSize::Exact(_) if wanted == StepMode::Full && shape.rows > self.max_rows => {
+                FallbackReason::SeveralHeadCalls
+            }
             _ if !self.padding => FallbackReason::NoExactSize,
             PieceSize::Exact(_) | PieceSize::Uniform { .. } => FallbackReason::TooManyRows,
             PieceSize::General(_) if shape.tokens > self.tokens.max() => {

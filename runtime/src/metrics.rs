@@ -308,6 +308,9 @@ fn step_times(name: &str, help: &str, by_mode: &[Histogram; 3]) -> MetricFamily 
     histogram(name, help, by_mode.map(metric).collect())
 }
 
+/// The share of steps that replay where sizes fit the traffic.
+pub const TARGET_HIT_SHARE: f64 = 0.95;
+
 /// Says every so often what has happened since.
 #[derive(Debug)]
 pub struct Ticker {
@@ -344,16 +347,21 @@ impl Ticker {
         Self { every, since: Instant::now(), before: Counted::default() }
     }
 
-    /// The line, if it is due and steps have run since the one before.
-    pub fn line(&mut self, stats: &Statistics, load: EngineLoad) -> Option<String> {
+    /// The line, if it is due and steps have run since the one before; and a warning where fewer than
+    /// [`TARGET_HIT_SHARE`] of the steps replayed that the graph mode would have replay.
+    pub fn line(
+        &mut self,
+        stats: &Statistics,
+        load: EngineLoad,
+    ) -> Option<(String, Option<String>)> {
         let now = Instant::now();
         let passed = now.saturating_duration_since(self.since);
         if passed < self.every || stats.steps == self.before.steps {
             return None;
         }
-        let line = line_of(&self.before, stats, load, passed);
+        let said = (line_of(&self.before, stats, load, passed), warning_of(&self.before, stats));
         (self.since, self.before) = (now, Counted::of(stats));
-        Some(line)
+        Some(said)
     }
 }
 
@@ -380,6 +388,26 @@ fn line_of(before: &Counted, stats: &Statistics, load: EngineLoad, passed: Durat
         }
     }
     line
+}
+
+fn warning_of(before: &Counted, stats: &Statistics) -> Option<String> {
+    let since =
+        |reason: &&'static str, n: u64| n - before.misses.get(*reason).copied().unwrap_or(0);
+    let missed = stats.misses.iter().map(|(reason, n)| (*reason, since(reason, *n)));
+    let missed = missed.filter(|(reason, _)| *reason != Statistics::LAUNCHED_BY_MODE);
+    let (most, _) = missed.clone().max_by_key(|(_, n)| *n)?;
+    let missed: u64 = missed.map(|(_, n)| n).sum();
+    let hits = stats.hits() - before.hits;
+    let share = hits as f64 / (hits + missed).max(1) as f64;
+    (missed > 0 && share < TARGET_HIT_SHARE).then(|| {
+        format!(
+            "{:.1}% of {} steps that could replay did, under {:.0}%: most of the others for {most}; \
+             `piecewise plan --log` finds sizes from an iteration log",
+            100.0 * share,
+            hits + missed,
+            100.0 * TARGET_HIT_SHARE,
+        )
+    })
 }
 
 #[cfg(test)]

@@ -221,6 +221,12 @@ impl Assembly {
         self
     }
 
+    /// Sets a key as a flag of a command line does, which is named as where the value comes from.
+    pub fn flag(mut self, key: &str, value: impl Into<toml::Value>, flag: &str) -> Self {
+        self.layers = self.layers.and_then(|layers| layers.flag(key, value, flag));
+        self
+    }
+
     /// Sets a key that nobody has set to what follows `from` something else.
     pub(crate) fn derive(mut self, key: &str, value: impl Into<toml::Value>, from: &str) -> Self {
         self.layers = self.layers.and_then(|layers| layers.derived(key, value, from));

@@ -61,6 +61,8 @@ pub struct Planned {
     watcher: RefCell<Option<Watcher>>,
     /// Sizes that are lowered once a step wants them.
     late: Vec<u64>,
+    /// The key that bounds the memory of the model, and the bytes that it leaves.
+    limit: Option<(&'static str, u64)>,
 }
 
 impl std::fmt::Debug for Planned {
@@ -209,11 +211,13 @@ pub(super) fn plan(mut assembly: Assembly) -> Result<Planned, AssemblyError> {
         lowering: OnceCell::new(),
         watcher: RefCell::new(watcher),
         late: Vec::new(),
+        limit: None,
     };
     if planned.is_whole()
         && let Some(budget) = planned.budget()?
     {
         planned.fit(budget)?;
+        planned.limit = Some(budget);
     }
     Ok(planned)
 }
@@ -424,7 +428,7 @@ impl Planned {
         self.artifacts()?;
         self.check_room()?;
         let (compiler, store) = (self.compiler_on(self.device()?), Arc::clone(self.shared_store()));
-        let Self { settings, module, symbols, weights, lowering, watcher, late, .. } = self;
+        let Self { settings, module, symbols, weights, lowering, watcher, late, limit, .. } = self;
         let stitch = module.stitch().ok_or(ModelError::Unplanned { part: "pieces" })?;
         let jobs = compile_jobs(stitch, &symbols, &settings.dispatcher, &*compiler);
         let lowering = lowering.into_inner().unwrap_or_default();
@@ -437,6 +441,9 @@ impl Planned {
         let (planned, tune) = (Arc::clone(&module), options.tune);
         let mut model = build(planned, options, compiled, &*store, device, weights, &mut progress)?;
         model.specialize_late(late, LateCompiler { module, compiler, store }, tune);
+        if let Some((from, bytes)) = limit {
+            model.limit_memory(from, bytes);
+        }
         if settings.config.nvtx {
             model.name_ranges();
         }

@@ -4,6 +4,7 @@ use piecewise_backend::artifact::Digest;
 use piecewise_backend::compiler::StoreError;
 use piecewise_backend::store::MemoryStore;
 use piecewise_ir::op::Op;
+use piecewise_kernels::attention::PAGE_ROWS;
 use piecewise_passes::manager::PassReport;
 use piecewise_passes::{Pass, PassContext, PassError};
 use piecewise_runtime::config::Source;
@@ -164,6 +165,14 @@ fn what_does_not_fit_is_refused_before_anything_is_allocated() {
     assert!(needed > free && rows > 0 && rows < 1 << 30, "{error}");
     assert!(error.is_out_of_memory());
     assert!(error.to_string().contains("a KV pool of"), "{error}");
+    // What is said to fit does, and a page more does not.
+    let total = |rows| {
+        let planned = tiny().kv_rows(rows).plan().unwrap();
+        planned.artifacts().unwrap();
+        planned.ledger().unwrap().total()
+    };
+    assert!(total(rows) <= free, "{rows} rows are {} bytes of {free}", total(rows));
+    assert!(total(rows + PAGE_ROWS) > free, "{rows} rows are {} bytes of {free}", total(rows));
     // Without a pool there is none that could be smaller.
     let b = Builder::new("wide");
     let t = b.symbol("T", 1, 1 << 16);
@@ -322,6 +331,20 @@ fn a_pass_of_ones_own_runs_where_the_text_names_it() {
     assert!(eager.passes().of("own.count").is_none());
     let is_region = |g: &Graph| g.nodes().any(|n| matches!(g.node(n).op, Op::Region(_)));
     assert!(fused > 0 && !is_region(eager.module().graph()));
+}
+
+/// Both launch op by op. Trace runs and checks every pass, so that one that is wrong is found, and uses
+/// nothing of what they made.
+#[test]
+fn trace_runs_the_passes_that_eager_leaves_out() {
+    let of =
+        |level, text: &str| with_own(&format!("{text},{DEFAULT_PIPELINE}")).level(level).plan();
+    let eager = of(Level::Eager, "own.count{breaks}").unwrap();
+    let error = of(Level::Trace, "own.count{breaks}").unwrap_err().to_string();
+    assert!(error.contains("own.count"), "{error}");
+    let trace = of(Level::Trace, "own.count").unwrap();
+    assert_eq!(trace.module(), eager.module());
+    assert_ne!(of(Level::Compile, "own.count").unwrap().module(), eager.module());
 }
 
 #[test]

@@ -15,7 +15,7 @@ use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::dispatch::{Dispatcher, SizeRules};
 use piecewise_runtime::mode::{GraphMode, StepMode};
 use piecewise_runtime::model::{
-    BuildOptions, CaptureWhen, Checks, CompiledModel, OnCaptureFailure, StepData,
+    BuildOptions, CaptureWhen, Checks, CompiledModel, ModelError, OnCaptureFailure, StepData,
 };
 use piecewise_runtime::sizes::SizeList;
 use std::borrow::Cow;
@@ -83,9 +83,14 @@ pub(crate) fn build_checked<T: Target>(
     weights: RandomWeights,
     checks: Checks,
 ) -> CompiledModel<T::Device> {
-    let (device, compiler) = T::make(registry, 2);
+    let options = BuildOptions { checks, ..options(module, mode, sizes, bound) };
+    build_of::<T>(module, registry, options, weights).unwrap()
+}
+
+/// How such a model is built, where every step is to replay, without a check.
+pub(crate) fn options(module: &Module, mode: GraphMode, sizes: &[u64], bound: u64) -> BuildOptions {
     let list = |sizes: &[u64]| SizeList::new("sizes", sizes.to_vec(), "bound", bound).unwrap();
-    let options = BuildOptions {
+    BuildOptions {
         dispatcher: Dispatcher {
             mode,
             tokens: list(sizes),
@@ -109,14 +114,23 @@ pub(crate) fn build_checked<T: Target>(
         tune_budget: std::time::Duration::ZERO,
         tuning_steps: Vec::new(),
         strict: true,
-        checks,
+        checks: Checks::default(),
         measure_padding: false,
-    };
-    let module = Arc::clone(module);
-    let (build, store) = (CompiledModel::build, T::store());
-    let sizes = &options.dispatcher;
-    let compiled = compile_module(&module, sizes, compiler.as_ref(), store, &mut |_| {}).unwrap();
-    build(module, options, compiled, store, device, Arc::new(weights), &mut |_| {}).unwrap()
+    }
+}
+
+/// A model of a planned module, built so.
+pub(crate) fn build_of<T: Target>(
+    module: &Arc<Module>,
+    registry: &Arc<OpRegistry>,
+    options: BuildOptions,
+    weights: RandomWeights,
+) -> Result<CompiledModel<T::Device>, ModelError> {
+    let (device, compiler) = T::make(registry, 2);
+    let (store, sizes) = (T::store(), &options.dispatcher);
+    let compiled = compile_module(module, sizes, compiler.as_ref(), store, &mut |_| {})?;
+    let (module, weights) = (Arc::clone(module), Arc::new(weights));
+    CompiledModel::build(module, options, compiled, store, device, weights, &mut |_| {})
 }
 
 /// Overwrites the states, in the order of their declarations.

@@ -2,6 +2,7 @@
 // functions where the program looks up those of the driver and the compiler, and passes each call on.
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,19 +11,43 @@
 void *__libc_malloc(size_t);
 void *__libc_calloc(size_t, size_t);
 void *__libc_realloc(void *, size_t);
+void *__libc_memalign(size_t, size_t);
 
-// Allocations of the host by the thread that asks, but for what the functions below do themselves.
+// Allocations of the host, by the thread that asks and by all, but for what the functions below do
+// themselves.
 static __thread long allocations __attribute__((tls_model("initial-exec")));
+static __thread int inside __attribute__((tls_model("initial-exec")));
+static long of_all_threads;
+static void count_one(void) {
+  if (inside) return;
+  allocations++;
+  __atomic_fetch_add(&of_all_threads, 1, __ATOMIC_RELAXED);
+}
 
-void *malloc(size_t n) { allocations++; return __libc_malloc(n); }
-void *calloc(size_t n, size_t of) { allocations++; return __libc_calloc(n, of); }
-void *realloc(void *p, size_t n) { allocations++; return __libc_realloc(p, n); }
+void *malloc(size_t n) { count_one(); return __libc_malloc(n); }
+void *calloc(size_t n, size_t of) { count_one(); return __libc_calloc(n, of); }
+void *realloc(void *p, size_t n) { count_one(); return __libc_realloc(p, n); }
+void *memalign(size_t to, size_t n) { count_one(); return __libc_memalign(to, n); }
+void *aligned_alloc(size_t to, size_t n) { count_one(); return __libc_memalign(to, n); }
+int posix_memalign(void **p, size_t to, size_t n) {
+  count_one();
+  if (to < sizeof(void *) || (to & (to - 1))) return EINVAL;
+  void *found = __libc_memalign(to, n);
+  if (!found) return ENOMEM;
+  *p = found;
+  return 0;
+}
 
 typedef long (*function)(long, long, long, long, long, long);
 
 #define PASSED(X)                                                                              \
   X(cuMemAlloc_v2) X(cuMemAllocAsync) X(cuMemCreate) X(cuMemMap) X(cuMemUnmap)                 \
   X(cuMemAddressReserve) X(cuMemHostRegister_v2) X(cuMemFree_v2) X(cuModuleLoadData)           \
+  X(cuMemRelease) X(cuMemSetAccess) X(cuMemAddressFree) X(cuMemHostUnregister)                 \
+  X(cuMemGetInfo_v2) X(cuMemsetD8Async) X(cuMemsetD16Async) X(cuMemsetD32Async)                \
+  X(cuModuleUnload) X(cuFuncSetAttribute) X(cuStreamCreate) X(cuStreamDestroy_v2)              \
+  X(cuEventDestroy_v2) X(cuGraphUpload) X(cuGraphDestroy) X(cuGraphExecDestroy)                \
+  X(cuMemcpyDtoDAsync_v2)                                                                      \
   X(cuModuleGetFunction) X(cuFuncLoad) X(cuCtxSynchronize) X(cuEventSynchronize)               \
   X(cuEventCreate) X(cuEventRecord) X(cuMemcpyHtoDAsync_v2) X(cuMemcpy2DAsync_v2)              \
   X(cuMemcpyDtoHAsync_v2) X(cuLaunchKernelEx) X(cuGraphLaunch) X(nvrtcCompileProgram)
@@ -34,9 +59,9 @@ typedef long (*function)(long, long, long, long, long, long);
   static long count_##name;                                                                    \
   static long call_##name(long a, long b, long c, long d, long e, long f) {                    \
     __atomic_fetch_add(&count_##name, 1, __ATOMIC_RELAXED);                                    \
-    long before = allocations;                                                                 \
+    inside++;                                                                                  \
     long status = around_##name(a, b, c, d, e, f);                                             \
-    allocations = before;                                                                      \
+    inside--;                                                                                  \
     return status;                                                                             \
   }
 
@@ -122,3 +147,7 @@ long piecewise_calls(const char *name) {
 void piecewise_graph_times(double *to) { memcpy(to, times, sizeof times); }
 
 long piecewise_allocations(void) { return allocations; }
+
+long piecewise_allocations_of_all(void) {
+  return __atomic_load_n(&of_all_threads, __ATOMIC_RELAXED);
+}

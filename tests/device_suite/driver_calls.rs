@@ -3,14 +3,16 @@
 
 #![allow(unsafe_code, reason = "the counts are read from a C library by its symbols")]
 
-use crate::sequences::roles_of;
+use crate::sequences::{Sequences, Turn, roles_of};
 use crate::skip::skipped;
 use crate::small_decoder::Setup;
 use crate::target::{Cpu, Cuda, SimulatedCuda, Target, in_own_process_with};
 use libloading::os::unix::Library;
 use piecewise_ir::dtype::DType;
+use piecewise_ir::testing::Rng;
+use piecewise_runtime::batch::ChunkRows;
 use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Request};
-use piecewise_runtime::mode::GraphMode;
+use piecewise_runtime::mode::{GraphMode, StepMode};
 use piecewise_runtime::model::CompiledModel;
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr, c_char, c_long};
@@ -20,27 +22,44 @@ use std::process::Command;
 const STEPS: u64 = 200;
 
 /// What no replayed step calls: memory, code, captures, and waits for the stream or the device.
-const NEVER: [&str; 16] = [
+const NEVER: [&str; 29] = [
     "cuMemAlloc_v2",
     "cuMemAllocAsync",
     "cuMemCreate",
+    "cuMemRelease",
     "cuMemMap",
     "cuMemUnmap",
+    "cuMemSetAccess",
     "cuMemAddressReserve",
+    "cuMemAddressFree",
     "cuMemHostRegister_v2",
+    "cuMemHostUnregister",
     "cuMemFree_v2",
+    "cuMemGetInfo_v2",
     "cuModuleLoadData",
+    "cuModuleUnload",
     "cuModuleGetFunction",
     "cuFuncLoad",
+    "cuFuncSetAttribute",
+    "cuStreamCreate",
+    "cuStreamDestroy_v2",
     "cuStreamBeginCapture_v2",
     "cuGraphInstantiateWithFlags",
+    "cuGraphUpload",
+    "cuGraphDestroy",
+    "cuGraphExecDestroy",
     "cuStreamSynchronize",
     "cuCtxSynchronize",
+    "cuEventDestroy_v2",
     "nvrtcCompileProgram",
 ];
 
-/// What it does call.
-const CALLED: [&str; 8] = [
+/// What it does call, or may.
+const CALLED: [&str; 12] = [
+    "cuMemsetD8Async",
+    "cuMemsetD16Async",
+    "cuMemsetD32Async",
+    "cuMemcpyDtoDAsync_v2",
     "cuEventSynchronize",
     "cuEventCreate",
     "cuEventRecord",
@@ -77,26 +96,54 @@ fn called() -> BTreeMap<&'static str, i64> {
         let calls = calls.unwrap();
         let count = |name: &&'static str| {
             let text = CString::new(*name).unwrap();
-            (*name, calls(text.as_ptr()))
+            let count = calls(text.as_ptr());
+            assert!(count >= 0, "{name} is not counted");
+            (*name, count)
         };
         NEVER.iter().chain(&CALLED).map(count).collect()
     }
 }
 
-/// This thread's allocations so far.
-fn allocations() -> i64 {
-    // SAFETY: as for `called`; it takes nothing.
-    unsafe {
-        let symbol = b"piecewise_allocations\0";
-        Library::this().get::<unsafe extern "C" fn() -> c_long>(symbol).unwrap()()
+/// The allocations of this thread so far, and those of all threads.
+fn allocations() -> [i64; 2] {
+    [&b"piecewise_allocations\0"[..], b"piecewise_allocations_of_all\0"].map(|symbol| {
+        // SAFETY: as for `called`; it takes nothing.
+        unsafe { Library::this().get::<unsafe extern "C" fn() -> c_long>(symbol).unwrap()() }
+    })
+}
+
+/// What a run of steps called and allocated.
+struct Counted {
+    calls: BTreeMap<&'static str, i64>,
+    /// By the stepping thread, and by all threads.
+    allocations: [i64; 2],
+    members: i64,
+}
+
+impl Counted {
+    /// Counts 200 calls of `step` but for what each does before the closure that it hands on.
+    fn of(members: usize, mut step: impl FnMut(&mut dyn FnMut(&mut dyn FnMut()))) -> Self {
+        let mut allocated = [0; 2];
+        let before = called();
+        for _ in 0..STEPS {
+            step(&mut |counted| {
+                let before = allocations();
+                counted();
+                let after = allocations();
+                allocated = [0, 1].map(|i| allocated[i] + after[i] - before[i]);
+            });
+        }
+        let after = called();
+        let calls = after.iter().map(|(name, n)| (*name, n - before[name])).collect();
+        Self { calls, allocations: allocated, members: members as i64 }
     }
 }
 
-/// Decodes in 200 steps of a mode that replays, and what they called.
-fn of_steps<T: Target>(mode: GraphMode) -> (BTreeMap<&'static str, i64>, i64, usize) {
+/// Decodes in steps of an engine in a mode that replays, and what they called.
+fn of_engine<T: Target>(mode: GraphMode) -> Counted {
     let setup = Setup { mode, max_length: 512, ..Setup::default() };
     let model: CompiledModel<T::Device> = setup.build::<T>();
-    let pieces = model.module().stitch().unwrap().steps.len();
+    let members = model.module().stitch().unwrap().steps.len();
     let roles = roles_of(&model);
     let options = EngineOptions::of(&model, &roles);
     let mut engine = BatchingEngine::new(model, roles, options).unwrap();
@@ -107,16 +154,58 @@ fn of_steps<T: Target>(mode: GraphMode) -> (BTreeMap<&'static str, i64>, i64, us
     for _ in 0..20 {
         engine.step(&mut events).unwrap();
     }
-    let (before, allocated) = (called(), allocations());
-    for _ in 0..STEPS {
-        engine.step(&mut events).unwrap();
-    }
-    let allocated = allocations() - allocated;
-    let after = called();
+    let counted = Counted::of(members, |count| {
+        count(&mut || {
+            engine.step(&mut events).unwrap();
+        });
+    });
     assert_eq!(engine.statistics().misses(), 0);
-    let of_steps = after.iter().map(|(name, n)| (*name, n - before[name])).collect();
-    (of_steps, allocated, pieces)
+    counted
 }
+
+/// Steps that bring so many tokens of each sequence.
+const SHAPES: [[u64; 3]; 3] = [[1, 1, 1], [2, 2, 2], [9, 1, 4]];
+
+/// How they run.
+fn mode_of(mode: GraphMode, shape: [u64; 3]) -> StepMode {
+    if shape[0] < 3 { mode.decode() } else { mode.mixed() }
+}
+
+/// Steps of one shape, from the entry of each submit to the return of its read.
+fn of_submits<T: Target>(mode: GraphMode, shape: [u64; 3]) -> Counted {
+    let setup = Setup { mode, max_rows: 8, query_lengths: vec![1, 2], ..Setup::default() };
+    let mut model: CompiledModel<T::Device> = setup.build::<T>();
+    let members = model.module().stitch().unwrap().steps.len();
+    let mut sequences = Sequences::of(&model);
+    let mut rng = Rng::new(1);
+    let turns: Vec<_> = (0..)
+        .zip(shape)
+        .map(|(sequence, tokens)| Turn { sequence, tokens, rows: ChunkRows::Last, feedback: false })
+        .collect();
+    let mut step = |count: &mut dyn FnMut(&mut dyn FnMut())| {
+        (0..turns.len()).for_each(|sequence| sequences.restart(sequence));
+        let view = sequences.fill(&turns, &mut rng);
+        let data = view.data();
+        count(&mut || {
+            let ticket = model.submit(&data).unwrap();
+            assert!(!model.read(&ticket).unwrap().bytes(1).unwrap().is_empty());
+        });
+        assert_eq!(model.last_step().unwrap().mode, mode_of(mode, shape));
+    };
+    // The first steps make what is reused from then on.
+    for _ in 0..4 {
+        step(&mut |counted| counted());
+    }
+    Counted::of(members, step)
+}
+
+/// What a mode's steps are counted in, with how they run.
+fn of_all<T: Target>(mode: GraphMode) -> Vec<(StepMode, Counted)> {
+    let of_shapes = SHAPES.map(|shape| (mode_of(mode, shape), of_submits::<T>(mode, shape)));
+    [(mode.decode(), of_engine::<T>(mode))].into_iter().chain(of_shapes).collect()
+}
+
+const MODES: [GraphMode; 3] = [GraphMode::Piecewise, GraphMode::Full, GraphMode::FullAndPiecewise];
 
 fn in_child(test: &str, body: impl FnOnce()) {
     let is_child = std::env::var("LD_PRELOAD").is_ok_and(|preload| preload.ends_with(".so"));
@@ -135,42 +224,54 @@ fn cuda_replays_ask_the_driver_for_one_wait_a_step_and_for_nothing_new() {
     const TEST: &str =
         "driver_calls::cuda_replays_ask_the_driver_for_one_wait_a_step_and_for_nothing_new";
     in_child(TEST, || {
-        for mode in [GraphMode::Piecewise, GraphMode::Full] {
-            let (calls, allocations, members) = of_steps::<Cuda>(mode);
+        for (mode, step, found) in MODES.into_iter().flat_map(|mode| {
+            of_all::<Cuda>(mode).into_iter().map(move |(step, found)| (mode, step, found))
+        }) {
+            let Counted { calls, allocations, members } = found;
             let steps = STEPS as i64;
-            println!("cuda {}: {calls:?}, {allocations} allocations of the host", mode.name());
+            println!(
+                "cuda {} {step:?}: {calls:?}, {allocations:?} allocations of the host",
+                mode.name()
+            );
             for name in NEVER {
                 assert_eq!(calls[name], 0, "{name} in {}", mode.name());
             }
             assert_eq!(calls["cuEventSynchronize"], steps, "one read-back a step");
             assert_eq!(calls["cuEventCreate"], 0);
-            assert_eq!(allocations, 0, "of the host, but for the driver's own");
+            assert_eq!(allocations[0], 0, "of the host, but for the driver's own");
             let graphs = calls["cuGraphLaunch"];
-            match mode {
-                GraphMode::Full => assert_eq!((graphs, calls["cuLaunchKernelEx"]), (steps, 0)),
-                _ => assert!(graphs > steps && graphs < steps * members as i64, "{graphs}"),
+            match step {
+                StepMode::Full => assert_eq!((graphs, calls["cuLaunchKernelEx"]), (steps, 0)),
+                _ => assert!(graphs > steps && graphs < steps * members, "{graphs}"),
             }
         }
     });
 }
 
-/// The same library over the CPU: what it counts on the stepping thread is what another allocator
-/// counts in `tests/step_allocations.rs`.
+/// The same library over the CPU, where it counts all threads: on the stepping thread it is what another
+/// allocator counts in `tests/step_allocations.rs`.
 #[test]
 fn cpu_replays_allocate_nothing_seen_from_outside() {
     const TEST: &str = "driver_calls::cpu_replays_allocate_nothing_seen_from_outside";
     in_child(TEST, || {
-        for mode in [GraphMode::Piecewise, GraphMode::Full] {
-            let (calls, allocations, members) = of_steps::<Cpu>(mode);
-            assert!(calls.values().all(|&n| n == 0), "{calls:?}");
-            // Rayon makes a block for every 63 jobs.
-            let jobs = if mode == GraphMode::Full { 1 } else { members as i64 };
-            let most = (STEPS as i64 * jobs) / 63 + 2;
-            assert!(allocations <= most, "{allocations} in {}, {most} are rayon's", mode.name());
+        for mode in MODES {
+            for (step, found) in of_all::<Cpu>(mode) {
+                let Counted { calls, allocations, members } = found;
+                assert!(calls.values().all(|&n| n == 0), "{calls:?}");
+                // Rayon makes a block for every 63 jobs.
+                let jobs = if step == StepMode::Full { 1 } else { members };
+                let most = (STEPS as i64 * jobs) / 63 + 2;
+                let [own, of_all] = allocations;
+                let name = mode.name();
+                assert!(own <= most, "{own} in {name}, {step:?}; {most} are rayon's");
+                assert!(of_all <= most, "{of_all} of all threads in {name}, {step:?}");
+            }
         }
-        let before = allocations();
+        let [own, all] = allocations();
         drop(std::hint::black_box(vec![1u8; 100]));
-        assert!(allocations() > before, "the library counts");
+        std::thread::spawn(|| drop(std::hint::black_box(vec![1u8; 100]))).join().unwrap();
+        let [after, after_all] = allocations();
+        assert!(after > own && after_all - all > after - own, "the library counts");
     });
 }
 
@@ -182,9 +283,13 @@ fn simulated_cuda_replays_allocate_nothing_of_the_host() {
     }
     const TEST: &str = "driver_calls::simulated_cuda_replays_allocate_nothing_of_the_host";
     in_child(TEST, || {
-        for mode in [GraphMode::Piecewise, GraphMode::Full] {
-            let (_, allocations, _) = of_steps::<SimulatedCuda>(mode);
-            assert_eq!(allocations, 0, "in {}", mode.name());
+        for mode in MODES {
+            for (step, found) in of_all::<SimulatedCuda>(mode) {
+                assert_eq!(found.allocations, [0; 2], "in {}, {step:?}", mode.name());
+                for name in NEVER {
+                    assert_eq!(found.calls[name], 0, "{name}: nothing of a driver is called");
+                }
+            }
         }
     });
 }

@@ -15,6 +15,7 @@ use piecewise_kernels::step::{LaunchContext, StepContext};
 use piecewise_runtime::batch::{ChunkRows, Sampling};
 use piecewise_runtime::mode::{GraphMode, StepMode};
 use piecewise_runtime::model::{Checks, CompiledModel, ModelError};
+use piecewise_runtime::roles;
 use std::sync::Arc;
 
 const CANARY: u8 = 0xab;
@@ -152,6 +153,25 @@ pub(crate) fn a_swapped_buffer_is_read_at_its_old_place<T: Target>(mode: GraphMo
     }
 }
 
+/// Two slots change places: each address is one that some operand has, and neither is right.
+pub(crate) fn swapped_slots_are_named<T: Target>(mode: GraphMode) {
+    let checks = Checks { addresses: true, ..Checks::default() };
+    let mut model = Setup { mode, checks, ..Setup::default() }.build::<T>();
+    first_step(&mut model, 5).unwrap();
+    let inputs = model.module().graph().inputs();
+    let of_role =
+        |role: &str| inputs.iter().find(|i| i.role.as_deref() == Some(role)).unwrap().value;
+    // What a piece reads: split ops are launched from where they were bound.
+    let pair = [roles::TOKEN_IDS, roles::KV_SLOTS].map(of_role);
+    let at = pair.map(|value| model.memory().slot_offset(value).unwrap());
+    assert_ne!(at[0], at[1]);
+    model.memory_mut().move_slot(pair[0], at[1]);
+    model.memory_mut().move_slot(pair[1], at[0]);
+    let error = *first_step(&mut model, 5).unwrap_err();
+    assert!(matches!(&error, ModelError::StaleAddress { .. }), "{mode:?}: {error}");
+    assert!(error.to_string().contains("another value"), "{mode:?}: {error}");
+}
+
 /// Five tokens with sizes 4 and 8 replay 8: of every slot no row past 8 changes, of the KV cache
 /// only the rows of the five tokens.
 pub(crate) fn no_row_past_the_size_is_touched<T: Target>(mode: GraphMode) {
@@ -198,7 +218,7 @@ pub(crate) fn no_row_past_the_size_is_touched<T: Target>(mode: GraphMode) {
         let changed = rows.enumerate().filter(|(_, row)| row.iter().any(|&b| b != CANARY));
         let changed: Vec<u64> = changed.map(|(i, _)| i as u64).collect();
         let expected: Vec<u64> = match state.role.as_deref() {
-            Some(piecewise_runtime::roles::KV_CACHE) => {
+            Some(roles::KV_CACHE) => {
                 (0..5).map(|position| sequences.list[0].table.slot(position).unwrap()).collect()
             }
             _ => vec![0],

@@ -61,5 +61,7 @@ pub(crate) fn serve_steps_of_their_tokens<T: Target>() {
         assert_eq!([7, 5, 30, 1].map(|tokens| ran[&tokens][0]), [8, 5, 48, 1], "{tune:?}");
         assert!(ran[&5].iter().all(|&size| size == 5) && ran[&1].iter().all(|&size| size == 1));
         assert!(model.captured_graphs() > captured, "their first steps capture them");
+        let [found, expected] = [&model, &own].map(|model| model.memory().ledger);
+        assert_eq!(found.graphs, expected.graphs, "the ledger has them too");
     }
 }

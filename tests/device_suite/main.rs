@@ -6,6 +6,7 @@
 mod alternatives;
 mod any_graph;
 mod background;
+mod capture_allocation;
 mod compare;
 mod compile;
 mod cuda_faults;
@@ -24,6 +25,9 @@ mod modes;
 mod moved_memory;
 mod new_compositions;
 mod padding_ways;
+mod page_tails;
+mod planted_pages;
+mod probes;
 mod programmatic;
 mod random_graphs;
 mod random_steps;
@@ -64,7 +68,7 @@ macro_rules! suite {
             use crate::user_op::{Form, Place};
             use crate::{
                 alternatives, background, compare, drafts, equal_modes, late_sizes, frozen_list, modes,
-                moved_memory, new_compositions, padding_ways, random_graphs, random_steps, row_treatments, sampling_controls, several_rows, suspend, user_op, warm_start, wide_heads,
+                moved_memory, new_compositions, padding_ways, page_tails, planted_pages, probes, random_graphs, random_steps, row_treatments, sampling_controls, several_rows, suspend, user_op, warm_start, wide_heads,
             };
             use piecewise_ir::dtype::DType::{BF16, F32};
             use piecewise_runtime::mode::GraphMode;
@@ -90,11 +94,29 @@ macro_rules! suite {
                 random_steps_full_and_piecewise_bf16 {
                     random_steps::equal_launched_steps::<T>(GraphMode::FullAndPiecewise, BF16, 4, 4);
                 }
+                random_steps_full_decode_only_f32 {
+                    random_steps::equal_launched_steps::<T>(GraphMode::FullDecodeOnly, F32, 4, 1);
+                }
+                random_steps_full_decode_only_bf16 {
+                    random_steps::equal_launched_steps::<T>(GraphMode::FullDecodeOnly, BF16, 1, 4);
+                }
                 random_uniform_steps_full_f32 {
-                    random_steps::equal_launched_uniform_steps::<T>(F32);
+                    random_steps::equal_launched_uniform_steps::<T>(GraphMode::Full, F32);
                 }
                 random_uniform_steps_full_bf16 {
-                    random_steps::equal_launched_uniform_steps::<T>(BF16);
+                    random_steps::equal_launched_uniform_steps::<T>(GraphMode::Full, BF16);
+                }
+                random_uniform_steps_full_and_piecewise_f32 {
+                    random_steps::equal_launched_uniform_steps::<T>(GraphMode::FullAndPiecewise, F32);
+                }
+                random_uniform_steps_full_and_piecewise_bf16 {
+                    random_steps::equal_launched_uniform_steps::<T>(GraphMode::FullAndPiecewise, BF16);
+                }
+                random_uniform_steps_full_decode_only_f32 {
+                    random_steps::equal_launched_uniform_steps::<T>(GraphMode::FullDecodeOnly, F32);
+                }
+                random_uniform_steps_full_decode_only_bf16 {
+                    random_steps::equal_launched_uniform_steps::<T>(GraphMode::FullDecodeOnly, BF16);
                 }
                 launched_piecewise_and_full_give_the_same_bits_f32 {
                     equal_modes::same_bits_in_every_mode::<T>(F32);
@@ -125,6 +147,9 @@ macro_rules! suite {
                 }
                 steps_that_padding_loses_go_another_way {
                     padding_ways::are_taken_and_counted::<T>();
+                }
+                steps_of_dear_padding_are_launched {
+                    padding_ways::dear_padding_is_launched::<T>();
                 }
                 a_target_checks_what_a_draft_proposes {
                     drafts::a_target_checks_what_a_draft_proposes::<T>();
@@ -160,6 +185,19 @@ macro_rules! suite {
                     let case = frozen_list::a_swapped_buffer_is_read_at_its_old_place::<T>;
                     case(GraphMode::Piecewise);
                     case(GraphMode::Full);
+                }
+                two_slots_that_change_places_are_named {
+                    frozen_list::swapped_slots_are_named::<T>(GraphMode::Piecewise);
+                    frozen_list::swapped_slots_are_named::<T>(GraphMode::Full);
+                }
+                inputs_of_another_step_are_named_after_churn {
+                    planted_pages::stale_inputs_are_named::<T>();
+                }
+                poison_shows_an_op_that_reads_the_tails_of_pages {
+                    page_tails::a_reader_is_shown::<T>();
+                }
+                what_an_op_declares_is_probed_at_every_query_length {
+                    probes::declarations_are_held_against_replays::<T>();
                 }
                 five_tokens_replay_eight_rows_and_touch_no_other {
                     frozen_list::no_row_past_the_size_is_touched::<T>(GraphMode::Piecewise);
@@ -223,11 +261,26 @@ macro_rules! suite {
     };
 }
 
-/// What a kernel takes in is the compiler's own affair on other targets.
-#[test]
-fn a_level_is_known_by_its_launches() {
-    modes::a_level_is_known_by_its_launches::<target::Cpu>();
+/// What a kernel takes in is the compiler's own affair where it absorbs.
+macro_rules! levels {
+    ($name:ident, $target:ty) => {
+        mod $name {
+            use crate::target::Target;
+
+            type T = $target;
+
+            cases! {
+                a_level_is_known_by_its_launches {
+                    crate::modes::a_level_is_known_by_its_launches::<T>();
+                }
+            }
+        }
+    };
 }
+
+levels!(levels_cpu, crate::target::Cpu);
+levels!(levels_simulated, crate::target::SimulatedCuda);
+levels!(levels_cuda, crate::target::Cuda);
 
 suite!(cpu, crate::target::Cpu);
 suite!(absorbing_cpu, crate::target::AbsorbingCpu);

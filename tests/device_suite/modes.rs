@@ -2,13 +2,14 @@
 
 use crate::sequences::{Left, Sequences, Turn, step};
 use crate::small_decoder::Setup;
-use crate::target::Target;
+use crate::target::{Cpu, Target};
 use piecewise_backend::measure::{LaunchCounts, MeasuredDevice};
 use piecewise_ir::module::Step;
 use piecewise_ir::testing::Rng;
 use piecewise_runtime::batch::ChunkRows;
 use piecewise_runtime::mode::{GraphMode, Level, StepMode};
 use piecewise_runtime::model::{CompiledModel, ModelError};
+use std::collections::BTreeSet;
 
 /// Runs a prompt of five tokens, then a decode step; what each launched.
 fn prompt_and_decode<D: MeasuredDevice>(model: &mut CompiledModel<D>) -> [(Left, LaunchCounts); 2] {
@@ -27,24 +28,27 @@ fn of_level<T: Target>(level: Level) -> CompiledModel<T::Device> {
     Setup { level, mode: GraphMode::None, ..Setup::default() }.build::<T>()
 }
 
-/// Eager: a launch for each op as it was written. Trace: the same, after the whole pipeline ran.
-/// Compile: the kernels of the plan, and fewer.
+/// Eager: what was written, op by op, each with launches of its own. Trace: the same. Compile: the kernels
+/// of the plan, which compute several ops, and fewer launches.
 pub(crate) fn a_level_is_known_by_its_launches<T: Target>()
 where
     T::Device: MeasuredDevice,
 {
-    let ops = Setup::default().graph().nodes().count() as u64;
+    let ops = Setup::default().graph().nodes().count();
     for (level, fused) in [(Level::Eager, false), (Level::Trace, false), (Level::Compile, true)] {
         let mut model = of_level::<T>(level);
         for (left, counts) in prompt_and_decode(&mut model) {
             assert_eq!((left.report.mode, counts.graph_launches), (StepMode::None, 0), "{level:?}");
-            let kernels = model.step_launches(left.report.sizes).len() as u64;
-            assert_eq!(counts.plain_launches, kernels, "{level:?}");
+            let launches = model.step_launches(left.report.sizes);
+            assert_eq!(counts.plain_launches, launches.len() as u64, "{level:?}");
+            // A GPU takes several launches for some ops of the framework's.
+            let computed: BTreeSet<_> = launches.iter().map(|l| (&l.path, &l.name)).collect();
+            let computed = if T::NAME == Cpu::NAME { launches.len() } else { computed.len() };
             if fused {
-                assert!(2 * kernels < ops, "{level:?}: {kernels} launches of {ops} ops");
+                assert!(2 * launches.len() < ops, "{level:?}: {launches:?} of {ops} ops");
             } else {
-                assert_eq!(kernels, ops, "{level:?}");
-                assert_eq!(model.module().graph().nodes().count() as u64, ops, "{level:?}");
+                assert_eq!(computed, ops, "{level:?}: {launches:?}");
+                assert_eq!(model.module().graph().nodes().count(), ops, "{level:?}");
             }
         }
     }

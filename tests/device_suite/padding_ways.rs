@@ -1,15 +1,29 @@
 //! Steps that go another way than a replay of their padded size, as it was measured at start: each is
 //! counted with its reason, and computes the same.
 
-use crate::any_graph::elements;
+use crate::any_graph::{RandomWeights, build_of, elements, options};
 use crate::sequences::{Sequences, Turn, set_states, states, step};
 use crate::small_decoder::Setup;
 use crate::target::Target;
+use piecewise_ir::builder::Builder;
+use piecewise_ir::custom::{Attrs, CustomOpDef};
+use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
+use piecewise_ir::entity::Entity;
+use piecewise_ir::op::RowTreatment;
 use piecewise_ir::testing::{Rng, norm_error};
+use piecewise_ir::types::TensorType;
+use piecewise_kernels::op::cuda::{
+    CudaImplementation, CudaOp, CudaOpCall, GridAxis, LaunchRecipe, OpKernels, Param, Scalar,
+};
+use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_runtime::batch::ChunkRows;
 use piecewise_runtime::dispatch::{FallbackReason, OtherWay};
-use piecewise_runtime::mode::{GraphMode, StepMode};
+use piecewise_runtime::mode::{GraphMode, Level, StepMode};
+use piecewise_runtime::model::{BuildOptions, StepData};
+use piecewise_runtime::pipeline::plan;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// What is measured differs from device to device, and so do the ways; what they lead to does not.
 pub(crate) fn are_taken_and_counted<T: Target>() {
@@ -61,5 +75,130 @@ pub(crate) fn are_taken_and_counted<T: Target>() {
             counted[0],
             counted[1]
         );
+    }
+}
+
+const WIDTH: u64 = 16;
+const MOST: u64 = 16;
+
+/// `y = x`, and as long for each row of padding as a small step takes altogether.
+#[derive(Clone, Copy, Debug)]
+struct Dear;
+
+impl Dear {
+    const NAME: &'static str = "test.dear";
+    const EACH: Duration = Duration::from_millis(1);
+    /// More cycles than a millisecond has.
+    const SOURCE: &'static str = r#"
+        extern "C" __global__ void dear(const float *x, float *y, const int *counts,
+                                        unsigned symbol, unsigned padded) {
+          const unsigned rows = counts[symbol];
+          for (unsigned row = 0; row < padded; ++row) {
+            const unsigned at = row * blockDim.x + threadIdx.x;
+            if (row < rows) {
+              y[at] = x[at];
+              continue;
+            }
+            const long long start = clock64();
+            while (clock64() - start < 2000000) {}
+          }
+        }
+    "#;
+}
+
+impl CustomOpDef for Dear {
+    fn name(&self) -> &str {
+        Self::NAME
+    }
+    fn infer(&self, operands: &[TensorType], _: &Attrs) -> Result<Vec<TensorType>, String> {
+        Ok(vec![operands[0].clone()])
+    }
+    fn rows(&self) -> RowTreatment {
+        RowTreatment::Masked
+    }
+}
+
+impl CpuOp for Dear {
+    fn name(&self) -> &str {
+        Self::NAME
+    }
+
+    fn run(&self, args: &CpuOpArgs<'_>) -> Result<(), OpError> {
+        let (x, y) = (args.read::<f32>(0)?, args.write::<f32>(1)?);
+        let (rows, padded) = (args.true_dim(0, 0), args.dim(0, 0));
+        let real = rows * WIDTH as usize;
+        y[..real].copy_from_slice(&x[..real]);
+        std::thread::sleep(Self::EACH * (padded - rows) as u32);
+        Ok(())
+    }
+}
+
+impl CudaOp for Dear {
+    fn name(&self) -> &str {
+        Self::NAME
+    }
+
+    fn implementation(&self, call: &CudaOpCall<'_>) -> Result<CudaImplementation, OpError> {
+        let Some(rows) = call.operands[0].outer_symbol() else {
+            let message = "x has no rows of a symbol".to_owned();
+            return Err(OpError { op: Self::NAME.to_owned(), message });
+        };
+        let symbol = Param::Scalar(Scalar::U32(Dim::constant(rows.index() as u64)));
+        let padded = Param::Scalar(Scalar::U32(Dim::from(rows)));
+        let params = vec![Param::Arg(0), Param::Arg(1), Param::Counts, symbol, padded];
+        let threads = WIDTH as u32;
+        let launch = LaunchRecipe::new(Self::SOURCE, "dear", GridAxis::one(), threads, params);
+        let scratch = Dim::constant(0);
+        Ok(CudaImplementation::Source(OpKernels { launches: vec![launch], scratch }))
+    }
+}
+
+/// Where padding is dear, a step of few rows is launched and counted, and one that is not padded replays.
+pub(crate) fn dear_padding_is_launched<T: Target>() {
+    let b = Builder::new("dear").weight_dtype(DType::F32);
+    let t = b.symbol("T", 1, MOST);
+    let x = b.input("x", DType::F32, (t, WIDTH));
+    let dear = b.custom_one(&Dear, &[x.silu()], Attrs::new());
+    let graph = b.finish([dear.linear(b.weight("w", [WIDTH, WIDTH]))]).unwrap();
+    let mut ops = OpRegistry::new();
+    ops.define(Arc::new(Dear)).implement_cpu(Arc::new(Dear)).implement_cuda(Arc::new(Dear));
+    let ops = Arc::new(ops);
+    let module = Arc::new(plan(graph, Level::Piecewise, None, Vec::new()).unwrap().0);
+    for (mode, step_mode) in
+        [(GraphMode::Piecewise, StepMode::Piecewise), (GraphMode::Full, StepMode::Full)]
+    {
+        let build = |measure_padding| {
+            let options = options(&module, mode, &[1, MOST], MOST);
+            let options = BuildOptions { measure_padding, strict: false, ..options };
+            build_of::<T>(&module, &ops, options, RandomWeights(3)).unwrap()
+        };
+        let (mut measured, mut padded) = (build(true), build(false));
+        let mut launched = 0;
+        for rows in [2, MOST, 1, 3] {
+            let ones: Vec<u8> = (0..rows * WIDTH).flat_map(|_| 1f32.to_le_bytes()).collect();
+            let (counts, inputs) = ([rows], [&ones[..]]);
+            let step = StepData {
+                counts: &counts,
+                inputs: &inputs,
+                parts: &[],
+                short_rows: &[],
+                query_length: None,
+            };
+            let run = |model: &mut piecewise_runtime::model::CompiledModel<T::Device>| {
+                let ticket = model.submit(&step).unwrap();
+                let left = elements(DType::F32, model.read(&ticket).unwrap().bytes(0).unwrap());
+                (left, model.last_step().unwrap())
+            };
+            let ((found, report), (expected, replayed)) = (run(&mut measured), run(&mut padded));
+            assert_eq!((replayed.mode, replayed.fallback), (step_mode, None), "{rows} rows");
+            assert!(norm_error(&found, &expected) <= 1e-4, "{rows} rows");
+            let way = match rows {
+                1 | MOST => (step_mode, None),
+                _ => (StepMode::None, Some(FallbackReason::PaddingLoses)),
+            };
+            assert_eq!((report.mode, report.fallback), way, "{} {mode:?}, {rows} rows", T::NAME);
+            launched += u64::from(way.1.is_some());
+        }
+        assert_eq!(measured.statistics().misses["padding_loses"], launched);
     }
 }

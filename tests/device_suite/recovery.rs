@@ -10,7 +10,7 @@ use piecewise_backend::device::Device;
 use piecewise_ir::testing::soak;
 use piecewise_runtime::engine::{BatchingEngine, Engine};
 use piecewise_runtime::mode::GraphMode;
-use piecewise_runtime::model::{CaptureWhen, Checks, OnCaptureFailure};
+use piecewise_runtime::model::{CaptureWhen, Checks, GraphReport, GraphState, OnCaptureFailure};
 use piecewise_runtime::stats::Statistics;
 
 /// Where something fails, and in which ways.
@@ -74,12 +74,13 @@ pub(crate) fn setup<T: Target>(mode: GraphMode, capture: CaptureWhen) -> SlotSet
     }
 }
 
-/// The tokens where the failure strikes, or nothing where so many calls don't come.
+/// Requests that end with the right tokens where the failure strikes; how many other graphs were there
+/// then and stayed. Nothing where so many calls don't come.
 fn struck<T: Breakable>(
     (mode, between_steps): (GraphMode, bool),
     strike: Strike,
     expected: &[Vec<u32>],
-) -> bool {
+) -> Option<usize> {
     let registry = SlotSetup::registry();
     let (device, compiler, breaks) = T::breakable(&registry);
     let capture = match strike.point {
@@ -93,7 +94,7 @@ fn struck<T: Breakable>(
     breaks.plan(strike);
     assert_eq!(serve(&mut engine), expected, "{case}");
     if !breaks.has_struck() {
-        return false;
+        return None;
     }
     let stats = engine.statistics().clone();
     let is_refused = matches!(
@@ -110,9 +111,17 @@ fn struck<T: Breakable>(
     assert_eq!(found, due, "{case}");
     assert_eq!(stats.recoveries, u64::from(!is_refused), "{case}");
     assert_eq!(stats.misses["replay_refused"], at(FaultPoint::Replay), "{case}");
-    if strike.point != FaultPoint::Capture {
-        let left = engine.captured_graphs() as u64;
-        assert!(left + at(FaultPoint::Replay) >= graphs as u64, "others' graphs stay: {case}");
+    let left = engine.captured_graphs() as u64;
+    assert!(left + at(FaultPoint::Replay) >= graphs as u64, "a graph of the start is gone: {case}");
+    let mut stayed = 0;
+    if is_refused {
+        let reports = engine.graphs();
+        let (failed, others): (Vec<_>, Vec<_>) =
+            reports.iter().filter(|graph| was_tried(graph)).partition(|g| g.counts.failures > 0);
+        assert_eq!(failed.len() as u64, found[0] + found[1], "{case}");
+        let stays = |g: &&GraphReport| g.state == GraphState::Ready && g.counts.recaptures == 0;
+        assert!(others.iter().all(stays), "another graph did not stay: {case}: {others:?}");
+        stayed = others.len();
     }
     // What the same requests want is captured again, and nothing falls back any more.
     while between_steps && engine.capture_next().unwrap() {}
@@ -123,7 +132,14 @@ fn struck<T: Breakable>(
     assert_eq!(missed(again), missed(&stats), "{case}");
     assert_eq!(again.hits() + again.misses(), again.steps, "{case}");
     assert!(mode == GraphMode::None || again.hits() > stats.hits(), "{case}");
-    true
+    let lacking = |g: &&GraphReport| was_tried(g) && g.state != GraphState::Ready;
+    assert_eq!(engine.graphs().iter().filter(lacking).count(), 0, "{case}");
+    Some(stayed)
+}
+
+/// Whether it was captured, or would have been.
+fn was_tried(graph: &GraphReport) -> bool {
+    graph.counts.captures + graph.counts.failures > 0
 }
 
 /// Of the calls at which something fails, the share that this process takes: `PIECEWISE_SHARD=2/8` is
@@ -145,10 +161,12 @@ pub(crate) fn no_failure_loses_a_request<T: Breakable>(test: &str) {
         let (mut count, (first, shards)) = (0, shard());
         let every = || (first..).step_by(shards as usize);
         for (number, mode) in MODES.into_iter().enumerate() {
-            let strike = |strikes: &mut dyn Iterator<Item = Strike>| {
-                strikes.take_while(|&strike| struck::<T>(mode, strike, &expected)).count()
-            };
             for (point, kinds) in POINTS {
+                let mut stayed = 0;
+                let mut strike = |strikes: &mut dyn Iterator<Item = Strike>| {
+                    let others = strikes.map_while(|strike| struck::<T>(mode, strike, &expected));
+                    others.inspect(|others| stayed += others).count()
+                };
                 let at = |kind, after| Strike { point, kind, after };
                 let found: usize = match soak(1) {
                     1 => {
@@ -160,7 +178,12 @@ pub(crate) fn no_failure_loses_a_request<T: Breakable>(test: &str) {
                     }
                     _ => kinds.iter().map(|&k| strike(&mut every().map(|n| at(k, n)))).sum(),
                 };
-                println!("{} {mode:?}: {found} failures at a {point:?}", T::NAME);
+                println!(
+                    "{} {mode:?}: {found} failures at a {point:?}, {stayed} times another graph stayed",
+                    T::NAME
+                );
+                let no_graph = mode.0 == GraphMode::None || point == FaultPoint::Wait;
+                assert!(no_graph || found == 0 || shards > 1 || stayed > 0, "{mode:?} {point:?}");
                 count += found;
             }
         }

@@ -22,6 +22,7 @@ pub(crate) struct Sequence {
 pub(crate) struct Sequences {
     pub list: Vec<Sequence>,
     pub pool: PagePool,
+    is_paged: bool,
     batch: BatchBuffers,
     /// How every turn samples; at random, greedy or not, if unset.
     pub sampling: Option<Sampling>,
@@ -48,6 +49,7 @@ impl Sequences {
         Self {
             list: (0..roles.sampled_entries).map(|_| Sequence::default()).collect(),
             pool: PagePool::new(roles.kv_rows),
+            is_paged: roles.kv_rows > 0,
             batch: BatchBuffers::new(roles),
             sampling: None,
         }
@@ -70,7 +72,9 @@ impl Sequences {
         for turn in turns {
             let sequence = &mut self.list[turn.sequence];
             let end = sequence.length + turn.tokens;
-            sequence.table.grow(&mut self.pool, end).unwrap();
+            if self.is_paged {
+                sequence.table.grow(&mut self.pool, end).unwrap();
+            }
             let ids: Vec<u32> =
                 (0..turn.tokens).map(|_| rng.below(VOCAB as usize) as u32).collect();
             let entry = turn.sequence as u32;

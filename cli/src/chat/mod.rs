@@ -108,7 +108,7 @@ impl ChatArgs {
 }
 
 pub(crate) fn run(args: ChatArgs) -> anyhow::Result<ExitCode> {
-    let assembly = args.model.assembly()?.sequences(1);
+    let assembly = args.dumps.over(args.model.assembly()?).sequences(1);
     if args.model.bounds.compile.print_config {
         return print_settings(&assembly.settings()?, false);
     }

@@ -17,7 +17,7 @@ use piecewise_passes::pipeline::nearest;
 use piecewise_passes::{Observer, Registry};
 use piecewise_runtime::config::DumpConfig;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// What to show of the passes.
 #[derive(Debug, Default, clap::Args)]
@@ -25,7 +25,7 @@ pub(crate) struct DumpArgs {
     /// Write into this folder what each pass changed and why, the pieces, the plan, the kernels of
     /// each piece at each size, and what each captured graph launches.
     #[arg(long, value_name = "DIR")]
-    pub dump_dir: Option<PathBuf>,
+    dump_dir: Option<PathBuf>,
     /// Dump after these passes only.
     #[arg(long, value_name = "PASS,..", value_delimiter = ',')]
     dump_passes: Vec<String>,
@@ -41,13 +41,36 @@ pub(crate) struct DumpArgs {
 }
 
 impl DumpArgs {
+    /// Sets what the flags say over the configuration.
+    pub(crate) fn over(&self, mut assembly: Assembly) -> Assembly {
+        if let Some(dir) = &self.dump_dir {
+            assembly = assembly.flag("dump.dir", dir.display().to_string(), "--dump-dir");
+        }
+        let lists = [
+            ("dump.passes", &self.dump_passes, "--dump-passes"),
+            ("dump.pieces", &self.dump_pieces, "--dump-pieces"),
+        ];
+        for (key, names, flag) in lists.into_iter().filter(|(_, names, _)| !names.is_empty()) {
+            assembly = assembly.flag(key, names.clone(), flag);
+        }
+        assembly
+    }
+
+    /// What the flags say, where there is no configuration.
+    pub(crate) fn config(&self) -> DumpConfig {
+        DumpConfig {
+            dir: self.dump_dir.clone(),
+            passes: self.dump_passes.clone(),
+            pieces: self.dump_pieces.clone(),
+        }
+    }
+
     /// The observers that the flags and the configuration ask for.
     pub(crate) fn observers(&self, config: &DumpConfig) -> anyhow::Result<Vec<Box<dyn Observer>>> {
         let mut observers: Vec<Box<dyn Observer>> = Vec::new();
-        if let Some(dir) = self.dir(config) {
-            let passes = given(&self.dump_passes, &config.passes);
-            check_pass_names(passes)?;
-            let dump = DumpDir::new(dir.join("passes"), print_module)?.only(passes.to_vec());
+        if let Some(dir) = &config.dir {
+            check_pass_names(&config.passes)?;
+            let dump = DumpDir::new(dir.join("passes"), print_module)?.only(config.passes.clone());
             observers.push(Box::new(dump));
         }
         if let Some(pass) = &self.print_after {
@@ -82,13 +105,13 @@ impl DumpArgs {
 
     /// Dumps a module after its last pass, as far as it was planned.
     pub(crate) fn write_module(&self, module: &Module, config: &DumpConfig) -> anyhow::Result<()> {
-        let Some(dir) = self.dir(config) else { return Ok(()) };
+        let Some(dir) = &config.dir else { return Ok(()) };
         let folder = DumpFolder::new(dir)?;
         folder.write("graph.dot", &dot::graph(module.graph()))?;
         let Some(stitch) = module.stitch() else { return Ok(()) };
         folder.write("plan.pw", &print_module(module))?;
         folder.write("plan.dot", &dot::plan(module, stitch))?;
-        for unique in self.chosen(stitch, config)? {
+        for unique in chosen(stitch, config)? {
             let piece = &stitch.unique[unique];
             folder.write(&format!("pieces/{unique}.pw"), &print_graph(&piece.graph))?;
         }
@@ -104,10 +127,10 @@ impl DumpArgs {
         }
         let planned = assembly.plan()?;
         self.write_module(planned.module(), &config)?;
-        let (Some(dir), Some(stitch)) = (self.dir(&config), planned.module().stitch()) else {
+        let (Some(dir), Some(stitch)) = (&config.dir, planned.module().stitch()) else {
             return Ok(planned);
         };
-        let chosen = self.chosen(stitch, &config)?;
+        let chosen = chosen(stitch, &config)?;
         // What runs between pieces says which graphs can be captured at all.
         let between = stitch.unique_pieces();
         let lowered = planned.lower(|u| chosen.contains(&u) || !between.contains(&u))?;
@@ -118,21 +141,17 @@ impl DumpArgs {
         drop(lowered);
         Ok(planned)
     }
+}
 
-    fn dir<'a>(&'a self, config: &'a DumpConfig) -> Option<&'a Path> {
-        self.dump_dir.as_deref().or(config.dir.as_deref())
+/// The unique pieces that the filter lets through.
+fn chosen(stitch: &Stitch, config: &DumpConfig) -> anyhow::Result<Vec<UniquePieceId>> {
+    let wanted = &config.pieces;
+    let all: Vec<String> = stitch.unique.keys().map(|unique| unique.to_string()).collect();
+    if let Some(unknown) = wanted.iter().find(|name| !all.contains(name)) {
+        bail!("there is no unique piece {unknown:?} to dump; there are {}", all.join(", "));
     }
-
-    /// The unique pieces that the filter lets through.
-    fn chosen(&self, stitch: &Stitch, config: &DumpConfig) -> anyhow::Result<Vec<UniquePieceId>> {
-        let wanted = given(&self.dump_pieces, &config.pieces);
-        let all: Vec<String> = stitch.unique.keys().map(|unique| unique.to_string()).collect();
-        if let Some(unknown) = wanted.iter().find(|name| !all.contains(name)) {
-            bail!("there is no unique piece {unknown:?} to dump; there are {}", all.join(", "));
-        }
-        let is_wanted = |unique: &UniquePieceId| wanted.contains(&unique.to_string());
-        Ok(stitch.unique.keys().filter(|u| wanted.is_empty() || is_wanted(u)).collect())
-    }
+    let is_wanted = |unique: &UniquePieceId| wanted.contains(&unique.to_string());
+    Ok(stitch.unique.keys().filter(|u| wanted.is_empty() || is_wanted(u)).collect())
 }
 
 /// Shows on standard output what each pass changes.
@@ -147,10 +166,6 @@ pub(crate) fn print_changed() -> impl Observer {
 /// something.
 pub(crate) fn bisect_log() -> impl Observer {
     BisectLog::new(print_module, |line: String| say(&line))
-}
-
-fn given<'a>(flag: &'a [String], config: &'a [String]) -> &'a [String] {
-    if flag.is_empty() { config } else { flag }
 }
 
 fn check_pass_names(names: &[String]) -> anyhow::Result<()> {

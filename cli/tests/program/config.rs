@@ -130,13 +130,41 @@ fn the_kv_pool_takes_what_the_budget_leaves_or_what_sequences_can_use() {
     assert!(error.contains("memory_budget = 12582912"), "{error}");
 }
 
+/// What a short run says of itself with `--stats --json`, beside its text.
+fn stats(extra: &[&str]) -> (String, Value) {
+    let run = ["generate", "--model", MODEL, "--prompt", "def __init__(self", "--max-tokens", "16"];
+    let output = piecewise(&[&run[..], &["--stats", "--json"], extra].concat());
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    let line = said.lines().find(|line| line.starts_with('{')).unwrap();
+    (String::from_utf8(output.stdout).unwrap(), serde_json::from_str(line).unwrap())
+}
+
+/// At start every graph; lazily those that the steps wanted, each by the first of them; in the
+/// background none before a step has wanted it and was launched.
 #[test]
-fn graphs_are_captured_by_the_first_step_when_the_file_says_so() {
-    let (_folder, path) = file("capture = \"lazy\"");
-    let text = ["--prompt", "def __init__(self", "--max-tokens", "16"];
-    let generate =
-        |extra: &[&str]| stdout_of(&[&["generate", "--model", MODEL][..], &text, extra].concat());
-    assert_eq!(generate(&["--config", &path]), generate(&[]));
+fn graphs_are_captured_when_the_file_or_the_flag_says() {
+    let (_folder, lazy) = file("capture = \"lazy\"");
+    let (_folder, background) = file("capture = \"background\"");
+    let (text, at_start) = stats(&[]);
+    let captures = |found: &Value| found["statistics"]["captures"].as_u64().unwrap();
+    let missing = |found: &Value| found["statistics"]["misses"]["not_captured"].as_u64().unwrap();
+    assert_eq!((missing(&at_start), &at_start["misses"]), (0, &json!(0)), "{at_start}");
+    for (when, args) in [
+        ("lazy", ["--config", &lazy]),
+        ("lazy", ["--capture", "lazy"]),
+        ("background", ["--config", &background]),
+        ("background", ["--capture", "background"]),
+    ] {
+        let (said, found) = stats(&args);
+        assert_eq!(said, text, "{args:?}");
+        if when == "lazy" {
+            assert_eq!(missing(&found), 0, "{args:?}: {found}");
+            assert!((1..captures(&at_start)).contains(&captures(&found)), "{args:?}: {found}");
+        } else {
+            assert!(missing(&found) > 0, "{args:?}: {found}");
+        }
+    }
 }
 
 #[test]
@@ -247,10 +275,6 @@ fn every_flag_of_the_page_sets_its_key() {
             (kind, _) if kind.contains("integer") || kind == "number" => Some("1"),
             _ => choice.or(Some("x")),
         };
-        // The dumps' flags are not kept as settings.
-        if key.starts_with("dump.") {
-            continue;
-        }
         let mut args: Vec<&str> = flag.split(' ').collect();
         args.extend(value);
         found += 1;

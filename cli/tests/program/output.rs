@@ -56,6 +56,32 @@ fn json_is_all_that_is_on_standard_output() {
     assert_eq!(prompts, ["a", "b\nc"]);
 }
 
+/// What a plan takes, to the byte of what runs; without lowering, as far as it is known.
+#[test]
+fn inspect_shows_the_ledger_of_what_runs() {
+    let bounds = ["--max-num-tokens", "32", "--max-num-seqs", "1", "--max-seq-len", "64"];
+    let flags = [&["--model", MODEL, "--dtype", "f32"][..], &bounds].concat();
+    let inspect = |extra: &[&str]| stdout_of(&[&["inspect"], &flags[..], extra].concat());
+    let memory = |text: &str| serde_json::from_str::<Value>(text).unwrap()["memory"].clone();
+    let (planned, lowered) =
+        (memory(&inspect(&["--json"])), memory(&inspect(&["--sizes", "--json"])));
+    let run = ["generate", "--prompt", "a", "--max-tokens", "2", "--stats", "--json"];
+    let output = piecewise(&[&run[..], &flags].concat());
+    let ran = memory(String::from_utf8(output.stderr).unwrap().lines().last().unwrap());
+    for part in ["weights", "states", "slots"] {
+        assert!(ran[part].as_u64() > Some(0), "{part}: {ran}");
+        assert_eq!([&planned[part], &lowered[part]], [&ran[part]; 2], "{part}");
+    }
+    for part in ["scratch", "modules", "graphs", "context"] {
+        assert_eq!(lowered[part], ran[part], "{part}");
+    }
+    let table = inspect(&["--sizes"]);
+    let line = table.lines().find(|line| line.starts_with("memory ")).unwrap();
+    for part in ["weights ", "states ", "arena ", "pinned "] {
+        assert!(line.contains(part), "{line}");
+    }
+}
+
 #[test]
 fn every_way_to_name_a_graph_leads_to_the_same_pieces() {
     let folder = tempfile::tempdir().unwrap();

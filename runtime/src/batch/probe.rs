@@ -20,7 +20,7 @@ pub struct Probe {
     pub support: CaptureSupport,
     /// What the graph to probe is captured at.
     pub sizes: StepSizes,
-    /// The first is captured, all are replayed.
+    /// What is replayed; nothing where no such step fits the bounds of the graph.
     pub steps: Vec<ProbeStep>,
 }
 
@@ -50,13 +50,11 @@ impl ProbeStep {
 /// What each sequence brings: the position of its first token, and how many.
 pub(super) type Plan = Vec<(u64, u64)>;
 
-/// Probes of batches of one token each, of several where they have sizes of their own, and of mixed
-/// steps, as far as the bounds of a graph allow them.
+/// Probes of uniform batches of each query length that has sizes of its own, the shortest first, and of
+/// mixed steps.
 pub fn probes(roles: &RoleMap, dispatcher: &Dispatcher) -> Vec<Probe> {
     let mut found = Vec::new();
-    let mut lengths: Vec<u64> = dispatcher.query_lengths.clone();
-    lengths.dedup_by(|a, b| (*a > 1) == (*b > 1));
-    for length in lengths {
+    for &length in &dispatcher.query_lengths {
         let batches = || dispatcher.decode_batches().filter(|(_, q)| *q == length).map(|(b, _)| b);
         let Some(batch) = batches().find(|b| *b >= SEQUENCES).or_else(|| batches().last()) else {
             continue;
@@ -70,7 +68,7 @@ pub fn probes(roles: &RoleMap, dispatcher: &Dispatcher) -> Vec<Probe> {
         let sizes = dispatcher.full_decode(batch, length);
         let all_fit = sizes.rows.rows() >= batch * length;
         let rows = if all_fit { ChunkRows::All } else { ChunkRows::Last };
-        found.extend(probe(roles, support, sizes, [all(2, 3), all(23, 7), fewer], rows));
+        found.push(probe(roles, support, sizes, [all(2, 3), all(23, 7), fewer], rows));
     }
     let tokens = dispatcher.tokens.padded(TOKENS).unwrap_or(dispatcher.tokens.max());
     let sizes = dispatcher.full_mixed(tokens.min(dispatcher.max_tokens));
@@ -84,22 +82,40 @@ pub fn probes(roles: &RoleMap, dispatcher: &Dispatcher) -> Vec<Probe> {
         ],
         false => [vec![(0, tokens)], vec![(17, tokens)], vec![(3, tokens.div_ceil(2))]],
     };
-    found.extend(probe(roles, CaptureSupport::Always, sizes, plans, ChunkRows::Last));
+    found.push(probe(roles, CaptureSupport::Always, sizes, plans, ChunkRows::Last));
     found
 }
 
-/// Nothing where a step does not fit. `rows` are those that the second step wants.
+/// `rows` are those that the second step wants.
 fn probe(
     roles: &RoleMap,
     support: CaptureSupport,
     sizes: StepSizes,
     plans: [Plan; 3],
     rows: ChunkRows,
-) -> Option<Probe> {
+) -> Probe {
     let rows = [ChunkRows::Last, rows, ChunkRows::Last];
-    let steps = plans.iter().zip(rows).map(|(plan, rows)| step(roles, plan, rows));
-    let steps = steps.collect::<Option<Vec<_>>>()?;
-    Some(Probe { support, sizes, steps })
+    let steps = and_lesser(plans).find_map(|plans| {
+        let steps = plans.iter().zip(rows).map(|(plan, rows)| step(roles, plan, rows));
+        steps.collect::<Option<Vec<_>>>()
+    });
+    Probe { support, sizes, steps: steps.unwrap_or_default() }
+}
+
+/// Plans, and those to try where a graph has less room: of sequences that are nearer to their start, and
+/// of fewer.
+fn and_lesser(plans: [Plan; 3]) -> impl Iterator<Item = [Plan; 3]> {
+    let most = plans.iter().map(Vec::len).max().unwrap_or(0);
+    let nearer = [1, 4, 16, u64::MAX].map(|by| {
+        plans
+            .each_ref()
+            .map(|plan| plan.iter().map(|(start, tokens)| (start / by, *tokens)).collect())
+    });
+    let [.., nearest] = nearer.clone();
+    let fewer = std::iter::successors(Some(most / 2), |n| Some(n / 2)).take_while(|n| *n > 0);
+    let fewer = fewer
+        .map(move |n| nearest.each_ref().map(|plan: &Plan| plan.iter().take(n).copied().collect()));
+    nearer.into_iter().chain(fewer)
 }
 
 /// A step of made-up tokens; nothing where it does not fit.

@@ -83,6 +83,12 @@ pub enum ConfigWarning {
         /// The size that is nearest.
         nearest: u64,
     },
+    /// What padding costs is measured on graphs that are not there yet.
+    #[error(
+        "measure_padding has no effect with capture = {capture}: costs are measured on the graphs of \
+         the start; use capture = \"startup\""
+    )]
+    NothingToMeasure { capture: &'static str },
     /// A graph mode without effect.
     #[error("graph_mode = {mode} has no effect at level = {level}; use level = \"piecewise\"")]
     ModeWithoutLevel { mode: &'static str, level: String },

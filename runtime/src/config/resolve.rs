@@ -6,7 +6,7 @@ use crate::batch::{RoleMap, full_steps, probes};
 use crate::dispatch::{Dispatcher, SizeRules};
 use crate::engine::EngineOptions;
 use crate::mode::{GraphMode, Level, StepMode};
-use crate::model::{BuildOptions, CompiledModel};
+use crate::model::{BuildOptions, CaptureWhen, CompiledModel};
 use crate::sizes::SizeList;
 use piecewise_backend::device::Device;
 use piecewise_backend::tuning::TuneMode;
@@ -149,6 +149,13 @@ impl RuntimeConfig {
                 level: format!("{:?}", self.level).to_lowercase(),
             });
         }
+        let later = match self.capture {
+            CaptureWhen::Startup => None,
+            CaptureWhen::Lazy => Some("lazy"),
+            CaptureWhen::Background => Some("background"),
+        };
+        let later = later.filter(|_| self.measure_padding);
+        warnings.extend(later.map(|capture| ConfigWarning::NothingToMeasure { capture }));
         let mode = dispatcher.mode;
         let largest = dispatcher.tokens.max();
         if mode.mixed() != StepMode::None && largest < self.max_num_tokens {

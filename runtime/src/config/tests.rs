@@ -115,6 +115,7 @@ fn sizes_that_miss_the_bound_or_that_nothing_reaches_are_warned_about() {
             warnings("max_num_rows = 8\ndecode_batch_sizes = [8, 64]"),
             warnings("capture_query_lengths = [1, 512]\ndecode_batch_sizes = [4, 64]"),
             warnings("level = \"compile\"\ngraph_mode = \"full\""),
+            warnings("measure_padding = true\ncapture = \"lazy\""),
             warnings("launched_sizes = [1, 6, 511]\nlazy_sizes = [100, 256]\ncompile_sizes = [8]"),
         ]
         .join("\n")

@@ -12,7 +12,7 @@ pub enum FallbackReason {
     TooManyRows,
     /// The graph was not captured: capture failed, is disabled, or is yet to come.
     NotCaptured,
-    /// The rows run in several calls.
+    /// The rows run in several calls of the head, which no graph of a whole step holds.
     SeveralHeadCalls,
     /// A graph was refused when it was submitted; from there on the step was launched.
     ReplayRefused,

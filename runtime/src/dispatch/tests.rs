@@ -66,17 +66,64 @@ fn smallest_tokens(d: &Dispatcher, tokens: u64) -> Option<u64> {
 }
 
 /// Dispatch as the design says it, with sizes that are launched.
-fn brute_force(d: &Dispatcher, s: StepShape) -> (StepMode, Option<StepSizes>, bool) {
-    let (mode, sizes, falls_back) = brute_force_sizes(d, s);
-    let launched = |sizes: &StepSizes| d.rules.launched.contains(&sizes.tokens.rows());
-    match mode != StepMode::None && sizes.as_ref().is_some_and(launched) {
-        true => (StepMode::None, sizes, true),
-        false => (mode, sizes, falls_back),
+fn brute_force(d: &Dispatcher, s: StepShape) -> Dispatch {
+    let found = brute_force_sizes(d, s);
+    match found.mode != StepMode::None && d.rules.launched.contains(&found.sizes.tokens.rows()) {
+        true => launched(found.sizes, Some(FallbackReason::LaunchedSize)),
+        false => found,
+    }
+}
+
+fn launched(sizes: StepSizes, fallback: Option<FallbackReason>) -> Dispatch {
+    Dispatch { mode: StepMode::None, sizes, fallback }
+}
+
+/// Why a step that no graph holds is launched.
+fn reason(d: &Dispatcher, s: StepShape, wants_whole_step: bool) -> FallbackReason {
+    let has_size = smallest_tokens(d, s.tokens).is_some();
+    if wants_whole_step && has_size && s.rows > d.max_rows {
+        FallbackReason::SeveralHeadCalls
+    } else if !d.padding {
+        FallbackReason::NoExactSize
+    } else if has_size {
+        FallbackReason::TooManyRows
+    } else if d.tokens.sizes().iter().all(|&size| size < s.tokens) {
+        FallbackReason::AboveLargestSize
+    } else {
+        FallbackReason::NoExactSize
+    }
+}
+
+/// Sizes picked apart: what has none keeps its own count.
+fn apart(d: &Dispatcher, s: StepShape, decode: Option<u64>) -> StepSizes {
+    let tokens = smallest_tokens(d, s.tokens);
+    let wanted = s.rows.min(d.max_rows);
+    let several = d.query_lengths.iter().filter(|q| **q > 1);
+    let several = several.flat_map(|q| d.batches.sizes().iter().map(move |b| (*b, *q)));
+    let fits =
+        |(b, q): &(u64, u64)| b * q <= d.max_tokens && *b <= d.max_rows && *b <= d.max_sequences;
+    let of_uniform = several.filter(fits).map(|(b, q)| d.max_rows.min(b * q));
+    let batches = d.batches.sizes().iter().copied().filter(|b| *b <= d.max_rows);
+    let rows = batches.chain(of_uniform).filter(|size| *size >= wanted).min();
+    let rows = rows.filter(|size| d.padding || *size == wanted || wanted == 0);
+    // The program of a uniform batch is taken where there is one of so many tokens.
+    let whole = tokens.zip(decode).filter(|(tokens, q)| tokens % q == 0);
+    let whole = whole.map(|(tokens, q)| (tokens / q, q)).filter(|whole| {
+        let is_listed = d.batches.sizes().contains(&whole.0);
+        is_listed && fits(whole)
+    });
+    let sequences = smallest(&d.batches, s.sequences, d.padding, d.max_sequences);
+    StepSizes {
+        tokens: tokens.map_or(PieceSize::General(s.tokens), PieceSize::Exact),
+        rows: rows.map_or(PieceSize::General(wanted), PieceSize::Exact),
+        sequences: whole.map_or(sequences.unwrap_or(s.sequences), |(b, _)| b),
+        own: [NO_ROWS; MAX_OWN],
+        query_length: whole.map(|(_, q)| q),
     }
 }
 
 /// Dispatch as the design says it, case by case.
-fn brute_force_sizes(d: &Dispatcher, s: StepShape) -> (StepMode, Option<StepSizes>, bool) {
+fn brute_force_sizes(d: &Dispatcher, s: StepShape) -> Dispatch {
     let decode = s.query_length.filter(|q| d.query_lengths.contains(q));
     let decode = decode.filter(|q| s.sequences * q == s.tokens);
     let wanted = if decode.is_some() { d.mode.decode() } else { d.mode.mixed() };
@@ -92,59 +139,50 @@ fn brute_force_sizes(d: &Dispatcher, s: StepShape) -> (StepMode, Option<StepSize
             query_length: Some(q),
         })
     });
-    if wanted != StepMode::Piecewise && full_decode.is_some() {
-        return (wanted, full_decode, false);
+    if let (Some(sizes), StepMode::Full | StepMode::None) = (full_decode, wanted) {
+        return Dispatch { mode: wanted, sizes, fallback: None };
     }
-    if d.mode == GraphMode::Full {
-        let full = smallest_tokens(d, s.tokens);
-        let full = full.filter(|&t| s.rows <= t.min(d.max_rows));
-        let full = full.filter(|&t| s.sequences <= t.min(d.max_sequences));
-        let sizes = full.map(|t| StepSizes {
-            tokens: PieceSize::Exact(t),
-            rows: PieceSize::Exact(t.min(d.max_rows)),
-            sequences: t.min(d.max_sequences),
-            own: [NO_ROWS; MAX_OWN],
-            query_length: None,
-        });
-        let mode = if sizes.is_some() { StepMode::Full } else { StepMode::None };
-        return (mode, sizes, sizes.is_none());
-    }
-    if d.mode.mixed() == StepMode::Piecewise {
-        let tokens = smallest_tokens(d, s.tokens);
-        let wanted = s.rows.min(d.max_rows);
-        let several = d.query_lengths.iter().filter(|q| **q > 1);
-        let several = several.flat_map(|q| d.batches.sizes().iter().map(move |b| (*b, *q)));
-        let fits = |(b, q): &(u64, u64)| {
-            b * q <= d.max_tokens && *b <= d.max_rows && *b <= d.max_sequences
-        };
-        let of_uniform = several.filter(fits).map(|(b, q)| d.max_rows.min(b * q));
-        let batches = d.batches.sizes().iter().copied().filter(|b| *b <= d.max_rows);
-        let rows = batches.chain(of_uniform).filter(|size| *size >= wanted).min();
-        let rows = rows.filter(|size| d.padding || *size == wanted || wanted == 0);
-        let sizes = tokens.zip(rows).map(|(tokens, rows)| {
-            // The program of a uniform batch is taken where there is one of so many tokens.
-            let whole = decode.filter(|q| tokens % q == 0).map(|q| (tokens / q, q));
-            let whole = whole.filter(|(b, q)| {
-                let fits = b * q <= d.max_tokens && *b <= d.max_rows && *b <= d.max_sequences;
-                d.batches.sizes().iter().any(|n| n == b) && fits
-            });
-            let apart = smallest(&d.batches, s.sequences, d.padding, d.max_sequences);
-            StepSizes {
-                tokens: PieceSize::Exact(tokens),
-                rows: PieceSize::Exact(rows),
-                sequences: whole.map_or(apart.unwrap_or(s.sequences), |(b, _)| b),
+    let sizes = apart(d, s, decode);
+    let falls_back = |whole| launched(sizes, Some(reason(d, s, whole)));
+    match d.mode {
+        GraphMode::None => launched(sizes, None),
+        GraphMode::FullDecodeOnly if decode.is_none() => launched(sizes, None),
+        GraphMode::FullDecodeOnly => falls_back(true),
+        GraphMode::Full => {
+            let full = smallest_tokens(d, s.tokens);
+            let full = full.filter(|&t| s.rows <= t.min(d.max_rows));
+            let full = full.filter(|&t| s.sequences <= t.min(d.max_sequences));
+            let Some(t) = full else { return falls_back(true) };
+            let sizes = StepSizes {
+                tokens: PieceSize::Exact(t),
+                rows: PieceSize::Exact(t.min(d.max_rows)),
+                sequences: t.min(d.max_sequences),
                 own: [NO_ROWS; MAX_OWN],
-                query_length: whole.map(|(_, q)| q),
+                query_length: None,
+            };
+            Dispatch { mode: StepMode::Full, sizes, fallback: None }
+        }
+        GraphMode::Piecewise | GraphMode::FullAndPiecewise => match (sizes.tokens, sizes.rows) {
+            (PieceSize::Exact(_), PieceSize::Exact(_)) => {
+                Dispatch { mode: StepMode::Piecewise, sizes, fallback: None }
             }
-        });
-        let mode = if sizes.is_some() { StepMode::Piecewise } else { StepMode::None };
-        return (mode, sizes, sizes.is_none());
+            _ => falls_back(false),
+        },
     }
-    (StepMode::None, None, wanted == StepMode::Full)
 }
 
 /// Every step of up to so many tokens.
 fn every_shape(most: u64) -> impl Iterator<Item = StepShape> {
+    shapes(most, |tokens| 1..=tokens, |tokens, _| 0..=tokens)
+}
+
+/// Steps of up to so many tokens, with numbers of sequences and of rows to try: of equal shares or not,
+/// where there is a choice.
+fn shapes<S: Iterator<Item = u64>, R: Iterator<Item = u64>>(
+    most: u64,
+    sequences: impl Fn(u64) -> S,
+    rows: impl Fn(u64, u64) -> R,
+) -> impl Iterator<Item = StepShape> {
     let shape = |(tokens, sequences, rows, query_length)| StepShape {
         tokens,
         rows,
@@ -153,15 +191,15 @@ fn every_shape(most: u64) -> impl Iterator<Item = StepShape> {
         query_length,
     };
     (1..=most).flat_map(move |tokens| {
-        (1..=tokens).flat_map(move |sequences| {
-            // Of equal shares or not, where there is a choice.
+        let mut all = Vec::new();
+        for sequences in sequences(tokens) {
             let equal = tokens.is_multiple_of(sequences).then_some(tokens / sequences);
             let unequal = (1 < sequences && sequences < tokens).then_some(None);
-            let lengths = unequal.into_iter().chain(equal.map(Some));
-            lengths.flat_map(move |q| {
-                (0..=tokens).map(move |rows| shape((tokens, sequences, rows, q)))
-            })
-        })
+            for q in unequal.into_iter().chain(equal.map(Some)) {
+                all.extend(rows(tokens, sequences).map(|rows| shape((tokens, sequences, rows, q))));
+            }
+        }
+        all
     })
 }
 
@@ -180,24 +218,59 @@ impl Lists {
         let [most_rows, most_sequences] = bounds;
         Self { most, tokens: list(tokens), batches: list(batches), most_rows, most_sequences }
     }
-}
 
-/// Holds a dispatcher against the oracle at every step up to its bounds, and counts the whole steps of
-/// uniform batches into `replayed`.
-fn dispatches_as_brute_force(d: &Dispatcher, replayed: &mut BTreeMap<PieceSize, u64>) {
-    for shape in every_shape(d.max_tokens).filter(|shape| shape.sequences <= d.max_sequences) {
-        let found = d.dispatch(shape);
-        let (mode, sizes, falls_back) = brute_force(d, shape);
-        assert_eq!((found.mode, found.fallback.is_some()), (mode, falls_back), "{shape:?}");
-        assert!(sizes.is_none_or(|sizes| sizes == found.sizes), "{shape:?}: {found:?}");
-        if found.mode == StepMode::Full {
-            assert!(d.full_graph_sizes().contains(&found.sizes), "{shape:?}: {found:?}");
-        }
-        if let (StepMode::Full, Some(size)) = (found.mode, found.sizes.uniform()) {
-            *replayed.entry(size).or_insert(0) += 1;
+    fn dispatcher(&self, mode: GraphMode, padding: bool, rules: &SizeRules) -> Dispatcher {
+        Dispatcher {
+            mode,
+            tokens: self.tokens.clone(),
+            batches: self.batches.clone(),
+            query_lengths: (1..=8).collect(),
+            max_tokens: self.most,
+            max_rows: self.most_rows,
+            max_sequences: self.most_sequences,
+            padding,
+            own: Vec::new(),
+            rules: rules.clone(),
         }
     }
 }
+
+/// What was seen of the steps of a run.
+#[derive(Default)]
+struct Seen {
+    replayed: BTreeMap<PieceSize, u64>,
+    reasons: BTreeSet<FallbackReason>,
+}
+
+/// Holds a dispatcher against the oracle at these steps, mode, sizes and reason, and notes the whole
+/// steps of uniform batches and why steps were launched.
+fn dispatches_as_brute_force(
+    d: &Dispatcher,
+    shapes: impl Iterator<Item = StepShape>,
+    seen: &mut Seen,
+) {
+    let graphs: std::collections::HashSet<_> = d.full_graph_sizes().into_iter().collect();
+    for shape in shapes.filter(|shape| shape.sequences <= d.max_sequences) {
+        let found = d.dispatch(shape);
+        assert_eq!(found, brute_force(d, shape), "{shape:?} in {:?}", d.mode);
+        seen.reasons.extend(found.fallback);
+        if found.mode == StepMode::Full {
+            assert!(graphs.contains(&found.sizes), "{shape:?}: {found:?}");
+            if let Some(size) = found.sizes.uniform() {
+                *seen.replayed.entry(size).or_insert(0) += 1;
+            }
+        }
+    }
+}
+
+/// Every reason that dispatch itself gives.
+const REASONS: [FallbackReason; 5] = [
+    FallbackReason::AboveLargestSize,
+    FallbackReason::NoExactSize,
+    FallbackReason::TooManyRows,
+    FallbackReason::SeveralHeadCalls,
+    FallbackReason::LaunchedSize,
+];
 
 #[test]
 fn every_step_up_to_the_bounds_is_dispatched_as_brute_force_finds() {
@@ -216,27 +289,59 @@ fn every_step_up_to_the_bounds_is_dispatched_as_brute_force_finds() {
     let large = Lists::new(96, &[1, 2, 4, 8, 16, 32, 64, 96], &[1, 2, 4, 8, 12], [16, 12]);
     let small = small.map(|lists| (lists, &every_way[..], &rules[..]));
     let large_ways = [(GraphMode::FullAndPiecewise, true), (GraphMode::Full, true)];
-    let mut replayed = BTreeMap::new();
+    let mut seen = Seen::default();
     for (lists, ways, rules) in small.into_iter().chain([(large, &large_ways[..], &rules[2..])]) {
         let ways = ways.iter().flat_map(|way| rules.iter().map(move |rules| (way, rules)));
         for (&(mode, padding), rules) in ways {
-            let d = Dispatcher {
-                mode,
-                tokens: lists.tokens.clone(),
-                batches: lists.batches.clone(),
-                query_lengths: (1..=8).collect(),
-                max_tokens: lists.most,
-                max_rows: lists.most_rows,
-                max_sequences: lists.most_sequences,
-                padding,
-                own: Vec::new(),
-                rules: rules.clone(),
-            };
-            dispatches_as_brute_force(&d, &mut replayed);
+            let d = lists.dispatcher(mode, padding, rules);
+            dispatches_as_brute_force(&d, every_shape(d.max_tokens), &mut seen);
         }
     }
-    let lengths: BTreeSet<_> = replayed.keys().filter_map(|size| size.query_length()).collect();
+    let lengths: BTreeSet<_> = seen.replayed.keys().filter_map(|s| s.query_length()).collect();
     assert_eq!(lengths, (1..=8).collect());
+    assert_eq!(seen.reasons, REASONS.into());
+}
+
+/// The lists that a server has by default, up to their real bounds: every number of tokens, and of
+/// sequences and rows those around each bound of a list, or, in a long run, all.
+#[test]
+fn steps_up_to_a_servers_bounds_are_dispatched_as_brute_force_finds() {
+    let tokens = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 480];
+    let batches = [1, 2, 4, 8, 16, 24, 32, 48, 64];
+    let lists = Lists::new(512, &tokens, &batches, [96, 80]);
+    let rules = SizeRules { specialized: vec![77, 300], launched: vec![16, 192], lazy: vec![480] };
+    let near = |bounds: &[u64], most: u64| -> Vec<u64> {
+        let around = bounds.iter().flat_map(|&n| [n - 1, n, n + 1]);
+        let found: BTreeSet<u64> = around.filter(|n| (1..=most).contains(n)).collect();
+        found.into_iter().collect()
+    };
+    let is_long = soak(1) > 1;
+    let sequences = |tokens: u64| -> Vec<u64> {
+        let most = tokens.min(lists.most_sequences);
+        let mut some = near(&[&batches[..], &[lists.most_sequences]].concat(), most);
+        some.extend((1..=8).filter(|q| tokens.is_multiple_of(*q)).map(|q| tokens / q));
+        some.retain(|n| *n <= most);
+        some.sort_unstable();
+        some.dedup();
+        if is_long { (1..=most).collect() } else { some }
+    };
+    let rows = |tokens: u64, sequences: u64| -> Vec<u64> {
+        let mut some =
+            near(&[&[2, 24, 64][..], &[lists.most_rows, sequences, tokens]].concat(), tokens);
+        some.insert(0, 0);
+        if is_long { (0..=tokens).collect() } else { some }
+    };
+    let mut seen = Seen::default();
+    for mode in GraphMode::ALL {
+        for padding in [true, false] {
+            let d = lists.dispatcher(mode, padding, &rules);
+            let shapes = shapes(512, |t| sequences(t).into_iter(), |t, s| rows(t, s).into_iter());
+            dispatches_as_brute_force(&d, shapes, &mut seen);
+        }
+    }
+    let whole: Vec<_> = seen.replayed.keys().filter_map(|size| size.query_length()).collect();
+    assert_eq!(BTreeSet::from_iter(whole), (1..=8).collect());
+    assert_eq!(seen.reasons, REASONS.into());
 }
 
 #[test]
@@ -274,12 +379,7 @@ proptest! {
     fn dispatch_is_what_brute_force_finds(d in dispatcher(), step in step()) {
         let Some(shape) = shape(&step, &d) else { return Ok(()) };
         let found = d.dispatch(shape);
-        let (mode, sizes, falls_back) = brute_force(&d, shape);
-        prop_assert_eq!(found.mode, mode);
-        prop_assert_eq!(found.fallback.is_some(), falls_back);
-        if let Some(sizes) = sizes {
-            prop_assert_eq!(found.sizes, sizes);
-        }
+        prop_assert_eq!(found, brute_force(&d, shape));
         prop_assert_eq!(d.dispatch(shape), found);
     }
 

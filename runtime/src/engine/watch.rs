@@ -55,9 +55,12 @@ impl<D: Device> BatchingEngine<D> {
     pub(super) fn tell_watchers(&mut self) {
         let load = self.load_now();
         if let Some(ticker) = &mut self.watchers.ticker
-            && let Some(line) = ticker.line(self.model.statistics(), load)
+            && let Some((line, warning)) = ticker.line(self.model.statistics(), load)
         {
             tracing::info!(target: "piecewise::stats", "{line}");
+            if let Some(warning) = warning {
+                tracing::warn!(target: "piecewise::stats", "{warning}");
+            }
         }
         let Some(metrics) = &self.watchers.metrics else { return };
         let is_due = self.watchers.published.is_none_or(|at| at.elapsed() >= PUBLISH_EVERY);

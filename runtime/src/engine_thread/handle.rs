@@ -2,13 +2,14 @@
 
 use super::shared::{Phase, Place, Shared};
 use super::update::Sink;
-use crate::engine::{Engine, EngineOptions, Request};
+use crate::engine::{Engine, EngineError, EngineOptions, Request, RequestEvent};
 use crate::metrics::Metrics;
+use crate::model::SuspendedWeights;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 
-/// Something to do with the engine between two steps.
-type Question = Box<dyn FnOnce(&mut dyn Engine) + Send>;
+/// Something to do with the engine between two steps; events that it makes are told as those of a step.
+type Question = Box<dyn FnOnce(&mut dyn Engine, &mut Vec<RequestEvent>) + Send>;
 
 /// What the thread is told.
 pub(super) enum Command {
@@ -78,14 +79,30 @@ impl EngineHandle {
 
     /// Does something with the engine between two steps, such as asking for its graphs or changing
     /// their mode; the answer comes when it is done. The requests of the thread are its own: they
-    /// must not be removed, and no step be run. A receiver without an answer says that the thread
-    /// has ended.
+    /// must not be removed, no step be run, and the engine not be suspended but by
+    /// [`Self::suspend`]. A receiver without an answer says that the thread has ended.
     pub fn call<R: Send + 'static>(
         &self,
         ask: impl FnOnce(&mut dyn Engine) -> R + Send + 'static,
     ) -> Receiver<R> {
+        self.ask(move |engine, _| ask(engine))
+    }
+
+    /// Gives the memory of the engine back between two steps, as [`Engine::suspend`] does. What the
+    /// steps on their way bring reaches their requests, and all go on once the engine is resumed by
+    /// [`Self::call`].
+    pub fn suspend(&self, weights: SuspendedWeights) -> Receiver<Result<(), EngineError>> {
+        self.ask(move |engine, events| engine.suspend(weights, events))
+    }
+
+    fn ask<R: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&mut dyn Engine, &mut Vec<RequestEvent>) -> R + Send + 'static,
+    ) -> Receiver<R> {
         let (answer, received) = mpsc::sync_channel(1);
-        let ask = move |engine: &mut dyn Engine| drop(answer.send(ask(engine)));
+        let ask = move |engine: &mut dyn Engine, events: &mut Vec<RequestEvent>| {
+            drop(answer.send(ask(engine, events)));
+        };
         // The thread that is gone drops what was to answer.
         let _ = self.commands.send(Command::Call(Box::new(ask)));
         received

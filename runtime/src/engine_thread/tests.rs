@@ -1,8 +1,8 @@
 use super::*;
 use crate::batch::Sampling;
 use crate::engine::{BatchingEngine, EngineOptions, FinishReason, Request};
-use crate::model::{CaptureWhen, OnCaptureFailure};
-use crate::testing::{Bounds, Faults, Setup, next_id};
+use crate::model::{CaptureWhen, OnCaptureFailure, SuspendedWeights};
+use crate::testing::{Bounds, FakeCompiler, Faults, Setup, next_id};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -113,6 +113,29 @@ fn requests_of_many_threads_get_their_ids_and_nothing_is_left() {
     assert_eq!(engine.pool().free_pages(), engine.pool().pages());
     let stats = engine.statistics();
     assert_eq!(stats.hits() + stats.misses(), stats.steps);
+}
+
+/// What the steps on their way bring is not lost, and everything goes on where it was.
+#[test]
+fn requests_of_a_suspended_engine_go_on_once_it_is_resumed() {
+    for weights in [SuspendedWeights::Keep, SuspendedWeights::Drop] {
+        let thread = start(&Setup::default(), 64);
+        let handle = thread.handle();
+        let (_first, of_first, release) = submit_and_hold(handle, request(1));
+        let others = [2, 3].map(|number| (number, submit(handle, request(number))));
+        let suspended = handle.suspend(weights);
+        drop(release);
+        suspended.recv().unwrap().unwrap();
+        let found = handle.call(|engine| engine.suspended()).recv().unwrap();
+        assert_eq!(found, Some(weights));
+        assert_eq!(handle.live_requests(), 3);
+        let resumed = handle.call(|engine| engine.resume(Some(&FakeCompiler::WEIGHTS)));
+        resumed.recv().unwrap().unwrap();
+        assert_eq!(outcome(&of_first).0, expected(1)[1..]);
+        for (number, (_ticket, updates)) in &others {
+            assert_answered(*number, updates);
+        }
+    }
 }
 
 #[test]

@@ -112,7 +112,10 @@ impl Worker {
                 self.events.push(RequestEvent::Finished { request, reason, message: None, usage });
                 self.deliver();
             }
-            Command::Call(ask) => ask(engine),
+            Command::Call(ask) => {
+                ask(engine, &mut self.events);
+                self.deliver();
+            }
             Command::Wake => {}
         }
     }

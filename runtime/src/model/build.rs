@@ -220,6 +220,7 @@ impl<D: Device> CompiledModel<D> {
             is_lost: false,
             suspended: None,
             late: None,
+            limit: None,
             bound_to,
             measures_padding: options.measure_padding,
             device,
@@ -235,6 +236,7 @@ impl<D: Device> CompiledModel<D> {
             tracing::warn!("graph mode {} lowered to {}: {reason}", wanted.name(), mode.name());
             model.lowered = Some(reason);
             model.dispatcher.mode = mode;
+            model.set_ledger(model.ledger_of(&model.dispatcher));
         }
         model.list_graphs();
         model.warm_up()?;

@@ -75,7 +75,7 @@ impl<D: Device> CompiledModel<D> {
         member.probed.as_ref().map_or(declared, |probed| probed.support.min(declared))
     }
 
-    fn hindrance(&self, member: &Member<D::Program>) -> String {
+    pub(super) fn hindrance(&self, member: &Member<D::Program>) -> String {
         if let Some(layer) = &member.excluded_by {
             return format!("layer `{layer}` is excluded from capture");
         }
@@ -140,8 +140,9 @@ impl<D: Device> CompiledModel<D> {
     /// programs of every mode. Returns what each graph took.
     ///
     /// # Errors
-    /// When the ops can't be captured for the mode, and nothing has changed; or when a capture fails
-    /// and that is an error: the mode has changed then, and steps whose graph is missing are launched.
+    /// When the ops can't be captured for the mode, or its graphs pass what
+    /// [`Self::limit_memory`] leaves, and nothing has changed; or when a capture fails and that is an
+    /// error: the mode has changed then, and steps whose graph is missing are launched.
     pub fn set_graph_mode(
         &mut self,
         mode: GraphMode,
@@ -150,9 +151,11 @@ impl<D: Device> CompiledModel<D> {
         if let (_, Some(reason)) = self.supported_mode(mode) {
             return Err(ModelError::Mode { mode: mode.name(), reason });
         }
+        let ledger = self.ledger_within(mode)?;
         self.wait_idle()?;
         self.dispatcher.mode = mode;
         self.lowered = None;
+        self.set_ledger(ledger);
         self.list_graphs();
         let mut captured = Vec::new();
         if self.capture_when == CaptureWhen::Startup {

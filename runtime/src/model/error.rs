@@ -79,6 +79,20 @@ pub enum ModelError {
          `memory_budget` sizes are lowered before it is"
     )]
     LateScratch { size: u64, scratch: u64, room: u64 },
+    /// Graphs beyond what the model may take.
+    #[error(
+        "{what} would make it {needed} bytes with its graphs, more than {from} = {limit}; {fits}"
+    )]
+    BeyondLimit {
+        /// What would be captured.
+        what: String,
+        needed: u64,
+        /// The key that says how much there is, with what it comes from.
+        from: &'static str,
+        limit: u64,
+        /// What would fit, in words.
+        fits: String,
+    },
     /// A layer that is not to be captured and is not there.
     #[error("capture_exclude: no layer is called `{layer}`; layers are called {known}, ..")]
     NoLayer { layer: String, known: String },

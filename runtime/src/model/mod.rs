@@ -15,6 +15,7 @@ mod footprint;
 mod graphs;
 mod late_sizes;
 mod launches;
+mod limit;
 mod lowering;
 mod memory;
 mod origin;
@@ -106,6 +107,8 @@ pub struct CompiledModel<D: Device> {
     is_lost: bool,
     suspended: Option<SuspendedWeights>,
     late: Option<LateSizes>,
+    /// The key that bounds its memory, and the bytes that it leaves.
+    limit: Option<(&'static str, u64)>,
     /// Where the parts of the memory lay when the programs were bound.
     bound_to: [Address; 3],
     /// Whether it is measured which steps padding loses whenever graphs were captured.

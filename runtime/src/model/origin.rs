@@ -23,7 +23,7 @@ pub(super) struct Origin {
     /// Whether programs can't run while states have no backing.
     pub(super) backed_early: bool,
     pub(super) max_logit_rows: u64,
-    ledger: Ledger,
+    pub(super) ledger: Ledger,
     weights: Arc<dyn WeightSource>,
     read_outputs: Vec<usize>,
     /// The largest counts of the rows that are read back.

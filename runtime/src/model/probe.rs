@@ -25,7 +25,7 @@ const PATTERN: usize = 4099;
 
 impl<D: Device> CompiledModel<D> {
     /// Probes every member with a custom op that declares support, once for all members of the same
-    /// unique piece. States are left with other bytes in them.
+    /// unique piece. What no probe could show is not believed. States are left with other bytes in them.
     pub(super) fn probe(&mut self, probes: &[Probe]) -> Result<(), ModelError> {
         for i in 0..self.members.list.len() {
             let Some(unique) = self.probed_unique(i) else { continue };
@@ -44,28 +44,36 @@ impl<D: Device> CompiledModel<D> {
                         CaptureSupport::Never
                     }
                 };
-                let label = &self.members.list[i].label;
-                tracing::warn!(
-                    "`{label}` says that it can be captured for {declared:?}, but a probe shows \
-                     {support:?}: {reason}"
-                );
                 self.members.list[i].probed = Some(Probed { support, reason });
+                tracing::warn!(
+                    "{}; it says that it can be captured for {declared:?}, which probe_capture = \
+                     false believes",
+                    self.hindrance(&self.members.list[i])
+                );
                 break;
             }
         }
         Ok(())
     }
 
-    /// The unique piece of a member that has a custom op.
+    /// The unique piece of a member that has a custom op and is captured.
     fn probed_unique(&self, member: usize) -> Option<piecewise_ir::entity::UniquePieceId> {
+        if self.members.list[member].excluded_by.is_some() {
+            return None;
+        }
         let usage = &self.module.stitch()?.uses[self.members.list[member].step.id()];
         let graph = self.module.graph();
         let is_custom = |node: &_| matches!(graph.node(*node).op, Op::Custom(_));
         usage.nodes.iter().any(is_custom).then_some(usage.unique)
     }
 
-    /// How a replay differs from launches of the same step, if it does.
+    /// How a replay differs from launches of the same step, if it does, or why that can't be said.
     fn difference(&mut self, member: usize, probe: &Probe) -> Result<Option<String>, ModelError> {
+        if probe.steps.is_empty() {
+            let reason =
+                "no step of made-up values that would show more fits the bounds of the graph";
+            return Ok(Some(reason.to_owned()));
+        }
         let mut sizes = vec![0; self.symbols.len()];
         self.symbols.fill(&mut sizes, |class| probe.sizes.rows_of(class));
         let Self { members, device, staging, symbols, memory, .. } = self;
@@ -78,6 +86,7 @@ impl<D: Device> CompiledModel<D> {
         drop(staged);
         let captured = match device.capture("probe", &[program], &sizes) {
             Ok(captured) => captured,
+            Err(error) if error.is_lost() => return Err(error.into()),
             Err(error) => return Ok(Some(error.to_string())),
         };
         let mut patterns = FxHashMap::default();
@@ -91,11 +100,10 @@ impl<D: Device> CompiledModel<D> {
                 };
                 match ran {
                     Ok(()) => {}
+                    Err(error) if error.is_lost() => return Err(error.into()),
                     Err(error) if replays => return Ok(Some(error.to_string())),
                     Err(error) => {
-                        // What can't be launched on made-up values tells nothing.
-                        tracing::debug!(%error, "a probe is left out");
-                        return Ok(None);
+                        return Ok(Some(format!("a step of made-up values is refused: {error}")));
                     }
                 }
                 self.note(member, step, trace)?;

@@ -78,14 +78,19 @@ impl<D: Device> CompiledModel<D> {
         let known: Vec<usize> = self.origin.compiled.artifacts.iter().map(Vec::len).collect();
         let counts = lowered.counts.clone();
         self.origin.compiled.append(lowered);
-        let bound = self.bind_after(&known, tune);
+        let mut dispatcher = self.dispatcher.clone();
+        dispatcher.rules.specialize(size);
+        let ledger = self.ledger_of(&dispatcher);
+        let within = self.check_limit(&ledger, || format!("a size of its own for {size} tokens"));
+        let bound = within.and_then(|()| self.bind_after(&known, tune));
         if bound.is_err() {
             self.origin.compiled.truncate(&known);
             self.origin.choices.truncate(&known);
             return bound;
         }
         self.stats.compile.add(&counts);
-        self.dispatcher.rules.specialize(size);
+        self.dispatcher = dispatcher;
+        self.set_ledger(ledger);
         self.list_graphs();
         if tune == TuneMode::Measure
             && let Some(store) = self.late.as_ref().map(|late| late.compiler.store.clone())

@@ -292,10 +292,6 @@ impl<D: Device> CompiledModel<D> {
             self.stats.pieces_for_padding += u64::from(other.mode == StepMode::Piecewise);
             dispatch = other;
         }
-        if dispatch.mode == StepMode::Full && shape.rows > self.dispatcher.max_rows {
-            dispatch.mode = StepMode::None;
-            dispatch.fallback = Some(FallbackReason::SeveralHeadCalls);
-        }
         if !self.launches_only && self.is_missing(&dispatch) {
             self.capture_for(&dispatch)?;
         }

@@ -258,6 +258,29 @@ fn rows_past_the_cap_run_the_head_again() {
     );
 }
 
+/// Six or nine tokens, each of which wants its row, where the head takes four rows or sixteen.
+#[test]
+fn why_a_step_was_launched_is_counted() {
+    use GraphMode::{Full, FullAndPiecewise, Piecewise};
+    let ids: Vec<u32> = (0..9).map(|i| i * 7 % VOCAB as u32).collect();
+    for (mode, rows, padding, tokens, reason) in [
+        (Full, 4, true, 6, FallbackReason::SeveralHeadCalls),
+        (Full, 16, true, 9, FallbackReason::AboveLargestSize),
+        (Full, 16, false, 6, FallbackReason::NoExactSize),
+        (Piecewise, 16, true, 6, FallbackReason::TooManyRows),
+        (FullAndPiecewise, 16, false, 3, FallbackReason::NoExactSize),
+    ] {
+        let bounds = Bounds { rows, ..Bounds::default() };
+        let mut model = Setup { mode, bounds, padding, ..Setup::default() }.build().unwrap();
+        let ticket = submit(&mut model, &ids[..tokens]).unwrap();
+        assert_eq!(sampled(&mut model, &ticket), expected(&ids[..tokens]));
+        let report = model.last_step().unwrap();
+        assert_eq!((report.mode, report.fallback), (StepMode::None, Some(reason)), "{mode:?}");
+        let stats = model.statistics();
+        assert_eq!((stats.misses(), stats.misses[reason.name()]), (1, 1), "{:?}", stats.misses);
+    }
+}
+
 #[test]
 fn a_mode_that_the_split_ops_do_not_support_is_lowered_or_refused() {
     let setup = Setup { split_support: CaptureSupport::Never, ..Setup::default() };
@@ -354,6 +377,23 @@ fn what_an_op_declares_is_probed() {
         assert_eq!(sampled(&mut model, &ticket), right, "{op}");
         fault.store(false, Ordering::Relaxed);
     }
+}
+
+/// Where a graph has little room, probes take less of it; what none of them fits is not believed.
+#[test]
+fn what_no_probe_can_show_is_not_believed() {
+    let with_rows = |kv_rows| {
+        let bounds = Bounds { kv_rows, ..Bounds::default() };
+        Setup { mode: GraphMode::Full, probes: true, bounds, ..Setup::default() }
+    };
+    let one_page = with_rows(16).build().unwrap();
+    assert_eq!((one_page.dispatcher().mode, one_page.lowered_mode()), (GraphMode::Full, None));
+    let no_page = with_rows(8).build().unwrap();
+    assert_eq!(no_page.dispatcher().mode, GraphMode::None);
+    let reason = no_page.lowered_mode().unwrap();
+    assert!(reason.contains("`test.embed`") && reason.contains("no step of made-up"), "{reason}");
+    let believed = Setup { probes: false, ..with_rows(8) }.build().unwrap();
+    assert_eq!(believed.dispatcher().mode, GraphMode::Full);
 }
 
 #[test]

@@ -235,6 +235,45 @@ fn the_ledger_knows_the_graphs_before_they_are_captured() {
     }
 }
 
+/// What a mode takes is known before it is changed to: beyond the limit nothing changes, and what is said to
+/// fit does.
+#[test]
+fn the_ledger_follows_the_mode_and_holds_it_to_the_limit() {
+    use GraphMode::{Full, FullAndPiecewise, None};
+    let of_mode = |mode| Setup { mode, ..Setup::default() }.build().unwrap().memory().ledger;
+    let mut model = Setup { mode: Full, ..Setup::default() }.build().unwrap();
+    for mode in GraphMode::ALL {
+        model.set_graph_mode(mode, &mut |_| {}).unwrap();
+        assert_eq!(model.memory().ledger.graphs, of_mode(mode).graphs, "{}", mode.name());
+        let launches: u64 =
+            model.ready_graphs().map(|g| model.device().graph_shape(g).launches).sum();
+        let expected = ((model.captured_graphs() as u64) << 20) + 2 * launches;
+        assert_eq!(model.memory().ledger.graphs, expected, "{}", mode.name());
+    }
+    model.set_graph_mode(None, &mut |_| {}).unwrap();
+    let bare = model.memory().ledger;
+    let needed = bare.total() + of_mode(FullAndPiecewise).graphs;
+    model.limit_memory("memory_budget", needed - 1);
+    let error = model.set_graph_mode(FullAndPiecewise, &mut |_| {}).unwrap_err();
+    let ModelError::BeyondLimit { needed: said, limit, .. } = &error else { panic!("{error}") };
+    assert_eq!((*said, *limit), (needed, needed - 1));
+    let text = error.to_string();
+    assert!(
+        text.contains("memory_budget") && text.contains("full_decode_only would fit"),
+        "{text}"
+    );
+    assert_eq!((model.dispatcher().mode, model.memory().ledger), (None, bare), "nothing changed");
+    model.set_graph_mode(GraphMode::FullDecodeOnly, &mut |_| {}).unwrap();
+    assert!(model.memory().ledger.total() < needed);
+    model.limit_memory("memory_budget", needed);
+    model.set_graph_mode(FullAndPiecewise, &mut |_| {}).unwrap();
+    assert_eq!(model.memory().ledger.total(), needed);
+    // A device that is opened anew holds as much.
+    let before = model.memory().ledger;
+    model.recover().unwrap();
+    assert_eq!(model.memory().ledger, before);
+}
+
 /// Graphs of a size that waits are captured by the first step that wants them, the others at start, and
 /// from then on they are there like the others.
 #[test]

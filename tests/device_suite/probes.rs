@@ -1,0 +1,243 @@
+//! Ops that say more of their captures than they hold: a probe of each query length, and one of a mixed
+//! step, shows for which batches they are right, and no graph is replayed for others.
+
+use crate::any_graph::{RandomWeights, build_of, options};
+use crate::host_kernel::HostKernel;
+use crate::sequences::{Sequences, Turn, step};
+use crate::target::{Cpu, Target};
+use piecewise::models::{StepBounds, StepInputs};
+use piecewise_ir::builder::Builder;
+use piecewise_ir::custom::{Attrs, CustomOpDef};
+use piecewise_ir::dtype::DType::F32;
+use piecewise_ir::entity::Entity;
+use piecewise_ir::op::RowTreatment;
+use piecewise_ir::testing::Rng;
+use piecewise_ir::types::TensorType;
+use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpArgs, CudaOpCall};
+use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
+use piecewise_kernels::step::LaunchContext;
+use piecewise_runtime::batch::{ChunkRows, RoleMap, probes};
+use piecewise_runtime::mode::{GraphMode, Level};
+use piecewise_runtime::model::{BuildOptions, CompiledModel, ModelError};
+use piecewise_runtime::pipeline::plan;
+use piecewise_runtime::symbols::SymbolTable;
+use std::sync::{Arc, OnceLock};
+
+const WIDTH: u64 = 16;
+const MOST: u64 = 16;
+const SEQUENCES: u64 = 3;
+
+/// How the op finds the sequence of a row in a graph.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Rule {
+    /// From where the sequences start: right in every batch.
+    Starts,
+    /// Each row is one: right in decodes of one token.
+    Rows,
+    /// One or two rows are one: right in uniform batches of at most two tokens.
+    Pairs,
+    /// Right as the first, and values that no embedding has are refused: those of a probe. A GPU can't.
+    Wary,
+}
+
+/// `x`, or `-x` in every other sequence. Launched it is right; it says that in a graph it is, too.
+#[derive(Clone, Copy, Debug)]
+struct Signs(Rule);
+
+impl Signs {
+    const NAME: &'static str = "test.signs";
+
+    fn rule(self, context: LaunchContext<'_>) -> Rule {
+        match context {
+            _ if self.0 == Rule::Wary => Rule::Wary,
+            LaunchContext::Step(_) => Rule::Starts,
+            LaunchContext::Capture(_) => self.0,
+        }
+    }
+}
+
+impl CustomOpDef for Signs {
+    fn name(&self) -> &str {
+        Self::NAME
+    }
+    fn infer(&self, operands: &[TensorType], _: &Attrs) -> Result<Vec<TensorType>, String> {
+        Ok(vec![operands[0].clone()])
+    }
+    fn rows(&self) -> RowTreatment {
+        RowTreatment::Masked
+    }
+    fn splits(&self) -> bool {
+        true
+    }
+}
+
+impl CpuOp for Signs {
+    fn name(&self) -> &str {
+        Self::NAME
+    }
+
+    fn run(&self, args: &CpuOpArgs<'_>) -> Result<(), OpError> {
+        let (x, starts) = (args.read::<f32>(0)?, args.read::<i32>(1)?);
+        let y = args.write::<f32>(2)?;
+        let (rows, sequences) = (args.true_dim(0, 0), args.true_dim(1, 0));
+        let rule = self.rule(args.context());
+        let width = WIDTH as usize;
+        if rule == Rule::Wary && x[..rows * width].iter().any(|x| *x < -3.0) {
+            return Err(args.error("a value is too far below"));
+        }
+        let all = y.chunks_exact_mut(width).zip(x.chunks_exact(width)).take(rows);
+        for (row, (y, x)) in all.enumerate() {
+            let sequence = match rule {
+                Rule::Starts | Rule::Wary => {
+                    starts[..sequences].partition_point(|&start| start <= row as i32)
+                }
+                Rule::Rows => row + 1,
+                Rule::Pairs => row / (rows / sequences).clamp(1, 2) + 1,
+            };
+            let sign = if sequence % 2 == 0 { -1.0 } else { 1.0 };
+            y.iter_mut().zip(x).for_each(|(y, x)| *y = sign * x);
+        }
+        Ok(())
+    }
+}
+
+fn kernel() -> &'static HostKernel {
+    static KERNEL: OnceLock<HostKernel> = OnceLock::new();
+    KERNEL.get_or_init(|| HostKernel::load(include_str!("signs_kernel.cu"), "signs").unwrap())
+}
+
+impl CudaOp for Signs {
+    fn name(&self) -> &str {
+        Self::NAME
+    }
+
+    /// The kernel is loaded here: while a capture runs, nothing may be.
+    fn implementation(&self, _: &CudaOpCall<'_>) -> Result<CudaImplementation, OpError> {
+        kernel();
+        Ok(CudaImplementation::Host)
+    }
+
+    fn enqueue(&self, args: &CudaOpArgs<'_>) -> Result<(), OpError> {
+        let symbol = |i: usize| args.types[i].outer_symbol().map(|symbol| symbol.index() as u64);
+        let (Some(tokens), Some(sequences)) = (symbol(0), symbol(1)) else {
+            return Err(args.error("it takes rows of tokens and of sequences"));
+        };
+        let rule = self.rule(args.context) as u64;
+        let mut parameters = args.addresses.to_vec();
+        parameters.extend([args.counts, tokens, sequences, rule]);
+        kernel().launch(args.stream, 1, WIDTH as u32, &mut parameters).map_err(|e| args.error(e))
+    }
+}
+
+/// A model in a mode; probed, or believed.
+fn build<T: Target>(
+    rule: Rule,
+    mode: GraphMode,
+    query_lengths: &[u64],
+    is_probed: bool,
+    strict: bool,
+) -> Result<CompiledModel<T::Device>, ModelError> {
+    let op = Signs(rule);
+    let b = Builder::new("signs").weight_dtype(F32);
+    let bounds = StepBounds {
+        max_tokens: MOST,
+        max_rows: MOST,
+        max_sequences: SEQUENCES,
+        max_length: 64,
+        kv_rows: 0,
+        state_slots: 0,
+    };
+    let inputs = StepInputs::declare(&b, &bounds);
+    let embedding = b.weight("embedding", [61, WIDTH]);
+    let x = embedding.gather(inputs.ids).silu();
+    let x = b.custom_one(&op, &[x, inputs.attention.query_starts], Attrs::new());
+    let x = x.linear(b.weight("out", [WIDTH, WIDTH]));
+    let logits = x.gather(inputs.logit_rows).matmul_transposed(embedding, F32);
+    let graph = b.finish([logits, inputs.sample(logits)]).unwrap();
+    let module = Arc::new(plan(graph, Level::Piecewise, None, Vec::new()).unwrap().0);
+    let mut ops = OpRegistry::builtin();
+    ops.define(Arc::new(op)).implement_cpu(Arc::new(op)).implement_cuda(Arc::new(op));
+    let mut options = BuildOptions {
+        strict,
+        max_logit_rows: MOST,
+        ..options(&module, mode, &[1, 2, 4, 8, MOST], MOST)
+    };
+    let dispatcher = &mut options.dispatcher;
+    dispatcher.batches = piecewise_runtime::sizes::SizeList::new(
+        "batches",
+        vec![1, 2, SEQUENCES],
+        "max_sequences",
+        SEQUENCES,
+    )
+    .unwrap();
+    dispatcher.query_lengths = query_lengths.to_vec();
+    (dispatcher.max_rows, dispatcher.max_sequences) = (MOST, SEQUENCES);
+    if is_probed {
+        let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
+        let roles = RoleMap::resolve(module.graph(), &symbols, &ops).unwrap();
+        options.probes = probes(&roles, &options.dispatcher);
+    }
+    build_of::<T>(&module, &Arc::new(ops), options, RandomWeights(3))
+}
+
+/// The logits of uniform batches of one, two and four tokens, and of a mixed step.
+fn logits<D: piecewise_backend::device::Device>(model: &mut CompiledModel<D>) -> Vec<Vec<u8>> {
+    let mut sequences = Sequences::of(model);
+    let mut rng = Rng::new(6);
+    let steps = [[1, 1, 1], [2, 2, 2], [4, 4, 4], [5, 1, 3]].map(|lengths: [u64; 3]| {
+        let turns = lengths.iter().enumerate().map(|(sequence, &tokens)| Turn {
+            sequence,
+            tokens,
+            rows: ChunkRows::All,
+            feedback: false,
+        });
+        let turns: Vec<_> = turns.collect();
+        step(model, &sequences.fill(&turns, &mut rng)).outputs[0].clone()
+    });
+    steps.into()
+}
+
+pub(crate) fn declarations_are_held_against_replays<T: Target>() {
+    use GraphMode::{Full, FullAndPiecewise, Piecewise};
+    for (rule, query_lengths, had) in [
+        (Rule::Starts, &[1, 2, 4][..], Full),
+        (Rule::Rows, &[1], FullAndPiecewise),
+        (Rule::Rows, &[1, 2], Piecewise),
+        (Rule::Pairs, &[1, 2], FullAndPiecewise),
+        // What is right for two tokens is wrong for four.
+        (Rule::Pairs, &[1, 2, 4], Piecewise),
+    ] {
+        let case = format!("{} {rule:?} {query_lengths:?}", T::NAME);
+        let [mut model, mut launched] =
+            [(); 2].map(|()| build::<T>(rule, Full, query_lengths, true, false).unwrap());
+        assert_eq!(model.dispatcher().mode, had, "{case}: {:?}", model.lowered_mode());
+        launched.set_launches_only(true);
+        assert_eq!(logits(&mut model), logits(&mut launched), "{case}");
+        assert!(model.statistics().hits() > 0, "{case}");
+        if rule == Rule::Starts {
+            assert_eq!(model.lowered_mode(), None);
+            continue;
+        }
+        let reason = model.lowered_mode().unwrap();
+        assert!(reason.contains("`test.signs`") && reason.contains("another batch"), "{reason}");
+        let error = build::<T>(rule, Full, query_lengths, true, true).unwrap_err().to_string();
+        assert!(error.contains("`test.signs`"), "{case}: {error}");
+        let [mut believed, mut launched] =
+            [(); 2].map(|()| build::<T>(rule, Full, query_lengths, false, false).unwrap());
+        launched.set_launches_only(true);
+        let found = logits(&mut believed);
+        assert_ne!(found, logits(&mut launched), "{case}: the test would see no mistake");
+    }
+}
+
+/// What can't be tried on made-up values is not believed.
+#[test]
+fn cpu_an_op_that_refuses_a_probe_is_not_captured_with_whole_steps() {
+    let mut model = build::<Cpu>(Rule::Wary, GraphMode::Full, &[1, 2], true, false).unwrap();
+    assert_eq!(model.dispatcher().mode, GraphMode::Piecewise);
+    let reason = model.lowered_mode().unwrap();
+    assert!(reason.contains("`test.signs`") && reason.contains("too far below"), "{reason}");
+    let mut believed = build::<Cpu>(Rule::Wary, GraphMode::Full, &[1, 2], false, false).unwrap();
+    assert_eq!(logits(&mut model), logits(&mut believed));
+    assert!(model.statistics().hits() > 0);
+}
