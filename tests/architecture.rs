@@ -66,6 +66,27 @@ fn only_the_command_line_depends_on_crates_for_terminals() {
     }
 }
 
+/// Whoever embeds the library gets no server, and no runtime of one, however far down.
+#[test]
+fn the_library_has_no_crate_for_http() {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    for package in ["piecewise", "piecewise-runtime", "piecewise-kernels", "piecewise-server"] {
+        let mut tree = std::process::Command::new(&cargo);
+        tree.args(["tree", "-p", package, "-e", "normal", "--prefix", "none", "--locked"]);
+        let said = tree.arg("--offline").current_dir(root()).output().unwrap();
+        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+        let said = String::from_utf8(said.stdout).unwrap();
+        let names = BTreeSet::from_iter(said.lines().filter_map(|line| line.split(' ').next()));
+        assert!(names.contains("piecewise-kernels"), "{package}: {names:?}");
+        for name in ["axum", "hyper", "http", "h2", "tokio", "tower", "reqwest", "ureq"] {
+            // The server's own show that they would be seen.
+            let expected = package == "piecewise-server"
+                && ["axum", "hyper", "http", "tokio", "tower"].contains(&name);
+            assert_eq!(names.contains(name), expected, "{package}, {name}");
+        }
+    }
+}
+
 /// The package outside shows how little a model of one's own takes: besides what computes its op,
 /// fewer than 200 lines. Its step inputs stand with the op.
 #[test]

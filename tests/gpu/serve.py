@@ -24,8 +24,8 @@ import tempfile
 import time
 import urllib.request
 
-# The engine's thread and its pool, the driver's, and the one that writes the log of this measurement.
-LEFT_OUT = ("engine", "piecewise-cpu-", "cuda", "iteration-log")
+# The engine's thread, and what its device has: the driver's threads, or the CPU device's.
+LEFT_OUT = ("engine", "cuda", "piecewise-cpu-")
 
 
 def arguments():

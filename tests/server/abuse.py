@@ -6,10 +6,9 @@ import json
 import os
 import random
 import socket
-import tempfile
 import time
 
-from harness import GOLDEN, TEMPLATE, Server
+from harness import GOLDEN, Server, chat_template
 from hostile import hostile
 
 COUNT = 20_000
@@ -175,10 +174,8 @@ def descriptors(server):
 
 
 def main():
-    with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
-        file.write(TEMPLATE)
-        file.flush()
-        run("--client-timeout", "3", "--max-seq-len", "2048", "--max-num-seqs", "64", "--chat-template", file.name)
+    with chat_template() as template:
+        run("--client-timeout", "3", "--max-seq-len", "2048", "--max-num-seqs", "64", *template)
 
 
 def run(*flags):

@@ -1,5 +1,6 @@
 """Starts `piecewise serve` for the tests of this folder, and ends it."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -25,6 +26,15 @@ TEMPLATE = (
 )
 
 
+@contextlib.contextmanager
+def chat_template(text=TEMPLATE):
+    """Flags of a server whose conversations are rendered so."""
+    with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
+        file.write(text)
+        file.flush()
+        yield "--chat-template", file.name
+
+
 def timed(test, *arguments):
     """Runs a test and says how long it took; the program's arguments name those that are wanted."""
     if sys.argv[1:] and test.__name__ not in sys.argv[1:]:
@@ -48,7 +58,7 @@ class Server:
     """A server on a free port; `with` ends it and holds that it drained, and that nothing panicked: a
     panic of a connection's task would only close the connection."""
 
-    def __init__(self, *flags, source=("--model", str(MODEL)), settings=FAST, logs=False):
+    def __init__(self, *flags, source=("--model", str(MODEL)), settings=FAST, logs=False, waits=True):
         command = [BINARY, "serve", *source, *settings, "--port", "0", *flags]
         command += [] if logs else ["--no-access-log"]
         self.errors = tempfile.TemporaryFile("w+")
@@ -57,6 +67,11 @@ class Server:
         assert line.startswith("listening at http://"), line + self.said()
         self.url = line.removeprefix("listening at ")
         self.address = (self.url.split("//")[1].split(":")[0], int(self.url.rsplit(":", 1)[1]))
+        if waits:
+            self.wait()
+
+    def wait(self):
+        """Until it takes requests."""
         assert self.process.stdout.readline().strip() == "ready", self.said()
 
     def get(self, path):

@@ -11,7 +11,7 @@ import tempfile
 
 import openai
 
-from harness import BINARY, FAST, GOLDEN, MODEL, ROOT, TEMPLATE, Server, timed
+from harness import BINARY, FAST, GOLDEN, MODEL, ROOT, Server, chat_template, timed
 
 EXPECTED = {case["prompt"]: case["greedy_fp32"] for case in GOLDEN}
 PROMPTS = list(EXPECTED)
@@ -126,12 +126,9 @@ def seeds(client):
     assert sampled(0, n=3) == alone[:3], "the answers to one prompt have seeds in a row"
 
 
-def logprobs(server, client):
-    """Those of the answer, and of the prompt, against the logits that `piecewise logits` writes."""
-    asked = {**GREEDY, "max_tokens": 8, "prompt": PROMPTS[2], "logprobs": 3, "extra_body": IDS}
-    choice = client.completions.create(**asked).choices[0]
-    prompt = choice.prompt_token_ids
-    ids = prompt + choice.token_ids
+def by_logits(ids):
+    """Of each id the log-probability and the three largest beside it, of the logits that `piecewise logits`
+    writes; nothing of the first."""
     with tempfile.TemporaryDirectory() as folder:
         out = f"{folder}/logits.safetensors"
         command = [BINARY, "logits", "--model", str(MODEL), *FAST, "--ids", ",".join(map(str, ids)), "--out", out]
@@ -146,6 +143,11 @@ def logprobs(server, client):
         row = struct.unpack(f"<{vocab}f", data[start:start + 4 * vocab])
         total = math.log(sum(math.exp(x) for x in row))
         expected.append((row[token] - total, sorted((x - total for x in row), reverse=True)[:3]))
+    return expected
+
+
+def logprobs(server, client):
+    """Those of the answer, and of the prompt."""
 
     def check(found, expected):
         assert len(found.token_logprobs) == len(expected)
@@ -157,8 +159,14 @@ def logprobs(server, client):
             likeliest = sorted(top.values(), reverse=True)
             assert all(abs(a - b) < 1e-4 for a, b in zip(likeliest, wanted[1])), (likeliest, wanted)
 
-    check(choice.logprobs, expected[len(prompt):])
-    assert "".join(choice.logprobs.tokens) == choice.text
+    for text in PROMPTS:
+        asked = {**GREEDY, "max_tokens": 32, "prompt": text, "logprobs": 3, "extra_body": IDS}
+        choice = client.completions.create(**asked).choices[0]
+        assert choice.token_ids == EXPECTED[text][:32]
+        prompt = choice.prompt_token_ids
+        expected = by_logits(prompt + choice.token_ids)
+        check(choice.logprobs, expected[len(prompt):])
+        assert "".join(choice.logprobs.tokens) == choice.text
     # The prompt too: as a whole, alone, and piece by piece.
     echoed = client.completions.create(**asked, echo=True).choices[0]
     check(echoed.logprobs, expected)
@@ -166,7 +174,7 @@ def logprobs(server, client):
         assert echoed.text[offset:].startswith(token), (token, offset)
     alone = client.completions.create(**{**asked, "max_tokens": 0}, echo=True)
     check(alone.choices[0].logprobs, expected[:len(prompt)])
-    assert (alone.choices[0].text, alone.usage.completion_tokens) == (PROMPTS[2], 0)
+    assert (alone.choices[0].text, alone.usage.completion_tokens) == (text, 0)
     pieces = [event.choices[0] for event in client.completions.create(**asked, echo=True, stream=True) if event.choices]
     assert "".join(piece.text for piece in pieces) == echoed.text
     for name in ["tokens", "text_offset", "token_logprobs", "top_logprobs"]:
@@ -185,30 +193,27 @@ def logprobs(server, client):
 
 def chat_logprobs():
     """Those of a reply are those of the completion that it is."""
-    with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
-        file.write(TEMPLATE)
-        file.flush()
-        with Server("--chat-template", file.name) as server:
-            client = client_of(server)
-            text = client.completions.create(**{**GREEDY, "max_tokens": 8}, prompt=PROMPTS[2], logprobs=3).choices[0]
-            asked = dict(
-                model="tiny-qwen3", messages=[{"role": "user", "content": PROMPTS[2]}], temperature=0,
-                max_completion_tokens=8, logprobs=True, top_logprobs=3,
-            )
-            whole = client.chat.completions.create(**asked).choices[0]
-            entries = whole.logprobs.content
-            assert [entry.token for entry in entries] == text.logprobs.tokens
-            assert b"".join(bytes(entry.bytes) for entry in entries).decode() == whole.message.content == text.text
-            for entry, own, top in zip(entries, text.logprobs.token_logprobs, text.logprobs.top_logprobs, strict=True):
-                assert abs(entry.logprob - own) < 1e-4
-                assert len(entry.top_logprobs) == 3
-                for other in entry.top_logprobs:
-                    assert abs(top[other.token] - other.logprob) < 1e-4
-            events = client.chat.completions.create(**asked, stream=True)
-            pieces = [choice.logprobs.content for event in events for choice in event.choices if choice.logprobs]
-            assert [entry.token for piece in pieces for entry in piece] == text.logprobs.tokens
-            plain = client.chat.completions.create(**{**asked, "logprobs": False, "top_logprobs": None})
-            assert plain.choices[0].logprobs is None
+    with chat_template() as template, Server(*template) as server:
+        client = client_of(server)
+        text = client.completions.create(**{**GREEDY, "max_tokens": 8}, prompt=PROMPTS[2], logprobs=3).choices[0]
+        asked = dict(
+            model="tiny-qwen3", messages=[{"role": "user", "content": PROMPTS[2]}], temperature=0,
+            max_completion_tokens=8, logprobs=True, top_logprobs=3,
+        )
+        whole = client.chat.completions.create(**asked).choices[0]
+        entries = whole.logprobs.content
+        assert [entry.token for entry in entries] == text.logprobs.tokens
+        assert b"".join(bytes(entry.bytes) for entry in entries).decode() == whole.message.content == text.text
+        for entry, own, top in zip(entries, text.logprobs.token_logprobs, text.logprobs.top_logprobs, strict=True):
+            assert abs(entry.logprob - own) < 1e-4
+            assert len(entry.top_logprobs) == 3
+            for other in entry.top_logprobs:
+                assert abs(top[other.token] - other.logprob) < 1e-4
+        events = client.chat.completions.create(**asked, stream=True)
+        pieces = [choice.logprobs.content for event in events for choice in event.choices if choice.logprobs]
+        assert [entry.token for piece in pieces for entry in piece] == text.logprobs.tokens
+        plain = client.chat.completions.create(**{**asked, "logprobs": False, "top_logprobs": None})
+        assert plain.choices[0].logprobs is None
 
 
 def tools_and_thoughts():
@@ -219,47 +224,44 @@ def tools_and_thoughts():
     }}
     tools = [{"type": "function", "function": function}]
     call = '<tool_call>\n{"name": "add", "arguments": {"a": 7}}\n</tool_call>'
-    with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
-        file.write(TEMPLATE)
-        file.flush()
-        with Server("--chat-template", file.name, "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3") as server:
-            client = client_of(server)
+    with chat_template() as template, Server(*template, "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3") as server:
+        client = client_of(server)
 
-            def ask(said=None, **more):
-                body = dict(model="tiny-qwen3", messages=[{"role": "user", "content": PROMPTS[0]}], max_completion_tokens=200, temperature=0)
-                if said:
-                    more["extra_body"] = {"structured_outputs": {"choice": [said]}}
-                whole = client.chat.completions.create(**body, **more).choices[0]
-                # The same piece by piece.
-                text, thoughts, calls, ends = "", "", {}, []
-                for event in client.chat.completions.create(**body, **more, stream=True):
-                    for choice in event.choices:
-                        text += choice.delta.content or ""
-                        thoughts += getattr(choice.delta, "reasoning_content", None) or ""
-                        for piece in choice.delta.tool_calls or []:
-                            one = calls.setdefault(piece.index, ["", "", ""])
-                            one[0] += piece.id or ""
-                            one[1] += piece.function.name or ""
-                            one[2] += piece.function.arguments or ""
-                        ends += [choice.finish_reason] if choice.finish_reason else []
-                message = whole.message
-                assert ends == [whole.finish_reason]
-                assert text == (message.content or "")
-                assert thoughts == (getattr(message, "reasoning_content", None) or "")
-                made = [(made.function.name, json.loads(made.function.arguments)) for made in message.tool_calls or []]
-                assert [(name, json.loads(arguments)) for _, name, arguments in calls.values()] == made
-                assert all(id for id, _, _ in calls.values())
-                return whole.finish_reason, text, thoughts, made
+        def ask(said=None, **more):
+            body = dict(model="tiny-qwen3", messages=[{"role": "user", "content": PROMPTS[0]}], max_completion_tokens=200, temperature=0)
+            if said:
+                more["extra_body"] = {"structured_outputs": {"choice": [said]}}
+            whole = client.chat.completions.create(**body, **more).choices[0]
+            # The same piece by piece.
+            text, thoughts, calls, ends = "", "", {}, []
+            for event in client.chat.completions.create(**body, **more, stream=True):
+                for choice in event.choices:
+                    text += choice.delta.content or ""
+                    thoughts += getattr(choice.delta, "reasoning_content", None) or ""
+                    for piece in choice.delta.tool_calls or []:
+                        one = calls.setdefault(piece.index, ["", "", ""])
+                        one[0] += piece.id or ""
+                        one[1] += piece.function.name or ""
+                        one[2] += piece.function.arguments or ""
+                    ends += [choice.finish_reason] if choice.finish_reason else []
+            message = whole.message
+            assert ends == [whole.finish_reason]
+            assert text == (message.content or "")
+            assert thoughts == (getattr(message, "reasoning_content", None) or "")
+            made = [(made.function.name, json.loads(made.function.arguments)) for made in message.tool_calls or []]
+            assert [(name, json.loads(arguments)) for _, name, arguments in calls.values()] == made
+            assert all(id for id, _, _ in calls.values())
+            return whole.finish_reason, text, thoughts, made
 
-            assert ask(call, tools=tools) == ("tool_calls", "", "", [("add", {"a": 7})])
-            assert ask("yes", tools=tools) == ("stop", "yes", "", [])
-            thinks = ask("<think>\nhm\n</think>\n\nyes")
-            assert (thinks[0], thinks[1].strip(), thinks[2].strip()) == ("stop", "yes", "hm"), thinks
-            reason, text, _, made = ask(tools=tools, tool_choice="required", parallel_tool_calls=False)
-            assert reason == "tool_calls" and [name for name, _ in made] == ["add"] and 0 <= made[0][1]["a"] <= 9, (text, made)
-            named = {"type": "function", "function": {"name": "add"}}
-            reason, text, _, made = ask(tools=tools, tool_choice=named)
-            assert [name for name, _ in made] == ["add"] and 0 <= made[0][1]["a"] <= 9, (text, made)
+        assert ask(call, tools=tools) == ("tool_calls", "", "", [("add", {"a": 7})])
+        assert ask("yes", tools=tools) == ("stop", "yes", "", [])
+        thinks = ask("<think>\nhm\n</think>\n\nyes")
+        assert (thinks[0], thinks[1].strip(), thinks[2].strip()) == ("stop", "yes", "hm"), thinks
+        reason, text, _, made = ask(tools=tools, tool_choice="required", parallel_tool_calls=False)
+        assert reason == "tool_calls" and [name for name, _ in made] == ["add"] and 0 <= made[0][1]["a"] <= 9, (text, made)
+        named = {"type": "function", "function": {"name": "add"}}
+        reason, text, _, made = ask(tools=tools, tool_choice=named)
+        assert [name for name, _ in made] == ["add"] and 0 <= made[0][1]["a"] <= 9, (text, made)
 
 
 def conversation():
@@ -267,22 +269,19 @@ def conversation():
     ids = {"extra_body": {"ignore_eos": True, "return_token_ids": True}}
 
     def turns(*flags):
-        with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
-            file.write(TEMPLATE)
-            file.flush()
-            with Server("--chat-template", file.name, *flags) as server:
-                client = client_of(server)
-                messages = [{"role": "system", "content": "\n".join(PROMPTS) * 8}]
-                said, found, asked = [], 0, 0
-                for turn in range(10):
-                    messages.append({"role": "user", "content": f"\n{PROMPTS[turn % 5]}"})
-                    reply = client.chat.completions.create(model="tiny-qwen3", messages=messages, max_tokens=48, temperature=0, **ids)
-                    messages.append({"role": "assistant", "content": reply.choices[0].message.content})
-                    said.append(reply.choices[0].token_ids)
-                    if turn > 0:
-                        found += reply.usage.prompt_tokens_details.cached_tokens
-                        asked += reply.usage.prompt_tokens
-                return said, found, asked
+        with chat_template() as template, Server(*template, *flags) as server:
+            client = client_of(server)
+            messages = [{"role": "system", "content": "\n".join(PROMPTS) * 8}]
+            said, found, asked = [], 0, 0
+            for turn in range(10):
+                messages.append({"role": "user", "content": f"\n{PROMPTS[turn % 5]}"})
+                reply = client.chat.completions.create(model="tiny-qwen3", messages=messages, max_tokens=48, temperature=0, **ids)
+                messages.append({"role": "assistant", "content": reply.choices[0].message.content})
+                said.append(reply.choices[0].token_ids)
+                if turn > 0:
+                    found += reply.usage.prompt_tokens_details.cached_tokens
+                    asked += reply.usage.prompt_tokens
+            return said, found, asked
 
     said, found, asked = turns()
     assert found >= 0.95 * asked, (found, asked)
@@ -305,6 +304,13 @@ def controls(server):
     assert ids(logit_bias={str(wanted): 100})["token_ids"] == [wanted] * 8
     assert ids(logit_bias={str(plain[0]): -100})["token_ids"][0] != plain[0]
     assert len(set(ids(frequency_penalty=2, logit_bias={str(wanted): 5}, max_tokens=16)["token_ids"])) > 1
+    # The one counts how often an id was there and the other whether: with two ids to choose from, of which
+    # one is ahead by more than it can lose at once, it stays and goes.
+    two = {"allowed_token_ids": [wanted, wanted + 1], "logit_bias": {str(wanted): 30}, "max_tokens": 64}
+    assert set(ids(presence_penalty=2, **two)["token_ids"]) == {wanted}
+    assert set(ids(frequency_penalty=2, **two)["token_ids"]) == {wanted, wanted + 1}
+    again = ids(max_tokens=64)["token_ids"]
+    assert len(set(ids(presence_penalty=2, max_tokens=64)["token_ids"])) > len(set(again)) > len(set(ids(presence_penalty=-2, max_tokens=64)["token_ids"]))
     schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
     for structure in [
         {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}},
@@ -392,42 +398,56 @@ def readme(server):
 
 def chat():
     """A template that adds nothing makes messages what completions get."""
-    with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
-        file.write(TEMPLATE)
-        file.flush()
-        with Server("--chat-template", file.name) as server:
-            client = client_of(server)
-            for prompt in PROMPTS[:2]:
-                half = len(prompt) // 2
-                parts = [prompt[:half], prompt[half:]]
-                messages = [{"role": "system", "content": parts[0]}, {"role": "user", "content": parts[1]}]
-                asked = dict(model="tiny-qwen3", messages=messages, max_completion_tokens=64, temperature=0, extra_body=IDS)
-                whole = client.chat.completions.create(**asked)
-                choice = whole.choices[0]
-                assert choice.token_ids == EXPECTED[prompt]
-                assert (choice.message.role, choice.finish_reason) == ("assistant", "length")
-                assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (len(whole.prompt_token_ids), 64)
-                text, ids, ends, usage = "", [], [], None
-                for event in client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}):
-                    usage = event.usage or usage
-                    for choice in event.choices:
-                        text += choice.delta.content or ""
-                        ids += getattr(choice, "token_ids", None) or []
-                        ends += [choice.finish_reason] if choice.finish_reason else []
-                assert (text, ids, ends) == (whole.choices[0].message.content, EXPECTED[prompt], ["length"])
-                assert usage.total_tokens == whole.usage.total_tokens
-            tool = {"type": "function", "function": {"name": prompt[:half], "parameters": {"type": "object"}}}
-            body = {"messages": [{"role": "user", "content": ""}], "max_tokens": 1, "temperature": 0, **IDS}
-            # Tools and variables reach the template.
-            with_tool = {**body, "tools": [tool], "chat_template_kwargs": {"suffix": prompt[half:]}}
-            status, _, answer = server.post("/v1/chat/completions", with_tool)
-            assert (status, answer["choices"][0]["token_ids"]) == (200, EXPECTED[prompt][:1]), answer
-            for field, value in [("messages", "x"), ("messages", [1]), ("tools", [{"type": "other"}]), ("top_logprobs", 2), ("functions", [1]), ("colour", 1)]:
-                status, _, answer = server.post("/v1/chat/completions", {**body, field: value})
-                assert status == 400 and answer["error"]["param"].startswith(field), (field, answer)
+    with chat_template() as template, Server(*template) as server:
+        client = client_of(server)
+        for prompt in PROMPTS[:2]:
+            half = len(prompt) // 2
+            parts = [prompt[:half], prompt[half:]]
+            messages = [{"role": "system", "content": parts[0]}, {"role": "user", "content": parts[1]}]
+            asked = dict(model="tiny-qwen3", messages=messages, max_completion_tokens=64, temperature=0, extra_body=IDS)
+            whole = client.chat.completions.create(**asked)
+            choice = whole.choices[0]
+            assert choice.token_ids == EXPECTED[prompt]
+            assert (choice.message.role, choice.finish_reason) == ("assistant", "length")
+            assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (len(whole.prompt_token_ids), 64)
+            text, ids, ends, usage = "", [], [], None
+            for event in client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}):
+                usage = event.usage or usage
+                for choice in event.choices:
+                    text += choice.delta.content or ""
+                    ids += getattr(choice, "token_ids", None) or []
+                    ends += [choice.finish_reason] if choice.finish_reason else []
+            assert (text, ids, ends) == (whole.choices[0].message.content, EXPECTED[prompt], ["length"])
+            assert usage.total_tokens == whole.usage.total_tokens
+        tool = {"type": "function", "function": {"name": prompt[:half], "parameters": {"type": "object"}}}
+        body = {"messages": [{"role": "user", "content": ""}], "max_tokens": 1, "temperature": 0, **IDS}
+        # Tools and variables reach the template.
+        with_tool = {**body, "tools": [tool], "chat_template_kwargs": {"suffix": prompt[half:]}}
+        status, _, answer = server.post("/v1/chat/completions", with_tool)
+        assert (status, answer["choices"][0]["token_ids"]) == (200, EXPECTED[prompt][:1]), answer
+        for field, value in [("messages", "x"), ("messages", [1]), ("tools", [{"type": "other"}]), ("top_logprobs", 2), ("functions", [1]), ("colour", 1)]:
+            status, _, answer = server.post("/v1/chat/completions", {**body, field: value})
+            assert status == 400 and answer["error"]["param"].startswith(field), (field, answer)
     with Server() as server:
         status, _, answer = server.post("/v1/chat/completions", body)
         assert (status, answer["error"]["param"]) == (400, "messages"), "there is no template"
+
+
+def family():
+    """A published template, as conversations meet it: prompts are the ids of the text that transformers made."""
+    fixture = json.loads((ROOT / "server/tests/fixtures/chat/qwen2_5.json").read_text())
+    cases = {case["case"]: case for case in fixture["cases"]}
+    with chat_template(fixture["template"]) as template, Server(*template) as server:
+        for name in ["user", "system", "turns", "no generation prompt", "tools", "calls and replies"]:
+            case = cases[name]
+            body = {key: case[key] for key in ("messages", "tools") if case.get(key) is not None}
+            body["add_generation_prompt"] = case.get("add_generation_prompt", False)
+            status, _, answer = server.post("/v1/chat/completions", {**body, "max_tokens": 1, **IDS})
+            assert status == 200, (name, answer)
+            text = text_of(server, answer["prompt_token_ids"])
+            assert text == case["text"], (name, text)
+            asked = {"prompt": case["text"], "add_special_tokens": False}
+            assert server.post("/tokenize", asked)[2]["tokens"] == answer["prompt_token_ids"], name
 
 
 def main():
@@ -441,7 +461,7 @@ def main():
         timed(refusals, server, client)
         timed(other_endpoints, server, client)
         timed(readme, server)
-    for test in [conversation, chat, chat_logprobs, tools_and_thoughts]:
+    for test in [conversation, chat, family, chat_logprobs, tools_and_thoughts]:
         timed(test)
 
 

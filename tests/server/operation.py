@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -16,7 +17,7 @@ import threading
 import time
 import urllib.error
 
-from harness import BINARY, MODEL, TEMPLATE, Server, timed, until
+from harness import BINARY, MODEL, ROOT, Server, chat_template, timed, until
 from openai_client import EXPECTED, GREEDY, IDS, PROMPTS, client_of
 
 
@@ -29,8 +30,9 @@ def keys():
             for key, expected in [("secret-one", 200), ("secret-two", 200), ("secret-on", 401), ("", 401)]:
                 status, headers, answer = server.post("/v1/completions", body, {"Authorization": f"Bearer {key}"})
                 assert status == expected, (key, answer)
-            assert headers["WWW-Authenticate"] == "Bearer"
-            assert answer["error"]["code"] == "invalid_api_key"
+            for headers in [{}, {"Authorization": "secret-one"}, {"Authorization": "Basic secret-one"}]:
+                status, headers, answer = server.post("/v1/completions", body, headers)
+                assert (status, answer["error"]["code"], headers["WWW-Authenticate"]) == (401, "invalid_api_key", "Bearer"), answer
             assert client_of(server, "secret-two").models.list().data[0].id == "a"
             assert server.get("/health")[0] == 200
 
@@ -224,10 +226,7 @@ def generation_config():
         assert status == 200, answer
         return answer["choices"][0]["token_ids"]
 
-    with tempfile.TemporaryDirectory() as folder, tempfile.NamedTemporaryFile("w", suffix=".jinja") as template:
-        template.write(TEMPLATE)
-        template.flush()
-        flags = ("--chat-template", template.name)
+    with tempfile.TemporaryDirectory() as folder, chat_template() as flags:
         with Server(*flags) as server:
             # Each field changes what comes, or the test would see no mistake.
             expected = ids(server, plain, max_tokens=24, **own)
@@ -331,6 +330,51 @@ def metrics_contract(server, client):
     assert not others, others
 
 
+def loads():
+    """The gauges under a load that is known, and what one request adds to each histogram."""
+    label = '{engine="0",model_name="tiny-qwen3"}'
+    with Server("--max-num-seqs", "1") as server:
+        pages = int(server.sum("piecewise_kv_cache_pages"))
+        prompt = list(range(100, 150))
+        started = server.sum("vllm:generation_tokens_total")
+        held = client_of(server).completions.create(model="tiny-qwen3", prompt=prompt, max_tokens=1500, temperature=0, stream=True, extra_body=IDS)
+        next(iter(held))
+        for came in range(3):
+            waits = threading.Thread(target=server.post, args=("/v1/completions", {"prompt": "x", "max_tokens": 1}))
+            waits.start()
+            until("it waits", lambda: server.metrics()["vllm:num_requests_waiting" + label] == came + 1)
+            assert server.metrics()["vllm:num_requests_running" + label] == 1
+        # A page has 16 tokens; a value may be 0.1 s old, and a step or two are on their way.
+        for _ in range(5):
+            least = server.sum("vllm:generation_tokens_total") - started
+            time.sleep(0.15)
+            share = server.metrics()["vllm:kv_cache_usage_perc" + label]
+            most = server.sum("vllm:generation_tokens_total") - started + 4
+            taken = share * pages
+            assert abs(taken - round(taken)) < 1e-6, "pages are whole"
+            assert (len(prompt) + least - 1) // 16 <= round(taken) <= (len(prompt) + most + 15) // 16, (least, taken, most)
+        held.close()
+        until("all are gone", lambda: all(server.metrics()[f"vllm:num_requests_{name}{label}"] == 0 for name in ["running", "waiting"]))
+        assert server.metrics()["vllm:kv_cache_usage_perc" + label] == 0
+        before, began = server.metrics(), time.monotonic()
+        assert server.post("/v1/completions", {"prompt": prompt, "max_tokens": 2, **IDS})[0] == 200
+        took, after = time.monotonic() - began, server.metrics()
+        grown = {name: after[name] - before[name] for name in after if name in before}
+        sums = {}
+        for name in ["time_to_first_token_seconds", "inter_token_latency_seconds", "e2e_request_latency_seconds"]:
+            name = "vllm:" + name
+            assert grown[f"{name}_count{label}"] == 1, name
+            total = sums[name] = grown[f"{name}_sum{label}"]
+            buckets = {key: grown[key] for key in grown if key.startswith(name + "_bucket{")}
+            bounds = {key: float(re.search('le="([^"]+)"', key)[1]) for key in buckets}
+            assert len(buckets) == 23 and max(bounds.values()) == float("inf")
+            # One value is in each bucket from its own on.
+            near = lambda bound: abs(bound - total) < 1e-9
+            assert all(near(bounds[key]) or buckets[key] == (total <= bounds[key]) for key in buckets), (name, total, buckets)
+        first, second, whole = sums.values()
+        assert 0 < first and 0 < second and first + second <= whole + 1e-6 and whole <= took, (sums, took)
+
+
 def traces():
     """A request's lines in the log: when its answer began and when it ended, in its trace."""
     trace, span = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -357,6 +401,73 @@ def traces():
         assert len(left) == 1 and 'trace="-"' in left[0], lines
 
 
+def readiness(server):
+    try:
+        return server.get("/ready")
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def ready():
+    """Not before the weights are there, nor, where graphs are captured at the start, before all of them are;
+    those that come later, at rest, keep nobody waiting."""
+    every = None
+    for capture in ["startup", "lazy", "background"]:
+        with Server("--capture", capture, waits=False) as server:
+            assert readiness(server) == (503, "the model is being loaded\n"), "nothing is loaded so soon"
+            said = until("it is ready", lambda: (answer := readiness(server))[0] == 200 and answer)
+            assert said == (200, "ready\n")
+            graphs = server.sum("piecewise_graphs")
+            every = every or graphs
+            assert graphs <= every
+            body = {"prompt": PROMPTS[0], "max_tokens": 64, "temperature": 0, **IDS}
+            answer = server.post("/v1/completions", body)[2]
+            assert answer["choices"][0]["token_ids"] == EXPECTED[PROMPTS[0]]
+            until("all are captured", lambda: readiness(server) == said and server.sum("piecewise_graphs") == every)
+            server.wait()
+    assert every > 3
+
+
+def settings():
+    """Every setting is a flag of the server, and every flag of its page and its manifest is one."""
+    flag = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
+    said = subprocess.run([BINARY, "serve", "--help"], capture_output=True, text=True, check=True).stdout
+    taken = set(re.findall(r"^ +(?:-\w, )?(--[a-z][a-z0-9-]+)", said, re.MULTILINE))
+    page = (ROOT / "docs/settings.md").read_text()
+    named = set(re.findall(r"^\S.*; `(--[a-z-]+)`", page, re.MULTILINE))
+    assert len(named) > 30 and named - taken == {"--max-num-frames"}, named - taken
+    asked = re.findall(r"^ +- (--[a-z-]+)(?:=|$)", (ROOT / "docs/serving.yaml").read_text(), re.MULTILINE)
+    assert len(asked) > 5 and set(asked) <= taken, set(asked) - taken
+    # `--log` is the capture planner's.
+    told = set(flag.findall((ROOT / "docs/serving.md").read_text()))
+    assert len(told) > 10 and told - taken == {"--log"}, told - taken
+
+
+def clients_gone():
+    """Who closes the connection of a stream stops its tokens at once."""
+    body = json.dumps({"prompt": "x", "max_tokens": 1500, "stream": True, "temperature": 0, **IDS}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with Server("--max-num-seqs", "1") as server:
+        late = []
+        for _ in range(9):
+            before = server.sum("vllm:generation_tokens_total")
+            client = socket.create_connection(server.address)
+            client.sendall(head + body)
+            # The first event has no token.
+            seen, rest = -1, b""
+            while seen < 40:
+                rest += client.recv(1 << 16)
+                seen += rest.count(b'"token_ids":[')
+                rest = rest[-12:]
+            client.close()
+            until("nothing is left of it", lambda: server.sum("vllm:num_requests_running") == 0)
+            late.append(server.sum("vllm:generation_tokens_total") - before - seen)
+        print(f"clients_gone: tokens past those that were read: {late}")
+        # A step or two on a machine at rest; where it is busy the thread that notices waits its turn.
+        assert sorted(late)[4] <= 8 and max(late) < 200, late
+        assert server.sum("vllm:kv_cache_usage_perc") == 0
+
+
 def drain_and_end():
     """SIGTERM lets running requests end and refuses new ones; a second signal ends at once."""
     for second in [None, signal.SIGINT, signal.SIGTERM]:
@@ -374,11 +485,7 @@ def drain_and_end():
         while server.post("/v1/completions", {"prompt": "x"})[0] != 503:
             assert time.time() < deadline
         assert server.get("/health")[0] == 200, "it is alive while it drains"
-        try:
-            server.get("/ready")
-            raise AssertionError("it is ready while it drains")
-        except urllib.error.HTTPError as error:
-            assert error.code == 503
+        assert readiness(server) == (503, "the server is shutting down\n")
         if second:
             assert server.process.poll() is None, "it did not wait for the answer"
             server.signal(second)
@@ -404,8 +511,8 @@ def main():
     with Server() as server:
         timed(metrics_contract, server, client_of(server))
     for test in [
-        keys, listens_where_it_is_told, full_queue, deadline, priorities, fairness, generation_config, preemptions,
-        traces, drain_and_end, preset,
+        keys, listens_where_it_is_told, settings, ready, loads, full_queue, clients_gone, deadline, priorities, fairness,
+        generation_config, preemptions, traces, drain_and_end, preset,
     ]:
         timed(test)
 

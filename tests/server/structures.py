@@ -5,9 +5,8 @@ import concurrent.futures
 import json
 import random
 import re
-import tempfile
 
-from harness import TEMPLATE, Server, timed
+from harness import Server, chat_template, timed
 from openai_client import PROMPTS, client_of
 
 
@@ -163,14 +162,11 @@ def company(server, client):
 
 
 def main():
-    with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
-        file.write(TEMPLATE)
-        file.flush()
-        with Server("--chat-template", file.name) as server:
-            client = client_of(server)
-            timed(everywhere, server, client)
-            timed(company, server, client)
-            timed(schemas, client)
+    with chat_template() as template, Server(*template) as server:
+        client = client_of(server)
+        timed(everywhere, server, client)
+        timed(company, server, client)
+        timed(schemas, client)
 
 
 if __name__ == "__main__":

@@ -12,9 +12,11 @@ use super::usage::{UsageReport, UsageSum};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use std::future::poll_fn;
+use std::task::{Context, Poll, ready};
 
 /// What an endpoint makes of what is generated.
-pub(crate) trait Choices: Send + 'static {
+pub(crate) trait Choices: Send + Unpin + 'static {
     type Choice: Serialize + Send + Sync;
 
     fn count(&self) -> usize;
@@ -101,12 +103,8 @@ impl<C: Choices> Answers<C> {
     async fn whole(mut self) -> Result<Response, ApiError> {
         let begin = |index| self.choices.begin(index, false);
         let mut choices: Vec<C::Choice> = (0..self.choices.count()).map(begin).collect();
-        loop {
-            let deltas = self.generation.next().await?;
-            if deltas.is_empty() {
-                break;
-            }
-            for delta in deltas {
+        while poll_fn(|context| self.generation.poll_ready(context)).await? {
+            while let Some(delta) = self.generation.take()? {
                 self.course.note(&delta);
                 self.usage.add(&delta);
                 let choice = &mut choices[delta.index];
@@ -152,27 +150,33 @@ fn field(body: &mut Vec<u8>, name: &str, value: &impl Serialize) {
 }
 
 impl<C: Choices> Events for Answers<C> {
-    async fn next(&mut self, frame: &mut Frame) -> Result<bool, ApiError> {
+    fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+        frame: &mut Frame,
+    ) -> Poll<Result<bool, ApiError>> {
         if !std::mem::replace(&mut self.has_begun, true) && self.choices.has_beginning() {
             for index in 0..self.choices.count() {
                 self.event(frame, &[self.choices.begin(index, true)], None);
             }
-            return Ok(true);
+            return Poll::Ready(Ok(true));
         }
-        let deltas = self.generation.next().await?;
-        if deltas.is_empty() {
-            if self.include_usage {
-                self.event(frame, &[], Some(self.usage.report()));
+        // Not everything that comes is for the client.
+        while frame.is_empty() {
+            if !ready!(self.generation.poll_ready(context))? {
+                if self.include_usage {
+                    self.event(frame, &[], Some(self.usage.report()));
+                }
+                return Poll::Ready(Ok(false));
             }
-            return Ok(false);
+            while let Some(delta) = self.generation.take()? {
+                self.course.note(&delta);
+                self.usage.add(&delta);
+                let mut choice = self.choices.piece(delta.index);
+                self.choices.extend(&mut choice, delta)?;
+                self.event(frame, &[choice], None);
+            }
         }
-        for delta in deltas {
-            self.course.note(&delta);
-            self.usage.add(&delta);
-            let mut choice = self.choices.piece(delta.index);
-            self.choices.extend(&mut choice, delta)?;
-            self.event(frame, &[choice], None);
-        }
-        Ok(true)
+        Poll::Ready(Ok(true))
     }
 }

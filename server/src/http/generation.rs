@@ -1,13 +1,13 @@
 //! The answers to one HTTP request, as they come from the engine.
 
 use super::error::ApiError;
+use super::mailbox::{self, Letter, Mailbox};
 use crate::text::OutputText;
 use piecewise_runtime::engine::{FinishReason, Request, TokenLogprobs, Usage};
-use piecewise_runtime::engine_thread::{EngineHandle, Failure, Sink, Ticket, Update};
-use tokio::sync::mpsc::{self, UnboundedReceiver};
-
-/// Updates that are taken at a time.
-const BATCH: usize = 256;
+use piecewise_runtime::engine_thread::{EngineHandle, Sink, Ticket, Update};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::task::{Context, Poll, ready};
 
 /// A request of its own for the engine, and what makes text of its ids.
 #[derive(Debug)]
@@ -65,9 +65,9 @@ struct Choice {
 /// Answers on their way. Dropped, their requests are removed before the next step.
 #[derive(Debug)]
 pub(crate) struct Generation {
-    updates: UnboundedReceiver<(usize, Update)>,
+    updates: Mailbox,
     /// Taken, and not yet looked at.
-    batch: Vec<(usize, Update)>,
+    batch: VecDeque<Letter>,
     choices: Vec<Choice>,
     open: usize,
 }
@@ -75,13 +75,11 @@ pub(crate) struct Generation {
 impl Generation {
     /// Hands the parts in, and waits until the engine has them.
     pub(crate) async fn start(engine: &EngineHandle, parts: Vec<Part>) -> Result<Self, ApiError> {
-        let (sender, updates) = mpsc::unbounded_channel();
+        let (updates, senders) = mailbox::new(parts.len());
         let (mut requests, mut rest) = (Vec::new(), Vec::new());
-        for (index, Part { request, text, is_of_prompt }) in parts.into_iter().enumerate() {
-            let sender = sender.clone();
+        for (Part { request, text, is_of_prompt }, sender) in parts.into_iter().zip(senders) {
             rest.push((text, request.stop_ids.clone(), is_of_prompt));
-            // Who has gone wants no more updates.
-            let sink: Sink = Box::new(move |update| drop(sender.send((index, update))));
+            let sink: Sink = Box::new(move |update| sender.send(update));
             requests.push((request, sink));
         }
         let tickets = engine.submit_all(requests)?;
@@ -95,43 +93,50 @@ impl Generation {
             is_open: true,
         };
         let choices: Vec<_> = tickets.into_iter().zip(rest).map(choice).collect();
-        let mut generation = Self { updates, batch: Vec::new(), open: choices.len(), choices };
-        for _ in 0..generation.open {
-            match generation.updates.recv().await {
-                Some((_, Update::Failed(failure))) => return Err(ApiError::from(&failure)),
-                Some((_, Update::Accepted { .. } | Update::Preempted)) => {}
-                Some(other) => generation.batch.push(other),
-                None => return Err(ApiError::from(&Failure::Stopped)),
+        let open = choices.len();
+        let mut generation = Self { updates, batch: VecDeque::new(), choices, open };
+        let (mut accepted, mut came, mut early) = (0, VecDeque::new(), VecDeque::new());
+        while accepted < open {
+            let taken = poll_fn(|context| generation.updates.poll_take(context, &mut came)).await;
+            taken.map_err(|failure| ApiError::from(&failure))?;
+            for letter in came.drain(..) {
+                match letter {
+                    (_, Update::Failed(failure)) => return Err(ApiError::from(&failure)),
+                    (_, Update::Accepted { .. }) => accepted += 1,
+                    letter => early.push_back(letter),
+                }
             }
         }
+        generation.batch = early;
         Ok(generation)
     }
 
-    /// What has come since this was last asked, one delta for each answer that something came of;
-    /// waits for something. Nothing once every answer has ended.
-    pub(crate) async fn next(&mut self) -> Result<Vec<Delta>, ApiError> {
-        let mut deltas: Vec<Delta> = Vec::new();
-        while deltas.is_empty() && self.open > 0 {
-            let is_empty = self.batch.is_empty();
-            if is_empty && self.updates.recv_many(&mut self.batch, BATCH).await == 0 {
-                return Err(ApiError::from(&Failure::Stopped));
-            }
-            let mut batch = std::mem::take(&mut self.batch);
-            for (index, update) in batch.drain(..) {
-                let at = deltas.iter().position(|delta| delta.index == index);
-                let at = at.unwrap_or_else(|| {
-                    deltas.push(Delta { index, ..Delta::default() });
-                    deltas.len() - 1
-                });
-                self.apply(index, update, &mut deltas[at])?;
-            }
-            self.batch = batch;
-            deltas.retain(|delta| {
-                let Delta { text, ids, prompt, end, .. } = delta;
-                end.is_some() || !(text.is_empty() && ids.is_empty() && prompt.is_empty())
-            });
+    /// Waits for something to come of an answer. Whether it did: nothing does once every answer has
+    /// ended.
+    pub(crate) fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, ApiError>> {
+        if self.open == 0 || !self.batch.is_empty() {
+            return Poll::Ready(Ok(self.open > 0));
         }
-        Ok(deltas)
+        let taken = ready!(self.updates.poll_take(context, &mut self.batch));
+        taken.map_err(|failure| ApiError::from(&failure))?;
+        // What came of an answer is one delta, where others have some beside it.
+        self.batch.make_contiguous().sort_by_key(|(index, _)| *index);
+        Poll::Ready(Ok(true))
+    }
+
+    /// What has come of the next answer; nothing once all was taken of what is there.
+    pub(crate) fn take(&mut self) -> Result<Option<Delta>, ApiError> {
+        while let Some(&(index, _)) = self.batch.front() {
+            let mut delta = Delta { index, ..Delta::default() };
+            while let Some((_, update)) = self.batch.pop_front_if(|(other, _)| *other == index) {
+                self.apply(index, update, &mut delta)?;
+            }
+            let Delta { text, ids, prompt, end, .. } = &delta;
+            if end.is_some() || !(text.is_empty() && ids.is_empty() && prompt.is_empty()) {
+                return Ok(Some(delta));
+            }
+        }
+        Ok(None)
     }
 
     fn apply(&mut self, index: usize, update: Update, delta: &mut Delta) -> Result<(), ApiError> {

@@ -15,6 +15,7 @@ mod generation;
 mod ids;
 mod keys;
 mod logprobs;
+mod mailbox;
 mod models;
 mod openapi;
 mod params;

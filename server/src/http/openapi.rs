@@ -34,6 +34,16 @@ fn openapi() -> Value {
         }})
     };
     let get = |summary: &str| json!({"get": {"summary": summary, "responses": responses(&error)}});
+    let score = post(
+        "How well texts go together, of an encoder.",
+        &[encoder::SCORE_FIELDS, encoder::SHARED_FIELDS],
+        &[],
+    );
+    let rerank = post(
+        "Documents by how well they answer a query, of an encoder.",
+        &[encoder::RERANK_FIELDS, encoder::SHARED_FIELDS],
+        &["query", "documents"],
+    );
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -54,19 +64,14 @@ fn openapi() -> Value {
             ),
             "/v1/embeddings": post(
                 "A vector of each text, of a model that is an encoder.",
-                &[encoder::EMBEDDINGS_FIELDS],
+                &[encoder::EMBEDDINGS_FIELDS, encoder::SHARED_FIELDS],
                 &["input"],
             ),
-            "/v1/score": post(
-                "How well texts go together, of an encoder.",
-                &[encoder::SCORE_FIELDS],
-                &["text_1", "text_2"],
-            ),
-            "/v1/rerank": post(
-                "Documents by how well they answer a query, of an encoder.",
-                &[encoder::RERANK_FIELDS],
-                &["query", "documents"],
-            ),
+            "/v1/score": score,
+            "/score": score,
+            "/v1/rerank": rerank,
+            "/v2/rerank": rerank,
+            "/rerank": rerank,
             "/v1/models": get("The served model."),
             "/v1/models/{model}": get("The served model by its name."),
             "/tokenize": post("The token ids of a text.", &[TOKENIZE_FIELDS], &["prompt"]),
@@ -74,6 +79,8 @@ fn openapi() -> Value {
             "/health": get("Whether the process is alive."),
             "/ready": get("Whether requests may be sent."),
             "/metrics": get("Metrics in the text format of Prometheus."),
+            "/openapi.json": get("This document."),
+            "/docs": get("This document as a page."),
         },
         "components": {
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
@@ -120,9 +127,20 @@ fn responses(error: &Value) -> Value {
 mod tests {
     use super::super::fields::Fields;
     use super::super::params::Params;
+    use super::super::server::paths;
     use super::super::state::Limits;
     use super::*;
     use crate::chat::GenerationDefaults;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_path_is_on_the_page_and_no_other() {
+        let document = openapi();
+        let listed = document["paths"].as_object().unwrap();
+        let listed =
+            BTreeSet::from_iter(listed.keys().map(|path| path.replace("{model}", "{*name}")));
+        assert_eq!(listed, BTreeSet::from_iter(paths().map(str::to_owned)));
+    }
 
     #[test]
     fn schemas_are_json_and_each_shared_field_is_taken() {
@@ -139,6 +157,7 @@ mod tests {
                 Some("array") => json!([1]),
                 Some("object") if field.name == "response_format" => json!({"type": "text"}),
                 Some("object") => json!({}),
+                None if field.name == "guided_json" => json!({}),
                 _ => json!("x"),
             };
             let mut body = json!({"stream": field.name == "stream_options"});

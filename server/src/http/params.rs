@@ -170,6 +170,31 @@ pub(crate) const FIELDS: &[Field] = &[
         r#"{"type":"object"}"#,
         "One of `json`, `regex`, `choice` and `grammar`, as in vLLM: the answer keeps to it.",
     ),
+    field(
+        "guided_json",
+        r#"{"anyOf":[{"type":"object"},{"type":"string"}]}"#,
+        "vLLM's older name of `structured_outputs.json`.",
+    ),
+    field(
+        "guided_json_object",
+        r#"{"type":"boolean"}"#,
+        "vLLM's older name of `structured_outputs.json_object`.",
+    ),
+    field(
+        "guided_regex",
+        r#"{"type":"string"}"#,
+        "vLLM's older name of `structured_outputs.regex`.",
+    ),
+    field(
+        "guided_choice",
+        r#"{"type":"array","items":{"type":"string"}}"#,
+        "vLLM's older name of `structured_outputs.choice`.",
+    ),
+    field(
+        "guided_grammar",
+        r#"{"type":"string"}"#,
+        "vLLM's older name of `structured_outputs.grammar`.",
+    ),
     field("user", r#"{"type":"string"}"#, "Taken, and not looked at."),
     field("metadata", r#"{"type":"object"}"#, "Taken, and not looked at."),
     field("store", r#"{"type":"boolean"}"#, "Taken, and not looked at: nothing is stored."),

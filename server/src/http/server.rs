@@ -5,7 +5,7 @@ use super::error::ApiError;
 use super::keys::ApiKeys;
 use super::state::{Limits, Served, ServedModel, State};
 use super::{access, chat_completions, completions, connections, encoder, models, openapi, probes};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use axum::{Router, extract::Request, middleware};
 use piecewise::encoding::{EncoderThread, TextModel};
 use piecewise_runtime::engine_thread::{EngineThread, Phase};
@@ -186,28 +186,51 @@ struct Life<L, F, S> {
     stop: S,
 }
 
+type Routes = Vec<(&'static str, MethodRouter<Arc<State>>)>;
+
+/// What only those with a key may ask, where keys are asked for.
+fn guarded() -> Routes {
+    vec![
+        ("/v1/completions", post(completions::handle)),
+        ("/v1/chat/completions", post(chat_completions::handle)),
+        ("/v1/embeddings", post(encoder::embeddings)),
+        ("/v1/score", post(encoder::score)),
+        ("/score", post(encoder::score)),
+        ("/v1/rerank", post(encoder::rerank)),
+        ("/v2/rerank", post(encoder::rerank)),
+        ("/rerank", post(encoder::rerank)),
+        ("/v1/models", get(models::list)),
+        ("/v1/models/{*name}", get(models::one)),
+        ("/tokenize", post(models::tokenize)),
+        ("/detokenize", post(models::detokenize)),
+    ]
+}
+
+/// What everybody may ask.
+fn open() -> Routes {
+    vec![
+        ("/health", get(probes::health)),
+        ("/ready", get(probes::ready)),
+        ("/metrics", get(probes::metrics)),
+        ("/openapi.json", get(openapi::document)),
+        ("/docs", get(openapi::page)),
+    ]
+}
+
+/// Every path there is.
+#[cfg(test)]
+pub(super) fn paths() -> impl Iterator<Item = &'static str> {
+    guarded().into_iter().chain(open()).map(|(path, _)| path)
+}
+
 fn router(state: &Arc<State>) -> Router {
-    let guarded = Router::new()
-        .route("/v1/completions", post(completions::handle))
-        .route("/v1/chat/completions", post(chat_completions::handle))
-        .route("/v1/embeddings", post(encoder::embeddings))
-        .route("/v1/score", post(encoder::score))
-        .route("/score", post(encoder::score))
-        .route("/v1/rerank", post(encoder::rerank))
-        .route("/v2/rerank", post(encoder::rerank))
-        .route("/rerank", post(encoder::rerank))
-        .route("/v1/models", get(models::list))
-        .route("/v1/models/{*name}", get(models::one))
-        .route("/tokenize", post(models::tokenize))
-        .route("/detokenize", post(models::detokenize))
-        .route_layer(middleware::from_fn_with_state(Arc::clone(state), access::admit));
-    Router::new()
-        .merge(guarded)
-        .route("/health", get(probes::health))
-        .route("/ready", get(probes::ready))
-        .route("/metrics", get(probes::metrics))
-        .route("/openapi.json", get(openapi::document))
-        .route("/docs", get(openapi::page))
+    let with = |routes: Routes| {
+        routes.into_iter().fold(Router::new(), |all, (path, route)| all.route(path, route))
+    };
+    let admit = middleware::from_fn_with_state(Arc::clone(state), access::admit);
+    with(guarded())
+        .route_layer(admit)
+        .merge(with(open()))
         .fallback(async |request: Request| ApiError::no_path(request.uri().path()))
         .method_not_allowed_fallback(async || ApiError::wrong_method())
         .layer(middleware::from_fn(access::log))

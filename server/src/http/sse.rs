@@ -4,12 +4,19 @@ use super::error::ApiError;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
-use futures_util::stream;
+use hyper::body;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
 /// What makes the events of a response; dropped when the client has gone.
-pub(crate) trait Events: Send + 'static {
+pub(crate) trait Events: Send + Unpin + 'static {
     /// Writes the events that there are next; waits for some. Returns whether more will come.
-    fn next(&mut self, frame: &mut Frame) -> impl Future<Output = Result<bool, ApiError>> + Send;
+    fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+        frame: &mut Frame,
+    ) -> Poll<Result<bool, ApiError>>;
 }
 
 /// What an event has beside its head, mostly.
@@ -28,18 +35,29 @@ impl Frame {
         self.0.extend_from_slice(b"\n\n");
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     fn done(&mut self) {
         self.0.extend_from_slice(b"data: [DONE]\n\n");
     }
 }
 
-/// A response that goes on for as long as there are events.
-pub(crate) fn response<E: Events>(events: E) -> Response {
-    // Boxed, since it moves with each frame.
-    let frames = stream::unfold(Some(Box::new(events)), |events| async {
-        let mut events = events?;
+/// The body of a response, while there are events.
+struct EventBody<E>(Option<E>);
+
+impl<E: Events> body::Body for EventBody<E> {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<body::Frame<Bytes>, Infallible>>> {
+        let Some(events) = &mut self.0 else { return Poll::Ready(None) };
         let mut frame = Frame::default();
-        let more = match events.next(&mut frame).await {
+        let more = match ready!(events.poll_next(context, &mut frame)) {
             Ok(more) => more,
             Err(error) => {
                 frame.event(0, |body| body.extend(error.body().to_string().into_bytes()));
@@ -48,11 +66,15 @@ pub(crate) fn response<E: Events>(events: E) -> Response {
         };
         if !more {
             frame.done();
+            self.0 = None;
         }
-        let bytes = Ok::<_, std::convert::Infallible>(Bytes::from(frame.0));
-        Some((bytes, more.then_some(events)))
-    });
-    let mut response = Response::new(Body::from_stream(frames));
+        Poll::Ready(Some(Ok(body::Frame::data(Bytes::from(frame.0)))))
+    }
+}
+
+/// A response that goes on for as long as there are events.
+pub(crate) fn response<E: Events>(events: E) -> Response {
+    let mut response = Response::new(Body::new(EventBody(Some(events))));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));

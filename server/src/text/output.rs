@@ -51,7 +51,7 @@ impl OutputText {
     /// As [`TextTokenizer::decode`]; the id is then not part of the text.
     pub fn push(&mut self, id: u32) -> Result<TextPiece, TokenizerError> {
         let text = self.stream.push(id)?;
-        Ok(self.filtered(&text))
+        Ok(self.filtered(text))
     }
 
     /// What was held back, once the last id has come.
@@ -60,15 +60,18 @@ impl OutputText {
     /// As [`TextTokenizer::decode`].
     pub fn finish(&mut self) -> Result<TextPiece, TokenizerError> {
         let text = self.stream.finish()?;
-        let mut piece = self.filtered(&text);
+        let mut piece = self.filtered(text);
         piece.text.push_str(&self.filter.finish());
         Ok(piece)
     }
 
-    fn filtered(&mut self, text: &str) -> TextPiece {
+    fn filtered(&mut self, text: String) -> TextPiece {
         let offset = self.characters;
         self.characters += text.chars().count();
-        let (text, stop) = self.filter.push(text);
+        if self.filter.lets_all_through() {
+            return TextPiece { text, offset, stop: None };
+        }
+        let (text, stop) = self.filter.push(&text);
         TextPiece { text, offset, stop }
     }
 }

@@ -44,9 +44,14 @@ impl StopFilter {
         Self { stops, held: String::new(), stopped: false }
     }
 
+    /// Whether there is nothing to look for.
+    pub(super) fn lets_all_through(&self) -> bool {
+        self.stops.strings.is_empty()
+    }
+
     /// The text that is now certain, and the stop string that ended it, if one did.
     pub fn push(&mut self, text: &str) -> (String, Option<String>) {
-        if self.stopped || self.stops.strings.is_empty() {
+        if self.stopped || self.lets_all_through() {
             return (if self.stopped { String::new() } else { text.to_owned() }, None);
         }
         let seen = self.held.len();

@@ -38,7 +38,6 @@ pub(crate) const FIELDS: &[Field] = &[
         r#"{"type":"boolean","default":true}"#,
         "Whether the tokenizer's own special tokens are added to texts.",
     ),
-    field("user", r#"{"type":"string"}"#, "Taken, and not looked at."),
 ];
 
 #[derive(Serialize)]

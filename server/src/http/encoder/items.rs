@@ -2,7 +2,7 @@
 
 use super::super::aside::aside;
 use super::super::error::ApiError;
-use super::super::fields::{Fields, ids};
+use super::super::fields::{Field, Fields, field, ids};
 use super::super::state::State;
 use super::served::EncoderState;
 use axum::extract::Request;
@@ -12,6 +12,13 @@ use std::sync::Arc;
 
 /// Texts that a request may bring, as many as OpenAI takes.
 pub(super) const MOST: usize = 2048;
+
+/// The fields that every request may have.
+pub(crate) const FIELDS: &[Field] = &[
+    field("user", r#"{"type":"string"}"#, "Taken, and not looked at."),
+    field("priority", r#"{"type":"integer"}"#, "Taken, and not looked at: all are served in turn."),
+    field("request_id", r#"{"type":"string"}"#, "Taken, and not looked at."),
+];
 
 /// The fields of a request to the served model, but for its name.
 pub(super) async fn fields(request: Request, state: &State) -> Result<Fields, ApiError> {

@@ -16,12 +16,22 @@ pub(crate) const FIELDS: &[Field] = &[
     field(
         "text_1",
         r#"{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}}]}"#,
-        "A text, which goes with every one of `text_2`, or as many as those; also `queries`.",
+        "A text, which goes with every one of `text_2`, or as many as those.",
     ),
     field(
         "text_2",
         r#"{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}}]}"#,
-        "A text or texts; also `documents`.",
+        "A text or texts.",
+    ),
+    field(
+        "queries",
+        r#"{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}}]}"#,
+        "Another name of `text_1`.",
+    ),
+    field(
+        "documents",
+        r#"{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}}]}"#,
+        "Another name of `text_2`.",
     ),
     USE_ACTIVATION,
 ];
