@@ -11,6 +11,7 @@ mod cpu_weights;
 mod cuda_device;
 mod cuda_nvrtc;
 mod cuda_regions;
+mod cuda_segments;
 mod harness;
 mod nvtx;
 #[path = "../../tests/support/skip.rs"]

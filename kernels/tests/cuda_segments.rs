@@ -12,12 +12,17 @@ use piecewise_ir::types::TensorType;
 use piecewise_kernels::cuda::{
     OpKernels, PRELUDE, segment_attention_kernels, segment_mean_kernels,
 };
+use piecewise_kernels::lower::LowerError;
+use piecewise_kernels::op::cuda::{CudaOpCall, CudaTarget};
 use piecewise_kernels::segments::{SegmentAttention, SegmentMean};
 
 /// Rows of q and of k and v past those of the segments, and segments past the count.
 const PADDING: usize = 3;
 const QUERIES: [i32; 6] = [1, 17, 0, 40, 5, 70];
 const KEYS: [i32; 6] = [1, 17, 4, 65, 0, 70];
+/// Segments of more keys than a block of any kernel has, and of fewer keys than queries.
+const LONG_QUERIES: [i32; 6] = [70, 0, 9, 300, 1, 33];
+const LONG_KEYS: [i32; 6] = [400, 4, 2, 300, 129, 0];
 
 #[derive(Clone, Copy)]
 struct Shape {
@@ -26,6 +31,9 @@ struct Shape {
     dims: [usize; 2],
     causal: bool,
     window: Option<u32>,
+    capability: (u32, u32),
+    /// How many queries and keys each segment has.
+    lengths: [&'static [i32]; 2],
 }
 
 impl Shape {
@@ -49,7 +57,19 @@ impl Shape {
     }
 
     fn kernels(&self, sizes: &[u64]) -> OpKernels {
-        segment_attention_kernels(&self.operands(), &self.attrs(), sizes).unwrap()
+        self.lowered(sizes).unwrap()
+    }
+
+    fn lowered(&self, sizes: &[u64]) -> Result<OpKernels, LowerError> {
+        segment_attention_kernels(&CudaOpCall {
+            operands: &self.operands(),
+            roles: &[],
+            results: &[],
+            attrs: &self.attrs(),
+            target: CudaTarget { capability: self.capability },
+            sizes,
+            query_length: None,
+        })
     }
 
     fn check(&self, name: &str) {
@@ -60,20 +80,32 @@ impl Shape {
 
     /// The result of these kernels, once it is close to the reference.
     fn computed_by(&self, name: &str, kernels: impl Fn(&[u64]) -> OpKernels) -> Vec<u8> {
-        let mut rng = Rng(5);
+        self.computed(name, [0, 0], kernels)
+    }
+
+    /// The same of the rows of queries and of keys after so many of those that there are.
+    fn computed(
+        &self,
+        name: &str,
+        [skipped_queries, skipped_keys]: [usize; 2],
+        kernels: impl Fn(&[u64]) -> OpKernels,
+    ) -> Vec<u8> {
         let [qt, kt] = self.dtypes;
         let ([h, kh], [d0, d1]) = (self.heads, self.dims);
+        let [queries, keys] = self.lengths;
         let starts = |lengths: &[i32]| -> Vec<i32> {
             (0..lengths.len()).map(|i| lengths[..i].iter().sum()).collect()
         };
-        let [t, kn] = [&QUERIES, &KEYS].map(|x| x.iter().sum::<i32>() as usize);
+        let [t, kn] = [queries, keys].map(|x| x.iter().sum::<i32>() as usize);
         let (rows, key_rows) = (t + PADDING, kn + PADDING);
-        let mut padded = |dtype: DType, rows: usize, width: usize| {
-            let mut bytes = fill(dtype, (rows + PADDING) * width, &mut rng);
+        let padded = |dtype: DType, seed: u64, skipped: usize, rows: usize, width: usize| {
+            let mut bytes = fill(dtype, (skipped + rows + PADDING) * width, &mut Rng(seed));
+            bytes.drain(..skipped * width * dtype.size());
             bytes[rows * width * dtype.size()..].fill(0xff);
             bytes
         };
-        let (q, k, v) = (padded(qt, t, h * d0), padded(kt, kn, kh * d0), padded(kt, kn, kh * d1));
+        let q = padded(qt, 5, skipped_queries, t, h * d0);
+        let [k, v] = [(6, d0), (7, d1)].map(|(seed, d)| padded(kt, seed, skipped_keys, kn, kh * d));
         let array = |dtype, shape: Vec<usize>, data: Vec<f64>| Array { dtype, shape, data };
         let ints = |x: &[i32]| array(I32, vec![x.len()], x.iter().map(|&v| v.into()).collect());
         let of = |dtype, bytes: &[u8], rows: usize, heads: usize, dim: usize| {
@@ -83,11 +115,11 @@ impl Shape {
                 floats(dtype, bytes)[..rows * heads * dim].to_vec(),
             )
         };
-        let metadata = [starts(&QUERIES), QUERIES.to_vec(), starts(&KEYS), KEYS.to_vec()];
+        let metadata = [starts(queries), queries.to_vec(), starts(keys), keys.to_vec()];
         let mut given = vec![of(qt, &q, t, h, d0), of(kt, &k, kn, kh, d0), of(kt, &v, kn, kh, d1)];
         given.extend(metadata.iter().map(|x| ints(x)));
         let expected = SegmentAttention.evaluate(&given, &self.attrs(), &[]).unwrap();
-        let sizes = vec![rows as u64, key_rows as u64, (QUERIES.len() + PADDING) as u64];
+        let sizes = vec![rows as u64, key_rows as u64, (queries.len() + PADDING) as u64];
         let bytes = |x: &Vec<i32>| {
             let past: Vec<i32> = x.iter().copied().chain([7; PADDING]).collect();
             bytemuck::cast_slice::<i32, u8>(&past).to_vec()
@@ -95,7 +127,7 @@ impl Shape {
         let mut args = vec![q, k, v];
         args.extend(metadata.iter().map(bytes));
         args.push(vec![0x5a; rows * h * d1 * qt.size()]);
-        let counts = vec![t as i32, kn as i32, QUERIES.len() as i32];
+        let counts = vec![t as i32, kn as i32, queries.len() as i32];
         let launches = kernels(&sizes).launches;
         launches.iter().for_each(|launch| launch.check(8, 0).unwrap());
         let mut got =
@@ -111,7 +143,13 @@ impl Shape {
 }
 
 fn shape(dtype: DType, heads: [usize; 2], dim: usize, window: Option<u32>) -> Shape {
-    Shape { dtypes: [dtype; 2], heads, dims: [dim; 2], causal: false, window }
+    let lengths = [&QUERIES[..], &KEYS[..]];
+    let dtypes = [dtype; 2];
+    Shape { dtypes, heads, dims: [dim; 2], causal: false, window, capability: (8, 0), lengths }
+}
+
+fn long(shape: Shape) -> Shape {
+    Shape { lengths: [&LONG_QUERIES, &LONG_KEYS], ..shape }
 }
 
 #[test]
@@ -139,6 +177,95 @@ fn blocks_of_eight_warps_and_of_four_give_the_same_bits() {
         let eight = shape.computed_by(&format!("segments_{name}_eight"), many);
         let four = shape.computed_by(&format!("segments_{name}_four"), |s| shape.kernels(s));
         assert_eq!(eight, four, "{name}");
+    }
+}
+
+/// The launch in blocks of so many warpgroups that multiply, by a size that has enough of those.
+fn by_warpgroups(shape: Shape, computing: u32) -> impl Fn(&[u64]) -> OpKernels {
+    move |_| {
+        let rows = [64, 40_000, 120_000][computing as usize - 1] / shape.heads[0] as u64;
+        let kernels = Shape { capability: (9, 0), ..shape }.kernels(&[rows, rows, 9]);
+        assert!(kernels.launches[0].source.contains("wgmma"));
+        assert_eq!(kernels.launches[0].block, [128 + 128 * computing, 1, 1]);
+        kernels
+    }
+}
+
+/// Blocks of any height: the bits of a row are the same.
+fn every_height(name: &str, shape: Shape) {
+    if !available() {
+        return;
+    }
+    let most = if shape.dims[1] == 64 { 3 } else { 2 };
+    let of = |n| shape.computed_by(&format!("warpgroups_{name}_{n}"), by_warpgroups(shape, n));
+    let one = of(1);
+    assert!((2..=most).all(|n| of(n) == one), "{name}");
+}
+
+#[test]
+fn segments_by_warpgroups_see_their_own_keys_alone() {
+    every_height("64", shape(BF16, [2, 2], 64, None));
+    every_height("128_grouped", Shape { causal: true, ..shape(F16, [4, 2], 128, None) });
+}
+
+#[test]
+fn long_segments_by_warpgroups() {
+    every_height("64_causal", long(Shape { causal: true, ..shape(BF16, [3, 1], 64, None) }));
+    every_height("128_window", long(shape(F16, [2, 2], 128, Some(20))));
+}
+
+#[test]
+fn windows_by_warpgroups_begin_at_any_block_of_keys() {
+    let own = Shape { causal: true, ..shape(F16, [2, 1], 64, Some(0)) };
+    every_height("64_own", long(own));
+    let dims = [128, 64];
+    every_height("128_64_window", long(Shape { dims, ..shape(BF16, [2, 2], 64, Some(70)) }));
+}
+
+/// Alone in a step, or with others before and after it: the same bits, whatever its place.
+#[test]
+fn a_segment_has_the_same_bits_alone_and_in_company() {
+    if !available() {
+        return;
+    }
+    const ALONE: [&[i32]; 2] = [&[70], &[150]];
+    const TOGETHER: [&[i32]; 2] = [&[3, 70, 40], &[29, 150, 40]];
+    for (name, shape) in [
+        ("64", shape(BF16, [2, 2], 64, Some(60))),
+        ("72", shape(BF16, [2, 2], 72, Some(60))),
+        ("128", Shape { causal: true, ..shape(F16, [2, 1], 128, None) }),
+    ] {
+        for capability in [(8, 0), (9, 0)] {
+            let of = |lengths: [&'static [i32]; 2], skipped| {
+                let shape = Shape { capability, lengths, ..shape };
+                let name = format!("segments_{name}_{}_{}", capability.0, lengths[0].len());
+                shape.computed(&name, skipped, |sizes| shape.kernels(sizes))
+            };
+            let row = shape.heads[0] * shape.dims[1] * 2;
+            let together = of(TOGETHER, [0, 0]);
+            assert!(of(ALONE, [3, 29]) == together[3 * row..73 * row], "{name}, {capability:?}");
+        }
+    }
+}
+
+#[test]
+fn warpgroups_take_segments_where_a_device_and_widths_allow() {
+    let takes = |capability, dims| {
+        let shape = Shape { capability, dims, ..shape(BF16, [4, 2], 64, None) };
+        shape.kernels(&[4096, 4096, 8]).launches[0].source.contains("wgmma")
+    };
+    assert!([[64, 64], [128, 128], [64, 128]].iter().all(|&dims| takes((9, 0), dims)));
+    for (capability, dims) in
+        [((9, 0), [72, 72]), ((9, 0), [80, 80]), ((9, 0), [128, 256]), ((10, 0), [64, 64])]
+    {
+        assert!(!takes(capability, dims), "{capability:?} {dims:?}");
+    }
+    // Two blocks of one warpgroup share a multiprocessor where its memory holds them.
+    for (dim, rows, grid) in [(64, 64, 264), (128, 64, 132), (64, 60_000, 132)] {
+        let shape = Shape { capability: (9, 0), ..shape(BF16, [2, 2], dim, None) };
+        let launch = &shape.kernels(&[rows, rows, 8]).launches[0];
+        assert_eq!(launch.grid_at(&[rows, rows, 8], 132), Ok([grid, 1, 1]));
+        assert!(launch.dynamic_shared + launch.static_shared <= 227 << 10);
     }
 }
 
@@ -203,8 +330,7 @@ fn means_of_segments_equal_the_reference() {
 #[test]
 fn what_has_no_kernel_is_named() {
     let wide = shape(BF16, [2, 2], 264, None);
-    let error = segment_attention_kernels(&wide.operands(), &wide.attrs(), &[64, 64, 4]);
-    let error = error.unwrap_err().to_string();
+    let error = wide.lowered(&[64, 64, 4]).unwrap_err().to_string();
     assert!(error.contains("264") && error.contains("256"), "{error}");
 }
 
@@ -214,11 +340,19 @@ fn nvrtc_takes_the_kernels_of_segments() {
     let shapes = [
         shape(BF16, [16, 16], 72, None),
         shape(F16, [8, 2], 64, Some(64)),
+        Shape { causal: true, ..shape(BF16, [4, 2], 128, None) },
+        Shape { dims: [64, 128], ..shape(F16, [6, 2], 64, Some(300)) },
+        Shape { dims: [128, 64], ..shape(BF16, [2, 2], 64, None) },
         shape(BF16, [4, 4], 256, None),
         shape(F32, [4, 4], 33, Some(2)),
     ];
     for arch in ["sm_80", "sm_90a"] {
-        let attention = shapes.iter().flat_map(|s| s.kernels(&[4096, 4096, 8]).launches);
+        let capability = if arch == "sm_90a" { (9, 0) } else { (8, 0) };
+        let sizes = [64, 4096, 65_536].map(|rows| [rows, rows, 8]);
+        let attention = shapes.iter().flat_map(|&shape| {
+            let shape = Shape { capability, ..shape };
+            sizes.iter().flat_map(move |sizes| shape.kernels(sizes).launches)
+        });
         let types = [
             TensorType::new(BF16, [Dim::from(Symbol::new(0)), Dim::constant(384)]),
             TensorType::new(I32, [Dim::from(Symbol::new(1))]),

@@ -68,8 +68,10 @@ correctness() {
   run generate_images 180 bin/program generate_images::tokens_after_an_image_equal_the_reference
   run images_in_prompts 120 bin/program generate_images::every_prompt_has_the_images_where_it_says
   run encoder_mixes 200 bin/device_suite encoder_mixes:: --show-output
+  run encoder_shapes 240 bin/device_suite encoder_shapes::
   run custom_op 60 bin/custom_op --device "$PIECEWISE_TEST_DEVICE"
   run cuda_regions 120 bin/backend cuda_regions::
+  run cuda_segments 300 bin/backend cuda_segments:: --show-output --test-threads=1
   # Free bytes are the whole device's, so that this one runs alone.
   local alone=cuda::a_suspended_model_gives_its_memory_back
   run suspended 60 bin/device_suite --exact $alone --show-output
@@ -80,6 +82,7 @@ correctness() {
     --skip $scarce --skip captures_between --show-output
   grep -E "^cuda: arena and states" "$logs/suspended.log" || true
   grep -E "mixes compared" "$logs/encoder_mixes.log" || true
+  grep -E "^cuda: " "$logs/cuda_segments.log" || true
   grep -E "^cuda.*(compared|random graphs|in turn|another padding|opened anew|to make it|allocations of)" "$logs/device_suite.log" || true
 }
 

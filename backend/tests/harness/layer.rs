@@ -1,7 +1,7 @@
 //! A small layer, unfused and fused: norm, matmul, gate, row gather and state scatter.
 
 use super::target::{Cpu, Target};
-use super::{BenchOn, CANARY, compile_on, decode, pattern, registry, sizes_of, unique};
+use super::{BenchOn, CANARY, compile_on, decode, norm_error, pattern, registry, sizes_of, unique};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::device::Device;
 use piecewise_ir::dim::{Dim, SymbolDecl};
@@ -171,10 +171,7 @@ pub fn equals_the_cpu<T: Target>() {
         let row = (M as usize) * dtype.size();
         let numbers = |bytes: &[u8]| decode(dtype, bytes);
         let near = |got: &[u8], want: &[u8]| {
-            let (got, want) = (numbers(got), numbers(want));
-            let norm = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>().sqrt();
-            let difference = norm(&mut got.iter().zip(&want).map(|(a, b)| a - b));
-            let error = difference / norm(&mut want.iter().copied());
+            let error = norm_error(&numbers(got), &numbers(want));
             assert!(error <= tolerance, "{dtype}: {error}");
         };
         for fused in [false, true] {

@@ -65,6 +65,13 @@ pub fn decode(dtype: DType, bytes: &[u8]) -> Vec<f64> {
         .collect()
 }
 
+/// The norm of the difference by that of what is due.
+pub fn norm_error(found: &[f64], due: &[f64]) -> f64 {
+    let norm = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>().sqrt();
+    let difference = norm(&mut found.iter().zip(due).map(|(a, b)| a - b));
+    difference / norm(&mut due.iter().copied())
+}
+
 /// A bench on the CPU.
 pub type Bench = BenchOn<Cpu>;
 

@@ -3,7 +3,9 @@
 
 use super::layer::silu_gate;
 use super::target::Target;
-use super::{BenchOn, CANARY, compile_on, decode, encode, pattern, registry, sizes_of, unique};
+use super::{
+    BenchOn, CANARY, compile_on, decode, encode, norm_error, pattern, registry, sizes_of, unique,
+};
 use piecewise_backend::artifact::{Artifact, PieceSize};
 use piecewise_backend::device::Device;
 use piecewise_ir::dim::{Dim, SymbolDecl};
@@ -158,11 +160,8 @@ fn agrees<T: Target>(product: &Product, after: After, dtype: DType, reals: [u64;
         let want = run::<T>(product, general.clone(), real, false);
         let end = got.len() / rows as usize * real as usize;
         assert!(got[end..].iter().all(|&b| b == CANARY), "{after:?} wrote padding");
-        let (found, due) = (decode(dtype, &got[..end]), decode(dtype, &want[..end]));
-        let norm = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>().sqrt();
-        let difference = norm(&mut found.iter().zip(&due).map(|(a, b)| a - b));
-        let (error, tolerance) =
-            (difference / norm(&mut due.iter().copied()), if dtype == F16 { 1e-3 } else { 5e-3 });
+        let error = norm_error(&decode(dtype, &got[..end]), &decode(dtype, &want[..end]));
+        let tolerance = if dtype == F16 { 1e-3 } else { 5e-3 };
         assert!(error <= tolerance, "{dtype} {after:?} at {real} of {rows} rows: {error}");
         if real == reals[1] {
             assert!(run::<T>(product, first.clone(), real, true) == got, "{after:?}");

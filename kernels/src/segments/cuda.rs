@@ -15,7 +15,7 @@ impl CudaOp for CudaSegmentAttention {
     }
 
     fn implementation(&self, call: &CudaOpCall<'_>) -> Result<CudaImplementation, OpError> {
-        segment_attention_kernels(call.operands, call.attrs, call.sizes)
+        segment_attention_kernels(call)
             .map(CudaImplementation::Source)
             .map_err(|e| OpError { op: self.name().to_owned(), message: e.to_string() })
     }

@@ -1,5 +1,5 @@
 // Attention of tiles of query rows over the keys that they see, on Hopper's warpgroup products, for
-// sequences of more than FEW tokens. A query row is a token and one of the GROUP heads that share
+// sequences of more than FEW tokens; where their keys lie is said before it. A query row is a token and one of the GROUP heads that share
 // a key-value head. Blocks stay and take tiles in turn: one warpgroup copies queries, and KEYS keys
 // and values at a time, to rings of STAGES in shared memory; each of the COMPUTING others has 64
 // rows of the tile. Rows lie in columns of 64 elements, 128 bytes each, 16-byte chunks swapped by
@@ -25,19 +25,19 @@ template <int ROWS> DEVICE u32 swizzled(u32 row, u32 chunk) {
   return (chunk / 8 * ROWS + row) * 128 + (chunk ^ row) % 8 * 16;
 }
 
-// This thread's part of the copy of a block of keys or values; a lane has the page of one in
-// BLOCK_PAGES of them and how many of its rows are there. The others become zeros.
-template <int CHUNKS> DEVICE void stage_block(u32 to, const K* pool, u32 page_of, u32 there_of) {
+// This thread's part of the copy of a block of keys or values; a lane has the place of PAGE keys, one
+// in BLOCK_PAGES of them, and how many of those are there. The others become zeros.
+template <int CHUNKS> DEVICE void stage_block(u32 to, const K* pool, u32 place_of, u32 there_of) {
   enum { AT_ONCE = 128 / CHUNKS, ROW = KV_HEADS * CHUNKS * 8 };
   const u32 row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
   const K* from = pool + (row * ROW + chunk * 8);
   const u32 into = to + swizzled<KEYS>(row, chunk);
 #pragma unroll
   for (int p = 0; p < BLOCK_PAGES; ++p) {
-    const u32 page = __shfl_sync(0xffffffffu, page_of, p), there = __shfl_sync(0xffffffffu, there_of, p);
+    const u32 place = __shfl_sync(0xffffffffu, place_of, p), there = __shfl_sync(0xffffffffu, there_of, p);
 #pragma unroll
     for (int i = 0; i < PAGE; i += AT_ONCE)
-      copy_shared_if(row + i < there, into + (p * PAGE + i) * 128, from + ((u64)page * (PAGE * ROW) + i * ROW));
+      copy_shared_if(row + i < there, into + (p * PAGE + i) * 128, from + ((u64)place * (PLACE * ROW) + i * ROW));
   }
 }
 
@@ -54,15 +54,19 @@ struct Slot {
 
 // Where a step's rows and sequences are.
 struct Step {
-  const i32 *table, *lengths, *starts, *query_lengths, *count;
+  const i32 *places, *lengths, *starts, *query_lengths, *count;
   u32 rows, sequences, pages;
+  u64 key_rows;
 };
 
 // The tiles of a block, those that see the most keys first: forth and back over the blocks in turn
 // or, where the keys of a tile are cut into ranges, the same ones in all blocks of a cluster.
 struct Turn {
-  u32 head, row, most, first, blocks;
+  u32 head, row, first, blocks;
   Tile tile;
+  Keys keys;
+  // By any of its rows.
+  Range seen;
   DEVICE bool take(const Step& step, u32 round) {
     u32 number;
     if (SPLITS == 1) {
@@ -75,13 +79,15 @@ struct Turn {
     }
     if (!find_tile<TILE>(tile, number, step.lengths, step.starts, step.query_lengths, step.count, step.sequences, step.pages, FEW + 1, 0xffffffffu)) return false;
     row = (tile.of - 1 - tile.at) * TILE;
-    const u32 last = (row + TILE - 1) / GROUP;
-    most = seen_by(last < tile.queries ? last : tile.queries - 1, tile.queries, tile.length);
-    const u32 all = blocks_for(most, KEYS), range = SPLITS == 1 ? all : blocks_for(blocks_for(tile.length, KEYS), SPLITS);
-    first = SPLITS == 1 ? 0 : blockIdx.z * range;
+    keys = keys_in(tile, step.places, step.key_rows, step.pages);
+    seen = {seen_in(0).from, seen_in(TILE - 1).to};
+    const u32 all = blocks_for(seen.to, KEYS), range = SPLITS == 1 ? all : blocks_for(blocks_for(keys.length, KEYS), SPLITS);
+    first = SPLITS == 1 ? seen.from / KEYS : blockIdx.z * range;
     blocks = all <= first ? 0 : all - first < range ? all - first : range;
     return true;
   }
+  // By a row of the tile; both ends ascend with it.
+  DEVICE Range seen_in(u32 line) const { return keys_seen_by((row + line) / GROUP, tile.queries, keys.length); }
   // Whether a row has a token, and where that and the row's head are among all.
   DEVICE bool place(u64& at, u32 line, const Step& step) const {
     const u32 token = (row + line) / GROUP;
@@ -96,21 +102,17 @@ struct Shared {
   u32 queries, keys, values, queries_there, queries_done, keys_there, keys_done, values_there, values_done;
 };
 
-DEVICE void copy_all(const Shared& shared, const Step& step, const Q* q, const K* k, const K* v, u64 kv_rows) {
+DEVICE void copy_all(const Shared& shared, const Step& step, const Q* q, const K* k, const K* v) {
   const u32 lane = threadIdx.x % 32;
   Turn turn;
   Slot slot = {0, 1};
   for (u32 round = 0; turn.take(step, round); ++round) {
-    u32 page_of, there_of;
-    auto find_pages = [&](u32 block) {
+    u32 place_of, there_of;
+    auto find_keys = [&](u32 block) {
       const u32 position = (turn.first + block) * KEYS + lane % BLOCK_PAGES * PAGE;
-      const u32 left = position < turn.most ? turn.most - position : 0;
-      const i32 page = left ? step.table[(u64)turn.tile.sequence * step.pages + position / PAGE] : -1;
-      const u64 at = (u64)(u32)page * PAGE, held = page >= 0 && at < kv_rows ? kv_rows - at : 0;
-      there_of = (u32)(left < held ? left : held);
-      page_of = there_of ? page : 0;
+      place_of = place_of_keys(there_of, turn.keys, position, position < turn.seen.to ? turn.seen.to - position : 0);
     };
-    find_pages(0);
+    find_keys(0);
     barrier_wait(shared.queries_done, round % 2 ^ 1);
     const u32 line0 = threadIdx.x / KEY_CHUNKS, chunk = threadIdx.x % KEY_CHUNKS;
 #pragma unroll 4
@@ -122,12 +124,12 @@ DEVICE void copy_all(const Shared& shared, const Step& step, const Q* q, const K
     barrier_arrive_copied(shared.queries_there);
     for (u32 block = 0; block < turn.blocks; ++block) {
       barrier_wait(shared.keys_done + 8 * slot.at, slot.round);
-      stage_block<KEY_CHUNKS>(shared.keys + slot.at * KEY_BYTES, k + turn.head * DIM, page_of, there_of);
+      stage_block<KEY_CHUNKS>(shared.keys + slot.at * KEY_BYTES, k + turn.head * DIM, place_of, there_of);
       barrier_arrive_copied(shared.keys_there + 8 * slot.at);
       barrier_wait(shared.values_done + 8 * slot.at, slot.round);
-      stage_block<VALUE_CHUNKS>(shared.values + slot.at * VALUE_BYTES, v + turn.head * VALUE_DIM, page_of, there_of);
+      stage_block<VALUE_CHUNKS>(shared.values + slot.at * VALUE_BYTES, v + turn.head * VALUE_DIM, place_of, there_of);
       barrier_arrive_copied(shared.values_there + 8 * slot.at);
-      find_pages(block + 1);
+      find_keys(block + 1);
       slot.next();
     }
     if (SPLITS != 1) {
@@ -177,10 +179,11 @@ DEVICE void compute_all(const Shared& shared, const Step& step, Q* out, float sc
   Turn turn;
   Slot slot = {0, 0};
   for (u32 round = 0; turn.take(step, round); ++round) {
-    const u32 fewest = seen_by((turn.row + group * 64) / GROUP, turn.tile.queries, turn.tile.length);
-    u32 seen[2];
+    // By every row of the group, and by those of this thread.
+    const Range by_all = {turn.seen_in(group * 64 + 63).from, turn.seen_in(group * 64).to};
+    Range seen[2];
 #pragma unroll
-    for (int h = 0; h < 2; ++h) seen[h] = seen_by((turn.row + line0 + h * 8) / GROUP, turn.tile.queries, turn.tile.length);
+    for (int h = 0; h < 2; ++h) seen[h] = turn.seen_in(line0 + h * 8);
     Sums sums;
 #pragma unroll
     for (int i = 0; i < VALUE_DIM / 2; ++i) sums.o[i] = 0.0f;
@@ -208,10 +211,12 @@ DEVICE void compute_all(const Shared& shared, const Step& step, Q* out, float sc
     };
     auto mask = [&](float (&score)[KEYS / 2], u32 block) {
       const u32 base = (turn.first + block) * KEYS;
-      if (base + KEYS <= fewest) return;
+      if (by_all.from <= base && base + KEYS <= by_all.to) return;
 #pragma unroll
-      for (int i = 0; i < KEYS / 2; ++i)
-        if (base + i / 4 * 8 + in_quad * 2 + i % 2 >= seen[i / 2 % 2]) score[i] = -INF_F;
+      for (int i = 0; i < KEYS / 2; ++i) {
+        const u32 position = base + i / 4 * 8 + in_quad * 2 + i % 2;
+        if (position < seen[i / 2 % 2].from || position >= seen[i / 2 % 2].to) score[i] = -INF_F;
+      }
     };
     auto pack = [&](const float (&score)[KEYS / 2]) {
 #pragma unroll
@@ -273,7 +278,8 @@ DEVICE void compute_all(const Shared& shared, const Step& step, Q* out, float sc
         u64 at;
         if (!turn.place(at, line0 + h * 8, step)) continue;
         u32* to = (u32*)(out + at * VALUE_DIM) + in_quad;
-        const float one = 1.0f / sums.sum[h];
+        // What sees no key is zeros.
+        const float one = 1.0f / (seen[h].from < seen[h].to ? sums.sum[h] : 1.0f);
 #pragma unroll
         for (int n = 0; n < VALUE_DIM / 8; ++n) to[n * 4] = pair_of<Q>(sums.o[4 * n + 2 * h] * one, sums.o[4 * n + 2 * h + 1] * one);
       }
@@ -324,10 +330,10 @@ DEVICE void compute_all(const Shared& shared, const Step& step, Q* out, float sc
 
 // Grid: (blocks, 1, 1), or (tiles, key-value heads, ranges of keys), the ranges of a tile being a
 // cluster.
-extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_prefill(
-    const Q* q, const K* k, const K* v, const i32* table, const i32* lengths, const i32* starts,
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention_prefill(
+    const Q* q, const K* k, const K* v, const i32* places, const i32* lengths, const i32* starts,
     const i32* query_lengths, Q* out, const i32* counts,
-    u32 rows, u32 sequences, u32 sequence_symbol, u64 kv_rows, u32 pages, float scale) {
+    u32 rows, u32 sequences, u32 sequence_symbol, u64 key_rows, u32 pages, float scale) {
   PW_LAUNCH_DEPENDENTS();
   extern __shared__ Bytes16 staged[];
   __shared__ u64 barriers[4 * STAGES + 2];
@@ -354,10 +360,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_prefill(
   }
   __syncthreads();
   PW_WAIT();
-  const Step step = {table, lengths, starts, query_lengths, counts + sequence_symbol, rows, sequences, pages};
+  const Step step = {places, lengths, starts, query_lengths, counts + sequence_symbol, rows, sequences, pages, key_rows};
   if (threadIdx.x < 128) {
     registers_down<COPY_REGISTERS>();
-    copy_all(shared, step, q, k, v, kv_rows);
+    copy_all(shared, step, q, k, v);
   } else {
     registers_up<COMPUTE_REGISTERS>();
     compute_all(shared, step, out, scale);

@@ -1,10 +1,12 @@
-//! Sequences with many tokens, by products of warpgroups: Hopper alone has them.
+//! Tiles of many query rows, by products of warpgroups: Hopper alone has them.
 
 use super::super::matmul::options;
-use super::super::recipe::{Blocks, GridAxis, LaunchRecipe};
+use super::super::recipe::{Blocks, GridAxis, LaunchRecipe, Param};
 use super::super::text::storage;
 use super::super::wgmma::{Lhs, multiply_add_tile};
 use super::shape::Shape;
+use crate::op::cuda::CudaTarget;
+use piecewise_ir::dtype::DType;
 
 /// Keys of a block, which is copied and multiplied at a time.
 const KEYS: u64 = 128;
@@ -15,10 +17,82 @@ const ENOUGH_BLOCKS: u64 = 132;
 /// The most ranges of keys, the blocks of a cluster: so large clusters that each fills half a part
 /// of the device leave multiprocessors idle.
 const MAX_SPLITS: u64 = 4;
+/// Shared memory of a multiprocessor that its blocks share, less what each is taken for itself.
+const SHARED_BYTES: u64 = 225 << 10;
 
-/// Whether these widths have a kernel here.
-pub(super) fn fits(shape: &Shape) -> bool {
-    [shape.dim, shape.value_dim].iter().all(|dim| matches!(dim, 64 | 128))
+/// Whether heads of these widths have a kernel here on this device.
+pub(in super::super) fn fits(target: CudaTarget, dims: [u64; 2]) -> bool {
+    target.capability == (9, 0) && dims.iter().all(|dim| matches!(dim, 64 | 128))
+}
+
+/// The most warpgroups of a block that multiply, each 64 rows: results of 64 columns leave
+/// registers for a third one.
+pub(in super::super) fn most_computing(value_dim: u64) -> u64 {
+    if value_dim == 64 { 3 } else { 2 }
+}
+
+/// A kernel of `hopper.cu`.
+pub(in super::super) struct Tiles {
+    /// What comes before it, up to where keys lie.
+    pub header: String,
+    pub entry: &'static str,
+    pub dtype: DType,
+    /// Of keys and of values.
+    pub dims: [u64; 2],
+    /// Warpgroups that multiply.
+    pub computing: u64,
+    /// Where the keys of a tile are cut into ranges: tiles, key-value heads and ranges. Else blocks
+    /// stay and take tiles in turn.
+    pub ranges: Option<[GridAxis; 3]>,
+    pub params: Vec<Param>,
+}
+
+impl Tiles {
+    /// Its launch, `splits` ranges being the blocks of a cluster.
+    pub(in super::super) fn launch(self, splits: u64) -> LaunchRecipe {
+        let Self { header: mut source, entry, computing, .. } = self;
+        let [dim, value_dim] = self.dims;
+        // Swizzled rows start at a multiple of 1024 bytes.
+        let shared = 1024 + computing * 64 * dim * 2 + STAGES * KEYS * 2 * (dim + value_dim);
+        // One that multiplies leaves registers for a second block.
+        let (blocks, registers) = match computing {
+            1 => (2, [40, 216]),
+            2 => (1, [40, 232]),
+            _ => (1, [32, 160]),
+        };
+        for (name, value) in [
+            ("COMPUTING", computing),
+            ("KEYS", KEYS),
+            ("STAGES", STAGES),
+            ("SPLITS", splits),
+            ("BLOCKS", blocks),
+            ("COPY_REGISTERS", registers[0]),
+            ("COMPUTE_REGISTERS", registers[1]),
+        ] {
+            source.push_str(&format!("#define {name} {value}\n"));
+        }
+        let dtype = storage(self.dtype);
+        source.push_str(include_str!("../hopper.cuh"));
+        source.push_str(&multiply_add_tile(dtype, KEYS, Lhs::Shared));
+        source.push_str(&multiply_add_tile(dtype, value_dim, Lhs::Registers));
+        source.push_str(&include_str!("hopper.cu").replace("attention_prefill", entry));
+        let per_multiprocessor = blocks.min(SHARED_BYTES / shared) as u32;
+        let stay =
+            || [GridAxis::Persistent { per_multiprocessor }, GridAxis::one(), GridAxis::one()];
+        LaunchRecipe {
+            source,
+            entry: entry.to_owned(),
+            options: options(),
+            grid: self.ranges.unwrap_or_else(stay),
+            block: [128 + 128 * computing as u32, 1, 1],
+            cluster: [1, 1, splits as u32],
+            static_shared: (8 * (4 * STAGES + 2)) as u32,
+            dynamic_shared: shared as u32,
+            params: self.params,
+            programmatic: true,
+            ahead: Vec::new(),
+        }
+    }
 }
 
 /// The ranges that the keys of a sequence are cut into where full tiles alone leave the device
@@ -32,46 +106,22 @@ fn splits(shape: &Shape, tiles: u64) -> u64 {
 
 /// The launch for sequences of more than `few` tokens.
 pub(super) fn kernel(shape: &Shape, sizes: &[u64], few: u64) -> LaunchRecipe {
-    // Results of 64 columns leave registers for a third warpgroup.
-    let (computing, registers) =
-        if shape.value_dim == 64 { (3, [32, 160]) } else { (2, [40, 232]) };
+    let computing = most_computing(shape.value_dim);
     let tile = computing * 64;
     let rows = shape.rows.times(shape.group() as i64);
     let splits = splits(shape, rows.eval(sizes).div_ceil(tile));
-    let defines = [
-        ("COMPUTING", computing),
-        ("KEYS", KEYS),
-        ("STAGES", STAGES),
-        ("SPLITS", splits),
-        ("COPY_REGISTERS", registers[0]),
-        ("COMPUTE_REGISTERS", registers[1]),
-    ];
-    let dtype = storage(shape.dtypes[0]);
-    let mut source = shape.header(few, &defines);
-    source.push_str(include_str!("../hopper.cuh"));
-    source.push_str(&multiply_add_tile(dtype, KEYS, Lhs::Shared));
-    source.push_str(&multiply_add_tile(dtype, shape.value_dim, Lhs::Registers));
-    source.push_str(include_str!("hopper.cu"));
-    let row = 2 * (shape.dim + shape.value_dim);
-    // Swizzled rows start at a multiple of 1024 bytes.
-    let shared = 1024 + tile * shape.dim * 2 + STAGES * KEYS * row;
-    let grid = if splits == 1 {
-        [GridAxis::Persistent { per_multiprocessor: 1 }, GridAxis::one(), GridAxis::one()]
-    } else {
+    let ranges = || {
         let tiles = GridAxis::Blocks(vec![Blocks { units: rows, per_block: tile }]);
         [tiles, GridAxis::of(shape.kv_heads, 1), GridAxis::of(splits, 1)]
     };
-    LaunchRecipe {
-        source,
-        entry: "attention_prefill".to_owned(),
-        options: options(),
-        grid,
-        block: [128 + 128 * computing as u32, 1, 1],
-        cluster: [1, 1, splits as u32],
-        static_shared: (8 * (4 * STAGES + 2)) as u32,
-        dynamic_shared: shared as u32,
+    let tiles = Tiles {
+        header: shape.header(few, &[]) + include_str!("pages.cuh"),
+        entry: "attention_prefill",
+        dtype: shape.dtypes[0],
+        dims: [shape.dim, shape.value_dim],
+        computing,
+        ranges: (splits > 1).then(ranges),
         params: shape.params(&[], &[]),
-        programmatic: true,
-        ahead: Vec::new(),
-    }
+    };
+    tiles.launch(splits)
 }

@@ -4,7 +4,7 @@
 //! that these do not take, a kernel without tensor cores that cuts the keys into ranges too.
 
 mod decode;
-mod hopper;
+pub(super) mod hopper;
 mod prefill;
 mod ranges;
 mod shape;
@@ -65,7 +65,7 @@ fn with_ranges(call: &CudaOpCall<'_>, times: u64) -> Result<OpKernels, LowerErro
         Some(_) => OpKernels { launches: Vec::new(), scratch: Dim::constant(0) },
         None => decode::kernels(&shape, sizes, Taken::Few(shape.few()), 1),
     };
-    let by_warpgroups = call.target.capability == (9, 0) && hopper::fits(&shape);
+    let by_warpgroups = hopper::fits(call.target, [shape.dim, shape.value_dim]);
     let prefill = if by_warpgroups { hopper::kernel } else { prefill::kernel };
     kernels.launches.push(prefill(&shape, sizes, shape.few()));
     Ok(kernels)

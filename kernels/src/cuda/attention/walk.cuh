@@ -48,6 +48,9 @@ DEVICE bool find_tile(Tile& found, u32 number, const i32* lengths, const i32* st
   return false;
 }
 
+// Keys by their positions.
+struct Range { u32 from, to; };
+
 // How many keys a token sees.
 DEVICE u32 seen_by(u32 token, u32 queries, u32 length) {
   const u32 seen = !CAUSAL ? length : length + token + 1 > queries ? length + token + 1 - queries : 0;

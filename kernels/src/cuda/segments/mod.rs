@@ -1,9 +1,12 @@
 //! [`crate::segments`] on CUDA: attention within segments on tensor cores where types and widths
-//! allow it, else without them; the mean over segments.
+//! allow it, on Hopper by warpgroups where widths allow that, else without them; the mean over
+//! segments.
 
+use super::attention::hopper;
 use super::recipe::{Blocks, GridAxis, LaunchRecipe, OpKernels, Param, Scalar, options};
 use super::text::storage;
 use crate::lower::LowerError;
+use crate::op::cuda::CudaOpCall;
 use crate::segments::{SegmentAttention, SegmentMean, SegmentSpec};
 use piecewise_ir::custom::{Attrs, CustomOpDef};
 use piecewise_ir::dim::Dim;
@@ -16,10 +19,14 @@ const MAX_DIM: u64 = 256;
 /// The widest head whose queries stay in registers; those of wider ones lie in shared memory, and
 /// fewer keys beside them, so that a block fits the 99 KiB of the smallest devices.
 const REGISTER_DIM: u64 = 128;
-/// Blocks of eight warps that keep a large device busy; fewer are cut in two.
+/// Blocks that keep a large device busy; fewer are cut into smaller ones.
 const ENOUGH_BLOCKS: u64 = 264;
 /// Threads of a block of `mean.cu`: a column each.
 const MEAN_COLUMNS: u64 = 128;
+/// The name of every kernel of attention here.
+const ENTRY: &str = "segment_attention";
+/// `MOST_PAGES` of `seen.cuh`.
+const MOST_PAGES: u64 = 0x0fff_ffff;
 
 struct Shape {
     heads: u64,
@@ -96,16 +103,45 @@ impl Shape {
         source
     }
 
+    /// Scores as powers of two.
+    fn scale(&self) -> Param {
+        Param::Scalar(Scalar::F32((self.spec.scale * std::f64::consts::LOG2_E) as f32))
+    }
+
+    /// The kernel of prompts over a pool, whose keys lie in rows here.
+    fn by_warpgroups(&self, computing: u64) -> OpKernels {
+        let arguments = [0, 1, 2, 5, 6, 3, 4, 7].map(Param::Arg);
+        let sizes = [
+            Param::Counts,
+            size(&self.rows),
+            size(&self.segments),
+            size(&Dim::constant(self.segment_symbol)),
+            Param::Scalar(Scalar::U64(self.key_rows.clone())),
+            size(&Dim::constant(MOST_PAGES)),
+            self.scale(),
+        ];
+        let tiles = hopper::Tiles {
+            // Segments of a single query, too.
+            header: self.header(&[("FEW", 0)]),
+            entry: ENTRY,
+            dtype: self.dtypes[0],
+            dims: [self.dim, self.value_dim],
+            computing,
+            ranges: None,
+            params: arguments.into_iter().chain(sizes).collect(),
+        };
+        OpKernels { launches: vec![tiles.launch(1)], scratch: Dim::constant(0) }
+    }
+
     fn launch(&self, source: String, tile: u64, threads: u32, dynamic_shared: u32) -> OpKernels {
         let mut params: Vec<Param> = (0..8).map(Param::Arg).collect();
-        let size = |dim: &Dim| Param::Scalar(Scalar::U32(dim.clone()));
         params.extend([
             Param::Counts,
             size(&self.rows),
             size(&self.key_rows),
             size(&self.segments),
             size(&Dim::constant(self.segment_symbol)),
-            Param::Scalar(Scalar::F32((self.spec.scale * std::f64::consts::LOG2_E) as f32)),
+            self.scale(),
         ]);
         let tiles = vec![
             Blocks { units: self.rows.times(self.group() as i64), per_block: tile },
@@ -117,10 +153,14 @@ impl Shape {
             options: options(),
             dynamic_shared,
             programmatic: true,
-            ..LaunchRecipe::new(source, "segment_attention", GridAxis::one(), threads, params)
+            ..LaunchRecipe::new(source, ENTRY, GridAxis::one(), threads, params)
         };
         OpKernels { launches: vec![launch], scratch: Dim::constant(0) }
     }
+}
+
+fn size(dim: &Dim) -> Param {
+    Param::Scalar(Scalar::U32(dim.clone()))
 }
 
 /// The number of the symbol that counts the rows of `ty`.
@@ -131,27 +171,30 @@ fn counted_by(ty: &TensorType) -> Result<u64, LowerError> {
     Ok(symbol.index() as u64)
 }
 
-/// The launch of `piecewise.segment_attention` at these sizes (by symbol index). Arguments: the
-/// op's operands, then its result. Can be captured in every batch.
+/// The launch of `piecewise.segment_attention` at a call's sizes. What a row adds up, and in which
+/// order, depends on the types, the attributes and the target alone, so that it has the same bits at
+/// any size. Arguments: the op's operands, then its result. Can be captured in every batch.
 ///
 /// # Errors
 /// When the operands do not fit the op, no symbol counts the segments, or a head is wider than 256.
-pub fn segment_attention_kernels(
-    operands: &[TensorType],
-    attrs: &Attrs,
-    sizes: &[u64],
-) -> Result<OpKernels, LowerError> {
-    let shape = Shape::new(operands, attrs)?;
+pub fn segment_attention_kernels(call: &CudaOpCall<'_>) -> Result<OpKernels, LowerError> {
+    let shape = Shape::new(call.operands, call.attrs)?;
     if !shape.on_tensor_cores() {
         let source = shape.header(&[]) + include_str!("plain.cu");
         return Ok(shape.launch(source, 4, 128, 0));
     }
+    // More rows of a block read the keys less often.
+    let rows = shape.rows.eval(call.sizes).saturating_mul(shape.heads);
+    let is_enough = |tile: u64| rows / tile >= ENOUGH_BLOCKS;
+    if hopper::fits(call.target, [shape.dim, shape.value_dim]) {
+        let most = hopper::most_computing(shape.value_dim);
+        let computing = (2..=most).rev().find(|n| is_enough(n * 64)).unwrap_or(1);
+        return Ok(shape.by_warpgroups(computing));
+    }
     let wide = shape.dim.max(shape.value_dim) > REGISTER_DIM;
     let keys = if wide { 32 } else { 64 };
     let query_staged = shape.dim > REGISTER_DIM;
-    // More rows of a block read the keys less often. What a row adds up does not depend on it.
-    let rows = shape.rows.eval(sizes).saturating_mul(shape.heads);
-    let warps = if !wide && rows / 128 >= ENOUGH_BLOCKS { 8 } else { 4 };
+    let warps = if !wide && is_enough(128) { 8 } else { 4 };
     let tile = warps * 16;
     let defines = [("WARPS", warps), ("KEYS", keys), ("QUERY_STAGED", u64::from(query_staged))];
     let source = shape.header(&defines) + include_str!("tensor.cu");
@@ -178,7 +221,6 @@ pub fn segment_mean_kernels(operands: &[TensorType]) -> Result<OpKernels, LowerE
         storage(x.dtype),
         include_str!("mean.cu")
     );
-    let size = |dim: &Dim| Param::Scalar(Scalar::U32(dim.clone()));
     let mut params: Vec<Param> = (0..4).map(Param::Arg).collect();
     params.extend([
         Param::Counts,

@@ -40,8 +40,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) segment_attention(
   const u32 queries = found.queries, head0 = blockIdx.y * GROUP;
   const i32 start = found.start;
   const Keys keys_of = keys_in(found, key_starts, key_rows);
-  const u32 first_row = found.at * TILE, last_token = (first_row + TILE - 1) / GROUP;
-  const u32 last = last_token < queries ? last_token : queries - 1;
+  const u32 first_row = found.at * TILE, last = (first_row + TILE - 1) / GROUP;
   // Both bounds ascend with the token.
   const Range whole = {keys_seen_by(first_row / GROUP, queries, keys_of.length).from, keys_seen_by(last, queries, keys_of.length).to};
   const u32 first_block = whole.from / KEYS, blocks = whole.from < whole.to ? blocks_for(whole.to, KEYS) : first_block;
@@ -63,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) segment_attention(
   for (int h = 0; h < 2; ++h) {
     const u32 row = first_row + warp * 16 + quad + h * 8, token = row / GROUP;
     valid[h] = token < queries && start >= 0 && (u32)start + token < rows;
-    seen[h] = keys_seen_by(token < queries ? token : queries - 1, queries, keys_of.length);
+    seen[h] = keys_seen_by(token, queries, keys_of.length);
     result[h] = (u64)(valid[h] ? start + token : 0) * HEADS + head0 + row % GROUP;
     if (!QUERY_STAGED) {
       const u32* from = (const u32*)(q + result[h] * DIM);
