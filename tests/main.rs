@@ -11,7 +11,6 @@ mod cuda_compile;
 mod documents;
 mod encoder_folders;
 mod encoder_paths;
-mod encoder_shapes;
 mod encoder_thread;
 mod examples;
 #[allow(dead_code, unreachable_pub, reason = "a package of its own has it as its crate")]

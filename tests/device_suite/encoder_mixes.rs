@@ -23,12 +23,12 @@ fn fixture(name: &str) -> PathBuf {
     root.join("tests/fixtures/encoders").join(name)
 }
 
-fn device() -> String {
+pub(crate) fn device() -> String {
     std::env::var("PIECEWISE_TEST_DEVICE").unwrap_or_else(|_| "cpu".to_owned())
 }
 
 /// What compiled kernels are kept in, over all encoders of a run.
-fn kernels() -> &'static Path {
+pub(crate) fn kernels() -> &'static Path {
     static KERNELS: OnceLock<tempfile::TempDir> = OnceLock::new();
     KERNELS.get_or_init(|| tempfile::tempdir().unwrap()).path()
 }

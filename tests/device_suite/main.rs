@@ -14,6 +14,8 @@ mod damaged_entries;
 mod drafts;
 mod driver_calls;
 mod encoder_mixes;
+mod encoder_reference;
+mod encoder_shapes;
 mod equal_modes;
 mod exhaustion;
 mod frozen_list;

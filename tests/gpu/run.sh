@@ -68,6 +68,7 @@ correctness() {
   run generate_images 180 bin/program generate_images::tokens_after_an_image_equal_the_reference
   run images_in_prompts 120 bin/program generate_images::every_prompt_has_the_images_where_it_says
   run encoder_mixes 200 bin/device_suite encoder_mixes:: --show-output
+  run encoder_shapes 240 bin/device_suite encoder_shapes::
   run custom_op 60 bin/custom_op --device "$PIECEWISE_TEST_DEVICE"
   run cuda_regions 120 bin/backend cuda_regions::
   run cuda_segments 180 bin/backend cuda_segments:: --show-output --test-threads=1

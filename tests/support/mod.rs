@@ -1,7 +1,6 @@
 //! What several tests share.
 
 pub(crate) mod counting_allocator;
-pub(crate) mod encoder_reference;
 pub(crate) mod models;
 pub(crate) mod nvrtc;
 pub(crate) mod safetensors_file;

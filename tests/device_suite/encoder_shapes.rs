@@ -1,10 +1,12 @@
 //! Encoders of other shapes than the fixtures have, against a reference in f64 that shares nothing
-//! with the library: odd heads, head dims such as 72 and 80, other windows, ragged ones.
+//! with the library: odd heads, head dims such as 64, 72, 80 and 128, other windows, ragged ones.
+//!
+//! On the device of PIECEWISE_TEST_DEVICE, the CPU without it.
 
-use crate::support::encoder_reference::{
+use crate::encoder_mixes::{device, kernels};
+use crate::encoder_reference::{
     POSITIONS, Parameters, QwenKind, QwenTower, Rows, Shape, VOCAB, bert, modernbert, vit,
 };
-use crate::support::safetensors_file::{folder_with, write};
 use piecewise::encoding::{Encoder, ImageItem, ItemEncoder, TextEncoder, TextItem, VisionEncoder};
 use piecewise::models::encoder::TextOutput;
 use piecewise_ir::dtype::DType;
@@ -15,16 +17,17 @@ use std::path::Path;
 
 fn layers(dtype: DType, sizes: &[u64]) -> ConfigLayers {
     ConfigLayers::new()
-        .set("dtype", dtype.name())
+        .set("target", device())
+        .and_then(|layers| layers.set("dtype", dtype.name()))
         .and_then(|layers| layers.set("capture_num_tokens", sizes))
         .and_then(|layers| layers.set("max_num_tokens", 192))
         .and_then(|layers| layers.set("max_num_seqs", 8))
         .and_then(|layers| layers.set("checks.poison", true))
-        .and_then(|layers| layers.set("cache.enabled", false))
+        .and_then(|layers| layers.set("cache.dir", kernels()))
         .unwrap()
 }
 
-/// Alone and together, in f32 and bf16, and each time the same bits in f32.
+/// Alone and together, in f32 and bf16, and each time the same bits.
 fn equals<M: ItemEncoder>(
     what: &str,
     load: impl Fn(ConfigLayers) -> Encoder<M>,
@@ -47,17 +50,18 @@ fn equals<M: ItemEncoder>(
                     assert!(error < tolerance, "{at}: off by {error}");
                 }
             }
-            if dtype == DType::F32 {
-                assert!(*bits.get_or_insert_with(|| outputs.clone()) == outputs, "{what}");
-            }
+            let same = *bits.get_or_insert_with(|| outputs.clone()) == outputs;
+            assert!(same, "{what} in {dtype}: other bits in company");
         }
         assert!(encoder.statistics().paths[0].hits > 0);
     }
 }
 
 fn folder(config: &Value, parameters: &Parameters) -> tempfile::TempDir {
-    let folder = folder_with(&parameters.file());
-    write(folder.path(), "config.json", config.to_string().as_bytes());
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, bytes: &[u8]| std::fs::write(folder.path().join(name), bytes).unwrap();
+    write("model.safetensors", &parameters.file());
+    write("config.json", config.to_string().as_bytes());
     folder
 }
 
@@ -81,9 +85,14 @@ fn texts(
 
 #[test]
 fn berts_of_other_shapes_equal_the_reference() {
-    for (heads, dim, inner, layers) in
-        [(5, 24, 56, 2), (1, 72, 33, 1), (3, 80, 64, 2), (7, 6, 10, 3)]
-    {
+    for (heads, dim, inner, layers) in [
+        (5, 24, 56, 2),
+        (1, 72, 33, 1),
+        (3, 80, 64, 2),
+        (7, 6, 10, 3),
+        (2, 64, 96, 2),
+        (1, 128, 40, 1),
+    ] {
         let shape = Shape { heads, dim, inner, layers };
         let parameters = Parameters::new(1);
         let config = json!({
@@ -99,7 +108,9 @@ fn berts_of_other_shapes_equal_the_reference() {
 
 #[test]
 fn modernberts_of_other_shapes_and_windows_equal_the_reference() {
-    for (heads, dim, window) in [(5, 12, 2), (1, 72, 6), (2, 80, 14), (3, 20, 128)] {
+    for (heads, dim, window) in
+        [(5, 12, 2), (1, 72, 6), (2, 80, 14), (3, 20, 128), (3, 64, 10), (1, 128, 20)]
+    {
         let shape = Shape { heads, dim, inner: 44, layers: 4 };
         let parameters = Parameters::new(2);
         let config = json!({
@@ -139,7 +150,7 @@ fn images(
 
 #[test]
 fn vision_transformers_of_other_shapes_equal_the_reference() {
-    let shapes = [(5, 12, 3), (1, 72, 4), (2, 80, 5)];
+    let shapes = [(5, 12, 3), (1, 72, 4), (2, 80, 5), (2, 64, 6), (1, 128, 3)];
     for (family, model_type) in
         [("siglip", "siglip_vision_model"), ("clip", "clip_vision_model"), ("vit", "vit")]
     {
@@ -173,9 +184,11 @@ fn qwen_towers_of_other_shapes_and_ragged_windows_equal_the_reference() {
         (5, 12, 2, qwen25(2, &[1])),
         (1, 72, 2, qwen25(3, &[])),
         (2, 80, 1, qwen25(4, &[0, 2])),
+        (2, 64, 2, qwen25(3, &[1])),
         (5, 12, 2, qwen3(5, &[1])),
         (1, 72, 1, qwen3(3, &[])),
         (2, 80, 2, qwen3(4, &[0, 2])),
+        (1, 128, 2, qwen3(5, &[1])),
     ] {
         let shape = Shape { heads, dim, inner: 36, layers: 3 };
         let tower = QwenTower { shape, merge, kernel: [2, 2, 3, 3], out: 20, kind };
