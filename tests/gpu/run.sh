@@ -71,7 +71,7 @@ correctness() {
   run encoder_shapes 240 bin/device_suite encoder_shapes::
   run custom_op 60 bin/custom_op --device "$PIECEWISE_TEST_DEVICE"
   run cuda_regions 120 bin/backend cuda_regions::
-  run cuda_segments 180 bin/backend cuda_segments:: --show-output --test-threads=1
+  run cuda_segments 300 bin/backend cuda_segments:: --show-output --test-threads=1
   # Free bytes are the whole device's, so that this one runs alone.
   local alone=cuda::a_suspended_model_gives_its_memory_back
   run suspended 60 bin/device_suite --exact $alone --show-output
