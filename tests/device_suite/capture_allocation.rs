@@ -139,7 +139,7 @@ fn cuda_an_op_that_takes_memory_is_launched_and_never_captured() {
         let report = model.last_step().unwrap();
         let reason = (mode != GraphMode::None).then_some(FallbackReason::NotCaptured);
         assert_eq!((report.mode, report.fallback), (StepMode::None, reason));
-        assert_eq!(model.statistics().capture_failures, u64::from(reason.is_some()));
+        assert_eq!(model.statistics().capture_failures > 0, reason.is_some(), "{mode:?}");
     }
     assert!(outputs.windows(2).all(|pair| pair[0] == pair[1]));
 }

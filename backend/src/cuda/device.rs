@@ -403,6 +403,7 @@ impl Device for CudaDevice {
             let enqueued = self.enqueue(launch, context, 0).map_err(failed);
             enqueued.map_err(|error| self.lost_or(error))?;
             if self.options.synchronous {
+                self.last = Some(launch.clone());
                 self.stream.synchronize().map_err(|e| self.lost_or(failed(e.to_string())))?;
             }
         }

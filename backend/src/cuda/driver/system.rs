@@ -26,6 +26,9 @@ use std::ffi::{CStr, CString, c_char, c_int, c_uint};
 use std::path::Path;
 use std::ptr::{null, null_mut};
 
+/// Of blocks of so much shared memory a Hopper has room for two at the most.
+const LARGE_SHARED_BYTES: u32 = 100 << 10;
+
 /// The driver of this machine.
 #[derive(Debug)]
 pub(in crate::cuda) struct SystemDriver {
@@ -380,12 +383,6 @@ impl Driver for SystemDriver {
         // A name with a NUL byte is cut there, and no function is found under it.
         let name = CString::new(name.split('\0').next().unwrap_or_default()).unwrap_or_default();
         call!(self, cuModuleGetFunction(&mut function, pointer(module), name.as_ptr()))?;
-        // A multiprocessor changes how much of its memory is shared while it is empty, so kernels beside
-        // each other on one all ask for the most.
-        let attribute =
-            cu::CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
-        let most = cu::CUshared_carveout_enum::CU_SHAREDMEM_CARVEOUT_MAX_SHARED;
-        call!(self, cuFuncSetAttribute(function, attribute, most as c_int))?;
         Ok(number(function))
     }
 
@@ -395,7 +392,16 @@ impl Driver for SystemDriver {
 
     fn allow_shared(&self, function: Handle, bytes: u32) -> Outcome<()> {
         let attribute = cu::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        call!(self, cuFuncSetAttribute(pointer(function), attribute, bytes as c_int))
+        call!(self, cuFuncSetAttribute(pointer(function), attribute, bytes as c_int))?;
+        if bytes < LARGE_SHARED_BYTES {
+            return Ok(());
+        }
+        // A multiprocessor changes how much of its memory is shared while it is empty. A kernel of which
+        // one block fits would have it give no more than that, and nothing else room beside the block.
+        let attribute =
+            cu::CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+        let most = cu::CUshared_carveout_enum::CU_SHAREDMEM_CARVEOUT_MAX_SHARED;
+        call!(self, cuFuncSetAttribute(pointer(function), attribute, most as c_int))
     }
 
     fn launch(&self, launch: &KernelLaunch<'_>) -> Outcome<()> {

@@ -241,6 +241,9 @@ impl Emitter<'_, '_> {
         match statement.op {
             Op::Gather => {
                 return match self.carried_at(value, index) {
+                    Some(position) if self.width == 1 => {
+                        Ok(Value::Same(format!("c{position}[k][0]")))
+                    }
                     Some(position) => Ok(Value::Each(format!("c{position}[k][v]"))),
                     None => self.gather(i, index, to),
                 };

@@ -451,7 +451,10 @@ impl Emitter<'_, '_> {
         let outer = std::mem::replace(&mut self.scopes, vec![Scope::default()]);
         let loaded = self.gather(statement, index, dtype)?;
         let mut scope = std::mem::replace(&mut self.scopes, outer).pop().unwrap_or_default();
-        let _ = writeln!(scope.each, "c{i}[k][v] = {};", loaded.text());
+        let _ = match self.width {
+            1 => writeln!(scope.chunk, "c{i}[k][0] = {};", loaded.text()),
+            _ => writeln!(scope.each, "c{i}[k][v] = {};", loaded.text()),
+        };
         Ok(chunk_text(&scope, self.width, ""))
     }
 }
