@@ -1,23 +1,22 @@
 // y[m, n] = sum over k of x[m, k] * w[n, k] on Hopper's tensor cores, k in order. Blocks stay and
 // take tiles of 128 rows of w and some rows of x in turn: a warp copies slices of both to a ring in
-// shared memory, two warpgroups multiply 64 rows of w each, and three warps finish what they made by
-// rows of y while they multiply the next tile; their last one they finish themselves. How many rows of x a tile has follows from the true rows alone: a multiple of 16 that
+// shared memory, two warpgroups multiply 64 rows of w each, and what they made is finished by rows
+// of y. How many rows of x a tile has follows from the true rows alone: a multiple of 16 that
 // leaves little of the device and of the last tile idle. Neighbouring blocks have the same rows of
 // x and copy half of them to each other.
 //
 // PAIRED tiles hold 64 rows of w, and the same of its second half; both are finished together.
 enum { LINES = 128, DEPTH = 64, STEP_BYTES = DEPTH * 2, HALF_BYTES = LINES / 2 * STEP_BYTES,
-       RING_BYTES = 160 << 10, MOST_SLOTS = 8, WARPS = 8, MOST_ROWS = 256, SPAN = LINES / (PAIRED + 1),
-       // What is made is in lines of 128 bytes for each warpgroup that multiplies.
-       HALF_MADE_BYTES = MOST_ROWS * 128,
-       // Threads that finish beside the products, and those that made a line. Each takes a chunk of 8
-       // columns of a line in turn.
-       FINISHING = 96, MAKING = 128 * (PAIRED + 1), TURNS = 8,
+       RING_BYTES = 192 << 10, MOST_SLOTS = 8, WARPS = 8, MOST_ROWS = 256, SPAN = LINES / (PAIRED + 1),
+       // Rows that are finished at a time, in lines of 128 bytes for each warpgroup, by so many
+       // threads, of which each takes a chunk of 8 columns of every line.
+       PART = 128, PART_BYTES = PART * 128, THREADS = 128 * (PAIRED + 1), AT_ONCE = THREADS / 8,
+       TURNS = PART / AT_ONCE,
        // Neighbouring tiles of rows that take a row of w in turn.
        TALL = 8 };
 
 struct Problem {
-  u32 real, columns, depth, ring, made, barriers, rank;
+  u32 real, columns, depth, ring, parts, barriers, rank;
   // Rows of x of a tile, and what follows: bytes of a slice and how many the ring holds.
   u32 height, slot_bytes, slots;
 };
@@ -48,9 +47,6 @@ struct Slot {
 
 DEVICE u32 full(const Problem& p, u32 slot) { return p.barriers + slot * 8; }
 DEVICE u32 empty(const Problem& p, u32 slot) { return p.barriers + (MOST_SLOTS + slot) * 8; }
-// That a warpgroup's half of a tile is made; that it is finished.
-DEVICE u32 made(const Problem& p, u32 half) { return p.barriers + (2 * MOST_SLOTS + half) * 8; }
-DEVICE u32 finished(const Problem& p, u32 half) { return p.barriers + (2 * MOST_SLOTS + 2 + half) * 8; }
 
 DEVICE void copy_tiles(const Problem& p, const TensorMap& x, const TensorMap& w) {
   const Tiles tiles(p, p.height);
@@ -116,123 +112,89 @@ template <int ROWS> DEVICE void multiply_tile(float (&sum)[MOST_ROWS / 2], const
   release(last);
 }
 
-// Where a chunk of 8 columns of a row lies, of 8 that are swapped by their row.
-DEVICE u32 chunk_at(u32 rows, u32 row, u32 chunk) { return rows + row * 128 + (chunk ^ row % 8) * 16; }
+// Where a chunk of 8 columns of a row of a part lies, of 8 that are swapped by their row.
+DEVICE u32 chunk_at(u32 part, u32 row, u32 chunk) { return part + row * 128 + (chunk ^ row % 8) * 16; }
 
-// Sums of some rows, rounded, to where they are finished.
-DEVICE void stage_rows(u32 to, const float (&sum)[MOST_ROWS / 2], u32 rows) {
+// Sums of some rows of a part, rounded, to where their warpgroup finishes them.
+DEVICE void stage_rows(u32 part, const float* sum, u32 rows) {
   const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-  const u32 at = chunk_at(to, lane / 16 * 8 + lane % 8, warp * 2 + lane / 8 % 2);
+  const u32 at = chunk_at(part, lane / 16 * 8 + lane % 8, warp * 2 + lane / 8 % 2);
 #pragma unroll
-  for (int i = 0; i < MOST_ROWS / 16; ++i) {
+  for (int i = 0; i < PART / 16; ++i) {
     const float* s = sum + i * 8;
     if (i * 16 < rows)
       store_transposed(at + i * (16 * 128), pair_of<Y>(s[0], s[1]), pair_of<Y>(s[2], s[3]), pair_of<Y>(s[4], s[5]), pair_of<Y>(s[6], s[7]));
   }
 }
 
-// Finishes a half of a tile, or all of it where its halves are paired, by THREADS threads that meet
-// by this number; those that take part call `wait` before they touch what was made.
-template <int THREADS, class Wait>
-DEVICE void finish_half(const Problem& p, u32 half, u32 row, u32 column, u32 thread, u32 meeting, Wait wait, RESULT_MAPS FINISH_PARAMS) {
-  enum { AT_ONCE = THREADS / 8, PART = AT_ONCE * TURNS };
-  const u32 line = thread / 8, chunk = thread % 8, n = column + half * 64 + chunk * 8;
-  const Place place(p.columns, n);
-  Columns columns;
-  if (n < p.columns) load_columns(FINISH_ARGS, place.part, place.column, columns);
-  const TensorMap* result = 0;
-#define CHOOSE_RESULT(PART) if (place.part == PART) result = &y##PART;
-  EACH_RESULT(CHOOSE_RESULT)
-#pragma unroll 1
-  for (u32 down = 0; down < p.height; down += PART) {
-    const u32 left = p.real - min(p.real, row + down), rows = min(left, min(p.height - down, (u32)PART));
-    // Of full boxes the copies take care; they leave out columns that there are not.
-    const u32 boxed = BOXED ? rows / BOX_ROWS * BOX_ROWS : 0, of_half = p.made + half * HALF_MADE_BYTES + down * 128;
-    auto there = [&](int turn) { return line + turn * AT_ONCE < rows && n < p.columns; };
-    Beside beside[TURNS];
-#pragma unroll
-    for (int i = 0; i < TURNS; ++i)
-      if (there(i)) load_beside(FINISH_ARGS, place.at(row + down + line + i * AT_ONCE), beside[i]);
-    if (down == 0) wait();
-#pragma unroll TURNS_AT_ONCE
-    for (int i = 0; i < TURNS; ++i) {
-      const u32 r = line + i * AT_ONCE;
-      if (!there(i) || (STORES && r < boxed)) continue;
-      const u32 at = chunk_at(of_half, r, chunk);
-      const Bytes16 first = load_shared(at);
-      const Bytes16 second = PAIRED ? load_shared(at + HALF_MADE_BYTES) : first;
-      const Pack<Result, 8> of_it = finish(place.part, first, second, columns, beside[i]);
-      if (r < boxed) store_shared(at, *(const Bytes16*)of_it.at);
-      else store<16>(result_of(FINISH_ARGS, place.part) + place.at(row + down + r), of_it);
-    }
-    if (!BOXED) continue;
-    if (!STORES) {
-      products_see_writes();
-      threads_meet<THREADS>(meeting);
-    }
-    if (thread < boxed / BOX_ROWS && n - chunk * 8 < p.columns) {
-      store_box(*result, place.column - chunk * 8, row + down + thread * BOX_ROWS, of_half + thread * (BOX_ROWS * 128));
-      stores_end();
-    }
-  }
-}
-
 DEVICE void multiply_tiles(const Problem& p, RESULT_MAPS FINISH_PARAMS) {
   const Tiles tiles(p, p.height);
-  const u32 half = threadIdx.x / 128, count = tiles.count();
+  const u32 half = threadIdx.x / 128, part = p.parts + half * PART_BYTES, meeting = PAIRED ? 1 : 1 + half;
+  const u32 line = threadIdx.x % THREADS / 8, chunk = threadIdx.x % 8;
   PW_WAIT();
   Slot slot = {0, 0};
-  u32 round = 0, tile = tiles.first(), row, column;
-  if (tile >= count) return;
-#pragma unroll 1
-  for (;; tile += tiles.step(), round ^= 1) {
+  for (u32 tile = tiles.first(); tile < tiles.count(); tile += tiles.step()) {
     float sum[MOST_ROWS / 2];
 #define MULTIPLY(ROWS) if (p.height == ROWS) multiply_tile<ROWS>(sum, p, slot, half);
     EACH_HEIGHT(MULTIPLY)
-    tiles.at(tile, p.rank, row, column);
-    barrier_wait(finished(p, half), round ^ 1);
-    stage_rows(p.made + half * HALF_MADE_BYTES, sum, min(p.real - row, p.height));
-    if (STORES && BOXED) products_see_writes();
-    if (tile + tiles.step() >= count) break;
-    barrier_arrive(made(p, half));
-  }
-  const u32 meeting = PAIRED ? 1 : 1 + half;
-  auto wait = [&]() { threads_meet<MAKING>(meeting); };
-  finish_half<MAKING>(p, PAIRED ? 0 : half, row, column, threadIdx.x % MAKING, meeting, wait, RESULT_ARGS FINISH_ARGS);
-  if (BOXED) stores_done();
-}
-
-// What has been made, while the next is made.
-DEVICE void finish_tiles(const Problem& p, u32 thread, RESULT_MAPS FINISH_PARAMS) {
-  const Tiles tiles(p, p.height);
-  PW_WAIT();
-  u32 round = 0;
-#pragma unroll 1
-  for (u32 tile = tiles.first(); tile + tiles.step() < tiles.count(); tile += tiles.step(), round ^= 1) {
     u32 row, column;
     tiles.at(tile, p.rank, row, column);
+    const u32 n = column + (PAIRED ? 0 : half * 64) + chunk * 8;
+    const Place place(p.columns, n);
+    Columns columns;
+    if (n < p.columns) load_columns(FINISH_ARGS, place.part, place.column, columns);
+    const TensorMap* result = 0;
+#define CHOOSE_RESULT(PART) if (place.part == PART) result = &y##PART;
+    EACH_RESULT(CHOOSE_RESULT)
 #pragma unroll 1
-    for (u32 half = 0; half < 2 - PAIRED; ++half) {
-      auto wait = [&]() {
-        barrier_wait(made(p, half), round);
-        if (PAIRED) barrier_wait(made(p, 1), round);
-      };
-      finish_half<FINISHING>(p, half, row, column, thread, 3, wait, RESULT_ARGS FINISH_ARGS);
+    for (u32 down = 0; down < p.height; down += PART) {
+      const u32 left = p.real - min(p.real, row + down), rows = min(left, min(p.height - down, (u32)PART));
+      // Of full boxes the copies take care; they leave out columns that there are not.
+      const u32 boxed = BOXED ? rows / BOX_ROWS * BOX_ROWS : 0;
+      auto there = [&](int turn) { return line + turn * AT_ONCE < rows && n < p.columns; };
+      Beside beside[TURNS];
+#pragma unroll
+      for (int i = 0; i < TURNS; ++i)
+        if (there(i)) load_beside(FINISH_ARGS, place.at(row + down + line + i * AT_ONCE), beside[i]);
+      // All have taken what was here before.
       if (BOXED) stores_have_read();
-      barrier_arrive(finished(p, half));
-      if (PAIRED) barrier_arrive(finished(p, 1));
+      threads_meet<THREADS>(meeting);
+      if (down == 0) stage_rows(part, sum, rows);
+      else stage_rows(part, sum + PART / 2, rows);
+      if (STORES && BOXED) products_see_writes();
+      threads_meet<THREADS>(meeting);
+#pragma unroll TURNS_AT_ONCE
+      for (int i = 0; i < TURNS; ++i) {
+        const u32 r = line + i * AT_ONCE;
+        if (!there(i) || (STORES && r < boxed)) continue;
+        const u32 at = chunk_at(PAIRED ? p.parts : part, r, chunk);
+        const Bytes16 first = load_shared(at);
+        const Bytes16 second = PAIRED ? load_shared(chunk_at(p.parts + PART_BYTES, r, chunk)) : first;
+        const Pack<Result, 8> made = finish(place.part, first, second, columns, beside[i]);
+        if (r < boxed) store_shared(at, *(const Bytes16*)made.at);
+        else store<16>(result_of(FINISH_ARGS, place.part) + place.at(row + down + r), made);
+      }
+      if (!BOXED) continue;
+      if (!STORES) {
+        products_see_writes();
+        threads_meet<THREADS>(meeting);
+      }
+      const u32 box = threadIdx.x % THREADS;
+      if (box < boxed / BOX_ROWS && n - chunk * 8 < p.columns) {
+        store_box(*result, place.column - chunk * 8, row + down + box * BOX_ROWS, (PAIRED ? p.parts : part) + box * (BOX_ROWS * 128));
+        stores_end();
+      }
     }
   }
   if (BOXED) stores_done();
 }
 
 // What tiles of so many rows cost: rounds, each as long as its products, which wait for copies
-// where they are small, or as what is done with the sums of the round before; then with the last ones.
+// where they are small, and what is done with their sums.
 DEVICE u64 cost(const Problem& p, u32 rows) {
   const Tiles tiles(p, rows);
   const u32 steps = blocks_for(p.depth, DEPTH), products = max(rows * 20, rows * 9 + 1760);
-  const u32 makes = steps * products + rows * 10 + 1000, beside = rows * 120 + 3000, finishes = rows * 80 + 6000;
-  return (u64)(blocks_for(tiles.count(), tiles.step()) - 1) * max(makes, beside) + makes + finishes;
+  return (u64)blocks_for(tiles.count(), tiles.step()) * (steps * products + rows * 80 + 6000);
 }
 // The height that costs least; a lane looks at one.
 DEVICE u32 best_height(const Problem& p) {
@@ -257,7 +219,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) matmul(
     u32 real_base, u32 real_factor, u32 real_symbol) {
   PW_LAUNCH_DEPENDENTS();
   extern __shared__ Bytes16 staged[];
-  __shared__ u64 barriers[2 * MOST_SLOTS + 4];
+  __shared__ u64 barriers[2 * MOST_SLOTS];
   // No kernel of a step writes its counts.
   u32 real = real_factor ? real_base + real_factor * (u32)counts[real_symbol] : rows;
   real = min(real, rows);
@@ -271,23 +233,19 @@ extern "C" __global__ void __launch_bounds__(384, 1) matmul(
       barrier_init(full(p, i), 1);
       barrier_init(empty(p, i), WARPS * CLUSTER);
     }
-    for (int half = 0; half < 2; ++half) {
-      barrier_init(made(p, half), 128);
-      barrier_init(finished(p, half), FINISHING);
-    }
     barriers_made();
   }
   cluster_meet();
   if (threadIdx.x >= WARPS * 32) {
-    if (threadIdx.x >= WARPS * 32 + 32) {
-      finish_tiles(p, threadIdx.x - (WARPS * 32 + 32), RESULT_ARGS FINISH_ARGS);
-    } else if (threadIdx.x == WARPS * 32) {
+    registers_down<40>();
+    if (threadIdx.x == WARPS * 32) {
       const TensorMap* x = 0;
 #define CHOOSE(ROWS) if (p.height == ROWS) x = &x##ROWS;
       EACH_HEIGHT(CHOOSE)
       copy_tiles(p, *x, w);
     }
   } else {
+    registers_up<232>();
     multiply_tiles(p, RESULT_ARGS FINISH_ARGS);
   }
   // No block leaves while another of its cluster may write to it.

@@ -12,10 +12,10 @@ use std::fmt::Write;
 /// Rows of x of a tile; the kernel chooses among them by the true rows.
 const HEIGHTS: [u64; 7] = [256, 224, 192, 176, 160, 112, 64];
 /// The ring of slices in shared memory, what is finished, and what aligns them.
-const SHARED_BYTES: u32 = (160 << 10) + (64 << 10) + 1024;
+const SHARED_BYTES: u32 = (192 << 10) + (32 << 10) + 1024;
 /// Rows of a box of a result.
 const RESULT_ROWS: u32 = 16;
-/// Two warpgroups that multiply, and one of which a warp copies and the others finish.
+/// Two warpgroups that multiply, and one of which a warp copies.
 const THREADS: u32 = 384;
 /// Neighbours that copy for each other.
 const CLUSTER: u32 = 2;
@@ -145,7 +145,7 @@ impl MatMulSpec {
             ],
             block: [THREADS, 1, 1],
             cluster: [CLUSTER, 1, 1],
-            static_shared: 160,
+            static_shared: 128,
             dynamic_shared: SHARED_BYTES,
             params: self.box_params(maps, 2, &finish)?,
             programmatic: true,
