@@ -424,6 +424,32 @@ fn gathered_rows_before_and_a_cast_after() {
     }
 }
 
+/// Rows of two tables side by side, added to a product: they are asked for ahead, an element at a time.
+#[test]
+fn rows_of_tables_side_by_side_after() {
+    if !available() {
+        return;
+    }
+    let mut b = Builder::new();
+    let t = b.symbol("T");
+    let x = b.input("x", BF16, dims![t, 264u64]);
+    let rows = b.input("rows", I32, dims![t]);
+    let w = b.weight("w", BF16, &[70, 264]);
+    let tables = ["left", "right"].map(|name| b.weight(name, BF16, &[40, 35]));
+    let gathered = tables.map(|table| b.gather(table, rows));
+    let beside = b.concat(&gathered, 1);
+    let y = b.linear(x, w);
+    let sum = b.add(y, beside);
+    let mut module = b.finish(&[sum]);
+    common::run(&mut module, PASSES);
+    let graph = module.graph();
+    let part = Absorbing::of(graph, product(graph), false, &[0]).unwrap();
+    assert!(part.kernel(4).unwrap().source.contains("c1[k][0] ="));
+    for (rows, real) in [(1, 1), (4, 3)] {
+        check(&format!("tables_{rows}"), &part, rows, real, rows);
+    }
+}
+
 /// Products of random graphs with whatever a kernel takes of the regions beside them.
 #[test]
 fn random_regions_beside_products() {
