@@ -1,5 +1,5 @@
 //! Which regions of a piece become part of the products beside them: at one row, and on Hopper after
-//! products of more.
+//! products of more and, in an alternative, before those of a few.
 //!
 //! A region that is a map of the product before it ends that product, which finishes elements
 //! instead of storing its own; where its results are narrower than the product, an element of each
