@@ -5,14 +5,13 @@
 
 use crate::any_graph::{RandomWeights, build_of, options};
 use crate::host_kernel::HostKernel;
+use crate::like_first::LikeFirst;
 use crate::target::{Cuda, Target};
 use libloading::Library;
 use piecewise_backend::device::{CaptureRule, DeviceError};
 use piecewise_ir::builder::Builder;
-use piecewise_ir::custom::{Attrs, CustomOpDef};
+use piecewise_ir::custom::Attrs;
 use piecewise_ir::dtype::DType::F32;
-use piecewise_ir::op::RowTreatment;
-use piecewise_ir::types::TensorType;
 use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpArgs, CudaOpCall};
 use piecewise_kernels::op::{OpError, OpRegistry};
 use piecewise_runtime::dispatch::FallbackReason;
@@ -30,25 +29,13 @@ const ROWS: u64 = 4;
 struct Taking;
 
 impl Taking {
-    const NAME: &'static str = "test.taking";
+    const OP: LikeFirst = LikeFirst { name: "test.taking", splits: false };
     const SOURCE: &'static str = r#"
         extern "C" __global__ void copied(const float *x, float *y) {
           const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
           y[i] = x[i];
         }
     "#;
-}
-
-impl CustomOpDef for Taking {
-    fn name(&self) -> &str {
-        Self::NAME
-    }
-    fn infer(&self, operands: &[TensorType], _: &Attrs) -> Result<Vec<TensorType>, String> {
-        Ok(vec![operands[0].clone()])
-    }
-    fn rows(&self) -> RowTreatment {
-        RowTreatment::Masked
-    }
 }
 
 fn kernel() -> &'static HostKernel {
@@ -80,7 +67,7 @@ fn take(stream: u64) -> Result<(), String> {
 
 impl CudaOp for Taking {
     fn name(&self) -> &str {
-        Self::NAME
+        Self::OP.name
     }
 
     fn implementation(&self, _: &CudaOpCall<'_>) -> Result<CudaImplementation, OpError> {
@@ -104,10 +91,10 @@ fn cuda_an_op_that_takes_memory_is_launched_and_never_captured() {
     let b = Builder::new("takes").weight_dtype(F32);
     let t = b.symbol("T", 1, ROWS);
     let x = b.input("x", F32, (t, WIDTH));
-    let taken = b.custom_one(&Taking, &[x.silu()], Attrs::new());
+    let taken = b.custom_one(&Taking::OP, &[x.silu()], Attrs::new());
     let graph = b.finish([taken.linear(b.weight("w", [WIDTH, WIDTH]))]).unwrap();
     let mut ops = OpRegistry::new();
-    ops.define(Arc::new(Taking)).implement_cuda(Arc::new(Taking));
+    ops.define(Arc::new(Taking::OP)).implement_cuda(Arc::new(Taking));
     let ops = Arc::new(ops);
     let module = Arc::new(plan(graph, Level::Piecewise, None, Vec::new()).unwrap().0);
     let build = |mode, on_capture_failure| {

@@ -2,19 +2,14 @@
 //! that does something else each time it runs.
 
 use crate::any_graph::{RandomWeights, build_checked};
+use crate::like_first::LikeFirst;
 use crate::random_steps::steps_alone;
 use crate::small_decoder::Setup;
 use crate::target::Target;
 use piecewise_ir::builder::Builder;
-use piecewise_ir::custom::{Attrs, CustomOpDef};
-use piecewise_ir::dim::Dim;
+use piecewise_ir::custom::Attrs;
 use piecewise_ir::dtype::DType::F32;
-use piecewise_ir::entity::Entity;
-use piecewise_ir::op::RowTreatment;
-use piecewise_ir::types::TensorType;
-use piecewise_kernels::op::cuda::{
-    CudaImplementation, CudaOp, CudaOpCall, GridAxis, LaunchRecipe, OpKernels, Param, Scalar,
-};
+use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpCall};
 use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_runtime::mode::{GraphMode, Level};
 use piecewise_runtime::model::{Checks, ModelError, StepData};
@@ -31,7 +26,7 @@ struct Counting {
 }
 
 impl Counting {
-    const NAME: &'static str = "test.counting";
+    const OP: LikeFirst = LikeFirst { name: "test.counting", splits: false };
     const SOURCE: &'static str = r#"
         __device__ unsigned runs;
         extern "C" __global__ void counting(const float *x, float *y, const int *counts,
@@ -46,21 +41,9 @@ impl Counting {
     "#;
 }
 
-impl CustomOpDef for Counting {
-    fn name(&self) -> &str {
-        Self::NAME
-    }
-    fn infer(&self, operands: &[TensorType], _: &Attrs) -> Result<Vec<TensorType>, String> {
-        Ok(vec![operands[0].clone()])
-    }
-    fn rows(&self) -> RowTreatment {
-        RowTreatment::Masked
-    }
-}
-
 impl CpuOp for Counting {
     fn name(&self) -> &str {
-        Self::NAME
+        Self::OP.name
     }
 
     fn run(&self, args: &CpuOpArgs<'_>) -> Result<(), OpError> {
@@ -74,20 +57,12 @@ impl CpuOp for Counting {
 
 impl CudaOp for Counting {
     fn name(&self) -> &str {
-        Self::NAME
+        Self::OP.name
     }
 
     fn implementation(&self, call: &CudaOpCall<'_>) -> Result<CudaImplementation, OpError> {
-        let Some(rows) = call.operands[0].outer_symbol() else {
-            let message = "x has no rows of a symbol".to_owned();
-            return Err(OpError { op: Self::NAME.to_owned(), message });
-        };
-        let symbol = Param::Scalar(Scalar::U32(Dim::constant(rows.index() as u64)));
-        let params = vec![Param::Arg(0), Param::Arg(1), Param::Counts, symbol];
-        let threads = WIDTH as u32;
-        let launch = LaunchRecipe::new(Self::SOURCE, "counting", GridAxis::one(), threads, params);
-        let scratch = Dim::constant(0);
-        Ok(CudaImplementation::Source(OpKernels { launches: vec![launch], scratch }))
+        let kernel = (Self::SOURCE, "counting");
+        Self::OP.one_block(call, kernel, [2, WIDTH as u32], |_| Vec::new())
     }
 }
 
@@ -103,10 +78,10 @@ pub(crate) fn finds_an_op_that_counts_its_runs<T: Target>() {
     let b = Builder::new("counts").weight_dtype(F32);
     let t = b.symbol("T", 1, 8);
     let x = b.input("x", F32, (t, WIDTH));
-    let counted = b.custom_one(&Counting::default(), &[x.silu()], Attrs::new());
+    let counted = b.custom_one(&Counting::OP, &[x.silu()], Attrs::new());
     let graph = b.finish([counted.linear(b.weight("w", [WIDTH, WIDTH]))]).unwrap();
     let mut registry = OpRegistry::new();
-    registry.define(Arc::new(Counting::default()));
+    registry.define(Arc::new(Counting::OP));
     registry.implement_cpu(Arc::new(Counting::default()));
     registry.implement_cuda(Arc::new(Counting::default()));
     let registry = Arc::new(registry);

@@ -23,6 +23,7 @@ mod frozen_list;
 mod host_kernel;
 mod late_sizes;
 mod launch_check;
+mod like_first;
 mod modes;
 mod moved_memory;
 mod new_compositions;

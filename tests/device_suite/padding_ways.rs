@@ -2,20 +2,16 @@
 //! counted with its reason, and computes the same.
 
 use crate::any_graph::{RandomWeights, build_of, elements, options};
+use crate::like_first::LikeFirst;
 use crate::sequences::{Sequences, Turn, set_states, states, step};
 use crate::small_decoder::Setup;
 use crate::target::Target;
 use piecewise_ir::builder::Builder;
-use piecewise_ir::custom::{Attrs, CustomOpDef};
+use piecewise_ir::custom::Attrs;
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType;
-use piecewise_ir::entity::Entity;
-use piecewise_ir::op::RowTreatment;
 use piecewise_ir::testing::{Rng, norm_error};
-use piecewise_ir::types::TensorType;
-use piecewise_kernels::op::cuda::{
-    CudaImplementation, CudaOp, CudaOpCall, GridAxis, LaunchRecipe, OpKernels, Param, Scalar,
-};
+use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpCall, Param, Scalar};
 use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_runtime::batch::ChunkRows;
 use piecewise_runtime::dispatch::{FallbackReason, OtherWay};
@@ -86,7 +82,7 @@ const MOST: u64 = 16;
 struct Dear;
 
 impl Dear {
-    const NAME: &'static str = "test.dear";
+    const OP: LikeFirst = LikeFirst { name: "test.dear", splits: false };
     const EACH: Duration = Duration::from_millis(1);
     /// More cycles than a millisecond has.
     const SOURCE: &'static str = r#"
@@ -106,21 +102,9 @@ impl Dear {
     "#;
 }
 
-impl CustomOpDef for Dear {
-    fn name(&self) -> &str {
-        Self::NAME
-    }
-    fn infer(&self, operands: &[TensorType], _: &Attrs) -> Result<Vec<TensorType>, String> {
-        Ok(vec![operands[0].clone()])
-    }
-    fn rows(&self) -> RowTreatment {
-        RowTreatment::Masked
-    }
-}
-
 impl CpuOp for Dear {
     fn name(&self) -> &str {
-        Self::NAME
+        Self::OP.name
     }
 
     fn run(&self, args: &CpuOpArgs<'_>) -> Result<(), OpError> {
@@ -135,21 +119,13 @@ impl CpuOp for Dear {
 
 impl CudaOp for Dear {
     fn name(&self) -> &str {
-        Self::NAME
+        Self::OP.name
     }
 
     fn implementation(&self, call: &CudaOpCall<'_>) -> Result<CudaImplementation, OpError> {
-        let Some(rows) = call.operands[0].outer_symbol() else {
-            let message = "x has no rows of a symbol".to_owned();
-            return Err(OpError { op: Self::NAME.to_owned(), message });
-        };
-        let symbol = Param::Scalar(Scalar::U32(Dim::constant(rows.index() as u64)));
-        let padded = Param::Scalar(Scalar::U32(Dim::from(rows)));
-        let params = vec![Param::Arg(0), Param::Arg(1), Param::Counts, symbol, padded];
-        let threads = WIDTH as u32;
-        let launch = LaunchRecipe::new(Self::SOURCE, "dear", GridAxis::one(), threads, params);
-        let scratch = Dim::constant(0);
-        Ok(CudaImplementation::Source(OpKernels { launches: vec![launch], scratch }))
+        let padded = |rows| Param::Scalar(Scalar::U32(Dim::from(rows)));
+        let kernel = (Self::SOURCE, "dear");
+        Self::OP.one_block(call, kernel, [2, WIDTH as u32], |rows| vec![padded(rows)])
     }
 }
 
@@ -158,10 +134,10 @@ pub(crate) fn dear_padding_is_launched<T: Target>() {
     let b = Builder::new("dear").weight_dtype(DType::F32);
     let t = b.symbol("T", 1, MOST);
     let x = b.input("x", DType::F32, (t, WIDTH));
-    let dear = b.custom_one(&Dear, &[x.silu()], Attrs::new());
+    let dear = b.custom_one(&Dear::OP, &[x.silu()], Attrs::new());
     let graph = b.finish([dear.linear(b.weight("w", [WIDTH, WIDTH]))]).unwrap();
     let mut ops = OpRegistry::new();
-    ops.define(Arc::new(Dear)).implement_cpu(Arc::new(Dear)).implement_cuda(Arc::new(Dear));
+    ops.define(Arc::new(Dear::OP)).implement_cpu(Arc::new(Dear)).implement_cuda(Arc::new(Dear));
     let ops = Arc::new(ops);
     let module = Arc::new(plan(graph, Level::Piecewise, None, Vec::new()).unwrap().0);
     for (mode, step_mode) in

@@ -1,22 +1,18 @@
 //! An op that reads rows of a page past what its sequence has written: poison makes it visible.
 
 use crate::any_graph::{RandomWeights, build_of, elements, options};
+use crate::like_first::LikeFirst;
 use crate::sequences::{Sequences, Turn, step};
 use crate::target::Target;
 use piecewise::models::{StepBounds, StepInputs};
 use piecewise_ir::builder::Builder;
-use piecewise_ir::custom::{Attrs, CustomOpDef};
+use piecewise_ir::custom::Attrs;
 use piecewise_ir::dim::Dim;
 use piecewise_ir::dtype::DType::F32;
-use piecewise_ir::entity::Entity;
 use piecewise_ir::graph::Graph;
-use piecewise_ir::op::RowTreatment;
 use piecewise_ir::testing::Rng;
-use piecewise_ir::types::TensorType;
 use piecewise_kernels::attention::PAGE_ROWS;
-use piecewise_kernels::op::cuda::{
-    CudaImplementation, CudaOp, CudaOpCall, GridAxis, LaunchRecipe, OpKernels, Param, Scalar,
-};
+use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpCall, Param, Scalar};
 use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_runtime::batch::ChunkRows;
 use piecewise_runtime::checks::KvPoison;
@@ -35,7 +31,7 @@ struct Recall {
 }
 
 impl Recall {
-    const NAME: &'static str = "test.recall";
+    const OP: LikeFirst = LikeFirst { name: "test.recall", splits: true };
     const SOURCE: &'static str = r#"
         extern "C" __global__ void recall(const float *x, const float *cache, const int *slots,
                                           float *y, const int *counts, unsigned symbol,
@@ -50,24 +46,9 @@ impl Recall {
     "#;
 }
 
-impl CustomOpDef for Recall {
-    fn name(&self) -> &str {
-        Self::NAME
-    }
-    fn infer(&self, operands: &[TensorType], _: &Attrs) -> Result<Vec<TensorType>, String> {
-        Ok(vec![operands[0].clone()])
-    }
-    fn rows(&self) -> RowTreatment {
-        RowTreatment::Masked
-    }
-    fn splits(&self) -> bool {
-        true
-    }
-}
-
 impl CpuOp for Recall {
     fn name(&self) -> &str {
-        Self::NAME
+        Self::OP.name
     }
 
     fn run(&self, args: &CpuOpArgs<'_>) -> Result<(), OpError> {
@@ -88,26 +69,17 @@ impl CpuOp for Recall {
 
 impl CudaOp for Recall {
     fn name(&self) -> &str {
-        Self::NAME
+        Self::OP.name
     }
 
     fn implementation(&self, call: &CudaOpCall<'_>) -> Result<CudaImplementation, OpError> {
-        let Some(rows) = call.operands[0].outer_symbol() else {
-            let message = "x has no rows of a symbol".to_owned();
-            return Err(OpError { op: Self::NAME.to_owned(), message });
-        };
-        let number = |n: u64| Param::Scalar(Scalar::U32(Dim::constant(n)));
-        let mut params: Vec<Param> = (0..4).map(Param::Arg).collect();
-        params.push(Param::Counts);
-        params.extend([number(rows.index() as u64), number(self.reads_tails.into())]);
-        let threads = WIDTH as u32;
-        let launch = LaunchRecipe::new(Self::SOURCE, "recall", GridAxis::one(), threads, params);
-        let scratch = Dim::constant(0);
-        Ok(CudaImplementation::Source(OpKernels { launches: vec![launch], scratch }))
+        let tails = Param::Scalar(Scalar::U32(Dim::constant(self.reads_tails.into())));
+        let kernel = (Self::SOURCE, "recall");
+        Self::OP.one_block(call, kernel, [4, WIDTH as u32], |_| vec![tails])
     }
 }
 
-fn graph(op: Recall) -> Graph {
+fn graph() -> Graph {
     let b = Builder::new("tails").weight_dtype(F32);
     let bounds = StepBounds {
         max_tokens: 8,
@@ -123,7 +95,7 @@ fn graph(op: Recall) -> Graph {
     let embedding = b.weight("embedding", [61, WIDTH]);
     let x = embedding.gather(inputs.ids).silu();
     cache.scatter(inputs.kv_slots, x);
-    let x = b.custom_one(&op, &[x, cache, inputs.kv_slots], Attrs::new());
+    let x = b.custom_one(&Recall::OP, &[x, cache, inputs.kv_slots], Attrs::new());
     let x = x.linear(b.weight("out", [WIDTH, WIDTH]));
     let logits = x.gather(inputs.logit_rows).matmul_transposed(embedding, F32);
     b.finish([logits, inputs.sample(logits)]).unwrap()
@@ -135,10 +107,12 @@ pub(crate) fn a_reader_is_shown<T: Target>() {
     {
         for reads_tails in [false, true] {
             let op = Recall { reads_tails };
-            let (module, _) = plan(graph(op), Level::Piecewise, None, Vec::new()).unwrap();
+            let (module, _) = plan(graph(), Level::Piecewise, None, Vec::new()).unwrap();
             let module = Arc::new(module);
             let mut ops = OpRegistry::builtin();
-            ops.define(Arc::new(op)).implement_cpu(Arc::new(op)).implement_cuda(Arc::new(op));
+            ops.define(Arc::new(Recall::OP))
+                .implement_cpu(Arc::new(op))
+                .implement_cuda(Arc::new(op));
             let checks = Checks { poison: true, addresses: true, compare: false };
             let options = BuildOptions { checks, ..options(&module, mode, &[1, 4, 8], 8) };
             let weights = RandomWeights(3);

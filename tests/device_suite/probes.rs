@@ -3,16 +3,15 @@
 
 use crate::any_graph::{RandomWeights, build_of, options};
 use crate::host_kernel::HostKernel;
+use crate::like_first::LikeFirst;
 use crate::sequences::{Sequences, Turn, step};
 use crate::target::{Cpu, Target};
 use piecewise::models::{StepBounds, StepInputs};
 use piecewise_ir::builder::Builder;
-use piecewise_ir::custom::{Attrs, CustomOpDef};
+use piecewise_ir::custom::Attrs;
 use piecewise_ir::dtype::DType::F32;
 use piecewise_ir::entity::Entity;
-use piecewise_ir::op::RowTreatment;
 use piecewise_ir::testing::Rng;
-use piecewise_ir::types::TensorType;
 use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpArgs, CudaOpCall};
 use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_kernels::step::LaunchContext;
@@ -45,7 +44,7 @@ enum Rule {
 struct Signs(Rule);
 
 impl Signs {
-    const NAME: &'static str = "test.signs";
+    const OP: LikeFirst = LikeFirst { name: "test.signs", splits: true };
 
     fn rule(self, context: LaunchContext<'_>) -> Rule {
         match context {
@@ -56,24 +55,9 @@ impl Signs {
     }
 }
 
-impl CustomOpDef for Signs {
-    fn name(&self) -> &str {
-        Self::NAME
-    }
-    fn infer(&self, operands: &[TensorType], _: &Attrs) -> Result<Vec<TensorType>, String> {
-        Ok(vec![operands[0].clone()])
-    }
-    fn rows(&self) -> RowTreatment {
-        RowTreatment::Masked
-    }
-    fn splits(&self) -> bool {
-        true
-    }
-}
-
 impl CpuOp for Signs {
     fn name(&self) -> &str {
-        Self::NAME
+        Self::OP.name
     }
 
     fn run(&self, args: &CpuOpArgs<'_>) -> Result<(), OpError> {
@@ -108,7 +92,7 @@ fn kernel() -> &'static HostKernel {
 
 impl CudaOp for Signs {
     fn name(&self) -> &str {
-        Self::NAME
+        Self::OP.name
     }
 
     /// The kernel is loaded here: while a capture runs, nothing may be.
@@ -150,13 +134,13 @@ fn build<T: Target>(
     let inputs = StepInputs::declare(&b, &bounds);
     let embedding = b.weight("embedding", [61, WIDTH]);
     let x = embedding.gather(inputs.ids).silu();
-    let x = b.custom_one(&op, &[x, inputs.attention.query_starts], Attrs::new());
+    let x = b.custom_one(&Signs::OP, &[x, inputs.attention.query_starts], Attrs::new());
     let x = x.linear(b.weight("out", [WIDTH, WIDTH]));
     let logits = x.gather(inputs.logit_rows).matmul_transposed(embedding, F32);
     let graph = b.finish([logits, inputs.sample(logits)]).unwrap();
     let module = Arc::new(plan(graph, Level::Piecewise, None, Vec::new()).unwrap().0);
     let mut ops = OpRegistry::builtin();
-    ops.define(Arc::new(op)).implement_cpu(Arc::new(op)).implement_cuda(Arc::new(op));
+    ops.define(Arc::new(Signs::OP)).implement_cpu(Arc::new(op)).implement_cuda(Arc::new(op));
     let mut options = BuildOptions {
         strict,
         max_logit_rows: MOST,
