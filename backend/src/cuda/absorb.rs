@@ -12,7 +12,7 @@
 //! such a launch reads shares bytes with one that it writes.
 
 use super::alternatives::Way;
-use super::product_ways::ProductWays;
+use super::product_ways::{ABSORBING_ROWS, ProductWays};
 use piecewise_ir::entity::{Node, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
 use piecewise_ir::op::Op;
@@ -27,6 +27,9 @@ const RECOMPUTED_BYTES: u64 = 32 << 10;
 /// Bytes of weights that take so long to read that a launch less is not worth another kernel.
 const LONG_BYTES: u64 = 256 << 20;
 
+/// The most rows of a step whose products may be faster where their blocks compute the norms before them.
+const RECOMPUTING_ROWS: u64 = 8;
+
 /// Which regions before a product may be absorbed: every block of it computes them again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Recomputed {
@@ -37,6 +40,17 @@ pub(super) enum Recomputed {
     Reductions,
     /// None.
     Nothing,
+}
+
+impl Recomputed {
+    /// What alternatives of a piece of so many rows absorb, in their order.
+    pub(super) fn in_order(rows: Option<u64>) -> &'static [Self] {
+        match rows {
+            Some(..=ABSORBING_ROWS) => &[Self::Reductions, Self::Any],
+            Some(..=RECOMPUTING_ROWS) => &[Self::Nothing, Self::Reductions],
+            _ => &[Self::Nothing],
+        }
+    }
 }
 
 /// A region's part in a product's launch.

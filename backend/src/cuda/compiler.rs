@@ -27,8 +27,6 @@ use std::sync::Arc;
 
 /// The most rows of a step whose regions may be faster in blocks that take half of a multiprocessor.
 const SPREAD_ROWS: u64 = 64;
-/// The most rows of a step whose products may be faster where their blocks compute the norms before them.
-const RECOMPUTING_ROWS: u64 = 8;
 /// Workspace of a library matmul, in bytes: what NVIDIA advises for Hopper.
 const WORKSPACE_BYTES: u64 = 32 << 20;
 
@@ -466,12 +464,7 @@ impl Compiler for CudaCompiler {
             piece.graph.nodes().enumerate().map(lower).collect::<Result<Vec<_>, CompileError>>()?;
         let ways = self.ways();
         let rows = piece.over.and_then(|over| limits.get(over.index()).copied());
-        let kinds: &[Recomputed] = match rows {
-            Some(..=1) => &[Recomputed::Reductions, Recomputed::Any],
-            Some(..=RECOMPUTING_ROWS) => &[Recomputed::Nothing, Recomputed::Reductions],
-            _ => &[Recomputed::Nothing],
-        };
-        let mut absorptions: Vec<Absorption> = kinds
+        let mut absorptions: Vec<Absorption> = Recomputed::in_order(rows)
             .iter()
             .filter_map(|&recomputed| Absorption::of(&piece.graph, &limits, recomputed, ways))
             .collect();

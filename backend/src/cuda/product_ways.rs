@@ -6,7 +6,7 @@ use piecewise_kernels::cuda::{MatMulSpec, RingForm, STREAM_ROWS, TENSOR_ROWS};
 
 /// The most rows that absorb: with two, what each block computes again and the other ways of a
 /// product that are lost cost more than a launch.
-const ABSORBING_ROWS: u64 = 1;
+pub(super) const ABSORBING_ROWS: u64 = 1;
 /// Elements of a result, padding included, from which the product in tiles is expected to be the
 /// fastest over the true rows that come: it is within some percent of the library where all rows are
 /// real, and ahead by what is padding.
