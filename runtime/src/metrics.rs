@@ -9,6 +9,7 @@ mod requests;
 
 pub use requests::{RequestMetrics, RequestTimes};
 
+use crate::dispatch::FallbackReason;
 use crate::kv::PrefixCounts;
 use crate::model::Ledger;
 use crate::stats::{Histogram, Statistics};
@@ -394,7 +395,10 @@ fn warning_of(before: &Counted, stats: &Statistics) -> Option<String> {
     let since =
         |reason: &&'static str, n: u64| n - before.misses.get(*reason).copied().unwrap_or(0);
     let missed = stats.misses.iter().map(|(reason, n)| (*reason, since(reason, *n)));
-    let missed = missed.filter(|(reason, _)| *reason != Statistics::LAUNCHED_BY_MODE);
+    let chosen = FallbackReason::ALL.into_iter().filter(|reason| reason.is_chosen());
+    let chosen: Vec<_> = chosen.map(FallbackReason::name).collect();
+    let missed = missed
+        .filter(|(reason, _)| *reason != Statistics::LAUNCHED_BY_MODE && !chosen.contains(reason));
     let (most, _) = missed.clone().max_by_key(|(_, n)| *n)?;
     let missed: u64 = missed.map(|(_, n)| n).sum();
     let hits = stats.hits() - before.hits;

@@ -61,7 +61,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N")]
     pub(super) max_seq_len: Option<u64>,
     /// Sizes in tokens to capture; by default the batches and, for each mixed batch and each
-    /// --prefill, the power of two that holds it.
+    /// --prefill, the size of an engine's default list that holds it.
     #[arg(long, value_name = "N,..", value_delimiter = ',')]
     pub(super) capture_num_tokens: Vec<u64>,
     /// Sample by the kernels with penalties, biases and masks, as a server does; nobody asks for any.

@@ -9,6 +9,7 @@ use super::{super::progress::watcher, costs, launches};
 use piecewise::assembly::Notice;
 use piecewise_runtime::measure::{CaptureReport, PlannedStep, StepRecord, StepTimer, Traffic};
 use piecewise_runtime::mode::GraphMode;
+use piecewise_runtime::sizes::SizeList;
 use std::io::Write;
 
 /// The most tokens of a step that computes prompts before the rows.
@@ -125,7 +126,7 @@ fn workloads(args: &BenchArgs, mixed: &[u64], sequences: u64, vocab: u64) -> Vec
 }
 
 /// The lists: batches and their sequences, and for each mixed batch and all prompts of a step the
-/// power of two that holds it, unless sizes were given.
+/// size of the default pattern that holds it, unless sizes were given.
 fn bounds(args: &BenchArgs, mixed: &[u64], needs: &Sequences) -> Bounds {
     let given = args.batches();
     let mut batches: Vec<u64> = given.iter().map(|batch| batch.sequences).collect();
@@ -138,7 +139,7 @@ fn bounds(args: &BenchArgs, mixed: &[u64], needs: &Sequences) -> Bounds {
     let mut tokens = args.capture_num_tokens.clone();
     if tokens.is_empty() {
         let totals = mixed.iter().copied().chain(prompts());
-        tokens.extend(totals.map(u64::next_power_of_two));
+        tokens.extend(totals.map(usual_size));
     }
     tokens.extend(given.iter().map(|batch| batch.tokens()).chain(batches.iter().copied()));
     ascending(&mut tokens);
@@ -152,6 +153,12 @@ fn bounds(args: &BenchArgs, mixed: &[u64], needs: &Sequences) -> Bounds {
         positions: needs.room.clone(),
         mode: GraphMode::Full,
     }
+}
+
+/// The size that so many tokens run at where an engine has the default list.
+fn usual_size(tokens: u64) -> u64 {
+    let usual = SizeList::default_pattern(tokens.next_power_of_two());
+    usual.padded(tokens).unwrap_or(tokens)
 }
 
 fn ascending(sizes: &mut Vec<u64>) {
@@ -202,8 +209,11 @@ fn measure(
     let launched = timed(timer.run(&workload.steps, true)?);
     let records = timed(timer.run(&workload.steps, false)?);
     let mut figures = Figures::of(&records, workload, yardstick);
-    // Where it was measured that padding loses, a row's steps go another way together.
-    let taken = records.first().filter(|_| args.measure_padding).map(|record| record.mode);
+    // Where it was measured that another way is faster, a row's steps go that way together.
+    let is_chosen = |record: &&StepRecord| {
+        args.measure_padding || record.fallback.is_some_and(|reason| reason.is_chosen())
+    };
+    let taken = records.first().filter(is_chosen).map(|record| record.mode);
     let mode = taken.unwrap_or(workload.step_mode(mode));
     let failures = failures(mode, &figures, &records, &launched, args.without.is_empty());
     let (mut kernels, mut timeline) = (Vec::new(), None);

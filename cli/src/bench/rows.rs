@@ -3,7 +3,6 @@
 use super::launches::KernelCount;
 use super::workload::{Shape, Workload};
 use piecewise_backend::measure::ReadBandwidth;
-use piecewise_runtime::dispatch::FallbackReason;
 use piecewise_runtime::measure::{StepRecord, Traffic};
 use piecewise_runtime::mode::{GraphMode, StepMode};
 use serde::Serialize;
@@ -190,8 +189,7 @@ pub(super) fn failures(
 ) -> Vec<String> {
     let mut failures = Vec::new();
     let steps = |wrong: &dyn Fn(&StepRecord) -> bool| records.iter().filter(|r| wrong(r)).count();
-    let chosen = FallbackReason::PaddingLoses;
-    let fell_back = records.iter().filter_map(|r| r.fallback).filter(|&reason| reason != chosen);
+    let fell_back = records.iter().filter_map(|r| r.fallback).filter(|reason| !reason.is_chosen());
     if let Some(reason) = fell_back.clone().next() {
         failures.push(format!("{} steps fell back: {}", fell_back.count(), reason.name()));
     } else if let other @ 1.. = steps(&|record| record.mode != mode) {

@@ -109,6 +109,11 @@ impl BatchBuffers {
         }
     }
 
+    /// What a step's inputs are.
+    pub fn roles(&self) -> &RoleMap {
+        &self.roles
+    }
+
     /// Forgets every chunk; memory stays.
     pub fn clear(&mut self) {
         self.sequences.clear();

@@ -20,11 +20,13 @@ pub enum FallbackReason {
     LaunchedSize,
     /// It was measured that a replay of the padded size takes longer.
     PaddingLoses,
+    /// It was measured that the size's programs launched take less time than its pieces replayed.
+    LaunchesFaster,
 }
 
 impl FallbackReason {
     /// Every reason.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::AboveLargestSize,
         Self::NoExactSize,
         Self::TooManyRows,
@@ -33,6 +35,7 @@ impl FallbackReason {
         Self::ReplayRefused,
         Self::LaunchedSize,
         Self::PaddingLoses,
+        Self::LaunchesFaster,
     ];
 
     /// Its name in statistics.
@@ -46,6 +49,13 @@ impl FallbackReason {
             Self::ReplayRefused => "replay_refused",
             Self::LaunchedSize => "launched_size",
             Self::PaddingLoses => "padding_loses",
+            Self::LaunchesFaster => "launches_faster",
         }
+    }
+
+    /// Whether launching is what was chosen, by the configuration or by measurement, so that nothing
+    /// is amiss.
+    pub const fn is_chosen(self) -> bool {
+        matches!(self, Self::LaunchedSize | Self::PaddingLoses | Self::LaunchesFaster)
     }
 }

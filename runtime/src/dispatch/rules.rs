@@ -3,7 +3,7 @@
 use super::StepSizes;
 use crate::mode::StepMode;
 use piecewise_backend::artifact::PieceSize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// What holds of single sizes for tokens.
@@ -58,6 +58,7 @@ pub enum OtherWay {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MeasuredWays {
     better: BTreeMap<(StepMode, PieceSize), (u64, OtherWay)>,
+    launched: BTreeSet<PieceSize>,
 }
 
 /// A way must be so many percent better than padding to be taken, since the same is measured twice
@@ -76,14 +77,20 @@ impl MeasuredWays {
         self.better.insert((mode, size), (most_tokens, way));
     }
 
-    /// How many sizes have steps that go another way.
-    pub fn len(&self) -> usize {
-        self.better.len()
+    /// What was measured of padding, in the place of what was.
+    pub fn pad(&mut self, measured: Self) {
+        self.better = measured.better;
     }
 
-    /// Whether padding never loses.
-    pub fn is_empty(&self) -> bool {
-        self.better.is_empty()
+    /// Steps in pieces that are padded to a size are launched at it from now on.
+    pub fn launch(&mut self, size: PieceSize) {
+        self.launched.insert(size);
+    }
+
+    /// Whether a step in pieces is launched at its padded size: by the same programs, without
+    /// graphs.
+    pub fn is_launched(&self, mode: StepMode, sizes: &StepSizes) -> bool {
+        mode == StepMode::Piecewise && self.launched.contains(&sizes.whole())
     }
 
     /// Finds up to how many tokens another way is better than the padded replay, of those that pad

@@ -5,7 +5,9 @@ use super::interface::{CaptureReport, HeldBytes, StepRecord, StepTimer};
 use super::plan::{PlannedChunk, PlannedStep, StepTokens};
 use super::timeline::Timeline;
 use crate::artifact_store::CompileCounts;
-use crate::batch::{BatchBuffers, Chunk, ChunkTokens, RoleMap, SampleControls, Sampling};
+use crate::batch::{
+    BatchBuffers, Chunk, ChunkTokens, RoleMap, SampleControls, Sampling, full_steps,
+};
 use crate::dispatch::StepSizes;
 use crate::kv::{PagePool, PageTable};
 use crate::mode::GraphMode;
@@ -174,6 +176,7 @@ impl<D: MeasuredDevice> StepTimer for ModelTimer<D> {
         let started = Instant::now();
         let graphs = self.model.recapture(mode, progress)?;
         let time = started.elapsed();
+        self.model.measure_launches(&full_steps(self.batch.roles(), self.model.dispatcher()))?;
         let bytes = free.zip(self.free_bytes()).map(|(free, left)| free.saturating_sub(left));
         Ok(CaptureReport { graphs, time, bytes, shape: self.shape() })
     }

@@ -223,6 +223,7 @@ impl<D: Device> CompiledModel<D> {
             limit: None,
             bound_to,
             measures_padding: options.measure_padding,
+            tune: options.tune,
             device,
         };
         let bind_end = started.elapsed();
@@ -254,6 +255,7 @@ impl<D: Device> CompiledModel<D> {
         if options.capture == CaptureWhen::Startup {
             model.capture_all(options.on_capture_failure, &mut |p| progress(p))?;
             model.measure_padding()?;
+            model.measure_launches(&options.tuning_steps)?;
         }
         if backed_early {
             // What a warm-up wrote is not for the first step to find.

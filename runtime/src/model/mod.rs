@@ -63,6 +63,7 @@ use late_sizes::LateSizes;
 use origin::Origin;
 use pace::Pace;
 use piecewise_backend::device::{Address, Device};
+use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::module::Module;
 use programs::Members;
 use ranges::StepRanges;
@@ -113,6 +114,8 @@ pub struct CompiledModel<D: Device> {
     bound_to: [Address; 3],
     /// Whether it is measured which steps padding loses whenever graphs were captured.
     measures_padding: bool,
+    /// Whether ways are chosen by measurement.
+    tune: TuneMode,
     device: D,
 }
 

@@ -292,6 +292,10 @@ impl<D: Device> CompiledModel<D> {
             self.stats.pieces_for_padding += u64::from(other.mode == StepMode::Piecewise);
             dispatch = other;
         }
+        if self.ways.is_launched(dispatch.mode, &dispatch.sizes) {
+            dispatch.mode = StepMode::None;
+            dispatch.fallback = Some(FallbackReason::LaunchesFaster);
+        }
         if !self.launches_only && self.is_missing(&dispatch) {
             self.capture_for(&dispatch)?;
         }
@@ -369,8 +373,7 @@ impl<D: Device> CompiledModel<D> {
         sizes: &[u64],
         head_again: bool,
     ) -> Result<bool, ModelError> {
-        let chosen = [FallbackReason::LaunchedSize, FallbackReason::PaddingLoses];
-        let fallback = dispatch.fallback.filter(|reason| !chosen.contains(reason));
+        let fallback = dispatch.fallback.filter(|reason| !reason.is_chosen());
         if let (Some(reason), true) = (fallback, self.strict) {
             let tokens = dispatch.sizes.tokens.rows();
             return Err(ModelError::Strict { tokens, reason: reason.name() });
@@ -464,7 +467,7 @@ impl<D: Device> CompiledModel<D> {
 
 impl<G> GraphSet<G> {
     /// Whether every piece has a graph for these sizes.
-    fn has_pieces<P>(&self, members: &Members<P>, sizes: StepSizes) -> bool {
+    pub(super) fn has_pieces<P>(&self, members: &Members<P>, sizes: StepSizes) -> bool {
         members.list.iter().enumerate().all(|(i, member)| {
             let size = member.size(&sizes).filter(|_| member.is_captured_piece());
             size.is_none_or(|size| self.piece(i, size).is_some())

@@ -1,21 +1,33 @@
 //! Measuring, once the graphs are captured, which steps another way serves better than a replay of
-//! the size that they are padded to.
+//! the size that they are padded to, and which sizes are faster launched than in pieces.
 
 use super::CompiledModel;
+use super::choose::MeasuredStep;
 use super::error::ModelError;
 use super::step::Run;
-use crate::dispatch::{Dispatch, MeasuredWays, OtherWay, StepShape};
+use crate::batch::SyntheticStep;
+use crate::dispatch::{Dispatch, MeasuredWays, OtherWay, StepShape, StepSizes};
 use crate::mode::StepMode;
 use crate::symbols::{MAX_OWN, SymbolClass};
 use piecewise_backend::device::Device;
+use piecewise_backend::tuning::TuneMode;
 use std::time::{Duration, Instant};
 
 /// Runs that are timed; the fastest counts.
 const ROUNDS: usize = 3;
 
+/// Steps that are submitted one after the other where graphs and launches are compared.
+const AHEAD: usize = 4;
+
+/// Launches must be so many percent faster than a replay in pieces to be taken.
+const LAUNCHES_MARGIN: u32 = 1;
+
+/// How long graphs and launches are compared at a start.
+const LAUNCHES_BUDGET: Duration = Duration::from_secs(2);
+
 impl<D: Device> CompiledModel<D> {
-    /// Measures them, if that is asked for; not where ops keep states of their own, which a made-up
-    /// step must not touch.
+    /// Measures which steps padding loses, if that is asked for; not where ops keep states of their
+    /// own, which a made-up step must not touch.
     pub(super) fn measure_padding(&mut self) -> Result<(), ModelError> {
         match self.measures_padding && !self.origin.backed_early {
             true => self.measure_ways(),
@@ -57,7 +69,59 @@ impl<D: Device> CompiledModel<D> {
                 ways.set(padded.mode, padded.sizes.whole(), most, way);
             }
         }
-        self.ways = ways;
+        self.ways.pad(ways);
+        self.stats = stats;
+        Ok(())
+    }
+
+    /// Where ways are chosen by measurement, times steps that fill the sizes which run in pieces,
+    /// replayed and launched in turn, in their order and as long as there is time: a size that is
+    /// faster launched is launched from now on. This overwrites what the states hold.
+    ///
+    /// # Errors
+    /// When the device is lost.
+    pub fn measure_launches(&mut self, steps: &[SyntheticStep]) -> Result<(), ModelError> {
+        if self.tune != TuneMode::Measure {
+            return Ok(());
+        }
+        let started = Instant::now();
+        let stats = self.stats.clone();
+        let in_pieces: Vec<StepSizes> = self
+            .dispatcher
+            .measured_steps()
+            .into_iter()
+            .filter_map(|(sizes, whole)| (!whole).then_some(sizes))
+            .collect();
+        for found in steps {
+            let sizes = found.sizes;
+            if !in_pieces.contains(&sizes) || !self.graphs.has_pieces(&self.members, sizes) {
+                continue;
+            }
+            if started.elapsed() > LAUNCHES_BUDGET {
+                break;
+            }
+            let step = MeasuredStep::new(self, sizes, true);
+            if !self.stage_measured(&step, std::slice::from_ref(found))? {
+                continue;
+            }
+            let counts = found.step.with(|data| data.counts.to_vec());
+            let staged = |mode| Staged {
+                run: Run { mode, sizes, head_again: false },
+                counts: counts.clone(),
+                sizes: step.by_symbol.clone(),
+            };
+            let ways = [staged(StepMode::Piecewise), staged(StepMode::None)];
+            let mut best = [Duration::MAX; 2];
+            for _ in 0..ROUNDS {
+                for (best, way) in best.iter_mut().zip(&ways) {
+                    self.time_of(way, 1)?;
+                    *best = (*best).min(self.time_of(way, AHEAD)?);
+                }
+            }
+            if best[1] < best[0] * (100 - LAUNCHES_MARGIN) / 100 {
+                self.ways.launch(sizes.whole());
+            }
+        }
         self.stats = stats;
         Ok(())
     }
@@ -92,9 +156,18 @@ impl<D: Device> CompiledModel<D> {
         all
     }
 
-    /// The time of a step from its submit to its end. Nothing of it is a sequence's: no row of a
-    /// state is written.
+    /// The time of a step from its submit to its end, the least of some.
     fn time(&mut self, shape: StepShape, dispatch: Dispatch) -> Result<Duration, ModelError> {
+        let empty = self.stage_empty(shape, dispatch)?;
+        let mut best = Duration::MAX;
+        for _ in 0..=ROUNDS {
+            best = best.min(self.time_of(&empty, 1)?);
+        }
+        Ok(best)
+    }
+
+    /// Stages a step that is nobody's: no row of a state is written.
+    fn stage_empty(&mut self, shape: StepShape, dispatch: Dispatch) -> Result<Staged, ModelError> {
         let mut counts = vec![0; self.symbols.len()];
         let mut sizes = counts.clone();
         self.symbols.fill(&mut counts, |class| match class {
@@ -110,14 +183,23 @@ impl<D: Device> CompiledModel<D> {
         let bytes: Vec<u8> = words.flat_map(i32::to_le_bytes).collect();
         self.device.write(self.memory.counts(), &bytes)?;
         let run = Run { mode: dispatch.mode, sizes: dispatch.sizes, head_again: false };
-        let mut best = Duration::MAX;
-        for _ in 0..=ROUNDS {
-            let started = Instant::now();
-            self.run_as(run, &counts, &sizes, None)?;
-            let end = self.device.record(None)?;
-            self.device.wait(&end)?;
-            best = best.min(started.elapsed());
-        }
-        Ok(best)
+        Ok(Staged { run, counts, sizes })
     }
+
+    fn time_of(&mut self, step: &Staged, times: usize) -> Result<Duration, ModelError> {
+        let started = Instant::now();
+        for _ in 0..times {
+            self.run_as(step.run, &step.counts, &step.sizes, None)?;
+        }
+        let end = self.device.record(None)?;
+        self.device.wait(&end)?;
+        Ok(started.elapsed())
+    }
+}
+
+/// A step whose inputs are staged.
+struct Staged {
+    run: Run,
+    counts: Vec<u64>,
+    sizes: Vec<u64>,
 }

@@ -13,7 +13,7 @@ use piecewise_backend::weights::{WeightLayout, WeightSource};
 use piecewise_ir::weight::Recipe;
 use piecewise_kernels::step::{CaptureSupport, LaunchContext};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A bound op.
@@ -78,6 +78,12 @@ impl FakeCaptured {
 /// What the library calls what a program computes.
 fn product(program: &FakeProgram, sizes: &[u64]) -> String {
     format!("{} at {sizes:?}", program.op)
+}
+
+fn keep_caller(is_slow: &AtomicBool) {
+    if is_slow.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Whether a fault strikes now: it is counted down.
@@ -347,6 +353,7 @@ impl Device for FakeDevice {
         context: LaunchContext<'_>,
     ) -> Result<(), DeviceError> {
         self.check_lost()?;
+        keep_caller(&self.faults.slow_launches);
         if is_due(&self.faults.failing_launch) {
             let (launch, label) = (program.op.clone(), "a member".to_owned());
             let reason = "a planted fault".to_owned();
@@ -400,6 +407,7 @@ impl Device for FakeDevice {
 
     fn replay(&mut self, graph: &FakeCaptured) -> Result<(), DeviceError> {
         self.check_lost()?;
+        keep_caller(&self.faults.slow_replays);
         if is_due(&self.faults.failing_replay) {
             let (label, reason) = ("replay".to_owned(), "a planted fault".to_owned());
             return Err(DeviceError::Refused { label, reason });

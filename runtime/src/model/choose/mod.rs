@@ -9,6 +9,7 @@ mod rounds;
 mod step;
 
 pub use report::{ChosenPart, ChosenWays, WaysOrigin};
+pub(super) use step::MeasuredStep;
 
 use super::bind::BindSite;
 use piecewise_backend::artifact::{Artifact, Choice, PieceSize};

@@ -13,10 +13,10 @@ use std::collections::BTreeMap;
 
 /// A step, or its captured pieces one after the other, in one graph.
 #[derive(Clone, Debug)]
-pub(super) struct MeasuredStep {
+pub(in crate::model) struct MeasuredStep {
     pub(super) sizes: StepSizes,
     /// Its padded sizes by symbol.
-    pub(super) by_symbol: Vec<u64>,
+    pub(in crate::model) by_symbol: Vec<u64>,
     /// The members in the graph, in order.
     pub(super) members: Vec<usize>,
     pub(super) label: String,
@@ -24,7 +24,11 @@ pub(super) struct MeasuredStep {
 
 impl MeasuredStep {
     /// Of a step without its members between pieces, which nothing may be known of.
-    pub(super) fn new<D: Device>(model: &CompiledModel<D>, sizes: StepSizes, whole: bool) -> Self {
+    pub(in crate::model) fn new<D: Device>(
+        model: &CompiledModel<D>,
+        sizes: StepSizes,
+        whole: bool,
+    ) -> Self {
         let mut by_symbol = vec![0; model.symbols.len()];
         model.symbols.fill(&mut by_symbol, |class| sizes.rows_of(class));
         let members = model.members.list.iter().enumerate();
@@ -63,7 +67,7 @@ impl MeasuredStep {
 impl<D: Device> CompiledModel<D> {
     /// Stages a made-up step of these sizes, or else one that brings nothing but its numbers of rows;
     /// whether the ops between pieces have something to do.
-    pub(super) fn stage_measured(
+    pub(in crate::model) fn stage_measured(
         &mut self,
         step: &MeasuredStep,
         steps: &[SyntheticStep],
