@@ -6,34 +6,63 @@ use piecewise_backend::cpu::{CpuFault, CpuFaults, FaultKind, FaultPoint};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 
-/// The status of a request for the golden tokens of a prompt, and what came.
-fn ask(address: SocketAddr, case: &Value) -> (u16, Value) {
+/// The tokens of a prompt, or the error; streamed or not.
+fn ask(address: SocketAddr, case: &Value, stream: bool) -> Result<Vec<Value>, Value> {
     let body = json!({
         "prompt": case["ids"], "max_tokens": 24, "temperature": 0, "return_token_ids": true,
+        "stream": stream,
     });
     let answer = client::ask(address, "POST /v1/completions", &body.to_string());
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    (head[9..12].parse().unwrap(), serde_json::from_str(body).unwrap())
+    let status = &head[9..12];
+    if !stream || status != "200" {
+        let said: Value = serde_json::from_str(body).unwrap();
+        return match status {
+            "200" => Ok(ids_of(&said)),
+            "500" => Err(said["error"].clone()),
+            _ => panic!("{answer}"),
+        };
+    }
+    // Chunks of the transfer have their lengths between them.
+    let events: Vec<&str> = body.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
+    let (&last, events) = events.split_last().unwrap();
+    assert_eq!(last, "[DONE]", "{body}");
+    let mut ids = Vec::new();
+    for (i, event) in events.iter().enumerate() {
+        let event: Value = serde_json::from_str(event).unwrap();
+        if let Some(error) = event.get("error") {
+            assert_eq!(i + 1, events.len(), "nothing comes after an error: {body}");
+            return Err(error.clone());
+        }
+        ids.extend(ids_of(&event));
+    }
+    Ok(ids)
 }
 
-/// 32 at once, and whether all got their golden tokens; the others got an error.
+fn ids_of(said: &Value) -> Vec<Value> {
+    said["choices"][0]["token_ids"].as_array().unwrap().clone()
+}
+
+/// 32 at once, of which every second streams, and whether all got their golden tokens; the others got
+/// an error.
 fn all_answered(address: SocketAddr, golden: &[Value]) -> bool {
     let answers: Vec<_> = std::thread::scope(|scope| {
         let ask = |i: usize| {
             let case = &golden[i % golden.len()];
-            (case, scope.spawn(move || ask(address, case)))
+            (case, scope.spawn(move || ask(address, case, i % 2 == 1)))
         };
         let asked: Vec<_> = (0..32).map(ask).collect();
         asked.into_iter().map(|(case, answer)| (case, answer.join().unwrap())).collect()
     });
-    let is_answer = |(case, (status, answer)): &(&Value, (u16, Value))| {
-        if *status == 500 {
-            assert_eq!(answer["error"]["type"], "server_error", "{answer}");
-            return false;
+    let is_answer = |(case, answer): &(&Value, Result<Vec<Value>, Value>)| match answer {
+        Ok(ids) => {
+            assert_eq!(ids[..], case["greedy_fp32"].as_array().unwrap()[..24]);
+            true
         }
-        let expected = &case["greedy_fp32"].as_array().unwrap()[..24];
-        assert_eq!((*status, &answer["choices"][0]["token_ids"]), (200, &json!(expected)));
-        true
+        Err(error) => {
+            assert_eq!(error["type"], "server_error", "{error}");
+            false
+        }
     };
     answers.iter().filter(|answer| is_answer(answer)).count() == 32
 }

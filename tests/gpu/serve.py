@@ -98,7 +98,9 @@ def load(args, server, at_once, folder, prompts):
     command += ["--percentile-metrics", "ttft,tpot,itl", "--save-result", "--result-dir", folder, "--result-filename", f"{at_once}.json"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert run.returncode == 0, run.stdout + run.stderr
-    return json.loads((pathlib.Path(folder) / f"{at_once}.json").read_text())
+    result = json.loads((pathlib.Path(folder) / f"{at_once}.json").read_text())
+    assert result["completed"] == prompts, (result["completed"], prompts)
+    return result
 
 
 def bench(args, source, sizes, batches, asked):
@@ -187,7 +189,9 @@ def main():
         decodes = usual[at_once]
         plain = [s["wall_us"] / 1e3 for s in steps if is_of_decodes(s) and s["sequences"] == decodes]
         own = rates.get((decodes, decodes))
-        if plain and own:
+        if not (plain and own):
+            row(f"serve_decode_{at_once}", 1, 0, f"no figure of {decodes} decodes: {len(plain)} steps, bench {own}")
+        else:
             step = statistics.median(plain)
             text = f"{step:.3f} ms in the median of {len(plain)} steps of {decodes}, bench {own:.3f}: {step / own:.3f}"
             row(f"serve_decode_{at_once}", step / own, 1.08 if at_once >= 128 else 1.05, text)
@@ -196,10 +200,14 @@ def main():
         first = result["median_ttft_ms"]
         text = f"{first:.2f} ms to the first token in the median, {result['output_throughput']:.0f} tokens/s, {result['completed']} answers"
         row(f"serve_first_{at_once}", first / prompt if at_once == 1 else 0, 1.3, text + (f"; the prompt's step {prompt:.2f}: {first / prompt:.3f}" if at_once == 1 else ""))
+    if not chosen:
+        row("serve_mixed", 1, 0, "no mix of prompts and decodes came three times")
     for key in chosen:
         own = rate_of(*key)
         alike = [s["wall_us"] / 1e3 for _, steps in runs.values() for s in steps if mix(s) == key]
-        if own:
+        if not own:
+            row("serve_mixed_%dx%d+%d" % key, 1, 0, "no figure of bench")
+        else:
             step = statistics.median(alike)
             text = f"{step:.3f} ms in the median of {len(alike)} steps, bench {own:.3f}: {step / own:.3f}"
             row("serve_mixed_%dx%d+%d" % key, step / own, 1.08, text)

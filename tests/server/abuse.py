@@ -83,7 +83,7 @@ async def abuse(server, request, half_closes):
 async def flood(server):
     chance = random.Random(7)
     places = asyncio.Semaphore(AT_ONCE)
-    seen = {}
+    seen, levels = {}, []
 
     async def one():
         async with places:
@@ -91,8 +91,14 @@ async def flood(server):
             status = await abuse(server, request, chance.random() < 0.3)
             assert status is None or 400 <= status < 500, (status, request[:300])
             seen[status] = seen.get(status, 0) + 1
+            if sum(seen.values()) == COUNT // 4:
+                levels.append(server.memory())
 
     await asyncio.gather(*(one() for _ in range(COUNT)))
+    # The first quarter fills what is kept for later ones.
+    assert server.memory() < levels[0] + 32_000, (levels, server.memory())
+    answered = sum(count for status, count in seen.items() if status)
+    assert answered > COUNT // 4 and seen.get(400, 0) > COUNT // 10, seen
     return seen
 
 

@@ -19,7 +19,11 @@ STREAMS = 256
 
 def offline():
     """Prompts as ids with the tokens that they get without a server, all in one batch."""
-    texts = [case["prompt"][:cut] for case in GOLDEN for cut in (len(case["prompt"]), 7, 4)]
+    whole = [case["prompt"] for case in GOLDEN]
+    texts = [prompt[:cut] for prompt in whole for cut in (len(prompt), 7, 4)]
+    # Several pages and steps long, with starts that others have too.
+    shared = "\n".join(whole)
+    texts += [f"{shared}\n" * times + prompt for prompt in whole for times in (1, 2)]
     flags = [flag for text in texts for flag in ("--prompt", text)]
     command = [BINARY, "generate", "--model", str(MODEL), *FAST, "--max-tokens", str(LONGEST), "--ignore-eos", "--json"]
     said = subprocess.run([*command, *flags], cwd=ROOT, check=True, capture_output=True, text=True)
@@ -103,6 +107,7 @@ def main():
         hits, misses = server.sum("piecewise_step_hits_total"), server.sum("piecewise_step_misses_total")
         steps = server.sum("piecewise_steps_total")
         assert hits + misses == steps > 0
+        assert server.sum("vllm:prefix_cache_hits_total") > 0
         assert counts["answered"] > STREAMS and counts["left"] > 0, counts
         ends = {r: sum(v for k, v in server.metrics().items() if f'finished_reason="{r}"' in k) for r in ("length", "abort", "error")}
         assert ends["error"] == 0 and ends["length"] + ends["abort"] == counts["answered"] + counts["left"], (ends, counts)

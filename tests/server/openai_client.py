@@ -4,6 +4,7 @@ PYTHONPATH="$(.ci/install-openai)" python3 tests/server/openai_client.py [logpro
 import concurrent.futures
 import json
 import math
+import re
 import struct
 import subprocess
 import sys
@@ -121,8 +122,17 @@ def seeds(client):
 
     alone = [sampled(seed)[0] for seed in range(6)]
     assert len(set(alone)) > 1, "seeds make no difference"
-    with concurrent.futures.ThreadPoolExecutor(24) as pool:
+
+    def beside(number):
+        """Others that ask for something else."""
+        controls = [{"temperature": 0}, {"temperature": 1.5, "seed": number}, {"presence_penalty": 1.5}, {"logit_bias": {"100": 5}}]
+        client.completions.create(model="tiny-qwen3", prompt=PROMPTS[number % 5], max_tokens=20, **controls[number % 4])
+
+    with concurrent.futures.ThreadPoolExecutor(36) as pool:
+        others = [pool.submit(beside, number) for number in range(24)]
         assert list(pool.map(lambda i: sampled(i % 6)[0], range(24))) == alone * 4
+        for other in others:
+            other.result()
     assert sampled(0, n=3) == alone[:3], "the answers to one prompt have seeds in a row"
 
 
@@ -265,22 +275,21 @@ def tools_and_thoughts():
 
 
 def conversation():
-    """Ten turns: each finds all but what is new of its prompt, and says what it would say without."""
+    """Ten turns, the first with them: each finds all but what is new of its prompt, and says what it would say without."""
     ids = {"extra_body": {"ignore_eos": True, "return_token_ids": True}}
 
     def turns(*flags):
         with chat_template() as template, Server(*template, *flags) as server:
             client = client_of(server)
-            messages = [{"role": "system", "content": "\n".join(PROMPTS) * 8}]
+            messages = [{"role": "system", "content": PROMPTS[0]}]
             said, found, asked = [], 0, 0
             for turn in range(10):
                 messages.append({"role": "user", "content": f"\n{PROMPTS[turn % 5]}"})
-                reply = client.chat.completions.create(model="tiny-qwen3", messages=messages, max_tokens=48, temperature=0, **ids)
+                reply = client.chat.completions.create(model="tiny-qwen3", messages=messages, max_tokens=160, temperature=0, **ids)
                 messages.append({"role": "assistant", "content": reply.choices[0].message.content})
                 said.append(reply.choices[0].token_ids)
-                if turn > 0:
-                    found += reply.usage.prompt_tokens_details.cached_tokens
-                    asked += reply.usage.prompt_tokens
+                found += reply.usage.prompt_tokens_details.cached_tokens
+                asked += reply.usage.prompt_tokens
             return said, found, asked
 
     said, found, asked = turns()
@@ -384,7 +393,9 @@ def other_endpoints(server, client):
 
 def readme(server):
     """The README's requests, as they stand there but for the port."""
-    blocks = (ROOT / "README.md").read_text().split("```")
+    text = (ROOT / "README.md").read_text()
+    assert re.search(r"serve --model examples/tiny-qwen3\b", text), "the command that serves them"
+    blocks = text.split("```")
     curl = next(block for block in blocks if block.startswith("\ncurl"))
     python = next(block for block in blocks if block.startswith("python\nfrom openai"))
     here = lambda text: text.replace("127.0.0.1:8000", "%s:%d" % server.address)

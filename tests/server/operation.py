@@ -433,6 +433,7 @@ def settings():
     flag = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
     said = subprocess.run([BINARY, "serve", "--help"], capture_output=True, text=True, check=True).stdout
     taken = set(re.findall(r"^ +(?:-\w, )?(--[a-z][a-z0-9-]+)", said, re.MULTILINE))
+    assert re.search(r"--port .*?\[default: 8000\]", said, re.DOTALL), "the port of README"
     page = (ROOT / "docs/settings.md").read_text()
     named = set(re.findall(r"^\S.*; `(--[a-z-]+)`", page, re.MULTILINE))
     assert len(named) > 30 and named - taken == {"--max-num-frames"}, named - taken

@@ -12,7 +12,7 @@ from openai_client import PROMPTS, client_of
 
 def schema(chance, depth):
     """A random schema, and what says whether a value keeps to it."""
-    kind = chance.randrange(6 if depth == 0 else 8)
+    kind = chance.randrange(8 if depth == 0 else 10)
     if kind == 0:
         longest = chance.randint(1, 6)
         return {"type": "string", "maxLength": longest}, lambda v: isinstance(v, str) and len(v) <= longest
@@ -30,6 +30,13 @@ def schema(chance, depth):
         (a, holds_a), (b, holds_b) = schema(chance, 0), schema(chance, 0)
         return {"anyOf": [a, b]}, lambda v: holds_a(v) or holds_b(v)
     if kind == 6:
+        letters, least = chance.choice(["ab", "xyz", "09"]), chance.randint(1, 3)
+        pattern = f"^[{letters}]{{{least},{least + 2}}}$"
+        return {"type": "string", "pattern": pattern}, lambda v: isinstance(v, str) and re.search(pattern, v) is not None
+    if kind == 7:
+        value = chance.choice(["x", 3, False])
+        return {"$ref": "#/$defs/%s" % json.dumps(value).strip('"')}, lambda v: type(v) is type(value) and v == value
+    if kind == 8:
         (item, holds), most = schema(chance, depth - 1), chance.randint(1, 3)
         return {"type": "array", "items": item, "maxItems": most}, lambda v: isinstance(v, list) and len(v) <= most and all(map(holds, v))
     fields = {name: schema(chance, depth - 1) for name in chance.sample(["a", "name", "x y", "z"], chance.randint(1, 3))}
@@ -49,6 +56,7 @@ def schemas(client):
     def one(number):
         chance = random.Random(number)
         built, holds = schema(chance, 2)
+        built = {**built, "$defs": {"x": {"const": "x"}, "3": {"const": 3}, "false": {"const": False}}}
         prompt = PROMPTS[number % 5]
         asked = dict(model="tiny-qwen3", max_tokens=400, seed=number, temperature=chance.choice([0, 0.8, 1.3]), extra_body=keeping_to(built))
         if number % 2:
@@ -147,12 +155,14 @@ def company(server, client):
     """Who keeps to a structure changes nothing for who does not, and no step falls back for it."""
     alone = client.completions.create(model="tiny-qwen3", prompt=PROMPTS[0], max_tokens=64, temperature=0)
     before = server.sum("piecewise_step_misses_total")
+    # A model with nothing to say does not close objects of any form.
+    ending = [(structure, holds) for structure, holds in STRUCTURES if holds is not is_object]
 
     def one(number):
         if number % 2:
             answer = client.completions.create(model="tiny-qwen3", prompt=PROMPTS[0], max_tokens=64, temperature=0)
             return answer.choices[0].text == alone.choices[0].text
-        structure, holds = STRUCTURES[number % 4]
+        structure, holds = ending[number // 2 % len(ending)]
         answer = client.completions.create(model="tiny-qwen3", prompt=PROMPTS[1], max_tokens=100, seed=number, extra_body=structure)
         return holds(answer.choices[0].text)
 
