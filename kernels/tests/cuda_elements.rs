@@ -22,6 +22,21 @@ const WIDTH: u64 = 70;
 /// Each element with its neighbour in the row.
 const SOURCE: &str = include_str!("../../tests/device_suite/turned_kernel.cu");
 
+/// The same of two neighbours at a time.
+fn of_pairs(source: &str) -> String {
+    let (head, _) = source.split_once("  for (").unwrap();
+    let pairs = r"  for (u32 c = 2 * threadIdx.x; c < width; c += 2 * blockDim.x) {
+    float own[2], next[2] = {0.0f, x.load(row, (c + 2) % width)};
+    x.load(row, c, own);
+    next[0] = own[1];
+    for (int v = 0; v < 2; ++v) own[v] += w[c + v] * next[v];
+    y.store(row, c, own);
+  }
+}
+";
+    format!("{head}{pairs}")
+}
+
 fn turned(rows: Dim) -> OpKernels {
     let number = |n| Param::Scalar(Scalar::U32(Dim::constant(n)));
     let mut params = vec![Param::Elements(0), Param::Arg(1), Param::Elements(2), Param::Counts];
@@ -72,8 +87,18 @@ fn region(graph: &Graph, node: Node) -> &Region {
     region
 }
 
+/// What the op's kernels take in, and whether they have two elements at a time.
+#[derive(Clone, Copy, Default)]
+struct Taken {
+    before: bool,
+    after: bool,
+    pairs: bool,
+}
+
+const BOTH: Taken = Taken { before: true, after: true, pairs: false };
+
 /// The op's kernels with none, one or both of the regions beside it, and what the arguments are.
-fn with(graph: &Graph, before: bool, after: bool) -> (OpKernels, Vec<Value>) {
+fn with(graph: &Graph, Taken { before, after, pairs }: Taken) -> (OpKernels, Vec<Value>) {
     let [first, op, last] = graph.nodes().collect::<Vec<_>>()[..] else { panic!("three nodes") };
     let role = [first, last].map(|node| roles(graph, node));
     let (made, data, read) = (graph.node(first), graph.node(op), graph.node(last));
@@ -83,12 +108,19 @@ fn with(graph: &Graph, before: bool, after: bool) -> (OpKernels, Vec<Value>) {
         BesideOp { position: 0, region: region(graph, first), roles: &role[0], result: None },
         BesideOp { position: 2, region: region(graph, last), roles: &role[1], result },
     ];
-    let taken = [before, after];
-    let regions: Vec<BesideOp<'_>> =
-        both.into_iter().zip(taken).filter(|(_, taken)| *taken).map(|(one, _)| one).collect();
+    let regions: Vec<BesideOp<'_>> = both
+        .into_iter()
+        .zip([before, after])
+        .filter(|(_, taken)| *taken)
+        .map(|(one, _)| one)
+        .collect();
     let rows = graph.ty(x).shape[0].clone();
     let (operands, results) = (graph.operand_types(op), graph.result_types(op));
-    let kernels = turned(rows).beside(&operands, &results, &regions).unwrap();
+    let mut kernels = turned(rows);
+    if pairs {
+        kernels.launches[0].source = of_pairs(SOURCE);
+    }
+    let kernels = kernels.beside(&operands, &results, &regions).unwrap();
     let mut values = vec![x, data.operands[1], y];
     values.retain(|&v| !(before && v == x || after && v == y));
     if before {
@@ -112,7 +144,7 @@ fn at(mut launch: LaunchRecipe, values: &[Value], all: &[Value]) -> LaunchRecipe
 }
 
 /// What the graph returns, with the regions in the op's kernels or in their own.
-fn run(name: &str, graph: &Graph, taken: [bool; 2], [rows, real]: [u64; 2]) -> Vec<Vec<u8>> {
+fn run(name: &str, graph: &Graph, taken: Taken, [rows, real]: [u64; 2]) -> Vec<Vec<u8>> {
     let nodes: Vec<Node> = graph.nodes().collect();
     let mut all: Vec<Value> = graph.inputs().iter().map(|input| input.value).collect();
     all.extend(graph.weights().iter().map(|weight| weight.value));
@@ -126,10 +158,10 @@ fn run(name: &str, graph: &Graph, taken: [bool; 2], [rows, real]: [u64; 2]) -> V
         launch.entry = entry.to_owned();
         at(launch, &values, &all)
     };
-    let (kernels, values) = with(graph, taken[0], taken[1]);
+    let (kernels, values) = with(graph, taken);
     let op = kernels.launches.into_iter().map(|launch| at(launch, &values, &all));
-    let launches = (!taken[0]).then(|| alone(nodes[0], "first")).into_iter();
-    let launches = launches.chain(op).chain((!taken[1]).then(|| alone(nodes[2], "last")));
+    let launches = (!taken.before).then(|| alone(nodes[0], "first")).into_iter();
+    let launches = launches.chain(op).chain((!taken.after).then(|| alone(nodes[2], "last")));
     let mut rng = Rng(7);
     let sizes = vec![rows; graph.symbols().len()];
     let memory = |&value: &Value| {
@@ -160,14 +192,21 @@ fn regions_in_the_kernel_leave_the_bits_of_their_own() {
         let module = between_regions(dtype);
         let graph = module.graph();
         let rows = [5, 4];
-        let apart = run(&format!("apart_{dtype}"), graph, [false; 2], rows);
+        let apart = run(&format!("apart_{dtype}"), graph, Taken::default(), rows);
         for output in &apart {
             let (real, padding) = output.split_at(4 * WIDTH as usize * dtype.size());
             assert!(floats(dtype, real).iter().all(|x| x.is_finite()));
             assert!(padding.iter().all(|&byte| byte == 0xff));
         }
-        for taken in [[true, false], [false, true], [true, true]] {
-            let name = format!("taken_{dtype}_{}_{}", taken[0], taken[1]);
+        for (before, after, pairs) in [
+            (true, false, false),
+            (false, true, false),
+            (true, true, false),
+            (false, false, true),
+            (true, true, true),
+        ] {
+            let name = format!("taken_{dtype}_{before}_{after}_{pairs}");
+            let taken = Taken { before, after, pairs };
             assert!(run(&name, graph, taken, rows) == apart, "{name}");
         }
     }
@@ -176,16 +215,18 @@ fn regions_in_the_kernel_leave_the_bits_of_their_own() {
 #[test]
 fn sources_with_regions_in_them_and_every_architecture() {
     let module = between_regions(BF16);
-    let (kernels, values) = with(module.graph(), true, true);
+    let (kernels, values) = with(module.graph(), BOTH);
     assert_eq!(values.len(), 7, "{values:?}");
     insta::assert_snapshot!("elements", kernels.launches[0].source);
-    let (kernels, _) = with(module.graph(), false, false);
+    let (kernels, _) = with(module.graph(), Taken::default());
     insta::assert_snapshot!("elements_in_memory", kernels.launches[0].source);
     let Some(nvrtc) = Nvrtc::find() else { return };
     for arch in ["sm_80", "sm_90a", "sm_120"] {
-        for (dtype, taken) in [(BF16, true), (F32, true), (F16, false)] {
+        let pairs = Taken { pairs: true, ..BOTH };
+        let alone = Taken { pairs: true, ..Taken::default() };
+        for (dtype, taken) in [(BF16, BOTH), (F32, pairs), (F16, alone)] {
             let module = between_regions(dtype);
-            let kernel = &with(module.graph(), taken, taken).0.launches[0];
+            let kernel = &with(module.graph(), taken).0.launches[0];
             let made = nvrtc.compile(&kernel.source, PRELUDE, arch, &kernel.options);
             made.unwrap_or_else(|log| panic!("{arch}:\n{log}\n{}", kernel.source));
         }

@@ -3,9 +3,9 @@
 //!
 //! The source of a launch with [`Param::Elements`] `N` has `PW_PARAMS_N` among its kernel's
 //! parameters and `PW_ELEMENTS_N` as an expression inside of it: what it can `load` at a row and
-//! a column from, or `store` at them to. Both are macros that are put before the source, for the
-//! memory of the argument or for the region. Either way the source is compiled as regions are, so that a
-//! value has the same bits in both.
+//! a column from, or `store` at them to, one element or an array of neighbours. Both are macros that
+//! are put before the source, for the memory of the argument or for the region. Either way the source
+//! is compiled as regions are, so that a value has the same bits in both.
 
 use super::recipe::{LaunchRecipe, OpKernels, Param, TensorBoxes, options};
 use super::region::{AbsorbedAfter, AbsorbedElement, OperandRole, Tile};
@@ -174,20 +174,30 @@ impl Elements {
     /// Those of an operand in memory.
     fn loaded(position: usize, ty: &TensorType) -> Result<Self, LowerError> {
         let (columns, lane) = (columns(position, ty)?, lane(ty.dtype));
+        let (stored, piece) = (storage(ty.dtype), piece(ty, columns));
         let members = format!(
-            "  DEVICE {lane} load(u32 row, u32 column) const {{ return widen(a0[(u64)row * {columns}ull + column]); }}\n"
+            "  DEVICE {lane} load(u32 row, u32 column) const {{ return widen(a0[(u64)row * {columns}ull + column]); }}\n  \
+             template <int W> DEVICE void load(u32 row, u32 column, {lane} (&to)[W]) const {{\n    \
+             Pack<{stored}, W> from;\n    \
+             ::load<{piece}>(from, a0 + (u64)row * {columns}ull + column);\n    \
+             for (int v = 0; v < W; ++v) to[v] = widen(from.at[v]);\n  }}\n"
         );
-        let pointer = format!("const {}*", storage(ty.dtype));
+        let pointer = format!("const {stored}*");
         Ok(Self::text(position, "", vec![pointer], false, &members))
     }
 
     /// Those of a result in memory.
     fn stored(position: usize, ty: &TensorType) -> Result<Self, LowerError> {
         let (columns, lane) = (columns(position, ty)?, lane(ty.dtype));
+        let (stored, piece) = (storage(ty.dtype), piece(ty, columns));
         let members = format!(
-            "  DEVICE void store(u32 row, u32 column, {lane} value) const {{ narrow(a0[(u64)row * {columns}ull + column], value); }}\n"
+            "  DEVICE void store(u32 row, u32 column, {lane} value) const {{ narrow(a0[(u64)row * {columns}ull + column], value); }}\n  \
+             template <int W> DEVICE void store(u32 row, u32 column, const {lane} (&from)[W]) const {{\n    \
+             Pack<{stored}, W> to;\n    \
+             for (int v = 0; v < W; ++v) narrow(to.at[v], from[v]);\n    \
+             ::store<{piece}>(a0 + (u64)row * {columns}ull + column, to);\n  }}\n"
         );
-        let pointer = format!("{}*", storage(ty.dtype));
+        let pointer = format!("{stored}*");
         Ok(Self::text(position, "", vec![pointer], false, &members))
     }
 
@@ -201,7 +211,9 @@ impl Elements {
                 let AbsorbedElement { text, operands } = AbsorbedElement::of(region, roles)?;
                 let members = format!(
                     "  DEVICE {lane} load(u32 row, u32 column) const {{\n    Before before;\n    \
-                     return before.load({}counts, row, column);\n  }}\n",
+                     return before.load({}counts, row, column);\n  }}\n  \
+                     template <int W> DEVICE void load(u32 row, u32 column, {lane} (&to)[W]) const {{\n    \
+                     for (int v = 0; v < W; ++v) to[v] = load(row, column + v);\n  }}\n",
                     names(&operands)
                 );
                 Ok(Self::text(position, &text, operands, true, &members))
@@ -215,7 +227,9 @@ impl Elements {
                     "  DEVICE void store(u32 row, u32 column, {lane} value) const {{\n    After after;\n    \
                      after.ahead({list}row, column);\n    {stored} rounded;\n    \
                      narrow(rounded, value);\n    \
-                     after.store({list}counts, row, column, widen(rounded));\n  }}\n"
+                     after.store({list}counts, row, column, widen(rounded));\n  }}\n  \
+                     template <int W> DEVICE void store(u32 row, u32 column, const {lane} (&from)[W]) const {{\n    \
+                     for (int v = 0; v < W; ++v) store(row, column + v, from[v]);\n  }}\n"
                 );
                 Ok(Self::text(position, &text, arguments, true, &members))
             }
@@ -254,6 +268,13 @@ impl Elements {
 /// The names of so many members, each with a comma after it.
 fn names(params: &[String]) -> String {
     (0..params.len()).map(|i| format!("a{i}, ")).collect()
+}
+
+/// Bytes that move at once of `W` neighbours, a power of two, from a column on that is a multiple of
+/// it: an expression of `W`.
+fn piece(ty: &TensorType, columns: u64) -> String {
+    let size = ty.dtype.size();
+    format!("({columns} % W != 0 ? {size} : W * {size} < 16 ? W * {size} : 16)")
 }
 
 /// Elements of a row.
