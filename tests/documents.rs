@@ -33,12 +33,14 @@ fn blocks(document: &str, language: &str) -> Vec<String> {
 }
 
 #[test]
-fn rust_blocks_are_parts_of_the_examples() {
+fn code_blocks_are_parts_of_the_examples() {
     let mut found = 0;
     for document in
         ["docs/adding-an-op.md", "docs/adding-a-pass.md", "docs/operating.md", "README.md"]
     {
-        for block in blocks(&read(document), "rust") {
+        let document_text = read(document);
+        let languages = ["rust", "cuda"].map(|language| blocks(&document_text, language));
+        for block in languages.concat() {
             let (first, code) = block.split_once('\n').unwrap();
             let file = first.strip_prefix("// ").expect("a block begins with its file");
             assert!(read(file).contains(code), "{document}: {file} does not hold\n{code}");

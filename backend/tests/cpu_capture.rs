@@ -62,6 +62,7 @@ fn doubled(custom: bool) -> (UniquePiece, Value) {
             mutates: vec![],
             rows: RowTreatment::Independent,
             splits: false,
+            absorbs: vec![],
         };
         y = g.push(Op::Custom(Box::new(call)), vec![y], ty, Loc::default());
     }

@@ -38,6 +38,9 @@ pub struct CustomCall {
     pub rows: RowTreatment,
     /// Whether the splitter cuts here unless configured otherwise.
     pub splits: bool,
+    /// The positions, ascending, operands first and then results, at which its kernels may absorb a
+    /// region: the one that makes the operand, or the one that reads the result.
+    pub absorbs: Vec<usize>,
 }
 
 /// What a custom op computes, as far as the IR needs to know.
@@ -64,6 +67,15 @@ pub trait CustomOpDef: Send + Sync + std::fmt::Debug {
     /// Whether the splitter cuts here unless configured otherwise.
     fn splits(&self) -> bool {
         self.rows() == RowTreatment::Mixed
+    }
+
+    /// The positions, ascending, operands first and then results, that an implementation may do
+    /// without in memory: an operand whose elements a region before it computes, one by one, or a
+    /// result whose elements a region after it takes. What such regions read and write lives as
+    /// long as they and the op together, and a region that makes nothing but such operands of a
+    /// split op runs with it, between the pieces. Whether one is absorbed is the backend's choice.
+    fn absorbs(&self) -> Vec<usize> {
+        Vec::new()
     }
 
     /// Evaluates it in f64 for the reference evaluator. `operands` are the values of all

@@ -8,6 +8,7 @@ mod common;
 
 mod cuda_absorbed;
 mod cuda_attention;
+mod cuda_elements;
 mod cuda_emulated;
 mod cuda_kernels;
 mod cuda_regions;

@@ -471,3 +471,43 @@ fn a_users_op_with_a_mutated_state_is_planned_and_launched() {
     assert_eq!(check_launches(&module, &absorbing(&module)), Ok(()));
     assert!(module.graph().nodes().any(|n| matches!(module.graph().node(n).op, Op::Custom(_))));
 }
+
+/// An op that absorbs, between regions of its piece or between pieces: what the region before it reads
+/// and what it writes itself are at different places.
+#[test]
+fn lifetimes_cover_a_custom_op_with_the_regions_that_it_absorbs() {
+    for splits in [false, true] {
+        let graph = || {
+            let mut g = Graph::new("user");
+            let t = symbol(&mut g, "N", 32);
+            let ty = TensorType::new(DType::F32, [t.into(), Dim::constant(8)]);
+            let x = g.add_input("x", ty.clone(), None, None);
+            let w = weight(&mut g, "w", DType::F32, [8, 8]);
+            let mut v = matmul(&mut g, x, w, "first");
+            for _ in 0..2 {
+                let mut op = custom("user.turn", vec![], RowTreatment::Masked, splits);
+                let Op::Custom(call) = &mut op else { unreachable!() };
+                call.absorbs = if splits { vec![0] } else { vec![0, 1] };
+                let a = unary(&mut g, t, UnaryOp::Exp, v);
+                let y = g.push(op, vec![a], ty.clone(), loc("turn"));
+                v = unary(&mut g, t, UnaryOp::Tanh, y);
+            }
+            g.set_outputs(vec![v]);
+            g
+        };
+        let module = planned(graph());
+        let steps = &module.stitch().expect("split").steps;
+        let nodes = |step: &Step| module.stitch().expect("split").uses[step.id()].nodes.len();
+        let of_splits = steps.iter().filter(|s| matches!(s, Step::Split(_))).map(nodes);
+        assert_eq!(of_splits.collect::<Vec<_>>(), vec![2; if splits { 2 } else { 0 }]);
+        assert_eq!(check_plan(&module), Ok(()));
+        assert_eq!(check_launches(&module, &plain(&module)), Ok(()));
+        assert_eq!(check_launches(&module, &absorbing(&module)), Ok(()));
+
+        let module = planned_by(graph(), LifetimeRule::NodeGranular);
+        assert_eq!(check_launches(&module, &plain(&module)), Ok(()), "op by op the plan holds");
+        let found = codes(check_launches(&module, &absorbing(&module)));
+        assert!(found.contains(&"B0502") || found.contains(&"B0503"), "{found:?}");
+        assert!(codes(check_plan(&module)).contains(&"B0107"), "the plan checker sees it as well");
+    }
+}

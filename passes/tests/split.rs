@@ -9,6 +9,7 @@ use piecewise_ir::module::{Module, Step, Stitch};
 use piecewise_ir::op::{BinaryOp, Op, RowTreatment, UnaryOp};
 use piecewise_ir::region::ParamMode;
 use piecewise_ir::types::TensorType;
+use piecewise_ir::verify::verify_module;
 use piecewise_ir::weight::Recipe;
 use piecewise_passes::split::{SplitOptions, SplitReport, split};
 
@@ -377,4 +378,31 @@ fn an_empty_graph_splits_into_nothing() {
     let (module, report) = run(Graph::new("empty"));
     assert_eq!(report.pieces, 0);
     assert!(module.stitch().expect("split").steps.is_empty());
+}
+
+/// What runs with a split op is what it may absorb, whatever is made of the step afterwards.
+#[test]
+fn a_split_step_of_more_than_it_absorbs_is_p0107() {
+    let mut g = Graph::new("user");
+    let t = symbol(&mut g, "N", 32);
+    let x = g.add_input("x", TensorType::new(DType::F32, [t.into(), Dim::constant(8)]), None, None);
+    let a = unary(&mut g, t, UnaryOp::Exp, x);
+    let mut op = custom("user.turn", vec![], RowTreatment::Mixed, true);
+    let Op::Custom(call) = &mut op else { unreachable!() };
+    call.absorbs = vec![0];
+    let ty = g.ty(a).clone();
+    let y = g.push(op, vec![a], ty, loc("turn"));
+    g.set_outputs(vec![y]);
+    let (mut module, report) = run(g);
+    let stitch = module.stitch().expect("split").clone();
+    assert_eq!((shape_of(&stitch).as_str(), report.pieces), ("S", 0));
+    let codes = |module: &Module| -> Vec<&'static str> {
+        let found = verify_module(module).err().into_iter();
+        found.flat_map(|found| found.items).map(|item| item.code).collect()
+    };
+    assert_eq!(codes(&module), [] as [&str; 0]);
+    let graph = module.graph_mut();
+    graph.set_outputs(vec![a, y]);
+    module.set_stitch(stitch);
+    assert!(codes(&module).contains(&"P0107"), "{:?}", codes(&module));
 }

@@ -21,10 +21,10 @@ use piecewise_runtime::symbols::SymbolTable;
 use std::sync::Arc;
 
 /// Compiles pieces of one alternative and one way of each part: those at these places, or the last.
-struct One {
-    all: Box<dyn Compiler>,
-    alternative: usize,
-    way: usize,
+pub(crate) struct One {
+    pub all: Box<dyn Compiler>,
+    pub alternative: usize,
+    pub way: usize,
 }
 
 impl One {

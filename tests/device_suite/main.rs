@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "a case says what it compared")]
 
+mod absorbing_op;
 mod alternatives;
 mod any_graph;
 mod background;
@@ -70,7 +71,7 @@ macro_rules! suite {
             use crate::target::Target;
             use crate::user_op::{Form, Place};
             use crate::{
-                alternatives, background, compare, drafts, equal_modes, late_sizes, frozen_list, modes,
+                absorbing_op, alternatives, background, compare, drafts, equal_modes, late_sizes, frozen_list, modes,
                 moved_memory, new_compositions, padding_ways, page_tails, planted_pages, probes, random_graphs, random_steps, row_treatments, sampling_controls, several_rows, suspend, user_op, warm_start, wide_heads,
             };
             use piecewise_ir::dtype::DType::{BF16, F32};
@@ -252,6 +253,12 @@ macro_rules! suite {
                 }
                 a_users_op_inside_a_piece {
                     user_op::equals_the_evaluator::<T>(Place::InsideAPiece, Form::Source);
+                }
+                an_op_that_takes_regions_in_inside_a_piece {
+                    absorbing_op::every_alternative_leaves_the_same::<T>(Place::InsideAPiece);
+                }
+                an_op_that_takes_a_region_in_between_pieces {
+                    absorbing_op::every_alternative_leaves_the_same::<T>(Place::BetweenPieces);
                 }
                 a_users_host_function_between_pieces {
                     user_op::equals_the_evaluator::<T>(Place::BetweenPieces, Form::HostFunction);

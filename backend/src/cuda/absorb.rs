@@ -1,23 +1,28 @@
-//! Which regions of a piece become part of the products beside them: at one row, and on Hopper after
-//! products of more and, in an alternative, before those of a few.
+//! Which regions of a piece become part of the products and custom ops beside them.
 //!
-//! A region that is a map of the product before it ends that product, which finishes elements
-//! instead of storing its own; where its results are narrower than the product, an element of each
-//! of equal ranges of the columns (a gate and what it gates) together. Another goes where its results
-//! go: what a product reads and nothing else does is computed by that product's blocks, the rest by
-//! the product that the region follows. The region is cut between the two at values that have a slot. A
-//! region is absorbed whole or not at all, so that each saves a launch.
+//! Of products: at one row, and on Hopper after products of more and, in an alternative, before
+//! those of a few. A region that is a map of the product before it ends that product, which finishes
+//! elements instead of storing its own; where its results are narrower than the product, an element
+//! of each of equal ranges of the columns (a gate and what it gates) together. Another goes where its
+//! results go: what a product reads and nothing else does is computed by that product's blocks, the
+//! rest by the product that the region follows. The region is cut between the two at values that have
+//! a slot. A region is absorbed whole or not at all, so that each saves a launch.
 //!
-//! The plan's lifetimes take a product and the regions beside it as one moment, so no slot that
-//! such a launch reads shares bytes with one that it writes.
+//! Of custom ops: at the positions that the op's definition names, by those of its implementations
+//! whose kernels have the argument element by element.
+//!
+//! The plan's lifetimes take a node that absorbs and the regions beside it as one moment, so no slot
+//! that such a launch reads shares bytes with one that it writes.
 
 use super::alternatives::Way;
 use super::product_ways::{ABSORBING_ROWS, ProductWays};
+use crate::artifact::Access;
 use piecewise_ir::entity::{Node, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
 use piecewise_ir::op::Op;
 use piecewise_kernels::cuda::{
-    AfterProduct, BeforeProduct, LaunchRecipe, MatMulSpec, OperandRole, PartParam, RegionPart,
+    AfterProduct, BeforeProduct, BesideOp, LaunchRecipe, MatMulSpec, OperandRole, PartParam,
+    RegionPart,
 };
 
 /// Bytes of a map that a block computes for itself: 128 for each of its threads, which takes about
@@ -53,7 +58,32 @@ impl Recomputed {
     }
 }
 
-/// A region's part in a product's launch.
+/// What an alternative absorbs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Absorbing {
+    /// Into products, and if so, which regions before them.
+    pub(super) products: Option<Recomputed>,
+    /// Into custom ops.
+    pub(super) ops: bool,
+}
+
+impl Absorbing {
+    /// What alternatives of a piece of so many rows absorb, in their order. Ops that may absorb do so
+    /// first: their author says that it saves more than a launch and a value's way through memory
+    /// cost to compute it where it is loaded. Where he is wrong, measuring finds one that does not.
+    pub(super) fn in_order(graph: &Graph, rows: Option<u64>) -> Vec<Self> {
+        let has_ops = graph.nodes().any(|node| match &graph.node(node).op {
+            Op::Custom(call) => !call.absorbs.is_empty(),
+            _ => false,
+        });
+        let ops = if has_ops { &[true, false][..] } else { &[false] };
+        let products = Recomputed::in_order(rows).iter().copied().map(Some).chain([None]);
+        let both = products.flat_map(|products| ops.iter().map(move |&ops| Self { products, ops }));
+        both.filter(|one| one.products.is_some() || one.ops).collect()
+    }
+}
+
+/// A region's part in another node's launch.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Absorbed {
     /// The region's position in program order.
@@ -65,11 +95,12 @@ pub(super) struct Absorbed {
     roles: Vec<OperandRole>,
 }
 
-/// A product with the regions in it.
+/// A product or custom op with the regions in it.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct Group {
-    pub(super) before: Option<Absorbed>,
-    pub(super) after: Option<Absorbed>,
+    /// By the operand that each makes.
+    before: Vec<(usize, Absorbed)>,
+    after: Option<Absorbed>,
 }
 
 /// What becomes of each node of a piece, by position in program order.
@@ -77,7 +108,7 @@ pub(super) struct Group {
 pub(super) struct Absorption {
     /// Regions that have no launch of their own.
     pub(super) gone: Vec<bool>,
-    /// Products with what they absorb.
+    /// Products and custom ops with what they absorb.
     pub(super) groups: Vec<Option<Group>>,
 }
 
@@ -150,7 +181,7 @@ impl Group {
     ) -> Option<Vec<(Way, LaunchRecipe)>> {
         let spec = product(graph, matmul).ok()?;
         let rows = spec.rows().eval(limits);
-        let before = self.before.as_ref();
+        let before = self.before.first().map(|(_, before)| before);
         let before = before.map(|b| BeforeProduct { region: &b.part.region, roles: &b.roles });
         let after = match &self.after {
             None => None,
@@ -166,7 +197,7 @@ impl Group {
                 ways.rings(&spec, rows, longer).filter_map(kernel).take(most).collect();
             return (!kernels.is_empty()).then_some(kernels);
         }
-        if self.before.is_none() && ways.prefers_tiles(&spec, rows) {
+        if self.before.is_empty() && ways.prefers_tiles(&spec, rows) {
             let recipe = spec.tile_kernel(after).ok()?;
             return Some(vec![(Way::Tile, recipe)]);
         }
@@ -183,27 +214,78 @@ impl Group {
         Some(AfterProduct { region: &after.part.region, roles: &after.roles, product })
     }
 
-    /// What the kernel reads and what it writes, in the order of its arguments.
-    pub(super) fn arguments(&self, graph: &Graph, matmul: Node) -> (Vec<Value>, Vec<Value>) {
-        let data = graph.node(matmul);
-        let mut read = match &self.before {
-            Some(before) => before.operands.clone(),
-            None => vec![data.operands[0]],
-        };
-        read.push(data.operands[1]);
-        let Some(after) = &self.after else { return (read, data.results.clone()) };
-        read.extend(after.operands.iter().filter(|v| !data.results.contains(v)));
-        (read, after.results.clone())
+    /// The regions as parts of the kernels of a custom op.
+    pub(super) fn beside_op(&self, graph: &Graph, op: Node) -> Vec<BesideOp<'_>> {
+        let data = graph.node(op);
+        fn beside(absorbed: &Absorbed, position: usize, result: Option<usize>) -> BesideOp<'_> {
+            let Absorbed { part, roles, .. } = absorbed;
+            BesideOp { position, region: &part.region, roles, result }
+        }
+        let before = self.before.iter().map(|(operand, part)| beside(part, *operand, None));
+        let after = self.after.iter().filter_map(|part| {
+            let at = |value| part.operands.iter().position(|&v| v == value);
+            let mut results = data.results.iter().enumerate();
+            let (i, read) = results.find_map(|(i, &value)| Some((i, at(value)?)))?;
+            Some(beside(part, data.operands.len() + i, Some(read)))
+        });
+        before.chain(after).collect()
+    }
+
+    /// What the kernels read and what they write, in the order of their arguments.
+    pub(super) fn arguments(&self, graph: &Graph, node: Node) -> Vec<(Value, Access)> {
+        let data = graph.node(node);
+        let mutated = data.op.mutated_operands();
+        let is_made = |operand| self.before.iter().any(|(made, _)| *made == operand);
+        let is_read = |value| self.after.iter().any(|after| after.operands.contains(value));
+        let kept = data.operands.iter().enumerate().filter(|(i, _)| !is_made(*i));
+        let kept = kept.map(|(i, &value)| match mutated.contains(&i) {
+            true => (value, Access::ReadWrite),
+            false => (value, Access::Read),
+        });
+        let stored = data.results.iter().filter(|value| !is_read(value)).copied();
+        let before = self.before.iter().flat_map(|(_, part)| part.operands.iter().copied());
+        let after = self.after.iter().flat_map(|part| part.operands.iter().copied());
+        let after = after.filter(|value| !data.results.contains(value));
+        let results = self.after.iter().flat_map(|part| part.results.iter().copied());
+        let read = |value| (value, Access::Read);
+        let written = |value| (value, Access::Write);
+        match data.op {
+            // What is before a product comes before its weight.
+            Op::MatMul { .. } => before
+                .map(read)
+                .chain(kept)
+                .chain(after.map(read))
+                .chain(results.chain(stored).map(written))
+                .collect(),
+            _ => kept
+                .chain(stored.map(written))
+                .chain(before.chain(after).map(read))
+                .chain(results.map(written))
+                .collect(),
+        }
+    }
+
+    /// The positions of its regions and of the node itself, in program order.
+    pub(super) fn positions(&self, node: usize) -> Vec<usize> {
+        let before = self.before.iter().map(|(_, part)| part.position);
+        let after = self.after.iter().map(|part| part.position);
+        let mut positions: Vec<usize> = before.chain([node]).chain(after).collect();
+        positions.sort_unstable();
+        positions.dedup();
+        positions
     }
 }
+
+/// Whether a node's kernels take a group in.
+pub(super) type Takes<'a> = dyn Fn(Node, &Group) -> bool + 'a;
 
 /// A piece at a size.
 struct Piece<'a> {
     graph: &'a Graph,
     order: Vec<Node>,
     limits: &'a [u64],
-    recomputed: Recomputed,
-    ways: ProductWays,
+    absorbing: Absorbing,
+    takes: &'a Takes<'a>,
 }
 
 impl Absorption {
@@ -211,65 +293,71 @@ impl Absorption {
     pub(super) fn of(
         graph: &Graph,
         limits: &[u64],
-        recomputed: Recomputed,
-        ways: ProductWays,
+        absorbing: Absorbing,
+        takes: &Takes<'_>,
     ) -> Option<Self> {
-        let piece = Piece { graph, order: graph.nodes().collect(), limits, recomputed, ways };
+        let piece = Piece { graph, order: graph.nodes().collect(), limits, absorbing, takes };
         let n = piece.order.len();
         let mut absorption = Self { gone: vec![false; n], groups: vec![None; n] };
         for position in 0..n {
             let moved = piece.moves(position, false).or_else(|| piece.moves(position, true));
             let Some((before, after)) = moved else { continue };
             absorption.gone[position] = true;
-            for (matmul, part) in before {
-                absorption.groups[matmul].get_or_insert_default().before = Some(part);
+            for (taker, operand, part) in before {
+                let group = absorption.groups[taker].get_or_insert_default();
+                group.before.push((operand, part));
             }
-            for (matmul, part) in after {
-                absorption.groups[matmul].get_or_insert_default().after = Some(part);
+            if let Some((taker, part)) = after {
+                absorption.groups[taker].get_or_insert_default().after = Some(part);
             }
         }
         absorption.gone.contains(&true).then_some(absorption)
     }
 }
 
-/// Parts of a region by the position of the product that takes each.
-type Moved = Vec<(usize, Absorbed)>;
+/// Parts of a region before nodes, by the positions of the node that takes each and of its operand,
+/// and after one.
+type Moved = (Vec<(usize, usize, Absorbed)>, Option<(usize, Absorbed)>);
 
 impl Piece<'_> {
-    /// Where the parts of the region at `position` go, before and after products, if all of it can:
-    /// with what products read computed by them (`ahead`), or all of it after one.
-    fn moves(&self, position: usize, ahead: bool) -> Option<(Moved, Moved)> {
+    /// Where the parts of the region at `position` go, before and after other nodes, if all of it
+    /// can: with what they read computed by them (`ahead`), or all of it after one.
+    fn moves(&self, position: usize, ahead: bool) -> Option<Moved> {
         let node = self.order[position];
         let data = self.graph.node(node);
         let Op::Region(_) = &data.op else { return None };
         let results = 0..data.results.len();
-        let recomputes = self.recomputed != Recomputed::Nothing;
-        let reader = |&i: &usize| self.product_of(data.results[i]).filter(|_| ahead && recomputes);
-        let readers: Vec<(usize, usize)> =
+        let reader = |&i: &usize| self.taker_of(data.results[i]).filter(|_| ahead);
+        let readers: Vec<(usize, (usize, usize))> =
             results.clone().filter_map(|i| Some((i, reader(&i)?))).collect();
         let stays: Vec<usize> =
             results.filter(|i| !readers.iter().any(|(read, _)| read == i)).collect();
-        let mut before = Moved::new();
-        for (result, matmul) in readers {
+        let mut before = Vec::new();
+        for (result, (taker, operand)) in readers {
             let part = Absorbed::of(self.graph, position, node, &[result], &stays)?;
-            let group = Group { before: Some(part), after: None };
-            group.kernels(self.graph, self.order[matmul], self.limits, self.ways, 1)?;
-            let part = group.before.filter(|p| self.may_recompute(p))?;
-            before.push((matmul, part));
+            let mut group = Group { before: vec![(operand, part)], after: None };
+            if !(self.takes)(self.order[taker], &group) {
+                return None;
+            }
+            let (operand, part) = group.before.pop()?;
+            if !self.is_op(taker) && !self.may_recompute(&part) {
+                return None;
+            }
+            before.push((taker, operand, part));
         }
         if stays.is_empty() {
-            return (!before.is_empty()).then_some((before, vec![]));
+            return (!before.is_empty()).then_some((before, None));
         }
-        let matmul = position.checked_sub(1)?;
-        let value = self.single_result(self.order[matmul])?;
-        let needs = |part: &Absorbed| part.operands.contains(&value);
-        if self.readers(value) != [position] || before.iter().any(|(_, part)| needs(part)) {
+        let taker = position.checked_sub(1)?;
+        let value = self.result_read_at(taker, position)?;
+        if before.iter().any(|(_, _, part)| part.operands.contains(&value)) {
             return None;
         }
         let part = Absorbed::of(self.graph, position, node, &stays, &[])?;
-        let group = Group { before: None, after: Some(part) };
-        group.kernels(self.graph, self.order[matmul], self.limits, self.ways, 1)?;
-        Some((before, vec![(matmul, group.after?)]))
+        let part = Some(part).filter(|part| part.operands.contains(&value))?;
+        let group = Group { before: Vec::new(), after: Some(part) };
+        let is_taken = (self.takes)(self.order[taker], &group);
+        Some((before, Some((taker, group.after.filter(|_| is_taken)?))))
     }
 
     fn may_recompute(&self, part: &Absorbed) -> bool {
@@ -278,13 +366,29 @@ impl Piece<'_> {
             return true;
         }
         let bytes = part.results.iter().map(|&v| self.graph.ty(v).bytes(self.limits));
-        self.recomputed == Recomputed::Any && bytes.sum::<u64>() <= RECOMPUTED_BYTES
+        self.absorbing.products == Some(Recomputed::Any) && bytes.sum::<u64>() <= RECOMPUTED_BYTES
     }
 
-    /// The result of a product.
-    fn single_result(&self, node: Node) -> Option<Value> {
-        let data = self.graph.node(node);
-        matches!(data.op, Op::MatMul { .. }).then(|| data.results.first().copied()).flatten()
+    fn is_op(&self, position: usize) -> bool {
+        matches!(self.graph.node(self.order[position]).op, Op::Custom(_))
+    }
+
+    /// The result of the node at `taker` that the region at `region` may take the elements of: no
+    /// other node reads it, nor the region any other of them.
+    fn result_read_at(&self, taker: usize, region: usize) -> Option<Value> {
+        let data = self.graph.node(self.order[taker]);
+        let absorbs = |i: usize| match &data.op {
+            Op::MatMul { .. } => self.absorbing.products.is_some(),
+            Op::Custom(call) => {
+                self.absorbing.ops && call.absorbs.contains(&(data.operands.len() + i))
+            }
+            _ => false,
+        };
+        let operands = &self.graph.node(self.order[region]).operands;
+        let mut read = data.results.iter().enumerate().filter(|(_, v)| operands.contains(v));
+        let (i, &value) = read.next()?;
+        let is_alone = read.next().is_none() && self.readers(value) == [region];
+        (is_alone && absorbs(i)).then_some(value)
     }
 
     /// The positions that read a value; one past the end for the piece's outputs.
@@ -298,22 +402,26 @@ impl Piece<'_> {
         readers
     }
 
-    /// The position of the product that reads a value as its left operand, where nothing else
-    /// reads it.
-    fn product_of(&self, value: Value) -> Option<usize> {
+    /// The positions of the node that may compute a value for itself, and of the operand that it is:
+    /// nothing else reads it.
+    fn taker_of(&self, value: Value) -> Option<(usize, usize)> {
         let [reader] = self.readers(value)[..] else { return None };
-        let &node = self.order.get(reader)?;
-        self.single_result(node)?;
-        (self.graph.node(node).operands.iter().position(|&v| v == value) == Some(0)
-            && self.graph.node(node).operands[1] != value)
-            .then_some(reader)
+        let data = self.graph.node(*self.order.get(reader)?);
+        let mut read = (0..data.operands.len()).filter(|&i| data.operands[i] == value);
+        let (operand, None) = (read.next()?, read.next()) else { return None };
+        let recomputes = self.absorbing.products.is_some_and(|r| r != Recomputed::Nothing);
+        let absorbs = match &data.op {
+            Op::MatMul { .. } => recomputes && operand == 0,
+            Op::Custom(call) => self.absorbing.ops && call.absorbs.contains(&operand),
+            _ => false,
+        };
+        absorbs.then_some((reader, operand))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cuda::nvrtc::Arch;
     use piecewise_ir::builder::Builder;
     use piecewise_ir::dtype::DType;
 
@@ -326,8 +434,9 @@ mod tests {
         let graph = b.finish([y]).unwrap();
         assert!(product(&graph, graph.nodes().next().unwrap()).unwrap().streams());
         for rows in [0, 1, 8, 9, 1 << 20] {
-            let ways = ProductWays::new(Arch::HOPPER, false);
-            assert_eq!(Absorption::of(&graph, &[rows], Recomputed::Any, ways), None);
+            for absorbing in Absorbing::in_order(&graph, Some(rows)) {
+                assert_eq!(Absorption::of(&graph, &[rows], absorbing, &|_, _| true), None);
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The CUDA compiler: kernels, library calls and host functions for each node of a piece.
 
-use super::absorb::{Absorption, Recomputed, is_odd_product, product, role};
+use super::absorb::{is_odd_product, product, role};
 use super::alternatives::{Choice, Draft, HeldWays, Lowering, Way, assemble};
 use super::code::Code;
 use super::image::{CudaImage, IMAGE_VERSION, KernelImage};
@@ -11,7 +11,7 @@ use super::matmul::Matmul;
 use super::nvrtc::Arch;
 use super::product_ways::ProductWays;
 use super::stamps::stamped;
-use crate::artifact::{Access, Arg, ArgRef, Artifact, Digest, Launch, PieceSize};
+use crate::artifact::{ArgRef, Artifact, Digest, Launch, PieceSize};
 use crate::compiler::{CompileError, Compiler, Footprint, ImageListing, Store};
 use crate::lowering::{Positions, launch_name, limits, location, node_args, row_major};
 use crate::weights::WeightLayout;
@@ -41,7 +41,8 @@ const WORKSPACE_BYTES: u64 = 32 << 20;
 /// rows are few, in a later alternative, a norm before it.
 ///
 /// A product has several ways to be computed, and so may have a custom op: the first of each part is
-/// what its size suggests.
+/// what its size suggests. A custom op takes in what its definition says that it may absorb and its
+/// kernels have element by element, at any size; alternatives in which it does not follow.
 #[derive(Debug)]
 pub struct CudaCompiler {
     registry: Arc<OpRegistry>,
@@ -57,7 +58,7 @@ pub struct CudaCompiler {
 pub(super) struct Site<'a> {
     pub(super) piece: &'a UniquePiece,
     pub(super) node: Node,
-    position: usize,
+    pub(super) position: usize,
     pub(super) name: String,
     pub(super) limits: &'a [u64],
     pub(super) size: PieceSize,
@@ -104,7 +105,7 @@ impl CudaCompiler {
         &self.registry
     }
 
-    fn ways(&self) -> ProductWays {
+    pub(super) fn ways(&self) -> ProductWays {
         ProductWays::new(self.arch(), self.batch_invariant)
     }
 
@@ -282,66 +283,6 @@ impl CudaCompiler {
             CudaImage::Host(_) => Ok(()),
         }
     }
-
-    /// The product at `site` with the regions that it absorbs.
-    fn group(
-        &self,
-        site: &Site<'_>,
-        positions: &Positions<'_>,
-        absorption: &Absorption,
-    ) -> Result<Option<Lowering>, CompileError> {
-        let graph = &site.piece.graph;
-        let Some(group) = &absorption.groups[site.position] else { return Ok(None) };
-        let kernels = group.kernels(graph, site.node, site.limits, self.ways(), self.held().most());
-        let Some(kernels) = kernels else { return Ok(None) };
-        let (read, written) = group.arguments(graph, site.node);
-        let read = read.into_iter().map(|value| (value, Access::Read));
-        let written = written.into_iter().map(|value| (value, Access::Write));
-        let arg = |(value, access)| {
-            let at = positions.of(value).map(ArgRef::Operand);
-            at.map(|at| Arg { at, access })
-        };
-        let args: Option<Vec<Arg>> = read.chain(written).map(arg).collect();
-        let unknown = || self.unsupported(site, "its operand is none of the piece's".to_owned());
-        let args = args.ok_or_else(unknown)?;
-        let before = group.before.iter().map(|part| part.position);
-        let after = group.after.iter().map(|part| part.position);
-        let nodes: Vec<usize> = before.chain([site.position]).chain(after).collect();
-        let name =
-            |&position: &usize| launch_name(graph, &positions.names, graph.order()[position]);
-        let names: Vec<String> = nodes.iter().map(name).collect();
-        Ok(Some(Lowering {
-            nodes: nodes.into_iter().map(|position| position as u32).collect(),
-            name: names.join(" + "),
-            args,
-            choices: kernels
-                .into_iter()
-                .map(|(way, recipe)| Choice::of(way, self.kernel(site, recipe), 0))
-                .collect(),
-        }))
-    }
-
-    /// Products with what they absorb, by position in program order; nothing where some region
-    /// has no other place.
-    fn groups(
-        &self,
-        piece: &UniquePiece,
-        positions: &Positions<'_>,
-        absorption: &Absorption,
-        (size, limits): (PieceSize, &[u64]),
-    ) -> Result<Option<Vec<Option<Lowering>>>, CompileError> {
-        let mut groups = Vec::with_capacity(absorption.groups.len());
-        for (position, node) in piece.graph.nodes().enumerate() {
-            let name = launch_name(&piece.graph, &positions.names, node);
-            let site = Site { piece, node, position, name, limits, size };
-            let group = self.group(&site, positions, absorption)?;
-            if group.is_none() && absorption.groups[position].is_some() {
-                return Ok(None);
-            }
-            groups.push(group);
-        }
-        Ok(Some(groups))
-    }
 }
 
 /// Measured on an H100, driver 580, by `tests/gpu/ledger.py`: the graphs of three models at 22 sizes took
@@ -462,18 +403,7 @@ impl Compiler for CudaCompiler {
         };
         let lowerings =
             piece.graph.nodes().enumerate().map(lower).collect::<Result<Vec<_>, CompileError>>()?;
-        let ways = self.ways();
-        let rows = piece.over.and_then(|over| limits.get(over.index()).copied());
-        let mut absorptions: Vec<Absorption> = Recomputed::in_order(rows)
-            .iter()
-            .filter_map(|&recomputed| Absorption::of(&piece.graph, &limits, recomputed, ways))
-            .collect();
-        absorptions.dedup();
-        let mut absorbed = Vec::with_capacity(absorptions.len());
-        for absorption in &absorptions {
-            let groups = self.groups(piece, &positions, absorption, (size, &limits))?;
-            absorbed.extend(groups.map(|groups| (absorption, groups)));
-        }
+        let absorbed = self.absorptions(piece, &positions, (size, &limits))?;
         let absorbed = absorbed.iter().map(|(absorption, groups)| {
             let launched = lowerings.iter().zip(groups).zip(&absorption.gone);
             let launched = launched.filter(|(_, gone)| !**gone);

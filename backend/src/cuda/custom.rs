@@ -7,7 +7,8 @@ use super::image::{CudaImage, HostImage};
 use crate::compiler::{CompileError, Compiler};
 use crate::lowering::location;
 use piecewise_ir::custom::CustomCall;
-use piecewise_kernels::cuda::{LaunchRecipe, OperandRole};
+use piecewise_kernels::cuda::{BesideOp, LaunchRecipe, OpKernels, OperandRole};
+use piecewise_kernels::lower::LowerError;
 use piecewise_kernels::op::cuda::{CudaImplementation, CudaOpCall, CudaTarget};
 use piecewise_kernels::step::CaptureSupport;
 
@@ -65,36 +66,61 @@ impl CudaCompiler {
         let (implementations, capture) = self.implementations(site, call)?;
         let choices = implementations.into_iter().enumerate();
         let choices = choices.map(|(place, (implementation, scratch))| {
-            let launches = self.launches_of(site, call, implementation);
-            Choice { way: Way::Implementation(place), launches, scratch, capture }
+            let launches = match implementation {
+                CudaImplementation::Source(kernels) => {
+                    let kernels = beside(site, &kernels, &[]);
+                    let kernels = kernels.map_err(|e| self.unsupported(site, e.to_string()))?;
+                    self.launches_of(site, kernels)
+                }
+                CudaImplementation::Host => vec![(host_draft(site, call), None)],
+            };
+            Ok(Choice { way: Way::Implementation(place), launches, scratch, capture })
+        });
+        choices.collect()
+    }
+
+    /// Those of a custom op's implementations that take these regions in.
+    pub(super) fn custom_beside(
+        &self,
+        site: &Site<'_>,
+        call: &CustomCall,
+        regions: &[BesideOp<'_>],
+    ) -> Result<Vec<Choice>, CompileError> {
+        let (implementations, capture) = self.implementations(site, call)?;
+        let choices = implementations.into_iter().enumerate();
+        let choices = choices.filter_map(|(place, (implementation, scratch))| {
+            let CudaImplementation::Source(kernels) = implementation else { return None };
+            let launches = self.launches_of(site, beside(site, &kernels, regions).ok()?);
+            Some(Choice { way: Way::Implementation(place), launches, scratch, capture })
         });
         Ok(choices.collect())
     }
 
     /// What an implementation of a custom op launches.
-    fn launches_of(
-        &self,
-        site: &Site<'_>,
-        call: &CustomCall,
-        implementation: CudaImplementation,
-    ) -> Vec<(Draft, Option<String>)> {
-        match implementation {
-            CudaImplementation::Source(kernels) => {
-                let several = kernels.launches.len() > 1;
-                let launch = |recipe: LaunchRecipe| {
-                    let part = several.then(|| recipe.entry.clone());
-                    (self.kernel(site, recipe), part)
-                };
-                kernels.launches.into_iter().map(launch).collect()
-            }
-            CudaImplementation::Host => {
-                let graph = &site.piece.graph;
-                let (operands, results) =
-                    (graph.operand_types(site.node), graph.result_types(site.node));
-                let types = operands.into_iter().chain(results).collect();
-                let image = HostImage { name: call.name.clone(), attrs: call.attrs.clone(), types };
-                vec![(Draft::Ready(CudaImage::Host(image)), None)]
-            }
-        }
+    fn launches_of(&self, site: &Site<'_>, kernels: OpKernels) -> Vec<(Draft, Option<String>)> {
+        let several = kernels.launches.len() > 1;
+        let launch = |recipe: LaunchRecipe| {
+            let part = several.then(|| recipe.entry.clone());
+            (self.kernel(site, recipe), part)
+        };
+        kernels.launches.into_iter().map(launch).collect()
     }
+}
+
+/// The kernels of a custom op with regions in them.
+fn beside(
+    site: &Site<'_>,
+    kernels: &OpKernels,
+    regions: &[BesideOp<'_>],
+) -> Result<OpKernels, LowerError> {
+    let graph = &site.piece.graph;
+    kernels.beside(&graph.operand_types(site.node), &graph.result_types(site.node), regions)
+}
+
+fn host_draft(site: &Site<'_>, call: &CustomCall) -> Draft {
+    let graph = &site.piece.graph;
+    let (operands, results) = (graph.operand_types(site.node), graph.result_types(site.node));
+    let types = operands.into_iter().chain(results).collect();
+    let image = HostImage { name: call.name.clone(), attrs: call.attrs.clone(), types };
+    Draft::Ready(CudaImage::Host(image))
 }

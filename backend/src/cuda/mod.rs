@@ -19,6 +19,7 @@ mod driver;
 mod error;
 mod event;
 mod graph;
+mod groups;
 mod host;
 mod image;
 mod kernel_cache;

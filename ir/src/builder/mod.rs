@@ -248,6 +248,7 @@ impl Builder {
             mutates: def.mutates(),
             rows: def.rows(),
             splits: def.splits(),
+            absorbs: def.absorbs(),
         };
         let loc = self.loc(Location::caller());
         let mut state = self.state.borrow_mut();

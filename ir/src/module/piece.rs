@@ -4,7 +4,8 @@ use crate::entity::{Arena, Node, PieceId, Symbol, UniquePieceId, Value};
 use crate::graph::Graph;
 
 /// A member of the step up to the names of its values, weights and states: a piece, or a split op
-/// or prologue op as a graph of one node. Compiled, tuned and cached once.
+/// or prologue op as a graph of one node, or of the regions that a split op may absorb and it.
+/// Compiled, tuned and cached once.
 ///
 /// It is a graph: its inputs are boundary values and inputs of the step; its weights carry
 /// recipes whose checkpoint names are canonical (`"0"`, `"1"`, in order of first use, equal where
@@ -53,7 +54,7 @@ pub enum Step {
     Prologue(PieceId),
     /// A piece: launches that may be captured as a graph.
     Piece(PieceId),
-    /// A split op: runs between pieces.
+    /// A split op, after the regions that it may absorb: runs between pieces.
     Split(PieceId),
 }
 

@@ -31,9 +31,9 @@ impl SlotKind {
 /// The positions of the step's node order, both inclusive, between which a slot's bytes must
 /// not be used for anything else.
 ///
-/// A matmul, the region before it and the region after it are one moment: what any of them reads
-/// is live to the end of the last, what any writes from the start of the first, because a
-/// lowering may make them one launch. A piece that reads rows of another symbol than its own may
+/// A matmul, or a custom op that absorbs, the region before it and the region after it are one
+/// moment: what any of them reads is live to the end of the last, what any writes from the start of
+/// the first, because a lowering may make them one launch. A piece that reads rows of another symbol than its own may
 /// run several times in a step, for some of its rows at a time: what it reads that way is live to
 /// the end of the step.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Serialize, serde::Deserialize)]

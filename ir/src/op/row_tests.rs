@@ -105,6 +105,7 @@ fn mix() -> Op {
         mutates: vec![1],
         rows: MixOp.rows(),
         splits: true,
+        absorbs: vec![],
     }))
 }
 

@@ -223,6 +223,7 @@ impl Draft {
             mutates: MixOp.mutates(),
             rows: MixOp.rows(),
             splits: MixOp.splits(),
+            absorbs: MixOp.absorbs(),
         };
         let ty = self.graph.ty(x).clone();
         let y = self.typed(Op::Custom(Box::new(call)), &[x, state.value, slots], ty);

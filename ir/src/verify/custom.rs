@@ -13,11 +13,22 @@ pub(super) fn check(
     found: &mut Diagnostics,
 ) {
     let operands = graph.node(node).operands.len();
+    let positions = operands + graph.node(node).results.len();
     let name = &call.name;
-    if !call.mutates.is_sorted_by(|a, b| a < b) || call.mutates.iter().any(|&i| i >= operands) {
+    let ascend = |list: &[usize]| list.is_sorted_by(|a, b| a < b);
+    if !ascend(&call.mutates) || call.mutates.iter().any(|&i| i >= operands) {
         let message = format!(
             "\"{name}\" says that it mutates operands {:?} of {operands}; positions must ascend and be in range",
             call.mutates
+        );
+        found.push("V0501", Anchor::Node(node), message);
+        return;
+    }
+    let is_absorbable = |i: &usize| *i < positions && !call.mutates.contains(i);
+    if !ascend(&call.absorbs) || !call.absorbs.iter().all(is_absorbable) {
+        let message = format!(
+            "\"{name}\" says that it absorbs at {:?} of {positions} operands and results; positions must ascend, be in range and be none that it mutates",
+            call.absorbs
         );
         found.push("V0501", Anchor::Node(node), message);
         return;
@@ -33,6 +44,7 @@ pub(super) fn check(
     differs("mutates", format!("{:?}", call.mutates), format!("{:?}", def.mutates()));
     differs("rows", call.rows.name().to_owned(), def.rows().name().to_owned());
     differs("splits", call.splits.to_string(), def.splits().to_string());
+    differs("absorbs", format!("{:?}", call.absorbs), format!("{:?}", def.absorbs()));
     match def.infer(&graph.operand_types(node), &call.attrs) {
         Err(reason) => {
             let message = format!("\"{name}\" does not take these operands: {reason}");

@@ -287,6 +287,7 @@ fn mix() -> CustomCall {
         mutates: vec![1],
         rows: MixOp.rows(),
         splits: true,
+        absorbs: vec![],
     }
 }
 
@@ -304,6 +305,10 @@ fn expect_custom(code: &str, plant: impl FnOnce(&mut CustomCall)) {
 fn custom_ops() {
     expect_custom("V0501", |c| c.mutates = vec![1, 1]);
     expect_custom("V0501", |c| c.mutates = vec![3]);
+    expect_custom("V0501", |c| c.absorbs = vec![0, 0]);
+    expect_custom("V0501", |c| c.absorbs = vec![1]);
+    expect_custom("V0501", |c| c.absorbs = vec![4]);
+    expect_custom("V0502", |c| c.absorbs = vec![0, 3]);
     expect_custom("V0502", |c| c.rows = crate::op::RowTreatment::Independent);
     expect_custom("V0502", |c| c.splits = false);
     expect_custom("V0502", |c| c.mutates = vec![]);

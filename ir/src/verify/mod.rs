@@ -41,8 +41,9 @@
 //! - `V0409`: no value that the body computes has the region's symbol in its shape.
 //!
 //! Custom ops:
-//! - `V0501`: mutated operand positions are ascending and in range.
-//! - `V0502`: a call says what its definition says of mutation, rows and splitting.
+//! - `V0501`: mutated operand positions are ascending and in range; so are those at which it
+//!   absorbs, and it mutates none of them.
+//! - `V0502`: a call says what its definition says of mutation, rows, splitting and absorbing.
 //! - `V0503`: the definition infers the call's result types from its operands and attributes.
 //!
 //! Steps of a module:
@@ -53,7 +54,8 @@
 //! - `P0105`: nodes that touch one state, of which one mutates it, keep their order.
 //! - `P0106`: a prologue step comes before all others and is one custom op that mutates nothing
 //!   and depends on inputs alone.
-//! - `P0107`: a split step is one op.
+//! - `P0107`: a split step is one op, after regions whose results are read at positions at which
+//!   it absorbs and nowhere else.
 //!
 //! Unique pieces and their uses:
 //! - `P0201`: the graph of a unique piece keeps the rules of graphs.

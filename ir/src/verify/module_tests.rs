@@ -34,7 +34,14 @@ fn matrix() -> TensorType {
 fn call(name: &str, mutates: Vec<usize>, rows: RowTreatment) -> Op {
     let attrs = [("scale".to_owned(), Attr::Float(0.5))].into();
     let splits = rows == RowTreatment::Mixed;
-    Op::Custom(Box::new(CustomCall { name: name.into(), attrs, mutates, rows, splits }))
+    Op::Custom(Box::new(CustomCall {
+        name: name.into(),
+        attrs,
+        mutates,
+        rows,
+        splits,
+        absorbs: vec![],
+    }))
 }
 
 /// Nodes: `n0` a prologue op over the slots; `n1` negates `x`; `n2` scatters that into the state;

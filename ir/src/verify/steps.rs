@@ -1,7 +1,7 @@
 //! Steps: every node once, in an order that keeps data and effects.
 
 use crate::diagnostic::{Anchor, Diagnostics};
-use crate::entity::{Entity, Node, PieceId};
+use crate::entity::{Entity, Node, PieceId, Value};
 use crate::graph::{Graph, ValueDef};
 use crate::module::{Step, Stitch};
 use crate::op::Op;
@@ -153,9 +153,8 @@ fn kinds(graph: &Graph, stitch: &Stitch, found: &mut Diagnostics) {
             Step::Piece(_) => begun = true,
             Step::Split(id) => {
                 begun = true;
-                if nodes.len() != 1 {
-                    let message = format!("{id} is a split step of {} ops, not one", nodes.len());
-                    found.push("P0107", at, message);
+                if let Some(problem) = split_problem(graph, nodes) {
+                    found.push("P0107", at, format!("{id} is a split step, but {problem}"));
                 }
             }
             Step::Prologue(id) => {
@@ -169,6 +168,32 @@ fn kinds(graph: &Graph, stitch: &Stitch, found: &mut Diagnostics) {
     }
 }
 
+/// A split step is one op, after regions that make nothing but what it may absorb.
+fn split_problem(graph: &Graph, nodes: &[Node]) -> Option<String> {
+    let Some((&op, regions)) = nodes.split_last() else {
+        return Some("it has no op".to_owned());
+    };
+    let absorbed = regions.iter().filter(|&&region| is_absorbable(graph, region, op)).count();
+    (absorbed < regions.len()).then(|| {
+        let others = regions.len() - absorbed;
+        format!("it has {others} ops besides one op and the regions that only it reads, element by element")
+    })
+}
+
+/// Whether `region` is one that makes nothing but operands that the custom op `op` may absorb.
+fn is_absorbable(graph: &Graph, region: Node, op: Node) -> bool {
+    let (made, reader) = (graph.node(region), graph.node(op));
+    let (Op::Region(_), Op::Custom(call)) = (&made.op, &reader.op) else { return false };
+    let is_only_read = |value: &Value| {
+        let read = |node: Node| graph.node(node).operands.contains(value);
+        let mut at = (0..reader.operands.len()).filter(|&i| reader.operands[i] == *value);
+        at.all(|i| call.absorbs.contains(&i))
+            && graph.nodes().filter(|&n| read(n)).eq([op])
+            && !graph.outputs().contains(value)
+    };
+    !made.results.is_empty() && !made.op.has_effect() && made.results.iter().all(is_only_read)
+}
+
 fn prologue_problem(
     graph: &Graph,
     nodes: &[Node],
@@ -180,8 +205,7 @@ fn prologue_problem(
     }
     let &[node] = nodes else { return Some("it is not one op") };
     let data = graph.node(node);
-    let is_early =
-        |v: &crate::entity::Value| early[v.index()] && !matches!(graph.def(*v), ValueDef::State(_));
+    let is_early = |v: &Value| early[v.index()] && !matches!(graph.def(*v), ValueDef::State(_));
     match () {
         () if !matches!(data.op, Op::Custom(_)) => Some("its op is no custom op"),
         () if data.op.has_effect() => Some("its op mutates a state"),

@@ -111,6 +111,7 @@ pub(crate) fn block() -> Graph {
         mutates: vec![],
         rows: RowTreatment::Mixed,
         splits: true,
+        absorbs: vec![],
     };
     let heads_ty = ty(BF16, [t.clone(), d(4), d(16)]);
     let attention = Op::Custom(Box::new(call));
@@ -181,6 +182,7 @@ pub(crate) fn every_format() -> Graph {
         mutates: vec![1],
         rows: RowTreatment::SlotMapped,
         splits: false,
+        absorbs: vec![0, 2],
     };
     let custom = Op::Custom(Box::new(call));
     g.push_node(custom, vec![x, state], vec![ty(I32, [row])], at("sample", 9));

@@ -299,6 +299,7 @@ impl Rng {
             mutates: (0..operands).filter(|_| self.chance(30)).collect(),
             rows: self.pick(&RowTreatment::ALL),
             splits: self.chance(50),
+            absorbs: (0..operands + 1).filter(|_| self.chance(20)).collect(),
         }))
     }
 

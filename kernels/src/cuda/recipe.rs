@@ -56,6 +56,10 @@ pub enum Param {
     /// The address at which the launch's blocks note where and when they ran, or 0: what a compiler
     /// adds to kernels that are to be looked at.
     Stamps,
+    /// The argument at this position, whose elements the source loads or stores one by one: what is
+    /// to be launched has it, or what takes its place, as [`Param::Arg`]
+    /// ([`OpKernels::beside`]).
+    Elements(u32),
     /// A tensor map over an argument, 128 bytes by value; needs sm_90.
     TensorMap(TensorBoxes),
 }

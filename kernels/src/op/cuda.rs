@@ -69,6 +69,11 @@ impl LaunchRecipe {
                         boxes.box_slices, boxes.box_rows, boxes.columns, boxes.dtype
                     ));
                 }
+                Param::Elements(i) => {
+                    return Err(format!(
+                        "`{entry}` has argument {i} element by element, and nothing says how"
+                    ));
+                }
                 Param::Scratch(offset) if *offset >= scratch => {
                     return Err(format!(
                         "`{entry}` takes scratch from byte {offset} of {scratch} on"
@@ -92,7 +97,9 @@ pub struct CudaTarget {
 #[derive(Clone, PartialEq, Debug)]
 pub enum CudaImplementation {
     /// Kernels that the backend compiles, caches and launches like its own. Their source may
-    /// include `prelude.cuh` ([`crate::cuda::PRELUDE`]); there are no system headers.
+    /// include `prelude.cuh` ([`crate::cuda::PRELUDE`]); there are no system headers. Where they
+    /// have an argument at which the op's definition absorbs as [`Param::Elements`], a region may take
+    /// its place.
     Source(OpKernels),
     /// [`CudaOp::enqueue`] puts the work on the stream.
     Host,

@@ -167,6 +167,7 @@ pub(crate) fn emulate(name: &str, case: &Case) -> Vec<Vec<u8>> {
             .zip(&types)
             .map(|(p, t)| match p {
                 Param::Arg(i) => format!("({t})A{i}"),
+                Param::Elements(i) => panic!("argument {i} has no memory"),
                 Param::Scratch(o) => format!("({t})(S+{o})"),
                 Param::Counts => "C".to_owned(),
                 Param::Stamps => "nullptr".to_owned(),

@@ -1,5 +1,5 @@
 //! Lifetimes for the checker, from the rule alone and by its own way: for a node, look at the
-//! matmuls that it is, feeds or reads, one node at a time.
+//! matmuls and custom ops that it is, feeds or reads, one node at a time.
 
 use piecewise_ir::entity::{Entity, Node, Symbol, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
@@ -88,16 +88,13 @@ impl<'a> StepOrder<'a> {
     fn moment(&self, node: Node) -> Option<LiveRange> {
         let at = self.position[node.index()]?;
         let mut range = LiveRange { start: at, end: at };
-        let matmuls = if self.is_matmul(node) {
-            vec![node]
-        } else if self.is_region(node) {
-            self.neighbours(node).filter(|&n| self.is_matmul(n)).collect()
-        } else {
-            vec![]
+        let centres: Vec<Node> = match self.is_region(node) {
+            true => self.neighbours(node).filter(|&n| self.absorbs(n, node)).collect(),
+            false => vec![node],
         };
-        for matmul in matmuls {
-            let regions = self.neighbours(matmul).filter(|&n| self.is_region(n));
-            for together in regions.chain([matmul]) {
+        for centre in centres {
+            let regions = self.neighbours(centre).filter(|&n| self.absorbs(centre, n));
+            for together in regions.chain([centre]) {
                 if let Some(at) = self.position[together.index()] {
                     range.start = range.start.min(at);
                     range.end = range.end.max(at);
@@ -116,8 +113,20 @@ impl<'a> StepOrder<'a> {
         before.chain(after).filter(move |&other| self.member(other) == member)
     }
 
-    fn is_matmul(&self, node: Node) -> bool {
-        matches!(self.graph.node(node).op, Op::MatMul { .. })
+    /// Whether `region` is one beside `centre` that may become a part of its kernels.
+    fn absorbs(&self, centre: Node, region: Node) -> bool {
+        let data = self.graph.node(centre);
+        let beside = self.graph.node(region);
+        let at = |position: usize| match position.checked_sub(data.operands.len()) {
+            None => beside.results.contains(&data.operands[position]),
+            Some(i) => data.results.get(i).is_some_and(|v| beside.operands.contains(v)),
+        };
+        let is_beside = match &data.op {
+            Op::MatMul { .. } => true,
+            Op::Custom(call) => call.absorbs.iter().any(|&position| at(position)),
+            _ => false,
+        };
+        is_beside && self.is_region(region)
     }
 
     fn is_region(&self, node: Node) -> bool {

@@ -45,8 +45,8 @@ fn check_lifetimes(
         let Some(needed) = order.lifetime(data.value) else { continue };
         if data.live.start > needed.start || data.live.end < needed.end {
             let message = format!(
-                "{} is live at {}..={}, but its slot says {}..={}; a matmul and the regions \
-                 right before and after it are one moment",
+                "{} is live at {}..={}, but its slot says {}..={}; a matmul, or a custom op \
+                 that absorbs, and the regions right before and after it are one moment",
                 names.value(data.value),
                 needed.start,
                 needed.end,

@@ -11,13 +11,14 @@ use piecewise_ir::op::Op;
 )]
 #[serde(rename_all = "snake_case")]
 pub enum LifetimeRule {
-    /// A matmul, the regions of its piece that produce its operands and those that consume its
-    /// result are one moment: what any of them reads is live to the end of the last, what any
-    /// writes from the start of the first. Survives every lowering that is allowed.
+    /// A matmul, or a custom op at what it may absorb, the regions of its piece that produce its
+    /// operands and those that consume its result are one moment: what any of them reads is live to
+    /// the end of the last, what any writes from the start of the first. Survives every lowering
+    /// that is allowed.
     #[default]
     Moments,
     /// From the writer to the last reader. **Wrong** as soon as a lowering gives a part of a
-    /// region to a matmul: it exists to show that the launch checker refuses such a plan.
+    /// region to another node: it exists to show that the launch checker refuses such a plan.
     NodeGranular,
 }
 
@@ -86,11 +87,8 @@ fn read_by_repeated_members(graph: &Graph, stitch: &Stitch) -> Vec<Value> {
 fn spans_of_moments(graph: &Graph, stitch: &Stitch, at: &[LiveRange]) -> Vec<LiveRange> {
     let mut spans = at.to_vec();
     for usage in stitch.uses.values() {
-        for &matmul in &usage.nodes {
-            if !matches!(graph.node(matmul).op, Op::MatMul { .. }) {
-                continue;
-            }
-            let moment = moment(graph, &usage.nodes, matmul);
+        for &node in &usage.nodes {
+            let moment = moment(graph, &usage.nodes, node);
             let positions = || moment.iter().map(|n| at[n.index()]);
             let start = positions().map(|p| p.start).min().unwrap_or(0);
             let end = positions().map(|p| p.end).max().unwrap_or(0);
@@ -104,14 +102,20 @@ fn spans_of_moments(graph: &Graph, stitch: &Stitch, at: &[LiveRange]) -> Vec<Liv
     spans
 }
 
-/// The matmul with the regions among `nodes` right before and right after it.
-fn moment(graph: &Graph, nodes: &[Node], matmul: Node) -> Vec<Node> {
-    let data = graph.node(matmul);
+/// A node that absorbs, with the regions among `nodes` that it may.
+fn moment(graph: &Graph, nodes: &[Node], absorbing: Node) -> Vec<Node> {
+    let data = graph.node(absorbing);
+    let values = || data.operands.iter().chain(&data.results).copied();
+    let between: Vec<Value> = match &data.op {
+        Op::MatMul { .. } => values().collect(),
+        Op::Custom(call) => call.absorbs.iter().filter_map(|&i| values().nth(i)).collect(),
+        _ => return vec![absorbing],
+    };
     let neighbours = nodes.iter().copied().filter(|&node| {
         let other = graph.node(node);
-        let feeds = other.results.iter().any(|v| data.operands.contains(v));
-        let reads = other.operands.iter().any(|v| data.results.contains(v));
+        let feeds = other.results.iter().any(|v| between.contains(v));
+        let reads = data.results.iter().any(|v| between.contains(v) && other.operands.contains(v));
         matches!(other.op, Op::Region(_)) && (feeds || reads)
     });
-    std::iter::once(matmul).chain(neighbours).collect()
+    std::iter::once(absorbing).chain(neighbours).collect()
 }

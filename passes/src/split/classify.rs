@@ -14,6 +14,9 @@ pub(super) enum NodeRole {
     Prologue,
     /// Runs between pieces.
     Split,
+    /// A region that makes nothing but what the split op at this position may absorb: it runs with
+    /// it, and is launched alone where its kernels do not.
+    Absorbed(usize),
     /// Part of a piece, and its place in the order of effects matters.
     Effect,
     /// Part of a piece.
@@ -54,7 +57,33 @@ pub(super) fn roles(
         }
         roles.push(role);
     }
+    for at in 0..roles.len() {
+        if roles[at] == NodeRole::Pure
+            && let &[reader] = dependence.readers(at)
+            && roles[reader] == NodeRole::Split
+            && !dependence.is_returned(at)
+            && is_absorbable(graph, dependence.node(at), dependence.node(reader))
+        {
+            roles[at] = NodeRole::Absorbed(reader);
+        }
+    }
     roles
+}
+
+/// Whether `region` maps what is no state to elements that the custom op `op`, which alone reads
+/// them, may compute for itself.
+fn is_absorbable(graph: &Graph, region: Node, op: Node) -> bool {
+    let (made, reader) = (graph.node(region), graph.node(op));
+    let (Op::Region(region), Op::Custom(call)) = (&made.op, &reader.op) else { return false };
+    let maps = |node| {
+        let op = &region.body.node(node).op;
+        !matches!(op, Op::Reduce { .. } | Op::ArgMax { .. } | Op::TopK { .. } | Op::Scatter)
+    };
+    let read_at = reader.operands.iter().enumerate();
+    Some(region.over) == iteration_symbol(graph, op)
+        && region.body.nodes().all(maps)
+        && !made.operands.iter().any(|&v| matches!(graph.def(v), ValueDef::State(_)))
+        && read_at.filter(|(_, v)| made.results.contains(v)).all(|(i, _)| call.absorbs.contains(&i))
 }
 
 /// The symbol whose rows `node` iterates over: a region's own; else the outermost symbol of its

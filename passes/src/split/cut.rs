@@ -13,7 +13,8 @@ use petgraph::graph::{DiGraph, NodeIndex};
 use petgraph::visit::EdgeRef;
 use piecewise_ir::graph::Graph;
 
-/// The segment of every node in program order; a split op's is the one before it.
+/// The segment of every node in program order; that of a split op, and of what runs with it, is the
+/// one before it.
 pub(super) fn program_order(roles: &[NodeRole]) -> Vec<usize> {
     let mut splits = 0;
     let mut segments = Vec::with_capacity(roles.len());
@@ -21,7 +22,17 @@ pub(super) fn program_order(roles: &[NodeRole]) -> Vec<usize> {
         segments.push(if *role == NodeRole::Prologue { 0 } else { splits });
         splits += usize::from(*role == NodeRole::Split);
     }
+    for (at, role) in roles.iter().enumerate() {
+        if let NodeRole::Absorbed(op) = *role {
+            segments[at] = segments[op];
+        }
+    }
     segments
+}
+
+/// Whether it runs between pieces.
+fn is_between(role: NodeRole) -> bool {
+    matches!(role, NodeRole::Split | NodeRole::Absorbed(_))
 }
 
 /// The segment of every node such that the fewest bytes cross the split ops; among equals the
@@ -63,9 +74,9 @@ pub(super) fn boundary_bytes(
     let last_segment = roles.iter().filter(|r| **r == NodeRole::Split).count();
     let mut sum = 0u64;
     for at in 0..dependence.len() {
-        // A split op's results come into being after it, in the next segment.
-        let first = segments[at] + usize::from(roles[at] == NodeRole::Split);
-        let reader = |&r: &usize| segments[r] + usize::from(roles[r] == NodeRole::Split);
+        // What a split op makes comes into being after it, in the next segment.
+        let first = segments[at] + usize::from(is_between(roles[at]));
+        let reader = |&r: &usize| segments[r] + usize::from(is_between(roles[r]));
         let returned = dependence.is_returned(at).then_some(last_segment);
         let last = dependence.readers(at).iter().map(reader).chain(returned).max();
         let crossed = last.unwrap_or(first).saturating_sub(first) as u64;
@@ -86,23 +97,22 @@ fn nodes_before(
     let mut before: Vec<bool> = (0..roles.len())
         .map(|at| match roles[at] {
             NodeRole::Prologue => true,
-            NodeRole::Split => program[at] < k,
+            NodeRole::Split | NodeRole::Absorbed(_) => program[at] < k,
             NodeRole::Effect => program[at] <= k,
             NodeRole::Pure => false,
         })
         .collect();
     let mut after: Vec<bool> = (0..roles.len())
         .map(|at| match roles[at] {
-            NodeRole::Split => program[at] >= k,
+            NodeRole::Split | NodeRole::Absorbed(_) => program[at] >= k,
             NodeRole::Effect => program[at] > k,
             NodeRole::Prologue | NodeRole::Pure => false,
         })
         .collect();
-    // What the split op reads comes before it, though the op itself does not.
-    for at in 0..roles.len() {
-        if roles[at] == NodeRole::Split && program[at] == k {
-            dependence.preds(at).iter().for_each(|&pred| before[pred] = true);
-        }
+    // What the split op and what runs with it read comes before them, though they do not.
+    for at in (0..roles.len()).filter(|&at| is_between(roles[at]) && program[at] == k) {
+        let outside = |pred: &&usize| roles[**pred] != NodeRole::Absorbed(at);
+        dependence.preds(at).iter().filter(outside).for_each(|&pred| before[pred] = true);
     }
     dependence.close_backward(&mut before);
     dependence.close_forward(&mut after);

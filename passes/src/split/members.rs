@@ -15,8 +15,8 @@ pub(super) enum Group {
         /// Its nodes, ascending.
         nodes: Vec<usize>,
     },
-    /// A split op.
-    Split(usize),
+    /// A split op, after the regions that run with it.
+    Split(Vec<usize>),
 }
 
 /// The members of a step but for the prologue.
@@ -54,7 +54,10 @@ pub(super) fn arrange(
     let mut members = Vec::new();
     for (k, nodes) in contents.iter().enumerate() {
         members.extend(by_symbol(dependence, &symbols, nodes));
-        members.extend(splits.get(k).map(|&at| Group::Split(at)));
+        members.extend(splits.get(k).map(|&op| {
+            let with = (0..op).filter(|&at| roles[at] == NodeRole::Absorbed(op));
+            Group::Split(with.chain([op]).collect())
+        }));
     }
     let kernel: Vec<bool> =
         (0..dependence.len()).map(|at| graph.node(dependence.node(at)).op.computes()).collect();
@@ -161,10 +164,10 @@ fn join_kernel_less(
         };
         let between = |from: usize, to: usize| {
             let mut passed = vec![false; dependence.len()];
-            members[from..to].iter().for_each(|g| match g {
-                Group::Split(at) => passed[*at] = true,
-                Group::Piece { nodes, .. } => nodes.iter().for_each(|&at| passed[at] = true),
-            });
+            for group in &members[from..to] {
+                let (Group::Split(nodes) | Group::Piece { nodes, .. }) = group;
+                nodes.iter().for_each(|&at| passed[at] = true);
+            }
             passed
         };
         let mut goes: Vec<Option<usize>> = vec![None; dependence.len()];

@@ -4,7 +4,9 @@
 //! A piece holds the nodes between two split ops that iterate over one symbol; where the symbol
 //! changes (at the gather of the rows that want logits) a new piece begins. Pure nodes move over
 //! a split op when fewer bytes then cross it, consecutive split ops share a cut, and what has no
-//! kernel joins a neighbour. The order of the members keeps the order of data and of effects.
+//! kernel joins a neighbour. A region that makes nothing but what a split op may absorb runs with
+//! it, so that the pieces beside it are what they are whatever its kernels take in. The order of
+//! the members keeps the order of data and of effects.
 
 mod classify;
 mod cut;
@@ -88,19 +90,19 @@ pub fn split(module: &mut Module, options: &SplitOptions) -> Result<SplitReport,
     };
 
     let in_order = |role| (0..roles.len()).filter(move |&i| roles[i] == role);
-    let single = |i: usize, kind| Member {
+    let of_op = |nodes: &[usize], kind| Member {
         kind,
-        over: iteration_symbol(graph, dependence.node(i)),
-        nodes: vec![dependence.node(i)],
+        over: nodes.last().and_then(|&op| iteration_symbol(graph, dependence.node(op))),
+        nodes: nodes.iter().map(|&i| dependence.node(i)).collect(),
     };
-    let prologue = in_order(NodeRole::Prologue).map(|i| single(i, MemberKind::Prologue));
-    let rest = arranged.members.iter().flat_map(|member| match member {
-        members::Group::Piece { over, nodes } => vec![Member {
+    let prologue = in_order(NodeRole::Prologue).map(|i| of_op(&[i], MemberKind::Prologue));
+    let rest = arranged.members.iter().map(|member| match member {
+        members::Group::Piece { over, nodes } => Member {
             kind: MemberKind::Piece,
             over: *over,
             nodes: nodes.iter().map(|&i| dependence.node(i)).collect(),
-        }],
-        members::Group::Split(i) => vec![single(*i, MemberKind::Split)],
+        },
+        members::Group::Split(nodes) => of_op(nodes, MemberKind::Split),
     });
     let stitch = dedupe::stitch(graph, prologue.chain(rest).collect())?;
     report.unique_pieces = stitch.unique_pieces().len();

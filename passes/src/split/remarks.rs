@@ -31,10 +31,14 @@ pub(crate) fn explain_steps(
                 report.remark("runs before all pieces", names.node(graph, first), why);
             }
             Step::Split(_) => {
-                if let Some(call) = call(first) {
-                    let why = why_split(call, options);
-                    report.remark("split here", names.node(graph, first), why);
+                let [regions @ .., op] = &nodes[..] else { continue };
+                let Some(call) = call(*op) else { continue };
+                for &region in regions {
+                    let why = format!("`{}` alone reads it, and may absorb it", call.name);
+                    report.remark("runs with the split op", names.node(graph, region), why);
                 }
+                let why = why_split(call, options);
+                report.remark("split here", names.node(graph, *op), why);
             }
             Step::Piece(id) => {
                 if let Some(before) = before {

@@ -165,6 +165,7 @@ impl Builder {
             mutates: mutates.to_vec(),
             rows: RowTreatment::Masked,
             splits: true,
+            absorbs: vec![],
         };
         self.typed(Op::Custom(Box::new(call)), operands, ty)
     }

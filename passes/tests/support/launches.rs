@@ -1,4 +1,5 @@
-//! Launch lists of two lowerings: node by node, and one that gives regions to matmuls.
+//! Launch lists of two lowerings: node by node, and one that gives regions to matmuls and to custom
+//! ops that may absorb.
 
 use piecewise_ir::entity::{Node, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
@@ -12,8 +13,8 @@ pub(crate) fn plain(module: &Module) -> Vec<MemberLaunches> {
     members(module, |graph, nodes| nodes.iter().map(|&n| launch(graph, &[n], &|_| true)).collect())
 }
 
-/// One launch for each matmul with the regions right before it (computed again where several
-/// matmuls read them) and right after it, where what else those read is there already.
+/// One launch for each node that absorbs with the regions right before it (computed again where
+/// several read them) and right after it, where what else those read is there already.
 pub(crate) fn absorbing(module: &Module) -> Vec<MemberLaunches> {
     members(module, absorbing_launches)
 }
@@ -47,7 +48,11 @@ fn launch(graph: &Graph, nodes: &[Node], is_needed: &dyn Fn(Value) -> bool) -> L
 }
 
 fn absorbing_launches(graph: &Graph, nodes: &[Node]) -> Vec<LaunchAccess> {
-    let is_matmul = |n: Node| matches!(graph.node(n).op, Op::MatMul { .. });
+    let absorbs = |n: Node| match &graph.node(n).op {
+        Op::MatMul { .. } => true,
+        Op::Custom(call) => !call.absorbs.is_empty(),
+        _ => false,
+    };
     let is_region = |n: Node| matches!(graph.node(n).op, Op::Region(_));
     let reads = |n: Node, of: Node| {
         graph.node(n).operands.iter().any(|v| graph.node(of).results.contains(v))
@@ -55,13 +60,13 @@ fn absorbing_launches(graph: &Graph, nodes: &[Node]) -> Vec<LaunchAccess> {
     let inside: BTreeSet<Value> =
         nodes.iter().flat_map(|&n| graph.node(n).results.iter().copied()).collect();
 
-    // Which launches run each node, by the position of their matmul or of the node itself.
+    // Which launches run each node, by the position of what absorbs it or of the node itself.
     let mut groups: Vec<Vec<Node>> = nodes.iter().map(|&n| vec![n]).collect();
     let mut absorbed: BTreeSet<Node> = BTreeSet::new();
     let mut there: BTreeSet<Value> = BTreeSet::new();
     for (at, &node) in nodes.iter().enumerate() {
         there.extend(graph.node(node).results.iter().copied());
-        if !is_matmul(node) {
+        if !absorbs(node) {
             continue;
         }
         for &after in &nodes[at + 1..] {
@@ -78,13 +83,13 @@ fn absorbing_launches(graph: &Graph, nodes: &[Node]) -> Vec<LaunchAccess> {
             }
         }
     }
-    // A region that only feeds matmuls and has no effect runs in each of them.
+    // A region that only feeds what absorbs and has no effect runs in each of them.
     for (at, &node) in nodes.iter().enumerate() {
         let readers: Vec<Node> = nodes.iter().copied().filter(|&n| reads(n, node)).collect();
         let pure = !graph.node(node).op.has_effect();
         let results = graph.node(node).results.iter();
-        let only_matmuls = !readers.is_empty() && readers.iter().all(|&n| is_matmul(n));
-        if is_region(node) && pure && only_matmuls && !absorbed.contains(&node) {
+        let is_inside = !readers.is_empty() && readers.iter().all(|&n| absorbs(n));
+        if is_region(node) && pure && is_inside && !absorbed.contains(&node) {
             let leaves = results.clone().any(|v| leaves(graph, nodes, *v));
             if !leaves {
                 for reader in readers {

@@ -119,6 +119,7 @@ pub(crate) fn custom(name: &str, mutates: Vec<usize>, rows: RowTreatment, splits
         mutates,
         rows,
         splits,
+        absorbs: vec![],
     }))
 }
 

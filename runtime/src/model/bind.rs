@@ -51,7 +51,7 @@ impl BindSite<'_> {
     pub(super) fn label(&self, step: Step) -> String {
         let graph = self.module.graph();
         let usage = &self.stitch.uses[step.id()];
-        match (step, usage.nodes.first().map(|&n| &graph.node(n).op)) {
+        match (step, usage.nodes.last().map(|&n| &graph.node(n).op)) {
             (Step::Prologue(_) | Step::Split(_), Some(Op::Custom(call))) => call.name.clone(),
             _ => step.id().to_string(),
         }

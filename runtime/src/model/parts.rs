@@ -31,7 +31,7 @@ impl StepPart {
             }
             let (kind, op) = match step {
                 Step::Piece(_) => ("piece", None),
-                Step::Split(_) => ("split op", nodes.first()),
+                Step::Split(_) => ("split op", nodes.last()),
                 Step::Prologue(_) => ("prologue", nodes.first()),
             };
             let op = op.and_then(|&node| match &graph.node(node).op {

@@ -129,6 +129,7 @@ fn call(name: &str, mutates: Vec<usize>, rows: RowTreatment, splits: bool) -> Op
         mutates,
         rows,
         splits,
+        absorbs: Vec::new(),
     }))
 }
 

@@ -185,7 +185,8 @@ impl<'t> Parser<'t> {
         };
         self.advance();
         let splits = self.eat_word("split");
-        let call = CustomCall { name, attrs, mutates, rows, splits };
+        let absorbs = if self.eat_word("absorbs") { self.indices()? } else { Vec::new() };
+        let call = CustomCall { name, attrs, mutates, rows, splits, absorbs };
         Ok(ParsedOp { op: Op::Custom(Box::new(call)), operands, loc: None })
     }
 

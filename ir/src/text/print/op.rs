@@ -172,6 +172,9 @@ impl Printer {
         if call.splits {
             self.put(" split");
         }
+        if !call.absorbs.is_empty() {
+            self.put(format_args!(" absorbs {:?}", call.absorbs));
+        }
     }
 
     fn custom_attr(&mut self, attr: &Attr) {

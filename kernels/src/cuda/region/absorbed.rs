@@ -1,5 +1,6 @@
-//! Regions as parts of another kernel: rows that a block makes for itself before a product, and
-//! what becomes of the elements of the product that a thread has.
+//! Regions as parts of another kernel: rows that a block makes for itself before a product, what
+//! becomes of the elements of the product that a thread has, and elements that a thread makes for
+//! itself.
 
 use super::component::{Component, Frame, Held};
 use super::emit::indented;
@@ -7,7 +8,7 @@ use super::plan::plan;
 use super::source::Source;
 use super::{OperandRole, arguments, component_body, groups_of, literals, pointer};
 use crate::cuda::index::Variables;
-use crate::cuda::text::lane;
+use crate::cuda::text::{lane, storage};
 use crate::lower::{ArgKind, LowerError, RowBody};
 use piecewise_ir::dtype::DType;
 use piecewise_ir::region::Region;
@@ -50,6 +51,14 @@ pub(in crate::cuda) struct AbsorbedAfter {
     pub(in crate::cuda) text: String,
     /// The parameters of the operands other than the product, then of the results.
     pub(in crate::cuda) arguments: Vec<String>,
+}
+
+/// A region of whose one result a thread computes an element for itself: `struct Before`, whose
+/// `load` gives the element at `lane` of `row`, rounded as if it had been stored.
+pub(in crate::cuda) struct AbsorbedElement {
+    pub(in crate::cuda) text: String,
+    /// The parameters of the operands, without names.
+    pub(in crate::cuda) operands: Vec<String>,
 }
 
 /// The elements of a product that a thread has at once.
@@ -146,6 +155,51 @@ impl AbsorbedBefore {
             elements: result.elements,
             shared: body.shared * groups,
         })
+    }
+}
+
+impl AbsorbedElement {
+    /// The elements of a region of one result.
+    ///
+    /// # Errors
+    /// When the region has another number of results or a state, or an element is made of more than
+    /// a thread has.
+    pub(in crate::cuda) fn of(region: &Region, roles: &[OperandRole]) -> Result<Self, LowerError> {
+        let row = RowBody::of_region(region, &states(roles))?;
+        let source = Source::new(&row)?;
+        let result = source.result_argument(0);
+        let decl = source.args.get(result).filter(|_| region.body.outputs().len() == 1);
+        let Some(decl) = decl.filter(|d| d.kind == ArgKind::Row) else {
+            return Err(LowerError("a region that does not make the rows of one value".to_owned()));
+        };
+        if roles.iter().any(|role| role.state) {
+            return Err(LowerError("a region that has a state".to_owned()));
+        }
+        let held = Held::from([(result as u32, vec![(0, "made".to_owned())])]);
+        let mut variables = Variables::default();
+        let frame = Frame { width: 1, registers: 0, held: &held, ..Frame::KERNEL };
+        let component = one_component(plan(&source, &mut variables, frame)?)?;
+        if component.threads.is_some() {
+            return Err(LowerError("a region whose elements share work".to_owned()));
+        }
+        let body = component_body(&source, &mut variables, &component, roles, frame)?;
+        let params = arguments(&source)[..result].join(", ");
+        let mut text = literals(&source)?;
+        let made = format!(
+            "{} made;\n{}{}{}return widen(made);\n",
+            storage(decl.dtype),
+            body.registers,
+            body.rows,
+            body.code
+        );
+        let _ = writeln!(
+            text,
+            "struct Before {{\n  DEVICE {} load({params}, const i32* counts, u32 row, u32 lane) {{\n{}  }}\n}};",
+            lane(decl.dtype),
+            indented(&made, 4)
+        );
+        let operands = source.args[..result].iter().map(pointer).collect();
+        Ok(Self { text, operands })
     }
 }
 

@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The most threads that work on one row.
 const MOST_THREADS: u64 = 512;
 
-/// Operands that are no parameters of the text, because the kernel around it has their elements in
-/// registers, by position: for each element that a thread has, how far after the element of the
-/// loop it stands, and its value in arithmetic, an expression of `v` where chunks have several.
+/// Arguments that are no parameters of the text, because the kernel around it has their elements in
+/// registers, by position. Of an operand, for each element that a thread has, how far after the
+/// element of the loop it stands, and its value in arithmetic, an expression of `v` where chunks have
+/// several; of a result the variable of a thread's one element, as it is stored.
 pub(super) type Held = BTreeMap<u32, Vec<(u64, String)>>;
 
 /// What a component's text runs in: a kernel of its own, or another kernel.
@@ -25,7 +26,7 @@ pub(super) struct Frame<'a> {
     pub(super) registers: u64,
     /// Whether each thread may work on a chunk alone, whatever its row.
     pub(super) alone: bool,
-    /// Operands that its threads hold.
+    /// Arguments that its threads hold.
     pub(super) held: &'a Held,
     /// Elements of a result's memory between one row and the next.
     pub(super) padding: u64,

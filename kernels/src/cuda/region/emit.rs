@@ -68,7 +68,7 @@ pub(super) struct Emitter<'a, 'b> {
     /// Values that this stage puts in registers.
     pub(super) computed: BTreeSet<Id>,
     pub(super) reduced: BTreeMap<Id, Reduced>,
-    /// Operands that the threads hold.
+    /// Arguments that the threads hold.
     pub(super) held: &'b Held,
     /// Operands and rows of tables loaded ahead, by value, index and loop.
     pub(super) carried: &'b [(Id, Index, u64)],

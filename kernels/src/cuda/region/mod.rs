@@ -17,7 +17,7 @@ mod stage;
 pub(super) mod text;
 mod widths;
 
-pub(super) use absorbed::{AbsorbedAfter, AbsorbedBefore, RowsOfBlock, Tile};
+pub(super) use absorbed::{AbsorbedAfter, AbsorbedBefore, AbsorbedElement, RowsOfBlock, Tile};
 pub use cut::{PartParam, RegionPart};
 
 use super::index::Variables;

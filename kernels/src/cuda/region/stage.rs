@@ -148,7 +148,13 @@ impl Emitter<'_, '_> {
         let decl = self.source.args[arg];
         let align = alignment(decl.elements * decl.dtype.size() as u64);
         let e = Index::element(stage.elements);
-        let body = self.written((&format!("x{arg}"), align), decl.dtype, &e, &value, "");
+        let body = match self.held.get(&(arg as u32)).and_then(|registers| registers.first()) {
+            Some((_, register)) => {
+                let _ = writeln!(self.scopes[0].chunk, "narrow({register}, {});", value.text());
+                chunk_text(&self.scopes[0], self.width, "")
+            }
+            None => self.written((&format!("x{arg}"), align), decl.dtype, &e, &value, ""),
+        };
         let _ = writeln!(out.code, "// result {arg}");
         out.code.push_str(&self.chunks(stage.elements, &body));
         Ok(())

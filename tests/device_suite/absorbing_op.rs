@@ -1,0 +1,288 @@
+//! A user's op whose kernel has its operand and its result element by element, so that regions beside
+//! it become a part of its launch: inside a piece, and between pieces with the region before it.
+
+use crate::alternatives::One;
+use crate::any_graph::{MODES, RandomWeights, elements, options, step};
+use crate::target::{SimulatedCuda, Target};
+use crate::user_op::Place;
+use piecewise_backend::artifact::{Alternative, Launch, PieceSize};
+use piecewise_backend::compiler::{Compiler, Store};
+use piecewise_ir::builder::Builder;
+use piecewise_ir::custom::{Attrs, CustomOpDef, OpDefs};
+use piecewise_ir::dim::Dim;
+use piecewise_ir::dtype::DType::F32;
+use piecewise_ir::entity::Entity;
+use piecewise_ir::eval::{Array, Evaluator};
+use piecewise_ir::graph::Graph;
+use piecewise_ir::module::{Module, UniquePiece};
+use piecewise_ir::op::RowTreatment;
+use piecewise_ir::testing::{Rng, norm_error, random_arrays};
+use piecewise_ir::types::TensorType;
+use piecewise_kernels::op::cuda::{
+    CudaImplementation, CudaOp, CudaOpCall, GridAxis, LaunchRecipe, OpKernels, Param, Scalar,
+};
+use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
+use piecewise_passes::destination::{LifetimeRule, assign_slots};
+use piecewise_passes::plan::{PlanOptions, plan_arena};
+use piecewise_runtime::artifact_store::compile_module;
+use piecewise_runtime::mode::{GraphMode, Level};
+use piecewise_runtime::model::{CompiledModel, ModelError};
+use piecewise_runtime::pipeline::plan;
+use piecewise_runtime::symbols::SymbolTable;
+use std::sync::Arc;
+
+const WIDTH: u64 = 48;
+const WEIGHTS: u64 = 5;
+const ROWS: [u64; 5] = [3, 8, 1, 16, 7];
+const SOURCE: &str = include_str!("turned_kernel.cu");
+
+/// Each element of a row with its neighbour.
+#[derive(Clone, Copy, Debug)]
+struct Turned {
+    splits: bool,
+    absorbs: bool,
+    source: &'static str,
+}
+
+const TURNED: Turned = Turned { splits: false, absorbs: true, source: SOURCE };
+
+impl CustomOpDef for Turned {
+    fn name(&self) -> &str {
+        "test.turned"
+    }
+    fn infer(&self, operands: &[TensorType], _: &Attrs) -> Result<Vec<TensorType>, String> {
+        Ok(vec![operands[0].clone()])
+    }
+    fn rows(&self) -> RowTreatment {
+        RowTreatment::Independent
+    }
+    fn splits(&self) -> bool {
+        self.splits
+    }
+    fn absorbs(&self) -> Vec<usize> {
+        if self.absorbs { vec![0, 2] } else { Vec::new() }
+    }
+    fn evaluate(
+        &self,
+        operands: &[Array],
+        _: &Attrs,
+        counts: &[u64],
+    ) -> Result<Vec<Array>, String> {
+        let [x, w] = operands else { return Err("it takes x and w".to_owned()) };
+        let width = WIDTH as usize;
+        let turned = |i: usize| {
+            let (row, c) = (i / width * width, i % width);
+            x.data[i] + w.data[c] * x.data[row + (c + 1) % width]
+        };
+        Ok(vec![Array::from_fn(F32, vec![counts[0] as usize, width], turned)])
+    }
+}
+
+impl CpuOp for Turned {
+    fn name(&self) -> &str {
+        CustomOpDef::name(self)
+    }
+
+    fn run(&self, args: &CpuOpArgs<'_>) -> Result<(), OpError> {
+        let (x, w, y) = (args.read::<f32>(0)?, args.read::<f32>(1)?, args.write::<f32>(2)?);
+        let (rows, width) = (args.true_dim(0, 0), args.dim(0, 1));
+        for (x, y) in x.chunks(width).zip(y.chunks_mut(width)).take(rows) {
+            for c in 0..width {
+                y[c] = x[c] + w[c] * x[(c + 1) % width];
+            }
+        }
+        Ok(())
+    }
+}
+
+impl CudaOp for Turned {
+    fn name(&self) -> &str {
+        CustomOpDef::name(self)
+    }
+
+    fn implementation(&self, call: &CudaOpCall<'_>) -> Result<CudaImplementation, OpError> {
+        let Some(rows) = call.operands[0].outer_symbol() else {
+            let message = "x has no rows of a symbol".to_owned();
+            return Err(OpError { op: CustomOpDef::name(self).to_owned(), message });
+        };
+        let number = |n| Param::Scalar(Scalar::U32(Dim::constant(n)));
+        let mut params = vec![Param::Elements(0), Param::Arg(1), Param::Elements(2), Param::Counts];
+        params.extend([number(rows.index() as u64), number(WIDTH)]);
+        let grid = GridAxis::of(Dim::from(rows), 1);
+        let launch = LaunchRecipe::new(self.source, "turned", grid, 32, params);
+        let scratch = Dim::constant(0);
+        Ok(CudaImplementation::Source(OpKernels { launches: vec![launch], scratch }))
+    }
+}
+
+fn registry(op: Turned) -> Arc<OpRegistry> {
+    let mut registry = OpRegistry::new();
+    registry.define(Arc::new(op)).implement_cpu(Arc::new(op)).implement_cuda(Arc::new(op));
+    Arc::new(registry)
+}
+
+/// The op three times, with maps before, between and after: what is between the last two, more than the
+/// op reads.
+fn graph(op: Turned) -> Graph {
+    let b = Builder::new("absorbing").weight_dtype(F32);
+    let t = b.symbol("T", 1, 16);
+    let mut x = b.input("x", F32, (t, WIDTH));
+    let (gate, mut kept) = (b.input("gate", F32, (t, WIDTH)), x);
+    for layer in 0..3 {
+        let _scope = b.scope(format!("layers.{layer}"));
+        let turned = b.custom_one(&op, &[(x * gate).tanh(), b.weight("w", [WIDTH])], Attrs::new());
+        x = turned.silu() + gate;
+        kept = if layer == 1 { x } else { kept };
+    }
+    b.finish([x + kept]).unwrap()
+}
+
+fn module(op: Turned) -> Module {
+    plan(graph(op), Level::Piecewise, None, Vec::new()).unwrap().0
+}
+
+fn op_at(place: Place) -> Turned {
+    Turned { splits: place == Place::BetweenPieces, ..TURNED }
+}
+
+fn build<T: Target>(
+    module: &Arc<Module>,
+    op: Turned,
+    mode: GraphMode,
+    alternative: usize,
+) -> Result<CompiledModel<T::Device>, ModelError> {
+    let (device, all) = T::make(&registry(op), 2);
+    let one = One { all, alternative, way: 0 };
+    let (options, store) = (options(module, mode, &[1, 4, 8, 16], 16), T::store());
+    let compiled = compile_module(module, &options.dispatcher, &one, store, &mut |_| {})?;
+    let weights = Arc::new(RandomWeights(WEIGHTS));
+    CompiledModel::build(Arc::clone(module), options, compiled, store, device, weights, &mut |_| {})
+}
+
+/// Each alternative in every mode leaves the same bits, close to the evaluator's numbers.
+pub(crate) fn every_alternative_leaves_the_same<T: Target>(place: Place) {
+    let op = op_at(place);
+    let module = Arc::new(module(op));
+    let (_, compiler) = T::make(&registry(op), 2);
+    let pieces = module.stitch().unwrap().unique.values();
+    let alternatives = pieces.map(|piece| alternatives(&*compiler, piece, T::store()).len());
+    let graph = graph(op);
+    let weights = random_arrays(&graph, &[1], WEIGHTS).unwrap().weights;
+    let mut ops = OpDefs::new();
+    ops.register(Arc::new(op));
+    let mut expected: Option<Vec<Vec<Vec<u8>>>> = None;
+    for alternative in 0..alternatives.max().unwrap_or(1) {
+        for (mode, step_mode) in MODES {
+            let mut model = build::<T>(&module, op, mode, alternative).unwrap();
+            let mut rng = Rng::new(4);
+            let mut found = Vec::new();
+            for rows in ROWS {
+                let shape = || vec![rows as usize, WIDTH as usize];
+                let mut random = || Array::from_fn(F32, shape(), |_| rng.symmetric(2.0)).rounded();
+                let inputs = [random(), random()];
+                let left = step(&mut model, rows, &inputs, step_mode);
+                let evaluator = Evaluator::new(&graph, &ops);
+                let numbers = evaluator.run(&[rows], &inputs, &weights, &mut []).unwrap();
+                let error = norm_error(&elements(F32, &left[0]), &numbers[0].data);
+                assert!(error < 1e-5, "{rows} rows in {mode:?}, {alternative}: {error}");
+                found.push(left);
+            }
+            let expected = expected.get_or_insert_with(|| found.clone());
+            assert_eq!(found, *expected, "alternative {alternative} in {mode:?}");
+        }
+    }
+}
+
+/// The launches of each alternative of a piece at three rows.
+fn alternatives(
+    compiler: &dyn Compiler,
+    piece: &UniquePiece,
+    store: &dyn Store,
+) -> Vec<Vec<String>> {
+    let symbols = SymbolTable::new(piece.graph.symbols()).unwrap();
+    let made = compiler.compile(piece, PieceSize::Exact(3), symbols.bounds(), &[], store).unwrap();
+    let launches = |one: &Alternative| {
+        let show = |launch: &Launch| {
+            format!("{} {:?}, {} arguments", launch.name, launch.nodes, launch.args.len())
+        };
+        one.first_launches().map(show).collect()
+    };
+    made.alternatives.iter().map(launches).collect()
+}
+
+fn listed(op: Turned) -> String {
+    let (_, compiler) = SimulatedCuda::make(&registry(op), 1);
+    let module = module(op);
+    let stitch = module.stitch().unwrap();
+    let mut listed = String::new();
+    for step in &stitch.steps {
+        let piece = &stitch.unique[stitch.uses[step.id()].unique];
+        listed.push_str(&format!("{step:?}\n"));
+        let alternatives = alternatives(&*compiler, piece, SimulatedCuda::store());
+        for (i, launches) in alternatives.iter().enumerate() {
+            listed.push_str(&format!("  alternative {i}\n"));
+            for launch in launches {
+                listed.push_str(&format!("    {launch}\n"));
+            }
+        }
+    }
+    listed
+}
+
+#[test]
+fn what_an_op_absorbs_has_no_launch() {
+    if !SimulatedCuda::is_there() {
+        return;
+    }
+    for (name, place) in [("inside", Place::InsideAPiece), ("between", Place::BetweenPieces)] {
+        insta::assert_snapshot!(name, listed(op_at(place)));
+    }
+    let apart = listed(Turned { absorbs: false, ..TURNED });
+    assert!(!apart.contains("alternative 1") && !apart.contains(" + "), "{apart}");
+}
+
+/// Its launches are held to the plan, and no piece computes what it takes in.
+#[test]
+fn plans_and_pieces_hold_what_an_op_absorbs() {
+    if !SimulatedCuda::is_there() {
+        return;
+    }
+    for place in [Place::InsideAPiece, Place::BetweenPieces] {
+        let op = op_at(place);
+        let mut granular = module(op);
+        build::<SimulatedCuda>(&Arc::new(granular.clone()), op, GraphMode::Full, 0).unwrap();
+        assign_slots(&mut granular, LifetimeRule::NodeGranular).unwrap();
+        plan_arena(&mut granular, &PlanOptions::default()).unwrap();
+        let granular = Arc::new(granular);
+        let refused = build::<SimulatedCuda>(&granular, op, GraphMode::Full, 0).map(|_| ());
+        let Err(ModelError::Launches(found)) = &refused else { panic!("{place:?}: {refused:?}") };
+        assert!(found.items.iter().all(|item| item.code == "B0502" || item.code == "B0503"));
+        build::<SimulatedCuda>(&granular, op, GraphMode::Full, 1).unwrap();
+    }
+    let pieces = |absorbs| {
+        let module = module(Turned { absorbs, ..op_at(Place::BetweenPieces) });
+        let stitch = module.stitch().unwrap();
+        let hash = |id| stitch.unique[id].hash;
+        stitch.unique_pieces().into_iter().map(hash).collect::<Vec<_>>()
+    };
+    let (taken, apart) = (pieces(true), pieces(false));
+    assert_eq!((taken.len(), apart.len()), (2, 4), "before, twice between, after");
+    assert!(taken.iter().all(|hash| apart.contains(hash)));
+}
+
+#[test]
+fn a_source_that_does_not_load_what_it_is_said_to_is_named() {
+    if !SimulatedCuda::is_there() {
+        return;
+    }
+    let source = SOURCE.replace("PW_ELEMENTS_0", "elements_0::Elements{x}");
+    let source: &'static str = source.leak();
+    let op = Turned { source, ..TURNED };
+    let (_, compiler) = SimulatedCuda::make(&registry(op), 1);
+    let module = module(op);
+    let piece = module.stitch().unwrap().unique.values().next().unwrap();
+    let symbols = SymbolTable::new(piece.graph.symbols()).unwrap();
+    let size = PieceSize::Exact(3);
+    let made = compiler.compile(piece, size, symbols.bounds(), &[], SimulatedCuda::store());
+    insta::assert_snapshot!(made.map(|_| ()).unwrap_err());
+}
