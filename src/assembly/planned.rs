@@ -23,7 +23,7 @@ use piecewise_passes::RunReport;
 use piecewise_runtime::artifact_store::{
     CacheStore, LateCompiler, Lowering, NoCache, compile_jobs,
 };
-use piecewise_runtime::batch::RoleMap;
+use piecewise_runtime::batch::{RoleMap, row_probe};
 use piecewise_runtime::config::{Purpose, RuntimeConfig};
 use piecewise_runtime::engine::{BatchingEngine, Engine};
 use piecewise_runtime::measure::{ModelTimer, StepTimer};
@@ -404,7 +404,13 @@ impl Planned {
     /// The same for a device that is there, which says what is measured unless the settings do.
     fn options_there(&mut self, roles: Option<&RoleMap>) -> Result<BuildOptions, AssemblyError> {
         self.settings.config.tune = Some(self.tune(self.device()?));
-        self.options(roles)
+        let mut options = self.options(roles)?;
+        let graph = self.module.graph();
+        let is_custom = |node| matches!(graph.node(node).op, Op::Custom(_));
+        if roles.is_none() && self.settings.config.probes() && graph.nodes().any(is_custom) {
+            options.probes.push(row_probe(graph, &self.symbols, &options.dispatcher));
+        }
+        Ok(options)
     }
 
     fn roles(&self) -> Result<RoleMap, AssemblyError> {
