@@ -53,6 +53,10 @@ pub(crate) struct ServeArgs {
     /// A file with a key in each line, one of which a client must send.
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
+    /// Have paths for operators: /sleep and /wake_up give the engine's memory back and take it again,
+    /// /graphs shows and changes its graphs.
+    #[arg(long)]
+    admin: bool,
     /// The most requests that may wait beyond those that run; more are told to try again later.
     #[arg(long, default_value_t = 1024, value_name = "N")]
     max_queue: usize,
@@ -131,6 +135,12 @@ impl ServeArgs {
             None => ApiKeys::default(),
         };
         if !self.host.is_loopback() && self.api_key_file.is_none() {
+            if self.admin {
+                bail!(
+                    "--admin lets whoever reaches this machine put the engine to sleep; give \
+                     --api-key-file, or listen at 127.0.0.1"
+                );
+            }
             super::warn(
                 "whoever reaches this machine may ask; --api-key-file lets in who has a key",
             );
@@ -151,7 +161,8 @@ impl ServeArgs {
         };
         let address = SocketAddr::new(self.host, self.port);
         let threads = self.http_threads;
-        let options = ServerOptions { address, model_names, keys, limits, threads };
+        let admin = self.admin;
+        let options = ServerOptions { address, model_names, keys, limits, admin, threads };
         let server = Server::bind(options)
             .with_context(|| format!("can't listen at {address}; try --port"))?;
         super::print_line(&format!("listening at http://{}", server.address()))?;

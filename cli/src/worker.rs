@@ -5,7 +5,7 @@ use super::keeper::keep;
 use super::kv_events::{KvEventArgs, publish};
 use super::load::{engine, for_requests, print_settings};
 use super::model_args::BoundArgs;
-use anyhow::Context;
+use anyhow::{Context, bail};
 use piecewise::assembly::Assembly;
 use piecewise::models::TextTokenizer;
 use piecewise_ir::dtype::DType;
@@ -52,6 +52,10 @@ pub(crate) struct WorkerArgs {
     /// Answer /health, /ready and /metrics over HTTP at this address, such as 127.0.0.1:9100.
     #[arg(long, value_name = "HOST:PORT")]
     metrics_address: Option<SocketAddr>,
+    /// Let the front end put the engine to sleep and wake it, and whoever reaches --metrics-address, which
+    /// must be of this machine, change its graphs besides.
+    #[arg(long)]
+    admin: bool,
     #[command(flatten)]
     kv_events: KvEventArgs,
     #[command(flatten)]
@@ -82,6 +86,15 @@ pub(crate) fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     if args.bounds.compile.print_config {
         return print_settings(&settings, false);
     }
+    if let Some(address) = args.metrics_address.filter(|address| !address.ip().is_loopback())
+        && args.admin
+    {
+        bail!(
+            "--admin lets whoever reaches {address} put the engine to sleep; use an address of this \
+             machine for --metrics-address, such as 127.0.0.1:{}",
+            address.port()
+        );
+    }
     let publisher = args.kv_events.bind(args.rank)?;
     let probes = args.metrics_address.map(|address| {
         TcpListener::bind(address).with_context(|| format!("can't listen at {address}"))
@@ -105,8 +118,8 @@ pub(crate) fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     };
     let usual = || std::env::temp_dir().join("piecewise-worker");
     let state_dir = args.state_dir.unwrap_or_else(usual);
-    let WorkerArgs { handshake, rank, .. } = args;
-    let options = WorkerOptions { handshake, rank, state_dir, stand_in, thread };
+    let WorkerArgs { handshake, rank, admin, .. } = args;
+    let options = WorkerOptions { handshake, rank, state_dir, stand_in, admin, thread };
     let model = Model { dtype, structures };
     let worker = Worker::new(engine, model, options).context("no thread for the engine")?;
     if let Some(probes) = probes {

@@ -2,6 +2,7 @@
 
 pub mod chat;
 mod http;
+pub mod operate;
 pub mod structured;
 pub mod text;
 

@@ -9,13 +9,18 @@ use std::net::{SocketAddr, TcpStream};
 use std::num::NonZeroUsize;
 use std::sync::mpsc;
 
-/// A server without a model yet, for whoever asks for `tiny`.
+/// A server without a model yet, for whoever asks for `tiny`, with an operator's paths.
 pub(crate) fn bind() -> Server {
+    bind_with(true, ApiKeys::default())
+}
+
+pub(crate) fn bind_with(admin: bool, keys: ApiKeys) -> Server {
     Server::bind(ServerOptions {
         address: ([127, 0, 0, 1], 0).into(),
         model_names: vec!["tiny".to_owned()],
-        keys: ApiKeys::default(),
+        keys,
         limits: Limits::default(),
+        admin,
         threads: NonZeroUsize::MIN,
     })
     .unwrap()

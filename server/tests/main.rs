@@ -8,6 +8,7 @@ mod client;
 mod device_failure;
 mod generation_defaults;
 mod life;
+mod operator;
 mod replies;
 mod restraint;
 mod sampling_fields;

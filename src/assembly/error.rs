@@ -45,16 +45,19 @@ pub enum AssemblyError {
     #[error("{key} ({from}) is for model folders and presets; the bounds of a graph are its own")]
     BoundOfGraph { key: &'static str, from: Source },
     /// More than the device has.
-    #[error(
-        "the model needs {needed} bytes of the device, and {free} are free; {}", what_would_fit(*rows)
-    )]
+    #[error("the model needs {needed} bytes of the device, and {from} is {free}; {fits}")]
     DoesNotFit {
         /// Bytes that it takes, code and graphs among them.
         needed: u64,
-        /// Bytes that are free.
+        /// What says how much there is: free memory, or a key.
+        from: &'static str,
+        /// Bytes that there are.
         free: u64,
-        /// Rows of the pool with which it would fit; 0 where it has no pool.
+        /// Rows of the KV pool, or of a step where there is none, with which it would fit; 0 where no
+        /// number of them would.
         rows: u64,
+        /// What would fit, in words.
+        fits: String,
     },
     /// The configuration of a model folder.
     #[error("can't use the model in {}", folder.display())]
@@ -143,16 +146,3 @@ boxed!(
     Measure(MeasureError),
     Session(SessionError)
 );
-
-/// What to do about a model that does not fit.
-fn what_would_fit(rows: u64) -> String {
-    match rows {
-        0 => "it has no KV pool that could be smaller: lower max_num_tokens, capture fewer sizes, or \
-              take a smaller dtype"
-            .to_owned(),
-        rows => format!(
-            "a KV pool of {rows} rows would fit: set memory_fraction = 1.0, or lower max_num_seqs or \
-             max_seq_len"
-        ),
-    }
-}

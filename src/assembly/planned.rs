@@ -15,7 +15,6 @@ use piecewise_backend::measure::MeasuredDevice;
 use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::dtype::DType;
-use piecewise_ir::entity::{Entity, Symbol};
 use piecewise_ir::graph::Graph;
 use piecewise_ir::module::{Module, Stitch};
 use piecewise_ir::op::Op;
@@ -24,10 +23,9 @@ use piecewise_passes::RunReport;
 use piecewise_runtime::artifact_store::{
     CacheStore, LateCompiler, Lowering, NoCache, compile_jobs,
 };
-use piecewise_runtime::batch::RoleMap;
+use piecewise_runtime::batch::{RoleMap, row_probe};
 use piecewise_runtime::config::{Purpose, RuntimeConfig};
 use piecewise_runtime::engine::{BatchingEngine, Engine};
-use piecewise_runtime::kv::KvShape;
 use piecewise_runtime::measure::{ModelTimer, StepTimer};
 use piecewise_runtime::model::{BuildOptions, CompiledModel, Ledger, ModelError};
 use piecewise_runtime::pipeline::Planner;
@@ -37,6 +35,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 mod lowering;
+mod room;
 
 pub use lowering::{LoweredPiece, LoweredUnique};
 
@@ -326,59 +325,6 @@ impl Planned {
         self.settings.config.tune.unwrap_or_else(|| device.default_tune())
     }
 
-    /// Bytes that the model may take, by the key that says so; the smaller where two do.
-    fn budget(&self) -> Result<Option<(&'static str, u64)>, AssemblyError> {
-        let config = &self.settings.config;
-        let share = match config.memory_fraction {
-            Some(share) => Some(("memory_fraction", (self.free_bytes()? as f64 * share) as u64)),
-            None => None,
-        };
-        let bytes = config.memory_budget.map(|bytes| ("memory_budget", bytes));
-        Ok(share.into_iter().chain(bytes).min_by_key(|(_, bytes)| *bytes))
-    }
-
-    fn free_bytes(&self) -> Result<u64, AssemblyError> {
-        Ok(self.device()?.free_bytes()?)
-    }
-
-    /// Rows of the KV pool that `budget` bytes leave, where the graph has one.
-    fn rows_within(
-        &self,
-        budget: (&'static str, u64),
-    ) -> Result<Option<(Symbol, u64)>, AssemblyError> {
-        let shape = KvShape::of(self.module.graph())?;
-        let rows = shape.rows.map_or(0, |rows| self.symbols.bounds()[rows.index()]);
-        let ledger = self.ledger()?;
-        let fixed = ledger.total() - shape.bytes(rows);
-        let longest = self.settings.config.max_seq_len;
-        let fitting = shape.rows_within(budget, fixed, longest, rows)?;
-        Ok(shape.rows.map(|symbol| (symbol, fitting)))
-    }
-
-    /// Takes a KV pool of the size that the budget leaves. Nothing else that is needed depends on the
-    /// pool, artifacts included, so nothing is planned or lowered anew.
-    fn fit(&mut self, budget: (&'static str, u64)) -> Result<(), AssemblyError> {
-        self.artifacts()?;
-        if let Some((symbol, rows)) = self.rows_within(budget)? {
-            self.module.set_state_rows(symbol, rows);
-            self.symbols = symbols_of(self.module.graph())?;
-        }
-        Ok(())
-    }
-
-    /// Refuses, before anything is allocated, what the device has no room for.
-    fn check_room(&self) -> Result<(), AssemblyError> {
-        let (needed, free) = (self.ledger()?.total(), self.free_bytes()?);
-        if needed <= free {
-            return Ok(());
-        }
-        let fits = match KvShape::of(self.module.graph())?.rows {
-            Some(_) => self.rows_within(("free memory", free))?,
-            None => None,
-        };
-        Err(AssemblyError::DoesNotFit { needed, free, rows: fits.map_or(0, |(_, rows)| rows) })
-    }
-
     /// Where the memory of the model will go; scratch, code and graphs as far as pieces are lowered.
     ///
     /// # Errors
@@ -458,7 +404,13 @@ impl Planned {
     /// The same for a device that is there, which says what is measured unless the settings do.
     fn options_there(&mut self, roles: Option<&RoleMap>) -> Result<BuildOptions, AssemblyError> {
         self.settings.config.tune = Some(self.tune(self.device()?));
-        self.options(roles)
+        let mut options = self.options(roles)?;
+        let graph = self.module.graph();
+        let is_custom = |node| matches!(graph.node(node).op, Op::Custom(_));
+        if roles.is_none() && self.settings.config.probes() && graph.nodes().any(is_custom) {
+            options.probes.push(row_probe(graph, &self.symbols, &options.dispatcher));
+        }
+        Ok(options)
     }
 
     fn roles(&self) -> Result<RoleMap, AssemblyError> {

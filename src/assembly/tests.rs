@@ -161,7 +161,7 @@ fn a_share_of_what_is_free_bounds_the_pool() {
 #[test]
 fn what_does_not_fit_is_refused_before_anything_is_allocated() {
     let error = tiny().kv_rows(1 << 30).engine().unwrap_err();
-    let AssemblyError::DoesNotFit { needed, free, rows } = error else { panic!("{error}") };
+    let AssemblyError::DoesNotFit { needed, free, rows, .. } = error else { panic!("{error}") };
     assert!(needed > free && rows > 0 && rows < 1 << 30, "{error}");
     assert!(error.is_out_of_memory());
     assert!(error.to_string().contains("a KV pool of"), "{error}");
@@ -173,15 +173,46 @@ fn what_does_not_fit_is_refused_before_anything_is_allocated() {
     };
     assert!(total(rows) <= free, "{rows} rows are {} bytes of {free}", total(rows));
     assert!(total(rows + PAGE_ROWS) > free, "{rows} rows are {} bytes of {free}", total(rows));
-    // Without a pool there is none that could be smaller.
-    let b = Builder::new("wide");
-    let t = b.symbol("T", 1, 1 << 16);
+}
+
+/// Steps of so many rows of 16 MB, with so many weights as wide.
+fn wide(rows: u64, weights: u64) -> Assembly {
+    let b = Builder::new("wide").weight_dtype(DType::F32);
+    let t = b.symbol("T", 1, rows);
     let x = b.input("x", DType::F32, (t, 1 << 22));
-    let wide = Assembly::graph(b.finish([x * 4.0]).unwrap()).set("cache.enabled", false);
-    let wide = wide.capture_sizes([1]).set("graph_mode", "none");
-    let error = wide.session().unwrap_err();
-    assert!(matches!(error, AssemblyError::DoesNotFit { rows: 0, .. }), "{error}");
-    assert!(error.to_string().contains("lower max_num_tokens"), "{error}");
+    let all = (0..weights).fold(x * 4.0, |x, i| x * b.weight(&format!("w{i}"), [1 << 22]));
+    let graph = b.finish([all.silu().reduce_sum([1])]).unwrap();
+    let assembly = Assembly::graph(graph).set("cache.enabled", false);
+    assembly.capture_sizes([1]).set("graph_mode", "none")
+}
+
+#[test]
+fn what_does_not_fit_without_a_pool_is_refused_with_the_steps_that_would() {
+    let error = wide(1 << 16, 2).session().unwrap_err();
+    let AssemblyError::DoesNotFit { needed, from, free, rows, .. } = error else {
+        panic!("{error}")
+    };
+    assert!(needed > free && from == "free memory" && rows > 0, "{error}");
+    let total = |rows, weights| {
+        let planned = wide(rows, weights).plan().unwrap();
+        planned.artifacts().unwrap();
+        planned.ledger().unwrap().total()
+    };
+    // What is said to fit does, and not much more would.
+    assert!(total(rows, 2) <= free, "{rows} rows are {} bytes of {free}", total(rows, 2));
+    assert!(total(rows + rows / 16 + 1, 2) > free, "{rows} rows are far from {free}");
+    let text = error.to_string();
+    for part in ["largest part is a step's arena", "weights 33554432", "`T`", "max_num_tokens"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    // The same of a budget, and where no step is small enough.
+    let budget = total(8, 2);
+    assert!(wide(8, 2).memory_budget(budget).plan().is_ok());
+    let error = wide(64, 2).memory_budget(budget).plan().unwrap_err();
+    let AssemblyError::DoesNotFit { from, rows, .. } = error else { panic!("{error}") };
+    assert!(from == "memory_budget" && (7..=8).contains(&rows), "{error}");
+    let error = wide(64, 8).memory_budget(64 << 20).plan().unwrap_err().to_string();
+    assert!(error.contains("largest part is") && error.contains("smaller dtype"), "{error}");
 }
 
 #[test]

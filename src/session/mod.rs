@@ -152,10 +152,11 @@ impl Session {
         Ok(self.model.suspend(weights)?)
     }
 
-    /// Takes the memory back at the same addresses; weights that were dropped are made from `weights`.
+    /// Takes the memory back at the same addresses; weights that were dropped are made from `weights`,
+    /// or else from what the session was built from.
     ///
     /// # Errors
-    /// When memory is short, or dropped weights are not given; the session stays suspended.
+    /// When memory is short, or dropped weights can't be made; the session stays suspended.
     pub fn resume(&mut self, weights: Option<&dyn WeightSource>) -> Result<(), SessionError> {
         Ok(self.model.resume(weights)?)
     }

@@ -469,6 +469,37 @@ def clients_gone():
         assert server.sum("vllm:kv_cache_usage_perc") == 0
 
 
+def operator():
+    """--admin has a server sleep and wake; without it nobody can, and not where everybody may ask."""
+    with Server() as server:
+        assert server.post("/sleep", {})[0] == 404
+    refused = subprocess.run([BINARY, "serve", "--model", str(MODEL), "--host", "0.0.0.0", "--admin"], capture_output=True, text=True)
+    assert refused.returncode == 1 and "--api-key-file" in refused.stderr, refused.stderr
+    with Server("--admin") as server:
+        body = {"prompt": PROMPTS[0], "max_tokens": 64, "temperature": 0, **IDS}
+        ids = lambda: server.post("/v1/completions", body)[2]["choices"][0]["token_ids"]
+        graphs = json.loads(server.get("/graphs")[1])
+        assert ids() == EXPECTED[PROMPTS[0]]
+        for level in [1, 2]:
+            assert server.post(f"/sleep?level={level}", {})[::2] == (200, {"is_sleeping": True})
+            assert readiness(server)[0] == 503 and server.get("/health")[0] == 200
+            status, _, answer = server.post("/v1/completions", body)
+            assert (status, answer["error"]["code"]) == (503, "asleep"), answer
+            assert server.post("/wake_up", {})[::2] == (200, {"is_sleeping": False})
+            assert readiness(server)[0] == 200 and ids() == EXPECTED[PROMPTS[0]]
+        after = json.loads(server.get("/graphs")[1])
+        assert after["captures"] == graphs["captures"] == after["ready"], "nothing was captured again"
+        assert after["launches"] > graphs["launches"]
+        # What is held while it drains is answered.
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            held = pool.submit(server.post, "/v1/completions", {**body, "max_tokens": 1500})
+            until("it runs", lambda: server.sum("vllm:num_requests_running") == 1)
+            assert server.post("/sleep", {})[0] == 200
+            assert server.end() == 0
+            status, _, answer = held.result()
+            assert status == 200 and len(answer["choices"][0]["token_ids"]) == 1500, answer
+
+
 def drain_and_end():
     """SIGTERM lets running requests end and refuses new ones; a second signal ends at once."""
     for second in [None, signal.SIGINT, signal.SIGTERM]:
@@ -513,7 +544,7 @@ def main():
         timed(metrics_contract, server, client_of(server))
     for test in [
         keys, listens_where_it_is_told, settings, ready, loads, full_queue, clients_gone, deadline, priorities, fairness,
-        generation_config, preemptions, traces, drain_and_end, preset,
+        generation_config, preemptions, traces, operator, drain_and_end, preset,
     ]:
         timed(test)
 

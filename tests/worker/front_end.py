@@ -9,6 +9,8 @@ import re
 import subprocess
 import tempfile
 import time
+import urllib.error
+import urllib.request
 
 import openai
 
@@ -316,10 +318,43 @@ def bench(fleet):
 def calls(fleet):
     """Utility calls are answered: what can't be done with an error, in the worker's words."""
     assert fleet.front.post("/reset_prefix_cache")[0] == 200
-    for path, why in [("/sleep", "can't `sleep`"), ("/wake_up", "can't `wake_up`"),
+    for path, why in [("/sleep", "--admin"), ("/wake_up", "--admin"),
                       ("/reset_prefix_cache?reset_running_requests=true", "nobody runs with")]:
         status, answer = fleet.front.post(path)
         assert status == 500 and why in answer["error"]["message"], (path, status, answer)
+
+
+def order(url):
+    """Status and text of an operator's order."""
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, data=b""), timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def sleeps():
+    """vLLM's front end puts its workers to sleep and wakes them; a worker's graphs are its own."""
+    with Fleet(worker_flags=["--admin"]) as fleet:
+        prompt = PROMPTS[0]
+        golden = lambda: whole(client_of(fleet), prompt)[0] == EXPECTED[prompt]
+        assert golden()
+        for query in ["", "?level=2&mode=keep"]:
+            assert order(fleet.front.url + "/sleep" + query)[0] == 200
+            assert json.loads(fleet.front.get("/is_sleeping")[1]) == {"is_sleeping": True}
+            assert not any(worker.is_ready() for worker in fleet.workers)
+            status, answer = fleet.front.post(max_tokens=4)
+            assert status >= 500, (status, answer)
+            assert order(fleet.front.url + "/wake_up")[0] == 200
+            assert json.loads(fleet.front.get("/is_sleeping")[1]) == {"is_sleeping": False}
+            assert all(worker.is_ready() for worker in fleet.workers) and golden()
+        status, answer = order(fleet.front.url + "/sleep?level=7")
+        assert status == 500 and "level" in answer, (status, answer)
+        own = f"http://127.0.0.1:{fleet.workers[0].port}"
+        status, answer = order(own + "/graphs?mode=none")
+        assert status == 200 and json.loads(answer)["mode"] == "none", answer
+        assert order(own + "/graphs?mode=quick")[0] == 400
+        assert golden() and golden()
 
 
 def main():
@@ -345,6 +380,7 @@ def main():
             assert worker.end() == 0, worker.text()
     loads()
     grammars()
+    sleeps()
     sent_back = preemptions()
     print(f"openai-python through vLLM's front end: as it should be, 64 at once spread {shares}, {sent_back:.0f} preemptions, "
           f"{time.monotonic() - started:.0f} s")

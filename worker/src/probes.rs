@@ -1,10 +1,12 @@
-//! What orchestrators and monitors ask of a worker, over HTTP: `/health`, `/ready` and `/metrics`.
+//! What orchestrators, monitors and operators ask of a worker, over HTTP: `/health`, `/ready`, `/metrics` and,
+//! where they are asked for, the operator's paths.
 
-use piecewise_runtime::engine_thread::{EngineHandle, Phase};
+use piecewise_runtime::engine_thread::{EngineHandle, Phase, Rest};
+use piecewise_server::operate::{Order, Refusal};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 /// How long a client may take; the next one waits so long.
@@ -18,15 +20,25 @@ pub(crate) struct Probed {
     pub(crate) engine: EngineHandle,
     /// Whether there is a front end.
     pub(crate) has_joined: Arc<AtomicBool>,
+    /// Whether there are the operator's paths.
+    pub(crate) admin: bool,
 }
 
-/// Answers one client after the other, on a thread of its own.
+/// Answers one client after the other, on a thread of its own, and on others those that an operator's order
+/// may keep waiting.
 pub(crate) fn serve(listener: TcpListener, probed: Probed) -> std::io::Result<SocketAddr> {
-    let address = listener.local_addr()?;
+    let (address, admin) = (listener.local_addr()?, probed.admin);
     std::thread::Builder::new().name("probes".to_owned()).spawn(move || {
         for stream in listener.incoming() {
-            if let Err(error) = stream.and_then(|stream| answer(stream, &probed)) {
-                tracing::debug!("a probe has no answer: {error}");
+            let probed = probed.clone();
+            let answers = move || {
+                if let Err(error) = stream.and_then(|stream| answer(stream, &probed)) {
+                    tracing::debug!("a probe has no answer: {error}");
+                }
+            };
+            match admin {
+                true => drop(std::thread::spawn(answers)),
+                false => answers(),
             }
         }
     })?;
@@ -48,8 +60,8 @@ fn answer(mut stream: TcpStream, probed: &Probed) -> std::io::Result<()> {
     let head = String::from_utf8_lossy(&head);
     let mut words = head.split_ascii_whitespace();
     let (status, text) = match (words.next(), words.next()) {
-        (Some("GET"), Some(path)) => probed.status(path),
-        _ => ("405 Method Not Allowed", "only GET\n".to_owned()),
+        (Some(method), Some(target)) => probed.answer(method, target),
+        _ => ("400 Bad Request", "this is no HTTP\n".to_owned()),
     };
     let length = text.len();
     let kind = "text/plain; version=0.0.4; charset=utf-8";
@@ -61,6 +73,31 @@ fn answer(mut stream: TcpStream, probed: &Probed) -> std::io::Result<()> {
 }
 
 impl Probed {
+    fn answer(&self, method: &str, target: &str) -> (&'static str, String) {
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        if self.admin {
+            match Order::read(method, path, query) {
+                Err(Refusal::NoPath) => {}
+                order => return order.map_or_else(refused, |order| self.give(order)),
+            }
+        }
+        match method {
+            "GET" => self.status(path),
+            _ => ("405 Method Not Allowed", "only GET\n".to_owned()),
+        }
+    }
+
+    /// Has the engine do it, and waits until it has.
+    fn give(&self, order: Order) -> (&'static str, String) {
+        let (answer, answered) = mpsc::channel();
+        order.give(&self.engine, Box::new(move |result| drop(answer.send(result))));
+        match answered.recv() {
+            Ok(Ok(result)) => ("200 OK", format!("{result}\n")),
+            Ok(Err(refusal)) => refused(refusal),
+            Err(_) => ("503 Service Unavailable", "the engine has stopped\n".to_owned()),
+        }
+    }
+
     fn status(&self, path: &str) -> (&'static str, String) {
         let unavailable = |why: &str| ("503 Service Unavailable", format!("{why}\n"));
         match (path, self.engine.phase()) {
@@ -69,6 +106,7 @@ impl Probed {
             ("/ready", Phase::Draining | Phase::Stopping) => {
                 unavailable("the worker is shutting down")
             }
+            ("/ready", _) if self.engine.rest() > Rest::Awake => unavailable("the engine sleeps"),
             ("/ready", _) if !self.has_joined.load(Ordering::Relaxed) => {
                 unavailable("there is no front end")
             }
@@ -80,4 +118,14 @@ impl Probed {
             _ => ("404 Not Found", "there are /health, /ready and /metrics\n".to_owned()),
         }
     }
+}
+
+fn refused(refusal: Refusal) -> (&'static str, String) {
+    let status = match refusal {
+        Refusal::Parameter { .. } => "400 Bad Request",
+        Refusal::NoPath => "404 Not Found",
+        Refusal::Asleep => "503 Service Unavailable",
+        Refusal::Failed(_) => "500 Internal Server Error",
+    };
+    (status, format!("{refusal}\n"))
 }

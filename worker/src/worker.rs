@@ -33,6 +33,9 @@ pub struct WorkerOptions {
     pub state_dir: PathBuf,
     /// Who answers for it once it is gone; `None` is nobody.
     pub stand_in: Option<StandIn>,
+    /// Whether the front end, and whoever asks where metrics are, may put the engine to sleep, wake it
+    /// and change its graphs.
+    pub admin: bool,
     /// How the engine's thread treats requests.
     pub thread: ThreadOptions,
 }
@@ -126,6 +129,7 @@ struct Service {
     outbox: Arc<Outbox>,
     structures: Option<Structures>,
     preparing: Preparing,
+    admin: bool,
 }
 
 /// The time with one front end.
@@ -145,16 +149,16 @@ impl Worker {
         model: Model,
         options: WorkerOptions,
     ) -> std::io::Result<Self> {
-        let WorkerOptions { handshake, rank, state_dir, stand_in, thread } = options;
+        let WorkerOptions { handshake, rank, state_dir, stand_in, admin, thread } = options;
         let Model { dtype, structures } = model;
-        let ready = ready(&*engine, rank, dtype);
+        let ready = ready(&*engine, rank, dtype, admin);
         let outbox = Arc::new(Outbox::default());
         let gathers = Arc::clone(&outbox);
         let watcher = Box::new(move |engine: &dyn Engine| gathers.flush(engine));
         let thread = EngineThread::start_watched(engine, thread, watcher)?;
         let engine = thread.handle().clone();
         let preparing = Preparing::default();
-        let service = Arc::new(Service { rank, engine, outbox, structures, preparing });
+        let service = Arc::new(Service { rank, engine, outbox, structures, preparing, admin });
         let (structured, asked) = mpsc::channel::<(Arc<str>, Asked, Session)>();
         let makes = Arc::clone(&service);
         let maker = std::thread::Builder::new().name("structures".to_owned());
@@ -179,13 +183,15 @@ impl Worker {
         self.thread.metrics()
     }
 
-    /// Answers `/health`, `/ready` and `/metrics` over HTTP, and says where.
+    /// Answers `/health`, `/ready` and `/metrics` over HTTP, and the
+    /// [operator's paths](piecewise_server::operate::OPERATOR_PATHS) where there are such, and says
+    /// where.
     ///
     /// # Errors
     /// When the system gives no thread.
     pub fn answer_probes(&self, listener: TcpListener) -> std::io::Result<SocketAddr> {
         let (engine, has_joined) = (self.service.engine.clone(), Arc::clone(&self.has_joined));
-        probes::serve(listener, Probed { engine, has_joined })
+        probes::serve(listener, Probed { engine, has_joined, admin: self.service.admin })
     }
 
     /// Serves one front end after the other until it is told to end; `tell` hears how it goes.
@@ -310,9 +316,13 @@ impl Worker {
             },
             Kind::Wave => {}
             Kind::Utility => {
-                let Service { rank, engine, outbox, .. } = &*self.service;
+                let Service { rank, engine, outbox, admin, .. } = &*self.service;
                 match (rmp_serde::from_slice::<Call>(payload), call_id(payload)) {
-                    (Ok(call), _) => outbox.answer(utility::call(*rank, &call, engine), call.id),
+                    (Ok(call), _) => {
+                        let (outbox, id) = (Arc::clone(outbox), call.id);
+                        let tell = move |message| outbox.answer(message, id);
+                        utility::call(*rank, &call, engine, *admin, tell);
+                    }
                     (Err(error), Some(id)) => {
                         let why = format!("the call can't be read: {error}");
                         outbox.answer(failure(*rank, id, &why), id);
@@ -418,7 +428,7 @@ impl Service {
     }
 }
 
-fn ready(engine: &dyn Engine, rank: u16, dtype: String) -> Ready {
+fn ready(engine: &dyn Engine, rank: u16, dtype: String, admin: bool) -> Ready {
     let (options, load) = (engine.options(), engine.load());
     let block_size = piecewise_runtime::kv::PAGE_ROWS;
     let tokens = load.kv_pages * block_size;
@@ -442,7 +452,7 @@ fn ready(engine: &dyn Engine, rank: u16, dtype: String) -> Ready {
         max_loras: 0,
         kv_cache_size_tokens: tokens,
         kv_cache_max_concurrency: tokens as f64 / options.max_seq_len.max(1) as f64,
-        enable_sleep_mode: false,
+        enable_sleep_mode: admin,
         supports_draft_weight_updates: false,
     }
 }

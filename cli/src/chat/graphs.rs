@@ -3,7 +3,7 @@
 
 use piecewise_runtime::engine::Engine;
 use piecewise_runtime::mode::GraphMode;
-use piecewise_runtime::model::{GraphKey, GraphReport, GraphState};
+use piecewise_runtime::model::{GraphKey, GraphState, GraphTotals};
 use std::fmt::Write;
 
 /// Does what `what` says, nothing, `enable` or a mode, and shows the graphs that there are then.
@@ -21,20 +21,15 @@ pub(super) fn command(engine: &mut dyn Engine, what: &str) -> anyhow::Result<Str
 
 fn shown(engine: &dyn Engine) -> String {
     let graphs = engine.graphs();
-    let count = |state| graphs.iter().filter(|graph| graph.state == state).count();
-    let sum = |of: fn(&GraphReport) -> u64| graphs.iter().map(of).sum::<u64>();
+    let GraphTotals { ready, empty, stale, disabled, counts } = GraphTotals::of(&graphs);
     let mut text = format!(
-        "{}: {} ready, {} to be captured, {} stale, {} disabled; {} launches, {} captures, {} of them \
-         again, {} failures",
+        "{}: {ready} ready, {empty} to be captured, {stale} stale, {disabled} disabled; {} launches, \
+         {} captures, {} of them again, {} failures",
         engine.dispatcher().mode.name(),
-        count(GraphState::Ready),
-        count(GraphState::Empty),
-        count(GraphState::Stale),
-        count(GraphState::Disabled),
-        sum(|graph| graph.counts.launches),
-        sum(|graph| graph.counts.captures),
-        sum(|graph| graph.counts.recaptures),
-        sum(|graph| graph.counts.failures),
+        counts.launches,
+        counts.captures,
+        counts.recaptures,
+        counts.failures,
     );
     if let Some(reason) = engine.lowered_mode() {
         let _ = write!(text, "\nlowered: {reason}");

@@ -10,7 +10,8 @@ pub use buffers::{BatchBuffers, Chunk, ChunkRows, ChunkTokens, StepView};
 pub use error::{FillError, RoleError};
 pub use piecewise_kernels::inputs::{FollowingIds, TokenValues};
 pub use piecewise_kernels::sampling::{SampleControls, Sampling};
-pub use probe::{Probe, ProbeStep, probes};
+pub(crate) use probe::made_up;
+pub use probe::{Probe, ProbeStep, probes, row_probe};
 pub use role_map::{BoundInput, RoleMap};
 pub use synthetic::{SyntheticStep, full_steps};
 

@@ -5,6 +5,13 @@ use super::role_map::RoleMap;
 use crate::dispatch::{Dispatcher, StepSizes};
 use crate::kv::{PagePool, PageTable, StateSlot};
 use crate::model::StepData;
+use crate::symbols::{SymbolClass, SymbolTable};
+use piecewise_ir::dim::SymbolDecl;
+use piecewise_ir::dtype::DType;
+use piecewise_ir::entity::{Entity, Symbol};
+use piecewise_ir::graph::Graph;
+use piecewise_ir::literal::Scalar;
+use piecewise_kernels::attention::PAGE_ROWS;
 use piecewise_kernels::sampling::{SampleControls, Sampling};
 use piecewise_kernels::step::CaptureSupport;
 
@@ -12,6 +19,8 @@ use piecewise_kernels::step::CaptureSupport;
 const SEQUENCES: u64 = 3;
 /// The tokens of a mixed step that are planned at least.
 const TOKENS: u64 = 8;
+/// Elements after which made-up values repeat: no width of a row divides it.
+const PATTERN: usize = 4099;
 
 /// Steps of one kind that run at the same sizes.
 #[derive(Clone, Debug)]
@@ -22,6 +31,9 @@ pub struct Probe {
     pub sizes: StepSizes,
     /// What is replayed; nothing where no such step fits the bounds of the graph.
     pub steps: Vec<ProbeStep>,
+    /// Whether an op is believed of which these steps show nothing: their inputs are made up of types
+    /// alone, and it may refuse them.
+    pub believes: bool,
 }
 
 /// A step with all that it brings.
@@ -99,7 +111,57 @@ fn probe(
         let steps = plans.iter().zip(rows).map(|(plan, rows)| step(roles, plan, rows));
         steps.collect::<Option<Vec<_>>>()
     });
-    Probe { support, sizes, steps: steps.unwrap_or_default() }
+    Probe { support, sizes, steps: steps.unwrap_or_default(), believes: false }
+}
+
+/// A probe for a graph of which no role says what its inputs mean: floats of any value, and in all other
+/// inputs what they hold in padded rows, which ops must be able to use, at several counts.
+pub fn row_probe(graph: &Graph, symbols: &SymbolTable, dispatcher: &Dispatcher) -> Probe {
+    let least = graph.symbols().values().map(|decl| decl.min).max().unwrap_or(0);
+    let tokens = dispatcher.tokens.padded(TOKENS.max(least)).unwrap_or(dispatcher.tokens.max());
+    let sizes = dispatcher.full_mixed(tokens.min(dispatcher.max_tokens));
+    let support = CaptureSupport::Always;
+    let steps = [1, 2, u64::MAX].into_iter();
+    let steps = steps.filter_map(|parts| row_step(graph, symbols, sizes, parts)).collect();
+    Probe { support, sizes, steps, believes: true }
+}
+
+/// A step of one of so many parts of each count; nothing where the graph may not have so few.
+fn row_step(
+    graph: &Graph,
+    symbols: &SymbolTable,
+    sizes: StepSizes,
+    parts: u64,
+) -> Option<ProbeStep> {
+    let mut counts = vec![0; symbols.len()];
+    symbols.fill(&mut counts, |class| sizes.rows_of(class).div_ceil(parts).max(1));
+    let fits = |(symbol, decl): (Symbol, &SymbolDecl)| {
+        let is_fixed = symbols.class(symbol) == SymbolClass::Fixed;
+        is_fixed || (decl.min..=decl.max).contains(&counts[symbol.index()])
+    };
+    if !graph.symbols().iter().all(fits) {
+        return None;
+    }
+    let inputs = graph.inputs().iter().map(|input| {
+        let ty = graph.ty(input.value);
+        let values = match input.padding {
+            Some(padding) if !ty.dtype.is_float() => padding.to_bytes(),
+            None if !ty.dtype.is_float() => vec![0],
+            _ => made_up(ty.dtype),
+        };
+        values.into_iter().cycle().take(ty.bytes(&counts) as usize).collect()
+    });
+    let inputs = inputs.collect();
+    Some(ProbeStep { counts, inputs, short_rows: Vec::new(), query_length: None })
+}
+
+/// Values from -4 to 4 in every float type; 0 and 1 in any other, which are safe to follow as indices.
+pub(crate) fn made_up(dtype: DType) -> Vec<u8> {
+    let value = |i: usize| {
+        let mixed = i.wrapping_mul(2_654_435_761) >> 8;
+        if dtype.is_float() { (mixed % 2001) as f64 / 250.0 - 4.0 } else { (mixed % 2) as f64 }
+    };
+    (0..PATTERN).flat_map(|i| Scalar::new(dtype, value(i)).to_bytes()).collect()
 }
 
 /// Plans, and those to try where a graph has less room: of sequences that are nearer to their start, and
@@ -120,7 +182,9 @@ fn and_lesser(plans: [Plan; 3]) -> impl Iterator<Item = [Plan; 3]> {
 
 /// A step of made-up tokens; nothing where it does not fit.
 pub(super) fn step(roles: &RoleMap, plan: &Plan, rows: ChunkRows) -> Option<ProbeStep> {
-    let mut pool = PagePool::new(roles.kv_rows);
+    // A pool of all its rows would take long to make, and its first pages come first in a small one, too.
+    let all = plan.iter().map(|(start, tokens)| (start + tokens).next_multiple_of(PAGE_ROWS));
+    let mut pool = PagePool::new(roles.kv_rows.min(all.sum()));
     let mut batch = BatchBuffers::new(roles.clone());
     for (number, &(start, tokens)) in (0..).zip(plan) {
         let mut table = PageTable::default();

@@ -248,8 +248,7 @@ impl RuntimeConfig {
             let rows = LOGIT_BYTES / vocab.saturating_mul(4).max(1);
             max_logit_rows = rows.clamp(least, self.max_num_tokens.max(least));
         }
-        let is_captured = self.level == Level::Piecewise;
-        let probed = roles.filter(|_| self.probe_capture && is_captured);
+        let probed = roles.filter(|_| self.probes());
         let probes = probed.map_or(Vec::new(), |roles| probes(roles, &dispatcher));
         let tuning_steps = roles.filter(|_| self.tune == Some(TuneMode::Measure));
         let tuning_steps = tuning_steps.map_or(Vec::new(), |roles| full_steps(roles, &dispatcher));
@@ -269,6 +268,11 @@ impl RuntimeConfig {
             checks: self.checks,
             measure_padding: self.measure_padding,
         })
+    }
+
+    /// Whether what ops say of their capture is probed.
+    pub fn probes(&self) -> bool {
+        self.probe_capture && self.level == Level::Piecewise
     }
 
     /// How to serve with a model: its bounds, lowered to the configured ones.

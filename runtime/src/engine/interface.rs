@@ -195,11 +195,11 @@ pub trait Engine: std::fmt::Debug + Send {
     ) -> Result<(), EngineError>;
 
     /// Takes the memory back at the same addresses and goes on; weights that were dropped are made
-    /// from `weights`. Does nothing where the engine is not suspended.
+    /// from `weights`, or else from what the model was built from. Does nothing where the engine is
+    /// not suspended.
     ///
     /// # Errors
-    /// When memory is short, or dropped weights are not given or can't be made; the engine stays
-    /// suspended.
+    /// When memory is short, or dropped weights can't be made; the engine stays suspended.
     fn resume(&mut self, weights: Option<&dyn WeightSource>) -> Result<(), EngineError>;
 
     /// What became of the weights, where the engine is suspended.

@@ -1,7 +1,8 @@
 //! The way to the thread.
 
-use super::shared::{Phase, Place, Shared};
-use super::update::Sink;
+use super::shared::{Phase, Place, Rest, Shared};
+use super::sleep::{PauseMode, SleepAnswer, SleepError, SleepOrder};
+use super::update::{Failure, Sink, Update};
 use crate::engine::{Engine, EngineError, EngineOptions, Request, RequestEvent};
 use crate::metrics::Metrics;
 use crate::model::SuspendedWeights;
@@ -17,8 +18,28 @@ pub(super) enum Command {
     Cancel(u64),
     End(u64),
     Call(Question),
+    Sleep(SleepOrder),
+    WakeUp(SleepAnswer),
     /// Look at the phase.
     Wake,
+}
+
+impl Command {
+    /// Tells who waits for an answer that the thread has ended.
+    pub(super) fn refuse(self) {
+        match self {
+            Self::Submit(submissions) => {
+                for mut submission in submissions {
+                    (submission.sink)(Update::Failed(Failure::Stopped));
+                }
+            }
+            Self::Sleep(SleepOrder { answer, .. }) | Self::WakeUp(answer) => {
+                answer(Err(SleepError::Stopped));
+            }
+            // Their channels close.
+            Self::Cancel(_) | Self::End(_) | Self::Call(_) | Self::Wake => {}
+        }
+    }
 }
 
 pub(super) struct Submission {
@@ -41,6 +62,9 @@ pub enum SubmitError {
     /// The thread takes no more.
     #[error("the engine is shutting down and takes no more requests")]
     ShuttingDown,
+    /// The engine gave its memory back until it is woken.
+    #[error("the engine sleeps and takes no requests until it is woken (`/wake_up`)")]
+    Asleep,
 }
 
 /// Takes requests for the thread of an engine. Clones are the same.
@@ -56,7 +80,7 @@ impl EngineHandle {
     /// Hands in a request; whether it is in order, the first update says.
     ///
     /// # Errors
-    /// When too many are there, or the thread shuts down.
+    /// When too many are there, or the thread shuts down or sleeps.
     pub fn submit(&self, request: Request, sink: Sink) -> Result<Ticket, SubmitError> {
         let tickets = self.submit_all(vec![(request, sink)])?;
         tickets.into_iter().next().ok_or(SubmitError::ShuttingDown)
@@ -106,6 +130,31 @@ impl EngineHandle {
         // The thread that is gone drops what was to answer.
         let _ = self.commands.send(Command::Call(Box::new(ask)));
         received
+    }
+
+    /// Puts the engine to sleep between two steps: its memory is given back as by
+    /// [`Engine::suspend`], and from now on requests are refused with
+    /// [`SubmitError::Asleep`].
+    pub fn sleep(&self, weights: SuspendedWeights, mode: PauseMode, answer: SleepAnswer) {
+        self.shared.fall_asleep();
+        self.tell(Command::Sleep(SleepOrder { weights, mode, answer }));
+    }
+
+    /// Wakes the engine: its memory is taken back, weights that were dropped are made again from
+    /// where they came, and requests are taken and go on. One that does not sleep is as before.
+    pub fn wake_up(&self, answer: SleepAnswer) {
+        self.tell(Command::WakeUp(answer));
+    }
+
+    /// Whether the engine sleeps, or is about to.
+    pub fn rest(&self) -> Rest {
+        self.shared.rest()
+    }
+
+    fn tell(&self, command: Command) {
+        if let Err(unsent) = self.commands.send(command) {
+            unsent.0.refuse();
+        }
     }
 
     /// Requests that may run and wait at a time.

@@ -5,7 +5,7 @@
 //! missing while nothing else is to be done. An error of one request ends that request. After an error
 //! of the engine, which comes out only once it has tried again and opened the device anew, the thread
 //! waits a moment and lets it try some more; then those that are there end, and the next ones are
-//! served.
+//! served. An engine that sleeps takes none until it is woken.
 //!
 //! ```no_run
 //! use piecewise_runtime::engine::{Engine, Request};
@@ -33,11 +33,13 @@
 
 mod handle;
 mod shared;
+mod sleep;
 mod update;
 mod worker;
 
 pub use handle::{EngineHandle, SubmitError, Ticket};
-pub use shared::{Phase, Place, Shared};
+pub use shared::{Phase, Place, Rest, Shared};
+pub use sleep::{PauseMode, SleepAnswer, SleepError};
 pub use update::{Failure, Sink, Update, Watcher};
 
 use crate::engine::Engine;

@@ -21,10 +21,26 @@ impl Phase {
     const ALL: [Self; 4] = [Self::Serving, Self::Draining, Self::Stopping, Self::Stopped];
 }
 
+/// Whether an engine has its memory and takes requests.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Rest {
+    /// It has and does.
+    Awake,
+    /// It takes none, and is about to give its memory back.
+    FallingAsleep,
+    /// It gave its memory back.
+    Asleep,
+}
+
+impl Rest {
+    const ALL: [Self; 3] = [Self::Awake, Self::FallingAsleep, Self::Asleep];
+}
+
 /// How far a thread's life has come, and how many requests are there.
 #[derive(Debug)]
 pub struct Shared {
     phase: AtomicU8,
+    rest: AtomicU8,
     /// Requests that are there, on their way to the thread among them.
     live: AtomicUsize,
     bound: usize,
@@ -36,6 +52,7 @@ impl Shared {
     pub fn new(bound: usize) -> Self {
         Self {
             phase: AtomicU8::new(Phase::Serving as u8),
+            rest: AtomicU8::new(Rest::Awake as u8),
             live: AtomicUsize::new(0),
             bound,
             next_key: AtomicU64::new(0),
@@ -57,6 +74,19 @@ impl Shared {
         self.phase.fetch_max(to as u8, Ordering::AcqRel);
     }
 
+    /// Whether it sleeps.
+    pub fn rest(&self) -> Rest {
+        Rest::ALL[usize::from(self.rest.load(Ordering::Acquire))]
+    }
+
+    pub(super) fn fall_asleep(&self) {
+        self.rest.fetch_max(Rest::FallingAsleep as u8, Ordering::AcqRel);
+    }
+
+    pub(super) fn set_rest(&self, rest: Rest) {
+        self.rest.store(rest as u8, Ordering::Release);
+    }
+
     /// Requests that are there.
     pub fn live(&self) -> usize {
         self.live.load(Ordering::Relaxed)
@@ -65,10 +95,13 @@ impl Shared {
     /// Places for so many more requests.
     ///
     /// # Errors
-    /// When the thread takes no more, or they go past the bound.
+    /// When the thread takes no more or sleeps, or they go past the bound.
     pub fn take_places(self: &Arc<Self>, count: usize) -> Result<Vec<Place>, SubmitError> {
         if self.phase() > Phase::Serving {
             return Err(SubmitError::ShuttingDown);
+        }
+        if self.rest() > Rest::Awake {
+            return Err(SubmitError::Asleep);
         }
         let bound = self.bound;
         if count > bound {

@@ -7,6 +7,8 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
+mod sleep;
+
 fn engine(setup: &Setup) -> Box<dyn Engine> {
     let model = setup.build().unwrap();
     let roles = Setup::roles_of(&model);

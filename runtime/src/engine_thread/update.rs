@@ -51,6 +51,9 @@ pub enum Failure {
     /// The engine failed, for this request or as a whole.
     #[error("the engine failed: {0}; the request can be tried again")]
     Engine(Arc<EngineError>),
+    /// The engine was put to sleep, and was not to keep it.
+    #[error("the engine was put to sleep before the request ended; try again once it is awake")]
+    Asleep,
     /// The thread ended first.
     #[error("the engine was stopped before the request ended")]
     Stopped,

@@ -1,7 +1,8 @@
 //! What the thread does.
 
 use super::handle::{Command, Submission};
-use super::shared::{Phase, Place, Shared};
+use super::shared::{Phase, Place, Rest, Shared};
+use super::sleep::{PauseMode, SleepAnswer, SleepError, SleepOrder};
 use super::update::{Failure, Sink, Update, Watcher};
 use crate::engine::{Engine, EngineError, FinishReason, RequestEvent, RequestId};
 use crate::metrics::{RequestMetrics, RequestTimes};
@@ -30,6 +31,8 @@ pub(super) struct Worker {
     entries: BTreeMap<RequestId, Entry>,
     requests: BTreeMap<u64, RequestId>,
     events: Vec<RequestEvent>,
+    /// To fall asleep once all that is there has ended.
+    sleepy: Vec<SleepOrder>,
     metrics: RequestMetrics,
     watcher: Watcher,
     /// Errors of nobody's since a step went well.
@@ -53,6 +56,7 @@ impl Worker {
             entries: BTreeMap::new(),
             requests: BTreeMap::new(),
             events: Vec::new(),
+            sleepy: Vec::new(),
             metrics,
             watcher,
             failures: 0,
@@ -67,9 +71,14 @@ impl Worker {
             }
             match self.shared.phase() {
                 Phase::Stopping | Phase::Stopped => break,
-                Phase::Draining if self.entries.is_empty() => break,
+                Phase::Draining if self.is_idle() => break,
+                Phase::Draining if engine.suspended().is_some() => {
+                    self.wake_to_end(&mut *engine);
+                    continue;
+                }
                 Phase::Draining | Phase::Serving => {}
             }
+            self.nod_off(&mut *engine);
             let works = engine.has_work() && engine.suspended().is_none();
             if works {
                 self.step(&mut *engine);
@@ -116,8 +125,15 @@ impl Worker {
                 ask(engine, &mut self.events);
                 self.deliver();
             }
+            Command::Sleep(order) => self.put_to_sleep(engine, order),
+            Command::WakeUp(answer) => self.wake_up(engine, answer),
             Command::Wake => {}
         }
+    }
+
+    /// Whether no request is there.
+    fn is_idle(&self) -> bool {
+        self.entries.is_empty()
     }
 
     fn add(&mut self, engine: &mut dyn Engine, submission: Submission) {
@@ -156,9 +172,14 @@ impl Worker {
         }
         self.failures = 0;
         tracing::error!("{failure}");
+        self.fail_all(engine, &failure);
+    }
+
+    /// Ends every request.
+    fn fail_all(&mut self, engine: &mut dyn Engine, failure: &Failure) {
         for request in Vec::from_iter(self.entries.keys().copied()) {
             remove(engine, request);
-            self.fail(request, &failure);
+            self.fail(request, failure);
         }
     }
 
@@ -200,6 +221,55 @@ impl Worker {
         (entry.sink)(Update::Failed(failure.clone()));
     }
 
+    fn put_to_sleep(&mut self, engine: &mut dyn Engine, order: SleepOrder) {
+        match order.mode {
+            PauseMode::Keep => {}
+            PauseMode::Wait if self.is_idle() => {}
+            PauseMode::Wait => return self.sleepy.push(order),
+            PauseMode::Abort => self.fail_all(engine, &Failure::Asleep),
+        }
+        let result = engine.suspend(order.weights, &mut self.events);
+        self.deliver();
+        self.note_rest(engine);
+        (order.answer)(result.map_err(SleepError::from));
+    }
+
+    /// Falls asleep where all have ended that it was to wait for.
+    fn nod_off(&mut self, engine: &mut dyn Engine) {
+        if self.is_idle() {
+            let orders = std::mem::take(&mut self.sleepy);
+            orders.into_iter().for_each(|order| self.put_to_sleep(engine, order));
+        }
+    }
+
+    fn wake_up(&mut self, engine: &mut dyn Engine, answer: SleepAnswer) {
+        self.refuse_sleep(|| SleepError::Woken);
+        let result = engine.resume(None);
+        self.note_rest(engine);
+        answer(result.map_err(SleepError::from));
+    }
+
+    /// Wakes an engine that is to end, for the requests that it sleeps on.
+    fn wake_to_end(&mut self, engine: &mut dyn Engine) {
+        self.refuse_sleep(|| SleepError::Stopped);
+        let result = engine.resume(None);
+        self.note_rest(engine);
+        if let Err(error) = result {
+            self.fail_all(engine, &Failure::Engine(error.into()));
+        }
+    }
+
+    fn refuse_sleep(&mut self, why: fn() -> SleepError) {
+        self.sleepy.drain(..).for_each(|order| (order.answer)(Err(why())));
+    }
+
+    fn note_rest(&self, engine: &dyn Engine) {
+        self.shared.set_rest(match engine.suspended() {
+            Some(_) => Rest::Asleep,
+            None => Rest::Awake,
+        });
+    }
+
     /// Captures a graph that is missing, if there is one.
     fn captures(&self, engine: &mut dyn Engine) -> bool {
         if !self.capture_when_idle || engine.suspended().is_some() {
@@ -227,11 +297,9 @@ impl Drop for Worker {
         for request in Vec::from_iter(self.entries.keys().copied()) {
             self.fail(request, &Failure::Stopped);
         }
+        self.refuse_sleep(|| SleepError::Stopped);
         while let Ok(command) = self.commands.try_recv() {
-            let Command::Submit(submissions) = command else { continue };
-            for mut submission in submissions {
-                (submission.sink)(Update::Failed(Failure::Stopped));
-            }
+            command.refuse();
         }
     }
 }

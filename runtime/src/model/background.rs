@@ -4,7 +4,7 @@ use super::CompiledModel;
 use super::build::CaptureWhen;
 use super::error::ModelError;
 use super::graphs::{GraphKey, OnCaptureFailure};
-use super::pace::{Missing, PATIENCE};
+use super::pace::Missing;
 use piecewise_backend::device::Device;
 use rustc_hash::FxHashMap;
 use std::time::Instant;
@@ -15,20 +15,13 @@ impl<D: Device> CompiledModel<D> {
         if self.capture_when != CaptureWhen::Background || self.background.is_done {
             return Ok(());
         }
-        let started = Instant::now();
-        self.background.note_step(started);
-        let budget = self.background.budget();
-        while let Some(key) = self.most_wanted() {
-            let expected = started.elapsed() + *self.background.cost(key);
-            if expected > budget && self.background.steps_since < PATIENCE {
-                break;
-            }
-            let began = Instant::now();
+        let mut began = Instant::now();
+        self.background.note_step(began);
+        while let Some(key) = self.most_wanted().filter(|key| self.background.allows(*key)) {
             self.capture(key, OnCaptureFailure::Launch)?;
-            *self.background.cost(key) = began.elapsed();
-            if expected > budget {
-                self.background.steps_since = 0;
-            }
+            let ended = Instant::now();
+            self.background.note_capture(key, ended - began);
+            began = ended;
         }
         Ok(())
     }

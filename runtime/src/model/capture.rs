@@ -79,6 +79,17 @@ impl<D: Device> CompiledModel<D> {
         if let Some(layer) = &member.excluded_by {
             return format!("layer `{layer}` is excluded from capture");
         }
+        let ops = self.ops_of(member);
+        let is_piece = member.is_captured_piece();
+        let place = if is_piece { format!(" in {}", member.label) } else { String::new() };
+        let support = self.support(member);
+        let why =
+            member.probed.as_ref().map_or(String::new(), |found| format!(": {}", found.reason));
+        format!("{ops}{place} supports capture only for {support:?}{why}")
+    }
+
+    /// The custom ops of a member.
+    pub(super) fn ops_of(&self, member: &Member<D::Program>) -> String {
         let usage = self.module.stitch().map(|stitch| &stitch.uses[member.step.id()]);
         let nodes = usage.map_or(&[][..], |usage| &usage.nodes).iter();
         let ops = nodes.filter_map(|&node| match &self.module.graph().node(node).op {
@@ -87,12 +98,7 @@ impl<D: Device> CompiledModel<D> {
         });
         let mut ops: Vec<_> = ops.collect();
         ops.dedup();
-        let is_piece = member.is_captured_piece();
-        let place = if is_piece { format!(" in {}", member.label) } else { String::new() };
-        let support = self.support(member);
-        let why =
-            member.probed.as_ref().map_or(String::new(), |found| format!(": {}", found.reason));
-        format!("{}{place} supports capture only for {support:?}{why}", ops.join(" or "))
+        ops.join(" or ")
     }
 
     /// Lists every graph that the mode calls for; those that there are stay.

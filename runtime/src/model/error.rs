@@ -70,9 +70,6 @@ pub enum ModelError {
     /// A model that gave its memory back.
     #[error("the model is suspended and has no memory; resume it first")]
     Suspended,
-    /// Weights that were dropped and are not brought again.
-    #[error("the weights were dropped when the model was suspended; resume it with their source")]
-    NoWeights,
     /// A size that was lowered while the model ran, and has no room in its arena.
     #[error(
         "{size} tokens take {scratch} bytes of scratch, and the arena was made for {room}; with \

@@ -185,6 +185,43 @@ pub struct GraphReport {
     pub counts: GraphCounts,
 }
 
+/// What became of several graphs together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+pub struct GraphTotals {
+    /// Those that can be replayed.
+    pub ready: u64,
+    /// Those that were never captured.
+    pub empty: u64,
+    /// Those that are to be captured again.
+    pub stale: u64,
+    /// Those that are not tried any more.
+    pub disabled: u64,
+    /// Of whatever state, added up.
+    #[serde(flatten)]
+    pub counts: GraphCounts,
+}
+
+impl GraphTotals {
+    /// Of the graphs that a model tells of.
+    pub fn of(graphs: &[GraphReport]) -> Self {
+        let mut all = Self::default();
+        for GraphReport { state, counts, .. } in graphs {
+            match state {
+                GraphState::Ready => all.ready += 1,
+                GraphState::Empty | GraphState::Capturing => all.empty += 1,
+                GraphState::Stale => all.stale += 1,
+                GraphState::Disabled => all.disabled += 1,
+            }
+            all.counts.launches += counts.launches;
+            all.counts.captures += counts.captures;
+            all.counts.recaptures += counts.recaptures;
+            all.counts.failures += counts.failures;
+            all.counts.misses += counts.misses;
+        }
+        all
+    }
+}
+
 /// Which graph of a model.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum GraphKey {

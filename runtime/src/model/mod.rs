@@ -42,7 +42,9 @@ pub use choose::{ChosenPart, ChosenWays, WaysOrigin};
 pub use clock::StepTimes;
 pub use error::ModelError;
 pub use face::Model;
-pub use graphs::{GraphCounts, GraphKey, GraphReport, GraphSlot, GraphState, OnCaptureFailure};
+pub use graphs::{
+    GraphCounts, GraphKey, GraphReport, GraphSlot, GraphState, GraphTotals, OnCaptureFailure,
+};
 pub use lowering::{LoweringSize, lowering_sizes};
 pub use memory::{Ledger, Memory};
 pub(crate) use parts::StepPart;

@@ -63,6 +63,11 @@ impl Origin {
         }
     }
 
+    /// What the weights are made from.
+    pub(super) fn weights(&self) -> &dyn WeightSource {
+        &*self.weights
+    }
+
     /// Reserves the memory and makes the weights.
     pub(super) fn load<D: Device>(
         &self,

@@ -50,12 +50,12 @@ impl<D: Device> CompiledModel<D> {
     }
 
     /// Takes the memory of a suspended model back at its addresses; its states hold zeros. Graphs
-    /// are not captured again. Weights that were dropped are made from `weights`. Does nothing where
-    /// the model is not suspended.
+    /// are not captured again. Weights that were dropped are made from `weights`, or else from what
+    /// the model was built from. Does nothing where the model is not suspended.
     ///
     /// # Errors
-    /// When memory is short, or dropped weights are not given or can't be made: the model stays
-    /// suspended and holds as little as before.
+    /// When memory is short, or dropped weights can't be made: the model stays suspended and holds as
+    /// little as before.
     pub fn resume(&mut self, weights: Option<&dyn WeightSource>) -> Result<(), ModelError> {
         let Some(suspended) = self.suspended else { return Ok(()) };
         let resumed = self.take_back(suspended, weights);
@@ -74,7 +74,7 @@ impl<D: Device> CompiledModel<D> {
     ) -> Result<(), ModelError> {
         let Self { device, memory, module, origin, .. } = self;
         if suspended == SuspendedWeights::Drop {
-            let source = weights.ok_or(ModelError::NoWeights)?;
+            let source = weights.unwrap_or_else(|| origin.weights());
             device.back(memory.weights)?;
             load_weights(device, module, memory, &origin.compiled.layouts, source, &mut |_| {})?;
         }

@@ -92,6 +92,14 @@ impl Setup {
         RoleMap::resolve(model.module().graph(), model.symbols(), &ops).unwrap()
     }
 
+    pub(crate) fn compiler(&self) -> FakeCompiler {
+        FakeCompiler {
+            split_support: self.split_support,
+            piece_support: self.piece_support,
+            planted: self.planted.clone(),
+        }
+    }
+
     pub(crate) fn build(&self) -> Result<CompiledModel<FakeDevice>, ModelError> {
         self.build_with(&NoStore)
     }
@@ -128,11 +136,7 @@ impl Setup {
         if self.tune == TuneMode::Measure {
             options.tuning_steps = full_steps(&roles, &options.dispatcher);
         }
-        let compiler = FakeCompiler {
-            split_support: self.split_support,
-            piece_support: self.piece_support,
-            planted: self.planted.clone(),
-        };
+        let compiler = self.compiler();
         let compiled = compile_module(&module, &options.dispatcher, &compiler, store, &mut |_| {})?;
         CompiledModel::build(
             module,

@@ -123,6 +123,11 @@ impl ApiError {
         Self::unavailable("the model was stopped before the request ended")
     }
 
+    /// The engine has no memory until it is woken.
+    pub(crate) fn asleep(message: impl Into<String>) -> Self {
+        Self { code: Some("asleep"), retry_after: Some(5), ..Self::unavailable(message) }
+    }
+
     fn unavailable(message: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", message)
     }
@@ -165,6 +170,7 @@ impl From<&Failure> for ApiError {
         match failure {
             Failure::Refused(error) => Self::from(&**error),
             Failure::Stopped => Self::unavailable(failure.to_string()),
+            Failure::Asleep => Self::asleep(failure.to_string()),
             _ => Self::internal(failure.to_string()),
         }
     }
@@ -183,6 +189,7 @@ impl From<SubmitError> for ApiError {
             SubmitError::ShuttingDown => {
                 Self { retry_after: Some(5), ..Self::unavailable(message) }
             }
+            SubmitError::Asleep => Self::asleep(message),
         }
     }
 }

@@ -18,6 +18,7 @@ mod logprobs;
 mod mailbox;
 mod models;
 mod openapi;
+mod operator;
 mod params;
 mod probes;
 mod server;

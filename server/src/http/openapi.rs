@@ -3,14 +3,22 @@
 use super::fields::Field;
 use super::models::{DETOKENIZE_FIELDS, TOKENIZE_FIELDS};
 use super::params;
+use super::state::State;
 use super::{chat_completions, completions, encoder};
+use crate::operate::{OPERATOR_PATHS, QueryParameter};
 use axum::Json;
+use axum::extract;
 use axum::response::Html;
 use serde_json::{Map, Value, json};
+use std::sync::Arc;
 
 /// The OpenAPI document.
-pub(crate) async fn document() -> Json<Value> {
-    Json(openapi())
+pub(crate) async fn document(extract::State(state): extract::State<Arc<State>>) -> Json<Value> {
+    let mut document = openapi();
+    if state.admin {
+        add_operator(&mut document);
+    }
+    Json(document)
 }
 
 /// The document as a page.
@@ -97,10 +105,35 @@ fn openapi() -> Value {
     })
 }
 
+/// Lists what an operator may ask, too.
+fn add_operator(document: &mut Value) {
+    let error = json!({"$ref": "#/components/schemas/Error"});
+    for known in OPERATOR_PATHS {
+        let parameter = |parameter: &QueryParameter| {
+            json!({
+                "name": parameter.name,
+                "in": "query",
+                "schema": schema(parameter.schema),
+                "description": parameter.help,
+            })
+        };
+        document["paths"][known.path][known.method.to_lowercase()] = json!({
+            "summary": known.summary,
+            "security": [{"key": []}, {}],
+            "parameters": Vec::from_iter(known.parameters.iter().map(parameter)),
+            "responses": responses(&error),
+        });
+    }
+}
+
+fn schema(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or(Value::Bool(true))
+}
+
 fn properties(fields: &[&[Field]]) -> Map<String, Value> {
     let property = |field: &Field| {
-        let schema = serde_json::from_str(field.schema).unwrap_or(Value::Bool(true));
-        let mut schema: Map<String, Value> = schema.as_object().cloned().unwrap_or_default();
+        let mut schema: Map<String, Value> =
+            schema(field.schema).as_object().cloned().unwrap_or_default();
         schema.insert("description".to_owned(), field.help.into());
         (field.name.to_owned(), Value::Object(schema))
     };
@@ -119,7 +152,7 @@ fn responses(error: &Value) -> Value {
         "413": refused("The body is too large."),
         "429": refused("The queue is full; Retry-After says when to try again."),
         "500": refused("The engine failed."),
-        "503": refused("The model is being loaded, or the server is shutting down."),
+        "503": refused("The model is being loaded or asleep, or the server is shutting down."),
     })
 }
 
@@ -135,11 +168,18 @@ mod tests {
 
     #[test]
     fn every_path_is_on_the_page_and_no_other() {
-        let document = openapi();
-        let listed = document["paths"].as_object().unwrap();
-        let listed =
-            BTreeSet::from_iter(listed.keys().map(|path| path.replace("{model}", "{*name}")));
-        assert_eq!(listed, BTreeSet::from_iter(paths().map(str::to_owned)));
+        let mut document = openapi();
+        for admin in [false, true] {
+            if admin {
+                add_operator(&mut document);
+            }
+            let listed = document["paths"].as_object().unwrap();
+            let listed =
+                BTreeSet::from_iter(listed.keys().map(|path| path.replace("{model}", "{*name}")));
+            assert_eq!(listed, BTreeSet::from_iter(paths(admin).map(str::to_owned)));
+        }
+        let level = &document["paths"]["/sleep"]["post"]["parameters"][0];
+        assert_eq!(level["schema"]["enum"], json!([1, 2]));
     }
 
     #[test]

@@ -4,7 +4,10 @@ use super::encoder::{EncoderState, ServedEncoder};
 use super::error::ApiError;
 use super::keys::ApiKeys;
 use super::state::{Limits, Served, ServedModel, State};
-use super::{access, chat_completions, completions, connections, encoder, models, openapi, probes};
+use super::{
+    access, chat_completions, completions, connections, encoder, models, openapi, operator, probes,
+};
+use crate::operate::OPERATOR_PATHS;
 use axum::routing::{MethodRouter, get, post};
 use axum::{Router, extract::Request, middleware};
 use piecewise::encoding::{EncoderThread, TextModel};
@@ -29,6 +32,8 @@ pub struct ServerOptions {
     pub keys: ApiKeys,
     /// What a client may take.
     pub limits: Limits,
+    /// Whether there are the paths of [`OPERATOR_PATHS`], for whoever has a key.
+    pub admin: bool,
     /// Threads that talk to clients; there are not more than cores. A token takes one of them some
     /// microseconds, and more threads wake each other for less to do.
     pub threads: NonZeroUsize,
@@ -60,7 +65,7 @@ impl Server {
     /// # Errors
     /// When the address can't be had, or the system gives no threads.
     pub fn bind(options: ServerOptions) -> io::Result<Self> {
-        let ServerOptions { address, model_names, keys, limits, threads } = options;
+        let ServerOptions { address, model_names, keys, limits, admin, threads } = options;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let aside = cores.max(2);
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -71,7 +76,7 @@ impl Server {
             .build()?;
         let listener = runtime.block_on(async { connections::listen(address) })?;
         let address = listener.local_addr()?;
-        let state = Arc::new(State::new(model_names, keys, limits, aside));
+        let state = Arc::new(State::new(model_names, keys, limits, admin, aside));
         let (closing, closes) = watch::channel(false);
         runtime.spawn(connections::accept(listener, router(&state), limits, closes));
         Ok(Self { runtime, state, address, closing })
@@ -206,6 +211,15 @@ fn guarded() -> Routes {
     ]
 }
 
+/// What an operator may ask, with a key as everybody.
+fn of_operators() -> Routes {
+    let routes = OPERATOR_PATHS.iter().map(|known| match known.method {
+        "GET" => (known.path, get(operator::handle)),
+        _ => (known.path, post(operator::handle)),
+    });
+    routes.collect()
+}
+
 /// What everybody may ask.
 fn open() -> Routes {
     vec![
@@ -219,8 +233,9 @@ fn open() -> Routes {
 
 /// Every path there is.
 #[cfg(test)]
-pub(super) fn paths() -> impl Iterator<Item = &'static str> {
-    guarded().into_iter().chain(open()).map(|(path, _)| path)
+pub(super) fn paths(admin: bool) -> impl Iterator<Item = &'static str> {
+    let of_operators = of_operators().into_iter().filter(move |_| admin);
+    guarded().into_iter().chain(of_operators).chain(open()).map(|(path, _)| path)
 }
 
 fn router(state: &Arc<State>) -> Router {
@@ -228,7 +243,9 @@ fn router(state: &Arc<State>) -> Router {
         routes.into_iter().fold(Router::new(), |all, (path, route)| all.route(path, route))
     };
     let admit = middleware::from_fn_with_state(Arc::clone(state), access::admit);
+    let of_operators = if state.admin { of_operators() } else { Vec::new() };
     with(guarded())
+        .merge(with(of_operators))
         .route_layer(admit)
         .merge(with(open()))
         .fallback(async |request: Request| ApiError::no_path(request.uri().path()))

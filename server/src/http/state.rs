@@ -6,7 +6,7 @@ use super::keys::ApiKeys;
 use crate::chat::{ChatTemplate, GenerationDefaults, ReplyFormat};
 use crate::structured::Structures;
 use piecewise::models::{TextTokenizer, Vocabulary};
-use piecewise_runtime::engine_thread::{EngineHandle, Phase};
+use piecewise_runtime::engine_thread::{EngineHandle, Phase, Rest};
 use piecewise_runtime::metrics::Metrics;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -126,6 +126,8 @@ pub(crate) struct State {
     pub(crate) names: Vec<String>,
     pub(crate) keys: ApiKeys,
     pub(crate) limits: Limits,
+    /// Whether there are the operator's paths.
+    pub(crate) admin: bool,
     /// Structures are read so many at a time.
     pub(crate) structure_turns: Semaphore,
     /// Seconds since 1970.
@@ -138,11 +140,18 @@ pub(crate) struct State {
 
 impl State {
     /// `aside` threads do what takes long.
-    pub(crate) fn new(names: Vec<String>, keys: ApiKeys, limits: Limits, aside: usize) -> Self {
+    pub(crate) fn new(
+        names: Vec<String>,
+        keys: ApiKeys,
+        limits: Limits,
+        admin: bool,
+        aside: usize,
+    ) -> Self {
         Self {
             names,
             keys,
             limits,
+            admin,
             structure_turns: Semaphore::new((aside / 2).max(1)),
             started: now(),
             served: OnceLock::new(),
@@ -207,10 +216,17 @@ impl State {
     pub(crate) fn is_ready(&self) -> Result<(), &'static str> {
         match self.phase() {
             None => Err("the model is being loaded"),
+            Some(Phase::Serving) if self.sleeps() => {
+                Err("the engine sleeps; POST /wake_up wakes it")
+            }
             Some(Phase::Serving) => Ok(()),
             Some(Phase::Draining | Phase::Stopping) => Err("the server is shutting down"),
             Some(Phase::Stopped) => Err("the engine has stopped"),
         }
+    }
+
+    fn sleeps(&self) -> bool {
+        self.served.get().is_some_and(|served| served.engine.rest() > Rest::Awake)
     }
 
     /// Refuses a name that is not the model's.

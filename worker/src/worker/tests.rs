@@ -56,6 +56,7 @@ impl Pair {
             rank: 0,
             state_dir: state.path().to_owned(),
             stand_in: None,
+            admin: true,
             thread: ThreadOptions::default(),
         };
         let model = Model { dtype: "float32".to_owned(), structures: None };
@@ -101,6 +102,18 @@ impl Pair {
     /// The outputs of the next message.
     fn next(&mut self) -> Vec<Value> {
         self.message()[1].as_array().unwrap().clone()
+    }
+
+    /// The answer to a call: what failed, and the result.
+    fn call(&mut self, method: &str, arguments: &Value) -> (Value, Value) {
+        let call = json!([0, 7, method, arguments]);
+        self.requests.send(&[&[3], &rmp_serde::to_vec(&call).unwrap()]).unwrap();
+        loop {
+            let message = self.message();
+            if let Some(answer) = message.get(4).filter(|answer| answer[0] == json!(7)) {
+                return (answer[1].clone(), answer.get(2).map_or(Value::Null, |it| it[1].clone()));
+            }
+        }
     }
 
     /// Asks what needs no engine: once the answer is here, what was sent before has been read.
@@ -195,6 +208,40 @@ fn requests_of_a_cut_connection_are_ended_once_it_is_back() {
             |i: usize| Some(&golden[i % golden.len()]["greedy_fp32"].as_array().unwrap()[..TOKENS]);
         let answers = pair.ask(&golden);
         assert!((0..32).all(|i| answers[i].as_deref() == expected(i)), "after {cut} were cut");
+    }
+    pair.handle.drain();
+    assert!(pair.worker.join().unwrap());
+}
+
+/// By vLLM's utility calls, as its front end makes them.
+#[test]
+fn a_front_end_puts_a_worker_to_sleep_and_wakes_it() {
+    let (golden, mut pair) = (golden(), Pair::start(CpuFaults::default()));
+    for (level, mode) in [(1, "abort"), (2, "wait"), (2, "keep")] {
+        assert_eq!(pair.call("sleep", &json!([level, mode])), (Value::Null, Value::Null));
+        assert_eq!(pair.call("is_sleeping", &json!([])), (Value::Null, json!(true)));
+        pair.add("early", &golden[0]["ids"], TOKENS);
+        let output = loop {
+            if let Some(output) = pair.next().pop() {
+                break output;
+            }
+        };
+        assert_eq!((&output[5], &output[18]["retryable"]), (&json!(3), &json!(true)), "{output}");
+        assert!(output[18].to_string().contains("/wake_up"), "{output}");
+        assert_eq!(pair.call("wake_up", &json!([null])), (Value::Null, json!(true)));
+        assert_eq!(pair.call("is_sleeping", &json!([])), (Value::Null, json!(false)));
+        let expected =
+            |i: usize| &golden[i % golden.len()]["greedy_fp32"].as_array().unwrap()[..TOKENS];
+        let answers = pair.ask(&golden);
+        assert!((0..32).all(|i| answers[i].as_deref() == Some(expected(i))), "after {level}");
+    }
+    for (method, arguments, why) in [
+        ("sleep", json!([0, "keep"]), "`level`"),
+        ("sleep", json!([1, "softly"]), "`mode`"),
+        ("wake_up", json!([["weights"]]), "`tags`"),
+    ] {
+        let (failure, _) = pair.call(method, &arguments);
+        assert!(failure.as_str().unwrap().starts_with(why), "{method}: {failure}");
     }
     pair.handle.drain();
     assert!(pair.worker.join().unwrap());

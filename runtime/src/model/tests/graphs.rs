@@ -1,6 +1,12 @@
 //! When graphs are captured, and what becomes of them when something fails.
 
 use super::*;
+use crate::artifact_store::LateCompiler;
+use crate::model::late_sizes::LateSizes;
+use crate::testing::fake_module;
+use piecewise_backend::compiler::NoStore;
+use piecewise_backend::tuning::TuneMode;
+use std::sync::Arc;
 
 #[test]
 fn graphs_are_captured_largest_first() {
@@ -272,6 +278,39 @@ fn the_ledger_follows_the_mode_and_holds_it_to_the_limit() {
     let before = model.memory().ledger;
     model.recover().unwrap();
     assert_eq!(model.memory().ledger, before);
+}
+
+/// A size that comes late is held to the limit as a mode is: beyond it nothing changes, and steps of so many
+/// tokens go on padded.
+#[test]
+fn a_late_size_that_passes_the_limit_is_refused_and_steps_go_on_padded() {
+    let setup = Setup { token_sizes: vec![1, 8], ..Setup::default() };
+    let bare = setup.build().unwrap().memory().ledger;
+    let (size, ledger) = with_late_size(&mut setup.build().unwrap(), &setup, u64::MAX);
+    assert_eq!(size, 3);
+    let needed = ledger.total();
+    assert!(needed > bare.total());
+    let mut model = setup.build().unwrap();
+    assert_eq!(with_late_size(&mut model, &setup, needed - 1), (8, bare), "nothing changed");
+    assert_eq!(with_late_size(&mut model, &setup, needed), (3, ledger));
+}
+
+/// The size that steps of three tokens have once a size of their own has been lowered, and the ledger then.
+fn with_late_size(model: &mut Model, setup: &Setup, limit: u64) -> (u64, Ledger) {
+    model.limit_memory("memory_budget", limit);
+    let (module, store) = (Arc::new(fake_module(setup.bounds)), Arc::new(NoStore));
+    let late = LateCompiler { module, compiler: Box::new(setup.compiler()), store };
+    model.specialize_late([3], late, TuneMode::Off);
+    let step = |model: &mut Model| {
+        let ticket = submit(model, &[4, 5, 6]).unwrap();
+        assert_eq!(sampled(model, &ticket), expected(&[4, 5, 6]));
+    };
+    let waits = |late: &LateSizes| !late.wanted.is_empty() || late.running.is_some();
+    while model.late.as_ref().is_some_and(waits) {
+        step(model);
+    }
+    step(model);
+    (model.last_step().unwrap().sizes.tokens.rows(), model.memory().ledger)
 }
 
 /// Graphs of a size that waits are captured by the first step that wants them, the others at start, and

@@ -1,0 +1,35 @@
+//! The operator's paths, where they are asked for.
+
+use super::error::ApiError;
+use super::state::State;
+use crate::operate::{Order, Refusal};
+use axum::Json;
+use axum::extract::{self, Request};
+use serde_json::Value;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// Whoever goes away while it is done does not undo it.
+pub(crate) async fn handle(
+    extract::State(state): extract::State<Arc<State>>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    let uri = request.uri();
+    let query = uri.query().unwrap_or_default();
+    let order = Order::read(request.method().as_str(), uri.path(), query)?;
+    let (answer, answered) = oneshot::channel();
+    order.give(&state.served()?.engine, Box::new(move |result| drop(answer.send(result))));
+    Ok(Json(answered.await.map_err(|_| ApiError::stopped())??))
+}
+
+impl From<Refusal> for ApiError {
+    fn from(refusal: Refusal) -> Self {
+        let message = refusal.to_string();
+        match refusal {
+            Refusal::Parameter { name, message } => Self::field(&name, message),
+            Refusal::NoPath => Self::wrong_method(),
+            Refusal::Asleep => Self::asleep(message),
+            Refusal::Failed(_) => Self::internal(message),
+        }
+    }
+}

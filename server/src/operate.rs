@@ -1,0 +1,313 @@
+//! What an operator asks of a running engine: to sleep and to wake, under the names that vLLM has for it,
+//! and what became of its graphs.
+
+use piecewise_runtime::engine::{Engine, EngineError};
+use piecewise_runtime::engine_thread::{EngineHandle, PauseMode, Rest, SleepError};
+use piecewise_runtime::mode::GraphMode;
+use piecewise_runtime::model::{GraphKey, GraphReport, GraphTotals, ModelError, SuspendedWeights};
+use serde_json::{Value, json};
+use std::str::FromStr;
+
+/// A parameter of a path's query.
+#[derive(Clone, Copy, Debug)]
+pub struct QueryParameter {
+    /// As it stands before the `=`.
+    pub name: &'static str,
+    /// Its type, as a JSON schema.
+    pub schema: &'static str,
+    /// What it does, in a sentence.
+    pub help: &'static str,
+}
+
+/// A path with one method.
+#[derive(Clone, Copy, Debug)]
+pub struct OperatorPath {
+    /// In capitals.
+    pub method: &'static str,
+    /// From the slash.
+    pub path: &'static str,
+    /// What it does, in a sentence.
+    pub summary: &'static str,
+    /// What its query may have; anything else is refused.
+    pub parameters: &'static [QueryParameter],
+}
+
+/// Every path that an operator has.
+pub const OPERATOR_PATHS: &[OperatorPath] = &[
+    OperatorPath {
+        method: "POST",
+        path: "/sleep",
+        summary: "Give the memory of the engine back until it is woken; requests get 503 meanwhile.",
+        parameters: &[
+            QueryParameter {
+                name: "level",
+                schema: r#"{"type":"integer","enum":[1,2],"default":1}"#,
+                help: "1 keeps the weights on the device, 2 drops them, too.",
+            },
+            QueryParameter {
+                name: "mode",
+                schema: r#"{"type":"string","enum":["keep","wait","abort"],"default":"keep"}"#,
+                help: "Requests that are there go on when it wakes, are waited for, or end with an error.",
+            },
+        ],
+    },
+    OperatorPath {
+        method: "POST",
+        path: "/wake_up",
+        summary: "Take the memory back and go on.",
+        parameters: &[],
+    },
+    OperatorPath {
+        method: "GET",
+        path: "/is_sleeping",
+        summary: "Whether the memory of the engine is given back.",
+        parameters: &[],
+    },
+    OperatorPath {
+        method: "GET",
+        path: "/graphs",
+        summary: "The graph mode, and each graph with what became of it.",
+        parameters: &[],
+    },
+    OperatorPath {
+        method: "POST",
+        path: "/graphs",
+        summary: "Change the graph mode, or let graphs be captured again that failures have disabled.",
+        parameters: &[
+            QueryParameter {
+                name: "mode",
+                schema: r#"{"type":"string"}"#,
+                help: "A graph mode, such as full_decode_only.",
+            },
+            QueryParameter {
+                name: "enable",
+                schema: r#"{"type":"boolean","default":false}"#,
+                help: "Whether graphs are tried again that failed too often.",
+            },
+        ],
+    },
+];
+
+/// Why something is not done.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refusal {
+    /// A parameter is wrong.
+    #[error("`{name}`: {message}")]
+    Parameter {
+        /// Of the query.
+        name: String,
+        /// What it may be.
+        message: String,
+    },
+    /// There is another method or path.
+    #[error("there is no such path for an operator; /openapi.json lists those that there are")]
+    NoPath,
+    /// The engine sleeps.
+    #[error("the engine sleeps; its graphs can be changed once it is woken (`POST /wake_up`)")]
+    Asleep,
+    /// The engine could not.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl Refusal {
+    fn parameter(name: &str, message: impl Into<String>) -> Self {
+        let name = name.chars().take(80).collect();
+        Self::Parameter { name, message: message.into() }
+    }
+}
+
+/// What came of it, for whoever asked; it is called on the engine's thread and must not wait.
+pub type Answer = Box<dyn FnOnce(Result<Value, Refusal>) + Send>;
+
+/// What is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Order {
+    /// To give the memory back.
+    Sleep(SuspendedWeights, PauseMode),
+    /// To take it back.
+    WakeUp,
+    /// Whether it is given back.
+    IsSleeping,
+    /// What became of the graphs.
+    Graphs,
+    /// To run in another mode, if one is given, and to try again what failed, where that is said.
+    ChangeGraphs(Option<GraphMode>, bool),
+}
+
+impl Order {
+    /// What a request asks.
+    ///
+    /// # Errors
+    /// When there is no such path, or a parameter is unknown or wrong.
+    pub fn read(method: &str, path: &str, query: &str) -> Result<Self, Refusal> {
+        let known =
+            OPERATOR_PATHS.iter().find(|known| known.method == method && known.path == path);
+        let known = known.ok_or(Refusal::NoPath)?;
+        let given = |name: &str| pairs(query).find(|pair| pair.0 == name).map(|pair| pair.1);
+        let is_known = |name: &str| known.parameters.iter().any(|known| known.name == name);
+        if let Some((name, _)) = pairs(query).find(|pair| !is_known(pair.0)) {
+            let message = "there is no such parameter; /openapi.json lists those that there are";
+            return Err(Refusal::parameter(name, message));
+        }
+        Ok(match (method, path) {
+            (_, "/sleep") => Self::sleep(given("level").unwrap_or("1"), given("mode"))?,
+            (_, "/wake_up") => Self::WakeUp,
+            (_, "/is_sleeping") => Self::IsSleeping,
+            ("GET", _) => Self::Graphs,
+            _ => {
+                let enable = match given("enable") {
+                    None | Some("false") => false,
+                    Some("true") => true,
+                    Some(_) => return Err(Refusal::parameter("enable", "must be true or false")),
+                };
+                let mode = given("mode").map(|mode| read("mode", mode)).transpose()?;
+                if mode.is_none() && !enable {
+                    let message = "is missing; give a mode, or enable=true";
+                    return Err(Refusal::parameter("mode", message));
+                }
+                Self::ChangeGraphs(mode, enable)
+            }
+        })
+    }
+
+    /// To sleep at a level of vLLM's, in one of its modes.
+    ///
+    /// # Errors
+    /// When there is no such level or mode.
+    pub fn sleep(level: &str, mode: Option<&str>) -> Result<Self, Refusal> {
+        let weights = match level {
+            "1" => SuspendedWeights::Keep,
+            "2" => SuspendedWeights::Drop,
+            _ => {
+                let message = "must be 1, which keeps the weights, or 2, which drops them";
+                return Err(Refusal::parameter("level", message));
+            }
+        };
+        let mode = mode.map(|mode| read("mode", mode)).transpose()?;
+        Ok(Self::Sleep(weights, mode.unwrap_or_default()))
+    }
+
+    /// Has the engine do it, and tells what came of it. Of an engine that has ended nothing is told:
+    /// `answer` is dropped.
+    pub fn give(self, engine: &EngineHandle, answer: Answer) {
+        let sleeps = |result: Result<(), SleepError>, is_sleeping: bool| {
+            let done = result.map(|()| json!({"is_sleeping": is_sleeping}));
+            done.map_err(|error| Refusal::Failed(error.to_string()))
+        };
+        match self {
+            Self::Sleep(weights, mode) => {
+                engine.sleep(weights, mode, Box::new(move |result| answer(sleeps(result, true))));
+            }
+            Self::WakeUp => engine.wake_up(Box::new(move |result| answer(sleeps(result, false)))),
+            Self::IsSleeping => answer(sleeps(Ok(()), engine.rest() == Rest::Asleep)),
+            Self::Graphs => drop(engine.call(|engine| answer(Ok(graphs(engine))))),
+            Self::ChangeGraphs(mode, enable) => {
+                drop(engine.call(move |engine| answer(change(engine, mode, enable))));
+            }
+        }
+    }
+}
+
+/// Names and values of a query; none of those that there are has anything to be unescaped.
+fn pairs(query: &str) -> impl Iterator<Item = (&str, &str)> {
+    let parts = query.split('&').filter(|part| !part.is_empty());
+    parts.map(|part| part.split_once('=').unwrap_or((part, "")))
+}
+
+fn read<T: FromStr<Err: ToString>>(name: &str, value: &str) -> Result<T, Refusal> {
+    value.parse().map_err(|error: T::Err| Refusal::parameter(name, error.to_string()))
+}
+
+fn change(
+    engine: &mut dyn Engine,
+    mode: Option<GraphMode>,
+    enable: bool,
+) -> Result<Value, Refusal> {
+    if engine.suspended().is_some() {
+        return Err(Refusal::Asleep);
+    }
+    let refused = |error: EngineError| match &error {
+        EngineError::Model(ModelError::Mode { .. } | ModelError::BeyondLimit { .. }) => {
+            Refusal::parameter("mode", error.to_string())
+        }
+        _ => Refusal::Failed(error.to_string()),
+    };
+    if let Some(mode) = mode {
+        engine.set_graph_mode(mode).map_err(refused)?;
+    }
+    if enable {
+        engine.enable_graphs().map_err(refused)?;
+    }
+    Ok(graphs(engine))
+}
+
+fn graphs(engine: &dyn Engine) -> Value {
+    let graphs = engine.graphs();
+    let row = |GraphReport { key, state, counts }: &GraphReport| {
+        // A whole step is of no member.
+        let member = match key {
+            GraphKey::Full(_) => None,
+            GraphKey::Piece { member, .. } => Some(member),
+        };
+        let mut row = json!({"member": member, "size": key.size().to_string(), "state": state});
+        merge(&mut row, json!(counts));
+        row
+    };
+    let mut all = json!({
+        "mode": engine.dispatcher().mode.name(),
+        "lowered": engine.lowered_mode(),
+    });
+    merge(&mut all, json!(GraphTotals::of(&graphs)));
+    all["graphs"] = graphs.iter().map(row).collect();
+    all
+}
+
+fn merge(to: &mut Value, from: Value) {
+    if let (Value::Object(to), Value::Object(from)) = (to, from) {
+        to.extend(from);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_is_read_or_refused_by_its_name() {
+        let (keep, drop) = (SuspendedWeights::Keep, SuspendedWeights::Drop);
+        for (request, order) in [
+            ("POST /sleep", Order::Sleep(keep, PauseMode::Keep)),
+            ("POST /sleep?level=2&mode=wait", Order::Sleep(drop, PauseMode::Wait)),
+            ("POST /sleep?mode=abort", Order::Sleep(keep, PauseMode::Abort)),
+            ("POST /wake_up", Order::WakeUp),
+            ("GET /is_sleeping", Order::IsSleeping),
+            ("GET /graphs?", Order::Graphs),
+            ("POST /graphs?mode=none", Order::ChangeGraphs(Some(GraphMode::None), false)),
+            ("POST /graphs?enable=true", Order::ChangeGraphs(None, true)),
+        ] {
+            assert_eq!(of(request), Ok(order), "{request}");
+        }
+        for (request, name) in [
+            ("POST /sleep?level=0", "level"),
+            ("POST /sleep?level=", "level"),
+            ("POST /sleep?mode=gently", "mode"),
+            ("POST /wake_up?tags=weights", "tags"),
+            ("POST /graphs", "mode"),
+            ("POST /graphs?mode=fast", "mode"),
+            ("POST /graphs?enable=1", "enable"),
+            ("GET /graphs?mode=none", "mode"),
+        ] {
+            let error = of(request).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("`{name}`: ")), "{request}: {error}");
+        }
+        assert_eq!(of("GET /sleep"), Err(Refusal::NoPath));
+        assert_eq!(of("POST /"), Err(Refusal::NoPath));
+    }
+
+    fn of(request: &str) -> Result<Order, Refusal> {
+        let (method, rest) = request.split_once(' ').unwrap();
+        let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+        Order::read(method, path, query)
+    }
+}

@@ -1,0 +1,146 @@
+//! What an operator does with a server that runs: sleep, wake, and its graphs.
+
+use crate::client::{self, ask, bind_with};
+use crate::tiny_engine::{golden, tiny_engine};
+use piecewise_backend::cpu::{CpuFault, CpuFaults, FaultKind, FaultPoint};
+use piecewise_server::ApiKeys;
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Status and body.
+fn order(address: SocketAddr, request: &str, body: &Value) -> (u16, Value) {
+    let answer = ask(address, request, &body.to_string());
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head[9..12].parse().unwrap(), serde_json::from_str(body).unwrap_or(json!(body.trim())))
+}
+
+fn ok(address: SocketAddr, request: &str) -> Value {
+    let (status, body) = order(address, request, &Value::Null);
+    assert_eq!(status, 200, "{request}: {body}");
+    body
+}
+
+fn generate(address: SocketAddr, case: &Value, tokens: usize) -> (u16, Value) {
+    let body = json!({
+        "prompt": case["ids"], "max_tokens": tokens, "temperature": 0, "ignore_eos": true,
+        "return_token_ids": true,
+    });
+    order(address, "POST /v1/completions", &body)
+}
+
+fn assert_golden(answer: &(u16, Value), case: &Value, tokens: usize) {
+    let ids = answer.1["choices"][0]["token_ids"].as_array();
+    let ids = ids.unwrap_or_else(|| panic!("{answer:?}"));
+    let expected = case["greedy_fp32"].as_array().unwrap();
+    let known = tokens.min(expected.len());
+    assert_eq!((ids.len(), &ids[..known]), (tokens, &expected[..known]));
+}
+
+fn metric(address: SocketAddr, name: &str) -> f64 {
+    let text = ask(address, "GET /metrics", "");
+    let lines = text.lines().filter(|line| line.starts_with(name));
+    lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+}
+
+/// An answer that takes hundreds of steps, and has begun.
+fn long(address: SocketAddr, case: &Value) -> JoinHandle<(u16, Value)> {
+    let before = metric(address, "vllm:generation_tokens_total");
+    let case = case.clone();
+    let answer = std::thread::spawn(move || generate(address, &case, LONG));
+    let end = Instant::now() + Duration::from_secs(60);
+    while metric(address, "vllm:generation_tokens_total") == before {
+        assert!(Instant::now() < end, "nothing is generated");
+    }
+    answer
+}
+
+const LONG: usize = 900;
+
+#[test]
+fn a_server_sleeps_and_wakes_and_loses_nothing() {
+    let golden = golden();
+    let address = client::serve(tiny_engine(CpuFaults::default(), 4));
+    for level in [1, 2] {
+        let answer = long(address, &golden[0]);
+        let asleep = ok(address, &format!("POST /sleep?level={level}"));
+        assert_eq!(asleep, json!({"is_sleeping": true}));
+        assert!(!answer.is_finished(), "it was to be kept");
+        let (status, error) = generate(address, &golden[1], 4);
+        assert_eq!((status, &error["error"]["code"]), (503, &json!("asleep")), "{error}");
+        assert!(error["error"]["message"].as_str().unwrap().contains("/wake_up"), "{error}");
+        let (status, ready) = order(address, "GET /ready", &Value::Null);
+        assert!(status == 503 && ready.as_str().unwrap().contains("/wake_up"), "{ready}");
+        assert_eq!(ok(address, "GET /health"), "alive");
+        assert_eq!(ok(address, "GET /is_sleeping"), json!({"is_sleeping": true}));
+        let (status, error) = order(address, "POST /graphs?mode=none", &Value::Null);
+        assert_eq!((status, &error["error"]["code"]), (503, &json!("asleep")), "{error}");
+        assert_eq!(ok(address, "POST /wake_up"), json!({"is_sleeping": false}));
+        assert_eq!(ok(address, "GET /ready"), "ready");
+        assert_golden(&generate(address, &golden[1], 4), &golden[1], 4);
+        assert_golden(&answer.join().unwrap(), &golden[0], LONG);
+    }
+}
+
+#[test]
+fn running_requests_are_waited_for_or_end_as_an_operator_says() {
+    let golden = golden();
+    let address = client::serve(tiny_engine(CpuFaults::default(), 4));
+    let answer = long(address, &golden[0]);
+    ok(address, "POST /sleep?mode=wait");
+    assert_golden(&answer.join().unwrap(), &golden[0], LONG);
+    ok(address, "POST /wake_up");
+    let answer = long(address, &golden[0]);
+    ok(address, "POST /sleep?mode=abort");
+    let (status, error) = answer.join().unwrap();
+    assert_eq!((status, &error["error"]["code"]), (503, &json!("asleep")), "{error}");
+    ok(address, "POST /wake_up");
+    assert_golden(&generate(address, &golden[1], 24), &golden[1], 24);
+    let (status, error) = order(address, "POST /sleep?level=3", &Value::Null);
+    assert_eq!((status, &error["error"]["param"]), (400, &json!("level")), "{error}");
+}
+
+#[test]
+fn the_graphs_of_a_server_are_shown_enabled_and_run_in_another_mode() {
+    let (golden, faults) = (golden(), CpuFaults::default());
+    let address = client::serve(tiny_engine(faults.clone(), 4));
+    let started = ok(address, "GET /graphs");
+    assert_eq!(started["mode"], "full_and_piecewise", "{started}");
+    let listed = started["graphs"].as_array().unwrap();
+    assert_eq!(started["ready"], listed.len(), "{started}");
+    for mode in ["none", "full_decode_only"] {
+        let changed = ok(address, &format!("POST /graphs?mode={mode}"));
+        assert_eq!(changed["mode"], mode, "{changed}");
+        assert_eq!(changed["graphs"].as_array().unwrap().is_empty(), mode == "none", "{changed}");
+        assert_golden(&generate(address, &golden[0], 24), &golden[0], 24);
+    }
+    // Refused so often in a row, the graph of one sequence is not tried any more.
+    let (point, kind) = (FaultPoint::Replay, FaultKind::Refused);
+    faults.fail(CpuFault { point, kind, after: 0, times: 3 });
+    assert_golden(&generate(address, &golden[0], 24), &golden[0], 24);
+    let failed = ok(address, "GET /graphs");
+    assert_eq!((&failed["disabled"], &failed["failures"]), (&json!(1), &json!(3)), "{failed}");
+    let enabled = ok(address, "POST /graphs?enable=true");
+    assert_eq!(enabled["disabled"], 0, "{enabled}");
+    let launches = |graphs: &Value| graphs["launches"].as_u64().unwrap();
+    assert_golden(&generate(address, &golden[0], 24), &golden[0], 24);
+    assert!(launches(&ok(address, "GET /graphs")) >= launches(&enabled) + 20, "it replays again");
+    let (status, error) = order(address, "POST /graphs?mode=fast", &Value::Null);
+    assert_eq!((status, &error["error"]["param"]), (400, &json!("mode")), "{error}");
+}
+
+#[test]
+fn an_operators_paths_are_there_where_asked_for_and_for_who_has_a_key() {
+    for (admin, keys, status) in
+        [(false, None, 404), (true, None, 503), (true, Some("key"), 401), (false, Some("key"), 404)]
+    {
+        let server = bind_with(admin, ApiKeys::new(keys));
+        let page = ask(server.address(), "GET /openapi.json", "");
+        assert_eq!(page.contains("\"/is_sleeping\""), admin);
+        for request in ["POST /sleep", "POST /wake_up", "GET /is_sleeping", "GET /graphs"] {
+            let found = order(server.address(), request, &Value::Null);
+            assert_eq!(found.0, status, "{request}: {found:?}");
+        }
+    }
+}
