@@ -22,13 +22,14 @@ const SHARED_BYTES: u64 = 225 << 10;
 
 /// Whether heads of these widths have a kernel here on this device.
 pub(in super::super) fn fits(target: CudaTarget, dims: [u64; 2]) -> bool {
-    target.capability == (9, 0) && dims.iter().all(|dim| matches!(dim, 64 | 128))
+    target.capability == (9, 0)
+        && dims.iter().all(|dim| (64..=128).contains(dim) && dim.is_multiple_of(8))
 }
 
-/// The most warpgroups of a block that multiply, each 64 rows: results of 64 columns leave
+/// The most warpgroups of a block that multiply, each 64 rows: results of up to 72 columns leave
 /// registers for a third one.
 pub(in super::super) fn most_computing(value_dim: u64) -> u64 {
-    if value_dim == 64 { 3 } else { 2 }
+    if value_dim <= 72 { 3 } else { 2 }
 }
 
 /// A kernel of `hopper.cu`.
@@ -51,9 +52,9 @@ impl Tiles {
     /// Its launch, `splits` ranges being the blocks of a cluster.
     pub(in super::super) fn launch(self, splits: u64) -> LaunchRecipe {
         let Self { header: mut source, entry, computing, .. } = self;
-        let [dim, value_dim] = self.dims;
         // Swizzled rows start at a multiple of 1024 bytes.
-        let shared = 1024 + computing * 64 * dim * 2 + STAGES * KEYS * 2 * (dim + value_dim);
+        let [row, value_row] = self.dims.map(|dim| dim.div_ceil(64) * 128);
+        let shared = 1024 + computing * 64 * row + STAGES * KEYS * (row + value_row);
         // One that multiplies leaves registers for a second block.
         let (blocks, registers) = match computing {
             1 => (2, [40, 216]),
@@ -71,11 +72,12 @@ impl Tiles {
         ] {
             source.push_str(&format!("#define {name} {value}\n"));
         }
+        source.push_str(&format!("#define ENTRY {entry}\n"));
         let dtype = storage(self.dtype);
         source.push_str(include_str!("../hopper.cuh"));
         source.push_str(&multiply_add_tile(dtype, KEYS, Lhs::Shared));
-        source.push_str(&multiply_add_tile(dtype, value_dim, Lhs::Registers));
-        source.push_str(&include_str!("hopper.cu").replace("attention_prefill", entry));
+        source.push_str(&multiply_add_tile(dtype, self.dims[1], Lhs::Registers));
+        source.push_str(include_str!("hopper.cu"));
         let per_multiprocessor = blocks.min(SHARED_BYTES / shared) as u32;
         let stay =
             || [GridAxis::Persistent { per_multiprocessor }, GridAxis::one(), GridAxis::one()];

@@ -25,7 +25,7 @@ const ENOUGH_BLOCKS: u64 = 264;
 const MEAN_COLUMNS: u64 = 128;
 /// The name of every kernel of attention here.
 const ENTRY: &str = "segment_attention";
-/// `MOST_PAGES` of `seen.cuh`.
+/// So many pages that `find_tile` takes lengths as they are.
 const MOST_PAGES: u64 = 0x0fff_ffff;
 
 struct Shape {
@@ -94,6 +94,7 @@ impl Shape {
             ("CAUSAL", u64::from(self.spec.causal)),
             ("WINDOWED", u64::from(self.spec.window.is_some())),
             ("WINDOW", u64::from(self.spec.window.unwrap_or(0))),
+            ("MOST_PAGES", MOST_PAGES),
         ];
         for (name, value) in common.iter().chain(defines) {
             source.push_str(&format!("#define {name} {value}\n"));
