@@ -276,6 +276,21 @@ fn warpgroups_take_segments_where_a_device_and_widths_allow() {
         assert_eq!(launch.grid_at(&[rows, rows, 8], 132), Ok([grid, 1, 1]));
         assert!(launch.dynamic_shared + launch.static_shared <= 227 << 10);
     }
+    // As many warpgroups as a block has: an image of SigLIP and 16 of them, texts of BERT, and as many
+    // rows as two rounds of blocks of one warpgroup begin at.
+    for (dim, heads, rows, computing) in [
+        (72, 16, 729, 2),
+        (72, 16, 16 * 729, 3),
+        (72, 2, 66 * 64, 1),
+        (80, 16, 4096, 2),
+        (64, 12, 16 * 70, 1),
+        (64, 12, 8192, 3),
+        (128, 2, 66 * 64 + 1, 2),
+    ] {
+        let shape = Shape { capability: (9, 0), ..shape(BF16, [heads, heads], dim, None) };
+        let launch = &shape.kernels(&[rows, rows, 8]).launches[0];
+        assert_eq!(launch.block, [128 + 128 * computing, 1, 1], "{heads} heads of {dim}, {rows}");
+    }
 }
 
 #[test]
