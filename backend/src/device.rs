@@ -298,7 +298,8 @@ pub trait Device: Send + 'static {
     /// The bytes of a host block.
     fn host_bytes(&self, block: HostBlock) -> &[u8];
 
-    /// The bytes of a host block, to be filled; no copy that uses them may be under way.
+    /// The bytes of a host block, to be filled; no copy that uses those that are written may be under
+    /// way.
     fn host_bytes_mut(&mut self, block: HostBlock) -> &mut [u8];
 
     /// Enqueues a copy of `bytes` bytes of the block from `offset` on to `to`.

@@ -219,8 +219,8 @@ impl Case {
 
     /// The ways that take it on this device, those of equal bits together.
     fn ways(&self) -> Vec<Vec<Way>> {
-        let narrow = self.dims.iter().all(|dim| matches!(dim, 64 | 128));
-        let most = if self.dims[1] == 64 { 3 } else { 2 };
+        let narrow = self.dims.iter().all(|dim| (64..=128).contains(dim));
+        let most = if self.dims[1] <= 72 { 3 } else { 2 };
         let mut ways = vec![vec![Way::Warps, Way::ManyWarps]];
         if narrow && is_hopper() {
             ways.push((1..=most).map(Way::Warpgroups).collect());
@@ -256,6 +256,10 @@ fn every_kernel_equals_the_reference() {
         Case { causal: true, ..apart(Case::own(BF16, [2, 2], 64, &[])) },
         Case::own(BF16, [3, 3], 72, &own),
         Case { window: Some(40), ..apart(Case::own(F16, [4, 2], 80, &[])) },
+        Case { causal: true, ..apart(Case::own(BF16, [4, 2], 72, &[])) },
+        Case { dims: [120, 88], ..apart(Case::own(BF16, [2, 2], 64, &[])) },
+        Case { dims: [72, 104], ..apart(Case::own(F16, [3, 1], 64, &[])) },
+        Case::own(F16, [2, 2], 56, &own),
     ] {
         let expected = case.reference();
         let row = (case.heads[0] * case.dims[1]) as usize * case.dtype.size();
@@ -304,8 +308,10 @@ fn kernels_agree_at_the_shapes_of_encoders() {
         ("Qwen3-Embedding, 16 texts of 512", causal(Case::own(BF16, [16, 8], 128, &[512; 16]))),
         ("Qwen3-Embedding, 1 text of 8192", causal(Case::own(BF16, [16, 8], 128, &[8192]))),
         ("16 heads of 128, 4096 rows", Case::own(BF16, [16, 16], 128, &[4096])),
+        ("SigLIP, 1 image of 729", Case::own(BF16, [16, 16], 72, &[729])),
         ("SigLIP, 16 images of 729", Case::own(BF16, [16, 16], 72, &[729; 16])),
         ("16 heads of 72, 4096 rows", Case::own(BF16, [16, 16], 72, &[4096])),
+        ("16 heads of 80, 4096 rows", Case::own(BF16, [16, 16], 80, &[4096])),
     ] {
         let mut first: Option<Vec<f64>> = None;
         for way in case.ways().concat() {

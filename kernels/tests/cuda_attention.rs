@@ -390,6 +390,8 @@ fn warpgroups_in_ragged_steps() {
 fn warpgroups_in_ragged_steps_of_other_groups_and_widths() {
     by_warpgroups("warpgroups_64_128", F16, [3, 1], [64, 128], true);
     by_warpgroups("warpgroups_128_64", BF16, [8, 1], [128, 64], false);
+    by_warpgroups("warpgroups_80", F16, [2, 2], [80, 80], true);
+    by_warpgroups("warpgroups_96_112", BF16, [2, 1], [96, 112], true);
 }
 
 #[test]

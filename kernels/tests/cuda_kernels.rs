@@ -72,6 +72,8 @@ fn hopper_kernels() -> Vec<LaunchRecipe> {
         (F16, [32, 8], [64, 64], true),
         (BF16, [6, 2], [128, 64], false),
         (F16, [4, 4], [64, 128], false),
+        (BF16, [32, 32], [80, 80], true),
+        (F16, [32, 32], [96, 112], true),
     ] {
         let attrs = PagedAttention::attrs(0.125, causal);
         for rows in [64, 128, 512, 8192] {
@@ -359,8 +361,9 @@ fn prompts_go_to_warpgroups_where_a_device_and_widths_allow() {
     assert_eq!(made([32, 8], [128, 128], 64, HOPPER), (true, [2, 8, 4], 384));
     assert_eq!(made([32, 8], [64, 64], 64, HOPPER), (true, [2, 8, 4], 512));
     assert_eq!(made([6, 2], [128, 64], 8192, HOPPER), (true, [132, 1, 1], 512));
+    assert_eq!(made([32, 8], [96, 96], 64, HOPPER), (true, [2, 8, 4], 384));
     for (dims, capability) in
-        [([128, 128], (9, 1)), ([128, 128], (10, 0)), ([96, 96], HOPPER), ([256, 128], HOPPER)]
+        [([128, 128], (9, 1)), ([128, 128], (10, 0)), ([48, 48], HOPPER), ([256, 128], HOPPER)]
     {
         assert!(!made([32, 8], dims, 8192, capability).0, "{dims:?} {capability:?}");
     }

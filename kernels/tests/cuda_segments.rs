@@ -196,7 +196,7 @@ fn every_height(name: &str, shape: Shape) {
     if !available() {
         return;
     }
-    let most = if shape.dims[1] == 64 { 3 } else { 2 };
+    let most = if shape.dims[1] <= 72 { 3 } else { 2 };
     let of = |n| shape.computed_by(&format!("warpgroups_{name}_{n}"), by_warpgroups(shape, n));
     let one = of(1);
     assert!((2..=most).all(|n| of(n) == one), "{name}");
@@ -206,12 +206,18 @@ fn every_height(name: &str, shape: Shape) {
 fn segments_by_warpgroups_see_their_own_keys_alone() {
     every_height("64", shape(BF16, [2, 2], 64, None));
     every_height("128_grouped", Shape { causal: true, ..shape(F16, [4, 2], 128, None) });
+    every_height("72", shape(BF16, [2, 2], 72, None));
+    every_height("80_grouped", Shape { causal: true, ..shape(F16, [4, 2], 80, None) });
 }
 
 #[test]
 fn long_segments_by_warpgroups() {
     every_height("64_causal", long(Shape { causal: true, ..shape(BF16, [3, 1], 64, None) }));
     every_height("128_window", long(shape(F16, [2, 2], 128, Some(20))));
+    every_height("72_window", long(shape(F16, [2, 1], 72, Some(20))));
+    every_height("104_causal", long(Shape { causal: true, ..shape(BF16, [2, 1], 104, None) }));
+    let dims = [120, 96];
+    every_height("120_96", long(Shape { dims, ..shape(F16, [2, 2], 120, None) }));
 }
 
 #[test]
@@ -220,6 +226,8 @@ fn windows_by_warpgroups_begin_at_any_block_of_keys() {
     every_height("64_own", long(own));
     let dims = [128, 64];
     every_height("128_64_window", long(Shape { dims, ..shape(BF16, [2, 2], 64, Some(70)) }));
+    let dims = [64, 72];
+    every_height("64_72_window", long(Shape { dims, ..shape(BF16, [1, 1], 64, Some(70)) }));
 }
 
 /// Alone in a step, or with others before and after it: the same bits, whatever its place.
@@ -254,18 +262,34 @@ fn warpgroups_take_segments_where_a_device_and_widths_allow() {
         let shape = Shape { capability, dims, ..shape(BF16, [4, 2], 64, None) };
         shape.kernels(&[4096, 4096, 8]).launches[0].source.contains("wgmma")
     };
-    assert!([[64, 64], [128, 128], [64, 128]].iter().all(|&dims| takes((9, 0), dims)));
+    let taken = [[64, 64], [128, 128], [64, 128], [72, 72], [80, 80], [120, 88]];
+    assert!(taken.iter().all(|&dims| takes((9, 0), dims)));
     for (capability, dims) in
-        [((9, 0), [72, 72]), ((9, 0), [80, 80]), ((9, 0), [128, 256]), ((10, 0), [64, 64])]
+        [((9, 0), [56, 56]), ((9, 0), [128, 136]), ((10, 0), [64, 64]), ((10, 0), [72, 72])]
     {
         assert!(!takes(capability, dims), "{capability:?} {dims:?}");
     }
     // Two blocks of one warpgroup share a multiprocessor where its memory holds them.
-    for (dim, rows, grid) in [(64, 64, 264), (128, 64, 132), (64, 60_000, 132)] {
+    for (dim, rows, grid) in [(64, 64, 264), (128, 64, 132), (64, 60_000, 132), (80, 60_000, 132)] {
         let shape = Shape { capability: (9, 0), ..shape(BF16, [2, 2], dim, None) };
         let launch = &shape.kernels(&[rows, rows, 8]).launches[0];
         assert_eq!(launch.grid_at(&[rows, rows, 8], 132), Ok([grid, 1, 1]));
         assert!(launch.dynamic_shared + launch.static_shared <= 227 << 10);
+    }
+    // As many warpgroups as a block has: an image of SigLIP and 16 of them, texts of BERT, and as many
+    // rows as two rounds of blocks of one warpgroup begin at.
+    for (dim, heads, rows, computing) in [
+        (72, 16, 729, 2),
+        (72, 16, 16 * 729, 3),
+        (72, 2, 66 * 64, 1),
+        (80, 16, 4096, 2),
+        (64, 12, 16 * 70, 1),
+        (64, 12, 8192, 3),
+        (128, 2, 66 * 64 + 1, 2),
+    ] {
+        let shape = Shape { capability: (9, 0), ..shape(BF16, [heads, heads], dim, None) };
+        let launch = &shape.kernels(&[rows, rows, 8]).launches[0];
+        assert_eq!(launch.block, [128 + 128 * computing, 1, 1], "{heads} heads of {dim}, {rows}");
     }
 }
 
@@ -339,6 +363,8 @@ fn nvrtc_takes_the_kernels_of_segments() {
     let Some(nvrtc) = Nvrtc::find() else { return };
     let shapes = [
         shape(BF16, [16, 16], 72, None),
+        shape(F16, [16, 16], 80, Some(300)),
+        Shape { dims: [120, 104], ..shape(BF16, [2, 2], 64, None) },
         shape(F16, [8, 2], 64, Some(64)),
         Shape { causal: true, ..shape(BF16, [4, 2], 128, None) },
         Shape { dims: [64, 128], ..shape(F16, [6, 2], 64, Some(300)) },

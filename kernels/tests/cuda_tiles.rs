@@ -147,7 +147,7 @@ fn tiles_of_every_height_hold_what_the_product_is() {
     }
     const DEPTH: usize = 72;
     let mut r = Rng(5);
-    // On three multiprocessors: heights of 64, 112, 160, 176, 192, 224, 256 and 64 again.
+    // On three multiprocessors: heights of 64, 112, 160, 176, 192, 208, 224, 256 and 64 again.
     let cases = [
         (After::Nothing, BF16, 520, 60, 64),
         (After::Nothing, F16, 264, 111, 128),
@@ -155,6 +155,7 @@ fn tiles_of_every_height_hold_what_the_product_is() {
         (After::Gate, BF16, 272, 330, 330),
         (After::Sum, BF16, 136, 530, 530),
         (After::Gate, BF16, 272, 200, 256),
+        (After::Nothing, BF16, 136, 215, 256),
         (After::Nothing, BF16, 136, 230, 256),
         (After::Gate, F16, 144, 1, 16),
         (After::Bias, BF16, 200, 130, 144),
@@ -164,6 +165,28 @@ fn tiles_of_every_height_hold_what_the_product_is() {
         let recipe = alone(kernel(after, dtype, DEPTH as u64, columns as u64));
         let shape = Shape { columns, real, size, depth: DEPTH };
         hold_product(&format!("tile_{at}"), recipe, (after, dtype), shape, 2e-2, &mut r);
+    }
+}
+
+/// A cluster of two blocks, which takes several tiles in turn: with the same rows of w, since beside
+/// each other the second would be idle, and with the same rows of x.
+#[test]
+fn neighbours_copy_for_each_other() {
+    if !available() {
+        return;
+    }
+    const DEPTH: usize = 136;
+    let mut r = Rng(6);
+    let cases = [
+        (After::Nothing, BF16, 264, 330, 340),
+        (After::Gate, F16, 272, 400, 410),
+        (After::Bias, BF16, 392, 200, 200),
+    ];
+    for (at, (after, dtype, columns, real, size)) in cases.into_iter().enumerate() {
+        let recipe = kernel(after, dtype, DEPTH as u64, columns as u64);
+        assert_eq!(recipe.grid_at(&[size as u64], 3), Ok([2, 1, 1]));
+        let shape = Shape { columns, real, size, depth: DEPTH };
+        hold_product(&format!("tile_neighbours_{at}"), recipe, (after, dtype), shape, 2e-2, &mut r);
     }
 }
 

@@ -39,8 +39,10 @@ impl StepError {
     }
 }
 
-/// Numbers whose copying several threads share, since new memory costs a thread more than the copy.
+/// Numbers whose copying several threads share.
 const SHARED_WORK: usize = 1 << 20;
+/// The share of each of those that write to new memory.
+const SHARE: usize = 64 << 10;
 
 /// Why no graph takes an item, whatever it shares a step with.
 const TOO_MANY_FRAMES: &str = "too_many_frames";
@@ -204,14 +206,17 @@ impl Path {
         });
         let parts = Vec::from_iter(parts);
         let kinds = run.model.outputs(run.at);
-        let outputs = self.session.read(step, |outputs| of_each_item(kinds, &parts, outputs))?;
+        let mut of_items = places_for(&kinds, &parts);
+        let taken =
+            self.session.read(step, |outputs| take_outputs(&kinds, &parts, outputs, &mut of_items));
+        let taken = taken?;
         let on_device = self.session.last_times().and_then(|times| times.gpu);
         self.statistics.device_time += on_device.unwrap_or_default();
         if let Some(report) = step.report() {
             let tokens = parts.iter().map(|part| part.tokens as u64).sum();
             self.statistics.count(places.len(), tokens, report, run.reason);
         }
-        outputs
+        taken.map(|()| of_items)
     }
 }
 
@@ -255,12 +260,31 @@ pub(super) fn with_inputs<'a>(
     step
 }
 
-/// Each item's part of the outputs of a step, which are as `kinds` announces them.
-fn of_each_item(
-    kinds: Vec<OutputRows>,
+/// Memory for each item's outputs, all of it written: the first write costs more than the copy of
+/// what a step made, and is done while the step runs.
+fn places_for(kinds: &[OutputRows], items: &[Part]) -> Vec<ItemOutputs> {
+    let elements = |kind: &OutputRows, item: &Part| match *kind {
+        OutputRows::PerItem(width) => width,
+        OutputRows::PerRow(width) => item.tokens * width,
+    };
+    let place = |item: &Part| kinds.iter().map(|kind| vec![0.0; elements(kind, item)]).collect();
+    let mut places: Vec<ItemOutputs> = items.iter().map(place).collect();
+    let parts = places.iter_mut().flatten().flat_map(|place| place.chunks_mut(SHARE));
+    let parts: Vec<&mut [f32]> = parts.collect();
+    match parts.len() < SHARED_WORK / SHARE {
+        true => parts.into_iter().for_each(|part| part.fill(f32::NAN)),
+        false => parts.into_par_iter().for_each(|part| part.fill(f32::NAN)),
+    }
+    places
+}
+
+/// Copies each item's part of the outputs of a step, which are as `kinds` announces them.
+fn take_outputs(
+    kinds: &[OutputRows],
     items: &[Part],
     outputs: OutputsView<'_>,
-) -> Result<Vec<ItemOutputs>, StepError> {
+    of_items: &mut [ItemOutputs],
+) -> Result<(), StepError> {
     let tokens: usize = items.iter().map(|part| part.tokens).sum();
     if kinds.len() != outputs.len() {
         return Err(StepError::Protocol(format!(
@@ -277,8 +301,7 @@ fn of_each_item(
             return Err(StepError::Protocol(reason));
         }
     }
-    let mut of_items = Vec::from_iter(items.iter().map(|_| Vec::with_capacity(kinds.len())));
-    for (i, kind) in kinds.into_iter().enumerate() {
+    for (i, &kind) in kinds.iter().enumerate() {
         let values = Floats::of(&outputs, i)?;
         let (rows, width) = match kind {
             OutputRows::PerItem(width) => (items.len(), width),
@@ -294,28 +317,27 @@ fn of_each_item(
         }
         let mut first = 0;
         let mut parts = Vec::with_capacity(items.len());
-        for (item, own) in items.iter().zip(&mut of_items) {
+        for (item, own) in items.iter().zip(of_items.iter_mut()) {
             let (rows, order) = match kind {
                 OutputRows::PerItem(_) => (1, None),
                 OutputRows::PerRow(_) => (item.tokens, item.order.as_deref()),
             };
             let elements = first..first + rows * width;
             first = elements.end;
-            parts.push((elements, order, own));
+            parts.push((elements, order, &mut own[i]));
         }
-        let copy = |(elements, order, own): (Range<usize>, Option<&[u32]>, &mut ItemOutputs)| {
-            own.push(match values {
-                Floats::F32(values) => in_order(&values[elements], order, width),
-                Floats::F16(values) => in_order(&values[elements], order, width),
-                Floats::Bf16(values) => in_order(&values[elements], order, width),
-            });
-        };
+        let copy =
+            |(elements, order, own): (Range<usize>, Option<&[u32]>, &mut Vec<f32>)| match values {
+                Floats::F32(values) => copy_rows(&values[elements], order, width, own),
+                Floats::F16(values) => copy_rows(&values[elements], order, width, own),
+                Floats::Bf16(values) => copy_rows(&values[elements], order, width, own),
+            };
         match values.len() < SHARED_WORK {
             true => parts.into_iter().for_each(copy),
             false => parts.into_par_iter().for_each(copy),
         }
     }
-    Ok(of_items)
+    Ok(())
 }
 
 /// The values of an output.
@@ -344,24 +366,20 @@ impl<'a> Floats<'a> {
     }
 }
 
-/// Rows of an item in its own order.
-fn in_order<T: Copy + Into<f32> + Sync>(
+/// Rows of an item to their places in its own order.
+fn copy_rows<T: Copy + Into<f32> + Sync>(
     rows: &[T],
     order: Option<&[u32]>,
     width: usize,
-) -> Vec<f32> {
+    own: &mut [f32],
+) {
     let place = |i: usize| order.map_or(i, |order| order[i] as usize);
     let copy = |(i, to): (usize, &mut [f32])| {
         let from = &rows[place(i) * width..][..width];
         to.iter_mut().zip(from).for_each(|(to, &from)| *to = from.into());
     };
-    if order.is_none() && rows.len() < SHARED_WORK {
-        return rows.iter().map(|&x| x.into()).collect();
-    }
-    let mut own = vec![0.0; rows.len()];
     match rows.len() < SHARED_WORK {
         true => own.chunks_mut(width.max(1)).enumerate().for_each(copy),
         false => own.par_chunks_mut(width.max(1)).with_min_len(16).enumerate().for_each(copy),
     }
-    own
 }

@@ -67,6 +67,31 @@ fn inputs_that_do_not_fit_are_named_and_leave_the_session_usable() {
     assert!(matches!(outputs.shape(2), Err(SessionError::UnknownOutput { outputs: 2, .. })));
 }
 
+/// Larger than what is copied at a time, in parts that end elsewhere, with other inputs beside it.
+#[test]
+fn a_large_input_in_parts_arrives_whole() {
+    const WIDTH: usize = 70_000;
+    let b = Builder::new("large");
+    let t = b.symbol("T", 1, 40);
+    let x = b.input("x", DType::F32, (t, WIDTH as u64));
+    let y = b.input("y", DType::F32, (t, WIDTH as u64));
+    let keep = b.input("keep", DType::Bool, (t, 1));
+    let graph = b.finish([keep.select(x, y)]).unwrap();
+    let mut session = assembly(graph).capture_sizes([40]).session().unwrap();
+    for rows in [40, 33, 2] {
+        let values = |from: usize| Vec::from_iter((from..from + rows * WIDTH).map(|i| i as f32));
+        let (x, y) = (values(0), values(7));
+        let keep = Vec::from_iter((0..rows).map(|i| i % 3 == 0));
+        let (first, rest) = x.split_at(WIDTH / 3);
+        let (second, third) = rest.split_at(rest.len() / 2 + 11);
+        let step = session.step().input_parts("x", &[first, second, &[], third]);
+        let outputs = step.input("y", &y).input("keep", &keep).run().unwrap();
+        let found = outputs.get::<f32>(0).unwrap();
+        let want = |i: usize| if keep[i / WIDTH] { x[i] } else { y[i] };
+        assert!(found.iter().enumerate().all(|(i, &found)| found == want(i)), "{rows} rows");
+    }
+}
+
 #[test]
 fn static_inputs_and_graphs_without_symbols_run() {
     let b = Builder::new("static");

@@ -237,6 +237,7 @@ macro_rules! suite {
                 }
                 wide_heads_equal_the_cpu {
                     wide_heads::equal_the_cpu::<T>(64, 2e-2);
+                    wide_heads::equal_the_cpu::<T>(80, 2e-2);
                     wide_heads::equal_the_cpu::<T>(128, 2e-2);
                 }
                 rows_of_several_kinds_each_have_their_size {

@@ -145,10 +145,12 @@ pub(crate) fn emulate(name: &str, case: &Case) -> Vec<Vec<u8>> {
     );
     for l in &case.launches {
         let g = l.grid_at(&case.sizes, 3).unwrap();
-        let sig = l.source.split(&format!(" {}(", l.entry)).nth(1).unwrap();
-        // Some are lists that a macro stands for.
         let macros = l.source.lines().filter_map(|l| l.strip_prefix("#define ")?.split_once(' '));
         let macros: Vec<(&str, &str)> = macros.collect();
+        let entry = macros.iter().find(|(_, name)| *name == l.entry);
+        let entry = entry.map_or(l.entry.as_str(), |(entry, _)| entry);
+        let sig = l.source.split(&format!(" {entry}(")).nth(1).unwrap();
+        // Some are lists that a macro stands for.
         let named = |part: &str| macros.iter().find(|(name, _)| *name == part.trim());
         let sig = sig.split(") {").next().unwrap().split(',');
         let sig: Vec<&str> = sig.map(|part| named(part).map_or(part, |(_, list)| list)).collect();

@@ -29,7 +29,11 @@ emu_switch:
 )");
 
 alignas(1024) unsigned char emu_dynamic[1 << 18];
-void emu_guard(size_t bytes) { memset(emu_dynamic + bytes, 0x5c, sizeof emu_dynamic - bytes); }
+// NaN in what a launch has, too.
+void emu_guard(size_t bytes) {
+  memset(emu_dynamic, 0xff, bytes);
+  memset(emu_dynamic + bytes, 0x5c, sizeof emu_dynamic - bytes);
+}
 void emu_guarded(size_t bytes) {
   for (size_t i = bytes; i < sizeof emu_dynamic; ++i)
     if (emu_dynamic[i] != 0x5c) {

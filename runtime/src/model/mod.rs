@@ -22,6 +22,7 @@ mod origin;
 mod pace;
 mod pages;
 mod parts;
+mod pieces;
 mod probe;
 mod programs;
 mod progress;

@@ -3,14 +3,13 @@
 
 use super::error::ModelError;
 use super::memory::Memory;
+use super::pieces::{GAP, Pieces, copy};
 use super::step_data::StepData;
 use crate::symbols::{SymbolClass, SymbolTable};
 use piecewise_backend::device::{Address, ByteRows, Device, DeviceError, HostBlock};
 use piecewise_ir::graph::Graph;
 use piecewise_ir::types::TensorType;
-use rayon::prelude::*;
 use smallvec::SmallVec;
-use std::ops::Range;
 
 /// Host blocks in turn: while one is under way, the other can be filled.
 pub(crate) const BLOCKS: usize = 2;
@@ -69,25 +68,6 @@ fn repeat(element: &[u8], to: &mut [u8]) {
     }
 }
 
-/// Bytes that are worth the threads of others to copy, and the share of each.
-const SHARED_COPY: usize = 1 << 20;
-const SHARE: usize = 256 << 10;
-
-/// Copies parts one after the other, which fill `to`.
-fn copy(parts: &[&[u8]], mut to: &mut [u8]) {
-    let is_shared = to.len() >= SHARED_COPY;
-    let mut shares = Vec::new();
-    for part in parts {
-        let (target, rest) = std::mem::take(&mut to).split_at_mut(part.len());
-        to = rest;
-        match is_shared {
-            true => shares.extend(target.chunks_mut(SHARE).zip(part.chunks(SHARE))),
-            false => target.copy_from_slice(part),
-        }
-    }
-    shares.into_par_iter().for_each(|(to, from)| to.copy_from_slice(from));
-}
-
 /// Where an output comes back.
 #[derive(Debug)]
 pub(crate) struct ReadOutput {
@@ -110,9 +90,9 @@ pub(crate) struct Staging<E> {
     to: Address,
     /// The inputs in the order of their offsets.
     order: Vec<usize>,
-    /// What the step uses, ascending: counts, inputs of indices up to their padded size, and the
-    /// true rows of inputs of floats, whose padding nobody may depend on.
-    used: Vec<Used>,
+    /// What the step uses: counts, inputs of indices up to their padded size, and the true rows of
+    /// inputs of floats, whose padding nobody may depend on.
+    pieces: Pieces,
     /// What it uses besides, where rows lie so far apart that they are copied without what is
     /// between them.
     apart: Vec<(usize, ByteRows)>,
@@ -120,14 +100,6 @@ pub(crate) struct Staging<E> {
     out_blocks: [HostBlock; BLOCKS],
     copied_in: [Mark<E>; BLOCKS],
     copied_out: [Mark<E>; BLOCKS],
-}
-
-/// Bytes of the staged prefix that a step uses.
-#[derive(Clone, Debug)]
-struct Used {
-    at: Range<usize>,
-    /// The input whose bytes they are, where the mirror does not have them.
-    input: Option<usize>,
 }
 
 /// How much of a step the mirror is to have.
@@ -178,9 +150,6 @@ impl<E> Mark<E> {
     }
 }
 
-/// Bytes between two parts of the mirror that cost less to copy along than a copy of its own does.
-const GAP: usize = 64 << 10;
-
 impl<E> Staging<E> {
     /// Makes the host blocks. `read` says which outputs come back; `output_bounds` are the
     /// largest counts of the rows that do.
@@ -219,7 +188,7 @@ impl<E> Staging<E> {
         }
         let mut order: Vec<usize> = (0..inputs.len()).collect();
         order.sort_by_key(|&i| inputs[i].offset);
-        let used = Vec::with_capacity(inputs.len() + 1);
+        let pieces = Pieces::new(inputs.len() + 1, layout.staged as usize);
         let apart = Vec::with_capacity(inputs.len());
         let block = |device: &mut D, bytes: u64| device.host_block(bytes.max(64));
         let in_blocks = [block(device, layout.staged)?, block(device, layout.staged)?];
@@ -231,7 +200,7 @@ impl<E> Staging<E> {
             counts_offset: layout.counts as usize,
             to: memory.arena.base,
             order,
-            used,
+            pieces,
             apart,
             in_blocks,
             out_blocks,
@@ -307,10 +276,10 @@ impl<E> Staging<E> {
             let count = i32::try_from(count).unwrap_or(i32::MAX);
             self.mirror[at..at + 4].copy_from_slice(&count.to_le_bytes());
         }
-        self.used.clear();
+        self.pieces.clear();
         self.apart.clear();
         let counts_end = self.counts_offset + 4 * counts.len();
-        self.used.push(Used { at: self.counts_offset..counts_end, input: None });
+        self.pieces.push(self.counts_offset..counts_end, None);
         for &i in &self.order {
             let (input, parts) = (&self.inputs[i], step.parts_of(i));
             let columns = step.columns(i);
@@ -325,14 +294,14 @@ impl<E> Staging<E> {
             }
             let padded = input.rows(columns, sizes)?;
             if columns.is_none() && filling == Filling::Read && input.ty.dtype.is_float() {
-                self.used.push(Used { at: input.offset..input.offset + expected, input: Some(i) });
+                self.pieces.push(input.offset..input.offset + expected, Some(i));
                 continue;
             }
             if columns.is_none() {
                 let at = input.offset..input.offset + padded.width.max(rows.width) as usize;
                 let target = &mut self.mirror[at.clone()];
-                self.used.push(Used { at, input: None });
-                copy(parts, &mut target[..expected]);
+                self.pieces.push(at, None);
+                copy(parts, 0, &mut target[..expected]);
                 input.pad(&mut target[expected..], poison);
                 continue;
             }
@@ -347,20 +316,21 @@ impl<E> Staging<E> {
                 }
             }
             match used.len() <= GAP {
-                true => self.used.push(Used { at: used, input: None }),
+                true => self.pieces.push(used, None),
                 false => self.apart.push((input.offset, all)),
             }
         }
         if poison {
             self.apart.clear();
-            self.used.clear();
-            self.used.push(Used { at: 0..self.mirror.len(), input: None });
+            self.pieces.clear();
+            self.pieces.push(0..self.mirror.len(), None);
         }
-        self.used.sort_unstable_by_key(|used| used.at.start);
+        self.pieces.cut();
         Ok(())
     }
 
-    /// Fills block `turn` with what the step that the mirror was filled with uses.
+    /// Fills block `turn` with what the step that the mirror was filled with uses, but for the later
+    /// pieces of what is large.
     pub(crate) fn fill_block<D: Device<Event = E>>(
         &mut self,
         device: &mut D,
@@ -374,38 +344,22 @@ impl<E> Staging<E> {
             let starts = (0..rows.count as usize).map(move |row| start + row * rows.pitch as usize);
             starts.map(move |start| start..start + rows.width as usize)
         });
-        for Used { at, input } in &self.used {
-            match input {
-                Some(input) => copy(step.parts_of(*input), &mut bytes[at.clone()]),
-                None => copy(&[&self.mirror[at.clone()]], &mut bytes[at.clone()]),
-            }
-        }
         for at in apart {
             bytes[at.clone()].copy_from_slice(&self.mirror[at]);
         }
+        self.pieces.fill_first(bytes, &self.mirror, step);
         Ok(())
     }
 
-    /// Enqueues the copies of what block `turn` was filled with.
+    /// Enqueues the copies of what block `turn` was filled with, and fills and copies the rest.
     pub(crate) fn copy_in<D: Device<Event = E>>(
         &mut self,
         device: &mut D,
         turn: usize,
+        step: &StepData<'_>,
     ) -> Result<(), DeviceError> {
         let block = self.in_blocks[turn];
-        // What lies between two near parts is of no meaning to the step, here as on the device.
-        let used = self.used.iter().map(|used| used.at.clone());
-        let mut parts = used.filter(|at| !at.is_empty());
-        let mut part = parts.next();
-        while let Some(mut whole) = part {
-            part = parts.next();
-            while let Some(next) = part.take_if(|next| next.start <= whole.end + GAP) {
-                whole.end = whole.end.max(next.end);
-                part = parts.next();
-            }
-            let (offset, bytes) = (whole.start as u64, whole.len() as u64);
-            device.copy_in(block, offset, bytes, self.to.offset(offset))?;
-        }
+        self.pieces.copy_in(device, (block, self.to), &self.mirror, step)?;
         for &(start, rows) in &self.apart {
             let offset = start as u64;
             device.copy_in_rows(block, offset, rows, self.to.offset(offset))?;
@@ -477,20 +431,6 @@ mod tests {
     use super::*;
     use crate::testing::Setup;
 
-    #[test]
-    fn parts_follow_one_another() {
-        for sizes in [vec![], vec![3], vec![0, 5, 1], vec![SHARED_COPY - 1, 1, SHARE + 7, 0]] {
-            let byte = |i: usize| (i % 251) as u8;
-            let all = Vec::from_iter((0..sizes.iter().sum()).map(byte));
-            let mut rest = all.as_slice();
-            let parts = sizes.iter().map(|&size| rest.split_off(..size).unwrap());
-            let parts = Vec::from_iter(parts);
-            let mut to = vec![0xee; all.len()];
-            copy(&parts, &mut to);
-            assert!(to == all, "{sizes:?}");
-        }
-    }
-
     /// Padded to 8 rows, a step of 3 brings its 3 rows of each input of floats, and 8 of the others.
     #[test]
     fn inputs_of_floats_are_copied_by_their_true_rows() {
@@ -504,8 +444,7 @@ mod tests {
             let floats = |(i, input): (usize, &StagedInput)| input.ty.dtype.is_float().then_some(i);
             let floats = Vec::from_iter(staging.inputs.iter().enumerate().filter_map(floats));
             assert!(!floats.is_empty());
-            let direct = staging.used.iter().filter_map(|used| Some((used.input?, used.at.len())));
-            let mut direct = Vec::from_iter(direct);
+            let mut direct = Vec::from_iter(staging.pieces.direct());
             direct.sort_unstable();
             let expected = floats.iter().map(|&i| (i, 3 * 4)).filter(|_| !poison);
             assert!(direct.iter().copied().eq(expected), "{direct:?} of {floats:?}");

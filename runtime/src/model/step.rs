@@ -126,7 +126,7 @@ impl<D: Device> CompiledModel<D> {
         if let Some(tracer) = &mut self.tracer {
             tracer.begin(&mut self.device, turn)?;
         }
-        self.staging.copy_in(&mut self.device, turn)?;
+        self.staging.copy_in(&mut self.device, turn, step)?;
         self.mark_span(turn, SpanKind::Stage)?;
         let first = self.call_counts(&counts, 0);
         let mut was_refused = self.run(&dispatch, &first, &sizes, false)?;

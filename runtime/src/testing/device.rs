@@ -46,7 +46,8 @@ pub(crate) struct FakeCaptured {
 
 #[derive(Debug)]
 enum Command {
-    CopyIn(HostBlock, u64, u64, Address),
+    /// With what the block held when it was enqueued.
+    CopyIn(HostBlock, u64, Vec<u8>, Address),
     CopyOut(Address, u64, HostBlock, u64),
     Fill(Address, u64, Vec<u8>),
     Run(FakeProgram, Vec<u64>),
@@ -141,9 +142,9 @@ impl FakeDevice {
             self.done += 1;
             match command {
                 Command::CopyIn(block, at, bytes, to) => {
-                    let at = at as usize;
-                    let from = self.blocks[block.id as usize][at..at + bytes as usize].to_vec();
-                    self.bytes(to, bytes)?.copy_from_slice(&from);
+                    let found = &self.blocks[block.id as usize][at as usize..][..bytes.len()];
+                    assert!(found == bytes, "a host block is filled before its copies are done");
+                    self.bytes(to, bytes.len() as u64)?.copy_from_slice(&bytes);
                 }
                 Command::CopyOut(from, bytes, block, at) => {
                     let from = self.bytes(from, bytes)?.to_vec();
@@ -168,12 +169,9 @@ impl FakeDevice {
         self.run_until(self.end())
     }
 
-    fn is_in_use(&self, block: HostBlock, reads: bool) -> bool {
-        self.queue.iter().any(|command| match command {
-            Command::CopyIn(b, ..) => reads && *b == block,
-            Command::CopyOut(_, _, b, _) => *b == block,
-            _ => false,
-        })
+    fn is_written(&self, block: HostBlock) -> bool {
+        let writes = |c: &Command| matches!(c, Command::CopyOut(_, _, b, _) if *b == block);
+        self.queue.iter().any(writes)
     }
 }
 
@@ -257,12 +255,12 @@ impl Device for FakeDevice {
     }
 
     fn host_bytes(&self, block: HostBlock) -> &[u8] {
-        assert!(!self.is_in_use(block, false), "a host block is read before its copies are done");
+        assert!(!self.is_written(block), "a host block is read before its copies are done");
         &self.blocks[block.id as usize]
     }
 
     fn host_bytes_mut(&mut self, block: HostBlock) -> &mut [u8] {
-        assert!(!self.is_in_use(block, true), "a host block is filled before its copies are done");
+        assert!(!self.is_written(block), "a host block is filled before its copies are done");
         &mut self.blocks[block.id as usize]
     }
 
@@ -274,7 +272,8 @@ impl Device for FakeDevice {
         to: Address,
     ) -> Result<(), DeviceError> {
         self.copied_in.push(bytes);
-        self.enqueue(Command::CopyIn(block, offset, bytes, to));
+        let held = self.blocks[block.id as usize][offset as usize..][..bytes as usize].to_vec();
+        self.enqueue(Command::CopyIn(block, offset, held, to));
         Ok(())
     }
 

@@ -3,15 +3,14 @@
 // a key-value head. Blocks stay and take tiles in turn: one warpgroup copies queries, and KEYS keys
 // and values at a time, to rings of STAGES in shared memory; each of the COMPUTING others has 64
 // rows of the tile. Rows lie in columns of 64 elements, 128 bytes each, 16-byte chunks swapped by
-// their row.
+// their row; those of queries and keys are filled up to a step of 16 elements with zeros.
 enum {
   TILE = COMPUTING * 64,
   THREADS = 128 + COMPUTING * 128,
-  KEY_CHUNKS = DIM / 8,
-  VALUE_CHUNKS = VALUE_DIM / 8,
-  QUERY_BYTES = 64 * DIM * 2,
-  KEY_BYTES = KEYS * DIM * 2,
-  VALUE_BYTES = KEYS * VALUE_DIM * 2,
+  KEY_STEPS = (DIM + 15) / 16,
+  QUERY_BYTES = 64 * ((DIM + 63) / 64) * 128,
+  KEY_BYTES = KEYS * ((DIM + 63) / 64) * 128,
+  VALUE_BYTES = KEYS * ((VALUE_DIM + 63) / 64) * 128,
   BLOCK_PAGES = KEYS / PAGE,
   // Floats of a row's result, its largest score and its sum.
   RESULT = VALUE_DIM + 8,
@@ -25,11 +24,21 @@ template <int ROWS> DEVICE u32 swizzled(u32 row, u32 chunk) {
   return (chunk / 8 * ROWS + row) * 128 + (chunk ^ row) % 8 * 16;
 }
 
+// Which chunk of rows of WIDTH elements a thread copies, of every AT_ONCE-th row. Chunks past the
+// width become zeros, or are left where a row is FILLED with no more.
+template <int WIDTH, int FILLED> struct Part {
+  enum { ACROSS = FILLED <= 8 ? 8 : 16, AT_ONCE = 128 / ACROSS };
+  u32 row = threadIdx.x / ACROSS, chunk = threadIdx.x % ACROSS;
+  bool of_row = FILLED == ACROSS || chunk < FILLED, there = WIDTH / 8 == ACROSS || chunk < WIDTH / 8;
+};
+
 // This thread's part of the copy of a block of keys or values; a lane has the place of PAGE keys, one
 // in BLOCK_PAGES of them, and how many of those are there. The others become zeros.
-template <int CHUNKS> DEVICE void stage_block(u32 to, const K* pool, u32 place_of, u32 there_of) {
-  enum { AT_ONCE = 128 / CHUNKS, ROW = KV_HEADS * CHUNKS * 8 };
-  const u32 row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
+template <int WIDTH, int FILLED> DEVICE void stage_block(u32 to, const K* pool, u32 place_of, u32 there_of) {
+  typedef Part<WIDTH, FILLED> Mine;
+  enum { AT_ONCE = Mine::AT_ONCE, ROW = KV_HEADS * WIDTH };
+  const Mine mine;
+  const u32 row = mine.row, chunk = mine.chunk;
   const K* from = pool + (row * ROW + chunk * 8);
   const u32 into = to + swizzled<KEYS>(row, chunk);
 #pragma unroll
@@ -37,7 +46,7 @@ template <int CHUNKS> DEVICE void stage_block(u32 to, const K* pool, u32 place_o
     const u32 place = __shfl_sync(0xffffffffu, place_of, p), there = __shfl_sync(0xffffffffu, there_of, p);
 #pragma unroll
     for (int i = 0; i < PAGE; i += AT_ONCE)
-      copy_shared_if(row + i < there, into + (p * PAGE + i) * 128, from + ((u64)place * (PLACE * ROW) + i * ROW));
+      if (mine.of_row) copy_shared_if(mine.there && row + i < there, into + (p * PAGE + i) * 128, from + ((u64)place * (PLACE * ROW) + i * ROW));
   }
 }
 
@@ -114,20 +123,22 @@ DEVICE void copy_all(const Shared& shared, const Step& step, const Q* q, const K
     };
     find_keys(0);
     barrier_wait(shared.queries_done, round % 2 ^ 1);
-    const u32 line0 = threadIdx.x / KEY_CHUNKS, chunk = threadIdx.x % KEY_CHUNKS;
+    typedef Part<DIM, KEY_STEPS * 2> Mine;
+    const Mine mine;
 #pragma unroll 4
-    for (u32 line = line0; line < TILE; line += 128 / KEY_CHUNKS) {
+    for (u32 line = mine.row; line < TILE; line += Mine::AT_ONCE) {
       u64 at;
-      const bool there = turn.place(at, line, step);
-      copy_shared_if(there, shared.queries + line / 64 * QUERY_BYTES + swizzled<64>(line % 64, chunk), q + at * DIM + chunk * 8);
+      const bool there = turn.place(at, line, step) && mine.there;
+      const u32 to = shared.queries + line / 64 * QUERY_BYTES + swizzled<64>(line % 64, mine.chunk);
+      if (mine.of_row) copy_shared_if(there, to, q + at * DIM + mine.chunk * 8);
     }
     barrier_arrive_copied(shared.queries_there);
     for (u32 block = 0; block < turn.blocks; ++block) {
       barrier_wait(shared.keys_done + 8 * slot.at, slot.round);
-      stage_block<KEY_CHUNKS>(shared.keys + slot.at * KEY_BYTES, k + turn.head * DIM, place_of, there_of);
+      stage_block<DIM, KEY_STEPS * 2>(shared.keys + slot.at * KEY_BYTES, k + turn.head * DIM, place_of, there_of);
       barrier_arrive_copied(shared.keys_there + 8 * slot.at);
       barrier_wait(shared.values_done + 8 * slot.at, slot.round);
-      stage_block<VALUE_CHUNKS>(shared.values + slot.at * VALUE_BYTES, v + turn.head * VALUE_DIM, place_of, there_of);
+      stage_block<VALUE_DIM, VALUE_DIM / 8>(shared.values + slot.at * VALUE_BYTES, v + turn.head * VALUE_DIM, place_of, there_of);
       barrier_arrive_copied(shared.values_there + 8 * slot.at);
       find_keys(block + 1);
       slot.next();
@@ -197,7 +208,7 @@ DEVICE void compute_all(const Shared& shared, const Step& step, Q* out, float sc
       const u64 b = matrix_at(shared.keys + slot.at * KEY_BYTES);
       products_begin();
 #pragma unroll
-      for (int d = 0; d < DIM / 16; ++d)
+      for (int d = 0; d < KEY_STEPS; ++d)
         multiply_add_tile(score, a + d / 4 * (64 * 8) + d % 4 * 2, b + d / 4 * (KEYS * 8) + d % 4 * 2, d != 0);
       products_end();
     };
@@ -330,7 +341,7 @@ DEVICE void compute_all(const Shared& shared, const Step& step, Q* out, float sc
 
 // Grid: (blocks, 1, 1), or (tiles, key-value heads, ranges of keys), the ranges of a tile being a
 // cluster.
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention_prefill(
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) ENTRY(
     const Q* q, const K* k, const K* v, const i32* places, const i32* lengths, const i32* starts,
     const i32* query_lengths, Q* out, const i32* counts,
     u32 rows, u32 sequences, u32 sequence_symbol, u64 key_rows, u32 pages, float scale) {

@@ -13,7 +13,7 @@ const KEYS: u64 = 128;
 /// Blocks of keys, and as many of values, that a ring holds.
 const STAGES: u64 = 2;
 /// Blocks that keep the device busy, one for each of its multiprocessors.
-const ENOUGH_BLOCKS: u64 = 132;
+pub(in super::super) const ENOUGH_BLOCKS: u64 = 132;
 /// The most ranges of keys, the blocks of a cluster: so large clusters that each fills half a part
 /// of the device leave multiprocessors idle.
 const MAX_SPLITS: u64 = 4;
@@ -22,13 +22,31 @@ const SHARED_BYTES: u64 = 225 << 10;
 
 /// Whether heads of these widths have a kernel here on this device.
 pub(in super::super) fn fits(target: CudaTarget, dims: [u64; 2]) -> bool {
-    target.capability == (9, 0) && dims.iter().all(|dim| matches!(dim, 64 | 128))
+    target.capability == (9, 0)
+        && dims.iter().all(|dim| (64..=128).contains(dim) && dim.is_multiple_of(8))
 }
 
-/// The most warpgroups of a block that multiply, each 64 rows: results of 64 columns leave
+/// The most warpgroups of a block that multiply, each 64 rows: results of up to 72 columns leave
 /// registers for a third one.
 pub(in super::super) fn most_computing(value_dim: u64) -> u64 {
-    if value_dim == 64 { 3 } else { 2 }
+    if value_dim <= 72 { 3 } else { 2 }
+}
+
+/// Bytes of shared memory of a block in which so many warpgroups multiply.
+fn shared_bytes(dims: [u64; 2], computing: u64) -> u64 {
+    let [row, value_row] = dims.map(|dim| dim.div_ceil(64) * 128);
+    // Swizzled rows start at a multiple of 1024 bytes.
+    1024 + computing * 64 * row + STAGES * KEYS * (row + value_row)
+}
+
+/// How many such blocks a multiprocessor has registers for, whatever the widths.
+fn by_registers(computing: u64) -> u64 {
+    if computing == 1 { 2 } else { 1 }
+}
+
+/// How many such blocks a multiprocessor holds.
+pub(in super::super) fn beside_each_other(dims: [u64; 2], computing: u64) -> u64 {
+    by_registers(computing).min(SHARED_BYTES / shared_bytes(dims, computing))
 }
 
 /// A kernel of `hopper.cu`.
@@ -51,32 +69,29 @@ impl Tiles {
     /// Its launch, `splits` ranges being the blocks of a cluster.
     pub(in super::super) fn launch(self, splits: u64) -> LaunchRecipe {
         let Self { header: mut source, entry, computing, .. } = self;
-        let [dim, value_dim] = self.dims;
-        // Swizzled rows start at a multiple of 1024 bytes.
-        let shared = 1024 + computing * 64 * dim * 2 + STAGES * KEYS * 2 * (dim + value_dim);
-        // One that multiplies leaves registers for a second block.
-        let (blocks, registers) = match computing {
-            1 => (2, [40, 216]),
-            2 => (1, [40, 232]),
-            _ => (1, [32, 160]),
+        let registers = match computing {
+            1 => [40, 216],
+            2 => [40, 232],
+            _ => [32, 160],
         };
         for (name, value) in [
             ("COMPUTING", computing),
             ("KEYS", KEYS),
             ("STAGES", STAGES),
             ("SPLITS", splits),
-            ("BLOCKS", blocks),
+            ("BLOCKS", by_registers(computing)),
             ("COPY_REGISTERS", registers[0]),
             ("COMPUTE_REGISTERS", registers[1]),
         ] {
             source.push_str(&format!("#define {name} {value}\n"));
         }
+        source.push_str(&format!("#define ENTRY {entry}\n"));
         let dtype = storage(self.dtype);
         source.push_str(include_str!("../hopper.cuh"));
         source.push_str(&multiply_add_tile(dtype, KEYS, Lhs::Shared));
-        source.push_str(&multiply_add_tile(dtype, value_dim, Lhs::Registers));
-        source.push_str(&include_str!("hopper.cu").replace("attention_prefill", entry));
-        let per_multiprocessor = blocks.min(SHARED_BYTES / shared) as u32;
+        source.push_str(&multiply_add_tile(dtype, self.dims[1], Lhs::Registers));
+        source.push_str(include_str!("hopper.cu"));
+        let per_multiprocessor = beside_each_other(self.dims, computing) as u32;
         let stay =
             || [GridAxis::Persistent { per_multiprocessor }, GridAxis::one(), GridAxis::one()];
         LaunchRecipe {
@@ -87,7 +102,7 @@ impl Tiles {
             block: [128 + 128 * computing as u32, 1, 1],
             cluster: [1, 1, splits as u32],
             static_shared: (8 * (4 * STAGES + 2)) as u32,
-            dynamic_shared: shared as u32,
+            dynamic_shared: shared_bytes(self.dims, computing) as u32,
             params: self.params,
             programmatic: true,
             ahead: Vec::new(),

@@ -3,7 +3,7 @@
 // shared memory, two warpgroups multiply 64 rows of w each, and what they made is finished by rows
 // of y. How many rows of x a tile has follows from the true rows alone: a multiple of 16 that
 // leaves little of the device and of the last tile idle. Neighbouring blocks have the same rows of
-// x and copy half of them to each other.
+// x, or of w where that leaves less idle, and copy half of them to each other.
 //
 // PAIRED tiles hold 64 rows of w, and the same of its second half; both are finished together.
 enum { LINES = 128, DEPTH = 64, STEP_BYTES = DEPTH * 2, HALF_BYTES = LINES / 2 * STEP_BYTES,
@@ -19,21 +19,26 @@ struct Problem {
   u32 real, columns, depth, ring, parts, barriers, rank;
   // Rows of x of a tile, and what follows: bytes of a slice and how many the ring holds.
   u32 height, slot_bytes, slots;
+  // Whether neighbouring blocks have the same rows of w.
+  bool stacked;
 };
 
 // The tiles of the grid in order: down first, so that weights pass once where the rows stay in the
 // cache, in bands of TALL tiles.
 struct Tiles {
-  u32 rows, down, across;
-  DEVICE Tiles(const Problem& p, u32 rows) : rows(rows), down(blocks_for(p.real, rows)), across(blocks_for(p.columns, SPAN * CLUSTER)) {}
+  // Of neighbours together; those of a block begin at its part of them.
+  u32 rows, columns, down, across;
+  DEVICE Tiles(const Problem& p, u32 height, bool stacked)
+      : rows(stacked ? height * CLUSTER : height), columns(stacked ? SPAN : SPAN * CLUSTER),
+        down(blocks_for(p.real, rows)), across(blocks_for(p.columns, columns)) {}
   DEVICE u32 count() const { return down * across; }
   DEVICE u32 first() const { return blockIdx.x / CLUSTER; }
   DEVICE u32 step() const { return gridDim.x / CLUSTER; }
-  DEVICE void at(u32 tile, u32 rank, u32& row, u32& column) const {
+  DEVICE void at(u32 tile, const Problem& p, u32& row, u32& column) const {
     const u32 band = tile / (TALL * across), within = tile - band * TALL * across;
     const u32 left = down - band * TALL, height = left < TALL ? left : TALL;
-    row = (band * TALL + within % height) * rows;
-    column = (within / height * CLUSTER + rank) * SPAN;
+    row = (band * TALL + within % height) * rows + (p.stacked ? p.rank * p.height : 0);
+    column = within / height * columns + (p.stacked ? 0 : p.rank * SPAN);
   }
 };
 
@@ -49,26 +54,34 @@ DEVICE u32 full(const Problem& p, u32 slot) { return p.barriers + slot * 8; }
 DEVICE u32 empty(const Problem& p, u32 slot) { return p.barriers + (MOST_SLOTS + slot) * 8; }
 
 DEVICE void copy_tiles(const Problem& p, const TensorMap& x, const TensorMap& w) {
-  const Tiles tiles(p, p.height);
-  const u32 steps = blocks_for(p.depth, DEPTH);
+  const Tiles tiles(p, p.height, p.stacked);
+  const u32 steps = blocks_for(p.depth, DEPTH), all = (1 << CLUSTER) - 1;
   auto of_w = [&](const Slot& slot, u32 column, u32 step) {
     barrier_wait(empty(p, slot.index), slot.phase ^ 1);
     barrier_arrive_expecting(full(p, slot.index), p.slot_bytes);
     const u32 to = p.ring + slot.index * p.slot_bytes;
-    copy_box(to, w, step * DEPTH, column, full(p, slot.index));
-    copy_box(to + HALF_BYTES, w, step * DEPTH, column + (PAIRED ? p.columns : LINES / 2), full(p, slot.index));
+#pragma unroll
+    for (u32 half = 0; half < 2; ++half) {
+      const u32 from = column + half * (PAIRED ? p.columns : LINES / 2);
+      if (!p.stacked) copy_box(to + half * HALF_BYTES, w, step * DEPTH, from, full(p, slot.index));
+      else if (half % CLUSTER == p.rank) copy_box_to(to + half * HALF_BYTES, w, step * DEPTH, from, full(p, slot.index), all);
+    }
   };
   auto of_x = [&](const Slot& slot, u32 row, u32 step) {
-    const u32 part = p.height / CLUSTER * p.rank;
-    const u32 to = p.ring + slot.index * p.slot_bytes + 2 * HALF_BYTES + part * STEP_BYTES;
-    copy_box_to(to, x, step * DEPTH, row + part, full(p, slot.index), (1 << CLUSTER) - 1);
+    const u32 to = p.ring + slot.index * p.slot_bytes + 2 * HALF_BYTES;
+#pragma unroll
+    for (u32 rank = 0; rank < CLUSTER; ++rank) {
+      const u32 part = p.height / CLUSTER * rank;
+      if (p.stacked) copy_box(to + part * STEP_BYTES, x, step * DEPTH, row + part, full(p, slot.index));
+      else if (rank == p.rank) copy_box_to(to + part * STEP_BYTES, x, step * DEPTH, row + part, full(p, slot.index), all);
+    }
   };
   u32 row, column, tile = tiles.first();
   Slot slot = {0, 0};
   // The first weights are on their way before the wait.
   const u32 ahead = tile < tiles.count() ? min(steps, p.slots) : 0;
   if (ahead) {
-    tiles.at(tile, p.rank, row, column);
+    tiles.at(tile, p, row, column);
     Slot early = slot;
 #pragma unroll 1
     for (u32 step = 0; step < ahead; ++step, early.next(p)) of_w(early, column, step);
@@ -76,7 +89,7 @@ DEVICE void copy_tiles(const Problem& p, const TensorMap& x, const TensorMap& w)
   PW_WAIT();
 #pragma unroll 1
   for (u32 given = ahead; tile < tiles.count(); tile += tiles.step(), given = 0) {
-    tiles.at(tile, p.rank, row, column);
+    tiles.at(tile, p, row, column);
 #pragma unroll 1
     for (u32 step = 0; step < steps; ++step, slot.next(p)) {
       if (step >= given) of_w(slot, column, step);
@@ -128,7 +141,7 @@ DEVICE void stage_rows(u32 part, const float* sum, u32 rows) {
 }
 
 DEVICE void multiply_tiles(const Problem& p, RESULT_MAPS FINISH_PARAMS) {
-  const Tiles tiles(p, p.height);
+  const Tiles tiles(p, p.height, p.stacked);
   const u32 half = threadIdx.x / 128, part = p.parts + half * PART_BYTES, meeting = PAIRED ? 1 : 1 + half;
   const u32 line = threadIdx.x % THREADS / 8, chunk = threadIdx.x % 8;
   PW_WAIT();
@@ -138,7 +151,7 @@ DEVICE void multiply_tiles(const Problem& p, RESULT_MAPS FINISH_PARAMS) {
 #define MULTIPLY(ROWS) if (p.height == ROWS) multiply_tile<ROWS>(sum, p, slot, half);
     EACH_HEIGHT(MULTIPLY)
     u32 row, column;
-    tiles.at(tile, p.rank, row, column);
+    tiles.at(tile, p, row, column);
     const u32 n = column + (PAIRED ? 0 : half * 64) + chunk * 8;
     const Place place(p.columns, n);
     Columns columns;
@@ -191,26 +204,26 @@ DEVICE void multiply_tiles(const Problem& p, RESULT_MAPS FINISH_PARAMS) {
 
 // What tiles of so many rows cost: rounds, each as long as its products, which wait for copies
 // where they are small, and what is done with their sums.
-DEVICE u64 cost(const Problem& p, u32 rows) {
-  const Tiles tiles(p, rows);
-  const u32 steps = blocks_for(p.depth, DEPTH), products = max(rows * 20, rows * 9 + 1760);
-  return (u64)blocks_for(tiles.count(), tiles.step()) * (steps * products + rows * 80 + 6000);
+DEVICE u64 cost(const Problem& p, u32 rows, bool stacked) {
+  const Tiles tiles(p, rows, stacked);
+  const u32 steps = blocks_for(p.depth, DEPTH), copies = stacked ? rows * 14 + 900 : rows * 9 + 1760;
+  return (u64)blocks_for(tiles.count(), tiles.step()) * (steps * max(rows * 20, copies) + rows * 80 + 6000);
 }
-// The height that costs least; a lane looks at one.
-DEVICE u32 best_height(const Problem& p) {
-#define HEIGHT(ROWS) ROWS,
-  const u32 heights[] = {EACH_HEIGHT(HEIGHT)}, lane = threadIdx.x % 32, count = sizeof(heights) / sizeof(u32);
-  u32 mine = heights[0];
-#pragma unroll
-  for (u32 i = 1; i < count; ++i)
-    if (lane == i) mine = heights[i];
-  u64 best = cost(p, mine) * (2 * MOST_ROWS) + mine;
+// What costs least; a lane looks at one height, with neighbours beside each other and stacked.
+DEVICE void choose_tiles(Problem& p) {
+  const u32 lane = threadIdx.x % 32;
+  u32 mine = MOST_ROWS, at = 0;
+#define HEIGHT(ROWS) if (lane % 16 == at++) mine = ROWS;
+  EACH_HEIGHT(HEIGHT)
+  const bool stacked = CLUSTER > 1 && lane >= 16;
+  u64 best = cost(p, mine, stacked) * (4 * MOST_ROWS) + mine * 2 + stacked;
 #pragma unroll
   for (int mask = 16; mask > 0; mask /= 2) {
     const u64 other = from_lane(best, mask);
     if (other < best) best = other;
   }
-  return (u32)(best % (2 * MOST_ROWS));
+  p.height = (u32)(best % (4 * MOST_ROWS)) / 2;
+  p.stacked = best % 2;
 }
 
 extern "C" __global__ void __launch_bounds__(384, 1) matmul(
@@ -225,7 +238,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) matmul(
   real = min(real, rows);
   const u32 ring = (shared_address(staged) + 1023) / 1024 * 1024;
   Problem p = {real, columns / (PAIRED + 1), depth, ring, ring + RING_BYTES, shared_address(barriers), cluster_rank()};
-  p.height = best_height(p);
+  choose_tiles(p);
   p.slot_bytes = 2 * HALF_BYTES + p.height * STEP_BYTES;
   p.slots = min(RING_BYTES / p.slot_bytes, (u32)MOST_SLOTS);
   if (threadIdx.x == 0) {

@@ -25,7 +25,7 @@ const ENOUGH_BLOCKS: u64 = 264;
 const MEAN_COLUMNS: u64 = 128;
 /// The name of every kernel of attention here.
 const ENTRY: &str = "segment_attention";
-/// `MOST_PAGES` of `seen.cuh`.
+/// So many pages that `find_tile` takes lengths as they are.
 const MOST_PAGES: u64 = 0x0fff_ffff;
 
 struct Shape {
@@ -94,6 +94,7 @@ impl Shape {
             ("CAUSAL", u64::from(self.spec.causal)),
             ("WINDOWED", u64::from(self.spec.window.is_some())),
             ("WINDOW", u64::from(self.spec.window.unwrap_or(0))),
+            ("MOST_PAGES", MOST_PAGES),
         ];
         for (name, value) in common.iter().chain(defines) {
             source.push_str(&format!("#define {name} {value}\n"));
@@ -186,9 +187,15 @@ pub fn segment_attention_kernels(call: &CudaOpCall<'_>) -> Result<OpKernels, Low
     // More rows of a block read the keys less often.
     let rows = shape.rows.eval(call.sizes).saturating_mul(shape.heads);
     let is_enough = |tile: u64| rows / tile >= ENOUGH_BLOCKS;
-    if hopper::fits(call.target, [shape.dim, shape.value_dim]) {
-        let most = hopper::most_computing(shape.value_dim);
-        let computing = (2..=most).rev().find(|n| is_enough(n * 64)).unwrap_or(1);
+    let dims = [shape.dim, shape.value_dim];
+    if hopper::fits(call.target, dims) {
+        let at_once = hopper::ENOUGH_BLOCKS * hopper::beside_each_other(dims, 1);
+        let computing = match hopper::most_computing(shape.value_dim) {
+            3.. if is_enough(3 * 64) => 3,
+            // Blocks of one would come in two rounds.
+            _ if rows.div_ceil(64) > at_once => 2,
+            _ => 1,
+        };
         return Ok(shape.by_warpgroups(computing));
     }
     let wide = shape.dim.max(shape.value_dim) > REGISTER_DIM;

@@ -1,6 +1,5 @@
-// Which keys a query sees, and where they lie: one after the other. MOST_PAGES makes `find_tile` take
-// lengths as they are.
-enum { MOST_PAGES = 0x0fffffff, PLACE = 1 };
+// Which keys a query sees, and where they lie: one after the other.
+enum { PLACE = 1 };
 
 struct Keys { u32 start, length; };
 
