@@ -6,6 +6,8 @@
 // x, or of w where that leaves less idle, and copy half of them to each other.
 //
 // PAIRED tiles hold 64 rows of w, and the same of its second half; both are finished together.
+//
+// STACKS says whether it may leave less idle that neighbours have rows of w in common.
 enum { LINES = 128, DEPTH = 64, STEP_BYTES = DEPTH * 2, HALF_BYTES = LINES / 2 * STEP_BYTES,
        RING_BYTES = 192 << 10, MOST_SLOTS = 8, WARPS = 8, MOST_ROWS = 256, SPAN = LINES / (PAIRED + 1),
        // Rows that are finished at a time, in lines of 128 bytes for each warpgroup, by so many
@@ -37,8 +39,9 @@ struct Tiles {
   DEVICE void at(u32 tile, const Problem& p, u32& row, u32& column) const {
     const u32 band = tile / (TALL * across), within = tile - band * TALL * across;
     const u32 left = down - band * TALL, height = left < TALL ? left : TALL;
-    row = (band * TALL + within % height) * rows + (p.stacked ? p.rank * p.height : 0);
-    column = within / height * columns + (p.stacked ? 0 : p.rank * SPAN);
+    const bool stacked = STACKS && p.stacked;
+    row = (band * TALL + within % height) * rows + (stacked ? p.rank * p.height : 0);
+    column = within / height * columns + (stacked ? 0 : p.rank * SPAN);
   }
 };
 
@@ -60,20 +63,21 @@ DEVICE void copy_tiles(const Problem& p, const TensorMap& x, const TensorMap& w)
     barrier_wait(empty(p, slot.index), slot.phase ^ 1);
     barrier_arrive_expecting(full(p, slot.index), p.slot_bytes);
     const u32 to = p.ring + slot.index * p.slot_bytes;
-#pragma unroll
-    for (u32 half = 0; half < 2; ++half) {
-      const u32 from = column + half * (PAIRED ? p.columns : LINES / 2);
-      if (!p.stacked) copy_box(to + half * HALF_BYTES, w, step * DEPTH, from, full(p, slot.index));
-      else if (half % CLUSTER == p.rank) copy_box_to(to + half * HALF_BYTES, w, step * DEPTH, from, full(p, slot.index), all);
+    const u32 second = column + (PAIRED ? p.columns : LINES / 2);
+    if (STACKS && p.stacked) {
+      copy_box_to(to + p.rank * HALF_BYTES, w, step * DEPTH, p.rank ? second : column, full(p, slot.index), all);
+    } else {
+      copy_box(to, w, step * DEPTH, column, full(p, slot.index));
+      copy_box(to + HALF_BYTES, w, step * DEPTH, second, full(p, slot.index));
     }
   };
   auto of_x = [&](const Slot& slot, u32 row, u32 step) {
-    const u32 to = p.ring + slot.index * p.slot_bytes + 2 * HALF_BYTES;
+    const u32 to = p.ring + slot.index * p.slot_bytes + 2 * HALF_BYTES, part = p.height / CLUSTER;
+    if (STACKS && p.stacked) {
 #pragma unroll
-    for (u32 rank = 0; rank < CLUSTER; ++rank) {
-      const u32 part = p.height / CLUSTER * rank;
-      if (p.stacked) copy_box(to + part * STEP_BYTES, x, step * DEPTH, row + part, full(p, slot.index));
-      else if (rank == p.rank) copy_box_to(to + part * STEP_BYTES, x, step * DEPTH, row + part, full(p, slot.index), all);
+      for (u32 i = 0; i < CLUSTER; ++i) copy_box(to + i * part * STEP_BYTES, x, step * DEPTH, row + i * part, full(p, slot.index));
+    } else {
+      copy_box_to(to + p.rank * part * STEP_BYTES, x, step * DEPTH, row + p.rank * part, full(p, slot.index), all);
     }
   };
   u32 row, column, tile = tiles.first();
@@ -215,7 +219,7 @@ DEVICE void choose_tiles(Problem& p) {
   u32 mine = MOST_ROWS, at = 0;
 #define HEIGHT(ROWS) if (lane % 16 == at++) mine = ROWS;
   EACH_HEIGHT(HEIGHT)
-  const bool stacked = CLUSTER > 1 && lane >= 16;
+  const bool stacked = STACKS && CLUSTER > 1 && lane >= 16;
   u64 best = cost(p, mine, stacked) * (4 * MOST_ROWS) + mine * 2 + stacked;
 #pragma unroll
   for (int mask = 16; mask > 0; mask /= 2) {

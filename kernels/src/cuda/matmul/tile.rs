@@ -92,6 +92,9 @@ impl MatMulSpec {
         let finish = self.finish(after)?;
         let mut text = self.header();
         let _ = writeln!(text, "#define CLUSTER {CLUSTER}");
+        // Side by side the last block would be idle.
+        let stacks = !self.columns.div_ceil(2 * LINES).is_multiple_of(u64::from(CLUSTER));
+        let _ = writeln!(text, "#define STACKS {}", u8::from(stacks));
         let _ = writeln!(text, "#define PAIRED {}", u8::from(finish.paired));
         // Boxes are of elements of 16 bits.
         let boxes = if finish.dtype.size() == 2 { finish.results as u32 } else { 0 };
