@@ -4,11 +4,23 @@
 use crate::support::safetensors_file::{folder_with, write};
 use crate::text_encoders::{TensorFile, folder};
 use piecewise::encoding::{Encoder, ImageItem, ItemEncoder, TextEncoder, TextItem, VisionEncoder};
-use piecewise::models::encoder::{TextEncoderConfig, TextOutput, VisionConfig};
+use piecewise::models::encoder::{
+    Modality, TextEncoderConfig, TextOutput, VisionConfig, is_encoder,
+};
 use piecewise_runtime::config::ConfigLayers;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde_json::{Value, json};
 use std::path::Path;
+
+/// The weights of a fixture but those whose names begin with `without`.
+fn without(name: &str, without: &str) -> Vec<u8> {
+    let bytes = std::fs::read(folder(name).join("model.safetensors")).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap().tensors();
+    let count = tensors.len();
+    let kept = Vec::from_iter(tensors.into_iter().filter(|(name, _)| !name.starts_with(without)));
+    assert!(kept.len() < count);
+    safetensors::serialize(kept, None).unwrap()
+}
 
 /// The weights of a fixture with `prefix` before every name instead of `own`, beside tensors of
 /// another part.
@@ -62,8 +74,16 @@ fn towers_are_found_by_their_prefix() {
         ("vit", "vit", "", &["vit"]),
         ("qwen2_5_vl_vision", "qwen2_5_vl", "", &["visual", "model.visual"]),
         ("qwen3_vl_vision", "qwen3_vl", "", &["visual", "model.visual"]),
+        ("qwen3_vl_vision", "qwen3_vl_moe", "", &["model.visual"]),
+        // The model type of the whole is not one of a tower.
+        ("clip", "llava", "vision_model", &["vision_tower.vision_model"]),
+        ("siglip", "paligemma", "", &["vision_tower.vision_model"]),
+        ("siglip", "gemma3", "", &["model.vision_tower.vision_model"]),
     ] {
-        let tower = config(name);
+        let mut tower = config(name);
+        if model_type == "qwen3_vl_moe" {
+            tower["model_type"] = model_type.into();
+        }
         let is_qwen = name.starts_with("qwen");
         let whole = match name {
             "vit" => tower,
@@ -72,12 +92,40 @@ fn towers_are_found_by_their_prefix() {
                 "text_config": {"hidden_size": 8}, "rope_scaling": {"mrope_section": [1, 2]},
             }),
         };
+        let made = tempfile::tempdir().unwrap();
+        write(made.path(), "config.json", whole.to_string().as_bytes());
+        assert_eq!(Modality::of(made.path()).unwrap(), Modality::Vision, "{model_type}");
+        let is_alone = ["siglip", "clip", "vit"].contains(&model_type);
+        assert_eq!(is_encoder(made.path()).unwrap(), is_alone, "{model_type}");
         let (grid, width) = if is_qwen { ([1, 4, 6], 2) } else { ([1, 6, 6], 1) };
         let patch = if name == "qwen2_5_vl_vision" { 6 } else { 8 };
         let elements = grid.iter().product::<usize>() * 3 * width * patch * patch;
         let patches = (0..elements).map(|i| (i as f32 * 0.37).sin()).collect();
         let load = |folder: &Path| VisionEncoder::load(folder, layers(), |_| {}).unwrap();
         same_outputs(name, own, prefixes, &whole, load, ImageItem { grid, patches });
+    }
+}
+
+/// A SigLIP's configuration says so, of a ViT the checkpoint shows it.
+#[test]
+fn towers_without_a_pooler_give_their_rows_alone() {
+    let patches = (0..6 * 6 * 3 * 8 * 8).map(|i| (i as f32 * 0.37).sin()).collect();
+    let items = [ImageItem { grid: [1, 6, 6], patches }];
+    let load = |folder: &Path| VisionEncoder::load(folder, layers(), |_| {});
+    let run = |folder: &Path| load(folder).unwrap().encode(&items).pop().unwrap().unwrap();
+    for (name, pooler) in [("siglip", "head."), ("vit", "pooler.")] {
+        let made = folder_with(&without(name, pooler));
+        let mut config = config(name);
+        if name == "siglip" {
+            write(made.path(), "config.json", config.to_string().as_bytes());
+            let error = load(made.path()).unwrap_err().to_string();
+            assert!(error.contains("head."), "{error}");
+            config["vision_use_head"] = false.into();
+        }
+        write(made.path(), "config.json", config.to_string().as_bytes());
+        let whole = run(&folder(name));
+        assert_eq!(whole.len(), 2);
+        assert!(run(made.path()) == whole[..1], "{name}");
     }
 }
 
@@ -104,7 +152,6 @@ fn options_of_towers_that_change_the_maths_are_refused() {
     let parse = |value: &Value| VisionConfig::parse(value.to_string().as_bytes(), file);
     for (name, whole, key, value) in [
         ("siglip", "siglip", "num_register_tokens", json!(4)),
-        ("siglip", "siglip", "vision_use_head", json!(false)),
         ("clip", "clip", "layer_scale_init_value", json!(0.1)),
         ("vit", "vit", "pooler_act", json!("gelu")),
         ("vit", "vit", "pooler_output_size", json!(7)),
@@ -131,6 +178,8 @@ fn options_of_towers_that_change_the_maths_are_refused() {
         "quantization_config": {"bits": 8},
     });
     assert!(parse(&quantized).unwrap_err().to_string().contains("quantization_config"));
+    let other = json!({"model_type": "llava", "vision_config": {"model_type": "pixtral"}});
+    assert!(parse(&other).unwrap_err().to_string().contains("model_type"));
     // What says nothing about the maths is let through.
     let mut harmless = config("clip");
     harmless["num_beams"] = 1.into();

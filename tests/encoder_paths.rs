@@ -336,6 +336,9 @@ fn an_item_that_no_step_takes_is_named_with_its_path() {
          a smaller item"
     );
     assert!(outputs[1].is_ok() && outputs[2].is_ok());
+    let parts = encoder.statistics().paths.swap_remove(1);
+    assert_eq!(parts.failed, [("larger_than_a_step", 1)].into());
+    assert_eq!(parts.hits + parts.misses.values().sum::<u64>(), 2);
     // What would be launched is an error where launches are.
     let model = Means { fault: Fault::None, prunes: false, turns: false };
     let (mut strict, _) = encoder_of(model, |_, a| a.capture_sizes([24]).set("strict", true));
@@ -343,6 +346,15 @@ fn an_item_that_no_step_takes_is_named_with_its_path() {
     let error = outputs[0].as_ref().unwrap_err().to_string();
     assert!(error.contains("no graph takes it (above_largest_size)"), "{error}");
     assert!(outputs[1].is_ok());
+    let parts = strict.statistics().paths.swap_remove(1);
+    assert_eq!(parts.failed, [("above_largest_size", 1)].into());
+    assert_eq!((parts.hits, parts.misses.len()), (1, 0));
+    // So is one whose step fails, which shares it with others at first.
+    let mut wrong = self::encoder(Fault::FewRows);
+    wrong.encode(&[item([6, 3], 1.0), item([6, 4], 9.0), item([6, 5], 2.0)]);
+    let [whole, parts] = <[_; 2]>::try_from(wrong.statistics().paths).unwrap();
+    assert_eq!((whole.hits, whole.failed.len()), (3, 0));
+    assert_eq!((parts.hits, parts.failed), (2, [("protocol", 1)].into()));
 }
 
 #[test]

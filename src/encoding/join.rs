@@ -57,8 +57,8 @@ impl JoinedTower {
         device: &OpenDevice,
         watch: impl FnMut(Notice<'_>) + Send + 'static,
     ) -> Result<Self, LoadError> {
-        let config = VisionConfig::load(folder)?;
         let checkpoint = Checkpoint::open(folder)?;
+        let config = VisionConfig::load(folder)?.of_checkpoint(&checkpoint);
         let layers = sized(layers, most.max(1))?;
         let (bounds, dtype) = bounds_and_dtype(&layers, config.stored_dtype(), ANY)?;
         let graph = config.graph(&checkpoint, dtype, DType::F32, &bounds)?;

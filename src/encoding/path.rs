@@ -112,7 +112,11 @@ impl Path {
             let steps = steps.map(|step| step.into_iter().map(|place| members[place]).collect());
             self.run_steps(Run { model, at, items, reason }, steps, &mut results);
         }
-        results.into_iter().flatten().collect()
+        let results = Vec::from_iter(results.into_iter().flatten());
+        for error in results.iter().filter_map(|result| result.as_ref().err()) {
+            *self.statistics.failed.entry(error.reason()).or_default() += 1;
+        }
+        results
     }
 
     /// Runs steps of these places one after the other. While one runs, the outputs of the one before
@@ -212,7 +216,8 @@ impl Path {
         let taken = taken?;
         let on_device = self.session.last_times().and_then(|times| times.gpu);
         self.statistics.device_time += on_device.unwrap_or_default();
-        if let Some(report) = step.report() {
+        // Of one that failed its items count when they have run alone.
+        if let (Ok(()), Some(report)) = (&taken, step.report()) {
             let tokens = parts.iter().map(|part| part.tokens as u64).sum();
             self.statistics.count(places.len(), tokens, report, run.reason);
         }

@@ -39,6 +39,21 @@ pub enum ItemError {
     Path { path: Arc<str>, source: Box<ItemError> },
 }
 
+impl ItemError {
+    /// What it is counted by.
+    pub(super) fn reason(&self) -> &'static str {
+        match self {
+            Self::Tokens(_) | Self::Invalid { .. } => "invalid",
+            Self::TooLong { .. } => "too_long",
+            Self::LargerThanAStep { .. } => "larger_than_a_step",
+            Self::Strict { reason } => reason,
+            Self::Protocol { .. } => "protocol",
+            Self::Step(_) => "step_failed",
+            Self::Path { source, .. } => source.reason(),
+        }
+    }
+}
+
 impl From<TokenizerError> for ItemError {
     fn from(error: TokenizerError) -> Self {
         Self::Tokens(Arc::new(error))

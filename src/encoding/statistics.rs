@@ -14,6 +14,9 @@ pub struct PathStatistics {
     pub hits: u64,
     /// Items whose step was launched, by reason.
     pub misses: BTreeMap<&'static str, u64>,
+    /// Items that it has no outputs of, by reason: no step or, with `strict`, no graph takes them, or
+    /// their step failed.
+    pub failed: BTreeMap<&'static str, u64>,
     /// Items that brought nothing to it.
     pub skipped: u64,
     /// Steps run.
@@ -64,6 +67,7 @@ impl PathStatistics {
             path: self.path.clone(),
             hits: self.hits - before.hits,
             misses: counts(&self.misses, &before.misses),
+            failed: counts(&self.failed, &before.failed),
             skipped: self.skipped - before.skipped,
             steps: self.steps - before.steps,
             replays: counts(&self.replays, &before.replays),
@@ -175,6 +179,9 @@ impl std::fmt::Display for EncoderStatistics {
             for (reason, items) in &path.misses {
                 write!(f, "\n  launched: {items} items, {reason}")?;
             }
+            for (reason, items) in &path.failed {
+                write!(f, "\n  failed: {items} items, {reason}")?;
+            }
             for (budget, reason) in &path.unreachable {
                 write!(f, "\n  budget {budget} is never reached: {reason}")?;
             }
@@ -195,6 +202,7 @@ mod tests {
             path: "items".to_owned(),
             hits: 5,
             misses: [("above_largest_size", 1)].into(),
+            failed: [("larger_than_a_step", 2)].into(),
             steps: 3,
             replays: [(64, 2)].into(),
             tokens: 96,
@@ -207,8 +215,8 @@ mod tests {
             |path: &PathStatistics| EncoderStatistics { paths: vec![path.clone(), quiet.clone()] };
         let said = ticker.lines(of(&path));
         let begins = "items: 3 steps, 2 replayed; items: 5 hits, 1 misses, 0 skipped; 25.0% of tokens \
-                      padding; budget 64: 2 replays; launched: 1 items, above_largest_size; budget 512 \
-                      is never reached: no items have so many; ";
+                      padding; budget 64: 2 replays; launched: 1 items, above_largest_size; failed: 2 \
+                      items, larger_than_a_step; budget 512 is never reached: no items have so many; ";
         assert!(said[0].starts_with(begins) && said[0].ends_with(" tokens/s"), "{said:?}");
         assert!(ticker.lines(of(&path)).is_empty(), "nothing has run since");
         (path.hits, path.steps, path.tokens, path.padded_tokens) = (7, 4, 160, 192);

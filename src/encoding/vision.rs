@@ -42,8 +42,9 @@ impl VisionModel {
         folder: &Path,
         layers: ConfigLayers,
     ) -> Result<(Self, EncoderPath), LoadError> {
-        let model = Self { config: VisionConfig::load(folder)? };
-        let (config, checkpoint) = (&model.config, Checkpoint::open(folder)?);
+        let checkpoint = Checkpoint::open(folder)?;
+        let model = Self { config: VisionConfig::load(folder)?.of_checkpoint(&checkpoint) };
+        let config = &model.config;
         let (bounds, dtype) = bounds_and_dtype(&layers, config.stored_dtype(), model.range(0))?;
         // As they are computed: what leaves the device is half as much in 16 bits.
         let graph = config.graph(&checkpoint, dtype, dtype, &bounds)?;
@@ -51,7 +52,7 @@ impl VisionModel {
         Ok((model, EncoderPath::only(graph, checkpoint, bounds, layers)))
     }
 
-    /// What the folder's configuration says.
+    /// What the folder's configuration says, and its checkpoint.
     pub fn config(&self) -> &VisionConfig {
         &self.config
     }

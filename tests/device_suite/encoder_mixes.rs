@@ -4,6 +4,8 @@
 //!
 //! On the device of PIECEWISE_TEST_DEVICE, the CPU without it.
 
+use crate::encoder_reference::{Shape, VOCAB};
+use crate::encoder_shapes::{KERNEL, bert_folder, vit_folder};
 use piecewise::encoding::{
     Encoder, ImageItem, ItemEncoder, ItemOutputs, TextEncoder, TextItem, VisionEncoder,
 };
@@ -116,6 +118,35 @@ fn texts(name: &str, dtype: &str, mixes: u32) {
     mix(name, dtype, mixes, &pool, load);
 }
 
+/// Random weights: heads of `dim`, which the fixtures do not have.
+fn random_texts(dim: usize, dtype: &str, mixes: u32) {
+    let (folder, _) = bert_folder(Shape { heads: 2, dim, inner: 96, layers: 2 });
+    let outputs = [TextOutput::Embedding, TextOutput::Rows];
+    let load = |layers| TextEncoder::load(folder.path(), layers, &outputs, |_| {}).unwrap();
+    let mut rng = Rng::new(6);
+    let item = |rng: &mut Rng| TextItem {
+        ids: (0..1 + rng.below(40)).map(|_| rng.below(VOCAB) as u32).collect(),
+        token_types: Vec::new(),
+    };
+    let pool = Vec::from_iter((0..24).map(|_| item(&mut rng)));
+    mix(&format!("a BERT with heads of {dim}"), dtype, mixes, &pool, load);
+}
+
+fn random_images(dim: usize, dtype: &str, mixes: u32) {
+    const SIDE: usize = 6;
+    let shape = Shape { heads: 2, dim, inner: 80, layers: 2 };
+    let (folder, _) = vit_folder("siglip", shape, SIDE);
+    let load = |layers| VisionEncoder::load(folder.path(), layers, |_| {}).unwrap();
+    let mut rng = Rng::new(7);
+    let elements = SIDE * SIDE * KERNEL.iter().product::<usize>();
+    let item = |rng: &mut Rng| ImageItem {
+        grid: [1, SIDE, SIDE],
+        patches: (0..elements).map(|_| rng.symmetric(1.0) as f32).collect(),
+    };
+    let pool = Vec::from_iter((0..12).map(|_| item(&mut rng)));
+    mix(&format!("a SigLIP with heads of {dim}"), dtype, mixes, &pool, load);
+}
+
 fn images(name: &str, dtype: &str, mixes: u32, patch: usize) {
     let load = |layers| VisionEncoder::load(&fixture(name), layers, |_| {}).unwrap();
     let mut rng = Rng::new(5);
@@ -143,7 +174,9 @@ fn share(of_250: u32) -> u32 {
 
 #[test]
 fn texts_share_steps_in_f32() {
-    texts("bert", "f32", share(30));
+    texts("bert", "f32", share(20));
+    random_texts(64, "f32", share(5));
+    random_texts(80, "f32", share(5));
     texts("modernbert", "f32", share(30));
     texts("qwen3_embedding", "f32", share(20));
     texts("xlm_roberta", "f32", share(5));
@@ -153,7 +186,9 @@ fn texts_share_steps_in_f32() {
 
 #[test]
 fn texts_share_steps_in_bf16() {
-    texts("bert", "bf16", share(20));
+    texts("bert", "bf16", share(10));
+    random_texts(64, "bf16", share(5));
+    random_texts(80, "bf16", share(5));
     texts("modernbert", "bf16", share(10));
     texts("qwen3_embedding", "bf16", share(10));
     texts("xlm_roberta", "bf16", share(5));
@@ -163,7 +198,8 @@ fn texts_share_steps_in_bf16() {
 
 #[test]
 fn images_share_steps_in_f32() {
-    images("siglip", "f32", share(10), 8);
+    images("siglip", "f32", share(5), 8);
+    random_images(72, "f32", share(5));
     images("clip", "f32", share(5), 8);
     images("vit", "f32", share(5), 8);
     images("qwen2_5_vl_vision", "f32", share(20), 6);
@@ -172,7 +208,8 @@ fn images_share_steps_in_f32() {
 
 #[test]
 fn images_share_steps_in_bf16() {
-    images("siglip", "bf16", share(10), 8);
+    images("siglip", "bf16", share(5), 8);
+    random_images(72, "bf16", share(5));
     images("clip", "bf16", share(5), 8);
     images("vit", "bf16", share(5), 8);
     images("qwen2_5_vl_vision", "bf16", share(10), 6);

@@ -210,11 +210,14 @@ fn frequencies(theta: f64, dim: usize) -> Vec<f64> {
     (0..dim / 2).map(|i| theta.powf(-2.0 * i as f64 / dim as f64)).collect()
 }
 
+fn normalized(row: &[f64]) -> Vec<f64> {
+    let norm = row.iter().map(|x| x * x).sum::<f64>().sqrt();
+    row.iter().map(|x| x / norm).collect()
+}
+
 fn normalized_mean(rows: &Rows) -> Vec<f64> {
     let mean = |i: usize| rows.iter().map(|row| row[i]).sum::<f64>() / rows.len() as f64;
-    let mean = Vec::from_iter((0..rows[0].len()).map(mean));
-    let norm = mean.iter().map(|x| x * x).sum::<f64>().sqrt();
-    mean.into_iter().map(|x| x / norm).collect()
+    normalized(&Vec::from_iter((0..rows[0].len()).map(mean)))
 }
 
 /// What the shapes of a network have in common.
@@ -290,6 +293,60 @@ pub(crate) fn modernbert(p: &Parameters, shape: Shape, window: usize, ids: &[u32
     }
     let x = p.layer_norm("final_norm", &x, 1e-5, false);
     vec![vec![normalized_mean(&x)], x]
+}
+
+/// The feed-forward of a Qwen.
+fn gated(p: &Parameters, name: &str, h: &Rows, inner: usize, has_bias: bool) -> Rows {
+    let of = |part: &str| p.linear(&format!("{name}.{part}"), h, inner, has_bias);
+    let (gate, up) = (map(of("gate_proj"), silu), of("up_proj"));
+    let row = |(a, b): (&Vec<f64>, &Vec<f64>)| a.iter().zip(b).map(|(a, b)| a * b).collect();
+    let product = gate.iter().zip(&up).map(row).collect();
+    p.linear(&format!("{name}.down_proj"), &product, h[0].len(), has_bias)
+}
+
+/// The same of a Qwen3, whose queries share `kv_heads` heads of keys and values, and whose rows,
+/// `hidden` wide, see those before them; the embedding is of the last one.
+pub(crate) fn qwen3(
+    p: &Parameters,
+    shape: Shape,
+    kv_heads: usize,
+    hidden: usize,
+    ids: &[u32],
+) -> Vec<Rows> {
+    let Shape { heads, dim, inner, layers } = shape;
+    let words = p.table("embed_tokens.weight", VOCAB, hidden);
+    let mut x: Rows = ids.iter().map(|&id| words[id as usize].clone()).collect();
+    let of_one = frequencies(10_000.0, dim);
+    let angles = |i: usize| of_one.iter().map(|f| f * i as f64).collect();
+    for layer in 0..layers {
+        let name = |rest: &str| format!("layers.{layer}.{rest}");
+        let h = p.rms_norm(&name("input_layernorm"), &x);
+        let of = |part: &str, heads: usize| {
+            p.linear(&name(&format!("self_attn.{part}_proj")), &h, heads * dim, false)
+        };
+        let turned = |part: &str, heads: usize| {
+            let each = of(part, heads).concat().chunks(dim).map(<[f64]>::to_vec).collect();
+            let each = p.rms_norm(&name(&format!("self_attn.{part}_norm")), &each);
+            rope(&each.chunks(heads).map(<[Vec<f64>]>::concat).collect(), heads, angles)
+        };
+        let shared = |x: Rows| -> Rows {
+            let of_query = |head: usize| head / (heads / kv_heads) * dim;
+            let row = |row: &Vec<f64>| {
+                let each = (0..heads).map(|head| &row[of_query(head)..][..dim]);
+                Vec::from_iter(each.flatten().copied())
+            };
+            x.iter().map(row).collect()
+        };
+        let (q, k) = (turned("q", heads), shared(turned("k", kv_heads)));
+        let v = shared(of("v", kv_heads));
+        let mixed = attention([&q, &k, &v], heads, |i, j| j <= i);
+        x = sum(&x, &p.linear(&name("self_attn.o_proj"), &mixed, hidden, false));
+        let h = p.rms_norm(&name("post_attention_layernorm"), &x);
+        x = sum(&x, &gated(p, &name("mlp"), &h, inner, false));
+    }
+    let x = p.rms_norm("norm", &x);
+    let last = x.last().map(|row| normalized(row));
+    vec![Vec::from_iter(last), x]
 }
 
 /// The rows and the pooled row of an image of `patches`, each as wide as `kernel` says; `family` is
@@ -494,16 +551,7 @@ impl QwenTower {
                     let wide = p.linear(&name("mlp.linear_fc1"), &h, shape.inner, true);
                     p.linear(&name("mlp.linear_fc2"), &map(wide, gelu_tanh), hidden, true)
                 }
-                false => {
-                    let of = |part: &str| p.linear(&name(part), &h, shape.inner, true);
-                    let gate = map(of("mlp.gate_proj"), silu);
-                    let up = of("mlp.up_proj");
-                    let row = |(a, b): (&Vec<f64>, &Vec<f64>)| {
-                        a.iter().zip(b).map(|(a, b)| a * b).collect()
-                    };
-                    let gated = gate.iter().zip(&up).map(row).collect();
-                    p.linear(&name("mlp.down_proj"), &gated, hidden, true)
-                }
+                false => gated(p, &name("mlp"), &h, shape.inner, true),
             };
             x = sum(&x, &back);
             if let QwenKind::Qwen3 { deepstack, .. } = &self.kind

@@ -5,7 +5,7 @@
 
 use crate::encoder_mixes::{device, kernels};
 use crate::encoder_reference::{
-    POSITIONS, Parameters, QwenKind, QwenTower, Rows, Shape, VOCAB, bert, modernbert, vit,
+    POSITIONS, Parameters, QwenKind, QwenTower, Rows, Shape, VOCAB, bert, modernbert, qwen3, vit,
 };
 use piecewise::encoding::{Encoder, ImageItem, ItemEncoder, TextEncoder, TextItem, VisionEncoder};
 use piecewise::models::encoder::TextOutput;
@@ -57,6 +57,7 @@ fn equals<M: ItemEncoder>(
     }
 }
 
+/// A checkpoint of the parameters that a reference has asked for.
 fn folder(config: &Value, parameters: &Parameters) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, bytes: &[u8]| std::fs::write(folder.path().join(name), bytes).unwrap();
@@ -65,21 +66,52 @@ fn folder(config: &Value, parameters: &Parameters) -> tempfile::TempDir {
     folder
 }
 
-fn texts(
-    what: &str,
-    config: &Value,
-    parameters: &Parameters,
-    reference: impl Fn(&[u32]) -> Vec<Rows>,
-) {
+/// A BERT of random weights.
+pub(crate) fn bert_folder(shape: Shape) -> (tempfile::TempDir, Parameters) {
+    let parameters = Parameters::new(1);
+    let config = json!({
+        "model_type": "bert", "hidden_size": shape.hidden(), "num_attention_heads": shape.heads,
+        "intermediate_size": shape.inner, "num_hidden_layers": shape.layers, "vocab_size": VOCAB,
+        "max_position_embeddings": POSITIONS, "type_vocab_size": 2, "torch_dtype": "bfloat16",
+    });
+    bert(&parameters, shape, &[0]);
+    (folder(&config, &parameters), parameters)
+}
+
+/// Channels, and the sides of a patch.
+pub(crate) const KERNEL: [usize; 3] = [2, 3, 3];
+
+/// A tower of random weights, of images of `side` by `side` patches.
+pub(crate) fn vit_folder(
+    family: &str,
+    shape: Shape,
+    side: usize,
+) -> (tempfile::TempDir, Parameters) {
+    let model_type =
+        if family == "vit" { "vit".to_owned() } else { format!("{family}_vision_model") };
+    let parameters = Parameters::new(3);
+    let [channels, patch, _] = KERNEL;
+    let config = json!({
+        "model_type": model_type, "hidden_size": shape.hidden(),
+        "num_attention_heads": shape.heads, "intermediate_size": shape.inner,
+        "num_hidden_layers": shape.layers, "num_channels": channels, "patch_size": patch,
+        // What is left of the pixels is not read.
+        "image_size": side * patch + 1, "torch_dtype": "bfloat16",
+    });
+    let zeros = vec![vec![0.0; KERNEL.iter().product()]; side * side];
+    vit(&parameters, shape, family, KERNEL, &zeros);
+    (folder(&config, &parameters), parameters)
+}
+
+fn texts(what: &str, folder: &Path, reference: impl Fn(&[u32]) -> Vec<Rows>) {
     let mut rng = Rng::new(17);
     let lengths = [1, 23, 7, 40, 2];
     let ids = |n| Vec::from_iter((0..n).map(|_| rng.below(VOCAB) as u32));
     let items =
         Vec::from_iter(lengths.map(ids).map(|ids| TextItem { ids, token_types: Vec::new() }));
     let expected = Vec::from_iter(items.iter().map(|item| reference(&item.ids)));
-    let folder = folder(config, parameters);
     let outputs = [TextOutput::Embedding, TextOutput::Rows];
-    let load = |layers| TextEncoder::load(folder.path(), layers, &outputs, |_| {}).unwrap();
+    let load = |layers| TextEncoder::load(folder, layers, &outputs, |_| {}).unwrap();
     equals(what, load, &items, &expected);
 }
 
@@ -94,15 +126,9 @@ fn berts_of_other_shapes_equal_the_reference() {
         (1, 128, 40, 1),
     ] {
         let shape = Shape { heads, dim, inner, layers };
-        let parameters = Parameters::new(1);
-        let config = json!({
-            "model_type": "bert", "hidden_size": shape.hidden(), "num_attention_heads": heads,
-            "intermediate_size": inner, "num_hidden_layers": layers, "vocab_size": VOCAB,
-            "max_position_embeddings": POSITIONS, "type_vocab_size": 2, "torch_dtype": "bfloat16",
-        });
+        let (folder, parameters) = bert_folder(shape);
         let reference = |ids: &[u32]| bert(&parameters, shape, ids);
-        reference(&[0]);
-        texts(&format!("bert, {shape:?}"), &config, &parameters, reference);
+        texts(&format!("bert, {shape:?}"), folder.path(), reference);
     }
 }
 
@@ -123,7 +149,28 @@ fn modernberts_of_other_shapes_and_windows_equal_the_reference() {
         let reference = |ids: &[u32]| modernbert(&parameters, shape, window, ids);
         reference(&[0]);
         let what = format!("modernbert, {shape:?}, window {window}");
-        texts(&what, &config, &parameters, reference);
+        texts(&what, folder(&config, &parameters).path(), reference);
+    }
+}
+
+#[test]
+fn qwen3_embeddings_of_other_shapes_equal_the_reference() {
+    for (heads, kv_heads, dim, hidden) in
+        [(4, 2, 64, 96), (3, 1, 72, 100), (2, 2, 80, 144), (4, 1, 128, 72), (6, 3, 10, 36)]
+    {
+        let shape = Shape { heads, dim, inner: 52, layers: 2 };
+        let parameters = Parameters::new(5);
+        let config = json!({
+            "model_type": "qwen3", "architectures": ["Qwen3Model"], "hidden_size": hidden,
+            "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": dim,
+            "intermediate_size": shape.inner, "num_hidden_layers": shape.layers,
+            "vocab_size": VOCAB, "max_position_embeddings": 64, "rms_norm_eps": 1e-6,
+            "rope_theta": 10000.0, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+        });
+        let reference = |ids: &[u32]| qwen3(&parameters, shape, kv_heads, hidden, ids);
+        reference(&[0]);
+        let what = format!("qwen3, {shape:?}, {kv_heads} heads of keys, {hidden} wide");
+        texts(&what, folder(&config, &parameters).path(), reference);
     }
 }
 
@@ -151,26 +198,15 @@ fn images(
 #[test]
 fn vision_transformers_of_other_shapes_equal_the_reference() {
     let shapes = [(5, 12, 3), (1, 72, 4), (2, 80, 5), (2, 64, 6), (1, 128, 3)];
-    for (family, model_type) in
-        [("siglip", "siglip_vision_model"), ("clip", "clip_vision_model"), ("vit", "vit")]
-    {
+    for family in ["siglip", "clip", "vit"] {
         for (heads, dim, side) in shapes {
             let shape = Shape { heads, dim, inner: 37, layers: 2 };
-            let (parameters, kernel) = (Parameters::new(3), [2, 3, 3]);
+            let (folder, parameters) = vit_folder(family, shape, side);
             let mut rng = Rng::new(5);
             let all = Vec::from_iter(
                 (0..4).map(|_| ([1, side, side], patches(&mut rng, side * side, 18))),
             );
-            let reference = |_, patches: &Rows| vit(&parameters, shape, family, kernel, patches);
-            reference([0; 3], &all[0].1);
-            let config = json!({
-                "model_type": model_type, "hidden_size": shape.hidden(),
-                "num_attention_heads": heads, "intermediate_size": shape.inner,
-                "num_hidden_layers": shape.layers, "num_channels": 2, "patch_size": 3,
-                // What is left of the pixels is not read.
-                "image_size": side * 3 + 1, "torch_dtype": "bfloat16",
-            });
-            let folder = folder(&config, &parameters);
+            let reference = |_, patches: &Rows| vit(&parameters, shape, family, KERNEL, patches);
             images(&format!("{family}, {shape:?}"), folder.path(), &all, reference);
         }
     }

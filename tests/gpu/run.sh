@@ -64,7 +64,7 @@ correctness() {
     run "$test" 180 bin/program --exact "tiny_model::$test"
   done
   run model_families 180 bin/program model_families::
-  run encoders 240 bin/program equals_its_reference
+  run encoders 400 bin/program equals_its_reference
   run generate_images 180 bin/program generate_images::tokens_after_an_image_equal_the_reference
   run images_in_prompts 120 bin/program generate_images::every_prompt_has_the_images_where_it_says
   run encoder_mixes 200 bin/device_suite encoder_mixes:: --show-output

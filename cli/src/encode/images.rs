@@ -117,25 +117,26 @@ fn patches(tensors: &Tensors<'_>) -> anyhow::Result<Vec<Named<ImageItem>>> {
     Ok(numbers.into_iter().map(named).collect())
 }
 
-/// One tensor of each output, over all images; NaN of one that has none.
+/// One tensor of each output, over all images; NaN of one that has none. A tower without a pooler
+/// has one output.
 fn stacked(config: &VisionConfig, results: &[(u64, anyhow::Result<ItemOutputs>)]) -> Vec<Output> {
     let names = ["last_hidden_state", "pooler_output"];
     let lengths = results.iter().find_map(|(_, result)| result.as_ref().ok());
     let lengths = lengths.map_or_else(Vec::new, |outputs| outputs.iter().map(Vec::len).collect());
-    let output = |(i, (kind, name)): (usize, (&OutputRows, &str))| {
-        let missing = vec![f32::NAN; lengths[i]];
+    let output = |(i, ((kind, name), &length)): (usize, ((&OutputRows, &str), &usize))| {
+        let missing = vec![f32::NAN; length];
         let of_item = |result: &'_ anyhow::Result<ItemOutputs>| match result {
             Ok(outputs) => outputs[i].clone(),
             Err(_) => missing.clone(),
         };
         let values = Vec::from_iter(results.iter().flat_map(|(_, result)| of_item(result)));
         let shape = match *kind {
-            OutputRows::PerRow(width) => vec![results.len(), lengths[i] / width, width],
+            OutputRows::PerRow(width) => vec![results.len(), length / width, width],
             OutputRows::PerItem(width) => vec![results.len(), width],
         };
         Output { name: name.to_owned(), shape, values }
     };
-    config.outputs().iter().zip(names).enumerate().map(output).collect()
+    config.outputs().iter().zip(names).zip(&lengths).enumerate().map(output).collect()
 }
 
 /// The tensors of each item.

@@ -32,7 +32,14 @@ fn equals_its_reference(name: &str, outputs: usize) {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out.safetensors");
     for (dtype, tolerance) in [("f32", 2e-5), ("bf16", 2e-2)] {
-        for more in [&[][..], &["--one-by-one"], &["--capture-num-tokens", "16,512"]] {
+        for more in [
+            &[][..],
+            &["--one-by-one"],
+            &["--capture-num-tokens", "16,512"],
+            // Of sizes that no item has, and the largest alone.
+            &["--capture-num-tokens", "9,40,75,150,300"],
+            &["--capture-num-tokens", "512"],
+        ] {
             let flags = device_flags();
             let files = ["--inputs", golden.to_str().unwrap(), "--out", out.to_str().unwrap()];
             let mut args = vec!["encode", "--model", &model, "--dtype", dtype];
@@ -108,6 +115,35 @@ fn qwen2_5_vl_equals_its_reference() {
 #[test]
 fn qwen3_vl_equals_its_reference() {
     equals_its_reference("qwen3_vl_vision", 12);
+}
+
+#[test]
+fn a_tower_without_a_pooler_writes_its_rows_alone() {
+    for (name, pooler) in [("siglip", "head."), ("vit", "pooler.")] {
+        let fixture = root().join(FIXTURES).join(name);
+        let folder = tempfile::tempdir().unwrap();
+        let bytes = std::fs::read(fixture.join("model.safetensors")).unwrap();
+        let tensors = SafeTensors::deserialize(&bytes).unwrap().tensors();
+        let kept = tensors.into_iter().filter(|(name, _)| !name.starts_with(pooler));
+        let file = folder.path().join("model.safetensors");
+        safetensors::serialize_to_file(kept, None, &file).unwrap();
+        let config = std::fs::read_to_string(fixture.join("config.json")).unwrap();
+        let mut config: serde_json::Value = serde_json::from_str(&config).unwrap();
+        if name == "siglip" {
+            config["vision_use_head"] = false.into();
+        }
+        std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+        let (golden, out) = (fixture.join("golden.safetensors"), folder.path().join("out"));
+        let [model, inputs, to] = [folder.path(), &golden, &out].map(|path| path.to_str().unwrap());
+        let args = ["encode", "--model", model, "--inputs", inputs, "--out", to, "--dtype", "f32"];
+        checked(piecewise(&args));
+        let (found, expected) = (std::fs::read(&out).unwrap(), std::fs::read(&golden).unwrap());
+        let found = SafeTensors::deserialize(&found).unwrap();
+        let expected = SafeTensors::deserialize(&expected).unwrap();
+        let rows = "last_hidden_state";
+        assert_eq!(found.names(), [rows], "{name}");
+        assert!(norm_error(&floats(&found, rows), &floats(&expected, rows)) < 2e-5, "{name}");
+    }
 }
 
 /// Writes tensors by name, type, shape and little-endian elements.

@@ -118,7 +118,7 @@ fn setup() -> impl Strategy<Value = Setup> {
                 kv_rows: pages * 16,
                 entries: 6,
                 table_pages: 5,
-                embeddings: 0,
+                ..Bounds::default()
             };
             setup.token_sizes.retain(|&size| size <= tokens);
             setup.checks.compare = compare;

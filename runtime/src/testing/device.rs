@@ -22,7 +22,8 @@ pub(crate) struct FakeProgram {
     pub op: String,
     pub operands: Vec<Address>,
     pub counts: Address,
-    pub table_pages: usize,
+    /// Those of the first matrix that it takes or gives.
+    pub columns: usize,
     capture: CaptureSupport,
     pub replayed: bool,
     /// Which of its artifact's ways it is.
@@ -68,6 +69,8 @@ pub(crate) struct FakeDevice {
     replays: u64,
     /// Bytes of each copy to the device.
     pub copied_in: Vec<u64>,
+    /// Where the host wrote or read, and how many bytes.
+    pub host_accesses: Vec<(Address, u64)>,
 }
 
 impl FakeCaptured {
@@ -210,6 +213,7 @@ impl Device for FakeDevice {
     fn write(&mut self, to: Address, bytes: &[u8]) -> Result<(), DeviceError> {
         self.check_lost()?;
         self.finish()?;
+        self.host_accesses.push((to, bytes.len() as u64));
         self.bytes(to, bytes.len() as u64)?.copy_from_slice(bytes);
         Ok(())
     }
@@ -217,6 +221,7 @@ impl Device for FakeDevice {
     fn read(&mut self, from: Address, bytes: &mut [u8]) -> Result<(), DeviceError> {
         self.check_lost()?;
         self.finish()?;
+        self.host_accesses.push((from, bytes.len() as u64));
         bytes.copy_from_slice(self.bytes(from, bytes.len() as u64)?);
         Ok(())
     }
@@ -230,7 +235,10 @@ impl Device for FakeDevice {
     ) -> Result<(), DeviceError> {
         other.finish()?;
         let copied = other.bytes(from, bytes)?.to_vec();
-        self.write(to, &copied)
+        self.check_lost()?;
+        self.finish()?;
+        self.bytes(to, bytes)?.copy_from_slice(&copied);
+        Ok(())
     }
 
     fn fill(&mut self, to: Address, bytes: u64, pattern: &[u8]) -> Result<(), DeviceError> {
@@ -272,6 +280,7 @@ impl Device for FakeDevice {
         to: Address,
     ) -> Result<(), DeviceError> {
         self.copied_in.push(bytes);
+        self.host_accesses.push((to, bytes));
         let held = self.blocks[block.id as usize][offset as usize..][..bytes as usize].to_vec();
         self.enqueue(Command::CopyIn(block, offset, held, to));
         Ok(())
@@ -284,6 +293,7 @@ impl Device for FakeDevice {
         block: HostBlock,
         offset: u64,
     ) -> Result<(), DeviceError> {
+        self.host_accesses.push((from, bytes));
         self.enqueue(Command::CopyOut(from, bytes, block, offset));
         Ok(())
     }
@@ -320,13 +330,13 @@ impl Device for FakeDevice {
         let refused = |reason| DeviceError::Bind { label: binding.label.to_owned(), reason };
         let ways = artifact.chosen(binding.choice).map_err(refused)?;
         let launch = &ways[0].launches[0];
-        let pages = binding.piece.operands().into_iter().map(|v| binding.piece.graph.ty(v));
-        let pages = pages.filter(|ty| ty.rank() == 2).find_map(|ty| ty.shape[1].as_constant());
+        let columns = binding.piece.operands().into_iter().map(|v| binding.piece.graph.ty(v));
+        let columns = columns.filter(|ty| ty.rank() == 2).find_map(|ty| ty.shape[1].as_constant());
         let program = FakeProgram {
             op: launch.name.clone(),
             operands: binding.operands.iter().flatten().copied().collect(),
             counts: binding.counts,
-            table_pages: pages.unwrap_or(0) as usize,
+            columns: columns.unwrap_or(0) as usize,
             capture: launch.capture,
             replayed: false,
             choice: binding.choice.clone(),
@@ -388,7 +398,7 @@ impl Device for FakeDevice {
         if self.faults.baked_table.load(Ordering::Relaxed) {
             self.finish()?;
             for program in programs.iter_mut().filter(|program| program.op == "test.mix") {
-                let bytes = 4 * sizes[2] * program.table_pages as u64;
+                let bytes = 4 * sizes[2] * program.columns as u64;
                 program.table = Some(self.bytes(program.operands[2], bytes)?.to_vec());
             }
         }

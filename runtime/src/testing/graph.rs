@@ -28,6 +28,8 @@ pub(crate) struct Bounds {
     pub table_pages: u64,
     /// Rows that stand for tokens: each is one number, which is taken for an id. 0 has no such state.
     pub embeddings: u64,
+    /// Numbers of a row of logits: one for each id, or the id itself as the only one.
+    pub logits: u64,
 }
 
 impl Default for Bounds {
@@ -40,6 +42,7 @@ impl Default for Bounds {
             entries: 6,
             table_pages: 8,
             embeddings: 0,
+            logits: VOCAB,
         }
     }
 }
@@ -112,8 +115,10 @@ pub(crate) fn fake_graph(bounds: Bounds) -> Graph {
     let mix_operands = vec![x, positions, table, lengths, starts, queries, kv];
     let h = graph.push(mix, mix_operands, h, Loc::default());
     let head = call("test.head", vec![8], RowTreatment::SlotMapped, false);
-    let logits =
-        TensorType { dtype: DType::F32, shape: [r.into(), VOCAB.into()].into_iter().collect() };
+    let logits = TensorType {
+        dtype: DType::F32,
+        shape: [r.into(), bounds.logits.into()].into_iter().collect(),
+    };
     let operands = vec![h, rows, entries, temperature, top_k, top_p, seed, position, sampled];
     let results = vec![logits, TensorType::new(DType::I32, [r])];
     let head = graph.push_node(head, operands, results, Loc::default());

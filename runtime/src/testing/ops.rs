@@ -124,7 +124,7 @@ fn mix(
             assert!(t < tokens, "a query row past the tokens");
             let mut hash = 0;
             for i in 0..=(position + past) as u64 {
-                let column = s * program.table_pages as u64 + i / PAGE_ROWS;
+                let column = s * program.columns as u64 + i / PAGE_ROWS;
                 let page = match &program.table {
                     Some(baked) => i32::from(baked[4 * column as usize]),
                     None => int(device, table, column)?,
@@ -170,10 +170,15 @@ fn head(
             ..Sampling::default()
         };
         let id = choose(hash, sampling, int(device, position, r)?);
-        for v in 0..VOCAB {
-            let hit = v == u64::from(id) && r < count;
-            let value = if hit { 1.0f32 } else { 0.0 } + if wrong { 0.5 } else { 0.0 };
-            device.store(logits, r * VOCAB + v, value.to_le_bytes())?;
+        let width = program.columns as u64;
+        for v in 0..width {
+            let value = match width {
+                1 => id as f32,
+                _ if v == u64::from(id) && r < count => 1.0,
+                _ => 0.0,
+            };
+            let value = value + if wrong { 0.5 } else { 0.0 };
+            device.store(logits, r * width + v, value.to_le_bytes())?;
         }
         device.store(out, r, id.to_le_bytes())?;
         if let Ok(entry) = u64::try_from(int(device, entries, r)?) {

@@ -10,6 +10,7 @@ pub(super) struct PathMetrics {
     items: IntCounterVec,
     replays: IntCounterVec,
     launches: IntCounterVec,
+    failures: IntCounterVec,
     tokens: IntCounterVec,
 }
 
@@ -27,7 +28,8 @@ impl PathMetrics {
         Self {
             items: counter(
                 "piecewise_encoder_items_total",
-                "Items by path and outcome: hit (its step replayed a graph), miss, skipped.",
+                "Items by path and outcome: hit (its step replayed a graph), miss, skipped, \
+                 failed.",
                 &["path", "outcome"],
             ),
             replays: counter(
@@ -38,6 +40,11 @@ impl PathMetrics {
             launches: counter(
                 "piecewise_encoder_misses_total",
                 "Items whose step was launched, by path and reason.",
+                &["path", "reason"],
+            ),
+            failures: counter(
+                "piecewise_encoder_failures_total",
+                "Items without outputs, by path and reason.",
                 &["path", "reason"],
             ),
             tokens: counter(
@@ -55,10 +62,13 @@ impl PathMetrics {
         };
         for path in &statistics.paths {
             let name = path.path.as_str();
-            let misses = path.misses.values().sum();
-            for (outcome, count) in
-                [("hit", path.hits), ("miss", misses), ("skipped", path.skipped)]
-            {
+            let [misses, failed] = [&path.misses, &path.failed].map(|of| of.values().sum());
+            for (outcome, count) in [
+                ("hit", path.hits),
+                ("miss", misses),
+                ("skipped", path.skipped),
+                ("failed", failed),
+            ] {
                 show(&self.items, [name, outcome], count);
             }
             for (budget, &count) in &path.replays {
@@ -66,6 +76,9 @@ impl PathMetrics {
             }
             for (reason, &count) in &path.misses {
                 show(&self.launches, [name, reason], count);
+            }
+            for (reason, &count) in &path.failed {
+                show(&self.failures, [name, reason], count);
             }
             show(&self.tokens, [name, "items"], path.tokens);
             show(&self.tokens, [name, "padding"], path.padded_tokens - path.tokens);

@@ -15,16 +15,15 @@ pub enum Modality {
 }
 
 impl Modality {
-    /// By the `model_type` of the folder's `config.json`; text where it is of no vision tower, known
-    /// or not.
+    /// By the `model_type` of the folder's `config.json`, or of its `vision_config`; text where
+    /// neither is of a vision tower, known or not.
     ///
     /// # Errors
     /// A [`ConfigError`] that names the file and the field.
     pub fn of(folder: &Path) -> Result<Self, ConfigError> {
         let file = folder.join("config.json");
         let value = parse_json(&read(&file)?, &file)?;
-        let model_type = Fields::root(&file, &value)?.string("model_type")?;
-        let is_vision = model_type.is_some_and(VisionConfig::is_tower);
+        let is_vision = VisionConfig::is_in(&Fields::root(&file, &value)?)?;
         Ok(if is_vision { Self::Vision } else { Self::Text })
     }
 }
@@ -46,7 +45,7 @@ pub fn is_encoder(folder: &Path) -> Result<bool, ConfigError> {
             architectures.contains(&"Qwen3Model") || folder.join("modules.json").exists()
         }
         // These have a decoder beside the tower.
-        Some("qwen2_5_vl" | "qwen3_vl") => false,
+        Some("qwen2_5_vl" | "qwen3_vl" | "qwen3_vl_moe") => false,
         Some(other) => VisionConfig::is_tower(other),
         None => false,
     })

@@ -16,11 +16,10 @@ use std::path::Path;
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub enum VisionConfig {
-    /// `siglip_vision_model`, `clip_vision_model` and `vit`, or the `vision_config` of a `siglip` or
-    /// a `clip`.
+    /// `siglip_vision_model`, `clip_vision_model` and `vit`, or a `vision_config` of one of these.
     Vit(VitConfig),
-    /// `qwen2_5_vl_vision` and `qwen3_vl_vision`, or the `vision_config` of a `qwen2_5_vl` or a
-    /// `qwen3_vl`.
+    /// `qwen2_5_vl_vision`, `qwen3_vl_vision` and `qwen3_vl_moe_vision`, or a `vision_config` of one
+    /// of these.
     QwenVl(QwenVlConfig),
 }
 
@@ -37,9 +36,21 @@ impl Tower {
             "clip_vision_model" | "clip" => Self::Vit(VitFamily::Clip),
             "vit" => Self::Vit(VitFamily::Vit),
             "qwen2_5_vl_vision" | "qwen2_5_vl" => Self::QwenVl { is_qwen3: false },
-            "qwen3_vl_vision" | "qwen3_vl" => Self::QwenVl { is_qwen3: true },
+            "qwen3_vl_vision" | "qwen3_vl" | "qwen3_vl_moe_vision" | "qwen3_vl_moe" => {
+                Self::QwenVl { is_qwen3: true }
+            }
             _ => return None,
         })
+    }
+
+    /// By the `model_type`, or by that of the `vision_config`: many larger models have a tower of
+    /// another one.
+    fn of_root(root: &Fields<'_>) -> Result<Option<Self>, ConfigError> {
+        if let Some(tower) = root.string("model_type")?.and_then(Self::of) {
+            return Ok(Some(tower));
+        }
+        let inner = root.child("vision_config")?.map(|tower| tower.string("model_type"));
+        Ok(inner.transpose()?.flatten().and_then(Self::of))
     }
 }
 
@@ -65,14 +76,12 @@ impl VisionConfig {
             return Err(root.unsupported("quantization_config", "weights must be floats"));
         }
         let fields = tower.as_ref().unwrap_or(&root);
-        let Some(model_type) = root.string("model_type")? else {
-            return Err(root.missing("model_type"));
-        };
-        match Tower::of(model_type) {
+        match Tower::of_root(&root)? {
             Some(Tower::Vit(family)) => Ok(Self::Vit(VitConfig::read(fields, family)?)),
             Some(Tower::QwenVl { is_qwen3 }) => {
                 Ok(Self::QwenVl(QwenVlConfig::read(fields, is_qwen3)?))
             }
+            None if root.string("model_type")?.is_none() => Err(root.missing("model_type")),
             None => {
                 let supported =
                     "vision towers are those of siglip, clip, vit, qwen2_5_vl and qwen3_vl";
@@ -81,9 +90,29 @@ impl VisionConfig {
         }
     }
 
-    /// Whether this `model_type` is of a tower, or of a larger model with one.
+    /// Whether this `model_type` is of a tower, or of a larger model that always has it.
     pub(super) fn is_tower(model_type: &str) -> bool {
         Tower::of(model_type).is_some()
+    }
+
+    /// Whether this configuration is of a tower, or of a larger model with one.
+    pub(super) fn is_in(root: &Fields<'_>) -> Result<bool, ConfigError> {
+        Ok(Tower::of_root(root)?.is_some())
+    }
+
+    /// As the tower in `checkpoint` is: a ViT for classification has no pooler, and its
+    /// configuration does not say so.
+    #[must_use]
+    pub fn of_checkpoint(mut self, checkpoint: &Checkpoint) -> Self {
+        let prefix = self.prefix(checkpoint);
+        if let Self::Vit(config) = &mut self
+            && config.family == VitFamily::Vit
+        {
+            let dot = if prefix.is_empty() { "" } else { "." };
+            let pooler = format!("{prefix}{dot}pooler.dense.weight");
+            config.has_pooled = checkpoint.dtype_of(&pooler).is_some();
+        }
+        self
     }
 
     /// What the configuration says that weights are stored as.
@@ -94,12 +123,13 @@ impl VisionConfig {
         }
     }
 
-    /// What the graph returns, in its order: of a SigLIP, a CLIP or a ViT its rows and what it pools; of a Qwen the
-    /// merged tokens, then each deepstack output.
+    /// What the graph returns, in its order: of a SigLIP, a CLIP or a ViT its rows and, where it pools
+    /// them, the result; of a Qwen the merged tokens, then each deepstack output.
     pub fn outputs(&self) -> Vec<OutputRows> {
         match self {
-            Self::Vit(VitConfig { hidden_size, .. }) => {
-                vec![OutputRows::PerRow(*hidden_size), OutputRows::PerItem(*hidden_size)]
+            Self::Vit(VitConfig { hidden_size, has_pooled, .. }) => {
+                let pooled = has_pooled.then_some(OutputRows::PerItem(*hidden_size));
+                std::iter::once(OutputRows::PerRow(*hidden_size)).chain(pooled).collect()
             }
             Self::QwenVl(config) => {
                 let deepstack = match &config.kind {
@@ -129,7 +159,7 @@ impl VisionConfig {
         let outputs = match self {
             Self::Vit(config) => {
                 let packed = PackedRows::declare(&b, bounds);
-                vit::rows_and_pooled(&b, config, activations, &packed, prefix).to_vec()
+                vit::rows_and_pooled(&b, config, activations, &packed, prefix)
             }
             Self::QwenVl(config) => qwen_vl::merged_rows(&b, config, activations, bounds, prefix),
         };

@@ -19,11 +19,11 @@ const POSITIONS: &str = "positions";
 /// Which tower.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum VitFamily {
-    /// Pooled by attention with one learned query.
+    /// Pooled by attention with one learned query, where it has the head for it.
     Siglip,
     /// A class row before the patches, a norm before the layers, one after them on the class row.
     Clip,
-    /// A class row before the patches, which a dense layer with tanh pools.
+    /// A class row before the patches, which a dense layer with tanh pools, where it has one.
     Vit,
 }
 
@@ -51,6 +51,8 @@ pub struct VitConfig {
     pub norm_eps: f64,
     /// The feed-forward's activation.
     pub activation: Activation,
+    /// Whether it pools the rows of an image.
+    pub has_pooled: bool,
     /// What the configuration says that weights are stored as.
     pub dtype: Option<DType>,
 }
@@ -65,6 +67,7 @@ const READ: &[&str] = &[
     "qkv_bias",
     "pooler_act",
     "pooler_output_size",
+    "projector_hidden_act",
     "attention_probs_dropout_prob",
     "hidden_dropout_prob",
     "dropout",
@@ -96,6 +99,8 @@ impl VitConfig {
             patch_size: count("patch_size", 1 << 10, patch_size)?,
             norm_eps: root.number("layer_norm_eps", 1e-30..=1.0)?.unwrap_or(norm_eps),
             activation: Activation::read(root, "hidden_act", activation)?,
+            has_pooled: family != VitFamily::Siglip
+                || root.boolean("vision_use_head")?.unwrap_or(true),
             dtype: read_dtype(root)?,
         };
         if !config.hidden_size.is_multiple_of(config.num_heads) {
@@ -110,11 +115,8 @@ impl VitConfig {
             let reason = format!("less than `patch_size` ({})", config.patch_size);
             return Err(root.bad_value("image_size", reason));
         }
-        for (key, family) in [("vision_use_head", VitFamily::Siglip), ("qkv_bias", VitFamily::Vit)]
-        {
-            if config.family == family && root.boolean(key)? == Some(false) {
-                return Err(root.unsupported(key, "a tower that has it true is"));
-            }
+        if family == VitFamily::Vit && root.boolean("qkv_bias")? == Some(false) {
+            return Err(root.unsupported("qkv_bias", "a tower that has it true is"));
         }
         Ok(config)
     }
@@ -180,15 +182,15 @@ struct Tower<'b, 'c> {
     dim: u64,
 }
 
-/// `[T, hidden]` after the last layer, normed where the family does so, and the pooled
-/// `[items, hidden]`.
+/// `[T, hidden]` after the last layer, normed where the family does so, and, where the tower pools
+/// them, `[items, hidden]`.
 pub(super) fn rows_and_pooled<'b>(
     b: &'b Builder,
     config: &VitConfig,
     activations: DType,
     packed: &PackedRows<'b>,
     prefix: &str,
-) -> [Tensor<'b>; 2] {
+) -> Vec<Tensor<'b>> {
     let hidden = config.hidden_size as u64;
     let tower = Tower { b, config, hidden, dim: hidden / config.num_heads as u64 };
     let patches = b.input(PATCHES, DType::F32, (packed.rows, config.patch_width() as u64));
@@ -203,19 +205,21 @@ pub(super) fn rows_and_pooled<'b>(
         let _scope = b.scope(format!("{}.{layer}", names.layer));
         x = tower.layer(x, &names, packed.items);
     }
-    match config.family {
+    let rows = match config.family {
+        VitFamily::Siglip => tower.norm("post_layernorm", x),
+        VitFamily::Clip => x,
+        VitFamily::Vit => tower.norm("layernorm", x),
+    };
+    let class = || rows.gather(packed.items.starts);
+    let pooled = config.has_pooled.then(|| match config.family {
         VitFamily::Siglip => {
-            let rows = tower.norm("post_layernorm", x);
             let _scope = b.scope("head");
-            [rows, tower.attention_pool(rows, packed)]
+            tower.attention_pool(rows, packed)
         }
-        VitFamily::Clip => [x, tower.norm("post_layernorm", x.gather(packed.items.starts))],
-        VitFamily::Vit => {
-            let rows = tower.norm("layernorm", x);
-            let class = rows.gather(packed.items.starts);
-            [rows, linear(b, "pooler.dense", class, [hidden, hidden]).tanh()]
-        }
-    }
+        VitFamily::Clip => tower.norm("post_layernorm", class()),
+        VitFamily::Vit => linear(b, "pooler.dense", class(), [hidden, hidden]).tanh(),
+    });
+    std::iter::once(rows).chain(pooled).collect()
 }
 
 impl<'b> Tower<'b, '_> {

@@ -1,6 +1,7 @@
-//! Rows in the place of tokens, when the device they are on is lost.
+//! Rows in the place of tokens: how they come there, and when the device they are on is lost.
 
 use super::*;
+use piecewise_backend::device::Address;
 
 /// A prompt whose three ids from position 1 on are given as rows, and what they stand for.
 fn with_rows(engine: &mut dyn Engine, keep: bool) -> (Request, Vec<u32>) {
@@ -62,4 +63,47 @@ fn rows_of_before_a_loss_are_refused_after_it() {
     engine.run(&mut Vec::new()).unwrap();
     let error = engine.add(request).unwrap_err();
     assert!(matches!(error, EngineError::Rows(RowsError::Unknown { .. })), "{error}");
+}
+
+/// Neither the step that makes rows, nor the one that takes them, nor what is between them has the
+/// host read or write one.
+#[test]
+fn rows_of_another_model_come_past_the_host() {
+    // A row of the tower's is the id that follows a text.
+    let bounds = Bounds { logits: 1, ..Bounds::default() };
+    let mut tower = engine(&Setup { bounds, ..Setup::default() }, false);
+    tower.options.vocab = VOCAB;
+    tower.model.read_back(0, false);
+    let bounds = Bounds { embeddings: 8, ..Bounds::default() };
+    let mut decoder = engine(&Setup { bounds, ..Setup::default() }, true);
+    tower.model.device_mut().host_accesses.clear();
+    decoder.model.device_mut().host_accesses.clear();
+    for id in [7, 8, 9] {
+        tower.add(Request::new([id], 1)).unwrap();
+    }
+    tower.run(&mut Vec::new()).unwrap();
+    let (made, count) = tower.model.last_rows(0, 1).unwrap();
+    assert_eq!(count, 3, "one step had them all");
+    let before = decoder.model.device().host_accesses.len();
+    let source = RowSource::Output { model: &mut tower.model, output: 0, rows: &[2, 0, 1] };
+    let rows = decoder.add_rows(source).unwrap();
+    assert_eq!(decoder.model.device().host_accesses.len(), before);
+    let rows = vec![GivenRows { position: 1, rows }];
+    let request = Request { rows, ..Request::new(vec![5; 6], 6) };
+    let id = decoder.add(request.clone()).unwrap();
+    let mut events = Vec::new();
+    decoder.run(&mut events).unwrap();
+    let [first, second, third] = [9, 7, 8].map(|id| next_id(&[id], Sampling::default()));
+    assert_answer(&decoder, &events, id, &[5, first, second, third, 5, 5], &request);
+    let meets = |engine: &BatchingEngine<FakeDevice>, rows: Address, bytes: u64| {
+        let accesses = &engine.model.device().host_accesses;
+        assert!(!accesses.is_empty());
+        accesses.iter().any(|&(at, n)| at.0 < rows.0 + bytes && rows.0 < at.0 + n)
+    };
+    assert!(!meets(&tower, made, 4 * count));
+    let (_, given) = decoder.embeddings.take(1).unwrap();
+    assert!(!meets(&decoder, given, 4 * 8));
+    // Rows that the host gives are seen.
+    decoder.add_rows(RowSource::Values(&[1.0])).unwrap();
+    assert!(meets(&decoder, given, 4 * 8));
 }
