@@ -52,8 +52,14 @@ fn every_rule_is_on_the_page_with_a_test_that_names_its_code() {
         let cells: Vec<&str> = line.trim_matches('|').split('|').collect();
         let [_, planted, tests] = cells[..] else { panic!("three cells in {line}") };
         assert!(!planted.trim().is_empty(), "{code} says nothing of its fault");
-        for test in tests.split(',').map(|t| t.trim().trim_matches('`')) {
-            let body = function(&text, test);
+        for test in tests.split(',').map(str::trim) {
+            let (test, elsewhere) = test.split_once(" in ").unwrap_or((test, ""));
+            let (test, elsewhere) = (test.trim_matches('`'), elsewhere.trim_matches('`'));
+            let (file, text) = match elsewhere {
+                "" => (*file, &text),
+                file => (file, &read(file)),
+            };
+            let body = function(text, test);
             let body = body.unwrap_or_else(|| panic!("{code}: {file} has no test `{test}`"));
             assert!(body.contains(&format!("\"{code}\"")), "`{test}` does not name {code}");
         }
