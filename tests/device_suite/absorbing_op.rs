@@ -3,6 +3,7 @@
 
 use crate::alternatives::One;
 use crate::any_graph::{MODES, RandomWeights, elements, options, step};
+use crate::like_first::rows_of_first;
 use crate::target::{SimulatedCuda, Target};
 use crate::user_op::Place;
 use piecewise_backend::artifact::{Alternative, Launch, PieceSize};
@@ -101,10 +102,7 @@ impl CudaOp for Turned {
     }
 
     fn implementation(&self, call: &CudaOpCall<'_>) -> Result<CudaImplementation, OpError> {
-        let Some(rows) = call.operands[0].outer_symbol() else {
-            let message = "x has no rows of a symbol".to_owned();
-            return Err(OpError { op: CustomOpDef::name(self).to_owned(), message });
-        };
+        let rows = rows_of_first(call, CustomOpDef::name(self))?;
         let number = |n| Param::Scalar(Scalar::U32(Dim::constant(n)));
         let mut params = vec![Param::Elements(0), Param::Arg(1), Param::Elements(2), Param::Counts];
         params.extend([number(rows.index() as u64), number(WIDTH)]);

@@ -32,6 +32,13 @@ impl CustomOpDef for LikeFirst {
     }
 }
 
+/// The symbol of the first operand's rows.
+pub(crate) fn rows_of_first(call: &CudaOpCall<'_>, op: &str) -> Result<Symbol, OpError> {
+    let message = "x has no rows of a symbol";
+    let none = || OpError { op: op.to_owned(), message: message.to_owned() };
+    call.operands[0].outer_symbol().ok_or_else(none)
+}
+
 impl LikeFirst {
     /// One block of the entry of `source`, which takes so many arguments, the counts, the symbol of the
     /// first operand's rows, and what `rest` makes of that.
@@ -42,10 +49,7 @@ impl LikeFirst {
         [arguments, threads]: [u32; 2],
         rest: impl FnOnce(Symbol) -> Vec<Param>,
     ) -> Result<CudaImplementation, OpError> {
-        let Some(rows) = call.operands[0].outer_symbol() else {
-            let message = "x has no rows of a symbol".to_owned();
-            return Err(OpError { op: self.name.to_owned(), message });
-        };
+        let rows = rows_of_first(call, self.name)?;
         let mut params: Vec<Param> = (0..arguments).map(Param::Arg).collect();
         params.push(Param::Counts);
         params.push(Param::Scalar(Scalar::U32(Dim::constant(rows.index() as u64))));

@@ -16,6 +16,9 @@ pub use pack::pack;
 use piecewise_ir::module::{ArenaLayout, Module, SlotKind};
 use piecewise_ir::text::Names;
 
+/// Alignment of slots, weights and states where nobody says another, in bytes.
+pub const ALIGN: u64 = 256;
+
 /// How the arena is laid out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct PlanOptions {
@@ -25,7 +28,7 @@ pub struct PlanOptions {
 
 impl Default for PlanOptions {
     fn default() -> Self {
-        Self { align: 256 }
+        Self { align: ALIGN }
     }
 }
 

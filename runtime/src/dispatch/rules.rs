@@ -78,7 +78,7 @@ impl MeasuredWays {
     }
 
     /// What was measured of padding, in the place of what was.
-    pub fn pad(&mut self, measured: Self) {
+    pub fn replace_padding(&mut self, measured: Self) {
         self.better = measured.better;
     }
 

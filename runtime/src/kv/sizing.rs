@@ -4,9 +4,7 @@ use crate::roles;
 use piecewise_ir::entity::Symbol;
 use piecewise_ir::graph::Graph;
 use piecewise_kernels::attention::PAGE_ROWS;
-
-/// Alignment of states in bytes, which rounds each one up.
-const ALIGN: u64 = 256;
+use piecewise_passes::plan::ALIGN;
 
 /// Why no KV pool can be made.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

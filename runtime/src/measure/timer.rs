@@ -15,7 +15,7 @@ use crate::model::{
     BuildTimes, ChosenWays, CompiledModel, Ledger, Progress, StepLaunch, StepReport, Ticket,
 };
 use piecewise_backend::measure::{GraphShape, MeasuredDevice, ReadBandwidth};
-use piecewise_backend::tuning::TuningReport;
+use piecewise_backend::tuning::{TuneMode, TuningReport};
 use piecewise_ir::module::Module;
 use std::time::{Duration, Instant};
 
@@ -176,7 +176,10 @@ impl<D: MeasuredDevice> StepTimer for ModelTimer<D> {
         let started = Instant::now();
         let graphs = self.model.recapture(mode, progress)?;
         let time = started.elapsed();
-        self.model.measure_launches(&full_steps(self.batch.roles(), self.model.dispatcher()))?;
+        if self.model.tune() == TuneMode::Measure {
+            let steps = full_steps(self.batch.roles(), self.model.dispatcher());
+            self.model.measure_launches(&steps)?;
+        }
         let bytes = free.zip(self.free_bytes()).map(|(free, left)| free.saturating_sub(left));
         Ok(CaptureReport { graphs, time, bytes, shape: self.shape() })
     }

@@ -255,7 +255,9 @@ impl<D: Device> CompiledModel<D> {
         if options.capture == CaptureWhen::Startup {
             model.capture_all(options.on_capture_failure, &mut |p| progress(p))?;
             model.measure_padding()?;
-            model.measure_launches(&options.tuning_steps)?;
+            if options.tune == TuneMode::Measure {
+                model.measure_launches(&options.tuning_steps)?;
+            }
         }
         if backed_early {
             // What a warm-up wrote is not for the first step to find.

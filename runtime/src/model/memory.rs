@@ -4,9 +4,7 @@ use piecewise_backend::device::{Address, Device, DeviceError, Reservation};
 use piecewise_ir::entity::{Entity, Slot, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
 use piecewise_ir::module::{ArenaLayout, Module};
-
-/// Alignment of weights and states, in bytes.
-const ALIGN: u64 = 256;
+use piecewise_passes::plan::ALIGN;
 
 /// Bytes that a model takes, known before anything is allocated: exact for its data, estimated for
 /// code and graphs.

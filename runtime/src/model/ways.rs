@@ -69,21 +69,23 @@ impl<D: Device> CompiledModel<D> {
                 ways.set(padded.mode, padded.sizes.whole(), most, way);
             }
         }
-        self.ways.pad(ways);
+        self.ways.replace_padding(ways);
         self.stats = stats;
         Ok(())
     }
 
-    /// Where ways are chosen by measurement, times steps that fill the sizes which run in pieces,
+    /// How ways were to be chosen where nothing else is known.
+    pub fn tune(&self) -> TuneMode {
+        self.tune
+    }
+
+    /// Times steps that fill the sizes which run in pieces,
     /// replayed and launched in turn, in their order and as long as there is time: a size that is
     /// faster launched is launched from now on. This overwrites what the states hold.
     ///
     /// # Errors
     /// When the device is lost.
     pub fn measure_launches(&mut self, steps: &[SyntheticStep]) -> Result<(), ModelError> {
-        if self.tune != TuneMode::Measure {
-            return Ok(());
-        }
         let started = Instant::now();
         let stats = self.stats.clone();
         let in_pieces: Vec<StepSizes> = self

@@ -4,13 +4,12 @@ use super::super::AssemblyError;
 use super::super::settings::symbols_of;
 use super::Planned;
 use piecewise_ir::entity::{Entity, Symbol};
+use piecewise_passes::plan::ALIGN;
 use piecewise_runtime::kv::KvShape;
 use piecewise_runtime::symbols::SymbolClass;
 
 /// What there is where no key says less.
 const FREE: &str = "free memory";
-/// Slots of the arena lie at multiples of so many bytes.
-const SLOT_ALIGN: u64 = 256;
 
 impl Planned {
     /// Bytes that the model may take, by the key that says so; the smaller where two do.
@@ -34,27 +33,26 @@ impl Planned {
         budget: (&'static str, u64),
     ) -> Result<Option<(Symbol, u64)>, AssemblyError> {
         let shape = KvShape::of(self.module.graph())?;
-        let rows = shape.rows.map_or(0, |rows| self.symbols.bounds()[rows.index()]);
-        let ledger = self.ledger()?;
-        let fixed = ledger.total() - shape.bytes(rows);
+        let Some(symbol) = shape.rows else { return Ok(None) };
+        let rows = self.symbols.bounds()[symbol.index()];
+        let fixed = self.ledger()?.total() - shape.bytes(rows);
         let longest = self.settings.config.max_seq_len;
-        let fitting = shape.rows_within(budget, fixed, longest, rows)?;
-        Ok(shape.rows.map(|symbol| (symbol, fitting)))
+        Ok(Some((symbol, shape.rows_within(budget, fixed, longest, rows)?)))
     }
 
     /// Takes a KV pool of the size that the budget leaves. Nothing else that is needed depends on the
     /// pool, artifacts included, so nothing is planned or lowered anew.
     pub(super) fn fit(&mut self, budget: (&'static str, u64)) -> Result<(), AssemblyError> {
         self.artifacts()?;
-        let is_pool = KvShape::of(self.module.graph())?.rows.is_some();
-        if !is_pool && self.ledger()?.total() > budget.1 {
-            return Err(self.without_pool(budget)?);
+        match self.rows_within(budget)? {
+            Some((symbol, rows)) => {
+                self.module.set_state_rows(symbol, rows);
+                self.symbols = symbols_of(self.module.graph())?;
+                Ok(())
+            }
+            None if self.ledger()?.total() > budget.1 => Err(self.without_pool(budget)?),
+            None => Ok(()),
         }
-        if let Some((symbol, rows)) = self.rows_within(budget)? {
-            self.module.set_state_rows(symbol, rows);
-            self.symbols = symbols_of(self.module.graph())?;
-        }
-        Ok(())
     }
 
     /// Refuses, before anything is allocated, what the device has no room for.
@@ -63,11 +61,10 @@ impl Planned {
         if needed <= free {
             return Ok(());
         }
-        if KvShape::of(self.module.graph())?.rows.is_some() {
-            let fits = self.rows_within((FREE, free))?;
-            return Err(pool_does_not_fit(needed, free, fits.map_or(0, |(_, rows)| rows)));
-        }
-        Err(self.without_pool((FREE, free))?)
+        Err(match self.rows_within((FREE, free))? {
+            Some((_, rows)) => pool_does_not_fit(needed, free, rows),
+            None => self.without_pool((FREE, free))?,
+        })
     }
 
     /// Why a model without a pool that could be smaller has no room, and what would.
@@ -118,7 +115,7 @@ impl Planned {
         let most = self.symbols.bound(symbol);
         // Each slot is rounded up.
         let slots = self.module.slots().map_or(0, |table| table.slots.len() as u64 + 1);
-        let room = u128::from(room.saturating_sub(slots * SLOT_ALIGN));
+        let room = u128::from(room.saturating_sub(slots * ALIGN));
         let rows = u128::from(most) * room / u128::from(bytes.max(1));
         let rows = u64::try_from(rows).unwrap_or(u64::MAX);
         (rows >= decl.min.max(1) && rows < most).then(|| (decl.name.clone(), most, rows))

@@ -39,9 +39,8 @@ struct Tiles {
   DEVICE void at(u32 tile, const Problem& p, u32& row, u32& column) const {
     const u32 band = tile / (TALL * across), within = tile - band * TALL * across;
     const u32 left = down - band * TALL, height = left < TALL ? left : TALL;
-    const bool stacked = STACKS && p.stacked;
-    row = (band * TALL + within % height) * rows + (stacked ? p.rank * p.height : 0);
-    column = within / height * columns + (stacked ? 0 : p.rank * SPAN);
+    row = (band * TALL + within % height) * rows + (p.stacked ? p.rank * p.height : 0);
+    column = within / height * columns + (p.stacked ? 0 : p.rank * SPAN);
   }
 };
 
@@ -64,7 +63,7 @@ DEVICE void copy_tiles(const Problem& p, const TensorMap& x, const TensorMap& w)
     barrier_arrive_expecting(full(p, slot.index), p.slot_bytes);
     const u32 to = p.ring + slot.index * p.slot_bytes;
     const u32 second = column + (PAIRED ? p.columns : LINES / 2);
-    if (STACKS && p.stacked) {
+    if (p.stacked) {
       copy_box_to(to + p.rank * HALF_BYTES, w, step * DEPTH, p.rank ? second : column, full(p, slot.index), all);
     } else {
       copy_box(to, w, step * DEPTH, column, full(p, slot.index));
@@ -73,7 +72,7 @@ DEVICE void copy_tiles(const Problem& p, const TensorMap& x, const TensorMap& w)
   };
   auto of_x = [&](const Slot& slot, u32 row, u32 step) {
     const u32 to = p.ring + slot.index * p.slot_bytes + 2 * HALF_BYTES, part = p.height / CLUSTER;
-    if (STACKS && p.stacked) {
+    if (p.stacked) {
 #pragma unroll
       for (u32 i = 0; i < CLUSTER; ++i) copy_box(to + i * part * STEP_BYTES, x, step * DEPTH, row + i * part, full(p, slot.index));
     } else {
@@ -227,7 +226,7 @@ DEVICE void choose_tiles(Problem& p) {
     if (other < best) best = other;
   }
   p.height = (u32)(best % (4 * MOST_ROWS)) / 2;
-  p.stacked = best % 2;
+  p.stacked = STACKS && best % 2;
 }
 
 extern "C" __global__ void __launch_bounds__(384, 1) matmul(
