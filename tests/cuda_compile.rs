@@ -238,6 +238,31 @@ fn few_rows_stream_their_weights_and_more_go_to_the_library() {
     assert_eq!(ways(80, 9), "tensor library general");
 }
 
+/// A thread of a long row takes several runs of it where there are rows enough.
+#[test]
+fn regions_of_many_long_rows_have_a_way_with_fewer_threads() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let module = module(MODELS[0], DType::BF16, Level::Piecewise);
+    let symbols = SymbolTable::new(module.graph().symbols()).unwrap();
+    let stitch = module.stitch().unwrap();
+    let layer = &stitch.unique[stitch.unique_pieces()[1]];
+    let compiler = CudaCompiler::new(Arc::new(OpRegistry::builtin()), Arch { number: 90 }, nvrtc);
+    let narrow = |rows| {
+        let size = PieceSize::Exact(rows);
+        let made = compiler.compile(layer, size, symbols.bounds(), &[], &KERNELS).unwrap();
+        let parts = made.alternatives.last().unwrap().parts.iter();
+        let regions = parts.filter(|part| part.ways[0].name == "general");
+        let ways = regions.map(|part| part.ways.iter().map(|way| way.name.clone()).collect());
+        ways.collect::<Vec<Vec<String>>>()
+    };
+    let has_narrow = |ways: &Vec<String>| ways.contains(&"narrow".to_owned());
+    assert!(!narrow(32).iter().any(has_narrow));
+    let many = narrow(64);
+    assert!(many.iter().any(has_narrow), "{many:?}");
+    // What comes first is what there was.
+    assert!(many.iter().all(|ways| ways[0] == "general"), "{many:?}");
+}
+
 /// Patches of 588 numbers, no multiple of 16 bytes, and a kernel that the checkpoint has under
 /// another shape: the product still takes Hopper's tiles.
 #[test]

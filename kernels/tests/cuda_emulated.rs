@@ -18,9 +18,12 @@ use piecewise_ir::types::TensorType;
 use piecewise_kernels::cpu::Isa;
 use piecewise_kernels::cpu::sampling::{ControlArgs, SampleArgs, sample, sample_scratch_bytes};
 use piecewise_kernels::cuda::{
-    MatMulSpec, OperandRole, controlled_sample_kernels, node_kernel, region_kernel, sample_kernels,
+    MatMulSpec, OperandRole, controlled_sample_kernels, narrow_region_kernel, node_kernel,
+    region_kernel, sample_kernels,
 };
-use piecewise_kernels::lower::{ArgKind, RowArg, RowCall, lower_node, lower_region, run_rows};
+use piecewise_kernels::lower::{
+    ArgKind, RowArg, RowCall, RowProgram, lower_node, lower_region, run_rows,
+};
 use piecewise_kernels::sampling::{
     DETAIL_WORDS, SampleControls, fill_token_row, mask_words, token_words,
 };
@@ -42,12 +45,19 @@ fn check(name: &str, graph: &Graph, node: Node, seed: u64) {
             staged: false,
         })
         .collect();
-    let (program, recipe) = match &data.op {
+    let (program, recipes) = match &data.op {
         Op::MatMul { .. } | Op::Custom(_) => return,
-        Op::Region(r) => (lower_region(r, &states).unwrap(), region_kernel(r, &roles).unwrap()),
+        Op::Region(r) => {
+            let mut recipes = vec![region_kernel(r, &roles).unwrap()];
+            recipes.extend(narrow_region_kernel(r, &roles).unwrap());
+            (lower_region(r, &states).unwrap(), recipes)
+        }
         op => (
             lower_node(op, &graph.operand_types(node), &states, &graph.result_types(node)).unwrap(),
-            node_kernel(op, &graph.operand_types(node), &roles, &graph.result_types(node)).unwrap(),
+            vec![
+                node_kernel(op, &graph.operand_types(node), &roles, &graph.result_types(node))
+                    .unwrap(),
+            ],
         ),
     };
     let n = graph.symbols().len();
@@ -94,14 +104,20 @@ fn check(name: &str, graph: &Graph, node: Node, seed: u64) {
             scratch_bytes: bytes,
         })
     };
-    let case = Case {
-        launches: vec![recipe],
-        args,
-        sizes,
-        counts: counts.iter().map(|c| *c as i32).collect(),
-        scratch: 256,
-    };
-    let got = emulate(name, &case);
+    for (way, recipe) in recipes.into_iter().enumerate() {
+        let case = Case {
+            launches: vec![recipe],
+            args: args.clone(),
+            sizes: sizes.clone(),
+            counts: counts.iter().map(|c| *c as i32).collect(),
+            scratch: 256,
+        };
+        let name = format!("{name}_{way}");
+        hold(&name, &program, &emulate(&name, &case), &exp);
+    }
+}
+
+fn hold(name: &str, program: &RowProgram, got: &[Vec<u8>], exp: &[Vec<u64>]) {
     for (i, d) in program.args.iter().enumerate() {
         let e: &[u8] = &bytemuck::cast_slice(&exp[i])[..got[i].len()];
         let w = worst(d.dtype, &got[i], e);

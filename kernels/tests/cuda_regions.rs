@@ -4,27 +4,29 @@ use crate::common;
 use crate::layer::{PASSES, layer};
 use crate::nvrtc::Nvrtc;
 use piecewise_ir::dtype::DType::{BF16, F16, F32};
-use piecewise_ir::entity::Node;
+use piecewise_ir::entity::{Node, Value};
 use piecewise_ir::graph::{Graph, ValueDef};
 use piecewise_ir::module::Module;
 use piecewise_ir::op::Op;
 use piecewise_ir::testing::RandomGraph;
-use piecewise_kernels::cuda::{LaunchRecipe, OperandRole, PRELUDE, node_kernel, region_kernel};
+use piecewise_kernels::cuda::{
+    LaunchRecipe, OperandRole, PRELUDE, narrow_region_kernel, node_kernel, region_kernel,
+};
 use piecewise_kernels::lower::LowerError;
 
 const ARCHS: [&str; 6] = ["sm_80", "sm_87", "sm_89", "sm_90a", "sm_100", "sm_120"];
 
+fn roles(graph: &Graph, node: Node) -> Vec<OperandRole> {
+    let role = |&v: &Value| OperandRole {
+        state: matches!(graph.def(v), ValueDef::State(_)),
+        weight: matches!(graph.def(v), ValueDef::Weight(_)),
+        staged: false,
+    };
+    graph.node(node).operands.iter().map(role).collect()
+}
+
 fn kernel(graph: &Graph, node: Node) -> Option<Result<LaunchRecipe, LowerError>> {
-    let data = graph.node(node);
-    let roles: Vec<OperandRole> = data
-        .operands
-        .iter()
-        .map(|&v| OperandRole {
-            state: matches!(graph.def(v), ValueDef::State(_)),
-            weight: matches!(graph.def(v), ValueDef::Weight(_)),
-            staged: false,
-        })
-        .collect();
+    let (data, roles) = (graph.node(node), roles(graph, node));
     match &data.op {
         Op::MatMul { .. } | Op::Custom(_) => None,
         Op::Region(region) => Some(region_kernel(region, &roles)),
@@ -35,6 +37,30 @@ fn kernel(graph: &Graph, node: Node) -> Option<Result<LaunchRecipe, LowerError>>
 fn kernels(module: &Module) -> Vec<LaunchRecipe> {
     let graph = module.graph();
     graph.nodes().filter_map(|n| kernel(graph, n)).map(Result::unwrap).collect()
+}
+
+/// Those of regions whose rows are long enough for fewer threads.
+fn narrow_kernels(module: &Module) -> Vec<LaunchRecipe> {
+    let graph = module.graph();
+    let narrow = |node| match &graph.node(node).op {
+        Op::Region(region) => narrow_region_kernel(region, &roles(graph, node)).unwrap(),
+        _ => None,
+    };
+    graph.nodes().filter_map(narrow).collect()
+}
+
+#[test]
+fn long_rows_have_a_kernel_with_a_quarter_of_the_threads() {
+    let long = layer(BF16, 4096, 4096);
+    let narrow = narrow_kernels(&long);
+    assert!(!narrow.is_empty());
+    for recipe in &narrow {
+        assert_eq!(recipe.block, [128, 1, 1], "{}", recipe.source);
+        assert!(!kernels(&long).contains(recipe));
+    }
+    let mut short = common::decoder::decoder(2, BF16);
+    common::run(&mut short, PASSES);
+    assert_eq!(narrow_kernels(&short), []);
 }
 
 #[test]
@@ -54,6 +80,9 @@ fn equal_regions_give_equal_bytes() {
 fn all_kernels() -> Vec<LaunchRecipe> {
     let mut all: Vec<LaunchRecipe> =
         [BF16, F16, F32].map(|d| kernels(&layer(d, 4096, 4096))).concat();
+    for dtype in [BF16, F16, F32] {
+        all.extend(narrow_kernels(&layer(dtype, 4096, 4096)));
+    }
     for dtype in [BF16, F32] {
         let mut module = common::decoder::decoder(2, dtype);
         all.extend(kernels(&module));

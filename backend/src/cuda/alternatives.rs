@@ -32,6 +32,8 @@ pub(super) enum Way {
     General,
     /// The same in blocks that take half of a multiprocessor's shared memory, no two of which crowd.
     Spread,
+    /// The same with fewer threads for each row.
+    Narrow,
     /// One of the implementations of a custom op, by its place.
     Implementation(usize),
 }
@@ -48,6 +50,7 @@ impl std::fmt::Display for Way {
             Self::Tile => "tile",
             Self::General => "general",
             Self::Spread => "spread",
+            Self::Narrow => "narrow",
             Self::Implementation(place) => return write!(f, "implementation {}", place + 1),
         };
         f.write_str(name)

@@ -15,11 +15,13 @@ use crate::artifact::{ArgRef, Artifact, Digest, Launch, PieceSize};
 use crate::compiler::{CompileError, Compiler, Footprint, ImageListing, Store};
 use crate::lowering::{Positions, launch_name, limits, location, node_args, row_major};
 use crate::weights::WeightLayout;
-use piecewise_ir::entity::{Entity, Node, Symbol};
+use piecewise_ir::entity::{Entity, Node};
 use piecewise_ir::module::{Stitch, UniquePiece};
 use piecewise_ir::op::Op;
 use piecewise_ir::text::Names;
-use piecewise_kernels::cuda::{LaunchRecipe, OperandRole, node_kernel, region_kernel};
+use piecewise_kernels::cuda::{
+    LaunchRecipe, OperandRole, narrow_region_kernel, node_kernel, region_kernel,
+};
 use piecewise_kernels::op::OpRegistry;
 use piecewise_kernels::op::cuda::CudaImplementation;
 use std::cell::OnceCell;
@@ -27,6 +29,8 @@ use std::sync::Arc;
 
 /// The most rows of a step whose regions may be faster in blocks that take half of a multiprocessor.
 const SPREAD_ROWS: u64 = 64;
+/// The fewest rows of a step whose regions may be faster with fewer threads for each row.
+const NARROW_ROWS: u64 = 64;
 /// Workspace of a library matmul, in bytes: what NVIDIA advises for Hopper.
 const WORKSPACE_BYTES: u64 = 32 << 20;
 
@@ -62,6 +66,11 @@ pub(super) struct Site<'a> {
     pub(super) name: String,
     pub(super) limits: &'a [u64],
     pub(super) size: PieceSize,
+}
+
+/// Rows of the step of a site.
+fn rows_of(site: &Site<'_>) -> Option<u64> {
+    site.limits.get(site.piece.over?.index()).copied()
 }
 
 impl CudaCompiler {
@@ -163,8 +172,7 @@ impl CudaCompiler {
     /// Whether a site is of a step of at most so few rows, and its kernels, which are short then, follow
     /// each other at once.
     fn has_rows(&self, site: &Site<'_>, most: u64) -> bool {
-        let few = |over: Symbol| site.limits.get(over.index()).is_some_and(|&rows| rows <= most);
-        self.arch().has_programmatic_launch() && site.piece.over.is_some_and(few)
+        self.arch().has_programmatic_launch() && rows_of(site).is_some_and(|rows| rows <= most)
     }
 
     fn choices(&self, site: &Site<'_>) -> Result<Vec<Choice>, CompileError> {
@@ -191,6 +199,14 @@ impl CudaCompiler {
                 if self.has_rows(site, SPREAD_ROWS) && !self.has_rows(site, 1) {
                     let spread = self.kernel(site, self.spread(recipe));
                     choices.push(Choice::of(Way::Spread, spread, 0));
+                }
+                if let Op::Region(region) = op
+                    && rows_of(site).is_some_and(|rows| rows >= NARROW_ROWS)
+                {
+                    let narrow = narrow_region_kernel(region, &roles);
+                    let narrow = narrow.map_err(|e| self.unsupported(site, e.to_string()))?;
+                    let narrow = narrow.map(|recipe| self.kernel(site, recipe));
+                    choices.extend(narrow.map(|draft| Choice::of(Way::Narrow, draft, 0)));
                 }
                 Ok(choices)
             }

@@ -20,7 +20,9 @@ pub use matmul::{
 pub use recipe::{
     Blocks, GridAxis, GridError, LaunchRecipe, OpKernels, Param, Scalar, TensorBoxes,
 };
-pub use region::{OperandRole, PartParam, RegionPart, node_kernel, region_kernel};
+pub use region::{
+    OperandRole, PartParam, RegionPart, narrow_region_kernel, node_kernel, region_kernel,
+};
 pub use sampling::{controlled_sample_kernels, sample_kernels};
 pub use segments::{segment_attention_kernels, segment_mean_kernels};
 

@@ -43,6 +43,10 @@ impl Frame<'_> {
         held: &Held::new(),
         padding: 0,
     };
+
+    /// The same with a quarter of the threads: each takes several runs of a long row, of which rows of
+    /// tables that repeat, such as those of a position for each head, are loaded once.
+    pub(super) const NARROW: Self = Self { threads: MOST_THREADS / 4, ..Self::KERNEL };
 }
 
 /// What a stage makes.

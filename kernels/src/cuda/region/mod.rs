@@ -64,9 +64,30 @@ const POOL_BYTES: u64 = 48 << 10;
 /// # Errors
 /// When a statement is none of rows, or the region is too large for one kernel.
 pub fn region_kernel(region: &Region, roles: &[OperandRole]) -> Result<LaunchRecipe, LowerError> {
+    region_kernel_in(region, roles, Frame::KERNEL)
+}
+
+/// The same with fewer threads for each row, in which sums have another order; `None` where no row is so
+/// long that it is another kernel.
+///
+/// # Errors
+/// As for [`region_kernel`].
+pub fn narrow_region_kernel(
+    region: &Region,
+    roles: &[OperandRole],
+) -> Result<Option<LaunchRecipe>, LowerError> {
+    let narrow = region_kernel_in(region, roles, Frame::NARROW)?;
+    Ok((narrow != region_kernel(region, roles)?).then_some(narrow))
+}
+
+fn region_kernel_in(
+    region: &Region,
+    roles: &[OperandRole],
+    frame: Frame<'_>,
+) -> Result<LaunchRecipe, LowerError> {
     let states: Vec<bool> = roles.iter().map(|r| r.state).collect();
     let body = RowBody::of_region(region, &states)?;
-    row_kernel(&body, roles, "region", &listing(region))
+    row_kernel(&body, roles, "region", &listing(region), frame)
 }
 
 /// The kernel of a primitive node outside regions, other than a matmul.
@@ -81,7 +102,7 @@ pub fn node_kernel(
 ) -> Result<LaunchRecipe, LowerError> {
     let states: Vec<bool> = roles.iter().map(|r| r.state).collect();
     let body = RowBody::of_node(op, operands, &states, results)?;
-    row_kernel(&body, roles, &format!("node_{}", op.mnemonic()), op.mnemonic())
+    row_kernel(&body, roles, &format!("node_{}", op.mnemonic()), op.mnemonic(), Frame::KERNEL)
 }
 
 /// The statements of a region's body, without names that only people need.
@@ -112,16 +133,17 @@ fn row_kernel(
     roles: &[OperandRole],
     name: &str,
     listing: &str,
+    frame: Frame<'_>,
 ) -> Result<LaunchRecipe, LowerError> {
     let source = Source::new(body)?;
     let mut variables = Variables::default();
-    let components = plan::plan(&source, &mut variables, Frame::KERNEL)?;
+    let components = plan::plan(&source, &mut variables, frame)?;
     let grouped = components.iter().filter_map(|c| c.threads).max();
     let block = grouped.map_or(ALONE_BLOCK, |threads| threads.max(SMALL_BLOCK));
     let mut parts = Vec::new();
     let mut pool_bytes = 0;
     for component in &components {
-        let (part, pool) = component_text(&source, &mut variables, component, roles, block)?;
+        let (part, pool) = component_text(&source, &mut variables, component, roles, block, frame)?;
         pool_bytes = pool_bytes.max(pool);
         parts.push(part);
     }
@@ -242,8 +264,9 @@ fn component_text(
     component: &Component,
     roles: &[OperandRole],
     block: u64,
+    frame: Frame<'_>,
 ) -> Result<(Part, u64), LowerError> {
-    let body = component_body(source, variables, component, roles, Frame::KERNEL)?;
+    let body = component_body(source, variables, component, roles, frame)?;
     let (units, per_block, head) = match component.threads {
         None => {
             let first = &component.stages[0];
