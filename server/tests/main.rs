@@ -16,6 +16,7 @@ mod sampling_fields;
 mod skip;
 mod structured;
 mod text;
+mod thoughts;
 #[path = "../../tests/support/tiny_engine.rs"]
 mod tiny_engine;
 mod vllm_render;

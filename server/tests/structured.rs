@@ -58,7 +58,7 @@ fn sampled(
     most: usize,
 ) -> Result<(Vec<u32>, bool), String> {
     let mut constraint =
-        structures.constraint(structure, "response_format").map_err(|e| e.to_string())?;
+        structures.constraint(structure, "response_format", None).map_err(|e| e.to_string())?;
     let mut ids = Vec::new();
     for step in 0..most {
         let mut mask = vec![0_u32; vocab.div_ceil(32)];
@@ -332,7 +332,7 @@ fn what_can_t_be_kept_to_is_refused_by_its_field() {
         (Structure::JsonSchema(json!({"$ref": "#/none"})), ""),
         (Structure::JsonSchema(json!(false)), ""),
     ] {
-        let error = structures.constraint(&structure, "guided").unwrap_err();
+        let error = structures.constraint(&structure, "guided", None).unwrap_err();
         assert!(error.field == "guided" && error.message.contains(says), "{error}");
     }
     let vocabulary = tokenizer().vocabulary();
@@ -346,7 +346,7 @@ fn an_id_that_may_not_come_is_refused() {
     let tokenizer = tokenizer();
     let structures = Structures::new(&tokenizer.vocabulary(), &[0]).unwrap();
     let choice = Structure::Choice(vec!["yes".to_owned()]);
-    let mut constraint = structures.constraint(&choice, "guided_choice").unwrap();
+    let mut constraint = structures.constraint(&choice, "guided_choice", None).unwrap();
     let wrong = tokenizer.encode("no").unwrap()[0];
     constraint.accept(wrong).unwrap_err();
     constraint.allowed(&mut [0; 64]).unwrap_err();
@@ -412,7 +412,8 @@ fn masks_of_a_large_vocabulary() {
         let mut times = Vec::new();
         for seed in 0..8 {
             let mut random = Random(seed);
-            let mut constraint = structures.constraint(&structure, "response_format").unwrap();
+            let mut constraint =
+                structures.constraint(&structure, "response_format", None).unwrap();
             let mut is_over = false;
             while !is_over && times.len() < (seed as usize + 1) * 60 {
                 let mut mask = vec![0_u32; VOCAB.div_ceil(32)];
