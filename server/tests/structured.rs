@@ -1,5 +1,6 @@
 //! Structures: what is refused, and that whatever a mask lets through parses.
 
+use crate::byte_fallback;
 use piecewise::models::TextTokenizer;
 use piecewise_server::structured::{Structure, Structures};
 use serde_json::{Map, Value, json};
@@ -24,29 +25,6 @@ impl Random {
 fn tokenizer() -> TextTokenizer {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/tiny-qwen3");
     TextTokenizer::load(&folder, 2048).unwrap()
-}
-
-/// A BPE of characters that falls back to bytes, as SentencePiece models are written.
-fn byte_fallback() -> TextTokenizer {
-    let mut vocab: Map<String, Value> =
-        (0..256).map(|byte| (format!("<0x{byte:02X}>"), byte.into())).collect();
-    let pieces = ["▁", "a", "b", "▁a", "true", "{\"", "\":", "▁1", "1", "}", ",", "\"", "</s>"];
-    for (place, piece) in pieces.into_iter().enumerate() {
-        vocab.insert(piece.to_owned(), (256 + place).into());
-    }
-    let text = json!({
-        "version": "1.0", "truncation": null, "padding": null, "normalizer": null,
-        "added_tokens": [{"id": 268, "content": "</s>", "single_word": false, "lstrip": false,
-            "rstrip": false, "normalized": false, "special": true}],
-        "pre_tokenizer": null, "post_processor": null,
-        "decoder": {"type": "Sequence", "decoders": [
-            {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
-            {"type": "ByteFallback"}, {"type": "Fuse"}]},
-        "model": {"type": "BPE", "byte_fallback": true, "fuse_unk": false, "unk_token": null,
-            "vocab": vocab, "merges": []},
-    });
-    let text = text.to_string();
-    TextTokenizer::parse(text.as_bytes(), 272, Path::new("tokenizer.json")).unwrap()
 }
 
 /// Ids that a sampler with random logits takes, up to the end or `most`.
@@ -230,7 +208,7 @@ fn a_thousand_random_schemas_always_parse() {
 
 #[test]
 fn schemas_parse_with_a_tokenizer_that_falls_back_to_bytes() {
-    schemas_parse(&byte_fallback(), 268, 150);
+    schemas_parse(&byte_fallback::tokenizer(), byte_fallback::END, 150);
 }
 
 fn text_of(structure: &Structure, seed: u64) -> String {
