@@ -160,7 +160,7 @@ cache() { rows_of cache 240 python3 cache.py run "$PIECEWISE_BIN" "$pack"; }
 
 serve() {
   [ -n "${PIECEWISE_VLLM_RS:-}" ] || { row serve none "" "PIECEWISE_VLLM_RS names no load generator"; return; }
-  rows_of serve 240 python3 serve.py "$PIECEWISE_BIN" "$PIECEWISE_VLLM_RS" $model
+  rows_of serve 360 python3 serve.py "$PIECEWISE_BIN" "$PIECEWISE_VLLM_RS" $model
 }
 
 # measured NAME SECONDS COMMAND...: the rows of the JSON that it prints, in $logs/NAME.json. A peer

@@ -5,8 +5,9 @@
 A row for each figure: what, result and text, by tabs. What is held, of prompts of 512 ids and answers of
 128: steps without prompt rows, of as many sequences as most of them have, take in the median what bench's
 do, within 5% (8% at 128), and what bench's of the size do that the server pads them to is shown beside; steps
-with them, of each number at once those that come most often and whose prompts have as many ids each, what the
-same prompts beside as many decodes do, within 8%; the 99th
+with them, of each number at once, what the same prompts beside as many decodes do, within 8%: those that come
+most often, if their prompts have as many ids each, and one prompt, and as many as there is room for, that come
+while all others decode; the 99th
 percentile between tokens is at most 1.1 times the largest of the mixed steps at the chunk limit; the
 first token at rest comes within 1.3 times the prompt's step; and the server takes at most 150 us of CPU
 a token alone and 12 at 128, the engine's thread and its pool left out, whose own are shown.
@@ -14,9 +15,11 @@ a token alone and 12 at 128, the engine's thread and its pool left out, whose ow
 
 import argparse
 import collections
+import concurrent.futures
 import json
 import os
 import pathlib
+import random
 import re
 import signal
 import statistics
@@ -109,6 +112,25 @@ def load(args, server, at_once, folder, prompts):
     return result
 
 
+def beside(args, server, prompts, decodes):
+    """Prompts that come together, some times, while so many others decode."""
+    chance = random.Random(f"{prompts} beside {decodes}")
+
+    def post(count, tokens):
+        ids = [[chance.randrange(10, 2000) for _ in range(args.prompt)] for _ in range(count)]
+        body = {"prompt": ids, "max_tokens": tokens, "ignore_eos": True, "temperature": 0}
+        request = urllib.request.Request(f"http://127.0.0.1:{server.port}/v1/completions", json.dumps(body).encode())
+        urllib.request.urlopen(request, timeout=240).read()
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        others = pool.submit(post, decodes, args.answer + 100)
+        while server.metric("vllm:num_requests_running") < decodes or server.metric("vllm:num_requests_waiting"):
+            time.sleep(0.02)
+        for _ in range(8):
+            post(prompts, 1)
+        others.result()
+
+
 def bench(args, source, sizes, batches, asked):
     prefill = sorted("%dx%d+%d" % key for key in asked)
     # Those that the server has for such steps; to capture all of them takes long.
@@ -163,7 +185,7 @@ def main():
         server = Server(args, source, folder)
         load(args, server, max(counts), folder, max(counts) + 1)
         server.steps()
-        runs = {}
+        runs, mixed = {}, {}
         for at_once in counts:
             before = server.cpu(), server.metric("vllm:generation_tokens_total")
             result = load(args, server, at_once, folder, 8 if at_once == 1 else 3 * at_once)
@@ -171,23 +193,25 @@ def main():
             cpu.subtract(before[0])
             steps = server.steps()
             tokens = server.metric("vllm:generation_tokens_total") - before[1]
-            runs[at_once] = (result, steps)
+            runs[at_once], mixed[at_once] = (result, steps), steps
             most = {1: 150, 128: 12}.get(at_once)
             cpu = {name: 1e6 * seconds / tokens for name, seconds in cpu.items()}
             text = f"{cpu['serves']:.1f} us of CPU a token, {cpu['kernel']:.0f} of them in the kernel, {args.threads} threads; left out"
             text += "".join(f", {name}* {cpu[name]:.1f}" for name in LEFT_OUT if name in cpu)
             row(f"serve_cpu_{at_once}", cpu["serves"], most, text)
+        chosen = {}
+        for at_once, steps in mixed.items():
+            rooms = {1, min(at_once - 1, (args.chunk - at_once) // args.prompt)} if at_once > 1 and not args.cpu_alone else ()
+            for prompts in rooms:
+                beside(args, server, prompts, at_once - prompts)
+            steps = mixed[at_once] = steps + server.steps()
+            mixes = collections.Counter(filter(None, (mix(step, args.prompt) for step in steps)))
+            often = [key for key, n in mixes.most_common(2) if n >= 3]
+            chosen[at_once] = sorted({*often, *((prompts, args.prompt, at_once - prompts) for prompts in rooms)})
         code = server.end()
         row("serve_ends", code, 0, f"exit code {code} after SIGTERM")
         if args.cpu_alone:
             sys.exit(any(result != "ok" for _, result in rows))
-        chosen = {}
-        for at_once, (_, steps) in runs.items():
-            mixes = collections.Counter(filter(None, (mix(step, args.prompt) for step in steps)))
-            often = [key for key, n in mixes.most_common(2) if n >= 3]
-            # A prompt that comes while all others decode.
-            beside = (1, args.prompt, at_once - 1)
-            chosen[at_once] = often + [beside] * (mixes[beside] > 0 and beside not in often)
         # Where many come and go, steps seldom have all of them.
         usual = {at_once: usual_decodes(steps, at_once) for at_once, (_, steps) in runs.items()}
         # At the chunk limit: prompts alone, and beside as many decodes as there are at most.
@@ -221,13 +245,11 @@ def main():
         text = f"{first:.2f} ms to the first token in the median, {result['output_throughput']:.0f} tokens/s, {result['completed']} answers"
         row(f"serve_first_{at_once}", first / prompt if at_once == 1 else 0, 1.3, text + (f"; the prompt's step {prompt:.2f}: {first / prompt:.3f}" if at_once == 1 else ""))
     for at_once, keys in chosen.items():
-        if not keys:
-            row(f"serve_mixed_{at_once}", 0 if at_once == 1 else 1, 0, "no mix of even prompts and decodes came three times")
         for key in keys:
             what, own = "serve_mixed_%d_%dx%d+%d" % (at_once, *key), rate_of(*key)
-            alike = [s["wall_us"] / 1e3 for s in runs[at_once][1] if mix(s, args.prompt) == key]
-            if not own:
-                row(what, 1, 0, "no figure of bench")
+            alike = [s["wall_us"] / 1e3 for s in mixed[at_once] if mix(s, args.prompt) == key]
+            if not (alike and own):
+                row(what, 1, 0, f"no figure: {len(alike)} steps, bench {own}")
                 continue
             step = statistics.median(alike)
             text = f"{step:.3f} ms in the median of {len(alike)} steps, bench {own:.3f}: {step / own:.3f}"
