@@ -16,7 +16,7 @@ import threading
 import time
 import urllib.error
 
-from harness import BINARY, MODEL, ROOT, Server, chat_template, timed, until
+from harness import BINARY, MODEL, ROOT, Server, chat_template, promtool, timed, until
 from openai_client import EXPECTED, GREEDY, IDS, PROMPTS, client_of
 
 
