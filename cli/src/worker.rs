@@ -10,6 +10,7 @@ use piecewise::assembly::Assembly;
 use piecewise::models::TextTokenizer;
 use piecewise_ir::dtype::DType;
 use piecewise_runtime::engine_thread::ThreadOptions;
+use piecewise_server::chat::{ChatTemplate, ReplyFormat};
 use piecewise_server::structured::Structures;
 use piecewise_worker::{Address, Model, StandIn, Worker, WorkerHandle, WorkerOptions};
 use std::net::{SocketAddr, TcpListener};
@@ -35,6 +36,10 @@ pub(crate) struct WorkerArgs {
     /// The most requests that may wait beyond those that run; more are told to try again.
     #[arg(long, default_value_t = 1024, value_name = "N")]
     max_queue: usize,
+    /// How replies have thoughts, by the name of a parser, where the front end has one: a structure
+    /// begins behind them. `auto` is as the chat template says.
+    #[arg(long, value_name = "NAME", default_value = "none")]
+    reasoning_parser: String,
     /// Where the worker notes the front end that it is with, to find it when it is started again
     /// [default: piecewise-worker in the folder for temporary files].
     #[arg(long, value_name = "DIR")]
@@ -105,6 +110,9 @@ pub(crate) fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     let (vocab, end_ids) =
         config.map_or((0, Vec::new()), |config| (config.vocab_size, config.eos_token_ids.clone()));
     let structures = structures(&args.model, vocab, &end_ids)?;
+    let template = ChatTemplate::load(&args.model, None)?;
+    let template = template.as_ref().map(ChatTemplate::source).unwrap_or_default();
+    let reasoning = ReplyFormat::new(Some(&args.reasoning_parser), Some("none"), &template)?;
     let mut engine = engine(assembly, &args.dumps)?;
     publish(publisher.as_ref(), &mut *engine);
     super::say(&engine.statistics().compile.to_string());
@@ -120,7 +128,7 @@ pub(crate) fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     let state_dir = args.state_dir.unwrap_or_else(usual);
     let WorkerArgs { handshake, rank, admin, .. } = args;
     let options = WorkerOptions { handshake, rank, state_dir, stand_in, admin, thread };
-    let model = Model { dtype, structures };
+    let model = Model { dtype, structures, reasoning };
     let worker = Worker::new(engine, model, options).context("no thread for the engine")?;
     if let Some(probes) = probes {
         super::say(&format!("metrics at http://{}/metrics", worker.answer_probes(probes)?));

@@ -5,11 +5,19 @@ use crate::tiny_engine::{golden, tiny_engine};
 use piecewise_backend::cpu::{CpuFault, CpuFaults, FaultKind, FaultPoint};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
 
-/// The tokens of a prompt, or the error; streamed or not.
-fn ask(address: SocketAddr, case: &Value, stream: bool) -> Result<Vec<Value>, Value> {
+/// How many requests run at once.
+const REQUESTS: u32 = 32;
+const TOKENS: usize = 64;
+
+/// Faults that are planned once all requests run.
+type Planned = Arc<Mutex<Vec<CpuFault>>>;
+
+/// The tokens of a prompt and, where it ended the answer, the error; streamed or not.
+fn ask(address: SocketAddr, case: &Value, stream: bool) -> (Vec<Value>, Option<Value>) {
     let body = json!({
-        "prompt": case["ids"], "max_tokens": 24, "temperature": 0, "return_token_ids": true,
+        "prompt": case["ids"], "max_tokens": TOKENS, "temperature": 0, "return_token_ids": true,
         "stream": stream,
     });
     let answer = client::ask(address, "POST /v1/completions", &body.to_string());
@@ -18,8 +26,8 @@ fn ask(address: SocketAddr, case: &Value, stream: bool) -> Result<Vec<Value>, Va
     if !stream || status != "200" {
         let said: Value = serde_json::from_str(body).unwrap();
         return match status {
-            "200" => Ok(ids_of(&said)),
-            "500" => Err(said["error"].clone()),
+            "200" => (ids_of(&said), None),
+            "500" => (Vec::new(), Some(said["error"].clone())),
             _ => panic!("{answer}"),
         };
     }
@@ -32,60 +40,70 @@ fn ask(address: SocketAddr, case: &Value, stream: bool) -> Result<Vec<Value>, Va
         let event: Value = serde_json::from_str(event).unwrap();
         if let Some(error) = event.get("error") {
             assert_eq!(i + 1, events.len(), "nothing comes after an error: {body}");
-            return Err(error.clone());
+            return (ids, Some(error.clone()));
         }
         ids.extend(ids_of(&event));
     }
-    Ok(ids)
+    (ids, None)
 }
 
 fn ids_of(said: &Value) -> Vec<Value> {
     said["choices"][0]["token_ids"].as_array().unwrap().clone()
 }
 
-/// 32 at once, of which every second streams, and whether all got their golden tokens; the others got
-/// an error.
+/// As many at once, of which every second streams, and whether all got their golden tokens; the others
+/// got an error, behind some of them.
 fn all_answered(address: SocketAddr, golden: &[Value]) -> bool {
     let answers: Vec<_> = std::thread::scope(|scope| {
         let ask = |i: usize| {
             let case = &golden[i % golden.len()];
             (case, scope.spawn(move || ask(address, case, i % 2 == 1)))
         };
-        let asked: Vec<_> = (0..32).map(ask).collect();
+        let asked: Vec<_> = (0..REQUESTS as usize).map(ask).collect();
         asked.into_iter().map(|(case, answer)| (case, answer.join().unwrap())).collect()
     });
-    let is_answer = |(case, answer): &(&Value, Result<Vec<Value>, Value>)| match answer {
-        Ok(ids) => {
-            assert_eq!(ids[..], case["greedy_fp32"].as_array().unwrap()[..24]);
-            true
+    let is_answer = |(case, (ids, error)): &(&Value, (Vec<Value>, Option<Value>))| {
+        let expected = &case["greedy_fp32"].as_array().unwrap()[..TOKENS];
+        match error {
+            None => assert_eq!(ids[..], *expected),
+            Some(error) => {
+                assert_eq!(error["type"], "server_error", "{error}");
+                assert!(expected.starts_with(ids), "{ids:?}");
+            }
         }
-        Err(error) => {
-            assert_eq!(error["type"], "server_error", "{error}");
-            false
-        }
+        error.is_none()
     };
-    answers.iter().filter(|answer| is_answer(answer)).count() == 32
+    answers.iter().filter(|answer| is_answer(answer)).count() == REQUESTS as usize
 }
 
 #[test]
 fn requests_outlive_a_device_that_fails_and_others_come_after_one_that_stays_lost() {
-    let (golden, faults) = (golden(), CpuFaults::default());
-    let address = client::serve(tiny_engine(faults.clone(), 32));
+    let (golden, faults, planned) = (golden(), CpuFaults::default(), Planned::default());
+    let mut engine = tiny_engine(faults.clone(), REQUESTS.into());
+    let (strike, plan) = (faults.clone(), Arc::clone(&planned));
+    engine.observe(Box::new(move |step| {
+        if step.generation_requests == REQUESTS {
+            plan.lock().unwrap().drain(..).for_each(|fault| strike.fail(fault));
+        }
+    }));
+    let address = client::serve(engine);
+    let is_over = || planned.lock().unwrap().is_empty() && faults.pending() == 0;
     for (point, kind) in [
         (FaultPoint::Replay, FaultKind::Refused),
         (FaultPoint::Replay, FaultKind::Asynchronous),
         (FaultPoint::Replay, FaultKind::Sticky),
         (FaultPoint::Wait, FaultKind::Sticky),
     ] {
-        faults.fail(CpuFault { point, kind, after: 12, times: 1 });
+        planned.lock().unwrap().push(CpuFault { point, kind, after: 3, times: 1 });
         assert!(all_answered(address, &golden), "{point:?} {kind:?}");
-        assert_eq!(faults.pending(), 0, "{point:?} {kind:?} did not happen");
+        assert!(is_over(), "{point:?} {kind:?} did not happen");
     }
     // It can't be opened anew, for as often as anybody tries.
-    faults.fail(CpuFault { point: FaultPoint::Wait, kind: FaultKind::Sticky, after: 12, times: 1 });
+    let lost = CpuFault { point: FaultPoint::Wait, kind: FaultKind::Sticky, after: 3, times: 1 };
     let stays =
         CpuFault { point: FaultPoint::Reopen, kind: FaultKind::Refused, after: 0, times: 3 };
-    faults.fail(stays);
+    planned.lock().unwrap().extend([lost, stays]);
     assert!(!all_answered(address, &golden));
+    assert!(is_over());
     assert!(all_answered(address, &golden), "once it is back");
 }

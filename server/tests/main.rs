@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
 #![allow(clippy::print_stdout, reason = "a test says what it measured")]
 
+mod byte_fallback;
 mod chat_templates;
 mod client;
 mod device_failure;
@@ -16,6 +17,7 @@ mod sampling_fields;
 mod skip;
 mod structured;
 mod text;
+mod thoughts;
 #[path = "../../tests/support/tiny_engine.rs"]
 mod tiny_engine;
 mod vllm_render;

@@ -128,18 +128,22 @@ fn required_and_named_calls_keep_to_a_structure() {
 
     let required = tools(json!("required"));
     let structure = required.structure().unwrap();
-    let reply = "[{\"name\": \"weather\", \"parameters\": {\"place\": \"Bern\"}}, {\"name\": \"clock\", \"parameters\": {}}]";
-    let (_, content, calls) = read(&format("none", "none"), &required, "", &[reply]);
-    assert_eq!((content.trim(), calls.len()), ("", 2));
-    assert_eq!(calls[1], ("clock".to_owned(), json!({})));
+    let reply = "[ {\"name\" : \"weather\", \"parameters\":\n {\"place\": \"Bern: \\\"]}[\\\"\"}} ,\n {\"name\": \"clock\", \"parameters\": {}\n}\n]";
+    let pieces = Vec::from_iter(reply.split_inclusive(|_| true));
+    let expected = [("weather", json!({"place": "Bern: \"]}[\""})), ("clock", json!({}))];
+    let expected = expected.map(|(name, arguments)| (name.to_owned(), arguments)).to_vec();
+    for pieces in [&[reply][..], &pieces] {
+        let (_, content, calls) = read(&format("none", "none"), &required, "", pieces);
+        assert_eq!((content.as_str(), &calls), ("", &expected));
+    }
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/tiny-qwen3");
     let tokenizer = piecewise::models::TextTokenizer::load(&folder, 2048).unwrap();
     let structures = Structures::new(&tokenizer.vocabulary(), &[0]).unwrap();
-    let mut constraint = structures.constraint(&structure, "tools").unwrap();
+    let mut constraint = structures.constraint(&structure, "tools", None).unwrap();
     for id in tokenizer.encode(reply).unwrap() {
         constraint.accept(id).unwrap();
     }
-    let mut constraint = structures.constraint(&structure, "tools").unwrap();
+    let mut constraint = structures.constraint(&structure, "tools", None).unwrap();
     let other = tokenizer.encode("[{\"name\": \"other\"").unwrap();
     other.into_iter().try_for_each(|id| constraint.accept(id).map(drop)).unwrap_err();
 }

@@ -1,5 +1,6 @@
 //! Structures: what is refused, and that whatever a mask lets through parses.
 
+use crate::byte_fallback;
 use piecewise::models::TextTokenizer;
 use piecewise_server::structured::{Structure, Structures};
 use serde_json::{Map, Value, json};
@@ -26,29 +27,6 @@ fn tokenizer() -> TextTokenizer {
     TextTokenizer::load(&folder, 2048).unwrap()
 }
 
-/// A BPE of characters that falls back to bytes, as SentencePiece models are written.
-fn byte_fallback() -> TextTokenizer {
-    let mut vocab: Map<String, Value> =
-        (0..256).map(|byte| (format!("<0x{byte:02X}>"), byte.into())).collect();
-    let pieces = ["▁", "a", "b", "▁a", "true", "{\"", "\":", "▁1", "1", "}", ",", "\"", "</s>"];
-    for (place, piece) in pieces.into_iter().enumerate() {
-        vocab.insert(piece.to_owned(), (256 + place).into());
-    }
-    let text = json!({
-        "version": "1.0", "truncation": null, "padding": null, "normalizer": null,
-        "added_tokens": [{"id": 268, "content": "</s>", "single_word": false, "lstrip": false,
-            "rstrip": false, "normalized": false, "special": true}],
-        "pre_tokenizer": null, "post_processor": null,
-        "decoder": {"type": "Sequence", "decoders": [
-            {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
-            {"type": "ByteFallback"}, {"type": "Fuse"}]},
-        "model": {"type": "BPE", "byte_fallback": true, "fuse_unk": false, "unk_token": null,
-            "vocab": vocab, "merges": []},
-    });
-    let text = text.to_string();
-    TextTokenizer::parse(text.as_bytes(), 272, Path::new("tokenizer.json")).unwrap()
-}
-
 /// Ids that a sampler with random logits takes, up to the end or `most`.
 fn sampled(
     structures: &Structures,
@@ -58,7 +36,7 @@ fn sampled(
     most: usize,
 ) -> Result<(Vec<u32>, bool), String> {
     let mut constraint =
-        structures.constraint(structure, "response_format").map_err(|e| e.to_string())?;
+        structures.constraint(structure, "response_format", None).map_err(|e| e.to_string())?;
     let mut ids = Vec::new();
     for step in 0..most {
         let mut mask = vec![0_u32; vocab.div_ceil(32)];
@@ -230,7 +208,7 @@ fn a_thousand_random_schemas_always_parse() {
 
 #[test]
 fn schemas_parse_with_a_tokenizer_that_falls_back_to_bytes() {
-    schemas_parse(&byte_fallback(), 268, 150);
+    schemas_parse(&byte_fallback::tokenizer(), byte_fallback::END, 150);
 }
 
 fn text_of(structure: &Structure, seed: u64) -> String {
@@ -332,7 +310,7 @@ fn what_can_t_be_kept_to_is_refused_by_its_field() {
         (Structure::JsonSchema(json!({"$ref": "#/none"})), ""),
         (Structure::JsonSchema(json!(false)), ""),
     ] {
-        let error = structures.constraint(&structure, "guided").unwrap_err();
+        let error = structures.constraint(&structure, "guided", None).unwrap_err();
         assert!(error.field == "guided" && error.message.contains(says), "{error}");
     }
     let vocabulary = tokenizer().vocabulary();
@@ -346,7 +324,7 @@ fn an_id_that_may_not_come_is_refused() {
     let tokenizer = tokenizer();
     let structures = Structures::new(&tokenizer.vocabulary(), &[0]).unwrap();
     let choice = Structure::Choice(vec!["yes".to_owned()]);
-    let mut constraint = structures.constraint(&choice, "guided_choice").unwrap();
+    let mut constraint = structures.constraint(&choice, "guided_choice", None).unwrap();
     let wrong = tokenizer.encode("no").unwrap()[0];
     constraint.accept(wrong).unwrap_err();
     constraint.allowed(&mut [0; 64]).unwrap_err();
@@ -412,7 +390,8 @@ fn masks_of_a_large_vocabulary() {
         let mut times = Vec::new();
         for seed in 0..8 {
             let mut random = Random(seed);
-            let mut constraint = structures.constraint(&structure, "response_format").unwrap();
+            let mut constraint =
+                structures.constraint(&structure, "response_format", None).unwrap();
             let mut is_over = false;
             while !is_over && times.len() < (seed as usize + 1) * 60 {
                 let mut mask = vec![0_u32; VOCAB.div_ceil(32)];

@@ -1,12 +1,13 @@
 //! Token ids of prompts against those of vLLM's front end, which `.ci/install-vllm-rs` brings.
 
+use crate::byte_fallback;
 use crate::skip::skipped;
 use piecewise::models::TextTokenizer;
 use piecewise_server::chat::{ChatPrompt, ChatTemplate};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -114,25 +115,32 @@ fn token_ids_equal_those_of_vllm_rs() {
     let Ok(program) = std::env::var("PIECEWISE_VLLM_RS") else {
         return skipped("PIECEWISE_REQUIRE_VLLM_RS", "PIECEWISE_VLLM_RS names no vllm-rs");
     };
-    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let model: PathBuf = own.join("../examples/tiny-qwen3");
+    let tiny = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/tiny-qwen3");
     let folder = tempfile::tempdir().unwrap();
     for file in ["config.json", "generation_config.json", "tokenizer.json"] {
-        std::fs::copy(model.join(file), folder.path().join(file)).unwrap();
+        std::fs::copy(tiny.join(file), folder.path().join(file)).unwrap();
     }
-    let tokenizer = TextTokenizer::load(folder.path(), 2048).unwrap();
-    for family in ["qwen3", "phi3_5", "glm4moe"] {
+    equal_ids(&program, folder.path(), "<|endoftext|>", &["qwen3", "phi3_5", "glm4moe"]);
+    std::fs::write(folder.path().join("tokenizer.json"), byte_fallback::json()).unwrap();
+    equal_ids(&program, folder.path(), "<s>", &["phi3_5", "deepseek_r1_distill"]);
+}
+
+/// Of texts as completions, and in conversations of these families.
+fn equal_ids(program: &str, folder: &Path, begin: &str, families: &[&str]) {
+    let tokenizer = TextTokenizer::load(folder, 2048).unwrap();
+    for (number, family) in families.iter().enumerate() {
+        let own = Path::new(env!("CARGO_MANIFEST_DIR"));
         let fixture = own.join("tests/fixtures/chat").join(family).with_extension("json");
         let fixture: Value =
             serde_json::from_str(&std::fs::read_to_string(fixture).unwrap()).unwrap();
         let source = fixture["template"].as_str().unwrap();
-        std::fs::write(folder.path().join("chat_template.jinja"), source).unwrap();
-        let config = json!({"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"});
-        std::fs::write(folder.path().join("tokenizer_config.json"), config.to_string()).unwrap();
-        let template = ChatTemplate::load(folder.path(), None).unwrap().unwrap();
-        let renderer = Renderer::start(&program, folder.path());
+        std::fs::write(folder.join("chat_template.jinja"), source).unwrap();
+        let config = json!({"bos_token": begin, "eos_token": begin});
+        std::fs::write(folder.join("tokenizer_config.json"), config.to_string()).unwrap();
+        let template = ChatTemplate::load(folder, None).unwrap().unwrap();
+        let renderer = Renderer::start(program, folder);
         for (i, text) in texts().iter().enumerate() {
-            if family == "qwen3" {
+            if number == 0 {
                 let request = json!({"model": "tiny", "prompt": text});
                 let theirs = renderer.post("/v1/completions/render", &request);
                 assert_eq!(tokenizer.encode(text).unwrap(), ids(&theirs[0]), "{text:?}");

@@ -63,6 +63,7 @@ correctness() {
     greedy_tokens_equal_the_reference_with_poison_and_at_every_level; do
     run "$test" 180 bin/program --exact "tiny_model::$test"
   done
+  run serve_tokens 60 bin/program --exact serve::a_server_answers_and_ends_when_it_is_told_to
   run model_families 180 bin/program model_families::
   run encoders 400 bin/program equals_its_reference
   run generate_images 180 bin/program generate_images::tokens_after_an_image_equal_the_reference
@@ -159,7 +160,7 @@ cache() { rows_of cache 240 python3 cache.py run "$PIECEWISE_BIN" "$pack"; }
 
 serve() {
   [ -n "${PIECEWISE_VLLM_RS:-}" ] || { row serve none "" "PIECEWISE_VLLM_RS names no load generator"; return; }
-  rows_of serve 240 python3 serve.py "$PIECEWISE_BIN" "$PIECEWISE_VLLM_RS" $model
+  rows_of serve 360 python3 serve.py "$PIECEWISE_BIN" "$PIECEWISE_VLLM_RS" $model
 }
 
 # measured NAME SECONDS COMMAND...: the rows of the JSON that it prints, in $logs/NAME.json. A peer

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import openai
 
-from harness import BINARY, ROOT, Server, until
+from harness import BINARY, ROOT, Server, promtool, until
 
 FIXTURES = ROOT / "tests/fixtures/encoders"
 SETTINGS = ["--dtype", "f32", "--max-num-tokens", "128", "--capture-num-tokens", "16,64,128"]
@@ -202,6 +202,8 @@ def metrics(server):
     assert samples["piecewise_graphs"] > 0
     tokens = {k: v for k, v in samples.items() if k.startswith("piecewise_encoder_tokens_total")}
     assert len(tokens) == 2 and min(tokens.values()) > 0, tokens
+    assert server.sum("piecewise_encoder_items_total") >= server.sum("piecewise_encoder_replays_total") > 0
+    promtool(server)
     document = json.loads(server.get("/openapi.json")[1])
     for path in ("/v1/embeddings", "/v1/score", "/v1/rerank"):
         assert path in document["paths"]

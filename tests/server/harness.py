@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -35,6 +36,27 @@ def chat_template(text=TEMPLATE):
         yield "--chat-template", file.name
 
 
+@contextlib.contextmanager
+def thinker():
+    """The tiny model with ids for the marks of thoughts, in place of its last two; they make no others."""
+    marks = {2046: "<think>", 2047: "</think>"}
+    tokenizer = json.loads((MODEL / "tokenizer.json").read_text())
+    model = tokenizer["model"]
+    gone = {piece for piece, id in model["vocab"].items() if id in marks}
+    merges = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
+    assert not any(gone & set(merge) for merge in merges)
+    model["merges"] = [merge for merge in merges if "".join(merge) not in gone]
+    model["vocab"] = {marks.get(id, piece): id for piece, id in model["vocab"].items()}
+    tokenizer["added_tokens"] += [{**tokenizer["added_tokens"][0], "id": id, "content": mark, "special": False} for id, mark in marks.items()]
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        for file in MODEL.iterdir():
+            (folder / file.name).symlink_to(file)
+        (folder / "tokenizer.json").unlink()
+        (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+        yield folder
+
+
 def timed(test, *arguments):
     """Runs a test and says how long it took; the program's arguments name those that are wanted."""
     if sys.argv[1:] and test.__name__ not in sys.argv[1:]:
@@ -52,6 +74,15 @@ def until(what, ask, seconds=60):
             return found
         time.sleep(0.02)
     raise AssertionError(f"not within {seconds} s: {what}")
+
+
+def promtool(server):
+    """Holds that Prometheus' linter complains of nothing but the colon of vLLM's names."""
+    tool = shutil.which("promtool")
+    assert tool, "promtool is needed: .ci/install-promtool"
+    said = subprocess.run([tool, "check", "metrics"], input=server.get("/metrics")[1], text=True, capture_output=True)
+    others = [line for line in (said.stdout + said.stderr).splitlines() if "should not contain ':'" not in line]
+    assert not others, others
 
 
 class Server:

@@ -97,13 +97,16 @@ def stops_and_echo(server, client):
         stop = text[start:start + 5]
         for stream in [False, True]:
             if stream:
-                texts, _, ends, usage = streamed(client, prompt, stop=stop)
-                found, reason = texts[0], ends[0]
+                texts, ids, ends, usage = streamed(client, prompt, stop=stop)
+                found, ids, reason = texts[0], ids[0], ends[0]
             else:
-                answer = client.completions.create(**GREEDY, prompt=prompt, stop=[stop, "\0"])
-                found, reason, usage = answer.choices[0].text, answer.choices[0].finish_reason, answer.usage
+                answer = client.completions.create(**GREEDY, prompt=prompt, stop=[stop, "\0"], extra_body=IDS)
+                choice = answer.choices[0]
+                found, ids, reason, usage = choice.text, choice.token_ids, choice.finish_reason, answer.usage
             assert (found, reason) == (text.split(stop)[0], "stop"), stop
-            assert usage.completion_tokens < 64
+            # The ids of the stop are counted, and none behind it.
+            assert ids == EXPECTED[prompt][:usage.completion_tokens], stop
+            assert stop in text_of(server, ids) and stop not in text_of(server, ids[:-1]), stop
     echoed = client.completions.create(**GREEDY, prompt=prompt, echo=True)
     assert echoed.choices[0].text == prompt + text
     several = client.completions.create(**GREEDY, prompt=PROMPTS[:2], n=2)
@@ -391,20 +394,22 @@ def other_endpoints(server, client):
     assert "/v1/completions" in api["paths"]
 
 
-def readme(server):
-    """The README's requests, as they stand there but for the port."""
+def readme():
+    """The README's command and the requests to it, as they stand there but for the port."""
     text = (ROOT / "README.md").read_text()
-    assert re.search(r"serve --model examples/tiny-qwen3\b", text), "the command that serves them"
     blocks = text.split("```")
+    command = next(block for block in blocks if block.startswith("\ncargo run -- serve"))
+    flags = command.split(" -- serve ")[1].split()
     curl = next(block for block in blocks if block.startswith("\ncurl"))
     python = next(block for block in blocks if block.startswith("python\nfrom openai"))
-    here = lambda text: text.replace("127.0.0.1:8000", "%s:%d" % server.address)
-    said = subprocess.run(["bash", "-c", here(curl)], capture_output=True, text=True, check=True).stdout
-    text = json.loads(said)["choices"][0]["text"]
-    assert text.startswith(", config):"), text
-    program = here(python.removeprefix("python"))
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert said == text + "\n", said
+    with Server(source=flags, settings=(), logs=True) as server:
+        here = lambda text: text.replace("127.0.0.1:8000", "%s:%d" % server.address)
+        said = subprocess.run(["bash", "-c", here(curl)], capture_output=True, text=True, check=True).stdout
+        text = json.loads(said)["choices"][0]["text"]
+        assert text.startswith(", config):"), text
+        program = here(python.removeprefix("python"))
+        said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+        assert said == text + "\n", said
 
 
 def chat():
@@ -471,8 +476,7 @@ def main():
         timed(controls, server)
         timed(refusals, server, client)
         timed(other_endpoints, server, client)
-        timed(readme, server)
-    for test in [conversation, chat, family, chat_logprobs, tools_and_thoughts]:
+    for test in [readme, conversation, chat, family, chat_logprobs, tools_and_thoughts]:
         timed(test)
 
 

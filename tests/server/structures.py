@@ -6,7 +6,7 @@ import json
 import random
 import re
 
-from harness import Server, chat_template, timed
+from harness import ROOT, Server, chat_template, thinker, timed
 from openai_client import PROMPTS, client_of
 
 
@@ -124,7 +124,7 @@ def everywhere(server, client):
     prompt, biases = PROMPTS[1], closing(server)
     for structure, holds in STRUCTURES:
         limits = {"logit_bias": biases} if "json_object" in json.dumps(structure) else {}
-        asked = dict(model="tiny-qwen3", max_tokens=200, n=5, seed=3, temperature=1.2, extra_body={**structure, **limits})
+        asked = dict(model="tiny-qwen3", max_tokens=200, n=5, seed=3, temperature=1.2, extra_body={**structure, **limits, "return_token_ids": True})
         messages = [{"role": "user", "content": prompt}]
         whole = client.completions.create(**asked, prompt=prompt)
         texts = [choice.text for choice in whole.choices]
@@ -133,18 +133,26 @@ def everywhere(server, client):
         assert len(set(texts)) > 1, (structure, texts)
         chat = client.chat.completions.create(**asked, messages=messages)
         assert [choice.message.content for choice in chat.choices] == texts, structure
-        assert chat.usage.completion_tokens == whole.usage.completion_tokens
-        pieces = [""] * 5
-        for event in client.completions.create(**asked, prompt=prompt, stream=True):
+        ids = sum(len(choice.token_ids) for choice in whole.choices)
+        assert chat.usage.completion_tokens == whole.usage.completion_tokens == ids
+        assert sum(len(choice.token_ids) for choice in chat.choices) == ids
+        streams = {"stream": True, "stream_options": {"include_usage": True}}
+        pieces, came = [""] * 5, 0
+        for event in client.completions.create(**asked, prompt=prompt, **streams):
+            usage = event.usage
             for choice in event.choices:
                 pieces[choice.index] += choice.text
-        assert pieces == texts, structure
-        pieces, ends = [""] * 5, [None] * 5
-        for event in client.chat.completions.create(**asked, messages=messages, stream=True):
+                came += len(choice.token_ids)
+        assert (pieces, came, usage.completion_tokens) == (texts, ids, ids), structure
+        pieces, ends, came = [""] * 5, [None] * 5, 0
+        for event in client.chat.completions.create(**asked, messages=messages, **streams):
+            usage = event.usage
             for choice in event.choices:
                 pieces[choice.index] += choice.delta.content or ""
                 ends[choice.index] = choice.finish_reason or ends[choice.index]
+                came += len(getattr(choice, "token_ids", None) or [])
         assert (pieces, ends) == (texts, ["stop"] * 5), structure
+        assert came == usage.completion_tokens == ids, structure
         # Two prompts at once, each with answers of its own.
         both = client.completions.create(**{**asked, "n": 2}, prompt=[prompt, PROMPTS[2]])
         assert [choice.text for choice in both.choices[:2]] == texts[:2]
@@ -171,12 +179,94 @@ def company(server, client):
     assert server.sum("piecewise_step_misses_total") == before
 
 
+def thoughts():
+    """What begins within thoughts, or begins them itself, keeps to its structure behind them, and calls
+    what it must: whole and streamed, as many ids as usage says."""
+    r1 = json.loads((ROOT / "server/tests/fixtures/chat/deepseek_r1_distill.json").read_text())["template"]
+    plain = "{%- for message in messages -%}{{ message.content }}{%- endfor -%}"
+    parameters = {"type": "object", "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["a"], "additionalProperties": False}
+    tools = [{"type": "function", "function": {"name": name, "parameters": parameters}} for name in ["add", "take"]]
+    messages = [{"role": "user", "content": PROMPTS[1]}]
+
+    def ask(client, structure, biases, tools=None, **more):
+        """Of each answer why it ended, its content, thoughts and calls."""
+        extra = {**structure, "return_token_ids": True}
+        asked = {**dict(model="thinker", messages=messages, n=5, seed=3, temperature=1.2, max_tokens=300, logit_bias=biases, extra_body=extra), **more}
+        asked |= {"tools": tools} if tools else {}
+        whole = client.chat.completions.create(**asked)
+        pieces = [["", "", {}, None] for _ in range(asked["n"])]
+        ids = 0
+        for event in client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}):
+            usage = event.usage
+            for choice in event.choices:
+                piece, delta = pieces[choice.index], choice.delta
+                piece[0] += delta.content or ""
+                piece[1] += getattr(delta, "reasoning_content", None) or ""
+                for call in delta.tool_calls or []:
+                    one = piece[2].setdefault(call.index, ["", ""])
+                    one[0] += call.function.name or ""
+                    one[1] += call.function.arguments or ""
+                piece[3] = choice.finish_reason or piece[3]
+                ids += len(getattr(choice, "token_ids", None) or [])
+        assert usage.completion_tokens == whole.usage.completion_tokens == ids
+        assert sum(len(choice.token_ids) for choice in whole.choices) == ids
+        answers = []
+        for choice, piece in zip(whole.choices, pieces, strict=True):
+            message = choice.message
+            calls = [(call.function.name, call.function.arguments) for call in message.tool_calls or []]
+            thought = getattr(message, "reasoning_content", None) or ""
+            answers.append((choice.finish_reason, message.content or "", thought, calls))
+            assert answers[-1] == (piece[3], piece[0], piece[1], [tuple(call) for call in piece[2].values()])
+        return answers
+
+    def is_call(call):
+        value = json.loads(call[1])
+        return call[0] in ("add", "take") and set(value) == {"a"} and value["a"] in range(10)
+
+    with thinker() as folder:
+        source, flags = ("--model", str(folder)), ("--served-model-name", "thinker")
+        with chat_template(r1) as template, Server(*template, *flags, source=source) as server:
+            client = client_of(server)
+            ends = {"2047": 9}
+            found = 0
+            for structure, holds in STRUCTURES:
+                biases = {**closing(server), "2047": 16} if "json_object" in json.dumps(structure) else ends
+                for reason, content, thought, calls in ask(client, structure, biases):
+                    assert (reason, calls) == ("stop", []) and holds(content), (structure, reason, content, thought)
+                    found += len(thought) > 20
+            assert found >= 20, found
+            for choice in ["required", {"type": "function", "function": {"name": "add"}}]:
+                answers = ask(client, {}, ends, tools, tool_choice=choice, parallel_tool_calls=False)
+                for reason, content, thought, calls in answers:
+                    assert reason == "tool_calls" and not content and len(calls) == 1 and is_call(calls[0]), (reason, content, calls)
+                    assert choice == "required" or calls[0][0] == "add"
+                assert sum(len(thought) > 20 for _, _, thought, _ in answers) >= 2, answers
+            # Thoughts that are cut have nothing behind them.
+            for reason, content, thought, _ in ask(client, keeping_to(ADDRESS), {"2047": -100}, max_tokens=40):
+                assert reason == "length" and not content and thought, (reason, content, thought)
+            # What has no thoughts to read keeps to its structure from its first id.
+            whole = client.completions.create(model="thinker", prompt=PROMPTS[1] + "<think>", max_tokens=300, logit_bias=ends, extra_body=keeping_to(ADDRESS))
+            assert is_address(whole.choices[0].text)
+        with chat_template(plain) as template, Server(*template, *flags, "--reasoning-parser", "qwen3", source=source) as server:
+            begun = 0
+            for seed in range(4):
+                for reason, content, thought, _ in ask(client_of(server), keeping_to(ADDRESS), {"2046": 9, "2047": 11}, seed=100 * seed):
+                    assert reason == "stop" and is_address(content), (reason, content, thought)
+                    begun += bool(thought)
+            assert 0 < begun < 20, begun
+        closed = plain + "<think>\n\n</think>\n\n"
+        with chat_template(closed) as template, Server(*template, *flags, "--reasoning-parser", "deepseek_r1", source=source) as server:
+            for reason, content, thought, _ in ask(client_of(server), keeping_to(ADDRESS), {"2046": 100}):
+                assert (reason, thought) == ("stop", "") and is_address(content), (reason, content, thought)
+
+
 def main():
     with chat_template() as template, Server(*template) as server:
         client = client_of(server)
         timed(everywhere, server, client)
         timed(company, server, client)
         timed(schemas, client)
+    timed(thoughts)
 
 
 if __name__ == "__main__":

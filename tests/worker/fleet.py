@@ -16,7 +16,7 @@ import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/server"))
-from harness import BINARY, FAST, GOLDEN, MODEL, Server, until  # noqa: E402,F401
+from harness import BINARY, FAST, GOLDEN, MODEL, Server, thinker, until  # noqa: E402,F401
 
 EXPECTED = {case["prompt"]: case["greedy_fp32"] for case in GOLDEN}
 PROMPTS = list(EXPECTED)
@@ -85,14 +85,15 @@ class Process:
 class FrontEnd(Process):
     """vLLM's front end; up once its engines are."""
 
-    def __init__(self, *flags, engines=2, handshake=None, port=None):
-        self.engines, self.flags = engines, flags
+    def __init__(self, *flags, engines=2, handshake=None, port=None, model=MODEL):
+        self.engines, self.flags, self.model = engines, flags, model
+        flags = flags if "--reasoning-parser" in flags else (*flags, "--reasoning-parser", "none")
         self.handshake, self.port = handshake or free_port(), port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         super().__init__([
-            VLLM_RS, "serve", str(MODEL), "--data-parallel-size-local", "0", "--data-parallel-size",
+            VLLM_RS, "serve", str(model), "--data-parallel-size-local", "0", "--data-parallel-size",
             str(engines), "--data-parallel-rpc-port", str(self.handshake), "--port", str(self.port),
-            "--reasoning-parser", "none", "--served-model-name", "tiny", *flags,
+            "--served-model-name", "tiny", *flags,
         ], VLLM_SERVER_DEV_MODE="1")
 
     def get(self, path):
@@ -176,10 +177,10 @@ class Worker(Process):
 class Fleet:
     """A front end with workers, two of them unless said otherwise."""
 
-    def __init__(self, *flags, workers=2, worker_flags=(), settings=FAST, wait=True, start=None):
+    def __init__(self, *flags, workers=2, worker_flags=(), settings=FAST, wait=True, start=None, model=MODEL):
         self.state = tempfile.TemporaryDirectory()
         self.worker_flags, self.settings = worker_flags, settings
-        self.front = FrontEnd(*flags, engines=workers)
+        self.front = FrontEnd(*flags, engines=workers, model=model)
         self.workers = [None] * workers
         for rank in range(workers) if start is None else start:
             self.start(rank)
@@ -188,7 +189,8 @@ class Fleet:
 
     def start(self, rank):
         self.workers[rank] = Worker(
-            self.front.handshake, rank, self.state.name, *self.worker_flags, settings=self.settings)
+            self.front.handshake, rank, self.state.name, *self.worker_flags, settings=self.settings,
+            model=self.front.model)
 
     def wait_for(self, rank):
         """A worker that is started again is there, and the front end no longer takes it for one that is gone."""
@@ -202,7 +204,7 @@ class Fleet:
         old = self.front
         old.drop()
         self.front = FrontEnd(
-            *old.flags, engines=old.engines, handshake=old.handshake, port=old.port)
+            *old.flags, engines=old.engines, handshake=old.handshake, port=old.port, model=old.model)
 
     def __enter__(self):
         return self

@@ -15,7 +15,7 @@ import urllib.request
 import openai
 
 from fleet import (
-    EXPECTED, IDS, MODEL, PROMPTS, VLLM_RS, Fleet, Server, needs_vllm_rs, total, until)
+    EXPECTED, IDS, MODEL, PROMPTS, VLLM_RS, Fleet, Server, needs_vllm_rs, thinker, total, until)
 
 GREEDY = dict(model="tiny", max_tokens=64, temperature=0)
 
@@ -182,6 +182,26 @@ def chat(client):
         "type": "object", "additionalProperties": False, "required": ["n"], "properties": {"n": {"enum": [1, 2]}}}}}
     answer = client.chat.completions.create(**{**ask, "max_tokens": 200, "response_format": kind})
     assert json.loads(answer.choices[0].message.content)["n"] in [1, 2], answer
+
+
+def thoughts():
+    """A structure begins where thoughts end, where the front end and the worker have a parser of them."""
+    kind = {"type": "json_schema", "json_schema": {"name": "s", "schema": {
+        "type": "object", "additionalProperties": False, "required": ["n"], "properties": {"n": {"enum": [1, 2]}}}}}
+    opening = TEMPLATE + "<think>\n"
+    ask = dict(model="tiny", messages=[{"role": "user", "content": PROMPTS[1]}], max_tokens=300, temperature=1.2,
+               logit_bias={"2047": 9}, response_format=kind)
+    flags = ("--reasoning-parser", "qwen3", "--structured-outputs-config", '{"backend": "guidance"}')
+    with thinker() as folder:
+        for template, opens in [(TEMPLATE + "<think>\n", True), (TEMPLATE + "<think>\n\n</think>\n\n", False)]:
+            with Fleet("--chat-template", template, *flags, workers=1, worker_flags=flags[:2], model=folder) as fleet:
+                thought = 0
+                for seed in range(4):
+                    answer = client_of(fleet).chat.completions.create(**ask, seed=seed)
+                    [choice] = answer.choices
+                    assert choice.finish_reason == "stop" and json.loads(choice.message.content)["n"] in [1, 2], answer
+                    thought += len(getattr(choice.message, "reasoning", None) or "")
+                assert (thought > 50) == opens, (thought, answer)
 
 
 def refusals(fleet):
@@ -382,6 +402,7 @@ def main():
             assert worker.end() == 0, worker.text()
     loads()
     grammars()
+    thoughts()
     sleeps()
     sent_back = preemptions()
     print(f"openai-python through vLLM's front end: as it should be, 64 at once spread {shares}, {sent_back:.0f} preemptions, "

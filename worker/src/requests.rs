@@ -13,6 +13,8 @@ pub(crate) struct Asked {
     pub(crate) request: Request,
     /// What the reply keeps to.
     pub(crate) structure: Option<Structure>,
+    /// Whether the prompt has ended the thoughts, where the front end says so.
+    pub(crate) reasoning_ended: Option<bool>,
     /// What it asks of the ids of the reply besides.
     pub(crate) restraint: Option<Restraint>,
     pub(crate) eos: Option<u32>,
@@ -40,11 +42,6 @@ impl Asked {
         let restraint = sampling.restraint()?;
         let prompt = added.prompt.ok_or("prompt_token_ids: it has none")?;
         let structure = sampling.structured_outputs.as_ref().map(structure).transpose()?.flatten();
-        if structure.is_some() && added.reasoning_ended == Some(false) {
-            return Err("structured_outputs: a structure that begins after thoughts is not \
-                        supported by this worker"
-                .to_owned());
-        }
         if let Some(headers) = &added.trace_headers {
             tracing::debug!(target: "piecewise::access", request = added.id, ?headers);
         }
@@ -73,7 +70,8 @@ impl Asked {
             priority: added.priority,
             ..Request::new(prompt, sampling.max_tokens)
         };
-        Ok(Self { request, structure, restraint, eos, stop_ids })
+        let reasoning_ended = added.reasoning_ended;
+        Ok(Self { request, structure, reasoning_ended, restraint, eos, stop_ids })
     }
 }
 
@@ -175,7 +173,7 @@ mod tests {
             "presence_penalty": 1.0, "frequency_penalty": 0.5, "repetition_penalty": 1.2,
             "stop_token_ids": [7, 8], "_eos_token_id": 2, "logprobs": 3,
         });
-        let Asked { request, structure, restraint, eos, stop_ids } = asked(&sampling).unwrap();
+        let Asked { request, structure, restraint, eos, stop_ids, .. } = asked(&sampling).unwrap();
         assert_eq!(restraint, None);
         assert_eq!((request.stop_ids, eos, stop_ids), (vec![2, 7, 8], Some(2), vec![7, 8]));
         assert_eq!((request.max_tokens, request.logprobs, structure), (9, Some(3), None));
@@ -233,7 +231,6 @@ mod tests {
             ("prompt_embeds", vec![(9, json!(["<f4", [2, 8], 1]))]),
             ("prompt_is_token_ids", vec![(10, json!([true, false]))]),
             ("resumable", vec![(15, json!(true))]),
-            ("structured_outputs", vec![structured.clone(), (17, json!(false))]),
         ] {
             let error = with(&fields).unwrap_err();
             assert!(error.starts_with(&format!("{name}: ")), "{name}: {error}");
@@ -245,7 +242,8 @@ mod tests {
             vec![(14, json!({"traceparent": "00-1-2-01"}))],
             vec![(16, json!("cmpl-r"))],
             vec![(17, json!(false))],
-            vec![structured, (17, json!(true))],
+            vec![structured.clone(), (17, json!(true))],
+            vec![structured.clone(), (17, json!(false))],
             vec![(18, json!({"a": 1}))],
             vec![(20, json!("session"))],
             vec![(21, json!({"a": 1}))],
@@ -253,6 +251,10 @@ mod tests {
             with(&fields).unwrap_or_else(|error| panic!("{fields:?}: {error}"));
         }
         assert_eq!(with(&[(13, json!(-4))]).unwrap().request.priority, -4);
+        for ended in [None, Some(true), Some(false)] {
+            let asked = with(&[structured.clone(), (17, json!(ended))]).unwrap();
+            assert_eq!(asked.reasoning_ended, ended);
+        }
     }
 
     #[test]

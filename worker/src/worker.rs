@@ -15,7 +15,8 @@ use piecewise_runtime::engine_thread::{
     EngineHandle, EngineThread, Phase, SubmitError, ThreadOptions,
 };
 use piecewise_runtime::metrics::Metrics;
-use piecewise_server::structured::Structures;
+use piecewise_server::chat::ReplyFormat;
+use piecewise_server::structured::{Structures, Thoughts};
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,6 +48,8 @@ pub struct Model {
     pub dtype: String,
     /// `None` where ids have no text that a structure could be kept to.
     pub structures: Option<Structures>,
+    /// How replies have thoughts, behind which a structure begins; none by default.
+    pub reasoning: ReplyFormat,
 }
 
 /// What a message is.
@@ -74,6 +77,8 @@ impl Kind {
     }
 }
 
+/// Ids at the end of a prompt that a mark may have, with white space behind it.
+const LONGEST_MARK: usize = 64;
 /// How often the worker looks whether it is to end.
 const GLANCE: Duration = Duration::from_millis(200);
 /// After how many looks without a request it says again how it is: the last that the front end has
@@ -128,6 +133,7 @@ struct Service {
     engine: EngineHandle,
     outbox: Arc<Outbox>,
     structures: Option<Structures>,
+    reasoning: ReplyFormat,
     preparing: Preparing,
     admin: bool,
 }
@@ -150,7 +156,7 @@ impl Worker {
         options: WorkerOptions,
     ) -> std::io::Result<Self> {
         let WorkerOptions { handshake, rank, state_dir, stand_in, admin, thread } = options;
-        let Model { dtype, structures } = model;
+        let Model { dtype, structures, reasoning } = model;
         let ready = ready(&*engine, rank, dtype, admin);
         let outbox = Arc::new(Outbox::default());
         let gathers = Arc::clone(&outbox);
@@ -158,7 +164,8 @@ impl Worker {
         let thread = EngineThread::start_watched(engine, thread, watcher)?;
         let engine = thread.handle().clone();
         let preparing = Preparing::default();
-        let service = Arc::new(Service { rank, engine, outbox, structures, preparing, admin });
+        let service =
+            Arc::new(Service { rank, engine, outbox, structures, reasoning, preparing, admin });
         let (structured, asked) = mpsc::channel::<(Arc<str>, Asked, Session)>();
         let makes = Arc::clone(&service);
         let maker = std::thread::Builder::new().name("structures".to_owned());
@@ -390,7 +397,8 @@ impl Service {
         let structure = asked.structure.as_ref().map(|structure| {
             let none = || "structured_outputs: this model has no tokenizer".to_owned();
             let structures = self.structures.as_ref().ok_or_else(none)?;
-            let made = structures.constraint(structure, "structured_outputs");
+            let thoughts = self.thoughts(asked, structures)?;
+            let made = structures.constraint(structure, "structured_outputs", thoughts);
             made.map_err(|error| error.to_string())
         });
         let structure = structure.transpose()?;
@@ -400,6 +408,26 @@ impl Service {
             return Err(format!("allowed_token_ids: {id} is none of the model's {vocabulary} ids"));
         }
         Ok(Some(restraint.over(structure, vocabulary)))
+    }
+
+    /// What the reply may begin with that its structure is not for. A front end may leave it to the
+    /// engine to see that in the prompt.
+    fn thoughts(&self, asked: &Asked, structures: &Structures) -> Result<Option<Thoughts>, String> {
+        match asked.reasoning_ended {
+            Some(true) => Ok(None),
+            Some(false) => {
+                let marks = self.reasoning.marks().ok_or(
+                    "structured_outputs: the reply begins within thoughts, and how they end this \
+                     worker does not know; start it with --reasoning-parser",
+                )?;
+                Ok(Some(Thoughts { begun: true, ..marks }))
+            }
+            None => {
+                let prompt = &asked.request.prompt;
+                let end = prompt.len().saturating_sub(LONGEST_MARK);
+                Ok(self.reasoning.thoughts(&structures.text(&prompt[end..])))
+            }
+        }
     }
 
     fn submit(

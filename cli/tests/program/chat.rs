@@ -152,8 +152,8 @@ fn an_interrupt_stops_the_reply_and_not_the_program() {
     let mut stopped = false;
     for _ in 0..5 {
         input.write_all(b"import numpy as np\n").unwrap();
-        let mut first = [0; 1];
-        output.read_exact(&mut first).unwrap();
+        // Some pages of it.
+        output.read_exact(&mut [0; 200]).unwrap();
         kill_process(pid, Signal::INT).unwrap();
         let mut line = String::new();
         errors.read_line(&mut line).unwrap();
@@ -164,11 +164,15 @@ fn an_interrupt_stops_the_reply_and_not_the_program() {
         }
     }
     assert!(stopped, "no reply was stopped");
-    input.write_all(b"/help\nimport numpy as np\n/exit\n").unwrap();
+    input.write_all(b"/help\nimport numpy as np\n/stats\n/exit\n").unwrap();
     drop(input);
     let mut rest = String::new();
     output.read_to_string(&mut rest).unwrap();
     let (_, reply) = rest.split_once("Ctrl-C stops a reply.").expect(&rest);
+    let (reply, stats) = reply.rsplit_once("\nprompt ").expect(&rest);
     assert!(reply.trim().len() > 100, "another reply comes: {rest}");
+    // What was computed for the one that was stopped is found again, but for a page that was not full.
+    let stats = Vec::from_iter(stats.split(' ').filter_map(|word| word.parse::<u64>().ok()));
+    assert!(stats[1] >= 32 && stats[1] + 40 > stats[0], "{stats:?}");
     assert!(child.wait().unwrap().success());
 }

@@ -1,7 +1,7 @@
 //! The server as a program: it answers, and drains when it is told to end. More is held by the programs
 //! in tests/server.
 
-use crate::support::cli::{command, error_of, norm_error, root, stdout_of};
+use crate::support::cli::{command, device_flags, error_of, norm_error, root, stdout_of};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -41,6 +41,7 @@ fn a_server_answers_and_ends_when_it_is_told_to() {
     let server = command(cache.path())
         .args(["serve", "--model", "examples/tiny-qwen3", "--port", "0", "--no-access-log"])
         .args(sizes)
+        .args(device_flags())
         .arg("--iteration-log")
         .arg(&log)
         .stdout(Stdio::piped())

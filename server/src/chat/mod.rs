@@ -1,5 +1,6 @@
 //! From messages to a prompt, and from a reply's text to a message.
 
+mod call_list;
 mod formats;
 mod generation;
 mod messages;
@@ -8,6 +9,7 @@ mod reply;
 mod tags;
 mod template;
 mod template_files;
+mod thoughts;
 #[cfg(feature = "tools")]
 mod tool_calls;
 mod tools;

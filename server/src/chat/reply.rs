@@ -1,17 +1,14 @@
 //! From the text of a reply to thoughts, content and tool calls.
 
-use reasoning_parser::{ParserFactory, ReasoningParser};
+use reasoning_parser::ReasoningParser;
 
+use super::call_list::CallList;
 use super::formats::ReplyFormat;
 use super::tags::Tags;
 use super::tools::{ToolChoice, Tools};
 
 #[cfg(feature = "tools")]
-use super::tool_calls::{JSON, ToolCalls};
-
-/// With what a prompt ends that begins the model's thoughts for it.
-const THOUGHT_BEGINNINGS: [&str; 5] =
-    ["<think>", "<mm:think>", "<|START_THINKING|>", "◁think▷", "<|channel>thought"];
+use super::tool_calls::ToolCalls;
 
 /// A reply that a parser can't read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -67,6 +64,8 @@ enum Calls {
         name: String,
         begun: bool,
     },
+    /// The reply is calls.
+    List(CallList),
     #[cfg(feature = "tools")]
     Parsed(ToolCalls),
 }
@@ -83,20 +82,11 @@ impl ReplyFormat {
     /// # Errors
     /// When the tools of the request are none that a parser takes.
     pub fn parser(&self, tools: &Tools, prompt: &str) -> Result<ReplyParser, ReplyError> {
-        let reasoning = self.reasoning().and_then(|name| {
-            let mut parser = ParserFactory::new().registry().create_parser(name)?;
-            let prompt = prompt.trim_end();
-            if THOUGHT_BEGINNINGS.iter().any(|beginning| prompt.ends_with(beginning)) {
-                parser.mark_reasoning_started();
-                parser.mark_think_start_stripped();
-            }
-            Some(parser)
-        });
         Ok(ReplyParser {
             calls: calls(self, tools)?,
             format: self.clone(),
             tags: Tags::default(),
-            reasoning,
+            reasoning: self.reasoner(prompt),
             one_call_at_most: tools.one_at_most(),
             called: false,
         })
@@ -107,19 +97,12 @@ fn calls(format: &ReplyFormat, tools: &Tools) -> Result<Calls, ReplyError> {
     match tools.choice() {
         ToolChoice::None => Ok(Calls::None),
         ToolChoice::Named(name) => Ok(Calls::Arguments { name: name.clone(), begun: false }),
-        #[cfg(feature = "tools")]
-        ToolChoice::Required => Ok(Calls::Parsed(ToolCalls::new(JSON, tools.list())?)),
-        #[cfg(feature = "tools")]
+        ToolChoice::Required => Ok(Calls::List(CallList::default())),
         ToolChoice::Auto => match format.tools() {
+            #[cfg(feature = "tools")]
             Some(name) => Ok(Calls::Parsed(ToolCalls::new(name, tools.list())?)),
-            None => Ok(Calls::None),
+            _ => Ok(Calls::None),
         },
-        #[cfg(not(feature = "tools"))]
-        ToolChoice::Required => {
-            Err(ReplyError(format!("{format:?}: built without parsers of tool calls")))
-        }
-        #[cfg(not(feature = "tools"))]
-        ToolChoice::Auto => Ok(Calls::None),
     }
 }
 
@@ -183,6 +166,10 @@ impl ReplyParser {
                 let name = (!std::mem::replace(begun, true)).then(|| name.clone());
                 let call = ToolCallDelta { name, arguments: text.to_owned(), ..Default::default() };
                 self.add_calls(vec![call], delta);
+            }
+            Calls::List(list) => {
+                let calls = list.push(text);
+                self.add_calls(calls, delta);
             }
             #[cfg(feature = "tools")]
             Calls::Parsed(calls) => {

@@ -9,9 +9,6 @@ use tool_parser::{ParserFactory, ToolParser};
 
 use super::reply::{ReplyError, ToolCallDelta};
 
-/// The parser of lists of calls as a structure makes them.
-pub(super) const JSON: &str = "json";
-
 /// Parsers that the crate has under these names; it does not list them itself.
 const NAMES: [&str; 28] = [
     "cohere",

@@ -163,5 +163,6 @@ fn call(tool: &Value, definitions: &mut Map<String, Value>) -> Value {
             "name": {"type": "string", "enum": [tool["function"]["name"]]}, "parameters": arguments,
         },
         "required": ["name", "parameters"],
+        "additionalProperties": false,
     })
 }

@@ -202,7 +202,7 @@ pub(crate) async fn handle(
         let parser = served.format.parser(&tools, &text);
         parsers.push(parser.map_err(|error| ApiError::field("tools", error))?);
     }
-    params.constrain(&state, &mut parts).await?;
+    params.constrain(&state, &mut parts, served.format.thoughts(&text)).await?;
     let generation = Generation::start(&served.engine, parts).await;
     let generation = generation.map_err(|error| error.of_field("prompt", "messages"))?;
     let lengths = [ids.len()].into_iter();

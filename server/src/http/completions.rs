@@ -100,7 +100,7 @@ pub(crate) async fn handle(
             parts.push(Part { request, text, is_of_prompt });
         }
     }
-    params.constrain(&state, &mut parts).await?;
+    params.constrain(&state, &mut parts, None).await?;
     let beginnings = match (echo, logprobs) {
         (true, Some(_)) => {
             prompts.iter().map(|prompt| offsets(served, &prompt.ids)).collect::<Result<_, _>>()?

@@ -6,7 +6,7 @@ use super::fields::{Field, Fields, field, ids, whole};
 use super::generation::Part;
 use super::state::{Limits, Served, State};
 use crate::chat::GenerationDefaults;
-use crate::structured::{Restraint, Structure};
+use crate::structured::{Restraint, Structure, Thoughts};
 use crate::text::{OutputText, StopStrings};
 use piecewise_runtime::batch::Sampling;
 use piecewise_runtime::engine::Request;
@@ -339,12 +339,13 @@ impl Params {
         text.map(Some).map_err(|error| ApiError::field(prompt_field, error))
     }
 
-    /// Makes the parts keep to what is asked for of their structure and their ids, off the threads
-    /// that others wait for.
+    /// Makes the parts keep to what is asked for of their structure, after the thoughts that they may
+    /// begin with, and their ids, off the threads that others wait for.
     pub(crate) async fn constrain(
         &self,
         state: &Arc<State>,
         parts: &mut [Part],
+        thoughts: Option<Thoughts>,
     ) -> Result<(), ApiError> {
         let restrains =
             !self.allowed.is_empty() || !self.bad_words.is_empty() || self.min_tokens > 0;
@@ -359,7 +360,7 @@ impl Params {
             let structure = params.structure.as_ref().map(|(field, structure)| {
                 let none = || ApiError::field(field, "this model has no tokenizer");
                 let structures = served.structures.as_ref().ok_or_else(none)?;
-                Ok::<_, ApiError>(structures.constraint(structure, field)?)
+                Ok::<_, ApiError>(structures.constraint(structure, field, thoughts)?)
             });
             let structure = structure.transpose()?;
             let constraint = |ends| {

@@ -12,6 +12,7 @@ use toktrie::{ApproximateTokEnv, InferenceCapabilities, SimpleVob, TokEnv, TokRx
 
 use super::bounds;
 use super::structure::{FieldError, Structure};
+use super::thoughts::{AfterThoughts, Thoughts};
 
 /// White space between the parts of a JSON value. Without a bound, a model may write nothing else
 /// for ever.
@@ -49,6 +50,8 @@ pub enum StructureError {
 /// Makes constraints of structures for one model.
 pub struct Structures {
     factory: ParserFactory,
+    vocabulary: Arc<Vocabulary>,
+    end_ids: Vec<u32>,
 }
 
 impl std::fmt::Debug for Structures {
@@ -90,12 +93,26 @@ impl Structures {
             Ok(factory)
         }));
         factory
-            .map(|factory| Self { factory })
+            .map(|factory| Self {
+                factory,
+                vocabulary: Arc::new(vocabulary.clone()),
+                end_ids: end_ids.to_vec(),
+            })
             .map_err(|error| StructureError::Tokenizer(shortened(&error.to_string())))
     }
 
-    /// The constraint of a request's reply. Takes milliseconds for a large schema, and a second for the
-    /// worst that is taken.
+    /// The text of ids, with that of special ones.
+    pub fn text(&self, ids: &[u32]) -> String {
+        let bytes = ids.iter().flat_map(|id| self.vocabulary.bytes(*id)).copied();
+        String::from_utf8_lossy(&Vec::from_iter(bytes)).into_owned()
+    }
+
+    /// The constraint of a request's reply, or of what comes after its thoughts where it may have
+    /// some. Thoughts are free but for ids that end the reply, or that end the thoughts and say more:
+    /// what follows is for the structure alone. Where a reply does not begin within them, its first id
+    /// may begin them, if one id stands for their beginning.
+    ///
+    /// Takes milliseconds for a large schema, and a second for the worst that is taken.
     ///
     /// # Errors
     /// When the structure is none, or asks for what can't be kept to; `field` is what the request
@@ -104,6 +121,7 @@ impl Structures {
         &self,
         structure: &Structure,
         field: &str,
+        thoughts: Option<Thoughts>,
     ) -> Result<Box<dyn TokenConstraint>, FieldError> {
         let refused = |why: &str| FieldError::new(field, shortened(why));
         bounds::check(structure).map_err(|why| refused(&why))?;
@@ -114,7 +132,10 @@ impl Structures {
                 thread.map_err(|error| format!("there is no thread to read it: {error}"))?;
             thread.join().map_err(|_| "it can't be read".to_owned())?
         });
-        made.map(|made| Box::new(made) as _).map_err(|why| refused(&why))
+        let made: Box<dyn TokenConstraint> = Box::new(made.map_err(|why| refused(&why))?);
+        let Some(thoughts) = thoughts else { return Ok(made) };
+        let vocabulary = Arc::clone(&self.vocabulary);
+        Ok(Box::new(AfterThoughts::new(thoughts, vocabulary, &self.end_ids, made)))
     }
 
     fn read(&self, structure: &Structure) -> Result<GrammarConstraint, String> {

@@ -5,7 +5,9 @@ mod bounds;
 mod constraint;
 mod restraint;
 mod structure;
+mod thoughts;
 
 pub use constraint::{StructureError, Structures};
 pub use restraint::Restraint;
 pub use structure::{FieldError, Structure};
+pub use thoughts::Thoughts;

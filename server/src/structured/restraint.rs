@@ -39,7 +39,18 @@ fn place(id: u32) -> (usize, u32) {
     (id as usize / 32, 1 << (id % 32))
 }
 
-fn clear(mask: &mut [u32], id: u32) {
+pub(super) fn allow(mask: &mut [u32], id: u32) {
+    let (word, bit) = place(id);
+    if let Some(word) = mask.get_mut(word) {
+        *word |= bit;
+    }
+}
+
+pub(super) fn allow_all(mask: &mut [u32], vocabulary: u64) {
+    (0..vocabulary).for_each(|id| allow(mask, id as u32));
+}
+
+pub(super) fn clear(mask: &mut [u32], id: u32) {
     let (word, bit) = place(id);
     if let Some(word) = mask.get_mut(word) {
         *word &= !bit;
@@ -55,15 +66,11 @@ impl TokenConstraint for Restrained {
         let Self { restraint, other, vocabulary, said } = self;
         match other {
             Some(other) => other.allowed(mask)?,
-            None => (0..*vocabulary).map(|id| place(id as u32)).for_each(|(word, bit)| {
-                mask[word] |= bit;
-            }),
+            None => allow_all(mask, *vocabulary),
         }
         if !restraint.allowed.is_empty() {
             let mut only = vec![0; mask.len()];
-            for (word, bit) in restraint.allowed.iter().map(|id| place(*id)) {
-                only[word] |= bit;
-            }
+            restraint.allowed.iter().for_each(|id| allow(&mut only, *id));
             mask.iter_mut().zip(only).for_each(|(word, only)| *word &= only);
         }
         for bad in &restraint.bad {

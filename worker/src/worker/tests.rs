@@ -5,6 +5,7 @@ use crate::zmtp::{Address, Connection, Receiver, Role, Sender};
 use piecewise_backend::cpu::{CpuFault, CpuFaults, FaultKind, FaultPoint};
 use piecewise_runtime::engine::Engine;
 use piecewise_runtime::engine_thread::ThreadOptions;
+use piecewise_server::chat::ReplyFormat;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::net::{Shutdown, TcpListener};
@@ -59,7 +60,11 @@ impl Pair {
             admin: true,
             thread: ThreadOptions::default(),
         };
-        let model = Model { dtype: "float32".to_owned(), structures: None };
+        let model = Model {
+            dtype: "float32".to_owned(),
+            structures: None,
+            reasoning: ReplyFormat::default(),
+        };
         let worker = Worker::new(tiny_engine(faults, 16), model, options).unwrap();
         let handle = worker.handle();
         let worker = std::thread::spawn(move || {
