@@ -123,9 +123,10 @@ impl Report {
 impl Start {
     /// `all` is from opening the device to the built model.
     pub(super) fn of(plan: Duration, all: Duration, timer: &dyn StepTimer) -> Self {
-        let built = timer.build_times();
-        let start = Self::new(plan, all, built, timer.compile_counts(), timer.ledger());
-        Self { tuning: timer.tuning(), choices: timer.chosen_ways(), ..start }
+        let (model, statistics) = (timer.model(), timer.model().statistics());
+        let (built, entries) = (model.build_times(), statistics.compile.clone());
+        let start = Self::new(plan, all, built, entries, model.ledger());
+        Self { tuning: statistics.tuning, choices: model.chosen_ways(), ..start }
     }
 
     pub(super) fn new(

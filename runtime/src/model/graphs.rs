@@ -174,7 +174,7 @@ impl<G> GraphSlot<G> {
     }
 }
 
-/// A graph, ready or not, as [`super::CompiledModel::graphs`] tells of it.
+/// A graph, ready or not, as [`super::Model::graphs`] tells of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GraphReport {
     /// The whole step at its sizes, or a member at one.
