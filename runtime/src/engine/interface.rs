@@ -9,10 +9,11 @@ use crate::metrics::{EngineLoad, Metrics, Snapshot};
 use crate::mode::GraphMode;
 use crate::model::{Model, StepTrace, SuspendedWeights};
 use piecewise_backend::weights::WeightSource;
+use std::any::Any;
 
 /// Serves requests with a compiled model: requests are added, continued and removed at any time
 /// between two steps, and each step says what it brought about.
-pub trait Engine: std::fmt::Debug + Send {
+pub trait Engine: Any + std::fmt::Debug + Send {
     /// Takes a request; it runs when there is room.
     ///
     /// # Errors
