@@ -80,9 +80,9 @@ pub struct CompiledModel<D: Device> {
     // Captured graphs and programs go before the device that they live on.
     graphs: GraphSet<D::Captured>,
     members: Members<D::Program>,
-    staging: Staging<D::Event>,
-    clock: StepClock<D::Mark>,
-    tracer: Option<Tracer<D::Mark>>,
+    staging: Staging<D>,
+    clock: StepClock<D>,
+    tracer: Option<Tracer<D>>,
     ranges: Option<StepRanges>,
     memory: Memory,
     /// What everything on the device is made from, once more if it is lost.
