@@ -6,20 +6,10 @@ use super::error::ModelError;
 use super::origin::load_weights;
 use piecewise_backend::device::Device;
 use piecewise_backend::weights::WeightSource;
+use serde::{Deserialize, Serialize};
 
 /// What becomes of the weights of a suspended model.
-#[derive(
-    Clone,
-    Copy,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Debug,
-    Default,
-    serde::Serialize,
-    serde::Deserialize,
-)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SuspendedWeights {
     /// They stay on the device.
