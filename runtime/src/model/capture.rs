@@ -120,7 +120,7 @@ impl<D: Device> CompiledModel<D> {
             .decode_batches()
             .map(|(sequences, query_length)| PieceSize::Uniform { sequences, query_length });
         self.stats.prepare(
-            FallbackReason::ALL.into_iter().map(FallbackReason::name),
+            FallbackReason::ALL.iter().map(|reason| reason.name()),
             pieces.iter().flatten().copied(),
             whole(),
             tokens.chain(whole()).chain(uniform),
