@@ -62,7 +62,7 @@ fn weights() -> InMemoryWeights {
 }
 
 fn count(session: &Session, wanted: impl Fn(&Op) -> bool) -> usize {
-    let graph = session.module().graph();
+    let graph = session.model().module().graph();
     graph.nodes().filter(|&node| wanted(&graph.node(node).op)).count()
 }
 
@@ -73,7 +73,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let regions = count(&session, |op| matches!(op, Op::Region(_)));
     let matmuls = count(&session, |op| matches!(op, Op::MatMul { .. }));
     println!("{LAYERS} layers are {regions} regions and {matmuls} matmuls");
-    if let Some(stitch) = session.module().stitch() {
+    if let Some(stitch) = session.model().module().stitch() {
         let unique = stitch.unique_pieces().len();
         println!("in {} pieces, {unique} of them unique", stitch.piece_count());
     }
@@ -81,7 +81,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for rows in [1, 5, 64] {
         let outputs = session.step().input("x", &waves(rows * HIDDEN, 1.0)).run()?;
         let y: Vec<f32> = outputs.get(0)?;
-        let step = session.last_step().ok_or("no step ran")?;
+        let step = session.model().last_step().ok_or("no step ran")?;
         let (mode, size) = (step.mode.name(), step.sizes.tokens.rows());
         println!("{rows} rows ran {mode} at size {size}: y[0] begins {:.4?}", &y[..4]);
     }

@@ -124,7 +124,7 @@ fn with_running_sum() -> OpRegistry {
 }
 
 fn describe(name: &str, session: &Session) {
-    if let Some(stitch) = session.module().stitch() {
+    if let Some(stitch) = session.model().module().stitch() {
         let (pieces, split_ops) = (stitch.piece_count(), stitch.split_op_count());
         println!("{name}: {pieces} captured pieces, {split_ops} split ops");
     }

@@ -53,7 +53,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for (mut text_stream, text) in texts.into_values() {
         println!("{text}{}\n", text_stream.finish()?);
     }
-    let [launched, piecewise, full] = engine.statistics().steps_by_mode;
+    let [launched, piecewise, full] = engine.model().statistics().steps_by_mode;
     println!("steps: {full} full replays, {piecewise} piecewise, {launched} launched");
     Ok(())
 }

@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for _ in 0..5 {
         engine.step(&mut events)?;
     }
-    let graphs = engine.statistics().captures;
+    let graphs = engine.model().statistics().captures;
 
     engine.suspend(SuspendedWeights::Drop, &mut events)?;
     let checkpoint = Checkpoint::open(folder)?;
@@ -28,7 +28,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     engine.run(&mut events)?;
     let tokens = events.iter().filter(|event| matches!(event, RequestEvent::Token { .. })).count();
-    assert_eq!((tokens, engine.statistics().captures), (12, graphs), "no capture, nothing lost");
+    let captures = engine.model().statistics().captures;
+    assert_eq!((tokens, captures), (12, graphs), "no capture, nothing lost");
     let snapshot = metrics.snapshot();
     println!("request {request}: {tokens} tokens in {} steps", snapshot.statistics.steps);
     println!("{} graphs, captured once; {:?}", snapshot.graphs, snapshot.memory);

@@ -147,14 +147,16 @@ fn only_the_cuda_backend_names_cudarc() {
     assert_only("cudarc", &["backend/src/cuda"]);
 }
 
-/// Whoever wants a compiled model asks the assembly.
+/// Whoever wants a compiled model asks the assembly, benches and examples too.
 #[test]
 fn one_place_builds_a_compiled_model() {
     let is_test = |file: &str| {
         file.ends_with("tests.rs") || file.contains("/tests/") || file.contains("src/testing/")
     };
     let mut places = Vec::new();
-    for file in sources() {
+    let beside = ["benches", "examples"].map(|folder| files(&root().join(folder), &["rs"]));
+    assert!(beside.iter().all(|found| found.len() > 2));
+    for file in sources().into_iter().chain(beside.into_iter().flatten()) {
         let relative = file.strip_prefix(root()).unwrap().to_string_lossy().into_owned();
         let text = std::fs::read_to_string(&file).unwrap();
         let builds = text.lines().filter(|line| !line.trim_start().starts_with("//"));

@@ -12,7 +12,7 @@ use piecewise_ir::testing::Rng;
 use piecewise_runtime::batch::{ChunkRows, Sampling};
 use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Request};
 use piecewise_runtime::mode::{GraphMode, StepMode};
-use piecewise_runtime::model::CompiledModel;
+use piecewise_runtime::model::{CompiledModel, Model};
 
 const STEPS: usize = 200;
 

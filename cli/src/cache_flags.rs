@@ -1,7 +1,7 @@
 //! Where compiled pieces are kept.
 
 use super::amounts::parse_bytes;
-use super::model_args::put;
+use super::model_args::{put, put_by, turn_on};
 use piecewise_runtime::config::ConfigLayers;
 use std::path::PathBuf;
 
@@ -45,20 +45,16 @@ pub(crate) struct CacheFlags {
 impl CacheFlags {
     /// Puts the flags on top of a configuration.
     pub(crate) fn over(&self, layers: ConfigLayers) -> anyhow::Result<ConfigLayers> {
-        let given = |switch: bool| switch.then_some(true);
-        let layers = put(layers, "cache.dir", "--cache-dir", self.cache_dir.as_ref())?;
+        let layers = put(layers, "cache.dir", self.cache_dir.as_ref())?;
         let file = self.cache_checksum_key_file.as_ref();
-        let layers = put(layers, "cache.checksum_key_file", "--cache-checksum-key-file", file)?;
-        let layers = put(layers, "cache.enabled", "--no-cache", self.no_cache.then_some(false))?;
-        let read_only = given(self.cache_read_only);
-        let layers = put(layers, "cache.read_only", "--cache-read-only", read_only)?;
-        let write = given(self.cache_remote_write);
-        let layers = put(layers, "cache.remote_write", "--cache-remote-write", write)?;
-        let trusted = given(self.cache_remote_trusted);
-        let layers = put(layers, "cache.remote_trusted", "--cache-remote-trusted", trusted)?;
-        let layers = put(layers, "cache.max_bytes", "--cache-max-size", self.cache_max_size)?;
-        let ms = self.cache_remote_timeout_ms;
-        let layers = put(layers, "cache.remote_timeout_ms", "--cache-remote-timeout-ms", ms)?;
-        put(layers, "cache.remote_url", "--cache-remote", self.cache_remote.as_ref())
+        let layers = put(layers, "cache.checksum_key_file", file)?;
+        let enabled = self.no_cache.then_some(false);
+        let layers = put_by(layers, "--no-cache", "cache.enabled", enabled)?;
+        let layers = turn_on(layers, "cache.read_only", self.cache_read_only)?;
+        let layers = turn_on(layers, "cache.remote_write", self.cache_remote_write)?;
+        let layers = turn_on(layers, "cache.remote_trusted", self.cache_remote_trusted)?;
+        let layers = put_by(layers, "--cache-max-size", "cache.max_bytes", self.cache_max_size)?;
+        let layers = put(layers, "cache.remote_timeout_ms", self.cache_remote_timeout_ms)?;
+        put_by(layers, "--cache-remote", "cache.remote_url", self.cache_remote.as_ref())
     }
 }

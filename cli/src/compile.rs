@@ -1,7 +1,7 @@
 //! `piecewise compile`: fills the cache ahead of time.
 
 use super::amounts::shown_bytes;
-use super::kept::NotingStore;
+use super::kept::what_is_lacking;
 use super::load::print_settings;
 use super::model_source::SourceArgs;
 use anyhow::{Context, bail};
@@ -44,31 +44,26 @@ pub(crate) fn run(args: CompileModelArgs) -> anyhow::Result<ExitCode> {
     if config.read_only {
         bail!("`compile` fills the cache, which is not to be changed (cache.read_only)");
     }
-    let store = CacheStore::open(config).context("there is nothing to fill")?;
-    let noting = Arc::new(NotingStore::new(store));
-    let planned = assembly.store(noting.clone()).plan()?;
+    let store = Arc::new(CacheStore::open(config).context("there is nothing to fill")?);
+    let planned = assembly.store(store.clone()).plan()?;
     let planning_seconds = started.elapsed().as_secs_f64();
     let artifacts = planned.artifacts()?;
-    let cache = &noting.store.cache;
     let report = CompileReport {
         target: planned.compiler()?.target(),
-        cache: cache.dir(),
+        cache: store.cache.dir(),
         counts: &planned.counts(),
         pieces_to_measure: artifacts
             .iter()
             .flatten()
             .filter(|artifact| artifact.has_choices())
             .count(),
-        bad_entries: cache.events().quarantined,
+        bad_entries: store.cache.events().quarantined,
         passes: PassTimes::of(&planned),
         planning_seconds,
         seconds: started.elapsed().as_secs_f64(),
     };
-    match args.json {
-        true => super::print_line(&serde_json::to_string_pretty(&report)?)?,
-        false => show(&report)?,
-    }
-    match noting.what_is_lacking(config.remote_url.is_some() && config.remote_write) {
+    super::print_report(args.json, &report, || show(&report))?;
+    match what_is_lacking(&store, config.remote_url.is_some() && config.remote_write) {
         Some(reason) => bail!("not everything is in the cache: {reason}"),
         None => Ok(ExitCode::SUCCESS),
     }

@@ -29,11 +29,7 @@ pub(crate) fn run(args: DoctorArgs) -> anyhow::Result<ExitCode> {
         CudaProbe::run(&CudaOptions { library_dirs: args.library_dirs, ..CudaOptions::default() });
     let mut rows = vec![cpu()];
     rows.extend(probe.rows());
-    if args.json {
-        super::print_line(&serde_json::to_string_pretty(&rows)?)?;
-    } else {
-        super::print_line(&table(&rows))?;
-    }
+    super::print_report(args.json, &rows, || super::print_line(&table(&rows)))?;
     match args.require_gpu && probe.check(0).is_err() {
         true => Ok(ExitCode::FAILURE),
         false => Ok(ExitCode::SUCCESS),

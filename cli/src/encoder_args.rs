@@ -43,8 +43,7 @@ pub(crate) struct ItemLogArgs {
 impl ItemLogArgs {
     /// The flags on top of `layers`.
     pub(crate) fn over(&self, layers: ConfigLayers) -> anyhow::Result<ConfigLayers> {
-        let log = self.capture_item_log.as_ref();
-        put(layers, "capture_item_log", "--capture-item-log", log)
+        put(layers, "capture_item_log", self.capture_item_log.as_ref())
     }
 
     /// The log that is asked for; each line of it is written at once.
@@ -58,7 +57,7 @@ impl ItemLogArgs {
 impl EncoderArgs {
     /// The flags on top of `layers`.
     pub(crate) fn over(&self, layers: ConfigLayers) -> anyhow::Result<ConfigLayers> {
-        let layers = put(layers, "max_num_frames", "--max-num-frames", self.max_num_frames)?;
+        let layers = put(layers, "max_num_frames", self.max_num_frames)?;
         self.items.over(layers)
     }
 

@@ -269,8 +269,8 @@ impl TraceFile {
     fn start(engine: &mut dyn Engine, file: &Path) -> anyhow::Result<Self> {
         let failed = || format!("can't write {}", file.display());
         let out = BufWriter::new(std::fs::File::create(file).with_context(failed)?);
-        let device = engine.describe_device();
-        let writer = StepTraceWriter::new(engine.module(), &device, out).with_context(failed)?;
+        let (device, module) = (engine.model().describe_device(), engine.model().module());
+        let writer = StepTraceWriter::new(module, &device, out).with_context(failed)?;
         engine.trace_steps(true)?;
         Ok(Self { file: file.to_owned(), writer })
     }
@@ -362,11 +362,13 @@ fn show_statistics(
     generated: usize,
     elapsed: Duration,
 ) -> anyhow::Result<()> {
-    let stats = engine.statistics();
-    let stitch = engine.module().stitch();
+    let model = engine.model();
+    let stats = model.statistics();
+    let stitch = model.module().stitch();
     let pieces = stitch.map_or(0, |s| s.piece_count());
     let unique = stitch.map_or(0, |s| s.unique_pieces().len());
     let split_ops = stitch.map_or(0, |s| s.split_op_count());
+    let mode = model.dispatcher().mode.name();
     let rate = generated as f64 / elapsed.as_secs_f64().max(1e-9);
     let mut out = std::io::stderr();
     if args.json {
@@ -374,10 +376,10 @@ fn show_statistics(
             "pieces": pieces,
             "unique_pieces": unique,
             "split_ops": split_ops,
-            "graphs": engine.captured_graphs(),
-            "graph_mode": engine.dispatcher().mode.name(),
-            "lowered_mode": engine.lowered_mode(),
-            "memory": engine.ledger(),
+            "graphs": model.captured_graphs(),
+            "graph_mode": mode,
+            "lowered_mode": model.lowered_mode(),
+            "memory": model.ledger(),
             "statistics": stats,
             "hits": stats.hits(),
             "misses": stats.misses(),
@@ -389,20 +391,15 @@ fn show_statistics(
         writeln!(out, "{object}")?;
         return Ok(());
     }
-    let ledger = engine.ledger();
+    let ledger = model.ledger();
     writeln!(out, "compile          {}", stats.compile)?;
     if stats.tuning != TuningReport::default() {
         writeln!(out, "ways             {}", stats.tuning)?;
     }
-    writeln!(out, "device           {}", engine.describe_device())?;
+    writeln!(out, "device           {}", model.describe_device())?;
     writeln!(out, "pieces           {pieces} ({unique} unique), {split_ops} split ops")?;
-    writeln!(
-        out,
-        "graphs           {} ({})",
-        engine.captured_graphs(),
-        engine.dispatcher().mode.name()
-    )?;
-    if let Some(reason) = engine.lowered_mode() {
+    writeln!(out, "graphs           {} ({mode})", model.captured_graphs())?;
+    if let Some(reason) = model.lowered_mode() {
         writeln!(out, "graph mode       lowered: {reason}")?;
     }
     writeln!(out, "memory           {}", shown_ledger(&ledger))?;

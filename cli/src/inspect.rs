@@ -7,6 +7,7 @@ use super::model_source::SourceArgs;
 use super::plan_view::{PlanView, SizeRow};
 use super::report;
 use anyhow::Context;
+use comfy_table::{CellAlignment, Table, presets};
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -62,10 +63,7 @@ pub(crate) fn run(args: InspectArgs) -> anyhow::Result<ExitCode> {
         }
         false => PlanView::of(&planned)?,
     };
-    match args.json {
-        true => super::print_line(&serde_json::to_string_pretty(&plan)?)?,
-        false => show(&plan)?,
-    }
+    super::print_report(args.json, &plan, || show(&plan))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -157,22 +155,18 @@ fn show_table<const N: usize>(
     columns: [&str; N],
     rows: impl Iterator<Item = [String; N]>,
 ) -> anyhow::Result<()> {
-    let mut lines = vec![columns.map(str::to_owned)];
-    lines.extend(rows);
-    if lines.len() == 1 {
+    let rows = Vec::from_iter(rows);
+    if rows.is_empty() {
         return Ok(());
     }
-    let width = |i: usize| lines.iter().map(|line| line[i].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..N).map(width).collect();
-    let is_number = |text: &String| text.starts_with(|c: char| c.is_ascii_digit());
-    let right: Vec<bool> = (0..N).map(|i| lines[1..].iter().all(|l| is_number(&l[i]))).collect();
-    super::print_line(&format!("\n{name}"))?;
-    for line in &lines {
-        let cells = line.iter().enumerate().map(|(i, cell)| match right[i] {
-            true => format!("{cell:>width$}", width = widths[i]),
-            false => format!("{cell:<width$}", width = widths[i]),
-        });
-        super::print_line(format!("  {}", cells.collect::<Vec<_>>().join("  ")).trim_end())?;
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(columns);
+    table.add_rows(&rows);
+    for (i, column) in table.column_iter_mut().enumerate() {
+        if rows.iter().all(|row| row[i].starts_with(|c: char| c.is_ascii_digit())) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
     }
-    Ok(())
+    super::print_line(&format!("\n{name}"))?;
+    table.lines().try_for_each(|line| super::print_line(format!(" {line}").trim_end()))
 }

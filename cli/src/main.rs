@@ -181,3 +181,18 @@ fn print_line(line: &str) -> anyhow::Result<()> {
     writeln!(std::io::stdout(), "{line}")?;
     Ok(())
 }
+
+/// Prints a report as JSON, or as `show` does.
+///
+/// # Errors
+/// When standard output is closed.
+fn print_report(
+    json: bool,
+    report: &impl serde::Serialize,
+    show: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    match json {
+        true => print_line(&serde_json::to_string_pretty(report)?),
+        false => show(),
+    }
+}

@@ -167,12 +167,12 @@ impl BoundArgs {
     /// The file and the flags.
     pub(crate) fn layers(&self) -> anyhow::Result<ConfigLayers> {
         let layers = self.compile.layers()?;
-        let layers = put(layers, "dtype", "--dtype", self.dtype)?;
-        let layers = put(layers, "max_num_tokens", "--max-num-tokens", self.max_num_tokens)?;
-        let layers = put(layers, "max_num_seqs", "--max-num-seqs", self.max_num_seqs)?;
-        let layers = put(layers, "max_seq_len", "--max-seq-len", self.max_seq_len)?;
-        let layers = put(layers, "memory_budget", "--memory-budget", self.memory_budget)?;
-        put(layers, "memory_fraction", "--memory-fraction", self.memory_fraction)
+        let layers = put(layers, "dtype", self.dtype)?;
+        let layers = put(layers, "max_num_tokens", self.max_num_tokens)?;
+        let layers = put(layers, "max_num_seqs", self.max_num_seqs)?;
+        let layers = put(layers, "max_seq_len", self.max_seq_len)?;
+        let layers = put(layers, "memory_budget", self.memory_budget)?;
+        put(layers, "memory_fraction", self.memory_fraction)
     }
 }
 
@@ -180,47 +180,34 @@ impl CompileArgs {
     /// The file and the flags.
     pub(crate) fn layers(&self) -> anyhow::Result<ConfigLayers> {
         let layers = file_layers(self.config.as_deref())?;
-        let layers = put(layers, "target", "--device", self.device.map(|d| d.to_string()))?;
-        let layers = put(layers, "level", "--level", self.level)?;
-        let layers = put(layers, "graph_mode", "--graph-mode", self.graph_mode)?;
+        let layers = put_by(layers, "--device", "target", self.device.map(|d| d.to_string()))?;
+        let layers = put(layers, "level", self.level)?;
+        let layers = put(layers, "graph_mode", self.graph_mode)?;
         let eager = self.enforce_eager.then_some(GraphMode::None);
-        let layers = put(layers, "graph_mode", "--enforce-eager", eager)?;
-        let probes = self.no_probe_capture.then_some(false);
-        let layers = put(layers, "probe_capture", "--no-probe-capture", probes)?;
-        let measured = self.measure_padding.then_some(true);
-        let layers = put(layers, "measure_padding", "--measure-padding", measured)?;
-        let own = self.compile_sizes.as_ref();
-        let layers = put(layers, "compile_sizes", "--compile-sizes", own)?;
-        let launched = self.launched_sizes.as_ref();
-        let layers = put(layers, "launched_sizes", "--launched-sizes", launched)?;
-        let lazy = self.lazy_sizes.as_ref();
-        let layers = put(layers, "lazy_sizes", "--lazy-sizes", lazy)?;
-        let failed = self.on_capture_failure;
-        let layers = put(layers, "on_capture_failure", "--on-capture-failure", failed)?;
-        let excluded = self.capture_exclude.as_ref();
-        let layers = put(layers, "capture_exclude", "--capture-exclude", excluded)?;
-        let layers = put(layers, "capture_attempts", "--capture-attempts", self.capture_attempts)?;
-        let tokens = self.capture_num_tokens.as_ref();
-        let layers = put(layers, "capture_num_tokens", "--capture-num-tokens", tokens)?;
-        let batches = self.decode_batch_sizes.as_ref();
-        let layers = put(layers, "decode_batch_sizes", "--decode-batch-sizes", batches)?;
-        let lengths = self.capture_query_lengths.as_ref();
-        let layers = put(layers, "capture_query_lengths", "--capture-query-lengths", lengths)?;
-        let layers = put(layers, "capture", "--capture", self.capture)?;
-        let split_at = self.splitting_ops.as_deref().map(op_names);
-        let layers = put(layers, "splitting_ops", "--splitting-ops", split_at)?;
-        let layers = put(layers, "padding", "--no-padding", self.no_padding.then_some(false))?;
-        let layers = put(layers, "tune", "--tune", self.tune)?;
-        let layers = put(layers, "tune_seconds", "--tune-seconds", self.tune_seconds)?;
-        let shares = self.no_prefix_cache.then_some(false);
-        let layers = put(layers, "prefix_cache", "--no-prefix-cache", shares)?;
-        let controls = self.sampling_controls.then_some(true);
-        let layers = put(layers, "sampling_controls", "--sampling-controls", controls)?;
-        let layers = put(layers, "nvtx", "--nvtx", self.nvtx.then_some(true))?;
+        let layers = put_by(layers, "--enforce-eager", "graph_mode", eager)?;
+        let layers = turn_off(layers, "probe_capture", self.no_probe_capture)?;
+        let layers = turn_on(layers, "measure_padding", self.measure_padding)?;
+        let layers = put(layers, "compile_sizes", self.compile_sizes.as_ref())?;
+        let layers = put(layers, "launched_sizes", self.launched_sizes.as_ref())?;
+        let layers = put(layers, "lazy_sizes", self.lazy_sizes.as_ref())?;
+        let layers = put(layers, "on_capture_failure", self.on_capture_failure)?;
+        let layers = put(layers, "capture_exclude", self.capture_exclude.as_ref())?;
+        let layers = put(layers, "capture_attempts", self.capture_attempts)?;
+        let layers = put(layers, "capture_num_tokens", self.capture_num_tokens.as_ref())?;
+        let layers = put(layers, "decode_batch_sizes", self.decode_batch_sizes.as_ref())?;
+        let layers = put(layers, "capture_query_lengths", self.capture_query_lengths.as_ref())?;
+        let layers = put(layers, "capture", self.capture)?;
+        let layers = put(layers, "splitting_ops", self.splitting_ops.as_deref().map(op_names))?;
+        let layers = turn_off(layers, "padding", self.no_padding)?;
+        let layers = put(layers, "tune", self.tune)?;
+        let layers = put(layers, "tune_seconds", self.tune_seconds)?;
+        let layers = turn_off(layers, "prefix_cache", self.no_prefix_cache)?;
+        let layers = turn_on(layers, "sampling_controls", self.sampling_controls)?;
+        let layers = turn_on(layers, "nvtx", self.nvtx)?;
         let interval = self.stats_interval;
-        let layers = put(layers, "stats_interval_seconds", "--stats-interval", interval)?;
-        let layers = put(layers, "batch_invariant", "--batch-invariant", self.batch_invariant)?;
-        let mut layers = put(layers, "strict", "--strict", self.strict.then_some(true))?;
+        let layers = put_by(layers, "--stats-interval", "stats_interval_seconds", interval)?;
+        let layers = put(layers, "batch_invariant", self.batch_invariant)?;
+        let mut layers = turn_on(layers, "strict", self.strict)?;
         for check in &self.check {
             layers = layers.flag(&format!("checks.{check}"), true, "--check")?;
         }
@@ -237,11 +224,30 @@ pub(crate) fn file_layers(named: Option<&Path>) -> anyhow::Result<ConfigLayers> 
     }
 }
 
-/// Sets a key by a flag, if the flag was given.
+/// Sets a key by the flag of its name, if that was given: `cache.dir` by `--cache-dir`.
 pub(crate) fn put(
     layers: ConfigLayers,
     key: &str,
+    value: Option<impl serde::Serialize>,
+) -> anyhow::Result<ConfigLayers> {
+    put_by(layers, &format!("--{}", key.replace(['_', '.'], "-")), key, value)
+}
+
+/// Sets a key to true by the switch of its name.
+pub(crate) fn turn_on(layers: ConfigLayers, key: &str, on: bool) -> anyhow::Result<ConfigLayers> {
+    put(layers, key, on.then_some(true))
+}
+
+/// Sets a key to false by the switch `--no-` of its name.
+fn turn_off(layers: ConfigLayers, key: &str, off: bool) -> anyhow::Result<ConfigLayers> {
+    put_by(layers, &format!("--no-{}", key.replace('_', "-")), key, off.then_some(false))
+}
+
+/// Sets a key by a flag of another name, if that was given.
+pub(crate) fn put_by(
+    layers: ConfigLayers,
     flag: &str,
+    key: &str,
     value: Option<impl serde::Serialize>,
 ) -> anyhow::Result<ConfigLayers> {
     let Some(value) = value else { return Ok(layers) };

@@ -115,7 +115,7 @@ pub(crate) fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     let reasoning = ReplyFormat::new(Some(&args.reasoning_parser), Some("none"), &template)?;
     let mut engine = engine(assembly, &args.dumps)?;
     publish(publisher.as_ref(), &mut *engine);
-    super::say(&engine.statistics().compile.to_string());
+    super::say(&engine.model().statistics().compile.to_string());
     let thread = ThreadOptions { max_queue: args.max_queue, ..ThreadOptions::default() };
     let stand_in = match args.no_stand_in {
         true => None,

@@ -395,8 +395,8 @@ fn warning_of(before: &Counted, stats: &Statistics) -> Option<String> {
     let since =
         |reason: &&'static str, n: u64| n - before.misses.get(*reason).copied().unwrap_or(0);
     let missed = stats.misses.iter().map(|(reason, n)| (*reason, since(reason, *n)));
-    let chosen = FallbackReason::ALL.into_iter().filter(|reason| reason.is_chosen());
-    let chosen: Vec<_> = chosen.map(FallbackReason::name).collect();
+    let chosen = FallbackReason::ALL.iter().filter(|reason| reason.is_chosen());
+    let chosen: Vec<_> = chosen.map(|reason| reason.name()).collect();
     let missed = missed
         .filter(|(reason, _)| *reason != Statistics::LAUNCHED_BY_MODE && !chosen.contains(reason));
     let (most, _) = missed.clone().max_by_key(|(_, n)| *n)?;

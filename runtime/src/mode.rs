@@ -1,23 +1,16 @@
 //! Levels of compilation and modes of graphs.
 
 pub use piecewise_planner::mode::{GraphMode, StepMode};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
 
 /// How far a model is compiled.
 #[derive(
-    Clone,
-    Copy,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    Debug,
-    Default,
-    serde::Serialize,
-    serde::Deserialize,
-    schemars::JsonSchema,
+    Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema, IntoStaticStr,
 )]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum Level {
     /// Unfused: op by op, no regions.
     Eager,
@@ -32,12 +25,7 @@ pub enum Level {
 
 impl Level {
     /// Its name in settings and reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Eager => "eager",
-            Self::Trace => "trace",
-            Self::Compile => "compile",
-            Self::Piecewise => "piecewise",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 }

@@ -224,7 +224,7 @@ fn change(
     mode: Option<GraphMode>,
     enable: bool,
 ) -> Result<Value, Refusal> {
-    if engine.suspended().is_some() {
+    if engine.model().suspended().is_some() {
         return Err(Refusal::Asleep);
     }
     let refused = |error: EngineError| match &error {
@@ -243,7 +243,8 @@ fn change(
 }
 
 fn graphs(engine: &dyn Engine) -> Value {
-    let graphs = engine.graphs();
+    let model = engine.model();
+    let graphs = model.graphs();
     let row = |GraphReport { key, state, counts }: &GraphReport| {
         // A whole step is of no member.
         let member = match key {
@@ -254,10 +255,8 @@ fn graphs(engine: &dyn Engine) -> Value {
         merge(&mut row, json!(counts));
         row
     };
-    let mut all = json!({
-        "mode": engine.dispatcher().mode.name(),
-        "lowered": engine.lowered_mode(),
-    });
+    let mode = model.dispatcher().mode.name();
+    let mut all = json!({ "mode": mode, "lowered": model.lowered_mode() });
     merge(&mut all, json!(GraphTotals::of(&graphs)));
     all["graphs"] = graphs.iter().map(row).collect();
     all

@@ -24,8 +24,8 @@
 //! engine.add(Request::new(vec![326, 680], 3))?;
 //! let mut events = Vec::new();
 //! while engine.step(&mut events)? {}
-//! assert_eq!(engine.statistics().compile.total_compiled(), planned_pieces(&*engine));
-//! # fn planned_pieces(engine: &dyn Engine) -> u64 { engine.statistics().compile.compiled["piece"] }
+//! assert_eq!(engine.model().statistics().compile.total_compiled(), planned_pieces(&*engine));
+//! # fn planned_pieces(engine: &dyn Engine) -> u64 { engine.model().statistics().compile.compiled["piece"] }
 //! # Ok(())
 //! # }
 //! ```

@@ -93,7 +93,7 @@ fn each_piece_is_planned_and_lowered_once_whoever_asks_and_whatever_the_budget()
             assert!(!generated(&mut *engine).is_empty());
             let asked = store.pieces.lock().unwrap().clone();
             assert_eq!((asked.len(), asked.values().sum::<usize>()), (jobs, jobs), "{budget:?}");
-            assert_eq!(engine.statistics().compile.compiled["piece"], jobs as u64);
+            assert_eq!(engine.model().statistics().compile.compiled["piece"], jobs as u64);
         }
     }
 }
@@ -134,7 +134,7 @@ fn the_ledger_of_a_plan_is_that_of_what_is_built() {
     let planned = tiny().memory_budget(24 << 20).plan().unwrap();
     let ledger = planned.ledger().unwrap();
     assert!(ledger.total() <= 24 << 20 && ledger.pinned > 0, "{ledger:?}");
-    assert_eq!(planned.engine().unwrap().ledger(), ledger);
+    assert_eq!(planned.engine().unwrap().model().ledger(), ledger);
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn what_does_not_fit_without_a_pool_is_refused_with_the_steps_that_would() {
 
 #[test]
 fn a_size_of_its_own_is_lowered_once_a_step_wants_it() {
-    let lowered = |engine: &dyn Engine| engine.statistics().compile.total_compiled();
+    let lowered = |engine: &dyn Engine| engine.model().statistics().compile.total_compiled();
     let own = || tiny().set("compile_sizes", vec![3u64]);
     let mut without = tiny().engine().unwrap();
     let at_start = lowered(&*without);
@@ -225,11 +225,11 @@ fn a_size_of_its_own_is_lowered_once_a_step_wants_it() {
     let mut engine = own().engine().unwrap();
     assert_eq!(lowered(&*engine), at_start, "nothing more than without it");
     let started = Instant::now();
-    while engine.dispatcher().rules.specialized.is_empty() {
+    while engine.model().dispatcher().rules.specialized.is_empty() {
         assert!(started.elapsed() < Duration::from_secs(60));
         assert_eq!(generated(&mut *engine), expected);
     }
-    assert_eq!(engine.dispatcher().rules.specialized, [3]);
+    assert_eq!(engine.model().dispatcher().rules.specialized, [3]);
     assert!(lowered(&*engine) > at_start);
     assert_eq!(generated(&mut *engine), expected);
     // What a budget counts is lowered before.
@@ -421,8 +421,12 @@ fn a_session_counts_several_symbols_and_says_when_it_decodes() {
     assert_eq!(outputs.get::<i32>(1).unwrap(), [0, 2, 4]);
     let step = session.step().input("x", &[1.0f32; 8]).input("starts", &[0i32, 1, 2, 3]);
     assert_eq!(step.query_length(1).run().unwrap().get::<f32>(0).unwrap(), [2.0; 8]);
-    assert_eq!(session.last_step().unwrap().mode, StepMode::Full);
+    assert_eq!(session.model().last_step().unwrap().mode, StepMode::Full);
     let step = session.step().input("x", &[1.0f32; 4]).input("starts", &[0i32, 1, 2]);
     assert_eq!(step.query_length(1).run().unwrap().get::<f32>(0).unwrap(), [2.0; 4]);
-    assert_eq!(session.last_step().unwrap().mode, StepMode::Piecewise, "not one token each");
+    assert_eq!(
+        session.model().last_step().unwrap().mode,
+        StepMode::Piecewise,
+        "not one token each"
+    );
 }

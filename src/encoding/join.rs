@@ -161,7 +161,7 @@ impl JoinedTower {
 
     /// What the tower's steps counted.
     pub fn statistics(&self) -> &Statistics {
-        self.session.statistics()
+        self.session.model().statistics()
     }
 }
 

@@ -178,7 +178,7 @@ impl Path {
 
     fn recover(&mut self, error: &StepError) -> bool {
         tracing::warn!("{error}; the device is opened anew");
-        let recovered = self.session.recover();
+        let recovered = self.session.model_mut().recover();
         recovered.inspect_err(|error| tracing::warn!("{error}")).is_ok()
     }
 

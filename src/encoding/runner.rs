@@ -148,7 +148,7 @@ impl<M: ItemEncoder> Encoder<M> {
 
     /// Whether steps are timed by the device's clock, for the statistics.
     pub fn time_steps(&mut self, by_device: bool) {
-        self.paths.iter_mut().for_each(|path| path.session.time_steps(by_device));
+        self.paths.iter_mut().for_each(|path| path.session.model_mut().time_steps(by_device));
     }
 
     /// What the items are encoded by.

@@ -106,43 +106,8 @@ impl DecoderStates for Builder {
 }
 
 /// Ops of `kernels` as methods of tensors.
-pub trait KernelOps<'b> {
+pub trait KernelOps<'b>: Into<Tensor<'b>> {
     /// Paged attention of `self [T, heads, dim]`: `[T, heads * value_dim]`.
-    fn paged_attention(
-        self,
-        kv: KvState<'b>,
-        meta: &AttentionMeta<'b>,
-        spec: AttentionSpec,
-    ) -> Tensor<'b>;
-
-    /// A token id for each row of `self f32 [R, V]`: `i32 [R]`.
-    fn sample(self, parameters: &SampleParameters<'b>) -> Tensor<'b>;
-
-    /// The same with what rows ask for besides, and `i32 [R, DETAIL_WORDS]`, from which
-    /// [`Details`](piecewise_kernels::sampling::Details) makes log-probabilities.
-    fn sample_controlled(
-        self,
-        parameters: &SampleParameters<'b>,
-        controls: &SampleControlInputs<'b>,
-    ) -> [Tensor<'b>; 2];
-
-    /// Attention of `self [T, heads, dim]` over `keys` and `values` `[K, kv_heads, dim]`: the rows
-    /// of each segment of `queries` over those of the same segment of `keys`: `[T, heads * dim]`.
-    /// With `window`, a row sees only rows at most so far from it.
-    fn segment_attention(
-        self,
-        keys: Tensor<'b>,
-        values: Tensor<'b>,
-        segments: [Segments<'b>; 2],
-        spec: AttentionSpec,
-        window: Option<u32>,
-    ) -> Tensor<'b>;
-
-    /// The mean over the rows of each segment of `self [T, width]`: `[S, width]`.
-    fn segment_mean(self, segments: Segments<'b>) -> Tensor<'b>;
-}
-
-impl<'b> KernelOps<'b> for Tensor<'b> {
     #[track_caller]
     fn paged_attention(
         self,
@@ -150,37 +115,46 @@ impl<'b> KernelOps<'b> for Tensor<'b> {
         meta: &AttentionMeta<'b>,
         spec: AttentionSpec,
     ) -> Tensor<'b> {
+        let query: Tensor<'b> = self.into();
         let AttentionMeta { block_table, kv_lengths, query_starts, query_lengths } = *meta;
         let operands =
-            [self, kv.keys, kv.values, block_table, kv_lengths, query_starts, query_lengths];
+            [query, kv.keys, kv.values, block_table, kv_lengths, query_starts, query_lengths];
         let attrs = PagedAttention::attrs(spec.scale, spec.causal);
-        self.builder().custom_one(&PagedAttention, &operands, attrs)
+        query.builder().custom_one(&PagedAttention, &operands, attrs)
     }
 
+    /// A token id for each row of `self f32 [R, V]`: `i32 [R]`.
     #[track_caller]
     fn sample(self, parameters: &SampleParameters<'b>) -> Tensor<'b> {
+        let logits: Tensor<'b> = self.into();
         let SampleParameters { temperature, top_k, top_p, seed, position } = *parameters;
-        let operands = [self, temperature, top_k, top_p, seed, position];
-        self.builder().custom_one(&Sample, &operands, Attrs::new())
+        let operands = [logits, temperature, top_k, top_p, seed, position];
+        logits.builder().custom_one(&Sample, &operands, Attrs::new())
     }
 
+    /// The same with what rows ask for besides, and `i32 [R, DETAIL_WORDS]`, from which
+    /// [`Details`](piecewise_kernels::sampling::Details) makes log-probabilities.
     #[track_caller]
     fn sample_controlled(
         self,
         parameters: &SampleParameters<'b>,
         inputs: &SampleControlInputs<'b>,
     ) -> [Tensor<'b>; 2] {
+        let logits: Tensor<'b> = self.into();
         let SampleParameters { temperature, top_k, top_p, seed, position } = *parameters;
         let SampleControlInputs { controls, penalties, masks, tokens } = *inputs;
         let parameters = [temperature, top_k, top_p, seed, position];
-        let operands = [&[self], &parameters[..], &[controls, penalties, masks, tokens]].concat();
-        match *self.builder().custom(&ControlledSample, &operands, Attrs::new()) {
+        let operands = [&[logits], &parameters[..], &[controls, penalties, masks, tokens]].concat();
+        match *logits.builder().custom(&ControlledSample, &operands, Attrs::new()) {
             [sampled, details] => [sampled, details],
             // What does not fit is said when the graph is finished.
-            _ => [self; 2],
+            _ => [logits; 2],
         }
     }
 
+    /// Attention of `self [T, heads, dim]` over `keys` and `values` `[K, kv_heads, dim]`: the rows
+    /// of each segment of `queries` over those of the same segment of `keys`: `[T, heads * dim]`.
+    /// With `window`, a row sees only rows at most so far from it.
     #[track_caller]
     fn segment_attention(
         self,
@@ -190,15 +164,20 @@ impl<'b> KernelOps<'b> for Tensor<'b> {
         spec: AttentionSpec,
         window: Option<u32>,
     ) -> Tensor<'b> {
+        let query: Tensor<'b> = self.into();
         let Segments { starts, lengths } = of_queries;
-        let operands = [self, keys, values, starts, lengths, of_keys.starts, of_keys.lengths];
+        let operands = [query, keys, values, starts, lengths, of_keys.starts, of_keys.lengths];
         let attrs = SegmentAttention::attrs(spec.scale, spec.causal, window);
-        self.builder().custom_one(&SegmentAttention, &operands, attrs)
+        query.builder().custom_one(&SegmentAttention, &operands, attrs)
     }
 
+    /// The mean over the rows of each segment of `self [T, width]`: `[S, width]`.
     #[track_caller]
     fn segment_mean(self, segments: Segments<'b>) -> Tensor<'b> {
-        let operands = [self, segments.starts, segments.lengths];
-        self.builder().custom_one(&SegmentMean, &operands, Attrs::new())
+        let rows: Tensor<'b> = self.into();
+        let operands = [rows, segments.starts, segments.lengths];
+        rows.builder().custom_one(&SegmentMean, &operands, Attrs::new())
     }
 }
+
+impl<'b> KernelOps<'b> for Tensor<'b> {}

@@ -15,18 +15,13 @@ pub use outputs::{Outputs, OutputsView};
 pub use piecewise_kernels::inputs::Element;
 pub use weights::InMemoryWeights;
 
-use piecewise_backend::weights::WeightSource;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::Graph;
-use piecewise_ir::module::Module;
 use piecewise_passes::RunReport;
 use piecewise_runtime::metrics::Snapshot;
-use piecewise_runtime::mode::GraphMode;
 use piecewise_runtime::model::{
-    Model, ModelError, Outputs as ModelOutputs, StepData, StepReport, StepTimes, SuspendedWeights,
-    Ticket,
+    Model, ModelError, Outputs as ModelOutputs, StepData, StepReport, StepTimes, Ticket,
 };
-use piecewise_runtime::stats::Statistics;
 use piecewise_runtime::symbols::SymbolTable;
 use shapes::StepSymbol;
 use std::collections::BTreeMap;
@@ -55,7 +50,7 @@ use std::collections::BTreeMap;
 /// assert_eq!(outputs.shape(0)?, [1, 2]);
 /// assert_eq!(outputs.get::<f32>(0)?, [90.0, 1200.0]);
 /// // Two rows ran at the smallest size that holds them.
-/// let step = session.last_step().ok_or("no step ran")?;
+/// let step = session.model().last_step().ok_or("no step ran")?;
 /// assert_eq!((step.mode, step.sizes.tokens.rows()), (StepMode::Piecewise, 4));
 ///
 /// // What does not fit is refused, and the states stay as they are.
@@ -89,19 +84,21 @@ impl Session {
         Step { session: self, given: BTreeMap::new(), query_length: None, is_launched: false }
     }
 
-    /// The graph as the passes left it, with its pieces, slots and offsets.
-    pub fn module(&self) -> &Module {
-        self.model.module()
+    /// The model: the graph as the passes left it, what was counted, and how the last step ran.
+    pub fn model(&self) -> &dyn Model {
+        &*self.model
+    }
+
+    /// The model, to give its memory back for a while, to run in another graph mode, or to open a
+    /// device that was lost anew; and for an engine that takes rows of its outputs
+    /// ([`Engine::add_rows`](piecewise_runtime::engine::Engine::add_rows)).
+    pub fn model_mut(&mut self) -> &mut dyn Model {
+        &mut *self.model
     }
 
     /// How often each pass matched, and its remarks.
     pub fn passes(&self) -> &RunReport {
         &self.passes
-    }
-
-    /// What was counted so far.
-    pub fn statistics(&self) -> &Statistics {
-        self.model.statistics()
     }
 
     /// Everything that is counted, for [`Metrics`](piecewise_runtime::metrics::Metrics).
@@ -114,75 +111,9 @@ impl Session {
         }
     }
 
-    /// Name and size of the device, in a line for people.
-    pub fn describe_device(&self) -> String {
-        self.model.describe_device()
-    }
-
-    /// How the last step ran: replayed or launched, and at which size.
-    pub fn last_step(&self) -> Option<StepReport> {
-        self.model.last_step()
-    }
-
-    /// Whether the steps to come are timed by the device's clock, too.
-    pub fn time_steps(&mut self, by_device: bool) {
-        self.model.time_steps(by_device);
-    }
-
     /// How long the last step took.
     pub fn last_times(&self) -> Option<StepTimes> {
         self.last_times
-    }
-
-    /// Runs the steps to come in another graph mode.
-    ///
-    /// # Errors
-    /// When the ops of the graph can't be captured for it, and nothing has changed; or when a capture
-    /// fails, and steps whose graph is missing are launched from then on.
-    pub fn set_graph_mode(&mut self, mode: GraphMode) -> Result<(), SessionError> {
-        Ok(self.model.set_graph_mode(mode)?)
-    }
-
-    /// Gives the memory of the session back, that of the weights where `weights` says so, until
-    /// [`Self::resume`]: what states hold is lost, graphs stay.
-    ///
-    /// # Errors
-    /// When work before failed, or the device does not give memory back.
-    pub fn suspend(&mut self, weights: SuspendedWeights) -> Result<(), SessionError> {
-        Ok(self.model.suspend(weights)?)
-    }
-
-    /// Takes the memory back at the same addresses; weights that were dropped are made from `weights`,
-    /// or else from what the session was built from.
-    ///
-    /// # Errors
-    /// When memory is short, or dropped weights can't be made; the session stays suspended.
-    pub fn resume(&mut self, weights: Option<&dyn WeightSource>) -> Result<(), SessionError> {
-        Ok(self.model.resume(weights)?)
-    }
-
-    /// Lets graphs be captured again that failures have disabled, and captures what is missing unless
-    /// that is done lazily. Returns how many graphs there are then.
-    ///
-    /// # Errors
-    /// When a capture fails, and that is an error.
-    pub fn enable_graphs(&mut self) -> Result<usize, SessionError> {
-        Ok(self.model.enable_graphs()?)
-    }
-
-    /// Opens the device anew after a step failed because it was lost, and makes everything on it
-    /// again, with zeros in the states.
-    ///
-    /// # Errors
-    /// When it can't be opened; a later call may.
-    pub fn recover(&mut self) -> Result<(), SessionError> {
-        Ok(self.model.recover()?)
-    }
-
-    /// The model, for an engine that takes rows of its outputs
-    /// ([`Engine::add_rows`](piecewise_runtime::engine::Engine::add_rows)).
-    pub fn model_mut(&mut self) -> &mut dyn Model {
-        &mut *self.model
     }
 
     /// Waits for a step and reads its outputs from where they arrive. Of the steps that were submitted,

@@ -29,7 +29,7 @@ fn a_step_of_every_size_gives_the_real_rows_of_typed_outputs() {
         assert_eq!(outputs.get::<f32>(0).unwrap(), want);
         assert_eq!(outputs.get::<bool>(1).unwrap(), keep);
         assert_eq!(outputs.shape(0).unwrap(), [rows as u64, 2]);
-        let mode = session.last_step().unwrap().mode;
+        let mode = session.model().last_step().unwrap().mode;
         assert_eq!(mode, if rows <= 4 { StepMode::Piecewise } else { StepMode::None });
     }
 }
@@ -161,7 +161,7 @@ fn every_level_and_mode_gives_the_same_values() {
         let builder = assembly(weighted().unwrap()).weights(weights).level(level);
         let mut session = builder.graph_mode(mode).session().unwrap();
         let values = session.step().input("x", &x).run().unwrap().get::<f32>(0).unwrap();
-        (values, session.last_step().unwrap().mode)
+        (values, session.model().last_step().unwrap().mode)
     };
     let (expected, mode) = run(Level::Piecewise, GraphMode::Piecewise);
     assert_eq!(mode, StepMode::Piecewise);

@@ -15,7 +15,7 @@ use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::dispatch::{Dispatcher, SizeRules};
 use piecewise_runtime::mode::{GraphMode, StepMode};
 use piecewise_runtime::model::{
-    BuildOptions, CaptureWhen, Checks, CompiledModel, ModelError, OnCaptureFailure, StepData,
+    BuildOptions, CaptureWhen, Checks, CompiledModel, Model, ModelError, OnCaptureFailure, StepData,
 };
 use piecewise_runtime::sizes::SizeList;
 use std::borrow::Cow;

@@ -9,7 +9,7 @@ use piecewise_ir::dtype::DType;
 use piecewise_ir::testing::{Rng, soak};
 use piecewise_runtime::batch::ChunkRows;
 use piecewise_runtime::mode::GraphMode;
-use piecewise_runtime::model::{CaptureWhen, CompiledModel};
+use piecewise_runtime::model::{CaptureWhen, CompiledModel, Model};
 use std::time::{Duration, Instant};
 
 const STEPS: u32 = 2000;

@@ -16,7 +16,7 @@ use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpArgs, CudaOp
 use piecewise_kernels::op::{OpError, OpRegistry};
 use piecewise_runtime::dispatch::FallbackReason;
 use piecewise_runtime::mode::{GraphMode, Level, StepMode};
-use piecewise_runtime::model::{BuildOptions, ModelError, OnCaptureFailure, StepData};
+use piecewise_runtime::model::{BuildOptions, Model, ModelError, OnCaptureFailure, StepData};
 use piecewise_runtime::pipeline::plan;
 use std::ffi::c_int;
 use std::sync::{Arc, OnceLock};

@@ -12,7 +12,7 @@ use piecewise_ir::dtype::DType::F32;
 use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpCall};
 use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_runtime::mode::{GraphMode, Level};
-use piecewise_runtime::model::{Checks, ModelError, StepData};
+use piecewise_runtime::model::{Checks, Model, ModelError, StepData};
 use piecewise_runtime::pipeline::plan;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -14,7 +14,7 @@ use piecewise_runtime::artifact_store::compile_module;
 use piecewise_runtime::batch::ChunkRows;
 use piecewise_runtime::dispatch::FallbackReason;
 use piecewise_runtime::mode::{GraphMode, StepMode};
-use piecewise_runtime::model::{BuildOptions, CompiledModel, ModelError, OnCaptureFailure};
+use piecewise_runtime::model::{BuildOptions, CompiledModel, Model, ModelError, OnCaptureFailure};
 use std::sync::Arc;
 
 fn setup() -> Setup {

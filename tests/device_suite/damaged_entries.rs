@@ -9,7 +9,7 @@ use piecewise_ir::testing::Rng;
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::artifact_store::CacheStore;
 use piecewise_runtime::config::CacheConfig;
-use piecewise_runtime::model::CompiledModel;
+use piecewise_runtime::model::{CompiledModel, Model};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -11,7 +11,7 @@ use piecewise_runtime::batch::{
 };
 use piecewise_runtime::kv::{PagePool, PageTable};
 use piecewise_runtime::mode::{GraphMode, StepMode};
-use piecewise_runtime::model::CompiledModel;
+use piecewise_runtime::model::{CompiledModel, Model};
 use std::sync::Arc;
 
 const PROMPT: [u32; 3] = [5, 17, 42];

@@ -13,7 +13,7 @@ use piecewise_ir::testing::Rng;
 use piecewise_runtime::batch::ChunkRows;
 use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, Request};
 use piecewise_runtime::mode::{GraphMode, StepMode};
-use piecewise_runtime::model::CompiledModel;
+use piecewise_runtime::model::{CompiledModel, Model};
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr, c_char, c_long};
 use std::path::PathBuf;
@@ -159,7 +159,7 @@ fn of_engine<T: Target>(mode: GraphMode) -> Counted {
             engine.step(&mut events).unwrap();
         });
     });
-    assert_eq!(engine.statistics().misses(), 0);
+    assert_eq!(engine.model().statistics().misses(), 0);
     counted
 }
 

@@ -11,7 +11,7 @@ use piecewise_backend::device::{Device, DeviceError};
 use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::engine::Engine;
 use piecewise_runtime::mode::GraphMode;
-use piecewise_runtime::model::{CaptureWhen, ModelError, SuspendedWeights};
+use piecewise_runtime::model::{CaptureWhen, Model, ModelError, SuspendedWeights};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// A model whose KV pool alone is 256 MiB.
@@ -59,7 +59,7 @@ fn cuda_what_finds_no_memory_says_so_and_is_there_once_it_does() {
             let mut engine = setup().engine::<Cuda>();
             let taken = take_all_but(0);
             assert_eq!(recovery::serve(&mut engine), expected, "{mode:?}, nothing left");
-            let stats = engine.statistics();
+            let stats = engine.model().statistics();
             let (captures, failures) = (stats.captures, stats.capture_failures);
             drop(taken);
             engine.enable_graphs().unwrap();
@@ -68,7 +68,7 @@ fn cuda_what_finds_no_memory_says_so_and_is_there_once_it_does() {
                 "cuda {}: with nothing left, {captures} captures went well and {failures} failed; \
                  {} graphs once memory was back",
                 mode.name(),
-                engine.captured_graphs(),
+                engine.model().captured_graphs(),
             );
 
             let mut events = Vec::new();
@@ -77,7 +77,7 @@ fn cuda_what_finds_no_memory_says_so_and_is_there_once_it_does() {
             engine.suspend(SuspendedWeights::Drop, &mut events).unwrap();
             let taken = take_all_but(0);
             assert!(engine.resume(Some(&SlotSetup::WEIGHTS)).is_err(), "{mode:?}");
-            assert_eq!(engine.suspended(), Some(SuspendedWeights::Drop));
+            assert_eq!(engine.model().suspended(), Some(SuspendedWeights::Drop));
             drop(taken);
             engine.resume(Some(&SlotSetup::WEIGHTS)).unwrap();
             engine.run(&mut events).unwrap();

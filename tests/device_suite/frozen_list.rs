@@ -14,7 +14,7 @@ use piecewise_kernels::op::OpRegistry;
 use piecewise_kernels::step::{LaunchContext, StepContext};
 use piecewise_runtime::batch::{ChunkRows, Sampling};
 use piecewise_runtime::mode::{GraphMode, StepMode};
-use piecewise_runtime::model::{Checks, CompiledModel, ModelError};
+use piecewise_runtime::model::{Checks, CompiledModel, Model, ModelError};
 use piecewise_runtime::roles;
 use std::sync::Arc;
 

@@ -12,6 +12,7 @@ use piecewise_kernels::op::OpRegistry;
 use piecewise_runtime::artifact_store::LateCompiler;
 use piecewise_runtime::batch::ChunkRows;
 use piecewise_runtime::mode::StepMode;
+use piecewise_runtime::model::Model;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

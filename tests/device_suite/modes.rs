@@ -8,7 +8,7 @@ use piecewise_ir::module::Step;
 use piecewise_ir::testing::Rng;
 use piecewise_runtime::batch::ChunkRows;
 use piecewise_runtime::mode::{GraphMode, Level, StepMode};
-use piecewise_runtime::model::{CompiledModel, ModelError};
+use piecewise_runtime::model::{CompiledModel, Model, ModelError};
 use std::collections::BTreeSet;
 
 /// Runs a prompt of five tokens, then a decode step; what each launched.

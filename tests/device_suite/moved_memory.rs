@@ -8,7 +8,7 @@ use crate::target::Target;
 use piecewise_backend::device::Device;
 use piecewise_ir::testing::Rng;
 use piecewise_runtime::mode::StepMode;
-use piecewise_runtime::model::{CaptureWhen, Checks, CompiledModel, GraphState};
+use piecewise_runtime::model::{CaptureWhen, Checks, CompiledModel, GraphState, Model};
 
 /// Puts another reservation in the place of a part, which keeps what it held.
 fn move_part<D: Device>(model: &mut CompiledModel<D>, part: usize) {

@@ -16,7 +16,7 @@ use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_runtime::batch::ChunkRows;
 use piecewise_runtime::dispatch::{FallbackReason, OtherWay};
 use piecewise_runtime::mode::{GraphMode, Level, StepMode};
-use piecewise_runtime::model::{BuildOptions, StepData};
+use piecewise_runtime::model::{BuildOptions, Model, StepData};
 use piecewise_runtime::pipeline::plan;
 use std::sync::Arc;
 use std::time::Duration;

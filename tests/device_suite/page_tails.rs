@@ -17,7 +17,7 @@ use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_runtime::batch::ChunkRows;
 use piecewise_runtime::checks::KvPoison;
 use piecewise_runtime::mode::{GraphMode, Level, StepMode};
-use piecewise_runtime::model::{BuildOptions, Checks};
+use piecewise_runtime::model::{BuildOptions, Checks, Model};
 use piecewise_runtime::pipeline::plan;
 use piecewise_runtime::roles;
 use std::sync::Arc;

@@ -10,7 +10,7 @@ use piecewise_kernels::attention::PAGE_ROWS;
 use piecewise_runtime::batch::{ChunkRows, StepView};
 use piecewise_runtime::checks::PageFault;
 use piecewise_runtime::mode::GraphMode;
-use piecewise_runtime::model::{Checks, CompiledModel, ModelError, StepData};
+use piecewise_runtime::model::{Checks, CompiledModel, Model, ModelError, StepData};
 use piecewise_runtime::roles;
 
 fn turn(sequence: usize, tokens: u64) -> Turn {

@@ -17,7 +17,7 @@ use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
 use piecewise_kernels::step::LaunchContext;
 use piecewise_runtime::batch::{ChunkRows, RoleMap, probes};
 use piecewise_runtime::mode::{GraphMode, Level};
-use piecewise_runtime::model::{BuildOptions, CompiledModel, ModelError};
+use piecewise_runtime::model::{BuildOptions, CompiledModel, Model, ModelError};
 use piecewise_runtime::pipeline::plan;
 use piecewise_runtime::symbols::SymbolTable;
 use std::sync::{Arc, OnceLock};

@@ -13,7 +13,7 @@ use piecewise_ir::testing::{Rng, norm_error, soak};
 use piecewise_runtime::batch::ChunkRows;
 use piecewise_runtime::checks::KvPoison;
 use piecewise_runtime::mode::{GraphMode, StepMode};
-use piecewise_runtime::model::{Checks, SuspendedWeights};
+use piecewise_runtime::model::{Checks, Model, SuspendedWeights};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 

@@ -10,7 +10,9 @@ use piecewise_backend::device::Device;
 use piecewise_ir::testing::soak;
 use piecewise_runtime::engine::{BatchingEngine, Engine};
 use piecewise_runtime::mode::GraphMode;
-use piecewise_runtime::model::{CaptureWhen, Checks, GraphReport, GraphState, OnCaptureFailure};
+use piecewise_runtime::model::{
+    CaptureWhen, Checks, GraphReport, GraphState, Model, OnCaptureFailure,
+};
 use piecewise_runtime::stats::Statistics;
 
 /// Where something fails, and in which ways.
@@ -89,14 +91,14 @@ fn struck<T: Breakable>(
         _ => CaptureWhen::Startup,
     };
     let mut engine = setup::<T>(mode, capture).engine_on::<T>(&registry, device, &*compiler);
-    let graphs = engine.captured_graphs();
+    let graphs = engine.model().captured_graphs();
     let case = format!("{} {mode:?} {capture:?} {strike:?}", T::NAME);
     breaks.plan(strike);
     assert_eq!(serve(&mut engine), expected, "{case}");
     if !breaks.has_struck() {
         return None;
     }
-    let stats = engine.statistics().clone();
+    let stats = engine.model().statistics().clone();
     let is_refused = matches!(
         strike.kind,
         FaultKind::Refused | FaultKind::OutOfMemory | FaultKind::BrokenCapture
@@ -111,11 +113,11 @@ fn struck<T: Breakable>(
     assert_eq!(found, due, "{case}");
     assert_eq!(stats.recoveries, u64::from(!is_refused), "{case}");
     assert_eq!(stats.misses["replay_refused"], at(FaultPoint::Replay), "{case}");
-    let left = engine.captured_graphs() as u64;
+    let left = engine.model().captured_graphs() as u64;
     assert!(left + at(FaultPoint::Replay) >= graphs as u64, "a graph of the start is gone: {case}");
     let mut stayed = 0;
     if is_refused {
-        let reports = engine.graphs();
+        let reports = engine.model().graphs();
         let (failed, others): (Vec<_>, Vec<_>) =
             reports.iter().filter(|graph| was_tried(graph)).partition(|g| g.counts.failures > 0);
         assert_eq!(failed.len() as u64, found[0] + found[1], "{case}");
@@ -126,14 +128,14 @@ fn struck<T: Breakable>(
     // What the same requests want is captured again, and nothing falls back any more.
     while between_steps && engine.capture_next().unwrap() {}
     assert_eq!(serve(&mut engine), expected, "{case}");
-    let again = engine.statistics();
+    let again = engine.model().statistics();
     assert_eq!(again.recoveries, stats.recoveries, "{case}");
     let missed = |stats: &Statistics| stats.misses() - stats.misses[Statistics::LAUNCHED_BY_MODE];
     assert_eq!(missed(again), missed(&stats), "{case}");
     assert_eq!(again.hits() + again.misses(), again.steps, "{case}");
     assert!(mode == GraphMode::None || again.hits() > stats.hits(), "{case}");
     let lacking = |g: &&GraphReport| was_tried(g) && g.state != GraphState::Ready;
-    assert_eq!(engine.graphs().iter().filter(lacking).count(), 0, "{case}");
+    assert_eq!(engine.model().graphs().iter().filter(lacking).count(), 0, "{case}");
     Some(stayed)
 }
 
@@ -218,7 +220,8 @@ pub(crate) fn two_models_outlive_their_device<T: Breakable>(test: &str) {
             breaks.plan(Strike { point, kind: FaultKind::Sticky, after });
             assert_eq!(serve_by_turns(&mut engines), expected, "{} {point:?} {after}", T::NAME);
             assert!(breaks.has_struck(), "{} {point:?} {after}", T::NAME);
-            let found: u64 = engines.iter().map(|engine| engine.statistics().recoveries).sum();
+            let found: u64 =
+                engines.iter().map(|engine| engine.model().statistics().recoveries).sum();
             let lost = found - recoveries;
             // Only a driver's context holds both.
             assert_eq!(lost, if T::NAME == Cpu::NAME { 1 } else { 2 }, "{} {point:?}", T::NAME);

@@ -12,7 +12,7 @@ use piecewise_runtime::engine::{
     TokenConstraint, TokenLogprobs,
 };
 use piecewise_runtime::mode::GraphMode;
-use piecewise_runtime::model::{Checks, CompiledModel};
+use piecewise_runtime::model::{Checks, CompiledModel, Model};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 

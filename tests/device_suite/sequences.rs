@@ -8,7 +8,7 @@ use piecewise_runtime::batch::{
     BatchBuffers, Chunk, ChunkRows, ChunkTokens, RoleMap, SampleControls, Sampling, StepView,
 };
 use piecewise_runtime::kv::{PagePool, PageTable};
-use piecewise_runtime::model::{CompiledModel, ModelError, StepReport};
+use piecewise_runtime::model::{CompiledModel, Model, ModelError, StepReport};
 
 /// A sequence with its pages.
 #[derive(Debug, Default)]

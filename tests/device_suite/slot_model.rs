@@ -24,7 +24,7 @@ use piecewise_runtime::dispatch::{Dispatcher, SizeRules};
 use piecewise_runtime::engine::{BatchingEngine, EngineOptions, Request, RequestEvent, RequestId};
 use piecewise_runtime::mode::{GraphMode, Level};
 use piecewise_runtime::model::{
-    BuildOptions, CaptureWhen, Checks, CompiledModel, OnCaptureFailure,
+    BuildOptions, CaptureWhen, Checks, CompiledModel, Model, OnCaptureFailure,
 };
 use piecewise_runtime::pipeline::plan;
 use piecewise_runtime::sizes::SizeList;

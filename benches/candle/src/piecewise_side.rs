@@ -3,34 +3,21 @@
 use crate::contest::Side;
 use crate::model::Model;
 use anyhow::{Context, bail};
+use piecewise::assembly::{Assembly, Notice, Planned};
 use piecewise::models::{DecoderConfig, DecoderLimits, decoder};
 use piecewise_backend::compiler::NoStore;
-use piecewise_backend::cpu::{CpuCompiler, CpuDevice};
 use piecewise_backend::weights::WeightSource;
-use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::dtype::DType;
 use piecewise_ir::graph::{Graph, ValueDef};
-use piecewise_ir::module::Module;
 use piecewise_ir::op::Op;
-use piecewise_kernels::op::OpRegistry;
-use piecewise_runtime::artifact_store::compile_module;
-use piecewise_runtime::batch::RoleMap;
-use piecewise_runtime::dispatch::{Dispatcher, SizeRules};
-use piecewise_runtime::engine::{BatchingEngine, Engine, EngineOptions, RequestEvent, Request, RequestId};
-use piecewise_runtime::mode::{GraphMode, Level};
-use piecewise_runtime::model::{
-    BuildOptions, CaptureWhen, Checks, CompiledModel, OnCaptureFailure, Progress,
-};
-use piecewise_runtime::pipeline::plan;
-use piecewise_runtime::sizes::SizeList;
+use piecewise_runtime::engine::{Engine, Request, RequestEvent, RequestId};
+use piecewise_runtime::mode::GraphMode;
 use std::sync::Arc;
 
 /// The most tokens of a step, and so of a prompt's chunk.
 const MAX_TOKENS: u64 = 128;
 /// The longest sequence.
 pub const MAX_LENGTH: u64 = 512;
-/// The position of the sampled ids among a decoder's outputs.
-const SAMPLED: usize = 1;
 
 /// The graph of one sequence at a time.
 pub fn graph(config: &DecoderConfig, activations: DType) -> anyhow::Result<Graph> {
@@ -47,71 +34,31 @@ pub fn graph(config: &DecoderConfig, activations: DType) -> anyhow::Result<Graph
     Ok(decoder(config, &limits, |_| None)?)
 }
 
-/// A planned module.
-pub fn planned(graph: Graph) -> anyhow::Result<Module> {
-    Ok(plan(graph, Level::Piecewise, None, Vec::new())?.0)
-}
-
-/// Compiles, loads and captures.
-pub fn engine(
-    module: Module,
-    weights: Arc<dyn WeightSource>,
+/// A graph through the passes; what it is compiled to is not kept.
+pub fn planned(
+    graph: Graph,
+    weights: impl WeightSource + 'static,
     threads: usize,
-    progress: &mut (dyn FnMut(Progress) + Send),
-) -> anyhow::Result<BatchingEngine<CpuDevice>> {
-    let sizes = |name: &'static str, max| SizeList::new(name, vec![1, max], "the bound", max);
-    let dispatcher = Dispatcher {
-        mode: GraphMode::FullAndPiecewise,
-        tokens: sizes("capture_num_tokens", MAX_TOKENS)?,
-        batches: SizeList::new("decode_batch_sizes", vec![1], "the bound", 1)?,
-        query_lengths: vec![1],
-        max_tokens: MAX_TOKENS,
-        max_rows: 1,
-        max_sequences: 1,
-        padding: true,
-        own: Vec::new(),
-        rules: SizeRules::default(),
-    };
-    let options = BuildOptions {
-        dispatcher,
-        max_logit_rows: 1,
-        read_outputs: vec![SAMPLED],
-        capture: CaptureWhen::Startup,
-        on_capture_failure: OnCaptureFailure::Error,
-        capture_attempts: 3,
-        capture_exclude: Vec::new(),
-        probes: Vec::new(),
-        tune: TuneMode::default(),
-        tune_budget: std::time::Duration::ZERO,
-        tuning_steps: Vec::new(),
-        strict: true,
-        checks: Checks::default(),
-        measure_padding: false,
-    };
-    let registry = Arc::new(OpRegistry::builtin());
-    let compiler = CpuCompiler::new(Arc::clone(&registry), threads);
-    let device = CpuDevice::new(registry, threads)?;
-    let compiled =
-        compile_module(&module, &options.dispatcher, &compiler, &NoStore, progress)?;
-    let model = CompiledModel::build(
-        Arc::new(module),
-        options,
-        compiled,
-        &NoStore,
-        device,
-        weights,
-        progress,
-    )?;
-    let ops = OpRegistry::builtin();
-    let roles = RoleMap::resolve(model.module().graph(), model.symbols(), &ops)?;
-    let options = EngineOptions::of(&model, &roles);
-    Ok(BatchingEngine::new(model, roles, options)?)
+    watcher: impl FnMut(Notice<'_>) + Send + 'static,
+) -> anyhow::Result<Planned> {
+    let assembly = Assembly::graph(graph)
+        .weights(weights)
+        .store(Arc::new(NoStore))
+        .threads(threads)
+        .graph_mode(GraphMode::FullAndPiecewise)
+        .capture_sizes([1, MAX_TOKENS])
+        .set("decode_batch_sizes", [1])
+        .set("prefix_cache", false)
+        .set("probe_capture", false)
+        .set("strict", true)
+        .watch(watcher);
+    Ok(assembly.plan()?)
 }
 
 /// Decodes with the runtime, in full graphs.
 pub struct Piecewise {
     name: String,
-    pub engine: BatchingEngine<CpuDevice>,
+    pub engine: Box<dyn Engine>,
     bytes_per_step: u64,
     bytes_per_position: u64,
     request: Option<RequestId>,
@@ -120,11 +67,12 @@ pub struct Piecewise {
 
 impl Piecewise {
     pub fn new(model: &Model, activations: DType, threads: usize) -> anyhow::Result<Self> {
-        let module = planned(graph(&model.config, activations)?)?;
-        let (bytes_per_step, bytes_per_position) = traffic(module.graph());
+        let graph = graph(&model.config, activations)?;
+        let planned = planned(graph, model.weights.clone(), threads, |_| {})?;
+        let (bytes_per_step, bytes_per_position) = traffic(planned.module().graph());
         Ok(Self {
             name: format!("piecewise {activations}"),
-            engine: engine(module, Arc::new(model.weights.clone()), threads, &mut |_| {})?,
+            engine: planned.engine()?,
             bytes_per_step,
             bytes_per_position,
             request: None,

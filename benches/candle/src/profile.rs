@@ -3,7 +3,11 @@
 use crate::contest::{Side, label};
 use crate::model::Model;
 use crate::piecewise_side::Piecewise;
+use anyhow::Context;
+use piecewise_backend::cpu::CpuDevice;
 use piecewise_ir::dtype::DType;
+use piecewise_runtime::engine::{BatchingEngine, Engine};
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -20,14 +24,14 @@ pub fn show(
     for _ in 0..4 {
         side.step()?;
     }
-    side.engine.model_mut().device_mut().start_profile();
+    device(&mut *side.engine)?.start_profile();
     let started = Instant::now();
     for _ in 0..steps {
         side.step()?;
     }
     let wall = started.elapsed();
     let mut launches: BTreeMap<String, (u64, Duration)> = BTreeMap::new();
-    for launch in side.engine.model_mut().device_mut().take_profile() {
+    for launch in device(&mut *side.engine)?.take_profile() {
         let (runs, time) = launches.entry(launch.name).or_default();
         *runs += launch.runs;
         *time += launch.time;
@@ -53,4 +57,10 @@ pub fn show(
     }
     println!("{:<28} {:>8} {:>10} {:>10.1}", "outside launches", "", "", per_step(rest));
     Ok(())
+}
+
+/// The device of an engine, to have its launches timed.
+fn device(engine: &mut dyn Engine) -> anyhow::Result<&mut CpuDevice> {
+    let engine = (engine as &mut dyn Any).downcast_mut::<BatchingEngine<CpuDevice>>();
+    Ok(engine.context("the engine runs on another device")?.model_mut().device_mut())
 }

@@ -48,7 +48,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<Report> {
     let yardstick = Yardstick {
         bandwidth: timer.read_bandwidth()?,
         cache_bytes: timer.cache_bytes(),
-        traffic: Traffic::of(timer.module().graph()),
+        traffic: Traffic::of(timer.model().module().graph()),
     };
     let device = timer.device_model();
     let mut report = Report {

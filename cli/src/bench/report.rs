@@ -5,9 +5,9 @@ use super::rows::Row;
 use piecewise_backend::measure::ReadBandwidth;
 use piecewise_backend::tuning::TuningReport;
 use piecewise_runtime::artifact_store::CompileCounts;
-use piecewise_runtime::measure::{CaptureReport, HeldBytes, StepTimer, Traffic};
+use piecewise_runtime::measure::{CaptureReport, HeldBytes, Traffic};
 use piecewise_runtime::mode::{GraphMode, Level};
-use piecewise_runtime::model::{BuildTimes, ChosenWays, Ledger};
+use piecewise_runtime::model::{BuildTimes, ChosenWays, Ledger, Model};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -122,32 +122,21 @@ impl Report {
 
 impl Start {
     /// `all` is from opening the device to the built model.
-    pub(super) fn of(plan: Duration, all: Duration, timer: &dyn StepTimer) -> Self {
-        let built = timer.build_times();
-        let start = Self::new(plan, all, built, timer.compile_counts(), timer.ledger());
-        Self { tuning: timer.tuning(), choices: timer.chosen_ways(), ..start }
-    }
-
-    pub(super) fn new(
-        plan: Duration,
-        all: Duration,
-        built: BuildTimes,
-        entries: CompileCounts,
-        memory: Ledger,
-    ) -> Self {
-        let parts = built.compile + built.load + built.bind + built.measure + built.capture;
+    pub(super) fn of(plan: Duration, all: Duration, model: &dyn Model) -> Self {
+        let BuildTimes { compile, load, bind, measure, capture } = model.build_times();
+        let parts = compile + load + bind + measure + capture;
         Self {
             plan_s: plan.as_secs_f64(),
             open_s: all.saturating_sub(parts).as_secs_f64(),
-            compile_s: built.compile.as_secs_f64(),
-            load_s: built.load.as_secs_f64(),
-            bind_s: built.bind.as_secs_f64(),
-            measure_s: built.measure.as_secs_f64(),
-            capture_s: built.capture.as_secs_f64(),
-            tuning: TuningReport::default(),
-            choices: Vec::new(),
-            entries,
-            memory,
+            compile_s: compile.as_secs_f64(),
+            load_s: load.as_secs_f64(),
+            bind_s: bind.as_secs_f64(),
+            measure_s: measure.as_secs_f64(),
+            capture_s: capture.as_secs_f64(),
+            tuning: model.statistics().tuning,
+            choices: model.chosen_ways(),
+            entries: model.statistics().compile.clone(),
+            memory: model.ledger(),
             free_bytes: None,
             held_bytes: None,
             first_prompt: None,

@@ -115,7 +115,7 @@ impl Subject {
         let free = planned.device()?.free_bytes()?;
         let timer = planned.timer(&bounds.positions);
         let timer = timer.map_err(|e| with_remedy(e, "--batch, --context, --mixed or --steps"))?;
-        let mut start = Start::of(planned_in, started.elapsed() - planned_in, &*timer);
+        let mut start = Start::of(planned_in, started.elapsed() - planned_in, timer.model());
         start.free_bytes = timer.free_bytes().map(|built| [free, built]);
         Ok((timer, start))
     }

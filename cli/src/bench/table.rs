@@ -7,7 +7,6 @@ use super::rows::{Row, Spread};
 use comfy_table::{CellAlignment, Table, presets};
 use piecewise_backend::tuning::TuningReport;
 use piecewise_runtime::mode::Level;
-use std::fmt::Write as _;
 
 const HEADER: [&str; 16] = [
     "step",
@@ -30,41 +29,32 @@ const HEADER: [&str; 16] = [
 
 /// The whole report.
 pub(super) fn report(report: &Report) -> String {
-    let mut text = String::new();
+    let mut lines = vec![format!("{} {}, {}", report.model, report.dtype, report.device)];
     let read = &report.read_bandwidth;
-    line(&mut text, &format!("{} {}, {}", report.model, report.dtype, report.device));
     if report.level != Level::Piecewise {
-        line(&mut text, &format!("level            {}", report.level.name()));
+        lines.push(format!("level            {}", report.level.name()));
     }
-    line(
-        &mut text,
-        &format!(
-            "read bandwidth   {:.1} GB/s at best, {:.1} in the median of {} passes over {}",
-            read.best / 1e9,
-            read.median / 1e9,
-            read.passes,
-            shown_bytes(read.bytes)
-        ),
-    );
-    text.push_str(&start(&report.start));
-    for mode in &report.modes {
-        text.push_str(&captures(mode));
-    }
-    line(
-        &mut text,
-        &format!(
-            "bytes of a step  {} of weights that matmuls read, {} of keys and values for each \
-             position; nothing else is counted",
-            shown_bytes(report.traffic.weights),
-            shown_bytes(report.traffic.per_position)
-        ),
-    );
+    lines.push(format!(
+        "read bandwidth   {:.1} GB/s at best, {:.1} in the median of {} passes over {}",
+        read.best / 1e9,
+        read.median / 1e9,
+        read.passes,
+        shown_bytes(read.bytes)
+    ));
+    lines.extend(start(&report.start));
+    lines.extend(report.modes.iter().filter_map(captures));
+    lines.push(format!(
+        "bytes of a step  {} of weights that matmuls read, {} of keys and values for each \
+         position; nothing else is counted",
+        shown_bytes(report.traffic.weights),
+        shown_bytes(report.traffic.per_position)
+    ));
     let is_whole = report.without.is_empty();
     if !is_whole {
         let names = report.without.join(", ");
-        line(&mut text, &format!("left out         {names}; what the steps compute is not held"));
+        lines.push(format!("left out         {names}; what the steps compute is not held"));
     }
-    text.push('\n');
+    lines.push(String::new());
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(HEADER);
     for row in report.rows() {
@@ -75,91 +65,65 @@ pub(super) fn report(report: &Report) -> String {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    for row in table.lines() {
-        line(&mut text, row.trim_end());
-    }
+    lines.extend(table.lines().map(|row| row.trim_end().to_owned()));
     for row in report.rows() {
         for failure in &row.failures {
-            line(&mut text, &format!("FAILED {} {}: {failure}", row.step(), row.head.mode));
+            lines.push(format!("FAILED {} {}: {failure}", row.step(), row.head.mode));
         }
     }
-    let kernels = report.rows().flat_map(kernel_lines);
-    let blocks = report.timeline.iter().flat_map(timeline_lines);
-    kernels.chain(blocks).for_each(|shown| line(&mut text, &shown));
-    text
+    lines.extend(report.rows().flat_map(kernel_lines));
+    lines.extend(report.timeline.iter().flat_map(timeline_lines));
+    lines.join("\n") + "\n"
 }
 
 /// A start alone.
 pub(super) fn startup(report: &StartReport) -> String {
-    let mut text = String::new();
-    line(&mut text, &format!("{} {}, {}", report.model, report.dtype, report.device));
-    text.push_str(&start(&report.start));
-    text.push_str(&captures(&report.captured));
+    let mut lines = vec![format!("{} {}, {}", report.model, report.dtype, report.device)];
+    lines.extend(start(&report.start));
+    lines.extend(captures(&report.captured));
     let seconds = report.start_without_load_s;
-    line(&mut text, &format!("start in all     {seconds:.2} s without loading weights"));
-    text
+    lines.push(format!("start in all     {seconds:.2} s without loading weights"));
+    lines.join("\n") + "\n"
 }
 
-fn line(text: &mut String, line: &str) {
-    // Writing to a string does not fail.
-    let _ = writeln!(text, "{line}");
-}
-
-fn start(start: &super::report::Start) -> String {
-    let mut text = String::new();
-    line(
-        &mut text,
-        &format!(
-            "start            {:.2} s plan, {:.2} s open the device, {:.2} s compile, {:.2} s load, \
-             {:.2} s bind",
-            start.plan_s, start.open_s, start.compile_s, start.load_s, start.bind_s
-        ),
-    );
+fn start(start: &super::report::Start) -> Vec<String> {
+    let mut lines = vec![format!(
+        "start            {:.2} s plan, {:.2} s open the device, {:.2} s compile, {:.2} s load, \
+         {:.2} s bind",
+        start.plan_s, start.open_s, start.compile_s, start.load_s, start.bind_s
+    )];
     if start.tuning != TuningReport::default() {
         let other = start.choices.iter().filter(|ways| ways.differ()).count();
         let all = start.choices.len();
         let shown = format!("{}; {other} of {all} not by the first ways", start.tuning);
-        line(&mut text, &format!("ways             {shown}"));
+        lines.push(format!("ways             {shown}"));
     }
-    line(&mut text, &format!("entries          {}", start.entries));
+    lines.push(format!("entries          {}", start.entries));
     if let Some(first) = &start.first_prompt {
-        line(
-            &mut text,
-            &format!(
-                "first token      {:.1} ms after {} tokens, launched, the first step of all",
-                first.ms, first.tokens
-            ),
-        );
+        lines.push(format!(
+            "first token      {:.1} ms after {} tokens, launched, the first step of all",
+            first.ms, first.tokens
+        ));
     }
-    line(&mut text, &format!("memory           {}", shown_ledger(&start.memory)));
-    text
+    lines.push(format!("memory           {}", shown_ledger(&start.memory)));
+    lines
 }
 
-fn captures(mode: &ModeReport) -> String {
-    let Some(captured) = &mode.captured else { return String::new() };
-    let mut text = String::new();
-    if captured.graphs == 0 {
-        return text;
-    }
-    let memory = match captured.bytes {
-        Some(bytes) => shown_bytes(bytes),
-        None => "memory unknown".to_owned(),
-    };
+/// What a mode's graphs took, if it has any.
+fn captures(mode: &ModeReport) -> Option<String> {
+    let captured = mode.captured.filter(|captured| captured.graphs > 0)?;
+    let memory = captured.bytes.map_or_else(|| "memory unknown".to_owned(), shown_bytes);
     let name = format!("capture {}", mode.mode);
-    line(
-        &mut text,
-        &format!(
-            "{name:<16} {} graphs in {:.2} s ({:.2} s with the warm-up), {memory}; {} launches, \
-             {} nodes, {} programmatic edges",
-            captured.graphs,
-            captured.capture_s,
-            captured.total_s,
-            captured.launches,
-            captured.nodes,
-            captured.programmatic_edges
-        ),
-    );
-    text
+    Some(format!(
+        "{name:<16} {} graphs in {:.2} s ({:.2} s with the warm-up), {memory}; {} launches, \
+         {} nodes, {} programmatic edges",
+        captured.graphs,
+        captured.capture_s,
+        captured.total_s,
+        captured.launches,
+        captured.nodes,
+        captured.programmatic_edges
+    ))
 }
 
 fn cells(row: &Row, is_whole: bool) -> Vec<String> {

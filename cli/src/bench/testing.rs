@@ -4,10 +4,11 @@ use super::report::{FirstPrompt, ModeReport, Report, Start};
 use super::rows::{Figures, Row, RowHead, Spread};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::measure::{GraphShape, ReadBandwidth};
+use piecewise_backend::tuning::TuningReport;
 use piecewise_runtime::artifact_store::CompileCounts;
 use piecewise_runtime::measure::{CaptureReport, Traffic};
 use piecewise_runtime::mode::{GraphMode, Level};
-use piecewise_runtime::model::{BuildTimes, CapturedGraph, GraphKind, Ledger};
+use piecewise_runtime::model::{CapturedGraph, GraphKind, Ledger};
 use std::time::Duration;
 
 fn spread(median: f64) -> Spread {
@@ -67,13 +68,6 @@ pub(super) fn captured() -> CaptureReport {
 
 /// Two modes, with a row that failed and one that could not be measured.
 pub(super) fn report() -> Report {
-    let built = BuildTimes {
-        compile: Duration::from_millis(9300),
-        load: Duration::from_millis(800),
-        bind: Duration::from_millis(50),
-        measure: Duration::from_millis(4200),
-        capture: Duration::from_millis(20),
-    };
     let memory = Ledger {
         slots: 40 << 20,
         scratch: 32 << 20,
@@ -85,12 +79,28 @@ pub(super) fn report() -> Report {
         compiled: [("cubin", 41), ("piece", 66)].into(),
         ..CompileCounts::default()
     };
-    let (plan, all) = (Duration::from_millis(120), Duration::from_millis(15_200));
-    let mut start = Start::new(plan, all, built, entries, memory);
-    start.tuning.measured = 12;
-    start.tuning.unmeasured = 3;
-    start.tuning.time = built.measure;
-    start.first_prompt = Some(FirstPrompt { tokens: 454, ms: 61.5 });
+    let tuning = TuningReport {
+        measured: 12,
+        unmeasured: 3,
+        time: Duration::from_millis(4200),
+        ..TuningReport::default()
+    };
+    let start = Start {
+        plan_s: 0.12,
+        open_s: 0.83,
+        compile_s: 9.3,
+        load_s: 0.8,
+        bind_s: 0.05,
+        measure_s: 4.2,
+        capture_s: 0.02,
+        tuning,
+        choices: Vec::new(),
+        entries,
+        memory,
+        free_bytes: None,
+        held_bytes: None,
+        first_prompt: Some(FirstPrompt { tokens: 454, ms: 61.5 }),
+    };
     let mut wrong = row(GraphMode::Full, 300, 512, 3.0);
     wrong.failures = vec!["163.6% of the read bandwidth: the timing can't be right".to_owned()];
     let missing = Row {

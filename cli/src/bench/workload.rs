@@ -138,34 +138,43 @@ fn first_position(context: u64, lengths: Lengths, query_length: u64) -> u64 {
     context.saturating_sub(steps.saturating_mul(query_length))
 }
 
-/// The decode of a sequence at a step of its row: the first brings an id, the others feed back. One
-/// of several tokens brings ids in every step, as where another model has drafted them.
-fn decode(sequence: u64, first: u64, step: u64, count: u64, vocab: u64) -> PlannedChunk {
-    let start = first + step * count;
-    let (tokens, rows) = match (step, count) {
-        (1.., 1) => (StepTokens::Feedback, ChunkRows::Last),
-        _ => (ids(sequence, start, count, vocab), ChunkRows::All),
-    };
-    PlannedChunk { sequence: sequence as usize, start, tokens, rows }
+/// The decodes of a step of a row, each at a length of its own around `context`: the first step brings
+/// an id, the others feed back. One of several tokens brings ids in every step, as where another model
+/// has drafted them.
+fn decodes(
+    step: u64,
+    batch: DecodeBatch,
+    context: u64,
+    lengths: Lengths,
+    vocab: u64,
+) -> impl Iterator<Item = PlannedChunk> {
+    let DecodeBatch { sequences, query_length } = batch;
+    (0..sequences).map(move |sequence| {
+        let own = context_of(sequence, sequences, context);
+        let start = first_position(own, lengths, query_length) + step * query_length;
+        let (tokens, rows) = match (step, query_length) {
+            (1.., 1) => (StepTokens::Feedback, ChunkRows::Last),
+            _ => (ids(sequence, start, query_length, vocab), ChunkRows::All),
+        };
+        PlannedChunk { sequence: sequence as usize, start, tokens, rows }
+    })
+}
+
+fn prompt(sequence: u64, start: u64, count: u64, vocab: u64) -> PlannedChunk {
+    let (tokens, sequence) = (ids(sequence, start, count, vocab), sequence as usize);
+    PlannedChunk { sequence, start, tokens, rows: ChunkRows::Last }
 }
 
 impl Workload {
+    fn new(shape: Shape, lengths: Lengths, chunks: impl Fn(u64) -> Vec<PlannedChunk>) -> Self {
+        let steps = (0..lengths.all()).map(|step| PlannedStep { chunks: chunks(step) });
+        Self { shape, steps: steps.collect(), warmup: lengths.warmup as usize }
+    }
+
     /// Steps of sequences that all decode, each at a length of its own around `context`.
     pub(super) fn decode(batch: DecodeBatch, context: u64, lengths: Lengths, vocab: u64) -> Self {
-        let DecodeBatch { sequences, query_length } = batch;
-        let steps = (0..lengths.all()).map(|step| {
-            let chunks = (0..sequences).map(|sequence| {
-                let own = context_of(sequence, sequences, context);
-                let first = first_position(own, lengths, query_length);
-                decode(sequence, first, step, query_length, vocab)
-            });
-            PlannedStep { chunks: chunks.collect() }
-        });
-        Self {
-            shape: Shape::Decode { batch, context },
-            steps: steps.collect(),
-            warmup: lengths.warmup as usize,
-        }
+        let chunks = |step| decodes(step, batch, context, lengths, vocab).collect();
+        Self::new(Shape::Decode { batch, context }, lengths, chunks)
     }
 
     /// A quarter of the tokens are decodes, as far as `sequences` go, and the rest is two chunks:
@@ -177,54 +186,27 @@ impl Workload {
         lengths: Lengths,
         vocab: u64,
     ) -> Self {
-        let decodes = (tokens / 4).min(sequences.saturating_sub(PROMPTS));
-        let rest = tokens - decodes;
-        let steps = (0..lengths.all()).map(|step| {
-            let mut chunks: Vec<_> = (0..decodes)
-                .map(|sequence| {
-                    let own = context_of(sequence, decodes, context);
-                    decode(sequence, first_position(own, lengths, 1), step, 1, vocab)
-                })
-                .collect();
+        let decoding = (tokens / 4).min(sequences.saturating_sub(PROMPTS));
+        let batch = DecodeBatch { sequences: decoding, query_length: 1 };
+        let rest = tokens - decoding;
+        Self::new(Shape::Mixed { tokens, context }, lengths, |step| {
             let first = if rest < 16 { rest } else { rest * (5 + step % 5) / 12 };
             let starts =
                 [(sequences - 1, 0, first), (sequences.max(2) - 2, context / 2, rest - first)];
-            for (sequence, start, count) in starts.into_iter().filter(|(_, _, count)| *count > 0) {
-                let tokens = ids(sequence, start, count, vocab);
-                let sequence = sequence as usize;
-                chunks.push(PlannedChunk { sequence, start, tokens, rows: ChunkRows::Last });
-            }
-            PlannedStep { chunks }
-        });
-        Self {
-            shape: Shape::Mixed { tokens, context },
-            steps: steps.collect(),
-            warmup: lengths.warmup as usize,
-        }
+            let prompts = starts.into_iter().filter(|(_, _, count)| *count > 0);
+            let prompts = prompts.map(|(sequence, at, count)| prompt(sequence, at, count, vocab));
+            decodes(step, batch, context, lengths, vocab).chain(prompts).collect()
+        })
     }
 
     /// Prompts from their start, the same in every step, after decodes that go on.
     pub(super) fn prefill(prompts: Prompts, context: u64, lengths: Lengths, vocab: u64) -> Self {
-        let Prompts { count, tokens, decodes } = prompts;
-        let prompt = |sequence| PlannedChunk {
-            sequence: sequence as usize,
-            start: 0,
-            tokens: ids(sequence, 0, tokens, vocab),
-            rows: ChunkRows::Last,
-        };
-        let steps = (0..lengths.all()).map(|step| {
-            let decode = |sequence| {
-                let own = context_of(sequence, decodes, context);
-                decode(sequence, first_position(own, lengths, 1), step, 1, vocab)
-            };
-            let chunks = (0..decodes).map(decode);
-            PlannedStep { chunks: chunks.chain((decodes..decodes + count).map(prompt)).collect() }
-        });
-        Self {
-            shape: Shape::Prefill { prompts, context },
-            steps: steps.collect(),
-            warmup: lengths.warmup as usize,
-        }
+        let Prompts { count, tokens, decodes: decoding } = prompts;
+        let batch = DecodeBatch { sequences: decoding, query_length: 1 };
+        Self::new(Shape::Prefill { prompts, context }, lengths, |step| {
+            let prompts = (decoding..decoding + count).map(|at| prompt(at, 0, tokens, vocab));
+            decodes(step, batch, context, lengths, vocab).chain(prompts).collect()
+        })
     }
 
     /// Sequences of a step.

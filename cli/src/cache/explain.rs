@@ -2,7 +2,7 @@
 
 use crate::load::print_settings;
 use crate::model_source::SourceArgs;
-use crate::print_line;
+use crate::{print_line, print_report};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_cache::{EntryInfo, FactorDifference, KeyHex};
 use piecewise_ir::entity::Entity;
@@ -66,10 +66,7 @@ pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
             differing: differing.unwrap_or_default(),
         });
     }
-    match args.json {
-        true => print_line(&serde_json::to_string_pretty(&pieces)?)?,
-        false => show(&pieces, store.cache.dir())?,
-    }
+    print_report(args.json, &pieces, || show(&pieces, store.cache.dir()))?;
     Ok(ExitCode::SUCCESS)
 }
 

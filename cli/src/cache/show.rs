@@ -1,7 +1,7 @@
 //! `piecewise cache show`
 
 use super::location::Location;
-use crate::print_line;
+use crate::{print_line, print_report};
 use anyhow::{Context, bail};
 use piecewise_backend::artifact::{Access, ArgRef, Artifact, Digest, Launch, Part, Way};
 use piecewise_cache::{Cache, Entry, EntryInfo, KeyHex};
@@ -31,10 +31,7 @@ pub(super) fn run(args: &ShowArgs) -> anyhow::Result<ExitCode> {
         "entry": entry.info,
         "piece": piece.as_ref().map(shown_piece),
     });
-    match args.json {
-        true => print_line(&serde_json::to_string_pretty(&report)?)?,
-        false => show(&entry.info, piece.as_ref())?,
-    }
+    print_report(args.json, &report, || show(&entry.info, piece.as_ref()))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -20,18 +20,19 @@ pub(super) fn command(engine: &mut dyn Engine, what: &str) -> anyhow::Result<Str
 }
 
 fn shown(engine: &dyn Engine) -> String {
-    let graphs = engine.graphs();
+    let model = engine.model();
+    let graphs = model.graphs();
     let GraphTotals { ready, empty, stale, disabled, counts } = GraphTotals::of(&graphs);
     let mut text = format!(
         "{}: {ready} ready, {empty} to be captured, {stale} stale, {disabled} disabled; {} launches, \
          {} captures, {} of them again, {} failures",
-        engine.dispatcher().mode.name(),
+        model.dispatcher().mode.name(),
         counts.launches,
         counts.captures,
         counts.recaptures,
         counts.failures,
     );
-    if let Some(reason) = engine.lowered_mode() {
+    if let Some(reason) = model.lowered_mode() {
         let _ = write!(text, "\nlowered: {reason}");
     }
     for graph in graphs.iter().filter(|graph| graph.state == GraphState::Disabled) {

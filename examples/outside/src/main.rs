@@ -99,12 +99,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     for mode in [GraphMode::None, GraphMode::Piecewise, GraphMode::Full] {
         let mut engine = engine(mode)?;
         let found = serve(&mut *engine, false)?;
-        let statistics = engine.statistics();
+        let statistics = engine.model().statistics();
         let [launched, piecewise, full] = statistics.steps_by_mode;
         println!(
             "{} on {}: {:016x}; {full} full, {piecewise} piecewise, {launched} launched; compile: {}",
             mode.name(),
-            engine.describe_device(),
+            engine.model().describe_device(),
             digest(&found),
             statistics.compile
         );
@@ -115,7 +115,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             );
         }
     }
-    let compiled = engine(GraphMode::Full)?.statistics().compile.total_compiled();
+    let compiled = engine(GraphMode::Full)?.model().statistics().compile.total_compiled();
     match compiled {
         0 => Ok(()),
         _ => Err(format!("the second start compiled {compiled} entries").into()),

@@ -5,7 +5,9 @@ use crate::config::CacheConfig;
 use piecewise_backend::artifact::Digest;
 use piecewise_backend::compiler::{Claim, Store, StoreError};
 use piecewise_cache::{Access, Cache, CacheError, CacheOptions, RemoteOptions, Trust, default_dir};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Why a configuration gives no cache.
@@ -35,9 +37,15 @@ pub enum NoCache {
 pub struct CacheStore {
     /// Where entries are kept.
     pub cache: Cache,
+    used: Mutex<BTreeSet<(&'static str, [u8; 32])>>,
 }
 
 impl CacheStore {
+    /// A store over a cache that is open.
+    pub fn new(cache: Cache) -> Self {
+        Self { cache, used: Mutex::default() }
+    }
+
     /// The cache of a configuration: in its folder, else in PIECEWISE_CACHE_DIR, else in the
     /// user's cache folder.
     ///
@@ -59,7 +67,16 @@ impl CacheStore {
             timeout: Duration::from_millis(config.remote_timeout_ms.get()),
             ..RemoteOptions::new(url.as_str())
         });
-        Ok(Self { cache: Cache::open(options) })
+        Ok(Self::new(Cache::open(options)))
+    }
+
+    /// The entries that it gave or was given, by kind and key.
+    pub fn used(&self) -> BTreeSet<(&'static str, [u8; 32])> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn note(&self, kind: &'static str, key: Digest) {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner).insert((kind, key.0));
     }
 }
 
@@ -70,7 +87,8 @@ pub fn cache_dir(config: &CacheConfig) -> Option<PathBuf> {
 
 impl Store for CacheStore {
     fn get(&self, kind: &'static str, key: Digest) -> Result<Option<Vec<u8>>, StoreError> {
-        self.cache.get(kind, &key.0).map_err(|e| failed("read", kind, key, &e))
+        let found = self.cache.get(kind, &key.0).map_err(|e| failed("read", kind, key, &e))?;
+        Ok(found.inspect(|_| self.note(kind, key)))
     }
 
     fn put(
@@ -80,6 +98,7 @@ impl Store for CacheStore {
         factors: &[(&str, &str)],
         bytes: &[u8],
     ) -> Result<(), StoreError> {
+        self.note(kind, key);
         self.cache.put(kind, &key.0, factors, bytes).map_err(|e| failed("write", kind, key, &e))
     }
 

@@ -278,7 +278,7 @@ fn of_compiles_that_begin_at_once_over_one_folder_one_makes_each_piece() {
     let compile = || {
         let cache = Cache::open(CacheOptions::new(folder.path()));
         all_begin.wait();
-        compiled(&CacheStore { cache })
+        compiled(&CacheStore::new(cache))
     };
     let made: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..3).map(|_| scope.spawn(compile)).collect();

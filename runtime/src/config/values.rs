@@ -5,6 +5,8 @@ use crate::model::{CaptureWhen, Checks, OnCaptureFailure};
 use piecewise_backend::tuning::TuneMode;
 use piecewise_cache::without_secrets;
 use piecewise_ir::dtype::DType;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 
@@ -12,7 +14,7 @@ use std::path::PathBuf;
 pub(super) const MOST: u64 = i32::MAX as u64;
 
 /// Everything that can be configured.
-#[derive(Clone, PartialEq, Debug, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RuntimeConfig {
     /// How far a model is compiled.
@@ -133,9 +135,7 @@ pub struct RuntimeConfig {
 }
 
 /// A list of sizes, or the default pattern up to a number.
-#[derive(
-    Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
-)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged, expecting = "a number (the default pattern up to it) or a list of numbers")]
 pub enum Sizes {
     /// The default pattern up to this.
@@ -163,9 +163,7 @@ impl std::str::FromStr for Sizes {
 }
 
 /// Dumps of the pipeline.
-#[derive(
-    Clone, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
-)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct DumpConfig {
     /// Where to; unset dumps nothing.
@@ -178,9 +176,7 @@ pub struct DumpConfig {
 }
 
 /// The compile cache.
-#[derive(
-    Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
-)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CacheConfig {
     /// Whether compiled pieces are kept between starts.
@@ -235,9 +231,7 @@ const REMOTE_TIMEOUT_MS: NonZeroU64 = NonZeroU64::new(5000).unwrap();
 
 /// The address of an object store. Settings are shown and logged, so it holds no user, password,
 /// query or fragment.
-#[derive(
-    Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
-)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 pub struct RemoteUrl(String);
 

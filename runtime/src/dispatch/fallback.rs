@@ -1,8 +1,14 @@
 //! Why steps are launched.
 
+use serde::Serialize;
+use strum::{IntoStaticStr, VariantArray};
+
 /// Why a step that should have replayed was launched.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, IntoStaticStr, VariantArray,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum FallbackReason {
     /// More tokens than the largest size.
     AboveLargestSize,
@@ -26,31 +32,11 @@ pub enum FallbackReason {
 
 impl FallbackReason {
     /// Every reason.
-    pub const ALL: [Self; 9] = [
-        Self::AboveLargestSize,
-        Self::NoExactSize,
-        Self::TooManyRows,
-        Self::NotCaptured,
-        Self::SeveralHeadCalls,
-        Self::ReplayRefused,
-        Self::LaunchedSize,
-        Self::PaddingLoses,
-        Self::LaunchesFaster,
-    ];
+    pub const ALL: &[Self] = Self::VARIANTS;
 
     /// Its name in statistics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::AboveLargestSize => "above_largest_size",
-            Self::NoExactSize => "no_exact_size",
-            Self::TooManyRows => "too_many_rows",
-            Self::NotCaptured => "not_captured",
-            Self::SeveralHeadCalls => "several_head_calls",
-            Self::ReplayRefused => "replay_refused",
-            Self::LaunchedSize => "launched_size",
-            Self::PaddingLoses => "padding_loses",
-            Self::LaunchesFaster => "launches_faster",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 
     /// Whether launching is what was chosen, by the configuration or by measurement, so that nothing

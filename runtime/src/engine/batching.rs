@@ -6,15 +6,12 @@ use super::{
     BatchingEngine, Engine, EngineError, EngineOptions, Request, RequestEvent, RequestId,
     RowSource, RowsId, StepObserver, Usage,
 };
-use crate::dispatch::Dispatcher;
 use crate::kv::{KvObserver, PagePool, SlotPool};
 use crate::metrics::{EngineLoad, Metrics, Snapshot};
 use crate::mode::GraphMode;
-use crate::model::{GraphReport, Ledger, ModelError, StepTrace, SuspendedWeights};
-use crate::stats::Statistics;
+use crate::model::{Model, ModelError, StepTrace, SuspendedWeights};
 use piecewise_backend::device::Device;
 use piecewise_backend::weights::WeightSource;
-use piecewise_ir::module::Module;
 
 impl<D: Device> Engine for BatchingEngine<D> {
     fn add(&mut self, request: Request) -> Result<RequestId, EngineError> {
@@ -147,6 +144,10 @@ impl<D: Device> Engine for BatchingEngine<D> {
         self.tell_kv_observer();
     }
 
+    fn model(&self) -> &dyn Model {
+        &self.model
+    }
+
     fn load(&self) -> EngineLoad {
         self.load_now()
     }
@@ -167,10 +168,6 @@ impl<D: Device> Engine for BatchingEngine<D> {
         self.preemptions
     }
 
-    fn statistics(&self) -> &Statistics {
-        self.model.statistics()
-    }
-
     fn metrics(&mut self) -> Metrics {
         self.metrics_now()
     }
@@ -187,22 +184,6 @@ impl<D: Device> Engine for BatchingEngine<D> {
         self.snapshot_now()
     }
 
-    fn ledger(&self) -> Ledger {
-        self.model.memory().ledger
-    }
-
-    fn module(&self) -> &Module {
-        self.model.module()
-    }
-
-    fn dispatcher(&self) -> &Dispatcher {
-        self.model.dispatcher()
-    }
-
-    fn lowered_mode(&self) -> Option<&str> {
-        self.model.lowered_mode()
-    }
-
     fn set_graph_mode(&mut self, mode: GraphMode) -> Result<(), EngineError> {
         self.model.set_graph_mode(mode, &mut |_| {})?;
         Ok(())
@@ -210,10 +191,6 @@ impl<D: Device> Engine for BatchingEngine<D> {
 
     fn enable_graphs(&mut self) -> Result<usize, EngineError> {
         Ok(self.model.enable_graphs()?)
-    }
-
-    fn graphs(&self) -> Vec<GraphReport> {
-        self.model.graphs()
     }
 
     fn suspend(
@@ -232,17 +209,5 @@ impl<D: Device> Engine for BatchingEngine<D> {
     fn resume(&mut self, weights: Option<&dyn WeightSource>) -> Result<(), EngineError> {
         self.model.resume(weights)?;
         Ok(self.embeddings.restore(self.model.device_mut())?)
-    }
-
-    fn suspended(&self) -> Option<SuspendedWeights> {
-        self.model.suspended()
-    }
-
-    fn captured_graphs(&self) -> usize {
-        self.model.captured_graphs()
-    }
-
-    fn describe_device(&self) -> String {
-        self.model.device().describe()
     }
 }

@@ -4,18 +4,16 @@ use super::{
     EngineError, EngineOptions, Request, RequestEvent, RequestId, RowSource, RowsId, StepObserver,
     Usage,
 };
-use crate::dispatch::Dispatcher;
 use crate::kv::{KvObserver, PagePool, SlotPool};
 use crate::metrics::{EngineLoad, Metrics, Snapshot};
 use crate::mode::GraphMode;
-use crate::model::{GraphReport, Ledger, StepTrace, SuspendedWeights};
-use crate::stats::Statistics;
+use crate::model::{Model, StepTrace, SuspendedWeights};
 use piecewise_backend::weights::WeightSource;
-use piecewise_ir::module::Module;
+use std::any::Any;
 
 /// Serves requests with a compiled model: requests are added, continued and removed at any time
 /// between two steps, and each step says what it brought about.
-pub trait Engine: std::fmt::Debug + Send {
+pub trait Engine: Any + std::fmt::Debug + Send {
     /// Takes a request; it runs when there is room.
     ///
     /// # Errors
@@ -108,6 +106,9 @@ pub trait Engine: std::fmt::Debug + Send {
     /// Lets no page be found by what it holds any more.
     fn clear_prefix_cache(&mut self);
 
+    /// The model: what it was compiled from, what it counted, its memory and its graphs.
+    fn model(&self) -> &dyn Model;
+
     /// What the engine has in hand.
     fn load(&self) -> EngineLoad;
 
@@ -126,9 +127,6 @@ pub trait Engine: std::fmt::Debug + Send {
     /// How many steps failed on a device that goes on, and were tried again.
     fn retried_steps(&self) -> u64;
 
-    /// What the model counted.
-    fn statistics(&self) -> &Statistics;
-
     /// The metrics of this engine, in a registry that a server adds its own to. From the first call
     /// on they are published while the engine works, and steps are timed by the device's clock.
     fn metrics(&mut self) -> Metrics;
@@ -145,18 +143,6 @@ pub trait Engine: std::fmt::Debug + Send {
 
     /// Everything that is counted, now.
     fn snapshot(&self) -> Snapshot;
-
-    /// What the model holds in memory.
-    fn ledger(&self) -> Ledger;
-
-    /// The model's module: graph, pieces and plan.
-    fn module(&self) -> &Module;
-
-    /// The lists and bounds of dispatch, with the mode in force.
-    fn dispatcher(&self) -> &Dispatcher;
-
-    /// Why the graph mode is not the one asked for, where it is not.
-    fn lowered_mode(&self) -> Option<&str>;
 
     /// Runs the steps to come in another graph mode; no request notices but by the time it takes.
     ///
@@ -179,9 +165,6 @@ pub trait Engine: std::fmt::Debug + Send {
     /// When the device is lost.
     fn capture_next(&mut self) -> Result<bool, EngineError>;
 
-    /// Every graph that the mode calls for, ready or not, and what became of it.
-    fn graphs(&self) -> Vec<GraphReport>;
-
     /// Gives the memory of arena and states back, and that of the weights where `weights` says so,
     /// until [`Self::resume`]. Reads what is on its way first and appends what happened to `events`.
     /// No request is lost: their tokens are computed again later. Graphs stay.
@@ -201,13 +184,4 @@ pub trait Engine: std::fmt::Debug + Send {
     /// # Errors
     /// When memory is short, or dropped weights can't be made; the engine stays suspended.
     fn resume(&mut self, weights: Option<&dyn WeightSource>) -> Result<(), EngineError>;
-
-    /// What became of the weights, where the engine is suspended.
-    fn suspended(&self) -> Option<SuspendedWeights>;
-
-    /// Graphs captured so far.
-    fn captured_graphs(&self) -> usize;
-
-    /// The device, for people.
-    fn describe_device(&self) -> String;
 }

@@ -6,6 +6,7 @@ use crate::batch::{
     Chunk, ChunkRows, ChunkTokens, RoleError, SampleControls, Sampling, TokenValues,
 };
 use crate::kv::{PageTable, StateSlot};
+use crate::model::Model;
 use piecewise_backend::device::Device;
 
 impl<D: Device> BatchingEngine<D> {

@@ -58,7 +58,7 @@ pub use crate::kv::{KvEvent, KvObserver, PageHash, PrefixCounts, RowsError, Rows
 
 use crate::kv::{EmbeddingPool, PagePool, SampleStates, SlotPool};
 use crate::metrics::Ticker;
-use crate::model::CompiledModel;
+use crate::model::{CompiledModel, Model};
 use in_flight::InFlight;
 use piecewise_backend::device::Device;
 use sequence::Sequence;

@@ -4,6 +4,7 @@ use super::request::{FinishReason, RequestEvent};
 use super::{BatchingEngine, Engine, EngineError};
 use crate::checks::KvPoison;
 use crate::kv::SlotPool;
+use crate::model::Model;
 use piecewise_backend::device::Device;
 
 /// Failures in a row, without a step that was read between them, after which the error is the

@@ -4,6 +4,7 @@ use super::request::{RequestEvent, RequestId};
 use super::sequence::Sequence;
 use super::{BatchingEngine, EngineError};
 use crate::kv::{PageTable, PoolFull};
+use crate::model::Model;
 use piecewise_backend::device::{Device, DeviceError};
 
 /// A sequence's part in the next step.

@@ -8,7 +8,7 @@ use super::schedule::{Planned, Schedule};
 use super::{BatchingEngine, Engine, EngineError};
 use crate::batch::ChunkRows;
 use crate::mode::StepMode;
-use crate::model::POISON;
+use crate::model::{Model, POISON};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::device::Device;
 use piecewise_kernels::sampling::Details;

@@ -191,7 +191,7 @@ proptest! {
         let mut events = Vec::new();
         for &mode in modes.iter().cycle() {
             engine.set_graph_mode(mode).unwrap();
-            prop_assert_eq!(engine.dispatcher().mode, mode);
+            prop_assert_eq!(engine.model().dispatcher().mode, mode);
             if !engine.step(&mut events).unwrap() {
                 break;
             }

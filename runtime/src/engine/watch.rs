@@ -3,6 +3,7 @@
 use super::{BatchingEngine, Engine};
 use crate::kv::KvObserver;
 use crate::metrics::{EngineLoad, Metrics, PUBLISH_EVERY, Snapshot, Ticker};
+use crate::model::Model;
 use piecewise_backend::device::Device;
 use std::time::Instant;
 

@@ -113,7 +113,7 @@ fn requests_of_many_threads_get_their_ids_and_nothing_is_left() {
     assert!(text.contains("finished_reason=\"length\",model_name=\"model\"} 40"), "{text}");
     let engine = thread.finish().unwrap();
     assert_eq!(engine.pool().free_pages(), engine.pool().pages());
-    let stats = engine.statistics();
+    let stats = engine.model().statistics();
     assert_eq!(stats.hits() + stats.misses(), stats.steps);
 }
 
@@ -128,7 +128,7 @@ fn requests_of_a_suspended_engine_go_on_once_it_is_resumed() {
         let suspended = handle.suspend(weights);
         drop(release);
         suspended.recv().unwrap().unwrap();
-        let found = handle.call(|engine| engine.suspended()).recv().unwrap();
+        let found = handle.call(|engine| engine.model().suspended()).recv().unwrap();
         assert_eq!(found, Some(weights));
         assert_eq!(handle.live_requests(), 3);
         let resumed = handle.call(|engine| engine.resume(Some(&FakeCompiler::WEIGHTS)));
@@ -213,10 +213,10 @@ fn a_dropped_ticket_frees_its_pages_before_the_next_step() {
     let (_stays, stays) = submit(thread.handle(), request(2));
     let has_pages =
         thread.handle().call(|engine| engine.pool().free_pages() < engine.pool().pages());
-    let steps = thread.handle().call(|engine| engine.statistics().steps);
+    let steps = thread.handle().call(|engine| engine.model().statistics().steps);
     drop(gone);
     let after = thread.handle().call(|engine| {
-        (engine.statistics().steps, engine.pool().free_pages() == engine.pool().pages())
+        (engine.model().statistics().steps, engine.pool().free_pages() == engine.pool().pages())
     });
     drop(held);
     assert!(has_pages.recv().unwrap(), "it has pages");
@@ -292,7 +292,7 @@ fn a_lost_device_is_opened_anew_while_32_requests_run() {
     for (number, (_ticket, updates)) in requests.into_iter().enumerate() {
         assert_answered(number as u32, &updates);
     }
-    assert_eq!(thread.finish().unwrap().statistics().recoveries, 1);
+    assert_eq!(thread.finish().unwrap().model().statistics().recoveries, 1);
 }
 
 /// The engine's own attempts fail; the thread's next one, a moment later, does not.
@@ -341,15 +341,15 @@ fn missing_graphs_are_captured_while_nothing_else_is_to_be_done() {
         on_capture_failure: OnCaptureFailure::Launch,
         ..Setup::default()
     };
-    let all = engine(&Setup::default()).captured_graphs();
+    let all = engine(&Setup::default()).model().captured_graphs();
     let thread = start(&lazy, 8);
-    let graphs = || thread.handle().call(|engine| engine.captured_graphs()).recv().unwrap();
+    let graphs = || thread.handle().call(|engine| engine.model().captured_graphs()).recv().unwrap();
     let captured = (0..10_000).any(|_| {
         std::thread::sleep(Duration::from_millis(1));
         graphs() == all
     });
     assert!(captured, "{} of {all}", graphs());
-    assert_eq!(thread.finish().unwrap().statistics().steps, 0);
+    assert_eq!(thread.finish().unwrap().model().statistics().steps, 0);
 }
 
 #[test]

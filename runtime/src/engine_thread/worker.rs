@@ -72,14 +72,14 @@ impl Worker {
             match self.shared.phase() {
                 Phase::Stopping | Phase::Stopped => break,
                 Phase::Draining if self.is_idle() => break,
-                Phase::Draining if engine.suspended().is_some() => {
+                Phase::Draining if engine.model().suspended().is_some() => {
                     self.wake_to_end(&mut *engine);
                     continue;
                 }
                 Phase::Draining | Phase::Serving => {}
             }
             self.nod_off(&mut *engine);
-            let works = engine.has_work() && engine.suspended().is_none();
+            let works = engine.has_work() && engine.model().suspended().is_none();
             if works {
                 self.step(&mut *engine);
             }
@@ -264,7 +264,7 @@ impl Worker {
     }
 
     fn note_rest(&self, engine: &dyn Engine) {
-        self.shared.set_rest(match engine.suspended() {
+        self.shared.set_rest(match engine.model().suspended() {
             Some(_) => Rest::Asleep,
             None => Rest::Awake,
         });
@@ -272,7 +272,7 @@ impl Worker {
 
     /// Captures a graph that is missing, if there is one.
     fn captures(&self, engine: &mut dyn Engine) -> bool {
-        if !self.capture_when_idle || engine.suspended().is_some() {
+        if !self.capture_when_idle || engine.model().suspended().is_some() {
             return false;
         }
         engine.capture_next().unwrap_or_else(|error| {

@@ -1,7 +1,7 @@
 //! States that sampling goes by, which the host writes between steps: which ids may come, and what
 //! penalties and biases are made from.
 
-use crate::model::CompiledModel;
+use crate::model::{CompiledModel, Model};
 use crate::roles;
 use piecewise_backend::device::{Address, Device, DeviceError, HostBlock};
 use piecewise_ir::entity::Value;

@@ -3,13 +3,10 @@
 use super::error::MeasureError;
 use super::plan::PlannedStep;
 use super::timeline::Timeline;
-use crate::artifact_store::CompileCounts;
 use crate::dispatch::{FallbackReason, StepSizes};
 use crate::mode::{GraphMode, StepMode};
-use crate::model::{BuildTimes, CapturedGraph, ChosenWays, Ledger, Progress, StepLaunch};
+use crate::model::{CapturedGraph, Model, Progress, StepLaunch};
 use piecewise_backend::measure::{GraphShape, LaunchCounts, ReadBandwidth};
-use piecewise_backend::tuning::TuningReport;
-use piecewise_ir::module::Module;
 use std::time::Duration;
 
 /// A step as it was measured.
@@ -117,27 +114,12 @@ pub trait StepTimer: std::fmt::Debug + Send {
     /// When work before failed, or memory can't be given back.
     fn give_back(self: Box<Self>) -> Result<Option<HeldBytes>, MeasureError>;
 
+    /// The model: what it was compiled from, what was compiled and chosen, and its memory.
+    fn model(&self) -> &dyn Model;
+
     /// Bytes of the device's last cache; 0 where unknown.
     fn cache_bytes(&self) -> u64;
 
     /// The model of the device alone: what is measured on one of them holds for others.
     fn device_model(&self) -> String;
-
-    /// What was compiled, and what the store had.
-    fn compile_counts(&self) -> CompileCounts;
-
-    /// What was chosen by measurement when the model was built, and what was remembered.
-    fn tuning(&self) -> TuningReport;
-
-    /// See [`CompiledModel::chosen_ways`](crate::model::CompiledModel::chosen_ways).
-    fn chosen_ways(&self) -> Vec<ChosenWays>;
-
-    /// How long the parts of building took.
-    fn build_times(&self) -> BuildTimes;
-
-    /// What the model holds in memory.
-    fn ledger(&self) -> Ledger;
-
-    /// The model's module: graph, pieces and plan.
-    fn module(&self) -> &Module;
 }

@@ -4,19 +4,15 @@ use super::error::MeasureError;
 use super::interface::{CaptureReport, HeldBytes, StepRecord, StepTimer};
 use super::plan::{PlannedChunk, PlannedStep, StepTokens};
 use super::timeline::Timeline;
-use crate::artifact_store::CompileCounts;
 use crate::batch::{
     BatchBuffers, Chunk, ChunkTokens, RoleMap, SampleControls, Sampling, full_steps,
 };
 use crate::dispatch::StepSizes;
 use crate::kv::{PagePool, PageTable};
 use crate::mode::GraphMode;
-use crate::model::{
-    BuildTimes, ChosenWays, CompiledModel, Ledger, Progress, StepLaunch, StepReport, Ticket,
-};
+use crate::model::{CompiledModel, Model, Progress, StepLaunch, StepReport, Ticket};
 use piecewise_backend::measure::{GraphShape, MeasuredDevice, ReadBandwidth};
-use piecewise_backend::tuning::{TuneMode, TuningReport};
-use piecewise_ir::module::Module;
+use piecewise_backend::tuning::TuneMode;
 use std::time::{Duration, Instant};
 
 /// How often the driver's calls alone are timed.
@@ -237,36 +233,16 @@ impl<D: MeasuredDevice> StepTimer for ModelTimer<D> {
         Ok(Some(HeldBytes { arena, weights, states }))
     }
 
+    fn model(&self) -> &dyn Model {
+        &self.model
+    }
+
     fn cache_bytes(&self) -> u64 {
         self.model.device().cache_bytes()
     }
 
     fn device_model(&self) -> String {
         self.model.device().model()
-    }
-
-    fn compile_counts(&self) -> CompileCounts {
-        self.model.statistics().compile.clone()
-    }
-
-    fn tuning(&self) -> TuningReport {
-        self.model.statistics().tuning
-    }
-
-    fn chosen_ways(&self) -> Vec<ChosenWays> {
-        self.model.chosen_ways()
-    }
-
-    fn build_times(&self) -> BuildTimes {
-        self.model.build_times()
-    }
-
-    fn ledger(&self) -> Ledger {
-        self.model.memory().ledger
-    }
-
-    fn module(&self) -> &Module {
-        self.model.module()
     }
 }
 

@@ -29,7 +29,7 @@ fn snapshot() -> Snapshot {
     let dispatcher = dispatcher();
     let uniform = PieceSize::Uniform { sequences: 4, query_length: 1 };
     statistics.prepare(
-        FallbackReason::ALL.into_iter().map(FallbackReason::name),
+        FallbackReason::ALL.iter().map(|reason| reason.name()),
         [PieceSize::Exact(8)].into_iter(),
         [uniform].into_iter(),
         [PieceSize::Exact(8), uniform].into_iter(),

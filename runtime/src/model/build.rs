@@ -23,6 +23,8 @@ use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::module::Module;
 use piecewise_ir::op::Op;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -65,7 +67,7 @@ pub struct BuildOptions {
 }
 
 /// How long the parts of building took, each to the end of its work on the device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct BuildTimes {
     /// Every unique piece at every size, and the check of the launches.
     pub compile: Duration,
@@ -80,18 +82,7 @@ pub struct BuildTimes {
 }
 
 /// When graphs are captured.
-#[derive(
-    Clone,
-    Copy,
-    PartialEq,
-    Eq,
-    Hash,
-    Debug,
-    Default,
-    serde::Serialize,
-    serde::Deserialize,
-    schemars::JsonSchema,
-)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CaptureWhen {
     /// All of them while the model is built.
@@ -104,17 +95,7 @@ pub enum CaptureWhen {
 }
 
 /// Checks that run with every step, for debugging.
-#[derive(
-    Clone,
-    Copy,
-    PartialEq,
-    Eq,
-    Debug,
-    Default,
-    serde::Serialize,
-    serde::Deserialize,
-    schemars::JsonSchema,
-)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Checks {
     /// Fill float padding and dead bytes with NaN before each step.

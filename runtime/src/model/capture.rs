@@ -1,9 +1,10 @@
 //! Capturing: largest first, from the programs that launches use.
 
 use super::CompiledModel;
+use super::Model;
 use super::build::CaptureWhen;
 use super::error::ModelError;
-use super::graphs::{GraphKey, GraphReport, GraphSet, GraphSlot, GraphState, OnCaptureFailure};
+use super::graphs::{GraphKey, GraphSet, GraphSlot, GraphState, OnCaptureFailure};
 use super::programs::Member;
 use super::progress::Progress;
 use crate::dispatch::{Dispatch, Dispatcher, FallbackReason, OpSupport, StepSizes};
@@ -119,7 +120,7 @@ impl<D: Device> CompiledModel<D> {
             .decode_batches()
             .map(|(sequences, query_length)| PieceSize::Uniform { sequences, query_length });
         self.stats.prepare(
-            FallbackReason::ALL.into_iter().map(FallbackReason::name),
+            FallbackReason::ALL.iter().map(|reason| reason.name()),
             pieces.iter().flatten().copied(),
             whole(),
             tokens.chain(whole()).chain(uniform),
@@ -140,16 +141,8 @@ impl<D: Device> CompiledModel<D> {
         self.capture_listed(on_failure, progress, None)
     }
 
-    /// Runs the steps to come in another mode. Waits for the steps on their way, drops the graphs
-    /// that the mode has no use for, and captures those that it lacks, if graphs are not captured
-    /// lazily: from the programs that there are, and a model that was built for mode `full` has the
-    /// programs of every mode. Returns what each graph took.
-    ///
-    /// # Errors
-    /// When the ops can't be captured for the mode, or its graphs pass what
-    /// [`Self::limit_memory`] leaves, and nothing has changed; or when a capture fails and that is an
-    /// error: the mode has changed then, and steps whose graph is missing are launched.
-    pub fn set_graph_mode(
+    /// See [`Model`](super::Model).
+    pub(super) fn set_graph_mode(
         &mut self,
         mode: GraphMode,
         progress: &mut dyn FnMut(Progress),
@@ -292,17 +285,8 @@ impl<D: Device> CompiledModel<D> {
         self.background.wake();
     }
 
-    /// Every graph that the mode calls for, ready or not, and what became of it.
-    pub fn graphs(&self) -> Vec<GraphReport> {
-        self.graphs.reports(self.capture_attempts)
-    }
-
-    /// Lets graphs that were disabled by failures be captured again, and captures what is missing, if
-    /// graphs are not captured lazily. Returns how many graphs there are then.
-    ///
-    /// # Errors
-    /// When a capture fails, and that is an error.
-    pub fn enable_graphs(&mut self) -> Result<usize, ModelError> {
+    /// See [`Model`](super::Model).
+    pub(super) fn enable_graphs(&mut self) -> Result<usize, ModelError> {
         self.graphs.slots_mut().for_each(GraphSlot::enable);
         self.background.wake();
         if self.capture_when == CaptureWhen::Startup {
@@ -402,10 +386,5 @@ impl<D: Device> CompiledModel<D> {
     /// Every graph that is ready to replay.
     pub fn ready_graphs(&self) -> impl Iterator<Item = &D::Captured> {
         self.graphs.ready()
-    }
-
-    /// The number of graphs that are ready to replay.
-    pub fn captured_graphs(&self) -> usize {
-        self.graphs.ready_count()
     }
 }

@@ -18,15 +18,13 @@ pub struct StepTimes {
 }
 
 /// The marks around the steps on their way and the times of those that were read, by turn.
-#[derive(Debug)]
-pub(super) struct StepClock<M> {
+pub(super) struct StepClock<D: Device> {
     /// Whether the device's clock is asked.
     pub(super) marks_steps: bool,
-    turns: [Turn<M>; BLOCKS],
+    turns: [Turn<D::Mark>; BLOCKS],
     last_done: Option<Instant>,
 }
 
-#[derive(Debug)]
 struct Turn<M> {
     step: Option<(Instant, StepMode)>,
     start: Option<M>,
@@ -35,18 +33,14 @@ struct Turn<M> {
     times: Option<StepTimes>,
 }
 
-impl<M> StepClock<M> {
+impl<D: Device> StepClock<D> {
     pub(super) fn new() -> Self {
         let turn = || Turn { step: None, start: None, end: None, is_marked: false, times: None };
         Self { marks_steps: false, turns: std::array::from_fn(|_| turn()), last_done: None }
     }
 
     /// Marks the start of a step on the device, before anything of it is enqueued.
-    pub(super) fn start<D: Device<Mark = M>>(
-        &mut self,
-        device: &mut D,
-        turn: usize,
-    ) -> Result<(), DeviceError> {
+    pub(super) fn start(&mut self, device: &mut D, turn: usize) -> Result<(), DeviceError> {
         let turn = &mut self.turns[turn];
         (turn.step, turn.times, turn.is_marked) = (None, None, false);
         if self.marks_steps {
@@ -56,11 +50,7 @@ impl<M> StepClock<M> {
     }
 
     /// Marks its end, once everything of it is enqueued.
-    pub(super) fn end<D: Device<Mark = M>>(
-        &mut self,
-        device: &mut D,
-        turn: usize,
-    ) -> Result<(), DeviceError> {
+    pub(super) fn end(&mut self, device: &mut D, turn: usize) -> Result<(), DeviceError> {
         let turn = &mut self.turns[turn];
         if self.marks_steps && turn.start.is_some() {
             turn.end = Some(device.mark(turn.end.take())?);
@@ -76,7 +66,7 @@ impl<M> StepClock<M> {
 
     /// Notes and counts the times of a step whose outputs have arrived, the first time that they
     /// are asked for.
-    pub(super) fn read<D: Device<Mark = M>>(
+    pub(super) fn read(
         &mut self,
         device: &mut D,
         turn: usize,

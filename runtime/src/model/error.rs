@@ -131,7 +131,7 @@ pub enum ModelError {
 }
 
 impl ModelError {
-    /// Whether the device was lost: nothing works before [`super::CompiledModel::recover`].
+    /// Whether the device was lost: nothing works before [`super::Model::recover`].
     pub fn is_lost(&self) -> bool {
         match self {
             Self::Lost => true,

@@ -1,8 +1,8 @@
-//! A compiled model whose device is chosen at run time.
+//! What a compiled model does whatever its device is.
 
 use super::{
-    BuildTimes, CompiledModel, Ledger, ModelError, Outputs, StepData, StepReport, StepTimes,
-    SuspendedWeights, Ticket,
+    BuildTimes, CapturedGraph, ChosenWays, CompiledModel, GraphReport, Ledger, ModelError, Outputs,
+    Progress, StepData, StepReport, StepTimes, SuspendedWeights, Ticket,
 };
 use crate::dispatch::Dispatcher;
 use crate::mode::GraphMode;
@@ -13,145 +13,192 @@ use piecewise_backend::weights::WeightSource;
 use piecewise_ir::module::Module;
 use std::any::Any;
 
-/// [`CompiledModel`] without its device in its type.
+/// A [`CompiledModel`] whose device is chosen at run time. Engines, sessions and timers hand theirs
+/// out to look at.
 pub trait Model: Any + std::fmt::Debug + Send {
-    /// [`CompiledModel::module`].
+    /// The module that it was compiled from: graph, pieces and plan.
     fn module(&self) -> &Module;
 
-    /// [`CompiledModel::symbols`].
+    /// Classes and bounds of the symbols.
     fn symbols(&self) -> &SymbolTable;
 
-    /// [`CompiledModel::dispatcher`].
+    /// Lists and bounds of dispatch, with the mode in force.
     fn dispatcher(&self) -> &Dispatcher;
 
-    /// [`CompiledModel::statistics`].
+    /// What was counted since the model was built.
     fn statistics(&self) -> &Statistics;
 
-    /// [`CompiledModel::build_times`].
+    /// How long the parts of building took.
     fn build_times(&self) -> BuildTimes;
+
+    /// How each piece is run at each size of its own at which there is a choice.
+    fn chosen_ways(&self) -> Vec<ChosenWays>;
 
     /// Bytes of everything on the device.
     fn ledger(&self) -> Ledger;
 
-    /// [`CompiledModel::captured_graphs`].
+    /// The number of graphs that are ready to replay.
     fn captured_graphs(&self) -> usize;
 
-    /// [`CompiledModel::lowered_mode`].
+    /// Every graph that the mode calls for, ready or not, and what became of it.
+    fn graphs(&self) -> Vec<GraphReport>;
+
+    /// Why the graph mode is lower than asked for, if it is.
     fn lowered_mode(&self) -> Option<&str>;
 
-    /// [`Device::describe`].
+    /// Name and size of the device, in a line for people.
     fn describe_device(&self) -> String;
 
-    /// [`CompiledModel::last_step`].
+    /// How the last submitted step ran.
     fn last_step(&self) -> Option<StepReport>;
 
-    /// [`CompiledModel::set_graph_mode`].
-    ///
-    /// # Errors
-    /// As there.
-    fn set_graph_mode(&mut self, mode: GraphMode) -> Result<(), ModelError>;
-
-    /// [`CompiledModel::set_launches_only`].
-    fn set_launches_only(&mut self, launches_only: bool);
-
-    /// [`CompiledModel::time_steps`].
-    fn time_steps(&mut self, by_device: bool);
-
-    /// [`CompiledModel::step_times`].
+    /// How long a step took that was read; `None` where it was not, or its place is another's now.
     fn step_times(&self, ticket: &Ticket) -> Option<StepTimes>;
 
-    /// [`CompiledModel::enable_graphs`].
+    /// What became of the weights, where the model is suspended.
+    fn suspended(&self) -> Option<SuspendedWeights>;
+
+    /// Runs the steps to come in another mode. Waits for the steps on their way, drops the graphs
+    /// that the mode has no use for, and captures those that it lacks, if graphs are not captured
+    /// lazily: from the programs that there are, and a model that was built for mode `full` has the
+    /// programs of every mode. Returns what each graph took.
     ///
     /// # Errors
-    /// As there.
+    /// When the ops can't be captured for the mode, or its graphs pass what
+    /// [`CompiledModel::limit_memory`] leaves, and nothing has changed; or when a capture fails and
+    /// that is an error: the mode has changed then, and steps whose graph is missing are launched.
+    fn set_graph_mode(
+        &mut self,
+        mode: GraphMode,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Vec<CapturedGraph>, ModelError>;
+
+    /// Whether steps are launched from now on, at the sizes that they would replay at: what a
+    /// replay is held against.
+    fn set_launches_only(&mut self, launches_only: bool);
+
+    /// Whether the steps to come are timed by the device's clock, by a mark at either end of each.
+    fn time_steps(&mut self, by_device: bool);
+
+    /// Lets graphs that were disabled by failures be captured again, and captures what is missing, if
+    /// graphs are not captured lazily. Returns how many graphs there are then.
+    ///
+    /// # Errors
+    /// When a capture fails, and that is an error.
     fn enable_graphs(&mut self) -> Result<usize, ModelError>;
 
-    /// [`CompiledModel::recover`].
+    /// Opens the device anew and makes everything on it again: memory, weights, programs, and the
+    /// graphs that there would be at start. States are zeros afterwards, and what was submitted
+    /// before can't be read.
     ///
     /// # Errors
-    /// As there.
+    /// When the device can't be opened or no longer holds the model. The model is lost until a later
+    /// call succeeds.
     fn recover(&mut self) -> Result<(), ModelError>;
 
-    /// [`CompiledModel::suspend`].
+    /// Gives the memory of the arena and of the states back, and that of the weights where `weights`
+    /// says so. What the states hold is lost. Waits for the steps on their way; those that are not
+    /// read yet can still be. A model that is suspended may be suspended further.
     ///
     /// # Errors
-    /// As there.
+    /// When work before failed, or the device does not give memory back.
     fn suspend(&mut self, weights: SuspendedWeights) -> Result<(), ModelError>;
 
-    /// [`CompiledModel::resume`].
+    /// Takes the memory of a suspended model back at its addresses; its states hold zeros. Graphs
+    /// are not captured again. Weights that were dropped are made from `weights`, or else from what
+    /// the model was built from. Does nothing where the model is not suspended.
     ///
     /// # Errors
-    /// As there.
+    /// When memory is short, or dropped weights can't be made: the model stays suspended and holds as
+    /// little as before.
     fn resume(&mut self, weights: Option<&dyn WeightSource>) -> Result<(), ModelError>;
 
-    /// [`CompiledModel::submit`].
+    /// Stages and enqueues a step. At most two steps may be submitted and not yet read.
     ///
     /// # Errors
-    /// As there.
+    /// When counts or inputs do not fit, a launch fails, or (strict) the step would not replay.
+    /// Nothing was enqueued where the step does not fit.
     fn submit(&mut self, step: &StepData<'_>) -> Result<Ticket, ModelError>;
 
-    /// [`CompiledModel::read`].
+    /// Waits for a step and returns its outputs; readable until the second submit after it.
     ///
     /// # Errors
-    /// As there.
+    /// When the outputs were overwritten, or work of the step failed.
     fn read(&mut self, ticket: &Ticket) -> Result<Outputs<'_>, ModelError>;
 }
 
+// What takes more than a line is found beside what it works on.
 impl<D: Device> Model for CompiledModel<D> {
     fn module(&self) -> &Module {
-        self.module()
+        &self.module
     }
 
     fn symbols(&self) -> &SymbolTable {
-        self.symbols()
+        &self.symbols
     }
 
     fn dispatcher(&self) -> &Dispatcher {
-        self.dispatcher()
+        &self.dispatcher
     }
 
     fn statistics(&self) -> &Statistics {
-        self.statistics()
+        &self.stats
     }
 
     fn build_times(&self) -> BuildTimes {
-        self.build_times()
+        self.times
+    }
+
+    fn chosen_ways(&self) -> Vec<ChosenWays> {
+        self.chosen_ways()
     }
 
     fn ledger(&self) -> Ledger {
-        self.memory().ledger
+        self.memory.ledger
     }
 
     fn captured_graphs(&self) -> usize {
-        self.captured_graphs()
+        self.graphs.ready_count()
+    }
+
+    fn graphs(&self) -> Vec<GraphReport> {
+        self.graphs.reports(self.capture_attempts)
     }
 
     fn lowered_mode(&self) -> Option<&str> {
-        self.lowered_mode()
+        self.lowered.as_deref()
     }
 
     fn describe_device(&self) -> String {
-        self.device().describe()
+        self.device.describe()
     }
 
     fn last_step(&self) -> Option<StepReport> {
-        self.last_step()
-    }
-
-    fn set_graph_mode(&mut self, mode: GraphMode) -> Result<(), ModelError> {
-        self.set_graph_mode(mode, &mut |_| {}).map(drop)
-    }
-
-    fn time_steps(&mut self, by_device: bool) {
-        self.time_steps(by_device);
+        self.last
     }
 
     fn step_times(&self, ticket: &Ticket) -> Option<StepTimes> {
-        self.step_times(ticket)
+        self.clock.times(self.turn_of(ticket)?)
+    }
+
+    fn suspended(&self) -> Option<SuspendedWeights> {
+        self.suspended
+    }
+
+    fn set_graph_mode(
+        &mut self,
+        mode: GraphMode,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Vec<CapturedGraph>, ModelError> {
+        self.set_graph_mode(mode, progress)
     }
 
     fn set_launches_only(&mut self, launches_only: bool) {
-        self.set_launches_only(launches_only);
+        self.launches_only = launches_only;
+    }
+
+    fn time_steps(&mut self, by_device: bool) {
+        self.clock.marks_steps = by_device;
     }
 
     fn enable_graphs(&mut self) -> Result<usize, ModelError> {

@@ -3,20 +3,11 @@
 use crate::dispatch::StepSizes;
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::device::DeviceError;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// What happens when a capture fails.
-#[derive(
-    Clone,
-    Copy,
-    PartialEq,
-    Eq,
-    Hash,
-    Debug,
-    Default,
-    serde::Serialize,
-    serde::Deserialize,
-    schemars::JsonSchema,
-)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnCaptureFailure {
     /// Building the model fails.
@@ -28,7 +19,7 @@ pub enum OnCaptureFailure {
 
 /// Where a graph is: `Empty -> Capturing -> Ready -> Stale -> Capturing -> Ready`, and `Disabled`
 /// from wherever it fails too often.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GraphState {
     /// It was never captured.
@@ -45,7 +36,7 @@ pub enum GraphState {
 }
 
 /// What became of a graph so far.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct GraphCounts {
     /// Replays that were submitted.
     pub launches: u64,
@@ -174,7 +165,7 @@ impl<G> GraphSlot<G> {
     }
 }
 
-/// A graph, ready or not, as [`super::CompiledModel::graphs`] tells of it.
+/// A graph, ready or not, as [`super::Model::graphs`] tells of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GraphReport {
     /// The whole step at its sizes, or a member at one.
@@ -186,7 +177,7 @@ pub struct GraphReport {
 }
 
 /// What became of several graphs together.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct GraphTotals {
     /// Those that can be replayed.
     pub ready: u64,

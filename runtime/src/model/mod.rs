@@ -80,9 +80,9 @@ pub struct CompiledModel<D: Device> {
     // Captured graphs and programs go before the device that they live on.
     graphs: GraphSet<D::Captured>,
     members: Members<D::Program>,
-    staging: Staging<D::Event>,
-    clock: StepClock<D::Mark>,
-    tracer: Option<Tracer<D::Mark>>,
+    staging: Staging<D>,
+    clock: StepClock<D>,
+    tracer: Option<Tracer<D>>,
     ranges: Option<StepRanges>,
     memory: Memory,
     /// What everything on the device is made from, once more if it is lost.
@@ -123,11 +123,6 @@ pub struct CompiledModel<D: Device> {
 }
 
 impl<D: Device> CompiledModel<D> {
-    /// The module that it was compiled from.
-    pub fn module(&self) -> &Module {
-        &self.module
-    }
-
     /// The backend that it was built on.
     pub fn device(&self) -> &D {
         &self.device
@@ -136,16 +131,6 @@ impl<D: Device> CompiledModel<D> {
     /// The device, to inspect or edit memory between steps.
     pub fn device_mut(&mut self) -> &mut D {
         &mut self.device
-    }
-
-    /// Classes and bounds of the symbols.
-    pub fn symbols(&self) -> &SymbolTable {
-        &self.symbols
-    }
-
-    /// Lists and bounds of dispatch.
-    pub fn dispatcher(&self) -> &Dispatcher {
-        &self.dispatcher
     }
 
     /// Which steps go another way than a replay of their padded size, as it was measured.
@@ -174,16 +159,6 @@ impl<D: Device> CompiledModel<D> {
         &mut self.memory
     }
 
-    /// What was counted since the model was built.
-    pub fn statistics(&self) -> &Statistics {
-        &self.stats
-    }
-
-    /// Whether the steps to come are timed by the device's clock, by a mark at either end of each.
-    pub fn time_steps(&mut self, by_device: bool) {
-        self.clock.marks_steps = by_device;
-    }
-
     /// Traces the steps to come, or no longer: a mark after each part of a step, which keeps launches of
     /// neighbouring parts from overlapping. A trace begins anew with each call.
     ///
@@ -200,27 +175,6 @@ impl<D: Device> CompiledModel<D> {
     /// The steps that were traced and read since this was last asked.
     pub fn take_traces(&mut self) -> Vec<StepTrace> {
         self.tracer.as_mut().map_or(Vec::new(), |tracer| std::mem::take(&mut tracer.done))
-    }
-
-    /// How long a step took that was read; `None` where it was not, or its place is another's now.
-    pub fn step_times(&self, ticket: &Ticket) -> Option<StepTimes> {
-        self.clock.times(self.turn_of(ticket)?)
-    }
-
-    /// Why the graph mode is lower than asked for, if it is.
-    pub fn lowered_mode(&self) -> Option<&str> {
-        self.lowered.as_deref()
-    }
-
-    /// How long the parts of building took.
-    pub fn build_times(&self) -> BuildTimes {
-        self.times
-    }
-
-    /// Whether steps are launched from now on, at the sizes that they would replay at: what a
-    /// replay is held against.
-    pub fn set_launches_only(&mut self, launches_only: bool) {
-        self.launches_only = launches_only;
     }
 }
 

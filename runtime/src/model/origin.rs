@@ -90,7 +90,7 @@ impl Origin {
         device: &mut D,
         module: &Module,
         memory: &Memory,
-    ) -> Result<Staging<D::Event>, ModelError> {
+    ) -> Result<Staging<D>, ModelError> {
         let read = |i: usize| self.read_outputs.contains(&i);
         Staging::new(device, module.graph(), memory, &read, &self.output_bounds)
     }

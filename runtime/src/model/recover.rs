@@ -13,14 +13,8 @@ impl<D: Device> CompiledModel<D> {
         self.is_lost
     }
 
-    /// Opens the device anew and makes everything on it again: memory, weights, programs, and the
-    /// graphs that there would be at start. States are zeros afterwards, and what was submitted
-    /// before can't be read.
-    ///
-    /// # Errors
-    /// When the device can't be opened or no longer holds the model. The model is lost until a later
-    /// call succeeds.
-    pub fn recover(&mut self) -> Result<(), ModelError> {
+    /// See [`Model`](super::Model).
+    pub(super) fn recover(&mut self) -> Result<(), ModelError> {
         self.is_lost = true;
         self.first_step = self.next_step;
         self.suspended = None;

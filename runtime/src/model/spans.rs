@@ -49,26 +49,24 @@ pub struct StepTrace {
 }
 
 /// The marks of the steps on their way.
-#[derive(Debug)]
-pub(super) struct Tracer<M> {
+pub(super) struct Tracer<D: Device> {
     origin: Instant,
     /// The mark that times of the device are counted from, and its own time.
-    since: (M, Duration),
-    turns: [Turn<M>; BLOCKS],
-    spare: Vec<M>,
+    since: (D::Mark, Duration),
+    turns: [Turn<D::Mark>; BLOCKS],
+    spare: Vec<D::Mark>,
     pub(super) done: Vec<StepTrace>,
 }
 
-#[derive(Debug)]
 struct Turn<M> {
     start: Option<M>,
     marks: Vec<(SpanKind, M)>,
     submitted: Option<(Dispatch, (Duration, Duration))>,
 }
 
-impl<M> Tracer<M> {
+impl<D: Device> Tracer<D> {
     /// Starts a trace: the device's clock and the host's are at zero together.
-    pub(super) fn start<D: Device<Mark = M>>(device: &mut D) -> Result<Self, DeviceError> {
+    pub(super) fn start(device: &mut D) -> Result<Self, DeviceError> {
         let mark = device.mark(None)?;
         device.elapsed(&mark, &mark)?;
         let turn = || Turn { start: None, marks: Vec::new(), submitted: None };
@@ -82,11 +80,7 @@ impl<M> Tracer<M> {
     }
 
     /// Marks the start of a step.
-    pub(super) fn begin<D: Device<Mark = M>>(
-        &mut self,
-        device: &mut D,
-        turn: usize,
-    ) -> Result<(), DeviceError> {
+    pub(super) fn begin(&mut self, device: &mut D, turn: usize) -> Result<(), DeviceError> {
         let Self { turns, spare, .. } = self;
         let turn = &mut turns[turn];
         spare.extend(turn.start.take());
@@ -97,7 +91,7 @@ impl<M> Tracer<M> {
     }
 
     /// Marks the end of a part of the step that is submitted at `turn`.
-    pub(super) fn mark<D: Device<Mark = M>>(
+    pub(super) fn mark(
         &mut self,
         device: &mut D,
         turn: usize,
@@ -114,7 +108,7 @@ impl<M> Tracer<M> {
     }
 
     /// Reads the marks of a step whose outputs have arrived, which were waited for from `waiting` on.
-    pub(super) fn read<D: Device<Mark = M>>(
+    pub(super) fn read(
         &mut self,
         device: &mut D,
         turn: usize,

@@ -80,8 +80,7 @@ pub(crate) struct ReadOutput {
 }
 
 /// Host blocks, their layout and their events.
-#[derive(Debug)]
-pub(crate) struct Staging<E> {
+pub(crate) struct Staging<D: Device> {
     pub inputs: Vec<StagedInput>,
     pub outputs: Vec<ReadOutput>,
     /// The staged prefix as the host sees it: what split ops may read.
@@ -98,8 +97,8 @@ pub(crate) struct Staging<E> {
     apart: Vec<(usize, ByteRows)>,
     in_blocks: [HostBlock; BLOCKS],
     out_blocks: [HostBlock; BLOCKS],
-    copied_in: [Mark<E>; BLOCKS],
-    copied_out: [Mark<E>; BLOCKS],
+    copied_in: [Mark<D::Event>; BLOCKS],
+    copied_out: [Mark<D::Event>; BLOCKS],
 }
 
 /// How much of a step the mirror is to have.
@@ -150,10 +149,10 @@ impl<E> Mark<E> {
     }
 }
 
-impl<E> Staging<E> {
+impl<D: Device> Staging<D> {
     /// Makes the host blocks. `read` says which outputs come back; `output_bounds` are the
     /// largest counts of the rows that do.
-    pub(crate) fn new<D: Device<Event = E>>(
+    pub(crate) fn new(
         device: &mut D,
         graph: &Graph,
         memory: &Memory,
@@ -331,7 +330,7 @@ impl<E> Staging<E> {
 
     /// Fills block `turn` with what the step that the mirror was filled with uses, but for the later
     /// pieces of what is large.
-    pub(crate) fn fill_block<D: Device<Event = E>>(
+    pub(crate) fn fill_block(
         &mut self,
         device: &mut D,
         turn: usize,
@@ -352,7 +351,7 @@ impl<E> Staging<E> {
     }
 
     /// Enqueues the copies of what block `turn` was filled with, and fills and copies the rest.
-    pub(crate) fn copy_in<D: Device<Event = E>>(
+    pub(crate) fn copy_in(
         &mut self,
         device: &mut D,
         turn: usize,
@@ -369,7 +368,7 @@ impl<E> Staging<E> {
 
     /// Enqueues the copies of the outputs that are read back into block `turn`: `counts` rows,
     /// at `first_row` of outputs whose rows `symbols` counts as `Rows`.
-    pub(crate) fn copy_out<D: Device<Event = E>>(
+    pub(crate) fn copy_out(
         &mut self,
         device: &mut D,
         turn: usize,
@@ -396,20 +395,12 @@ impl<E> Staging<E> {
     }
 
     /// Marks the outputs of block `turn` as complete once the stream gets here.
-    pub(crate) fn finish_out<D: Device<Event = E>>(
-        &mut self,
-        device: &mut D,
-        turn: usize,
-    ) -> Result<(), DeviceError> {
+    pub(crate) fn finish_out(&mut self, device: &mut D, turn: usize) -> Result<(), DeviceError> {
         self.copied_out[turn].record(device)
     }
 
     /// Waits for the outputs of block `turn`.
-    pub(crate) fn wait_out<D: Device<Event = E>>(
-        &mut self,
-        device: &mut D,
-        turn: usize,
-    ) -> Result<(), DeviceError> {
+    pub(crate) fn wait_out(&mut self, device: &mut D, turn: usize) -> Result<(), DeviceError> {
         self.copied_out[turn].wait(device)?;
         // The copies of the same step to the device came before.
         self.copied_in[turn].is_pending = false;
@@ -417,7 +408,7 @@ impl<E> Staging<E> {
     }
 
     /// The bytes of block `turn`, which was waited for.
-    pub(crate) fn read_out<'d, D: Device>(&self, device: &'d D, turn: usize) -> &'d [u8] {
+    pub(crate) fn read_out<'d>(&self, device: &'d D, turn: usize) -> &'d [u8] {
         device.host_bytes(self.out_blocks[turn])
     }
 }

@@ -87,12 +87,8 @@ enum Replayed {
 }
 
 impl<D: Device> CompiledModel<D> {
-    /// Stages and enqueues a step. At most two steps may be submitted and not yet read.
-    ///
-    /// # Errors
-    /// When counts or inputs do not fit, a launch fails, or (strict) the step would not replay.
-    /// Nothing was enqueued where the step does not fit.
-    pub fn submit(&mut self, step: &StepData<'_>) -> Result<Ticket, ModelError> {
+    /// See [`Model`](super::Model).
+    pub(super) fn submit(&mut self, step: &StepData<'_>) -> Result<Ticket, ModelError> {
         self.check_awake()?;
         if self.is_lost {
             return Err(ModelError::Lost);
@@ -175,11 +171,8 @@ impl<D: Device> CompiledModel<D> {
         }
     }
 
-    /// Waits for a step and returns its outputs; readable until the second submit after it.
-    ///
-    /// # Errors
-    /// When the outputs were overwritten, or work of the step failed.
-    pub fn read(&mut self, ticket: &Ticket) -> Result<Outputs<'_>, ModelError> {
+    /// See [`Model`](super::Model).
+    pub(super) fn read(&mut self, ticket: &Ticket) -> Result<Outputs<'_>, ModelError> {
         let turn = self.turn_of(ticket).ok_or(ModelError::Expired { step: ticket.step })?;
         let waiting = self.tracer.as_ref().map(|_| Instant::now());
         self.staging.wait_out(&mut self.device, turn)?;
@@ -226,11 +219,6 @@ impl<D: Device> CompiledModel<D> {
         let age = self.next_step.saturating_sub(ticket.step);
         let is_there = (1..=BLOCKS as u64).contains(&age) && ticket.step >= self.first_step;
         is_there.then_some((ticket.step as usize) % BLOCKS)
-    }
-
-    /// How the last submitted step ran.
-    pub fn last_step(&self) -> Option<StepReport> {
-        self.last
     }
 
     fn true_counts(&self, given: &[u64]) -> Result<SmallVec<[u64; 8]>, ModelError> {

@@ -6,20 +6,10 @@ use super::error::ModelError;
 use super::origin::load_weights;
 use piecewise_backend::device::Device;
 use piecewise_backend::weights::WeightSource;
+use serde::{Deserialize, Serialize};
 
 /// What becomes of the weights of a suspended model.
-#[derive(
-    Clone,
-    Copy,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Debug,
-    Default,
-    serde::Serialize,
-    serde::Deserialize,
-)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SuspendedWeights {
     /// They stay on the device.
@@ -30,13 +20,8 @@ pub enum SuspendedWeights {
 }
 
 impl<D: Device> CompiledModel<D> {
-    /// Gives the memory of the arena and of the states back, and that of the weights where `weights`
-    /// says so. What the states hold is lost. Waits for the steps on their way; those that are not
-    /// read yet can still be. A model that is suspended may be suspended further.
-    ///
-    /// # Errors
-    /// When work before failed, or the device does not give memory back.
-    pub fn suspend(&mut self, weights: SuspendedWeights) -> Result<(), ModelError> {
+    /// See [`Model`](super::Model).
+    pub(super) fn suspend(&mut self, weights: SuspendedWeights) -> Result<(), ModelError> {
         self.wait_idle()?;
         let weights = self.suspended.map_or(weights, |before| before.max(weights));
         // From here on no step may run, whatever fails.
@@ -49,14 +34,8 @@ impl<D: Device> CompiledModel<D> {
         Ok(())
     }
 
-    /// Takes the memory of a suspended model back at its addresses; its states hold zeros. Graphs
-    /// are not captured again. Weights that were dropped are made from `weights`, or else from what
-    /// the model was built from. Does nothing where the model is not suspended.
-    ///
-    /// # Errors
-    /// When memory is short, or dropped weights can't be made: the model stays suspended and holds as
-    /// little as before.
-    pub fn resume(&mut self, weights: Option<&dyn WeightSource>) -> Result<(), ModelError> {
+    /// See [`Model`](super::Model).
+    pub(super) fn resume(&mut self, weights: Option<&dyn WeightSource>) -> Result<(), ModelError> {
         let Some(suspended) = self.suspended else { return Ok(()) };
         let resumed = self.take_back(suspended, weights);
         if let Err(error) = resumed {
@@ -81,11 +60,6 @@ impl<D: Device> CompiledModel<D> {
         device.back(memory.arena)?;
         device.back(memory.states)?;
         self.wait_idle()
-    }
-
-    /// What became of the weights, where the model is suspended.
-    pub fn suspended(&self) -> Option<SuspendedWeights> {
-        self.suspended
     }
 
     /// That the model has its memory.

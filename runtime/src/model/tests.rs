@@ -8,6 +8,7 @@ use crate::batch::{BatchBuffers, Chunk, ChunkRows, ChunkTokens, SampleControls, 
 use crate::dispatch::FallbackReason;
 use crate::kv::{PagePool, PageTable};
 use crate::mode::{GraphMode, StepMode};
+use crate::model::Model as _;
 use crate::testing::{Bounds, FakeDevice, Setup, VOCAB, next_id};
 use piecewise_backend::artifact::PieceSize;
 use piecewise_backend::device::DeviceError;

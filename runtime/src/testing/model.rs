@@ -6,7 +6,7 @@ use crate::batch::{RoleMap, full_steps, probes};
 use crate::dispatch::{Dispatcher, SizeRules};
 use crate::mode::GraphMode;
 use crate::model::{
-    BuildOptions, CaptureWhen, Checks, CompiledModel, ModelError, OnCaptureFailure,
+    BuildOptions, CaptureWhen, Checks, CompiledModel, Model, ModelError, OnCaptureFailure,
 };
 use crate::sizes::SizeList;
 use crate::symbols::SymbolTable;

@@ -72,7 +72,7 @@ fn stepped(session: &mut Session) -> (Vec<f32>, StepMode) {
     let x: Vec<f32> = (0..4 * WIDTH).map(|i| (i % 3) as f32 + 0.5).collect();
     let outputs = session.step().input("x", &x).input("starts", &[0i32, 3]).run().unwrap();
     let found = outputs.get::<f32>(0).unwrap();
-    (found, session.last_step().unwrap().mode)
+    (found, session.model().last_step().unwrap().mode)
 }
 
 /// In padded rows an index may be what its input says of padding, and floats anything.
@@ -162,11 +162,11 @@ fn an_op_is_captured_for_no_batch_for_which_a_probe_shows_it_wrong() {
         let op = BySequence { splits, is_wary: false };
         let expected = ids(&mut *assembly(op).graph_mode(GraphMode::None).engine().unwrap());
         let mut engine = assembly(op).engine().unwrap();
-        let reason = engine.lowered_mode().unwrap();
+        let reason = engine.model().lowered_mode().unwrap();
         assert!(reason.contains("`test.by_sequence`"), "{reason}");
-        assert_eq!(engine.dispatcher().mode, had, "{reason}");
+        assert_eq!(engine.model().dispatcher().mode, had, "{reason}");
         assert_eq!(ids(&mut *engine), expected);
-        assert!(engine.statistics().hits() > 0, "decodes are replayed");
+        assert!(engine.model().statistics().hits() > 0, "decodes are replayed");
         let error = assembly(op).set("strict", true).engine().unwrap_err().to_string();
         assert!(error.contains("`test.by_sequence`"), "{error}");
         let mut believed = assembly(op).set("probe_capture", false).engine().unwrap();

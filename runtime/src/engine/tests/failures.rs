@@ -9,18 +9,18 @@ fn graphs_that_failures_disabled_come_back_when_somebody_says_so() {
     setup.faults.failing_captures.store(u64::MAX, Ordering::Relaxed);
     let mut engine = engine(&setup, false);
     for _ in 0..3 {
-        assert_eq!(engine.captured_graphs(), 0);
+        assert_eq!(engine.model().captured_graphs(), 0);
         engine.model.capture_all(OnCaptureFailure::Launch, &mut |_| {}).unwrap();
     }
     setup.faults.failing_captures.store(0, Ordering::Relaxed);
     engine.model.capture_all(OnCaptureFailure::Launch, &mut |_| {}).unwrap();
-    assert_eq!(engine.captured_graphs(), 0, "disabled");
+    assert_eq!(engine.model().captured_graphs(), 0, "disabled");
     let all = engine.enable_graphs().unwrap();
-    assert!(all > 0 && all == engine.captured_graphs());
+    assert!(all > 0 && all == engine.model().captured_graphs());
     let mut events = Vec::new();
     engine.add(Request::new([1, 2, 3], 4)).unwrap();
     engine.run(&mut events).unwrap();
-    assert_eq!(engine.statistics().steps_by_mode[StepMode::None as usize], 0);
+    assert_eq!(engine.model().statistics().steps_by_mode[StepMode::None as usize], 0);
 }
 
 /// What strikes when, and what it costs.
@@ -47,7 +47,7 @@ fn a_failure_at_any_point_loses_no_request() {
                 continue;
             }
             struck[kind] += 1;
-            let stats = engine.statistics();
+            let stats = engine.model().statistics();
             let found = [stats.refused_replays, engine.retried_steps(), stats.recoveries];
             let mut expected = [0; 3];
             expected[kind] = 1;
@@ -95,7 +95,7 @@ fn what_was_kept_survives_a_lost_device() {
     let other = engine.add(Request::new([5], 3)).unwrap();
     setup.faults.losing_wait.store(1, Ordering::Relaxed);
     engine.run(&mut events).unwrap();
-    assert_eq!((engine.statistics().recoveries, engine.kept()), (1, &[id][..]));
+    assert_eq!((engine.model().statistics().recoveries, engine.kept()), (1, &[id][..]));
     engine.extend(id, Request::new([9, 9], 5)).unwrap();
     events.clear();
     engine.run(&mut events).unwrap();
@@ -119,9 +119,9 @@ fn suspended_requests_lose_nothing_and_go_on() {
         for _ in 0..steps {
             engine.step(&mut events).unwrap();
         }
-        let captured = engine.statistics().captures;
+        let captured = engine.model().statistics().captures;
         engine.suspend(SuspendedWeights::Keep, &mut events).unwrap();
-        assert_eq!(engine.suspended(), Some(SuspendedWeights::Keep));
+        assert_eq!(engine.model().suspended(), Some(SuspendedWeights::Keep));
         assert_eq!(engine.pool().free_pages(), engine.pool().pages());
         let error = engine.step(&mut events).unwrap_err();
         assert!(error.to_string().contains("suspended"), "{error}");
@@ -139,7 +139,7 @@ fn suspended_requests_lose_nothing_and_go_on() {
         engine.run(&mut events).unwrap();
         // A conversation that was kept goes on.
         assert_answer(&engine, &events, *id, &[&ids[..], &[3]].concat(), &more);
-        assert_eq!(engine.statistics().captures, captured, "graphs stay");
+        assert_eq!(engine.model().statistics().captures, captured, "graphs stay");
         assert_eq!(engine.preemptions(), 0);
     }
 }

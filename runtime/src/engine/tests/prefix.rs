@@ -123,7 +123,7 @@ proptest! {
         let follower = Follower::of(&mut engine);
         let (mut events, mut asked) = (Vec::new(), Vec::new());
         for act in acts {
-            let (before, tokens) = (engine.prefix_counts, engine.statistics().real_tokens);
+            let (before, tokens) = (engine.prefix_counts, engine.model().statistics().real_tokens);
             match act {
                 Act::Add(request) => {
                     let whole = request.prompt.clone();
@@ -162,7 +162,7 @@ proptest! {
             check_pages(&engine);
             follower.check(&engine);
             prop_assert!(engine.prefix_counts.hits - before.hits <= engine.prefix_counts.queries);
-            prop_assert!(engine.statistics().real_tokens >= tokens);
+            prop_assert!(engine.model().statistics().real_tokens >= tokens);
         }
         setup.faults.losing_wait.store(0, Ordering::Relaxed);
         engine.run(&mut events).unwrap();
@@ -197,7 +197,7 @@ fn a_prompt_is_computed_from_where_it_parts_from_another() {
     let expected = PrefixCounts { queries: 50 + 60 + 48 + 49 + 41 + 44, hits: 32 + 32 + 48 };
     assert_eq!(engine.snapshot().load.prefix, expected);
     let tokens = expected.queries - expected.hits + 6 * 2;
-    assert_eq!(engine.statistics().real_tokens, tokens, "what was found is not computed");
+    assert_eq!(engine.model().statistics().real_tokens, tokens, "what was found is not computed");
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn equal_prompts_are_computed_once() {
         assert_answer(&engine, &events, id, &request.prompt, request);
     }
     assert_eq!(engine.prefix_counts.hits, 2 * 32);
-    assert_eq!(engine.statistics().real_tokens, 4 * (40 + 11) - 2 * 32);
+    assert_eq!(engine.model().statistics().real_tokens, 4 * (40 + 11) - 2 * 32);
     assert_eq!(engine.pool().free_pages(), engine.pool().pages());
     // Nobody waits for who matters less.
     let late = Request { priority: -1, ..Request::new(text(2, 40), 1) };
@@ -278,7 +278,7 @@ fn a_preempted_sequence_finds_its_own_pages() {
         for (id, request) in ids.iter().zip(&requests) {
             assert_answer(&engine, &events, *id, &request.prompt, request);
         }
-        engine.statistics().real_tokens
+        engine.model().statistics().real_tokens
     });
     assert!(computed[0] < computed[1], "{computed:?}");
 }
@@ -313,7 +313,7 @@ fn a_lost_device_and_a_suspension_empty_it() {
     setup.faults.losing_wait.store(1, Ordering::Relaxed);
     run(&mut engine, &Request::new([1], 2));
     follower.check(&engine);
-    assert_eq!(engine.statistics().recoveries, 1);
+    assert_eq!(engine.model().statistics().recoveries, 1);
     assert_eq!([(); 2].map(|()| run(&mut engine, &request).1.cached), [0, 32]);
     engine.suspend(SuspendedWeights::Keep, &mut Vec::new()).unwrap();
     follower.check(&engine);

@@ -33,7 +33,7 @@ fn rows_that_a_lost_device_took_end_their_requests_and_no_others() {
         }
         setup.faults.losing_wait.store(1, Ordering::Relaxed);
         engine.run(&mut events).unwrap();
-        assert_eq!(engine.statistics().recoveries, 1);
+        assert_eq!(engine.model().statistics().recoveries, 1);
         let (before, reason) = collect(&events, brings);
         assert_eq!(reason, Some(FinishReason::RowsLost), "after {steps} steps");
         assert!(expected.starts_with(&before), "what was said before stays true");

@@ -20,11 +20,11 @@ fn what_is_published_is_what_ran() {
     }
     engine.run(&mut Vec::new()).unwrap();
     let Snapshot { statistics, load, graphs, .. } = metrics.snapshot();
-    assert_eq!(statistics, *engine.statistics());
+    assert_eq!(statistics, *engine.model().statistics());
     assert_eq!(statistics.hits() + statistics.misses(), statistics.steps);
     assert_eq!(statistics.misses[Statistics::LAUNCHED_BY_MODE], 1, "the step of prompts");
     assert_eq!((load.running, load.free_kv_pages), (0, load.kv_pages));
-    assert_eq!(graphs, engine.captured_graphs() as u64);
+    assert_eq!(graphs, engine.model().captured_graphs() as u64);
     let times = |histograms: &[Histogram; 3]| histograms.iter().map(Histogram::count).sum::<u64>();
     assert_eq!(times(&statistics.gpu_time), statistics.steps);
     assert_eq!(times(&statistics.wall_time), statistics.steps);
@@ -99,7 +99,7 @@ fn the_parts_of_a_traced_step_are_the_step() {
         engine.run(&mut Vec::new()).unwrap();
         let traces = engine.take_traces();
         let mut bytes = Vec::new();
-        let mut writer = StepTraceWriter::new(engine.module(), "fake", &mut bytes).unwrap();
+        let mut writer = StepTraceWriter::new(engine.model().module(), "fake", &mut bytes).unwrap();
         let records = records.lock().unwrap();
         assert_eq!(traces.len(), records.len());
         for (step, record) in traces.iter().zip(&*records) {
@@ -108,7 +108,7 @@ fn the_parts_of_a_traced_step_are_the_step() {
             assert_eq!(sum.as_micros() as f64, record.gpu_us.unwrap());
             let between = step.spans.windows(2).all(|pair| pair[0].end == pair[1].start);
             assert!(between && step.submit.0 <= step.submit.1 && step.read.0 <= step.read.1);
-            let steps = &engine.module().stitch().unwrap().steps;
+            let steps = &engine.model().module().stitch().unwrap().steps;
             let members = if mode == GraphMode::Full { 1 } else { steps.len() };
             assert_eq!(step.spans.len(), members + 2, "{:?}", step.spans);
             writer.write(step).unwrap();

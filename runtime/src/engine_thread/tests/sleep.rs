@@ -22,7 +22,7 @@ fn wake(handle: &EngineHandle) {
 }
 
 fn is_suspended(handle: &EngineHandle) -> bool {
-    handle.call(|engine| engine.suspended().is_some()).recv().unwrap()
+    handle.call(|engine| engine.model().suspended().is_some()).recv().unwrap()
 }
 
 fn assert_refused(handle: &EngineHandle) {

@@ -93,8 +93,8 @@ impl ChosenWays {
 }
 
 impl<D: Device> CompiledModel<D> {
-    /// How each piece is run at each size of its own at which there is a choice.
-    pub fn chosen_ways(&self) -> Vec<ChosenWays> {
+    /// See [`Model`](crate::model::Model).
+    pub(in crate::model) fn chosen_ways(&self) -> Vec<ChosenWays> {
         let Some(stitch) = self.module.stitch() else { return Vec::new() };
         let Choices { by_unique, .. } = &self.origin.choices;
         let all = stitch.unique.keys().zip(by_unique).flat_map(|(unique, chosen)| {

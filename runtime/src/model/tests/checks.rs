@@ -1,6 +1,7 @@
 //! What the checks of steps find.
 
 use super::*;
+use crate::model::Model as _;
 
 #[test]
 fn check_addresses_names_a_buffer_swapped_after_the_capture() {

@@ -3,6 +3,7 @@
 use super::{Model, expected, sampled, submit};
 use crate::batch::full_steps;
 use crate::mode::GraphMode;
+use crate::model::Model as _;
 use crate::model::WaysOrigin;
 use crate::testing::{FakeProgram, Planted, Setup};
 use piecewise_backend::artifact::{Choice, PieceSize};
