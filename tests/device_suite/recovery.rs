@@ -8,7 +8,7 @@ use crate::target::{Breakable, Breaks, Cpu, Cuda, SimulatedCuda, Strike, Target,
 use piecewise_backend::cpu::{FaultKind, FaultPoint};
 use piecewise_backend::device::Device;
 use piecewise_ir::testing::soak;
-use piecewise_runtime::engine::{BatchingEngine, Engine};
+use piecewise_runtime::engine::{BatchingEngine, Engine, RequestEvent};
 use piecewise_runtime::mode::GraphMode;
 use piecewise_runtime::model::{CaptureWhen, Checks, GraphReport, GraphState, OnCaptureFailure};
 use piecewise_runtime::stats::Statistics;
@@ -224,6 +224,60 @@ pub(crate) fn two_models_outlive_their_device<T: Breakable>(test: &str) {
             assert_eq!(lost, if T::NAME == Cpu::NAME { 1 } else { 2 }, "{} {point:?}", T::NAME);
             recoveries = found;
             assert_eq!(serve_by_turns(&mut engines), expected, "{} after {point:?}", T::NAME);
+        }
+    });
+}
+
+/// A graph whose replay is refused three times in a row is launched from then on, with the right tokens,
+/// until graphs are enabled again.
+pub(crate) fn three_refusals_disable_a_graph<T: Breakable>(test: &str) {
+    alone::<T>(test, || {
+        let engine = |mode| {
+            let registry = SlotSetup::registry();
+            let (device, compiler, breaks) = T::breakable(&registry);
+            let setup = setup::<T>(mode, CaptureWhen::Startup);
+            (setup.engine_on::<T>(&registry, device, &*compiler), breaks)
+        };
+        // A prompt of one token: every step wants the same graphs.
+        let ended = |engine: &mut BatchingEngine<T::Device>, mut events: Vec<RequestEvent>| {
+            engine.run(&mut events).unwrap();
+            ids_of(&events).into_values().collect::<Vec<_>>()
+        };
+        let expected = {
+            let (mut engine, _) = engine(GraphMode::None);
+            engine.add(request(0)).unwrap();
+            ended(&mut engine, Vec::new())
+        };
+        for mode in [GraphMode::Piecewise, GraphMode::Full] {
+            let (mut engine, breaks) = engine(mode);
+            let (all, mut events) = (engine.captured_graphs(), Vec::new());
+            engine.add(request(0)).unwrap();
+            let (point, kind) = (FaultPoint::Replay, FaultKind::Refused);
+            for refusals in 1..=3 {
+                breaks.plan(Strike { point, kind, after: 0 });
+                engine.step(&mut events).unwrap();
+                assert!(breaks.has_struck(), "{} {mode:?}: refusal {refusals}", T::NAME);
+                assert_eq!(engine.statistics().misses["replay_refused"], refusals);
+            }
+            let disabled = |engine: &BatchingEngine<T::Device>| {
+                let graphs = engine.graphs().into_iter();
+                graphs.filter(|g| g.state == GraphState::Disabled).collect::<Vec<_>>()
+            };
+            let [refused] = disabled(&engine)[..] else { panic!("{:?}", disabled(&engine)) };
+            assert_eq!((refused.counts.failures, engine.captured_graphs()), (3, all - 1));
+            engine.step(&mut events).unwrap();
+            let stats = engine.statistics();
+            assert_eq!(
+                (stats.misses["not_captured"], stats.hits()),
+                (1, 0),
+                "{} {mode:?}",
+                T::NAME
+            );
+            assert_eq!(engine.enable_graphs().unwrap(), all, "{} {mode:?}", T::NAME);
+            assert_eq!(ended(&mut engine, events), expected, "{} {mode:?}", T::NAME);
+            let stats = engine.statistics();
+            assert_eq!((stats.misses["not_captured"], stats.misses["replay_refused"]), (1, 3));
+            assert!(stats.hits() > 0 && disabled(&engine).is_empty(), "{} {mode:?}", T::NAME);
         }
     });
 }
