@@ -170,6 +170,12 @@ impl Session {
         Ok(self.model.enable_graphs()?)
     }
 
+    /// Drops every graph, for whoever changed what they hold. Each is captured again by the next step
+    /// that wants it; all of them at once by [`Self::enable_graphs`].
+    pub fn invalidate_graphs(&mut self) {
+        self.model.invalidate_graphs();
+    }
+
     /// Opens the device anew after a step failed because it was lost, and makes everything on it
     /// again, with zeros in the states.
     ///

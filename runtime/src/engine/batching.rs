@@ -6,6 +6,7 @@ use super::{
     BatchingEngine, Engine, EngineError, EngineOptions, Request, RequestEvent, RequestId,
     RowSource, RowsId, StepObserver, Usage,
 };
+use crate::batch::full_steps;
 use crate::dispatch::Dispatcher;
 use crate::kv::{KvObserver, PagePool, SlotPool};
 use crate::metrics::{EngineLoad, Metrics, Snapshot};
@@ -13,6 +14,7 @@ use crate::mode::GraphMode;
 use crate::model::{GraphReport, Ledger, ModelError, StepTrace, SuspendedWeights};
 use crate::stats::Statistics;
 use piecewise_backend::device::Device;
+use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::WeightSource;
 use piecewise_ir::module::Module;
 
@@ -205,11 +207,15 @@ impl<D: Device> Engine for BatchingEngine<D> {
 
     fn set_graph_mode(&mut self, mode: GraphMode) -> Result<(), EngineError> {
         self.model.set_graph_mode(mode, &mut |_| {})?;
-        Ok(())
+        self.measure_launches_if_idle()
     }
 
     fn enable_graphs(&mut self) -> Result<usize, EngineError> {
         Ok(self.model.enable_graphs()?)
+    }
+
+    fn invalidate_graphs(&mut self) {
+        self.model.invalidate_graphs();
     }
 
     fn graphs(&self) -> Vec<GraphReport> {
@@ -244,5 +250,24 @@ impl<D: Device> Engine for BatchingEngine<D> {
 
     fn describe_device(&self) -> String {
         self.model.device().describe()
+    }
+}
+
+impl<D: Device> BatchingEngine<D> {
+    /// Measures which sizes are faster launched, where ways are measured and nobody has a state that the
+    /// made-up sequences would overwrite.
+    fn measure_launches_if_idle(&mut self) -> Result<(), EngineError> {
+        let is_measured = self.model.tune() == TuneMode::Measure;
+        if !is_measured || !self.sequences.is_empty() || self.model.suspended().is_some() {
+            return Ok(());
+        }
+        self.retire_all(&mut Vec::new())?;
+        self.tell_kv_observer();
+        self.embeddings.save(self.model.device_mut())?;
+        let steps = full_steps(&self.roles, self.model.dispatcher());
+        self.model.measure_launches(&steps)?;
+        // States are zeros for those who come.
+        self.model.suspend(SuspendedWeights::Keep)?;
+        self.resume(None)
     }
 }

@@ -66,6 +66,9 @@ pub trait Model: Any + std::fmt::Debug + Send {
     /// As there.
     fn enable_graphs(&mut self) -> Result<usize, ModelError>;
 
+    /// [`CompiledModel::invalidate_graphs`].
+    fn invalidate_graphs(&mut self);
+
     /// [`CompiledModel::recover`].
     ///
     /// # Errors
@@ -156,6 +159,10 @@ impl<D: Device> Model for CompiledModel<D> {
 
     fn enable_graphs(&mut self) -> Result<usize, ModelError> {
         self.enable_graphs()
+    }
+
+    fn invalidate_graphs(&mut self) {
+        self.invalidate_graphs();
     }
 
     fn recover(&mut self) -> Result<(), ModelError> {
