@@ -247,6 +247,9 @@ macro_rules! suite {
                 a_model_from_a_filled_store_gives_the_same_bits {
                     warm_start::equals_cold::<T>();
                 }
+                poison_shows_a_mislabelled_row_treatment {
+                    row_treatments::poison_shows_a_mislabelled_op::<T>();
+                }
                 a_mislabelled_row_treatment_is_seen {
                     row_treatments::a_mislabelled_op_is_seen::<T>();
                 }
