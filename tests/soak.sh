@@ -4,6 +4,9 @@
 #   tests/soak.sh 100 random_steps
 # 10 is 10,000 random steps of each mode, with every check on, compare too:
 #   tests/soak.sh 10 cpu::random
+# Any number above 1 holds dispatch against the oracle at every number of tokens up to 512, of sequences and of
+# rows, in every mode, with padding and without:
+#   tests/soak.sh 2 dispatch::
 # 2 is a failure at every capture, replay, launch and wait, the kinds in turn, and 3 each kind at each of
 # them; PIECEWISE_SHARD=0/8 takes an eighth:
 #   tests/soak.sh 3 recovery_cpu

@@ -125,6 +125,7 @@ mod tests {
         assert_eq!(flag("cache.enabled").as_deref(), Some("--no-cache"));
         assert_eq!(flag("checks.poison").as_deref(), Some("--check poison"));
         assert_eq!(flag("tune").as_deref(), Some("--tune"));
-        assert_eq!(flag("max_num_rows"), None);
+        assert_eq!(flag("max_num_rows").as_deref(), Some("--max-num-rows"));
+        assert_eq!(flag("cache.shared"), None);
     }
 }

@@ -1,11 +1,11 @@
 //! From flags to an assembly, and from there to what runs.
 
 use super::dumps::DumpArgs;
-use super::model_args::ModelArgs;
+use super::model_args::{BoundArgs, ModelArgs};
 use super::progress::watcher;
 use anyhow::{Context, bail};
 use piecewise::assembly::{Assembly, AssemblyError, Settings};
-use piecewise_runtime::config::{ConfigEntry, Configured, Source};
+use piecewise_runtime::config::{ConfigEntry, ConfigLayers, Configured, Source};
 use piecewise_runtime::engine::Engine;
 use piecewise_server::chat::GenerationDefaults;
 use std::path::Path;
@@ -21,6 +21,15 @@ impl ModelArgs {
 
 /// Sequences of a step of what serves, where nothing else is said.
 const SEQUENCES: u64 = 64;
+
+/// Seconds between two lines about the steps of what serves, where nothing else is said.
+const STATS_INTERVAL: i64 = 10;
+
+/// The configuration of what serves others, which says how its steps go unless it is told not to.
+pub(crate) fn layers_for_requests(bounds: &BoundArgs) -> anyhow::Result<ConfigLayers> {
+    let layers = bounds.layers()?;
+    Ok(layers.derived("stats_interval_seconds", STATS_INTERVAL, "serving requests")?)
+}
 
 /// What serves others: their requests ask for penalties, biases, structures and log-probabilities as
 /// they like.

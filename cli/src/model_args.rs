@@ -10,7 +10,6 @@ use piecewise_ir::dtype::DType;
 use piecewise_runtime::config::{ConfigLayers, Sizes};
 use piecewise_runtime::mode::{GraphMode, Level};
 use piecewise_runtime::model::{CaptureWhen, OnCaptureFailure};
-use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
 /// The file that is read from the current directory where no other is named.
@@ -39,6 +38,10 @@ pub(crate) struct BoundArgs {
     /// The most sequences of a step [default: as many as there are prompts, at most 64].
     #[arg(long, value_name = "N")]
     pub max_num_seqs: Option<u64>,
+    /// The most rows of a step that want logits at once; where more do, the head runs several times
+    /// [default: as many as sequences].
+    #[arg(long, value_name = "N")]
+    pub max_num_rows: Option<u64>,
     /// The longest sequence, prompt and reply together [default: 4096, or the model's own limit
     /// where that is less].
     #[arg(long, value_name = "N")]
@@ -156,9 +159,10 @@ pub(crate) struct CompileArgs {
     /// Name steps and their parts for a profiler that listens to NVTX, such as Nsight Systems.
     #[arg(long)]
     pub nvtx: bool,
-    /// Log a line about the steps every so many seconds: hit rate, padding, what runs and waits.
+    /// Log a line about the steps every so many seconds: hit rate, padding, what runs and waits; 0 logs
+    /// none [default: of what serves requests 10].
     #[arg(long, value_name = "SECONDS")]
-    pub stats_interval: Option<NonZeroU64>,
+    pub stats_interval: Option<u64>,
     #[command(flatten)]
     pub cache: CacheFlags,
 }
@@ -170,6 +174,7 @@ impl BoundArgs {
         let layers = put(layers, "dtype", self.dtype)?;
         let layers = put(layers, "max_num_tokens", self.max_num_tokens)?;
         let layers = put(layers, "max_num_seqs", self.max_num_seqs)?;
+        let layers = put(layers, "max_num_rows", self.max_num_rows)?;
         let layers = put(layers, "max_seq_len", self.max_seq_len)?;
         let layers = put(layers, "memory_budget", self.memory_budget)?;
         put(layers, "memory_fraction", self.memory_fraction)

@@ -61,6 +61,7 @@ impl SourceArgs {
             ("--dtype", self.bounds.dtype.is_some()),
             ("--max-num-tokens", self.bounds.max_num_tokens.is_some()),
             ("--max-num-seqs", self.bounds.max_num_seqs.is_some()),
+            ("--max-num-rows", self.bounds.max_num_rows.is_some()),
             ("--max-seq-len", self.bounds.max_seq_len.is_some()),
             ("--memory-budget", self.bounds.memory_budget.is_some()),
             ("--memory-fraction", self.bounds.memory_fraction.is_some()),

@@ -7,7 +7,7 @@ use super::dumps::DumpArgs;
 use super::encoder_args::ItemLogArgs;
 use super::iteration_log::IterationLog;
 use super::kv_events::{KvEventArgs, publish};
-use super::load::{engine, for_requests, generation_defaults, print_settings};
+use super::load::{engine, for_requests, generation_defaults, layers_for_requests, print_settings};
 use super::model_args::BoundArgs;
 use super::preset_weights;
 use anyhow::{Context, bail};
@@ -122,7 +122,7 @@ impl ServeArgs {
             }
             (None, None) => bail!("give --model or --preset"),
         };
-        let assembly = self.dumps.over(assembly.configure(self.bounds.layers()?));
+        let assembly = self.dumps.over(assembly.configure(layers_for_requests(&self.bounds)?));
         Ok((for_requests(assembly), name))
     }
 

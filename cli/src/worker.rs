@@ -3,7 +3,7 @@
 use super::dumps::DumpArgs;
 use super::keeper::keep;
 use super::kv_events::{KvEventArgs, publish};
-use super::load::{engine, for_requests, print_settings};
+use super::load::{engine, for_requests, layers_for_requests, print_settings};
 use super::model_args::BoundArgs;
 use anyhow::{Context, bail};
 use piecewise::assembly::Assembly;
@@ -85,7 +85,7 @@ pub(crate) fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     if args.kept {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
     }
-    let assembly = Assembly::folder(&args.model)?.configure(args.bounds.layers()?);
+    let assembly = Assembly::folder(&args.model)?.configure(layers_for_requests(&args.bounds)?);
     let assembly = for_requests(args.dumps.over(assembly));
     let settings = assembly.settings()?;
     if args.bounds.compile.print_config {

@@ -145,3 +145,58 @@ impl std::str::FromStr for GraphMode {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use GraphMode::{Full, FullAndPiecewise, FullDecodeOnly, None, Piecewise};
+
+    #[test]
+    fn what_a_mode_needs_is_what_its_steps_are() {
+        for (mode, [decode, mixed], [full, splitting, token_graphs]) in [
+            (None, [StepMode::None; 2], [false; 3]),
+            (Piecewise, [StepMode::Piecewise; 2], [false, true, true]),
+            (Full, [StepMode::Full; 2], [true, false, true]),
+            (FullDecodeOnly, [StepMode::Full, StepMode::None], [true, false, false]),
+            (FullAndPiecewise, [StepMode::Full, StepMode::Piecewise], [true; 3]),
+        ] {
+            assert_eq!([mode.decode(), mode.mixed()], [decode, mixed], "{mode:?}");
+            let needs = [mode.has_full(), mode.needs_splitting(), mode.has_token_graphs()];
+            assert_eq!(needs, [full, splitting, token_graphs], "{mode:?}");
+            for step in [StepMode::None, StepMode::Piecewise, StepMode::Full] {
+                assert_eq!(mode.has(step), decode == step || mixed == step, "{mode:?} {step:?}");
+            }
+        }
+    }
+
+    /// Of two modes the lower one runs no step by more than the other does.
+    #[test]
+    fn the_modes_below_one_are_all_that_want_no_more() {
+        for mode in GraphMode::ALL {
+            let lower = mode.and_lower();
+            assert_eq!((lower.first(), lower.last()), (Some(&mode), Some(&None)));
+            for other in GraphMode::ALL {
+                let wants_no_more =
+                    other.decode() <= mode.decode() && other.mixed() <= mode.mixed();
+                let listed = lower.iter().filter(|&&listed| listed == other).count();
+                assert_eq!(listed, usize::from(wants_no_more), "{other:?} below {mode:?}");
+            }
+            for (i, higher) in lower.iter().enumerate() {
+                let above = |later: &GraphMode| later.and_lower().contains(higher);
+                assert!(!lower[i + 1..].iter().any(above), "{higher:?} before those above it");
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        for mode in GraphMode::ALL {
+            assert_eq!(mode.name().parse(), Ok(mode));
+        }
+        let error = "eager".parse::<GraphMode>().unwrap_err();
+        assert!(GraphMode::ALL.iter().all(|mode| error.contains(mode.name())), "{error}");
+        for step in [StepMode::None, StepMode::Piecewise, StepMode::Full] {
+            assert_eq!([GraphMode::from(step).decode(), GraphMode::from(step).mixed()], [step; 2]);
+        }
+    }
+}

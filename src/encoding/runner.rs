@@ -15,7 +15,6 @@ use piecewise_runtime::config::ConfigLayers;
 use piecewise_runtime::metrics::{EngineLoad, Snapshot};
 use std::io::Write;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The name of the only path of an encoder that has one.
 const ONLY: &str = "items";
@@ -270,8 +269,7 @@ fn build<M: ItemEncoder>(
     for (budget, reason) in &unreachable {
         planned.warn(&format!("the budget {budget} of `{name}` is never reached: {reason}"));
     }
-    let interval = settings.config.stats_interval_seconds;
-    let ticker = interval.map(|seconds| Ticker::new(Duration::from_secs(seconds.get())));
+    let ticker = settings.config.stats_interval().map(Ticker::new);
     let session = planned.session()?;
     let statistics = PathStatistics { path: name.clone(), unreachable, ..Default::default() };
     let path = Path { name: name.into(), session, budgets, rules, is_strict, statistics };

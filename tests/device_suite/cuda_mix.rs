@@ -49,6 +49,8 @@ fn numbers(
 #[derive(Debug)]
 pub(crate) struct SourceMix {
     pub name: &'static str,
+    /// A fault to plant: sums begin with the last padding row.
+    pub reads_padding: bool,
 }
 
 impl CudaOp for SourceMix {
@@ -65,6 +67,9 @@ impl CudaOp for SourceMix {
         params.push(Param::Counts);
         params.extend([number(symbol.into()), number(width), number(state_rows)]);
         params.push(Param::Scalar(Scalar::F32(scale)));
+        let padded = call.operands[0].shape[0].clone();
+        let padded = if self.reads_padding { padded } else { Dim::constant(0) };
+        params.push(Param::Scalar(Scalar::U32(padded)));
         let grid = GridAxis::of(width, THREADS.into());
         let launch = LaunchRecipe::new(SOURCE, ENTRY, grid, THREADS, params);
         Ok(CudaImplementation::Source(OpKernels {
@@ -101,7 +106,7 @@ impl CudaOp for HostMix {
         let Numbers { symbol, width, state_rows, scale } = numbers.map_err(|e| args.error(e))?;
         let mut parameters = args.addresses.to_vec();
         parameters.push(args.counts);
-        parameters.extend([symbol.into(), width, state_rows, scale.to_bits().into()]);
+        parameters.extend([symbol.into(), width, state_rows, scale.to_bits().into(), 0]);
         let blocks = width.div_ceil(THREADS.into()) as u32;
         kernel().launch(args.stream, blocks, THREADS, &mut parameters).map_err(|e| args.error(e))
     }

@@ -14,23 +14,27 @@ void *__libc_realloc(void *, size_t);
 void *__libc_memalign(size_t, size_t);
 
 // Allocations of the host, by the thread that asks and by all, but for what the functions below do
-// themselves.
+// themselves; those of one size are counted apart.
 static __thread long allocations __attribute__((tls_model("initial-exec")));
 static __thread int inside __attribute__((tls_model("initial-exec")));
-static long of_all_threads;
-static void count_one(void) {
+static long of_all_threads, set_apart, apart_bytes = -1;
+static void count(size_t bytes) {
   if (inside) return;
+  if (bytes == (size_t)__atomic_load_n(&apart_bytes, __ATOMIC_RELAXED)) {
+    __atomic_fetch_add(&set_apart, 1, __ATOMIC_RELAXED);
+    return;
+  }
   allocations++;
   __atomic_fetch_add(&of_all_threads, 1, __ATOMIC_RELAXED);
 }
 
-void *malloc(size_t n) { count_one(); return __libc_malloc(n); }
-void *calloc(size_t n, size_t of) { count_one(); return __libc_calloc(n, of); }
-void *realloc(void *p, size_t n) { count_one(); return __libc_realloc(p, n); }
-void *memalign(size_t to, size_t n) { count_one(); return __libc_memalign(to, n); }
-void *aligned_alloc(size_t to, size_t n) { count_one(); return __libc_memalign(to, n); }
+void *malloc(size_t n) { count(n); return __libc_malloc(n); }
+void *calloc(size_t n, size_t of) { count(n * of); return __libc_calloc(n, of); }
+void *realloc(void *p, size_t n) { count(n); return __libc_realloc(p, n); }
+void *memalign(size_t to, size_t n) { count(n); return __libc_memalign(to, n); }
+void *aligned_alloc(size_t to, size_t n) { count(n); return __libc_memalign(to, n); }
 int posix_memalign(void **p, size_t to, size_t n) {
-  count_one();
+  count(n);
   if (to < sizeof(void *) || (to & (to - 1))) return EINVAL;
   void *found = __libc_memalign(to, n);
   if (!found) return ENOMEM;
@@ -117,6 +121,43 @@ AROUND(cuGraphInstantiateWithFlags) {
 }
 EACH(DEFINE)
 
+// A library of the driver's own, such as one of products, looks functions up by another call, under names
+// without their versions: it is handed functions that count, too.
+static long looked_up;
+#define VIA(name)                                                                              \
+  static function other_##name;                                                                \
+  static long via_##name(long a, long b, long c, long d, long e, long f) {                     \
+    __atomic_fetch_add(&count_##name, 1, __ATOMIC_RELAXED);                                    \
+    inside++;                                                                                  \
+    long status = other_##name(a, b, c, d, e, f);                                              \
+    inside--;                                                                                  \
+    return status;                                                                             \
+  }
+EACH(VIA)
+
+static int is_called(const char *known, const char *name) {
+  size_t n = strlen(name);
+  return !strncmp(known, name, n) && (!known[n] || !strcmp(known + n, "_v2"));
+}
+
+static function real_look_up;
+static long look_up(long name, long to, long version, long flags, long e, long f) {
+  long status = real_look_up(name, to, version, flags, e, f);
+  function *found = (function *)to;
+  if ((int)status || !found || !*found) return status;
+  if (is_called("cuGetProcAddress_v2", (char *)name)) *found = look_up;
+  // Another function of the same name, as for streams of each thread, is left as it is.
+#define HAND_OUT(known)                                                                        \
+  if (is_called(#known, (char *)name) && (!other_##known || other_##known == *found)) {         \
+    other_##known = *found;                                                                    \
+    *found = via_##known;                                                                      \
+    __atomic_fetch_add(&looked_up, 1, __ATOMIC_RELAXED);                                       \
+    return status;                                                                             \
+  }
+  EACH(HAND_OUT)
+  return status;
+}
+
 void *dlsym(void *library, const char *name) {
   static void *(*real)(void *, const char *);
   if (!real) real = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
@@ -132,6 +173,10 @@ void *dlsym(void *library, const char *name) {
     upload = (function)real(library, "cuGraphUpload");
   }
   EACH(LOOK_UP)
+  if (found && is_called("cuGetProcAddress_v2", name)) {
+    real_look_up = (function)found;
+    return (void *)look_up;
+  }
   return found;
 }
 
@@ -147,6 +192,14 @@ long piecewise_calls(const char *name) {
 void piecewise_graph_times(double *to) { memcpy(to, times, sizeof times); }
 
 long piecewise_allocations(void) { return allocations; }
+
+// Allocations of so many bytes are counted apart from now on.
+void piecewise_set_apart(long bytes) { __atomic_store_n(&apart_bytes, bytes, __ATOMIC_RELAXED); }
+
+long piecewise_allocations_apart(void) { return __atomic_load_n(&set_apart, __ATOMIC_RELAXED); }
+
+// Functions that a library of the driver's own was handed.
+long piecewise_looked_up(void) { return __atomic_load_n(&looked_up, __ATOMIC_RELAXED); }
 
 long piecewise_allocations_of_all(void) {
   return __atomic_load_n(&of_all_threads, __ATOMIC_RELAXED);

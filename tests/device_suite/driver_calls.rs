@@ -104,33 +104,54 @@ fn called() -> BTreeMap<&'static str, i64> {
     }
 }
 
-/// The allocations of this thread so far, and those of all threads.
-fn allocations() -> [i64; 2] {
-    [&b"piecewise_allocations\0"[..], b"piecewise_allocations_of_all\0"].map(|symbol| {
-        // SAFETY: as for `called`; it takes nothing.
-        unsafe { Library::this().get::<unsafe extern "C" fn() -> c_long>(symbol).unwrap()() }
-    })
+/// A number that the library has counted; `symbol` ends with NUL, without which it would be copied.
+fn counted(symbol: &[u8]) -> i64 {
+    // SAFETY: as for `called`; it takes nothing.
+    unsafe { Library::this().get::<unsafe extern "C" fn() -> c_long>(symbol).unwrap()() }
+}
+
+/// The allocations of this thread so far, those of all threads, and those that are set apart.
+fn allocations() -> [i64; 3] {
+    [
+        &b"piecewise_allocations\0"[..],
+        b"piecewise_allocations_of_all\0",
+        b"piecewise_allocations_apart\0",
+    ]
+    .map(counted)
+}
+
+/// Bytes of the block that Rayon's queue makes for every 63 jobs that another thread hands it: the next
+/// block, and a job and its state for each.
+const BLOCK_OF_JOBS: i64 = 8 + 63 * (2 * 8 + 8);
+
+/// Counts allocations of so many bytes apart.
+fn set_apart(bytes: i64) {
+    // SAFETY: as for `called`; it takes a number.
+    unsafe {
+        let symbol = b"piecewise_set_apart\0";
+        Library::this().get::<unsafe extern "C" fn(c_long)>(symbol).unwrap()(bytes);
+    }
 }
 
 /// What a run of steps called and allocated.
 struct Counted {
     calls: BTreeMap<&'static str, i64>,
-    /// By the stepping thread, and by all threads.
-    allocations: [i64; 2],
+    /// By the stepping thread, by all threads, and those set apart.
+    allocations: [i64; 3],
     members: i64,
 }
 
 impl Counted {
     /// Counts 200 calls of `step` but for what each does before the closure that it hands on.
     fn of(members: usize, mut step: impl FnMut(&mut dyn FnMut(&mut dyn FnMut()))) -> Self {
-        let mut allocated = [0; 2];
+        let mut allocated = [0; 3];
         let before = called();
         for _ in 0..STEPS {
             step(&mut |counted| {
                 let before = allocations();
                 counted();
                 let after = allocations();
-                allocated = [0, 1].map(|i| allocated[i] + after[i] - before[i]);
+                allocated = [0, 1, 2].map(|i| allocated[i] + after[i] - before[i]);
             });
         }
         let after = called();
@@ -239,12 +260,16 @@ fn cuda_replays_ask_the_driver_for_one_wait_a_step_and_for_nothing_new() {
             assert_eq!(calls["cuEventSynchronize"], steps, "one read-back a step");
             assert_eq!(calls["cuEventCreate"], 0);
             assert_eq!(allocations[0], 0, "of the host, but for the driver's own");
+            assert_eq!(allocations[2], 0, "none is set apart");
             let graphs = calls["cuGraphLaunch"];
             match step {
                 StepMode::Full => assert_eq!((graphs, calls["cuLaunchKernelEx"]), (steps, 0)),
                 _ => assert!(graphs > steps && graphs < steps * members, "{graphs}"),
             }
         }
+        let handed_out = counted(b"piecewise_looked_up\0");
+        println!("cuda: libraries of the driver's own were handed {handed_out} of the functions");
+        assert!(handed_out > 0, "what cuBLASLt calls is not counted");
     });
 }
 
@@ -254,24 +279,25 @@ fn cuda_replays_ask_the_driver_for_one_wait_a_step_and_for_nothing_new() {
 fn cpu_replays_allocate_nothing_seen_from_outside() {
     const TEST: &str = "driver_calls::cpu_replays_allocate_nothing_seen_from_outside";
     in_child(TEST, || {
+        set_apart(BLOCK_OF_JOBS);
         for mode in MODES {
             for (step, found) in of_all::<Cpu>(mode) {
                 let Counted { calls, allocations, members } = found;
                 assert!(calls.values().all(|&n| n == 0), "{calls:?}");
-                // Rayon makes a block for every 63 jobs.
                 let jobs = if step == StepMode::Full { 1 } else { members };
-                let most = (STEPS as i64 * jobs) / 63 + 2;
-                let [own, of_all] = allocations;
-                let name = mode.name();
-                assert!(own <= most, "{own} in {name}, {step:?}; {most} are rayon's");
-                assert!(of_all <= most, "{of_all} of all threads in {name}, {step:?}");
+                let [own, of_all, blocks] = allocations;
+                let what = format!("in {}, {step:?}", mode.name());
+                assert_eq!((own, of_all), (0, 0), "of this thread and of all {what}");
+                assert!(blocks <= STEPS as i64 * jobs / 63 + 2, "{blocks} blocks of jobs {what}");
             }
         }
-        let [own, all] = allocations();
+        let [own, all, apart] = allocations();
         drop(std::hint::black_box(vec![1u8; 100]));
         std::thread::spawn(|| drop(std::hint::black_box(vec![1u8; 100]))).join().unwrap();
-        let [after, after_all] = allocations();
+        drop(std::hint::black_box(vec![1u8; BLOCK_OF_JOBS as usize]));
+        let [after, after_all, after_apart] = allocations();
         assert!(after > own && after_all - all > after - own, "the library counts");
+        assert_eq!(after_apart - apart, 1, "it sets apart");
     });
 }
 
@@ -285,7 +311,7 @@ fn simulated_cuda_replays_allocate_nothing_of_the_host() {
     in_child(TEST, || {
         for mode in MODES {
             for (step, found) in of_all::<SimulatedCuda>(mode) {
-                assert_eq!(found.allocations, [0; 2], "in {}, {step:?}", mode.name());
+                assert_eq!(found.allocations, [0; 3], "in {}, {step:?}", mode.name());
                 for name in NEVER {
                     assert_eq!(found.calls[name], 0, "{name}: nothing of a driver is called");
                 }

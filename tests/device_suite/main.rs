@@ -36,6 +36,7 @@ mod programmatic;
 mod random_graphs;
 mod random_steps;
 mod recovery;
+mod refusals;
 mod row_treatments;
 mod sampling_controls;
 mod sequences;
@@ -246,6 +247,9 @@ macro_rules! suite {
                 a_model_from_a_filled_store_gives_the_same_bits {
                     warm_start::equals_cold::<T>();
                 }
+                poison_shows_a_mislabelled_row_treatment {
+                    row_treatments::poison_shows_a_mislabelled_op::<T>();
+                }
                 a_mislabelled_row_treatment_is_seen {
                     row_treatments::a_mislabelled_op_is_seen::<T>();
                 }
@@ -310,6 +314,10 @@ macro_rules! recovery {
                 no_failure_loses_a_request {
                     let test = concat!(stringify!($name), "::no_failure_loses_a_request");
                     recovery::no_failure_loses_a_request::<T>(test);
+                }
+                three_refusals_disable_a_graph {
+                    let test = concat!(stringify!($name), "::three_refusals_disable_a_graph");
+                    recovery::three_refusals_disable_a_graph::<T>(test);
                 }
                 two_models_outlive_their_device {
                     let test = concat!(stringify!($name), "::two_models_outlive_their_device");

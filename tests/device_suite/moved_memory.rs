@@ -5,15 +5,18 @@ use crate::random_steps::turns;
 use crate::sequences::{Sequences, set_states, states, step};
 use crate::small_decoder::Setup;
 use crate::target::Target;
-use piecewise_backend::device::Device;
+use piecewise_backend::device::{Device, Reservation};
 use piecewise_ir::testing::Rng;
 use piecewise_runtime::mode::StepMode;
-use piecewise_runtime::model::{CaptureWhen, Checks, CompiledModel, GraphState, Model};
+use piecewise_runtime::model::{CaptureWhen, Checks, CompiledModel, GraphState, Memory, Model};
+
+/// Parts of a model's memory.
+const PARTS: [fn(&mut Memory) -> &mut Reservation; 3] =
+    [|memory| &mut memory.arena, |memory| &mut memory.states, |memory| &mut memory.weights];
 
 /// Puts another reservation in the place of a part, which keeps what it held.
 fn move_part<D: Device>(model: &mut CompiledModel<D>, part: usize) {
-    let memory = model.memory();
-    let before = if part == 0 { memory.arena } else { memory.states };
+    let before = *PARTS[part](model.memory_mut());
     let mut held = vec![0; before.bytes as usize];
     let device = model.device_mut();
     device.read(before.base, &mut held).unwrap();
@@ -22,8 +25,7 @@ fn move_part<D: Device>(model: &mut CompiledModel<D>, part: usize) {
     device.write(after.base, &held).unwrap();
     // Whoever still used the old place would read this.
     device.fill(before.base, before.bytes, &[0xff]).unwrap();
-    let memory = model.memory_mut();
-    *(if part == 0 { &mut memory.arena } else { &mut memory.states }) = after;
+    *PARTS[part](model.memory_mut()) = after;
 }
 
 /// Steps before and after each part moves are those of a model that stays.
@@ -43,12 +45,12 @@ pub(crate) fn is_followed<T: Target>() {
             assert_eq!(found.difference(&step(&mut stays, &view)), None, "{capture:?} {turns:?}");
             found.report.mode
         };
-        for moves in 1..=4 {
+        for moves in 1..=2 * PARTS.len() {
             for _ in 0..20 {
                 step_of_both(&mut model);
             }
             while capture == CaptureWhen::Background && model.capture_next().unwrap() {}
-            move_part(&mut model, moves % 2);
+            move_part(&mut model, moves % PARTS.len());
             let mode = step_of_both(&mut model);
             assert_eq!(model.statistics().address_changes, moves as u64);
             let states: Vec<_> = model.graphs().iter().map(|graph| graph.state).collect();

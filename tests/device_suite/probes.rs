@@ -14,7 +14,7 @@ use piecewise_ir::entity::Entity;
 use piecewise_ir::testing::Rng;
 use piecewise_kernels::op::cuda::{CudaImplementation, CudaOp, CudaOpArgs, CudaOpCall};
 use piecewise_kernels::op::{CpuOp, CpuOpArgs, OpError, OpRegistry};
-use piecewise_kernels::step::LaunchContext;
+use piecewise_kernels::step::{CaptureSupport, LaunchContext};
 use piecewise_runtime::batch::{ChunkRows, RoleMap, probes};
 use piecewise_runtime::mode::{GraphMode, Level};
 use piecewise_runtime::model::{BuildOptions, CompiledModel, Model, ModelError};
@@ -35,29 +35,41 @@ enum Rule {
     Rows,
     /// One or two rows are one: right in uniform batches of at most two tokens.
     Pairs,
+    /// All rows are one: right in steps of one sequence alone.
+    One,
     /// Right as the first, and values that no embedding has are refused: those of a probe. A GPU can't.
     Wary,
 }
 
-/// `x`, or `-x` in every other sequence. Launched it is right; it says that in a graph it is, too.
+/// `x`, or `-x` in every other sequence. Launched it is right, and in a graph as its rule has it.
 #[derive(Clone, Copy, Debug)]
-struct Signs(Rule);
+struct Signs {
+    rule: Rule,
+    /// What it says of batches in which a graph of it is right.
+    declared: CaptureSupport,
+    /// Whether it is between pieces or in one.
+    splits: bool,
+}
 
 impl Signs {
-    const OP: LikeFirst = LikeFirst { name: "test.signs", splits: true };
+    const NAME: &'static str = "test.signs";
 
     fn rule(self, context: LaunchContext<'_>) -> Rule {
         match context {
-            _ if self.0 == Rule::Wary => Rule::Wary,
+            _ if self.rule == Rule::Wary => Rule::Wary,
             LaunchContext::Step(_) => Rule::Starts,
-            LaunchContext::Capture(_) => self.0,
+            LaunchContext::Capture(_) => self.rule,
         }
     }
 }
 
 impl CpuOp for Signs {
     fn name(&self) -> &str {
-        Self::OP.name
+        Self::NAME
+    }
+
+    fn capture_support(&self) -> CaptureSupport {
+        self.declared
     }
 
     fn run(&self, args: &CpuOpArgs<'_>) -> Result<(), OpError> {
@@ -77,6 +89,7 @@ impl CpuOp for Signs {
                 }
                 Rule::Rows => row + 1,
                 Rule::Pairs => row / (rows / sequences).clamp(1, 2) + 1,
+                Rule::One => 1,
             };
             let sign = if sequence % 2 == 0 { -1.0 } else { 1.0 };
             y.iter_mut().zip(x).for_each(|(y, x)| *y = sign * x);
@@ -92,7 +105,11 @@ fn kernel() -> &'static HostKernel {
 
 impl CudaOp for Signs {
     fn name(&self) -> &str {
-        Self::OP.name
+        Self::NAME
+    }
+
+    fn capture_support(&self) -> CaptureSupport {
+        self.declared
     }
 
     /// The kernel is loaded here: while a capture runs, nothing may be.
@@ -115,13 +132,13 @@ impl CudaOp for Signs {
 
 /// A model in a mode; probed, or believed.
 fn build<T: Target>(
-    rule: Rule,
+    op: Signs,
     mode: GraphMode,
     query_lengths: &[u64],
     is_probed: bool,
     strict: bool,
 ) -> Result<CompiledModel<T::Device>, ModelError> {
-    let op = Signs(rule);
+    let definition = LikeFirst { name: Signs::NAME, splits: op.splits };
     let b = Builder::new("signs").weight_dtype(F32);
     let bounds = StepBounds {
         max_tokens: MOST,
@@ -134,13 +151,13 @@ fn build<T: Target>(
     let inputs = StepInputs::declare(&b, &bounds);
     let embedding = b.weight("embedding", [61, WIDTH]);
     let x = embedding.gather(inputs.ids).silu();
-    let x = b.custom_one(&Signs::OP, &[x, inputs.attention.query_starts], Attrs::new());
+    let x = b.custom_one(&definition, &[x, inputs.attention.query_starts], Attrs::new());
     let x = x.linear(b.weight("out", [WIDTH, WIDTH]));
     let logits = x.gather(inputs.logit_rows).matmul_transposed(embedding, F32);
     let graph = b.finish([logits, inputs.sample(logits)]).unwrap();
     let module = Arc::new(plan(graph, Level::Piecewise, None, Vec::new()).unwrap().0);
     let mut ops = OpRegistry::builtin();
-    ops.define(Arc::new(Signs::OP)).implement_cpu(Arc::new(op)).implement_cuda(Arc::new(op));
+    ops.define(Arc::new(definition)).implement_cpu(Arc::new(op)).implement_cuda(Arc::new(op));
     let mut options = BuildOptions {
         strict,
         max_logit_rows: MOST,
@@ -181,47 +198,76 @@ fn logits<D: piecewise_backend::device::Device>(model: &mut CompiledModel<D>) ->
     steps.into()
 }
 
-pub(crate) fn declarations_are_held_against_replays<T: Target>() {
-    use GraphMode::{Full, FullAndPiecewise, Piecewise};
-    for (rule, query_lengths, had) in [
-        (Rule::Starts, &[1, 2, 4][..], Full),
-        (Rule::Rows, &[1], FullAndPiecewise),
-        (Rule::Rows, &[1, 2], Piecewise),
-        (Rule::Pairs, &[1, 2], FullAndPiecewise),
+/// An op between pieces and one in a piece, with the query lengths that have sizes of their own and the
+/// modes that each is captured for.
+type Case = (Rule, CaptureSupport, &'static [u64], [GraphMode; 2]);
+
+const CASES: [Case; 11] = {
+    use CaptureSupport::{Always, SingleTokenDecode, UniformBatch};
+    use GraphMode::{Full, FullAndPiecewise, FullDecodeOnly, None, Piecewise};
+    [
+        (Rule::Starts, Always, &[1, 2, 4], [Full, Full]),
+        (Rule::Rows, Always, &[1], [FullAndPiecewise, FullDecodeOnly]),
+        (Rule::Rows, Always, &[1, 2], [Piecewise, None]),
+        (Rule::Pairs, Always, &[1, 2], [FullAndPiecewise, FullDecodeOnly]),
         // What is right for two tokens is wrong for four.
-        (Rule::Pairs, &[1, 2, 4], Piecewise),
-    ] {
-        let case = format!("{} {rule:?} {query_lengths:?}", T::NAME);
-        let [mut model, mut launched] =
-            [(); 2].map(|()| build::<T>(rule, Full, query_lengths, true, false).unwrap());
-        assert_eq!(model.dispatcher().mode, had, "{case}: {:?}", model.lowered_mode());
-        launched.set_launches_only(true);
-        assert_eq!(logits(&mut model), logits(&mut launched), "{case}");
-        assert!(model.statistics().hits() > 0, "{case}");
-        if rule == Rule::Starts {
-            assert_eq!(model.lowered_mode(), None);
-            continue;
+        (Rule::Pairs, Always, &[1, 2, 4], [Piecewise, None]),
+        (Rule::One, Always, &[1], [Piecewise, None]),
+        // Those that declare no more than what is right, and those that say less than every batch and
+        // are right in fewer still.
+        (Rule::Pairs, UniformBatch, &[1, 2], [FullAndPiecewise, FullDecodeOnly]),
+        (Rule::Rows, UniformBatch, &[1, 2], [Piecewise, None]),
+        (Rule::Rows, SingleTokenDecode, &[1], [FullAndPiecewise, FullDecodeOnly]),
+        (Rule::Rows, SingleTokenDecode, &[1, 2], [Piecewise, None]),
+        (Rule::One, SingleTokenDecode, &[1], [Piecewise, None]),
+    ]
+};
+
+pub(crate) fn declarations_are_held_against_replays<T: Target>() {
+    for (rule, declared, query_lengths, modes) in CASES {
+        for (splits, had) in [true, false].into_iter().zip(modes) {
+            let op = Signs { rule, declared, splits };
+            held::<T>(op, query_lengths, had);
         }
-        let reason = model.lowered_mode().unwrap();
-        assert!(reason.contains("`test.signs`") && reason.contains("another batch"), "{reason}");
-        let error = build::<T>(rule, Full, query_lengths, true, true).unwrap_err().to_string();
-        assert!(error.contains("`test.signs`"), "{case}: {error}");
-        let [mut believed, mut launched] =
-            [(); 2].map(|()| build::<T>(rule, Full, query_lengths, false, false).unwrap());
-        launched.set_launches_only(true);
-        let found = logits(&mut believed);
-        assert_ne!(found, logits(&mut launched), "{case}: the test would see no mistake");
     }
+}
+
+/// The mode that an op is captured for where full is asked for, and what its steps give there.
+fn held<T: Target>(op: Signs, query_lengths: &[u64], had: GraphMode) {
+    use GraphMode::Full;
+    let case = format!("{} {op:?} {query_lengths:?}", T::NAME);
+    let [mut model, mut launched] =
+        [(); 2].map(|()| build::<T>(op, Full, query_lengths, true, false).unwrap());
+    assert_eq!(model.dispatcher().mode, had, "{case}: {:?}", model.lowered_mode());
+    launched.set_launches_only(true);
+    assert_eq!(logits(&mut model), logits(&mut launched), "{case}");
+    assert_eq!(model.statistics().hits() > 0, had != GraphMode::None, "{case}");
+    let Some(reason) = model.lowered_mode() else {
+        assert_eq!(had, Full, "{case}");
+        return;
+    };
+    assert!(had != Full && reason.contains("`test.signs`"), "{case}: {reason}");
+    let error = build::<T>(op, Full, query_lengths, true, true).unwrap_err().to_string();
+    assert!(error.contains("`test.signs`"), "{case}: {error}");
+    let [mut believed, mut launched] =
+        [(); 2].map(|()| build::<T>(op, Full, query_lengths, false, false).unwrap());
+    launched.set_launches_only(true);
+    let is_right = logits(&mut believed) == logits(&mut launched);
+    let is_shown = reason.contains("another batch");
+    assert_eq!(is_right, !is_shown, "{case}: believed, in {:?}", believed.dispatcher().mode);
+    // What is declared lowers it as far as what is shown, or what is shown lowers it further.
+    assert_eq!(believed.dispatcher().mode == had, is_right, "{case}");
 }
 
 /// What can't be tried on made-up values is not believed.
 #[test]
 fn cpu_an_op_that_refuses_a_probe_is_not_captured_with_whole_steps() {
-    let mut model = build::<Cpu>(Rule::Wary, GraphMode::Full, &[1, 2], true, false).unwrap();
+    let wary = Signs { rule: Rule::Wary, declared: CaptureSupport::Always, splits: true };
+    let mut model = build::<Cpu>(wary, GraphMode::Full, &[1, 2], true, false).unwrap();
     assert_eq!(model.dispatcher().mode, GraphMode::Piecewise);
     let reason = model.lowered_mode().unwrap();
     assert!(reason.contains("`test.signs`") && reason.contains("too far below"), "{reason}");
-    let mut believed = build::<Cpu>(Rule::Wary, GraphMode::Full, &[1, 2], false, false).unwrap();
+    let mut believed = build::<Cpu>(wary, GraphMode::Full, &[1, 2], false, false).unwrap();
     assert_eq!(logits(&mut model), logits(&mut believed));
     assert!(model.statistics().hits() > 0);
 }

@@ -4,16 +4,20 @@
 
 use crate::host_kernel::HostKernel;
 use crate::slot_model::{SLOTS, SlotSetup, ids_of, request};
-use crate::target::{Breakable, Breaks, Cpu, Cuda, SimulatedCuda, Strike, Target, in_own_process};
+use crate::target::{
+    Breakable, Breaks, Cpu, Cuda, SimulatedCuda, Strike, Target, in_own_process,
+    in_own_process_with,
+};
 use piecewise_backend::cpu::{FaultKind, FaultPoint};
 use piecewise_backend::device::Device;
 use piecewise_ir::testing::soak;
-use piecewise_runtime::engine::{BatchingEngine, Engine};
+use piecewise_runtime::engine::{BatchingEngine, Engine, RequestEvent};
 use piecewise_runtime::mode::GraphMode;
 use piecewise_runtime::model::{
     CaptureWhen, Checks, GraphReport, GraphState, Model, OnCaptureFailure,
 };
 use piecewise_runtime::stats::Statistics;
+use std::ffi::OsStr;
 
 /// Where something fails, and in which ways.
 const POINTS: [(FaultPoint, &[FaultKind]); 4] = {
@@ -231,31 +235,132 @@ pub(crate) fn two_models_outlive_their_device<T: Breakable>(test: &str) {
     });
 }
 
-/// A kernel that writes where nothing is: the driver refuses the process from then on, even a new
-/// context. The engine says so each time that it is asked, and keeps its requests.
+/// A graph whose replay is refused three times in a row is launched from then on, with the right tokens,
+/// until graphs are enabled again.
+pub(crate) fn three_refusals_disable_a_graph<T: Breakable>(test: &str) {
+    alone::<T>(test, || {
+        let engine = |mode| {
+            let registry = SlotSetup::registry();
+            let (device, compiler, breaks) = T::breakable(&registry);
+            let setup = setup::<T>(mode, CaptureWhen::Startup);
+            (setup.engine_on::<T>(&registry, device, &*compiler), breaks)
+        };
+        // A prompt of one token: every step wants the same graphs.
+        let ended = |engine: &mut BatchingEngine<T::Device>, mut events: Vec<RequestEvent>| {
+            engine.run(&mut events).unwrap();
+            ids_of(&events).into_values().collect::<Vec<_>>()
+        };
+        let expected = {
+            let (mut engine, _) = engine(GraphMode::None);
+            engine.add(request(0)).unwrap();
+            ended(&mut engine, Vec::new())
+        };
+        for mode in [GraphMode::Piecewise, GraphMode::Full] {
+            let (mut engine, breaks) = engine(mode);
+            let (all, mut events) = (engine.model().captured_graphs(), Vec::new());
+            engine.add(request(0)).unwrap();
+            let (point, kind) = (FaultPoint::Replay, FaultKind::Refused);
+            for refusals in 1..=3 {
+                breaks.plan(Strike { point, kind, after: 0 });
+                engine.step(&mut events).unwrap();
+                assert!(breaks.has_struck(), "{} {mode:?}: refusal {refusals}", T::NAME);
+                assert_eq!(engine.model().statistics().misses["replay_refused"], refusals);
+            }
+            let disabled = |engine: &BatchingEngine<T::Device>| {
+                let graphs = engine.model().graphs().into_iter();
+                graphs.filter(|g| g.state == GraphState::Disabled).collect::<Vec<_>>()
+            };
+            let [refused] = disabled(&engine)[..] else { panic!("{:?}", disabled(&engine)) };
+            assert_eq!((refused.counts.failures, engine.model().captured_graphs()), (3, all - 1));
+            engine.step(&mut events).unwrap();
+            let stats = engine.model().statistics();
+            assert_eq!(
+                (stats.misses["not_captured"], stats.hits()),
+                (1, 0),
+                "{} {mode:?}",
+                T::NAME
+            );
+            assert_eq!(engine.enable_graphs().unwrap(), all, "{} {mode:?}", T::NAME);
+            assert_eq!(ended(&mut engine, events), expected, "{} {mode:?}", T::NAME);
+            let stats = engine.model().statistics();
+            assert_eq!((stats.misses["not_captured"], stats.misses["replay_refused"]), (1, 3));
+            assert!(stats.hits() > 0 && disabled(&engine).is_empty(), "{} {mode:?}", T::NAME);
+        }
+    });
+}
+
+/// What a kernel may do wrong, each of which is an error of its own to the driver.
+const CRASHES: [(&str, &str); 4] = [
+    ("an illegal address", "*at = 1;"),
+    ("a misaligned address", "__shared__ char bytes[8]; *(volatile int *)(bytes + one) = 1;"),
+    ("a trap", "asm volatile(\"trap;\");"),
+    ("a failed assertion", "__assertfail(\"planted\", \"crash\", 1, \"crash\", 1);"),
+];
+
+/// A kernel that does something wrong beside the steps: where the driver refuses the process from then on,
+/// even a new context, the engine says so each time that it is asked, and keeps its requests; where it
+/// does not, every request ends with its tokens.
 #[test]
-fn cuda_says_that_an_illegal_address_outlives_the_context() {
-    const CRASH: &str = "extern \"C\" __global__ void crash(int *p) { *p = 1; }";
+fn cuda_a_crashed_kernel_is_survived_or_said_to_outlive_the_context() {
+    const TEST: &str = "recovery::cuda_a_crashed_kernel_is_survived_or_said_to_outlive_the_context";
+    const WHICH: &str = "PIECEWISE_CRASH";
     if !Cuda::is_there() {
         return;
     }
-    in_own_process("recovery::cuda_says_that_an_illegal_address_outlives_the_context", || {
-        let crash = HostKernel::load(CRASH, "crash").unwrap();
-        let mut engine = setup::<Cuda>(GraphMode::Full, CaptureWhen::Startup).engine::<Cuda>();
-        let mut events = Vec::new();
-        let ids = [1, 2].map(|number| engine.add(request(number)).unwrap());
-        for _ in 0..4 {
-            engine.step(&mut events).unwrap();
+    for (name, body) in CRASHES {
+        // A child has one of them.
+        if std::env::var(WHICH).is_ok_and(|which| which != name) {
+            continue;
         }
-        let known = ids.map(|id| engine.ids(id).unwrap().to_vec());
-        crash.launch(0, 1, 1, &mut [8]).unwrap();
-        for _ in 0..2 {
-            let error = engine.run(&mut events).unwrap_err().to_string();
-            assert!(error.contains("anew") && error.contains("start the program again"), "{error}");
-        }
-        assert!(engine.has_work());
-        for (id, known) in ids.iter().zip(&known) {
-            assert!(engine.ids(*id).unwrap().starts_with(known));
-        }
-    });
+        in_own_process_with(TEST, &[(WHICH, OsStr::new(name))], || {
+            let source = format!(
+                "extern \"C\" __device__ void __assertfail(const char *, const char *, unsigned, \
+                 const char *, unsigned long);\n\
+                 extern \"C\" __global__ void crash(int *at, int one) {{ {body} }}"
+            );
+            let crash = HostKernel::load(&source, "crash").unwrap();
+            let engine = |mode| setup::<Cuda>(mode, CaptureWhen::Startup).engine::<Cuda>();
+            let requests = [1, 2].map(request);
+            let add = |engine: &mut BatchingEngine<_>| {
+                requests.clone().map(|request| engine.add(request).unwrap())
+            };
+            let mut launched = engine(GraphMode::None);
+            let (expected, mut events) = (add(&mut launched), Vec::new());
+            launched.run(&mut events).unwrap();
+            let all = ids_of(&events);
+            let expected = expected.map(|id| all[&id].clone());
+            drop(launched);
+
+            let mut engine = engine(GraphMode::Full);
+            let mut events = Vec::new();
+            let ids = add(&mut engine);
+            for _ in 0..4 {
+                engine.step(&mut events).unwrap();
+            }
+            let known = ids.map(|id| engine.ids(id).unwrap().to_vec());
+            crash.launch(0, 1, 1, &mut [8, 1]).unwrap();
+            match engine.run(&mut events) {
+                Ok(()) => {
+                    let found = ids_of(&events);
+                    assert_eq!(ids.map(|id| found[&id].clone()), expected, "{name}");
+                    assert_eq!(engine.model().statistics().recoveries, 1, "{name}");
+                    println!("cuda: {name} is survived");
+                }
+                Err(error) => {
+                    let again = engine.run(&mut events).unwrap_err();
+                    for error in [error, again] {
+                        let error = error.to_string();
+                        let is_said =
+                            error.contains("anew") && error.contains("start the program again");
+                        assert!(is_said, "{name}: {error}");
+                    }
+                    assert!(engine.has_work());
+                    for (id, known) in ids.iter().zip(&known) {
+                        assert!(engine.ids(*id).unwrap().starts_with(known), "{name}");
+                    }
+                    println!("cuda: {name} outlives the context");
+                }
+            }
+        });
+    }
 }

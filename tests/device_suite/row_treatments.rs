@@ -1,7 +1,8 @@
 //! What an op says of its rows against what a device does: one row of a step perturbed, and the rows that
-//! change looked at. An op that says that no row reaches another may be inside of a piece, beside padding.
+//! change looked at. An op that says that padding reaches no row may be inside of a piece, beside padding:
+//! that is all that is relied on, and poison sees where it is not so.
 
-use crate::any_graph::{MODES, RandomWeights, build, set_states, step};
+use crate::any_graph::{MODES, RandomWeights, build, elements, set_states, step};
 use crate::cuda_mix::SourceMix;
 use crate::target::Target;
 use crate::user_op::CpuMix;
@@ -42,6 +43,14 @@ impl CustomOpDef for Labelled {
     fn rows(&self) -> RowTreatment {
         self.0
     }
+}
+
+fn registry(label: RowTreatment, reads_padding: bool) -> Arc<OpRegistry> {
+    let mut registry = OpRegistry::new();
+    registry.define(Arc::new(Labelled(label)));
+    registry.implement_cpu(Arc::new(CpuMix { name: NAME, reads_padding }));
+    registry.implement_cuda(Arc::new(SourceMix { name: NAME, reads_padding }));
+    Arc::new(registry)
 }
 
 /// Norm, products and a gate, and the op between them where there is one.
@@ -89,16 +98,37 @@ pub(crate) fn a_mislabelled_op_is_seen<T: Target>() {
         let module = Arc::new(plan(graph(op), Level::Piecewise, None, Vec::new()).unwrap().0);
         let is_split = module.stitch().unwrap().split_op_count() > 0;
         assert_eq!(is_split, label == Some(RowTreatment::Mixed), "{label:?}");
-        let mut registry = OpRegistry::new();
-        registry.define(Arc::new(Labelled(label.unwrap_or(RowTreatment::Mixed))));
-        registry.implement_cpu(Arc::new(CpuMix { name: NAME, reads_padding: false }));
-        registry.implement_cuda(Arc::new(SourceMix { name: NAME }));
-        let registry = Arc::new(registry);
+        let registry = registry(label.unwrap_or(RowTreatment::Mixed), false);
         for (mode, step_mode) in MODES {
             let weights = RandomWeights(5);
             let mut model = build::<T>(&module, &registry, mode, &[8], 16, weights);
             let mixes = rows_mix(&mut model, step_mode);
             assert_eq!(mixes, label.is_some(), "{} {label:?} {mode:?}", T::NAME);
+        }
+    }
+}
+
+/// An op whose label says that padding reaches no row, and to whose rows it does: the outputs of steps under
+/// the check of poison say so, and those of the same op without the fault don't.
+pub(crate) fn poison_shows_a_mislabelled_op<T: Target>() {
+    for label in [RowTreatment::Masked, RowTreatment::SlotMapped] {
+        let graph = graph(Some(Labelled(label)));
+        let module = Arc::new(plan(graph, Level::Piecewise, None, Vec::new()).unwrap().0);
+        assert_eq!(module.stitch().unwrap().split_op_count(), 0, "{label:?}");
+        for reads_padding in [false, true] {
+            let registry = registry(label, reads_padding);
+            for (mode, step_mode) in MODES {
+                let weights = RandomWeights(5);
+                let mut model = build::<T>(&module, &registry, mode, &[8], 16, weights);
+                let value = |i: usize| (i as f64 / 50.0).sin();
+                let x = Array::from_fn(F32, vec![ROWS, WIDTH as usize], value).rounded();
+                let slots = Array::from_fn(I32, vec![ROWS], |i| i as f64);
+                let zeros = Array::zeros(F32, vec![STATE_ROWS as usize, WIDTH as usize]);
+                set_states(&mut model, &[zeros]);
+                let outputs = step(&mut model, ROWS as u64, &[x, slots], step_mode);
+                let shows = elements(F32, &outputs[0]).iter().any(|x| x.is_nan());
+                assert_eq!(shows, reads_padding, "{} {label:?} {mode:?}", T::NAME);
+            }
         }
     }
 }

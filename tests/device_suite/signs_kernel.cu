@@ -9,7 +9,7 @@ extern "C" __global__ void signs(const float *x, const int *starts, float *y, co
     if (rule == 0) {
       while (sequence < all && starts[sequence] <= row) ++sequence;
     } else {
-      const int length = rule == 1 || rows / all < 2 ? 1 : 2;
+      const int length = rule == 3 ? rows : rule == 1 || rows / all < 2 ? 1 : 2;
       sequence = row / length + 1;
     }
     const float value = x[row * width + threadIdx.x];

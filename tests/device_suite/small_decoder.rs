@@ -51,6 +51,7 @@ pub(crate) struct Setup {
     pub split_ops: Option<Vec<String>>,
     pub sampling_controls: bool,
     pub capture: CaptureWhen,
+    pub on_capture_failure: OnCaptureFailure,
     pub specialized: Vec<u64>,
     pub measure_padding: bool,
 }
@@ -77,6 +78,7 @@ impl Default for Setup {
             split_ops: None,
             sampling_controls: false,
             capture: CaptureWhen::Startup,
+            on_capture_failure: OnCaptureFailure::Error,
             specialized: Vec::new(),
             measure_padding: false,
         }
@@ -143,7 +145,7 @@ impl Setup {
             max_logit_rows: self.max_rows,
             read_outputs: (0..2 + usize::from(self.sampling_controls)).collect(),
             capture: self.capture,
-            on_capture_failure: OnCaptureFailure::Error,
+            on_capture_failure: self.on_capture_failure,
             capture_attempts: 3,
             capture_exclude: self.exclude.clone(),
             probes: self.probes(),

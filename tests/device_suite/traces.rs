@@ -9,38 +9,65 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const FIRST_STEPS: usize = 4;
+const RUNS: usize = 3;
 
-/// A processor's clock goes on while another thread runs between two marks, so only a GPU is held.
+/// Microseconds that the marks of a step's ends are apart from those of its parts, however short it is:
+/// two events beside each other on each end, and the clock's own half microsecond.
+const BESIDE: f64 = 5.0;
+
+/// Each step's microseconds by the marks at its ends, and in its parts.
+fn steps(mode: GraphMode) -> Vec<[f64; 2]> {
+    let setup = Setup { mode, layers: 28, max_length: 512, ..Setup::default() };
+    let model = setup.build::<Cuda>();
+    let roles = roles_of(&model);
+    let options = EngineOptions::of(&model, &roles);
+    let mut engine = BatchingEngine::new(model, roles, options).unwrap();
+    let records = Arc::new(Mutex::new(Vec::new()));
+    let sink = records.clone();
+    engine.observe(Box::new(move |record| sink.lock().unwrap().push(record.gpu_us.unwrap())));
+    engine.trace_steps(true).unwrap();
+    for prompt in [&[1, 2, 3][..], &[4, 5]] {
+        engine.add(Request::new(prompt.to_vec(), 100)).unwrap();
+    }
+    engine.run(&mut Vec::new()).unwrap();
+    let traces = engine.take_traces();
+    let marked = records.lock().unwrap().clone();
+    assert_eq!(marked.len(), traces.len());
+    let parts = traces.iter().map(|step| {
+        let parts: Duration = step.spans.iter().map(|span| span.end - span.start).sum();
+        parts.as_secs_f64() * 1e6
+    });
+    // The first steps make their marks, each between two others.
+    marked.into_iter().zip(parts).map(|(marked, parts)| [marked, parts]).skip(FIRST_STEPS).collect()
+}
+
+/// A processor's clock goes on while another thread runs between two marks, so only a GPU is held; where
+/// its host is interrupted between two, nothing runs on it meanwhile either, and so each step is held in
+/// one of several runs.
 #[test]
 fn cuda_parts_sum_to_the_step() {
     if !Cuda::is_there() {
         return;
     }
-    for mode in [GraphMode::None, GraphMode::Piecewise, GraphMode::Full] {
-        let setup = Setup { mode, layers: 8, max_length: 512, ..Setup::default() };
-        let model = setup.build::<Cuda>();
-        let roles = roles_of(&model);
-        let options = EngineOptions::of(&model, &roles);
-        let mut engine = BatchingEngine::new(model, roles, options).unwrap();
-        let records = Arc::new(Mutex::new(Vec::new()));
-        let sink = records.clone();
-        engine.observe(Box::new(move |record| sink.lock().unwrap().push(record.gpu_us.unwrap())));
-        engine.trace_steps(true).unwrap();
-        for prompt in [&[1, 2, 3][..], &[4, 5]] {
-            engine.add(Request::new(prompt.to_vec(), 100)).unwrap();
+    for mode in GraphMode::ALL {
+        let runs: Vec<_> = (0..RUNS).map(|_| steps(mode)).collect();
+        let apart = |[marked, parts]: [f64; 2]| (marked - parts).abs();
+        let is_held = |step: [f64; 2]| apart(step) <= (0.05 * step[0]).max(BESIDE);
+        let count = runs[0].len();
+        assert!(count > 90 && runs.iter().all(|run| run.len() == count));
+        for i in 0..count {
+            let found: Vec<_> = runs.iter().map(|run| run[i]).collect();
+            assert!(found.iter().any(|&step| is_held(step)), "{mode:?}, step {i}: {found:?}");
         }
-        engine.run(&mut Vec::new()).unwrap();
-        let traces = engine.take_traces();
-        // The first steps make their marks, each between two others.
-        let marked: f64 = records.lock().unwrap().iter().skip(FIRST_STEPS).sum();
-        let spans = traces.iter().skip(FIRST_STEPS).flat_map(|step| &step.spans);
-        let parts: Duration = spans.map(|span| span.end - span.start).sum();
-        let parts = parts.as_secs_f64() * 1e6;
+        let all = runs.iter().flatten();
+        let share = |&[marked, parts]: &[f64; 2]| (marked - parts).abs() / marked;
         println!(
-            "cuda {}: {parts:.0} us in parts, {marked:.0} us in {} steps",
+            "cuda {}: of {} steps of {:.0} us in the mean {} are their parts, the farthest {:.1}% apart",
             mode.name(),
-            traces.len()
+            RUNS * count,
+            all.clone().map(|step| step[0]).sum::<f64>() / (RUNS * count) as f64,
+            all.clone().filter(|&&step| is_held(step)).count(),
+            100.0 * all.map(share).fold(0.0, f64::max),
         );
-        assert!((parts - marked).abs() <= 0.05 * marked, "{parts} of {marked} us");
     }
 }

@@ -140,7 +140,7 @@ fn registry_of(form: Form, reads_padding: bool) -> Arc<OpRegistry> {
     registry.define(Arc::new(MixOp)).define(Arc::new(MaskedMix));
     for name in [MixOp::NAME, MaskedMix::NAME] {
         let cuda: Arc<dyn CudaOp> = match form {
-            Form::Source => Arc::new(SourceMix { name }),
+            Form::Source => Arc::new(SourceMix { name, reads_padding }),
             Form::HostFunction => Arc::new(HostMix { name }),
         };
         registry.implement_cpu(Arc::new(CpuMix { name, reads_padding })).implement_cuda(cuda);

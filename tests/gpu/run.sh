@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Runs what tests/gpu/pack.sh packed, on a machine with a GPU:
-#   run.sh [-p FOLDER] [-l LOGS] [correctness] [ledger] [sanitizer] [cache] [bench] [serve]
-# correctness takes under 4 minutes, the cache and serve under 2, bench under 7. serve wants vLLM's front
+#   run.sh [-p FOLDER] [-l LOGS] [correctness] [traces] [ledger] [sanitizer] [cache] [bench] [serve]
+# correctness takes under 4 minutes, traces under 1, the cache and serve under 2, bench under 7. serve wants vLLM's front
 # end (.ci/install-vllm-rs) in PIECEWISE_VLLM_RS.
+# What traces writes to LOGS is read elsewhere, by Perfetto's protos:
+#   tests/perfetto/trace.py --files LOGS/trace_MODE.pftrace LOGS/trace_MODE.jsonl
 # FOLDER is where this script lies unless named; without a section, all run. The logs go to LOGS
 # (a temporary folder by default), a table with the device in every row comes last, and the exit
 # code is 1 where a row failed.
@@ -18,7 +20,7 @@ while getopts p:l: flag; do
 done
 shift $((OPTIND - 1))
 sections=("$@")
-[ ${#sections[@]} -gt 0 ] || sections=(correctness ledger sanitizer cache bench serve)
+[ ${#sections[@]} -gt 0 ] || sections=(correctness traces ledger sanitizer cache bench serve)
 logs=${logs:-$(mktemp -d)}
 cd "$pack" || exit 2
 
@@ -75,16 +77,28 @@ correctness() {
   run cuda_segments 300 bin/backend cuda_segments:: --show-output --test-threads=1
   # Free bytes are the whole device's, so that this one runs alone.
   local alone=cuda::a_suspended_model_gives_its_memory_back
-  run suspended 60 bin/device_suite --exact $alone --show-output
-  local scarce=exhaustion::cuda_what_finds_no_memory_says_so_and_is_there_once_it_does
-  run exhaustion 60 bin/device_suite --exact $scarce --show-output
-  run background 60 bin/device_suite --exact cuda::captures_between_steps_change_no_bit --show-output
+  run suspended 60 env PIECEWISE_HOLD_TIMES=1 bin/device_suite --exact $alone --show-output
+  run exhaustion 90 bin/device_suite exhaustion::cuda --test-threads=1 --show-output
+  run refusals 60 bin/device_suite refusals::cuda --test-threads=1 --show-output
+  run background 60 env PIECEWISE_HOLD_TIMES=1 bin/device_suite --exact cuda::captures_between_steps_change_no_bit --show-output
   run device_suite 200 bin/device_suite cuda programmatic:: slot_states:: --skip $alone \
-    --skip $scarce --skip captures_between --show-output
+    --skip exhaustion:: --skip refusals:: --skip captures_between --show-output
   grep -E "^cuda: arena and states" "$logs/suspended.log" || true
+  grep -E "^cuda" "$logs/exhaustion.log" "$logs/refusals.log" "$logs/background.log" || true
   grep -E "mixes compared" "$logs/encoder_mixes.log" || true
   grep -E "^cuda: " "$logs/cuda_segments.log" || true
   grep -E "^cuda.*(compared|random graphs|in turn|another padding|opened anew|to make it|allocations of)" "$logs/device_suite.log" || true
+}
+
+# The prompts of tests/perfetto/trace.py, traced in every mode.
+traces() {
+  local mode
+  for mode in none piecewise full full_decode_only full_and_piecewise; do
+    run "trace_$mode" 60 bin/piecewise generate --model $model --device "$PIECEWISE_TEST_DEVICE" \
+      --tune off --no-cache --graph-mode $mode --max-tokens 24 --ignore-eos \
+      --prompt "def __init__(self" --prompt "import numpy" --stats \
+      --trace "$logs/trace_$mode.pftrace" --iteration-log "$logs/trace_$mode.jsonl"
+  done
 }
 
 # Each mode of the tiny model under each tool of compute-sanitizer, the tools beside each other. A
@@ -221,8 +235,8 @@ bench() {
 
 for section in "${sections[@]}"; do
   case $section in
-    correctness | ledger | sanitizer | cache | bench | serve) $section ;;
-    *) echo "no section \`$section\`; there are correctness, ledger, sanitizer, cache, bench and serve" >&2; exit 2 ;;
+    correctness | traces | ledger | sanitizer | cache | bench | serve) $section ;;
+    *) echo "no section \`$section\`; there are correctness, traces, ledger, sanitizer, cache, bench and serve" >&2; exit 2 ;;
   esac
 done
 printf '\n%-34s %-7s %7s  %s\n' what result seconds "device, detail"

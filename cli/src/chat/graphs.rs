@@ -1,12 +1,12 @@
 //! What a conversation can do with the graphs of its engine: look at them, let those be captured again that
-//! failures have disabled, and change their mode.
+//! failures have disabled, capture all of them again, and change their mode.
 
 use piecewise_runtime::engine::Engine;
 use piecewise_runtime::mode::GraphMode;
 use piecewise_runtime::model::{GraphKey, GraphState, GraphTotals};
 use std::fmt::Write;
 
-/// Does what `what` says, nothing, `enable` or a mode, and shows the graphs that there are then.
+/// Does what `what` says, nothing, `enable`, `recapture` or a mode, and shows the graphs that there are then.
 ///
 /// # Errors
 /// When it is neither, a capture fails, or the ops can't be captured for the mode.
@@ -14,6 +14,10 @@ pub(super) fn command(engine: &mut dyn Engine, what: &str) -> anyhow::Result<Str
     match what {
         "" => {}
         "enable" => drop(engine.enable_graphs()?),
+        "recapture" => {
+            engine.invalidate_graphs();
+            engine.enable_graphs()?;
+        }
         mode => engine.set_graph_mode(mode.parse::<GraphMode>().map_err(anyhow::Error::msg)?)?,
     }
     Ok(shown(engine))
@@ -95,5 +99,10 @@ mod tests {
         decode(&mut *engine);
         let replayed = command(&mut *engine, "").unwrap();
         assert!(replayed.contains(" 0 disabled; 2 launches, 1 captures, "), "{replayed}");
+        let again = command(&mut *engine, "recapture").unwrap();
+        let made = "1 ready, 0 to be captured, 0 stale, 0 disabled; 2 launches, 2 captures, 1 of them again";
+        assert!(again.contains(made), "{again}");
+        decode(&mut *engine);
+        assert!(command(&mut *engine, "").unwrap().contains("; 4 launches, "));
     }
 }

@@ -23,7 +23,8 @@ const HELP: &str = "\
 /reset   start anew, with the same system message
 /stats   show what the last reply took
 /graphs  show the graphs: how many are ready, and what failed; `/graphs enable` lets those be captured
-         again that failures have disabled, and `/graphs MODE` changes their mode
+         again that failures have disabled, `/graphs recapture` captures all of them again, and
+         `/graphs MODE` changes their mode
 /exit    leave, as Ctrl-D does
 Ctrl-C stops a reply.";
 

@@ -1,7 +1,7 @@
 //! Serving an encoder: embeddings, or scores of a cross-encoder.
 
 use super::super::encoder_args::{refuse_flags_of_writers, room_for_longest};
-use super::super::load::print_settings_of;
+use super::super::load::{layers_for_requests, print_settings_of};
 use super::super::progress::watcher;
 use super::{ServeArgs, ended, name_of};
 use anyhow::{Context, bail};
@@ -31,7 +31,7 @@ pub(super) fn run(args: &ServeArgs, folder: &Path) -> anyhow::Result<ExitCode> {
         bail!("{} reads images, which no endpoint takes; use `encode`", folder.display());
     }
     let config = TextEncoderConfig::load(folder)?;
-    let layers = room_for_longest(args.items.over(args.bounds.layers()?)?, folder)?;
+    let layers = room_for_longest(args.items.over(layers_for_requests(&args.bounds)?)?, folder)?;
     let room = usize::try_from(layers.clone().finish()?.config.max_num_tokens)?;
     if args.bounds.compile.print_config {
         return print_settings_of(&layers.finish()?, false);

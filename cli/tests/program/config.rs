@@ -85,6 +85,24 @@ fn what_is_printed_is_a_configuration_that_gives_itself() {
 }
 
 #[test]
+fn what_serves_requests_logs_a_line_every_ten_seconds_unless_it_is_told_otherwise() {
+    let line = |args: &[&str]| {
+        let printed = stdout_of(args);
+        let line = printed.lines().find(|line| line.contains("stats_interval_seconds")).unwrap();
+        line.to_owned()
+    };
+    let serve = ["serve", "--model", MODEL, "--print-config"];
+    let ten = "stats_interval_seconds = 10  # from serving requests";
+    assert_eq!(line(&serve), ten);
+    let worker = ["worker", "--handshake", "tcp://127.0.0.1:1", "--rank", "0", "--model", MODEL];
+    assert_eq!(line(&[&worker[..], &["--print-config"]].concat()), ten);
+    let none = line(&[&serve[..], &["--stats-interval", "0"]].concat());
+    assert_eq!(none, "stats_interval_seconds = 0  # --stats-interval");
+    let unset = line(&["generate", "--model", MODEL, "--print-config"]);
+    assert_eq!(unset, "# stats_interval_seconds is unset  # default");
+}
+
+#[test]
 fn one_prompt_needs_room_for_one_sequence() {
     let one = settings(&["--prompt", "a"]);
     assert_eq!(one["max_num_seqs"]["value"], 1);

@@ -190,7 +190,9 @@ impl ConfigLayers {
         let shown = shown(known, &value);
         let alone = nested(known, value.clone());
         if let Err(error) = alone.try_into::<RuntimeConfig>() {
-            let (key, reason) = (key.to_owned(), error.message().to_owned());
+            let now =
+                renamed(known, &value).map_or(String::new(), |now| format!("; it is `{now}` now"));
+            let (key, reason) = (key.to_owned(), format!("{}{now}", error.message()));
             return Err(ConfigError::Value { from, key, value: shown, reason });
         }
         match known.split_once('.') {
@@ -270,6 +272,11 @@ fn nested(key: &str, value: Value) -> Table {
             Table::from_iter([(table.to_owned(), Value::Table(inner))])
         }
     }
+}
+
+/// What a value is called that had another name once.
+fn renamed(key: &str, value: &Value) -> Option<&'static str> {
+    (key == "on_capture_failure" && value.as_str() == Some("eager")).then_some("launch")
 }
 
 fn nearest_key(key: &str) -> &'static str {

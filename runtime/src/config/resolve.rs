@@ -275,6 +275,11 @@ impl RuntimeConfig {
         self.probe_capture && self.level == Level::Piecewise
     }
 
+    /// How often a line about steps is logged.
+    pub fn stats_interval(&self) -> Option<Duration> {
+        self.stats_interval_seconds.filter(|seconds| *seconds > 0).map(Duration::from_secs)
+    }
+
     /// How to serve with a model: its bounds, lowered to the configured ones.
     pub fn engine_options<D: Device>(
         &self,
@@ -286,8 +291,7 @@ impl RuntimeConfig {
         options.max_num_seqs = options.max_num_seqs.min(self.max_num_seqs());
         options.max_seq_len = options.max_seq_len.min(self.max_seq_len);
         options.prefix_cache &= self.prefix_cache;
-        let interval = self.stats_interval_seconds;
-        options.stats_interval = interval.map(|seconds| Duration::from_secs(seconds.get()));
+        options.stats_interval = self.stats_interval();
         options
     }
 }

@@ -2,6 +2,7 @@ use super::*;
 use crate::mode::GraphMode;
 use crate::testing::{Bounds, fake_graph};
 use proptest::prelude::*;
+use std::time::Duration;
 
 fn config(text: &str) -> Result<RuntimeConfig, ConfigError> {
     Ok(ConfigLayers::new().file("piecewise.toml", text)?.finish()?.config)
@@ -82,7 +83,7 @@ fn what_is_wrong_is_named() {
             resolved("launched_sizes = [1, 1]"),
             resolved("lazy_sizes = [513]"),
             file("lazy_sizes = -1"),
-            file("stats_interval_seconds = 0"),
+            file("stats_interval_seconds = -1"),
             file("capture_attempts = -1"),
             file("capture_attempts = \"few\""),
             file("memory_budget = -5"),
@@ -96,6 +97,14 @@ fn what_is_wrong_is_named() {
         ]
         .join("\n")
     );
+}
+
+#[test]
+fn no_seconds_between_lines_are_no_lines() {
+    let interval = |text| config(text).unwrap().stats_interval();
+    assert_eq!(interval(""), None);
+    assert_eq!(interval("stats_interval_seconds = 0"), None);
+    assert_eq!(interval("stats_interval_seconds = 3"), Some(Duration::from_secs(3)));
 }
 
 #[test]

@@ -119,9 +119,10 @@ pub struct RuntimeConfig {
     /// of each sequence that runs.
     pub sampling_controls: bool,
     /// Seconds after which a line is logged about the steps since the last one: how many replayed,
-    /// what padding took, what runs and waits; unset logs none.
+    /// what padding took, what runs and waits; 0 or unset logs none. What serves requests logs one
+    /// every 10 seconds unless it is told otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub stats_interval_seconds: Option<NonZeroU64>,
+    pub stats_interval_seconds: Option<u64>,
     /// Dumps of the pipeline.
     pub dump: DumpConfig,
     /// The compile cache.

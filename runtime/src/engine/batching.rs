@@ -6,11 +6,13 @@ use super::{
     BatchingEngine, Engine, EngineError, EngineOptions, Request, RequestEvent, RequestId,
     RowSource, RowsId, StepObserver, Usage,
 };
+use crate::batch::full_steps;
 use crate::kv::{KvObserver, PagePool, SlotPool};
 use crate::metrics::{EngineLoad, Metrics, Snapshot};
 use crate::mode::GraphMode;
 use crate::model::{Model, ModelError, StepTrace, SuspendedWeights};
 use piecewise_backend::device::Device;
+use piecewise_backend::tuning::TuneMode;
 use piecewise_backend::weights::WeightSource;
 
 impl<D: Device> Engine for BatchingEngine<D> {
@@ -186,11 +188,15 @@ impl<D: Device> Engine for BatchingEngine<D> {
 
     fn set_graph_mode(&mut self, mode: GraphMode) -> Result<(), EngineError> {
         self.model.set_graph_mode(mode, &mut |_| {})?;
-        Ok(())
+        self.measure_launches_if_idle()
     }
 
     fn enable_graphs(&mut self) -> Result<usize, EngineError> {
         Ok(self.model.enable_graphs()?)
+    }
+
+    fn invalidate_graphs(&mut self) {
+        self.model.invalidate_graphs();
     }
 
     fn suspend(
@@ -209,5 +215,24 @@ impl<D: Device> Engine for BatchingEngine<D> {
     fn resume(&mut self, weights: Option<&dyn WeightSource>) -> Result<(), EngineError> {
         self.model.resume(weights)?;
         Ok(self.embeddings.restore(self.model.device_mut())?)
+    }
+}
+
+impl<D: Device> BatchingEngine<D> {
+    /// Measures which sizes are faster launched, where ways are measured and nobody has a state that the
+    /// made-up sequences would overwrite.
+    fn measure_launches_if_idle(&mut self) -> Result<(), EngineError> {
+        let is_measured = self.model.tune() == TuneMode::Measure;
+        if !is_measured || !self.sequences.is_empty() || self.model.suspended().is_some() {
+            return Ok(());
+        }
+        self.retire_all(&mut Vec::new())?;
+        self.tell_kv_observer();
+        self.embeddings.save(self.model.device_mut())?;
+        let steps = full_steps(&self.roles, self.model.dispatcher());
+        self.model.measure_launches(&steps)?;
+        // States are zeros for those who come.
+        self.model.suspend(SuspendedWeights::Keep)?;
+        self.resume(None)
     }
 }

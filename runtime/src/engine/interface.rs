@@ -144,7 +144,9 @@ pub trait Engine: Any + std::fmt::Debug + Send {
     /// Everything that is counted, now.
     fn snapshot(&self) -> Snapshot;
 
-    /// Runs the steps to come in another graph mode; no request notices but by the time it takes.
+    /// Runs the steps to come in another graph mode; no request notices but by the time it takes. Where
+    /// ways are measured and there is no request, it is measured which sizes are faster launched than in
+    /// pieces, for two seconds at most, and what was cached of prompts is forgotten.
     ///
     /// # Errors
     /// When the ops can't be captured for the mode, and nothing has changed; or when a capture fails
@@ -157,6 +159,10 @@ pub trait Engine: Any + std::fmt::Debug + Send {
     /// # Errors
     /// When a capture fails, and that is an error.
     fn enable_graphs(&mut self) -> Result<usize, EngineError>;
+
+    /// Drops every graph, for whoever changed what they hold. Each is captured again by the next step
+    /// that wants it, or between steps; all of them at once by [`Self::enable_graphs`].
+    fn invalidate_graphs(&mut self);
 
     /// Captures the graph that most steps have wanted, for a moment in which nothing else is to be
     /// done; whether there was one to capture.

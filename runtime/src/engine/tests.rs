@@ -2,6 +2,7 @@ use super::*;
 use crate::batch::Sampling;
 use crate::mode::{GraphMode, StepMode};
 use crate::testing::{Bounds, FakeDevice, Setup, VOCAB, next_id};
+use piecewise_backend::tuning::TuneMode;
 use piecewise_ir::testing::soak;
 use proptest::prelude::*;
 use std::sync::atomic::Ordering;
@@ -124,6 +125,28 @@ fn setup() -> impl Strategy<Value = Setup> {
             setup.checks.compare = compare;
             setup
         })
+}
+
+/// Where a request has states, nothing may be measured that would overwrite them.
+#[test]
+fn launches_are_measured_where_a_mode_is_changed_and_nobody_has_a_state() {
+    for is_idle in [true, false] {
+        let setup = Setup { mode: GraphMode::Full, tune: TuneMode::Measure, ..Setup::default() };
+        let mut engine = engine(&setup, true);
+        let (request, mut events) = (Request::new(vec![4, 5, 6], 8), Vec::new());
+        let first = engine.add(request.clone()).unwrap();
+        engine.step(&mut events).unwrap();
+        while is_idle && engine.step(&mut events).unwrap() {}
+        setup.faults.slow_replays.store(true, Ordering::Relaxed);
+        engine.set_graph_mode(GraphMode::Piecewise).unwrap();
+        setup.faults.slow_replays.store(false, Ordering::Relaxed);
+        let second = engine.add(request.clone()).unwrap();
+        engine.run(&mut events).unwrap();
+        for id in [first, second] {
+            assert_answer(&engine, &events, id, &request.prompt, &request);
+        }
+        assert_eq!(engine.statistics().misses["launches_faster"] > 0, is_idle);
+    }
 }
 
 proptest! {

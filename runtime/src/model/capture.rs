@@ -278,8 +278,8 @@ impl<D: Device> CompiledModel<D> {
         }
     }
 
-    /// Drops every captured graph. The next step that wants one captures it again, or it is captured
-    /// between steps.
+    /// Drops every captured graph, for whoever changed what they hold; one that runs runs to its end. The
+    /// next step that wants one captures it again, or it is captured between steps.
     pub fn invalidate_graphs(&mut self) {
         self.graphs.slots_mut().for_each(GraphSlot::invalidate);
         self.background.wake();

@@ -87,6 +87,10 @@ pub trait Model: Any + std::fmt::Debug + Send {
     /// When a capture fails, and that is an error.
     fn enable_graphs(&mut self) -> Result<usize, ModelError>;
 
+    /// Drops every graph, for whoever changed what they hold. Each is captured again by the next step
+    /// that wants it; all of them at once by [`Self::enable_graphs`].
+    fn invalidate_graphs(&mut self);
+
     /// Opens the device anew and makes everything on it again: memory, weights, programs, and the
     /// graphs that there would be at start. States are zeros afterwards, and what was submitted
     /// before can't be read.
@@ -203,6 +207,10 @@ impl<D: Device> Model for CompiledModel<D> {
 
     fn enable_graphs(&mut self) -> Result<usize, ModelError> {
         self.enable_graphs()
+    }
+
+    fn invalidate_graphs(&mut self) {
+        self.invalidate_graphs();
     }
 
     fn recover(&mut self) -> Result<(), ModelError> {
