@@ -35,6 +35,23 @@ fn a_step_of_every_size_gives_the_real_rows_of_typed_outputs() {
 }
 
 #[test]
+fn graphs_that_were_dropped_are_captured_again_by_the_steps_that_want_them_or_at_once() {
+    let mut session = assembly(doubled()).capture_sizes([2, 4]).session().unwrap();
+    let step = |session: &mut Session, rows: usize| {
+        let (x, keep) = (vec![1.0f32; 2 * rows], vec![true; rows]);
+        let outputs = session.step().input("x", &x).input("keep", &keep).run().unwrap();
+        assert_eq!(outputs.get::<f32>(0).unwrap(), vec![2.0; 2 * rows]);
+        assert_eq!(session.last_step().unwrap().mode, StepMode::Piecewise);
+        (session.statistics().captures, session.statistics().recaptures)
+    };
+    assert_eq!(step(&mut session, 2), (2, 0));
+    session.invalidate_graphs();
+    assert_eq!(step(&mut session, 2), (3, 1));
+    assert_eq!(session.enable_graphs().unwrap(), 2);
+    assert_eq!(step(&mut session, 4), (4, 2));
+}
+
+#[test]
 fn inputs_that_do_not_fit_are_named_and_leave_the_session_usable() {
     let mut session = assembly(doubled()).session().unwrap();
     let keep = [true];
