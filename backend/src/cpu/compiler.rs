@@ -3,8 +3,8 @@
 use super::image::{CustomKernel, IMAGE_VERSION, Kernel, MatMul};
 use super::program::check_arguments;
 use crate::artifact::{Alternative, Arg, Artifact, Digest, Launch, PieceSize, Way};
-use crate::compiler::{CompileError, Compiler, ImageListing, Store};
-use crate::lowering::{Positions, launch_name, limits, location, node_args, row_major};
+use crate::compiler::{CompileError, Compiler, ImageListing, PieceAt, Store};
+use crate::lowering::{Positions, launch_name, location, node_args, row_major};
 use crate::weights::WeightLayout;
 use piecewise_ir::entity::Node;
 use piecewise_ir::graph::ValueDef;
@@ -234,13 +234,8 @@ impl Compiler for CpuCompiler {
         format!("image-{IMAGE_VERSION} {}", crate::lowering::generator())
     }
 
-    fn custom_ops(
-        &self,
-        piece: &UniquePiece,
-        size: PieceSize,
-        bounds: &[u64],
-    ) -> Result<String, CompileError> {
-        let limits = limits(piece, size, bounds);
+    fn custom_ops(&self, at: PieceAt<'_>) -> Result<String, CompileError> {
+        let (PieceAt { piece, .. }, limits) = (at, at.limits());
         let positions = Positions::new(piece);
         let mut ops = Vec::new();
         for (i, node) in piece.graph.nodes().enumerate() {
@@ -255,14 +250,9 @@ impl Compiler for CpuCompiler {
         Ok(ops.join(", "))
     }
 
-    fn admit(
-        &self,
-        piece: &UniquePiece,
-        bounds: &[u64],
-        artifact: &mut Artifact,
-    ) -> Result<(), String> {
-        let limits = limits(piece, artifact.size, bounds);
-        let scratch = artifact.ways().map(|way| self.scratch(piece, artifact, way, &limits));
+    fn admit(&self, at: PieceAt<'_>, artifact: &mut Artifact) -> Result<(), String> {
+        let limits = at.limits();
+        let scratch = artifact.ways().map(|way| self.scratch(at.piece, artifact, way, &limits));
         let scratch = scratch.collect::<Result<Vec<_>, _>>()?;
         for (way, scratch) in artifact.ways_mut().zip(scratch) {
             way.scratch = scratch;
@@ -276,13 +266,11 @@ impl Compiler for CpuCompiler {
 
     fn compile(
         &self,
-        piece: &UniquePiece,
-        size: PieceSize,
-        bounds: &[u64],
+        at: PieceAt<'_>,
         _: &[WeightLayout],
         _: &dyn Store,
     ) -> Result<Artifact, CompileError> {
-        let limits = limits(piece, size, bounds);
+        let (PieceAt { piece, size, .. }, limits) = (at, at.limits());
         let positions = Positions::new(piece);
         let mut assembly = Assembly::new();
         for (i, node) in piece.graph.nodes().enumerate() {
