@@ -1,7 +1,7 @@
 //! The compiler interface: from a unique piece and a size to an artifact, without a device.
 
 use crate::artifact::{Artifact, PieceSize};
-pub use crate::store::{Claim, NoStore, Store, StoreError, claim_or_wait};
+pub use crate::store::{Claim, Entry, NoStore, Store, StoreError, claim_or_wait};
 use crate::weights::WeightLayout;
 use piecewise_ir::entity::Entity;
 use piecewise_ir::module::{Stitch, UniquePiece};

@@ -1,7 +1,7 @@
 //! Whether all that a compile needs is in the cache when it ends.
 
 use piecewise_backend::artifact::Digest;
-use piecewise_backend::compiler::{Claim, Store, StoreError};
+use piecewise_backend::compiler::{Claim, Entry, Store, StoreError};
 use piecewise_cache::Condition;
 use piecewise_runtime::artifact_store::CacheStore;
 use std::collections::BTreeSet;
@@ -57,15 +57,9 @@ impl Store for NotingStore {
         Ok(found)
     }
 
-    fn put(
-        &self,
-        kind: &'static str,
-        key: Digest,
-        factors: &[(&str, &str)],
-        bytes: &[u8],
-    ) -> Result<(), StoreError> {
-        self.note(kind, key);
-        self.store.put(kind, key, factors, bytes)
+    fn put(&self, entry: Entry<'_>) -> Result<(), StoreError> {
+        self.note(entry.kind, entry.key);
+        self.store.put(entry)
     }
 
     fn claim(&self, kind: &'static str, key: Digest) -> Claim {

@@ -25,7 +25,7 @@ use crate::symbols::SymbolTable;
 use counts::CountingStore;
 use piecewise_backend::artifact::{Artifact, Digest};
 use piecewise_backend::compiler::{
-    Claim, CompileError, Compiler, Footprint, PieceAt, Store, claim_or_wait,
+    Claim, CompileError, Compiler, Entry, Footprint, PieceAt, Store, claim_or_wait,
 };
 use piecewise_backend::weights::WeightLayout;
 use piecewise_ir::entity::{Entity, UniquePieceId};
@@ -493,11 +493,15 @@ impl Session<'_> {
             if kept.is_ok() && (is_new || all_images) {
                 let kernel = image_name(artifact, *digest);
                 let factors = [("target", target.as_str()), ("kernel", kernel)];
-                kept = self.store.put(IMAGE_KIND, *digest, &factors, bytes);
+                let (kind, factors) = (IMAGE_KIND, &factors);
+                kept = self.store.put(Entry { kind, key: *digest, factors, bytes });
             }
         }
         let kept = kept.and_then(|()| match StoredPiece::encode(artifact) {
-            Ok(bytes) => self.store.put(PIECE_KIND, key.digest(), &key.factors(), &bytes),
+            Ok(bytes) => {
+                let (kind, factors) = (PIECE_KIND, &key.factors());
+                self.store.put(Entry { kind, key: key.digest(), factors, bytes: &bytes })
+            }
             Err(reason) => {
                 tracing::warn!("a lowered piece can't be written: {reason}");
                 Ok(())
