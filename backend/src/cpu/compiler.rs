@@ -68,9 +68,7 @@ impl CpuCompiler {
                 Kernel::Custom(custom) => {
                     let op = self.registry.cpu(&custom.name);
                     let op = op.ok_or_else(|| failed("its op has no implementation".to_owned()))?;
-                    let CustomKernel { operands, results, attrs, .. } = custom;
-                    let own = op.scratch_bytes(operands, results, attrs, limits, self.workers);
-                    own.max(custom.scratch)
+                    op.scratch_bytes(&custom.call(limits, self.workers)).max(custom.scratch)
                 }
                 #[cfg(any(test, feature = "testing"))]
                 Kernel::Absorbed(_) => way.scratch,
@@ -132,19 +130,19 @@ impl CpuCompiler {
                     });
                 };
                 capture = op.capture_support();
-                let (operands, results) = (operand_types, result_types);
-                let scratch = op.scratch_bytes(&operands, &results, &call.attrs, limits, 1);
-                let kernel = CustomKernel {
+                let mut kernel = CustomKernel {
                     name: call.name.clone(),
                     attrs: call.attrs.clone(),
-                    operands,
-                    results,
+                    operands: operand_types,
+                    results: result_types,
                     mutates: call.mutates.clone(),
-                    scratch,
+                    scratch: 0,
                 };
+                kernel.scratch = op.scratch_bytes(&kernel.call(limits, 1));
                 if kernel.operands.len() + kernel.results.len() > 64 {
                     return Err(unsupported("more than 64 operands and results".to_owned()));
                 }
+                let scratch = kernel.scratch;
                 (Kernel::Custom(kernel), scratch, 1)
             }
             op => {
