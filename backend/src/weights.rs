@@ -1,12 +1,11 @@
 //! Weights: where their bytes come from and how they lie in device memory.
 
 use piecewise_ir::dtype::DType;
+use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
 /// How a weight lies in device memory.
-#[derive(
-    Clone, Copy, PartialEq, Eq, Hash, Debug, Default, serde::Serialize, serde::Deserialize,
-)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WeightLayout {
     /// Dense, the last axis innermost.
